@@ -1,0 +1,135 @@
+// tuning_db.hpp -- tuning.db: device models, environments, problems, configs, sessions, trials, winners. Knows no kernel:
+// problems, shapes and configs are opaque canonical JSON. One TuningDb is used from one thread at a time; several processes
+// and several TuningDbs may share a file.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "leanattn/error.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// A GPU model as tuning sees it: equal rows share winners.
+struct DeviceModel {
+  std::string name;            ///< "NVIDIA H200"
+  std::string arch;            ///< "sm_90a"
+  int sm_count = 0;            ///< visible SMs
+  std::int64_t l2_bytes = 0;
+  std::int64_t memory_bytes = 0;
+  std::string mig_profile;     ///< empty without MIG
+  bool operator==(const DeviceModel&) const = default;
+};
+
+/// What a measurement was taken under.
+struct Environment {
+  int driver_version = 0;        ///< 13000
+  std::string driver_release;    ///< "580.159.04"
+  std::string nvrtc_version;     ///< "13.0"
+  int clock_khz = 0;
+  int memory_clock_khz = 0;
+  int power_limit_mw = 0;        ///< 0: unknown
+  bool ecc = false;
+  std::string library_revision;  ///< generator_revision()
+  bool operator==(const Environment&) const = default;
+};
+
+enum class TrialStatus { ok, compile_fail, launch_fail, incorrect, timeout, pruned };
+std::string_view to_string(TrialStatus status);
+
+/// One candidate, tried once. Times in microseconds.
+struct Trial {
+  std::string uuid;        ///< empty on insert: one is made
+  std::string problem;     ///< canonical JSON
+  std::string shape;       ///< canonical JSON
+  std::string policy;      ///< "cold" or "warm" L2: part of the winner key
+  std::string config;      ///< canonical JSON, self-describing
+  TrialStatus status = TrialStatus::ok;
+  std::string reason;      ///< for anything but ok
+  int samples = 0;
+  double median_us = 0;
+  double mad_us = 0;
+  double low_us = 0;       ///< bootstrap confidence interval of the median, 95 %
+  double high_us = 0;
+  std::string samples_json;   ///< raw samples, JSON array; may be empty
+  std::string throttle;    ///< throttle reasons seen, empty when none
+  int registers = 0;
+  double compile_ms = 0;
+  std::string created;     ///< ISO 8601 UTC; empty on insert: now
+  std::int64_t bytes = 0;  ///< bytes of K and V the step must read, for the read limit; 0: unknown
+};
+
+/// The best trial per (device model, problem, shape, policy): derived, rebuilt from trials at any time.
+struct Winner {
+  std::string problem, shape, policy, config;
+  std::string trial_uuid;
+  double median_us = 0, low_us = 0, high_us = 0;
+  double read_limit_us = 0;   ///< measured pure-read time of the same bytes; 0: unknown
+  bool stale = false;         ///< measured under another driver, NVRTC or library revision than the newest environment
+};
+
+struct SessionInfo { std::string uuid, started, finished, command; std::int64_t trials = 0; };
+
+struct DbStats { std::int64_t device_models = 0, environments = 0, problems = 0, configs = 0, sessions = 0, trials = 0, winners = 0, bytes = 0; };
+
+/// How far a database may be opened.
+enum class OpenMode { read_write, read_only };
+
+class TuningDb {
+ public:
+  /// Opens or creates directory/tuning.db, migrating forward. nullopt: in memory. `warning` receives at most one sentence
+  /// (e.g. a corrupt file was moved aside). Errors: database_newer, database_busy, database_corrupt (read_only only),
+  /// cache_unavailable.
+  static Result<std::unique_ptr<TuningDb>> open(const std::optional<std::filesystem::path>& directory, OpenMode mode,
+                                                std::string* warning);
+  virtual ~TuningDb() = default;
+
+  /// A tuning session: every trial inserted until finish belongs to it. Returns its uuid.
+  virtual Result<std::string> begin_session(const DeviceModel& device, const Environment& environment, std::string_view command) = 0;
+  virtual Result<void> finish_session(std::string_view session) = 0;
+  /// Commits one trial in its own transaction. Returns its uuid.
+  virtual Result<std::string> add_trial(std::string_view session, const Trial& trial) = 0;
+  /// Remembers the measured pure-read time of `bytes` on this device model, and its nearest larger-or-equal look-up.
+  virtual Result<void> set_read_limit(const DeviceModel& device, std::string_view policy, std::int64_t bytes, double us) = 0;
+  virtual Result<std::vector<std::pair<std::int64_t, double>>> read_limits(const DeviceModel& device, std::string_view policy) = 0;
+
+  /// Picks the winners of every (problem, shape, policy) of this device model from its trials: lowest median among `ok` trials of
+  /// the newest library revision that has any; within overlapping intervals the tie goes to the smaller config text.
+  virtual Result<void> rebuild_winners() = 0;
+  virtual Result<void> rebuild_winners(const DeviceModel& device, std::string_view problem, std::string_view shape, std::string_view policy) = 0;
+
+  virtual Result<std::vector<Winner>> winners(const DeviceModel& device) = 0;
+  virtual Result<std::vector<DeviceModel>> device_models() = 0;
+  /// What this device model's sessions were measured under, oldest first, each once.
+  virtual Result<std::vector<Environment>> environments(const DeviceModel& device) = 0;
+  /// Trials of one (device model, problem, shape, policy), oldest first; empty strings match anything.
+  virtual Result<std::vector<Trial>> trials(const DeviceModel& device, std::string_view problem, std::string_view shape, std::string_view policy) = 0;
+  virtual Result<std::vector<SessionInfo>> sessions() = 0;
+
+  virtual Result<DbStats> stats() = 0;
+  /// integrity_check, foreign_key_check, application_id; one line per finding, empty when sound.
+  virtual Result<std::vector<std::string>> check() = 0;
+  /// A consistent copy (VACUUM INTO); refuses to overwrite.
+  virtual Result<void> export_to(const std::filesystem::path& file) = 0;
+  /// Union of trials (by uuid) with everything they refer to, then winners recomputed. Returns how many trials were new.
+  virtual Result<std::int64_t> import_from(const std::filesystem::path& file) = 0;
+  /// Drops trials older than `keep_days` that are not winners, then shrinks the file. Returns how many went.
+  virtual Result<std::int64_t> collect_garbage(int keep_days) = 0;
+};
+
+/// Layers of winners, first match wins: user, site (LEANATTN_SITE_DB), shipped (beside the library). Missing layers are skipped.
+struct LayeredWinners {
+  struct Entry { Winner winner; std::string layer; };
+  std::vector<Entry> entries;
+  std::vector<std::string> warnings;
+};
+LayeredWinners load_layered_winners(const DeviceModel& device, const std::optional<std::filesystem::path>& user_directory);
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,81 @@
+// tuning_rows.hpp -- rows of tuning.db as values: reading trials with all they refer to, writing them back, their digests.
+// Internal to cache/. Everything throws SQLite::Exception; the caller owns transactions. One thread per database.
+#pragma once
+
+#include <SQLiteCpp/SQLiteCpp.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "cache/digest.hpp"
+#include "cache/tuning_db.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace detail {
+
+struct SessionRow {
+  std::string uuid, started, finished, command;
+  DeviceModel device;
+  Environment environment;
+};
+
+/// Over everything a trial says and everything it was measured under, so that damage to any row it refers to is noticed as well.
+Digest trial_digest(const SessionRow& session, const Trial& trial);
+
+/// nullopt for a word that is no status.
+std::optional<TrialStatus> parse_status(std::string_view text);
+
+/// Column lists for SELECT, and the readers that start at a given column.
+inline constexpr const char* kSessionColumns =
+    "s.uuid, s.started, s.finished, s.command, d.name, d.arch, d.sm_count, d.l2_bytes, d.memory_bytes, d.mig_profile, "
+    "e.driver_version, e.driver_release, e.nvrtc_version, e.clock_khz, e.memory_clock_khz, e.power_limit_mw, e.ecc, e.library_revision";
+inline constexpr int kSessionColumnCount = 18;
+SessionRow read_session(SQLite::Statement& statement, int first);
+
+inline constexpr const char* kTrialColumns =
+    "t.uuid, p.json, h.json, t.policy, c.json, t.status, t.reason, t.samples, t.median_us, t.mad_us, t.low_us, t.high_us, "
+    "t.samples_json, t.throttle, t.registers, t.compile_ms, t.bytes, t.created";
+inline constexpr int kTrialColumnCount = 18;
+Trial read_trial(SQLite::Statement& statement, int first);
+
+DeviceModel read_device(SQLite::Statement& statement, int first);
+Environment read_environment(SQLite::Statement& statement, int first);
+
+/// trials t with session s, device model d, environment e, problem p, shape h, config c.
+inline constexpr const char* kTrialJoin =
+    " FROM trials t JOIN sessions s ON s.id = t.session_id JOIN device_models d ON d.id = s.device_model_id"
+    " JOIN environments e ON e.id = s.environment_id JOIN problems p ON p.id = t.problem_id"
+    " JOIN shapes h ON h.id = t.shape_id JOIN configs c ON c.id = t.config_id ";
+
+/// Ids of rows, found or made. Remembers what it saw, so use one per transaction.
+class RowWriter {
+ public:
+  explicit RowWriter(SQLite::Database& database) : database_(database) {}
+
+  std::int64_t device(const DeviceModel& device);
+  std::int64_t environment(const Environment& environment);
+  /// Makes the session, or keeps the later `finished` of the two. nullopt when a session of that uuid ran on something else.
+  std::optional<std::int64_t> session(const SessionRow& session);
+  /// What became of a trial: an equal one or, by a deterministic choice, the other of two that share a uuid may already be there.
+  enum class Outcome { added, known, replaced };
+  Outcome trial(std::int64_t session_id, const Trial& trial, const Digest& digest);
+
+ private:
+  std::int64_t text(const char* table, std::string_view json);
+  SQLite::Statement& prepared(const std::string& sql);
+
+  SQLite::Database& database_;
+  std::map<std::string, SQLite::Statement> statements_;
+  std::map<std::pair<std::string, std::string>, std::int64_t> texts_;
+};
+
+std::optional<std::int64_t> find_device(SQLite::Database& database, const DeviceModel& device);
+void bind_device(SQLite::Statement& statement, int first, const DeviceModel& device);
+Digest read_digest(SQLite::Statement& statement, int column);
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn

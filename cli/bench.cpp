@@ -1,0 +1,158 @@
+#include "tuner/bench.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <memory>
+
+#include "cli/caches.hpp"
+#include "cli/commands.hpp"
+#include "cli/shape_flags.hpp"
+#include "cli/sizes.hpp"
+#include "cli/stop.hpp"
+#include "cli/table.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+const std::string kBatchDefault = "1";
+const std::string kContextDefault = "8k";
+
+struct BenchFlags {
+  ShapeFlags shape;
+  std::string mode, policy = "cold", rounds, lengths, out;
+  int device = 0;
+};
+
+Result<std::vector<std::string>> parse_modes(const std::string& text) {
+  std::vector<std::string> modes;
+  if (text.empty() || text == "all") return modes;
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t comma = std::min(text.find(',', begin), text.size());
+    const std::string mode = text.substr(begin, comma - begin);
+    if (mode != "lean" && mode != "fa2" && mode != "fd" && mode != "read") {
+      return fail(ErrorCode::invalid_argument, fmt::format("--mode '{}': unknown", mode),
+                  "Modes are lean, fa2, fd, read and all.");
+    }
+    modes.push_back(mode);
+    begin = comma + 1;
+  }
+  return modes;
+}
+
+Result<BenchOptions> parse_options(const BenchFlags& flags) {
+  BenchOptions options;
+  options.device = flags.device;
+  if (flags.policy != "cold" && flags.policy != "warm") {
+    return fail(ErrorCode::invalid_argument, fmt::format("--l2 '{}': unknown", flags.policy), "Give cold or warm.");
+  }
+  options.policy = flags.policy == "warm" ? L2Policy::warm : L2Policy::cold;
+  Result<std::vector<std::string>> modes = parse_modes(flags.mode);
+  if (!modes) return tl::unexpected(modes.error());
+  options.modes = *modes;
+  if (!flags.rounds.empty()) {
+    const auto rounds = parse_size("--rounds", flags.rounds, 1, 1 << 20);
+    if (!rounds) return tl::unexpected(rounds.error());
+    options.rounds = static_cast<int>(*rounds);
+  }
+  return options;
+}
+
+/// --lengths 128k,1k,1k,0: one shape, a ragged batch of these requests.
+Result<Shape> ragged_shape(const DecodeProblem& problem, const std::string& text, std::vector<int>& lengths) {
+  const auto parsed = parse_length_list("--lengths", text, 0, std::numeric_limits<int>::max());
+  if (!parsed) return tl::unexpected(parsed.error());
+  Shape shape{.batch = static_cast<int>(parsed->size()), .max_batch = 0, .longest_context = 1, .total_context = 0};
+  for (const std::int64_t length : *parsed) {
+    lengths.push_back(static_cast<int>(length));
+    shape.longest_context = std::max(shape.longest_context, length);
+    shape.total_context += length;
+  }
+  if (shape.total_context == 0)
+    return fail(ErrorCode::invalid_argument, fmt::format("--lengths {}: nothing to read", text));
+  if (const Result<void> valid = validate(problem, shape); !valid) return tl::unexpected(valid.error());
+  return shape;
+}
+
+void print_report(const BenchReport& report) {
+  print(fmt::format("{}, {}, {}\n", report.device.name, describe(report.problem), describe(report.shape)));
+  Table table{.headings = {"mode", "us", "95% interval", "GB/s", "x read limit", "grid", "from", "kernel"},
+              .rows = {},
+              .right_aligned = "lrrrrrll"};
+  for (const BenchLine& line : report.lines) {
+    const bool read = line.mode == "read";
+    table.rows.push_back(
+        {line.mode, fmt::format("{:.1f}", line.median_us), fmt::format("{:.1f}..{:.1f}", line.low_us, line.high_us),
+         fmt::format("{:.0f}", line.gb_per_s), line.ratio_to_read > 0 ? fmt::format("{:.2f}", line.ratio_to_read) : "-",
+         read ? "-" : std::to_string(line.config.grid), read ? "-" : line.provenance,
+         read ? "-" : kernel_name(line.config.spec)});
+  }
+  print(to_text(table) + "\n");
+}
+
+int run(const Session& session, const BenchFlags& flags) {
+  Result<Workload> workload = resolve(flags.shape, kBatchDefault, kContextDefault);
+  if (!workload) return report_error(workload.error());
+  Result<BenchOptions> options = parse_options(flags);
+  if (!options) return report_error(options.error());
+  if (!flags.lengths.empty()) {
+    const Result<Shape> shape = ragged_shape(workload->problem, flags.lengths, options->context_lengths);
+    if (!shape) return report_error(shape.error());
+    workload->shapes = {*shape};
+  }
+  if (const Result<DeviceFacts> facts = device_facts(options->device); !facts) return report_error(facts.error());
+  const Result<Caches> caches = open_caches(session, CacheNeed::optional);
+  if (!caches) return report_error(caches.error());
+  Result<std::unique_ptr<TuningDb>> db = open_tuning(*caches, OpenMode::read_write, CacheNeed::optional);
+  if (!db) return report_error(db.error());
+
+  const std::atomic<bool>* stop = stop_on_signals();
+  std::vector<BenchReport> reports;
+  for (const Shape& shape : workload->shapes) {
+    if (stop->load()) break;
+    note(session, fmt::format("[{}/{}] {}", reports.size() + 1, workload->shapes.size(), describe(shape)));
+    Result<BenchReport> report = bench(workload->problem, shape, *options, **db, caches->cubins.get(), stop);
+    if (!report) {
+      if (report.error().code == ErrorCode::interrupted) break;
+      return report_error(report.error());
+    }
+    if (!session.json) print_report(*report);
+    reports.push_back(std::move(*report));
+  }
+  if (session.json) print(to_json(reports) + "\n");
+  if (!flags.out.empty()) {
+    std::ofstream file(flags.out, std::ios::binary);
+    file << to_json(reports) << "\n" << std::flush;
+    if (!file)
+      return report_error({ErrorCode::invalid_argument, fmt::format("--out {}: cannot be written", flags.out), {}, {}});
+  }
+  return stop->load() ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& program) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* app = program.add_subcommand(
+      "bench", "LeanAttention, FlashAttention-2 and FlashDecoding grids beside the measured read limit");
+  add_shape_flags(*app, flags->shape, kBatchDefault, kContextDefault);
+  app->add_option("--lengths", flags->lengths, "A ragged batch: one context length a request, such as 128k,1k,1k,0")
+      ->type_name("LIST");
+  app->add_option("--mode", flags->mode, "lean, fa2, fd, read, comma-separated, or all; default all")
+      ->type_name("LIST");
+  app->add_option("--l2", flags->policy, "cold: KV from memory, as in a model; warm: KV in L2. Default cold")
+      ->type_name("POLICY");
+  app->add_option("--rounds", flags->rounds, "Interleaved rounds; default: as many as a 1% interval takes")
+      ->type_name("N");
+  app->add_option("--device", flags->device, "CUDA ordinal; default 0")->type_name("N");
+  app->add_option("-o,--out", flags->out, "Also write the JSON, with raw samples, to a file")->type_name("FILE");
+  return {app, [flags](const Session& session) { return run(session, *flags); }};
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,134 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/caches.hpp"
+#include "cli/commands.hpp"
+#include "cli/sizes.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct DbFlags {
+  CLI::App* path = nullptr;
+  CLI::App* stats = nullptr;
+  CLI::App* check = nullptr;
+  CLI::App* gc = nullptr;
+  CLI::App* rebuild = nullptr;
+  CLI::App* export_to = nullptr;
+  CLI::App* import_from = nullptr;
+  std::string file;
+  std::string keep_days;
+};
+
+/// One fact: as JSON, or as the sentence.
+int done(const Session& session, const Json& json, const std::string& text) {
+  print(session.json ? json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : text + "\n");
+  return kExitOk;
+}
+
+int show_stats(const Session& session, TuningDb& db) {
+  const Result<DbStats> stats = db.stats();
+  if (!stats) return report_error(stats.error());
+  const std::pair<const char*, std::int64_t> rows[] = {{"device_models", stats->device_models},
+                                                       {"environments", stats->environments},
+                                                       {"problems", stats->problems},
+                                                       {"configs", stats->configs},
+                                                       {"sessions", stats->sessions},
+                                                       {"trials", stats->trials},
+                                                       {"winners", stats->winners},
+                                                       {"bytes", stats->bytes}};
+  Json json;
+  std::string text;
+  for (const auto& [name, count] : rows) {
+    json[name] = count;
+    text += fmt::format("{}{:<14} {:>10}", text.empty() ? "" : "\n", name, count);
+  }
+  return done(session, json, text);
+}
+
+int show_check(const Session& session, TuningDb& db, const std::string& directory) {
+  const Result<std::vector<std::string>> findings = db.check();
+  if (!findings) return report_error(findings.error());
+  if (findings->empty()) return done(session, {{"sound", true}, {"findings", Json::array()}}, "sound");
+  std::string text;
+  for (const std::string& finding : *findings) text += (text.empty() ? "" : "\n") + finding;
+  done(session, {{"sound", false}, {"findings", *findings}}, text);
+  return report_error({ErrorCode::database_corrupt,
+                       fmt::format("{}: {} findings", directory, findings->size()),
+                       "Keep a copy of the file; the next read-write command moves a damaged one aside.",
+                       {}});
+}
+
+int run(const Session& session, const DbFlags& flags) {
+  const Result<Caches> caches = open_caches(session, CacheNeed::durable);
+  if (!caches) return report_error(caches.error());
+  const std::string directory = caches->directory->string();
+  if (flags.path->parsed()) return done(session, {{"path", directory}}, directory);
+
+  const bool reads = flags.stats->parsed() || flags.check->parsed() || flags.export_to->parsed();
+  Result<std::unique_ptr<TuningDb>> opened =
+      open_tuning(*caches, reads ? OpenMode::read_only : OpenMode::read_write, CacheNeed::durable);
+  if (!opened) return report_error(opened.error());
+  TuningDb& db = **opened;
+
+  if (flags.stats->parsed()) return show_stats(session, db);
+  if (flags.check->parsed()) return show_check(session, db, directory);
+  if (flags.export_to->parsed()) {
+    if (const Result<void> copied = db.export_to(std::filesystem::absolute(flags.file)); !copied)
+      return report_error(copied.error());
+    return done(session, {{"exported", flags.file}}, "exported to " + flags.file);
+  }
+  if (flags.import_from->parsed()) {
+    const Result<std::int64_t> added = db.import_from(std::filesystem::absolute(flags.file));
+    if (!added) return report_error(added.error());
+    return done(session, {{"imported", flags.file}, {"new_trials", *added}},
+                fmt::format("{} new trials from {}", *added, flags.file));
+  }
+  if (flags.rebuild->parsed()) {
+    if (const Result<void> rebuilt = db.rebuild_winners(); !rebuilt) return report_error(rebuilt.error());
+    const Result<DbStats> stats = db.stats();
+    if (!stats) return report_error(stats.error());
+    return done(session, {{"winners", stats->winners}},
+                fmt::format("{} winners from {} trials", stats->winners, stats->trials));
+  }
+  std::int64_t keep_days = 90;
+  if (!flags.keep_days.empty()) {
+    const Result<std::int64_t> parsed = parse_size("--keep-days", flags.keep_days, 0, 36500);
+    if (!parsed) return report_error(parsed.error());
+    keep_days = *parsed;
+  }
+  const Result<std::int64_t> dropped = db.collect_garbage(static_cast<int>(keep_days));
+  if (!dropped) return report_error(dropped.error());
+  return done(session, {{"dropped_trials", *dropped}},
+              fmt::format("dropped {} trials older than {} days", *dropped, keep_days));
+}
+
+}  // namespace
+
+Command add_db(CLI::App& program) {
+  auto flags = std::make_shared<DbFlags>();
+  CLI::App* app =
+      program.add_subcommand("db", "The tuning database: where it is, whether it is sound, moving it about");
+  app->require_subcommand(1);
+  flags->path = app->add_subcommand("path", "Print the cache directory");
+  flags->stats = app->add_subcommand("stats", "Rows and bytes");
+  flags->check = app->add_subcommand("check", "Integrity; exits 6 when something is wrong");
+  flags->gc = app->add_subcommand("gc", "Drop old trials that are not winners, and shrink the file");
+  flags->gc->add_option("--keep-days", flags->keep_days, "Age in days from which trials go; default 90")
+      ->type_name("N");
+  flags->export_to = app->add_subcommand("export", "Write a consistent copy to a new file");
+  flags->export_to->add_option("file", flags->file, "The new file; never overwritten")->required()->type_name("FILE");
+  flags->import_from = app->add_subcommand("import", "Merge another database: union of trials, winners recomputed");
+  flags->import_from->add_option("file", flags->file, "A tuning.db or an export")->required()->type_name("FILE");
+  flags->rebuild = app->add_subcommand("rebuild", "Recompute the winners from the trials");
+  return {app, [flags](const Session& session) { return run(session, *flags); }};
+}
+
+}  // namespace v1
+}  // namespace leanattn

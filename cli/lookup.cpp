@@ -1,0 +1,181 @@
+#include "runtime/lookup.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/caches.hpp"
+#include "cli/commands.hpp"
+#include "cli/device_flags.hpp"
+#include "cli/shape_flags.hpp"
+#include "cli/sizes.hpp"
+#include "cli/table.hpp"
+#include "generator/generator.hpp"
+#include "generator/workspace.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const std::string kBatchDefault = "1";
+const std::string kContextDefault = "8k";
+
+struct LookupFlags {
+  ShapeFlags shape;
+  DeviceFlags device;
+  bool explain = false;
+  std::string require;
+};
+
+/// What one launch of this choice amounts to.
+struct Launch {
+  std::int64_t output_tiles = 0, lean_tiles = 0, workspace_bytes = 0;
+};
+
+Launch launch_of(const DecodeProblem& problem, const Shape& shape, const Config& config) {
+  Shape largest = shape;
+  if (shape.max_batch > 0) largest.batch = shape.max_batch;
+  return {output_tiles(problem, shape, config.spec), lean_tiles(problem, shape, config.spec),
+          workspace_layout(config.spec, config.grid, output_tiles(problem, largest, config.spec)).total_bytes};
+}
+
+std::string why(const Choice& choice) {
+  switch (choice.provenance) {
+    case Provenance::exact: return "measured for this very shape";
+    case Provenance::bucket: return fmt::format("measured for {}, the same bucket", describe(choice.tuned_shape));
+    case Provenance::nearest:
+      return fmt::format("measured for {}, the nearest tuned shape; the grid is re-derived",
+                         describe(choice.tuned_shape));
+    case Provenance::model: return "no measurement is near; ranked first by the cost model";
+    case Provenance::fallback: return "nothing is tuned for this GPU and problem; the default that is safe everywhere";
+  }
+  return "";
+}
+
+void print_explanation(const DecodeProblem& problem, const Shape& shape, const Choice& choice) {
+  const KernelSpec& spec = choice.config.spec;
+  const Launch launch = launch_of(problem, shape, choice.config);
+  print(fmt::format("{}\n", describe(shape)));
+  print(fmt::format("  why         {}: {}\n", to_string(choice.provenance), why(choice)));
+  if (choice.tuned_us > 0) {
+    print(fmt::format("  measured    {:.1f} us for {}, {} layer{}\n", choice.tuned_us, describe(choice.tuned_shape),
+                      choice.layer,
+                      choice.stale ? ", stale: another driver, NVRTC or library has been seen since" : ""));
+  }
+  print(fmt::format("  kernel      {}\n", kernel_name(spec)));
+  print(fmt::format("  CTA         {} warps, {} LeanTile tokens, {} stages by {}, {} B shared memory\n", spec.warps,
+                    spec.tile, spec.stages, to_string(spec.load), shared_bytes(spec)));
+  print(fmt::format("  fix-up      {}\n", to_string(spec.fixup)));
+  print(
+      fmt::format("  grid        {} CTAs over {} LeanTiles of {} output tiles: {:.2f} LeanTiles a CTA, {:.2f} CTAs an "
+                  "output tile\n",
+                  choice.config.grid, launch.lean_tiles, launch.output_tiles,
+                  static_cast<double>(launch.lean_tiles) / static_cast<double>(choice.config.grid),
+                  static_cast<double>(choice.config.grid) / static_cast<double>(launch.output_tiles)));
+  print(fmt::format("  workspace   {}\n", format_bytes(launch.workspace_bytes)));
+}
+
+Json json_of(const DecodeProblem& problem, const Shape& shape, const Choice& choice) {
+  const Launch launch = launch_of(problem, shape, choice.config);
+  const bool measured = choice.tuned_us > 0;
+  return {{"shape", Json::parse(to_json(shape))},
+          {"provenance", to_string(choice.provenance)},
+          {"why", why(choice)},
+          {"kernel", kernel_name(choice.config.spec)},
+          {"config", Json::parse(to_json(choice.config))},
+          {"output_tiles", launch.output_tiles},
+          {"lean_tiles", launch.lean_tiles},
+          {"workspace_bytes", launch.workspace_bytes},
+          {"tuned_us", measured ? Json(choice.tuned_us) : Json(nullptr)},
+          {"tuned_shape", measured ? Json::parse(to_json(choice.tuned_shape)) : Json(nullptr)},
+          {"layer", choice.layer},
+          {"stale", choice.stale}};
+}
+
+Result<Provenance> parse_provenance(const std::string& text) {
+  for (const Provenance p :
+       {Provenance::exact, Provenance::bucket, Provenance::nearest, Provenance::model, Provenance::fallback}) {
+    if (to_string(p) == text) return p;
+  }
+  return fail(ErrorCode::invalid_argument, fmt::format("--require '{}': unknown", text),
+              "Give exact, bucket, nearest, model or fallback.");
+}
+
+int run(const Session& session, const LookupFlags& flags) {
+  const Result<Workload> workload = resolve(flags.shape, kBatchDefault, kContextDefault);
+  if (!workload) return report_error(workload.error());
+  Provenance worst_allowed = Provenance::fallback;
+  if (!flags.require.empty()) {
+    const Result<Provenance> required = parse_provenance(flags.require);
+    if (!required) return report_error(required.error());
+    worst_allowed = *required;
+  }
+  const Result<Caches> caches = open_caches(session, CacheNeed::optional);
+  if (!caches) return report_error(caches.error());
+  const Result<Target> target = resolve_target(flags.device, *caches);
+  if (!target) return report_error(target.error());
+  const LayeredWinners layers = load_layered_winners(target->model, caches->directory);
+  for (const std::string& warning : layers.warnings) warn(warning);
+  const WinnerTable winners = WinnerTable::build(target->facts, layers);
+  if (winners.skipped() > 0)
+    warn(fmt::format("{} winners were written by another version and are left out", winners.skipped()));
+
+  Json answers = Json::array();
+  Table table{.headings = {"batch", "context", "from", "us", "grid", "workspace", "kernel"},
+              .rows = {},
+              .right_aligned = "rrlrrrl"};
+  int missing = 0;
+  for (const Shape& shape : workload->shapes) {
+    const Choice choice = winners.find(workload->problem, shape);
+    if (choice.provenance > worst_allowed) ++missing;
+    if (session.json) {
+      answers.push_back(json_of(workload->problem, shape, choice));
+    } else if (flags.explain) {
+      print_explanation(workload->problem, shape, choice);
+    } else {
+      table.rows.push_back({std::to_string(shape.batch), format_size(shape.longest_context),
+                            std::string(to_string(choice.provenance)) + (choice.stale ? " (stale)" : ""),
+                            choice.tuned_us > 0 ? fmt::format("{:.1f}", choice.tuned_us) : "-",
+                            std::to_string(choice.config.grid),
+                            format_bytes(launch_of(workload->problem, shape, choice.config).workspace_bytes),
+                            kernel_name(choice.config.spec)});
+    }
+  }
+  if (session.json) {
+    const Json document{{"schema_version", 1},
+                        {"device", target->facts.name},
+                        {"arch", to_string(target->facts.arch)},
+                        {"sms", target->facts.sm_count},
+                        {"problem", Json::parse(to_json(workload->problem))},
+                        {"answers", std::move(answers)}};
+    print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  } else if (!flags.explain) {
+    print(to_text(table));
+  }
+  if (missing == 0) return kExitOk;
+  return report_error(
+      {ErrorCode::not_found,
+       fmt::format("{} of {} shapes have no answer as good as '{}'", missing, workload->shapes.size(), flags.require),
+       "Run `leanattn tune` with these shapes, or import a database that has them.",
+       {}});
+}
+
+}  // namespace
+
+Command add_lookup(CLI::App& program) {
+  auto flags = std::make_shared<LookupFlags>();
+  CLI::App* app = program.add_subcommand("lookup", "What would be launched for a shape, and why");
+  add_shape_flags(*app, flags->shape, kBatchDefault, kContextDefault);
+  add_device_flags(*app, flags->device);
+  app->add_flag("--explain", flags->explain, "Say where every answer comes from and what it amounts to");
+  app->add_option("--require", flags->require, "Exit 4 when an answer is worse than exact, bucket, nearest or model")
+      ->type_name("HOW");
+  return {app, [flags](const Session& session) { return run(session, *flags); }};
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "cli/model_catalogue.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kLargestFile = std::size_t{16} << 20;
+
+tl::unexpected<Error> bad(std::string_view name, std::string message) {
+  return fail(ErrorCode::invalid_argument, fmt::format("{}: {}", name, message),
+              "Give a config.json as Hugging Face transformers writes it, or --heads, --kv-heads and --head-dim.");
+}
+
+/// The first of these keys that is present and not null.
+template <std::size_t N>
+const Json* first_of(const Json& object, const std::array<const char*, N>& keys, const char** found = nullptr) {
+  for (const char* key : keys) {
+    const auto it = object.find(key);
+    if (it != object.end() && !it->is_null()) {
+      if (found != nullptr) *found = key;
+      return &*it;
+    }
+  }
+  return nullptr;
+}
+
+/// 0 when none of the keys is there.
+template <std::size_t N>
+Result<int> positive(const Json& object, std::string_view name, const std::array<const char*, N>& keys) {
+  const char* key = "";
+  const Json* value = first_of(object, keys, &key);
+  if (value == nullptr) return 0;
+  if (!value->is_number_integer())
+    return bad(name, fmt::format("\"{}\" is {}, not a whole number", key, value->dump()));
+  // An unsigned value above INT64_MAX would wrap to a negative one; both are refused below.
+  const auto number = value->get<std::int64_t>();
+  if (number < 1 || number > std::numeric_limits<int>::max()) {
+    return bad(name, fmt::format("\"{}\" is {}, which is out of range", key, value->dump()));
+  }
+  return static_cast<int>(number);
+}
+
+bool flag(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_boolean() && it->get<bool>();
+}
+
+std::optional<DType> dtype_of(const Json& object) {
+  const Json* value = first_of(object, std::array{"torch_dtype", "dtype"});
+  if (value == nullptr || !value->is_string()) return std::nullopt;
+  const auto text = value->get<std::string>();
+  if (text == "bfloat16") return DType::bf16;
+  if (text == "float16") return DType::fp16;
+  return std::nullopt;
+}
+
+/// KV heads under the names of the families. 0: not stated, so one per query head.
+Result<int> kv_heads_of(const Json& object, std::string_view name) {
+  // Falcon's first generation and GPT-BigCode say "multi_query" and mean one KV head, whatever num_kv_heads says.
+  if (flag(object, "multi_query") && !flag(object, "new_decoder_architecture")) return 1;
+  // ChatGLM counts its KV heads as groups.
+  if (flag(object, "multi_query_attention")) {
+    return positive(object, name, std::array{"multi_query_group_num", "num_key_value_heads"});
+  }
+  const auto attention = object.find("attn_config");  // MPT, DBRX
+  if (attention != object.end() && attention->is_object()) {
+    const Result<int> nested = positive(*attention, name, std::array{"kv_n_heads"});
+    if (!nested || *nested != 0) return nested;
+  }
+  return positive(object, name, std::array{"num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads"});
+}
+
+}  // namespace
+
+Result<ModelShape> model_from_config(std::string_view json_text, std::string_view name) {
+  const Json document = Json::parse(json_text, nullptr, /*allow_exceptions=*/false);
+  if (document.is_discarded()) return bad(name, "not valid JSON");
+  if (!document.is_object()) return bad(name, "not a JSON object");
+
+  constexpr std::array kHeadKeys = {"num_attention_heads", "n_head", "n_heads", "num_heads"};
+  const Json* config = &document;
+  // Multimodal models keep the language model's shape one level down.
+  if (first_of(document, kHeadKeys) == nullptr) {
+    const Json* nested = first_of(document, std::array{"text_config", "llm_config", "language_config"});
+    if (nested != nullptr && nested->is_object()) config = nested;
+  }
+  if (first_of(*config, std::array{"kv_lora_rank"}) != nullptr) {
+    return fail(ErrorCode::unsupported, fmt::format("{}: \"kv_lora_rank\": latent attention is not supported", name),
+                "Models with one KV head of a latent width need kernels that this version does not have.");
+  }
+
+  const Result<int> q_heads = positive(*config, name, kHeadKeys);
+  if (!q_heads) return tl::unexpected(q_heads.error());
+  if (*q_heads == 0) return bad(name, "no \"num_attention_heads\"");
+  Result<int> kv_heads = kv_heads_of(*config, name);
+  if (!kv_heads) return tl::unexpected(kv_heads.error());
+  if (*kv_heads == 0) kv_heads = *q_heads;
+  if (*q_heads % *kv_heads != 0) {
+    return bad(name, fmt::format("{} query heads are not a multiple of {} KV heads", *q_heads, *kv_heads));
+  }
+
+  Result<int> head_dim = positive(*config, name, std::array{"head_dim", "attention_head_dim", "kv_channels"});
+  if (!head_dim) return tl::unexpected(head_dim.error());
+  if (*head_dim == 0) {
+    const Result<int> width = positive(*config, name, std::array{"hidden_size", "n_embd", "d_model", "dim"});
+    if (!width) return tl::unexpected(width.error());
+    if (*width == 0) return bad(name, "neither \"head_dim\" nor \"hidden_size\"");
+    if (*width % *q_heads != 0) {
+      return bad(name, fmt::format("hidden size {} is not a multiple of {} query heads", *width, *q_heads));
+    }
+    head_dim = *width / *q_heads;
+  }
+
+  std::optional<DType> dtype = dtype_of(*config);
+  if (!dtype) dtype = dtype_of(document);
+  return ModelShape{
+      .name = std::string(name), .q_heads = *q_heads, .kv_heads = *kv_heads, .head_dim = *head_dim, .dtype = dtype};
+}
+
+Result<ModelShape> model_from_config_file(const std::filesystem::path& file) {
+  std::error_code status;
+  if (std::filesystem::is_directory(file, status)) {
+    return bad(file.string(), "is a directory, not a config.json");
+  }
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) return bad(file.string(), "cannot be read");
+  std::string text(kLargestFile + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(stream.gcount()));
+  if (text.size() > kLargestFile) return bad(file.string(), "larger than 16 MiB");
+  return model_from_config(text, file.string());
+}
+
+}  // namespace v1
+}  // namespace leanattn

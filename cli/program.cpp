@@ -1,0 +1,90 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <iostream>
+#include <vector>
+
+#include "cli/commands.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr const char* kFooter =
+    "Data goes to stdout, messages to stderr. Sizes take k, m and g (binary).\n"
+    "Exit codes: 0 ok, 1 other failure, 2 usage, 3 no usable device, driver or NVRTC, 4 nothing found,\n"
+    "5 a result was wrong, 6 database, 130 interrupted.";
+
+std::string joined(int argc, const char* const* argv) {
+  std::string line = "leanattn";
+  for (int i = 1; i < argc; ++i) line += fmt::format(" {}", argv[i]);
+  return line;
+}
+
+/// A full disk or a closed pipe must not look like success.
+int flushed(int code) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  fmt::print(stderr, "leanattn: error: cannot write to stdout: {}\n", std::strerror(errno));
+  return code == kExitOk ? kExitFailure : code;
+}
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv) {
+  CLI::App program{"LeanAttention decode kernels: generated, compiled, tuned and looked up", "leanattn"};
+  program.set_version_flag("--version", "leanattn " LEANATTN_VERSION, "Print the version");
+  program.require_subcommand(1);
+  program.footer(kFooter);
+  program.fallthrough();  // inherited: shared flags may follow the command
+  program.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return fmt::format("leanattn: error: {}\n  Run with --help for usage.\n", error.what());
+  });
+
+  Session session;
+  session.command_line = joined(argc, argv);
+  std::string db;
+  program.add_flag("--json", session.json, "Print data as JSON");
+  program.add_flag("-q,--quiet", session.quiet, "No notes, no progress; warnings and errors stay");
+  program.add_option("--db", db, "Cache directory; default LEANATTN_CACHE_DIR, else the user's cache")
+      ->type_name("DIR");
+
+  std::vector<Command> commands;
+  for (auto* add : {add_tune, add_lookup, add_emit, add_prewarm, add_verify, add_bench, add_explain, add_report, add_db,
+                    add_devices, add_doctor}) {
+    commands.push_back(add(program));
+  }
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = program.exit(error, std::cout, std::cerr);
+    std::cout.flush();
+    return code == 0 ? kExitOk : kExitUsage;
+  }
+  if (program.count("--db") > 0) {
+    if (db.empty()) {
+      return report_error(
+          {ErrorCode::invalid_argument, "--db '': not a directory", "Give a directory, or leave --db out.", {}});
+    }
+    // Typed at a prompt, so relative to where it was typed; the library itself refuses relative paths.
+    std::error_code ignored;
+    const std::filesystem::path absolute = std::filesystem::absolute(db, ignored);
+    session.db = ignored ? std::filesystem::path(db) : absolute.lexically_normal();
+  }
+  for (const Command& command : commands) {
+    if (!command.app->parsed()) continue;
+    try {
+      return flushed(command.body(session));
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "leanattn: error: {}\n  This is a mistake in leanattn; please report it.\n", error.what());
+      return kExitFailure;
+    }
+  }
+  return kExitUsage;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,55 @@
+# Third-party libraries. A distribution's packages win (FIND_PACKAGE_ARGS); otherwise they are fetched.
+include(FetchContent)
+
+if(LEANATTN_STATIC_DEPENDENCIES)
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .a ${CMAKE_FIND_LIBRARY_SUFFIXES})
+  set(OPENSSL_USE_STATIC_LIBS TRUE)
+endif()
+
+set(FMT_INSTALL OFF)
+FetchContent_Declare(fmt URL https://github.com/fmtlib/fmt/archive/refs/tags/10.2.1.tar.gz FIND_PACKAGE_ARGS)
+set(EXPECTED_BUILD_TESTS OFF)
+FetchContent_Declare(tl-expected URL https://github.com/TartanLlama/expected/archive/refs/tags/v1.1.0.tar.gz FIND_PACKAGE_ARGS)
+set(JSON_BuildTests OFF)
+FetchContent_Declare(nlohmann_json URL https://github.com/nlohmann/json/archive/refs/tags/v3.11.3.tar.gz FIND_PACKAGE_ARGS)
+set(CLI11_BUILD_TESTS OFF)
+FetchContent_Declare(CLI11 URL https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.4.2.tar.gz FIND_PACKAGE_ARGS)
+set(SQLITECPP_RUN_CPPLINT OFF)
+set(SQLITECPP_INTERNAL_SQLITE OFF)
+FetchContent_Declare(SQLiteCpp URL https://github.com/SRombauts/SQLiteCpp/archive/refs/tags/3.3.2.tar.gz FIND_PACKAGE_ARGS)
+FetchContent_MakeAvailable(fmt tl-expected nlohmann_json CLI11)
+
+find_package(SQLite3 REQUIRED)
+FetchContent_MakeAvailable(SQLiteCpp)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(Threads REQUIRED)
+
+# zstd and xxHash ship pkg-config files everywhere, CMake packages only in places.
+find_path(ZSTD_INCLUDE_DIR zstd.h REQUIRED)
+find_library(ZSTD_LIBRARY zstd REQUIRED)
+find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
+find_library(XXHASH_LIBRARY xxhash REQUIRED)
+foreach(name IN ITEMS ZSTD XXHASH)
+  string(TOLOWER ${name} lower)
+  if(NOT TARGET leanattn::dep_${lower})
+    add_library(leanattn::dep_${lower} UNKNOWN IMPORTED)
+    set_target_properties(leanattn::dep_${lower} PROPERTIES
+      IMPORTED_LOCATION "${${name}_LIBRARY}" INTERFACE_INCLUDE_DIRECTORIES "${${name}_INCLUDE_DIR}")
+  endif()
+endforeach()
+
+# cuda.h and nvrtc.h are needed to build, the libraries only at run time (dlopen). LEANATTN_CUDA_INCLUDE_DIR may point at
+# the headers of NVIDIA's Python wheels (scripts/setup puts them into .cuda/).
+find_path(LEANATTN_CUDA_INCLUDE_DIR cuda.h
+  HINTS "${PROJECT_SOURCE_DIR}/.cuda/include" ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES include REQUIRED)
+add_library(leanattn_cuda_headers INTERFACE)
+target_include_directories(leanattn_cuda_headers SYSTEM INTERFACE "$<BUILD_INTERFACE:${LEANATTN_CUDA_INCLUDE_DIR}>")
+
+if(LEANATTN_BUILD_TESTS)
+  FetchContent_Declare(googletest URL https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz FIND_PACKAGE_ARGS NAMES GTest)
+  FetchContent_MakeAvailable(googletest)
+  find_package(rapidcheck REQUIRED)
+endif()
+if(LEANATTN_BUILD_BENCH)
+  find_package(benchmark REQUIRED)
+endif()

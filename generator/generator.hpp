@@ -1,0 +1,27 @@
+// generator.hpp -- KernelSpec -> CUDA source. Pure function of the spec; any thread; knows no driver and no database.
+#pragma once
+
+#include <string>
+
+#include "generator/kernel_spec.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// One flat, include-free translation unit and what a host needs to launch it.
+struct EmittedKernel {
+  KernelSpec spec;
+  std::string source;       ///< same bytes for the same spec; compiles under NVRTC and `nvcc -cubin`
+  std::string entry;        ///< extern "C" symbol of the kernel
+  int threads = 0;          ///< CTA size
+  int shared_bytes = 0;     ///< dynamic shared memory to launch with
+};
+
+/// Errors: those of validate(spec).
+Result<EmittedKernel> emit(const KernelSpec& spec);
+
+/// SHA-256-free content hash (XXH3-128, hex) over all templates and the generator's revision: provenance for results.
+std::string generator_revision();
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,97 @@
+// kernel_spec.hpp -- KernelSpec: everything one emitted kernel is specialised for. Plain data; any thread.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "leanattn/error.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// A real (not virtual) GPU architecture; `sm_90a`, not `sm_90`, where arch-specific instructions may be used.
+struct Arch {
+  int major = 0;
+  int minor = 0;
+  bool specific = false;  ///< the trailing 'a'
+
+  auto operator<=>(const Arch&) const = default;
+};
+
+/// "sm_90a" <-> Arch. Errors: invalid_argument (not of the form sm_NN[a]), unsupported (below sm_80).
+Result<Arch> parse_arch(std::string_view text);
+std::string to_string(Arch arch);
+/// The arch to generate for on a device of this compute capability: sm_90a, sm_100a, sm_103a, sm_120a, else sm_NN.
+Arch arch_for_compute_capability(int major, int minor);
+/// The arches the compile matrix covers: sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a.
+std::span<const Arch> matrix_arches();
+/// Most dynamic shared memory one CTA may ask for on this arch, in bytes (CUDA programming guide, compute capabilities).
+int max_shared_bytes_per_cta(Arch arch);
+/// Shared memory of one SM in bytes, and what the driver reserves per CTA of it (1 KiB).
+int shared_bytes_per_sm(Arch arch);
+
+enum class DType : std::uint8_t { bf16, fp16 };
+/// How KV bytes travel: straight to registers (ldg), 16-byte cp.async through shared memory (sm_80+), or bulk copies
+/// completing on an mbarrier (sm_90+; PTX ISA, "cp.async.bulk").
+enum class LoadPath : std::uint8_t { ldg, cp_async, bulk };
+/// Who reduces partials: the contributor that arrives last (tree of tickets), or the host CTA after waiting (the paper).
+enum class FixUp : std::uint8_t { ticket, wait };
+/// contiguous: consecutive tokens of one KV head are adjacent (token stride == head_dim), as in
+/// [batch, kv_heads, context, head_dim]. strided: any 16-byte multiple, as in [batch, context, kv_heads, head_dim].
+enum class KvLayout : std::uint8_t { contiguous, strided };
+
+/// Names as in JSON and on the command line. parse_* errors: invalid_argument, naming the choices.
+std::string_view to_string(DType v);
+std::string_view to_string(LoadPath v);
+std::string_view to_string(FixUp v);
+std::string_view to_string(KvLayout v);
+Result<DType> parse_dtype(std::string_view text);
+Result<LoadPath> parse_load_path(std::string_view text);
+Result<FixUp> parse_fix_up(std::string_view text);
+Result<KvLayout> parse_kv_layout(std::string_view text);
+
+/// One kernel. The first block is fixed by the model; the second is what the tuner chooses.
+struct KernelSpec {
+  Arch arch{9, 0, true};
+  int head_dim = 128;                        ///< 64, 96, 128 or 256; K and V alike
+  int group = 4;                             ///< query heads per KV head, 1..64
+  DType dtype = DType::bf16;                 ///< of q, k, v and o
+  KvLayout layout = KvLayout::contiguous;
+  bool lse = false;                          ///< also write LSE (natural log, fp32)
+
+  LoadPath load = LoadPath::cp_async;
+  FixUp fixup = FixUp::ticket;
+  int tile = 64;                             ///< LeanTile: tokens; a multiple of warp_tokens
+  int warp_tokens = 16;                      ///< tokens one warp takes per step: 16, 32 or 64
+  int warps = 4;                             ///< 1..16
+  int stages = 2;                            ///< ring depth per warp; 1 for ldg
+  int ctas_per_sm = 1;                       ///< occupancy the register allocator must allow (__launch_bounds__)
+  bool pdl = false;                          ///< programmatic dependent launch (sm_90+): only q waits for the previous kernel
+
+  bool operator==(const KernelSpec&) const = default;
+};
+
+/// Query rows one CTA carries per KV pass, and how many such row blocks an output tile's group needs.
+int rows_per_block(const KernelSpec& spec);
+int row_blocks(const KernelSpec& spec);
+
+/// Dynamic shared memory of the kernel in bytes.
+int shared_bytes(const KernelSpec& spec);
+
+/// ok, or why this spec cannot exist. Errors: invalid_argument (nonsense), unsupported (a limit, named).
+Result<void> validate(const KernelSpec& spec);
+
+/// Short, stable, filename-safe identity, e.g. "lean_sm90a_bf16_d128_g4_contig_bulk_ticket_t64_w4x16_s2_o1".
+std::string kernel_name(const KernelSpec& spec);
+
+/// Self-describing JSON object, {"arch":"sm_90a","head_dim":128,...}; keys sorted, one line. from_json ignores unknown keys
+/// and fails with invalid_argument on a missing or ill-typed one.
+std::string to_json(const KernelSpec& spec);
+Result<KernelSpec> kernel_spec_from_json(std::string_view json);
+
+}  // namespace v1
+}  // namespace leanattn

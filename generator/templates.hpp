@@ -1,0 +1,18 @@
+// templates.hpp -- the files of templates/, embedded at build time. Immutable; any thread.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace leanattn {
+inline namespace v1 {
+
+struct EmbeddedTemplate {
+  std::string_view name;  ///< file name, e.g. "schedule.cuh"
+  std::string_view text;
+};
+
+std::span<const EmbeddedTemplate> embedded_templates();
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,28 @@
+// workspace.hpp -- size and layout of the device workspace one launch needs. Plain arithmetic; any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "generator/kernel_spec.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// Workspace = two fp32 partials per CTA (un-normalised O, row max, row sum of one row block), one 4-byte ticket per partial,
+/// and one 4-byte counter per output tile. Tickets and counters must be zero before the first launch and are zero again
+/// after every completed one. Offsets in bytes from a 256-byte aligned base.
+struct WorkspaceLayout {
+  std::int64_t partials_offset = 0;  ///< float [grid, 2, partial_floats]
+  std::int64_t tickets_offset = 0;   ///< uint32 [grid * 2 + output_tiles]
+  std::int64_t ticket_bytes = 0;     ///< what must be zeroed once
+  std::int64_t total_bytes = 0;
+};
+
+/// Floats of one partial: row max and row sum (each padded to rows_per_block), then O [rows, head_dim].
+int partial_floats(const KernelSpec& spec);
+
+/// grid: CTAs of the launch. output_tiles: max_batch * kv_heads * row_blocks(spec). Both positive; 64-bit safe.
+WorkspaceLayout workspace_layout(const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles);
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,221 @@
+// problem.cpp -- domains of DecodeProblem and Shape, and their canonical JSON.
+#include "runtime/problem.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+/// Context lengths are 32-bit on the device, and so is the index of a (request, query head).
+constexpr std::int64_t kLargestInt = std::numeric_limits<std::int32_t>::max();
+constexpr int kHeadDims[] = {64, 96, 128, 256};
+constexpr int kLargestGroup = 64;
+
+/// a * b for non-negative factors, stopping at INT64_MAX.
+std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? kLargest : product;
+}
+
+Result<void> check_range(const char* name, std::int64_t value, std::int64_t lowest, std::int64_t largest) {
+  if (value >= lowest && value <= largest) return {};
+  return fail(ErrorCode::invalid_argument, fmt::format("{} is {}", name, value), fmt::format("Give {} to {}.", lowest, largest));
+}
+
+Result<void> validate_shape(const Shape& shape) {
+  if (auto ok = check_range("batch", shape.batch, 1, kLargestInt); !ok) return ok;
+  if (auto ok = check_range("longest_context", shape.longest_context, 1, kLargestInt); !ok) return ok;
+  if (shape.max_batch != 0 && shape.max_batch < shape.batch) {
+    return fail(ErrorCode::invalid_argument, fmt::format("max_batch is {}, less than batch, {}", shape.max_batch, shape.batch),
+                "Leave max_batch 0 for the same as batch.");
+  }
+  const std::int64_t uniform = saturating_product(shape.batch, shape.longest_context);
+  if (shape.total_context != 0 && (shape.total_context < shape.longest_context || shape.total_context > uniform)) {
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("total_context is {}, which {} requests of at most {} tokens cannot have", shape.total_context, shape.batch,
+                            shape.longest_context),
+                fmt::format("Give {} to {}, or leave it 0 for equally long requests.", shape.longest_context, uniform));
+  }
+  return {};
+}
+
+/// Reads keys of one JSON object; the first failure is kept and later reads do nothing.
+class Reader {
+ public:
+  Reader(const char* what, std::string_view text) : what_(what), object_(nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false)) {
+    if (!object_.is_object()) failed(fmt::format("{}: not a JSON object", what_));
+  }
+
+  template <class Integer>
+  void integer(const char* key, Integer& out) {
+    const nlohmann::json* value = find(key, [](const nlohmann::json& json) { return json.is_number_integer(); });
+    if (value == nullptr) return;
+    const bool fits_signed = !value->is_number_unsigned() || value->get<std::uint64_t>() <= static_cast<std::uint64_t>(kLargest);
+    const auto wide = fits_signed ? value->get<std::int64_t>() : kLargest;
+    if (!fits_signed || wide < std::numeric_limits<Integer>::min() || wide > std::numeric_limits<Integer>::max()) {
+      return failed(fmt::format("{}: '{}' is {}, out of range", what_, key, value->dump()));
+    }
+    out = static_cast<Integer>(wide);
+  }
+
+  void boolean(const char* key, bool& out) {
+    if (const nlohmann::json* value = find(key, [](const nlohmann::json& json) { return json.is_boolean(); })) out = value->get<bool>();
+  }
+
+  template <class T>
+  void name(const char* key, T& out, Result<T> (*parse)(std::string_view)) {
+    const nlohmann::json* value = find(key, [](const nlohmann::json& json) { return json.is_string(); });
+    if (value == nullptr) return;
+    if (auto parsed = parse(value->get_ref<const std::string&>())) {
+      out = *parsed;
+    } else {
+      error_ = std::move(parsed.error());
+    }
+  }
+
+  /// JSON text of a nested object, empty after a failure.
+  std::string object(const char* key) {
+    const nlohmann::json* value = find(key, [](const nlohmann::json& json) { return json.is_object(); });
+    return value != nullptr ? value->dump() : std::string();
+  }
+
+  const std::optional<Error>& error() const { return error_; }
+
+ private:
+  template <class Is>
+  const nlohmann::json* find(const char* key, Is is) {
+    if (error_) return nullptr;
+    const auto it = object_.find(key);
+    if (it != object_.end() && is(*it)) return &*it;
+    failed(fmt::format("{}: '{}' is missing or has the wrong type", what_, key));
+    return nullptr;
+  }
+
+  void failed(std::string message) { error_ = Error{ErrorCode::invalid_argument, std::move(message), {}, {}}; }
+
+  const char* what_;
+  nlohmann::json object_;
+  std::optional<Error> error_;
+};
+
+}  // namespace
+
+Result<void> validate(const DecodeProblem& problem) {
+  if (auto ok = check_range("kv_heads", problem.kv_heads, 1, kLargestInt); !ok) return ok;
+  if (auto ok = check_range("q_heads", problem.q_heads, 1, kLargestInt); !ok) return ok;
+  if (auto ok = check_range("head_dim", problem.head_dim, 1, kLargestInt); !ok) return ok;
+  if (problem.q_heads % problem.kv_heads != 0) {
+    return fail(ErrorCode::invalid_argument, fmt::format("{} query heads cannot be shared by {} KV heads", problem.q_heads, problem.kv_heads),
+                "q_heads must be a multiple of kv_heads.");
+  }
+  if (std::find(std::begin(kHeadDims), std::end(kHeadDims), problem.head_dim) == std::end(kHeadDims)) {
+    return fail(ErrorCode::unsupported, fmt::format("head_dim {} is not supported", problem.head_dim),
+                fmt::format("Supported: {}.", fmt::join(kHeadDims, ", ")));
+  }
+  if (const int group = problem.q_heads / problem.kv_heads; group > kLargestGroup) {
+    return fail(ErrorCode::unsupported, fmt::format("{} query heads per KV head are not supported", group),
+                fmt::format("At most {} are.", kLargestGroup));
+  }
+  return {};
+}
+
+Result<void> validate(const DecodeProblem& problem, const Shape& shape) {
+  if (auto ok = validate(problem); !ok) return ok;
+  if (auto ok = validate_shape(shape); !ok) return ok;
+  const std::int64_t requests = std::max(shape.batch, shape.max_batch);
+  if (saturating_product(requests, problem.q_heads) > kLargestInt) {
+    return fail(ErrorCode::invalid_argument, fmt::format("a batch of {} with {} query heads overflows 32-bit row numbers", requests, problem.q_heads),
+                fmt::format("At most {} requests fit.", kLargestInt / problem.q_heads));
+  }
+  if (kv_bytes(problem, shape) == kLargest) {
+    return fail(ErrorCode::invalid_argument, fmt::format("the KV cache of {} tokens overflows 64-bit sizes", total_tokens(shape)),
+                "Give a smaller batch or context.");
+  }
+  return {};
+}
+
+std::int64_t total_tokens(const Shape& shape) {
+  return shape.total_context != 0 ? shape.total_context : saturating_product(shape.batch, shape.longest_context);
+}
+
+Shape canonical(const Shape& shape) {
+  Shape result = shape;
+  if (shape.max_batch == shape.batch) result.max_batch = 0;
+  if (shape.total_context == saturating_product(shape.batch, shape.longest_context)) result.total_context = 0;
+  return result;
+}
+
+std::int64_t kv_bytes(const DecodeProblem& problem, const Shape& shape) {
+  constexpr std::int64_t kKeyAndValue = 2, kElementBytes = 2;
+  const std::int64_t token_bytes = kKeyAndValue * kElementBytes * problem.head_dim;
+  return saturating_product(saturating_product(total_tokens(shape), problem.kv_heads), token_bytes);
+}
+
+std::string to_json(const DecodeProblem& problem) {
+  return nlohmann::json{{"q_heads", problem.q_heads},           {"kv_heads", problem.kv_heads},         {"head_dim", problem.head_dim},
+                        {"dtype", to_string(problem.dtype)},    {"layout", to_string(problem.layout)}, {"lse", problem.lse}}
+      .dump();
+}
+
+std::string to_json(const Shape& shape) {
+  const Shape plain = canonical(shape);
+  return nlohmann::json{{"batch", plain.batch},
+                        {"max_batch", plain.max_batch},
+                        {"longest_context", plain.longest_context},
+                        {"total_context", plain.total_context}}
+      .dump();
+}
+
+std::string to_json(const Config& config) {
+  return nlohmann::json{{"grid", config.grid}, {"spec", nlohmann::json::parse(to_json(config.spec))}}.dump();
+}
+
+Result<DecodeProblem> problem_from_json(std::string_view json) {
+  Reader reader("problem", json);
+  DecodeProblem problem;
+  reader.integer("q_heads", problem.q_heads);
+  reader.integer("kv_heads", problem.kv_heads);
+  reader.integer("head_dim", problem.head_dim);
+  reader.name("dtype", problem.dtype, parse_dtype);
+  reader.name("layout", problem.layout, parse_kv_layout);
+  reader.boolean("lse", problem.lse);
+  if (reader.error()) return tl::unexpected(*reader.error());
+  if (auto ok = validate(problem); !ok) return tl::unexpected(ok.error());
+  return problem;
+}
+
+Result<Shape> shape_from_json(std::string_view json) {
+  Reader reader("shape", json);
+  Shape shape;
+  reader.integer("batch", shape.batch);
+  reader.integer("max_batch", shape.max_batch);
+  reader.integer("longest_context", shape.longest_context);
+  reader.integer("total_context", shape.total_context);
+  if (reader.error()) return tl::unexpected(*reader.error());
+  if (auto ok = validate_shape(shape); !ok) return tl::unexpected(ok.error());
+  return canonical(shape);
+}
+
+Result<Config> config_from_json(std::string_view json) {
+  Reader reader("config", json);
+  Config config;
+  reader.integer("grid", config.grid);
+  const auto spec_text = reader.object("spec");
+  if (reader.error()) return tl::unexpected(*reader.error());
+  if (auto ok = check_range("grid", config.grid, 1, kLargestInt); !ok) return tl::unexpected(ok.error());
+  auto spec = kernel_spec_from_json(spec_text);
+  if (!spec) return tl::unexpected(spec.error());
+  if (auto ok = validate(*spec); !ok) return tl::unexpected(ok.error());
+  config.spec = *spec;
+  return config;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,66 @@
+// problem.hpp -- DecodeProblem (fixed by a model) and Shape (known or guessed by the caller). Plain data; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "generator/kernel_spec.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// What never changes in a model.
+struct DecodeProblem {
+  int q_heads = 32;
+  int kv_heads = 8;  ///< divides q_heads
+  int head_dim = 128;
+  DType dtype = DType::bf16;
+  KvLayout layout = KvLayout::contiguous;
+  bool lse = false;
+
+  bool operator==(const DecodeProblem&) const = default;
+};
+
+/// What the caller knows or guesses about a step. It chooses speed, never correctness.
+struct Shape {
+  int batch = 1;
+  int max_batch = 0;                   ///< 0: same as batch. Workspace is sized for it
+  std::int64_t longest_context = 1024;  ///< tokens
+  std::int64_t total_context = 0;      ///< sum over the batch in tokens; 0: batch * longest_context
+
+  bool operator==(const Shape&) const = default;
+};
+
+/// One runnable choice: a kernel and its grid.
+struct Config {
+  KernelSpec spec;
+  std::int64_t grid = 1;  ///< CTAs
+
+  bool operator==(const Config&) const = default;
+};
+
+/// Errors: invalid_argument (zero, negative, overflowing, heads not divisible, a shape that contradicts itself), unsupported (head_dim, group).
+Result<void> validate(const DecodeProblem& problem);
+Result<void> validate(const DecodeProblem& problem, const Shape& shape);
+
+/// The same shape with max_batch and total_context 0 where they only repeat what the other fields say: equal meaning, equal value.
+Shape canonical(const Shape& shape);
+/// total_context with its default filled in: tokens over the batch. Saturates at INT64_MAX.
+std::int64_t total_tokens(const Shape& shape);
+
+/// Canonical one-line JSON, keys sorted; used as database keys and in reports. A shape is made canonical() first.
+/// The readers ignore unknown keys and accept only what validate() accepts. Errors: invalid_argument (not such an object, a key missing,
+/// ill-typed or out of range), those of validate.
+std::string to_json(const DecodeProblem& problem);
+std::string to_json(const Shape& shape);
+std::string to_json(const Config& config);
+Result<DecodeProblem> problem_from_json(std::string_view json);
+Result<Shape> shape_from_json(std::string_view json);
+Result<Config> config_from_json(std::string_view json);
+
+/// Bytes of K and V the step must read (each once): the numerator of achieved bandwidth. Saturates at INT64_MAX.
+std::int64_t kv_bytes(const DecodeProblem& problem, const Shape& shape);
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,47 @@
+// prelude.cuh -- the few types and PTX instructions everything else is written with. No headers: NVRTC and nvcc compile it alike.
+typedef unsigned int u32;
+typedef long long i64;
+typedef lean_u64 u64;
+
+#define LEAN_DEVICE __device__ __forceinline__
+
+constexpr float kNegInf = -__builtin_huge_valf();
+constexpr u32 kFullMask = 0xffffffffu;
+
+LEAN_DEVICE float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+LEAN_DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+LEAN_DEVICE uint4 load_shared_16(u32 address) {
+  uint4 r;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "r"(address));
+  return r;
+}
+
+LEAN_DEVICE uint2 load_shared_8(u32 address) {
+  uint2 r;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(r.x), "=r"(r.y) : "r"(address));
+  return r;
+}
+
+LEAN_DEVICE void store_shared_zero_16(u32 address) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
+}
+
+// q is read once and written by nobody during the launch: the non-coherent path is safe for it.
+LEAN_DEVICE uint4 load_global_nc_16(const void* p) {
+  uint4 r;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+  return r;
+}
+
+// Low or high 16-bit halves of two words, as one word: {lo: from a, hi: from b}.
+LEAN_DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }
+LEAN_DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
+
+LEAN_DEVICE u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+LEAN_DEVICE u32 word(const uint2& v, int i) { return i == 0 ? v.x : v.y; }

@@ -1,0 +1,172 @@
+// compare.cpp -- patterns first, then the largest error, then the mean, then LSE.
+#include "tuner/compare.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tuner/random_data.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr std::uint16_t kPoison16 = 0xFFFF;
+constexpr double kLargestPassingRatio = 2.0;
+
+bool is_poison(float value) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits == 0xFFFFFFFFu;
+}
+
+/// NaN, +inf and -inf must sit where the oracle has them.
+bool same_pattern(double got, double expected) {
+  if (std::isnan(got) || std::isnan(expected)) return std::isnan(got) == std::isnan(expected);
+  if (std::isinf(got) || std::isinf(expected)) return got == expected;
+  return true;
+}
+
+double ratio(double error, double allowed) {
+  return error == 0 ? 0 : allowed > 0 ? error / allowed : std::numeric_limits<double>::infinity();
+}
+
+void note(ComparisonReport& report, std::string text) {
+  if (report.first_failure.empty()) report.first_failure = std::move(text);
+}
+
+void compare_request(const Reference& reference, int request, std::span<const std::uint16_t> o, ComparisonReport& report) {
+  const std::int64_t row_elements = std::int64_t{reference.q_heads} * reference.head_dim;
+  const std::int64_t begin = request * row_elements;
+  const Yardstick& yardstick = reference.yardsticks[static_cast<std::size_t>(request)];
+  double sum = 0, worst = 0;
+  std::int64_t worst_at = begin;
+  for (std::int64_t i = begin; i < begin + row_elements; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const double expected = reference.o[at];
+    const double got = value_of(reference.dtype, o[at]);
+    const auto where = [&] {
+      return fmt::format("request {}, query head {}, column {}", request, (i - begin) / reference.head_dim, i % reference.head_dim);
+    };
+    if (o[at] == kPoison16) {
+      ++report.unwritten;
+      note(report, fmt::format("{}: never written, expected {:.6g}", where(), expected));
+    } else if (!same_pattern(got, expected)) {
+      ++report.pattern_mismatches;
+      note(report, fmt::format("{}: got {}, expected {:.6g}", where(), got, expected));
+    } else {
+      const double error = std::abs(got - expected);
+      sum += error;
+      if (error > worst) {
+        worst = error;
+        worst_at = i;
+      }
+    }
+  }
+  report.elements += row_elements;
+  const double error_ratio = ratio(worst, yardstick.largest);
+  if (error_ratio > kLargestPassingRatio) {
+    const auto at = static_cast<std::size_t>(worst_at);
+    note(report, fmt::format("request {}, query head {}, column {}: got {:.6g}, expected {:.6g}: error {:.3g} is {:.2f} x the yardstick {:.3g}",
+                             request, (worst_at - begin) / reference.head_dim, worst_at % reference.head_dim,
+                             value_of(reference.dtype, o[at]), reference.o[at], worst, error_ratio, yardstick.largest));
+  }
+  const double mean = sum / static_cast<double>(row_elements);
+  const double mean_ratio = ratio(mean, yardstick.mean);
+  if (mean_ratio > kLargestPassingRatio) {
+    note(report, fmt::format("request {}: mean error {:.3g} is {:.2f} x the yardstick {:.3g}", request, mean, mean_ratio, yardstick.mean));
+  }
+  report.error_ratio = std::max(report.error_ratio, error_ratio);
+  report.mean_ratio = std::max(report.mean_ratio, mean_ratio);
+}
+
+void compare_lse(const Reference& reference, std::span<const float> lse, ComparisonReport& report) {
+  for (std::size_t i = 0; i < lse.size(); ++i) {
+    const double expected = reference.lse[i];
+    const double got = lse[i];
+    const auto where = [&] {
+      return fmt::format("LSE of request {}, query head {}", i / static_cast<std::size_t>(reference.q_heads),
+                         i % static_cast<std::size_t>(reference.q_heads));
+    };
+    if (is_poison(lse[i])) {
+      ++report.unwritten;
+      note(report, fmt::format("{}: never written, expected {:.7g}", where(), expected));
+    } else if (!same_pattern(got, expected)) {
+      ++report.pattern_mismatches;
+      note(report, fmt::format("{}: got {}, expected {:.7g}", where(), got, expected));
+    } else if (std::isfinite(expected)) {
+      const double lse_ratio = ratio(std::abs(got - expected), reference.lse_limits[i]);
+      report.lse_ratio = std::max(report.lse_ratio, lse_ratio);
+      if (lse_ratio > 1) {
+        note(report, fmt::format("{}: got {:.7g}, expected {:.7g}: error {:.3g}, allowed {:.3g}", where(), got, expected,
+                                 std::abs(got - expected), reference.lse_limits[i]));
+      }
+    }
+  }
+  report.elements += static_cast<std::int64_t>(lse.size());
+}
+
+}  // namespace
+
+double lse_limit(double lse, bool exact_weights) {
+  if (!std::isfinite(lse)) return 0;
+  return (exact_weights ? 2e-6 : 1e-4) + std::ldexp(std::abs(lse), -21);
+}
+
+Reference make_reference(DType dtype, int batch, int q_heads, int head_dim, std::vector<double> oracle_o, std::vector<double> oracle_lse,
+                         std::span<const std::uint16_t> plain_o, bool exact_weights) {
+  Reference reference{.dtype = dtype, .batch = batch, .q_heads = q_heads, .head_dim = head_dim, .o = std::move(oracle_o),
+                      .lse = std::move(oracle_lse), .yardsticks = {}, .lse_limits = {}};
+  const std::size_t row_elements = static_cast<std::size_t>(q_heads) * static_cast<std::size_t>(head_dim);
+  assert(reference.o.size() == row_elements * static_cast<std::size_t>(batch) && plain_o.size() == reference.o.size());
+  for (std::size_t request = 0; request < static_cast<std::size_t>(batch); ++request) {
+    double largest = 0, sum = 0, squares = 0, magnitude = 0;
+    for (std::size_t i = request * row_elements; i < (request + 1) * row_elements; ++i) {
+      const double error = std::abs(value_of(dtype, plain_o[i]) - reference.o[i]);
+      largest = std::max(largest, error);
+      sum += error;
+      squares += error * error;
+      magnitude = std::max(magnitude, std::abs(reference.o[i]));
+    }
+    const double count = static_cast<double>(row_elements);
+    const double ulp = unit_in_last_place(dtype, magnitude);
+    reference.yardsticks.push_back({.largest = std::max({largest, 3 * std::sqrt(squares / count), ulp / 2}),
+                                    .mean = std::max(sum / count, ulp / 8)});
+  }
+  for (const double lse : reference.lse) reference.lse_limits.push_back(static_cast<float>(lse_limit(lse, exact_weights)));
+  return reference;
+}
+
+bool ComparisonReport::passed() const {
+  // Written so that a NaN ratio fails.
+  return unwritten == 0 && pattern_mismatches == 0 && stray_writes == 0 && tickets_left == 0 && unequal_repeats == 0 &&
+         error_ratio <= kLargestPassingRatio && mean_ratio <= kLargestPassingRatio && lse_ratio <= 1;
+}
+
+ComparisonReport compare(const Reference& reference, std::span<const std::uint16_t> o, std::span<const float> lse) {
+  assert(o.size() == reference.o.size() && (lse.empty() || lse.size() == reference.lse.size()));
+  ComparisonReport report;
+  for (int request = 0; request < reference.batch; ++request) compare_request(reference, request, o, report);
+  compare_lse(reference, lse, report);
+  return report;
+}
+
+void merge(ComparisonReport& into, const ComparisonReport& other) {
+  into.elements += other.elements;
+  into.unwritten += other.unwritten;
+  into.pattern_mismatches += other.pattern_mismatches;
+  into.stray_writes += other.stray_writes;
+  into.tickets_left += other.tickets_left;
+  into.unequal_repeats += other.unequal_repeats;
+  into.error_ratio = std::max(into.error_ratio, other.error_ratio);
+  into.mean_ratio = std::max(into.mean_ratio, other.mean_ratio);
+  into.lse_ratio = std::max(into.lse_ratio, other.lse_ratio);
+  if (into.first_failure.empty()) into.first_failure = other.first_failure;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,40 @@
+// random_data.hpp -- the contents of a decode case, element by element: the host's side of templates/check_data.cuh.
+// Pure functions; any thread. Host and device compute the same bits, so no tensor is ever copied to check it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "generator/kernel_spec.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// What a case is filled with. Every kind depends on (seed, tensor, request, head, token, column) alone: never on strides, lengths
+/// or capacity.
+enum class DataKind : std::uint8_t {
+  uniform,   ///< q, k, v uniform with unit variance: logits of about +-4, attention spread over the whole context
+  peaked,    ///< as uniform with q eight times as large: a few tokens win, the row max moves often
+  extreme,   ///< q and k of +-64: with the scale of extreme_scale() logits reach +-1e4, all exactly representable
+  coverage,  ///< k = 0 and v one-hot per block of 16 tokens: every weight is exactly 1, so a lost or doubled token shows in O and LSE
+};
+std::string_view to_string(DataKind kind);
+
+enum class DataTensor : std::uint8_t { q = 1, k = 2, v = 3 };
+
+/// The bits of one element. request, head (query head for q, KV head otherwise), token (0 for q), column < head_dim.
+std::uint16_t data_bits(DataKind kind, std::uint64_t seed, DataTensor tensor, DType dtype, int request, int head,
+                        std::int64_t token, int column, int head_dim);
+
+/// Softmax scale that brings DataKind::extreme to logits of exactly +-1e4 at the ends.
+double extreme_scale(int head_dim);
+
+/// Bits <-> value; rounding to nearest even, overflow to infinity, NaN kept.
+double value_of(DType dtype, std::uint16_t bits);
+std::uint16_t bits_of(DType dtype, float value);
+
+/// Distance between neighbouring values of the dtype at this magnitude (the subnormal spacing near zero).
+double unit_in_last_place(DType dtype, double magnitude);
+
+}  // namespace v1
+}  // namespace leanattn
