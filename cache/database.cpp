@@ -1,5 +1,6 @@
 #include "cache/database.hpp"
 
+#include <SQLiteCpp/Backup.h>
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <fcntl.h>
 #include <sqlite3.h>
@@ -33,8 +34,9 @@ std::int64_t ask_number(SQLite::Database& database, const char* sql) {
 
 /// Text of everything the schema defines, to be compared with what our migrations make.
 std::string describe_schema(SQLite::Database& database) {
-  SQLite::Statement statement(
-      database, "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY type, name");
+  SQLite::Statement statement(database,
+                              "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' "
+                              "ESCAPE '\\' ORDER BY type, name");
   std::string text;
   while (statement.executeStep()) {
     for (int column = 0; column < 4; ++column) text += statement.getColumn(column).getString() + '\n';
@@ -43,7 +45,8 @@ std::string describe_schema(SQLite::Database& database) {
 }
 
 void migrate_from(SQLite::Database& database, const Schema& schema, int version) {
-  for (int step = version; step < schema.version(); ++step) database.exec(schema.migrations[static_cast<std::size_t>(step)]);
+  for (int step = version; step < schema.version(); ++step)
+    database.exec(schema.migrations[static_cast<std::size_t>(step)]);
   database.exec("PRAGMA application_id = " + std::to_string(schema.application_id));
   database.exec("PRAGMA user_version = " + std::to_string(schema.version()));
 }
@@ -60,7 +63,10 @@ const std::string& expected_schema(const Schema& schema) {
 }
 
 Error damaged(const std::string& file, const std::string& why) {
-  return Error{ErrorCode::database_corrupt, file + " is damaged: " + why, "leanattn db check tells more; leanattn db import takes a good copy", {}};
+  return Error{ErrorCode::database_corrupt,
+               file + " is damaged: " + why,
+               "leanattn db check tells more; leanattn db import takes a good copy",
+               {}};
 }
 
 /// Older ones cannot read STRICT tables and call them damage.
@@ -102,7 +108,9 @@ struct Identity {
 };
 
 Identity identify(SQLite::Database& database) {
-  const SQLite::Transaction snapshot(database, SQLite::TransactionBehavior::DEFERRED);
+  std::optional<SQLite::Transaction> snapshot;
+  if (sqlite3_get_autocommit(database.getHandle()) != 0)
+    snapshot.emplace(database, SQLite::TransactionBehavior::DEFERRED);
   Identity identity;
   identity.application_id = static_cast<std::uint32_t>(ask_number(database, "PRAGMA application_id"));
   identity.version = static_cast<int>(ask_number(database, "PRAGMA user_version"));
@@ -149,7 +157,8 @@ void choose_journal(SQLite::Database& database, const Schema& schema, const Open
   const bool is_wal = current.executeStep() && current.getColumn(0).getString() == "wal";
   current.reset();
   if (wal != is_wal) {
-    // Other connections can keep a database in WAL mode; then it stays so, and this connection never checkpoints (see may_use_wal).
+    // Other connections can keep a database in WAL mode; then it stays so, and this connection never checkpoints (see
+    // may_use_wal).
     SQLite::Statement change(database, wal ? "PRAGMA journal_mode = WAL" : "PRAGMA journal_mode = DELETE");
     const int result = change.tryExecuteStep();
     const bool still_wal = result == SQLITE_ROW ? change.getColumn(0).getString() == "wal" : is_wal;
@@ -161,8 +170,8 @@ void choose_journal(SQLite::Database& database, const Schema& schema, const Open
   database.exec(schema.precious ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL");
 }
 
-/// Makes the file under another name and renames it, so that under its own name it is whole from the start: an empty file there
-/// always means that something was lost. Call with the directory locked.
+/// Makes the file under another name and renames it, so that under its own name it is whole from the start: an empty
+/// file there always means that something was lost. Call with the directory locked.
 Result<void> create(const Schema& schema, const std::filesystem::path& file) {
   const std::string temporary = file.string() + ".new";
   for (const char* suffix : {"", "-journal", "-wal", "-shm"}) ::unlink((temporary + suffix).c_str());
@@ -192,7 +201,7 @@ Result<void> create(const Schema& schema, const std::filesystem::path& file) {
   return {};
 }
 
-Result<std::int64_t> file_size(const std::filesystem::path& file) {
+Result<std::int64_t> database_size(const std::filesystem::path& file) {
   struct stat status {};
   if (::stat(file.c_str(), &status) != 0) {
     const ErrorCode code = errno == ENOENT || errno == ENOTDIR ? ErrorCode::not_found : ErrorCode::cache_unavailable;
@@ -205,32 +214,42 @@ Result<std::int64_t> file_size(const std::filesystem::path& file) {
 /// Opens an existing file for writing. Errors: as open_read_write, and database_corrupt.
 Result<std::unique_ptr<SQLite::Database>> open_existing(const Schema& schema, const std::filesystem::path& file,
                                                         const OpenPolicy& policy) {
-  return as_damage(guarded(file.string(), [&]() -> Result<std::unique_ptr<SQLite::Database>> {
-    const auto size = file_size(file);
-    if (!size) return tl::unexpected(size.error());
-    if (*size < kSmallestDatabase) return tl::unexpected(damaged(file.string(), "it has only " + std::to_string(*size) + " bytes"));
-    auto database = std::make_unique<SQLite::Database>(
-        file.string(), SQLite::OPEN_READWRITE | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_NOMUTEX, policy.busy_timeout_ms);
-    harden(*database);
-    const Identity identity = identify(*database);
-    if (auto known = check_identity(identity, schema, file.string()); !known) return tl::unexpected(known.error());
-    if (sqlite3_db_readonly(database->getHandle(), "main") != 0) {
-      // SQLite also treats a file as read-only when its header names a write format that it does not know.
-      if (::access(file.c_str(), W_OK) == 0) return tl::unexpected(damaged(file.string(), "its header names an unknown format"));
-      return fail(ErrorCode::cache_unavailable, file.string() + " is read-only", "make it writable, or set LEANATTN_CACHE_DIR");
-    }
-    if (identity.version < schema.version()) {
-      if (auto migrated = migrate(*database, schema, file.string()); !migrated) return tl::unexpected(migrated.error());
-    } else if (identity.schema != expected_schema(schema)) {
-      return tl::unexpected(damaged(file.string(), "its tables are not those of version " + std::to_string(identity.version)));
-    }
-    if (schema.precious && *size <= kCheckedOnOpenBytes) {
-      const auto findings = find_damage(*database, schema, 1);
-      if (!findings.empty()) return tl::unexpected(damaged(file.string(), findings.front()));
-    }
-    choose_journal(*database, schema, policy);
-    return database;
-  }), file);
+  return as_damage(
+      guarded(file.string(),
+              [&]() -> Result<std::unique_ptr<SQLite::Database>> {
+                const auto size = database_size(file);
+                if (!size) return tl::unexpected(size.error());
+                if (*size < kSmallestDatabase)
+                  return tl::unexpected(damaged(file.string(), "it has only " + std::to_string(*size) + " bytes"));
+                auto database = std::make_unique<SQLite::Database>(
+                    file.string(), SQLite::OPEN_READWRITE | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_NOMUTEX,
+                    policy.busy_timeout_ms);
+                harden(*database);
+                const Identity identity = identify(*database);
+                if (auto known = check_identity(identity, schema, file.string()); !known)
+                  return tl::unexpected(known.error());
+                if (sqlite3_db_readonly(database->getHandle(), "main") != 0) {
+                  // SQLite also treats a file as read-only when its header names a write format that it does not know.
+                  if (::access(file.c_str(), W_OK) == 0)
+                    return tl::unexpected(damaged(file.string(), "its header names an unknown format"));
+                  return fail(ErrorCode::cache_unavailable, file.string() + " is read-only",
+                              "make it writable, or set LEANATTN_CACHE_DIR");
+                }
+                if (identity.version < schema.version()) {
+                  if (auto migrated = migrate(*database, schema, file.string()); !migrated)
+                    return tl::unexpected(migrated.error());
+                } else if (identity.schema != expected_schema(schema)) {
+                  return tl::unexpected(damaged(
+                      file.string(), "its tables are not those of version " + std::to_string(identity.version)));
+                }
+                if (policy.check_fully || (schema.precious && *size <= kCheckedOnOpenBytes)) {
+                  const auto findings = find_damage(*database, schema, 1);
+                  if (!findings.empty()) return tl::unexpected(damaged(file.string(), findings.front()));
+                }
+                choose_journal(*database, schema, policy);
+                return database;
+              }),
+      file);
 }
 
 /// `file:` URI of an absolute or relative path, everything but plain characters escaped.
@@ -239,7 +258,8 @@ std::string immutable_uri(const std::filesystem::path& file) {
   std::string uri = "file:";
   for (const char c : std::filesystem::absolute(file).string()) {
     const auto byte = static_cast<unsigned char>(c);
-    if (c == '/' || c == '.' || c == '-' || c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+    if (c == '/' || c == '.' || c == '-' || c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+        (c >= 'A' && c <= 'Z')) {
       uri += c;
     } else {
       uri += '%';
@@ -255,11 +275,12 @@ bool has_bytes(const std::string& file) {
   return ::stat(file.c_str(), &status) == 0 && status.st_size > 0;
 }
 
-/// Locks cannot be taken everywhere (read-only media, WAL files without their shared memory). Where they cannot, and no unfinished
-/// transaction is beside the file, it is read as something that does not change.
+/// Locks cannot be taken everywhere (read-only media, WAL files without their shared memory). Where they cannot, and no
+/// unfinished transaction is beside the file, it is read as something that does not change.
 std::unique_ptr<SQLite::Database> open_for_reading(const std::filesystem::path& file, const OpenPolicy& policy) {
   try {
-    auto database = std::make_unique<SQLite::Database>(file.string(), SQLite::OPEN_READONLY | SQLITE_OPEN_NOMUTEX, policy.busy_timeout_ms);
+    auto database = std::make_unique<SQLite::Database>(file.string(), SQLite::OPEN_READONLY | SQLITE_OPEN_NOMUTEX,
+                                                       policy.busy_timeout_ms);
     harden(*database);
     ask_number(*database, "SELECT count(*) FROM sqlite_schema");
     return database;
@@ -268,7 +289,8 @@ std::unique_ptr<SQLite::Database> open_for_reading(const std::filesystem::path& 
     const bool unlockable = code == SQLITE_CANTOPEN || code == SQLITE_READONLY || code == SQLITE_IOERR;
     if (!unlockable || has_bytes(file.string() + "-journal") || has_bytes(file.string() + "-wal")) throw;
   }
-  auto database = std::make_unique<SQLite::Database>(immutable_uri(file), SQLite::OPEN_READONLY | SQLite::OPEN_URI | SQLITE_OPEN_NOMUTEX);
+  auto database = std::make_unique<SQLite::Database>(immutable_uri(file),
+                                                     SQLite::OPEN_READONLY | SQLite::OPEN_URI | SQLITE_OPEN_NOMUTEX);
   harden(*database);
   return database;
 }
@@ -292,11 +314,17 @@ Error to_error(const SQLite::Exception& exception, const std::string& file) {
   switch (exception.getErrorCode() & 0xff) {
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-      return Error{ErrorCode::database_busy, file + " is locked by another process for too long", "try again when it has finished", {}};
+      return Error{ErrorCode::database_busy,
+                   file + " is locked by another process for too long",
+                   "try again when it has finished",
+                   {}};
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB: return damaged(file, exception.what());
     case SQLITE_FULL:
-      return Error{ErrorCode::cache_unavailable, file + " cannot grow: the disk is full", "free some space, or set LEANATTN_CACHE_DIR", {}};
+      return Error{ErrorCode::cache_unavailable,
+                   file + " cannot grow: the disk is full",
+                   "free some space, or set LEANATTN_CACHE_DIR",
+                   {}};
     case SQLITE_READONLY:
     case SQLITE_CANTOPEN:
     case SQLITE_PERM:
@@ -304,7 +332,8 @@ Error to_error(const SQLite::Exception& exception, const std::string& file) {
     case SQLITE_NOLFS:
     case SQLITE_PROTOCOL:
     case SQLITE_IOERR:
-      return Error{ErrorCode::cache_unavailable, detail, "set LEANATTN_CACHE_DIR to a writable directory on a local disk", {}};
+      return Error{
+          ErrorCode::cache_unavailable, detail, "set LEANATTN_CACHE_DIR to a writable directory on a local disk", {}};
     case SQLITE_NOMEM: return Error{ErrorCode::out_of_memory, detail, {}, {}};
     default: return Error{ErrorCode::internal, detail, {}, {}};
   }
@@ -322,10 +351,12 @@ Error current_exception_error(const std::string& file) {
   }
 }
 
-Result<OpenedDatabase> open_read_write(const Schema& schema, const std::filesystem::path& directory, const OpenPolicy& policy) {
+Result<OpenedDatabase> open_read_write(const Schema& schema, const std::filesystem::path& directory,
+                                       const OpenPolicy& policy) {
   if (auto usable = check_library(); !usable) return tl::unexpected(usable.error());
   if (policy.network_filesystem) {
-    return fail(ErrorCode::cache_unavailable, directory.string() + " is on a network file system, where locks cannot be relied on",
+    return fail(ErrorCode::cache_unavailable,
+                directory.string() + " is on a network file system, where locks cannot be relied on",
                 "set LEANATTN_CACHE_DIR to a directory on a local disk");
   }
   OpenedDatabase opened;
@@ -370,29 +401,37 @@ Result<OpenedDatabase> open_read_write(const Schema& schema, const std::filesyst
 Result<std::unique_ptr<SQLite::Database>> open_read_only(const Schema& schema, const std::filesystem::path& file,
                                                          const OpenPolicy& policy) {
   if (auto usable = check_library(); !usable) return tl::unexpected(usable.error());
-  return as_damage(guarded(file.string(), [&]() -> Result<std::unique_ptr<SQLite::Database>> {
-    const auto size = file_size(file);
-    if (!size) return tl::unexpected(size.error());
-    if (*size < kSmallestDatabase) return tl::unexpected(damaged(file.string(), "it has only " + std::to_string(*size) + " bytes"));
-    auto database = open_for_reading(file, policy);
-    const Identity identity = identify(*database);
-    if (auto known = check_identity(identity, schema, file.string()); !known) return tl::unexpected(known.error());
-    if (identity.version == schema.version()) {
-      if (identity.schema == expected_schema(schema)) return database;
-      return tl::unexpected(damaged(file.string(), "its tables are not those of version " + std::to_string(identity.version)));
-    }
-    auto copy = std::make_unique<SQLite::Database>(":memory:", SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
-    SQLite::Backup(*copy, *database).executeStep();
-    harden(*copy);
-    if (auto migrated = migrate(*copy, schema, file.string()); !migrated) return tl::unexpected(migrated.error());
-    copy->exec("PRAGMA query_only = ON");
-    return copy;
-  }), file);
+  return as_damage(
+      guarded(file.string(),
+              [&]() -> Result<std::unique_ptr<SQLite::Database>> {
+                const auto size = database_size(file);
+                if (!size) return tl::unexpected(size.error());
+                if (*size < kSmallestDatabase)
+                  return tl::unexpected(damaged(file.string(), "it has only " + std::to_string(*size) + " bytes"));
+                auto database = open_for_reading(file, policy);
+                const Identity identity = identify(*database);
+                if (auto known = check_identity(identity, schema, file.string()); !known)
+                  return tl::unexpected(known.error());
+                if (identity.version == schema.version()) {
+                  if (identity.schema == expected_schema(schema)) return database;
+                  return tl::unexpected(damaged(
+                      file.string(), "its tables are not those of version " + std::to_string(identity.version)));
+                }
+                auto copy =
+                    std::make_unique<SQLite::Database>(":memory:", SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
+                SQLite::Backup(*copy, *database).executeStep();
+                harden(*copy);
+                if (auto migrated = migrate(*copy, schema, file.string()); !migrated)
+                  return tl::unexpected(migrated.error());
+                return copy;
+              }),
+      file);
 }
 
 Result<std::unique_ptr<SQLite::Database>> open_damaged(const std::filesystem::path& file) {
   return guarded(file.string(), [&]() -> Result<std::unique_ptr<SQLite::Database>> {
-    auto database = std::make_unique<SQLite::Database>(immutable_uri(file), SQLite::OPEN_READONLY | SQLite::OPEN_URI | SQLITE_OPEN_NOMUTEX);
+    auto database = std::make_unique<SQLite::Database>(immutable_uri(file),
+                                                       SQLite::OPEN_READONLY | SQLite::OPEN_URI | SQLITE_OPEN_NOMUTEX);
     harden(*database);
     return database;
   });
@@ -401,7 +440,8 @@ Result<std::unique_ptr<SQLite::Database>> open_damaged(const std::filesystem::pa
 Result<std::unique_ptr<SQLite::Database>> open_memory(const Schema& schema) {
   if (auto usable = check_library(); !usable) return tl::unexpected(usable.error());
   return guarded("the database in memory", [&]() -> Result<std::unique_ptr<SQLite::Database>> {
-    auto database = std::make_unique<SQLite::Database>(":memory:", SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE | SQLITE_OPEN_NOMUTEX);
+    auto database = std::make_unique<SQLite::Database>(
+        ":memory:", SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE | SQLITE_OPEN_NOMUTEX);
     harden(*database);
     SQLite::Transaction transaction(*database);
     migrate_from(*database, schema, 0);
@@ -428,8 +468,9 @@ std::vector<std::string> find_damage(SQLite::Database& database, const Schema& s
     }
     SQLite::Statement foreign_keys(database, "PRAGMA foreign_key_check");
     while (!full() && foreign_keys.executeStep()) {
-      findings.push_back("row " + foreign_keys.getColumn(1).getString() + " of " + foreign_keys.getColumn(0).getString() +
-                         " refers to a missing row of " + foreign_keys.getColumn(2).getString());
+      findings.push_back("row " + foreign_keys.getColumn(1).getString() + " of " +
+                         foreign_keys.getColumn(0).getString() + " refers to a missing row of " +
+                         foreign_keys.getColumn(2).getString());
     }
   } catch (const SQLite::Exception& exception) {
     // A lock or a failing disk is not damage to the file: those go to the caller as they are.

@@ -16,7 +16,8 @@ namespace detail {
 void Sha256::Free::operator()(evp_md_ctx_st* context) const { EVP_MD_CTX_free(context); }
 
 Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
-  // Without SHA-256 (a FIPS provider that failed its self-test) nothing here can be trusted; only memory can run out otherwise.
+  // Without SHA-256 (a FIPS provider that failed its self-test) nothing here can be trusted; only memory can run out
+  // otherwise.
   if (!context_ || EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) != 1) throw std::bad_alloc();
 }
 
@@ -86,8 +87,8 @@ std::string utc_timestamp(std::chrono::system_clock::time_point when) {
   std::tm utc{};
   gmtime_r(&time, &utc);
   char text[96];
-  std::snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
-                utc.tm_hour, utc.tm_min, utc.tm_sec, static_cast<int>((since_epoch - seconds).count()));
+  std::snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", utc.tm_year + 1900, utc.tm_mon + 1,
+                utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, static_cast<int>((since_epoch - seconds).count()));
   return text;
 }
 

@@ -29,21 +29,26 @@ FileDescriptor::~FileDescriptor() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-std::string with_errno(std::string text, int error) { return text + " (" + std::generic_category().message(error) + ")"; }
+std::string with_errno(std::string text, int error) {
+  return text + " (" + std::generic_category().message(error) + ")";
+}
 
 Result<FileDescriptor> lock_directory(const std::filesystem::path& directory, int timeout_ms) {
   FileDescriptor descriptor(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!descriptor) {
-    return fail(ErrorCode::cache_unavailable, with_errno("cannot open the cache directory " + directory.string(), errno));
+    return fail(ErrorCode::cache_unavailable,
+                with_errno("cannot open the cache directory " + directory.string(), errno));
   }
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   while (::flock(descriptor.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) {
-      return fail(ErrorCode::cache_unavailable, with_errno("cannot lock the cache directory " + directory.string(), errno));
+      return fail(ErrorCode::cache_unavailable,
+                  with_errno("cannot lock the cache directory " + directory.string(), errno));
     }
     if (std::chrono::steady_clock::now() >= deadline) {
-      return fail(ErrorCode::database_busy, "another process has kept the cache directory " + directory.string() + " locked",
+      return fail(ErrorCode::database_busy,
+                  "another process has kept the cache directory " + directory.string() + " locked",
                   "try again when it has finished, or set LEANATTN_CACHE_DIR to another directory");
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -59,7 +64,8 @@ Result<FileState> check_file(const std::filesystem::path& file) {
   }
   const std::string hint = "remove it, or set LEANATTN_CACHE_DIR to another directory";
   if (S_ISLNK(status.st_mode)) return fail(ErrorCode::cache_unavailable, file.string() + " is a symbolic link", hint);
-  if (!S_ISREG(status.st_mode)) return fail(ErrorCode::cache_unavailable, file.string() + " is not a regular file", hint);
+  if (!S_ISREG(status.st_mode))
+    return fail(ErrorCode::cache_unavailable, file.string() + " is not a regular file", hint);
   if (status.st_uid != ::geteuid() && status.st_uid != 0) {
     return fail(ErrorCode::cache_unavailable,
                 file.string() + " belongs to another user (uid " + std::to_string(status.st_uid) + ")", hint);

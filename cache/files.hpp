@@ -1,4 +1,5 @@
-// files.hpp -- the few file-system moves that must not race: a locked directory, a file trusted, a file put aside. Any thread.
+// files.hpp -- the few file-system moves that must not race: a locked directory, a file trusted, a file put aside. Any
+// thread.
 #pragma once
 
 #include <filesystem>
@@ -24,18 +25,20 @@ class FileDescriptor {
   int descriptor_;
 };
 
-/// An advisory lock on a directory, for as long as the result lives: who holds it may create databases in it or put damaged ones
-/// aside. Errors: database_busy after `timeout_ms`, cache_unavailable.
+/// An advisory lock on a directory, for as long as the result lives: who holds it may create databases in it or put
+/// damaged ones aside. Errors: database_busy after `timeout_ms`, cache_unavailable.
 Result<FileDescriptor> lock_directory(const std::filesystem::path& directory, int timeout_ms);
 
 enum class FileState { missing, usable };
 
-/// Looks at a database file without opening it (closing a second descriptor of an open SQLite file would drop its locks).
-/// Errors: cache_unavailable for anything but a regular file that belongs to us or root and that nobody else may write.
+/// Looks at a database file without opening it (closing a second descriptor of an open SQLite file would drop its
+/// locks). Errors: cache_unavailable for anything but a regular file that belongs to us or root and that nobody else
+/// may write.
 Result<FileState> check_file(const std::filesystem::path& file);
 
-/// Renames `file` and its -journal, -wal and -shm to file.corrupt-<timestamp>; the journal goes first, so that no newer database of
-/// that name can ever be rolled back with it. Call with the directory locked. Returns the new name. Errors: cache_unavailable.
+/// Renames `file` and its -journal, -wal and -shm to file.corrupt-<timestamp>; the journal goes first, so that no newer
+/// database of that name can ever be rolled back with it. Call with the directory locked. Returns the new name. Errors:
+/// cache_unavailable.
 Result<std::filesystem::path> put_aside(const std::filesystem::path& file);
 
 /// Flushes a file or directory to the disk; best effort.

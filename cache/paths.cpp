@@ -51,7 +51,8 @@ Result<Chosen> choose(const std::optional<std::filesystem::path>& override_path)
   }
   if (!chosen.path.is_absolute()) {
     return fail(ErrorCode::cache_unavailable,
-                chosen.source + " gives '" + chosen.path.string() + "', which is not an absolute path", std::string(kHint));
+                chosen.source + " gives '" + chosen.path.string() + "', which is not an absolute path",
+                std::string(kHint));
   }
   return chosen;
 }
@@ -60,8 +61,8 @@ tl::unexpected<Error> refuse(std::string message, std::string hint = std::string
   return fail(ErrorCode::cache_unavailable, std::move(message), std::move(hint));
 }
 
-/// Enters `name` below `parent`, making it (0700) where it is missing. A symbolic link is followed only when nobody but us or root
-/// can have planted it; one that appears in place of the directory just made is not followed at all.
+/// Enters `name` below `parent`, making it (0700) where it is missing. A symbolic link is followed only when nobody but
+/// us or root can have planted it; one that appears in place of the directory just made is not followed at all.
 Result<FileDescriptor> enter(const FileDescriptor& parent, const std::string& name, const std::string& so_far) {
   struct stat status {};
   const bool exists = ::fstatat(parent.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
@@ -135,7 +136,8 @@ Result<std::filesystem::path> cache_directory(const std::optional<std::filesyste
 }
 
 bool is_network_filesystem(const std::filesystem::path& directory) {
-  // statfs(2) f_type values of file systems whose locks or memory maps several hosts, or a user-space server, may not keep.
+  // statfs(2) f_type values of file systems whose locks or memory maps several hosts, or a user-space server, may not
+  // keep.
   constexpr std::array<std::uint64_t, 16> kNetwork = {
       0x6969,      // NFS
       0x517B,      // SMB

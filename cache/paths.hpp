@@ -10,9 +10,10 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// The user layer's directory: `override` (the command line's --db), else LEANATTN_CACHE_DIR, else $XDG_CACHE_HOME/leanattn,
-/// else ~/.cache/leanattn. Created 0700; an existing one must be ours and not writable by others.
-/// Errors: cache_unavailable (no HOME, relative path, wrong owner or mode, not a directory, not writable): memory only.
+/// The user layer's directory: `override` (the command line's --db), else LEANATTN_CACHE_DIR, else
+/// $XDG_CACHE_HOME/leanattn, else ~/.cache/leanattn. Created 0700; an existing one must be ours and not writable by
+/// others. Errors: cache_unavailable (no HOME, relative path, wrong owner or mode, not a directory, not writable):
+/// memory only.
 Result<std::filesystem::path> cache_directory(const std::optional<std::filesystem::path>& override = std::nullopt);
 
 /// True on a network file system (statfs: NFS, SMB, Lustre, GPFS, CephFS, FUSE ...), where WAL must not be used.

@@ -1,6 +1,6 @@
-// tuning_db.hpp -- tuning.db: device models, environments, problems, configs, sessions, trials, winners. Knows no kernel:
-// problems, shapes and configs are opaque canonical JSON. One TuningDb is used from one thread at a time; several processes
-// and several TuningDbs may share a file.
+// tuning_db.hpp -- tuning.db: device models, environments, problems, configs, sessions, trials, winners. Knows no
+// kernel: problems, shapes and configs are opaque canonical JSON. One TuningDb is used from one thread at a time;
+// several processes and several TuningDbs may share a file.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,23 @@ inline namespace v1 {
 
 /// A GPU model as tuning sees it: equal rows share winners.
 struct DeviceModel {
-  std::string name;            ///< "NVIDIA H200"
-  std::string arch;            ///< "sm_90a"
-  int sm_count = 0;            ///< visible SMs
+  std::string name;  ///< "NVIDIA H200"
+  std::string arch;  ///< "sm_90a"
+  int sm_count = 0;  ///< visible SMs
   std::int64_t l2_bytes = 0;
   std::int64_t memory_bytes = 0;
-  std::string mig_profile;     ///< empty without MIG
+  std::string mig_profile;  ///< empty without MIG
   bool operator==(const DeviceModel&) const = default;
 };
 
 /// What a measurement was taken under.
 struct Environment {
-  int driver_version = 0;        ///< 13000
-  std::string driver_release;    ///< "580.159.04"
-  std::string nvrtc_version;     ///< "13.0"
+  int driver_version = 0;      ///< 13000
+  std::string driver_release;  ///< "580.159.04"
+  std::string nvrtc_version;   ///< "13.0"
   int clock_khz = 0;
   int memory_clock_khz = 0;
-  int power_limit_mw = 0;        ///< 0: unknown
+  int power_limit_mw = 0;  ///< 0: unknown
   bool ecc = false;
   std::string library_revision;  ///< generator_revision()
   bool operator==(const Environment&) const = default;
@@ -45,24 +45,25 @@ std::string_view to_string(TrialStatus status);
 
 /// One candidate, tried once. Times in microseconds.
 struct Trial {
-  std::string uuid;        ///< empty on insert: one is made
-  std::string problem;     ///< canonical JSON
-  std::string shape;       ///< canonical JSON
-  std::string policy;      ///< "cold" or "warm" L2: part of the winner key
-  std::string config;      ///< canonical JSON, self-describing
+  std::string uuid;     ///< empty on insert: one is made
+  std::string problem;  ///< canonical JSON
+  std::string shape;    ///< canonical JSON
+  std::string policy;   ///< "cold" or "warm" L2: part of the winner key
+  std::string config;   ///< canonical JSON, self-describing
   TrialStatus status = TrialStatus::ok;
-  std::string reason;      ///< for anything but ok
+  std::string reason;  ///< for anything but ok
   int samples = 0;
   double median_us = 0;
   double mad_us = 0;
-  double low_us = 0;       ///< bootstrap confidence interval of the median, 95 %
+  double low_us = 0;  ///< bootstrap confidence interval of the median, 95 %
   double high_us = 0;
-  std::string samples_json;   ///< raw samples, JSON array; may be empty
-  std::string throttle;    ///< throttle reasons seen, empty when none
+  std::string samples_json;  ///< raw samples, JSON array; may be empty
+  std::string throttle;      ///< throttle reasons seen, empty when none
   int registers = 0;
   double compile_ms = 0;
-  std::string created;     ///< ISO 8601 UTC; empty on insert: now
-  std::int64_t bytes = 0;  ///< bytes of K and V the step must read, for the read limit; 0: unknown
+  std::string created;                ///< ISO 8601 UTC; empty on insert: now
+  std::int64_t bytes = 0;             ///< bytes of K and V the step must read, for the read limit; 0: unknown
+  std::string library_revision = {};  ///< of the session's environment; filled by trials(), ignored on insert
 };
 
 /// The best trial per (device model, problem, shape, policy): derived, rebuilt from trials at any time.
@@ -70,66 +71,99 @@ struct Winner {
   std::string problem, shape, policy, config;
   std::string trial_uuid;
   double median_us = 0, low_us = 0, high_us = 0;
-  double read_limit_us = 0;   ///< measured pure-read time of the same bytes; 0: unknown
-  bool stale = false;         ///< measured under another driver, NVRTC or library revision than the newest environment
+  double read_limit_us = 0;  ///< measured pure-read time of the trial's bytes, interpolated; 0: unknown
+  bool stale = false;        ///< measured under another driver, NVRTC or library revision than the newest environment
 };
 
-struct SessionInfo { std::string uuid, started, finished, command; std::int64_t trials = 0; };
+struct SessionInfo {
+  std::string uuid, started, finished, command;
+  std::int64_t trials = 0;
+};
 
-struct DbStats { std::int64_t device_models = 0, environments = 0, problems = 0, configs = 0, sessions = 0, trials = 0, winners = 0, bytes = 0; };
+struct DbStats {
+  std::int64_t device_models = 0, environments = 0, problems = 0, configs = 0, sessions = 0, trials = 0, winners = 0,
+               bytes = 0;
+};
 
 /// How far a database may be opened.
 enum class OpenMode { read_write, read_only };
 
 class TuningDb {
  public:
-  /// Opens or creates directory/tuning.db, migrating forward. nullopt: in memory. `warning` receives at most one sentence
-  /// (e.g. a corrupt file was moved aside). Errors: database_newer, database_busy, database_corrupt (read_only only),
-  /// cache_unavailable.
+  /// Opens or creates directory/tuning.db, migrating forward. nullopt: in memory. `warning` receives at most one
+  /// sentence (e.g. a corrupt file was moved aside; what could be read of it is in the new one). Errors:
+  /// database_newer, database_busy, database_corrupt and not_found (read_only only), cache_unavailable.
   static Result<std::unique_ptr<TuningDb>> open(const std::optional<std::filesystem::path>& directory, OpenMode mode,
                                                 std::string* warning);
+
+  /// As open for writing, but never fails: where the file cannot be used, the database is one in memory that starts
+  /// with what the file says, if it can be read, and finish_session tries to write everything back once more. For
+  /// callers whose work must go on without a cache (tune). `warning` says so.
+  static std::unique_ptr<TuningDb> open_or_memory(const std::optional<std::filesystem::path>& directory,
+                                                  std::string* warning);
+
   virtual ~TuningDb() = default;
 
-  /// A tuning session: every trial inserted until finish belongs to it. Returns its uuid.
-  virtual Result<std::string> begin_session(const DeviceModel& device, const Environment& environment, std::string_view command) = 0;
-  virtual Result<void> finish_session(std::string_view session) = 0;
-  /// Commits one trial in its own transaction. Returns its uuid.
-  virtual Result<std::string> add_trial(std::string_view session, const Trial& trial) = 0;
-  /// Remembers the measured pure-read time of `bytes` on this device model, and its nearest larger-or-equal look-up.
-  virtual Result<void> set_read_limit(const DeviceModel& device, std::string_view policy, std::int64_t bytes, double us) = 0;
-  virtual Result<std::vector<std::pair<std::int64_t, double>>> read_limits(const DeviceModel& device, std::string_view policy) = 0;
+  /// A sentence about something that went wrong since the last call and was survived: the disk filled up or the file
+  /// stayed locked (begin_session, add_trial, set_read_limit and the one-key rebuild_winners then carry on in memory),
+  /// damaged rows were left out.
+  virtual std::optional<std::string> take_warning() = 0;
 
-  /// Picks the winners of every (problem, shape, policy) of this device model from its trials: lowest median among `ok` trials of
-  /// the newest library revision that has any; within overlapping intervals the tie goes to the smaller config text.
+  /// A tuning session: every trial inserted until finish belongs to it. Returns its uuid.
+  virtual Result<std::string> begin_session(const DeviceModel& device, const Environment& environment,
+                                            std::string_view command) = 0;
+  virtual Result<void> finish_session(std::string_view session) = 0;
+  /// Commits one trial in its own transaction. Returns its uuid. Errors: invalid_argument, not_found (no such session).
+  virtual Result<std::string> add_trial(std::string_view session, const Trial& trial) = 0;
+  /// Remembers the measured pure-read time of `bytes` on this device model; read_limits returns (bytes, us) by growing
+  /// bytes.
+  virtual Result<void> set_read_limit(const DeviceModel& device, std::string_view policy, std::int64_t bytes,
+                                      double us) = 0;
+  virtual Result<std::vector<std::pair<std::int64_t, double>>> read_limits(const DeviceModel& device,
+                                                                           std::string_view policy) = 0;
+
+  /// Picks the winner of every (device model, problem, shape, policy) from its trials: lowest median among `ok` trials
+  /// of the newest library revision that has any, a configuration tried several times counting by its middle trial;
+  /// within overlapping intervals (and 2 % of the median) the tie goes to the smaller config text.
   virtual Result<void> rebuild_winners() = 0;
-  virtual Result<void> rebuild_winners(const DeviceModel& device, std::string_view problem, std::string_view shape, std::string_view policy) = 0;
+  virtual Result<void> rebuild_winners(const DeviceModel& device, std::string_view problem, std::string_view shape,
+                                       std::string_view policy) = 0;
 
   virtual Result<std::vector<Winner>> winners(const DeviceModel& device) = 0;
   virtual Result<std::vector<DeviceModel>> device_models() = 0;
   /// What this device model's sessions were measured under, oldest first, each once.
   virtual Result<std::vector<Environment>> environments(const DeviceModel& device) = 0;
   /// Trials of one (device model, problem, shape, policy), oldest first; empty strings match anything.
-  virtual Result<std::vector<Trial>> trials(const DeviceModel& device, std::string_view problem, std::string_view shape, std::string_view policy) = 0;
+  virtual Result<std::vector<Trial>> trials(const DeviceModel& device, std::string_view problem, std::string_view shape,
+                                            std::string_view policy) = 0;
   virtual Result<std::vector<SessionInfo>> sessions() = 0;
 
   virtual Result<DbStats> stats() = 0;
   /// integrity_check, foreign_key_check, application_id; one line per finding, empty when sound.
   virtual Result<std::vector<std::string>> check() = 0;
-  /// A consistent copy (VACUUM INTO); refuses to overwrite.
+  /// A consistent copy (VACUUM INTO); refuses to overwrite. Errors: invalid_argument (exists), cache_unavailable.
   virtual Result<void> export_to(const std::filesystem::path& file) = 0;
-  /// Union of trials (by uuid) with everything they refer to, then winners recomputed. Returns how many trials were new.
+  /// Union of trials (by uuid) with everything they refer to, then winners recomputed. Returns how many trials were
+  /// new. Errors: not_found, database_newer, database_corrupt.
   virtual Result<std::int64_t> import_from(const std::filesystem::path& file) = 0;
-  /// Drops trials older than `keep_days` that are not winners, then shrinks the file. Returns how many went.
+  /// Drops trials older than `keep_days`, then shrinks the file; never those that made a winner what it is (every trial
+  /// of the winning and of the fastest configuration, and configurations with a younger trial). Returns how many went.
   virtual Result<std::int64_t> collect_garbage(int keep_days) = 0;
 };
 
-/// Layers of winners, first match wins: user, site (LEANATTN_SITE_DB), shipped (beside the library). Missing layers are skipped.
+/// Layers of winners, first match wins: user, site (LEANATTN_SITE_DB names a file), shipped (LEANATTN_SHIPPED_DB, else
+/// ../share/leanattn/tuning.db from the library's or program's directory). Missing layers are skipped; unusable ones
+/// are skipped with a warning. All are opened read-only.
 struct LayeredWinners {
-  struct Entry { Winner winner; std::string layer; };
+  struct Entry {
+    Winner winner;
+    std::string layer;
+  };
   std::vector<Entry> entries;
   std::vector<std::string> warnings;
 };
-LayeredWinners load_layered_winners(const DeviceModel& device, const std::optional<std::filesystem::path>& user_directory);
+LayeredWinners load_layered_winners(const DeviceModel& device,
+                                    const std::optional<std::filesystem::path>& user_directory);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -37,8 +37,17 @@ void bind_environment(SQLite::Statement& statement, int first, const Environment
   statement.bind(first + 7, environment.library_revision);
 }
 
+/// The first row's first column; the statement is left reset, so that it holds no lock.
+std::optional<std::int64_t> first_id(SQLite::Statement& statement) {
+  std::optional<std::int64_t> id;
+  if (statement.executeStep()) id = statement.getColumn(0).getInt64();
+  statement.tryReset();
+  return id;
+}
+
 constexpr const char* kFindDevice =
-    "SELECT id FROM device_models WHERE name = ?1 AND arch = ?2 AND sm_count = ?3 AND l2_bytes = ?4 AND memory_bytes = ?5"
+    "SELECT id FROM device_models WHERE name = ?1 AND arch = ?2 AND sm_count = ?3 AND l2_bytes = ?4 AND memory_bytes = "
+    "?5"
     " AND mig_profile = ?6";
 
 }  // namespace
@@ -62,8 +71,8 @@ Digest trial_digest(const SessionRow& session, const Trial& trial) {
 }
 
 std::optional<TrialStatus> parse_status(std::string_view text) {
-  for (const auto status : {TrialStatus::ok, TrialStatus::compile_fail, TrialStatus::launch_fail, TrialStatus::incorrect,
-                            TrialStatus::timeout, TrialStatus::pruned}) {
+  for (const auto status : {TrialStatus::ok, TrialStatus::compile_fail, TrialStatus::launch_fail,
+                            TrialStatus::incorrect, TrialStatus::timeout, TrialStatus::pruned}) {
     if (to_string(status) == text) return status;
   }
   return std::nullopt;
@@ -124,7 +133,8 @@ Digest read_digest(SQLite::Statement& statement, int column) {
   Digest digest{};
   const SQLite::Column value = statement.getColumn(column);
   const void* blob = value.getBlob();
-  if (blob != nullptr && static_cast<std::size_t>(value.getBytes()) == digest.size()) std::memcpy(digest.data(), blob, digest.size());
+  if (blob != nullptr && static_cast<std::size_t>(value.getBytes()) == digest.size())
+    std::memcpy(digest.data(), blob, digest.size());
   return digest;
 }
 
@@ -140,8 +150,7 @@ void bind_device(SQLite::Statement& statement, int first, const DeviceModel& dev
 std::optional<std::int64_t> find_device(SQLite::Database& database, const DeviceModel& device) {
   SQLite::Statement statement(database, kFindDevice);
   bind_device(statement, 1, device);
-  if (!statement.executeStep()) return std::nullopt;
-  return statement.getColumn(0).getInt64();
+  return first_id(statement);
 }
 
 SQLite::Statement& RowWriter::prepared(const std::string& sql) {
@@ -154,9 +163,10 @@ SQLite::Statement& RowWriter::prepared(const std::string& sql) {
 std::int64_t RowWriter::device(const DeviceModel& device) {
   SQLite::Statement& find = prepared(kFindDevice);
   bind_device(find, 1, device);
-  if (find.executeStep()) return find.getColumn(0).getInt64();
+  if (const auto known = first_id(find)) return *known;
   SQLite::Statement& insert = prepared(
-      "INSERT INTO device_models(name, arch, sm_count, l2_bytes, memory_bytes, mig_profile) VALUES(?1, ?2, ?3, ?4, ?5, ?6)");
+      "INSERT INTO device_models(name, arch, sm_count, l2_bytes, memory_bytes, mig_profile) VALUES(?1, ?2, ?3, ?4, ?5, "
+      "?6)");
   bind_device(insert, 1, device);
   insert.exec();
   return database_.getLastInsertRowid();
@@ -164,12 +174,14 @@ std::int64_t RowWriter::device(const DeviceModel& device) {
 
 std::int64_t RowWriter::environment(const Environment& environment) {
   SQLite::Statement& find = prepared(
-      "SELECT id FROM environments WHERE driver_version = ?1 AND driver_release = ?2 AND nvrtc_version = ?3 AND clock_khz = ?4"
+      "SELECT id FROM environments WHERE driver_version = ?1 AND driver_release = ?2 AND nvrtc_version = ?3 AND "
+      "clock_khz = ?4"
       " AND memory_clock_khz = ?5 AND power_limit_mw = ?6 AND ecc = ?7 AND library_revision = ?8");
   bind_environment(find, 1, environment);
-  if (find.executeStep()) return find.getColumn(0).getInt64();
+  if (const auto known = first_id(find)) return *known;
   SQLite::Statement& insert = prepared(
-      "INSERT INTO environments(driver_version, driver_release, nvrtc_version, clock_khz, memory_clock_khz, power_limit_mw, ecc,"
+      "INSERT INTO environments(driver_version, driver_release, nvrtc_version, clock_khz, memory_clock_khz, "
+      "power_limit_mw, ecc,"
       " library_revision) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)");
   bind_environment(insert, 1, environment);
   insert.exec();
@@ -179,12 +191,16 @@ std::int64_t RowWriter::environment(const Environment& environment) {
 std::optional<std::int64_t> RowWriter::session(const SessionRow& session) {
   const std::int64_t device_id = device(session.device);
   const std::int64_t environment_id = environment(session.environment);
-  SQLite::Statement& find = prepared("SELECT id, device_model_id, environment_id, finished FROM sessions WHERE uuid = ?1");
+  SQLite::Statement& find =
+      prepared("SELECT id, device_model_id, environment_id, finished FROM sessions WHERE uuid = ?1");
   find.bind(1, session.uuid);
   if (find.executeStep()) {
     const std::int64_t id = find.getColumn(0).getInt64();
-    if (find.getColumn(1).getInt64() != device_id || find.getColumn(2).getInt64() != environment_id) return std::nullopt;
-    if (find.getColumn(3).getString() < session.finished) {
+    const bool same = find.getColumn(1).getInt64() == device_id && find.getColumn(2).getInt64() == environment_id;
+    const bool finished_later = find.getColumn(3).getString() < session.finished;
+    find.tryReset();
+    if (!same) return std::nullopt;
+    if (finished_later) {
       SQLite::Statement& update = prepared("UPDATE sessions SET finished = ?2 WHERE id = ?1");
       update.bind(1, id);
       update.bind(2, session.finished);
@@ -193,7 +209,8 @@ std::optional<std::int64_t> RowWriter::session(const SessionRow& session) {
     return id;
   }
   SQLite::Statement& insert = prepared(
-      "INSERT INTO sessions(uuid, device_model_id, environment_id, started, finished, command) VALUES(?1, ?2, ?3, ?4, ?5, ?6)");
+      "INSERT INTO sessions(uuid, device_model_id, environment_id, started, finished, command) VALUES(?1, ?2, ?3, ?4, "
+      "?5, ?6)");
   insert.bind(1, session.uuid);
   insert.bind(2, device_id);
   insert.bind(3, environment_id);
@@ -207,72 +224,65 @@ std::optional<std::int64_t> RowWriter::session(const SessionRow& session) {
 std::int64_t RowWriter::text(const char* table, std::string_view json) {
   std::pair<std::string, std::string> key{table, json};
   if (const auto found = texts_.find(key); found != texts_.end()) return found->second;
-  std::int64_t id = 0;
   SQLite::Statement& find = prepared("SELECT id FROM " + key.first + " WHERE json = ?1");
   find.bind(1, key.second);
-  if (find.executeStep()) {
-    id = find.getColumn(0).getInt64();
-  } else {
+  std::optional<std::int64_t> id = first_id(find);
+  if (!id) {
     SQLite::Statement& insert = prepared("INSERT INTO " + key.first + "(json) VALUES(?1)");
     insert.bind(1, key.second);
     insert.exec();
     id = database_.getLastInsertRowid();
   }
-  texts_.emplace(std::move(key), id);
-  return id;
+  texts_.emplace(std::move(key), *id);
+  return *id;
 }
 
 RowWriter::Outcome RowWriter::trial(std::int64_t session_id, const Trial& trial, const Digest& digest) {
-  Outcome outcome = Outcome::added;
-  SQLite::Statement& find = prepared("SELECT id, digest FROM trials WHERE uuid = ?1");
+  SQLite::Statement& find = prepared("SELECT digest FROM trials WHERE uuid = ?1");
   find.bind(1, trial.uuid);
-  std::optional<std::int64_t> replaced;
-  if (find.executeStep()) {
-    const Digest known = read_digest(find, 1);
-    if (known <= digest) return Outcome::known;
-    replaced = find.getColumn(0).getInt64();
-    outcome = Outcome::replaced;
-  }
+  const bool exists = find.executeStep();
+  const bool keep = exists && read_digest(find, 0) <= digest;
+  find.tryReset();
+  if (keep) return Outcome::known;
   SQLite::Statement& write = prepared(
-      "INSERT INTO trials(id, uuid, session_id, problem_id, shape_id, policy, config_id, status, reason, samples, median_us, mad_us,"
+      "INSERT INTO trials(uuid, session_id, problem_id, shape_id, policy, config_id, status, reason, samples, "
+      "median_us, mad_us,"
       " low_us, high_us, samples_json, throttle, registers, compile_ms, bytes, created, digest)"
-      " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)"
+      " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)"
       " ON CONFLICT(uuid) DO UPDATE SET session_id = excluded.session_id, problem_id = excluded.problem_id,"
-      " shape_id = excluded.shape_id, policy = excluded.policy, config_id = excluded.config_id, status = excluded.status,"
+      " shape_id = excluded.shape_id, policy = excluded.policy, config_id = excluded.config_id, status = "
+      "excluded.status,"
       " reason = excluded.reason, samples = excluded.samples, median_us = excluded.median_us, mad_us = excluded.mad_us,"
-      " low_us = excluded.low_us, high_us = excluded.high_us, samples_json = excluded.samples_json, throttle = excluded.throttle,"
-      " registers = excluded.registers, compile_ms = excluded.compile_ms, bytes = excluded.bytes, created = excluded.created,"
+      " low_us = excluded.low_us, high_us = excluded.high_us, samples_json = excluded.samples_json, throttle = "
+      "excluded.throttle,"
+      " registers = excluded.registers, compile_ms = excluded.compile_ms, bytes = excluded.bytes, created = "
+      "excluded.created,"
       " digest = excluded.digest");
   const std::int64_t problem_id = text("problems", trial.problem);
   const std::int64_t shape_id = text("shapes", trial.shape);
   const std::int64_t config_id = text("configs", trial.config);
-  if (replaced) {
-    write.bind(1, *replaced);
-  } else {
-    write.bind(1);
-  }
-  write.bind(2, trial.uuid);
-  write.bind(3, session_id);
-  write.bind(4, problem_id);
-  write.bind(5, shape_id);
-  write.bind(6, trial.policy);
-  write.bind(7, config_id);
-  write.bind(8, std::string(to_string(trial.status)));
-  write.bind(9, trial.reason);
-  write.bind(10, trial.samples);
-  write.bind(11, trial.median_us);
-  write.bind(12, trial.mad_us);
-  write.bind(13, trial.low_us);
-  write.bind(14, trial.high_us);
-  write.bind(15, trial.samples_json);
-  write.bind(16, trial.throttle);
-  write.bind(17, trial.registers);
-  write.bind(18, trial.compile_ms);
-  write.bind(19, trial.bytes);
-  write.bind(20, trial.created);
-  write.bind(21, digest.data(), static_cast<int>(digest.size()));
+  write.bind(1, trial.uuid);
+  write.bind(2, session_id);
+  write.bind(3, problem_id);
+  write.bind(4, shape_id);
+  write.bind(5, trial.policy);
+  write.bind(6, config_id);
+  write.bind(7, std::string(to_string(trial.status)));
+  write.bind(8, trial.reason);
+  write.bind(9, trial.samples);
+  write.bind(10, trial.median_us);
+  write.bind(11, trial.mad_us);
+  write.bind(12, trial.low_us);
+  write.bind(13, trial.high_us);
+  write.bind(14, trial.samples_json);
+  write.bind(15, trial.throttle);
+  write.bind(16, trial.registers);
+  write.bind(17, trial.compile_ms);
+  write.bind(18, trial.bytes);
+  write.bind(19, trial.created);
+  write.bind(20, digest.data(), static_cast<int>(digest.size()));
   write.exec();
-  return outcome;
+  return exists ? Outcome::replaced : Outcome::added;
 }
 
 }  // namespace detail

@@ -1,5 +1,6 @@
-// tuning_rows.hpp -- rows of tuning.db as values: reading trials with all they refer to, writing them back, their digests.
-// Internal to cache/. Everything throws SQLite::Exception; the caller owns transactions. One thread per database.
+// tuning_rows.hpp -- rows of tuning.db as values: reading trials with all they refer to, writing them back, their
+// digests. Internal to cache/. Everything throws SQLite::Exception; the caller owns transactions. One thread per
+// database.
 #pragma once
 
 #include <SQLiteCpp/SQLiteCpp.h>
@@ -22,7 +23,8 @@ struct SessionRow {
   Environment environment;
 };
 
-/// Over everything a trial says and everything it was measured under, so that damage to any row it refers to is noticed as well.
+/// Over everything a trial says and everything it was measured under, so that damage to any row it refers to is noticed
+/// as well.
 Digest trial_digest(const SessionRow& session, const Trial& trial);
 
 /// nullopt for a word that is no status.
@@ -31,12 +33,14 @@ std::optional<TrialStatus> parse_status(std::string_view text);
 /// Column lists for SELECT, and the readers that start at a given column.
 inline constexpr const char* kSessionColumns =
     "s.uuid, s.started, s.finished, s.command, d.name, d.arch, d.sm_count, d.l2_bytes, d.memory_bytes, d.mig_profile, "
-    "e.driver_version, e.driver_release, e.nvrtc_version, e.clock_khz, e.memory_clock_khz, e.power_limit_mw, e.ecc, e.library_revision";
+    "e.driver_version, e.driver_release, e.nvrtc_version, e.clock_khz, e.memory_clock_khz, e.power_limit_mw, e.ecc, "
+    "e.library_revision";
 inline constexpr int kSessionColumnCount = 18;
 SessionRow read_session(SQLite::Statement& statement, int first);
 
 inline constexpr const char* kTrialColumns =
-    "t.uuid, p.json, h.json, t.policy, c.json, t.status, t.reason, t.samples, t.median_us, t.mad_us, t.low_us, t.high_us, "
+    "t.uuid, p.json, h.json, t.policy, c.json, t.status, t.reason, t.samples, t.median_us, t.mad_us, t.low_us, "
+    "t.high_us, "
     "t.samples_json, t.throttle, t.registers, t.compile_ms, t.bytes, t.created";
 inline constexpr int kTrialColumnCount = 18;
 Trial read_trial(SQLite::Statement& statement, int first);
@@ -57,9 +61,11 @@ class RowWriter {
 
   std::int64_t device(const DeviceModel& device);
   std::int64_t environment(const Environment& environment);
-  /// Makes the session, or keeps the later `finished` of the two. nullopt when a session of that uuid ran on something else.
+  /// Makes the session, or keeps the later `finished` of the two. nullopt when a session of that uuid ran on something
+  /// else.
   std::optional<std::int64_t> session(const SessionRow& session);
-  /// What became of a trial: an equal one or, by a deterministic choice, the other of two that share a uuid may already be there.
+  /// What became of a trial: an equal one or, by a deterministic choice, the other of two that share a uuid may already
+  /// be there.
   enum class Outcome { added, known, replaced };
   Outcome trial(std::int64_t session_id, const Trial& trial, const Digest& digest);
 

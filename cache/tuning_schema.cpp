@@ -5,7 +5,8 @@ inline namespace v1 {
 namespace detail {
 namespace {
 
-// Texts that repeat (problems, shapes, configs) are stored once. Trials and read limits are what was measured; winners are derived.
+// Texts that repeat (problems, shapes, configs) are stored once. Trials and read limits are what was measured; winners
+// are derived.
 constexpr const char* kVersion1 = R"sql(
 CREATE TABLE device_models(
   id INTEGER PRIMARY KEY,
@@ -96,7 +97,8 @@ CREATE TABLE read_limits(
 
 constexpr const char* kMigrations[] = {kVersion1};
 
-constexpr Schema kSchema{.file_name = "tuning.db", .application_id = kTuningApplicationId, .migrations = kMigrations, .precious = true};
+constexpr Schema kSchema{
+    .file_name = "tuning.db", .application_id = kTuningApplicationId, .migrations = kMigrations, .precious = true};
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// tuning_schema.hpp -- the tables of tuning.db, version by version (docs/cache-format.md). Internal to cache/. Constants only.
+// tuning_schema.hpp -- the tables of tuning.db, version by version (docs/cache-format.md). Internal to cache/.
+// Constants only.
 #pragma once
 
 #include "cache/database.hpp"

@@ -11,9 +11,10 @@ namespace detail {
 
 std::optional<ChosenTrials> choose_winner(std::vector<MeasuredTrial> trials) {
   if (trials.empty()) return std::nullopt;
-  const auto newest = std::max_element(trials.begin(), trials.end(), [](const MeasuredTrial& a, const MeasuredTrial& b) {
-    return std::tie(a.created, a.uuid) < std::tie(b.created, b.uuid);
-  });
+  const auto newest =
+      std::max_element(trials.begin(), trials.end(), [](const MeasuredTrial& a, const MeasuredTrial& b) {
+        return std::tie(a.created, a.uuid) < std::tie(b.created, b.uuid);
+      });
   const std::string revision = newest->library_revision;
 
   std::map<std::string_view, std::vector<const MeasuredTrial*>> by_config;
@@ -28,8 +29,9 @@ std::optional<ChosenTrials> choose_winner(std::vector<MeasuredTrial> trials) {
     representatives.push_back(group[group.size() / 2]);
   }
 
-  const MeasuredTrial* fastest = *std::min_element(representatives.begin(), representatives.end(),
-                                                   [](const auto* a, const auto* b) { return a->median_us < b->median_us; });
+  const MeasuredTrial* fastest =
+      *std::min_element(representatives.begin(), representatives.end(),
+                        [](const auto* a, const auto* b) { return a->median_us < b->median_us; });
   // An interval that was not measured is the median alone.
   const double fastest_high = std::max(fastest->high_us, fastest->median_us);
   for (const MeasuredTrial* candidate : representatives) {

@@ -1,5 +1,5 @@
-// winner_rule.hpp -- which of several measured configurations wins. A pure function of the set of trials: their order, and which
-// database they came from, never matters. Internal to cache/. Any thread.
+// winner_rule.hpp -- which of several measured configurations wins. A pure function of the set of trials: their order,
+// and which database they came from, never matters. Internal to cache/. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,13 @@ struct ChosenTrials {
 };
 
 /// 1. Only trials of the library revision that the most recently created trial ran count.
-/// 2. A configuration tried several times is represented by its middle trial (the slower of two): neither its luckiest run, as
+/// 2. A configuration tried several times is represented by its middle trial (the slower of two): neither its luckiest
+/// run, as
 ///    min(time) would have it, nor its unluckiest.
-/// 3. The lowest median is the fastest. Those whose intervals overlap its interval, and whose medians are within kTieShare of it,
-///    tie with it; the smallest config text among them wins. The bound keeps a merely noisy trial from tying by its wide interval.
+/// 3. The lowest median is the fastest. Those whose intervals overlap its interval, and whose medians are within
+/// kTieShare of it,
+///    tie with it; the smallest config text among them wins. The bound keeps a merely noisy trial from tying by its
+///    wide interval.
 /// nullopt without trials.
 std::optional<ChosenTrials> choose_winner(std::vector<MeasuredTrial> trials);
 

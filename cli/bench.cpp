@@ -124,6 +124,7 @@ int run(const Session& session, const BenchFlags& flags) {
     if (!session.json) print_report(*report);
     reports.push_back(std::move(*report));
   }
+  if (const std::optional<std::string> warning = (*db)->take_warning()) warn(*warning);
   if (session.json) print(to_json(reports) + "\n");
   if (!flags.out.empty()) {
     std::ofstream file(flags.out, std::ios::binary);

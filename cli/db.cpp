@@ -71,6 +71,11 @@ int run(const Session& session, const DbFlags& flags) {
   const std::string directory = caches->directory->string();
   if (flags.path->parsed()) return done(session, {{"path", directory}}, directory);
 
+  std::error_code ignored;
+  if (flags.export_to->parsed() && !std::filesystem::exists(*caches->directory / "tuning.db", ignored)) {
+    return report_error(
+        {ErrorCode::not_found, fmt::format("there is no database in {}", directory), "`leanattn tune` makes one.", {}});
+  }
   const bool reads = flags.stats->parsed() || flags.check->parsed() || flags.export_to->parsed();
   Result<std::unique_ptr<TuningDb>> opened =
       open_tuning(*caches, reads ? OpenMode::read_only : OpenMode::read_write, CacheNeed::durable);

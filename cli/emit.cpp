@@ -66,6 +66,10 @@ Result<KernelSpec> with_overrides(KernelSpec spec, const EmitFlags& flags) {
     spec.fixup = *fixup;
   }
   if (flags.pdl) spec.pdl = true;
+  // An occupancy that was chosen for another CTA must not stand in the way either.
+  const bool other_cta = !flags.tile.empty() || !flags.warps.empty() || !flags.warp_tokens.empty() ||
+                         !flags.stages.empty() || !flags.load.empty();
+  if (other_cta && flags.ctas_per_sm.empty()) spec.ctas_per_sm = 1;
   if (const Result<void> valid = validate(spec); !valid) return tl::unexpected(valid.error());
   return spec;
 }

@@ -40,6 +40,8 @@ int run_program(int argc, const char* const* argv) {
   program.require_subcommand(1);
   program.footer(kFooter);
   program.fallthrough();  // inherited: shared flags may follow the command
+  // A flag that is repeated means its last value, so that scripts can append to a line of defaults.
+  program.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   program.failure_message([](const CLI::App*, const CLI::Error& error) {
     return fmt::format("leanattn: error: {}\n  Run with --help for usage.\n", error.what());
   });
@@ -60,6 +62,14 @@ int run_program(int argc, const char* const* argv) {
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    // CLI11 asks for a command before it names the word that is none.
+    const std::vector<std::string> left = program.remaining();
+    if (program.get_subcommands().empty() && error.get_exit_code() != 0 && !left.empty()) {
+      return report_error({ErrorCode::invalid_argument,
+                           fmt::format("'{}': no such command or flag", left.front()),
+                           "Run leanattn --help for the commands.",
+                           {}});
+    }
     const int code = program.exit(error, std::cout, std::cerr);
     std::cout.flush();
     return code == 0 ? kExitOk : kExitUsage;

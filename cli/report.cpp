@@ -36,8 +36,8 @@ int run(const Session& session, const ReportFlags& flags) {
   const Result<Caches> caches = open_caches(session, CacheNeed::durable);
   if (!caches) return report_error(caches.error());
   const Result<std::unique_ptr<TuningDb>> db = open_tuning(*caches, OpenMode::read_only, CacheNeed::durable);
-  if (!db && db.error().code != ErrorCode::not_found) return report_error(db.error());
-  const Result<Report> report = db ? make_report(**db) : Result<Report>(Report{});
+  if (!db) return report_error(db.error());
+  const Result<Report> report = make_report(**db);
   if (!report) return report_error(report.error());
   if (report->devices.empty()) {
     return report_error({ErrorCode::not_found,

@@ -162,6 +162,19 @@ int tune_without_gpu(const Session& session, const TuneFlags& flags, const Workl
     print_candidates(*offline);
   }
   if (stop->load()) return kExitInterrupted;
+  // Some rejections are the search at work; nothing but rejections means that something is broken.
+  const OfflineCandidate* rejected = nullptr;
+  bool any_accepted = false;
+  for (const OfflineShape& shape : *offline) {
+    for (const OfflineCandidate& candidate : shape.candidates) {
+      any_accepted = any_accepted || candidate.accepted;
+      if (!candidate.accepted && rejected == nullptr) rejected = &candidate;
+    }
+  }
+  if (!request.dry_run && !any_accepted && rejected != nullptr) {
+    return report_error(
+        {ErrorCode::kernel_rejected, "every candidate was rejected, the first because: " + rejected->reason, {}, {}});
+  }
   if (!request.dry_run && caches.directory) {
     note(session, fmt::format("Cubins are in {}. On the GPU itself, `leanattn tune` measures the candidates.",
                               caches.directory->string()));
@@ -188,6 +201,7 @@ int tune_on_gpu(const Session& session, const TuneFlags& flags, const Workload& 
   const auto sink = [&line](const TuneProgress& progress) { line.show(progress); };
   const Result<TuneSummary> summary = tune(request, **db, caches.cubins.get(), sink, stop);
   line.clear();
+  if (const std::optional<std::string> warning = (*db)->take_warning()) warn(*warning);
   if (!summary) return report_error(summary.error());
   if (session.json) {
     print_winners_json(workload, *summary);

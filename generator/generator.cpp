@@ -56,11 +56,7 @@ std::string header_comment(const KernelSpec& spec) {
 }
 
 /// A batch of n partials needs about 6 n registers on top of what the main loop keeps across a fix-up.
-int merge_batch(const KernelSpec& spec) {
-  const int registers = std::min(255, 65536 / (spec.warps * 32 * spec.ctas_per_sm));
-  if (registers >= (spec.load == LoadPath::ldg ? 200 : 160)) return 16;
-  return registers >= 112 ? 8 : 4;
-}
+int merge_batch(const KernelSpec& spec) { return 65536 / (spec.warps * 32 * spec.ctas_per_sm) >= 112 ? 8 : 4; }
 
 std::string constants(const KernelSpec& spec) {
   std::string text = "// ---- specialisation ----\n";
@@ -79,8 +75,8 @@ std::string constants(const KernelSpec& spec) {
   add("int", "kWarpTokens", spec.warp_tokens, "tokens one warp takes per step");
   if (spec.load != LoadPath::ldg) add("int", "kStages", spec.stages, "ring depth per warp");
   add("int", "kCtasPerSm", spec.ctas_per_sm, "occupancy the register allocation must allow");
-  add("bool", "kPrefetchSegments", spec.load != LoadPath::ldg, "request the next segment's KV before this one's fix-up");
-  add("unsigned", "kMergeBatch", merge_batch(spec), "partials whose loads are in flight together, as registers allow");
+  add("bool", "kPrefetchSegments", spec.load != LoadPath::ldg, "request a segment's KV before the fix-up of the one before it");
+  if (spec.fixup == FixUp::ticket) add("unsigned", "kMergeBatch", merge_batch(spec), "partials whose loads are in flight together, as registers allow");
   add("int", "kSharedBytes", shared_bytes(spec), "dynamic shared memory the host launches with");
   add("int", "kHostPartialFloats", partial_floats(spec), "size of one partial in the host's workspace layout");
   return text + "\n";

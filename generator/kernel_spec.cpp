@@ -117,6 +117,8 @@ Result<void> validate(const KernelSpec& spec) {
   if (spec.warps < 1 || spec.warps > 16) return invalid(fmt::format("warps is {}", spec.warps), "choose 1 to 16");
   if (spec.stages < 1 || spec.stages > 8) return invalid(fmt::format("stages is {}", spec.stages), "choose 1 to 8");
   if (spec.load == LoadPath::ldg && spec.stages != 1) return invalid(fmt::format("stages is {} with load path ldg", spec.stages), "ldg keeps exactly one stage, in registers");
+  if (spec.load == LoadPath::ldg && spec.head_dim * spec.warp_tokens > 2048)
+    return unsupported(fmt::format("load path ldg with head_dim {} and {} tokens a step needs more registers than a thread has", spec.head_dim, spec.warp_tokens), "keep head_dim * warp_tokens within 2048, or use cp_async or bulk");
   if (spec.load == LoadPath::bulk && spec.arch.major < 9) return unsupported(fmt::format("bulk copies do not exist on {}", to_string(spec.arch)), "use cp_async or ldg below sm_90");
   if (spec.pdl && spec.arch.major < 9) return unsupported(fmt::format("programmatic dependent launch does not exist on {}", to_string(spec.arch)), "it needs sm_90 or newer");
   if (spec.ctas_per_sm < 1 || spec.ctas_per_sm > 8 || spec.ctas_per_sm * spec.warps > 32)

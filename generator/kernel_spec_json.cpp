@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "generator/kernel_spec.hpp"
 
@@ -21,7 +24,13 @@ class Reader {
                                                : std::is_same_v<T, std::string> ? it->is_string()
                                                                                 : it->is_number_integer());
     if (!typed) return set(fail(ErrorCode::invalid_argument, fmt::format("kernel spec: '{}' is missing or has the wrong type", key)));
-    out = it->get<T>();
+    if constexpr (std::is_same_v<T, int>) {
+      const auto value = it->is_number_unsigned() && it->get<std::uint64_t>() > std::uint64_t{kMaxInt} ? std::int64_t{-1} << 40 : it->get<std::int64_t>();
+      if (value < -kMaxInt || value > kMaxInt) return set(fail(ErrorCode::invalid_argument, fmt::format("kernel spec: '{}' is out of range", key)));
+      out = static_cast<int>(value);
+    } else {
+      out = it->get<T>();
+    }
   }
 
   template <class T, class Parse>
@@ -39,6 +48,8 @@ class Reader {
   Result<void> result() && { return std::move(ok_); }
 
  private:
+  static constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+
   void set(tl::unexpected<Error> error) { ok_ = std::move(error); }
 
   const nlohmann::json& object_;

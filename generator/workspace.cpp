@@ -5,16 +5,14 @@ inline namespace v1 {
 
 int partial_floats(const KernelSpec& spec) {
   // kPartialFloats of templates/partial.cuh; the emitted source asserts that they agree.
-  const int rows = rows_per_block(spec);
-  const int head_rows = (rows + 3) / 4 * 4;
-  return 4 * head_rows + rows * spec.head_dim;
+  return rows_per_block(spec) * spec.head_dim / 4 * 6;
 }
 
 WorkspaceLayout workspace_layout(const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles) {
   const auto round_up = [](std::int64_t bytes) { return (bytes + 255) / 256 * 256; };
   WorkspaceLayout layout;
   layout.tickets_offset = 0;
-  layout.ticket_bytes = (grid * 2 + output_tiles) * 4;
+  layout.ticket_bytes = (grid + output_tiles) * 4;
   layout.partials_offset = round_up(layout.ticket_bytes);
   layout.total_bytes = layout.partials_offset + round_up(grid * 2 * partial_floats(spec) * 4);
   return layout;

@@ -8,17 +8,17 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// Workspace = two fp32 partials per CTA (un-normalised O, row max, row sum of one row block), one 4-byte ticket per partial,
-/// and one 4-byte counter per output tile. Tickets and counters must be zero before the first launch and are zero again
-/// after every completed one. Offsets in bytes from a 256-byte aligned base.
+/// Workspace = two fp32 partials per CTA (un-normalised O with row max and row sum, of one row block), one 4-byte ticket per CTA and one 4-byte
+/// counter per output tile. All of it must be zero before the first launch, and is zero again after every completed one, so launches of
+/// different kernels and shapes may share one workspace in turn. Offsets in bytes from a 256-byte aligned base.
 struct WorkspaceLayout {
   std::int64_t partials_offset = 0;  ///< float [grid, 2, partial_floats]
-  std::int64_t tickets_offset = 0;   ///< uint32 [grid * 2 + output_tiles]
-  std::int64_t ticket_bytes = 0;     ///< what must be zeroed once
-  std::int64_t total_bytes = 0;
+  std::int64_t tickets_offset = 0;   ///< uint32 [grid + output_tiles]
+  std::int64_t ticket_bytes = 0;
+  std::int64_t total_bytes = 0;      ///< zero all of it once
 };
 
-/// Floats of one partial: row max and row sum (each padded to rows_per_block), then O [rows, head_dim].
+/// Floats of one partial: O [rows_per_block, head_dim], and (row max, row sum) once per four of them.
 int partial_floats(const KernelSpec& spec);
 
 /// grid: CTAs of the launch. output_tiles: max_batch * kv_heads * row_blocks(spec). Both positive; 64-bit safe.

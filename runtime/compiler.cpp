@@ -33,10 +33,11 @@ std::string program_log(const NvrtcApi& api, nvrtcProgram program) {
   return log;
 }
 
-tl::unexpected<Error> nvrtc_failure(const NvrtcApi& api, nvrtcResult status, const char* call, Arch arch, std::string log) {
+tl::unexpected<Error> nvrtc_failure(const NvrtcApi& api, nvrtcResult status, const char* call, Arch arch,
+                                    std::string log) {
   if (status == NVRTC_ERROR_COMPILATION) {
-    return fail(ErrorCode::compile_failed, fmt::format("NVRTC rejects the source for {}: {}", to_string(arch), first_error(log)), {},
-                std::move(log));
+    auto message = fmt::format("NVRTC rejects the source for {}: {}", to_string(arch), first_error(log));
+    return fail(ErrorCode::compile_failed, std::move(message), {}, std::move(log));
   }
   if (status == NVRTC_ERROR_BUILTIN_OPERATION_FAILURE) {
     return fail(ErrorCode::nvrtc_missing, fmt::format("{} cannot load its built-in functions", api.path),
@@ -103,9 +104,10 @@ bool read_metadata(std::string_view metadata, CompiledKernel& compiled) {
   const auto serialized = object.find("wgmma_serialized");
   const auto log = object.find("log");
   if (!integer("format", format) || format != kMetadataFormat || !integer("registers", resources.registers) ||
-      !integer("spill_store_bytes", resources.spill_store_bytes) || !integer("spill_load_bytes", resources.spill_load_bytes) ||
-      !integer("stack_bytes", resources.stack_bytes) || !integer("static_shared_bytes", resources.static_shared_bytes) ||
-      serialized == object.end() || !serialized->is_boolean() || log == object.end() || !log->is_string()) {
+      !integer("spill_store_bytes", resources.spill_store_bytes) ||
+      !integer("spill_load_bytes", resources.spill_load_bytes) || !integer("stack_bytes", resources.stack_bytes) ||
+      !integer("static_shared_bytes", resources.static_shared_bytes) || serialized == object.end() ||
+      !serialized->is_boolean() || log == object.end() || !log->is_string()) {
     return false;
   }
   resources.wgmma_serialized = serialized->get<bool>();
@@ -131,14 +133,20 @@ Result<CompiledKernel> compile_through(std::string_view source, const std::strin
 }
 
 /// What an emitted kernel may not do: both cost more than any tuning wins back.
-Result<CompiledKernel> reject_slow(Result<CompiledKernel> compiled, const EmittedKernel& kernel) {
+Result<CompiledKernel> reject_unfit(Result<CompiledKernel> compiled, const EmittedKernel& kernel) {
   if (!compiled) return compiled;
   const auto& resources = compiled->resources;
   if (resources.spill_store_bytes > 0 || resources.spill_load_bytes > 0) {
     return fail(ErrorCode::kernel_rejected,
-                fmt::format("{} spills registers: {} bytes stored, {} bytes loaded per thread", kernel.entry, resources.spill_store_bytes,
-                            resources.spill_load_bytes),
-                "Fewer tokens per warp, rows, warps or CTAs per SM leave more registers to a thread.", std::move(compiled->log));
+                fmt::format("{} spills registers: {} bytes stored, {} bytes loaded per thread", kernel.entry,
+                            resources.spill_store_bytes, resources.spill_load_bytes),
+                "Fewer tokens per warp, rows, warps or CTAs per SM leave more registers to a thread.",
+                std::move(compiled->log));
+  }
+  if (resources.registers == 0) {
+    return fail(ErrorCode::kernel_rejected,
+                fmt::format("the compiler's log says nothing about the registers of {}", kernel.entry),
+                "Spills cannot be ruled out. Try another NVRTC.", std::move(compiled->log));
   }
   if (resources.wgmma_serialized) {
     return fail(ErrorCode::kernel_rejected, fmt::format("ptxas serialises the wgmma instructions of {}", kernel.entry),
@@ -157,7 +165,12 @@ Result<std::string> nvrtc_version() {
 
 std::vector<std::string> compile_options(Arch arch) {
   // A real arch makes NVRTC run ptxas; -v makes ptxas report registers and spills into the program log.
-  return {"--gpu-architecture=" + to_string(arch), "--std=c++17", "--ptxas-options=-v"};
+  std::vector<std::string> options{"--gpu-architecture=" + to_string(arch), "--std=c++17", "--ptxas-options=-v"};
+  // From 12.9 on NVRTC keeps results in the driver's compute cache (NVRTC manual, "Caching"): it would start the driver
+  // inside a compile, answer without a ptxas log, and make compile times meaningless. cubin.db is our cache.
+  if (const auto api = nvrtc(); api && ((*api)->major > 12 || ((*api)->major == 12 && (*api)->minor >= 9)))
+    options.push_back("--no-cache");
+  return options;
 }
 
 Result<std::string> compile_key(std::string_view source, Arch arch) {
@@ -169,7 +182,7 @@ Result<std::string> compile_key(std::string_view source, Arch arch) {
 Result<CompiledKernel> compile(const EmittedKernel& kernel) { return compile(kernel, nullptr); }
 
 Result<CompiledKernel> compile(const EmittedKernel& kernel, CubinCache* cache) {
-  return reject_slow(compile_through(kernel.source, kernel.entry + ".cu", kernel.spec.arch, cache), kernel);
+  return reject_unfit(compile_through(kernel.source, kernel.entry + ".cu", kernel.spec.arch, cache), kernel);
 }
 
 Result<CompiledKernel> compile_source(std::string_view source, Arch arch, CubinCache* cache) {

@@ -13,8 +13,8 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-/// Limits of one SM (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"), and the L2 of the arch's largest
-/// product, which is what offline work assumes.
+/// Limits of one SM (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"), and the L2 of the
+/// arch's largest product, which is what offline work assumes.
 struct ArchLimits {
   int major, minor;
   int threads_per_sm;
@@ -22,8 +22,9 @@ struct ArchLimits {
   int l2_mib;
 };
 constexpr ArchLimits kArchLimits[] = {
-    {8, 0, 2048, 32, 40},   {8, 6, 1536, 16, 6},    {8, 7, 1536, 16, 4},   {8, 8, 1536, 16, 6},  {8, 9, 1536, 24, 72},   {9, 0, 2048, 32, 50},
-    {10, 0, 2048, 32, 126}, {10, 3, 2048, 32, 126}, {11, 0, 1536, 24, 32}, {12, 0, 1536, 24, 96}, {12, 1, 1536, 24, 24},
+    {8, 0, 2048, 32, 40},  {8, 6, 1536, 16, 6},   {8, 7, 1536, 16, 4},    {8, 8, 1536, 16, 6},
+    {8, 9, 1536, 24, 72},  {9, 0, 2048, 32, 50},  {10, 0, 2048, 32, 126}, {10, 3, 2048, 32, 126},
+    {11, 0, 1536, 24, 32}, {12, 0, 1536, 24, 96}, {12, 1, 1536, 24, 24},
 };
 
 constexpr int kWarpSize = 32;
@@ -48,11 +49,13 @@ std::string uuid_text(const CUuuid& uuid, bool mig) {
 
 Result<DeviceFacts> read_facts(const DriverApi& api, int ordinal) {
   CUdevice device = 0;
-  if (const auto ok = check(api.cuDeviceGet(&device, ordinal), "cuDeviceGet", ErrorCode::no_device); !ok) return tl::unexpected(ok.error());
+  if (const auto ok = check(api.cuDeviceGet(&device, ordinal), "cuDeviceGet", ErrorCode::no_device); !ok)
+    return tl::unexpected(ok.error());
   Result<void> ok;
   const auto attribute = [&](CUdevice_attribute which) {
     int value = 0;
-    if (auto read = check(api.cuDeviceGetAttribute(&value, which, device), "cuDeviceGetAttribute"); !read && ok) ok = std::move(read);
+    if (auto read = check(api.cuDeviceGetAttribute(&value, which, device), "cuDeviceGetAttribute"); !read && ok)
+      ok = std::move(read);
     return value;
   };
   DeviceFacts facts;
@@ -77,11 +80,13 @@ Result<DeviceFacts> read_facts(const DriverApi& api, int ordinal) {
   }
   facts.name = name.data();
   std::size_t memory = 0;
-  if (const auto read = check(api.cuDeviceTotalMem(&memory, device), "cuDeviceTotalMem"); !read) return tl::unexpected(read.error());
+  if (const auto read = check(api.cuDeviceTotalMem(&memory, device), "cuDeviceTotalMem"); !read)
+    return tl::unexpected(read.error());
   facts.memory_bytes = static_cast<std::int64_t>(memory);
   CUuuid uuid{};
   // A slice is named after its profile, e.g. "NVIDIA H200 MIG 1g.18gb", and its UUID goes by another prefix.
-  if (api.cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS) facts.uuid = uuid_text(uuid, facts.name.find(" MIG ") != std::string::npos);
+  if (api.cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS)
+    facts.uuid = uuid_text(uuid, facts.name.find(" MIG ") != std::string::npos);
   facts.driver_version = api.version;
   facts.driver_release = driver_release();
   return facts;
@@ -89,7 +94,8 @@ Result<DeviceFacts> read_facts(const DriverApi& api, int ordinal) {
 
 Result<int> device_count(const DriverApi& api) {
   int count = 0;
-  if (const auto ok = check(api.cuDeviceGetCount(&count), "cuDeviceGetCount", ErrorCode::no_device); !ok) return tl::unexpected(ok.error());
+  if (const auto ok = check(api.cuDeviceGetCount(&count), "cuDeviceGetCount", ErrorCode::no_device); !ok)
+    return tl::unexpected(ok.error());
   return count;
 }
 
@@ -101,7 +107,8 @@ Result<std::vector<DeviceFacts>> list_devices() {
   const auto count = device_count(**api);
   if (!count) return tl::unexpected(count.error());
   if (*count == 0) {
-    return fail(ErrorCode::no_device, "the driver sees no CUDA device", "Look at CUDA_VISIBLE_DEVICES and, in a container, at its --gpus option.");
+    return fail(ErrorCode::no_device, "the driver sees no CUDA device",
+                "Look at CUDA_VISIBLE_DEVICES and, in a container, at its --gpus option.");
   }
   std::vector<DeviceFacts> devices;
   for (int ordinal = 0; ordinal < *count; ++ordinal) {
@@ -126,10 +133,12 @@ Result<DeviceFacts> device_facts(int ordinal) {
 
 Result<DeviceFacts> facts_for_arch(Arch arch, int sm_count) {
   if (sm_count < 1 || sm_count > 4096) {
-    return fail(ErrorCode::invalid_argument, fmt::format("a device with {} SMs was asked for", sm_count), "Give the SM count of the GPU, e.g. 132.");
+    return fail(ErrorCode::invalid_argument, fmt::format("a device with {} SMs was asked for", sm_count),
+                "Give the SM count of the GPU, e.g. 132.");
   }
-  const auto* limits = std::find_if(std::begin(kArchLimits), std::end(kArchLimits),
-                                    [&](const ArchLimits& row) { return row.major == arch.major && row.minor == arch.minor; });
+  const auto* limits = std::find_if(std::begin(kArchLimits), std::end(kArchLimits), [&](const ArchLimits& row) {
+    return row.major == arch.major && row.minor == arch.minor;
+  });
   if (limits == std::end(kArchLimits)) {
     return fail(ErrorCode::unsupported, fmt::format("nothing is known of {}", to_string(arch)),
                 "Known: sm_80, 86, 87, 88, 89, 90, 100, 103, 110, 120 and 121, with or without a trailing a.");
@@ -153,8 +162,7 @@ int resident_ctas_per_sm(const DeviceFacts& device, int registers_per_thread, in
   int resident = std::min(device.ctas_per_sm_limit, device.threads_per_sm / kWarpSize / warps);
   if (registers_per_thread > 0) {
     const int registers_per_warp = round_up(registers_per_thread * kWarpSize, kRegisterGranularity);
-    // A launch is admitted as if every sub-partition got an equal share of the CTA's warps.
-    if (registers_per_warp * round_up(warps, kSubPartitions) > device.registers_per_sm) return 0;
+    // A warp lives in one sub-partition, so what is left over in each of them is lost.
     const int warps_per_partition = device.registers_per_sm / kSubPartitions / registers_per_warp;
     resident = std::min(resident, warps_per_partition * kSubPartitions / warps);
   }

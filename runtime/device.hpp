@@ -11,23 +11,23 @@ namespace leanattn {
 inline namespace v1 {
 
 struct DeviceFacts {
-  int ordinal = -1;                 ///< CUDA ordinal; -1 for facts made up from an arch
-  std::string name;                 ///< "NVIDIA H200"
-  std::string uuid;                 ///< "GPU-..." or empty
-  Arch arch;                        ///< what to generate for
-  int sm_count = 0;                 ///< SMs visible to this process (a MIG slice sees fewer)
+  int ordinal = -1;  ///< CUDA ordinal; -1 for facts made up from an arch
+  std::string name;  ///< "NVIDIA H200"
+  std::string uuid;  ///< "GPU-..." or empty
+  Arch arch;         ///< what to generate for
+  int sm_count = 0;  ///< SMs visible to this process (a MIG slice sees fewer)
   std::int64_t l2_bytes = 0;
   std::int64_t memory_bytes = 0;
   int shared_bytes_per_sm = 0;
-  int shared_bytes_per_cta = 0;     ///< opt-in maximum
+  int shared_bytes_per_cta = 0;  ///< opt-in maximum
   int registers_per_sm = 65536;
   int threads_per_sm = 2048;
   int ctas_per_sm_limit = 32;
   int clock_khz = 0;
   int memory_clock_khz = 0;
   bool ecc = false;
-  int driver_version = 0;           ///< as cuDriverGetVersion: 13000
-  std::string driver_release;       ///< "580.159.04" when NVML tells, else empty
+  int driver_version = 0;      ///< as cuDriverGetVersion: 13000
+  std::string driver_release;  ///< "580.159.04" when NVML tells, else empty
 };
 
 /// All CUDA devices. Errors: no_driver, no_device (none).

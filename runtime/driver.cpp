@@ -13,15 +13,17 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-// Two levels, so that the argument is expanded first: cuda.h renames entry points to their versioned symbols with macros.
+// Two levels, so that the argument is expanded first: cuda.h renames entry points to their versioned symbols with
+// macros.
 #define LEANATTN_STRING(name) #name
 #define LEANATTN_SYMBOL(name) LEANATTN_STRING(name)
 
 using GetProcAddress = CUresult (*)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
 
-/// Looks `symbol` (what cuda.h's prototype is called in the library) up as a linker would: that alone guarantees the prototype.
-/// cuGetProcAddress at CUDA_VERSION is the second try only, for drivers older than the header: asked for a plain name it may answer
-/// with a newer signature than the header gives that name (cuCtxGetDevice and cuCtxSynchronize at 13.0).
+/// Looks `symbol` (what cuda.h's prototype is called in the library) up as a linker would: that alone guarantees the
+/// prototype. cuGetProcAddress at CUDA_VERSION is the second try only, for drivers older than the header: asked for a
+/// plain name it may answer with a newer signature than the header gives that name (cuCtxGetDevice and cuCtxSynchronize
+/// at 13.0).
 void* find(const DynamicLibrary& library, GetProcAddress get_proc_address, const char* symbol, const char* name) {
   if (void* address = library.symbol(symbol)) return address;
   if (get_proc_address == nullptr) return nullptr;
@@ -37,20 +39,27 @@ Result<const DriverApi*> start_failure(CUresult status, const DriverApi& api) {
   const char* words = nullptr;
   api.cuGetErrorName(status, &name);
   api.cuGetErrorString(status, &words);
-  const auto message = fmt::format("the CUDA driver does not start: cuInit: {} ({}): {}", name != nullptr ? name : "unknown error",
-                                   static_cast<int>(status), words != nullptr ? words : "no description");
+  const auto message =
+      fmt::format("the CUDA driver does not start: cuInit: {} ({}): {}", name != nullptr ? name : "unknown error",
+                  static_cast<int>(status), words != nullptr ? words : "no description");
   switch (status) {
     case CUDA_ERROR_NO_DEVICE:
       return fail(ErrorCode::no_device, message,
                   "No GPU is visible: look at CUDA_VISIBLE_DEVICES and, in a container, at its --gpus option.");
     case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
     case CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
+      return fail(
+          ErrorCode::no_driver, message,
+          "libcuda and the kernel module are of different versions: reboot after a driver update, or take a CUDA "
+          "compatibility package out of LD_LIBRARY_PATH.");
+    case CUDA_ERROR_STUB_LIBRARY:
       return fail(ErrorCode::no_driver, message,
-                  "libcuda and the kernel module are of different versions: reboot after a driver update, or take a CUDA "
-                  "compatibility package out of LD_LIBRARY_PATH.");
+                  "This libcuda is the CUDA toolkit's stub for linking, not a driver: take its stubs directory out of "
+                  "LD_LIBRARY_PATH.");
     default:
       return fail(ErrorCode::no_driver, message,
-                  "Run nvidia-smi: when that fails too, install or repair the NVIDIA driver. In a container, pass the GPU through.");
+                  "Run nvidia-smi: when that fails too, install or repair the NVIDIA driver. In a container, pass the "
+                  "GPU through.");
   }
 }
 
@@ -60,7 +69,9 @@ Result<const DriverApi*> open_driver() {
   const auto library = DynamicLibrary::open_first(candidates, &failures);
   if (!library) {
     return fail(ErrorCode::no_driver, "the NVIDIA driver library libcuda.so.1 cannot be loaded",
-                "Install the NVIDIA driver, or run where a GPU is; generating and compiling for a named --arch needs no driver.", failures);
+                "Install the NVIDIA driver, or run where a GPU is; generating and compiling for a named --arch needs "
+                "no driver.",
+                failures);
   }
   using Init = CUresult (*)(unsigned);
   const auto init = reinterpret_cast<Init>(library.symbol("cuInit"));
@@ -68,7 +79,7 @@ Result<const DriverApi*> open_driver() {
   static DriverApi api;
   std::string missing;
   if (init == nullptr) missing += " cuInit";
-#define LEANATTN_RESOLVE(name)                                                                                             \
+#define LEANATTN_RESOLVE(name)                                                                                    \
   api.name = reinterpret_cast<decltype(api.name)>(find(library, get_proc_address, LEANATTN_SYMBOL(name), #name)); \
   if (api.name == nullptr) missing += " " #name;
   LEANATTN_DRIVER_FUNCTIONS(LEANATTN_RESOLVE)
@@ -102,28 +113,29 @@ bool is_sticky(CUresult status) {
     case CUDA_ERROR_MISALIGNED_ADDRESS:
     case CUDA_ERROR_INVALID_ADDRESS_SPACE:
     case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED:
-      return true;
-    default:
-      return false;
+    case CUDA_ERROR_LAUNCH_FAILED: return true;
+    default: return false;
   }
 }
 
 Result<void> check(CUresult status, const char* call, ErrorCode code) {
-  if (status == CUDA_SUCCESS) [[likely]] return {};
+  if (status == CUDA_SUCCESS) [[likely]]
+    return {};
   const char* name = nullptr;
   const char* words = nullptr;
   if (const auto api = driver()) {
     (*api)->cuGetErrorName(status, &name);
     (*api)->cuGetErrorString(status, &words);
   }
-  const auto message = fmt::format("{}: {} ({}): {}", call, name != nullptr ? name : "CUDA error", static_cast<int>(status),
-                                   words != nullptr ? words : "no description");
+  const auto message = fmt::format("{}: {} ({}): {}", call, name != nullptr ? name : "CUDA error",
+                                   static_cast<int>(status), words != nullptr ? words : "no description");
   if (is_sticky(status)) {
-    return fail(ErrorCode::context_lost, message,
-                "The CUDA context is broken, by this or an earlier kernel: end the process or make a new context and engine.");
+    return fail(
+        ErrorCode::context_lost, message,
+        "The CUDA context is broken, by this or an earlier kernel: end the process or make a new context and engine.");
   }
-  if (status == CUDA_ERROR_OUT_OF_MEMORY) return fail(ErrorCode::out_of_memory, message, "Free device memory, or ask for less.");
+  if (status == CUDA_ERROR_OUT_OF_MEMORY)
+    return fail(ErrorCode::out_of_memory, message, "Free device memory, or ask for less.");
   return fail(code, message);
 }
 

@@ -7,11 +7,12 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// A library that stays loaded for the life of the process: CUDA's libraries keep threads and exit handlers of their own.
+/// A library that stays loaded for the life of the process: CUDA's libraries keep threads and exit handlers of their
+/// own.
 class DynamicLibrary {
  public:
-  /// Opens the first of `candidates` (sonames or paths) that loads; check with operator bool. `failures`, when not null, receives one
-  /// line for each candidate that did not load, with the loader's words.
+  /// Opens the first of `candidates` (sonames or paths) that loads; check with operator bool. `failures`, when not
+  /// null, receives one line for each candidate that did not load, with the loader's words.
   static DynamicLibrary open_first(std::span<const std::string> candidates, std::string* failures);
 
   explicit operator bool() const { return handle_ != nullptr; }

@@ -56,15 +56,18 @@ Result<Context> Context::retain(int ordinal) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
   int count = 0;
-  if (const auto ok = check((*api)->cuDeviceGetCount(&count), "cuDeviceGetCount"); !ok) return tl::unexpected(ok.error());
+  if (const auto ok = check((*api)->cuDeviceGetCount(&count), "cuDeviceGetCount"); !ok)
+    return tl::unexpected(ok.error());
   if (ordinal < 0 || ordinal >= count) {
     return fail(ErrorCode::no_device, fmt::format("there is no CUDA device {}: {} visible", ordinal, count),
                 "Devices count from 0; CUDA_VISIBLE_DEVICES decides which there are.");
   }
   CUdevice device = 0;
-  if (const auto ok = check((*api)->cuDeviceGet(&device, ordinal), "cuDeviceGet"); !ok) return tl::unexpected(ok.error());
+  if (const auto ok = check((*api)->cuDeviceGet(&device, ordinal), "cuDeviceGet"); !ok)
+    return tl::unexpected(ok.error());
   Context context;
-  const auto retained = check((*api)->cuDevicePrimaryCtxRetain(&context.context_, device), "cuDevicePrimaryCtxRetain", ErrorCode::no_device);
+  const auto retained = check((*api)->cuDevicePrimaryCtxRetain(&context.context_, device), "cuDevicePrimaryCtxRetain",
+                              ErrorCode::no_device);
   if (!retained) return tl::unexpected(retained.error());
   context.ordinal_ = ordinal;
   if (const auto ok = context.make_current(); !ok) return tl::unexpected(ok.error());
@@ -92,11 +95,13 @@ Context::~Context() {
 }
 
 Result<void> Context::make_current() const {
-  return with_driver("cuCtxSetCurrent", ErrorCode::internal, [&](const DriverApi& api) { return api.cuCtxSetCurrent(context_); });
+  return with_driver("cuCtxSetCurrent", ErrorCode::internal,
+                     [&](const DriverApi& api) { return api.cuCtxSetCurrent(context_); });
 }
 
 Result<void> synchronize_context() {
-  return with_driver("cuCtxSynchronize", ErrorCode::launch_failed, [](const DriverApi& api) { return api.cuCtxSynchronize(); });
+  return with_driver("cuCtxSynchronize", ErrorCode::launch_failed,
+                     [](const DriverApi& api) { return api.cuCtxSynchronize(); });
 }
 
 Result<DeviceMemory> device_memory() {
@@ -119,8 +124,9 @@ Result<DeviceBuffer> DeviceBuffer::allocate(std::int64_t bytes) {
     auto error = ok.error();
     if (error.code == ErrorCode::out_of_memory) {
       const auto memory = device_memory();
-      error.message += memory ? fmt::format(" ({} bytes asked for, {} of {} free)", bytes, memory->free_bytes, memory->total_bytes)
-                              : fmt::format(" ({} bytes asked for)", bytes);
+      error.message +=
+          memory ? fmt::format(" ({} bytes asked for, {} of {} free)", bytes, memory->free_bytes, memory->total_bytes)
+                 : fmt::format(" ({} bytes asked for)", bytes);
     }
     return tl::unexpected(std::move(error));
   }
@@ -146,7 +152,8 @@ DeviceBuffer::~DeviceBuffer() {
 }
 
 Result<PinnedBuffer> PinnedBuffer::allocate(std::int64_t bytes) {
-  if (bytes < 0) return fail(ErrorCode::invalid_argument, fmt::format("a pinned buffer of {} bytes was asked for", bytes));
+  if (bytes < 0)
+    return fail(ErrorCode::invalid_argument, fmt::format("a pinned buffer of {} bytes was asked for", bytes));
   PinnedBuffer buffer;
   if (bytes == 0) return buffer;
   void* memory = nullptr;
@@ -161,8 +168,9 @@ Result<PinnedBuffer> PinnedBuffer::allocate(std::int64_t bytes) {
 
 Result<Stream> Stream::create() {
   CUstream handle = nullptr;
-  const auto ok = with_driver("cuStreamCreate", ErrorCode::internal,
-                              [&](const DriverApi& api) { return api.cuStreamCreate(&handle, CU_STREAM_NON_BLOCKING); });
+  const auto ok = with_driver("cuStreamCreate", ErrorCode::internal, [&](const DriverApi& api) {
+    return api.cuStreamCreate(&handle, CU_STREAM_NON_BLOCKING);
+  });
   if (!ok) return tl::unexpected(ok.error());
   Stream stream;
   stream.stream_.reset(handle);
@@ -186,7 +194,8 @@ Result<Event> Event::create(bool timing) {
 }
 
 Result<void> Event::record(CUstream_st* stream) const {
-  return with_driver("cuEventRecord", ErrorCode::internal, [&](const DriverApi& api) { return api.cuEventRecord(event_.get(), stream); });
+  return with_driver("cuEventRecord", ErrorCode::internal,
+                     [&](const DriverApi& api) { return api.cuEventRecord(event_.get(), stream); });
 }
 
 Result<void> Event::synchronize() const {
@@ -215,18 +224,20 @@ Result<double> elapsed_us(const Event& start, const Event& end) {
 Result<Graph> Graph::capture(const Stream& stream, const std::function<Result<void>(CUstream_st*)>& body) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
-  const auto begun = check((*api)->cuStreamBeginCapture(stream.get(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture",
-                           ErrorCode::launch_failed);
+  const auto begun = check((*api)->cuStreamBeginCapture(stream.get(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+                           "cuStreamBeginCapture", ErrorCode::launch_failed);
   if (!begun) return tl::unexpected(begun.error());
   const auto filled = body(stream.get());
   CUgraph captured = nullptr;
-  const auto ended = check((*api)->cuStreamEndCapture(stream.get(), &captured), "cuStreamEndCapture", ErrorCode::launch_failed);
+  const auto ended =
+      check((*api)->cuStreamEndCapture(stream.get(), &captured), "cuStreamEndCapture", ErrorCode::launch_failed);
   if (!filled || !ended) {
     if (captured != nullptr) (*api)->cuGraphDestroy(captured);
     return tl::unexpected(filled ? ended.error() : filled.error());
   }
   CUgraphExec instantiated = nullptr;
-  const auto made = check((*api)->cuGraphInstantiate(&instantiated, captured, 0), "cuGraphInstantiate", ErrorCode::launch_failed);
+  const auto made =
+      check((*api)->cuGraphInstantiate(&instantiated, captured, 0), "cuGraphInstantiate", ErrorCode::launch_failed);
   (*api)->cuGraphDestroy(captured);
   if (!made) return tl::unexpected(made.error());
   Graph graph;
@@ -240,36 +251,42 @@ Result<void> Graph::launch(CUstream_st* stream) const {
 }
 
 Result<void> copy_to_device_async(void* device, const void* host, std::int64_t bytes, CUstream_st* stream) {
+  if (bytes == 0) return {};
   return with_driver("cuMemcpyHtoDAsync", ErrorCode::internal, [&](const DriverApi& api) {
     return api.cuMemcpyHtoDAsync(device_pointer(device), host, static_cast<std::size_t>(bytes), stream);
   });
 }
 
 Result<void> copy_to_host_async(void* host, const void* device, std::int64_t bytes, CUstream_st* stream) {
+  if (bytes == 0) return {};
   return with_driver("cuMemcpyDtoHAsync", ErrorCode::internal, [&](const DriverApi& api) {
     return api.cuMemcpyDtoHAsync(host, device_pointer(device), static_cast<std::size_t>(bytes), stream);
   });
 }
 
 Result<void> copy_on_device_async(void* to, const void* from, std::int64_t bytes, CUstream_st* stream) {
+  if (bytes == 0) return {};
   return with_driver("cuMemcpyDtoDAsync", ErrorCode::internal, [&](const DriverApi& api) {
     return api.cuMemcpyDtoDAsync(device_pointer(to), device_pointer(from), static_cast<std::size_t>(bytes), stream);
   });
 }
 
 Result<void> fill_bytes_async(void* device, std::uint8_t value, std::int64_t bytes, CUstream_st* stream) {
+  if (bytes == 0) return {};
   return with_driver("cuMemsetD8Async", ErrorCode::internal, [&](const DriverApi& api) {
     return api.cuMemsetD8Async(device_pointer(device), value, static_cast<std::size_t>(bytes), stream);
   });
 }
 
 Result<void> fill_u16_async(void* device, std::uint16_t value, std::int64_t count, CUstream_st* stream) {
+  if (count == 0) return {};
   return with_driver("cuMemsetD16Async", ErrorCode::internal, [&](const DriverApi& api) {
     return api.cuMemsetD16Async(device_pointer(device), value, static_cast<std::size_t>(count), stream);
   });
 }
 
 Result<void> fill_u32_async(void* device, std::uint32_t value, std::int64_t count, CUstream_st* stream) {
+  if (count == 0) return {};
   return with_driver("cuMemsetD32Async", ErrorCode::internal, [&](const DriverApi& api) {
     return api.cuMemsetD32Async(device_pointer(device), value, static_cast<std::size_t>(count), stream);
   });
@@ -294,7 +311,8 @@ Result<LoadedSource> LoadedSource::load(const CompiledKernel& compiled) {
 }
 
 Result<CUfunc_st*> LoadedSource::function(const std::string& name, int max_shared_bytes) const {
-  return load_function(library_.get(), name, max_shared_bytes, max_shared_bytes > 0 ? CarveOut::largest_shared : CarveOut::automatic);
+  return load_function(library_.get(), name, max_shared_bytes,
+                       max_shared_bytes > 0 ? CarveOut::largest_shared : CarveOut::automatic);
 }
 
 Result<void> launch(CUfunc_st* function, const LaunchDims& dims, CUstream_st* stream, void** params) {
@@ -314,9 +332,11 @@ Result<void> launch(CUfunc_st* function, const LaunchDims& dims, CUstream_st* st
 
 Result<int> occupancy(CUfunc_st* function, unsigned threads, unsigned shared_bytes) {
   int resident = 0;
-  const auto ok = with_driver("cuOccupancyMaxActiveBlocksPerMultiprocessor", ErrorCode::launch_failed, [&](const DriverApi& api) {
-    return api.cuOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, static_cast<int>(threads), shared_bytes);
-  });
+  const auto ok =
+      with_driver("cuOccupancyMaxActiveBlocksPerMultiprocessor", ErrorCode::launch_failed, [&](const DriverApi& api) {
+        return api.cuOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, static_cast<int>(threads),
+                                                               shared_bytes);
+      });
   if (!ok) return tl::unexpected(ok.error());
   return resident;
 }

@@ -1,7 +1,7 @@
 // gpu.hpp -- RAII over the driver: Context, DeviceBuffer, PinnedBuffer, Stream, Event, Graph, LoadedSource, copies.
-// Any thread that has the owning context current; one object is used from one thread at a time. Everything but a Context
-// must be destroyed before the Context that it was made in. Building blocks for the tuner, tests and benches: the launch
-// path of an engine needs only kernel.hpp.
+// Any thread that has the owning context current; one object is used from one thread at a time. Everything but a
+// Context must be destroyed before the Context that it was made in. Building blocks for the tuner, tests and benches:
+// the launch path of an engine needs only kernel.hpp.
 #pragma once
 
 #include <cstddef>
@@ -25,17 +25,28 @@ inline namespace v1 {
 struct CompiledKernel;  // runtime/compiler.hpp
 
 namespace gpu_detail {
-struct DestroyStream { void operator()(CUstream_st* stream) const noexcept; };
-struct DestroyEvent { void operator()(CUevent_st* event) const noexcept; };
-struct DestroyGraphExec { void operator()(CUgraphExec_st* graph) const noexcept; };
-struct UnloadLibrary { void operator()(CUlib_st* library) const noexcept; };
-struct FreePinned { void operator()(void* memory) const noexcept; };
+struct DestroyStream {
+  void operator()(CUstream_st* stream) const noexcept;
+};
+struct DestroyEvent {
+  void operator()(CUevent_st* event) const noexcept;
+};
+struct DestroyGraphExec {
+  void operator()(CUgraphExec_st* graph) const noexcept;
+};
+struct UnloadLibrary {
+  void operator()(CUlib_st* library) const noexcept;
+};
+struct FreePinned {
+  void operator()(void* memory) const noexcept;
+};
 }  // namespace gpu_detail
 
 /// Holds one reference on a device's primary context (the one the CUDA runtime and PyTorch use).
 class Context {
  public:
-  /// Retains it and makes it current on this thread. Errors: no_driver, driver_too_old, no_device, out_of_memory, context_lost.
+  /// Retains it and makes it current on this thread. Errors: no_driver, driver_too_old, no_device, out_of_memory,
+  /// context_lost.
   static Result<Context> retain(int ordinal);
 
   Context(Context&& other) noexcept;
@@ -56,7 +67,9 @@ class Context {
 /// Waits for everything enqueued in the current context. A failure here is usually an earlier kernel's: context_lost.
 Result<void> synchronize_context();
 
-struct DeviceMemory { std::int64_t free_bytes = 0, total_bytes = 0; };
+struct DeviceMemory {
+  std::int64_t free_bytes = 0, total_bytes = 0;
+};
 /// Of the current context's device.
 Result<DeviceMemory> device_memory();
 
@@ -64,7 +77,8 @@ Result<DeviceMemory> device_memory();
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;  ///< empty: data() is null
-  /// Zero bytes give an empty buffer. Errors: invalid_argument (negative), out_of_memory (with what was free), context_lost.
+  /// Zero bytes give an empty buffer. Errors: invalid_argument (negative), out_of_memory (with what was free),
+  /// context_lost.
   static Result<DeviceBuffer> allocate(std::int64_t bytes);
 
   DeviceBuffer(DeviceBuffer&& other) noexcept;
@@ -75,7 +89,9 @@ class DeviceBuffer {
   /// A device pointer: for kernel arguments, never to be dereferenced on the host.
   void* data() const { return data_; }
   template <class T>
-  T* as() const { return static_cast<T*>(data_); }
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
   /// Device pointer `offset` bytes in.
   void* at(std::int64_t offset) const { return static_cast<char*>(data_) + offset; }
 
@@ -94,7 +110,9 @@ class PinnedBuffer {
   std::int64_t bytes() const { return bytes_; }
   void* data() const { return memory_.get(); }
   template <class T>
-  T* as() const { return static_cast<T*>(memory_.get()); }
+  T* as() const {
+    return static_cast<T*>(memory_.get());
+  }
 
  private:
   std::unique_ptr<void, gpu_detail::FreePinned> memory_;
@@ -132,8 +150,8 @@ Result<double> elapsed_us(const Event& start, const Event& end);
 /// An instantiated CUDA graph.
 class Graph {
  public:
-  /// Captures what `body` enqueues on `stream` (thread-local capture mode), then instantiates. The stream is left usable whether or not
-  /// body fails; body's error is passed on. Errors: body's, launch_failed, context_lost.
+  /// Captures what `body` enqueues on `stream` (thread-local capture mode), then instantiates. The stream is left
+  /// usable whether or not body fails; body's error is passed on. Errors: body's, launch_failed, context_lost.
   static Result<Graph> capture(const Stream& stream, const std::function<Result<void>(CUstream_st*)>& body);
   Result<void> launch(CUstream_st* stream) const;
 
@@ -141,8 +159,10 @@ class Graph {
   std::unique_ptr<CUgraphExec_st, gpu_detail::DestroyGraphExec> graph_;
 };
 
-/// Enqueue a copy or fill of `bytes`. Host memory must stay valid and unchanged until the stream has passed; only pinned memory makes
-/// the copy truly asynchronous. Device pointers may point inside a buffer. Errors: internal (bad pointer), context_lost.
+/// Enqueue a copy or fill of `bytes`. Host memory must stay valid and unchanged until the stream has passed; only
+/// pinned memory makes the copy truly asynchronous. Device pointers may point inside a buffer. Nothing
+/// to copy is nothing done, whatever the pointers. Errors: internal (bad
+/// pointer), context_lost.
 Result<void> copy_to_device_async(void* device, const void* host, std::int64_t bytes, CUstream_st* stream);
 Result<void> copy_to_host_async(void* host, const void* device, std::int64_t bytes, CUstream_st* stream);
 Result<void> copy_on_device_async(void* to, const void* from, std::int64_t bytes, CUstream_st* stream);
@@ -167,15 +187,16 @@ class LoadedSource {
  public:
   /// Errors: no_driver, driver_too_old, load_failed, out_of_memory, context_lost.
   static Result<LoadedSource> load(const CompiledKernel& compiled);
-  /// The kernel of this (extern "C") name, allowed max_shared_bytes of dynamic shared memory. Valid as long as this object.
-  /// Errors: not_found, load_failed, context_lost.
+  /// The kernel of this (extern "C") name, allowed max_shared_bytes of dynamic shared memory. Valid as long as this
+  /// object. Errors: not_found, load_failed, context_lost.
   Result<CUfunc_st*> function(const std::string& name, int max_shared_bytes = 0) const;
 
  private:
   std::unique_ptr<CUlib_st, gpu_detail::UnloadLibrary> library_;
 };
 
-/// Enqueues one launch; params points at one pointer per kernel parameter, as for cuLaunchKernel. Errors: launch_failed, context_lost.
+/// Enqueues one launch; params points at one pointer per kernel parameter, as for cuLaunchKernel. Errors:
+/// launch_failed, context_lost.
 Result<void> launch(CUfunc_st* function, const LaunchDims& dims, CUstream_st* stream, void** params);
 
 /// CTAs of `function` that one SM holds with this CTA size. Errors: launch_failed, context_lost.

@@ -20,9 +20,11 @@ static_assert(std::is_trivially_copyable_v<LeanDecodeArgs> && std::is_standard_l
 
 Result<int> sm_count(const DriverApi& api) {
   CUdevice device = 0;
-  if (const auto ok = check(api.cuCtxGetDevice(&device), "cuCtxGetDevice", ErrorCode::load_failed); !ok) return tl::unexpected(ok.error());
+  if (const auto ok = check(api.cuCtxGetDevice(&device), "cuCtxGetDevice", ErrorCode::load_failed); !ok)
+    return tl::unexpected(ok.error());
   int count = 0;
-  const auto ok = check(api.cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), "cuDeviceGetAttribute");
+  const auto ok =
+      check(api.cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), "cuDeviceGetAttribute");
   if (!ok) return tl::unexpected(ok.error());
   return count;
 }
@@ -39,19 +41,21 @@ Result<LoadedKernel> LoadedKernel::load(const EmittedKernel& kernel, const Compi
   loaded.spec_ = kernel.spec;
   loaded.threads_ = kernel.threads;
   loaded.shared_bytes_ = kernel.shared_bytes;
-  // Rings in shared memory want all of it; loads straight to registers stage their lines in L1, so there the driver decides.
+  // Rings in shared memory want all of it; loads straight to registers stage their lines in L1, so there the driver
+  // decides.
   const auto carve_out = kernel.spec.load == LoadPath::ldg ? CarveOut::automatic : CarveOut::largest_shared;
   const auto function = load_function(loaded.library_, kernel.entry, kernel.shared_bytes, carve_out);
   if (!function) return tl::unexpected(function.error());
   loaded.function_ = *function;
-  const auto counted = check((*api)->cuOccupancyMaxActiveBlocksPerMultiprocessor(&loaded.resident_, loaded.function_, loaded.threads_,
-                                                                                 static_cast<std::size_t>(loaded.shared_bytes_)),
-                             "cuOccupancyMaxActiveBlocksPerMultiprocessor", ErrorCode::load_failed);
+  const auto counted =
+      check((*api)->cuOccupancyMaxActiveBlocksPerMultiprocessor(&loaded.resident_, loaded.function_, loaded.threads_,
+                                                                static_cast<std::size_t>(loaded.shared_bytes_)),
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor", ErrorCode::load_failed);
   if (!counted) return tl::unexpected(counted.error());
   if (loaded.resident_ < 1) {
     return fail(ErrorCode::load_failed,
-                fmt::format("not one CTA of {} ({} threads, {} bytes of shared memory) fits an SM of this device", kernel.entry, kernel.threads,
-                            kernel.shared_bytes),
+                fmt::format("not one CTA of {} ({} threads, {} bytes of shared memory) fits an SM of this device",
+                            kernel.entry, kernel.threads, kernel.shared_bytes),
                 "Choose fewer warps, stages or tokens per warp.");
   }
   const auto sms = sm_count(**api);
@@ -104,16 +108,19 @@ LoadedKernel::~LoadedKernel() {
 
 Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream) const {
   if (grid < 1 || grid > std::numeric_limits<int>::max()) [[unlikely]] {
-    return fail(ErrorCode::launch_failed, fmt::format("a grid of {} CTAs cannot be launched", grid), "Choose 1 to 2147483647.");
+    return fail(ErrorCode::launch_failed, fmt::format("a grid of {} CTAs cannot be launched", grid),
+                "Choose 1 to 2147483647.");
   }
   const bool waits = spec_.fixup == FixUp::wait;
   if (waits && grid > resident_total_) [[unlikely]] {
     return fail(ErrorCode::launch_failed,
-                fmt::format("a grid of {} CTAs that wait for each other exceeds the {} this device holds at once", grid, resident_total_),
+                fmt::format("a grid of {} CTAs that wait for each other exceeds the {} this device holds at once", grid,
+                            resident_total_),
                 "Use a smaller grid, or a kernel with the ticket fix-up, which never waits.");
   }
   const auto api = driver();
-  if (!api) [[unlikely]] return tl::unexpected(api.error());
+  if (!api) [[unlikely]]
+    return tl::unexpected(api.error());
 
   CUlaunchAttribute attribute{};
   CUlaunchConfig config{};
@@ -126,7 +133,8 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
   config.sharedMemBytes = static_cast<unsigned>(shared_bytes_);
   config.hStream = stream;
   config.attrs = &attribute;
-  // Never both: a cooperative grid needs all its CTAs resident at once, which an early start beside the previous kernel contradicts.
+  // Never both: a cooperative grid needs all its CTAs resident at once, which an early start beside the previous kernel
+  // contradicts.
   if (waits) {
     attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
     attribute.value.cooperative = 1;
@@ -138,7 +146,8 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
   }
   // The driver copies the block before it returns, and does not write to it.
   void* params[] = {const_cast<LeanDecodeArgs*>(&args)};
-  return check((*api)->cuLaunchKernelEx(&config, function_, params, nullptr), "cuLaunchKernelEx", ErrorCode::launch_failed);
+  return check((*api)->cuLaunchKernelEx(&config, function_, params, nullptr), "cuLaunchKernelEx",
+               ErrorCode::launch_failed);
 }
 
 }  // namespace v1

@@ -22,9 +22,11 @@ class LoadedKernel {
   /// Errors: no_driver, driver_too_old, load_failed, out_of_memory, context_lost.
   static Result<LoadedKernel> load(const EmittedKernel& kernel, const CompiledKernel& compiled);
 
-  /// compile() through the cache, then load(). A cached cubin that the driver refuses is deleted and compiled again, once. `compiled`,
-  /// when not null, receives what compile() said (resources, time, where it came from). cache may be null. Errors: both calls'.
-  static Result<LoadedKernel> prepare(const EmittedKernel& kernel, CubinCache* cache, CompiledKernel* compiled = nullptr);
+  /// compile() through the cache, then load(). A cached cubin that the driver refuses is deleted and compiled again,
+  /// once. `compiled`, when not null, receives what compile() said (resources, time, where it came from). cache may be
+  /// null. Errors: both calls'.
+  static Result<LoadedKernel> prepare(const EmittedKernel& kernel, CubinCache* cache,
+                                      CompiledKernel* compiled = nullptr);
 
   LoadedKernel(LoadedKernel&& other) noexcept;
   LoadedKernel& operator=(LoadedKernel&& other) noexcept;
@@ -38,9 +40,9 @@ class LoadedKernel {
   int threads() const { return threads_; }
   int shared_bytes() const { return shared_bytes_; }
 
-  /// Enqueues one launch of `grid` CTAs (1 .. 2^31 - 1); no allocation, no lock, no sync; legal under stream capture. FixUp::wait kernels
-  /// go out cooperative and only up to resident_ctas(); other pdl kernels with the programmatic-stream-serialization attribute.
-  /// Errors: launch_failed, context_lost.
+  /// Enqueues one launch of `grid` CTAs (1 .. 2^31 - 1); no allocation, no lock, no sync; legal under stream capture.
+  /// FixUp::wait kernels go out cooperative and only up to resident_ctas(); other pdl kernels with the
+  /// programmatic-stream-serialization attribute. Errors: launch_failed, context_lost.
   Result<void> launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream) const;
 
  private:

@@ -12,20 +12,22 @@ namespace {
 
 /// Whether the driver says "these bytes are not for me", which has two causes with different ways out.
 bool refuses_image(CUresult status) {
-  return status == CUDA_ERROR_INVALID_IMAGE || status == CUDA_ERROR_NO_BINARY_FOR_GPU || status == CUDA_ERROR_INVALID_SOURCE ||
-         status == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+  return status == CUDA_ERROR_INVALID_IMAGE || status == CUDA_ERROR_NO_BINARY_FOR_GPU ||
+         status == CUDA_ERROR_INVALID_SOURCE || status == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
 }
 
 Result<void> check_load(const DriverApi& api, CUresult status, const char* call) {
   if (!refuses_image(status)) return check(status, call, ErrorCode::load_failed);
   auto error = check(status, call, ErrorCode::load_failed).error();
-  // Drivers load cubins of their own major version and older ones (CUDA compatibility guide, "minor version compatibility").
+  // Drivers load cubins of their own major version and older ones (CUDA compatibility guide, "minor version
+  // compatibility").
   const auto compiler = nvrtc();
   if (compiler && (*compiler)->major > api.version / 1000) {
     return fail(ErrorCode::driver_too_old,
-                fmt::format("{}; the driver is for CUDA {}.{}, the kernel was compiled by NVRTC {}.{}", error.message, api.version / 1000,
-                            api.version % 1000 / 10, (*compiler)->major, (*compiler)->minor),
-                fmt::format("Update the NVIDIA driver, or let LEANATTN_NVRTC_LIB name an NVRTC of CUDA {}.", api.version / 1000));
+                fmt::format("{}; the driver is for CUDA {}.{}, the kernel was compiled by NVRTC {}.{}", error.message,
+                            api.version / 1000, api.version % 1000 / 10, (*compiler)->major, (*compiler)->minor),
+                fmt::format("Update the NVIDIA driver, or let LEANATTN_NVRTC_LIB name an NVRTC of CUDA {}.",
+                            api.version / 1000));
   }
   error.hint = "The cubin is damaged or for another GPU architecture than the current device's.";
   return tl::unexpected(std::move(error));
@@ -50,7 +52,8 @@ Result<CUfunc_st*> load_function(CUlib_st* library, const std::string& name, int
   CUkernel kernel = nullptr;
   CUresult status = api.cuLibraryGetKernel(&kernel, library, name.c_str());
   if (status == CUDA_ERROR_NOT_FOUND) {
-    return fail(ErrorCode::not_found, fmt::format("the cubin holds no kernel '{}'", name), "Kernels are looked up by their extern \"C\" name.");
+    return fail(ErrorCode::not_found, fmt::format("the cubin holds no kernel '{}'", name),
+                "Kernels are looked up by their extern \"C\" name.");
   }
   if (const auto ok = check_load(api, status, "cuLibraryGetKernel"); !ok) return tl::unexpected(ok.error());
   CUfunction function = nullptr;
@@ -60,7 +63,8 @@ Result<CUfunc_st*> load_function(CUlib_st* library, const std::string& name, int
     return check(api.cuFuncSetAttribute(function, attribute, value), "cuFuncSetAttribute", ErrorCode::load_failed);
   };
   if (max_shared_bytes > 0) {
-    if (const auto ok = set(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, max_shared_bytes); !ok) return tl::unexpected(ok.error());
+    if (const auto ok = set(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, max_shared_bytes); !ok)
+      return tl::unexpected(ok.error());
   }
   if (carve_out == CarveOut::largest_shared) {
     const auto ok = set(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);

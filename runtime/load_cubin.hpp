@@ -20,11 +20,12 @@ enum class CarveOut {
 };
 
 /// Loads a cubin; the caller unloads the library. The bytes may go away after the call.
-/// Errors: no_driver, driver_too_old (made by a newer NVRTC), load_failed (another arch, damaged), out_of_memory, context_lost.
+/// Errors: no_driver, driver_too_old (made by a newer NVRTC), load_failed (another arch, damaged), out_of_memory,
+/// context_lost.
 Result<CUlib_st*> load_cubin(const std::vector<std::uint8_t>& cubin);
 
-/// The kernel `name` of a library for the current context, loaded to the end (never lazily), so that even its first launch may be captured;
-/// allowed `max_shared_bytes` of dynamic shared memory. Errors: not_found, those of load_cubin.
+/// The kernel `name` of a library for the current context, loaded to the end (never lazily), so that even its first
+/// launch may be captured; allowed `max_shared_bytes` of dynamic shared memory. Errors: not_found, those of load_cubin.
 Result<CUfunc_st*> load_function(CUlib_st* library, const std::string& name, int max_shared_bytes, CarveOut carve_out);
 
 }  // namespace v1

@@ -1,5 +1,5 @@
-// nvml.cpp -- a dozen NVML entry points by dlopen. NVML's header is not part of what we need to build, so the few prototypes and
-// constants are declared here, after the NVML API reference.
+// nvml.cpp -- a dozen NVML entry points by dlopen. NVML's header is not part of what we need to build, so the few
+// prototypes and constants are declared here, after the NVML API reference.
 #include "runtime/nvml.hpp"
 
 #include <array>
@@ -58,10 +58,11 @@ struct ThrottleReason {
   std::uint64_t bit;
   const char* words;
 };
-// Bits of nvmlClocksEventReasons that mean "slower than asked for". 0x1 (idle), 0x2 (application clocks) and 0x100 (display clocks) are
-// settings, 0x10 (sync boost) is another GPU's state.
+// Bits of nvmlClocksEventReasons that mean "slower than asked for". 0x1 (idle), 0x2 (application clocks) and 0x100
+// (display clocks) are settings, 0x10 (sync boost) is another GPU's state.
 constexpr ThrottleReason kHarmful[] = {
-    {0x4, "power cap"}, {0x8, "hardware slowdown"}, {0x20, "software thermal"}, {0x40, "hardware thermal"}, {0x80, "power brake"},
+    {0x4, "power cap"},         {0x8, "hardware slowdown"}, {0x20, "software thermal"},
+    {0x40, "hardware thermal"}, {0x80, "power brake"},
 };
 
 }  // namespace
@@ -69,7 +70,8 @@ constexpr ThrottleReason kHarmful[] = {
 std::string driver_release() {
   const auto& api = nvml();
   std::array<char, 96> text{};
-  if (!api.usable || api.driver_version == nullptr || api.driver_version(text.data(), text.size()) != kSuccess) return {};
+  if (!api.usable || api.driver_version == nullptr || api.driver_version(text.data(), text.size()) != kSuccess)
+    return {};
   return text.data();
 }
 
@@ -77,18 +79,24 @@ GpuState gpu_state(const std::string& uuid) {
   GpuState state;
   const auto& api = nvml();
   NvmlDevice* device = nullptr;
-  if (!api.usable || api.device_by_uuid == nullptr || api.device_by_uuid(uuid.c_str(), &device) != kSuccess) return state;
+  if (!api.usable || api.device_by_uuid == nullptr || api.device_by_uuid(uuid.c_str(), &device) != kSuccess)
+    return state;
   state.known = true;
   unsigned value = 0;
-  if (api.power_limit != nullptr && api.power_limit(device, &value) == kSuccess) state.power_limit_mw = static_cast<int>(value);
-  if (api.power_usage != nullptr && api.power_usage(device, &value) == kSuccess) state.power_mw = static_cast<int>(value);
+  if (api.power_limit != nullptr && api.power_limit(device, &value) == kSuccess)
+    state.power_limit_mw = static_cast<int>(value);
+  if (api.power_usage != nullptr && api.power_usage(device, &value) == kSuccess)
+    state.power_mw = static_cast<int>(value);
   if (api.temperature != nullptr && api.temperature(device, kTemperatureGpu, &value) == kSuccess) {
     state.temperature_c = static_cast<int>(value);
   }
-  if (api.clock != nullptr && api.clock(device, kClockSm, &value) == kSuccess) state.sm_clock_mhz = static_cast<int>(value);
-  if (api.clock != nullptr && api.clock(device, kClockMemory, &value) == kSuccess) state.memory_clock_mhz = static_cast<int>(value);
+  if (api.clock != nullptr && api.clock(device, kClockSm, &value) == kSuccess)
+    state.sm_clock_mhz = static_cast<int>(value);
+  if (api.clock != nullptr && api.clock(device, kClockMemory, &value) == kSuccess)
+    state.memory_clock_mhz = static_cast<int>(value);
   unsigned long long reasons = 0;
-  if (api.throttle_reasons != nullptr && api.throttle_reasons(device, &reasons) == kSuccess) state.throttle_reasons = reasons;
+  if (api.throttle_reasons != nullptr && api.throttle_reasons(device, &reasons) == kSuccess)
+    state.throttle_reasons = reasons;
   return state;
 }
 

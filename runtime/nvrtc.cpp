@@ -32,7 +32,8 @@ void add_directory(std::vector<std::string>& candidates, const std::filesystem::
 }
 
 std::string failure_hint() {
-  return "Install a CUDA toolkit's NVRTC (12.0 or newer), or NVIDIA's nvidia-cuda-nvrtc wheel and point LEANATTN_NVRTC_DIR at its lib "
+  return "Install a CUDA toolkit's NVRTC (12.0 or newer), or NVIDIA's nvidia-cuda-nvrtc wheel and point "
+         "LEANATTN_NVRTC_DIR at its lib "
          "directory, or name the file in LEANATTN_NVRTC_LIB.";
 }
 
@@ -41,21 +42,23 @@ Result<const NvrtcApi*> open_nvrtc() {
   std::string failures;
   const auto library = DynamicLibrary::open_first(candidates, &failures);
   if (!library) {
-    return fail(ErrorCode::nvrtc_missing,
-                environment("LEANATTN_NVRTC_LIB").empty()
-                    ? "the CUDA run-time compiler libnvrtc cannot be loaded"
-                    : fmt::format("LEANATTN_NVRTC_LIB names {}, which cannot be loaded", environment("LEANATTN_NVRTC_LIB")),
-                failure_hint(), failures);
+    return fail(
+        ErrorCode::nvrtc_missing,
+        environment("LEANATTN_NVRTC_LIB").empty()
+            ? "the CUDA run-time compiler libnvrtc cannot be loaded"
+            : fmt::format("LEANATTN_NVRTC_LIB names {}, which cannot be loaded", environment("LEANATTN_NVRTC_LIB")),
+        failure_hint(), failures);
   }
   static NvrtcApi api;
   std::string missing;
-#define LEANATTN_RESOLVE(name)                                               \
+#define LEANATTN_RESOLVE(name)                                            \
   api.name = reinterpret_cast<decltype(api.name)>(library.symbol(#name)); \
   if (api.name == nullptr) missing += " " #name;
   LEANATTN_NVRTC_FUNCTIONS(LEANATTN_RESOLVE)
 #undef LEANATTN_RESOLVE
   if (!missing.empty()) {
-    return fail(ErrorCode::nvrtc_missing, fmt::format("{} lacks entry points:{}", library.name(), missing), failure_hint());
+    return fail(ErrorCode::nvrtc_missing, fmt::format("{} lacks entry points:{}", library.name(), missing),
+                failure_hint());
   }
   const auto* any_symbol = reinterpret_cast<const void*>(api.nvrtcVersion);
   api.path = DynamicLibrary::path_of(any_symbol);
@@ -68,8 +71,8 @@ Result<const NvrtcApi*> open_nvrtc() {
     status = api.nvrtcGetSupportedArchs(api.compute_capabilities.data());
   }
   if (status != NVRTC_SUCCESS) {
-    return fail(ErrorCode::nvrtc_missing, fmt::format("{} does not answer: {}", library.name(), api.nvrtcGetErrorString(status)),
-                failure_hint());
+    return fail(ErrorCode::nvrtc_missing,
+                fmt::format("{} does not answer: {}", library.name(), api.nvrtcGetErrorString(status)), failure_hint());
   }
   std::sort(api.compute_capabilities.begin(), api.compute_capabilities.end());
   return &api;
@@ -83,13 +86,15 @@ std::vector<std::string> nvrtc_candidates() {
   if (const auto root = environment("LEANATTN_NVRTC_DIR"); !root.empty()) {
     const std::filesystem::path directory(root);
     // The wheels' layouts: nvidia/cu13/lib since CUDA 13, nvidia/cuda_nvrtc/lib before.
-    for (const char* sub : {"", "lib", "lib64", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "cu13/lib", "cuda_nvrtc/lib"}) {
+    for (const char* sub :
+         {"", "lib", "lib64", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "cu13/lib", "cuda_nvrtc/lib"}) {
       add_directory(candidates, directory / sub);
     }
   }
   candidates.insert(candidates.end(), std::begin(kSonames), std::end(kSonames));
   for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
-    if (const auto root = environment(variable); !root.empty()) add_directory(candidates, std::filesystem::path(root) / "lib64");
+    if (const auto root = environment(variable); !root.empty())
+      add_directory(candidates, std::filesystem::path(root) / "lib64");
   }
   add_directory(candidates, "/usr/local/cuda/lib64");
 #ifdef LEANATTN_NVRTC_HINT_DIR
@@ -108,7 +113,8 @@ Result<void> check_arch(const NvrtcApi& api, Arch arch) {
   const auto& known = api.compute_capabilities;
   if (std::binary_search(known.begin(), known.end(), capability)) return {};
   const bool newer = !known.empty() && capability > known.back();
-  return fail(ErrorCode::unsupported, fmt::format("NVRTC {}.{} does not compile for {}", api.major, api.minor, to_string(arch)),
+  return fail(ErrorCode::unsupported,
+              fmt::format("NVRTC {}.{} does not compile for {}", api.major, api.minor, to_string(arch)),
               newer ? fmt::format("Its newest compute capability is {}: install a newer NVRTC.", known.back())
                     : fmt::format("It compiles for compute capabilities {}.", fmt::join(known, ", ")));
 }

@@ -26,21 +26,23 @@ std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
 
 Result<void> check_range(const char* name, std::int64_t value, std::int64_t lowest, std::int64_t largest) {
   if (value >= lowest && value <= largest) return {};
-  return fail(ErrorCode::invalid_argument, fmt::format("{} is {}", name, value), fmt::format("Give {} to {}.", lowest, largest));
+  return fail(ErrorCode::invalid_argument, fmt::format("{} is {}", name, value),
+              fmt::format("Give {} to {}.", lowest, largest));
 }
 
 Result<void> validate_shape(const Shape& shape) {
   if (auto ok = check_range("batch", shape.batch, 1, kLargestInt); !ok) return ok;
   if (auto ok = check_range("longest_context", shape.longest_context, 1, kLargestInt); !ok) return ok;
   if (shape.max_batch != 0 && shape.max_batch < shape.batch) {
-    return fail(ErrorCode::invalid_argument, fmt::format("max_batch is {}, less than batch, {}", shape.max_batch, shape.batch),
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("max_batch is {}, less than batch, {}", shape.max_batch, shape.batch),
                 "Leave max_batch 0 for the same as batch.");
   }
   const std::int64_t uniform = saturating_product(shape.batch, shape.longest_context);
   if (shape.total_context != 0 && (shape.total_context < shape.longest_context || shape.total_context > uniform)) {
     return fail(ErrorCode::invalid_argument,
-                fmt::format("total_context is {}, which {} requests of at most {} tokens cannot have", shape.total_context, shape.batch,
-                            shape.longest_context),
+                fmt::format("total_context is {}, which {} requests of at most {} tokens cannot have",
+                            shape.total_context, shape.batch, shape.longest_context),
                 fmt::format("Give {} to {}, or leave it 0 for equally long requests.", shape.longest_context, uniform));
   }
   return {};
@@ -49,7 +51,8 @@ Result<void> validate_shape(const Shape& shape) {
 /// Reads keys of one JSON object; the first failure is kept and later reads do nothing.
 class Reader {
  public:
-  Reader(const char* what, std::string_view text) : what_(what), object_(nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false)) {
+  Reader(const char* what, std::string_view text)
+      : what_(what), object_(nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false)) {
     if (!object_.is_object()) failed(fmt::format("{}: not a JSON object", what_));
   }
 
@@ -57,7 +60,8 @@ class Reader {
   void integer(const char* key, Integer& out) {
     const nlohmann::json* value = find(key, [](const nlohmann::json& json) { return json.is_number_integer(); });
     if (value == nullptr) return;
-    const bool fits_signed = !value->is_number_unsigned() || value->get<std::uint64_t>() <= static_cast<std::uint64_t>(kLargest);
+    const bool fits_signed =
+        !value->is_number_unsigned() || value->get<std::uint64_t>() <= static_cast<std::uint64_t>(kLargest);
     const auto wide = fits_signed ? value->get<std::int64_t>() : kLargest;
     if (!fits_signed || wide < std::numeric_limits<Integer>::min() || wide > std::numeric_limits<Integer>::max()) {
       return failed(fmt::format("{}: '{}' is {}, out of range", what_, key, value->dump()));
@@ -66,7 +70,8 @@ class Reader {
   }
 
   void boolean(const char* key, bool& out) {
-    if (const nlohmann::json* value = find(key, [](const nlohmann::json& json) { return json.is_boolean(); })) out = value->get<bool>();
+    if (const nlohmann::json* value = find(key, [](const nlohmann::json& json) { return json.is_boolean(); }))
+      out = value->get<bool>();
   }
 
   template <class T>
@@ -112,7 +117,8 @@ Result<void> validate(const DecodeProblem& problem) {
   if (auto ok = check_range("q_heads", problem.q_heads, 1, kLargestInt); !ok) return ok;
   if (auto ok = check_range("head_dim", problem.head_dim, 1, kLargestInt); !ok) return ok;
   if (problem.q_heads % problem.kv_heads != 0) {
-    return fail(ErrorCode::invalid_argument, fmt::format("{} query heads cannot be shared by {} KV heads", problem.q_heads, problem.kv_heads),
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("{} query heads cannot be shared by {} KV heads", problem.q_heads, problem.kv_heads),
                 "q_heads must be a multiple of kv_heads.");
   }
   if (std::find(std::begin(kHeadDims), std::end(kHeadDims), problem.head_dim) == std::end(kHeadDims)) {
@@ -131,11 +137,14 @@ Result<void> validate(const DecodeProblem& problem, const Shape& shape) {
   if (auto ok = validate_shape(shape); !ok) return ok;
   const std::int64_t requests = std::max(shape.batch, shape.max_batch);
   if (saturating_product(requests, problem.q_heads) > kLargestInt) {
-    return fail(ErrorCode::invalid_argument, fmt::format("a batch of {} with {} query heads overflows 32-bit row numbers", requests, problem.q_heads),
-                fmt::format("At most {} requests fit.", kLargestInt / problem.q_heads));
+    return fail(
+        ErrorCode::invalid_argument,
+        fmt::format("a batch of {} with {} query heads overflows 32-bit row numbers", requests, problem.q_heads),
+        fmt::format("At most {} requests fit.", kLargestInt / problem.q_heads));
   }
   if (kv_bytes(problem, shape) == kLargest) {
-    return fail(ErrorCode::invalid_argument, fmt::format("the KV cache of {} tokens overflows 64-bit sizes", total_tokens(shape)),
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("the KV cache of {} tokens overflows 64-bit sizes", total_tokens(shape)),
                 "Give a smaller batch or context.");
   }
   return {};
@@ -159,8 +168,9 @@ std::int64_t kv_bytes(const DecodeProblem& problem, const Shape& shape) {
 }
 
 std::string to_json(const DecodeProblem& problem) {
-  return nlohmann::json{{"q_heads", problem.q_heads},           {"kv_heads", problem.kv_heads},         {"head_dim", problem.head_dim},
-                        {"dtype", to_string(problem.dtype)},    {"layout", to_string(problem.layout)}, {"lse", problem.lse}}
+  return nlohmann::json{{"q_heads", problem.q_heads},          {"kv_heads", problem.kv_heads},
+                        {"head_dim", problem.head_dim},        {"dtype", to_string(problem.dtype)},
+                        {"layout", to_string(problem.layout)}, {"lse", problem.lse}}
       .dump();
 }
 

@@ -25,9 +25,9 @@ struct DecodeProblem {
 /// What the caller knows or guesses about a step. It chooses speed, never correctness.
 struct Shape {
   int batch = 1;
-  int max_batch = 0;                   ///< 0: same as batch. Workspace is sized for it
+  int max_batch = 0;                    ///< 0: same as batch. Workspace is sized for it
   std::int64_t longest_context = 1024;  ///< tokens
-  std::int64_t total_context = 0;      ///< sum over the batch in tokens; 0: batch * longest_context
+  std::int64_t total_context = 0;       ///< sum over the batch in tokens; 0: batch * longest_context
 
   bool operator==(const Shape&) const = default;
 };
@@ -40,18 +40,20 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-/// Errors: invalid_argument (zero, negative, overflowing, heads not divisible, a shape that contradicts itself), unsupported (head_dim, group).
+/// Errors: invalid_argument (zero, negative, overflowing, heads not divisible, a shape that contradicts itself),
+/// unsupported (head_dim, group).
 Result<void> validate(const DecodeProblem& problem);
 Result<void> validate(const DecodeProblem& problem, const Shape& shape);
 
-/// The same shape with max_batch and total_context 0 where they only repeat what the other fields say: equal meaning, equal value.
+/// The same shape with max_batch and total_context 0 where they only repeat what the other fields say: equal meaning,
+/// equal value.
 Shape canonical(const Shape& shape);
 /// total_context with its default filled in: tokens over the batch. Saturates at INT64_MAX.
 std::int64_t total_tokens(const Shape& shape);
 
 /// Canonical one-line JSON, keys sorted; used as database keys and in reports. A shape is made canonical() first.
-/// The readers ignore unknown keys and accept only what validate() accepts. Errors: invalid_argument (not such an object, a key missing,
-/// ill-typed or out of range), those of validate.
+/// The readers ignore unknown keys and accept only what validate() accepts. Errors: invalid_argument (not such an
+/// object, a key missing, ill-typed or out of range), those of validate.
 std::string to_json(const DecodeProblem& problem);
 std::string to_json(const Shape& shape);
 std::string to_json(const Config& config);

@@ -50,7 +50,7 @@ KernelResources parse_ptxas_log(std::string_view log) {
     } else if (contains(line, "Used ") && contains(line, " registers")) {
       total.registers = std::max(total.registers, number_before(line, "registers"));
       total.static_shared_bytes = std::max(total.static_shared_bytes, number_before(line, "bytes smem"));
-    } else if (contains(line, "wgmma") && contains(line, "serialized")) {
+    } else if (contains(line, "wgmma.mma_async instructions are serialized")) {
       total.wgmma_serialized = true;
     }
   });

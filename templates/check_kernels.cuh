@@ -113,7 +113,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, int format, int 
   const unsigned short* k = (const unsigned short*)args.k + request * args.k_stride_batch + kv_head * args.k_stride_head;
   const unsigned short* v = (const unsigned short*)args.v + request * args.v_stride_batch + kv_head * args.v_stride_head;
   const int context = check_context(args, request);
-  const T infinity = (T)__builtin_huge_val();
+  const T infinity = (T)check_bits_float(0x7f800000u);
   CheckRow<T> result;
   result.o = 0;
   result.lse = -infinity;

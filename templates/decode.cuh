@@ -14,47 +14,58 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm) KERNEL_NAME(c
   __shared__ u32 chunk_sums[kLengthChunks];
   MergeBuffer& buffer = *(MergeBuffer*)shared;
   const u32 ring = shared_address(shared) + kMergeBytes;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0), lane = threadIdx.x % 32;   // the shuffle tells the compiler that warp is uniform
   if constexpr (kPdl) asm volatile("griddepcontrol.launch_dependents;");
+  init_fix_up();
 
   KvPipe kv;
   kv.init(ring, warp, lane, args);
-  Walk walk = start_walk(args, chunk_sums);
-  if (walk.position == walk.end) return;   // more CTAs than tiles
+  Walk walk;
+  if (!start_walk(args, chunk_sums, walk)) return;   // more CTAs than tiles
 
-  WarpTokens tokens = warp_tokens(args, walk.segment, warp);
-  if (kPdl && walk.segment.tile_end == walk.segment.tiles) wait_for_previous_kernel();   // the newest tokens may come from it
-  kv.start(tokens);
-  wait_for_previous_kernel();              // q does come from it
-  for (;;) {
+  // The code after the stream is long and cold, and its instruction misses would add most of a microsecond to a short launch. So the
+  // first trip through the loop is a rehearsal: it runs that code on nothing, with all stores off, while the first KV is on its way.
+  Walk done = walk;                        // the segment whose state `attention` holds
+  FixUp fix = {};
+  Attention attention;
+  clear(attention);
+  bool whole = is_whole(walk.segment);     // that segment is its whole output tile
+#pragma unroll 1
+  for (bool rehearsal = true, more = true;; rehearsal = false) {
+    // A segment's KV is requested before the fix-up of the one before it, which is all latency.
+    WarpTokens tokens;
+    if (more) tokens = warp_tokens(args, walk.segment, warp);
+    if (kPdl && rehearsal && walk.segment.tile_end == walk.segment.tiles) wait_for_previous_kernel();   // the newest tokens may come from it
+    if (kPrefetchSegments && more) kv.start(tokens);
+    if (kPrefetchSegments || !rehearsal) {
+      __syncthreads();                       // the last readers of the buffer are done
+      store_warp_state(buffer, warp, lane, attention, args.scale_log2);
+      __syncthreads();
+      if (whole) {
+        for_each_column([&](int column) {
+          float4 o;
+          const RowState state = merge_warps(buffer, column, o);
+          write_output(args, done.segment, column, state, o, !rehearsal);
+        });
+      } else {
+        finish_fix_up(args, done, fix, buffer, !rehearsal);
+      }
+    }
+    if (kPrefetchSegments ? rehearsal || !more : !more) end_fix_up(args, !rehearsal);
+    if (!more) return;
+    if (!kPrefetchSegments) kv.start(tokens);
+    if (kPdl && rehearsal) wait_for_previous_kernel();   // q does come from it
+
     Query q;
     load_query(args, walk.segment, lane, q);
-    Attention attention;
+    whole = is_whole(walk.segment);
+    if (!whole) fix = plan_fix_up(args, walk);       // while the first KV is on its way
     clear(attention);
-    for (int step = 0; step < tokens.steps; step++) attend(kv, q, attention, min(kWarpTokens, tokens.left - step * kWarps * kWarpTokens), args.scale_log2, lane);
+#pragma unroll 1
+    for (int left = tokens.left; left > 0; left -= kWarps * kWarpTokens) attend(kv, q, attention, min(kWarpTokens, left), args.scale_log2, lane);
+    if (!whole) begin_fix_up(args, walk, fix);
     reduce_sums(attention);
-
-    // The next segment's KV is requested before this one's fix-up, which is all latency.
-    Walk next = walk;
-    const bool more = next_segment(args, next);
-    if (more) {
-      tokens = warp_tokens(args, next.segment, warp);
-      if constexpr (kPrefetchSegments) kv.start(tokens);
-    }
-    __syncthreads();                       // the previous segment's readers of the buffer are done
-    store_warp_state(buffer, warp, lane, attention, args.scale_log2);
-    __syncthreads();
-    if (walk.segment.tile_begin == 0 && walk.segment.tile_end == walk.segment.tiles) {
-      for_each_column([&](int column) {
-        float4 o;
-        const RowState state = merge_warps(buffer, column, o);
-        write_output(args, walk.segment, column, state, o);
-      });
-    } else {
-      fix_up(args, walk, buffer);
-    }
-    if (!more) return;
-    walk = next;
-    if constexpr (!kPrefetchSegments) kv.start(tokens);
+    done = walk;
+    more = next_segment(args, walk);
   }
 }

@@ -1,50 +1,131 @@
-// fixup_ticket.cuh -- fix-up "ticket": the contributor that arrives last merges, nobody waits. Above kTreeWidth contributors a tree:
-// the last of each group of neighbours merges the group, then the last of the groups merges those. Every sum is taken in context order,
-// whoever takes it, so results repeat bit for bit for a given (lengths, grid).
+// fixup_ticket.cuh -- fix-up "ticket": the contributor that draws the last ticket merges; nobody waits for a CTA that has not started.
+// Above kFlat contributors a tree: the last of each group of neighbours merges the group, then the last of the groups merges those.
+// Every sum is taken in context order, whoever takes it, so results repeat bit for bit for a given (lengths, grid).
+//
+// A ticket orders nothing (partials announce themselves, see partial_io.cuh), so it is drawn before the warps are merged and its round
+// trip is hidden. Tickets are atomic increments that wrap back to zero by themselves (PTX ISA, "atom", .inc).
 
-constexpr u32 kTreeWidth = 16;
+constexpr u32 kFlat = 16;       // most contributors merged in one go
+constexpr u32 kMinWidth = 8;    // least contributors of a group
 
-// True in the CTA that arrives last of `count`. The counter wraps back to zero by itself (PTX ISA, "atom", .inc). The barrier before
-// makes the CTA's stores part of thread 0's release; the one after extends its acquire to the CTA.
-LEAN_DEVICE bool arrive_last(u32* counter, u32 count) {
-  __shared__ u32 ticket;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    u32 before;
-    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(count - 1) : "memory");
-    ticket = before;
-  }
-  __syncthreads();
-  return ticket == count - 1;
+struct FixUp {
+  Contributors c;
+  u32 groups, width;            // groups of `width` neighbours; the last group takes what is left
+  u32 group, members;           // this CTA's
+  u32 ticket;                   // drawn by thread 0
+};
+
+// Partials to merge: the first lies at `first`, number i > 0 at `base` + i * kPieceStride.
+constexpr int kPieceStride = 2 * kPartialFloats;
+struct Pieces {
+  float* first;
+  float* base;
+  u32 count;
+};
+
+LEAN_DEVICE u32 draw_ticket(u32* counter, u32 count) {
+  u32 before;
+  asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(count - 1) : "memory");
+  return before;
 }
 
-LEAN_DEVICE void fix_up(const LeanDecodeArgs& args, const Walk& walk, const MergeBuffer& buffer) {
-  const Contributors c = contributors_of(walk);
-  float* mine = partial_of(args, c, c.mine);
-  for_each_column([&](int column) {
-    float4 o;
-    const RowState state = merge_warps(buffer, column, o);
-    store_partial(mine, false, column, state, o);
-  });
+// Thread 0's ticket, told to the whole CTA.
+LEAN_DEVICE u32 share_ticket(u32 ticket) {
+  __shared__ u32 shared_ticket;
+  if (threadIdx.x == 0) shared_ticket = ticket;
+  __syncthreads();
+  return shared_ticket;
+}
 
-  u32 width = 1;   // contributors per piece of the last merge
-  if (c.count > kTreeWidth) {
-    width = c.count <= kTreeWidth * kTreeWidth ? kTreeWidth : (c.count + kTreeWidth - 1) / kTreeWidth;
-    const u32 leader = c.mine / width * width, members = min(width, c.count - leader);
-    if (!arrive_last(args.tickets + partial_index(c, leader), members)) return;
+// One counter per output tile, after one ticket per CTA.
+LEAN_DEVICE u32* tile_counter(const LeanDecodeArgs& args, const Segment& s) {
+  return args.tickets + gridDim.x + ((u32)(s.request * args.kv_heads + s.kv_head) * kRowBlocks + s.row_block);
+}
+
+// Groups borrow the ticket and slot 1 of the second, third, ... contributor: those lie wholly inside the output tile and use neither.
+LEAN_DEVICE u32 group_cta(const FixUp& f, u32 group) { return f.c.first_cta + group + 1; }
+
+LEAN_DEVICE void init_fix_up() {}
+
+LEAN_DEVICE FixUp plan_fix_up(const LeanDecodeArgs&, const Walk& walk) {
+  FixUp f;
+  f.c = contributors_of(walk);
+  f.groups = 1, f.width = f.members = f.c.count, f.group = 0;
+  if (f.c.count > kFlat) {
+    f.width = max(kMinWidth, (u32)ceilf(sqrtf((float)f.c.count)));
+    f.groups = f.c.count / f.width;
+    f.group = min(f.c.mine / f.width, f.groups - 1);
+    f.members = f.group + 1 < f.groups ? f.width : f.c.count - f.group * f.width;
+  }
+  return f;
+}
+
+LEAN_DEVICE void begin_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f) {
+  if (threadIdx.x == 0) f.ticket = draw_ticket(f.groups > 1 ? args.tickets + group_cta(f, f.group) : tile_counter(args, walk.segment), f.members);
+}
+
+// Merges the pieces in context order for one column, and puts the zeros back. All loads of a batch are issued before any is used: one
+// round trip to L2 per kMergeBatch pieces. Waits for words still in flight, but only for CTAs that drew their ticket and wait for nothing.
+LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, RowState& state, float4& o) {
+  u32 begin = 0;
+#pragma unroll 1
+  do {
+    RowState stat[kMergeBatch];
+    float4 out[kMergeBatch];
+    float* const rest = pieces.base + (u64)begin * kPieceStride;
+    float* const head = begin == 0 ? pieces.first : rest;
+#pragma unroll
+    for (u32 i = 0; i < kMergeBatch; i++) stat[i] = {kNegInf, 0.0f}, out[i] = make_float4(0, 0, 0, 0);
+    bool all;
+    do {
+      all = true;
+#pragma unroll
+      for (u32 i = 0; i < kMergeBatch; i++) load_partial(i == 0 ? head : rest + i * kPieceStride, column, begin + i < pieces.count, stat[i], out[i]);
+#pragma unroll
+      for (u32 i = 0; i < kMergeBatch; i++) all &= arrived(stat[i], out[i]) || begin + i >= pieces.count;
+    } while (!all);
+    const float before = state.max;
+#pragma unroll
+    for (u32 i = 0; i < kMergeBatch; i++) {
+      state.max = fmaxf(state.max, stat[i].max);
+      clear_partial(i == 0 ? head : rest + i * kPieceStride, column, begin + i < pieces.count);
+    }
+    const float reference = reference_of(state.max), keep = exp2_approx(before - reference);
+    state.sum *= keep;
+    o.x *= keep, o.y *= keep, o.z *= keep, o.w *= keep;
+#pragma unroll
+    for (u32 i = 0; i < kMergeBatch; i++) {
+      const float weight = exp2_approx(stat[i].max - reference);
+      state.sum = fmaf(stat[i].sum, weight, state.sum);
+      add_scaled(o, out[i], weight);
+    }
+    begin += kMergeBatch;
+  } while (begin < pieces.count);
+}
+
+// A rehearsal (live false, f all zero) runs the whole of it once over no pieces.
+LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const MergeBuffer& buffer, bool live) {
+  store_own_partial(args, f.c, buffer, live);
+  if (share_ticket(f.ticket) != f.members - 1 && live) return;
+  const u32 first = f.c.first_cta + f.group * f.width;
+  Pieces pieces = {partial_at(args, first, f.group == 0 ? 1 : 0), partial_at(args, first, 0), f.members};
+#pragma unroll 1
+  for (bool final = f.groups <= 1;; final = true) {
+    if (!final && threadIdx.x == 0) f.ticket = draw_ticket(tile_counter(args, walk.segment), f.groups);
     for_each_column([&](int column) {
       RowState state = {kNegInf, 0.0f};
       float4 o = make_float4(0, 0, 0, 0);
-      merge_partials(args, c, leader, 1, members, false, column, state, o);
-      store_partial(partial_of(args, c, leader), true, column, state, o);
+      merge_pieces(pieces, column, state, o);
+      if (final) {
+        write_output(args, walk.segment, column, state, o, live);
+      } else {
+        store_partial(partial_at(args, group_cta(f, f.group), 1), column, state, o, live);
+      }
     });
+    if (final || share_ticket(f.ticket) != f.groups - 1) return;
+    pieces.first = pieces.base = partial_at(args, group_cta(f, 0), 1);
+    pieces.count = f.groups;
   }
-  const u32 pieces = (c.count + width - 1) / width;
-  if (!arrive_last(tile_counter(args, walk.segment), pieces)) return;
-  for_each_column([&](int column) {
-    RowState state = {kNegInf, 0.0f};
-    float4 o = make_float4(0, 0, 0, 0);
-    merge_partials(args, c, 0, width, pieces, width > 1, column, state, o);
-    write_output(args, walk.segment, column, state, o);
-  });
 }
+
+LEAN_DEVICE void end_fix_up(const LeanDecodeArgs&, bool) {}

@@ -7,8 +7,8 @@ struct LeanDecodeArgs {
   void* o;                       // [batch, q_heads, head_dim]
   float* lse;                    // [batch, q_heads], natural log; read only by kernels emitted with LSE
   const int* context_lengths;    // [batch], tokens in the cache; clamped to [0, context_capacity]
-  float* partials;               // [grid, 2, partial_floats]
-  unsigned* tickets;             // [grid * 2 + batch * kv_heads * row_blocks], zero between launches
+  float* partials;               // [grid, 2, partial_floats], all zero between launches
+  unsigned* tickets;             // [grid + batch * kv_heads * row_blocks], all zero between launches
   long long q_stride_batch, q_stride_head;
   long long k_stride_batch, k_stride_head, k_stride_token;
   long long v_stride_batch, v_stride_head, v_stride_token;

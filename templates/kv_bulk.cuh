@@ -22,9 +22,11 @@ struct KvPipe {
     k_stride = k_row_stride(args), v_stride = v_row_stride(args);
     stage = fetch_stage = 0;
     phase = 0;
-    if (lane < kStages) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + (u32)(lane * 8)) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    if (lane == 0) {
+#pragma unroll
+      for (int s = 0; s < kStages; s++) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + (u32)(s * 8)) : "memory");
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
     __syncwarp();
   }
 
@@ -37,13 +39,23 @@ struct KvPipe {
     if (to_fetch == 0) return;
     const int tokens = min(left, kWarpTokens);
     const u32 base = ring + (u32)(fetch_stage * kStageBytes), barrier = barriers + (u32)(fetch_stage * 8);
-    if (lane == 0) asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(tokens * 2 * kRowBytes) : "memory");
-    __syncwarp();
-    if constexpr (kContiguous) {
-      if (lane == 0) copy(base, k, (u32)(tokens * kRowBytes), barrier);
-      const int first = (lane - 1) * kQuarter, rows = min(tokens - first, kQuarter);
-      if (lane >= 1 && lane <= 4 && rows > 0) copy(base + v_row_offset(first), v + first * kRowBytes, (u32)(rows * kRowBytes), barrier);
-    } else {
+    if (lane == 0) {
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(tokens * 2 * kRowBytes) : "memory");
+      if constexpr (kContiguous) {
+        copy(base, k, (u32)(tokens * kRowBytes), barrier);
+        if (tokens == kWarpTokens) {
+#pragma unroll
+          for (int quarter = 0; quarter < 4; quarter++)
+            copy(base + v_row_offset(quarter * kQuarter), v + quarter * kQuarter * kRowBytes, kQuarter * kRowBytes, barrier);
+        } else {
+#pragma unroll 1
+          for (int token = 0; token < tokens; token += kQuarter)
+            copy(base + v_row_offset(token), v + token * kRowBytes, (u32)(min(tokens - token, kQuarter) * kRowBytes), barrier);
+        }
+      }
+    }
+    if constexpr (!kContiguous) {
+      __syncwarp();
       for (int token = lane; token < tokens; token += 32) {
         copy(base + (u32)(token * kRowBytes), k + token * k_stride, kRowBytes, barrier);
         copy(base + v_row_offset(token), v + token * v_stride, kRowBytes, barrier);
@@ -57,7 +69,7 @@ struct KvPipe {
 
   LEAN_DEVICE void start(const WarpTokens& tokens) {
     k = tokens.k, v = tokens.v, left = tokens.left, to_fetch = tokens.steps;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < kStages; i++) fetch();
   }
 

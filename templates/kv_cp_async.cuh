@@ -49,7 +49,7 @@ struct KvPipe {
 
   LEAN_DEVICE void start(const WarpTokens& tokens) {
     k = tokens.k, v = tokens.v, left = tokens.left, to_fetch = tokens.steps;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < kStages; i++) fetch();
   }
 

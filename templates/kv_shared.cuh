@@ -44,5 +44,7 @@ LEAN_DEVICE void read_v(u32 stage, int block, int group, int lane, VBlock& v) {
 // Bytes past the context are never trusted: a masked token has weight 0, and 0 * NaN is NaN.
 LEAN_DEVICE void zero_v_rows(u32 stage, int tokens, int lane) {
   constexpr int kChunks = kRowBytes / 16;
-  for (int i = lane; i < (kWarpTokens - tokens) * kChunks; i += 32) store_shared_zero_16(stage + v_row_offset(tokens + i / kChunks) + (u32)(i % kChunks * 16));
+#pragma unroll 1
+  for (int i = lane; i < (kWarpTokens - tokens) * kChunks; i += 32)
+    store_shared_zero_16(stage + v_row_offset(tokens + i / kChunks) + (u32)(i % kChunks * 16));
 }

@@ -34,8 +34,7 @@ LEAN_DEVICE i64 v_row_stride(const LeanDecodeArgs& args) { return kContiguous ? 
 
 LEAN_DEVICE WarpTokens warp_tokens(const LeanDecodeArgs& args, const Segment& s, int warp) {
   const int first = (int)(s.tile_begin * (u32)kTile) + warp * kWarpTokens;
-  const u64 segment_end = (u64)s.tile_end * kTile;
-  const int last = segment_end < (u64)s.context_length ? (int)segment_end : s.context_length;
+  const int last = s.tile_end == s.tiles ? s.context_length : (int)(s.tile_end * (u32)kTile);
   WarpTokens t;
   t.left = last - first;
   t.steps = t.left > 0 ? (t.left + kWarps * kWarpTokens - 1) / (kWarps * kWarpTokens) : 0;

@@ -31,10 +31,11 @@ LEAN_DEVICE RowState merge_warps(const MergeBuffer& buffer, int column, float4& 
   RowState state = {kNegInf, 0.0f};
 #pragma unroll
   for (int w = 0; w < kWarps; w++) state.max = fmaxf(state.max, buffer.max[w][row]);
+  const float reference = reference_of(state.max);
   o = make_float4(0, 0, 0, 0);
 #pragma unroll
   for (int w = 0; w < kWarps; w++) {
-    const float weight = piece_weight(buffer.max[w][row], state.max);
+    const float weight = exp2_approx(buffer.max[w][row] - reference);
     state.sum = fmaf(buffer.sum[w][row], weight, state.sum);
     add_scaled(o, *(const float4*)&buffer.out[w][row][position], weight);
   }

@@ -1,11 +1,11 @@
 // prelude.cuh -- the few types and PTX instructions everything else is written with. No headers: NVRTC and nvcc compile it alike.
 typedef unsigned int u32;
 typedef long long i64;
-typedef lean_u64 u64;
+typedef unsigned long long u64;
 
 #define LEAN_DEVICE __device__ __forceinline__
 
-constexpr float kNegInf = -__builtin_huge_valf();
+constexpr float kNegInf = __builtin_bit_cast(float, 0xff800000u);
 constexpr u32 kFullMask = 0xffffffffu;
 
 LEAN_DEVICE float exp2_approx(float x) {
@@ -45,3 +45,8 @@ LEAN_DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
 
 LEAN_DEVICE u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 LEAN_DEVICE u32 word(const uint2& v, int i) { return i == 0 ? v.x : v.y; }
+
+// Stores that take effect only if `live`. The condition is inside the instruction on purpose: see "rehearsal" in decode.cuh.
+LEAN_DEVICE void store_global_if(bool live, void* p, u32 x) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.b32 [%0], %1; }" ::"l"(p), "r"(x), "r"((u32)live) : "memory");
+}

@@ -36,6 +36,7 @@ struct BenchReport {
   DeviceFacts device;
   DecodeProblem problem;
   Shape shape;
+  L2Policy policy = L2Policy::cold;
   std::vector<BenchLine> lines;
   bool interrupted = false;
 };

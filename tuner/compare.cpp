@@ -39,7 +39,8 @@ void note(ComparisonReport& report, std::string text) {
   if (report.first_failure.empty()) report.first_failure = std::move(text);
 }
 
-void compare_request(const Reference& reference, int request, std::span<const std::uint16_t> o, ComparisonReport& report) {
+void compare_request(const Reference& reference, int request, std::span<const std::uint16_t> o,
+                     ComparisonReport& report) {
   const std::int64_t row_elements = std::int64_t{reference.q_heads} * reference.head_dim;
   const std::int64_t begin = request * row_elements;
   const Yardstick& yardstick = reference.yardsticks[static_cast<std::size_t>(request)];
@@ -50,7 +51,8 @@ void compare_request(const Reference& reference, int request, std::span<const st
     const double expected = reference.o[at];
     const double got = value_of(reference.dtype, o[at]);
     const auto where = [&] {
-      return fmt::format("request {}, query head {}, column {}", request, (i - begin) / reference.head_dim, i % reference.head_dim);
+      return fmt::format("request {}, query head {}, column {}", request, (i - begin) / reference.head_dim,
+                         i % reference.head_dim);
     };
     if (o[at] == kPoison16) {
       ++report.unwritten;
@@ -71,14 +73,16 @@ void compare_request(const Reference& reference, int request, std::span<const st
   const double error_ratio = ratio(worst, yardstick.largest);
   if (error_ratio > kLargestPassingRatio) {
     const auto at = static_cast<std::size_t>(worst_at);
-    note(report, fmt::format("request {}, query head {}, column {}: got {:.6g}, expected {:.6g}: error {:.3g} is {:.2f} x the yardstick {:.3g}",
+    note(report, fmt::format("request {}, query head {}, column {}: got {:.6g}, expected {:.6g}: error {:.3g} is "
+                             "{:.2f} x the yardstick {:.3g}",
                              request, (worst_at - begin) / reference.head_dim, worst_at % reference.head_dim,
                              value_of(reference.dtype, o[at]), reference.o[at], worst, error_ratio, yardstick.largest));
   }
   const double mean = sum / static_cast<double>(row_elements);
   const double mean_ratio = ratio(mean, yardstick.mean);
   if (mean_ratio > kLargestPassingRatio) {
-    note(report, fmt::format("request {}: mean error {:.3g} is {:.2f} x the yardstick {:.3g}", request, mean, mean_ratio, yardstick.mean));
+    note(report, fmt::format("request {}: mean error {:.3g} is {:.2f} x the yardstick {:.3g}", request, mean,
+                             mean_ratio, yardstick.mean));
   }
   report.error_ratio = std::max(report.error_ratio, error_ratio);
   report.mean_ratio = std::max(report.mean_ratio, mean_ratio);
@@ -102,8 +106,8 @@ void compare_lse(const Reference& reference, std::span<const float> lse, Compari
       const double lse_ratio = ratio(std::abs(got - expected), reference.lse_limits[i]);
       report.lse_ratio = std::max(report.lse_ratio, lse_ratio);
       if (lse_ratio > 1) {
-        note(report, fmt::format("{}: got {:.7g}, expected {:.7g}: error {:.3g}, allowed {:.3g}", where(), got, expected,
-                                 std::abs(got - expected), reference.lse_limits[i]));
+        note(report, fmt::format("{}: got {:.7g}, expected {:.7g}: error {:.3g}, allowed {:.3g}", where(), got,
+                                 expected, std::abs(got - expected), reference.lse_limits[i]));
       }
     }
   }
@@ -117,10 +121,16 @@ double lse_limit(double lse, bool exact_weights) {
   return (exact_weights ? 2e-6 : 1e-4) + std::ldexp(std::abs(lse), -21);
 }
 
-Reference make_reference(DType dtype, int batch, int q_heads, int head_dim, std::vector<double> oracle_o, std::vector<double> oracle_lse,
-                         std::span<const std::uint16_t> plain_o, bool exact_weights) {
-  Reference reference{.dtype = dtype, .batch = batch, .q_heads = q_heads, .head_dim = head_dim, .o = std::move(oracle_o),
-                      .lse = std::move(oracle_lse), .yardsticks = {}, .lse_limits = {}};
+Reference make_reference(DType dtype, int batch, int q_heads, int head_dim, std::vector<double> oracle_o,
+                         std::vector<double> oracle_lse, std::span<const std::uint16_t> plain_o, bool exact_weights) {
+  Reference reference{.dtype = dtype,
+                      .batch = batch,
+                      .q_heads = q_heads,
+                      .head_dim = head_dim,
+                      .o = std::move(oracle_o),
+                      .lse = std::move(oracle_lse),
+                      .yardsticks = {},
+                      .lse_limits = {}};
   const std::size_t row_elements = static_cast<std::size_t>(q_heads) * static_cast<std::size_t>(head_dim);
   assert(reference.o.size() == row_elements * static_cast<std::size_t>(batch) && plain_o.size() == reference.o.size());
   for (std::size_t request = 0; request < static_cast<std::size_t>(batch); ++request) {
@@ -137,7 +147,8 @@ Reference make_reference(DType dtype, int batch, int q_heads, int head_dim, std:
     reference.yardsticks.push_back({.largest = std::max({largest, 3 * std::sqrt(squares / count), ulp / 2}),
                                     .mean = std::max(sum / count, ulp / 8)});
   }
-  for (const double lse : reference.lse) reference.lse_limits.push_back(static_cast<float>(lse_limit(lse, exact_weights)));
+  for (const double lse : reference.lse)
+    reference.lse_limits.push_back(static_cast<float>(lse_limit(lse, exact_weights)));
   return reference;
 }
 

@@ -1,5 +1,5 @@
-// compare.hpp -- the comparator: what a kernel wrote against the FP64 oracle, with a plain implementation's error as the yardstick.
-// Plain data and pure functions; any thread; no GPU.
+// compare.hpp -- the comparator: what a kernel wrote against the FP64 oracle, with a plain implementation's error as
+// the yardstick. Plain data and pure functions; any thread; no GPU.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,11 @@ inline namespace v1 {
 /// Bytes every output is filled with before a launch: a NaN in bf16, fp16 and fp32 that no instruction produces.
 inline constexpr std::uint8_t kPoisonByte = 0xFF;
 
-/// How far a right result may be from the oracle, for one request (all its query heads have the same context length, hence the same
-/// error scale). Twice these passes.
+/// How far a right result may be from the oracle, for one request (all its query heads have the same context length,
+/// hence the same error scale). Twice these passes.
 struct Yardstick {
-  double largest = 0;  ///< of |plain - oracle| over the request; never below three times its root mean square or half an ulp of max |oracle|
+  double largest = 0;  ///< of |plain - oracle| over the request; never below three times its root mean square or half
+                       ///< an ulp of max |oracle|
   double mean = 0;     ///< mean of |plain - oracle|; never below an eighth of an ulp of max |oracle|
 };
 
@@ -32,31 +33,32 @@ struct Reference {
   std::vector<float> lse_limits;      ///< [batch, q_heads], absolute
 };
 
-/// Makes a Reference from the oracle's outputs and the plain implementation's (bits, same layout). `exact_weights`: the data makes
-/// every softmax weight exactly 1 (DataKind::coverage), which tightens the LSE limit. Sizes must agree.
-Reference make_reference(DType dtype, int batch, int q_heads, int head_dim, std::vector<double> oracle_o, std::vector<double> oracle_lse,
-                         std::span<const std::uint16_t> plain_o, bool exact_weights);
+/// Makes a Reference from the oracle's outputs and the plain implementation's (bits, same layout). `exact_weights`: the
+/// data makes every softmax weight exactly 1 (DataKind::coverage), which tightens the LSE limit. Sizes must agree.
+Reference make_reference(DType dtype, int batch, int q_heads, int head_dim, std::vector<double> oracle_o,
+                         std::vector<double> oracle_lse, std::span<const std::uint16_t> plain_o, bool exact_weights);
 
-/// Absolute LSE tolerance: 1e-4 for fp32 sums of ex2.approx terms (2e-6 when weights are exact) plus four fp32 ulps of |lse|.
+/// Absolute LSE tolerance: 1e-4 for fp32 sums of ex2.approx terms (2e-6 when weights are exact) plus four fp32 ulps of
+/// |lse|.
 double lse_limit(double lse, bool exact_weights);
 
 struct ComparisonReport {
   std::int64_t elements = 0;            ///< compared, O and LSE together
   std::int64_t unwritten = 0;           ///< outputs that still hold the poison
   std::int64_t pattern_mismatches = 0;  ///< NaN or infinity where the oracle has none, or the other way round
-  std::int64_t stray_writes = 0;        ///< bytes changed outside the outputs: padding, LSE not asked for, past the workspace
-  std::int64_t tickets_left = 0;        ///< workspace counters that did not return to zero
-  std::int64_t unequal_repeats = 0;     ///< output bytes that differed between two launches
-  double error_ratio = 0;               ///< worst |o - oracle| over its request's Yardstick::largest
-  double mean_ratio = 0;                ///< worst mean |o - oracle| of a request over its Yardstick::mean
-  double lse_ratio = 0;                 ///< worst |lse - oracle| over its limit; at most 1 passes
-  std::string first_failure;            ///< where and by how much; empty when passed
+  std::int64_t stray_writes = 0;  ///< bytes changed outside the outputs: padding, LSE not asked for, past the workspace
+  std::int64_t tickets_left = 0;  ///< workspace counters that did not return to zero
+  std::int64_t unequal_repeats = 0;  ///< output bytes that differed between two launches
+  double error_ratio = 0;            ///< worst |o - oracle| over its request's Yardstick::largest
+  double mean_ratio = 0;             ///< worst mean |o - oracle| of a request over its Yardstick::mean
+  double lse_ratio = 0;              ///< worst |lse - oracle| over its limit; at most 1 passes
+  std::string first_failure;         ///< where and by how much; empty when passed
 
   bool passed() const;
 };
 
-/// Patterns first, then the largest error, then the mean, then LSE. o: bits, [batch, q_heads, head_dim], dense. lse: [batch, q_heads],
-/// or empty when the kernel does not write it.
+/// Patterns first, then the largest error, then the mean, then LSE. o: bits, [batch, q_heads, head_dim], dense. lse:
+/// [batch, q_heads], or empty when the kernel does not write it.
 ComparisonReport compare(const Reference& reference, std::span<const std::uint16_t> o, std::span<const float> lse);
 
 /// Adds counts, keeps the worst ratios and the first failure.

@@ -1,46 +1,37 @@
-// decode_case.cpp -- allocation, planting and the check of one decode case.
+// decode_case.cpp -- allocation and planting of one decode case; its workspace.
 #include "tuner/decode_case.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "generator/workspace.hpp"
 #include "runtime/driver.hpp"
+#include "tuner/decode_case_detail.hpp"
 #include "tuner/oracle.hpp"
 
 namespace leanattn {
 inline namespace v1 {
+using decode_case_detail::round_up;
+using decode_case_detail::wait_for;
+
 namespace {
 
-constexpr int kUnitsOf16Bytes = 8;                             // elements: bases and strides are multiples of this
-constexpr std::int64_t kOracleScratchBytes = 512ll << 20;      // softmax weights of the rows in flight
-constexpr int kRoomPastContext = 72;                           // tokens of NaN behind the longest context: more than one warp step
+constexpr int kUnitsOf16Bytes = 8;    // elements: bases and strides are multiples of this
+constexpr int kRoomPastContext = 72;  // tokens of NaN behind the longest context: more than one warp step
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+}  // namespace
 
-Result<void> wait_for(CUstream_st* stream) {
+Result<void> decode_case_detail::wait_for(CUstream_st* stream) {
   const Result<const DriverApi*> api = driver();
   if (!api) return tl::unexpected(api.error());
   return check((*api)->cuStreamSynchronize(stream), "cuStreamSynchronize");
 }
 
-std::int64_t count_not_poison(const std::uint8_t* begin, const std::uint8_t* end) {
-  return (end - begin) - std::count(begin, end, kPoisonByte);
-}
-
-}  // namespace
-
-#define LEANATTN_TRY(expression)                                            \
-  do {                                                                      \
-    if (auto outcome = (expression); !outcome) return tl::unexpected(outcome.error()); \
-  } while (false)
-
-Result<void> CheckWorkspace::bind(LeanDecodeArgs& args, const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles,
-                                  CUstream_st* stream) {
+Result<void> CheckWorkspace::bind(LeanDecodeArgs& args, const KernelSpec& spec, std::int64_t grid,
+                                  std::int64_t output_tiles, CUstream_st* stream) {
   partial_bytes_ = grid * 2 * partial_floats(spec) * std::int64_t{sizeof(float)};
   ticket_bytes_ = workspace_layout(spec, grid, output_tiles).ticket_bytes;
   if (partials_.bytes() < partial_bytes_ + kGuardBytes) {
@@ -61,19 +52,23 @@ Result<void> CheckWorkspace::bind(LeanDecodeArgs& args, const KernelSpec& spec, 
   return {};
 }
 
-Result<void> CheckWorkspace::reset(CUstream_st* stream) { return fill_bytes_async(tickets_.data(), 0, tickets_.bytes(), stream); }
+Result<void> CheckWorkspace::reset(CUstream_st* stream) {
+  return fill_bytes_async(tickets_.data(), 0, tickets_.bytes(), stream);
+}
 
 Result<void> CheckWorkspace::poison(CUstream_st* stream) {
   return fill_bytes_async(partials_.data(), kPoisonByte, partial_bytes_ + kGuardBytes, stream);
 }
 
 Result<DecodeCase> DecodeCase::create(std::shared_ptr<const OracleKernels> kernels, const DecodeProblem& problem,
-                                      std::vector<int> context_lengths, const DecodeCaseOptions& options, CUstream_st* stream) {
+                                      std::vector<int> context_lengths, const DecodeCaseOptions& options,
+                                      CUstream_st* stream) {
   LEANATTN_TRY(validate(problem));
   if (context_lengths.empty()) return fail(ErrorCode::invalid_argument, "a decode case needs at least one request");
   if (options.context_capacity < 0 || options.kv_copies < 1) {
-    return fail(ErrorCode::invalid_argument, fmt::format("a decode case with capacity {} and {} KV copies makes no sense",
-                                                         options.context_capacity, options.kv_copies));
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("a decode case with capacity {} and {} KV copies makes no sense", options.context_capacity,
+                            options.kv_copies));
   }
   DecodeCase result;
   result.kernels_ = std::move(kernels);
@@ -88,7 +83,8 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   const std::int64_t head_dim = problem_.head_dim, kv_heads = problem_.kv_heads, q_heads = problem_.q_heads;
   if (options_.context_capacity == 0) {
     const std::int64_t longest = std::max(0, *std::max_element(lengths_.begin(), lengths_.end()));
-    options_.context_capacity = static_cast<int>(std::min<std::int64_t>(longest + kRoomPastContext, std::numeric_limits<int>::max()));
+    options_.context_capacity =
+        static_cast<int>(std::min<std::int64_t>(longest + kRoomPastContext, std::numeric_limits<int>::max()));
   }
   const std::int64_t capacity = options_.context_capacity;
   const auto pad = [&](std::int64_t units) { return options_.padded ? units * kUnitsOf16Bytes : 0; };
@@ -97,7 +93,8 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   args_.kv_heads = problem_.kv_heads;
   args_.context_capacity = options_.context_capacity;
   args_.scale_log2 =
-      scale_argument(options_.data == DataKind::extreme ? extreme_scale(problem_.head_dim) : 1.0 / std::sqrt(static_cast<double>(head_dim)));
+      scale_argument(options_.data == DataKind::extreme ? extreme_scale(problem_.head_dim)
+                                                        : 1.0 / std::sqrt(static_cast<double>(head_dim)));
   args_.q_stride_head = head_dim + pad(1);
   args_.q_stride_batch = q_heads * args_.q_stride_head + pad(3);
   args_.o_stride_head = head_dim + pad(2);
@@ -118,7 +115,8 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   kv_strides(args_.v_stride_batch, args_.v_stride_head, args_.v_stride_token, 2);
 
   const std::int64_t offset = pad(1);
-  kv_copy_elements_ = round_up(offset + batch() * std::max(args_.k_stride_batch, args_.v_stride_batch) + kUnitsOf16Bytes, 128);
+  kv_copy_elements_ =
+      round_up(offset + batch() * std::max(args_.k_stride_batch, args_.v_stride_batch) + kUnitsOf16Bytes, 128);
   const auto allocate_elements = [&](DeviceBuffer& buffer, std::int64_t elements) -> Result<void> {
     auto made = DeviceBuffer::allocate(elements * 2);
     if (!made) return tl::unexpected(made.error());
@@ -140,7 +138,8 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   args_.lse = lse_.as<float>();
   args_.context_lengths = lengths_device_.as<int>();
 
-  LEANATTN_TRY(kernels_->fill_q(args_, problem_.dtype, problem_.q_heads, problem_.head_dim, options_.data, options_.seed, stream));
+  LEANATTN_TRY(kernels_->fill_q(args_, problem_.dtype, problem_.q_heads, problem_.head_dim, options_.data,
+                                options_.seed, stream));
   LEANATTN_TRY(copy_to_device_async(lengths_device_.data(), lengths_.data(), std::int64_t{batch()} * 4, stream));
   LEANATTN_TRY(plant_kv(stream));
   return wait_for(stream);
@@ -150,7 +149,8 @@ Result<void> DecodeCase::plant_kv(CUstream_st* stream) {
   LEANATTN_TRY(fill_bytes_async(k_.data(), kPoisonByte, k_.bytes(), stream));
   LEANATTN_TRY(fill_bytes_async(v_.data(), kPoisonByte, v_.bytes(), stream));
   for (int copy = 0; copy < options_.kv_copies; ++copy) {
-    LEANATTN_TRY(kernels_->fill_kv(args(copy), problem_.dtype, problem_.head_dim, options_.data, options_.seed, stream));
+    LEANATTN_TRY(
+        kernels_->fill_kv(args(copy), problem_.dtype, problem_.head_dim, options_.data, options_.seed, stream));
   }
   return {};
 }
@@ -162,8 +162,8 @@ LeanDecodeArgs DecodeCase::args(int kv_copy) const {
   return args;
 }
 
-Result<LeanDecodeArgs> DecodeCase::bind(const KernelSpec& spec, std::int64_t grid, CheckWorkspace& workspace, CUstream_st* stream,
-                                        int kv_copy) const {
+Result<LeanDecodeArgs> DecodeCase::bind(const KernelSpec& spec, std::int64_t grid, CheckWorkspace& workspace,
+                                        CUstream_st* stream, int kv_copy) const {
   LeanDecodeArgs bound = args(kv_copy);
   LEANATTN_TRY(workspace.bind(bound, spec, grid, output_tiles(spec), stream));
   return bound;
@@ -185,7 +185,8 @@ std::int64_t DecodeCase::kv_bytes() const {
 
 Result<void> DecodeCase::set_context_lengths(std::vector<int> context_lengths, CUstream_st* stream) {
   if (context_lengths.size() != lengths_.size()) {
-    return fail(ErrorCode::invalid_argument, fmt::format("{} lengths for a case of {} requests", context_lengths.size(), lengths_.size()));
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("{} lengths for a case of {} requests", context_lengths.size(), lengths_.size()));
   }
   lengths_ = std::move(context_lengths);
   reference_.reset();
@@ -197,133 +198,6 @@ Result<void> DecodeCase::reset_outputs(CUstream_st* stream) {
   LEANATTN_TRY(fill_bytes_async(o_.data(), kPoisonByte, o_.bytes(), stream));
   return fill_bytes_async(lse_.data(), kPoisonByte, lse_.bytes(), stream);
 }
-
-Result<const Reference*> DecodeCase::reference(CUstream_st* stream) {
-  if (reference_) return reference_.get();
-  const std::int64_t rows = std::int64_t{batch()} * problem_.q_heads;
-  const std::int64_t elements = rows * problem_.head_dim;
-  std::int64_t longest = 1;
-  for (int request = 0; request < batch(); ++request) longest = std::max<std::int64_t>(longest, clamped_length(request));
-  const std::int64_t rows_at_once = std::clamp<std::int64_t>(kOracleScratchBytes / (longest * 8), 1, rows);
-
-  // One device and one host block: weights (device only), then o, lse, plain o.
-  const std::int64_t weight_bytes = round_up(rows_at_once * longest * 8, 256);
-  const std::int64_t o_bytes = elements * 8, lse_bytes = rows * 8, plain_bytes = elements * 2;
-  auto device = DeviceBuffer::allocate(weight_bytes + o_bytes + lse_bytes + plain_bytes);
-  if (!device) return tl::unexpected(device.error());
-  auto* o = static_cast<double*>(device->at(weight_bytes));
-  auto* lse = static_cast<double*>(device->at(weight_bytes + o_bytes));
-  auto* plain = static_cast<std::uint16_t*>(device->at(weight_bytes + o_bytes + lse_bytes));
-  for (std::int64_t first = 0; first < rows; first += rows_at_once) {
-    const std::int64_t count = std::min(rows_at_once, rows - first);
-    LEANATTN_TRY(kernels_->oracle(args_, problem_.dtype, problem_.q_heads, problem_.head_dim, first, count, longest,
-                                  device->as<double>(), o, lse, stream));
-    LEANATTN_TRY(kernels_->plain(args_, problem_.dtype, problem_.q_heads, problem_.head_dim, first, count, longest,
-                                 device->as<float>(), plain, stream));
-  }
-  std::vector<double> host_o(static_cast<std::size_t>(elements)), host_lse(static_cast<std::size_t>(rows));
-  std::vector<std::uint16_t> host_plain(static_cast<std::size_t>(elements));
-  LEANATTN_TRY(copy_to_host_async(host_o.data(), o, o_bytes, stream));
-  LEANATTN_TRY(copy_to_host_async(host_lse.data(), lse, lse_bytes, stream));
-  LEANATTN_TRY(copy_to_host_async(host_plain.data(), plain, plain_bytes, stream));
-  LEANATTN_TRY(wait_for(stream));
-  reference_ = std::make_unique<Reference>(make_reference(problem_.dtype, batch(), problem_.q_heads, problem_.head_dim, std::move(host_o),
-                                                          std::move(host_lse), host_plain, options_.data == DataKind::coverage));
-  return reference_.get();
-}
-
-Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, std::int64_t grid, CheckWorkspace& workspace, CUstream_st* stream,
-                                           int launches) {
-  const Result<const Reference*> expected = reference(stream);
-  if (!expected) return tl::unexpected(expected.error());
-  const Result<LeanDecodeArgs> bound = bind(kernel.spec(), grid, workspace, stream);
-  if (!bound) return tl::unexpected(bound.error());
-
-  const std::int64_t output_bytes = o_.bytes() + lse_.bytes();
-  const std::int64_t ticket_bytes = workspace.bound_ticket_bytes();
-  const std::int64_t wanted = output_bytes * launches + ticket_bytes + CheckWorkspace::kGuardBytes;
-  if (host_.bytes() < wanted) {
-    auto grown = PinnedBuffer::allocate(wanted);
-    if (!grown) return tl::unexpected(grown.error());
-    host_ = std::move(*grown);
-  }
-  auto* host = host_.as<std::uint8_t>();
-  LEANATTN_TRY(workspace.poison(stream));
-  for (int i = 0; i < launches; ++i) {
-    LEANATTN_TRY(reset_outputs(stream));
-    LEANATTN_TRY(kernel.launch(*bound, grid, stream));
-    LEANATTN_TRY(copy_to_host_async(host + i * output_bytes, o_.data(), o_.bytes(), stream));
-    LEANATTN_TRY(copy_to_host_async(host + i * output_bytes + o_.bytes(), lse_.data(), lse_.bytes(), stream));
-  }
-  std::uint8_t* tickets = host + launches * output_bytes;
-  std::uint8_t* guard = tickets + ticket_bytes;
-  LEANATTN_TRY(copy_to_host_async(tickets, workspace.tickets().data(), ticket_bytes, stream));
-  LEANATTN_TRY(copy_to_host_async(guard, workspace.partials().at(workspace.bound_partial_bytes()), CheckWorkspace::kGuardBytes, stream));
-  LEANATTN_TRY(wait_for(stream));
-
-  ComparisonReport report = compare_raw(**expected, host, host + o_.bytes(), kernel.spec().lse);
-  for (int i = 1; i < launches; ++i) {
-    const std::uint8_t* again = host + i * output_bytes;
-    const std::int64_t first = std::mismatch(host, host + output_bytes, again).first - host;
-    if (first == output_bytes) continue;
-    for (std::int64_t byte = 0; byte < output_bytes; ++byte) report.unequal_repeats += host[byte] != again[byte];
-    if (report.first_failure.empty()) {
-      report.first_failure = first < o_.bytes() ? fmt::format("launch {} differs from the first at element {} of o's allocation", i + 1, first / 2)
-                                                : fmt::format("launch {} differs from the first at LSE {}", i + 1, (first - o_.bytes()) / 4);
-    }
-  }
-  if (const std::int64_t stray = count_not_poison(guard, guard + CheckWorkspace::kGuardBytes); stray > 0) {
-    report.stray_writes += stray;
-    if (report.first_failure.empty()) report.first_failure = fmt::format("{} bytes written past the partials", stray);
-  }
-  for (std::int64_t i = 0; i < ticket_bytes / 4; ++i) {
-    std::uint32_t ticket = 0;
-    std::memcpy(&ticket, tickets + i * 4, sizeof ticket);
-    if (ticket == 0) continue;
-    if (report.tickets_left++ == 0 && report.first_failure.empty()) report.first_failure = fmt::format("ticket {} was left at {}", i, ticket);
-  }
-  if (!report.passed()) LEANATTN_TRY(workspace.reset(stream));
-  return report;
-}
-
-Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, std::int64_t grid, CUstream_st* stream) {
-  if (!workspace_) workspace_ = std::make_unique<CheckWorkspace>();
-  return check(kernel, grid, *workspace_, stream);
-}
-
-ComparisonReport DecodeCase::compare_raw(const Reference& reference, const void* raw_o, const void* raw_lse, bool lse_written) const {
-  const auto* raw = static_cast<const std::uint16_t*>(raw_o);
-  const std::size_t head_dim = static_cast<std::size_t>(problem_.head_dim);
-  std::vector<std::uint16_t> o(reference.o.size());
-  std::vector<float> lse;
-  std::int64_t stray = 0, cursor = 0;   // rows come in ascending order: everything between them is padding
-  const auto count_padding = [&](std::int64_t end) {
-    stray += count_not_poison(reinterpret_cast<const std::uint8_t*>(raw + cursor), reinterpret_cast<const std::uint8_t*>(raw + end));
-  };
-  std::size_t row = 0;
-  for (int request = 0; request < batch(); ++request) {
-    for (int head = 0; head < problem_.q_heads; ++head, ++row) {
-      const std::int64_t begin = o_offset_ + request * args_.o_stride_batch + head * args_.o_stride_head;
-      count_padding(begin);
-      std::memcpy(o.data() + row * head_dim, raw + begin, head_dim * 2);
-      cursor = begin + problem_.head_dim;
-    }
-  }
-  count_padding(o_.bytes() / 2);
-  const auto* lse_begin = static_cast<const std::uint8_t*>(raw_lse);
-  if (lse_written) {
-    lse.resize(reference.lse.size());
-    std::memcpy(lse.data(), lse_begin, lse.size() * 4);
-  } else {
-    stray += count_not_poison(lse_begin, lse_begin + lse_.bytes());
-  }
-  ComparisonReport report = compare(reference, o, lse);
-  report.stray_writes = stray;
-  if (stray > 0 && report.first_failure.empty()) report.first_failure = fmt::format("{} bytes written outside the outputs", stray);
-  return report;
-}
-
-#undef LEANATTN_TRY
 
 }  // namespace v1
 }  // namespace leanattn

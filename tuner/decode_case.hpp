@@ -1,6 +1,6 @@
 // decode_case.hpp -- DecodeCase: one concrete problem on the GPU, its oracle, and the check of any kernel against it.
-// One thread at a time, with the context that it was created in current. Used by verify, by the tuner's correctness gate, and for
-// the tuner's timing buffers.
+// One thread at a time, with the context that it was created in current. Used by verify, by the tuner's correctness
+// gate, and for the tuner's timing buffers.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,20 @@ struct DecodeCaseOptions {
   std::uint64_t seed = 1;
   DataKind data = DataKind::uniform;
   int context_capacity = 0;  ///< tokens allocated per request; 0: the longest context, and room for the NaN past it
-  bool padded = false;       ///< odd strides: padding between tokens (strided layout), heads and requests, and bases off by 16 bytes
-  int kv_copies = 1;         ///< equal copies of K and V, one after the other in memory, to rotate through when timing cold
+  bool padded =
+      false;  ///< odd strides: padding between tokens (strided layout), heads and requests, and bases off by 16 bytes
+  int kv_copies = 1;  ///< equal copies of K and V, one after the other in memory, to rotate through when timing cold
 };
 
-/// A workspace for checks and timing: poisoned partials, tickets zeroed only when first allocated or after a failed launch, so
-/// a kernel that leaves one behind is found out. Grows; may be shared by cases and kernels used one after the other.
+/// A workspace for checks and timing: poisoned partials, tickets zeroed only when first allocated or after a failed
+/// launch, so a kernel that leaves one behind is found out. Grows; may be shared by cases and kernels used one after
+/// the other.
 class CheckWorkspace {
  public:
-  /// Makes room for (spec, grid, output_tiles) and points args.partials and args.tickets into it. Errors: out_of_memory, context_lost.
-  Result<void> bind(LeanDecodeArgs& args, const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles, CUstream_st* stream);
+  /// Makes room for (spec, grid, output_tiles) and points args.partials and args.tickets into it. Errors:
+  /// out_of_memory, context_lost.
+  Result<void> bind(LeanDecodeArgs& args, const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles,
+                    CUstream_st* stream);
   /// Zeroes every ticket: after a launch that failed or left some behind.
   Result<void> reset(CUstream_st* stream);
   /// Fills the bound partials, and the guard behind them, with the poison.
@@ -50,11 +54,12 @@ class CheckWorkspace {
 
 class DecodeCase {
  public:
-  /// Allocates and fills q, k, v; everything else in those allocations (past every context, padding) is NaN. Lengths may be zero,
-  /// negative or above the capacity: kernels and oracle clamp them. Waits for the stream once. Errors: those of validate(problem),
-  /// invalid_argument (no requests), out_of_memory, launch_failed, context_lost.
+  /// Allocates and fills q, k, v; everything else in those allocations (past every context, padding) is NaN. Lengths
+  /// may be zero, negative or above the capacity: kernels and oracle clamp them. Waits for the stream once. Errors:
+  /// those of validate(problem), invalid_argument (no requests), out_of_memory, launch_failed, context_lost.
   static Result<DecodeCase> create(std::shared_ptr<const OracleKernels> kernels, const DecodeProblem& problem,
-                                   std::vector<int> context_lengths, const DecodeCaseOptions& options, CUstream_st* stream);
+                                   std::vector<int> context_lengths, const DecodeCaseOptions& options,
+                                   CUstream_st* stream);
 
   /// What to launch with, except for the workspace (null until bound). KV of copy 0, or of the given one.
   const LeanDecodeArgs& args() const { return args_; }
@@ -79,10 +84,11 @@ class DecodeCase {
   /// The oracle's answer; computed on the GPU at the first call after create or set_context_lengths. Waits.
   Result<const Reference*> reference(CUstream_st* stream);
 
-  /// Poisons, launches (`launches` times, outputs poisoned in between; all must agree bit for bit), reads back, compares. Waits.
-  /// A wrong result is a report that did not pass; an Error means that the launch itself failed (launch_failed, context_lost ...).
-  Result<ComparisonReport> check(const LoadedKernel& kernel, std::int64_t grid, CheckWorkspace& workspace, CUstream_st* stream,
-                                 int launches = 1);
+  /// Poisons, launches (`launches` times, outputs poisoned in between; all must agree bit for bit), reads back,
+  /// compares. Waits. A wrong result is a report that did not pass; an Error means that the launch itself failed
+  /// (launch_failed, context_lost ...).
+  Result<ComparisonReport> check(const LoadedKernel& kernel, std::int64_t grid, CheckWorkspace& workspace,
+                                 CUstream_st* stream, int launches = 1);
   /// The same with a workspace of the case's own.
   Result<ComparisonReport> check(const LoadedKernel& kernel, std::int64_t grid, CUstream_st* stream);
 
@@ -92,10 +98,12 @@ class DecodeCase {
   const DeviceBuffer& o_buffer() const { return o_; }
   const DeviceBuffer& lse_buffer() const { return lse_; }
   const DeviceBuffer& lengths_buffer() const { return lengths_device_; }
-  /// Plants K and V for the lengths that the device holds then. Stream-ordered, no host work: for use between graph replays.
+  /// Plants K and V for the lengths that the device holds then. Stream-ordered, no host work: for use between graph
+  /// replays.
   Result<void> plant_kv(CUstream_st* stream);
   /// raw_o: o_bytes() and raw_lse: lse_bytes() copied from the buffers.
-  ComparisonReport compare_raw(const Reference& reference, const void* raw_o, const void* raw_lse, bool lse_written) const;
+  ComparisonReport compare_raw(const Reference& reference, const void* raw_o, const void* raw_lse,
+                               bool lse_written) const;
 
  private:
   DecodeCase() = default;

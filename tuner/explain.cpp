@@ -86,11 +86,15 @@ Result<Schedule> make_schedule(const ScheduleInput& input) {
   Schedule schedule;
   schedule.input = input;
   schedule.lean_tiles = lean_tiles_on_line(input);
-  const LeanSplit split = lean_split(static_cast<lean_u64>(schedule.lean_tiles), static_cast<unsigned>(input.grid));
+  if (schedule.lean_tiles > std::int64_t{std::numeric_limits<unsigned>::max()}) {
+    return fail(ErrorCode::unsupported, fmt::format("{} LeanTiles: a line holds fewer than 2^32", schedule.lean_tiles),
+                "Draw a larger tile or a smaller batch.");
+  }
+  const LeanSplit split = lean_split(static_cast<unsigned>(schedule.lean_tiles), static_cast<unsigned>(input.grid));
 
   std::int64_t line = 0;  // first LeanTile of the output tile in hand
   unsigned cta = 0;
-  const auto range_end = [&](unsigned c) { return static_cast<std::int64_t>(lean_first_tile(split, c + 1)); };
+  const auto range_end = [&](unsigned c) { return std::int64_t{lean_first_tile(split, c + 1)}; };
   for (int request = 0; request < static_cast<int>(input.context_lengths.size()); ++request) {
     const auto tiles =
         static_cast<std::int64_t>(lean_tiles_of(input.context_lengths[static_cast<std::size_t>(request)], input.tile));

@@ -81,6 +81,14 @@ void append_panel(std::string& svg, const Panel& panel) {
         "<title>CTA {}: {}, LeanTiles {} to {}{}</title></rect>\n",
         segment.host && !segment.whole ? "h" : "b", x, y, width, bar, fill, segment.cta, label(schedule, segment),
         segment.first_tile, segment.first_tile + segment.tiles - 1, segment.host ? ", host" : "");
+    // LeanTile borders, while they can be told apart.
+    if (panel.units_per_tile >= 8 && segment.tiles > 1) {
+      std::string path;
+      for (std::int64_t tile = 1; tile < segment.tiles; ++tile) {
+        path += fmt::format("M{:.2f} {:.1f}v{:.1f}", x + static_cast<double>(tile) * panel.units_per_tile, y, bar);
+      }
+      svg += fmt::format("<path class=\"k\" d=\"{}\"/>\n", path);
+    }
     const std::string text = label(schedule, segment);
     if (panel.row_height >= 12 && width > 7.0 * static_cast<double>(text.size())) {
       svg += fmt::format("<text class=\"l\" x=\"{:.2f}\" y=\"{:.1f}\">{}</text>\n", x + 6, y + bar / 2 + 4, text);
@@ -116,9 +124,8 @@ Result<std::string> to_svg(std::span<const Schedule> schedules) {
   }
   const ScheduleInput& first = schedules.front().input;
   body += fmt::format(
-      "<text class=\"s\" x=\"{}\" y=\"{}\">time, in LeanTiles of {} tokens \xE2\x86\x92 colours are output tiles; an "
-      "outline marks a "
-      "host CTA that merges</text>\n",
+      "<text class=\"s\" x=\"{}\" y=\"{}\">time, in LeanTiles of {} tokens \xE2\x86\x92 a colour is an output "
+      "tile; an outline marks its host CTA where there is a fix-up</text>\n",
       kLeft, top + 8, first.tile);
   const int height = top + kFoot;
   return fmt::format(
@@ -131,6 +138,7 @@ Result<std::string> to_svg(std::span<const Schedule> schedules) {
              ".l{{font-size:11px;fill:#16181d}}\n"
              ".i{{fill:#8884;stroke:none}}\n"
              ".b{{stroke:none}}\n"
+             ".k{{stroke:#16181d;stroke-opacity:.25;stroke-width:1;fill:none}}\n"
              ".h{{stroke:#16181d;stroke-width:1.6}}\n"
              "@media "
              "(prefers-color-scheme:dark){{text{{fill:#aab2bd}}.t{{fill:#e9edf2}}.l{{fill:#16181d}}.h{{stroke:#e9edf2}}"

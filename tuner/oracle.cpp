@@ -16,9 +16,11 @@ OracleOutput oracle(const AttentionRows& input) {
   const auto head_dim = static_cast<std::size_t>(input.head_dim);
   const auto rows = static_cast<std::size_t>(input.rows);
   const auto context = static_cast<std::size_t>(std::max<std::int64_t>(input.context_length, 0));
-  assert(input.q.size() >= rows * head_dim && input.k.size() >= context * head_dim && input.v.size() >= context * head_dim);
+  assert(input.q.size() >= rows * head_dim && input.k.size() >= context * head_dim &&
+         input.v.size() >= context * head_dim);
 
-  OracleOutput output{std::vector<double>(rows * head_dim, 0.0), std::vector<double>(rows, -std::numeric_limits<double>::infinity())};
+  OracleOutput output{std::vector<double>(rows * head_dim, 0.0),
+                      std::vector<double>(rows, -std::numeric_limits<double>::infinity())};
   if (context == 0) return output;
   std::vector<double> weights(context);
   for (std::size_t row = 0; row < rows; ++row) {
@@ -42,19 +44,21 @@ OracleOutput oracle(const AttentionRows& input) {
   return output;
 }
 
-OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::uint64_t seed, double scale, int request, int kv_head,
-                            std::int64_t context_length) {
+OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::uint64_t seed, double scale, int request,
+                            int kv_head, std::int64_t context_length) {
   const int group = problem.q_heads / problem.kv_heads;
   const std::int64_t context = std::max<std::int64_t>(context_length, 0);
   const auto element = [&](DataTensor tensor, int head, std::int64_t token, int column) {
-    return value_of(problem.dtype, data_bits(kind, seed, tensor, problem.dtype, request, head, token, column, problem.head_dim));
+    return value_of(problem.dtype,
+                    data_bits(kind, seed, tensor, problem.dtype, request, head, token, column, problem.head_dim));
   };
   std::vector<double> q, k, v;
   q.reserve(static_cast<std::size_t>(group) * static_cast<std::size_t>(problem.head_dim));
   k.reserve(static_cast<std::size_t>(context) * static_cast<std::size_t>(problem.head_dim));
   v.reserve(k.capacity());
   for (int row = 0; row < group; ++row) {
-    for (int column = 0; column < problem.head_dim; ++column) q.push_back(element(DataTensor::q, kv_head * group + row, 0, column));
+    for (int column = 0; column < problem.head_dim; ++column)
+      q.push_back(element(DataTensor::q, kv_head * group + row, 0, column));
   }
   for (std::int64_t token = 0; token < context; ++token) {
     for (int column = 0; column < problem.head_dim; ++column) {
@@ -62,7 +66,8 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
       v.push_back(element(DataTensor::v, kv_head, token, column));
     }
   }
-  return oracle({.rows = group, .head_dim = problem.head_dim, .context_length = context, .scale = scale, .q = q, .k = k, .v = v});
+  return oracle(
+      {.rows = group, .head_dim = problem.head_dim, .context_length = context, .scale = scale, .q = q, .k = k, .v = v});
 }
 
 OracleOutput oracle_of_batch(const DecodeProblem& problem, DataKind kind, std::uint64_t seed, double scale,
@@ -82,7 +87,8 @@ OracleOutput oracle_of_batch(const DecodeProblem& problem, DataKind kind, std::u
       std::copy(part.lse.begin(), part.lse.end(), output.lse.begin() + static_cast<std::ptrdiff_t>(task * group));
     }
   };
-  const unsigned cores = threads > 0 ? static_cast<unsigned>(threads) : std::max(1u, std::thread::hardware_concurrency());
+  const unsigned cores =
+      threads > 0 ? static_cast<unsigned>(threads) : std::max(1u, std::thread::hardware_concurrency());
   std::vector<std::thread> helpers;
   for (unsigned i = 1; i < std::min<std::size_t>(cores, tasks); ++i) helpers.emplace_back(work);
   work();

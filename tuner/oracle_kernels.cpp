@@ -29,7 +29,8 @@ std::string oracle_source() {
   std::string source = "// Helper kernels of leanattn's checks: fill, FP64 oracle, plain implementation.\n";
   for (const std::string_view name : {"kernel_args.cuh", "check_data.cuh", "check_kernels.cuh"}) {
     const auto templates = embedded_templates();
-    const auto found = std::find_if(templates.begin(), templates.end(), [&](const EmbeddedTemplate& t) { return t.name == name; });
+    const auto found =
+        std::find_if(templates.begin(), templates.end(), [&](const EmbeddedTemplate& t) { return t.name == name; });
     assert(found != templates.end());
     source.append("// ---- templates/").append(name).append(" ----\n").append(found->text).append("\n");
   }
@@ -54,33 +55,35 @@ Result<std::shared_ptr<const OracleKernels>> OracleKernels::load(Arch arch, Cubi
   return std::shared_ptr<const OracleKernels>(std::move(kernels));
 }
 
-Result<void> OracleKernels::fill_q(const LeanDecodeArgs& args, DType dtype, int q_heads, int head_dim, DataKind kind, std::uint64_t seed,
-                                   CUstream_st* stream) const {
+Result<void> OracleKernels::fill_q(const LeanDecodeArgs& args, DType dtype, int q_heads, int head_dim, DataKind kind,
+                                   std::uint64_t seed, CUstream_st* stream) const {
   const std::int64_t rows = std::int64_t{args.batch} * q_heads;
-  return launch_with(fill_q_, dims(std::min<std::int64_t>(rows, 65536)), stream, args, format_of(dtype), q_heads, head_dim,
-                     static_cast<int>(kind), static_cast<unsigned long long>(seed));
+  return launch_with(fill_q_, dims(std::min<std::int64_t>(rows, 65536)), stream, args, format_of(dtype), q_heads,
+                     head_dim, static_cast<int>(kind), static_cast<unsigned long long>(seed));
 }
 
-Result<void> OracleKernels::fill_kv(const LeanDecodeArgs& args, DType dtype, int head_dim, DataKind kind, std::uint64_t seed,
-                                    CUstream_st* stream) const {
+Result<void> OracleKernels::fill_kv(const LeanDecodeArgs& args, DType dtype, int head_dim, DataKind kind,
+                                    std::uint64_t seed, CUstream_st* stream) const {
   const std::int64_t rows = std::int64_t{args.batch} * args.kv_heads;
   const std::int64_t chunks = std::int64_t{args.context_capacity} * (head_dim / 8);
   const std::int64_t blocks = std::clamp<std::int64_t>((chunks + kThreads - 1) / kThreads, 1, kMostBlocksPerRow);
-  return launch_with(fill_kv_, dims(blocks, std::min(rows, kMostGridY)), stream, args, format_of(dtype), head_dim, static_cast<int>(kind),
-                     static_cast<unsigned long long>(seed));
+  return launch_with(fill_kv_, dims(blocks, std::min(rows, kMostGridY)), stream, args, format_of(dtype), head_dim,
+                     static_cast<int>(kind), static_cast<unsigned long long>(seed));
 }
 
-Result<void> OracleKernels::oracle(const LeanDecodeArgs& args, DType dtype, int q_heads, int head_dim, std::int64_t first_row,
-                                   std::int64_t rows, std::int64_t longest, double* weights, double* o, double* lse,
-                                   CUstream_st* stream) const {
-  return launch_with(oracle_, dims(rows), stream, args, format_of(dtype), q_heads, head_dim, static_cast<long long>(first_row),
-                     static_cast<long long>(longest), weights, o, lse);
+Result<void> OracleKernels::oracle(const LeanDecodeArgs& args, DType dtype, int q_heads, int head_dim,
+                                   std::int64_t first_row, std::int64_t rows, std::int64_t longest, double* weights,
+                                   double* o, double* lse, CUstream_st* stream) const {
+  return launch_with(oracle_, dims(rows), stream, args, format_of(dtype), q_heads, head_dim,
+                     static_cast<long long>(first_row), static_cast<long long>(longest), weights, o, lse);
 }
 
-Result<void> OracleKernels::plain(const LeanDecodeArgs& args, DType dtype, int q_heads, int head_dim, std::int64_t first_row,
-                                  std::int64_t rows, std::int64_t longest, float* weights, std::uint16_t* o, CUstream_st* stream) const {
-  return launch_with(plain_, dims(rows), stream, args, format_of(dtype), q_heads, head_dim, static_cast<long long>(first_row),
-                     static_cast<long long>(longest), weights, static_cast<unsigned short*>(o));
+Result<void> OracleKernels::plain(const LeanDecodeArgs& args, DType dtype, int q_heads, int head_dim,
+                                  std::int64_t first_row, std::int64_t rows, std::int64_t longest, float* weights,
+                                  std::uint16_t* o, CUstream_st* stream) const {
+  return launch_with(plain_, dims(rows), stream, args, format_of(dtype), q_heads, head_dim,
+                     static_cast<long long>(first_row), static_cast<long long>(longest), weights,
+                     static_cast<unsigned short*>(o));
 }
 
 }  // namespace v1

@@ -15,8 +15,10 @@ namespace {
 int format_of(DType dtype) { return dtype == DType::bf16 ? kCheckBf16 : kCheckFp16; }
 }  // namespace
 
-static_assert(static_cast<int>(DataKind::uniform) == kCheckUniform && static_cast<int>(DataKind::peaked) == kCheckPeaked &&
-              static_cast<int>(DataKind::extreme) == kCheckExtreme && static_cast<int>(DataKind::coverage) == kCheckCoverage);
+static_assert(static_cast<int>(DataKind::uniform) == kCheckUniform &&
+              static_cast<int>(DataKind::peaked) == kCheckPeaked &&
+              static_cast<int>(DataKind::extreme) == kCheckExtreme &&
+              static_cast<int>(DataKind::coverage) == kCheckCoverage);
 static_assert(static_cast<int>(DataTensor::q) == kCheckQ && static_cast<int>(DataTensor::k) == kCheckK &&
               static_cast<int>(DataTensor::v) == kCheckV);
 
@@ -32,8 +34,8 @@ std::string_view to_string(DataKind kind) {
 
 std::uint16_t data_bits(DataKind kind, std::uint64_t seed, DataTensor tensor, DType dtype, int request, int head,
                         std::int64_t token, int column, int head_dim) {
-  return check_element(static_cast<int>(kind), seed, static_cast<int>(tensor), format_of(dtype), request, head, token, column,
-                       head_dim);
+  return check_element(static_cast<int>(kind), seed, static_cast<int>(tensor), format_of(dtype), request, head, token,
+                       column, head_dim);
 }
 
 double extreme_scale(int head_dim) { return 1e4 / (4096.0 * head_dim); }
@@ -46,7 +48,8 @@ double unit_in_last_place(DType dtype, double magnitude) {
   const int fraction_bits = dtype == DType::bf16 ? 7 : 10;
   const int smallest_exponent = dtype == DType::bf16 ? -126 : -14;
   const double size = std::abs(magnitude);
-  const int exponent = size > 0 && std::isfinite(size) ? std::max(std::ilogb(size), smallest_exponent) : smallest_exponent;
+  const int exponent =
+      size > 0 && std::isfinite(size) ? std::max(std::ilogb(size), smallest_exponent) : smallest_exponent;
   return std::ldexp(1.0, exponent - fraction_bits);
 }
 

@@ -10,13 +10,14 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// What a case is filled with. Every kind depends on (seed, tensor, request, head, token, column) alone: never on strides, lengths
-/// or capacity.
+/// What a case is filled with. Every kind depends on (seed, tensor, request, head, token, column) alone: never on
+/// strides, lengths or capacity.
 enum class DataKind : std::uint8_t {
   uniform,   ///< q, k, v uniform with unit variance: logits of about +-4, attention spread over the whole context
   peaked,    ///< as uniform with q eight times as large: a few tokens win, the row max moves often
   extreme,   ///< q and k of +-64: with the scale of extreme_scale() logits reach +-1e4, all exactly representable
-  coverage,  ///< k = 0 and v one-hot per block of 16 tokens: every weight is exactly 1, so a lost or doubled token shows in O and LSE
+  coverage,  ///< k = 0 and v one-hot per block of 16 tokens: every weight is exactly 1, so a lost or doubled token
+             ///< shows in O and LSE
 };
 std::string_view to_string(DataKind kind);
 

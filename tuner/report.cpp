@@ -50,7 +50,8 @@ Result<Report> make_report(TuningDb& db) {
   const Result<std::vector<DeviceModel>> models = db.device_models();
   if (!models) return tl::unexpected(models.error());
   for (const DeviceModel& model : *models) {
-    DeviceReport device{.device = model};
+    DeviceReport device;
+    device.device = model;
     const Result<std::vector<Environment>> environments = db.environments(model);
     if (!environments) return tl::unexpected(environments.error());
     device.environments = *environments;

@@ -36,7 +36,7 @@ struct TuneRequest {
 struct TuneProgress {
   Shape shape;
   int shape_index = 0, shape_count = 0;
-  std::string phase;       ///< "compile", "check", "race", "confirm"
+  std::string phase;       ///< "screen", "sweep", "refine", "race", "confirm"; offline: "compile"
   std::string candidate;   ///< short text of the candidate in hand
   int done = 0, total = 0; ///< within the phase
   double best_us = 0;

@@ -15,16 +15,18 @@ inline namespace v1 {
 
 struct VerifyOptions {
   int device = 0;
-  bool quick = false;            ///< a cross-section in seconds instead of every combination
-  std::uint64_t seed = 20261121; ///< of the random data; printed
-  std::string filter;            ///< only kernels whose kernel_name contains this
+  bool quick = false;             ///< a cross-section in seconds instead of every combination
+  std::uint64_t seed = 20261121;  ///< of the random data; printed
+  std::string filter;             ///< only kernels whose kernel_name contains this
 };
 
 /// One group of cases that share a kernel or a theme.
 struct VerifyGroup {
-  std::string name;              ///< e.g. "contexts 1..300", or a kernel_name
+  std::string name;          ///< e.g. "contexts 1..300", or a kernel_name
+  std::int64_t kernels = 0;  ///< distinct kernels that ran
+  std::int64_t refused = 0;  ///< kernels that the compile log rejected (spills), which therefore nobody can launch
   std::int64_t cases = 0, failed = 0;
-  double worst_error_ratio = 0;  ///< error over that of a plain same-precision implementation; at most 2 passes
+  double worst_error_ratio = 0;       ///< error over that of a plain same-precision implementation; at most 2 passes
   std::vector<std::string> failures;  ///< at most 8, each enough to reproduce
 };
 

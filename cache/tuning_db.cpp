@@ -1,0 +1,455 @@
+#include "cache/tuning_db.hpp"
+
+#include <SQLiteCpp/SQLiteCpp.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "cache/database.hpp"
+#include "cache/tuning_maintenance.hpp"
+#include "cache/tuning_merge.hpp"
+#include "cache/tuning_open.hpp"
+#include "cache/tuning_rows.hpp"
+#include "cache/tuning_schema.hpp"
+#include "cache/tuning_winners.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+using detail::guarded;
+using detail::OpenPolicy;
+
+Result<void> check_policy(std::string_view policy) {
+  if (policy == "cold" || policy == "warm") return {};
+  return fail(ErrorCode::invalid_argument, "policy is '" + std::string(policy) + "'; it must be cold or warm");
+}
+
+Result<void> check_trial(const Trial& trial) {
+  if (auto policy = check_policy(trial.policy); !policy) return policy;
+  for (const auto& [name, text] :
+       {std::pair{"problem", &trial.problem}, {"shape", &trial.shape}, {"config", &trial.config}}) {
+    if (text->empty()) return fail(ErrorCode::invalid_argument, std::string("a trial needs a ") + name);
+  }
+  for (const auto& [name, value] : {std::pair{"median_us", trial.median_us},
+                                    {"mad_us", trial.mad_us},
+                                    {"low_us", trial.low_us},
+                                    {"high_us", trial.high_us},
+                                    {"compile_ms", trial.compile_ms},
+                                    {"samples", static_cast<double>(trial.samples)},
+                                    {"registers", static_cast<double>(trial.registers)},
+                                    {"bytes", static_cast<double>(trial.bytes)}}) {
+    if (!std::isfinite(value) || value < 0) {
+      return fail(ErrorCode::invalid_argument, std::string("a trial's ") + name + " is " + std::to_string(value));
+    }
+  }
+  if (trial.status == TrialStatus::ok && !(trial.median_us > 0)) {
+    return fail(ErrorCode::invalid_argument, "an ok trial needs a median_us above 0");
+  }
+  return {};
+}
+
+class SqliteTuningDb final : public TuningDb {
+ public:
+  /// `directory` is empty for a database that never had a file.
+  SqliteTuningDb(std::unique_ptr<SQLite::Database> database, std::string name, std::filesystem::path directory,
+                 OpenMode mode, const OpenPolicy& policy, bool in_memory)
+      : database_(std::move(database)),
+        name_(std::move(name)),
+        directory_(std::move(directory)),
+        mode_(mode),
+        policy_(policy),
+        in_memory_(in_memory),
+        process_(::getpid()) {}
+
+  ~SqliteTuningDb() override {
+    // A connection inherited over fork() must not be closed either: that would drop the parent's locks on some systems.
+    if (!in_memory_ && process_ != ::getpid()) static_cast<void>(database_.release());
+  }
+
+  std::optional<std::string> take_warning() override {
+    if (warning_.empty()) return std::nullopt;
+    return std::exchange(warning_, {});
+  }
+
+  Result<std::string> begin_session(const DeviceModel& device, const Environment& environment,
+                                    std::string_view command) override {
+    detail::SessionRow session{.uuid = detail::make_uuid(),
+                               .started = detail::utc_timestamp(),
+                               .finished = {},
+                               .command = std::string(command),
+                               .device = device,
+                               .environment = environment};
+    auto written = write(Fallback::memory, [&](SQLite::Database& database) -> Result<void> {
+      detail::RowWriter(database).session(session);
+      return {};
+    });
+    if (!written) return tl::unexpected(written.error());
+    begun_.push_back(session);
+    return session.uuid;
+  }
+
+  Result<void> finish_session(std::string_view session) override {
+    const std::string now = detail::utc_timestamp();
+    auto finished = write(Fallback::memory, [&](SQLite::Database& database) -> Result<void> {
+      SQLite::Statement update(database, "UPDATE sessions SET finished = ?2 WHERE uuid = ?1");
+      update.bind(1, std::string(session));
+      update.bind(2, now);
+      if (update.exec() == 1) return {};
+      return fail(ErrorCode::not_found, "there is no session " + std::string(session));
+    });
+    if (finished) {
+      std::erase_if(begun_, [&](const detail::SessionRow& row) { return row.uuid == session; });
+      write_back();
+    }
+    return finished;
+  }
+
+  Result<std::string> add_trial(std::string_view session, const Trial& trial) override {
+    if (auto valid = check_trial(trial); !valid) return tl::unexpected(valid.error());
+    Trial row = trial;
+    if (row.uuid.empty()) row.uuid = detail::make_uuid();
+    if (row.created.empty()) row.created = detail::utc_timestamp();
+    auto written = write(Fallback::memory, [&](SQLite::Database& database) -> Result<void> {
+      detail::RowWriter writer(database);
+      std::int64_t session_id = 0;
+      detail::SessionRow session_row;
+      {
+        SQLite::Statement find(database, std::string("SELECT s.id, ") + detail::kSessionColumns +
+                                             " FROM sessions s JOIN device_models d ON d.id = s.device_model_id"
+                                             " JOIN environments e ON e.id = s.environment_id WHERE s.uuid = ?1");
+        find.bind(1, std::string(session));
+        if (!find.executeStep()) return fail(ErrorCode::not_found, "there is no session " + std::string(session));
+        session_id = find.getColumn(0).getInt64();
+        session_row = detail::read_session(find, 1);
+      }
+      SQLite::Statement taken(database, "SELECT digest FROM trials WHERE uuid = ?1");
+      taken.bind(1, row.uuid);
+      const detail::Digest digest = detail::trial_digest(session_row, row);
+      if (taken.executeStep()) {
+        if (detail::read_digest(taken, 0) == digest) return {};
+        return fail(ErrorCode::invalid_argument, "there is another trial " + row.uuid);
+      }
+      taken.tryReset();
+      writer.trial(session_id, row, digest);
+      return {};
+    });
+    if (!written) return tl::unexpected(written.error());
+    return row.uuid;
+  }
+
+  Result<void> set_read_limit(const DeviceModel& device, std::string_view policy, std::int64_t bytes,
+                              double us) override {
+    if (auto valid = check_policy(policy); !valid) return valid;
+    if (bytes <= 0 || !std::isfinite(us) || us <= 0) {
+      return fail(ErrorCode::invalid_argument, "a read limit of " + std::to_string(us) + " us for " +
+                                                   std::to_string(bytes) + " bytes makes no sense");
+    }
+    return write(Fallback::memory, [&](SQLite::Database& database) -> Result<void> {
+      const std::int64_t device_id = detail::RowWriter(database).device(device);
+      SQLite::Statement insert(
+          database,
+          "INSERT INTO read_limits(device_model_id, policy, bytes, us, measured) VALUES(?1, ?2, ?3, ?4, ?5)"
+          " ON CONFLICT DO UPDATE SET us = excluded.us, measured = excluded.measured");
+      insert.bind(1, device_id);
+      insert.bind(2, std::string(policy));
+      insert.bind(3, bytes);
+      insert.bind(4, us);
+      insert.bind(5, detail::utc_timestamp());
+      insert.exec();
+      return {};
+    });
+  }
+
+  Result<std::vector<std::pair<std::int64_t, double>>> read_limits(const DeviceModel& device,
+                                                                   std::string_view policy) override {
+    using Limits = std::vector<std::pair<std::int64_t, double>>;
+    return read([&](SQLite::Database& database) -> Result<Limits> {
+      const auto device_id = detail::find_device(database, device);
+      return device_id ? detail::read_limits_of(database, *device_id, policy) : Limits{};
+    });
+  }
+
+  Result<void> rebuild_winners() override {
+    return write(Fallback::none, [&](SQLite::Database& database) -> Result<void> {
+      detail::rebuild_all_winners(database);
+      return {};
+    });
+  }
+
+  Result<void> rebuild_winners(const DeviceModel& device, std::string_view problem, std::string_view shape,
+                               std::string_view policy) override {
+    return write(Fallback::memory, [&](SQLite::Database& database) -> Result<void> {
+      detail::rebuild_winner(database, device, problem, shape, policy);
+      return {};
+    });
+  }
+
+  Result<std::vector<Winner>> winners(const DeviceModel& device) override {
+    return read([&](SQLite::Database& database) -> Result<std::vector<Winner>> {
+      int damaged = 0;
+      std::vector<Winner> winners = detail::read_winners(database, device, damaged);
+      if (damaged > 0) {
+        warning_ =
+            name_ + ": " + std::to_string(damaged) + " damaged winners were left out; leanattn db rebuild picks others";
+      }
+      return winners;
+    });
+  }
+
+  Result<std::vector<DeviceModel>> device_models() override {
+    return read([&](SQLite::Database& database) -> Result<std::vector<DeviceModel>> {
+      SQLite::Statement statement(
+          database,
+          "SELECT name, arch, sm_count, l2_bytes, memory_bytes, mig_profile FROM device_models ORDER BY name, id");
+      std::vector<DeviceModel> devices;
+      while (statement.executeStep()) devices.push_back(detail::read_device(statement, 0));
+      return devices;
+    });
+  }
+
+  Result<std::vector<Environment>> environments(const DeviceModel& device) override {
+    return read([&](SQLite::Database& database) -> Result<std::vector<Environment>> {
+      std::vector<Environment> environments;
+      const auto device_id = detail::find_device(database, device);
+      if (!device_id) return environments;
+      SQLite::Statement statement(database,
+                                  "SELECT e.driver_version, e.driver_release, e.nvrtc_version, e.clock_khz, "
+                                  "e.memory_clock_khz, e.power_limit_mw, e.ecc,"
+                                  " e.library_revision FROM sessions s JOIN environments e ON e.id = s.environment_id "
+                                  "WHERE s.device_model_id = ?1"
+                                  " GROUP BY e.id ORDER BY min(s.started), e.id");
+      statement.bind(1, *device_id);
+      while (statement.executeStep()) environments.push_back(detail::read_environment(statement, 0));
+      return environments;
+    });
+  }
+
+  Result<std::vector<Trial>> trials(const DeviceModel& device, std::string_view problem, std::string_view shape,
+                                    std::string_view policy) override {
+    return read([&](SQLite::Database& database) -> Result<std::vector<Trial>> {
+      std::vector<Trial> trials;
+      const auto device_id = detail::find_device(database, device);
+      if (!device_id) return trials;
+      SQLite::Statement statement(
+          database, std::string("SELECT ") + detail::kTrialColumns + ", e.library_revision" + detail::kTrialJoin +
+                        "WHERE s.device_model_id = ?1 AND (?2 = '' OR p.json = ?2) AND (?3 = '' OR h.json = ?3)"
+                        " AND (?4 = '' OR t.policy = ?4) ORDER BY t.created, t.id");
+      statement.bind(1, *device_id);
+      statement.bind(2, std::string(problem));
+      statement.bind(3, std::string(shape));
+      statement.bind(4, std::string(policy));
+      while (statement.executeStep()) {
+        trials.push_back(detail::read_trial(statement, 0));
+        trials.back().library_revision = statement.getColumn(detail::kTrialColumnCount).getString();
+      }
+      return trials;
+    });
+  }
+
+  Result<std::vector<SessionInfo>> sessions() override {
+    return read([&](SQLite::Database& database) -> Result<std::vector<SessionInfo>> {
+      SQLite::Statement statement(database,
+                                  "SELECT s.uuid, s.started, s.finished, s.command,"
+                                  " (SELECT count(*) FROM trials t WHERE t.session_id = s.id) FROM sessions s"
+                                  " ORDER BY s.started, s.id");
+      std::vector<SessionInfo> sessions;
+      while (statement.executeStep()) {
+        sessions.push_back({.uuid = statement.getColumn(0).getString(),
+                            .started = statement.getColumn(1).getString(),
+                            .finished = statement.getColumn(2).getString(),
+                            .command = statement.getColumn(3).getString(),
+                            .trials = statement.getColumn(4).getInt64()});
+      }
+      return sessions;
+    });
+  }
+
+  Result<DbStats> stats() override {
+    return read([&](SQLite::Database& database) -> Result<DbStats> {
+      SQLite::Statement statement(
+          database,
+          "SELECT (SELECT count(*) FROM device_models), (SELECT count(*) FROM environments),"
+          " (SELECT count(*) FROM problems), (SELECT count(*) FROM configs), (SELECT count(*) FROM sessions),"
+          " (SELECT count(*) FROM trials), (SELECT count(*) FROM winners),"
+          " (SELECT page_count * page_size FROM pragma_page_count, pragma_page_size)");
+      statement.executeStep();
+      return DbStats{.device_models = statement.getColumn(0).getInt64(),
+                     .environments = statement.getColumn(1).getInt64(),
+                     .problems = statement.getColumn(2).getInt64(),
+                     .configs = statement.getColumn(3).getInt64(),
+                     .sessions = statement.getColumn(4).getInt64(),
+                     .trials = statement.getColumn(5).getInt64(),
+                     .winners = statement.getColumn(6).getInt64(),
+                     .bytes = statement.getColumn(7).getInt64()};
+    });
+  }
+
+  Result<std::vector<std::string>> check() override;
+  Result<void> export_to(const std::filesystem::path& file) override;
+  Result<std::int64_t> import_from(const std::filesystem::path& file) override;
+  Result<std::int64_t> collect_garbage(int keep_days) override;
+
+ private:
+  /// What a write does when the file fails it.
+  enum class Fallback { none, memory };
+
+  /// A connection must not be used on the other side of a fork(): a child gets its own, and leaks the inherited one on
+  /// purpose.
+  Result<void> ensure_process() {
+    if (process_ == ::getpid()) return {};
+    process_ = ::getpid();
+    if (in_memory_) return {};
+    static_cast<void>(database_.release());
+    if (mode_ == OpenMode::read_only) {
+      auto opened = detail::open_read_only(detail::tuning_schema(), name_, policy_);
+      if (!opened) return tl::unexpected(opened.error());
+      database_ = std::move(*opened);
+      return {};
+    }
+    auto opened = detail::open_read_write(detail::tuning_schema(), directory_, policy_);
+    if (!opened) return tl::unexpected(opened.error());
+    database_ = std::move(opened->database);
+    return {};
+  }
+
+  template <class Body>
+  auto read(Body&& body) -> decltype(body(std::declval<SQLite::Database&>())) {
+    if (auto ready = ensure_process(); !ready) return tl::unexpected(ready.error());
+    return guarded(name_, [&] {
+      // One snapshot, even where the body asks several times.
+      const SQLite::Transaction snapshot(*database_, SQLite::TransactionBehavior::DEFERRED);
+      return body(*database_);
+    });
+  }
+
+  template <class Body>
+  auto write(Fallback fallback, Body&& body) -> decltype(body(std::declval<SQLite::Database&>())) {
+    if (mode_ == OpenMode::read_only) return fail(ErrorCode::cache_unavailable, name_ + " was opened for reading only");
+    if (auto ready = ensure_process(); !ready) return tl::unexpected(ready.error());
+    for (;;) {
+      auto result = guarded(name_, [&]() -> decltype(body(*database_)) {
+        SQLite::Transaction transaction(*database_, SQLite::TransactionBehavior::IMMEDIATE);
+        auto inner = body(*database_);
+        if (inner) transaction.commit();
+        return inner;
+      });
+      if (result || in_memory_ || fallback == Fallback::none || !carry_on_in_memory(result.error())) return result;
+    }
+  }
+
+  bool carry_on_in_memory(const Error& cause);
+  void write_back();
+
+  std::unique_ptr<SQLite::Database> database_;
+  std::string name_;                 ///< the file, for messages
+  std::filesystem::path directory_;  ///< where to write back to; empty: nowhere
+  OpenMode mode_;
+  OpenPolicy policy_;
+  bool in_memory_;
+  pid_t process_;
+  std::vector<detail::SessionRow> begun_;  ///< unfinished sessions of this object, to be known in memory as well
+  std::string warning_;
+};
+
+/// True when the failed write may be tried again on a database in memory that now replaces the file.
+bool SqliteTuningDb::carry_on_in_memory(const Error& cause) {
+  if (cause.code != ErrorCode::cache_unavailable && cause.code != ErrorCode::database_busy &&
+      cause.code != ErrorCode::database_corrupt) {
+    return false;
+  }
+  auto memory = detail::open_memory(detail::tuning_schema());
+  if (!memory) return false;
+  // What the file still says is worth having, but not a condition.
+  static_cast<void>(guarded(name_, [&]() -> Result<void> {
+    detail::merge(*database_, **memory, true);
+    return {};
+  }));
+  const auto known = guarded(name_, [&]() -> Result<void> {
+    detail::RowWriter writer(**memory);
+    for (const detail::SessionRow& session : begun_) writer.session(session);
+    return {};
+  });
+  if (!known) return false;
+  database_ = std::move(*memory);
+  in_memory_ = true;
+  warning_ = cause.message + "; from here on, results are kept in memory only";
+  return true;
+}
+
+/// After a failure that may have passed (a lock, a full disk): the union of memory and file, on the file. Silent when
+/// it fails again.
+void SqliteTuningDb::write_back() {
+  if (!in_memory_ || directory_.empty() || !begun_.empty()) return;
+  auto opened = detail::open_read_write(detail::tuning_schema(), directory_, policy_);
+  if (!opened) return;
+  const auto merged = guarded(name_, [&]() -> Result<void> {
+    SQLite::Transaction transaction(*opened->database, SQLite::TransactionBehavior::IMMEDIATE);
+    detail::merge(*database_, *opened->database, false);
+    transaction.commit();
+    return {};
+  });
+  if (!merged) return;
+  database_ = std::move(opened->database);
+  in_memory_ = false;
+  warning_ = name_ + " could be written again: everything is in it";
+}
+
+Result<std::vector<std::string>> SqliteTuningDb::check() {
+  return read([&](SQLite::Database& database) -> Result<std::vector<std::string>> {
+    return detail::find_tuning_damage(database);
+  });
+}
+
+Result<void> SqliteTuningDb::export_to(const std::filesystem::path& file) {
+  if (auto ready = ensure_process(); !ready) return ready;
+  return detail::export_database(*database_, name_, file);
+}
+
+Result<std::int64_t> SqliteTuningDb::import_from(const std::filesystem::path& file) {
+  auto source = detail::open_read_only(detail::tuning_schema(), file, policy_);
+  if (!source) return tl::unexpected(source.error());
+  return write(Fallback::none, [&](SQLite::Database& database) -> Result<std::int64_t> {
+    if (auto findings = detail::find_damage(**source, detail::tuning_schema(), 1); !findings.empty()) {
+      return fail(ErrorCode::database_corrupt, file.string() + " is damaged: " + findings.front(),
+                  "nothing was imported");
+    }
+    // One state of the source for all that is read of it.
+    const SQLite::Transaction snapshot(**source, SQLite::TransactionBehavior::DEFERRED);
+    const detail::MergeCounts counts = detail::merge(**source, database, false);
+    if (counts.damaged > 0) {
+      warning_ = std::to_string(counts.damaged) + " trials of " + file.string() +
+                 " do not match their digests and were left out";
+    }
+    return counts.added;
+  });
+}
+
+Result<std::int64_t> SqliteTuningDb::collect_garbage(int keep_days) {
+  if (keep_days < 0) return fail(ErrorCode::invalid_argument, "cannot keep " + std::to_string(keep_days) + " days");
+  const std::string cutoff =
+      detail::utc_timestamp(std::chrono::system_clock::now() - std::chrono::hours(24) * keep_days);
+  auto dropped = write(Fallback::none, [&](SQLite::Database& database) -> Result<std::int64_t> {
+    return detail::drop_old_trials(database, cutoff);
+  });
+  // Freed pages go back to the file system; where another process is in the way, the next collection does it.
+  if (dropped) database_->tryExec("PRAGMA incremental_vacuum");
+  return dropped;
+}
+
+}  // namespace
+
+namespace detail {
+
+std::unique_ptr<TuningDb> make_tuning_db(std::unique_ptr<SQLite::Database> database, std::string name,
+                                         std::filesystem::path directory, OpenMode mode, const OpenPolicy& policy,
+                                         bool in_memory) {
+  return std::make_unique<SqliteTuningDb>(std::move(database), std::move(name), std::move(directory), mode, policy,
+                                          in_memory);
+}
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,110 @@
+#include "cache/tuning_maintenance.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "cache/database.hpp"
+#include "cache/digest.hpp"
+#include "cache/files.hpp"
+#include "cache/tuning_rows.hpp"
+#include "cache/tuning_schema.hpp"
+#include "cache/tuning_winners.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace detail {
+
+std::vector<std::string> find_tuning_damage(SQLite::Database& database) {
+  constexpr int kMostFindings = 100;
+  std::vector<std::string> findings = find_damage(database, tuning_schema(), kMostFindings);
+  if (!findings.empty()) return findings;
+  SQLite::Statement trials(database, std::string("SELECT t.digest, ") + kSessionColumns + ", " + kTrialColumns +
+                                         kTrialJoin + "ORDER BY t.id");
+  while (findings.size() < kMostFindings && trials.executeStep()) {
+    const Trial trial = read_trial(trials, 1 + kSessionColumnCount);
+    if (read_digest(trials, 0) != trial_digest(read_session(trials, 1), trial)) {
+      findings.push_back("trial " + trial.uuid + " does not match its digest");
+    }
+  }
+  SQLite::Statement strays(
+      database,
+      "SELECT count(*) FROM winners w JOIN trials t ON t.id = w.trial_id JOIN sessions s ON s.id = t.session_id"
+      " WHERE t.status <> 'ok' OR t.problem_id <> w.problem_id OR t.shape_id <> w.shape_id"
+      " OR t.policy <> w.policy OR s.device_model_id <> w.device_model_id");
+  if (strays.executeStep() && strays.getColumn(0).getInt64() > 0) {
+    findings.push_back(strays.getColumn(0).getString() +
+                       " winners point at trials of something else; leanattn db rebuild mends it");
+  }
+  return findings;
+}
+
+Result<void> export_database(SQLite::Database& database, const std::string& name, const std::filesystem::path& file) {
+  struct stat status {};
+  if (::lstat(file.c_str(), &status) == 0) {
+    return fail(ErrorCode::invalid_argument, file.string() + " exists already",
+                "name another file, or remove it first");
+  }
+  // Under another name first: what has the final name is whole, and linking refuses to overwrite what has appeared
+  // meanwhile.
+  const std::string partial = file.string() + ".partial-" + make_uuid();
+  auto copied = guarded(name, [&]() -> Result<void> {
+    SQLite::Statement vacuum(database, "VACUUM INTO ?1");
+    vacuum.bind(1, partial);
+    vacuum.exec();
+    return {};
+  });
+  if (copied) {
+    sync_path(partial);
+    if (::link(partial.c_str(), file.c_str()) != 0) {
+      const int error = errno;
+      // File systems without hard links: the check above has to do.
+      const bool renamed =
+          error != EEXIST && ::lstat(file.c_str(), &status) != 0 && ::rename(partial.c_str(), file.c_str()) == 0;
+      if (!renamed) {
+        copied = fail(error == EEXIST ? ErrorCode::invalid_argument : ErrorCode::cache_unavailable,
+                      with_errno("cannot write " + file.string(), error));
+      }
+    }
+    sync_path(file.has_parent_path() ? file.parent_path() : std::filesystem::path("."));
+  } else if (copied.error().code == ErrorCode::internal || copied.error().code == ErrorCode::cache_unavailable) {
+    copied.error().code = ErrorCode::cache_unavailable;
+    copied.error().message = "cannot write " + file.string() + ": " + copied.error().message;
+  }
+  ::unlink(partial.c_str());
+  return copied;
+}
+
+std::int64_t drop_old_trials(SQLite::Database& database, const std::string& cutoff) {
+  rebuild_all_winners(database);
+  SQLite::Statement trials(
+      database,
+      "WITH placed AS (SELECT t.id AS id, t.created AS created, s.device_model_id AS d, t.problem_id AS p, t.shape_id "
+      "AS h,"
+      "   t.policy AS y, t.config_id AS c, e.library_revision AS r,"
+      "   EXISTS(SELECT 1 FROM winners w WHERE w.trial_id = t.id OR w.fastest_trial_id = t.id) AS crowned"
+      "   FROM trials t JOIN sessions s ON s.id = t.session_id JOIN environments e ON e.id = s.environment_id),"
+      " judged AS (SELECT id, max(created) OVER same AS newest, max(crowned) OVER same AS kept FROM placed"
+      "   WINDOW same AS (PARTITION BY d, p, h, y, c, r))"
+      " DELETE FROM trials WHERE id IN (SELECT id FROM judged WHERE newest < ?1 AND NOT kept)");
+  trials.bind(1, cutoff);
+  const std::int64_t count = trials.exec();
+  SQLite::Statement sessions(database,
+                             "DELETE FROM sessions WHERE started < ?1 AND NOT EXISTS(SELECT 1 FROM trials t WHERE "
+                             "t.session_id = sessions.id)");
+  sessions.bind(1, cutoff);
+  sessions.exec();
+  database.exec(
+      "DELETE FROM problems WHERE id NOT IN (SELECT problem_id FROM trials);"
+      "DELETE FROM shapes WHERE id NOT IN (SELECT shape_id FROM trials);"
+      "DELETE FROM configs WHERE id NOT IN (SELECT config_id FROM trials);"
+      "DELETE FROM environments WHERE id NOT IN (SELECT environment_id FROM sessions);"
+      "DELETE FROM device_models WHERE id NOT IN (SELECT device_model_id FROM sessions)"
+      " AND id NOT IN (SELECT device_model_id FROM read_limits)");
+  return count;
+}
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,30 @@
+// tuning_open.hpp -- TuningDb opened under given circumstances, or on any file. Internal to cache/ and its tests. Any
+// thread.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "cache/database.hpp"
+#include "cache/tuning_db.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace detail {
+
+Result<std::unique_ptr<TuningDb>> open_tuning_db(const std::filesystem::path& directory, OpenMode mode,
+                                                 const OpenPolicy& policy, std::string* warning);
+std::unique_ptr<TuningDb> open_tuning_db_or_memory(const std::filesystem::path& directory, const OpenPolicy& policy,
+                                                   std::string* warning);
+/// What all of these return. `directory` is where a database in memory that replaces a file is written back to; empty:
+/// nowhere.
+std::unique_ptr<TuningDb> make_tuning_db(std::unique_ptr<SQLite::Database> database, std::string name,
+                                         std::filesystem::path directory, OpenMode mode, const OpenPolicy& policy,
+                                         bool in_memory);
+/// Read-only, whatever its name is.
+Result<std::unique_ptr<TuningDb>> open_tuning_file(const std::filesystem::path& file, const OpenPolicy& policy);
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,212 @@
+#include "cache/tuning_winners.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "cache/tuning_rows.hpp"
+#include "cache/winner_rule.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace detail {
+namespace {
+
+struct Key {
+  std::int64_t device = 0, problem = 0, shape = 0;
+  std::string policy;
+  bool operator==(const Key&) const = default;
+};
+
+void bind_key(SQLite::Statement& statement, const Key& key) {
+  statement.bind(1, key.device);
+  statement.bind(2, key.problem);
+  statement.bind(3, key.shape);
+  statement.bind(4, key.policy);
+}
+
+bool is_intact(SQLite::Database& database, std::int64_t trial_id) {
+  SQLite::Statement statement(database, std::string("SELECT t.digest, ") + kSessionColumns + ", " + kTrialColumns +
+                                            kTrialJoin + "WHERE t.id = ?1");
+  statement.bind(1, trial_id);
+  if (!statement.executeStep()) return false;
+  return read_digest(statement, 0) ==
+         trial_digest(read_session(statement, 1), read_trial(statement, 1 + kSessionColumnCount));
+}
+
+/// A trial that fails its digest can neither win nor set the mark.
+std::optional<ChosenTrials> choose_intact(SQLite::Database& database, std::vector<MeasuredTrial> trials) {
+  while (const auto chosen = choose_winner(trials)) {
+    const std::size_t before = trials.size();
+    for (const std::int64_t id : {chosen->winner, chosen->fastest}) {
+      if (!is_intact(database, id)) std::erase_if(trials, [id](const MeasuredTrial& trial) { return trial.id == id; });
+    }
+    if (trials.size() == before) return chosen;
+  }
+  return std::nullopt;
+}
+
+void write_winner(SQLite::Database& database, const Key& key, std::vector<MeasuredTrial> trials) {
+  const auto chosen = choose_intact(database, std::move(trials));
+  if (!chosen) return;
+  SQLite::Statement insert(
+      database,
+      "INSERT INTO winners(device_model_id, problem_id, shape_id, policy, trial_id, fastest_trial_id)"
+      " VALUES(?1, ?2, ?3, ?4, ?5, ?6)");
+  bind_key(insert, key);
+  insert.bind(5, chosen->winner);
+  insert.bind(6, chosen->fastest);
+  insert.exec();
+}
+
+constexpr const char* kMeasured =
+    "SELECT s.device_model_id, t.problem_id, t.shape_id, t.policy, t.id, t.uuid, c.json, e.library_revision, "
+    "t.created, t.median_us,"
+    " t.low_us, t.high_us FROM trials t JOIN sessions s ON s.id = t.session_id JOIN environments e ON e.id = "
+    "s.environment_id"
+    " JOIN configs c ON c.id = t.config_id WHERE t.status = 'ok' AND t.median_us > 0 ";
+
+Key read_key(SQLite::Statement& statement) {
+  return {statement.getColumn(0).getInt64(), statement.getColumn(1).getInt64(), statement.getColumn(2).getInt64(),
+          statement.getColumn(3).getString()};
+}
+
+MeasuredTrial read_measured(SQLite::Statement& statement) {
+  return {.id = statement.getColumn(4).getInt64(),
+          .uuid = statement.getColumn(5).getString(),
+          .config = statement.getColumn(6).getString(),
+          .library_revision = statement.getColumn(7).getString(),
+          .created = statement.getColumn(8).getString(),
+          .median_us = statement.getColumn(9).getDouble(),
+          .low_us = statement.getColumn(10).getDouble(),
+          .high_us = statement.getColumn(11).getDouble()};
+}
+
+std::optional<std::int64_t> find_text(SQLite::Database& database, const char* table, std::string_view json) {
+  SQLite::Statement statement(database, std::string("SELECT id FROM ") + table + " WHERE json = ?1");
+  statement.bind(1, std::string(json));
+  if (!statement.executeStep()) return std::nullopt;
+  return statement.getColumn(0).getInt64();
+}
+
+/// What the device model was last used under; a winner measured under anything else is stale.
+std::optional<Environment> newest_environment(SQLite::Database& database, std::int64_t device_id) {
+  SQLite::Statement statement(
+      database,
+      "SELECT e.driver_version, e.driver_release, e.nvrtc_version, e.clock_khz, e.memory_clock_khz, e.power_limit_mw, "
+      "e.ecc,"
+      " e.library_revision FROM sessions s JOIN environments e ON e.id = s.environment_id WHERE s.device_model_id = ?1"
+      " ORDER BY s.started DESC, s.uuid DESC LIMIT 1");
+  statement.bind(1, device_id);
+  if (!statement.executeStep()) return std::nullopt;
+  return read_environment(statement, 0);
+}
+
+bool is_stale(const Environment& measured, const std::optional<Environment>& newest) {
+  return newest &&
+         (measured.driver_version != newest->driver_version || measured.nvrtc_version != newest->nvrtc_version ||
+          measured.library_revision != newest->library_revision);
+}
+
+}  // namespace
+
+void rebuild_all_winners(SQLite::Database& database) {
+  database.exec("DELETE FROM winners");
+  SQLite::Statement statement(
+      database, std::string(kMeasured) + "ORDER BY s.device_model_id, t.problem_id, t.shape_id, t.policy, t.id");
+  Key key;
+  std::vector<MeasuredTrial> group;
+  while (statement.executeStep()) {
+    Key next = read_key(statement);
+    if (next != key) {
+      write_winner(database, key, std::exchange(group, {}));
+      key = std::move(next);
+    }
+    group.push_back(read_measured(statement));
+  }
+  write_winner(database, key, std::move(group));
+}
+
+void rebuild_winner(SQLite::Database& database, const DeviceModel& device, std::string_view problem,
+                    std::string_view shape, std::string_view policy) {
+  const auto device_id = find_device(database, device);
+  const auto problem_id = find_text(database, "problems", problem);
+  const auto shape_id = find_text(database, "shapes", shape);
+  if (!device_id || !problem_id || !shape_id) return;
+  const Key key{*device_id, *problem_id, *shape_id, std::string(policy)};
+  SQLite::Statement forget(
+      database, "DELETE FROM winners WHERE device_model_id = ?1 AND problem_id = ?2 AND shape_id = ?3 AND policy = ?4");
+  bind_key(forget, key);
+  forget.exec();
+  SQLite::Statement statement(
+      database, std::string(kMeasured) +
+                    "AND s.device_model_id = ?1 AND t.problem_id = ?2 AND t.shape_id = ?3 AND t.policy = ?4");
+  bind_key(statement, key);
+  std::vector<MeasuredTrial> trials;
+  while (statement.executeStep()) trials.push_back(read_measured(statement));
+  write_winner(database, key, std::move(trials));
+}
+
+std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& device, int& damaged) {
+  std::vector<Winner> winners;
+  const auto device_id = find_device(database, device);
+  if (!device_id) return winners;
+  const auto newest = newest_environment(database, *device_id);
+  std::map<std::string, std::vector<std::pair<std::int64_t, double>>> limits;
+  SQLite::Statement statement(database, std::string("SELECT t.digest, ") + kSessionColumns + ", " + kTrialColumns +
+                                            kTrialJoin +
+                                            "JOIN winners w ON w.trial_id = t.id WHERE w.device_model_id = ?1"
+                                            " ORDER BY p.json, h.json, t.policy");
+  statement.bind(1, *device_id);
+  while (statement.executeStep()) {
+    const SessionRow session = read_session(statement, 1);
+    const Trial trial = read_trial(statement, 1 + kSessionColumnCount);
+    if (read_digest(statement, 0) != trial_digest(session, trial) || session.device != device) {
+      ++damaged;
+      continue;
+    }
+    const auto [known, made] = limits.try_emplace(trial.policy);
+    if (made) known->second = read_limits_of(database, *device_id, trial.policy);
+    winners.push_back({.problem = trial.problem,
+                       .shape = trial.shape,
+                       .policy = trial.policy,
+                       .config = trial.config,
+                       .trial_uuid = trial.uuid,
+                       .median_us = trial.median_us,
+                       .low_us = trial.low_us,
+                       .high_us = trial.high_us,
+                       .read_limit_us = interpolate_read_limit(known->second, trial.bytes),
+                       .stale = is_stale(session.environment, newest)});
+  }
+  return winners;
+}
+
+std::vector<std::pair<std::int64_t, double>> read_limits_of(SQLite::Database& database, std::int64_t device_id,
+                                                            std::string_view policy) {
+  SQLite::Statement statement(
+      database, "SELECT bytes, us FROM read_limits WHERE device_model_id = ?1 AND policy = ?2 ORDER BY bytes");
+  statement.bind(1, device_id);
+  statement.bind(2, std::string(policy));
+  std::vector<std::pair<std::int64_t, double>> limits;
+  while (statement.executeStep())
+    limits.emplace_back(statement.getColumn(0).getInt64(), statement.getColumn(1).getDouble());
+  return limits;
+}
+
+double interpolate_read_limit(const std::vector<std::pair<std::int64_t, double>>& limits, std::int64_t bytes) {
+  const auto above = std::lower_bound(limits.begin(), limits.end(), bytes,
+                                      [](const auto& limit, std::int64_t wanted) { return limit.first < wanted; });
+  if (bytes <= 0 || above == limits.end()) return 0;
+  if (above->first == bytes) return above->second;
+  if (above == limits.begin()) return 0;
+  const auto below = std::prev(above);
+  const double share = static_cast<double>(bytes - below->first) / static_cast<double>(above->first - below->first);
+  return below->second + share * (above->second - below->second);
+}
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn

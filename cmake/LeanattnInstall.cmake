@@ -1,0 +1,40 @@
+# The library that others link, leanattn::leanattn: one shared or static (BUILD_SHARED_LIBS) library of all components below the
+# tuner, exporting the C ABI; and what an installed one needs to be found.
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+# The components' objects, not their archives: an installed static library then has no archives of ours beside it.
+add_library(leanattn $<TARGET_OBJECTS:leanattn_generator> $<TARGET_OBJECTS:leanattn_cache> $<TARGET_OBJECTS:leanattn_runtime>)
+add_library(leanattn::leanattn ALIAS leanattn)
+target_include_directories(leanattn PUBLIC
+  "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+target_link_libraries(leanattn
+  PUBLIC tl::expected
+  PRIVATE fmt::fmt SQLiteCpp SQLite::SQLite3 leanattn::dep_zstd leanattn::dep_xxhash OpenSSL::Crypto Threads::Threads ${CMAKE_DL_LIBS})
+set_target_properties(leanattn PROPERTIES
+  LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} EXPORT_NAME leanattn)
+if(LEANATTN_SANITIZE)
+  target_link_options(leanattn PUBLIC -fsanitize=${LEANATTN_SANITIZE})
+endif()
+if(BUILD_SHARED_LIBS)
+  # Hidden visibility covers our objects; this covers static third-party archives linked in.
+  target_link_options(leanattn PRIVATE -Wl,--exclude-libs,ALL -Wl,-z,defs)
+endif()
+
+# A static library's dependencies are its users' too, and only packages, not fetched sources, can be named to them.
+set(LEANATTN_STATIC_PACKAGE TRUE)
+if(BUILD_SHARED_LIBS)
+  set(LEANATTN_STATIC_PACKAGE FALSE)
+endif()
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/leanattn")
+install(TARGETS leanattn EXPORT leanattn-targets
+  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/leanattn" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+install(EXPORT leanattn-targets NAMESPACE leanattn:: DESTINATION "${package_dir}")
+configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/leanattn-config.cmake.in" "${PROJECT_BINARY_DIR}/leanattn-config.cmake"
+  INSTALL_DESTINATION "${package_dir}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/leanattn-config-version.cmake" COMPATIBILITY SameMajorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/leanattn-config.cmake" "${PROJECT_BINARY_DIR}/leanattn-config-version.cmake" DESTINATION "${package_dir}")
+
+configure_file("${PROJECT_SOURCE_DIR}/cmake/leanattn.pc.in" "${PROJECT_BINARY_DIR}/leanattn.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/leanattn.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

@@ -1,0 +1,283 @@
+/* leanattn.h -- the C ABI (C11): engine -> plan -> launch. Every function may be called from any thread, except that
+ * leanattn_engine_destroy must be the last use of an engine. No CUDA headers are needed; nothing throws; nothing prints.
+ *
+ * Structs carry their size in `struct_size`, so that programs and libraries of different versions work together: zero one
+ * and set struct_size = sizeof(the struct), or let leanattn_<struct>_init do both. New fields are only ever appended, and
+ * zero always means what happened before the field existed. */
+#ifndef LEANATTN_LEANATTN_H_
+#define LEANATTN_LEANATTN_H_
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LEANATTN_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+#define LEANATTN_NOEXCEPT noexcept
+extern "C" {
+#else
+#define LEANATTN_NOEXCEPT
+#endif
+
+#define LEANATTN_VERSION_MAJOR 0
+#define LEANATTN_VERSION_MINOR 1
+#define LEANATTN_VERSION_PATCH 0
+
+/* What a call came to. Values are stable; new ones are only ever appended. */
+typedef enum leanattn_status {
+  LEANATTN_OK = 0,
+  LEANATTN_INVALID_ARGUMENT = 1,   /* a value is out of its domain; the message names it */
+  LEANATTN_UNSUPPORTED = 2,        /* valid, but this build or device cannot do it */
+  LEANATTN_NO_DRIVER = 3,          /* libcuda is missing or refuses to start */
+  LEANATTN_NO_DEVICE = 4,          /* no such CUDA device */
+  LEANATTN_DRIVER_TOO_OLD = 5,     /* the driver cannot load what NVRTC made */
+  LEANATTN_NVRTC_MISSING = 6,      /* libnvrtc is missing or unusable */
+  LEANATTN_COMPILE_FAILED = 7,     /* NVRTC rejected the source; leanattn_last_error_log() has its log */
+  LEANATTN_KERNEL_REJECTED = 8,    /* compiled, but spills registers or serialises wgmma */
+  LEANATTN_LOAD_FAILED = 9,        /* the driver refused the cubin */
+  LEANATTN_LAUNCH_FAILED = 10,     /* the driver refused the launch */
+  LEANATTN_OUT_OF_MEMORY = 11,     /* device or host memory */
+  LEANATTN_CACHE_UNAVAILABLE = 12, /* the cache directory cannot be used */
+  LEANATTN_DATABASE_CORRUPT = 13,
+  LEANATTN_DATABASE_NEWER = 14,
+  LEANATTN_DATABASE_BUSY = 15,
+  LEANATTN_NOT_FOUND = 16,
+  LEANATTN_NOT_PREPARED = 17, /* a plan that must compile or load was asked for during stream capture */
+  LEANATTN_WRONG_RESULT = 18,
+  LEANATTN_INTERRUPTED = 19,
+  LEANATTN_CONTEXT_LOST = 20, /* the CUDA context is broken; make a new engine, in a new process if that fails too */
+  LEANATTN_INTERNAL = 21      /* the library's own mistake */
+} leanattn_status;
+
+/* Element type of q, k, v and o. */
+typedef enum leanattn_dtype { LEANATTN_BF16 = 0, LEANATTN_FP16 = 1 } leanattn_dtype;
+
+/* How the KV cache lies in memory. */
+typedef enum leanattn_kv_layout {
+  LEANATTN_KV_CONTIGUOUS = 0, /* consecutive tokens of one KV head are adjacent: [batch, kv_heads, context, head_dim] */
+  LEANATTN_KV_STRIDED = 1     /* any token stride, e.g. [batch, context, kv_heads, head_dim] */
+} leanattn_kv_layout;
+
+/* How a configuration was found, best first. */
+typedef enum leanattn_provenance {
+  LEANATTN_EXACT = 0,   /* measured for this very shape */
+  LEANATTN_BUCKET = 1,  /* measured for the same power of two of batch and context */
+  LEANATTN_NEAREST = 2, /* measured for the nearest shape with the same kernel; the grid is re-derived */
+  LEANATTN_MODEL = 3,   /* another problem of this GPU is measured; the grid is the schedule model's */
+  LEANATTN_FALLBACK = 4 /* nothing is known: the default that is safe everywhere */
+} leanattn_provenance;
+
+typedef struct leanattn_engine leanattn_engine;
+typedef struct leanattn_plan leanattn_plan;
+
+/* The same type as CUstream and cudaStream_t; null is the legacy default stream. */
+typedef struct CUstream_st* leanattn_stream;
+
+/* ---- Version and errors ---- */
+
+/* "0.1.0", of the library that is loaded. */
+LEANATTN_API const char* leanattn_version(void) LEANATTN_NOEXCEPT;
+
+/* snake_case name of a status, e.g. "invalid_argument". Never null. */
+LEANATTN_API const char* leanattn_status_name(leanattn_status status) LEANATTN_NOEXCEPT;
+
+/* What was wrong with the last failed call on this thread: its status, one sentence with the offending value, what to do
+ * about it, and the compiler's log. A successful call changes none of them. Never null (empty where there is nothing to
+ * say); valid until the next failed call on this thread. */
+LEANATTN_API leanattn_status leanattn_last_error_status(void) LEANATTN_NOEXCEPT;
+LEANATTN_API const char* leanattn_last_error_message(void) LEANATTN_NOEXCEPT;
+LEANATTN_API const char* leanattn_last_error_hint(void) LEANATTN_NOEXCEPT;
+LEANATTN_API const char* leanattn_last_error_log(void) LEANATTN_NOEXCEPT;
+
+/* ---- Engine: one GPU, what was tuned for it, and the kernels loaded on it ---- */
+
+#define LEANATTN_ENGINE_NO_DISK_CACHE 1u /* compiled kernels stay in memory; the user's tuning.db is not read */
+
+typedef struct leanattn_engine_options {
+  size_t struct_size;
+  int32_t device;        /* CUDA ordinal */
+  uint32_t flags;        /* LEANATTN_ENGINE_* */
+  const char* cache_dir; /* null: LEANATTN_CACHE_DIR, else $XDG_CACHE_HOME/leanattn, else ~/.cache/leanattn */
+} leanattn_engine_options;
+
+static inline void leanattn_engine_options_init(leanattn_engine_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = sizeof *options;
+}
+
+/* Makes an engine. It holds a reference on the device's primary context (the one the CUDA runtime uses), whichever
+ * context is current on the calling thread stays so. `options` may be null: device 0, the usual cache. A cache that
+ * cannot be used is no error: see leanattn_engine_warnings.
+ * Errors: invalid_argument, no_driver, no_device, driver_too_old, unsupported (a GPU before sm_80), out_of_memory. */
+LEANATTN_API leanattn_status leanattn_engine_create(const leanattn_engine_options* options,
+                                                    leanattn_engine** engine) LEANATTN_NOEXCEPT;
+
+/* Frees the engine and every plan of it. No launch of them may be running or part of a graph that will run. Null is
+ * allowed. */
+LEANATTN_API void leanattn_engine_destroy(leanattn_engine* engine) LEANATTN_NOEXCEPT;
+
+/* What was degraded when the engine was made or reloaded (a cache that is read-only, a damaged database ...), one
+ * sentence a line; empty when all is well. Valid until the next reload or the engine's end. */
+LEANATTN_API const char* leanattn_engine_warnings(const leanattn_engine* engine) LEANATTN_NOEXCEPT;
+
+/* Reads the winners again, after tuning or an import. Plans made before stay valid and unchanged. */
+LEANATTN_API leanattn_status leanattn_engine_reload(leanattn_engine* engine) LEANATTN_NOEXCEPT;
+
+/* ---- Plans: what to launch for a problem and a shape ---- */
+
+/* What never changes in a model. */
+typedef struct leanattn_problem {
+  size_t struct_size;
+  int32_t q_heads;
+  int32_t kv_heads;  /* divides q_heads, at most 64 query heads each */
+  int32_t head_dim;  /* 64, 96, 128 or 256; K and V alike */
+  int32_t dtype;     /* leanattn_dtype */
+  int32_t kv_layout; /* leanattn_kv_layout */
+  int32_t lse;       /* not 0: launches also write the log-sum-exp of every row */
+} leanattn_problem;
+
+/* What the caller knows or guesses about a step. It chooses speed, never correctness: a plan gives right results for any
+ * context lengths and any batch up to max_batch. */
+typedef struct leanattn_shape {
+  size_t struct_size;
+  int32_t batch;           /* requests of a typical step */
+  int32_t max_batch;       /* most requests of any step; 0: batch */
+  int64_t longest_context; /* tokens of the longest request */
+  int64_t total_context;   /* tokens of all requests together; 0: batch * longest_context */
+} leanattn_shape;
+
+static inline void leanattn_problem_init(leanattn_problem* problem) {
+  memset(problem, 0, sizeof *problem);
+  problem->struct_size = sizeof *problem;
+}
+static inline void leanattn_shape_init(leanattn_shape* shape) {
+  memset(shape, 0, sizeof *shape);
+  shape->struct_size = sizeof *shape;
+}
+
+/* What would be launched for a shape, and how good the answer is. */
+typedef struct leanattn_choice {
+  size_t struct_size;
+  int32_t provenance;            /* leanattn_provenance */
+  int32_t stale;                 /* measured under another driver, NVRTC or library than the newest measurements */
+  int64_t grid;                  /* CTAs */
+  int64_t workspace_bytes;       /* as leanattn_plan_workspace_bytes would say */
+  double tuned_us;               /* median of the measurement it rests on; 0 for model and fallback */
+  int64_t tuned_longest_context; /* of that measurement's shape; 0 for fallback */
+  int64_t tuned_total_context;
+  int32_t tuned_batch;
+  int32_t reserved;
+  char layer[16];        /* database it comes from: "user", "site", "shipped" or empty */
+  char kernel_name[128]; /* stable identity of the kernel */
+} leanattn_choice;
+
+static inline void leanattn_choice_init(leanattn_choice* choice) {
+  memset(choice, 0, sizeof *choice);
+  choice->struct_size = sizeof *choice;
+}
+
+/* Looks a shape up without compiling or loading anything. `choice->struct_size` must be set.
+ * Errors: invalid_argument, unsupported. */
+LEANATTN_API leanattn_status leanattn_engine_lookup(const leanattn_engine* engine, const leanattn_problem* problem,
+                                                    const leanattn_shape* shape,
+                                                    leanattn_choice* choice) LEANATTN_NOEXCEPT;
+
+/* The plan for a problem and a shape. The first call for a kernel compiles it or takes it from the cache, and loads it;
+ * concurrent calls for one kernel wait for one compile. Later calls are one look-up without locks. A tuned kernel that
+ * cannot be built here gives way to the default one, and the plan says so. The plan belongs to the engine: it is valid
+ * until leanattn_engine_destroy, and is never freed by the caller.
+ * `stream` is the stream that the plan is wanted for; it is asked only whether it is being captured, since a capture
+ * forbids what loading needs. Prepare plans before capturing.
+ * Errors: invalid_argument, unsupported, nvrtc_missing, compile_failed, kernel_rejected, load_failed, driver_too_old,
+ * out_of_memory, not_prepared (stream is being captured and the kernel is not loaded yet), context_lost. */
+LEANATTN_API leanattn_status leanattn_engine_plan(leanattn_engine* engine, const leanattn_problem* problem,
+                                                  const leanattn_shape* shape, leanattn_stream stream,
+                                                  const leanattn_plan** plan) LEANATTN_NOEXCEPT;
+
+typedef struct leanattn_plan_info {
+  size_t struct_size;
+  const char* kernel_name; /* valid as long as the plan, like the next */
+  const char* layer;       /* database that the configuration comes from: "user", "site", "shipped" or empty */
+  int64_t grid;            /* CTAs */
+  int64_t workspace_bytes;
+  double tuned_us;   /* median of the measurement it rests on; 0: none */
+  double compile_ms; /* 0: the kernel came from cubin.db */
+  int32_t provenance; /* leanattn_provenance */
+  int32_t stale;
+  int32_t max_batch;
+  int32_t threads;      /* per CTA */
+  int32_t shared_bytes; /* dynamic shared memory per CTA */
+  int32_t registers;    /* per thread */
+  int32_t ctas_per_sm;  /* that one SM holds at once */
+  int32_t reserved;
+} leanattn_plan_info;
+
+static inline void leanattn_plan_info_init(leanattn_plan_info* info) {
+  memset(info, 0, sizeof *info);
+  info->struct_size = sizeof *info;
+}
+
+/* `info->struct_size` must be set. Errors: invalid_argument. */
+LEANATTN_API leanattn_status leanattn_plan_get_info(const leanattn_plan* plan,
+                                                    leanattn_plan_info* info) LEANATTN_NOEXCEPT;
+
+/* ---- Workspace: device memory of the caller's that CTAs exchange partial results through ---- */
+
+/* Bytes a workspace for this plan must have; -1 for a null plan. At most two fp32 partials a CTA, and four bytes for
+ * each CTA and each output tile. */
+LEANATTN_API int64_t leanattn_plan_workspace_bytes(const leanattn_plan* plan) LEANATTN_NOEXCEPT;
+
+/* Makes fresh device memory a workspace: zeroes it, in stream order. Once is enough: every completed launch leaves the
+ * workspace as it found it, so plans that fit may use one workspace in turn. `workspace` is 256-byte aligned, as
+ * cudaMalloc gives it. Errors: invalid_argument, context_lost. */
+LEANATTN_API leanattn_status leanattn_plan_init_workspace(const leanattn_plan* plan, void* workspace,
+                                                          int64_t workspace_bytes,
+                                                          leanattn_stream stream) LEANATTN_NOEXCEPT;
+
+/* Makes a workspace usable again whose last launch was aborted. The same as init_workspace, by the name of its use. */
+LEANATTN_API leanattn_status leanattn_plan_reset_workspace(const leanattn_plan* plan, void* workspace,
+                                                           int64_t workspace_bytes,
+                                                           leanattn_stream stream) LEANATTN_NOEXCEPT;
+
+/* ---- Launch ---- */
+
+/* One decode step: O = softmax(scale * Q K^T) V for one query row per request and query head. All pointers are device
+ * pointers. Strides count elements; 0 stands for the dense stride of the layout named in the problem, with
+ * context_capacity as its context extent. Bases and strides of q, k, v and o are multiples of 16 bytes. */
+typedef struct leanattn_decode_args {
+  size_t struct_size;
+  const void* q;                  /* [batch, q_heads, head_dim] */
+  const void* k;                  /* [batch, kv_heads, context_capacity, head_dim] through its strides */
+  const void* v;                  /* likewise */
+  void* o;                        /* [batch, q_heads, head_dim] */
+  float* lse;                     /* [batch, q_heads], natural logarithm; null unless the problem has lse */
+  const int32_t* context_lengths; /* [batch] tokens; read by the kernel, clamped to [0, context_capacity] */
+  int64_t q_stride_batch, q_stride_head;
+  int64_t k_stride_batch, k_stride_head, k_stride_token;
+  int64_t v_stride_batch, v_stride_head, v_stride_token;
+  int64_t o_stride_batch, o_stride_head;
+  int32_t batch;            /* 1 to the plan's max_batch */
+  int32_t context_capacity; /* tokens that k and v hold per request */
+  float scale;              /* softmax scale, positive; 0: 1 / sqrt(head_dim) */
+  int32_t reserved;
+} leanattn_decode_args;
+
+static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
+  memset(args, 0, sizeof *args);
+  args->struct_size = sizeof *args;
+}
+
+/* Enqueues one step on `stream` and returns. No allocation, no lock, no synchronisation; legal while the stream is being
+ * captured, and the graph stays right when context_lengths change between replays. A request of length zero gets zeros
+ * and an LSE of -inf. The workspace serves one launch at a time: keep one per stream, and one per graph that may run
+ * beside others. With LEANATTN_DEBUG=1 in the environment of leanattn_engine_create, a launch whose workspace is still in
+ * use on another stream, or whose pointers are not device memory, is refused; this costs a lock and some driver calls.
+ * Errors: invalid_argument (which argument, and its value; nothing was enqueued), launch_failed, context_lost. */
+LEANATTN_API leanattn_status leanattn_plan_launch(const leanattn_plan* plan, const leanattn_decode_args* args,
+                                                  void* workspace, leanattn_stream stream) LEANATTN_NOEXCEPT;
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* LEANATTN_LEANATTN_H_ */

@@ -1,0 +1,215 @@
+// leanattn.hpp -- the C ABI as C++17: Engine, Plan, DecodeArgs. Header only; the thread contract is leanattn.h's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "leanattn/error.hpp"
+#include "leanattn/leanattn.h"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// Element type of q, k, v and o.
+enum class DataType : std::int32_t { bf16 = LEANATTN_BF16, fp16 = LEANATTN_FP16 };
+
+/// contiguous: [batch, kv_heads, context, head_dim], tokens of one KV head adjacent. strided: any token stride, such as
+/// [batch, context, kv_heads, head_dim].
+enum class CacheLayout : std::int32_t { contiguous = LEANATTN_KV_CONTIGUOUS, strided = LEANATTN_KV_STRIDED };
+
+/// What never changes in a model.
+struct Problem {
+  int q_heads = 32;
+  int kv_heads = 8;    ///< divides q_heads, at most 64 query heads each
+  int head_dim = 128;  ///< 64, 96, 128 or 256
+  DataType dtype = DataType::bf16;
+  CacheLayout layout = CacheLayout::contiguous;
+  bool lse = false;  ///< launches also write the log-sum-exp of every row
+};
+
+/// What the caller knows or guesses about a step. It chooses speed, never correctness.
+struct PlanShape {
+  int batch = 1;                        ///< requests of a typical step
+  int max_batch = 0;                    ///< most requests of any step; 0: batch
+  std::int64_t longest_context = 1024;  ///< tokens of the longest request
+  std::int64_t total_context = 0;       ///< tokens of all requests; 0: batch * longest_context
+};
+
+/// One decode step; see leanattn_decode_args. Pointers are device pointers, strides count elements, 0 is the dense stride.
+struct DecodeArgs {
+  const void* q = nullptr;                        ///< [batch, q_heads, head_dim]
+  const void* k = nullptr;                        ///< [batch, kv_heads, context_capacity, head_dim] through its strides
+  const void* v = nullptr;                        ///< likewise
+  void* o = nullptr;                              ///< [batch, q_heads, head_dim]
+  float* lse = nullptr;                           ///< [batch, q_heads]; only where the problem has lse
+  const std::int32_t* context_lengths = nullptr;  ///< [batch] tokens
+  int batch = 1;
+  int context_capacity = 0;  ///< tokens that k and v hold per request
+  float scale = 0;           ///< 0: 1 / sqrt(head_dim)
+  std::int64_t q_stride_batch = 0, q_stride_head = 0;
+  std::int64_t k_stride_batch = 0, k_stride_head = 0, k_stride_token = 0;
+  std::int64_t v_stride_batch = 0, v_stride_head = 0, v_stride_token = 0;
+  std::int64_t o_stride_batch = 0, o_stride_head = 0;
+};
+
+/// Which GPU, and where what was tuned and compiled is kept.
+struct EngineOptions {
+  int device = 0;         ///< CUDA ordinal
+  std::string cache_dir;  ///< empty: LEANATTN_CACHE_DIR, else $XDG_CACHE_HOME/leanattn, else ~/.cache/leanattn
+  bool disk_cache = true;
+};
+
+namespace detail {
+
+/// The thread's last error, after a call that returned `status`.
+inline Error last_error(leanattn_status status) {
+  return {static_cast<ErrorCode>(status), leanattn_last_error_message(), leanattn_last_error_hint(),
+          leanattn_last_error_log()};
+}
+inline Result<void> to_result(leanattn_status status) {
+  if (status == LEANATTN_OK) return {};
+  return tl::unexpected<Error>(last_error(status));
+}
+
+inline leanattn_problem to_c(const Problem& problem) {
+  leanattn_problem out;
+  leanattn_problem_init(&out);
+  out.q_heads = problem.q_heads;
+  out.kv_heads = problem.kv_heads;
+  out.head_dim = problem.head_dim;
+  out.dtype = static_cast<std::int32_t>(problem.dtype);
+  out.kv_layout = static_cast<std::int32_t>(problem.layout);
+  out.lse = problem.lse;
+  return out;
+}
+
+inline leanattn_shape to_c(const PlanShape& shape) {
+  leanattn_shape out;
+  leanattn_shape_init(&out);
+  out.batch = shape.batch;
+  out.max_batch = shape.max_batch;
+  out.longest_context = shape.longest_context;
+  out.total_context = shape.total_context;
+  return out;
+}
+
+inline leanattn_decode_args to_c(const DecodeArgs& args) {
+  leanattn_decode_args out;
+  leanattn_decode_args_init(&out);
+  out.q = args.q;
+  out.k = args.k;
+  out.v = args.v;
+  out.o = args.o;
+  out.lse = args.lse;
+  out.context_lengths = args.context_lengths;
+  out.q_stride_batch = args.q_stride_batch;
+  out.q_stride_head = args.q_stride_head;
+  out.k_stride_batch = args.k_stride_batch;
+  out.k_stride_head = args.k_stride_head;
+  out.k_stride_token = args.k_stride_token;
+  out.v_stride_batch = args.v_stride_batch;
+  out.v_stride_head = args.v_stride_head;
+  out.v_stride_token = args.v_stride_token;
+  out.o_stride_batch = args.o_stride_batch;
+  out.o_stride_head = args.o_stride_head;
+  out.batch = args.batch;
+  out.context_capacity = args.context_capacity;
+  out.scale = args.scale;
+  return out;
+}
+
+}  // namespace detail
+
+/// What to launch for a problem and a shape: a view, as cheap to copy as a pointer, valid as long as its Engine.
+class Plan {
+ public:
+  /// Bytes of device memory, 256-byte aligned, that init_workspace and launch want.
+  std::int64_t workspace_bytes() const { return leanattn_plan_workspace_bytes(plan_); }
+
+  /// Makes fresh device memory a workspace, in stream order; once is enough. Errors: invalid_argument, context_lost.
+  Result<void> init_workspace(void* workspace, std::int64_t bytes, leanattn_stream stream) const {
+    return detail::to_result(leanattn_plan_init_workspace(plan_, workspace, bytes, stream));
+  }
+  /// Makes a workspace usable again whose last launch was aborted.
+  Result<void> reset_workspace(void* workspace, std::int64_t bytes, leanattn_stream stream) const {
+    return detail::to_result(leanattn_plan_reset_workspace(plan_, workspace, bytes, stream));
+  }
+
+  /// Enqueues one step. One launch at a time per workspace. Errors: invalid_argument, launch_failed, context_lost.
+  Result<void> launch(const DecodeArgs& args, void* workspace, leanattn_stream stream) const {
+    const leanattn_decode_args c_args = detail::to_c(args);
+    return detail::to_result(leanattn_plan_launch(plan_, &c_args, workspace, stream));
+  }
+
+  /// Kernel, grid, where the configuration came from.
+  leanattn_plan_info info() const {
+    leanattn_plan_info info;
+    leanattn_plan_info_init(&info);
+    leanattn_plan_get_info(plan_, &info);  // cannot fail: the plan is there and the size is right
+    return info;
+  }
+
+  const leanattn_plan* get() const { return plan_; }
+
+ private:
+  friend class Engine;
+  explicit Plan(const leanattn_plan* plan) : plan_(plan) {}
+  const leanattn_plan* plan_;
+};
+
+/// One GPU, what was tuned for it, and the kernels loaded on it. Move-only; destroy it after its plans' last launch.
+class Engine {
+ public:
+  /// Errors: invalid_argument, no_driver, no_device, driver_too_old, unsupported, out_of_memory.
+  static Result<Engine> create(const EngineOptions& options = {}) {
+    leanattn_engine_options c_options;
+    leanattn_engine_options_init(&c_options);
+    c_options.device = options.device;
+    if (!options.disk_cache) c_options.flags |= LEANATTN_ENGINE_NO_DISK_CACHE;
+    if (!options.cache_dir.empty()) c_options.cache_dir = options.cache_dir.c_str();
+    leanattn_engine* engine = nullptr;
+    const leanattn_status status = leanattn_engine_create(&c_options, &engine);
+    if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));
+    return Engine(engine);
+  }
+
+  /// See leanattn_engine_plan; thread-safe. `stream` may be null, and is only asked whether it is being captured.
+  Result<Plan> plan(const Problem& problem, const PlanShape& shape, leanattn_stream stream = nullptr) const {
+    const leanattn_problem c_problem = detail::to_c(problem);
+    const leanattn_shape c_shape = detail::to_c(shape);
+    const leanattn_plan* plan = nullptr;
+    const leanattn_status status = leanattn_engine_plan(engine_.get(), &c_problem, &c_shape, stream, &plan);
+    if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));
+    return Plan(plan);
+  }
+
+  /// What plan() would launch, and how good the answer is, without compiling. Errors: invalid_argument, unsupported.
+  Result<leanattn_choice> lookup(const Problem& problem, const PlanShape& shape) const {
+    const leanattn_problem c_problem = detail::to_c(problem);
+    const leanattn_shape c_shape = detail::to_c(shape);
+    leanattn_choice choice;
+    leanattn_choice_init(&choice);
+    const leanattn_status status = leanattn_engine_lookup(engine_.get(), &c_problem, &c_shape, &choice);
+    if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));
+    return choice;
+  }
+
+  /// Reads the winners again, after tuning or an import. Plans made before stay valid and unchanged.
+  Result<void> reload() { return detail::to_result(leanattn_engine_reload(engine_.get())); }
+
+  /// What was degraded (a cache that cannot be written ...), one sentence a line; empty when all is well.
+  std::string warnings() const { return leanattn_engine_warnings(engine_.get()); }
+
+  leanattn_engine* get() const { return engine_.get(); }
+
+ private:
+  struct Destroy {
+    void operator()(leanattn_engine* engine) const { leanattn_engine_destroy(engine); }
+  };
+  explicit Engine(leanattn_engine* engine) : engine_(engine) {}
+  std::unique_ptr<leanattn_engine, Destroy> engine_;
+};
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,85 @@
+// c_api_structs.hpp -- the C ABI's structs across versions, and as the types of this library. Pure functions; any thread.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+#include "leanattn/error.hpp"
+#include "leanattn/leanattn.h"
+#include "runtime/problem.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace detail {
+
+/// Sizes of the structs as first released: no smaller one was ever valid. Literals, because sizeof grows with versions.
+template <class T>
+inline constexpr std::size_t kFirstSize = 0;
+template <>
+inline constexpr std::size_t kFirstSize<leanattn_engine_options> = 24;
+template <>
+inline constexpr std::size_t kFirstSize<leanattn_problem> = 32;
+template <>
+inline constexpr std::size_t kFirstSize<leanattn_shape> = 32;
+template <>
+inline constexpr std::size_t kFirstSize<leanattn_choice> = 208;
+template <>
+inline constexpr std::size_t kFirstSize<leanattn_plan_info> = 88;
+template <>
+inline constexpr std::size_t kFirstSize<leanattn_decode_args> = 152;
+
+Error null_argument(const char* name);
+Error bad_struct_size(const char* name, std::size_t given, std::size_t expected);
+Error unknown_fields(const char* name, std::size_t given, std::size_t known);
+
+/// `in` as this library's struct. A smaller one (an older program) is completed with zeros; of a larger one (a newer
+/// program) everything this library does not know must be zero, since it could not be heeded. Errors: invalid_argument.
+template <class T>
+Result<T> read_struct(const char* name, const T* in) {
+  static_assert(kFirstSize<T> > 0 && sizeof(T) >= kFirstSize<T>);
+  if (in == nullptr) return tl::unexpected(null_argument(name));
+  const std::size_t size = in->struct_size;
+  if (size < kFirstSize<T>) return tl::unexpected(bad_struct_size(name, size, sizeof(T)));
+  if (size > sizeof(T)) {
+    constexpr std::size_t kLargestStruct = 4096;  // beyond this the size is garbage, not a newer version
+    if (size > kLargestStruct) return tl::unexpected(bad_struct_size(name, size, sizeof(T)));
+    const auto* bytes = reinterpret_cast<const unsigned char*>(in);
+    if (std::any_of(bytes + sizeof(T), bytes + size, [](unsigned char byte) { return byte != 0; }))
+      return tl::unexpected(unknown_fields(name, size, sizeof(T)));
+  }
+  T out{};
+  std::memcpy(&out, in, std::min(size, sizeof(T)));
+  out.struct_size = sizeof(T);
+  return out;
+}
+
+/// Writes as much of `value` as the caller's struct has room for, and leaves its struct_size. Errors: invalid_argument.
+template <class T>
+Result<void> write_struct(const char* name, const T& value, T* out) {
+  static_assert(kFirstSize<T> > 0 && sizeof(T) >= kFirstSize<T>);
+  if (out == nullptr) return tl::unexpected(null_argument(name));
+  const std::size_t size = out->struct_size;
+  if (size < kFirstSize<T>) return tl::unexpected(bad_struct_size(name, size, sizeof(T)));
+  std::memcpy(out, &value, std::min(size, sizeof(T)));
+  out->struct_size = size;
+  return {};
+}
+
+/// Errors: invalid_argument (null, size, or an enumerator this library does not know). Heads and sizes are checked later,
+/// by validate().
+Result<DecodeProblem> read_problem(const leanattn_problem* problem);
+Result<Shape> read_shape(const leanattn_shape* shape);
+
+/// Cut to fit, always terminated.
+template <std::size_t N>
+void copy_text(char (&to)[N], const std::string& from) {
+  const std::size_t length = std::min(from.size(), N - 1);
+  std::memcpy(to, from.data(), length);
+  to[length] = '\0';
+}
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,126 @@
+// engine.cpp -- from (problem, shape) to a plan: look up, prepare, keep.
+#include "runtime/engine.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/engine_debug.hpp"
+#include "runtime/gpu.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+/// Errors that are the kernel's own, so that another kernel may do.
+bool is_about_the_kernel(ErrorCode code) {
+  return code == ErrorCode::compile_failed || code == ErrorCode::kernel_rejected || code == ErrorCode::load_failed ||
+         code == ErrorCode::unsupported;
+}
+
+bool same_launch(const PlanCore& plan, const DecodeProblem& problem, int max_batch, const Choice& choice,
+                 const PreparedKernel& kernel) {
+  const Choice& mine = plan.choice();
+  const std::int64_t grid =
+      choice.config.spec.fixup == FixUp::wait ? std::min(choice.config.grid, kernel.resident_ctas) : choice.config.grid;
+  return plan.limits().problem == problem && plan.limits().max_batch == max_batch && mine.config.grid == grid &&
+         mine.config.spec == choice.config.spec && mine.provenance == choice.provenance &&
+         mine.tuned_us == choice.tuned_us && mine.tuned_shape == choice.tuned_shape && mine.layer == choice.layer &&
+         mine.stale == choice.stale;
+}
+
+}  // namespace
+
+EngineCore::EngineCore(EngineParts parts) : parts_(std::move(parts)), kernels_(parts_.prepare) {
+  if (parts_.debug) checks_ = std::make_unique<LaunchChecks>();
+  reload();
+}
+
+EngineCore::~EngineCore() {
+  // Kernels and events go while their context is current.
+  const CurrentContext scope(parts_.context ? parts_.context->get() : nullptr);
+  plans_.clear();
+  checks_.reset();
+}
+
+EngineCore::Winners EngineCore::winners() const {
+  const std::lock_guard lock(mutex_);
+  return {table_, generation_.load(std::memory_order_relaxed)};
+}
+
+void EngineCore::reload() {
+  const LayeredWinners layers = parts_.read_winners();
+  auto table = std::make_shared<const WinnerTable>(WinnerTable::build(parts_.device, layers));
+  std::vector<std::string> warnings = parts_.warnings;
+  warnings.insert(warnings.end(), layers.warnings.begin(), layers.warnings.end());
+  if (table->skipped() > 0) {
+    warnings.push_back(fmt::format("{} winners were written by another version and are left out", table->skipped()));
+  }
+  auto text = std::make_shared<const std::string>(fmt::format("{}", fmt::join(warnings, "\n")));
+  const std::lock_guard lock(mutex_);
+  table_ = std::move(table);
+  warnings_ = std::move(text);
+  generation_.fetch_add(1, std::memory_order_release);
+}
+
+const char* EngineCore::warnings() const {
+  const std::lock_guard lock(mutex_);
+  return warnings_->c_str();
+}
+
+std::size_t EngineCore::plan_count() const {
+  const std::lock_guard lock(mutex_);
+  return plans_.size();
+}
+
+Result<Choice> EngineCore::lookup(const DecodeProblem& problem, const Shape& shape) const {
+  if (auto valid = validate(problem, shape); !valid) return tl::unexpected(std::move(valid.error()));
+  return winners().table->find(problem, shape);
+}
+
+Result<std::shared_ptr<const PreparedKernel>> EngineCore::prepare(const KernelSpec& spec, CUstream_st* stream) {
+  // The legacy default stream cannot be captured, and may not be asked while another is.
+  if (stream != nullptr && !kernels_.ready(spec)) {
+    const auto capturing = parts_.is_capturing(stream);
+    if (!capturing) return tl::unexpected(capturing.error());
+    if (*capturing) {
+      return fail(ErrorCode::not_prepared,
+                  fmt::format("{} is not loaded yet, and the stream is being captured", kernel_name(spec)),
+                  "Make the plan once before the capture begins.");
+    }
+  }
+  return kernels_.get(spec);
+}
+
+Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
+                                              const LookupKey& key) {
+  if (auto valid = validate(problem, shape); !valid) return tl::unexpected(std::move(valid.error()));
+  const Winners now = winners();
+  Choice choice = now.table->find(problem, shape);
+  auto kernel = prepare(choice.config.spec, stream);
+  if (!kernel && is_about_the_kernel(kernel.error().code) && choice.provenance != Provenance::fallback) {
+    choice = Choice{.config = default_config(parts_.device, problem, shape), .tuned_shape = {}, .layer = {}};
+    kernel = prepare(choice.config.spec, stream);
+  }
+  if (!kernel) return tl::unexpected(std::move(kernel.error()));
+  const int max_batch = shape.max_batch > 0 ? shape.max_batch : shape.batch;
+  const std::lock_guard lock(mutex_);
+  const PlanCore* plan = keep(problem, max_batch, std::move(choice), *std::move(kernel));
+  recent_.insert(key, now.generation, plan);
+  return plan;
+}
+
+const PlanCore* EngineCore::keep(const DecodeProblem& problem, int max_batch, Choice choice,
+                                 std::shared_ptr<const PreparedKernel> kernel) {
+  const auto [first, last] = plans_.equal_range(kernel_name(choice.config.spec));
+  for (auto it = first; it != last; ++it) {
+    if (same_launch(*it->second, problem, max_batch, choice, *kernel)) return it->second.get();
+  }
+  CUctx_st* const context = parts_.context ? parts_.context->get() : nullptr;
+  auto plan = std::make_unique<PlanCore>(problem, max_batch, std::move(choice), std::move(kernel), context, checks_.get());
+  const PlanCore* const kept = plan.get();
+  plans_.emplace(kept->name(), std::move(plan));
+  return kept;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,98 @@
+// engine.hpp -- EngineCore: one GPU's winners, kernels and plans. Thread-safe, except that destruction must come last.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/plan.hpp"
+#include "runtime/plan_cache.hpp"
+
+/// The C ABI's opaque handle: every one is the base of an EngineCore.
+struct leanattn_engine {};
+
+namespace leanattn {
+inline namespace v1 {
+
+class Context;  // runtime/gpu.hpp
+
+struct EngineCoreOptions {
+  int device = 0;                                   ///< CUDA ordinal
+  std::optional<std::filesystem::path> cache_dir;   ///< nullopt: cache_directory() decides
+  bool disk_cache = true;                           ///< false: neither tuning.db nor cubin.db of the user's
+};
+
+/// What an engine stands on. open() makes the real ones; tests bring their own and need no GPU.
+struct EngineParts {
+  DeviceFacts device;
+  std::function<LayeredWinners()> read_winners;
+  KernelStore::Prepare prepare;
+  std::function<Result<bool>(CUstream_st*)> is_capturing;
+  std::shared_ptr<const Context> context;  ///< kept as long as the engine; null in tests
+  std::vector<std::string> warnings;
+  bool debug = false;  ///< LaunchChecks around every launch; needs a context
+};
+
+class EngineCore : public ::leanattn_engine {
+ public:
+  /// See leanattn_engine_create. Reads LEANATTN_DEBUG.
+  static Result<std::unique_ptr<EngineCore>> open(const EngineCoreOptions& options);
+  explicit EngineCore(EngineParts parts);
+  EngineCore(const EngineCore&) = delete;
+  EngineCore& operator=(const EngineCore&) = delete;
+  ~EngineCore();
+
+  /// See leanattn_engine_plan. A known (problem, shape) costs one hash and at most four cache lines: no lock, no
+  /// allocation. The plan lives as long as the engine.
+  Result<const PlanCore*> plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream) {
+    const LookupKey key = make_lookup_key(problem, shape);
+    const std::uint64_t generation = generation_.load(std::memory_order_acquire);
+    if (const PlanCore* known = recent_.find(key, generation)) [[likely]]
+      return known;
+    return make_plan(problem, shape, stream, key);
+  }
+
+  /// What plan() would launch, without compiling. Errors: invalid_argument, unsupported.
+  Result<Choice> lookup(const DecodeProblem& problem, const Shape& shape) const;
+
+  /// Reads the winners again; later plans go by them.
+  void reload();
+
+  const DeviceFacts& device() const { return parts_.device; }
+  /// One sentence a line. The text stays valid until the next reload.
+  const char* warnings() const;
+  std::size_t plan_count() const;
+
+ private:
+  struct Winners {
+    std::shared_ptr<const WinnerTable> table;
+    std::uint64_t generation = 0;
+  };
+  Winners winners() const;
+  Result<const PlanCore*> make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
+                                    const LookupKey& key);
+  Result<std::shared_ptr<const PreparedKernel>> prepare(const KernelSpec& spec, CUstream_st* stream);
+  const PlanCore* keep(const DecodeProblem& problem, int max_batch, Choice choice,
+                       std::shared_ptr<const PreparedKernel> kernel);
+
+  EngineParts parts_;
+  std::unique_ptr<LaunchChecks> checks_;
+  KernelStore kernels_;
+  PlanCache recent_;
+  std::atomic<std::uint64_t> generation_{0};
+
+  mutable std::mutex mutex_;  ///< what follows, and writes to recent_ and generation_
+  std::shared_ptr<const WinnerTable> table_;
+  std::shared_ptr<const std::string> warnings_;
+  /// By kernel name. Shapes that come to the same launch share a plan, so there are few.
+  std::unordered_multimap<std::string, std::unique_ptr<PlanCore>> plans_;
+};
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,89 @@
+// engine_debug.cpp -- pointers asked of the driver, workspaces followed by events.
+#include "runtime/engine_debug.hpp"
+
+#include <fmt/format.h>
+
+#include "runtime/driver.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+Result<void> check_device_pointer(const DriverApi& api, const char* name, const void* pointer) {
+  unsigned type = 0;
+  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+  const CUresult status = api.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+  if (is_sticky(status)) return check(status, "cuPointerGetAttribute");
+  if (status == CUDA_SUCCESS) return {};
+  return fail(ErrorCode::invalid_argument, fmt::format("{} is {}, which CUDA did not allocate", name, pointer),
+              "Give device memory (LEANATTN_DEBUG=1 refuses memory that only the operating system knows).");
+}
+
+/// Bytes from `pointer` to the end of its allocation; 0 where the driver does not say.
+std::int64_t bytes_from(const DriverApi& api, const void* pointer) {
+  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+  CUdeviceptr start = 0;
+  std::size_t size = 0;
+  if (api.cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) != CUDA_SUCCESS ||
+      api.cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) != CUDA_SUCCESS) {
+    return 0;
+  }
+  return static_cast<std::int64_t>(size - (address - start));
+}
+
+/// Events may not be asked about, and say nothing, while the stream only records.
+bool is_capturing(const DriverApi& api, CUstream_st* stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return api.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+}  // namespace
+
+Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeArgs& args, CUstream_st* stream) {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  struct Named {
+    const char* name;
+    const void* pointer;
+  };
+  for (const Named& named : {Named{"q", args.q}, Named{"k", args.k}, Named{"v", args.v}, Named{"o", args.o},
+                             Named{"context_lengths", args.context_lengths}, Named{"workspace", args.tickets}}) {
+    if (auto ok = check_device_pointer(**api, named.name, named.pointer); !ok) return ok;
+  }
+  if (args.lse != nullptr) {
+    if (auto ok = check_device_pointer(**api, "lse", args.lse); !ok) return ok;
+  }
+  const std::int64_t bytes = bytes_from(**api, args.tickets);
+  if (bytes > 0) {
+    if (auto ok = check_workspace(limits.workspace, args.tickets, bytes); !ok) return ok;
+  }
+  if (is_capturing(**api, stream)) return {};
+  const std::lock_guard lock(mutex_);
+  const auto use = uses_.find(args.tickets);
+  if (use == uses_.end() || use->second.stream == stream) return {};
+  const auto ended = use->second.end.query();
+  if (!ended) return tl::unexpected(ended.error());
+  if (*ended) return {};
+  return fail(ErrorCode::invalid_argument,
+              fmt::format("workspace {} is still in use by a launch on another stream",
+                          static_cast<const void*>(args.tickets)),
+              "Keep one workspace per stream.");
+}
+
+Result<void> LaunchChecks::after(const LeanDecodeArgs& args, CUstream_st* stream) {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  if (is_capturing(**api, stream)) return {};
+  const std::lock_guard lock(mutex_);
+  auto use = uses_.find(args.tickets);
+  if (use == uses_.end()) {
+    auto event = Event::create(false);
+    if (!event) return tl::unexpected(event.error());
+    use = uses_.emplace(args.tickets, Use{stream, *std::move(event)}).first;
+  }
+  use->second.stream = stream;
+  return use->second.end.record(stream);
+}
+
+}  // namespace v1
+}  // namespace leanattn

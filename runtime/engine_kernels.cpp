@@ -1,0 +1,58 @@
+// engine_kernels.cpp -- single flight: one promise a kernel, made by whoever comes first.
+#include "runtime/engine_kernels.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <exception>
+
+namespace leanattn {
+inline namespace v1 {
+
+KernelStore::Outcome KernelStore::run(const KernelSpec& spec) const {
+  try {
+    auto prepared = prepare_(spec);
+    if (!prepared) return tl::unexpected(std::move(prepared.error()));
+    return std::make_shared<const PreparedKernel>(*std::move(prepared));
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::out_of_memory, fmt::format("out of host memory while preparing {}", kernel_name(spec)));
+  } catch (const std::exception& exception) {
+    return fail(ErrorCode::internal, fmt::format("preparing {}: {}", kernel_name(spec), exception.what()));
+  }
+}
+
+Result<std::shared_ptr<const PreparedKernel>> KernelStore::get(const KernelSpec& spec) {
+  const std::string name = kernel_name(spec);
+  std::promise<Outcome> promise;
+  {
+    std::unique_lock lock(mutex_);
+    if (const auto found = flights_.find(name); found != flights_.end()) {
+      const auto flight = found->second;
+      lock.unlock();
+      return flight.get();
+    }
+    flights_.emplace(name, promise.get_future().share());
+  }
+  Outcome outcome = run(spec);
+  if (!outcome) {
+    // Forgotten before it is told, so that a caller who saw it fail and tries again really tries again.
+    const std::lock_guard lock(mutex_);
+    flights_.erase(name);
+  }
+  promise.set_value(outcome);
+  return outcome;
+}
+
+bool KernelStore::ready(const KernelSpec& spec) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = flights_.find(kernel_name(spec));
+  return found != flights_.end() && found->second.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+std::size_t KernelStore::size() const {
+  const std::lock_guard lock(mutex_);
+  return flights_.size();
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,45 @@
+// lookup_device.cpp -- a device as the database names it, and what measurements on it were taken under.
+#include "generator/generator.hpp"
+#include "runtime/compiler.hpp"
+#include "runtime/lookup.hpp"
+#include "runtime/nvml.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+/// "1g.18gb" of "NVIDIA H200 MIG 1g.18gb": the driver names a slice in its device name.
+std::string mig_profile(const std::string& device_name) {
+  constexpr std::string_view kMark = " MIG ";
+  const auto at = device_name.find(kMark);
+  return at == std::string::npos ? std::string() : device_name.substr(at + kMark.size());
+}
+
+}  // namespace
+
+DeviceModel device_model(const DeviceFacts& device) {
+  // Drivers differ by some megabytes in the memory they report of one product; winners must not be lost over that.
+  constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+  return {.name = device.name,
+          .arch = to_string(device.arch),
+          .sm_count = device.sm_count,
+          .l2_bytes = device.l2_bytes,
+          .memory_bytes = (device.memory_bytes + kGiB / 2) / kGiB * kGiB,
+          .mig_profile = mig_profile(device.name)};
+}
+
+Environment current_environment(const DeviceFacts& device) {
+  Environment environment;
+  environment.driver_version = device.driver_version;
+  environment.driver_release = device.driver_release;
+  environment.nvrtc_version = nvrtc_version().value_or("");
+  environment.clock_khz = device.clock_khz;
+  environment.memory_clock_khz = device.memory_clock_khz;
+  if (!device.uuid.empty()) environment.power_limit_mw = gpu_state(device.uuid).power_limit_mw;
+  environment.ecc = device.ecc;
+  environment.library_revision = generator_revision();
+  return environment;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,36 @@
+// lookup_grid.hpp -- grids for shapes nobody measured: carried over from a measured one, or ranked by a rough schedule
+// model. Internal to the look-up. Pure functions; any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/device.hpp"
+#include "runtime/problem.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace detail {
+
+/// CTAs of this spec that are surely resident at once: what its launch bounds promise on every SM.
+std::int64_t resident_grid(const DeviceFacts& device, const KernelSpec& spec);
+
+/// The grid that means for `shape` what `tuned.grid` meant for `tuned_shape`: the same share of the GPU, and equal
+/// numbers of CTAs per output tile where the tuned one had that. Both specs need not be equal.
+std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tuned_problem, const Shape& tuned_shape,
+                             const Config& tuned, const DecodeProblem& problem, const Shape& shape,
+                             const KernelSpec& spec);
+
+/// Relative time of one step: tiles an SM streams, segments started, partials merged. Only for ranking grids.
+double schedule_cost(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, const Config& config);
+
+/// The useful grid of least schedule_cost.
+std::int64_t cheapest_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                           const KernelSpec& spec);
+
+/// `base` with the tunables of `from`, changed as little as this problem needs to fit (fewer stages, fewer CTAs per SM).
+/// Errors: those of validate(spec), when nothing fits.
+Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& from);
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,48 @@
+// lookup_key.hpp -- LookupKey: a (problem, shape) as five words, to hash and compare without branches. Any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "runtime/problem.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// Equal keys mean equal problems and shapes of equal meaning (canonical()).
+struct LookupKey {
+  std::array<std::uint64_t, 5> words{};
+
+  bool operator==(const LookupKey&) const = default;
+};
+
+inline LookupKey make_lookup_key(const DecodeProblem& problem, const Shape& shape) noexcept {
+  const auto low = [](int value) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(value)); };
+  const auto pair = [&](int first, int second) { return low(first) | low(second) << 32; };
+  // What canonical() does, without its checks: this runs for every plan() of every decode step.
+  const std::int64_t uniform = static_cast<std::int64_t>(static_cast<std::uint64_t>(shape.batch) *
+                                                         static_cast<std::uint64_t>(shape.longest_context));
+  const int max_batch = shape.max_batch == shape.batch ? 0 : shape.max_batch;
+  const std::int64_t total = shape.total_context == uniform ? 0 : shape.total_context;
+  const std::uint64_t features = static_cast<std::uint64_t>(problem.dtype) << 32 |
+                                 static_cast<std::uint64_t>(problem.layout) << 40 |
+                                 static_cast<std::uint64_t>(problem.lse) << 48;
+  return {{pair(problem.q_heads, problem.kv_heads), low(problem.head_dim) | features, pair(shape.batch, max_batch),
+           static_cast<std::uint64_t>(shape.longest_context), static_cast<std::uint64_t>(total)}};
+}
+
+/// 64 well mixed bits: each word is folded in with a full 64 x 64 -> 128 bit product, the step that wyhash and XXH3 rest
+/// on; five words need no more, and no library.
+inline std::uint64_t hash(const LookupKey& key) noexcept {
+  __extension__ using Wide = unsigned __int128;
+  const auto fold = [](std::uint64_t a, std::uint64_t b) {
+    const Wide product = static_cast<Wide>(a) * b;
+    return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+  };
+  constexpr std::uint64_t kA = 0xa0761d6478bd642f, kB = 0xe7037ed1a0b428db, kC = 0x8ebc6af09c88c6e3;
+  const auto& w = key.words;
+  return fold(fold(w[0] ^ kA, w[1] ^ kB) ^ fold(w[2] ^ kB, w[3] ^ kC), w[4] ^ kA);
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,73 @@
+// plan.cpp -- what a plan is made of, and its launch.
+#include "runtime/plan.hpp"
+
+#include <algorithm>
+
+#include "runtime/driver.hpp"
+#include "runtime/engine_debug.hpp"
+#include "runtime/gpu.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+CurrentContext::CurrentContext(CUctx_st* context) {
+  if (context == nullptr) return;
+  const auto api = driver();
+  if (!api) [[unlikely]] {
+    entered_ = tl::unexpected(api.error());
+    return;
+  }
+  CUcontext current = nullptr;
+  if ((*api)->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context) [[likely]]
+    return;
+  entered_ = check((*api)->cuCtxPushCurrent(context), "cuCtxPushCurrent", ErrorCode::context_lost);
+  pushed_ = entered_.has_value();
+}
+
+CurrentContext::~CurrentContext() {
+  if (!pushed_) return;
+  CUcontext popped = nullptr;
+  if (const auto api = driver()) (*api)->cuCtxPopCurrent(&popped);
+}
+
+PlanCore::PlanCore(const DecodeProblem& problem, int max_batch, Choice choice,
+                   std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks)
+    : limits_{.problem = problem, .max_batch = max_batch, .workspace = {}},
+      choice_(std::move(choice)),
+      kernel_(std::move(kernel)),
+      name_(kernel_name(choice_.config.spec)),
+      context_(context),
+      checks_(checks) {
+  Config& config = choice_.config;
+  if (config.spec.fixup == FixUp::wait) config.grid = std::min(config.grid, kernel_->resident_ctas);
+  const Shape largest{.batch = max_batch};
+  limits_.workspace = workspace_layout(config.spec, config.grid, output_tiles(problem, largest, config.spec));
+}
+
+Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace, CUstream_st* stream) const {
+  const auto bound = bind_arguments(limits_, args, workspace);
+  if (!bound) [[unlikely]]
+    return tl::unexpected(bound.error());
+  if (!kernel_->loaded) [[unlikely]]
+    return fail(ErrorCode::internal, "this plan's kernel was prepared without a GPU");
+  const CurrentContext scope(context_);
+  if (!scope.entered()) [[unlikely]]
+    return scope.entered();
+  if (checks_ != nullptr) [[unlikely]] {
+    if (auto ok = checks_->before(limits_, *bound, stream); !ok) return ok;
+  }
+  auto launched = kernel_->loaded->launch(*bound, choice_.config.grid, stream);
+  if (checks_ != nullptr && launched) [[unlikely]]
+    return checks_->after(*bound, stream);
+  return launched;
+}
+
+Result<void> PlanCore::init_workspace(void* workspace, std::int64_t bytes, CUstream_st* stream) const {
+  if (auto ok = check_workspace(limits_.workspace, workspace, bytes); !ok) return ok;
+  const CurrentContext scope(context_);
+  if (!scope.entered()) return scope.entered();
+  return fill_bytes_async(workspace, 0, bytes, stream);
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,418 @@
+#!/usr/bin/env python3
+"""The command line's promises, checked from outside on the built program. Needs no GPU: any that is here is hidden."""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+PROGRAM = None
+SOURCE = None
+SHAPE = ["--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--context", "4k"]
+OFFLINE = ["--arch", "sm_90a", "--sms", "132"]
+COMMANDS = ["tune", "lookup", "emit", "prewarm", "verify", "bench", "explain", "report", "db", "devices", "doctor"]
+
+
+class Contract(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="leanattn-contracts-")
+        self.addCleanup(self.folder.cleanup)
+        self.root = pathlib.Path(self.folder.name)
+        self.cache = self.root / "cache"
+
+    def environment(self, **changes):
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("LEANATTN_", "XDG_")) or k.startswith("LEANATTN_NVRTC")}
+        # Hidden devices and no driver are the same to a caller: exit code 3 with a way out.
+        env.update(LEANATTN_CACHE_DIR=str(self.cache), CUDA_VISIBLE_DEVICES="", HOME=str(self.root), LEANATTN_BUSY_TIMEOUT_MS="100")
+        for name, value in changes.items():
+            if value is None:
+                env.pop(name, None)
+            else:
+                env[name] = value
+        return env
+
+    def run_program(self, *args, stdout=subprocess.PIPE, **changes):
+        return subprocess.run([PROGRAM, *args], stdout=stdout, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+                              env=self.environment(**changes), cwd=self.root, timeout=300)
+
+    def expect(self, code, *args, says=None, **changes):
+        result = self.run_program(*args, **changes)
+        self.assertEqual(result.returncode, code, f"{args}\nstdout: {result.stdout[:2000]}\nstderr: {result.stderr[:2000]}")
+        if says is not None:
+            self.assertRegex(result.stderr, says, f"{args}")
+        return result
+
+    def make_database(self):
+        self.expect(0, "db", "rebuild")
+        file = self.cache / "tuning.db"
+        self.assertTrue(file.is_file())
+        return file
+
+
+class Help(Contract):
+    def test_every_command_explains_itself_on_stdout(self):
+        result = self.expect(0, "--help")
+        for command in COMMANDS:
+            self.assertIn(command, result.stdout)
+            self.assertIn("leanattn " + command, self.expect(0, command, "--help").stdout.replace("\n", " "))
+        self.assertEqual(result.stderr, "")
+
+    def test_help_lists_the_exit_codes(self):
+        for word in ["2 usage", "3 no usable device", "4 nothing found", "5 a result was wrong", "6 database", "130 interrupted"]:
+            self.assertIn(word, self.expect(0, "--help").stdout.replace("\n", " "))
+
+    def test_version_is_one_line(self):
+        self.assertRegex(self.expect(0, "--version").stdout, r"^leanattn \d+\.\d+\.\d+\n$")
+
+    def test_help_touches_no_cache(self):
+        for command in COMMANDS:
+            self.expect(0, command, "--help")
+        self.assertFalse(self.cache.exists())
+
+
+class BadInput(Contract):
+    """(arguments, what the message must name)."""
+
+    CASES = [
+        ([], "subcommand"),
+        (["frobnicate"], "frobnicate"),
+        (["lookup", "--no-such-flag", *SHAPE], "no-such-flag"),
+        (["lookup", *OFFLINE], "--model"),
+        (["lookup", "--model", "llama-9"], "llama-9.*\n.*llama-3-8b"),
+        (["lookup", "--model", "llama-3-8b", "--model-config", "x.json"], "give one"),
+        (["lookup", "--model-config", "missing.json"], "missing.json"),
+        (["lookup", "--model-config", "/"], "directory"),
+        (["explain", *SHAPE, "--head-dim", "100"], "100"),
+        (["explain", *SHAPE, "--head-dim", "0"], "--head-dim 0"),
+        (["explain", *SHAPE, "--heads", "0"], "--heads 0"),
+        (["explain", *SHAPE, "--heads", "-8"], "-8"),
+        (["explain", *SHAPE, "--heads", "30"], "30"),
+        (["explain", *SHAPE, "--heads", "many"], "many"),
+        (["explain", *SHAPE, "--kv-heads", "0"], "--kv-heads 0"),
+        (["explain", *SHAPE, "--batch", "0"], "--batch 0"),
+        (["explain", *SHAPE, "--batch", "1,,2"], "--batch"),
+        (["explain", *SHAPE, "--context", "-1"], "--context -1"),
+        (["explain", *SHAPE, "--context", "99999999999999999999"], "64 bits"),
+        (["explain", *SHAPE, "--context", "9999999999g"], "64 bits"),
+        (["explain", *SHAPE, "--context", "4q"], "4q"),
+        (["explain", *SHAPE, "--context", "4g"], "4g.*at most"),
+        (["explain", *SHAPE, "--dtype", "fp64"], "fp64"),
+        (["explain", *SHAPE, "--kv-dtype", "fp8_e4m3"], "fp8_e4m3"),
+        (["explain", *SHAPE, "--page-size", "16"], "dense"),
+        (["explain", *SHAPE, "--layout", "diagonal"], "diagonal"),
+        (["explain", *SHAPE, "--mode", "fa9"], "fa9"),
+        (["explain", *SHAPE, "--format", "png"], "png"),
+        (["explain", *SHAPE, "--grid", "0"], "--grid 0"),
+        (["explain", *SHAPE, "--sms", "0"], "--sms 0"),
+        (["explain", *SHAPE, "--lengths", "5,-1"], "--lengths -1"),
+        (["lookup", *SHAPE, "--arch", "sm_70"], "sm_70"),
+        (["lookup", *SHAPE, "--arch", "hopper"], "hopper"),
+        (["lookup", *SHAPE, "--sms", "132"], "--arch"),
+        (["lookup", *SHAPE, *OFFLINE, "--require", "luck"], "luck"),
+        (["emit", *SHAPE, *OFFLINE, "--tile", "7"], "7"),
+        (["emit", *SHAPE, *OFFLINE, "--warps", "99"], "99"),
+        (["emit", *SHAPE, *OFFLINE, "--load", "carrier_pigeon"], "carrier_pigeon"),
+        (["emit", *SHAPE, *OFFLINE, "--fixup", "glue"], "glue"),
+        (["emit", *SHAPE, "--arch", "sm_80", "--load", "bulk"], "bulk"),
+        (["emit", *SHAPE, *OFFLINE, "--batch", "1,2"], "2 shapes"),
+        (["tune", *SHAPE, *OFFLINE, "--budget", "soon"], "soon"),
+        (["tune", *SHAPE, *OFFLINE, "--budget", "0s"], "0s"),
+        (["tune", *SHAPE, *OFFLINE, "--l2", "tepid"], "tepid"),
+        (["tune", *SHAPE, *OFFLINE, "--jobs", "0"], "--jobs 0"),
+        (["bench", *SHAPE, "--mode", "fa9"], "fa9"),
+        (["bench", *SHAPE, "--lengths", "0,0"], "nothing to read"),
+        (["report", "--format", "html"], "html"),
+        (["lookup", *SHAPE, *OFFLINE, "--batch", "8", "--max-batch", "4"], "--max-batch 4"),
+        (["db"], "subcommand"),
+        (["db", "export"], "file"),
+        (["db", "gc", "--keep-days", "-1"], "-1"),
+        (["--db", "", "db", "path"], "--db"),
+    ]
+
+    def test_each_is_a_usage_error_that_names_the_value(self):
+        for arguments, named in self.CASES:
+            with self.subTest(arguments=arguments):
+                result = self.expect(2, *arguments, says=named)
+                self.assertEqual(result.stdout, "")
+
+    def test_no_mistake_prints_more_than_a_few_lines(self):
+        for arguments, _ in self.CASES:
+            with self.subTest(arguments=arguments):
+                self.assertLessEqual(len(self.run_program(*arguments).stderr.splitlines()), 6)
+
+
+class ModelConfig(Contract):
+    def write(self, text):
+        file = self.root / "config.json"
+        file.write_text(text)
+        return str(file)
+
+    def test_a_hugging_face_config_gives_the_shape(self):
+        config = {"num_attention_heads": 28, "num_key_value_heads": 4, "hidden_size": 3584, "torch_dtype": "float16"}
+        answer = json.loads(self.expect(0, "lookup", "--json", "--model-config", self.write(json.dumps(config)), *OFFLINE).stdout)
+        problem = answer["problem"]
+        self.assertEqual((problem["q_heads"], problem["kv_heads"], problem["head_dim"], problem["dtype"]), (28, 4, 128, "fp16"))
+
+    def test_a_broken_config_is_a_usage_error(self):
+        for text in ["", "{", "[]", "null", "7", '{"num_attention_heads": "many"}', '{"hidden_size": 4096}',
+                     '{"num_attention_heads": -1, "hidden_size": 64}', '{"num_attention_heads": 1e99, "hidden_size": 64}',
+                     '{"num_attention_heads": 18446744073709551615, "hidden_size": 64}', "[" * 100000, '"\\ud800"']:
+            with self.subTest(text=text[:60]):
+                self.expect(2, "explain", "--model-config", self.write(text), says="config.json")
+
+
+class NoDevice(Contract):
+    def test_commands_that_need_a_gpu_exit_3_and_say_what_to_do(self):
+        for arguments in (["devices"], ["verify", "--quick"], ["bench", *SHAPE], ["tune", *SHAPE], ["lookup", *SHAPE], ["prewarm", *SHAPE]):
+            with self.subTest(arguments=arguments):
+                result = self.expect(3, *arguments)
+                self.assertGreater(len(result.stderr.splitlines()), 1, "an error without a way out")
+
+    def test_tune_names_the_offline_way(self):
+        self.expect(3, "tune", *SHAPE, says=r"--arch sm_90a")
+
+    def test_tune_without_a_gpu_leaves_no_database(self):
+        self.expect(3, "tune", *SHAPE)
+        self.assertFalse((self.cache / "tuning.db").exists())
+
+    def test_a_device_that_is_not_there_exits_3(self):
+        self.expect(3, "tune", *SHAPE, "--device", "99")
+        self.expect(3, "tune", *SHAPE, "--device", "-1")
+
+    def test_doctor_exits_3_and_still_reports_the_rest(self):
+        result = self.expect(3, "doctor", "--json")
+        report = json.loads(result.stdout)
+        self.assertFalse(report["healthy"])
+        self.assertIn("cache", {finding["subject"] for finding in report["findings"]})
+
+    def test_without_nvrtc_compiling_exits_3_and_everything_else_works(self):
+        missing = {"LEANATTN_NVRTC_LIB": "/nonexistent/libnvrtc.so"}
+        self.expect(3, "prewarm", *SHAPE, *OFFLINE, says="/nonexistent/libnvrtc.so", **missing)
+        self.expect(3, "tune", *SHAPE, *OFFLINE, says="/nonexistent/libnvrtc.so", **missing)
+        self.expect(0, "emit", *SHAPE, *OFFLINE, **missing)
+        self.expect(0, "lookup", *SHAPE, *OFFLINE, **missing)
+
+
+class Output(Contract):
+    def test_emit_writes_the_same_self_contained_source_every_time(self):
+        first = self.expect(0, "emit", *SHAPE, *OFFLINE)
+        self.assertIn("__global__", first.stdout)
+        self.assertNotRegex(first.stdout, r"(?m)^\s*#\s*include")
+        self.assertEqual(first.stdout, self.expect(0, "emit", *SHAPE, *OFFLINE).stdout)
+
+    def test_emit_without_a_gpu_or_an_arch_says_which_arch_it_took(self):
+        self.assertIn("sm_90a", self.expect(0, "emit", *SHAPE).stderr)
+
+    def test_emit_obeys_its_overrides(self):
+        flags = ["--tile", "128", "--warps", "8", "--warp-tokens", "16", "--stages", "3", "--load", "cp_async", "--fixup", "wait"]
+        spec = json.loads(self.expect(0, "emit", "--json", *SHAPE, *OFFLINE, *flags).stdout)["spec"]
+        self.assertEqual([spec[k] for k in ("tile", "warps", "warp_tokens", "stages", "load", "fixup")], [128, 8, 16, 3, "cp_async", "wait"])
+
+    def test_json_is_valid_wherever_it_is_offered_and_alone_on_stdout(self):
+        self.make_database()
+        for arguments in (["lookup", *SHAPE, *OFFLINE], ["emit", *SHAPE, *OFFLINE], ["explain", *SHAPE], ["prewarm", *SHAPE, *OFFLINE],
+                          ["db", "path"], ["db", "stats"], ["db", "check"], ["db", "gc"], ["db", "rebuild"]):
+            with self.subTest(arguments=arguments):
+                json.loads(self.expect(0, "--json", *arguments).stdout)
+                json.loads(self.expect(0, *arguments, "--json").stdout)
+
+    def test_quiet_silences_notes_but_not_errors(self):
+        self.assertEqual(self.expect(0, "-q", "emit", *SHAPE).stderr, "")
+        self.assertNotEqual(self.expect(2, "-q", "explain", *SHAPE, "--head-dim", "100").stderr, "")
+
+    def test_there_are_no_escapes_where_there_is_no_terminal(self):
+        for arguments in (["doctor"], ["explain", *SHAPE], ["devices"], ["prewarm", *SHAPE, *OFFLINE]):
+            result = self.run_program(*arguments)
+            self.assertNotIn("\033", result.stdout + result.stderr)
+
+    def test_a_full_disk_is_not_success(self):
+        if not os.path.exists("/dev/full"):
+            self.skipTest("no /dev/full here")
+        with open("/dev/full", "w") as full:
+            result = self.run_program("explain", *SHAPE, stdout=full)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("cannot write", result.stderr)
+
+    def test_explain_draws_valid_svg_without_scripts(self):
+        svg = self.expect(0, "explain", "--heads", "2", "--head-dim", "64", "--context", "1k", "--sms", "5", "--format", "svg").stdout
+        root = xml.etree.ElementTree.fromstring(svg)
+        self.assertTrue(root.tag.endswith("svg"))
+        self.assertNotIn("<script", svg)
+        self.assertIn("prefers-color-scheme", svg)
+
+    def test_explain_refuses_a_picture_too_large_to_be_seen(self):
+        self.expect(2, "explain", *SHAPE, "--sms", "60000", "--grid", "60000", "--context", "8m", "--format", "svg", says="--format text|--json")
+
+    def test_explain_covers_every_lean_tile_exactly_once_in_every_mode(self):
+        for lengths in ("4k,0,1,100000", "0", "1", "63,64,65"):
+            with self.subTest(lengths=lengths):
+                document = json.loads(self.expect(0, "explain", "--json", *SHAPE, "--lengths", lengths).stdout)
+                self.assertEqual([s["title"] for s in document["schedules"]], ["FlashAttention-2", "FlashDecoding", "LeanAttention"])
+                for schedule in document["schedules"]:
+                    seen = {}
+                    for segment in schedule["segments"]:
+                        for tile in range(segment["first_tile"], segment["first_tile"] + segment["tiles"]):
+                            key = (segment["output_tile"], tile)
+                            self.assertNotIn(key, seen)
+                            seen[key] = segment["cta"]
+                    self.assertEqual(len(seen), schedule["lean_tiles"])
+
+    def test_lookup_answers_any_shape_and_says_how(self):
+        answer = json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE, "--batch", "3", "--context", "777").stdout)["answers"][0]
+        self.assertIn(answer["provenance"], ("model", "fallback"))
+        self.assertGreater(answer["workspace_bytes"], 0)
+        self.expect(4, "lookup", *SHAPE, *OFFLINE, "--require", "exact", says="leanattn tune")
+
+    def test_prewarm_compiles_once_and_then_answers_from_the_cache(self):
+        first = json.loads(self.expect(0, "prewarm", "--json", *SHAPE, *OFFLINE).stdout)["kernels"]
+        second = json.loads(self.expect(0, "prewarm", "--json", *SHAPE, *OFFLINE).stdout)["kernels"]
+        self.assertEqual([k["from_cache"] for k in first], [False] * len(first))
+        self.assertEqual([k["from_cache"] for k in second], [True] * len(first))
+        self.assertEqual([k["cubin_bytes"] for k in first], [k["cubin_bytes"] for k in second])
+
+
+class OfflineTune(Contract):
+    def test_it_ranks_compiled_candidates_and_keeps_the_cubins(self):
+        result = self.expect(0, "tune", "--json", *SHAPE, *OFFLINE, "--budget", "2s", says="nothing is measured")
+        document = json.loads(result.stdout)
+        self.assertEqual(document["mode"], "offline")
+        candidates = document["shapes"][0]["candidates"]
+        accepted = [c for c in candidates if c["accepted"]]
+        self.assertGreater(len(accepted), 0)
+        self.assertEqual([c["predicted_us"] for c in accepted], sorted(c["predicted_us"] for c in accepted))
+        for candidate in accepted:
+            self.assertEqual(candidate["spill_bytes"], 0)
+            self.assertGreater(candidate["registers"], 0)
+            self.assertGreater(candidate["resident_ctas"], 0)
+        for candidate in candidates:
+            self.assertTrue(candidate["accepted"] or candidate["reason"])
+        self.assertTrue((self.cache / "cubin.db").is_file())
+
+    def test_a_dry_run_leaves_nothing_behind(self):
+        self.expect(0, "tune", *SHAPE, *OFFLINE, "--dry-run")
+        left = [p.name for p in self.cache.glob("*") if p.stat().st_size > 0] if self.cache.exists() else []
+        self.assertNotIn("tuning.db", left)
+
+    def test_an_interrupt_ends_it_with_130(self):
+        process = subprocess.Popen([PROGRAM, "tune", "--model", "llama-3-8b", *OFFLINE, "--jobs", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True, env=self.environment(), cwd=self.root)
+        # The first progress line comes after the handler is in place.
+        for line in process.stderr:
+            if line.startswith("["):
+                break
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 130)
+
+
+class Database(Contract):
+    def test_db_path_obeys_the_flag_then_the_environment_then_home(self):
+        self.assertEqual(self.expect(0, "db", "path").stdout.strip(), str(self.cache))
+        other = self.root / "other"
+        self.assertEqual(self.expect(0, "db", "path", "--db", str(other)).stdout.strip(), str(other))
+        self.assertEqual(self.expect(0, "--db", "relative", "db", "path").stdout.strip(), str(self.root / "relative"))
+        xdg = self.root / "xdg"
+        xdg.mkdir()
+        self.assertEqual(self.expect(0, "db", "path", LEANATTN_CACHE_DIR=None, XDG_CACHE_HOME=str(xdg)).stdout.strip(), str(xdg / "leanattn"))
+        self.assertEqual(self.expect(0, "db", "path", LEANATTN_CACHE_DIR=None).stdout.strip(), str(self.root / ".cache" / "leanattn"))
+
+    def test_the_cache_directory_is_private(self):
+        self.make_database()
+        self.assertEqual(stat.S_IMODE(self.cache.stat().st_mode), 0o700)
+
+    def test_without_a_home_persistent_commands_exit_6_and_others_go_on(self):
+        nowhere = {"LEANATTN_CACHE_DIR": None, "HOME": None}
+        self.expect(6, "db", "path", **nowhere)
+        self.expect(0, "lookup", *SHAPE, *OFFLINE, says="warning", **nowhere)
+
+    def test_a_hostile_directory_is_refused_and_untouched(self):
+        self.cache.mkdir()
+        self.cache.chmod(0o777)
+        for arguments in (["db", "stats"], ["report"], ["prewarm", *SHAPE, *OFFLINE], ["tune", *SHAPE, *OFFLINE]):
+            with self.subTest(arguments=arguments):
+                self.expect(6, *arguments, says=re.escape(str(self.cache)))
+        self.expect(0, "lookup", *SHAPE, *OFFLINE, says="warning")
+        self.assertEqual(list(self.cache.iterdir()), [])
+        self.assertEqual(stat.S_IMODE(self.cache.stat().st_mode), 0o777)
+
+    def test_a_file_in_place_of_the_directory_is_refused_and_untouched(self):
+        self.cache.write_text("precious")
+        self.expect(6, "db", "stats", says=re.escape(str(self.cache)))
+        self.expect(0, "emit", *SHAPE, *OFFLINE)
+        self.assertEqual(self.cache.read_text(), "precious")
+
+    def test_an_empty_database_reports_nothing_with_4(self):
+        self.expect(4, "report", says="leanattn tune")
+        self.make_database()
+        self.expect(4, "report", "--format", "json", says="leanattn tune")
+
+    def test_a_newer_database_is_refused_and_byte_identical_afterwards(self):
+        file = self.make_database()
+        with sqlite3.connect(file) as connection:
+            connection.execute("PRAGMA user_version = 4711")
+        before = file.read_bytes()
+        for arguments in (["db", "stats"], ["db", "check"], ["db", "rebuild"], ["db", "gc"], ["report"]):
+            with self.subTest(arguments=arguments):
+                self.expect(6, *arguments, says="newer|4711")
+        self.expect(0, "lookup", *SHAPE, *OFFLINE)
+        self.assertEqual(file.read_bytes(), before)
+
+    def test_a_corrupt_database_is_never_lost(self):
+        file = self.make_database()
+        garbage = b"not a database" * 1000
+        file.write_bytes(garbage)
+        for arguments in (["db", "stats"], ["db", "check"], ["report"]):
+            with self.subTest(arguments=arguments):
+                self.expect(6, *arguments)
+                self.assertEqual(file.read_bytes(), garbage)
+        self.expect(0, "db", "rebuild", says="warning")
+        aside = [p for p in self.cache.iterdir() if p.name.startswith("tuning.db.corrupt")]
+        self.assertEqual([p.read_bytes() for p in aside], [garbage])
+        self.expect(0, "db", "check")
+
+    def test_a_locked_database_exits_6_and_says_so(self):
+        file = self.make_database()
+        connection = sqlite3.connect(file, isolation_level=None)
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+            self.expect(6, "db", "rebuild", says="lock|busy")
+        finally:
+            connection.execute("ROLLBACK")
+            connection.close()
+        self.expect(0, "db", "rebuild")
+
+    def test_export_and_import_carry_everything_and_never_overwrite(self):
+        self.make_database()
+        copy = self.root / "copy.db"
+        self.expect(0, "db", "export", str(copy))
+        self.assertTrue(copy.is_file())
+        before = copy.read_bytes()
+        self.assertNotEqual(self.run_program("db", "export", str(copy)).returncode, 0)
+        self.assertEqual(copy.read_bytes(), before)
+        self.expect(0, "db", "import", str(copy))
+        missing = self.run_program("db", "import", str(self.root / "missing.db"))
+        self.assertNotEqual(missing.returncode, 0)
+        self.assertIn("missing.db", missing.stderr)
+
+
+def main():
+    global PROGRAM, SOURCE
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--source", required=True)
+    options, rest = parser.parse_known_args()
+    PROGRAM, SOURCE = os.path.abspath(options.program), pathlib.Path(options.source)
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()

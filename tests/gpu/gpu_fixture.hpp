@@ -1,0 +1,82 @@
+// gpu_fixture.hpp -- GpuTest: one context and one VerifyRunner for all GPU tests; skips with the reason where there is
+// no device.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/device.hpp"
+#include "runtime/gpu.hpp"
+#include "tuner/verify_runner.hpp"
+
+namespace leanattn {
+
+/// Everything a GPU test needs, or why it cannot have it.
+struct GpuUnderTest {
+  std::optional<Context> context;
+  std::optional<VerifyRunner> runner;  // destroyed before the context
+  std::string reason;
+
+  /// Made at the first call, kept until the process ends.
+  static GpuUnderTest& instance() {
+    static GpuUnderTest gpu;
+    static const bool ready = gpu.open();
+    (void)ready;
+    return gpu;
+  }
+
+ private:
+  bool open() {
+    const auto device = device_facts(0);
+    if (!device) return fails(device.error());
+    auto retained = Context::retain(0);
+    if (!retained) return fails(retained.error());
+    context.emplace(std::move(*retained));
+    auto made = VerifyRunner::create({}, *device, nullptr, {}, nullptr);
+    if (!made) return fails(made.error());
+    runner.emplace(std::move(*made));
+    return true;
+  }
+  bool fails(const Error& error) {
+    reason = error.message;
+    return false;
+  }
+};
+
+class GpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    GpuUnderTest& gpu = GpuUnderTest::instance();
+    if (!gpu.runner) GTEST_SKIP() << "no usable GPU: " << gpu.reason;
+    runner = &*gpu.runner;
+    stream = runner->stream();
+    RecordProperty("seed", std::to_string(runner->options().seed));
+  }
+
+  /// The first spec of a plan's kernel that compiles, loaded.
+  std::unique_ptr<LoadedKernel> load(const VerifyKernel& kernel) {
+    VerifyGroup group;
+    auto loaded = runner->load(group, compile_choice(kernel, nullptr));
+    if (!loaded) {
+      ADD_FAILURE() << loaded.error().message;
+      return nullptr;
+    }
+    for (const std::string& failure : group.failures) ADD_FAILURE() << failure;
+    return std::move(*loaded);
+  }
+
+  /// Fails the test with every recorded failure, and when nothing was checked.
+  static void expect_clean(const VerifyGroup& group) {
+    EXPECT_GT(group.cases, 0);
+    EXPECT_EQ(group.failed, 0);
+    for (const std::string& failure : group.failures) ADD_FAILURE() << failure;
+  }
+
+  VerifyRunner* runner = nullptr;
+  CUstream_st* stream = nullptr;
+};
+
+}  // namespace leanattn

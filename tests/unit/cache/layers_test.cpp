@@ -1,0 +1,109 @@
+#include <algorithm>
+
+#include "cache_fixture.hpp"
+
+namespace leanattn {
+namespace {
+
+using namespace cache_test;
+
+class LayeredWinnersTest : public ::testing::Test {
+ protected:
+  /// A database in which `shapes` were won by a config that names the layer.
+  static void make(const std::filesystem::path& directory, const std::string& layer,
+                   const std::vector<std::string>& shapes, const DeviceModel& device = h200()) {
+    const auto db = open_quietly(directory);
+    const auto session = db->begin_session(device, environment(), layer).value();
+    for (const std::string& shape : shapes) {
+      Trial put = trial("{\"from\":\"" + layer + "\"}", 10);
+      put.shape = shape;
+      ASSERT_TRUE(db->add_trial(session, put));
+    }
+    ASSERT_TRUE(db->rebuild_winners());
+  }
+
+  static std::string describe(const LayeredWinners& winners) {
+    std::vector<std::string> lines;
+    for (const auto& entry : winners.entries)
+      lines.push_back(entry.winner.shape + "=" + entry.layer + entry.winner.config);
+    std::sort(lines.begin(), lines.end());
+    std::string text;
+    for (const std::string& line : lines) text += line + "\n";
+    return text;
+  }
+
+  TemporaryDirectory user_, site_, shipped_;
+  ScopedVariable site_variable_{"LEANATTN_SITE_DB", std::nullopt};
+  ScopedVariable shipped_variable_{"LEANATTN_SHIPPED_DB", std::nullopt};
+};
+
+TEST_F(LayeredWinnersTest, LetsTheFirstLayerThatKnowsAShapeDecide) {
+  make(user_.path(), "user", {"1"});
+  make(site_.path(), "site", {"1", "2"});
+  make(shipped_.path(), "shipped", {"1", "2", "3"});
+  const ScopedVariable site("LEANATTN_SITE_DB", site_ / "tuning.db");
+  const ScopedVariable shipped("LEANATTN_SHIPPED_DB", shipped_.path().string());
+  const auto winners = load_layered_winners(h200(), user_.path());
+  EXPECT_EQ(describe(winners),
+            "1=user{\"from\":\"user\"}\n2=site{\"from\":\"site\"}\n3=shipped{\"from\":\"shipped\"}\n");
+  EXPECT_TRUE(winners.warnings.empty());
+  EXPECT_EQ(load_layered_winners(h200(), std::nullopt).entries.size(), 3u)
+      << "without a user directory the others still answer";
+}
+
+TEST_F(LayeredWinnersTest, AreEmptyAndQuietWhenNothingIsThere) {
+  const auto winners = load_layered_winners(h200(), user_ / "not/yet");
+  EXPECT_TRUE(winners.entries.empty());
+  EXPECT_TRUE(winners.warnings.empty());
+  EXPECT_FALSE(std::filesystem::exists(user_ / "not")) << "looking creates nothing";
+}
+
+TEST_F(LayeredWinnersTest, AreOfOneDeviceModelOnly) {
+  DeviceModel slice = h200();
+  slice.mig_profile = "3g.71gb";
+  make(user_.path(), "user", {"1"}, slice);
+  EXPECT_TRUE(load_layered_winners(h200(), user_.path()).entries.empty());
+  EXPECT_EQ(load_layered_winners(slice, user_.path()).entries.size(), 1u);
+}
+
+TEST_F(LayeredWinnersTest, SkipUnusableLayersWithAWarningAndTouchNothing) {
+  make(shipped_.path(), "shipped", {"1"});
+  write_bytes(user_ / "tuning.db", std::vector<char>(4096, 'x'));
+  make(site_.path(), "site", {"1"});
+  RawDatabase(site_ / "tuning.db").exec("PRAGMA user_version = 9");
+  const ScopedVariable site("LEANATTN_SITE_DB", site_ / "tuning.db");
+  const ScopedVariable shipped("LEANATTN_SHIPPED_DB", shipped_ / "tuning.db");
+  const auto winners = load_layered_winners(h200(), user_.path());
+  EXPECT_EQ(describe(winners), "1=shipped{\"from\":\"shipped\"}\n");
+  ASSERT_EQ(winners.warnings.size(), 2u);
+  EXPECT_NE(winners.warnings[0].find("the user database was skipped"), std::string::npos) << winners.warnings[0];
+  EXPECT_NE(winners.warnings[1].find("newer leanattn"), std::string::npos) << winners.warnings[1];
+  EXPECT_EQ(read_bytes(user_ / "tuning.db"), std::vector<char>(4096, 'x'));
+  EXPECT_EQ(files_with_prefix(user_.path(), "").size(), 1u);
+}
+
+TEST_F(LayeredWinnersTest, WarnAboutANamedSiteDatabaseThatIsMissing) {
+  const ScopedVariable site("LEANATTN_SITE_DB", site_ / "gone.db");
+  const auto winners = load_layered_winners(h200(), user_.path());
+  ASSERT_EQ(winners.warnings.size(), 1u);
+  EXPECT_NE(winners.warnings[0].find("gone.db"), std::string::npos);
+}
+
+TEST_F(LayeredWinnersTest, AreReadFromMediaThatCannotBeWritten) {
+  make(site_.path(), "site", {"1"});
+  ::chmod((site_ / "tuning.db").c_str(), 0444);
+  ::chmod(site_.path().c_str(), 0555);
+  const ScopedVariable site("LEANATTN_SITE_DB", site_ / "tuning.db");
+  EXPECT_EQ(run_unprivileged([&] { return load_layered_winners(h200(), std::nullopt).entries.size() == 1 ? 0 : 1; }),
+            0);
+}
+
+TEST_F(LayeredWinnersTest, AreReadWhileATunerWrites) {
+  make(user_.path(), "user", {"1"});
+  RawDatabase tuner(user_ / "tuning.db");
+  tuner.exec("BEGIN IMMEDIATE; UPDATE sessions SET finished = 'soon'");
+  EXPECT_EQ(load_layered_winners(h200(), user_.path()).entries.size(), 1u);
+}
+
+}  // namespace
+}  // namespace leanattn

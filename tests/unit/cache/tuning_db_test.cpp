@@ -1,0 +1,306 @@
+#include "cache/tuning_db.hpp"
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "cache_fixture.hpp"
+
+namespace leanattn {
+namespace {
+
+using namespace cache_test;
+
+class TuningDbTest : public ::testing::Test {
+ protected:
+  TemporaryDirectory directory_;
+  std::unique_ptr<TuningDb> db_ = open_quietly(directory_.path());
+};
+
+TEST_F(TuningDbTest, CreatesAPrivateFileThatIsMarkedAsOurs) {
+  struct stat status {};
+  ASSERT_EQ(::stat((directory_ / "tuning.db").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0600u);
+  RawDatabase raw(directory_ / "tuning.db");
+  EXPECT_EQ(raw.ask("PRAGMA application_id"), std::to_string(0x4C41746E));
+  EXPECT_EQ(raw.ask("PRAGMA user_version"), "1");
+  EXPECT_EQ(
+      raw.ask(
+          "SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite%' AND strict = 0"),
+      "0")
+      << "every table is STRICT";
+  EXPECT_EQ(files_with_prefix(directory_.path(), "").size(), 1u) << "nothing else is left in the directory";
+}
+
+TEST_F(TuningDbTest, KeepsEverythingATrialSaysOverAReopen) {
+  const auto session = db_->begin_session(h200(), environment(), "leanattn tune --model llama-3-8b");
+  ASSERT_TRUE(session);
+  Trial put = trial(R"({"tile":64})", 14.125, 0.25);
+  put.reason = "because: \"quotes\", \n newlines and \xE2\x82\xAC";
+  put.throttle = "sw_power_cap";
+  put.status = TrialStatus::incorrect;
+  const auto uuid = db_->add_trial(*session, put);
+  ASSERT_TRUE(uuid) << uuid.error().message;
+  EXPECT_EQ(uuid->size(), 36u);
+  ASSERT_TRUE(db_->finish_session(*session));
+  db_ = open_quietly(directory_.path());
+  const auto trials = db_->trials(h200(), put.problem, put.shape, put.policy);
+  ASSERT_TRUE(trials);
+  ASSERT_EQ(trials->size(), 1u);
+  const Trial& got = trials->front();
+  EXPECT_EQ(got.uuid, *uuid);
+  EXPECT_EQ(got.problem, put.problem);
+  EXPECT_EQ(got.shape, put.shape);
+  EXPECT_EQ(got.policy, put.policy);
+  EXPECT_EQ(got.config, put.config);
+  EXPECT_EQ(got.status, put.status);
+  EXPECT_EQ(got.reason, put.reason);
+  EXPECT_EQ(got.samples, put.samples);
+  EXPECT_EQ(got.median_us, put.median_us);
+  EXPECT_EQ(got.mad_us, put.mad_us);
+  EXPECT_EQ(got.low_us, put.low_us);
+  EXPECT_EQ(got.high_us, put.high_us);
+  EXPECT_EQ(got.samples_json, put.samples_json);
+  EXPECT_EQ(got.throttle, put.throttle);
+  EXPECT_EQ(got.registers, put.registers);
+  EXPECT_EQ(got.compile_ms, put.compile_ms);
+  EXPECT_EQ(got.bytes, put.bytes);
+  EXPECT_EQ(got.created.size(), std::string("2026-11-21T09:30:00.123Z").size());
+  EXPECT_EQ(db_->device_models().value(), std::vector<DeviceModel>{h200()});
+  EXPECT_EQ(db_->environments(h200()).value(), std::vector<Environment>{environment()});
+  const auto sessions = db_->sessions().value();
+  ASSERT_EQ(sessions.size(), 1u);
+  EXPECT_EQ(sessions[0].uuid, *session);
+  EXPECT_EQ(sessions[0].command, "leanattn tune --model llama-3-8b");
+  EXPECT_EQ(sessions[0].trials, 1);
+  EXPECT_GE(sessions[0].finished, sessions[0].started);
+}
+
+TEST_F(TuningDbTest, FindsTrialsByAnyPartOfTheKey) {
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  Trial other = trial("{}", 10);
+  other.shape = R"({"batch":16})";
+  ASSERT_TRUE(db_->add_trial(session, trial("{}", 10)));
+  ASSERT_TRUE(db_->add_trial(session, other));
+  other.policy = "warm";
+  ASSERT_TRUE(db_->add_trial(session, other));
+  EXPECT_EQ(db_->trials(h200(), "", "", "")->size(), 3u);
+  EXPECT_EQ(db_->trials(h200(), "", other.shape, "")->size(), 2u);
+  EXPECT_EQ(db_->trials(h200(), other.problem, other.shape, "warm")->size(), 1u);
+  EXPECT_EQ(db_->trials(h200(), "{\"no\":1}", "", "")->size(), 0u);
+  DeviceModel slice = h200();
+  slice.sm_count = 16;
+  EXPECT_EQ(db_->trials(slice, "", "", "")->size(), 0u);
+}
+
+TEST_F(TuningDbTest, RefusesTrialsThatMakeNoSense) {
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  const auto expect_refused = [&](auto&& change) {
+    Trial bad = trial("{}", 10);
+    change(bad);
+    const auto added = db_->add_trial(session, bad);
+    ASSERT_FALSE(added);
+    EXPECT_EQ(added.error().code, ErrorCode::invalid_argument) << added.error().message;
+  };
+  expect_refused([](Trial& t) { t.problem.clear(); });
+  expect_refused([](Trial& t) { t.shape.clear(); });
+  expect_refused([](Trial& t) { t.config.clear(); });
+  expect_refused([](Trial& t) { t.policy = "lukewarm"; });
+  expect_refused([](Trial& t) { t.median_us = std::nan(""); });
+  expect_refused([](Trial& t) { t.high_us = std::numeric_limits<double>::infinity(); });
+  expect_refused([](Trial& t) { t.mad_us = -1; });
+  expect_refused([](Trial& t) { t.median_us = 0; });
+  expect_refused([](Trial& t) { t.samples = -1; });
+  EXPECT_EQ(db_->add_trial("no-such-session", trial("{}", 10)).error().code, ErrorCode::not_found);
+  EXPECT_EQ(db_->finish_session("no-such-session").error().code, ErrorCode::not_found);
+  EXPECT_EQ(db_->stats()->trials, 0);
+}
+
+TEST_F(TuningDbTest, AddsATrialWithAGivenUuidOnce) {
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  Trial put = trial("{}", 10);
+  put.uuid = "00000000-0000-4000-8000-000000000001";
+  put.created = "2026-01-01T00:00:00.000Z";
+  EXPECT_EQ(db_->add_trial(session, put).value(), put.uuid);
+  EXPECT_EQ(db_->add_trial(session, put).value(), put.uuid);
+  put.median_us = 11;
+  put.high_us = 11;
+  EXPECT_EQ(db_->add_trial(session, put).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(db_->stats()->trials, 1);
+}
+
+TEST_F(TuningDbTest, DerivesWinnersFromOkTrialsOnly) {
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  Trial wrong = trial("{\"fast\":\"and wrong\"}", 1);
+  wrong.status = TrialStatus::incorrect;
+  ASSERT_TRUE(db_->add_trial(session, wrong));
+  EXPECT_TRUE(db_->rebuild_winners());
+  EXPECT_TRUE(db_->winners(h200())->empty());
+  ASSERT_TRUE(db_->add_trial(session, trial("{\"tile\":64}", 15, 0.1)));
+  const auto best = db_->add_trial(session, trial("{\"tile\":128}", 14, 0.1)).value();
+  EXPECT_TRUE(db_->winners(h200())->empty()) << "winners change only when they are rebuilt";
+  const Trial key = trial("", 1);
+  EXPECT_TRUE(db_->rebuild_winners(h200(), key.problem, key.shape, key.policy));
+  const auto winners = db_->winners(h200()).value();
+  ASSERT_EQ(winners.size(), 1u);
+  EXPECT_EQ(winners[0].config, "{\"tile\":128}");
+  EXPECT_EQ(winners[0].trial_uuid, best);
+  EXPECT_EQ(winners[0].median_us, 14);
+  EXPECT_EQ(winners[0].low_us, 13.9);
+  EXPECT_FALSE(winners[0].stale);
+  EXPECT_EQ(db_->stats()->winners, 1);
+}
+
+TEST_F(TuningDbTest, KeepsWinnersOfPoliciesShapesAndDevicesApart) {
+  DeviceModel slice = h200();
+  slice.mig_profile = "1g.18gb";
+  const auto whole = db_->begin_session(h200(), environment(), "").value();
+  const auto part = db_->begin_session(slice, environment(), "").value();
+  Trial warm = trial("{\"w\":1}", 5);
+  warm.policy = "warm";
+  Trial big = trial("{\"b\":1}", 50);
+  big.shape = "{\"batch\":64}";
+  for (const Trial& put : {trial("{\"c\":1}", 10), warm, big}) ASSERT_TRUE(db_->add_trial(whole, put));
+  ASSERT_TRUE(db_->add_trial(part, trial("{\"m\":1}", 80)));
+  ASSERT_TRUE(db_->rebuild_winners());
+  EXPECT_EQ(db_->winners(h200())->size(), 3u);
+  ASSERT_EQ(db_->winners(slice)->size(), 1u);
+  EXPECT_EQ(db_->winners(slice)->front().config, "{\"m\":1}");
+}
+
+TEST_F(TuningDbTest, CallsWinnersStaleOnceTheirEnvironmentIsOld) {
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  ASSERT_TRUE(db_->add_trial(session, trial("{}", 10)));
+  ASSERT_TRUE(db_->rebuild_winners());
+  Environment clocks = environment();
+  clocks.clock_khz = 1500000;
+  ASSERT_TRUE(db_->begin_session(h200(), clocks, ""));
+  EXPECT_FALSE(db_->winners(h200())->front().stale) << "clocks do not make a winner stale";
+  for (const auto change :
+       {+[](Environment& e) { e.driver_version = 13010; }, +[](Environment& e) { e.nvrtc_version = "13.1"; },
+        +[](Environment& e) { e.library_revision = "r2"; }}) {
+    TemporaryDirectory directory;
+    const auto db = open_quietly(directory.path());
+    ASSERT_TRUE(db->add_trial(db->begin_session(h200(), environment(), "").value(), trial("{}", 10)));
+    ASSERT_TRUE(db->rebuild_winners());
+    // Sessions of one millisecond are ordered by uuid; rewriting the older one's start makes the order certain.
+    RawDatabase(directory / "tuning.db").exec("UPDATE sessions SET started = '2020-01-01T00:00:00.000Z'");
+    EXPECT_FALSE(db->winners(h200())->front().stale);
+    Environment newer = environment();
+    change(newer);
+    ASSERT_TRUE(db->begin_session(h200(), newer, ""));
+    EXPECT_TRUE(db->winners(h200())->front().stale);
+  }
+}
+
+TEST_F(TuningDbTest, InterpolatesReadLimitsBetweenMeasuredSizesOnly) {
+  ASSERT_TRUE(db_->set_read_limit(h200(), "cold", 16 << 20, 6.0));
+  ASSERT_TRUE(db_->set_read_limit(h200(), "cold", 64 << 20, 18.0));
+  ASSERT_TRUE(db_->set_read_limit(h200(), "cold", 64 << 20, 17.0));
+  ASSERT_TRUE(db_->set_read_limit(h200(), "warm", 32 << 20, 3.0));
+  using Limits = std::vector<std::pair<std::int64_t, double>>;
+  EXPECT_EQ(db_->read_limits(h200(), "cold").value(), (Limits{{16 << 20, 6.0}, {64 << 20, 17.0}}));
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  for (const std::int64_t bytes : {0, 8 << 20, 16 << 20, 40 << 20, 128 << 20}) {
+    Trial put = trial("{}", 30);
+    put.shape = "{\"bytes\":" + std::to_string(bytes) + "}";
+    put.bytes = bytes;
+    ASSERT_TRUE(db_->add_trial(session, put));
+  }
+  ASSERT_TRUE(db_->rebuild_winners());
+  std::map<std::string, double> limits;
+  const auto winners = db_->winners(h200()).value();
+  for (const Winner& winner : winners) limits[winner.shape] = winner.read_limit_us;
+  EXPECT_EQ(limits["{\"bytes\":0}"], 0);
+  EXPECT_EQ(limits["{\"bytes\":8388608}"], 0) << "below what was measured nothing is known";
+  EXPECT_EQ(limits["{\"bytes\":16777216}"], 6.0);
+  EXPECT_EQ(limits["{\"bytes\":41943040}"], 11.5);
+  EXPECT_EQ(limits["{\"bytes\":134217728}"], 0);
+  EXPECT_EQ(db_->set_read_limit(h200(), "cold", 0, 1).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(db_->set_read_limit(h200(), "cold", 1, 0).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(db_->set_read_limit(h200(), "hot", 1, 1).error().code, ErrorCode::invalid_argument);
+}
+
+TEST_F(TuningDbTest, CountsWhatItHolds) {
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  for (int i = 0; i < 5; ++i)
+    ASSERT_TRUE(db_->add_trial(session, trial("{\"i\":" + std::to_string(i % 2) + "}", 10 + i)));
+  ASSERT_TRUE(db_->rebuild_winners());
+  const DbStats stats = db_->stats().value();
+  EXPECT_EQ(stats.device_models, 1);
+  EXPECT_EQ(stats.environments, 1);
+  EXPECT_EQ(stats.problems, 1);
+  EXPECT_EQ(stats.configs, 2);
+  EXPECT_EQ(stats.sessions, 1);
+  EXPECT_EQ(stats.trials, 5);
+  EXPECT_EQ(stats.winners, 1);
+  EXPECT_EQ(stats.bytes, static_cast<std::int64_t>(std::filesystem::file_size(directory_ / "tuning.db")));
+}
+
+TEST_F(TuningDbTest, ChecksOutSoundAndNamesWhatIsNot) {
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  const auto uuid = db_->add_trial(session, trial("{}", 10)).value();
+  ASSERT_TRUE(db_->rebuild_winners());
+  EXPECT_EQ(db_->check().value(), std::vector<std::string>{});
+  RawDatabase(directory_ / "tuning.db").exec("UPDATE trials SET median_us = 1");
+  EXPECT_EQ(db_->check().value(), std::vector<std::string>{"trial " + uuid + " does not match its digest"});
+  RawDatabase(directory_ / "tuning.db").exec("UPDATE trials SET session_id = 77");
+  const auto findings = db_->check().value();
+  ASSERT_FALSE(findings.empty());
+  EXPECT_NE(findings[0].find("refers to a missing row of sessions"), std::string::npos) << findings[0];
+}
+
+TEST_F(TuningDbTest, NeverLetsATamperedTrialWin) {
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  ASSERT_TRUE(db_->add_trial(session, trial("{\"a\":1}", 12)));
+  const auto honest = db_->add_trial(session, trial("{\"b\":1}", 10)).value();
+  ASSERT_TRUE(db_->rebuild_winners());
+  RawDatabase(directory_ / "tuning.db").exec("UPDATE trials SET median_us = 2 WHERE median_us = 12");
+  ASSERT_TRUE(db_->rebuild_winners());
+  EXPECT_EQ(db_->winners(h200())->front().trial_uuid, honest);
+  RawDatabase(directory_ / "tuning.db").exec("UPDATE trials SET median_us = 3");
+  EXPECT_TRUE(db_->winners(h200())->empty());
+  const auto warning = db_->take_warning();
+  ASSERT_TRUE(warning);
+  EXPECT_NE(warning->find("1 damaged winners were left out"), std::string::npos) << *warning;
+  EXPECT_FALSE(db_->take_warning()) << "a warning is given once";
+}
+
+TEST(TuningDbInMemory, WorksWithoutADirectoryAndLeavesNothing) {
+  std::string warning = "stale text";
+  auto db = TuningDb::open(std::nullopt, OpenMode::read_write, &warning);
+  ASSERT_TRUE(db);
+  EXPECT_EQ(warning, "");
+  const auto session = (*db)->begin_session(h200(), environment(), "").value();
+  ASSERT_TRUE((*db)->add_trial(session, trial("{}", 10)));
+  ASSERT_TRUE((*db)->rebuild_winners());
+  EXPECT_EQ((*db)->winners(h200())->size(), 1u);
+  ASSERT_TRUE((*db)->finish_session(session));
+  EXPECT_TRUE((*db)->check()->empty());
+}
+
+TEST(TuningDbReadOnly, ReadsButNeverWrites) {
+  TemporaryDirectory directory;
+  {
+    const auto db = open_quietly(directory.path());
+    ASSERT_TRUE(db->add_trial(db->begin_session(h200(), environment(), "").value(), trial("{}", 10)));
+    ASSERT_TRUE(db->rebuild_winners());
+  }
+  const auto before = read_bytes(directory / "tuning.db");
+  auto db = TuningDb::open(directory.path(), OpenMode::read_only, nullptr);
+  ASSERT_TRUE(db);
+  EXPECT_EQ((*db)->winners(h200())->size(), 1u);
+  EXPECT_EQ((*db)->begin_session(h200(), environment(), "").error().code, ErrorCode::cache_unavailable);
+  EXPECT_EQ((*db)->collect_garbage(0).error().code, ErrorCode::cache_unavailable);
+  EXPECT_EQ((*db)->rebuild_winners().error().code, ErrorCode::cache_unavailable);
+  EXPECT_EQ(read_bytes(directory / "tuning.db"), before);
+}
+
+TEST(TuningDbReadOnly, SaysSoWhenThereIsNothing) {
+  TemporaryDirectory directory;
+  EXPECT_EQ(TuningDb::open(directory.path(), OpenMode::read_only, nullptr).error().code, ErrorCode::not_found);
+  EXPECT_TRUE(files_with_prefix(directory.path(), "").empty());
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,96 @@
+#include "cache/winner_rule.hpp"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <random>
+
+namespace leanattn {
+namespace {
+
+using detail::choose_winner;
+using detail::MeasuredTrial;
+
+MeasuredTrial measured(std::int64_t id, const std::string& config, double median, double low, double high,
+                       const std::string& revision = "r1", const std::string& created = "2026-01-01T00:00:00.000Z") {
+  return {.id = id,
+          .uuid = "uuid-" + std::to_string(id),
+          .config = config,
+          .library_revision = revision,
+          .created = created,
+          .median_us = median,
+          .low_us = low,
+          .high_us = high};
+}
+
+TEST(WinnerRule, HasNoWinnerWithoutTrials) { EXPECT_FALSE(choose_winner({})); }
+
+TEST(WinnerRule, TakesTheLowestMedianWhenIntervalsAreApart) {
+  const auto chosen = choose_winner({measured(1, "a", 12, 11.9, 12.1), measured(2, "b", 10, 9.9, 10.1)});
+  EXPECT_EQ(chosen->winner, 2);
+  EXPECT_EQ(chosen->fastest, 2);
+}
+
+TEST(WinnerRule, GivesATieToTheSmallerConfigTextAndNotToTheLowerTime) {
+  const auto chosen = choose_winner({measured(1, "b", 10.00, 9.9, 10.1), measured(2, "a", 10.05, 9.95, 10.15)});
+  EXPECT_EQ(chosen->winner, 2);
+  EXPECT_EQ(chosen->fastest, 1);
+}
+
+TEST(WinnerRule, DoesNotLetANoisyTrialTieByItsWideInterval) {
+  const auto chosen = choose_winner({measured(1, "b", 10, 9.9, 10.1), measured(2, "a", 14, 9.0, 30.0)});
+  EXPECT_EQ(chosen->winner, 1);
+}
+
+TEST(WinnerRule, RepresentsAConfigurationByItsMiddleTrialAndNotByItsLuckiest) {
+  const auto chosen = choose_winner({measured(1, "lucky", 8, 7.9, 8.1), measured(2, "lucky", 12, 11.9, 12.1),
+                                     measured(3, "lucky", 12.2, 12.1, 12.3), measured(4, "steady", 10, 9.9, 10.1)});
+  EXPECT_EQ(chosen->winner, 4);
+  EXPECT_EQ(choose_winner({measured(1, "lucky", 8, 7.9, 8.1), measured(2, "lucky", 12, 11.9, 12.1),
+                           measured(4, "steady", 10, 9.9, 10.1)})
+                ->winner,
+            4)
+      << "of two trials the slower one counts";
+}
+
+TEST(WinnerRule, CountsOnlyTheNewestLibraryRevision) {
+  const auto chosen = choose_winner({measured(1, "a", 5, 5, 5, "old", "2026-01-01T00:00:00.000Z"),
+                                     measured(2, "b", 9, 9, 9, "new", "2026-01-02T00:00:00.000Z"),
+                                     measured(3, "c", 8, 8, 8, "new", "2026-01-01T12:00:00.000Z")});
+  EXPECT_EQ(chosen->winner, 3);
+}
+
+TEST(WinnerRule, TreatsAMissingIntervalAsThePointItself) {
+  EXPECT_EQ(choose_winner({measured(1, "b", 10, 0, 0), measured(2, "a", 10.01, 0, 0)})->winner, 1);
+  EXPECT_EQ(choose_winner({measured(1, "b", 10, 0, 0), measured(2, "a", 10, 0, 0)})->winner, 2);
+}
+
+TEST(WinnerRule, DependsOnTheSetOfTrialsAlone) {
+  EXPECT_TRUE(rc::check("any order of the trials gives the same winner", [] {
+    std::vector<MeasuredTrial> trials;
+    const int count = *rc::gen::inRange(1, 20);
+    for (int i = 0; i < count; ++i) {
+      const double median = *rc::gen::inRange(90, 110) / 10.0;
+      const double width = *rc::gen::inRange(0, 10) / 10.0;
+      trials.push_back(measured(i, std::string(1, static_cast<char>('a' + *rc::gen::inRange(0, 5))), median,
+                                median - width, median + width, *rc::gen::element<std::string>("r1", "r2"),
+                                "2026-01-0" + std::to_string(*rc::gen::inRange(1, 4)) + "T00:00:00.000Z"));
+    }
+    const auto chosen = choose_winner(trials);
+    RC_ASSERT(chosen.has_value());
+    auto shuffled = trials;
+    std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937(*rc::gen::arbitrary<unsigned>()));
+    const auto again = choose_winner(shuffled);
+    RC_ASSERT(again->winner == chosen->winner);
+    RC_ASSERT(again->fastest == chosen->fastest);
+    const auto& winner = trials[static_cast<std::size_t>(chosen->winner)];
+    const auto& fastest = trials[static_cast<std::size_t>(chosen->fastest)];
+    RC_ASSERT(winner.library_revision == fastest.library_revision);
+    RC_ASSERT(winner.median_us <= fastest.median_us * (1 + detail::kTieShare));
+    RC_ASSERT(winner.config <= fastest.config);
+  }));
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,125 @@
+#include "cli/model_catalogue.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "runtime/problem.hpp"
+
+namespace leanattn {
+namespace {
+
+ModelShape read(const std::string& text) {
+  const auto model = model_from_config(text, "config.json");
+  EXPECT_TRUE(model.has_value()) << (model ? "" : model.error().message);
+  return model.value_or(ModelShape{});
+}
+
+TEST(Catalogue, EveryModelIsAProblemThatTheKernelsServe) {
+  EXPECT_EQ(model_catalogue().size(), 9u);
+  for (const ModelShape& model : model_catalogue()) {
+    const DecodeProblem problem{.q_heads = model.q_heads,
+                                .kv_heads = model.kv_heads,
+                                .head_dim = model.head_dim,
+                                .dtype = model.dtype.value_or(DType::bf16)};
+    EXPECT_TRUE(validate(problem).has_value()) << model.name;
+  }
+}
+
+TEST(Catalogue, NamesIgnoreCaseAndUnknownOnesListTheKnown) {
+  EXPECT_EQ(find_model("Llama-3-8B")->kv_heads, 8);
+  const auto unknown = find_model("llama-3");
+  ASSERT_FALSE(unknown.has_value());
+  EXPECT_NE(unknown.error().message.find("'llama-3'"), std::string::npos);
+  EXPECT_NE(unknown.error().hint.find("qwen2.5-7b"), std::string::npos);
+}
+
+// Fields as the published config.json files have them.
+TEST(ModelConfig, ReadsTheNamesThatFamiliesUse) {
+  struct Case {
+    const char* family;
+    const char* text;
+    int q_heads, kv_heads, head_dim;
+  };
+  const Case cases[] = {
+      {"llama 3", R"({"num_attention_heads":32,"num_key_value_heads":8,"hidden_size":4096,"torch_dtype":"bfloat16"})",
+       32, 8, 128},
+      {"gemma 2", R"({"num_attention_heads":16,"num_key_value_heads":8,"head_dim":256,"hidden_size":3584})", 16, 8,
+       256},
+      {"opt", R"({"num_attention_heads":32,"hidden_size":2048,"word_embed_proj_dim":2048})", 32, 32, 64},
+      {"head_dim null", R"({"num_attention_heads":32,"num_key_value_heads":null,"head_dim":null,"hidden_size":4096})",
+       32, 32, 128},
+      {"gpt2", R"({"n_head":12,"n_embd":768})", 12, 12, 64},
+      {"gpt bigcode", R"({"n_head":48,"n_embd":6144,"multi_query":true})", 48, 1, 128},
+      {"falcon 7b",
+       R"({"num_attention_heads":71,"num_kv_heads":71,"multi_query":true,"new_decoder_architecture":false,"hidden_size":4544})",
+       71, 1, 64},
+      {"falcon 40b",
+       R"({"num_attention_heads":128,"num_kv_heads":8,"multi_query":true,"new_decoder_architecture":true,"hidden_size":8192})",
+       128, 8, 64},
+      {"mpt", R"({"n_heads":64,"d_model":7168,"attn_config":{"kv_n_heads":8}})", 64, 8, 112},
+      {"chatglm",
+       R"({"num_attention_heads":32,"multi_query_attention":true,"multi_query_group_num":2,"kv_channels":128,"hidden_size":4096})",
+       32, 2, 128},
+      {"multimodal",
+       R"({"vision_config":{"num_attention_heads":16},"text_config":{"num_attention_heads":28,"num_key_value_heads":4,"hidden_size":3584}})",
+       28, 4, 128},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.family);
+    const ModelShape model = read(c.text);
+    EXPECT_EQ(model.q_heads, c.q_heads);
+    EXPECT_EQ(model.kv_heads, c.kv_heads);
+    EXPECT_EQ(model.head_dim, c.head_dim);
+  }
+}
+
+TEST(ModelConfig, TheDtypeIsTheWeightsOrUnknown) {
+  const std::string heads = R"("num_attention_heads":8,"hidden_size":512)";
+  EXPECT_EQ(read("{" + heads + R"(,"torch_dtype":"float16"})").dtype, DType::fp16);
+  EXPECT_EQ(read("{" + heads + R"(,"dtype":"bfloat16"})").dtype, DType::bf16);
+  EXPECT_EQ(read("{" + heads + R"(,"torch_dtype":"float32"})").dtype, std::nullopt);
+  EXPECT_EQ(read("{" + heads + "}").dtype, std::nullopt);
+  EXPECT_EQ(read(R"({"dtype":"float16","text_config":{)" + heads + "}}").dtype, DType::fp16);
+}
+
+TEST(ModelConfig, WhatIsWrongIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "not valid JSON"},
+      {"{\"num_attention_heads\": 32,", "not valid JSON"},
+      {"[1]", "not a JSON object"},
+      {"{}", "num_attention_heads"},
+      {R"({"num_attention_heads":0,"hidden_size":64})", "out of range"},
+      {R"({"num_attention_heads":-4,"hidden_size":64})", "out of range"},
+      {R"({"num_attention_heads":18446744073709551615,"hidden_size":64})", "out of range"},
+      {R"({"num_attention_heads":4.5,"hidden_size":64})", "4.5"},
+      {R"({"num_attention_heads":"8","hidden_size":64})", "not a whole number"},
+      {R"({"num_attention_heads":8})", "hidden_size"},
+      {R"({"num_attention_heads":7,"hidden_size":64})", "not a multiple"},
+      {R"({"num_attention_heads":8,"num_key_value_heads":3,"hidden_size":64})", "not a multiple of 3"},
+  };
+  for (const auto& [text, named] : cases) {
+    const auto model = model_from_config(text, "config.json");
+    ASSERT_FALSE(model.has_value()) << text;
+    EXPECT_EQ(model.error().code, ErrorCode::invalid_argument);
+    EXPECT_NE(model.error().message.find(named), std::string::npos) << model.error().message;
+    EXPECT_NE(model.error().message.find("config.json"), std::string::npos) << model.error().message;
+  }
+}
+
+TEST(ModelConfig, LatentAttentionIsUnsupportedRatherThanMisread) {
+  const auto model = model_from_config(
+      R"({"num_attention_heads":128,"num_key_value_heads":128,"hidden_size":7168,"kv_lora_rank":512})", "x");
+  ASSERT_FALSE(model.has_value());
+  EXPECT_EQ(model.error().code, ErrorCode::unsupported);
+}
+
+TEST(ModelConfig, AFileThatCannotBeReadIsNamed) {
+  const auto model = model_from_config_file("/nonexistent/config.json");
+  ASSERT_FALSE(model.has_value());
+  EXPECT_NE(model.error().message.find("/nonexistent/config.json"), std::string::npos);
+  EXPECT_FALSE(model_from_config_file("/").has_value());
+}
+
+}  // namespace
+}  // namespace leanattn

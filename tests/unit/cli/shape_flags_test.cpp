@@ -1,0 +1,86 @@
+#include "cli/shape_flags.hpp"
+
+#include <gtest/gtest.h>
+
+namespace leanattn {
+namespace {
+
+ShapeFlags llama() {
+  ShapeFlags flags;
+  flags.model = "llama-3-8b";
+  return flags;
+}
+
+TEST(ShapeFlags, ShapesAreEveryBatchWithEveryContextBatchMajor) {
+  ShapeFlags flags = llama();
+  flags.batch = "1,16";
+  flags.context = "1k,64k";
+  const auto workload = resolve(flags, "1", "8k");
+  ASSERT_TRUE(workload.has_value()) << workload.error().message;
+  ASSERT_EQ(workload->shapes.size(), 4u);
+  EXPECT_EQ(workload->shapes[0].batch, 1);
+  EXPECT_EQ(workload->shapes[0].longest_context, 1024);
+  EXPECT_EQ(workload->shapes[1].longest_context, 65536);
+  EXPECT_EQ(workload->shapes[2].batch, 16);
+}
+
+TEST(ShapeFlags, DefaultsAreTheCommands) {
+  const auto workload = resolve(llama(), "2", "3k");
+  ASSERT_TRUE(workload.has_value());
+  ASSERT_EQ(workload->shapes.size(), 1u);
+  EXPECT_EQ(workload->shapes[0].batch, 2);
+  EXPECT_EQ(workload->shapes[0].longest_context, 3072);
+}
+
+TEST(ShapeFlags, HeadFlagsOverrideTheModel) {
+  ShapeFlags flags = llama();
+  flags.kv_heads = "32";
+  const auto workload = resolve(flags, "1", "8k");
+  ASSERT_TRUE(workload.has_value());
+  EXPECT_EQ(workload->problem.q_heads, 32);
+  EXPECT_EQ(workload->problem.kv_heads, 32);
+}
+
+TEST(ShapeFlags, WithoutKvHeadsEveryQueryHeadHasItsOwn) {
+  ShapeFlags flags;
+  flags.heads = "12";
+  flags.head_dim = "64";
+  const auto workload = resolve(flags, "1", "8k");
+  ASSERT_TRUE(workload.has_value()) << workload.error().message;
+  EXPECT_EQ(workload->problem.kv_heads, 12);
+}
+
+TEST(ShapeFlags, TheModelsDtypeHoldsUntilAFlagSaysOtherwise) {
+  ShapeFlags flags;
+  flags.model = "opt-6.7b";
+  EXPECT_EQ(resolve(flags, "1", "8k")->problem.dtype, DType::fp16);
+  flags.dtype = "bf16";
+  EXPECT_EQ(resolve(flags, "1", "8k")->problem.dtype, DType::bf16);
+}
+
+TEST(ShapeFlags, AKvDtypeOfItsOwnAndPagesAreUnsupportedByName) {
+  ShapeFlags flags = llama();
+  flags.kv_dtype = "bf16";
+  EXPECT_TRUE(resolve(flags, "1", "8k").has_value());
+  flags.kv_dtype = "fp8_e4m3";
+  const auto other = resolve(flags, "1", "8k");
+  ASSERT_FALSE(other.has_value());
+  EXPECT_EQ(other.error().code, ErrorCode::unsupported);
+  EXPECT_NE(other.error().message.find("fp8_e4m3"), std::string::npos);
+  flags = llama();
+  flags.page_size = "16";
+  ASSERT_FALSE(resolve(flags, "1", "8k").has_value());
+  EXPECT_EQ(resolve(flags, "1", "8k").error().code, ErrorCode::unsupported);
+}
+
+TEST(ShapeFlags, AProductThatOverflowsIsRefused) {
+  ShapeFlags flags = llama();
+  flags.batch = "2147483647";
+  flags.context = "2147483647";
+  flags.heads = "2147483647";
+  flags.kv_heads = "2147483647";
+  EXPECT_FALSE(resolve(flags, "1", "8k").has_value());
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,135 @@
+#include "generator/kernel_spec.hpp"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "generator/workspace.hpp"
+
+namespace leanattn {
+namespace {
+
+KernelSpec any_spec() {
+  KernelSpec spec;
+  spec.arch = *rc::gen::element(Arch{8, 0, false}, Arch{8, 9, false}, Arch{9, 0, true}, Arch{12, 0, true});
+  spec.head_dim = *rc::gen::element(64, 96, 128, 256);
+  spec.group = *rc::gen::inRange(1, 65);
+  spec.dtype = *rc::gen::element(DType::bf16, DType::fp16);
+  spec.layout = *rc::gen::element(KvLayout::contiguous, KvLayout::strided);
+  spec.lse = *rc::gen::arbitrary<bool>();
+  spec.load = *rc::gen::element(LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk);
+  spec.fixup = *rc::gen::element(FixUp::ticket, FixUp::wait);
+  spec.warp_tokens = *rc::gen::element(16, 32, 64);
+  spec.tile = spec.warp_tokens * *rc::gen::inRange(1, 9);
+  spec.warps = *rc::gen::inRange(1, 17);
+  spec.stages = *rc::gen::inRange(1, 9);
+  spec.ctas_per_sm = *rc::gen::inRange(1, 9);
+  spec.pdl = *rc::gen::arbitrary<bool>();
+  return spec;
+}
+
+RC_GTEST_PROP(KernelSpec, SurvivesItsJson, ()) {
+  const KernelSpec spec = any_spec();
+  const auto back = kernel_spec_from_json(to_json(spec));
+  RC_ASSERT(back.has_value());
+  RC_ASSERT(*back == spec);
+}
+
+RC_GTEST_PROP(KernelSpec, EqualNamesMeanEqualSpecs, ()) {
+  const KernelSpec a = any_spec(), b = any_spec();
+  RC_ASSERT((kernel_name(a) == kernel_name(b)) == (a == b));
+}
+
+RC_GTEST_PROP(KernelSpec, ValidSpecsFitTheSharedMemoryOfTheirArch, ()) {
+  const KernelSpec spec = any_spec();
+  if (!validate(spec)) return;
+  RC_ASSERT(shared_bytes(spec) <= max_shared_bytes_per_cta(spec.arch));
+  RC_ASSERT(spec.ctas_per_sm * (shared_bytes(spec) + 1024) <= shared_bytes_per_sm(spec.arch));
+}
+
+RC_GTEST_PROP(KernelSpec, RowBlocksCoverTheGroup, ()) {
+  const KernelSpec spec = any_spec();
+  RC_ASSERT(rows_per_block(spec) * row_blocks(spec) >= spec.group);
+  RC_ASSERT(rows_per_block(spec) * (row_blocks(spec) - 1) < spec.group);
+}
+
+TEST(KernelSpec, WrongJsonIsNamedNotGuessed) {
+  for (const char* text : {"", "[]", "{}", "{\"arch\":\"sm_90a\"}", "not json"}) {
+    const auto spec = kernel_spec_from_json(text);
+    ASSERT_FALSE(spec.has_value()) << text;
+    EXPECT_EQ(spec.error().code, ErrorCode::invalid_argument);
+  }
+  std::string json = to_json(KernelSpec{});
+  const auto at = json.find("\"warps\":4");
+  ASSERT_NE(at, std::string::npos);
+  for (const char* value : {"\"warps\":4000000000", "\"warps\":-9223372036854775808", "\"warps\":18446744073709551615", "\"warps\":4.5", "\"warps\":\"4\""}) {
+    std::string changed = json;
+    changed.replace(at, 9, value);
+    const auto spec = kernel_spec_from_json(changed);
+    ASSERT_FALSE(spec.has_value()) << value;
+    EXPECT_NE(spec.error().message.find("warps"), std::string::npos) << spec.error().message;
+  }
+}
+
+TEST(KernelSpec, EveryLimitIsNamedWithItsValue) {
+  const auto error_of = [](auto change) {
+    KernelSpec spec;
+    change(spec);
+    const auto ok = validate(spec);
+    return ok ? Error{ErrorCode::ok, "", "", ""} : ok.error();
+  };
+  EXPECT_EQ(error_of([](KernelSpec&) {}).code, ErrorCode::ok);
+  const Error head_dim = error_of([](KernelSpec& s) { s.head_dim = 80; });
+  EXPECT_EQ(head_dim.code, ErrorCode::unsupported);
+  EXPECT_NE(head_dim.message.find("80"), std::string::npos);
+  EXPECT_EQ(error_of([](KernelSpec& s) { s.group = 65; }).code, ErrorCode::unsupported);
+  EXPECT_EQ(error_of([](KernelSpec& s) { s.group = 0; }).code, ErrorCode::unsupported);
+  EXPECT_EQ(error_of([](KernelSpec& s) { s.tile = 24; }).code, ErrorCode::invalid_argument);
+  EXPECT_EQ(error_of([](KernelSpec& s) { s.warps = 17; }).code, ErrorCode::invalid_argument);
+  EXPECT_EQ(error_of([](KernelSpec& s) { s.stages = 0; }).code, ErrorCode::invalid_argument);
+  EXPECT_EQ(error_of([](KernelSpec& s) { s.load = LoadPath::ldg; }).code, ErrorCode::invalid_argument);   // two stages
+  EXPECT_EQ(error_of([](KernelSpec& s) { s.load = LoadPath::ldg, s.stages = 1, s.head_dim = 256; }).code, ErrorCode::unsupported);
+  EXPECT_EQ(error_of([](KernelSpec& s) { s.arch = {8, 0, false}, s.load = LoadPath::bulk; }).code, ErrorCode::unsupported);
+  EXPECT_EQ(error_of([](KernelSpec& s) { s.arch = {8, 0, false}, s.pdl = true; }).code, ErrorCode::unsupported);
+  EXPECT_EQ(error_of([](KernelSpec& s) { s.warps = 16, s.stages = 8; }).code, ErrorCode::unsupported);
+}
+
+TEST(Arch, IsReadAndWrittenAsNvidiaWritesIt) {
+  EXPECT_EQ(parse_arch("sm_90a").value(), (Arch{9, 0, true}));
+  EXPECT_EQ(parse_arch("sm_120a").value(), (Arch{12, 0, true}));
+  EXPECT_EQ(to_string(parse_arch("sm_86").value()), "sm_86");
+  for (const char* text : {"", "90a", "sm_", "sm_9", "sm_90b", "sm_90aa", "compute_90", "sm_-9", "sm_9000"}) {
+    ASSERT_FALSE(parse_arch(text).has_value()) << text;
+    EXPECT_EQ(parse_arch(text).error().code, ErrorCode::invalid_argument) << text;
+  }
+  EXPECT_EQ(parse_arch("sm_75").error().code, ErrorCode::unsupported);
+  EXPECT_EQ(to_string(arch_for_compute_capability(9, 0)), "sm_90a");
+  EXPECT_EQ(to_string(arch_for_compute_capability(8, 9)), "sm_89");
+}
+
+TEST(Names, EveryEnumeratorIsReadBack) {
+  for (LoadPath v : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk}) EXPECT_EQ(parse_load_path(to_string(v)).value(), v);
+  for (FixUp v : {FixUp::ticket, FixUp::wait}) EXPECT_EQ(parse_fix_up(to_string(v)).value(), v);
+  for (DType v : {DType::bf16, DType::fp16}) EXPECT_EQ(parse_dtype(to_string(v)).value(), v);
+  for (KvLayout v : {KvLayout::contiguous, KvLayout::strided}) EXPECT_EQ(parse_kv_layout(to_string(v)).value(), v);
+  EXPECT_NE(parse_dtype("fp8").error().hint.find("bf16"), std::string::npos);
+}
+
+TEST(Workspace, HoldsTwoPartialsPerCtaAndOneCounterPerOutputTile) {
+  const KernelSpec spec;   // d 128, group 4
+  const WorkspaceLayout layout = workspace_layout(spec, 132, 8);
+  EXPECT_EQ(partial_floats(spec), 4 * 128 + 4 * 128 / 4 * 2);
+  EXPECT_EQ(layout.ticket_bytes, (132 + 8) * 4);
+  EXPECT_GE(layout.partials_offset, layout.tickets_offset + layout.ticket_bytes);
+  EXPECT_EQ(layout.partials_offset % 256, 0);
+  EXPECT_GE(layout.total_bytes, layout.partials_offset + 132 * 2 * partial_floats(spec) * 4);
+  EXPECT_LT(layout.total_bytes, layout.partials_offset + 132 * 2 * partial_floats(spec) * 4 + 256);
+}
+
+TEST(Workspace, SizesBeyond32BitsAreExact) {
+  const KernelSpec spec{.head_dim = 256, .group = 8};
+  const std::int64_t grid = 1 << 22;
+  EXPECT_GT(workspace_layout(spec, grid, 1).total_bytes, grid * 2 * partial_floats(spec) * 4);
+}
+
+}  // namespace
+}  // namespace leanattn

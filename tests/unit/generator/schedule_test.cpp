@@ -1,0 +1,95 @@
+#include "templates/schedule.cuh"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace {
+
+// Any line an H200 or its grandchildren could see, with the corners over-represented.
+rc::Gen<unsigned> any_total() {
+  return rc::gen::oneOf(rc::gen::inRange<unsigned>(1, 5000), rc::gen::inRange<unsigned>(1, 0xffffffffu), rc::gen::just(0xffffffffu));
+}
+rc::Gen<unsigned> any_grid() { return rc::gen::oneOf(rc::gen::inRange<unsigned>(1, 600), rc::gen::inRange<unsigned>(1, 100000)); }
+
+RC_GTEST_PROP(Schedule, RangesCoverTheLineOnceAndDifferByAtMostOneTile, ()) {
+  const unsigned total = *any_total(), grid = *any_grid();
+  const LeanSplit split = lean_split(total, grid);
+  RC_ASSERT(lean_first_tile(split, 0) == 0u);
+  RC_ASSERT(lean_first_tile(split, grid) == total);
+  for (unsigned cta = 0; cta < grid; ++cta) {
+    const unsigned size = lean_first_tile(split, cta + 1) - lean_first_tile(split, cta);
+    RC_ASSERT(size == split.base || size == split.base + 1);
+  }
+}
+
+RC_GTEST_PROP(Schedule, TheOwnerOfATileIsTheCtaWhoseRangeHoldsIt, ()) {
+  const unsigned total = *any_total(), grid = *any_grid();
+  const LeanSplit split = lean_split(total, grid);
+  for (int i = 0; i < 50; ++i) {
+    const auto tile = static_cast<unsigned>(*rc::gen::inRange<std::uint64_t>(0, total));
+    const unsigned owner = lean_owner(split, tile);
+    RC_ASSERT(owner < grid);
+    RC_ASSERT(lean_first_tile(split, owner) <= tile);
+    RC_ASSERT(tile < lean_first_tile(split, owner + 1) || owner + 1 == grid);
+  }
+}
+
+RC_GTEST_PROP(Schedule, EveryOutputTileHasOneHostAndNeighbouringContributors, ()) {
+  const auto lengths = *rc::gen::container<std::vector<int>>(rc::gen::inRange(0, 5000));
+  RC_PRE(!lengths.empty());
+  const int tile = *rc::gen::element(16, 64, 128);
+  const unsigned kv_heads = *rc::gen::inRange(1u, 9u), grid = *any_grid();
+  unsigned total = 0;
+  for (int length : lengths) total += lean_tiles_of(length, tile) * kv_heads;
+  const LeanSplit split = lean_split(total, grid);
+  unsigned origin = 0;
+  for (int length : lengths) {
+    for (unsigned head = 0; head < kv_heads; ++head) {
+      const unsigned tiles = lean_tiles_of(length, tile);
+      const unsigned first = lean_owner(split, origin), last = lean_owner(split, origin + tiles - 1);
+      RC_ASSERT(first <= last);
+      for (unsigned cta = first; cta <= last; ++cta) {   // every CTA between them holds a piece of this tile
+        RC_ASSERT(lean_first_tile(split, cta) < origin + tiles);
+        RC_ASSERT(lean_first_tile(split, cta + 1) > origin);
+      }
+      origin += tiles;
+    }
+  }
+  RC_ASSERT(origin == total);
+}
+
+TEST(Schedule, AnEmptyRequestStillHasOneTile) {
+  EXPECT_EQ(lean_tiles_of(0, 64), 1u);
+  EXPECT_EQ(lean_tiles_of(-5, 64), 1u);
+  EXPECT_EQ(lean_tiles_of(1, 64), 1u);
+  EXPECT_EQ(lean_tiles_of(64, 64), 1u);
+  EXPECT_EQ(lean_tiles_of(65, 64), 2u);
+  EXPECT_EQ(lean_tiles_of(0x7fffffff, 16), 0x8000000u);
+}
+
+TEST(Schedule, FlashAttention2IsTheGridWithOneCtaPerOutputTile) {
+  const unsigned outputs = 32, tiles = 128;
+  const LeanSplit split = lean_split(outputs * tiles, outputs);
+  for (unsigned cta = 0; cta < outputs; ++cta) EXPECT_EQ(lean_first_tile(split, cta), cta * tiles);
+}
+
+TEST(Schedule, MoreCtasThanTilesLeavesTheRestIdle) {
+  const LeanSplit split = lean_split(3, 10);
+  EXPECT_EQ(lean_first_tile(split, 3), 3u);
+  EXPECT_EQ(lean_first_tile(split, 9), 3u);
+  EXPECT_EQ(lean_owner(split, 2), 2u);
+}
+
+TEST(Schedule, LinesOf32BitsAndMoreAreRefused) {
+  EXPECT_TRUE(lean_line_fits(1, 8, 1 << 20, 64));
+  EXPECT_TRUE(lean_line_fits(4096, 8, 1 << 20, 64));
+  EXPECT_FALSE(lean_line_fits(4096, 64, 1 << 30, 16));
+  EXPECT_TRUE(lean_line_fits(0xffffffffull, 1, 0, 16));
+  EXPECT_FALSE(lean_line_fits(0x100000000ull, 1, 0, 16));
+  EXPECT_FALSE(lean_line_fits(~0ull, ~0ull, ~0ull - 64, 16));
+}
+
+}  // namespace

@@ -1,0 +1,391 @@
+// fake_cuda.cpp -- the entry points of driver.hpp's table over FakeGpu.
+#include "fake_cuda.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+
+struct CUctx_st {
+  int references = 0;
+};
+struct CUstream_st {
+  bool capturing = false;
+  std::vector<FakeLaunch> captured;
+};
+struct CUevent_st {
+  unsigned flags = 0;
+};
+struct CUgraph_st {
+  std::vector<FakeLaunch> launches;
+};
+struct CUgraphExec_st {
+  std::vector<FakeLaunch> launches;
+};
+struct CUkern_st {
+  std::string name;
+};
+struct CUlib_st {
+  std::string image;
+  std::map<std::string, CUkern_st> kernels;
+};
+
+namespace {
+
+FakeGpu gpu;
+CUctx_st primary_context;
+thread_local CUcontext current_context = nullptr;
+int capturing_streams = 0;
+std::map<CUdeviceptr, std::size_t> buffer_sizes;
+
+/// Counts the call; the status it was told to fail with, if any.
+std::optional<CUresult> enter(const char* name) {
+  ++gpu.calls[name];
+  const auto it = gpu.fail_once.find(name);
+  if (it == gpu.fail_once.end()) return std::nullopt;
+  const CUresult status = it->second;
+  gpu.fail_once.erase(it);
+  return status;
+}
+
+bool valid_device(CUdevice device) { return device >= 0 && device < gpu.devices; }
+
+}  // namespace
+
+FakeGpu& fake_gpu() { return gpu; }
+
+#define ENTER(name) \
+  if (const auto told = enter(#name)) return *told
+#define NEED_CONTEXT() \
+  if (current_context == nullptr) return CUDA_ERROR_INVALID_CONTEXT
+#define NOT_UNDER_CAPTURE() \
+  if (capturing_streams > 0) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+
+extern "C" {
+
+CUresult cuInit(unsigned) {
+  ENTER(cuInit);
+  return CUDA_SUCCESS;
+}
+// Private tables that NVRTC asks for when it uses the driver's compute cache.
+CUresult cuGetExportTable(const void** table, const CUuuid*) {
+  ++gpu.calls["cuGetExportTable"];
+  *table = nullptr;
+  return CUDA_ERROR_NOT_FOUND;
+}
+CUresult cuGetErrorName(CUresult status, const char** text) {
+  *text = status == CUDA_ERROR_ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_OF_A_FAKE";
+  return CUDA_SUCCESS;
+}
+CUresult cuGetErrorString(CUresult, const char** text) {
+  *text = "told to fail";
+  return CUDA_SUCCESS;
+}
+CUresult cuDriverGetVersion(int* version) {
+  *version = gpu.driver_version;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int* count) {
+  ENTER(cuDeviceGetCount);
+  *count = gpu.devices;
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  ENTER(cuDeviceGet);
+  *device = ordinal;
+  return valid_device(ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult cuDeviceGetName(char* name, int length, CUdevice) {
+  std::strncpy(name, gpu.name.c_str(), static_cast<std::size_t>(length));
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice) {
+  for (int i = 0; i < 16; ++i) uuid->bytes[i] = static_cast<char>(i * 17);
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+  ENTER(cuDeviceGetAttribute);
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  const auto it = gpu.attributes.find(attribute);
+  *value = attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ? gpu.sm_count
+           : it == gpu.attributes.end()                          ? 0
+                                                                 : it->second;
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice) {
+  *bytes = static_cast<std::size_t>(gpu.memory_bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+  ENTER(cuDevicePrimaryCtxRetain);
+  ++gpu.live_contexts;
+  *context = &primary_context;
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRelease(CUdevice) {
+  --gpu.live_contexts;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = current_context;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSetCurrent(CUcontext context) {
+  ENTER(cuCtxSetCurrent);
+  current_context = context;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxPushCurrent(CUcontext context) { return cuCtxSetCurrent(context); }
+CUresult cuCtxPopCurrent(CUcontext* context) {
+  *context = current_context;
+  current_context = nullptr;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxGetDevice(CUdevice* device) {
+  NEED_CONTEXT();
+  *device = 0;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSynchronize() {
+  ENTER(cuCtxSynchronize);
+  NEED_CONTEXT();
+  NOT_UNDER_CAPTURE();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc(CUdeviceptr* pointer, std::size_t bytes) {
+  ENTER(cuMemAlloc);
+  NEED_CONTEXT();
+  NOT_UNDER_CAPTURE();
+  if (static_cast<std::int64_t>(bytes) > gpu.memory_bytes - gpu.allocated_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  *pointer = reinterpret_cast<CUdeviceptr>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  buffer_sizes[*pointer] = bytes;
+  gpu.allocated_bytes += static_cast<std::int64_t>(bytes);
+  ++gpu.live_buffers;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemFree(CUdeviceptr pointer) {
+  NEED_CONTEXT();
+  const auto it = buffer_sizes.find(pointer);
+  if (it == buffer_sizes.end()) return CUDA_ERROR_INVALID_VALUE;
+  gpu.allocated_bytes -= static_cast<std::int64_t>(it->second);
+  buffer_sizes.erase(it);
+  std::free(reinterpret_cast<void*>(pointer));
+  --gpu.live_buffers;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
+  NEED_CONTEXT();
+  *total_bytes = static_cast<std::size_t>(gpu.memory_bytes);
+  *free_bytes = static_cast<std::size_t>(gpu.memory_bytes - gpu.allocated_bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemAllocHost(void** memory, std::size_t bytes) {
+  ENTER(cuMemAllocHost);
+  NEED_CONTEXT();
+  *memory = std::malloc(bytes);
+  ++gpu.live_pinned;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemFreeHost(void* memory) {
+  std::free(memory);
+  --gpu.live_pinned;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t bytes, CUstream) {
+  ENTER(cuMemcpyHtoDAsync);
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t bytes, CUstream) {
+  ENTER(cuMemcpyDtoHAsync);
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream) {
+  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t count, CUstream) {
+  std::memset(reinterpret_cast<void*>(to), value, count);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, std::size_t count, CUstream) {
+  for (std::size_t i = 0; i < count; ++i) reinterpret_cast<unsigned short*>(to)[i] = value;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t count, CUstream) {
+  for (std::size_t i = 0; i < count; ++i) reinterpret_cast<unsigned*>(to)[i] = value;
+  return CUDA_SUCCESS;
+}
+CUresult cuPointerGetAttribute(void*, CUpointer_attribute, CUdeviceptr) { return CUDA_ERROR_INVALID_VALUE; }
+
+CUresult cuStreamCreate(CUstream* stream, unsigned) {
+  ENTER(cuStreamCreate);
+  NEED_CONTEXT();
+  *stream = new CUstream_st;
+  ++gpu.live_streams;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamDestroy(CUstream stream) {
+  delete stream;
+  --gpu.live_streams;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamSynchronize(CUstream) {
+  ENTER(cuStreamSynchronize);
+  NOT_UNDER_CAPTURE();
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  *status = stream != nullptr && stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
+  ENTER(cuStreamBeginCapture);
+  if (stream->capturing) return CUDA_ERROR_ILLEGAL_STATE;
+  stream->capturing = true;
+  ++capturing_streams;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  if (!stream->capturing) return CUDA_ERROR_ILLEGAL_STATE;
+  stream->capturing = false;
+  --capturing_streams;
+  *graph = nullptr;
+  ENTER(cuStreamEndCapture);
+  *graph = new CUgraph_st{std::exchange(stream->captured, {})};
+  ++gpu.live_graphs;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphInstantiate(CUgraphExec* exec, CUgraph graph, unsigned long long) {
+  ENTER(cuGraphInstantiate);
+  *exec = new CUgraphExec_st{graph->launches};
+  ++gpu.live_graph_execs;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+  ENTER(cuGraphLaunch);
+  for (auto launch : exec->launches) {
+    launch.stream = stream;
+    gpu.launches.push_back(std::move(launch));
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphDestroy(CUgraph graph) {
+  delete graph;
+  --gpu.live_graphs;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphExecDestroy(CUgraphExec exec) {
+  delete exec;
+  --gpu.live_graph_execs;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventCreate(CUevent* event, unsigned flags) {
+  NEED_CONTEXT();
+  *event = new CUevent_st{flags};
+  ++gpu.live_events;
+  return CUDA_SUCCESS;
+}
+CUresult cuEventDestroy(CUevent event) {
+  delete event;
+  --gpu.live_events;
+  return CUDA_SUCCESS;
+}
+CUresult cuEventRecord(CUevent, CUstream) { return CUDA_SUCCESS; }
+CUresult cuEventSynchronize(CUevent) {
+  ENTER(cuEventSynchronize);
+  return CUDA_SUCCESS;
+}
+CUresult cuEventQuery(CUevent) {
+  ENTER(cuEventQuery);
+  return CUDA_SUCCESS;
+}
+CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
+  if (((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
+  *milliseconds = 0.25f;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*,
+                           void**, unsigned) {
+  ENTER(cuLibraryLoadData);
+  if (std::memcmp(code,
+                  "\x7f"
+                  "ELF",
+                  4) != 0) {
+    return CUDA_ERROR_INVALID_IMAGE;
+  }
+  // Cubins are 64-bit ELF; the section header table comes last, so its end is the end of the file.
+  std::uint64_t table = 0;
+  std::uint16_t entry_size = 0, entries = 0;
+  std::memcpy(&table, static_cast<const char*>(code) + 40, 8);
+  std::memcpy(&entry_size, static_cast<const char*>(code) + 58, 2);
+  std::memcpy(&entries, static_cast<const char*>(code) + 60, 2);
+  *library = new CUlib_st{std::string(static_cast<const char*>(code), table + std::uint64_t{entry_size} * entries), {}};
+  ++gpu.live_libraries;
+  return CUDA_SUCCESS;
+}
+CUresult cuLibraryUnload(CUlibrary library) {
+  delete library;
+  --gpu.live_libraries;
+  return CUDA_SUCCESS;
+}
+CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
+  ENTER(cuLibraryGetKernel);
+  if (library->image.find(std::string("\0.text.", 7) + name + '\0') == std::string::npos) return CUDA_ERROR_NOT_FOUND;
+  *kernel = &library->kernels.try_emplace(name, CUkern_st{name}).first->second;
+  return CUDA_SUCCESS;
+}
+CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+  ENTER(cuKernelGetFunction);
+  NEED_CONTEXT();
+  *function = reinterpret_cast<CUfunction>(kernel);
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute attribute, int value) {
+  ENTER(cuFuncSetAttribute);
+  gpu.function_attributes[attribute] = value;
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) {
+  ENTER(cuFuncGetAttribute);
+  *value = 0;
+  return CUDA_SUCCESS;
+}
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int, std::size_t) {
+  ENTER(cuOccupancyMaxActiveBlocksPerMultiprocessor);
+  *blocks = gpu.resident_ctas_per_sm;
+  return CUDA_SUCCESS;
+}
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void**) {
+  ENTER(cuLaunchKernelEx);
+  NEED_CONTEXT();
+  FakeLaunch launch;
+  launch.kernel = reinterpret_cast<CUkernel>(function)->name;
+  launch.grid = config->gridDimX * config->gridDimY * config->gridDimZ;
+  launch.threads = config->blockDimX * config->blockDimY * config->blockDimZ;
+  launch.shared_bytes = config->sharedMemBytes;
+  launch.stream = config->hStream;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const auto& attribute = config->attrs[i];
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) launch.cooperative = attribute.value.cooperative != 0;
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
+      launch.programmatic = attribute.value.programmaticStreamSerializationAllowed != 0;
+    }
+  }
+  if (gpu.argument_bytes > 0) {
+    const auto* bytes = static_cast<const unsigned char*>(params[0]);
+    launch.arguments.assign(bytes, bytes + gpu.argument_bytes);
+  }
+  auto& target = config->hStream != nullptr && config->hStream->capturing ? config->hStream->captured : gpu.launches;
+  target.push_back(std::move(launch));
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,52 @@
+// fake_cuda.hpp -- a libcuda.so.1 for tests: one fictional GPU whose memory is the host's, which records launches
+// instead of running them and fails on request. It keeps the rules that matter (a current context, no synchronising
+// call under capture, a cubin must be an ELF file that holds the kernel's name). Single-threaded use, except the entry
+// points that only read.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+/// One cuLaunchKernelEx as it arrived.
+struct FakeLaunch {
+  std::string kernel;
+  unsigned grid = 0, threads = 0, shared_bytes = 0;
+  bool cooperative = false, programmatic = false;
+  CUstream stream = nullptr;
+  std::vector<unsigned char> arguments;  ///< the first FakeGpu::argument_bytes bytes of the first parameter
+};
+
+struct FakeGpu {
+  // What it is.
+  int devices = 1;
+  int sm_count = 132;
+  int resident_ctas_per_sm = 2;
+  int driver_version = 13000;
+  std::string name = "NVIDIA Fictional 1";
+  std::map<CUdevice_attribute, int> attributes;  ///< other than those above; 0 where absent
+  std::int64_t memory_bytes = std::int64_t{1} << 30;
+  std::size_t argument_bytes = 0;
+
+  // What it shall do: the named entry point fails once with this status.
+  std::map<std::string, CUresult> fail_once;
+
+  // What happened to it.
+  std::vector<FakeLaunch> launches;
+  std::map<std::string, int> calls;                         ///< by entry point, as cuda.h spells it before its macros
+  std::map<CUfunction_attribute, int> function_attributes;  ///< last value set
+  int live_contexts = 0, live_buffers = 0, live_pinned = 0, live_streams = 0, live_events = 0, live_graphs = 0,
+      live_graph_execs = 0, live_libraries = 0;
+  std::int64_t allocated_bytes = 0;
+
+  int live_objects() const {
+    return live_contexts + live_buffers + live_pinned + live_streams + live_events + live_graphs + live_graph_execs +
+           live_libraries;
+  }
+};
+
+/// The one GPU; assign FakeGpu{} to start afresh.
+FakeGpu& fake_gpu();

@@ -1,0 +1,226 @@
+// kernel_test.cpp -- LoadedKernel on a fictional GPU: what reaches the driver, what is refused before, what is undone
+// after.
+#include "runtime/kernel.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+
+#include "../fake_cuda.hpp"
+#include "cache/cubin_db.hpp"
+#include "runtime/gpu.hpp"
+#include "runtime/nvrtc.hpp"
+
+namespace leanattn {
+namespace {
+
+/// A kernel with the argument block of the real ones, cheap to compile.
+EmittedKernel emitted(FixUp fixup = FixUp::ticket, bool pdl = false) {
+  EmittedKernel kernel;
+  kernel.spec.fixup = fixup;
+  kernel.spec.pdl = pdl;
+  kernel.source = "struct Args { char bytes[160]; };\nextern \"C\" __global__ void decode(Args args) {}\n";
+  kernel.entry = "decode";
+  kernel.threads = 128;
+  kernel.shared_bytes = 64 * 1024;
+  return kernel;
+}
+
+class MapCache : public CubinCache {
+ public:
+  std::optional<CubinEntry> load(std::string_view key) override {
+    const auto it = entries.find(std::string(key));
+    return it == entries.end() ? std::nullopt : std::optional(it->second);
+  }
+  void store(std::string_view key, const CubinEntry& entry) override { entries[std::string(key)] = entry; }
+  void erase(std::string_view key) override {
+    ++erases;
+    entries.erase(std::string(key));
+  }
+  std::map<std::string, CubinEntry> entries;
+  int erases = 0;
+};
+
+class FakeGpuKernel : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto api = nvrtc(); !api) GTEST_SKIP() << api.error().message;
+    fake_gpu() = FakeGpu{};
+    fake_gpu().argument_bytes = sizeof(LeanDecodeArgs);
+    context_.emplace(std::move(*Context::retain(0)));
+  }
+  void TearDown() override {
+    context_.reset();
+    EXPECT_EQ(fake_gpu().live_objects(), 0) << "something was not given back to the driver";
+  }
+
+  static LoadedKernel prepared(FixUp fixup = FixUp::ticket, bool pdl = false) {
+    return std::move(LoadedKernel::prepare(emitted(fixup, pdl), nullptr).value());
+  }
+
+  std::optional<Context> context_;
+};
+
+TEST_F(FakeGpuKernel, LaunchesWithTheEmittedSizesAndTheArgumentsByteForByte) {
+  const auto kernel = prepared();
+  LeanDecodeArgs args{};
+  args.batch = 3;
+  args.scale_log2 = 0.125f;
+  args.k_stride_token = std::int64_t{1} << 40;
+  const auto stream = Stream::create();
+  ASSERT_TRUE(kernel.launch(args, 200, stream->get()));
+  ASSERT_EQ(fake_gpu().launches.size(), 1u);
+  const auto& launch = fake_gpu().launches[0];
+  EXPECT_EQ(launch.kernel, "decode");
+  EXPECT_EQ(launch.grid, 200u);
+  EXPECT_EQ(launch.threads, 128u);
+  EXPECT_EQ(launch.shared_bytes, 64u * 1024);
+  EXPECT_EQ(launch.stream, stream->get());
+  EXPECT_FALSE(launch.cooperative);
+  EXPECT_FALSE(launch.programmatic);
+  EXPECT_EQ(std::memcmp(launch.arguments.data(), &args, sizeof args), 0);
+}
+
+TEST_F(FakeGpuKernel, ALaunchIsOneDriverCall) {
+  const auto kernel = prepared();
+  fake_gpu().calls.clear();
+  ASSERT_TRUE(kernel.launch(LeanDecodeArgs{}, 1, nullptr));
+  EXPECT_EQ(fake_gpu().calls, (std::map<std::string, int>{{"cuLaunchKernelEx", 1}}));
+}
+
+TEST_F(FakeGpuKernel, AKernelThatWaitsGoesOutCooperativeUpToTheResidentGrid) {
+  const auto kernel = prepared(FixUp::wait);
+  EXPECT_EQ(kernel.resident_ctas_per_sm(), 2);
+  EXPECT_EQ(kernel.resident_ctas(), 264);
+  ASSERT_TRUE(kernel.launch(LeanDecodeArgs{}, 264, nullptr));
+  EXPECT_TRUE(fake_gpu().launches[0].cooperative);
+  const auto refused = kernel.launch(LeanDecodeArgs{}, 265, nullptr);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::launch_failed);
+  EXPECT_NE(refused.error().message.find("265"), std::string::npos);
+  EXPECT_NE(refused.error().message.find("264"), std::string::npos);
+  EXPECT_FALSE(refused.error().hint.empty());
+  EXPECT_EQ(fake_gpu().launches.size(), 1u) << "refused before the driver was asked";
+}
+
+TEST_F(FakeGpuKernel, ATicketKernelTakesAnyGrid) {
+  const auto kernel = prepared();
+  EXPECT_TRUE(kernel.launch(LeanDecodeArgs{}, 1, nullptr));
+  EXPECT_TRUE(kernel.launch(LeanDecodeArgs{}, 2147483647, nullptr));
+  EXPECT_EQ(fake_gpu().launches.back().grid, 2147483647u);
+}
+
+TEST_F(FakeGpuKernel, ImpossibleGridsAreRefusedBeforeTheDriver) {
+  const auto kernel = prepared();
+  for (const std::int64_t grid : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1} << 31, std::int64_t{1} << 32}) {
+    const auto refused = kernel.launch(LeanDecodeArgs{}, grid, nullptr);
+    ASSERT_FALSE(refused) << grid;
+    EXPECT_EQ(refused.error().code, ErrorCode::launch_failed);
+    EXPECT_NE(refused.error().message.find(std::to_string(grid)), std::string::npos);
+  }
+  EXPECT_TRUE(fake_gpu().launches.empty());
+}
+
+TEST_F(FakeGpuKernel, PdlIsAskedForUnlessTheGridIsCooperative) {
+  ASSERT_TRUE(prepared(FixUp::ticket, true).launch(LeanDecodeArgs{}, 1, nullptr));
+  EXPECT_TRUE(fake_gpu().launches.back().programmatic);
+  EXPECT_FALSE(fake_gpu().launches.back().cooperative);
+  ASSERT_TRUE(prepared(FixUp::wait, true).launch(LeanDecodeArgs{}, 1, nullptr));
+  EXPECT_FALSE(fake_gpu().launches.back().programmatic);
+  EXPECT_TRUE(fake_gpu().launches.back().cooperative);
+}
+
+TEST_F(FakeGpuKernel, LoadingRaisesTheSharedMemoryLimitAndForcesTheCodeOntoTheDevice) {
+  const auto kernel = prepared();
+  EXPECT_EQ(fake_gpu().function_attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES], 64 * 1024);
+  EXPECT_EQ(fake_gpu().function_attributes[CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT],
+            CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
+  EXPECT_GE(fake_gpu().calls["cuFuncGetAttribute"], 1) << "a lazily loaded kernel cannot be captured";
+}
+
+TEST_F(FakeGpuKernel, KernelsThatLoadStraightToRegistersKeepTheDriversCarveOut) {
+  auto kernel = emitted();
+  kernel.spec.load = LoadPath::ldg;
+  ASSERT_TRUE(LoadedKernel::prepare(kernel, nullptr));
+  EXPECT_EQ(fake_gpu().function_attributes.count(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT), 0u);
+}
+
+TEST_F(FakeGpuKernel, AFailedLoadGivesTheLibraryBack) {
+  for (const char* call : {"cuLibraryGetKernel", "cuKernelGetFunction", "cuFuncSetAttribute", "cuFuncGetAttribute",
+                           "cuOccupancyMaxActiveBlocksPerMultiprocessor"}) {
+    fake_gpu().fail_once[call] = CUDA_ERROR_INVALID_VALUE;
+    const auto loaded = LoadedKernel::prepare(emitted(), nullptr);
+    ASSERT_FALSE(loaded) << call;
+    EXPECT_EQ(loaded.error().code, ErrorCode::load_failed) << call;
+    EXPECT_NE(loaded.error().message.find(call), std::string::npos) << loaded.error().message;
+    EXPECT_EQ(fake_gpu().live_libraries, 0) << call;
+  }
+}
+
+TEST_F(FakeGpuKernel, OneThatFitsNoSmIsRefusedAtLoad) {
+  fake_gpu().resident_ctas_per_sm = 0;
+  const auto loaded = LoadedKernel::prepare(emitted(), nullptr);
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code, ErrorCode::load_failed);
+  EXPECT_NE(loaded.error().message.find("65536"), std::string::npos) << loaded.error().message;
+}
+
+TEST_F(FakeGpuKernel, ACachedCubinThatTheDriverRefusesIsReplacedOnce) {
+  MapCache cache;
+  CompiledKernel compiled;
+  ASSERT_TRUE(LoadedKernel::prepare(emitted(), &cache, &compiled));
+  EXPECT_FALSE(compiled.from_cache);
+  ASSERT_TRUE(LoadedKernel::prepare(emitted(), &cache, &compiled));
+  EXPECT_TRUE(compiled.from_cache);
+  cache.entries.begin()->second.cubin.assign(64, 0);
+  ASSERT_TRUE(LoadedKernel::prepare(emitted(), &cache, &compiled));
+  EXPECT_FALSE(compiled.from_cache);
+  EXPECT_EQ(cache.erases, 1);
+  ASSERT_TRUE(LoadedKernel::prepare(emitted(), &cache, &compiled));
+  EXPECT_TRUE(compiled.from_cache) << "the replacement was stored";
+}
+
+TEST_F(FakeGpuKernel, AFreshCubinThatTheDriverRefusesIsAnErrorNotALoop) {
+  fake_gpu().fail_once["cuLibraryLoadData"] = CUDA_ERROR_NO_BINARY_FOR_GPU;
+  MapCache cache;
+  const auto loaded = LoadedKernel::prepare(emitted(), &cache);
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code, ErrorCode::load_failed);
+  EXPECT_FALSE(loaded.error().hint.empty());
+  EXPECT_EQ(fake_gpu().calls["cuLibraryLoadData"], 1);
+}
+
+TEST_F(FakeGpuKernel, AMissingKernelNameIsNotFound) {
+  auto kernel = emitted();
+  kernel.entry = "another";
+  const auto loaded = LoadedKernel::prepare(kernel, nullptr);
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code, ErrorCode::not_found);
+  EXPECT_NE(loaded.error().message.find("'another'"), std::string::npos);
+}
+
+TEST_F(FakeGpuKernel, ALaunchErrorOfAnEarlierKernelIsALostContext) {
+  const auto kernel = prepared();
+  fake_gpu().fail_once["cuLaunchKernelEx"] = CUDA_ERROR_ILLEGAL_ADDRESS;
+  const auto launched = kernel.launch(LeanDecodeArgs{}, 1, nullptr);
+  ASSERT_FALSE(launched);
+  EXPECT_EQ(launched.error().code, ErrorCode::context_lost);
+  EXPECT_NE(launched.error().message.find("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), std::string::npos)
+      << launched.error().message;
+}
+
+TEST_F(FakeGpuKernel, MovingKeepsOneOwner) {
+  auto first = prepared();
+  auto second = std::move(first);
+  EXPECT_EQ(fake_gpu().live_libraries, 1);
+  auto third = prepared(FixUp::wait);
+  EXPECT_EQ(fake_gpu().live_libraries, 2);
+  third = std::move(second);
+  EXPECT_EQ(fake_gpu().live_libraries, 1) << "what was assigned over is unloaded at once";
+  EXPECT_EQ(third.spec().fixup, FixUp::ticket);
+  EXPECT_TRUE(third.launch(LeanDecodeArgs{}, 1000, nullptr));
+}
+
+}  // namespace
+}  // namespace leanattn

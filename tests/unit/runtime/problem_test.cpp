@@ -1,0 +1,210 @@
+// problem_test.cpp -- domains, canonical JSON, byte counts.
+#include "runtime/problem.hpp"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <limits>
+
+namespace leanattn {
+namespace {
+
+constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+constexpr int kLargestInt = std::numeric_limits<int>::max();
+
+ErrorCode code_of(const Result<void>& result) { return result ? ErrorCode::ok : result.error().code; }
+
+TEST(Problem, DefaultsAreValid) { EXPECT_TRUE(validate(DecodeProblem{}, Shape{})); }
+
+TEST(Problem, EveryGroupFrom1To64IsValidAnd65IsUnsupported) {
+  for (int group = 1; group <= 64; ++group)
+    EXPECT_TRUE(validate(DecodeProblem{.q_heads = 3 * group, .kv_heads = 3})) << group;
+  EXPECT_EQ(code_of(validate(DecodeProblem{.q_heads = 65, .kv_heads = 1})), ErrorCode::unsupported);
+}
+
+TEST(Problem, HeadDimsAreAListAndOthersAreUnsupportedWithTheList) {
+  for (const int head_dim : {64, 96, 128, 256}) EXPECT_TRUE(validate(DecodeProblem{.head_dim = head_dim})) << head_dim;
+  const auto refused = validate(DecodeProblem{.head_dim = 80});
+  ASSERT_EQ(code_of(refused), ErrorCode::unsupported);
+  EXPECT_NE(refused.error().message.find("80"), std::string::npos);
+  EXPECT_NE(refused.error().hint.find("64, 96, 128, 256"), std::string::npos);
+}
+
+TEST(Problem, NonsenseIsAnInvalidArgumentThatNamesFieldAndValue) {
+  const std::pair<DecodeProblem, const char*> cases[] = {
+      {{.q_heads = 0}, "q_heads is 0"},
+      {{.q_heads = -32}, "q_heads is -32"},
+      {{.kv_heads = 0}, "kv_heads is 0"},
+      {{.kv_heads = -8}, "kv_heads is -8"},
+      {{.head_dim = 0}, "head_dim is 0"},
+      {{.head_dim = -128}, "head_dim is -128"},
+      {{.q_heads = 32, .kv_heads = 7}, "32 query heads cannot be shared by 7 KV heads"},
+      {{.q_heads = 4, .kv_heads = 8}, "4 query heads"},
+  };
+  for (const auto& [problem, words] : cases) {
+    const auto refused = validate(problem);
+    ASSERT_EQ(code_of(refused), ErrorCode::invalid_argument) << words;
+    EXPECT_NE(refused.error().message.find(words), std::string::npos) << refused.error().message;
+    EXPECT_FALSE(refused.error().hint.empty()) << words;
+  }
+}
+
+TEST(Shape, NonsenseIsAnInvalidArgumentThatNamesFieldAndValue) {
+  const std::pair<Shape, const char*> cases[] = {
+      {{.batch = 0}, "batch is 0"},
+      {{.batch = -1}, "batch is -1"},
+      {{.batch = 4, .max_batch = 3}, "max_batch is 3"},
+      {{.batch = 4, .max_batch = -1}, "max_batch is -1"},
+      {{.longest_context = 0}, "longest_context is 0"},
+      {{.longest_context = -5}, "longest_context is -5"},
+      {{.longest_context = std::int64_t{1} << 31}, "longest_context is 2147483648"},
+      {{.batch = 2, .longest_context = 100, .total_context = 99}, "total_context is 99"},
+      {{.batch = 2, .longest_context = 100, .total_context = 201}, "total_context is 201"},
+      {{.batch = 2, .longest_context = 100, .total_context = -1}, "total_context is -1"},
+  };
+  for (const auto& [shape, words] : cases) {
+    const auto refused = validate(DecodeProblem{}, shape);
+    ASSERT_EQ(code_of(refused), ErrorCode::invalid_argument) << words;
+    EXPECT_NE(refused.error().message.find(words), std::string::npos) << refused.error().message;
+  }
+}
+
+TEST(Shape, SizesThatOverflowAreRefusedNotWrapped) {
+  const DecodeProblem wide{.q_heads = 64, .kv_heads = 64, .head_dim = 256};
+  EXPECT_EQ(code_of(validate(wide, Shape{.batch = kLargestInt})), ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of(validate(wide, Shape{.batch = 1, .max_batch = kLargestInt / 64 + 1})), ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of(validate(wide, Shape{.batch = kLargestInt / 64, .longest_context = kLargestInt})),
+            ErrorCode::invalid_argument);
+  EXPECT_EQ(kv_bytes(wide, Shape{.batch = kLargestInt, .longest_context = kLargestInt}), kLargest);
+  EXPECT_TRUE(validate(wide, Shape{.batch = kLargestInt / 64, .longest_context = 1}));
+}
+
+TEST(KvBytes, CountEveryKeyAndValueOnce) {
+  const DecodeProblem llama{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
+  EXPECT_EQ(kv_bytes(llama, Shape{.batch = 1, .longest_context = 1024}), 4 << 20);
+  EXPECT_EQ(kv_bytes(llama, Shape{.batch = 16, .longest_context = 4096}), 256 << 20);
+  EXPECT_EQ(kv_bytes(llama, Shape{.batch = 32, .longest_context = 131072, .total_context = 131072 + 31 * 1024}),
+            std::int64_t{131072 + 31 * 1024} * 8 * 128 * 2 * 2);
+}
+
+TEST(Canonical, ShapesOfEqualMeaningAreEqual) {
+  const Shape plain{.batch = 4, .longest_context = 1000};
+  EXPECT_EQ(canonical(Shape{.batch = 4, .max_batch = 4, .longest_context = 1000, .total_context = 4000}), plain);
+  EXPECT_EQ(to_json(Shape{.batch = 4, .max_batch = 4, .longest_context = 1000, .total_context = 4000}), to_json(plain));
+  const Shape ragged{.batch = 4, .max_batch = 8, .longest_context = 1000, .total_context = 3000};
+  EXPECT_EQ(canonical(ragged), ragged);
+  EXPECT_EQ(total_tokens(plain), 4000);
+  EXPECT_EQ(total_tokens(ragged), 3000);
+}
+
+TEST(Json, IsOneLineWithSortedKeys) {
+  EXPECT_EQ(to_json(DecodeProblem{}),
+            R"({"dtype":"bf16","head_dim":128,"kv_heads":8,"layout":"contiguous","lse":false,"q_heads":32})");
+  EXPECT_EQ(to_json(Shape{.batch = 16, .longest_context = 65536}),
+            R"({"batch":16,"longest_context":65536,"max_batch":0,"total_context":0})");
+  const auto config = to_json(Config{.spec = {}, .grid = 132});
+  EXPECT_TRUE(config.starts_with(R"({"grid":132,"spec":{"arch":"sm_90a",)")) << config;
+  EXPECT_EQ(config.find('\n'), std::string::npos);
+}
+
+DecodeProblem any_problem() {
+  DecodeProblem problem;
+  problem.kv_heads = *rc::gen::inRange(1, 257);
+  problem.q_heads = problem.kv_heads * *rc::gen::inRange(1, 65);
+  problem.head_dim = *rc::gen::element(64, 96, 128, 256);
+  problem.dtype = *rc::gen::element(DType::bf16, DType::fp16);
+  problem.layout = *rc::gen::element(KvLayout::contiguous, KvLayout::strided);
+  problem.lse = *rc::gen::arbitrary<bool>();
+  return problem;
+}
+
+Shape any_shape() {
+  Shape shape;
+  shape.batch = *rc::gen::inRange(1, 4097);
+  shape.max_batch = *rc::gen::element(0, shape.batch, 2 * shape.batch);
+  shape.longest_context = *rc::gen::inRange<std::int64_t>(1, std::int64_t{1} << 24);
+  shape.total_context = *rc::gen::element(std::int64_t{0}, shape.longest_context, shape.batch * shape.longest_context);
+  return shape;
+}
+
+RC_GTEST_PROP(Json, OfAnyValidProblemReadsBackEqual, ()) {
+  const auto problem = any_problem();
+  RC_ASSERT(validate(problem).has_value());
+  const auto read = problem_from_json(to_json(problem));
+  RC_ASSERT(read.has_value());
+  RC_ASSERT(*read == problem);
+  RC_ASSERT(to_json(*read) == to_json(problem));
+}
+
+RC_GTEST_PROP(Json, OfAnyValidShapeReadsBackWithTheSameMeaning, ()) {
+  const auto shape = any_shape();
+  RC_ASSERT(validate(DecodeProblem{}, shape).has_value());
+  const auto read = shape_from_json(to_json(shape));
+  RC_ASSERT(read.has_value());
+  RC_ASSERT(*read == canonical(shape));
+  RC_ASSERT(total_tokens(*read) == total_tokens(shape));
+  RC_ASSERT(kv_bytes(DecodeProblem{}, *read) == kv_bytes(DecodeProblem{}, shape));
+}
+
+RC_GTEST_PROP(Json, OfAnyValidConfigReadsBackEqual, ()) {
+  Config config;
+  config.grid = *rc::gen::inRange<std::int64_t>(1, std::int64_t{1} << 31);
+  config.spec.group = *rc::gen::inRange(1, 65);
+  config.spec.load = *rc::gen::element(LoadPath::cp_async, LoadPath::bulk);
+  config.spec.fixup = *rc::gen::element(FixUp::ticket, FixUp::wait);
+  config.spec.lse = *rc::gen::arbitrary<bool>();
+  RC_PRE(validate(config.spec).has_value());
+  const auto read = config_from_json(to_json(config));
+  RC_ASSERT(read.has_value());
+  RC_ASSERT(*read == config);
+}
+
+RC_GTEST_PROP(Json, ArbitraryTextIsRefusedNeverFatal, (const std::string& text)) {
+  RC_ASSERT(!problem_from_json(text).has_value());
+  RC_ASSERT(!shape_from_json(text).has_value());
+  RC_ASSERT(!config_from_json(text).has_value());
+}
+
+TEST(Json, UnknownKeysAreIgnored) {
+  EXPECT_TRUE(shape_from_json(R"({"batch":2,"longest_context":10,"max_batch":0,"total_context":0,"later":[1,{}]})"));
+}
+
+TEST(Json, MissingIllTypedAndOutOfRangeValuesNameTheKey) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"longest_context":10,"max_batch":0,"total_context":0})", "'batch'"},
+      {R"({"batch":"2","longest_context":10,"max_batch":0,"total_context":0})", "'batch'"},
+      {R"({"batch":2.5,"longest_context":10,"max_batch":0,"total_context":0})", "'batch'"},
+      {R"({"batch":4294967298,"longest_context":10,"max_batch":0,"total_context":0})", "4294967298"},
+      {R"({"batch":2,"longest_context":18446744073709551615,"max_batch":0,"total_context":0})", "'longest_context'"},
+      {R"({"batch":0,"longest_context":10,"max_batch":0,"total_context":0})", "batch is 0"},
+      {R"([])", "not a JSON object"},
+  };
+  for (const auto& [json, words] : cases) {
+    const auto read = shape_from_json(json);
+    ASSERT_FALSE(read) << json;
+    EXPECT_EQ(read.error().code, ErrorCode::invalid_argument) << json;
+    EXPECT_NE(read.error().message.find(words), std::string::npos) << read.error().message;
+  }
+}
+
+TEST(Json, AnUnknownNameListsTheChoices) {
+  const auto read = problem_from_json(
+      R"({"dtype":"fp64","head_dim":128,"kv_heads":8,"layout":"contiguous","lse":false,"q_heads":32})");
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, ErrorCode::invalid_argument);
+  EXPECT_NE(read.error().message.find("fp64"), std::string::npos) << read.error().message;
+}
+
+TEST(Json, AConfigWithAnImpossibleGridOrSpecIsRefused) {
+  const auto good = to_json(Config{.spec = {}, .grid = 132});
+  ASSERT_TRUE(config_from_json(good));
+  auto grid = good;
+  grid.replace(grid.find("132"), 3, "0");
+  EXPECT_EQ(config_from_json(grid).error().code, ErrorCode::invalid_argument);
+  auto spec = good;
+  spec.replace(spec.find("\"warps\":4"), 9, "\"warps\":0");
+  EXPECT_FALSE(config_from_json(spec));
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,145 @@
+// Which kernels a verify run covers.
+#include "tuner/verify_plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <tuple>
+
+#include "tuner/verify_compile.hpp"
+
+namespace leanattn {
+namespace {
+
+constexpr Arch kHopper{9, 0, true};
+constexpr Arch kAmpere{8, 0, false};
+
+using Features = std::tuple<int, int, int, int, int, int, bool>;
+Features features(const KernelSpec& spec) {
+  return {static_cast<int>(spec.dtype),
+          spec.head_dim,
+          spec.group,
+          static_cast<int>(spec.load),
+          static_cast<int>(spec.fixup),
+          static_cast<int>(spec.layout),
+          spec.lse};
+}
+
+TEST(VerifyPlan, FullRunMeetsEveryCombinationOfFeatures) {
+  for (const Arch arch : {kHopper, kAmpere}) {
+    std::set<Features> met;
+    for (const VerifyKernel& kernel : verify_combinations(arch, false)) {
+      for (const KernelSpec& spec : kernel.specs) met.insert(features(spec));
+    }
+    const std::size_t loads = arch.major >= 9 ? 3 : 2;
+    EXPECT_EQ(met.size(), 2 * 4 * verify_groups().size() * loads * 2 * 2 * 2);
+  }
+}
+
+TEST(VerifyPlan, EverySpecIsValidAndDiffersOnlyInTunablesFromItsAlternatives) {
+  for (const bool quick : {false, true}) {
+    auto kernels = verify_combinations(kHopper, quick);
+    const auto representative = representative_kernels(kHopper, quick);
+    kernels.insert(kernels.end(), representative.begin(), representative.end());
+    for (const VerifyKernel& kernel : kernels) {
+      ASSERT_FALSE(kernel.specs.empty());
+      for (const KernelSpec& spec : kernel.specs) {
+        EXPECT_TRUE(validate(spec).has_value()) << kernel_name(spec);
+        EXPECT_EQ(features(spec), features(kernel.specs.front()));
+        EXPECT_EQ(spec.arch, kHopper);
+      }
+    }
+  }
+}
+
+/// The values of every feature that a list of kernels meets with its preferred specs.
+struct Met {
+  std::set<int> dtypes, head_dims, groups, loads, fixups, layouts;
+  std::set<bool> lse, pdl;
+};
+Met met_by(const std::vector<VerifyKernel>& kernels) {
+  Met met;
+  for (const VerifyKernel& kernel : kernels) {
+    const KernelSpec& spec = kernel.specs.front();
+    met.dtypes.insert(static_cast<int>(spec.dtype));
+    met.head_dims.insert(spec.head_dim);
+    met.groups.insert(spec.group);
+    met.loads.insert(static_cast<int>(spec.load));
+    met.fixups.insert(static_cast<int>(spec.fixup));
+    met.layouts.insert(static_cast<int>(spec.layout));
+    met.lse.insert(spec.lse);
+    met.pdl.insert(spec.pdl);
+  }
+  return met;
+}
+
+TEST(VerifyPlan, QuickRunStillMeetsEveryValueOfEveryFeature) {
+  const Met met = met_by(verify_combinations(kHopper, true));
+  EXPECT_EQ(met.dtypes.size(), 2u);
+  EXPECT_EQ(met.head_dims.size(), 4u);
+  EXPECT_EQ(met.groups.size(), verify_groups().size());
+  EXPECT_EQ(met.loads.size(), 3u);
+  EXPECT_EQ(met.fixups.size(), 2u);
+  EXPECT_EQ(met.layouts.size(), 2u);
+  EXPECT_EQ(met.lse.size(), 2u);
+  EXPECT_EQ(met.pdl.size(), 2u);
+  EXPECT_LE(verify_combinations(kHopper, true).size(), 64u);
+}
+
+TEST(VerifyPlan, RepresentativesMeetEveryValueOfEveryFeature) {
+  const Met met = met_by(representative_kernels(kHopper, false));
+  EXPECT_EQ(met.dtypes.size(), 2u);
+  EXPECT_EQ(met.head_dims.size(), 4u);
+  EXPECT_EQ(met.loads.size(), 3u);
+  EXPECT_EQ(met.fixups.size(), 2u);
+  EXPECT_EQ(met.layouts.size(), 2u);
+  EXPECT_EQ(met.lse.size(), 2u);
+  EXPECT_EQ(met.pdl.size(), 2u);
+  EXPECT_TRUE(met.groups.contains(1) && met.groups.contains(64));
+}
+
+TEST(VerifyPlan, RotationGivesEveryLoadPathEveryTunable) {
+  std::set<std::tuple<int, int, int>> met;
+  for (const VerifyKernel& kernel : verify_combinations(kHopper, false)) {
+    if (kernel.group.rfind("tunables", 0) == 0) continue;
+    const KernelSpec& spec = kernel.specs.front();
+    met.insert({static_cast<int>(spec.load), spec.warps, spec.tile});
+  }
+  std::set<std::tuple<int, int>> shapes;
+  for (const Tunables& tunables : verify_tunables())
+    shapes.insert({tunables.warps, tunables.warp_tokens * tunables.steps_per_tile});
+  EXPECT_EQ(met.size(), 3 * shapes.size());
+}
+
+TEST(VerifyPlan, NoBulkAndNoPdlBelowHopper) {
+  for (const VerifyKernel& kernel : verify_combinations(kAmpere, false)) {
+    for (const KernelSpec& spec : kernel.specs) {
+      EXPECT_NE(spec.load, LoadPath::bulk);
+      EXPECT_FALSE(spec.pdl);
+    }
+  }
+  EXPECT_EQ(representative_kernels(kAmpere, false).size(), representative_kernels(kHopper, false).size());
+}
+
+TEST(VerifyCompile, QueueHandsOutEveryKernelInOrder) {
+  if (const auto version = nvrtc_version(); !version) GTEST_SKIP() << "no NVRTC: " << version.error().message;
+  auto kernels = representative_kernels(kHopper, true);
+  CompileQueue queue(kernels, nullptr, 2, 2);
+  for (const VerifyKernel& kernel : kernels) {
+    const auto choice = queue.next();
+    ASSERT_TRUE(choice.has_value());
+    EXPECT_EQ(choice->kernel, &kernel);
+    EXPECT_TRUE(choice->compiled.has_value())
+        << kernel_name(kernel.specs.front()) << ": " << choice->compiled.error().message;
+  }
+  EXPECT_FALSE(queue.next().has_value());
+}
+
+TEST(VerifyCompile, QueueMayBeLeftEarly) {
+  const auto kernels = representative_kernels(kHopper, true);
+  CompileQueue queue(kernels, nullptr, 2, 1);
+  // Destroyed with work outstanding: must neither hang nor leak (the sanitizers look).
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,205 @@
+#include "tuner/bench.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/lookup.hpp"
+#include "tuner/race.hpp"
+#include "tuner/search_space.hpp"
+#include "tuner/tune_compile.hpp"
+#include "tuner/tune_gpu.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr std::size_t kModeSpecs = 8;      // kernels tried for each baseline, besides lean's and the default's
+constexpr std::size_t kBatch = 8;          // candidates in one round of the preliminaries
+constexpr int kPreliminaryRounds = 3;
+constexpr int kLeastRounds = 15, kMostRounds = 101;
+constexpr double kGoodInterval = 0.01;     // of the median: then it is enough
+
+struct Entrant {
+  std::string mode;
+  Config config;
+  std::string provenance;
+};
+
+/// What the tuned database launches for this shape.
+Result<Choice> looked_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy, TuningDb& db) {
+  const Result<std::vector<Winner>> winners = db.winners(device_model(device));
+  if (!winners) return tl::unexpected(winners.error());
+  LayeredWinners layered;
+  for (const Winner& winner : *winners) {
+    if (winner.policy == (policy == L2Policy::cold ? "cold" : "warm")) layered.entries.push_back({winner, "user"});
+  }
+  return WinnerTable::build(device, layered).find(problem, shape);
+}
+
+/// A baseline gets its own choice of kernel, so that what is compared is the schedule: FlashAttention-2 has one CTA an output tile,
+/// FlashDecoding the same number of CTAs for every output tile.
+std::vector<Config> baseline_configs(const std::string& mode, const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                                     const KernelSpec& spec, int resident) {
+  const std::int64_t outputs = output_tiles(problem, shape, spec), most = lean_tiles(problem, shape, spec);
+  if (mode == "fa2") return {{spec, outputs}};
+  std::vector<Config> configs;
+  const std::int64_t slots = 2ll * resident * std::max(device.sm_count, 1);
+  for (std::int64_t splits = 1; splits * outputs <= std::min(most, slots) || splits == 1; splits += std::max<std::int64_t>(1, splits / 4)) {
+    if (spec.fixup == FixUp::wait && splits * outputs > slots / 2) break;
+    configs.push_back({spec, splits * outputs});
+  }
+  return configs;
+}
+
+Result<void> require_correct(GpuBackend& backend, const Config& config) {
+  const Result<CheckOutcome> outcome = backend.check(config);
+  if (!outcome) return tl::unexpected(outcome.error());
+  if (outcome->verdict == Verdict::passed) return {};
+  return fail(outcome->verdict == Verdict::incorrect ? ErrorCode::wrong_result : ErrorCode::launch_failed,
+              fmt::format("{} with {} CTAs: {}", kernel_name(config.spec), config.grid, outcome->reason),
+              "Run leanattn verify to see whether other kernels are affected.");
+}
+
+bool cancelled(const std::atomic<bool>* cancel) { return cancel != nullptr && cancel->load(); }
+
+/// The fastest of several configurations, by a few interleaved rounds. Checked before they are timed.
+Result<Config> fastest(GpuBackend& backend, const std::vector<Config>& configs, const std::atomic<bool>* cancel) {
+  const Config* best = nullptr;
+  double best_ratio = 0;
+  for (std::size_t first = 0; first < configs.size(); first += kBatch) {
+    const std::vector<Config> batch(configs.begin() + static_cast<std::ptrdiff_t>(first),
+                                    configs.begin() + static_cast<std::ptrdiff_t>(std::min(first + kBatch, configs.size())));
+    for (const Config& config : batch) {
+      if (cancelled(cancel)) return fail(ErrorCode::interrupted, "interrupted before anything was measured");
+      if (auto ok = require_correct(backend, config); !ok) return tl::unexpected(ok.error());
+    }
+    std::vector<std::vector<double>> ratios(batch.size());
+    for (int round = 0; round < kPreliminaryRounds; ++round) {
+      const Result<RoundTimes> times = backend.time(batch);
+      if (!times) return tl::unexpected(times.error());
+      for (std::size_t i = 0; i < batch.size(); ++i) ratios[i].push_back(times->us[i] / times->sentinel_us);
+    }
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const double ratio = median(ratios[i]);
+      if (best == nullptr || ratio < best_ratio) best = &configs[first + i], best_ratio = ratio;
+    }
+  }
+  return *best;
+}
+
+/// Lean's configuration and, for each baseline asked for, the best of its own.
+Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options,
+                                             const DeviceFacts& device, GpuBackend& backend, TuningDb& db,
+                                             const std::atomic<bool>* cancel) {
+  const auto wanted = [&](const char* mode) {
+    return options.modes.empty() || std::find(options.modes.begin(), options.modes.end(), mode) != options.modes.end();
+  };
+  const Result<Choice> lean = looked_up(device, problem, shape, options.policy, db);
+  if (!lean) return tl::unexpected(lean.error());
+  std::vector<KernelSpec> specs{lean->config.spec};
+  if (wanted("fa2") || wanted("fd")) {
+    const Shape shapes[] = {shape};
+    std::vector<KernelSpec> more = choose_specs(default_parameters(device), device, problem, shapes, kModeSpecs);
+    more.push_back(default_config(device, problem, shape).spec);
+    for (const KernelSpec& spec : more) {
+      if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
+    }
+  }
+  CompilePool pool([&backend](const KernelSpec& spec) { return backend.compile(spec); }, 0);
+  pool.enqueue(specs);
+  std::vector<Entrant> entrants;
+  for (const char* mode : {"lean", "fa2", "fd"}) {
+    if (!wanted(mode)) continue;
+    std::vector<Config> configs;
+    for (const KernelSpec& spec : specs) {
+      const Result<CompiledSpec>* compiled = pool.wait(spec, [&] { return cancelled(cancel); });
+      if (compiled == nullptr) return fail(ErrorCode::interrupted, "interrupted before anything was measured");
+      if (spec == lean->config.spec && !*compiled) return tl::unexpected(compiled->error());
+      if (!*compiled) continue;   // a baseline does without kernels that spill
+      if (std::string_view(mode) == "lean") {
+        if (spec == lean->config.spec) configs.push_back(lean->config);
+        continue;
+      }
+      const auto more = baseline_configs(mode, device, problem, shape, spec, (*compiled)->resident);
+      configs.insert(configs.end(), more.begin(), more.end());
+    }
+    const Result<Config> config = fastest(backend, configs, cancel);
+    if (!config) return tl::unexpected(config.error());
+    const std::string provenance = std::string_view(mode) != "lean"                ? "best of its kind"
+                                   : lean->provenance == Provenance::fallback ? "default"
+                                                                              : std::string(to_string(lean->provenance));
+    entrants.push_back({mode, *config, provenance});
+  }
+  return entrants;
+}
+
+BenchLine make_line(std::string mode, std::span<const double> samples, std::span<const double> read, std::int64_t bytes) {
+  const Summary summary = summarize(samples);
+  BenchLine line;
+  line.mode = std::move(mode);
+  line.median_us = summary.median, line.mad_us = summary.mad, line.low_us = summary.low, line.high_us = summary.high;
+  line.gb_per_s = summary.median > 0 ? static_cast<double>(bytes) / summary.median * 1e-3 : 0;
+  line.ratio_to_read = paired_ratio(samples, read).ratio;
+  line.samples_us.assign(samples.begin(), samples.end());
+  return line;
+}
+
+}  // namespace
+
+Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options, TuningDb& db, CubinCache* cubins,
+                          const std::atomic<bool>* cancel) {
+  if (auto ok = validate(problem, shape); !ok) return tl::unexpected(ok.error());
+  const Result<DeviceFacts> device = device_facts(options.device);
+  if (!device) return tl::unexpected(device.error());
+  Result<std::unique_ptr<GpuBackend>> backend = GpuBackend::create(*device, problem, options.policy, cubins);
+  if (!backend) return tl::unexpected(backend.error());
+  const std::vector<int> lengths = options.context_lengths.empty() ? context_lengths_of(shape) : options.context_lengths;
+  if (const Result<double> begun = (*backend)->begin_lengths(lengths); !begun) return tl::unexpected(begun.error());
+  const Result<std::vector<Entrant>> entrants = choose_entrants(problem, canonical(shape), options, *device, **backend, db, cancel);
+  if (!entrants) return tl::unexpected(entrants.error());
+
+  std::vector<double> read;
+  Race race(entrants->size());
+  const int most = options.rounds > 0 ? options.rounds : kMostRounds;
+  while (race.rounds() < most && !cancelled(cancel)) {
+    const std::vector<std::size_t> order = race.order();
+    std::vector<Config> configs;
+    for (const std::size_t i : order) configs.push_back((*entrants)[i].config);
+    const Result<RoundTimes> times = (*backend)->time(configs);
+    if (!times) return tl::unexpected(times.error());
+    if (!race.add(order, *times)) continue;
+    read.push_back(times->sentinel_us);
+    if (options.rounds > 0 || race.rounds() < kLeastRounds || race.rounds() % 5 != 0) continue;
+    const auto settled = [](std::span<const double> samples) {
+      const Summary summary = summarize(samples);
+      return summary.high - summary.low < kGoodInterval * summary.median;
+    };
+    bool enough = settled(read);
+    for (std::size_t i = 0; i < entrants->size(); ++i) enough = enough && settled(race.samples(i));
+    if (enough) break;
+  }
+  if (race.rounds() == 0) return fail(ErrorCode::interrupted, "interrupted before anything was measured");
+
+  BenchReport report;
+  report.device = *device, report.problem = problem, report.shape = shape, report.policy = options.policy;
+  report.interrupted = cancelled(cancel);
+  std::int64_t tokens = 0;
+  for (const int length : lengths) tokens += std::max(length, 0);
+  const std::int64_t bytes = tokens * problem.kv_heads * problem.head_dim * 4;
+  for (std::size_t i = 0; i < entrants->size(); ++i) {
+    BenchLine line = make_line((*entrants)[i].mode, race.samples(i), read, bytes);
+    line.config = (*entrants)[i].config;
+    line.provenance = (*entrants)[i].provenance;
+    report.lines.push_back(std::move(line));
+  }
+  if (options.modes.empty() || std::find(options.modes.begin(), options.modes.end(), "read") != options.modes.end()) {
+    BenchLine line = make_line("read", read, read, bytes);
+    line.provenance = (*backend)->read_variant().name;
+    report.lines.push_back(std::move(line));
+  }
+  return report;
+}
+
+}  // namespace v1
+}  // namespace leanattn

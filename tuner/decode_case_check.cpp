@@ -1,0 +1,161 @@
+// decode_case_check.cpp -- the oracle of a decode case, and the check of a kernel against it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "tuner/decode_case.hpp"
+#include "tuner/decode_case_detail.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+using decode_case_detail::round_up;
+using decode_case_detail::wait_for;
+
+namespace {
+
+constexpr std::int64_t kOracleScratchBytes = 512ll << 20;  // softmax weights of the rows in flight
+
+std::int64_t count_not_poison(const std::uint8_t* begin, const std::uint8_t* end) {
+  return (end - begin) - std::count(begin, end, kPoisonByte);
+}
+
+}  // namespace
+
+Result<const Reference*> DecodeCase::reference(CUstream_st* stream) {
+  if (reference_) return reference_.get();
+  const std::int64_t rows = std::int64_t{batch()} * problem_.q_heads;
+  const std::int64_t elements = rows * problem_.head_dim;
+  std::int64_t longest = 1;
+  for (int request = 0; request < batch(); ++request)
+    longest = std::max<std::int64_t>(longest, clamped_length(request));
+  const std::int64_t rows_at_once = std::clamp<std::int64_t>(kOracleScratchBytes / (longest * 8), 1, rows);
+
+  // One device and one host block: weights (device only), then o, lse, plain o.
+  const std::int64_t weight_bytes = round_up(rows_at_once * longest * 8, 256);
+  const std::int64_t o_bytes = elements * 8, lse_bytes = rows * 8, plain_bytes = elements * 2;
+  auto device = DeviceBuffer::allocate(weight_bytes + o_bytes + lse_bytes + plain_bytes);
+  if (!device) return tl::unexpected(device.error());
+  auto* o = static_cast<double*>(device->at(weight_bytes));
+  auto* lse = static_cast<double*>(device->at(weight_bytes + o_bytes));
+  auto* plain = static_cast<std::uint16_t*>(device->at(weight_bytes + o_bytes + lse_bytes));
+  for (std::int64_t first = 0; first < rows; first += rows_at_once) {
+    const std::int64_t count = std::min(rows_at_once, rows - first);
+    LEANATTN_TRY(kernels_->oracle(args_, problem_.dtype, problem_.q_heads, problem_.head_dim, first, count, longest,
+                                  device->as<double>(), o, lse, stream));
+    LEANATTN_TRY(kernels_->plain(args_, problem_.dtype, problem_.q_heads, problem_.head_dim, first, count, longest,
+                                 device->as<float>(), plain, stream));
+  }
+  std::vector<double> host_o(static_cast<std::size_t>(elements)), host_lse(static_cast<std::size_t>(rows));
+  std::vector<std::uint16_t> host_plain(static_cast<std::size_t>(elements));
+  LEANATTN_TRY(copy_to_host_async(host_o.data(), o, o_bytes, stream));
+  LEANATTN_TRY(copy_to_host_async(host_lse.data(), lse, lse_bytes, stream));
+  LEANATTN_TRY(copy_to_host_async(host_plain.data(), plain, plain_bytes, stream));
+  LEANATTN_TRY(wait_for(stream));
+  reference_ = std::make_unique<Reference>(make_reference(problem_.dtype, batch(), problem_.q_heads, problem_.head_dim,
+                                                          std::move(host_o), std::move(host_lse), host_plain,
+                                                          options_.data == DataKind::coverage));
+  return reference_.get();
+}
+
+Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, std::int64_t grid, CheckWorkspace& workspace,
+                                           CUstream_st* stream, int launches) {
+  const Result<const Reference*> expected = reference(stream);
+  if (!expected) return tl::unexpected(expected.error());
+  const Result<LeanDecodeArgs> bound = bind(kernel.spec(), grid, workspace, stream);
+  if (!bound) return tl::unexpected(bound.error());
+
+  const std::int64_t output_bytes = o_.bytes() + lse_.bytes();
+  const std::int64_t ticket_bytes = workspace.bound_ticket_bytes();
+  const std::int64_t wanted = output_bytes * launches + ticket_bytes + CheckWorkspace::kGuardBytes;
+  if (host_.bytes() < wanted) {
+    auto grown = PinnedBuffer::allocate(wanted);
+    if (!grown) return tl::unexpected(grown.error());
+    host_ = std::move(*grown);
+  }
+  auto* host = host_.as<std::uint8_t>();
+  LEANATTN_TRY(workspace.poison(stream));
+  for (int i = 0; i < launches; ++i) {
+    LEANATTN_TRY(reset_outputs(stream));
+    LEANATTN_TRY(kernel.launch(*bound, grid, stream));
+    LEANATTN_TRY(copy_to_host_async(host + i * output_bytes, o_.data(), o_.bytes(), stream));
+    LEANATTN_TRY(copy_to_host_async(host + i * output_bytes + o_.bytes(), lse_.data(), lse_.bytes(), stream));
+  }
+  std::uint8_t* tickets = host + launches * output_bytes;
+  std::uint8_t* guard = tickets + ticket_bytes;
+  LEANATTN_TRY(copy_to_host_async(tickets, workspace.tickets().data(), ticket_bytes, stream));
+  LEANATTN_TRY(copy_to_host_async(guard, workspace.partials().at(workspace.bound_partial_bytes()),
+                                  CheckWorkspace::kGuardBytes, stream));
+  LEANATTN_TRY(wait_for(stream));
+
+  ComparisonReport report = compare_raw(**expected, host, host + o_.bytes(), kernel.spec().lse);
+  for (int i = 1; i < launches; ++i) {
+    const std::uint8_t* again = host + i * output_bytes;
+    const std::int64_t first = std::mismatch(host, host + output_bytes, again).first - host;
+    if (first == output_bytes) continue;
+    for (std::int64_t byte = 0; byte < output_bytes; ++byte) report.unequal_repeats += host[byte] != again[byte];
+    if (report.first_failure.empty()) {
+      report.first_failure =
+          first < o_.bytes()
+              ? fmt::format("launch {} differs from the first at element {} of o's allocation", i + 1, first / 2)
+              : fmt::format("launch {} differs from the first at LSE {}", i + 1, (first - o_.bytes()) / 4);
+    }
+  }
+  if (const std::int64_t stray = count_not_poison(guard, guard + CheckWorkspace::kGuardBytes); stray > 0) {
+    report.stray_writes += stray;
+    if (report.first_failure.empty()) report.first_failure = fmt::format("{} bytes written past the partials", stray);
+  }
+  for (std::int64_t i = 0; i < ticket_bytes / 4; ++i) {
+    std::uint32_t ticket = 0;
+    std::memcpy(&ticket, tickets + i * 4, sizeof ticket);
+    if (ticket == 0) continue;
+    if (report.tickets_left++ == 0 && report.first_failure.empty())
+      report.first_failure = fmt::format("ticket {} was left at {}", i, ticket);
+  }
+  if (!report.passed()) LEANATTN_TRY(workspace.reset(stream));
+  return report;
+}
+
+Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, std::int64_t grid, CUstream_st* stream) {
+  if (!workspace_) workspace_ = std::make_unique<CheckWorkspace>();
+  return check(kernel, grid, *workspace_, stream);
+}
+
+ComparisonReport DecodeCase::compare_raw(const Reference& reference, const void* raw_o, const void* raw_lse,
+                                         bool lse_written) const {
+  const auto* raw = static_cast<const std::uint16_t*>(raw_o);
+  const std::size_t head_dim = static_cast<std::size_t>(problem_.head_dim);
+  std::vector<std::uint16_t> o(reference.o.size());
+  std::vector<float> lse;
+  std::int64_t stray = 0, cursor = 0;  // rows come in ascending order: everything between them is padding
+  const auto count_padding = [&](std::int64_t end) {
+    stray += count_not_poison(reinterpret_cast<const std::uint8_t*>(raw + cursor),
+                              reinterpret_cast<const std::uint8_t*>(raw + end));
+  };
+  std::size_t row = 0;
+  for (int request = 0; request < batch(); ++request) {
+    for (int head = 0; head < problem_.q_heads; ++head, ++row) {
+      const std::int64_t begin = o_offset_ + request * args_.o_stride_batch + head * args_.o_stride_head;
+      count_padding(begin);
+      std::memcpy(o.data() + row * head_dim, raw + begin, head_dim * 2);
+      cursor = begin + problem_.head_dim;
+    }
+  }
+  count_padding(o_.bytes() / 2);
+  const auto* lse_begin = static_cast<const std::uint8_t*>(raw_lse);
+  if (lse_written) {
+    lse.resize(reference.lse.size());
+    std::memcpy(lse.data(), lse_begin, lse.size() * 4);
+  } else {
+    stray += count_not_poison(lse_begin, lse_begin + lse_.bytes());
+  }
+  ComparisonReport report = compare(reference, o, lse);
+  report.stray_writes = stray;
+  if (stray > 0 && report.first_failure.empty())
+    report.first_failure = fmt::format("{} bytes written outside the outputs", stray);
+  return report;
+}
+
+}  // namespace v1
+}  // namespace leanattn

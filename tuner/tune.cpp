@@ -1,0 +1,23 @@
+#include "tuner/tune.hpp"
+
+#include "runtime/lookup.hpp"
+#include "tuner/tune_gpu.hpp"
+#include "tuner/tune_session.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+Result<TuneSummary> tune(const TuneRequest& request, TuningDb& db, CubinCache* cubins, const ProgressSink& progress,
+                         const std::atomic<bool>* cancel) {
+  if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
+  const Result<DeviceFacts> device = device_facts(request.device);
+  if (!device) return tl::unexpected(device.error());
+  const SearchEffort effort = effort_for(compile_thread_count(request.compile_threads));
+  if (request.dry_run) return plan_session(request, *device, effort);
+  Result<std::unique_ptr<GpuBackend>> backend = GpuBackend::create(*device, request.problem, request.policy, cubins);
+  if (!backend) return tl::unexpected(backend.error());
+  return run_session(request, *device, current_environment(*device), **backend, db, effort, progress, cancel);
+}
+
+}  // namespace v1
+}  // namespace leanattn

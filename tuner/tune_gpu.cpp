@@ -1,0 +1,210 @@
+#include "tuner/tune_gpu.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "generator/workspace.hpp"
+#include "runtime/lookup.hpp"
+#include "runtime/nvml.hpp"
+#include "tuner/search_space.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr std::size_t kMostGraphs = 128;     // instantiated at a time
+constexpr int kReadRounds = 5;               // of each reading variant
+constexpr double kMemoryShare = 0.8;         // of the free memory that rotated KV may take
+constexpr double kAssumedRate = 3e6;         // bytes a microsecond, until the read limit is known
+constexpr double kAssumedStart = 4;          // microseconds
+
+}  // namespace
+
+Result<std::unique_ptr<GpuBackend>> GpuBackend::create(const DeviceFacts& device, const DecodeProblem& problem, L2Policy policy,
+                                                       CubinCache* cubins) {
+  Result<Context> context = Context::retain(device.ordinal);
+  if (!context) return tl::unexpected(context.error());
+  Result<Stream> stream = Stream::create();
+  if (!stream) return tl::unexpected(stream.error());
+  std::unique_ptr<GpuBackend> backend(new GpuBackend(std::move(*context), std::move(*stream), device, problem, policy, cubins));
+  auto oracle = OracleKernels::load(device.arch, cubins);
+  if (!oracle) return tl::unexpected(oracle.error());
+  backend->oracle_ = std::move(*oracle);
+  Result<ReadLimit> read_limit = ReadLimit::load(device, cubins);
+  if (!read_limit) return tl::unexpected(read_limit.error());
+  backend->read_limit_ = std::make_unique<ReadLimit>(std::move(*read_limit));
+  return backend;
+}
+
+double GpuBackend::now_s() const { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+Result<CompiledSpec> GpuBackend::compile(const KernelSpec& spec) {
+  Result<EmittedKernel> emitted = emit(spec);
+  if (!emitted) return tl::unexpected(emitted.error());
+  Result<CompiledKernel> kernel = leanattn::compile(*emitted, cubins_);
+  if (!kernel) return tl::unexpected(kernel.error());
+  const int registers = kernel->resources.registers;
+  const int resident = resident_ctas_per_sm(device_, registers, emitted->threads, emitted->shared_bytes + kernel->resources.static_shared_bytes);
+  if (resident < 1) {
+    return fail(ErrorCode::kernel_rejected, fmt::format("{} does not fit an SM: {} registers x {} threads, {} bytes of shared memory",
+                                                        emitted->entry, registers, emitted->threads, emitted->shared_bytes));
+  }
+  const CompiledSpec result{.registers = registers, .resident = resident, .compile_ms = kernel->compile_ms};
+  const std::lock_guard lock(compiled_mutex_);
+  compiled_.insert_or_assign(kernel_name(spec), Compiled{std::move(*emitted), std::move(*kernel)});
+  return result;
+}
+
+Result<const LoadedKernel*> GpuBackend::loaded(const KernelSpec& spec) {
+  const std::string name = kernel_name(spec);
+  if (const auto it = kernels_.find(name); it != kernels_.end()) return &it->second;
+  const Compiled* compiled = nullptr;
+  {
+    const std::lock_guard lock(compiled_mutex_);
+    const auto it = compiled_.find(name);
+    if (it == compiled_.end()) return fail(ErrorCode::internal, fmt::format("{} was not compiled", name));
+    compiled = &it->second;  // map nodes stay where they are, and an entry is written once
+  }
+  Result<LoadedKernel> kernel = LoadedKernel::load(compiled->emitted, compiled->kernel);
+  if (!kernel && kernel.error().code == ErrorCode::load_failed && compiled->kernel.from_cache) {
+    // A cached cubin the driver refuses: prepare() throws it out and compiles anew.
+    kernel = LoadedKernel::prepare(compiled->emitted, cubins_);
+  }
+  if (!kernel) return tl::unexpected(kernel.error());
+  return &kernels_.emplace(name, std::move(*kernel)).first->second;
+}
+
+Result<double> GpuBackend::begin_shape(const Shape& shape) { return begin_lengths(context_lengths_of(shape)); }
+
+Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths) {
+  // The old case goes first: two of them may not fit.
+  graphs_.clear();
+  sentinel_.reset();
+  case_.reset();
+  std::int64_t tokens = 0;
+  int longest = 0;
+  for (const int length : context_lengths) tokens += std::max(length, 0), longest = std::max(longest, length);
+  const double allocated_share = tokens == 0 ? 1.0 : static_cast<double>(context_lengths.size()) * longest / static_cast<double>(tokens);
+  const std::int64_t bytes = tokens * problem_.kv_heads * problem_.head_dim * 4;
+  const Result<DeviceMemory> memory = device_memory();
+  if (!memory) return tl::unexpected(memory.error());
+  const auto room = static_cast<std::int64_t>(static_cast<double>(memory->free_bytes) * kMemoryShare / allocated_share);
+  rotation_ = rotation_for(bytes, device_.l2_bytes, room, kAssumedStart + static_cast<double>(bytes) / kAssumedRate, policy_ == L2Policy::cold);
+
+  auto made = DecodeCase::create(oracle_, problem_, std::move(context_lengths), {.kv_copies = rotation_.copies}, stream_.get());
+  if (!made) return tl::unexpected(made.error());
+  case_ = std::make_unique<DecodeCase>(std::move(*made));
+  if (auto chosen = choose_read_variant(); !chosen) return tl::unexpected(chosen.error());
+  return read_limit_us_;
+}
+
+Result<void> GpuBackend::choose_read_variant() {
+  // K and V are allocated to the capacity; the first kv_bytes of them stand for the bytes a step reads.
+  const std::int64_t bytes_each = std::max<std::int64_t>(case_->kv_bytes() / 2 / 16 * 16, 16);
+  std::vector<TimedGraph> graphs;
+  std::vector<const TimedGraph*> pointers;
+  for (std::size_t variant = 0; variant < read_limit_->variants().size(); ++variant) {
+    auto graph = TimedGraph::make(rotation_.launches, stream_, [&](int launch, CUstream_st* stream) {
+      const LeanDecodeArgs args = case_->args(launch % rotation_.copies);
+      return read_limit_->launch(variant, args.k, args.v, bytes_each, stream);
+    });
+    if (!graph) return tl::unexpected(graph.error());
+    graphs.push_back(std::move(*graph));
+  }
+  for (const TimedGraph& graph : graphs) pointers.push_back(&graph);
+  std::vector<std::vector<double>> samples(graphs.size());
+  for (int round = 0; round < kReadRounds; ++round) {
+    const Result<std::vector<double>> us = timer_.time(graphs.front(), pointers, stream_);
+    if (!us) return tl::unexpected(us.error());
+    for (std::size_t i = 0; i < us->size(); ++i) samples[i].push_back((*us)[i]);
+  }
+  read_limit_us_ = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const double us = median(samples[i]);
+    if (read_limit_us_ == 0 || us < read_limit_us_) read_limit_us_ = us, read_variant_ = i;
+  }
+  sentinel_ = std::make_unique<TimedGraph>(std::move(graphs[read_variant_]));
+  return {};
+}
+
+Result<CheckOutcome> GpuBackend::check(const Config& config) {
+  const auto survivable = [](const Error& error) {
+    return error.code == ErrorCode::launch_failed || error.code == ErrorCode::load_failed || error.code == ErrorCode::driver_too_old;
+  };
+  const Result<const LoadedKernel*> kernel = loaded(config.spec);
+  if (!kernel) {
+    if (survivable(kernel.error())) return CheckOutcome{Verdict::launch_failed, kernel.error().message};
+    return tl::unexpected(kernel.error());
+  }
+  // Twice: a ticket left behind by the first launch, or a race, shows in the second.
+  const Result<ComparisonReport> report = case_->check(**kernel, config.grid, check_workspace_, stream_.get(), 2);
+  if (!report) {
+    if (survivable(report.error())) return CheckOutcome{Verdict::launch_failed, report.error().message};
+    return tl::unexpected(report.error());
+  }
+  if (!report->passed()) return CheckOutcome{Verdict::incorrect, report->first_failure};
+  return CheckOutcome{};
+}
+
+Result<void> GpuBackend::reserve_workspace(std::span<const Config> configs) {
+  std::int64_t partial_bytes = 0, ticket_bytes = 0;
+  for (const Config& config : configs) {
+    const WorkspaceLayout layout = workspace_layout(config.spec, config.grid, case_->output_tiles(config.spec));
+    partial_bytes = std::max(partial_bytes, layout.total_bytes);
+    ticket_bytes = std::max(ticket_bytes, layout.ticket_bytes);
+  }
+  if (partial_bytes <= partials_.bytes() && ticket_bytes <= tickets_.bytes()) return {};
+  // Graphs hold addresses: those that exist must go with the memory. Twice what is asked for, so that this stays rare.
+  if (auto ok = stream_.synchronize(); !ok) return ok;
+  graphs_.clear();
+  partials_ = DeviceBuffer();
+  tickets_ = DeviceBuffer();
+  Result<DeviceBuffer> partials = DeviceBuffer::allocate(2 * partial_bytes);
+  if (!partials) return tl::unexpected(partials.error());
+  Result<DeviceBuffer> tickets = DeviceBuffer::allocate(2 * ticket_bytes);
+  if (!tickets) return tl::unexpected(tickets.error());
+  partials_ = std::move(*partials);
+  tickets_ = std::move(*tickets);
+  return fill_bytes_async(tickets_.data(), 0, tickets_.bytes(), stream_.get());
+}
+
+Result<const TimedGraph*> GpuBackend::graph_of(const Config& config) {
+  const std::string key = to_json(config);
+  if (const auto it = graphs_.find(key); it != graphs_.end()) return &it->second;
+  const Result<const LoadedKernel*> kernel = loaded(config.spec);
+  if (!kernel) return tl::unexpected(kernel.error());
+  auto graph = TimedGraph::make(rotation_.launches, stream_, [&](int launch, CUstream_st* stream) {
+    LeanDecodeArgs args = case_->args(launch % rotation_.copies);
+    args.partials = partials_.as<float>();
+    args.tickets = tickets_.as<unsigned>();
+    return (*kernel)->launch(args, config.grid, stream);
+  });
+  if (!graph) return tl::unexpected(graph.error());
+  return &graphs_.emplace(key, std::move(*graph)).first->second;
+}
+
+Result<RoundTimes> GpuBackend::time(std::span<const Config> configs) {
+  if (auto reserved = reserve_workspace(configs); !reserved) return tl::unexpected(reserved.error());
+  if (graphs_.size() + configs.size() > kMostGraphs) graphs_.clear();
+  std::vector<const TimedGraph*> graphs{sentinel_.get()};
+  for (const Config& config : configs) {
+    const Result<const TimedGraph*> graph = graph_of(config);
+    if (!graph) return tl::unexpected(graph.error());
+    graphs.push_back(*graph);
+  }
+  graphs.push_back(sentinel_.get());
+  const Result<std::vector<double>> us = timer_.time(*sentinel_, graphs, stream_);
+  if (!us) return tl::unexpected(us.error());
+  RoundTimes times;
+  times.us.assign(us->begin() + 1, us->end() - 1);
+  times.sentinel_us = (us->front() + us->back()) / 2;
+  times.sentinel_drift = std::abs(us->back() / us->front() - 1);
+  times.throttle = throttle_text(gpu_state(device_.uuid).throttle_reasons);
+  return times;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,242 @@
+// tune_screen.cpp -- the search half of ShapeSearch: one sample each of many candidates, closing in on the promising ones.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/lookup.hpp"
+#include "tuner/tune_shape.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr std::size_t kBatch = 8;          // candidates between two looks at the sentinel
+constexpr double kHopeless = 1.25;         // one sample this much behind the best is enough to drop a candidate
+constexpr double kSweepReach = 2.0;        // predictions up to this much above the best grid's are tried
+constexpr double kWorthAnother = 0.995;    // a generation of neighbours that gains less is the last
+
+bool noisy(const RoundTimes& times) { return !times.throttle.empty() || times.sentinel_drift > kMostDrift; }
+
+}  // namespace
+
+std::optional<CompiledSpec> ShapeSearch::compiled(const KernelSpec& spec, double until_s, bool wait) {
+  const Result<CompiledSpec>* result = state_.compiles.find(spec);
+  if (result == nullptr && wait) result = state_.compiles.wait(spec, [&] { return stopped(until_s); });
+  if (result == nullptr) return std::nullopt;
+  if (specs_counted_.emplace(kernel_name(spec), true).second) {
+    ++(*result ? result_.compiled : result_.rejected);
+    if (!*result) {
+      const auto ranked = rank_grids(state_.model, state_.device, state_.request.problem, shape_, spec, 1);
+      const Config config{.spec = spec, .grid = ranked.empty() ? 1 : ranked.front().config.grid};
+      if (!known_.contains(to_json(config))) record(config, {}, TrialStatus::compile_fail, result->error().message, {});
+    }
+  }
+  if (!*result) return std::nullopt;
+  return **result;
+}
+
+std::vector<KernelSpec> ShapeSearch::spec_order() const {
+  // The list's own order was made from a prior; once something was measured the fitted model knows better.
+  std::vector<KernelSpec> specs = state_.specs;
+  if (state_.samples.empty()) return specs;
+  std::map<std::string, double> predicted;
+  for (const KernelSpec& spec : specs) {
+    const auto* result = state_.compiles.find(spec);
+    const int resident = result != nullptr && *result ? (*result)->resident : guess_resident(state_.device, spec);
+    const auto ranked = rank_grids(state_.model, state_.device, state_.request.problem, shape_, spec, resident);
+    predicted[kernel_name(spec)] = ranked.empty() ? std::numeric_limits<double>::infinity() : ranked.front().predicted_us;
+  }
+  std::stable_sort(specs.begin(), specs.end(), [&](const KernelSpec& a, const KernelSpec& b) {
+    return predicted.at(kernel_name(a)) < predicted.at(kernel_name(b));
+  });
+  return specs;
+}
+
+Result<void> ShapeSearch::screen(double until_s) {
+  // The configurations to beat come first: whatever happens later, there is an answer.
+  std::vector<Config> first = incumbents_;
+  first.push_back(default_);
+  for (const Config& config : first) {
+    if (const auto known = compiled(config.spec, until_s)) {
+      const double predicted = predict_us(state_.model, state_.device, state_.request.problem, shape_, config, known->resident);
+      const RankedConfig ranked{config, predicted};
+      if (auto done = try_configs({&ranked, 1}, "screen", until_s); !done) return done;
+    }
+  }
+  std::vector<RankedConfig> batch;
+  const std::vector<KernelSpec> specs = spec_order();
+  for (std::size_t i = 0; i < specs.size() && !stopped(until_s); ++i) {
+    report("screen", kernel_name(specs[i]), static_cast<int>(i), static_cast<int>(specs.size()));
+    const std::optional<CompiledSpec> ready = compiled(specs[i], until_s);
+    if (ready) {
+      const auto ranked = rank_grids(state_.model, state_.device, state_.request.problem, shape_, specs[i], ready->resident);
+      const auto chosen = spread(ranked, state_.effort.grids_per_spec);
+      batch.insert(batch.end(), chosen.begin(), chosen.end());
+    }
+    if (batch.size() < kBatch && i + 1 < specs.size()) continue;
+    if (auto done = try_configs(batch, "screen", until_s); !done) return done;
+    batch.clear();
+  }
+  return {};
+}
+
+std::vector<KernelSpec> ShapeSearch::best_specs(std::size_t count) const {
+  std::vector<const Candidate*> order;
+  for (const Candidate& candidate : held_) order.push_back(&candidate);
+  std::stable_sort(order.begin(), order.end(), [](const Candidate* a, const Candidate* b) { return a->us < b->us; });
+  std::vector<KernelSpec> specs;
+  for (const Candidate* candidate : order) {
+    if (specs.size() == count) break;
+    if (std::find(specs.begin(), specs.end(), candidate->config.spec) == specs.end()) specs.push_back(candidate->config.spec);
+  }
+  return specs;
+}
+
+Result<void> ShapeSearch::sweep(double until_s) {
+  const std::vector<KernelSpec> specs = best_specs(state_.effort.sweep_specs);
+  for (std::size_t i = 0; i < specs.size() && !stopped(until_s); ++i) {
+    report("sweep", kernel_name(specs[i]), static_cast<int>(i), static_cast<int>(specs.size()));
+    const auto ready = compiled(specs[i], until_s, false);
+    if (!ready) continue;
+    auto ranked = rank_grids(state_.model, state_.device, state_.request.problem, shape_, specs[i], ready->resident);
+    std::erase_if(ranked, [limit = ranked.empty() ? 0 : ranked.front().predicted_us * kSweepReach](const RankedConfig& r) {
+      return r.predicted_us > limit;
+    });
+    if (auto done = try_configs(ranked, "sweep", until_s); !done) return done;
+  }
+  return {};
+}
+
+Result<void> ShapeSearch::refine(double until_s) {
+  for (int generation = 0; generation < state_.effort.refine_generations && !stopped(until_s); ++generation) {
+    const double before = best_us_;
+    std::vector<KernelSpec> near;
+    for (const KernelSpec& spec : best_specs(state_.effort.refine_specs)) {
+      for (const KernelSpec& next : neighbours(spec)) {
+        if (std::find(near.begin(), near.end(), next) == near.end()) near.push_back(next);
+      }
+    }
+    state_.compiles.enqueue(near, /*urgent=*/true);
+    // The grids that made the best candidates fast, and the model's own choice for each neighbour.
+    std::vector<std::int64_t> grids;
+    std::vector<const Candidate*> order;
+    for (const Candidate& candidate : held_) order.push_back(&candidate);
+    std::stable_sort(order.begin(), order.end(), [](const Candidate* a, const Candidate* b) { return a->us < b->us; });
+    for (const Candidate* candidate : order) {
+      if (grids.size() == state_.effort.grids_per_spec) break;
+      if (std::find(grids.begin(), grids.end(), candidate->config.grid) == grids.end()) grids.push_back(candidate->config.grid);
+    }
+    for (std::size_t i = 0; i < near.size() && !stopped(until_s); ++i) {
+      report("refine", kernel_name(near[i]), static_cast<int>(i), static_cast<int>(near.size()));
+      const auto ready = compiled(near[i], until_s);
+      if (!ready) continue;
+      const auto ranked = rank_grids(state_.model, state_.device, state_.request.problem, shape_, near[i], ready->resident);
+      std::vector<RankedConfig> wanted = spread(ranked, 1);
+      for (const RankedConfig& candidate : ranked) {
+        if (std::find(grids.begin(), grids.end(), candidate.config.grid) != grids.end()) wanted.push_back(candidate);
+      }
+      if (auto done = try_configs(wanted, "refine", until_s); !done) return done;
+    }
+    if (best_us_ == 0 || best_us_ > before * kWorthAnother) break;
+  }
+  // What proved itself here is worth a look for the other shapes.
+  for (const KernelSpec& spec : best_specs(state_.effort.refine_specs)) {
+    if (std::find(state_.specs.begin(), state_.specs.end(), spec) == state_.specs.end()) state_.specs.push_back(spec);
+  }
+  return {};
+}
+
+Result<bool> ShapeSearch::passes_check(const Candidate& candidate) {
+  const Result<CheckOutcome> outcome = state_.backend.check(candidate.config);
+  if (!outcome) {
+    record(candidate.config, candidate.compiled, TrialStatus::launch_fail, outcome.error().message, {});
+    return tl::unexpected(outcome.error());
+  }
+  if (outcome->verdict == Verdict::passed) return true;
+  const bool incorrect = outcome->verdict == Verdict::incorrect;
+  if (incorrect) ++result_.incorrect;
+  record(candidate.config, candidate.compiled, incorrect ? TrialStatus::incorrect : TrialStatus::launch_fail, outcome->reason, {});
+  return false;
+}
+
+Result<void> ShapeSearch::try_configs(std::span<const RankedConfig> configs, const char* phase, double until_s) {
+  std::vector<Candidate> batch;
+  for (const RankedConfig& ranked : configs) {
+    if (stopped(until_s)) return {};
+    const std::string key = to_json(ranked.config);
+    if (!seen_.emplace(key, true).second) continue;
+    ++result_.candidates;
+    const auto* result = state_.compiles.find(ranked.config.spec);
+    Candidate candidate{.config = ranked.config, .compiled = result != nullptr && *result ? **result : CompiledSpec{}};
+    if (const auto it = known_.find(key); it != known_.end()) {
+      // Trials that never got as far as a time are settled; the others stand with the time they had.
+      if (it->second.median_us <= 0) continue;
+      candidate.known = true;
+      candidate.us = it->second.median_us;
+      held_.push_back(candidate);
+      best_us_ = best_us_ == 0 ? candidate.us : std::min(best_us_, candidate.us);
+      continue;
+    }
+    if (auto begun = begin_measuring(); !begun) return begun;
+    report(phase, kernel_name(ranked.config.spec) + fmt::format(" G={}", ranked.config.grid), 0, 0);
+    const Result<bool> passed = passes_check(candidate);
+    if (!passed) return tl::unexpected(passed.error());
+    if (!*passed) continue;
+    batch.push_back(candidate);
+    if (batch.size() == kBatch) {
+      if (auto timed = time_batch(std::move(batch)); !timed) return timed;
+      batch = {};
+    }
+  }
+  return batch.empty() ? Result<void>{} : time_batch(std::move(batch));
+}
+
+Result<void> ShapeSearch::time_batch(std::vector<Candidate> batch) {
+  std::vector<Config> configs;
+  for (const Candidate& candidate : batch) configs.push_back(candidate.config);
+  Result<RoundTimes> times = state_.backend.time(configs);
+  for (int again = 0; again < 2 && times && noisy(*times); ++again) times = state_.backend.time(configs);
+  if (!times && times.error().code == ErrorCode::launch_failed) {
+    // One of them cannot be launched the way it is timed: it alone pays.
+    if (batch.size() > 1) {
+      for (Candidate& candidate : batch) {
+        if (auto alone = time_batch({candidate}); !alone) return alone;
+      }
+      return {};
+    }
+    record(batch[0].config, batch[0].compiled, TrialStatus::launch_fail, times.error().message, {});
+    return {};
+  }
+  if (!times) {
+    for (const Candidate& candidate : batch) {
+      record(candidate.config, candidate.compiled, TrialStatus::launch_fail, times.error().message, {});
+    }
+    return tl::unexpected(times.error());
+  }
+  // The sentinel is the pure read: what slows it slows the candidates beside it.
+  const double scale = times->sentinel_us > 0 && read_limit_us_ > 0 ? read_limit_us_ / times->sentinel_us : 1.0;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (auto kept = keep(batch[i], times->us[i] * scale); !kept) return kept;
+  }
+  return {};
+}
+
+Result<void> ShapeSearch::keep(const Candidate& candidate, double us) {
+  state_.samples.push_back({.problem = state_.request.problem, .shape = shape_, .config = candidate.config,
+                            .resident = candidate.compiled.resident, .us = us});
+  if (best_us_ > 0 && us > best_us_ * kHopeless && !(candidate.config == default_)) {
+    const double samples[] = {us};
+    record(candidate.config, candidate.compiled, TrialStatus::pruned,
+           fmt::format("{:.0f} % slower than the best so far in its first sample", (us / best_us_ - 1) * 100), samples);
+    return {};
+  }
+  Candidate timed = candidate;
+  timed.us = us;
+  held_.push_back(timed);
+  best_us_ = best_us_ == 0 ? us : std::min(best_us_, us);
+  return {};
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,172 @@
+#include "tuner/tune_session.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/lookup.hpp"
+#include "tuner/search_space.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr std::size_t kMostRememberedSamples = 2000;  // of earlier sessions, for the model
+
+/// Measured launches of earlier sessions on this device model, as far as this version understands them.
+Result<std::vector<ModelSample>> remembered_samples(TuningDb& db, const DeviceModel& model, const DeviceFacts& device,
+                                                    const DecodeProblem& problem, const char* policy) {
+  const Result<std::vector<Trial>> trials = db.trials(model, to_json(problem), "", policy);
+  if (!trials) return tl::unexpected(trials.error());
+  std::vector<ModelSample> samples;
+  const std::size_t first = trials->size() - std::min(trials->size(), kMostRememberedSamples);
+  for (std::size_t i = first; i < trials->size(); ++i) {
+    const Trial& trial = (*trials)[i];
+    if (trial.median_us <= 0) continue;
+    const Result<Shape> shape = shape_from_json(trial.shape);
+    const Result<Config> config = config_from_json(trial.config);
+    if (!shape || !config) continue;
+    const int resident = resident_ctas_per_sm(device, trial.registers, config->spec.warps * 32, shared_bytes(config->spec));
+    samples.push_back({.problem = problem, .shape = *shape, .config = *config, .resident = std::max(resident, 1), .us = trial.median_us});
+  }
+  return samples;
+}
+
+/// A shape that was not reached: what is known of it already, or the default.
+TunedShape unreached(SessionState& state, const Shape& shape) {
+  TunedShape tuned;
+  tuned.shape = shape;
+  tuned.winner = default_config(state.device, state.request.problem, shape);
+  tuned.finished = false;
+  if (!state.trials.drain()) return tuned;
+  const Result<std::vector<Winner>> winners = state.db.winners(state.device_model);
+  if (!winners) return tuned;
+  for (const Winner& winner : *winners) {
+    if (winner.problem != to_json(state.request.problem) || winner.shape != to_json(shape) || winner.policy != state.policy()) continue;
+    if (const Result<Config> config = config_from_json(winner.config)) {
+      tuned.winner = *config;
+      tuned.median_us = winner.median_us, tuned.low_us = winner.low_us, tuned.high_us = winner.high_us;
+      tuned.read_limit_us = winner.read_limit_us;
+    }
+  }
+  return tuned;
+}
+
+Result<void> tune_shapes(SessionState& state, TuneSummary& summary) {
+  const std::size_t count = state.request.shapes.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const double now = state.backend.now_s();
+    if (state.cancelled() || now >= state.ends_s) {
+      summary.shapes.push_back(unreached(state, state.request.shapes[i]));
+      continue;
+    }
+    // The first shape also waits for the compiler, on behalf of all of them: it may take two shares.
+    const double shares = static_cast<double>(count - i);
+    const double deadline = now + (state.ends_s - now) / (i == 0 && count > 1 ? shares / 2 : shares);
+    Result<TunedShape> tuned = tune_shape(state, static_cast<int>(i), deadline);
+    if (!tuned) return tl::unexpected(tuned.error());
+    summary.shapes.push_back(std::move(*tuned));
+    state.model = fit_parameters(state.prior, state.device, state.samples, state.read_limits);
+  }
+  return {};
+}
+
+}  // namespace
+
+SearchEffort effort_for(int compile_threads) {
+  SearchEffort effort;
+  effort.specs = static_cast<std::size_t>(std::clamp(40 + 6 * compile_threads, 48, 128));
+  return effort;
+}
+
+Result<void> validate(const TuneRequest& request) {
+  if (auto ok = validate(request.problem); !ok) return ok;
+  if (request.shapes.empty()) return fail(ErrorCode::invalid_argument, "no shapes to tune for", "Give at least one batch size and context length.");
+  for (const Shape& shape : request.shapes) {
+    if (auto ok = validate(request.problem, shape); !ok) return ok;
+  }
+  if (request.budget && request.budget->count() <= 0) {
+    return fail(ErrorCode::invalid_argument, fmt::format("a budget of {} ms", request.budget->count()), "Give a positive time, or none at all.");
+  }
+  return {};
+}
+
+TuneSummary plan_session(const TuneRequest& request, const DeviceFacts& device, const SearchEffort& effort) {
+  TuneSummary summary;
+  summary.device = device;
+  const ModelParameters model = default_parameters(device);
+  const std::vector<KernelSpec> specs = choose_specs(model, device, request.problem, request.shapes, effort.specs);
+  for (const Shape& shape : request.shapes) {
+    TunedShape planned;
+    planned.shape = shape;
+    planned.winner = default_config(device, request.problem, shape);
+    planned.finished = false;
+    planned.candidates = 1;
+    for (const KernelSpec& spec : specs) {
+      const auto ranked = rank_grids(model, device, request.problem, canonical(shape), spec, guess_resident(device, spec));
+      for (const RankedConfig& candidate : spread(ranked, effort.grids_per_spec)) {
+        planned.candidates += candidate.config == planned.winner ? 0 : 1;
+      }
+    }
+    summary.shapes.push_back(planned);
+  }
+  return summary;
+}
+
+Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& device, const Environment& environment,
+                                TuneBackend& backend, TuningDb& db, const SearchEffort& effort, const ProgressSink& progress,
+                                const std::atomic<bool>* cancel) {
+  if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
+  const double started = backend.now_s();
+  const DeviceModel model = device_model(device);
+  const char* policy = request.policy == L2Policy::cold ? "cold" : "warm";
+  Result<std::vector<ModelSample>> samples = remembered_samples(db, model, device, request.problem, policy);
+  if (!samples) return tl::unexpected(samples.error());
+  const auto read_limits = db.read_limits(model, policy);
+  if (!read_limits) return tl::unexpected(read_limits.error());
+  const Result<std::string> session = db.begin_session(model, environment, request.command);
+  if (!session) return tl::unexpected(session.error());
+
+  TuneSummary summary;
+  summary.device = device;
+  Result<void> tuned;
+  {
+    TrialWriter trials(db, *session);
+    CompilePool compiles([&backend](const KernelSpec& spec) { return backend.compile(spec); }, request.compile_threads);
+    SessionState state{.request = request,
+                       .device = device,
+                       .device_model = model,
+                       .backend = backend,
+                       .db = db,
+                       .trials = trials,
+                       .compiles = compiles,
+                       .effort = effort,
+                       .revision = environment.library_revision,
+                       .prior = default_parameters(device),
+                       .model = {},
+                       .read_limits = *read_limits,
+                       .samples = std::move(*samples),
+                       .specs = {},
+                       .progress = progress,
+                       .cancel = cancel,
+                       .started_s = started};
+    if (request.budget) state.ends_s = started + static_cast<double>(request.budget->count()) / 1000.0;
+    state.model = fit_parameters(state.prior, device, state.samples, state.read_limits);
+    std::vector<Shape> shapes;
+    for (const Shape& shape : request.shapes) shapes.push_back(canonical(shape));
+    state.specs = choose_specs(state.model, device, request.problem, shapes, effort.specs);
+    tuned = tune_shapes(state, summary);
+    compiles.abandon();
+    if (auto committed = trials.drain(); !committed && tuned) tuned = committed;
+  }
+  // A session that failed keeps its trials, and says when it ended.
+  const Result<void> finished = db.finish_session(*session);
+  if (!tuned) return tl::unexpected(tuned.error());
+  if (!finished) return tl::unexpected(finished.error());
+  summary.seconds = backend.now_s() - started;
+  summary.interrupted = cancel != nullptr && cancel->load();
+  return summary;
+}
+
+}  // namespace v1
+}  // namespace leanattn

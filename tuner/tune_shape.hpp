@@ -1,0 +1,84 @@
+// tune_shape.hpp -- ShapeSearch: the search for one shape's winner. screen -> sweep -> refine -> race -> confirm. One thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tuner/race.hpp"
+#include "tuner/search_space.hpp"
+#include "tuner/tune_session.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+class ShapeSearch {
+ public:
+  ShapeSearch(SessionState& state, int index, double deadline_s);
+
+  Result<TunedShape> run();
+
+ private:
+  /// A configuration that was timed, or that an earlier session timed.
+  struct Candidate {
+    Config config;
+    CompiledSpec compiled;
+    double us = 0;        ///< one sample, normalised to the shape's read limit
+    bool known = false;   ///< from an earlier session: not timed again
+  };
+
+  // What an earlier session left (tune_known.cpp).
+  Result<void> load_known();
+
+  // Search (tune_screen.cpp). Each stops early, without an error, when `until_s` has come or the caller cancelled.
+  Result<void> screen(double until_s);
+  Result<void> sweep(double until_s);
+  Result<void> refine(double until_s);
+  /// Checks and times what was not seen before.
+  Result<void> try_configs(std::span<const RankedConfig> configs, const char* phase, double until_s);
+  Result<void> time_batch(std::vector<Candidate> batch);
+  Result<void> keep(const Candidate& candidate, double us);
+  Result<bool> passes_check(const Candidate& candidate);
+  /// Compiled and usable; counts and records those that are not. nullopt also when there was no time to wait.
+  std::optional<CompiledSpec> compiled(const KernelSpec& spec, double until_s, bool wait = true);
+  std::vector<KernelSpec> spec_order() const;
+  /// Distinct specs of the candidates, best first.
+  std::vector<KernelSpec> best_specs(std::size_t count) const;
+
+  // Decision (tune_decide.cpp).
+  Result<void> decide();
+  Result<bool> run_rounds(Race& race, const std::vector<Candidate>& candidates, int rounds, const char* phase, double until_s);
+  Result<void> confirm(std::vector<Candidate> finalists);
+  void settle_early(const Race* race, const std::vector<Candidate>& candidates);
+  Result<void> answer();
+
+  // Shared.
+  Result<void> begin_measuring();
+  bool stopped(double until_s) const { return state_.cancelled() || state_.backend.now_s() >= until_s; }
+  double phase_end(double share) const;
+  void record(const Config& config, const CompiledSpec& compiled, TrialStatus status, std::string reason, std::span<const double> samples,
+              const std::string& throttle = {});
+  void report(const char* phase, const std::string& candidate, int done, int total);
+
+  SessionState& state_;
+  const int index_;
+  const Shape shape_;
+  const std::string problem_json_, shape_json_;
+  const double started_s_, deadline_s_;
+
+  TunedShape result_;
+  Config default_;
+  std::vector<Config> incumbents_;              ///< earlier winners of this shape
+  std::map<std::string, Trial> known_;          ///< resume: by config
+  std::map<std::string, bool> seen_;            ///< configs considered
+  std::map<std::string, bool> specs_counted_;   ///< kernels in result_.compiled or result_.rejected
+  std::vector<Candidate> held_;                 ///< timed and still in, best first at the end of a phase
+  bool measuring_ = false;
+  double read_limit_us_ = 0;
+  double best_us_ = 0;
+};
+
+}  // namespace v1
+}  // namespace leanattn

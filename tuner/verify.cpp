@@ -1,0 +1,100 @@
+// verify.cpp -- one verify run: plan, combinations, themes, report.
+#include "tuner/verify.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "generator/generator.hpp"
+#include "runtime/compiler.hpp"
+#include "runtime/gpu.hpp"
+#include "tuner/verify_plan.hpp"
+#include "tuner/verify_runner.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr std::size_t kCompiledAhead = 2000;  // cubins of about 50 KB that may wait for the GPU
+
+/// Keeps the specs whose kernel_name contains the filter, and the kernels that have any left.
+std::vector<VerifyKernel> filtered(std::vector<VerifyKernel> kernels, const std::string& filter) {
+  if (filter.empty()) return kernels;
+  for (VerifyKernel& kernel : kernels) {
+    std::erase_if(kernel.specs,
+                  [&](const KernelSpec& spec) { return kernel_name(spec).find(filter) == std::string::npos; });
+  }
+  std::erase_if(kernels, [](const VerifyKernel& kernel) { return kernel.specs.empty(); });
+  return kernels;
+}
+
+}  // namespace
+
+Result<VerifyReport> verify(const VerifyOptions& options, CubinCache* cubins, const VerifySink& group_done,
+                            const std::atomic<bool>* cancel) {
+  const auto started = std::chrono::steady_clock::now();
+  const auto device = device_facts(options.device);
+  if (!device) return tl::unexpected(device.error());
+  const auto context = Context::retain(options.device);
+  if (!context) return tl::unexpected(context.error());
+  auto runner = VerifyRunner::create(options, *device, cubins, group_done, cancel);
+  if (!runner) return tl::unexpected(runner.error());
+
+  const auto representative = filtered(representative_kernels(device->arch, options.quick), options.filter);
+  const auto combinations = filtered(verify_combinations(device->arch, options.quick), options.filter);
+  if (representative.empty() && combinations.empty()) {
+    return fail(ErrorCode::invalid_argument, "no kernel's name contains '" + options.filter + "'",
+                "kernel names look like " + kernel_name(KernelSpec{}));
+  }
+  const auto loaded = load_representatives(*runner, representative);
+  if (!loaded) return tl::unexpected(loaded.error());
+  // Compiling takes longest: it goes on while the themes keep the GPU busy. Their cubins are not worth a place in the
+  // user's cache.
+  CompileQueue queue(combinations, nullptr, 0, kCompiledAhead);
+  if (auto ok = verify_themes(*runner, *loaded); !ok) return tl::unexpected(ok.error());
+  if (auto ok = verify_all_combinations(*runner, combinations, queue); !ok) return tl::unexpected(ok.error());
+
+  VerifyReport report;
+  report.device = *device;
+  report.seed = options.seed;
+  report.interrupted = runner->cancelled();
+  report.groups = runner->take_groups();
+  std::int64_t cases = 0, failed = 0;
+  for (const VerifyGroup& group : report.groups) {
+    cases += group.cases;
+    failed += group.failed;
+  }
+  report.passed = failed == 0 && cases > 0 && !report.interrupted;
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  return report;
+}
+
+std::string to_json(const VerifyReport& report) {
+  nlohmann::json json;
+  json["schema_version"] = 1;
+  json["device"] = {{"name", report.device.name},
+                    {"arch", to_string(report.device.arch)},
+                    {"sm_count", report.device.sm_count},
+                    {"driver_version", report.device.driver_version},
+                    {"driver_release", report.device.driver_release}};
+  json["nvrtc_version"] = nvrtc_version().value_or("");
+  json["generator_revision"] = generator_revision();
+  json["seed"] = report.seed;
+  json["seconds"] = report.seconds;
+  json["passed"] = report.passed;
+  json["interrupted"] = report.interrupted;
+  json["groups"] = nlohmann::json::array();
+  for (const VerifyGroup& group : report.groups) {
+    json["groups"].push_back({{"name", group.name},
+                              {"kernels", group.kernels},
+                              {"refused", group.refused},
+                              {"cases", group.cases},
+                              {"failed", group.failed},
+                              {"worst_error_ratio", group.worst_error_ratio},
+                              {"failures", group.failures}});
+  }
+  return json.dump(2);
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,166 @@
+// verify_graphs.cpp -- captured graphs: lengths that change between replays, and launches that follow each other
+// without a gap.
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include "tuner/verify_runner.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr int kBatch = 4;
+constexpr int kCapacity = 1200;
+constexpr int kLengthSets = 20;
+constexpr int kReplays = 1000;
+constexpr int kReplaysInFlight = 50;  // enqueued before the host looks at results
+
+/// Sets of lengths for one batch; empty requests and full ones among them.
+std::vector<std::vector<int>> length_sets(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::vector<int>> sets(kLengthSets, std::vector<int>(kBatch));
+  for (auto& set : sets) {
+    for (int& length : set) {
+      const auto draw = random() % 8;
+      length = draw == 0 ? 0 : draw == 1 ? kCapacity : static_cast<int>(random() % kCapacity);
+    }
+  }
+  return sets;
+}
+
+/// What one set of lengths must give: the oracle's answer, and the bits of the first replay that passed.
+struct Expected {
+  Reference reference;
+  std::vector<std::uint8_t> bits;
+};
+
+/// A launch that cannot be captured is a finding about this kernel; only a broken context ends the run.
+Result<void> capture_failed(VerifyGroup& group, const LoadedKernel& kernel, const Error& error) {
+  if (error.code == ErrorCode::context_lost) return tl::unexpected(error);
+  ++group.cases;
+  VerifyRunner::record_failure(group, kernel_name(kernel.spec()) + ": stream capture: " + error.message);
+  return {};
+}
+
+}  // namespace
+
+Result<void> verify_graph_replays(VerifyRunner& runner, VerifyGroup& group, const LoadedKernel& kernel) {
+  CUstream_st* stream = runner.stream();
+  const std::int64_t grid = runner.usable_grid(kernel, 132);
+  const auto sets = length_sets(runner.options().seed);
+  auto decode_case = runner.make_case(kernel.spec(), {.kv_heads = 2,
+                                                      .context_lengths = sets[0],
+                                                      .context_capacity = kCapacity,
+                                                      .padded = false,
+                                                      .data = DataKind::uniform});
+  if (!decode_case) return tl::unexpected(decode_case.error());
+
+  std::vector<Expected> expected;
+  auto lengths = PinnedBuffer::allocate(kLengthSets * kBatch * 4);
+  if (!lengths) return tl::unexpected(lengths.error());
+  for (std::size_t set = 0; set < sets.size(); ++set) {
+    if (auto ok = decode_case->set_context_lengths(sets[set], stream); !ok) return ok;
+    const auto reference = decode_case->reference(stream);
+    if (!reference) return tl::unexpected(reference.error());
+    expected.push_back({**reference, {}});
+    std::copy(sets[set].begin(), sets[set].end(), lengths->as<int>() + set * kBatch);
+  }
+
+  const auto args = decode_case->bind(kernel.spec(), grid, runner.workspace(), stream);
+  if (!args) return tl::unexpected(args.error());
+  const auto graph = Graph::capture(runner.stream_object(),
+                                    [&](CUstream_st* capturing) { return kernel.launch(*args, grid, capturing); });
+  if (!graph) return capture_failed(group, kernel, graph.error());
+
+  const std::int64_t output_bytes = decode_case->o_bytes() + decode_case->lse_bytes();
+  auto outputs = PinnedBuffer::allocate(kReplaysInFlight * output_bytes);
+  if (!outputs) return tl::unexpected(outputs.error());
+  std::mt19937_64 random(runner.options().seed + 1);
+  for (int first = 0; first < kReplays && !runner.cancelled(); first += kReplaysInFlight) {
+    std::vector<std::size_t> used;
+    for (int i = 0; i < kReplaysInFlight; ++i) {
+      const std::size_t set = random() % sets.size();
+      used.push_back(set);
+      auto* out = outputs->as<std::uint8_t>() + i * output_bytes;
+      // The new lengths arrive in stream order, outside the graph; NaN is planted past each of them anew.
+      auto ok = copy_to_device_async(decode_case->lengths_buffer().data(), lengths->as<int>() + set * kBatch,
+                                     kBatch * 4, stream);
+      if (ok) ok = decode_case->plant_kv(stream);
+      if (ok) ok = decode_case->reset_outputs(stream);
+      if (ok) ok = graph->launch(stream);
+      if (ok) ok = copy_to_host_async(out, decode_case->o_buffer().data(), decode_case->o_bytes(), stream);
+      if (ok)
+        ok = copy_to_host_async(out + decode_case->o_bytes(), decode_case->lse_buffer().data(),
+                                decode_case->lse_bytes(), stream);
+      if (!ok) return ok;
+    }
+    if (auto ok = runner.stream_object().synchronize(); !ok) return ok;
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      Expected& want = expected[used[i]];
+      const auto* out = outputs->as<std::uint8_t>() + static_cast<std::int64_t>(i) * output_bytes;
+      const auto bytes = static_cast<std::size_t>(output_bytes);
+      if (want.bits.size() == bytes && std::memcmp(want.bits.data(), out, bytes) == 0) {
+        ++group.cases;
+        continue;
+      }
+      ComparisonReport report =
+          decode_case->compare_raw(want.reference, out, out + decode_case->o_bytes(), kernel.spec().lse);
+      if (want.bits.empty()) {
+        if (report.passed()) want.bits.assign(out, out + output_bytes);
+      } else {
+        for (std::size_t byte = 0; byte < bytes; ++byte) report.unequal_repeats += want.bits[byte] != out[byte];
+        if (report.first_failure.empty()) report.first_failure = "replays with the same lengths differ bitwise";
+      }
+      runner.record(group, report, *decode_case, sets[used[i]], kernel, grid);
+    }
+  }
+  // Through the ordinary path once more: outputs, guard and tickets after all those replays.
+  if (auto ok = decode_case->set_context_lengths(sets[1], stream); !ok) return ok;
+  return runner.check(group, *decode_case, kernel, grid);
+}
+
+Result<void> verify_back_to_back(VerifyRunner& runner, VerifyGroup& group, const LoadedKernel& kernel) {
+  constexpr int kLaunches = 8;
+  constexpr int kRounds = 25;
+  CUstream_st* stream = runner.stream();
+  const std::int64_t grid = runner.usable_grid(kernel, 132);
+  const auto cached = runner.cached_case(kernel.spec(), {.kv_heads = 2,
+                                                         .context_lengths = {1800, 3, 0, 640},
+                                                         .context_capacity = 0,
+                                                         .padded = true,
+                                                         .data = DataKind::uniform});
+  if (!cached) return tl::unexpected(cached.error());
+  DecodeCase& decode_case = **cached;
+  const auto reference = decode_case.reference(stream);
+  if (!reference) return tl::unexpected(reference.error());
+  const auto args = decode_case.bind(kernel.spec(), grid, runner.workspace(), stream);
+  if (!args) return tl::unexpected(args.error());
+  // With programmatic dependent launch each starts while its predecessor still merges, on the same workspace.
+  const auto graph = Graph::capture(runner.stream_object(), [&](CUstream_st* capturing) -> Result<void> {
+    for (int i = 0; i < kLaunches; ++i) {
+      if (auto ok = kernel.launch(*args, grid, capturing); !ok) return ok;
+    }
+    return {};
+  });
+  if (!graph) return capture_failed(group, kernel, graph.error());
+  auto outputs = PinnedBuffer::allocate(decode_case.o_bytes() + decode_case.lse_bytes());
+  if (!outputs) return tl::unexpected(outputs.error());
+  auto* out = outputs->as<std::uint8_t>();
+  for (int round = 0; round < kRounds && !runner.cancelled(); ++round) {
+    auto ok = decode_case.reset_outputs(stream);
+    if (ok) ok = graph->launch(stream);
+    if (ok) ok = copy_to_host_async(out, decode_case.o_buffer().data(), decode_case.o_bytes(), stream);
+    if (ok)
+      ok = copy_to_host_async(out + decode_case.o_bytes(), decode_case.lse_buffer().data(), decode_case.lse_bytes(),
+                              stream);
+    if (ok) ok = runner.stream_object().synchronize();
+    if (!ok) return ok;
+    runner.record(group, decode_case.compare_raw(**reference, out, out + decode_case.o_bytes(), kernel.spec().lse),
+                  decode_case, decode_case.context_lengths(), kernel, grid);
+  }
+  return runner.check(group, decode_case, kernel, grid);
+}
+
+}  // namespace v1
+}  // namespace leanattn

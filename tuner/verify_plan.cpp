@@ -1,0 +1,214 @@
+// verify_plan.cpp -- the list of kernels to verify.
+#include "tuner/verify_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr int kHeadDims[] = {64, 96, 128, 256};
+constexpr DType kDTypes[] = {DType::bf16, DType::fp16};
+constexpr KvLayout kLayouts[] = {KvLayout::contiguous, KvLayout::strided};
+constexpr FixUp kFixUps[] = {FixUp::ticket, FixUp::wait};
+constexpr LoadPath kLoads[] = {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk};
+
+std::vector<LoadPath> loads_of(Arch arch) {
+  std::vector<LoadPath> loads(std::begin(kLoads), std::end(kLoads));
+  if (arch.major < 9) loads.pop_back();
+  return loads;
+}
+
+std::string group_name(const KernelSpec& spec) {
+  return fmt::format("{} d{} {}", to_string(spec.dtype), spec.head_dim, to_string(spec.load));
+}
+
+/// All valid variants of `base`, starting with entry `first` of the table; duplicates (after bending) dropped.
+std::vector<KernelSpec> variants(const KernelSpec& base, std::size_t first) {
+  const auto& table = verify_tunables();
+  std::vector<KernelSpec> specs;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const KernelSpec spec = with_tunables(base, table[(first + i) % table.size()]);
+    if (validate(spec) && std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
+  }
+  return specs;
+}
+
+/// Few enough that a combination the compiler cannot fit does not cost a minute; the last is the least demanding.
+constexpr std::size_t kAttempts = 2;
+
+void add(std::vector<VerifyKernel>& kernels, const KernelSpec& base, std::size_t first_variant) {
+  auto specs = variants(base, first_variant);
+  if (specs.size() > kAttempts) specs.resize(kAttempts);
+  const KernelSpec modest = with_tunables(
+      base, {.warps = 2, .warp_tokens = 16, .steps_per_tile = 2, .stages = 1, .ctas_per_sm = 1, .pdl = false});
+  if (validate(modest) && std::find(specs.begin(), specs.end(), modest) == specs.end()) specs.push_back(modest);
+  if (!specs.empty())
+    kernels.push_back(
+        {.group = group_name(base), .specs = std::move(specs), .required = base.load == LoadPath::cp_async});
+}
+
+/// The table's length (13) has no factor in common with this step or with the loops' lengths, so every load path,
+/// fix-up and group meets every entry.
+constexpr std::size_t kRotation = 5;
+
+std::vector<VerifyKernel> every_combination(Arch arch) {
+  std::vector<VerifyKernel> kernels;
+  std::size_t rotation = 0;
+  for (DType dtype : kDTypes) {
+    for (int head_dim : kHeadDims) {
+      for (int group : verify_groups()) {
+        for (KvLayout layout : kLayouts) {
+          for (LoadPath load : loads_of(arch)) {
+            for (FixUp fixup : kFixUps) {
+              for (bool lse : {false, true}) {
+                add(kernels,
+                    {.arch = arch,
+                     .head_dim = head_dim,
+                     .group = group,
+                     .dtype = dtype,
+                     .layout = layout,
+                     .lse = lse,
+                     .load = load,
+                     .fixup = fixup},
+                    rotation += kRotation);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  // Every tunable for a few heads: which of them compile without spills is the compiler's to say.
+  for (int head_dim : kHeadDims) {
+    for (int group : {1, 4, 8}) {
+      for (LoadPath load : loads_of(arch)) {
+        const KernelSpec base{.arch = arch,
+                              .head_dim = head_dim,
+                              .group = group,
+                              .dtype = group == 4 ? DType::fp16 : DType::bf16,
+                              .lse = true,
+                              .load = load};
+        for (const KernelSpec& spec : variants(base, 0)) {
+          kernels.push_back({.group = fmt::format("tunables d{}", head_dim), .specs = {spec}, .required = false});
+        }
+      }
+    }
+  }
+  return kernels;
+}
+
+/// Latin-square style: feature i advances at its own pace, so that few kernels meet every value of every feature.
+std::vector<VerifyKernel> cross_section(Arch arch, std::size_t count) {
+  std::vector<VerifyKernel> kernels;
+  const auto loads = loads_of(arch);
+  const auto& groups = verify_groups();
+  for (std::size_t i = 0; i < count; ++i) {
+    add(kernels,
+        {.arch = arch,
+         .head_dim = kHeadDims[i % 4],
+         .group = groups[(i * 5) % groups.size()],
+         .dtype = kDTypes[(i / 4) % 2],
+         .layout = kLayouts[(i / 2) % 2],
+         .lse = i % 3 != 2,
+         .load = loads[(i + i / 12) % loads.size()],
+         .fixup = kFixUps[(i / 3) % 2]},
+        i * kRotation);
+  }
+  return kernels;
+}
+
+}  // namespace
+
+const std::vector<int>& verify_groups() {
+  static const std::vector<int> groups{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 24, 32, 40, 48, 64};
+  return groups;
+}
+
+const std::vector<Tunables>& verify_tunables() {
+  static const std::vector<Tunables> table{
+      {.warps = 4, .warp_tokens = 16, .steps_per_tile = 4, .stages = 2, .ctas_per_sm = 1, .pdl = false},
+      {.warps = 2, .warp_tokens = 32, .steps_per_tile = 2, .stages = 3, .ctas_per_sm = 2, .pdl = true},
+      {.warps = 8, .warp_tokens = 16, .steps_per_tile = 1, .stages = 2, .ctas_per_sm = 1, .pdl = false},
+      {.warps = 1, .warp_tokens = 16, .steps_per_tile = 1, .stages = 4, .ctas_per_sm = 4, .pdl = true},
+      {.warps = 4, .warp_tokens = 32, .steps_per_tile = 2, .stages = 2, .ctas_per_sm = 2, .pdl = false},
+      {.warps = 8, .warp_tokens = 32, .steps_per_tile = 8, .stages = 1, .ctas_per_sm = 1, .pdl = true},
+      {.warps = 3, .warp_tokens = 16, .steps_per_tile = 5, .stages = 3, .ctas_per_sm = 1, .pdl = false},
+      {.warps = 16, .warp_tokens = 16, .steps_per_tile = 16, .stages = 1, .ctas_per_sm = 1, .pdl = false},
+      {.warps = 2, .warp_tokens = 64, .steps_per_tile = 1, .stages = 1, .ctas_per_sm = 1, .pdl = true},
+      {.warps = 4, .warp_tokens = 16, .steps_per_tile = 16, .stages = 4, .ctas_per_sm = 1, .pdl = true},
+      {.warps = 1, .warp_tokens = 32, .steps_per_tile = 3, .stages = 2, .ctas_per_sm = 3, .pdl = false},
+      {.warps = 2, .warp_tokens = 16, .steps_per_tile = 2, .stages = 1, .ctas_per_sm = 1, .pdl = false},
+      {.warps = 8, .warp_tokens = 16, .steps_per_tile = 8, .stages = 3, .ctas_per_sm = 1, .pdl = true},
+  };
+  return table;
+}
+
+KernelSpec with_tunables(KernelSpec base, const Tunables& tunables) {
+  base.warps = tunables.warps;
+  base.warp_tokens = tunables.warp_tokens;
+  base.tile = tunables.warp_tokens * tunables.steps_per_tile;
+  base.stages = base.load == LoadPath::ldg ? 1 : tunables.stages;
+  base.ctas_per_sm = tunables.ctas_per_sm;
+  base.pdl = tunables.pdl && base.arch.major >= 9;
+  return base;
+}
+
+std::vector<VerifyKernel> verify_combinations(Arch arch, bool quick) {
+  return quick ? cross_section(arch, 48) : every_combination(arch);
+}
+
+std::vector<VerifyKernel> representative_kernels(Arch arch, bool quick) {
+  struct Heads {
+    int head_dim, group;
+    DType dtype;
+    KvLayout layout;
+    bool lse;
+    LoadPath load;
+    FixUp fixup;
+    std::size_t first_variant;
+  };
+  using enum LoadPath;
+  using enum FixUp;
+  constexpr auto kContiguous = KvLayout::contiguous;
+  constexpr auto kStrided = KvLayout::strided;
+  constexpr Heads kHeads[] = {
+      {128, 4, DType::bf16, kContiguous, true, cp_async, ticket, 0},
+      {64, 7, DType::fp16, kStrided, true, bulk, wait, 1},
+      {96, 5, DType::fp16, kContiguous, true, ldg, ticket, 3},
+      {256, 2, DType::bf16, kStrided, true, cp_async, wait, 11},
+      {128, 8, DType::bf16, kContiguous, true, bulk, ticket, 1},
+      {128, 1, DType::bf16, kStrided, true, ldg, ticket, 0},
+      {64, 1, DType::fp16, kContiguous, true, cp_async, wait, 2},
+      {256, 8, DType::bf16, kContiguous, true, bulk, ticket, 11},
+      {96, 16, DType::fp16, kStrided, true, cp_async, ticket, 3},
+      {64, 40, DType::bf16, kContiguous, true, cp_async, ticket, 0},
+      {256, 64, DType::fp16, kContiguous, true, bulk, wait, 11},
+      {128, 32, DType::fp16, kStrided, true, ldg, wait, 0},
+      {96, 3, DType::bf16, kContiguous, true, bulk, ticket, 9},
+      {128, 4, DType::bf16, kContiguous, true, cp_async, ticket, 3},
+      {128, 8, DType::fp16, kContiguous, true, cp_async, ticket, 7},
+      {64, 8, DType::bf16, kStrided, false, bulk, ticket, 4},
+  };
+  std::vector<VerifyKernel> kernels;
+  for (Heads heads : kHeads) {
+    if (quick && kernels.size() == 4) break;
+    if (heads.load == bulk && arch.major < 9) heads.load = cp_async;
+    add(kernels,
+        {.arch = arch,
+         .head_dim = heads.head_dim,
+         .group = heads.group,
+         .dtype = heads.dtype,
+         .layout = heads.layout,
+         .lse = heads.lse,
+         .load = heads.load,
+         .fixup = heads.fixup},
+        heads.first_variant);
+  }
+  return kernels;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,193 @@
+// verify_runner.cpp -- cases, checks and their results.
+#include "tuner/verify_runner.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/driver.hpp"
+#include "tuner/oracle.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr std::size_t kKeptFailures = 8;
+constexpr std::size_t kCachedCases = 12;
+constexpr std::int64_t kCpuOracleTokens = 1500;  // of one request: a few milliseconds on one core
+constexpr double kOracleAgreement = 1e-9;        // two orders of summation in double
+
+std::string case_key(const KernelSpec& spec, const CaseShape& shape) {
+  return fmt::format("{} {} {} {} {} {} {} {} {}", to_string(spec.dtype), spec.head_dim, spec.group,
+                     to_string(spec.layout), shape.kv_heads, fmt::join(shape.context_lengths, ","),
+                     shape.context_capacity, shape.padded, to_string(shape.data));
+}
+
+bool same(double a, double b) { return a == b || std::abs(a - b) <= kOracleAgreement * (1 + std::abs(b)); }
+
+}  // namespace
+
+std::string describe_lengths(const std::vector<int>& context_lengths) {
+  constexpr std::size_t kShown = 12;
+  if (context_lengths.size() <= kShown) return fmt::format("{{{}}}", fmt::join(context_lengths, ", "));
+  return fmt::format("{{{}, ... {} in all}}",
+                     fmt::join(context_lengths.begin(), context_lengths.begin() + kShown, ", "),
+                     context_lengths.size());
+}
+
+Result<VerifyRunner> VerifyRunner::create(const VerifyOptions& options, const DeviceFacts& device, CubinCache* cubins,
+                                          const VerifySink& done, const std::atomic<bool>* cancel) {
+  VerifyRunner runner;
+  runner.options_ = options;
+  runner.device_ = device;
+  runner.cubins_ = cubins;
+  runner.done_ = done;
+  runner.cancel_ = cancel;
+  auto kernels = OracleKernels::load(device.arch, cubins);
+  if (!kernels) return tl::unexpected(kernels.error());
+  runner.kernels_ = std::move(*kernels);
+  auto stream = Stream::create();
+  if (!stream) return tl::unexpected(stream.error());
+  runner.stream_ = std::move(*stream);
+  return runner;
+}
+
+Result<DecodeCase> VerifyRunner::make_case(const KernelSpec& spec, const CaseShape& shape) const {
+  const DecodeProblem problem{.q_heads = spec.group * shape.kv_heads,
+                              .kv_heads = shape.kv_heads,
+                              .head_dim = spec.head_dim,
+                              .dtype = spec.dtype,
+                              .layout = spec.layout,
+                              .lse = true};
+  return DecodeCase::create(kernels_, problem, shape.context_lengths,
+                            {.seed = options_.seed,
+                             .data = shape.data,
+                             .context_capacity = shape.context_capacity,
+                             .padded = shape.padded,
+                             .kv_copies = 1},
+                            stream_.get());
+}
+
+Result<DecodeCase*> VerifyRunner::cached_case(const KernelSpec& spec, const CaseShape& shape) {
+  const std::string key = case_key(spec, shape);
+  const auto found =
+      std::find_if(cases_.begin(), cases_.end(), [&](const Cached& cached) { return cached.key == key; });
+  if (found != cases_.end()) {
+    cases_.splice(cases_.begin(), cases_, found);
+    return &cases_.front().decode_case;
+  }
+  auto made = make_case(spec, shape);
+  if (!made) return tl::unexpected(made.error());
+  cases_.push_front({key, std::move(*made)});
+  if (cases_.size() > kCachedCases) cases_.pop_back();
+  return &cases_.front().decode_case;
+}
+
+std::int64_t VerifyRunner::usable_grid(const LoadedKernel& kernel, std::int64_t grid) const {
+  if (kernel.spec().fixup != FixUp::wait) return grid;
+  return std::min(grid, std::int64_t{kernel.resident_ctas_per_sm()} * device_.sm_count);
+}
+
+Result<void> VerifyRunner::check(VerifyGroup& group, DecodeCase& decode_case, const LoadedKernel& kernel,
+                                 std::int64_t grid, int launches) {
+  const auto report = decode_case.check(kernel, grid, workspace_, stream_.get(), launches);
+  if (report) {
+    record(group, *report, decode_case, decode_case.context_lengths(), kernel, grid);
+    return {};
+  }
+  Error error = report.error();
+  error.message = fmt::format("{} (while checking {} with grid {}, {} KV heads, lengths {}, {} data, seed {})",
+                              error.message, kernel_name(kernel.spec()), grid, decode_case.problem().kv_heads,
+                              describe_lengths(decode_case.context_lengths()), to_string(decode_case.options().data),
+                              options_.seed);
+  if (error.code == ErrorCode::context_lost || error.code == ErrorCode::out_of_memory)
+    return tl::unexpected(std::move(error));
+  ++group.cases;
+  record_failure(group, std::move(error.message));
+  return workspace_.reset(stream_.get());
+}
+
+void VerifyRunner::record(VerifyGroup& group, const ComparisonReport& report, const DecodeCase& decode_case,
+                          const std::vector<int>& context_lengths, const LoadedKernel& kernel,
+                          std::int64_t grid) const {
+  ++group.cases;
+  group.worst_error_ratio = std::max(group.worst_error_ratio, report.error_ratio);
+  if (report.passed()) return;
+  record_failure(
+      group,
+      fmt::format("{} grid {}, {} KV heads, lengths {}, capacity {}, {} data{}, seed {}: {}",
+                  kernel_name(kernel.spec()), grid, decode_case.problem().kv_heads, describe_lengths(context_lengths),
+                  decode_case.options().context_capacity, to_string(decode_case.options().data),
+                  decode_case.options().padded ? ", padded strides" : "", options_.seed, report.first_failure));
+}
+
+void VerifyRunner::record_failure(VerifyGroup& group, std::string text) {
+  ++group.failed;
+  if (group.failures.size() < kKeptFailures) group.failures.push_back(std::move(text));
+}
+
+Result<void> VerifyRunner::cross_check(VerifyGroup& group, DecodeCase& decode_case) {
+  const auto reference = decode_case.reference(stream_.get());
+  if (!reference) return tl::unexpected(reference.error());
+  const DecodeProblem& problem = decode_case.problem();
+  const double scale = scale_of_argument(decode_case.args().scale_log2);
+  for (int request = 0; request < decode_case.batch(); ++request) {
+    const int length = decode_case.clamped_length(request);
+    if (length > kCpuOracleTokens) continue;
+    const int kv_head = request % problem.kv_heads;
+    const OracleOutput expected =
+        oracle_of_data(problem, decode_case.options().data, options_.seed, scale, request, kv_head, length);
+    const std::size_t group_size = expected.lse.size();
+    const std::size_t first_row = static_cast<std::size_t>(request) * static_cast<std::size_t>(problem.q_heads) +
+                                  static_cast<std::size_t>(kv_head) * group_size;
+    const std::size_t head_dim = static_cast<std::size_t>(problem.head_dim);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < group_size; ++i) wrong += !same((*reference)->lse[first_row + i], expected.lse[i]);
+    for (std::size_t i = 0; i < expected.o.size(); ++i)
+      wrong += !same((*reference)->o[first_row * head_dim + i], expected.o[i]);
+    ++group.cases;
+    if (wrong > 0) {
+      record_failure(group,
+                     fmt::format("{} d{} group {}, lengths {}, {} data, seed {}: {} of {} values of request {}, KV "
+                                 "head {} differ from the CPU's oracle",
+                                 to_string(problem.dtype), problem.head_dim, group_size,
+                                 describe_lengths(decode_case.context_lengths()), to_string(decode_case.options().data),
+                                 options_.seed, wrong, expected.o.size() + group_size, request, kv_head));
+    }
+    break;
+  }
+  return {};
+}
+
+void VerifyRunner::finish(VerifyGroup group) {
+  if (done_) done_(group);
+  groups_.push_back(std::move(group));
+}
+
+Result<std::unique_ptr<LoadedKernel>> VerifyRunner::load(VerifyGroup& group, const CompiledChoice& choice) const {
+  if (!choice.compiled) {
+    const Error& error = choice.compiled.error();
+    if (error.code == ErrorCode::nvrtc_missing) return tl::unexpected(error);
+    if (error.code == ErrorCode::kernel_rejected && !choice.kernel->required) {
+      ++group.refused;
+    } else {
+      ++group.cases;
+      record_failure(group, fmt::format("{}: {}", kernel_name(choice.kernel->specs.front()), error.message));
+    }
+    return nullptr;
+  }
+  auto loaded = LoadedKernel::load(choice.emitted, *choice.compiled);
+  if (!loaded) {
+    if (loaded.error().code == ErrorCode::context_lost) return tl::unexpected(loaded.error());
+    ++group.cases;
+    record_failure(group, fmt::format("{}: {}", choice.emitted.entry, loaded.error().message));
+    return nullptr;
+  }
+  ++group.kernels;
+  return std::make_unique<LoadedKernel>(std::move(*loaded));
+}
+
+}  // namespace v1
+}  // namespace leanattn
