@@ -46,7 +46,7 @@ Result<Arch> parse_arch(std::string_view text) {
   }
   int number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc{} || end != digits.data() + digits.size() || digits.size() < 2 || digits.size() > 3) return malformed();
+  if (number < 0 || error != std::errc{} || end != digits.data() + digits.size() || digits.size() < 2 || digits.size() > 3) return malformed();
   arch.major = number / 10;
   arch.minor = number % 10;
   if (arch.major < 8) {
@@ -117,8 +117,12 @@ Result<void> validate(const KernelSpec& spec) {
   if (spec.warps < 1 || spec.warps > 16) return invalid(fmt::format("warps is {}", spec.warps), "choose 1 to 16");
   if (spec.stages < 1 || spec.stages > 8) return invalid(fmt::format("stages is {}", spec.stages), "choose 1 to 8");
   if (spec.load == LoadPath::ldg && spec.stages != 1) return invalid(fmt::format("stages is {} with load path ldg", spec.stages), "ldg keeps exactly one stage, in registers");
-  if (spec.load == LoadPath::ldg && spec.head_dim * spec.warp_tokens > 2048)
-    return unsupported(fmt::format("load path ldg with head_dim {} and {} tokens a step needs more registers than a thread has", spec.head_dim, spec.warp_tokens), "keep head_dim * warp_tokens within 2048, or use cp_async or bulk");
+  // Accumulator and query fragments, and with ldg a step of K and V, live in registers; 128 of them leave room for everything else.
+  if (const int row_tiles = (rows_per_block(spec) + 7) / 8;
+      spec.load == LoadPath::ldg && spec.head_dim * row_tiles * 3 / 8 + spec.head_dim * spec.warp_tokens / 32 > 128) {
+    return unsupported(fmt::format("load path ldg with head_dim {}, group {} and {} tokens a step needs more registers than a thread has", spec.head_dim, spec.group, spec.warp_tokens),
+                       "use cp_async or bulk");
+  }
   if (spec.load == LoadPath::bulk && spec.arch.major < 9) return unsupported(fmt::format("bulk copies do not exist on {}", to_string(spec.arch)), "use cp_async or ldg below sm_90");
   if (spec.pdl && spec.arch.major < 9) return unsupported(fmt::format("programmatic dependent launch does not exist on {}", to_string(spec.arch)), "it needs sm_90 or newer");
   if (spec.ctas_per_sm < 1 || spec.ctas_per_sm > 8 || spec.ctas_per_sm * spec.warps > 32)

@@ -63,7 +63,7 @@ LEAN_DEVICE void enter_request(Walk& walk, int request, int context_length, u32 
 
 // More than 32 requests: sums of `span` requests each, then a search over the sums, then over the requests of one span.
 // `chunk_sums` is shared scratch [kLengthChunks].
-__device__ __noinline__ bool start_walk_large(const LeanDecodeArgs& args, u32* chunk_sums, Walk& walk) {
+LEAN_DEVICE bool start_walk_large(const LeanDecodeArgs& args, u32* chunk_sums, Walk& walk) {
   const int lane = threadIdx.x % 32;
   const u32 outputs = (u32)args.kv_heads * kRowBlocks;
   const int span = 32 * ((args.batch + 32 * kLengthChunks - 1) / (32 * kLengthChunks));

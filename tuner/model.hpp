@@ -21,7 +21,7 @@ inline namespace v1 {
 /// Times in microseconds, rates in bytes per microsecond (10^6 B/s). The defaults are an H200's, from public measurements.
 struct ModelParameters {
   double memory_rate = 4.6e6;  ///< all SMs together
-  double sm_rate = 60e3;       ///< the most one SM pulls, whatever is in flight
+  double sm_rate = 40e3;       ///< the most one SM pulls while the others pull too, whatever is in flight
   double latency = 1.1;        ///< of a memory access under load
 
   double start = 2.2;          ///< launch, schedule, first bytes

@@ -18,10 +18,10 @@ inline namespace v1 {
 
 /// One sample of each candidate asked for, and what happened around it. Microseconds a launch.
 struct RoundTimes {
-  std::vector<double> us;    ///< in the order asked for
-  double sentinel_us = 0;    ///< mean of before and after
-  double sentinel_drift = 0; ///< |after / before - 1|
-  std::string throttle;      ///< reasons for slow clocks seen right after the round; empty when none
+  std::vector<double> us = {};  ///< in the order asked for
+  double sentinel_us = 0;       ///< mean of before and after
+  double sentinel_drift = 0;    ///< |after / before - 1|
+  std::string throttle = {};    ///< reasons for slow clocks seen right after the round; empty when none
 };
 
 /// Rounds with a larger sentinel_drift do not count.

@@ -163,7 +163,7 @@ Result<bool> ShapeSearch::passes_check(const Candidate& candidate) {
 Result<void> ShapeSearch::try_configs(std::span<const RankedConfig> configs, const char* phase, double until_s) {
   std::vector<Candidate> batch;
   for (const RankedConfig& ranked : configs) {
-    if (stopped(until_s)) return {};
+    if (stopped(until_s)) break;  // what was checked is timed all the same
     const std::string key = to_json(ranked.config);
     if (!seen_.emplace(key, true).second) continue;
     ++result_.candidates;

@@ -20,13 +20,13 @@ inline namespace v1 {
 /// How much is tried. The budget cuts this short; it never lengthens it.
 struct SearchEffort {
   std::size_t specs = 96;            ///< kernels compiled for the session
-  std::size_t grids_per_spec = 3;    ///< timed of each before the promising ones are looked at closely
+  std::size_t grids_per_spec = 4;    ///< timed of each before the promising ones are looked at closely
   std::size_t sweep_specs = 10;      ///< kernels whose every useful grid is timed
   std::size_t refine_specs = 3;      ///< kernels whose neighbours are compiled and timed
   int refine_generations = 2;
   std::size_t race_size = 24;        ///< candidates that enter the race
   std::size_t finalists = 4;         ///< that are confirmed, besides the default
-  int confirm_rounds_min = 9, confirm_rounds_max = 25;
+  int confirm_rounds_min = 12, confirm_rounds_max = 28;  ///< the minimum is more than a race has: it marks a finished search
 };
 
 /// Specs in proportion to what `threads` compile in a few seconds.

@@ -50,6 +50,10 @@ double ShapeSearch::phase_end(double share) const { return started_s_ + (deadlin
 
 Result<TunedShape> ShapeSearch::run() {
   if (auto loaded = load_known(); !loaded) return tl::unexpected(loaded.error());
+  if (finished_earlier()) {
+    if (auto done = answer(); !done) return tl::unexpected(done.error());
+    return result_;
+  }
   std::vector<KernelSpec> first{default_.spec};
   for (const Config& incumbent : incumbents_) first.push_back(incumbent.spec);
   state_.compiles.enqueue(first, /*urgent=*/true);
@@ -86,6 +90,16 @@ Result<void> ShapeSearch::load_known() {
     if (trial.library_revision == state_.revision) known_.insert_or_assign(trial.config, std::move(trial));
   }
   return {};
+}
+
+bool ShapeSearch::finished_earlier() {
+  bool finished = false;
+  for (const auto& [config, trial] : known_) {
+    finished = finished || (trial.status == TrialStatus::ok && trial.samples >= state_.effort.confirm_rounds_min);
+    if (config == to_json(default_)) result_.default_us = trial.median_us;
+  }
+  if (finished) result_.candidates = static_cast<int>(known_.size());
+  return finished;
 }
 
 Result<void> ShapeSearch::begin_measuring() {

@@ -29,8 +29,10 @@ class ShapeSearch {
     bool known = false;   ///< from an earlier session: not timed again
   };
 
-  // What an earlier session left (tune_known.cpp).
+  // What an earlier session left.
   Result<void> load_known();
+  /// Whether a search of this library revision got to the end of its confirmation: resuming has nothing to add to it.
+  bool finished_earlier();
 
   // Search (tune_screen.cpp). Each stops early, without an error, when `until_s` has come or the caller cancelled.
   Result<void> screen(double until_s);

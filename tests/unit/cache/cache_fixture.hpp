@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -171,9 +172,12 @@ inline void give_to_unprivileged(const std::filesystem::path& path) {
   }
 }
 
+/// From LEANATTN_TEST_SEED, else a new one; printed either way.
 inline std::uint64_t random_seed() {
-  if (const char* text = std::getenv("LEANATTN_TEST_SEED")) return std::strtoull(text, nullptr, 10);
-  return std::random_device{}();
+  const char* text = std::getenv("LEANATTN_TEST_SEED");
+  const std::uint64_t seed = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device{}();
+  std::printf("LEANATTN_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  return seed;
 }
 
 inline DeviceModel h200() {

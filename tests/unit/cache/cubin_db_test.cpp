@@ -184,7 +184,6 @@ TEST_F(CubinDb, NeverCrashesNorReturnsAWrongCubinWhateverTheDamage) {
   }
   const auto whole = read_bytes(file());
   const std::uint64_t seed = random_seed();
-  SCOPED_TRACE("LEANATTN_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   int hits = 0, asides = 0;
   for (int round = 0; round < 400; ++round) {

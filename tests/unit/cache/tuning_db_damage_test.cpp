@@ -107,7 +107,6 @@ TEST_F(TuningDbDamage, OfAnyKindNeverCrashesLiesOrLosesSilently) {
   fill(directory_.path());
   const auto whole = read_bytes(directory_ / "tuning.db");
   const std::uint64_t seed = random_seed();
-  SCOPED_TRACE("LEANATTN_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   int replaced = 0, noticed = 0;
   for (int round = 0; round < 300; ++round) {

@@ -87,7 +87,6 @@ TEST_F(TuningDbSharing, GivesAForkedChildAConnectionOfItsOwn) {
 
 TEST_F(TuningDbSharing, KeepsEveryReportedTrialWhenTheWriterIsKilled) {
   const std::uint64_t seed = random_seed();
-  SCOPED_TRACE("LEANATTN_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   std::set<std::string> reported;
   for (int round = 0; round < 12; ++round) {

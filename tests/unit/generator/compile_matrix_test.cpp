@@ -27,10 +27,12 @@ std::vector<KernelSpec> matrix() {
       for (int head_dim : {64, 96, 128, 256}) {
         for (LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk}) {
           if (load == LoadPath::bulk && arch.major < 9) continue;       // no bulk copies before Hopper
-          if (load == LoadPath::ldg && head_dim == 256) continue;       // more registers than a thread has
           for (FixUp fixup : {FixUp::ticket, FixUp::wait}) {
             // Both dtypes of a family share their register needs; alternate the group so that the matrix covers more of it.
-            specs.push_back(matrix_spec(arch, dtype, head_dim, load, fixup, dtype == DType::bf16 ? 4 : fixup == FixUp::ticket ? 1 : 16));
+            const int group = dtype == DType::bf16 ? 4 : fixup == FixUp::ticket ? 1 : 16;
+            const KernelSpec spec = matrix_spec(arch, dtype, head_dim, load, fixup, group);
+            if (load == LoadPath::ldg && !validate(spec)) continue;   // more registers than a thread has
+            specs.push_back(spec);
           }
         }
       }

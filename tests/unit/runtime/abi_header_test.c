@@ -1,0 +1,38 @@
+/* abi_header_test.c -- leanattn.h as C11 sees it: it compiles, and its structs have the sizes that C++ sees. */
+#include <leanattn/leanattn.h>
+
+#if !defined(__STDC_VERSION__) || __STDC_VERSION__ < 201112L
+#error "compile as C11 or newer"
+#endif
+
+size_t abi_c_size_of(int which) {
+  const size_t sizes[] = {sizeof(leanattn_engine_options), sizeof(leanattn_problem),   sizeof(leanattn_shape),
+                          sizeof(leanattn_choice),         sizeof(leanattn_plan_info), sizeof(leanattn_decode_args)};
+  return which >= 0 && (size_t)which < sizeof sizes / sizeof sizes[0] ? sizes[which] : 0;
+}
+
+/* Every initialiser, from C. Returns how many structs came out wrong. */
+int abi_c_wrong_initialisers(void) {
+  leanattn_engine_options options;
+  leanattn_problem problem;
+  leanattn_shape shape;
+  leanattn_choice choice;
+  leanattn_plan_info info;
+  leanattn_decode_args args;
+  int wrong = 0;
+  memset(&options, 0xff, sizeof options);
+  memset(&args, 0xff, sizeof args);
+  leanattn_engine_options_init(&options);
+  leanattn_problem_init(&problem);
+  leanattn_shape_init(&shape);
+  leanattn_choice_init(&choice);
+  leanattn_plan_info_init(&info);
+  leanattn_decode_args_init(&args);
+  wrong += options.struct_size != sizeof options || options.device != 0 || options.cache_dir != NULL;
+  wrong += problem.struct_size != sizeof problem || problem.q_heads != 0;
+  wrong += shape.struct_size != sizeof shape || shape.total_context != 0;
+  wrong += choice.struct_size != sizeof choice || choice.kernel_name[0] != 0;
+  wrong += info.struct_size != sizeof info || info.kernel_name != NULL;
+  wrong += args.struct_size != sizeof args || args.scale != 0 || args.o_stride_head != 0;
+  return wrong;
+}

@@ -1,0 +1,150 @@
+// abi_test.cpp -- the C ABI's golden table: a change here is a change that breaks programs built before it, unless a
+// field was appended (then add its line, and leave every other as it is).
+#include <gtest/gtest.h>
+
+#include <cstddef>
+
+#include "leanattn/leanattn.h"
+#include "runtime/c_api_structs.hpp"
+
+extern "C" std::size_t abi_c_size_of(int which);
+extern "C" int abi_c_wrong_initialisers(void);
+
+namespace leanattn {
+namespace {
+
+#define EXPECT_FIELD(type, field, offset, size)          \
+  EXPECT_EQ(offsetof(type, field), std::size_t{offset}); \
+  EXPECT_EQ(sizeof(type::field), std::size_t{size})
+
+TEST(Abi, EngineOptions) {
+  EXPECT_EQ(sizeof(leanattn_engine_options), 24u);
+  EXPECT_FIELD(leanattn_engine_options, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_engine_options, device, 8, 4);
+  EXPECT_FIELD(leanattn_engine_options, flags, 12, 4);
+  EXPECT_FIELD(leanattn_engine_options, cache_dir, 16, 8);
+}
+
+TEST(Abi, Problem) {
+  EXPECT_EQ(sizeof(leanattn_problem), 32u);
+  EXPECT_FIELD(leanattn_problem, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_problem, q_heads, 8, 4);
+  EXPECT_FIELD(leanattn_problem, kv_heads, 12, 4);
+  EXPECT_FIELD(leanattn_problem, head_dim, 16, 4);
+  EXPECT_FIELD(leanattn_problem, dtype, 20, 4);
+  EXPECT_FIELD(leanattn_problem, kv_layout, 24, 4);
+  EXPECT_FIELD(leanattn_problem, lse, 28, 4);
+}
+
+TEST(Abi, Shape) {
+  EXPECT_EQ(sizeof(leanattn_shape), 32u);
+  EXPECT_FIELD(leanattn_shape, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_shape, batch, 8, 4);
+  EXPECT_FIELD(leanattn_shape, max_batch, 12, 4);
+  EXPECT_FIELD(leanattn_shape, longest_context, 16, 8);
+  EXPECT_FIELD(leanattn_shape, total_context, 24, 8);
+}
+
+TEST(Abi, Choice) {
+  EXPECT_EQ(sizeof(leanattn_choice), 208u);
+  EXPECT_FIELD(leanattn_choice, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_choice, provenance, 8, 4);
+  EXPECT_FIELD(leanattn_choice, stale, 12, 4);
+  EXPECT_FIELD(leanattn_choice, grid, 16, 8);
+  EXPECT_FIELD(leanattn_choice, workspace_bytes, 24, 8);
+  EXPECT_FIELD(leanattn_choice, tuned_us, 32, 8);
+  EXPECT_FIELD(leanattn_choice, tuned_longest_context, 40, 8);
+  EXPECT_FIELD(leanattn_choice, tuned_total_context, 48, 8);
+  EXPECT_FIELD(leanattn_choice, tuned_batch, 56, 4);
+  EXPECT_FIELD(leanattn_choice, reserved, 60, 4);
+  EXPECT_FIELD(leanattn_choice, layer, 64, 16);
+  EXPECT_FIELD(leanattn_choice, kernel_name, 80, 128);
+}
+
+TEST(Abi, PlanInfo) {
+  EXPECT_EQ(sizeof(leanattn_plan_info), 88u);
+  EXPECT_FIELD(leanattn_plan_info, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_plan_info, kernel_name, 8, 8);
+  EXPECT_FIELD(leanattn_plan_info, layer, 16, 8);
+  EXPECT_FIELD(leanattn_plan_info, grid, 24, 8);
+  EXPECT_FIELD(leanattn_plan_info, workspace_bytes, 32, 8);
+  EXPECT_FIELD(leanattn_plan_info, tuned_us, 40, 8);
+  EXPECT_FIELD(leanattn_plan_info, compile_ms, 48, 8);
+  EXPECT_FIELD(leanattn_plan_info, provenance, 56, 4);
+  EXPECT_FIELD(leanattn_plan_info, stale, 60, 4);
+  EXPECT_FIELD(leanattn_plan_info, max_batch, 64, 4);
+  EXPECT_FIELD(leanattn_plan_info, threads, 68, 4);
+  EXPECT_FIELD(leanattn_plan_info, shared_bytes, 72, 4);
+  EXPECT_FIELD(leanattn_plan_info, registers, 76, 4);
+  EXPECT_FIELD(leanattn_plan_info, ctas_per_sm, 80, 4);
+  EXPECT_FIELD(leanattn_plan_info, reserved, 84, 4);
+}
+
+TEST(Abi, DecodeArgs) {
+  EXPECT_EQ(sizeof(leanattn_decode_args), 152u);
+  EXPECT_FIELD(leanattn_decode_args, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_decode_args, q, 8, 8);
+  EXPECT_FIELD(leanattn_decode_args, k, 16, 8);
+  EXPECT_FIELD(leanattn_decode_args, v, 24, 8);
+  EXPECT_FIELD(leanattn_decode_args, o, 32, 8);
+  EXPECT_FIELD(leanattn_decode_args, lse, 40, 8);
+  EXPECT_FIELD(leanattn_decode_args, context_lengths, 48, 8);
+  EXPECT_FIELD(leanattn_decode_args, q_stride_batch, 56, 8);
+  EXPECT_FIELD(leanattn_decode_args, q_stride_head, 64, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_stride_batch, 72, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_stride_head, 80, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_stride_token, 88, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_stride_batch, 96, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_stride_head, 104, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_stride_token, 112, 8);
+  EXPECT_FIELD(leanattn_decode_args, o_stride_batch, 120, 8);
+  EXPECT_FIELD(leanattn_decode_args, o_stride_head, 128, 8);
+  EXPECT_FIELD(leanattn_decode_args, batch, 136, 4);
+  EXPECT_FIELD(leanattn_decode_args, context_capacity, 140, 4);
+  EXPECT_FIELD(leanattn_decode_args, scale, 144, 4);
+  EXPECT_FIELD(leanattn_decode_args, reserved, 148, 4);
+}
+
+TEST(Abi, TheFirstReleasedSizesAreFrozen) {
+  EXPECT_EQ(detail::kFirstSize<leanattn_engine_options>, 24u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_problem>, 32u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_shape>, 32u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_choice>, 208u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_plan_info>, 88u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_decode_args>, 152u);
+}
+
+TEST(Abi, StatusesAreTheErrorCodes) {
+  EXPECT_EQ(LEANATTN_OK, static_cast<int>(ErrorCode::ok));
+  EXPECT_EQ(LEANATTN_INVALID_ARGUMENT, static_cast<int>(ErrorCode::invalid_argument));
+  EXPECT_EQ(LEANATTN_UNSUPPORTED, static_cast<int>(ErrorCode::unsupported));
+  EXPECT_EQ(LEANATTN_NO_DRIVER, static_cast<int>(ErrorCode::no_driver));
+  EXPECT_EQ(LEANATTN_NO_DEVICE, static_cast<int>(ErrorCode::no_device));
+  EXPECT_EQ(LEANATTN_DRIVER_TOO_OLD, static_cast<int>(ErrorCode::driver_too_old));
+  EXPECT_EQ(LEANATTN_NVRTC_MISSING, static_cast<int>(ErrorCode::nvrtc_missing));
+  EXPECT_EQ(LEANATTN_COMPILE_FAILED, static_cast<int>(ErrorCode::compile_failed));
+  EXPECT_EQ(LEANATTN_KERNEL_REJECTED, static_cast<int>(ErrorCode::kernel_rejected));
+  EXPECT_EQ(LEANATTN_LOAD_FAILED, static_cast<int>(ErrorCode::load_failed));
+  EXPECT_EQ(LEANATTN_LAUNCH_FAILED, static_cast<int>(ErrorCode::launch_failed));
+  EXPECT_EQ(LEANATTN_OUT_OF_MEMORY, static_cast<int>(ErrorCode::out_of_memory));
+  EXPECT_EQ(LEANATTN_CACHE_UNAVAILABLE, static_cast<int>(ErrorCode::cache_unavailable));
+  EXPECT_EQ(LEANATTN_DATABASE_CORRUPT, static_cast<int>(ErrorCode::database_corrupt));
+  EXPECT_EQ(LEANATTN_DATABASE_NEWER, static_cast<int>(ErrorCode::database_newer));
+  EXPECT_EQ(LEANATTN_DATABASE_BUSY, static_cast<int>(ErrorCode::database_busy));
+  EXPECT_EQ(LEANATTN_NOT_FOUND, static_cast<int>(ErrorCode::not_found));
+  EXPECT_EQ(LEANATTN_NOT_PREPARED, static_cast<int>(ErrorCode::not_prepared));
+  EXPECT_EQ(LEANATTN_WRONG_RESULT, static_cast<int>(ErrorCode::wrong_result));
+  EXPECT_EQ(LEANATTN_INTERRUPTED, static_cast<int>(ErrorCode::interrupted));
+  EXPECT_EQ(LEANATTN_CONTEXT_LOST, static_cast<int>(ErrorCode::context_lost));
+  EXPECT_EQ(LEANATTN_INTERNAL, static_cast<int>(ErrorCode::internal));
+}
+
+TEST(Abi, CAndCxxSeeTheSameStructs) {
+  const std::size_t sizes[] = {sizeof(leanattn_engine_options), sizeof(leanattn_problem),   sizeof(leanattn_shape),
+                               sizeof(leanattn_choice),         sizeof(leanattn_plan_info), sizeof(leanattn_decode_args)};
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(abi_c_size_of(i), sizes[i]) << i;
+  EXPECT_EQ(abi_c_wrong_initialisers(), 0);
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,68 @@
+// engine_fixture.hpp -- an engine on a fictional GPU, whose winners and kernels a test makes up. No driver, no NVRTC.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "runtime/engine.hpp"
+
+namespace leanattn {
+
+inline DeviceFacts fictional_gpu(Arch arch = {9, 0, true}, int sm_count = 132) {
+  DeviceFacts device = facts_for_arch(arch, sm_count).value();
+  device.name = "Fictional 1";
+  return device;
+}
+
+/// A winner's row as a database would give it.
+inline LayeredWinners::Entry winner(const DecodeProblem& problem, const Shape& shape, const Config& config,
+                                    double median_us = 10, const std::string& policy = "cold",
+                                    const std::string& layer = "user") {
+  Winner row;
+  row.problem = to_json(problem);
+  row.shape = to_json(shape);
+  row.policy = policy;
+  row.config = to_json(config);
+  row.median_us = median_us;
+  return {row, layer};
+}
+
+/// A configuration that the default is not, and that fits every head_dim and group.
+inline Config tuned_config(const DecodeProblem& problem, std::int64_t grid, Arch arch = {9, 0, true}) {
+  KernelSpec spec = base_spec(arch, problem);
+  spec.load = LoadPath::bulk;
+  spec.warps = 2;
+  spec.stages = 2;
+  spec.tile = 32;
+  spec.ctas_per_sm = 1;
+  return {spec, grid};
+}
+
+inline LayeredWinners layered(std::vector<LayeredWinners::Entry> entries) {
+  LayeredWinners winners;
+  winners.entries = std::move(entries);
+  return winners;
+}
+
+inline PreparedKernel pretended(const KernelSpec& spec, int sm_count = 132) {
+  PreparedKernel kernel;
+  kernel.threads = spec.warps * 32;
+  kernel.shared_bytes = shared_bytes(spec);
+  kernel.registers = 128;
+  kernel.resident_ctas_per_sm = spec.ctas_per_sm;
+  kernel.resident_ctas = std::int64_t{sm_count} * spec.ctas_per_sm;
+  return kernel;
+}
+
+/// Parts without winners that prepare whatever they are asked for.
+inline EngineParts fictional_parts(LayeredWinners winners = {}) {
+  EngineParts parts;
+  parts.device = fictional_gpu();
+  parts.read_winners = [winners] { return winners; };
+  parts.prepare = [](const KernelSpec& spec) -> Result<PreparedKernel> { return pretended(spec); };
+  parts.is_capturing = [](CUstream_st*) -> Result<bool> { return false; };
+  return parts;
+}
+
+}  // namespace leanattn

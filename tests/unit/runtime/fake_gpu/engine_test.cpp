@@ -1,0 +1,260 @@
+// engine_test.cpp -- a real engine on a fictional GPU, through the public C++ interface: opened, planned, launched,
+// captured, checked; with NVRTC and cubin.db as they are.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <new>
+#include <optional>
+
+#include "../fake_cuda.hpp"
+#include "leanattn/leanattn.hpp"
+#include "runtime/engine.hpp"
+#include "runtime/gpu.hpp"
+#include "runtime/nvrtc.hpp"
+
+namespace {
+std::atomic<long> allocations{0};
+}
+// What the hot paths must not do.
+void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace leanattn {
+namespace {
+
+class FakeGpuEngine : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto api = nvrtc(); !api) GTEST_SKIP() << api.error().message;
+    std::string pattern = (std::filesystem::temp_directory_path() / "leanattn_engine_XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+    fake_gpu() = FakeGpu{};
+    fake_gpu().argument_bytes = sizeof(LeanDecodeArgs);
+    fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 9;
+    fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR] = 0;
+  }
+  void TearDown() override {
+    if (directory_.empty()) return;
+    cuCtxSetCurrent(nullptr);
+    EXPECT_EQ(fake_gpu().live_objects(), 0) << "something was not given back to the driver";
+    std::filesystem::remove_all(directory_);
+  }
+
+  Engine open() {
+    EngineOptions options;
+    options.cache_dir = directory_.string();
+    auto engine = Engine::create(options);
+    EXPECT_TRUE(engine) << engine.error().message;
+    return std::move(*engine);
+  }
+
+  static DecodeArgs args() {
+    DecodeArgs args;
+    args.q = reinterpret_cast<void*>(0x1000);
+    args.k = reinterpret_cast<void*>(0x2000);
+    args.v = reinterpret_cast<void*>(0x3000);
+    args.o = reinterpret_cast<void*>(0x4000);
+    args.context_lengths = reinterpret_cast<std::int32_t*>(0x5000);
+    args.batch = 2;
+    args.context_capacity = 1024;
+    return args;
+  }
+
+  static LeanDecodeArgs last_launch_args() {
+    LeanDecodeArgs block;
+    std::memcpy(&block, fake_gpu().launches.back().arguments.data(), sizeof block);
+    return block;
+  }
+
+  const Problem problem_{};
+  const PlanShape shape_{2, 8, 1024};
+  std::filesystem::path directory_;
+};
+
+/// Memory that stands for a workspace; the fake GPU's memory is the host's.
+struct Workspace {
+  explicit Workspace(std::int64_t size)
+      : bytes((size + 255) / 256 * 256), data(std::aligned_alloc(256, static_cast<std::size_t>(bytes))) {
+    std::memset(data, 0xff, static_cast<std::size_t>(bytes));
+  }
+  ~Workspace() { std::free(data); }
+  std::int64_t bytes;
+  void* data;
+};
+
+TEST_F(FakeGpuEngine, LaunchesThePlannedGridWithTheCallersArguments) {
+  Engine engine = open();
+  const auto plan = engine.plan(problem_, shape_);
+  ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+  const auto info = plan->info();
+  EXPECT_EQ(info.provenance, LEANATTN_FALLBACK);
+  EXPECT_GT(info.registers, 0);
+  EXPECT_GT(info.compile_ms, 0);
+  EXPECT_EQ(info.ctas_per_sm, 2);
+  EXPECT_EQ(info.max_batch, 8);
+
+  Workspace workspace(plan->workspace_bytes());
+  ASSERT_TRUE(plan->init_workspace(workspace.data, workspace.bytes, nullptr));
+  for (std::int64_t i = 0; i < workspace.bytes; ++i) ASSERT_EQ(static_cast<char*>(workspace.data)[i], 0) << i;
+  const auto launched = plan->launch(args(), workspace.data, nullptr);
+  ASSERT_TRUE(launched) << launched.error().message;
+  ASSERT_EQ(fake_gpu().launches.size(), 1u);
+  EXPECT_EQ(fake_gpu().launches.back().grid, static_cast<unsigned>(info.grid));
+  EXPECT_EQ(fake_gpu().launches.back().threads, static_cast<unsigned>(info.threads));
+  EXPECT_EQ(fake_gpu().launches.back().shared_bytes, static_cast<unsigned>(info.shared_bytes));
+  EXPECT_EQ(last_launch_args().k_stride_head, 1024 * 128);
+  EXPECT_EQ(last_launch_args().tickets, workspace.data);
+}
+
+TEST_F(FakeGpuEngine, LeavesTheCallersContextCurrent) {
+  Engine engine = open();
+  CUcontext current = reinterpret_cast<CUcontext>(0x1);
+  cuCtxGetCurrent(&current);
+  EXPECT_EQ(current, nullptr);
+  const auto plan = engine.plan(problem_, shape_);
+  ASSERT_TRUE(plan);
+  Workspace workspace(plan->workspace_bytes());
+  ASSERT_TRUE(plan->launch(args(), workspace.data, nullptr)) << "from a thread without a context";
+  cuCtxGetCurrent(&current);
+  EXPECT_EQ(current, nullptr);
+}
+
+TEST_F(FakeGpuEngine, ASecondEngineTakesTheKernelFromCubinDb) {
+  {
+    Engine first = open();
+    EXPECT_GT(first.plan(problem_, shape_)->info().compile_ms, 0);
+  }
+  Engine second = open();
+  EXPECT_EQ(second.plan(problem_, shape_)->info().compile_ms, 0);
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "cubin.db"));
+}
+
+TEST_F(FakeGpuEngine, WithoutADiskCacheNothingIsWritten) {
+  EngineOptions options;
+  options.cache_dir = directory_.string();
+  options.disk_cache = false;
+  auto engine = Engine::create(options);
+  ASSERT_TRUE(engine) << engine.error().message;
+  ASSERT_TRUE(engine->plan(problem_, shape_));
+  EXPECT_TRUE(std::filesystem::is_empty(directory_));
+}
+
+TEST_F(FakeGpuEngine, AHostileCacheDirectoryIsAWarningNotAnError) {
+  std::filesystem::permissions(directory_, std::filesystem::perms::all);
+  Engine engine = open();
+  EXPECT_NE(engine.warnings().find("no cache on disk"), std::string::npos) << engine.warnings();
+  EXPECT_TRUE(engine.plan(problem_, shape_));
+}
+
+TEST_F(FakeGpuEngine, ACaptureTakesLaunchesButNoCompile) {
+  Engine engine = open();
+  std::optional<Context> context(std::move(*Context::retain(0)));
+  {
+    auto stream = Stream::create();
+    ASSERT_TRUE(stream);
+    const auto unprepared = Graph::capture(*stream, [&](CUstream_st* capturing) -> Result<void> {
+      const auto plan = engine.plan(problem_, shape_, capturing);
+      return plan ? Result<void>{} : tl::unexpected(plan.error());
+    });
+    ASSERT_FALSE(unprepared);
+    EXPECT_EQ(unprepared.error().code, ErrorCode::not_prepared);
+
+    const auto plan = engine.plan(problem_, shape_, stream->get());
+    ASSERT_TRUE(plan) << plan.error().message;
+    Workspace workspace(plan->workspace_bytes());
+    const auto graph = Graph::capture(*stream, [&](CUstream_st* capturing) -> Result<void> {
+      const auto again = engine.plan(problem_, shape_, capturing);
+      if (!again) return tl::unexpected(again.error());
+      return again->launch(args(), workspace.data, capturing);
+    });
+    ASSERT_TRUE(graph) << graph.error().message;
+    EXPECT_TRUE(fake_gpu().launches.empty());
+    ASSERT_TRUE(graph->launch(stream->get()));
+    EXPECT_EQ(fake_gpu().launches.size(), 1u);
+  }
+  context.reset();
+}
+
+TEST_F(FakeGpuEngine, LookUpAndLaunchDoNotAllocate) {
+  Engine engine = open();
+  const auto plan = engine.plan(problem_, shape_);
+  ASSERT_TRUE(plan);
+  Workspace workspace(plan->workspace_bytes());
+  const auto* core = static_cast<const PlanCore*>(plan->get());
+  long before = allocations;
+  for (int i = 0; i < 1000; ++i) {
+    if (!engine.plan(problem_, shape_)) FAIL();
+  }
+  EXPECT_EQ(allocations, before) << "look-up";
+  // The fake driver allocates for what it records, so here the path ends at the argument block.
+  const auto c_args = detail::to_c(args());
+  before = allocations;
+  for (int i = 0; i < 1000; ++i) {
+    if (!bind_arguments(core->limits(), c_args, workspace.data)) FAIL();
+  }
+  EXPECT_EQ(allocations, before) << "launch";
+}
+
+TEST_F(FakeGpuEngine, ARefusedArgumentEnqueuesNothing) {
+  Engine engine = open();
+  const auto plan = engine.plan(problem_, shape_);
+  ASSERT_TRUE(plan);
+  Workspace workspace(plan->workspace_bytes());
+  DecodeArgs bad = args();
+  bad.batch = 9;
+  const auto refused = plan->launch(bad, workspace.data, nullptr);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
+  EXPECT_TRUE(fake_gpu().launches.empty());
+}
+
+TEST_F(FakeGpuEngine, ALostContextIsReportedByTheLaunch) {
+  Engine engine = open();
+  const auto plan = engine.plan(problem_, shape_);
+  ASSERT_TRUE(plan);
+  Workspace workspace(plan->workspace_bytes());
+  fake_gpu().fail_once["cuLaunchKernelEx"] = CUDA_ERROR_ILLEGAL_ADDRESS;
+  const auto lost = plan->launch(args(), workspace.data, nullptr);
+  ASSERT_FALSE(lost);
+  EXPECT_EQ(lost.error().code, ErrorCode::context_lost);
+}
+
+TEST_F(FakeGpuEngine, DebugModeRefusesPointersThatCudaDoesNotKnow) {
+  setenv("LEANATTN_DEBUG", "1", 1);
+  Engine engine = open();
+  unsetenv("LEANATTN_DEBUG");
+  const auto plan = engine.plan(problem_, shape_);
+  ASSERT_TRUE(plan);
+  Workspace workspace(plan->workspace_bytes());
+  const auto refused = plan->launch(args(), workspace.data, nullptr);  // the fake GPU knows no pointers
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("q is 0x1000"), std::string::npos) << refused.error().message;
+  EXPECT_TRUE(fake_gpu().launches.empty());
+}
+
+TEST_F(FakeGpuEngine, DevicesThatAreNotThereAndGpusTooOldAreRefused) {
+  EngineOptions options;
+  options.device = 3;
+  const auto absent = Engine::create(options);
+  ASSERT_FALSE(absent);
+  EXPECT_EQ(absent.error().code, ErrorCode::no_device);
+  EXPECT_NE(absent.error().message.find('3'), std::string::npos);
+
+  fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 7;
+  const auto old = Engine::create();
+  ASSERT_FALSE(old);
+  EXPECT_EQ(old.error().code, ErrorCode::unsupported);
+}
+
+}  // namespace
+}  // namespace leanattn

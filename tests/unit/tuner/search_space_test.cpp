@@ -1,0 +1,164 @@
+#include "tuner/search_space.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "runtime/compiler.hpp"
+#include "runtime/lookup.hpp"
+#include "tuner/measure.hpp"
+#include "tuner/read_limit.hpp"
+
+namespace leanattn {
+namespace {
+
+DeviceFacts h200() {
+  DeviceFacts device = facts_for_arch({9, 0, true}, 132).value();
+  device.memory_bytes = 141ll << 30;
+  return device;
+}
+
+const Shape kShapes[] = {{.batch = 1, .longest_context = 1024}, {.batch = 1, .longest_context = 65536}, {.batch = 16, .longest_context = 8192}};
+
+TEST(SearchSpace, EverySpecIsValidOfTheProblemAndListedOnce) {
+  for (const Arch arch : matrix_arches()) {
+    const DeviceFacts device = facts_for_arch(arch, 100).value();
+    for (const int head_dim : {64, 96, 128, 256}) {
+      for (const int q_heads : {8, 64, 320}) {
+        const DecodeProblem problem{.q_heads = q_heads, .kv_heads = 8, .head_dim = head_dim, .dtype = DType::fp16, .layout = KvLayout::strided, .lse = true};
+        const auto specs = all_specs(device, problem);
+        EXPECT_FALSE(specs.empty()) << to_string(arch) << " " << head_dim << " " << q_heads;
+        std::set<std::string> names;
+        for (const KernelSpec& spec : specs) {
+          ASSERT_TRUE(validate(spec)) << kernel_name(spec);
+          EXPECT_TRUE(names.insert(kernel_name(spec)).second) << kernel_name(spec);
+          EXPECT_EQ(spec.head_dim, head_dim);
+          EXPECT_EQ(spec.group, q_heads / 8);
+          EXPECT_EQ(spec.layout, KvLayout::strided);
+          EXPECT_TRUE(spec.lse);
+          EXPECT_TRUE(arch.major >= 9 || spec.load != LoadPath::bulk);
+        }
+      }
+    }
+  }
+}
+
+TEST(SearchSpace, ChosenSpecsAreTheSameEveryTimeAndDiverse) {
+  const DeviceFacts device = h200();
+  const DecodeProblem problem;
+  const ModelParameters model = default_parameters(device);
+  const auto a = choose_specs(model, device, problem, kShapes, 60), b = choose_specs(model, device, problem, kShapes, 60);
+  EXPECT_EQ(a, b);
+  EXPECT_EQ(a.size(), 60u);
+  std::set<LoadPath> loads;
+  std::set<int> warps, stages, tiles;
+  std::set<std::string> names;
+  for (const KernelSpec& spec : a) {
+    loads.insert(spec.load), warps.insert(spec.warps), stages.insert(spec.stages), tiles.insert(spec.tile);
+    names.insert(kernel_name(spec));
+  }
+  EXPECT_EQ(names.size(), a.size());
+  EXPECT_EQ(loads.size(), 3u);
+  EXPECT_GE(warps.size(), 3u);
+  EXPECT_GE(stages.size(), 3u);
+  EXPECT_GE(tiles.size(), 3u);
+}
+
+TEST(SearchSpace, AShorterListIsABeginningOfTheLonger) {
+  const DeviceFacts device = h200();
+  const ModelParameters model = default_parameters(device);
+  const auto few = choose_specs(model, device, {}, kShapes, 10), many = choose_specs(model, device, {}, kShapes, 40);
+  EXPECT_TRUE(std::equal(few.begin(), few.end(), many.begin()));
+}
+
+TEST(SearchSpace, AskingForMoreThanThereAreGivesAll) {
+  const DeviceFacts device = h200();
+  const auto all = choose_specs(default_parameters(device), device, {}, kShapes, 100000);
+  EXPECT_EQ(all.size(), all_specs(device, {}).size());
+}
+
+TEST(SearchSpace, NeighboursAreValidDistinctAndNearby) {
+  const DeviceFacts device = h200();
+  for (const KernelSpec& spec : choose_specs(default_parameters(device), device, {}, kShapes, 40)) {
+    const auto near = neighbours(spec);
+    EXPECT_FALSE(near.empty());
+    std::set<std::string> names{kernel_name(spec)};
+    for (const KernelSpec& other : near) {
+      EXPECT_TRUE(validate(other));
+      EXPECT_TRUE(names.insert(kernel_name(other)).second) << kernel_name(other);
+      EXPECT_EQ(other.head_dim, spec.head_dim);
+      EXPECT_EQ(other.group, spec.group);
+    }
+  }
+}
+
+TEST(SearchSpace, WaitingFixUpsNeverGetMoreCtasThanAreResident) {
+  const DeviceFacts device = h200();
+  const DecodeProblem problem;
+  KernelSpec spec = base_spec(device.arch, problem);
+  spec.fixup = FixUp::wait;
+  for (const RankedConfig& ranked : rank_grids(default_parameters(device), device, problem, {.batch = 16, .longest_context = 65536}, spec, 2)) {
+    EXPECT_LE(ranked.config.grid, 2 * 132);
+  }
+}
+
+TEST(SearchSpace, RankedGridsAreSortedByPrediction) {
+  const DeviceFacts device = h200();
+  const DecodeProblem problem;
+  const auto ranked = rank_grids(default_parameters(device), device, problem, kShapes[1], base_spec(device.arch, problem), 2);
+  ASSERT_GT(ranked.size(), 5u);
+  EXPECT_TRUE(std::is_sorted(ranked.begin(), ranked.end(),
+                             [](const RankedConfig& a, const RankedConfig& b) { return a.predicted_us < b.predicted_us; }));
+}
+
+TEST(SearchSpace, SpreadGridsKeepTheirDistance) {
+  std::vector<RankedConfig> ranked;
+  for (const std::int64_t grid : {100, 101, 104, 50, 200, 99, 400}) ranked.push_back({{.spec = {}, .grid = grid}, 1.0});
+  const auto chosen = spread(ranked, 3, 0.1);
+  ASSERT_EQ(chosen.size(), 3u);
+  EXPECT_EQ(chosen[0].config.grid, 100);
+  EXPECT_EQ(chosen[1].config.grid, 50);
+  EXPECT_EQ(chosen[2].config.grid, 200);
+}
+
+TEST(SearchSpace, ContextLengthsAddUpToTheShape) {
+  EXPECT_EQ(context_lengths_of({.batch = 3, .longest_context = 100}), (std::vector<int>{100, 100, 100}));
+  for (const std::int64_t total : {100, 101, 250, 399, 400}) {
+    const auto lengths = context_lengths_of({.batch = 4, .longest_context = 100, .total_context = total});
+    EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}), total);
+    EXPECT_EQ(*std::max_element(lengths.begin(), lengths.end()), 100);
+    EXPECT_GE(*std::min_element(lengths.begin(), lengths.end()), 0);
+  }
+}
+
+TEST(SearchSpace, RotationCoversThreeTimesTheL2AndWholeTurns) {
+  constexpr std::int64_t kL2 = 60 << 20, kMemory = 100ll << 30;
+  for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{4} << 20, std::int64_t{134} << 20, std::int64_t{8} << 30}) {
+    const Rotation cold = rotation_for(bytes, kL2, kMemory, 10, true);
+    EXPECT_EQ(cold.launches % cold.copies, 0);
+    EXPECT_GE(cold.launches, 2);
+    EXPECT_TRUE(bytes == 1 || cold.copies * bytes >= 3 * kL2);
+    EXPECT_EQ(rotation_for(bytes, kL2, kMemory, 10, false).copies, 1);
+  }
+  EXPECT_LE(rotation_for(30 << 20, kL2, 70 << 20, 10, true).copies, 2);
+}
+
+TEST(SearchSpace, TheReadLimitCompilesWithoutSpillsOnEveryArch) {
+  for (const Arch arch : matrix_arches()) {
+    const auto compiled = compile_source(read_limit_source(), arch, nullptr);
+    if (!compiled && compiled.error().code == ErrorCode::nvrtc_missing) GTEST_SKIP() << compiled.error().message;
+    ASSERT_TRUE(compiled) << to_string(arch) << ": " << compiled.error().message << "\n" << compiled.error().log;
+    EXPECT_EQ(compiled->resources.spill_store_bytes, 0) << to_string(arch);
+    for (const ReadVariant& variant : read_variants(arch)) {
+      const std::string cubin(compiled->cubin.begin(), compiled->cubin.end());
+      EXPECT_NE(cubin.find(variant.kernel), std::string::npos) << to_string(arch) << " lacks " << variant.kernel;
+      EXPECT_LE(variant.ctas_per_sm * (variant.stages * variant.stage_bytes + 1024), shared_bytes_per_sm(arch));
+      EXPECT_LE(variant.stages, 16);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace leanattn

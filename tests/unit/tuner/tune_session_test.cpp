@@ -1,0 +1,335 @@
+// Whole tuning sessions on a simulated GPU: what may win, what is stored, and when it stops.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tune_simulated_gpu.hpp"
+
+namespace leanattn {
+namespace {
+
+constexpr std::uint64_t kSeed = 20261121;
+
+class TuneSession : public ::testing::Test {
+ protected:
+  TuneSession() {
+    RecordProperty("seed", std::to_string(kSeed));
+    std::string warning;
+    db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, &warning));
+    request.shapes = {{.batch = 1, .longest_context = 8192}};
+    request.compile_threads = 2;
+    environment.library_revision = "r1";
+    effort.specs = 40;
+  }
+
+  Result<TuneSummary> run(SimulatedGpu& gpu, const std::atomic<bool>* cancel = nullptr) {
+    return run_session(request, device, environment, gpu, *db, effort, progress, cancel);
+  }
+
+  std::vector<Trial> all_trials() { return db->trials(device_model(device), "", "", "").value(); }
+
+  std::vector<Trial> trials(TrialStatus status) {
+    std::vector<Trial> found = all_trials();
+    std::erase_if(found, [&](const Trial& trial) { return trial.status != status; });
+    return found;
+  }
+
+  /// Best true time over every kernel and every useful grid.
+  double exhaustive_best(SimulatedGpu& gpu, const Shape& shape) {
+    gpu.set_shape(shape);
+    double best = 1e9;
+    for (const KernelSpec& spec : all_specs(device, request.problem)) {
+      for (const RankedConfig& ranked : rank_grids(gpu.truth, device, request.problem, shape, spec, guess_resident(device, spec))) {
+        best = std::min(best, gpu.true_us(ranked.config));
+      }
+    }
+    return best;
+  }
+
+  DeviceFacts device = simulated_device();
+  TuneRequest request;
+  Environment environment;
+  SearchEffort effort;
+  ProgressSink progress;
+  std::unique_ptr<TuningDb> db;
+};
+
+TEST_F(TuneSession, FindsAConfigurationCloseToTheExhaustiveBest) {
+  request.shapes = {{.batch = 1, .longest_context = 1024}, {.batch = 1, .longest_context = 65536}, {.batch = 16, .longest_context = 8192}};
+  SimulatedGpu gpu(request.problem, kSeed);
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary) << summary.error().message;
+  for (const TunedShape& tuned : summary->shapes) {
+    const double best = exhaustive_best(gpu, tuned.shape);
+    gpu.set_shape(tuned.shape);
+    EXPECT_TRUE(tuned.finished);
+    EXPECT_LE(gpu.true_us(tuned.winner), best * 1.05) << "context " << tuned.shape.longest_context << ", seed " << kSeed;
+    EXPECT_GT(tuned.raced, 1);
+    EXPECT_GT(tuned.default_us, 0);
+    EXPECT_LE(tuned.low_us, tuned.median_us);
+    EXPECT_LE(tuned.median_us, tuned.high_us);
+    EXPECT_GT(tuned.read_limit_us, 0);
+  }
+}
+
+TEST_F(TuneSession, NothingIsTimedBeforeItsCheck) {
+  SimulatedGpu gpu(request.problem, kSeed);
+  ASSERT_TRUE(run(gpu));
+  EXPECT_TRUE(gpu.timed_without_check.empty());
+}
+
+TEST_F(TuneSession, APlantedFastButWrongKernelNeverWins) {
+  SimulatedGpu gpu(request.problem, kSeed);
+  gpu.wrong = [](const Config& config) { return config.spec.load == LoadPath::bulk; };
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary);
+  EXPECT_NE(summary->shapes[0].winner.spec.load, LoadPath::bulk);
+  EXPECT_GT(summary->shapes[0].incorrect, 0);
+  EXPECT_EQ(trials(TrialStatus::incorrect).size(), static_cast<std::size_t>(summary->shapes[0].incorrect));
+  for (const Trial& trial : trials(TrialStatus::ok)) EXPECT_EQ(trial.config.find("\"bulk\""), std::string::npos);
+  for (const auto& [config, count] : gpu.samples) EXPECT_EQ(config.find("\"bulk\""), std::string::npos);
+}
+
+TEST_F(TuneSession, WhenEverythingIsWrongNothingWins) {
+  SimulatedGpu gpu(request.problem, kSeed);
+  gpu.wrong = [](const Config&) { return true; };
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary);
+  EXPECT_EQ(summary->shapes[0].median_us, 0);
+  EXPECT_TRUE(gpu.samples.empty());
+  EXPECT_TRUE(db->winners(device_model(device))->empty());
+}
+
+TEST_F(TuneSession, EveryCandidateIsStoredOnce) {
+  SimulatedGpu gpu(request.problem, kSeed);
+  ASSERT_TRUE(run(gpu));
+  std::map<std::string, int> stored;
+  for (const Trial& trial : all_trials()) ++stored[trial.config];
+  for (const auto& [config, count] : stored) EXPECT_EQ(count, 1) << config;
+  for (const auto& [config, count] : gpu.samples) EXPECT_TRUE(stored.contains(config)) << config;
+}
+
+TEST_F(TuneSession, LosersCostOneSampleAndFinalistsMany) {
+  SimulatedGpu gpu(request.problem, kSeed);
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary);
+  int once = 0;
+  for (const auto& [config, count] : gpu.samples) once += count == 1;
+  EXPECT_GT(once, static_cast<int>(gpu.samples.size()) / 2);
+  EXPECT_GE(gpu.samples.at(to_json(summary->shapes[0].winner)), effort.confirm_rounds_min);
+}
+
+TEST_F(TuneSession, TheSummaryAgreesWithTheDatabase) {
+  SimulatedGpu gpu(request.problem, kSeed);
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary);
+  const auto winners = db->winners(device_model(device));
+  ASSERT_TRUE(winners);
+  ASSERT_EQ(winners->size(), 1u);
+  EXPECT_EQ((*winners)[0].config, to_json(summary->shapes[0].winner));
+  EXPECT_EQ((*winners)[0].median_us, summary->shapes[0].median_us);
+  EXPECT_GT((*winners)[0].read_limit_us, 0);
+}
+
+TEST_F(TuneSession, TheBudgetIsKeptWithTheBestAnswerSoFar) {
+  request.shapes = {{.batch = 1, .longest_context = 1024}, {.batch = 16, .longest_context = 65536}};
+  for (const int budget_ms : {300, 1000, 3000}) {
+    SimulatedGpu gpu(request.problem, kSeed);
+    request.budget = std::chrono::milliseconds(budget_ms);
+    const auto summary = run(gpu);
+    ASSERT_TRUE(summary);
+    // One batch, one compile a thread and one shape's preparation may be in hand when time is up.
+    EXPECT_LE(summary->seconds, budget_ms / 1000.0 + 0.5) << budget_ms;
+    ASSERT_EQ(summary->shapes.size(), 2u);
+    EXPECT_FALSE(summary->shapes[0].finished) << budget_ms;
+    EXPECT_GT(summary->shapes[0].median_us, 0) << budget_ms;
+  }
+}
+
+TEST_F(TuneSession, AShapeThatTheBudgetDidNotReachSaysSo) {
+  request.shapes = {{.batch = 1, .longest_context = 1024}, {.batch = 1, .longest_context = 2048}};
+  SimulatedGpu gpu(request.problem, kSeed);
+  gpu.compile_s = 20;  // the first kernel alone is more than the budget
+  request.budget = std::chrono::milliseconds(1000);
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary);
+  EXPECT_FALSE(summary->shapes[1].finished);
+  EXPECT_EQ(summary->shapes[1].median_us, 0);
+  EXPECT_EQ(summary->shapes[1].winner, default_config(device, request.problem, request.shapes[1]));
+}
+
+TEST_F(TuneSession, ResumingAFinishedSessionMeasuresNothing) {
+  SimulatedGpu first(request.problem, kSeed);
+  const auto before = run(first);
+  ASSERT_TRUE(before);
+  request.resume = true;
+  SimulatedGpu second(request.problem, kSeed + 1);
+  const auto after = run(second);
+  ASSERT_TRUE(after);
+  EXPECT_EQ(second.compiles, 0);
+  EXPECT_EQ(second.shapes_begun, 0);
+  EXPECT_TRUE(second.checks.empty());
+  EXPECT_TRUE(after->shapes[0].finished);
+  EXPECT_EQ(after->shapes[0].median_us, before->shapes[0].median_us);
+  EXPECT_EQ(after->shapes[0].winner, before->shapes[0].winner);
+}
+
+TEST_F(TuneSession, ResumeIgnoresTrialsOfAnotherLibraryRevision) {
+  SimulatedGpu first(request.problem, kSeed);
+  ASSERT_TRUE(run(first));
+  request.resume = true;
+  environment.library_revision = "r2";
+  SimulatedGpu second(request.problem, kSeed + 1);
+  ASSERT_TRUE(run(second));
+  EXPECT_GT(second.samples.size(), first.samples.size() / 2);
+}
+
+TEST_F(TuneSession, CancelKeepsTheBestSoFarAndResumeGoesOn) {
+  for (const int cancel_at : {1, 4, 20, 45}) {
+    std::string warning;
+    db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, &warning));
+    request.resume = false;
+    std::atomic<bool> cancel = false;
+    SimulatedGpu first(request.problem, kSeed);
+    first.before_round = [&](int round) {
+      if (round == cancel_at) cancel = true;
+    };
+    const auto summary = run(first, &cancel);
+    ASSERT_TRUE(summary) << summary.error().message;
+    EXPECT_TRUE(summary->interrupted);
+    EXPECT_FALSE(summary->shapes[0].finished);
+    EXPECT_LE(first.rounds, cancel_at + 1);
+    EXPECT_GT(summary->shapes[0].median_us, 0);
+    EXPECT_EQ(trials(TrialStatus::ok).size(), 1u);
+
+    request.resume = true;
+    SimulatedGpu second(request.problem, kSeed + 1);
+    const auto resumed = run(second);
+    ASSERT_TRUE(resumed);
+    EXPECT_TRUE(resumed->shapes[0].finished);
+    std::map<std::string, int> stored;
+    for (const Trial& trial : all_trials()) ++stored[trial.config];
+    for (const auto& [config, count] : stored) {
+      EXPECT_TRUE(config == to_json(summary->shapes[0].winner) || count == 1) << config;
+    }
+  }
+}
+
+TEST_F(TuneSession, ALaunchFailureCostsOnlyItsCandidate) {
+  SimulatedGpu gpu(request.problem, kSeed);
+  gpu.fails_check = [](const Config& config) { return config.spec.stages == 3; };
+  gpu.fails_timing = [](const Config& config) { return config.spec.load == LoadPath::bulk && config.spec.stages == 2; };
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary) << summary.error().message;
+  EXPECT_TRUE(summary->shapes[0].finished);
+  EXPECT_FALSE(trials(TrialStatus::launch_fail).empty());
+  const KernelSpec& spec = summary->shapes[0].winner.spec;
+  EXPECT_FALSE(spec.stages == 3 || (spec.load == LoadPath::bulk && spec.stages == 2));
+}
+
+TEST_F(TuneSession, ALostContextIsAnErrorThatKeepsWhatWasStored) {
+  SimulatedGpu gpu(request.problem, kSeed);
+  gpu.kills_context = [&gpu](const Config&) { return gpu.checks.size() > 60; };
+  const auto summary = run(gpu);
+  ASSERT_FALSE(summary);
+  EXPECT_EQ(summary.error().code, ErrorCode::context_lost);
+  EXPECT_EQ(trials(TrialStatus::launch_fail).size(), 1u);
+  EXPECT_GT(trials(TrialStatus::pruned).size(), 0u);
+}
+
+TEST_F(TuneSession, RejectedKernelsAreStoredAndNeverRun) {
+  SimulatedGpu gpu(request.problem, kSeed);
+  gpu.spills = [](const KernelSpec& spec) { return spec.load == LoadPath::ldg; };
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary);
+  EXPECT_GT(summary->shapes[0].rejected, 0);
+  EXPECT_EQ(trials(TrialStatus::compile_fail).size(), static_cast<std::size_t>(summary->shapes[0].rejected));
+  for (const auto& [config, count] : gpu.checks) EXPECT_EQ(config.find("\"ldg\""), std::string::npos);
+}
+
+TEST_F(TuneSession, ThrottledRoundsDoNotCount) {
+  SimulatedGpu gpu(request.problem, kSeed);
+  gpu.throttled = [](int round) { return round % 3 == 1; };
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary);
+  gpu.set_shape(request.shapes[0]);
+  // Three times the time would show.
+  EXPECT_LT(summary->shapes[0].median_us, gpu.true_us(summary->shapes[0].winner) * 1.1);
+  for (const Trial& trial : trials(TrialStatus::ok)) EXPECT_TRUE(trial.throttle.empty());
+}
+
+TEST_F(TuneSession, AGpuThatIsAlwaysThrottledIsStillTunedAndSaysSo) {
+  SimulatedGpu gpu(request.problem, kSeed);
+  gpu.throttled = [](int) { return true; };
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary);
+  EXPECT_GT(summary->shapes[0].median_us, 0);
+  for (const Trial& trial : trials(TrialStatus::ok)) EXPECT_EQ(trial.throttle, "hardware thermal");
+}
+
+TEST_F(TuneSession, TiesGoTheSameWayWhateverTheThreads) {
+  std::vector<Config> winners;
+  for (const int threads : {1, 2, 5}) {
+    std::string warning;
+    db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, &warning));
+    request.compile_threads = threads;
+    SimulatedGpu gpu(request.problem, kSeed);
+    gpu.noise = 0, gpu.personality = 0;
+    const auto summary = run(gpu);
+    ASSERT_TRUE(summary);
+    winners.push_back(summary->shapes[0].winner);
+    const auto stored = trials(TrialStatus::ok);
+    ASSERT_GT(stored.size(), 1u) << "the finalists of an exact simulation tie";
+    for (const Trial& trial : stored) EXPECT_LE(to_json(winners.back()), trial.config);
+  }
+  EXPECT_EQ(winners[0], winners[1]);
+  EXPECT_EQ(winners[0], winners[2]);
+}
+
+TEST_F(TuneSession, AnEarlierWinnerIsTriedAgain) {
+  SimulatedGpu first(request.problem, kSeed);
+  const auto before = run(first);
+  ASSERT_TRUE(before);
+  effort.specs = 1;
+  effort.refine_generations = 0;
+  SimulatedGpu second(request.problem, kSeed + 1);
+  ASSERT_TRUE(run(second));
+  EXPECT_TRUE(second.samples.contains(to_json(before->shapes[0].winner)));
+}
+
+TEST_F(TuneSession, ProgressNamesEveryPhaseAndNeverRunsBackwards) {
+  std::vector<std::string> phases;
+  double last = 0;
+  progress = [&](const TuneProgress& p) {
+    if (phases.empty() || phases.back() != p.phase) phases.push_back(p.phase);
+    EXPECT_GE(p.elapsed_s, last);
+    last = p.elapsed_s;
+    EXPECT_GE(p.eta_s, 0);
+  };
+  SimulatedGpu gpu(request.problem, kSeed);
+  ASSERT_TRUE(run(gpu));
+  EXPECT_EQ(phases, (std::vector<std::string>{"screen", "sweep", "refine", "race", "confirm"}));
+}
+
+TEST_F(TuneSession, BadRequestsAreRefusedBeforeAnythingHappens) {
+  SimulatedGpu gpu(request.problem, kSeed);
+  request.budget = std::chrono::milliseconds(0);
+  EXPECT_EQ(run(gpu).error().code, ErrorCode::invalid_argument);
+  request.budget.reset();
+  request.shapes.clear();
+  EXPECT_EQ(run(gpu).error().code, ErrorCode::invalid_argument);
+  request.shapes = {{.batch = 0, .longest_context = 8}};
+  EXPECT_EQ(run(gpu).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(gpu.compiles, 0);
+  EXPECT_TRUE(db->sessions()->empty());
+}
+
+TEST_F(TuneSession, ADryRunCountsCandidatesAndTouchesNothing) {
+  const TuneSummary plan = plan_session(request, device, effort);
+  ASSERT_EQ(plan.shapes.size(), 1u);
+  EXPECT_GT(plan.shapes[0].candidates, 40);
+  EXPECT_FALSE(plan.shapes[0].finished);
+}
+
+}  // namespace
+}  // namespace leanattn
