@@ -101,7 +101,7 @@ Result<std::unique_ptr<Step>> make_step() {
   if (!context) return tl::unexpected(context.error());
   auto stream = Stream::create();
   if (!stream) return tl::unexpected(stream.error());
-  auto engine = EngineCore::open({.disk_cache = false});
+  auto engine = EngineCore::open({.device = 0, .cache_dir = {}, .disk_cache = false});
   if (!engine) return tl::unexpected(engine.error());
   const auto plan = (*engine)->plan({.q_heads = 8, .kv_heads = 1, .head_dim = 64}, {.longest_context = kContext}, nullptr);
   if (!plan) return tl::unexpected(plan.error());

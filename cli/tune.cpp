@@ -171,7 +171,11 @@ int tune_without_gpu(const Session& session, const TuneFlags& flags, const Workl
       if (!candidate.accepted && rejected == nullptr) rejected = &candidate;
     }
   }
-  if (!request.dry_run && !any_accepted && rejected != nullptr) {
+  if (!request.dry_run && !any_accepted && rejected == nullptr) {
+    return report_error(
+        {ErrorCode::not_found, "nothing was compiled within the budget", "Give a larger --budget, or none.", {}});
+  }
+  if (!request.dry_run && !any_accepted) {
     return report_error(
         {ErrorCode::kernel_rejected, "every candidate was rejected, the first because: " + rejected->reason, {}, {}});
   }

@@ -11,10 +11,10 @@ inline namespace v1 {
 /// One flat, include-free translation unit and what a host needs to launch it.
 struct EmittedKernel {
   KernelSpec spec;
-  std::string source;       ///< same bytes for the same spec; compiles under NVRTC and `nvcc -cubin`
-  std::string entry;        ///< extern "C" symbol of the kernel
-  int threads = 0;          ///< CTA size
-  int shared_bytes = 0;     ///< dynamic shared memory to launch with
+  std::string source;    ///< same bytes for the same spec; compiles under NVRTC and `nvcc -cubin`
+  std::string entry;     ///< extern "C" symbol of the kernel
+  int threads = 0;       ///< CTA size
+  int shared_bytes = 0;  ///< dynamic shared memory to launch with
 };
 
 /// Errors: those of validate(spec).

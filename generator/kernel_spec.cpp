@@ -10,7 +10,7 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr std::array kMatrixArches{Arch{8, 0, false}, Arch{8, 6, false},  Arch{8, 9, false},
+constexpr std::array kMatrixArches{Arch{8, 0, false}, Arch{8, 6, false}, Arch{8, 9, false},
                                    Arch{9, 0, true},  Arch{10, 0, true}, Arch{12, 0, true}};
 
 template <class Enum, std::size_t N>
@@ -20,21 +20,26 @@ Result<Enum> parse_enum(std::string_view what, std::string_view text, const std:
     if (to_string(value) == text) return value;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", to_string(value));
   }
-  return fail(ErrorCode::invalid_argument, fmt::format("unknown {} '{}'", what, text), fmt::format("choose one of: {}", names));
+  return fail(ErrorCode::invalid_argument, fmt::format("unknown {} '{}'", what, text),
+              fmt::format("choose one of: {}", names));
 }
 
-bool in(int value, std::initializer_list<int> allowed) { return std::find(allowed.begin(), allowed.end(), value) != allowed.end(); }
+bool in(int value, std::initializer_list<int> allowed) {
+  return std::find(allowed.begin(), allowed.end(), value) != allowed.end();
+}
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/// Query rows are packed eight to a matrix tile; accumulator and query fragments take 3/8 * head_dim registers per tile.
+/// Query rows are packed eight to a matrix tile; accumulator and query fragments take 3/8 * head_dim registers per
+/// tile.
 int max_row_tiles(int head_dim) { return std::max(1, 256 / head_dim); }
 
 }  // namespace
 
 Result<Arch> parse_arch(std::string_view text) {
   const auto malformed = [&] {
-    return fail(ErrorCode::invalid_argument, fmt::format("'{}' is not an architecture", text), "write it like sm_80 or sm_90a");
+    return fail(ErrorCode::invalid_argument, fmt::format("'{}' is not an architecture", text),
+                "write it like sm_80 or sm_90a");
   };
   std::string_view digits = text;
   if (!digits.starts_with("sm_")) return malformed();
@@ -46,11 +51,14 @@ Result<Arch> parse_arch(std::string_view text) {
   }
   int number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (number < 0 || error != std::errc{} || end != digits.data() + digits.size() || digits.size() < 2 || digits.size() > 3) return malformed();
+  if (number < 0 || error != std::errc{} || end != digits.data() + digits.size() || digits.size() < 2 ||
+      digits.size() > 3)
+    return malformed();
   arch.major = number / 10;
   arch.minor = number % 10;
   if (arch.major < 8) {
-    return fail(ErrorCode::unsupported, fmt::format("{} is older than sm_80", text), "Ampere (sm_80) is the oldest supported architecture");
+    return fail(ErrorCode::unsupported, fmt::format("{} is older than sm_80", text),
+                "Ampere (sm_80) is the oldest supported architecture");
   }
   return arch;
 }
@@ -71,15 +79,21 @@ int shared_bytes_per_sm(Arch arch) {
 }
 
 std::string_view to_string(DType v) { return v == DType::bf16 ? "bf16" : "fp16"; }
-std::string_view to_string(LoadPath v) { return v == LoadPath::ldg ? "ldg" : v == LoadPath::cp_async ? "cp_async" : "bulk"; }
+std::string_view to_string(LoadPath v) {
+  return v == LoadPath::ldg ? "ldg" : v == LoadPath::cp_async ? "cp_async" : "bulk";
+}
 std::string_view to_string(FixUp v) { return v == FixUp::ticket ? "ticket" : "wait"; }
 std::string_view to_string(KvLayout v) { return v == KvLayout::contiguous ? "contiguous" : "strided"; }
 
-Result<DType> parse_dtype(std::string_view text) { return parse_enum("dtype", text, std::array{DType::bf16, DType::fp16}); }
+Result<DType> parse_dtype(std::string_view text) {
+  return parse_enum("dtype", text, std::array{DType::bf16, DType::fp16});
+}
 Result<LoadPath> parse_load_path(std::string_view text) {
   return parse_enum("load path", text, std::array{LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk});
 }
-Result<FixUp> parse_fix_up(std::string_view text) { return parse_enum("fix-up", text, std::array{FixUp::ticket, FixUp::wait}); }
+Result<FixUp> parse_fix_up(std::string_view text) {
+  return parse_enum("fix-up", text, std::array{FixUp::ticket, FixUp::wait});
+}
 Result<KvLayout> parse_kv_layout(std::string_view text) {
   return parse_enum("KV layout", text, std::array{KvLayout::contiguous, KvLayout::strided});
 }
@@ -95,7 +109,8 @@ int rows_per_block(const KernelSpec& spec) {
 }
 
 int shared_bytes(const KernelSpec& spec) {
-  // The same arithmetic as templates/merge_warps.cuh and templates/kv_shared.cuh; the emitted source asserts that they agree.
+  // The same arithmetic as templates/merge_warps.cuh and templates/kv_shared.cuh; the emitted source asserts that they
+  // agree.
   const int rows = rows_per_block(spec);
   const int merge = round_up(spec.warps * (2 * round_up(rows, 8) + rows * (spec.head_dim + 4)) * 4, 128);
   if (spec.load == LoadPath::ldg) return merge;
@@ -106,41 +121,66 @@ int shared_bytes(const KernelSpec& spec) {
 }
 
 Result<void> validate(const KernelSpec& spec) {
-  const auto invalid = [](std::string message, std::string hint) { return fail(ErrorCode::invalid_argument, std::move(message), std::move(hint)); };
-  const auto unsupported = [](std::string message, std::string hint) { return fail(ErrorCode::unsupported, std::move(message), std::move(hint)); };
-  if (spec.arch.major < 8) return unsupported(fmt::format("architecture {} is older than sm_80", to_string(spec.arch)), "use an Ampere or newer GPU");
-  if (!in(spec.head_dim, {64, 96, 128, 256})) return unsupported(fmt::format("head_dim {} has no kernel", spec.head_dim), "supported: 64, 96, 128, 256");
-  if (spec.group < 1 || spec.group > 64) return unsupported(fmt::format("group {} (query heads per KV head) has no kernel", spec.group), "supported: 1 to 64");
-  if (!in(spec.warp_tokens, {16, 32, 64})) return invalid(fmt::format("warp_tokens is {}", spec.warp_tokens), "choose 16, 32 or 64");
+  const auto invalid = [](std::string message, std::string hint) {
+    return fail(ErrorCode::invalid_argument, std::move(message), std::move(hint));
+  };
+  const auto unsupported = [](std::string message, std::string hint) {
+    return fail(ErrorCode::unsupported, std::move(message), std::move(hint));
+  };
+  if (spec.arch.major < 8)
+    return unsupported(fmt::format("architecture {} is older than sm_80", to_string(spec.arch)),
+                       "use an Ampere or newer GPU");
+  if (!in(spec.head_dim, {64, 96, 128, 256}))
+    return unsupported(fmt::format("head_dim {} has no kernel", spec.head_dim), "supported: 64, 96, 128, 256");
+  if (spec.group < 1 || spec.group > 64)
+    return unsupported(fmt::format("group {} (query heads per KV head) has no kernel", spec.group),
+                       "supported: 1 to 64");
+  if (!in(spec.warp_tokens, {16, 32, 64}))
+    return invalid(fmt::format("warp_tokens is {}", spec.warp_tokens), "choose 16, 32 or 64");
   if (spec.tile < spec.warp_tokens || spec.tile % spec.warp_tokens != 0 || spec.tile > 4096)
-    return invalid(fmt::format("tile is {} tokens", spec.tile), fmt::format("choose a multiple of warp_tokens ({}), at most 4096", spec.warp_tokens));
+    return invalid(fmt::format("tile is {} tokens", spec.tile),
+                   fmt::format("choose a multiple of warp_tokens ({}), at most 4096", spec.warp_tokens));
   if (spec.warps < 1 || spec.warps > 16) return invalid(fmt::format("warps is {}", spec.warps), "choose 1 to 16");
   if (spec.stages < 1 || spec.stages > 8) return invalid(fmt::format("stages is {}", spec.stages), "choose 1 to 8");
-  if (spec.load == LoadPath::ldg && spec.stages != 1) return invalid(fmt::format("stages is {} with load path ldg", spec.stages), "ldg keeps exactly one stage, in registers");
-  // Accumulator and query fragments, and with ldg a step of K and V, live in registers; 128 of them leave room for everything else.
+  if (spec.load == LoadPath::ldg && spec.stages != 1)
+    return invalid(fmt::format("stages is {} with load path ldg", spec.stages),
+                   "ldg keeps exactly one stage, in registers");
+  // Accumulator and query fragments, and with ldg a step of K and V, live in registers; 128 of them leave room for
+  // everything else.
   if (const int row_tiles = (rows_per_block(spec) + 7) / 8;
       spec.load == LoadPath::ldg && spec.head_dim * row_tiles * 3 / 8 + spec.head_dim * spec.warp_tokens / 32 > 128) {
-    return unsupported(fmt::format("load path ldg with head_dim {}, group {} and {} tokens a step needs more registers than a thread has", spec.head_dim, spec.group, spec.warp_tokens),
-                       "use cp_async or bulk");
+    return unsupported(
+        fmt::format(
+            "load path ldg with head_dim {}, group {} and {} tokens a step needs more registers than a thread has",
+            spec.head_dim, spec.group, spec.warp_tokens),
+        "use cp_async or bulk");
   }
-  if (spec.load == LoadPath::bulk && spec.arch.major < 9) return unsupported(fmt::format("bulk copies do not exist on {}", to_string(spec.arch)), "use cp_async or ldg below sm_90");
-  if (spec.pdl && spec.arch.major < 9) return unsupported(fmt::format("programmatic dependent launch does not exist on {}", to_string(spec.arch)), "it needs sm_90 or newer");
+  if (spec.load == LoadPath::bulk && spec.arch.major < 9)
+    return unsupported(fmt::format("bulk copies do not exist on {}", to_string(spec.arch)),
+                       "use cp_async or ldg below sm_90");
+  if (spec.pdl && spec.arch.major < 9)
+    return unsupported(fmt::format("programmatic dependent launch does not exist on {}", to_string(spec.arch)),
+                       "it needs sm_90 or newer");
   if (spec.ctas_per_sm < 1 || spec.ctas_per_sm > 8 || spec.ctas_per_sm * spec.warps > 32)
-    return invalid(fmt::format("ctas_per_sm is {} with {} warps", spec.ctas_per_sm, spec.warps), "choose 1 to 8, with at most 32 warps per SM");
+    return invalid(fmt::format("ctas_per_sm is {} with {} warps", spec.ctas_per_sm, spec.warps),
+                   "choose 1 to 8, with at most 32 warps per SM");
   if (const int bytes = shared_bytes(spec); bytes > max_shared_bytes_per_cta(spec.arch) ||
                                             spec.ctas_per_sm * (bytes + 1024) > shared_bytes_per_sm(spec.arch)) {
-    return unsupported(fmt::format("{} CTAs per SM of {} bytes of shared memory each do not fit {} ({} per CTA, {} per SM)", spec.ctas_per_sm, bytes,
-                                   to_string(spec.arch), max_shared_bytes_per_cta(spec.arch), shared_bytes_per_sm(spec.arch)),
-                       "use fewer warps, stages or CTAs per SM");
+    return unsupported(
+        fmt::format("{} CTAs per SM of {} bytes of shared memory each do not fit {} ({} per CTA, {} per SM)",
+                    spec.ctas_per_sm, bytes, to_string(spec.arch), max_shared_bytes_per_cta(spec.arch),
+                    shared_bytes_per_sm(spec.arch)),
+        "use fewer warps, stages or CTAs per SM");
   }
   return {};
 }
 
 std::string kernel_name(const KernelSpec& spec) {
-  return fmt::format("lean_{}{}{}_{}_d{}_g{}_{}{}_{}_{}{}_t{}_w{}x{}_s{}_o{}", "sm", spec.arch.major * 10 + spec.arch.minor, spec.arch.specific ? "a" : "",
-                     to_string(spec.dtype), spec.head_dim, spec.group, spec.layout == KvLayout::contiguous ? "contig" : "strided", spec.lse ? "_lse" : "",
-                     to_string(spec.load), to_string(spec.fixup), spec.pdl ? "_pdl" : "", spec.tile, spec.warps, spec.warp_tokens, spec.stages,
-                     spec.ctas_per_sm);
+  return fmt::format("lean_{}{}{}_{}_d{}_g{}_{}{}_{}_{}{}_t{}_w{}x{}_s{}_o{}", "sm",
+                     spec.arch.major * 10 + spec.arch.minor, spec.arch.specific ? "a" : "", to_string(spec.dtype),
+                     spec.head_dim, spec.group, spec.layout == KvLayout::contiguous ? "contig" : "strided",
+                     spec.lse ? "_lse" : "", to_string(spec.load), to_string(spec.fixup), spec.pdl ? "_pdl" : "",
+                     spec.tile, spec.warps, spec.warp_tokens, spec.stages, spec.ctas_per_sm);
 }
 
 }  // namespace v1

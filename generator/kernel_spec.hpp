@@ -29,7 +29,8 @@ std::string to_string(Arch arch);
 Arch arch_for_compute_capability(int major, int minor);
 /// The arches the compile matrix covers: sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a.
 std::span<const Arch> matrix_arches();
-/// Most dynamic shared memory one CTA may ask for on this arch, in bytes (CUDA programming guide, compute capabilities).
+/// Most dynamic shared memory one CTA may ask for on this arch, in bytes (CUDA programming guide, compute
+/// capabilities).
 int max_shared_bytes_per_cta(Arch arch);
 /// Shared memory of one SM in bytes, and what the driver reserves per CTA of it (1 KiB).
 int shared_bytes_per_sm(Arch arch);
@@ -38,7 +39,8 @@ enum class DType : std::uint8_t { bf16, fp16 };
 /// How KV bytes travel: straight to registers (ldg), 16-byte cp.async through shared memory (sm_80+), or bulk copies
 /// completing on an mbarrier (sm_90+; PTX ISA, "cp.async.bulk").
 enum class LoadPath : std::uint8_t { ldg, cp_async, bulk };
-/// Who reduces partials: the contributor that arrives last (tree of tickets), or the host CTA after waiting (the paper).
+/// Who reduces partials: the contributor that arrives last (tree of tickets), or the host CTA after waiting (the
+/// paper).
 enum class FixUp : std::uint8_t { ticket, wait };
 /// contiguous: consecutive tokens of one KV head are adjacent (token stride == head_dim), as in
 /// [batch, kv_heads, context, head_dim]. strided: any 16-byte multiple, as in [batch, context, kv_heads, head_dim].
@@ -57,20 +59,20 @@ Result<KvLayout> parse_kv_layout(std::string_view text);
 /// One kernel. The first block is fixed by the model; the second is what the tuner chooses.
 struct KernelSpec {
   Arch arch{9, 0, true};
-  int head_dim = 128;                        ///< 64, 96, 128 or 256; K and V alike
-  int group = 4;                             ///< query heads per KV head, 1..64
-  DType dtype = DType::bf16;                 ///< of q, k, v and o
+  int head_dim = 128;         ///< 64, 96, 128 or 256; K and V alike
+  int group = 4;              ///< query heads per KV head, 1..64
+  DType dtype = DType::bf16;  ///< of q, k, v and o
   KvLayout layout = KvLayout::contiguous;
-  bool lse = false;                          ///< also write LSE (natural log, fp32)
+  bool lse = false;  ///< also write LSE (natural log, fp32)
 
   LoadPath load = LoadPath::cp_async;
   FixUp fixup = FixUp::ticket;
-  int tile = 64;                             ///< LeanTile: tokens; a multiple of warp_tokens
-  int warp_tokens = 16;                      ///< tokens one warp takes per step: 16, 32 or 64
-  int warps = 4;                             ///< 1..16
-  int stages = 2;                            ///< ring depth per warp; 1 for ldg
-  int ctas_per_sm = 1;                       ///< occupancy the register allocator must allow (__launch_bounds__)
-  bool pdl = false;                          ///< programmatic dependent launch (sm_90+): only q waits for the previous kernel
+  int tile = 64;         ///< LeanTile: tokens; a multiple of warp_tokens
+  int warp_tokens = 16;  ///< tokens one warp takes per step: 16, 32 or 64
+  int warps = 4;         ///< 1..16
+  int stages = 2;        ///< ring depth per warp; 1 for ldg
+  int ctas_per_sm = 1;   ///< occupancy the register allocator must allow (__launch_bounds__)
+  bool pdl = false;      ///< programmatic dependent launch (sm_90+): only q waits for the previous kernel
 
   bool operator==(const KernelSpec&) const = default;
 };
@@ -88,8 +90,8 @@ Result<void> validate(const KernelSpec& spec);
 /// Short, stable, filename-safe identity, e.g. "lean_sm90a_bf16_d128_g4_contig_bulk_ticket_t64_w4x16_s2_o1".
 std::string kernel_name(const KernelSpec& spec);
 
-/// Self-describing JSON object, {"arch":"sm_90a","head_dim":128,...}; keys sorted, one line. from_json ignores unknown keys
-/// and fails with invalid_argument on a missing or ill-typed one.
+/// Self-describing JSON object, {"arch":"sm_90a","head_dim":128,...}; keys sorted, one line. from_json ignores unknown
+/// keys and fails with invalid_argument on a missing or ill-typed one.
 std::string to_json(const KernelSpec& spec);
 Result<KernelSpec> kernel_spec_from_json(std::string_view json);
 

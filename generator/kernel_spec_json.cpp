@@ -23,10 +23,15 @@ class Reader {
     const bool typed = it != object_.end() && (std::is_same_v<T, bool>          ? it->is_boolean()
                                                : std::is_same_v<T, std::string> ? it->is_string()
                                                                                 : it->is_number_integer());
-    if (!typed) return set(fail(ErrorCode::invalid_argument, fmt::format("kernel spec: '{}' is missing or has the wrong type", key)));
+    if (!typed)
+      return set(
+          fail(ErrorCode::invalid_argument, fmt::format("kernel spec: '{}' is missing or has the wrong type", key)));
     if constexpr (std::is_same_v<T, int>) {
-      const auto value = it->is_number_unsigned() && it->get<std::uint64_t>() > std::uint64_t{kMaxInt} ? std::int64_t{-1} << 40 : it->get<std::int64_t>();
-      if (value < -kMaxInt || value > kMaxInt) return set(fail(ErrorCode::invalid_argument, fmt::format("kernel spec: '{}' is out of range", key)));
+      const auto value = it->is_number_unsigned() && it->get<std::uint64_t>() > std::uint64_t{kMaxInt}
+                             ? std::int64_t{-1} << 40
+                             : it->get<std::int64_t>();
+      if (value < -kMaxInt || value > kMaxInt)
+        return set(fail(ErrorCode::invalid_argument, fmt::format("kernel spec: '{}' is out of range", key)));
       out = static_cast<int>(value);
     } else {
       out = it->get<T>();
@@ -60,11 +65,20 @@ class Reader {
 
 std::string to_json(const KernelSpec& spec) {
   // nlohmann::json keeps object keys sorted, which makes the text canonical.
-  return nlohmann::json{{"arch", to_string(spec.arch)},     {"head_dim", spec.head_dim},       {"group", spec.group},
-                        {"dtype", to_string(spec.dtype)},   {"layout", to_string(spec.layout)}, {"lse", spec.lse},
-                        {"load", to_string(spec.load)},     {"fixup", to_string(spec.fixup)},   {"tile", spec.tile},
-                        {"warp_tokens", spec.warp_tokens},  {"warps", spec.warps},              {"stages", spec.stages},
-                        {"ctas_per_sm", spec.ctas_per_sm},  {"pdl", spec.pdl}}
+  return nlohmann::json{{"arch", to_string(spec.arch)},
+                        {"head_dim", spec.head_dim},
+                        {"group", spec.group},
+                        {"dtype", to_string(spec.dtype)},
+                        {"layout", to_string(spec.layout)},
+                        {"lse", spec.lse},
+                        {"load", to_string(spec.load)},
+                        {"fixup", to_string(spec.fixup)},
+                        {"tile", spec.tile},
+                        {"warp_tokens", spec.warp_tokens},
+                        {"warps", spec.warps},
+                        {"stages", spec.stages},
+                        {"ctas_per_sm", spec.ctas_per_sm},
+                        {"pdl", spec.pdl}}
       .dump();
 }
 

@@ -12,8 +12,7 @@ WorkspaceLayout workspace_layout(const KernelSpec& spec, std::int64_t grid, std:
   const auto round_up = [](std::int64_t bytes) { return (bytes + 255) / 256 * 256; };
   WorkspaceLayout layout;
   layout.tickets_offset = 0;
-  layout.ticket_bytes = (grid + output_tiles) * 4;
-  layout.partials_offset = round_up(layout.ticket_bytes);
+  layout.partials_offset = round_up((grid + output_tiles) * 4);
   layout.total_bytes = layout.partials_offset + round_up(grid * 2 * partial_floats(spec) * 4);
   return layout;
 }

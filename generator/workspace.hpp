@@ -8,13 +8,13 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// Workspace = two fp32 partials per CTA (un-normalised O with row max and row sum, of one row block), one 4-byte ticket per CTA and one 4-byte
-/// counter per output tile. All of it must be zero before the first launch, and is zero again after every completed one, so launches of
-/// different kernels and shapes may share one workspace in turn. Offsets in bytes from a 256-byte aligned base.
+/// Workspace = two fp32 partials per CTA (un-normalised O with row max and row sum, of one row block), one 4-byte
+/// ticket per CTA and one 4-byte counter per output tile. All of it must be zero before the first launch, and is zero
+/// again after every completed one, so launches of different kernels and shapes may share one workspace in turn.
+/// Offsets in bytes from a 256-byte aligned base.
 struct WorkspaceLayout {
   std::int64_t partials_offset = 0;  ///< float [grid, 2, partial_floats]
   std::int64_t tickets_offset = 0;   ///< uint32 [grid + output_tiles]
-  std::int64_t ticket_bytes = 0;
   std::int64_t total_bytes = 0;      ///< zero all of it once
 };
 

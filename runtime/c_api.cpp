@@ -21,16 +21,18 @@ const PlanCore& core_of(const leanattn_plan* plan) { return *static_cast<const P
 Result<EngineCoreOptions> read_options(const leanattn_engine_options* options) {
   EngineCoreOptions result;
   if (options == nullptr) return result;
-  const auto read = detail::read_struct("engine_options", options);
-  if (!read) return tl::unexpected(read.error());
-  if ((read->flags & ~LEANATTN_ENGINE_NO_DISK_CACHE) != 0) {
+  leanattn_engine_options storage;
+  const auto found = detail::read_struct("engine_options", options, storage);
+  if (!found) return tl::unexpected(found.error());
+  const leanattn_engine_options& read = **found;
+  if ((read.flags & ~LEANATTN_ENGINE_NO_DISK_CACHE) != 0) {
     return fail(ErrorCode::invalid_argument,
-                "engine_options.flags is " + std::to_string(read->flags) + ", with bits that have no meaning",
+                "engine_options.flags is " + std::to_string(read.flags) + ", with bits that have no meaning",
                 "Give LEANATTN_ENGINE_* values.");
   }
-  result.device = read->device;
-  result.disk_cache = (read->flags & LEANATTN_ENGINE_NO_DISK_CACHE) == 0;
-  if (read->cache_dir != nullptr) result.cache_dir = read->cache_dir;
+  result.device = read.device;
+  result.disk_cache = (read.flags & LEANATTN_ENGINE_NO_DISK_CACHE) == 0;
+  if (read.cache_dir != nullptr) result.cache_dir = read.cache_dir;
   return result;
 }
 
@@ -110,13 +112,15 @@ leanattn_status leanattn_engine_lookup(const leanattn_engine* engine, const lean
                                        const leanattn_shape* shape, leanattn_choice* choice) noexcept {
   return guarded([&]() -> Result<void> {
     if (engine == nullptr) return tl::unexpected(null_argument("engine"));
-    const auto the_problem = detail::read_problem(problem);
-    if (!the_problem) return tl::unexpected(the_problem.error());
-    const auto the_shape = detail::read_shape(shape);
-    if (!the_shape) return tl::unexpected(the_shape.error());
-    const auto found = core_of(engine).lookup(*the_problem, *the_shape);
+    DecodeProblem the_problem;
+    if (auto ok = detail::read_problem(problem, the_problem); !ok) [[unlikely]]
+      return ok;
+    Shape the_shape;
+    if (auto ok = detail::read_shape(shape, the_shape); !ok) [[unlikely]]
+      return ok;
+    const auto found = core_of(engine).lookup(the_problem, the_shape);
     if (!found) return tl::unexpected(found.error());
-    return detail::write_struct("choice", to_c(*the_problem, *the_shape, *found), choice);
+    return detail::write_struct("choice", to_c(the_problem, the_shape, *found), choice);
   });
 }
 
@@ -127,11 +131,13 @@ leanattn_status leanattn_engine_plan(leanattn_engine* engine, const leanattn_pro
     if (plan == nullptr) return tl::unexpected(null_argument("plan"));
     *plan = nullptr;
     if (engine == nullptr) return tl::unexpected(null_argument("engine"));
-    const auto the_problem = detail::read_problem(problem);
-    if (!the_problem) return tl::unexpected(the_problem.error());
-    const auto the_shape = detail::read_shape(shape);
-    if (!the_shape) return tl::unexpected(the_shape.error());
-    const auto made = core_of(engine).plan(*the_problem, *the_shape, stream);
+    DecodeProblem the_problem;
+    if (auto ok = detail::read_problem(problem, the_problem); !ok) [[unlikely]]
+      return ok;
+    Shape the_shape;
+    if (auto ok = detail::read_shape(shape, the_shape); !ok) [[unlikely]]
+      return ok;
+    const auto made = core_of(engine).plan(the_problem, the_shape, stream);
     if (!made) return tl::unexpected(made.error());
     *plan = *made;
     return {};
@@ -166,9 +172,11 @@ leanattn_status leanattn_plan_launch(const leanattn_plan* plan, const leanattn_d
                                      leanattn_stream stream) noexcept {
   return guarded([&]() -> Result<void> {
     if (plan == nullptr) return tl::unexpected(null_argument("plan"));
-    const auto read = detail::read_struct("decode_args", args);
-    if (!read) return tl::unexpected(read.error());
-    return core_of(plan).launch(*read, workspace, stream);
+    leanattn_decode_args storage;
+    const auto read = detail::read_struct("decode_args", args, storage);
+    if (!read) [[unlikely]]
+      return tl::unexpected(read.error());
+    return core_of(plan).launch(**read, workspace, stream);
   });
 }
 

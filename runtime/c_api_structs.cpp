@@ -26,38 +26,40 @@ Error unknown_fields(const char* name, std::size_t given, std::size_t known) {
           {}};
 }
 
-Result<DecodeProblem> read_problem(const leanattn_problem* problem) {
-  const auto read = read_struct("problem", problem);
-  if (!read) return tl::unexpected(read.error());
-  DecodeProblem result;
-  result.q_heads = read->q_heads;
-  result.kv_heads = read->kv_heads;
-  result.head_dim = read->head_dim;
-  switch (read->dtype) {
-    case LEANATTN_BF16: result.dtype = DType::bf16; break;
-    case LEANATTN_FP16: result.dtype = DType::fp16; break;
-    default:
-      return fail(ErrorCode::invalid_argument, fmt::format("dtype is {}", read->dtype),
-                  "Give LEANATTN_BF16 (0) or LEANATTN_FP16 (1).");
+Result<void> read_problem(const leanattn_problem* problem, DecodeProblem& out) {
+  leanattn_problem storage;
+  const auto found = read_struct("problem", problem, storage);
+  if (!found) [[unlikely]]
+    return tl::unexpected(found.error());
+  const leanattn_problem& read = **found;
+  if (read.dtype != LEANATTN_BF16 && read.dtype != LEANATTN_FP16) [[unlikely]] {
+    return fail(ErrorCode::invalid_argument, fmt::format("dtype is {}", read.dtype),
+                "Give LEANATTN_BF16 (0) or LEANATTN_FP16 (1).");
   }
-  switch (read->kv_layout) {
-    case LEANATTN_KV_CONTIGUOUS: result.layout = KvLayout::contiguous; break;
-    case LEANATTN_KV_STRIDED: result.layout = KvLayout::strided; break;
-    default:
-      return fail(ErrorCode::invalid_argument, fmt::format("kv_layout is {}", read->kv_layout),
-                  "Give LEANATTN_KV_CONTIGUOUS (0) or LEANATTN_KV_STRIDED (1).");
+  if (read.kv_layout != LEANATTN_KV_CONTIGUOUS && read.kv_layout != LEANATTN_KV_STRIDED) [[unlikely]] {
+    return fail(ErrorCode::invalid_argument, fmt::format("kv_layout is {}", read.kv_layout),
+                "Give LEANATTN_KV_CONTIGUOUS (0) or LEANATTN_KV_STRIDED (1).");
   }
-  result.lse = read->lse != 0;
-  return result;
+  out = {.q_heads = read.q_heads,
+         .kv_heads = read.kv_heads,
+         .head_dim = read.head_dim,
+         .dtype = read.dtype == LEANATTN_BF16 ? DType::bf16 : DType::fp16,
+         .layout = read.kv_layout == LEANATTN_KV_CONTIGUOUS ? KvLayout::contiguous : KvLayout::strided,
+         .lse = read.lse != 0};
+  return {};
 }
 
-Result<Shape> read_shape(const leanattn_shape* shape) {
-  const auto read = read_struct("shape", shape);
-  if (!read) return tl::unexpected(read.error());
-  return Shape{.batch = read->batch,
-               .max_batch = read->max_batch,
-               .longest_context = read->longest_context,
-               .total_context = read->total_context};
+Result<void> read_shape(const leanattn_shape* shape, Shape& out) {
+  leanattn_shape storage;
+  const auto found = read_struct("shape", shape, storage);
+  if (!found) [[unlikely]]
+    return tl::unexpected(found.error());
+  const leanattn_shape& read = **found;
+  out = {.batch = read.batch,
+         .max_batch = read.max_batch,
+         .longest_context = read.longest_context,
+         .total_context = read.total_context};
+  return {};
 }
 
 }  // namespace detail

@@ -34,25 +34,27 @@ Error null_argument(const char* name);
 Error bad_struct_size(const char* name, std::size_t given, std::size_t expected);
 Error unknown_fields(const char* name, std::size_t given, std::size_t known);
 
-/// `in` as this library's struct. A smaller one (an older program) is completed with zeros; of a larger one (a newer
-/// program) everything this library does not know must be zero, since it could not be heeded. Errors: invalid_argument.
+/// `in` as this library's struct: itself where the sizes agree, else completed in `storage`. An older program's smaller one
+/// gets zeros; of a newer program's larger one everything this library does not know must be zero, since it could not be
+/// heeded. Errors: invalid_argument.
 template <class T>
-Result<T> read_struct(const char* name, const T* in) {
+Result<const T*> read_struct(const char* name, const T* in, T& storage) {
   static_assert(kFirstSize<T> > 0 && sizeof(T) >= kFirstSize<T>);
   if (in == nullptr) return tl::unexpected(null_argument(name));
   const std::size_t size = in->struct_size;
-  if (size < kFirstSize<T>) return tl::unexpected(bad_struct_size(name, size, sizeof(T)));
+  if (size == sizeof(T)) [[likely]]
+    return in;
+  constexpr std::size_t kLargestStruct = 4096;  // beyond this the size is garbage, not a newer version
+  if (size < kFirstSize<T> || size > kLargestStruct) return tl::unexpected(bad_struct_size(name, size, sizeof(T)));
   if (size > sizeof(T)) {
-    constexpr std::size_t kLargestStruct = 4096;  // beyond this the size is garbage, not a newer version
-    if (size > kLargestStruct) return tl::unexpected(bad_struct_size(name, size, sizeof(T)));
     const auto* bytes = reinterpret_cast<const unsigned char*>(in);
     if (std::any_of(bytes + sizeof(T), bytes + size, [](unsigned char byte) { return byte != 0; }))
       return tl::unexpected(unknown_fields(name, size, sizeof(T)));
   }
-  T out{};
-  std::memcpy(&out, in, std::min(size, sizeof(T)));
-  out.struct_size = sizeof(T);
-  return out;
+  storage = T{};
+  std::memcpy(&storage, in, std::min(size, sizeof(T)));
+  storage.struct_size = sizeof(T);
+  return &storage;
 }
 
 /// Writes as much of `value` as the caller's struct has room for, and leaves its struct_size. Errors: invalid_argument.
@@ -69,8 +71,8 @@ Result<void> write_struct(const char* name, const T& value, T* out) {
 
 /// Errors: invalid_argument (null, size, or an enumerator this library does not know). Heads and sizes are checked later,
 /// by validate().
-Result<DecodeProblem> read_problem(const leanattn_problem* problem);
-Result<Shape> read_shape(const leanattn_shape* shape);
+Result<void> read_problem(const leanattn_problem* problem, DecodeProblem& out);
+Result<void> read_shape(const leanattn_shape* shape, Shape& out);
 
 /// Cut to fit, always terminated.
 template <std::size_t N>

@@ -53,7 +53,7 @@ void EngineCore::reload() {
   std::vector<std::string> warnings = parts_.warnings;
   warnings.insert(warnings.end(), layers.warnings.begin(), layers.warnings.end());
   if (table->skipped() > 0) {
-    warnings.push_back(fmt::format("{} winners were written by another version and are left out", table->skipped()));
+    warnings.push_back(fmt::format("winners left out because another version wrote them: {}", table->skipped()));
   }
   auto text = std::make_shared<const std::string>(fmt::format("{}", fmt::join(warnings, "\n")));
   const std::lock_guard lock(mutex_);

@@ -122,7 +122,7 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
   if (!api) [[unlikely]]
     return tl::unexpected(api.error());
 
-  CUlaunchAttribute attribute{};
+  CUlaunchAttribute attributes[2]{};
   CUlaunchConfig config{};
   config.gridDimX = static_cast<unsigned>(grid);
   config.gridDimY = 1;
@@ -132,17 +132,16 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
   config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(shared_bytes_);
   config.hStream = stream;
-  config.attrs = &attribute;
-  // Never both: a cooperative grid needs all its CTAs resident at once, which an early start beside the previous kernel
-  // contradicts.
+  config.attrs = attributes;
+  // Both may hold: an early start lets the prologue overlap, and a cooperative grid still becomes resident as a whole
+  // once the previous kernel's CTAs leave.
   if (waits) {
-    attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-    attribute.value.cooperative = 1;
-    config.numAttrs = 1;
-  } else if (spec_.pdl) {
-    attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-    attribute.value.programmaticStreamSerializationAllowed = 1;
-    config.numAttrs = 1;
+    attributes[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    attributes[config.numAttrs++].value.cooperative = 1;
+  }
+  if (spec_.pdl) {
+    attributes[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attributes[config.numAttrs++].value.programmaticStreamSerializationAllowed = 1;
   }
   // The driver copies the block before it returns, and does not write to it.
   void* params[] = {const_cast<LeanDecodeArgs*>(&args)};

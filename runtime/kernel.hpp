@@ -41,7 +41,7 @@ class LoadedKernel {
   int shared_bytes() const { return shared_bytes_; }
 
   /// Enqueues one launch of `grid` CTAs (1 .. 2^31 - 1); no allocation, no lock, no sync; legal under stream capture.
-  /// FixUp::wait kernels go out cooperative and only up to resident_ctas(); other pdl kernels with the
+  /// FixUp::wait kernels go out cooperative and only up to resident_ctas(); pdl kernels with the
   /// programmatic-stream-serialization attribute. Errors: launch_failed, context_lost.
   Result<void> launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream) const;
 

@@ -147,18 +147,27 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
   bound.v_stride_head = or_dense(args.v_stride_head, dense.head);
   bound.v_stride_batch = or_dense(args.v_stride_batch, dense.batch);
   const std::int64_t batch = args.batch;
-  for (auto ok : {check_strides(row, {{"q_stride_batch", bound.q_stride_batch, batch},
-                                      {"q_stride_head", bound.q_stride_head, problem.q_heads}}),
-                  check_strides(row, {{"o_stride_batch", bound.o_stride_batch, batch},
-                                      {"o_stride_head", bound.o_stride_head, problem.q_heads}}),
-                  check_strides(row, {{"k_stride_batch", bound.k_stride_batch, batch},
-                                      {"k_stride_head", bound.k_stride_head, problem.kv_heads},
-                                      {"k_stride_token", bound.k_stride_token, capacity}}),
-                  check_strides(row, {{"v_stride_batch", bound.v_stride_batch, batch},
-                                      {"v_stride_head", bound.v_stride_head, problem.kv_heads},
-                                      {"v_stride_token", bound.v_stride_token, capacity}})}) {
-    if (!ok) [[unlikely]]
-      return tl::unexpected(std::move(ok.error()));
+  if (auto ok = check_strides(row, {{"q_stride_batch", bound.q_stride_batch, batch},
+                                    {"q_stride_head", bound.q_stride_head, problem.q_heads}});
+      !ok) [[unlikely]] {
+    return tl::unexpected(std::move(ok.error()));
+  }
+  if (auto ok = check_strides(row, {{"o_stride_batch", bound.o_stride_batch, batch},
+                                    {"o_stride_head", bound.o_stride_head, problem.q_heads}});
+      !ok) [[unlikely]] {
+    return tl::unexpected(std::move(ok.error()));
+  }
+  if (auto ok = check_strides(row, {{"k_stride_batch", bound.k_stride_batch, batch},
+                                    {"k_stride_head", bound.k_stride_head, problem.kv_heads},
+                                    {"k_stride_token", bound.k_stride_token, capacity}});
+      !ok) [[unlikely]] {
+    return tl::unexpected(std::move(ok.error()));
+  }
+  if (auto ok = check_strides(row, {{"v_stride_batch", bound.v_stride_batch, batch},
+                                    {"v_stride_head", bound.v_stride_head, problem.kv_heads},
+                                    {"v_stride_token", bound.v_stride_token, capacity}});
+      !ok) [[unlikely]] {
+    return tl::unexpected(std::move(ok.error()));
   }
   if (problem.layout == KvLayout::contiguous) {
     for (const auto& [name, stride] : {std::pair{"k_stride_token", bound.k_stride_token}, {"v_stride_token", bound.v_stride_token}}) {

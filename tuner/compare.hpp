@@ -47,7 +47,7 @@ struct ComparisonReport {
   std::int64_t unwritten = 0;           ///< outputs that still hold the poison
   std::int64_t pattern_mismatches = 0;  ///< NaN or infinity where the oracle has none, or the other way round
   std::int64_t stray_writes = 0;  ///< bytes changed outside the outputs: padding, LSE not asked for, past the workspace
-  std::int64_t tickets_left = 0;  ///< workspace counters that did not return to zero
+  std::int64_t workspace_left = 0;   ///< workspace bytes that did not return to zero
   std::int64_t unequal_repeats = 0;  ///< output bytes that differed between two launches
   double error_ratio = 0;            ///< worst |o - oracle| over its request's Yardstick::largest
   double mean_ratio = 0;             ///< worst mean |o - oracle| of a request over its Yardstick::mean

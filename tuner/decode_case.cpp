@@ -32,32 +32,31 @@ Result<void> decode_case_detail::wait_for(CUstream_st* stream) {
 
 Result<void> CheckWorkspace::bind(LeanDecodeArgs& args, const KernelSpec& spec, std::int64_t grid,
                                   std::int64_t output_tiles, CUstream_st* stream) {
-  partial_bytes_ = grid * 2 * partial_floats(spec) * std::int64_t{sizeof(float)};
-  ticket_bytes_ = workspace_layout(spec, grid, output_tiles).ticket_bytes;
-  if (partials_.bytes() < partial_bytes_ + kGuardBytes) {
-    partials_ = DeviceBuffer();
-    auto grown = DeviceBuffer::allocate(partial_bytes_ + kGuardBytes);
+  const WorkspaceLayout layout = workspace_layout(spec, grid, output_tiles);
+  bound_bytes_ = layout.total_bytes;
+  if (buffer_.bytes() < bound_bytes_ + kGuardBytes) {
+    buffer_ = DeviceBuffer();
+    auto grown = DeviceBuffer::allocate(bound_bytes_ + kGuardBytes);
     if (!grown) return tl::unexpected(grown.error());
-    partials_ = std::move(*grown);
-  }
-  if (tickets_.bytes() < ticket_bytes_) {
-    tickets_ = DeviceBuffer();
-    auto grown = DeviceBuffer::allocate(ticket_bytes_);
-    if (!grown) return tl::unexpected(grown.error());
-    tickets_ = std::move(*grown);
+    buffer_ = std::move(*grown);
     LEANATTN_TRY(reset(stream));
   }
-  args.partials = partials_.as<float>();
-  args.tickets = tickets_.as<unsigned>();
+  auto* base = buffer_.as<std::uint8_t>();
+  args.partials = reinterpret_cast<float*>(base + layout.partials_offset);
+  args.tickets = reinterpret_cast<unsigned*>(base + layout.tickets_offset);
   return {};
 }
 
 Result<void> CheckWorkspace::reset(CUstream_st* stream) {
-  return fill_bytes_async(tickets_.data(), 0, tickets_.bytes(), stream);
+  return fill_bytes_async(buffer_.data(), 0, buffer_.bytes(), stream);
 }
 
-Result<void> CheckWorkspace::poison(CUstream_st* stream) {
-  return fill_bytes_async(partials_.data(), kPoisonByte, partial_bytes_ + kGuardBytes, stream);
+Result<void> CheckWorkspace::arm_guard(CUstream_st* stream) {
+  return fill_bytes_async(buffer_.at(bound_bytes_), kPoisonByte, kGuardBytes, stream);
+}
+
+Result<void> CheckWorkspace::disarm_guard(CUstream_st* stream) {
+  return fill_bytes_async(buffer_.at(bound_bytes_), 0, kGuardBytes, stream);
 }
 
 Result<DecodeCase> DecodeCase::create(std::shared_ptr<const OracleKernels> kernels, const DecodeProblem& problem,

@@ -26,30 +26,29 @@ struct DecodeCaseOptions {
   int kv_copies = 1;  ///< equal copies of K and V, one after the other in memory, to rotate through when timing cold
 };
 
-/// A workspace for checks and timing: poisoned partials, tickets zeroed only when first allocated or after a failed
-/// launch, so a kernel that leaves one behind is found out. Grows; may be shared by cases and kernels used one after
-/// the other.
+/// A workspace for checks and timing. Zeroed only when first allocated or after a failed launch, so a kernel that
+/// leaves anything behind is found out. Grows; may be shared by cases and kernels used one after the other.
 class CheckWorkspace {
  public:
   /// Makes room for (spec, grid, output_tiles) and points args.partials and args.tickets into it. Errors:
   /// out_of_memory, context_lost.
   Result<void> bind(LeanDecodeArgs& args, const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles,
                     CUstream_st* stream);
-  /// Zeroes every ticket: after a launch that failed or left some behind.
+  /// Zeroes everything: after a launch that failed or left something behind.
   Result<void> reset(CUstream_st* stream);
-  /// Fills the bound partials, and the guard behind them, with the poison.
-  Result<void> poison(CUstream_st* stream);
+  /// Fills the guard behind the bound bytes with the poison, or puts its zeros back. Stream-ordered.
+  Result<void> arm_guard(CUstream_st* stream);
+  Result<void> disarm_guard(CUstream_st* stream);
 
-  const DeviceBuffer& partials() const { return partials_; }
-  const DeviceBuffer& tickets() const { return tickets_; }
-  std::int64_t bound_partial_bytes() const { return partial_bytes_; }
-  std::int64_t bound_ticket_bytes() const { return ticket_bytes_; }
+  /// What a launch may touch, from data(); the guard follows.
+  std::int64_t bound_bytes() const { return bound_bytes_; }
+  const DeviceBuffer& buffer() const { return buffer_; }
 
-  static constexpr std::int64_t kGuardBytes = 1024;  ///< behind the partials; must stay poison
+  static constexpr std::int64_t kGuardBytes = 1024;  ///< behind the bound bytes; must stay poison while armed
 
  private:
-  DeviceBuffer partials_, tickets_;
-  std::int64_t partial_bytes_ = 0, ticket_bytes_ = 0;
+  DeviceBuffer buffer_;
+  std::int64_t bound_bytes_ = 0;
 };
 
 class DecodeCase {

@@ -67,26 +67,26 @@ Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, std::int6
   if (!bound) return tl::unexpected(bound.error());
 
   const std::int64_t output_bytes = o_.bytes() + lse_.bytes();
-  const std::int64_t ticket_bytes = workspace.bound_ticket_bytes();
-  const std::int64_t wanted = output_bytes * launches + ticket_bytes + CheckWorkspace::kGuardBytes;
+  const std::int64_t workspace_bytes = workspace.bound_bytes();
+  const std::int64_t wanted = output_bytes * launches + workspace_bytes + CheckWorkspace::kGuardBytes;
   if (host_.bytes() < wanted) {
     auto grown = PinnedBuffer::allocate(wanted);
     if (!grown) return tl::unexpected(grown.error());
     host_ = std::move(*grown);
   }
   auto* host = host_.as<std::uint8_t>();
-  LEANATTN_TRY(workspace.poison(stream));
+  LEANATTN_TRY(workspace.arm_guard(stream));
   for (int i = 0; i < launches; ++i) {
     LEANATTN_TRY(reset_outputs(stream));
     LEANATTN_TRY(kernel.launch(*bound, grid, stream));
     LEANATTN_TRY(copy_to_host_async(host + i * output_bytes, o_.data(), o_.bytes(), stream));
     LEANATTN_TRY(copy_to_host_async(host + i * output_bytes + o_.bytes(), lse_.data(), lse_.bytes(), stream));
   }
-  std::uint8_t* tickets = host + launches * output_bytes;
-  std::uint8_t* guard = tickets + ticket_bytes;
-  LEANATTN_TRY(copy_to_host_async(tickets, workspace.tickets().data(), ticket_bytes, stream));
-  LEANATTN_TRY(copy_to_host_async(guard, workspace.partials().at(workspace.bound_partial_bytes()),
-                                  CheckWorkspace::kGuardBytes, stream));
+  std::uint8_t* left = host + launches * output_bytes;
+  std::uint8_t* guard = left + workspace_bytes;
+  LEANATTN_TRY(
+      copy_to_host_async(left, workspace.buffer().data(), workspace_bytes + CheckWorkspace::kGuardBytes, stream));
+  LEANATTN_TRY(workspace.disarm_guard(stream));
   LEANATTN_TRY(wait_for(stream));
 
   ComparisonReport report = compare_raw(**expected, host, host + o_.bytes(), kernel.spec().lse);
@@ -104,14 +104,15 @@ Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, std::int6
   }
   if (const std::int64_t stray = count_not_poison(guard, guard + CheckWorkspace::kGuardBytes); stray > 0) {
     report.stray_writes += stray;
-    if (report.first_failure.empty()) report.first_failure = fmt::format("{} bytes written past the partials", stray);
+    if (report.first_failure.empty()) report.first_failure = fmt::format("{} bytes written past the workspace", stray);
   }
-  for (std::int64_t i = 0; i < ticket_bytes / 4; ++i) {
-    std::uint32_t ticket = 0;
-    std::memcpy(&ticket, tickets + i * 4, sizeof ticket);
-    if (ticket == 0) continue;
-    if (report.tickets_left++ == 0 && report.first_failure.empty())
-      report.first_failure = fmt::format("ticket {} was left at {}", i, ticket);
+  if (const std::uint8_t* dirty = std::find_if(left, guard, [](std::uint8_t byte) { return byte != 0; });
+      dirty != guard) {
+    report.workspace_left = (guard - left) - std::count(left, guard, std::uint8_t{0});
+    if (report.first_failure.empty()) {
+      report.first_failure = fmt::format("{} bytes of the workspace were left non-zero, the first at byte {} of {}",
+                                         report.workspace_left, dirty - left, workspace_bytes);
+    }
   }
   if (!report.passed()) LEANATTN_TRY(workspace.reset(stream));
   return report;

@@ -28,6 +28,15 @@ int least_registers(const KernelSpec& spec) {
   return 24 + accumulators + query + kv;
 }
 
+/// Whether launch bounds for one CTA more per SM still leave every register that a kernel of this family ever takes: the code is the
+/// same then, and only the larger promise is worth a compilation.
+bool roomier_twin_exists(KernelSpec spec) {
+  constexpr int kMoreThanAnyTakes = 224;
+  spec.ctas_per_sm += 1;
+  spec.tile = spec.warp_tokens;
+  return register_limit(spec) >= kMoreThanAnyTakes && validate(spec).has_value();
+}
+
 /// FNV-1a with a final mix: the fixed shuffle.
 std::uint64_t shuffle_key(const std::string& text) {
   std::uint64_t hash = 14695981039346656037ull;
@@ -73,7 +82,7 @@ std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem
         for (const int stages : choices.stages) {
           for (const int ctas_per_sm : choices.ctas_per_sm) {
             spec.warps = warps, spec.warp_tokens = warp_tokens, spec.stages = stages, spec.ctas_per_sm = ctas_per_sm;
-            if (register_limit(spec) < least_registers(spec)) continue;
+            if (register_limit(spec) < least_registers(spec) || roomier_twin_exists(spec)) continue;
             for (const int tile : tiles_for(warps, warp_tokens)) {
               spec.tile = tile;
               if (validate(spec)) specs.push_back(spec);

@@ -30,6 +30,8 @@ struct TuneRequest {
   bool dry_run = false;                             ///< say what would be tried; touch nothing
   int compile_threads = 0;                          ///< 0: one per core
   std::string command;                              ///< recorded with the session
+  bool pdl = false;                                 ///< only kernels with programmatic dependent launch (sm_90+): their times assume
+                                                    ///< that the neighbours in the stream launch early as well
 };
 
 /// One line's worth of progress. `best_us` is 0 until something was measured.

@@ -15,21 +15,22 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr std::size_t kMostGraphs = 128;     // instantiated at a time
-constexpr int kReadRounds = 5;               // of each reading variant
-constexpr double kMemoryShare = 0.8;         // of the free memory that rotated KV may take
-constexpr double kAssumedRate = 3e6;         // bytes a microsecond, until the read limit is known
-constexpr double kAssumedStart = 4;          // microseconds
+constexpr std::size_t kMostGraphs = 128;  // instantiated at a time
+constexpr int kReadRounds = 9;            // of each reading variant
+constexpr double kMemoryShare = 0.8;      // of the free memory that rotated KV may take
+constexpr double kAssumedRate = 3e6;      // bytes a microsecond, until the read limit is known
+constexpr double kAssumedStart = 4;       // microseconds
 
 }  // namespace
 
-Result<std::unique_ptr<GpuBackend>> GpuBackend::create(const DeviceFacts& device, const DecodeProblem& problem, L2Policy policy,
-                                                       CubinCache* cubins) {
+Result<std::unique_ptr<GpuBackend>> GpuBackend::create(const DeviceFacts& device, const DecodeProblem& problem,
+                                                       L2Policy policy, CubinCache* cubins) {
   Result<Context> context = Context::retain(device.ordinal);
   if (!context) return tl::unexpected(context.error());
   Result<Stream> stream = Stream::create();
   if (!stream) return tl::unexpected(stream.error());
-  std::unique_ptr<GpuBackend> backend(new GpuBackend(std::move(*context), std::move(*stream), device, problem, policy, cubins));
+  std::unique_ptr<GpuBackend> backend(
+      new GpuBackend(std::move(*context), std::move(*stream), device, problem, policy, cubins));
   auto oracle = OracleKernels::load(device.arch, cubins);
   if (!oracle) return tl::unexpected(oracle.error());
   backend->oracle_ = std::move(*oracle);
@@ -39,7 +40,9 @@ Result<std::unique_ptr<GpuBackend>> GpuBackend::create(const DeviceFacts& device
   return backend;
 }
 
-double GpuBackend::now_s() const { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double GpuBackend::now_s() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 Result<CompiledSpec> GpuBackend::compile(const KernelSpec& spec) {
   Result<EmittedKernel> emitted = emit(spec);
@@ -47,10 +50,12 @@ Result<CompiledSpec> GpuBackend::compile(const KernelSpec& spec) {
   Result<CompiledKernel> kernel = leanattn::compile(*emitted, cubins_);
   if (!kernel) return tl::unexpected(kernel.error());
   const int registers = kernel->resources.registers;
-  const int resident = resident_ctas_per_sm(device_, registers, emitted->threads, emitted->shared_bytes + kernel->resources.static_shared_bytes);
+  const int resident = resident_ctas_per_sm(device_, registers, emitted->threads,
+                                            emitted->shared_bytes + kernel->resources.static_shared_bytes);
   if (resident < 1) {
-    return fail(ErrorCode::kernel_rejected, fmt::format("{} does not fit an SM: {} registers x {} threads, {} bytes of shared memory",
-                                                        emitted->entry, registers, emitted->threads, emitted->shared_bytes));
+    return fail(ErrorCode::kernel_rejected,
+                fmt::format("{} does not fit an SM: {} registers x {} threads, {} bytes of shared memory",
+                            emitted->entry, registers, emitted->threads, emitted->shared_bytes));
   }
   const CompiledSpec result{.registers = registers, .resident = resident, .compile_ms = kernel->compile_ms};
   const std::lock_guard lock(compiled_mutex_);
@@ -87,14 +92,17 @@ Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths) {
   std::int64_t tokens = 0;
   int longest = 0;
   for (const int length : context_lengths) tokens += std::max(length, 0), longest = std::max(longest, length);
-  const double allocated_share = tokens == 0 ? 1.0 : static_cast<double>(context_lengths.size()) * longest / static_cast<double>(tokens);
+  const double allocated_share =
+      tokens == 0 ? 1.0 : static_cast<double>(context_lengths.size()) * longest / static_cast<double>(tokens);
   const std::int64_t bytes = tokens * problem_.kv_heads * problem_.head_dim * 4;
   const Result<DeviceMemory> memory = device_memory();
   if (!memory) return tl::unexpected(memory.error());
   const auto room = static_cast<std::int64_t>(static_cast<double>(memory->free_bytes) * kMemoryShare / allocated_share);
-  rotation_ = rotation_for(bytes, device_.l2_bytes, room, kAssumedStart + static_cast<double>(bytes) / kAssumedRate, policy_ == L2Policy::cold);
+  rotation_ = rotation_for(bytes, device_.l2_bytes, room, kAssumedStart + static_cast<double>(bytes) / kAssumedRate,
+                           policy_ == L2Policy::cold);
 
-  auto made = DecodeCase::create(oracle_, problem_, std::move(context_lengths), {.kv_copies = rotation_.copies}, stream_.get());
+  auto made =
+      DecodeCase::create(oracle_, problem_, std::move(context_lengths), {.kv_copies = rotation_.copies}, stream_.get());
   if (!made) return tl::unexpected(made.error());
   case_ = std::make_unique<DecodeCase>(std::move(*made));
   if (auto chosen = choose_read_variant(); !chosen) return tl::unexpected(chosen.error());
@@ -132,14 +140,15 @@ Result<void> GpuBackend::choose_read_variant() {
 
 Result<CheckOutcome> GpuBackend::check(const Config& config) {
   const auto survivable = [](const Error& error) {
-    return error.code == ErrorCode::launch_failed || error.code == ErrorCode::load_failed || error.code == ErrorCode::driver_too_old;
+    return error.code == ErrorCode::launch_failed || error.code == ErrorCode::load_failed ||
+           error.code == ErrorCode::driver_too_old;
   };
   const Result<const LoadedKernel*> kernel = loaded(config.spec);
   if (!kernel) {
     if (survivable(kernel.error())) return CheckOutcome{Verdict::launch_failed, kernel.error().message};
     return tl::unexpected(kernel.error());
   }
-  // Twice: a ticket left behind by the first launch, or a race, shows in the second.
+  // Twice: something left in the workspace by the first launch, or a race, shows in the second.
   const Result<ComparisonReport> report = case_->check(**kernel, config.grid, check_workspace_, stream_.get(), 2);
   if (!report) {
     if (survivable(report.error())) return CheckOutcome{Verdict::launch_failed, report.error().message};
@@ -150,25 +159,19 @@ Result<CheckOutcome> GpuBackend::check(const Config& config) {
 }
 
 Result<void> GpuBackend::reserve_workspace(std::span<const Config> configs) {
-  std::int64_t partial_bytes = 0, ticket_bytes = 0;
+  std::int64_t bytes = 0;
   for (const Config& config : configs) {
-    const WorkspaceLayout layout = workspace_layout(config.spec, config.grid, case_->output_tiles(config.spec));
-    partial_bytes = std::max(partial_bytes, layout.total_bytes);
-    ticket_bytes = std::max(ticket_bytes, layout.ticket_bytes);
+    bytes = std::max(bytes, workspace_layout(config.spec, config.grid, case_->output_tiles(config.spec)).total_bytes);
   }
-  if (partial_bytes <= partials_.bytes() && ticket_bytes <= tickets_.bytes()) return {};
+  if (bytes <= workspace_.bytes()) return {};
   // Graphs hold addresses: those that exist must go with the memory. Twice what is asked for, so that this stays rare.
   if (auto ok = stream_.synchronize(); !ok) return ok;
   graphs_.clear();
-  partials_ = DeviceBuffer();
-  tickets_ = DeviceBuffer();
-  Result<DeviceBuffer> partials = DeviceBuffer::allocate(2 * partial_bytes);
-  if (!partials) return tl::unexpected(partials.error());
-  Result<DeviceBuffer> tickets = DeviceBuffer::allocate(2 * ticket_bytes);
-  if (!tickets) return tl::unexpected(tickets.error());
-  partials_ = std::move(*partials);
-  tickets_ = std::move(*tickets);
-  return fill_bytes_async(tickets_.data(), 0, tickets_.bytes(), stream_.get());
+  workspace_ = DeviceBuffer();
+  Result<DeviceBuffer> workspace = DeviceBuffer::allocate(2 * bytes);
+  if (!workspace) return tl::unexpected(workspace.error());
+  workspace_ = std::move(*workspace);
+  return fill_bytes_async(workspace_.data(), 0, workspace_.bytes(), stream_.get());
 }
 
 Result<const TimedGraph*> GpuBackend::graph_of(const Config& config) {
@@ -178,8 +181,9 @@ Result<const TimedGraph*> GpuBackend::graph_of(const Config& config) {
   if (!kernel) return tl::unexpected(kernel.error());
   auto graph = TimedGraph::make(rotation_.launches, stream_, [&](int launch, CUstream_st* stream) {
     LeanDecodeArgs args = case_->args(launch % rotation_.copies);
-    args.partials = partials_.as<float>();
-    args.tickets = tickets_.as<unsigned>();
+    const WorkspaceLayout layout = workspace_layout(config.spec, config.grid, case_->output_tiles(config.spec));
+    args.partials = reinterpret_cast<float*>(workspace_.as<std::uint8_t>() + layout.partials_offset);
+    args.tickets = reinterpret_cast<unsigned*>(workspace_.as<std::uint8_t>() + layout.tickets_offset);
     return (*kernel)->launch(args, config.grid, stream);
   });
   if (!graph) return tl::unexpected(graph.error());

@@ -65,7 +65,7 @@ class GpuBackend final : public TuneBackend {
   std::map<std::string, LoadedKernel> kernels_;   // by kernel_name
   std::unique_ptr<DecodeCase> case_;
   CheckWorkspace check_workspace_;
-  DeviceBuffer partials_, tickets_;               // of timed launches; every graph points into them
+  DeviceBuffer workspace_;                        // of timed launches; every graph points into it
   std::map<std::string, TimedGraph> graphs_;      // by config
   std::unique_ptr<TimedGraph> sentinel_;
   std::size_t read_variant_ = 0;

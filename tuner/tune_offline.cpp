@@ -70,7 +70,7 @@ Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const
     const KernelSpec spec = default_config(device, request.problem, shape).spec;
     if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
   }
-  for (const KernelSpec& spec : choose_specs(model, device, request.problem, shapes, effort.specs)) {
+  for (const KernelSpec& spec : choose_specs(model, device, request.problem, shapes, effort.specs, request.pdl)) {
     if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
   }
 

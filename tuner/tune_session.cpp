@@ -95,7 +95,7 @@ TuneSummary plan_session(const TuneRequest& request, const DeviceFacts& device, 
   TuneSummary summary;
   summary.device = device;
   const ModelParameters model = default_parameters(device);
-  const std::vector<KernelSpec> specs = choose_specs(model, device, request.problem, request.shapes, effort.specs);
+  const std::vector<KernelSpec> specs = choose_specs(model, device, request.problem, request.shapes, effort.specs, request.pdl);
   for (const Shape& shape : request.shapes) {
     TunedShape planned;
     planned.shape = shape;
@@ -154,7 +154,7 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
     state.model = fit_parameters(state.prior, device, state.samples, state.read_limits);
     std::vector<Shape> shapes;
     for (const Shape& shape : request.shapes) shapes.push_back(canonical(shape));
-    state.specs = choose_specs(state.model, device, request.problem, shapes, effort.specs);
+    state.specs = choose_specs(state.model, device, request.problem, shapes, effort.specs, request.pdl);
     tuned = tune_shapes(state, summary);
     compiles.abandon();
     if (auto committed = trials.drain(); !committed && tuned) tuned = committed;

@@ -282,7 +282,7 @@ class Output(Contract):
 
 class OfflineTune(Contract):
     def test_it_ranks_compiled_candidates_and_keeps_the_cubins(self):
-        result = self.expect(0, "tune", "--json", *SHAPE, *OFFLINE, "--budget", "2s", says="nothing is measured")
+        result = self.expect(0, "tune", "--json", *SHAPE, *OFFLINE, "--budget", "10s", says="nothing is measured")
         document = json.loads(result.stdout)
         self.assertEqual(document["mode"], "offline")
         candidates = document["shapes"][0]["candidates"]

@@ -100,6 +100,16 @@ inline std::vector<std::filesystem::path> files_with_prefix(const std::filesyste
   return found;
 }
 
+/// How many descriptors of this process lead to `file`.
+inline int open_descriptors(const std::filesystem::path& file) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    count += std::filesystem::read_symlink(entry.path(), error) == file;
+  }
+  return count;
+}
+
 /// Runs SQL on a file behind the cache's back; the connection, and any transaction that was begun, ends with the
 /// object.
 class RawDatabase {

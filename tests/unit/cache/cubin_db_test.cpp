@@ -387,8 +387,10 @@ TEST_F(CubinDb, WorksOnBothSidesOfAFork) {
   const auto cache = open();
   cache->store(key_of(0), entry_for(key_of(0)));
   const pid_t child = start_process([&]() -> int {
+    if (open_descriptors(file()) != 1) return 2;
     cache->store(key_of(1), entry_for(key_of(1)));
-    return cache->load(key_of(0)) && cache->load(key_of(1)) ? 0 : 1;
+    if (open_descriptors(file()) != 2) return 3;  // the parent's stays open, unused
+    return cache->load(key_of(0)) && cache->load(key_of(1)) ? 0 : 4;
   });
   EXPECT_EQ(wait_for(child), 0);
   const auto from_child = cache->load(key_of(1));

@@ -2,6 +2,10 @@
 
 #include <SQLiteCpp/SQLiteCpp.h>
 
+#include <algorithm>
+#include <set>
+
+#include "cache/files.hpp"
 #include "cache_fixture.hpp"
 
 namespace leanattn {
@@ -130,17 +134,20 @@ TEST_F(DatabaseTest, PutsAsideADatabaseWithTablesOrTriggersOfAnotherHand) {
   }
 }
 
-TEST_F(DatabaseTest, PutsAJournalAsideWithItsDatabase) {
-  make_old(3);
-  auto bytes = read_bytes(file());
-  std::fill(bytes.begin(), bytes.begin() + 100, '\0');
-  write_bytes(file(), bytes);
-  write_bytes(directory_ / "notes.db-wal", {'w'});
-  auto opened = open_read_write(version(3), directory_.path(), policy_);
-  ASSERT_TRUE(opened) << opened.error().message;
-  EXPECT_EQ(opened->database->execAndGet("SELECT count(*) FROM notes").getInt(), 0);
-  EXPECT_EQ(files_with_prefix(directory_.path(), "notes.db-").size(), 0u)
-      << "nothing of the old one is beside the new one";
+TEST_F(DatabaseTest, PutsJournalsAsideWithTheirDatabaseAndOverwritesNothing) {
+  std::set<std::filesystem::path> names;
+  for (int round = 0; round < 3; ++round) {
+    for (const char* suffix : {"", "-journal", "-wal", "-shm"})
+      write_bytes(file().string() + suffix, {'0', static_cast<char>('0' + round)});
+    const auto aside = detail::put_aside(file());
+    ASSERT_TRUE(aside) << aside.error().message;
+    EXPECT_TRUE(names.insert(*aside).second);
+    for (const char* suffix : {"", "-journal", "-wal", "-shm"}) {
+      EXPECT_FALSE(std::filesystem::exists(file().string() + suffix))
+          << "a journal left behind would be played into the next database";
+      EXPECT_EQ(read_bytes(aside->string() + suffix), (std::vector<char>{'0', static_cast<char>('0' + round)}));
+    }
+  }
 }
 
 TEST_F(DatabaseTest, ClearsAwayWhatAnInterruptedCreationLeft) {

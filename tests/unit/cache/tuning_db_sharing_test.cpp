@@ -78,7 +78,11 @@ TEST_F(TuningDbSharing, GivesAForkedChildAConnectionOfItsOwn) {
   const auto db = open_quietly(directory_.path());
   const auto session = db->begin_session(h200(), environment(), "parent").value();
   ASSERT_TRUE(db->add_trial(session, trial("{\"by\":\"parent\"}", 10)));
-  const pid_t child = start_process([&] { return db->add_trial(session, trial("{\"by\":\"child\"}", 9)) ? 0 : 1; });
+  const pid_t child = start_process([&]() -> int {
+    if (open_descriptors(file()) != 1) return 2;
+    if (!db->add_trial(session, trial("{\"by\":\"child\"}", 9))) return 3;
+    return open_descriptors(file()) == 2 ? 0 : 4;  // the parent's stays open, unused
+  });
   EXPECT_EQ(wait_for(child), 0);
   ASSERT_TRUE(db->add_trial(session, trial("{\"by\":\"parent again\"}", 11)));
   EXPECT_EQ(db->stats()->trials, 3);

@@ -250,6 +250,22 @@ TEST_F(TuningDbTest, ChecksOutSoundAndNamesWhatIsNot) {
   EXPECT_NE(findings[0].find("refers to a missing row of sessions"), std::string::npos) << findings[0];
 }
 
+TEST_F(TuningDbTest, GivesNoWinnerOfAnotherDeviceModelAndNamesItWhenChecked) {
+  DeviceModel slice = h200();
+  slice.sm_count = 16;
+  ASSERT_TRUE(db_->add_trial(db_->begin_session(h200(), environment(), "").value(), trial("{\"whole\":1}", 10)));
+  ASSERT_TRUE(db_->add_trial(db_->begin_session(slice, environment(), "").value(), trial("{\"slice\":1}", 80)));
+  ASSERT_TRUE(db_->rebuild_winners());
+  RawDatabase(directory_ / "tuning.db").exec("UPDATE winners SET trial_id = 1 WHERE trial_id = 2");
+  EXPECT_EQ(db_->winners(h200())->size(), 1u);
+  EXPECT_TRUE(db_->winners(slice)->empty());
+  const auto findings = db_->check().value();
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_NE(findings[0].find("1 winners point at trials of something else"), std::string::npos) << findings[0];
+  ASSERT_TRUE(db_->rebuild_winners());
+  EXPECT_EQ(db_->winners(slice)->front().config, "{\"slice\":1}");
+}
+
 TEST_F(TuningDbTest, NeverLetsATamperedTrialWin) {
   const auto session = db_->begin_session(h200(), environment(), "").value();
   ASSERT_TRUE(db_->add_trial(session, trial("{\"a\":1}", 12)));

@@ -4,6 +4,7 @@
 #include <random>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include "cache_fixture.hpp"
 
@@ -66,6 +67,19 @@ TEST_F(TuningMerge, RecomputesWinnersInsteadOfTakingTheMinimum) {
     EXPECT_EQ(to->winners(h200())->front().config, "{\"a\":1}")
         << "overlapping intervals are a tie, which the config text breaks";
   }
+}
+
+TEST_F(TuningMerge, KeepsTheLaterOfTwoReadLimits) {
+  for (const auto& [db, directory, us, measured] :
+       {std::tuple{a_.get(), &a_directory_, 5.0, "2026-01-01T00:00:00.000Z"},
+        {b_.get(), &b_directory_, 7.0, "2026-01-02T00:00:00.000Z"}}) {
+    ASSERT_TRUE(db->set_read_limit(h200(), "cold", 1000, us));
+    RawDatabase(*directory / "tuning.db").exec(std::string("UPDATE read_limits SET measured = '") + measured + "'");
+  }
+  ASSERT_TRUE(b_->import_from(a_directory_ / "tuning.db"));
+  EXPECT_EQ(b_->read_limits(h200(), "cold")->front().second, 7.0) << "the smaller is the older one here";
+  ASSERT_TRUE(a_->import_from(b_directory_ / "tuning.db"));
+  EXPECT_EQ(a_->read_limits(h200(), "cold")->front().second, 7.0);
 }
 
 TEST_F(TuningMerge, LeavesOutTrialsThatDoNotMatchTheirDigests) {

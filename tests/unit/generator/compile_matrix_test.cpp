@@ -1,4 +1,5 @@
-// Every family x dtype x head_dim compiles under NVRTC for every arch of the matrix, without a spill. Compiled on all cores.
+// Every family x dtype x head_dim compiles under NVRTC for every arch of the matrix, without a spill. Compiled on all
+// cores.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,10 +14,11 @@ namespace leanattn {
 namespace {
 
 KernelSpec matrix_spec(Arch arch, DType dtype, int head_dim, LoadPath load, FixUp fixup, int group) {
-  KernelSpec spec{.arch = arch, .head_dim = head_dim, .group = group, .dtype = dtype, .lse = true, .load = load, .fixup = fixup};
+  KernelSpec spec{
+      .arch = arch, .head_dim = head_dim, .group = group, .dtype = dtype, .lse = true, .load = load, .fixup = fixup};
   spec.layout = group % 2 == 0 ? KvLayout::contiguous : KvLayout::strided;
   spec.stages = load == LoadPath::ldg ? 1 : 2;
-  while (!validate(spec) && spec.warps > 1) spec.warps /= 2;   // what fits the shared memory of the smaller archs
+  while (!validate(spec) && spec.warps > 1) spec.warps /= 2;  // what fits the shared memory of the smaller archs
   return spec;
 }
 
@@ -26,12 +28,13 @@ std::vector<KernelSpec> matrix() {
     for (DType dtype : {DType::bf16, DType::fp16}) {
       for (int head_dim : {64, 96, 128, 256}) {
         for (LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk}) {
-          if (load == LoadPath::bulk && arch.major < 9) continue;       // no bulk copies before Hopper
+          if (load == LoadPath::bulk && arch.major < 9) continue;  // no bulk copies before Hopper
           for (FixUp fixup : {FixUp::ticket, FixUp::wait}) {
-            // Both dtypes of a family share their register needs; alternate the group so that the matrix covers more of it.
+            // Both dtypes of a family share their register needs; alternate the group so that the matrix covers more of
+            // it.
             const int group = dtype == DType::bf16 ? 4 : fixup == FixUp::ticket ? 1 : 16;
             const KernelSpec spec = matrix_spec(arch, dtype, head_dim, load, fixup, group);
-            if (load == LoadPath::ldg && !validate(spec)) continue;   // more registers than a thread has
+            if (load == LoadPath::ldg && !validate(spec)) continue;  // more registers than a thread has
             specs.push_back(spec);
           }
         }

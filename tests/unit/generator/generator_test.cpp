@@ -15,7 +15,8 @@ std::vector<KernelSpec> one_of_each_family() {
   for (LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk}) {
     for (FixUp fixup : {FixUp::ticket, FixUp::wait}) {
       for (DType dtype : {DType::bf16, DType::fp16}) {
-        specs.push_back({.dtype = dtype, .lse = true, .load = load, .fixup = fixup, .stages = load == LoadPath::ldg ? 1 : 2});
+        specs.push_back(
+            {.dtype = dtype, .lse = true, .load = load, .fixup = fixup, .stages = load == LoadPath::ldg ? 1 : 2});
       }
     }
   }
@@ -38,7 +39,8 @@ TEST(Generator, DifferentSpecsGiveDifferentSources) {
 
 TEST(Generator, SourcesAreFlatAndIncludeFree) {
   const std::regex include("^\\s*#\\s*include", std::regex::multiline);
-  for (const KernelSpec& spec : one_of_each_family()) EXPECT_FALSE(std::regex_search(emit(spec)->source, include)) << kernel_name(spec);
+  for (const KernelSpec& spec : one_of_each_family())
+    EXPECT_FALSE(std::regex_search(emit(spec)->source, include)) << kernel_name(spec);
 }
 
 TEST(Generator, ASourceOpensWithItsSpecAndEndsWithItsEntryPoint) {
@@ -56,12 +58,16 @@ TEST(Generator, ASourceOpensWithItsSpecAndEndsWithItsEntryPoint) {
 }
 
 TEST(Generator, OnlyTheModulesASpecUsesAreEmitted) {
-  const auto has = [](const KernelSpec& spec, std::string_view module) { return emit(spec)->source.find(module) != std::string::npos; };
-  const KernelSpec bulk{.load = LoadPath::bulk}, copies{.load = LoadPath::cp_async}, direct{.load = LoadPath::ldg, .stages = 1};
+  const auto has = [](const KernelSpec& spec, std::string_view module) {
+    return emit(spec)->source.find(module) != std::string::npos;
+  };
+  const KernelSpec bulk{.load = LoadPath::bulk}, copies{.load = LoadPath::cp_async},
+      direct{.load = LoadPath::ldg, .stages = 1};
   EXPECT_TRUE(has(bulk, "kv_bulk.cuh ----") && !has(bulk, "kv_cp_async.cuh ----") && !has(bulk, "kv_ldg.cuh ----"));
   EXPECT_TRUE(has(copies, "kv_cp_async.cuh ----") && !has(copies, "kv_bulk.cuh ----"));
   EXPECT_TRUE(has(direct, "kv_ldg.cuh ----") && !has(direct, "kv_shared.cuh ----"));
-  EXPECT_TRUE(has({.fixup = FixUp::wait}, "fixup_wait.cuh ----") && !has({.fixup = FixUp::wait}, "fixup_ticket.cuh ----"));
+  EXPECT_TRUE(has({.fixup = FixUp::wait}, "fixup_wait.cuh ----") &&
+              !has({.fixup = FixUp::wait}, "fixup_ticket.cuh ----"));
 }
 
 TEST(Generator, InvalidSpecsAreRefused) {

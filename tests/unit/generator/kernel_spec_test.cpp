@@ -61,7 +61,8 @@ TEST(KernelSpec, WrongJsonIsNamedNotGuessed) {
   std::string json = to_json(KernelSpec{});
   const auto at = json.find("\"warps\":4");
   ASSERT_NE(at, std::string::npos);
-  for (const char* value : {"\"warps\":4000000000", "\"warps\":-9223372036854775808", "\"warps\":18446744073709551615", "\"warps\":4.5", "\"warps\":\"4\""}) {
+  for (const char* value : {"\"warps\":4000000000", "\"warps\":-9223372036854775808", "\"warps\":18446744073709551615",
+                            "\"warps\":4.5", "\"warps\":\"4\""}) {
     std::string changed = json;
     changed.replace(at, 9, value);
     const auto spec = kernel_spec_from_json(changed);
@@ -86,9 +87,13 @@ TEST(KernelSpec, EveryLimitIsNamedWithItsValue) {
   EXPECT_EQ(error_of([](KernelSpec& s) { s.tile = 24; }).code, ErrorCode::invalid_argument);
   EXPECT_EQ(error_of([](KernelSpec& s) { s.warps = 17; }).code, ErrorCode::invalid_argument);
   EXPECT_EQ(error_of([](KernelSpec& s) { s.stages = 0; }).code, ErrorCode::invalid_argument);
-  EXPECT_EQ(error_of([](KernelSpec& s) { s.load = LoadPath::ldg; }).code, ErrorCode::invalid_argument);   // two stages
-  EXPECT_EQ(error_of([](KernelSpec& s) { s.load = LoadPath::ldg, s.stages = 1, s.head_dim = 256; }).code, ErrorCode::unsupported);
-  EXPECT_EQ(error_of([](KernelSpec& s) { s.arch = {8, 0, false}, s.load = LoadPath::bulk; }).code, ErrorCode::unsupported);
+  EXPECT_EQ(error_of([](KernelSpec& s) { s.load = LoadPath::ldg; }).code, ErrorCode::invalid_argument);  // two stages
+  EXPECT_EQ(error_of([](KernelSpec& s) { s.load = LoadPath::ldg, s.stages = 1, s.head_dim = 256; }).code,
+            ErrorCode::unsupported);
+  EXPECT_EQ(error_of([](KernelSpec& s) {
+              s.arch = {8, 0, false}, s.load = LoadPath::bulk;
+            }).code,
+            ErrorCode::unsupported);
   EXPECT_EQ(error_of([](KernelSpec& s) { s.arch = {8, 0, false}, s.pdl = true; }).code, ErrorCode::unsupported);
   EXPECT_EQ(error_of([](KernelSpec& s) { s.warps = 16, s.stages = 8; }).code, ErrorCode::unsupported);
 }
@@ -107,7 +112,8 @@ TEST(Arch, IsReadAndWrittenAsNvidiaWritesIt) {
 }
 
 TEST(Names, EveryEnumeratorIsReadBack) {
-  for (LoadPath v : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk}) EXPECT_EQ(parse_load_path(to_string(v)).value(), v);
+  for (LoadPath v : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk})
+    EXPECT_EQ(parse_load_path(to_string(v)).value(), v);
   for (FixUp v : {FixUp::ticket, FixUp::wait}) EXPECT_EQ(parse_fix_up(to_string(v)).value(), v);
   for (DType v : {DType::bf16, DType::fp16}) EXPECT_EQ(parse_dtype(to_string(v)).value(), v);
   for (KvLayout v : {KvLayout::contiguous, KvLayout::strided}) EXPECT_EQ(parse_kv_layout(to_string(v)).value(), v);
@@ -115,11 +121,10 @@ TEST(Names, EveryEnumeratorIsReadBack) {
 }
 
 TEST(Workspace, HoldsTwoPartialsPerCtaAndOneCounterPerOutputTile) {
-  const KernelSpec spec;   // d 128, group 4
+  const KernelSpec spec;  // d 128, group 4
   const WorkspaceLayout layout = workspace_layout(spec, 132, 8);
   EXPECT_EQ(partial_floats(spec), 4 * 128 + 4 * 128 / 4 * 2);
-  EXPECT_EQ(layout.ticket_bytes, (132 + 8) * 4);
-  EXPECT_GE(layout.partials_offset, layout.tickets_offset + layout.ticket_bytes);
+  EXPECT_GE(layout.partials_offset, layout.tickets_offset + (132 + 8) * 4);
   EXPECT_EQ(layout.partials_offset % 256, 0);
   EXPECT_GE(layout.total_bytes, layout.partials_offset + 132 * 2 * partial_floats(spec) * 4);
   EXPECT_LT(layout.total_bytes, layout.partials_offset + 132 * 2 * partial_floats(spec) * 4 + 256);

@@ -10,9 +10,12 @@ namespace {
 
 // Any line an H200 or its grandchildren could see, with the corners over-represented.
 rc::Gen<unsigned> any_total() {
-  return rc::gen::oneOf(rc::gen::inRange<unsigned>(1, 5000), rc::gen::inRange<unsigned>(1, 0xffffffffu), rc::gen::just(0xffffffffu));
+  return rc::gen::oneOf(rc::gen::inRange<unsigned>(1, 5000), rc::gen::inRange<unsigned>(1, 0xffffffffu),
+                        rc::gen::just(0xffffffffu));
 }
-rc::Gen<unsigned> any_grid() { return rc::gen::oneOf(rc::gen::inRange<unsigned>(1, 600), rc::gen::inRange<unsigned>(1, 100000)); }
+rc::Gen<unsigned> any_grid() {
+  return rc::gen::oneOf(rc::gen::inRange<unsigned>(1, 600), rc::gen::inRange<unsigned>(1, 100000));
+}
 
 RC_GTEST_PROP(Schedule, RangesCoverTheLineOnceAndDifferByAtMostOneTile, ()) {
   const unsigned total = *any_total(), grid = *any_grid();
@@ -51,7 +54,7 @@ RC_GTEST_PROP(Schedule, EveryOutputTileHasOneHostAndNeighbouringContributors, ()
       const unsigned tiles = lean_tiles_of(length, tile);
       const unsigned first = lean_owner(split, origin), last = lean_owner(split, origin + tiles - 1);
       RC_ASSERT(first <= last);
-      for (unsigned cta = first; cta <= last; ++cta) {   // every CTA between them holds a piece of this tile
+      for (unsigned cta = first; cta <= last; ++cta) {  // every CTA between them holds a piece of this tile
         RC_ASSERT(lean_first_tile(split, cta) < origin + tiles);
         RC_ASSERT(lean_first_tile(split, cta + 1) > origin);
       }

@@ -20,7 +20,7 @@ class Arguments : public ::testing::Test {
   Arguments() {
     limits.problem = {.q_heads = 32, .kv_heads = 8, .head_dim = 128};
     limits.max_batch = 4;
-    limits.workspace = {.partials_offset = 1024, .tickets_offset = 0, .ticket_bytes = 1000, .total_bytes = 100000};
+    limits.workspace = {.partials_offset = 1024, .tickets_offset = 0, .total_bytes = 100000};
     leanattn_decode_args_init(&args);
     args.q = at(0x1000);
     args.k = at(0x2000);
@@ -193,7 +193,7 @@ TEST_F(Arguments, TheLargestSizesThatPassTheirChecksDoNotOverflowTheDenseStrides
 }
 
 TEST(Workspace, MustBeThereAlignedAndLargeEnough) {
-  const WorkspaceLayout layout{.partials_offset = 256, .tickets_offset = 0, .ticket_bytes = 8, .total_bytes = 4096};
+  const WorkspaceLayout layout{.partials_offset = 256, .tickets_offset = 0, .total_bytes = 4096};
   EXPECT_TRUE(check_workspace(layout, at(0x1000), 4096));
   EXPECT_TRUE(check_workspace(layout, at(0x1000), 5000));
   EXPECT_FALSE(check_workspace(layout, nullptr, 4096));

@@ -236,7 +236,7 @@ TEST(Engine, SaysWhatIsDegradedOneSentenceALine) {
   EngineCore engine(std::move(parts));
   EXPECT_STREQ(engine.warnings(),
                "no cache on disk: HOME is not set\nthe site database was skipped: locked\n"
-               "1 winners were written by another version and are left out");
+               "winners left out because another version wrote them: 1");
 }
 
 }  // namespace

@@ -148,7 +148,7 @@ TEST_P(Comparator, LeavesLseAloneWhenTheKernelDoesNotWriteIt) {
 TEST(ComparisonReports, AnyCounterFails) {
   for (auto counter :
        {&ComparisonReport::unwritten, &ComparisonReport::pattern_mismatches, &ComparisonReport::stray_writes,
-        &ComparisonReport::tickets_left, &ComparisonReport::unequal_repeats}) {
+        &ComparisonReport::workspace_left, &ComparisonReport::unequal_repeats}) {
     ComparisonReport report;
     EXPECT_TRUE(report.passed());
     report.*counter = 1;

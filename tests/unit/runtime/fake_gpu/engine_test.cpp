@@ -19,14 +19,14 @@
 namespace {
 std::atomic<long> allocations{0};
 }
-// What the hot paths must not do.
-void* operator new(std::size_t size) {
+// What the hot paths must not do. Not inlined, or the compiler sees free() meet new.
+[[gnu::noinline]] void* operator new(std::size_t size) {
   ++allocations;
   if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace leanattn {
 namespace {
@@ -35,9 +35,8 @@ class FakeGpuEngine : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const auto api = nvrtc(); !api) GTEST_SKIP() << api.error().message;
-    std::string pattern = (std::filesystem::temp_directory_path() / "leanattn_engine_XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
+    if (shared_directory_.empty()) shared_directory_ = make_directory();
+    directory_ = shared_directory_;
     fake_gpu() = FakeGpu{};
     fake_gpu().argument_bytes = sizeof(LeanDecodeArgs);
     fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 9;
@@ -47,8 +46,19 @@ class FakeGpuEngine : public ::testing::Test {
     if (directory_.empty()) return;
     cuCtxSetCurrent(nullptr);
     EXPECT_EQ(fake_gpu().live_objects(), 0) << "something was not given back to the driver";
-    std::filesystem::remove_all(directory_);
+    if (directory_ != shared_directory_) std::filesystem::remove_all(directory_);
   }
+  static void TearDownTestSuite() {
+    if (!shared_directory_.empty()) std::filesystem::remove_all(shared_directory_);
+  }
+
+  static std::filesystem::path make_directory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "leanattn_engine_XXXXXX").string();
+    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
+    return pattern;
+  }
+  /// Cold: the tests' usual cache directory has the kernel from the second test on.
+  void use_fresh_directory() { directory_ = make_directory(); }
 
   Engine open() {
     EngineOptions options;
@@ -79,6 +89,7 @@ class FakeGpuEngine : public ::testing::Test {
   const Problem problem_{};
   const PlanShape shape_{2, 8, 1024};
   std::filesystem::path directory_;
+  inline static std::filesystem::path shared_directory_;
 };
 
 /// Memory that stands for a workspace; the fake GPU's memory is the host's.
@@ -93,6 +104,7 @@ struct Workspace {
 };
 
 TEST_F(FakeGpuEngine, LaunchesThePlannedGridWithTheCallersArguments) {
+  use_fresh_directory();
   Engine engine = open();
   const auto plan = engine.plan(problem_, shape_);
   ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
@@ -130,6 +142,7 @@ TEST_F(FakeGpuEngine, LeavesTheCallersContextCurrent) {
 }
 
 TEST_F(FakeGpuEngine, ASecondEngineTakesTheKernelFromCubinDb) {
+  use_fresh_directory();
   {
     Engine first = open();
     EXPECT_GT(first.plan(problem_, shape_)->info().compile_ms, 0);
@@ -140,6 +153,7 @@ TEST_F(FakeGpuEngine, ASecondEngineTakesTheKernelFromCubinDb) {
 }
 
 TEST_F(FakeGpuEngine, WithoutADiskCacheNothingIsWritten) {
+  use_fresh_directory();
   EngineOptions options;
   options.cache_dir = directory_.string();
   options.disk_cache = false;
@@ -150,6 +164,7 @@ TEST_F(FakeGpuEngine, WithoutADiskCacheNothingIsWritten) {
 }
 
 TEST_F(FakeGpuEngine, AHostileCacheDirectoryIsAWarningNotAnError) {
+  use_fresh_directory();
   std::filesystem::permissions(directory_, std::filesystem::perms::all);
   Engine engine = open();
   EXPECT_NE(engine.warnings().find("no cache on disk"), std::string::npos) << engine.warnings();
@@ -157,6 +172,7 @@ TEST_F(FakeGpuEngine, AHostileCacheDirectoryIsAWarningNotAnError) {
 }
 
 TEST_F(FakeGpuEngine, ACaptureTakesLaunchesButNoCompile) {
+  use_fresh_directory();
   Engine engine = open();
   std::optional<Context> context(std::move(*Context::retain(0)));
   {

@@ -122,12 +122,12 @@ TEST_F(FakeGpuKernel, ImpossibleGridsAreRefusedBeforeTheDriver) {
   EXPECT_TRUE(fake_gpu().launches.empty());
 }
 
-TEST_F(FakeGpuKernel, PdlIsAskedForUnlessTheGridIsCooperative) {
+TEST_F(FakeGpuKernel, PdlAndCooperationAreAskedForTogether) {
   ASSERT_TRUE(prepared(FixUp::ticket, true).launch(LeanDecodeArgs{}, 1, nullptr));
   EXPECT_TRUE(fake_gpu().launches.back().programmatic);
   EXPECT_FALSE(fake_gpu().launches.back().cooperative);
   ASSERT_TRUE(prepared(FixUp::wait, true).launch(LeanDecodeArgs{}, 1, nullptr));
-  EXPECT_FALSE(fake_gpu().launches.back().programmatic);
+  EXPECT_TRUE(fake_gpu().launches.back().programmatic);
   EXPECT_TRUE(fake_gpu().launches.back().cooperative);
 }
 
