@@ -48,7 +48,8 @@ void look_up_many_shapes(benchmark::State& state) {
   std::mt19937 random(1);
   std::uniform_int_distribution<int> batch(1, 64), context(1, 1 << 17);
   std::vector<Shape> shapes;
-  for (int i = 0; i < state.range(0); ++i) shapes.push_back({.batch = batch(random), .longest_context = context(random)});
+  for (int i = 0; i < state.range(0); ++i)
+    shapes.push_back({.batch = batch(random), .longest_context = context(random)});
   std::size_t next = 0;
   for (auto _ : state) {
     benchmark::DoNotOptimize(engine.plan(problem, shapes[next], nullptr));
@@ -103,13 +104,19 @@ Result<std::unique_ptr<Step>> make_step() {
   if (!stream) return tl::unexpected(stream.error());
   auto engine = EngineCore::open({.device = 0, .cache_dir = {}, .disk_cache = false});
   if (!engine) return tl::unexpected(engine.error());
-  const auto plan = (*engine)->plan({.q_heads = 8, .kv_heads = 1, .head_dim = 64}, {.longest_context = kContext}, nullptr);
+  const auto plan =
+      (*engine)->plan({.q_heads = 8, .kv_heads = 1, .head_dim = 64}, {.longest_context = kContext}, nullptr);
   if (!plan) return tl::unexpected(plan.error());
   auto memory = DeviceBuffer::allocate(1 << 20);
   auto workspace = DeviceBuffer::allocate((*plan)->limits().workspace.total_bytes);
   if (!memory || !workspace) return fail(ErrorCode::out_of_memory, "no device memory for the benchmark");
-  auto step = std::unique_ptr<Step>(new Step{*std::move(context), *std::move(stream), *std::move(engine), *plan,
-                                             *std::move(memory), *std::move(workspace), {}});
+  auto step = std::unique_ptr<Step>(new Step{*std::move(context),
+                                             *std::move(stream),
+                                             *std::move(engine),
+                                             *plan,
+                                             *std::move(memory),
+                                             *std::move(workspace),
+                                             {}});
   leanattn_decode_args_init(&step->args);
   step->args.q = step->args.k = step->args.v = step->memory.data();
   step->args.o = step->memory.at(1 << 18);

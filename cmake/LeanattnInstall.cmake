@@ -9,7 +9,7 @@ add_library(leanattn::leanattn ALIAS leanattn)
 target_include_directories(leanattn PUBLIC
   "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
 target_link_libraries(leanattn
-  PUBLIC tl::expected
+  PUBLIC $<BUILD_INTERFACE:tl::expected>
   PRIVATE fmt::fmt SQLiteCpp SQLite::SQLite3 leanattn::dep_zstd leanattn::dep_xxhash OpenSSL::Crypto Threads::Threads ${CMAKE_DL_LIBS})
 set_target_properties(leanattn PROPERTIES
   LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} EXPORT_NAME leanattn)
@@ -17,24 +17,39 @@ if(LEANATTN_SANITIZE)
   target_link_options(leanattn PUBLIC -fsanitize=${LEANATTN_SANITIZE})
 endif()
 if(BUILD_SHARED_LIBS)
-  # Hidden visibility covers our objects; this covers static third-party archives linked in.
-  target_link_options(leanattn PRIVATE -Wl,--exclude-libs,ALL -Wl,-z,defs)
+  # Hidden visibility covers our own symbols; the map also covers the C++ library's templates and static third-party archives.
+  target_link_options(leanattn PRIVATE "-Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/leanattn.map")
+  set_target_properties(leanattn PROPERTIES LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/leanattn.map")
+  if(NOT LEANATTN_SANITIZE)
+    target_link_options(leanattn PRIVATE -Wl,-z,defs)
+  endif()
 endif()
 
 # A static library's dependencies are its users' too, and only packages, not fetched sources, can be named to them.
-set(LEANATTN_STATIC_PACKAGE TRUE)
-if(BUILD_SHARED_LIBS)
-  set(LEANATTN_STATIC_PACKAGE FALSE)
+set(LEANATTN_STATIC_PACKAGE FALSE)
+if(NOT BUILD_SHARED_LIBS)
+  set(LEANATTN_STATIC_PACKAGE TRUE)
+  foreach(dependency IN ITEMS fmt::fmt SQLiteCpp SQLite::SQLite3 OpenSSL::Crypto)
+    get_target_property(imported ${dependency} IMPORTED)
+    if(NOT imported)
+      message(STATUS "leanattn: ${dependency} was fetched, so a static libleanattn cannot be installed; BUILD_SHARED_LIBS=ON can")
+      return()
+    endif()
+  endforeach()
 endif()
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/leanattn")
+# One component, so that the library can be installed without the program: cmake --install build --component leanattn_library
 install(TARGETS leanattn EXPORT leanattn-targets
-  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/leanattn" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
-install(EXPORT leanattn-targets NAMESPACE leanattn:: DESTINATION "${package_dir}")
+  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT leanattn_library NAMELINK_COMPONENT leanattn_library
+  ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT leanattn_library)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/leanattn" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT leanattn_library
+  FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+install(EXPORT leanattn-targets NAMESPACE leanattn:: DESTINATION "${package_dir}" COMPONENT leanattn_library)
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/leanattn-config.cmake.in" "${PROJECT_BINARY_DIR}/leanattn-config.cmake"
   INSTALL_DESTINATION "${package_dir}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/leanattn-config-version.cmake" COMPATIBILITY SameMajorVersion)
-install(FILES "${PROJECT_BINARY_DIR}/leanattn-config.cmake" "${PROJECT_BINARY_DIR}/leanattn-config-version.cmake" DESTINATION "${package_dir}")
+install(FILES "${PROJECT_BINARY_DIR}/leanattn-config.cmake" "${PROJECT_BINARY_DIR}/leanattn-config-version.cmake" DESTINATION "${package_dir}"
+  COMPONENT leanattn_library)
 
 configure_file("${PROJECT_SOURCE_DIR}/cmake/leanattn.pc.in" "${PROJECT_BINARY_DIR}/leanattn.pc" @ONLY)
-install(FILES "${PROJECT_BINARY_DIR}/leanattn.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+install(FILES "${PROJECT_BINARY_DIR}/leanattn.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT leanattn_library)

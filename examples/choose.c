@@ -4,7 +4,8 @@
 
 static int report(const char* what) {
   fprintf(stderr, "%s: %s\n%s\n", what, leanattn_last_error_message(), leanattn_last_error_hint());
-  return leanattn_last_error_status() == LEANATTN_NO_DRIVER || leanattn_last_error_status() == LEANATTN_NO_DEVICE ? 3 : 1;
+  return leanattn_last_error_status() == LEANATTN_NO_DRIVER || leanattn_last_error_status() == LEANATTN_NO_DEVICE ? 3
+                                                                                                                  : 1;
 }
 
 int main(void) {

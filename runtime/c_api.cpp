@@ -44,8 +44,7 @@ leanattn_choice to_c(const DecodeProblem& problem, const Shape& shape, const Cho
   out.provenance = static_cast<std::int32_t>(choice.provenance);
   out.stale = choice.stale;
   out.grid = choice.config.grid;
-  out.workspace_bytes =
-      workspace_layout(spec, choice.config.grid, output_tiles(problem, largest, spec)).total_bytes;
+  out.workspace_bytes = workspace_layout(spec, choice.config.grid, output_tiles(problem, largest, spec)).total_bytes;
   out.tuned_us = choice.tuned_us;
   out.tuned_longest_context = tuned ? choice.tuned_shape.longest_context : 0;
   out.tuned_total_context = tuned ? total_tokens(choice.tuned_shape) : 0;

@@ -20,8 +20,8 @@ Error bad_struct_size(const char* name, std::size_t given, std::size_t expected)
 
 Error unknown_fields(const char* name, std::size_t given, std::size_t known) {
   return {ErrorCode::invalid_argument,
-          fmt::format("{} sets fields beyond its first {} bytes (struct_size {}), which leanattn {} does not know", name,
-                      known, given, leanattn_version()),
+          fmt::format("{} sets fields beyond its first {} bytes (struct_size {}), which leanattn {} does not know",
+                      name, known, given, leanattn_version()),
           "Use a newer library, or leave those fields zero.",
           {}};
 }

@@ -1,4 +1,5 @@
-// c_api_structs.hpp -- the C ABI's structs across versions, and as the types of this library. Pure functions; any thread.
+// c_api_structs.hpp -- the C ABI's structs across versions, and as the types of this library. Pure functions; any
+// thread.
 #pragma once
 
 #include <algorithm>
@@ -34,9 +35,9 @@ Error null_argument(const char* name);
 Error bad_struct_size(const char* name, std::size_t given, std::size_t expected);
 Error unknown_fields(const char* name, std::size_t given, std::size_t known);
 
-/// `in` as this library's struct: itself where the sizes agree, else completed in `storage`. An older program's smaller one
-/// gets zeros; of a newer program's larger one everything this library does not know must be zero, since it could not be
-/// heeded. Errors: invalid_argument.
+/// `in` as this library's struct: itself where the sizes agree, else completed in `storage`. An older program's smaller
+/// one gets zeros; of a newer program's larger one everything this library does not know must be zero, since it could
+/// not be heeded. Errors: invalid_argument.
 template <class T>
 Result<const T*> read_struct(const char* name, const T* in, T& storage) {
   static_assert(kFirstSize<T> > 0 && sizeof(T) >= kFirstSize<T>);
@@ -69,8 +70,8 @@ Result<void> write_struct(const char* name, const T& value, T* out) {
   return {};
 }
 
-/// Errors: invalid_argument (null, size, or an enumerator this library does not know). Heads and sizes are checked later,
-/// by validate().
+/// Errors: invalid_argument (null, size, or an enumerator this library does not know). Heads and sizes are checked
+/// later, by validate().
 Result<void> read_problem(const leanattn_problem* problem, DecodeProblem& out);
 Result<void> read_shape(const leanattn_shape* shape, Shape& out);
 

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "runtime/engine_debug.hpp"
 #include "runtime/gpu.hpp"
 
@@ -17,15 +19,25 @@ bool is_about_the_kernel(ErrorCode code) {
          code == ErrorCode::unsupported;
 }
 
+/// A grid that waits for its CTAs is cut to what is resident (PlanCore).
+std::int64_t launched_grid(const Choice& choice, const PreparedKernel& kernel) {
+  const bool waits = choice.config.spec.fixup == FixUp::wait;
+  return waits ? std::min(choice.config.grid, kernel.resident_ctas) : choice.config.grid;
+}
+
+/// What most plans differ by.
+std::string key_of(const DecodeProblem& problem, int max_batch, const Choice& choice, const PreparedKernel& kernel) {
+  return fmt::format("{} {} {} {}", kernel_name(choice.config.spec), launched_grid(choice, kernel), problem.kv_heads,
+                     max_batch);
+}
+
 bool same_launch(const PlanCore& plan, const DecodeProblem& problem, int max_batch, const Choice& choice,
                  const PreparedKernel& kernel) {
   const Choice& mine = plan.choice();
-  const std::int64_t grid =
-      choice.config.spec.fixup == FixUp::wait ? std::min(choice.config.grid, kernel.resident_ctas) : choice.config.grid;
-  return plan.limits().problem == problem && plan.limits().max_batch == max_batch && mine.config.grid == grid &&
-         mine.config.spec == choice.config.spec && mine.provenance == choice.provenance &&
-         mine.tuned_us == choice.tuned_us && mine.tuned_shape == choice.tuned_shape && mine.layer == choice.layer &&
-         mine.stale == choice.stale;
+  return plan.limits().problem == problem && plan.limits().max_batch == max_batch &&
+         mine.config.grid == launched_grid(choice, kernel) && mine.config.spec == choice.config.spec &&
+         mine.provenance == choice.provenance && mine.tuned_us == choice.tuned_us &&
+         mine.tuned_shape == choice.tuned_shape && mine.layer == choice.layer && mine.stale == choice.stale;
 }
 
 }  // namespace
@@ -97,9 +109,13 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
   const Winners now = winners();
   Choice choice = now.table->find(problem, shape);
   auto kernel = prepare(choice.config.spec, stream);
-  if (!kernel && is_about_the_kernel(kernel.error().code) && choice.provenance != Provenance::fallback) {
-    choice = Choice{.config = default_config(parts_.device, problem, shape), .tuned_shape = {}, .layer = {}};
-    kernel = prepare(choice.config.spec, stream);
+  if (!kernel && is_about_the_kernel(kernel.error().code)) {
+    for (const Config& config : default_configs(parts_.device, problem, shape)) {
+      if (config == choice.config) continue;  // tried already
+      choice = Choice{.config = config, .tuned_shape = {}, .layer = {}};
+      kernel = prepare(config.spec, stream);
+      if (kernel || !is_about_the_kernel(kernel.error().code)) break;
+    }
   }
   if (!kernel) return tl::unexpected(std::move(kernel.error()));
   const int max_batch = shape.max_batch > 0 ? shape.max_batch : shape.batch;
@@ -111,15 +127,15 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
 
 const PlanCore* EngineCore::keep(const DecodeProblem& problem, int max_batch, Choice choice,
                                  std::shared_ptr<const PreparedKernel> kernel) {
-  const auto [first, last] = plans_.equal_range(kernel_name(choice.config.spec));
+  const auto [first, last] = plans_.equal_range(key_of(problem, max_batch, choice, *kernel));
   for (auto it = first; it != last; ++it) {
     if (same_launch(*it->second, problem, max_batch, choice, *kernel)) return it->second.get();
   }
   CUctx_st* const context = parts_.context ? parts_.context->get() : nullptr;
-  auto plan = std::make_unique<PlanCore>(problem, max_batch, std::move(choice), std::move(kernel), context, checks_.get());
-  const PlanCore* const kept = plan.get();
-  plans_.emplace(kept->name(), std::move(plan));
-  return kept;
+  std::string key = key_of(problem, max_batch, choice, *kernel);
+  auto plan =
+      std::make_unique<PlanCore>(problem, max_batch, std::move(choice), std::move(kernel), context, checks_.get());
+  return plans_.emplace(std::move(key), std::move(plan))->second.get();
 }
 
 }  // namespace v1

@@ -23,9 +23,9 @@ inline namespace v1 {
 class Context;  // runtime/gpu.hpp
 
 struct EngineCoreOptions {
-  int device = 0;                                   ///< CUDA ordinal
-  std::optional<std::filesystem::path> cache_dir;   ///< nullopt: cache_directory() decides
-  bool disk_cache = true;                           ///< false: neither tuning.db nor cubin.db of the user's
+  int device = 0;                                  ///< CUDA ordinal
+  std::optional<std::filesystem::path> cache_dir;  ///< nullopt: cache_directory() decides
+  bool disk_cache = true;                          ///< false: neither tuning.db nor cubin.db of the user's
 };
 
 /// What an engine stands on. open() makes the real ones; tests bring their own and need no GPU.
@@ -90,7 +90,7 @@ class EngineCore : public ::leanattn_engine {
   mutable std::mutex mutex_;  ///< what follows, and writes to recent_ and generation_
   std::shared_ptr<const WinnerTable> table_;
   std::shared_ptr<const std::string> warnings_;
-  /// By kernel name. Shapes that come to the same launch share a plan, so there are few.
+  /// By kernel, grid, KV heads and largest batch. Shapes that come to the same launch share a plan, so there are few.
   std::unordered_multimap<std::string, std::unique_ptr<PlanCore>> plans_;
 };
 

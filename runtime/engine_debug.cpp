@@ -64,10 +64,10 @@ Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeAr
   const auto ended = use->second.end.query();
   if (!ended) return tl::unexpected(ended.error());
   if (*ended) return {};
-  return fail(ErrorCode::invalid_argument,
-              fmt::format("workspace {} is still in use by a launch on another stream",
-                          static_cast<const void*>(args.tickets)),
-              "Keep one workspace per stream.");
+  return fail(
+      ErrorCode::invalid_argument,
+      fmt::format("workspace {} is still in use by a launch on another stream", static_cast<const void*>(args.tickets)),
+      "Keep one workspace per stream.");
 }
 
 Result<void> LaunchChecks::after(const LeanDecodeArgs& args, CUstream_st* stream) {

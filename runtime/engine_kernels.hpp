@@ -33,8 +33,8 @@ class KernelStore {
   using Prepare = std::function<Result<PreparedKernel>(const KernelSpec&)>;
   explicit KernelStore(Prepare prepare) : prepare_(std::move(prepare)) {}
 
-  /// The kernel, prepared by the first caller while the others wait. A failure goes to everybody who waited for it and is
-  /// not remembered. Errors: prepare's; internal when it throws.
+  /// The kernel, prepared by the first caller while the others wait. A failure goes to everybody who waited for it and
+  /// is not remembered. Errors: prepare's; internal when it throws.
   Result<std::shared_ptr<const PreparedKernel>> get(const KernelSpec& spec);
   /// Whether get() would return without preparing or waiting.
   bool ready(const KernelSpec& spec) const;

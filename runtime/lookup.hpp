@@ -15,31 +15,38 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// How a configuration was found, best first.
-enum class Provenance : std::uint8_t { exact, bucket, nearest, model, fallback };
+/// How a configuration was found, best first. The C ABI's leanattn_provenance has the same values.
+enum class Provenance : std::uint8_t {
+  exact,     ///< measured for this problem and shape
+  bucket,    ///< measured for this problem and the same powers of two of batch, longest and average context
+  nearest,   ///< measured for the same head_dim and group; the grid is re-derived for this shape
+  model,     ///< tunables of another measured problem of this GPU; the grid is the schedule model's
+  fallback,  ///< nothing is known: default_config()
+};
 std::string_view to_string(Provenance p);
 
 struct Choice {
   Config config;
   Provenance provenance = Provenance::fallback;
-  double tuned_us = 0;      ///< of the winner it rests on; 0 for model and fallback
-  Shape tuned_shape;        ///< the shape that winner was tuned for
-  std::string layer;        ///< "user", "site", "shipped" or empty
+  double tuned_us = 0;  ///< of the winner it rests on; 0 for model and fallback
+  Shape tuned_shape;    ///< the shape that winner was tuned for
+  std::string layer;    ///< "user", "site", "shipped" or empty
   bool stale = false;
 };
 
 class WinnerTable {
  public:
-  /// Unparsable rows are skipped and counted.
+  /// Rows that cannot be parsed, or whose config is not one for their problem on this device, are skipped and counted.
+  /// Of several rows for one problem and shape, cold goes before warm, then the first.
   static WinnerTable build(const DeviceFacts& device, const LayeredWinners& winners);
   WinnerTable(WinnerTable&&) noexcept;
   WinnerTable& operator=(WinnerTable&&) noexcept;
   ~WinnerTable();
 
-  /// Never fails for a valid problem and shape: exact -> bucket -> nearest -> model -> fallback. No allocation on an exact hit's path
-  /// beyond the returned value.
+  /// Never fails for a valid problem and shape: exact -> bucket -> nearest -> model -> fallback. max_batch plays no
+  /// part. An exact hit is one hash; the rest walk the winners, some nanoseconds each.
   Choice find(const DecodeProblem& problem, const Shape& shape) const;
-  /// The exact winner's index-free pointer or null: the hot path of Engine::plan.
+  /// The exact winner, as long as this table, or null.
   const Choice* find_exact(const DecodeProblem& problem, const Shape& shape) const noexcept;
   std::size_t size() const;
   std::size_t skipped() const;
@@ -50,16 +57,20 @@ class WinnerTable {
   std::unique_ptr<Impl> impl_;
 };
 
-/// What is launched when nothing is known: safe on every supported device.
+/// What is launched when nothing is known: safe on every supported device (tickets, no more CTAs than are resident at
+/// once, few registers). The first of default_configs().
 Config default_config(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape);
+/// The default and what to try after it, should this NVRTC not compile it cleanly. Never empty; all of them valid.
+std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape);
 
 /// Canonical device-model row for the database.
 DeviceModel device_model(const DeviceFacts& device);
 /// Driver, NVRTC, clocks as they are now. Without a driver the driver fields are 0.
 Environment current_environment(const DeviceFacts& device);
 
-/// Useful grids for a shape: powers and multiples of SM count x residency, multiples and divisors of output tiles, FlashAttention-2 and
-/// FlashDecoding grids, capped at one LeanTile per CTA. Sorted, unique, never empty.
+/// Useful grids for a shape: powers of two, multiples and shares of the SM count, multiples and divisors of output
+/// tiles, FlashAttention-2's and FlashDecoding's grids; up to two waves, and at most one LeanTile per CTA. A spec that
+/// waits gets no more than `resident_ctas_per_sm` CTAs an SM. Sorted, unique, never empty.
 std::vector<std::int64_t> useful_grids(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
                                        const KernelSpec& spec, int resident_ctas_per_sm);
 

@@ -66,28 +66,43 @@ KernelSpec base_spec(Arch arch, const DecodeProblem& problem) {
   return spec;
 }
 
-Config default_config(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape) {
-  // cp_async exists on every supported arch, tickets never wait for a CTA that has not started, and sixteen tokens a
-  // warp leave the accumulators room. Two CTAs an SM hide each other's fix-ups; the deepest ring that fits is taken.
+std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape) {
+  // Tickets never wait for a CTA that has not started, and sixteen tokens a warp leave the accumulators room. Two CTAs
+  // an SM hide each other's fix-ups; the deepest ring that fits is taken.
   struct Depth {
     int warps, ctas_per_sm, stages;
   };
   constexpr Depth kDepths[] = {{4, 2, 3}, {4, 2, 2}, {4, 1, 3}, {4, 1, 2}, {4, 1, 1}, {2, 1, 2}, {2, 1, 1}, {1, 1, 1}};
-  KernelSpec spec = base_spec(device.arch, problem);
-  spec.load = LoadPath::cp_async;
-  spec.fixup = FixUp::ticket;
-  spec.tile = 64;
-  spec.warp_tokens = 16;
-  for (const Depth& depth : kDepths) {
-    spec.warps = depth.warps;
-    spec.ctas_per_sm = depth.ctas_per_sm;
-    spec.stages = depth.stages;
-    if (validate(spec)) break;
+  // Bulk copies need no address registers per thread: with many query rows those decide whether the kernel spills. With
+  // few, cp_async copies the short rows of a strided cache better.
+  constexpr int kManyRows = 16;
+  const KernelSpec base = base_spec(device.arch, problem);
+  const bool many_rows = rows_per_block(base) > kManyRows;
+  std::vector<Config> configs;
+  for (const LoadPath load :
+       {many_rows ? LoadPath::bulk : LoadPath::cp_async, many_rows ? LoadPath::cp_async : LoadPath::bulk}) {
+    if (load == LoadPath::bulk && device.arch.major < 9) continue;
+    KernelSpec spec = base;
+    spec.load = load;
+    spec.fixup = FixUp::ticket;
+    spec.tile = 64;
+    spec.warp_tokens = 16;
+    for (const Depth& depth : kDepths) {
+      spec.warps = depth.warps;
+      spec.ctas_per_sm = depth.ctas_per_sm;
+      spec.stages = depth.stages;
+      if (validate(spec)) break;
+    }
+    const std::int64_t outputs = output_tiles(problem, shape, spec);
+    const std::int64_t most = std::min(lean_tiles(problem, shape, spec), kLargestGrid);
+    const std::int64_t slots = std::min(most, detail::resident_grid(device, spec));
+    configs.push_back({spec, even_grid(slots, std::min(outputs, kLargestGrid))});
   }
-  const std::int64_t outputs = output_tiles(problem, shape, spec);
-  const std::int64_t most = std::min(lean_tiles(problem, shape, spec), kLargestGrid);
-  const std::int64_t slots = std::min(most, detail::resident_grid(device, spec));
-  return {spec, even_grid(slots, std::min(outputs, kLargestGrid))};
+  return configs;
+}
+
+Config default_config(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape) {
+  return default_configs(device, problem, shape).front();
 }
 
 std::vector<std::int64_t> useful_grids(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
@@ -157,8 +172,8 @@ std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tun
 
 double schedule_cost(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
                      const Config& config) {
-  // In times of one 64-token tile on one SM. Published cost models of split decode kernels put a segment's start and end
-  // at five to ten of those and a merged partial at 0.22; both only have to rank, not to predict.
+  // In times of one 64-token tile on one SM. Published cost models of split decode kernels put a segment's start and
+  // end at five to ten of those and a merged partial at 0.22; both only have to rank, not to predict.
   constexpr double kSegment = 6.0, kMergedPartial = 0.22, kTileTokens = 64.0;
   const double tiles = static_cast<double>(lean_tiles(problem, shape, config.spec));
   const double outputs = static_cast<double>(output_tiles(problem, shape, config.spec));
@@ -173,8 +188,9 @@ double schedule_cost(const DeviceFacts& device, const DecodeProblem& problem, co
   const double segments = std::ceil(outputs / grid) + (even || outputs > grid ? 0.0 : 1.0);
   const double contributors = std::ceil(grid / outputs);
   // Beyond sixteen contributors they merge as a tree, in groups of about the square root.
-  const double merged =
-      contributors <= 1 ? (even ? 0.0 : 2.0) : contributors <= 16 ? contributors : 2.0 * std::sqrt(contributors) + 8.0;
+  const double merged = contributors <= 1    ? (even ? 0.0 : 2.0)
+                        : contributors <= 16 ? contributors
+                                             : 2.0 * std::sqrt(contributors) + 8.0;
   return streamed + waves * segments * kSegment + merged * kMergedPartial;
 }
 

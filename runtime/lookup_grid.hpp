@@ -27,8 +27,8 @@ double schedule_cost(const DeviceFacts& device, const DecodeProblem& problem, co
 std::int64_t cheapest_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
                            const KernelSpec& spec);
 
-/// `base` with the tunables of `from`, changed as little as this problem needs to fit (fewer stages, fewer CTAs per SM).
-/// Errors: those of validate(spec), when nothing fits.
+/// `base` with the tunables of `from`, changed as little as this problem needs to fit (fewer stages, fewer CTAs per
+/// SM). Errors: those of validate(spec), when nothing fits.
 Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& from);
 
 }  // namespace detail

@@ -31,8 +31,8 @@ inline LookupKey make_lookup_key(const DecodeProblem& problem, const Shape& shap
            static_cast<std::uint64_t>(shape.longest_context), static_cast<std::uint64_t>(total)}};
 }
 
-/// 64 well mixed bits: each word is folded in with a full 64 x 64 -> 128 bit product, the step that wyhash and XXH3 rest
-/// on; five words need no more, and no library.
+/// 64 well mixed bits: each word is folded in with a full 64 x 64 -> 128 bit product, the step that wyhash and XXH3
+/// rest on; five words need no more, and no library.
 inline std::uint64_t hash(const LookupKey& key) noexcept {
   __extension__ using Wide = unsigned __int128;
   const auto fold = [](std::uint64_t a, std::uint64_t b) {

@@ -27,8 +27,8 @@ struct LaunchLimits {
   WorkspaceLayout workspace;
 };
 
-/// The kernel's argument block from the caller's arguments, with strides and scale filled in. Looks at values only, never
-/// through pointers; needs no GPU. Errors: invalid_argument, naming the argument and its value.
+/// The kernel's argument block from the caller's arguments, with strides and scale filled in. Looks at values only,
+/// never through pointers; needs no GPU. Errors: invalid_argument, naming the argument and its value.
 Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn_decode_args& args, void* workspace);
 
 /// Errors: invalid_argument (null, misaligned or too small).
@@ -36,8 +36,8 @@ Result<void> check_workspace(const WorkspaceLayout& layout, const void* workspac
 
 class PlanCore : public ::leanattn_plan {
  public:
-  /// `context` (may be null in tests) and `checks` (null: none) must outlive the plan. A grid that waits for its CTAs is
-  /// cut to what is resident at once.
+  /// `context` (may be null in tests) and `checks` (null: none) must outlive the plan. A grid that waits for its CTAs
+  /// is cut to what is resident at once.
   PlanCore(const DecodeProblem& problem, int max_batch, Choice choice, std::shared_ptr<const PreparedKernel> kernel,
            CUctx_st* context, LaunchChecks* checks);
 
@@ -60,7 +60,8 @@ class PlanCore : public ::leanattn_plan {
   LaunchChecks* checks_;
 };
 
-/// Makes `context` current for its lifetime and puts back what was; nothing to do, and nothing done, where it already is.
+/// Makes `context` current for its lifetime and puts back what was; nothing to do, and nothing done, where it already
+/// is.
 class CurrentContext {
  public:
   explicit CurrentContext(CUctx_st* context);

@@ -38,15 +38,16 @@ struct Dimension {
   std::int64_t extent;
 };
 
-/// Strides that kernels can follow, and a last element whose byte offset 64 bits hold. A dimension of one element is never
-/// stepped along, so its stride may be anything.
+/// Strides that kernels can follow, and a last element whose byte offset 64 bits hold. A dimension of one element is
+/// never stepped along, so its stride may be anything.
 Result<void> check_strides(std::int64_t head_dim, std::initializer_list<Dimension> dimensions) {
   std::int64_t last = head_dim;  // elements up to the end of the last row
   for (const Dimension& dimension : dimensions) {
     if (dimension.extent == 1) continue;
     if (dimension.stride < head_dim) [[unlikely]] {
-      return invalid(fmt::format("{} is {} elements, less than head_dim, {}", dimension.name, dimension.stride, head_dim),
-                     "Strides count elements; leave it 0 for the dense stride.");
+      return invalid(
+          fmt::format("{} is {} elements, less than head_dim, {}", dimension.name, dimension.stride, head_dim),
+          "Strides count elements; leave it 0 for the dense stride.");
     }
     if (dimension.stride % kVectorElements != 0) [[unlikely]] {
       return invalid(fmt::format("{} is {} elements, not a multiple of {} (16 bytes)", dimension.name, dimension.stride,
@@ -74,8 +75,8 @@ struct DenseCache {
   std::int64_t batch, head, token;
 };
 DenseCache dense_cache(const DecodeProblem& problem, std::int64_t capacity) {
-  // At most 2^31 tokens x 2^31 heads x 256: batch strides are taken modulo 2^64 here, and an overflow shows as a negative
-  // or too small stride to check_strides; capacity x head_dim alone always fits.
+  // At most 2^31 tokens x 2^31 heads x 256: batch strides are taken modulo 2^64 here, and an overflow shows as a
+  // negative or too small stride to check_strides; capacity x head_dim alone always fits.
   const std::int64_t row = problem.head_dim;
   const auto product = [](std::int64_t a, std::int64_t b) {
     std::int64_t result = 0;
@@ -110,7 +111,8 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
     return invalid(fmt::format("scale is {}", args.scale), "Give a positive number, or 0 for 1 / sqrt(head_dim).");
   }
   if (args.reserved != 0) [[unlikely]] {
-    return invalid(fmt::format("decode_args.reserved is {}", args.reserved), "Leave it 0; leanattn_decode_args_init does.");
+    return invalid(fmt::format("decode_args.reserved is {}", args.reserved),
+                   "Leave it 0; leanattn_decode_args_init does.");
   }
   struct Pointer {
     const char* name;
@@ -170,7 +172,8 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
     return tl::unexpected(std::move(ok.error()));
   }
   if (problem.layout == KvLayout::contiguous) {
-    for (const auto& [name, stride] : {std::pair{"k_stride_token", bound.k_stride_token}, {"v_stride_token", bound.v_stride_token}}) {
+    for (const auto& [name, stride] :
+         {std::pair{"k_stride_token", bound.k_stride_token}, {"v_stride_token", bound.v_stride_token}}) {
       if (stride == row || capacity == 1) [[likely]]
         continue;
       return invalid(fmt::format("{} is {}, but the problem's KV layout is contiguous: {}", name, stride, row),

@@ -14,11 +14,11 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr std::size_t kModeSpecs = 8;      // kernels tried for each baseline, besides lean's and the default's
-constexpr std::size_t kBatch = 8;          // candidates in one round of the preliminaries
+constexpr std::size_t kModeSpecs = 8;  // kernels tried for each baseline, besides lean's and the default's
+constexpr std::size_t kBatch = 8;      // candidates in one round of the preliminaries
 constexpr int kPreliminaryRounds = 3;
 constexpr int kLeastRounds = 15, kMostRounds = 101;
-constexpr double kGoodInterval = 0.01;     // of the median: then it is enough
+constexpr double kGoodInterval = 0.01;  // of the median: then it is enough
 
 struct Entrant {
   std::string mode;
@@ -27,7 +27,8 @@ struct Entrant {
 };
 
 /// What the tuned database launches for this shape.
-Result<Choice> looked_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy, TuningDb& db) {
+Result<Choice> looked_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy,
+                         TuningDb& db) {
   const Result<std::vector<Winner>> winners = db.winners(device_model(device));
   if (!winners) return tl::unexpected(winners.error());
   LayeredWinners layered;
@@ -37,15 +38,16 @@ Result<Choice> looked_up(const DeviceFacts& device, const DecodeProblem& problem
   return WinnerTable::build(device, layered).find(problem, shape);
 }
 
-/// A baseline gets its own choice of kernel, so that what is compared is the schedule: FlashAttention-2 has one CTA an output tile,
-/// FlashDecoding the same number of CTAs for every output tile.
-std::vector<Config> baseline_configs(const std::string& mode, const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
-                                     const KernelSpec& spec, int resident) {
+/// A baseline gets its own choice of kernel, so that what is compared is the schedule: FlashAttention-2 has one CTA an
+/// output tile, FlashDecoding the same number of CTAs for every output tile.
+std::vector<Config> baseline_configs(const std::string& mode, const DeviceFacts& device, const DecodeProblem& problem,
+                                     const Shape& shape, const KernelSpec& spec, int resident) {
   const std::int64_t outputs = output_tiles(problem, shape, spec), most = lean_tiles(problem, shape, spec);
   if (mode == "fa2") return {{spec, outputs}};
   std::vector<Config> configs;
   const std::int64_t slots = 2ll * resident * std::max(device.sm_count, 1);
-  for (std::int64_t splits = 1; splits * outputs <= std::min(most, slots) || splits == 1; splits += std::max<std::int64_t>(1, splits / 4)) {
+  for (std::int64_t splits = 1; splits * outputs <= std::min(most, slots) || splits == 1;
+       splits += std::max<std::int64_t>(1, splits / 4)) {
     if (spec.fixup == FixUp::wait && splits * outputs > slots / 2) break;
     configs.push_back({spec, splits * outputs});
   }
@@ -68,8 +70,9 @@ Result<Config> fastest(GpuBackend& backend, const std::vector<Config>& configs, 
   const Config* best = nullptr;
   double best_ratio = 0;
   for (std::size_t first = 0; first < configs.size(); first += kBatch) {
-    const std::vector<Config> batch(configs.begin() + static_cast<std::ptrdiff_t>(first),
-                                    configs.begin() + static_cast<std::ptrdiff_t>(std::min(first + kBatch, configs.size())));
+    const std::vector<Config> batch(
+        configs.begin() + static_cast<std::ptrdiff_t>(first),
+        configs.begin() + static_cast<std::ptrdiff_t>(std::min(first + kBatch, configs.size())));
     for (const Config& config : batch) {
       if (cancelled(cancel)) return fail(ErrorCode::interrupted, "interrupted before anything was measured");
       if (auto ok = require_correct(backend, config); !ok) return tl::unexpected(ok.error());
@@ -89,9 +92,9 @@ Result<Config> fastest(GpuBackend& backend, const std::vector<Config>& configs, 
 }
 
 /// Lean's configuration and, for each baseline asked for, the best of its own.
-Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options,
-                                             const DeviceFacts& device, GpuBackend& backend, TuningDb& db,
-                                             const std::atomic<bool>* cancel) {
+Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const Shape& shape,
+                                             const BenchOptions& options, const DeviceFacts& device,
+                                             GpuBackend& backend, TuningDb& db, const std::atomic<bool>* cancel) {
   const auto wanted = [&](const char* mode) {
     return options.modes.empty() || std::find(options.modes.begin(), options.modes.end(), mode) != options.modes.end();
   };
@@ -116,7 +119,7 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const
       const Result<CompiledSpec>* compiled = pool.wait(spec, [&] { return cancelled(cancel); });
       if (compiled == nullptr) return fail(ErrorCode::interrupted, "interrupted before anything was measured");
       if (spec == lean->config.spec && !*compiled) return tl::unexpected(compiled->error());
-      if (!*compiled) continue;   // a baseline does without kernels that spill
+      if (!*compiled) continue;  // a baseline does without kernels that spill
       if (std::string_view(mode) == "lean") {
         if (spec == lean->config.spec) configs.push_back(lean->config);
         continue;
@@ -126,15 +129,17 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const
     }
     const Result<Config> config = fastest(backend, configs, cancel);
     if (!config) return tl::unexpected(config.error());
-    const std::string provenance = std::string_view(mode) != "lean"                ? "best of its kind"
-                                   : lean->provenance == Provenance::fallback ? "default"
-                                                                              : std::string(to_string(lean->provenance));
+    const std::string provenance = std::string_view(mode) != "lean" ? "best of its kind"
+                                   : lean->provenance == Provenance::fallback
+                                       ? "default"
+                                       : std::string(to_string(lean->provenance));
     entrants.push_back({mode, *config, provenance});
   }
   return entrants;
 }
 
-BenchLine make_line(std::string mode, std::span<const double> samples, std::span<const double> read, std::int64_t bytes) {
+BenchLine make_line(std::string mode, std::span<const double> samples, std::span<const double> read,
+                    std::int64_t bytes) {
   const Summary summary = summarize(samples);
   BenchLine line;
   line.mode = std::move(mode);
@@ -147,16 +152,18 @@ BenchLine make_line(std::string mode, std::span<const double> samples, std::span
 
 }  // namespace
 
-Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options, TuningDb& db, CubinCache* cubins,
-                          const std::atomic<bool>* cancel) {
+Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options, TuningDb& db,
+                          CubinCache* cubins, const std::atomic<bool>* cancel) {
   if (auto ok = validate(problem, shape); !ok) return tl::unexpected(ok.error());
   const Result<DeviceFacts> device = device_facts(options.device);
   if (!device) return tl::unexpected(device.error());
   Result<std::unique_ptr<GpuBackend>> backend = GpuBackend::create(*device, problem, options.policy, cubins);
   if (!backend) return tl::unexpected(backend.error());
-  const std::vector<int> lengths = options.context_lengths.empty() ? context_lengths_of(shape) : options.context_lengths;
+  const std::vector<int> lengths =
+      options.context_lengths.empty() ? context_lengths_of(shape) : options.context_lengths;
   if (const Result<double> begun = (*backend)->begin_lengths(lengths); !begun) return tl::unexpected(begun.error());
-  const Result<std::vector<Entrant>> entrants = choose_entrants(problem, canonical(shape), options, *device, **backend, db, cancel);
+  const Result<std::vector<Entrant>> entrants =
+      choose_entrants(problem, canonical(shape), options, *device, **backend, db, cancel);
   if (!entrants) return tl::unexpected(entrants.error());
 
   std::vector<double> read;

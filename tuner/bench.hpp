@@ -1,4 +1,5 @@
-// bench.hpp -- lean, FlashAttention-2 mode, FlashDecoding mode and the measured read limit, interleaved. One call at a time.
+// bench.hpp -- lean, FlashAttention-2 mode, FlashDecoding mode and the measured read limit, interleaved. One call at a
+// time.
 #pragma once
 
 #include <atomic>
@@ -17,15 +18,15 @@ inline namespace v1 {
 struct BenchOptions {
   int device = 0;
   L2Policy policy = L2Policy::cold;
-  int rounds = 0;                        ///< 0: enough for a 1 % interval, within reason
-  std::vector<std::string> modes;        ///< subset of "lean", "fa2", "fd", "read"; empty: all
-  std::vector<int> context_lengths;      ///< a ragged batch; empty: uniform
+  int rounds = 0;                    ///< 0: enough for a 1 % interval, within reason
+  std::vector<std::string> modes;    ///< subset of "lean", "fa2", "fd", "read"; empty: all
+  std::vector<int> context_lengths;  ///< a ragged batch; empty: uniform
 };
 
 struct BenchLine {
-  std::string mode;          ///< "lean", "fa2" (grid = output tiles), "fd" (best even multiple), "read"
-  Config config;             ///< unused for "read"
-  std::string provenance;    ///< where lean's config came from: exact, bucket, ..., default
+  std::string mode;        ///< "lean", "fa2" (grid = output tiles), "fd" (best even multiple), "read"
+  Config config;           ///< unused for "read"
+  std::string provenance;  ///< where lean's config came from: exact, bucket, ..., default
   double median_us = 0, mad_us = 0, low_us = 0, high_us = 0;
   double gb_per_s = 0;
   double ratio_to_read = 0;  ///< paired, interleaved
@@ -41,10 +42,10 @@ struct BenchReport {
   bool interrupted = false;
 };
 
-/// Correctness against the oracle is checked before anything is timed. Errors: no_driver, no_device, nvrtc_missing, wrong_result,
-/// invalid_argument, context_lost.
-Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options, TuningDb& db, CubinCache* cubins,
-                          const std::atomic<bool>* cancel);
+/// Correctness against the oracle is checked before anything is timed. Errors: no_driver, no_device, nvrtc_missing,
+/// wrong_result, invalid_argument, context_lost.
+Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options, TuningDb& db,
+                          CubinCache* cubins, const std::atomic<bool>* cancel);
 
 /// With provenance (GPU, driver, NVRTC, generator revision) and raw samples.
 std::string to_json(const std::vector<BenchReport>& reports);

@@ -46,7 +46,8 @@ nlohmann::ordered_json line_json(const BenchLine& line) {
 std::string to_json(const std::vector<BenchReport>& reports) {
   nlohmann::ordered_json document{{"schema_version", 1}, {"generator_revision", generator_revision()}};
   document["method"] =
-      "CUDA graph replay, KV rotated over at least three times the L2 (cold policy), modes interleaved in rotated rounds; median, median "
+      "CUDA graph replay, KV rotated over at least three times the L2 (cold policy), modes interleaved in rotated "
+      "rounds; median, median "
       "absolute deviation, 95 % bootstrap interval of the median; microseconds a launch";
   document["reports"] = nlohmann::ordered_json::array();
   for (const BenchReport& report : reports) {

@@ -7,9 +7,9 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr std::int64_t kColdFactor = 3;   // bytes rotated through, over the L2
+constexpr std::int64_t kColdFactor = 3;  // bytes rotated through, over the L2
 constexpr std::int64_t kMostCopies = 512;
-constexpr double kMostLaunches = 2048;    // of one graph
+constexpr double kMostLaunches = 2048;  // of one graph
 
 }  // namespace
 
@@ -26,7 +26,8 @@ Result<TimedGraph> TimedGraph::make(int launches, const Stream& stream,
   return TimedGraph(std::move(*graph), launches);
 }
 
-Result<std::vector<double>> GraphTimer::time(const TimedGraph& lead, std::span<const TimedGraph* const> graphs, const Stream& stream) {
+Result<std::vector<double>> GraphTimer::time(const TimedGraph& lead, std::span<const TimedGraph* const> graphs,
+                                             const Stream& stream) {
   while (events_.size() < graphs.size() + 1) {
     Result<Event> event = Event::create();
     if (!event) return tl::unexpected(event.error());
@@ -48,7 +49,8 @@ Result<std::vector<double>> GraphTimer::time(const TimedGraph& lead, std::span<c
   return us;
 }
 
-Rotation rotation_for(std::int64_t kv_bytes, std::int64_t l2_bytes, std::int64_t memory_bytes, double launch_us, bool cold) {
+Rotation rotation_for(std::int64_t kv_bytes, std::int64_t l2_bytes, std::int64_t memory_bytes, double launch_us,
+                      bool cold) {
   Rotation rotation;
   kv_bytes = std::max<std::int64_t>(kv_bytes, 1);
   if (cold) {

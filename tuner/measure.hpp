@@ -1,5 +1,5 @@
-// measure.hpp -- timing as a kernel will be used: replays of CUDA graphs, one node a launch, queued so that the GPU never waits for the
-// host. One thread at a time, with the owning context current.
+// measure.hpp -- timing as a kernel will be used: replays of CUDA graphs, one node a launch, queued so that the GPU
+// never waits for the host. One thread at a time, with the owning context current.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ inline namespace v1 {
 /// A graph of `launches` launches, one after the other.
 class TimedGraph {
  public:
-  /// enqueue(i, stream) enqueues launch i. The graph is replayed once, untimed: its first replay uploads it. Errors: enqueue's,
-  /// launch_failed, context_lost.
+  /// enqueue(i, stream) enqueues launch i. The graph is replayed once, untimed: its first replay uploads it. Errors:
+  /// enqueue's, launch_failed, context_lost.
   static Result<TimedGraph> make(int launches, const Stream& stream,
                                  const std::function<Result<void>(int launch, CUstream_st* stream)>& enqueue);
 
@@ -32,23 +32,27 @@ class TimedGraph {
 /// Replays graphs back to back with an event between neighbours.
 class GraphTimer {
  public:
-  /// Microseconds a launch of each graph, in order. `lead` is replayed first and not timed: while it runs the host enqueues the rest, so
-  /// that no gap is timed. Waits. Errors: launch_failed, context_lost.
-  Result<std::vector<double>> time(const TimedGraph& lead, std::span<const TimedGraph* const> graphs, const Stream& stream);
+  /// Microseconds a launch of each graph, in order. `lead` is replayed first and not timed: while it runs the host
+  /// enqueues the rest, so that no gap is timed. Waits. Errors: launch_failed, context_lost.
+  Result<std::vector<double>> time(const TimedGraph& lead, std::span<const TimedGraph* const> graphs,
+                                   const Stream& stream);
 
  private:
   std::vector<Event> events_;
 };
 
-/// How KV is rotated so that L2 is cold: copies of it laid one after the other, and launches a graph has (a multiple of the copies).
+/// How KV is rotated so that L2 is cold: copies of it laid one after the other, and launches a graph has (a multiple of
+/// the copies).
 struct Rotation {
   int copies = 1;
   int launches = 1;
 };
 
-/// copies x bytes is at least three times the L2: twice would do if it evicted the oldest line, which GPUs do not promise. At most
-/// memory_bytes in all. A graph lasts about kGraphMicroseconds, at launch_us (an estimate) a launch. warm: one copy.
-Rotation rotation_for(std::int64_t kv_bytes, std::int64_t l2_bytes, std::int64_t memory_bytes, double launch_us, bool cold);
+/// copies x bytes is at least three times the L2: twice would do if it evicted the oldest line, which GPUs do not
+/// promise. At most memory_bytes in all. A graph lasts about kGraphMicroseconds, at launch_us (an estimate) a launch.
+/// warm: one copy.
+Rotation rotation_for(std::int64_t kv_bytes, std::int64_t l2_bytes, std::int64_t memory_bytes, double launch_us,
+                      bool cold);
 
 inline constexpr double kGraphMicroseconds = 300;
 

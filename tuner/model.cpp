@@ -48,8 +48,11 @@ ModelFeatures model_features(const ModelParameters& parameters, const DeviceFact
   const double ctas_on_sm = divide_up(grid, sms);
   const double at_once = std::min(ctas_on_sm, held);
   // A warp without a step of its own keeps nothing in flight: short segments leave warps idle.
-  const double steps = divide_up(std::min(tiles_per_cta * spec.tile, std::max(tokens_per_output, 1.0)), spec.warp_tokens);
-  const double ring = spec.warps * (spec.load == LoadPath::ldg ? 1.5 : spec.stages);  // ldg holds K of one step while it asks for the next
+  const double steps =
+      divide_up(std::min(tiles_per_cta * spec.tile, std::max(tokens_per_output, 1.0)), spec.warp_tokens);
+  const double ring =
+      spec.warps *
+      (spec.load == LoadPath::ldg ? 1.5 : spec.stages);  // ldg holds K of one step while it asks for the next
   const double in_flight = at_once * std::min(ring, steps) * spec.warp_tokens * token_bytes;
   const double sm_rate = std::min(parameters.sm_rate, in_flight / parameters.latency);
 
@@ -62,7 +65,8 @@ ModelFeatures model_features(const ModelParameters& parameters, const DeviceFact
   // Waves beyond the first start cold, like a new segment.
   const double waves = divide_up(ctas_on_sm, held);
   const bool aligned = std::fmod(grid, outputs) == 0 || std::fmod(outputs, grid) == 0;
-  features.segments = (aligned ? std::max(outputs / grid, 1.0) : divide_up(tiles_per_cta, tiles_per_output) + 1) * waves - 1;
+  features.segments =
+      (aligned ? std::max(outputs / grid, 1.0) : divide_up(tiles_per_cta, tiles_per_output) + 1) * waves - 1;
   const double contributors = aligned ? std::max(grid / outputs, 1.0) : tiles_per_output / tiles_per_cta + 1;
   if (contributors > 1) {
     features.shared = 1;
@@ -78,8 +82,8 @@ double predict_us(const ModelParameters& p, const ModelFeatures& f) {
          p.tree_level * f.tree;
 }
 
-double predict_us(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
-                  const Config& config, int resident) {
+double predict_us(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
+                  const Shape& shape, const Config& config, int resident) {
   return predict_us(parameters, model_features(parameters, device, problem, shape, config, resident));
 }
 

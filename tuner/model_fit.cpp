@@ -26,7 +26,8 @@ ModelParameters with_costs(ModelParameters p, const Costs& c) {
 
 Costs row_of(const ModelFeatures& f) { return {1, f.stream, f.segments, f.shared, f.partials, f.tree}; }
 
-/// Minimises 1/2 x'Ax - b'x over x >= 0 by coordinate descent: A is positive definite thanks to the prior, so this converges.
+/// Minimises 1/2 x'Ax - b'x over x >= 0 by coordinate descent: A is positive definite thanks to the prior, so this
+/// converges.
 Costs solve_non_negative(const std::array<Costs, kCosts>& a, const Costs& b, Costs x) {
   for (int sweep = 0; sweep < 500; ++sweep) {
     for (std::size_t i = 0; i < kCosts; ++i) {
@@ -40,7 +41,8 @@ Costs solve_non_negative(const std::array<Costs, kCosts>& a, const Costs& b, Cos
 
 }  // namespace
 
-ModelParameters fit_parameters(const ModelParameters& prior, const DeviceFacts& device, std::span<const ModelSample> samples,
+ModelParameters fit_parameters(const ModelParameters& prior, const DeviceFacts& device,
+                               std::span<const ModelSample> samples,
                                std::span<const std::pair<std::int64_t, double>> read_limits) {
   ModelParameters parameters = prior;
   double best_rate = 0;
@@ -56,7 +58,8 @@ ModelParameters fit_parameters(const ModelParameters& prior, const DeviceFacts& 
 
   const Costs prior_costs = costs_of(parameters);
   Costs costs = prior_costs;
-  // Squares follow outliers (a kernel limited by something the model does not know): samples that fit badly are weighted down.
+  // Squares follow outliers (a kernel limited by something the model does not know): samples that fit badly are
+  // weighted down.
   for (int pass = 0; pass < kReweightings; ++pass) {
     std::array<Costs, kCosts> a{};
     Costs b{};
@@ -87,7 +90,8 @@ ModelParameters fit_parameters(const ModelParameters& prior, const DeviceFacts& 
 double model_error(const ModelParameters& parameters, const DeviceFacts& device, std::span<const ModelSample> samples) {
   std::vector<double> errors;
   for (const ModelSample& s : samples) {
-    if (s.us > 0) errors.push_back(std::abs(predict_us(parameters, device, s.problem, s.shape, s.config, s.resident) / s.us - 1));
+    if (s.us > 0)
+      errors.push_back(std::abs(predict_us(parameters, device, s.problem, s.shape, s.config, s.resident) / s.us - 1));
   }
   return errors.empty() ? 0 : median(errors);
 }

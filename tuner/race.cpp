@@ -25,9 +25,9 @@ std::vector<std::size_t> Race::order() const {
 
 bool Race::add(std::span<const std::size_t> order, const RoundTimes& times) {
   assert(order.size() == times.us.size());
-  const std::string noise = !times.throttle.empty()                     ? times.throttle
+  const std::string noise = !times.throttle.empty()             ? times.throttle
                             : times.sentinel_drift > kMostDrift ? "clocks moved within a round"
-                                                                        : "";
+                                                                : "";
   if (!noise.empty() && discarded_in_a_row_ < 2) {
     ++discarded_;
     ++discarded_in_a_row_;
@@ -85,7 +85,8 @@ std::vector<std::size_t> Race::tied_with_leader(double tolerance) const {
   for (std::size_t i = 0; i < alive_.size(); ++i) {
     if (!alive_[i]) continue;
     const PairedRatio r = ratio(i, best);
-    if (i == best || r.low <= 1 || r.ratio <= 1 + tolerance) tied.push_back(i);
+    // Few or noisy samples must not make a tie of what looks clearly slower.
+    if (i == best || r.ratio <= 1 + tolerance || (r.low <= 1 && r.ratio <= 1 + kWidestTie)) tied.push_back(i);
   }
   return tied;
 }

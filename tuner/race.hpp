@@ -1,9 +1,10 @@
-// race.hpp -- Race: which of several candidates is fastest, from interleaved rounds; losers drop out as soon as their interval says so.
-// Knows no GPU: the caller takes the samples. One thread at a time.
+// race.hpp -- Race: which of several candidates is fastest, from interleaved rounds; losers drop out as soon as their
+// interval says so. Knows no GPU: the caller takes the samples. One thread at a time.
 //
-// A round is one sample of every candidate still in the race, taken back to back; the order rotates so that no candidate always runs
-// first or after the same neighbour. Candidates are compared within rounds only (paired ratios): what slows a whole round cancels.
-// A round that was throttled, or whose sentinel (a fixed kernel timed before and after) moved, does not count.
+// A round is one sample of every candidate still in the race, taken back to back; the order rotates so that no
+// candidate always runs first or after the same neighbour. Candidates are compared within rounds only (paired ratios):
+// what slows a whole round cancels. A round that was throttled, or whose sentinel (a fixed kernel timed before and
+// after) moved, does not count.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +27,8 @@ struct RoundTimes {
 
 /// Rounds with a larger sentinel_drift do not count.
 inline constexpr double kMostDrift = 0.05;
+/// Larger relative differences are never a tie, however wide the interval.
+inline constexpr double kWidestTie = 0.01;
 
 class Race {
  public:
@@ -33,8 +36,8 @@ class Race {
 
   /// Candidates still in, in the order to sample them next.
   std::vector<std::size_t> order() const;
-  /// Takes the samples of a round, `order` as it was given out. False when the round does not count. Of a GPU that is never quiet, every
-  /// third round counts all the same; noise() then says why.
+  /// Takes the samples of a round, `order` as it was given out. False when the round does not count. Of a GPU that is
+  /// never quiet, every third round counts all the same; noise() then says why.
   bool add(std::span<const std::size_t> order, const RoundTimes& times);
 
   /// Drops candidates that are slower than the leader beyond doubt (paired 95 % interval above 1 + tolerance).
@@ -44,7 +47,7 @@ class Race {
 
   std::size_t alive() const;
   bool is_alive(std::size_t candidate) const { return alive_[candidate]; }
-  int rounds() const { return rounds_; }        ///< that counted
+  int rounds() const { return rounds_; }  ///< that counted
   int discarded() const { return discarded_; }
   const std::string& noise() const { return noise_; }
   /// Samples of a candidate, one per counted round until it dropped out.
@@ -53,7 +56,8 @@ class Race {
   std::size_t leader() const;
   /// a over b, from the rounds that both took part in.
   PairedRatio ratio(std::size_t a, std::size_t b) const;
-  /// Those still in that cannot be told from the leader: the interval of the paired ratio reaches 1, or the ratio is within `tolerance`.
+  /// Those still in that cannot be told from the leader: the paired ratio is within `tolerance` of 1, or its interval
+  /// reaches 1 and it is within kWidestTie.
   std::vector<std::size_t> tied_with_leader(double tolerance) const;
 
  private:

@@ -38,7 +38,8 @@ std::vector<ReadVariant> read_variants(Arch arch) {
 
 std::string read_limit_source() {
   const auto templates = embedded_templates();
-  const auto found = std::find_if(templates.begin(), templates.end(), [](const EmbeddedTemplate& t) { return t.name == "read_limit.cuh"; });
+  const auto found = std::find_if(templates.begin(), templates.end(),
+                                  [](const EmbeddedTemplate& t) { return t.name == "read_limit.cuh"; });
   assert(found != templates.end());
   return std::string(found->text);
 }
@@ -61,9 +62,11 @@ Result<ReadLimit> ReadLimit::load(const DeviceFacts& device, CubinCache* cubins)
   return limit;
 }
 
-Result<void> ReadLimit::launch(std::size_t variant, const void* a, const void* b, std::int64_t bytes_each, CUstream_st* stream) const {
+Result<void> ReadLimit::launch(std::size_t variant, const void* a, const void* b, std::int64_t bytes_each,
+                               CUstream_st* stream) const {
   if (bytes_each <= 0 || bytes_each % 16 != 0) {
-    return fail(ErrorCode::invalid_argument, fmt::format("a read of {} bytes", bytes_each), "Give a positive multiple of 16.");
+    return fail(ErrorCode::invalid_argument, fmt::format("a read of {} bytes", bytes_each),
+                "Give a positive multiple of 16.");
   }
   const ReadVariant& v = variants_[variant];
   const long long chunks = bytes_each / 16;

@@ -16,12 +16,12 @@ class CubinCache;
 
 /// One way to read. No single one is best for every size (16-byte loads for small ones, bulk copies for large ones).
 struct ReadVariant {
-  std::string name;       ///< "plain_4", "bulk 3x8x8k" ...
-  std::string kernel;     ///< entry point
+  std::string name;    ///< "plain_4", "bulk 3x8x8k" ...
+  std::string kernel;  ///< entry point
   int ctas_per_sm = 2;
   int threads = 512;
-  int stage_bytes = 0;    ///< bulk: bytes a copy; 0: plain loads
-  int stages = 0;         ///< bulk: copies in flight a CTA
+  int stage_bytes = 0;  ///< bulk: bytes a copy; 0: plain loads
+  int stages = 0;       ///< bulk: copies in flight a CTA
 };
 
 /// Those that exist on this arch.
@@ -38,7 +38,8 @@ class ReadLimit {
   const std::vector<ReadVariant>& variants() const { return variants_; }
   /// Enqueues one read of two arrays of `bytes_each` (device pointers, 16-byte aligned; a positive multiple of 16).
   /// Errors: invalid_argument, launch_failed, context_lost.
-  Result<void> launch(std::size_t variant, const void* a, const void* b, std::int64_t bytes_each, CUstream_st* stream) const;
+  Result<void> launch(std::size_t variant, const void* a, const void* b, std::int64_t bytes_each,
+                      CUstream_st* stream) const;
 
  private:
   ReadLimit(LoadedSource source, DeviceBuffer sink) : source_(std::move(source)), sink_(std::move(sink)) {}

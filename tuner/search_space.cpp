@@ -20,7 +20,8 @@ int register_limit(const KernelSpec& spec) {
   return std::min(255, 65536 / (spec.warps * 32 * spec.ctas_per_sm) / 8 * 8);
 }
 
-/// Registers below which a kernel surely spills: accumulators, query, one K and V block (ldg keeps the whole step), addresses.
+/// Registers below which a kernel surely spills: accumulators, query, one K and V block (ldg keeps the whole step),
+/// addresses.
 int least_registers(const KernelSpec& spec) {
   const int row_tiles = (rows_per_block(spec) + 7) / 8;
   const int accumulators = spec.head_dim / 4 * row_tiles, query = spec.head_dim / 8 * row_tiles;
@@ -28,8 +29,8 @@ int least_registers(const KernelSpec& spec) {
   return 24 + accumulators + query + kv;
 }
 
-/// Whether launch bounds for one CTA more per SM still leave every register that a kernel of this family ever takes: the code is the
-/// same then, and only the larger promise is worth a compilation.
+/// Whether launch bounds for one CTA more per SM still leave every register that a kernel of this family ever takes:
+/// the code is the same then, and only the larger promise is worth a compilation.
 bool roomier_twin_exists(KernelSpec spec) {
   constexpr int kMoreThanAnyTakes = 224;
   spec.ctas_per_sm += 1;
@@ -60,11 +61,12 @@ std::vector<LoadChoices> load_choices(Arch arch) {
   return choices;
 }
 
-/// LeanTiles from one warp's step to one step of the whole CTA (never below 64 tokens at the top): smaller ones balance no better,
-/// larger ones only coarsen the split.
+/// LeanTiles from one warp's step to one step of the whole CTA (never below 64 tokens at the top): smaller ones balance
+/// no better, larger ones only coarsen the split.
 std::vector<int> tiles_for(int warps, int warp_tokens) {
   std::vector<int> tiles;
-  for (int tile = std::max(16, warp_tokens); tile <= std::clamp(warps * warp_tokens, 64, 256); tile *= 2) tiles.push_back(tile);
+  for (int tile = std::max(16, warp_tokens); tile <= std::clamp(warps * warp_tokens, 64, 256); tile *= 2)
+    tiles.push_back(tile);
   return tiles;
 }
 
@@ -100,8 +102,9 @@ int guess_resident(const DeviceFacts& device, const KernelSpec& spec) {
   return std::max(resident_ctas_per_sm(device, registers, spec.warps * 32, shared_bytes(spec)), 1);
 }
 
-std::vector<KernelSpec> choose_specs(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
-                                     std::span<const Shape> shapes, std::size_t count, bool pdl) {
+std::vector<KernelSpec> choose_specs(const ModelParameters& parameters, const DeviceFacts& device,
+                                     const DecodeProblem& problem, std::span<const Shape> shapes, std::size_t count,
+                                     bool pdl) {
   const std::vector<KernelSpec> specs = all_specs(device, problem, pdl);
   struct Entry {
     std::int64_t bin = 0;
@@ -121,7 +124,8 @@ std::vector<KernelSpec> choose_specs(const ModelParameters& parameters, const De
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const auto ranked = rank_grids(parameters, device, problem, shape, specs[i], resident[i]);
       if (ranked.empty()) continue;
-      const auto bin = static_cast<std::int64_t>(std::floor(std::log(ranked.front().predicted_us) / std::log1p(kModelResolution)));
+      const auto bin =
+          static_cast<std::int64_t>(std::floor(std::log(ranked.front().predicted_us) / std::log1p(kModelResolution)));
       by_load[specs[i].load].push_back({bin, shuffle[i], i});
     }
     for (auto& [load, entries] : by_load) {
@@ -176,8 +180,9 @@ std::vector<KernelSpec> neighbours(const KernelSpec& spec) {
   return found;
 }
 
-std::vector<RankedConfig> rank_grids(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
-                                     const Shape& shape, const KernelSpec& spec, int resident) {
+std::vector<RankedConfig> rank_grids(const ModelParameters& parameters, const DeviceFacts& device,
+                                     const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec,
+                                     int resident) {
   std::vector<RankedConfig> ranked;
   const std::int64_t co_resident = std::int64_t{std::max(resident, 1)} * std::max(device.sm_count, 1);
   for (const std::int64_t grid : useful_grids(device, problem, shape, spec, std::max(resident, 1))) {
@@ -212,7 +217,8 @@ std::vector<int> context_lengths_of(const Shape& shape) {
   const std::int64_t rest = std::max<std::int64_t>(shape.total_context - longest, 0);
   const std::int64_t share = rest / (batch - 1), extra = rest % (batch - 1);
   for (int i = 1; i < batch; ++i) {
-    lengths[static_cast<std::size_t>(i)] = static_cast<int>(std::min<std::int64_t>(share + (i <= extra ? 1 : 0), longest));
+    lengths[static_cast<std::size_t>(i)] =
+        static_cast<int>(std::min<std::int64_t>(share + (i <= extra ? 1 : 0), longest));
   }
   return lengths;
 }

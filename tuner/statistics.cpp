@@ -87,7 +87,8 @@ PairedRatio paired_ratio(std::span<const double> a, std::span<const double> b, d
   ratios.reserve(a.size());
   for (std::size_t i = 0; i < a.size(); ++i) ratios.push_back(a[i] / b[i]);
   const Interval interval = bootstrap_median(ratios, confidence);
-  return {.pairs = static_cast<int>(ratios.size()), .ratio = median(ratios), .low = interval.low, .high = interval.high};
+  return {
+      .pairs = static_cast<int>(ratios.size()), .ratio = median(ratios), .low = interval.low, .high = interval.high};
 }
 
 }  // namespace v1

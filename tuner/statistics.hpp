@@ -1,7 +1,9 @@
-// statistics.hpp -- robust statistics of timing samples: median, MAD, bootstrap interval, paired ratios. Pure functions; any thread.
+// statistics.hpp -- robust statistics of timing samples: median, MAD, bootstrap interval, paired ratios. Pure
+// functions; any thread.
 //
-// Timing noise is one-sided and heavy-tailed: interrupts, clock changes and neighbours only ever add time. A mean follows the tail, a
-// minimum rewards the luckiest sample and never converges; the median does neither, and half of the samples may be spoilt.
+// Timing noise is one-sided and heavy-tailed: interrupts, clock changes and neighbours only ever add time. A mean
+// follows the tail, a minimum rewards the luckiest sample and never converges; the median does neither, and half of the
+// samples may be spoilt.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +23,10 @@ struct Interval {
   double low = 0, high = 0;
 };
 
-/// Percentile bootstrap interval of the median: the same samples and seed always give the same interval. One sample gives a
-/// degenerate one. confidence in (0, 1).
-Interval bootstrap_median(std::span<const double> samples, double confidence = 0.95, std::uint64_t seed = 1, int resamples = 1000);
+/// Percentile bootstrap interval of the median: the same samples and seed always give the same interval. One sample
+/// gives a degenerate one. confidence in (0, 1).
+Interval bootstrap_median(std::span<const double> samples, double confidence = 0.95, std::uint64_t seed = 1,
+                          int resamples = 1000);
 
 /// A set of samples, described. All zero for no samples.
 struct Summary {
@@ -32,8 +35,8 @@ struct Summary {
 };
 Summary summarize(std::span<const double> samples);
 
-/// How much longer `a` takes than `b`, from samples taken side by side in the same rounds: the median of a[i] / b[i] and its interval.
-/// What slows a whole round (clocks, neighbours) cancels. Equal sizes; zero for no samples.
+/// How much longer `a` takes than `b`, from samples taken side by side in the same rounds: the median of a[i] / b[i]
+/// and its interval. What slows a whole round (clocks, neighbours) cancels. Equal sizes; zero for no samples.
 struct PairedRatio {
   int pairs = 0;
   double ratio = 0, low = 0, high = 0;

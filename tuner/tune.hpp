@@ -1,5 +1,5 @@
-// tune.hpp -- a tuning session: candidates -> compile log -> model ranking -> oracle check -> interleaved race -> trials and winners.
-// One session at a time per process; tune() may be called from any one thread.
+// tune.hpp -- a tuning session: candidates -> compile log -> model ranking -> oracle check -> interleaved race ->
+// trials and winners. One session at a time per process; tune() may be called from any one thread.
 #pragma once
 
 #include <atomic>
@@ -30,17 +30,17 @@ struct TuneRequest {
   bool dry_run = false;                             ///< say what would be tried; touch nothing
   int compile_threads = 0;                          ///< 0: one per core
   std::string command;                              ///< recorded with the session
-  bool pdl = false;                                 ///< only kernels with programmatic dependent launch (sm_90+): their times assume
-                                                    ///< that the neighbours in the stream launch early as well
+  bool pdl = false;  ///< only kernels with programmatic dependent launch (sm_90+): their times assume
+                     ///< that the neighbours in the stream launch early as well
 };
 
 /// One line's worth of progress. `best_us` is 0 until something was measured.
 struct TuneProgress {
   Shape shape;
   int shape_index = 0, shape_count = 0;
-  std::string phase;       ///< "screen", "sweep", "refine", "race", "confirm"; offline: "compile"
-  std::string candidate;   ///< short text of the candidate in hand
-  int done = 0, total = 0; ///< within the phase
+  std::string phase;        ///< "screen", "sweep", "refine", "race", "confirm"; offline: "compile"
+  std::string candidate;    ///< short text of the candidate in hand
+  int done = 0, total = 0;  ///< within the phase
   double best_us = 0;
   double elapsed_s = 0, eta_s = 0;
 };
@@ -51,10 +51,10 @@ struct TunedShape {
   Shape shape;
   Config winner;
   double median_us = 0, low_us = 0, high_us = 0;
-  double read_limit_us = 0;      ///< measured on this device for the same bytes
-  double default_us = 0;         ///< the untuned default configuration, same race
+  double read_limit_us = 0;  ///< measured on this device for the same bytes
+  double default_us = 0;     ///< the untuned default configuration, same race
   int candidates = 0, compiled = 0, rejected = 0, incorrect = 0, raced = 0;
-  bool finished = true;          ///< false: the budget or an interrupt cut the search short
+  bool finished = true;  ///< false: the budget or an interrupt cut the search short
 };
 
 struct TuneSummary {
@@ -64,8 +64,9 @@ struct TuneSummary {
   bool interrupted = false;
 };
 
-/// Tunes on a GPU. Every trial is committed as it ends. `cancel` (may be null) is polled; when set, the best so far is kept and
-/// interrupted is true. Errors: no_driver, no_device, nvrtc_missing, invalid_argument, database errors, context_lost.
+/// Tunes on a GPU. Every trial is committed as it ends. `cancel` (may be null) is polled; when set, the best so far is
+/// kept and interrupted is true. Errors: no_driver, no_device, nvrtc_missing, invalid_argument, database errors,
+/// context_lost.
 Result<TuneSummary> tune(const TuneRequest& request, TuningDb& db, CubinCache* cubins, const ProgressSink& progress,
                          const std::atomic<bool>* cancel);
 
@@ -73,17 +74,21 @@ Result<TuneSummary> tune(const TuneRequest& request, TuningDb& db, CubinCache* c
 struct OfflineCandidate {
   Config config;
   bool accepted = false;
-  std::string reason;        ///< why not
+  std::string reason;  ///< why not
   int registers = 0, spill_bytes = 0, shared_bytes = 0, resident_ctas = 0;
   double compile_ms = 0;
-  double predicted_us = 0;   ///< model's ranking
+  double predicted_us = 0;  ///< model's ranking
 };
-struct OfflineShape { Shape shape; std::vector<OfflineCandidate> candidates; };  ///< candidates sorted by predicted_us, rejected last
+struct OfflineShape {
+  Shape shape;
+  std::vector<OfflineCandidate> candidates;
+};  ///< candidates sorted by predicted_us, rejected last
 
 /// The part that needs no GPU: generate, compile, read the log, occupancy, model ranking; cubins are stored.
 /// Errors: nvrtc_missing, invalid_argument, unsupported.
-Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const DeviceFacts& device, CubinCache* cubins,
-                                               const ProgressSink& progress, const std::atomic<bool>* cancel);
+Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const DeviceFacts& device,
+                                               CubinCache* cubins, const ProgressSink& progress,
+                                               const std::atomic<bool>* cancel);
 
 }  // namespace v1
 }  // namespace leanattn

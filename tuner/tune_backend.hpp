@@ -1,5 +1,5 @@
-// tune_backend.hpp -- TuneBackend: all that a tuning session asks of a GPU, as plain data in and out. The real one is tune_gpu.hpp; tests
-// drive whole sessions against a simulated one, and a worker process fits behind the same calls.
+// tune_backend.hpp -- TuneBackend: all that a tuning session asks of a GPU, as plain data in and out. The real one is
+// tune_gpu.hpp; tests drive whole sessions against a simulated one, and a worker process fits behind the same calls.
 // compile() may be called from any thread; everything else from the session's thread.
 #pragma once
 
@@ -33,8 +33,8 @@ class TuneBackend {
   /// Errors: compile_failed, kernel_rejected, nvrtc_missing, unsupported.
   virtual Result<CompiledSpec> compile(const KernelSpec& spec) = 0;
 
-  /// Makes data of this shape the subject of check() and time(). Returns the measured pure-read time of its K and V in microseconds.
-  /// Errors: out_of_memory, launch_failed, context_lost.
+  /// Makes data of this shape the subject of check() and time(). Returns the measured pure-read time of its K and V in
+  /// microseconds. Errors: out_of_memory, launch_failed, context_lost.
   virtual Result<double> begin_shape(const Shape& shape) = 0;
 
   /// Launches a compiled config on poisoned outputs and compares with the oracle. Errors: context_lost, out_of_memory.

@@ -7,7 +7,8 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr auto kAskAgain = std::chrono::milliseconds(10);  // how often a waiting caller looks at its clock and at Ctrl-C
+constexpr auto kAskAgain =
+    std::chrono::milliseconds(10);  // how often a waiting caller looks at its clock and at Ctrl-C
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// tune_compile.hpp -- CompilePool: compiles specs on several threads, in the order asked for, while the caller measures what is ready.
-// Made, asked and destroyed by one thread; its own threads only compile.
+// tune_compile.hpp -- CompilePool: compiles specs on several threads, in the order asked for, while the caller measures
+// what is ready. Made, asked and destroyed by one thread; its own threads only compile.
 #pragma once
 
 #include <condition_variable>
@@ -54,7 +54,8 @@ class CompilePool {
   std::vector<std::thread> threads_;
 };
 
-/// How many threads to compile with: `wanted`, or one per core, leaving one core to the measurements where there are more than two.
+/// How many threads to compile with: `wanted`, or one per core, leaving one core to the measurements where there are
+/// more than two.
 int compile_thread_count(int wanted);
 
 }  // namespace v1

@@ -16,13 +16,13 @@ struct Rung {
 };
 constexpr Rung kRungs[] = {{3, 12}, {3, 8}, {4, 0}};  // 0: as many as there are finalists
 
-constexpr double kTie = 0.003;        // relative differences below this are nobody's business
+constexpr double kTie = 0.003;          // relative differences below this are nobody's business
 constexpr double kGoodInterval = 0.01;  // width of the leader's interval at which confirmation ends early
 
 }  // namespace
 
-Result<bool> ShapeSearch::run_rounds(Race& race, const std::vector<Candidate>& candidates, int rounds, const char* phase,
-                                     double until_s) {
+Result<bool> ShapeSearch::run_rounds(Race& race, const std::vector<Candidate>& candidates, int rounds,
+                                     const char* phase, double until_s) {
   const int wanted = race.rounds() + rounds;
   while (race.rounds() < wanted) {
     if (stopped(until_s)) return false;
@@ -51,7 +51,8 @@ Result<void> ShapeSearch::decide() {
     } else if (!(candidate.config == default_)) {
       const double samples[] = {candidate.us};
       record(candidate.config, candidate.compiled, TrialStatus::pruned,
-             fmt::format("{:.1f} % slower than the best in its first sample", (candidate.us / best_us_ - 1) * 100), samples);
+             fmt::format("{:.1f} % slower than the best in its first sample", (candidate.us / best_us_ - 1) * 100),
+             samples);
     }
   }
   for (const Candidate& candidate : racing) {
@@ -60,8 +61,10 @@ Result<void> ShapeSearch::decide() {
     if (auto begun = begin_measuring(); !begun) return begun;
     const Result<bool> passed = passes_check(candidate);
     if (!passed) return tl::unexpected(passed.error());
-    if (!*passed) return fail(ErrorCode::wrong_result, fmt::format("{} was right in an earlier session and is wrong now", to_json(candidate.config)),
-                              "Run leanattn verify; the GPU or its driver may be at fault.");
+    if (!*passed)
+      return fail(ErrorCode::wrong_result,
+                  fmt::format("{} was right in an earlier session and is wrong now", to_json(candidate.config)),
+                  "Run leanattn verify; the GPU or its driver may be at fault.");
   }
   result_.raced = static_cast<int>(racing.size());
 
@@ -82,7 +85,8 @@ Result<void> ShapeSearch::decide() {
       if (race.is_alive(i) || recorded[i] || racing[i].config == default_) continue;
       recorded[i] = true;
       record(racing[i].config, racing[i].compiled, TrialStatus::pruned,
-             fmt::format("{:.1f} % slower than the leader after {} rounds", (race.ratio(i, leader).ratio - 1) * 100, race.rounds()),
+             fmt::format("{:.1f} % slower than the leader after {} rounds", (race.ratio(i, leader).ratio - 1) * 100,
+                         race.rounds()),
              race.samples(i), race.noise());
     }
     if (race.alive() <= 1) break;
@@ -91,7 +95,8 @@ Result<void> ShapeSearch::decide() {
   for (std::size_t i = 0; i < racing.size(); ++i) {
     if (race.is_alive(i)) finalists.push_back(racing[i]);
   }
-  std::stable_sort(finalists.begin(), finalists.end(), [](const Candidate& a, const Candidate& b) { return a.us < b.us; });
+  std::stable_sort(finalists.begin(), finalists.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.us < b.us; });
   return confirm(std::move(finalists));
 }
 
@@ -99,7 +104,8 @@ Result<void> ShapeSearch::confirm(std::vector<Candidate> finalists) {
   // Fresh samples: those that chose the finalists favour the lucky ones.
   const auto is_default = [&](const Candidate& c) { return c.config == default_; };
   if (std::none_of(finalists.begin(), finalists.end(), is_default)) {
-    const auto it = std::find_if(held_.begin(), held_.end(), [&](const Candidate& c) { return is_default(c) && !c.known; });
+    const auto it =
+        std::find_if(held_.begin(), held_.end(), [&](const Candidate& c) { return is_default(c) && !c.known; });
     if (it != held_.end()) finalists.push_back(*it);
   }
   Race race(finalists.size());
@@ -125,8 +131,9 @@ Result<void> ShapeSearch::confirm(std::vector<Candidate> finalists) {
     const bool tie = std::find(tied.begin(), tied.end(), i) != tied.end();
     const PairedRatio behind = race.ratio(i, leader);
     record(finalists[i].config, finalists[i].compiled, tie ? TrialStatus::ok : TrialStatus::pruned,
-           tie ? "" : fmt::format("{:.1f} % slower than the winner (95 % interval {:.1f} .. {:.1f})", (behind.ratio - 1) * 100,
-                                  (behind.low - 1) * 100, (behind.high - 1) * 100),
+           tie ? ""
+               : fmt::format("{:.1f} % slower than the winner (95 % interval {:.1f} .. {:.1f})",
+                             (behind.ratio - 1) * 100, (behind.low - 1) * 100, (behind.high - 1) * 100),
            race.samples(i), race.noise());
   }
   const Summary summary = summarize(race.samples(winner));
@@ -141,7 +148,8 @@ void ShapeSearch::settle_early(const Race* race, const std::vector<Candidate>& c
   if (race != nullptr && race->rounds() > 0) {
     const std::size_t leader = race->leader();
     const Summary summary = summarize(race->samples(leader));
-    record(candidates[leader].config, candidates[leader].compiled, TrialStatus::ok, "", race->samples(leader), race->noise());
+    record(candidates[leader].config, candidates[leader].compiled, TrialStatus::ok, "", race->samples(leader),
+           race->noise());
     result_.winner = candidates[leader].config;
     result_.median_us = summary.median, result_.low_us = summary.low, result_.high_us = summary.high;
     return;
@@ -163,9 +171,12 @@ Result<void> ShapeSearch::answer() {
   if (read_limit_us_ > 0) {
     result_.read_limit_us = read_limit_us_;
     state_.read_limits.emplace_back(bytes, read_limit_us_);
-    if (auto kept = state_.db.set_read_limit(state_.device_model, state_.policy(), bytes, read_limit_us_); !kept) return kept;
+    if (auto kept = state_.db.set_read_limit(state_.device_model, state_.policy(), bytes, read_limit_us_); !kept)
+      return kept;
   }
-  if (auto rebuilt = state_.db.rebuild_winners(state_.device_model, problem_json_, shape_json_, state_.policy()); !rebuilt) return rebuilt;
+  if (auto rebuilt = state_.db.rebuild_winners(state_.device_model, problem_json_, shape_json_, state_.policy());
+      !rebuilt)
+    return rebuilt;
   // What look-ups will use is what the database says, with earlier sessions' trials counted in.
   const Result<std::vector<Winner>> winners = state_.db.winners(state_.device_model);
   if (!winners) return tl::unexpected(winners.error());

@@ -1,5 +1,5 @@
-// tune_gpu.hpp -- GpuBackend: a TuneBackend on a real device. compile() from any thread; everything else, construction and destruction
-// included, from one thread, whose current context it makes the device's.
+// tune_gpu.hpp -- GpuBackend: a TuneBackend on a real device. compile() from any thread; everything else, construction
+// and destruction included, from one thread, whose current context it makes the device's.
 #pragma once
 
 #include <map>
@@ -22,9 +22,10 @@ inline namespace v1 {
 
 class GpuBackend final : public TuneBackend {
  public:
-  /// cubins may be null; it must outlive the backend. Errors: no_driver, no_device, nvrtc_missing, out_of_memory, context_lost.
-  static Result<std::unique_ptr<GpuBackend>> create(const DeviceFacts& device, const DecodeProblem& problem, L2Policy policy,
-                                                    CubinCache* cubins);
+  /// cubins may be null; it must outlive the backend. Errors: no_driver, no_device, nvrtc_missing, out_of_memory,
+  /// context_lost.
+  static Result<std::unique_ptr<GpuBackend>> create(const DeviceFacts& device, const DecodeProblem& problem,
+                                                    L2Policy policy, CubinCache* cubins);
 
   Result<CompiledSpec> compile(const KernelSpec& spec) override;
   Result<double> begin_shape(const Shape& shape) override;
@@ -43,8 +44,14 @@ class GpuBackend final : public TuneBackend {
     CompiledKernel kernel;
   };
 
-  GpuBackend(Context context, Stream stream, const DeviceFacts& device, const DecodeProblem& problem, L2Policy policy, CubinCache* cubins)
-      : context_(std::move(context)), stream_(std::move(stream)), device_(device), problem_(problem), policy_(policy), cubins_(cubins) {}
+  GpuBackend(Context context, Stream stream, const DeviceFacts& device, const DecodeProblem& problem, L2Policy policy,
+             CubinCache* cubins)
+      : context_(std::move(context)),
+        stream_(std::move(stream)),
+        device_(device),
+        problem_(problem),
+        policy_(policy),
+        cubins_(cubins) {}
 
   Result<const LoadedKernel*> loaded(const KernelSpec& spec);
   Result<void> reserve_workspace(std::span<const Config> configs);
@@ -59,14 +66,14 @@ class GpuBackend final : public TuneBackend {
   L2Policy policy_;
   CubinCache* cubins_;
   std::mutex compiled_mutex_;
-  std::map<std::string, Compiled> compiled_;      // by kernel_name; guarded by compiled_mutex_
+  std::map<std::string, Compiled> compiled_;  // by kernel_name; guarded by compiled_mutex_
   std::shared_ptr<const OracleKernels> oracle_;
   std::unique_ptr<ReadLimit> read_limit_;
-  std::map<std::string, LoadedKernel> kernels_;   // by kernel_name
+  std::map<std::string, LoadedKernel> kernels_;  // by kernel_name
   std::unique_ptr<DecodeCase> case_;
   CheckWorkspace check_workspace_;
-  DeviceBuffer workspace_;                        // of timed launches; every graph points into it
-  std::map<std::string, TimedGraph> graphs_;      // by config
+  DeviceBuffer workspace_;                    // of timed launches; every graph points into it
+  std::map<std::string, TimedGraph> graphs_;  // by config
   std::unique_ptr<TimedGraph> sentinel_;
   std::size_t read_variant_ = 0;
   double read_limit_us_ = 0;

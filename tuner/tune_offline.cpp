@@ -26,8 +26,8 @@ Result<CompiledSpec> compile_offline(const KernelSpec& spec, const DeviceFacts& 
   const int resident = resident_ctas_per_sm(device, kernel->resources.registers, emitted->threads,
                                             emitted->shared_bytes + kernel->resources.static_shared_bytes);
   if (resident < 1) {
-    return fail(ErrorCode::kernel_rejected,
-                fmt::format("does not fit an SM: {} registers x {} threads", kernel->resources.registers, emitted->threads));
+    return fail(ErrorCode::kernel_rejected, fmt::format("does not fit an SM: {} registers x {} threads",
+                                                        kernel->resources.registers, emitted->threads));
   }
   return CompiledSpec{.registers = kernel->resources.registers, .resident = resident, .compile_ms = kernel->compile_ms};
 }
@@ -54,11 +54,13 @@ OfflineCandidate describe(const Config& config, const Result<CompiledSpec>& comp
 
 }  // namespace
 
-Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const DeviceFacts& device, CubinCache* cubins,
-                                               const ProgressSink& progress, const std::atomic<bool>* cancel) {
+Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const DeviceFacts& device,
+                                               CubinCache* cubins, const ProgressSink& progress,
+                                               const std::atomic<bool>* cancel) {
   if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
   const double started = now_s();
-  const double ends = request.budget ? started + static_cast<double>(request.budget->count()) / 1000.0 : std::numeric_limits<double>::infinity();
+  const double ends = request.budget ? started + static_cast<double>(request.budget->count()) / 1000.0
+                                     : std::numeric_limits<double>::infinity();
   const auto stop = [&] { return now_s() >= ends || (cancel != nullptr && cancel->load()); };
   std::vector<Shape> shapes;
   for (const Shape& shape : request.shapes) shapes.push_back(canonical(shape));
@@ -80,17 +82,20 @@ Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const
     // Asked first: otherwise every single candidate would be rejected for the same reason.
     if (const Result<std::string> version = nvrtc_version(); !version) return tl::unexpected(version.error());
   }
-  CompilePool pool([&](const KernelSpec& spec) { return compile_offline(spec, device, cubins); }, request.compile_threads);
+  CompilePool pool([&](const KernelSpec& spec) { return compile_offline(spec, device, cubins); },
+                   request.compile_threads);
   if (!request.dry_run) pool.enqueue(specs);
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const Result<CompiledSpec> guessed = CompiledSpec{.resident = guess_resident(device, specs[i])};
     const Result<CompiledSpec>* compiled = request.dry_run ? &guessed : pool.wait(specs[i], stop);
     if (compiled == nullptr) break;
-    if (!*compiled && compiled->error().code == ErrorCode::unsupported && i == 0) return tl::unexpected(compiled->error());
+    if (!*compiled && compiled->error().code == ErrorCode::unsupported && i == 0)
+      return tl::unexpected(compiled->error());
     for (std::size_t s = 0; s < shapes.size(); ++s) {
       const int resident = *compiled ? (*compiled)->resident : 1;
       const auto ranked = rank_grids(model, device, request.problem, shapes[s], specs[i], resident);
-      if (!ranked.empty()) result[s].candidates.push_back(describe(ranked.front().config, *compiled, ranked.front().predicted_us));
+      if (!ranked.empty())
+        result[s].candidates.push_back(describe(ranked.front().config, *compiled, ranked.front().predicted_us));
     }
     if (progress) {
       const double elapsed = now_s() - started;
@@ -108,11 +113,12 @@ Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const
   }
   pool.abandon();
   for (OfflineShape& shape : result) {
-    std::stable_sort(shape.candidates.begin(), shape.candidates.end(), [](const OfflineCandidate& a, const OfflineCandidate& b) {
-      if (a.accepted != b.accepted) return a.accepted;
-      if (a.predicted_us != b.predicted_us) return a.predicted_us < b.predicted_us;
-      return kernel_name(a.config.spec) < kernel_name(b.config.spec);
-    });
+    std::stable_sort(shape.candidates.begin(), shape.candidates.end(),
+                     [](const OfflineCandidate& a, const OfflineCandidate& b) {
+                       if (a.accepted != b.accepted) return a.accepted;
+                       if (a.predicted_us != b.predicted_us) return a.predicted_us < b.predicted_us;
+                       return kernel_name(a.config.spec) < kernel_name(b.config.spec);
+                     });
   }
   return result;
 }

@@ -1,4 +1,5 @@
-// tune_screen.cpp -- the search half of ShapeSearch: one sample each of many candidates, closing in on the promising ones.
+// tune_screen.cpp -- the search half of ShapeSearch: one sample each of many candidates, closing in on the promising
+// ones.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,10 +12,10 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr std::size_t kBatch = 8;          // candidates between two looks at the sentinel
-constexpr double kHopeless = 1.25;         // one sample this much behind the best is enough to drop a candidate
-constexpr double kSweepReach = 2.0;        // predictions up to this much above the best grid's are tried
-constexpr double kWorthAnother = 0.995;    // a generation of neighbours that gains less is the last
+constexpr std::size_t kBatch = 8;        // candidates between two looks at the sentinel
+constexpr double kHopeless = 1.25;       // one sample this much behind the best is enough to drop a candidate
+constexpr double kSweepReach = 2.0;      // predictions up to this much above the best grid's are tried
+constexpr double kWorthAnother = 0.995;  // a generation of neighbours that gains less is the last
 
 bool noisy(const RoundTimes& times) { return !times.throttle.empty() || times.sentinel_drift > kMostDrift; }
 
@@ -45,7 +46,8 @@ std::vector<KernelSpec> ShapeSearch::spec_order() const {
     const auto* result = state_.compiles.find(spec);
     const int resident = result != nullptr && *result ? (*result)->resident : guess_resident(state_.device, spec);
     const auto ranked = rank_grids(state_.model, state_.device, state_.request.problem, shape_, spec, resident);
-    predicted[kernel_name(spec)] = ranked.empty() ? std::numeric_limits<double>::infinity() : ranked.front().predicted_us;
+    predicted[kernel_name(spec)] =
+        ranked.empty() ? std::numeric_limits<double>::infinity() : ranked.front().predicted_us;
   }
   std::stable_sort(specs.begin(), specs.end(), [&](const KernelSpec& a, const KernelSpec& b) {
     return predicted.at(kernel_name(a)) < predicted.at(kernel_name(b));
@@ -59,7 +61,8 @@ Result<void> ShapeSearch::screen(double until_s) {
   first.push_back(default_);
   for (const Config& config : first) {
     if (const auto known = compiled(config.spec, until_s)) {
-      const double predicted = predict_us(state_.model, state_.device, state_.request.problem, shape_, config, known->resident);
+      const double predicted =
+          predict_us(state_.model, state_.device, state_.request.problem, shape_, config, known->resident);
       const RankedConfig ranked{config, predicted};
       if (auto done = try_configs({&ranked, 1}, "screen", until_s); !done) return done;
     }
@@ -70,7 +73,8 @@ Result<void> ShapeSearch::screen(double until_s) {
     report("screen", kernel_name(specs[i]), static_cast<int>(i), static_cast<int>(specs.size()));
     const std::optional<CompiledSpec> ready = compiled(specs[i], until_s);
     if (ready) {
-      const auto ranked = rank_grids(state_.model, state_.device, state_.request.problem, shape_, specs[i], ready->resident);
+      const auto ranked =
+          rank_grids(state_.model, state_.device, state_.request.problem, shape_, specs[i], ready->resident);
       const auto chosen = spread(ranked, state_.effort.grids_per_spec);
       batch.insert(batch.end(), chosen.begin(), chosen.end());
     }
@@ -88,7 +92,8 @@ std::vector<KernelSpec> ShapeSearch::best_specs(std::size_t count) const {
   std::vector<KernelSpec> specs;
   for (const Candidate* candidate : order) {
     if (specs.size() == count) break;
-    if (std::find(specs.begin(), specs.end(), candidate->config.spec) == specs.end()) specs.push_back(candidate->config.spec);
+    if (std::find(specs.begin(), specs.end(), candidate->config.spec) == specs.end())
+      specs.push_back(candidate->config.spec);
   }
   return specs;
 }
@@ -100,9 +105,8 @@ Result<void> ShapeSearch::sweep(double until_s) {
     const auto ready = compiled(specs[i], until_s, false);
     if (!ready) continue;
     auto ranked = rank_grids(state_.model, state_.device, state_.request.problem, shape_, specs[i], ready->resident);
-    std::erase_if(ranked, [limit = ranked.empty() ? 0 : ranked.front().predicted_us * kSweepReach](const RankedConfig& r) {
-      return r.predicted_us > limit;
-    });
+    std::erase_if(ranked, [limit = ranked.empty() ? 0 : ranked.front().predicted_us * kSweepReach](
+                              const RankedConfig& r) { return r.predicted_us > limit; });
     if (auto done = try_configs(ranked, "sweep", until_s); !done) return done;
   }
   return {};
@@ -125,13 +129,15 @@ Result<void> ShapeSearch::refine(double until_s) {
     std::stable_sort(order.begin(), order.end(), [](const Candidate* a, const Candidate* b) { return a->us < b->us; });
     for (const Candidate* candidate : order) {
       if (grids.size() == state_.effort.grids_per_spec) break;
-      if (std::find(grids.begin(), grids.end(), candidate->config.grid) == grids.end()) grids.push_back(candidate->config.grid);
+      if (std::find(grids.begin(), grids.end(), candidate->config.grid) == grids.end())
+        grids.push_back(candidate->config.grid);
     }
     for (std::size_t i = 0; i < near.size() && !stopped(until_s); ++i) {
       report("refine", kernel_name(near[i]), static_cast<int>(i), static_cast<int>(near.size()));
       const auto ready = compiled(near[i], until_s);
       if (!ready) continue;
-      const auto ranked = rank_grids(state_.model, state_.device, state_.request.problem, shape_, near[i], ready->resident);
+      const auto ranked =
+          rank_grids(state_.model, state_.device, state_.request.problem, shape_, near[i], ready->resident);
       std::vector<RankedConfig> wanted = spread(ranked, 1);
       for (const RankedConfig& candidate : ranked) {
         if (std::find(grids.begin(), grids.end(), candidate.config.grid) != grids.end()) wanted.push_back(candidate);
@@ -156,7 +162,8 @@ Result<bool> ShapeSearch::passes_check(const Candidate& candidate) {
   if (outcome->verdict == Verdict::passed) return true;
   const bool incorrect = outcome->verdict == Verdict::incorrect;
   if (incorrect) ++result_.incorrect;
-  record(candidate.config, candidate.compiled, incorrect ? TrialStatus::incorrect : TrialStatus::launch_fail, outcome->reason, {});
+  record(candidate.config, candidate.compiled, incorrect ? TrialStatus::incorrect : TrialStatus::launch_fail,
+         outcome->reason, {});
   return false;
 }
 
@@ -223,8 +230,11 @@ Result<void> ShapeSearch::time_batch(std::vector<Candidate> batch) {
 }
 
 Result<void> ShapeSearch::keep(const Candidate& candidate, double us) {
-  state_.samples.push_back({.problem = state_.request.problem, .shape = shape_, .config = candidate.config,
-                            .resident = candidate.compiled.resident, .us = us});
+  state_.samples.push_back({.problem = state_.request.problem,
+                            .shape = shape_,
+                            .config = candidate.config,
+                            .resident = candidate.compiled.resident,
+                            .us = us});
   if (best_us_ > 0 && us > best_us_ * kHopeless && !(candidate.config == default_)) {
     const double samples[] = {us};
     record(candidate.config, candidate.compiled, TrialStatus::pruned,

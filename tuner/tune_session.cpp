@@ -26,8 +26,13 @@ Result<std::vector<ModelSample>> remembered_samples(TuningDb& db, const DeviceMo
     const Result<Shape> shape = shape_from_json(trial.shape);
     const Result<Config> config = config_from_json(trial.config);
     if (!shape || !config) continue;
-    const int resident = resident_ctas_per_sm(device, trial.registers, config->spec.warps * 32, shared_bytes(config->spec));
-    samples.push_back({.problem = problem, .shape = *shape, .config = *config, .resident = std::max(resident, 1), .us = trial.median_us});
+    const int resident =
+        resident_ctas_per_sm(device, trial.registers, config->spec.warps * 32, shared_bytes(config->spec));
+    samples.push_back({.problem = problem,
+                       .shape = *shape,
+                       .config = *config,
+                       .resident = std::max(resident, 1),
+                       .us = trial.median_us});
   }
   return samples;
 }
@@ -42,7 +47,9 @@ TunedShape unreached(SessionState& state, const Shape& shape) {
   const Result<std::vector<Winner>> winners = state.db.winners(state.device_model);
   if (!winners) return tuned;
   for (const Winner& winner : *winners) {
-    if (winner.problem != to_json(state.request.problem) || winner.shape != to_json(shape) || winner.policy != state.policy()) continue;
+    if (winner.problem != to_json(state.request.problem) || winner.shape != to_json(shape) ||
+        winner.policy != state.policy())
+      continue;
     if (const Result<Config> config = config_from_json(winner.config)) {
       tuned.winner = *config;
       tuned.median_us = winner.median_us, tuned.low_us = winner.low_us, tuned.high_us = winner.high_us;
@@ -81,12 +88,15 @@ SearchEffort effort_for(int compile_threads) {
 
 Result<void> validate(const TuneRequest& request) {
   if (auto ok = validate(request.problem); !ok) return ok;
-  if (request.shapes.empty()) return fail(ErrorCode::invalid_argument, "no shapes to tune for", "Give at least one batch size and context length.");
+  if (request.shapes.empty())
+    return fail(ErrorCode::invalid_argument, "no shapes to tune for",
+                "Give at least one batch size and context length.");
   for (const Shape& shape : request.shapes) {
     if (auto ok = validate(request.problem, shape); !ok) return ok;
   }
   if (request.budget && request.budget->count() <= 0) {
-    return fail(ErrorCode::invalid_argument, fmt::format("a budget of {} ms", request.budget->count()), "Give a positive time, or none at all.");
+    return fail(ErrorCode::invalid_argument, fmt::format("a budget of {} ms", request.budget->count()),
+                "Give a positive time, or none at all.");
   }
   return {};
 }
@@ -95,7 +105,8 @@ TuneSummary plan_session(const TuneRequest& request, const DeviceFacts& device, 
   TuneSummary summary;
   summary.device = device;
   const ModelParameters model = default_parameters(device);
-  const std::vector<KernelSpec> specs = choose_specs(model, device, request.problem, request.shapes, effort.specs, request.pdl);
+  const std::vector<KernelSpec> specs =
+      choose_specs(model, device, request.problem, request.shapes, effort.specs, request.pdl);
   for (const Shape& shape : request.shapes) {
     TunedShape planned;
     planned.shape = shape;
@@ -103,7 +114,8 @@ TuneSummary plan_session(const TuneRequest& request, const DeviceFacts& device, 
     planned.finished = false;
     planned.candidates = 1;
     for (const KernelSpec& spec : specs) {
-      const auto ranked = rank_grids(model, device, request.problem, canonical(shape), spec, guess_resident(device, spec));
+      const auto ranked =
+          rank_grids(model, device, request.problem, canonical(shape), spec, guess_resident(device, spec));
       for (const RankedConfig& candidate : spread(ranked, effort.grids_per_spec)) {
         planned.candidates += candidate.config == planned.winner ? 0 : 1;
       }
@@ -114,8 +126,8 @@ TuneSummary plan_session(const TuneRequest& request, const DeviceFacts& device, 
 }
 
 Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& device, const Environment& environment,
-                                TuneBackend& backend, TuningDb& db, const SearchEffort& effort, const ProgressSink& progress,
-                                const std::atomic<bool>* cancel) {
+                                TuneBackend& backend, TuningDb& db, const SearchEffort& effort,
+                                const ProgressSink& progress, const std::atomic<bool>* cancel) {
   if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
   const double started = backend.now_s();
   const DeviceModel model = device_model(device);

@@ -1,5 +1,5 @@
-// tune_session.hpp -- a whole tuning session on any TuneBackend: what tune() runs on the GPU and the tests run on a simulated one.
-// One thread; see tune.hpp for the contract of every argument.
+// tune_session.hpp -- a whole tuning session on any TuneBackend: what tune() runs on the GPU and the tests run on a
+// simulated one. One thread; see tune.hpp for the contract of every argument.
 #pragma once
 
 #include <atomic>
@@ -19,14 +19,15 @@ inline namespace v1 {
 
 /// How much is tried. The budget cuts this short; it never lengthens it.
 struct SearchEffort {
-  std::size_t specs = 96;            ///< kernels compiled for the session
-  std::size_t grids_per_spec = 4;    ///< timed of each before the promising ones are looked at closely
-  std::size_t sweep_specs = 10;      ///< kernels whose every useful grid is timed
-  std::size_t refine_specs = 3;      ///< kernels whose neighbours are compiled and timed
+  std::size_t specs = 96;          ///< kernels compiled for the session
+  std::size_t grids_per_spec = 4;  ///< timed of each before the promising ones are looked at closely
+  std::size_t sweep_specs = 10;    ///< kernels whose every useful grid is timed
+  std::size_t refine_specs = 3;    ///< kernels whose neighbours are compiled and timed
   int refine_generations = 2;
-  std::size_t race_size = 24;        ///< candidates that enter the race
-  std::size_t finalists = 4;         ///< that are confirmed, besides the default
-  int confirm_rounds_min = 12, confirm_rounds_max = 28;  ///< the minimum is more than a race has: it marks a finished search
+  std::size_t race_size = 24;  ///< candidates that enter the race
+  std::size_t finalists = 4;   ///< that are confirmed, besides the default
+  int confirm_rounds_min = 12,
+      confirm_rounds_max = 28;  ///< the minimum is more than a race has: it marks a finished search
 };
 
 /// Specs in proportion to what `threads` compile in a few seconds.
@@ -42,11 +43,11 @@ struct SessionState {
   TrialWriter& trials;
   CompilePool& compiles;
   SearchEffort effort;
-  std::string revision;                ///< of the library: resume counts its trials only
-  ModelParameters prior, model;        ///< before and after fitting to `samples`
+  std::string revision;                                      ///< of the library: resume counts its trials only
+  ModelParameters prior, model;                              ///< before and after fitting to `samples`
   std::vector<std::pair<std::int64_t, double>> read_limits;  ///< (bytes, us) on this device model
-  std::vector<ModelSample> samples;    ///< measured on this device model, earlier sessions' included
-  std::vector<KernelSpec> specs;       ///< to screen, most promising first; shapes add what they found by refining
+  std::vector<ModelSample> samples;  ///< measured on this device model, earlier sessions' included
+  std::vector<KernelSpec> specs;     ///< to screen, most promising first; shapes add what they found by refining
   const ProgressSink& progress;
   const std::atomic<bool>* cancel = nullptr;
   double started_s = 0;
@@ -61,8 +62,8 @@ Result<TunedShape> tune_shape(SessionState& state, int index, double deadline_s)
 
 /// All shapes. Errors: as tune().
 Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& device, const Environment& environment,
-                                TuneBackend& backend, TuningDb& db, const SearchEffort& effort, const ProgressSink& progress,
-                                const std::atomic<bool>* cancel);
+                                TuneBackend& backend, TuningDb& db, const SearchEffort& effort,
+                                const ProgressSink& progress, const std::atomic<bool>* cancel);
 
 /// The dry run: which specs, and how many candidates each shape starts with.
 TuneSummary plan_session(const TuneRequest& request, const DeviceFacts& device, const SearchEffort& effort);

@@ -27,8 +27,8 @@ double work_done(std::string_view phase) {
 double work_of(std::string_view phase) { return phase == "screen" ? 0.45 : phase == "confirm" ? 0.05 : 0.2; }
 
 bool same_problem(const KernelSpec& spec, const KernelSpec& base) {
-  return spec.arch == base.arch && spec.head_dim == base.head_dim && spec.group == base.group && spec.dtype == base.dtype &&
-         spec.layout == base.layout && spec.lse == base.lse;
+  return spec.arch == base.arch && spec.head_dim == base.head_dim && spec.group == base.group &&
+         spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse;
 }
 
 }  // namespace
@@ -66,7 +66,8 @@ Result<TunedShape> ShapeSearch::run() {
   if (auto done = refine(phase_end(kRefineEnds)); !done) return tl::unexpected(done.error());
   if (stopped(phase_end(kRefineEnds))) result_.finished = false;
 
-  const auto tried_default = std::find_if(held_.begin(), held_.end(), [&](const Candidate& c) { return c.config == default_; });
+  const auto tried_default =
+      std::find_if(held_.begin(), held_.end(), [&](const Candidate& c) { return c.config == default_; });
   if (tried_default != held_.end()) result_.default_us = tried_default->us;
   if (auto done = decide(); !done) return tl::unexpected(done.error());
   if (auto done = answer(); !done) return tl::unexpected(done.error());
@@ -84,7 +85,8 @@ Result<void> ShapeSearch::load_known() {
     if (usable && !(*config == default_)) incumbents_.push_back(*config);
   }
   if (!state_.request.resume) return {};
-  Result<std::vector<Trial>> trials = state_.db.trials(state_.device_model, problem_json_, shape_json_, state_.policy());
+  Result<std::vector<Trial>> trials =
+      state_.db.trials(state_.device_model, problem_json_, shape_json_, state_.policy());
   if (!trials) return tl::unexpected(trials.error());
   for (Trial& trial : *trials) {
     if (trial.library_revision == state_.revision) known_.insert_or_assign(trial.config, std::move(trial));
@@ -115,7 +117,8 @@ void ShapeSearch::record(const Config& config, const CompiledSpec& compiled, Tri
                          std::span<const double> samples, const std::string& throttle) {
   const Summary summary = summarize(samples);
   Trial trial;
-  trial.problem = problem_json_, trial.shape = shape_json_, trial.policy = state_.policy(), trial.config = to_json(config);
+  trial.problem = problem_json_, trial.shape = shape_json_, trial.policy = state_.policy(),
+  trial.config = to_json(config);
   trial.status = status, trial.reason = std::move(reason);
   trial.samples = summary.samples, trial.median_us = summary.median, trial.mad_us = summary.mad;
   trial.low_us = summary.low, trial.high_us = summary.high;
@@ -130,7 +133,8 @@ void ShapeSearch::report(const char* phase, const std::string& candidate, int do
   if (!state_.progress) return;
   const double now = state_.backend.now_s();
   const int count = static_cast<int>(state_.request.shapes.size());
-  const double part = work_done(phase) + work_of(phase) * (total > 0 ? std::min(1.0, static_cast<double>(done) / total) : 0.5);
+  const double part =
+      work_done(phase) + work_of(phase) * (total > 0 ? std::min(1.0, static_cast<double>(done) / total) : 0.5);
   const double share = (index_ + part) / count, elapsed = now - state_.started_s;
   const double eta = share > 0.02 ? elapsed * (1 - share) / share : 0;
   state_.progress({.shape = result_.shape,
@@ -145,7 +149,9 @@ void ShapeSearch::report(const char* phase, const std::string& candidate, int do
                    .eta_s = std::clamp(eta, 0.0, std::max(state_.ends_s - now, 0.0))});
 }
 
-Result<TunedShape> tune_shape(SessionState& state, int index, double deadline_s) { return ShapeSearch(state, index, deadline_s).run(); }
+Result<TunedShape> tune_shape(SessionState& state, int index, double deadline_s) {
+  return ShapeSearch(state, index, deadline_s).run();
+}
 
 }  // namespace v1
 }  // namespace leanattn

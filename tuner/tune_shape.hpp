@@ -1,4 +1,5 @@
-// tune_shape.hpp -- ShapeSearch: the search for one shape's winner. screen -> sweep -> refine -> race -> confirm. One thread.
+// tune_shape.hpp -- ShapeSearch: the search for one shape's winner. screen -> sweep -> refine -> race -> confirm. One
+// thread.
 #pragma once
 
 #include <functional>
@@ -25,8 +26,8 @@ class ShapeSearch {
   struct Candidate {
     Config config;
     CompiledSpec compiled;
-    double us = 0;        ///< one sample, normalised to the shape's read limit
-    bool known = false;   ///< from an earlier session: not timed again
+    double us = 0;       ///< one sample, normalised to the shape's read limit
+    bool known = false;  ///< from an earlier session: not timed again
   };
 
   // What an earlier session left.
@@ -51,7 +52,8 @@ class ShapeSearch {
 
   // Decision (tune_decide.cpp).
   Result<void> decide();
-  Result<bool> run_rounds(Race& race, const std::vector<Candidate>& candidates, int rounds, const char* phase, double until_s);
+  Result<bool> run_rounds(Race& race, const std::vector<Candidate>& candidates, int rounds, const char* phase,
+                          double until_s);
   Result<void> confirm(std::vector<Candidate> finalists);
   void settle_early(const Race* race, const std::vector<Candidate>& candidates);
   Result<void> answer();
@@ -60,8 +62,8 @@ class ShapeSearch {
   Result<void> begin_measuring();
   bool stopped(double until_s) const { return state_.cancelled() || state_.backend.now_s() >= until_s; }
   double phase_end(double share) const;
-  void record(const Config& config, const CompiledSpec& compiled, TrialStatus status, std::string reason, std::span<const double> samples,
-              const std::string& throttle = {});
+  void record(const Config& config, const CompiledSpec& compiled, TrialStatus status, std::string reason,
+              std::span<const double> samples, const std::string& throttle = {});
   void report(const char* phase, const std::string& candidate, int done, int total);
 
   SessionState& state_;
@@ -72,11 +74,11 @@ class ShapeSearch {
 
   TunedShape result_;
   Config default_;
-  std::vector<Config> incumbents_;              ///< earlier winners of this shape
-  std::map<std::string, Trial> known_;          ///< resume: by config
-  std::map<std::string, bool> seen_;            ///< configs considered
-  std::map<std::string, bool> specs_counted_;   ///< kernels in result_.compiled or result_.rejected
-  std::vector<Candidate> held_;                 ///< timed and still in, best first at the end of a phase
+  std::vector<Config> incumbents_;             ///< earlier winners of this shape
+  std::map<std::string, Trial> known_;         ///< resume: by config
+  std::map<std::string, bool> seen_;           ///< configs considered
+  std::map<std::string, bool> specs_counted_;  ///< kernels in result_.compiled or result_.rejected
+  std::vector<Candidate> held_;                ///< timed and still in, best first at the end of a phase
   bool measuring_ = false;
   double read_limit_us_ = 0;
   double best_us_ = 0;

@@ -1,5 +1,5 @@
-// tune_trials.hpp -- TrialWriter: commits each trial in its own transaction on a thread of its own, so that the disk's flushes and the GPU
-// work at the same time. Between construction and drain() the database belongs to the writer.
+// tune_trials.hpp -- TrialWriter: commits each trial in its own transaction on a thread of its own, so that the disk's
+// flushes and the GPU work at the same time. Between construction and drain() the database belongs to the writer.
 #pragma once
 
 #include <condition_variable>
@@ -21,10 +21,11 @@ class TrialWriter {
   TrialWriter(const TrialWriter&) = delete;
   TrialWriter& operator=(const TrialWriter&) = delete;
 
-  /// Hands a trial over; waits only while kMostWaiting are not committed yet. After a failed commit further trials are dropped.
+  /// Hands a trial over; waits only while kMostWaiting are not committed yet. After a failed commit further trials are
+  /// dropped.
   void add(Trial trial);
-  /// Waits until everything handed over is committed; afterwards, and until the next add(), the caller may use the database.
-  /// Errors: the first commit's that failed.
+  /// Waits until everything handed over is committed; afterwards, and until the next add(), the caller may use the
+  /// database. Errors: the first commit's that failed.
   Result<void> drain();
 
   static constexpr std::size_t kMostWaiting = 64;

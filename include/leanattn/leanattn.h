@@ -1,9 +1,10 @@
 /* leanattn.h -- the C ABI (C11): engine -> plan -> launch. Every function may be called from any thread, except that
- * leanattn_engine_destroy must be the last use of an engine. No CUDA headers are needed; nothing throws; nothing prints.
+ * leanattn_engine_destroy must be the last use of an engine. No CUDA headers are needed; nothing throws; nothing
+ * prints.
  *
- * Structs carry their size in `struct_size`, so that programs and libraries of different versions work together: zero one
- * and set struct_size = sizeof(the struct), or let leanattn_<struct>_init do both. New fields are only ever appended, and
- * zero always means what happened before the field existed. */
+ * Structs carry their size in `struct_size`, so that programs and libraries of different versions work together: zero
+ * one and set struct_size = sizeof(the struct), or let leanattn_<struct>_init do both. New fields are only ever
+ * appended, and zero always means what happened before the field existed. */
 #ifndef LEANATTN_LEANATTN_H_
 #define LEANATTN_LEANATTN_H_
 
@@ -82,9 +83,9 @@ LEANATTN_API const char* leanattn_version(void) LEANATTN_NOEXCEPT;
 /* snake_case name of a status, e.g. "invalid_argument". Never null. */
 LEANATTN_API const char* leanattn_status_name(leanattn_status status) LEANATTN_NOEXCEPT;
 
-/* What was wrong with the last failed call on this thread: its status, one sentence with the offending value, what to do
- * about it, and the compiler's log. A successful call changes none of them. Never null (empty where there is nothing to
- * say); valid until the next failed call on this thread. */
+/* What was wrong with the last failed call on this thread: its status, one sentence with the offending value, what to
+ * do about it, and the compiler's log. A successful call changes none of them. Never null (empty where there is nothing
+ * to say); valid until the next failed call on this thread. */
 LEANATTN_API leanattn_status leanattn_last_error_status(void) LEANATTN_NOEXCEPT;
 LEANATTN_API const char* leanattn_last_error_message(void) LEANATTN_NOEXCEPT;
 LEANATTN_API const char* leanattn_last_error_hint(void) LEANATTN_NOEXCEPT;
@@ -137,8 +138,8 @@ typedef struct leanattn_problem {
   int32_t lse;       /* not 0: launches also write the log-sum-exp of every row */
 } leanattn_problem;
 
-/* What the caller knows or guesses about a step. It chooses speed, never correctness: a plan gives right results for any
- * context lengths and any batch up to max_batch. */
+/* What the caller knows or guesses about a step. It chooses speed, never correctness: a plan gives right results for
+ * any context lengths and any batch up to max_batch. */
 typedef struct leanattn_shape {
   size_t struct_size;
   int32_t batch;           /* requests of a typical step */
@@ -201,8 +202,8 @@ typedef struct leanattn_plan_info {
   const char* layer;       /* database that the configuration comes from: "user", "site", "shipped" or empty */
   int64_t grid;            /* CTAs */
   int64_t workspace_bytes;
-  double tuned_us;   /* median of the measurement it rests on; 0: none */
-  double compile_ms; /* 0: the kernel came from cubin.db */
+  double tuned_us;    /* median of the measurement it rests on; 0: none */
+  double compile_ms;  /* 0: the kernel came from cubin.db */
   int32_t provenance; /* leanattn_provenance */
   int32_t stale;
   int32_t max_batch;
@@ -268,12 +269,13 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
   args->struct_size = sizeof *args;
 }
 
-/* Enqueues one step on `stream` and returns. No allocation, no lock, no synchronisation; legal while the stream is being
- * captured, and the graph stays right when context_lengths change between replays. A request of length zero gets zeros
- * and an LSE of -inf. The workspace serves one launch at a time: keep one per stream, and one per graph that may run
- * beside others. With LEANATTN_DEBUG=1 in the environment of leanattn_engine_create, a launch whose workspace is still in
- * use on another stream, or whose pointers are not device memory, is refused; this costs a lock and some driver calls.
- * Errors: invalid_argument (which argument, and its value; nothing was enqueued), launch_failed, context_lost. */
+/* Enqueues one step on `stream` and returns. No allocation, no lock, no synchronisation; legal while the stream is
+ * being captured, and the graph stays right when context_lengths change between replays. A request of length zero gets
+ * zeros and an LSE of -inf. The workspace serves one launch at a time: keep one per stream, and one per graph that may
+ * run beside others. With LEANATTN_DEBUG=1 in the environment of leanattn_engine_create, a launch whose workspace is
+ * still in use on another stream, or whose pointers are not device memory, is refused; this costs a lock and some
+ * driver calls. Errors: invalid_argument (which argument, and its value; nothing was enqueued), launch_failed,
+ * context_lost. */
 LEANATTN_API leanattn_status leanattn_plan_launch(const leanattn_plan* plan, const leanattn_decode_args* args,
                                                   void* workspace, leanattn_stream stream) LEANATTN_NOEXCEPT;
 

@@ -36,7 +36,8 @@ struct PlanShape {
   std::int64_t total_context = 0;       ///< tokens of all requests; 0: batch * longest_context
 };
 
-/// One decode step; see leanattn_decode_args. Pointers are device pointers, strides count elements, 0 is the dense stride.
+/// One decode step; see leanattn_decode_args. Pointers are device pointers, strides count elements, 0 is the dense
+/// stride.
 struct DecodeArgs {
   const void* q = nullptr;                        ///< [batch, q_heads, head_dim]
   const void* k = nullptr;                        ///< [batch, kv_heads, context_capacity, head_dim] through its strides

@@ -140,8 +140,9 @@ TEST(Abi, StatusesAreTheErrorCodes) {
 }
 
 TEST(Abi, CAndCxxSeeTheSameStructs) {
-  const std::size_t sizes[] = {sizeof(leanattn_engine_options), sizeof(leanattn_problem),   sizeof(leanattn_shape),
-                               sizeof(leanattn_choice),         sizeof(leanattn_plan_info), sizeof(leanattn_decode_args)};
+  const std::size_t sizes[] = {sizeof(leanattn_engine_options), sizeof(leanattn_problem),
+                               sizeof(leanattn_shape),          sizeof(leanattn_choice),
+                               sizeof(leanattn_plan_info),      sizeof(leanattn_decode_args)};
   for (int i = 0; i < 6; ++i) EXPECT_EQ(abi_c_size_of(i), sizes[i]) << i;
   EXPECT_EQ(abi_c_wrong_initialisers(), 0);
 }

@@ -32,7 +32,8 @@ class CApi : public ::testing::Test {
   static void expect_error(leanattn_status given, leanattn_status expected, const std::string& what) {
     EXPECT_EQ(given, expected) << leanattn_status_name(given);
     EXPECT_EQ(leanattn_last_error_status(), expected);
-    EXPECT_NE(std::string(leanattn_last_error_message()).find(what), std::string::npos) << leanattn_last_error_message();
+    EXPECT_NE(std::string(leanattn_last_error_message()).find(what), std::string::npos)
+        << leanattn_last_error_message();
     EXPECT_STRNE(leanattn_last_error_hint(), "");
   }
 
@@ -131,17 +132,20 @@ TEST_F(CApi, AStructWithoutItsSizeIsRefused) {
   }
   problem.struct_size = sizeof problem;
   shape.struct_size = 0;
-  expect_error(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_INVALID_ARGUMENT, "shape.struct_size");
+  expect_error(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_INVALID_ARGUMENT,
+               "shape.struct_size");
   shape.struct_size = sizeof shape;
   choice.struct_size = 7;
-  expect_error(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_INVALID_ARGUMENT, "choice.struct_size");
+  expect_error(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_INVALID_ARGUMENT,
+               "choice.struct_size");
   ASSERT_EQ(leanattn_engine_plan(engine, &problem, &shape, nullptr, &plan), LEANATTN_OK);
   info.struct_size = 0;
   expect_error(leanattn_plan_get_info(plan, &info), LEANATTN_INVALID_ARGUMENT, "plan_info.struct_size");
   leanattn_decode_args args;
   leanattn_decode_args_init(&args);
   args.struct_size = 16;
-  expect_error(leanattn_plan_launch(plan, &args, nullptr, nullptr), LEANATTN_INVALID_ARGUMENT, "decode_args.struct_size");
+  expect_error(leanattn_plan_launch(plan, &args, nullptr, nullptr), LEANATTN_INVALID_ARGUMENT,
+               "decode_args.struct_size");
   leanattn_engine_options options;
   leanattn_engine_options_init(&options);
   options.struct_size = 1;
@@ -163,9 +167,11 @@ TEST_F(CApi, ANewerProgramMayLeaveItsNewFieldsZeroButNotSetThem) {
   NewerProblem newer{};
   newer.known = problem;
   newer.known.struct_size = sizeof newer;
-  EXPECT_EQ(leanattn_engine_lookup(engine, &newer.known, &shape, &choice), LEANATTN_OK) << leanattn_last_error_message();
+  EXPECT_EQ(leanattn_engine_lookup(engine, &newer.known, &shape, &choice), LEANATTN_OK)
+      << leanattn_last_error_message();
   newer.added = 1;
-  expect_error(leanattn_engine_lookup(engine, &newer.known, &shape, &choice), LEANATTN_INVALID_ARGUMENT, "does not know");
+  expect_error(leanattn_engine_lookup(engine, &newer.known, &shape, &choice), LEANATTN_INVALID_ARGUMENT,
+               "does not know");
 }
 
 TEST_F(CApi, ANewerProgramsOutputFieldsAreLeftAlone) {
@@ -188,13 +194,15 @@ TEST_F(CApi, EnumeratorsOfAnotherVersionAreRefusedWithTheirValue) {
 
 TEST_F(CApi, ProblemsOutOfTheirDomainAreRefusedWithTheirValue) {
   problem.q_heads = 30;
-  expect_error(leanattn_engine_plan(engine, &problem, &shape, nullptr, &plan), LEANATTN_INVALID_ARGUMENT, "30 query heads");
+  expect_error(leanattn_engine_plan(engine, &problem, &shape, nullptr, &plan), LEANATTN_INVALID_ARGUMENT,
+               "30 query heads");
   problem.q_heads = 32;
   problem.head_dim = 80;
   expect_error(leanattn_engine_plan(engine, &problem, &shape, nullptr, &plan), LEANATTN_UNSUPPORTED, "head_dim 80");
   problem.head_dim = 128;
   shape.batch = -1;
-  expect_error(leanattn_engine_plan(engine, &problem, &shape, nullptr, &plan), LEANATTN_INVALID_ARGUMENT, "batch is -1");
+  expect_error(leanattn_engine_plan(engine, &problem, &shape, nullptr, &plan), LEANATTN_INVALID_ARGUMENT,
+               "batch is -1");
 }
 
 TEST_F(CApi, EveryThreadHasItsOwnLastError) {
@@ -224,7 +232,8 @@ TEST_F(CApi, ALogTravelsWithItsError) {
     return fail(ErrorCode::compile_failed, "NVRTC rejects the source", "report it", "line 1: no");
   };
   EngineCore failing(std::move(parts));
-  expect_error(leanattn_engine_plan(&failing, &problem, &shape, nullptr, &plan), LEANATTN_COMPILE_FAILED, "NVRTC rejects");
+  expect_error(leanattn_engine_plan(&failing, &problem, &shape, nullptr, &plan), LEANATTN_COMPILE_FAILED,
+               "NVRTC rejects");
   EXPECT_STREQ(leanattn_last_error_log(), "line 1: no");
 }
 

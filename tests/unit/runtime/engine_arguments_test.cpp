@@ -185,7 +185,8 @@ TEST_F(Arguments, AMillionTokensOfManyHeadsArePastThirtyTwoBitsAndFine) {
 }
 
 TEST_F(Arguments, TheLargestSizesThatPassTheirChecksDoNotOverflowTheDenseStrides) {
-  limits.problem = {.q_heads = std::numeric_limits<int>::max(), .kv_heads = std::numeric_limits<int>::max(), .head_dim = 256};
+  limits.problem = {
+      .q_heads = std::numeric_limits<int>::max(), .kv_heads = std::numeric_limits<int>::max(), .head_dim = 256};
   args.context_capacity = std::numeric_limits<int>::max();
   const auto bound = bind();
   ASSERT_FALSE(bound);

@@ -1,4 +1,5 @@
-// engine_test.cpp -- EngineCore on a fictional GPU: one preparation a kernel, plans kept, captures and failures survived.
+// engine_test.cpp -- EngineCore on a fictional GPU: one preparation a kernel, plans kept, captures and failures
+// survived.
 #include "runtime/engine.hpp"
 
 #include <gtest/gtest.h>
@@ -141,6 +142,30 @@ TEST(Engine, ATunedKernelThatCannotBeBuiltGivesWayToTheDefault) {
   }
 }
 
+TEST(Engine, ADefaultThatCannotBeBuiltGivesWayToTheNext) {
+  const auto configs = default_configs(fictional_gpu(), kLlama, kShape);
+  ASSERT_GE(configs.size(), 2u);
+  auto parts = fictional_parts(layered({winner(kLlama, kShape, tuned_config(kLlama, 224))}));
+  parts.prepare = [&](const KernelSpec& spec) -> Result<PreparedKernel> {
+    if (spec == configs[1].spec) return pretended(spec);
+    return fail(ErrorCode::kernel_rejected, kernel_name(spec) + " spills registers");
+  };
+  EngineCore engine(std::move(parts));
+  const auto plan = engine.plan(kLlama, kShape, nullptr);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ((*plan)->choice().config, configs[1]);
+  EXPECT_EQ((*plan)->choice().provenance, Provenance::fallback);
+}
+
+TEST(Engine, WhenNothingCanBeBuiltTheErrorSaysSo) {
+  auto parts = fictional_parts();
+  parts.prepare = [](const KernelSpec&) -> Result<PreparedKernel> { return fail(ErrorCode::compile_failed, "broken"); };
+  EngineCore engine(std::move(parts));
+  const auto plan = engine.plan(kLlama, kShape, nullptr);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code, ErrorCode::compile_failed);
+}
+
 TEST(Engine, ALostContextIsReportedNotWorkedAround) {
   auto parts = fictional_parts(layered({winner(kLlama, kShape, tuned_config(kLlama, 224))}));
   parts.prepare = [](const KernelSpec&) -> Result<PreparedKernel> { return fail(ErrorCode::context_lost, "gone"); };
@@ -192,7 +217,8 @@ TEST(Engine, ReloadGoesByTheNewWinnersAndLeavesOldPlansAlone) {
 
 TEST(Engine, AWorkspaceHoldsTheLargestBatch) {
   EngineCore engine(fictional_parts());
-  const PlanCore* const plan = engine.plan(kLlama, {.batch = 4, .max_batch = 64, .longest_context = 8192}, nullptr).value();
+  const PlanCore* const plan =
+      engine.plan(kLlama, {.batch = 4, .max_batch = 64, .longest_context = 8192}, nullptr).value();
   const Config& config = plan->choice().config;
   EXPECT_EQ(plan->limits().max_batch, 64);
   EXPECT_EQ(plan->limits().workspace.total_bytes, workspace_layout(config.spec, config.grid, 64 * 8).total_bytes);

@@ -128,7 +128,8 @@ TEST(Lookup, TunablesThatDoNotFitABiggerHeadAreCutUntilTheyDo) {
 
 TEST(Lookup, ThousandsOfWinnersAreAllFoundAgain) {
   std::vector<LayeredWinners::Entry> entries;
-  for (int i = 1; i <= 4000; ++i) entries.push_back(winner(kLlama, {.batch = i, .longest_context = 100 + i}, tuned_config(kLlama, i), i));
+  for (int i = 1; i <= 4000; ++i)
+    entries.push_back(winner(kLlama, {.batch = i, .longest_context = 100 + i}, tuned_config(kLlama, i), i));
   const auto table = table_of(std::move(entries));
   ASSERT_EQ(table.size(), 4000u);
   for (int i = 1; i <= 4000; ++i) {
@@ -235,12 +236,15 @@ RC_GTEST_PROP(Lookup, TheDefaultIsAValidResidentLaunchOfTickets, ()) {
   const auto gpu = any_gpu();
   const auto problem = any_problem();
   const auto shape = any_shape();
-  const Config config = default_config(gpu, problem, shape);
-  const auto valid = validate(config.spec);
-  if (!valid) RC_FAIL(valid.error().message);
-  RC_ASSERT(config.spec.fixup == FixUp::ticket);
-  RC_ASSERT(config.grid >= 1);
-  RC_ASSERT(config.grid <= detail::resident_grid(gpu, config.spec));
+  const auto configs = default_configs(gpu, problem, shape);
+  RC_ASSERT(configs.front() == default_config(gpu, problem, shape));
+  for (const Config& config : configs) {
+    const auto valid = validate(config.spec);
+    if (!valid) RC_FAIL(valid.error().message);
+    RC_ASSERT(config.spec.fixup == FixUp::ticket);
+    RC_ASSERT(config.grid >= 1);
+    RC_ASSERT(config.grid <= detail::resident_grid(gpu, config.spec));
+  }
 }
 
 RC_GTEST_PROP(Lookup, EveryAnswerCanBeLaunchedWhateverWasTuned, ()) {

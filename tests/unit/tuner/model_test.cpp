@@ -112,10 +112,12 @@ TEST_F(Model, FittedCostsAreNeverNegative) {
   std::uniform_real_distribution<double> anything(1, 500);
   std::vector<ModelSample> samples;
   for (int i = 0; i < 200; ++i) {
-    samples.push_back({problem, {.batch = 1 + i % 7, .longest_context = 100 + 97 * i}, {spec, 1 + i}, 1 + i % 3, anything(random)});
+    samples.push_back(
+        {problem, {.batch = 1 + i % 7, .longest_context = 100 + 97 * i}, {spec, 1 + i}, 1 + i % 3, anything(random)});
   }
   const ModelParameters fitted = fit_parameters(parameters, device, samples, {});
-  for (const double cost : {fitted.start, fitted.stretch, fitted.segment, fitted.fix_up, fitted.partial, fitted.tree_level}) {
+  for (const double cost :
+       {fitted.start, fitted.stretch, fitted.segment, fitted.fix_up, fitted.partial, fitted.tree_level}) {
     EXPECT_GE(cost, 0);
     EXPECT_TRUE(std::isfinite(cost));
   }
@@ -125,8 +127,8 @@ TEST_F(Model, DefaultsAreSaneForEveryArch) {
   for (const Arch arch : matrix_arches()) {
     const DeviceFacts any = facts_for_arch(arch, 100).value();
     const ModelParameters p = default_parameters(any);
-    EXPECT_GT(p.memory_rate, 3e5);   // 300 GB/s
-    EXPECT_LT(p.memory_rate, 1.2e7); // 12 TB/s
+    EXPECT_GT(p.memory_rate, 3e5);    // 300 GB/s
+    EXPECT_LT(p.memory_rate, 1.2e7);  // 12 TB/s
     EXPECT_GE(p.sm_rate * 100, p.memory_rate);
   }
 }

@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::uint64_t kSeed = 11;
 
-RoundTimes sample(const std::vector<std::size_t>& order, const std::vector<double>& truth, std::mt19937_64& random, double noise) {
+RoundTimes sample(const std::vector<std::size_t>& order, const std::vector<double>& truth, std::mt19937_64& random,
+                  double noise) {
   std::normal_distribution<double> normal(0, noise);
   RoundTimes times;
   const double clock = 1 + std::abs(normal(random)) * 3;  // the whole round drifts more than its samples
@@ -59,7 +60,8 @@ TEST(Race, ClearLosersAreDroppedAndTheBestSurvives) {
       if (round >= 3) race.drop_slower(0.003);
     }
     EXPECT_TRUE(race.is_alive(0) || race.is_alive(1)) << "seed " << kSeed << ", repeat " << repeat;
-    for (const std::size_t loser : {3u, 4u, 5u}) EXPECT_FALSE(race.is_alive(loser)) << "seed " << kSeed << ", repeat " << repeat;
+    for (const std::size_t loser : {3u, 4u, 5u})
+      EXPECT_FALSE(race.is_alive(loser)) << "seed " << kSeed << ", repeat " << repeat;
   }
 }
 

@@ -20,14 +20,21 @@ DeviceFacts h200() {
   return device;
 }
 
-const Shape kShapes[] = {{.batch = 1, .longest_context = 1024}, {.batch = 1, .longest_context = 65536}, {.batch = 16, .longest_context = 8192}};
+const Shape kShapes[] = {{.batch = 1, .longest_context = 1024},
+                         {.batch = 1, .longest_context = 65536},
+                         {.batch = 16, .longest_context = 8192}};
 
 TEST(SearchSpace, EverySpecIsValidOfTheProblemAndListedOnce) {
   for (const Arch arch : matrix_arches()) {
     const DeviceFacts device = facts_for_arch(arch, 100).value();
     for (const int head_dim : {64, 96, 128, 256}) {
       for (const int q_heads : {8, 64, 320}) {
-        const DecodeProblem problem{.q_heads = q_heads, .kv_heads = 8, .head_dim = head_dim, .dtype = DType::fp16, .layout = KvLayout::strided, .lse = true};
+        const DecodeProblem problem{.q_heads = q_heads,
+                                    .kv_heads = 8,
+                                    .head_dim = head_dim,
+                                    .dtype = DType::fp16,
+                                    .layout = KvLayout::strided,
+                                    .lse = true};
         const auto specs = all_specs(device, problem);
         EXPECT_FALSE(specs.empty()) << to_string(arch) << " " << head_dim << " " << q_heads;
         std::set<std::string> names;
@@ -49,7 +56,8 @@ TEST(SearchSpace, ChosenSpecsAreTheSameEveryTimeAndDiverse) {
   const DeviceFacts device = h200();
   const DecodeProblem problem;
   const ModelParameters model = default_parameters(device);
-  const auto a = choose_specs(model, device, problem, kShapes, 60), b = choose_specs(model, device, problem, kShapes, 60);
+  const auto a = choose_specs(model, device, problem, kShapes, 60),
+             b = choose_specs(model, device, problem, kShapes, 60);
   EXPECT_EQ(a, b);
   EXPECT_EQ(a.size(), 60u);
   std::set<LoadPath> loads;
@@ -99,7 +107,8 @@ TEST(SearchSpace, WaitingFixUpsNeverGetMoreCtasThanAreResident) {
   const DecodeProblem problem;
   KernelSpec spec = base_spec(device.arch, problem);
   spec.fixup = FixUp::wait;
-  for (const RankedConfig& ranked : rank_grids(default_parameters(device), device, problem, {.batch = 16, .longest_context = 65536}, spec, 2)) {
+  for (const RankedConfig& ranked :
+       rank_grids(default_parameters(device), device, problem, {.batch = 16, .longest_context = 65536}, spec, 2)) {
     EXPECT_LE(ranked.config.grid, 2 * 132);
   }
 }
@@ -107,10 +116,12 @@ TEST(SearchSpace, WaitingFixUpsNeverGetMoreCtasThanAreResident) {
 TEST(SearchSpace, RankedGridsAreSortedByPrediction) {
   const DeviceFacts device = h200();
   const DecodeProblem problem;
-  const auto ranked = rank_grids(default_parameters(device), device, problem, kShapes[1], base_spec(device.arch, problem), 2);
+  const auto ranked =
+      rank_grids(default_parameters(device), device, problem, kShapes[1], base_spec(device.arch, problem), 2);
   ASSERT_GT(ranked.size(), 5u);
-  EXPECT_TRUE(std::is_sorted(ranked.begin(), ranked.end(),
-                             [](const RankedConfig& a, const RankedConfig& b) { return a.predicted_us < b.predicted_us; }));
+  EXPECT_TRUE(std::is_sorted(ranked.begin(), ranked.end(), [](const RankedConfig& a, const RankedConfig& b) {
+    return a.predicted_us < b.predicted_us;
+  }));
 }
 
 TEST(SearchSpace, SpreadGridsKeepTheirDistance) {
@@ -135,7 +146,8 @@ TEST(SearchSpace, ContextLengthsAddUpToTheShape) {
 
 TEST(SearchSpace, RotationCoversThreeTimesTheL2AndWholeTurns) {
   constexpr std::int64_t kL2 = 60 << 20, kMemory = 100ll << 30;
-  for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{4} << 20, std::int64_t{134} << 20, std::int64_t{8} << 30}) {
+  for (const std::int64_t bytes :
+       {std::int64_t{1}, std::int64_t{4} << 20, std::int64_t{134} << 20, std::int64_t{8} << 30}) {
     const Rotation cold = rotation_for(bytes, kL2, kMemory, 10, true);
     EXPECT_EQ(cold.launches % cold.copies, 0);
     EXPECT_GE(cold.launches, 2);

@@ -17,7 +17,8 @@ std::vector<double> noisy_samples(std::mt19937_64& random, double truth, std::si
   std::uniform_real_distribution<double> uniform(0, 1);
   std::vector<double> samples;
   for (std::size_t i = 0; i < count; ++i) {
-    samples.push_back(truth + jitter(random) + (uniform(random) < spoilt_share ? truth * (1 + 9 * uniform(random)) : 0.0));
+    samples.push_back(truth + jitter(random) +
+                      (uniform(random) < spoilt_share ? truth * (1 + 9 * uniform(random)) : 0.0));
   }
   return samples;
 }

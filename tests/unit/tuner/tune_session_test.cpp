@@ -39,7 +39,8 @@ class TuneSession : public ::testing::Test {
     gpu.set_shape(shape);
     double best = 1e9;
     for (const KernelSpec& spec : all_specs(device, request.problem)) {
-      for (const RankedConfig& ranked : rank_grids(gpu.truth, device, request.problem, shape, spec, guess_resident(device, spec))) {
+      for (const RankedConfig& ranked :
+           rank_grids(gpu.truth, device, request.problem, shape, spec, guess_resident(device, spec))) {
         best = std::min(best, gpu.true_us(ranked.config));
       }
     }
@@ -55,7 +56,9 @@ class TuneSession : public ::testing::Test {
 };
 
 TEST_F(TuneSession, FindsAConfigurationCloseToTheExhaustiveBest) {
-  request.shapes = {{.batch = 1, .longest_context = 1024}, {.batch = 1, .longest_context = 65536}, {.batch = 16, .longest_context = 8192}};
+  request.shapes = {{.batch = 1, .longest_context = 1024},
+                    {.batch = 1, .longest_context = 65536},
+                    {.batch = 16, .longest_context = 8192}};
   SimulatedGpu gpu(request.problem, kSeed);
   const auto summary = run(gpu);
   ASSERT_TRUE(summary) << summary.error().message;
@@ -63,7 +66,8 @@ TEST_F(TuneSession, FindsAConfigurationCloseToTheExhaustiveBest) {
     const double best = exhaustive_best(gpu, tuned.shape);
     gpu.set_shape(tuned.shape);
     EXPECT_TRUE(tuned.finished);
-    EXPECT_LE(gpu.true_us(tuned.winner), best * 1.05) << "context " << tuned.shape.longest_context << ", seed " << kSeed;
+    EXPECT_LE(gpu.true_us(tuned.winner), best * 1.05)
+        << "context " << tuned.shape.longest_context << ", seed " << kSeed;
     EXPECT_GT(tuned.raced, 1);
     EXPECT_GT(tuned.default_us, 0);
     EXPECT_LE(tuned.low_us, tuned.median_us);

@@ -1,5 +1,5 @@
-// tune_simulated_gpu.hpp -- a TuneBackend without a GPU: a known true time for every configuration, seeded noise, a virtual clock, and
-// faults planted on demand. The session's thread; compile() from any.
+// tune_simulated_gpu.hpp -- a TuneBackend without a GPU: a known true time for every configuration, seeded noise, a
+// virtual clock, and faults planted on demand. The session's thread; compile() from any.
 #pragma once
 
 #include <atomic>
@@ -33,19 +33,19 @@ class SimulatedGpu final : public TuneBackend {
 
   // What the tests plant.
   ModelParameters truth;
-  double noise = 0.01;                                      ///< standard deviation of one sample, relative
-  double personality = 0.08;                                ///< how far a kernel is from the model, either way
+  double noise = 0.01;        ///< standard deviation of one sample, relative
+  double personality = 0.08;  ///< how far a kernel is from the model, either way
   std::function<bool(const KernelSpec&)> spills = [](const KernelSpec&) { return false; };
-  std::function<bool(const Config&)> wrong = [](const Config&) { return false; };        ///< and twice as fast
-  std::function<bool(const Config&)> fails_check = [](const Config&) { return false; };  ///< cannot be launched
-  std::function<bool(const Config&)> fails_timing = [](const Config&) { return false; }; ///< cannot be captured
+  std::function<bool(const Config&)> wrong = [](const Config&) { return false; };         ///< and twice as fast
+  std::function<bool(const Config&)> fails_check = [](const Config&) { return false; };   ///< cannot be launched
+  std::function<bool(const Config&)> fails_timing = [](const Config&) { return false; };  ///< cannot be captured
   std::function<bool(const Config&)> kills_context = [](const Config&) { return false; };
-  std::function<bool(int round)> throttled = [](int) { return false; };                  ///< and everything takes thrice as long
+  std::function<bool(int round)> throttled = [](int) { return false; };  ///< and everything takes thrice as long
   std::function<void(int round)> before_round = [](int) {};
   double compile_s = 0.3, compile_cores = 8, check_s = 3e-4, launches_per_sample = 30;
 
   // What they look at.
-  std::map<std::string, int> checks, samples;               ///< by config
+  std::map<std::string, int> checks, samples;  ///< by config
   std::set<std::string> timed_without_check;
   int rounds = 0, shapes_begun = 0;
   std::atomic<int> compiles = 0;
@@ -72,8 +72,8 @@ class SimulatedGpu final : public TuneBackend {
   }
   Result<CheckOutcome> check(const Config& config) override {
     clock_s_ += check_s;
-    // Compilation is charged when its result is first needed, as if the session had waited for one of compile_cores: a clock that the
-    // compile threads moved would depend on how the host schedules them.
+    // Compilation is charged when its result is first needed, as if the session had waited for one of compile_cores: a
+    // clock that the compile threads moved would depend on how the host schedules them.
     if (needed_.insert(kernel_name(config.spec)).second) clock_s_ += compile_s / compile_cores;
     ++checks[to_json(config)];
     if (kills_context(config)) return fail(ErrorCode::context_lost, "an illegal address was touched");
