@@ -27,7 +27,8 @@ Result<std::unique_ptr<TuningDb>> open_tuning(const Caches& caches, OpenMode mod
   std::string warning;
   Result<std::unique_ptr<TuningDb>> db = TuningDb::open(caches.directory, mode, &warning);
   if (!warning.empty()) warn(warning);
-  if (!db && db.error().code == ErrorCode::not_found) return TuningDb::open(std::nullopt, OpenMode::read_write, nullptr);
+  if (!db && db.error().code == ErrorCode::not_found)
+    return TuningDb::open(std::nullopt, OpenMode::read_write, nullptr);
   if (db || need == CacheNeed::durable) return db;
   warn(fmt::format("{}; going on without it. {}", db.error().message, db.error().hint));
   return TuningDb::open(std::nullopt, OpenMode::read_write, nullptr);

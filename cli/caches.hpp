@@ -24,8 +24,9 @@ struct Caches {
 /// The cache directory and cubin.db. Errors (durable only): cache_unavailable.
 Result<Caches> open_caches(const Session& session, CacheNeed need);
 
-/// tuning.db in that directory; one that is not there yet reads as empty. Under `optional` an unusable database is replaced by an empty one in memory, with a
-/// warning. Errors (durable only): database_newer, database_busy, database_corrupt, cache_unavailable.
+/// tuning.db in that directory; one that is not there yet reads as empty. Under `optional` an unusable database is
+/// replaced by an empty one in memory, with a warning. Errors (durable only): database_newer, database_busy,
+/// database_corrupt, cache_unavailable.
 Result<std::unique_ptr<TuningDb>> open_tuning(const Caches& caches, OpenMode mode, CacheNeed need);
 
 }  // namespace v1

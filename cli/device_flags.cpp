@@ -70,15 +70,21 @@ Result<Target> resolve_target(const DeviceFlags& flags, const Caches& caches) {
   if (!db) return target;
   const Result<std::vector<DeviceModel>> models = (*db)->device_models();
   if (!models) return target;
+  std::string taken;
   for (const DeviceModel& model : *models) {
     if (model.arch != to_string(facts->arch)) continue;
     if (!flags.sms.empty() && model.sm_count != facts->sm_count) continue;
+    if (!taken.empty()) {
+      warn(fmt::format("the database also has {} ({}, {} SMs); {} is taken", model.name, model.arch, model.sm_count,
+                       taken));
+      continue;
+    }
+    taken = model.name;
     target.model = model;
     target.facts.name = model.name;
     target.facts.sm_count = model.sm_count;
     target.facts.l2_bytes = model.l2_bytes;
     target.facts.memory_bytes = model.memory_bytes;
-    break;
   }
   return target;
 }

@@ -72,7 +72,8 @@ std::vector<Finding> look_at_cache(const Session& session) {
   const Result<std::unique_ptr<TuningDb>> db = TuningDb::open(*directory, OpenMode::read_only, &warning);
   if (!db) {
     const bool absent = db.error().code == ErrorCode::not_found;
-    findings.push_back(absent ? good("tuning.db", "not there yet; `leanattn tune` makes it") : bad("tuning.db", db.error()));
+    findings.push_back(absent ? good("tuning.db", "not there yet; `leanattn tune` makes it")
+                              : bad("tuning.db", db.error()));
     return findings;
   }
   if (!warning.empty()) findings.push_back({"tuning.db", Finding::Level::warning, warning, {}, kExitOk});

@@ -104,7 +104,8 @@ void print_candidates(const std::vector<OfflineShape>& shapes) {
     std::size_t accepted = 0;
     for (const OfflineCandidate& candidate : offline.candidates) {
       if (!candidate.accepted || ++accepted > kShown) continue;
-      table.rows.push_back({fmt::format("{:.1f}", candidate.predicted_us), std::to_string(candidate.registers),
+      table.rows.push_back({fmt::format("{:.1f}", candidate.predicted_us),
+                            candidate.registers > 0 ? std::to_string(candidate.registers) : "-",
                             format_bytes(candidate.shared_bytes), std::to_string(candidate.resident_ctas),
                             std::to_string(candidate.config.grid), kernel_name(candidate.config.spec)});
     }
@@ -147,9 +148,8 @@ int tune_without_gpu(const Session& session, const TuneFlags& flags, const Workl
   if (const Result<DeviceFacts> here = device_facts(flags.device.device); !here)
     note(session, "No GPU: " + here.error().message);
   note(session,
-       fmt::format(
-           "Offline for {}, {} SMs: candidates are generated, compiled and ranked by the model; nothing is measured.",
-           to_string(facts->arch), facts->sm_count));
+       fmt::format("Offline for {}, {} SMs: candidates are generated, {}ranked by the model; nothing is measured.",
+                   to_string(facts->arch), facts->sm_count, request.dry_run ? "" : "compiled and "));
   const std::atomic<bool>* stop = stop_on_signals();
   ProgressLine line(session.quiet, is_terminal(stderr));
   const auto sink = [&line](const TuneProgress& progress) { line.show(progress); };
@@ -198,7 +198,8 @@ int tune_on_gpu(const Session& session, const TuneFlags& flags, const Workload& 
             "and ranked, and the cubins kept.");
     return report_error(error);
   }
-  Result<std::unique_ptr<TuningDb>> db = open_tuning(caches, OpenMode::read_write, CacheNeed::durable);
+  Result<std::unique_ptr<TuningDb>> db =
+      open_tuning(caches, request.dry_run ? OpenMode::read_only : OpenMode::read_write, CacheNeed::durable);
   if (!db) return report_error(db.error());
   const std::atomic<bool>* stop = stop_on_signals();
   ProgressLine line(session.quiet, is_terminal(stderr));
@@ -260,7 +261,10 @@ int run(const Session& session, const TuneFlags& flags) {
                          "Give --arch with it.",
                          {}});
   }
-  Result<Caches> caches = open_caches(session, flags.dry_run ? CacheNeed::optional : CacheNeed::durable);
+  // A dry run touches nothing; only --resume has to look at what is there.
+  const bool in_memory = flags.dry_run && !flags.resume;
+  Result<Caches> caches = in_memory ? Result<Caches>(Caches{std::nullopt, open_cubin_db(std::nullopt, nullptr)})
+                                    : open_caches(session, flags.dry_run ? CacheNeed::optional : CacheNeed::durable);
   if (!caches) return report_error(caches.error());
   return flags.device.arch.empty() ? tune_on_gpu(session, flags, *workload, request, *caches)
                                    : tune_without_gpu(session, flags, *workload, request, *caches);

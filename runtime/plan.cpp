@@ -41,6 +41,8 @@ PlanCore::PlanCore(const DecodeProblem& problem, int max_batch, Choice choice,
   Config& config = choice_.config;
   if (config.spec.fixup == FixUp::wait) config.grid = std::min(config.grid, kernel_->resident_ctas);
   const Shape largest{.batch = max_batch};
+  limits_.tile = config.spec.tile;
+  limits_.row_blocks = row_blocks(config.spec);
   limits_.workspace = workspace_layout(config.spec, config.grid, output_tiles(problem, largest, config.spec));
 }
 

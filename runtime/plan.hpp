@@ -25,6 +25,8 @@ struct LaunchLimits {
   DecodeProblem problem;
   int max_batch = 1;
   WorkspaceLayout workspace;
+  int tile = 64;       ///< the kernel's LeanTile, tokens
+  int row_blocks = 1;  ///< output tiles per KV head
 };
 
 /// The kernel's argument block from the caller's arguments, with strides and scale filled in. Looks at values only,

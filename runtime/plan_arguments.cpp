@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "runtime/plan.hpp"
+#include "templates/schedule.cuh"
 
 namespace leanattn {
 inline namespace v1 {
@@ -14,6 +15,7 @@ namespace {
 constexpr std::int64_t kElementBytes = 2;
 constexpr std::uintptr_t kVectorBytes = 16;      // what one load instruction takes
 constexpr std::uintptr_t kWorkspaceBytes = 256;  // the alignment that workspace_layout() counts from
+constexpr int kMostTokens = 1 << 30;             // kernels count a request's tokens in signed 32-bit steps
 constexpr std::int64_t kVectorElements = static_cast<std::int64_t>(kVectorBytes) / kElementBytes;
 
 tl::unexpected<Error> invalid(std::string message, std::string hint = {}) {
@@ -179,6 +181,15 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
       return invalid(fmt::format("{} is {}, but the problem's KV layout is contiguous: {}", name, stride, row),
                      "Make the plan with the strided layout.");
     }
+  }
+
+  if (args.context_capacity > kMostTokens ||
+      !lean_line_fits(static_cast<unsigned>(args.batch), static_cast<unsigned>(problem.kv_heads * limits.row_blocks),
+                      static_cast<unsigned>(args.context_capacity), static_cast<unsigned>(limits.tile))) [[unlikely]] {
+    return fail(ErrorCode::unsupported,
+                fmt::format("batch {} x {} KV heads x context_capacity {} may need 2^32 LeanTiles of {} tokens or more",
+                            args.batch, problem.kv_heads, args.context_capacity, limits.tile),
+                "Lower context_capacity (at most 2^30) or the batch; the schedule counts tiles in 32 bits.");
   }
 
   constexpr float kLog2E = 1.44269504088896341f;

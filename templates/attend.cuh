@@ -109,14 +109,14 @@ LEAN_DEVICE void attend(KvPipe& kv, const Query& q, Attention& a, int tokens, fl
   u32 weight[kBlocks][kRowTiles][2];   // P^T as matrix operand B
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; tile++) {
-    const float bias0 = a.max[tile][0] == kNegInf ? 0.0f : a.max[tile][0] * scale_log2;   // a row without any token yet
-    const float bias1 = a.max[tile][1] == kNegInf ? 0.0f : a.max[tile][1] * scale_log2;
+    // Subtract, then scale: near the maximum the difference is exact, however large the scores are.
+    const float reference0 = reference_of(a.max[tile][0]), reference1 = reference_of(a.max[tile][1]);
 #pragma unroll
     for (int block = 0; block < kBlocks; block++) {
       float(&s)[4] = score[block][tile];
 #pragma unroll
       for (int half = 0; half < 2; half++) {
-        const float p0 = exp2_approx(fmaf(s[2 * half], scale_log2, -bias0)), p1 = exp2_approx(fmaf(s[2 * half + 1], scale_log2, -bias1));
+        const float p0 = exp2_approx((s[2 * half] - reference0) * scale_log2), p1 = exp2_approx((s[2 * half + 1] - reference1) * scale_log2);
         a.sum[tile][0] += p0, a.sum[tile][1] += p1;
         weight[block][tile][half] = transpose_8x8(pack_pair(p0, p1));
       }

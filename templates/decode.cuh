@@ -39,12 +39,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm) KERNEL_NAME(c
     if (kPrefetchSegments && more) kv.start(tokens);
     if (kPrefetchSegments || !rehearsal) {
       __syncthreads();                       // the last readers of the buffer are done
-      store_warp_state(buffer, warp, lane, attention, args.scale_log2);
+      store_warp_state(buffer, warp, lane, attention);
       __syncthreads();
       if (whole) {
         for_each_column([&](int column) {
           float4 o;
-          const RowState state = merge_warps(buffer, column, o);
+          const RowState state = merge_warps(buffer, column, args.scale_log2, o);
           write_output(args, done.segment, column, state, o, !rehearsal);
         });
       } else {

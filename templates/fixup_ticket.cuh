@@ -66,7 +66,7 @@ LEAN_DEVICE void begin_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixU
 
 // Merges the pieces in context order for one column, and puts the zeros back. All loads of a batch are issued before any is used: one
 // round trip to L2 per kMergeBatch pieces. Waits for words still in flight, but only for CTAs that drew their ticket and wait for nothing.
-LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, RowState& state, float4& o) {
+LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, float scale_log2, RowState& state, float4& o) {
   u32 begin = 0;
 #pragma unroll 1
   do {
@@ -90,12 +90,12 @@ LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, RowState& state,
       state.max = fmaxf(state.max, stat[i].max);
       clear_partial(i == 0 ? head : rest + i * kPieceStride, column, begin + i < pieces.count);
     }
-    const float reference = reference_of(state.max), keep = exp2_approx(before - reference);
+    const float reference = reference_of(state.max), keep = exp2_approx((before - reference) * scale_log2);
     state.sum *= keep;
     o.x *= keep, o.y *= keep, o.z *= keep, o.w *= keep;
 #pragma unroll
     for (u32 i = 0; i < kMergeBatch; i++) {
-      const float weight = exp2_approx(stat[i].max - reference);
+      const float weight = exp2_approx((stat[i].max - reference) * scale_log2);
       state.sum = fmaf(stat[i].sum, weight, state.sum);
       add_scaled(o, out[i], weight);
     }
@@ -115,7 +115,7 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
     for_each_column([&](int column) {
       RowState state = {kNegInf, 0.0f};
       float4 o = make_float4(0, 0, 0, 0);
-      merge_pieces(pieces, column, state, o);
+      merge_pieces(pieces, column, args.scale_log2, state, o);
       if (final) {
         write_output(args, walk.segment, column, state, o, live);
       } else {

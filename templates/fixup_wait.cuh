@@ -67,13 +67,13 @@ LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c,
       }
 #pragma unroll 1
       for (u32 distance = 1; distance < lanes; distance *= 2) max = fmaxf(max, __shfl_xor_sync(kFullMask, max, distance));
-      const float reference = reference_of(max), keep = exp2_approx(state.max - reference);
+      const float reference = reference_of(max), keep = exp2_approx((state.max - reference) * args.scale_log2);
       state.max = max;
       state.sum *= keep;
       o.x *= keep, o.y *= keep, o.z *= keep, o.w *= keep;
 #pragma unroll
       for (u32 i = 0; i < kSliceBatch; i++) {
-        const float weight = exp2_approx(stat[i].max - reference);
+        const float weight = exp2_approx((stat[i].max - reference) * args.scale_log2);
         state.sum = fmaf(stat[i].sum, weight, state.sum);
         add_scaled(o, out[i], weight);
       }

@@ -7,7 +7,7 @@ struct MergeBuffer {
   float out[kWarps][kRows][kRowStride];               // fragment order
 };
 
-LEAN_DEVICE void store_warp_state(MergeBuffer& buffer, int warp, int lane, const Attention& a, float scale_log2) {
+LEAN_DEVICE void store_warp_state(MergeBuffer& buffer, int warp, int lane, const Attention& a) {
   const int g = lane / 4, c = lane % 4;
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; tile++)
@@ -15,7 +15,7 @@ LEAN_DEVICE void store_warp_state(MergeBuffer& buffer, int warp, int lane, const
     for (int i = 0; i < 2; i++) {
       const int row = tile * 8 + 2 * c + i;
       if (g == 0) {
-        buffer.max[warp][row] = a.max[tile][i] * scale_log2;
+        buffer.max[warp][row] = a.max[tile][i];
         buffer.sum[warp][row] = a.sum[tile][i];
       }
       if (row < kRows) {
@@ -26,7 +26,7 @@ LEAN_DEVICE void store_warp_state(MergeBuffer& buffer, int warp, int lane, const
 }
 
 // Column `column` of the CTA's result, and its row's state.
-LEAN_DEVICE RowState merge_warps(const MergeBuffer& buffer, int column, float4& o) {
+LEAN_DEVICE RowState merge_warps(const MergeBuffer& buffer, int column, float scale_log2, float4& o) {
   const int row = column / kPositions, position = column % kPositions * 4;
   RowState state = {kNegInf, 0.0f};
 #pragma unroll
@@ -35,7 +35,7 @@ LEAN_DEVICE RowState merge_warps(const MergeBuffer& buffer, int column, float4& 
   o = make_float4(0, 0, 0, 0);
 #pragma unroll
   for (int w = 0; w < kWarps; w++) {
-    const float weight = exp2_approx(buffer.max[w][row] - reference);
+    const float weight = exp2_approx((buffer.max[w][row] - reference) * scale_log2);
     state.sum = fmaf(buffer.sum[w][row], weight, state.sum);
     add_scaled(o, *(const float4*)&buffer.out[w][row][position], weight);
   }

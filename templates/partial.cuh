@@ -1,4 +1,4 @@
-// partial.cuh -- partial results: un-normalised O, row maximum (base 2) and row sum, and how two of them become one.
+// partial.cuh -- partial results: un-normalised O, row maximum (raw score) and row sum, and how two of them become one.
 // Softmax re-scaling is associative (LeanAttention, section 3), so pieces of any size merge exactly, in any tree.
 //
 // O is kept in "fragment order": position 16 t + 2 g + i of a row is dim (t / kVWords * 8 + g) * 2 kVWords + 2 (t % kVWords) + i. It is
@@ -13,10 +13,6 @@ constexpr int kColumnsPerThread = (kColumns + kThreads - 1) / kThreads;
 constexpr int kPartialFloats = 6 * kColumns;
 
 struct RowState { float max, sum; };
-
-// What maxima are measured from. Pieces without any token have max -inf and weight 2^(-inf) = 0; when there are only such pieces the
-// difference of two -inf would be NaN, so the reference is then 0.
-LEAN_DEVICE float reference_of(float max) { return max == kNegInf ? 0.0f : max; }
 
 LEAN_DEVICE void add_scaled(float4& sum, const float4& x, float weight) {
   sum.x = fmaf(x.x, weight, sum.x), sum.y = fmaf(x.y, weight, sum.y), sum.z = fmaf(x.z, weight, sum.z), sum.w = fmaf(x.w, weight, sum.w);
@@ -37,7 +33,7 @@ LEAN_DEVICE void write_output(const LeanDecodeArgs& args, const Segment& s, int 
   store_global_if(live, out + 4 * kVWords, pack_pair(o.z * inverse, o.w * inverse));
   if constexpr (kLse) {
     constexpr float kLn2 = 0.693147180559945309f;
-    const float lse = empty ? kNegInf : (state.max + __log2f(state.sum)) * kLn2;
+    const float lse = empty ? kNegInf : fmaf(state.max, args.scale_log2, __log2f(state.sum)) * kLn2;
     store_global_if(live && position == 0, args.lse + (i64)s.request * args.kv_heads * kGroup + head, __float_as_uint(lse));
   }
 }

@@ -58,7 +58,7 @@ LEAN_DEVICE void store_own_partial(const LeanDecodeArgs& args, const Contributor
   float* mine = partial_at(args, blockIdx.x, c.mine == 0 ? 1 : 0);
   for_each_column([&](int column) {
     float4 o;
-    const RowState state = merge_warps(buffer, column, o);
+    const RowState state = merge_warps(buffer, column, args.scale_log2, o);
     store_partial(mine, column, state, o, live);
   });
 }

@@ -14,6 +14,10 @@ LEAN_DEVICE float exp2_approx(float x) {
   return y;
 }
 
+// What maxima are measured from. Rows without any token yet have maximum -inf, and their weights 2^(-inf - 0) are 0; the difference of two
+// -inf would be NaN.
+LEAN_DEVICE float reference_of(float max) { return max == kNegInf ? 0.0f : max; }
+
 LEAN_DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 LEAN_DEVICE uint4 load_shared_16(u32 address) {

@@ -154,8 +154,9 @@ Reference make_reference(DType dtype, int batch, int q_heads, int head_dim, std:
 
 bool ComparisonReport::passed() const {
   // Written so that a NaN ratio fails.
-  return unwritten == 0 && pattern_mismatches == 0 && stray_writes == 0 && workspace_left == 0 && unequal_repeats == 0 &&
-         error_ratio <= kLargestPassingRatio && mean_ratio <= kLargestPassingRatio && lse_ratio <= 1;
+  return unwritten == 0 && pattern_mismatches == 0 && stray_writes == 0 && workspace_left == 0 &&
+         unequal_repeats == 0 && error_ratio <= kLargestPassingRatio && mean_ratio <= kLargestPassingRatio &&
+         lse_ratio <= 1;
 }
 
 ComparisonReport compare(const Reference& reference, std::span<const std::uint16_t> o, std::span<const float> lse) {
