@@ -2,14 +2,12 @@
 // eight columns, so a group of 8 wastes nothing and the accumulator needs head_dim / 4 registers per eight query rows.
 
 constexpr int kRowTiles = (kRows + 7) / 8;     // eight query rows each
-// A row's reference maximum moves only when a score exceeds it by this many powers of two; until then weights stay below 2^8, which
-// fp16, bf16 and fp32 all hold. The result is exact either way: the reference cancels in O / l.
-constexpr float kLazyRescale = 8.0f;
 
 // The query rows of one segment as matrix operand B: lane (g, c) holds row 8 * tile + g, dims 32 j + 8 c .. + 7.
 struct Query { uint4 row[kRowTiles][kKChunks]; };
 
-// Running softmax state of one warp. Rows are 8 * tile + 2c (+ 1); max and the threshold are in raw score units.
+// Running softmax state of one warp. Rows are 8 * tile + 2c (+ 1); max is in raw score units. It is the true running maximum: the heaviest
+// token then has weight 1, which rounds to itself.
 struct Attention {
   float max[kRowTiles][2];
   float sum[kRowTiles][2];                     // this lane's tokens only, until reduce_sums
@@ -38,7 +36,7 @@ LEAN_DEVICE void clear(Attention& a) {
   }
 }
 
-// Moves the reference maxima up to the largest score of this step and rescales what was accumulated under the old ones.
+// Moves the maxima up to the largest score of this step and rescales what was accumulated under the old ones.
 LEAN_DEVICE void raise_max(Attention& a, float (&step_max)[kRowTiles][2], float scale_log2) {
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; tile++)
@@ -93,7 +91,6 @@ LEAN_DEVICE void attend(KvPipe& kv, const Query& q, Attention& a, int tokens, fl
 
   float step_max[kRowTiles][2];
   bool raise = false;
-  const float slack = kLazyRescale / scale_log2;
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; tile++)
 #pragma unroll
@@ -102,7 +99,7 @@ LEAN_DEVICE void attend(KvPipe& kv, const Query& q, Attention& a, int tokens, fl
 #pragma unroll
       for (int block = 0; block < kBlocks; block++) m = fmaxf(m, fmaxf(score[block][tile][i], score[block][tile][i + 2]));
       step_max[tile][i] = m;
-      raise |= m > a.max[tile][i] + slack;
+      raise |= m > a.max[tile][i];
     }
   if (__any_sync(kFullMask, raise)) raise_max(a, step_max, scale_log2);
 
