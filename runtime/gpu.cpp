@@ -88,10 +88,16 @@ Context::~Context() {
   const auto* api = opened_driver();
   CUdevice device = 0;
   if (api == nullptr || api->cuDeviceGet(&device, ordinal_) != CUDA_SUCCESS) return;
-  // A released primary context may be destroyed: leave no thread-local pointer to it behind.
   CUcontext current = nullptr;
-  if (api->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context_) api->cuCtxSetCurrent(nullptr);
+  const bool ours = api->cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context_;
   api->cuDevicePrimaryCtxRelease(device);
+  // Others (a framework, another engine) may keep it alive and current. Where nobody does it is destroyed: leave no
+  // thread-local pointer to it behind.
+  unsigned flags = 0;
+  int active = 0;
+  if (ours && api->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active == 0) {
+    api->cuCtxSetCurrent(nullptr);
+  }
 }
 
 Result<void> Context::make_current() const {

@@ -128,6 +128,11 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice) {
   --gpu.live_contexts;
   return CUDA_SUCCESS;
 }
+CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) {
+  *flags = 0;
+  *active = gpu.live_contexts > 0;
+  return CUDA_SUCCESS;
+}
 
 CUresult cuCtxGetCurrent(CUcontext* context) {
   *context = current_context;

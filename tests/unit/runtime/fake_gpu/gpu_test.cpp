@@ -66,6 +66,16 @@ TEST_F(FakeGpuObjects, ADeviceThatIsNotThereIsNoDeviceWithOrdinalAndCount) {
   }
 }
 
+TEST_F(FakeGpuObjects, AContextThatOthersKeepStaysCurrent) {
+  {
+    const auto second = Context::retain(0);
+    ASSERT_TRUE(second);
+  }
+  CUcontext current = nullptr;
+  (*driver())->cuCtxGetCurrent(&current);
+  EXPECT_EQ(current, context_->get());
+}
+
 TEST_F(FakeGpuObjects, AFailureAfterRetainingReleasesTheContext) {
   fake_gpu().fail_once["cuCtxSetCurrent"] = CUDA_ERROR_INVALID_CONTEXT;
   EXPECT_FALSE(Context::retain(0));
