@@ -20,6 +20,9 @@ struct Features {
   double outputs = 0, tiles_per_output = 0, raggedness = 0;
 };
 
+/// Octaves of raggedness beyond a winner's own from which its grid is no guide.
+constexpr double kRagged = 0.5;
+
 struct Entry {
   DecodeProblem problem;
   Choice choice;  ///< as an exact hit returns it
@@ -150,6 +153,11 @@ struct WinnerTable::Impl {
     } else {
       choice.config.grid = detail::carry_grid_over(device, entry.problem, entry.choice.tuned_shape, entry.choice.config,
                                                    problem, shape, *spec);
+    }
+    const double raggedness = features_of(problem, shape, *spec).raggedness;
+    if (raggedness > entry.features.raggedness + kRagged) {
+      choice.config.spec.fixup = FixUp::ticket;
+      choice.config.grid = detail::oversubscribed_grid(device, problem, shape, choice.config.spec);
     }
     return choice;
   }

@@ -137,6 +137,14 @@ std::int64_t resident_grid(const DeviceFacts& device, const KernelSpec& spec) {
   return std::int64_t{std::max(1, device.sm_count)} * std::max(1, spec.ctas_per_sm);
 }
 
+std::int64_t oversubscribed_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                                 const KernelSpec& spec) {
+  constexpr std::int64_t kCtasPerSm =
+      4;  // 64 requests of 128 to 32768 tokens on an H200: 432 us at one per SM, 359 at four
+  return std::min(std::max(kCtasPerSm * device.sm_count, resident_grid(device, spec)),
+                  largest_grid(device, problem, shape, spec));
+}
+
 std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tuned_problem, const Shape& tuned_shape,
                              const Config& tuned, const DecodeProblem& problem, const Shape& shape,
                              const KernelSpec& spec) {

@@ -61,6 +61,18 @@ TEST(Lookup, AnotherShapeGetsTheNearestWinnerOfTheSameKernel) {
   EXPECT_EQ(choice.config.grid, 132);
 }
 
+TEST(Lookup, ABatchMoreRaggedThanWhatWasMeasuredGetsSeveralCtasPerSmThatNeverWait) {
+  Config waits = tuned_config(kLlama, 128);
+  waits.spec.fixup = FixUp::wait;
+  const auto table = table_of({winner(kLlama, {.batch = 64, .longest_context = 4096}, waits, 240)});
+  const Choice ragged = table.find(kLlama, {.batch = 64, .longest_context = 32768, .total_context = 387490});
+  EXPECT_EQ(ragged.provenance, Provenance::nearest);
+  EXPECT_EQ(ragged.config.spec.fixup, FixUp::ticket);
+  EXPECT_GE(ragged.config.grid, 4 * fictional_gpu().sm_count);
+  const Choice nearly_uniform = table.find(kLlama, {.batch = 64, .longest_context = 6000, .total_context = 64 * 5000});
+  EXPECT_EQ(nearly_uniform.config.spec.fixup, FixUp::wait);
+}
+
 TEST(Lookup, OtherNumbersOfKvHeadsOfTheSameGroupShareKernels) {
   const DecodeProblem sliced{.q_heads = 8, .kv_heads = 2, .head_dim = 128};
   const auto table = table_of({winner(kLlama, {.batch = 1, .longest_context = 65536}, tuned_config(kLlama, 128), 3)});
