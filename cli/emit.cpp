@@ -26,7 +26,6 @@ struct EmitFlags {
   ShapeFlags shape;
   DeviceFlags device;
   std::string tile, warps, warp_tokens, stages, ctas_per_sm, load, fixup, out;
-  bool pdl = false;
 };
 
 /// Without --arch and without a GPU there is still an arch to emit for: Hopper's, said aloud.
@@ -65,7 +64,8 @@ Result<KernelSpec> with_overrides(KernelSpec spec, const EmitFlags& flags) {
     if (!fixup) return tl::unexpected(fixup.error());
     spec.fixup = *fixup;
   }
-  if (flags.pdl) spec.pdl = true;
+  // lookup answers an arch without dependent launch all the same; a kernel for it cannot be written.
+  if (flags.shape.pdl) spec.pdl = true;
   // An occupancy that was chosen for another CTA must not stand in the way either.
   const bool other_cta = !flags.tile.empty() || !flags.warps.empty() || !flags.warp_tokens.empty() ||
                          !flags.stages.empty() || !flags.load.empty();
@@ -142,7 +142,6 @@ Command add_emit(CLI::App& program) {
   option("--ctas-per-sm", flags->ctas_per_sm, "CTAs that one SM must be able to hold");
   option("--load", flags->load, "ldg, cp_async or bulk");
   option("--fixup", flags->fixup, "ticket: the last arriver merges; wait: the host CTA waits, as in the paper");
-  app->add_flag("--pdl", flags->pdl, "Programmatic dependent launch (sm_90 and later)")->group("Kernel");
   app->add_option("-o,--out", flags->out, "Write to a file instead of stdout")->type_name("FILE");
   return {app, [flags](const Session& session) { return run(session, *flags); }};
 }

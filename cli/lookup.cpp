@@ -43,15 +43,24 @@ Launch launch_of(const DecodeProblem& problem, const Shape& shape, const Config&
           workspace_layout(config.spec, config.grid, output_tiles(problem, largest, config.spec)).total_bytes};
 }
 
+/// What the measurement behind an answer about dependent launches, or about ordinary ones, does not know.
+std::string launch_caveat(const Choice& choice) {
+  if (choice.tuned_us <= 0 || choice.tuned_pdl == choice.config.spec.pdl) return "";
+  return choice.tuned_pdl ? "; measured with dependent launches" : "; measured with ordinary launches";
+}
+
 std::string why(const Choice& choice) {
   switch (choice.provenance) {
     case Provenance::exact: return "measured for this very shape";
     case Provenance::bucket: return fmt::format("measured for {}, the same bucket", describe(choice.tuned_shape));
     case Provenance::nearest:
-      return fmt::format("measured for {}, the nearest tuned shape; the grid is re-derived",
-                         describe(choice.tuned_shape));
+      return fmt::format("measured for {}, the nearest tuned shape; the grid is re-derived{}",
+                         describe(choice.tuned_shape), launch_caveat(choice));
     case Provenance::model: return "no measurement is near; ranked first by the cost model";
     case Provenance::fallback: return "nothing is tuned for this GPU and problem; the default that is safe everywhere";
+    case Provenance::without_pdl:
+      return fmt::format("measured for {} with ordinary launches; dependent launch is switched on",
+                         describe(choice.tuned_shape));
   }
   return "";
 }
@@ -70,6 +79,8 @@ void print_explanation(const DecodeProblem& problem, const Shape& shape, const C
   print(fmt::format("  CTA         {} warps, {} LeanTile tokens, {} stages by {}, {} B shared memory\n", spec.warps,
                     spec.tile, spec.stages, to_string(spec.load), shared_bytes(spec)));
   print(fmt::format("  fix-up      {}\n", to_string(spec.fixup)));
+  print(fmt::format("  launch      {}\n", spec.pdl ? "may overlap the kernel before it (programmatic dependent launch)"
+                                                   : "after the kernel before it has ended"));
   print(
       fmt::format("  grid        {} CTAs over {} LeanTiles of {} output tiles: {:.2f} LeanTiles a CTA, {:.2f} CTAs an "
                   "output tile\n",
@@ -93,16 +104,18 @@ Json json_of(const DecodeProblem& problem, const Shape& shape, const Choice& cho
           {"tuned_us", measured ? Json(choice.tuned_us) : Json(nullptr)},
           {"tuned_shape", measured ? Json::parse(to_json(choice.tuned_shape)) : Json(nullptr)},
           {"layer", choice.layer},
-          {"stale", choice.stale}};
+          {"stale", choice.stale},
+          {"pdl", choice.config.spec.pdl},
+          {"tuned_pdl", measured ? Json(choice.tuned_pdl) : Json(nullptr)}};
 }
 
 Result<Provenance> parse_provenance(const std::string& text) {
-  for (const Provenance p :
-       {Provenance::exact, Provenance::bucket, Provenance::nearest, Provenance::model, Provenance::fallback}) {
+  for (const Provenance p : {Provenance::exact, Provenance::bucket, Provenance::without_pdl, Provenance::nearest,
+                             Provenance::model, Provenance::fallback}) {
     if (to_string(p) == text) return p;
   }
   return fail(ErrorCode::invalid_argument, fmt::format("--require '{}': unknown", text),
-              "Give exact, bucket, nearest, model or fallback.");
+              "Give exact, bucket, without_pdl, nearest, model or fallback.");
 }
 
 int run(const Session& session, const LookupFlags& flags) {
@@ -131,7 +144,7 @@ int run(const Session& session, const LookupFlags& flags) {
   int missing = 0;
   for (const Shape& shape : workload->shapes) {
     const Choice choice = winners.find(workload->problem, shape);
-    if (choice.provenance > worst_allowed) ++missing;
+    if (rank(choice.provenance) > rank(worst_allowed)) ++missing;
     if (session.json) {
       answers.push_back(json_of(workload->problem, shape, choice));
     } else if (flags.explain) {
@@ -172,7 +185,8 @@ Command add_lookup(CLI::App& program) {
   add_shape_flags(*app, flags->shape, kBatchDefault, kContextDefault);
   add_device_flags(*app, flags->device);
   app->add_flag("--explain", flags->explain, "Say where every answer comes from and what it amounts to");
-  app->add_option("--require", flags->require, "Exit 4 when an answer is worse than exact, bucket, nearest or model")
+  app->add_option("--require", flags->require,
+                  "Exit 4 when an answer is worse than exact, bucket, without_pdl, nearest or model")
       ->type_name("HOW");
   return {app, [flags](const Session& session) { return run(session, *flags); }};
 }

@@ -73,6 +73,9 @@ void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& ba
          "contiguous: tokens of a KV head are adjacent; strided: any token stride. Default contiguous")
       ->type_name("LAYOUT");
   command.add_flag("--lse", flags.lse, "Also write the log-sum-exp of every row")->group(kGroup);
+  command
+      .add_flag("--pdl", flags.pdl, "Launches overlap the kernel before them (programmatic dependent launch, sm_90+)")
+      ->group(kGroup);
   option("--batch", flags.batch, "Batch sizes, comma-separated; default " + batch_default)->type_name("LIST");
   option("--max-batch", flags.max_batch, "Largest batch the workspace is sized for; default: each batch itself")
       ->type_name("N");
@@ -94,6 +97,7 @@ Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_defau
   problem.head_dim = model->head_dim;
   problem.dtype = model->dtype.value_or(DType::bf16);
   problem.lse = flags.lse;
+  problem.pdl = flags.pdl;
   if (!flags.dtype.empty()) {
     const Result<DType> dtype = parse_dtype(flags.dtype);
     if (!dtype) return tl::unexpected(dtype.error());
@@ -146,9 +150,9 @@ Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_defau
 }
 
 std::string describe(const DecodeProblem& problem) {
-  return fmt::format("{}/{} heads x {}, {}{}{}", problem.q_heads, problem.kv_heads, problem.head_dim,
+  return fmt::format("{}/{} heads x {}, {}{}{}{}", problem.q_heads, problem.kv_heads, problem.head_dim,
                      to_string(problem.dtype), problem.layout == KvLayout::strided ? ", strided" : "",
-                     problem.lse ? ", lse" : "");
+                     problem.lse ? ", lse" : "", problem.pdl ? ", pdl" : "");
 }
 
 std::string describe(const Shape& shape) {

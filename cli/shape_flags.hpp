@@ -21,6 +21,7 @@ struct ShapeFlags {
   std::string dtype, kv_dtype, page_size;
   std::string layout;
   bool lse = false;
+  bool pdl = false;
   std::string batch, max_batch, context;
 };
 

@@ -12,7 +12,8 @@ using leanattn::detail::guarded;
 using leanattn::detail::null_argument;
 
 static_assert(static_cast<int>(Provenance::exact) == LEANATTN_EXACT &&
-              static_cast<int>(Provenance::fallback) == LEANATTN_FALLBACK);
+              static_cast<int>(Provenance::fallback) == LEANATTN_FALLBACK &&
+              static_cast<int>(Provenance::without_pdl) == LEANATTN_WITHOUT_PDL);
 
 EngineCore& core_of(leanattn_engine* engine) { return *static_cast<EngineCore*>(engine); }
 const EngineCore& core_of(const leanattn_engine* engine) { return *static_cast<const EngineCore*>(engine); }
@@ -51,6 +52,8 @@ leanattn_choice to_c(const DecodeProblem& problem, const Shape& shape, const Cho
   out.tuned_batch = tuned ? choice.tuned_shape.batch : 0;
   detail::copy_text(out.layer, choice.layer);
   detail::copy_text(out.kernel_name, kernel_name(spec));
+  out.pdl = spec.pdl;
+  out.tuned_pdl = choice.tuned_pdl;
   return out;
 }
 
@@ -71,6 +74,8 @@ leanattn_plan_info to_c(const PlanCore& plan) {
   out.shared_bytes = kernel.shared_bytes;
   out.registers = kernel.registers;
   out.ctas_per_sm = kernel.resident_ctas_per_sm;
+  out.pdl = choice.config.spec.pdl;
+  out.tuned_pdl = choice.tuned_pdl;
   return out;
 }
 

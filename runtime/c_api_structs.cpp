@@ -40,12 +40,17 @@ Result<void> read_problem(const leanattn_problem* problem, DecodeProblem& out) {
     return fail(ErrorCode::invalid_argument, fmt::format("kv_layout is {}", read.kv_layout),
                 "Give LEANATTN_KV_CONTIGUOUS (0) or LEANATTN_KV_STRIDED (1).");
   }
+  if (read.reserved != 0) [[unlikely]] {
+    return fail(ErrorCode::invalid_argument, fmt::format("problem.reserved is {}", read.reserved),
+                "Leave it 0; leanattn_problem_init does.");
+  }
   out = {.q_heads = read.q_heads,
          .kv_heads = read.kv_heads,
          .head_dim = read.head_dim,
          .dtype = read.dtype == LEANATTN_BF16 ? DType::bf16 : DType::fp16,
          .layout = read.kv_layout == LEANATTN_KV_CONTIGUOUS ? KvLayout::contiguous : KvLayout::strided,
-         .lse = read.lse != 0};
+         .lse = read.lse != 0,
+         .pdl = read.pdl != 0};
   return {};
 }
 

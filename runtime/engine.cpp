@@ -37,7 +37,8 @@ bool same_launch(const PlanCore& plan, const DecodeProblem& problem, int max_bat
   return plan.limits().problem == problem && plan.limits().max_batch == max_batch &&
          mine.config.grid == launched_grid(choice, kernel) && mine.config.spec == choice.config.spec &&
          mine.provenance == choice.provenance && mine.tuned_us == choice.tuned_us &&
-         mine.tuned_shape == choice.tuned_shape && mine.layer == choice.layer && mine.stale == choice.stale;
+         mine.tuned_shape == choice.tuned_shape && mine.layer == choice.layer && mine.stale == choice.stale &&
+         mine.tuned_pdl == choice.tuned_pdl;
 }
 
 }  // namespace

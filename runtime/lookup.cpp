@@ -54,7 +54,8 @@ double distance(const Features& a, const Features& b) {
 
 /// What a differing problem adds, in octaves: the kernels are nearly the same, but their reads are not quite.
 double distance(const DecodeProblem& a, const DecodeProblem& b) {
-  return (a.layout != b.layout ? 0.5 : 0.0) + (a.lse != b.lse ? 0.05 : 0.0) + (a.dtype != b.dtype ? 0.02 : 0.0);
+  return (a.layout != b.layout ? 0.5 : 0.0) + (a.pdl != b.pdl ? 0.1 : 0.0) + (a.lse != b.lse ? 0.05 : 0.0) +
+         (a.dtype != b.dtype ? 0.02 : 0.0);
 }
 
 int group_of(const DecodeProblem& problem) { return problem.q_heads / problem.kv_heads; }
@@ -65,8 +66,8 @@ bool belongs(const DeviceFacts& device, const DecodeProblem& problem, const Conf
   const KernelSpec base = base_spec(device.arch, problem);
   const KernelSpec& spec = config.spec;
   return spec.arch == base.arch && spec.head_dim == base.head_dim && spec.group == base.group &&
-         spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse &&
-         (spec.fixup != FixUp::wait || config.grid <= detail::resident_grid(device, spec));
+         spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse && spec.pdl == base.pdl &&
+         problem.pdl == base.pdl && (spec.fixup != FixUp::wait || config.grid <= detail::resident_grid(device, spec));
 }
 
 /// Remembers what each text parsed to: thousands of winners share a few problems and some dozens of configs.
@@ -83,6 +84,12 @@ class ParsedTexts {
   Result<T> (*parse_)(std::string_view);
   std::unordered_map<std::string, Result<T>> parsed_;
 };
+
+/// The problem as this GPU can heed it.
+DecodeProblem heeded(DecodeProblem problem, Arch arch) noexcept {
+  problem.pdl = problem.pdl && has_dependent_launch(arch);
+  return problem;
+}
 
 /// The batch that a plan is sized for says nothing about its speed.
 LookupKey speed_key(const DecodeProblem& problem, Shape shape) noexcept {
@@ -121,7 +128,8 @@ struct WinnerTable::Impl {
                         .tuned_us = row.winner.median_us,
                         .tuned_shape = shape,
                         .layer = row.layer,
-                        .stale = row.winner.stale},
+                        .stale = row.winner.stale,
+                        .tuned_pdl = problem.pdl},
                        features_of(problem, shape, config.spec)});
   }
 
@@ -137,6 +145,20 @@ struct WinnerTable::Impl {
       best = &entry;
     }
     return best;
+  }
+
+  const Entry* find_exact(const DecodeProblem& problem, const Shape& shape) const noexcept {
+    const Slot& slot = slot_of(speed_key(problem, shape));
+    return slot.entry == kEmpty ? nullptr : &entries[slot.entry];
+  }
+
+  /// The closest winner of this very problem in the shape's bucket.
+  const Entry* find_bucket(const DecodeProblem& problem, const Shape& shape, const Features& here) const {
+    const auto bucket = bucket_of(shape);
+    return cheapest([&](const Entry& candidate) {
+      const bool same = candidate.problem == problem && bucket_of(candidate.choice.tuned_shape) == bucket;
+      return same ? distance(candidate.features, here) : std::numeric_limits<double>::infinity();
+    });
   }
 
   /// What `entry` was tuned to, made to fit; nullopt when it cannot be.
@@ -170,8 +192,21 @@ std::string_view to_string(Provenance p) {
     case Provenance::nearest: return "nearest";
     case Provenance::model: return "model";
     case Provenance::fallback: return "fallback";
+    case Provenance::without_pdl: return "without_pdl";
   }
   return "fallback";
+}
+
+int rank(Provenance p) {
+  switch (p) {
+    case Provenance::exact: return 0;
+    case Provenance::bucket: return 1;
+    case Provenance::without_pdl: return 2;
+    case Provenance::nearest: return 3;
+    case Provenance::model: return 4;
+    case Provenance::fallback: return 5;
+  }
+  return 5;
 }
 
 WinnerTable::WinnerTable() : impl_(std::make_unique<Impl>()) {}
@@ -206,21 +241,28 @@ WinnerTable WinnerTable::build(const DeviceFacts& device, const LayeredWinners& 
 }
 
 const Choice* WinnerTable::find_exact(const DecodeProblem& problem, const Shape& shape) const noexcept {
-  const auto& slot = impl_->slot_of(speed_key(problem, shape));
-  return slot.entry == Impl::kEmpty ? nullptr : &impl_->entries[slot.entry].choice;
+  const Entry* entry = impl_->find_exact(heeded(problem, impl_->device.arch), shape);
+  return entry != nullptr ? &entry->choice : nullptr;
 }
 
-Choice WinnerTable::find(const DecodeProblem& problem, const Shape& shape) const {
-  if (const Choice* exact = find_exact(problem, shape)) return *exact;
+Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
+  const DecodeProblem problem = heeded(asked, impl_->device.arch);
+  if (const Entry* exact = impl_->find_exact(problem, shape)) return exact->choice;
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const Features here = features_of(problem, shape, base_spec(impl_->device.arch, problem));
-  const auto bucket = bucket_of(shape);
 
-  if (const Entry* entry = impl_->cheapest([&](const Entry& candidate) {
-        const bool same = candidate.problem == problem && bucket_of(candidate.choice.tuned_shape) == bucket;
-        return same ? distance(candidate.features, here) : kNever;
-      })) {
+  if (const Entry* entry = impl_->find_bucket(problem, shape, here)) {
     if (auto choice = impl_->adapt(*entry, Provenance::bucket, problem, shape)) return *std::move(choice);
+  }
+  // An earlier start leaves what streams well as it is: nobody measured it, but it is no guess about another shape.
+  if (problem.pdl) {
+    DecodeProblem ordinary = problem;
+    ordinary.pdl = false;
+    const Entry* entry = impl_->find_exact(ordinary, shape);
+    if (entry == nullptr) entry = impl_->find_bucket(ordinary, shape, here);
+    if (entry != nullptr) {
+      if (auto choice = impl_->adapt(*entry, Provenance::without_pdl, problem, shape)) return *std::move(choice);
+    }
   }
   // The number of KV heads is not in the kernel: it only multiplies output tiles, which the features count.
   if (const Entry* entry = impl_->cheapest([&](const Entry& candidate) {

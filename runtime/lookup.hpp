@@ -15,15 +15,18 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// How a configuration was found, best first. The C ABI's leanattn_provenance has the same values.
+/// How a configuration was found. The C ABI's leanattn_provenance has the same values; rank() says which is better.
 enum class Provenance : std::uint8_t {
-  exact,     ///< measured for this problem and shape
-  bucket,    ///< measured for this problem and the same powers of two of batch, longest and average context
-  nearest,   ///< measured for the same head_dim and group; the grid is re-derived for this shape
-  model,     ///< tunables of another measured problem of this GPU; the grid is the schedule model's
-  fallback,  ///< nothing is known: default_config()
+  exact,        ///< measured for this problem and shape
+  bucket,       ///< measured for this problem and the same powers of two of batch, longest and average context
+  nearest,      ///< measured for the same head_dim and group; the grid is re-derived for this shape
+  model,        ///< tunables of another measured problem of this GPU; the grid is the schedule model's
+  fallback,     ///< nothing is known: default_config()
+  without_pdl,  ///< measured for this shape or its bucket with ordinary launches; dependent launch is switched on
 };
 std::string_view to_string(Provenance p);
+/// 0 for the best answer: exact, bucket, without_pdl, nearest, model, fallback.
+int rank(Provenance p);
 
 struct Choice {
   Config config;
@@ -32,6 +35,7 @@ struct Choice {
   Shape tuned_shape;    ///< the shape that winner was tuned for
   std::string layer;    ///< "user", "site", "shipped" or empty
   bool stale = false;
+  bool tuned_pdl = false;  ///< that winner was measured with programmatic dependent launch
 };
 
 class WinnerTable {
@@ -43,8 +47,9 @@ class WinnerTable {
   WinnerTable& operator=(WinnerTable&&) noexcept;
   ~WinnerTable();
 
-  /// Never fails for a valid problem and shape: exact -> bucket -> nearest -> model -> fallback. max_batch plays no
-  /// part. An exact hit is one hash; the rest walk the winners, some nanoseconds each.
+  /// Never fails for a valid problem and shape: exact -> bucket -> without_pdl -> nearest -> model -> fallback.
+  /// max_batch plays no part. The config's spec has pdl exactly when the problem asks for it and the device has it. An
+  /// exact hit is one hash; the rest walk the winners, some nanoseconds each.
   Choice find(const DecodeProblem& problem, const Shape& shape) const;
   /// The exact winner, as long as this table, or null.
   const Choice* find_exact(const DecodeProblem& problem, const Shape& shape) const noexcept;
@@ -78,8 +83,11 @@ std::vector<std::int64_t> useful_grids(const DeviceFacts& device, const DecodePr
 std::int64_t output_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
 std::int64_t lean_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
 
-/// The spec that the problem fixes (arch, heads, dtype, layout, lse), with the tunables at their defaults.
+/// The spec that the problem fixes (arch, heads, dtype, layout, lse, pdl), with the tunables at their defaults.
 KernelSpec base_spec(Arch arch, const DecodeProblem& problem);
+
+/// Whether GPUs of this arch can start a kernel before the one in front of it has ended.
+bool has_dependent_launch(Arch arch);
 
 }  // namespace v1
 }  // namespace leanattn

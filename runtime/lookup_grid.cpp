@@ -36,6 +36,12 @@ std::int64_t even_grid(std::int64_t slots, std::int64_t outputs) {
   return static_cast<double>(even) >= kWorthwhileShare * static_cast<double>(slots) ? even : slots;
 }
 
+/// Equal but for programmatic dependent launch, which changes when a kernel starts and not what its grid does.
+bool same_but_for_pdl(KernelSpec a, const KernelSpec& b) {
+  a.pdl = b.pdl;
+  return a == b;
+}
+
 std::int64_t nearest_of(const std::vector<std::int64_t>& grids, double wanted) {
   const auto distance = [&](std::int64_t grid) { return std::abs(std::log(static_cast<double>(grid) / wanted)); };
   return *std::min_element(grids.begin(), grids.end(),
@@ -63,8 +69,11 @@ KernelSpec base_spec(Arch arch, const DecodeProblem& problem) {
   spec.dtype = problem.dtype;
   spec.layout = problem.layout;
   spec.lse = problem.lse;
+  spec.pdl = problem.pdl && has_dependent_launch(arch);
   return spec;
 }
+
+bool has_dependent_launch(Arch arch) { return arch.major >= 9; }
 
 std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape) {
   // Tickets never wait for a CTA that has not started, and sixteen tokens a warp leave the accumulators room. Two CTAs
@@ -154,8 +163,8 @@ std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tun
   const std::int64_t tuned_tiles = lean_tiles(tuned_problem, tuned_shape, tuned.spec);
   const std::int64_t tuned_resident = resident_grid(device, tuned.spec);
   const std::int64_t resident = resident_grid(device, spec);
-  if (outputs == tuned_outputs && spec == tuned.spec && tuned.grid <= most) {
-    // Another context length only. A full GPU stays full; a grid that left SMs idle did so to spare fix-ups, which
+  if (outputs == tuned_outputs && same_but_for_pdl(spec, tuned.spec) && tuned.grid <= most) {
+    // Another context length at most. A full GPU stays full; a grid that left SMs idle did so to spare fix-ups, which
     // longer contexts repay, so there the LeanTiles per CTA are kept instead.
     const std::int64_t tiles = lean_tiles(problem, shape, spec);
     if (tuned.grid >= tuned_resident / 2 || tiles <= tuned_tiles) return tuned.grid;
@@ -224,6 +233,7 @@ Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& fr
   spec.dtype = base.dtype;
   spec.layout = base.layout;
   spec.lse = base.lse;
+  spec.pdl = base.pdl;
   for (;;) {
     const auto valid = validate(spec);
     if (valid) return spec;

@@ -24,9 +24,9 @@ inline LookupKey make_lookup_key(const DecodeProblem& problem, const Shape& shap
                                                          static_cast<std::uint64_t>(shape.longest_context));
   const int max_batch = shape.max_batch == shape.batch ? 0 : shape.max_batch;
   const std::int64_t total = shape.total_context == uniform ? 0 : shape.total_context;
-  const std::uint64_t features = static_cast<std::uint64_t>(problem.dtype) << 32 |
-                                 static_cast<std::uint64_t>(problem.layout) << 40 |
-                                 static_cast<std::uint64_t>(problem.lse) << 48;
+  const std::uint64_t features =
+      static_cast<std::uint64_t>(problem.dtype) << 32 | static_cast<std::uint64_t>(problem.layout) << 40 |
+      static_cast<std::uint64_t>(problem.lse) << 48 | static_cast<std::uint64_t>(problem.pdl) << 49;
   return {{pair(problem.q_heads, problem.kv_heads), low(problem.head_dim) | features, pair(shape.batch, max_batch),
            static_cast<std::uint64_t>(shape.longest_context), static_cast<std::uint64_t>(total)}};
 }

@@ -69,6 +69,11 @@ class Reader {
     out = static_cast<Integer>(wide);
   }
 
+  /// Left alone where the key is missing.
+  void optional_boolean(const char* key, bool& out) {
+    if (object_.is_object() && object_.contains(key)) boolean(key, out);
+  }
+
   void boolean(const char* key, bool& out) {
     if (const nlohmann::json* value = find(key, [](const nlohmann::json& json) { return json.is_boolean(); }))
       out = value->get<bool>();
@@ -168,10 +173,11 @@ std::int64_t kv_bytes(const DecodeProblem& problem, const Shape& shape) {
 }
 
 std::string to_json(const DecodeProblem& problem) {
-  return nlohmann::json{{"q_heads", problem.q_heads},          {"kv_heads", problem.kv_heads},
-                        {"head_dim", problem.head_dim},        {"dtype", to_string(problem.dtype)},
-                        {"layout", to_string(problem.layout)}, {"lse", problem.lse}}
-      .dump();
+  nlohmann::json json{{"q_heads", problem.q_heads},          {"kv_heads", problem.kv_heads},
+                      {"head_dim", problem.head_dim},        {"dtype", to_string(problem.dtype)},
+                      {"layout", to_string(problem.layout)}, {"lse", problem.lse}};
+  if (problem.pdl) json["pdl"] = true;
+  return json.dump();
 }
 
 std::string to_json(const Shape& shape) {
@@ -196,6 +202,7 @@ Result<DecodeProblem> problem_from_json(std::string_view json) {
   reader.name("dtype", problem.dtype, parse_dtype);
   reader.name("layout", problem.layout, parse_kv_layout);
   reader.boolean("lse", problem.lse);
+  reader.optional_boolean("pdl", problem.pdl);
   if (reader.error()) return tl::unexpected(*reader.error());
   if (auto ok = validate(problem); !ok) return tl::unexpected(ok.error());
   return problem;

@@ -18,6 +18,9 @@ struct DecodeProblem {
   DType dtype = DType::bf16;
   KvLayout layout = KvLayout::contiguous;
   bool lse = false;
+  /// Launches may overlap the kernel before them in the stream (programmatic dependent launch); docs/api.md has the
+  /// contract. A GPU before sm_90 has no such launches: there it asks for nothing.
+  bool pdl = false;
 
   bool operator==(const DecodeProblem&) const = default;
 };
@@ -53,7 +56,8 @@ std::int64_t total_tokens(const Shape& shape);
 
 /// Canonical one-line JSON, keys sorted; used as database keys and in reports. A shape is made canonical() first.
 /// The readers ignore unknown keys and accept only what validate() accepts. Errors: invalid_argument (not such an
-/// object, a key missing, ill-typed or out of range), those of validate.
+/// object, a key missing, ill-typed or out of range), those of validate. A problem's "pdl" is there only when true, so
+/// that the keys of ordinary launches stay what they were before there was another kind.
 std::string to_json(const DecodeProblem& problem);
 std::string to_json(const Shape& shape);
 std::string to_json(const Config& config);

@@ -9,6 +9,7 @@
 #include "tuner/search_space.hpp"
 #include "tuner/tune_compile.hpp"
 #include "tuner/tune_gpu.hpp"
+#include "tuner/tune_session.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -157,6 +158,7 @@ Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, cons
   if (auto ok = validate(problem, shape); !ok) return tl::unexpected(ok.error());
   const Result<DeviceFacts> device = device_facts(options.device);
   if (!device) return tl::unexpected(device.error());
+  if (auto ok = require_launches(*device, problem); !ok) return tl::unexpected(ok.error());
   Result<std::unique_ptr<GpuBackend>> backend = GpuBackend::create(*device, problem, options.policy, cubins);
   if (!backend) return tl::unexpected(backend.error());
   const std::vector<int> lengths =

@@ -43,7 +43,8 @@ struct BenchReport {
 };
 
 /// Correctness against the oracle is checked before anything is timed. Errors: no_driver, no_device, nvrtc_missing,
-/// wrong_result, invalid_argument, context_lost.
+/// wrong_result, invalid_argument, unsupported (pdl before sm_90), context_lost. With a problem of pdl every mode
+/// launches with it, back to back; the read limit stays that of ordinary launches.
 Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options, TuningDb& db,
                           CubinCache* cubins, const std::atomic<bool>* cancel);
 

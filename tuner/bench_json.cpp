@@ -48,7 +48,8 @@ std::string to_json(const std::vector<BenchReport>& reports) {
   document["method"] =
       "CUDA graph replay, KV rotated over at least three times the L2 (cold policy), modes interleaved in rotated "
       "rounds; median, median "
-      "absolute deviation, 95 % bootstrap interval of the median; microseconds a launch";
+      "absolute deviation, 95 % bootstrap interval of the median; microseconds a launch. With pdl in the "
+      "problem, launches follow each other with programmatic dependent launch, except those of the read limit";
   document["reports"] = nlohmann::ordered_json::array();
   for (const BenchReport& report : reports) {
     nlohmann::ordered_json json{{"device", device_json(report.device)},

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -84,10 +85,12 @@ class DecodeCase {
   Result<const Reference*> reference(CUstream_st* stream);
 
   /// Poisons, launches (`launches` times, outputs poisoned in between; all must agree bit for bit), reads back,
-  /// compares. Waits. A wrong result is a report that did not pass; an Error means that the launch itself failed
-  /// (launch_failed, context_lost ...).
+  /// compares. `before`, where given, enqueues what each launch follows without anything in between. Waits. A wrong
+  /// result is a report that did not pass; an Error means that the launch itself failed (launch_failed, context_lost
+  /// ...), or is before's.
   Result<ComparisonReport> check(const LoadedKernel& kernel, std::int64_t grid, CheckWorkspace& workspace,
-                                 CUstream_st* stream, int launches = 1);
+                                 CUstream_st* stream, int launches = 1,
+                                 const std::function<Result<void>()>& before = {});
   /// The same with a workspace of the case's own.
   Result<ComparisonReport> check(const LoadedKernel& kernel, std::int64_t grid, CUstream_st* stream);
 

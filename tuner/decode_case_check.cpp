@@ -60,7 +60,8 @@ Result<const Reference*> DecodeCase::reference(CUstream_st* stream) {
 }
 
 Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, std::int64_t grid, CheckWorkspace& workspace,
-                                           CUstream_st* stream, int launches) {
+                                           CUstream_st* stream, int launches,
+                                           const std::function<Result<void>()>& before) {
   const Result<const Reference*> expected = reference(stream);
   if (!expected) return tl::unexpected(expected.error());
   const Result<LeanDecodeArgs> bound = bind(kernel.spec(), grid, workspace, stream);
@@ -78,6 +79,7 @@ Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, std::int6
   LEANATTN_TRY(workspace.arm_guard(stream));
   for (int i = 0; i < launches; ++i) {
     LEANATTN_TRY(reset_outputs(stream));
+    if (before) LEANATTN_TRY(before());
     LEANATTN_TRY(kernel.launch(*bound, grid, stream));
     LEANATTN_TRY(copy_to_host_async(host + i * output_bytes, o_.data(), o_.bytes(), stream));
     LEANATTN_TRY(copy_to_host_async(host + i * output_bytes + o_.bytes(), lse_.data(), lse_.bytes(), stream));

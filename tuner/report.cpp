@@ -37,8 +37,8 @@ Result<ReportedWinner> read_winner(const Winner& winner) {
 bool before(const ReportedWinner& a, const ReportedWinner& b) {
   const auto key = [](const ReportedWinner& w) {
     return std::tuple(w.problem.q_heads, w.problem.kv_heads, w.problem.head_dim, to_string(w.problem.dtype),
-                      to_string(w.problem.layout), w.problem.lse, w.policy, w.shape.batch, w.shape.longest_context,
-                      w.shape.total_context);
+                      to_string(w.problem.layout), w.problem.lse, w.problem.pdl, w.policy, w.shape.batch,
+                      w.shape.longest_context, w.shape.total_context);
   };
   return key(a) < key(b);
 }

@@ -61,8 +61,9 @@ std::string markdown_field(std::string text) {
 }
 
 std::string heads(const DecodeProblem& problem) {
-  return fmt::format("{}/{} x {} {}{}{}", problem.q_heads, problem.kv_heads, problem.head_dim, to_string(problem.dtype),
-                     problem.layout == KvLayout::strided ? " strided" : "", problem.lse ? " lse" : "");
+  return fmt::format("{}/{} x {} {}{}{}{}", problem.q_heads, problem.kv_heads, problem.head_dim,
+                     to_string(problem.dtype), problem.layout == KvLayout::strided ? " strided" : "",
+                     problem.lse ? " lse" : "", problem.pdl ? " pdl" : "");
 }
 
 }  // namespace
@@ -95,20 +96,20 @@ std::string to_csv(const Report& report) {
   std::string text =
       "device,arch,sms,q_heads,kv_heads,head_dim,dtype,layout,lse,batch,longest_context,total_context,policy,kernel,"
       "grid,"
-      "median_us,low_us,high_us,kv_bytes,gb_per_s,read_limit_us,read_limit_share,stale\n";
+      "median_us,low_us,high_us,kv_bytes,gb_per_s,read_limit_us,read_limit_share,stale,pdl\n";
   for (const DeviceReport& device : report.devices) {
     for (const ReportedWinner& winner : device.winners) {
       const DecodeProblem& problem = winner.problem;
       const std::string limit = winner.read_limit_us > 0
                                     ? fmt::format("{:.3f},{:.4f}", winner.read_limit_us, winner.read_limit_share)
                                     : std::string(",");
-      text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{},{:.1f},{},{}\n",
+      text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{},{:.1f},{},{},{}\n",
                           csv_field(device.device.name), csv_field(device.device.arch), device.device.sm_count,
                           problem.q_heads, problem.kv_heads, problem.head_dim, to_string(problem.dtype),
                           to_string(problem.layout), problem.lse, winner.shape.batch, winner.shape.longest_context,
                           winner.shape.total_context, csv_field(winner.policy), kernel_name(winner.config.spec),
                           winner.config.grid, winner.median_us, winner.low_us, winner.high_us, winner.kv_bytes,
-                          winner.gb_per_s, limit, winner.stale);
+                          winner.gb_per_s, limit, winner.stale, problem.pdl);
     }
   }
   return text;

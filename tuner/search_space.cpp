@@ -72,11 +72,10 @@ std::vector<int> tiles_for(int warps, int warp_tokens) {
 
 }  // namespace
 
-std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem& problem, bool pdl) {
+std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem& problem) {
   std::vector<KernelSpec> specs;
   KernelSpec spec = base_spec(device.arch, problem);
   spec.fixup = FixUp::ticket;
-  spec.pdl = pdl && device.arch.major >= 9;
   for (const LoadChoices& choices : load_choices(device.arch)) {
     spec.load = choices.load;
     for (const int warps : choices.warps) {
@@ -103,9 +102,8 @@ int guess_resident(const DeviceFacts& device, const KernelSpec& spec) {
 }
 
 std::vector<KernelSpec> choose_specs(const ModelParameters& parameters, const DeviceFacts& device,
-                                     const DecodeProblem& problem, std::span<const Shape> shapes, std::size_t count,
-                                     bool pdl) {
-  const std::vector<KernelSpec> specs = all_specs(device, problem, pdl);
+                                     const DecodeProblem& problem, std::span<const Shape> shapes, std::size_t count) {
+  const std::vector<KernelSpec> specs = all_specs(device, problem);
   struct Entry {
     std::int64_t bin = 0;
     std::uint64_t shuffle = 0;

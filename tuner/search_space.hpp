@@ -15,8 +15,9 @@ inline namespace v1 {
 
 /// Every spec of this problem that the generator accepts and that may be worth compiling: load path x warps x tokens a
 /// warp x stages x tile x CTAs per SM, ticket fix-up. Left out are those whose registers cannot suffice and those that
-/// differ from another only in name. pdl: with programmatic dependent launch (sm_90+).
-std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem& problem, bool pdl = false);
+/// differ from another only in name. All with programmatic dependent launch where the problem asks for it and the
+/// device has it, else none.
+std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem& problem);
 
 /// CTAs that one SM will hold, guessed before the compiler has said how many registers the kernel takes. At least 1.
 int guess_resident(const DeviceFacts& device, const KernelSpec& spec);
@@ -25,8 +26,7 @@ int guess_resident(const DeviceFacts& device, const KernelSpec& spec);
 /// among specs that the model cannot tell apart (3 %) a fixed shuffle chooses, so that the list is diverse. The shapes
 /// share the list: a kernel is compiled once.
 std::vector<KernelSpec> choose_specs(const ModelParameters& parameters, const DeviceFacts& device,
-                                     const DecodeProblem& problem, std::span<const Shape> shapes, std::size_t count,
-                                     bool pdl = false);
+                                     const DecodeProblem& problem, std::span<const Shape> shapes, std::size_t count);
 
 /// Valid specs one step from `spec` in one parameter (stages, warps, tokens a warp, tile, CTAs per SM, load path,
 /// fix-up).

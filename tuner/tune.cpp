@@ -12,6 +12,7 @@ Result<TuneSummary> tune(const TuneRequest& request, TuningDb& db, CubinCache* c
   if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
   const Result<DeviceFacts> device = device_facts(request.device);
   if (!device) return tl::unexpected(device.error());
+  if (auto ok = require_launches(*device, request.problem); !ok) return tl::unexpected(ok.error());
   const SearchEffort effort = effort_for(compile_thread_count(request.compile_threads));
   if (request.dry_run) return plan_session(request, *device, effort);
   Result<std::unique_ptr<GpuBackend>> backend = GpuBackend::create(*device, request.problem, request.policy, cubins);

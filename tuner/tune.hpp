@@ -19,7 +19,8 @@ inline namespace v1 {
 
 enum class L2Policy { cold, warm };
 
-/// What to tune, and within which limits.
+/// What to tune, and within which limits. A problem with pdl is tuned for launches that follow each other with
+/// programmatic dependent launch: every candidate has it, and a time is that of one link of such a chain.
 struct TuneRequest {
   DecodeProblem problem;
   std::vector<Shape> shapes;
@@ -30,8 +31,6 @@ struct TuneRequest {
   bool dry_run = false;                             ///< say what would be tried; touch nothing
   int compile_threads = 0;                          ///< 0: one per core
   std::string command;                              ///< recorded with the session
-  bool pdl = false;  ///< only kernels with programmatic dependent launch (sm_90+): their times assume
-                     ///< that the neighbours in the stream launch early as well
 };
 
 /// One line's worth of progress. `best_us` is 0 until something was measured.
@@ -65,8 +64,8 @@ struct TuneSummary {
 };
 
 /// Tunes on a GPU. Every trial is committed as it ends. `cancel` (may be null) is polled; when set, the best so far is
-/// kept and interrupted is true. Errors: no_driver, no_device, nvrtc_missing, invalid_argument, database errors,
-/// context_lost.
+/// kept and interrupted is true. Errors: no_driver, no_device, nvrtc_missing, invalid_argument, unsupported (pdl before
+/// sm_90), database errors, context_lost.
 Result<TuneSummary> tune(const TuneRequest& request, TuningDb& db, CubinCache* cubins, const ProgressSink& progress,
                          const std::atomic<bool>* cancel);
 

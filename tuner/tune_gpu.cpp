@@ -37,6 +37,11 @@ Result<std::unique_ptr<GpuBackend>> GpuBackend::create(const DeviceFacts& device
   Result<ReadLimit> read_limit = ReadLimit::load(device, cubins);
   if (!read_limit) return tl::unexpected(read_limit.error());
   backend->read_limit_ = std::make_unique<ReadLimit>(std::move(*read_limit));
+  if (base_spec(device.arch, problem).pdl) {
+    Result<DependentChain> chain = DependentChain::load(device.arch, cubins);
+    if (!chain) return tl::unexpected(chain.error());
+    backend->chain_.emplace(std::move(*chain));
+  }
   return backend;
 }
 
@@ -105,6 +110,9 @@ Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths) {
       DecodeCase::create(oracle_, problem_, std::move(context_lengths), {.kv_copies = rotation_.copies}, stream_.get());
   if (!made) return tl::unexpected(made.error());
   case_ = std::make_unique<DecodeCase>(std::move(*made));
+  if (chain_) {
+    if (auto taken = chain_->take(*case_, stream_.get()); !taken) return tl::unexpected(taken.error());
+  }
   if (auto chosen = choose_read_variant(); !chosen) return tl::unexpected(chosen.error());
   return read_limit_us_;
 }
@@ -149,7 +157,12 @@ Result<CheckOutcome> GpuBackend::check(const Config& config) {
     return tl::unexpected(kernel.error());
   }
   // Twice: something left in the workspace by the first launch, or a race, shows in the second.
-  const Result<ComparisonReport> report = case_->check(**kernel, config.grid, check_workspace_, stream_.get(), 2);
+  Result<ComparisonReport> report = case_->check(**kernel, config.grid, check_workspace_, stream_.get(), 2);
+  if (report && report->passed() && config.spec.pdl) {
+    // And where q and the newest tokens arrive late from the kernel right before.
+    report = case_->check(**kernel, config.grid, check_workspace_, stream_.get(), 2,
+                          [&] { return chain_->produce(stream_.get()); });
+  }
   if (!report) {
     if (survivable(report.error())) return CheckOutcome{Verdict::launch_failed, report.error().message};
     return tl::unexpected(report.error());

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "runtime/device.hpp"
 #include "runtime/kernel.hpp"
 #include "tuner/decode_case.hpp"
+#include "tuner/dependent_chain.hpp"
 #include "tuner/measure.hpp"
 #include "tuner/read_limit.hpp"
 #include "tuner/tune.hpp"
@@ -71,6 +73,7 @@ class GpuBackend final : public TuneBackend {
   std::unique_ptr<ReadLimit> read_limit_;
   std::map<std::string, LoadedKernel> kernels_;  // by kernel_name
   std::unique_ptr<DecodeCase> case_;
+  std::optional<DependentChain> chain_;  ///< of a problem with pdl
   CheckWorkspace check_workspace_;
   DeviceBuffer workspace_;                    // of timed launches; every graph points into it
   std::map<std::string, TimedGraph> graphs_;  // by config

@@ -58,6 +58,7 @@ Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const
                                                CubinCache* cubins, const ProgressSink& progress,
                                                const std::atomic<bool>* cancel) {
   if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
+  if (auto ok = require_launches(device, request.problem); !ok) return tl::unexpected(ok.error());
   const double started = now_s();
   const double ends = request.budget ? started + static_cast<double>(request.budget->count()) / 1000.0
                                      : std::numeric_limits<double>::infinity();
@@ -72,7 +73,7 @@ Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const
     const KernelSpec spec = default_config(device, request.problem, shape).spec;
     if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
   }
-  for (const KernelSpec& spec : choose_specs(model, device, request.problem, shapes, effort.specs, request.pdl)) {
+  for (const KernelSpec& spec : choose_specs(model, device, request.problem, shapes, effort.specs)) {
     if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
   }
 

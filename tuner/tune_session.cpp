@@ -101,12 +101,18 @@ Result<void> validate(const TuneRequest& request) {
   return {};
 }
 
+Result<void> require_launches(const DeviceFacts& device, const DecodeProblem& problem) {
+  if (!problem.pdl || has_dependent_launch(device.arch)) return {};
+  return fail(ErrorCode::unsupported,
+              fmt::format("programmatic dependent launch needs sm_90 or newer, this is {}", to_string(device.arch)),
+              "Leave --pdl out: here a problem with it launches as one without.");
+}
+
 TuneSummary plan_session(const TuneRequest& request, const DeviceFacts& device, const SearchEffort& effort) {
   TuneSummary summary;
   summary.device = device;
   const ModelParameters model = default_parameters(device);
-  const std::vector<KernelSpec> specs =
-      choose_specs(model, device, request.problem, request.shapes, effort.specs, request.pdl);
+  const std::vector<KernelSpec> specs = choose_specs(model, device, request.problem, request.shapes, effort.specs);
   for (const Shape& shape : request.shapes) {
     TunedShape planned;
     planned.shape = shape;
@@ -129,6 +135,7 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
                                 TuneBackend& backend, TuningDb& db, const SearchEffort& effort,
                                 const ProgressSink& progress, const std::atomic<bool>* cancel) {
   if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
+  if (auto ok = require_launches(device, request.problem); !ok) return tl::unexpected(ok.error());
   const double started = backend.now_s();
   const DeviceModel model = device_model(device);
   const char* policy = request.policy == L2Policy::cold ? "cold" : "warm";
@@ -166,7 +173,7 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
     state.model = fit_parameters(state.prior, device, state.samples, state.read_limits);
     std::vector<Shape> shapes;
     for (const Shape& shape : request.shapes) shapes.push_back(canonical(shape));
-    state.specs = choose_specs(state.model, device, request.problem, shapes, effort.specs, request.pdl);
+    state.specs = choose_specs(state.model, device, request.problem, shapes, effort.specs);
     tuned = tune_shapes(state, summary);
     compiles.abandon();
     if (auto committed = trials.drain(); !committed && tuned) tuned = committed;

@@ -28,7 +28,13 @@ double work_of(std::string_view phase) { return phase == "screen" ? 0.45 : phase
 
 bool same_problem(const KernelSpec& spec, const KernelSpec& base) {
   return spec.arch == base.arch && spec.head_dim == base.head_dim && spec.group == base.group &&
-         spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse;
+         spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse && spec.pdl == base.pdl;
+}
+
+/// The same problem, launched the other way.
+DecodeProblem with_other_launch(DecodeProblem problem) {
+  problem.pdl = !problem.pdl;
+  return problem;
 }
 
 }  // namespace
@@ -78,11 +84,19 @@ Result<void> ShapeSearch::load_known() {
   if (auto committed = state_.trials.drain(); !committed) return committed;
   const Result<std::vector<Winner>> winners = state_.db.winners(state_.device_model);
   if (!winners) return tl::unexpected(winners.error());
+  const KernelSpec base = base_spec(state_.device.arch, state_.request.problem);
+  const std::string other_json = to_json(with_other_launch(state_.request.problem));
   for (const Winner& winner : *winners) {
-    if (winner.problem != problem_json_ || winner.shape != shape_json_ || winner.policy != state_.policy()) continue;
-    const Result<Config> config = config_from_json(winner.config);
-    const bool usable = config && same_problem(config->spec, base_spec(state_.device.arch, state_.request.problem));
-    if (usable && !(*config == default_)) incumbents_.push_back(*config);
+    const bool other = winner.problem == other_json;
+    if (!(other || winner.problem == problem_json_) || winner.shape != shape_json_ || winner.policy != state_.policy())
+      continue;
+    Result<Config> config = config_from_json(winner.config);
+    if (!config) continue;
+    // What won with the other kind of launch is where a look-up would begin here: it has to be beaten, too.
+    if (other) config->spec.pdl = base.pdl;
+    const bool usable = same_problem(config->spec, base) && validate(config->spec).has_value();
+    const bool known = std::find(incumbents_.begin(), incumbents_.end(), *config) != incumbents_.end();
+    if (usable && !known && !(*config == default_)) incumbents_.push_back(*config);
   }
   if (!state_.request.resume) return {};
   Result<std::vector<Trial>> trials =

@@ -1,5 +1,5 @@
 // verify_graphs.cpp -- captured graphs: lengths that change between replays, and launches that follow each other
-// without a gap.
+// without a gap, or overlap.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -40,6 +40,30 @@ Result<void> capture_failed(VerifyGroup& group, const LoadedKernel& kernel, cons
   if (error.code == ErrorCode::context_lost) return tl::unexpected(error);
   ++group.cases;
   VerifyRunner::record_failure(group, kernel_name(kernel.spec()) + ": stream capture: " + error.message);
+  return {};
+}
+
+/// Replays a graph that leaves its last launch's outputs in the case; every replay is compared with the oracle.
+Result<void> replay_and_compare(VerifyRunner& runner, VerifyGroup& group, DecodeCase& decode_case,
+                                const LoadedKernel& kernel, std::int64_t grid, const Graph& graph, int rounds) {
+  CUstream_st* stream = runner.stream();
+  const auto reference = decode_case.reference(stream);
+  if (!reference) return tl::unexpected(reference.error());
+  auto outputs = PinnedBuffer::allocate(decode_case.o_bytes() + decode_case.lse_bytes());
+  if (!outputs) return tl::unexpected(outputs.error());
+  auto* out = outputs->as<std::uint8_t>();
+  for (int round = 0; round < rounds && !runner.cancelled(); ++round) {
+    auto ok = decode_case.reset_outputs(stream);
+    if (ok) ok = graph.launch(stream);
+    if (ok) ok = copy_to_host_async(out, decode_case.o_buffer().data(), decode_case.o_bytes(), stream);
+    if (ok)
+      ok = copy_to_host_async(out + decode_case.o_bytes(), decode_case.lse_buffer().data(), decode_case.lse_bytes(),
+                              stream);
+    if (ok) ok = runner.stream_object().synchronize();
+    if (!ok) return ok;
+    runner.record(group, decode_case.compare_raw(**reference, out, out + decode_case.o_bytes(), kernel.spec().lse),
+                  decode_case, decode_case.context_lengths(), kernel, grid);
+  }
   return {};
 }
 
@@ -132,8 +156,6 @@ Result<void> verify_back_to_back(VerifyRunner& runner, VerifyGroup& group, const
                                                          .data = DataKind::uniform});
   if (!cached) return tl::unexpected(cached.error());
   DecodeCase& decode_case = **cached;
-  const auto reference = decode_case.reference(stream);
-  if (!reference) return tl::unexpected(reference.error());
   const auto args = decode_case.bind(kernel.spec(), grid, runner.workspace(), stream);
   if (!args) return tl::unexpected(args.error());
   // With programmatic dependent launch each starts while its predecessor still merges, on the same workspace.
@@ -144,22 +166,50 @@ Result<void> verify_back_to_back(VerifyRunner& runner, VerifyGroup& group, const
     return {};
   });
   if (!graph) return capture_failed(group, kernel, graph.error());
-  auto outputs = PinnedBuffer::allocate(decode_case.o_bytes() + decode_case.lse_bytes());
-  if (!outputs) return tl::unexpected(outputs.error());
-  auto* out = outputs->as<std::uint8_t>();
-  for (int round = 0; round < kRounds && !runner.cancelled(); ++round) {
-    auto ok = decode_case.reset_outputs(stream);
-    if (ok) ok = graph->launch(stream);
-    if (ok) ok = copy_to_host_async(out, decode_case.o_buffer().data(), decode_case.o_bytes(), stream);
-    if (ok)
-      ok = copy_to_host_async(out + decode_case.o_bytes(), decode_case.lse_buffer().data(), decode_case.lse_bytes(),
-                              stream);
-    if (ok) ok = runner.stream_object().synchronize();
-    if (!ok) return ok;
-    runner.record(group, decode_case.compare_raw(**reference, out, out + decode_case.o_bytes(), kernel.spec().lse),
-                  decode_case, decode_case.context_lengths(), kernel, grid);
-  }
+  if (auto ok = replay_and_compare(runner, group, decode_case, kernel, grid, *graph, kRounds); !ok) return ok;
   return runner.check(group, decode_case, kernel, grid);
+}
+
+Result<void> verify_dependent_chain(VerifyRunner& runner, VerifyGroup& group, const LoadedKernel& kernel) {
+  constexpr int kLinks = 3;
+  constexpr int kRounds = 10;
+  if (!kernel.spec().pdl) return {};
+  CUstream_st* stream = runner.stream();
+  // Last tokens at the beginning, in the middle and at the end of a LeanTile, alone in one, and none at all. Padded
+  // rows are aligned to 16 bytes and no more, so that a sector of the cache holds parts of two tokens.
+  const auto cached = runner.cached_case(kernel.spec(), {.kv_heads = 2,
+                                                         .context_lengths = {1800, 3, 0, 641, 1, 64, 65, 2048},
+                                                         .context_capacity = 0,
+                                                         .padded = true,
+                                                         .data = DataKind::uniform});
+  if (!cached) return tl::unexpected(cached.error());
+  DecodeCase& decode_case = **cached;
+  const auto chain = runner.chain();
+  if (!chain) return tl::unexpected(chain.error());
+  if (auto ok = (*chain)->take(decode_case, stream); !ok) return ok;
+  const auto produce = [&](CUstream_st* to) { return (*chain)->produce(to); };
+  for (const std::int64_t wanted : {std::int64_t{7}, std::int64_t{132}, std::int64_t{400}}) {
+    if (runner.cancelled()) return {};
+    const std::int64_t grid = runner.usable_grid(kernel, wanted);
+    if (auto ok = runner.check(group, decode_case, kernel, grid, 4, [&] { return produce(stream); }); !ok) return ok;
+    // Two in a row: the second one's predecessor lets it start before it has itself waited, so that it may begin while
+    // the rows are still NaN.
+    const auto args = decode_case.bind(kernel.spec(), grid, runner.workspace(), stream);
+    if (!args) return tl::unexpected(args.error());
+    const auto graph = Graph::capture(runner.stream_object(), [&](CUstream_st* capturing) -> Result<void> {
+      for (int link = 0; link < kLinks; ++link) {
+        if (auto ok = produce(capturing); !ok) return ok;
+        for (int i = 0; i < 2; ++i) {
+          if (auto ok = kernel.launch(*args, grid, capturing); !ok) return ok;
+        }
+      }
+      return {};
+    });
+    if (!graph) return capture_failed(group, kernel, graph.error());
+    if (auto ok = replay_and_compare(runner, group, decode_case, kernel, grid, *graph, kRounds); !ok) return ok;
+    if (auto ok = runner.check(group, decode_case, kernel, grid); !ok) return ok;
+  }
+  return {};
 }
 
 }  // namespace v1

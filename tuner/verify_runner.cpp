@@ -85,14 +85,23 @@ Result<DecodeCase*> VerifyRunner::cached_case(const KernelSpec& spec, const Case
   return &cases_.front().decode_case;
 }
 
+Result<DependentChain*> VerifyRunner::chain() {
+  if (!chain_) {
+    auto loaded = DependentChain::load(device_.arch, cubins_);
+    if (!loaded) return tl::unexpected(loaded.error());
+    chain_.emplace(std::move(*loaded));
+  }
+  return &*chain_;
+}
+
 std::int64_t VerifyRunner::usable_grid(const LoadedKernel& kernel, std::int64_t grid) const {
   if (kernel.spec().fixup != FixUp::wait) return grid;
   return std::min(grid, std::int64_t{kernel.resident_ctas_per_sm()} * device_.sm_count);
 }
 
 Result<void> VerifyRunner::check(VerifyGroup& group, DecodeCase& decode_case, const LoadedKernel& kernel,
-                                 std::int64_t grid, int launches) {
-  const auto report = decode_case.check(kernel, grid, workspace_, stream_.get(), launches);
+                                 std::int64_t grid, int launches, const std::function<Result<void>()>& before) {
+  const auto report = decode_case.check(kernel, grid, workspace_, stream_.get(), launches, before);
   if (report) {
     record(group, *report, decode_case, decode_case.context_lengths(), kernel, grid);
     return {};

@@ -4,13 +4,16 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tuner/decode_case.hpp"
+#include "tuner/dependent_chain.hpp"
 #include "tuner/verify.hpp"
 #include "tuner/verify_compile.hpp"
 
@@ -38,6 +41,8 @@ class VerifyRunner {
   CUstream_st* stream() const { return stream_.get(); }
   const Stream& stream_object() const { return stream_; }
   CheckWorkspace& workspace() { return workspace_; }
+  /// Compiled and loaded at the first call; sm_90 and newer. Errors: those of DependentChain::load.
+  Result<DependentChain*> chain();
   bool cancelled() const { return cancel_ != nullptr && cancel_->load(std::memory_order_relaxed); }
 
   /// A new case for this kernel's heads. Errors: those of DecodeCase::create.
@@ -50,7 +55,7 @@ class VerifyRunner {
 
   /// Checks and enters the outcome into `group`. A failed launch is an entry too; only a broken context is an Error.
   Result<void> check(VerifyGroup& group, DecodeCase& decode_case, const LoadedKernel& kernel, std::int64_t grid,
-                     int launches = 1);
+                     int launches = 1, const std::function<Result<void>()>& before = {});
   /// Enters an outcome that was obtained elsewhere, with these lengths.
   void record(VerifyGroup& group, const ComparisonReport& report, const DecodeCase& decode_case,
               const std::vector<int>& context_lengths, const LoadedKernel& kernel, std::int64_t grid) const;
@@ -81,6 +86,7 @@ class VerifyRunner {
   std::shared_ptr<const OracleKernels> kernels_;
   Stream stream_;
   CheckWorkspace workspace_;
+  std::optional<DependentChain> chain_;
   std::list<Cached> cases_;  ///< most recently used first
   std::vector<VerifyGroup> groups_;
 };
@@ -97,10 +103,13 @@ Result<void> verify_themes(VerifyRunner& runner, const std::vector<std::unique_p
 Result<void> verify_all_combinations(VerifyRunner& runner, const std::vector<VerifyKernel>& kernels,
                                      CompileQueue& queue);
 
-/// Two themes that the GPU tests run too. 1000 replays of one captured launch, with other lengths (copied outside the
-/// graph) for each; and launches that follow each other in one graph on one workspace.
+/// Themes that the GPU tests run too. 1000 replays of one captured launch, with other lengths (copied outside the
+/// graph) for each; launches that follow each other in one graph on one workspace; and launches whose q and newest
+/// tokens come, late, from the kernel right before them, in a stream and in a graph (only kernels with pdl: the others
+/// wait for all that came before anyway).
 Result<void> verify_graph_replays(VerifyRunner& runner, VerifyGroup& group, const LoadedKernel& kernel);
 Result<void> verify_back_to_back(VerifyRunner& runner, VerifyGroup& group, const LoadedKernel& kernel);
+Result<void> verify_dependent_chain(VerifyRunner& runner, VerifyGroup& group, const LoadedKernel& kernel);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -60,13 +60,16 @@ typedef enum leanattn_kv_layout {
   LEANATTN_KV_STRIDED = 1     /* any token stride, e.g. [batch, context, kv_heads, head_dim] */
 } leanattn_kv_layout;
 
-/* How a configuration was found, best first. */
+/* How a configuration was found. From best to worst: exact, bucket, without_pdl, nearest, model, fallback. Values are
+ * stable; new ones are only ever appended. */
 typedef enum leanattn_provenance {
-  LEANATTN_EXACT = 0,   /* measured for this very shape */
-  LEANATTN_BUCKET = 1,  /* measured for the same power of two of batch and context */
-  LEANATTN_NEAREST = 2, /* measured for the nearest shape with the same kernel; the grid is re-derived */
-  LEANATTN_MODEL = 3,   /* another problem of this GPU is measured; the grid is the schedule model's */
-  LEANATTN_FALLBACK = 4 /* nothing is known: the default that is safe everywhere */
+  LEANATTN_EXACT = 0,      /* measured for this very shape */
+  LEANATTN_BUCKET = 1,     /* measured for the same power of two of batch and context */
+  LEANATTN_NEAREST = 2,    /* measured for the nearest shape with the same kernel; the grid is re-derived */
+  LEANATTN_MODEL = 3,      /* another problem of this GPU is measured; the grid is the schedule model's */
+  LEANATTN_FALLBACK = 4,   /* nothing is known: the default that is safe everywhere */
+  LEANATTN_WITHOUT_PDL = 5 /* only for a problem with pdl: measured for this shape or its bucket with ordinary launches;
+                              dependent launch is switched on, its time is not known */
 } leanattn_provenance;
 
 typedef struct leanattn_engine leanattn_engine;
@@ -136,6 +139,8 @@ typedef struct leanattn_problem {
   int32_t dtype;     /* leanattn_dtype */
   int32_t kv_layout; /* leanattn_kv_layout */
   int32_t lse;       /* not 0: launches also write the log-sum-exp of every row */
+  int32_t pdl;       /* not 0: launches may overlap the kernel before them; see leanattn_plan_launch for the contract */
+  int32_t reserved;
 } leanattn_problem;
 
 /* What the caller knows or guesses about a step. It chooses speed, never correctness: a plan gives right results for
@@ -171,6 +176,8 @@ typedef struct leanattn_choice {
   int32_t reserved;
   char layer[16];        /* database it comes from: "user", "site", "shipped" or empty */
   char kernel_name[128]; /* stable identity of the kernel */
+  int32_t pdl;           /* launches go out with programmatic dependent launch; always 0 before sm_90 */
+  int32_t tuned_pdl;     /* so did those of the measurement it rests on */
 } leanattn_choice;
 
 static inline void leanattn_choice_init(leanattn_choice* choice) {
@@ -212,6 +219,8 @@ typedef struct leanattn_plan_info {
   int32_t registers;    /* per thread */
   int32_t ctas_per_sm;  /* that one SM holds at once */
   int32_t reserved;
+  int32_t pdl;       /* launches go out with programmatic dependent launch; always 0 before sm_90 */
+  int32_t tuned_pdl; /* so did those of the measurement it rests on */
 } leanattn_plan_info;
 
 static inline void leanattn_plan_info_init(leanattn_plan_info* info) {
@@ -274,8 +283,22 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  * zeros and an LSE of -inf. The workspace serves one launch at a time: keep one per stream, and one per graph that may
  * run beside others. With LEANATTN_DEBUG=1 in the environment of leanattn_engine_create, a launch whose workspace is
  * still in use on another stream, or whose pointers are not device memory, is refused; this costs a lock and some
- * driver calls. Errors: invalid_argument (which argument, and its value; nothing was enqueued), launch_failed,
- * context_lost. */
+ * driver calls.
+ *
+ * A plan of a problem with `pdl`, on sm_90 and newer, launches with the attribute programmatic stream serialization:
+ * the kernel may start before the kernels in front of it in the stream have ended. What it reads before it executes
+ * griddepcontrol.wait must therefore not be written by a kernel that may still run then:
+ *   - may come from the kernel right before: q, and of k and v the row of each request's last token (position
+ *     context_length - 1);
+ *   - must not: context_lengths, and the rows of all earlier tokens.
+ * May still run: the kernel right before; and where that one was itself launched with the attribute and executes
+ * griddepcontrol.launch_dependents before its own wait, as this library's kernels do, the one before it, and so on. The
+ * kernel before need not do anything; the launch only gains when it executes launch_dependents early. A kernel
+ * after this one that is launched with the attribute must execute griddepcontrol.wait before it reads o or lse, and
+ * before it writes what this launch reads or writes; one without the attribute needs nothing. The workspace is written
+ * and read after the wait only, so that consecutive launches of one stream may share it as ever.
+ *
+ * Errors: invalid_argument (which argument, and its value; nothing was enqueued), launch_failed, context_lost. */
 LEANATTN_API leanattn_status leanattn_plan_launch(const leanattn_plan* plan, const leanattn_decode_args* args,
                                                   void* workspace, leanattn_stream stream) LEANATTN_NOEXCEPT;
 

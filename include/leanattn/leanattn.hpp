@@ -26,6 +26,7 @@ struct Problem {
   DataType dtype = DataType::bf16;
   CacheLayout layout = CacheLayout::contiguous;
   bool lse = false;  ///< launches also write the log-sum-exp of every row
+  bool pdl = false;  ///< launches may overlap the kernel before them (sm_90+); leanattn_plan_launch has the contract
 };
 
 /// What the caller knows or guesses about a step. It chooses speed, never correctness.
@@ -82,6 +83,7 @@ inline leanattn_problem to_c(const Problem& problem) {
   out.dtype = static_cast<std::int32_t>(problem.dtype);
   out.kv_layout = static_cast<std::int32_t>(problem.layout);
   out.lse = problem.lse;
+  out.pdl = problem.pdl;
   return out;
 }
 

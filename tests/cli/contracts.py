@@ -2,6 +2,7 @@
 """The command line's promises, checked from outside on the built program. Needs no GPU: any that is here is hidden."""
 
 import argparse
+import hashlib
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ import re
 import signal
 import sqlite3
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -125,6 +127,8 @@ class BadInput(Contract):
         (["emit", *SHAPE, *OFFLINE, "--fixup", "glue"], "glue"),
         (["emit", *SHAPE, "--arch", "sm_80", "--load", "bulk"], "bulk"),
         (["emit", *SHAPE, *OFFLINE, "--batch", "1,2"], "2 shapes"),
+        (["emit", *SHAPE, "--arch", "sm_80", "--pdl"], "sm_80"),
+        (["tune", *SHAPE, "--arch", "sm_80", "--pdl"], "sm_80"),
         (["tune", *SHAPE, *OFFLINE, "--budget", "soon"], "soon"),
         (["tune", *SHAPE, *OFFLINE, "--budget", "0s"], "0s"),
         (["tune", *SHAPE, *OFFLINE, "--l2", "tepid"], "tepid"),
@@ -312,6 +316,103 @@ class OfflineTune(Contract):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=120)
         self.assertEqual(process.returncode, 130)
+
+
+class DependentLaunch(Contract):
+    """--pdl: a kind of launch that is asked for, tuned and answered on its own."""
+
+    GRID = 131
+
+    def add_winner(self, file, problem, config, us):
+        """One session with one ok trial, as a tuning run would have left it."""
+        device = ["Fictional GPU", "sm_90a", 132, 50 << 20, 80 << 30, ""]
+        environment = [13000, "580.1", "13.0", 1980000, 3200000, 700000, 1, "r1"]
+        canonical = lambda value: json.dumps(value, sort_keys=True, separators=(",", ":"))
+        session = f"session-{us}"
+        trial = [f"trial-{us}", canonical(problem), canonical({"batch": 1, "longest_context": 4096, "max_batch": 0, "total_context": 0}), "cold",
+                 canonical(config), "ok", "", 12, us, 0.1, us - 0.1, us + 0.1, "[]", "", 128, 200.0, 16 << 20, "2026-11-21T00:00:00.000Z"]
+        digest = hashlib.sha256()
+        for value in ["leanattn trial 1", session, *device, *environment, *trial]:
+            if isinstance(value, str):
+                digest.update(struct.pack("<q", len(value)) + value.encode())
+            else:
+                digest.update(struct.pack("<d" if isinstance(value, float) else "<q", value))
+        with sqlite3.connect(file) as db:
+            def row(table, columns, values):
+                db.execute(f"INSERT OR IGNORE INTO {table}({columns}) VALUES({','.join('?' * len(values))})", values)
+                return db.execute(f"SELECT id FROM {table} WHERE ({columns}) = ({','.join('?' * len(values))})", values).fetchone()[0]
+            device_id = row("device_models", "name,arch,sm_count,l2_bytes,memory_bytes,mig_profile", device)
+            environment_id = row("environments", "driver_version,driver_release,nvrtc_version,clock_khz,memory_clock_khz,power_limit_mw,ecc,"
+                                 "library_revision", environment)
+            session_id = row("sessions", "uuid,device_model_id,environment_id,started,finished,command",
+                             [session, device_id, environment_id, trial[-1], trial[-1], "test"])
+            ids = [row(table, "json", [text]) for table, text in (("problems", trial[1]), ("shapes", trial[2]), ("configs", trial[4]))]
+            row("trials", "uuid,session_id,problem_id,shape_id,policy,config_id,status,reason,samples,median_us,mad_us,low_us,high_us,"
+                "samples_json,throttle,registers,compile_ms,bytes,created,digest",
+                [trial[0], session_id, ids[0], ids[1], trial[3], ids[2], *trial[5:], digest.digest()])
+        db.close()
+        self.expect(0, "db", "rebuild")
+        self.expect(0, "db", "check")
+
+    def answer(self, *flags):
+        document = json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE, *flags).stdout)
+        return document["problem"], document["answers"][0]
+
+    def tuned(self, *flags):
+        """A problem, and a configuration that the default is not."""
+        problem, answer = self.answer(*flags)
+        return problem, {**answer["config"], "grid": self.GRID}
+
+    def test_it_is_off_unless_asked_for(self):
+        problem, answer = self.answer()
+        self.assertNotIn("pdl", problem)
+        self.assertEqual((answer["pdl"], answer["config"]["spec"]["pdl"]), (False, False))
+        problem, answer = self.answer("--pdl")
+        self.assertIs(problem["pdl"], True)
+        self.assertEqual((answer["pdl"], answer["config"]["spec"]["pdl"], answer["provenance"]), (True, True, "fallback"))
+        self.assertIn("_pdl_", answer["kernel"])
+
+    def test_an_untuned_one_gets_the_ordinary_winner_and_says_so(self):
+        file = self.make_database()
+        self.add_winner(file, *self.tuned(), 12.5)
+        self.assertEqual(self.answer()[1]["provenance"], "exact")
+        answer = self.answer("--pdl")[1]
+        self.assertEqual((answer["provenance"], answer["pdl"], answer["tuned_pdl"]), ("without_pdl", True, False))
+        self.assertEqual((answer["config"]["grid"], answer["tuned_us"]), (self.GRID, 12.5))
+        self.expect(0, "lookup", *SHAPE, *OFFLINE, "--pdl", "--require", "without_pdl")
+        self.expect(4, "lookup", *SHAPE, *OFFLINE, "--pdl", "--require", "bucket", says="leanattn tune")
+        explained = self.expect(0, "lookup", *SHAPE, *OFFLINE, "--pdl", "--explain").stdout
+        self.assertIn("ordinary launches", explained)
+        self.assertIn("programmatic dependent launch", explained)
+
+    def test_both_kinds_of_winner_live_in_one_database(self):
+        file = self.make_database()
+        self.add_winner(file, *self.tuned(), 12.5)
+        self.add_winner(file, *self.tuned("--pdl"), 10.5)
+        for flags, us, pdl in (([], 12.5, False), (["--pdl"], 10.5, True)):
+            answer = self.answer(*flags)[1]
+            self.assertEqual((answer["provenance"], answer["tuned_us"], answer["pdl"], answer["tuned_pdl"]), ("exact", us, pdl, pdl))
+        rows = self.expect(0, "report", "--format", "csv").stdout.splitlines()
+        self.assertEqual([row.split(",")[-1] for row in rows], ["pdl", "false", "true"])
+        self.assertRegex(self.expect(0, "report", "--format", "md").stdout, r"(?m)^\| 32/8 x 128 bf16 pdl \|")
+
+    def test_lookup_before_hopper_answers_ordinary_launches(self):
+        answer = json.loads(self.expect(0, "lookup", "--json", *SHAPE, "--arch", "sm_80", "--pdl").stdout)["answers"][0]
+        self.assertIs(answer["pdl"], False)
+
+    def test_tune_and_emit_and_prewarm_make_kernels_with_it(self):
+        document = json.loads(self.expect(0, "tune", "--json", "--pdl", *SHAPE, *OFFLINE, "--dry-run").stdout)
+        self.assertIs(document["problem"]["pdl"], True)
+        candidates = document["shapes"][0]["candidates"]
+        self.assertGreater(len(candidates), 10)
+        self.assertEqual({c["config"]["spec"]["pdl"] for c in candidates}, {True})
+        self.assertIn("griddepcontrol.wait", self.expect(0, "emit", "--pdl", *SHAPE, *OFFLINE).stdout)
+        kernels = json.loads(self.expect(0, "prewarm", "--json", "--pdl", *SHAPE, *OFFLINE).stdout)["kernels"]
+        self.assertGreater(len(kernels), 0)
+        self.assertEqual(["_pdl_" in k["kernel"] for k in kernels], [True] * len(kernels))
+
+    def test_bench_takes_it(self):
+        self.expect(3, "bench", "--pdl", *SHAPE)
 
 
 class Terminal(Contract):

@@ -116,6 +116,13 @@ TEST_P(Kernel, RunsBackToBackOnOneWorkspace) {
   expect_clean(group);
 }
 
+TEST_P(Kernel, WaitsForWhatTheKernelBeforeProducesLate) {
+  if (!kernel->spec().pdl) GTEST_SKIP() << "only kernels that start early can start too early";
+  const auto ok = verify_dependent_chain(*runner, group, *kernel);
+  ASSERT_TRUE(ok.has_value()) << ok.error().message;
+  expect_clean(group);
+}
+
 TEST_P(Kernel, RefusesAWaitingGridThatIsNotResidentAtOnce) {
   if (kernel->spec().fixup != FixUp::wait) GTEST_SKIP() << "only kernels that wait have this limit";
   const auto decode_case = runner->cached_case(

@@ -23,7 +23,7 @@ TEST_F(TuningDbTest, CreatesAPrivateFileThatIsMarkedAsOurs) {
   EXPECT_EQ(status.st_mode & 07777, 0600u);
   RawDatabase raw(directory_ / "tuning.db");
   EXPECT_EQ(raw.ask("PRAGMA application_id"), std::to_string(0x4C41746E));
-  EXPECT_EQ(raw.ask("PRAGMA user_version"), "1");
+  EXPECT_EQ(raw.ask("PRAGMA user_version"), "2");
   EXPECT_EQ(
       raw.ask(
           "SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite%' AND strict = 0"),
@@ -280,6 +280,38 @@ TEST_F(TuningDbTest, NeverLetsATamperedTrialWin) {
   ASSERT_TRUE(warning);
   EXPECT_NE(warning->find("1 damaged winners were left out"), std::string::npos) << *warning;
   EXPECT_FALSE(db_->take_warning()) << "a warning is given once";
+}
+
+TEST(TuningDbVersions, WinnersOfVersion1AreReadInPlaceAndBroughtForwardByTheFirstWriter) {
+  TemporaryDirectory directory;
+  {
+    const auto db = open_quietly(directory.path());
+    ASSERT_TRUE(db->add_trial(db->begin_session(h200(), environment(), "").value(), trial("{}", 10)));
+    ASSERT_TRUE(db->rebuild_winners());
+  }
+  // Version 2 changed no table: it only keeps libraries away that would take dependent launches for ordinary ones.
+  RawDatabase(directory / "tuning.db").exec("PRAGMA user_version = 1");
+  const auto before = read_bytes(directory / "tuning.db");
+  {
+    const auto db = TuningDb::open(directory.path(), OpenMode::read_only, nullptr);
+    ASSERT_TRUE(db) << db.error().message;
+    EXPECT_EQ((*db)->winners(h200())->size(), 1u);
+  }
+  EXPECT_EQ(read_bytes(directory / "tuning.db"), before);
+  {
+    TemporaryDirectory other;
+    const auto importing = open_quietly(other.path());
+    ASSERT_TRUE(importing->import_from(directory / "tuning.db"));
+    EXPECT_EQ(importing->winners(h200())->size(), 1u);
+  }
+  EXPECT_EQ(read_bytes(directory / "tuning.db"), before);
+  {
+    const auto db = open_quietly(directory.path());
+    EXPECT_EQ(db->winners(h200())->size(), 1u);
+    EXPECT_TRUE(db->check()->empty());
+  }
+  EXPECT_EQ(RawDatabase(directory / "tuning.db").ask("PRAGMA user_version"), "2");
+  EXPECT_EQ(files_with_prefix(directory.path(), "tuning.db.corrupt").size(), 0u);
 }
 
 TEST(TuningDbInMemory, WorksWithoutADirectoryAndLeavesNothing) {

@@ -41,6 +41,16 @@ TEST(ShapeFlags, HeadFlagsOverrideTheModel) {
   EXPECT_EQ(workload->problem.kv_heads, 32);
 }
 
+TEST(ShapeFlags, PdlIsOffUnlessAskedFor) {
+  ShapeFlags flags = llama();
+  EXPECT_FALSE(resolve(flags, "1", "8k")->problem.pdl);
+  flags.pdl = true;
+  const auto workload = resolve(flags, "1", "8k");
+  ASSERT_TRUE(workload.has_value()) << workload.error().message;
+  EXPECT_TRUE(workload->problem.pdl);
+  EXPECT_EQ(describe(workload->problem), "32/8 heads x 128, bf16, pdl");
+}
+
 TEST(ShapeFlags, WithoutKvHeadsEveryQueryHeadHasItsOwn) {
   ShapeFlags flags;
   flags.heads = "12";

@@ -29,7 +29,7 @@ int abi_c_wrong_initialisers(void) {
   leanattn_plan_info_init(&info);
   leanattn_decode_args_init(&args);
   wrong += options.struct_size != sizeof options || options.device != 0 || options.cache_dir != NULL;
-  wrong += problem.struct_size != sizeof problem || problem.q_heads != 0;
+  wrong += problem.struct_size != sizeof problem || problem.q_heads != 0 || problem.pdl != 0;
   wrong += shape.struct_size != sizeof shape || shape.total_context != 0;
   wrong += choice.struct_size != sizeof choice || choice.kernel_name[0] != 0;
   wrong += info.struct_size != sizeof info || info.kernel_name != NULL;

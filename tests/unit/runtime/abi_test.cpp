@@ -26,7 +26,7 @@ TEST(Abi, EngineOptions) {
 }
 
 TEST(Abi, Problem) {
-  EXPECT_EQ(sizeof(leanattn_problem), 32u);
+  EXPECT_EQ(sizeof(leanattn_problem), 40u);
   EXPECT_FIELD(leanattn_problem, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_problem, q_heads, 8, 4);
   EXPECT_FIELD(leanattn_problem, kv_heads, 12, 4);
@@ -34,6 +34,8 @@ TEST(Abi, Problem) {
   EXPECT_FIELD(leanattn_problem, dtype, 20, 4);
   EXPECT_FIELD(leanattn_problem, kv_layout, 24, 4);
   EXPECT_FIELD(leanattn_problem, lse, 28, 4);
+  EXPECT_FIELD(leanattn_problem, pdl, 32, 4);
+  EXPECT_FIELD(leanattn_problem, reserved, 36, 4);
 }
 
 TEST(Abi, Shape) {
@@ -46,7 +48,7 @@ TEST(Abi, Shape) {
 }
 
 TEST(Abi, Choice) {
-  EXPECT_EQ(sizeof(leanattn_choice), 208u);
+  EXPECT_EQ(sizeof(leanattn_choice), 216u);
   EXPECT_FIELD(leanattn_choice, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_choice, provenance, 8, 4);
   EXPECT_FIELD(leanattn_choice, stale, 12, 4);
@@ -59,10 +61,12 @@ TEST(Abi, Choice) {
   EXPECT_FIELD(leanattn_choice, reserved, 60, 4);
   EXPECT_FIELD(leanattn_choice, layer, 64, 16);
   EXPECT_FIELD(leanattn_choice, kernel_name, 80, 128);
+  EXPECT_FIELD(leanattn_choice, pdl, 208, 4);
+  EXPECT_FIELD(leanattn_choice, tuned_pdl, 212, 4);
 }
 
 TEST(Abi, PlanInfo) {
-  EXPECT_EQ(sizeof(leanattn_plan_info), 88u);
+  EXPECT_EQ(sizeof(leanattn_plan_info), 96u);
   EXPECT_FIELD(leanattn_plan_info, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_plan_info, kernel_name, 8, 8);
   EXPECT_FIELD(leanattn_plan_info, layer, 16, 8);
@@ -78,6 +82,8 @@ TEST(Abi, PlanInfo) {
   EXPECT_FIELD(leanattn_plan_info, registers, 76, 4);
   EXPECT_FIELD(leanattn_plan_info, ctas_per_sm, 80, 4);
   EXPECT_FIELD(leanattn_plan_info, reserved, 84, 4);
+  EXPECT_FIELD(leanattn_plan_info, pdl, 88, 4);
+  EXPECT_FIELD(leanattn_plan_info, tuned_pdl, 92, 4);
 }
 
 TEST(Abi, DecodeArgs) {
@@ -112,6 +118,15 @@ TEST(Abi, TheFirstReleasedSizesAreFrozen) {
   EXPECT_EQ(detail::kFirstSize<leanattn_choice>, 208u);
   EXPECT_EQ(detail::kFirstSize<leanattn_plan_info>, 88u);
   EXPECT_EQ(detail::kFirstSize<leanattn_decode_args>, 152u);
+}
+
+TEST(Abi, ProvenancesKeepTheirValues) {
+  EXPECT_EQ(LEANATTN_EXACT, 0);
+  EXPECT_EQ(LEANATTN_BUCKET, 1);
+  EXPECT_EQ(LEANATTN_NEAREST, 2);
+  EXPECT_EQ(LEANATTN_MODEL, 3);
+  EXPECT_EQ(LEANATTN_FALLBACK, 4);
+  EXPECT_EQ(LEANATTN_WITHOUT_PDL, 5);
 }
 
 TEST(Abi, StatusesAreTheErrorCodes) {

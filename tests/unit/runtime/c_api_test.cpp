@@ -81,6 +81,49 @@ TEST_F(CApi, APlanSaysWhatItIsAndWhatItNeeds) {
   EXPECT_EQ(choice.workspace_bytes, info.workspace_bytes);
 }
 
+TEST_F(CApi, DependentLaunchIsAskedForInTheProblemAndReported) {
+  ASSERT_EQ(leanattn_engine_plan(engine, &problem, &shape, nullptr, &plan), LEANATTN_OK);
+  ASSERT_EQ(leanattn_plan_get_info(plan, &info), LEANATTN_OK);
+  EXPECT_EQ(info.pdl, 0);
+  EXPECT_EQ(info.tuned_pdl, 0);
+  problem.pdl = 1;
+  const leanattn_plan* dependent = nullptr;
+  ASSERT_EQ(leanattn_engine_plan(engine, &problem, &shape, nullptr, &dependent), LEANATTN_OK)
+      << leanattn_last_error_message();
+  EXPECT_NE(dependent, plan);
+  ASSERT_EQ(leanattn_plan_get_info(dependent, &info), LEANATTN_OK);
+  ASSERT_EQ(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_OK);
+  EXPECT_EQ(info.provenance, LEANATTN_WITHOUT_PDL);
+  EXPECT_EQ(info.grid, 224);
+  EXPECT_EQ(info.pdl, 1);
+  EXPECT_EQ(info.tuned_pdl, 0);
+  EXPECT_EQ(choice.provenance, LEANATTN_WITHOUT_PDL);
+  EXPECT_EQ(choice.pdl, 1);
+  EXPECT_EQ(choice.tuned_pdl, 0);
+  EXPECT_EQ(choice.tuned_us, 12.5);
+  EXPECT_STREQ(choice.kernel_name, info.kernel_name);
+}
+
+TEST_F(CApi, AProgramFromBeforeDependentLaunchGetsOrdinaryLaunches) {
+  problem.struct_size = 32;
+  problem.pdl = 77;  // bytes behind the older struct: not the library's to read
+  problem.reserved = 77;
+  ASSERT_EQ(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_OK) << leanattn_last_error_message();
+  EXPECT_EQ(choice.provenance, LEANATTN_EXACT);
+  EXPECT_EQ(choice.pdl, 0);
+  leanattn_choice older;
+  leanattn_choice_init(&older);
+  older.struct_size = 208;
+  older.pdl = older.tuned_pdl = 77;
+  ASSERT_EQ(leanattn_engine_lookup(engine, &problem, &shape, &older), LEANATTN_OK);
+  EXPECT_EQ(older.pdl, 77);
+  EXPECT_EQ(older.tuned_pdl, 77);
+  problem.struct_size = sizeof problem;
+  problem.pdl = 0;
+  expect_error(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_INVALID_ARGUMENT,
+               "problem.reserved is 77");
+}
+
 TEST_F(CApi, NullsAreRefusedByName) {
   void* const somewhere = reinterpret_cast<void*>(0x1000);
   ASSERT_EQ(leanattn_engine_plan(engine, &problem, &shape, nullptr, &plan), LEANATTN_OK);
@@ -125,7 +168,7 @@ TEST_F(CApi, AnOutputIsNullAfterAFailure) {
 }
 
 TEST_F(CApi, AStructWithoutItsSizeIsRefused) {
-  for (const std::size_t size : {std::size_t{0}, std::size_t{8}, sizeof problem - 1, std::size_t{1} << 40}) {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{8}, std::size_t{31}, std::size_t{1} << 40}) {
     problem.struct_size = size;
     expect_error(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_INVALID_ARGUMENT,
                  "problem.struct_size is " + std::to_string(size));

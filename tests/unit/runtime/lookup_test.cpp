@@ -152,6 +152,87 @@ TEST(Lookup, ThousandsOfWinnersAreAllFoundAgain) {
   EXPECT_EQ(table.find_exact(kLlama, {.batch = 4001, .longest_context = 4101}), nullptr);
 }
 
+// ---- Programmatic dependent launch ----
+
+const DecodeProblem kDependent{.q_heads = 32, .kv_heads = 8, .head_dim = 128, .pdl = true};
+
+TEST(LookupPdl, DependentAndOrdinaryWinnersOfOneShapeStandSideBySide) {
+  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12),
+                               winner(kDependent, kShape, tuned_config(kDependent, 64), 10)});
+  ASSERT_EQ(table.size(), 2u);
+  const Choice ordinary = table.find(kLlama, kShape), dependent = table.find(kDependent, kShape);
+  EXPECT_EQ(ordinary.provenance, Provenance::exact);
+  EXPECT_EQ(ordinary.config, tuned_config(kLlama, 224));
+  EXPECT_FALSE(ordinary.tuned_pdl);
+  EXPECT_EQ(dependent.provenance, Provenance::exact);
+  EXPECT_EQ(dependent.config, tuned_config(kDependent, 64));
+  EXPECT_TRUE(dependent.tuned_pdl);
+  EXPECT_TRUE(dependent.config.spec.pdl);
+}
+
+TEST(LookupPdl, WithoutAWinnerOfItsOwnItIsTheOrdinaryOneWithPdlSwitchedOn) {
+  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 131), 12.5, "cold", "site")});
+  const Choice choice = table.find(kDependent, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::without_pdl);
+  EXPECT_EQ(choice.config, tuned_config(kDependent, 131)) << "another launch is no reason for another grid";
+  EXPECT_EQ(choice.tuned_us, 12.5);
+  EXPECT_EQ(choice.tuned_shape, kShape);
+  EXPECT_FALSE(choice.tuned_pdl);
+  EXPECT_EQ(choice.layer, "site");
+  const Choice same_bucket = table.find(kDependent, {.batch = 4, .longest_context = 5000});
+  EXPECT_EQ(same_bucket.provenance, Provenance::without_pdl);
+  EXPECT_TRUE(same_bucket.config.spec.pdl);
+  const Choice elsewhere = table.find(kDependent, {.batch = 4, .longest_context = 100000});
+  EXPECT_EQ(elsewhere.provenance, Provenance::nearest);
+  EXPECT_TRUE(elsewhere.config.spec.pdl);
+  EXPECT_FALSE(elsewhere.tuned_pdl);
+}
+
+TEST(LookupPdl, AWinnerOfItsOwnInTheBucketGoesBeforeTheOrdinaryOneOfTheShape) {
+  const auto table =
+      table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12),
+                winner(kDependent, {.batch = 3, .longest_context = 5000}, tuned_config(kDependent, 48), 7)});
+  const Choice choice = table.find(kDependent, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::bucket);
+  EXPECT_EQ(choice.tuned_us, 7);
+  EXPECT_TRUE(choice.tuned_pdl);
+}
+
+TEST(LookupPdl, AnOrdinaryProblemNeverGetsADependentKernel) {
+  const auto table = table_of({winner(kDependent, kShape, tuned_config(kDependent, 224), 9)});
+  const Choice choice = table.find(kLlama, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::nearest);
+  EXPECT_EQ(choice.config, tuned_config(kLlama, 224));
+  EXPECT_TRUE(choice.tuned_pdl);
+}
+
+TEST(LookupPdl, BeforeHopperAProblemWithItIsOneWithout) {
+  const Arch ampere{8, 0, false};
+  Config config = tuned_config(kLlama, 216, ampere);
+  config.spec.load = LoadPath::cp_async;
+  const auto table = WinnerTable::build(fictional_gpu(ampere, 108), layered({winner(kLlama, kShape, config, 30)}));
+  const Choice choice = table.find(kDependent, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::exact);
+  EXPECT_EQ(choice.config, config);
+  ASSERT_NE(table.find_exact(kDependent, kShape), nullptr);
+  const Choice untuned = WinnerTable::build(fictional_gpu(ampere, 108), {}).find(kDependent, kShape);
+  EXPECT_TRUE(validate(untuned.config.spec));
+  EXPECT_FALSE(untuned.config.spec.pdl);
+}
+
+TEST(LookupPdl, AConfigOfTheOtherLaunchIsNotItsProblems) {
+  const auto table = table_of(
+      {winner(kLlama, kShape, tuned_config(kDependent, 132)), winner(kDependent, kShape, tuned_config(kLlama, 132))});
+  EXPECT_EQ(table.size(), 0u);
+  EXPECT_EQ(table.skipped(), 2u);
+}
+
+TEST(LookupPdl, RanksFollowTheLadder) {
+  const Provenance ladder[] = {Provenance::exact,   Provenance::bucket, Provenance::without_pdl,
+                               Provenance::nearest, Provenance::model,  Provenance::fallback};
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(rank(ladder[i]), i) << to_string(ladder[i]);
+}
+
 // ---- Grids ----
 
 TEST(Grid, AFullGpuStaysFullWhenTheContextGrows) {
@@ -202,7 +283,8 @@ DecodeProblem any_problem() {
           .head_dim = *rc::gen::element(64, 96, 128, 256),
           .dtype = *rc::gen::element(DType::bf16, DType::fp16),
           .layout = *rc::gen::element(KvLayout::contiguous, KvLayout::strided),
-          .lse = *rc::gen::arbitrary<bool>()};
+          .lse = *rc::gen::arbitrary<bool>(),
+          .pdl = *rc::gen::arbitrary<bool>()};
 }
 
 Shape any_shape() {
@@ -264,7 +346,8 @@ RC_GTEST_PROP(Lookup, EveryAnswerCanBeLaunchedWhateverWasTuned, ()) {
   std::vector<LayeredWinners::Entry> entries;
   const int count = *rc::gen::inRange(0, 12);
   for (int i = 0; i < count; ++i) {
-    const auto problem = any_problem();
+    auto problem = any_problem();
+    problem.pdl = problem.pdl && has_dependent_launch(gpu.arch);  // nothing else is ever tuned
     const auto shape = any_shape();
     Config config = default_config(gpu, problem, shape);
     const auto grids = useful_grids(gpu, problem, shape, config.spec, config.spec.ctas_per_sm);
@@ -286,6 +369,7 @@ RC_GTEST_PROP(Lookup, EveryAnswerCanBeLaunchedWhateverWasTuned, ()) {
   const auto base = base_spec(gpu.arch, problem);
   RC_ASSERT(spec.arch == base.arch && spec.head_dim == base.head_dim && spec.group == base.group);
   RC_ASSERT(spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse);
+  RC_ASSERT(spec.pdl == (problem.pdl && has_dependent_launch(gpu.arch)));
   RC_ASSERT(choice.config.grid >= 1);
   RC_ASSERT(choice.provenance == Provenance::exact || choice.config.grid <= lean_tiles(problem, shape, spec));
   if (spec.fixup == FixUp::wait) RC_ASSERT(choice.config.grid <= detail::resident_grid(gpu, spec));

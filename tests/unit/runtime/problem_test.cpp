@@ -107,6 +107,19 @@ TEST(Json, IsOneLineWithSortedKeys) {
   EXPECT_EQ(config.find('\n'), std::string::npos);
 }
 
+TEST(Json, AProblemSaysPdlOnlyWhenItHasIt) {
+  const DecodeProblem dependent{.pdl = true};
+  const std::string key = to_json(dependent);
+  EXPECT_EQ(
+      key, R"({"dtype":"bf16","head_dim":128,"kv_heads":8,"layout":"contiguous","lse":false,"pdl":true,"q_heads":32})");
+  EXPECT_EQ(problem_from_json(key).value(), dependent);
+  EXPECT_FALSE(problem_from_json(to_json(DecodeProblem{})).value().pdl);
+  const auto refused = problem_from_json(
+      R"({"dtype":"bf16","head_dim":128,"kv_heads":8,"layout":"contiguous","lse":false,"pdl":1,"q_heads":32})");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("'pdl'"), std::string::npos) << refused.error().message;
+}
+
 DecodeProblem any_problem() {
   DecodeProblem problem;
   problem.kv_heads = *rc::gen::inRange(1, 257);
@@ -115,6 +128,7 @@ DecodeProblem any_problem() {
   problem.dtype = *rc::gen::element(DType::bf16, DType::fp16);
   problem.layout = *rc::gen::element(KvLayout::contiguous, KvLayout::strided);
   problem.lse = *rc::gen::arbitrary<bool>();
+  problem.pdl = *rc::gen::arbitrary<bool>();
   return problem;
 }
 

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/lookup.hpp"
+
 namespace leanattn {
 namespace {
 
@@ -36,10 +38,9 @@ class ReportTest : public ::testing::Test {
     db_ = std::move(*opened);
   }
 
-  void tune(const Shape& shape, double median_us) {
+  void tune(const Shape& shape, double median_us, const DecodeProblem& problem = {}) {
     const auto session = db_->begin_session(kGpu, environment(), "test");
     ASSERT_TRUE(session.has_value()) << session.error().message;
-    const DecodeProblem problem;
     Trial trial;
     trial.problem = to_json(problem);
     trial.shape = to_json(shape);
@@ -49,7 +50,7 @@ class ReportTest : public ::testing::Test {
     for (const auto& [grid, status, us] :
          {std::tuple{100, TrialStatus::ok, median_us}, std::tuple{200, TrialStatus::ok, 2 * median_us},
           std::tuple{300, TrialStatus::incorrect, 0.0}}) {
-      trial.config = to_json(Config{.spec = {}, .grid = grid});
+      trial.config = to_json(Config{.spec = base_spec({9, 0, true}, problem), .grid = grid});
       trial.status = status;
       trial.median_us = us;
       trial.low_us = us * 0.99;
@@ -123,6 +124,24 @@ TEST_F(ReportTest, CsvQuotesNamesAndHasAsManyFieldsAsTheHeader) {
   EXPECT_EQ(row.substr(0, 32), "\"Fictional, \"\"GPU\"\" | 9000\",sm_9");
   // One comma sits inside the quoted name.
   EXPECT_EQ(std::count(row.begin(), row.end(), ',') - 1, std::count(header.begin(), header.end(), ','));
+}
+
+TEST_F(ReportTest, DependentLaunchesAreToldFromOrdinaryOnes) {
+  const Shape shape{.batch = 1, .max_batch = 0, .longest_context = 1024, .total_context = 0};
+  tune(shape, 5, {.pdl = true});
+  tune(shape, 6);
+  const Report made = report();
+  ASSERT_EQ(made.devices[0].winners.size(), 2u);
+  EXPECT_FALSE(made.devices[0].winners[0].problem.pdl);
+  EXPECT_TRUE(made.devices[0].winners[1].problem.pdl);
+  const json winners = json::parse(to_json(made))["devices"][0]["winners"];
+  EXPECT_FALSE(winners[0]["problem"].contains("pdl"));
+  EXPECT_EQ(winners[1]["problem"]["pdl"], true);
+  const std::string csv = to_csv(made);
+  EXPECT_NE(csv.find(",stale,pdl\n"), std::string::npos) << csv;
+  EXPECT_NE(csv.find(",false,false\n"), std::string::npos) << csv;
+  EXPECT_NE(csv.find(",false,true\n"), std::string::npos) << csv;
+  EXPECT_NE(to_markdown(made).find("| 32/8 x 128 bf16 pdl |"), std::string::npos) << to_markdown(made);
 }
 
 TEST_F(ReportTest, MarkdownCellsCannotBreakTheTable) {

@@ -52,6 +52,23 @@ TEST(SearchSpace, EverySpecIsValidOfTheProblemAndListedOnce) {
   }
 }
 
+TEST(SearchSpace, AProblemWithPdlHasOnlySpecsWithItWhereTheGpuHasIt) {
+  const DecodeProblem ordinary, dependent{.pdl = true};
+  for (const Arch arch : matrix_arches()) {
+    const DeviceFacts device = facts_for_arch(arch, 100).value();
+    const auto with = all_specs(device, dependent), without = all_specs(device, ordinary);
+    ASSERT_EQ(with.size(), without.size()) << to_string(arch);
+    for (std::size_t i = 0; i < with.size(); ++i) {
+      EXPECT_EQ(with[i].pdl, arch.major >= 9) << kernel_name(with[i]);
+      EXPECT_FALSE(without[i].pdl);
+      KernelSpec same = with[i];
+      same.pdl = false;
+      EXPECT_EQ(same, without[i]);
+    }
+  }
+  for (const KernelSpec& near : neighbours(all_specs(h200(), dependent).front())) EXPECT_TRUE(near.pdl);
+}
+
 TEST(SearchSpace, ChosenSpecsAreTheSameEveryTimeAndDiverse) {
   const DeviceFacts device = h200();
   const DecodeProblem problem;

@@ -14,12 +14,17 @@ class TuneSession : public ::testing::Test {
  protected:
   TuneSession() {
     RecordProperty("seed", std::to_string(kSeed));
-    std::string warning;
-    db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, &warning));
+    SetUpDatabase();
     request.shapes = {{.batch = 1, .longest_context = 8192}};
     request.compile_threads = 2;
     environment.library_revision = "r1";
     effort.specs = 40;
+  }
+
+  /// An empty one, in memory.
+  void SetUpDatabase() {
+    std::string warning;
+    db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, &warning));
   }
 
   Result<TuneSummary> run(SimulatedGpu& gpu, const std::atomic<bool>* cancel = nullptr) {
@@ -299,6 +304,65 @@ TEST_F(TuneSession, AnEarlierWinnerIsTriedAgain) {
   SimulatedGpu second(request.problem, kSeed + 1);
   ASSERT_TRUE(run(second));
   EXPECT_TRUE(second.samples.contains(to_json(before->shapes[0].winner)));
+}
+
+TEST_F(TuneSession, DependentAndOrdinaryWinnersAreKeptApart) {
+  SimulatedGpu ordinary(request.problem, kSeed);
+  ASSERT_TRUE(run(ordinary));
+  const DecodeProblem plain = request.problem;
+  request.problem.pdl = true;
+  SimulatedGpu dependent(request.problem, kSeed);
+  const auto tuned = run(dependent);
+  ASSERT_TRUE(tuned);
+  EXPECT_TRUE(tuned->shapes[0].winner.spec.pdl);
+  for (const Trial& trial : all_trials()) {
+    const bool pdl = problem_from_json(trial.problem).value().pdl;
+    EXPECT_EQ(config_from_json(trial.config).value().spec.pdl, pdl) << trial.config;
+  }
+  const auto winners = db->winners(device_model(device)).value();
+  ASSERT_EQ(winners.size(), 2u);
+  EXPECT_NE(winners[0].problem, winners[1].problem);
+  LayeredWinners layers;
+  for (const Winner& winner : winners) layers.entries.push_back({winner, "user"});
+  const WinnerTable table = WinnerTable::build(device, layers);
+  EXPECT_EQ(table.find(request.problem, request.shapes[0]).config, tuned->shapes[0].winner);
+  EXPECT_EQ(table.find(plain, request.shapes[0]).provenance, Provenance::exact);
+  EXPECT_FALSE(table.find(plain, request.shapes[0]).config.spec.pdl);
+}
+
+TEST_F(TuneSession, WhatWonWithTheOtherLaunchIsTried) {
+  for (const bool first_pdl : {false, true}) {
+    SCOPED_TRACE(first_pdl);
+    SetUpDatabase();
+    request.problem.pdl = first_pdl;
+    effort = {.specs = 40};
+    SimulatedGpu first(request.problem, kSeed);
+    const auto before = run(first);
+    ASSERT_TRUE(before);
+    request.problem.pdl = !first_pdl;
+    effort.specs = 1;
+    effort.refine_generations = 0;
+    SimulatedGpu second(request.problem, kSeed + 1);
+    ASSERT_TRUE(run(second));
+    Config switched = before->shapes[0].winner;
+    switched.spec.pdl = !first_pdl;
+    EXPECT_TRUE(second.samples.contains(to_json(switched)));
+    for (const auto& [config, samples] : second.samples)
+      EXPECT_EQ(config_from_json(config).value().spec.pdl, !first_pdl) << config;
+  }
+}
+
+TEST_F(TuneSession, DependentLaunchIsRefusedWhereTheGpuHasNone) {
+  device = facts_for_arch({8, 0, false}, 108).value();
+  request.problem.pdl = true;
+  SimulatedGpu gpu(request.problem, kSeed);
+  const auto refused = run(gpu);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
+  EXPECT_NE(refused.error().message.find("sm_80"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(tune_offline(request, device, nullptr, {}, nullptr).error().code, ErrorCode::unsupported);
+  EXPECT_EQ(gpu.compiles, 0);
+  EXPECT_TRUE(db->sessions()->empty());
 }
 
 TEST_F(TuneSession, ProgressNamesEveryPhaseAndNeverRunsBackwards) {

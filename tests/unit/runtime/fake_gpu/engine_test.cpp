@@ -103,6 +103,31 @@ struct Workspace {
   void* data;
 };
 
+TEST_F(FakeGpuEngine, LaunchesMayOverlapOnlyWhereTheProblemSaysSo) {
+  Engine engine = open();
+  Problem dependent = problem_;
+  dependent.pdl = true;
+  for (const bool pdl : {false, true}) {
+    const auto plan = engine.plan(pdl ? dependent : problem_, shape_);
+    ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+    EXPECT_EQ(plan->info().pdl, pdl);
+    Workspace workspace(plan->workspace_bytes());
+    ASSERT_TRUE(plan->init_workspace(workspace.data, workspace.bytes, nullptr));
+    const auto launched = plan->launch(args(), workspace.data, nullptr);
+    ASSERT_TRUE(launched) << launched.error().message;
+    EXPECT_EQ(fake_gpu().launches.back().programmatic, pdl);
+  }
+  fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 8;
+  Engine ampere = open();
+  const auto plan = ampere.plan(dependent, shape_);
+  ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+  EXPECT_EQ(plan->info().pdl, 0);
+  Workspace workspace(plan->workspace_bytes());
+  ASSERT_TRUE(plan->init_workspace(workspace.data, workspace.bytes, nullptr));
+  ASSERT_TRUE(plan->launch(args(), workspace.data, nullptr));
+  EXPECT_FALSE(fake_gpu().launches.back().programmatic);
+}
+
 TEST_F(FakeGpuEngine, LaunchesThePlannedGridWithTheCallersArguments) {
   use_fresh_directory();
   Engine engine = open();
