@@ -57,7 +57,7 @@ Result<KernelSpec> with_overrides(KernelSpec spec, const EmitFlags& flags) {
     if (!load) return tl::unexpected(load.error());
     spec.load = *load;
     // Direct loads have no ring, so a depth that was chosen for another path must not stand in the way.
-    if (*load == LoadPath::ldg && flags.stages.empty()) spec.stages = 1;
+    if (loads_to_registers(*load) && flags.stages.empty()) spec.stages = 1;
   }
   if (!flags.fixup.empty()) {
     const Result<FixUp> fixup = parse_fix_up(flags.fixup);
@@ -140,7 +140,7 @@ Command add_emit(CLI::App& program) {
   option("--warp-tokens", flags->warp_tokens, "Tokens a warp takes per step: 16, 32 or 64");
   option("--stages", flags->stages, "Ring depth");
   option("--ctas-per-sm", flags->ctas_per_sm, "CTAs that one SM must be able to hold");
-  option("--load", flags->load, "ldg, cp_async or bulk");
+  option("--load", flags->load, "Kernel family: ldg, cp_async, bulk, tensor or vector");
   option("--fixup", flags->fixup, "ticket: the last arriver merges; wait: the host CTA waits, as in the paper");
   app->add_option("-o,--out", flags->out, "Write to a file instead of stdout")->type_name("FILE");
   return {app, [flags](const Session& session) { return run(session, *flags); }};

@@ -28,16 +28,22 @@ std::string_view template_text(std::string_view name) {
 /// The modules a spec uses, in the order in which they build on each other.
 std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   std::vector<std::string_view> modules{"kernel_args.cuh", "schedule.cuh", "prelude.cuh"};
-  modules.push_back(spec.dtype == DType::bf16 ? "mma_bf16.cuh" : "mma_fp16.cuh");
-  modules.insert(modules.end(), {"line.cuh", "kv_tokens.cuh"});
+  const auto add = [&](std::initializer_list<std::string_view> names) { modules.insert(modules.end(), names); };
+  add({spec.dtype == DType::bf16 ? "mma_bf16.cuh" : "mma_fp16.cuh", "line.cuh"});
   switch (spec.load) {
-    case LoadPath::ldg: modules.push_back("kv_ldg.cuh"); break;
-    case LoadPath::cp_async: modules.insert(modules.end(), {"kv_shared.cuh", "kv_cp_async.cuh"}); break;
-    case LoadPath::bulk: modules.insert(modules.end(), {"kv_shared.cuh", "kv_bulk.cuh"}); break;
+    case LoadPath::ldg: add({"kv_tokens.cuh", "kv_ldg.cuh", "attend.cuh"}); break;
+    case LoadPath::cp_async: add({"kv_tokens.cuh", "kv_shared.cuh", "kv_cp_async.cuh", "attend.cuh"}); break;
+    case LoadPath::bulk: add({"kv_tokens.cuh", "kv_shared.cuh", "kv_bulk.cuh", "attend.cuh"}); break;
+    case LoadPath::vector: add({"kv_tokens.cuh", "attend_vector.cuh"}); break;
+    case LoadPath::tensor: add({"wgmma.cuh", "kv_tensor.cuh", "attend_wgmma.cuh"}); break;
   }
-  modules.insert(modules.end(), {"attend.cuh", "partial.cuh", "merge_warps.cuh", "partial_io.cuh"});
-  modules.push_back(spec.fixup == FixUp::ticket ? "fixup_ticket.cuh" : "fixup_wait.cuh");
-  modules.push_back("decode.cuh");
+  add({"partial.cuh", "merge_states.cuh", "partial_io.cuh"});
+  if (spec.fixup == FixUp::ticket) {
+    add({"fixup_ticket.cuh"});
+  } else {
+    add({"reduce_slice.cuh", "fixup_wait.cuh"});
+  }
+  add({"finish_segment.cuh", spec.load == LoadPath::tensor ? "decode_wgmma.cuh" : "decode.cuh"});
   return modules;
 }
 
@@ -53,13 +59,13 @@ std::string header_comment(const KernelSpec& spec) {
       row_blocks(spec) == 1 ? "" : "s", rows_per_block(spec), to_string(spec.layout), spec.lse ? "; writes LSE" : "",
       spec.tile, spec.warps, spec.warp_tokens, to_string(spec.load), spec.stages, spec.stages == 1 ? "" : "s",
       to_string(spec.fixup), spec.ctas_per_sm, spec.ctas_per_sm == 1 ? "" : "s",
-      spec.pdl ? "; programmatic dependent launch" : "", spec.warps * 32, shared_bytes(spec),
+      spec.pdl ? "; programmatic dependent launch" : "", cta_threads(spec), shared_bytes(spec),
       spec.fixup == FixUp::wait ? "Cooperative: all CTAs must be co-resident." : "No CTA waits for another.",
       to_json(spec));
 }
 
 /// A batch of n partials needs about 6 n registers on top of what the main loop keeps across a fix-up.
-int merge_batch(const KernelSpec& spec) { return 65536 / (spec.warps * 32 * spec.ctas_per_sm) >= 112 ? 8 : 4; }
+int merge_batch(const KernelSpec& spec) { return 65536 / (cta_threads(spec) * spec.ctas_per_sm) >= 112 ? 8 : 4; }
 
 std::string constants(const KernelSpec& spec) {
   std::string text = "// ---- specialisation ----\n";
@@ -70,16 +76,24 @@ std::string constants(const KernelSpec& spec) {
   add("int", "kGroup", spec.group, "query heads per KV head");
   add("int", "kRowBlocks", row_blocks(spec), "output tiles per KV head");
   add("int", "kRows", rows_per_block(spec), "query rows of one output tile");
-  add("bool", "kContiguous", spec.layout == KvLayout::contiguous, "consecutive tokens are adjacent in memory");
+  const bool tensor = spec.load == LoadPath::tensor;
+  if (!tensor)
+    add("bool", "kContiguous", spec.layout == KvLayout::contiguous, "consecutive tokens are adjacent in memory");
   add("bool", "kLse", spec.lse, "write LSE");
   add("bool", "kPdl", spec.pdl, "programmatic dependent launch");
   add("int", "kTile", spec.tile, "LeanTile, tokens");
-  add("int", "kWarps", spec.warps, "per CTA");
-  add("int", "kWarpTokens", spec.warp_tokens, "tokens one warp takes per step");
-  if (spec.load != LoadPath::ldg) add("int", "kStages", spec.stages, "ring depth per warp");
+  add("int", "kWarps", spec.warps, tensor ? "per CTA; four make a warpgroup" : "per CTA");
+  add("int", "kProducerWarps", tensor ? 1 : 0, "warps beside those, which only request KV");
+  if (tensor) {
+    add("int", "kStepTokens", step_tokens(spec), "tokens one warpgroup takes per step");
+  } else {
+    add("int", "kWarpTokens", spec.warp_tokens, "tokens one warp takes per step");
+  }
+  if (!loads_to_registers(spec.load)) add("int", "kStages", spec.stages, tensor ? "ring depth" : "ring depth per warp");
   add("int", "kCtasPerSm", spec.ctas_per_sm, "occupancy the register allocation must allow");
-  add("bool", "kPrefetchSegments", spec.load != LoadPath::ldg,
-      "request a segment's KV before the fix-up of the one before it");
+  if (!tensor)
+    add("bool", "kPrefetchSegments", !loads_to_registers(spec.load),
+        "request a segment's KV before the fix-up of the one before it");
   if (spec.fixup == FixUp::ticket)
     add("unsigned", "kMergeBatch", merge_batch(spec),
         "partials whose loads are in flight together, as registers allow");
@@ -103,13 +117,13 @@ Result<EmittedKernel> emit(const KernelSpec& spec) {
   EmittedKernel kernel{.spec = spec,
                        .source = header_comment(spec),
                        .entry = kernel_name(spec),
-                       .threads = spec.warps * 32,
+                       .threads = cta_threads(spec),
                        .shared_bytes = shared_bytes(spec)};
   kernel.source += constants(spec);
   for (std::string_view name : modules_of(spec)) {
     kernel.source += fmt::format("// ---- templates/{} ----\n", name);
     const std::string_view text = template_text(name);
-    kernel.source += name == "decode.cuh" ? with_entry_name(text, kernel.entry) : std::string(text);
+    kernel.source += name.starts_with("decode") ? with_entry_name(text, kernel.entry) : std::string(text);
     kernel.source += '\n';
   }
   return kernel;

@@ -32,7 +32,23 @@ int round_up(int value, int multiple) { return (value + multiple - 1) / multiple
 
 /// Query rows are packed eight to a matrix tile; accumulator and query fragments take 3/8 * head_dim registers per
 /// tile.
-int max_row_tiles(int head_dim) { return std::max(1, 256 / head_dim); }
+int max_row_tiles(const KernelSpec& spec) {
+  if (spec.load == LoadPath::tensor) return 4;  // query fragments and half of the accumulators are not in registers
+  return std::max(1, 256 / spec.head_dim);
+}
+
+/// Dynamic shared memory of the tensor family, as templates/decode_wgmma.cuh lays it out; the emitted source asserts
+/// that they agree.
+int tensor_shared_bytes(const KernelSpec& spec) {
+  constexpr int kAtomBytes = 1024;  // swizzle atoms start at multiples of this
+  const int rows = rows_per_block(spec), padded_rows = round_up(rows, 8), warpgroups = spec.warps / 4;
+  const int merge =
+      round_up(((warpgroups + spec.warps) * padded_rows + warpgroups * rows * (spec.head_dim + 4)) * 4, kAtomBytes);
+  const int operands =
+      round_up(padded_rows * spec.head_dim * 2 + padded_rows * step_tokens(spec) * 2 + 4 * padded_rows * 4, kAtomBytes);
+  const int stage = 2 * step_tokens(spec) * spec.head_dim * 2;
+  return merge + warpgroups * operands + spec.stages * stage + kAtomBytes;
+}
 
 }  // namespace
 
@@ -80,7 +96,14 @@ int shared_bytes_per_sm(Arch arch) {
 
 std::string_view to_string(DType v) { return v == DType::bf16 ? "bf16" : "fp16"; }
 std::string_view to_string(LoadPath v) {
-  return v == LoadPath::ldg ? "ldg" : v == LoadPath::cp_async ? "cp_async" : "bulk";
+  switch (v) {
+    case LoadPath::ldg: return "ldg";
+    case LoadPath::cp_async: return "cp_async";
+    case LoadPath::bulk: return "bulk";
+    case LoadPath::tensor: return "tensor";
+    case LoadPath::vector: return "vector";
+  }
+  return "ldg";
 }
 std::string_view to_string(FixUp v) { return v == FixUp::ticket ? "ticket" : "wait"; }
 std::string_view to_string(KvLayout v) { return v == KvLayout::contiguous ? "contiguous" : "strided"; }
@@ -89,7 +112,8 @@ Result<DType> parse_dtype(std::string_view text) {
   return parse_enum("dtype", text, std::array{DType::bf16, DType::fp16});
 }
 Result<LoadPath> parse_load_path(std::string_view text) {
-  return parse_enum("load path", text, std::array{LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk});
+  return parse_enum("load path", text,
+                    std::array{LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector});
 }
 Result<FixUp> parse_fix_up(std::string_view text) {
   return parse_enum("fix-up", text, std::array{FixUp::ticket, FixUp::wait});
@@ -99,7 +123,7 @@ Result<KvLayout> parse_kv_layout(std::string_view text) {
 }
 
 int row_blocks(const KernelSpec& spec) {
-  const int most = 8 * max_row_tiles(spec.head_dim);
+  const int most = 8 * max_row_tiles(spec);
   return (spec.group + most - 1) / most;
 }
 
@@ -109,16 +133,21 @@ int rows_per_block(const KernelSpec& spec) {
 }
 
 int shared_bytes(const KernelSpec& spec) {
-  // The same arithmetic as templates/merge_warps.cuh and templates/kv_shared.cuh; the emitted source asserts that they
+  // The same arithmetic as templates/merge_states.cuh and templates/kv_shared.cuh; the emitted source asserts that they
   // agree.
+  if (spec.load == LoadPath::tensor) return tensor_shared_bytes(spec);
   const int rows = rows_per_block(spec);
   const int merge = round_up(spec.warps * (2 * round_up(rows, 8) + rows * (spec.head_dim + 4)) * 4, 128);
-  if (spec.load == LoadPath::ldg) return merge;
+  if (loads_to_registers(spec.load)) return merge;
   const int row_bytes = spec.head_dim * 2;
   const int quarter = round_up(spec.warp_tokens / 4 * row_bytes, 128) + 32;
   const int stage = round_up(spec.warp_tokens * row_bytes + 4 * quarter, 128);
   return merge + spec.warps * spec.stages * stage;
 }
+
+int step_tokens(const KernelSpec& spec) { return spec.warp_tokens * (spec.load == LoadPath::tensor ? 4 : 1); }
+
+int cta_threads(const KernelSpec& spec) { return 32 * (spec.warps + (spec.load == LoadPath::tensor ? 1 : 0)); }
 
 Result<void> validate(const KernelSpec& spec) {
   const auto invalid = [](std::string message, std::string hint) {
@@ -137,14 +166,24 @@ Result<void> validate(const KernelSpec& spec) {
                        "supported: 1 to 64");
   if (!in(spec.warp_tokens, {16, 32, 64}))
     return invalid(fmt::format("warp_tokens is {}", spec.warp_tokens), "choose 16, 32 or 64");
-  if (spec.tile < spec.warp_tokens || spec.tile % spec.warp_tokens != 0 || spec.tile > 4096)
+  if (const int step = step_tokens(spec); spec.tile < step || spec.tile % step != 0 || spec.tile > 4096)
     return invalid(fmt::format("tile is {} tokens", spec.tile),
-                   fmt::format("choose a multiple of warp_tokens ({}), at most 4096", spec.warp_tokens));
+                   fmt::format("choose a multiple of a step ({} tokens), at most 4096", step));
   if (spec.warps < 1 || spec.warps > 16) return invalid(fmt::format("warps is {}", spec.warps), "choose 1 to 16");
   if (spec.stages < 1 || spec.stages > 8) return invalid(fmt::format("stages is {}", spec.stages), "choose 1 to 8");
-  if (spec.load == LoadPath::ldg && spec.stages != 1)
-    return invalid(fmt::format("stages is {} with load path ldg", spec.stages),
-                   "ldg keeps exactly one stage, in registers");
+  if (loads_to_registers(spec.load) && spec.stages != 1)
+    return invalid(fmt::format("stages is {} with load path {}", spec.stages, to_string(spec.load)),
+                   "it keeps exactly one stage, in registers");
+  if (spec.load == LoadPath::vector) {
+    if (spec.group > 2)
+      return unsupported(fmt::format("load path vector with group {}", spec.group),
+                         "it takes 1 or 2 query heads per KV head; use a path with matrix instructions");
+    if (spec.warp_tokens > 32 || spec.head_dim * spec.warp_tokens > 4096)
+      return unsupported(fmt::format("load path vector with head_dim {} and {} tokens a step needs more registers than "
+                                     "a thread has",
+                                     spec.head_dim, spec.warp_tokens),
+                         "use fewer tokens a step");
+  }
   // Accumulator and query fragments, and with ldg a step of K and V, live in registers; 128 of them leave room for
   // everything else.
   if (const int row_tiles = (rows_per_block(spec) + 7) / 8;
@@ -158,6 +197,20 @@ Result<void> validate(const KernelSpec& spec) {
   if (spec.load == LoadPath::bulk && spec.arch.major < 9)
     return unsupported(fmt::format("bulk copies do not exist on {}", to_string(spec.arch)),
                        "use cp_async or ldg below sm_90");
+  if (spec.load == LoadPath::tensor) {
+    if (spec.arch != Arch{9, 0, true})
+      return unsupported(fmt::format("load path tensor needs wgmma, which {} has not", to_string(spec.arch)),
+                         "use bulk, cp_async or ldg on other architectures than sm_90a");
+    if (spec.head_dim % 64 != 0)
+      return unsupported(fmt::format("load path tensor with head_dim {}", spec.head_dim),
+                         "it takes multiples of 64; use bulk, cp_async or ldg");
+    if (spec.warps % 4 != 0)
+      return invalid(fmt::format("warps is {} with load path tensor", spec.warps), "choose 4, 8, 12 or 16");
+    // A stage that two warpgroups took in turn could be waited for one round too early.
+    if (spec.stages % (spec.warps / 4) != 0)
+      return invalid(fmt::format("stages is {} with {} warpgroups", spec.stages, spec.warps / 4),
+                     "choose a multiple of the warpgroups");
+  }
   if (spec.pdl && spec.arch.major < 9)
     return unsupported(fmt::format("programmatic dependent launch does not exist on {}", to_string(spec.arch)),
                        "it needs sm_90 or newer");

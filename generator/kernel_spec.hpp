@@ -36,9 +36,15 @@ int max_shared_bytes_per_cta(Arch arch);
 int shared_bytes_per_sm(Arch arch);
 
 enum class DType : std::uint8_t { bf16, fp16 };
-/// How KV bytes travel: straight to registers (ldg), 16-byte cp.async through shared memory (sm_80+), or bulk copies
-/// completing on an mbarrier (sm_90+; PTX ISA, "cp.async.bulk").
-enum class LoadPath : std::uint8_t { ldg, cp_async, bulk };
+/// The kernel family: how KV bytes travel, and with it what multiplies them.
+///   ldg       straight to registers; mma.sync
+///   cp_async  16-byte cp.async through shared memory (sm_80+); mma.sync
+///   bulk      bulk copies completing on an mbarrier (sm_90+; PTX ISA, "cp.async.bulk"); mma.sync
+///   tensor    a producer warp's tensor copies, 128-byte swizzled (sm_90a; PTX ISA, "cp.async.bulk.tensor"); wgmma
+///   vector    straight to registers; fp32 FMAs, no matrix instructions (group 1 and 2)
+enum class LoadPath : std::uint8_t { ldg, cp_async, bulk, tensor, vector };
+/// Whether KV goes straight to registers: there is no ring then, and stages is 1.
+constexpr bool loads_to_registers(LoadPath load) { return load == LoadPath::ldg || load == LoadPath::vector; }
 /// Who reduces partials: the contributor that arrives last (tree of tickets), or the host CTA after waiting (the
 /// paper).
 enum class FixUp : std::uint8_t { ticket, wait };
@@ -69,10 +75,11 @@ struct KernelSpec {
   FixUp fixup = FixUp::ticket;
   int tile = 64;         ///< LeanTile: tokens; a multiple of warp_tokens
   int warp_tokens = 16;  ///< tokens one warp takes per step: 16, 32 or 64
-  int warps = 4;         ///< 1..16
-  int stages = 2;        ///< ring depth per warp; 1 for ldg
+  int warps = 4;         ///< 1..16; tensor: 4 per warpgroup, the producer warp not counted
+  int stages = 2;        ///< ring depth per warp; 1 for ldg and vector; tensor: depth of the CTA's one ring
   int ctas_per_sm = 1;   ///< occupancy the register allocator must allow (__launch_bounds__)
-  bool pdl = false;      ///< programmatic dependent launch (sm_90+): only q waits for the previous kernel
+  bool pdl = false;  ///< programmatic dependent launch (sm_90+): only q and the last LeanTile of a request wait for the
+                     ///< previous kernel
 
   bool operator==(const KernelSpec&) const = default;
 };
@@ -83,6 +90,12 @@ int row_blocks(const KernelSpec& spec);
 
 /// Dynamic shared memory of the kernel in bytes.
 int shared_bytes(const KernelSpec& spec);
+
+/// Threads of one CTA, a producer warp included.
+int cta_threads(const KernelSpec& spec);
+
+/// Tokens that one warp (tensor: one warpgroup) takes per step.
+int step_tokens(const KernelSpec& spec);
 
 /// ok, or why this spec cannot exist. Errors: invalid_argument (nonsense), unsupported (a limit, named).
 Result<void> validate(const KernelSpec& spec);

@@ -170,5 +170,13 @@ int resident_ctas_per_sm(const DeviceFacts& device, int registers_per_thread, in
   return std::min(resident, device.shared_bytes_per_sm / shared_per_cta);
 }
 
+double memory_rate_per_sm(const DeviceFacts& device) {
+  if (device.arch.major == 8 && device.arch.minor == 0) return 16e3;
+  if (device.arch.major == 9) return device.memory_bytes > (100ll << 30) ? 34.8e3 : 23e3;
+  if (device.arch.major == 10) return 48e3;
+  if (device.arch.major == 12) return 9e3;
+  return 8e3;
+}
+
 }  // namespace v1
 }  // namespace leanattn

@@ -40,5 +40,9 @@ Result<DeviceFacts> facts_for_arch(Arch arch, int sm_count);
 /// CTAs of this kernel one SM holds, from registers, shared memory and threads (the occupancy calculator's rules).
 int resident_ctas_per_sm(const DeviceFacts& device, int registers_per_thread, int threads, int shared_bytes);
 
+/// Bytes per microsecond that one SM's share of memory delivers, guessed from the generation and the memory's size: HBM
+/// parts have about three times that of GDDR parts.
+double memory_rate_per_sm(const DeviceFacts& device);
+
 }  // namespace v1
 }  // namespace leanattn

@@ -10,10 +10,13 @@
 #include "cache/cubin_db.hpp"
 #include "runtime/driver.hpp"
 #include "runtime/load_cubin.hpp"
+#include "runtime/tensor_map.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 namespace {
+
+#include "templates/schedule.cuh"
 
 static_assert(std::is_trivially_copyable_v<LeanDecodeArgs> && std::is_standard_layout_v<LeanDecodeArgs>,
               "the driver copies the argument block byte by byte");
@@ -43,7 +46,7 @@ Result<LoadedKernel> LoadedKernel::load(const EmittedKernel& kernel, const Compi
   loaded.shared_bytes_ = kernel.shared_bytes;
   // Rings in shared memory want all of it; loads straight to registers stage their lines in L1, so there the driver
   // decides.
-  const auto carve_out = kernel.spec.load == LoadPath::ldg ? CarveOut::automatic : CarveOut::largest_shared;
+  const auto carve_out = loads_to_registers(kernel.spec.load) ? CarveOut::automatic : CarveOut::largest_shared;
   const auto function = load_function(loaded.library_, kernel.entry, kernel.shared_bytes, carve_out);
   if (!function) return tl::unexpected(function.error());
   loaded.function_ = *function;
@@ -143,8 +146,17 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
     attributes[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     attributes[config.numAttrs++].value.programmaticStreamSerializationAllowed = 1;
   }
-  // The driver copies the block before it returns, and does not write to it.
-  void* params[] = {const_cast<LeanDecodeArgs*>(&args)};
+  LeanDecodeArgs filled = args;
+  filled.grid_reciprocal = lean_reciprocal(static_cast<unsigned>(grid));
+  KvTensorMaps maps;
+  if (spec_.load == LoadPath::tensor) {
+    auto encoded = encode_tensor_maps(spec_, args);
+    if (!encoded) [[unlikely]]
+      return tl::unexpected(encoded.error());
+    maps = *encoded;
+  }
+  // The driver copies the parameters before it returns; kernels of other load paths have the first only.
+  void* params[] = {&filled, &maps.k, &maps.v};
   return check((*api)->cuLaunchKernelEx(&config, function_, params, nullptr), "cuLaunchKernelEx",
                ErrorCode::launch_failed);
 }

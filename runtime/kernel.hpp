@@ -40,9 +40,10 @@ class LoadedKernel {
   int threads() const { return threads_; }
   int shared_bytes() const { return shared_bytes_; }
 
-  /// Enqueues one launch of `grid` CTAs (1 .. 2^31 - 1); no allocation, no lock, no sync; legal under stream capture.
-  /// FixUp::wait kernels go out cooperative and only up to resident_ctas(); pdl kernels with the
-  /// programmatic-stream-serialization attribute. Errors: launch_failed, context_lost.
+  /// Enqueues one launch of `grid` CTAs (1 .. 2^31 - 1), filling in what follows from the grid
+  /// (args.grid_reciprocal) and, for load path tensor, from the KV cache's place (its tensor maps); no allocation, no
+  /// lock, no sync; legal under stream capture. FixUp::wait kernels go out cooperative and only up to resident_ctas();
+  /// pdl kernels with the programmatic-stream-serialization attribute. Errors: launch_failed, context_lost.
   Result<void> launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream) const;
 
  private:

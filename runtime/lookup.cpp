@@ -170,6 +170,8 @@ struct WinnerTable::Impl {
     choice.provenance = provenance;
     choice.config.spec = *spec;
     if (provenance == Provenance::model) {
+      // A way of loading that would read the cache more often than the default does is no guide.
+      if (row_blocks(*spec) > row_blocks(default_config(device, problem, shape).spec)) return std::nullopt;
       choice.tuned_us = 0;
       choice.config.grid = detail::cheapest_grid(device, problem, shape, *spec);
     } else {
@@ -179,7 +181,8 @@ struct WinnerTable::Impl {
     const double raggedness = features_of(problem, shape, *spec).raggedness;
     if (raggedness > entry.features.raggedness + kRagged) {
       choice.config.spec.fixup = FixUp::ticket;
-      choice.config.grid = detail::oversubscribed_grid(device, problem, shape, choice.config.spec);
+      choice.config.grid = detail::ragged_grid(device, problem, shape, choice.config.spec);
+      choice.config.segment_cost = detail::segment_cost(device, choice.config.spec);
     }
     return choice;
   }

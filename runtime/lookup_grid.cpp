@@ -11,6 +11,9 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
+// Measured on an H200 by the cost that balances 64 requests of 128 to 32768 tokens best.
+constexpr double kSegmentUs = 3.6, kTensorSegmentUs = 1.8;
+
 constexpr std::int64_t kLargestGrid = std::numeric_limits<std::int32_t>::max();
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return value / by + (value % by != 0); }
@@ -82,21 +85,24 @@ std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProbl
     int warps, ctas_per_sm, stages;
   };
   constexpr Depth kDepths[] = {{4, 2, 3}, {4, 2, 2}, {4, 1, 3}, {4, 1, 2}, {4, 1, 1}, {2, 1, 2}, {2, 1, 1}, {1, 1, 1}};
-  // Bulk copies need no address registers per thread: with many query rows those decide whether the kernel spills. With
-  // few, cp_async copies the short rows of a strided cache better.
+  // The tensor family reads a cache once where mma's registers would need a second pass for the rows of a large group,
+  // and streams fastest. Bulk copies need no address registers per thread: with many query rows those decide whether
+  // the kernel spills. With few, cp_async copies the short rows of a strided cache better.
   constexpr int kManyRows = 16;
   const KernelSpec base = base_spec(device.arch, problem);
   const bool many_rows = rows_per_block(base) > kManyRows;
   std::vector<Config> configs;
-  for (const LoadPath load :
-       {many_rows ? LoadPath::bulk : LoadPath::cp_async, many_rows ? LoadPath::cp_async : LoadPath::bulk}) {
+  for (const LoadPath load : {LoadPath::tensor, many_rows ? LoadPath::bulk : LoadPath::cp_async,
+                              many_rows ? LoadPath::cp_async : LoadPath::bulk}) {
     if (load == LoadPath::bulk && device.arch.major < 9) continue;
     KernelSpec spec = base;
     spec.load = load;
     spec.fixup = FixUp::ticket;
     spec.tile = 64;
     spec.warp_tokens = 16;
+    if (load == LoadPath::tensor && !validate(spec)) continue;
     for (const Depth& depth : kDepths) {
+      if (load == LoadPath::tensor && depth.warps != 4) continue;
       spec.warps = depth.warps;
       spec.ctas_per_sm = depth.ctas_per_sm;
       spec.stages = depth.stages;
@@ -146,12 +152,17 @@ std::int64_t resident_grid(const DeviceFacts& device, const KernelSpec& spec) {
   return std::int64_t{std::max(1, device.sm_count)} * std::max(1, spec.ctas_per_sm);
 }
 
-std::int64_t oversubscribed_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
-                                 const KernelSpec& spec) {
-  constexpr std::int64_t kCtasPerSm =
-      4;  // 64 requests of 128 to 32768 tokens on an H200: 432 us at one per SM, 359 at four
-  return std::min(std::max(kCtasPerSm * device.sm_count, resident_grid(device, spec)),
-                  largest_grid(device, problem, shape, spec));
+std::int64_t ragged_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                         const KernelSpec& spec) {
+  return std::min(resident_grid(device, spec), largest_grid(device, problem, shape, spec));
+}
+
+int segment_cost(const DeviceFacts& device, const KernelSpec& spec) {
+  // Microseconds between the last byte of one segment and a stream at full rate in the next. A producer warp runs ahead
+  // into the next segment, so there only the fix-up is left of it.
+  const double segment_us = spec.load == LoadPath::tensor ? kTensorSegmentUs : kSegmentUs;
+  const double tile_us = spec.tile * 4.0 * spec.head_dim * spec.ctas_per_sm / memory_rate_per_sm(device);
+  return static_cast<int>(std::lround(std::clamp(segment_us / tile_us, 0.0, 64.0)));
 }
 
 std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tuned_problem, const Shape& tuned_shape,

@@ -20,11 +20,13 @@ std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tun
                              const Config& tuned, const DecodeProblem& problem, const Shape& shape,
                              const KernelSpec& spec);
 
-/// A grid for a batch more ragged than what was measured: several CTAs per SM. Ranges are equal in LeanTiles, not in
-/// time, and a range of many short requests pays for every start and merge; CTAs that are handed out as SMs come free
-/// even that out. It exceeds what is resident at once, so the fix-up must be the one that never waits.
-std::int64_t oversubscribed_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
-                                 const KernelSpec& spec);
+/// A grid for a batch more ragged than what was measured: as many CTAs as are resident at once. segment_cost() makes
+/// their ranges equal in time.
+std::int64_t ragged_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                         const KernelSpec& spec);
+
+/// Config::segment_cost for such a batch: what starting and ending a segment takes, over what a LeanTile takes.
+int segment_cost(const DeviceFacts& device, const KernelSpec& spec);
 
 /// Relative time of one step: tiles an SM streams, segments started, partials merged. Only for ranking grids.
 double schedule_cost(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, const Config& config);

@@ -43,6 +43,7 @@ PlanCore::PlanCore(const DecodeProblem& problem, int max_batch, Choice choice,
   const Shape largest{.batch = max_batch};
   limits_.tile = config.spec.tile;
   limits_.row_blocks = row_blocks(config.spec);
+  limits_.segment_cost = config.segment_cost;
   limits_.workspace = workspace_layout(config.spec, config.grid, output_tiles(problem, largest, config.spec));
 }
 

@@ -27,6 +27,7 @@ struct LaunchLimits {
   WorkspaceLayout workspace;
   int tile = 64;       ///< the kernel's LeanTile, tokens
   int row_blocks = 1;  ///< output tiles per KV head
+  int segment_cost = 0;
 };
 
 /// The kernel's argument block from the caller's arguments, with strides and scale filled in. Looks at values only,

@@ -185,9 +185,10 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
 
   if (args.context_capacity > kMostTokens ||
       !lean_line_fits(static_cast<unsigned>(args.batch), static_cast<unsigned>(problem.kv_heads * limits.row_blocks),
-                      static_cast<unsigned>(args.context_capacity), static_cast<unsigned>(limits.tile))) [[unlikely]] {
+                      static_cast<unsigned>(args.context_capacity), static_cast<unsigned>(limits.tile),
+                      static_cast<unsigned>(limits.segment_cost))) [[unlikely]] {
     return fail(ErrorCode::unsupported,
-                fmt::format("batch {} x {} KV heads x context_capacity {} may need 2^32 LeanTiles of {} tokens or more",
+                fmt::format("batch {} x {} KV heads x context_capacity {} may need 2^30 LeanTiles of {} tokens or more",
                             args.batch, problem.kv_heads, args.context_capacity, limits.tile),
                 "Lower context_capacity (at most 2^30) or the batch; the schedule counts tiles in 32 bits.");
   }
@@ -207,6 +208,7 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
   bound.kv_heads = problem.kv_heads;
   bound.context_capacity = args.context_capacity;
   bound.scale_log2 = scale * kLog2E;
+  bound.segment_cost = static_cast<unsigned>(limits.segment_cost);
   return bound;
 }
 

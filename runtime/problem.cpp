@@ -15,6 +15,7 @@ namespace {
 constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 /// Context lengths are 32-bit on the device, and so is the index of a (request, query head).
 constexpr std::int64_t kLargestInt = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kLargestSegmentCost = 1024;  // LeanTiles
 constexpr int kHeadDims[] = {64, 96, 128, 256};
 constexpr int kLargestGroup = 64;
 
@@ -70,6 +71,10 @@ class Reader {
   }
 
   /// Left alone where the key is missing.
+  template <class Integer>
+  void optional_integer(const char* key, Integer& out) {
+    if (object_.is_object() && object_.contains(key)) integer(key, out);
+  }
   void optional_boolean(const char* key, bool& out) {
     if (object_.is_object() && object_.contains(key)) boolean(key, out);
   }
@@ -190,7 +195,9 @@ std::string to_json(const Shape& shape) {
 }
 
 std::string to_json(const Config& config) {
-  return nlohmann::json{{"grid", config.grid}, {"spec", nlohmann::json::parse(to_json(config.spec))}}.dump();
+  nlohmann::json json{{"grid", config.grid}, {"spec", nlohmann::json::parse(to_json(config.spec))}};
+  if (config.segment_cost != 0) json["segment_cost"] = config.segment_cost;
+  return json.dump();
 }
 
 Result<DecodeProblem> problem_from_json(std::string_view json) {
@@ -224,9 +231,12 @@ Result<Config> config_from_json(std::string_view json) {
   Reader reader("config", json);
   Config config;
   reader.integer("grid", config.grid);
+  reader.optional_integer("segment_cost", config.segment_cost);
   const auto spec_text = reader.object("spec");
   if (reader.error()) return tl::unexpected(*reader.error());
   if (auto ok = check_range("grid", config.grid, 1, kLargestInt); !ok) return tl::unexpected(ok.error());
+  if (auto ok = check_range("segment_cost", config.segment_cost, 0, kLargestSegmentCost); !ok)
+    return tl::unexpected(ok.error());
   auto spec = kernel_spec_from_json(spec_text);
   if (!spec) return tl::unexpected(spec.error());
   if (auto ok = validate(*spec); !ok) return tl::unexpected(ok.error());

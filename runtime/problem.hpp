@@ -39,6 +39,8 @@ struct Shape {
 struct Config {
   KernelSpec spec;
   std::int64_t grid = 1;  ///< CTAs
+  /// What the schedule charges an output tile beside its LeanTiles, in LeanTiles: balances very uneven batches in time.
+  int segment_cost = 0;
 
   bool operator==(const Config&) const = default;
 };
@@ -57,7 +59,8 @@ std::int64_t total_tokens(const Shape& shape);
 /// Canonical one-line JSON, keys sorted; used as database keys and in reports. A shape is made canonical() first.
 /// The readers ignore unknown keys and accept only what validate() accepts. Errors: invalid_argument (not such an
 /// object, a key missing, ill-typed or out of range), those of validate. A problem's "pdl" is there only when true, so
-/// that the keys of ordinary launches stay what they were before there was another kind.
+/// that the keys of ordinary launches stay what they were before there was another kind; likewise a config's
+/// "segment_cost" only when not zero.
 std::string to_json(const DecodeProblem& problem);
 std::string to_json(const Shape& shape);
 std::string to_json(const Config& config);

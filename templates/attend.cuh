@@ -3,6 +3,16 @@
 
 constexpr int kRowTiles = (kRows + 7) / 8;     // eight query rows each
 
+constexpr int kStates = kWarps;                // softmax states of a CTA: one per warp
+
+// O stays in "fragment order": position 16 t + 2 g + i of a row is dim (t / kVWords * 8 + g) * 2 kVWords + 2 (t % kVWords) + i. The four values
+// at a multiple of four are two pairs of neighbours, kSecondPair dims apart.
+constexpr int kSecondPair = 2 * kVWords;
+LEAN_DEVICE int first_dim(int position) {
+  const int t = position / 16, g = position % 16 / 2;
+  return (t / kVWords * 8 + g) * 2 * kVWords + t % kVWords * 2;
+}
+
 // The query rows of one segment as matrix operand B: lane (g, c) holds row 8 * tile + g, dims 32 j + 8 c .. + 7.
 struct Query { uint4 row[kRowTiles][kKChunks]; };
 
@@ -22,7 +32,7 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int la
     const int row = tile * 8 + g;
     const bool valid = row < kRows && s.row_block * kRows + row < kGroup;
 #pragma unroll
-    for (int j = 0; j < kKChunks; j++) q.row[tile][j] = valid ? load_global_nc_16(base + 2 * row * args.q_stride_head + j * 64) : make_uint4(0, 0, 0, 0);
+    for (int j = 0; j < kKChunks; j++) q.row[tile][j] = valid ? load_query_16(base + 2 * row * args.q_stride_head + j * 64) : make_uint4(0, 0, 0, 0);
   }
 }
 
@@ -146,4 +156,24 @@ LEAN_DEVICE void reduce_sums(Attention& a) {
     for (int i = 0; i < 2; i++)
 #pragma unroll
       for (int distance = 4; distance < 32; distance *= 2) a.sum[tile][i] += __shfl_xor_sync(kFullMask, a.sum[tile][i], distance);
+}
+
+// Hands the warp's state to the merge buffer.
+template <class Buffer>
+LEAN_DEVICE void store_state(Buffer& buffer, int warp, int lane, const Attention& a) {
+  const int g = lane / 4, c = lane % 4;
+#pragma unroll
+  for (int tile = 0; tile < kRowTiles; tile++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int row = tile * 8 + 2 * c + i;
+      if (g == 0) {
+        buffer.max[warp][row] = a.max[tile][i];
+        buffer.sum[warp][row] = a.sum[tile][i];
+      }
+      if (row < kRows) {
+#pragma unroll
+        for (int d = 0; d < kOutTiles; d++) *(float2*)&buffer.out[warp][row][d * 16 + 2 * g] = make_float2(a.out[d][tile][i], a.out[d][tile][i + 2]);
+      }
+    }
 }

@@ -33,7 +33,7 @@ LEAN_DEVICE u32 draw_ticket(u32* counter, u32 count) {
 LEAN_DEVICE u32 share_ticket(u32 ticket) {
   __shared__ u32 shared_ticket;
   if (threadIdx.x == 0) shared_ticket = ticket;
-  __syncthreads();
+  sync_workers();
   return shared_ticket;
 }
 
@@ -47,17 +47,15 @@ LEAN_DEVICE u32 group_cta(const FixUp& f, u32 group) { return f.c.first_cta + gr
 
 LEAN_DEVICE void init_fix_up() {}
 
-LEAN_DEVICE FixUp plan_fix_up(const LeanDecodeArgs&, const Walk& walk) {
-  FixUp f;
-  f.c = contributors_of(walk);
+LEAN_DEVICE void plan_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f) {
+  f.c = contributors_of(args, walk);
   f.groups = 1, f.width = f.members = f.c.count, f.group = 0;
   if (f.c.count > kFlat) {
-    f.width = max(kMinWidth, (u32)ceilf(sqrtf((float)f.c.count)));
+    f.width = max(kMinWidth, (u32)ceilf(sqrt_approx((float)f.c.count)));
     f.groups = f.c.count / f.width;
     f.group = min(f.c.mine / f.width, f.groups - 1);
     f.members = f.group + 1 < f.groups ? f.width : f.c.count - f.group * f.width;
   }
-  return f;
 }
 
 LEAN_DEVICE void begin_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f) {
@@ -103,10 +101,9 @@ LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, float scale_log2
   } while (begin < pieces.count);
 }
 
-// A rehearsal (live false, f all zero) runs the whole of it once over no pieces.
-LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const MergeBuffer& buffer, bool live) {
-  store_own_partial(args, f.c, buffer, live);
-  if (share_ticket(f.ticket) != f.members - 1 && live) return;
+LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const MergeBuffer& buffer) {
+  store_own_partial(args, f.c, buffer);
+  if (share_ticket(f.ticket) != f.members - 1) return;
   const u32 first = f.c.first_cta + f.group * f.width;
   Pieces pieces = {partial_at(args, first, f.group == 0 ? 1 : 0), partial_at(args, first, 0), f.members};
 #pragma unroll 1
@@ -117,9 +114,9 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
       float4 o = make_float4(0, 0, 0, 0);
       merge_pieces(pieces, column, args.scale_log2, state, o);
       if (final) {
-        write_output(args, walk.segment, column, state, o, live);
+        write_output(output_of(args, walk.segment, column), state, o, args.scale_log2);
       } else {
-        store_partial(partial_at(args, group_cta(f, f.group), 1), column, state, o, live);
+        store_partial(partial_at(args, group_cta(f, f.group), 1), column, state, o);
       }
     });
     if (final || share_ticket(f.ticket) != f.groups - 1) return;
@@ -128,4 +125,4 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
   }
 }
 
-LEAN_DEVICE void end_fix_up(const LeanDecodeArgs&, bool) {}
+LEAN_DEVICE void end_fix_up(const LeanDecodeArgs&) {}

@@ -17,6 +17,8 @@ struct LeanDecodeArgs {
   int kv_heads;
   int context_capacity;          // tokens the KV allocation holds per request
   float scale_log2;              // softmax scale * log2(e): the softmax runs in base 2
+  unsigned grid_reciprocal;      // lean_reciprocal(grid)
+  unsigned segment_cost;         // what an output tile costs beside its LeanTiles, in LeanTiles
 };
 static_assert(sizeof(void*) == 8 && sizeof(long long) == 8, "64-bit only");
-static_assert(sizeof(LeanDecodeArgs) == 160, "host and device must agree on the argument block");
+static_assert(sizeof(LeanDecodeArgs) == 168, "host and device must agree on the argument block");

@@ -6,8 +6,9 @@ struct KvPipe {
   u32 barriers;        // this warp's mbarriers, one per stage
   int lane;
   i64 k_stride, v_stride;
-  const char* k;       // next step to fetch
+  const char* k;       // next step to fetch; contiguous: this lane's piece of it
   const char* v;
+  u32 piece;           // where that piece lies in a stage
   int left;            // its tokens, counted to the end of the segment
   int to_fetch;        // steps not yet fetched
   int stage;           // stage of the step in hand
@@ -20,6 +21,7 @@ struct KvPipe {
     barriers = shared_address(&full[warp * kStages]);
     lane = lane_index;
     k_stride = k_row_stride(args), v_stride = v_row_stride(args);
+    piece = lane == 0 ? 0 : v_row_offset((lane - 1) * kQuarter);
     stage = fetch_stage = 0;
     phase = 0;
     if (lane == 0) {
@@ -39,29 +41,20 @@ struct KvPipe {
     if (to_fetch == 0) return;
     const int tokens = min(left, kWarpTokens);
     const u32 base = ring + (u32)(fetch_stage * kStageBytes), barrier = barriers + (u32)(fetch_stage * 8);
-    if (lane == 0) {
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(tokens * 2 * kRowBytes) : "memory");
-      if constexpr (kContiguous) {
-        copy(base, k, (u32)(tokens * kRowBytes), barrier);
-        if (tokens == kWarpTokens) {
-#pragma unroll
-          for (int quarter = 0; quarter < 4; quarter++)
-            copy(base + v_row_offset(quarter * kQuarter), v + quarter * kQuarter * kRowBytes, kQuarter * kRowBytes, barrier);
-        } else {
-#pragma unroll 1
-          for (int token = 0; token < tokens; token += kQuarter)
-            copy(base + v_row_offset(token), v + token * kRowBytes, (u32)(min(tokens - token, kQuarter) * kRowBytes), barrier);
-        }
-      }
-    }
-    if constexpr (!kContiguous) {
+    if (lane == 0) asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(tokens * 2 * kRowBytes) : "memory");
+    if constexpr (kContiguous) {
+      // Lane 0 copies K, lanes 1 to 4 a quarter of V each.
+      const int rows = lane == 0 ? tokens : min(tokens - (lane - 1) * kQuarter, kQuarter);
+      if (lane < 5 && rows > 0) copy(base + piece, k, (u32)(rows * kRowBytes), barrier);
+    } else {
       __syncwarp();
       for (int token = lane; token < tokens; token += 32) {
         copy(base + (u32)(token * kRowBytes), k + token * k_stride, kRowBytes, barrier);
         copy(base + v_row_offset(token), v + token * v_stride, kRowBytes, barrier);
       }
+      v += (i64)(kWarps * kWarpTokens) * v_stride;
     }
-    k += (i64)(kWarps * kWarpTokens) * k_stride, v += (i64)(kWarps * kWarpTokens) * v_stride;
+    k += (i64)(kWarps * kWarpTokens) * k_stride;
     left -= kWarps * kWarpTokens;
     to_fetch--;
     if (++fetch_stage == kStages) fetch_stage = 0;
@@ -69,6 +62,7 @@ struct KvPipe {
 
   LEAN_DEVICE void start(const WarpTokens& tokens) {
     k = tokens.k, v = tokens.v, left = tokens.left, to_fetch = tokens.steps;
+    if (kContiguous && lane > 0) k = v + (lane - 1) * kQuarter * kRowBytes;
 #pragma unroll 1
     for (int i = 0; i < kStages; i++) fetch();
   }

@@ -18,19 +18,10 @@ struct KvPipe {
     k_stride = k_row_stride(args), v_stride = v_row_stride(args);
   }
 
-  // KV is streamed once: keep it out of L1. Rows past the context are not touched and read as zero.
-  LEAN_DEVICE static uint4 load_16(const char* p, bool valid) {
-    uint4 r;
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"
-                 "@p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p), "r"((u32)valid));
-    return r;
-  }
-  LEAN_DEVICE static uint2 load_8(const char* p, bool valid) {
-    uint2 r;
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;\n"
-                 "@p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
-                 : "=r"(r.x), "=r"(r.y) : "l"(p), "r"((u32)valid));
+  // Rows past the context are not touched and read as zero.
+  LEAN_DEVICE static uint4 load_or_zero(const char* p, bool valid) {
+    uint4 r = make_uint4(0, 0, 0, 0);
+    load_stream_16_if(valid, r, p);
     return r;
   }
 
@@ -43,7 +34,7 @@ struct KvPipe {
       for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int j = 0; j < kKChunks; j++)
-          k_block[block].row[half][j] = load_16(k + (block * 4 + half * 2) * k_stride + j * 64, k_token(block, half, g) < k_left);
+          k_block[block].row[half][j] = load_or_zero(k + (block * 4 + half * 2) * k_stride + j * 64, k_token(block, half, g) < k_left);
     k += (i64)(kWarps * kWarpTokens) * k_stride;
     k_left -= kWarps * kWarpTokens;
     k_to_fetch--;
@@ -62,10 +53,11 @@ struct KvPipe {
           const bool valid = c * kQuarter + block * 4 + r < v_left;
           u32(&out)[kVWords] = v_block[block][group].row[r];
           if constexpr (kVWords == 4) {
-            const uint4 x = load_16(p, valid);
+            const uint4 x = load_or_zero(p, valid);
             out[0] = x.x, out[1] = x.y, out[2] = x.z, out[3] = x.w;
           } else {
-            const uint2 x = load_8(p, valid);
+            uint2 x = make_uint2(0, 0);
+            load_stream_8_if(valid, x, p);
             out[0] = x.x, out[1] = x.y;
           }
         }

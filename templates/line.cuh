@@ -1,6 +1,7 @@
 // line.cuh -- this CTA's walk along the stream-K line, from the context lengths in device memory. Every warp computes it for itself.
 
-constexpr int kLengthChunks = 128;   // batches above 32 requests: length sums kept in shared memory while searching
+constexpr int kChunks = 32;          // batches above 32 requests: sums over so many equal parts of the batch, in shared memory, while searching
+constexpr int kChunkBatch = 8;       // of those, how many a warp takes at a time
 
 // One contiguous run of LeanTiles of one output tile.
 struct Segment {
@@ -17,14 +18,17 @@ LEAN_DEVICE bool is_whole(const Segment& s) { return s.tile_begin == 0 && s.tile
 
 struct Walk {
   LeanSplit split;
-  u32 position;         // next tile on the line
+  u32 position;         // next place on the line
   u32 end;
+  u32 origin;           // place of the segment's output tile: segment_cost empty ones, then its LeanTiles
   Segment segment;
 };
 
-LEAN_DEVICE int context_length_of(const LeanDecodeArgs& args, int request) {
-  return min(max(args.context_lengths[request], 0), args.context_capacity);
-}
+LEAN_DEVICE int clamp_length(const LeanDecodeArgs& args, int length) { return min(max(length, 0), args.context_capacity); }
+LEAN_DEVICE int context_length_of(const LeanDecodeArgs& args, int request) { return clamp_length(args, args.context_lengths[request]); }
+
+// Places one output tile of a request takes on the line.
+LEAN_DEVICE u32 places_of(const LeanDecodeArgs& args, int context_length) { return args.segment_cost + lean_tiles_of(context_length, kTile); }
 
 LEAN_DEVICE u32 warp_inclusive_sum(u32 value, int lane) {
 #pragma unroll
@@ -35,97 +39,167 @@ LEAN_DEVICE u32 warp_inclusive_sum(u32 value, int lane) {
   return value;
 }
 
-LEAN_DEVICE void set_segment_end(Walk& walk) {
+// The LeanTiles between walk.position and walk.end that belong to the output tile at walk.origin. False when there are none, which can only be
+// at the end of the range.
+LEAN_DEVICE bool set_segment_tiles(const LeanDecodeArgs& args, Walk& walk) {
   Segment& s = walk.segment;
-  s.tile_end = min(s.tile_begin + (walk.end - walk.position), s.tiles);
+  const u32 begin = walk.position - walk.origin, end = min(begin + (walk.end - walk.position), args.segment_cost + s.tiles);
+  s.tile_begin = max(begin, args.segment_cost) - args.segment_cost;
+  s.tile_end = max(end, args.segment_cost) - args.segment_cost;
+  return s.tile_end != s.tile_begin;
 }
 
 // This CTA's range. False when it is empty.
-LEAN_DEVICE bool take_range(Walk& walk, u32 total) {
-  walk.split = lean_split(total, gridDim.x);
+LEAN_DEVICE bool take_range(const LeanDecodeArgs& args, Walk& walk, u32 places) {
+  walk.split = lean_split(places, gridDim.x, args.grid_reciprocal);
   walk.position = lean_first_tile(walk.split, blockIdx.x);
   walk.end = lean_first_tile(walk.split, blockIdx.x + 1);
   return walk.position != walk.end;
 }
 
-// Places the walk inside request `request`, whose first tile has line position `origin`.
-LEAN_DEVICE void enter_request(Walk& walk, int request, int context_length, u32 origin) {
+// Places the walk inside request `request`, whose first place on the line is `origin`.
+LEAN_DEVICE bool enter_request(const LeanDecodeArgs& args, Walk& walk, int request, int context_length, u32 origin) {
   Segment& s = walk.segment;
   s.request = request;
   s.context_length = context_length;
   s.tiles = lean_tiles_of(context_length, kTile);
-  const u32 offset = walk.position - origin, output = offset / s.tiles;
-  s.tile_begin = offset - output * s.tiles;
+  const u32 places = args.segment_cost + s.tiles, output = lean_quotient(walk.position - origin, places);
+  walk.origin = origin + output * places;
   s.kv_head = (int)(output / kRowBlocks);
   s.row_block = (int)(output % kRowBlocks);
-  set_segment_end(walk);
+  return set_segment_tiles(args, walk);
 }
 
-// More than 32 requests: sums of `span` requests each, then a search over the sums, then over the requests of one span.
-// `chunk_sums` is shared scratch [kLengthChunks].
-LEAN_DEVICE bool start_walk_large(const LeanDecodeArgs& args, u32* chunk_sums, Walk& walk) {
-  const int lane = threadIdx.x % 32;
-  const u32 outputs = (u32)args.kv_heads * kRowBlocks;
-  const int span = 32 * ((args.batch + 32 * kLengthChunks - 1) / (32 * kLengthChunks));
-  const int chunks = (args.batch + span - 1) / span;
-#pragma unroll 1
-  for (int chunk = threadIdx.x / 32; chunk < chunks; chunk += kWarps) {
-    u32 sum = 0;
-#pragma unroll 4
-    for (int i = lane; i < span && chunk * span + i < args.batch; i += 32)
-      sum += lean_tiles_of(context_length_of(args, chunk * span + i), kTile);
-    sum = __reduce_add_sync(kFullMask, sum);
-    if (lane == 0) chunk_sums[chunk] = sum;
+// The lengths of a batch of more than 32 requests, read 16 bytes at a time. Quad i holds requests 4 i - shift .. 4 i - shift + 3, where shift is
+// how far the array starts behind a multiple of 16 bytes.
+struct Lengths {
+  const int* lengths;
+  int batch, capacity, shift;
+  u32 segment_cost;
+
+  LEAN_DEVICE int request_of(int quad) const { return 4 * quad - shift; }
+  LEAN_DEVICE bool whole(int quad) const { return request_of(quad) >= 0 && request_of(quad) + 3 < batch; }
+
+  // A whole quad's lengths; zeros for another. The condition is inside the instruction, so that several are on their way together.
+  LEAN_DEVICE int4 read_if_whole(int quad) const {
+    int4 x = make_int4(0, 0, 0, 0);
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w) : "l"(lengths + request_of(quad)), "r"((u32)whole(quad)));
+    return x;
   }
-  __syncthreads();
-  u32 total = 0;
-#pragma unroll 1
-  for (int i = 0; i < chunks; i += 32) total += __reduce_add_sync(kFullMask, i + lane < chunks ? chunk_sums[i + lane] : 0u);
-  if (!take_range(walk, total * outputs)) return false;
-  u32 before = 0;   // tiles of all requests before the one looked at, for one KV head and row block
-  int first = 0;
-#pragma unroll 1
-  for (int i = 0; i < chunks; i += 32) {
-    const u32 upto = warp_inclusive_sum(i + lane < chunks ? chunk_sums[i + lane] : 0u, lane);
-    const int passed = __popc(__ballot_sync(kFullMask, (before + upto) * outputs <= walk.position));
-    if (passed > 0) before += __shfl_sync(kFullMask, upto, passed - 1);
-    first = (i + passed) * span;
-    if (passed < 32) break;
+  LEAN_DEVICE u32 places(int length) const { return segment_cost + lean_tiles_of(min(max(length, 0), capacity), kTile); }
+  LEAN_DEVICE u32 places_at(int request) const { return request >= 0 && request < batch ? places(lengths[request]) : 0u; }
+  LEAN_DEVICE uint4 places_of(int quad) const {
+    const int request = request_of(quad);
+    if (!whole(quad)) return make_uint4(places_at(request), places_at(request + 1), places_at(request + 2), places_at(request + 3));
+    const int4 x = read_if_whole(quad);
+    return make_uint4(places(x.x), places(x.y), places(x.z), places(x.w));
   }
+};
+
+LEAN_DEVICE u32 sum_of(const uint4& x) { return x.x + x.y + x.z + x.w; }
+
+// Where a CTA starts in a batch of more than 32 requests, and the line's length. `before`: places of all requests before, per output tile.
+struct Start { u32 places, request, before; };
+
+// Sums over kChunks parts of the batch, then a search over the sums, then inside one part. A call, not inlined: it would stand between a small
+// batch and its first KV request. `chunk_sums` is shared scratch [kChunks].
+__device__ __noinline__ Start find_start(const int* context_lengths, int batch, int capacity, u32 segment_cost, u32 outputs, u32 reciprocal, u32* chunk_sums) {
+  constexpr int kCtaWarps = kWarps + kProducerWarps;
+  const Lengths lengths = {context_lengths, batch, capacity, (int)((u64)context_lengths / 4 % 4), segment_cost};
+  const int lane = threadIdx.x % 32, quads = (batch + lengths.shift + 3) / 4;
+  const int span = (quads + 32 * kChunks - 1) / (32 * kChunks) * 32;   // quads per chunk
+  const auto split_quad = [&](int quad, int chunk) { return !lengths.whole(quad) && quad / span == chunk ? sum_of(lengths.places_of(quad)) : 0u; };
 #pragma unroll 1
-  for (;; first += 32) {
-    const int length = first + lane < args.batch ? context_length_of(args, first + lane) : 0;
-    const u32 upto = warp_inclusive_sum(first + lane < args.batch ? lean_tiles_of(length, kTile) : 0u, lane);
-    const int passed = __popc(__ballot_sync(kFullMask, (before + upto) * outputs <= walk.position));
-    if (passed > 0) before += __shfl_sync(kFullMask, upto, passed - 1);
-    if (passed < 32) {
-      enter_request(walk, first + passed, __shfl_sync(kFullMask, length, passed), before * outputs);
-      return true;
+  for (int first = threadIdx.x / 32; first < kChunks; first += kChunkBatch * kCtaWarps) {
+    u32 sum[kChunkBatch] = {};
+#pragma unroll 1
+    for (int i = lane; i < span; i += 32) {
+      int4 x[kChunkBatch];   // all on their way before the first is looked at
+#pragma unroll
+      for (int j = 0; j < kChunkBatch; j++) x[j] = lengths.read_if_whole((first + j * kCtaWarps) * span + i);
+#pragma unroll
+      for (int j = 0; j < kChunkBatch; j++)
+        if (lengths.whole((first + j * kCtaWarps) * span + i))
+          sum[j] += lengths.places(x[j].x) + lengths.places(x[j].y) + lengths.places(x[j].z) + lengths.places(x[j].w);
+    }
+#pragma unroll
+    for (int j = 0; j < kChunkBatch; j++) {
+      const u32 total = __reduce_add_sync(kFullMask, sum[j]);
+      const int chunk = first + j * kCtaWarps;
+      if (lane == 0 && chunk < kChunks) chunk_sums[chunk] = total;
     }
   }
+  __syncthreads();
+  // What the first and the last quad hold of the batch, if they are not whole.
+  const u32 edges = split_quad(0, lane) + (quads > 1 ? split_quad(quads - 1, lane) : 0u);
+  const u32 upto_chunk = warp_inclusive_sum(chunk_sums[lane] + edges, lane);
+  const u32 total = __shfl_sync(kFullMask, upto_chunk, 31) * outputs;
+  const u32 position = lean_first_tile(lean_split(total, gridDim.x, reciprocal), blockIdx.x);
+  const int chunk = __popc(__ballot_sync(kFullMask, upto_chunk * outputs <= position));
+  u32 before = __shfl_sync(kFullMask, upto_chunk, max(chunk - 1, 0));
+  if (chunk == 0) before = 0;
+#pragma unroll 1
+  for (int first = chunk * span; first < quads; first += 32) {
+    const uint4 x = lengths.places_of(first + lane);
+    const u32 upto = warp_inclusive_sum(sum_of(x), lane);
+    const int passed = __popc(__ballot_sync(kFullMask, (before + upto) * outputs <= position));
+    if (passed < 32) {
+      if (passed > 0) before += __shfl_sync(kFullMask, upto, passed - 1);
+      int request = 4 * (first + passed) - lengths.shift;
+      const u32 each[3] = {__shfl_sync(kFullMask, x.x, passed), __shfl_sync(kFullMask, x.y, passed), __shfl_sync(kFullMask, x.z, passed)};
+#pragma unroll
+      for (int i = 0; i < 3; i++) {
+        const bool pass = (before + each[i]) * outputs <= position;   // once false it stays so: what follows only adds
+        before += pass ? each[i] : 0;
+        request += pass ? 1 : 0;
+        if (!pass) break;
+      }
+      return {total, (u32)request, before};
+    }
+    before += __shfl_sync(kFullMask, upto, 31);
+  }
+  return {total, (u32)batch - 1, before};   // a CTA with an empty range
 }
 
-// Splits the line and finds where this CTA starts. False when there is nothing for it.
-LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, u32* chunk_sums, Walk& walk) {
-  if (args.batch > 32) return start_walk_large(args, chunk_sums, walk);
+// The length that start_walk needs first. Asked for before anything else: all that follows waits for it.
+LEAN_DEVICE int first_length(const LeanDecodeArgs& args) {
+  return args.context_lengths[args.batch > 32 ? 0 : min((int)threadIdx.x % 32, args.batch - 1)];
+}
+
+// Splits the line and finds where this CTA starts. False when there is nothing for it. Every warp computes it for itself.
+LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* chunk_sums, Walk& walk) {
   const int lane = threadIdx.x % 32;
   const u32 outputs = (u32)args.kv_heads * kRowBlocks;   // output tiles per request
-  const int length = context_length_of(args, min(lane, args.batch - 1));
-  u32 upto = lean_tiles_of(length, kTile);
-  if (args.batch > 1) upto = warp_inclusive_sum(lane < args.batch ? upto : 0u, lane);
-  if (!take_range(walk, __shfl_sync(kFullMask, upto, 31) * outputs)) return false;
-  const int request = __popc(__ballot_sync(kFullMask, upto * outputs <= walk.position));
-  const u32 before = __shfl_sync(kFullMask, upto, max(request - 1, 0));
-  enter_request(walk, request, __shfl_sync(kFullMask, length, request), request == 0 ? 0 : before * outputs);
-  return true;
+  int request = 0, length = clamp_length(args, first_length);
+  const u32 places = places_of(args, length);
+  u32 total = places * outputs, origin = 0;
+  if (args.batch > 1) {
+    if (args.batch > 32) {
+      const Start start = find_start(args.context_lengths, args.batch, args.context_capacity, args.segment_cost, outputs, args.grid_reciprocal, chunk_sums);
+      request = (int)start.request;
+      length = context_length_of(args, request);
+      total = start.places, origin = start.before * outputs;
+      if (!take_range(args, walk, total)) return false;
+    } else {
+      const u32 upto = warp_inclusive_sum(lane < args.batch ? places : 0u, lane);
+      if (!take_range(args, walk, __shfl_sync(kFullMask, upto, 31) * outputs)) return false;
+      request = __popc(__ballot_sync(kFullMask, upto * outputs <= walk.position));
+      const u32 before = __shfl_sync(kFullMask, upto, max(request - 1, 0));
+      origin = request == 0 ? 0 : before * outputs;
+      length = __shfl_sync(kFullMask, length, request);
+    }
+  } else if (!take_range(args, walk, total)) {
+    return false;
+  }
+  return enter_request(args, walk, request, length, origin);
 }
 
 // Moves past the current segment. False when the CTA's range is done.
 LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
   Segment& s = walk.segment;
-  walk.position += s.tile_end - s.tile_begin;
-  if (walk.position == walk.end) return false;
-  s.tile_begin = 0;
+  walk.position = walk.origin = walk.origin + args.segment_cost + s.tiles;
+  if (s.tile_end != s.tiles || walk.position >= walk.end) return false;
   if (++s.row_block == kRowBlocks) {
     s.row_block = 0;
     if (++s.kv_head == args.kv_heads) {
@@ -134,6 +208,5 @@ LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
       s.tiles = lean_tiles_of(s.context_length, kTile);
     }
   }
-  set_segment_end(walk);
-  return true;
+  return set_segment_tiles(args, walk);
 }

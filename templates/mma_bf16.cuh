@@ -1,10 +1,12 @@
 // mma_bf16.cuh -- the matrix instructions for bf16 operands with fp32 accumulation (PTX ISA, "mma.m16n8k16", "movmatrix").
+#define LEAN_ELEMENT "bf16"
 // lo goes to bits 0..15, hi to 16..31, each rounded to nearest even.
 LEAN_DEVICE u32 pack_pair(float lo, float hi) {
   u32 r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
   return r;
 }
+LEAN_DEVICE float2 unpack_pair(u32 x) { return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)); }
 
 // C[16 x 8] += A[16 x 16] B[16 x 8]. Lane (g = lane / 4, c = lane % 4) holds
 //   a0: (g, 2c..2c+1)  a1: (g+8, 2c..2c+1)  a2: (g, 2c+8..2c+9)  a3: (g+8, 2c+8..2c+9)

@@ -1,8 +1,14 @@
 // mma_fp16.cuh -- the matrix instructions for fp16 operands with fp32 accumulation (PTX ISA, "mma.m16n8k16", "movmatrix").
+#define LEAN_ELEMENT "f16"
 // lo goes to bits 0..15, hi to 16..31, each rounded to nearest even.
 LEAN_DEVICE u32 pack_pair(float lo, float hi) {
   u32 r;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+  return r;
+}
+LEAN_DEVICE float2 unpack_pair(u32 x) {
+  float2 r;
+  asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }" : "=f"(r.x), "=f"(r.y) : "r"(x));
   return r;
 }
 

@@ -11,12 +11,12 @@ struct Contributors {
   u32 mine;           // this CTA's place among them
 };
 
-LEAN_DEVICE Contributors contributors_of(const Walk& walk) {
+LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk& walk) {
   const Segment& s = walk.segment;
-  const u32 origin = walk.position - s.tile_begin;   // line position of the output tile's first LeanTile
+  const u32 first = walk.origin + args.segment_cost;   // place of the output tile's first LeanTile
   Contributors c;
-  c.first_cta = s.tile_begin == 0 ? blockIdx.x : lean_owner(walk.split, origin);
-  c.count = (s.tile_end == s.tiles ? blockIdx.x : lean_owner(walk.split, origin + s.tiles - 1)) - c.first_cta + 1;
+  c.first_cta = s.tile_begin == 0 ? blockIdx.x : lean_owner(walk.split, first);
+  c.count = (s.tile_end == s.tiles ? blockIdx.x : lean_owner(walk.split, first + s.tiles - 1)) - c.first_cta + 1;
   c.mine = blockIdx.x - c.first_cta;
   return c;
 }
@@ -29,12 +29,11 @@ LEAN_DEVICE float* partial_stats(float* partial, int column) { return partial + 
 LEAN_DEVICE float present(float x) { return x == 0.0f ? -0.0f : x; }
 LEAN_DEVICE bool arrived(float x) { return __float_as_uint(x) != 0; }
 
-LEAN_DEVICE void store_partial(float* partial, int column, RowState state, const float4& o, bool live) {
-  asm volatile("{ .reg .pred p; .reg .b64 lo, hi; .reg .b128 x; setp.ne.u32 p, %5, 0; mov.b64 lo, {%1, %2}; mov.b64 hi, {%3, %4}; mov.b128 x, {lo, hi};\n"
-               "@p st.relaxed.gpu.global.b128 [%0], x; }" ::"l"(partial_column(partial, column)), "f"(present(o.x)), "f"(o.y), "f"(o.z), "f"(o.w),
-               "r"((u32)live) : "memory");
-  asm volatile("{ .reg .pred p; .reg .b64 x; setp.ne.u32 p, %3, 0; mov.b64 x, {%1, %2}; @p st.relaxed.gpu.global.b64 [%0], x; }" ::"l"(partial_stats(partial, column)),
-               "f"(present(state.max)), "f"(state.sum), "r"((u32)live) : "memory");
+LEAN_DEVICE void store_partial(float* partial, int column, RowState state, const float4& o) {
+  asm volatile("{ .reg .b64 lo, hi; .reg .b128 x; mov.b64 lo, {%1, %2}; mov.b64 hi, {%3, %4}; mov.b128 x, {lo, hi};\n"
+               "st.relaxed.gpu.global.b128 [%0], x; }" ::"l"(partial_column(partial, column)), "f"(present(o.x)), "f"(o.y), "f"(o.z), "f"(o.w) : "memory");
+  asm volatile("{ .reg .b64 x; mov.b64 x, {%1, %2}; st.relaxed.gpu.global.b64 [%0], x; }" ::"l"(partial_stats(partial, column)),
+               "f"(present(state.max)), "f"(state.sum) : "memory");
 }
 
 // Loads a column into `o` and `state` if `wanted`; leaves them alone otherwise.
@@ -48,17 +47,17 @@ LEAN_DEVICE void load_partial(float* partial, int column, bool wanted, RowState&
 
 LEAN_DEVICE bool arrived(const RowState& state, const float4& o) { return arrived(state.max) && arrived(o.x); }
 
-LEAN_DEVICE void clear_partial(float* partial, int column, bool live) {
+LEAN_DEVICE void clear_partial(float* partial, int column, bool wanted) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v4.u32 [%0], {%2, %2, %2, %2}; @p st.global.v2.u32 [%1], {%2, %2}; }" ::"l"(partial_column(partial, column)),
-               "l"(partial_stats(partial, column)), "r"(0), "r"((u32)live) : "memory");
+               "l"(partial_stats(partial, column)), "r"(0), "r"((u32)wanted) : "memory");
 }
 
 // This CTA's merged state as its partial.
-LEAN_DEVICE void store_own_partial(const LeanDecodeArgs& args, const Contributors& c, const MergeBuffer& buffer, bool live) {
+LEAN_DEVICE void store_own_partial(const LeanDecodeArgs& args, const Contributors& c, const MergeBuffer& buffer) {
   float* mine = partial_at(args, blockIdx.x, c.mine == 0 ? 1 : 0);
   for_each_column([&](int column) {
     float4 o;
-    const RowState state = merge_warps(buffer, column, args.scale_log2, o);
-    store_partial(mine, column, state, o, live);
+    const RowState state = merge_states(buffer, column, args.scale_log2, o);
+    store_partial(mine, column, state, o);
   });
 }

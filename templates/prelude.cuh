@@ -14,9 +14,29 @@ LEAN_DEVICE float exp2_approx(float x) {
   return y;
 }
 
+LEAN_DEVICE float sqrt_approx(float x) {
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // What maxima are measured from. Rows without any token yet have maximum -inf, and their weights 2^(-inf - 0) are 0; the difference of two
 // -inf would be NaN.
 LEAN_DEVICE float reference_of(float max) { return max == kNegInf ? 0.0f : max; }
+
+// With programmatic dependent launch everything before this point may run while the previous kernel of the stream still does.
+LEAN_DEVICE void wait_for_previous_kernel() {
+  if constexpr (kPdl) asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// A barrier of the threads that hold results: the whole CTA, or all but the producer warp, which never stops for one.
+LEAN_DEVICE void sync_workers() {
+  if constexpr (kProducerWarps == 0) {
+    __syncthreads();
+  } else {
+    asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
+  }
+}
 
 LEAN_DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -36,10 +56,46 @@ LEAN_DEVICE void store_shared_zero_16(u32 address) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
 }
 
-// q is read once and written by nobody during the launch: the non-coherent path is safe for it.
-LEAN_DEVICE uint4 load_global_nc_16(const void* p) {
+// Loads of q and KV. Nobody writes them during the launch, so they take the non-coherent path, and KV, which is read once, is kept out of L1. With
+// programmatic dependent launch the previous kernel may still write them before wait_for_previous_kernel: there they are coherent loads,
+// which neither the compiler moves ahead of the wait nor an older copy in L1 answers.
+LEAN_DEVICE void load_stream_16_if(bool wanted, uint4& r, const void* p) {
+  if constexpr (kPdl) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(r.x), "+r"(r.y), "+r"(r.z), "+r"(r.w) : "l"(p), "r"((u32)wanted) : "memory");
+  } else {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(r.x), "+r"(r.y), "+r"(r.z), "+r"(r.w) : "l"(p), "r"((u32)wanted));
+  }
+}
+
+LEAN_DEVICE void load_stream_8_if(bool wanted, uint2& r, const void* p) {
+  if constexpr (kPdl) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p ld.relaxed.gpu.global.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+                 : "+r"(r.x), "+r"(r.y) : "l"(p), "r"((u32)wanted) : "memory");
+  } else {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+                 : "+r"(r.x), "+r"(r.y) : "l"(p), "r"((u32)wanted));
+  }
+}
+
+LEAN_DEVICE uint4 load_stream_16(const void* p) {
   uint4 r;
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+  if constexpr (kPdl) {
+    asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p) : "memory");
+  } else {
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+  }
+  return r;
+}
+
+LEAN_DEVICE uint4 load_query_16(const void* p) {
+  uint4 r;
+  if constexpr (kPdl) {
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p) : "memory");
+  } else {
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+  }
   return r;
 }
 
@@ -49,8 +105,3 @@ LEAN_DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
 
 LEAN_DEVICE u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 LEAN_DEVICE u32 word(const uint2& v, int i) { return i == 0 ? v.x : v.y; }
-
-// Stores that take effect only if `live`. The condition is inside the instruction on purpose: see "rehearsal" in decode.cuh.
-LEAN_DEVICE void store_global_if(bool live, void* p, u32 x) {
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.b32 [%0], %1; }" ::"l"(p), "r"(x), "r"((u32)live) : "memory");
-}

@@ -127,7 +127,7 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   LEANATTN_TRY(allocate_elements(k_, kv_copy_elements_ * options_.kv_copies));
   LEANATTN_TRY(allocate_elements(v_, kv_copy_elements_ * options_.kv_copies));
   LEANATTN_TRY(allocate_elements(lse_, std::int64_t{batch()} * q_heads * 2));
-  LEANATTN_TRY(allocate_elements(lengths_device_, std::int64_t{batch()} * 2));
+  LEANATTN_TRY(allocate_elements(lengths_device_, std::int64_t{batch() + 3} * 2));
 
   o_offset_ = offset;
   args_.q = q_.at(offset * 2);
@@ -135,11 +135,13 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   args_.v = v_.at(offset * 2);
   args_.o = o_.at(offset * 2);
   args_.lse = lse_.as<float>();
-  args_.context_lengths = lengths_device_.as<int>();
+  // Kernels read long arrays of lengths in units of 16 bytes, wherever they start.
+  args_.context_lengths = lengths_device_.as<int>() + (options_.padded ? batch() % 3 + 1 : 0);
 
   LEANATTN_TRY(kernels_->fill_q(args_, problem_.dtype, problem_.q_heads, problem_.head_dim, options_.data,
                                 options_.seed, stream));
-  LEANATTN_TRY(copy_to_device_async(lengths_device_.data(), lengths_.data(), std::int64_t{batch()} * 4, stream));
+  LEANATTN_TRY(copy_to_device_async(const_cast<int*>(args_.context_lengths), lengths_.data(), std::int64_t{batch()} * 4,
+                                    stream));
   LEANATTN_TRY(plant_kv(stream));
   return wait_for(stream);
 }
@@ -161,10 +163,11 @@ LeanDecodeArgs DecodeCase::args(int kv_copy) const {
   return args;
 }
 
-Result<LeanDecodeArgs> DecodeCase::bind(const KernelSpec& spec, std::int64_t grid, CheckWorkspace& workspace,
+Result<LeanDecodeArgs> DecodeCase::bind(const KernelSpec& spec, LaunchGrid grid, CheckWorkspace& workspace,
                                         CUstream_st* stream, int kv_copy) const {
   LeanDecodeArgs bound = args(kv_copy);
-  LEANATTN_TRY(workspace.bind(bound, spec, grid, output_tiles(spec), stream));
+  bound.segment_cost = static_cast<unsigned>(grid.segment_cost);
+  LEANATTN_TRY(workspace.bind(bound, spec, grid.ctas, output_tiles(spec), stream));
   return bound;
 }
 
@@ -189,7 +192,8 @@ Result<void> DecodeCase::set_context_lengths(std::vector<int> context_lengths, C
   }
   lengths_ = std::move(context_lengths);
   reference_.reset();
-  LEANATTN_TRY(copy_to_device_async(lengths_device_.data(), lengths_.data(), std::int64_t{batch()} * 4, stream));
+  LEANATTN_TRY(copy_to_device_async(const_cast<int*>(args_.context_lengths), lengths_.data(), std::int64_t{batch()} * 4,
+                                    stream));
   return plant_kv(stream);
 }
 

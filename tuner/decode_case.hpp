@@ -27,6 +27,13 @@ struct DecodeCaseOptions {
   int kv_copies = 1;  ///< equal copies of K and V, one after the other in memory, to rotate through when timing cold
 };
 
+/// How a kernel under check is launched: a number of CTAs alone means that segments cost nothing.
+struct LaunchGrid {
+  LaunchGrid(std::int64_t grid, int cost = 0) : ctas(grid), segment_cost(cost) {}
+  std::int64_t ctas;
+  int segment_cost;  ///< LeanTiles that the schedule charges an output tile
+};
+
 /// A workspace for checks and timing. Zeroed only when first allocated or after a failed launch, so a kernel that
 /// leaves anything behind is found out. Grows; may be shared by cases and kernels used one after the other.
 class CheckWorkspace {
@@ -65,7 +72,7 @@ class DecodeCase {
   const LeanDecodeArgs& args() const { return args_; }
   LeanDecodeArgs args(int kv_copy) const;
   /// args(kv_copy) with `workspace` bound for this launch.
-  Result<LeanDecodeArgs> bind(const KernelSpec& spec, std::int64_t grid, CheckWorkspace& workspace, CUstream_st* stream,
+  Result<LeanDecodeArgs> bind(const KernelSpec& spec, LaunchGrid grid, CheckWorkspace& workspace, CUstream_st* stream,
                               int kv_copy = 0) const;
 
   const DecodeProblem& problem() const { return problem_; }
@@ -88,18 +95,19 @@ class DecodeCase {
   /// compares. `before`, where given, enqueues what each launch follows without anything in between. Waits. A wrong
   /// result is a report that did not pass; an Error means that the launch itself failed (launch_failed, context_lost
   /// ...), or is before's.
-  Result<ComparisonReport> check(const LoadedKernel& kernel, std::int64_t grid, CheckWorkspace& workspace,
+  Result<ComparisonReport> check(const LoadedKernel& kernel, LaunchGrid grid, CheckWorkspace& workspace,
                                  CUstream_st* stream, int launches = 1,
                                  const std::function<Result<void>()>& before = {});
   /// The same with a workspace of the case's own.
-  Result<ComparisonReport> check(const LoadedKernel& kernel, std::int64_t grid, CUstream_st* stream);
+  Result<ComparisonReport> check(const LoadedKernel& kernel, LaunchGrid grid, CUstream_st* stream);
 
   /// For launches enqueued elsewhere (graphs): where the raw outputs are, and their comparison once copied to the host.
   std::int64_t o_bytes() const { return o_.bytes(); }
   std::int64_t lse_bytes() const { return lse_.bytes(); }
   const DeviceBuffer& o_buffer() const { return o_; }
   const DeviceBuffer& lse_buffer() const { return lse_; }
-  const DeviceBuffer& lengths_buffer() const { return lengths_device_; }
+  /// Device array of batch() lengths; not where its allocation starts when padded.
+  int* lengths_on_device() const { return const_cast<int*>(args_.context_lengths); }
   /// Plants K and V for the lengths that the device holds then. Stream-ordered, no host work: for use between graph
   /// replays.
   Result<void> plant_kv(CUstream_st* stream);

@@ -59,7 +59,7 @@ Result<const Reference*> DecodeCase::reference(CUstream_st* stream) {
   return reference_.get();
 }
 
-Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, std::int64_t grid, CheckWorkspace& workspace,
+Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, LaunchGrid grid, CheckWorkspace& workspace,
                                            CUstream_st* stream, int launches,
                                            const std::function<Result<void>()>& before) {
   const Result<const Reference*> expected = reference(stream);
@@ -80,7 +80,7 @@ Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, std::int6
   for (int i = 0; i < launches; ++i) {
     LEANATTN_TRY(reset_outputs(stream));
     if (before) LEANATTN_TRY(before());
-    LEANATTN_TRY(kernel.launch(*bound, grid, stream));
+    LEANATTN_TRY(kernel.launch(*bound, grid.ctas, stream));
     LEANATTN_TRY(copy_to_host_async(host + i * output_bytes, o_.data(), o_.bytes(), stream));
     LEANATTN_TRY(copy_to_host_async(host + i * output_bytes + o_.bytes(), lse_.data(), lse_.bytes(), stream));
   }
@@ -120,7 +120,7 @@ Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, std::int6
   return report;
 }
 
-Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, std::int64_t grid, CUstream_st* stream) {
+Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, LaunchGrid grid, CUstream_st* stream) {
   if (!workspace_) workspace_ = std::make_unique<CheckWorkspace>();
   return check(kernel, grid, *workspace_, stream);
 }

@@ -86,11 +86,12 @@ Result<Schedule> make_schedule(const ScheduleInput& input) {
   Schedule schedule;
   schedule.input = input;
   schedule.lean_tiles = lean_tiles_on_line(input);
-  if (schedule.lean_tiles > std::int64_t{std::numeric_limits<unsigned>::max()}) {
-    return fail(ErrorCode::unsupported, fmt::format("{} LeanTiles: a line holds fewer than 2^32", schedule.lean_tiles),
+  if (schedule.lean_tiles > std::int64_t{(std::int64_t{1} << 30) - 1}) {
+    return fail(ErrorCode::unsupported, fmt::format("{} LeanTiles: a line holds fewer than 2^30", schedule.lean_tiles),
                 "Draw a larger tile or a smaller batch.");
   }
-  const LeanSplit split = lean_split(static_cast<unsigned>(schedule.lean_tiles), static_cast<unsigned>(input.grid));
+  const LeanSplit split = lean_split(static_cast<unsigned>(schedule.lean_tiles), static_cast<unsigned>(input.grid),
+                                     lean_reciprocal(static_cast<unsigned>(input.grid)));
 
   std::int64_t line = 0;  // first LeanTile of the output tile in hand
   unsigned cta = 0;

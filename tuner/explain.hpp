@@ -50,7 +50,7 @@ struct Schedule {
 
 /// The arithmetic is templates/schedule.cuh's, so the picture is what the kernel does.
 /// Errors: invalid_argument (nothing to draw, a value below one), unsupported (more than a million segments, a line of
-/// 2^32 LeanTiles).
+/// 2^30 LeanTiles).
 Result<Schedule> make_schedule(const ScheduleInput& input);
 
 /// Grid of a named mode: "fa2" one CTA an output tile, "fd" the largest even multiple of the output tiles that fits the

@@ -18,12 +18,7 @@ double divide_up(double a, double b) { return std::ceil(a / b); }
 
 ModelParameters default_parameters(const DeviceFacts& device) {
   ModelParameters parameters;
-  // Bytes per microsecond that one SM's share of memory delivers: HBM parts have about three times that of GDDR parts.
-  double per_sm = 8e3;
-  if (device.arch.major == 8) per_sm = device.arch.minor == 0 ? 16e3 : 8e3;
-  if (device.arch.major == 9) per_sm = device.memory_bytes > (100ll << 30) ? 34.8e3 : 23e3;
-  if (device.arch.major == 10) per_sm = 48e3;
-  if (device.arch.major == 12) per_sm = 9e3;
+  const double per_sm = memory_rate_per_sm(device);
   parameters.memory_rate = per_sm * std::max(device.sm_count, 1);
   // One SM alone pulls more than its share, but not much more once all of them pull.
   parameters.sm_rate = 1.15 * per_sm;
@@ -47,13 +42,16 @@ ModelFeatures model_features(const ModelParameters& parameters, const DeviceFact
   // CTAs that share the busiest SM, in how many waves they come, and how many bytes they keep in flight meanwhile.
   const double ctas_on_sm = divide_up(grid, sms);
   const double at_once = std::min(ctas_on_sm, held);
-  // A warp without a step of its own keeps nothing in flight: short segments leave warps idle.
-  const double steps =
-      divide_up(std::min(tiles_per_cta * spec.tile, std::max(tokens_per_output, 1.0)), spec.warp_tokens);
-  const double ring =
-      spec.warps *
-      (spec.load == LoadPath::ldg ? 1.5 : spec.stages);  // ldg holds K of one step while it asks for the next
-  const double in_flight = at_once * std::min(ring, steps) * spec.warp_tokens * token_bytes;
+  // A warp without a step of its own keeps nothing in flight: short segments leave warps idle, except where a producer
+  // warp runs ahead into the next segment.
+  const bool tensor = spec.load == LoadPath::tensor;
+  const double segment_tokens =
+      std::min(tiles_per_cta * spec.tile, tensor ? tiles_per_cta * spec.tile : std::max(tokens_per_output, 1.0));
+  const double steps = divide_up(segment_tokens, step_tokens(spec));
+  const double ring = tensor ? spec.stages
+                             : spec.warps * (loads_to_registers(spec.load) ? 1.5  // K of one step, asking for the next
+                                                                           : spec.stages);
+  const double in_flight = at_once * std::min(ring, steps) * step_tokens(spec) * token_bytes;
   const double sm_rate = std::min(parameters.sm_rate, in_flight / parameters.latency);
 
   // The last tile of an output tile may be partly empty, and a step of all warps may be: neither reads bytes.

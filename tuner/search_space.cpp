@@ -17,12 +17,17 @@ constexpr int kTypicalRegisters = 168;     // of a kernel whose launch bounds do
 
 /// What the launch bounds leave to a thread.
 int register_limit(const KernelSpec& spec) {
-  return std::min(255, 65536 / (spec.warps * 32 * spec.ctas_per_sm) / 8 * 8);
+  return std::min(255, 65536 / (cta_threads(spec) * spec.ctas_per_sm) / 8 * 8);
 }
 
 /// Registers below which a kernel surely spills: accumulators, query, one K and V block (ldg keeps the whole step),
 /// addresses.
 int least_registers(const KernelSpec& spec) {
+  // Scores of a step and accumulators; operands stay in shared memory.
+  if (spec.load == LoadPath::tensor)
+    return 40 + rows_per_block(spec) / 8 * 4 * (step_tokens(spec) / 64 + spec.head_dim / 64);
+  // A step of K and V, accumulators and what reduces the products.
+  if (spec.load == LoadPath::vector) return 64 + spec.warp_tokens * spec.head_dim / 32 + 16 * spec.group;
   const int row_tiles = (rows_per_block(spec) + 7) / 8;
   const int accumulators = spec.head_dim / 4 * row_tiles, query = spec.head_dim / 8 * row_tiles;
   const int kv = spec.load == LoadPath::ldg ? spec.warp_tokens / 16 * spec.head_dim / 2 : spec.head_dim / 4;
@@ -34,7 +39,7 @@ int least_registers(const KernelSpec& spec) {
 bool roomier_twin_exists(KernelSpec spec) {
   constexpr int kMoreThanAnyTakes = 224;
   spec.ctas_per_sm += 1;
-  spec.tile = spec.warp_tokens;
+  spec.tile = step_tokens(spec);
   return register_limit(spec) >= kMoreThanAnyTakes && validate(spec).has_value();
 }
 
@@ -56,16 +61,18 @@ std::vector<LoadChoices> load_choices(Arch arch) {
   std::vector<LoadChoices> choices = {
       {LoadPath::ldg, {2, 4, 8, 16}, {16, 32}, {1}, {1, 2, 3, 4}},
       {LoadPath::cp_async, {2, 4, 8}, {16, 32}, {2, 3, 4, 6}, {1, 2, 3, 4}},
+      {LoadPath::vector, {2, 4, 8, 16}, {16, 32}, {1}, {1, 2, 3, 4}},
   };
   if (arch.major >= 9) choices.push_back({LoadPath::bulk, {2, 4, 8, 16}, {16, 32, 64}, {1, 2, 3, 4, 6}, {1, 2, 3, 4}});
+  if (arch == Arch{9, 0, true}) choices.push_back({LoadPath::tensor, {4, 8}, {16, 32}, {1, 2, 3, 4, 6, 8}, {1, 2, 3}});
   return choices;
 }
 
 /// LeanTiles from one warp's step to one step of the whole CTA (never below 64 tokens at the top): smaller ones balance
 /// no better, larger ones only coarsen the split.
-std::vector<int> tiles_for(int warps, int warp_tokens) {
+std::vector<int> tiles_for(const KernelSpec& spec) {
   std::vector<int> tiles;
-  for (int tile = std::max(16, warp_tokens); tile <= std::clamp(warps * warp_tokens, 64, 256); tile *= 2)
+  for (int tile = step_tokens(spec); tile <= std::clamp(spec.warps * spec.warp_tokens, 64, 256); tile *= 2)
     tiles.push_back(tile);
   return tiles;
 }
@@ -84,7 +91,7 @@ std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem
           for (const int ctas_per_sm : choices.ctas_per_sm) {
             spec.warps = warps, spec.warp_tokens = warp_tokens, spec.stages = stages, spec.ctas_per_sm = ctas_per_sm;
             if (register_limit(spec) < least_registers(spec) || roomier_twin_exists(spec)) continue;
-            for (const int tile : tiles_for(warps, warp_tokens)) {
+            for (const int tile : tiles_for(spec)) {
               spec.tile = tile;
               if (validate(spec)) specs.push_back(spec);
             }
@@ -98,7 +105,7 @@ std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem
 
 int guess_resident(const DeviceFacts& device, const KernelSpec& spec) {
   const int registers = std::min(register_limit(spec), std::max(kTypicalRegisters, least_registers(spec)));
-  return std::max(resident_ctas_per_sm(device, registers, spec.warps * 32, shared_bytes(spec)), 1);
+  return std::max(resident_ctas_per_sm(device, registers, cta_threads(spec), shared_bytes(spec)), 1);
 }
 
 std::vector<KernelSpec> choose_specs(const ModelParameters& parameters, const DeviceFacts& device,
@@ -152,14 +159,16 @@ std::vector<KernelSpec> neighbours(const KernelSpec& spec) {
   const auto add = [&](auto&& change) {
     KernelSpec near = spec;
     change(near);
-    if (near.load == LoadPath::ldg) near.stages = 1;
+    if (loads_to_registers(near.load)) near.stages = 1;
     // A tile must hold whole steps of a warp.
-    near.tile = std::max(near.tile, near.warp_tokens);
+    near.tile = std::max(near.tile, step_tokens(near));
     if (near == spec || !validate(near) || register_limit(near) < least_registers(near)) return;
     if (std::find(found.begin(), found.end(), near) == found.end()) found.push_back(near);
   };
   add([](KernelSpec& s) { s.stages += 1; });
   add([](KernelSpec& s) { s.stages -= 1; });
+  add([](KernelSpec& s) { s.stages += 2; });  // by warpgroups
+  add([](KernelSpec& s) { s.stages -= 2; });
   add([](KernelSpec& s) { s.warps *= 2; });
   add([](KernelSpec& s) { s.warps = std::max(s.warps / 2, 1); });
   add([](KernelSpec& s) { s.ctas_per_sm += 1; });
@@ -171,8 +180,8 @@ std::vector<KernelSpec> neighbours(const KernelSpec& spec) {
   // Twice the tokens a step with half the warps, and the reverse: the same bytes in flight.
   add([](KernelSpec& s) { s.warp_tokens *= 2, s.warps /= 2; });
   add([](KernelSpec& s) { s.warp_tokens /= 2, s.warps *= 2; });
-  for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk}) {
-    add([load](KernelSpec& s) { s.stages = s.load == LoadPath::ldg ? 2 : s.stages, s.load = load; });
+  for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+    add([load](KernelSpec& s) { s.stages = loads_to_registers(s.load) ? 2 : s.stages, s.load = load; });
   }
   add([](KernelSpec& s) { s.fixup = s.fixup == FixUp::ticket ? FixUp::wait : FixUp::ticket; });
   return found;

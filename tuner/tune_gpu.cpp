@@ -157,10 +157,11 @@ Result<CheckOutcome> GpuBackend::check(const Config& config) {
     return tl::unexpected(kernel.error());
   }
   // Twice: something left in the workspace by the first launch, or a race, shows in the second.
-  Result<ComparisonReport> report = case_->check(**kernel, config.grid, check_workspace_, stream_.get(), 2);
+  Result<ComparisonReport> report =
+      case_->check(**kernel, {config.grid, config.segment_cost}, check_workspace_, stream_.get(), 2);
   if (report && report->passed() && config.spec.pdl) {
     // And where q and the newest tokens arrive late from the kernel right before.
-    report = case_->check(**kernel, config.grid, check_workspace_, stream_.get(), 2,
+    report = case_->check(**kernel, {config.grid, config.segment_cost}, check_workspace_, stream_.get(), 2,
                           [&] { return chain_->produce(stream_.get()); });
   }
   if (!report) {
@@ -197,6 +198,7 @@ Result<const TimedGraph*> GpuBackend::graph_of(const Config& config) {
     const WorkspaceLayout layout = workspace_layout(config.spec, config.grid, case_->output_tiles(config.spec));
     args.partials = reinterpret_cast<float*>(workspace_.as<std::uint8_t>() + layout.partials_offset);
     args.tickets = reinterpret_cast<unsigned*>(workspace_.as<std::uint8_t>() + layout.tickets_offset);
+    args.segment_cost = static_cast<unsigned>(config.segment_cost);
     return (*kernel)->launch(args, config.grid, stream);
   });
   if (!graph) return tl::unexpected(graph.error());

@@ -27,7 +27,7 @@ Result<std::vector<ModelSample>> remembered_samples(TuningDb& db, const DeviceMo
     const Result<Config> config = config_from_json(trial.config);
     if (!shape || !config) continue;
     const int resident =
-        resident_ctas_per_sm(device, trial.registers, config->spec.warps * 32, shared_bytes(config->spec));
+        resident_ctas_per_sm(device, trial.registers, cta_threads(config->spec), shared_bytes(config->spec));
     samples.push_back({.problem = problem,
                        .shape = *shape,
                        .config = *config,

@@ -45,7 +45,7 @@ Result<void> capture_failed(VerifyGroup& group, const LoadedKernel& kernel, cons
 
 /// Replays a graph that leaves its last launch's outputs in the case; every replay is compared with the oracle.
 Result<void> replay_and_compare(VerifyRunner& runner, VerifyGroup& group, DecodeCase& decode_case,
-                                const LoadedKernel& kernel, std::int64_t grid, const Graph& graph, int rounds) {
+                                const LoadedKernel& kernel, LaunchGrid grid, const Graph& graph, int rounds) {
   CUstream_st* stream = runner.stream();
   const auto reference = decode_case.reference(stream);
   if (!reference) return tl::unexpected(reference.error());
@@ -71,7 +71,7 @@ Result<void> replay_and_compare(VerifyRunner& runner, VerifyGroup& group, Decode
 
 Result<void> verify_graph_replays(VerifyRunner& runner, VerifyGroup& group, const LoadedKernel& kernel) {
   CUstream_st* stream = runner.stream();
-  const std::int64_t grid = runner.usable_grid(kernel, 132);
+  const LaunchGrid grid = runner.usable_grid(kernel, 132);
   const auto sets = length_sets(runner.options().seed);
   auto decode_case = runner.make_case(kernel.spec(), {.kv_heads = 2,
                                                       .context_lengths = sets[0],
@@ -94,7 +94,7 @@ Result<void> verify_graph_replays(VerifyRunner& runner, VerifyGroup& group, cons
   const auto args = decode_case->bind(kernel.spec(), grid, runner.workspace(), stream);
   if (!args) return tl::unexpected(args.error());
   const auto graph = Graph::capture(runner.stream_object(),
-                                    [&](CUstream_st* capturing) { return kernel.launch(*args, grid, capturing); });
+                                    [&](CUstream_st* capturing) { return kernel.launch(*args, grid.ctas, capturing); });
   if (!graph) return capture_failed(group, kernel, graph.error());
 
   const std::int64_t output_bytes = decode_case->o_bytes() + decode_case->lse_bytes();
@@ -108,8 +108,8 @@ Result<void> verify_graph_replays(VerifyRunner& runner, VerifyGroup& group, cons
       used.push_back(set);
       auto* out = outputs->as<std::uint8_t>() + i * output_bytes;
       // The new lengths arrive in stream order, outside the graph; NaN is planted past each of them anew.
-      auto ok = copy_to_device_async(decode_case->lengths_buffer().data(), lengths->as<int>() + set * kBatch,
-                                     kBatch * 4, stream);
+      auto ok =
+          copy_to_device_async(decode_case->lengths_on_device(), lengths->as<int>() + set * kBatch, kBatch * 4, stream);
       if (ok) ok = decode_case->plant_kv(stream);
       if (ok) ok = decode_case->reset_outputs(stream);
       if (ok) ok = graph->launch(stream);
@@ -148,7 +148,7 @@ Result<void> verify_back_to_back(VerifyRunner& runner, VerifyGroup& group, const
   constexpr int kLaunches = 8;
   constexpr int kRounds = 25;
   CUstream_st* stream = runner.stream();
-  const std::int64_t grid = runner.usable_grid(kernel, 132);
+  const LaunchGrid grid = runner.usable_grid(kernel, 132);
   const auto cached = runner.cached_case(kernel.spec(), {.kv_heads = 2,
                                                          .context_lengths = {1800, 3, 0, 640},
                                                          .context_capacity = 0,
@@ -161,7 +161,7 @@ Result<void> verify_back_to_back(VerifyRunner& runner, VerifyGroup& group, const
   // With programmatic dependent launch each starts while its predecessor still merges, on the same workspace.
   const auto graph = Graph::capture(runner.stream_object(), [&](CUstream_st* capturing) -> Result<void> {
     for (int i = 0; i < kLaunches; ++i) {
-      if (auto ok = kernel.launch(*args, grid, capturing); !ok) return ok;
+      if (auto ok = kernel.launch(*args, grid.ctas, capturing); !ok) return ok;
     }
     return {};
   });
@@ -190,7 +190,7 @@ Result<void> verify_dependent_chain(VerifyRunner& runner, VerifyGroup& group, co
   const auto produce = [&](CUstream_st* to) { return (*chain)->produce(to); };
   for (const std::int64_t wanted : {std::int64_t{7}, std::int64_t{132}, std::int64_t{400}}) {
     if (runner.cancelled()) return {};
-    const std::int64_t grid = runner.usable_grid(kernel, wanted);
+    const LaunchGrid grid = runner.usable_grid(kernel, wanted);
     if (auto ok = runner.check(group, decode_case, kernel, grid, 4, [&] { return produce(stream); }); !ok) return ok;
     // Two in a row: the second one's predecessor lets it start before it has itself waited, so that it may begin while
     // the rows are still NaN.
@@ -200,7 +200,7 @@ Result<void> verify_dependent_chain(VerifyRunner& runner, VerifyGroup& group, co
       for (int link = 0; link < kLinks; ++link) {
         if (auto ok = produce(capturing); !ok) return ok;
         for (int i = 0; i < 2; ++i) {
-          if (auto ok = kernel.launch(*args, grid, capturing); !ok) return ok;
+          if (auto ok = kernel.launch(*args, grid.ctas, capturing); !ok) return ok;
         }
       }
       return {};

@@ -13,11 +13,13 @@ constexpr int kHeadDims[] = {64, 96, 128, 256};
 constexpr DType kDTypes[] = {DType::bf16, DType::fp16};
 constexpr KvLayout kLayouts[] = {KvLayout::contiguous, KvLayout::strided};
 constexpr FixUp kFixUps[] = {FixUp::ticket, FixUp::wait};
-constexpr LoadPath kLoads[] = {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk};
+constexpr LoadPath kLoads[] = {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector};
 
 std::vector<LoadPath> loads_of(Arch arch) {
   std::vector<LoadPath> loads(std::begin(kLoads), std::end(kLoads));
-  if (arch.major < 9) loads.pop_back();
+  std::erase_if(loads, [&](LoadPath load) {
+    return (load == LoadPath::bulk && arch.major < 9) || (load == LoadPath::tensor && arch != Arch{9, 0, true});
+  });
   return loads;
 }
 
@@ -106,14 +108,16 @@ std::vector<VerifyKernel> cross_section(Arch arch, std::size_t count) {
   const auto loads = loads_of(arch);
   const auto& groups = verify_groups();
   for (std::size_t i = 0; i < count; ++i) {
+    const LoadPath load = loads[(i + i / 12) % loads.size()];
+    const int group = load == LoadPath::vector ? 1 + static_cast<int>(i % 2) : groups[(i * 5) % groups.size()];
     add(kernels,
         {.arch = arch,
          .head_dim = kHeadDims[i % 4],
-         .group = groups[(i * 5) % groups.size()],
+         .group = group,
          .dtype = kDTypes[(i / 4) % 2],
          .layout = kLayouts[(i / 2) % 2],
          .lse = i % 3 != 2,
-         .load = loads[(i + i / 12) % loads.size()],
+         .load = load,
          .fixup = kFixUps[(i / 3) % 2]},
         i * kRotation);
   }
@@ -147,10 +151,12 @@ const std::vector<Tunables>& verify_tunables() {
 }
 
 KernelSpec with_tunables(KernelSpec base, const Tunables& tunables) {
-  base.warps = tunables.warps;
+  const bool tensor = base.load == LoadPath::tensor;
+  const auto up_to = [](int value, int multiple) { return (value + multiple - 1) / multiple * multiple; };
+  base.warps = tensor ? up_to(tunables.warps, 4) : tunables.warps;  // whole warpgroups
   base.warp_tokens = tunables.warp_tokens;
-  base.tile = tunables.warp_tokens * tunables.steps_per_tile;
-  base.stages = base.load == LoadPath::ldg ? 1 : tunables.stages;
+  base.tile = step_tokens(base) * tunables.steps_per_tile;
+  base.stages = loads_to_registers(base.load) ? 1 : tensor ? up_to(tunables.stages, base.warps / 4) : tunables.stages;
   base.ctas_per_sm = tunables.ctas_per_sm;
   base.pdl = tunables.pdl && base.arch.major >= 9;
   return base;
@@ -191,10 +197,17 @@ std::vector<VerifyKernel> representative_kernels(Arch arch, bool quick) {
       {128, 4, DType::bf16, kContiguous, true, cp_async, ticket, 3},
       {128, 8, DType::fp16, kContiguous, true, cp_async, ticket, 7},
       {64, 8, DType::bf16, kStrided, false, bulk, ticket, 4},
+      {128, 4, DType::bf16, kContiguous, true, tensor, ticket, 0},
+      {64, 7, DType::fp16, kStrided, true, tensor, wait, 2},
+      {256, 2, DType::bf16, kContiguous, true, tensor, wait, 1},
+      {128, 20, DType::fp16, kStrided, true, tensor, ticket, 4},
+      {128, 1, DType::bf16, kContiguous, true, vector, ticket, 1},
+      {64, 2, DType::fp16, kStrided, true, vector, wait, 0},
   };
   std::vector<VerifyKernel> kernels;
   for (Heads heads : kHeads) {
     if (quick && kernels.size() == 4) break;
+    if (heads.load == tensor && arch != Arch{9, 0, true}) heads.load = bulk;
     if (heads.load == bulk && arch.major < 9) heads.load = cp_async;
     add(kernels,
         {.arch = arch,

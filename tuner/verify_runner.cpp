@@ -94,23 +94,24 @@ Result<DependentChain*> VerifyRunner::chain() {
   return &*chain_;
 }
 
-std::int64_t VerifyRunner::usable_grid(const LoadedKernel& kernel, std::int64_t grid) const {
-  if (kernel.spec().fixup != FixUp::wait) return grid;
-  return std::min(grid, std::int64_t{kernel.resident_ctas_per_sm()} * device_.sm_count);
+LaunchGrid VerifyRunner::usable_grid(const LoadedKernel& kernel, std::int64_t ctas) const {
+  const int segment_cost = static_cast<int>(ctas % 4);
+  if (kernel.spec().fixup != FixUp::wait) return {ctas, segment_cost};
+  return {std::min(ctas, std::int64_t{kernel.resident_ctas_per_sm()} * device_.sm_count), segment_cost};
 }
 
 Result<void> VerifyRunner::check(VerifyGroup& group, DecodeCase& decode_case, const LoadedKernel& kernel,
-                                 std::int64_t grid, int launches, const std::function<Result<void>()>& before) {
+                                 LaunchGrid grid, int launches, const std::function<Result<void>()>& before) {
   const auto report = decode_case.check(kernel, grid, workspace_, stream_.get(), launches, before);
   if (report) {
     record(group, *report, decode_case, decode_case.context_lengths(), kernel, grid);
     return {};
   }
   Error error = report.error();
-  error.message = fmt::format("{} (while checking {} with grid {}, {} KV heads, lengths {}, {} data, seed {})",
-                              error.message, kernel_name(kernel.spec()), grid, decode_case.problem().kv_heads,
-                              describe_lengths(decode_case.context_lengths()), to_string(decode_case.options().data),
-                              options_.seed);
+  error.message = fmt::format(
+      "{} (while checking {} with grid {}, segment cost {}, {} KV heads, lengths {}, {} data, seed {})", error.message,
+      kernel_name(kernel.spec()), grid.ctas, grid.segment_cost, decode_case.problem().kv_heads,
+      describe_lengths(decode_case.context_lengths()), to_string(decode_case.options().data), options_.seed);
   if (error.code == ErrorCode::context_lost || error.code == ErrorCode::out_of_memory)
     return tl::unexpected(std::move(error));
   ++group.cases;
@@ -119,17 +120,16 @@ Result<void> VerifyRunner::check(VerifyGroup& group, DecodeCase& decode_case, co
 }
 
 void VerifyRunner::record(VerifyGroup& group, const ComparisonReport& report, const DecodeCase& decode_case,
-                          const std::vector<int>& context_lengths, const LoadedKernel& kernel,
-                          std::int64_t grid) const {
+                          const std::vector<int>& context_lengths, const LoadedKernel& kernel, LaunchGrid grid) const {
   ++group.cases;
   group.worst_error_ratio = std::max(group.worst_error_ratio, report.error_ratio);
   if (report.passed()) return;
   record_failure(
-      group,
-      fmt::format("{} grid {}, {} KV heads, lengths {}, capacity {}, {} data{}, seed {}: {}",
-                  kernel_name(kernel.spec()), grid, decode_case.problem().kv_heads, describe_lengths(context_lengths),
-                  decode_case.options().context_capacity, to_string(decode_case.options().data),
-                  decode_case.options().padded ? ", padded strides" : "", options_.seed, report.first_failure));
+      group, fmt::format("{} grid {}, segment cost {}, {} KV heads, lengths {}, capacity {}, {} data{}, seed {}: {}",
+                         kernel_name(kernel.spec()), grid.ctas, grid.segment_cost, decode_case.problem().kv_heads,
+                         describe_lengths(context_lengths), decode_case.options().context_capacity,
+                         to_string(decode_case.options().data), decode_case.options().padded ? ", padded strides" : "",
+                         options_.seed, report.first_failure));
 }
 
 void VerifyRunner::record_failure(VerifyGroup& group, std::string text) {

@@ -50,15 +50,16 @@ class VerifyRunner {
   /// The same from a small cache; the pointer is good until the next call.
   Result<DecodeCase*> cached_case(const KernelSpec& spec, const CaseShape& shape);
 
-  /// The largest grid at most `grid` that this kernel may run with (a waiting one must be resident at once).
-  std::int64_t usable_grid(const LoadedKernel& kernel, std::int64_t grid) const;
+  /// The largest grid at most `ctas` that this kernel may run with (a waiting one must be resident at once), and a
+  /// segment cost of 0 to 3 that goes with `ctas`, so that every theme meets several.
+  LaunchGrid usable_grid(const LoadedKernel& kernel, std::int64_t ctas) const;
 
   /// Checks and enters the outcome into `group`. A failed launch is an entry too; only a broken context is an Error.
-  Result<void> check(VerifyGroup& group, DecodeCase& decode_case, const LoadedKernel& kernel, std::int64_t grid,
+  Result<void> check(VerifyGroup& group, DecodeCase& decode_case, const LoadedKernel& kernel, LaunchGrid grid,
                      int launches = 1, const std::function<Result<void>()>& before = {});
   /// Enters an outcome that was obtained elsewhere, with these lengths.
   void record(VerifyGroup& group, const ComparisonReport& report, const DecodeCase& decode_case,
-              const std::vector<int>& context_lengths, const LoadedKernel& kernel, std::int64_t grid) const;
+              const std::vector<int>& context_lengths, const LoadedKernel& kernel, LaunchGrid grid) const;
   static void record_failure(VerifyGroup& group, std::string text);
   /// Checks a sample of the GPU's oracle (one KV head of the shortest and of the longest affordable request) against
   /// the CPU's.

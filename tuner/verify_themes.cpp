@@ -30,7 +30,7 @@ Result<void> contexts_one_by_one(VerifyRunner& runner, VerifyGroup& group, const
   if (!decode_case) return tl::unexpected(decode_case.error());
   for (int context = 1; context <= kLast && !runner.cancelled(); ++context) {
     if (auto ok = decode_case->set_context_lengths({context}, runner.stream()); !ok) return ok;
-    const std::int64_t grid = runner.usable_grid(kernel, kGrids[static_cast<std::size_t>(context) % std::size(kGrids)]);
+    const LaunchGrid grid = runner.usable_grid(kernel, kGrids[static_cast<std::size_t>(context) % std::size(kGrids)]);
     if (auto ok = runner.check(group, *decode_case, kernel, grid); !ok) return ok;
   }
   return {};
@@ -80,7 +80,7 @@ Result<void> ragged_batches(VerifyRunner& runner, VerifyGroup& group, const Load
 
 Result<void> batch_sizes(VerifyRunner& runner, VerifyGroup& group, const LoadedKernel& kernel) {
   constexpr std::int64_t kMostElements = 8 << 20;  // of O: beyond it the host's comparison takes seconds
-  for (const int batch : {2, 31, 32, 33, 100, 257, 1030, 4200}) {
+  for (const int batch : {2, 31, 32, 33, 100, 257, 1031, 4200}) {
     if (std::int64_t{batch} * kernel.spec().group * kernel.spec().head_dim > kMostElements) continue;
     const auto lengths =
         random_lengths(runner.options().seed + static_cast<std::uint64_t>(batch), batch, batch > 300 ? 40 : 250);

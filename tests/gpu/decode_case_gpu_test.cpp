@@ -98,7 +98,7 @@ TEST_F(SmallDecodeCase, FindsAKernelThatMissesOneToken) {
   ASSERT_TRUE(made.has_value());
   ASSERT_TRUE(made->reference(stream).has_value());  // for 200 tokens
   const int shorter = 199;
-  ASSERT_TRUE(copy_to_device(made->lengths_buffer().data(), &shorter, 4, runner->stream_object()).has_value());
+  ASSERT_TRUE(copy_to_device(made->lengths_on_device(), &shorter, 4, runner->stream_object()).has_value());
   const auto report = made->check(*kernel, 7, stream);
   ASSERT_TRUE(report.has_value()) << report.error().message;
   EXPECT_FALSE(report->passed());

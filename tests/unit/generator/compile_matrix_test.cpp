@@ -17,7 +17,7 @@ KernelSpec matrix_spec(Arch arch, DType dtype, int head_dim, LoadPath load, FixU
   KernelSpec spec{
       .arch = arch, .head_dim = head_dim, .group = group, .dtype = dtype, .lse = true, .load = load, .fixup = fixup};
   spec.layout = group % 2 == 0 ? KvLayout::contiguous : KvLayout::strided;
-  spec.stages = load == LoadPath::ldg ? 1 : 2;
+  spec.stages = loads_to_registers(load) ? 1 : 2;
   while (!validate(spec) && spec.warps > 1) spec.warps /= 2;  // what fits the shared memory of the smaller archs
   return spec;
 }
@@ -27,12 +27,16 @@ std::vector<KernelSpec> matrix() {
   for (Arch arch : matrix_arches()) {
     for (DType dtype : {DType::bf16, DType::fp16}) {
       for (int head_dim : {64, 96, 128, 256}) {
-        for (LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk}) {
+        for (LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
           if (load == LoadPath::bulk && arch.major < 9) continue;  // no bulk copies before Hopper
+          if (load == LoadPath::tensor && (arch != Arch{9, 0, true} || head_dim % 64 != 0)) continue;  // wgmma
           for (FixUp fixup : {FixUp::ticket, FixUp::wait}) {
             // Both dtypes of a family share their register needs; alternate the group so that the matrix covers more of
             // it.
-            const int group = dtype == DType::bf16 ? 4 : fixup == FixUp::ticket ? 1 : 16;
+            const int group = load == LoadPath::vector ? (dtype == DType::bf16 ? 2 : 1)
+                              : dtype == DType::bf16   ? 4
+                              : fixup == FixUp::ticket ? 1
+                                                       : 16;
             const KernelSpec spec = matrix_spec(arch, dtype, head_dim, load, fixup, group);
             if (load == LoadPath::ldg && !validate(spec)) continue;  // more registers than a thread has
             specs.push_back(spec);

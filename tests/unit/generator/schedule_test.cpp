@@ -10,16 +10,18 @@ namespace {
 
 // Any line an H200 or its grandchildren could see, with the corners over-represented.
 rc::Gen<unsigned> any_total() {
-  return rc::gen::oneOf(rc::gen::inRange<unsigned>(1, 5000), rc::gen::inRange<unsigned>(1, 0xffffffffu),
-                        rc::gen::just(0xffffffffu));
+  return rc::gen::oneOf(rc::gen::inRange<unsigned>(1, 5000), rc::gen::inRange<unsigned>(1, 0x3fffffffu),
+                        rc::gen::just(0x3fffffffu));
 }
+LeanSplit split_of(unsigned total, unsigned grid) { return lean_split(total, grid, lean_reciprocal(grid)); }
+
 rc::Gen<unsigned> any_grid() {
   return rc::gen::oneOf(rc::gen::inRange<unsigned>(1, 600), rc::gen::inRange<unsigned>(1, 100000));
 }
 
 RC_GTEST_PROP(Schedule, RangesCoverTheLineOnceAndDifferByAtMostOneTile, ()) {
   const unsigned total = *any_total(), grid = *any_grid();
-  const LeanSplit split = lean_split(total, grid);
+  const LeanSplit split = split_of(total, grid);
   RC_ASSERT(lean_first_tile(split, 0) == 0u);
   RC_ASSERT(lean_first_tile(split, grid) == total);
   for (unsigned cta = 0; cta < grid; ++cta) {
@@ -30,7 +32,7 @@ RC_GTEST_PROP(Schedule, RangesCoverTheLineOnceAndDifferByAtMostOneTile, ()) {
 
 RC_GTEST_PROP(Schedule, TheOwnerOfATileIsTheCtaWhoseRangeHoldsIt, ()) {
   const unsigned total = *any_total(), grid = *any_grid();
-  const LeanSplit split = lean_split(total, grid);
+  const LeanSplit split = split_of(total, grid);
   for (int i = 0; i < 50; ++i) {
     const auto tile = static_cast<unsigned>(*rc::gen::inRange<std::uint64_t>(0, total));
     const unsigned owner = lean_owner(split, tile);
@@ -47,7 +49,7 @@ RC_GTEST_PROP(Schedule, EveryOutputTileHasOneHostAndNeighbouringContributors, ()
   const unsigned kv_heads = *rc::gen::inRange(1u, 9u), grid = *any_grid();
   unsigned total = 0;
   for (int length : lengths) total += lean_tiles_of(length, tile) * kv_heads;
-  const LeanSplit split = lean_split(total, grid);
+  const LeanSplit split = split_of(total, grid);
   unsigned origin = 0;
   for (int length : lengths) {
     for (unsigned head = 0; head < kv_heads; ++head) {
@@ -75,24 +77,32 @@ TEST(Schedule, AnEmptyRequestStillHasOneTile) {
 
 TEST(Schedule, FlashAttention2IsTheGridWithOneCtaPerOutputTile) {
   const unsigned outputs = 32, tiles = 128;
-  const LeanSplit split = lean_split(outputs * tiles, outputs);
+  const LeanSplit split = split_of(outputs * tiles, outputs);
   for (unsigned cta = 0; cta < outputs; ++cta) EXPECT_EQ(lean_first_tile(split, cta), cta * tiles);
 }
 
 TEST(Schedule, MoreCtasThanTilesLeavesTheRestIdle) {
-  const LeanSplit split = lean_split(3, 10);
+  const LeanSplit split = split_of(3, 10);
   EXPECT_EQ(lean_first_tile(split, 3), 3u);
   EXPECT_EQ(lean_first_tile(split, 9), 3u);
   EXPECT_EQ(lean_owner(split, 2), 2u);
 }
 
-TEST(Schedule, LinesOf32BitsAndMoreAreRefused) {
-  EXPECT_TRUE(lean_line_fits(1, 8, 1 << 20, 64));
-  EXPECT_TRUE(lean_line_fits(4096, 8, 1 << 20, 64));
-  EXPECT_FALSE(lean_line_fits(4096, 64, 1 << 30, 16));
-  EXPECT_TRUE(lean_line_fits(0xffffffffull, 1, 0, 16));
-  EXPECT_FALSE(lean_line_fits(0x100000000ull, 1, 0, 16));
-  EXPECT_FALSE(lean_line_fits(~0ull, ~0ull, ~0ull - 64, 16));
+TEST(Schedule, LinesOf30BitsAndMoreAreRefused) {
+  EXPECT_TRUE(lean_line_fits(1, 8, 1 << 20, 64, 0));
+  EXPECT_TRUE(lean_line_fits(4095, 8, 1 << 20, 64, 0));
+  EXPECT_FALSE(lean_line_fits(4095, 8, 1 << 20, 64, 1 << 15));  // charges lie on the line too
+  EXPECT_FALSE(lean_line_fits(4096, 64, 1 << 30, 16, 0));
+  EXPECT_TRUE(lean_line_fits(0x3fffffffull, 1, 0, 16, 0));
+  EXPECT_FALSE(lean_line_fits(0x40000000ull, 1, 0, 16, 0));
+  EXPECT_FALSE(lean_line_fits(~0ull, ~0ull, ~0ull - 64, 16, 0));
+}
+
+RC_GTEST_PROP(Schedule, TheReciprocalSplitsAsADivisionDoes, ()) {
+  const unsigned total = *rc::gen::oneOf(any_total(), rc::gen::arbitrary<unsigned>()), grid = *any_grid();
+  const LeanSplit split = split_of(total, grid);
+  RC_ASSERT(split.base == total / grid);
+  RC_ASSERT(split.extra == total % grid);
 }
 
 }  // namespace

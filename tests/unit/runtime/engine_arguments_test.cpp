@@ -54,17 +54,20 @@ class Arguments : public ::testing::Test {
   void* workspace = at(0x10000);
 };
 
-TEST_F(Arguments, ALineOfTwoToThe32TilesIsRefused) {
+TEST_F(Arguments, ALineOfTwoToThe30TilesIsRefused) {
   limits.max_batch = 1 << 20;
   limits.tile = 16;
-  args.batch = 1 << 14;
-  args.context_capacity = 1 << 18;  // 2^14 requests x 8 heads x 2^14 tiles
+  args.batch = (1 << 13) - 1;
+  args.context_capacity = 1 << 18;  // 2^13 requests x 8 heads x 2^14 tiles
   EXPECT_TRUE(bind()) << bind().error().message;
-  args.batch = 1 << 15;
+  args.batch = 1 << 13;
   const auto refused = bind();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
-  EXPECT_NE(refused.error().message.find("32768"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("8192"), std::string::npos) << refused.error().message;
+  args.batch = (1 << 13) - 1;
+  limits.segment_cost = 3;  // charges lie on the line too
+  EXPECT_FALSE(bind());
   args.batch = 1;
   args.context_capacity = (1 << 30) + 1;
   ASSERT_FALSE(bind());

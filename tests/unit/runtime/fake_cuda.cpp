@@ -368,6 +368,15 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, in
   *blocks = gpu.resident_ctas_per_sm;
   return CUDA_SUCCESS;
 }
+CUresult cuTensorMapEncodeTiled(CUtensorMap*, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
+                                const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill) {
+  ENTER(cuTensorMapEncodeTiled);
+  gpu.tensor_maps.push_back(
+      {type, address, {sizes, sizes + rank}, {strides, strides + rank - 1}, {box, box + rank}, swizzle, promotion});
+  return CUDA_SUCCESS;
+}
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void**) {
   ENTER(cuLaunchKernelEx);
   NEED_CONTEXT();

@@ -20,6 +20,16 @@ struct FakeLaunch {
   std::vector<unsigned char> arguments;  ///< the first FakeGpu::argument_bytes bytes of the first parameter
 };
 
+/// What one call of cuTensorMapEncodeTiled was asked for.
+struct FakeTensorMap {
+  CUtensorMapDataType type{};
+  const void* address = nullptr;
+  std::vector<cuuint64_t> sizes, strides;
+  std::vector<cuuint32_t> box;
+  CUtensorMapSwizzle swizzle{};
+  CUtensorMapL2promotion promotion{};
+};
+
 struct FakeGpu {
   // What it is.
   int devices = 1;
@@ -35,6 +45,7 @@ struct FakeGpu {
   std::map<std::string, CUresult> fail_once;
 
   // What happened to it.
+  std::vector<FakeTensorMap> tensor_maps;
   std::vector<FakeLaunch> launches;
   std::map<std::string, int> calls;                         ///< by entry point, as cuda.h spells it before its macros
   std::map<CUfunction_attribute, int> function_attributes;  ///< last value set

@@ -61,16 +61,18 @@ TEST(Lookup, AnotherShapeGetsTheNearestWinnerOfTheSameKernel) {
   EXPECT_EQ(choice.config.grid, 132);
 }
 
-TEST(Lookup, ABatchMoreRaggedThanWhatWasMeasuredGetsSeveralCtasPerSmThatNeverWait) {
+TEST(Lookup, ABatchMoreRaggedThanWhatWasMeasuredIsChargedItsSegments) {
   Config waits = tuned_config(kLlama, 128);
   waits.spec.fixup = FixUp::wait;
   const auto table = table_of({winner(kLlama, {.batch = 64, .longest_context = 4096}, waits, 240)});
   const Choice ragged = table.find(kLlama, {.batch = 64, .longest_context = 32768, .total_context = 387490});
   EXPECT_EQ(ragged.provenance, Provenance::nearest);
   EXPECT_EQ(ragged.config.spec.fixup, FixUp::ticket);
-  EXPECT_GE(ragged.config.grid, 4 * fictional_gpu().sm_count);
+  EXPECT_EQ(ragged.config.grid, detail::resident_grid(fictional_gpu(), ragged.config.spec));
+  EXPECT_GE(ragged.config.segment_cost, 1);
   const Choice nearly_uniform = table.find(kLlama, {.batch = 64, .longest_context = 6000, .total_context = 64 * 5000});
   EXPECT_EQ(nearly_uniform.config.spec.fixup, FixUp::wait);
+  EXPECT_EQ(nearly_uniform.config.segment_cost, 0);
 }
 
 TEST(Lookup, OtherNumbersOfKvHeadsOfTheSameGroupShareKernels) {
@@ -80,6 +82,15 @@ TEST(Lookup, OtherNumbersOfKvHeadsOfTheSameGroupShareKernels) {
   EXPECT_EQ(choice.provenance, Provenance::nearest);
   // 1 x 8 output tiles, 16 CTAs each, become 4 x 2 output tiles: the same line, so the same grid.
   EXPECT_EQ(choice.config.grid, 128);
+}
+
+TEST(Lookup, ALargeGroupIsNotAnsweredWithAKernelThatReadsTheCacheTwice) {
+  const DecodeProblem wide{.q_heads = 176, .kv_heads = 16, .head_dim = 256};
+  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224))});
+  const Choice hopper = table.find(wide, kShape);
+  ASSERT_EQ(fictional_gpu().arch, (Arch{9, 0, true}));
+  EXPECT_EQ(hopper.config.spec.load, LoadPath::tensor);
+  EXPECT_EQ(row_blocks(hopper.config.spec), 1);
 }
 
 TEST(Lookup, OtherHeadsOnAMeasuredGpuGetItsTunablesAndTheModelsGrid) {

@@ -42,7 +42,8 @@ TEST(VerifyPlan, FullRunMeetsEveryCombinationOfFeaturesThatExists) {
     for (const DType dtype : {DType::bf16, DType::fp16}) {
       for (const int head_dim : {64, 96, 128, 256}) {
         for (const int group : verify_groups()) {
-          for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk}) {
+          for (const LoadPath load :
+               {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
             for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
               for (const KvLayout layout : {KvLayout::contiguous, KvLayout::strided}) {
                 for (const bool lse : {false, true}) {
@@ -108,7 +109,7 @@ TEST(VerifyPlan, QuickRunStillMeetsEveryValueOfEveryFeature) {
   EXPECT_EQ(met.dtypes.size(), 2u);
   EXPECT_EQ(met.head_dims.size(), 4u);
   EXPECT_EQ(met.groups.size(), verify_groups().size());
-  EXPECT_EQ(met.loads.size(), 3u);
+  EXPECT_EQ(met.loads.size(), 5u);
   EXPECT_EQ(met.fixups.size(), 2u);
   EXPECT_EQ(met.layouts.size(), 2u);
   EXPECT_EQ(met.lse.size(), 2u);
@@ -120,7 +121,7 @@ TEST(VerifyPlan, RepresentativesMeetEveryValueOfEveryFeature) {
   const Met met = met_by(representative_kernels(kHopper, false));
   EXPECT_EQ(met.dtypes.size(), 2u);
   EXPECT_EQ(met.head_dims.size(), 4u);
-  EXPECT_EQ(met.loads.size(), 3u);
+  EXPECT_EQ(met.loads.size(), 5u);
   EXPECT_EQ(met.fixups.size(), 2u);
   EXPECT_EQ(met.layouts.size(), 2u);
   EXPECT_EQ(met.lse.size(), 2u);
@@ -135,10 +136,14 @@ TEST(VerifyPlan, RotationGivesEveryLoadPathEveryTunable) {
     const KernelSpec& spec = kernel.specs.front();
     met.insert({static_cast<int>(spec.load), spec.warps, spec.tile});
   }
-  std::set<std::tuple<int, int>> shapes;
-  for (const Tunables& tunables : verify_tunables())
-    shapes.insert({tunables.warps, tunables.warp_tokens * tunables.steps_per_tile});
-  EXPECT_EQ(met.size(), 3 * shapes.size());
+  std::set<std::tuple<int, int, int>> wanted;
+  for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+    for (const Tunables& tunables : verify_tunables()) {
+      const KernelSpec spec = with_tunables({.arch = kHopper, .head_dim = 64, .group = 1, .load = load}, tunables);
+      if (validate(spec)) wanted.insert({static_cast<int>(load), spec.warps, spec.tile});
+    }
+  }
+  EXPECT_TRUE(std::includes(met.begin(), met.end(), wanted.begin(), wanted.end()));
 }
 
 TEST(VerifyPlan, NoBulkAndNoPdlBelowHopper) {

@@ -79,7 +79,41 @@ TEST_F(FakeGpuKernel, LaunchesWithTheEmittedSizesAndTheArgumentsByteForByte) {
   EXPECT_EQ(launch.stream, stream->get());
   EXPECT_FALSE(launch.cooperative);
   EXPECT_FALSE(launch.programmatic);
+  args.grid_reciprocal = 0xffffffffu / 200;  // the one field that launch() fills in
   EXPECT_EQ(std::memcmp(launch.arguments.data(), &args, sizeof args), 0);
+}
+
+TEST_F(FakeGpuKernel, ATensorKernelGetsMapsOfTheCallersStrides) {
+  auto kernel = emitted();
+  kernel.spec.load = LoadPath::tensor;
+  kernel.spec.head_dim = 128;
+  kernel.spec.warp_tokens = 16;
+  auto loaded = LoadedKernel::prepare(kernel, nullptr);
+  ASSERT_TRUE(loaded);
+  LeanDecodeArgs args{};
+  args.k = reinterpret_cast<const void*>(0x1000), args.v = reinterpret_cast<const void*>(0x2000);
+  args.batch = 3, args.kv_heads = 8, args.context_capacity = 5000;
+  args.k_stride_token = 8 * 128, args.k_stride_head = 128, args.k_stride_batch = 5000 * 8 * 128;
+  args.v_stride_token = 128, args.v_stride_head = 5000 * 128, args.v_stride_batch = 9 * 5000 * 128;
+  ASSERT_TRUE(loaded->launch(args, 7, nullptr));
+  ASSERT_EQ(fake_gpu().tensor_maps.size(), 2u);
+  const auto &k = fake_gpu().tensor_maps[0], &v = fake_gpu().tensor_maps[1];
+  EXPECT_EQ(k.address, args.k);
+  EXPECT_EQ(v.address, args.v);
+  EXPECT_EQ(k.sizes, (std::vector<cuuint64_t>{64, 5000, 2, 8, 3}));
+  EXPECT_EQ(k.strides, (std::vector<cuuint64_t>{8 * 256, 128, 256, 5000 * 8 * 256}));
+  EXPECT_EQ(v.strides, (std::vector<cuuint64_t>{256, 128, 5000 * 256, 9 * 5000 * 256}));
+  EXPECT_EQ(k.box, (std::vector<cuuint32_t>{64, 64, 2, 1, 1}));
+  EXPECT_EQ(k.swizzle, CU_TENSOR_MAP_SWIZZLE_128B);
+  EXPECT_EQ(k.promotion, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+  args.batch = 1, args.context_capacity = 1024;  // 4 MB: all latency
+  ASSERT_TRUE(loaded->launch(args, 7, nullptr));
+  EXPECT_EQ(fake_gpu().tensor_maps.back().promotion, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  EXPECT_EQ(fake_gpu().tensor_maps.back().strides[3], 16u) << "one request: its stride is never stepped along";
+  args.batch = 2, args.k_stride_batch = std::int64_t{1} << 39;
+  const auto refused = loaded->launch(args, 7, nullptr);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
 }
 
 TEST_F(FakeGpuKernel, ALaunchIsOneDriverCall) {

@@ -1,0 +1,46 @@
+"""c_header.py -- ctypes structs and enum values read from a C header, so that the binding cannot drift from it. No compiler, no GPU.
+
+Understands what leanattn/leanattn.h is written in: `typedef struct name { ... } name;` with scalar, pointer and char-array fields, and
+`typedef enum name { NAME = value, ... } name;`. Anything else in such a body is an error.
+"""
+import ctypes
+import re
+
+SCALARS = {
+    "size_t": ctypes.c_size_t, "int32_t": ctypes.c_int32, "uint32_t": ctypes.c_uint32, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64,
+    "float": ctypes.c_float, "double": ctypes.c_double,
+}
+
+
+def without_comments(text):
+    return re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
+
+
+def structs(text):
+    """Name to ctypes.Structure of every struct with a body."""
+    found = re.finditer(r"typedef struct (\w+) \{(.*?)\} \1;", without_comments(text), flags=re.DOTALL)
+    return {match[1]: type(match[1], (ctypes.Structure,), {"_fields_": fields(match[2])}) for match in found}
+
+
+def enums(text):
+    """Name to {constant: value} of every enum."""
+    found = re.finditer(r"typedef enum (\w+) \{(.*?)\} \1;", without_comments(text), flags=re.DOTALL)
+    return {match[1]: {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", match[2])} for match in found}
+
+
+def fields(body):
+    """(name, ctype) of each field declared in a struct's body."""
+    result = []
+    for declaration in filter(None, (part.strip() for part in body.split(";"))):
+        pointer = re.fullmatch(r"(?:const )?(\w+)\s*\*\s*(\w+)", declaration)
+        scalar = re.fullmatch(r"(\w+)\s+(\w+(?:\s*,\s*\w+)*)", declaration)
+        array = re.fullmatch(r"char\s+(\w+)\[(\d+)\]", declaration)
+        if pointer:
+            result.append((pointer[2], ctypes.c_char_p if pointer[1] == "char" else ctypes.c_void_p))
+        elif array:
+            result.append((array[1], ctypes.c_char * int(array[2])))
+        elif scalar and scalar[1] in SCALARS:
+            result.extend((name.strip(), SCALARS[scalar[1]]) for name in scalar[2].split(","))
+        else:
+            raise ValueError(f"a field this reader does not understand: {declaration!r}")
+    return result

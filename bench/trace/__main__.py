@@ -1,0 +1,154 @@
+"""Replays a conversation trace through a continuous batcher and times its decode steps: leanattn and FlashInfer over the read limit.
+
+    python3 bench/trace --library build/shared/libleanattn.so --out results [--steps 120]
+
+The context lengths of every 50th decode step are one ragged batch of Llama-3-8B's attention. Every captured graph must reproduce the FP64
+oracle's result at every step before it is timed. Needs a GPU and PyTorch; FlashInfer is left out where it is not installed.
+
+Writes trace.json (raw samples, after every step), trace.md and trace.svg. Exit codes: 0 done, 2 usage, 5 a result was wrong.
+"""
+import argparse
+import datetime
+import gzip
+import json
+import pathlib
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))  # for the packages beside this one
+
+import batcher  # noqa: E402  (the path first)
+import trace_report  # noqa: E402
+from peers import files  # noqa: E402
+
+
+def main():
+    options = parse()
+    if options.report_only:
+        write_reports(options.out, json.loads((options.out / "trace.json").read_text()))
+        return 0
+    with gzip.open(options.trace, "rt") as lines:
+        requests = batcher.read_trace(lines, options.rate)
+    return measure(options, requests)
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="trace", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", type=pathlib.Path, help="libleanattn.so; without it leanattn is left out")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the results")
+    parser.add_argument("--db", type=pathlib.Path, help="cache directory with leanattn's tuning database; default: the user's")
+    parser.add_argument("--trace", type=pathlib.Path, default=HERE / "data" / "azure-llm-2023-conv.csv.gz", help="gzip of TIMESTAMP,ContextTokens,GeneratedTokens")
+    parser.add_argument("--running", default="64,256", help="most running requests, a run each (%(default)s)")
+    parser.add_argument("--rate", type=float, default=8.0, help="requests arrive this many times as fast as they did (%(default)s): one GPU has more than one service's share")
+    parser.add_argument("--step-ms", type=float, default=25.0, help="the trace's time that a decode step takes (%(default)s)")
+    parser.add_argument("--every", type=int, default=50, help="one decode step in so many is a batch (%(default)s)")
+    parser.add_argument("--steps", type=int, default=0, help="at most so many of them a run, evenly spaced; 0: all")
+    parser.add_argument("--plan", choices=["step", "once"], default="step", help="ask leanattn at every step, or keep the plan of the median step")
+    parser.add_argument("--layouts", default="HND", help="of FlashInfer's pages: HND, NHD or both")
+    parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS", help="start no further step of a run after its share of this")
+    parser.add_argument("--seed", type=int, default=1, help="of the data and the order of rounds")
+    parser.add_argument("--report-only", action="store_true", help="write Markdown and SVG again from trace.json; needs no GPU")
+    options = parser.parse_args()
+    options.running = [int(text) for text in options.running.split(",")]
+    options.layouts = options.layouts.split(",")
+    if not set(options.layouts) <= {"HND", "NHD"}:
+        parser.error("--layouts takes HND, NHD or both")
+    return options
+
+
+def measure(options, requests):
+    import torch  # after --help and --report-only, which need none of this
+
+    from peers import environment, system_limit
+
+    limit = system_limit.ReadLimitSystem()
+    leanattn, flashinfer, missing = optional_systems(options)
+    every_system = [system for system in (limit, leanattn, flashinfer) if system]
+    results = {"schema_version": 1, "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+               "environment": environment.environment(every_system), "not_installed": missing, "seed": options.seed, "rate": options.rate,
+               "step_seconds": options.step_ms / 1000, "every": options.every, "plan": options.plan, "runs": {}}
+    began = time.monotonic()
+    with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+        for number, max_running in enumerate(options.running):
+            share = began + options.time_limit * (number + 1) / len(options.running)
+            replay_run(options, results, requests, max_running, limit, leanattn, flashinfer, share)
+            torch.cuda.empty_cache()
+    write_reports(options.out, results)
+    print(trace_report.markdown(results))
+    return 5 if any(step["wrong"] for run in results["runs"].values() for step in run["steps"]) else 0
+
+
+def replay_run(options, results, requests, max_running, limit, leanattn, flashinfer, stop_at):
+    """One batch limit: the trace through the batcher, its sampled steps measured, evenly spaced. Ends at `stop_at` of the monotonic clock."""
+    import torch
+
+    import replay
+    from peers import shapes
+
+    token_bytes = 2 * replay.KV_HEADS * replay.HEAD_DIM * shapes.ELEMENT_BYTES
+    sampled = [step for step in batcher.steps(requests, max_running, options.step_ms / 1000) if step.index % options.every == 0]
+    # Two copies in turn leave the L2 cold if one is at least twice its size.
+    enough = 2 * torch.cuda.get_device_properties(0).L2_cache_size
+    large = [step for step in sampled if sum(step.contexts) * token_bytes >= enough]
+    chosen = batcher.evenly(large, options.steps)
+    run = {"sampled": len(sampled), "small": len(sampled) - len(large), "chosen": len(chosen), "steps": [], "failures": []}
+    results["runs"][str(max_running)] = run
+    if not chosen:
+        return
+    capacity = max(max(step.contexts) for step in chosen)
+    needed = replay.memory_needed(max_running, capacity, options.layouts)
+    if needed > 0.9 * torch.cuda.get_device_properties(0).total_memory:
+        raise SystemExit(f"caches for {max_running} requests of {capacity} tokens take {needed >> 30} GB: give fewer --layouts or a smaller --running")
+    caches = replay.Caches(max_running, capacity, options.layouts, options.seed)
+    typical = sorted(chosen, key=lambda step: sum(step.contexts))[len(chosen) // 2].contexts
+    plan_once = shapes.Case("trace", "median step", replay.Q_HEADS, replay.KV_HEADS, replay.HEAD_DIM, typical) if options.plan == "once" else None
+    replayer = replay.Replayer(caches, leanattn, flashinfer, limit, plan_once, options.seed)
+    for number, step in enumerate(spread(chosen)):
+        if time.monotonic() > stop_at:
+            print(f"--time-limit: {len(chosen) - number} steps are left out", file=sys.stderr, flush=True)
+            break
+        record = replayer.measure(step)
+        run["steps"] = sorted([*run["steps"], record], key=lambda other: other["step"])
+        run["failures"] = [{"system": key[0], "variant": key[1], "pdl": key[2], "reason": reason} for key, reason in replayer.failures.items()]
+        if number % 10 == 0:
+            files.write_json(options.out / "trace.json", results)
+            print(f"at most {max_running} running: {number + 1} of {len(chosen)} steps", file=sys.stderr, flush=True)
+    files.write_json(options.out / "trace.json", results)
+
+
+def spread(steps):
+    """The same steps in an order whose every beginning is spread over the trace, so that a run that is cut short still covers it."""
+    width = 1 << max(len(steps) - 1, 1).bit_length()
+    order = sorted(range(width), key=lambda i: int(f"{i:0{width.bit_length() - 1}b}"[::-1], 2))
+    return [steps[i] for i in order if i < len(steps)]
+
+
+def optional_systems(options):
+    """leanattn and FlashInfer, None where one is not there, and why."""
+    from peers import system_flashinfer, system_leanattn
+
+    leanattn = flashinfer = None
+    missing = {}
+    if options.library:
+        leanattn = system_leanattn.LeanattnSystem(options.library, options.db and options.db.resolve())
+    else:
+        missing["leanattn"] = "no --library"
+    try:
+        flashinfer = system_flashinfer.FlashInferSystem()
+    except ImportError as problem:
+        missing["FlashInfer"] = str(problem)
+    for name, reason in missing.items():
+        print(f"{name} is left out: {reason}", file=sys.stderr, flush=True)
+    return leanattn, flashinfer, missing
+
+
+def write_reports(out, results):
+    files.write_text(out / "trace.md", trace_report.markdown(results))
+    picture = trace_report.svg(results)
+    if picture:
+        files.write_text(out / "trace.svg", picture)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,269 @@
+// attend_vector.cuh -- the vector family: no matrix instructions and nothing in shared memory. Neighbouring lanes share one row of K or V, 16 bytes
+// each, straight from global memory; scores and weights are fp32. For one or two query heads per KV head, where matrix columns would be empty.
+//
+// A load instruction reads kSlots rows: lane l of slot s takes chunk l of row s. A step is kLaneRows of them (and of chunks) for K and as many for V.
+// One step is in registers ahead of its use: K of the next step is requested as soon as K of this one was multiplied, V likewise.
+
+constexpr int kRingBytes = 0;                              // nothing in shared memory
+constexpr int kRowLanes = kHeadDim % 64 == 0 ? kHeadDim / 8 : 4;    // lanes that share a row; a power of two
+constexpr int kLaneChunks = kHeadDim / 8 / kRowLanes;      // 16-byte chunks of a row per lane: l, l + kRowLanes, ...
+constexpr int kSlots = 32 / kRowLanes;                     // rows a warp reads at once
+constexpr int kLaneRows = kWarpTokens / kSlots;            // rows a lane holds a chunk of
+constexpr int kRowTiles = 1;                               // room for eight query rows in the merge buffer
+constexpr int kStates = kWarps;                            // softmax states of a CTA: one per warp
+static_assert(kRowLanes * kLaneChunks * 8 == kHeadDim && kRowLanes <= 32, "rows are shared evenly");
+static_assert(kWarpTokens <= 32 && kLaneRows * kSlots == kWarpTokens, "a lane takes one score per query row");
+static_assert(kRows <= 2, "more query rows belong on the matrix units");
+
+// O stays in dim order.
+constexpr int kSecondPair = 2;
+LEAN_DEVICE int first_dim(int position) { return position; }
+
+struct KvPipe {
+  i64 k_stride, v_stride;
+  int lane;
+  const char* k;       // the lane's own address in the next step to fetch
+  const char* v;
+  int left;            // tokens from its first row there to the end of the segment
+  uint4 k_row[kLaneRows][kLaneChunks];
+  uint4 v_row[kLaneRows][kLaneChunks];
+
+  LEAN_DEVICE void init(u32, int, int lane_index, const LeanDecodeArgs& args) {
+    lane = lane_index;
+    k_stride = k_row_stride(args), v_stride = v_row_stride(args);
+  }
+
+  // Rows past the context are not touched: `r` then keeps what it held.
+  template <bool kWhole>
+  LEAN_DEVICE static void load_16(uint4& r, const char* p, int token, int left) {
+    if constexpr (kWhole) {
+      r = load_stream_16(p);
+    } else {
+      load_stream_16_if(token < left, r, p);
+    }
+  }
+
+  template <bool kWhole>
+  LEAN_DEVICE void fetch(uint4 (&row)[kLaneRows][kLaneChunks], const char*& p, i64 stride) {
+    const char* from = p;
+#pragma unroll
+    for (int i = 0; i < kLaneRows; i++, from += kSlots * stride)
+#pragma unroll
+      for (int c = 0; c < kLaneChunks; c++) load_16<kWhole>(row[i][c], from + c * kRowLanes * 16, i * kSlots, left);
+    p += kWarps * kWarpTokens * stride;
+  }
+  template <bool kWhole>
+  LEAN_DEVICE void fetch_k() { fetch<kWhole>(k_row, k, k_stride); }
+  template <bool kWhole>
+  LEAN_DEVICE void fetch_v() {   // after fetch_k of the same step
+    fetch<kWhole>(v_row, v, v_stride);
+    left -= kWarps * kWarpTokens;
+  }
+
+  // A whole step overwrites all registers, which frees them between segments; others start from zero.
+  LEAN_DEVICE void start(const WarpTokens& tokens) {
+    const int slot = lane / kRowLanes, chunk = lane % kRowLanes;
+    k = tokens.k + slot * k_stride + chunk * 16;
+    v = tokens.v + slot * v_stride + chunk * 16;
+    left = tokens.left - slot;
+    if (tokens.left >= kWarpTokens) {
+      fetch_k<true>();
+      fetch_v<true>();
+    } else {
+#pragma unroll
+      for (int i = 0; i < kLaneRows; i++)
+#pragma unroll
+        for (int c = 0; c < kLaneChunks; c++) k_row[i][c] = v_row[i][c] = make_uint4(0, 0, 0, 0);
+      fetch_k<false>();
+      fetch_v<false>();
+    }
+  }
+
+  // A weight of 0 does not silence what a row past the context left in its registers: 0 * NaN is NaN. Volatile, so that full steps branch over it.
+  LEAN_DEVICE void zero_v_rows(int tokens) {
+#pragma unroll
+    for (int i = 0; i < kLaneRows; i++)
+#pragma unroll
+      for (int c = 0; c < kLaneChunks; c++) {
+        uint4& r = v_row[i][c];
+        asm volatile("{ .reg .pred p; setp.ge.s32 p, %4, %5; @p mov.u32 %0, 0; @p mov.u32 %1, 0; @p mov.u32 %2, 0; @p mov.u32 %3, 0; }"
+                     : "+r"(r.x), "+r"(r.y), "+r"(r.z), "+r"(r.w) : "r"(i * kSlots), "r"(tokens - lane / kRowLanes));
+      }
+  }
+};
+
+// The lane's chunks of the query rows of one segment.
+struct Query { uint4 row[kRows][kLaneChunks]; };
+
+// Running softmax state of one warp; max is in raw score units, the true running maximum. Slots add up in store_state only.
+struct Attention {
+  float max[kRows];
+  float sum[kRows];                        // this lane's tokens only, until reduce_sums
+  float out[kRows][kLaneChunks][8];        // of the rows of this lane's slot
+};
+
+LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int lane, Query& q) {
+  const char* base = (const char*)args.q + 2 * (s.request * args.q_stride_batch + (s.kv_head * kGroup + s.row_block * kRows) * args.q_stride_head);
+  base += lane % kRowLanes * 16;
+#pragma unroll
+  for (int row = 0; row < kRows; row++) {
+    const bool valid = kGroup % kRows == 0 || s.row_block * kRows + row < kGroup;
+#pragma unroll
+    for (int c = 0; c < kLaneChunks; c++)
+      q.row[row][c] = valid ? load_query_16(base + 2 * row * args.q_stride_head + c * kRowLanes * 16) : make_uint4(0, 0, 0, 0);
+  }
+}
+
+LEAN_DEVICE void clear(Attention& a) {
+#pragma unroll
+  for (int row = 0; row < kRows; row++) {
+    a.max[row] = kNegInf, a.sum[row] = 0.0f;
+#pragma unroll
+    for (int c = 0; c < kLaneChunks; c++)
+#pragma unroll
+      for (int i = 0; i < 8; i++) a.out[row][c][i] = 0.0f;
+  }
+}
+
+// Largest of a warp's values. As integers, floats of one sign order like their magnitudes; flipping the magnitude of negative ones orders all.
+LEAN_DEVICE float warp_max(float x) {
+  const auto flip = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
+  return __int_as_float(flip(__reduce_max_sync(kFullMask, flip(__float_as_int(x)))));
+}
+
+// Adds up kCount values over the lanes that differ in `distance`, and shares them out: x[0 .. kCount / 2) are then the lower half of them in lanes
+// without that bit, the upper half in lanes with it.
+template <int kCount>
+LEAN_DEVICE void add_and_share(float* x, int lane, int distance) {
+  const bool upper = lane & distance;
+#pragma unroll
+  for (int i = 0; i < kCount / 2; i++) {
+    const float keep = upper ? x[i + kCount / 2] : x[i], give = upper ? x[i] : x[i + kCount / 2];
+    x[i] = keep + __shfl_xor_sync(kFullMask, give, distance);
+  }
+}
+
+// Adds up x[i] over the lanes of a row. Lane l returns the sum of i = l % kCount.
+template <int kCount>
+LEAN_DEVICE float sum_of_row(float* x, int lane) {
+  if constexpr (kCount > 1) {
+    add_and_share<kCount>(x, lane, kCount / 2);
+    return sum_of_row<kCount / 2>(x, lane);
+  } else {
+#pragma unroll
+    for (int distance = kLaneRows; distance < kRowLanes; distance *= 2) x[0] += __shfl_xor_sync(kFullMask, x[0], distance);
+    return x[0];
+  }
+}
+
+// Moves the maxima up to the largest score of this step and rescales what was accumulated under the old ones.
+LEAN_DEVICE void raise_max(Attention& a, const float (&score)[kRows], float scale_log2) {
+#pragma unroll
+  for (int row = 0; row < kRows; row++) {
+    const float m = warp_max(fmaxf(score[row], a.max[row])), factor = exp2_approx((a.max[row] - reference_of(m)) * scale_log2);
+    a.max[row] = m;
+    a.sum[row] *= factor;
+#pragma unroll
+    for (int c = 0; c < kLaneChunks; c++)
+#pragma unroll
+      for (int i = 0; i < 8; i++) a.out[row][c][i] *= factor;
+  }
+}
+
+// One step of `tokens` (1 .. kWarpTokens) tokens.
+LEAN_DEVICE void attend(KvPipe& kv, const Query& q, Attention& a, int tokens, float scale_log2, int lane) {
+  float product[kRows][kLaneRows] = {};
+#pragma unroll
+  for (int i = 0; i < kLaneRows; i++)
+#pragma unroll
+    for (int c = 0; c < kLaneChunks; c++)
+#pragma unroll
+      for (int w = 0; w < 4; w++) {
+        const float2 k = unpack_pair(word(kv.k_row[i][c], w));
+#pragma unroll
+        for (int row = 0; row < kRows; row++) {
+          const float2 query = unpack_pair(word(q.row[row][c], w));
+          product[row][i] = fmaf(k.y, query.y, fmaf(k.x, query.x, product[row][i]));
+        }
+      }
+  kv.fetch_k<false>();
+
+  // The lane's own token. With 16 tokens a step pairs of lanes have the same one.
+  const int token = lane % kLaneRows * kSlots + lane / kRowLanes;
+  float score[kRows];
+  bool raise = false;
+#pragma unroll
+  for (int row = 0; row < kRows; row++) {
+    const float s = sum_of_row<kLaneRows>(product[row], lane);
+    score[row] = token < tokens ? s : kNegInf;
+    raise |= score[row] > a.max[row];
+  }
+  if (__any_sync(kFullMask, raise)) raise_max(a, score, scale_log2);
+
+  float weight[kRows];
+#pragma unroll
+  for (int row = 0; row < kRows; row++) {
+    // Subtract, then scale: near the maximum the difference is exact, however large the scores are.
+    weight[row] = exp2_approx((score[row] - reference_of(a.max[row])) * scale_log2);
+    a.sum[row] += weight[row];
+  }
+
+  if (tokens < kWarpTokens) kv.zero_v_rows(tokens);
+#pragma unroll
+  for (int i = 0; i < kLaneRows; i++) {
+    float p[kRows];
+#pragma unroll
+    for (int row = 0; row < kRows; row++) p[row] = __shfl_sync(kFullMask, weight[row], i, kRowLanes);
+#pragma unroll
+    for (int c = 0; c < kLaneChunks; c++)
+#pragma unroll
+      for (int w = 0; w < 4; w++) {
+        const float2 v = unpack_pair(word(kv.v_row[i][c], w));
+#pragma unroll
+        for (int row = 0; row < kRows; row++) {
+          float* out = &a.out[row][c][2 * w];
+          out[0] = fmaf(v.x, p[row], out[0]), out[1] = fmaf(v.y, p[row], out[1]);
+        }
+      }
+  }
+  kv.fetch_v<false>();
+}
+
+// Adds up the lanes' shares of the row sums; the lane bits from kLaneRows to kRowLanes only tell copies apart.
+LEAN_DEVICE void reduce_sums(Attention& a) {
+#pragma unroll
+  for (int row = 0; row < kRows; row++)
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2)
+      if (distance < kLaneRows || distance >= kRowLanes) a.sum[row] += __shfl_xor_sync(kFullMask, a.sum[row], distance);
+}
+
+// Adds up the slots: lane l of slot s then has 8 / kSlots dims of each chunk. Returns which of them comes first.
+template <int kCount>
+LEAN_DEVICE int sum_of_slots(float* x, int lane) {
+  if constexpr (kCount * kSlots > 8) {
+    const int distance = kRowLanes * 8 / kCount;
+    add_and_share<kCount>(x, lane, distance);
+    return (lane & distance ? kCount / 2 : 0) + sum_of_slots<kCount / 2>(x, lane);
+  } else {
+    return 0;
+  }
+}
+
+// Hands the warp's state to the merge buffer.
+template <class Buffer>
+LEAN_DEVICE void store_state(Buffer& buffer, int warp, int lane, const Attention& a) {
+#pragma unroll
+  for (int row = 0; row < kRows; row++) {
+    if (lane == 0) buffer.max[warp][row] = a.max[row], buffer.sum[warp][row] = a.sum[row];
+#pragma unroll
+    for (int c = 0; c < kLaneChunks; c++) {
+      float x[8];
+#pragma unroll
+      for (int i = 0; i < 8; i++) x[i] = a.out[row][c][i];
+      float* out = &buffer.out[warp][row][(c * kRowLanes + lane % kRowLanes) * 8 + sum_of_slots<8>(x, lane)];
+#pragma unroll
+      for (int i = 0; i < 8 / kSlots; i++) out[i] = x[i];
+    }
+  }
+}

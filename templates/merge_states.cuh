@@ -1,0 +1,27 @@
+// merge_states.cuh -- the warps (or warpgroups) of a CTA hand over their softmax states through shared memory; every thread then owns float4
+// columns of the sum.
+
+constexpr int kRowStride = kHeadDim + 4;              // floats; the pad keeps the 8-byte stores of a half warp on different banks
+struct MergeBuffer {
+  float max[kStates][kRowTiles * 8];
+  float sum[kWarps][kRowTiles * 8];                   // of each warp's own tokens
+  float out[kStates][kRows][kRowStride];               // in the order of first_dim
+};
+
+// Column `column` of the CTA's result, and its row's state.
+LEAN_DEVICE RowState merge_states(const MergeBuffer& buffer, int column, float scale_log2, float4& o) {
+  const int row = column / kPositions, position = column % kPositions * 4;
+  RowState state = {kNegInf, 0.0f};
+#pragma unroll
+  for (int i = 0; i < kStates; i++) state.max = fmaxf(state.max, buffer.max[i][row]);
+  const float reference = reference_of(state.max);
+  o = make_float4(0, 0, 0, 0);
+#pragma unroll
+  for (int i = 0; i < kStates; i++) {
+    const float weight = exp2_approx((buffer.max[i][row] - reference) * scale_log2);
+#pragma unroll
+    for (int w = 0; w < kWarps / kStates; w++) state.sum = fmaf(buffer.sum[i * (kWarps / kStates) + w][row], weight, state.sum);
+    add_scaled(o, *(const float4*)&buffer.out[i][row][position], weight);
+  }
+  return state;
+}

@@ -1,0 +1,8 @@
+"""bench_paths.py -- makes the modules of bench/ importable by the tests beside it: `peers`, `shape_table`, and those of bench/trace."""
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+for folder in (ROOT / "bench", ROOT / "bench" / "trace"):
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))

@@ -1,0 +1,50 @@
+"""The lists of shapes: what is in them, and that a drawn list never changes by accident."""
+import hashlib
+import unittest
+
+import bench_paths  # noqa: F401  (the path)
+import shape_table
+from peers import shapes
+
+
+class Shapes(unittest.TestCase):
+    def test_published_and_ragged_are_those_of_the_shape_table(self):
+        self.assertEqual([(c.batch, c.q_heads, c.kv_heads, c.head_dim, c.longest) for c in shapes.published()], list(shape_table.SHAPES))
+        self.assertEqual([list(c.lengths) for c in shapes.ragged()], [list(lengths) for _, lengths in shape_table.RAGGED])
+        self.assertTrue(all(c.ragged for c in shapes.ragged()))
+
+    def test_drawn_shapes_keep_their_bounds(self):
+        drawn = shapes.drawn()
+        self.assertGreaterEqual(len(drawn), 30)
+        for case in drawn:
+            with self.subTest(case.name):
+                self.assertLessEqual(case.q_heads, 128)
+                self.assertEqual(case.q_heads % case.kv_heads, 0)
+                self.assertIn(case.q_heads // case.kv_heads, range(1, 17))
+                self.assertIn(case.head_dim, shapes.DRAWN_HEAD_DIMS)
+                self.assertIn(case.batch, range(1, 257))
+                self.assertIn(case.longest, range(64, (1 << 20) + 1))
+                self.assertTrue(shapes.DRAWN_KV_BYTES[0] <= case.kv_bytes <= shapes.DRAWN_KV_BYTES[1])
+
+    def test_the_same_seed_draws_the_same_list_and_another_seed_another(self):
+        self.assertEqual(shapes.drawn(7, 10), shapes.drawn(7, 10))
+        self.assertNotEqual(shapes.drawn(7, 10), shapes.drawn(8, 10))
+
+    def test_the_list_that_results_are_reported_for_has_not_moved(self):
+        # Published figures name this list: to change it is to make them incomparable.
+        names = "\n".join(case.name for case in shapes.drawn())
+        self.assertEqual(hashlib.sha256(names.encode()).hexdigest()[:16], "1f384388fb5221f8")
+
+    def test_drawn_shapes_are_none_that_were_tuned(self):
+        self.assertFalse({c.name for c in shapes.drawn()} & {c.name for c in shapes.published()})
+
+    def test_bytes_and_capacity_of_a_step(self):
+        case = shapes.Case("test", "test", 32, 8, 128, (3000, 17))
+        self.assertEqual(case.kv_bytes, 2 * 3017 * 8 * 128 * 2)
+        self.assertEqual(case.capacity, 3008)
+        self.assertEqual(case.dense_bytes, 2 * 2 * 3008 * 8 * 128 * 2)
+        self.assertTrue(case.ragged)
+
+
+if __name__ == "__main__":
+    unittest.main()
