@@ -46,6 +46,21 @@ def seconds(text):
     return float(text.rstrip("s"))
 
 
+def measure(options, shapes):
+    if not options.skip_tune:
+        for problem in dict.fromkeys(shape[1:4] for shape in shapes):
+            for batch in dict.fromkeys(s[0] for s in shapes if s[1:4] == problem):
+                contexts = [str(s[4]) for s in shapes if s[1:4] == problem and s[0] == batch]
+                run(options.program, ["--quiet", "tune", *problem_flags(*problem), "--batch", str(batch), "--context", ",".join(contexts),
+                                      "--budget", f"{seconds(options.budget) * len(contexts):g}s"])
+    bench = lambda *flags: json.loads(run(options.program, ["--quiet", "--json", "bench", *flags]))
+    reports = [bench(*problem_flags(q_heads, kv_heads, head_dim), "--batch", str(batch), "--context", str(context))
+               for batch, q_heads, kv_heads, head_dim, context in shapes]
+    if not options.only:
+        reports += [bench(*problem_flags(32, 8, 128), "--lengths", ",".join(map(str, lengths))) for _, lengths in RAGGED]
+    return reports
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default="build/cli/leanattn")
@@ -53,28 +68,16 @@ def main():
     parser.add_argument("--budget", default="8s", help="tuning time per shape")
     parser.add_argument("--only", default="", help="rows of the table, by number, comma-separated")
     parser.add_argument("--skip-tune", action="store_true", help="use the tuning database as it is")
+    parser.add_argument("--report-only", action="store_true", help="write shape_table.md again from shape_table.json; needs no GPU")
     options = parser.parse_args()
     chosen = [int(i) for i in options.only.split(",") if i] or range(len(SHAPES))
     shapes = [list(SHAPES)[i] for i in chosen]
 
-    if not options.skip_tune:
-        for problem in dict.fromkeys(shape[1:4] for shape in shapes):
-            for batch in dict.fromkeys(s[0] for s in shapes if s[1:4] == problem):
-                contexts = [str(s[4]) for s in shapes if s[1:4] == problem and s[0] == batch]
-                run(options.program, ["--quiet", "tune", *problem_flags(*problem), "--batch", str(batch), "--context", ",".join(contexts),
-                                      "--budget", f"{seconds(options.budget) * len(contexts):g}s"])
-
-    reports, rows, reference_ratios = [], [], []
-    for shape in shapes:
-        batch, q_heads, kv_heads, head_dim, context = shape
-        text = run(options.program, ["--quiet", "--json", "bench", *problem_flags(q_heads, kv_heads, head_dim), "--batch", str(batch), "--context", str(context)])
-        reports.append(json.loads(text))
-        rows.append((f"{batch}, {q_heads}/{kv_heads}, {head_dim}, {context}", SHAPES[shape], lines_of(reports[-1])))
-    if not options.only:
-        for name, lengths in RAGGED:
-            text = run(options.program, ["--quiet", "--json", "bench", *problem_flags(32, 8, 128), "--lengths", ",".join(map(str, lengths))])
-            reports.append(json.loads(text))
-            rows.append((name, None, lines_of(reports[-1])))
+    reports = json.loads((options.out / "shape_table.json").read_text()) if options.report_only else measure(options, shapes)
+    names = [(f"{batch}, {q_heads}/{kv_heads}, {head_dim}, {context}", SHAPES[shape]) for shape in shapes for batch, q_heads, kv_heads, head_dim, context in [shape]]
+    names += [(name, None) for name, _ in RAGGED]
+    rows = [(name, reference, lines_of(report)) for (name, reference), report in zip(names, reports)]
+    reference_ratios = []
 
     table = ["| shape (B, Hq/Hkv, d, context) | lean us | FA2 mode | FD mode | read limit | of the limit | reference | lean / reference |",
              "|---|---|---|---|---|---|---|---|"]

@@ -1,16 +1,18 @@
-// attend_vector.cuh -- the vector family: no matrix instructions and nothing in shared memory. Neighbouring lanes share one row of K or V, 16 bytes
-// each, straight from global memory; scores and weights are fp32. For one or two query heads per KV head, where matrix columns would be empty.
+// attend_vector.cuh -- the vector family: no matrix instructions and nothing in shared memory. Neighbouring lanes share
+// one row of K or V, 16 bytes each, straight from global memory; scores and weights are fp32. For one or two query
+// heads per KV head, where matrix columns would be empty.
 //
-// A load instruction reads kSlots rows: lane l of slot s takes chunk l of row s. A step is kLaneRows of them (and of chunks) for K and as many for V.
-// One step is in registers ahead of its use: K of the next step is requested as soon as K of this one was multiplied, V likewise.
+// A load instruction reads kSlots rows: lane l of slot s takes chunk l of row s. A step is kLaneRows of them (and of
+// chunks) for K and as many for V. One step is in registers ahead of its use: K of the next step is requested as soon
+// as K of this one was multiplied, V likewise.
 
-constexpr int kRingBytes = 0;                              // nothing in shared memory
-constexpr int kRowLanes = kHeadDim % 64 == 0 ? kHeadDim / 8 : 4;    // lanes that share a row; a power of two
-constexpr int kLaneChunks = kHeadDim / 8 / kRowLanes;      // 16-byte chunks of a row per lane: l, l + kRowLanes, ...
-constexpr int kSlots = 32 / kRowLanes;                     // rows a warp reads at once
-constexpr int kLaneRows = kWarpTokens / kSlots;            // rows a lane holds a chunk of
-constexpr int kRowTiles = 1;                               // room for eight query rows in the merge buffer
-constexpr int kStates = kWarps;                            // softmax states of a CTA: one per warp
+constexpr int kRingBytes = 0;                                     // nothing in shared memory
+constexpr int kRowLanes = kHeadDim % 64 == 0 ? kHeadDim / 8 : 4;  // lanes that share a row; a power of two
+constexpr int kLaneChunks = kHeadDim / 8 / kRowLanes;  // 16-byte chunks of a row per lane: l, l + kRowLanes, ...
+constexpr int kSlots = 32 / kRowLanes;                 // rows a warp reads at once
+constexpr int kLaneRows = kWarpTokens / kSlots;        // rows a lane holds a chunk of
+constexpr int kRowTiles = 1;                           // room for eight query rows in the merge buffer
+constexpr int kStates = kWarps;                        // softmax states of a CTA: one per warp
 static_assert(kRowLanes * kLaneChunks * 8 == kHeadDim && kRowLanes <= 32, "rows are shared evenly");
 static_assert(kWarpTokens <= 32 && kLaneRows * kSlots == kWarpTokens, "a lane takes one score per query row");
 static_assert(kRows <= 2, "more query rows belong on the matrix units");
@@ -22,9 +24,9 @@ LEAN_DEVICE int first_dim(int position) { return position; }
 struct KvPipe {
   i64 k_stride, v_stride;
   int lane;
-  const char* k;       // the lane's own address in the next step to fetch
+  const char* k;  // the lane's own address in the next step to fetch
   const char* v;
-  int left;            // tokens from its first row there to the end of the segment
+  int left;  // tokens from its first row there to the end of the segment
   uint4 k_row[kLaneRows][kLaneChunks];
   uint4 v_row[kLaneRows][kLaneChunks];
 
@@ -53,9 +55,11 @@ struct KvPipe {
     p += kWarps * kWarpTokens * stride;
   }
   template <bool kWhole>
-  LEAN_DEVICE void fetch_k() { fetch<kWhole>(k_row, k, k_stride); }
+  LEAN_DEVICE void fetch_k() {
+    fetch<kWhole>(k_row, k, k_stride);
+  }
   template <bool kWhole>
-  LEAN_DEVICE void fetch_v() {   // after fetch_k of the same step
+  LEAN_DEVICE void fetch_v() {  // after fetch_k of the same step
     fetch<kWhole>(v_row, v, v_stride);
     left -= kWarps * kWarpTokens;
   }
@@ -79,38 +83,47 @@ struct KvPipe {
     }
   }
 
-  // A weight of 0 does not silence what a row past the context left in its registers: 0 * NaN is NaN. Volatile, so that full steps branch over it.
+  // A weight of 0 does not silence what a row past the context left in its registers: 0 * NaN is NaN. Volatile, so that
+  // full steps branch over it.
   LEAN_DEVICE void zero_v_rows(int tokens) {
 #pragma unroll
     for (int i = 0; i < kLaneRows; i++)
 #pragma unroll
       for (int c = 0; c < kLaneChunks; c++) {
         uint4& r = v_row[i][c];
-        asm volatile("{ .reg .pred p; setp.ge.s32 p, %4, %5; @p mov.u32 %0, 0; @p mov.u32 %1, 0; @p mov.u32 %2, 0; @p mov.u32 %3, 0; }"
-                     : "+r"(r.x), "+r"(r.y), "+r"(r.z), "+r"(r.w) : "r"(i * kSlots), "r"(tokens - lane / kRowLanes));
+        asm volatile(
+            "{ .reg .pred p; setp.ge.s32 p, %4, %5; @p mov.u32 %0, 0; @p mov.u32 %1, 0; @p mov.u32 %2, 0; @p mov.u32 "
+            "%3, 0; }"
+            : "+r"(r.x), "+r"(r.y), "+r"(r.z), "+r"(r.w)
+            : "r"(i * kSlots), "r"(tokens - lane / kRowLanes));
       }
   }
 };
 
 // The lane's chunks of the query rows of one segment.
-struct Query { uint4 row[kRows][kLaneChunks]; };
+struct Query {
+  uint4 row[kRows][kLaneChunks];
+};
 
-// Running softmax state of one warp; max is in raw score units, the true running maximum. Slots add up in store_state only.
+// Running softmax state of one warp; max is in raw score units, the true running maximum. Slots add up in store_state
+// only.
 struct Attention {
   float max[kRows];
-  float sum[kRows];                        // this lane's tokens only, until reduce_sums
-  float out[kRows][kLaneChunks][8];        // of the rows of this lane's slot
+  float sum[kRows];                  // this lane's tokens only, until reduce_sums
+  float out[kRows][kLaneChunks][8];  // of the rows of this lane's slot
 };
 
 LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int lane, Query& q) {
-  const char* base = (const char*)args.q + 2 * (s.request * args.q_stride_batch + (s.kv_head * kGroup + s.row_block * kRows) * args.q_stride_head);
+  const char* base = (const char*)args.q + 2 * (s.request * args.q_stride_batch +
+                                                (s.kv_head * kGroup + s.row_block * kRows) * args.q_stride_head);
   base += lane % kRowLanes * 16;
 #pragma unroll
   for (int row = 0; row < kRows; row++) {
     const bool valid = kGroup % kRows == 0 || s.row_block * kRows + row < kGroup;
 #pragma unroll
     for (int c = 0; c < kLaneChunks; c++)
-      q.row[row][c] = valid ? load_query_16(base + 2 * row * args.q_stride_head + c * kRowLanes * 16) : make_uint4(0, 0, 0, 0);
+      q.row[row][c] =
+          valid ? load_query_16(base + 2 * row * args.q_stride_head + c * kRowLanes * 16) : make_uint4(0, 0, 0, 0);
   }
 }
 
@@ -125,14 +138,15 @@ LEAN_DEVICE void clear(Attention& a) {
   }
 }
 
-// Largest of a warp's values. As integers, floats of one sign order like their magnitudes; flipping the magnitude of negative ones orders all.
+// Largest of a warp's values. As integers, floats of one sign order like their magnitudes; flipping the magnitude of
+// negative ones orders all.
 LEAN_DEVICE float warp_max(float x) {
   const auto flip = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
   return __int_as_float(flip(__reduce_max_sync(kFullMask, flip(__float_as_int(x)))));
 }
 
-// Adds up kCount values over the lanes that differ in `distance`, and shares them out: x[0 .. kCount / 2) are then the lower half of them in lanes
-// without that bit, the upper half in lanes with it.
+// Adds up kCount values over the lanes that differ in `distance`, and shares them out: x[0 .. kCount / 2) are then the
+// lower half of them in lanes without that bit, the upper half in lanes with it.
 template <int kCount>
 LEAN_DEVICE void add_and_share(float* x, int lane, int distance) {
   const bool upper = lane & distance;
@@ -151,7 +165,8 @@ LEAN_DEVICE float sum_of_row(float* x, int lane) {
     return sum_of_row<kCount / 2>(x, lane);
   } else {
 #pragma unroll
-    for (int distance = kLaneRows; distance < kRowLanes; distance *= 2) x[0] += __shfl_xor_sync(kFullMask, x[0], distance);
+    for (int distance = kLaneRows; distance < kRowLanes; distance *= 2)
+      x[0] += __shfl_xor_sync(kFullMask, x[0], distance);
     return x[0];
   }
 }
@@ -160,7 +175,8 @@ LEAN_DEVICE float sum_of_row(float* x, int lane) {
 LEAN_DEVICE void raise_max(Attention& a, const float (&score)[kRows], float scale_log2) {
 #pragma unroll
   for (int row = 0; row < kRows; row++) {
-    const float m = warp_max(fmaxf(score[row], a.max[row])), factor = exp2_approx((a.max[row] - reference_of(m)) * scale_log2);
+    const float m = warp_max(fmaxf(score[row], a.max[row])),
+                factor = exp2_approx((a.max[row] - reference_of(m)) * scale_log2);
     a.max[row] = m;
     a.sum[row] *= factor;
 #pragma unroll

@@ -1,10 +1,11 @@
-// attend_wgmma.cuh -- one warpgroup, one step, operands straight from shared memory: S^T = K Q^T, online softmax, O^T += V^T P^T. Tokens (then
-// dims) take the 64 matrix rows and eight query rows the columns. Only four scores per thread and 64 tokens, so the code is short.
+// attend_wgmma.cuh -- one warpgroup, one step, operands straight from shared memory: S^T = K Q^T, online softmax, O^T
+// += V^T P^T. Tokens (then dims) take the 64 matrix rows and eight query rows the columns. Only four scores per thread
+// and 64 tokens, so the code is short.
 
-constexpr int kRowTiles = (kRows + 7) / 8;     // eight query rows each
-constexpr int kBlocks = kStepTokens / 64;      // 64-token matrix blocks per step
-constexpr int kOutTiles = kHeadDim / 64;       // 64-dim output tiles
-constexpr int kStates = kWarps / 4;            // softmax states of a CTA: one per warpgroup
+constexpr int kRowTiles = (kRows + 7) / 8;  // eight query rows each
+constexpr int kBlocks = kStepTokens / 64;   // 64-token matrix blocks per step
+constexpr int kOutTiles = kHeadDim / 64;    // 64-dim output tiles
+constexpr int kStates = kWarps / 4;         // softmax states of a CTA: one per warpgroup
 
 // O stays in dim order.
 constexpr int kSecondPair = 2;
@@ -12,18 +13,21 @@ LEAN_DEVICE int first_dim(int position) { return position; }
 
 // Shared memory of one warpgroup beside the ring.
 struct alignas(1024) Operands {
-  unsigned char q[kRowTiles][kPanels][8 * 128];       // [row][64 dims], 128-byte swizzled
-  unsigned char weights[kRowTiles][kStepTokens * 16]; // P^T: [token][8 rows]
-  float max[4][kRowTiles * 8];                        // of each warp's tokens
+  unsigned char q[kRowTiles][kPanels][8 * 128];        // [row][64 dims], 128-byte swizzled
+  unsigned char weights[kRowTiles][kStepTokens * 16];  // P^T: [token][8 rows]
+  float max[4][kRowTiles * 8];                         // of each warp's tokens
 };
 
 // The 16-byte chunks of q this thread carries to shared memory.
 constexpr int kQChunks = kRowTiles * 8 * kHeadDim / 8;
 constexpr int kQChunksPerThread = (kQChunks + 127) / 128;
-struct Query { uint4 chunk[kQChunksPerThread]; };
+struct Query {
+  uint4 chunk[kQChunksPerThread];
+};
 
 LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Query& q) {
-  const char* base = (const char*)args.q + 2 * (s.request * args.q_stride_batch + (s.kv_head * kGroup + s.row_block * kRows) * args.q_stride_head);
+  const char* base = (const char*)args.q + 2 * (s.request * args.q_stride_batch +
+                                                (s.kv_head * kGroup + s.row_block * kRows) * args.q_stride_head);
 #pragma unroll
   for (int i = 0; i < kQChunksPerThread; i++) {
     const int chunk = i * 128 + (int)threadIdx.x % 128, row = chunk / (kHeadDim / 8), column = chunk % (kHeadDim / 8);
@@ -36,16 +40,18 @@ LEAN_DEVICE void store_query(Operands& shared, const Query& q) {
 #pragma unroll
   for (int i = 0; i < kQChunksPerThread; i++) {
     const int chunk = i * 128 + (int)threadIdx.x % 128, row = chunk / (kHeadDim / 8), column = chunk % (kHeadDim / 8);
-    if (kQChunks % 128 == 0 || chunk < kQChunks) *(uint4*)&shared.q[row / 8][column / 8][row % 8 * 128 + ((column ^ row) % 8) * 16] = q.chunk[i];
+    if (kQChunks % 128 == 0 || chunk < kQChunks)
+      *(uint4*)&shared.q[row / 8][column / 8][row % 8 * 128 + ((column ^ row) % 8) * 16] = q.chunk[i];
   }
   fence_async_proxy();
 }
 
-// Running softmax state of one warpgroup. Rows are 8 * tile + 2c (+ 1); max is in raw score units, the true running maximum.
+// Running softmax state of one warpgroup. Rows are 8 * tile + 2c (+ 1); max is in raw score units, the true running
+// maximum.
 struct Attention {
   float max[kRowTiles][2];
-  float sum[kRowTiles][2];                     // this lane's tokens only
-  float out[kOutTiles][kRowTiles][4];          // (dim g, row) (g, row + 1) (g + 8, row) (g + 8, row + 1) of the warp's 16 dims
+  float sum[kRowTiles][2];             // this lane's tokens only
+  float out[kOutTiles][kRowTiles][4];  // (dim g, row) (g, row + 1) (g + 8, row) (g + 8, row + 1) of the warp's 16 dims
 };
 
 LEAN_DEVICE void clear(Attention& a) {
@@ -54,7 +60,8 @@ LEAN_DEVICE void clear(Attention& a) {
     a.max[tile][0] = a.max[tile][1] = kNegInf;
     a.sum[tile][0] = a.sum[tile][1] = 0.0f;
 #pragma unroll
-    for (int d = 0; d < kOutTiles; d++) a.out[d][tile][0] = a.out[d][tile][1] = a.out[d][tile][2] = a.out[d][tile][3] = 0.0f;
+    for (int d = 0; d < kOutTiles; d++)
+      a.out[d][tile][0] = a.out[d][tile][1] = a.out[d][tile][2] = a.out[d][tile][3] = 0.0f;
   }
 }
 
@@ -80,9 +87,11 @@ LEAN_DEVICE void attend(u32 stage, Operands& shared, Attention& a, int tokens, f
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; tile++)
 #pragma unroll
-      for (int k = 0; k < kHeadDim / 16; k++)   // 16 dims: 32 bytes of a panel's rows
-        wgmma<false, false>(score[block][tile], matrix_descriptor<1024, true>(stage + (u32)(k / 4 * kPanelBytes + block * 64 * 128 + k % 4 * 32)),
-                            matrix_descriptor<1024, true>(q + (u32)((tile * kPanels + k / 4) * 1024 + k % 4 * 32)), k > 0);
+      for (int k = 0; k < kHeadDim / 16; k++)  // 16 dims: 32 bytes of a panel's rows
+        wgmma<false, false>(
+            score[block][tile],
+            matrix_descriptor<1024, true>(stage + (u32)(k / 4 * kPanelBytes + block * 64 * 128 + k % 4 * 32)),
+            matrix_descriptor<1024, true>(q + (u32)((tile * kPanels + k / 4) * 1024 + k % 4 * 32)), k > 0);
   wgmma_end();
 
   if (tokens < kStepTokens) {
@@ -93,7 +102,8 @@ LEAN_DEVICE void attend(u32 stage, Operands& shared, Attention& a, int tokens, f
       for (int half = 0; half < 2; half++)
         if (block * 64 + warp * 16 + half * 8 + g >= tokens) {
 #pragma unroll
-          for (int tile = 0; tile < kRowTiles; tile++) score[block][tile][2 * half] = score[block][tile][2 * half + 1] = kNegInf;
+          for (int tile = 0; tile < kRowTiles; tile++)
+            score[block][tile][2 * half] = score[block][tile][2 * half + 1] = kNegInf;
         }
   }
 
@@ -103,9 +113,11 @@ LEAN_DEVICE void attend(u32 stage, Operands& shared, Attention& a, int tokens, f
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll
-      for (int block = 0; block < kBlocks; block++) m[i] = fmaxf(m[i], fmaxf(score[block][tile][i], score[block][tile][i + 2]));
+      for (int block = 0; block < kBlocks; block++)
+        m[i] = fmaxf(m[i], fmaxf(score[block][tile][i], score[block][tile][i + 2]));
 #pragma unroll
-      for (int distance = 4; distance < 32; distance *= 2) m[i] = fmaxf(m[i], __shfl_xor_sync(kFullMask, m[i], distance));
+      for (int distance = 4; distance < 32; distance *= 2)
+        m[i] = fmaxf(m[i], __shfl_xor_sync(kFullMask, m[i], distance));
     }
     if (g == 0) *(float2*)&shared.max[warp][tile * 8 + 2 * c] = make_float2(m[0], m[1]);
   }
@@ -139,7 +151,8 @@ LEAN_DEVICE void attend(u32 stage, Operands& shared, Attention& a, int tokens, f
     for (int block = 0; block < kBlocks; block++)
 #pragma unroll
       for (int half = 0; half < 2; half++)
-        *(u32*)&shared.weights[tile][(block * 64 + warp * 16 + half * 8 + g) * 16 + c * 4] = pack_pair(score[block][tile][2 * half], score[block][tile][2 * half + 1]);
+        *(u32*)&shared.weights[tile][(block * 64 + warp * 16 + half * 8 + g) * 16 + c * 4] =
+            pack_pair(score[block][tile][2 * half], score[block][tile][2 * half + 1]);
   }
   fence_async_proxy();
   sync_warpgroup(warpgroup);
@@ -150,7 +163,7 @@ LEAN_DEVICE void attend(u32 stage, Operands& shared, Attention& a, int tokens, f
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; tile++)
 #pragma unroll
-      for (int k = 0; k < kStepTokens / 16; k++)   // 16 tokens: two atoms of eight
+      for (int k = 0; k < kStepTokens / 16; k++)  // 16 tokens: two atoms of eight
         wgmma<true, true>(a.out[d][tile], matrix_descriptor<1024, true>(v + (u32)(d * kPanelBytes + k * 2048)),
                           matrix_descriptor<128, false>(weights + (u32)(tile * kStepTokens * 16 + k * 256)), true);
   wgmma_end();
@@ -163,5 +176,6 @@ LEAN_DEVICE void reduce_sums(Attention& a) {
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
-      for (int distance = 4; distance < 32; distance *= 2) a.sum[tile][i] += __shfl_xor_sync(kFullMask, a.sum[tile][i], distance);
+      for (int distance = 4; distance < 32; distance *= 2)
+        a.sum[tile][i] += __shfl_xor_sync(kFullMask, a.sum[tile][i], distance);
 }

@@ -1,6 +1,6 @@
-// check_kernels.cuh -- helper kernels of a check: fill q, k and v; the FP64 oracle; the plain implementation. Written to be obviously
-// right, not fast: one CTA per (request, query head) row, scores in global scratch. Shapes and formats are run-time values, so one
-// compilation serves every problem.
+// check_kernels.cuh -- helper kernels of a check: fill q, k and v; the FP64 oracle; the plain implementation. Written
+// to be obviously right, not fast: one CTA per (request, query head) row, scores in global scratch. Shapes and formats
+// are run-time values, so one compilation serves every problem.
 
 constexpr int kCheckThreads = 512;
 constexpr int kCheckMaxHeadDim = 256;
@@ -13,7 +13,7 @@ __device__ __forceinline__ int check_context(const LeanDecodeArgs& args, int req
 // grid.x strides over (request, query head) rows.
 extern "C" __global__ void __launch_bounds__(kCheckThreads)
     check_fill_q(LeanDecodeArgs args, int format, int q_heads, int head_dim, int kind, check_u64 seed) {
-  unsigned short* q = (unsigned short*)args.q;   // [batch, q_heads, head_dim]
+  unsigned short* q = (unsigned short*)args.q;  // [batch, q_heads, head_dim]
   const long long rows = (long long)args.batch * q_heads;
   for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
     const int request = (int)(row / q_heads), head = (int)(row % q_heads);
@@ -25,8 +25,8 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
 }
 
 // Eight elements that follow each other in a row, packed.
-__device__ __forceinline__ uint4 check_chunk(int kind, check_u64 seed, int tensor, int format, int request, int head, long long token,
-                                             int column, int head_dim) {
+__device__ __forceinline__ uint4 check_chunk(int kind, check_u64 seed, int tensor, int format, int request, int head,
+                                             long long token, int column, int head_dim) {
   unsigned words[4];
   for (int i = 0; i < 4; ++i) {
     const unsigned low = check_element(kind, seed, tensor, format, request, head, token, column + 2 * i, head_dim);
@@ -36,7 +36,8 @@ __device__ __forceinline__ uint4 check_chunk(int kind, check_u64 seed, int tenso
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// K and V below each context length, eight elements a thread; grid.y strides over (request, KV head), grid.x over chunks.
+// K and V below each context length, eight elements a thread; grid.y strides over (request, KV head), grid.x over
+// chunks.
 extern "C" __global__ void __launch_bounds__(kCheckThreads)
     check_fill_kv(LeanDecodeArgs args, int format, int head_dim, int kind, check_u64 seed) {
   const long long rows = (long long)args.batch * args.kv_heads;
@@ -60,11 +61,15 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
 
 struct CheckAdd {
   template <class T>
-  __device__ T operator()(T a, T b) const { return a + b; }
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
 };
 struct CheckMax {
   template <class T>
-  __device__ T operator()(T a, T b) const { return a > b ? a : b; }
+  __device__ T operator()(T a, T b) const {
+    return a > b ? a : b;
+  }
 };
 
 // Reduction over the CTA, the same value in every thread. scratch: [kCheckThreads].
@@ -80,7 +85,8 @@ __device__ T check_reduce(T value, T* scratch, Op op) {
   return scratch[0];
 }
 
-// O and LSE of one row in the arithmetic of T: double is the oracle; float with rounded weights is the plain implementation.
+// O and LSE of one row in the arithmetic of T: double is the oracle; float with rounded weights is the plain
+// implementation.
 template <class T>
 struct CheckArithmetic;
 template <>
@@ -98,20 +104,23 @@ struct CheckArithmetic<float> {
 
 template <class T>
 struct CheckRow {
-  T o;     // column threadIdx.x, for threadIdx.x < head_dim
+  T o;  // column threadIdx.x, for threadIdx.x < head_dim
   T lse;
 };
 
 // weights: [longest] scratch of this CTA.
 template <class T>
-__device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, int format, int q_heads, int head_dim, int request, int head, T* weights) {
+__device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, int format, int q_heads, int head_dim, int request,
+                                    int head, T* weights) {
   __shared__ T q_row[kCheckMaxHeadDim];
   __shared__ T scratch[kCheckThreads];
   typedef CheckArithmetic<T> Arithmetic;
   const int kv_head = head / (q_heads / args.kv_heads);
   const unsigned short* q = (const unsigned short*)args.q + request * args.q_stride_batch + head * args.q_stride_head;
-  const unsigned short* k = (const unsigned short*)args.k + request * args.k_stride_batch + kv_head * args.k_stride_head;
-  const unsigned short* v = (const unsigned short*)args.v + request * args.v_stride_batch + kv_head * args.v_stride_head;
+  const unsigned short* k =
+      (const unsigned short*)args.k + request * args.k_stride_batch + kv_head * args.k_stride_head;
+  const unsigned short* v =
+      (const unsigned short*)args.v + request * args.v_stride_batch + kv_head * args.v_stride_head;
   const int context = check_context(args, request);
   const T infinity = (T)check_bits_float(0x7f800000u);
   CheckRow<T> result;
@@ -119,7 +128,8 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, int format, int 
   result.lse = -infinity;
   if (context == 0) return result;
 
-  for (int column = threadIdx.x; column < head_dim; column += kCheckThreads) q_row[column] = (T)check_to_float(format, q[column]);
+  for (int column = threadIdx.x; column < head_dim; column += kCheckThreads)
+    q_row[column] = (T)check_to_float(format, q[column]);
   __syncthreads();
   const T scale = (T)args.scale_log2 * (T)0.69314718055994530942;
 
@@ -147,7 +157,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, int format, int 
     sum += weight;
     weights[token] = Arithmetic::rounded(weight, format);
   }
-  sum = check_reduce(sum, scratch, CheckAdd());   // its barriers also publish the weights to the CTA
+  sum = check_reduce(sum, scratch, CheckAdd());  // its barriers also publish the weights to the CTA
 
   const int slices = kCheckThreads / head_dim;
   const int slice = threadIdx.x / head_dim, column = threadIdx.x % head_dim;
@@ -172,21 +182,21 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, int format, int 
 
 // grid.x = rows. weights: [rows, longest]; o: [batch, q_heads, head_dim]; lse: [batch, q_heads], natural log.
 extern "C" __global__ void __launch_bounds__(kCheckThreads)
-    check_oracle(LeanDecodeArgs args, int format, int q_heads, int head_dim, long long first_row, long long longest, double* weights,
-                 double* o, double* lse) {
+    check_oracle(LeanDecodeArgs args, int format, int q_heads, int head_dim, long long first_row, long long longest,
+                 double* weights, double* o, double* lse) {
   const long long row = first_row + blockIdx.x;
-  const CheckRow<double> result =
-      check_attend<double>(args, format, q_heads, head_dim, (int)(row / q_heads), (int)(row % q_heads), weights + blockIdx.x * longest);
+  const CheckRow<double> result = check_attend<double>(args, format, q_heads, head_dim, (int)(row / q_heads),
+                                                       (int)(row % q_heads), weights + blockIdx.x * longest);
   if (threadIdx.x < head_dim) o[row * head_dim + threadIdx.x] = result.o;
   if (threadIdx.x == 0) lse[row] = result.lse;
 }
 
 // As check_oracle; o: bits of the format, [batch, q_heads, head_dim].
 extern "C" __global__ void __launch_bounds__(kCheckThreads)
-    check_plain(LeanDecodeArgs args, int format, int q_heads, int head_dim, long long first_row, long long longest, float* weights,
-                unsigned short* o) {
+    check_plain(LeanDecodeArgs args, int format, int q_heads, int head_dim, long long first_row, long long longest,
+                float* weights, unsigned short* o) {
   const long long row = first_row + blockIdx.x;
-  const CheckRow<float> result =
-      check_attend<float>(args, format, q_heads, head_dim, (int)(row / q_heads), (int)(row % q_heads), weights + blockIdx.x * longest);
+  const CheckRow<float> result = check_attend<float>(args, format, q_heads, head_dim, (int)(row / q_heads),
+                                                     (int)(row % q_heads), weights + blockIdx.x * longest);
   if (threadIdx.x < head_dim) o[row * head_dim + threadIdx.x] = check_from_float(format, result.o);
 }

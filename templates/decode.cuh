@@ -1,52 +1,60 @@
-// decode.cuh -- the kernel: walk the line; for each segment stream KV through the warps, merge the warps, fix up across CTAs.
+// decode.cuh -- the kernel: walk the line; for each segment stream KV through the warps, merge the warps, fix up across
+// CTAs.
 
 constexpr int kMergeBytes = ((int)sizeof(MergeBuffer) + 127) / 128 * 128;
 static_assert(kMergeBytes + kWarps * kRingBytes == kSharedBytes, "host and device must agree on dynamic shared memory");
 static_assert(kPartialFloats == kHostPartialFloats, "host and device must agree on the workspace");
 
-extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm) KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args) {
+extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
+    KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args) {
   const int length = first_length(args);
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ u32 chunk_sums[kChunks];
   MergeBuffer& buffer = *(MergeBuffer*)shared;
   const u32 ring = shared_address(shared) + kMergeBytes;
-  const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0), lane = threadIdx.x % 32;   // the shuffle tells the compiler that warp is uniform
+  const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0),
+            lane = threadIdx.x % 32;  // the shuffle tells the compiler that warp is uniform
   if constexpr (kPdl) asm volatile("griddepcontrol.launch_dependents;");
   init_fix_up();
 
   KvPipe kv;
   kv.init(ring, warp, lane, args);
   Walk walk;
-  if (!start_walk(args, length, chunk_sums, walk)) return;   // more CTAs than tiles
+  if (!start_walk(args, length, chunk_sums, walk)) return;  // more CTAs than tiles
 
   WarpTokens tokens;
-  const auto request = [&] {   // where the tokens are is worked out on the spot: carried around the loop it would cost registers
-    tokens = warp_tokens(args, walk.segment, warp);
-    kv.start(tokens);
-  };
-  if (kPdl && walk.segment.tile_end == walk.segment.tiles) wait_for_previous_kernel();   // the newest tokens may come from it
-  if (kPrefetchSegments) request();   // before everything that can wait: outside the loop, or the compiler would put what it hoists first
+  const auto request =
+      [&] {  // where the tokens are is worked out on the spot: carried around the loop it would cost registers
+        tokens = warp_tokens(args, walk.segment, warp);
+        kv.start(tokens);
+      };
+  if (kPdl && walk.segment.tile_end == walk.segment.tiles)
+    wait_for_previous_kernel();  // the newest tokens may come from it
+  if (kPrefetchSegments)
+    request();  // before everything that can wait: outside the loop, or the compiler would put what it hoists first
 
   FixUp fix = {};
 #pragma unroll 1
   for (bool first = true;; first = false) {
     if (!kPrefetchSegments) request();
-    if (kPdl && first) wait_for_previous_kernel();   // q does come from it
+    if (kPdl && first) wait_for_previous_kernel();  // q does come from it
     const Walk here = walk;
     const bool whole = is_whole(here.segment);
     Query q;
     load_query(args, here.segment, lane, q);
-    if (!whole) plan_fix_up(args, here, fix);        // while the first KV is on its way
+    if (!whole) plan_fix_up(args, here, fix);  // while the first KV is on its way
     Attention attention;
     clear(attention);
 #pragma unroll 1
-    for (int left = tokens.left; left > 0; left -= kWarps * kWarpTokens) attend(kv, q, attention, min(kWarpTokens, left), args.scale_log2, lane);
+    for (int left = tokens.left; left > 0; left -= kWarps * kWarpTokens)
+      attend(kv, q, attention, min(kWarpTokens, left), args.scale_log2, lane);
     if (!whole) begin_fix_up(args, here, fix);
     reduce_sums(attention);
     const bool more = next_segment(args, walk);
-    if (!first) sync_workers();                      // the last readers of the buffer are done
+    if (!first) sync_workers();  // the last readers of the buffer are done
     store_state(buffer, warp, lane, attention);
-    if (kPrefetchSegments && more) request();        // before the fix-up, which is all latency, and after the state has left the registers
+    if (kPrefetchSegments && more)
+      request();  // before the fix-up, which is all latency, and after the state has left the registers
     sync_workers();
     finish_segment(args, here, whole, fix, buffer);
     if (!more) break;

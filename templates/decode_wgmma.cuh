@@ -1,8 +1,9 @@
-// decode_wgmma.cuh -- the kernel of the wgmma family: one producer warp streams KV, warpgroups attend to its steps in turn, merge, and fix up
-// across CTAs. Warps 0 .. kWarps - 1 are the warpgroups; the last warp is the producer.
+// decode_wgmma.cuh -- the kernel of the wgmma family: one producer warp streams KV, warpgroups attend to its steps in
+// turn, merge, and fix up across CTAs. Warps 0 .. kWarps - 1 are the warpgroups; the last warp is the producer.
 
 constexpr int kMergeBytes = ((int)sizeof(MergeBuffer) + 1023) / 1024 * 1024;
-static_assert(kMergeBytes + kStates * (int)sizeof(Operands) + kStages * kStageBytes + 1024 == kSharedBytes, "host and device must agree on dynamic shared memory");
+static_assert(kMergeBytes + kStates * (int)sizeof(Operands) + kStages * kStageBytes + 1024 == kSharedBytes,
+              "host and device must agree on dynamic shared memory");
 static_assert(kPartialFloats == kHostPartialFloats, "host and device must agree on the workspace");
 
 LEAN_DEVICE void store_state(MergeBuffer& buffer, const Attention& a) {
@@ -13,7 +14,7 @@ LEAN_DEVICE void store_state(MergeBuffer& buffer, const Attention& a) {
     for (int i = 0; i < 2; i++) {
       const int row = tile * 8 + 2 * c + i;
       if (g == 0) {
-        buffer.max[warp / 4][row] = a.max[tile][i];   // the same in all warps of a warpgroup
+        buffer.max[warp / 4][row] = a.max[tile][i];  // the same in all warps of a warpgroup
         buffer.sum[warp][row] = a.sum[tile][i];
       }
       if (row < kRows) {
@@ -27,17 +28,19 @@ LEAN_DEVICE void store_state(MergeBuffer& buffer, const Attention& a) {
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCtasPerSm)
-    KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap k_map, const __grid_constant__ LeanTensorMap v_map) {
+    KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap k_map,
+                const __grid_constant__ LeanTensorMap v_map) {
   const int length = first_length(args);
   extern __shared__ unsigned char dynamic_shared[];
   __shared__ u32 chunk_sums[kChunks];
-  unsigned char* const shared = dynamic_shared + (-shared_address(dynamic_shared) & 1023);   // swizzle atoms start at multiples of 1024
+  unsigned char* const shared =
+      dynamic_shared + (-shared_address(dynamic_shared) & 1023);  // swizzle atoms start at multiples of 1024
   MergeBuffer& buffer = *(MergeBuffer*)shared;
   const KvRing ring = kv_ring(shared_address(shared) + kMergeBytes + kStates * (u32)sizeof(Operands));
   const int lane = threadIdx.x % 32;
   Walk walk;
   if constexpr (kPdl) asm volatile("griddepcontrol.launch_dependents;");
-  if (threadIdx.x >= kThreads) {   // the producer warp, first in the code: everything waits for its first request
+  if (threadIdx.x >= kThreads) {  // the producer warp, first in the code: everything waits for its first request
     if (lane == 0) {
       prefetch_map(k_map), prefetch_map(v_map);
       init_ring(ring);
@@ -49,32 +52,33 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   }
 
   init_fix_up();
-  if (!start_walk(args, length, chunk_sums, walk)) return;   // more CTAs than tiles
-  const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0);   // the shuffle tells the compiler that warp is uniform
+  if (!start_walk(args, length, chunk_sums, walk)) return;       // more CTAs than tiles
+  const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0);  // the shuffle tells the compiler that warp is uniform
   const int warpgroup = warp / 4;
   Operands& operands = ((Operands*)(shared + kMergeBytes))[warpgroup];
   Query q;
-  wait_for_previous_kernel();   // q may come from it
+  wait_for_previous_kernel();  // q may come from it
   load_query(args, walk.segment, q);
-  asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");   // the ring is initialised
+  asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");  // the ring is initialised
   RingPosition at;
   FixUp fix = {};
-  int turn = 0;                 // the warpgroup that takes the next step
+  int turn = 0;  // the warpgroup that takes the next step
 #pragma unroll 1
   for (bool more = true; more;) {
     const Walk here = walk;
     const bool whole = is_whole(here.segment);
     store_query(operands, q);
-    if (!whole) plan_fix_up(args, here, fix);   // while the first KV is on its way
+    if (!whole) plan_fix_up(args, here, fix);  // while the first KV is on its way
     Attention attention;
     clear(attention);
-    sync_warpgroup(warpgroup);                   // q is in place
+    sync_warpgroup(warpgroup);  // q is in place
     const int end = end_token(here.segment);
 #pragma unroll 1
     for (int token = first_token(here.segment); token < end; token += kStepTokens) {
       if (turn == warpgroup) {
         wait_barrier(ring.full + at.stage * 8, at.parity);
-        attend(ring.stages + at.stage * kStageBytes, operands, attention, min(kStepTokens, end - token), args.scale_log2, warpgroup);
+        attend(ring.stages + at.stage * kStageBytes, operands, attention, min(kStepTokens, end - token),
+               args.scale_log2, warpgroup);
         if (lane == 0) arrive(ring.empty + at.stage * 8);
       }
       if (++turn == kStates) turn = 0;
@@ -83,8 +87,8 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     if (!whole) begin_fix_up(args, here, fix);
     reduce_sums(attention);
     more = next_segment(args, walk);
-    if (more) load_query(args, walk.segment, q);   // before the fix-up, which is all latency
-    sync_workers();                                // the last readers of the buffer are done
+    if (more) load_query(args, walk.segment, q);  // before the fix-up, which is all latency
+    sync_workers();                               // the last readers of the buffer are done
     store_state(buffer, attention);
     sync_workers();
     finish_segment(args, here, whole, fix, buffer);

@@ -1,6 +1,8 @@
-// finish_segment.cuh -- the end of a segment: the result of a whole output tile is written, a shared tile goes to the fix-up.
+// finish_segment.cuh -- the end of a segment: the result of a whole output tile is written, a shared tile goes to the
+// fix-up.
 
-LEAN_DEVICE void finish_segment(const LeanDecodeArgs& args, const Walk& here, bool whole, FixUp& fix, const MergeBuffer& buffer) {
+LEAN_DEVICE void finish_segment(const LeanDecodeArgs& args, const Walk& here, bool whole, FixUp& fix,
+                                const MergeBuffer& buffer) {
   if (!whole) return finish_fix_up(args, here, fix, buffer);
   for_each_column([&](int column) {
     float4 o;

@@ -1,18 +1,20 @@
-// fixup_ticket.cuh -- fix-up "ticket": the contributor that draws the last ticket merges; nobody waits for a CTA that has not started.
-// Above kFlat contributors a tree: the last of each group of neighbours merges the group, then the last of the groups merges those.
-// Every sum is taken in context order, whoever takes it, so results repeat bit for bit for a given (lengths, grid).
+// fixup_ticket.cuh -- fix-up "ticket": the contributor that draws the last ticket merges; nobody waits for a CTA that
+// has not started. Above kFlat contributors a tree: the last of each group of neighbours merges the group, then the
+// last of the groups merges those. Every sum is taken in context order, whoever takes it, so results repeat bit for bit
+// for a given (lengths, grid).
 //
-// A ticket orders nothing (partials announce themselves, see partial_io.cuh), so it is drawn before the warps are merged and its round
-// trip is hidden. Tickets are atomic increments that wrap back to zero by themselves (PTX ISA, "atom", .inc).
+// A ticket orders nothing (partials announce themselves, see partial_io.cuh), so it is drawn before the warps are
+// merged and its round trip is hidden. Tickets are atomic increments that wrap back to zero by themselves (PTX ISA,
+// "atom", .inc).
 
-constexpr u32 kFlat = 16;       // most contributors merged in one go
-constexpr u32 kMinWidth = 8;    // least contributors of a group
+constexpr u32 kFlat = 16;     // most contributors merged in one go
+constexpr u32 kMinWidth = 8;  // least contributors of a group
 
 struct FixUp {
   Contributors c;
-  u32 groups, width;            // groups of `width` neighbours; the last group takes what is left
-  u32 group, members;           // this CTA's
-  u32 ticket;                   // drawn by thread 0
+  u32 groups, width;   // groups of `width` neighbours; the last group takes what is left
+  u32 group, members;  // this CTA's
+  u32 ticket;          // drawn by thread 0
 };
 
 // Partials to merge: the first lies at `first`, number i > 0 at `base` + i * kPieceStride.
@@ -25,7 +27,10 @@ struct Pieces {
 
 LEAN_DEVICE u32 draw_ticket(u32* counter, u32 count) {
   u32 before;
-  asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(count - 1) : "memory");
+  asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(count - 1)
+               : "memory");
   return before;
 }
 
@@ -42,7 +47,8 @@ LEAN_DEVICE u32* tile_counter(const LeanDecodeArgs& args, const Segment& s) {
   return args.tickets + gridDim.x + ((u32)(s.request * args.kv_heads + s.kv_head) * kRowBlocks + s.row_block);
 }
 
-// Groups borrow the ticket and slot 1 of the second, third, ... contributor: those lie wholly inside the output tile and use neither.
+// Groups borrow the ticket and slot 1 of the second, third, ... contributor: those lie wholly inside the output tile
+// and use neither.
 LEAN_DEVICE u32 group_cta(const FixUp& f, u32 group) { return f.c.first_cta + group + 1; }
 
 LEAN_DEVICE void init_fix_up() {}
@@ -59,11 +65,14 @@ LEAN_DEVICE void plan_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp
 }
 
 LEAN_DEVICE void begin_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f) {
-  if (threadIdx.x == 0) f.ticket = draw_ticket(f.groups > 1 ? args.tickets + group_cta(f, f.group) : tile_counter(args, walk.segment), f.members);
+  if (threadIdx.x == 0)
+    f.ticket =
+        draw_ticket(f.groups > 1 ? args.tickets + group_cta(f, f.group) : tile_counter(args, walk.segment), f.members);
 }
 
-// Merges the pieces in context order for one column, and puts the zeros back. All loads of a batch are issued before any is used: one
-// round trip to L2 per kMergeBatch pieces. Waits for words still in flight, but only for CTAs that drew their ticket and wait for nothing.
+// Merges the pieces in context order for one column, and puts the zeros back. All loads of a batch are issued before
+// any is used: one round trip to L2 per kMergeBatch pieces. Waits for words still in flight, but only for CTAs that
+// drew their ticket and wait for nothing.
 LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, float scale_log2, RowState& state, float4& o) {
   u32 begin = 0;
 #pragma unroll 1
@@ -78,7 +87,8 @@ LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, float scale_log2
     do {
       all = true;
 #pragma unroll
-      for (u32 i = 0; i < kMergeBatch; i++) load_partial(i == 0 ? head : rest + i * kPieceStride, column, begin + i < pieces.count, stat[i], out[i]);
+      for (u32 i = 0; i < kMergeBatch; i++)
+        load_partial(i == 0 ? head : rest + i * kPieceStride, column, begin + i < pieces.count, stat[i], out[i]);
 #pragma unroll
       for (u32 i = 0; i < kMergeBatch; i++) all &= arrived(stat[i], out[i]) || begin + i >= pieces.count;
     } while (!all);

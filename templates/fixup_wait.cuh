@@ -1,24 +1,32 @@
-// fixup_wait.cuh -- fix-up "wait": contributors store their partials, wait for each other's and reduce a slice of the columns each. The paper's
-// host block (LeanAttention, algorithm 2) waits and reduces alone; spread over all contributors, a reduction of any width takes one hop
-// through L2. Correct only on a co-resident grid (cooperative launch). Sums are taken in a fixed order, so results repeat bit for bit.
+// fixup_wait.cuh -- fix-up "wait": contributors store their partials, wait for each other's and reduce a slice of the
+// columns each. The paper's host block (LeanAttention, algorithm 2) waits and reduces alone; spread over all
+// contributors, a reduction of any width takes one hop through L2. Correct only on a co-resident grid (cooperative
+// launch). Sums are taken in a fixed order, so results repeat bit for bit.
 //
-// A CTA shares at most two output tiles: the one it begins inside of and the one it ends inside of. It waits for neither before all its
-// own partials are stored.
+// A CTA shares at most two output tiles: the one it begins inside of and the one it ends inside of. It waits for
+// neither before all its own partials are stored.
 
-struct FixUp { Contributors c; };
+struct FixUp {
+  Contributors c;
+};
 
-struct SharedTile { Contributors c; Segment segment; };
+struct SharedTile {
+  Contributors c;
+  Segment segment;
+};
 
 LEAN_DEVICE SharedTile* shared_tiles() {
-  __shared__ SharedTile tiles[2];   // [slot]; count 0: none
+  __shared__ SharedTile tiles[2];  // [slot]; count 0: none
   return tiles;
 }
 
 LEAN_DEVICE void init_fix_up() {
-  if (threadIdx.x < 2) shared_tiles()[threadIdx.x].c.count = 0;   // visible after the first barrier of the main loop
+  if (threadIdx.x < 2) shared_tiles()[threadIdx.x].c.count = 0;  // visible after the first barrier of the main loop
 }
 
-LEAN_DEVICE void plan_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f) { f.c = contributors_of(args, walk); }
+LEAN_DEVICE void plan_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f) {
+  f.c = contributors_of(args, walk);
+}
 LEAN_DEVICE void begin_fix_up(const LeanDecodeArgs&, const Walk&, FixUp&) {}
 
 LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const MergeBuffer& buffer) {

@@ -1,19 +1,20 @@
-// kv_bulk.cuh -- load path "bulk": the copy engine fills a stage and completes on its mbarrier (PTX ISA, "cp.async.bulk").
-// Contiguous tokens travel as five copies a stage (K, four quarters of V); strided tokens as one copy per row.
+// kv_bulk.cuh -- load path "bulk": the copy engine fills a stage and completes on its mbarrier (PTX ISA,
+// "cp.async.bulk"). Contiguous tokens travel as five copies a stage (K, four quarters of V); strided tokens as one copy
+// per row.
 
 struct KvPipe {
-  u32 ring;            // this warp's stages in shared memory
-  u32 barriers;        // this warp's mbarriers, one per stage
+  u32 ring;      // this warp's stages in shared memory
+  u32 barriers;  // this warp's mbarriers, one per stage
   int lane;
   i64 k_stride, v_stride;
-  const char* k;       // next step to fetch; contiguous: this lane's piece of it
+  const char* k;  // next step to fetch; contiguous: this lane's piece of it
   const char* v;
-  u32 piece;           // where that piece lies in a stage
-  int left;            // its tokens, counted to the end of the segment
-  int to_fetch;        // steps not yet fetched
-  int stage;           // stage of the step in hand
+  u32 piece;     // where that piece lies in a stage
+  int left;      // its tokens, counted to the end of the segment
+  int to_fetch;  // steps not yet fetched
+  int stage;     // stage of the step in hand
   int fetch_stage;
-  u32 phase;           // parity the stage in hand completes with
+  u32 phase;  // parity the stage in hand completes with
 
   LEAN_DEVICE void init(u32 shared_base, int warp, int lane_index, const LeanDecodeArgs& args) {
     __shared__ __align__(8) u64 full[kWarps * kStages];
@@ -26,22 +27,27 @@ struct KvPipe {
     phase = 0;
     if (lane == 0) {
 #pragma unroll
-      for (int s = 0; s < kStages; s++) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + (u32)(s * 8)) : "memory");
+      for (int s = 0; s < kStages; s++)
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + (u32)(s * 8)) : "memory");
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncwarp();
   }
 
   LEAN_DEVICE static void copy(u32 destination, const char* source, u32 bytes, u32 barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(destination), "l"(source),
-                 "r"(bytes), "r"(barrier) : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(destination),
+        "l"(source), "r"(bytes), "r"(barrier)
+        : "memory");
   }
 
   LEAN_DEVICE void fetch() {
     if (to_fetch == 0) return;
     const int tokens = min(left, kWarpTokens);
     const u32 base = ring + (u32)(fetch_stage * kStageBytes), barrier = barriers + (u32)(fetch_stage * 8);
-    if (lane == 0) asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(tokens * 2 * kRowBytes) : "memory");
+    if (lane == 0)
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(tokens * 2 * kRowBytes)
+                   : "memory");
     if constexpr (kContiguous) {
       // Lane 0 copies K, lanes 1 to 4 a quarter of V each.
       const int rows = lane == 0 ? tokens : min(tokens - (lane - 1) * kQuarter, kQuarter);
@@ -73,10 +79,13 @@ struct KvPipe {
     const u32 barrier = barriers + (u32)(stage * 8);
     u32 done = 0;
     while (!done)
-      asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(barrier), "r"(phase) : "memory");
+      asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                   : "=r"(done)
+                   : "r"(barrier), "r"(phase)
+                   : "memory");
     if (tokens < kWarpTokens) {
       zero_v_rows(base(), tokens, lane);
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");   // the copy engine may overwrite these zeros later
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copy engine may overwrite these zeros later
       __syncwarp();
     }
   }

@@ -1,14 +1,15 @@
-// kv_cp_async.cuh -- load path "cp_async": every lane copies 16-byte chunks (PTX ISA, "cp.async"); rows past the context arrive as zeros.
+// kv_cp_async.cuh -- load path "cp_async": every lane copies 16-byte chunks (PTX ISA, "cp.async"); rows past the
+// context arrive as zeros.
 
 struct KvPipe {
-  u32 ring;            // this warp's stages in shared memory
+  u32 ring;  // this warp's stages in shared memory
   int lane;
   i64 k_stride, v_stride;
-  const char* k;       // next step to fetch
+  const char* k;  // next step to fetch
   const char* v;
-  int left;            // its tokens, counted to the end of the segment
-  int to_fetch;        // steps not yet fetched
-  int stage;           // stage of the step in hand
+  int left;      // its tokens, counted to the end of the segment
+  int to_fetch;  // steps not yet fetched
+  int stage;     // stage of the step in hand
   int fetch_stage;
 
   LEAN_DEVICE void init(u32 shared_base, int warp, int lane_index, const LeanDecodeArgs& args) {
@@ -19,7 +20,8 @@ struct KvPipe {
   }
 
   LEAN_DEVICE static void copy_16(u32 destination, const char* source, bool valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(valid ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(valid ? 16 : 0)
+                 : "memory");
   }
 
   // Commits one group per call, empty or not, so that groups and steps count alike.

@@ -1,12 +1,13 @@
-// kv_ldg.cuh -- load path "ldg": 16-byte loads straight into the matrix fragments, no shared memory and no barrier. One step is in
-// registers ahead of its use: K of the next step is requested as soon as K of this one was multiplied, V likewise.
+// kv_ldg.cuh -- load path "ldg": 16-byte loads straight into the matrix fragments, no shared memory and no barrier. One
+// step is in registers ahead of its use: K of the next step is requested as soon as K of this one was multiplied, V
+// likewise.
 
-constexpr int kRingBytes = 0;   // nothing in shared memory
+constexpr int kRingBytes = 0;  // nothing in shared memory
 
 struct KvPipe {
   int lane;
   i64 k_stride, v_stride;
-  const char* k;       // the lane's own address in the next step to fetch
+  const char* k;  // the lane's own address in the next step to fetch
   const char* v;
   int k_left, v_left;  // tokens of that step, counted to the end of the segment
   int k_to_fetch, v_to_fetch;
@@ -34,7 +35,8 @@ struct KvPipe {
       for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int j = 0; j < kKChunks; j++)
-          k_block[block].row[half][j] = load_or_zero(k + (block * 4 + half * 2) * k_stride + j * 64, k_token(block, half, g) < k_left);
+          k_block[block].row[half][j] =
+              load_or_zero(k + (block * 4 + half * 2) * k_stride + j * 64, k_token(block, half, g) < k_left);
     k += (i64)(kWarps * kWarpTokens) * k_stride;
     k_left -= kWarps * kWarpTokens;
     k_to_fetch--;

@@ -1,14 +1,17 @@
 // kv_shared.cuh -- one warp's private ring of KV stages in shared memory, and conflict-free fragment reads from it.
 // A stage holds kWarpTokens rows of K back to back, then four skewed quarters of V.
 
-constexpr int kQuarterBytes = (kQuarter * kRowBytes + 127) / 128 * 128 + 32;   // a quarter of V and its skew
+constexpr int kQuarterBytes = (kQuarter * kRowBytes + 127) / 128 * 128 + 32;  // a quarter of V and its skew
 constexpr int kVOffset = kWarpTokens * kRowBytes;
 constexpr int kStageBytes = (kVOffset + 4 * kQuarterBytes + 127) / 128 * 128;
-constexpr int kRingBytes = kStages * kStageBytes;      // per warp
-// Rows that start on the same bank twice in a row (row bytes a multiple of 128): odd rows read their 64-byte halves swapped.
+constexpr int kRingBytes = kStages * kStageBytes;  // per warp
+// Rows that start on the same bank twice in a row (row bytes a multiple of 128): odd rows read their 64-byte halves
+// swapped.
 constexpr int kSwapHalves = kRowBytes % 128 == 0 ? 1 : 0;
 
-LEAN_DEVICE u32 v_row_offset(int token) { return (u32)(kVOffset + token / kQuarter * kQuarterBytes + token % kQuarter * kRowBytes); }
+LEAN_DEVICE u32 v_row_offset(int token) {
+  return (u32)(kVOffset + token / kQuarter * kQuarterBytes + token % kQuarter * kRowBytes);
+}
 
 LEAN_DEVICE void read_k(u32 stage, int block, int lane, KBlock& k) {
   const int g = lane / 4, c = lane % 4, swap = kSwapHalves & g;

@@ -1,16 +1,18 @@
-// line.cuh -- this CTA's walk along the stream-K line, from the context lengths in device memory. Every warp computes it for itself.
+// line.cuh -- this CTA's walk along the stream-K line, from the context lengths in device memory. Every warp computes
+// it for itself.
 
-constexpr int kChunks = 32;          // batches above 32 requests: sums over so many equal parts of the batch, in shared memory, while searching
-constexpr int kChunkBatch = 8;       // of those, how many a warp takes at a time
+constexpr int kChunks =
+    32;  // batches above 32 requests: sums over so many equal parts of the batch, in shared memory, while searching
+constexpr int kChunkBatch = 8;  // of those, how many a warp takes at a time
 
 // One contiguous run of LeanTiles of one output tile.
 struct Segment {
-  int request;          // index into the batch
+  int request;  // index into the batch
   int kv_head;
-  int row_block;        // which kRows query rows of the group
-  int context_length;   // tokens, clamped to [0, context_capacity]
-  u32 tiles;            // LeanTiles of the output tile
-  u32 tile_begin;       // this segment, within the output tile
+  int row_block;       // which kRows query rows of the group
+  int context_length;  // tokens, clamped to [0, context_capacity]
+  u32 tiles;           // LeanTiles of the output tile
+  u32 tile_begin;      // this segment, within the output tile
   u32 tile_end;
 };
 
@@ -18,17 +20,23 @@ LEAN_DEVICE bool is_whole(const Segment& s) { return s.tile_begin == 0 && s.tile
 
 struct Walk {
   LeanSplit split;
-  u32 position;         // next place on the line
+  u32 position;  // next place on the line
   u32 end;
-  u32 origin;           // place of the segment's output tile: segment_cost empty ones, then its LeanTiles
+  u32 origin;  // place of the segment's output tile: segment_cost empty ones, then its LeanTiles
   Segment segment;
 };
 
-LEAN_DEVICE int clamp_length(const LeanDecodeArgs& args, int length) { return min(max(length, 0), args.context_capacity); }
-LEAN_DEVICE int context_length_of(const LeanDecodeArgs& args, int request) { return clamp_length(args, args.context_lengths[request]); }
+LEAN_DEVICE int clamp_length(const LeanDecodeArgs& args, int length) {
+  return min(max(length, 0), args.context_capacity);
+}
+LEAN_DEVICE int context_length_of(const LeanDecodeArgs& args, int request) {
+  return clamp_length(args, args.context_lengths[request]);
+}
 
 // Places one output tile of a request takes on the line.
-LEAN_DEVICE u32 places_of(const LeanDecodeArgs& args, int context_length) { return args.segment_cost + lean_tiles_of(context_length, kTile); }
+LEAN_DEVICE u32 places_of(const LeanDecodeArgs& args, int context_length) {
+  return args.segment_cost + lean_tiles_of(context_length, kTile);
+}
 
 LEAN_DEVICE u32 warp_inclusive_sum(u32 value, int lane) {
 #pragma unroll
@@ -39,11 +47,12 @@ LEAN_DEVICE u32 warp_inclusive_sum(u32 value, int lane) {
   return value;
 }
 
-// The LeanTiles between walk.position and walk.end that belong to the output tile at walk.origin. False when there are none, which can only be
-// at the end of the range.
+// The LeanTiles between walk.position and walk.end that belong to the output tile at walk.origin. False when there are
+// none, which can only be at the end of the range.
 LEAN_DEVICE bool set_segment_tiles(const LeanDecodeArgs& args, Walk& walk) {
   Segment& s = walk.segment;
-  const u32 begin = walk.position - walk.origin, end = min(begin + (walk.end - walk.position), args.segment_cost + s.tiles);
+  const u32 begin = walk.position - walk.origin,
+            end = min(begin + (walk.end - walk.position), args.segment_cost + s.tiles);
   s.tile_begin = max(begin, args.segment_cost) - args.segment_cost;
   s.tile_end = max(end, args.segment_cost) - args.segment_cost;
   return s.tile_end != s.tile_begin;
@@ -70,8 +79,8 @@ LEAN_DEVICE bool enter_request(const LeanDecodeArgs& args, Walk& walk, int reque
   return set_segment_tiles(args, walk);
 }
 
-// The lengths of a batch of more than 32 requests, read 16 bytes at a time. Quad i holds requests 4 i - shift .. 4 i - shift + 3, where shift is
-// how far the array starts behind a multiple of 16 bytes.
+// The lengths of a batch of more than 32 requests, read 16 bytes at a time. Quad i holds requests 4 i - shift .. 4 i -
+// shift + 3, where shift is how far the array starts behind a multiple of 16 bytes.
 struct Lengths {
   const int* lengths;
   int batch, capacity, shift;
@@ -80,18 +89,25 @@ struct Lengths {
   LEAN_DEVICE int request_of(int quad) const { return 4 * quad - shift; }
   LEAN_DEVICE bool whole(int quad) const { return request_of(quad) >= 0 && request_of(quad) + 3 < batch; }
 
-  // A whole quad's lengths; zeros for another. The condition is inside the instruction, so that several are on their way together.
+  // A whole quad's lengths; zeros for another. The condition is inside the instruction, so that several are on their
+  // way together.
   LEAN_DEVICE int4 read_if_whole(int quad) const {
     int4 x = make_int4(0, 0, 0, 0);
     asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-                 : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w) : "l"(lengths + request_of(quad)), "r"((u32)whole(quad)));
+                 : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
+                 : "l"(lengths + request_of(quad)), "r"((u32)whole(quad)));
     return x;
   }
-  LEAN_DEVICE u32 places(int length) const { return segment_cost + lean_tiles_of(min(max(length, 0), capacity), kTile); }
-  LEAN_DEVICE u32 places_at(int request) const { return request >= 0 && request < batch ? places(lengths[request]) : 0u; }
+  LEAN_DEVICE u32 places(int length) const {
+    return segment_cost + lean_tiles_of(min(max(length, 0), capacity), kTile);
+  }
+  LEAN_DEVICE u32 places_at(int request) const {
+    return request >= 0 && request < batch ? places(lengths[request]) : 0u;
+  }
   LEAN_DEVICE uint4 places_of(int quad) const {
     const int request = request_of(quad);
-    if (!whole(quad)) return make_uint4(places_at(request), places_at(request + 1), places_at(request + 2), places_at(request + 3));
+    if (!whole(quad))
+      return make_uint4(places_at(request), places_at(request + 1), places_at(request + 2), places_at(request + 3));
     const int4 x = read_if_whole(quad);
     return make_uint4(places(x.x), places(x.y), places(x.z), places(x.w));
   }
@@ -99,23 +115,29 @@ struct Lengths {
 
 LEAN_DEVICE u32 sum_of(const uint4& x) { return x.x + x.y + x.z + x.w; }
 
-// Where a CTA starts in a batch of more than 32 requests, and the line's length. `before`: places of all requests before, per output tile.
-struct Start { u32 places, request, before; };
+// Where a CTA starts in a batch of more than 32 requests, and the line's length. `before`: places of all requests
+// before, per output tile.
+struct Start {
+  u32 places, request, before;
+};
 
-// Sums over kChunks parts of the batch, then a search over the sums, then inside one part. A call, not inlined: it would stand between a small
-// batch and its first KV request. `chunk_sums` is shared scratch [kChunks].
-__device__ __noinline__ Start find_start(const int* context_lengths, int batch, int capacity, u32 segment_cost, u32 outputs, u32 reciprocal, u32* chunk_sums) {
+// Sums over kChunks parts of the batch, then a search over the sums, then inside one part. A call, not inlined: it
+// would stand between a small batch and its first KV request. `chunk_sums` is shared scratch [kChunks].
+__device__ __noinline__ Start find_start(const int* context_lengths, int batch, int capacity, u32 segment_cost,
+                                         u32 outputs, u32 reciprocal, u32* chunk_sums) {
   constexpr int kCtaWarps = kWarps + kProducerWarps;
   const Lengths lengths = {context_lengths, batch, capacity, (int)((u64)context_lengths / 4 % 4), segment_cost};
   const int lane = threadIdx.x % 32, quads = (batch + lengths.shift + 3) / 4;
-  const int span = (quads + 32 * kChunks - 1) / (32 * kChunks) * 32;   // quads per chunk
-  const auto split_quad = [&](int quad, int chunk) { return !lengths.whole(quad) && quad / span == chunk ? sum_of(lengths.places_of(quad)) : 0u; };
+  const int span = (quads + 32 * kChunks - 1) / (32 * kChunks) * 32;  // quads per chunk
+  const auto split_quad = [&](int quad, int chunk) {
+    return !lengths.whole(quad) && quad / span == chunk ? sum_of(lengths.places_of(quad)) : 0u;
+  };
 #pragma unroll 1
   for (int first = threadIdx.x / 32; first < kChunks; first += kChunkBatch * kCtaWarps) {
     u32 sum[kChunkBatch] = {};
 #pragma unroll 1
     for (int i = lane; i < span; i += 32) {
-      int4 x[kChunkBatch];   // all on their way before the first is looked at
+      int4 x[kChunkBatch];  // all on their way before the first is looked at
 #pragma unroll
       for (int j = 0; j < kChunkBatch; j++) x[j] = lengths.read_if_whole((first + j * kCtaWarps) * span + i);
 #pragma unroll
@@ -147,10 +169,11 @@ __device__ __noinline__ Start find_start(const int* context_lengths, int batch, 
     if (passed < 32) {
       if (passed > 0) before += __shfl_sync(kFullMask, upto, passed - 1);
       int request = 4 * (first + passed) - lengths.shift;
-      const u32 each[3] = {__shfl_sync(kFullMask, x.x, passed), __shfl_sync(kFullMask, x.y, passed), __shfl_sync(kFullMask, x.z, passed)};
+      const u32 each[3] = {__shfl_sync(kFullMask, x.x, passed), __shfl_sync(kFullMask, x.y, passed),
+                           __shfl_sync(kFullMask, x.z, passed)};
 #pragma unroll
       for (int i = 0; i < 3; i++) {
-        const bool pass = (before + each[i]) * outputs <= position;   // once false it stays so: what follows only adds
+        const bool pass = (before + each[i]) * outputs <= position;  // once false it stays so: what follows only adds
         before += pass ? each[i] : 0;
         request += pass ? 1 : 0;
         if (!pass) break;
@@ -159,7 +182,7 @@ __device__ __noinline__ Start find_start(const int* context_lengths, int batch, 
     }
     before += __shfl_sync(kFullMask, upto, 31);
   }
-  return {total, (u32)batch - 1, before};   // a CTA with an empty range
+  return {total, (u32)batch - 1, before};  // a CTA with an empty range
 }
 
 // The length that start_walk needs first. Asked for before anything else: all that follows waits for it.
@@ -167,16 +190,18 @@ LEAN_DEVICE int first_length(const LeanDecodeArgs& args) {
   return args.context_lengths[args.batch > 32 ? 0 : min((int)threadIdx.x % 32, args.batch - 1)];
 }
 
-// Splits the line and finds where this CTA starts. False when there is nothing for it. Every warp computes it for itself.
+// Splits the line and finds where this CTA starts. False when there is nothing for it. Every warp computes it for
+// itself.
 LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* chunk_sums, Walk& walk) {
   const int lane = threadIdx.x % 32;
-  const u32 outputs = (u32)args.kv_heads * kRowBlocks;   // output tiles per request
+  const u32 outputs = (u32)args.kv_heads * kRowBlocks;  // output tiles per request
   int request = 0, length = clamp_length(args, first_length);
   const u32 places = places_of(args, length);
   u32 total = places * outputs, origin = 0;
   if (args.batch > 1) {
     if (args.batch > 32) {
-      const Start start = find_start(args.context_lengths, args.batch, args.context_capacity, args.segment_cost, outputs, args.grid_reciprocal, chunk_sums);
+      const Start start = find_start(args.context_lengths, args.batch, args.context_capacity, args.segment_cost,
+                                     outputs, args.grid_reciprocal, chunk_sums);
       request = (int)start.request;
       length = context_length_of(args, request);
       total = start.places, origin = start.before * outputs;

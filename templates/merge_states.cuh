@@ -1,11 +1,11 @@
-// merge_states.cuh -- the warps (or warpgroups) of a CTA hand over their softmax states through shared memory; every thread then owns float4
-// columns of the sum.
+// merge_states.cuh -- the warps (or warpgroups) of a CTA hand over their softmax states through shared memory; every
+// thread then owns float4 columns of the sum.
 
-constexpr int kRowStride = kHeadDim + 4;              // floats; the pad keeps the 8-byte stores of a half warp on different banks
+constexpr int kRowStride = kHeadDim + 4;  // floats; the pad keeps the 8-byte stores of a half warp on different banks
 struct MergeBuffer {
   float max[kStates][kRowTiles * 8];
-  float sum[kWarps][kRowTiles * 8];                   // of each warp's own tokens
-  float out[kStates][kRows][kRowStride];               // in the order of first_dim
+  float sum[kWarps][kRowTiles * 8];       // of each warp's own tokens
+  float out[kStates][kRows][kRowStride];  // in the order of first_dim
 };
 
 // Column `column` of the CTA's result, and its row's state.
@@ -20,7 +20,8 @@ LEAN_DEVICE RowState merge_states(const MergeBuffer& buffer, int column, float s
   for (int i = 0; i < kStates; i++) {
     const float weight = exp2_approx((buffer.max[i][row] - reference) * scale_log2);
 #pragma unroll
-    for (int w = 0; w < kWarps / kStates; w++) state.sum = fmaf(buffer.sum[i * (kWarps / kStates) + w][row], weight, state.sum);
+    for (int w = 0; w < kWarps / kStates; w++)
+      state.sum = fmaf(buffer.sum[i * (kWarps / kStates) + w][row], weight, state.sum);
     add_scaled(o, *(const float4*)&buffer.out[i][row][position], weight);
   }
   return state;

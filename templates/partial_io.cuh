@@ -1,19 +1,21 @@
-// partial_io.cuh -- partials in the workspace: stored by one CTA, read by another through L2 (never the non-coherent path).
+// partial_io.cuh -- partials in the workspace: stored by one CTA, read by another through L2 (never the non-coherent
+// path).
 //
-// The workspace is all zero between launches, and a stored column of O and its (max, sum) both start with a non-zero word (0.0 is stored as
-// -0.0). Each is written and read as a unit (PTX ISA, memory consistency model: 64- and 128-bit scalars are single-copy atomic), so each
-// tells by itself whether it has arrived: readers need no flag and writers no fence. Readers put the zeros back.
+// The workspace is all zero between launches, and a stored column of O and its (max, sum) both start with a non-zero
+// word (0.0 is stored as -0.0). Each is written and read as a unit (PTX ISA, memory consistency model: 64- and 128-bit
+// scalars are single-copy atomic), so each tells by itself whether it has arrived: readers need no flag and writers no
+// fence. Readers put the zeros back.
 
 // The CTAs that share an output tile, in context order: first_cta, first_cta + 1, ...
 struct Contributors {
   u32 first_cta;
   u32 count;
-  u32 mine;           // this CTA's place among them
+  u32 mine;  // this CTA's place among them
 };
 
 LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk& walk) {
   const Segment& s = walk.segment;
-  const u32 first = walk.origin + args.segment_cost;   // place of the output tile's first LeanTile
+  const u32 first = walk.origin + args.segment_cost;  // place of the output tile's first LeanTile
   Contributors c;
   c.first_cta = s.tile_begin == 0 ? blockIdx.x : lean_owner(walk.split, first);
   c.count = (s.tile_end == s.tiles ? blockIdx.x : lean_owner(walk.split, first + s.tiles - 1)) - c.first_cta + 1;
@@ -21,8 +23,11 @@ LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk&
   return c;
 }
 
-// Slots of the workspace, [grid, 2] partials: slot 1 for the tile a CTA is first of, slot 0 for the tile it begins inside of.
-LEAN_DEVICE float* partial_at(const LeanDecodeArgs& args, u32 cta, u32 slot) { return args.partials + (u64)(2 * cta + slot) * kPartialFloats; }
+// Slots of the workspace, [grid, 2] partials: slot 1 for the tile a CTA is first of, slot 0 for the tile it begins
+// inside of.
+LEAN_DEVICE float* partial_at(const LeanDecodeArgs& args, u32 cta, u32 slot) {
+  return args.partials + (u64)(2 * cta + slot) * kPartialFloats;
+}
 LEAN_DEVICE float* partial_column(float* partial, int column) { return partial + column * 4; }
 LEAN_DEVICE float* partial_stats(float* partial, int column) { return partial + kColumns * 4 + column * 2; }
 
@@ -30,26 +35,42 @@ LEAN_DEVICE float present(float x) { return x == 0.0f ? -0.0f : x; }
 LEAN_DEVICE bool arrived(float x) { return __float_as_uint(x) != 0; }
 
 LEAN_DEVICE void store_partial(float* partial, int column, RowState state, const float4& o) {
-  asm volatile("{ .reg .b64 lo, hi; .reg .b128 x; mov.b64 lo, {%1, %2}; mov.b64 hi, {%3, %4}; mov.b128 x, {lo, hi};\n"
-               "st.relaxed.gpu.global.b128 [%0], x; }" ::"l"(partial_column(partial, column)), "f"(present(o.x)), "f"(o.y), "f"(o.z), "f"(o.w) : "memory");
-  asm volatile("{ .reg .b64 x; mov.b64 x, {%1, %2}; st.relaxed.gpu.global.b64 [%0], x; }" ::"l"(partial_stats(partial, column)),
-               "f"(present(state.max)), "f"(state.sum) : "memory");
+  asm volatile(
+      "{ .reg .b64 lo, hi; .reg .b128 x; mov.b64 lo, {%1, %2}; mov.b64 hi, {%3, %4}; mov.b128 x, {lo, hi};\n"
+      "st.relaxed.gpu.global.b128 [%0], x; }" ::"l"(partial_column(partial, column)),
+      "f"(present(o.x)), "f"(o.y), "f"(o.z), "f"(o.w)
+      : "memory");
+  asm volatile(
+      "{ .reg .b64 x; mov.b64 x, {%1, %2}; st.relaxed.gpu.global.b64 [%0], x; }" ::"l"(partial_stats(partial, column)),
+      "f"(present(state.max)), "f"(state.sum)
+      : "memory");
 }
 
 // Loads a column into `o` and `state` if `wanted`; leaves them alone otherwise.
 LEAN_DEVICE void load_partial(float* partial, int column, bool wanted, RowState& state, float4& o) {
-  asm volatile("{ .reg .pred p; .reg .b64 lo, hi; .reg .b128 x; setp.ne.u32 p, %5, 0; mov.b64 lo, {%0, %1}; mov.b64 hi, {%2, %3}; mov.b128 x, {lo, hi};\n"
-               "@p ld.relaxed.gpu.global.b128 x, [%4]; mov.b128 {lo, hi}, x; mov.b64 {%0, %1}, lo; mov.b64 {%2, %3}, hi; }"
-               : "+f"(o.x), "+f"(o.y), "+f"(o.z), "+f"(o.w) : "l"(partial_column(partial, column)), "r"((u32)wanted) : "memory");
-  asm volatile("{ .reg .pred p; .reg .b64 x; setp.ne.u32 p, %3, 0; mov.b64 x, {%0, %1}; @p ld.relaxed.gpu.global.b64 x, [%2]; mov.b64 {%0, %1}, x; }"
-               : "+f"(state.max), "+f"(state.sum) : "l"(partial_stats(partial, column)), "r"((u32)wanted) : "memory");
+  asm volatile(
+      "{ .reg .pred p; .reg .b64 lo, hi; .reg .b128 x; setp.ne.u32 p, %5, 0; mov.b64 lo, {%0, %1}; mov.b64 hi, {%2, "
+      "%3}; mov.b128 x, {lo, hi};\n"
+      "@p ld.relaxed.gpu.global.b128 x, [%4]; mov.b128 {lo, hi}, x; mov.b64 {%0, %1}, lo; mov.b64 {%2, %3}, hi; }"
+      : "+f"(o.x), "+f"(o.y), "+f"(o.z), "+f"(o.w)
+      : "l"(partial_column(partial, column)), "r"((u32)wanted)
+      : "memory");
+  asm volatile(
+      "{ .reg .pred p; .reg .b64 x; setp.ne.u32 p, %3, 0; mov.b64 x, {%0, %1}; @p ld.relaxed.gpu.global.b64 x, [%2]; "
+      "mov.b64 {%0, %1}, x; }"
+      : "+f"(state.max), "+f"(state.sum)
+      : "l"(partial_stats(partial, column)), "r"((u32)wanted)
+      : "memory");
 }
 
 LEAN_DEVICE bool arrived(const RowState& state, const float4& o) { return arrived(state.max) && arrived(o.x); }
 
 LEAN_DEVICE void clear_partial(float* partial, int column, bool wanted) {
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v4.u32 [%0], {%2, %2, %2, %2}; @p st.global.v2.u32 [%1], {%2, %2}; }" ::"l"(partial_column(partial, column)),
-               "l"(partial_stats(partial, column)), "r"(0), "r"((u32)wanted) : "memory");
+  asm volatile(
+      "{ .reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v4.u32 [%0], {%2, %2, %2, %2}; @p st.global.v2.u32 [%1], "
+      "{%2, %2}; }" ::"l"(partial_column(partial, column)),
+      "l"(partial_stats(partial, column)), "r"(0), "r"((u32)wanted)
+      : "memory");
 }
 
 // This CTA's merged state as its partial.

@@ -1,4 +1,5 @@
-// prelude.cuh -- the few types and PTX instructions everything else is written with. No headers: NVRTC and nvcc compile it alike.
+// prelude.cuh -- the few types and PTX instructions everything else is written with. No headers: NVRTC and nvcc compile
+// it alike.
 typedef unsigned int u32;
 typedef long long i64;
 typedef unsigned long long u64;
@@ -20,11 +21,12 @@ LEAN_DEVICE float sqrt_approx(float x) {
   return y;
 }
 
-// What maxima are measured from. Rows without any token yet have maximum -inf, and their weights 2^(-inf - 0) are 0; the difference of two
-// -inf would be NaN.
+// What maxima are measured from. Rows without any token yet have maximum -inf, and their weights 2^(-inf - 0) are 0;
+// the difference of two -inf would be NaN.
 LEAN_DEVICE float reference_of(float max) { return max == kNegInf ? 0.0f : max; }
 
-// With programmatic dependent launch everything before this point may run while the previous kernel of the stream still does.
+// With programmatic dependent launch everything before this point may run while the previous kernel of the stream still
+// does.
 LEAN_DEVICE void wait_for_previous_kernel() {
   if constexpr (kPdl) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
@@ -56,35 +58,51 @@ LEAN_DEVICE void store_shared_zero_16(u32 address) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
 }
 
-// Loads of q and KV. Nobody writes them during the launch, so they take the non-coherent path, and KV, which is read once, is kept out of L1. With
-// programmatic dependent launch the previous kernel may still write them before wait_for_previous_kernel: there they are coherent loads,
-// which neither the compiler moves ahead of the wait nor an older copy in L1 answers.
+// Loads of q and KV. Nobody writes them during the launch, so they take the non-coherent path, and KV, which is read
+// once, is kept out of L1. With programmatic dependent launch the previous kernel may still write them before
+// wait_for_previous_kernel: there they are coherent loads, which neither the compiler moves ahead of the wait nor an
+// older copy in L1 answers.
 LEAN_DEVICE void load_stream_16_if(bool wanted, uint4& r, const void* p) {
   if constexpr (kPdl) {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-                 : "+r"(r.x), "+r"(r.y), "+r"(r.z), "+r"(r.w) : "l"(p), "r"((u32)wanted) : "memory");
+    asm volatile(
+        "{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; "
+        "}"
+        : "+r"(r.x), "+r"(r.y), "+r"(r.z), "+r"(r.w)
+        : "l"(p), "r"((u32)wanted)
+        : "memory");
   } else {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-                 : "+r"(r.x), "+r"(r.y), "+r"(r.z), "+r"(r.w) : "l"(p), "r"((u32)wanted));
+    asm volatile(
+        "{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        : "+r"(r.x), "+r"(r.y), "+r"(r.z), "+r"(r.w)
+        : "l"(p), "r"((u32)wanted));
   }
 }
 
 LEAN_DEVICE void load_stream_8_if(bool wanted, uint2& r, const void* p) {
   if constexpr (kPdl) {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p ld.relaxed.gpu.global.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
-                 : "+r"(r.x), "+r"(r.y) : "l"(p), "r"((u32)wanted) : "memory");
+    asm volatile(
+        "{ .reg .pred p; setp.ne.u32 p, %3, 0; @p ld.relaxed.gpu.global.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+        : "+r"(r.x), "+r"(r.y)
+        : "l"(p), "r"((u32)wanted)
+        : "memory");
   } else {
     asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
-                 : "+r"(r.x), "+r"(r.y) : "l"(p), "r"((u32)wanted));
+                 : "+r"(r.x), "+r"(r.y)
+                 : "l"(p), "r"((u32)wanted));
   }
 }
 
 LEAN_DEVICE uint4 load_stream_16(const void* p) {
   uint4 r;
   if constexpr (kPdl) {
-    asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p) : "memory");
+    asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+                 : "l"(p)
+                 : "memory");
   } else {
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+                 : "l"(p));
   }
   return r;
 }
@@ -92,7 +110,10 @@ LEAN_DEVICE uint4 load_stream_16(const void* p) {
 LEAN_DEVICE uint4 load_query_16(const void* p) {
   uint4 r;
   if constexpr (kPdl) {
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p) : "memory");
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+                 : "l"(p)
+                 : "memory");
   } else {
     asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
   }

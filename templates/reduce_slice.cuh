@@ -1,17 +1,17 @@
-// reduce_slice.cuh -- one contributor's share of a tile's reduction: columns mine, mine + count, mine + 2 count, ... from the workspace.
-// `lanes` neighbouring lanes take one column: lane i of them the contributors i, i + lanes, ... kBatch of them at a time. Sums are taken in a
-// fixed order, so results repeat bit for bit.
+// reduce_slice.cuh -- one contributor's share of a tile's reduction: columns mine, mine + count, mine + 2 count, ...
+// from the workspace. `lanes` neighbouring lanes take one column: lane i of them the contributors i, i + lanes, ...
+// kBatch of them at a time. Sums are taken in a fixed order, so results repeat bit for bit.
 
-constexpr u32 kWideBatch = 4;   // partials a lane has in flight together, above 32 contributors
+constexpr u32 kWideBatch = 4;  // partials a lane has in flight together, above 32 contributors
 
 template <u32 kBatch>
 LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c, const Segment& segment) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int lane_bits = kBatch > 1 ? 5 : 32 - __clz((int)c.count - 1);   // count >= 2
+  const int lane_bits = kBatch > 1 ? 5 : 32 - __clz((int)c.count - 1);  // count >= 2
   const u32 lanes = 1u << lane_bits, member = lane & (lanes - 1), columns_per_warp = 32 >> lane_bits;
 #pragma unroll 1
   for (u32 k = warp * columns_per_warp;; k += kWarps * columns_per_warp) {
-    if (c.mine + k * c.count >= (u32)kColumns) return;   // the warp's first column: the same for all lanes
+    if (c.mine + k * c.count >= (u32)kColumns) return;  // the warp's first column: the same for all lanes
     const u32 column = c.mine + (k + (lane >> lane_bits)) * c.count;
     const u32 count = column < (u32)kColumns ? c.count : 0;
     const Output output = output_of(args, segment, (int)column);
@@ -33,7 +33,8 @@ LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c,
       do {
         all = true;
 #pragma unroll
-        for (u32 i = 0; i < kBatch; i++) load_partial(from[i], (int)column, begin + i * lanes + member < count, stat[i], out[i]);
+        for (u32 i = 0; i < kBatch; i++)
+          load_partial(from[i], (int)column, begin + i * lanes + member < count, stat[i], out[i]);
 #pragma unroll
         for (u32 i = 0; i < kBatch; i++) all &= arrived(stat[i], out[i]) || begin + i * lanes + member >= count;
       } while (!all);
@@ -41,7 +42,8 @@ LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c,
 #pragma unroll
       for (u32 i = 0; i < kBatch; i++) max = fmaxf(max, stat[i].max);
 #pragma unroll 1
-      for (u32 distance = 1; distance < lanes; distance *= 2) max = fmaxf(max, __shfl_xor_sync(kFullMask, max, distance));
+      for (u32 distance = 1; distance < lanes; distance *= 2)
+        max = fmaxf(max, __shfl_xor_sync(kFullMask, max, distance));
       const float reference = reference_of(max);
       if constexpr (kBatch > 1) {
         const float keep = exp2_approx((state.max - reference) * args.scale_log2);
