@@ -87,6 +87,10 @@ void print_explanation(const DecodeProblem& problem, const Shape& shape, const C
                   choice.config.grid, launch.lean_tiles, launch.output_tiles,
                   static_cast<double>(launch.lean_tiles) / static_cast<double>(choice.config.grid),
                   static_cast<double>(choice.config.grid) / static_cast<double>(launch.output_tiles)));
+  if (choice.config.segment_cost > 0) {
+    print(fmt::format("  schedule    an output tile is charged {} LeanTile{} beside its own\n",
+                      choice.config.segment_cost, choice.config.segment_cost == 1 ? "" : "s"));
+  }
   print(fmt::format("  workspace   {}\n", format_bytes(launch.workspace_bytes)));
 }
 

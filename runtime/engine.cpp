@@ -27,8 +27,8 @@ std::int64_t launched_grid(const Choice& choice, const PreparedKernel& kernel) {
 
 /// What most plans differ by.
 std::string key_of(const DecodeProblem& problem, int max_batch, const Choice& choice, const PreparedKernel& kernel) {
-  return fmt::format("{} {} {} {}", kernel_name(choice.config.spec), launched_grid(choice, kernel), problem.kv_heads,
-                     max_batch);
+  return fmt::format("{} {} {} {} {}", kernel_name(choice.config.spec), launched_grid(choice, kernel),
+                     choice.config.segment_cost, problem.kv_heads, max_batch);
 }
 
 bool same_launch(const PlanCore& plan, const DecodeProblem& problem, int max_batch, const Choice& choice,
@@ -36,9 +36,9 @@ bool same_launch(const PlanCore& plan, const DecodeProblem& problem, int max_bat
   const Choice& mine = plan.choice();
   return plan.limits().problem == problem && plan.limits().max_batch == max_batch &&
          mine.config.grid == launched_grid(choice, kernel) && mine.config.spec == choice.config.spec &&
-         mine.provenance == choice.provenance && mine.tuned_us == choice.tuned_us &&
-         mine.tuned_shape == choice.tuned_shape && mine.layer == choice.layer && mine.stale == choice.stale &&
-         mine.tuned_pdl == choice.tuned_pdl;
+         mine.config.segment_cost == choice.config.segment_cost && mine.provenance == choice.provenance &&
+         mine.tuned_us == choice.tuned_us && mine.tuned_shape == choice.tuned_shape && mine.layer == choice.layer &&
+         mine.stale == choice.stale && mine.tuned_pdl == choice.tuned_pdl;
 }
 
 }  // namespace

@@ -215,6 +215,21 @@ TEST(Engine, ReloadGoesByTheNewWinnersAndLeavesOldPlansAlone) {
   EXPECT_EQ(before->choice().provenance, Provenance::fallback);
 }
 
+TEST(Engine, WhatSegmentsAreChargedMakesAnotherPlan) {
+  Config config = tuned_config(kLlama, 224);
+  auto winners = std::make_shared<LayeredWinners>(layered({winner(kLlama, kShape, config)}));
+  auto parts = fictional_parts();
+  parts.read_winners = [winners] { return *winners; };
+  EngineCore engine(std::move(parts));
+  const PlanCore* const before = engine.plan(kLlama, kShape, nullptr).value();
+  EXPECT_EQ(before->limits().segment_cost, 0);
+  config.segment_cost = 2;
+  *winners = layered({winner(kLlama, kShape, config)});
+  engine.reload();
+  EXPECT_EQ(engine.plan(kLlama, kShape, nullptr).value()->limits().segment_cost, 2);
+  EXPECT_EQ(before->limits().segment_cost, 0);
+}
+
 TEST(Engine, AWorkspaceHoldsTheLargestBatch) {
   EngineCore engine(fictional_parts());
   const PlanCore* const plan =
