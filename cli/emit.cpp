@@ -141,7 +141,8 @@ Command add_emit(CLI::App& program) {
   option("--stages", flags->stages, "Ring depth");
   option("--ctas-per-sm", flags->ctas_per_sm, "CTAs that one SM must be able to hold");
   option("--load", flags->load, "Kernel family: ldg, cp_async, bulk, tensor or vector");
-  option("--fixup", flags->fixup, "ticket: the last arriver merges; wait: the host CTA waits, as in the paper");
+  option("--fixup", flags->fixup,
+         "ticket: the last arriver merges; wait: all contributors wait and reduce a slice each");
   app->add_option("-o,--out", flags->out, "Write to a file instead of stdout")->type_name("FILE");
   return {app, [flags](const Session& session) { return run(session, *flags); }};
 }

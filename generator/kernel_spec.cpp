@@ -214,11 +214,14 @@ Result<void> validate(const KernelSpec& spec) {
   if (spec.pdl && spec.arch.major < 9)
     return unsupported(fmt::format("programmatic dependent launch does not exist on {}", to_string(spec.arch)),
                        "it needs sm_90 or newer");
-  if (spec.ctas_per_sm < 1 || spec.ctas_per_sm > 8 || spec.ctas_per_sm * spec.warps > 32)
+  if (spec.ctas_per_sm < 1 || spec.ctas_per_sm > 8 || spec.ctas_per_sm * cta_threads(spec) > 1024)
     return invalid(fmt::format("ctas_per_sm is {} with {} warps", spec.ctas_per_sm, spec.warps),
                    "choose 1 to 8, with at most 32 warps per SM");
-  if (const int bytes = shared_bytes(spec); bytes > max_shared_bytes_per_cta(spec.arch) ||
-                                            spec.ctas_per_sm * (bytes + 1024) > shared_bytes_per_sm(spec.arch)) {
+  // Tickets, barriers and what a search among many requests needs stand beside the dynamic part.
+  constexpr int kStaticBytes = 512;
+  if (const int bytes = shared_bytes(spec) + kStaticBytes;
+      bytes > max_shared_bytes_per_cta(spec.arch) ||
+      spec.ctas_per_sm * (bytes + 1024) > shared_bytes_per_sm(spec.arch)) {
     return unsupported(
         fmt::format("{} CTAs per SM of {} bytes of shared memory each do not fit {} ({} per CTA, {} per SM)",
                     spec.ctas_per_sm, bytes, to_string(spec.arch), max_shared_bytes_per_cta(spec.arch),

@@ -45,8 +45,8 @@ enum class DType : std::uint8_t { bf16, fp16 };
 enum class LoadPath : std::uint8_t { ldg, cp_async, bulk, tensor, vector };
 /// Whether KV goes straight to registers: there is no ring then, and stages is 1.
 constexpr bool loads_to_registers(LoadPath load) { return load == LoadPath::ldg || load == LoadPath::vector; }
-/// Who reduces partials: the contributor that arrives last (tree of tickets), or the host CTA after waiting (the
-/// paper).
+/// Who reduces partials: the contributor that arrives last (tree of tickets), or all of them after
+/// waiting, a slice each (the paper's host block, spread out).
 enum class FixUp : std::uint8_t { ticket, wait };
 /// contiguous: consecutive tokens of one KV head are adjacent (token stride == head_dim), as in
 /// [batch, kv_heads, context, head_dim]. strided: any 16-byte multiple, as in [batch, context, kv_heads, head_dim].

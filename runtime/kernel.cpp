@@ -110,9 +110,9 @@ LoadedKernel::~LoadedKernel() {
 }
 
 Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream) const {
-  if (grid < 1 || grid > std::numeric_limits<int>::max()) [[unlikely]] {
+  if (grid < 1 || grid > kMostCtas) [[unlikely]] {
     return fail(ErrorCode::launch_failed, fmt::format("a grid of {} CTAs cannot be launched", grid),
-                "Choose 1 to 2147483647.");
+                fmt::format("Choose 1 to {}.", kMostCtas));
   }
   const bool waits = spec_.fixup == FixUp::wait;
   if (waits && grid > resident_total_) [[unlikely]] {

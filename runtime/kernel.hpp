@@ -16,6 +16,9 @@ struct CUlib_st;
 namespace leanattn {
 inline namespace v1 {
 
+/// Most CTAs of one launch: the kernel's estimated quotients (templates/schedule.cuh) are exact below it.
+inline constexpr std::int64_t kMostCtas = 1 << 20;
+
 class LoadedKernel {
  public:
   /// Loads into the current context and raises the dynamic shared-memory limit.
@@ -40,7 +43,7 @@ class LoadedKernel {
   int threads() const { return threads_; }
   int shared_bytes() const { return shared_bytes_; }
 
-  /// Enqueues one launch of `grid` CTAs (1 .. 2^31 - 1), filling in what follows from the grid
+  /// Enqueues one launch of `grid` CTAs (1 .. kMostCtas), filling in what follows from the grid
   /// (args.grid_reciprocal) and, for load path tensor, from the KV cache's place (its tensor maps); no allocation, no
   /// lock, no sync; legal under stream capture. FixUp::wait kernels go out cooperative and only up to resident_ctas();
   /// pdl kernels with the programmatic-stream-serialization attribute. Errors: launch_failed, context_lost.

@@ -130,7 +130,7 @@ struct WinnerTable::Impl {
                         .layer = row.layer,
                         .stale = row.winner.stale,
                         .tuned_pdl = problem.pdl},
-                       features_of(problem, shape, config.spec)});
+                       features_of(problem, shape, base_spec(device.arch, problem))});
   }
 
   /// The entry of least cost(entry); ties go to the first. Entries of infinite cost do not count.

@@ -73,6 +73,10 @@ DeviceModel device_model(const DeviceFacts& device);
 /// Driver, NVRTC, clocks as they are now. Without a driver the driver fields are 0.
 Environment current_environment(const DeviceFacts& device);
 
+/// Whether one request of the batch is so much longer than the average that segments must be charged (Config::
+/// segment_cost).
+bool is_ragged(const Shape& shape);
+
 /// Useful grids for a shape: powers of two, multiples and shares of the SM count, multiples and divisors of output
 /// tiles, FlashAttention-2's and FlashDecoding's grids; up to two waves, and at most one LeanTile per CTA. A spec that
 /// waits gets no more than `resident_ctas_per_sm` CTAs an SM. Sorted, unique, never empty.

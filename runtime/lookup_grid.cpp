@@ -14,7 +14,7 @@ namespace {
 // Measured on an H200 by the cost that balances 64 requests of 128 to 32768 tokens best.
 constexpr double kSegmentUs = 3.6, kTensorSegmentUs = 1.8;
 
-constexpr std::int64_t kLargestGrid = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kLargestGrid = 1 << 20;  // what LoadedKernel::launch takes
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return value / by + (value % by != 0); }
 
@@ -52,6 +52,12 @@ std::int64_t nearest_of(const std::vector<std::int64_t>& grids, double wanted) {
 }
 
 }  // namespace
+
+bool is_ragged(const Shape& shape) {
+  constexpr double kUneven = 1.41;  // half an octave, as the look-up has it
+  const double average = static_cast<double>(total_tokens(shape)) / shape.batch;
+  return static_cast<double>(shape.longest_context) > kUneven * average;
+}
 
 std::int64_t output_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
   return saturating_product(saturating_product(shape.batch, problem.kv_heads), row_blocks(spec));
@@ -111,7 +117,8 @@ std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProbl
     const std::int64_t outputs = output_tiles(problem, shape, spec);
     const std::int64_t most = std::min(lean_tiles(problem, shape, spec), kLargestGrid);
     const std::int64_t slots = std::min(most, detail::resident_grid(device, spec));
-    configs.push_back({spec, even_grid(slots, std::min(outputs, kLargestGrid))});
+    configs.push_back({spec, even_grid(slots, std::min(outputs, kLargestGrid)),
+                       is_ragged(shape) ? detail::segment_cost(device, spec) : 0});
   }
   return configs;
 }
@@ -228,7 +235,7 @@ std::int64_t cheapest_grid(const DeviceFacts& device, const DecodeProblem& probl
   std::int64_t best = grids.front();
   double best_cost = std::numeric_limits<double>::infinity();
   for (const std::int64_t grid : grids) {
-    const double cost = schedule_cost(device, problem, shape, {spec, grid});
+    const double cost = schedule_cost(device, problem, shape, {.spec = spec, .grid = grid});
     if (cost >= best_cost) continue;
     best_cost = cost;
     best = grid;
@@ -249,8 +256,10 @@ Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& fr
     const auto valid = validate(spec);
     if (valid) return spec;
     if (valid.error().code != ErrorCode::unsupported) return tl::unexpected(valid.error());
-    if (spec.stages > 1) {
-      --spec.stages;
+    // A ring that several warpgroups share has a multiple of their number of stages.
+    const int step = spec.load == LoadPath::tensor ? std::max(1, spec.warps / 4) : 1;
+    if (spec.stages > step) {
+      spec.stages -= step;
     } else if (spec.ctas_per_sm > 1) {
       --spec.ctas_per_sm;
     } else {

@@ -15,6 +15,7 @@ namespace {
 constexpr std::int64_t kElementBytes = 2;
 constexpr std::uintptr_t kVectorBytes = 16;      // what one load instruction takes
 constexpr std::uintptr_t kWorkspaceBytes = 256;  // the alignment that workspace_layout() counts from
+constexpr std::int64_t kMostOutputs = 1 << 20;   // the kernel's estimated quotients are exact below it
 constexpr int kMostTokens = 1 << 30;             // kernels count a request's tokens in signed 32-bit steps
 constexpr std::int64_t kVectorElements = static_cast<std::int64_t>(kVectorBytes) / kElementBytes;
 
@@ -183,6 +184,11 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
     }
   }
 
+  if (const std::int64_t outputs = std::int64_t{problem.kv_heads} * limits.row_blocks; outputs > kMostOutputs)
+      [[unlikely]] {
+    return fail(ErrorCode::unsupported, fmt::format("{} output tiles a request, more than 2^20", outputs),
+                "Split the KV heads over several launches.");
+  }
   if (args.context_capacity > kMostTokens ||
       !lean_line_fits(static_cast<unsigned>(args.batch), static_cast<unsigned>(problem.kv_heads * limits.row_blocks),
                       static_cast<unsigned>(args.context_capacity), static_cast<unsigned>(limits.tile),

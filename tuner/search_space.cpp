@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/lookup.hpp"
+#include "runtime/lookup_grid.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -25,7 +26,7 @@ int register_limit(const KernelSpec& spec) {
 int least_registers(const KernelSpec& spec) {
   // Scores of a step and accumulators; operands stay in shared memory.
   if (spec.load == LoadPath::tensor)
-    return 40 + rows_per_block(spec) / 8 * 4 * (step_tokens(spec) / 64 + spec.head_dim / 64);
+    return 40 + (rows_per_block(spec) + 7) / 8 * 4 * (step_tokens(spec) / 64 + spec.head_dim / 64);
   // A step of K and V, accumulators and what reduces the products.
   if (spec.load == LoadPath::vector) return 64 + spec.warp_tokens * spec.head_dim / 32 + 16 * spec.group;
   const int row_tiles = (rows_per_block(spec) + 7) / 8;
@@ -194,7 +195,8 @@ std::vector<RankedConfig> rank_grids(const ModelParameters& parameters, const De
   const std::int64_t co_resident = std::int64_t{std::max(resident, 1)} * std::max(device.sm_count, 1);
   for (const std::int64_t grid : useful_grids(device, problem, shape, spec, std::max(resident, 1))) {
     if (spec.fixup == FixUp::wait && grid > co_resident) continue;
-    const Config config{.spec = spec, .grid = grid};
+    const Config config{
+        .spec = spec, .grid = grid, .segment_cost = is_ragged(shape) ? detail::segment_cost(device, spec) : 0};
     ranked.push_back({config, predict_us(parameters, device, problem, shape, config, std::max(resident, 1))});
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const RankedConfig& a, const RankedConfig& b) {

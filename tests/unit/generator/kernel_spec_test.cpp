@@ -34,6 +34,14 @@ RC_GTEST_PROP(KernelSpec, SurvivesItsJson, ()) {
   RC_ASSERT(*back == spec);
 }
 
+TEST(KernelSpec, StaticSharedMemoryCountsToo) {
+  // 232,448 bytes of dynamic shared memory: all that one CTA may have, without room for barriers.
+  const KernelSpec full{
+      .head_dim = 256, .group = 5, .load = LoadPath::tensor, .fixup = FixUp::wait, .warps = 12, .stages = 3};
+  ASSERT_EQ(shared_bytes(full), max_shared_bytes_per_cta(full.arch));
+  EXPECT_EQ(validate(full).error().code, ErrorCode::unsupported);
+}
+
 RC_GTEST_PROP(KernelSpec, EqualNamesMeanEqualSpecs, ()) {
   const KernelSpec a = any_spec(), b = any_spec();
   RC_ASSERT((kernel_name(a) == kernel_name(b)) == (a == b));

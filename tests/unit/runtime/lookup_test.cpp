@@ -93,6 +93,24 @@ TEST(Lookup, ALargeGroupIsNotAnsweredWithAKernelThatReadsTheCacheTwice) {
   EXPECT_EQ(row_blocks(hopper.config.spec), 1);
 }
 
+TEST(Lookup, ARingOfSeveralWarpgroupsShrinksByWholeRounds) {
+  KernelSpec from = base_spec({9, 0, true}, {.q_heads = 8, .kv_heads = 8, .head_dim = 64});
+  from.load = LoadPath::tensor;
+  from.warps = 8, from.stages = 4, from.ctas_per_sm = 2, from.tile = 64;
+  ASSERT_TRUE(validate(from));
+  const auto spec = detail::with_tunables_of(base_spec({9, 0, true}, kLlama), from);
+  ASSERT_TRUE(spec) << spec.error().message;
+  EXPECT_EQ(spec->stages, 2);
+  EXPECT_EQ(spec->ctas_per_sm, 2);
+}
+
+TEST(Lookup, OnlyRaggedBatchesAreChargedTheirSegmentsByDefault) {
+  const Shape even{.batch = 64, .longest_context = 4096};
+  const Shape ragged{.batch = 64, .longest_context = 32768, .total_context = 387490};
+  EXPECT_EQ(default_config(fictional_gpu(), kLlama, even).segment_cost, 0);
+  EXPECT_GE(default_config(fictional_gpu(), kLlama, ragged).segment_cost, 1);
+}
+
 TEST(Lookup, OtherHeadsOnAMeasuredGpuGetItsTunablesAndTheModelsGrid) {
   const DecodeProblem opt{.q_heads = 32, .kv_heads = 32, .head_dim = 64, .dtype = DType::fp16};
   const Choice choice = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224))}).find(opt, kShape);

@@ -138,11 +138,11 @@ TEST_F(FakeGpuKernel, AKernelThatWaitsGoesOutCooperativeUpToTheResidentGrid) {
   EXPECT_EQ(fake_gpu().launches.size(), 1u) << "refused before the driver was asked";
 }
 
-TEST_F(FakeGpuKernel, ATicketKernelTakesAnyGrid) {
+TEST_F(FakeGpuKernel, ATicketKernelTakesGridsFarBeyondWhatIsResident) {
   const auto kernel = prepared();
   EXPECT_TRUE(kernel.launch(LeanDecodeArgs{}, 1, nullptr));
-  EXPECT_TRUE(kernel.launch(LeanDecodeArgs{}, 2147483647, nullptr));
-  EXPECT_EQ(fake_gpu().launches.back().grid, 2147483647u);
+  EXPECT_TRUE(kernel.launch(LeanDecodeArgs{}, kMostCtas, nullptr));
+  EXPECT_EQ(fake_gpu().launches.back().grid, static_cast<unsigned>(kMostCtas));
 }
 
 TEST_F(FakeGpuKernel, ImpossibleGridsAreRefusedBeforeTheDriver) {
