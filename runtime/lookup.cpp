@@ -20,9 +20,6 @@ struct Features {
   double outputs = 0, tiles_per_output = 0, raggedness = 0;
 };
 
-/// Octaves of raggedness beyond a winner's own from which its grid is no guide.
-constexpr double kRagged = 0.5;
-
 struct Entry {
   DecodeProblem problem;
   Choice choice;  ///< as an exact hit returns it
@@ -179,7 +176,7 @@ struct WinnerTable::Impl {
                                                    problem, shape, *spec);
     }
     const double raggedness = features_of(problem, shape, *spec).raggedness;
-    if (raggedness > entry.features.raggedness + kRagged) {
+    if (raggedness > entry.features.raggedness + detail::kRaggedOctaves) {
       choice.config.spec.fixup = FixUp::ticket;
       choice.config.grid = detail::ragged_grid(device, problem, shape, choice.config.spec);
       choice.config.segment_cost = detail::segment_cost(device, choice.config.spec);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/kernel.hpp"
 #include "runtime/lookup.hpp"
 
 namespace leanattn {
@@ -13,8 +14,6 @@ namespace {
 
 // Measured on an H200 by the cost that balances 64 requests of 128 to 32768 tokens best.
 constexpr double kSegmentUs = 3.6, kTensorSegmentUs = 1.8;
-
-constexpr std::int64_t kLargestGrid = 1 << 20;  // what LoadedKernel::launch takes
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return value / by + (value % by != 0); }
 
@@ -26,7 +25,7 @@ std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
 /// More CTAs than LeanTiles only adds CTAs that return at once.
 std::int64_t largest_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
                           const KernelSpec& spec) {
-  const std::int64_t most = std::min(lean_tiles(problem, shape, spec), kLargestGrid);
+  const std::int64_t most = std::min(lean_tiles(problem, shape, spec), kMostCtas);
   // CTAs that wait for each other must all be resident.
   return spec.fixup == FixUp::wait ? std::min(most, detail::resident_grid(device, spec)) : most;
 }
@@ -54,9 +53,8 @@ std::int64_t nearest_of(const std::vector<std::int64_t>& grids, double wanted) {
 }  // namespace
 
 bool is_ragged(const Shape& shape) {
-  constexpr double kUneven = 1.41;  // half an octave, as the look-up has it
   const double average = static_cast<double>(total_tokens(shape)) / shape.batch;
-  return static_cast<double>(shape.longest_context) > kUneven * average;
+  return std::log2(static_cast<double>(shape.longest_context) / average) > detail::kRaggedOctaves;
 }
 
 std::int64_t output_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
@@ -115,9 +113,9 @@ std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProbl
       if (validate(spec)) break;
     }
     const std::int64_t outputs = output_tiles(problem, shape, spec);
-    const std::int64_t most = std::min(lean_tiles(problem, shape, spec), kLargestGrid);
+    const std::int64_t most = std::min(lean_tiles(problem, shape, spec), kMostCtas);
     const std::int64_t slots = std::min(most, detail::resident_grid(device, spec));
-    configs.push_back({spec, even_grid(slots, std::min(outputs, kLargestGrid)),
+    configs.push_back({spec, even_grid(slots, std::min(outputs, kMostCtas)),
                        is_ragged(shape) ? detail::segment_cost(device, spec) : 0});
   }
   return configs;
@@ -133,7 +131,7 @@ std::vector<std::int64_t> useful_grids(const DeviceFacts& device, const DecodePr
   const std::int64_t resident = sms * std::max(1, resident_ctas_per_sm);
   const std::int64_t outputs = output_tiles(problem, shape, spec);
   const std::int64_t most = spec.fixup == FixUp::wait ? std::min(lean_tiles(problem, shape, spec), resident)
-                                                      : std::min(lean_tiles(problem, shape, spec), kLargestGrid);
+                                                      : std::min(lean_tiles(problem, shape, spec), kMostCtas);
   // Two waves are the most that can pay: beyond, every CTA only adds a segment and a partial.
   const std::int64_t two_waves = 2 * resident;
   std::vector<std::int64_t> grids{outputs, std::max<std::int64_t>(1, sms / outputs) * outputs, resident, most};

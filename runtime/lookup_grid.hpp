@@ -20,6 +20,10 @@ std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tun
                              const Config& tuned, const DecodeProblem& problem, const Shape& shape,
                              const KernelSpec& spec);
 
+/// Octaves between the longest and the average context from which segments are charged, and beyond those of a winner
+/// from which its grid is no guide.
+inline constexpr double kRaggedOctaves = 0.5;
+
 /// A grid for a batch more ragged than what was measured: as many CTAs as are resident at once. segment_cost() makes
 /// their ranges equal in time.
 std::int64_t ragged_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,

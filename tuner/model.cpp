@@ -45,8 +45,8 @@ ModelFeatures model_features(const ModelParameters& parameters, const DeviceFact
   // A warp without a step of its own keeps nothing in flight: short segments leave warps idle, except where a producer
   // warp runs ahead into the next segment.
   const bool tensor = spec.load == LoadPath::tensor;
-  const double segment_tokens =
-      std::min(tiles_per_cta * spec.tile, tensor ? tiles_per_cta * spec.tile : std::max(tokens_per_output, 1.0));
+  const double cta_tokens = tiles_per_cta * spec.tile;
+  const double segment_tokens = tensor ? cta_tokens : std::min(cta_tokens, std::max(tokens_per_output, 1.0));
   const double steps = divide_up(segment_tokens, step_tokens(spec));
   const double ring = tensor ? spec.stages
                              : spec.warps * (loads_to_registers(spec.load) ? 1.5  // K of one step, asking for the next

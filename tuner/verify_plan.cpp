@@ -192,7 +192,7 @@ std::vector<VerifyKernel> representative_kernels(Arch arch, bool quick) {
       {96, 16, DType::fp16, kStrided, true, cp_async, ticket, 3},
       {64, 40, DType::bf16, kContiguous, true, cp_async, ticket, 0},
       {256, 64, DType::fp16, kContiguous, true, bulk, wait, 11},
-      {128, 16, DType::fp16, kStrided, true, ldg, wait, 3},
+      {64, 32, DType::fp16, kStrided, true, ldg, wait, 3},
       {96, 3, DType::bf16, kContiguous, true, bulk, ticket, 9},
       {128, 4, DType::bf16, kContiguous, true, cp_async, ticket, 3},
       {128, 8, DType::fp16, kContiguous, true, cp_async, ticket, 7},

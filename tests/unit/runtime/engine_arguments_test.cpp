@@ -74,6 +74,15 @@ TEST_F(Arguments, ALineOfTwoToThe30TilesIsRefused) {
   EXPECT_EQ(bind().error().code, ErrorCode::unsupported);
 }
 
+TEST_F(Arguments, MoreOutputTilesThanQuotientsAreExactForAreRefused) {
+  limits.row_blocks = (1 << 20) / 8;
+  args.context_capacity = 16;
+  EXPECT_TRUE(bind()) << bind().error().message;
+  limits.row_blocks += 1;
+  ASSERT_FALSE(bind());
+  EXPECT_EQ(bind().error().code, ErrorCode::unsupported);
+}
+
 TEST_F(Arguments, ZeroStridesAreTheDenseOnesOfAContiguousCache) {
   const auto bound = bind();
   ASSERT_TRUE(bound) << bound.error().message;

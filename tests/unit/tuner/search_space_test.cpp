@@ -70,6 +70,21 @@ TEST(SearchSpace, AProblemWithPdlHasOnlySpecsWithItWhereTheGpuHasIt) {
   for (const KernelSpec& near : neighbours(all_specs(h200(), dependent).front())) EXPECT_TRUE(near.pdl);
 }
 
+TEST(SearchSpace, GridsOfRaggedBatchesAreRankedWithTheirSegmentsCharged) {
+  const DeviceFacts device = h200();
+  const Config config = default_config(device, {}, {.batch = 64, .longest_context = 4096});
+  const auto charges = [&](const Shape& shape) {
+    std::set<int> found;
+    for (const RankedConfig& ranked : rank_grids(default_parameters(device), device, {}, shape, config.spec, 1))
+      found.insert(ranked.config.segment_cost);
+    return found;
+  };
+  EXPECT_EQ(charges({.batch = 64, .longest_context = 4096}), std::set<int>{0});
+  const std::set<int> ragged = charges({.batch = 64, .longest_context = 32768, .total_context = 387490});
+  ASSERT_EQ(ragged.size(), 1u);
+  EXPECT_GE(*ragged.begin(), 1);
+}
+
 TEST(SearchSpace, ChosenSpecsAreTheSameEveryTimeAndDiverse) {
   const DeviceFacts device = h200();
   const DecodeProblem problem;

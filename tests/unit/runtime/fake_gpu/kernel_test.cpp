@@ -147,7 +147,8 @@ TEST_F(FakeGpuKernel, ATicketKernelTakesGridsFarBeyondWhatIsResident) {
 
 TEST_F(FakeGpuKernel, ImpossibleGridsAreRefusedBeforeTheDriver) {
   const auto kernel = prepared();
-  for (const std::int64_t grid : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1} << 31, std::int64_t{1} << 32}) {
+  for (const std::int64_t grid :
+       {std::int64_t{0}, std::int64_t{-1}, kMostCtas + 1, std::int64_t{1} << 31, std::int64_t{1} << 32}) {
     const auto refused = kernel.launch(LeanDecodeArgs{}, grid, nullptr);
     ASSERT_FALSE(refused) << grid;
     EXPECT_EQ(refused.error().code, ErrorCode::launch_failed);
