@@ -50,8 +50,12 @@ const char* title(std::string_view mode) {
 }
 
 Result<std::vector<Schedule>> draw(const ExplainFlags& flags, const Workload& workload) {
-  const Result<std::vector<int>> lengths = context_lengths(flags, workload);
+  Result<std::vector<int>> lengths = context_lengths(flags, workload);
   if (!lengths) return tl::unexpected(lengths.error());
+  // What a window hides is not on the line.
+  for (int& length : *lengths) {
+    if (length > 0) length = static_cast<int>(visible_tokens(workload.problem, {.longest_context = length}));
+  }
   KernelSpec spec = base_spec(Arch{9, 0, true}, workload.problem);
   const auto tile = flags.tile.empty() ? Result<std::int64_t>(spec.tile) : parse_size("--tile", flags.tile, 1, 1 << 20);
   if (!tile) return tl::unexpected(tile.error());

@@ -13,7 +13,7 @@
 #include "cli/sizes.hpp"
 #include "cli/table.hpp"
 #include "generator/generator.hpp"
-#include "generator/workspace.hpp"
+#include "runtime/plan.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -37,10 +37,8 @@ struct Launch {
 };
 
 Launch launch_of(const DecodeProblem& problem, const Shape& shape, const Config& config) {
-  Shape largest = shape;
-  if (shape.max_batch > 0) largest.batch = shape.max_batch;
   return {output_tiles(problem, shape, config.spec), lean_tiles(problem, shape, config.spec),
-          workspace_layout(config.spec, config.grid, output_tiles(problem, largest, config.spec)).total_bytes};
+          workspace_for(problem, plan_size(problem, shape), config).total_bytes};
 }
 
 /// What the measurement behind an answer about dependent launches, or about ordinary ones, does not know.
@@ -75,6 +73,10 @@ void print_explanation(const DecodeProblem& problem, const Shape& shape, const C
                       choice.layer,
                       choice.stale ? ", stale: another driver, NVRTC or library has been seen since" : ""));
   }
+  if (!is_plain(problem.features)) print(fmt::format("  features    {}\n", to_json(problem.features)));
+  if (const std::int64_t visible = visible_tokens(problem, shape); visible < total_tokens(shape)) {
+    print(fmt::format("  window      {} of {} tokens are read\n", visible, total_tokens(shape)));
+  }
   print(fmt::format("  kernel      {}\n", kernel_name(spec)));
   print(fmt::format("  CTA         {} warps, {} LeanTile tokens, {} stages by {}, {} B shared memory\n", spec.warps,
                     spec.tile, spec.stages, to_string(spec.load), shared_bytes(spec)));
@@ -104,6 +106,7 @@ Json json_of(const DecodeProblem& problem, const Shape& shape, const Choice& cho
           {"config", Json::parse(to_json(choice.config))},
           {"output_tiles", launch.output_tiles},
           {"lean_tiles", launch.lean_tiles},
+          {"visible_tokens", visible_tokens(problem, shape)},
           {"workspace_bytes", launch.workspace_bytes},
           {"tuned_us", measured ? Json(choice.tuned_us) : Json(nullptr)},
           {"tuned_shape", measured ? Json::parse(to_json(choice.tuned_shape)) : Json(nullptr)},

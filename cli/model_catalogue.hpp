@@ -20,6 +20,7 @@ struct ModelShape {
   int kv_heads = 0;
   int head_dim = 0;
   std::optional<DType> dtype;  ///< of the published weights; nullopt when neither bf16 nor fp16
+  Features features{};         ///< what all of its attention layers have in common
 
   bool operator==(const ModelShape&) const = default;
 };
@@ -31,8 +32,10 @@ std::span<const ModelShape> model_catalogue();
 Result<ModelShape> find_model(std::string_view name);
 
 /// Reads a config.json as Hugging Face transformers writes it: query heads, KV heads and head_dim under the names that
-/// model families use, at the top or inside text_config. `name` goes into the result and into messages. Errors:
-/// invalid_argument (no JSON, a missing or ill-typed field, heads that do not divide), unsupported (latent attention).
+/// model families use, at the top or inside text_config. Of features those that every layer has: a logit soft cap,
+/// ALiBi, sink logits, a width of V of its own, and a sliding window unless it is some layers' only. `name` goes into
+/// the result and into messages. Errors: invalid_argument (no JSON, a missing or ill-typed field, heads that do not
+/// divide), unsupported (latent attention).
 Result<ModelShape> model_from_config(std::string_view json_text, std::string_view name);
 
 /// The same from a file. Errors: also invalid_argument for a file that cannot be read.

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <limits>
@@ -73,10 +74,49 @@ Result<int> kv_heads_of(const Json& object, std::string_view name) {
   }
   const auto attention = object.find("attn_config");  // MPT, DBRX
   if (attention != object.end() && attention->is_object()) {
-    const Result<int> nested = positive(*attention, name, std::array{"kv_n_heads"});
+    Result<int> nested = positive(*attention, name, std::array{"kv_n_heads"});
     if (!nested || *nested != 0) return nested;
   }
   return positive(object, name, std::array{"num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads"});
+}
+
+/// The sliding window of every layer; 0 where there is none, or where only some layers have it.
+Result<int> window_of(const Json& object, std::string_view name) {
+  const auto switched = object.find("use_sliding_window");
+  if (switched != object.end() && switched->is_boolean() && !switched->get<bool>()) return 0;
+  Result<int> window = positive(object, name, std::array{"sliding_window"});
+  if (!window || *window == 0) return window;
+  if (const auto layers = object.find("layer_types"); layers != object.end() && layers->is_array()) {
+    const bool all =
+        std::all_of(layers->begin(), layers->end(), [](const Json& layer) { return layer == "sliding_attention"; });
+    return all && !layers->empty() ? window : 0;
+  }
+  // Without a list of layers only the family says which have it. In these all have.
+  constexpr std::array kEveryLayer = {"mistral", "mixtral", "phi3", "starcoder2"};
+  const auto family = object.find("model_type");
+  const bool every = family != object.end() && std::any_of(kEveryLayer.begin(), kEveryLayer.end(),
+                                                           [&](const char* known) { return *family == known; });
+  return every ? window : 0;
+}
+
+Result<Features> features_of(const Json& object, std::string_view name, int head_dim) {
+  Features features;
+  const Result<int> window = window_of(object, name);
+  if (!window) return tl::unexpected(window.error());
+  features.window = *window;
+  if (const Json* cap = first_of(object, std::array{"attn_logit_softcapping"})) {
+    if (!cap->is_number()) return bad(name, fmt::format("\"attn_logit_softcapping\" is {}, not a number", cap->dump()));
+    features.soft_cap = cap->get<double>();
+  }
+  const Result<int> v_head_dim = positive(object, name, std::array{"v_head_dim"});
+  if (!v_head_dim) return tl::unexpected(v_head_dim.error());
+  if (*v_head_dim != head_dim) features.v_head_dim = *v_head_dim;
+  const auto attention = object.find("attn_config");  // MPT
+  features.alibi =
+      flag(object, "alibi") || (attention != object.end() && attention->is_object() && flag(*attention, "alibi"));
+  const auto family = object.find("model_type");
+  features.sink_logits = family != object.end() && *family == "gpt_oss";
+  return features;
 }
 
 }  // namespace
@@ -122,8 +162,14 @@ Result<ModelShape> model_from_config(std::string_view json_text, std::string_vie
 
   std::optional<DType> dtype = dtype_of(*config);
   if (!dtype) dtype = dtype_of(document);
-  return ModelShape{
-      .name = std::string(name), .q_heads = *q_heads, .kv_heads = *kv_heads, .head_dim = *head_dim, .dtype = dtype};
+  Result<Features> features = features_of(*config, name, *head_dim);
+  if (!features) return tl::unexpected(features.error());
+  return ModelShape{.name = std::string(name),
+                    .q_heads = *q_heads,
+                    .kv_heads = *kv_heads,
+                    .head_dim = *head_dim,
+                    .dtype = dtype,
+                    .features = *std::move(features)};
 }
 
 Result<ModelShape> model_from_config_file(const std::filesystem::path& file) {

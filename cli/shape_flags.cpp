@@ -66,9 +66,8 @@ void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& ba
   option("--model-config", flags.model_config, "A Hugging Face config.json")->type_name("FILE");
   option("--heads", flags.heads, "Query heads")->type_name("N");
   option("--kv-heads", flags.kv_heads, "KV heads; divides the query heads")->type_name("N");
-  option("--head-dim", flags.head_dim, "Width of a head: 64, 96, 128 or 256")->type_name("N");
+  option("--head-dim", flags.head_dim, "Width of a head: a multiple of 16 up to 512")->type_name("N");
   option("--dtype", flags.dtype, "bf16 or fp16; default: the model's, else bf16")->type_name("TYPE");
-  option("--kv-dtype", flags.kv_dtype, "Type of the KV cache; the same as --dtype in this version")->type_name("TYPE");
   option("--layout", flags.layout,
          "contiguous: tokens of a KV head are adjacent; strided: any token stride. Default contiguous")
       ->type_name("LAYOUT");
@@ -81,8 +80,7 @@ void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& ba
       ->type_name("N");
   option("--context", flags.context, "Context lengths in tokens, such as 1k,64k; default " + context_default)
       ->type_name("LIST");
-  // Known, so that asking for it is answered with a reason instead of "not expected".
-  command.add_option("--page-size", flags.page_size)->group("");
+  add_feature_flags(command, flags.features);
 }
 
 Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_default,
@@ -103,23 +101,16 @@ Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_defau
     if (!dtype) return tl::unexpected(dtype.error());
     problem.dtype = *dtype;
   }
-  if (!flags.kv_dtype.empty() && flags.kv_dtype != to_string(problem.dtype)) {
-    return fail(ErrorCode::unsupported,
-                fmt::format("--kv-dtype {}: the KV cache has the dtype of the query ({}) in this version",
-                            flags.kv_dtype, to_string(problem.dtype)),
-                "Leave --kv-dtype out, or change --dtype.");
-  }
-  if (!flags.page_size.empty()) {
-    return fail(ErrorCode::unsupported,
-                fmt::format("--page-size {}: the KV cache is dense in this version", flags.page_size),
-                "Leave --page-size out.");
-  }
   if (!flags.layout.empty()) {
     const Result<KvLayout> layout = parse_kv_layout(flags.layout);
     if (!layout) return tl::unexpected(layout.error());
     problem.layout = *layout;
   }
+  Result<Features> features = with_flags(model->features, flags.features, problem.dtype);
+  if (!features) return tl::unexpected(features.error());
+  problem.features = *std::move(features);
   if (const Result<void> valid = validate(problem); !valid) return tl::unexpected(valid.error());
+  problem = canonical(std::move(problem));
 
   const auto batches = parse_size_list("--batch", flags.batch.empty() ? batch_default : flags.batch, 1, kMaxInt);
   if (!batches) return tl::unexpected(batches.error());
@@ -150,9 +141,17 @@ Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_defau
 }
 
 std::string describe(const DecodeProblem& problem) {
-  return fmt::format("{}/{} heads x {}, {}{}{}{}", problem.q_heads, problem.kv_heads, problem.head_dim,
+  std::string features;
+  for (const char letter : features_name(problem.features)) {
+    if (letter == '_') {
+      features += ", ";
+    } else {
+      features += letter;
+    }
+  }
+  return fmt::format("{}/{} heads x {}, {}{}{}{}{}", problem.q_heads, problem.kv_heads, problem.head_dim,
                      to_string(problem.dtype), problem.layout == KvLayout::strided ? ", strided" : "",
-                     problem.lse ? ", lse" : "", problem.pdl ? ", pdl" : "");
+                     problem.lse ? ", lse" : "", problem.pdl ? ", pdl" : "", features);
 }
 
 std::string describe(const Shape& shape) {

@@ -1,10 +1,11 @@
-// shape_flags.hpp -- the flags that say what to run: model or heads, dtype, layout, batches, context lengths. Main
-// thread.
+// shape_flags.hpp -- the flags that say what to run: model or heads, dtype, layout, features, batches, context lengths.
+// Main thread.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "cli/feature_flags.hpp"
 #include "runtime/problem.hpp"
 
 namespace CLI {
@@ -18,10 +19,10 @@ inline namespace v1 {
 struct ShapeFlags {
   std::string model, model_config;
   std::string heads, kv_heads, head_dim;
-  std::string dtype, kv_dtype, page_size;
-  std::string layout;
+  std::string dtype, layout;
   bool lse = false;
   bool pdl = false;
+  FeatureFlags features;
   std::string batch, max_batch, context;
 };
 
@@ -40,7 +41,7 @@ void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& ba
 /// Errors: invalid_argument and unsupported, naming the flag and its value.
 Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_default, const std::string& context_default);
 
-/// "32/8 heads x 128, bf16": for headings.
+/// "32/8 heads x 128, bf16, p16, win4096": for headings.
 std::string describe(const DecodeProblem& problem);
 /// "batch 1, context 64k".
 std::string describe(const Shape& shape);

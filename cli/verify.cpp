@@ -70,7 +70,16 @@ Command add_verify(CLI::App& program) {
   auto options = std::make_shared<VerifyOptions>();
   CLI::App* app =
       program.add_subcommand("verify", "Compare this GPU's results with the FP64 oracle; exits 5 on a wrong one");
-  app->add_flag("--quick", options->quick, "A cross-section in seconds");
+  CLI::Option* quick = app->add_flag("--quick", options->quick, "A cross-section in seconds");
+  app->add_flag("--long", options->extended, "Ten times as many random combinations of features")->excludes(quick);
+  app->add_option_function<std::string>(
+         "--only",
+         [options](const std::string& part) {
+           if (const auto parsed = parse_verify_part(part)) options->only = *parsed;
+         },
+         "One part of the run instead of all")
+      ->check(CLI::IsMember({"themes", "features", "random", "combinations"}))
+      ->type_name("PART");
   app->add_option("--device", options->device, "CUDA ordinal; default 0")->type_name("N");
   app->add_option("--seed", options->seed, "Of the random data")->type_name("N");
   app->add_option("--filter", options->filter, "Only kernels whose name contains this")->type_name("TEXT");

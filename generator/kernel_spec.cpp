@@ -6,6 +6,8 @@
 #include <array>
 #include <charconv>
 
+#include "generator/parse_enum.hpp"
+
 namespace leanattn {
 inline namespace v1 {
 namespace {
@@ -13,28 +15,20 @@ namespace {
 constexpr std::array kMatrixArches{Arch{8, 0, false}, Arch{8, 6, false}, Arch{8, 9, false},
                                    Arch{9, 0, true},  Arch{10, 0, true}, Arch{12, 0, true}};
 
-template <class Enum, std::size_t N>
-Result<Enum> parse_enum(std::string_view what, std::string_view text, const std::array<Enum, N>& values) {
-  std::string names;
-  for (Enum value : values) {
-    if (to_string(value) == text) return value;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", to_string(value));
-  }
-  return fail(ErrorCode::invalid_argument, fmt::format("unknown {} '{}'", what, text),
-              fmt::format("choose one of: {}", names));
-}
-
 bool in(int value, std::initializer_list<int> allowed) {
   return std::find(allowed.begin(), allowed.end(), value) != allowed.end();
 }
 
 int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+int wider_dim(const KernelSpec& spec) { return std::max(spec.head_dim, value_dim(spec)); }
+
 /// Query rows are packed eight to a matrix tile; accumulator and query fragments take 3/8 * head_dim registers per
 /// tile.
 int max_row_tiles(const KernelSpec& spec) {
-  if (spec.load == LoadPath::tensor) return 4;  // query fragments and half of the accumulators are not in registers
-  return std::max(1, 256 / spec.head_dim);
+  // Query fragments and half of the accumulators are not in registers.
+  if (spec.load == LoadPath::tensor) return value_dim(spec) > 256 ? 2 : 4;
+  return std::clamp(256 / wider_dim(spec), 1, 4);
 }
 
 /// Dynamic shared memory of the tensor family, as templates/decode_wgmma.cuh lays it out; the emitted source asserts
@@ -43,10 +37,10 @@ int tensor_shared_bytes(const KernelSpec& spec) {
   constexpr int kAtomBytes = 1024;  // swizzle atoms start at multiples of this
   const int rows = rows_per_block(spec), padded_rows = round_up(rows, 8), warpgroups = spec.warps / 4;
   const int merge =
-      round_up(((warpgroups + spec.warps) * padded_rows + warpgroups * rows * (spec.head_dim + 4)) * 4, kAtomBytes);
+      round_up(((warpgroups + spec.warps) * padded_rows + warpgroups * rows * (value_dim(spec) + 4)) * 4, kAtomBytes);
   const int operands =
       round_up(padded_rows * spec.head_dim * 2 + padded_rows * step_tokens(spec) * 2 + 4 * padded_rows * 4, kAtomBytes);
-  const int stage = 2 * step_tokens(spec) * spec.head_dim * 2;
+  const int stage = step_tokens(spec) * (spec.head_dim + value_dim(spec)) * 2;
   return merge + warpgroups * operands + spec.stages * stage + kAtomBytes;
 }
 
@@ -122,14 +116,25 @@ Result<KvLayout> parse_kv_layout(std::string_view text) {
   return parse_enum("KV layout", text, std::array{KvLayout::contiguous, KvLayout::strided});
 }
 
+int value_dim(const KernelSpec& spec) {
+  return spec.features.v_head_dim > 0 ? spec.features.v_head_dim : spec.head_dim;
+}
+
+int kv_element_bytes(const KernelSpec& spec) { return spec.features.kv_format == KvFormat::same ? 2 : 1; }
+
+int page_run(const KernelSpec& spec) {
+  const int page = spec.features.page_size;
+  return page == 0 ? 1 : std::min(page & -page, step_tokens(spec));
+}
+
 int row_blocks(const KernelSpec& spec) {
-  const int most = 8 * max_row_tiles(spec);
-  return (spec.group + most - 1) / most;
+  const int rows = query_rows(spec.features, spec.group), most = 8 * max_row_tiles(spec);
+  return (rows + most - 1) / most;
 }
 
 int rows_per_block(const KernelSpec& spec) {
-  const int blocks = row_blocks(spec);
-  return (spec.group + blocks - 1) / blocks;
+  const int rows = query_rows(spec.features, spec.group), blocks = row_blocks(spec);
+  return (rows + blocks - 1) / blocks;
 }
 
 int shared_bytes(const KernelSpec& spec) {
@@ -137,12 +142,14 @@ int shared_bytes(const KernelSpec& spec) {
   // agree.
   if (spec.load == LoadPath::tensor) return tensor_shared_bytes(spec);
   const int rows = rows_per_block(spec);
-  const int merge = round_up(spec.warps * (2 * round_up(rows, 8) + rows * (spec.head_dim + 4)) * 4, 128);
+  const int merge = round_up(spec.warps * (2 * round_up(rows, 8) + rows * (value_dim(spec) + 4)) * 4, 128);
   if (loads_to_registers(spec.load)) return merge;
-  const int row_bytes = spec.head_dim * 2;
-  const int quarter = round_up(spec.warp_tokens / 4 * row_bytes, 128) + 32;
-  const int stage = round_up(spec.warp_tokens * row_bytes + 4 * quarter, 128);
-  return merge + spec.warps * spec.stages * stage;
+  const int k_row = spec.head_dim * kv_element_bytes(spec), v_row = value_dim(spec) * kv_element_bytes(spec);
+  const int quarter = round_up(spec.warp_tokens / 4 * v_row, 128) + 32;
+  const int stage = round_up(spec.warp_tokens * k_row + 4 * quarter, 128);
+  // Queries of heads wider than 256 do not fit registers (templates/attend.cuh).
+  const int query = spec.head_dim > 256 ? round_up(rows, 8) * spec.head_dim * 2 : 0;
+  return merge + spec.warps * (spec.stages * stage + query);
 }
 
 int step_tokens(const KernelSpec& spec) { return spec.warp_tokens * (spec.load == LoadPath::tensor ? 4 : 1); }
@@ -159,11 +166,14 @@ Result<void> validate(const KernelSpec& spec) {
   if (spec.arch.major < 8)
     return unsupported(fmt::format("architecture {} is older than sm_80", to_string(spec.arch)),
                        "use an Ampere or newer GPU");
-  if (!in(spec.head_dim, {64, 96, 128, 256}))
-    return unsupported(fmt::format("head_dim {} has no kernel", spec.head_dim), "supported: 64, 96, 128, 256");
-  if (spec.group < 1 || spec.group > 64)
+  if (auto ok = validate(spec.features); !ok) return ok;
+  for (const int dim : {spec.head_dim, value_dim(spec)}) {
+    if (dim < 16 || dim > 512 || dim % 16 != 0)
+      return unsupported(fmt::format("head_dim {} has no kernel", dim), "supported: multiples of 16 from 16 to 512");
+  }
+  if (spec.group < 1 || spec.group > 128)
     return unsupported(fmt::format("group {} (query heads per KV head) has no kernel", spec.group),
-                       "supported: 1 to 64");
+                       "supported: 1 to 128");
   if (!in(spec.warp_tokens, {16, 32, 64}))
     return invalid(fmt::format("warp_tokens is {}", spec.warp_tokens), "choose 16, 32 or 64");
   if (const int step = step_tokens(spec); spec.tile < step || spec.tile % step != 0 || spec.tile > 4096)
@@ -175,19 +185,39 @@ Result<void> validate(const KernelSpec& spec) {
     return invalid(fmt::format("stages is {} with load path {}", spec.stages, to_string(spec.load)),
                    "it keeps exactly one stage, in registers");
   if (spec.load == LoadPath::vector) {
-    if (spec.group > 2)
-      return unsupported(fmt::format("load path vector with group {}", spec.group),
-                         "it takes 1 or 2 query heads per KV head; use a path with matrix instructions");
+    if (query_rows(spec.features, spec.group) > 2)
+      return unsupported(
+          fmt::format("load path vector with {} query rows per KV head", query_rows(spec.features, spec.group)),
+          "it takes 1 or 2; use a path with matrix instructions");
+    if (value_dim(spec) != spec.head_dim || spec.head_dim % 32 != 0)
+      return unsupported(fmt::format("load path vector with head sizes {} and {}", spec.head_dim, value_dim(spec)),
+                         "it takes equal multiples of 32; use a path with matrix instructions");
     if (spec.warp_tokens > 32 || spec.head_dim * spec.warp_tokens > 4096)
       return unsupported(fmt::format("load path vector with head_dim {} and {} tokens a step needs more registers than "
                                      "a thread has",
                                      spec.head_dim, spec.warp_tokens),
                          "use fewer tokens a step");
   }
+  if (spec.features.kv_format != KvFormat::same && (spec.load == LoadPath::tensor || spec.load == LoadPath::vector))
+    return unsupported(
+        fmt::format("load path {} with KV format {}", to_string(spec.load), to_string(spec.features.kv_format)),
+        "use bulk, cp_async or ldg, which convert in registers");
+  if (spec.features.rope_dim > spec.head_dim)
+    return invalid(fmt::format("rope_dim is {}, more than head_dim, {}", spec.features.rope_dim, spec.head_dim),
+                   "Leave it 0 for head_dim.");
+  if (spec.features.batch_invariant && spec.fixup != FixUp::ticket)
+    return unsupported(fmt::format("a batch-invariant kernel with fix-up {}", to_string(spec.fixup)),
+                       "A CTA may hold many partials of one output tile there; use ticket.");
+  if (spec.features.page_size > 0 && step_tokens(spec) / page_run(spec) > 32)
+    return unsupported(fmt::format("steps of {} tokens over pages of {}", step_tokens(spec), spec.features.page_size),
+                       "a warp looks up at most 32 runs a step; use fewer tokens a step");
   // Accumulator and query fragments, and with ldg a step of K and V, live in registers; 128 of them leave room for
   // everything else.
   if (const int row_tiles = (rows_per_block(spec) + 7) / 8;
-      spec.load == LoadPath::ldg && spec.head_dim * row_tiles * 3 / 8 + spec.head_dim * spec.warp_tokens / 32 > 128) {
+      spec.load == LoadPath::ldg &&
+      (value_dim(spec) * 2 + spec.head_dim) * row_tiles / 8 +
+              (spec.head_dim + value_dim(spec)) * kv_element_bytes(spec) * spec.warp_tokens / 128 >
+          128) {
     return unsupported(
         fmt::format(
             "load path ldg with head_dim {}, group {} and {} tokens a step needs more registers than a thread has",
@@ -201,9 +231,13 @@ Result<void> validate(const KernelSpec& spec) {
     if (spec.arch != Arch{9, 0, true})
       return unsupported(fmt::format("load path tensor needs wgmma, which {} has not", to_string(spec.arch)),
                          "use bulk, cp_async or ldg on other architectures than sm_90a");
-    if (spec.head_dim % 64 != 0)
-      return unsupported(fmt::format("load path tensor with head_dim {}", spec.head_dim),
+    if (spec.head_dim % 64 != 0 || value_dim(spec) % 64 != 0)
+      return unsupported(fmt::format("load path tensor with head sizes {} and {}", spec.head_dim, value_dim(spec)),
                          "it takes multiples of 64; use bulk, cp_async or ldg");
+    // A copy of part of a step starts at a swizzle atom, eight rows.
+    if (spec.features.page_size > 0 && page_run(spec) < 8)
+      return unsupported(fmt::format("load path tensor with pages of {} tokens", spec.features.page_size),
+                         "it takes multiples of 8; use bulk, cp_async or ldg");
     if (spec.warps % 4 != 0)
       return invalid(fmt::format("warps is {} with load path tensor", spec.warps), "choose 4, 8, 12 or 16");
     // A stage that two warpgroups took in turn could be waited for one round too early.
@@ -232,11 +266,11 @@ Result<void> validate(const KernelSpec& spec) {
 }
 
 std::string kernel_name(const KernelSpec& spec) {
-  return fmt::format("lean_{}{}{}_{}_d{}_g{}_{}{}_{}_{}{}_t{}_w{}x{}_s{}_o{}", "sm",
+  return fmt::format("lean_{}{}{}_{}_d{}_g{}_{}{}{}_{}_{}{}_t{}_w{}x{}_s{}_o{}", "sm",
                      spec.arch.major * 10 + spec.arch.minor, spec.arch.specific ? "a" : "", to_string(spec.dtype),
                      spec.head_dim, spec.group, spec.layout == KvLayout::contiguous ? "contig" : "strided",
-                     spec.lse ? "_lse" : "", to_string(spec.load), to_string(spec.fixup), spec.pdl ? "_pdl" : "",
-                     spec.tile, spec.warps, spec.warp_tokens, spec.stages, spec.ctas_per_sm);
+                     spec.lse ? "_lse" : "", features_name(spec.features), to_string(spec.load), to_string(spec.fixup),
+                     spec.pdl ? "_pdl" : "", spec.tile, spec.warps, spec.warp_tokens, spec.stages, spec.ctas_per_sm);
 }
 
 }  // namespace v1

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "generator/features.hpp"
 #include "leanattn/error.hpp"
 
 namespace leanattn {
@@ -65,11 +66,12 @@ Result<KvLayout> parse_kv_layout(std::string_view text);
 /// One kernel. The first block is fixed by the model; the second is what the tuner chooses.
 struct KernelSpec {
   Arch arch{9, 0, true};
-  int head_dim = 128;         ///< 64, 96, 128 or 256; K and V alike
-  int group = 4;              ///< query heads per KV head, 1..64
+  int head_dim = 128;         ///< of q and K, and of V unless features say otherwise; a multiple of 16, 16..512
+  int group = 4;              ///< query heads per KV head, 1..128
   DType dtype = DType::bf16;  ///< of q, k, v and o
   KvLayout layout = KvLayout::contiguous;
-  bool lse = false;  ///< also write LSE (natural log, fp32)
+  bool lse = false;        ///< also write LSE (natural log, fp32)
+  Features features = {};  ///< what is wanted beside plain dense decode
 
   LoadPath load = LoadPath::cp_async;
   FixUp fixup = FixUp::ticket;
@@ -84,7 +86,17 @@ struct KernelSpec {
   bool operator==(const KernelSpec&) const = default;
 };
 
-/// Query rows one CTA carries per KV pass, and how many such row blocks an output tile's group needs.
+/// Columns of V and O.
+int value_dim(const KernelSpec& spec);
+
+/// Bytes of one element of K and V.
+int kv_element_bytes(const KernelSpec& spec);
+
+/// Tokens of a paged cache that are adjacent and start a multiple of their number behind a page's first: the largest
+/// power of two that divides the page, at most a step. 1 for a dense cache.
+int page_run(const KernelSpec& spec);
+
+/// Query rows one CTA carries per KV pass, and how many such row blocks a KV head's query rows need.
 int rows_per_block(const KernelSpec& spec);
 int row_blocks(const KernelSpec& spec);
 

@@ -65,21 +65,22 @@ class Reader {
 
 std::string to_json(const KernelSpec& spec) {
   // nlohmann::json keeps object keys sorted, which makes the text canonical.
-  return nlohmann::json{{"arch", to_string(spec.arch)},
-                        {"head_dim", spec.head_dim},
-                        {"group", spec.group},
-                        {"dtype", to_string(spec.dtype)},
-                        {"layout", to_string(spec.layout)},
-                        {"lse", spec.lse},
-                        {"load", to_string(spec.load)},
-                        {"fixup", to_string(spec.fixup)},
-                        {"tile", spec.tile},
-                        {"warp_tokens", spec.warp_tokens},
-                        {"warps", spec.warps},
-                        {"stages", spec.stages},
-                        {"ctas_per_sm", spec.ctas_per_sm},
-                        {"pdl", spec.pdl}}
-      .dump();
+  nlohmann::json json{{"arch", to_string(spec.arch)},
+                      {"head_dim", spec.head_dim},
+                      {"group", spec.group},
+                      {"dtype", to_string(spec.dtype)},
+                      {"layout", to_string(spec.layout)},
+                      {"lse", spec.lse},
+                      {"load", to_string(spec.load)},
+                      {"fixup", to_string(spec.fixup)},
+                      {"tile", spec.tile},
+                      {"warp_tokens", spec.warp_tokens},
+                      {"warps", spec.warps},
+                      {"stages", spec.stages},
+                      {"ctas_per_sm", spec.ctas_per_sm},
+                      {"pdl", spec.pdl}};
+  if (!is_plain(spec.features)) json["features"] = nlohmann::json::parse(to_json(spec.features));
+  return json.dump();
 }
 
 Result<KernelSpec> kernel_spec_from_json(std::string_view text) {
@@ -102,6 +103,11 @@ Result<KernelSpec> kernel_spec_from_json(std::string_view text) {
   reader.read("ctas_per_sm", spec.ctas_per_sm);
   reader.read("pdl", spec.pdl);
   if (auto ok = std::move(reader).result(); !ok) return tl::unexpected(ok.error());
+  if (const auto it = object.find("features"); it != object.end()) {
+    auto features = features_from_json(it->dump());
+    if (!features) return tl::unexpected(features.error());
+    spec.features = std::move(*features);
+  }
   return spec;
 }
 

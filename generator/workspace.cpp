@@ -1,19 +1,33 @@
 #include "generator/workspace.hpp"
 
+#include <algorithm>
+#include <limits>
+
 namespace leanattn {
 inline namespace v1 {
 
 int partial_floats(const KernelSpec& spec) {
   // kPartialFloats of templates/partial.cuh; the emitted source asserts that they agree.
-  return rows_per_block(spec) * spec.head_dim / 4 * 6;
+  return rows_per_block(spec) * value_dim(spec) / 4 * 6;
 }
 
-WorkspaceLayout workspace_layout(const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles) {
+std::int64_t partial_slots(const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles,
+                           std::int64_t context_capacity) {
+  if (!spec.features.batch_invariant) return grid;
+  // The sink tokens beside a window may end inside a LeanTile.
+  const std::int64_t tiles =
+      std::max<std::int64_t>(1, (context_capacity + spec.tile - 1) / spec.tile) + (spec.features.sink_tokens > 0);
+  std::int64_t slots = 0;
+  return __builtin_mul_overflow(tiles, output_tiles, &slots) ? std::numeric_limits<std::int64_t>::max() : slots;
+}
+
+WorkspaceLayout workspace_layout(const KernelSpec& spec, std::int64_t slots, std::int64_t output_tiles) {
   const auto round_up = [](std::int64_t bytes) { return (bytes + 255) / 256 * 256; };
   WorkspaceLayout layout;
+  layout.slots = slots;
   layout.tickets_offset = 0;
-  layout.partials_offset = round_up((grid + output_tiles) * 4);
-  layout.total_bytes = layout.partials_offset + round_up(grid * 2 * partial_floats(spec) * 4);
+  layout.partials_offset = round_up((slots + output_tiles) * 4);
+  layout.total_bytes = layout.partials_offset + round_up(slots * 2 * partial_floats(spec) * 4);
   return layout;
 }
 

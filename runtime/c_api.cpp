@@ -40,12 +40,11 @@ Result<EngineCoreOptions> read_options(const leanattn_engine_options* options) {
 leanattn_choice to_c(const DecodeProblem& problem, const Shape& shape, const Choice& choice) {
   leanattn_choice out{};
   const bool tuned = choice.provenance != Provenance::fallback;
-  const Shape largest{.batch = shape.max_batch > 0 ? shape.max_batch : shape.batch};
   const KernelSpec& spec = choice.config.spec;
   out.provenance = static_cast<std::int32_t>(choice.provenance);
   out.stale = choice.stale;
   out.grid = choice.config.grid;
-  out.workspace_bytes = workspace_layout(spec, choice.config.grid, output_tiles(problem, largest, spec)).total_bytes;
+  out.workspace_bytes = workspace_for(problem, plan_size(problem, shape), choice.config).total_bytes;
   out.tuned_us = choice.tuned_us;
   out.tuned_longest_context = tuned ? choice.tuned_shape.longest_context : 0;
   out.tuned_total_context = tuned ? total_tokens(choice.tuned_shape) : 0;
@@ -69,7 +68,7 @@ leanattn_plan_info to_c(const PlanCore& plan) {
   out.compile_ms = kernel.compile_ms;
   out.provenance = static_cast<std::int32_t>(choice.provenance);
   out.stale = choice.stale;
-  out.max_batch = plan.limits().max_batch;
+  out.max_batch = plan.limits().size.batch;
   out.threads = kernel.threads;
   out.shared_bytes = kernel.shared_bytes;
   out.registers = kernel.registers;
@@ -145,6 +144,17 @@ leanattn_status leanattn_engine_plan(leanattn_engine* engine, const leanattn_pro
     if (!made) return tl::unexpected(made.error());
     *plan = *made;
     return {};
+  });
+}
+
+leanattn_status leanattn_engine_merge_partials(leanattn_engine* engine, const leanattn_merge_args* args,
+                                               leanattn_stream stream) noexcept {
+  return guarded([&]() -> Result<void> {
+    if (engine == nullptr) return tl::unexpected(null_argument("engine"));
+    leanattn_merge_args storage;
+    const auto read = detail::read_struct("merge_args", args, storage);
+    if (!read) return tl::unexpected(read.error());
+    return core_of(engine).merge_partials(**read, stream);
   });
 }
 

@@ -30,6 +30,8 @@ template <>
 inline constexpr std::size_t kFirstSize<leanattn_plan_info> = 88;
 template <>
 inline constexpr std::size_t kFirstSize<leanattn_decode_args> = 152;
+template <>
+inline constexpr std::size_t kFirstSize<leanattn_merge_args> = 192;
 
 Error null_argument(const char* name);
 Error bad_struct_size(const char* name, std::size_t given, std::size_t expected);
@@ -70,8 +72,8 @@ Result<void> write_struct(const char* name, const T& value, T* out) {
   return {};
 }
 
-/// Errors: invalid_argument (null, size, or an enumerator this library does not know). Heads and sizes are checked
-/// later, by validate().
+/// Errors: invalid_argument (null, size, or an enumerator this library does not know). Heads, sizes and the domains of
+/// features are checked later, by validate(). The problem is canonical() and owns its score expression.
 Result<void> read_problem(const leanattn_problem* problem, DecodeProblem& out);
 Result<void> read_shape(const leanattn_shape* shape, Shape& out);
 

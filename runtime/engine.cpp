@@ -26,15 +26,16 @@ std::int64_t launched_grid(const Choice& choice, const PreparedKernel& kernel) {
 }
 
 /// What most plans differ by.
-std::string key_of(const DecodeProblem& problem, int max_batch, const Choice& choice, const PreparedKernel& kernel) {
-  return fmt::format("{} {} {} {} {}", kernel_name(choice.config.spec), launched_grid(choice, kernel),
-                     choice.config.segment_cost, problem.kv_heads, max_batch);
+std::string key_of(const DecodeProblem& problem, const PlanSize& size, const Choice& choice,
+                   const PreparedKernel& kernel) {
+  return fmt::format("{} {} {} {} {} {}", kernel_name(choice.config.spec), launched_grid(choice, kernel),
+                     choice.config.segment_cost, problem.kv_heads, size.batch, size.context_capacity);
 }
 
-bool same_launch(const PlanCore& plan, const DecodeProblem& problem, int max_batch, const Choice& choice,
+bool same_launch(const PlanCore& plan, const DecodeProblem& problem, const PlanSize& size, const Choice& choice,
                  const PreparedKernel& kernel) {
   const Choice& mine = plan.choice();
-  return plan.limits().problem == problem && plan.limits().max_batch == max_batch &&
+  return plan.limits().problem == problem && plan.limits().size == size &&
          mine.config.grid == launched_grid(choice, kernel) && mine.config.spec == choice.config.spec &&
          mine.config.segment_cost == choice.config.segment_cost && mine.provenance == choice.provenance &&
          mine.tuned_us == choice.tuned_us && mine.tuned_shape == choice.tuned_shape && mine.layer == choice.layer &&
@@ -44,7 +45,9 @@ bool same_launch(const PlanCore& plan, const DecodeProblem& problem, int max_bat
 }  // namespace
 
 EngineCore::EngineCore(EngineParts parts) : parts_(std::move(parts)), kernels_(parts_.prepare) {
-  if (parts_.debug) checks_ = std::make_unique<LaunchChecks>();
+  if (parts_.debug) checks_ = std::make_unique<LaunchChecks>(parts_.device.arch, parts_.cubins);
+  merger_ = std::make_unique<PartialsMerger>(parts_.device.arch, parts_.context ? parts_.context->get() : nullptr,
+                                             parts_.cubins.get());
   reload();
 }
 
@@ -53,6 +56,17 @@ EngineCore::~EngineCore() {
   const CurrentContext scope(parts_.context ? parts_.context->get() : nullptr);
   plans_.clear();
   checks_.reset();
+  merger_.reset();
+}
+
+Result<void> EngineCore::merge_partials(const leanattn_merge_args& args, CUstream_st* stream) {
+  bool capturing = false;
+  if (stream != nullptr && !merger_->ready()) {
+    const auto asked = parts_.is_capturing(stream);
+    if (!asked) return tl::unexpected(asked.error());
+    capturing = *asked;
+  }
+  return merger_->launch(args, capturing, stream);
 }
 
 EngineCore::Winners EngineCore::winners() const {
@@ -119,23 +133,22 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
     }
   }
   if (!kernel) return tl::unexpected(std::move(kernel.error()));
-  const int max_batch = shape.max_batch > 0 ? shape.max_batch : shape.batch;
+  const PlanSize size = plan_size(problem, shape);
   const std::lock_guard lock(mutex_);
-  const PlanCore* plan = keep(problem, max_batch, std::move(choice), *std::move(kernel));
+  const PlanCore* plan = keep(problem, size, std::move(choice), *std::move(kernel));
   recent_.insert(key, now.generation, plan);
   return plan;
 }
 
-const PlanCore* EngineCore::keep(const DecodeProblem& problem, int max_batch, Choice choice,
+const PlanCore* EngineCore::keep(const DecodeProblem& problem, const PlanSize& size, Choice choice,
                                  std::shared_ptr<const PreparedKernel> kernel) {
-  const auto [first, last] = plans_.equal_range(key_of(problem, max_batch, choice, *kernel));
+  const auto [first, last] = plans_.equal_range(key_of(problem, size, choice, *kernel));
   for (auto it = first; it != last; ++it) {
-    if (same_launch(*it->second, problem, max_batch, choice, *kernel)) return it->second.get();
+    if (same_launch(*it->second, problem, size, choice, *kernel)) return it->second.get();
   }
   CUctx_st* const context = parts_.context ? parts_.context->get() : nullptr;
-  std::string key = key_of(problem, max_batch, choice, *kernel);
-  auto plan =
-      std::make_unique<PlanCore>(problem, max_batch, std::move(choice), std::move(kernel), context, checks_.get());
+  std::string key = key_of(problem, size, choice, *kernel);
+  auto plan = std::make_unique<PlanCore>(problem, size, std::move(choice), std::move(kernel), context, checks_.get());
   return plans_.emplace(std::move(key), std::move(plan))->second.get();
 }
 

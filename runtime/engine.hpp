@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/merge_partials.hpp"
 #include "runtime/plan.hpp"
 #include "runtime/plan_cache.hpp"
 
@@ -20,7 +21,8 @@ struct leanattn_engine {};
 namespace leanattn {
 inline namespace v1 {
 
-class Context;  // runtime/gpu.hpp
+class Context;     // runtime/gpu.hpp
+class CubinCache;  // cache/cubin_db.hpp
 
 struct EngineCoreOptions {
   int device = 0;                                  ///< CUDA ordinal
@@ -36,7 +38,8 @@ struct EngineParts {
   std::function<Result<bool>(CUstream_st*)> is_capturing;
   std::shared_ptr<const Context> context;  ///< kept as long as the engine; null in tests
   std::vector<std::string> warnings;
-  bool debug = false;  ///< LaunchChecks around every launch; needs a context
+  bool debug = false;                  ///< LaunchChecks around every launch; needs a context
+  std::shared_ptr<CubinCache> cubins;  ///< where those keep their kernel; may be null
 };
 
 class EngineCore : public ::leanattn_engine {
@@ -61,6 +64,9 @@ class EngineCore : public ::leanattn_engine {
   /// What plan() would launch, without compiling. Errors: invalid_argument, unsupported.
   Result<Choice> lookup(const DecodeProblem& problem, const Shape& shape) const;
 
+  /// See leanattn_engine_merge_partials.
+  Result<void> merge_partials(const leanattn_merge_args& args, CUstream_st* stream);
+
   /// Reads the winners again; later plans go by them.
   void reload();
 
@@ -78,11 +84,12 @@ class EngineCore : public ::leanattn_engine {
   Result<const PlanCore*> make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
                                     const LookupKey& key);
   Result<std::shared_ptr<const PreparedKernel>> prepare(const KernelSpec& spec, CUstream_st* stream);
-  const PlanCore* keep(const DecodeProblem& problem, int max_batch, Choice choice,
+  const PlanCore* keep(const DecodeProblem& problem, const PlanSize& size, Choice choice,
                        std::shared_ptr<const PreparedKernel> kernel);
 
   EngineParts parts_;
   std::unique_ptr<LaunchChecks> checks_;
+  std::unique_ptr<PartialsMerger> merger_;
   KernelStore kernels_;
   PlanCache recent_;
   std::atomic<std::uint64_t> generation_{0};

@@ -1,4 +1,4 @@
-// engine_debug.cpp -- pointers asked of the driver, workspaces followed by events.
+// engine_debug.cpp -- pointers asked of the driver, workspaces followed by events, arrays looked at on the device.
 #include "runtime/engine_debug.hpp"
 
 #include <fmt/format.h>
@@ -46,18 +46,27 @@ Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeAr
     const char* name;
     const void* pointer;
   };
-  for (const Named& named : {Named{"q", args.q}, Named{"k", args.k}, Named{"v", args.v}, Named{"o", args.o},
-                             Named{"context_lengths", args.context_lengths}, Named{"workspace", args.tickets}}) {
+  for (const Named& named :
+       {Named{"q", args.q}, Named{"k", args.k}, Named{"v", args.v}, Named{"o", args.o},
+        Named{"context_lengths", args.context_lengths}, Named{"workspace", args.tickets}, Named{"lse", args.lse},
+        Named{"page_table", args.page_table}, Named{"q_offsets", args.q_offsets}, Named{"tree_mask", args.tree_mask},
+        Named{"alibi_slopes", args.alibi_slopes}, Named{"sink_logits", args.sink_logits},
+        Named{"k_scale", args.k_scale}, Named{"v_scale", args.v_scale}, Named{"k_new", args.k_new},
+        Named{"v_new", args.v_new}, Named{"rope_table", args.rope_table}}) {
+    // bind_arguments has refused a null where one is needed.
+    if (named.pointer == nullptr) continue;
     if (auto ok = check_device_pointer(**api, named.name, named.pointer); !ok) return ok;
-  }
-  if (args.lse != nullptr) {
-    if (auto ok = check_device_pointer(**api, "lse", args.lse); !ok) return ok;
   }
   const std::int64_t bytes = bytes_from(**api, args.tickets);
   if (bytes > 0) {
     if (auto ok = check_workspace(limits.workspace, args.tickets, bytes); !ok) return ok;
   }
   if (is_capturing(**api, stream)) return {};
+  if (auto ok = check_use(args, stream); !ok) return ok;
+  return check_arrays(limits.problem, args, stream);
+}
+
+Result<void> LaunchChecks::check_use(const LeanDecodeArgs& args, CUstream_st* stream) {
   const std::lock_guard lock(mutex_);
   const auto use = uses_.find(args.tickets);
   if (use == uses_.end() || use->second.stream == stream) return {};
@@ -68,6 +77,16 @@ Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeAr
       ErrorCode::invalid_argument,
       fmt::format("workspace {} is still in use by a launch on another stream", static_cast<const void*>(args.tickets)),
       "Keep one workspace per stream.");
+}
+
+Result<void> LaunchChecks::check_arrays(const DecodeProblem& problem, const LeanDecodeArgs& args, CUstream_st* stream) {
+  const std::lock_guard lock(arrays_mutex_);
+  if (!arrays_) {
+    auto loaded = ArrayCheck::load(arch_, cubins_.get());
+    if (!loaded) return tl::unexpected(std::move(loaded.error()));
+    arrays_.emplace(*std::move(loaded));
+  }
+  return (*arrays_)(problem, args, stream);
 }
 
 Result<void> LaunchChecks::after(const LeanDecodeArgs& args, CUstream_st* stream) {

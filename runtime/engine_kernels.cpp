@@ -21,8 +21,17 @@ KernelStore::Outcome KernelStore::run(const KernelSpec& spec) const {
   }
 }
 
+namespace {
+
+/// Names tell features apart as far as their letters go; this tells all of them.
+std::string key_of(const KernelSpec& spec) {
+  return fmt::format("{} {:016x}", kernel_name(spec), features_hash(spec.features));
+}
+
+}  // namespace
+
 Result<std::shared_ptr<const PreparedKernel>> KernelStore::get(const KernelSpec& spec) {
-  const std::string name = kernel_name(spec);
+  const std::string name = key_of(spec);
   std::promise<Outcome> promise;
   {
     std::unique_lock lock(mutex_);
@@ -45,7 +54,7 @@ Result<std::shared_ptr<const PreparedKernel>> KernelStore::get(const KernelSpec&
 
 bool KernelStore::ready(const KernelSpec& spec) const {
   const std::lock_guard lock(mutex_);
-  const auto found = flights_.find(kernel_name(spec));
+  const auto found = flights_.find(key_of(spec));
   return found != flights_.end() && found->second.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 

@@ -83,6 +83,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineCoreOptions& op
   std::string warning;
   std::shared_ptr<CubinCache> cubins = open_cubin_db(directory, &warning);
   if (!warning.empty()) parts.warnings.push_back(std::move(warning));
+  parts.cubins = cubins;
   parts.prepare = [cubins, held = *context](const KernelSpec& spec) {
     return prepare_kernel(spec, cubins.get(), *held);
   };

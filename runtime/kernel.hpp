@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "generator/workspace.hpp"
 #include "runtime/compiler.hpp"
 
 struct CUstream_st;
@@ -18,6 +19,9 @@ inline namespace v1 {
 
 /// Most CTAs of one launch: the kernel's estimated quotients (templates/schedule.cuh) are exact below it.
 inline constexpr std::int64_t kMostCtas = 1 << 20;
+
+/// Points `args` into a workspace of this layout at `base`.
+void bind_workspace(LeanDecodeArgs& args, const WorkspaceLayout& layout, void* base);
 
 class LoadedKernel {
  public:

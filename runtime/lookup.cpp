@@ -15,15 +15,15 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-/// Where a shape lies, in octaves.
-struct Features {
+/// Where a problem's shape lies, in octaves.
+struct Place {
   double outputs = 0, tiles_per_output = 0, raggedness = 0;
 };
 
 struct Entry {
   DecodeProblem problem;
   Choice choice;  ///< as an exact hit returns it
-  Features features;
+  Place place;
 };
 
 /// Which power of two each size rounds up to: a winner for 8192 tokens speaks for 4097 to 8192.
@@ -35,24 +35,36 @@ std::array<int, 3> bucket_of(const Shape& shape) {
   return {octave(shape.batch), octave(shape.longest_context), octave(average)};
 }
 
-Features features_of(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
-  const double average = static_cast<double>(total_tokens(shape)) / shape.batch;
+Place place_of(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
+  const Shape visible = visible_shape(problem, shape);
+  const double average = static_cast<double>(total_tokens(visible)) / visible.batch;
   return {.outputs = std::log2(static_cast<double>(output_tiles(problem, shape, spec))),
           .tiles_per_output = std::log2(average),  // in tokens, so that winners with different tiles compare
-          .raggedness = std::log2(static_cast<double>(shape.longest_context) / average)};
+          .raggedness = std::log2(static_cast<double>(visible.longest_context) / average)};
 }
 
-double distance(const Features& a, const Features& b) {
+double distance(const Place& a, const Place& b) {
   const double outputs = a.outputs - b.outputs;
   const double tiles = a.tiles_per_output - b.tiles_per_output;
   const double raggedness = a.raggedness - b.raggedness;
   return std::sqrt(outputs * outputs + tiles * tiles + raggedness * raggedness);
 }
 
+/// What differing features add, in octaves: most by what they change of the rows and bytes that a kernel streams.
+double distance(const Features& a, const Features& b) {
+  if (a == b) return 0;
+  const auto octaves = [](int x, int y) { return std::abs(std::log2(static_cast<double>(x) / y)); };
+  const auto differ = [](bool different, double by) { return different ? by : 0.0; };
+  return octaves(a.q_len, b.q_len) + octaves(kv_element_bytes(a), kv_element_bytes(b)) +
+         differ((a.page_size > 0) != (b.page_size > 0), 0.5) + differ(a.page_size != b.page_size, 0.1) +
+         differ(a.kv_format != b.kv_format || a.kv_scale != b.kv_scale, 0.1) +
+         differ(transforms_scores(a) != transforms_scores(b), 0.2) + differ(a.v_head_dim != b.v_head_dim, 0.2) + 0.05;
+}
+
 /// What a differing problem adds, in octaves: the kernels are nearly the same, but their reads are not quite.
 double distance(const DecodeProblem& a, const DecodeProblem& b) {
   return (a.layout != b.layout ? 0.5 : 0.0) + (a.pdl != b.pdl ? 0.1 : 0.0) + (a.lse != b.lse ? 0.05 : 0.0) +
-         (a.dtype != b.dtype ? 0.02 : 0.0);
+         (a.dtype != b.dtype ? 0.02 : 0.0) + distance(a.features, b.features);
 }
 
 int group_of(const DecodeProblem& problem) { return problem.q_heads / problem.kv_heads; }
@@ -64,7 +76,8 @@ bool belongs(const DeviceFacts& device, const DecodeProblem& problem, const Conf
   const KernelSpec& spec = config.spec;
   return spec.arch == base.arch && spec.head_dim == base.head_dim && spec.group == base.group &&
          spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse && spec.pdl == base.pdl &&
-         problem.pdl == base.pdl && (spec.fixup != FixUp::wait || config.grid <= detail::resident_grid(device, spec));
+         problem.pdl == base.pdl && spec.features == base.features &&
+         (spec.fixup != FixUp::wait || config.grid <= detail::resident_grid(device, spec));
 }
 
 /// Remembers what each text parsed to: thousands of winners share a few problems and some dozens of configs.
@@ -82,16 +95,12 @@ class ParsedTexts {
   std::unordered_map<std::string, Result<T>> parsed_;
 };
 
-/// The problem as this GPU can heed it.
-DecodeProblem heeded(DecodeProblem problem, Arch arch) noexcept {
-  problem.pdl = problem.pdl && has_dependent_launch(arch);
-  return problem;
-}
-
-/// The batch that a plan is sized for says nothing about its speed.
-LookupKey speed_key(const DecodeProblem& problem, Shape shape) noexcept {
+/// The batch that a plan is sized for says nothing about its speed, and a GPU without dependent launches heeds no pdl.
+LookupKey speed_key(const DecodeProblem& problem, Shape shape, Arch arch) noexcept {
   shape.max_batch = 0;
-  return make_lookup_key(problem, shape);
+  LookupKey key = make_lookup_key(problem, shape);
+  if (!has_dependent_launch(arch)) key.words[1] &= ~kKeyPdl;
+  return key;
 }
 
 }  // namespace
@@ -116,9 +125,10 @@ struct WinnerTable::Impl {
   const Slot& slot_of(const LookupKey& key) const { return const_cast<Impl*>(this)->slot_of(key); }
 
   void add(const LayeredWinners::Entry& row, const DecodeProblem& problem, const Shape& shape, const Config& config) {
-    Slot& slot = slot_of(speed_key(problem, shape));
+    const LookupKey key = speed_key(problem, shape, device.arch);
+    Slot& slot = slot_of(key);
     if (slot.entry != kEmpty) return;  // a better layer or policy has it
-    slot = {speed_key(problem, shape), static_cast<std::uint32_t>(entries.size())};
+    slot = {key, static_cast<std::uint32_t>(entries.size())};
     entries.push_back({problem,
                        {.config = config,
                         .provenance = Provenance::exact,
@@ -127,7 +137,7 @@ struct WinnerTable::Impl {
                         .layer = row.layer,
                         .stale = row.winner.stale,
                         .tuned_pdl = problem.pdl},
-                       features_of(problem, shape, base_spec(device.arch, problem))});
+                       place_of(problem, shape, base_spec(device.arch, problem))});
   }
 
   /// The entry of least cost(entry); ties go to the first. Entries of infinite cost do not count.
@@ -145,16 +155,16 @@ struct WinnerTable::Impl {
   }
 
   const Entry* find_exact(const DecodeProblem& problem, const Shape& shape) const noexcept {
-    const Slot& slot = slot_of(speed_key(problem, shape));
+    const Slot& slot = slot_of(speed_key(problem, shape, device.arch));
     return slot.entry == kEmpty ? nullptr : &entries[slot.entry];
   }
 
   /// The closest winner of this very problem in the shape's bucket.
-  const Entry* find_bucket(const DecodeProblem& problem, const Shape& shape, const Features& here) const {
+  const Entry* find_bucket(const DecodeProblem& problem, const Shape& shape, const Place& here) const {
     const auto bucket = bucket_of(shape);
     return cheapest([&](const Entry& candidate) {
       const bool same = candidate.problem == problem && bucket_of(candidate.choice.tuned_shape) == bucket;
-      return same ? distance(candidate.features, here) : std::numeric_limits<double>::infinity();
+      return same ? distance(candidate.place, here) : std::numeric_limits<double>::infinity();
     });
   }
 
@@ -166,17 +176,21 @@ struct WinnerTable::Impl {
     Choice choice = entry.choice;
     choice.provenance = provenance;
     choice.config.spec = *spec;
+    const bool other_rows = entry.problem.features.q_len != problem.features.q_len;
+    // A way of loading that would read the cache more often than the default does is no guide.
+    if ((provenance == Provenance::model || other_rows) &&
+        row_blocks(*spec) > row_blocks(default_config(device, problem, shape).spec)) {
+      return std::nullopt;
+    }
     if (provenance == Provenance::model) {
-      // A way of loading that would read the cache more often than the default does is no guide.
-      if (row_blocks(*spec) > row_blocks(default_config(device, problem, shape).spec)) return std::nullopt;
       choice.tuned_us = 0;
       choice.config.grid = detail::cheapest_grid(device, problem, shape, *spec);
     } else {
       choice.config.grid = detail::carry_grid_over(device, entry.problem, entry.choice.tuned_shape, entry.choice.config,
                                                    problem, shape, *spec);
     }
-    const double raggedness = features_of(problem, shape, *spec).raggedness;
-    if (raggedness > entry.features.raggedness + detail::kRaggedOctaves) {
+    const double raggedness = place_of(problem, shape, *spec).raggedness;
+    if (raggedness > entry.place.raggedness + detail::kRaggedOctaves) {
       choice.config.spec.fixup = FixUp::ticket;
       choice.config.grid = detail::ragged_grid(device, problem, shape, choice.config.spec);
       choice.config.segment_cost = detail::segment_cost(device, choice.config.spec);
@@ -241,15 +255,23 @@ WinnerTable WinnerTable::build(const DeviceFacts& device, const LayeredWinners& 
 }
 
 const Choice* WinnerTable::find_exact(const DecodeProblem& problem, const Shape& shape) const noexcept {
-  const Entry* entry = impl_->find_exact(heeded(problem, impl_->device.arch), shape);
+  const Entry* entry = impl_->find_exact(problem, shape);
   return entry != nullptr ? &entry->choice : nullptr;
 }
 
 Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
-  const DecodeProblem problem = heeded(asked, impl_->device.arch);
-  if (const Entry* exact = impl_->find_exact(problem, shape)) return exact->choice;
+  DecodeProblem problem = canonical(asked);
+  problem.pdl = problem.pdl && has_dependent_launch(impl_->device.arch);
+  const Entry* exact = impl_->find_exact(problem, shape);
+  if (problem.features.batch_invariant) {
+    // Bits depend on the kernel, so every shape gets the same one; the grid alone goes by the shape.
+    Choice choice;
+    choice.config = default_config(impl_->device, problem, shape);
+    return exact != nullptr && exact->choice.config.spec == choice.config.spec ? exact->choice : choice;
+  }
+  if (exact != nullptr) return exact->choice;
   constexpr double kNever = std::numeric_limits<double>::infinity();
-  const Features here = features_of(problem, shape, base_spec(impl_->device.arch, problem));
+  const Place here = place_of(problem, shape, base_spec(impl_->device.arch, problem));
 
   if (const Entry* entry = impl_->find_bucket(problem, shape, here)) {
     if (auto choice = impl_->adapt(*entry, Provenance::bucket, problem, shape)) return *std::move(choice);
@@ -264,11 +286,11 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
       if (auto choice = impl_->adapt(*entry, Provenance::without_pdl, problem, shape)) return *std::move(choice);
     }
   }
-  // The number of KV heads is not in the kernel: it only multiplies output tiles, which the features count.
+  // The number of KV heads is not in the kernel: it only multiplies output tiles, which the place counts.
   if (const Entry* entry = impl_->cheapest([&](const Entry& candidate) {
         const bool same_kernel =
             candidate.problem.head_dim == problem.head_dim && group_of(candidate.problem) == group_of(problem);
-        return same_kernel ? distance(candidate.features, here) + distance(candidate.problem, problem) : kNever;
+        return same_kernel ? distance(candidate.place, here) + distance(candidate.problem, problem) : kNever;
       })) {
     if (auto choice = impl_->adapt(*entry, Provenance::nearest, problem, shape)) return *std::move(choice);
   }
@@ -276,7 +298,7 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
   if (const Entry* entry = impl_->cheapest([&](const Entry& candidate) {
         const double heads = std::abs(std::log2(static_cast<double>(candidate.problem.head_dim) / problem.head_dim)) +
                              std::abs(std::log2(static_cast<double>(group_of(candidate.problem)) / group_of(problem)));
-        return distance(candidate.features, here) + distance(candidate.problem, problem) + 2.0 * heads;
+        return distance(candidate.place, here) + distance(candidate.problem, problem) + 2.0 * heads;
       })) {
     if (auto choice = impl_->adapt(*entry, Provenance::model, problem, shape)) return *std::move(choice);
   }

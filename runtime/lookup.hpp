@@ -48,6 +48,7 @@ class WinnerTable {
   ~WinnerTable();
 
   /// Never fails for a valid problem and shape: exact -> bucket -> without_pdl -> nearest -> model -> fallback.
+  /// A batch-invariant problem has one kernel for all shapes: exact (measured with that kernel), else fallback.
   /// max_batch plays no part. The config's spec has pdl exactly when the problem asks for it and the device has it. An
   /// exact hit is one hash; the rest walk the winners, some nanoseconds each.
   Choice find(const DecodeProblem& problem, const Shape& shape) const;
@@ -74,7 +75,7 @@ DeviceModel device_model(const DeviceFacts& device);
 Environment current_environment(const DeviceFacts& device);
 
 /// Whether one request of the batch is so much longer than the average that segments must be charged (Config::
-/// segment_cost).
+/// segment_cost). Of a problem with a window, ask about visible_shape().
 bool is_ragged(const Shape& shape);
 
 /// Useful grids for a shape: powers of two, multiples and shares of the SM count, multiples and divisors of output
@@ -83,11 +84,12 @@ bool is_ragged(const Shape& shape);
 std::vector<std::int64_t> useful_grids(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
                                        const KernelSpec& spec, int resident_ctas_per_sm);
 
-/// batch * kv_heads * row_blocks, and the LeanTiles on the line when the shape is uniform.
+/// batch * kv_heads * row_blocks, and the LeanTiles on the line when the shape is uniform: of visible tokens only.
 std::int64_t output_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
 std::int64_t lean_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
 
-/// The spec that the problem fixes (arch, heads, dtype, layout, lse, pdl), with the tunables at their defaults.
+/// The spec that the problem fixes (arch, heads, dtype, layout, lse, pdl, features), with the tunables at their
+/// defaults.
 KernelSpec base_spec(Arch arch, const DecodeProblem& problem);
 
 /// Whether GPUs of this arch can start a kernel before the one in front of it has ended.

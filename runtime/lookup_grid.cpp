@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "runtime/kernel.hpp"
 #include "runtime/lookup.hpp"
@@ -14,6 +15,10 @@ namespace {
 
 // Measured on an H200 by the cost that balances 64 requests of 128 to 32768 tokens best.
 constexpr double kSegmentUs = 3.6, kTensorSegmentUs = 1.8;
+
+// Every LeanTile of a batch-invariant kernel is a segment and a partial: long ones keep those few, short ones keep the
+// SMs busy at small batches.
+constexpr int kInvariantTile = 2048;
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return value / by + (value % by != 0); }
 
@@ -44,6 +49,32 @@ bool same_but_for_pdl(KernelSpec a, const KernelSpec& b) {
   return a == b;
 }
 
+/// The deepest ring of this family that fits, in a kernel that always ends: tickets never wait for a CTA that has not
+/// started. nullopt where the family has no kernel for what `base` asks.
+std::optional<KernelSpec> safe_spec(const KernelSpec& base, LoadPath load) {
+  // Sixteen tokens a warp leave the accumulators room, and two CTAs an SM hide each other's fix-ups.
+  struct Depth {
+    int warps, ctas_per_sm, stages;
+  };
+  constexpr Depth kDepths[] = {{4, 2, 3}, {4, 2, 2}, {4, 1, 3}, {4, 1, 2}, {4, 1, 1}, {2, 1, 2}, {2, 1, 1}, {1, 1, 1}};
+  KernelSpec spec = base;
+  spec.load = load;
+  spec.fixup = FixUp::ticket;
+  spec.warp_tokens = 16;
+  for (const Depth& depth : kDepths) {
+    // One producer warp serves a warpgroup, and with one stage it would only wait for it.
+    if (load == LoadPath::tensor && (depth.warps != 4 || depth.stages < 2)) continue;
+    spec.warps = depth.warps;
+    spec.ctas_per_sm = depth.ctas_per_sm;
+    spec.stages = depth.stages;
+    for (const int tile : {64, 32, 16}) {
+      spec.tile = base.features.batch_invariant ? kInvariantTile : tile;
+      if (validate(spec)) return spec;
+    }
+  }
+  return std::nullopt;
+}
+
 std::int64_t nearest_of(const std::vector<std::int64_t>& grids, double wanted) {
   const auto distance = [&](std::int64_t grid) { return std::abs(std::log(static_cast<double>(grid) / wanted)); };
   return *std::min_element(grids.begin(), grids.end(),
@@ -63,7 +94,7 @@ std::int64_t output_tiles(const DecodeProblem& problem, const Shape& shape, cons
 
 std::int64_t lean_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
   // Lengths are rounded up to whole tiles request by request; a ragged batch is counted as its average.
-  const std::int64_t average = divide_up(total_tokens(shape), shape.batch);
+  const std::int64_t average = divide_up(visible_tokens(problem, shape), shape.batch);
   return saturating_product(output_tiles(problem, shape, spec),
                             std::max<std::int64_t>(1, divide_up(average, spec.tile)));
 }
@@ -77,47 +108,33 @@ KernelSpec base_spec(Arch arch, const DecodeProblem& problem) {
   spec.layout = problem.layout;
   spec.lse = problem.lse;
   spec.pdl = problem.pdl && has_dependent_launch(arch);
+  spec.features = canonical(problem).features;
   return spec;
 }
 
 bool has_dependent_launch(Arch arch) { return arch.major >= 9; }
 
 std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape) {
-  // Tickets never wait for a CTA that has not started, and sixteen tokens a warp leave the accumulators room. Two CTAs
-  // an SM hide each other's fix-ups; the deepest ring that fits is taken.
-  struct Depth {
-    int warps, ctas_per_sm, stages;
-  };
-  constexpr Depth kDepths[] = {{4, 2, 3}, {4, 2, 2}, {4, 1, 3}, {4, 1, 2}, {4, 1, 1}, {2, 1, 2}, {2, 1, 1}, {1, 1, 1}};
   // The tensor family reads a cache once where mma's registers would need a second pass for the rows of a large group,
   // and streams fastest. Bulk copies need no address registers per thread: with many query rows those decide whether
-  // the kernel spills. With few, cp_async copies the short rows of a strided cache better.
+  // the kernel spills. With few, cp_async copies the short rows of a strided cache better. Not every family has every
+  // feature; cp_async has.
   constexpr int kManyRows = 16;
   const KernelSpec base = base_spec(device.arch, problem);
   const bool many_rows = rows_per_block(base) > kManyRows;
   std::vector<Config> configs;
   for (const LoadPath load : {LoadPath::tensor, many_rows ? LoadPath::bulk : LoadPath::cp_async,
                               many_rows ? LoadPath::cp_async : LoadPath::bulk}) {
-    if (load == LoadPath::bulk && device.arch.major < 9) continue;
-    KernelSpec spec = base;
-    spec.load = load;
-    spec.fixup = FixUp::ticket;
-    spec.tile = 64;
-    spec.warp_tokens = 16;
-    if (load == LoadPath::tensor && !validate(spec)) continue;
-    for (const Depth& depth : kDepths) {
-      if (load == LoadPath::tensor && depth.warps != 4) continue;
-      spec.warps = depth.warps;
-      spec.ctas_per_sm = depth.ctas_per_sm;
-      spec.stages = depth.stages;
-      if (validate(spec)) break;
-    }
-    const std::int64_t outputs = output_tiles(problem, shape, spec);
-    const std::int64_t most = std::min(lean_tiles(problem, shape, spec), kMostCtas);
-    const std::int64_t slots = std::min(most, detail::resident_grid(device, spec));
-    configs.push_back({spec, even_grid(slots, std::min(outputs, kMostCtas)),
-                       is_ragged(shape) ? detail::segment_cost(device, spec) : 0});
+    const auto spec = safe_spec(base, load);
+    if (!spec) continue;
+    const std::int64_t outputs = output_tiles(problem, shape, *spec);
+    const std::int64_t most = std::min(lean_tiles(problem, shape, *spec), kMostCtas);
+    const std::int64_t slots = std::min(most, detail::resident_grid(device, *spec));
+    configs.push_back({*spec, even_grid(slots, std::min(outputs, kMostCtas)),
+                       is_ragged(visible_shape(problem, shape)) ? detail::segment_cost(device, *spec) : 0});
   }
+  // Reached by invalid problems only: what is asked of the kernel then says what is wrong.
+  if (configs.empty()) configs.push_back({base, 1, 0});
   return configs;
 }
 
@@ -163,10 +180,12 @@ std::int64_t ragged_grid(const DeviceFacts& device, const DecodeProblem& problem
 }
 
 int segment_cost(const DeviceFacts& device, const KernelSpec& spec) {
+  if (spec.features.batch_invariant) return 0;  // all segments are as long
   // Microseconds between the last byte of one segment and a stream at full rate in the next. A producer warp runs ahead
   // into the next segment, so there only the fix-up is left of it.
   const double segment_us = spec.load == LoadPath::tensor ? kTensorSegmentUs : kSegmentUs;
-  const double tile_us = spec.tile * 4.0 * spec.head_dim * spec.ctas_per_sm / memory_rate_per_sm(device);
+  const double token_bytes = static_cast<double>(kv_element_bytes(spec)) * (spec.head_dim + value_dim(spec));
+  const double tile_us = spec.tile * token_bytes * spec.ctas_per_sm / memory_rate_per_sm(device);
   return static_cast<int>(std::lround(std::clamp(segment_us / tile_us, 0.0, 64.0)));
 }
 
@@ -250,6 +269,8 @@ Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& fr
   spec.layout = base.layout;
   spec.lse = base.lse;
   spec.pdl = base.pdl;
+  spec.features = base.features;
+  if (spec.features.batch_invariant) spec.fixup = FixUp::ticket;
   for (;;) {
     const auto valid = validate(spec);
     if (valid) return spec;

@@ -1,20 +1,25 @@
-// lookup_key.hpp -- LookupKey: a (problem, shape) as five words, to hash and compare without branches. Any thread.
+// lookup_key.hpp -- LookupKey: a (problem, shape) as six words, to hash and compare without branches. Any thread.
 #pragma once
 
 #include <array>
 #include <cstdint>
 
+#include "runtime/plain_features.hpp"
 #include "runtime/problem.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 
-/// Equal keys mean equal problems and shapes of equal meaning (canonical()).
+/// Equal keys mean equal problems and shapes of equal meaning (canonical()); features beside the plain ones are told
+/// apart by a hash of 64 bits.
 struct LookupKey {
-  std::array<std::uint64_t, 5> words{};
+  std::array<std::uint64_t, 6> words{};
 
   bool operator==(const LookupKey&) const = default;
 };
+
+/// The bit of the second word that says pdl.
+inline constexpr std::uint64_t kKeyPdl = std::uint64_t{1} << 49;
 
 inline LookupKey make_lookup_key(const DecodeProblem& problem, const Shape& shape) noexcept {
   const auto low = [](int value) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(value)); };
@@ -24,15 +29,16 @@ inline LookupKey make_lookup_key(const DecodeProblem& problem, const Shape& shap
                                                          static_cast<std::uint64_t>(shape.longest_context));
   const int max_batch = shape.max_batch == shape.batch ? 0 : shape.max_batch;
   const std::int64_t total = shape.total_context == uniform ? 0 : shape.total_context;
-  const std::uint64_t features =
-      static_cast<std::uint64_t>(problem.dtype) << 32 | static_cast<std::uint64_t>(problem.layout) << 40 |
-      static_cast<std::uint64_t>(problem.lse) << 48 | static_cast<std::uint64_t>(problem.pdl) << 49;
-  return {{pair(problem.q_heads, problem.kv_heads), low(problem.head_dim) | features, pair(shape.batch, max_batch),
-           static_cast<std::uint64_t>(shape.longest_context), static_cast<std::uint64_t>(total)}};
+  const std::uint64_t kind = static_cast<std::uint64_t>(problem.dtype) << 32 |
+                             static_cast<std::uint64_t>(problem.layout) << 40 |
+                             static_cast<std::uint64_t>(problem.lse) << 48 | (problem.pdl ? kKeyPdl : 0);
+  return {{pair(problem.q_heads, problem.kv_heads), low(problem.head_dim) | kind, pair(shape.batch, max_batch),
+           static_cast<std::uint64_t>(shape.longest_context), static_cast<std::uint64_t>(total),
+           detail::is_plain_fast(problem.features) ? 0 : features_hash(problem.features)}};
 }
 
 /// 64 well mixed bits: each word is folded in with a full 64 x 64 -> 128 bit product, the step that wyhash and XXH3
-/// rest on; five words need no more, and no library.
+/// rest on; six words, the last of them a hash already, need no more, and no library.
 inline std::uint64_t hash(const LookupKey& key) noexcept {
   __extension__ using Wide = unsigned __int128;
   const auto fold = [](std::uint64_t a, std::uint64_t b) {
@@ -41,7 +47,7 @@ inline std::uint64_t hash(const LookupKey& key) noexcept {
   };
   constexpr std::uint64_t kA = 0xa0761d6478bd642f, kB = 0xe7037ed1a0b428db, kC = 0x8ebc6af09c88c6e3;
   const auto& w = key.words;
-  return fold(fold(w[0] ^ kA, w[1] ^ kB) ^ fold(w[2] ^ kB, w[3] ^ kC), w[4] ^ kA);
+  return fold(fold(w[0] ^ kA, w[1] ^ kB) ^ fold(w[2] ^ kB, w[3] ^ kC) ^ w[5], w[4] ^ kA);
 }
 
 }  // namespace v1

@@ -30,9 +30,20 @@ CurrentContext::~CurrentContext() {
   if (const auto api = driver()) (*api)->cuCtxPopCurrent(&popped);
 }
 
-PlanCore::PlanCore(const DecodeProblem& problem, int max_batch, Choice choice,
+PlanSize plan_size(const DecodeProblem& problem, const Shape& shape) {
+  return {.batch = shape.max_batch > 0 ? shape.max_batch : shape.batch,
+          .context_capacity = problem.features.batch_invariant ? shape.longest_context : 0};
+}
+
+WorkspaceLayout workspace_for(const DecodeProblem& problem, const PlanSize& size, const Config& config) {
+  const std::int64_t outputs = output_tiles(problem, {.batch = size.batch}, config.spec);
+  return workspace_layout(config.spec, partial_slots(config.spec, config.grid, outputs, size.context_capacity),
+                          outputs);
+}
+
+PlanCore::PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice choice,
                    std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks)
-    : limits_{.problem = problem, .max_batch = max_batch, .workspace = {}},
+    : limits_{.problem = problem, .size = size, .workspace = {}},
       choice_(std::move(choice)),
       kernel_(std::move(kernel)),
       name_(kernel_name(choice_.config.spec)),
@@ -40,11 +51,12 @@ PlanCore::PlanCore(const DecodeProblem& problem, int max_batch, Choice choice,
       checks_(checks) {
   Config& config = choice_.config;
   if (config.spec.fixup == FixUp::wait) config.grid = std::min(config.grid, kernel_->resident_ctas);
-  const Shape largest{.batch = max_batch};
   limits_.tile = config.spec.tile;
   limits_.row_blocks = row_blocks(config.spec);
+  // A batch-invariant kernel's line has no other places than LeanTiles.
+  if (problem.features.batch_invariant) config.segment_cost = 0;
   limits_.segment_cost = config.segment_cost;
-  limits_.workspace = workspace_layout(config.spec, config.grid, output_tiles(problem, largest, config.spec));
+  limits_.workspace = workspace_for(problem, size, config);
 }
 
 Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace, CUstream_st* stream) const {

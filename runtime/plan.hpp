@@ -20,10 +20,23 @@ inline namespace v1 {
 
 class LaunchChecks;  // runtime/engine_debug.hpp
 
+/// The largest launch that a plan is sized for.
+struct PlanSize {
+  int batch = 1;
+  /// Tokens; of batch-invariant problems alone, whose workspace grows with it. 0: any.
+  std::int64_t context_capacity = 0;
+
+  bool operator==(const PlanSize&) const = default;
+};
+PlanSize plan_size(const DecodeProblem& problem, const Shape& shape);
+
+/// The workspace that such launches of a configuration need.
+WorkspaceLayout workspace_for(const DecodeProblem& problem, const PlanSize& size, const Config& config);
+
 /// What a launch is checked against.
 struct LaunchLimits {
   DecodeProblem problem;
-  int max_batch = 1;
+  PlanSize size;
   WorkspaceLayout workspace;
   int tile = 64;       ///< the kernel's LeanTile, tokens
   int row_blocks = 1;  ///< output tiles per KV head
@@ -41,8 +54,8 @@ class PlanCore : public ::leanattn_plan {
  public:
   /// `context` (may be null in tests) and `checks` (null: none) must outlive the plan. A grid that waits for its CTAs
   /// is cut to what is resident at once.
-  PlanCore(const DecodeProblem& problem, int max_batch, Choice choice, std::shared_ptr<const PreparedKernel> kernel,
-           CUctx_st* context, LaunchChecks* checks);
+  PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice choice,
+           std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks);
 
   const LaunchLimits& limits() const { return limits_; }
   const Choice& choice() const { return choice_; }

@@ -23,12 +23,13 @@ class PlanCache {
   static constexpr std::size_t kWays = 4;
   explicit PlanCache(std::size_t sets = 512) : places_(sets * kWays), set_mask_(sets - 1) {}  ///< sets: a power of two
 
-  /// Null when not there. `generation` is that of the winners the caller goes by: plans of older ones do not count.
-  const PlanCore* find(const LookupKey& key, std::uint64_t generation) const noexcept {
+  /// Null when not there. `winners` is the generation of those the caller goes by: plans of older ones do not count.
+  const PlanCore* find(const LookupKey& key, std::uint64_t winners) const noexcept {
+    const auto generation = static_cast<std::uint32_t>(winners);
     const Place* set = &places_[(hash(key) & set_mask_) * kWays];
     for (std::size_t way = 0; way < kWays; ++way) {
       const Place& place = set[way];
-      const std::uint64_t before = place.sequence.load(std::memory_order_acquire);
+      const std::uint32_t before = place.sequence.load(std::memory_order_acquire);
       if (before % 2 != 0) continue;
       bool same = place.generation.load(std::memory_order_acquire) == generation;
       for (std::size_t i = 0; i < key.words.size(); ++i) {
@@ -40,7 +41,7 @@ class PlanCache {
     return nullptr;
   }
 
-  void insert(const LookupKey& key, std::uint64_t generation, const PlanCore* plan) noexcept {
+  void insert(const LookupKey& key, std::uint64_t winners, const PlanCore* plan) noexcept {
     Place* set = &places_[(hash(key) & set_mask_) * kWays];
     // The least sequence is the place written least often: with equal traffic, the one written longest ago.
     Place* place = set;
@@ -53,9 +54,9 @@ class PlanCache {
         place = &set[way];
       }
     }
-    const std::uint64_t before = place->sequence.load(std::memory_order_relaxed);
+    const std::uint32_t before = place->sequence.load(std::memory_order_relaxed);
     place->sequence.store(before + 1, std::memory_order_relaxed);
-    place->generation.store(generation, std::memory_order_release);
+    place->generation.store(static_cast<std::uint32_t>(winners), std::memory_order_release);
     for (std::size_t i = 0; i < key.words.size(); ++i) {
       place->words[i].store(key.words[i], std::memory_order_release);
     }
@@ -65,9 +66,10 @@ class PlanCache {
 
  private:
   struct alignas(64) Place {
-    std::atomic<std::uint64_t> sequence{0};  ///< odd while being written
-    std::atomic<std::uint64_t> generation{0};
-    std::atomic<std::uint64_t> words[5] = {};
+    // Half a word each, so that a place is one cache line: neither goes round while a reader looks.
+    std::atomic<std::uint32_t> sequence{0};  ///< odd while being written
+    std::atomic<std::uint32_t> generation{0};
+    std::atomic<std::uint64_t> words[6] = {};
     std::atomic<const PlanCore*> plan{nullptr};
   };
   static_assert(sizeof(Place) == 64);

@@ -16,8 +16,8 @@ constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 /// Context lengths are 32-bit on the device, and so is the index of a (request, query head).
 constexpr std::int64_t kLargestInt = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kLargestSegmentCost = 1024;  // LeanTiles
-constexpr int kHeadDims[] = {64, 96, 128, 256};
-constexpr int kLargestGroup = 64;
+constexpr int kHeadDimStep = 16, kLargestHeadDim = 512;
+constexpr int kLargestGroup = 128;  // with 16 query tokens (validate(Features)) these are 2048 rows of a KV head
 
 /// a * b for non-negative factors, stopping at INT64_MAX.
 std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
@@ -29,6 +29,24 @@ Result<void> check_range(const char* name, std::int64_t value, std::int64_t lowe
   if (value >= lowest && value <= largest) return {};
   return fail(ErrorCode::invalid_argument, fmt::format("{} is {}", name, value),
               fmt::format("Give {} to {}.", lowest, largest));
+}
+
+/// The matrix instructions' step of 16, and what one CTA can accumulate.
+Result<void> check_head_dim(const char* name, int value) {
+  if (value % kHeadDimStep == 0 && value <= kLargestHeadDim) return {};
+  return fail(ErrorCode::unsupported, fmt::format("{} {} is not supported", name, value),
+              fmt::format("Supported: multiples of {} up to {}.", kHeadDimStep, kLargestHeadDim));
+}
+
+/// a + b for non-negative terms, stopping at INT64_MAX.
+std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? kLargest : sum;
+}
+
+std::int64_t bytes_of_tokens(const DecodeProblem& problem, std::int64_t tokens) {
+  const std::int64_t columns = std::int64_t{problem.head_dim} + v_head_dim(problem);
+  return saturating_product(saturating_product(tokens, problem.kv_heads), columns * kv_element_bytes(problem.features));
 }
 
 Result<void> validate_shape(const Shape& shape) {
@@ -95,6 +113,19 @@ class Reader {
     }
   }
 
+  /// Left alone where the key is missing.
+  template <class T>
+  void optional_object(const char* key, T& out, Result<T> (*parse)(std::string_view)) {
+    if (!object_.is_object() || !object_.contains(key)) return;
+    const std::string text = object(key);
+    if (error_) return;
+    if (auto parsed = parse(text)) {
+      out = *std::move(parsed);
+    } else {
+      error_ = std::move(parsed.error());
+    }
+  }
+
   /// JSON text of a nested object, empty after a failure.
   std::string object(const char* key) {
     const nlohmann::json* value = find(key, [](const nlohmann::json& json) { return json.is_object(); });
@@ -131,28 +162,34 @@ Result<void> validate(const DecodeProblem& problem) {
                 fmt::format("{} query heads cannot be shared by {} KV heads", problem.q_heads, problem.kv_heads),
                 "q_heads must be a multiple of kv_heads.");
   }
-  if (std::find(std::begin(kHeadDims), std::end(kHeadDims), problem.head_dim) == std::end(kHeadDims)) {
-    return fail(ErrorCode::unsupported, fmt::format("head_dim {} is not supported", problem.head_dim),
-                fmt::format("Supported: {}.", fmt::join(kHeadDims, ", ")));
-  }
+  if (auto ok = check_head_dim("head_dim", problem.head_dim); !ok) return ok;
   if (const int group = problem.q_heads / problem.kv_heads; group > kLargestGroup) {
     return fail(ErrorCode::unsupported, fmt::format("{} query heads per KV head are not supported", group),
                 fmt::format("At most {} are.", kLargestGroup));
   }
-  return {};
+  if (auto ok = validate(problem.features); !ok) return ok;
+  if (problem.features.rope_dim > problem.head_dim) {
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("rope_dim is {}, more than head_dim, {}", problem.features.rope_dim, problem.head_dim),
+                "Leave it 0 for all of a head.");
+  }
+  return check_head_dim("v_head_dim", problem.features.v_head_dim);
 }
 
 Result<void> validate(const DecodeProblem& problem, const Shape& shape) {
   if (auto ok = validate(problem); !ok) return ok;
   if (auto ok = validate_shape(shape); !ok) return ok;
   const std::int64_t requests = std::max(shape.batch, shape.max_batch);
-  if (saturating_product(requests, problem.q_heads) > kLargestInt) {
+  const std::int64_t rows = std::int64_t{problem.q_heads} * problem.features.q_len;
+  if (saturating_product(requests, rows) > kLargestInt) {
     return fail(
         ErrorCode::invalid_argument,
-        fmt::format("a batch of {} with {} query heads overflows 32-bit row numbers", requests, problem.q_heads),
-        fmt::format("At most {} requests fit.", kLargestInt / problem.q_heads));
+        fmt::format("a batch of {} with {} query heads{} overflows 32-bit row numbers", requests, problem.q_heads,
+                    problem.features.q_len > 1 ? fmt::format(" of {} tokens", problem.features.q_len) : ""),
+        fmt::format("At most {} requests fit.", kLargestInt / rows));
   }
-  if (kv_bytes(problem, shape) == kLargest) {
+  // All of the cache, not only what a window shows of it: strides reach over the whole.
+  if (bytes_of_tokens(problem, total_tokens(shape)) == kLargest) {
     return fail(ErrorCode::invalid_argument,
                 fmt::format("the KV cache of {} tokens overflows 64-bit sizes", total_tokens(shape)),
                 "Give a smaller batch or context.");
@@ -171,10 +208,42 @@ Shape canonical(const Shape& shape) {
   return result;
 }
 
+DecodeProblem canonical(DecodeProblem problem) {
+  Features& features = problem.features;
+  if (features.v_head_dim == problem.head_dim) features.v_head_dim = 0;
+  if (features.rope_dim == problem.head_dim) features.rope_dim = 0;
+  if (features.kv_format == KvFormat::same) features.kv_scale = KvScale::tensor;
+  if (features.q_len == 1 && features.mask == QueryMask::full) features.mask = QueryMask::causal;
+  return problem;
+}
+
+int v_head_dim(const DecodeProblem& problem) {
+  return problem.features.v_head_dim != 0 ? problem.features.v_head_dim : problem.head_dim;
+}
+
+int kv_element_bytes(const Features& features) { return features.kv_format == KvFormat::same ? 2 : 1; }
+
+Shape visible_shape(const DecodeProblem& problem, const Shape& shape) {
+  const Features& features = problem.features;
+  if (features.window == 0) return shape;
+  // The first of several query tokens looks back furthest.
+  const std::int64_t most = std::int64_t{features.sink_tokens} + features.window + features.q_len - 1;
+  const std::int64_t longest = std::min(shape.longest_context, most);
+  const std::int64_t others = total_tokens(shape) - shape.longest_context;
+  Shape visible = shape;
+  visible.longest_context = longest;
+  visible.total_context = saturating_sum(longest, std::min(others, saturating_product(shape.batch - 1, most)));
+  // Where the others are longer than the rest of this, they are as long as this.
+  visible.total_context = std::min(visible.total_context, saturating_product(shape.batch, longest));
+  return canonical(visible);
+}
+
+std::int64_t visible_tokens(const DecodeProblem& problem, const Shape& shape) {
+  return total_tokens(visible_shape(problem, shape));
+}
+
 std::int64_t kv_bytes(const DecodeProblem& problem, const Shape& shape) {
-  constexpr std::int64_t kKeyAndValue = 2, kElementBytes = 2;
-  const std::int64_t token_bytes = kKeyAndValue * kElementBytes * problem.head_dim;
-  return saturating_product(saturating_product(total_tokens(shape), problem.kv_heads), token_bytes);
+  return bytes_of_tokens(problem, visible_tokens(problem, shape));
 }
 
 std::string to_json(const DecodeProblem& problem) {
@@ -182,6 +251,7 @@ std::string to_json(const DecodeProblem& problem) {
                       {"head_dim", problem.head_dim},        {"dtype", to_string(problem.dtype)},
                       {"layout", to_string(problem.layout)}, {"lse", problem.lse}};
   if (problem.pdl) json["pdl"] = true;
+  if (!is_plain(problem.features)) json["features"] = nlohmann::json::parse(to_json(problem.features));
   return json.dump();
 }
 
@@ -210,9 +280,10 @@ Result<DecodeProblem> problem_from_json(std::string_view json) {
   reader.name("layout", problem.layout, parse_kv_layout);
   reader.boolean("lse", problem.lse);
   reader.optional_boolean("pdl", problem.pdl);
+  reader.optional_object("features", problem.features, features_from_json);
   if (reader.error()) return tl::unexpected(*reader.error());
   if (auto ok = validate(problem); !ok) return tl::unexpected(ok.error());
-  return problem;
+  return canonical(std::move(problem));
 }
 
 Result<Shape> shape_from_json(std::string_view json) {

@@ -21,6 +21,7 @@ struct DecodeProblem {
   /// Launches may overlap the kernel before them in the stream (programmatic dependent launch); docs/api.md has the
   /// contract. A GPU before sm_90 has no such launches: there it asks for nothing.
   bool pdl = false;
+  Features features{};  ///< caches, masks and scores beside the plain ones
 
   bool operator==(const DecodeProblem&) const = default;
 };
@@ -46,21 +47,36 @@ struct Config {
 };
 
 /// Errors: invalid_argument (zero, negative, overflowing, heads not divisible, a shape that contradicts itself),
-/// unsupported (head_dim, group).
+/// unsupported (head_dim, v_head_dim, group); those of validate(Features).
 Result<void> validate(const DecodeProblem& problem);
 Result<void> validate(const DecodeProblem& problem, const Shape& shape);
+
+/// The same problem with the features that have no consequence at their defaults (v_head_dim and rope_dim where they
+/// repeat head_dim, kv_scale of a cache with q's elements, a full mask over one query token): equal meaning, equal
+/// value. The readers' results are canonical.
+DecodeProblem canonical(DecodeProblem problem);
+/// Columns of V and O.
+int v_head_dim(const DecodeProblem& problem);
+/// Bytes of one element of K or V.
+int kv_element_bytes(const Features& features);
 
 /// The same shape with max_batch and total_context 0 where they only repeat what the other fields say: equal meaning,
 /// equal value.
 Shape canonical(const Shape& shape);
 /// total_context with its default filled in: tokens over the batch. Saturates at INT64_MAX.
 std::int64_t total_tokens(const Shape& shape);
+/// The shape that is left of it where a window hides tokens: the longest request and the total count tokens that some
+/// query sees. Of a ragged batch only its longest request is known, so the others count as if equal: at most too many.
+/// The same shape without a window.
+Shape visible_shape(const DecodeProblem& problem, const Shape& shape);
+/// Tokens over the batch that a step must read: total_tokens of visible_shape().
+std::int64_t visible_tokens(const DecodeProblem& problem, const Shape& shape);
 
 /// Canonical one-line JSON, keys sorted; used as database keys and in reports. A shape is made canonical() first.
 /// The readers ignore unknown keys and accept only what validate() accepts. Errors: invalid_argument (not such an
 /// object, a key missing, ill-typed or out of range), those of validate. A problem's "pdl" is there only when true, so
-/// that the keys of ordinary launches stay what they were before there was another kind; likewise a config's
-/// "segment_cost" only when not zero.
+/// that the keys of ordinary launches stay what they were before there was another kind; likewise its "features" only
+/// when not plain, and a config's "segment_cost" only when not zero.
 std::string to_json(const DecodeProblem& problem);
 std::string to_json(const Shape& shape);
 std::string to_json(const Config& config);
@@ -68,7 +84,8 @@ Result<DecodeProblem> problem_from_json(std::string_view json);
 Result<Shape> shape_from_json(std::string_view json);
 Result<Config> config_from_json(std::string_view json);
 
-/// Bytes of K and V the step must read (each once): the numerator of achieved bandwidth. Saturates at INT64_MAX.
+/// Bytes of K and V the step must read (visible tokens, each once; scales not counted): the numerator of achieved
+/// bandwidth. Saturates at INT64_MAX.
 std::int64_t kv_bytes(const DecodeProblem& problem, const Shape& shape);
 
 }  // namespace v1

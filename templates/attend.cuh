@@ -14,9 +14,22 @@ LEAN_DEVICE int first_dim(int position) {
   return (t / kVWords * 8 + g) * 2 * kVWords + t % kVWords * 2;
 }
 
-// The query rows of one segment as matrix operand B: lane (g, c) holds row 8 * tile + g, dims 32 j + 8 c .. + 7.
+// The query rows of one segment as matrix operand B: lane (g, c) holds row 8 * tile + g, and of it the dims that it
+// holds of K's rows, two to a word. Wide heads leave no registers for that: there each lane keeps its words in shared
+// memory, where no other looks at them.
+constexpr bool kQueryInShared = kHeadDim > 256;
+constexpr int kQueryBytes = kQueryInShared ? kRowTiles * kKPairs * 32 * 4 : 0;  // per warp
 struct Query {
-  uint4 row[kRowTiles][kKChunks];
+  u32 row[kRowTiles][kQueryInShared ? 1 : kKPairs];
+  u32* words;  // [row tiles][kKPairs / 2][32 lanes][2], this lane's
+
+  LEAN_DEVICE u32& at(int tile, int i) {
+    return kQueryInShared ? words[(tile * kKPairs / 2 + i / 2) * 64 + i % 2] : row[tile][kQueryInShared ? 0 : i];
+  }
+  LEAN_DEVICE uint2 pair(int tile, int i) const {
+    if constexpr (kQueryInShared) return *(const uint2*)&words[(tile * kKPairs / 2 + i / 2) * 64];
+    return make_uint2(row[tile][i], row[tile][i + 1]);
+  }
 };
 
 // Running softmax state of one warp. Rows are 8 * tile + 2c (+ 1); max is in raw score units. It is the true running
@@ -27,18 +40,30 @@ struct Attention {
   float out[kOutTiles][kRowTiles][4];  // (dim, row) (dim, row + 1) (dim + 1, row) (dim + 1, row + 1)
 };
 
+// Gives q the warp's kQueryBytes of shared memory.
+LEAN_DEVICE void place_query(Query& q, unsigned char* shared, int lane) { q.words = (u32*)shared + 2 * lane; }
+
 LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int lane, Query& q) {
+  constexpr int kWords = 2 / kKvBytes;  // words of q to one of K
   const int g = lane / 4, c = lane % 4;
-  const char* base =
-      (const char*)args.q +
-      2 * (s.request * args.q_stride_batch + (s.kv_head * kGroup + s.row_block * kRows) * args.q_stride_head + 8 * c);
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; tile++) {
-    const int row = tile * 8 + g;
-    const bool valid = row < kRows && s.row_block * kRows + row < kGroup;
+    const Row row = row_of(s.query, s.row_block, tile * 8 + g);
+    const char* from = query_row(args, s, row);
+    const int position = query_position(s, row);
 #pragma unroll
     for (int j = 0; j < kKChunks; j++)
-      q.row[tile][j] = valid ? load_query_16(base + 2 * row * args.q_stride_head + j * 64) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+      for (int h = 0; h < kWords; h++) {
+        const int dim = (kWords * (64 * j + 16 * c) + 16 * h) / 2;
+        const uint4 x = row.valid ? rotated_16(args, from, dim, position) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int w = 0; w < 4; w++) q.at(tile, (j * kWords + h) * 4 + w) = query_pair(word(x, w));
+      }
+#pragma unroll
+    for (int w = 0; w < kKTail * kWords; w++)
+      q.row[tile][4 * kKChunks * kWords + w] = query_pair(
+          row.valid ? rotated_pair(args, from, kWords * (32 * kKChunks + 2 * kKTail * c) + 2 * w, position) : 0);
   }
 }
 
@@ -51,6 +76,13 @@ LEAN_DEVICE void clear(Attention& a) {
     for (int d = 0; d < kOutTiles; d++)
       a.out[d][tile][0] = a.out[d][tile][1] = a.out[d][tile][2] = a.out[d][tile][3] = 0.0f;
   }
+}
+
+// Transposes an 8 x 8 matrix of 16-bit elements held one row per four lanes (PTX ISA, "movmatrix").
+LEAN_DEVICE u32 transpose_8x8(u32 x) {
+  u32 y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
 }
 
 // Moves the maxima up to the largest score of this step and rescales what was accumulated under the old ones.
@@ -72,41 +104,82 @@ LEAN_DEVICE void raise_max(Attention& a, float (&step_max)[kRowTiles][2], float 
     }
 }
 
-// One step of `tokens` (1 .. kWarpTokens) tokens.
-LEAN_DEVICE void attend(KvPipe& kv, const Query& q, Attention& a, int tokens, float scale_log2, int lane) {
-  const int g = lane / 4;
-  float score[kBlocks][kRowTiles][4];
-  kv.acquire(tokens);
-#pragma unroll
-  for (int block = 0; block < kBlocks; block++) {
-    KBlock k;
-    kv.read_k_block(block, k);
-#pragma unroll
-    for (int tile = 0; tile < kRowTiles; tile++) {
-      float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};  // two short dependency chains instead of one long one
-#pragma unroll
-      for (int j = 0; j < kKChunks; j++) {
-        const uint4 lo = k.row[0][j], hi = k.row[1][j], query = q.row[tile][j];
-        mma(even, lo.x, hi.x, lo.y, hi.y, query.x, query.y);
-        mma(odd, lo.z, hi.z, lo.w, hi.w, query.z, query.w);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; i++) score[block][tile][i] = even[i] + odd[i];
-    }
-  }
-  kv.k_done();
-
-  if (tokens < kWarpTokens) {
+// Scores of the tokens that rows do not see become -inf; the others change as the spec says.
+LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step, int lane,
+                               float (&score)[kBlocks][kRowTiles][4]) {
+  const int g = lane / 4, c = lane % 4;
+  if constexpr (kChangesScores || kKvBytes == 1) {
 #pragma unroll
     for (int block = 0; block < kBlocks; block++)
 #pragma unroll
-      for (int half = 0; half < 2; half++)
-        if (k_token(block, half, g) >= tokens) {
+      for (int half = 0; half < 2; half++) {
+        const int token = step.token + k_token(block, half, g);
+        const float scale = k_scale_of(args, s, token, k_token(block, half, g) < step.count);
+#pragma unroll
+        for (int tile = 0; tile < kRowTiles; tile++)
+#pragma unroll
+          for (int i = 0; i < 2; i++) {
+            float& x = score[block][tile][2 * half + i];
+            x *= scale;
+            if constexpr (kChangesScores)
+              x = change_score(args, x, score_row(args, s, row_of(s.query, s.row_block, tile * 8 + 2 * c + i)), token);
+          }
+      }
+  }
+  if (!has_masked(s, step)) return;
+#pragma unroll
+  for (int block = 0; block < kBlocks; block++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const int token = k_token(block, half, g);
+      if constexpr (kRowsSeeAlike) {
+        if (token >= step.count) {
 #pragma unroll
           for (int tile = 0; tile < kRowTiles; tile++)
             score[block][tile][2 * half] = score[block][tile][2 * half + 1] = kNegInf;
         }
+      } else {
+#pragma unroll
+        for (int tile = 0; tile < kRowTiles; tile++)
+#pragma unroll
+          for (int i = 0; i < 2; i++)
+            if (!sees(args, s, step, token, row_of(s.query, s.row_block, tile * 8 + 2 * c + i)))
+              score[block][tile][2 * half + i] = kNegInf;
+      }
+    }
+}
+
+// One step.
+LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step& step, KvPipe& kv, const Query& q,
+                        Attention& a, int lane) {
+  const float scale_log2 = args.scale_log2;
+  float score[kBlocks][kRowTiles][4];
+  kv.acquire(step.count);
+#pragma unroll
+  for (int block = 0; block < kBlocks; block++) {
+    float sum[kRowTiles][2][4] = {};  // two short dependency chains instead of one long one
+#pragma unroll
+    for (int part = 0; part < kKParts; part++) {
+      constexpr int kPartPairs = kPartWords * kKPairs / kKWords;
+      KBlock k;
+      kv.read_k_block(block, part, k);
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; tile++)
+#pragma unroll
+        for (int j = 0; j < kPartPairs; j += 2) {
+          if (part * kPartPairs + j >= kKPairs) break;
+          const uint2 query = q.pair(tile, part * kPartPairs + j);
+          Operand::mma(sum[tile][j / 2 % 2], kv_pair(k.row[0], j), kv_pair(k.row[1], j), kv_pair(k.row[0], j + 1),
+                       kv_pair(k.row[1], j + 1), query.x, query.y);
+        }
+    }
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles; tile++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) score[block][tile][i] = sum[tile][0][i] + sum[tile][1][i];
   }
+  kv.k_done();
+  finish_scores(args, s, step, lane, score);
 
   float step_max[kRowTiles][2];
   bool raise = false;
@@ -130,13 +203,14 @@ LEAN_DEVICE void attend(KvPipe& kv, const Query& q, Attention& a, int tokens, fl
     const float reference0 = reference_of(a.max[tile][0]), reference1 = reference_of(a.max[tile][1]);
 #pragma unroll
     for (int block = 0; block < kBlocks; block++) {
-      float(&s)[4] = score[block][tile];
+      float(&x)[4] = score[block][tile];
 #pragma unroll
       for (int half = 0; half < 2; half++) {
-        const float p0 = exp2_approx((s[2 * half] - reference0) * scale_log2),
-                    p1 = exp2_approx((s[2 * half + 1] - reference1) * scale_log2);
+        const float p0 = exp2_approx((x[2 * half] - reference0) * scale_log2),
+                    p1 = exp2_approx((x[2 * half + 1] - reference1) * scale_log2);
         a.sum[tile][0] += p0, a.sum[tile][1] += p1;
-        weight[block][tile][half] = transpose_8x8(pack_pair(p0, p1));
+        const float scale = v_scale_of(args, s, step, k_token(block, half, lane / 4));
+        weight[block][tile][half] = transpose_8x8(Operand::pack(p0 * scale, p1 * scale));
       }
     }
   }
@@ -149,11 +223,15 @@ LEAN_DEVICE void attend(KvPipe& kv, const Query& q, Attention& a, int tokens, fl
       kv.read_v_block(block, group, v);
 #pragma unroll
       for (int w = 0; w < kVWords; w++) {
-        const u32 a0 = low_halves(v.row[0][w], v.row[1][w]), a1 = high_halves(v.row[0][w], v.row[1][w]);
-        const u32 a2 = low_halves(v.row[2][w], v.row[3][w]), a3 = high_halves(v.row[2][w], v.row[3][w]);
+        u32 x[4];
+#pragma unroll
+        for (int r = 0; r < 4; r++) x[r] = kv_pair(v.row[r], w);
+        const u32 a0 = low_halves(x[0], x[1]), a1 = high_halves(x[0], x[1]);
+        const u32 a2 = low_halves(x[2], x[3]), a3 = high_halves(x[2], x[3]);
 #pragma unroll
         for (int tile = 0; tile < kRowTiles; tile++)
-          mma(a.out[group * kVWords + w][tile], a0, a1, a2, a3, weight[block][tile][0], weight[block][tile][1]);
+          Operand::mma(a.out[group * kVWords + w][tile], a0, a1, a2, a3, weight[block][tile][0],
+                       weight[block][tile][1]);
       }
     }
   kv.release();

@@ -6,15 +6,17 @@
 // chunks) for K and as many for V. One step is in registers ahead of its use: K of the next step is requested as soon
 // as K of this one was multiplied, V likewise.
 
-constexpr int kRingBytes = 0;                                     // nothing in shared memory
-constexpr int kRowLanes = kHeadDim % 64 == 0 ? kHeadDim / 8 : 4;  // lanes that share a row; a power of two
+constexpr int kRingBytes = 0;  // nothing in shared memory
+// Lanes that share a row: the largest power of two that its 16-byte chunks can be dealt to.
+constexpr int kRowLanes = kHeadDim % 256 == 0 ? 32 : kHeadDim % 128 == 0 ? 16 : kHeadDim % 64 == 0 ? 8 : 4;
 constexpr int kLaneChunks = kHeadDim / 8 / kRowLanes;  // 16-byte chunks of a row per lane: l, l + kRowLanes, ...
 constexpr int kSlots = 32 / kRowLanes;                 // rows a warp reads at once
-constexpr int kLaneRows = kWarpTokens / kSlots;        // rows a lane holds a chunk of
+constexpr int kLaneRows = kStepTokens / kSlots;        // rows a lane holds a chunk of
 constexpr int kRowTiles = 1;                           // room for eight query rows in the merge buffer
 constexpr int kStates = kWarps;                        // softmax states of a CTA: one per warp
 static_assert(kRowLanes * kLaneChunks * 8 == kHeadDim && kRowLanes <= 32, "rows are shared evenly");
-static_assert(kWarpTokens <= 32 && kLaneRows * kSlots == kWarpTokens, "a lane takes one score per query row");
+static_assert(kStepTokens <= 32 && kLaneRows * kSlots == kStepTokens, "a lane takes one score per query row");
+constexpr int kQueryBytes = 0;  // nor q
 static_assert(kRows <= 2, "more query rows belong on the matrix units");
 
 // O stays in dim order.
@@ -22,55 +24,52 @@ constexpr int kSecondPair = 2;
 LEAN_DEVICE int first_dim(int position) { return position; }
 
 struct KvPipe {
-  i64 k_stride, v_stride;
+  KvCursor at;  // the next step to fetch; its V follows its K
   int lane;
-  const char* k;  // the lane's own address in the next step to fetch
-  const char* v;
-  int left;  // tokens from its first row there to the end of the segment
   uint4 k_row[kLaneRows][kLaneChunks];
   uint4 v_row[kLaneRows][kLaneChunks];
 
   LEAN_DEVICE void init(u32, int, int lane_index, const LeanDecodeArgs& args) {
     lane = lane_index;
-    k_stride = k_row_stride(args), v_stride = v_row_stride(args);
+    at.init(args, lane_index);
   }
 
-  // Rows past the context are not touched: `r` then keeps what it held.
-  template <bool kWhole>
-  LEAN_DEVICE static void load_16(uint4& r, const char* p, int token, int left) {
-    if constexpr (kWhole) {
-      r = load_stream_16(p);
-    } else {
-      load_stream_16_if(token < left, r, p);
+  // Rows past the context are not touched: the registers then keep what they held. In a dense cache the cursor points
+  // at the lane's own chunk already.
+  template <bool kWhole, class RowOf>
+  LEAN_DEVICE void fetch(uint4 (&row)[kLaneRows][kLaneChunks], RowOf row_of) {
+    const int slot = lane / kRowLanes, left = at.tokens() - slot;
+#pragma unroll
+    for (int i = 0; i < kLaneRows; i++) {
+      const char* from = kPageSize == 0 ? row_of(i * kSlots) : row_of(i * kSlots + slot) + lane % kRowLanes * 16;
+#pragma unroll
+      for (int c = 0; c < kLaneChunks; c++) {
+        if constexpr (kWhole) {
+          row[i][c] = load_stream_16(from + c * kRowLanes * 16);
+        } else {
+          load_stream_16_if(i * kSlots < left, row[i][c], from + c * kRowLanes * 16);
+        }
+      }
     }
-  }
-
-  template <bool kWhole>
-  LEAN_DEVICE void fetch(uint4 (&row)[kLaneRows][kLaneChunks], const char*& p, i64 stride) {
-    const char* from = p;
-#pragma unroll
-    for (int i = 0; i < kLaneRows; i++, from += kSlots * stride)
-#pragma unroll
-      for (int c = 0; c < kLaneChunks; c++) load_16<kWhole>(row[i][c], from + c * kRowLanes * 16, i * kSlots, left);
-    p += kWarps * kWarpTokens * stride;
   }
   template <bool kWhole>
   LEAN_DEVICE void fetch_k() {
-    fetch<kWhole>(k_row, k, k_stride);
+    fetch<kWhole>(k_row, [&](int token) { return at.k_row(token); });
   }
   template <bool kWhole>
   LEAN_DEVICE void fetch_v() {  // after fetch_k of the same step
-    fetch<kWhole>(v_row, v, v_stride);
-    left -= kWarps * kWarpTokens;
+    fetch<kWhole>(v_row, [&](int token) { return at.v_row(token); });
+    at.next();
   }
 
   // A whole step overwrites all registers, which frees them between segments; others start from zero.
-  LEAN_DEVICE void start(const WarpTokens& tokens) {
-    const int slot = lane / kRowLanes, chunk = lane % kRowLanes;
-    k = tokens.k + slot * k_stride + chunk * 16;
-    v = tokens.v + slot * v_stride + chunk * 16;
-    left = tokens.left - slot;
-    if (tokens.left >= kWarpTokens) {
+  LEAN_DEVICE void start(const LeanDecodeArgs& args, const Segment& s, int warp) {
+    at.start(args, s, warp);
+    if constexpr (kPageSize == 0) {
+      at.k += lane / kRowLanes * at.k_stride + lane % kRowLanes * 16;
+      at.v += lane / kRowLanes * at.v_stride + lane % kRowLanes * 16;
+    }
+    if (at.tokens() >= kStepTokens) {
       fetch_k<true>();
       fetch_v<true>();
     } else {
@@ -113,17 +112,17 @@ struct Attention {
   float out[kRows][kLaneChunks][8];  // of the rows of this lane's slot
 };
 
+LEAN_DEVICE void place_query(Query&, unsigned char*, int) {}
+
 LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int lane, Query& q) {
-  const char* base = (const char*)args.q + 2 * (s.request * args.q_stride_batch +
-                                                (s.kv_head * kGroup + s.row_block * kRows) * args.q_stride_head);
-  base += lane % kRowLanes * 16;
 #pragma unroll
-  for (int row = 0; row < kRows; row++) {
-    const bool valid = kGroup % kRows == 0 || s.row_block * kRows + row < kGroup;
+  for (int i = 0; i < kRows; i++) {
+    const Row row = row_of(s.query, s.row_block, i);
+    const char* from = query_row(args, s, row);
 #pragma unroll
     for (int c = 0; c < kLaneChunks; c++)
-      q.row[row][c] =
-          valid ? load_query_16(base + 2 * row * args.q_stride_head + c * kRowLanes * 16) : make_uint4(0, 0, 0, 0);
+      q.row[i][c] = row.valid ? rotated_16(args, from, (c * kRowLanes + lane % kRowLanes) * 8, query_position(s, row))
+                              : make_uint4(0, 0, 0, 0);
   }
 }
 
@@ -186,8 +185,10 @@ LEAN_DEVICE void raise_max(Attention& a, const float (&score)[kRows], float scal
   }
 }
 
-// One step of `tokens` (1 .. kWarpTokens) tokens.
-LEAN_DEVICE void attend(KvPipe& kv, const Query& q, Attention& a, int tokens, float scale_log2, int lane) {
+// One step.
+LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step& step, KvPipe& kv, const Query& q,
+                        Attention& a, int lane) {
+  const float scale_log2 = args.scale_log2;
   float product[kRows][kLaneRows] = {};
 #pragma unroll
   for (int i = 0; i < kLaneRows; i++)
@@ -195,10 +196,10 @@ LEAN_DEVICE void attend(KvPipe& kv, const Query& q, Attention& a, int tokens, fl
     for (int c = 0; c < kLaneChunks; c++)
 #pragma unroll
       for (int w = 0; w < 4; w++) {
-        const float2 k = unpack_pair(word(kv.k_row[i][c], w));
+        const float2 k = Element::unpack(word(kv.k_row[i][c], w));
 #pragma unroll
         for (int row = 0; row < kRows; row++) {
-          const float2 query = unpack_pair(word(q.row[row][c], w));
+          const float2 query = Element::unpack(word(q.row[row][c], w));
           product[row][i] = fmaf(k.y, query.y, fmaf(k.x, query.x, product[row][i]));
         }
       }
@@ -210,8 +211,14 @@ LEAN_DEVICE void attend(KvPipe& kv, const Query& q, Attention& a, int tokens, fl
   bool raise = false;
 #pragma unroll
   for (int row = 0; row < kRows; row++) {
-    const float s = sum_of_row<kLaneRows>(product[row], lane);
-    score[row] = token < tokens ? s : kNegInf;
+    float x = sum_of_row<kLaneRows>(product[row], lane);
+    if constexpr (kChangesScores)
+      x = change_score(args, x, score_row(args, s, row_of(s.query, s.row_block, row)), step.token + token);
+    if constexpr (kRowsSeeAlike) {
+      score[row] = token < step.count ? x : kNegInf;
+    } else {
+      score[row] = sees(args, s, step, token, row_of(s.query, s.row_block, row)) ? x : kNegInf;
+    }
     raise |= score[row] > a.max[row];
   }
   if (__any_sync(kFullMask, raise)) raise_max(a, score, scale_log2);
@@ -224,7 +231,7 @@ LEAN_DEVICE void attend(KvPipe& kv, const Query& q, Attention& a, int tokens, fl
     a.sum[row] += weight[row];
   }
 
-  if (tokens < kWarpTokens) kv.zero_v_rows(tokens);
+  if (step.count < kStepTokens) kv.zero_v_rows(step.count);
 #pragma unroll
   for (int i = 0; i < kLaneRows; i++) {
     float p[kRows];
@@ -234,7 +241,7 @@ LEAN_DEVICE void attend(KvPipe& kv, const Query& q, Attention& a, int tokens, fl
     for (int c = 0; c < kLaneChunks; c++)
 #pragma unroll
       for (int w = 0; w < 4; w++) {
-        const float2 v = unpack_pair(word(kv.v_row[i][c], w));
+        const float2 v = Element::unpack(word(kv.v_row[i][c], w));
 #pragma unroll
         for (int row = 0; row < kRows; row++) {
           float* out = &a.out[row][c][2 * w];

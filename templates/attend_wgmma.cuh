@@ -4,7 +4,7 @@
 
 constexpr int kRowTiles = (kRows + 7) / 8;  // eight query rows each
 constexpr int kBlocks = kStepTokens / 64;   // 64-token matrix blocks per step
-constexpr int kOutTiles = kHeadDim / 64;    // 64-dim output tiles
+constexpr int kOutTiles = kValueDim / 64;   // 64-dim output tiles
 constexpr int kStates = kWarps / 4;         // softmax states of a CTA: one per warpgroup
 
 // O stays in dim order.
@@ -13,7 +13,7 @@ LEAN_DEVICE int first_dim(int position) { return position; }
 
 // Shared memory of one warpgroup beside the ring.
 struct alignas(1024) Operands {
-  unsigned char q[kRowTiles][kPanels][8 * 128];        // [row][64 dims], 128-byte swizzled
+  unsigned char q[kRowTiles][kKPanels][8 * 128];       // [row][64 dims], 128-byte swizzled
   unsigned char weights[kRowTiles][kStepTokens * 16];  // P^T: [token][8 rows]
   float max[4][kRowTiles * 8];                         // of each warp's tokens
 };
@@ -26,13 +26,12 @@ struct Query {
 };
 
 LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Query& q) {
-  const char* base = (const char*)args.q + 2 * (s.request * args.q_stride_batch +
-                                                (s.kv_head * kGroup + s.row_block * kRows) * args.q_stride_head);
 #pragma unroll
   for (int i = 0; i < kQChunksPerThread; i++) {
-    const int chunk = i * 128 + (int)threadIdx.x % 128, row = chunk / (kHeadDim / 8), column = chunk % (kHeadDim / 8);
-    const bool valid = row < kRows && s.row_block * kRows + row < kGroup;
-    q.chunk[i] = valid ? load_query_16(base + 2 * row * args.q_stride_head + column * 16) : make_uint4(0, 0, 0, 0);
+    const int chunk = i * 128 + (int)threadIdx.x % 128, column = chunk % (kHeadDim / 8);
+    const Row row = row_of(s.query, s.row_block, chunk / (kHeadDim / 8));
+    q.chunk[i] = row.valid ? rotated_16(args, query_row(args, s, row), column * 8, query_position(s, row))
+                           : make_uint4(0, 0, 0, 0);
   }
 }
 
@@ -65,21 +64,51 @@ LEAN_DEVICE void clear(Attention& a) {
   }
 }
 
+// Barriers 1 and 2 are taken (sync_workers, and the start of the ring).
 LEAN_DEVICE void sync_warpgroup(int warpgroup) { asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 3) : "memory"); }
 
 // Bytes past the context are never trusted: a masked token has weight 0, and 0 * NaN is NaN.
 LEAN_DEVICE void zero_v_rows(u32 v, int tokens) {
 #pragma unroll 1
-  for (int i = threadIdx.x % 128; i < (kStepTokens - tokens) * 8 * kPanels; i += 128) {
-    const int token = tokens + i / (8 * kPanels);
-    store_shared_zero_16(v + (u32)(i / 8 % kPanels * kPanelBytes + token * 128 + i % 8 * 16));
+  for (int i = threadIdx.x % 128; i < (kStepTokens - tokens) * 8 * kVPanels; i += 128) {
+    const int token = tokens + i / (8 * kVPanels);
+    store_shared_zero_16(v + (u32)(i / 8 % kVPanels * kPanelBytes + token * 128 + i % 8 * 16));
   }
 }
 
-// One step of `tokens` (1 .. kStepTokens) tokens in `stage`.
-LEAN_DEVICE void attend(u32 stage, Operands& shared, Attention& a, int tokens, float scale_log2, int warpgroup) {
+// Scores of the tokens that rows do not see become -inf; the others change as the spec says.
+LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step,
+                               float (&score)[kBlocks][kRowTiles][4]) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const u32 q = shared_address(shared.q), weights = shared_address(shared.weights), v = stage + kOperandBytes;
+  const bool masked = has_masked(s, step);
+  if (!kChangesScores && !masked) return;
+#pragma unroll
+  for (int block = 0; block < kBlocks; block++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const int token = block * 64 + warp * 16 + half * 8 + g;
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; tile++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          float& x = score[block][tile][2 * half + i];
+          if constexpr (kRowsSeeAlike && !kChangesScores) {
+            if (token >= step.count) x = kNegInf;
+          } else {
+            const Row row = row_of(s.query, s.row_block, tile * 8 + 2 * c + i);
+            if constexpr (kChangesScores) x = change_score(args, x, score_row(args, s, row), step.token + token);
+            if (masked && !sees(args, s, step, token, row)) x = kNegInf;
+          }
+        }
+    }
+}
+
+// One step, in `stage`.
+LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step& step, u32 stage, Operands& shared,
+                        Attention& a, int warpgroup) {
+  const float scale_log2 = args.scale_log2;
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+  const u32 q = shared_address(shared.q), weights = shared_address(shared.weights), v = stage + kKStageBytes;
   float score[kBlocks][kRowTiles][4];
   wgmma_begin();
 #pragma unroll
@@ -91,21 +120,11 @@ LEAN_DEVICE void attend(u32 stage, Operands& shared, Attention& a, int tokens, f
         wgmma<false, false>(
             score[block][tile],
             matrix_descriptor<1024, true>(stage + (u32)(k / 4 * kPanelBytes + block * 64 * 128 + k % 4 * 32)),
-            matrix_descriptor<1024, true>(q + (u32)((tile * kPanels + k / 4) * 1024 + k % 4 * 32)), k > 0);
-  wgmma_end();
+            matrix_descriptor<1024, true>(q + (u32)((tile * kKPanels + k / 4) * 1024 + k % 4 * 32)), k > 0);
+  wgmma_end(score);
 
-  if (tokens < kStepTokens) {
-    zero_v_rows(v, tokens);
-#pragma unroll
-    for (int block = 0; block < kBlocks; block++)
-#pragma unroll
-      for (int half = 0; half < 2; half++)
-        if (block * 64 + warp * 16 + half * 8 + g >= tokens) {
-#pragma unroll
-          for (int tile = 0; tile < kRowTiles; tile++)
-            score[block][tile][2 * half] = score[block][tile][2 * half + 1] = kNegInf;
-        }
-  }
+  if (step.count < kStepTokens) zero_v_rows(v, step.count);
+  finish_scores(args, s, step, score);
 
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; tile++) {
@@ -142,9 +161,9 @@ LEAN_DEVICE void attend(u32 stage, Operands& shared, Attention& a, int tokens, f
       for (int block = 0; block < kBlocks; block++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-          float& s = score[block][tile][2 * half + i];
-          s = exp2_approx((s - reference) * scale_log2);
-          a.sum[tile][i] += s;
+          float& x = score[block][tile][2 * half + i];
+          x = exp2_approx((x - reference) * scale_log2);
+          a.sum[tile][i] += x;
         }
     }
 #pragma unroll
@@ -152,11 +171,12 @@ LEAN_DEVICE void attend(u32 stage, Operands& shared, Attention& a, int tokens, f
 #pragma unroll
       for (int half = 0; half < 2; half++)
         *(u32*)&shared.weights[tile][(block * 64 + warp * 16 + half * 8 + g) * 16 + c * 4] =
-            pack_pair(score[block][tile][2 * half], score[block][tile][2 * half + 1]);
+            Element::pack(score[block][tile][2 * half], score[block][tile][2 * half + 1]);
   }
   fence_async_proxy();
   sync_warpgroup(warpgroup);
 
+  pin(a.out);
   wgmma_begin();
 #pragma unroll
   for (int d = 0; d < kOutTiles; d++)
@@ -166,7 +186,7 @@ LEAN_DEVICE void attend(u32 stage, Operands& shared, Attention& a, int tokens, f
       for (int k = 0; k < kStepTokens / 16; k++)  // 16 tokens: two atoms of eight
         wgmma<true, true>(a.out[d][tile], matrix_descriptor<1024, true>(v + (u32)(d * kPanelBytes + k * 2048)),
                           matrix_descriptor<128, false>(weights + (u32)(tile * kStepTokens * 16 + k * 256)), true);
-  wgmma_end();
+  wgmma_end(a.out);
 }
 
 // Adds up the lanes' shares of the row sums; each warp then holds the sum of its own tokens.

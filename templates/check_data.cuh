@@ -1,6 +1,6 @@
 // check_data.cuh -- the contents of a decode case as a pure function of (seed, tensor, request, head, token, column),
-// and the 16-bit formats in software. Host and device compile this file and compute the same bits, so a check never
-// copies a tensor.
+// and the 16-bit and one-byte formats in software. Host and device compile this file and compute the same bits, so a
+// check never copies a tensor.
 #if defined(__CUDACC__)
 #define CHECK_HD __host__ __device__ __forceinline__
 #else
@@ -9,9 +9,12 @@
 
 typedef unsigned long long check_u64;
 
-enum CheckKind { kCheckUniform = 0, kCheckPeaked = 1, kCheckExtreme = 2, kCheckCoverage = 3 };
+enum CheckKind { kCheckUniform = 0, kCheckPeaked = 1, kCheckExtreme = 2, kCheckCoverage = 3, kCheckOnes = 4 };
 enum CheckTensor { kCheckQ = 1, kCheckK = 2, kCheckV = 3 };
 enum CheckFormat { kCheckBf16 = 0, kCheckFp16 = 1 };
+enum CheckKvFormat { kCheckSame = 0, kCheckE4m3 = 1, kCheckE5m2 = 2, kCheckInt8 = 3 };
+enum CheckKvScale { kCheckScaleTensor = 0, kCheckScaleHead = 1, kCheckScaleToken = 2 };
+enum CheckMask { kCheckCausal = 0, kCheckTree = 1, kCheckFull = 2 };
 
 union CheckWord {
   float value;
@@ -63,6 +66,33 @@ CHECK_HD unsigned short check_from_float(int format, float value) {
   return (unsigned short)(sign | ((magnitude + 0xc8000fffu + ((magnitude >> 13) & 1u)) >> 13));
 }
 
+// A byte of a KV cache, by the definition of its format (OCP 8-bit floating point: e4m3 has no infinity, and NaN only
+// where all bits but the sign are set; e5m2 is the upper half of an fp16).
+CHECK_HD float check_byte_to_float(int kv_format, unsigned char byte) {
+  const unsigned bits = byte;
+  if (kv_format == kCheckInt8) return (float)(int)bits - (bits >= 128u ? 256.0f : 0.0f);
+  if (kv_format == kCheckE5m2) return check_to_float(kCheckFp16, (unsigned short)(bits << 8));
+  const unsigned magnitude = bits & 0x7fu, exponent = magnitude >> 3, fraction = magnitude & 7u;
+  if (magnitude == 0x7fu) return check_bits_float(0x7fc00000u | (bits << 24));
+  const float value = exponent == 0u ? (float)fraction * 0.001953125f  // 2^-9
+                                     : check_bits_float(((exponent + 120u) << 23) | (fraction << 20));
+  return bits >= 128u ? -value : value;
+}
+
+// The byte nearest to a value far from its format's limits; ties go to even. int8 counts 64ths.
+CHECK_HD unsigned char check_byte_from_float(int kv_format, float value) {
+  if (kv_format == kCheckInt8) {
+    const float scaled = value * 64.0f;
+    const int rounded = (int)(scaled + (scaled < 0.0f ? -0.5f : 0.5f));
+    return (unsigned char)(rounded < -127 ? -127 : rounded > 127 ? 127 : rounded);
+  }
+  // The fp16 of the same fraction bits as e4m3 has an exponent that is larger by 8.
+  const unsigned half = check_from_float(kCheckFp16, kv_format == kCheckE4m3 ? value * 0.00390625f : value);
+  const unsigned magnitude = half & 0x7fffu, shift = kv_format == kCheckE4m3 ? 7u : 8u;
+  const unsigned rounded = (magnitude + (1u << (shift - 1u)) - 1u + ((magnitude >> shift) & 1u)) >> shift;
+  return (unsigned char)((half >> 15 << 7) | rounded);
+}
+
 // A bijection of 64-bit words with full avalanche (the finalizer of SplitMix64).
 CHECK_HD check_u64 check_mix(check_u64 x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -85,15 +115,15 @@ CHECK_HD float check_uniform(check_u64 hash) {
   return ((float)centred * 1.1920928955078125e-7f) * 1.7320508f;
 }
 
-// Bits of one element. head is a query head for q and a KV head otherwise; token is 0 for q.
-CHECK_HD unsigned short check_element(int kind, check_u64 seed, int tensor, int format, int request, int head,
-                                      long long token, int column, int head_dim) {
+// One element before it is rounded to its format. head is a query head for q and a KV head otherwise; token is the
+// query token for q; head_dim is the tensor's own.
+CHECK_HD float check_value(int kind, check_u64 seed, int tensor, int request, int head, long long token, int column,
+                           int head_dim) {
   const check_u64 key = check_row_key(seed, tensor, request, head);
   const check_u64 hash = check_hash(key, (check_u64)token * (unsigned)head_dim + (unsigned)column);
-  if (kind == kCheckCoverage && tensor == kCheckK) return 0;
-  if (kind == kCheckCoverage && tensor == kCheckV) {
-    return check_from_float(format, (int)((token >> 4) % head_dim) == column ? 1.0f : 0.0f);
-  }
+  if (kind == kCheckCoverage && tensor == kCheckK) return 0.0f;
+  if (kind == kCheckCoverage && tensor == kCheckV) return (int)((token >> 4) % head_dim) == column ? 1.0f : 0.0f;
+  if (kind == kCheckOnes) return tensor == kCheckQ ? 64.0f : tensor == kCheckK ? -64.0f : 1.0f;
   if (kind == kCheckExtreme && tensor != kCheckV) {
     // q is one sign pattern times +-64; a key agrees with it in a fraction of the columns that the token draws: all of
     // them, none, or anything between. Scores are multiples of 4096 below 2^24: exact in fp32 in any order of
@@ -107,8 +137,56 @@ CHECK_HD unsigned short check_element(int kind, check_u64 seed, int tensor, int 
       const unsigned flips = which == 0u ? 0u : which == 1u ? 256u : (unsigned)(draw >> 32) & 255u;
       negative = negative != (((unsigned)(hash >> 32) & 255u) < flips);
     }
-    return check_from_float(format, negative ? -64.0f : 64.0f);
+    return negative ? -64.0f : 64.0f;
   }
   const float value = check_uniform(hash);
-  return check_from_float(format, kind == kCheckPeaked && tensor == kCheckQ ? value * 8.0f : value);
+  return kind == kCheckPeaked && tensor == kCheckQ ? value * 8.0f : value;
+}
+
+// Its bits in a 16-bit format.
+CHECK_HD unsigned short check_element(int kind, check_u64 seed, int tensor, int format, int request, int head,
+                                      long long token, int column, int head_dim) {
+  return check_from_float(format, check_value(kind, seed, tensor, request, head, token, column, head_dim));
+}
+
+// Whether q and k are sums of exact multiples, which nothing may round: int8 then counts whole numbers, and scales are
+// powers of two.
+CHECK_HD bool check_exact_keys(int kind) { return kind == kCheckExtreme || kind == kCheckOnes; }
+
+// Its byte in a cache of one-byte elements; check_kv_scale undoes the unit of int8.
+CHECK_HD unsigned char check_byte(int kind, check_u64 seed, int tensor, int kv_format, int request, int head,
+                                  long long token, int column, int head_dim) {
+  const float value = check_value(kind, seed, tensor, request, head, token, column, head_dim);
+  const bool whole = kv_format == kCheckInt8 && tensor == kCheckK && check_exact_keys(kind);
+  return check_byte_from_float(kv_format, whole ? value * 0.015625f : value);
+}
+
+// The scale of an element's tensor, head or token: random, around the one that gives check_value back.
+CHECK_HD float check_kv_scale(int kind, check_u64 seed, int tensor, int kv_format, int granularity, int request,
+                              int head, long long token) {
+  const check_u64 key = check_row_key(~seed, tensor, granularity == kCheckScaleToken ? request : 0,
+                                      granularity == kCheckScaleTensor ? 0 : head);
+  const check_u64 hash = check_hash(key, granularity == kCheckScaleToken ? (check_u64)token : 0u);
+  const bool keys = tensor == kCheckK;
+  if (kind == kCheckOnes) return kv_format == kCheckInt8 && !keys ? 0.015625f : 1.0f;
+  const float unit = kv_format == kCheckInt8 && !(keys && check_exact_keys(kind)) ? 0.015625f : 1.0f;
+  if (check_exact_keys(kind)) return (hash & 1u) != 0u ? unit : unit * 0.5f;
+  return unit * (0.5f + (float)(unsigned)(hash >> 41) * 1.1920928955078125e-7f);
+}
+
+// ALiBi slope and sink logit of a query head.
+CHECK_HD float check_alibi_slope(check_u64 seed, int head) {
+  const unsigned draw = (unsigned)(check_hash(check_mix(seed + 11u), (unsigned)head) >> 40);
+  return 0.00390625f + (float)(draw & 0xffffu) * 7.62939453125e-6f;  // 2^-8 to a half
+}
+CHECK_HD float check_sink_logit(check_u64 seed, int head) {
+  const unsigned draw = (unsigned)(check_hash(check_mix(seed + 13u), (unsigned)head) >> 40);
+  return (float)(int)(draw & 0xffffu) * 0.000152587890625f - 4.0f;  // -4 to 6
+}
+
+// Which query tokens of its request a query token sees: its own, and half of all others. The bits above the request's
+// tokens are random too.
+CHECK_HD unsigned check_tree_word(check_u64 seed, int request, int query_token) {
+  const check_u64 hash = check_hash(check_row_key(seed, 17, request, 0), (unsigned)query_token);
+  return (unsigned)(hash >> 32) | (1u << query_token);
 }

@@ -2,7 +2,8 @@
 // CTAs.
 
 constexpr int kMergeBytes = ((int)sizeof(MergeBuffer) + 127) / 128 * 128;
-static_assert(kMergeBytes + kWarps * kRingBytes == kSharedBytes, "host and device must agree on dynamic shared memory");
+static_assert(kMergeBytes + kWarps * (kRingBytes + kQueryBytes) == kSharedBytes,
+              "host and device must agree on dynamic shared memory");
 static_assert(kPartialFloats == kHostPartialFloats, "host and device must agree on the workspace");
 
 extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
@@ -22,16 +23,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   Walk walk;
   if (!start_walk(args, length, chunk_sums, walk)) return;  // more CTAs than tiles
 
-  WarpTokens tokens;
-  const auto request =
-      [&] {  // where the tokens are is worked out on the spot: carried around the loop it would cost registers
-        tokens = warp_tokens(args, walk.segment, warp);
-        kv.start(tokens);
-      };
-  if (kPdl && walk.segment.tile_end == walk.segment.tiles)
-    wait_for_previous_kernel();  // the newest tokens may come from it
-  if (kPrefetchSegments)
-    request();  // before everything that can wait: outside the loop, or the compiler would put what it hoists first
+  if (kPdl && holds_newest(walk.segment)) wait_for_previous_kernel();  // the newest tokens may come from it
+  // Before everything that can wait: outside the loop, or the compiler would put what it hoists first.
+  const auto request = [&] {
+    append_tokens(args, walk.segment, warp, kWarps);
+    kv.start(args, walk.segment, warp);
+  };
+  if (kPrefetchSegments) request();
 
   FixUp fix = {};
 #pragma unroll 1
@@ -41,20 +39,22 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     const Walk here = walk;
     const bool whole = is_whole(here.segment);
     Query q;
+    place_query(q, shared + kMergeBytes + kWarps * kRingBytes + warp * kQueryBytes, lane);
     load_query(args, here.segment, lane, q);
     if (!whole) plan_fix_up(args, here, fix);  // while the first KV is on its way
     Attention attention;
     clear(attention);
+    const int end = end_place(here.segment);
 #pragma unroll 1
-    for (int left = tokens.left; left > 0; left -= kWarps * kWarpTokens)
-      attend(kv, q, attention, min(kWarpTokens, left), args.scale_log2, lane);
+    for (int left = end - first_place(here.segment) - warp * kStepTokens; left > 0; left -= kRoundTokens)
+      attend(args, here.segment, step_at(here.segment, end - left), kv, q, attention, lane);
     if (!whole) begin_fix_up(args, here, fix);
     reduce_sums(attention);
     const bool more = next_segment(args, walk);
     if (!first) sync_workers();  // the last readers of the buffer are done
     store_state(buffer, warp, lane, attention);
-    if (kPrefetchSegments && more)
-      request();  // before the fix-up, which is all latency, and after the state has left the registers
+    // Before the fix-up, which is all latency, and after the state has left the registers.
+    if (kPrefetchSegments && more) request();
     sync_workers();
     finish_segment(args, here, whole, fix, buffer);
     if (!more) break;

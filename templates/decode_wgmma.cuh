@@ -14,7 +14,7 @@ LEAN_DEVICE void store_state(MergeBuffer& buffer, const Attention& a) {
     for (int i = 0; i < 2; i++) {
       const int row = tile * 8 + 2 * c + i;
       if (g == 0) {
-        buffer.max[warp / 4][row] = a.max[tile][i];  // the same in all warps of a warpgroup
+        if (warp % 4 == 0) buffer.max[warp / 4][row] = a.max[tile][i];  // the same in all warps of a warpgroup
         buffer.sum[warp][row] = a.sum[tile][i];
       }
       if (row < kRows) {
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     }
     __syncwarp();
     asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");
-    if (start_walk(args, length, chunk_sums, walk) && lane == 0) produce(args, k_map, v_map, ring, walk);
+    if (start_walk(args, length, chunk_sums, walk)) produce(args, k_map, v_map, ring, walk);
     return;
   }
 
@@ -72,13 +72,13 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     Attention attention;
     clear(attention);
     sync_warpgroup(warpgroup);  // q is in place
-    const int end = end_token(here.segment);
+    const int end = end_place(here.segment);
 #pragma unroll 1
-    for (int token = first_token(here.segment); token < end; token += kStepTokens) {
+    for (int place = first_place(here.segment); place < end; place += kStepTokens) {
       if (turn == warpgroup) {
         wait_barrier(ring.full + at.stage * 8, at.parity);
-        attend(ring.stages + at.stage * kStageBytes, operands, attention, min(kStepTokens, end - token),
-               args.scale_log2, warpgroup);
+        attend(args, here.segment, step_at(here.segment, place), ring.stages + at.stage * kStageBytes, operands,
+               attention, warpgroup);
         if (lane == 0) arrive(ring.empty + at.stage * 8);
       }
       if (++turn == kStates) turn = 0;

@@ -7,6 +7,6 @@ LEAN_DEVICE void finish_segment(const LeanDecodeArgs& args, const Walk& here, bo
   for_each_column([&](int column) {
     float4 o;
     const RowState state = merge_states(buffer, column, args.scale_log2, o);
-    write_output(output_of(args, here.segment, column), state, o, args.scale_log2);
+    write_output(args, output_of(args, here.segment, column), state, o);
   });
 }

@@ -34,7 +34,9 @@ LEAN_DEVICE u32 draw_ticket(u32* counter, u32 count) {
   return before;
 }
 
-// Thread 0's ticket, told to the whole CTA.
+// Thread 0's ticket, told to the whole CTA. Each level of the tree has its own word: a thread may still be reading the
+// first when thread 0 comes with the second.
+template <int kLevel>
 LEAN_DEVICE u32 share_ticket(u32 ticket) {
   __shared__ u32 shared_ticket;
   if (threadIdx.x == 0) shared_ticket = ticket;
@@ -42,9 +44,10 @@ LEAN_DEVICE u32 share_ticket(u32 ticket) {
   return shared_ticket;
 }
 
-// One counter per output tile, after one ticket per CTA.
+// One counter per output tile, after one ticket per CTA (batch-invariant: per place).
 LEAN_DEVICE u32* tile_counter(const LeanDecodeArgs& args, const Segment& s) {
-  return args.tickets + gridDim.x + ((u32)(s.request * args.kv_heads + s.kv_head) * kRowBlocks + s.row_block);
+  return args.tickets + (kBatchInvariant ? args.slots : gridDim.x) +
+         ((u32)(s.request * args.kv_heads + s.kv_head) * kRowBlocks + s.row_block);
 }
 
 // Groups borrow the ticket and slot 1 of the second, third, ... contributor: those lie wholly inside the output tile
@@ -113,7 +116,7 @@ LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, float scale_log2
 
 LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const MergeBuffer& buffer) {
   store_own_partial(args, f.c, buffer);
-  if (share_ticket(f.ticket) != f.members - 1) return;
+  if (share_ticket<0>(f.ticket) != f.members - 1) return;
   const u32 first = f.c.first_cta + f.group * f.width;
   Pieces pieces = {partial_at(args, first, f.group == 0 ? 1 : 0), partial_at(args, first, 0), f.members};
 #pragma unroll 1
@@ -124,12 +127,12 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
       float4 o = make_float4(0, 0, 0, 0);
       merge_pieces(pieces, column, args.scale_log2, state, o);
       if (final) {
-        write_output(output_of(args, walk.segment, column), state, o, args.scale_log2);
+        write_output(args, output_of(args, walk.segment, column), state, o);
       } else {
         store_partial(partial_at(args, group_cta(f, f.group), 1), column, state, o);
       }
     });
-    if (final || share_ticket(f.ticket) != f.groups - 1) return;
+    if (final || share_ticket<1>(f.ticket) != f.groups - 1) return;
     pieces.first = pieces.base = partial_at(args, group_cta(f, 0), 1);
     pieces.count = f.groups;
   }

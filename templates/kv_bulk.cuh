@@ -1,18 +1,16 @@
 // kv_bulk.cuh -- load path "bulk": the copy engine fills a stage and completes on its mbarrier (PTX ISA,
-// "cp.async.bulk"). Contiguous tokens travel as five copies a stage (K, four quarters of V); strided tokens as one copy
-// per row.
+// "cp.async.bulk").
+
+// Whether a step's rows are adjacent: they travel as five copies then (K, four quarters of V), else row by row.
+constexpr bool kAdjacent = kContiguous && (kPageSize == 0 || kPageRun == kStepTokens);
 
 struct KvPipe {
   u32 ring;      // this warp's stages in shared memory
   u32 barriers;  // this warp's mbarriers, one per stage
+  KvCursor at;   // the next step to fetch; adjacent rows of a dense cache: at.k is where this lane's copy starts
   int lane;
-  i64 k_stride, v_stride;
-  const char* k;  // next step to fetch; contiguous: this lane's piece of it
-  const char* v;
-  u32 piece;     // where that piece lies in a stage
-  int left;      // its tokens, counted to the end of the segment
-  int to_fetch;  // steps not yet fetched
-  int stage;     // stage of the step in hand
+  u32 piece;  // where that copy goes in a stage
+  int stage;  // stage of the step in hand
   int fetch_stage;
   u32 phase;  // parity the stage in hand completes with
 
@@ -21,7 +19,7 @@ struct KvPipe {
     ring = shared_base + (u32)(warp * kRingBytes);
     barriers = shared_address(&full[warp * kStages]);
     lane = lane_index;
-    k_stride = k_row_stride(args), v_stride = v_row_stride(args);
+    at.init(args, lane_index);
     piece = lane == 0 ? 0 : v_row_offset((lane - 1) * kQuarter);
     stage = fetch_stage = 0;
     phase = 0;
@@ -42,33 +40,40 @@ struct KvPipe {
   }
 
   LEAN_DEVICE void fetch() {
-    if (to_fetch == 0) return;
-    const int tokens = min(left, kWarpTokens);
+    if (at.done()) return;
+    const int tokens = min(at.tokens(), kStepTokens);
     const u32 base = ring + (u32)(fetch_stage * kStageBytes), barrier = barriers + (u32)(fetch_stage * 8);
     if (lane == 0)
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(tokens * 2 * kRowBytes)
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+                   "r"(tokens * (kKRowBytes + kVRowBytes))
                    : "memory");
-    if constexpr (kContiguous) {
+    if constexpr (kAdjacent) {
       // Lane 0 copies K, lanes 1 to 4 a quarter of V each.
       const int rows = lane == 0 ? tokens : min(tokens - (lane - 1) * kQuarter, kQuarter);
-      if (lane < 5 && rows > 0) copy(base + piece, k, (u32)(rows * kRowBytes), barrier);
+      const char* from = kPageSize > 0 && lane > 0 ? at.v + (lane - 1) * kQuarter * kVRowBytes : at.k;
+      if (lane < 5 && rows > 0) copy(base + piece, from, (u32)(rows * (lane == 0 ? kKRowBytes : kVRowBytes)), barrier);
     } else {
       __syncwarp();
-      for (int token = lane; token < tokens; token += 32) {
-        copy(base + (u32)(token * kRowBytes), k + token * k_stride, kRowBytes, barrier);
-        copy(base + v_row_offset(token), v + token * v_stride, kRowBytes, barrier);
+#pragma unroll
+      for (int first = 0; first < kStepTokens; first += 32) {
+        const int token = first + lane, row = min(token, kStepTokens - 1);
+        const char *k = at.k_row(row), *v = at.v_row(row);
+        if (token < tokens) {
+          copy(base + (u32)(token * kKRowBytes), k, kKRowBytes, barrier);
+          copy(base + v_row_offset(token), v, kVRowBytes, barrier);
+        }
       }
-      v += (i64)(kWarps * kWarpTokens) * v_stride;
     }
-    k += (i64)(kWarps * kWarpTokens) * k_stride;
-    left -= kWarps * kWarpTokens;
-    to_fetch--;
+    at.next();
     if (++fetch_stage == kStages) fetch_stage = 0;
   }
 
-  LEAN_DEVICE void start(const WarpTokens& tokens) {
-    k = tokens.k, v = tokens.v, left = tokens.left, to_fetch = tokens.steps;
-    if (kContiguous && lane > 0) k = v + (lane - 1) * kQuarter * kRowBytes;
+  LEAN_DEVICE void start(const LeanDecodeArgs& args, const Segment& s, int warp) {
+    at.start(args, s, warp);
+    if (kAdjacent && kPageSize == 0 && lane > 0) {
+      at.k = at.v + (lane - 1) * kQuarter * kVRowBytes;
+      at.k_stride = at.v_stride;
+    }
 #pragma unroll 1
     for (int i = 0; i < kStages; i++) fetch();
   }
@@ -83,13 +88,13 @@ struct KvPipe {
                    : "=r"(done)
                    : "r"(barrier), "r"(phase)
                    : "memory");
-    if (tokens < kWarpTokens) {
+    if (tokens < kStepTokens) {
       zero_v_rows(base(), tokens, lane);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copy engine may overwrite these zeros later
       __syncwarp();
     }
   }
-  LEAN_DEVICE void read_k_block(int block, KBlock& out) { read_k(base(), block, lane, out); }
+  LEAN_DEVICE void read_k_block(int block, int part, KBlock& out) { read_k(base(), block, part, lane, out); }
   LEAN_DEVICE void k_done() {}
   LEAN_DEVICE void read_v_block(int block, int group, VBlock& out) { read_v(base(), block, group, lane, out); }
   LEAN_DEVICE void release() {

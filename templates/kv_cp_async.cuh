@@ -2,20 +2,16 @@
 // context arrive as zeros.
 
 struct KvPipe {
-  u32 ring;  // this warp's stages in shared memory
+  u32 ring;     // this warp's stages in shared memory
+  KvCursor at;  // the next step to fetch
   int lane;
-  i64 k_stride, v_stride;
-  const char* k;  // next step to fetch
-  const char* v;
-  int left;      // its tokens, counted to the end of the segment
-  int to_fetch;  // steps not yet fetched
-  int stage;     // stage of the step in hand
+  int stage;  // stage of the step in hand
   int fetch_stage;
 
   LEAN_DEVICE void init(u32 shared_base, int warp, int lane_index, const LeanDecodeArgs& args) {
     ring = shared_base + (u32)(warp * kRingBytes);
     lane = lane_index;
-    k_stride = k_row_stride(args), v_stride = v_row_stride(args);
+    at.init(args, lane_index);
     stage = fetch_stage = 0;
   }
 
@@ -24,33 +20,39 @@ struct KvPipe {
                  : "memory");
   }
 
-  // Commits one group per call, empty or not, so that groups and steps count alike.
+  // Commits one group per call, empty or not, so that groups and steps count alike. A row that counts for nothing is
+  // read from where the first one is: an address must be one even if none of its bytes are wanted.
   LEAN_DEVICE void fetch() {
-    if (to_fetch > 0) {
-      constexpr int kChunks = kRowBytes / 16;
+    if (!at.done()) {
+      constexpr int kKRowChunks = kKRowBytes / 16, kVRowChunks = kVRowBytes / 16;
+      constexpr int kKCopies = (kStepTokens * kKRowChunks + 31) / 32, kVCopies = (kStepTokens * kVRowChunks + 31) / 32;
+      constexpr int kMost = 16;  // copies whose addresses fit registers beside everything else
       const u32 base = ring + (u32)(fetch_stage * kStageBytes);
-#pragma unroll
-      for (int i = 0; i < kWarpTokens * kChunks / 32; i++) {
-        const int chunk = i * 32 + lane, token = chunk / kChunks, column = chunk % kChunks * 16;
-        const bool valid = token < left;
-        copy_16(base + (u32)(token * kRowBytes + column), k + (valid ? token * k_stride : 0) + column, valid);
+      const int tokens = at.tokens();
+#pragma unroll(kKCopies <= kMost ? kKCopies : 4)
+      for (int i = 0; i < kKCopies; i++) {
+        const int chunk = i * 32 + lane, token = chunk / kKRowChunks, column = chunk % kKRowChunks * 16;
+        const bool valid = token < tokens;
+        const char* row = at.k_row(valid ? token : 0);
+        if (kStepTokens * kKRowChunks % 32 == 0 || token < kStepTokens)
+          copy_16(base + (u32)(token * kKRowBytes + column), row + column, valid);
       }
-#pragma unroll
-      for (int i = 0; i < kWarpTokens * kChunks / 32; i++) {
-        const int chunk = i * 32 + lane, token = chunk / kChunks, column = chunk % kChunks * 16;
-        const bool valid = token < left;
-        copy_16(base + v_row_offset(token) + (u32)column, v + (valid ? token * v_stride : 0) + column, valid);
+#pragma unroll(kVCopies <= kMost ? kVCopies : 4)
+      for (int i = 0; i < kVCopies; i++) {
+        const int chunk = i * 32 + lane, token = chunk / kVRowChunks, column = chunk % kVRowChunks * 16;
+        const bool valid = token < tokens;
+        const char* row = at.v_row(valid ? token : 0);
+        if (kStepTokens * kVRowChunks % 32 == 0 || token < kStepTokens)
+          copy_16(base + v_row_offset(token) + (u32)column, row + column, valid);
       }
-      k += (i64)(kWarps * kWarpTokens) * k_stride, v += (i64)(kWarps * kWarpTokens) * v_stride;
-      left -= kWarps * kWarpTokens;
-      to_fetch--;
+      at.next();
       if (++fetch_stage == kStages) fetch_stage = 0;
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
 
-  LEAN_DEVICE void start(const WarpTokens& tokens) {
-    k = tokens.k, v = tokens.v, left = tokens.left, to_fetch = tokens.steps;
+  LEAN_DEVICE void start(const LeanDecodeArgs& args, const Segment& s, int warp) {
+    at.start(args, s, warp);
 #pragma unroll 1
     for (int i = 0; i < kStages; i++) fetch();
   }
@@ -61,7 +63,7 @@ struct KvPipe {
     asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
     __syncwarp();
   }
-  LEAN_DEVICE void read_k_block(int block, KBlock& out) { read_k(base(), block, lane, out); }
+  LEAN_DEVICE void read_k_block(int block, int part, KBlock& out) { read_k(base(), block, part, lane, out); }
   LEAN_DEVICE void k_done() {}
   LEAN_DEVICE void read_v_block(int block, int group, VBlock& out) { read_v(base(), block, group, lane, out); }
   LEAN_DEVICE void release() {

@@ -1,53 +1,72 @@
 // kv_shared.cuh -- one warp's private ring of KV stages in shared memory, and conflict-free fragment reads from it.
-// A stage holds kWarpTokens rows of K back to back, then four skewed quarters of V.
+// A stage holds kStepTokens rows of K back to back, then four skewed quarters of V.
 
-constexpr int kQuarterBytes = (kQuarter * kRowBytes + 127) / 128 * 128 + 32;  // a quarter of V and its skew
-constexpr int kVOffset = kWarpTokens * kRowBytes;
+constexpr int kQuarterBytes = (kQuarter * kVRowBytes + 127) / 128 * 128 + 32;  // a quarter of V and its skew
+constexpr int kVOffset = (kStepTokens * kKRowBytes + 15) / 16 * 16;
 constexpr int kStageBytes = (kVOffset + 4 * kQuarterBytes + 127) / 128 * 128;
 constexpr int kRingBytes = kStages * kStageBytes;  // per warp
 // Rows that start on the same bank twice in a row (row bytes a multiple of 128): odd rows read their 64-byte halves
 // swapped.
-constexpr int kSwapHalves = kRowBytes % 128 == 0 ? 1 : 0;
+constexpr int kSwapHalves = kKRowBytes % 128 == 0 ? 1 : 0;
 
 LEAN_DEVICE u32 v_row_offset(int token) {
-  return (u32)(kVOffset + token / kQuarter * kQuarterBytes + token % kQuarter * kRowBytes);
+  return (u32)(kVOffset + token / kQuarter * kQuarterBytes + token % kQuarter * kVRowBytes);
 }
 
-LEAN_DEVICE void read_k(u32 stage, int block, int lane, KBlock& k) {
+LEAN_DEVICE void read_k(u32 stage, int block, int part, int lane, KBlock& k) {
+  constexpr int kPartChunks = kPartWords / 4;
   const int g = lane / 4, c = lane % 4, swap = kSwapHalves & g;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    const u32 row = stage + (u32)(k_token(block, half, g) * kRowBytes + c * 16);
-    uint4 chunk[kKChunks];
+    const u32 row = stage + (u32)(k_token(block, half, g) * kKRowBytes);
+    uint4 chunk[kPartChunks > 0 ? kPartChunks : 1];
 #pragma unroll
-    for (int j = 0; j < kKChunks; j++) chunk[j] = load_shared_16(row + (u32)((j ^ (swap & 1)) * 64));
+    for (int j = 0; j < kPartChunks; j++) {
+      const int at = part * kPartChunks + j;
+      if (at < kKChunks) chunk[j] = load_shared_16(row + (u32)(c * 16 + (at ^ (swap & 1)) * 64));
+    }
 #pragma unroll
-    for (int j = 0; j < kKChunks; j++) {
-      const uint4 other = chunk[kSwapHalves ? j ^ 1 : j];
-      k.row[half][j] = swap & 1 ? other : chunk[j];
+    for (int j = 0; j < kPartChunks; j++) {
+      const uint4 other = chunk[kSwapHalves ? j ^ 1 : j], mine = swap & 1 ? other : chunk[j];
+#pragma unroll
+      for (int w = 0; w < 4; w++)
+        if (part * kPartChunks + j < kKChunks) k.row[half][4 * j + w] = word(mine, w);
+    }
+    if (part < kKParts - 1) continue;
+    const u32 tail = row + (u32)(64 * kKChunks + c * 4 * kKTail);
+    constexpr int kAt = 4 * kKChunks - (kKParts - 1) * kPartWords;
+    if constexpr (kKTail == 2) {
+      const uint2 x = load_shared_8(tail);
+      k.row[half][kAt] = x.x, k.row[half][kAt + 1] = x.y;
+    } else {
+#pragma unroll
+      for (int w = 0; w < kKTail; w++) k.row[half][kAt + w] = load_shared_4(tail + (u32)(4 * w));
     }
   }
 }
 
 LEAN_DEVICE void read_v(u32 stage, int block, int group, int lane, VBlock& v) {
   const int g = lane / 4, c = lane % 4;
-  const u32 row = stage + (u32)(kVOffset + c * kQuarterBytes + block * 4 * kRowBytes + (group * 8 + g) * kVWords * 4);
+  const u32 row = stage + (u32)(kVOffset + c * kQuarterBytes + block * 4 * kVRowBytes + (group * 8 + g) * kVBytes);
 #pragma unroll
   for (int r = 0; r < 4; r++) {
-    if constexpr (kVWords == 4) {
-      const uint4 x = load_shared_16(row + (u32)(r * kRowBytes));
+    const u32 at = row + (u32)(r * kVRowBytes);
+    if constexpr (kVBytes == 16) {
+      const uint4 x = load_shared_16(at);
       v.row[r][0] = x.x, v.row[r][1] = x.y, v.row[r][2] = x.z, v.row[r][3] = x.w;
-    } else {
-      const uint2 x = load_shared_8(row + (u32)(r * kRowBytes));
+    } else if constexpr (kVBytes == 8) {
+      const uint2 x = load_shared_8(at);
       v.row[r][0] = x.x, v.row[r][1] = x.y;
+    } else {
+      v.row[r][0] = kVBytes == 4 ? load_shared_4(at) : load_shared_2(at);
     }
   }
 }
 
 // Bytes past the context are never trusted: a masked token has weight 0, and 0 * NaN is NaN.
 LEAN_DEVICE void zero_v_rows(u32 stage, int tokens, int lane) {
-  constexpr int kChunks = kRowBytes / 16;
+  constexpr int kChunks = kVRowBytes / 16;
 #pragma unroll 1
-  for (int i = lane; i < (kWarpTokens - tokens) * kChunks; i += 32)
+  for (int i = lane; i < (kStepTokens - tokens) * kChunks; i += 32)
     store_shared_zero_16(stage + v_row_offset(tokens + i / kChunks) + (u32)(i % kChunks * 16));
 }

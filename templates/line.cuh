@@ -1,5 +1,5 @@
-// line.cuh -- this CTA's walk along the stream-K line, from the context lengths in device memory. Every warp computes
-// it for itself.
+// line.cuh -- this CTA's walk along the stream-K line, from the context lengths in device memory. Every warp walks for
+// itself; only the search for the start in a batch of more than 32 requests is shared.
 
 constexpr int kChunks =
     32;  // batches above 32 requests: sums over so many equal parts of the batch, in shared memory, while searching
@@ -9,12 +9,23 @@ constexpr int kChunkBatch = 8;  // of those, how many a warp takes at a time
 struct Segment {
   int request;  // index into the batch
   int kv_head;
-  int row_block;       // which kRows query rows of the group
+  int row_block;       // which kRows of the query rows
   int context_length;  // tokens, clamped to [0, context_capacity]
   u32 tiles;           // LeanTiles of the output tile
   u32 tile_begin;      // this segment, within the output tile
   u32 tile_end;
+  QueryTokens query;
+  Visible visible;
 };
+
+LEAN_DEVICE const char* query_row(const LeanDecodeArgs& args, const Segment& s, const Row& row) {
+  return (const char*)args.q + 2 * row_offset(s.request, s.query, s.kv_head, row, args.q_stride_batch,
+                                              args.q_stride_token, args.q_stride_head);
+}
+
+LEAN_DEVICE int query_position(const Segment& s, const Row& row) {
+  return s.context_length - s.query.count + row.token;
+}
 
 LEAN_DEVICE bool is_whole(const Segment& s) { return s.tile_begin == 0 && s.tile_end == s.tiles; }
 
@@ -34,8 +45,16 @@ LEAN_DEVICE int context_length_of(const LeanDecodeArgs& args, int request) {
 }
 
 // Places one output tile of a request takes on the line.
-LEAN_DEVICE u32 places_of(const LeanDecodeArgs& args, int context_length) {
-  return args.segment_cost + lean_tiles_of(context_length, kTile);
+LEAN_DEVICE u32 places_of(const LeanDecodeArgs& args, int context_length, int request) {
+  return args.segment_cost + visible_of(context_length, args.q_offsets, request).tiles;
+}
+
+LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request, int context_length) {
+  s.request = request;
+  s.context_length = context_length;
+  s.query = query_tokens(args.q_offsets, request);
+  s.visible = visible_of(context_length, args.q_offsets, request);
+  s.tiles = s.visible.tiles;
 }
 
 LEAN_DEVICE u32 warp_inclusive_sum(u32 value, int lane) {
@@ -47,12 +66,12 @@ LEAN_DEVICE u32 warp_inclusive_sum(u32 value, int lane) {
   return value;
 }
 
-// The LeanTiles between walk.position and walk.end that belong to the output tile at walk.origin. False when there are
-// none, which can only be at the end of the range.
+// The LeanTiles between walk.position and walk.end that belong to the output tile at walk.origin; of a batch-invariant
+// schedule (segment_cost 0) the first of them. False when there are none, which can only be at the end of the range.
 LEAN_DEVICE bool set_segment_tiles(const LeanDecodeArgs& args, Walk& walk) {
   Segment& s = walk.segment;
   const u32 begin = walk.position - walk.origin,
-            end = min(begin + (walk.end - walk.position), args.segment_cost + s.tiles);
+            end = kBatchInvariant ? begin + 1 : min(begin + (walk.end - walk.position), args.segment_cost + s.tiles);
   s.tile_begin = max(begin, args.segment_cost) - args.segment_cost;
   s.tile_end = max(end, args.segment_cost) - args.segment_cost;
   return s.tile_end != s.tile_begin;
@@ -69,9 +88,7 @@ LEAN_DEVICE bool take_range(const LeanDecodeArgs& args, Walk& walk, u32 places) 
 // Places the walk inside request `request`, whose first place on the line is `origin`.
 LEAN_DEVICE bool enter_request(const LeanDecodeArgs& args, Walk& walk, int request, int context_length, u32 origin) {
   Segment& s = walk.segment;
-  s.request = request;
-  s.context_length = context_length;
-  s.tiles = lean_tiles_of(context_length, kTile);
+  set_request(args, s, request, context_length);
   const u32 places = args.segment_cost + s.tiles, output = lean_quotient(walk.position - origin, places);
   walk.origin = origin + output * places;
   s.kv_head = (int)(output / kRowBlocks);
@@ -83,6 +100,7 @@ LEAN_DEVICE bool enter_request(const LeanDecodeArgs& args, Walk& walk, int reque
 // shift + 3, where shift is how far the array starts behind a multiple of 16 bytes.
 struct Lengths {
   const int* lengths;
+  const int* q_offsets;
   int batch, capacity, shift;
   u32 segment_cost;
 
@@ -98,18 +116,21 @@ struct Lengths {
                  : "l"(lengths + request_of(quad)), "r"((u32)whole(quad)));
     return x;
   }
-  LEAN_DEVICE u32 places(int length) const {
-    return segment_cost + lean_tiles_of(min(max(length, 0), capacity), kTile);
+  LEAN_DEVICE u32 places(int length, int request) const {
+    return segment_cost + visible_of(min(max(length, 0), capacity), q_offsets, request).tiles;
+  }
+  LEAN_DEVICE uint4 places(const int4& length, int request) const {
+    return make_uint4(places(length.x, request), places(length.y, request + 1), places(length.z, request + 2),
+                      places(length.w, request + 3));
   }
   LEAN_DEVICE u32 places_at(int request) const {
-    return request >= 0 && request < batch ? places(lengths[request]) : 0u;
+    return request >= 0 && request < batch ? places(lengths[request], request) : 0u;
   }
   LEAN_DEVICE uint4 places_of(int quad) const {
     const int request = request_of(quad);
     if (!whole(quad))
       return make_uint4(places_at(request), places_at(request + 1), places_at(request + 2), places_at(request + 3));
-    const int4 x = read_if_whole(quad);
-    return make_uint4(places(x.x), places(x.y), places(x.z), places(x.w));
+    return places(read_if_whole(quad), request);
   }
 };
 
@@ -123,10 +144,11 @@ struct Start {
 
 // Sums over kChunks parts of the batch, then a search over the sums, then inside one part. A call, not inlined: it
 // would stand between a small batch and its first KV request. `chunk_sums` is shared scratch [kChunks].
-__device__ __noinline__ Start find_start(const int* context_lengths, int batch, int capacity, u32 segment_cost,
-                                         u32 outputs, u32 reciprocal, u32* chunk_sums) {
+__device__ __noinline__ Start find_start(const int* context_lengths, const int* q_offsets, int batch, int capacity,
+                                         u32 segment_cost, u32 outputs, u32 reciprocal, u32* chunk_sums) {
   constexpr int kCtaWarps = kWarps + kProducerWarps;
-  const Lengths lengths = {context_lengths, batch, capacity, (int)((u64)context_lengths / 4 % 4), segment_cost};
+  const Lengths lengths = {context_lengths, q_offsets, batch, capacity, (int)((u64)context_lengths / 4 % 4),
+                           segment_cost};
   const int lane = threadIdx.x % 32, quads = (batch + lengths.shift + 3) / 4;
   const int span = (quads + 32 * kChunks - 1) / (32 * kChunks) * 32;  // quads per chunk
   const auto split_quad = [&](int quad, int chunk) {
@@ -141,9 +163,10 @@ __device__ __noinline__ Start find_start(const int* context_lengths, int batch, 
 #pragma unroll
       for (int j = 0; j < kChunkBatch; j++) x[j] = lengths.read_if_whole((first + j * kCtaWarps) * span + i);
 #pragma unroll
-      for (int j = 0; j < kChunkBatch; j++)
-        if (lengths.whole((first + j * kCtaWarps) * span + i))
-          sum[j] += lengths.places(x[j].x) + lengths.places(x[j].y) + lengths.places(x[j].z) + lengths.places(x[j].w);
+      for (int j = 0; j < kChunkBatch; j++) {
+        const int quad = (first + j * kCtaWarps) * span + i;
+        if (lengths.whole(quad)) sum[j] += sum_of(lengths.places(x[j], lengths.request_of(quad)));
+      }
     }
 #pragma unroll
     for (int j = 0; j < kChunkBatch; j++) {
@@ -196,12 +219,12 @@ LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* c
   const int lane = threadIdx.x % 32;
   const u32 outputs = (u32)args.kv_heads * kRowBlocks;  // output tiles per request
   int request = 0, length = clamp_length(args, first_length);
-  const u32 places = places_of(args, length);
+  const u32 places = places_of(args, length, min(lane, args.batch - 1));
   u32 total = places * outputs, origin = 0;
   if (args.batch > 1) {
     if (args.batch > 32) {
-      const Start start = find_start(args.context_lengths, args.batch, args.context_capacity, args.segment_cost,
-                                     outputs, args.grid_reciprocal, chunk_sums);
+      const Start start = find_start(args.context_lengths, args.q_offsets, args.batch, args.context_capacity,
+                                     args.segment_cost, outputs, args.grid_reciprocal, chunk_sums);
       request = (int)start.request;
       length = context_length_of(args, request);
       total = start.places, origin = start.before * outputs;
@@ -223,14 +246,14 @@ LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* c
 // Moves past the current segment. False when the CTA's range is done.
 LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
   Segment& s = walk.segment;
+  if (kBatchInvariant && s.tile_end != s.tiles) return ++walk.position < walk.end && set_segment_tiles(args, walk);
   walk.position = walk.origin = walk.origin + args.segment_cost + s.tiles;
   if (s.tile_end != s.tiles || walk.position >= walk.end) return false;
   if (++s.row_block == kRowBlocks) {
     s.row_block = 0;
     if (++s.kv_head == args.kv_heads) {
       s.kv_head = 0;
-      s.context_length = context_length_of(args, ++s.request);
-      s.tiles = lean_tiles_of(s.context_length, kTile);
+      set_request(args, s, s.request + 1, context_length_of(args, s.request + 1));
     }
   }
   return set_segment_tiles(args, walk);

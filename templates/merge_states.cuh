@@ -1,7 +1,7 @@
 // merge_states.cuh -- the warps (or warpgroups) of a CTA hand over their softmax states through shared memory; every
 // thread then owns float4 columns of the sum.
 
-constexpr int kRowStride = kHeadDim + 4;  // floats; the pad keeps the 8-byte stores of a half warp on different banks
+constexpr int kRowStride = kValueDim + 4;  // floats; the pad keeps the 8-byte stores of a half warp on different banks
 struct MergeBuffer {
   float max[kStates][kRowTiles * 8];
   float sum[kWarps][kRowTiles * 8];       // of each warp's own tokens

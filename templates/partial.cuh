@@ -4,7 +4,7 @@
 // O is kept in the order in which the lanes hold it (first_dim, kSecondPair of the attend modules); it is undone only
 // when O itself is written.
 
-constexpr int kPositions = kHeadDim / 4;      // float4 positions of one row
+constexpr int kPositions = kValueDim / 4;     // float4 positions of one row
 constexpr int kColumns = kRows * kPositions;  // float4 positions of one partial
 constexpr int kThreads = kWarps * 32;
 constexpr int kColumnsPerThread = (kColumns + kThreads - 1) / kThreads;
@@ -25,27 +25,39 @@ LEAN_DEVICE void add_scaled(float4& sum, const float4& x, float weight) {
 struct Output {
   char* o;     // first_dim of the column; the second pair of dims lies kSecondPair further
   float* lse;  // of the row; null unless this column is the one that writes it
-  bool valid;  // a row of the group
+  bool valid;  // a row that exists
+  int head;    // query head, and its KV head
+  int kv_head;
 };
 
 LEAN_DEVICE Output output_of(const LeanDecodeArgs& args, const Segment& s, int column) {
-  const int row = column / kPositions, position = column % kPositions * 4, head_in_group = s.row_block * kRows + row,
-            head = s.kv_head * kGroup + head_in_group;
-  return {(char*)args.o + 2 * (s.request * args.o_stride_batch + head * args.o_stride_head + first_dim(position)),
-          kLse && position == 0 ? args.lse + (i64)s.request * args.kv_heads * kGroup + head : nullptr,
-          kGroup % kRows == 0 || head_in_group < kGroup};
+  const int position = column % kPositions * 4;
+  const Row row = row_of(s.query, s.row_block, column / kPositions);
+  const int head = s.kv_head * kGroup + row.head;
+  const i64 of_o =
+      row_offset(s.request, s.query, s.kv_head, row, args.o_stride_batch, args.o_stride_token, args.o_stride_head);
+  return {(char*)args.o + 2 * (of_o + first_dim(position)),
+          kLse && position == 0 ? args.lse + (i64)(s.query.first + row.token) * args.kv_heads * kGroup + head : nullptr,
+          row.valid, head, s.kv_head};
 }
 
-// Writes a column of O, normalised, and once per row the LSE. A row without tokens is 0 and -inf.
-LEAN_DEVICE void write_output(const Output& output, RowState state, const float4& o, float scale_log2) {
+// Writes a column of O, normalised, and once per row the LSE. A row that saw no token is 0 and -inf, or its sink logit.
+LEAN_DEVICE void write_output(const LeanDecodeArgs& args, const Output& output, RowState state, const float4& o) {
   if (!output.valid) return;
+  constexpr float kLn2 = 0.693147180559945309f, kLog2E = 1.44269504088896341f;
+  float keep = 1.0f, log2_max = state.max * args.scale_log2;
+  if constexpr (kSinkLogits) {
+    const float sink = args.sink_logits[output.head] * kLog2E, larger = fmaxf(log2_max, sink);
+    keep = exp2_approx(log2_max - larger);
+    state.sum = fmaf(state.sum, keep, exp2_approx(sink - larger));
+    log2_max = larger;
+  }
   const bool empty = state.sum == 0.0f;
-  const float inverse = empty ? 0.0f : __fdividef(1.0f, state.sum);
-  *(u32*)output.o = pack_pair(o.x * inverse, o.y * inverse);
-  *(u32*)(output.o + 2 * kSecondPair) = pack_pair(o.z * inverse, o.w * inverse);
+  const float factor = empty ? 0.0f : __fdividef(keep, state.sum) * output_scale(args, output.kv_head);
+  *(u32*)output.o = Element::pack(o.x * factor, o.y * factor);
+  *(u32*)(output.o + 2 * kSecondPair) = Element::pack(o.z * factor, o.w * factor);
   if constexpr (kLse) {
-    constexpr float kLn2 = 0.693147180559945309f;
-    if (output.lse != nullptr) *output.lse = empty ? kNegInf : fmaf(state.max, scale_log2, __log2f(state.sum)) * kLn2;
+    if (output.lse != nullptr) *output.lse = empty ? kNegInf : (log2_max + __log2f(state.sum)) * kLn2;
   }
 }
 

@@ -6,7 +6,8 @@
 // scalars are single-copy atomic), so each tells by itself whether it has arrived: readers need no flag and writers no
 // fence. Readers put the zeros back.
 
-// The CTAs that share an output tile, in context order: first_cta, first_cta + 1, ...
+// The CTAs that share an output tile, in context order: first_cta, first_cta + 1, ... Batch-invariant kernels make a
+// partial of every LeanTile, so that nothing depends on where ranges end: there, places on the line stand for CTAs.
 struct Contributors {
   u32 first_cta;
   u32 count;
@@ -15,6 +16,7 @@ struct Contributors {
 
 LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk& walk) {
   const Segment& s = walk.segment;
+  if constexpr (kBatchInvariant) return {walk.origin, s.tiles, s.tile_begin};
   const u32 first = walk.origin + args.segment_cost;  // place of the output tile's first LeanTile
   Contributors c;
   c.first_cta = s.tile_begin == 0 ? blockIdx.x : lean_owner(walk.split, first);
@@ -22,6 +24,8 @@ LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk&
   c.mine = blockIdx.x - c.first_cta;
   return c;
 }
+
+LEAN_DEVICE u32 own_cta(const Contributors& c) { return kBatchInvariant ? c.first_cta + c.mine : blockIdx.x; }
 
 // Slots of the workspace, [grid, 2] partials: slot 1 for the tile a CTA is first of, slot 0 for the tile it begins
 // inside of.
@@ -75,7 +79,7 @@ LEAN_DEVICE void clear_partial(float* partial, int column, bool wanted) {
 
 // This CTA's merged state as its partial.
 LEAN_DEVICE void store_own_partial(const LeanDecodeArgs& args, const Contributors& c, const MergeBuffer& buffer) {
-  float* mine = partial_at(args, blockIdx.x, c.mine == 0 ? 1 : 0);
+  float* mine = partial_at(args, own_cta(c), c.mine == 0 ? 1 : 0);
   for_each_column([&](int column) {
     float4 o;
     const RowState state = merge_states(buffer, column, args.scale_log2, o);

@@ -54,16 +54,29 @@ LEAN_DEVICE uint2 load_shared_8(u32 address) {
   return r;
 }
 
+LEAN_DEVICE u32 load_shared_4(u32 address) {
+  u32 r;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"(address));
+  return r;
+}
+
+LEAN_DEVICE u32 load_shared_2(u32 address) {
+  u32 r;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=r"(r) : "r"(address));
+  return r;
+}
+
 LEAN_DEVICE void store_shared_zero_16(u32 address) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
 }
 
 // Loads of q and KV. Nobody writes them during the launch, so they take the non-coherent path, and KV, which is read
 // once, is kept out of L1. With programmatic dependent launch the previous kernel may still write them before
-// wait_for_previous_kernel: there they are coherent loads, which neither the compiler moves ahead of the wait nor an
-// older copy in L1 answers.
+// wait_for_previous_kernel, and with append this one does: there they are coherent loads, which neither the compiler
+// moves ahead of the writes nor an older copy in L1 answers.
+constexpr bool kCoherentLoads = kPdl || kAppend;
 LEAN_DEVICE void load_stream_16_if(bool wanted, uint4& r, const void* p) {
-  if constexpr (kPdl) {
+  if constexpr (kCoherentLoads) {
     asm volatile(
         "{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; "
         "}"
@@ -79,7 +92,7 @@ LEAN_DEVICE void load_stream_16_if(bool wanted, uint4& r, const void* p) {
 }
 
 LEAN_DEVICE void load_stream_8_if(bool wanted, uint2& r, const void* p) {
-  if constexpr (kPdl) {
+  if constexpr (kCoherentLoads) {
     asm volatile(
         "{ .reg .pred p; setp.ne.u32 p, %3, 0; @p ld.relaxed.gpu.global.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
         : "+r"(r.x), "+r"(r.y)
@@ -92,9 +105,35 @@ LEAN_DEVICE void load_stream_8_if(bool wanted, uint2& r, const void* p) {
   }
 }
 
+LEAN_DEVICE void load_stream_4_if(bool wanted, u32& r, const void* p) {
+  if constexpr (kCoherentLoads) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.relaxed.gpu.global.L1::no_allocate.u32 %0, [%1]; }"
+                 : "+r"(r)
+                 : "l"(p), "r"((u32)wanted)
+                 : "memory");
+  } else {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.L1::no_allocate.u32 %0, [%1]; }"
+                 : "+r"(r)
+                 : "l"(p), "r"((u32)wanted));
+  }
+}
+
+LEAN_DEVICE void load_stream_2_if(bool wanted, u32& r, const void* p) {
+  if constexpr (kCoherentLoads) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.relaxed.gpu.global.L1::no_allocate.u16 %0, [%1]; }"
+                 : "+r"(r)
+                 : "l"(p), "r"((u32)wanted)
+                 : "memory");
+  } else {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.L1::no_allocate.u16 %0, [%1]; }"
+                 : "+r"(r)
+                 : "l"(p), "r"((u32)wanted));
+  }
+}
+
 LEAN_DEVICE uint4 load_stream_16(const void* p) {
   uint4 r;
-  if constexpr (kPdl) {
+  if constexpr (kCoherentLoads) {
     asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
                  : "l"(p)
@@ -109,13 +148,23 @@ LEAN_DEVICE uint4 load_stream_16(const void* p) {
 
 LEAN_DEVICE uint4 load_query_16(const void* p) {
   uint4 r;
-  if constexpr (kPdl) {
+  if constexpr (kCoherentLoads) {
     asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
                  : "l"(p)
                  : "memory");
   } else {
     asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+  }
+  return r;
+}
+
+LEAN_DEVICE u32 load_query_4(const void* p) {
+  u32 r;
+  if constexpr (kCoherentLoads) {
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(r) : "l"(p) : "memory");
+  } else {
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(r) : "l"(p));
   }
   return r;
 }

@@ -66,6 +66,6 @@ LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c,
       o.x += __shfl_xor_sync(kFullMask, o.x, distance), o.y += __shfl_xor_sync(kFullMask, o.y, distance);
       o.z += __shfl_xor_sync(kFullMask, o.z, distance), o.w += __shfl_xor_sync(kFullMask, o.w, distance);
     }
-    if (member == 0 && count != 0) write_output(output, state, o, args.scale_log2);
+    if (member == 0 && count != 0) write_output(args, output, state, o);
   }
 }

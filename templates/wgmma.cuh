@@ -24,11 +24,23 @@ LEAN_DEVICE void wgmma(float (&d)[4], u64 a, u64 b, bool accumulate) {
       : "l"(a), "l"(b), "r"((u32)accumulate), "n"((int)kTransposeA), "n"((int)kTransposeB));
 }
 
-// Registers and shared memory written before are visible to the wgmmas after.
+// The compiler may move neither writes of accumulators behind this point nor reads of them in front of it.
+template <int kA, int kB>
+LEAN_DEVICE void pin(float (&accumulators)[kA][kB][4]) {
+#pragma unroll
+  for (int a = 0; a < kA; a++)
+#pragma unroll
+    for (int b = 0; b < kB; b++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) asm volatile("" : "+f"(accumulators[a][b][i]));
+}
+// Registers (pinned ones) and shared memory written before are visible to the wgmmas after.
 LEAN_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-LEAN_DEVICE void wgmma_end() {
+template <class Accumulators>
+LEAN_DEVICE void wgmma_end(Accumulators& accumulators) {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  pin(accumulators);
 }
 // Shared memory written by this thread's stores is visible to the matrix unit and the copy engine after the next
 // barrier.

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "tuner/random_data.hpp"
 
@@ -39,10 +40,22 @@ void note(ComparisonReport& report, std::string text) {
   if (report.first_failure.empty()) report.first_failure = std::move(text);
 }
 
+/// "request 3, query token 1, query head 5": of a row of all [query tokens, q_heads].
+std::string name_of_row(const Reference& reference, std::int64_t row) {
+  std::int64_t token = row / reference.q_heads;
+  int request = 0;
+  while (request + 1 < reference.batch && token >= query_tokens_of(reference, request))
+    token -= query_tokens_of(reference, request++);
+  const std::string of_token = query_tokens_of(reference, request) > 1 ? fmt::format(", query token {}", token) : "";
+  return fmt::format("request {}{}, query head {}", request, of_token, row % reference.q_heads);
+}
+
 void compare_request(const Reference& reference, int request, std::span<const std::uint16_t> o,
                      ComparisonReport& report) {
-  const std::int64_t row_elements = std::int64_t{reference.q_heads} * reference.head_dim;
-  const std::int64_t begin = request * row_elements;
+  const std::int64_t token_elements = std::int64_t{reference.q_heads} * reference.head_dim;
+  const std::int64_t row_elements = token_elements * query_tokens_of(reference, request);
+  if (row_elements == 0) return;
+  const std::int64_t begin = token_elements * query_tokens_before(reference, request);
   const Yardstick& yardstick = reference.yardsticks[static_cast<std::size_t>(request)];
   double sum = 0, worst = 0;
   std::int64_t worst_at = begin;
@@ -51,8 +64,8 @@ void compare_request(const Reference& reference, int request, std::span<const st
     const double expected = reference.o[at];
     const double got = value_of(reference.dtype, o[at]);
     const auto where = [&] {
-      return fmt::format("request {}, query head {}, column {}", request, (i - begin) / reference.head_dim,
-                         i % reference.head_dim);
+      if (!report.first_failure.empty()) return std::string();  // only the first is told
+      return fmt::format("{}, column {}", name_of_row(reference, i / reference.head_dim), i % reference.head_dim);
     };
     if (o[at] == kPoison16) {
       ++report.unwritten;
@@ -73,9 +86,9 @@ void compare_request(const Reference& reference, int request, std::span<const st
   const double error_ratio = ratio(worst, yardstick.largest);
   if (error_ratio > kLargestPassingRatio) {
     const auto at = static_cast<std::size_t>(worst_at);
-    note(report, fmt::format("request {}, query head {}, column {}: got {:.6g}, expected {:.6g}: error {:.3g} is "
-                             "{:.2f} x the yardstick {:.3g}",
-                             request, (worst_at - begin) / reference.head_dim, worst_at % reference.head_dim,
+    note(report, fmt::format("{}, column {}: got {:.6g}, expected {:.6g}: error {:.3g} is {:.2f} x the yardstick "
+                             "{:.3g}",
+                             name_of_row(reference, worst_at / reference.head_dim), worst_at % reference.head_dim,
                              value_of(reference.dtype, o[at]), reference.o[at], worst, error_ratio, yardstick.largest));
   }
   const double mean = sum / static_cast<double>(row_elements);
@@ -93,8 +106,8 @@ void compare_lse(const Reference& reference, std::span<const float> lse, Compari
     const double expected = reference.lse[i];
     const double got = lse[i];
     const auto where = [&] {
-      return fmt::format("LSE of request {}, query head {}", i / static_cast<std::size_t>(reference.q_heads),
-                         i % static_cast<std::size_t>(reference.q_heads));
+      if (!report.first_failure.empty()) return std::string();
+      return "LSE of " + name_of_row(reference, static_cast<std::int64_t>(i));
     };
     if (is_poison(lse[i])) {
       ++report.unwritten;
@@ -121,8 +134,18 @@ double lse_limit(double lse, bool exact_weights) {
   return (exact_weights ? 2e-6 : 1e-4) + std::ldexp(std::abs(lse), -21);
 }
 
+int query_tokens_of(const Reference& reference, int request) {
+  return reference.query_tokens.empty() ? 1 : reference.query_tokens[static_cast<std::size_t>(request)];
+}
+
+std::int64_t query_tokens_before(const Reference& reference, int request) {
+  if (reference.query_tokens.empty()) return request;
+  return std::accumulate(reference.query_tokens.begin(), reference.query_tokens.begin() + request, std::int64_t{0});
+}
+
 Reference make_reference(DType dtype, int batch, int q_heads, int head_dim, std::vector<double> oracle_o,
-                         std::vector<double> oracle_lse, std::span<const std::uint16_t> plain_o, bool exact_weights) {
+                         std::vector<double> oracle_lse, std::span<const std::uint16_t> plain_o, bool exact_weights,
+                         std::vector<int> query_tokens) {
   Reference reference{.dtype = dtype,
                       .batch = batch,
                       .q_heads = q_heads,
@@ -130,19 +153,26 @@ Reference make_reference(DType dtype, int batch, int q_heads, int head_dim, std:
                       .o = std::move(oracle_o),
                       .lse = std::move(oracle_lse),
                       .yardsticks = {},
-                      .lse_limits = {}};
-  const std::size_t row_elements = static_cast<std::size_t>(q_heads) * static_cast<std::size_t>(head_dim);
-  assert(reference.o.size() == row_elements * static_cast<std::size_t>(batch) && plain_o.size() == reference.o.size());
-  for (std::size_t request = 0; request < static_cast<std::size_t>(batch); ++request) {
+                      .lse_limits = {},
+                      .query_tokens = std::move(query_tokens)};
+  const std::size_t token_elements = static_cast<std::size_t>(q_heads) * static_cast<std::size_t>(head_dim);
+  assert(reference.query_tokens.empty() || reference.query_tokens.size() == static_cast<std::size_t>(batch));
+  assert(reference.o.size() == token_elements * static_cast<std::size_t>(query_tokens_before(reference, batch)) &&
+         plain_o.size() == reference.o.size());
+  std::size_t end = 0;
+  for (int request = 0; request < batch; ++request) {
     double largest = 0, sum = 0, squares = 0, magnitude = 0;
-    for (std::size_t i = request * row_elements; i < (request + 1) * row_elements; ++i) {
+    const std::size_t row_elements = token_elements * static_cast<std::size_t>(query_tokens_of(reference, request));
+    const std::size_t begin = end;
+    end += row_elements;
+    for (std::size_t i = begin; i < end; ++i) {
       const double error = std::abs(value_of(dtype, plain_o[i]) - reference.o[i]);
       largest = std::max(largest, error);
       sum += error;
       squares += error * error;
       magnitude = std::max(magnitude, std::abs(reference.o[i]));
     }
-    const double count = static_cast<double>(row_elements);
+    const double count = static_cast<double>(std::max<std::size_t>(row_elements, 1));
     const double ulp = unit_in_last_place(dtype, magnitude);
     reference.yardsticks.push_back({.largest = std::max({largest, 3 * std::sqrt(squares / count), ulp / 2}),
                                     .mean = std::max(sum / count, ulp / 8)});

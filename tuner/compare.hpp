@@ -15,7 +15,7 @@ inline namespace v1 {
 /// Bytes every output is filled with before a launch: a NaN in bf16, fp16 and fp32 that no instruction produces.
 inline constexpr std::uint8_t kPoisonByte = 0xFF;
 
-/// How far a right result may be from the oracle, for one request (all its query heads have the same context length,
+/// How far a right result may be from the oracle, for one request (all its rows have about the same context length,
 /// hence the same error scale). Twice these passes.
 struct Yardstick {
   double largest = 0;  ///< of |plain - oracle| over the request; never below three times its root mean square or half
@@ -26,17 +26,24 @@ struct Yardstick {
 /// What every kernel of one problem is compared with.
 struct Reference {
   DType dtype = DType::bf16;
-  int batch = 0, q_heads = 0, head_dim = 0;
-  std::vector<double> o;              ///< oracle, [batch, q_heads, head_dim]
-  std::vector<double> lse;            ///< oracle, [batch, q_heads]; -inf for an empty context
-  std::vector<Yardstick> yardsticks;  ///< [batch]
-  std::vector<float> lse_limits;      ///< [batch, q_heads], absolute
+  int batch = 0, q_heads = 0, head_dim = 0;  ///< head_dim: columns of o
+  std::vector<double> o;                     ///< oracle, [query tokens, q_heads, head_dim]
+  std::vector<double> lse;                   ///< oracle, [query tokens, q_heads]; -inf where nothing is seen
+  std::vector<Yardstick> yardsticks;         ///< [batch]
+  std::vector<float> lse_limits;             ///< [query tokens, q_heads], absolute
+  std::vector<int> query_tokens;             ///< [batch], of each request; empty: one each
 };
 
+/// Query tokens of a request, and how many the requests before it have together.
+int query_tokens_of(const Reference& reference, int request);
+std::int64_t query_tokens_before(const Reference& reference, int request);
+
 /// Makes a Reference from the oracle's outputs and the plain implementation's (bits, same layout). `exact_weights`: the
-/// data makes every softmax weight exactly 1 (DataKind::coverage), which tightens the LSE limit. Sizes must agree.
+/// data makes every softmax weight exactly 1 (DataKind::coverage), which tightens the LSE limit. Sizes must agree with
+/// query_tokens ([batch]; empty: one each).
 Reference make_reference(DType dtype, int batch, int q_heads, int head_dim, std::vector<double> oracle_o,
-                         std::vector<double> oracle_lse, std::span<const std::uint16_t> plain_o, bool exact_weights);
+                         std::vector<double> oracle_lse, std::span<const std::uint16_t> plain_o, bool exact_weights,
+                         std::vector<int> query_tokens = {});
 
 /// Absolute LSE tolerance: 1e-4 for fp32 sums of ex2.approx terms (2e-6 when weights are exact) plus four fp32 ulps of
 /// |lse|.
@@ -57,8 +64,8 @@ struct ComparisonReport {
   bool passed() const;
 };
 
-/// Patterns first, then the largest error, then the mean, then LSE. o: bits, [batch, q_heads, head_dim], dense. lse:
-/// [batch, q_heads], or empty when the kernel does not write it.
+/// Patterns first, then the largest error, then the mean, then LSE. o: bits, [query tokens, q_heads, head_dim], dense.
+/// lse: [query tokens, q_heads], or empty when the kernel does not write it.
 ComparisonReport compare(const Reference& reference, std::span<const std::uint16_t> o, std::span<const float> lse);
 
 /// Adds counts, keeps the worst ratios and the first failure.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "generator/workspace.hpp"
 #include "runtime/gpu.hpp"
 #include "runtime/kernel.hpp"
 #include "runtime/problem.hpp"
@@ -25,6 +26,10 @@ struct DecodeCaseOptions {
   bool padded =
       false;  ///< odd strides: padding between tokens (strided layout), heads and requests, and bases off by 16 bytes
   int kv_copies = 1;  ///< equal copies of K and V, one after the other in memory, to rotate through when timing cold
+  std::vector<int> query_tokens = {};  ///< of each request, 0 to q_len, where ragged_q; empty: drawn from the seed
+  int shared_prefix = 0;  ///< paged: tokens whose pages requests read from request 0, as far as whole pages go
+  /// Paged: pages of the pool; 0: some more than are needed. Those in use are its last ones, in random order.
+  std::int64_t pool_pages = 0;
 };
 
 /// How a kernel under check is launched: a number of CTAs alone means that segments cost nothing.
@@ -38,10 +43,8 @@ struct LaunchGrid {
 /// leaves anything behind is found out. Grows; may be shared by cases and kernels used one after the other.
 class CheckWorkspace {
  public:
-  /// Makes room for (spec, grid, output_tiles) and points args.partials and args.tickets into it. Errors:
-  /// out_of_memory, context_lost.
-  Result<void> bind(LeanDecodeArgs& args, const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles,
-                    CUstream_st* stream);
+  /// Makes room for a launch and points args into it. Errors: out_of_memory, context_lost.
+  Result<void> bind(LeanDecodeArgs& args, const WorkspaceLayout& layout, CUstream_st* stream);
   /// Zeroes everything: after a launch that failed or left something behind.
   Result<void> reset(CUstream_st* stream);
   /// Fills the guard behind the bound bytes with the poison, or puts its zeros back. Stream-ordered.
@@ -61,9 +64,13 @@ class CheckWorkspace {
 
 class DecodeCase {
  public:
-  /// Allocates and fills q, k, v; everything else in those allocations (past every context, padding) is NaN. Lengths
-  /// may be zero, negative or above the capacity: kernels and oracle clamp them. Waits for the stream once. Errors:
-  /// those of validate(problem), invalid_argument (no requests), out_of_memory, launch_failed, context_lost.
+  /// Allocates and fills q, k, v and what the problem's features need. Everything else in those allocations (past every
+  /// context, before every window, padding, pages of nobody) is NaN, int8 elements -128, and page-table entries that no
+  /// kernel may follow are ids that no pool has. Padded caches of pages hold K and V in turns in one pool. Lengths may
+  /// be zero, negative or above the capacity (whole pages, where there are any): kernels and oracle clamp them. Waits
+  /// for the stream once. Errors: those of validate(problem), invalid_argument (no requests, senseless options),
+  /// out_of_memory, launch_failed, context_lost; nvrtc_missing, compile_failed where a score expression needs kernels
+  /// of its own.
   static Result<DecodeCase> create(std::shared_ptr<const OracleKernels> kernels, const DecodeProblem& problem,
                                    std::vector<int> context_lengths, const DecodeCaseOptions& options,
                                    CUstream_st* stream);
@@ -82,6 +89,16 @@ class DecodeCase {
   /// As the kernels see it: within [0, capacity].
   int clamped_length(int request) const;
   std::int64_t output_tiles(const KernelSpec& spec) const;
+  /// What a launch of `grid` CTAs on this case needs.
+  WorkspaceLayout workspace(const KernelSpec& spec, std::int64_t grid) const;
+  /// As the kernels see them: of each request, 1 to q_len unless the problem is ragged; 0 is possible then.
+  const std::vector<int>& query_tokens() const { return query_tokens_; }
+  /// What helper kernels need to know beside args().
+  const CheckFeatures& check_arguments() const { return check_; }
+  int v_head_dim() const { return check_.v_head_dim; }
+  double scale() const { return check_.scale; }  ///< softmax scale, as the oracles use it
+  /// Tokens at the start of the contexts that all requests share with request 0.
+  std::int64_t shared_tokens() const;
   std::int64_t kv_bytes() const;  ///< K and V bytes one launch must read
 
   /// New lengths for the same allocation (same batch): K and V are planted anew, the oracle is stale. Stream-ordered.
@@ -118,15 +135,23 @@ class DecodeCase {
  private:
   DecodeCase() = default;
   Result<void> allocate(CUstream_st* stream);
+  Result<void> allocate_kv(CUstream_st* stream);
+  Result<void> allocate_features(CUstream_st* stream);
+  /// Elements from the start of o_ to a row of O.
+  std::int64_t o_row(int request, int query_token, int head) const;
+  std::int64_t padding(std::int64_t units, std::int64_t element_bytes) const;
 
   std::shared_ptr<const OracleKernels> kernels_;
   DecodeProblem problem_;
   DecodeCaseOptions options_;
-  std::vector<int> lengths_;
+  std::vector<int> lengths_, query_tokens_;
+  std::vector<int> first_query_tokens_;  ///< [batch + 1], as q_offsets
   LeanDecodeArgs args_{};
-  DeviceBuffer q_, k_, v_, o_, lse_, lengths_device_;
-  std::int64_t kv_copy_elements_ = 0;  ///< from one copy to the next, in K and in V alike
-  std::int64_t o_offset_ = 0;          ///< elements from o_'s start to args_.o
+  CheckFeatures check_{};
+  DeviceBuffer q_, k_, v_, o_, lse_, lengths_device_;  ///< v_ is empty where K and V share a pool
+  DeviceBuffer pages_, page_table_, q_offsets_, tree_mask_, head_values_, kv_scales_;
+  std::int64_t kv_copy_bytes_ = 0;  ///< from one copy to the next, in K and in V alike
+  std::int64_t o_offset_ = 0;       ///< elements from o_'s start to args_.o
   PinnedBuffer host_;
   std::unique_ptr<Reference> reference_;
   std::unique_ptr<CheckWorkspace> workspace_;

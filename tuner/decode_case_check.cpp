@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tuner/decode_case.hpp"
@@ -25,8 +26,9 @@ std::int64_t count_not_poison(const std::uint8_t* begin, const std::uint8_t* end
 
 Result<const Reference*> DecodeCase::reference(CUstream_st* stream) {
   if (reference_) return reference_.get();
-  const std::int64_t rows = std::int64_t{batch()} * problem_.q_heads;
-  const std::int64_t elements = rows * problem_.head_dim;
+  const std::int64_t q_len = check_.q_len, q_heads = problem_.q_heads, columns = check_.v_head_dim;
+  const std::int64_t rows = batch() * q_len * q_heads;
+  const std::int64_t elements = rows * columns;
   std::int64_t longest = 1;
   for (int request = 0; request < batch(); ++request)
     longest = std::max<std::int64_t>(longest, clamped_length(request));
@@ -42,10 +44,8 @@ Result<const Reference*> DecodeCase::reference(CUstream_st* stream) {
   auto* plain = static_cast<std::uint16_t*>(device->at(weight_bytes + o_bytes + lse_bytes));
   for (std::int64_t first = 0; first < rows; first += rows_at_once) {
     const std::int64_t count = std::min(rows_at_once, rows - first);
-    LEANATTN_TRY(kernels_->oracle(args_, problem_.dtype, problem_.q_heads, problem_.head_dim, first, count, longest,
-                                  device->as<double>(), o, lse, stream));
-    LEANATTN_TRY(kernels_->plain(args_, problem_.dtype, problem_.q_heads, problem_.head_dim, first, count, longest,
-                                 device->as<float>(), plain, stream));
+    LEANATTN_TRY(kernels_->oracle(args_, check_, first, count, longest, device->as<double>(), o, lse, stream));
+    LEANATTN_TRY(kernels_->plain(args_, check_, first, count, longest, device->as<float>(), plain, stream));
   }
   std::vector<double> host_o(static_cast<std::size_t>(elements)), host_lse(static_cast<std::size_t>(rows));
   std::vector<std::uint16_t> host_plain(static_cast<std::size_t>(elements));
@@ -53,9 +53,29 @@ Result<const Reference*> DecodeCase::reference(CUstream_st* stream) {
   LEANATTN_TRY(copy_to_host_async(host_lse.data(), lse, lse_bytes, stream));
   LEANATTN_TRY(copy_to_host_async(host_plain.data(), plain, plain_bytes, stream));
   LEANATTN_TRY(wait_for(stream));
-  reference_ = std::make_unique<Reference>(make_reference(problem_.dtype, batch(), problem_.q_heads, problem_.head_dim,
-                                                          std::move(host_o), std::move(host_lse), host_plain,
-                                                          options_.data == DataKind::coverage));
+  // The device's rows are [batch, q_len, q_heads]; of a ragged batch only those of real query tokens stay.
+  const auto keep = [&](auto& values, std::int64_t of_row) {
+    auto to = values.begin();
+    for (std::int64_t request = 0; request < batch(); ++request) {
+      const auto from = values.begin() + request * q_len * q_heads * of_row;
+      to = std::copy_n(from, query_tokens_[static_cast<std::size_t>(request)] * q_heads * of_row, to);
+    }
+    values.erase(to, values.end());
+  };
+  keep(host_o, columns);
+  keep(host_lse, 1);
+  keep(host_plain, columns);
+  const auto is_nan = [](double value) { return std::isnan(value); };
+  if (std::any_of(host_o.begin(), host_o.end(), is_nan) || std::any_of(host_lse.begin(), host_lse.end(), is_nan))
+    return fail(ErrorCode::internal, "the oracle read something that was never planted");
+  const bool exact_weights = options_.data == DataKind::coverage && !transforms_scores(problem_.features);
+  reference_ = std::make_unique<Reference>(
+      make_reference(problem_.dtype, batch(), problem_.q_heads, check_.v_head_dim, std::move(host_o),
+                     std::move(host_lse), host_plain, exact_weights && !problem_.features.sink_logits, query_tokens_));
+  if (const double cap = problem_.features.soft_cap; cap > 0) {
+    // What fp32 leaves of cap * tanh(score / cap).
+    for (float& limit : reference_->lse_limits) limit += static_cast<float>(std::ldexp(cap, -21));
+  }
   return reference_.get();
 }
 
@@ -125,10 +145,18 @@ Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, LaunchGri
   return check(kernel, grid, *workspace_, stream);
 }
 
+std::int64_t DecodeCase::o_row(int request, int query_token, int head) const {
+  const std::int64_t first = first_query_tokens_[static_cast<std::size_t>(request)];
+  const std::int64_t token = problem_.features.ragged_q
+                                 ? (first + query_token) * args_.o_stride_token
+                                 : request * args_.o_stride_batch + query_token * args_.o_stride_token;
+  return o_offset_ + token + head * args_.o_stride_head;
+}
+
 ComparisonReport DecodeCase::compare_raw(const Reference& reference, const void* raw_o, const void* raw_lse,
                                          bool lse_written) const {
   const auto* raw = static_cast<const std::uint16_t*>(raw_o);
-  const std::size_t head_dim = static_cast<std::size_t>(problem_.head_dim);
+  const std::size_t columns = static_cast<std::size_t>(check_.v_head_dim);
   std::vector<std::uint16_t> o(reference.o.size());
   std::vector<float> lse;
   std::int64_t stray = 0, cursor = 0;  // rows come in ascending order: everything between them is padding
@@ -138,11 +166,13 @@ ComparisonReport DecodeCase::compare_raw(const Reference& reference, const void*
   };
   std::size_t row = 0;
   for (int request = 0; request < batch(); ++request) {
-    for (int head = 0; head < problem_.q_heads; ++head, ++row) {
-      const std::int64_t begin = o_offset_ + request * args_.o_stride_batch + head * args_.o_stride_head;
-      count_padding(begin);
-      std::memcpy(o.data() + row * head_dim, raw + begin, head_dim * 2);
-      cursor = begin + problem_.head_dim;
+    for (int t = 0; t < query_tokens_[static_cast<std::size_t>(request)]; ++t) {
+      for (int head = 0; head < problem_.q_heads; ++head, ++row) {
+        const std::int64_t begin = o_row(request, t, head);
+        count_padding(begin);
+        std::memcpy(o.data() + row * columns, raw + begin, columns * 2);
+        cursor = begin + check_.v_head_dim;
+      }
     }
   }
   count_padding(o_.bytes() / 2);
@@ -150,6 +180,7 @@ ComparisonReport DecodeCase::compare_raw(const Reference& reference, const void*
   if (lse_written) {
     lse.resize(reference.lse.size());
     std::memcpy(lse.data(), lse_begin, lse.size() * 4);
+    stray += count_not_poison(lse_begin + lse.size() * 4, lse_begin + lse_.bytes());
   } else {
     stray += count_not_poison(lse_begin, lse_begin + lse_.bytes());
   }

@@ -2,10 +2,8 @@
 #include "tuner/dependent_chain.hpp"
 
 #include <algorithm>
-#include <cassert>
 
 #include "cache/cubin_db.hpp"
-#include "generator/templates.hpp"
 #include "runtime/compiler.hpp"
 #include "tuner/decode_case_detail.hpp"
 
@@ -18,10 +16,11 @@ enum Step { kTake = 0, kSpoil = 1, kPutBack = 2 };  // of chain_rows
 constexpr unsigned kThreads = 128;
 constexpr std::int64_t kMostBlocks = 64;  // so that the kernel behind it finds free SMs to start on
 
-// Rows are counted [batch, q_heads] of q, then [batch, kv_heads] of k, then of v; `kept` holds them densely.
+// Rows are counted [batch, q_len, q_heads] of q, then [batch, q_len, kv_heads] of k, then of v: those of the query
+// tokens, which are the last of their contexts. `kept` holds them densely.
 constexpr const char* kSource = R"cuda(
 extern "C" __global__ void __launch_bounds__(128)
-    chain_rows(LeanDecodeArgs args, int q_heads, int head_dim, uint4* kept, int step, unsigned delay_ns) {
+    chain_rows(LeanDecodeArgs args, CheckFeatures check, uint4* kept, int step, unsigned delay_ns) {
 #if __CUDA_ARCH__ >= 900
   if (step == 2) asm volatile("griddepcontrol.launch_dependents;");
 #endif
@@ -32,26 +31,35 @@ extern "C" __global__ void __launch_bounds__(128)
       asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     } while (now - begin < delay_ns);
   }
-  const long long q_rows = (long long)args.batch * q_heads, kv_rows = (long long)args.batch * args.kv_heads;
-  const int chunks = head_dim / 8;   // of 16 bytes
+  const long long tokens = (long long)args.batch * check.q_len;
+  const long long q_rows = tokens * check.q_heads, kv_rows = tokens * args.kv_heads;
+  const int element_bytes = check.kv_format == kCheckSame ? 2 : 1;
+  const int widest = max(check.head_dim, check.v_head_dim) / 8;   // chunks of 16 bytes
   for (long long row = blockIdx.x; row < q_rows + 2 * kv_rows; row += gridDim.x) {
-    unsigned short* place;
-    if (row < q_rows) {
-      place = (unsigned short*)args.q + row / q_heads * args.q_stride_batch + row % q_heads * args.q_stride_head;
+    const bool is_q = row < q_rows, is_k = row < q_rows + kv_rows;
+    const int heads = is_q ? check.q_heads : args.kv_heads;
+    const long long of_tensor = is_q ? row : (row - q_rows) % kv_rows;
+    const int head = (int)(of_tensor % heads), t = (int)(of_tensor / heads % check.q_len);
+    const int request = (int)(of_tensor / heads / check.q_len);
+    const int query_tokens = check_query_tokens(args, check, request);
+    const int token = check_context(args, request) - query_tokens + t;
+    if (t >= query_tokens || (!is_q && token < 0)) continue;   // no such row to produce
+    char* place;
+    int chunks = check.head_dim / 8;
+    if (is_q) {
+      place = (char*)check_q_row(args, check, request, t, head);
+    } else if (is_k) {
+      place = (char*)args.k + check_k_place(args, check, request, head, token) * element_bytes;
+      chunks = check.head_dim * element_bytes / 16;
     } else {
-      const bool is_k = row < q_rows + kv_rows;
-      const long long of_kv = (row - q_rows) % kv_rows, request = of_kv / args.kv_heads, head = of_kv % args.kv_heads;
-      const int length = min(max(args.context_lengths[request], 0), args.context_capacity);
-      if (length == 0) continue;   // no token to produce
-      const long long token = length - 1;
-      place = is_k ? (unsigned short*)args.k + request * args.k_stride_batch + head * args.k_stride_head + token * args.k_stride_token
-                   : (unsigned short*)args.v + request * args.v_stride_batch + head * args.v_stride_head + token * args.v_stride_token;
+      place = (char*)args.v + check_v_place(args, check, request, head, token) * element_bytes;
+      chunks = check.v_head_dim * element_bytes / 16;
     }
     for (int chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
       uint4* there = (uint4*)place + chunk;
-      uint4* here = kept + row * chunks + chunk;
+      uint4* here = kept + row * widest + chunk;
       if (step == 0) *here = *there;
-      if (step == 1) *there = make_uint4(~0u, ~0u, ~0u, ~0u);   // NaN in bf16 and fp16
+      if (step == 1) *there = make_uint4(~0u, ~0u, ~0u, ~0u);   // NaN in all formats but int8
       if (step == 2) *there = *here;
     }
   }
@@ -61,11 +69,10 @@ extern "C" __global__ void __launch_bounds__(128)
 }  // namespace
 
 std::string dependent_chain_source() {
-  const auto templates = embedded_templates();
-  const auto found = std::find_if(templates.begin(), templates.end(),
-                                  [](const EmbeddedTemplate& t) { return t.name == "kernel_args.cuh"; });
-  assert(found != templates.end());
-  return "// What comes before a dependent launch under test.\n" + std::string(found->text) + kSource;
+  std::string source = "// What comes before a dependent launch under test.\n";
+  for (const std::string_view name : {"kernel_args.cuh", "check_features.cuh", "check_data.cuh", "check_layout.cuh"})
+    append_template(source, name);
+  return source + kSource;
 }
 
 Result<DependentChain> DependentChain::load(Arch arch, CubinCache* cubins) {
@@ -82,10 +89,8 @@ Result<DependentChain> DependentChain::load(Arch arch, CubinCache* cubins) {
 
 Result<void> DependentChain::take(const DecodeCase& decode_case, CUstream_st* stream) {
   args_ = decode_case.args();
-  q_heads_ = decode_case.problem().q_heads;
-  head_dim_ = decode_case.problem().head_dim;
-  const std::int64_t rows = std::int64_t{args_.batch} * (q_heads_ + 2 * args_.kv_heads);
-  const std::int64_t bytes = rows * head_dim_ * 2;
+  check_ = decode_case.check_arguments();
+  const std::int64_t bytes = rows() * std::max(check_.head_dim, check_.v_head_dim) * 2;
   if (rows_.bytes() < bytes) {
     // Launches that read the old rows may still be in flight.
     LEANATTN_TRY(decode_case_detail::wait_for(stream));
@@ -101,10 +106,13 @@ Result<void> DependentChain::produce(CUstream_st* stream, unsigned delay_ns) con
   return launch(kPutBack, delay_ns, stream);
 }
 
+std::int64_t DependentChain::rows() const {
+  return std::int64_t{args_.batch} * check_.q_len * (check_.q_heads + 2 * args_.kv_heads);
+}
+
 Result<void> DependentChain::launch(int step, unsigned delay_ns, CUstream_st* stream) const {
-  const std::int64_t rows = std::int64_t{args_.batch} * (q_heads_ + 2 * args_.kv_heads);
-  const LaunchDims dims{.grid_x = static_cast<unsigned>(std::min(rows, kMostBlocks)), .threads = kThreads};
-  return launch_with(kernel_, dims, stream, args_, q_heads_, head_dim_, rows_.data(), step, delay_ns);
+  const LaunchDims dims{.grid_x = static_cast<unsigned>(std::min(rows(), kMostBlocks)), .threads = kThreads};
+  return launch_with(kernel_, dims, stream, args_, check_, rows_.data(), step, delay_ns);
 }
 
 }  // namespace v1

@@ -1,6 +1,6 @@
 // dependent_chain.hpp -- DependentChain: a kernel right before a launch under test that produces, late, what a
-// dependent launch may take from its predecessor: q, and the K and V rows of each request's last token. sm_90 and
-// newer. Made and used with the owning context current, by one thread.
+// dependent launch may take from its predecessor: q, and the K and V rows of each request's query tokens, the last
+// ones. sm_90 and newer. Made and used with the owning context current, by one thread.
 #pragma once
 
 #include <cstdint>
@@ -36,13 +36,14 @@ class DependentChain {
 
  private:
   explicit DependentChain(LoadedSource source) : source_(std::move(source)) {}
+  std::int64_t rows() const;
   Result<void> launch(int step, unsigned delay_ns, CUstream_st* stream) const;
 
   LoadedSource source_;
   CUfunc_st* kernel_ = nullptr;
-  DeviceBuffer rows_;  ///< [q rows, K rows, V rows][head_dim]
+  DeviceBuffer rows_;  ///< [q rows, K rows, V rows][the larger of head_dim and v_head_dim]
   LeanDecodeArgs args_{};
-  int q_heads_ = 0, head_dim_ = 0;
+  CheckFeatures check_{};
 };
 
 }  // namespace v1

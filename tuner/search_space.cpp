@@ -26,12 +26,14 @@ int register_limit(const KernelSpec& spec) {
 int least_registers(const KernelSpec& spec) {
   // Scores of a step and accumulators; operands stay in shared memory.
   if (spec.load == LoadPath::tensor)
-    return 40 + (rows_per_block(spec) + 7) / 8 * 4 * (step_tokens(spec) / 64 + spec.head_dim / 64);
+    return 40 + (rows_per_block(spec) + 7) / 8 * 4 * (step_tokens(spec) / 64 + value_dim(spec) / 64);
   // A step of K and V, accumulators and what reduces the products.
   if (spec.load == LoadPath::vector) return 64 + spec.warp_tokens * spec.head_dim / 32 + 16 * spec.group;
   const int row_tiles = (rows_per_block(spec) + 7) / 8;
-  const int accumulators = spec.head_dim / 4 * row_tiles, query = spec.head_dim / 8 * row_tiles;
-  const int kv = spec.load == LoadPath::ldg ? spec.warp_tokens / 16 * spec.head_dim / 2 : spec.head_dim / 4;
+  const int accumulators = value_dim(spec) / 4 * row_tiles,
+            query = spec.head_dim > 256 ? 0 : spec.head_dim / 8 * row_tiles;
+  const int dims = (spec.head_dim + value_dim(spec)) * kv_element_bytes(spec) / 2;
+  const int kv = spec.load == LoadPath::ldg ? spec.warp_tokens / 16 * dims / 4 : std::min(dims / 8, 64);
   return 24 + accumulators + query + kv;
 }
 
@@ -81,6 +83,8 @@ std::vector<int> tiles_for(const KernelSpec& spec) {
 }  // namespace
 
 std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem& problem) {
+  // Bits depend on the kernel: look-up gives every shape of a batch-invariant problem the same one.
+  if (problem.features.batch_invariant) return {default_config(device, problem, Shape{}).spec};
   std::vector<KernelSpec> specs;
   KernelSpec spec = base_spec(device.arch, problem);
   spec.fixup = FixUp::ticket;
@@ -157,6 +161,7 @@ std::vector<KernelSpec> choose_specs(const ModelParameters& parameters, const De
 
 std::vector<KernelSpec> neighbours(const KernelSpec& spec) {
   std::vector<KernelSpec> found;
+  if (spec.features.batch_invariant) return found;
   const auto add = [&](auto&& change) {
     KernelSpec near = spec;
     change(near);
@@ -196,7 +201,9 @@ std::vector<RankedConfig> rank_grids(const ModelParameters& parameters, const De
   for (const std::int64_t grid : useful_grids(device, problem, shape, spec, std::max(resident, 1))) {
     if (spec.fixup == FixUp::wait && grid > co_resident) continue;
     const Config config{
-        .spec = spec, .grid = grid, .segment_cost = is_ragged(shape) ? detail::segment_cost(device, spec) : 0};
+        .spec = spec,
+        .grid = grid,
+        .segment_cost = is_ragged(visible_shape(problem, shape)) ? detail::segment_cost(device, spec) : 0};
     ranked.push_back({config, predict_us(parameters, device, problem, shape, config, std::max(resident, 1))});
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const RankedConfig& a, const RankedConfig& b) {

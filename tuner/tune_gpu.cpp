@@ -175,7 +175,7 @@ Result<CheckOutcome> GpuBackend::check(const Config& config) {
 Result<void> GpuBackend::reserve_workspace(std::span<const Config> configs) {
   std::int64_t bytes = 0;
   for (const Config& config : configs) {
-    bytes = std::max(bytes, workspace_layout(config.spec, config.grid, case_->output_tiles(config.spec)).total_bytes);
+    bytes = std::max(bytes, case_->workspace(config.spec, config.grid).total_bytes);
   }
   if (bytes <= workspace_.bytes()) return {};
   // Graphs hold addresses: those that exist must go with the memory. Twice what is asked for, so that this stays rare.
@@ -195,9 +195,7 @@ Result<const TimedGraph*> GpuBackend::graph_of(const Config& config) {
   if (!kernel) return tl::unexpected(kernel.error());
   auto graph = TimedGraph::make(rotation_.launches, stream_, [&](int launch, CUstream_st* stream) {
     LeanDecodeArgs args = case_->args(launch % rotation_.copies);
-    const WorkspaceLayout layout = workspace_layout(config.spec, config.grid, case_->output_tiles(config.spec));
-    args.partials = reinterpret_cast<float*>(workspace_.as<std::uint8_t>() + layout.partials_offset);
-    args.tickets = reinterpret_cast<unsigned*>(workspace_.as<std::uint8_t>() + layout.tickets_offset);
+    bind_workspace(args, case_->workspace(config.spec, config.grid), workspace_.data());
     args.segment_cost = static_cast<unsigned>(config.segment_cost);
     return (*kernel)->launch(args, config.grid, stream);
   });

@@ -2,13 +2,17 @@
 #include "tuner/verify.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "generator/generator.hpp"
+#include "generator/parse_enum.hpp"
 #include "runtime/compiler.hpp"
 #include "runtime/gpu.hpp"
-#include "tuner/verify_plan.hpp"
+#include "tuner/verify_feature_plan.hpp"
 #include "tuner/verify_runner.hpp"
 
 namespace leanattn {
@@ -28,7 +32,37 @@ std::vector<VerifyKernel> filtered(std::vector<VerifyKernel> kernels, const std:
   return kernels;
 }
 
+std::vector<VerifyKernel> plan(VerifyPart part, Arch arch, const VerifyOptions& options) {
+  switch (part) {
+    case VerifyPart::themes: return representative_kernels(arch, options.quick);
+    case VerifyPart::features: return feature_kernels(arch, options.quick);
+    case VerifyPart::random:
+      return random_kernels(arch, options.seed, random_combinations(options) / kRandomCasesPerKernel);
+    case VerifyPart::combinations: return verify_combinations(arch, options.quick);
+  }
+  return {};
+}
+
 }  // namespace
+
+std::string_view to_string(VerifyPart part) {
+  switch (part) {
+    case VerifyPart::themes: return "themes";
+    case VerifyPart::features: return "features";
+    case VerifyPart::random: return "random";
+    case VerifyPart::combinations: return "combinations";
+  }
+  return "themes";
+}
+
+Result<VerifyPart> parse_verify_part(std::string_view text) {
+  return parse_enum("part", text,
+                    std::array{VerifyPart::themes, VerifyPart::features, VerifyPart::random, VerifyPart::combinations});
+}
+
+std::size_t random_combinations(const VerifyOptions& options) {
+  return options.quick ? 200 : options.extended ? 20000 : 2000;
+}
 
 Result<VerifyReport> verify(const VerifyOptions& options, CubinCache* cubins, const VerifySink& group_done,
                             const std::atomic<bool>* cancel) {
@@ -40,9 +74,27 @@ Result<VerifyReport> verify(const VerifyOptions& options, CubinCache* cubins, co
   auto runner = VerifyRunner::create(options, *device, cubins, group_done, cancel);
   if (!runner) return tl::unexpected(runner.error());
 
-  const auto representative = filtered(representative_kernels(device->arch, options.quick), options.filter);
-  const auto combinations = filtered(verify_combinations(device->arch, options.quick), options.filter);
-  if (representative.empty() && combinations.empty()) {
+  const auto kernels_of = [&](VerifyPart part) {
+    const bool wanted = !options.only || *options.only == part;
+    return wanted ? filtered(plan(part, device->arch, options), options.filter) : std::vector<VerifyKernel>();
+  };
+  const auto representative = kernels_of(VerifyPart::themes);
+  // One list, so that one queue compiles all of it in order.
+  std::vector<VerifyKernel> kernels;
+  std::vector<std::size_t> ends;
+  const auto cases_of = [&](const KernelSpec& spec) { return random_cases(spec, options.seed); };
+  const std::pair<VerifyPart, PlannedRun> kParts[] = {
+      {VerifyPart::features,
+       {.name = "features", .cases = feature_cases, .cross_check_every = 5, .every_group_runs = true}},
+      {VerifyPart::random, {.name = "random", .cases = cases_of, .cross_check_every = 7}},
+      {VerifyPart::combinations, {.name = "combinations", .cases = combination_cases}},
+  };
+  for (const auto& [part, run] : kParts) {
+    auto more = kernels_of(part);
+    std::move(more.begin(), more.end(), std::back_inserter(kernels));
+    ends.push_back(kernels.size());
+  }
+  if (representative.empty() && kernels.empty()) {
     return fail(ErrorCode::invalid_argument, "no kernel's name contains '" + options.filter + "'",
                 "kernel names look like " + kernel_name(KernelSpec{}));
   }
@@ -50,9 +102,13 @@ Result<VerifyReport> verify(const VerifyOptions& options, CubinCache* cubins, co
   if (!loaded) return tl::unexpected(loaded.error());
   // Compiling takes longest: it goes on while the themes keep the GPU busy. Their cubins are not worth a place in the
   // user's cache.
-  CompileQueue queue(combinations, nullptr, 0, kCompiledAhead);
+  CompileQueue queue(kernels, nullptr, 0, kCompiledAhead);
   if (auto ok = verify_themes(*runner, *loaded); !ok) return tl::unexpected(ok.error());
-  if (auto ok = verify_all_combinations(*runner, combinations, queue); !ok) return tl::unexpected(ok.error());
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < std::size(kParts); begin = ends[i++]) {
+    const std::span part(kernels.data() + begin, ends[i] - begin);
+    if (auto ok = verify_planned(*runner, part, queue, kParts[i].second); !ok) return tl::unexpected(ok.error());
+  }
 
   VerifyReport report;
   report.device = *device;

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cache/cubin_db.hpp"
@@ -13,11 +15,24 @@
 namespace leanattn {
 inline namespace v1 {
 
+/// The parts of a verify run.
+enum class VerifyPart : std::uint8_t {
+  themes,        ///< shapes that break decode kernels, on representative plain ones
+  features,      ///< each feature alone, on every load path that knows it
+  random,        ///< random combinations of features, heads, tunables and shapes
+  combinations,  ///< every plain combination on a few shapes
+};
+std::string_view to_string(VerifyPart part);
+/// Errors: invalid_argument, naming the choices.
+Result<VerifyPart> parse_verify_part(std::string_view text);
+
 struct VerifyOptions {
   int device = 0;
-  bool quick = false;             ///< a cross-section in seconds instead of every combination
-  std::uint64_t seed = 20261121;  ///< of the random data; printed
-  std::string filter;             ///< only kernels whose kernel_name contains this
+  bool quick = false;                   ///< a cross-section in seconds instead of every combination
+  bool extended = false;                ///< ten times as many random combinations
+  std::optional<VerifyPart> only = {};  ///< one part instead of all
+  std::uint64_t seed = 20261121;        ///< of the random data; printed
+  std::string filter = {};              ///< only kernels whose kernel_name contains this
 };
 
 /// One group of cases that share a kernel or a theme.
@@ -38,6 +53,9 @@ struct VerifyReport {
   bool passed = false;
   bool interrupted = false;
 };
+
+/// Random combinations (kernel and shape) of a run: 2000; quick 200, extended 20000.
+std::size_t random_combinations(const VerifyOptions& options);
 
 using VerifySink = std::function<void(const VerifyGroup&)>;
 

@@ -1,4 +1,4 @@
-// verify_combinations.cpp -- every generated combination over a small set of shapes.
+// verify_combinations.cpp -- planned kernels over planned shapes.
 #include <algorithm>
 #include <map>
 
@@ -6,35 +6,22 @@
 
 namespace leanattn {
 inline namespace v1 {
-namespace {
 
-struct SmallCase {
-  CaseShape shape;
-  std::vector<std::int64_t> grids;
-};
-
-/// An empty request among short ones; strides with padding and a request of one token; one long request cut among many
-/// CTAs, so that the fix-up becomes a tree.
-const std::vector<SmallCase>& small_cases() {
-  static const std::vector<SmallCase> cases{
-      {{.kv_heads = 2,
-        .context_lengths = {83, 0, 200},
-        .context_capacity = 0,
-        .padded = false,
-        .data = DataKind::uniform},
-       {7, 200}},
-      {{.kv_heads = 3, .context_lengths = {513, 1}, .context_capacity = 600, .padded = true, .data = DataKind::peaked},
-       {1, 132}},
-      {{.kv_heads = 1, .context_lengths = {3000}, .context_capacity = 0, .padded = true, .data = DataKind::uniform},
-       {131}},
+std::vector<PlannedCase> combination_cases(const KernelSpec&) {
+  return {
+      {.shape = {.kv_heads = 2, .context_lengths = {83, 0, 200}}, .grids = {7, 200}},
+      {.shape = {.kv_heads = 3,
+                 .context_lengths = {513, 1},
+                 .context_capacity = 600,
+                 .padded = true,
+                 .data = DataKind::peaked},
+       .grids = {1, 132}},
+      {.shape = {.kv_heads = 1, .context_lengths = {3000}, .padded = true}, .grids = {131}},
   };
-  return cases;
 }
 
-}  // namespace
-
-Result<void> verify_all_combinations(VerifyRunner& runner, const std::vector<VerifyKernel>& kernels,
-                                     CompileQueue& queue) {
+Result<void> verify_planned(VerifyRunner& runner, std::span<const VerifyKernel> kernels, CompileQueue& queue,
+                            const PlannedRun& planned) {
   std::vector<VerifyGroup> groups;  // in order of first appearance
   const auto group_of = [&](const std::string& name) -> VerifyGroup& {
     const auto found =
@@ -48,11 +35,11 @@ Result<void> verify_all_combinations(VerifyRunner& runner, const std::vector<Ver
       left;  // kernels still to come, by group: a group is reported as soon as it is complete
   for (const VerifyKernel& kernel : kernels) ++left[kernel.group];
   VerifyGroup oracles;
-  oracles.name = "GPU oracle against the CPU's";
+  oracles.name = "GPU oracle against the CPU's: " + planned.name;
 
   Result<void> outcome;
   std::size_t position = 0;
-  while (outcome && !runner.cancelled()) {
+  while (outcome && position < kernels.size() && !runner.cancelled()) {
     const auto choice = queue.next();
     if (!choice) break;
     VerifyGroup& group = group_of(choice->kernel->group);
@@ -60,15 +47,17 @@ Result<void> verify_all_combinations(VerifyRunner& runner, const std::vector<Ver
       const auto kernel = runner.load(group, *choice);
       if (!kernel) return tl::unexpected(kernel.error());
       if (*kernel == nullptr) return {};
-      for (const SmallCase& small : small_cases()) {
-        const auto decode_case = runner.cached_case((*kernel)->spec(), small.shape);
+      for (const PlannedCase& planned_case : planned.cases((*kernel)->spec())) {
+        if (runner.cancelled()) break;
+        const auto decode_case = runner.cached_case((*kernel)->spec(), planned_case.shape);
         if (!decode_case) return tl::unexpected(decode_case.error());
-        // The CPU's oracle is slow: a sample of cases, spread over all heads and dtypes.
-        if (position % 29 == 0) {
+        if (position % planned.cross_check_every == 0) {
           if (auto ok = runner.cross_check(oracles, **decode_case); !ok) return ok;
         }
-        for (const std::int64_t grid : small.grids) {
-          if (auto ok = runner.check(group, **decode_case, **kernel, runner.usable_grid(**kernel, grid)); !ok)
+        for (const std::int64_t grid : planned_case.grids) {
+          if (auto ok = runner.check(group, **decode_case, **kernel, runner.usable_grid(**kernel, grid),
+                                     planned_case.launches);
+              !ok)
             return ok;
         }
       }
@@ -77,6 +66,10 @@ Result<void> verify_all_combinations(VerifyRunner& runner, const std::vector<Ver
     outcome = run();
     ++position;
     if (--left[group.name] == 0) {
+      if (planned.every_group_runs && group.kernels == 0 && group.failed == 0) {
+        ++group.cases;
+        VerifyRunner::record_failure(group, "the compiler refuses every kernel of this group");
+      }
       runner.finish(group);
       std::erase_if(groups, [name = group.name](const VerifyGroup& done) { return done.name == name; });
     }

@@ -15,37 +15,17 @@ constexpr KvLayout kLayouts[] = {KvLayout::contiguous, KvLayout::strided};
 constexpr FixUp kFixUps[] = {FixUp::ticket, FixUp::wait};
 constexpr LoadPath kLoads[] = {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector};
 
-std::vector<LoadPath> loads_of(Arch arch) {
-  std::vector<LoadPath> loads(std::begin(kLoads), std::end(kLoads));
-  std::erase_if(loads, [&](LoadPath load) {
-    return (load == LoadPath::bulk && arch.major < 9) || (load == LoadPath::tensor && arch != Arch{9, 0, true});
-  });
-  return loads;
-}
-
 std::string group_name(const KernelSpec& spec) {
   return fmt::format("{} d{} {}", to_string(spec.dtype), spec.head_dim, to_string(spec.load));
-}
-
-/// All valid variants of `base`, starting with entry `first` of the table; duplicates (after bending) dropped.
-std::vector<KernelSpec> variants(const KernelSpec& base, std::size_t first) {
-  const auto& table = verify_tunables();
-  std::vector<KernelSpec> specs;
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    const KernelSpec spec = with_tunables(base, table[(first + i) % table.size()]);
-    if (validate(spec) && std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
-  }
-  return specs;
 }
 
 /// Few enough that a combination the compiler cannot fit does not cost a minute; the last is the least demanding.
 constexpr std::size_t kAttempts = 2;
 
 void add(std::vector<VerifyKernel>& kernels, const KernelSpec& base, std::size_t first_variant) {
-  auto specs = variants(base, first_variant);
+  auto specs = kernel_variants(base, first_variant);
   if (specs.size() > kAttempts) specs.resize(kAttempts);
-  const KernelSpec modest = with_tunables(
-      base, {.warps = 2, .warp_tokens = 16, .steps_per_tile = 2, .stages = 1, .ctas_per_sm = 1, .pdl = false});
+  const KernelSpec modest = modest_variant(base);
   if (validate(modest) && std::find(specs.begin(), specs.end(), modest) == specs.end()) specs.push_back(modest);
   if (!specs.empty())
     kernels.push_back(
@@ -63,7 +43,7 @@ std::vector<VerifyKernel> every_combination(Arch arch) {
     for (int head_dim : kHeadDims) {
       for (int group : verify_groups()) {
         for (KvLayout layout : kLayouts) {
-          for (LoadPath load : loads_of(arch)) {
+          for (LoadPath load : load_paths_of(arch)) {
             for (FixUp fixup : kFixUps) {
               for (bool lse : {false, true}) {
                 add(kernels,
@@ -86,14 +66,14 @@ std::vector<VerifyKernel> every_combination(Arch arch) {
   // Every tunable for a few heads: which of them compile without spills is the compiler's to say.
   for (int head_dim : kHeadDims) {
     for (int group : {1, 4, 8}) {
-      for (LoadPath load : loads_of(arch)) {
+      for (LoadPath load : load_paths_of(arch)) {
         const KernelSpec base{.arch = arch,
                               .head_dim = head_dim,
                               .group = group,
                               .dtype = group == 4 ? DType::fp16 : DType::bf16,
                               .lse = true,
                               .load = load};
-        for (const KernelSpec& spec : variants(base, 0)) {
+        for (const KernelSpec& spec : kernel_variants(base, 0)) {
           kernels.push_back({.group = fmt::format("tunables d{}", head_dim), .specs = {spec}, .required = false});
         }
       }
@@ -105,7 +85,7 @@ std::vector<VerifyKernel> every_combination(Arch arch) {
 /// Latin-square style: feature i advances at its own pace, so that few kernels meet every value of every feature.
 std::vector<VerifyKernel> cross_section(Arch arch, std::size_t count) {
   std::vector<VerifyKernel> kernels;
-  const auto loads = loads_of(arch);
+  const auto loads = load_paths_of(arch);
   const auto& groups = verify_groups();
   for (std::size_t i = 0; i < count; ++i) {
     const LoadPath load = loads[(i + i / 12) % loads.size()];
@@ -160,6 +140,29 @@ KernelSpec with_tunables(KernelSpec base, const Tunables& tunables) {
   base.ctas_per_sm = tunables.ctas_per_sm;
   base.pdl = tunables.pdl && base.arch.major >= 9;
   return base;
+}
+
+std::vector<LoadPath> load_paths_of(Arch arch) {
+  std::vector<LoadPath> loads(std::begin(kLoads), std::end(kLoads));
+  std::erase_if(loads, [&](LoadPath load) {
+    return (load == LoadPath::bulk && arch.major < 9) || (load == LoadPath::tensor && arch != Arch{9, 0, true});
+  });
+  return loads;
+}
+
+std::vector<KernelSpec> kernel_variants(const KernelSpec& base, std::size_t first) {
+  const auto& table = verify_tunables();
+  std::vector<KernelSpec> specs;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const KernelSpec spec = with_tunables(base, table[(first + i) % table.size()]);
+    if (validate(spec) && std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
+  }
+  return specs;
+}
+
+KernelSpec modest_variant(const KernelSpec& base) {
+  return with_tunables(
+      base, {.warps = 2, .warp_tokens = 16, .steps_per_tile = 2, .stages = 1, .ctas_per_sm = 1, .pdl = false});
 }
 
 std::vector<VerifyKernel> verify_combinations(Arch arch, bool quick) {

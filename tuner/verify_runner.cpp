@@ -9,6 +9,7 @@
 
 #include "runtime/driver.hpp"
 #include "tuner/oracle.hpp"
+#include "tuner/verify_feature_plan.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -18,14 +19,30 @@ constexpr std::size_t kKeptFailures = 8;
 constexpr std::size_t kCachedCases = 12;
 constexpr std::int64_t kCpuOracleTokens = 1500;  // of one request: a few milliseconds on one core
 constexpr double kOracleAgreement = 1e-9;        // two orders of summation in double
+constexpr double kExpressionAgreement = 1e-5;    // score expressions are written for fp32
 
 std::string case_key(const KernelSpec& spec, const CaseShape& shape) {
-  return fmt::format("{} {} {} {} {} {} {} {} {}", to_string(spec.dtype), spec.head_dim, spec.group,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", to_string(spec.dtype), spec.head_dim, spec.group,
                      to_string(spec.layout), shape.kv_heads, fmt::join(shape.context_lengths, ","),
-                     shape.context_capacity, shape.padded, to_string(shape.data));
+                     shape.context_capacity, shape.padded, to_string(shape.data), fmt::join(shape.query_tokens, ","),
+                     shape.shared_prefix, to_json(spec.features));
 }
 
-bool same(double a, double b) { return a == b || std::abs(a - b) <= kOracleAgreement * (1 + std::abs(b)); }
+bool same(double a, double b, double agreement) { return a == b || std::abs(a - b) <= agreement * (1 + std::abs(b)); }
+
+/// All of a case that a failure must name, so that it can be met again.
+std::string describe_case(const DecodeCase& decode_case, const std::vector<int>& context_lengths) {
+  const DecodeCaseOptions& options = decode_case.options();
+  const Features& features = decode_case.problem().features;
+  std::string text =
+      fmt::format("{} KV heads, lengths {}, capacity {}, {} data{}, seed {}", decode_case.problem().kv_heads,
+                  describe_lengths(context_lengths), options.context_capacity, to_string(options.data),
+                  options.padded ? ", padded strides" : "", options.seed);
+  if (features.ragged_q) text += fmt::format(", query tokens {}", describe_lengths(decode_case.query_tokens()));
+  if (options.shared_prefix > 0) text += fmt::format(", shared prefix {}", options.shared_prefix);
+  if (!is_plain(features)) text += fmt::format(", features {}", to_json(features));
+  return text;
+}
 
 }  // namespace
 
@@ -60,13 +77,17 @@ Result<DecodeCase> VerifyRunner::make_case(const KernelSpec& spec, const CaseSha
                               .head_dim = spec.head_dim,
                               .dtype = spec.dtype,
                               .layout = spec.layout,
-                              .lse = true};
+                              .lse = true,
+                              .pdl = false,
+                              .features = spec.features};
   return DecodeCase::create(kernels_, problem, shape.context_lengths,
                             {.seed = options_.seed,
                              .data = shape.data,
                              .context_capacity = shape.context_capacity,
                              .padded = shape.padded,
-                             .kv_copies = 1},
+                             .kv_copies = 1,
+                             .query_tokens = shape.query_tokens,
+                             .shared_prefix = shape.shared_prefix},
                             stream_.get());
 }
 
@@ -95,7 +116,8 @@ Result<DependentChain*> VerifyRunner::chain() {
 }
 
 LaunchGrid VerifyRunner::usable_grid(const LoadedKernel& kernel, std::int64_t ctas) const {
-  const int segment_cost = static_cast<int>(ctas % 4);
+  // Segments of a batch-invariant kernel are all as long: its line has no other places than LeanTiles.
+  const int segment_cost = kernel.spec().features.batch_invariant ? 0 : static_cast<int>(ctas % 4);
   if (kernel.spec().fixup != FixUp::wait) return {ctas, segment_cost};
   return {std::min(ctas, std::int64_t{kernel.resident_ctas_per_sm()} * device_.sm_count), segment_cost};
 }
@@ -108,10 +130,9 @@ Result<void> VerifyRunner::check(VerifyGroup& group, DecodeCase& decode_case, co
     return {};
   }
   Error error = report.error();
-  error.message = fmt::format(
-      "{} (while checking {} with grid {}, segment cost {}, {} KV heads, lengths {}, {} data, seed {})", error.message,
-      kernel_name(kernel.spec()), grid.ctas, grid.segment_cost, decode_case.problem().kv_heads,
-      describe_lengths(decode_case.context_lengths()), to_string(decode_case.options().data), options_.seed);
+  error.message =
+      fmt::format("{} (while checking {} with grid {}, segment cost {}, {})", error.message, kernel_name(kernel.spec()),
+                  grid.ctas, grid.segment_cost, describe_case(decode_case, decode_case.context_lengths()));
   if (error.code == ErrorCode::context_lost || error.code == ErrorCode::out_of_memory)
     return tl::unexpected(std::move(error));
   ++group.cases;
@@ -124,12 +145,9 @@ void VerifyRunner::record(VerifyGroup& group, const ComparisonReport& report, co
   ++group.cases;
   group.worst_error_ratio = std::max(group.worst_error_ratio, report.error_ratio);
   if (report.passed()) return;
-  record_failure(
-      group, fmt::format("{} grid {}, segment cost {}, {} KV heads, lengths {}, capacity {}, {} data{}, seed {}: {}",
-                         kernel_name(kernel.spec()), grid.ctas, grid.segment_cost, decode_case.problem().kv_heads,
-                         describe_lengths(context_lengths), decode_case.options().context_capacity,
-                         to_string(decode_case.options().data), decode_case.options().padded ? ", padded strides" : "",
-                         options_.seed, report.first_failure));
+  record_failure(group,
+                 fmt::format("{} grid {}, segment cost {}, {}: {}", kernel_name(kernel.spec()), grid.ctas,
+                             grid.segment_cost, describe_case(decode_case, context_lengths), report.first_failure));
 }
 
 void VerifyRunner::record_failure(VerifyGroup& group, std::string text) {
@@ -138,32 +156,38 @@ void VerifyRunner::record_failure(VerifyGroup& group, std::string text) {
 }
 
 Result<void> VerifyRunner::cross_check(VerifyGroup& group, DecodeCase& decode_case) {
+  const DecodeProblem& problem = decode_case.problem();
+  const ScoreFunction score = score_function(problem.features.score);
+  if (!problem.features.score.empty() && !score) return {};  // an expression that only CUDA can read
   const auto reference = decode_case.reference(stream_.get());
   if (!reference) return tl::unexpected(reference.error());
-  const DecodeProblem& problem = decode_case.problem();
-  const double scale = scale_of_argument(decode_case.args().scale_log2);
+  const double agreement = problem.features.score.empty() ? kOracleAgreement : kExpressionAgreement;
   for (int request = 0; request < decode_case.batch(); ++request) {
     const int length = decode_case.clamped_length(request);
-    if (length > kCpuOracleTokens) continue;
+    const int query_tokens = query_tokens_of(**reference, request);
+    if (std::int64_t{length} * query_tokens > kCpuOracleTokens || query_tokens == 0) continue;
     const int kv_head = request % problem.kv_heads;
-    const OracleOutput expected =
-        oracle_of_data(problem, decode_case.options().data, options_.seed, scale, request, kv_head, length);
-    const std::size_t group_size = expected.lse.size();
-    const std::size_t first_row = static_cast<std::size_t>(request) * static_cast<std::size_t>(problem.q_heads) +
-                                  static_cast<std::size_t>(kv_head) * group_size;
-    const std::size_t head_dim = static_cast<std::size_t>(problem.head_dim);
+    const std::int64_t heads = problem.q_heads / problem.kv_heads;
+    const OracleOutput expected = oracle_of_data(
+        problem, decode_case.options().data, decode_case.options().seed, decode_case.scale(), request, kv_head, length,
+        {.query_tokens = query_tokens, .shared_tokens = request > 0 ? decode_case.shared_tokens() : 0, .score = score});
+    const auto columns = static_cast<std::size_t>(decode_case.v_head_dim());
     std::size_t wrong = 0;
-    for (std::size_t i = 0; i < group_size; ++i) wrong += !same((*reference)->lse[first_row + i], expected.lse[i]);
-    for (std::size_t i = 0; i < expected.o.size(); ++i)
-      wrong += !same((*reference)->o[first_row * head_dim + i], expected.o[i]);
+    for (std::size_t row = 0; row < expected.lse.size(); ++row) {
+      const std::int64_t token = query_tokens_before(**reference, request) + static_cast<std::int64_t>(row) / heads;
+      const auto at =
+          static_cast<std::size_t>(token * problem.q_heads + kv_head * heads + static_cast<std::int64_t>(row) % heads);
+      wrong += !same((*reference)->lse[at], expected.lse[row], agreement);
+      for (std::size_t column = 0; column < columns; ++column)
+        wrong += !same((*reference)->o[at * columns + column], expected.o[row * columns + column], agreement);
+    }
     ++group.cases;
     if (wrong > 0) {
-      record_failure(group,
-                     fmt::format("{} d{} group {}, lengths {}, {} data, seed {}: {} of {} values of request {}, KV "
-                                 "head {} differ from the CPU's oracle",
-                                 to_string(problem.dtype), problem.head_dim, group_size,
-                                 describe_lengths(decode_case.context_lengths()), to_string(decode_case.options().data),
-                                 options_.seed, wrong, expected.o.size() + group_size, request, kv_head));
+      record_failure(group, fmt::format("{} d{} group {}, {}: {} of {} values of request {}, KV head {} differ from "
+                                        "the CPU's oracle",
+                                        to_string(problem.dtype), problem.head_dim, heads,
+                                        describe_case(decode_case, decode_case.context_lengths()), wrong,
+                                        expected.o.size() + expected.lse.size(), request, kv_head));
     }
     break;
   }

@@ -8,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,15 +20,6 @@
 
 namespace leanattn {
 inline namespace v1 {
-
-/// A shape to check, apart from the heads.
-struct CaseShape {
-  int kv_heads = 1;
-  std::vector<int> context_lengths;
-  int context_capacity = 0;  ///< 0: from the lengths
-  bool padded = false;
-  DataKind data = DataKind::uniform;
-};
 
 class VerifyRunner {
  public:
@@ -45,7 +37,7 @@ class VerifyRunner {
   Result<DependentChain*> chain();
   bool cancelled() const { return cancel_ != nullptr && cancel_->load(std::memory_order_relaxed); }
 
-  /// A new case for this kernel's heads. Errors: those of DecodeCase::create.
+  /// A new case for this kernel's heads and features. Errors: those of DecodeCase::create.
   Result<DecodeCase> make_case(const KernelSpec& spec, const CaseShape& shape) const;
   /// The same from a small cache; the pointer is good until the next call.
   Result<DecodeCase*> cached_case(const KernelSpec& spec, const CaseShape& shape);
@@ -61,8 +53,7 @@ class VerifyRunner {
   void record(VerifyGroup& group, const ComparisonReport& report, const DecodeCase& decode_case,
               const std::vector<int>& context_lengths, const LoadedKernel& kernel, LaunchGrid grid) const;
   static void record_failure(VerifyGroup& group, std::string text);
-  /// Checks a sample of the GPU's oracle (one KV head of the shortest and of the longest affordable request) against
-  /// the CPU's.
+  /// Checks a sample of the GPU's oracle (one KV head of the first affordable request) against the CPU's.
   Result<void> cross_check(VerifyGroup& group, DecodeCase& decode_case);
 
   /// Ends a group: reports it and keeps it.
@@ -100,9 +91,19 @@ std::string describe_lengths(const std::vector<int>& context_lengths);
 Result<std::vector<std::unique_ptr<LoadedKernel>>> load_representatives(VerifyRunner& runner,
                                                                         const std::vector<VerifyKernel>& kernels);
 Result<void> verify_themes(VerifyRunner& runner, const std::vector<std::unique_ptr<LoadedKernel>>& kernels);
-/// `queue` compiles `kernels`; it may have started long before.
-Result<void> verify_all_combinations(VerifyRunner& runner, const std::vector<VerifyKernel>& kernels,
-                                     CompileQueue& queue);
+/// How verify_planned() goes about it.
+struct PlannedRun {
+  std::string name;
+  std::function<std::vector<PlannedCase>(const KernelSpec&)> cases;
+  std::size_t cross_check_every = 29;  ///< kernels: the CPU's oracle is slow
+  bool every_group_runs = false;       ///< a group of which the compiler refuses all kernels is a failure
+};
+/// Every kernel on its cases. `kernels` are the next that `queue` hands out; it may have started long before.
+Result<void> verify_planned(VerifyRunner& runner, std::span<const VerifyKernel> kernels, CompileQueue& queue,
+                            const PlannedRun& planned);
+/// The shapes that every generated combination runs on: an empty request among short ones; strides with padding and a
+/// request of one token; one long request cut among many CTAs, so that the fix-up becomes a tree.
+std::vector<PlannedCase> combination_cases(const KernelSpec& spec);
 
 /// Themes that the GPU tests run too. 1000 replays of one captured launch, with other lengths (copied outside the
 /// graph) for each; launches that follow each other in one graph on one workspace; and launches whose q and newest

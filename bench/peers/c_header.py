@@ -1,7 +1,7 @@
 """c_header.py -- ctypes structs and enum values read from a C header, so that the binding cannot drift from it. No compiler, no GPU.
 
-Understands what leanattn/leanattn.h is written in: `typedef struct name { ... } name;` with scalar, pointer and char-array fields, and
-`typedef enum name { NAME = value, ... } name;`. Anything else in such a body is an error.
+Understands what leanattn/leanattn.h is written in: `typedef struct name { ... } name;` with scalar, pointer, char-array and
+pointer-array fields, arrays of a number or of a `#define`d one, and `typedef enum name { NAME = value, ... } name;`. Anything else in such a body is an error.
 """
 import ctypes
 import re
@@ -18,7 +18,10 @@ def without_comments(text):
 
 def structs(text):
     """Name to ctypes.Structure of every struct with a body."""
-    found = re.finditer(r"typedef struct (\w+) \{(.*?)\} \1;", without_comments(text), flags=re.DOTALL)
+    plain = without_comments(text)
+    for name, number in re.findall(r"#define (\w+) (\d+)\s*$", plain, flags=re.MULTILINE):
+        plain = plain.replace(f"[{name}]", f"[{number}]")
+    found = re.finditer(r"typedef struct (\w+) \{(.*?)\} \1;", plain, flags=re.DOTALL)
     return {match[1]: type(match[1], (ctypes.Structure,), {"_fields_": fields(match[2])}) for match in found}
 
 
@@ -34,9 +37,12 @@ def fields(body):
     for declaration in filter(None, (part.strip() for part in body.split(";"))):
         pointer = re.fullmatch(r"(?:const )?(\w+)\s*\*\s*(\w+)", declaration)
         scalar = re.fullmatch(r"(\w+)\s+(\w+(?:\s*,\s*\w+)*)", declaration)
+        pointers = re.fullmatch(r"(?:const )?\w+\s*\*\s*(\w+)\[(\d+)\]", declaration)
         array = re.fullmatch(r"char\s+(\w+)\[(\d+)\]", declaration)
         if pointer:
             result.append((pointer[2], ctypes.c_char_p if pointer[1] == "char" else ctypes.c_void_p))
+        elif pointers:
+            result.append((pointers[1], ctypes.c_void_p * int(pointers[2])))
         elif array:
             result.append((array[1], ctypes.c_char * int(array[2])))
         elif scalar and scalar[1] in SCALARS:

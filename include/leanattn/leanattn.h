@@ -60,6 +60,35 @@ typedef enum leanattn_kv_layout {
   LEANATTN_KV_STRIDED = 1     /* any token stride, e.g. [batch, context, kv_heads, head_dim] */
 } leanattn_kv_layout;
 
+/* What a request's query tokens see of each other, when there are several. */
+typedef enum leanattn_query_mask {
+  LEANATTN_MASK_CAUSAL = 0, /* each sees those up to itself */
+  LEANATTN_MASK_TREE = 1,   /* each sees those that its word of tree_mask says */
+  LEANATTN_MASK_FULL = 2    /* each sees all */
+} leanattn_query_mask;
+
+/* Element type of k and v: that of q, or one byte. */
+typedef enum leanattn_kv_format {
+  LEANATTN_KV_SAME = 0,
+  LEANATTN_KV_FP8_E4M3 = 1,
+  LEANATTN_KV_FP8_E5M2 = 2,
+  LEANATTN_KV_INT8 = 3
+} leanattn_kv_format;
+
+/* Rotary position embedding: which dims turn together. */
+typedef enum leanattn_rope {
+  LEANATTN_ROPE_NONE = 0,
+  LEANATTN_ROPE_HALF_SPLIT = 1, /* dim i with i + rope_dim / 2 */
+  LEANATTN_ROPE_INTERLEAVED = 2 /* dim 2 i with 2 i + 1 */
+} leanattn_rope;
+
+/* What has a scale of its own, in a cache of one-byte elements. */
+typedef enum leanattn_kv_scale {
+  LEANATTN_SCALE_TENSOR = 0, /* k_scale, v_scale: [1] */
+  LEANATTN_SCALE_HEAD = 1,   /* [kv_heads] */
+  LEANATTN_SCALE_TOKEN = 2 /* [batch, kv_heads, context], or [pages, kv_heads, page_size], through kv_scale_stride_* */
+} leanattn_kv_scale;
+
 /* How a configuration was found. From best to worst: exact, bucket, without_pdl, nearest, model, fallback. Values are
  * stable; new ones are only ever appended. */
 typedef enum leanattn_provenance {
@@ -134,13 +163,32 @@ LEANATTN_API leanattn_status leanattn_engine_reload(leanattn_engine* engine) LEA
 typedef struct leanattn_problem {
   size_t struct_size;
   int32_t q_heads;
-  int32_t kv_heads;  /* divides q_heads, at most 64 query heads each */
-  int32_t head_dim;  /* 64, 96, 128 or 256; K and V alike */
+  int32_t kv_heads;  /* divides q_heads, at most 128 query heads each */
+  int32_t head_dim;  /* of q and K, and of V unless v_head_dim says otherwise; a multiple of 16, 16 to 512 */
   int32_t dtype;     /* leanattn_dtype */
   int32_t kv_layout; /* leanattn_kv_layout */
   int32_t lse;       /* not 0: launches also write the log-sum-exp of every row */
   int32_t pdl;       /* not 0: launches may overlap the kernel before them; see leanattn_plan_launch for the contract */
   int32_t reserved;
+  /* Beside plain dense decode; docs/features.md has each one's limits. */
+  int32_t page_size;       /* tokens per page of a paged cache; 0: dense */
+  int32_t q_len;           /* most query tokens of a request, the last of its context, 1 to 16 (mask full: 1024); 0: 1 */
+  int32_t ragged_q;        /* not 0: each request has its own number of them, through q_offsets */
+  int32_t query_mask;      /* leanattn_query_mask; of no consequence for one query token */
+  int32_t window;          /* tokens a query sees, its own the last of them; 0: all */
+  int32_t sink_tokens;     /* first tokens of a context that stay visible beside the window */
+  int32_t sink_logits;     /* not 0: a logit per query head counts in the denominator of its softmax */
+  int32_t alibi;           /* not 0: alibi_slopes[head] * (kv index - q index) is added to scores */
+  double soft_cap;         /* scores become cap * tanh(score / cap); 0: as they are */
+  const char* score;       /* a CUDA expression of score, q_index, kv_index and head that replaces scores; null: none */
+  int32_t kv_format;       /* leanattn_kv_format */
+  int32_t kv_scale;        /* leanattn_kv_scale */
+  int32_t v_head_dim;      /* columns of v and o; 0: head_dim */
+  int32_t batch_invariant; /* not 0: a request's bits depend on neither its batch mates nor the grid */
+  int32_t append;          /* not 0: k_new and v_new are written into the cache before it is read */
+  int32_t rope;            /* leanattn_rope: of q, and of the keys that are appended */
+  int32_t rope_dim;        /* dims that turn, the first of a head; 0: all */
+  int32_t reserved2;
 } leanattn_problem;
 
 /* What the caller knows or guesses about a step. It chooses speed, never correctness: a plan gives right results for
@@ -271,6 +319,25 @@ typedef struct leanattn_decode_args {
   int32_t context_capacity; /* tokens that k and v hold per request */
   float scale;              /* softmax scale, positive; 0: 1 / sqrt(head_dim) */
   int32_t reserved;
+  /* What the problem's features need; everything else stays zero. Device pointers, read by the kernel. */
+  const int32_t* page_table; /* page_size: [batch, max_pages] pages of k and v, through page_table_stride */
+  const int32_t* q_offsets;  /* ragged_q: [batch + 1], where each request's query tokens start; the first is 0 */
+  const uint32_t* tree_mask; /* tree: [query tokens], bit j: sees the request's query token j */
+  const float* alibi_slopes; /* alibi: [q_heads] */
+  const float* sink_logits;  /* sink_logits: [q_heads] */
+  const float* k_scale;      /* one-byte kv_format: element * scale is the key; see leanattn_kv_scale. Null: 1 */
+  const float* v_scale;
+  int64_t q_stride_token, o_stride_token; /* between query tokens of one request; 0: q_heads rows */
+  int64_t page_table_stride;              /* between requests' rows; 0: max_pages */
+  int64_t kv_scale_stride_batch, kv_scale_stride_head, kv_scale_stride_token; /* elements, of k_scale and v_scale */
+  int64_t pool_pages; /* page_size: pages that k and v hold; k_stride_batch and v_stride_batch step between pages */
+  int32_t max_pages;  /* page_size: entries of a request's row of the table; the capacity is max_pages * page_size */
+  int32_t reserved2;
+  const void* k_new; /* append: [batch, q_len, kv_heads, head_dim], ragged_q: [query tokens, kv_heads, head_dim] */
+  const void* v_new; /* likewise, v_head_dim wide */
+  const float* rope_table; /* rope: [positions, rope_dim]: rope_dim / 2 cosines, then as many sines */
+  int64_t k_new_stride_batch, k_new_stride_token, k_new_stride_head; /* 0: dense */
+  int64_t v_new_stride_batch, v_new_stride_token, v_new_stride_head;
 } leanattn_decode_args;
 
 static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
@@ -282,15 +349,15 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  * being captured, and the graph stays right when context_lengths change between replays. A request of length zero gets
  * zeros and an LSE of -inf. The workspace serves one launch at a time: keep one per stream, and one per graph that may
  * run beside others. With LEANATTN_DEBUG=1 in the environment of leanattn_engine_create, a launch whose workspace is
- * still in use on another stream, or whose pointers are not device memory, is refused; this costs a lock and some
- * driver calls.
+ * still in use on another stream, whose pointers are not device memory, or whose lengths, query offsets or pages are
+ * out of their domain, is refused; this costs a lock, a small kernel and a wait for it.
  *
  * A plan of a problem with `pdl`, on sm_90 and newer, launches with the attribute programmatic stream serialization:
  * the kernel may start before the kernels in front of it in the stream have ended. What it reads before it executes
  * griddepcontrol.wait must therefore not be written by a kernel that may still run then:
- *   - may come from the kernel right before: q, and of k and v the row of each request's last token (position
- *     context_length - 1);
- *   - must not: context_lengths, and the rows of all earlier tokens.
+ *   - may come from the kernel right before: q, k_new and v_new, and of k and v the rows of each request's last q_len
+ *     tokens (of one query token: position context_length - 1);
+ *   - must not: context_lengths, q_offsets, page_table, and the rows of all earlier tokens.
  * May still run: the kernel right before; and where that one was itself launched with the attribute and executes
  * griddepcontrol.launch_dependents before its own wait, as this library's kernels do, the one before it, and so on. The
  * kernel before need not do anything; the launch only gains when it executes launch_dependents early. A kernel
@@ -301,6 +368,37 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  * Errors: invalid_argument (which argument, and its value; nothing was enqueued), launch_failed, context_lost. */
 LEANATTN_API leanattn_status leanattn_plan_launch(const leanattn_plan* plan, const leanattn_decode_args* args,
                                                   void* workspace, leanattn_stream stream) LEANATTN_NOEXCEPT;
+
+/* ---- Merging: results over disjoint pieces of a context become the result over all of it ---- */
+
+#define LEANATTN_MERGE_PARTS 8
+
+/* All pointers are device pointers, strides count elements. */
+typedef struct leanattn_merge_args {
+  size_t struct_size;
+  const void* o[LEANATTN_MERGE_PARTS];    /* of each part: [rows, dim] through o_stride_row */
+  const float* lse[LEANATTN_MERGE_PARTS]; /* of each part: [rows], natural logarithm; -inf: the part saw no token */
+  void* out_o;                            /* [rows, dim] through out_stride_row; may be one of the parts */
+  float* out_lse;                         /* [rows]; may be one of the parts, or null */
+  int64_t o_stride_row, out_stride_row;   /* 0: dim */
+  int64_t rows;                           /* e.g. batch * q_heads */
+  int32_t parts;                          /* 1 to LEANATTN_MERGE_PARTS */
+  int32_t dim;                            /* even */
+  int32_t dtype;                          /* leanattn_dtype */
+  int32_t reserved;
+} leanattn_merge_args;
+
+static inline void leanattn_merge_args_init(leanattn_merge_args* args) {
+  memset(args, 0, sizeof *args);
+  args->struct_size = sizeof *args;
+}
+
+/* Enqueues the merge on `stream`: O = sum of w_i O_i with w_i = exp(LSE_i - LSE), LSE = log sum exp(LSE_i), in fp32.
+ * For requests that share a prefix, which is then read once, and for contexts split over several GPUs. The first call
+ * of an engine compiles and loads the kernel; later ones only enqueue. Errors: invalid_argument, those of
+ * leanattn_engine_plan, launch_failed, context_lost. */
+LEANATTN_API leanattn_status leanattn_engine_merge_partials(leanattn_engine* engine, const leanattn_merge_args* args,
+                                                            leanattn_stream stream) LEANATTN_NOEXCEPT;
 
 #ifdef __cplusplus
 }

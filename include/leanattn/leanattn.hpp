@@ -18,15 +18,64 @@ enum class DataType : std::int32_t { bf16 = LEANATTN_BF16, fp16 = LEANATTN_FP16 
 /// [batch, context, kv_heads, head_dim].
 enum class CacheLayout : std::int32_t { contiguous = LEANATTN_KV_CONTIGUOUS, strided = LEANATTN_KV_STRIDED };
 
+/// What a request's query tokens see of each other, when there are several: those up to themselves, those that a word
+/// of tree_mask says, or all.
+enum class AttentionMask : std::int32_t {
+  causal = LEANATTN_MASK_CAUSAL,
+  tree = LEANATTN_MASK_TREE,
+  full = LEANATTN_MASK_FULL
+};
+
+/// Element type of k and v: that of q, or one byte.
+enum class CacheFormat : std::int32_t {
+  same = LEANATTN_KV_SAME,
+  fp8_e4m3 = LEANATTN_KV_FP8_E4M3,
+  fp8_e5m2 = LEANATTN_KV_FP8_E5M2,
+  int8 = LEANATTN_KV_INT8
+};
+
+/// What has a scale of its own, in a cache of one-byte elements.
+enum class CacheScale : std::int32_t {
+  tensor = LEANATTN_SCALE_TENSOR,
+  head = LEANATTN_SCALE_HEAD,
+  token = LEANATTN_SCALE_TOKEN
+};
+
+/// Rotary position embedding of q and of appended keys: dim i turns with dim i + rope_dim / 2, or dim 2 i with 2 i + 1.
+enum class RopePairing : std::int32_t {
+  none = LEANATTN_ROPE_NONE,
+  half_split = LEANATTN_ROPE_HALF_SPLIT,
+  interleaved = LEANATTN_ROPE_INTERLEAVED
+};
+
 /// What never changes in a model.
 struct Problem {
   int q_heads = 32;
-  int kv_heads = 8;    ///< divides q_heads, at most 64 query heads each
-  int head_dim = 128;  ///< 64, 96, 128 or 256
+  int kv_heads = 8;    ///< divides q_heads, at most 128 query heads each
+  int head_dim = 128;  ///< a multiple of 16 up to 512
   DataType dtype = DataType::bf16;
   CacheLayout layout = CacheLayout::contiguous;
   bool lse = false;  ///< launches also write the log-sum-exp of every row
   bool pdl = false;  ///< launches may overlap the kernel before them (sm_90+); leanattn_plan_launch has the contract
+
+  // Beside plain dense decode; docs/features.md has each one's limits.
+  int page_size = 0;      ///< tokens per page of a paged cache; 0: dense
+  int q_len = 1;          ///< most query tokens of a request, the last of its context, 1 to 16 (mask full: 1024)
+  bool ragged_q = false;  ///< each request has its own number of them, through q_offsets
+  AttentionMask query_mask = AttentionMask::causal;  ///< of no consequence for one query token
+  int window = 0;                                    ///< tokens a query sees, its own the last of them; 0: all
+  int sink_tokens = 0;                               ///< first tokens of a context that stay visible beside the window
+  bool sink_logits = false;  ///< a logit per query head counts in the denominator of its softmax
+  bool alibi = false;        ///< alibi_slopes[head] * (kv index - q index) is added to scores
+  double soft_cap = 0;       ///< scores become cap * tanh(score / cap); 0: as they are
+  std::string score{};       ///< a CUDA expression of score, q_index, kv_index, head that replaces scores; empty: none
+  CacheFormat kv_format = CacheFormat::same;
+  CacheScale kv_scale = CacheScale::tensor;
+  int v_head_dim = 0;            ///< columns of v and o; 0: head_dim
+  bool batch_invariant = false;  ///< a request's bits depend on neither its batch mates nor the grid
+  bool append = false;           ///< k_new and v_new are written into the cache before it is read
+  RopePairing rope = RopePairing::none;
+  int rope_dim = 0;  ///< dims that turn, the first of a head; 0: all
 };
 
 /// What the caller knows or guesses about a step. It chooses speed, never correctness.
@@ -40,19 +89,39 @@ struct PlanShape {
 /// One decode step; see leanattn_decode_args. Pointers are device pointers, strides count elements, 0 is the dense
 /// stride.
 struct DecodeArgs {
-  const void* q = nullptr;                        ///< [batch, q_heads, head_dim]
-  const void* k = nullptr;                        ///< [batch, kv_heads, context_capacity, head_dim] through its strides
-  const void* v = nullptr;                        ///< likewise
-  void* o = nullptr;                              ///< [batch, q_heads, head_dim]
-  float* lse = nullptr;                           ///< [batch, q_heads]; only where the problem has lse
+  const void* q = nullptr;  ///< [batch, q_len, q_heads, head_dim]
+  const void* k = nullptr;  ///< [batch, kv_heads, context_capacity, head_dim] through its strides;
+                            ///< paged: [pool_pages, kv_heads, page_size, head_dim]
+  const void* v = nullptr;  ///< likewise, v_head_dim wide
+  void* o = nullptr;        ///< [batch, q_len, q_heads, v_head_dim]
+  float* lse = nullptr;     ///< [batch, q_len, q_heads]; only where the problem has lse
   const std::int32_t* context_lengths = nullptr;  ///< [batch] tokens
   int batch = 1;
-  int context_capacity = 0;  ///< tokens that k and v hold per request
+  int context_capacity = 0;  ///< tokens that k and v hold per request; paged: 0, or max_pages * page_size
   float scale = 0;           ///< 0: 1 / sqrt(head_dim)
   std::int64_t q_stride_batch = 0, q_stride_head = 0;
   std::int64_t k_stride_batch = 0, k_stride_head = 0, k_stride_token = 0;
   std::int64_t v_stride_batch = 0, v_stride_head = 0, v_stride_token = 0;
   std::int64_t o_stride_batch = 0, o_stride_head = 0;
+
+  // What the problem's features need; everything else stays zero.
+  const std::int32_t* page_table = nullptr;  ///< page_size: [batch, max_pages] pages of k and v
+  const std::int32_t* q_offsets = nullptr;   ///< ragged_q: [batch + 1], where each request's query tokens start
+  const std::uint32_t* tree_mask = nullptr;  ///< tree: [query tokens], bit j: sees the request's query token j
+  const float* alibi_slopes = nullptr;       ///< alibi: [q_heads]
+  const float* sink_logits = nullptr;        ///< sink_logits: [q_heads]
+  const float* k_scale = nullptr;            ///< one-byte kv_format: element * scale is the key; null: 1
+  const float* v_scale = nullptr;
+  std::int64_t q_stride_token = 0, o_stride_token = 0;  ///< between query tokens of one request
+  std::int64_t page_table_stride = 0;                   ///< between requests' rows; 0: max_pages
+  std::int64_t kv_scale_stride_batch = 0, kv_scale_stride_head = 0, kv_scale_stride_token = 0;
+  std::int64_t pool_pages = 0;        ///< page_size: pages that k and v hold
+  int max_pages = 0;                  ///< page_size: entries of a request's row of the table
+  const void* k_new = nullptr;        ///< append: [batch, q_len, kv_heads, head_dim]
+  const void* v_new = nullptr;        ///< likewise, v_head_dim wide
+  const float* rope_table = nullptr;  ///< rope: [positions, rope_dim]: rope_dim / 2 cosines, then as many sines
+  std::int64_t k_new_stride_batch = 0, k_new_stride_token = 0, k_new_stride_head = 0;
+  std::int64_t v_new_stride_batch = 0, v_new_stride_token = 0, v_new_stride_head = 0;
 };
 
 /// Which GPU, and where what was tuned and compiled is kept.
@@ -74,6 +143,7 @@ inline Result<void> to_result(leanattn_status status) {
   return tl::unexpected<Error>(last_error(status));
 }
 
+/// Valid as long as `problem`, whose score expression it points to.
 inline leanattn_problem to_c(const Problem& problem) {
   leanattn_problem out;
   leanattn_problem_init(&out);
@@ -84,6 +154,23 @@ inline leanattn_problem to_c(const Problem& problem) {
   out.kv_layout = static_cast<std::int32_t>(problem.layout);
   out.lse = problem.lse;
   out.pdl = problem.pdl;
+  out.page_size = problem.page_size;
+  out.q_len = problem.q_len;
+  out.ragged_q = problem.ragged_q;
+  out.query_mask = static_cast<std::int32_t>(problem.query_mask);
+  out.window = problem.window;
+  out.sink_tokens = problem.sink_tokens;
+  out.sink_logits = problem.sink_logits;
+  out.alibi = problem.alibi;
+  out.soft_cap = problem.soft_cap;
+  out.score = problem.score.empty() ? nullptr : problem.score.c_str();
+  out.kv_format = static_cast<std::int32_t>(problem.kv_format);
+  out.kv_scale = static_cast<std::int32_t>(problem.kv_scale);
+  out.v_head_dim = problem.v_head_dim;
+  out.batch_invariant = problem.batch_invariant;
+  out.append = problem.append;
+  out.rope = static_cast<std::int32_t>(problem.rope);
+  out.rope_dim = problem.rope_dim;
   return out;
 }
 
@@ -119,6 +206,30 @@ inline leanattn_decode_args to_c(const DecodeArgs& args) {
   out.batch = args.batch;
   out.context_capacity = args.context_capacity;
   out.scale = args.scale;
+  out.page_table = args.page_table;
+  out.q_offsets = args.q_offsets;
+  out.tree_mask = args.tree_mask;
+  out.alibi_slopes = args.alibi_slopes;
+  out.sink_logits = args.sink_logits;
+  out.k_scale = args.k_scale;
+  out.v_scale = args.v_scale;
+  out.q_stride_token = args.q_stride_token;
+  out.o_stride_token = args.o_stride_token;
+  out.page_table_stride = args.page_table_stride;
+  out.kv_scale_stride_batch = args.kv_scale_stride_batch;
+  out.kv_scale_stride_head = args.kv_scale_stride_head;
+  out.kv_scale_stride_token = args.kv_scale_stride_token;
+  out.pool_pages = args.pool_pages;
+  out.max_pages = args.max_pages;
+  out.k_new = args.k_new;
+  out.v_new = args.v_new;
+  out.rope_table = args.rope_table;
+  out.k_new_stride_batch = args.k_new_stride_batch;
+  out.k_new_stride_token = args.k_new_stride_token;
+  out.k_new_stride_head = args.k_new_stride_head;
+  out.v_new_stride_batch = args.v_new_stride_batch;
+  out.v_new_stride_token = args.v_new_stride_token;
+  out.v_new_stride_head = args.v_new_stride_head;
   return out;
 }
 
@@ -196,6 +307,11 @@ class Engine {
     const leanattn_status status = leanattn_engine_lookup(engine_.get(), &c_problem, &c_shape, &choice);
     if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));
     return choice;
+  }
+
+  /// Results over disjoint pieces of a context become one; see leanattn_engine_merge_partials, whose struct this is.
+  Result<void> merge_partials(const leanattn_merge_args& args, leanattn_stream stream) {
+    return detail::to_result(leanattn_engine_merge_partials(engine_.get(), &args, stream));
   }
 
   /// Reads the winners again, after tuning or an import. Plans made before stay valid and unchanged.

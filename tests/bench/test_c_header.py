@@ -47,6 +47,10 @@ class Header(unittest.TestCase):
         with self.assertRaises(ValueError):
             c_header.structs("typedef struct odd { unknown_t value; } odd;")
 
+    def test_arrays_of_pointers_have_a_defined_number_of_them(self):
+        found = c_header.structs("#define PARTS 8\ntypedef struct t { const void* o[PARTS]; float* lse[2]; } t;")
+        self.assertEqual(ctypes.sizeof(found["t"]), 80)
+
     def test_comments_hold_no_fields(self):
         found = c_header.structs("typedef struct t { int32_t a; /* int32_t b; */ int32_t c, d; } t;")
         self.assertEqual([name for name, _ in found["t"]._fields_], ["a", "c", "d"])

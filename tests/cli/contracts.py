@@ -109,8 +109,20 @@ class BadInput(Contract):
         (["explain", *SHAPE, "--context", "4q"], "4q"),
         (["explain", *SHAPE, "--context", "4g"], "4g.*at most"),
         (["explain", *SHAPE, "--dtype", "fp64"], "fp64"),
-        (["explain", *SHAPE, "--kv-dtype", "fp8_e4m3"], "fp8_e4m3"),
-        (["explain", *SHAPE, "--page-size", "16"], "dense"),
+        (["explain", *SHAPE, "--head-dim", "528"], "528"),
+        (["explain", *SHAPE, "--kv-dtype", "fp4"], "--kv-dtype fp4"),
+        (["explain", *SHAPE, "--kv-dtype", "fp16"], "--kv-dtype fp16"),
+        (["explain", *SHAPE, "--kv-scale", "head"], "--kv-scale head"),
+        (["explain", *SHAPE, "--page-size", "-16"], "--page-size -16"),
+        (["explain", *SHAPE, "--page-size", "2m"], "page_size is 2097152"),
+        (["explain", *SHAPE, "--q-len", "17"], "q_len is 17"),
+        (["explain", *SHAPE, "--query-mask", "oak"], "--query-mask oak"),
+        (["explain", *SHAPE, "--query-mask", "tree"], "one query token"),
+        (["explain", *SHAPE, "--window", "-1"], "--window -1"),
+        (["explain", *SHAPE, "--sink-tokens", "4"], "sink_tokens is 4 without a window"),
+        (["explain", *SHAPE, "--soft-cap", "high"], "--soft-cap 'high'"),
+        (["explain", *SHAPE, "--score", "score;"], "';'"),
+        (["explain", *SHAPE, "--v-head-dim", "72"], "v_head_dim 72"),
         (["explain", *SHAPE, "--layout", "diagonal"], "diagonal"),
         (["explain", *SHAPE, "--mode", "fa9"], "fa9"),
         (["explain", *SHAPE, "--format", "png"], "png"),
@@ -173,6 +185,40 @@ class ModelConfig(Contract):
                      '{"num_attention_heads": 18446744073709551615, "hidden_size": 64}', "[" * 100000, '"\\ud800"']:
             with self.subTest(text=text[:60]):
                 self.expect(2, "explain", "--model-config", self.write(text), says="config.json")
+
+
+class Features(Contract):
+    ALL = ["--page-size", "16", "--q-len", "4", "--ragged-q", "--window", "1k", "--sink-tokens", "4", "--sink-logits", "--soft-cap", "30.5",
+           "--alibi", "--score", "score * 0.5f + head", "--kv-dtype", "fp8_e4m3", "--kv-scale", "head", "--v-head-dim", "64"]
+
+    def test_flags_reach_problem_and_kernel(self):
+        answer = json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE, *self.ALL).stdout)
+        expected = {"page_size": 16, "q_len": 4, "ragged_q": True, "window": 1024, "sink_tokens": 4, "sink_logits": True, "soft_cap": 30.5,
+                    "alibi": True, "score": "score * 0.5f + head", "kv_format": "fp8_e4m3", "kv_scale": "head", "v_head_dim": 64}
+        self.assertEqual(answer["problem"]["features"], expected)
+        self.assertEqual(answer["answers"][0]["config"]["spec"]["features"], expected)
+        self.assertEqual(answer["answers"][0]["visible_tokens"], 1024 + 4 + 3)
+
+    def test_a_plain_problem_has_no_features_in_its_json(self):
+        answer = json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE).stdout)
+        self.assertNotIn("features", answer["problem"])
+        self.assertEqual(answer["answers"][0]["visible_tokens"], 4096)
+
+    def test_lookup_explains_what_a_window_hides(self):
+        self.assertRegex(self.expect(0, "lookup", "--explain", *SHAPE, *OFFLINE, "--window", "1k").stdout, "1024 of 4096 tokens are read")
+
+    def test_explain_draws_visible_tokens_only(self):
+        drawn = json.loads(self.expect(0, "explain", "--json", "--mode", "lean", *SHAPE, "--window", "1k").stdout)
+        short = json.loads(self.expect(0, "explain", "--json", "--mode", "lean", *SHAPE, "--context", "1k").stdout)
+        self.assertEqual(drawn, short)
+
+    def test_a_config_gives_its_features_and_flags_override_them(self):
+        file = self.root / "config.json"
+        file.write_text(json.dumps({"model_type": "gemma2", "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
+                                    "sliding_window": 4096, "attn_logit_softcapping": 50.0}))
+        lookup = ["lookup", "--json", "--model-config", str(file), *OFFLINE]
+        self.assertEqual(json.loads(self.expect(0, *lookup).stdout)["problem"]["features"], {"soft_cap": 50.0})
+        self.assertNotIn("features", json.loads(self.expect(0, *lookup, "--soft-cap", "0").stdout)["problem"])
 
 
 class NoDevice(Contract):

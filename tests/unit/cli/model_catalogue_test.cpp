@@ -21,7 +21,8 @@ TEST(Catalogue, EveryModelIsAProblemThatTheKernelsServe) {
     const DecodeProblem problem{.q_heads = model.q_heads,
                                 .kv_heads = model.kv_heads,
                                 .head_dim = model.head_dim,
-                                .dtype = model.dtype.value_or(DType::bf16)};
+                                .dtype = model.dtype.value_or(DType::bf16),
+                                .features = model.features};
     EXPECT_TRUE(validate(problem).has_value()) << model.name;
   }
 }
@@ -83,6 +84,34 @@ TEST(ModelConfig, TheDtypeIsTheWeightsOrUnknown) {
   EXPECT_EQ(read(R"({"dtype":"float16","text_config":{)" + heads + "}}").dtype, DType::fp16);
 }
 
+TEST(ModelConfig, FeaturesAreThoseOfEveryLayer) {
+  const std::pair<const char*, Features> cases[] = {
+      {R"("model_type":"llama")", {}},
+      {R"("model_type":"mistral","sliding_window":4096)", {.window = 4096}},
+      {R"("model_type":"mistral","sliding_window":null)", {}},
+      {R"("model_type":"phi3","sliding_window":2047)", {.window = 2047}},
+      {R"("model_type":"qwen2","sliding_window":131072,"use_sliding_window":false,"max_window_layers":28)", {}},
+      // Some layers have the window, and nothing says which problem is meant.
+      {R"("model_type":"qwen2","sliding_window":4096,"use_sliding_window":true,"max_window_layers":28)", {}},
+      {R"("model_type":"gemma2","sliding_window":4096,"attn_logit_softcapping":50.0,"query_pre_attn_scalar":256)",
+       {.soft_cap = 50}},
+      {R"("model_type":"gemma3_text","sliding_window":512,"attn_logit_softcapping":null)", {}},
+      {R"("model_type":"gpt_oss","sliding_window":128,"layer_types":["sliding_attention","full_attention"])",
+       {.sink_logits = true}},
+      {R"("model_type":"new","sliding_window":128,"layer_types":["sliding_attention","sliding_attention"])",
+       {.window = 128}},
+      {R"("model_type":"falcon","alibi":true)", {.alibi = true}},
+      {R"("model_type":"mpt","attn_config":{"alibi":true,"kv_n_heads":32})", {.alibi = true}},
+      {R"("model_type":"x","v_head_dim":64)", {.v_head_dim = 64}},
+      {R"("model_type":"x","v_head_dim":128)", {}},
+  };
+  for (const auto& [fields, expected] : cases) {
+    const ModelShape model = read(R"({"num_attention_heads":32,"hidden_size":4096,)" + std::string(fields) + "}");
+    EXPECT_EQ(model.features, expected) << fields << " gives " << to_json(model.features);
+    EXPECT_TRUE(validate(model.features).has_value()) << fields;
+  }
+}
+
 TEST(ModelConfig, WhatIsWrongIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "not valid JSON"},
@@ -97,6 +126,8 @@ TEST(ModelConfig, WhatIsWrongIsNamed) {
       {R"({"num_attention_heads":8})", "hidden_size"},
       {R"({"num_attention_heads":7,"hidden_size":64})", "not a multiple"},
       {R"({"num_attention_heads":8,"num_key_value_heads":3,"hidden_size":64})", "not a multiple of 3"},
+      {R"({"num_attention_heads":8,"hidden_size":512,"sliding_window":"all"})", "sliding_window"},
+      {R"({"num_attention_heads":8,"hidden_size":512,"attn_logit_softcapping":true})", "attn_logit_softcapping"},
   };
   for (const auto& [text, named] : cases) {
     const auto model = model_from_config(text, "config.json");

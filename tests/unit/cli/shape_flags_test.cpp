@@ -68,21 +68,6 @@ TEST(ShapeFlags, TheModelsDtypeHoldsUntilAFlagSaysOtherwise) {
   EXPECT_EQ(resolve(flags, "1", "8k")->problem.dtype, DType::bf16);
 }
 
-TEST(ShapeFlags, AKvDtypeOfItsOwnAndPagesAreUnsupportedByName) {
-  ShapeFlags flags = llama();
-  flags.kv_dtype = "bf16";
-  EXPECT_TRUE(resolve(flags, "1", "8k").has_value());
-  flags.kv_dtype = "fp8_e4m3";
-  const auto other = resolve(flags, "1", "8k");
-  ASSERT_FALSE(other.has_value());
-  EXPECT_EQ(other.error().code, ErrorCode::unsupported);
-  EXPECT_NE(other.error().message.find("fp8_e4m3"), std::string::npos);
-  flags = llama();
-  flags.page_size = "16";
-  ASSERT_FALSE(resolve(flags, "1", "8k").has_value());
-  EXPECT_EQ(resolve(flags, "1", "8k").error().code, ErrorCode::unsupported);
-}
-
 TEST(ShapeFlags, AProductThatOverflowsIsRefused) {
   ShapeFlags flags = llama();
   flags.batch = "2147483647";

@@ -1,5 +1,5 @@
-// Every family x dtype x head_dim compiles under NVRTC for every arch of the matrix, without a spill. Compiled on all
-// cores.
+// Every family x dtype x head_dim compiles under NVRTC for every arch of the matrix, without a spill, and so does every
+// feature. Compiled on all cores.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -48,9 +48,58 @@ std::vector<KernelSpec> matrix() {
   return specs;
 }
 
-TEST(CompileMatrix, EveryFamilyCompilesWithoutSpillsOnEveryArch) {
-  const std::vector<KernelSpec> specs = matrix();
+/// Each feature, with the load paths in turn; the second of two arches gets what the first did not.
+std::vector<KernelSpec> features_matrix() {
+  const Features kFeatures[] = {
+      {.page_size = 16},
+      {.page_size = 1},
+      {.page_size = 48, .q_len = 3, .ragged_q = true, .mask = QueryMask::tree},
+      {.q_len = 4},
+      {.q_len = 40, .mask = QueryMask::full},
+      {.window = 500, .sink_tokens = 4, .sink_logits = true},
+      {.page_size = 8, .q_len = 2, .window = 100, .soft_cap = 30, .alibi = true},
+      {.score = "score * 0.5f + fminf(1.0f, kv_index - q_index) * head"},
+      {.kv_format = KvFormat::fp8_e4m3},
+      {.page_size = 32, .kv_format = KvFormat::fp8_e5m2, .kv_scale = KvScale::head},
+      {.kv_format = KvFormat::int8, .kv_scale = KvScale::token},
+      {.v_head_dim = 64},
+      {.page_size = 16, .append = true, .rope = Rope::half_split},
+      {.append = true, .rope = Rope::interleaved, .rope_dim = 64, .batch_invariant = true},
+  };
+  constexpr LoadPath kLoads[] = {LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::ldg, LoadPath::vector};
+  std::vector<KernelSpec> specs;
+  std::size_t turn = 0;
+  for (Arch arch : matrix_arches()) {
+    ++turn;
+    for (const Features& features : kFeatures) {
+      ++turn;
+      for (std::size_t i = 0; i < std::size(kLoads); ++i) {
+        const LoadPath load = kLoads[(turn + i) % std::size(kLoads)];
+        KernelSpec spec = matrix_spec(arch, turn % 2 == 0 ? DType::bf16 : DType::fp16, 128, load, FixUp::ticket,
+                                      load == LoadPath::vector || load == LoadPath::ldg ? 1 : 4);
+        spec.features = features;
+        if (features.batch_invariant) spec.tile = 2048;
+        while (!validate(spec) && spec.warps > 1) spec.warps /= 2;
+        if (!validate(spec)) continue;
+        specs.push_back(spec);
+        break;
+      }
+    }
+    for (const int head_dim : {16, 80, 192, 320, 512}) {
+      KernelSpec spec = matrix_spec(arch, DType::bf16, head_dim, LoadPath::cp_async, FixUp::ticket, 3);
+      while (!validate(spec) && spec.stages > 1) spec.stages -= 1;
+      specs.push_back(spec);
+    }
+  }
+  return specs;
+}
+
+TEST(CompileMatrix, EveryFamilyAndFeatureCompilesWithoutSpillsOnEveryArch) {
+  std::vector<KernelSpec> specs = matrix();
   ASSERT_GE(specs.size(), 150u);
+  const std::vector<KernelSpec> with_features = features_matrix();
+  ASSERT_EQ(with_features.size(), matrix_arches().size() * 19) << "every feature has a load path on every arch";
+  specs.insert(specs.end(), with_features.begin(), with_features.end());
   std::atomic<std::size_t> next = 0;
   std::mutex mutex;
   std::vector<std::string> failures;

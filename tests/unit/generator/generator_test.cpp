@@ -75,7 +75,7 @@ TEST(Generator, OnlyTheModulesASpecUsesAreEmitted) {
 }
 
 TEST(Generator, InvalidSpecsAreRefused) {
-  EXPECT_EQ(emit({.head_dim = 80}).error().code, ErrorCode::unsupported);
+  EXPECT_EQ(emit({.head_dim = 72}).error().code, ErrorCode::unsupported);
   EXPECT_EQ(emit({.tile = 7}).error().code, ErrorCode::invalid_argument);
 }
 

@@ -87,10 +87,10 @@ TEST(KernelSpec, EveryLimitIsNamedWithItsValue) {
     return ok ? Error{ErrorCode::ok, "", "", ""} : ok.error();
   };
   EXPECT_EQ(error_of([](KernelSpec&) {}).code, ErrorCode::ok);
-  const Error head_dim = error_of([](KernelSpec& s) { s.head_dim = 80; });
+  const Error head_dim = error_of([](KernelSpec& s) { s.head_dim = 72; });
   EXPECT_EQ(head_dim.code, ErrorCode::unsupported);
-  EXPECT_NE(head_dim.message.find("80"), std::string::npos);
-  EXPECT_EQ(error_of([](KernelSpec& s) { s.group = 65; }).code, ErrorCode::unsupported);
+  EXPECT_NE(head_dim.message.find("72"), std::string::npos);
+  EXPECT_EQ(error_of([](KernelSpec& s) { s.group = 129; }).code, ErrorCode::unsupported);
   EXPECT_EQ(error_of([](KernelSpec& s) { s.group = 0; }).code, ErrorCode::unsupported);
   EXPECT_EQ(error_of([](KernelSpec& s) { s.tile = 24; }).code, ErrorCode::invalid_argument);
   EXPECT_EQ(error_of([](KernelSpec& s) { s.warps = 17; }).code, ErrorCode::invalid_argument);
@@ -104,6 +104,40 @@ TEST(KernelSpec, EveryLimitIsNamedWithItsValue) {
             ErrorCode::unsupported);
   EXPECT_EQ(error_of([](KernelSpec& s) { s.arch = {8, 0, false}, s.pdl = true; }).code, ErrorCode::unsupported);
   EXPECT_EQ(error_of([](KernelSpec& s) { s.warps = 16, s.stages = 8; }).code, ErrorCode::unsupported);
+}
+
+TEST(KernelSpec, FeaturesThatAFamilyHasNotAreNamed) {
+  const auto message_of = [](LoadPath load, const Features& features, int warp_tokens = 16) {
+    KernelSpec spec{.group = load == LoadPath::vector ? 1 : 4, .features = features, .load = load};
+    spec.warp_tokens = warp_tokens;
+    if (loads_to_registers(load)) spec.stages = 1;
+    const auto ok = validate(spec);
+    return ok ? std::string("ok") : ok.error().code == ErrorCode::unsupported ? ok.error().message : "wrong code";
+  };
+  const auto names = [](const std::string& message, const char* word) {
+    return message.find(word) != std::string::npos;
+  };
+  const Features e4m3{.kv_format = KvFormat::fp8_e4m3};
+  EXPECT_EQ(message_of(LoadPath::cp_async, e4m3), "ok");
+  EXPECT_TRUE(names(message_of(LoadPath::tensor, e4m3), "fp8_e4m3"));
+  EXPECT_TRUE(names(message_of(LoadPath::vector, e4m3), "fp8_e4m3"));
+  EXPECT_EQ(message_of(LoadPath::tensor, {.page_size = 24}), "ok");
+  EXPECT_TRUE(names(message_of(LoadPath::tensor, {.page_size = 12}), "pages of 12"));
+  EXPECT_EQ(message_of(LoadPath::bulk, {.page_size = 1}, 32), "ok");
+  EXPECT_TRUE(names(message_of(LoadPath::bulk, {.page_size = 1}, 64), "pages of 1"));
+  EXPECT_EQ(message_of(LoadPath::vector, {.q_len = 2}), "ok");
+  EXPECT_TRUE(names(message_of(LoadPath::vector, {.q_len = 3}), "3 query rows"));
+  EXPECT_TRUE(names(message_of(LoadPath::vector, {.v_head_dim = 64}), "64"));
+}
+
+TEST(KernelSpec, PageRunsAreThePowersOfTwoThatDivideAPage) {
+  const auto run_of = [](int page) { return page_run({.features = {.page_size = page}, .warp_tokens = 32}); };
+  EXPECT_EQ(run_of(0), 1);
+  EXPECT_EQ(run_of(1), 1);
+  EXPECT_EQ(run_of(7), 1);
+  EXPECT_EQ(run_of(24), 8);
+  EXPECT_EQ(run_of(16), 16);
+  EXPECT_EQ(run_of(256), 32);  // at most a step
 }
 
 TEST(Arch, IsReadAndWrittenAsNvidiaWritesIt) {
@@ -136,6 +170,17 @@ TEST(Workspace, HoldsTwoPartialsPerCtaAndOneCounterPerOutputTile) {
   EXPECT_EQ(layout.partials_offset % 256, 0);
   EXPECT_GE(layout.total_bytes, layout.partials_offset + 132 * 2 * partial_floats(spec) * 4);
   EXPECT_LT(layout.total_bytes, layout.partials_offset + 132 * 2 * partial_floats(spec) * 4 + 256);
+}
+
+TEST(Workspace, BatchInvariantKernelsHaveASlotPerLeanTile) {
+  KernelSpec spec{.tile = 2048};
+  EXPECT_EQ(partial_slots(spec, 132, 8, 1 << 20), 132);
+  spec.features.batch_invariant = true;
+  EXPECT_EQ(partial_slots(spec, 132, 8, 4096), 16);
+  EXPECT_EQ(partial_slots(spec, 132, 8, 4097), 24);
+  EXPECT_EQ(partial_slots(spec, 132, 8, 0), 8);  // an empty request has a tile, too
+  spec.features.window = 512, spec.features.sink_tokens = 4;
+  EXPECT_EQ(partial_slots(spec, 132, 8, 4096), 24);  // sink tokens end inside a tile
 }
 
 TEST(Workspace, SizesBeyond32BitsAreExact) {

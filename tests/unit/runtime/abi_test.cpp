@@ -26,7 +26,7 @@ TEST(Abi, EngineOptions) {
 }
 
 TEST(Abi, Problem) {
-  EXPECT_EQ(sizeof(leanattn_problem), 40u);
+  EXPECT_EQ(sizeof(leanattn_problem), 120u);
   EXPECT_FIELD(leanattn_problem, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_problem, q_heads, 8, 4);
   EXPECT_FIELD(leanattn_problem, kv_heads, 12, 4);
@@ -36,6 +36,24 @@ TEST(Abi, Problem) {
   EXPECT_FIELD(leanattn_problem, lse, 28, 4);
   EXPECT_FIELD(leanattn_problem, pdl, 32, 4);
   EXPECT_FIELD(leanattn_problem, reserved, 36, 4);
+  EXPECT_FIELD(leanattn_problem, page_size, 40, 4);
+  EXPECT_FIELD(leanattn_problem, q_len, 44, 4);
+  EXPECT_FIELD(leanattn_problem, ragged_q, 48, 4);
+  EXPECT_FIELD(leanattn_problem, query_mask, 52, 4);
+  EXPECT_FIELD(leanattn_problem, window, 56, 4);
+  EXPECT_FIELD(leanattn_problem, sink_tokens, 60, 4);
+  EXPECT_FIELD(leanattn_problem, sink_logits, 64, 4);
+  EXPECT_FIELD(leanattn_problem, alibi, 68, 4);
+  EXPECT_FIELD(leanattn_problem, soft_cap, 72, 8);
+  EXPECT_FIELD(leanattn_problem, score, 80, 8);
+  EXPECT_FIELD(leanattn_problem, kv_format, 88, 4);
+  EXPECT_FIELD(leanattn_problem, kv_scale, 92, 4);
+  EXPECT_FIELD(leanattn_problem, v_head_dim, 96, 4);
+  EXPECT_FIELD(leanattn_problem, batch_invariant, 100, 4);
+  EXPECT_FIELD(leanattn_problem, append, 104, 4);
+  EXPECT_FIELD(leanattn_problem, rope, 108, 4);
+  EXPECT_FIELD(leanattn_problem, rope_dim, 112, 4);
+  EXPECT_FIELD(leanattn_problem, reserved2, 116, 4);
 }
 
 TEST(Abi, Shape) {
@@ -87,7 +105,7 @@ TEST(Abi, PlanInfo) {
 }
 
 TEST(Abi, DecodeArgs) {
-  EXPECT_EQ(sizeof(leanattn_decode_args), 152u);
+  EXPECT_EQ(sizeof(leanattn_decode_args), 344u);
   EXPECT_FIELD(leanattn_decode_args, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_decode_args, q, 8, 8);
   EXPECT_FIELD(leanattn_decode_args, k, 16, 8);
@@ -109,6 +127,31 @@ TEST(Abi, DecodeArgs) {
   EXPECT_FIELD(leanattn_decode_args, context_capacity, 140, 4);
   EXPECT_FIELD(leanattn_decode_args, scale, 144, 4);
   EXPECT_FIELD(leanattn_decode_args, reserved, 148, 4);
+  EXPECT_FIELD(leanattn_decode_args, page_table, 152, 8);
+  EXPECT_FIELD(leanattn_decode_args, q_offsets, 160, 8);
+  EXPECT_FIELD(leanattn_decode_args, tree_mask, 168, 8);
+  EXPECT_FIELD(leanattn_decode_args, alibi_slopes, 176, 8);
+  EXPECT_FIELD(leanattn_decode_args, sink_logits, 184, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_scale, 192, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_scale, 200, 8);
+  EXPECT_FIELD(leanattn_decode_args, q_stride_token, 208, 8);
+  EXPECT_FIELD(leanattn_decode_args, o_stride_token, 216, 8);
+  EXPECT_FIELD(leanattn_decode_args, page_table_stride, 224, 8);
+  EXPECT_FIELD(leanattn_decode_args, kv_scale_stride_batch, 232, 8);
+  EXPECT_FIELD(leanattn_decode_args, kv_scale_stride_head, 240, 8);
+  EXPECT_FIELD(leanattn_decode_args, kv_scale_stride_token, 248, 8);
+  EXPECT_FIELD(leanattn_decode_args, pool_pages, 256, 8);
+  EXPECT_FIELD(leanattn_decode_args, max_pages, 264, 4);
+  EXPECT_FIELD(leanattn_decode_args, reserved2, 268, 4);
+  EXPECT_FIELD(leanattn_decode_args, k_new, 272, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_new, 280, 8);
+  EXPECT_FIELD(leanattn_decode_args, rope_table, 288, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_new_stride_batch, 296, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_new_stride_token, 304, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_new_stride_head, 312, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_new_stride_batch, 320, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_new_stride_token, 328, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_new_stride_head, 336, 8);
 }
 
 TEST(Abi, TheFirstReleasedSizesAreFrozen) {
@@ -127,6 +170,22 @@ TEST(Abi, ProvenancesKeepTheirValues) {
   EXPECT_EQ(LEANATTN_MODEL, 3);
   EXPECT_EQ(LEANATTN_FALLBACK, 4);
   EXPECT_EQ(LEANATTN_WITHOUT_PDL, 5);
+}
+
+TEST(Abi, EnumeratorsOfFeaturesKeepTheirValues) {
+  EXPECT_EQ(LEANATTN_MASK_CAUSAL, 0);
+  EXPECT_EQ(LEANATTN_MASK_TREE, 1);
+  EXPECT_EQ(LEANATTN_MASK_FULL, 2);
+  EXPECT_EQ(LEANATTN_KV_SAME, 0);
+  EXPECT_EQ(LEANATTN_KV_FP8_E4M3, 1);
+  EXPECT_EQ(LEANATTN_KV_FP8_E5M2, 2);
+  EXPECT_EQ(LEANATTN_KV_INT8, 3);
+  EXPECT_EQ(LEANATTN_ROPE_NONE, 0);
+  EXPECT_EQ(LEANATTN_ROPE_HALF_SPLIT, 1);
+  EXPECT_EQ(LEANATTN_ROPE_INTERLEAVED, 2);
+  EXPECT_EQ(LEANATTN_SCALE_TENSOR, 0);
+  EXPECT_EQ(LEANATTN_SCALE_HEAD, 1);
+  EXPECT_EQ(LEANATTN_SCALE_TOKEN, 2);
 }
 
 TEST(Abi, StatusesAreTheErrorCodes) {

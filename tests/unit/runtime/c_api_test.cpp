@@ -1,11 +1,13 @@
 // c_api_test.cpp -- the contract of every C function: null and ill-sized arguments, errors per thread, versions mixed.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <thread>
 
 #include "engine_fixture.hpp"
 #include "leanattn/leanattn.hpp"
+#include "runtime/c_api_structs.hpp"
 #include "runtime/driver.hpp"
 
 namespace leanattn {
@@ -240,16 +242,178 @@ TEST_F(CApi, ProblemsOutOfTheirDomainAreRefusedWithTheirValue) {
   expect_error(leanattn_engine_plan(engine, &problem, &shape, nullptr, &plan), LEANATTN_INVALID_ARGUMENT,
                "30 query heads");
   problem.q_heads = 32;
-  problem.head_dim = 80;
-  expect_error(leanattn_engine_plan(engine, &problem, &shape, nullptr, &plan), LEANATTN_UNSUPPORTED, "head_dim 80");
+  problem.head_dim = 72;
+  expect_error(leanattn_engine_plan(engine, &problem, &shape, nullptr, &plan), LEANATTN_UNSUPPORTED, "head_dim 72");
   problem.head_dim = 128;
   shape.batch = -1;
   expect_error(leanattn_engine_plan(engine, &problem, &shape, nullptr, &plan), LEANATTN_INVALID_ARGUMENT,
                "batch is -1");
 }
 
+TEST_F(CApi, FeaturesOfAProblemReachItsPlan) {
+  problem.page_size = 16;
+  problem.q_len = 4;
+  problem.query_mask = LEANATTN_MASK_TREE;
+  problem.ragged_q = 7;
+  problem.sink_logits = -1;
+  problem.alibi = 1;
+  problem.soft_cap = 30.5;
+  std::string expression = "score * 0.5f + kv_index";
+  problem.score = expression.c_str();
+  problem.kv_format = LEANATTN_KV_INT8;
+  problem.kv_scale = LEANATTN_SCALE_HEAD;
+  problem.v_head_dim = 64;
+  DecodeProblem read;
+  ASSERT_TRUE(detail::read_problem(&problem, read));
+  expression.assign(expression.size(), '!');  // the caller's text may go
+  const Features expected{.page_size = 16,
+                          .q_len = 4,
+                          .ragged_q = true,
+                          .mask = QueryMask::tree,
+                          .sink_logits = true,
+                          .soft_cap = 30.5,
+                          .alibi = true,
+                          .score = "score * 0.5f + kv_index",
+                          .kv_format = KvFormat::int8,
+                          .kv_scale = KvScale::head,
+                          .v_head_dim = 64};
+  EXPECT_EQ(read.features, expected) << to_json(read.features);
+  problem.query_mask = LEANATTN_MASK_CAUSAL, problem.window = 100, problem.sink_tokens = 4, problem.score = nullptr;
+  problem.append = 1, problem.rope = LEANATTN_ROPE_INTERLEAVED, problem.rope_dim = 32, problem.batch_invariant = 1;
+  ASSERT_TRUE(detail::read_problem(&problem, read));
+  EXPECT_EQ(read.features.window, 100);
+  EXPECT_EQ(read.features.sink_tokens, 4);
+  EXPECT_EQ(read.features.score, "");
+  EXPECT_TRUE(read.features.append);
+  EXPECT_EQ(read.features.rope, Rope::interleaved);
+  EXPECT_EQ(read.features.rope_dim, 32);
+  EXPECT_TRUE(read.features.batch_invariant);
+}
+
+TEST_F(CApi, ZeroAndWhatRepeatsThePlainProblemAreThePlainProblem) {
+  ASSERT_EQ(leanattn_engine_plan(engine, &problem, &shape, nullptr, &plan), LEANATTN_OK)
+      << leanattn_last_error_message();
+  problem.q_len = 1;
+  problem.v_head_dim = 128;
+  problem.kv_scale = LEANATTN_SCALE_TOKEN;
+  problem.score = "";
+  const leanattn_plan* again = nullptr;
+  ASSERT_EQ(leanattn_engine_plan(engine, &problem, &shape, nullptr, &again), LEANATTN_OK)
+      << leanattn_last_error_message();
+  EXPECT_EQ(again, plan);
+}
+
+TEST_F(CApi, FeaturesOutOfTheirDomainAreRefusedByName) {
+  struct Case {
+    std::function<void(leanattn_problem&)> change;
+    leanattn_status status;
+    const char* named;
+  };
+  const Case cases[] = {
+      {[](leanattn_problem& p) { p.query_mask = 3; }, LEANATTN_INVALID_ARGUMENT, "query_mask is 3"},
+      {[](leanattn_problem& p) { p.query_mask = -1; }, LEANATTN_INVALID_ARGUMENT, "query_mask is -1"},
+      {[](leanattn_problem& p) { p.kv_format = 4; }, LEANATTN_INVALID_ARGUMENT, "kv_format is 4"},
+      {[](leanattn_problem& p) { p.kv_scale = 3; }, LEANATTN_INVALID_ARGUMENT, "kv_scale is 3"},
+      {[](leanattn_problem& p) { p.rope = 3; }, LEANATTN_INVALID_ARGUMENT, "rope is 3"},
+      {[](leanattn_problem& p) { p.rope_dim = 64; }, LEANATTN_INVALID_ARGUMENT, "rope_dim is 64"},
+      {[](leanattn_problem& p) { p.rope = 1, p.rope_dim = 256; }, LEANATTN_INVALID_ARGUMENT, "rope_dim is 256, more"},
+      {[](leanattn_problem& p) { p.reserved2 = 1; }, LEANATTN_INVALID_ARGUMENT, "reserved2 is 1"},
+      {[](leanattn_problem& p) { p.page_size = -16; }, LEANATTN_INVALID_ARGUMENT, "page_size is -16"},
+      {[](leanattn_problem& p) { p.q_len = -1; }, LEANATTN_INVALID_ARGUMENT, "q_len is -1"},
+      {[](leanattn_problem& p) { p.q_len = 17; }, LEANATTN_UNSUPPORTED, "q_len is 17"},
+      {[](leanattn_problem& p) { p.window = -1; }, LEANATTN_INVALID_ARGUMENT, "window is -1"},
+      {[](leanattn_problem& p) { p.sink_tokens = 1; }, LEANATTN_INVALID_ARGUMENT, "sink_tokens is 1"},
+      {[](leanattn_problem& p) { p.soft_cap = -2; }, LEANATTN_INVALID_ARGUMENT, "soft_cap is -2"},
+      {[](leanattn_problem& p) { p.score = "exit(1)"; }, LEANATTN_INVALID_ARGUMENT, "'exit'"},
+      {[](leanattn_problem& p) { p.v_head_dim = 40; }, LEANATTN_UNSUPPORTED, "v_head_dim 40"},
+  };
+  for (const Case& c : cases) {
+    leanattn_problem bad = problem;
+    c.change(bad);
+    expect_error(leanattn_engine_plan(engine, &bad, &shape, nullptr, &plan), c.status, c.named);
+    expect_error(leanattn_engine_lookup(engine, &bad, &shape, &choice), c.status, c.named);
+  }
+}
+
+TEST_F(CApi, AProgramFromBeforeFeaturesGetsPlainKernels) {
+  problem.struct_size = 40;
+  problem.page_size = 77;  // bytes behind the older struct: not the library's to read
+  problem.reserved2 = 77;
+  ASSERT_EQ(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_OK) << leanattn_last_error_message();
+  EXPECT_EQ(choice.provenance, LEANATTN_EXACT);
+  EXPECT_EQ(choice.kernel_name, kernel_name(tuned_config(kLlama, 224).spec));
+}
+
+TEST_F(CApi, TheCxxProblemAndArgumentsAreTheCOnesFieldByField) {
+  Problem cxx{.q_heads = 16, .kv_heads = 4, .head_dim = 192};
+  cxx.page_size = 32, cxx.q_len = 3, cxx.ragged_q = true, cxx.query_mask = AttentionMask::full, cxx.sink_logits = true;
+  cxx.alibi = true, cxx.soft_cap = 50, cxx.score = "score", cxx.kv_format = CacheFormat::fp8_e5m2;
+  cxx.kv_scale = CacheScale::token, cxx.v_head_dim = 128;
+  const leanattn_problem c = detail::to_c(cxx);
+  DecodeProblem read;
+  ASSERT_TRUE(detail::read_problem(&c, read));
+  const Features expected{.page_size = 32,
+                          .q_len = 3,
+                          .ragged_q = true,
+                          .mask = QueryMask::full,
+                          .sink_logits = true,
+                          .soft_cap = 50,
+                          .alibi = true,
+                          .score = "score",
+                          .kv_format = KvFormat::fp8_e5m2,
+                          .kv_scale = KvScale::token,
+                          .v_head_dim = 128};
+  EXPECT_EQ(read.features, expected) << to_json(read.features);
+  cxx.query_mask = AttentionMask::causal, cxx.window = 9, cxx.sink_tokens = 2;
+  EXPECT_EQ(detail::to_c(cxx).window, 9);
+  EXPECT_EQ(detail::to_c(cxx).sink_tokens, 2);
+  EXPECT_EQ(detail::to_c(Problem{}).score, nullptr);
+  cxx.append = true, cxx.rope = RopePairing::half_split, cxx.rope_dim = 96, cxx.batch_invariant = true;
+  EXPECT_EQ(detail::to_c(cxx).append, 1);
+  EXPECT_EQ(detail::to_c(cxx).rope, LEANATTN_ROPE_HALF_SPLIT);
+  EXPECT_EQ(detail::to_c(cxx).rope_dim, 96);
+  EXPECT_EQ(detail::to_c(cxx).batch_invariant, 1);
+
+  DecodeArgs args;
+  args.page_table = reinterpret_cast<std::int32_t*>(0x10), args.q_offsets = reinterpret_cast<std::int32_t*>(0x20);
+  args.tree_mask = reinterpret_cast<std::uint32_t*>(0x30), args.alibi_slopes = reinterpret_cast<float*>(0x40);
+  args.sink_logits = reinterpret_cast<float*>(0x50), args.k_scale = reinterpret_cast<float*>(0x60);
+  args.v_scale = reinterpret_cast<float*>(0x70);
+  args.q_stride_token = 1, args.o_stride_token = 2, args.page_table_stride = 3, args.kv_scale_stride_batch = 4;
+  args.kv_scale_stride_head = 5, args.kv_scale_stride_token = 6, args.pool_pages = 7, args.max_pages = 8;
+  args.k_new = reinterpret_cast<void*>(0x80), args.v_new = reinterpret_cast<void*>(0x90);
+  args.rope_table = reinterpret_cast<float*>(0xa0);
+  args.k_new_stride_batch = 9, args.k_new_stride_token = 10, args.k_new_stride_head = 11;
+  args.v_new_stride_batch = 12, args.v_new_stride_token = 13, args.v_new_stride_head = 14;
+  const leanattn_decode_args c_args = detail::to_c(args);
+  EXPECT_EQ(c_args.k_new, args.k_new);
+  EXPECT_EQ(c_args.v_new, args.v_new);
+  EXPECT_EQ(c_args.rope_table, args.rope_table);
+  EXPECT_EQ(c_args.k_new_stride_batch, 9);
+  EXPECT_EQ(c_args.k_new_stride_token, 10);
+  EXPECT_EQ(c_args.k_new_stride_head, 11);
+  EXPECT_EQ(c_args.v_new_stride_batch, 12);
+  EXPECT_EQ(c_args.v_new_stride_token, 13);
+  EXPECT_EQ(c_args.v_new_stride_head, 14);
+  EXPECT_EQ(c_args.page_table, args.page_table);
+  EXPECT_EQ(c_args.q_offsets, args.q_offsets);
+  EXPECT_EQ(c_args.tree_mask, args.tree_mask);
+  EXPECT_EQ(c_args.alibi_slopes, args.alibi_slopes);
+  EXPECT_EQ(c_args.sink_logits, args.sink_logits);
+  EXPECT_EQ(c_args.k_scale, args.k_scale);
+  EXPECT_EQ(c_args.v_scale, args.v_scale);
+  EXPECT_EQ(c_args.q_stride_token, 1);
+  EXPECT_EQ(c_args.o_stride_token, 2);
+  EXPECT_EQ(c_args.page_table_stride, 3);
+  EXPECT_EQ(c_args.kv_scale_stride_batch, 4);
+  EXPECT_EQ(c_args.kv_scale_stride_head, 5);
+  EXPECT_EQ(c_args.kv_scale_stride_token, 6);
+  EXPECT_EQ(c_args.pool_pages, 7);
+  EXPECT_EQ(c_args.max_pages, 8);
+}
+
 TEST_F(CApi, EveryThreadHasItsOwnLastError) {
-  problem.head_dim = 80;
+  problem.head_dim = 72;
   EXPECT_EQ(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_UNSUPPORTED);
   const std::string mine = leanattn_last_error_message();
   std::thread other([&] {

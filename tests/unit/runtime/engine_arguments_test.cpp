@@ -19,7 +19,7 @@ class Arguments : public ::testing::Test {
  protected:
   Arguments() {
     limits.problem = {.q_heads = 32, .kv_heads = 8, .head_dim = 128};
-    limits.max_batch = 4;
+    limits.size.batch = 4;
     limits.workspace = {.partials_offset = 1024, .tickets_offset = 0, .total_bytes = 100000};
     leanattn_decode_args_init(&args);
     args.q = at(0x1000);
@@ -55,7 +55,7 @@ class Arguments : public ::testing::Test {
 };
 
 TEST_F(Arguments, ALineOfTwoToThe30TilesIsRefused) {
-  limits.max_batch = 1 << 20;
+  limits.size.batch = 1 << 20;
   limits.tile = 16;
   args.batch = (1 << 13) - 1;
   args.context_capacity = 1 << 18;  // 2^13 requests x 8 heads x 2^14 tiles
@@ -205,7 +205,7 @@ TEST_F(Arguments, AStrideThatIsNeverFollowedMayBeAnything) {
 
 TEST_F(Arguments, AMillionTokensOfManyHeadsArePastThirtyTwoBitsAndFine) {
   limits.problem = {.q_heads = 128, .kv_heads = 128, .head_dim = 256};
-  limits.max_batch = 64;
+  limits.size.batch = 64;
   args.batch = 64;
   args.context_capacity = 1 << 20;
   const auto bound = bind();

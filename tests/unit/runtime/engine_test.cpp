@@ -77,7 +77,7 @@ TEST(Engine, MorePairsThanTheCacheHoldsAreStillAnsweredRight) {
     const Shape shape{.batch = batch(random), .longest_context = context(random)};
     const auto plan = engine.plan(kLlama, shape, nullptr);
     ASSERT_TRUE(plan) << plan.error().message;
-    ASSERT_EQ((*plan)->limits().max_batch, shape.batch);
+    ASSERT_EQ((*plan)->limits().size.batch, shape.batch);
     ASSERT_EQ((*plan)->choice().config, engine.lookup(kLlama, shape)->config);
   }
 }
@@ -94,7 +94,7 @@ TEST(Engine, ThreadsThatLookUpWhileOthersFillAndReloadSeeOnlyPlansOfTheirShape) 
       for (int round = 0; round < kRounds; ++round) {
         const Shape shape{.batch = batch(random), .longest_context = 64 * context(random)};
         const auto plan = engine.plan(kLlama, shape, nullptr);
-        if (!plan || (*plan)->limits().max_batch != shape.batch) ++wrong;
+        if (!plan || (*plan)->limits().size.batch != shape.batch) ++wrong;
         if (i == 0 && round % 500 == 0) engine.reload();
       }
     });
@@ -235,7 +235,7 @@ TEST(Engine, AWorkspaceHoldsTheLargestBatch) {
   const PlanCore* const plan =
       engine.plan(kLlama, {.batch = 4, .max_batch = 64, .longest_context = 8192}, nullptr).value();
   const Config& config = plan->choice().config;
-  EXPECT_EQ(plan->limits().max_batch, 64);
+  EXPECT_EQ(plan->limits().size.batch, 64);
   EXPECT_EQ(plan->limits().workspace.total_bytes, workspace_layout(config.spec, config.grid, 64 * 8).total_bytes);
 }
 
@@ -263,7 +263,7 @@ TEST(Engine, NonsenseIsRefusedBeforeAnythingIsPrepared) {
   };
   EXPECT_EQ(code({.q_heads = 30, .kv_heads = 8}, kShape), ErrorCode::invalid_argument);
   EXPECT_EQ(code({.q_heads = 32, .kv_heads = 0}, kShape), ErrorCode::invalid_argument);
-  EXPECT_EQ(code({.head_dim = 80}, kShape), ErrorCode::unsupported);
+  EXPECT_EQ(code({.head_dim = 72}, kShape), ErrorCode::unsupported);
   EXPECT_EQ(code(kLlama, {.batch = 0}), ErrorCode::invalid_argument);
   EXPECT_EQ(code(kLlama, {.batch = 1, .longest_context = -1}), ErrorCode::invalid_argument);
 }

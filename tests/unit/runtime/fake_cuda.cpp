@@ -226,7 +226,12 @@ CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t count, CUs
   for (std::size_t i = 0; i < count; ++i) reinterpret_cast<unsigned*>(to)[i] = value;
   return CUDA_SUCCESS;
 }
-CUresult cuPointerGetAttribute(void*, CUpointer_attribute, CUdeviceptr) { return CUDA_ERROR_INVALID_VALUE; }
+CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  if (!gpu.knows_pointers || pointer == gpu.unknown_pointer || attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
+    return CUDA_ERROR_INVALID_VALUE;
+  *static_cast<unsigned*>(value) = CU_MEMORYTYPE_DEVICE;
+  return CUDA_SUCCESS;
+}
 
 CUresult cuStreamCreate(CUstream* stream, unsigned) {
   ENTER(cuStreamCreate);
@@ -397,8 +402,9 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     const auto* bytes = static_cast<const unsigned char*>(params[0]);
     launch.arguments.assign(bytes, bytes + gpu.argument_bytes);
   }
-  auto& target = config->hStream != nullptr && config->hStream->capturing ? config->hStream->captured : gpu.launches;
-  target.push_back(std::move(launch));
+  const bool captured = config->hStream != nullptr && config->hStream->capturing;
+  if (!captured && gpu.run) gpu.run(launch.kernel, params);
+  (captured ? config->hStream->captured : gpu.launches).push_back(std::move(launch));
   return CUDA_SUCCESS;
 }
 

@@ -7,6 +7,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -41,8 +42,11 @@ struct FakeGpu {
   std::int64_t memory_bytes = std::int64_t{1} << 30;
   std::size_t argument_bytes = 0;
 
-  // What it shall do: the named entry point fails once with this status.
-  std::map<std::string, CUresult> fail_once;
+  // What it shall do.
+  std::map<std::string, CUresult> fail_once;  ///< the named entry point fails once with this status
+  bool knows_pointers = false;                ///< every pointer but one is device memory
+  CUdeviceptr unknown_pointer = 0;
+  std::function<void(const std::string& kernel, void** params)> run;  ///< what stands for a launch outside captures
 
   // What happened to it.
   std::vector<FakeTensorMap> tensor_maps;

@@ -16,18 +16,47 @@ ErrorCode code_of(const Result<void>& result) { return result ? ErrorCode::ok : 
 
 TEST(Problem, DefaultsAreValid) { EXPECT_TRUE(validate(DecodeProblem{}, Shape{})); }
 
-TEST(Problem, EveryGroupFrom1To64IsValidAnd65IsUnsupported) {
-  for (int group = 1; group <= 64; ++group)
+TEST(Problem, EveryGroupFrom1To128IsValidAnd129IsUnsupported) {
+  for (int group = 1; group <= 128; ++group)
     EXPECT_TRUE(validate(DecodeProblem{.q_heads = 3 * group, .kv_heads = 3})) << group;
-  EXPECT_EQ(code_of(validate(DecodeProblem{.q_heads = 65, .kv_heads = 1})), ErrorCode::unsupported);
+  EXPECT_EQ(code_of(validate(DecodeProblem{.q_heads = 129, .kv_heads = 1})), ErrorCode::unsupported);
 }
 
-TEST(Problem, HeadDimsAreAListAndOthersAreUnsupportedWithTheList) {
-  for (const int head_dim : {64, 96, 128, 256}) EXPECT_TRUE(validate(DecodeProblem{.head_dim = head_dim})) << head_dim;
-  const auto refused = validate(DecodeProblem{.head_dim = 80});
-  ASSERT_EQ(code_of(refused), ErrorCode::unsupported);
-  EXPECT_NE(refused.error().message.find("80"), std::string::npos);
-  EXPECT_NE(refused.error().hint.find("64, 96, 128, 256"), std::string::npos);
+TEST(Problem, HeadDimsAreMultiplesOf16UpTo512AndOthersAreUnsupportedWithThat) {
+  for (int head_dim = 16; head_dim <= 512; head_dim += 16) {
+    EXPECT_TRUE(validate(DecodeProblem{.head_dim = head_dim})) << head_dim;
+    EXPECT_TRUE(validate(DecodeProblem{.features = {.v_head_dim = head_dim}})) << head_dim;
+  }
+  for (const int head_dim : {8, 72, 100, 520, 528, 1024}) {
+    const auto refused = validate(DecodeProblem{.head_dim = head_dim});
+    ASSERT_EQ(code_of(refused), ErrorCode::unsupported) << head_dim;
+    EXPECT_EQ(refused.error().message, "head_dim " + std::to_string(head_dim) + " is not supported");
+    EXPECT_NE(refused.error().hint.find("multiples of 16 up to 512"), std::string::npos);
+    const auto of_v = validate(DecodeProblem{.features = {.v_head_dim = head_dim}});
+    ASSERT_EQ(code_of(of_v), ErrorCode::unsupported) << head_dim;
+    EXPECT_EQ(of_v.error().message, "v_head_dim " + std::to_string(head_dim) + " is not supported");
+  }
+}
+
+TEST(Problem, ItsFeaturesAreCheckedWithIt) {
+  EXPECT_TRUE(validate(DecodeProblem{.q_heads = 128, .kv_heads = 1, .features = {.q_len = 16}}));
+  const auto refused = validate(DecodeProblem{.features = {.sink_tokens = 4}});
+  ASSERT_EQ(code_of(refused), ErrorCode::invalid_argument);
+  EXPECT_NE(refused.error().message.find("sink_tokens is 4"), std::string::npos);
+}
+
+TEST(Problem, FeaturesWithoutConsequenceAreCanonicalisedAway) {
+  const DecodeProblem repeats{.features = {.mask = QueryMask::full, .kv_scale = KvScale::token, .v_head_dim = 128}};
+  EXPECT_EQ(canonical(repeats), DecodeProblem{});
+  EXPECT_EQ(problem_from_json(to_json(repeats)).value(), DecodeProblem{});
+  const DecodeProblem several{.features = {.q_len = 2,
+                                           .mask = QueryMask::full,
+                                           .kv_format = KvFormat::int8,
+                                           .kv_scale = KvScale::token,
+                                           .v_head_dim = 64}};
+  EXPECT_EQ(canonical(several), several);
+  EXPECT_EQ(v_head_dim(several), 64);
+  EXPECT_EQ(v_head_dim(DecodeProblem{}), 128);
 }
 
 TEST(Problem, NonsenseIsAnInvalidArgumentThatNamesFieldAndValue) {
@@ -79,6 +108,43 @@ TEST(Shape, SizesThatOverflowAreRefusedNotWrapped) {
   EXPECT_TRUE(validate(wide, Shape{.batch = kLargestInt / 64, .longest_context = 1}));
 }
 
+TEST(Shape, RowsOfSeveralQueryTokensCountTowardsThirtyTwoBits) {
+  const DecodeProblem one{.q_heads = 128, .kv_heads = 8};
+  const DecodeProblem several{.q_heads = 128, .kv_heads = 8, .features = {.q_len = 16}};
+  const Shape shape{.batch = kLargestInt / 128 / 2, .longest_context = 1};
+  EXPECT_TRUE(validate(one, shape));
+  const auto refused = validate(several, shape);
+  ASSERT_EQ(code_of(refused), ErrorCode::invalid_argument);
+  EXPECT_NE(refused.error().message.find("128 query heads of 16 tokens"), std::string::npos) << refused.error().message;
+}
+
+TEST(Shape, TheWholeCacheMustFitEvenWhereAWindowHidesMostOfIt) {
+  const DecodeProblem windowed{.q_heads = 64, .kv_heads = 64, .head_dim = 256, .features = {.window = 1}};
+  EXPECT_EQ(code_of(validate(windowed, Shape{.batch = kLargestInt / 64, .longest_context = kLargestInt})),
+            ErrorCode::invalid_argument);
+}
+
+TEST(VisibleTokens, AreThoseOfSinksAndWindowOfTheFirstQueryToken) {
+  const DecodeProblem windowed{.features = {.q_len = 4, .window = 100, .sink_tokens = 10}};  // 113 tokens
+  EXPECT_EQ(visible_tokens(windowed, {.batch = 1, .longest_context = 113}), 113);
+  EXPECT_EQ(visible_tokens(windowed, {.batch = 1, .longest_context = 114}), 113);
+  EXPECT_EQ(visible_tokens(windowed, {.batch = 7, .longest_context = 1 << 20}), 7 * 113);
+  EXPECT_EQ(visible_tokens(DecodeProblem{}, {.batch = 7, .longest_context = 1000}), 7000);
+  // Of the 31 others 3100 tokens are known; they may be short or one of them long.
+  EXPECT_EQ(visible_tokens(windowed, {.batch = 32, .longest_context = 5000, .total_context = 8100}), 113 + 3100);
+  EXPECT_EQ(visible_tokens(windowed, {.batch = 32, .longest_context = 5000, .total_context = 15000}), 32 * 113);
+}
+
+TEST(KvBytes, FollowFormatWidthsAndWindow) {
+  const Shape shape{.batch = 2, .longest_context = 1000};
+  const std::int64_t rows = 2 * 1000 * 8;
+  EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.page_size = 16, .q_len = 8}}, shape), rows * 2 * 256);
+  EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.kv_format = KvFormat::fp8_e5m2}}, shape), rows * 256);
+  EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.v_head_dim = 64}}, shape), rows * 2 * (128 + 64));
+  EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.window = 100, .kv_format = KvFormat::int8}}, shape),
+            2 * 100 * 8 * 256);
+}
+
 TEST(KvBytes, CountEveryKeyAndValueOnce) {
   const DecodeProblem llama{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
   EXPECT_EQ(kv_bytes(llama, Shape{.batch = 1, .longest_context = 1024}), 4 << 20);
@@ -120,11 +186,36 @@ TEST(Json, AProblemSaysPdlOnlyWhenItHasIt) {
   EXPECT_NE(refused.error().message.find("'pdl'"), std::string::npos) << refused.error().message;
 }
 
+TEST(Json, AProblemSaysFeaturesOnlyWhenItHasThem) {
+  const DecodeProblem paged{.features = {.page_size = 16, .window = 4096}};
+  const std::string key = to_json(paged);
+  EXPECT_EQ(
+      key,
+      R"({"dtype":"bf16","features":{"page_size":16,"window":4096},"head_dim":128,"kv_heads":8,"layout":"contiguous","lse":false,"q_heads":32})");
+  EXPECT_EQ(problem_from_json(key).value(), paged);
+  for (const char* const wrong :
+       {R"("features":[])", R"("features":{"page_size":-1})", R"("features":{"q_len":"2"})"}) {
+    const auto refused = problem_from_json(
+        std::string(R"({"dtype":"bf16","head_dim":128,"kv_heads":8,"layout":"contiguous","lse":false,"q_heads":32,)") +
+        wrong + "}");
+    ASSERT_FALSE(refused) << wrong;
+    EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument) << wrong;
+  }
+}
+
 DecodeProblem any_problem() {
   DecodeProblem problem;
   problem.kv_heads = *rc::gen::inRange(1, 257);
-  problem.q_heads = problem.kv_heads * *rc::gen::inRange(1, 65);
-  problem.head_dim = *rc::gen::element(64, 96, 128, 256);
+  problem.q_heads = problem.kv_heads * *rc::gen::inRange(1, 129);
+  problem.head_dim = 16 * *rc::gen::inRange(1, 33);
+  problem.features.page_size = *rc::gen::element(0, 0, 1, 16, 64);
+  problem.features.q_len = *rc::gen::element(1, 1, 4, 16);
+  problem.features.window = *rc::gen::element(0, 0, 1, 4096);
+  problem.features.sink_tokens = problem.features.window > 0 ? *rc::gen::element(0, 4) : 0;
+  problem.features.soft_cap = *rc::gen::element(0.0, 0.0, 15.25);
+  problem.features.kv_format = *rc::gen::element(KvFormat::same, KvFormat::fp8_e4m3, KvFormat::int8);
+  if (problem.features.kv_format != KvFormat::same)
+    problem.features.kv_scale = *rc::gen::element(KvScale::tensor, KvScale::head, KvScale::token);
   problem.dtype = *rc::gen::element(DType::bf16, DType::fp16);
   problem.layout = *rc::gen::element(KvLayout::contiguous, KvLayout::strided);
   problem.lse = *rc::gen::arbitrary<bool>();
@@ -152,6 +243,11 @@ RC_GTEST_PROP(Json, OfAnyValidProblemReadsBackEqual, ()) {
 
 RC_GTEST_PROP(Json, OfAnyValidShapeReadsBackWithTheSameMeaning, ()) {
   const auto shape = any_shape();
+  const auto problem = any_problem();
+  const Shape visible = visible_shape(problem, shape);
+  RC_ASSERT(validate(DecodeProblem{}, visible).has_value());
+  RC_ASSERT(total_tokens(visible) <= total_tokens(shape));
+  RC_ASSERT(visible_tokens(problem, shape) == total_tokens(visible));
   RC_ASSERT(validate(DecodeProblem{}, shape).has_value());
   const auto read = shape_from_json(to_json(shape));
   RC_ASSERT(read.has_value());

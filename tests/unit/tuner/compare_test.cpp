@@ -145,6 +145,30 @@ TEST_P(Comparator, LeavesLseAloneWhenTheKernelDoesNotWriteIt) {
   EXPECT_EQ(report.elements, 4 * 8 * 64);
 }
 
+TEST(RaggedReferences, EachRequestHasItsOwnRowsAndYardstick) {
+  // Two query tokens, none, one; two heads of one column.
+  const std::vector<double> o{1, 2, 3, 4, 100, 200};
+  std::vector<std::uint16_t> bits;
+  for (const double value : o) bits.push_back(bits_of(DType::fp16, static_cast<float>(value)));
+  const Reference reference =
+      make_reference(DType::fp16, 3, 2, 1, o, std::vector<double>(6, 0.0), bits, false, {2, 0, 1});
+  EXPECT_EQ(query_tokens_before(reference, 3), 3);
+  EXPECT_EQ(query_tokens_of(reference, 1), 0);
+  EXPECT_EQ(reference.yardsticks[0].largest, std::ldexp(1.0, -9));
+  EXPECT_EQ(reference.yardsticks[2].largest, std::ldexp(1.0, -4));
+  const std::vector<float> lse(6, 0.0f);
+  EXPECT_TRUE(compare(reference, bits, lse).passed());
+  auto wrong = bits;
+  wrong[3] = bits_of(DType::fp16, 4.1f);
+  EXPECT_NE(compare(reference, wrong, lse).first_failure.find("request 0, query token 1, query head 1, column 0"),
+            std::string::npos)
+      << compare(reference, wrong, lse).first_failure;
+  wrong = bits;
+  wrong[4] = 0xFFFF;
+  EXPECT_NE(compare(reference, wrong, lse).first_failure.find("request 2, query head 0, column 0: never written"),
+            std::string::npos);
+}
+
 TEST(ComparisonReports, AnyCounterFails) {
   for (auto counter :
        {&ComparisonReport::unwritten, &ComparisonReport::pattern_mismatches, &ComparisonReport::stray_writes,

@@ -283,6 +283,52 @@ TEST_F(FakeGpuEngine, DebugModeRefusesPointersThatCudaDoesNotKnow) {
   EXPECT_TRUE(fake_gpu().launches.empty());
 }
 
+TEST_F(FakeGpuEngine, DebugModeNamesTheFeaturesPointerThatCudaDoesNotKnow) {
+  setenv("LEANATTN_DEBUG", "1", 1);
+  Engine engine = open();
+  unsetenv("LEANATTN_DEBUG");
+  Problem problem;
+  problem.sink_logits = true;
+  const auto plan = engine.plan(problem, shape_);
+  ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+  Workspace workspace(plan->workspace_bytes());
+  DecodeArgs some = args();
+  some.sink_logits = reinterpret_cast<float*>(0x6004);
+  fake_gpu().knows_pointers = true;
+  fake_gpu().unknown_pointer = 0x6004;
+  const auto refused = plan->launch(some, workspace.data, nullptr);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("sink_logits is 0x6004"), std::string::npos) << refused.error().message;
+  EXPECT_TRUE(fake_gpu().launches.empty());
+}
+
+TEST_F(FakeGpuEngine, DebugModeLooksAtArraysBeforeALaunchButNotUnderCapture) {
+  setenv("LEANATTN_DEBUG", "1", 1);
+  Engine engine = open();
+  unsetenv("LEANATTN_DEBUG");
+  const auto plan = engine.plan(problem_, shape_);
+  ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+  Workspace workspace(plan->workspace_bytes());
+  fake_gpu().knows_pointers = true;
+  ASSERT_TRUE(plan->launch(args(), workspace.data, nullptr));
+  ASSERT_EQ(fake_gpu().launches.size(), 2u);
+  EXPECT_EQ(fake_gpu().launches[0].kernel, "lean_check_arrays");
+  EXPECT_EQ(fake_gpu().launches[0].grid, 2u) << "one CTA a request";
+  EXPECT_NE(fake_gpu().launches[1].kernel, "lean_check_arrays");
+
+  std::optional<Context> context(std::move(*Context::retain(0)));
+  {
+    auto stream = Stream::create();
+    ASSERT_TRUE(stream);
+    const auto graph = Graph::capture(
+        *stream, [&](CUstream_st* capturing) { return plan->launch(args(), workspace.data, capturing); });
+    ASSERT_TRUE(graph) << graph.error().message;
+    ASSERT_TRUE(graph->launch(stream->get()));
+    EXPECT_EQ(fake_gpu().launches.size(), 3u);
+  }
+  context.reset();
+}
+
 TEST_F(FakeGpuEngine, DevicesThatAreNotThereAndGpusTooOldAreRefused) {
   EngineOptions options;
   options.device = 3;

@@ -1,0 +1,332 @@
+#include "generator/features.hpp"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "generator/parse_enum.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr int kMostPageTokens = 1 << 20;
+constexpr int kMostQueryTokens = 16, kMostSharedQueryTokens = 1024;
+constexpr int kMostWindow = 1 << 30;
+constexpr std::size_t kMostScoreCharacters = 512;
+
+tl::unexpected<Error> invalid(std::string message, std::string hint) {
+  return fail(ErrorCode::invalid_argument, std::move(message), std::move(hint));
+}
+
+Result<void> in_range(const char* name, int value, int least, int most) {
+  if (value >= least && value <= most) return {};
+  return invalid(fmt::format("{} is {}", name, value), fmt::format("Give {} to {}.", least, most));
+}
+
+bool is_identifier(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+/// What a score expression may name: its arguments, and functions that NVRTC has without any header.
+constexpr std::array<std::string_view, 31> kScoreNames{
+    "score",  "q_index", "kv_index", "head",  "float", "int",   "fminf", "fmaxf", "fabsf",  "floorf", "ceilf",
+    "truncf", "roundf",  "rintf",    "fmodf", "expf",  "exp2f", "logf",  "log2f", "log1pf", "expm1f", "sqrtf",
+    "rsqrtf", "powf",    "sinf",     "cosf",  "tanhf", "erff",  "fmaf",  "min",   "max"};
+
+/// Numbers as C++ writes them: 1, 1.5f, 2e-3f, 0x10, 7u.
+bool is_number(std::string_view word) {
+  if (word.empty() || word[0] < '0' || word[0] > '9') return false;
+  std::string text(word);
+  if (text.size() > 1 && text[0] == '0' && (text[1] == 'x' || text[1] == 'X'))
+    return text.size() > 2 && text.find_first_not_of("0123456789abcdefABCDEF", 2) == std::string::npos;
+  if (text.back() == 'f' || text.back() == 'u') text.pop_back();
+  char* end = nullptr;
+  (void)std::strtod(text.c_str(), &end);
+  return end == text.c_str() + text.size();
+}
+
+}  // namespace
+
+std::string_view to_string(QueryMask v) {
+  switch (v) {
+    case QueryMask::causal: return "causal";
+    case QueryMask::tree: return "tree";
+    case QueryMask::full: return "full";
+  }
+  return "causal";
+}
+std::string_view to_string(Rope v) {
+  switch (v) {
+    case Rope::none: return "none";
+    case Rope::half_split: return "half_split";
+    case Rope::interleaved: return "interleaved";
+  }
+  return "none";
+}
+std::string_view to_string(KvFormat v) {
+  switch (v) {
+    case KvFormat::same: return "same";
+    case KvFormat::fp8_e4m3: return "fp8_e4m3";
+    case KvFormat::fp8_e5m2: return "fp8_e5m2";
+    case KvFormat::int8: return "int8";
+  }
+  return "same";
+}
+std::string_view to_string(KvScale v) {
+  switch (v) {
+    case KvScale::tensor: return "tensor";
+    case KvScale::head: return "head";
+    case KvScale::token: return "token";
+  }
+  return "tensor";
+}
+Result<QueryMask> parse_query_mask(std::string_view text) {
+  return parse_enum("query mask", text, std::array{QueryMask::causal, QueryMask::tree, QueryMask::full});
+}
+Result<Rope> parse_rope(std::string_view text) {
+  return parse_enum("rope", text, std::array{Rope::none, Rope::half_split, Rope::interleaved});
+}
+Result<KvFormat> parse_kv_format(std::string_view text) {
+  return parse_enum("KV format", text,
+                    std::array{KvFormat::same, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8});
+}
+Result<KvScale> parse_kv_scale(std::string_view text) {
+  return parse_enum("KV scale", text, std::array{KvScale::tensor, KvScale::head, KvScale::token});
+}
+
+bool is_plain(const Features& features) { return features == Features{}; }
+
+bool transforms_scores(const Features& features) {
+  return features.soft_cap != 0 || features.alibi || !features.score.empty();
+}
+
+int query_rows(const Features& features, int group) { return group * features.q_len; }
+
+Result<void> validate(const Features& f) {
+  if (auto ok = in_range("page_size", f.page_size, 0, kMostPageTokens); !ok) return ok;
+  if (f.q_len < 1) return invalid(fmt::format("q_len is {}", f.q_len), fmt::format("Give 1 to {}.", kMostQueryTokens));
+  if (const int most = f.mask == QueryMask::full ? kMostSharedQueryTokens : kMostQueryTokens; f.q_len > most)
+    return fail(ErrorCode::unsupported, fmt::format("q_len is {}", f.q_len),
+                fmt::format("At most {} query tokens per request with mask {}; longer ones are prefill.", most,
+                            to_string(f.mask)));
+  if (f.mask == QueryMask::tree && f.q_len == 1)
+    return invalid("a tree mask over one query token", "Give q_len of at least 2.");
+  if (auto ok = in_range("window", f.window, 0, kMostWindow); !ok) return ok;
+  if (auto ok = in_range("sink_tokens", f.sink_tokens, 0, kMostWindow); !ok) return ok;
+  if (f.sink_tokens > 0 && f.window == 0)
+    return invalid(fmt::format("sink_tokens is {} without a window", f.sink_tokens),
+                   "Without a window all tokens are visible; give both or neither.");
+  if (f.window > 0 && f.q_len > 1 && f.mask != QueryMask::causal)
+    return fail(ErrorCode::unsupported, fmt::format("a window with the query mask {}", to_string(f.mask)),
+                "A window is counted back from each token's place in a causal chain.");
+  if (!std::isfinite(f.soft_cap) || f.soft_cap < 0 || f.soft_cap > 1e6 || (f.soft_cap > 0 && f.soft_cap < 1e-3))
+    return invalid(fmt::format("soft_cap is {}", f.soft_cap), "Give 0.001 to 1e6, or 0 for none.");
+  if (!f.score.empty()) {
+    if (auto ok = validate_score(f.score); !ok) return ok;
+  }
+  if (f.append && f.kv_format != KvFormat::same)
+    return fail(ErrorCode::unsupported, fmt::format("append into a cache of {}", to_string(f.kv_format)),
+                "Append takes caches of q's type; write one-byte caches with a kernel that knows their scales.");
+  if (f.rope == Rope::none && f.rope_dim != 0)
+    return invalid(fmt::format("rope_dim is {} without rope", f.rope_dim), "Leave it 0.");
+  if (f.rope_dim < 0 || f.rope_dim > 512 || f.rope_dim % 16 != 0)
+    return invalid(fmt::format("rope_dim is {}", f.rope_dim), "Give a multiple of 16 up to head_dim, or 0 for all.");
+  if (f.v_head_dim < 0) return invalid(fmt::format("v_head_dim is {}", f.v_head_dim), "Leave it 0 for head_dim.");
+  return {};
+}
+
+Result<void> validate_score(std::string_view text) {
+  if (text.size() > kMostScoreCharacters)
+    return invalid(fmt::format("the score expression has {} characters", text.size()),
+                   fmt::format("At most {}.", kMostScoreCharacters));
+  const auto refuse = [&](std::string what) {
+    return invalid(fmt::format("the score expression '{}' contains {}", text, what),
+                   "It may hold numbers, operators, parentheses, score, q_index, kv_index, head and functions such as "
+                   "fminf, expf, tanhf.");
+  };
+  int depth = 0;
+  bool any = false;
+  for (std::size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (is_identifier(c) || c == '.') {
+      std::size_t end = at;
+      // The sign of an exponent belongs to its number.
+      while (end < text.size() && (is_identifier(text[end]) || text[end] == '.' ||
+                                   ((text[end] == '-' || text[end] == '+') && end > at && c >= '0' && c <= '9' &&
+                                    (text[end - 1] == 'e' || text[end - 1] == 'E'))))
+        ++end;
+      const std::string_view word = text.substr(at, end - at);
+      if (!is_number(word) && std::find(kScoreNames.begin(), kScoreNames.end(), word) == kScoreNames.end())
+        return refuse(fmt::format("'{}'", word));
+      any = true;
+      at = end;
+      continue;
+    }
+    if (c == '(') ++depth;
+    if (c == ')' && --depth < 0) return refuse("a ')' without its '('");
+    const bool shift_before = at > 1 && text[at - 1] == text[at - 2] && (text[at - 1] == '<' || text[at - 1] == '>');
+    const bool comparison =
+        c == '=' && at > 0 && !shift_before && std::string_view("=<>!").find(text[at - 1]) != std::string_view::npos;
+    const bool before_equals = c == '=' && at + 1 < text.size() && text[at + 1] == '=';
+    if (c == '=' && !comparison && !before_equals) return refuse("an assignment");
+    const bool doubled = at + 1 < text.size() && text[at + 1] == c;
+    if ((c == '+' || c == '-') && doubled) return refuse(fmt::format("'{0}{0}'", c));
+    if (c == '/' && at + 1 < text.size() && (text[at + 1] == '/' || text[at + 1] == '*')) return refuse("a comment");
+    if (std::string_view(" ()+-*/%<>=!&|?:,").find(c) == std::string_view::npos)
+      return refuse(fmt::format(
+          "'{}'", c >= ' ' && c < 127 ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c))));
+    ++at;
+  }
+  if (depth != 0) return refuse("a '(' without its ')'");
+  if (!any) return refuse("nothing");
+  return {};
+}
+
+std::string features_name(const Features& f) {
+  std::string name;
+  if (f.page_size > 0) name += fmt::format("_p{}", f.page_size);
+  if (f.q_len > 1) {
+    constexpr std::string_view kMasks[] = {"", "tree", "full"};
+    name += fmt::format("_q{}{}", f.q_len, kMasks[static_cast<std::size_t>(f.mask)]);
+  }
+  if (f.ragged_q) name += "_rq";
+  if (f.window > 0) name += fmt::format("_win{}", f.window);
+  if (f.sink_tokens > 0) name += fmt::format("_sink{}", f.sink_tokens);
+  if (f.sink_logits) name += "_slog";
+  if (f.soft_cap > 0) {
+    const auto whole = static_cast<int>(f.soft_cap);
+    name += whole == f.soft_cap ? fmt::format("_cap{}", whole)
+                                : fmt::format("_cap{:08x}", std::bit_cast<unsigned>(static_cast<float>(f.soft_cap)));
+  }
+  if (f.alibi) name += "_alibi";
+  if (!f.score.empty())
+    name += fmt::format("_x{:08x}", static_cast<unsigned>(XXH3_64bits(f.score.data(), f.score.size())));
+  if (f.kv_format != KvFormat::same) {
+    constexpr std::string_view kFormats[] = {"", "e4m3", "e5m2", "i8"}, kScales[] = {"", "h", "t"};
+    name += fmt::format("_{}{}", kFormats[static_cast<std::size_t>(f.kv_format)],
+                        kScales[static_cast<std::size_t>(f.kv_scale)]);
+  }
+  if (f.v_head_dim > 0) name += fmt::format("_v{}", f.v_head_dim);
+  if (f.append) name += "_app";
+  if (f.rope != Rope::none) name += fmt::format("_{}{}", f.rope == Rope::half_split ? "rh" : "ri", f.rope_dim);
+  if (f.batch_invariant) name += "_inv";
+  return name;
+}
+
+std::uint64_t features_hash(const Features& f) {
+  if (is_plain(f)) return 0;
+  struct Words {
+    std::uint64_t page_size, q_len, flags, window, sink_tokens, soft_cap, v_head_dim, rope_dim;
+  };
+  const Words words{static_cast<std::uint64_t>(f.page_size),
+                    static_cast<std::uint64_t>(f.q_len),
+                    static_cast<std::uint64_t>(f.ragged_q) | static_cast<std::uint64_t>(f.mask) << 8 |
+                        static_cast<std::uint64_t>(f.sink_logits) << 16 | static_cast<std::uint64_t>(f.alibi) << 24 |
+                        static_cast<std::uint64_t>(f.kv_format) << 32 | static_cast<std::uint64_t>(f.kv_scale) << 40 |
+                        static_cast<std::uint64_t>(f.batch_invariant) << 48 |
+                        static_cast<std::uint64_t>(f.append) << 49 | static_cast<std::uint64_t>(f.rope) << 56,
+                    static_cast<std::uint64_t>(f.window),
+                    static_cast<std::uint64_t>(f.sink_tokens),
+                    std::bit_cast<std::uint64_t>(f.soft_cap),
+                    static_cast<std::uint64_t>(f.v_head_dim),
+                    static_cast<std::uint64_t>(f.rope_dim)};
+  const std::uint64_t hash = XXH3_64bits_withSeed(f.score.data(), f.score.size(), XXH3_64bits(&words, sizeof words));
+  return hash != 0 ? hash : 1;
+}
+
+std::string to_json(const Features& f) {
+  const Features plain;
+  nlohmann::json json = nlohmann::json::object();
+  if (f.page_size != plain.page_size) json["page_size"] = f.page_size;
+  if (f.q_len != plain.q_len) json["q_len"] = f.q_len;
+  if (f.ragged_q) json["ragged_q"] = true;
+  if (f.mask != plain.mask) json["mask"] = to_string(f.mask);
+  if (f.window != plain.window) json["window"] = f.window;
+  if (f.sink_tokens != plain.sink_tokens) json["sink_tokens"] = f.sink_tokens;
+  if (f.sink_logits) json["sink_logits"] = true;
+  if (f.soft_cap != plain.soft_cap) json["soft_cap"] = f.soft_cap;
+  if (f.alibi) json["alibi"] = true;
+  if (!f.score.empty()) json["score"] = f.score;
+  if (f.kv_format != plain.kv_format) json["kv_format"] = to_string(f.kv_format);
+  if (f.kv_scale != plain.kv_scale) json["kv_scale"] = to_string(f.kv_scale);
+  if (f.v_head_dim != plain.v_head_dim) json["v_head_dim"] = f.v_head_dim;
+  if (f.append) json["append"] = true;
+  if (f.rope != plain.rope) json["rope"] = to_string(f.rope);
+  if (f.rope_dim != plain.rope_dim) json["rope_dim"] = f.rope_dim;
+  if (f.batch_invariant) json["batch_invariant"] = true;
+  return json.dump();
+}
+
+Result<Features> features_from_json(std::string_view text) {
+  const nlohmann::json object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return fail(ErrorCode::invalid_argument, "features: not a JSON object");
+  Features f;
+  Result<void> ok;
+  const auto read = [&](const char* key, auto is, auto take) {
+    const auto it = object.find(key);
+    if (!ok || it == object.end()) return;
+    if (!is(*it)) {
+      ok = fail(ErrorCode::invalid_argument, fmt::format("features: '{}' has the wrong type", key));
+    } else {
+      take(*it);
+    }
+  };
+  const auto integer = [&](const char* key, int& out) {
+    const auto fits = [](const nlohmann::json& value) {
+      if (!value.is_number_integer()) return false;
+      const auto wide = value.is_number_unsigned() && value.get<std::uint64_t>() > 0x7fffffffu
+                            ? std::int64_t{1} << 40
+                            : value.get<std::int64_t>();
+      return wide >= std::numeric_limits<int>::min() && wide <= std::numeric_limits<int>::max();
+    };
+    read(key, fits, [&](const nlohmann::json& value) { out = value.get<int>(); });
+  };
+  const auto boolean = [&](const char* key, bool& out) {
+    read(
+        key, [](const nlohmann::json& v) { return v.is_boolean(); },
+        [&](const nlohmann::json& v) { out = v.get<bool>(); });
+  };
+  const auto is_text = [](const nlohmann::json& v) { return v.is_string(); };
+  const auto name = [&](const char* key, auto& out, auto parse) {
+    read(key, is_text, [&](const nlohmann::json& v) {
+      if (auto parsed = parse(v.get_ref<const std::string&>())) {
+        out = *parsed;
+      } else {
+        ok = tl::unexpected(parsed.error());
+      }
+    });
+  };
+  integer("page_size", f.page_size);
+  integer("q_len", f.q_len);
+  boolean("ragged_q", f.ragged_q);
+  name("mask", f.mask, parse_query_mask);
+  integer("window", f.window);
+  integer("sink_tokens", f.sink_tokens);
+  boolean("sink_logits", f.sink_logits);
+  read(
+      "soft_cap", [](const nlohmann::json& v) { return v.is_number(); },
+      [&](const nlohmann::json& v) { f.soft_cap = v.get<double>(); });
+  boolean("alibi", f.alibi);
+  read("score", is_text, [&](const nlohmann::json& v) { f.score = v.get<std::string>(); });
+  name("kv_format", f.kv_format, parse_kv_format);
+  name("kv_scale", f.kv_scale, parse_kv_scale);
+  integer("v_head_dim", f.v_head_dim);
+  boolean("append", f.append);
+  name("rope", f.rope, parse_rope);
+  integer("rope_dim", f.rope_dim);
+  boolean("batch_invariant", f.batch_invariant);
+  if (!ok) return tl::unexpected(ok.error());
+  if (auto valid = validate(f); !valid) return tl::unexpected(valid.error());
+  return f;
+}
+
+}  // namespace v1
+}  // namespace leanattn

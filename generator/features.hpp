@@ -1,0 +1,97 @@
+// features.hpp -- Features: what a model or a server may want beside plain dense decode. Part of a DecodeProblem and of
+// a KernelSpec; each is compiled into a kernel only when asked for. Plain data; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "leanattn/error.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// What a request's query tokens see of each other, when there are several. Of the tokens before them all see all.
+///   causal  each sees those up to itself (speculative verify of a chain)
+///   tree    each sees those its word of a bit mask says (speculative verify of a tree)
+///   full    each sees all (queries of several requests over a prefix that they share)
+enum class QueryMask : std::uint8_t { causal, tree, full };
+
+/// Rotary position embedding of q, and of keys that are appended: dim i turns with dim i + rope_dim / 2, or dim 2 i
+/// with 2 i + 1.
+enum class Rope : std::uint8_t { none, half_split, interleaved };
+
+/// Element type of the KV cache: that of q, or one byte.
+enum class KvFormat : std::uint8_t { same, fp8_e4m3, fp8_e5m2, int8 };
+/// What has a scale of its own, in a cache of one-byte elements: the whole tensor, a KV head, or a token of a head.
+enum class KvScale : std::uint8_t { tensor, head, token };
+
+std::string_view to_string(QueryMask v);
+std::string_view to_string(Rope v);
+std::string_view to_string(KvFormat v);
+std::string_view to_string(KvScale v);
+Result<QueryMask> parse_query_mask(std::string_view text);
+Result<Rope> parse_rope(std::string_view text);
+Result<KvFormat> parse_kv_format(std::string_view text);
+Result<KvScale> parse_kv_scale(std::string_view text);
+
+struct Features {
+  int page_size = 0;  ///< tokens per page of a paged cache; 0: dense
+
+  int q_len = 1;          ///< most query tokens of a request, 1 to 16 (mask full: 1024), the last tokens of its context
+  bool ragged_q = false;  ///< each request has its own number of them, 0 to q_len
+  QueryMask mask = QueryMask::causal;  ///< of no consequence where q_len is 1
+
+  int window = 0;            ///< tokens a query sees, its own the last of them; 0: all
+  int sink_tokens = 0;       ///< first tokens of a context that stay visible beside the window
+  bool sink_logits = false;  ///< each query head has a learned logit that counts in the softmax's denominator only
+
+  double soft_cap = 0;  ///< scores become cap * tanh(score / cap); 0: as they are
+  bool alibi = false;   ///< slope[head] * (kv index - q index) is added to scores
+  std::string score{};  ///< a CUDA expression of score, q_index, kv_index, head that replaces scores; empty: none
+
+  KvFormat kv_format = KvFormat::same;
+  KvScale kv_scale = KvScale::tensor;  ///< of no consequence where kv_format is same
+
+  int v_head_dim = 0;  ///< columns of V and O; 0: head_dim
+
+  /// The query tokens' own K and V are given beside the cache, and written into it before they are read.
+  bool append = false;
+  Rope rope = Rope::none;
+  int rope_dim = 0;  ///< dims that turn, the first of a head; 0: all
+
+  /// A request's bits do not depend on its batch mates or the grid: every LeanTile is a partial of its own.
+  bool batch_invariant = false;
+
+  bool operator==(const Features&) const = default;
+};
+
+/// Whether nothing beside plain dense decode is asked for.
+bool is_plain(const Features& features);
+/// Whether the kernel computes scores in natural units before the softmax (soft cap, ALiBi, an expression), instead of
+/// folding the scale into the exponent.
+bool transforms_scores(const Features& features);
+/// Query rows of one KV head and request: group * q_len.
+int query_rows(const Features& features, int group);
+
+/// ok, or which value is out of its domain. Errors: invalid_argument (nonsense or contradiction), unsupported (a limit,
+/// named).
+Result<void> validate(const Features& features);
+
+/// Whether `text` may stand in generated code as a score expression: at most 512 characters; numbers, operators,
+/// parentheses, the names score, q_index, kv_index, head, and functions of CUDA's single-precision mathematics. Errors:
+/// invalid_argument, naming what may not.
+Result<void> validate_score(std::string_view text);
+
+/// Part of a kernel's name, each element preceded by '_': "_p16_q4_win4096"; empty where is_plain.
+std::string features_name(const Features& features);
+/// 64 bits that tell Features apart; 0 where is_plain.
+std::uint64_t features_hash(const Features& features);
+
+/// JSON object with the fields that differ from the default only, keys sorted, one line. from_json ignores unknown keys
+/// and accepts only what validate() accepts. Errors: invalid_argument, those of validate.
+std::string to_json(const Features& features);
+Result<Features> features_from_json(std::string_view json);
+
+}  // namespace v1
+}  // namespace leanattn

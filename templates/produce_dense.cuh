@@ -1,0 +1,34 @@
+// produce_dense.cuh -- the producer of load path "tensor" for a dense cache: two copies a step, by one lane.
+
+// Requests every step of this CTA's range, as stages become free. By the whole producer warp.
+LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map, const LeanTensorMap& v_map,
+                         const KvRing& ring, Walk& walk) {
+  const bool leader = threadIdx.x % 32 == 0;
+  if (!kAppend && !leader) return;
+  RingPosition at;
+  u32 filled = 0;
+  do {
+    const Segment& s = walk.segment;
+    const int end = end_place(s);
+    if (kAppend && kPdl && holds_newest(s)) wait_for_previous_kernel();
+    append_tokens(args, s, 0, 1);
+#pragma unroll 1
+    for (int place = first_place(s); place < end; place += kStepTokens) {
+      const int token = step_at(s, place).token;
+      const u32 full = ring.full + at.stage * 8, stage = ring.stages + at.stage * kStageBytes;
+      if (filled == kStages) {
+        wait_barrier(ring.empty + at.stage * 8, at.parity ^ 1);
+      } else {
+        filled++;
+      }
+      if (kPdl && token + kStepTokens > s.context_length - kQLen)
+        wait_for_previous_kernel();  // the newest tokens may come from it
+      if (leader) {
+        expect_bytes(full, kStageBytes);
+        copy_box(stage, k_map, token, 0, s.kv_head, s.request, full);
+        copy_box(stage + kKStageBytes, v_map, token, 0, s.kv_head, s.request, full);
+      }
+      at.next();
+    }
+  } while (next_segment(args, walk));
+}

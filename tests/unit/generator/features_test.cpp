@@ -1,0 +1,315 @@
+// features_test.cpp -- Features: domains, names, hashes, JSON, and which score expressions may stand in a kernel.
+#include "generator/features.hpp"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace leanattn {
+namespace {
+
+ErrorCode code_of(const Result<void>& result) { return result ? ErrorCode::ok : result.error().code; }
+
+/// Most fields at their defaults, as in life.
+Features any_features() {
+  const auto sometimes = [](auto generator, auto otherwise) {
+    return *rc::gen::inRange(0, 3) == 0 ? *generator : otherwise;
+  };
+  Features f;
+  f.page_size = sometimes(rc::gen::element(1, 16, 24, 64, 256, 1 << 20), 0);
+  f.q_len = sometimes(rc::gen::inRange(1, 17), 1);
+  f.ragged_q = sometimes(rc::gen::arbitrary<bool>(), false);
+  f.mask = sometimes(rc::gen::element(QueryMask::causal, QueryMask::tree, QueryMask::full), QueryMask::causal);
+  f.window = sometimes(rc::gen::element(1, 100, 4096, 1 << 30), 0);
+  f.sink_tokens = sometimes(rc::gen::element(1, 4, 128), 0);
+  f.sink_logits = sometimes(rc::gen::arbitrary<bool>(), false);
+  f.soft_cap = sometimes(rc::gen::element(0.001, 15.5, 30.0, 50.0, 1e6), 0.0);
+  f.alibi = sometimes(rc::gen::arbitrary<bool>(), false);
+  f.score = sometimes(rc::gen::element<std::string>("score * 2", "score - 0.1f * (q_index - kv_index)"), std::string());
+  f.kv_format = sometimes(rc::gen::element(KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8), KvFormat::same);
+  f.kv_scale = sometimes(rc::gen::element(KvScale::head, KvScale::token), KvScale::tensor);
+  f.v_head_dim = sometimes(rc::gen::element(16, 64, 512), 0);
+  f.append = sometimes(rc::gen::arbitrary<bool>(), false);
+  f.rope = sometimes(rc::gen::element(Rope::half_split, Rope::interleaved), Rope::none);
+  if (f.rope != Rope::none) f.rope_dim = *rc::gen::element(0, 64);
+  f.batch_invariant = sometimes(rc::gen::arbitrary<bool>(), false);
+  return f;
+}
+
+TEST(Features, DefaultsAreValidAndPlain) {
+  EXPECT_TRUE(validate(Features{}));
+  EXPECT_TRUE(is_plain(Features{}));
+  EXPECT_FALSE(transforms_scores(Features{}));
+  EXPECT_EQ(features_name(Features{}), "");
+  EXPECT_EQ(features_hash(Features{}), 0u);
+  EXPECT_EQ(to_json(Features{}), "{}");
+  EXPECT_EQ(query_rows(Features{}, 7), 7);
+  EXPECT_EQ(query_rows(Features{.q_len = 16}, 128), 2048);
+}
+
+TEST(Features, LimitsAreTheLastValuesThatPass) {
+  const Features good[] = {
+      {.page_size = 1},
+      {.page_size = 1 << 20},
+      {.q_len = 16},
+      {.ragged_q = true},
+      {.q_len = 2, .mask = QueryMask::tree},
+      {.window = 1},
+      {.window = 1 << 30},
+      {.window = 1, .sink_tokens = 1 << 30},
+      {.soft_cap = 1e-3},
+      {.soft_cap = 1e6},
+      {.q_len = 4, .window = 8},
+  };
+  for (const Features& f : good) EXPECT_TRUE(validate(f)) << features_name(f) << validate(f).error().message;
+}
+
+TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
+  struct Case {
+    Features features;
+    ErrorCode code;
+    const char* named;
+  };
+  const Case cases[] = {
+      {{.page_size = -1}, ErrorCode::invalid_argument, "page_size is -1"},
+      {{.page_size = (1 << 20) + 1}, ErrorCode::invalid_argument, "page_size is 1048577"},
+      {{.q_len = 0}, ErrorCode::invalid_argument, "q_len is 0"},
+      {{.q_len = -4}, ErrorCode::invalid_argument, "q_len is -4"},
+      {{.q_len = 17}, ErrorCode::unsupported, "q_len is 17"},
+      {{.mask = QueryMask::tree}, ErrorCode::invalid_argument, "tree mask over one query token"},
+      {{.window = -1}, ErrorCode::invalid_argument, "window is -1"},
+      {{.window = (1 << 30) + 1}, ErrorCode::invalid_argument, "window is 1073741825"},
+      {{.window = 4, .sink_tokens = -1}, ErrorCode::invalid_argument, "sink_tokens is -1"},
+      {{.sink_tokens = 4}, ErrorCode::invalid_argument, "sink_tokens is 4 without a window"},
+      {{.q_len = 2, .mask = QueryMask::tree, .window = 4}, ErrorCode::unsupported, "query mask tree"},
+      {{.q_len = 2, .mask = QueryMask::full, .window = 4}, ErrorCode::unsupported, "query mask full"},
+      {{.soft_cap = -1}, ErrorCode::invalid_argument, "soft_cap is -1"},
+      {{.soft_cap = 1e-4}, ErrorCode::invalid_argument, "soft_cap is 0.0001"},
+      {{.soft_cap = 1e7}, ErrorCode::invalid_argument, "soft_cap is 10000000"},
+      {{.soft_cap = std::numeric_limits<double>::quiet_NaN()}, ErrorCode::invalid_argument, "soft_cap is nan"},
+      {{.soft_cap = std::numeric_limits<double>::infinity()}, ErrorCode::invalid_argument, "soft_cap is inf"},
+      {{.score = "score;"}, ErrorCode::invalid_argument, "';'"},
+      {{.kv_format = KvFormat::int8, .append = true}, ErrorCode::unsupported, "append into a cache of int8"},
+      {{.rope_dim = 64}, ErrorCode::invalid_argument, "rope_dim is 64 without rope"},
+      {{.rope = Rope::half_split, .rope_dim = 24}, ErrorCode::invalid_argument, "rope_dim is 24"},
+      {{.v_head_dim = -16}, ErrorCode::invalid_argument, "v_head_dim is -16"},
+  };
+  for (const Case& c : cases) {
+    const auto refused = validate(c.features);
+    ASSERT_EQ(code_of(refused), c.code) << c.named;
+    EXPECT_NE(refused.error().message.find(c.named), std::string::npos) << refused.error().message;
+    EXPECT_FALSE(refused.error().hint.empty()) << c.named;
+  }
+}
+
+TEST(Features, ScoresAreTransformedByCapsSlopesAndExpressions) {
+  EXPECT_TRUE(transforms_scores({.soft_cap = 30}));
+  EXPECT_TRUE(transforms_scores({.alibi = true}));
+  EXPECT_TRUE(transforms_scores({.score = "score"}));
+  EXPECT_FALSE(transforms_scores({.kv_format = KvFormat::int8, .kv_scale = KvScale::token}));
+  EXPECT_FALSE(transforms_scores({.page_size = 16, .q_len = 4, .window = 128, .sink_logits = true}));
+}
+
+TEST(Features, TheNameHasAPartForEachInOneOrder) {
+  EXPECT_EQ(features_name({.page_size = 16, .q_len = 4, .window = 4096}), "_p16_q4_win4096");
+  EXPECT_EQ(features_name({.q_len = 8, .ragged_q = true, .mask = QueryMask::tree}), "_q8tree_rq");
+  EXPECT_EQ(features_name({.q_len = 2, .mask = QueryMask::full}), "_q2full");
+  EXPECT_EQ(features_name({.window = 128, .sink_tokens = 4, .sink_logits = true}), "_win128_sink4_slog");
+  EXPECT_EQ(features_name({.soft_cap = 50, .alibi = true}), "_cap50_alibi");
+  EXPECT_EQ(features_name({.kv_format = KvFormat::fp8_e4m3}), "_e4m3");
+  EXPECT_EQ(features_name({.v_head_dim = 64, .append = true, .rope = Rope::interleaved, .rope_dim = 64}),
+            "_v64_app_ri64");
+  EXPECT_EQ(features_name({.rope = Rope::half_split, .batch_invariant = true}), "_rh0_inv");
+  EXPECT_EQ(features_name({.kv_format = KvFormat::int8, .kv_scale = KvScale::token, .v_head_dim = 64}), "_i8t_v64");
+}
+
+RC_GTEST_PROP(Features, ThatDifferInConsequenceDifferInNameAndHash, ()) {
+  const Features a = any_features(), b = *rc::gen::arbitrary<bool>() ? a : any_features();
+  RC_ASSERT((features_hash(a) == features_hash(b)) == (a == b));
+  RC_ASSERT((features_hash(a) == 0) == is_plain(a));
+  if (a == b) RC_ASSERT(features_name(a) == features_name(b));
+  // A name leaves out what has no consequence: the mask of one query token, the scale of a cache that has none.
+  const auto consequence = [](Features f) {
+    if (f.q_len == 1) f.mask = QueryMask::causal;
+    if (f.kv_format == KvFormat::same) f.kv_scale = KvScale::tensor;
+    return f;
+  };
+  RC_ASSERT((features_name(a) == features_name(b)) == (consequence(a) == consequence(b)));
+}
+
+RC_GTEST_PROP(Features, OfAnyValidKindReadBackEqualFromTheirJson, ()) {
+  const Features f = any_features();
+  RC_PRE(validate(f).has_value());
+  const auto read = features_from_json(to_json(f));
+  RC_ASSERT(read.has_value());
+  RC_ASSERT(*read == f);
+  RC_ASSERT(to_json(*read) == to_json(f));
+  RC_ASSERT(to_json(f).find('\n') == std::string::npos);
+}
+
+RC_GTEST_PROP(Features, ThatAreInvalidAreNotReadFromJson, ()) {
+  const Features f = any_features();
+  RC_ASSERT(features_from_json(to_json(f)).has_value() == validate(f).has_value());
+}
+
+RC_GTEST_PROP(Features, ArbitraryTextIsNoJsonOfThem, (const std::string& text)) {
+  RC_ASSERT(!features_from_json(text).has_value());
+}
+
+TEST(Features, JsonHasOnlyWhatDiffersSorted) {
+  EXPECT_EQ(to_json(Features{.page_size = 16, .mask = QueryMask::full, .soft_cap = 30, .alibi = true}),
+            R"({"alibi":true,"mask":"full","page_size":16,"soft_cap":30.0})");
+  EXPECT_TRUE(features_from_json(R"({"page_size":16,"later":[1]})")) << "unknown keys are ignored";
+}
+
+TEST(Features, IllTypedJsonNamesTheKey) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"page_size":"16"})", "page_size"},
+      {R"({"page_size":16.5})", "page_size"},
+      {R"({"page_size":4294967312})", "page_size"},
+      {R"({"q_len":18446744073709551615})", "q_len"},
+      {R"({"ragged_q":1})", "ragged_q"},
+      {R"({"mask":2})", "mask"},
+      {R"({"mask":"oak"})", "oak"},
+      {R"({"kv_format":"fp4"})", "fp4"},
+      {R"({"kv_scale":"row"})", "row"},
+      {R"({"rope":"twice"})", "twice"},
+      {R"({"append":1})", "append"},
+      {R"({"soft_cap":"x"})", "soft_cap"},
+      {R"({"score":1})", "score"},
+      {R"({"q_len":99})", "q_len is 99"},
+      {R"([])", "not a JSON object"},
+  };
+  for (const auto& [json, words] : cases) {
+    const auto read = features_from_json(json);
+    ASSERT_FALSE(read) << json;
+    EXPECT_NE(read.error().message.find(words), std::string::npos) << read.error().message;
+  }
+}
+
+// ---- Score expressions ----
+
+TEST(Score, ArithmeticOverItsFourArgumentsIsAccepted) {
+  const char* const good[] = {
+      "score",
+      "score * 0.5f",
+      "score*2e-3f+1.5E+2f",
+      "score - 0.1f * (q_index - kv_index)",
+      "score + (head % 2 == 0 ? 1.0f : -1.0f)",
+      "kv_index % 128 == 0 || q_index - kv_index < 64 ? score : score - 10.f",
+      "30.0f * tanhf(score / 30.0f)",
+      "fminf(fmaxf(score, -5.0f), 5.0f)",
+      "score + float(min(q_index - kv_index, 128)) * -0.5f",
+      "score + (head & 3)",
+      "score + (head >> 1)",
+      "score + (head >= 1)",
+      "!(head != 1) ? score : - score",
+      "score * (kv_index <= q_index && kv_index >= 0)",
+      "score + int(0x1F) + 7u",
+      "fmaf(score, 2.f, log1pf(expf(rsqrtf(1.0f))))",
+      "(((score)))",
+      "score -  -1.0f",
+  };
+  for (const char* text : good) {
+    const auto ok = validate_score(text);
+    EXPECT_TRUE(ok) << text << ": " << (ok ? "" : ok.error().message);
+  }
+}
+
+TEST(Score, WhateverElseCouldStandInCodeIsRefusedAndNamed) {
+  const std::pair<const char*, const char*> bad[] = {
+      {"", "nothing"},
+      {"  ", "nothing"},
+      {"()", "nothing"},
+      {"score; return 0", "';'"},
+      {"score }", "'}'"},
+      {"{ score", "'{'"},
+      {"asm(score)", "'asm'"},
+      {"__trap()", "'__trap'"},
+      {"score_", "'score_'"},
+      {"args", "'args'"},
+      {"threadIdx", "'threadIdx'"},
+      {"score.x", "'score.x'"},
+      {"score[0]", "'['"},
+      {"score = 1", "an assignment"},
+      {"score += 1", "an assignment"},
+      {"score *= 2", "an assignment"},
+      {"head >>= 2", "an assignment"},
+      {"head <<= 2", "an assignment"},
+      {".5f * score", "'.5f'"},
+      {"score++", "'++'"},
+      {"score--", "'--'"},
+      {"++score", "'++'"},
+      {"score // comment", "a comment"},
+      {"score /* comment */", "a comment"},
+      {"(score", "a '(' without its ')'"},
+      {"score)", "a ')' without its '('"},
+      {")score(", "a ')' without its '('"},
+      {"score \\ head", "'\\'"},
+      {"score \n + 1", "\\x0a"},
+      {"score \"x\"", "'\"'"},
+      {"score 'x'", "'''"},
+      {"#include", "'#'"},
+      {"score ~ 1", "'~'"},
+      {"score ^ 1", "'^'"},
+      {"score @ 1", "'@'"},
+      {"score ` 1", "'`'"},
+      {"$score", "'$'"},
+      {"1.2.3", "'1.2.3'"},
+      {"0x", "'0x'"},
+      {"12abc", "'12abc'"},
+      {"1e", "'1e'"},
+      {"sin(score)", "'sin'"},
+      {"printf(score)", "'printf'"},
+      {"score \xc3\xa9", "\\xc3"},
+  };
+  for (const auto& [text, named] : bad) {
+    const auto refused = validate_score(text);
+    ASSERT_FALSE(refused) << text;
+    EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument) << text;
+    EXPECT_NE(refused.error().message.find(named), std::string::npos) << refused.error().message;
+    EXPECT_FALSE(refused.error().hint.empty()) << text;
+  }
+}
+
+TEST(Score, FiveHundredAndTwelveCharactersAreTheMost) {
+  std::string text = "score";
+  while (text.size() + 4 <= 512) text += "+1.f";
+  text += std::string(512 - text.size(), ' ');
+  EXPECT_TRUE(validate_score(text));
+  text += ' ';
+  ASSERT_FALSE(validate_score(text));
+  EXPECT_NE(validate_score(text).error().message.find("513"), std::string::npos);
+}
+
+RC_GTEST_PROP(Score, NothingThatEndsAnExpressionEverPasses, (const std::string& text)) {
+  if (!validate_score(text)) return;
+  RC_ASSERT(text.find_first_of(";{}[]\"'\\#~^@`$\n") == std::string::npos);
+  RC_ASSERT(text.find("++") == std::string::npos && text.find("--") == std::string::npos);
+  RC_ASSERT(text.find("//") == std::string::npos && text.find("/*") == std::string::npos);
+}
+
+/// Words and signs of expressions strung together: dense in what nearly passes.
+RC_GTEST_PROP(Score, WhatPassesHasBalancedParenthesesAndKnownWords, ()) {
+  const auto tokens = *rc::gen::container<std::vector<std::string>>(
+      rc::gen::element<std::string>("score", "q_index", "head", "1.5f", "2", "(", ")", "+", "-", "*", "/", "=", "<",
+                                    ">", "!", "&", "|", "?", ":", ",", " ", "e5", "expf", "asm", ".", "0x1f"));
+  std::string text;
+  int depth = 0;
+  bool below = false;
+  for (const std::string& token : tokens) {
+    text += token;
+    if (token == "(") ++depth;
+    if (token == ")") below |= --depth < 0;
+  }
+  if (!validate_score(text)) return;
+  RC_ASSERT(depth == 0 && !below);
+  RC_ASSERT(text.find("asm") == std::string::npos);
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,138 @@
+// array_check_test.cpp -- what LEANATTN_DEBUG=1 finds in a launch's arrays: the kernel's own code, run on the host by a
+// fictional GPU.
+#include "runtime/array_check.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "../fake_cuda.hpp"
+#include "runtime/nvrtc.hpp"
+#include "templates/check_pages.cuh"
+
+namespace leanattn {
+namespace {
+
+/// lean_check_arrays as its threads would do it.
+void run_on_host(const std::string& kernel, void** params) {
+  ASSERT_EQ(kernel, "lean_check_arrays");
+  const auto& args = *static_cast<const LeanDecodeArgs*>(params[0]);
+  const auto& limits = *static_cast<const LeanArrayLimits*>(params[1]);
+  auto* const offender = *static_cast<unsigned long long**>(params[2]);
+  constexpr int kThreads = 3;
+  for (int request = 0; request < args.batch; ++request) {
+    for (int thread = 0; thread < kThreads; ++thread) {
+      *offender = std::min(*offender, lean_find_offender(args, limits, request, thread, kThreads));
+    }
+  }
+}
+
+class ArrayChecks : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto api = nvrtc(); !api) GTEST_SKIP() << api.error().message;
+    fake_gpu() = FakeGpu{};
+    fake_gpu().run = run_on_host;
+    context_.emplace(std::move(*Context::retain(0)));
+    auto check = ArrayCheck::load({9, 0, true}, nullptr);
+    ASSERT_TRUE(check) << check.error().message << check.error().log;
+    check_.emplace(*std::move(check));
+    // Three requests of 40, 0 and 33 tokens in pages of 16.
+    problem_.features.page_size = 16;
+    args_.batch = 3;
+    args_.context_capacity = 64;
+    args_.context_lengths = lengths_.data();
+    args_.page_table = pages_.data();
+    args_.page_table_stride = 5;
+    args_.pool_pages = 8;
+    args_.q_offsets = offsets_.data();
+  }
+  void TearDown() override {
+    check_.reset();
+    context_.reset();
+    EXPECT_EQ(fake_gpu().live_objects(), 0);
+  }
+
+  /// What is wrong, or nothing.
+  std::string finds() const {
+    const auto ok = (*check_)(problem_, args_, nullptr);
+    if (ok) return "";
+    EXPECT_EQ(ok.error().code, ErrorCode::invalid_argument);
+    EXPECT_FALSE(ok.error().hint.empty());
+    return ok.error().message;
+  }
+
+  std::optional<Context> context_;
+  std::optional<ArrayCheck> check_;
+  DecodeProblem problem_;
+  LeanDecodeArgs args_{};
+  std::vector<int> lengths_{40, 0, 33};
+  // Entries behind a context may be anything.
+  std::vector<int> pages_{7, 0, 3, -1, 99, -1, -1, -1, -1, -1, 3, 3, 1, 1 << 30, -7};
+  std::vector<int> offsets_{0, 4, 4, 7};
+};
+
+TEST_F(ArrayChecks, FindNothingInASoundLaunch) { EXPECT_EQ(finds(), ""); }
+
+TEST_F(ArrayChecks, NameTheFirstLengthBeyondTheCapacity) {
+  lengths_[2] = 65;
+  EXPECT_EQ(finds(), "context_lengths[2] is 65, and the capacity 64");
+  lengths_[1] = -3;
+  EXPECT_EQ(finds(), "context_lengths[1] is -3, and the capacity 64");
+}
+
+TEST_F(ArrayChecks, NameTheFirstPageThatIsUsedAndDoesNotExist) {
+  pages_[12] = 8;
+  EXPECT_EQ(finds(), "page_table, request 2, entry 2 is 8, and the pool has 8 pages");
+  pages_[10] = -1;
+  EXPECT_EQ(finds(), "page_table, request 2, entry 0 is -1, and the pool has 8 pages");
+  lengths_[0] = 49;  // a fourth page
+  EXPECT_EQ(finds(), "page_table, request 0, entry 3 is -1, and the pool has 8 pages");
+}
+
+TEST_F(ArrayChecks, LeavePagesAloneThatAWindowHides) {
+  problem_.features.window = 8;  // request 0 sees tokens 32 to 39, request 2 25 to 32
+  pages_[0] = pages_[1] = pages_[10] = -1;
+  EXPECT_EQ(finds(), "");
+  problem_.features.window = 9;  // 31 is the second page's
+  EXPECT_EQ(finds(), "page_table, request 0, entry 1 is -1, and the pool has 8 pages");
+  problem_.features.window = 8;
+  problem_.features.sink_tokens = 1;
+  EXPECT_EQ(finds(), "page_table, request 0, entry 0 is -1, and the pool has 8 pages");
+  problem_.features.sink_tokens = 0;
+  problem_.features.q_len = 2;  // the first query token sees one further back
+  EXPECT_EQ(finds(), "page_table, request 0, entry 1 is -1, and the pool has 8 pages");
+}
+
+TEST_F(ArrayChecks, NameQueryOffsetsThatFallOrLeap) {
+  problem_.features.q_len = 4;
+  problem_.features.ragged_q = true;
+  EXPECT_EQ(finds(), "");
+  offsets_[3] = 9;
+  EXPECT_EQ(finds(), "q_offsets[2] is 4 and q_offsets[3] 9");
+  offsets_[2] = 3;
+  EXPECT_EQ(finds(), "q_offsets[1] is 4 and q_offsets[2] 3");
+  offsets_[0] = -1;
+  EXPECT_EQ(finds(), "q_offsets[0] is -1 and q_offsets[1] 4");
+}
+
+TEST_F(ArrayChecks, OfADenseCacheLookAtLengthsAlone) {
+  problem_.features = {};
+  args_.page_table = nullptr;
+  args_.q_offsets = nullptr;
+  EXPECT_EQ(finds(), "");
+  lengths_[0] = 1000;
+  EXPECT_EQ(finds(), "context_lengths[0] is 1000, and the capacity 64");
+}
+
+TEST_F(ArrayChecks, ALostContextIsSaidToBeOne) {
+  fake_gpu().fail_once["cuStreamSynchronize"] = CUDA_ERROR_ILLEGAL_ADDRESS;
+  const auto lost = (*check_)(problem_, args_, nullptr);
+  ASSERT_FALSE(lost);
+  EXPECT_EQ(lost.error().code, ErrorCode::context_lost);
+}
+
+}  // namespace
+}  // namespace leanattn
