@@ -62,7 +62,7 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int la
       }
 #pragma unroll
     for (int w = 0; w < kKTail * kWords; w++)
-      q.row[tile][4 * kKChunks * kWords + w] = query_pair(
+      q.at(tile, 4 * kKChunks * kWords + w) = query_pair(
           row.valid ? rotated_pair(args, from, kWords * (32 * kKChunks + 2 * kKTail * c) + 2 * w, position) : 0);
   }
 }

@@ -59,6 +59,7 @@ Result<void> ShapeSearch::screen(double until_s) {
   // The configurations to beat come first: whatever happens later, there is an answer.
   std::vector<Config> first = incumbents_;
   first.push_back(default_);
+  first.insert(first.end(), relatives_.begin(), relatives_.end());
   for (const Config& config : first) {
     if (const auto known = compiled(config.spec, until_s)) {
       const double predicted =

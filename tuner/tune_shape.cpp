@@ -5,8 +5,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/lookup.hpp"
+#include "runtime/lookup_grid.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -28,7 +30,15 @@ double work_of(std::string_view phase) { return phase == "screen" ? 0.45 : phase
 
 bool same_problem(const KernelSpec& spec, const KernelSpec& base) {
   return spec.arch == base.arch && spec.head_dim == base.head_dim && spec.group == base.group &&
-         spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse && spec.pdl == base.pdl;
+         spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse && spec.pdl == base.pdl &&
+         spec.features == base.features;
+}
+
+/// How far apart two launches are, in octaves of output tiles and of tokens a request.
+double octaves_between(const DecodeProblem& a, const Shape& at_a, const DecodeProblem& b, const Shape& at_b) {
+  const auto octaves = [](double x, double y) { return std::abs(std::log2(x / y)); };
+  return octaves(static_cast<double>(a.kv_heads) * at_a.batch, static_cast<double>(b.kv_heads) * at_b.batch) +
+         octaves(static_cast<double>(at_a.longest_context), static_cast<double>(at_b.longest_context));
 }
 
 /// The same problem, launched the other way.
@@ -62,6 +72,7 @@ Result<TunedShape> ShapeSearch::run() {
   }
   std::vector<KernelSpec> first{default_.spec};
   for (const Config& incumbent : incumbents_) first.push_back(incumbent.spec);
+  for (const Config& relative : relatives_) first.push_back(relative.spec);
   state_.compiles.enqueue(first, /*urgent=*/true);
   state_.compiles.enqueue(state_.specs);
 
@@ -98,6 +109,7 @@ Result<void> ShapeSearch::load_known() {
     const bool known = std::find(incumbents_.begin(), incumbents_.end(), *config) != incumbents_.end();
     if (usable && !known && !(*config == default_)) incumbents_.push_back(*config);
   }
+  find_relatives(*winners);
   if (!state_.request.resume) return {};
   Result<std::vector<Trial>> trials =
       state_.db.trials(state_.device_model, problem_json_, shape_json_, state_.policy());
@@ -106,6 +118,43 @@ Result<void> ShapeSearch::load_known() {
     if (trial.library_revision == state_.revision) known_.insert_or_assign(trial.config, std::move(trial));
   }
   return {};
+}
+
+void ShapeSearch::find_relatives(const std::vector<Winner>& winners) {
+  constexpr std::size_t kMost = 8;
+  constexpr double kFarthest = 3;  // octaves
+  const DecodeProblem& problem = state_.request.problem;
+  if (problem.features.batch_invariant) return;  // one kernel for all shapes, and it is the default's
+  const KernelSpec base = base_spec(state_.device.arch, problem);
+  std::vector<std::pair<double, Config>> found;
+  for (const Winner& winner : winners) {
+    if (winner.policy != state_.policy()) continue;
+    const auto other = problem_from_json(winner.problem);
+    const auto shape = shape_from_json(winner.shape);
+    const auto config = config_from_json(winner.config);
+    if (!other || !shape || !config || other->head_dim != problem.head_dim || config->spec.group != base.group)
+      continue;
+    const double octaves = octaves_between(*other, *shape, problem, shape_);
+    if (octaves > kFarthest) continue;
+    const auto spec = detail::with_tunables_of(base, config->spec);
+    if (!spec) continue;
+    Config relative{.spec = *spec, .grid = config->grid, .segment_cost = config->segment_cost};
+    if (octaves > 0) {
+      const auto ranked =
+          rank_grids(state_.model, state_.device, problem, shape_, *spec, guess_resident(state_.device, *spec));
+      if (ranked.empty()) continue;
+      relative = ranked.front().config;
+    }
+    found.emplace_back(octaves, relative);
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [octaves, relative] : found) {
+    if (relatives_.size() == kMost) break;
+    const auto same = [&](const Config& config) { return config.spec == relative.spec; };
+    if (!same(default_) && std::none_of(relatives_.begin(), relatives_.end(), same) &&
+        std::none_of(incumbents_.begin(), incumbents_.end(), same))
+      relatives_.push_back(relative);
+  }
 }
 
 bool ShapeSearch::finished_earlier() {

@@ -32,6 +32,9 @@ class ShapeSearch {
 
   // What an earlier session left.
   Result<void> load_known();
+  /// The closest winners of problems with the same head_dim and group, whatever their features, layout or number of KV
+  /// heads.
+  void find_relatives(const std::vector<Winner>& winners);
   /// Whether a search of this library revision got to the end of its confirmation: resuming has nothing to add to it.
   bool finished_earlier();
 
@@ -75,6 +78,7 @@ class ShapeSearch {
   TunedShape result_;
   Config default_;
   std::vector<Config> incumbents_;             ///< earlier winners of this shape
+  std::vector<Config> relatives_;              ///< what won for like heads and near shapes, made to fit
   std::map<std::string, Trial> known_;         ///< resume: by config
   std::map<std::string, bool> seen_;           ///< configs considered
   std::map<std::string, bool> specs_counted_;  ///< kernels in result_.compiled or result_.rejected

@@ -81,10 +81,11 @@ class Engine:
     def warnings(self):
         return self.library.engine_warnings(self.handle).decode()
 
-    def query(self, q_heads, kv_heads, head_dim, batch, longest_context, total_context, max_batch=0, pdl=False, stream=0):
-        """Asks for a bf16 plan for a dense cache, [batch, kv_heads, context_capacity, head_dim]. Programmatic dependent launch is the
-        problem's field `pdl`; a header without it raises here, a library older than the header when the plan is asked for."""
-        problem = self.library.make("problem", q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, **({"pdl": 1} if pdl else {}))
+    def query(self, q_heads, kv_heads, head_dim, batch, longest_context, total_context, max_batch=0, pdl=False, stream=0, **features):
+        """Asks for a bf16 plan for a dense cache, [batch, kv_heads, context_capacity, head_dim], or with further fields of the problem for
+        what they say. Programmatic dependent launch is the problem's field `pdl`; a header without it raises here, a library older than the
+        header when the plan is asked for."""
+        problem = self.library.make("problem", q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, **({"pdl": 1} if pdl else {}), **features)
         shape = self.library.make("shape", batch=batch, max_batch=max_batch, longest_context=longest_context, total_context=total_context)
         return Query(self, problem, shape, stream)
 
@@ -127,9 +128,10 @@ class Plan:
     def init_workspace(self, workspace, workspace_bytes, stream):
         self.library.check(self.library.plan_init_workspace(self.handle, workspace, workspace_bytes, stream))
 
-    def arguments(self, q, k, v, o, context_lengths, batch, context_capacity):
-        """Launch arguments for dense tensors; device pointers as integers."""
-        return self.library.make("decode_args", q=q, k=k, v=v, o=o, context_lengths=context_lengths, batch=batch, context_capacity=context_capacity)
+    def arguments(self, q, k, v, o, context_lengths, batch, context_capacity, **more):
+        """Launch arguments for dense tensors, and what features need; device pointers as integers."""
+        return self.library.make("decode_args", q=q, k=k, v=v, o=o, context_lengths=context_lengths, batch=batch,
+                                 context_capacity=context_capacity, **more)
 
     def launch(self, arguments, workspace, stream):
         self.library.check(self.library.plan_launch(self.handle, ctypes.byref(arguments), workspace, stream))

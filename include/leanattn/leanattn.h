@@ -171,19 +171,19 @@ typedef struct leanattn_problem {
   int32_t pdl;       /* not 0: launches may overlap the kernel before them; see leanattn_plan_launch for the contract */
   int32_t reserved;
   /* Beside plain dense decode; docs/features.md has each one's limits. */
-  int32_t page_size;       /* tokens per page of a paged cache; 0: dense */
-  int32_t q_len;           /* most query tokens of a request, the last of its context, 1 to 16 (mask full: 1024); 0: 1 */
-  int32_t ragged_q;        /* not 0: each request has its own number of them, through q_offsets */
-  int32_t query_mask;      /* leanattn_query_mask; of no consequence for one query token */
-  int32_t window;          /* tokens a query sees, its own the last of them; 0: all */
-  int32_t sink_tokens;     /* first tokens of a context that stay visible beside the window */
-  int32_t sink_logits;     /* not 0: a logit per query head counts in the denominator of its softmax */
-  int32_t alibi;           /* not 0: alibi_slopes[head] * (kv index - q index) is added to scores */
-  double soft_cap;         /* scores become cap * tanh(score / cap); 0: as they are */
-  const char* score;       /* a CUDA expression of score, q_index, kv_index and head that replaces scores; null: none */
-  int32_t kv_format;       /* leanattn_kv_format */
-  int32_t kv_scale;        /* leanattn_kv_scale */
-  int32_t v_head_dim;      /* columns of v and o; 0: head_dim */
+  int32_t page_size;   /* tokens per page of a paged cache; 0: dense */
+  int32_t q_len;       /* most query tokens of a request, the last of its context, 1 to 16 (mask full: 1024); 0: 1 */
+  int32_t ragged_q;    /* not 0: each request has its own number of them, through q_offsets */
+  int32_t query_mask;  /* leanattn_query_mask; of no consequence for one query token */
+  int32_t window;      /* tokens a query sees, its own the last of them; 0: all */
+  int32_t sink_tokens; /* first tokens of a context that stay visible beside the window */
+  int32_t sink_logits; /* not 0: a logit per query head counts in the denominator of its softmax */
+  int32_t alibi;       /* not 0: alibi_slopes[head] * (kv index - q index) is added to scores */
+  double soft_cap;     /* scores become cap * tanh(score / cap); 0: as they are */
+  const char* score;   /* a CUDA expression of score, q_index, kv_index and head that replaces scores; null: none */
+  int32_t kv_format;   /* leanattn_kv_format */
+  int32_t kv_scale;    /* leanattn_kv_scale */
+  int32_t v_head_dim;  /* columns of v and o; 0: head_dim */
   int32_t batch_invariant; /* not 0: a request's bits depend on neither its batch mates nor the grid */
   int32_t append;          /* not 0: k_new and v_new are written into the cache before it is read */
   int32_t rope;            /* leanattn_rope: of q, and of the keys that are appended */

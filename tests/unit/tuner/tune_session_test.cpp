@@ -352,6 +352,30 @@ TEST_F(TuneSession, WhatWonWithTheOtherLaunchIsTried) {
   }
 }
 
+TEST_F(TuneSession, WhatWonForLikeHeadsIsTriedEarly) {
+  effort = {.specs = 40};
+  SimulatedGpu first(request.problem, kSeed);
+  const auto before = run(first);
+  ASSERT_TRUE(before);
+  // The same heads with pages: one spec of the session's own, and what won for the dense cache.
+  request.problem.features.page_size = 16;
+  effort.specs = 1;
+  effort.refine_generations = 0;
+  SimulatedGpu second(request.problem, kSeed + 1);
+  ASSERT_TRUE(run(second));
+  Config paged = before->shapes[0].winner;
+  paged.spec.features.page_size = 16;
+  EXPECT_TRUE(second.samples.contains(to_json(paged)));
+  for (const auto& [config, samples] : second.samples)
+    EXPECT_EQ(config_from_json(config).value().spec.features.page_size, 16) << config;
+  // Other heads say nothing.
+  request.problem.features.page_size = 32;
+  request.problem.head_dim = 64;
+  SimulatedGpu third(request.problem, kSeed + 2);
+  ASSERT_TRUE(run(third));
+  EXPECT_LT(third.samples.size(), second.samples.size());
+}
+
 TEST_F(TuneSession, DependentLaunchIsRefusedWhereTheGpuHasNone) {
   device = facts_for_arch({8, 0, false}, 108).value();
   request.problem.pdl = true;
