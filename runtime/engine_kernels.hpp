@@ -46,7 +46,8 @@ class KernelStore {
 
   Prepare prepare_;
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, std::shared_future<Outcome>> flights_;  ///< by kernel_name and features; done ones stay
+  std::unordered_map<std::string, std::shared_future<Outcome>>
+      flights_;  ///< by kernel_name and features; done ones stay
 };
 
 }  // namespace v1
