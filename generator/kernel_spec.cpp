@@ -211,6 +211,10 @@ Result<void> validate(const KernelSpec& spec) {
   if (spec.features.page_size > 0 && step_tokens(spec) / page_run(spec) > 32)
     return unsupported(fmt::format("steps of {} tokens over pages of {}", step_tokens(spec), spec.features.page_size),
                        "a warp looks up at most 32 runs a step; use fewer tokens a step");
+  // Wider K rows are read in parts (templates/fragments.cuh), which ldg has not.
+  if (spec.load == LoadPath::ldg && spec.head_dim * kv_element_bytes(spec) > 512)
+    return unsupported(fmt::format("load path ldg with K rows of {} bytes", spec.head_dim * kv_element_bytes(spec)),
+                       "it takes up to 512; use cp_async or bulk");
   // Accumulator and query fragments, and with ldg a step of K and V, live in registers; 128 of them leave room for
   // everything else.
   if (const int row_tiles = (rows_per_block(spec) + 7) / 8;
@@ -252,7 +256,7 @@ Result<void> validate(const KernelSpec& spec) {
     return invalid(fmt::format("ctas_per_sm is {} with {} warps", spec.ctas_per_sm, spec.warps),
                    "choose 1 to 8, with at most 32 warps per SM");
   // Tickets, barriers and what a search among many requests needs stand beside the dynamic part.
-  constexpr int kStaticBytes = 512;
+  constexpr int kStaticBytes = 1024;
   if (const int bytes = shared_bytes(spec) + kStaticBytes;
       bytes > max_shared_bytes_per_cta(spec.arch) ||
       spec.ctas_per_sm * (bytes + 1024) > shared_bytes_per_sm(spec.arch)) {

@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args) {
   const int length = first_length(args);
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ u32 chunk_sums[kChunks];
+  __shared__ u32 part_sums[kParts];
   MergeBuffer& buffer = *(MergeBuffer*)shared;
   const u32 ring = shared_address(shared) + kMergeBytes;
   const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0),
@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   KvPipe kv;
   kv.init(ring, warp, lane, args);
   Walk walk;
-  if (!start_walk(args, length, chunk_sums, walk)) return;  // more CTAs than tiles
+  if (!start_walk(args, length, part_sums, walk)) return;  // more CTAs than tiles
 
   if (kPdl && holds_newest(walk.segment)) wait_for_previous_kernel();  // the newest tokens may come from it
   // Before everything that can wait: outside the loop, or the compiler would put what it hoists first.

@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
                 const __grid_constant__ LeanTensorMap v_map) {
   const int length = first_length(args);
   extern __shared__ unsigned char dynamic_shared[];
-  __shared__ u32 chunk_sums[kChunks];
+  __shared__ u32 part_sums[kParts];
   unsigned char* const shared =
       dynamic_shared + (-shared_address(dynamic_shared) & 1023);  // swizzle atoms start at multiples of 1024
   MergeBuffer& buffer = *(MergeBuffer*)shared;
@@ -47,12 +47,12 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     }
     __syncwarp();
     asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");
-    if (start_walk(args, length, chunk_sums, walk)) produce(args, k_map, v_map, ring, walk);
+    if (start_walk(args, length, part_sums, walk)) produce(args, k_map, v_map, ring, walk);
     return;
   }
 
   init_fix_up();
-  if (!start_walk(args, length, chunk_sums, walk)) return;       // more CTAs than tiles
+  if (!start_walk(args, length, part_sums, walk)) return;        // more CTAs than tiles
   const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0);  // the shuffle tells the compiler that warp is uniform
   const int warpgroup = warp / 4;
   Operands& operands = ((Operands*)(shared + kMergeBytes))[warpgroup];

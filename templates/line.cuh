@@ -1,9 +1,8 @@
 // line.cuh -- this CTA's walk along the stream-K line, from the context lengths in device memory. Every warp walks for
 // itself; only the search for the start in a batch of more than 32 requests is shared.
 
-constexpr int kChunks =
-    32;  // batches above 32 requests: sums over so many equal parts of the batch, in shared memory, while searching
-constexpr int kChunkBatch = 8;  // of those, how many a warp takes at a time
+constexpr int kParts = 128;      // batches above 32 requests: sums over so many parts of them, while searching
+constexpr int kPartsAtOnce = 8;  // a warp's, whose lengths are on their way together
 
 // One contiguous run of LeanTiles of one output tile.
 struct Segment {
@@ -96,116 +95,76 @@ LEAN_DEVICE bool enter_request(const LeanDecodeArgs& args, Walk& walk, int reque
   return set_segment_tiles(args, walk);
 }
 
-// The lengths of a batch of more than 32 requests, read 16 bytes at a time. Quad i holds requests 4 i - shift .. 4 i -
-// shift + 3, where shift is how far the array starts behind a multiple of 16 bytes.
-struct Lengths {
-  const int* lengths;
-  const int* q_offsets;
-  int batch, capacity, shift;
-  u32 segment_cost;
-
-  LEAN_DEVICE int request_of(int quad) const { return 4 * quad - shift; }
-  LEAN_DEVICE bool whole(int quad) const { return request_of(quad) >= 0 && request_of(quad) + 3 < batch; }
-
-  // A whole quad's lengths; zeros for another. The condition is inside the instruction, so that several are on their
-  // way together.
-  LEAN_DEVICE int4 read_if_whole(int quad) const {
-    int4 x = make_int4(0, 0, 0, 0);
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-                 : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
-                 : "l"(lengths + request_of(quad)), "r"((u32)whole(quad)));
-    return x;
-  }
-  LEAN_DEVICE u32 places(int length, int request) const {
-    return segment_cost + visible_of(min(max(length, 0), capacity), q_offsets, request).tiles;
-  }
-  LEAN_DEVICE uint4 places(const int4& length, int request) const {
-    return make_uint4(places(length.x, request), places(length.y, request + 1), places(length.z, request + 2),
-                      places(length.w, request + 3));
-  }
-  LEAN_DEVICE u32 places_at(int request) const {
-    return request >= 0 && request < batch ? places(lengths[request], request) : 0u;
-  }
-  LEAN_DEVICE uint4 places_of(int quad) const {
-    const int request = request_of(quad);
-    if (!whole(quad))
-      return make_uint4(places_at(request), places_at(request + 1), places_at(request + 2), places_at(request + 3));
-    return places(read_if_whole(quad), request);
-  }
-};
-
-LEAN_DEVICE u32 sum_of(const uint4& x) { return x.x + x.y + x.z + x.w; }
-
 // Where a CTA starts in a batch of more than 32 requests, and the line's length. `before`: places of all requests
 // before, per output tile.
 struct Start {
   u32 places, request, before;
 };
 
-// Sums over kChunks parts of the batch, then a search over the sums, then inside one part. A call, not inlined: it
-// would stand between a small batch and its first KV request. `chunk_sums` is shared scratch [kChunks].
-__device__ __noinline__ Start find_start(const int* context_lengths, const int* q_offsets, int batch, int capacity,
-                                         u32 segment_cost, u32 outputs, u32 reciprocal, u32* chunk_sums) {
+// What finding it goes by: the arguments, one by one, because a call cannot take them as they are.
+struct Batch {
+  const int* context_lengths;
+  const int* q_offsets;
+  int size, context_capacity;
+  u32 segment_cost, outputs, grid_reciprocal;
+
+  // Places of a request's output tile; none behind the last request.
+  LEAN_DEVICE u32 places_of(int request) const {
+    const int known = min(request, size - 1), length = min(max(context_lengths[known], 0), context_capacity);
+    return request < size ? segment_cost + visible_of(length, q_offsets, known).tiles : 0u;
+  }
+};
+
+// Requests stand in rows of 32 and rows in kParts parts. The warps sum up the parts, then each finds its part in the
+// sums, and the request in the part. A call, not inlined: it would stand between a small batch and its first KV
+// request. Short, because code that runs once costs several cycles an instruction. `part_sums` is shared scratch
+// [kParts].
+__device__ __noinline__ Start find_start(const Batch batch, u32* part_sums) {
   constexpr int kCtaWarps = kWarps + kProducerWarps;
-  const Lengths lengths = {context_lengths, q_offsets, batch, capacity, (int)((u64)context_lengths / 4 % 4),
-                           segment_cost};
-  const int lane = threadIdx.x % 32, quads = (batch + lengths.shift + 3) / 4;
-  const int span = (quads + 32 * kChunks - 1) / (32 * kChunks) * 32;  // quads per chunk
-  const auto split_quad = [&](int quad, int chunk) {
-    return !lengths.whole(quad) && quad / span == chunk ? sum_of(lengths.places_of(quad)) : 0u;
-  };
+  const int lane = threadIdx.x % 32, rows = (batch.size + 31) / 32, part_rows = (rows + kParts - 1) / kParts,
+            parts = (rows + part_rows - 1) / part_rows;
 #pragma unroll 1
-  for (int first = threadIdx.x / 32; first < kChunks; first += kChunkBatch * kCtaWarps) {
-    u32 sum[kChunkBatch] = {};
+  for (int first = threadIdx.x / 32; first < parts; first += kPartsAtOnce * kCtaWarps) {
+    u32 sum[kPartsAtOnce] = {};
 #pragma unroll 1
-    for (int i = lane; i < span; i += 32) {
-      int4 x[kChunkBatch];  // all on their way before the first is looked at
+    for (int row = 0; row < part_rows; row++)
 #pragma unroll
-      for (int j = 0; j < kChunkBatch; j++) x[j] = lengths.read_if_whole((first + j * kCtaWarps) * span + i);
+      for (int i = 0; i < kPartsAtOnce; i++)
+        sum[i] += batch.places_of(((first + i * kCtaWarps) * part_rows + row) * 32 + lane);
 #pragma unroll
-      for (int j = 0; j < kChunkBatch; j++) {
-        const int quad = (first + j * kCtaWarps) * span + i;
-        if (lengths.whole(quad)) sum[j] += sum_of(lengths.places(x[j], lengths.request_of(quad)));
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kChunkBatch; j++) {
-      const u32 total = __reduce_add_sync(kFullMask, sum[j]);
-      const int chunk = first + j * kCtaWarps;
-      if (lane == 0 && chunk < kChunks) chunk_sums[chunk] = total;
+    for (int i = 0; i < kPartsAtOnce; i++) {
+      const u32 total = __reduce_add_sync(kFullMask, sum[i]);
+      if (lane == 0 && first + i * kCtaWarps < parts) part_sums[first + i * kCtaWarps] = total;
     }
   }
   __syncthreads();
-  // What the first and the last quad hold of the batch, if they are not whole.
-  const u32 edges = split_quad(0, lane) + (quads > 1 ? split_quad(quads - 1, lane) : 0u);
-  const u32 upto_chunk = warp_inclusive_sum(chunk_sums[lane] + edges, lane);
-  const u32 total = __shfl_sync(kFullMask, upto_chunk, 31) * outputs;
-  const u32 position = lean_first_tile(lean_split(total, gridDim.x, reciprocal), blockIdx.x);
-  const int chunk = __popc(__ballot_sync(kFullMask, upto_chunk * outputs <= position));
-  u32 before = __shfl_sync(kFullMask, upto_chunk, max(chunk - 1, 0));
-  if (chunk == 0) before = 0;
-#pragma unroll 1
-  for (int first = chunk * span; first < quads; first += 32) {
-    const uint4 x = lengths.places_of(first + lane);
-    const u32 upto = warp_inclusive_sum(sum_of(x), lane);
-    const int passed = __popc(__ballot_sync(kFullMask, (before + upto) * outputs <= position));
-    if (passed < 32) {
-      if (passed > 0) before += __shfl_sync(kFullMask, upto, passed - 1);
-      int request = 4 * (first + passed) - lengths.shift;
-      const u32 each[3] = {__shfl_sync(kFullMask, x.x, passed), __shfl_sync(kFullMask, x.y, passed),
-                           __shfl_sync(kFullMask, x.z, passed)};
+  u32 part[4];  // four of them a lane
 #pragma unroll
-      for (int i = 0; i < 3; i++) {
-        const bool pass = (before + each[i]) * outputs <= position;  // once false it stays so: what follows only adds
-        before += pass ? each[i] : 0;
-        request += pass ? 1 : 0;
-        if (!pass) break;
-      }
-      return {total, (u32)request, before};
-    }
-    before += __shfl_sync(kFullMask, upto, 31);
+  for (int i = 0; i < 4; i++) part[i] = 4 * lane + i < parts ? part_sums[4 * lane + i] : 0u;
+  u32 upto = warp_inclusive_sum(part[0] + part[1] + part[2] + part[3], lane);
+  const u32 total = __shfl_sync(kFullMask, upto, 31) * batch.outputs;
+  const u32 position = lean_first_tile(lean_split(total, gridDim.x, batch.grid_reciprocal), blockIdx.x);
+  const int owner = __popc(__ballot_sync(kFullMask, upto * batch.outputs <= position));
+  u32 before = __shfl_sync(kFullMask, upto, max(owner - 1, 0));
+  if (owner == 0) before = 0;
+  int row = 4 * owner * part_rows;
+#pragma unroll
+  for (int i = 0; i < 3; i++) {
+    const u32 each = __shfl_sync(kFullMask, part[i], owner);
+    const bool passed = (before + each) * batch.outputs <= position;  // once false it stays so: what follows only adds
+    before += passed ? each : 0;
+    row += passed ? part_rows : 0;
+    if (!passed) break;
   }
-  return {total, (u32)batch - 1, before};  // a CTA with an empty range
+#pragma unroll 1
+  for (; row < rows; row++) {
+    upto = warp_inclusive_sum(batch.places_of(row * 32 + lane), lane);
+    const int passed = __popc(__ballot_sync(kFullMask, (before + upto) * batch.outputs <= position));
+    const u32 last = __shfl_sync(kFullMask, upto, passed == 32 ? 31 : max(passed - 1, 0));
+    if (passed > 0) before += last;
+    if (passed < 32) return {total, (u32)(row * 32 + passed), before};
+  }
+  return {total, (u32)batch.size - 1, before};  // a CTA with an empty range
 }
 
 // The length that start_walk needs first. Asked for before anything else: all that follows waits for it.
@@ -215,7 +174,7 @@ LEAN_DEVICE int first_length(const LeanDecodeArgs& args) {
 
 // Splits the line and finds where this CTA starts. False when there is nothing for it. Every warp computes it for
 // itself.
-LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* chunk_sums, Walk& walk) {
+LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk) {
   const int lane = threadIdx.x % 32;
   const u32 outputs = (u32)args.kv_heads * kRowBlocks;  // output tiles per request
   int request = 0, length = clamp_length(args, first_length);
@@ -223,8 +182,9 @@ LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* c
   u32 total = places * outputs, origin = 0;
   if (args.batch > 1) {
     if (args.batch > 32) {
-      const Start start = find_start(args.context_lengths, args.q_offsets, args.batch, args.context_capacity,
-                                     args.segment_cost, outputs, args.grid_reciprocal, chunk_sums);
+      const Start start = find_start({args.context_lengths, args.q_offsets, args.batch, args.context_capacity,
+                                      args.segment_cost, outputs, args.grid_reciprocal},
+                                     part_sums);
       request = (int)start.request;
       length = context_length_of(args, request);
       total = start.places, origin = start.before * outputs;

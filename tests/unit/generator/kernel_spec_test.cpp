@@ -128,6 +128,10 @@ TEST(KernelSpec, FeaturesThatAFamilyHasNotAreNamed) {
   EXPECT_EQ(message_of(LoadPath::vector, {.q_len = 2}), "ok");
   EXPECT_TRUE(names(message_of(LoadPath::vector, {.q_len = 3}), "3 query rows"));
   EXPECT_TRUE(names(message_of(LoadPath::vector, {.v_head_dim = 64}), "64"));
+  KernelSpec wide{.head_dim = 320, .group = 1, .features = {.v_head_dim = 16}, .load = LoadPath::ldg, .stages = 1};
+  EXPECT_TRUE(names(validate(wide).error().message, "640 bytes"));
+  wide.features.kv_format = KvFormat::int8;
+  EXPECT_TRUE(validate(wide).has_value());
 }
 
 TEST(KernelSpec, PageRunsAreThePowersOfTwoThatDivideAPage) {
