@@ -42,10 +42,17 @@ Result<void> CheckWorkspace::disarm_guard(CUstream_st* stream) {
   return fill_bytes_async(buffer_.at(bound_bytes_), 0, kGuardBytes, stream);
 }
 
+Result<void> has_decode_case(const DecodeProblem& problem) {
+  if (!problem.features.append && problem.features.rope == Rope::none) return {};
+  return fail(ErrorCode::unsupported, "problems with append or rope are neither tuned nor benchmarked",
+              "Leave both out: the kernels stream alike, and look-up answers with what won without them.");
+}
+
 Result<DecodeCase> DecodeCase::create(std::shared_ptr<const OracleKernels> kernels, const DecodeProblem& problem,
                                       std::vector<int> context_lengths, const DecodeCaseOptions& options,
                                       CUstream_st* stream) {
   LEANATTN_TRY(validate(problem));
+  LEANATTN_TRY(has_decode_case(problem));
   const Features& features = problem.features;
   if (context_lengths.empty()) return fail(ErrorCode::invalid_argument, "a decode case needs at least one request");
   if (options.context_capacity < 0 || options.kv_copies < 1) {

@@ -62,6 +62,10 @@ class CheckWorkspace {
   std::int64_t bound_bytes_ = 0;
 };
 
+/// Whether a DecodeCase can be made of a problem: it plants caches, and knows nothing of new tokens beside them.
+/// Errors: unsupported.
+Result<void> has_decode_case(const DecodeProblem& problem);
+
 class DecodeCase {
  public:
   /// Allocates and fills q, k, v and what the problem's features need. Everything else in those allocations (past every
