@@ -147,11 +147,32 @@ Result<void> ShapeSearch::refine(double until_s) {
     }
     if (best_us_ == 0 || best_us_ > before * kWorthAnother) break;
   }
+  if (auto done = try_charges(until_s); !done) return done;
   // What proved itself here is worth a look for the other shapes.
   for (const KernelSpec& spec : best_specs(state_.effort.refine_specs)) {
     if (std::find(state_.specs.begin(), state_.specs.end(), spec) == state_.specs.end()) state_.specs.push_back(spec);
   }
   return {};
+}
+
+Result<void> ShapeSearch::try_charges(double until_s) {
+  const DecodeProblem& problem = state_.request.problem;
+  if (!is_ragged(visible_shape(problem, shape_)) || problem.features.batch_invariant) return {};
+  std::vector<const Candidate*> order;
+  for (const Candidate& candidate : held_) order.push_back(&candidate);
+  std::stable_sort(order.begin(), order.end(), [](const Candidate* a, const Candidate* b) { return a->us < b->us; });
+  if (order.size() > state_.effort.refine_specs) order.resize(state_.effort.refine_specs);
+  std::vector<RankedConfig> charged;
+  for (const Candidate* candidate : order) {
+    const int now = candidate->config.segment_cost;
+    for (const int cost : {0, now / 2, now + 1, 2 * now}) {
+      if (cost == now) continue;
+      Config config = candidate->config;
+      config.segment_cost = cost;
+      charged.push_back({config, candidate->us});
+    }
+  }
+  return try_configs(charged, "refine", until_s);
 }
 
 Result<bool> ShapeSearch::passes_check(const Candidate& candidate) {

@@ -42,6 +42,8 @@ class ShapeSearch {
   Result<void> screen(double until_s);
   Result<void> sweep(double until_s);
   Result<void> refine(double until_s);
+  /// What a segment costs depends on the device: of a ragged shape, the best candidates with more and less charged.
+  Result<void> try_charges(double until_s);
   /// Checks and times what was not seen before.
   Result<void> try_configs(std::span<const RankedConfig> configs, const char* phase, double until_s);
   Result<void> time_batch(std::vector<Candidate> batch);

@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string>
 
 #include "tune_simulated_gpu.hpp"
 
@@ -374,6 +377,25 @@ TEST_F(TuneSession, WhatWonForLikeHeadsIsTriedEarly) {
   SimulatedGpu third(request.problem, kSeed + 2);
   ASSERT_TRUE(run(third));
   EXPECT_LT(third.samples.size(), second.samples.size());
+}
+
+TEST_F(TuneSession, RaggedShapesAreTriedWithMoreAndLessCharged) {
+  request.shapes = {{.batch = 16, .longest_context = 65536, .total_context = 65536 + 15 * 512}};
+  SimulatedGpu gpu(request.problem, kSeed);
+  ASSERT_TRUE(run(gpu));
+  std::map<std::string, std::set<int>> charges;  // by kernel and grid
+  for (const auto& [text, samples] : gpu.samples) {
+    const Config config = config_from_json(text).value();
+    charges[kernel_name(config.spec) + " " + std::to_string(config.grid)].insert(config.segment_cost);
+  }
+  std::size_t most = 0;
+  for (const auto& [kernel, costs] : charges) most = std::max(most, costs.size());
+  EXPECT_GE(most, 3u);
+  // An even batch has nothing to balance.
+  request.shapes = {{.batch = 16, .longest_context = 4096}};
+  SimulatedGpu even(request.problem, kSeed + 1);
+  ASSERT_TRUE(run(even));
+  for (const auto& [text, samples] : even.samples) EXPECT_EQ(config_from_json(text).value().segment_cost, 0) << text;
 }
 
 TEST_F(TuneSession, ProblemsThatNoCaseCanBeMadeOfAreRefused) {
