@@ -64,6 +64,12 @@ Result<void> check_merge(const leanattn_merge_args& args) {
     if (auto ok = check_aligned("o", part, args.o[part], 4); !ok) return ok;
     if (auto ok = check_aligned("lse", part, args.lse[part], 4); !ok) return ok;
   }
+  if (args.reserved != 0)
+    return invalid(fmt::format("merge_args.reserved is {}", args.reserved),
+                   "Leave it 0; leanattn_merge_args_init does.");
+  if (args.out_lse != nullptr) {
+    if (auto ok = check_aligned("out_lse", -1, args.out_lse, 4); !ok) return ok;
+  }
   return check_aligned("out_o", -1, args.out_o, 4);
 }
 

@@ -104,6 +104,22 @@ TEST(Abi, PlanInfo) {
   EXPECT_FIELD(leanattn_plan_info, tuned_pdl, 92, 4);
 }
 
+TEST(Abi, MergeArgs) {
+  EXPECT_EQ(sizeof(leanattn_merge_args), 192u);
+  EXPECT_FIELD(leanattn_merge_args, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_merge_args, o, 8, 64);
+  EXPECT_FIELD(leanattn_merge_args, lse, 72, 64);
+  EXPECT_FIELD(leanattn_merge_args, out_o, 136, 8);
+  EXPECT_FIELD(leanattn_merge_args, out_lse, 144, 8);
+  EXPECT_FIELD(leanattn_merge_args, o_stride_row, 152, 8);
+  EXPECT_FIELD(leanattn_merge_args, out_stride_row, 160, 8);
+  EXPECT_FIELD(leanattn_merge_args, rows, 168, 8);
+  EXPECT_FIELD(leanattn_merge_args, parts, 176, 4);
+  EXPECT_FIELD(leanattn_merge_args, dim, 180, 4);
+  EXPECT_FIELD(leanattn_merge_args, dtype, 184, 4);
+  EXPECT_FIELD(leanattn_merge_args, reserved, 188, 4);
+}
+
 TEST(Abi, DecodeArgs) {
   EXPECT_EQ(sizeof(leanattn_decode_args), 344u);
   EXPECT_FIELD(leanattn_decode_args, struct_size, 0, 8);
