@@ -47,10 +47,11 @@ class Documentation(unittest.TestCase):
                     ran += 1
         self.assertGreater(ran, 0, "no block is marked `sh no-gpu`")
 
-    def test_the_readme_example_is_the_file_that_is_compiled(self):
-        examples = blocks(SOURCE / "README.md", "cpp")
-        self.assertEqual(len(examples), 1)
-        self.assertEqual(examples[0], (SOURCE / "examples" / "decode.cpp").read_text())
+    def test_examples_are_the_files_that_are_compiled(self):
+        for page, file in [("README.md", "decode.cpp"), ("docs/features.md", "serve.cpp")]:
+            examples = blocks(SOURCE / page, "cpp")
+            self.assertEqual(len(examples), 1, page)
+            self.assertEqual(examples[0], (SOURCE / "examples" / file).read_text())
 
     def test_the_schedule_picture_is_what_the_readme_command_draws(self):
         commands = [line for text in blocks(SOURCE / "README.md", "sh no-gpu") for line in text.splitlines() if "docs/img/schedule.svg" in line]

@@ -345,5 +345,29 @@ TEST_F(FeatureArguments, KernelsThatTransformScoresGetTheScaleApartFromTheBase) 
   EXPECT_NEAR(bound().score_scale, 1 / std::sqrt(128.0), 1e-7);
 }
 
+TEST_F(FeatureArguments, AServersStepBindsAsTheExampleSays) {
+  // examples/serve.cpp: q, keys and values of the new tokens side by side, pages of K and V in turns.
+  constexpr int kRow = 128, kToken = 48 * kRow, kPage = 8 * 16 * kRow;
+  make_paged();
+  features().append = true;
+  features().rope = Rope::half_split;
+  args.q_stride_batch = kToken;
+  args.k_new = at(0x1000 + 32 * kRow * 2), args.k_new_stride_batch = kToken;
+  args.v_new = at(0x1000 + 40 * kRow * 2), args.v_new_stride_batch = kToken;
+  args.k_stride_batch = args.v_stride_batch = 2 * kPage;
+  args.v = at(0x2000 + kPage * 2);
+  args.rope_table = at<float>(0xa000);
+  const LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.q_stride_batch, kToken);
+  EXPECT_EQ(block.q_stride_head, kRow);
+  EXPECT_EQ(block.k_new_stride_batch, kToken);
+  EXPECT_EQ(block.k_new_stride_head, kRow);
+  EXPECT_EQ(block.v_new_stride_head, kRow);
+  EXPECT_EQ(block.k_stride_batch, 2 * kPage);
+  EXPECT_EQ(block.k_stride_head, 16 * kRow);
+  EXPECT_EQ(block.k_stride_token, kRow);
+  EXPECT_EQ(block.context_capacity, 1600);
+}
+
 }  // namespace
 }  // namespace leanattn
