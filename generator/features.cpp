@@ -108,6 +108,8 @@ bool transforms_scores(const Features& features) {
   return features.soft_cap != 0 || features.alibi || !features.score.empty();
 }
 
+int kv_element_bytes(const Features& features) { return features.kv_format == KvFormat::same ? 2 : 1; }
+
 int query_rows(const Features& features, int group) { return group * features.q_len; }
 
 Result<void> validate(const Features& f) {

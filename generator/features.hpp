@@ -71,6 +71,8 @@ bool is_plain(const Features& features);
 /// Whether the kernel computes scores in natural units before the softmax (soft cap, ALiBi, an expression), instead of
 /// folding the scale into the exponent.
 bool transforms_scores(const Features& features);
+/// Bytes of one element of K and V.
+int kv_element_bytes(const Features& features);
 /// Query rows of one KV head and request: group * q_len.
 int query_rows(const Features& features, int group);
 

@@ -132,7 +132,7 @@ std::string constants(const KernelSpec& spec) {
   add("int", "kRope", static_cast<int>(features.rope), "kNoRope, kHalfSplit, kInterleaved");
   add("int", "kRopeDim", features.rope_dim > 0 ? features.rope_dim : spec.head_dim, "dims that turn");
   add("bool", "kBatchInvariant", features.batch_invariant, "every LeanTile is a partial of its own");
-  add("int", "kKvBytes", kv_element_bytes(spec), "bytes of an element of K and V");
+  add("int", "kKvBytes", kv_element_bytes(spec.features), "bytes of an element of K and V");
   if (one_byte) {
     add("int", "kKvFormat", static_cast<int>(features.kv_format) - 1, "kE4m3, kE5m2, kInt8");
     add("int", "kKvScale", static_cast<int>(features.kv_scale), "kScalePerTensor, kScalePerHead, kScalePerToken");

@@ -120,8 +120,6 @@ int value_dim(const KernelSpec& spec) {
   return spec.features.v_head_dim > 0 ? spec.features.v_head_dim : spec.head_dim;
 }
 
-int kv_element_bytes(const KernelSpec& spec) { return spec.features.kv_format == KvFormat::same ? 2 : 1; }
-
 int page_run(const KernelSpec& spec) {
   const int page = spec.features.page_size;
   return page == 0 ? 1 : std::min(page & -page, step_tokens(spec));
@@ -144,7 +142,8 @@ int shared_bytes(const KernelSpec& spec) {
   const int rows = rows_per_block(spec);
   const int merge = round_up(spec.warps * (2 * round_up(rows, 8) + rows * (value_dim(spec) + 4)) * 4, 128);
   if (loads_to_registers(spec.load)) return merge;
-  const int k_row = spec.head_dim * kv_element_bytes(spec), v_row = value_dim(spec) * kv_element_bytes(spec);
+  const int k_row = spec.head_dim * kv_element_bytes(spec.features),
+            v_row = value_dim(spec) * kv_element_bytes(spec.features);
   const int quarter = round_up(spec.warp_tokens / 4 * v_row, 128) + 32;
   const int stage = round_up(spec.warp_tokens * k_row + 4 * quarter, 128);
   // Queries of heads wider than 256 do not fit registers (templates/attend.cuh).
@@ -212,15 +211,16 @@ Result<void> validate(const KernelSpec& spec) {
     return unsupported(fmt::format("steps of {} tokens over pages of {}", step_tokens(spec), spec.features.page_size),
                        "a warp looks up at most 32 runs a step; use fewer tokens a step");
   // Wider K rows are read in parts (templates/fragments.cuh), which ldg has not.
-  if (spec.load == LoadPath::ldg && spec.head_dim * kv_element_bytes(spec) > 512)
-    return unsupported(fmt::format("load path ldg with K rows of {} bytes", spec.head_dim * kv_element_bytes(spec)),
-                       "it takes up to 512; use cp_async or bulk");
+  if (spec.load == LoadPath::ldg && spec.head_dim * kv_element_bytes(spec.features) > 512)
+    return unsupported(
+        fmt::format("load path ldg with K rows of {} bytes", spec.head_dim * kv_element_bytes(spec.features)),
+        "it takes up to 512; use cp_async or bulk");
   // Accumulator and query fragments, and with ldg a step of K and V, live in registers; 128 of them leave room for
   // everything else.
   if (const int row_tiles = (rows_per_block(spec) + 7) / 8;
       spec.load == LoadPath::ldg &&
       (value_dim(spec) * 2 + spec.head_dim) * row_tiles / 8 +
-              (spec.head_dim + value_dim(spec)) * kv_element_bytes(spec) * spec.warp_tokens / 128 >
+              (spec.head_dim + value_dim(spec)) * kv_element_bytes(spec.features) * spec.warp_tokens / 128 >
           128) {
     return unsupported(
         fmt::format(

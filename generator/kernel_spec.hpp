@@ -89,9 +89,6 @@ struct KernelSpec {
 /// Columns of V and O.
 int value_dim(const KernelSpec& spec);
 
-/// Bytes of one element of K and V.
-int kv_element_bytes(const KernelSpec& spec);
-
 /// Tokens of a paged cache that are adjacent and start a multiple of their number behind a page's first: the largest
 /// power of two that divides the page, at most a step. 1 for a dense cache.
 int page_run(const KernelSpec& spec);

@@ -10,6 +10,7 @@
 
 #include "runtime/lookup_grid.hpp"
 #include "runtime/lookup_key.hpp"
+#include "runtime/parsed_texts.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -77,23 +78,10 @@ bool belongs(const DeviceFacts& device, const DecodeProblem& problem, const Conf
   return spec.arch == base.arch && spec.head_dim == base.head_dim && spec.group == base.group &&
          spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse && spec.pdl == base.pdl &&
          problem.pdl == base.pdl && spec.features == base.features &&
-         (spec.fixup != FixUp::wait || config.grid <= detail::resident_grid(device, spec));
+         (spec.fixup != FixUp::wait || config.grid <= detail::resident_grid(device, spec)) &&
+         // Bits depend on the kernel, so a batch-invariant problem has one for all shapes.
+         (!problem.features.batch_invariant || spec == default_config(device, problem, Shape{}).spec);
 }
-
-/// Remembers what each text parsed to: thousands of winners share a few problems and some dozens of configs.
-template <class T>
-class ParsedTexts {
- public:
-  explicit ParsedTexts(Result<T> (*parse)(std::string_view)) : parse_(parse) {}
-  const Result<T>& operator()(const std::string& text) {
-    const auto found = parsed_.find(text);
-    return found != parsed_.end() ? found->second : parsed_.emplace(text, parse_(text)).first->second;
-  }
-
- private:
-  Result<T> (*parse_)(std::string_view);
-  std::unordered_map<std::string, Result<T>> parsed_;
-};
 
 /// The batch that a plan is sized for says nothing about its speed, and a GPU without dependent launches heeds no pdl.
 LookupKey speed_key(const DecodeProblem& problem, Shape shape, Arch arch) noexcept {
@@ -146,6 +134,8 @@ struct WinnerTable::Impl {
     const Entry* best = nullptr;
     double best_cost = std::numeric_limits<double>::infinity();
     for (const Entry& entry : entries) {
+      // The long LeanTiles of a batch-invariant problem's one kernel are no guide for others.
+      if (entry.problem.features.batch_invariant) continue;
       const double now = cost(entry);
       if (now >= best_cost) continue;
       best_cost = now;
@@ -262,14 +252,12 @@ const Choice* WinnerTable::find_exact(const DecodeProblem& problem, const Shape&
 Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
   DecodeProblem problem = canonical(asked);
   problem.pdl = problem.pdl && has_dependent_launch(impl_->device.arch);
-  const Entry* exact = impl_->find_exact(problem, shape);
-  if (problem.features.batch_invariant) {
-    // Bits depend on the kernel, so every shape gets the same one; the grid alone goes by the shape.
+  if (const Entry* exact = impl_->find_exact(problem, shape)) return exact->choice;
+  if (problem.features.batch_invariant) {  // no other kernel may speak for its one
     Choice choice;
     choice.config = default_config(impl_->device, problem, shape);
-    return exact != nullptr && exact->choice.config.spec == choice.config.spec ? exact->choice : choice;
+    return choice;
   }
-  if (exact != nullptr) return exact->choice;
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const Place here = place_of(problem, shape, base_spec(impl_->device.arch, problem));
 

@@ -184,7 +184,7 @@ int segment_cost(const DeviceFacts& device, const KernelSpec& spec) {
   // Microseconds between the last byte of one segment and a stream at full rate in the next. A producer warp runs ahead
   // into the next segment, so there only the fix-up is left of it.
   const double segment_us = spec.load == LoadPath::tensor ? kTensorSegmentUs : kSegmentUs;
-  const double token_bytes = static_cast<double>(kv_element_bytes(spec)) * (spec.head_dim + value_dim(spec));
+  const double token_bytes = static_cast<double>(kv_element_bytes(spec.features)) * (spec.head_dim + value_dim(spec));
   const double tile_us = spec.tile * token_bytes * spec.ctas_per_sm / memory_rate_per_sm(device);
   return static_cast<int>(std::lround(std::clamp(segment_us / tile_us, 0.0, 64.0)));
 }

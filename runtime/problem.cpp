@@ -221,8 +221,6 @@ int v_head_dim(const DecodeProblem& problem) {
   return problem.features.v_head_dim != 0 ? problem.features.v_head_dim : problem.head_dim;
 }
 
-int kv_element_bytes(const Features& features) { return features.kv_format == KvFormat::same ? 2 : 1; }
-
 Shape visible_shape(const DecodeProblem& problem, const Shape& shape) {
   const Features& features = problem.features;
   if (features.window == 0) return shape;

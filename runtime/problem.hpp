@@ -57,8 +57,6 @@ Result<void> validate(const DecodeProblem& problem, const Shape& shape);
 DecodeProblem canonical(DecodeProblem problem);
 /// Columns of V and O.
 int v_head_dim(const DecodeProblem& problem);
-/// Bytes of one element of K or V.
-int kv_element_bytes(const Features& features);
 
 /// The same shape with max_batch and total_context 0 where they only repeat what the other fields say: equal meaning,
 /// equal value.

@@ -143,7 +143,7 @@ std::int64_t DecodeCase::kv_bytes() const {
     const std::int64_t in_window = std::int64_t{features.window} + query_tokens_[static_cast<std::size_t>(request)] - 1;
     tokens += features.window == 0 ? context : std::min(context, in_window + features.sink_tokens);
   }
-  const std::int64_t element_bytes = features.kv_format == KvFormat::same ? 2 : 1;
+  const std::int64_t element_bytes = kv_element_bytes(features);
   const bool token_scales = features.kv_format != KvFormat::same && features.kv_scale == KvScale::token;
   return tokens * problem_.kv_heads *
          ((problem_.head_dim + check_.v_head_dim) * element_bytes + (token_scales ? std::int64_t{8} : std::int64_t{0}));

@@ -112,7 +112,7 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
 
 Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   const Features& features = problem_.features;
-  const std::int64_t element_bytes = features.kv_format == KvFormat::same ? 2 : 1;
+  const std::int64_t element_bytes = kv_element_bytes(features);
   const auto pad = [&](std::int64_t units) { return padding(units, element_bytes); };
   // A page is to its tokens what a request is to its context in a dense cache.
   const std::int64_t tokens = features.page_size > 0 ? features.page_size : options_.context_capacity;

@@ -32,7 +32,7 @@ int least_registers(const KernelSpec& spec) {
   const int row_tiles = (rows_per_block(spec) + 7) / 8;
   const int accumulators = value_dim(spec) / 4 * row_tiles,
             query = spec.head_dim > 256 ? 0 : spec.head_dim / 8 * row_tiles;
-  const int dims = (spec.head_dim + value_dim(spec)) * kv_element_bytes(spec) / 2;
+  const int dims = (spec.head_dim + value_dim(spec)) * kv_element_bytes(spec.features) / 2;
   const int kv = spec.load == LoadPath::ldg ? spec.warp_tokens / 16 * dims / 4 : std::min(dims / 8, 64);
   return 24 + accumulators + query + kv;
 }

@@ -9,6 +9,7 @@
 
 #include "runtime/lookup.hpp"
 #include "runtime/lookup_grid.hpp"
+#include "runtime/parsed_texts.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -127,13 +128,15 @@ void ShapeSearch::find_relatives(const std::vector<Winner>& winners) {
   if (problem.features.batch_invariant) return;  // one kernel for all shapes, and it is the default's
   const KernelSpec base = base_spec(state_.device.arch, problem);
   std::vector<std::pair<double, Config>> found;
+  ParsedTexts<DecodeProblem> problems(problem_from_json);
+  ParsedTexts<Config> configs(config_from_json);
   for (const Winner& winner : winners) {
     if (winner.policy != state_.policy()) continue;
-    const auto other = problem_from_json(winner.problem);
+    const auto& other = problems(winner.problem);
+    if (!other || other->head_dim != problem.head_dim || other->q_heads / other->kv_heads != base.group) continue;
     const auto shape = shape_from_json(winner.shape);
-    const auto config = config_from_json(winner.config);
-    if (!other || !shape || !config || other->head_dim != problem.head_dim || config->spec.group != base.group)
-      continue;
+    const auto& config = configs(winner.config);
+    if (!shape || !config) continue;
     const double octaves = octaves_between(*other, *shape, problem, shape_);
     if (octaves > kFarthest) continue;
     const auto spec = detail::with_tunables_of(base, config->spec);

@@ -19,7 +19,8 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))  # for the packages beside this one
 
-import variants  # noqa: E402  (the path first)
+import shape_table  # noqa: E402  (the path first)
+import variants  # noqa: E402
 from peers import files, leanattn_c, summary  # noqa: E402
 
 COLD_BYTES = 256 << 20  # of K and V that a graph goes round: more than four times the L2 of any supported GPU
@@ -58,15 +59,10 @@ def parse():
 
 def tune(options, chosen):
     database = ["--db", str(options.db.resolve())] if options.db else []
-    for shape in variants.SHAPES:
-        batch, q_heads, kv_heads, head_dim, context = shape
+    for batch, *heads, context in variants.SHAPES:
         for variant in chosen:
-            command = [str(options.program), "--quiet", *database, "tune", "--heads", str(q_heads), "--kv-heads", str(kv_heads), "--head-dim",
-                       str(head_dim), "--batch", str(batch), "--context", str(context), "--layout", variant.layout, "--budget", options.tune,
-                       *variant.flags]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode != 0:
-                sys.exit(f"{' '.join(command[1:])}: {done.stderr.strip()[-500:]}")
+            shape_table.run(str(options.program), ["--quiet", *database, "tune", *shape_table.problem_flags(*heads), "--batch", str(batch),
+                                                   "--context", str(context), "--layout", variant.layout, "--budget", options.tune, *variant.flags])
 
 
 def measure(options, chosen):

@@ -2,13 +2,11 @@
 // change, prefixes that requests share.
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <random>
 #include <vector>
 
 #include "leanattn/leanattn.hpp"
 #include "tests/gpu/gpu_fixture.hpp"
-#include "tuner/random_data.hpp"
 
 namespace leanattn {
 namespace {

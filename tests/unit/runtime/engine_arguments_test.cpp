@@ -5,32 +5,13 @@
 #include <functional>
 #include <limits>
 
-#include "runtime/plan.hpp"
+#include "arguments_fixture.hpp"
 
 namespace leanattn {
 namespace {
 
-template <class T = void>
-T* at(std::uintptr_t address) {
-  return reinterpret_cast<T*>(address);
-}
-
-class Arguments : public ::testing::Test {
+class Arguments : public ArgumentsTest {
  protected:
-  Arguments() {
-    limits.problem = {.q_heads = 32, .kv_heads = 8, .head_dim = 128};
-    limits.size.batch = 4;
-    limits.workspace = {.partials_offset = 1024, .tickets_offset = 0, .total_bytes = 100000};
-    leanattn_decode_args_init(&args);
-    args.q = at(0x1000);
-    args.k = at(0x2000);
-    args.v = at(0x3000);
-    args.o = at(0x4000);
-    args.context_lengths = at<std::int32_t>(0x5004);
-    args.batch = 2;
-    args.context_capacity = 8192;
-  }
-
   Result<LeanDecodeArgs> bind() { return bind_arguments(limits, args, workspace); }
 
   /// After `change`, binding fails and the message names `what`.
@@ -49,8 +30,6 @@ class Arguments : public ::testing::Test {
     EXPECT_TRUE(bind());
   }
 
-  LaunchLimits limits;
-  leanattn_decode_args args;
   void* workspace = at(0x10000);
 };
 

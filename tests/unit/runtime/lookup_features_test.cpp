@@ -51,6 +51,28 @@ TEST(LookupFeatures, TheNeighbourOfMoreAlikeFeaturesGoesFirst) {
   EXPECT_EQ(table.find(kPaged, kShape).tuned_us, 14);
 }
 
+TEST(LookupFeatures, ABatchInvariantProblemHasOneKernelForAllShapes) {
+  DecodeProblem invariant = kLlama;
+  invariant.features.batch_invariant = true;
+  Config own = default_config(fictional_gpu(), invariant, kShape);
+  own.grid = 24;
+  Config other = own;
+  other.spec.tile = 1024;
+  const Shape kShort{.batch = 1, .longest_context = 1000}, kLong{.batch = 64, .longest_context = 131072};
+  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12),
+                               winner(invariant, kShape, own, 14), winner(invariant, kShort, other, 9)});
+  EXPECT_EQ(table.skipped(), 1u);  // of another kernel
+  EXPECT_EQ(table.find(invariant, kShape).config, own);
+  EXPECT_EQ(table.find(invariant, kShape).provenance, Provenance::exact);
+  for (const Shape& shape : {kShort, kLong}) {
+    EXPECT_EQ(table.find(invariant, shape).config.spec, own.spec);
+    EXPECT_EQ(table.find(invariant, shape).provenance, Provenance::fallback);
+    EXPECT_EQ(table.find(invariant, shape).config.segment_cost, 0);
+  }
+  // Nor does that kernel speak for ordinary problems.
+  EXPECT_EQ(table_of({winner(invariant, kShape, own, 14)}).find(kLlama, kShape).provenance, Provenance::fallback);
+}
+
 TEST(LookupFeatures, RepeatingWhatIsPlainFindsThePlainWinner) {
   DecodeProblem repeats = kLlama;
   repeats.features.v_head_dim = 128;
