@@ -79,8 +79,10 @@ bool belongs(const DeviceFacts& device, const DecodeProblem& problem, const Conf
          spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse && spec.pdl == base.pdl &&
          problem.pdl == base.pdl && spec.features == base.features &&
          (spec.fixup != FixUp::wait || config.grid <= detail::resident_grid(device, spec)) &&
-         // Bits depend on the kernel, so a batch-invariant problem has one for all shapes.
-         (!problem.features.batch_invariant || spec == default_config(device, problem, Shape{}).spec);
+         // Bits depend on the kernel, so a batch-invariant problem has one for all shapes; its line holds nothing but
+         // LeanTiles.
+         (!problem.features.batch_invariant ||
+          (spec == default_config(device, problem, Shape{}).spec && config.segment_cost == 0));
 }
 
 /// The batch that a plan is sized for says nothing about its speed, and a GPU without dependent launches heeds no pdl.

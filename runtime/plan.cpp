@@ -53,8 +53,6 @@ PlanCore::PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice ch
   if (config.spec.fixup == FixUp::wait) config.grid = std::min(config.grid, kernel_->resident_ctas);
   limits_.tile = config.spec.tile;
   limits_.row_blocks = row_blocks(config.spec);
-  // A batch-invariant kernel's line has no other places than LeanTiles.
-  if (problem.features.batch_invariant) config.segment_cost = 0;
   limits_.segment_cost = config.segment_cost;
   limits_.workspace = workspace_for(problem, size, config);
 }

@@ -5,6 +5,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <limits>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -125,6 +126,31 @@ TEST(Features, TheNameHasAPartForEachInOneOrder) {
             "_v64_app_ri64");
   EXPECT_EQ(features_name({.rope = Rope::half_split, .batch_invariant = true}), "_rh0_inv");
   EXPECT_EQ(features_name({.kv_format = KvFormat::int8, .kv_scale = KvScale::token, .v_head_dim = 64}), "_i8t_v64");
+}
+
+TEST(Features, EveryFieldCountsInTheHash) {
+  const Features base{.q_len = 2, .window = 64, .kv_format = KvFormat::int8, .rope = Rope::half_split};
+  std::vector<Features> changed(18, base);
+  changed[1].page_size = 16;
+  changed[2].q_len = 3;
+  changed[3].ragged_q = true;
+  changed[4].mask = QueryMask::tree;
+  changed[5].window = 65;
+  changed[6].sink_tokens = 1;
+  changed[7].sink_logits = true;
+  changed[8].soft_cap = 30;
+  changed[9].alibi = true;
+  changed[10].score = "score";
+  changed[11].kv_format = KvFormat::fp8_e4m3;
+  changed[12].kv_scale = KvScale::head;
+  changed[13].v_head_dim = 64;
+  changed[14].batch_invariant = true;
+  changed[15].append = true;
+  changed[16].rope = Rope::interleaved;
+  changed[17].rope_dim = 64;
+  std::set<std::uint64_t> hashes;
+  for (const Features& features : changed) hashes.insert(features_hash(features));
+  EXPECT_EQ(hashes.size(), changed.size());
 }
 
 RC_GTEST_PROP(Features, ThatDifferInConsequenceDifferInNameAndHash, ()) {

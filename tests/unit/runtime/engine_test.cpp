@@ -46,6 +46,23 @@ TEST(Engine, AStampedePreparesEachKernelOnce) {
   EXPECT_EQ(std::set<const PlanCore*>(plans.begin(), plans.end()).size(), 1u);
 }
 
+TEST(Engine, FeaturesThatANameCannotTellApartAreTwoKernels) {
+  std::vector<double> caps;
+  auto parts = fictional_parts();
+  parts.prepare = [&](const KernelSpec& spec) -> Result<PreparedKernel> {
+    caps.push_back(spec.features.soft_cap);
+    return pretended(spec);
+  };
+  EngineCore engine(std::move(parts));
+  DecodeProblem problem = kLlama;
+  for (const double cap : {30.1, 30.1 + 1e-9}) {
+    problem.features.soft_cap = cap;
+    const PlanCore* const plan = engine.plan(problem, kShape, nullptr).value();
+    EXPECT_EQ(plan->limits().problem.features.soft_cap, cap);
+  }
+  EXPECT_EQ(caps, (std::vector<double>{30.1, 30.1 + 1e-9}));
+}
+
 TEST(Engine, AKnownPairIsTheSamePlanWithoutAnotherLookUp) {
   std::atomic<int> preparations{0};
   auto parts = fictional_parts();

@@ -347,5 +347,11 @@ TEST_F(FeatureArguments, AServersStepBindsAsTheExampleSays) {
   EXPECT_EQ(block.context_capacity, 1600);
 }
 
+TEST_F(FeatureArguments, ABatchInvariantWorkspaceHoldsTheContextsItWasMadeFor) {
+  features().batch_invariant = true;
+  limits.size.context_capacity = 8192;
+  refuses("contexts of up to 8193", [&] { args.context_capacity = 8193; });
+}
+
 }  // namespace
 }  // namespace leanattn

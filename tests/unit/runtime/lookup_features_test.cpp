@@ -58,10 +58,13 @@ TEST(LookupFeatures, ABatchInvariantProblemHasOneKernelForAllShapes) {
   own.grid = 24;
   Config other = own;
   other.spec.tile = 1024;
+  Config charged = own;
+  charged.segment_cost = 1;
   const Shape kShort{.batch = 1, .longest_context = 1000}, kLong{.batch = 64, .longest_context = 131072};
-  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12),
-                               winner(invariant, kShape, own, 14), winner(invariant, kShort, other, 9)});
-  EXPECT_EQ(table.skipped(), 1u);  // of another kernel
+  const auto table =
+      table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12), winner(invariant, kShape, own, 14),
+                winner(invariant, kShort, other, 9), winner(invariant, kLong, charged, 9)});
+  EXPECT_EQ(table.skipped(), 2u);  // of another kernel, and with places that hold no LeanTile
   EXPECT_EQ(table.find(invariant, kShape).config, own);
   EXPECT_EQ(table.find(invariant, kShape).provenance, Provenance::exact);
   for (const Shape& shape : {kShort, kLong}) {
