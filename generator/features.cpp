@@ -134,9 +134,10 @@ Result<void> validate(const Features& f) {
   if (!f.score.empty()) {
     if (auto ok = validate_score(f.score); !ok) return ok;
   }
-  if (f.append && f.kv_format != KvFormat::same)
-    return fail(ErrorCode::unsupported, fmt::format("append into a cache of {}", to_string(f.kv_format)),
-                "Append takes caches of q's type; write one-byte caches with a kernel that knows their scales.");
+  if (f.append && f.kv_format != KvFormat::same && f.kv_scale == KvScale::token)
+    return fail(ErrorCode::unsupported,
+                fmt::format("append into a cache of {} with a scale per token", to_string(f.kv_format)),
+                "Append rounds to scales that are there before: one per tensor or per head.");
   if (f.rope == Rope::none && f.rope_dim != 0)
     return invalid(fmt::format("rope_dim is {} without rope", f.rope_dim), "Leave it 0.");
   if (f.rope_dim < 0 || f.rope_dim > 512 || f.rope_dim % 16 != 0)

@@ -1,6 +1,7 @@
 #include "generator/generator.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -32,10 +33,12 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   const bool one_byte = spec.features.kv_format != KvFormat::same, paged = spec.features.page_size > 0;
   if (spec.dtype == DType::bf16) add({"mma_bf16.cuh"});
   if (spec.dtype == DType::fp16 || one_byte) add({"mma_fp16.cuh"});
-  add({"rows.cuh", "line.cuh", "steps.cuh", "score.cuh", one_byte ? "kv_8bit.cuh" : "kv_16bit.cuh", "rope.cuh",
-       "append.cuh"});
+  add({"rows.cuh", "line.cuh", "steps.cuh", "score.cuh", one_byte ? "kv_8bit.cuh" : "kv_16bit.cuh",
+       spec.features.rope != Rope::none ? "rope.cuh" : "no_rope.cuh",
+       spec.features.append ? "append.cuh" : "no_append.cuh"});
   if (spec.load == LoadPath::tensor) {
-    add({"wgmma.cuh", "kv_tensor.cuh", paged ? "produce_paged.cuh" : "produce_dense.cuh", "attend_wgmma.cuh"});
+    add({"wgmma.cuh", "kv_tensor.cuh", paged ? "produce_paged.cuh" : "produce_dense.cuh",
+         query_rows_lead(spec) ? "attend_wgmma_rows.cuh" : "attend_wgmma.cuh"});
   } else {
     add({"kv_tokens.cuh", paged ? "kv_paged.cuh" : "kv_dense.cuh"});
   }
@@ -77,6 +80,39 @@ std::string header_comment(const KernelSpec& spec) {
 /// A batch of n partials needs about 6 n registers on top of what the main loop keeps across a fix-up.
 int merge_batch(const KernelSpec& spec) { return 65536 / (cta_threads(spec) * spec.ctas_per_sm) >= 112 ? 8 : 4; }
 
+/// The text of m64nNk16 for N `columns` as macros NAME, NAME_ACCUMULATE and NAME_RESULTS: inline PTX can neither count
+/// its operands nor name them. A comes from shared memory, or from `a_registers` registers.
+std::string matrix_instruction(std::string_view name, DType dtype, int columns, int a_registers) {
+  const std::string_view element = dtype == DType::bf16 ? "bf16" : "f16";
+  const int results = columns / 2;
+  std::vector<std::string> names, operands;
+  for (int i = 0; i < results; ++i) {
+    names.push_back(fmt::format("%{}", i));
+    operands.push_back(fmt::format("\"+f\"(d[{}][{}])", i / 4, i % 4));
+  }
+  int next = results;
+  const auto operand = [&] { return fmt::format("%{}", next++); };
+  std::string a = operand();
+  for (int i = 1; i < a_registers; ++i) a += ", " + operand();
+  if (a_registers > 0) a = "{" + a + "}";
+  const std::string b = operand();
+  std::string transposed = operand();  // of B; of A too where that comes from shared memory
+  if (a_registers == 0) transposed += ", " + operand();
+  return fmt::format(
+      "#define {0} \"wgmma.mma_async.sync.aligned.m64n{1}k16.f32.{2}.{2} {{{3}}}, {4}, {5}, p, 1, 1, {6};\"\n"
+      "#define {0}_ACCUMULATE \"{7}\"\n"
+      "#define {0}_RESULTS(d) {8}\n",
+      name, columns, element, fmt::join(names, ", "), a, b, transposed, operand(), fmt::join(operands, ", "));
+}
+
+/// Those that templates/attend_wgmma*.cuh use.
+std::string matrix_instructions(const KernelSpec& spec) {
+  if (!query_rows_lead(spec))
+    return matrix_instruction("LEAN_WGMMA", spec.dtype, (rows_per_block(spec) + 7) / 8 * 8, 0);
+  return matrix_instruction("LEAN_QK", spec.dtype, step_tokens(spec), 0) +
+         matrix_instruction("LEAN_PV", spec.dtype, value_dim(spec), 4);
+}
+
 std::string constants(const KernelSpec& spec) {
   std::string text = "// ---- specialisation ----\n";
   const auto add = [&](std::string_view type, std::string_view name, const auto& value, std::string_view why) {
@@ -98,7 +134,7 @@ std::string constants(const KernelSpec& spec) {
   add("bool", "kPdl", spec.pdl, "programmatic dependent launch");
   add("int", "kTile", spec.tile, "LeanTile, tokens");
   add("int", "kWarps", spec.warps, tensor ? "per CTA; four make a warpgroup" : "per CTA");
-  add("int", "kProducerWarps", tensor ? 1 : 0, "warps beside those, which only request KV");
+  add("int", "kProducerWarps", producer_warps(spec), "warps beside those, which only request KV");
   if (tensor) {
     add("int", "kStepTokens", step_tokens(spec), "tokens one warpgroup takes per step");
   } else {
@@ -129,8 +165,10 @@ std::string constants(const KernelSpec& spec) {
   add("float", "kSoftCap", fmt::format("{:#}f", static_cast<float>(features.soft_cap)), "0: none");
   add("bool", "kAlibi", features.alibi, "slope * (kv index - q index) is added to scores");
   add("bool", "kAppend", features.append, "the query tokens' own K and V are written into the cache first");
-  add("int", "kRope", static_cast<int>(features.rope), "kNoRope, kHalfSplit, kInterleaved");
-  add("int", "kRopeDim", features.rope_dim > 0 ? features.rope_dim : spec.head_dim, "dims that turn");
+  if (features.rope != Rope::none) {
+    add("int", "kRope", static_cast<int>(features.rope), "kHalfSplit, kInterleaved");
+    add("int", "kRopeDim", features.rope_dim > 0 ? features.rope_dim : spec.head_dim, "dims that turn");
+  }
   add("bool", "kBatchInvariant", features.batch_invariant, "every LeanTile is a partial of its own");
   add("int", "kKvBytes", kv_element_bytes(spec.features), "bytes of an element of K and V");
   if (one_byte) {
@@ -142,7 +180,7 @@ std::string constants(const KernelSpec& spec) {
   };
   type("Element", spec.dtype == DType::bf16, "of q and o");
   type("Operand", spec.dtype == DType::bf16 && !one_byte, "of the matrix instructions");
-  if (tensor) text += fmt::format("#define LEAN_ELEMENT \"{}\"\n", spec.dtype == DType::bf16 ? "bf16" : "f16");
+  if (tensor) text += matrix_instructions(spec);
   text += fmt::format(
       "__device__ __forceinline__ float score_expression(float score, int q_index, int kv_index, int head) {{\n"
       "  return {};\n}}\n",

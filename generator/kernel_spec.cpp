@@ -23,12 +23,15 @@ int round_up(int value, int multiple) { return (value + multiple - 1) / multiple
 
 int wider_dim(const KernelSpec& spec) { return std::max(spec.head_dim, value_dim(spec)); }
 
-/// Query rows are packed eight to a matrix tile; accumulator and query fragments take 3/8 * head_dim registers per
-/// tile.
-int max_row_tiles(const KernelSpec& spec) {
-  // Query fragments and half of the accumulators are not in registers.
-  if (spec.load == LoadPath::tensor) return value_dim(spec) > 256 ? 2 : 4;
-  return std::clamp(256 / wider_dim(spec), 1, 4);
+constexpr int kMatrixRows = 64;  // of a warpgroup's instruction
+
+/// Most query rows of an output tile. Those of mma.sync are packed eight to a matrix tile; accumulator and query
+/// fragments take 3/8 * head_dim registers per tile. Those of wgmma stay in shared memory, and a warpgroup shares the
+/// accumulators: two hold 128 rows, at which a step takes about as long to compute as to read.
+int most_rows(const KernelSpec& spec) {
+  if (spec.load != LoadPath::tensor) return 8 * std::clamp(256 / wider_dim(spec), 1, 4);
+  if (wider_dim(spec) > 128) return value_dim(spec) > 256 ? 16 : 32;
+  return spec.warps == 8 ? 2 * kMatrixRows : kMatrixRows;
 }
 
 /// Dynamic shared memory of the tensor family, as templates/decode_wgmma.cuh lays it out; the emitted source asserts
@@ -36,10 +39,12 @@ int max_row_tiles(const KernelSpec& spec) {
 int tensor_shared_bytes(const KernelSpec& spec) {
   constexpr int kAtomBytes = 1024;  // swizzle atoms start at multiples of this
   const int rows = rows_per_block(spec), padded_rows = round_up(rows, 8), warpgroups = spec.warps / 4;
-  const int merge =
-      round_up(((warpgroups + spec.warps) * padded_rows + warpgroups * rows * (value_dim(spec) + 4)) * 4, kAtomBytes);
+  const bool rows_lead = query_rows_lead(spec);
+  const int states = rows > kMatrixRows ? 1 : warpgroups, sums = rows_lead ? states : spec.warps;
+  const int merge = round_up(((states + sums) * padded_rows + states * rows * (value_dim(spec) + 4)) * 4, kAtomBytes);
   const int operands =
-      round_up(padded_rows * spec.head_dim * 2 + padded_rows * step_tokens(spec) * 2 + 4 * padded_rows * 4, kAtomBytes);
+      rows_lead ? kMatrixRows * spec.head_dim * 2
+                : round_up(padded_rows * (spec.head_dim + step_tokens(spec)) * 2 + 4 * padded_rows * 4, kAtomBytes);
   const int stage = step_tokens(spec) * (spec.head_dim + value_dim(spec)) * 2;
   return merge + warpgroups * operands + spec.stages * stage + kAtomBytes;
 }
@@ -126,7 +131,7 @@ int page_run(const KernelSpec& spec) {
 }
 
 int row_blocks(const KernelSpec& spec) {
-  const int rows = query_rows(spec.features, spec.group), most = 8 * max_row_tiles(spec);
+  const int rows = query_rows(spec.features, spec.group), most = most_rows(spec);
   return (rows + most - 1) / most;
 }
 
@@ -135,25 +140,33 @@ int rows_per_block(const KernelSpec& spec) {
   return (rows + blocks - 1) / blocks;
 }
 
+bool query_rows_lead(const KernelSpec& spec) { return spec.load == LoadPath::tensor && rows_per_block(spec) > 32; }
+
 int shared_bytes(const KernelSpec& spec) {
   // The same arithmetic as templates/merge_states.cuh and templates/kv_shared.cuh; the emitted source asserts that they
   // agree.
   if (spec.load == LoadPath::tensor) return tensor_shared_bytes(spec);
   const int rows = rows_per_block(spec);
   const int merge = round_up(spec.warps * (2 * round_up(rows, 8) + rows * (value_dim(spec) + 4)) * 4, 128);
-  if (loads_to_registers(spec.load)) return merge;
+  if (spec.load == LoadPath::vector) return merge;
+  // Queries of heads wider than 256 do not fit registers (templates/attend.cuh).
+  const int query = spec.head_dim > 256 ? round_up(rows, 8) * spec.head_dim * 2 : 0;
+  if (spec.load == LoadPath::ldg) return merge + spec.warps * query;
   const int k_row = spec.head_dim * kv_element_bytes(spec.features),
             v_row = value_dim(spec) * kv_element_bytes(spec.features);
   const int quarter = round_up(spec.warp_tokens / 4 * v_row, 128) + 32;
   const int stage = round_up(spec.warp_tokens * k_row + 4 * quarter, 128);
-  // Queries of heads wider than 256 do not fit registers (templates/attend.cuh).
-  const int query = spec.head_dim > 256 ? round_up(rows, 8) * spec.head_dim * 2 : 0;
   return merge + spec.warps * (spec.stages * stage + query);
 }
 
 int step_tokens(const KernelSpec& spec) { return spec.warp_tokens * (spec.load == LoadPath::tensor ? 4 : 1); }
 
-int cta_threads(const KernelSpec& spec) { return 32 * (spec.warps + (spec.load == LoadPath::tensor ? 1 : 0)); }
+int producer_warps(const KernelSpec& spec) {
+  if (spec.load != LoadPath::tensor) return 0;
+  return query_rows_lead(spec) && spec.warps == 8 ? 4 : 1;
+}
+
+int cta_threads(const KernelSpec& spec) { return 32 * (spec.warps + producer_warps(spec)); }
 
 Result<void> validate(const KernelSpec& spec) {
   const auto invalid = [](std::string message, std::string hint) {
@@ -201,6 +214,11 @@ Result<void> validate(const KernelSpec& spec) {
     return unsupported(
         fmt::format("load path {} with KV format {}", to_string(spec.load), to_string(spec.features.kv_format)),
         "use bulk, cp_async or ldg, which convert in registers");
+  if (spec.features.append && spec.arch < Arch{8, 9, false} &&
+      (spec.features.kv_format == KvFormat::fp8_e4m3 || spec.features.kv_format == KvFormat::fp8_e5m2))
+    return unsupported(
+        fmt::format("append into a cache of {} on {}", to_string(spec.features.kv_format), to_string(spec.arch)),
+        "Conversions to fp8 exist from sm_89 on; int8 works everywhere.");
   if (spec.features.rope_dim > spec.head_dim)
     return invalid(fmt::format("rope_dim is {}, more than head_dim, {}", spec.features.rope_dim, spec.head_dim),
                    "Leave it 0 for head_dim.");
@@ -245,7 +263,7 @@ Result<void> validate(const KernelSpec& spec) {
     if (spec.warps % 4 != 0)
       return invalid(fmt::format("warps is {} with load path tensor", spec.warps), "choose 4, 8, 12 or 16");
     // A stage that two warpgroups took in turn could be waited for one round too early.
-    if (spec.stages % (spec.warps / 4) != 0)
+    if (rows_per_block(spec) <= kMatrixRows && spec.stages % (spec.warps / 4) != 0)
       return invalid(fmt::format("stages is {} with {} warpgroups", spec.stages, spec.warps / 4),
                      "choose a multiple of the warpgroups");
   }

@@ -97,10 +97,18 @@ int page_run(const KernelSpec& spec);
 int rows_per_block(const KernelSpec& spec);
 int row_blocks(const KernelSpec& spec);
 
+/// Whether query rows, not tokens, take the 64 rows of the matrix instructions: load path tensor with more than 32 rows
+/// per block (templates/attend_wgmma_rows.cuh, otherwise attend_wgmma.cuh).
+bool query_rows_lead(const KernelSpec& spec);
+
 /// Dynamic shared memory of the kernel in bytes.
 int shared_bytes(const KernelSpec& spec);
 
-/// Threads of one CTA, a producer warp included.
+/// Warps beside `warps` that only request KV: one with load path tensor; a whole warpgroup, which can hand over its
+/// registers, where two warpgroups hold 64 rows each.
+int producer_warps(const KernelSpec& spec);
+
+/// Threads of one CTA, producer warps included.
 int cta_threads(const KernelSpec& spec);
 
 /// Tokens that one warp (tensor: one warpgroup) takes per step.

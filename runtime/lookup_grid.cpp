@@ -52,19 +52,22 @@ bool same_but_for_pdl(KernelSpec a, const KernelSpec& b) {
 /// The deepest ring of this family that fits, in a kernel that always ends: tickets never wait for a CTA that has not
 /// started. nullopt where the family has no kernel for what `base` asks.
 std::optional<KernelSpec> safe_spec(const KernelSpec& base, LoadPath load) {
-  // Sixteen tokens a warp leave the accumulators room, and two CTAs an SM hide each other's fix-ups.
+  // Sixteen tokens a warp leave the accumulators room, and two CTAs an SM hide each other's fix-ups. Where query rows
+  // lead, two warpgroups compute while the other one waits.
   struct Depth {
     int warps, ctas_per_sm, stages;
   };
-  constexpr Depth kDepths[] = {{4, 2, 3}, {4, 2, 2}, {4, 1, 3}, {4, 1, 2}, {4, 1, 1}, {2, 1, 2}, {2, 1, 1}, {1, 1, 1}};
+  constexpr Depth kDepths[] = {{8, 1, 4}, {8, 1, 3}, {8, 1, 2}, {4, 2, 3}, {4, 2, 2}, {4, 1, 3},
+                               {4, 1, 2}, {4, 1, 1}, {2, 1, 2}, {2, 1, 1}, {1, 1, 1}};
   KernelSpec spec = base;
   spec.load = load;
   spec.fixup = FixUp::ticket;
   spec.warp_tokens = 16;
   for (const Depth& depth : kDepths) {
-    // One producer warp serves a warpgroup, and with one stage it would only wait for it.
-    if (load == LoadPath::tensor && (depth.warps != 4 || depth.stages < 2)) continue;
     spec.warps = depth.warps;
+    if (depth.warps == 8 && !query_rows_lead(spec)) continue;
+    // One producer warp serves a warpgroup, and with one stage it would only wait for it.
+    if (load == LoadPath::tensor && (depth.warps < 4 || depth.stages < 2)) continue;
     spec.ctas_per_sm = depth.ctas_per_sm;
     spec.stages = depth.stages;
     for (const int tile : {64, 32, 16}) {

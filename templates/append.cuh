@@ -1,21 +1,22 @@
 // append.cuh -- the query tokens' own K and V are written into the cache by the warp that requests them next, so that a
-// decode step is one launch. Where several CTAs read the end of a KV head (row blocks), each writes the same bytes.
+// decode step is one launch. Where several CTAs read the end of a KV head (row blocks), each writes the same bytes. A
+// cache of one-byte elements has scales that are known before: one for all, or one a head.
 
-LEAN_DEVICE uint4* cache_row(const LeanDecodeArgs& args, const void* base, i64 stride_outer, i64 stride_head,
-                             i64 stride_token, const Segment& s, int token) {
+LEAN_DEVICE char* cache_row(const LeanDecodeArgs& args, const void* base, i64 stride_outer, i64 stride_head,
+                            i64 stride_token, const Segment& s, int token) {
   int outer = s.request;
   if constexpr (kPageSize > 0) {
     constexpr int kPage = kPageSize > 0 ? kPageSize : 1;
     outer = args.page_table[s.request * args.page_table_stride + token / kPage];
     token %= kPage;
   }
-  return (uint4*)((char*)base + 2 * (outer * stride_outer + s.kv_head * stride_head + token * stride_token));
+  return (char*)base + kKvBytes * (outer * stride_outer + s.kv_head * stride_head + token * stride_token);
 }
 
 // Of a segment's new tokens, writes those that warp `warp` of `warps` requests. By a whole warp, which may request them
 // afterwards, through the copy engine too.
 LEAN_DEVICE void append_tokens(const LeanDecodeArgs& args, const Segment& s, int warp, int warps) {
-  if (!kAppend || !holds_newest(s)) return;
+  if (!holds_newest(s)) return;
   constexpr int kKRowChunks = kHeadDim / 8, kRowChunks = kKRowChunks + kValueDim / 8;
   const int first_new = s.context_length - s.query.count, begin = first_place(s), end = end_place(s);
 #pragma unroll 1
@@ -27,14 +28,15 @@ LEAN_DEVICE void append_tokens(const LeanDecodeArgs& args, const Segment& s, int
                                                        s.kv_head * args.k_new_stride_head);
     const char* v_new = (const char*)args.v_new + 2 * (outer * args.v_new_stride_batch + at * args.v_new_stride_token +
                                                        s.kv_head * args.v_new_stride_head);
-    uint4* k = cache_row(args, args.k, args.k_stride_batch, args.k_stride_head, args.k_stride_token, s, token);
-    uint4* v = cache_row(args, args.v, args.v_stride_batch, args.v_stride_head, args.v_stride_token, s, token);
+    char* k = cache_row(args, args.k, args.k_stride_batch, args.k_stride_head, args.k_stride_token, s, token);
+    char* v = cache_row(args, args.v, args.v_stride_batch, args.v_stride_head, args.v_stride_token, s, token);
 #pragma unroll 1
     for (int chunk = threadIdx.x % 32; chunk < kRowChunks; chunk += 32) {
       if (chunk < kKRowChunks) {
-        k[chunk] = rotated_16(args, k_new, chunk * 8, token);
+        store_kv_chunk(k, chunk, rotated_16(args, k_new, chunk * 8, token), k_scale_of(args, s, token, true));
       } else {
-        v[chunk - kKRowChunks] = load_query_16(v_new + (chunk - kKRowChunks) * 16);
+        store_kv_chunk(v, chunk - kKRowChunks, load_query_16(v_new + (chunk - kKRowChunks) * 16),
+                       output_scale(args, s.kv_head));
       }
     }
   }

@@ -5,6 +5,7 @@
 constexpr int kRowTiles = (kRows + 7) / 8;  // eight query rows each
 
 constexpr int kStates = kWarps;  // softmax states of a CTA: one per warp
+constexpr int kSumsPerState = 1;
 
 // O stays in "fragment order": position 16 t + 2 g + i of a row is dim (t / kVWords * 8 + g) * 2 kVWords + 2 (t %
 // kVWords) + i. The four values at a multiple of four are two pairs of neighbours, kSecondPair dims apart.

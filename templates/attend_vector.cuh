@@ -14,6 +14,7 @@ constexpr int kSlots = 32 / kRowLanes;                 // rows a warp reads at o
 constexpr int kLaneRows = kStepTokens / kSlots;        // rows a lane holds a chunk of
 constexpr int kRowTiles = 1;                           // room for eight query rows in the merge buffer
 constexpr int kStates = kWarps;                        // softmax states of a CTA: one per warp
+constexpr int kSumsPerState = 1;
 static_assert(kRowLanes * kLaneChunks * 8 == kHeadDim && kRowLanes <= 32, "rows are shared evenly");
 static_assert(kStepTokens <= 32 && kLaneRows * kSlots == kStepTokens, "a lane takes one score per query row");
 constexpr int kQueryBytes = 0;  // nor q

@@ -1,11 +1,12 @@
 // attend_wgmma.cuh -- one warpgroup, one step, operands straight from shared memory: S^T = K Q^T, online softmax, O^T
-// += V^T P^T. Tokens (then dims) take the 64 matrix rows and eight query rows the columns. Only four scores per thread
-// and 64 tokens, so the code is short.
+// += V^T P^T. Tokens (then dims) take the 64 matrix rows and query rows the columns: four scores per thread, eight
+// query rows and 64 tokens.
 
 constexpr int kRowTiles = (kRows + 7) / 8;  // eight query rows each
 constexpr int kBlocks = kStepTokens / 64;   // 64-token matrix blocks per step
 constexpr int kOutTiles = kValueDim / 64;   // 64-dim output tiles
-constexpr int kStates = kWarps / 4;         // softmax states of a CTA: one per warpgroup
+constexpr int kStates = kWarpgroups;        // softmax states of a CTA: one per warpgroup
+constexpr int kSumsPerState = 4;            // of each warp's tokens
 
 // O stays in dim order.
 constexpr int kSecondPair = 2;
@@ -13,7 +14,7 @@ LEAN_DEVICE int first_dim(int position) { return position; }
 
 // Shared memory of one warpgroup beside the ring.
 struct alignas(1024) Operands {
-  unsigned char q[kRowTiles][kKPanels][8 * 128];       // [row][64 dims], 128-byte swizzled
+  unsigned char q[kKPanels][kRowTiles][8 * 128];       // [row][64 dims], 128-byte swizzled
   unsigned char weights[kRowTiles][kStepTokens * 16];  // P^T: [token][8 rows]
   float max[4][kRowTiles * 8];                         // of each warp's tokens
 };
@@ -40,7 +41,7 @@ LEAN_DEVICE void store_query(Operands& shared, const Query& q) {
   for (int i = 0; i < kQChunksPerThread; i++) {
     const int chunk = i * 128 + (int)threadIdx.x % 128, row = chunk / (kHeadDim / 8), column = chunk % (kHeadDim / 8);
     if (kQChunks % 128 == 0 || chunk < kQChunks)
-      *(uint4*)&shared.q[row / 8][column / 8][row % 8 * 128 + ((column ^ row) % 8) * 16] = q.chunk[i];
+      *(uint4*)&shared.q[column / 8][row / 8][row % 8 * 128 + ((column ^ row) % 8) * 16] = q.chunk[i];
   }
   fence_async_proxy();
 }
@@ -64,16 +65,13 @@ LEAN_DEVICE void clear(Attention& a) {
   }
 }
 
-// Barriers 1 and 2 are taken (sync_workers, and the start of the ring).
-LEAN_DEVICE void sync_warpgroup(int warpgroup) { asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 3) : "memory"); }
-
-// Bytes past the context are never trusted: a masked token has weight 0, and 0 * NaN is NaN.
-LEAN_DEVICE void zero_v_rows(u32 v, int tokens) {
-#pragma unroll 1
-  for (int i = threadIdx.x % 128; i < (kStepTokens - tokens) * 8 * kVPanels; i += 128) {
-    const int token = tokens + i / (8 * kVPanels);
-    store_shared_zero_16(v + (u32)(i / 8 % kVPanels * kPanelBytes + token * 128 + i % 8 * 16));
-  }
+// D[64 x 8 kRowTiles] = A[64 x 16] B[16 x 8 kRowTiles] + (accumulate ? D : 0), both from shared memory. Transposed: the
+// operand's rows (A: tokens or dims, B: query rows) are adjacent there instead of its 16 inner elements.
+template <bool kTransposeA, bool kTransposeB>
+LEAN_DEVICE void multiply(float (&d)[kRowTiles][4], u64 a, u64 b, bool accumulate) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, " LEAN_WGMMA_ACCUMULATE ", 0;\n" LEAN_WGMMA " }"
+               : LEAN_WGMMA_RESULTS(d)
+               : "l"(a), "l"(b), "n"((int)kTransposeA), "n"((int)kTransposeB), "r"((u32)accumulate));
 }
 
 // Scores of the tokens that rows do not see become -inf; the others change as the spec says.
@@ -114,13 +112,11 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 #pragma unroll
   for (int block = 0; block < kBlocks; block++)
 #pragma unroll
-    for (int tile = 0; tile < kRowTiles; tile++)
-#pragma unroll
-      for (int k = 0; k < kHeadDim / 16; k++)  // 16 dims: 32 bytes of a panel's rows
-        wgmma<false, false>(
-            score[block][tile],
-            matrix_descriptor<1024, true>(stage + (u32)(k / 4 * kPanelBytes + block * 64 * 128 + k % 4 * 32)),
-            matrix_descriptor<1024, true>(q + (u32)((tile * kKPanels + k / 4) * 1024 + k % 4 * 32)), k > 0);
+    for (int k = 0; k < kHeadDim / 16; k++)  // 16 dims: 32 bytes of a panel's rows
+      multiply<false, false>(
+          score[block],
+          matrix_descriptor<0, 1024, true>(stage + (u32)(k / 4 * kPanelBytes + block * 64 * 128 + k % 4 * 32)),
+          matrix_descriptor<0, 1024, true>(q + (u32)(k / 4 * kRowTiles * 1024 + k % 4 * 32)), k > 0);
   wgmma_end(score);
 
   if (step.count < kStepTokens) zero_v_rows(v, step.count);
@@ -181,11 +177,9 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 #pragma unroll
   for (int d = 0; d < kOutTiles; d++)
 #pragma unroll
-    for (int tile = 0; tile < kRowTiles; tile++)
-#pragma unroll
-      for (int k = 0; k < kStepTokens / 16; k++)  // 16 tokens: two atoms of eight
-        wgmma<true, true>(a.out[d][tile], matrix_descriptor<1024, true>(v + (u32)(d * kPanelBytes + k * 2048)),
-                          matrix_descriptor<128, false>(weights + (u32)(tile * kStepTokens * 16 + k * 256)), true);
+    for (int k = 0; k < kStepTokens / 16; k++)  // 16 tokens: two atoms of eight
+      multiply<true, true>(a.out[d], matrix_descriptor<0, 1024, true>(v + (u32)(d * kPanelBytes + k * 2048)),
+                           matrix_descriptor<128, kStepTokens * 16, false>(weights + (u32)(k * 256)), true);
   wgmma_end(a.out);
 }
 
@@ -198,4 +192,27 @@ LEAN_DEVICE void reduce_sums(Attention& a) {
 #pragma unroll
       for (int distance = 4; distance < 32; distance *= 2)
         a.sum[tile][i] += __shfl_xor_sync(kFullMask, a.sum[tile][i], distance);
+}
+
+// Hands the warpgroup's state to the merge buffer.
+template <class Buffer>
+LEAN_DEVICE void store_state(Buffer& buffer, const Attention& a) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+#pragma unroll
+  for (int tile = 0; tile < kRowTiles; tile++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int row = tile * 8 + 2 * c + i;
+      if (g == 0) {
+        if (warp % 4 == 0) buffer.max[warp / 4][row] = a.max[tile][i];  // the same in all warps of a warpgroup
+        buffer.sum[warp][row] = a.sum[tile][i];
+      }
+      if (row < kRows) {
+#pragma unroll
+        for (int d = 0; d < kOutTiles; d++) {
+          float* out = &buffer.out[warp / 4][row][d * 64 + warp % 4 * 16 + g];
+          out[0] = a.out[d][tile][i], out[8] = a.out[d][tile][i + 2];
+        }
+      }
+    }
 }

@@ -14,6 +14,7 @@ enum CheckTensor { kCheckQ = 1, kCheckK = 2, kCheckV = 3 };
 enum CheckFormat { kCheckBf16 = 0, kCheckFp16 = 1 };
 enum CheckKvFormat { kCheckSame = 0, kCheckE4m3 = 1, kCheckE5m2 = 2, kCheckInt8 = 3 };
 enum CheckKvScale { kCheckScaleTensor = 0, kCheckScaleHead = 1, kCheckScaleToken = 2 };
+enum CheckRope { kCheckNoRope = 0, kCheckHalfSplit = 1, kCheckInterleaved = 2 };
 enum CheckMask { kCheckCausal = 0, kCheckTree = 1, kCheckFull = 2 };
 
 union CheckWord {
@@ -189,4 +190,26 @@ CHECK_HD float check_sink_logit(check_u64 seed, int head) {
 CHECK_HD unsigned check_tree_word(check_u64 seed, int request, int query_token) {
   const check_u64 hash = check_hash(check_row_key(seed, 17, request, 0), (unsigned)query_token);
   return (unsigned)(hash >> 32) | (1u << query_token);
+}
+
+// Rotary embedding in quarter turns, which round nothing: how many of them pair `pair` takes at `position`.
+CHECK_HD int check_quarter_turns(long long position, int pair) {
+  return (int)(check_hash(check_mix(97u), (check_u64)position * 512u + (unsigned)pair) & 3u);
+}
+
+// What a dim of a row is before it is turned: the dim `column` of the turned row, perhaps with the other sign.
+struct CheckTurned {
+  int column;
+  bool negative;
+};
+CHECK_HD CheckTurned check_unturned(int rope, int rope_dim, long long position, int column) {
+  if (rope == kCheckNoRope || column >= rope_dim || position < 0) return {column, false};
+  const int half = rope_dim / 2, pair = rope == kCheckInterleaved ? column / 2 : column % half;
+  const bool second = rope == kCheckInterleaved ? column % 2 == 1 : column >= half;
+  const int first_column = rope == kCheckInterleaved ? 2 * pair : pair;
+  const int second_column = rope == kCheckInterleaved ? 2 * pair + 1 : pair + half;
+  // (x', y') = (x c - y s, y c + x s) has (x, y) = (x' c + y' s, y' c - x' s).
+  const int turns = check_quarter_turns(position, pair);
+  if (turns % 2 == 0) return {column, turns == 2};
+  return second ? CheckTurned{first_column, turns == 1} : CheckTurned{second_column, turns == 3};
 }

@@ -8,9 +8,9 @@ struct CheckFeatures {
   int q_heads, head_dim, v_head_dim;
   int q_len, ragged_q, mask;  // CheckMask
   int window, sink_tokens, sink_logits, alibi;
-  int page_size, max_pages;  // 0: dense
-  int shared_prefix;         // paged: tokens whose pages all requests read from request 0
-  int kv_format, kv_scale;   // CheckKvFormat, CheckKvScale
-  int reserved;
+  int page_size, max_pages;    // 0: dense
+  int shared_prefix;           // paged: tokens whose pages all requests read from request 0
+  int kv_format, kv_scale;     // CheckKvFormat, CheckKvScale
+  int append, rope, rope_dim;  // CheckRope
 };
-static_assert(sizeof(CheckFeatures) == 96, "host and device must agree on it");
+static_assert(sizeof(CheckFeatures) == 104, "host and device must agree on it");

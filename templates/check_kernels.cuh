@@ -17,10 +17,91 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_q(LeanDec
     const int head = (int)(row % check.q_heads), t = (int)(row / check.q_heads % check.q_len);
     const int request = (int)(row / check.q_heads / check.q_len);
     if (t >= check_query_tokens(args, check, request)) continue;
+    const long long position = check_position(args, check, request, t);
     unsigned short* q = (unsigned short*)check_q_row(args, check, request, t, head);
     for (int column = threadIdx.x; column < check.head_dim; column += kCheckThreads) {
-      q[column] =
-          check_element(check.kind, check.seed, kCheckQ, check.format, request, head, t, column, check.head_dim);
+      const CheckTurned from = check_unturned(check.rope, check.rope_dim, position, column);
+      const unsigned short bits =
+          check_element(check.kind, check.seed, kCheckQ, check.format, request, head, t, from.column, check.head_dim);
+      q[column] = from.negative ? bits ^ 0x8000u : bits;
+    }
+  }
+}
+
+// Cosines and sines of quarter turns: [positions, rope_dim].
+extern "C" __global__ void __launch_bounds__(kCheckThreads)
+    check_fill_rope(CheckFeatures check, long long positions, float* table) {
+  const int half = check.rope_dim / 2;
+  for (long long i = (long long)blockIdx.x * kCheckThreads + threadIdx.x; i < positions * half;
+       i += (long long)gridDim.x * kCheckThreads) {
+    const long long position = i / half;
+    const int pair = (int)(i % half), turns = check_quarter_turns(position, pair);
+    float* row = table + position * check.rope_dim;
+    row[pair] = turns == 0 ? 1.0f : turns == 2 ? -1.0f : 0.0f;
+    row[half + pair] = turns == 1 ? 1.0f : turns == 3 ? -1.0f : 0.0f;
+  }
+}
+
+// The bits of an element of k_new or v_new (16 bits) whose row in the cache, once turned and converted, holds what
+// check_fill_kv writes there.
+__device__ __forceinline__ unsigned short check_new_element(const CheckFeatures& check, int tensor, int request,
+                                                            int head, long long token, int column) {
+  const int columns = tensor == kCheckK ? check.head_dim : check.v_head_dim;
+  const CheckTurned from = check_unturned(tensor == kCheckK ? check.rope : kCheckNoRope, check.rope_dim, token, column);
+  unsigned short bits;
+  if (check.kv_format == kCheckSame) {
+    bits = check_element(check.kind, check.seed, tensor, check.format, request, head, token, from.column, columns);
+  } else {
+    const float scale =
+        check_kv_scale(check.kind, check.seed, tensor, check.kv_format, check.kv_scale, request, head, token);
+    const unsigned char byte =
+        check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, token, from.column, columns);
+    bits = check_from_float(check.format, check_byte_to_float(check.kv_format, byte) * scale);
+  }
+  return from.negative ? bits ^ 0x8000u : bits;
+}
+
+enum CheckNewStep { kCheckPlantNew = 0, kCheckSpoilCached = 1, kCheckCountWrong = 2 };
+
+// Of the query tokens' K and V: writes k_new and v_new; or overwrites their rows in the cache with what no data is; or
+// counts the elements of those rows that are not what they should be. grid.x strides over (request, query token, KV
+// head).
+extern "C" __global__ void __launch_bounds__(kCheckThreads)
+    check_new_rows(LeanDecodeArgs args, CheckFeatures check, int step, unsigned long long* wrong) {
+  const long long rows = (long long)args.batch * check.q_len * args.kv_heads;
+  for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
+    const int head = (int)(row % args.kv_heads), t = (int)(row / args.kv_heads % check.q_len);
+    const int request = (int)(row / args.kv_heads / check.q_len);
+    const long long token = check_position(args, check, request, t);
+    if (t >= check_query_tokens(args, check, request) || token < 0) continue;
+    for (int i = threadIdx.x; i < check.head_dim + check.v_head_dim; i += kCheckThreads) {
+      const int tensor = i < check.head_dim ? kCheckK : kCheckV, column = i < check.head_dim ? i : i - check.head_dim;
+      const int columns = tensor == kCheckK ? check.head_dim : check.v_head_dim;
+      if (step == kCheckPlantNew) {
+        ((unsigned short*)check_new_row(args, check, tensor, request, t, head))[column] =
+            check_new_element(check, tensor, request, head, token, column);
+        continue;
+      }
+      const long long place = (tensor == kCheckK ? check_k_place(args, check, request, head, token)
+                                                 : check_v_place(args, check, request, head, token)) +
+                              column;
+      const void* cache = tensor == kCheckK ? args.k : args.v;
+      const unsigned bits_mask = check.kv_format == kCheckSame ? 0x7fffu : 0x7fu;
+      unsigned expected, found;
+      if (check.kv_format == kCheckSame) {
+        unsigned short& there = ((unsigned short*)cache)[place];
+        if (step == kCheckSpoilCached) there = 0xffffu;
+        expected = check_element(check.kind, check.seed, tensor, check.format, request, head, token, column, columns);
+        found = there;
+      } else {
+        unsigned char& there = ((unsigned char*)cache)[place];
+        if (step == kCheckSpoilCached) there = check.kv_format == kCheckInt8 ? 0x80u : 0xffu;
+        expected = check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, token, column, columns);
+        found = there;
+      }
+      // Turning a zero may change its sign.
+      const bool zeros = check.kv_format != kCheckInt8 && (expected & bits_mask) == 0u && (found & bits_mask) == 0u;
+      if (step == kCheckCountWrong && found != expected && !zeros) atomicAdd(wrong, 1ull);
     }
   }
 }
@@ -189,7 +270,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   typedef CheckArithmetic<T> Arithmetic;
   const int kv_head = head / (check.q_heads / args.kv_heads);
   const int context = check_context(args, request), query_tokens = check_query_tokens(args, check, request);
-  const int position = context - query_tokens + t;
+  const int position = (int)check_position(args, check, request, t);
   const T infinity = (T)check_bits_float(0x7f800000u);
   CheckRow<T> result;
   result.o = 0;
@@ -197,8 +278,14 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   if (context == 0 || t >= query_tokens) return result;
 
   const unsigned short* q = check_q_row(args, check, request, t, head);
-  for (int column = threadIdx.x; column < check.head_dim; column += kCheckThreads)
-    q_row[column] = (T)check_to_float(check.format, q[column]);
+  for (int column = threadIdx.x; column < check.head_dim; column += kCheckThreads) {
+    // The row that turning gives, instead of the one before.
+    const unsigned short bits =
+        check.rope == kCheckNoRope
+            ? q[column]
+            : check_element(check.kind, check.seed, kCheckQ, check.format, request, head, t, column, check.head_dim);
+    q_row[column] = (T)check_to_float(check.format, bits);
+  }
   __syncthreads();
 
   const bool scaled_k = check.kv_format != kCheckSame && args.k_scale != nullptr;

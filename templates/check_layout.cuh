@@ -25,6 +25,24 @@ __device__ __forceinline__ const unsigned short* check_q_row(const LeanDecodeArg
   return (const unsigned short*)args.q + row + head * args.q_stride_head;
 }
 
+// A query token's place in its context: below 0 where that is shorter than the query tokens.
+__device__ __forceinline__ long long check_position(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                                    int t) {
+  return (long long)check_context(args, request) - check_query_tokens(args, check, request) + t;
+}
+
+// A row of k_new or v_new.
+__device__ __forceinline__ const unsigned short* check_new_row(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                                               int tensor, int request, int t, int head) {
+  const bool keys = tensor == kCheckK;
+  const long long of_batch = keys ? args.k_new_stride_batch : args.v_new_stride_batch,
+                  of_token = keys ? args.k_new_stride_token : args.v_new_stride_token,
+                  of_head = keys ? args.k_new_stride_head : args.v_new_stride_head;
+  const long long row =
+      check.ragged_q ? ((long long)args.q_offsets[request] + t) * of_token : request * of_batch + t * of_token;
+  return (const unsigned short*)(keys ? args.k_new : args.v_new) + row + head * of_head;
+}
+
 // First token that some query token sees through the window.
 __device__ __forceinline__ long long check_window_begin(const LeanDecodeArgs& args, const CheckFeatures& check,
                                                         int request) {

@@ -60,3 +60,31 @@ LEAN_DEVICE float output_scale(const LeanDecodeArgs& args, int kv_head) {
   if (kKvScale == kScalePerToken || args.v_scale == nullptr) return 1.0f;
   return args.v_scale[kKvScale == kScalePerHead ? kv_head : 0];
 }
+
+// Two values as bytes, rounded to nearest, what is too large becoming the largest (PTX ISA, "cvt").
+LEAN_DEVICE u32 narrow_pair(float2 x) {
+  if constexpr (kKvFormat == kInt8) {
+    int lo, hi;
+    asm("cvt.rni.sat.s8.f32 %0, %1;" : "=r"(lo) : "f"(x.x));
+    asm("cvt.rni.sat.s8.f32 %0, %1;" : "=r"(hi) : "f"(x.y));
+    return __byte_perm(lo, hi, 0x0040);
+  }
+#if __CUDA_ARCH__ >= 890
+  unsigned short y;
+  if constexpr (kKvFormat == kE4m3) asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(y) : "f"(x.y), "f"(x.x));
+  if constexpr (kKvFormat == kE5m2) asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(y) : "f"(x.y), "f"(x.x));
+  return y;
+#else
+  static_assert(!kAppend || kKvFormat == kInt8, "fp8 is written from sm_89 on");
+  return 0;
+#endif
+}
+LEAN_DEVICE u32 narrow_word(u32 pair_0, u32 pair_1, float scale) {
+  const float2 x = Element::unpack(pair_0), y = Element::unpack(pair_1);
+  return __byte_perm(narrow_pair(make_float2(x.x / scale, x.y / scale)),
+                     narrow_pair(make_float2(y.x / scale, y.y / scale)), 0x5410);
+}
+// Eight elements of q's type, the `chunk`th eight of a row of the cache, whose elements count `scale`s.
+LEAN_DEVICE void store_kv_chunk(char* row, int chunk, const uint4& x, float scale) {
+  ((uint2*)row)[chunk] = make_uint2(narrow_word(x.x, x.y, scale), narrow_word(x.z, x.w, scale));
+}

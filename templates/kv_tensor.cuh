@@ -56,7 +56,7 @@ LEAN_DEVICE void init_ring(const KvRing& ring) {
 #pragma unroll
   for (int s = 0; s < kStages; s++) {
     init_barrier(ring.full + (u32)(s * 8), 1);
-    init_barrier(ring.empty + (u32)(s * 8), 4);  // the warps of the warpgroup that reads it
+    init_barrier(ring.empty + (u32)(s * 8), kRowsAreSplit ? kWarps : 4);  // the warps that read it
   }
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -77,4 +77,32 @@ LEAN_DEVICE void copy_box(u32 destination, const LeanTensorMap& map, int token, 
 
 LEAN_DEVICE void expect_bytes(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// The producer's side of the ring.
+struct RingWriter {
+  RingPosition at;
+  u32 filled = 0;
+
+  LEAN_DEVICE u32 full(const KvRing& ring) const { return ring.full + at.stage * 8; }
+  LEAN_DEVICE u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }
+  // Waits until the stage is free, and until the step from `token` on is there to be read.
+  LEAN_DEVICE void claim(const KvRing& ring, const Segment& s, int token) {
+    if (filled == kStages) {
+      wait_barrier(ring.empty + at.stage * 8, at.parity ^ 1);
+    } else {
+      filled++;
+    }
+    if (kPdl && token + kStepTokens > s.context_length - kQLen)
+      wait_for_previous_kernel();  // the newest tokens may come from it
+  }
+};
+
+// Bytes past the context are never trusted: a masked token has weight 0, and 0 * NaN is NaN. By a whole warpgroup.
+LEAN_DEVICE void zero_v_rows(u32 v, int tokens) {
+#pragma unroll 1
+  for (int i = threadIdx.x % 128; i < (kStepTokens - tokens) * 8 * kVPanels; i += 128) {
+    const int token = tokens + i / (8 * kVPanels);
+    store_shared_zero_16(v + (u32)(i / 8 % kVPanels * kPanelBytes + token * 128 + i % 8 * 16));
+  }
 }

@@ -4,7 +4,7 @@
 constexpr int kRowStride = kValueDim + 4;  // floats; the pad keeps the 8-byte stores of a half warp on different banks
 struct MergeBuffer {
   float max[kStates][kRowTiles * 8];
-  float sum[kWarps][kRowTiles * 8];       // of each warp's own tokens
+  float sum[kStates * kSumsPerState][kRowTiles * 8];
   float out[kStates][kRows][kRowStride];  // in the order of first_dim
 };
 
@@ -20,8 +20,7 @@ LEAN_DEVICE RowState merge_states(const MergeBuffer& buffer, int column, float s
   for (int i = 0; i < kStates; i++) {
     const float weight = exp2_approx((buffer.max[i][row] - reference) * scale_log2);
 #pragma unroll
-    for (int w = 0; w < kWarps / kStates; w++)
-      state.sum = fmaf(buffer.sum[i * (kWarps / kStates) + w][row], weight, state.sum);
+    for (int j = 0; j < kSumsPerState; j++) state.sum = fmaf(buffer.sum[i * kSumsPerState + j][row], weight, state.sum);
     add_scaled(o, *(const float4*)&buffer.out[i][row][position], weight);
   }
   return state;

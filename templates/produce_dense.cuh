@@ -5,8 +5,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
                          const KvRing& ring, Walk& walk) {
   const bool leader = threadIdx.x % 32 == 0;
   if (!kAppend && !leader) return;
-  RingPosition at;
-  u32 filled = 0;
+  RingWriter writer;
   do {
     const Segment& s = walk.segment;
     const int end = end_place(s);
@@ -15,20 +14,14 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
 #pragma unroll 1
     for (int place = first_place(s); place < end; place += kStepTokens) {
       const int token = step_at(s, place).token;
-      const u32 full = ring.full + at.stage * 8, stage = ring.stages + at.stage * kStageBytes;
-      if (filled == kStages) {
-        wait_barrier(ring.empty + at.stage * 8, at.parity ^ 1);
-      } else {
-        filled++;
-      }
-      if (kPdl && token + kStepTokens > s.context_length - kQLen)
-        wait_for_previous_kernel();  // the newest tokens may come from it
+      const u32 full = writer.full(ring), stage = writer.stage(ring);
+      writer.claim(ring, s, token);
       if (leader) {
         expect_bytes(full, kStageBytes);
         copy_box(stage, k_map, token, 0, s.kv_head, s.request, full);
         copy_box(stage + kKStageBytes, v_map, token, 0, s.kv_head, s.request, full);
       }
-      at.next();
+      writer.at.next();
     }
   } while (next_segment(args, walk));
 }

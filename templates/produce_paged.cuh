@@ -21,8 +21,7 @@ LEAN_DEVICE int read_page(const Segment& s, const int* table, int from) {
 LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map, const LeanTensorMap& v_map,
                          const KvRing& ring, Walk& walk) {
   const int lane = threadIdx.x % 32;
-  RingPosition at;
-  u32 filled = 0;
+  RingWriter writer;
   do {
     const Segment& s = walk.segment;
     const int end = end_place(s);
@@ -39,14 +38,8 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       }
       const Step step = step_at(s, place);
       const int runs = (step.count + kPageRun - 1) / kPageRun;
-      const u32 full = ring.full + at.stage * 8, stage = ring.stages + at.stage * kStageBytes;
-      if (filled == kStages) {
-        wait_barrier(ring.empty + at.stage * 8, at.parity ^ 1);
-      } else {
-        filled++;
-      }
-      if (kPdl && step.token + kStepTokens > s.context_length - kQLen)
-        wait_for_previous_kernel();  // the newest tokens may come from it
+      const u32 full = writer.full(ring), stage = writer.stage(ring);
+      writer.claim(ring, s, step.token);
       if (lane == 0) expect_bytes(full, (u32)(runs * kPageRun * (kHeadDim + kValueDim) * 2));
       __syncwarp();
 #pragma unroll 1
@@ -59,7 +52,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
                    copy < kKCopies ? k_map : v_map, (step.token + run * kPageRun) % kPageSize, panel, s.kv_head, id,
                    full);
       }
-      at.next();
+      writer.at.next();
     }
   } while (next_segment(args, walk));
 }

@@ -1,12 +1,12 @@
 // rope.cuh -- rotary position embedding of q and of new keys (RoFormer, section 3.4.2). The table is fp32, one row per
 // position: kRopeDim / 2 cosines, then as many sines. Dims from kRopeDim on stay as they are.
 
-enum { kNoRope, kHalfSplit, kInterleaved };  // kRope: dim i turns with i + kRopeDim / 2, or 2 i with 2 i + 1
+enum { kHalfSplit = 1, kInterleaved = 2 };  // kRope: dim i turns with i + kRopeDim / 2, or 2 i with 2 i + 1
 
 // Two neighbouring dims, from `dim` on (even), of the 16-bit row at `row`, turned for `position`.
 LEAN_DEVICE u32 rotated_pair(const LeanDecodeArgs& args, const char* row, int dim, int position) {
   const u32 own = load_query_4(row + 2 * dim);
-  if (kRope == kNoRope || dim >= kRopeDim || position < 0) return own;
+  if (dim >= kRopeDim || position < 0) return own;
   const float* table = args.rope_table + (i64)position * kRopeDim;
   const float2 x = Element::unpack(own);
   if constexpr (kRope == kInterleaved) {
@@ -24,7 +24,6 @@ LEAN_DEVICE u32 rotated_pair(const LeanDecodeArgs& args, const char* row, int di
 
 // Eight of them.
 LEAN_DEVICE uint4 rotated_16(const LeanDecodeArgs& args, const char* row, int dim, int position) {
-  if constexpr (kRope == kNoRope) return load_query_16(row + 2 * dim);
   return make_uint4(rotated_pair(args, row, dim, position), rotated_pair(args, row, dim + 2, position),
                     rotated_pair(args, row, dim + 4, position), rotated_pair(args, row, dim + 6, position));
 }

@@ -184,7 +184,7 @@ Reference make_reference(DType dtype, int batch, int q_heads, int head_dim, std:
 
 bool ComparisonReport::passed() const {
   // Written so that a NaN ratio fails.
-  return unwritten == 0 && pattern_mismatches == 0 && stray_writes == 0 && workspace_left == 0 &&
+  return unwritten == 0 && pattern_mismatches == 0 && stray_writes == 0 && workspace_left == 0 && wrong_appended == 0 &&
          unequal_repeats == 0 && error_ratio <= kLargestPassingRatio && mean_ratio <= kLargestPassingRatio &&
          lse_ratio <= 1;
 }
@@ -203,6 +203,7 @@ void merge(ComparisonReport& into, const ComparisonReport& other) {
   into.pattern_mismatches += other.pattern_mismatches;
   into.stray_writes += other.stray_writes;
   into.workspace_left += other.workspace_left;
+  into.wrong_appended += other.wrong_appended;
   into.unequal_repeats += other.unequal_repeats;
   into.error_ratio = std::max(into.error_ratio, other.error_ratio);
   into.mean_ratio = std::max(into.mean_ratio, other.mean_ratio);

@@ -56,6 +56,7 @@ struct ComparisonReport {
   std::int64_t stray_writes = 0;  ///< bytes changed outside the outputs: padding, LSE not asked for, past the workspace
   std::int64_t workspace_left = 0;   ///< workspace bytes that did not return to zero
   std::int64_t unequal_repeats = 0;  ///< output bytes that differed between two launches
+  std::int64_t wrong_appended = 0;   ///< elements of K and V that the launch should have written into the cache
   double error_ratio = 0;            ///< worst |o - oracle| over its request's Yardstick::largest
   double mean_ratio = 0;             ///< worst mean |o - oracle| of a request over its Yardstick::mean
   double lse_ratio = 0;              ///< worst |lse - oracle| over its limit; at most 1 passes

@@ -42,17 +42,10 @@ Result<void> CheckWorkspace::disarm_guard(CUstream_st* stream) {
   return fill_bytes_async(buffer_.at(bound_bytes_), 0, kGuardBytes, stream);
 }
 
-Result<void> has_decode_case(const DecodeProblem& problem) {
-  if (!problem.features.append && problem.features.rope == Rope::none) return {};
-  return fail(ErrorCode::unsupported, "problems with append or rope are neither tuned nor benchmarked",
-              "Leave both out: the kernels stream alike, and look-up answers with what won without them.");
-}
-
 Result<DecodeCase> DecodeCase::create(std::shared_ptr<const OracleKernels> kernels, const DecodeProblem& problem,
                                       std::vector<int> context_lengths, const DecodeCaseOptions& options,
                                       CUstream_st* stream) {
   LEANATTN_TRY(validate(problem));
-  LEANATTN_TRY(has_decode_case(problem));
   const Features& features = problem.features;
   if (context_lengths.empty()) return fail(ErrorCode::invalid_argument, "a decode case needs at least one request");
   if (options.context_capacity < 0 || options.kv_copies < 1) {
@@ -99,6 +92,8 @@ Result<void> DecodeCase::plant_kv(CUstream_st* stream) {
   for (int copy = 0; copy < options_.kv_copies; ++copy) {
     LEANATTN_TRY(kernels_->fill_kv(args(copy), check_, stream));
   }
+  if (check_.rope != 0) LEANATTN_TRY(kernels_->fill_q(args_, check_, stream));  // positions follow from the lengths
+  if (check_.append != 0) LEANATTN_TRY(kernels_->new_rows(NewRowsStep::plant, args_, check_, nullptr, stream));
   return {};
 }
 
@@ -163,6 +158,7 @@ Result<void> DecodeCase::set_context_lengths(std::vector<int> context_lengths, C
 
 Result<void> DecodeCase::reset_outputs(CUstream_st* stream) {
   LEANATTN_TRY(fill_bytes_async(o_.data(), kPoisonByte, o_.bytes(), stream));
+  if (check_.append != 0) LEANATTN_TRY(kernels_->new_rows(NewRowsStep::spoil, args_, check_, nullptr, stream));
   return fill_bytes_async(lse_.data(), kPoisonByte, lse_.bytes(), stream);
 }
 

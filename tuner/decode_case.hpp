@@ -62,19 +62,16 @@ class CheckWorkspace {
   std::int64_t bound_bytes_ = 0;
 };
 
-/// Whether a DecodeCase can be made of a problem: it plants caches, and knows nothing of new tokens beside them.
-/// Errors: unsupported.
-Result<void> has_decode_case(const DecodeProblem& problem);
-
 class DecodeCase {
  public:
-  /// Allocates and fills q, k, v and what the problem's features need. Everything else in those allocations (past every
-  /// context, before every window, padding, pages of nobody) is NaN, int8 elements -128, and page-table entries that no
-  /// kernel may follow are ids that no pool has. Padded caches of pages hold K and V in turns in one pool. Lengths may
-  /// be zero, negative or above the capacity (whole pages, where there are any): kernels and oracle clamp them. Waits
-  /// for the stream once. Errors: those of validate(problem), invalid_argument (no requests, senseless options),
-  /// out_of_memory, launch_failed, context_lost; nvrtc_missing, compile_failed where a score expression needs kernels
-  /// of its own.
+  /// Allocates and fills q, k, v and what the problem's features need. With append the query tokens' K and V stand
+  /// beside the cache, whose own rows of them are spoilt before each launch of check() and looked at after it.
+  /// Everything else in those allocations (past every context, before every window, padding, pages of nobody) is NaN,
+  /// int8 elements -128, and page-table entries that no kernel may follow are ids that no pool has. Padded caches of
+  /// pages hold K and V in turns in one pool. Lengths may be zero, negative or above the capacity (whole pages, where
+  /// there are any): kernels and oracle clamp them. Waits for the stream once. Errors: those of validate(problem),
+  /// invalid_argument (no requests, senseless options), out_of_memory, launch_failed, context_lost; nvrtc_missing,
+  /// compile_failed where a score expression needs kernels of its own.
   static Result<DecodeCase> create(std::shared_ptr<const OracleKernels> kernels, const DecodeProblem& problem,
                                    std::vector<int> context_lengths, const DecodeCaseOptions& options,
                                    CUstream_st* stream);
@@ -107,7 +104,8 @@ class DecodeCase {
 
   /// New lengths for the same allocation (same batch): K and V are planted anew, the oracle is stale. Stream-ordered.
   Result<void> set_context_lengths(std::vector<int> context_lengths, CUstream_st* stream);
-  /// Fills o and lse, padding included, with the poison. Stream-ordered.
+  /// Fills o and lse, padding included, with the poison; with append also the cache's rows of the query tokens.
+  /// Stream-ordered.
   Result<void> reset_outputs(CUstream_st* stream);
   /// The oracle's answer; computed on the GPU at the first call after create or set_context_lengths. Waits.
   Result<const Reference*> reference(CUstream_st* stream);
@@ -141,6 +139,7 @@ class DecodeCase {
   Result<void> allocate(CUstream_st* stream);
   Result<void> allocate_kv(CUstream_st* stream);
   Result<void> allocate_features(CUstream_st* stream);
+  Result<void> allocate_new_tokens(CUstream_st* stream);
   /// Elements from the start of o_ to a row of O.
   std::int64_t o_row(int request, int query_token, int head) const;
   std::int64_t padding(std::int64_t units, std::int64_t element_bytes) const;
@@ -154,6 +153,7 @@ class DecodeCase {
   CheckFeatures check_{};
   DeviceBuffer q_, k_, v_, o_, lse_, lengths_device_;  ///< v_ is empty where K and V share a pool
   DeviceBuffer pages_, page_table_, q_offsets_, tree_mask_, head_values_, kv_scales_;
+  DeviceBuffer k_new_, v_new_, wrong_appended_, rope_table_;
   std::int64_t kv_copy_bytes_ = 0;  ///< from one copy to the next, in K and in V alike
   std::int64_t o_offset_ = 0;       ///< elements from o_'s start to args_.o
   PinnedBuffer host_;

@@ -96,6 +96,7 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   LEANATTN_TRY(allocate_poisoned(lengths_device_, std::int64_t{batch() + 3} * 4, stream));
   LEANATTN_TRY(allocate_kv(stream));
   LEANATTN_TRY(allocate_features(stream));
+  LEANATTN_TRY(allocate_new_tokens(stream));
 
   o_offset_ = offset;
   args_.q = q_.at(offset * 2);
@@ -193,6 +194,32 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   args_.k_scale = kv_scales_.as<float>();
   args_.v_scale = kv_scales_.as<float>() + each;
   return {};
+}
+
+Result<void> DecodeCase::allocate_new_tokens(CUstream_st* stream) {
+  const Features& features = problem_.features;
+  if (features.rope != Rope::none) {
+    const std::int64_t positions = std::max(1, options_.context_capacity);
+    LEANATTN_TRY(allocate_poisoned(rope_table_, positions * check_.rope_dim * 4, stream));
+    LEANATTN_TRY(kernels_->fill_rope(check_, positions, rope_table_.as<float>(), stream));
+    args_.rope_table = rope_table_.as<float>();
+  }
+  if (!features.append) return {};
+  const std::int64_t tokens = std::max<std::int64_t>(first_query_tokens_.back(), 1);
+  const auto make = [&](DeviceBuffer& buffer, std::int64_t columns, std::int64_t units, long long& of_batch,
+                        long long& of_token, long long& of_head) {
+    of_head = columns + padding(units, 2);
+    of_token = problem_.kv_heads * of_head + padding(units + 1, 2);
+    of_batch = features.q_len * of_token + padding(units + 2, 2);
+    return allocate_poisoned(buffer, (features.ragged_q ? tokens * of_token : batch() * of_batch) * 2, stream);
+  };
+  LEANATTN_TRY(
+      make(k_new_, problem_.head_dim, 1, args_.k_new_stride_batch, args_.k_new_stride_token, args_.k_new_stride_head));
+  LEANATTN_TRY(
+      make(v_new_, check_.v_head_dim, 2, args_.v_new_stride_batch, args_.v_new_stride_token, args_.v_new_stride_head));
+  args_.k_new = k_new_.data();
+  args_.v_new = v_new_.data();
+  return allocate_poisoned(wrong_appended_, 8, stream);
 }
 
 Result<void> DecodeCase::allocate_features(CUstream_st* stream) {

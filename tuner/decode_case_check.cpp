@@ -42,6 +42,8 @@ Result<const Reference*> DecodeCase::reference(CUstream_st* stream) {
   auto* o = static_cast<double*>(device->at(weight_bytes));
   auto* lse = static_cast<double*>(device->at(weight_bytes + o_bytes));
   auto* plain = static_cast<std::uint16_t*>(device->at(weight_bytes + o_bytes + lse_bytes));
+  // Whatever launches left in the rows of appended tokens is theirs, not the oracle's.
+  if (check_.append != 0) LEANATTN_TRY(kernels_->fill_kv(args_, check_, stream));
   for (std::int64_t first = 0; first < rows; first += rows_at_once) {
     const std::int64_t count = std::min(rows_at_once, rows - first);
     LEANATTN_TRY(kernels_->oracle(args_, check_, first, count, longest, device->as<double>(), o, lse, stream));
@@ -97,10 +99,15 @@ Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, LaunchGri
   }
   auto* host = host_.as<std::uint8_t>();
   LEANATTN_TRY(workspace.arm_guard(stream));
+  const bool appends = check_.append != 0;
+  if (appends) LEANATTN_TRY(fill_bytes_async(wrong_appended_.data(), 0, 8, stream));
   for (int i = 0; i < launches; ++i) {
     LEANATTN_TRY(reset_outputs(stream));
     if (before) LEANATTN_TRY(before());
     LEANATTN_TRY(kernel.launch(*bound, grid.ctas, stream));
+    if (appends)
+      LEANATTN_TRY(
+          kernels_->new_rows(NewRowsStep::count_wrong, args_, check_, wrong_appended_.as<std::uint64_t>(), stream));
     LEANATTN_TRY(copy_to_host_async(host + i * output_bytes, o_.data(), o_.bytes(), stream));
     LEANATTN_TRY(copy_to_host_async(host + i * output_bytes + o_.bytes(), lse_.data(), lse_.bytes(), stream));
   }
@@ -108,6 +115,8 @@ Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, LaunchGri
   std::uint8_t* guard = left + workspace_bytes;
   LEANATTN_TRY(
       copy_to_host_async(left, workspace.buffer().data(), workspace_bytes + CheckWorkspace::kGuardBytes, stream));
+  std::uint64_t wrong_appended = 0;
+  if (appends) LEANATTN_TRY(copy_to_host_async(&wrong_appended, wrong_appended_.data(), 8, stream));
   LEANATTN_TRY(workspace.disarm_guard(stream));
   LEANATTN_TRY(wait_for(stream));
 
@@ -124,6 +133,9 @@ Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, LaunchGri
               : fmt::format("launch {} differs from the first at LSE {}", i + 1, (first - o_.bytes()) / 4);
     }
   }
+  report.wrong_appended = static_cast<std::int64_t>(wrong_appended);
+  if (wrong_appended > 0 && report.first_failure.empty())
+    report.first_failure = fmt::format("{} elements of appended K and V are wrong in the cache", wrong_appended);
   if (const std::int64_t stray = count_not_poison(guard, guard + CheckWorkspace::kGuardBytes); stray > 0) {
     report.stray_writes += stray;
     if (report.first_failure.empty()) report.first_failure = fmt::format("{} bytes written past the workspace", stray);

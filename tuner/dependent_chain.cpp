@@ -48,6 +48,9 @@ extern "C" __global__ void __launch_bounds__(128)
     int chunks = check.head_dim / 8;
     if (is_q) {
       place = (char*)check_q_row(args, check, request, t, head);
+    } else if (check.append != 0) {
+      place = (char*)check_new_row(args, check, is_k ? kCheckK : kCheckV, request, t, head);
+      chunks = (is_k ? check.head_dim : check.v_head_dim) / 8;
     } else if (is_k) {
       place = (char*)args.k + check_k_place(args, check, request, head, token) * element_bytes;
       chunks = check.head_dim * element_bytes / 16;

@@ -1,6 +1,7 @@
 // dependent_chain.hpp -- DependentChain: a kernel right before a launch under test that produces, late, what a
-// dependent launch may take from its predecessor: q, and the K and V rows of each request's query tokens, the last
-// ones. sm_90 and newer. Made and used with the owning context current, by one thread.
+// dependent launch may take from its predecessor: q, and K and V of each request's query tokens, the last ones of the
+// cache or, with append, those beside it. sm_90 and newer. Made and used with the owning context current, by one
+// thread.
 #pragma once
 
 #include <cstdint>

@@ -64,7 +64,9 @@ CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::u
           .shared_prefix = 0,
           .kv_format = static_cast<int>(features.kv_format),
           .kv_scale = static_cast<int>(features.kv_scale),
-          .reserved = 0};
+          .append = features.append,
+          .rope = static_cast<int>(features.rope),
+          .rope_dim = features.rope_dim > 0 ? features.rope_dim : problem.head_dim};
 }
 
 Result<std::shared_ptr<const OracleKernels>> OracleKernels::load(Arch arch, CubinCache* cubins,
@@ -77,11 +79,11 @@ Result<std::shared_ptr<const OracleKernels>> OracleKernels::load(Arch arch, Cubi
   kernels->arch_ = arch;
   kernels->cubins_ = cubins;
   kernels->score_ = score;
-  const std::pair<const char*, CUfunc_st**> entries[] = {{"check_fill_q", &kernels->fill_q_},
-                                                         {"check_fill_table", &kernels->fill_table_},
-                                                         {"check_fill_kv", &kernels->fill_kv_},
-                                                         {"check_oracle", &kernels->oracle_},
-                                                         {"check_plain", &kernels->plain_}};
+  const std::pair<const char*, CUfunc_st**> entries[] = {
+      {"check_fill_q", &kernels->fill_q_},       {"check_fill_table", &kernels->fill_table_},
+      {"check_fill_rope", &kernels->fill_rope_}, {"check_new_rows", &kernels->new_rows_},
+      {"check_fill_kv", &kernels->fill_kv_},     {"check_oracle", &kernels->oracle_},
+      {"check_plain", &kernels->plain_}};
   for (const auto& [name, slot] : entries) {
     const Result<CUfunc_st*> function = kernels->source_.function(name);
     if (!function) return tl::unexpected(function.error());
@@ -108,6 +110,20 @@ Result<void> OracleKernels::fill_table(const LeanDecodeArgs& args, const CheckFe
   const std::int64_t entries = std::int64_t{args.batch} * check.max_pages;
   const std::int64_t blocks = std::clamp<std::int64_t>((entries + kThreads - 1) / kThreads, 1, 65536);
   return launch_with(fill_table_, dims(blocks), stream, args, check, pages);
+}
+
+Result<void> OracleKernels::fill_rope(const CheckFeatures& check, std::int64_t positions, float* table,
+                                      CUstream_st* stream) const {
+  const std::int64_t blocks =
+      std::clamp<std::int64_t>((positions * check.rope_dim / 2 + kThreads - 1) / kThreads, 1, 65536);
+  return launch_with(fill_rope_, dims(blocks), stream, check, static_cast<long long>(positions), table);
+}
+
+Result<void> OracleKernels::new_rows(NewRowsStep step, const LeanDecodeArgs& args, const CheckFeatures& check,
+                                     std::uint64_t* wrong, CUstream_st* stream) const {
+  const std::int64_t rows = std::int64_t{args.batch} * check.q_len * args.kv_heads;
+  return launch_with(new_rows_, dims(std::min<std::int64_t>(rows, 65536)), stream, args, check, static_cast<int>(step),
+                     wrong);
 }
 
 Result<void> OracleKernels::fill_kv(const LeanDecodeArgs& args, const CheckFeatures& check, CUstream_st* stream) const {

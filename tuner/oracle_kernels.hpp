@@ -32,6 +32,13 @@ void append_template(std::string& source, std::string_view name);
 /// What the kernels are told of a problem and its data. `scale` is the softmax scale.
 CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::uint64_t seed, double scale);
 
+/// What new_rows does with the K and V of query tokens, of a problem with append: as the steps of check_kernels.cuh.
+enum class NewRowsStep : int {
+  plant,        ///< writes k_new and v_new
+  spoil,        ///< overwrites their rows in the cache
+  count_wrong,  ///< adds to *wrong the elements of those rows that are not what append must have left there
+};
+
 class OracleKernels {
  public:
   /// cubins may be null; otherwise it outlives the kernels. Errors: nvrtc_missing, compile_failed, load_failed,
@@ -50,6 +57,13 @@ class OracleKernels {
   Result<void> fill_table(const LeanDecodeArgs& args, const CheckFeatures& check, const int* pages,
                           CUstream_st* stream) const;
   Result<void> fill_kv(const LeanDecodeArgs& args, const CheckFeatures& check, CUstream_st* stream) const;
+
+  /// Quarter turns, float [positions, rope_dim]. q, as written by fill_q, and planted keys are what these turn into the
+  /// case's data.
+  Result<void> fill_rope(const CheckFeatures& check, std::int64_t positions, float* table, CUstream_st* stream) const;
+  /// wrong: on the device; used by count_wrong only.
+  Result<void> new_rows(NewRowsStep step, const LeanDecodeArgs& args, const CheckFeatures& check, std::uint64_t* wrong,
+                        CUstream_st* stream) const;
 
   /// FP64: max, then exp and sum, then O, one CTA per (request, query token, query head) row from first_row to
   /// first_row + rows. weights: double [rows, longest], scratch. o: double [batch, q_len, q_heads, v_head_dim]; lse:
@@ -72,6 +86,8 @@ class OracleKernels {
   CUfunc_st* fill_q_ = nullptr;
   CUfunc_st* fill_table_ = nullptr;
   CUfunc_st* fill_kv_ = nullptr;
+  CUfunc_st* fill_rope_ = nullptr;
+  CUfunc_st* new_rows_ = nullptr;
   CUfunc_st* oracle_ = nullptr;
   CUfunc_st* plain_ = nullptr;
   mutable std::map<std::string, std::shared_ptr<const OracleKernels>> variants_;  ///< by score expression

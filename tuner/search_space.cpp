@@ -24,6 +24,8 @@ int register_limit(const KernelSpec& spec) {
 /// Registers below which a kernel surely spills: accumulators, query, one K and V block (ldg keeps the whole step),
 /// addresses.
 int least_registers(const KernelSpec& spec) {
+  // As below, with P in registers; a producer warpgroup hands its registers over.
+  if (query_rows_lead(spec)) return producer_warps(spec) > 1 ? 0 : 64 + value_dim(spec) / 2 + step_tokens(spec) * 3 / 4;
   // Scores of a step and accumulators; operands stay in shared memory.
   if (spec.load == LoadPath::tensor)
     return 40 + (rows_per_block(spec) + 7) / 8 * 4 * (step_tokens(spec) / 64 + value_dim(spec) / 64);

@@ -89,7 +89,6 @@ SearchEffort effort_for(int compile_threads) {
 
 Result<void> validate(const TuneRequest& request) {
   if (auto ok = validate(request.problem); !ok) return ok;
-  if (auto ok = has_decode_case(request.problem); !ok) return ok;
   if (request.shapes.empty())
     return fail(ErrorCode::invalid_argument, "no shapes to tune for",
                 "Give at least one batch size and context length.");

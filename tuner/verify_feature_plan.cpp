@@ -120,6 +120,12 @@ const std::vector<VerifyFeature>& verify_features() {
       {"full mask", {with([](F& f) { f.q_len = 3, f.mask = QueryMask::full; }), with([](F& f) {
                        f.q_len = 8, f.mask = QueryMask::full, f.page_size = 16;
                      })}},
+      {"many query rows",
+       {with([](F& f) { f.q_len = 12, f.mask = QueryMask::full; }),
+        with([](F& f) { f.q_len = 40, f.mask = QueryMask::full; }),
+        with([](F& f) { f.q_len = 16, f.alibi = true, f.soft_cap = 20; }),
+        with([](F& f) { f.q_len = 100, f.mask = QueryMask::full, f.page_size = 16; }),
+        with([](F& f) { f.q_len = 16, f.mask = QueryMask::tree, f.ragged_q = true, f.page_size = 8; })}},
       {"window",
        {with([](F& f) { f.window = 1; }), with([](F& f) { f.window = 100; }),
         with([](F& f) { f.window = 129, f.q_len = 4; }), with([](F& f) { f.window = 200, f.page_size = 16; }),
@@ -135,6 +141,18 @@ const std::vector<VerifyFeature>& verify_features() {
       {"ALiBi", {with([](F& f) { f.alibi = true; }), with([](F& f) { f.alibi = true, f.q_len = 3; })}},
       {"score expression", score_settings()},
       {"one-byte KV cache", one_byte_settings()},
+      {"append",
+       {with([](F& f) { f.append = true; }), with([](F& f) { f.append = true, f.page_size = 16, f.q_len = 3; }),
+        with([](F& f) { f.append = true, f.page_size = 1, f.q_len = 4, f.ragged_q = true, f.window = 60; }),
+        with([](F& f) { f.append = true, f.kv_format = KvFormat::fp8_e4m3; }), with([](F& f) {
+          f.append = true, f.kv_format = KvFormat::int8, f.kv_scale = KvScale::head, f.page_size = 32, f.q_len = 2;
+        }),
+        with([](F& f) { f.append = true, f.kv_format = KvFormat::fp8_e5m2, f.kv_scale = KvScale::head; })}},
+      {"rotary embedding",
+       {with([](F& f) { f.rope = Rope::half_split; }), with([](F& f) { f.rope = Rope::interleaved, f.q_len = 5; }),
+        with([](F& f) { f.rope = Rope::half_split, f.rope_dim = 32, f.append = true, f.page_size = 16; }),
+        with([](F& f) { f.rope = Rope::interleaved, f.append = true, f.q_len = 16, f.ragged_q = true; }),
+        with([](F& f) { f.rope = Rope::half_split, f.append = true, f.kv_format = KvFormat::fp8_e4m3; })}},
       {"batch invariance",
        {with([](F& f) { f.batch_invariant = true; }), with([](F& f) { f.batch_invariant = true, f.page_size = 16; }),
         with([](F& f) { f.batch_invariant = true, f.q_len = 3, f.window = 90, f.sink_tokens = 5; })}},
@@ -201,6 +219,8 @@ std::vector<PlannedCase> feature_cases(const KernelSpec& spec) {
       {.shape = {.kv_heads = 1, .context_lengths = {3000}, .padded = true}, .grids = {131}},
       {.shape = {.kv_heads = 1, .context_lengths = {2000, 40}, .data = DataKind::coverage}, .grids = {64}},
   };
+  // Requests that share pages may not write into them.
+  if (features.append) cases[1].shape.shared_prefix = 0;
   // Scores that something is added to are not exact any more at +-1e4.
   if (!features.alibi && features.score.empty())
     cases.push_back(

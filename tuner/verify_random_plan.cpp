@@ -41,6 +41,7 @@ Features draw_features(Draw& draw) {
   if (draw.chance(45)) f.q_len = draw.between(2, 16);
   f.ragged_q = draw.chance(f.q_len > 1 ? 40 : 10);
   if (f.q_len > 1) f.mask = draw.of({QueryMask::causal, QueryMask::causal, QueryMask::tree, QueryMask::full});
+  if (f.mask == QueryMask::full && draw.chance(30)) f.q_len = draw.between(17, 80);
   if (f.mask == QueryMask::causal && draw.chance(35)) {
     f.window = draw.chance(50) ? draw.of({1, 16, 64, 128, 500, 4096}) : draw.between(1, 300);
     if (draw.chance(50)) f.sink_tokens = draw.of({1, 4, 16, 65, 128});
@@ -55,6 +56,12 @@ Features draw_features(Draw& draw) {
   }
   if (draw.chance(20)) f.v_head_dim = 16 * draw.between(1, 32);
   f.batch_invariant = draw.chance(12);
+  f.append = draw.chance(20);
+  if (f.append && f.kv_format != KvFormat::same && f.kv_scale == KvScale::token) f.kv_scale = KvScale::head;
+  if (draw.chance(20)) {
+    f.rope = draw.of({Rope::half_split, Rope::interleaved});
+    if (draw.chance(30)) f.rope_dim = 16 * draw.between(1, 8);
+  }
   return f;
 }
 
@@ -132,7 +139,8 @@ std::vector<PlannedCase> random_cases(const KernelSpec& spec, std::uint64_t seed
     if (shape.data == DataKind::extreme && (features.alibi || !features.score.empty())) shape.data = DataKind::peaked;
     for (int request = 0; features.ragged_q && request < batch; ++request)
       shape.query_tokens.push_back(draw.chance(15) ? 0 : draw.between(1, features.q_len));
-    if (features.page_size > 0 && draw.chance(40)) shape.shared_prefix = draw.between(1, longest);
+    // Requests that share pages may not write into them.
+    if (features.page_size > 0 && !features.append && draw.chance(40)) shape.shared_prefix = draw.between(1, longest);
     const std::int64_t row = spec.head_dim + (features.v_head_dim > 0 ? features.v_head_dim : spec.head_dim);
     const auto grid =
         draw.chance(50)

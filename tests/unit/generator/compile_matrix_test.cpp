@@ -45,6 +45,18 @@ std::vector<KernelSpec> matrix() {
       }
     }
   }
+  // Query rows on the matrix rows: one warpgroup holds all, two take steps in turn, two share them.
+  for (const auto& [q_len, warps] : {std::pair{12, 4}, std::pair{16, 8}, std::pair{32, 8}}) {
+    KernelSpec spec = matrix_spec({9, 0, true}, DType::bf16, 128, LoadPath::tensor, FixUp::ticket, 4);
+    spec.features = {.q_len = q_len, .mask = QueryMask::full};
+    spec.warps = warps, spec.stages = 2;
+    specs.push_back(spec);
+  }
+  // Wide heads of one-byte elements, whose queries stand in shared memory whatever the load path.
+  KernelSpec wide = matrix_spec({9, 0, true}, DType::fp16, 480, LoadPath::ldg, FixUp::wait, 8);
+  wide.features = {.kv_format = KvFormat::int8, .v_head_dim = 16};
+  wide.stages = 1;
+  specs.push_back(wide);
   return specs;
 }
 
@@ -65,6 +77,9 @@ std::vector<KernelSpec> features_matrix() {
       {.v_head_dim = 64},
       {.page_size = 16, .append = true, .rope = Rope::half_split},
       {.append = true, .rope = Rope::interleaved, .rope_dim = 64, .batch_invariant = true},
+      {.q_len = 16, .kv_format = KvFormat::int8, .kv_scale = KvScale::head, .append = true},
+      {.page_size = 16, .kv_format = KvFormat::int8, .append = true, .rope = Rope::half_split},
+      {.q_len = 16, .append = true, .rope = Rope::half_split},
   };
   constexpr LoadPath kLoads[] = {LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::ldg, LoadPath::vector};
   std::vector<KernelSpec> specs;
@@ -98,7 +113,7 @@ TEST(CompileMatrix, EveryFamilyAndFeatureCompilesWithoutSpillsOnEveryArch) {
   std::vector<KernelSpec> specs = matrix();
   ASSERT_GE(specs.size(), 150u);
   const std::vector<KernelSpec> with_features = features_matrix();
-  ASSERT_EQ(with_features.size(), matrix_arches().size() * 19) << "every feature has a load path on every arch";
+  ASSERT_EQ(with_features.size(), matrix_arches().size() * 22) << "every feature has a load path on every arch";
   specs.insert(specs.end(), with_features.begin(), with_features.end());
   std::atomic<std::size_t> next = 0;
   std::mutex mutex;

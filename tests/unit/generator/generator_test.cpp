@@ -72,6 +72,12 @@ TEST(Generator, OnlyTheModulesASpecUsesAreEmitted) {
   EXPECT_TRUE(has(direct, "kv_ldg.cuh ----") && !has(direct, "kv_shared.cuh ----"));
   EXPECT_TRUE(has({.fixup = FixUp::wait}, "fixup_wait.cuh ----") &&
               !has({.fixup = FixUp::wait}, "fixup_ticket.cuh ----"));
+  const KernelSpec step{.features = {.append = true, .rope = Rope::half_split}};
+  EXPECT_TRUE(has(step, "/append.cuh ----") && has(step, "/rope.cuh ----") && has(step, "kRopeDim"));
+  EXPECT_TRUE(!has(bulk, "/append.cuh ----") && !has(bulk, "/rope.cuh ----") && !has(bulk, "kRopeDim"));
+  KernelSpec few{.group = 32, .load = LoadPath::tensor}, many{.group = 33, .load = LoadPath::tensor};
+  EXPECT_TRUE(has(few, "attend_wgmma.cuh ----") && has(few, "m64n32k16.f32.bf16.bf16"));
+  EXPECT_TRUE(has(many, "attend_wgmma_rows.cuh ----") && has(many, "m64n128k16") && has(many, "m64n64k16"));
 }
 
 TEST(Generator, InvalidSpecsAreRefused) {

@@ -134,6 +134,39 @@ TEST(KernelSpec, FeaturesThatAFamilyHasNotAreNamed) {
   EXPECT_TRUE(validate(wide).has_value());
 }
 
+TEST(KernelSpec, WarpgroupsHoldSixtyFourQueryRowsEach) {
+  KernelSpec spec{.group = 32, .load = LoadPath::tensor, .warps = 4};
+  EXPECT_FALSE(query_rows_lead(spec));
+  spec.group = 33;
+  EXPECT_TRUE(query_rows_lead(spec));
+  spec.group = 128;
+  EXPECT_EQ(row_blocks(spec), 2);
+  EXPECT_EQ(producer_warps(spec), 1);
+  spec.warps = 8;
+  EXPECT_EQ(row_blocks(spec), 1);
+  EXPECT_EQ(rows_per_block(spec), 128);
+  EXPECT_EQ(producer_warps(spec), 4);  // a warpgroup, which can hand registers over
+  EXPECT_EQ(cta_threads(spec), 384);
+  // Warpgroups that share the rows take every step: any number of stages will do.
+  spec.stages = 3;
+  EXPECT_TRUE(validate(spec)) << validate(spec).error().message;
+  spec.group = 64;
+  EXPECT_NE(validate(spec).error().message.find("stages is 3 with 2 warpgroups"), std::string::npos);
+  // Wide heads leave the accumulators fewer rows.
+  spec.head_dim = 256;
+  EXPECT_EQ(rows_per_block(spec), 32);
+}
+
+TEST(KernelSpec, Fp8IsWrittenWhereItCanBe) {
+  KernelSpec spec{.arch = {8, 6, false}, .features = {.kv_format = KvFormat::fp8_e4m3, .append = true}};
+  EXPECT_NE(validate(spec).error().message.find("sm_86"), std::string::npos);
+  spec.features.kv_format = KvFormat::int8;
+  EXPECT_TRUE(validate(spec));
+  spec.features.kv_format = KvFormat::fp8_e5m2;
+  spec.arch = {8, 9, false};
+  EXPECT_TRUE(validate(spec));
+}
+
 TEST(KernelSpec, PageRunsAreThePowersOfTwoThatDivideAPage) {
   const auto run_of = [](int page) { return page_run({.features = {.page_size = page}, .warp_tokens = 32}); };
   EXPECT_EQ(run_of(0), 1);

@@ -149,7 +149,10 @@ DecodeProblem any_problem() {
   f.kv_format = sometimes(rc::gen::element(KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8), KvFormat::same);
   if (f.kv_format != KvFormat::same) f.kv_scale = *rc::gen::element(KvScale::tensor, KvScale::head, KvScale::token);
   f.v_head_dim = sometimes(rc::gen::map(rc::gen::inRange(1, 33), [](int n) { return 16 * n; }), 0);
-  f.append = f.kv_format == KvFormat::same && sometimes(rc::gen::arbitrary<bool>(), false);
+  // Not every arch can convert to fp8.
+  const bool appendable =
+      f.kv_format == KvFormat::same || (f.kv_format == KvFormat::int8 && f.kv_scale != KvScale::token);
+  f.append = appendable && sometimes(rc::gen::arbitrary<bool>(), false);
   f.rope = sometimes(rc::gen::element(Rope::half_split, Rope::interleaved), Rope::none);
   if (f.rope != Rope::none) f.rope_dim = *rc::gen::element(0, 16);
   f.batch_invariant = sometimes(rc::gen::arbitrary<bool>(), false);

@@ -172,7 +172,7 @@ TEST(RaggedReferences, EachRequestHasItsOwnRowsAndYardstick) {
 TEST(ComparisonReports, AnyCounterFails) {
   for (auto counter :
        {&ComparisonReport::unwritten, &ComparisonReport::pattern_mismatches, &ComparisonReport::stray_writes,
-        &ComparisonReport::workspace_left, &ComparisonReport::unequal_repeats}) {
+        &ComparisonReport::workspace_left, &ComparisonReport::unequal_repeats, &ComparisonReport::wrong_appended}) {
     ComparisonReport report;
     EXPECT_TRUE(report.passed());
     report.*counter = 1;

@@ -398,16 +398,6 @@ TEST_F(TuneSession, RaggedShapesAreTriedWithMoreAndLessCharged) {
   for (const auto& [text, samples] : even.samples) EXPECT_EQ(config_from_json(text).value().segment_cost, 0) << text;
 }
 
-TEST_F(TuneSession, ProblemsThatNoCaseCanBeMadeOfAreRefused) {
-  SimulatedGpu gpu(request.problem, kSeed);
-  request.problem.features.append = true;
-  EXPECT_EQ(run(gpu).error().code, ErrorCode::unsupported);
-  request.problem.features.append = false;
-  request.problem.features.rope = Rope::half_split;
-  EXPECT_EQ(run(gpu).error().code, ErrorCode::unsupported);
-  EXPECT_EQ(gpu.compiles, 0);
-}
-
 TEST_F(TuneSession, DependentLaunchIsRefusedWhereTheGpuHasNone) {
   device = facts_for_arch({8, 0, false}, 108).value();
   request.problem.pdl = true;
