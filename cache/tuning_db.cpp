@@ -380,11 +380,14 @@ bool SqliteTuningDb::carry_on_in_memory(const Error& cause) {
   }
   auto memory = detail::open_memory(detail::tuning_schema());
   if (!memory) return false;
-  // What the file still says is worth having, but not a condition.
-  static_cast<void>(guarded(name_, [&]() -> Result<void> {
-    detail::merge(*database_, **memory, true);
-    return {};
-  }));
+  // What the file still says is worth having, but not a condition. A connection whose disk failed it within a commit
+  // reads nothing any more; then what lies in the file, where every trial vouches for itself.
+  const auto salvage = [&](SQLite::Database& source) {
+    return guarded(name_, [&]() -> Result<std::int64_t> { return detail::merge(source, **memory, true).added; });
+  };
+  if (salvage(*database_).value_or(0) == 0) {
+    if (auto file = detail::open_damaged(name_)) static_cast<void>(salvage(**file));
+  }
   const auto known = guarded(name_, [&]() -> Result<void> {
     detail::RowWriter writer(**memory);
     for (const detail::SessionRow& session : begun_) writer.session(session);

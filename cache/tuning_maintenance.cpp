@@ -75,7 +75,7 @@ Result<void> export_database(SQLite::Database& database, const std::string& name
     copied.error().code = ErrorCode::cache_unavailable;
     copied.error().message = "cannot write " + file.string() + ": " + copied.error().message;
   }
-  ::unlink(partial.c_str());
+  for (const char* suffix : {"", "-journal"}) ::unlink((partial + suffix).c_str());
   return copied;
 }
 
