@@ -13,6 +13,7 @@
 #include "../fake_cuda.hpp"
 #include "cache/tuning_db.hpp"
 #include "leanattn/leanattn.hpp"
+#include "runtime/capture_file.hpp"
 #include "runtime/engine.hpp"
 #include "runtime/gpu.hpp"
 #include "runtime/nvrtc.hpp"
@@ -397,6 +398,37 @@ TEST_F(FakeGpuEngine, UsesAWinnerOfAnotherDriverAndSaysThatItIsStale) {
     EXPECT_EQ(plan->info().stale, choice->stale);
     EXPECT_EQ(plan->info().grid, 64);
   }
+}
+
+TEST_F(FakeGpuEngine, CapturesWhatItPlansWhereTheEnvironmentSaysSo) {
+  use_fresh_directory();
+  const std::string file = (directory_ / "capture.jsonl").string();
+  setenv("LEANATTN_CAPTURE", file.c_str(), 1);
+  {
+    Engine engine = open();
+    unsetenv("LEANATTN_CAPTURE");
+    EXPECT_EQ(engine.warnings(), "");
+    const auto plan = engine.plan(problem_, shape_);
+    ASSERT_TRUE(plan) << plan.error().message;
+    const long before = allocations;
+    for (int i = 0; i < 100; ++i) {
+      if (!engine.plan(problem_, shape_)) FAIL();
+    }
+    EXPECT_EQ(allocations, before) << "a known shape is counted where it stands";
+  }
+  const auto capture = read_capture(file);
+  ASSERT_TRUE(capture) << capture.error().message;
+  ASSERT_EQ(capture->shapes.size(), 1u);
+  EXPECT_EQ(capture->shapes[0].calls, 101);
+  EXPECT_EQ(capture->shapes[0].shape.longest_context, 1024);
+  EXPECT_EQ(capture->answers, (std::map<std::string, std::int64_t>{{"fallback", 101}}));
+  EXPECT_EQ(capture->devices, (std::map<std::string, std::int64_t>{{"NVIDIA Fictional 1", 101}}));
+
+  setenv("LEANATTN_CAPTURE", (directory_ / "not" / "there").c_str(), 1);
+  Engine engine = open();
+  unsetenv("LEANATTN_CAPTURE");
+  EXPECT_NE(engine.warnings().find("LEANATTN_CAPTURE: cannot write"), std::string::npos) << engine.warnings();
+  EXPECT_TRUE(engine.plan(problem_, shape_)) << "a plan never fails because of it";
 }
 
 TEST_F(FakeGpuEngine, DevicesThatAreNotThereAndGpusTooOldAreRefused) {
