@@ -42,6 +42,19 @@ void look_up_one_shape(benchmark::State& state) {
 }
 BENCHMARK(look_up_one_shape)->Threads(1)->Threads(2);
 
+/// The same with LEANATTN_CAPTURE set.
+void look_up_one_shape_captured(benchmark::State& state) {
+  static EngineCore engine = [] {
+    EngineParts parts = parts_without_gpu();
+    parts.capture = std::make_unique<Capture>(Capture::Options{.file = "/dev/null", .device = {}});
+    return EngineCore(std::move(parts));
+  }();
+  const DecodeProblem problem;
+  const Shape shape{.batch = 16, .longest_context = 8192};
+  for (auto _ : state) benchmark::DoNotOptimize(engine.plan(problem, shape, nullptr));
+}
+BENCHMARK(look_up_one_shape_captured)->Threads(1)->Threads(2);
+
 void look_up_many_shapes(benchmark::State& state) {
   EngineCore& engine = engine_without_gpu();
   const DecodeProblem problem;

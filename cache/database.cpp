@@ -9,9 +9,13 @@
 
 #include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <random>
+#include <thread>
 #include <vector>
 
 #include "cache/files.hpp"
@@ -41,6 +45,24 @@ Result<T> as_damage(Result<T> result, const std::filesystem::path& file) {
     return tl::unexpected(damaged(file.string(), why));
   }
   return result;
+}
+
+/// Waits for another connection's lock, `waits` times so far. SQLite's own waits grow to a tenth of a second, so that
+/// who has waited longest asks least often, and starves where many write. These stay short.
+int wait_for_lock(void* timeout_ms, int waits) {
+  using Clock = std::chrono::steady_clock;
+  thread_local Clock::time_point began;
+  thread_local std::minstd_rand random(std::random_device{}());
+  const Clock::time_point now = Clock::now();
+  if (waits == 0) began = now;
+  if (now - began >= std::chrono::milliseconds(reinterpret_cast<std::intptr_t>(timeout_ms))) return 0;
+  std::this_thread::sleep_for(std::chrono::microseconds(1000 + random() % 4000));
+  return 1;
+}
+
+void be_patient(SQLite::Database& database, const OpenPolicy& policy) {
+  sqlite3_busy_handler(database.getHandle(), wait_for_lock,
+                       reinterpret_cast<void*>(static_cast<std::intptr_t>(policy.busy_timeout_ms)));
 }
 
 /// What SQLite recommends for files one did not write oneself, and what our schema relies on.
@@ -129,8 +151,8 @@ Result<std::unique_ptr<SQLite::Database>> open_existing(const Schema& schema, co
                 if (*size < kSmallestDatabase)
                   return tl::unexpected(damaged(file.string(), "it has only " + std::to_string(*size) + " bytes"));
                 auto database = std::make_unique<SQLite::Database>(
-                    file.string(), SQLite::OPEN_READWRITE | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_NOMUTEX,
-                    policy.busy_timeout_ms);
+                    file.string(), SQLite::OPEN_READWRITE | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_NOMUTEX);
+                be_patient(*database, policy);
                 harden(*database);
                 const Identity identity = identify(*database);
                 if (auto known = check_identity(identity, schema, file.string()); !known)
@@ -186,8 +208,8 @@ bool has_bytes(const std::string& file) {
 /// unfinished transaction is beside the file, it is read as something that does not change.
 std::unique_ptr<SQLite::Database> open_for_reading(const std::filesystem::path& file, const OpenPolicy& policy) {
   try {
-    auto database = std::make_unique<SQLite::Database>(file.string(), SQLite::OPEN_READONLY | SQLITE_OPEN_NOMUTEX,
-                                                       policy.busy_timeout_ms);
+    auto database = std::make_unique<SQLite::Database>(file.string(), SQLite::OPEN_READONLY | SQLITE_OPEN_NOMUTEX);
+    be_patient(*database, policy);
     harden(*database);
     ask_number(*database, "SELECT count(*) FROM sqlite_schema");
     return database;

@@ -59,7 +59,8 @@ std::vector<Layer> layers(const std::optional<std::filesystem::path>& user_direc
 }  // namespace
 
 LayeredWinners load_layered_winners(const DeviceModel& device,
-                                    const std::optional<std::filesystem::path>& user_directory) {
+                                    const std::optional<std::filesystem::path>& user_directory,
+                                    const std::optional<Environment>& now) {
   LayeredWinners result;
   std::set<std::tuple<std::string, std::string, std::string>> taken;
   for (const Layer& layer : layers(user_directory)) {
@@ -79,6 +80,7 @@ LayeredWinners load_layered_winners(const DeviceModel& device,
     if (auto warning = (*db)->take_warning()) result.warnings.push_back(std::move(*warning));
     for (Winner& winner : *winners) {
       if (!taken.emplace(winner.problem, winner.shape, winner.policy).second) continue;
+      if (now) winner.stale = !same_software(winner.environment, *now);
       result.entries.push_back({std::move(winner), layer.name});
     }
   }

@@ -276,21 +276,39 @@ class SqliteTuningDb final : public TuningDb {
           " (SELECT count(*) FROM trials), (SELECT count(*) FROM winners),"
           " (SELECT page_count * page_size FROM pragma_page_count, pragma_page_size)");
       statement.executeStep();
-      return DbStats{.device_models = statement.getColumn(0).getInt64(),
-                     .environments = statement.getColumn(1).getInt64(),
-                     .problems = statement.getColumn(2).getInt64(),
-                     .configs = statement.getColumn(3).getInt64(),
-                     .sessions = statement.getColumn(4).getInt64(),
-                     .trials = statement.getColumn(5).getInt64(),
-                     .winners = statement.getColumn(6).getInt64(),
-                     .bytes = statement.getColumn(7).getInt64()};
+      DbStats stats{.device_models = statement.getColumn(0).getInt64(),
+                    .environments = statement.getColumn(1).getInt64(),
+                    .problems = statement.getColumn(2).getInt64(),
+                    .configs = statement.getColumn(3).getInt64(),
+                    .sessions = statement.getColumn(4).getInt64(),
+                    .trials = statement.getColumn(5).getInt64(),
+                    .winners = statement.getColumn(6).getInt64(),
+                    .bytes = statement.getColumn(7).getInt64()};
+      SQLite::Statement devices(database,
+                                "SELECT d.name, d.arch, d.sm_count, d.l2_bytes, d.memory_bytes, d.mig_profile,"
+                                " (SELECT count(*) FROM sessions s WHERE s.device_model_id = d.id),"
+                                " (SELECT count(*) FROM trials t JOIN sessions s ON s.id = t.session_id"
+                                "  WHERE s.device_model_id = d.id)"
+                                " FROM device_models d ORDER BY d.name, d.id");
+      while (devices.executeStep()) {
+        DeviceStats& device = stats.devices.emplace_back();
+        device.model = detail::read_device(devices, 0);
+        device.sessions = devices.getColumn(6).getInt64();
+        device.trials = devices.getColumn(7).getInt64();
+        int damaged = 0;
+        for (const Winner& winner : detail::read_winners(database, device.model, damaged)) {
+          ++device.winners;
+          device.stale_winners += winner.stale ? 1 : 0;
+        }
+      }
+      return stats;
     });
   }
 
   Result<std::vector<std::string>> check() override;
   Result<void> export_to(const std::filesystem::path& file) override;
   Result<std::int64_t> import_from(const std::filesystem::path& file) override;
-  Result<std::int64_t> collect_garbage(int keep_days) override;
+  Result<GarbageCollected> collect_garbage(const GarbageLimits& limits) override;
 
  private:
   /// What a write does when the file fails it.
@@ -362,11 +380,14 @@ bool SqliteTuningDb::carry_on_in_memory(const Error& cause) {
   }
   auto memory = detail::open_memory(detail::tuning_schema());
   if (!memory) return false;
-  // What the file still says is worth having, but not a condition.
-  static_cast<void>(guarded(name_, [&]() -> Result<void> {
-    detail::merge(*database_, **memory, true);
-    return {};
-  }));
+  // What the file still says is worth having, but not a condition. A connection whose disk failed it within a commit
+  // reads nothing any more; then what lies in the file, where every trial vouches for itself.
+  const auto salvage = [&](SQLite::Database& source) {
+    return guarded(name_, [&]() -> Result<std::int64_t> { return detail::merge(source, **memory, true).added; });
+  };
+  if (salvage(*database_).value_or(0) == 0) {
+    if (auto file = detail::open_damaged(name_)) static_cast<void>(salvage(**file));
+  }
   const auto known = guarded(name_, [&]() -> Result<void> {
     detail::RowWriter writer(**memory);
     for (const detail::SessionRow& session : begun_) writer.session(session);
@@ -427,16 +448,26 @@ Result<std::int64_t> SqliteTuningDb::import_from(const std::filesystem::path& fi
   });
 }
 
-Result<std::int64_t> SqliteTuningDb::collect_garbage(int keep_days) {
-  if (keep_days < 0) return fail(ErrorCode::invalid_argument, "cannot keep " + std::to_string(keep_days) + " days");
-  const std::string cutoff =
-      detail::utc_timestamp(std::chrono::system_clock::now() - std::chrono::hours(24) * keep_days);
-  auto dropped = write(Fallback::none, [&](SQLite::Database& database) -> Result<std::int64_t> {
-    return detail::drop_old_trials(database, cutoff);
+Result<GarbageCollected> SqliteTuningDb::collect_garbage(const GarbageLimits& limits) {
+  if (limits.keep_days.value_or(0) < 0)
+    return fail(ErrorCode::invalid_argument, "cannot keep " + std::to_string(*limits.keep_days) + " days");
+  if (limits.max_bytes.value_or(0) < 0)
+    return fail(ErrorCode::invalid_argument, "cannot keep " + std::to_string(*limits.max_bytes) + " bytes");
+  auto collected = write(Fallback::none, [&](SQLite::Database& database) -> Result<GarbageCollected> {
+    GarbageCollected dropped;
+    detail::rebuild_all_winners(database);
+    if (limits.keep_days) {
+      const auto age = std::chrono::hours(24) * *limits.keep_days;
+      dropped.trials +=
+          detail::drop_old_trials(database, detail::utc_timestamp(std::chrono::system_clock::now() - age));
+    }
+    if (limits.max_bytes) dropped.trials += detail::drop_trials_above(database, *limits.max_bytes);
+    dropped.bytes = detail::used_bytes(database);
+    return dropped;
   });
   // Freed pages go back to the file system; where another process is in the way, the next collection does it.
-  if (dropped) database_->tryExec("PRAGMA incremental_vacuum");
-  return dropped;
+  if (collected) database_->tryExec("PRAGMA incremental_vacuum");
+  return collected;
 }
 
 }  // namespace

@@ -40,6 +40,10 @@ struct Environment {
   bool operator==(const Environment&) const = default;
 };
 
+/// Whether a time measured under one says what to expect under the other: the same driver, NVRTC and library revision.
+/// What one of them does not know (0, an empty text) counts as the same.
+bool same_software(const Environment& a, const Environment& b);
+
 enum class TrialStatus { ok, compile_fail, launch_fail, incorrect, timeout, pruned };
 std::string_view to_string(TrialStatus status);
 
@@ -72,7 +76,9 @@ struct Winner {
   std::string trial_uuid;
   double median_us = 0, low_us = 0, high_us = 0;
   double read_limit_us = 0;  ///< measured pure-read time of the trial's bytes, interpolated; 0: unknown
-  bool stale = false;        ///< measured under another driver, NVRTC or library revision than the newest environment
+  /// Measured under other software than the device model's newest session, or than runs now (load_layered_winners).
+  bool stale = false;
+  Environment environment = {};  ///< what it was measured under
 };
 
 struct SessionInfo {
@@ -80,9 +86,26 @@ struct SessionInfo {
   std::int64_t trials = 0;
 };
 
+/// What a database holds of one device model.
+struct DeviceStats {
+  DeviceModel model;
+  std::int64_t sessions = 0, trials = 0, winners = 0, stale_winners = 0;
+};
+
 struct DbStats {
   std::int64_t device_models = 0, environments = 0, problems = 0, configs = 0, sessions = 0, trials = 0, winners = 0,
                bytes = 0;
+  std::vector<DeviceStats> devices = {};  ///< in the order of device_models()
+};
+
+/// Which trials garbage collection may drop: those that are too old, then the oldest until the file is small enough.
+struct GarbageLimits {
+  std::optional<int> keep_days = {};
+  std::optional<std::int64_t> max_bytes = {};
+};
+struct GarbageCollected {
+  std::int64_t trials = 0;  ///< dropped
+  std::int64_t bytes = 0;   ///< of the file now: above the limit when what must stay needs more
 };
 
 /// How far a database may be opened.
@@ -123,7 +146,7 @@ class TuningDb {
                                                                            std::string_view policy) = 0;
 
   /// Picks the winner of every (device model, problem, shape, policy) from its trials: lowest median among `ok` trials
-  /// of the newest library revision that has any, a configuration tried several times counting by its middle trial;
+  /// under the same software as the newest of them, a configuration tried several times counting by its middle trial;
   /// within overlapping intervals (and 2 % of the median) the tie goes to the smaller config text.
   virtual Result<void> rebuild_winners() = 0;
   virtual Result<void> rebuild_winners(const DeviceModel& device, std::string_view problem, std::string_view shape,
@@ -146,14 +169,15 @@ class TuningDb {
   /// Union of trials (by uuid) with everything they refer to, then winners recomputed. Returns how many trials were
   /// new. Errors: not_found, database_newer, database_corrupt.
   virtual Result<std::int64_t> import_from(const std::filesystem::path& file) = 0;
-  /// Drops trials older than `keep_days`, then shrinks the file; never those that made a winner what it is (every trial
-  /// of the winning and of the fastest configuration, and configurations with a younger trial). Returns how many went.
-  virtual Result<std::int64_t> collect_garbage(int keep_days) = 0;
+  /// Drops trials beyond the limits, then shrinks the file; never those that made a winner what it is (every trial of
+  /// the winning and of the fastest configuration). A configuration is as old as its youngest trial.
+  virtual Result<GarbageCollected> collect_garbage(const GarbageLimits& limits) = 0;
 };
 
 /// Layers of winners, first match wins: user, site (LEANATTN_SITE_DB names a file), shipped (LEANATTN_SHIPPED_DB, else
 /// ../share/leanattn/tuning.db from the library's or program's directory). Missing layers are skipped; unusable ones
-/// are skipped with a warning. All are opened read-only.
+/// are skipped with a warning. All are opened read-only. `now` is what runs on this machine: a winner measured under
+/// other software is stale, whichever layer it is from; nullopt leaves each layer its own view.
 struct LayeredWinners {
   struct Entry {
     Winner winner;
@@ -163,7 +187,8 @@ struct LayeredWinners {
   std::vector<std::string> warnings;
 };
 LayeredWinners load_layered_winners(const DeviceModel& device,
-                                    const std::optional<std::filesystem::path>& user_directory);
+                                    const std::optional<std::filesystem::path>& user_directory,
+                                    const std::optional<Environment>& now = std::nullopt);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -3,11 +3,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 #include "cache/database.hpp"
 #include "cache/digest.hpp"
 #include "cache/files.hpp"
+#include "cache/identity.hpp"
 #include "cache/tuning_rows.hpp"
 #include "cache/tuning_schema.hpp"
 #include "cache/tuning_winners.hpp"
@@ -72,28 +75,37 @@ Result<void> export_database(SQLite::Database& database, const std::string& name
     copied.error().code = ErrorCode::cache_unavailable;
     copied.error().message = "cannot write " + file.string() + ": " + copied.error().message;
   }
-  ::unlink(partial.c_str());
+  for (const char* suffix : {"", "-journal"}) ::unlink((partial + suffix).c_str());
   return copied;
 }
 
-std::int64_t drop_old_trials(SQLite::Database& database, const std::string& cutoff) {
-  rebuild_all_winners(database);
-  SQLite::Statement trials(
-      database,
-      "WITH placed AS (SELECT t.id AS id, t.created AS created, s.device_model_id AS d, t.problem_id AS p, t.shape_id "
-      "AS h,"
-      "   t.policy AS y, t.config_id AS c, e.library_revision AS r,"
-      "   EXISTS(SELECT 1 FROM winners w WHERE w.trial_id = t.id OR w.fastest_trial_id = t.id) AS crowned"
-      "   FROM trials t JOIN sessions s ON s.id = t.session_id JOIN environments e ON e.id = s.environment_id),"
-      " judged AS (SELECT id, max(created) OVER same AS newest, max(crowned) OVER same AS kept FROM placed"
-      "   WINDOW same AS (PARTITION BY d, p, h, y, c, r))"
-      " DELETE FROM trials WHERE id IN (SELECT id FROM judged WHERE newest < ?1 AND NOT kept)");
-  trials.bind(1, cutoff);
-  const std::int64_t count = trials.exec();
+namespace {
+
+// A group is what stays or goes together: the trials of one key, configuration and software, since which of them stands
+// for the configuration depends on all. Winners, the fastest trials beside them and the newest trial of each key, which
+// decides whose software counts, are crowned, and so is their whole group.
+constexpr const char* kGroups =
+    "WITH placed AS (SELECT t.id AS id, t.created AS created, s.device_model_id AS d, t.problem_id AS p, t.shape_id AS "
+    "h,"
+    "   t.policy AS y, t.config_id AS c, e.driver_version AS v, e.driver_release AS r, e.nvrtc_version AS n,"
+    "   e.library_revision AS l, length(t.samples_json) + length(t.reason) AS bytes,"
+    "   EXISTS(SELECT 1 FROM winners w WHERE w.trial_id = t.id OR w.fastest_trial_id = t.id) OR (t.status = 'ok' AND 1 "
+    "="
+    "   row_number() OVER (PARTITION BY s.device_model_id, t.problem_id, t.shape_id, t.policy"
+    "   ORDER BY t.status = 'ok' DESC, t.created DESC, t.uuid DESC)) AS crowned"
+    "   FROM trials t JOIN sessions s ON s.id = t.session_id JOIN environments e ON e.id = s.environment_id),"
+    " judged AS (SELECT id, bytes, min(id) OVER same AS leader, max(created) OVER same AS newest, max(crowned) OVER "
+    "same AS kept FROM placed"
+    "   WINDOW same AS (PARTITION BY d, p, h, y, c, v, r, n, l)) ";
+
+/// What no trial refers to any more. Sessions that began after `cutoff` stay even without trials, and so do those of
+/// the last day, one of which may be about to add its first.
+void drop_unreferenced(SQLite::Database& database, const std::string& cutoff) {
+  const std::string yesterday = utc_timestamp(std::chrono::system_clock::now() - std::chrono::hours(24));
   SQLite::Statement sessions(database,
                              "DELETE FROM sessions WHERE started < ?1 AND NOT EXISTS(SELECT 1 FROM trials t WHERE "
                              "t.session_id = sessions.id)");
-  sessions.bind(1, cutoff);
+  sessions.bind(1, std::min(cutoff, yesterday));
   sessions.exec();
   database.exec(
       "DELETE FROM problems WHERE id NOT IN (SELECT problem_id FROM trials);"
@@ -102,7 +114,46 @@ std::int64_t drop_old_trials(SQLite::Database& database, const std::string& cuto
       "DELETE FROM environments WHERE id NOT IN (SELECT environment_id FROM sessions);"
       "DELETE FROM device_models WHERE id NOT IN (SELECT device_model_id FROM sessions)"
       " AND id NOT IN (SELECT device_model_id FROM read_limits)");
+}
+
+}  // namespace
+
+std::int64_t used_bytes(SQLite::Database& database) {
+  return ask_number(database,
+                    "SELECT (page_count - freelist_count) * page_size"
+                    " FROM pragma_page_count, pragma_freelist_count, pragma_page_size");
+}
+
+std::int64_t drop_old_trials(SQLite::Database& database, const std::string& cutoff) {
+  SQLite::Statement trials(
+      database,
+      std::string(kGroups) + "DELETE FROM trials WHERE id IN (SELECT id FROM judged WHERE newest < ?1 AND NOT kept)");
+  trials.bind(1, cutoff);
+  const std::int64_t count = trials.exec();
+  drop_unreferenced(database, cutoff);
   return count;
+}
+
+std::int64_t drop_trials_above(SQLite::Database& database, std::int64_t max_bytes) {
+  constexpr std::int64_t kRowBytes = 400;  // of a trial beside its texts, with its share of the indexes
+  std::int64_t dropped = 0;
+  for (;;) {
+    const std::int64_t excess = used_bytes(database) - max_bytes;
+    if (excess <= 0) return dropped;
+    // By an estimate of what each takes, since pages only come free when all of their rows have gone; then measured
+    // again. The oldest group goes whatever it takes, so this ends.
+    SQLite::Statement trials(
+        database, std::string(kGroups) +
+                      ", queue AS (SELECT id, sum(bytes + ?1) OVER (ORDER BY newest, leader RANGE BETWEEN UNBOUNDED"
+                      "   PRECEDING AND CURRENT ROW EXCLUDE GROUP) AS before FROM judged WHERE NOT kept)"
+                      " DELETE FROM trials WHERE id IN (SELECT id FROM queue WHERE coalesce(before, 0) < ?2)");
+    trials.bind(1, kRowBytes);
+    trials.bind(2, excess);
+    const std::int64_t count = trials.exec();
+    if (count == 0) return dropped;
+    dropped += count;
+    drop_unreferenced(database, utc_timestamp());
+  }
 }
 
 }  // namespace detail

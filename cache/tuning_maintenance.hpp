@@ -23,10 +23,16 @@ std::vector<std::string> find_tuning_damage(SQLite::Database& database);
 /// Errors: invalid_argument (`file` exists), cache_unavailable.
 Result<void> export_database(SQLite::Database& database, const std::string& name, const std::filesystem::path& file);
 
-/// Derives the winners, then drops groups of trials (one key, configuration and library revision) whose newest was
-/// created before `cutoff`, and what nothing refers to any more. The groups of winners and of fastest trials stay, so
-/// that deriving the winners anew gives the same ones. Returns how many trials went. Throws SQLite::Exception.
+/// Drops groups of trials (one key, configuration and software) whose newest was created before `cutoff`, and what
+/// nothing refers to any more. The groups of winners and of fastest trials stay, so that deriving the winners anew
+/// gives the same ones; they must have been derived before. Returns how many trials went. Throws SQLite::Exception.
 std::int64_t drop_old_trials(SQLite::Database& database, const std::string& cutoff);
+
+/// The same with the oldest groups, until no more than `max_bytes` are in use or nothing is left that may go.
+std::int64_t drop_trials_above(SQLite::Database& database, std::int64_t max_bytes);
+
+/// Of the pages that hold something: the file's size once free pages have been given back. Throws SQLite::Exception.
+std::int64_t used_bytes(SQLite::Database& database);
 
 }  // namespace detail
 }  // namespace v1

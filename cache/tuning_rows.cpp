@@ -6,6 +6,12 @@
 namespace leanattn {
 inline namespace v1 {
 
+bool same_software(const Environment& a, const Environment& b) {
+  const auto same = []<class T>(const T& x, const T& y) { return x == y || x == T{} || y == T{}; };
+  return same(a.driver_version, b.driver_version) && same(a.driver_release, b.driver_release) &&
+         same(a.nvrtc_version, b.nvrtc_version) && same(a.library_revision, b.library_revision);
+}
+
 std::string_view to_string(TrialStatus status) {
   switch (status) {
     case TrialStatus::ok: return "ok";

@@ -63,9 +63,9 @@ void write_winner(SQLite::Database& database, const Key& key, std::vector<Measur
 }
 
 constexpr const char* kMeasured =
-    "SELECT s.device_model_id, t.problem_id, t.shape_id, t.policy, t.id, t.uuid, c.json, e.library_revision, "
-    "t.created, t.median_us,"
-    " t.low_us, t.high_us FROM trials t JOIN sessions s ON s.id = t.session_id JOIN environments e ON e.id = "
+    "SELECT s.device_model_id, t.problem_id, t.shape_id, t.policy, t.id, t.uuid, c.json, t.created, t.median_us,"
+    " t.low_us, t.high_us, e.driver_version || ' ' || e.driver_release || ' ' || e.nvrtc_version || ' ' ||"
+    " e.library_revision FROM trials t JOIN sessions s ON s.id = t.session_id JOIN environments e ON e.id = "
     "s.environment_id"
     " JOIN configs c ON c.id = t.config_id WHERE t.status = 'ok' AND t.median_us > 0 ";
 
@@ -78,11 +78,11 @@ MeasuredTrial read_measured(SQLite::Statement& statement) {
   return {.id = statement.getColumn(4).getInt64(),
           .uuid = statement.getColumn(5).getString(),
           .config = statement.getColumn(6).getString(),
-          .library_revision = statement.getColumn(7).getString(),
-          .created = statement.getColumn(8).getString(),
-          .median_us = statement.getColumn(9).getDouble(),
-          .low_us = statement.getColumn(10).getDouble(),
-          .high_us = statement.getColumn(11).getDouble()};
+          .created = statement.getColumn(7).getString(),
+          .software = statement.getColumn(11).getString(),
+          .median_us = statement.getColumn(8).getDouble(),
+          .low_us = statement.getColumn(9).getDouble(),
+          .high_us = statement.getColumn(10).getDouble()};
 }
 
 std::optional<std::int64_t> find_text(SQLite::Database& database, const char* table, std::string_view json) {
@@ -103,12 +103,6 @@ std::optional<Environment> newest_environment(SQLite::Database& database, std::i
   statement.bind(1, device_id);
   if (!statement.executeStep()) return std::nullopt;
   return read_environment(statement, 0);
-}
-
-bool is_stale(const Environment& measured, const std::optional<Environment>& newest) {
-  return newest &&
-         (measured.driver_version != newest->driver_version || measured.nvrtc_version != newest->nvrtc_version ||
-          measured.library_revision != newest->library_revision);
 }
 
 }  // namespace
@@ -179,7 +173,8 @@ std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& 
                        .low_us = trial.low_us,
                        .high_us = trial.high_us,
                        .read_limit_us = interpolate_read_limit(known->second, trial.bytes),
-                       .stale = is_stale(session.environment, newest)});
+                       .stale = newest && !same_software(session.environment, *newest),
+                       .environment = session.environment});
   }
   return winners;
 }

@@ -15,11 +15,11 @@ std::optional<ChosenTrials> choose_winner(std::vector<MeasuredTrial> trials) {
       std::max_element(trials.begin(), trials.end(), [](const MeasuredTrial& a, const MeasuredTrial& b) {
         return std::tie(a.created, a.uuid) < std::tie(b.created, b.uuid);
       });
-  const std::string revision = newest->library_revision;
+  const std::string software = newest->software;
 
   std::map<std::string_view, std::vector<const MeasuredTrial*>> by_config;
   for (const MeasuredTrial& trial : trials) {
-    if (trial.library_revision == revision) by_config[trial.config].push_back(&trial);
+    if (trial.software == software) by_config[trial.config].push_back(&trial);
   }
   std::vector<const MeasuredTrial*> representatives;  // in the order of their config texts
   for (auto& [config, group] : by_config) {

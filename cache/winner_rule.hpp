@@ -14,7 +14,8 @@ namespace detail {
 /// One `ok` trial of one (device model, problem, shape, policy).
 struct MeasuredTrial {
   std::int64_t id = 0;
-  std::string uuid, config, library_revision, created;
+  std::string uuid, config, created;
+  std::string software;  ///< driver, NVRTC and library revision, as one text
   double median_us = 0, low_us = 0, high_us = 0;
 };
 
@@ -23,7 +24,7 @@ struct ChosenTrials {
   std::int64_t fastest = 0;  ///< trial id of the lowest median, which may have tied with the winner
 };
 
-/// 1. Only trials of the library revision that the most recently created trial ran count.
+/// 1. Only trials under the same software as the most recently created one count: driver, NVRTC, library revision.
 /// 2. A configuration tried several times is represented by its middle trial (the slower of two): neither its luckiest
 /// run, as
 ///    min(time) would have it, nor its unluckiest.

@@ -1,12 +1,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/caches.hpp"
 #include "cli/commands.hpp"
 #include "cli/sizes.hpp"
+#include "cli/table.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -23,7 +25,7 @@ struct DbFlags {
   CLI::App* export_to = nullptr;
   CLI::App* import_from = nullptr;
   std::string file;
-  std::string keep_days;
+  std::string keep_days, max_size;
 };
 
 /// One fact: as JSON, or as the sentence.
@@ -47,9 +49,59 @@ int show_stats(const Session& session, TuningDb& db) {
   std::string text;
   for (const auto& [name, count] : rows) {
     json[name] = count;
-    text += fmt::format("{}{:<14} {:>10}", text.empty() ? "" : "\n", name, count);
+    text += fmt::format("{:<14} {:>10}\n", name, count);
   }
+  // Winners of one GPU model never answer for another, so they are counted apart.
+  Json devices = Json::array();
+  Table table{
+      .headings = {"sms", "sessions", "trials", "winners", "stale", "device"}, .rows = {}, .right_aligned = "rrrrrl"};
+  for (const DeviceStats& device : stats->devices) {
+    devices.push_back({{"name", device.model.name},
+                       {"arch", device.model.arch},
+                       {"sms", device.model.sm_count},
+                       {"mig_profile", device.model.mig_profile},
+                       {"sessions", device.sessions},
+                       {"trials", device.trials},
+                       {"winners", device.winners},
+                       {"stale_winners", device.stale_winners}});
+    table.rows.push_back({std::to_string(device.model.sm_count), std::to_string(device.sessions),
+                          std::to_string(device.trials), std::to_string(device.winners),
+                          std::to_string(device.stale_winners),
+                          fmt::format("{} ({})", device.model.name, device.model.arch)});
+  }
+  json["devices"] = std::move(devices);
+  if (!table.rows.empty()) text += "\n" + to_text(table);
+  text.pop_back();
   return done(session, json, text);
+}
+
+/// The command's limits, or 90 days where none was given.
+Result<GarbageLimits> garbage_limits(const DbFlags& flags) {
+  GarbageLimits limits;
+  if (!flags.keep_days.empty()) {
+    const Result<std::int64_t> days = parse_size("--keep-days", flags.keep_days, 0, 36500);
+    if (!days) return tl::unexpected(days.error());
+    limits.keep_days = static_cast<int>(*days);
+  }
+  if (!flags.max_size.empty()) {
+    const Result<std::int64_t> bytes =
+        parse_size("--max-size", flags.max_size, 0, std::numeric_limits<std::int64_t>::max());
+    if (!bytes) return tl::unexpected(bytes.error());
+    limits.max_bytes = *bytes;
+  }
+  if (!limits.keep_days && !limits.max_bytes) limits.keep_days = 90;
+  return limits;
+}
+
+int collect_garbage(const Session& session, TuningDb& db, const GarbageLimits& limits) {
+  const Result<GarbageCollected> collected = db.collect_garbage(limits);
+  if (!collected) return report_error(collected.error());
+  if (limits.max_bytes && collected->bytes > *limits.max_bytes) {
+    note(session,
+         fmt::format("{} are left: winners, and what they were chosen by, stay.", format_bytes(collected->bytes)));
+  }
+  return done(session, {{"dropped_trials", collected->trials}, {"bytes", collected->bytes}},
+              fmt::format("dropped {} trials, {} are left", collected->trials, format_bytes(collected->bytes)));
 }
 
 int show_check(const Session& session, TuningDb& db, const std::string& directory) {
@@ -66,6 +118,8 @@ int show_check(const Session& session, TuningDb& db, const std::string& director
 }
 
 int run(const Session& session, const DbFlags& flags) {
+  const Result<GarbageLimits> limits = garbage_limits(flags);
+  if (!limits) return report_error(limits.error());
   const Result<Caches> caches = open_caches(session, CacheNeed::durable);
   if (!caches) return report_error(caches.error());
   const std::string directory = caches->directory->string();
@@ -102,16 +156,7 @@ int run(const Session& session, const DbFlags& flags) {
     return done(session, {{"winners", stats->winners}},
                 fmt::format("{} winners from {} trials", stats->winners, stats->trials));
   }
-  std::int64_t keep_days = 90;
-  if (!flags.keep_days.empty()) {
-    const Result<std::int64_t> parsed = parse_size("--keep-days", flags.keep_days, 0, 36500);
-    if (!parsed) return report_error(parsed.error());
-    keep_days = *parsed;
-  }
-  const Result<std::int64_t> dropped = db.collect_garbage(static_cast<int>(keep_days));
-  if (!dropped) return report_error(dropped.error());
-  return done(session, {{"dropped_trials", *dropped}},
-              fmt::format("dropped {} trials older than {} days", *dropped, keep_days));
+  return collect_garbage(session, db, *limits);
 }
 
 }  // namespace
@@ -122,11 +167,15 @@ Command add_db(CLI::App& program) {
       program.add_subcommand("db", "The tuning database: where it is, whether it is sound, moving it about");
   app->require_subcommand(1);
   flags->path = app->add_subcommand("path", "Print the cache directory");
-  flags->stats = app->add_subcommand("stats", "Rows and bytes");
+  flags->stats = app->add_subcommand("stats", "Rows, bytes, and what there is of each GPU model");
   flags->check = app->add_subcommand("check", "Integrity; exits 6 when something is wrong");
   flags->gc = app->add_subcommand("gc", "Drop old trials that are not winners, and shrink the file");
-  flags->gc->add_option("--keep-days", flags->keep_days, "Age in days from which trials go; default 90")
+  flags->gc
+      ->add_option("--keep-days", flags->keep_days, "Age in days from which trials go; default 90, without --max-size")
       ->type_name("N");
+  flags->gc
+      ->add_option("--max-size", flags->max_size, "Then the oldest go until the file has so many bytes, such as 64m")
+      ->type_name("BYTES");
   flags->export_to = app->add_subcommand("export", "Write a consistent copy to a new file");
   flags->export_to->add_option("file", flags->file, "The new file; never overwritten")->required()->type_name("FILE");
   flags->import_from = app->add_subcommand("import", "Merge another database: union of trials, winners recomputed");

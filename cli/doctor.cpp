@@ -94,8 +94,9 @@ std::vector<Finding> look_at_cache(const Session& session) {
 
 std::vector<Finding> look_at_environment() {
   std::vector<Finding> findings;
-  for (const char* name : {"LEANATTN_CACHE_DIR", "LEANATTN_SITE_DB", "LEANATTN_SHIPPED_DB", "LEANATTN_CUBIN_CACHE_MB",
-                           "LEANATTN_NVRTC_LIB", "LEANATTN_NVRTC_DIR", "LEANATTN_DEBUG", "CUDA_VISIBLE_DEVICES"}) {
+  for (const char* name :
+       {"LEANATTN_CACHE_DIR", "LEANATTN_SITE_DB", "LEANATTN_SHIPPED_DB", "LEANATTN_CUBIN_CACHE_MB",
+        "LEANATTN_NVRTC_LIB", "LEANATTN_NVRTC_DIR", "LEANATTN_CAPTURE", "LEANATTN_DEBUG", "CUDA_VISIBLE_DEVICES"}) {
     if (const char* value = std::getenv(name)) findings.push_back(good(name, value));
   }
   return findings;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/model_catalogue.hpp"
+#include "generator/parse_json.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -122,7 +123,7 @@ Result<Features> features_of(const Json& object, std::string_view name, int head
 }  // namespace
 
 Result<ModelShape> model_from_config(std::string_view json_text, std::string_view name) {
-  const Json document = Json::parse(json_text, nullptr, /*allow_exceptions=*/false);
+  const Json document = parse_json(json_text);
   if (document.is_discarded()) return bad(name, "not valid JSON");
   if (!document.is_object()) return bad(name, "not a JSON object");
 

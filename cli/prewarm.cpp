@@ -35,7 +35,7 @@ int run(const Session& session, const PrewarmFlags& flags) {
   if (!caches) return report_error(caches.error());
   const Result<Target> target = resolve_target(flags.device, *caches);
   if (!target) return report_error(target.error());
-  const LayeredWinners layers = load_layered_winners(target->model, caches->directory);
+  const LayeredWinners layers = load_layered_winners(target->model, caches->directory, current_software(target->facts));
   for (const std::string& warning : layers.warnings) warn(warning);
   const WinnerTable winners = WinnerTable::build(target->facts, layers);
 

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -13,6 +15,7 @@
 #include "cli/sizes.hpp"
 #include "cli/stop.hpp"
 #include "cli/table.hpp"
+#include "cli/tune_work.hpp"
 #include "tuner/tune.hpp"
 
 namespace leanattn {
@@ -30,6 +33,9 @@ struct TuneFlags {
   std::string budget;
   std::string policy = "cold";
   std::string jobs;
+  std::string from_capture;
+  bool revalidate = false;
+  bool shape_given = false;  ///< any of the flags that say which shape
   bool resume = false;
   bool dry_run = false;
 };
@@ -64,7 +70,16 @@ void print_winners(const Workload& workload, const TuneSummary& summary) {
   print(to_text(table));
 }
 
-void print_winners_json(const Workload& workload, const TuneSummary& summary) {
+/// Where several works are tuned, their documents become one, which is printed at the end.
+void put(Json document, Json* tunings) {
+  if (tunings != nullptr) {
+    tunings->push_back(std::move(document));
+  } else {
+    print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+}
+
+void print_winners_json(const Workload& workload, const TuneSummary& summary, Json* tunings) {
   Json shapes = Json::array();
   for (const TunedShape& tuned : summary.shapes) {
     shapes.push_back({{"shape", Json::parse(to_json(tuned.shape))},
@@ -83,16 +98,16 @@ void print_winners_json(const Workload& workload, const TuneSummary& summary) {
                       {"raced", tuned.raced},
                       {"finished", tuned.finished}});
   }
-  const Json document{{"schema_version", 1},
-                      {"mode", "measured"},
-                      {"model", workload.model},
-                      {"device", summary.device.name},
-                      {"arch", to_string(summary.device.arch)},
-                      {"problem", Json::parse(to_json(workload.problem))},
-                      {"seconds", summary.seconds},
-                      {"interrupted", summary.interrupted},
-                      {"shapes", std::move(shapes)}};
-  print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  put({{"schema_version", 1},
+       {"mode", "measured"},
+       {"model", workload.model},
+       {"device", summary.device.name},
+       {"arch", to_string(summary.device.arch)},
+       {"problem", Json::parse(to_json(workload.problem))},
+       {"seconds", summary.seconds},
+       {"interrupted", summary.interrupted},
+       {"shapes", std::move(shapes)}},
+      tunings);
 }
 
 void print_candidates(const std::vector<OfflineShape>& shapes) {
@@ -116,7 +131,7 @@ void print_candidates(const std::vector<OfflineShape>& shapes) {
 }
 
 void print_candidates_json(const Workload& workload, const DeviceFacts& facts, const std::vector<OfflineShape>& offline,
-                           bool interrupted) {
+                           bool interrupted, Json* tunings) {
   Json shapes = Json::array();
   for (const OfflineShape& shape : offline) {
     Json candidates = Json::array();
@@ -134,15 +149,19 @@ void print_candidates_json(const Workload& workload, const DeviceFacts& facts, c
     }
     shapes.push_back({{"shape", Json::parse(to_json(shape.shape))}, {"candidates", std::move(candidates)}});
   }
-  const Json document{{"schema_version", 1},        {"mode", "offline"},
-                      {"model", workload.model},    {"arch", to_string(facts.arch)},
-                      {"sms", facts.sm_count},      {"problem", Json::parse(to_json(workload.problem))},
-                      {"interrupted", interrupted}, {"shapes", std::move(shapes)}};
-  print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  put({{"schema_version", 1},
+       {"mode", "offline"},
+       {"model", workload.model},
+       {"arch", to_string(facts.arch)},
+       {"sms", facts.sm_count},
+       {"problem", Json::parse(to_json(workload.problem))},
+       {"interrupted", interrupted},
+       {"shapes", std::move(shapes)}},
+      tunings);
 }
 
 int tune_without_gpu(const Session& session, const TuneFlags& flags, const Workload& workload,
-                     const TuneRequest& request, Caches& caches) {
+                     const TuneRequest& request, Caches& caches, Json* tunings) {
   const Result<DeviceFacts> facts = offline_facts(flags.device);
   if (!facts) return report_error(facts.error());
   if (const Result<DeviceFacts> here = device_facts(flags.device.device); !here)
@@ -157,7 +176,7 @@ int tune_without_gpu(const Session& session, const TuneFlags& flags, const Workl
   line.clear();
   if (!offline) return report_error(offline.error());
   if (session.json) {
-    print_candidates_json(workload, *facts, *offline, stop->load());
+    print_candidates_json(workload, *facts, *offline, stop->load(), tunings);
   } else {
     print_candidates(*offline);
   }
@@ -187,7 +206,7 @@ int tune_without_gpu(const Session& session, const TuneFlags& flags, const Workl
 }
 
 int tune_on_gpu(const Session& session, const TuneFlags& flags, const Workload& workload, const TuneRequest& request,
-                Caches& caches) {
+                Caches& caches, Json* tunings) {
   // Asked before the database is opened: without a GPU nothing must be left behind.
   if (Result<DeviceFacts> facts = device_facts(flags.device.device); !facts) {
     Error error = facts.error();
@@ -209,12 +228,14 @@ int tune_on_gpu(const Session& session, const TuneFlags& flags, const Workload& 
   if (const std::optional<std::string> warning = (*db)->take_warning()) warn(*warning);
   if (!summary) return report_error(summary.error());
   if (session.json) {
-    print_winners_json(workload, *summary);
+    print_winners_json(workload, *summary, tunings);
   } else {
     print(fmt::format("{}, {}{}: {}\n", summary->device.name, describe(workload.problem),
                       workload.model.empty() ? "" : " (" + workload.model + ")",
-                      request.dry_run ? "what would be tried"
-                                      : fmt::format("tuned in {:.1f} s, {} L2", summary->seconds, flags.policy)));
+                      request.dry_run
+                          ? "what would be tried"
+                          : fmt::format("{} in {:.1f} s, {} L2", request.revalidate ? "measured again" : "tuned",
+                                        summary->seconds, request.policy == L2Policy::warm ? "warm" : "cold")));
     if (request.dry_run) {
       for (const TunedShape& shape : summary->shapes)
         print(fmt::format("{}: {} candidates\n", describe(shape.shape), shape.candidates));
@@ -230,14 +251,77 @@ int tune_on_gpu(const Session& session, const TuneFlags& flags, const Workload& 
   return kExitOk;
 }
 
+int tune_one(const Session& session, const TuneFlags& flags, const TuneWork& work, TuneRequest request, Caches& caches,
+             Json* tunings) {
+  request.problem = work.workload.problem;
+  request.shapes = work.workload.shapes;
+  request.weights = work.weights;
+  request.policy = work.policy;
+  return flags.device.arch.empty() ? tune_on_gpu(session, flags, work.workload, request, caches, tunings)
+                                   : tune_without_gpu(session, flags, work.workload, request, caches, tunings);
+}
+
+/// A capture with something in it; what cannot be read of it is said.
+Result<CaptureSum> read_shapes(const Session& session, const std::string& file) {
+  Result<CaptureSum> capture = read_capture(file);
+  if (!capture) return capture;
+  for (const auto& [line, why] : capture->unreadable) warn(fmt::format("{}:{}: {}; skipped", file, line, why));
+  if (capture->shapes.empty()) {
+    return fail(ErrorCode::not_found, fmt::format("{} has no shapes", file),
+                "Run an engine with LEANATTN_CAPTURE set to it, and let it plan.");
+  }
+  note(session, fmt::format("{}: {}", file, describe(*capture)));
+  return capture;
+}
+
+Result<std::vector<TuneWork>> find_stale_work(const TuneFlags& flags, const Caches& caches) {
+  const Result<DeviceFacts> device = device_facts(flags.device.device);
+  if (!device) return tl::unexpected(device.error());
+  const Result<std::unique_ptr<TuningDb>> db = open_tuning(caches, OpenMode::read_only, CacheNeed::durable);
+  if (!db) return tl::unexpected(db.error());
+  return stale_work(**db, *device);
+}
+
+/// One after the other, each with its share of the budget. What one work cannot have is reported, and the others go on;
+/// the exit code is the first that is not 0.
+int tune_all(const Session& session, const TuneFlags& flags, const std::vector<TuneWork>& works, TuneRequest request,
+             Caches& caches, Json document) {
+  const auto started = std::chrono::steady_clock::now();
+  const auto budget = request.budget;
+  document["tunings"] = Json::array();
+  int code = kExitOk;
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    if (budget) {
+      const auto spent =
+          std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - started);
+      const double left = static_cast<double>((*budget - spent).count());
+      if (left < 1) {
+        note(session,
+             fmt::format("The budget is spent; {} of {} problems were not reached.", works.size() - i, works.size()));
+        break;
+      }
+      request.budget = std::chrono::milliseconds(std::max<std::int64_t>(1, std::llround(left * share_of(works, i))));
+    }
+    const int one = tune_one(session, flags, works[i], request, caches, session.json ? &document["tunings"] : nullptr);
+    if (code == kExitOk) code = one;
+    if (one == kExitInterrupted) code = one;
+    if (one == kExitInterrupted || one == kExitNoDevice || one == kExitDatabase) break;
+  }
+  if (session.json) put(document, nullptr);
+  return code;
+}
+
 int run(const Session& session, const TuneFlags& flags) {
-  const Result<Workload> workload = resolve(flags.shape, kBatchDefault, kContextDefault);
-  if (!workload) return report_error(workload.error());
+  if (flags.revalidate && !flags.device.arch.empty()) {
+    return report_error({ErrorCode::invalid_argument,
+                         fmt::format("--revalidate with --arch {}: it measures", flags.device.arch),
+                         "Run it on the GPU, without --arch.",
+                         {}});
+  }
   TuneRequest request;
-  request.problem = workload->problem;
-  request.shapes = workload->shapes;
   request.device = flags.device.device;
   request.resume = flags.resume;
+  request.revalidate = flags.revalidate;
   request.dry_run = flags.dry_run;
   request.command = session.command_line;
   if (flags.policy != "cold" && flags.policy != "warm") {
@@ -245,6 +329,19 @@ int run(const Session& session, const TuneFlags& flags) {
         {ErrorCode::invalid_argument, fmt::format("--l2 '{}': unknown", flags.policy), "Give cold or warm.", {}});
   }
   request.policy = flags.policy == "warm" ? L2Policy::warm : L2Policy::cold;
+  const bool by_shape = flags.from_capture.empty() && (!flags.revalidate || flags.shape_given);
+  std::vector<TuneWork> works;
+  Json document{{"schema_version", 1}};
+  if (by_shape) {
+    const Result<Workload> workload = resolve(flags.shape, kBatchDefault, kContextDefault);
+    if (!workload) return report_error(workload.error());
+    works.push_back({.workload = *workload, .weights = {}, .policy = request.policy});
+  } else if (!flags.from_capture.empty()) {
+    const Result<CaptureSum> capture = read_shapes(session, flags.from_capture);
+    if (!capture) return report_error(capture.error());
+    document["capture"] = to_json(*capture);
+    works = captured_work(*capture, request.policy);
+  }
   if (!flags.budget.empty()) {
     const auto budget = parse_duration("--budget", flags.budget);
     if (!budget) return report_error(budget.error());
@@ -266,8 +363,15 @@ int run(const Session& session, const TuneFlags& flags) {
   Result<Caches> caches = in_memory ? Result<Caches>(Caches{std::nullopt, open_cubin_db(std::nullopt, nullptr)})
                                     : open_caches(session, flags.dry_run ? CacheNeed::optional : CacheNeed::durable);
   if (!caches) return report_error(caches.error());
-  return flags.device.arch.empty() ? tune_on_gpu(session, flags, *workload, request, *caches)
-                                   : tune_without_gpu(session, flags, *workload, request, *caches);
+  if (by_shape) return tune_one(session, flags, works.front(), request, *caches, nullptr);
+  if (flags.from_capture.empty()) {
+    Result<std::vector<TuneWork>> stale = find_stale_work(flags, *caches);
+    if (!stale) return report_error(stale.error());
+    works = *std::move(stale);
+    if (works.empty())
+      note(session, "No winner is stale: driver, NVRTC and library are those they were measured under.");
+  }
+  return tune_all(session, flags, works, request, *caches, std::move(document));
 }
 
 }  // namespace
@@ -282,9 +386,24 @@ Command add_tune(CLI::App& program) {
   app->add_option("--l2", flags->policy, "cold: KV from memory, as in a model; warm: KV in L2. Default cold")
       ->type_name("POLICY");
   app->add_option("--jobs", flags->jobs, "Compile threads; default: one a core")->type_name("N");
-  app->add_flag("--resume", flags->resume, "Skip what this version has already tried");
-  app->add_flag("--dry-run", flags->dry_run, "Say what would be tried; touch nothing");
-  return {app, [flags](const Session& session) { return run(session, *flags); }};
+  CLI::Option* from_capture =
+      app->add_option("--from-capture", flags->from_capture,
+                      "Tune what engines counted into this LEANATTN_CAPTURE file, most frequent first")
+          ->type_name("FILE");
+  CLI::Option* revalidate = app->add_flag(
+      "--revalidate", flags->revalidate,
+      "No search: measure stored winners, those close to them and the default again; of no shape in particular: all "
+      "that are stale");
+  revalidate->excludes(app->add_flag("--resume", flags->resume, "Skip what this version has already tried"));
+  revalidate->excludes(app->add_flag("--dry-run", flags->dry_run, "Say what would be tried; touch nothing"));
+  const std::vector<CLI::Option*> shape = app->get_options(
+      [](const CLI::Option* option) { return option->get_group() == "Shape" || option->get_group() == "Features"; });
+  for (CLI::Option* option : shape) from_capture->excludes(option);
+  return {app, [flags, shape](const Session& session) {
+            flags->shape_given =
+                std::any_of(shape.begin(), shape.end(), [](const auto* option) { return option->count() > 0; });
+            return run(session, *flags);
+          }};
 }
 
 }  // namespace v1

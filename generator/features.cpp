@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "generator/parse_enum.hpp"
+#include "generator/parse_json.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -269,7 +270,7 @@ std::string to_json(const Features& f) {
 }
 
 Result<Features> features_from_json(std::string_view text) {
-  const nlohmann::json object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json object = parse_json(text);
   if (!object.is_object()) return fail(ErrorCode::invalid_argument, "features: not a JSON object");
   Features f;
   Result<void> ok;

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "generator/kernel_spec.hpp"
+#include "generator/parse_json.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -84,7 +85,7 @@ std::string to_json(const KernelSpec& spec) {
 }
 
 Result<KernelSpec> kernel_spec_from_json(std::string_view text) {
-  const nlohmann::json object = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json object = parse_json(text);
   if (!object.is_object()) return fail(ErrorCode::invalid_argument, "kernel spec: not a JSON object");
   KernelSpec spec;
   Reader reader(object);

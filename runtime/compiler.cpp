@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cache/cubin_db.hpp"
+#include "generator/parse_json.hpp"
 #include "runtime/nvrtc.hpp"
 #include "runtime/ptxas_log.hpp"
 
@@ -91,7 +92,7 @@ std::string metadata_json(const CompiledKernel& compiled) {
 
 /// Whether `metadata` is of this format; then `compiled` is filled from it.
 bool read_metadata(std::string_view metadata, CompiledKernel& compiled) {
-  const auto object = nlohmann::json::parse(metadata, nullptr, /*allow_exceptions=*/false);
+  const auto object = parse_json(metadata);
   if (!object.is_object()) return false;
   const auto integer = [&](const char* key, int& out) {
     const auto it = object.find(key);

@@ -47,6 +47,26 @@ std::string uuid_text(const CUuuid& uuid, bool mig) {
   return text;
 }
 
+/// A MIG slice and an MPS client's share are in the device's own count. A context may have still fewer (a green
+/// context, MPS with partitions per context): those of the calling thread's, where it is on this device, count.
+int context_sm_count(const DriverApi& api, CUdevice device, int device_sm_count) {
+#if CUDA_VERSION >= 12040
+  CUcontext context = nullptr;
+  CUdevice of_context = 0;
+  if (api.cuCtxGetDevResource == nullptr || api.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr ||
+      api.cuCtxGetDevice(&of_context) != CUDA_SUCCESS || of_context != device) {
+    return device_sm_count;
+  }
+  CUdevResource resource{};
+  if (api.cuCtxGetDevResource(context, &resource, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS) return device_sm_count;
+  const auto sms = static_cast<int>(std::min(resource.sm.smCount, static_cast<unsigned>(device_sm_count)));
+  return sms > 0 ? sms : device_sm_count;
+#else
+  static_cast<void>(api), static_cast<void>(device);
+  return device_sm_count;
+#endif
+}
+
 Result<DeviceFacts> read_facts(const DriverApi& api, int ordinal) {
   CUdevice device = 0;
   if (const auto ok = check(api.cuDeviceGet(&device, ordinal), "cuDeviceGet", ErrorCode::no_device); !ok)
@@ -62,7 +82,7 @@ Result<DeviceFacts> read_facts(const DriverApi& api, int ordinal) {
   facts.ordinal = ordinal;
   facts.arch = arch_for_compute_capability(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
                                            attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
-  facts.sm_count = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  facts.sm_count = context_sm_count(api, device, attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
   facts.l2_bytes = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
   facts.shared_bytes_per_sm = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
   facts.shared_bytes_per_cta = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);

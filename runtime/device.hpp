@@ -15,7 +15,7 @@ struct DeviceFacts {
   std::string name;  ///< "NVIDIA H200"
   std::string uuid;  ///< "GPU-..." or empty
   Arch arch;         ///< what to generate for
-  int sm_count = 0;  ///< SMs visible to this process (a MIG slice sees fewer)
+  int sm_count = 0;  ///< SMs visible to the caller: fewer in a MIG slice, an MPS partition, a green context
   std::int64_t l2_bytes = 0;
   std::int64_t memory_bytes = 0;
   int shared_bytes_per_sm = 0;

@@ -79,10 +79,14 @@ Result<const DriverApi*> open_driver() {
   static DriverApi api;
   std::string missing;
   if (init == nullptr) missing += " cuInit";
-#define LEANATTN_RESOLVE(name)                                                                                    \
-  api.name = reinterpret_cast<decltype(api.name)>(find(library, get_proc_address, LEANATTN_SYMBOL(name), #name)); \
+#define LEANATTN_RESOLVE(name) \
+  api.name = reinterpret_cast<decltype(api.name)>(find(library, get_proc_address, LEANATTN_SYMBOL(name), #name));
+#define LEANATTN_REQUIRE(name) \
+  LEANATTN_RESOLVE(name)       \
   if (api.name == nullptr) missing += " " #name;
-  LEANATTN_DRIVER_FUNCTIONS(LEANATTN_RESOLVE)
+  LEANATTN_DRIVER_FUNCTIONS(LEANATTN_REQUIRE)
+  LEANATTN_OPTIONAL_DRIVER_FUNCTIONS(LEANATTN_RESOLVE)
+#undef LEANATTN_REQUIRE
 #undef LEANATTN_RESOLVE
   if (api.cuDriverGetVersion != nullptr) api.cuDriverGetVersion(&api.version);
   if (!missing.empty()) {

@@ -24,10 +24,18 @@ inline namespace v1 {
   X(cuOccupancyMaxActiveBlocksPerMultiprocessor) X(cuLaunchKernelEx) X(cuTensorMapEncodeTiled) X(cuPointerGetAttribute)
 // clang-format on
 
+/// Those that newer drivers have: null where this one does not.
+#if CUDA_VERSION >= 12040
+#define LEANATTN_OPTIONAL_DRIVER_FUNCTIONS(X) X(cuCtxGetDevResource)
+#else
+#define LEANATTN_OPTIONAL_DRIVER_FUNCTIONS(X)
+#endif
+
 /// The table. Each entry has the type that cuda.h declares for its name.
 struct DriverApi {
 #define LEANATTN_DECLARE(name) decltype(&::name) name = nullptr;
   LEANATTN_DRIVER_FUNCTIONS(LEANATTN_DECLARE)
+  LEANATTN_OPTIONAL_DRIVER_FUNCTIONS(LEANATTN_DECLARE)
 #undef LEANATTN_DECLARE
   int version = 0;  ///< as cuDriverGetVersion: 13000
 };

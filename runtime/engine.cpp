@@ -44,7 +44,8 @@ bool same_launch(const PlanCore& plan, const DecodeProblem& problem, const PlanS
 
 }  // namespace
 
-EngineCore::EngineCore(EngineParts parts) : parts_(std::move(parts)), kernels_(parts_.prepare) {
+EngineCore::EngineCore(EngineParts parts)
+    : parts_(std::move(parts)), kernels_(parts_.prepare), capture_(parts_.capture.get()) {
   if (parts_.debug) checks_ = std::make_unique<LaunchChecks>(parts_.device.arch, parts_.cubins);
   merger_ = std::make_unique<PartialsMerger>(parts_.device.arch, parts_.context ? parts_.context->get() : nullptr,
                                              parts_.cubins.get());
@@ -132,7 +133,11 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
       if (kernel || !is_about_the_kernel(kernel.error().code)) break;
     }
   }
-  if (!kernel) return tl::unexpected(std::move(kernel.error()));
+  if (!kernel) {
+    if (capture_ != nullptr) capture_->count(problem, shape, key, nullptr);
+    return tl::unexpected(std::move(kernel.error()));
+  }
+  if (capture_ != nullptr) capture_->count(problem, shape, key, &choice);
   const PlanSize size = plan_size(problem, shape);
   const std::lock_guard lock(mutex_);
   const PlanCore* plan = keep(problem, size, std::move(choice), *std::move(kernel));

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/capture.hpp"
 #include "runtime/merge_partials.hpp"
 #include "runtime/plan.hpp"
 #include "runtime/plan_cache.hpp"
@@ -40,11 +41,12 @@ struct EngineParts {
   std::vector<std::string> warnings;
   bool debug = false;                  ///< LaunchChecks around every launch; needs a context
   std::shared_ptr<CubinCache> cubins;  ///< where those keep their kernel; may be null
+  std::unique_ptr<Capture> capture;    ///< counts the calls of plan(); may be null
 };
 
 class EngineCore : public ::leanattn_engine {
  public:
-  /// See leanattn_engine_create. Reads LEANATTN_DEBUG.
+  /// See leanattn_engine_create. Reads LEANATTN_DEBUG and LEANATTN_CAPTURE.
   static Result<std::unique_ptr<EngineCore>> open(const EngineCoreOptions& options);
   explicit EngineCore(EngineParts parts);
   EngineCore(const EngineCore&) = delete;
@@ -56,8 +58,11 @@ class EngineCore : public ::leanattn_engine {
   Result<const PlanCore*> plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream) {
     const LookupKey key = make_lookup_key(problem, shape);
     const std::uint64_t generation = generation_.load(std::memory_order_acquire);
-    if (const PlanCore* known = recent_.find(key, generation)) [[likely]]
+    if (const PlanCore* known = recent_.find(key, generation)) [[likely]] {
+      if (capture_ != nullptr) [[unlikely]]
+        capture_->count(problem, shape, key, &known->choice());
       return known;
+    }
     return make_plan(problem, shape, stream, key);
   }
 
@@ -91,6 +96,7 @@ class EngineCore : public ::leanattn_engine {
   std::unique_ptr<LaunchChecks> checks_;
   std::unique_ptr<PartialsMerger> merger_;
   KernelStore kernels_;
+  Capture* const capture_;  ///< of parts_
   PlanCache recent_;
   std::atomic<std::uint64_t> generation_{0};
 

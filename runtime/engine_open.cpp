@@ -87,7 +87,12 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineCoreOptions& op
   parts.prepare = [cubins, held = *context](const KernelSpec& spec) {
     return prepare_kernel(spec, cubins.get(), *held);
   };
-  parts.read_winners = [model = device_model(*facts), directory] { return load_layered_winners(model, directory); };
+  parts.read_winners = [model = device_model(*facts), directory, now = current_software(*facts)] {
+    return load_layered_winners(model, directory, now);
+  };
+  warning.clear();
+  parts.capture = Capture::from_environment(*facts, &warning);
+  if (!warning.empty()) parts.warnings.push_back(std::move(warning));
   const char* debug = std::getenv("LEANATTN_DEBUG");
   parts.debug = debug != nullptr && std::string_view(debug) != "" && std::string_view(debug) != "0";
   return std::make_unique<EngineCore>(std::move(parts));

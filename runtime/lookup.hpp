@@ -73,6 +73,8 @@ std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProbl
 DeviceModel device_model(const DeviceFacts& device);
 /// Driver, NVRTC, clocks as they are now. Without a driver the driver fields are 0.
 Environment current_environment(const DeviceFacts& device);
+/// The part of it that tells stale winners from others (same_software). Of a device that is not here: nullopt.
+std::optional<Environment> current_software(const DeviceFacts& device);
 
 /// Whether one request of the batch is so much longer than the average that segments must be charged (Config::
 /// segment_cost). Of a problem with a window, ask about visible_shape().

@@ -15,6 +15,15 @@ std::string mig_profile(const std::string& device_name) {
   return at == std::string::npos ? std::string() : device_name.substr(at + kMark.size());
 }
 
+Environment software_here(const DeviceFacts& device) {
+  Environment environment;
+  environment.driver_version = device.driver_version;
+  environment.driver_release = device.driver_release;
+  environment.nvrtc_version = nvrtc_version().value_or("");
+  environment.library_revision = generator_revision();
+  return environment;
+}
+
 }  // namespace
 
 DeviceModel device_model(const DeviceFacts& device) {
@@ -28,16 +37,17 @@ DeviceModel device_model(const DeviceFacts& device) {
           .mig_profile = mig_profile(device.name)};
 }
 
+std::optional<Environment> current_software(const DeviceFacts& device) {
+  if (device.ordinal < 0) return std::nullopt;
+  return software_here(device);
+}
+
 Environment current_environment(const DeviceFacts& device) {
-  Environment environment;
-  environment.driver_version = device.driver_version;
-  environment.driver_release = device.driver_release;
-  environment.nvrtc_version = nvrtc_version().value_or("");
+  Environment environment = software_here(device);
   environment.clock_khz = device.clock_khz;
   environment.memory_clock_khz = device.memory_clock_khz;
   if (!device.uuid.empty()) environment.power_limit_mw = gpu_state(device.uuid).power_limit_mw;
   environment.ecc = device.ecc;
-  environment.library_revision = generator_revision();
   return environment;
 }
 

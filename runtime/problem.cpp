@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "generator/parse_json.hpp"
+
 namespace leanattn {
 inline namespace v1 {
 namespace {
@@ -70,8 +72,7 @@ Result<void> validate_shape(const Shape& shape) {
 /// Reads keys of one JSON object; the first failure is kept and later reads do nothing.
 class Reader {
  public:
-  Reader(const char* what, std::string_view text)
-      : what_(what), object_(nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false)) {
+  Reader(const char* what, std::string_view text) : what_(what), object_(parse_json(text)) {
     if (!object_.is_object()) failed(fmt::format("{}: not a JSON object", what_));
   }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "runtime/compiler.hpp"
 
@@ -26,6 +27,10 @@ int number_before(std::string_view line, std::string_view unit) {
   return value;
 }
 
+int saturating_sum(int a, int b) {
+  return a > std::numeric_limits<int>::max() - b ? std::numeric_limits<int>::max() : a + b;
+}
+
 template <class Visit>
 void for_each_line(std::string_view text, Visit visit) {
   while (!text.empty()) {
@@ -45,8 +50,8 @@ KernelResources parse_ptxas_log(std::string_view log) {
   for_each_line(log, [&](std::string_view line) {
     if (contains(line, "bytes stack frame")) {
       total.stack_bytes = std::max(total.stack_bytes, number_before(line, "bytes stack frame"));
-      total.spill_store_bytes += number_before(line, "bytes spill stores");
-      total.spill_load_bytes += number_before(line, "bytes spill loads");
+      total.spill_store_bytes = saturating_sum(total.spill_store_bytes, number_before(line, "bytes spill stores"));
+      total.spill_load_bytes = saturating_sum(total.spill_load_bytes, number_before(line, "bytes spill loads"));
     } else if (contains(line, "Used ") && contains(line, " registers")) {
       total.registers = std::max(total.registers, number_before(line, "registers"));
       total.static_shared_bytes = std::max(total.static_shared_bytes, number_before(line, "bytes smem"));

@@ -27,17 +27,19 @@ struct TuneRequest {
   int device = 0;
   L2Policy policy = L2Policy::cold;
   std::optional<std::chrono::milliseconds> budget;  ///< over all shapes; kept, with the best answer so far
-  bool resume = false;                              ///< skip candidates whose trials this library revision already has
-  bool dry_run = false;                             ///< say what would be tried; touch nothing
-  int compile_threads = 0;                          ///< 0: one per core
-  std::string command;                              ///< recorded with the session
+  std::vector<double> weights;  ///< of the shapes, for their shares of the budget; empty: equal ones
+  bool resume = false;          ///< skip candidates whose trials this library revision already has
+  bool revalidate = false;      ///< no search: measure the stored winners, what ran them close and the defaults again
+  bool dry_run = false;         ///< say what would be tried; touch nothing
+  int compile_threads = 0;      ///< 0: one per core
+  std::string command;          ///< recorded with the session
 };
 
 /// One line's worth of progress. `best_us` is 0 until something was measured.
 struct TuneProgress {
   Shape shape;
   int shape_index = 0, shape_count = 0;
-  std::string phase;        ///< "screen", "sweep", "refine", "race", "confirm"; offline: "compile"
+  std::string phase;        ///< "screen", "sweep", "refine", "race", "confirm"; "revalidate"; offline: "compile"
   std::string candidate;    ///< short text of the candidate in hand
   int done = 0, total = 0;  ///< within the phase
   double best_us = 0;

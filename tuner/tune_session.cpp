@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include "runtime/lookup.hpp"
 #include "tuner/decode_case.hpp"
@@ -38,7 +40,34 @@ Result<std::vector<ModelSample>> remembered_samples(TuningDb& db, const DeviceMo
   return samples;
 }
 
-/// A shape that was not reached: what is known of it already, or the default.
+/// Of shape `index` in the time that is left for it and those after it.
+double share_of(const TuneRequest& request, std::size_t index) {
+  if (request.weights.empty()) return 1.0 / static_cast<double>(request.shapes.size() - index);
+  const auto first = request.weights.begin() + static_cast<std::ptrdiff_t>(index);
+  return *first / std::accumulate(first, request.weights.end(), 0.0);
+}
+
+Result<void> tune_shapes(SessionState& state, TuneSummary& summary) {
+  const std::size_t count = state.request.shapes.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const double now = state.backend.now_s();
+    if (state.cancelled() || now >= state.ends_s) {
+      summary.shapes.push_back(unreached(state, state.request.shapes[i]));
+      continue;
+    }
+    // The first shape also waits for the compiler, on behalf of all of them: it may take two shares.
+    const double share = share_of(state.request, i);
+    const double deadline = now + (state.ends_s - now) * (i == 0 && count > 1 ? std::min(1.0, 2 * share) : share);
+    Result<TunedShape> tuned = tune_shape(state, static_cast<int>(i), deadline);
+    if (!tuned) return tl::unexpected(tuned.error());
+    summary.shapes.push_back(std::move(*tuned));
+    state.model = fit_parameters(state.prior, state.device, state.samples, state.read_limits);
+  }
+  return {};
+}
+
+}  // namespace
+
 TunedShape unreached(SessionState& state, const Shape& shape) {
   TunedShape tuned;
   tuned.shape = shape;
@@ -60,27 +89,6 @@ TunedShape unreached(SessionState& state, const Shape& shape) {
   return tuned;
 }
 
-Result<void> tune_shapes(SessionState& state, TuneSummary& summary) {
-  const std::size_t count = state.request.shapes.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    const double now = state.backend.now_s();
-    if (state.cancelled() || now >= state.ends_s) {
-      summary.shapes.push_back(unreached(state, state.request.shapes[i]));
-      continue;
-    }
-    // The first shape also waits for the compiler, on behalf of all of them: it may take two shares.
-    const double shares = static_cast<double>(count - i);
-    const double deadline = now + (state.ends_s - now) / (i == 0 && count > 1 ? shares / 2 : shares);
-    Result<TunedShape> tuned = tune_shape(state, static_cast<int>(i), deadline);
-    if (!tuned) return tl::unexpected(tuned.error());
-    summary.shapes.push_back(std::move(*tuned));
-    state.model = fit_parameters(state.prior, state.device, state.samples, state.read_limits);
-  }
-  return {};
-}
-
-}  // namespace
-
 SearchEffort effort_for(int compile_threads) {
   SearchEffort effort;
   effort.specs = static_cast<std::size_t>(std::clamp(40 + 6 * compile_threads, 48, 128));
@@ -94,6 +102,16 @@ Result<void> validate(const TuneRequest& request) {
                 "Give at least one batch size and context length.");
   for (const Shape& shape : request.shapes) {
     if (auto ok = validate(request.problem, shape); !ok) return ok;
+  }
+  if (!request.weights.empty() && request.weights.size() != request.shapes.size()) {
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("{} weights for {} shapes", request.weights.size(), request.shapes.size()),
+                "Give one a shape, or none.");
+  }
+  for (const double weight : request.weights) {
+    if (!std::isfinite(weight) || weight <= 0) {
+      return fail(ErrorCode::invalid_argument, fmt::format("a weight of {}", weight), "Give positive numbers.");
+    }
   }
   if (request.budget && request.budget->count() <= 0) {
     return fail(ErrorCode::invalid_argument, fmt::format("a budget of {} ms", request.budget->count()),
@@ -174,7 +192,7 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
     state.model = fit_parameters(state.prior, device, state.samples, state.read_limits);
     std::vector<Shape> shapes;
     for (const Shape& shape : request.shapes) shapes.push_back(canonical(shape));
-    state.specs = choose_specs(state.model, device, request.problem, shapes, effort.specs);
+    if (!request.revalidate) state.specs = choose_specs(state.model, device, request.problem, shapes, effort.specs);
     tuned = tune_shapes(state, summary);
     compiles.abandon();
     if (auto committed = trials.drain(); !committed && tuned) tuned = committed;

@@ -60,6 +60,9 @@ struct SessionState {
 /// Tunes shape number `index` until `deadline_s`. Errors: context_lost, out_of_memory, database errors.
 Result<TunedShape> tune_shape(SessionState& state, int index, double deadline_s);
 
+/// A shape that was not measured: what is known of it already, or the default; unfinished.
+TunedShape unreached(SessionState& state, const Shape& shape);
+
 /// Whether the device can do what the request asks for. Errors: unsupported (pdl before sm_90).
 Result<void> require_launches(const DeviceFacts& device, const DecodeProblem& problem);
 

@@ -65,7 +65,19 @@ ShapeSearch::ShapeSearch(SessionState& state, int index, double deadline_s)
 
 double ShapeSearch::phase_end(double share) const { return started_s_ + (deadline_s_ - started_s_) * share; }
 
+bool ShapeSearch::fits(const Config& config) const {
+  return same_problem(config.spec, base_spec(state_.device.arch, state_.request.problem)) &&
+         validate(config.spec).has_value();
+}
+
 Result<TunedShape> ShapeSearch::run() {
+  if (state_.request.revalidate) {
+    const Result<bool> confirmed = revalidate();
+    if (!confirmed) return tl::unexpected(confirmed.error());
+    if (!*confirmed) return unreached(state_, result_.shape);
+    if (auto done = answer(); !done) return tl::unexpected(done.error());
+    return result_;
+  }
   if (auto loaded = load_known(); !loaded) return tl::unexpected(loaded.error());
   if (finished_earlier()) {
     if (auto done = answer(); !done) return tl::unexpected(done.error());
@@ -106,9 +118,8 @@ Result<void> ShapeSearch::load_known() {
     if (!config) continue;
     // What won with the other kind of launch is where a look-up would begin here: it has to be beaten, too.
     if (other) config->spec.pdl = base.pdl;
-    const bool usable = same_problem(config->spec, base) && validate(config->spec).has_value();
     const bool known = std::find(incumbents_.begin(), incumbents_.end(), *config) != incumbents_.end();
-    if (usable && !known && !(*config == default_)) incumbents_.push_back(*config);
+    if (fits(*config) && !known && !(*config == default_)) incumbents_.push_back(*config);
   }
   find_relatives(*winners);
   if (!state_.request.resume) return {};

@@ -55,6 +55,14 @@ class ShapeSearch {
   /// Distinct specs of the candidates, best first.
   std::vector<KernelSpec> best_specs(std::size_t count) const;
 
+  // Instead of a search (tune_revalidate.cpp).
+  /// The stored winner first, then what ran it close; empty where nothing usable is stored.
+  Result<std::vector<Config>> stored_finalists();
+  /// Confirms them and the default anew. False: there was nothing to confirm, or no time.
+  Result<bool> revalidate();
+  /// Whether a stored configuration is one for this problem on this device.
+  bool fits(const Config& config) const;
+
   // Decision (tune_decide.cpp).
   Result<void> decide();
   Result<bool> run_rounds(Race& race, const std::vector<Candidate>& candidates, int rounds, const char* phase,

@@ -214,7 +214,7 @@ static inline void leanattn_shape_init(leanattn_shape* shape) {
 typedef struct leanattn_choice {
   size_t struct_size;
   int32_t provenance;            /* leanattn_provenance */
-  int32_t stale;                 /* measured under another driver, NVRTC or library than the newest measurements */
+  int32_t stale;                 /* measured under another driver, NVRTC or library than runs now; usable all the same */
   int64_t grid;                  /* CTAs */
   int64_t workspace_bytes;       /* as leanattn_plan_workspace_bytes would say */
   double tuned_us;               /* median of the measurement it rests on; 0 for model and fallback */

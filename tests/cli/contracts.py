@@ -60,6 +60,37 @@ class Contract(unittest.TestCase):
         self.assertTrue(file.is_file())
         return file
 
+    def add_winner(self, file, problem, config, us, name="Fictional GPU", sms=132, driver=13000, when="2026-11-21"):
+        """One session with one ok trial, as a tuning run would have left it."""
+        device = [name, "sm_90a", sms, 50 << 20, 80 << 30, ""]
+        environment = [driver, "580.1", "13.0", 1980000, 3200000, 700000, 1, "r1"]
+        canonical = lambda value: json.dumps(value, sort_keys=True, separators=(",", ":"))
+        session = f"session-{us}"
+        trial = [f"trial-{us}", canonical(problem), canonical({"batch": 1, "longest_context": 4096, "max_batch": 0, "total_context": 0}), "cold",
+                 canonical(config), "ok", "", 12, us, 0.1, us - 0.1, us + 0.1, "[]", "", 128, 200.0, 16 << 20, f"{when}T00:00:00.000Z"]
+        digest = hashlib.sha256()
+        for value in ["leanattn trial 1", session, *device, *environment, *trial]:
+            if isinstance(value, str):
+                digest.update(struct.pack("<q", len(value)) + value.encode())
+            else:
+                digest.update(struct.pack("<d" if isinstance(value, float) else "<q", value))
+        with sqlite3.connect(file) as db:
+            def row(table, columns, values):
+                db.execute(f"INSERT OR IGNORE INTO {table}({columns}) VALUES({','.join('?' * len(values))})", values)
+                return db.execute(f"SELECT id FROM {table} WHERE ({columns}) = ({','.join('?' * len(values))})", values).fetchone()[0]
+            device_id = row("device_models", "name,arch,sm_count,l2_bytes,memory_bytes,mig_profile", device)
+            environment_id = row("environments", "driver_version,driver_release,nvrtc_version,clock_khz,memory_clock_khz,power_limit_mw,ecc,"
+                                 "library_revision", environment)
+            session_id = row("sessions", "uuid,device_model_id,environment_id,started,finished,command",
+                             [session, device_id, environment_id, trial[-1], trial[-1], "test"])
+            ids = [row(table, "json", [text]) for table, text in (("problems", trial[1]), ("shapes", trial[2]), ("configs", trial[4]))]
+            row("trials", "uuid,session_id,problem_id,shape_id,policy,config_id,status,reason,samples,median_us,mad_us,low_us,high_us,"
+                "samples_json,throttle,registers,compile_ms,bytes,created,digest",
+                [trial[0], session_id, ids[0], ids[1], trial[3], ids[2], *trial[5:], digest.digest()])
+        db.close()
+        self.expect(0, "db", "rebuild")
+        self.expect(0, "db", "check")
+
 
 class Help(Contract):
     def test_every_command_explains_itself_on_stdout(self):
@@ -369,37 +400,6 @@ class DependentLaunch(Contract):
 
     GRID = 131
 
-    def add_winner(self, file, problem, config, us):
-        """One session with one ok trial, as a tuning run would have left it."""
-        device = ["Fictional GPU", "sm_90a", 132, 50 << 20, 80 << 30, ""]
-        environment = [13000, "580.1", "13.0", 1980000, 3200000, 700000, 1, "r1"]
-        canonical = lambda value: json.dumps(value, sort_keys=True, separators=(",", ":"))
-        session = f"session-{us}"
-        trial = [f"trial-{us}", canonical(problem), canonical({"batch": 1, "longest_context": 4096, "max_batch": 0, "total_context": 0}), "cold",
-                 canonical(config), "ok", "", 12, us, 0.1, us - 0.1, us + 0.1, "[]", "", 128, 200.0, 16 << 20, "2026-11-21T00:00:00.000Z"]
-        digest = hashlib.sha256()
-        for value in ["leanattn trial 1", session, *device, *environment, *trial]:
-            if isinstance(value, str):
-                digest.update(struct.pack("<q", len(value)) + value.encode())
-            else:
-                digest.update(struct.pack("<d" if isinstance(value, float) else "<q", value))
-        with sqlite3.connect(file) as db:
-            def row(table, columns, values):
-                db.execute(f"INSERT OR IGNORE INTO {table}({columns}) VALUES({','.join('?' * len(values))})", values)
-                return db.execute(f"SELECT id FROM {table} WHERE ({columns}) = ({','.join('?' * len(values))})", values).fetchone()[0]
-            device_id = row("device_models", "name,arch,sm_count,l2_bytes,memory_bytes,mig_profile", device)
-            environment_id = row("environments", "driver_version,driver_release,nvrtc_version,clock_khz,memory_clock_khz,power_limit_mw,ecc,"
-                                 "library_revision", environment)
-            session_id = row("sessions", "uuid,device_model_id,environment_id,started,finished,command",
-                             [session, device_id, environment_id, trial[-1], trial[-1], "test"])
-            ids = [row(table, "json", [text]) for table, text in (("problems", trial[1]), ("shapes", trial[2]), ("configs", trial[4]))]
-            row("trials", "uuid,session_id,problem_id,shape_id,policy,config_id,status,reason,samples,median_us,mad_us,low_us,high_us,"
-                "samples_json,throttle,registers,compile_ms,bytes,created,digest",
-                [trial[0], session_id, ids[0], ids[1], trial[3], ids[2], *trial[5:], digest.digest()])
-        db.close()
-        self.expect(0, "db", "rebuild")
-        self.expect(0, "db", "check")
-
     def answer(self, *flags):
         document = json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE, *flags).stdout)
         return document["problem"], document["answers"][0]
@@ -459,6 +459,71 @@ class DependentLaunch(Contract):
 
     def test_bench_takes_it(self):
         self.expect(3, "bench", "--pdl", *SHAPE)
+
+
+class FromCapture(Contract):
+    """tune --from-capture, as far as it goes without a GPU."""
+
+    PROBLEM = {"q_heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bf16", "layout": "contiguous", "lse": False}
+
+    def line(self, context, calls, answer="exact", **problem):
+        return json.dumps({"leanattn_capture": 1, "problem": {**self.PROBLEM, **problem},
+                           "shape": {"batch": 1, "max_batch": 0, "longest_context": context, "total_context": 0},
+                           "calls": calls, "answer": answer, "device": "Fictional GPU", "sms": 132, "written": "2026-11-21T00:00:00.000Z"})
+
+    def capture(self, *lines):
+        file = self.root / "capture.jsonl"
+        file.write_text("".join(line + "\n" for line in lines))
+        return str(file)
+
+    def tune(self, code, file, *flags, **options):
+        return self.expect(code, "tune", "--from-capture", file, *OFFLINE, "--dry-run", *flags, **options)
+
+    def test_the_most_frequent_shapes_come_first_whatever_their_problem(self):
+        file = self.capture(self.line(1024, 5), self.line(2048, 50, "nearest", q_heads=64), self.line(4096, 20), self.line(1024, 40, "bucket"),
+                            self.line(512, 30, "fallback", q_heads=64))
+        document = json.loads(self.tune(0, file, "--json", "--quiet").stdout)
+        order = [(tuning["problem"]["q_heads"], shape["shape"]["longest_context"]) for tuning in document["tunings"] for shape in tuning["shapes"]]
+        self.assertEqual(order, [(64, 2048), (32, 1024), (64, 512), (32, 4096)])
+        capture = document["capture"]
+        self.assertEqual((capture["calls"], capture["lost_calls"], capture["unreadable_lines"]), (145, 0, 0))
+        self.assertEqual(capture["answers"], {"bucket": 40, "exact": 25, "fallback": 30, "nearest": 50})
+        self.assertEqual([shape["calls"] for shape in capture["shapes"]], [50, 45, 30, 20])
+        self.assertFalse(self.cache.exists(), "a dry run leaves nothing behind")
+
+    def test_unreadable_lines_are_named_and_skipped(self):
+        whole = self.line(1024, 5)
+        file = self.capture(whole, "rubbish", whole[:100], "", whole.replace("128", "100"), whole)
+        result = self.tune(0, file, "--json")
+        self.assertEqual(re.findall(r"capture\.jsonl:(\d+): ", result.stderr), ["2", "3", "5"])
+        self.assertIn("10 calls of 1 shapes", result.stderr)
+        self.assertEqual(json.loads(result.stdout)["capture"]["unreadable_lines"], 3)
+
+    def test_a_problem_that_cannot_be_tuned_is_left_out_with_a_warning(self):
+        file = self.capture(self.line(1024, 50, features={"append": True}), self.line(2048, 5))
+        document = json.loads(self.tune(0, file, "--json", says="left out").stdout)
+        self.assertEqual([tuning["shapes"][0]["shape"]["longest_context"] for tuning in document["tunings"]], [2048])
+
+    def test_a_capture_without_shapes_is_nothing_found(self):
+        self.tune(4, self.capture(), says="has no shapes")
+        self.tune(4, str(self.root / "missing"), says="missing")
+        self.tune(2, str(self.root), says="directory")
+
+    def test_it_is_the_only_one_to_say_what_is_tuned(self):
+        file = self.capture(self.line(1024, 5))
+        for flags in (["--heads", "32"], ["--context", "4k"], ["--window", "64"], ["--model", "llama-3-8b"]):
+            self.tune(2, file, *flags, says="excludes")
+        self.expect(3, "tune", "--from-capture", file, says="--arch")
+
+    def test_the_shapes_that_are_compiled_are_in_the_cubin_cache(self):
+        self.expect(0, "tune", "--from-capture", self.capture(self.line(1024, 5)), *OFFLINE, "--budget", "5s")
+        self.assertTrue((self.cache / "cubin.db").is_file())
+
+    def test_revalidation_measures_and_therefore_needs_a_gpu(self):
+        self.expect(3, "tune", "--revalidate")
+        self.expect(3, "tune", "--revalidate", *SHAPE)
+        self.expect(2, "tune", "--revalidate", *OFFLINE, says="measures")
+        self.expect(2, "tune", "--revalidate", "--resume", says="excludes")
 
 
 class Terminal(Contract):
@@ -570,6 +635,48 @@ class Database(Contract):
             connection.execute("ROLLBACK")
             connection.close()
         self.expect(0, "db", "rebuild")
+
+    def winners(self):
+        """A problem, and configurations that the default is not."""
+        document = json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE).stdout)
+        return document["problem"], [{**document["answers"][0]["config"], "grid": grid} for grid in (101, 53)]
+
+    def test_gpu_models_in_one_file_are_counted_and_answered_apart(self):
+        file = self.make_database()
+        problem, (of_large, of_small) = self.winners()
+        self.add_winner(file, problem, of_large, 12.5)
+        self.add_winner(file, problem, of_small, 30.5, name="Fictional GPU MIG 3g.40gb", sms=60)
+        for sms, grid, us in (("132", 101, 12.5), ("60", 53, 30.5)):
+            answer = json.loads(self.expect(0, "lookup", "--json", *SHAPE, "--arch", "sm_90a", "--sms", sms).stdout)["answers"][0]
+            self.assertEqual((answer["provenance"], answer["config"]["grid"], answer["tuned_us"]), ("exact", grid, us))
+        stats = json.loads(self.expect(0, "db", "stats", "--json").stdout)
+        self.assertEqual([(d["name"], d["sms"], d["trials"], d["winners"]) for d in stats["devices"]],
+                         [("Fictional GPU", 132, 1, 1), ("Fictional GPU MIG 3g.40gb", 60, 1, 1)])
+        self.assertRegex(self.expect(0, "db", "stats").stdout, r"60 +1 +1 +1 +0 +Fictional GPU MIG 3g\.40gb")
+
+    def test_a_winner_of_an_earlier_driver_is_stale_and_used(self):
+        file = self.make_database()
+        problem, (config, other) = self.winners()
+        self.add_winner(file, problem, config, 12.5)
+        answer = lambda: json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE).stdout)["answers"][0]
+        self.assertEqual((answer()["provenance"], answer()["stale"]), ("exact", False))
+        self.add_winner(file, {**problem, "q_heads": 64}, other, 20.5, driver=13010, when="2026-11-22")
+        self.assertEqual((answer()["provenance"], answer()["tuned_us"], answer()["stale"]), ("exact", 12.5, True))
+        self.assertIn("stale", self.expect(0, "lookup", *SHAPE, *OFFLINE, "--explain").stdout)
+        self.assertEqual(json.loads(self.expect(0, "db", "stats", "--json").stdout)["devices"][0]["stale_winners"], 1)
+
+    def test_gc_by_size_keeps_winners_and_says_what_is_left(self):
+        file = self.make_database()
+        problem, (config, other) = self.winners()
+        self.add_winner(file, problem, config, 12.5)
+        self.add_winner(file, problem, other, 99.5, when="2020-01-01")
+        self.assertEqual(json.loads(self.expect(0, "db", "gc", "--max-size", "1g", "--json").stdout)["dropped_trials"], 0)
+        result = json.loads(self.expect(0, "db", "gc", "--max-size", "1", "--json", says="winners").stdout)
+        self.assertEqual((result["dropped_trials"], result["bytes"]), (1, file.stat().st_size))
+        answer = json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE).stdout)["answers"][0]
+        self.assertEqual(answer["tuned_us"], 12.5)
+        self.expect(2, "db", "gc", "--max-size", "-1", says="--max-size -1")
+        self.expect(2, "db", "gc", "--keep-days", "soon", says="soon")
 
     def test_export_and_import_carry_everything_and_never_overwrite(self):
         self.make_database()

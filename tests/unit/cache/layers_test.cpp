@@ -66,6 +66,30 @@ TEST_F(LayeredWinnersTest, AreOfOneDeviceModelOnly) {
   EXPECT_EQ(load_layered_winners(slice, user_.path()).entries.size(), 1u);
 }
 
+TEST_F(LayeredWinnersTest, AreStaleByWhatRunsNowAndStillUsable) {
+  make(user_.path(), "user", {"1"});
+  make(site_.path(), "site", {"1", "2"});
+  const ScopedVariable site("LEANATTN_SITE_DB", site_ / "tuning.db");
+  const auto stale = [&](const Environment& now) {
+    const auto winners = load_layered_winners(h200(), user_.path(), now);
+    EXPECT_EQ(winners.entries.size(), 2u);
+    return std::count_if(winners.entries.begin(), winners.entries.end(),
+                         [](const auto& entry) { return entry.winner.stale; });
+  };
+  EXPECT_EQ(stale(environment()), 0);
+  Environment now = environment();
+  now.clock_khz = 1, now.power_limit_mw = 1, now.ecc = false;
+  EXPECT_EQ(stale(now), 0) << "these change times, not which kernel is fast";
+  now = environment();
+  now.driver_release = "590.10";
+  EXPECT_EQ(stale(now), 2) << "neither layer has seen this driver";
+  now = environment();
+  now.nvrtc_version = "13.1";
+  EXPECT_EQ(stale(now), 2);
+  EXPECT_EQ(stale(environment("r2")), 2);
+  EXPECT_EQ(stale(Environment{}), 0) << "what is not known is not held against them";
+}
+
 TEST_F(LayeredWinnersTest, SkipUnusableLayersWithAWarningAndTouchNothing) {
   make(shipped_.path(), "shipped", {"1"});
   write_bytes(user_ / "tuning.db", std::vector<char>(4096, 'x'));

@@ -184,7 +184,7 @@ TEST_F(TuningDbSharing, DoesNotPretendToHaveImportedOrCollectedWhileLocked) {
   RawDatabase other(file());
   other.exec("BEGIN IMMEDIATE");
   EXPECT_EQ(db->import_from(elsewhere / "tuning.db").error().code, ErrorCode::database_busy);
-  EXPECT_EQ(db->collect_garbage(0).error().code, ErrorCode::database_busy);
+  EXPECT_EQ(db->collect_garbage({.keep_days = 0}).error().code, ErrorCode::database_busy);
   EXPECT_EQ(db->rebuild_winners().error().code, ErrorCode::database_busy);
   other.exec("ROLLBACK");
   EXPECT_EQ(db->import_from(elsewhere / "tuning.db").value(), 1);

@@ -177,8 +177,8 @@ TEST_F(TuningDbTest, CallsWinnersStaleOnceTheirEnvironmentIsOld) {
   ASSERT_TRUE(db_->begin_session(h200(), clocks, ""));
   EXPECT_FALSE(db_->winners(h200())->front().stale) << "clocks do not make a winner stale";
   for (const auto change :
-       {+[](Environment& e) { e.driver_version = 13010; }, +[](Environment& e) { e.nvrtc_version = "13.1"; },
-        +[](Environment& e) { e.library_revision = "r2"; }}) {
+       {+[](Environment& e) { e.driver_version = 13010; }, +[](Environment& e) { e.driver_release = "590.1"; },
+        +[](Environment& e) { e.nvrtc_version = "13.1"; }, +[](Environment& e) { e.library_revision = "r2"; }}) {
     TemporaryDirectory directory;
     const auto db = open_quietly(directory.path());
     ASSERT_TRUE(db->add_trial(db->begin_session(h200(), environment(), "").value(), trial("{}", 10)));
@@ -191,6 +191,54 @@ TEST_F(TuningDbTest, CallsWinnersStaleOnceTheirEnvironmentIsOld) {
     ASSERT_TRUE(db->begin_session(h200(), newer, ""));
     EXPECT_TRUE(db->winners(h200())->front().stale);
   }
+}
+
+TEST_F(TuningDbTest, TakesTheWinnerFromTheNewestSoftwareSoThatRevalidationEndsStaleness) {
+  const auto before = db_->begin_session(h200(), environment(), "").value();
+  Trial old_winner = trial("{\"a\":1}", 10), old_second = trial("{\"b\":1}", 12);
+  old_winner.created = old_second.created = "2026-01-01T00:00:00.000Z";
+  ASSERT_TRUE(db_->add_trial(before, old_winner));
+  ASSERT_TRUE(db_->add_trial(before, old_second));
+  Environment updated = environment();
+  updated.driver_release = "590.1";
+  const auto after = db_->begin_session(h200(), updated, "").value();
+  // Slower than what the old driver showed: were the old times to count, they would win and stay stale for ever.
+  ASSERT_TRUE(db_->add_trial(after, trial("{\"a\":1}", 14)));
+  ASSERT_TRUE(db_->add_trial(after, trial("{\"b\":1}", 13)));
+  ASSERT_TRUE(db_->rebuild_winners());
+  const auto winners = db_->winners(h200()).value();
+  ASSERT_EQ(winners.size(), 1u);
+  EXPECT_EQ(winners[0].config, "{\"b\":1}");
+  EXPECT_EQ(winners[0].median_us, 13);
+  EXPECT_EQ(winners[0].environment, updated);
+  EXPECT_FALSE(winners[0].stale);
+}
+
+TEST_F(TuningDbTest, CountsWhatItHoldsOfEachDeviceModel) {
+  DeviceModel slice = h200(), other = h200();
+  slice.mig_profile = "1g.18gb", slice.sm_count = 16;
+  other.name = "NVIDIA L4", other.arch = "sm_89", other.sm_count = 58;
+  const auto whole = db_->begin_session(h200(), environment(), "").value();
+  ASSERT_TRUE(db_->add_trial(whole, trial("{\"c\":1}", 10)));
+  ASSERT_TRUE(db_->add_trial(whole, trial("{\"c\":2}", 20)));
+  ASSERT_TRUE(db_->add_trial(db_->begin_session(slice, environment(), "").value(), trial("{\"m\":1}", 80)));
+  ASSERT_TRUE(db_->begin_session(other, environment(), ""));
+  ASSERT_TRUE(db_->rebuild_winners());
+  RawDatabase(directory_ / "tuning.db").exec("UPDATE sessions SET started = '2020-01-01T00:00:00.000Z'");
+  ASSERT_TRUE(db_->begin_session(slice, environment("r2"), ""));
+  const auto stats = db_->stats();
+  ASSERT_TRUE(stats);
+  ASSERT_EQ(stats->devices.size(), 3u);
+  const auto expect = [&](std::size_t i, const DeviceModel& model, int sessions, int trials, int winners, int stale) {
+    EXPECT_EQ(stats->devices[i].model, model);
+    EXPECT_EQ(stats->devices[i].sessions, sessions);
+    EXPECT_EQ(stats->devices[i].trials, trials);
+    EXPECT_EQ(stats->devices[i].winners, winners);
+    EXPECT_EQ(stats->devices[i].stale_winners, stale);
+  };
+  expect(0, h200(), 1, 2, 1, 0);
+  expect(1, slice, 2, 1, 1, 1);
+  expect(2, other, 1, 0, 0, 0);
 }
 
 TEST_F(TuningDbTest, InterpolatesReadLimitsBetweenMeasuredSizesOnly) {
@@ -339,7 +387,7 @@ TEST(TuningDbReadOnly, ReadsButNeverWrites) {
   ASSERT_TRUE(db);
   EXPECT_EQ((*db)->winners(h200())->size(), 1u);
   EXPECT_EQ((*db)->begin_session(h200(), environment(), "").error().code, ErrorCode::cache_unavailable);
-  EXPECT_EQ((*db)->collect_garbage(0).error().code, ErrorCode::cache_unavailable);
+  EXPECT_EQ((*db)->collect_garbage({.keep_days = 0}).error().code, ErrorCode::cache_unavailable);
   EXPECT_EQ((*db)->rebuild_winners().error().code, ErrorCode::cache_unavailable);
   EXPECT_EQ(read_bytes(directory / "tuning.db"), before);
 }

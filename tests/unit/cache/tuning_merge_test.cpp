@@ -238,9 +238,9 @@ TEST_F(TuningGarbage, DropsOldLosersAndKeepsWinnersAndYoungTrials) {
   add("{\"loser\":1}", 20, 200);
   add("{\"wrong\":1}", 5, 200, TrialStatus::incorrect);
   const auto young = add("{\"young\":1}", 30, 1);
-  EXPECT_EQ(db_->collect_garbage(1000).value(), 0);
-  EXPECT_EQ(db_->collect_garbage(90).value(), 2);
-  EXPECT_EQ(db_->collect_garbage(90).value(), 0);
+  EXPECT_EQ(db_->collect_garbage({.keep_days = 1000})->trials, 0);
+  EXPECT_EQ(db_->collect_garbage({.keep_days = 90})->trials, 2);
+  EXPECT_EQ(db_->collect_garbage({.keep_days = 90})->trials, 0);
   std::set<std::string> left;
   const auto trials = db_->trials(h200(), "", "", "").value();
   for (const Trial& got : trials) left.insert(got.uuid);
@@ -248,7 +248,9 @@ TEST_F(TuningGarbage, DropsOldLosersAndKeepsWinnersAndYoungTrials) {
   EXPECT_EQ(db_->winners(h200())->front().trial_uuid, winner);
   EXPECT_EQ(db_->stats()->configs, 2) << "what nothing refers to goes as well";
   EXPECT_TRUE(db_->check()->empty());
-  EXPECT_EQ(db_->collect_garbage(-1).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(db_->collect_garbage({})->trials, 0) << "without a limit nothing goes";
+  EXPECT_EQ(db_->collect_garbage({.keep_days = -1}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(db_->collect_garbage({.max_bytes = -1}).error().code, ErrorCode::invalid_argument);
 }
 
 TEST_F(TuningGarbage, ShrinksTheFile) {
@@ -256,19 +258,70 @@ TEST_F(TuningGarbage, ShrinksTheFile) {
   for (int i = 0; i < 50; ++i) {
     Trial put = trial("{\"i\":" + std::to_string(i) + "}", 10 + i);
     put.samples_json = "[" + std::string(8000, '1') + "]";
-    put.created = days_ago(100);
+    put.created = days_ago(100 + i);
     ASSERT_TRUE(db_->add_trial(session, put));
   }
   const auto before = std::filesystem::file_size(directory_ / "tuning.db");
-  EXPECT_EQ(db_->collect_garbage(30).value(), 49);
-  EXPECT_LT(std::filesystem::file_size(directory_ / "tuning.db"), before / 2);
+  const auto collected = db_->collect_garbage({.keep_days = 30});
+  ASSERT_TRUE(collected);
+  EXPECT_EQ(collected->trials, 49);
+  EXPECT_LT(collected->bytes, static_cast<std::int64_t>(before) / 2);
+  EXPECT_EQ(std::filesystem::file_size(directory_ / "tuning.db"), static_cast<std::uintmax_t>(collected->bytes));
+}
+
+TEST_F(TuningGarbage, DropsTheOldestUntilTheFileIsSmallEnough) {
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  // The youngest is the winner, too: what goes is told by age alone.
+  for (int i = 0; i < 60; ++i) {
+    Trial put = trial("{\"days\":" + std::to_string(i) + "}", 10 + i);
+    put.samples_json = "[" + std::string(8000, '1') + "]";
+    put.created = days_ago(i);
+    ASSERT_TRUE(db_->add_trial(session, put));
+  }
+  const auto size = [&] { return static_cast<std::int64_t>(std::filesystem::file_size(directory_ / "tuning.db")); };
+  const std::int64_t before = size();
+  EXPECT_EQ(db_->collect_garbage({.max_bytes = before})->trials, 0);
+  const std::int64_t limit = before / 2;
+  const auto collected = db_->collect_garbage({.max_bytes = limit});
+  ASSERT_TRUE(collected);
+  EXPECT_LE(size(), limit);
+  EXPECT_EQ(size(), collected->bytes);
+  EXPECT_GT(size(), limit * 3 / 4) << "and no smaller than it has to be";
+  const auto left = db_->trials(h200(), "", "", "").value();
+  ASSERT_EQ(static_cast<std::int64_t>(left.size()), 60 - collected->trials);
+  for (const Trial& got : left) EXPECT_GT(got.created, days_ago(static_cast<int>(left.size())));
+  EXPECT_TRUE(db_->check()->empty());
+}
+
+TEST_F(TuningGarbage, KeepsWinnersEvenWhereTheyAreLargerThanTheLimitAndSaysSo) {
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  for (int i = 0; i < 20; ++i) {
+    Trial put = trial("{}", 10);
+    put.shape = "{\"batch\":" + std::to_string(i) + "}";
+    put.samples_json = "[" + std::string(8000, '1') + "]";
+    ASSERT_TRUE(db_->add_trial(session, put));
+    put.config = "{\"slower\":1}", put.median_us = put.low_us = put.high_us = 20, put.created = days_ago(1);
+    ASSERT_TRUE(db_->add_trial(session, put));
+  }
+  const auto collected = db_->collect_garbage({.max_bytes = 1});
+  ASSERT_TRUE(collected);
+  EXPECT_EQ(collected->trials, 20);
+  EXPECT_GT(collected->bytes, 20 * 8000);
+  EXPECT_EQ(db_->winners(h200())->size(), 20u);
+}
+
+TEST_F(TuningGarbage, LeavesASessionThatHasJustBegun) {
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  ASSERT_TRUE(open_quietly(directory_.path())->collect_garbage({.keep_days = 0, .max_bytes = 0}));
+  EXPECT_TRUE(db_->add_trial(session, trial("{}", 10))) << "another process was about to write its first trial";
+  EXPECT_FALSE(db_->take_warning());
 }
 
 TEST_F(TuningGarbage, NeverChangesAWinnerNowOrAfterARebuild) {
   EXPECT_TRUE(rc::check("winners survive", [] {
     TemporaryDirectory directory;
     const auto db = open_quietly(directory.path());
-    for (const char* revision : {"r1", "r2"}) {
+    for (const char* revision : {"r1", "r2", "r1"}) {
       const auto session = db->begin_session(h200(), environment(revision), "").value();
       const int count = *rc::gen::inRange(0, 14);
       for (int i = 0; i < count; ++i) {
@@ -276,12 +329,17 @@ TEST_F(TuningGarbage, NeverChangesAWinnerNowOrAfterARebuild) {
                           *rc::gen::inRange(0, 5) / 10.0);
         put.policy = *rc::gen::element<std::string>("cold", "warm");
         put.created = days_ago(*rc::gen::inRange(0, 100));
+        put.status = *rc::gen::element(TrialStatus::ok, TrialStatus::ok, TrialStatus::pruned);
         RC_ASSERT(db->add_trial(session, put).has_value());
       }
     }
     RC_ASSERT(db->rebuild_winners().has_value());
     const std::string before = all_winners(*db);
-    RC_ASSERT(db->collect_garbage(*rc::gen::inRange(0, 100)).has_value());
+    const std::int64_t most = db->stats()->bytes;
+    GarbageLimits limits;
+    if (*rc::gen::arbitrary<bool>()) limits.keep_days = *rc::gen::inRange(0, 100);
+    if (*rc::gen::arbitrary<bool>()) limits.max_bytes = *rc::gen::inRange<std::int64_t>(most / 2, most);
+    RC_ASSERT(db->collect_garbage(limits).has_value());
     RC_ASSERT(all_winners(*db) == before);
     RC_ASSERT(db->rebuild_winners().has_value());
     RC_ASSERT(all_winners(*db) == before);

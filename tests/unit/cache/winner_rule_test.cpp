@@ -13,12 +13,12 @@ using detail::choose_winner;
 using detail::MeasuredTrial;
 
 MeasuredTrial measured(std::int64_t id, const std::string& config, double median, double low, double high,
-                       const std::string& revision = "r1", const std::string& created = "2026-01-01T00:00:00.000Z") {
+                       const std::string& software = "r1", const std::string& created = "2026-01-01T00:00:00.000Z") {
   return {.id = id,
           .uuid = "uuid-" + std::to_string(id),
           .config = config,
-          .library_revision = revision,
           .created = created,
+          .software = software,
           .median_us = median,
           .low_us = low,
           .high_us = high};
@@ -54,7 +54,7 @@ TEST(WinnerRule, RepresentsAConfigurationByItsMiddleTrialAndNotByItsLuckiest) {
       << "of two trials the slower one counts";
 }
 
-TEST(WinnerRule, CountsOnlyTheNewestLibraryRevision) {
+TEST(WinnerRule, CountsOnlyTheSoftwareOfTheNewestTrial) {
   const auto chosen = choose_winner({measured(1, "a", 5, 5, 5, "old", "2026-01-01T00:00:00.000Z"),
                                      measured(2, "b", 9, 9, 9, "new", "2026-01-02T00:00:00.000Z"),
                                      measured(3, "c", 8, 8, 8, "new", "2026-01-01T12:00:00.000Z")});
@@ -86,7 +86,7 @@ TEST(WinnerRule, DependsOnTheSetOfTrialsAlone) {
     RC_ASSERT(again->fastest == chosen->fastest);
     const auto& winner = trials[static_cast<std::size_t>(chosen->winner)];
     const auto& fastest = trials[static_cast<std::size_t>(chosen->fastest)];
-    RC_ASSERT(winner.library_revision == fastest.library_revision);
+    RC_ASSERT(winner.software == fastest.software);
     RC_ASSERT(winner.median_us <= fastest.median_us * (1 + detail::kTieShare));
     RC_ASSERT(winner.config <= fastest.config);
   }));

@@ -154,6 +154,13 @@ CUresult cuCtxGetDevice(CUdevice* device) {
   *device = 0;
   return CUDA_SUCCESS;
 }
+CUresult cuCtxGetDevResource(CUcontext, CUdevResource* resource, CUdevResourceType type) {
+  ENTER(cuCtxGetDevResource);
+  if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+  resource->type = type;
+  resource->sm.smCount = static_cast<unsigned>(gpu.context_sm_count > 0 ? gpu.context_sm_count : gpu.sm_count);
+  return CUDA_SUCCESS;
+}
 CUresult cuCtxSynchronize() {
   ENTER(cuCtxSynchronize);
   NEED_CONTEXT();

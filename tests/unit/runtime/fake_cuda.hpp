@@ -35,6 +35,7 @@ struct FakeGpu {
   // What it is.
   int devices = 1;
   int sm_count = 132;
+  int context_sm_count = 0;  ///< what a context may use, as a green context's; 0: all
   int resident_ctas_per_sm = 2;
   int driver_version = 13000;
   std::string name = "NVIDIA Fictional 1";

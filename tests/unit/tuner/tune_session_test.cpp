@@ -309,6 +309,112 @@ TEST_F(TuneSession, AnEarlierWinnerIsTriedAgain) {
   EXPECT_TRUE(second.samples.contains(to_json(before->shapes[0].winner)));
 }
 
+TEST_F(TuneSession, RevalidationMeasuresOnlyFinalistsAndEndsStaleness) {
+  request.shapes = {{.batch = 1, .longest_context = 1024}, {.batch = 1, .longest_context = 65536}};
+  environment.driver_version = 13000;
+  SimulatedGpu first(request.problem, kSeed);
+  const auto before = run(first);
+  ASSERT_TRUE(before);
+  environment.driver_version = 13010;
+  request.revalidate = true;
+  SimulatedGpu second(request.problem, kSeed + 1);
+  const auto after = run(second);
+  ASSERT_TRUE(after) << after.error().message;
+  EXPECT_LE(second.samples.size(), 2 * 8u) << "a shape's winner, at most six close to it, the default";
+  EXPECT_LT(second.samples.size(), first.samples.size() / 10);
+  EXPECT_LE(second.compiles, 2 * 8);
+  EXPECT_TRUE(second.timed_without_check.empty());
+  for (std::size_t i = 0; i < 2; ++i) {
+    const TunedShape& shape = after->shapes[i];
+    EXPECT_TRUE(shape.finished);
+    EXPECT_GE(second.samples.at(to_json(before->shapes[i].winner)), effort.confirm_rounds_min);
+    EXPECT_GT(shape.default_us, 0);
+    second.set_shape(shape.shape);
+    EXPECT_LE(second.true_us(shape.winner), second.true_us(before->shapes[i].winner) * 1.02) << "seed " << kSeed;
+  }
+  const auto winners = db->winners(device_model(device)).value();
+  ASSERT_EQ(winners.size(), 2u);
+  for (const Winner& winner : winners) {
+    EXPECT_FALSE(winner.stale);
+    EXPECT_EQ(winner.environment.driver_version, 13010);
+  }
+}
+
+TEST_F(TuneSession, RevalidationCrownsAnotherFinalistWhereTheWinnerHasBecomeSlowOrWrong) {
+  environment.driver_version = 13000;
+  SimulatedGpu first(request.problem, kSeed);
+  first.personality = 0.01;  // so that there are others close to the winner
+  const auto before = run(first);
+  ASSERT_TRUE(before);
+  const Config old_winner = before->shapes[0].winner;
+  environment.driver_version = 13010;
+  request.revalidate = true;
+  SimulatedGpu second(request.problem, kSeed + 1);
+  second.personality = 0.01;
+  second.wrong = [&](const Config& config) { return config == old_winner; };
+  const auto after = run(second);
+  ASSERT_TRUE(after) << after.error().message;
+  EXPECT_FALSE(after->shapes[0].winner == old_winner);
+  EXPECT_GT(after->shapes[0].median_us, 0);
+  EXPECT_EQ(trials(TrialStatus::incorrect).size(), 1u);
+  EXPECT_FALSE(second.samples.contains(to_json(old_winner)));
+  EXPECT_FALSE(db->winners(device_model(device))->front().stale);
+}
+
+TEST_F(TuneSession, RevalidationLeavesAShapeThatNobodyTunedAlone) {
+  request.revalidate = true;
+  SimulatedGpu gpu(request.problem, kSeed);
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary);
+  EXPECT_FALSE(summary->shapes[0].finished);
+  EXPECT_EQ(summary->shapes[0].median_us, 0);
+  EXPECT_EQ(gpu.compiles, 0);
+  EXPECT_EQ(gpu.shapes_begun, 0);
+  EXPECT_TRUE(all_trials().empty());
+}
+
+TEST_F(TuneSession, RevalidationThatIsInterruptedKeepsTheStoredWinner) {
+  environment.driver_version = 13000;
+  SimulatedGpu first(request.problem, kSeed);
+  const auto before = run(first);
+  ASSERT_TRUE(before);
+  environment.driver_version = 13010;
+  request.revalidate = true;
+  std::atomic<bool> cancel = false;
+  SimulatedGpu second(request.problem, kSeed + 1);
+  second.before_round = [&](int) { cancel = true; };
+  const auto after = run(second, &cancel);
+  ASSERT_TRUE(after);
+  EXPECT_TRUE(after->interrupted);
+  EXPECT_FALSE(after->shapes[0].finished);
+  EXPECT_EQ(after->shapes[0].winner, before->shapes[0].winner);
+  EXPECT_EQ(after->shapes[0].median_us, before->shapes[0].median_us);
+  EXPECT_TRUE(db->winners(device_model(device))->front().stale) << "still usable, and still to be measured";
+}
+
+TEST_F(TuneSession, TheBudgetIsSharedByWeight) {
+  request.shapes = {{.batch = 1, .longest_context = 1024},
+                    {.batch = 1, .longest_context = 1536},
+                    {.batch = 1, .longest_context = 2048}};
+  request.weights = {1, 1, 6};
+  request.budget = std::chrono::milliseconds(4000);
+  std::vector<double> began;
+  progress = [&](const TuneProgress& p) {
+    while (began.size() <= static_cast<std::size_t>(p.shape_index)) began.push_back(p.elapsed_s);
+  };
+  SimulatedGpu gpu(request.problem, kSeed);
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary) << summary.error().message;
+  ASSERT_EQ(began.size(), 3u);
+  // The first waits for the compiler: two of eight shares of four seconds. One seventh of what is left is the second's.
+  EXPECT_LE(began[1], 1.0 + 0.5);
+  EXPECT_LE(began[2] - began[1], 0.5 + 0.5);
+  for (const std::vector<double>& bad : {std::vector<double>{1}, {1, 1, 0}, {1, 1, -1}, {1, 1, std::nan("")}}) {
+    request.weights = bad;
+    EXPECT_EQ(run(gpu).error().code, ErrorCode::invalid_argument);
+  }
+}
+
 TEST_F(TuneSession, DependentAndOrdinaryWinnersAreKeptApart) {
   SimulatedGpu ordinary(request.problem, kSeed);
   ASSERT_TRUE(run(ordinary));

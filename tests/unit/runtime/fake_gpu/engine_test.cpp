@@ -11,7 +11,9 @@
 #include <optional>
 
 #include "../fake_cuda.hpp"
+#include "cache/tuning_db.hpp"
 #include "leanattn/leanattn.hpp"
+#include "runtime/capture_file.hpp"
 #include "runtime/engine.hpp"
 #include "runtime/gpu.hpp"
 #include "runtime/nvrtc.hpp"
@@ -327,6 +329,106 @@ TEST_F(FakeGpuEngine, DebugModeLooksAtArraysBeforeALaunchButNotUnderCapture) {
     EXPECT_EQ(fake_gpu().launches.size(), 3u);
   }
   context.reset();
+}
+
+/// Tunes problem_ at shape_ on the fake GPU as it is now: a winner with this grid, measured under `environment`.
+void store_winner(const std::filesystem::path& directory, std::int64_t grid, const Environment& environment) {
+  const DeviceFacts facts = device_facts(0).value();
+  const DecodeProblem problem;
+  const Shape shape{.batch = 2, .max_batch = 0, .longest_context = 1024, .total_context = 0};
+  Config config = default_config(facts, problem, shape);
+  config.grid = grid;
+  const auto db = TuningDb::open(directory, OpenMode::read_write, nullptr).value();
+  const auto session = db->begin_session(device_model(facts), environment, "test").value();
+  Trial trial;
+  trial.problem = to_json(problem), trial.shape = to_json(shape), trial.policy = "cold", trial.config = to_json(config);
+  trial.median_us = 10;
+  ASSERT_TRUE(db->add_trial(session, trial));
+  ASSERT_TRUE(db->rebuild_winners());
+}
+
+TEST_F(FakeGpuEngine, TakesItsOwnGpuModelsWinnerFromAFileOfSeveral) {
+  use_fresh_directory();
+  const Environment now = current_environment(device_facts(0).value());
+  struct Gpu {
+    const char* name;
+    int sm_count;
+    std::int64_t grid;
+  };
+  constexpr Gpu kGpus[] = {{"NVIDIA Fictional 1", 132, 64},
+                           {"NVIDIA Fictional 2", 132, 48},
+                           {"NVIDIA Fictional 1", 66, 32},
+                           {"NVIDIA Fictional 1 MIG 1g.18gb", 16, 16}};
+  const auto become = [](const Gpu& gpu) { fake_gpu().name = gpu.name, fake_gpu().sm_count = gpu.sm_count; };
+  for (const Gpu& gpu : kGpus) {
+    become(gpu);
+    store_winner(directory_, gpu.grid, now);
+  }
+  for (const Gpu& gpu : kGpus) {
+    become(gpu);
+    const Engine engine = open();
+    const auto choice = engine.lookup(problem_, shape_);
+    ASSERT_TRUE(choice) << choice.error().message;
+    EXPECT_EQ(choice->provenance, LEANATTN_EXACT) << gpu.name << ", " << gpu.sm_count;
+    EXPECT_EQ(choice->grid, gpu.grid) << gpu.name << ", " << gpu.sm_count;
+    EXPECT_FALSE(choice->stale);
+  }
+  become({"NVIDIA Fictional 1", 100, 0});
+  EXPECT_EQ(open().lookup(problem_, shape_)->provenance, LEANATTN_FALLBACK) << "nobody tuned 100 SMs";
+}
+
+TEST_F(FakeGpuEngine, UsesAWinnerOfAnotherDriverAndSaysThatItIsStale) {
+  use_fresh_directory();
+  const Environment now = current_environment(device_facts(0).value());
+  for (const auto change : {+[](Environment&) {}, +[](Environment& e) { e.driver_version = 12080; },
+                            +[](Environment& e) { e.nvrtc_version = "12.8"; },
+                            +[](Environment& e) { e.library_revision = "an older one"; }}) {
+    std::filesystem::remove(directory_ / "tuning.db");
+    Environment then = now;
+    change(then);
+    store_winner(directory_, 64, then);
+    Engine engine = open();
+    const auto choice = engine.lookup(problem_, shape_);
+    ASSERT_TRUE(choice);
+    EXPECT_EQ(choice->provenance, LEANATTN_EXACT);
+    EXPECT_EQ(choice->grid, 64);
+    EXPECT_EQ(choice->stale != 0, !(then == now));
+    const auto plan = engine.plan(problem_, shape_);
+    ASSERT_TRUE(plan) << plan.error().message;
+    EXPECT_EQ(plan->info().stale, choice->stale);
+    EXPECT_EQ(plan->info().grid, 64);
+  }
+}
+
+TEST_F(FakeGpuEngine, CapturesWhatItPlansWhereTheEnvironmentSaysSo) {
+  use_fresh_directory();
+  const std::string file = (directory_ / "capture.jsonl").string();
+  setenv("LEANATTN_CAPTURE", file.c_str(), 1);
+  {
+    Engine engine = open();
+    unsetenv("LEANATTN_CAPTURE");
+    EXPECT_EQ(engine.warnings(), "");
+    const auto plan = engine.plan(problem_, shape_);
+    ASSERT_TRUE(plan) << plan.error().message;
+    const long before = allocations;
+    for (int i = 0; i < 100; ++i) {
+      if (!engine.plan(problem_, shape_)) FAIL();
+    }
+    EXPECT_EQ(allocations, before) << "a known shape is counted where it stands";
+  }
+  const auto capture = read_capture(file);
+  ASSERT_TRUE(capture) << capture.error().message;
+  ASSERT_EQ(capture->shapes.size(), 1u);
+  EXPECT_EQ(capture->shapes[0].calls, 101);
+  EXPECT_EQ(capture->shapes[0].shape.longest_context, 1024);
+  EXPECT_EQ(capture->answers, (std::map<std::string, std::int64_t>{{"fallback", 101}}));
+  EXPECT_EQ(capture->devices, (std::map<std::string, std::int64_t>{{"NVIDIA Fictional 1", 101}}));
+
+  setenv("LEANATTN_CAPTURE", (directory_ / "not" / "there").c_str(), 1);
+  Engine engine = open();
+  unsetenv("LEANATTN_CAPTURE");
+  EXPECT_NE(engine.warnings().find("LEANATTN_CAPTURE: cannot write"), std::string::npos) << engine.warnings();
+  EXPECT_TRUE(engine.plan(problem_, shape_)) << "a plan never fails because of it";
 }
 
 TEST_F(FakeGpuEngine, DevicesThatAreNotThereAndGpusTooOldAreRefused) {

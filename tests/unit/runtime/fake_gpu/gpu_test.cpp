@@ -10,6 +10,7 @@
 #include "runtime/compiler.hpp"
 #include "runtime/device.hpp"
 #include "runtime/driver.hpp"
+#include "runtime/lookup.hpp"
 #include "runtime/nvrtc.hpp"
 
 namespace leanattn {
@@ -276,6 +277,41 @@ TEST_F(FakeGpuFacts, AreWhatTheDriverSays) {
 TEST_F(FakeGpuFacts, OfASliceCarryItsKindOfUuid) {
   fake_gpu().name = "NVIDIA H200 MIG 1g.18gb";
   EXPECT_TRUE(device_facts(0)->uuid.starts_with("MIG-"));
+}
+
+TEST_F(FakeGpuFacts, OfSlicesAndPartialSmCountsAreDeviceModelsOfTheirOwn) {
+  std::vector<DeviceModel> models{device_model(*device_facts(0))};
+  EXPECT_EQ(models[0].mig_profile, "");
+  fake_gpu().name = "NVIDIA H200 MIG 1g.18gb";
+  fake_gpu().sm_count = 16;
+  models.push_back(device_model(*device_facts(0)));
+  EXPECT_EQ(models[1].mig_profile, "1g.18gb");
+  EXPECT_EQ(models[1].sm_count, 16);
+  fake_gpu().name = "NVIDIA H200 MIG 2g.35gb";
+  models.push_back(device_model(*device_facts(0)));
+  // An MPS client that may use half of the threads is told of half of the SMs.
+  fake_gpu().name = "NVIDIA Fictional 1";
+  fake_gpu().sm_count = 66;
+  models.push_back(device_model(*device_facts(0)));
+  EXPECT_EQ(models[3].sm_count, 66);
+  for (std::size_t i = 0; i < models.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) EXPECT_NE(models[i], models[j]) << i << " and " << j;
+}
+
+TEST_F(FakeGpuFacts, CountTheSmsOfTheCallersContext) {
+  fake_gpu().context_sm_count = 24;
+  EXPECT_EQ(device_facts(0)->sm_count, 132) << "no context is current";
+  {
+    const auto context = Context::retain(0);
+    ASSERT_TRUE(context);
+    EXPECT_EQ(device_facts(0)->sm_count, 24);
+    fake_gpu().devices = 2;
+    EXPECT_EQ(device_facts(1)->sm_count, 132) << "the context is on another device";
+    fake_gpu().fail_once["cuCtxGetDevResource"] = CUDA_ERROR_NOT_SUPPORTED;
+    EXPECT_EQ(device_facts(0)->sm_count, 132);
+    fake_gpu().context_sm_count = 0;
+    EXPECT_EQ(device_facts(0)->sm_count, 132) << "an ordinary context has all of them";
+  }
 }
 
 TEST_F(FakeGpuFacts, AreListedForEveryDeviceAndNoDeviceIsAnError) {

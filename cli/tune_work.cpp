@@ -1,0 +1,101 @@
+#include "cli/tune_work.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+
+#include "cli/session.hpp"
+#include "runtime/lookup.hpp"
+#include "tuner/decode_case.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+double weight_of(const TuneWork& work) {
+  if (work.weights.empty()) return static_cast<double>(work.workload.shapes.size());
+  return std::accumulate(work.weights.begin(), work.weights.end(), 0.0);
+}
+
+Workload workload_of(const DecodeProblem& problem) { return {.model = {}, .problem = problem, .shapes = {}}; }
+
+}  // namespace
+
+double share_of(const std::vector<TuneWork>& works, std::size_t index) {
+  double left = 0;
+  for (std::size_t i = index; i < works.size(); ++i) left += weight_of(works[i]);
+  return weight_of(works[index]) / left;
+}
+
+std::vector<TuneWork> captured_work(const CaptureSum& capture, L2Policy policy) {
+  std::vector<TuneWork> works;
+  std::set<std::string> refused;  // by the sentence, so that each is said once
+  for (const CapturedShape& captured : capture.shapes) {
+    if (const auto possible = has_decode_case(captured.problem); !possible) {
+      const std::string why = fmt::format("{}: {}", describe(captured.problem), possible.error().message);
+      if (refused.insert(why).second) warn(why + "; left out");
+      continue;
+    }
+    if (works.empty() || !(works.back().workload.problem == captured.problem))
+      works.push_back({.workload = workload_of(captured.problem), .weights = {}, .policy = policy});
+    works.back().workload.shapes.push_back(captured.shape);
+    works.back().weights.push_back(static_cast<double>(captured.calls));
+  }
+  return works;
+}
+
+Result<std::vector<TuneWork>> stale_work(TuningDb& db, const DeviceFacts& device) {
+  const Result<std::vector<Winner>> winners = db.winners(device_model(device));
+  if (!winners) return tl::unexpected(winners.error());
+  const Environment now = current_environment(device);
+  std::map<std::pair<std::string, std::string>, std::size_t> places;  // of a (problem, policy) among the works
+  std::vector<TuneWork> works;
+  for (const Winner& winner : *winners) {
+    if (same_software(winner.environment, now)) continue;
+    const Result<DecodeProblem> problem = problem_from_json(winner.problem);
+    const Result<Shape> shape = shape_from_json(winner.shape);
+    if (!problem || !shape) continue;  // another version's, which lookup says
+    const auto [place, made] = places.try_emplace({winner.problem, winner.policy}, works.size());
+    if (made) {
+      const L2Policy policy = winner.policy == "warm" ? L2Policy::warm : L2Policy::cold;
+      works.push_back({.workload = workload_of(*problem), .weights = {}, .policy = policy});
+    }
+    works[place->second].workload.shapes.push_back(*shape);
+  }
+  return works;
+}
+
+std::string describe(const CaptureSum& capture) {
+  std::vector<std::pair<std::int64_t, std::string>> answers;
+  for (const auto& [answer, calls] : capture.answers) answers.emplace_back(-calls, answer);
+  std::sort(answers.begin(), answers.end());
+  std::string text = fmt::format("{} calls of {} shapes", capture.calls, capture.shapes.size());
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    text += fmt::format("{} {:.1f} % {}", i == 0 ? ":" : ",",
+                        -100.0 * static_cast<double>(answers[i].first) / static_cast<double>(capture.calls),
+                        answers[i].second);
+  }
+  if (capture.lost_calls > 0) text += fmt::format("; {} more calls were not written", capture.lost_calls);
+  return text;
+}
+
+nlohmann::ordered_json to_json(const CaptureSum& capture) {
+  using Json = nlohmann::ordered_json;
+  Json shapes = Json::array();
+  for (const CapturedShape& captured : capture.shapes) {
+    shapes.push_back({{"problem", Json::parse(to_json(captured.problem))},
+                      {"shape", Json::parse(to_json(captured.shape))},
+                      {"calls", captured.calls},
+                      {"answers", captured.answers}});
+  }
+  return {
+      {"calls", capture.calls},     {"lost_calls", capture.lost_calls}, {"unreadable_lines", capture.unreadable.size()},
+      {"answers", capture.answers}, {"devices", capture.devices},       {"shapes", std::move(shapes)}};
+}
+
+}  // namespace v1
+}  // namespace leanattn

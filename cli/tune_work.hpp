@@ -1,0 +1,40 @@
+// tune_work.hpp -- what `leanattn tune` is to tune, where that is not said by flags: what a capture counted, or what
+// the database has stale winners of. Main thread.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <vector>
+
+#include "cli/shape_flags.hpp"
+#include "runtime/capture_file.hpp"
+#include "runtime/device.hpp"
+#include "tuner/tune.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// One problem, and shapes of it in the order to be tuned.
+struct TuneWork {
+  Workload workload;
+  std::vector<double> weights;  ///< of the shapes in a budget; empty: equal ones
+  L2Policy policy = L2Policy::cold;
+};
+
+/// Of the time for all, the share of work `index` in what is left for it and those after it.
+double share_of(const std::vector<TuneWork>& works, std::size_t index);
+
+/// The captured shapes, most frequent first, weighted by their calls: neighbours of one problem are one work, so a
+/// problem may come up several times. Problems that tuning has no data for are left out with a warning.
+std::vector<TuneWork> captured_work(const CaptureSum& capture, L2Policy policy);
+
+/// The winners of this device's model, under either policy, that were measured under other software than runs now.
+/// Equal weights. Errors: database errors.
+Result<std::vector<TuneWork>> stale_work(TuningDb& db, const DeviceFacts& device);
+
+/// "1200 calls of 3 shapes: 80.0 % exact, 20.0 % nearest".
+std::string describe(const CaptureSum& capture);
+nlohmann::ordered_json to_json(const CaptureSum& capture);
+
+}  // namespace v1
+}  // namespace leanattn

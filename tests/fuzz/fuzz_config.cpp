@@ -1,0 +1,20 @@
+// Configurations as databases hold them: whatever the text, a Config that is sound and reads back as itself, or an
+// error.
+#include "fuzz.hpp"
+#include "runtime/problem.hpp"
+
+using namespace leanattn;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto config = config_from_json(fuzz::text_of(data, size));
+  if (!config) {
+    fuzz::expect(!config.error().message.empty(), "an error has a message");
+    return 0;
+  }
+  fuzz::expect(config->grid >= 1 && config->segment_cost >= 0, "a grid has CTAs");
+  fuzz::expect(validate(config->spec).has_value(), "what was read can be generated");
+  fuzz::expect(!kernel_name(config->spec).empty() && shared_bytes(config->spec) >= 0, "a kernel has a name");
+  const auto again = config_from_json(to_json(*config));
+  fuzz::expect(again && *again == *config, "a configuration reads back as itself");
+  return 0;
+}
