@@ -44,6 +44,12 @@ double finite(const Json& value) {
   return number;
 }
 
+/// The elements of a list: iterating over anything else would yield something, too.
+const Json& list(const Json& value) {
+  if (!value.is_array()) throw BadMessage("not a list");
+  return value;
+}
+
 int counted(const Json& value) {
   const double number = finite(value);
   if (number > std::numeric_limits<int>::max()) throw BadMessage(fmt::format("{} is too large", number));
@@ -126,7 +132,7 @@ Request parse_request(const Json& json, const Frame& frame) {
   if (kind == "check") return CheckConfig{require(config_from_json(json.at("config").get<std::string>()))};
   if (kind == "time") {
     TimeConfigs time;
-    for (const Json& config : json.at("configs"))
+    for (const Json& config : list(json.at("configs")))
       time.configs.push_back(require(config_from_json(config.get<std::string>())));
     return time;
   }
@@ -145,7 +151,7 @@ Reply parse_reply(const Json& json, const Frame& frame) {
     return CheckOutcome{verdict_from(json.at("verdict").get<std::string>()), json.at("reason").get<std::string>()};
   if (kind == "timed") {
     RoundTimes times;
-    for (const Json& us : json.at("us")) times.us.push_back(finite(us));
+    for (const Json& us : list(json.at("us"))) times.us.push_back(finite(us));
     times.sentinel_us = finite(json.at("sentinel_us"));
     times.sentinel_drift = finite(json.at("sentinel_drift"));
     times.throttle = json.at("throttle").get<std::string>();

@@ -138,6 +138,23 @@ TEST_F(Isolation, ACompilerThatCrashesOrHangsCostsTheKernel) {
   }
 }
 
+TEST_F(Isolation, TheProgramsOwnWorkerCompilesWhatThisProcessDoes) {
+  const ScratchDirectory cache;
+  const WorkerOptions options{.command = {LEANATTN_PROGRAM, "worker"}, .cache_directory = cache.path.string()};
+  compiler = std::make_shared<WorkerCompiler>(device, options);
+  const KernelSpec spec = base_spec(device.arch, request.problem);
+  const auto compiled = compiler->compile(spec);
+  ASSERT_TRUE(compiled) << compiled.error().message << compiled.error().log;
+  const auto here = compile(emit(spec).value());
+  ASSERT_TRUE(here) << here.error().message;
+  EXPECT_EQ(compiled->registers, here->resources.registers);
+  EXPECT_EQ(compiler->find(spec)->cubin, here->cubin);
+  EXPECT_TRUE(std::filesystem::exists(cache.path / "cubin.db")) << "and keeps it";
+  KernelSpec invalid = spec;
+  invalid.warps = 99;
+  EXPECT_FALSE(compiler->compile(invalid));
+}
+
 TEST_F(Isolation, ADeviceOnWhichNothingSurvivesEndsTheSession) {
   faults = {{.what = "segv", .when = "check"}};
   const auto summary = run();
