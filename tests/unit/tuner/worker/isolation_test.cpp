@@ -228,6 +228,13 @@ TEST_F(Isolation, AnInterruptDoesNotWaitForAHangAndBlamesNobody) {
   EXPECT_TRUE(trials(TrialStatus::launch_fail).empty());
 }
 
+TEST_F(Isolation, AnInterruptAtTheTerminalDoesNotReachTheWorker) {
+  make_backend();
+  ASSERT_TRUE(backend->start());
+  EXPECT_EQ(::getpgid(backend->worker_pid()), backend->worker_pid()) << "a process group of its own";
+  EXPECT_NE(::getpgid(0), backend->worker_pid());
+}
+
 TEST_F(Isolation, ACandidateThatOnlyFailsBesideAnotherIsFoundToo) {
   faults = {{.what = "segv", .when = "time", .load = "ldg", .beside = "cp_async"}};
   make_backend();
