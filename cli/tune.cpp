@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,7 @@
 #include "cli/sizes.hpp"
 #include "cli/stop.hpp"
 #include "cli/table.hpp"
+#include "runtime/lookup.hpp"
 #include "tuner/tune.hpp"
 
 namespace leanattn {
@@ -87,12 +89,16 @@ Json winners_json(const Workload& workload, const ModelSummary& model) {
                       {"raced", tuned.raced},
                       {"finished", tuned.finished}});
   }
+  Json failures = Json::array();
+  for (const auto& [ordinal, error] : model.failures)
+    failures.push_back({{"ordinal", ordinal}, {"error", error_code_name(error.code)}, {"message", error.message}});
   return {{"schema_version", 1},
           {"mode", "measured"},
           {"model", workload.model},
           {"device", summary.device.name},
           {"arch", to_string(summary.device.arch)},
           {"ordinals", model.ordinals},
+          {"failures", std::move(failures)},
           {"problem", Json::parse(to_json(workload.problem))},
           {"seconds", summary.seconds},
           {"interrupted", summary.interrupted},
@@ -224,19 +230,30 @@ WorkerOptions worker_options(const TuneFlags& flags, const Caches& caches) {
   return workers;
 }
 
-/// One session in this process, put like those of workers.
-Result<std::vector<ModelSummary>> tune_in_process(const TuneRequest& request, TuningDb& db, CubinCache* cubins,
-                                                  const ProgressSink& progress, const std::atomic<bool>* stop) {
-  Result<TuneSummary> summary = tune(request, db, cubins, progress, stop);
-  if (!summary) return tl::unexpected(summary.error());
-  std::vector<ModelSummary> models(1);
-  models[0].summary = std::move(*summary);
-  models[0].ordinals = {request.device};
-  if (std::optional<std::string> warning = db.take_warning()) models[0].warnings.push_back(std::move(*warning));
+/// Sessions in this process, one device after the other (a dry run: a session is of one device), put like those of
+/// workers.
+Result<std::vector<ModelSummary>> tune_in_process(TuneRequest request, std::span<const int> ordinals, TuningDb& db,
+                                                  CubinCache* cubins, const ProgressSink& progress,
+                                                  const std::atomic<bool>* stop) {
+  std::vector<ModelSummary> models;
+  for (const int ordinal : ordinals) {
+    request.device = ordinal;
+    Result<TuneSummary> summary = tune(request, db, cubins, progress, stop);
+    if (!summary) return tl::unexpected(summary.error());
+    const auto equal = std::find_if(models.begin(), models.end(), [&](const ModelSummary& model) {
+      return device_model(model.summary.device) == device_model(summary->device);
+    });
+    if (equal != models.end()) {
+      equal->ordinals.push_back(ordinal);
+      continue;
+    }
+    models.push_back({.summary = std::move(*summary), .ordinals = {ordinal}, .failures = {}, .warnings = {}});
+  }
+  if (std::optional<std::string> warning = db.take_warning()) models.front().warnings.push_back(std::move(*warning));
   return models;
 }
 
-int tune_on_gpu(const Session& session, const TuneFlags& flags, const Workload& workload, TuneRequest request,
+int tune_on_gpu(const Session& session, const TuneFlags& flags, const Workload& workload, const TuneRequest& request,
                 Caches& caches) {
   // Asked before the database is opened: without a GPU nothing must be left behind.
   const Result<std::vector<int>> ordinals = chosen_devices(flags.device);
@@ -256,7 +273,6 @@ int tune_on_gpu(const Session& session, const TuneFlags& flags, const Workload& 
                          "Name one with --device, or leave --in-process out.",
                          {}});
   }
-  request.device = ordinals->front();
   Result<std::unique_ptr<TuningDb>> db =
       open_tuning(caches, request.dry_run ? OpenMode::read_only : OpenMode::read_write, CacheNeed::durable);
   if (!db) return report_error(db.error());
@@ -267,7 +283,7 @@ int tune_on_gpu(const Session& session, const TuneFlags& flags, const Workload& 
   const auto connect = [&caches] { return TuningDb::open(caches.directory, OpenMode::read_write, nullptr); };
   const Result<std::vector<ModelSummary>> models =
       flags.in_process || request.dry_run
-          ? tune_in_process(request, **db, caches.cubins.get(), sink, stop)
+          ? tune_in_process(request, *ordinals, **db, caches.cubins.get(), sink, stop)
           : tune_in_workers(request, *ordinals, worker_options(flags, caches), connect, sink, stop);
   line.clear();
   if (!models) return report_error(models.error());

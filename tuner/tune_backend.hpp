@@ -51,7 +51,7 @@ class TuneBackend {
   /// Errors: launch_failed (of one of several: condemned() may know which), context_lost, interrupted.
   virtual Result<RoundTimes> time(std::span<const Config> configs) = 0;
 
-  /// Why this candidate must not be launched again, where time() has found that out.
+  /// Why this candidate must not be launched again, where check() or time() has found that out the hard way.
   virtual std::optional<CheckOutcome> condemned(const Config& /*config*/) const { return std::nullopt; }
 
   /// Seconds on a steady clock.

@@ -71,17 +71,23 @@ Result<void> ShapeSearch::decide() {
              samples);
     }
   }
-  for (const Candidate& candidate : racing) {
+  for (auto candidate = racing.begin(); candidate != racing.end();) {
     // An incumbent that was not timed in this session has not been checked in it either.
-    if (!candidate.known) continue;
-    if (auto begun = begin_measuring(); !begun) return begun;
-    const Result<bool> passed = passes_check(candidate);
-    if (!passed) return tl::unexpected(passed.error());
-    if (!*passed && state_.cancelled()) return {};
-    if (!*passed)
-      return fail(ErrorCode::wrong_result,
-                  fmt::format("{} was right in an earlier session and is wrong now", to_json(candidate.config)),
-                  "Run leanattn verify; the GPU or its driver may be at fault.");
+    if (candidate->known) {
+      if (auto begun = begin_measuring(); !begun) return begun;
+      const Result<bool> passed = passes_check(*candidate);
+      if (!passed) return tl::unexpected(passed.error());
+      if (!*passed && state_.backend.condemned(candidate->config)) {
+        candidate = racing.erase(candidate);
+        continue;
+      }
+      if (!*passed && state_.cancelled()) break;  // what is known already decides
+      if (!*passed)
+        return fail(ErrorCode::wrong_result,
+                    fmt::format("{} was right in an earlier session and is wrong now", to_json(candidate->config)),
+                    "Run leanattn verify; the GPU or its driver may be at fault.");
+    }
+    ++candidate;
   }
   result_.raced = static_cast<int>(racing.size());
 

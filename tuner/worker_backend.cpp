@@ -163,8 +163,10 @@ Result<CheckOutcome> WorkerBackend::check(const Config& config) {
   if (const auto known = condemned(config)) return *known;
   if (const auto it = losses_of_kernel_.find(kernel_name(config.spec));
       it != losses_of_kernel_.end() && it->second >= kMostLossesOfAKernel) {
-    return CheckOutcome{Verdict::launch_failed,
-                        fmt::format("not tried: this kernel lost its worker with {} other grids", it->second)};
+    const CheckOutcome outcome{Verdict::launch_failed,
+                               fmt::format("not tried: this kernel lost its worker with {} other grids", it->second)};
+    condemned_.insert_or_assign(to_json(config), outcome);
+    return outcome;
   }
   const auto reply = ask(CheckConfig{config}, {&config, 1});
   if (!reply) {
