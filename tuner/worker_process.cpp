@@ -194,7 +194,8 @@ tl::expected<Reply, WorkerLoss> WorkerProcess::call(const Request& request, mill
       end(true);
       return tl::unexpected(lost(Kind::cancelled, "was interrupted", request));
     }
-    return tl::unexpected(lost(Kind::died, end(false), request));
+    const char* where = reader_.torn() ? " in the middle of an answer" : "";
+    return tl::unexpected(lost(Kind::died, end(false) + where, request));
   };
   const auto nonsense = [&](const std::string& what) {
     end(true);

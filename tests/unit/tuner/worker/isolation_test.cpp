@@ -8,6 +8,8 @@ struct Case {
   const char* what;
   TrialStatus status;
   const char* says;  // in the reason
+
+  friend void PrintTo(const Case& one, std::ostream* out) { *out << one.what; }
 };
 
 constexpr Case kCases[] = {
@@ -19,7 +21,7 @@ constexpr Case kCases[] = {
     {"garbage", TrialStatus::launch_fail, "bytes that are no frame"},
     {"oversized", TrialStatus::launch_fail, "a frame of 4294967295"},
     {"unasked", TrialStatus::launch_fail, "nonsense"},
-    {"torn", TrialStatus::launch_fail, "exited with code 0"},
+    {"torn", TrialStatus::launch_fail, "exited with code 0 in the middle of an answer"},
     {"context_lost", TrialStatus::launch_fail, "an illegal address was touched"},
     {"out_of_memory", TrialStatus::launch_fail, "out of memory"},
 };
