@@ -31,6 +31,8 @@ Command add_report(CLI::App& program);
 Command add_db(CLI::App& program);
 Command add_devices(CLI::App& program);
 Command add_doctor(CLI::App& program);
+/// Hidden: what `tune` starts, to drive one device on its behalf.
+Command add_worker(CLI::App& program);
 
 /// The whole program: parses, runs one command, flushes stdout. Returns the exit code.
 int run_program(int argc, const char* const* argv);

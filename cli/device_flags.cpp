@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <limits>
 
 #include "cli/sizes.hpp"
 #include "runtime/lookup.hpp"
@@ -10,15 +11,54 @@
 namespace leanattn {
 inline namespace v1 {
 
-void add_device_flags(CLI::App& command, DeviceFlags& flags) {
-  constexpr const char* kGroup = "GPU";
-  command.add_option("--device", flags.device, "CUDA ordinal; default 0")->type_name("N")->group(kGroup);
+namespace {
+
+constexpr const char* kGroup = "GPU";
+
+void add_offline_flags(CLI::App& command, DeviceFlags& flags) {
   command.add_option("--arch", flags.arch, "Work for this arch (sm_80, sm_90a ...) without a GPU")
       ->type_name("ARCH")
       ->group(kGroup);
   command.add_option("--sms", flags.sms, "SMs of that GPU; default: the arch's common product")
       ->type_name("N")
       ->group(kGroup);
+}
+
+}  // namespace
+
+void add_device_flags(CLI::App& command, DeviceFlags& flags) {
+  command.add_option("--device", flags.device, "CUDA ordinal; default 0")->type_name("N")->group(kGroup);
+  add_offline_flags(command, flags);
+}
+
+void add_device_list_flags(CLI::App& command, DeviceFlags& flags) {
+  command.add_option("--device", flags.devices, "CUDA ordinals such as 0,2, or all; default 0")
+      ->type_name("LIST")
+      ->group(kGroup);
+  add_offline_flags(command, flags);
+}
+
+Result<std::vector<int>> chosen_devices(const DeviceFlags& flags) {
+  std::vector<int> ordinals;
+  if (flags.devices == "all") {
+    const Result<std::vector<DeviceFacts>> devices = list_devices();
+    if (!devices) return tl::unexpected(devices.error());
+    for (const DeviceFacts& device : *devices) ordinals.push_back(device.ordinal);
+    return ordinals;
+  }
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  const Result<std::vector<std::int64_t>> named =
+      parse_size_list("--device", flags.devices.empty() ? std::to_string(flags.device) : flags.devices, -kMost, kMost);
+  if (!named) {
+    return fail(ErrorCode::invalid_argument, named.error().message,
+                "Give CUDA ordinals such as 0 or 0,2, or all; leanattn devices lists them.");
+  }
+  for (const std::int64_t ordinal : *named) {
+    const Result<DeviceFacts> device = device_facts(static_cast<int>(ordinal));
+    if (!device) return tl::unexpected(device.error());
+    ordinals.push_back(static_cast<int>(ordinal));
+  }
+  return ordinals;
 }
 
 int usual_sm_count(Arch arch) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cache/tuning_db.hpp"
 #include "cli/caches.hpp"
@@ -17,12 +18,18 @@ inline namespace v1 {
 
 struct DeviceFlags {
   int device = 0;
-  std::string arch;  ///< empty: the GPU that is here
-  std::string sms;   ///< empty: as the arch's largest common product has
+  std::string devices;  ///< of commands that take several: ordinals or "all"; empty: `device`
+  std::string arch;     ///< empty: the GPU that is here
+  std::string sms;      ///< empty: as the arch's largest common product has
 };
 
 /// --device, --arch, --sms. `flags` must live until the program has run.
 void add_device_flags(CLI::App& command, DeviceFlags& flags);
+
+/// The same for a command that can use several GPUs: --device takes a list or `all`, into `flags.devices`.
+void add_device_list_flags(CLI::App& command, DeviceFlags& flags);
+/// The ordinals that --device names, in the order given. Errors: invalid_argument (not numbers), no_driver, no_device.
+Result<std::vector<int>> chosen_devices(const DeviceFlags& flags);
 
 /// SMs of the arch's common product (A100, H100/H200, B200 ...): what --sms defaults to.
 int usual_sm_count(Arch arch);

@@ -56,7 +56,7 @@ int run_program(int argc, const char* const* argv) {
 
   std::vector<Command> commands;
   for (auto* add : {add_tune, add_lookup, add_emit, add_prewarm, add_verify, add_bench, add_explain, add_report, add_db,
-                    add_devices, add_doctor}) {
+                    add_devices, add_doctor, add_worker}) {
     commands.push_back(add(program));
   }
   try {

@@ -21,8 +21,9 @@ std::size_t terminal_width() {
 }  // namespace
 
 std::string progress_text(const TuneProgress& progress) {
-  std::string text = fmt::format("[{}/{}] {}  {}", progress.shape_index + 1, std::max(progress.shape_count, 1),
-                                 describe(progress.shape), progress.phase);
+  std::string text = progress.device < 0 ? "" : fmt::format("GPU {} ", progress.device);
+  text += fmt::format("[{}/{}] {}  {}", progress.shape_index + 1, std::max(progress.shape_count, 1),
+                      describe(progress.shape), progress.phase);
   if (progress.total > 0) text += fmt::format(" {}/{}", progress.done, progress.total);
   if (progress.best_us > 0) text += fmt::format("  best {:.1f} us", progress.best_us);
   if (progress.eta_s > 0) text += fmt::format("  ETA {:.0f} s", progress.eta_s);
@@ -44,9 +45,10 @@ void ProgressLine::show(const TuneProgress& progress) {
     show_transient(progress_text(progress));
     return;
   }
-  const std::string key = fmt::format("{} {}", progress.shape_index, progress.phase);
-  if (key == last_plain_) return;
-  last_plain_ = key;
+  std::string key = fmt::format("{} {}", progress.shape_index, progress.phase);
+  std::string& last = last_plain_[progress.device];
+  if (key == last) return;
+  last = std::move(key);
   TuneProgress line = progress;
   line.candidate.clear();
   fmt::print(stderr, "{}\n", progress_text(line));

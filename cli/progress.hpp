@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdio>
+#include <map>
 #include <string>
 
 #include "tuner/tune.hpp"
@@ -28,10 +29,11 @@ class ProgressLine {
   bool quiet_;
   bool terminal_;
   bool drawn_ = false;
-  std::string last_plain_;
+  std::map<int, std::string> last_plain_;  // by device
 };
 
-/// "[2/6] batch 1, context 64k  race 12/40  best 125.1 us  ETA 12 s  <candidate>". Exposed for tests.
+/// "[2/6] batch 1, context 64k  race 12/40  best 125.1 us  ETA 12 s  <candidate>", with "GPU 3 " before it where
+/// several are tuned. Exposed for tests.
 std::string progress_text(const TuneProgress& progress);
 
 }  // namespace v1

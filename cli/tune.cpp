@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "cli/stop.hpp"
 #include "cli/table.hpp"
 #include "cli/tune_work.hpp"
+#include "runtime/lookup.hpp"
 #include "tuner/tune.hpp"
 
 namespace leanattn {
@@ -38,6 +40,8 @@ struct TuneFlags {
   bool shape_given = false;  ///< any of the flags that say which shape
   bool resume = false;
   bool dry_run = false;
+  bool in_process = false;
+  std::string candidate_timeout;
 };
 
 double gb_per_s(const DecodeProblem& problem, const Shape& shape, double us) {
@@ -79,7 +83,8 @@ void put(Json document, Json* tunings) {
   }
 }
 
-void print_winners_json(const Workload& workload, const TuneSummary& summary, Json* tunings) {
+Json winners_json(const Workload& workload, const ModelSummary& model) {
+  const TuneSummary& summary = model.summary;
   Json shapes = Json::array();
   for (const TunedShape& tuned : summary.shapes) {
     shapes.push_back({{"shape", Json::parse(to_json(tuned.shape))},
@@ -98,16 +103,32 @@ void print_winners_json(const Workload& workload, const TuneSummary& summary, Js
                       {"raced", tuned.raced},
                       {"finished", tuned.finished}});
   }
-  put({{"schema_version", 1},
-       {"mode", "measured"},
-       {"model", workload.model},
-       {"device", summary.device.name},
-       {"arch", to_string(summary.device.arch)},
-       {"problem", Json::parse(to_json(workload.problem))},
-       {"seconds", summary.seconds},
-       {"interrupted", summary.interrupted},
-       {"shapes", std::move(shapes)}},
-      tunings);
+  Json failures = Json::array();
+  for (const auto& [ordinal, error] : model.failures)
+    failures.push_back({{"ordinal", ordinal}, {"error", error_code_name(error.code)}, {"message", error.message}});
+  return {{"schema_version", 1},
+          {"mode", "measured"},
+          {"model", workload.model},
+          {"device", summary.device.name},
+          {"arch", to_string(summary.device.arch)},
+          {"ordinals", model.ordinals},
+          {"failures", std::move(failures)},
+          {"problem", Json::parse(to_json(workload.problem))},
+          {"seconds", summary.seconds},
+          {"interrupted", summary.interrupted},
+          {"shapes", std::move(shapes)}};
+}
+
+/// One document for GPUs of one model, as ever; of several models each has its own in a list.
+void print_winners_json(const Workload& workload, const std::vector<ModelSummary>& models, Json* tunings) {
+  Json document;
+  if (models.size() == 1) {
+    document = winners_json(workload, models.front());
+  } else {
+    document = {{"schema_version", 1}, {"mode", "measured_models"}, {"models", Json::array()}};
+    for (const ModelSummary& model : models) document["models"].push_back(winners_json(workload, model));
+  }
+  put(std::move(document), tunings);
 }
 
 void print_candidates(const std::vector<OfflineShape>& shapes) {
@@ -205,17 +226,72 @@ int tune_without_gpu(const Session& session, const TuneFlags& flags, const Workl
   return kExitOk;
 }
 
+/// "NVIDIA H200 (devices 0, 1), ...: tuned in 12.3 s, cold L2" and the table below it.
+void print_model(const Workload& workload, const TuneRequest& request, const ModelSummary& model) {
+  const TuneSummary& summary = model.summary;
+  print(fmt::format("{}{}, {}{}: {}\n", summary.device.name,
+                    model.ordinals.size() > 1 ? fmt::format(" (devices {})", fmt::join(model.ordinals, ", ")) : "",
+                    describe(workload.problem), workload.model.empty() ? "" : " (" + workload.model + ")",
+                    request.dry_run
+                        ? "what would be tried"
+                        : fmt::format("{} in {:.1f} s, {} L2", request.revalidate ? "measured again" : "tuned",
+                                      summary.seconds, request.policy == L2Policy::warm ? "warm" : "cold")));
+  if (!request.dry_run) return print_winners(workload, summary);
+  for (const TunedShape& shape : summary.shapes)
+    print(fmt::format("{}: {} candidates\n", describe(shape.shape), shape.candidates));
+}
+
+/// This very program, whatever has become of its file since.
+WorkerOptions worker_options(const TuneFlags& flags, const Caches& caches) {
+  WorkerOptions workers{.command = {"/proc/self/exe", "worker"}};
+  if (caches.directory) workers.cache_directory = caches.directory->string();
+  if (!flags.candidate_timeout.empty())
+    workers.candidate_limit = *parse_duration("--candidate-timeout", flags.candidate_timeout);
+  return workers;
+}
+
+/// Sessions in this process, one device after the other (a dry run: a session is of one device), put like those of
+/// workers.
+Result<std::vector<ModelSummary>> tune_in_process(TuneRequest request, std::span<const int> ordinals, TuningDb& db,
+                                                  CubinCache* cubins, const ProgressSink& progress,
+                                                  const std::atomic<bool>* stop) {
+  std::vector<ModelSummary> models;
+  for (const int ordinal : ordinals) {
+    request.device = ordinal;
+    Result<TuneSummary> summary = tune(request, db, cubins, progress, stop);
+    if (!summary) return tl::unexpected(summary.error());
+    const auto equal = std::find_if(models.begin(), models.end(), [&](const ModelSummary& model) {
+      return device_model(model.summary.device) == device_model(summary->device);
+    });
+    if (equal != models.end()) {
+      equal->ordinals.push_back(ordinal);
+      continue;
+    }
+    models.push_back({.summary = std::move(*summary), .ordinals = {ordinal}, .failures = {}, .warnings = {}});
+  }
+  if (std::optional<std::string> warning = db.take_warning()) models.front().warnings.push_back(std::move(*warning));
+  return models;
+}
+
 int tune_on_gpu(const Session& session, const TuneFlags& flags, const Workload& workload, const TuneRequest& request,
                 Caches& caches, Json* tunings) {
   // Asked before the database is opened: without a GPU nothing must be left behind.
-  if (Result<DeviceFacts> facts = device_facts(flags.device.device); !facts) {
-    Error error = facts.error();
-    error.hint +=
-        (error.hint.empty() ? "" : "\n  ") +
-        std::string(
-            "Without a GPU, give --arch (for example --arch sm_90a --sms 132): candidates are then generated, compiled "
-            "and ranked, and the cubins kept.");
+  const Result<std::vector<int>> ordinals = chosen_devices(flags.device);
+  if (!ordinals) {
+    Error error = ordinals.error();
+    if (error.code != ErrorCode::invalid_argument)
+      error.hint +=
+          (error.hint.empty() ? "" : "\n  ") +
+          std::string(
+              "Without a GPU, give --arch (for example --arch sm_90a --sms 132): candidates are then generated, "
+              "compiled and ranked, and the cubins kept.");
     return report_error(error);
+  }
+  if (flags.in_process && ordinals->size() > 1) {
+    return report_error({ErrorCode::invalid_argument,
+                         fmt::format("--in-process tunes one GPU, these are {}", ordinals->size()),
+                         "Name one with --device, or leave --in-process out.",
+                         {}});
   }
   Result<std::unique_ptr<TuningDb>> db =
       open_tuning(caches, request.dry_run ? OpenMode::read_only : OpenMode::read_write, CacheNeed::durable);
@@ -223,32 +299,30 @@ int tune_on_gpu(const Session& session, const TuneFlags& flags, const Workload& 
   const std::atomic<bool>* stop = stop_on_signals();
   ProgressLine line(session.quiet, is_terminal(stderr));
   const auto sink = [&line](const TuneProgress& progress) { line.show(progress); };
-  const Result<TuneSummary> summary = tune(request, **db, caches.cubins.get(), sink, stop);
+  // What there was to say of the directory and its databases has been said: the workers' connections are silent.
+  const auto connect = [&caches] { return TuningDb::open(caches.directory, OpenMode::read_write, nullptr); };
+  const Result<std::vector<ModelSummary>> models =
+      flags.in_process || request.dry_run
+          ? tune_in_process(request, *ordinals, **db, caches.cubins.get(), sink, stop)
+          : tune_in_workers(request, *ordinals, worker_options(flags, caches), connect, sink, stop);
   line.clear();
-  if (const std::optional<std::string> warning = (*db)->take_warning()) warn(*warning);
-  if (!summary) return report_error(summary.error());
+  if (!models) return report_error(models.error());
   if (session.json) {
-    print_winners_json(workload, *summary, tunings);
+    print_winners_json(workload, *models, tunings);
   } else {
-    print(fmt::format("{}, {}{}: {}\n", summary->device.name, describe(workload.problem),
-                      workload.model.empty() ? "" : " (" + workload.model + ")",
-                      request.dry_run
-                          ? "what would be tried"
-                          : fmt::format("{} in {:.1f} s, {} L2", request.revalidate ? "measured again" : "tuned",
-                                        summary->seconds, request.policy == L2Policy::warm ? "warm" : "cold")));
-    if (request.dry_run) {
-      for (const TunedShape& shape : summary->shapes)
-        print(fmt::format("{}: {} candidates\n", describe(shape.shape), shape.candidates));
-    } else {
-      print_winners(workload, *summary);
-    }
+    for (const ModelSummary& model : *models) print_model(workload, request, model);
   }
-  if (summary->interrupted) {
-    note(session,
-         "Interrupted: these are the best so far, and every finished trial is kept. --resume goes on from here.");
-    return kExitInterrupted;
+  bool interrupted = false;
+  int code = kExitOk;
+  for (const ModelSummary& model : *models) {
+    for (const std::string& warning : model.warnings) warn(warning);
+    for (const auto& [ordinal, error] : model.failures) code = report_error(error);
+    interrupted = interrupted || model.summary.interrupted;
   }
-  return kExitOk;
+  if (!interrupted) return code;
+  note(session,
+       "Interrupted: these are the best so far, and every finished trial is kept. --resume goes on from here.");
+  return kExitInterrupted;
 }
 
 int tune_one(const Session& session, const TuneFlags& flags, const TuneWork& work, TuneRequest request, Caches& caches,
@@ -275,7 +349,9 @@ Result<CaptureSum> read_shapes(const Session& session, const std::string& file) 
 }
 
 Result<std::vector<TuneWork>> find_stale_work(const TuneFlags& flags, const Caches& caches) {
-  const Result<DeviceFacts> device = device_facts(flags.device.device);
+  const Result<std::vector<int>> ordinals = chosen_devices(flags.device);
+  if (!ordinals) return tl::unexpected(ordinals.error());
+  const Result<DeviceFacts> device = device_facts(ordinals->front());
   if (!device) return tl::unexpected(device.error());
   const Result<std::unique_ptr<TuningDb>> db = open_tuning(caches, OpenMode::read_only, CacheNeed::durable);
   if (!db) return tl::unexpected(db.error());
@@ -319,7 +395,6 @@ int run(const Session& session, const TuneFlags& flags) {
                          {}});
   }
   TuneRequest request;
-  request.device = flags.device.device;
   request.resume = flags.resume;
   request.revalidate = flags.revalidate;
   request.dry_run = flags.dry_run;
@@ -346,6 +421,10 @@ int run(const Session& session, const TuneFlags& flags) {
     const auto budget = parse_duration("--budget", flags.budget);
     if (!budget) return report_error(budget.error());
     request.budget = *budget;
+  }
+  if (!flags.candidate_timeout.empty()) {
+    if (const auto limit = parse_duration("--candidate-timeout", flags.candidate_timeout); !limit)
+      return report_error(limit.error());
   }
   if (!flags.jobs.empty()) {
     const auto jobs = parse_size("--jobs", flags.jobs, 1, 1024);
@@ -380,7 +459,7 @@ Command add_tune(CLI::App& program) {
   auto flags = std::make_shared<TuneFlags>();
   CLI::App* app = program.add_subcommand("tune", "Find the fastest kernel and grid for every shape, and keep them");
   add_shape_flags(*app, flags->shape, kBatchDefault, kContextDefault);
-  add_device_flags(*app, flags->device);
+  add_device_list_flags(*app, flags->device);
   app->add_option("--budget", flags->budget, "Time limit over all shapes, such as 60s; the best so far is kept")
       ->type_name("TIME");
   app->add_option("--l2", flags->policy, "cold: KV from memory, as in a model; warm: KV in L2. Default cold")
@@ -396,6 +475,11 @@ Command add_tune(CLI::App& program) {
       "that are stale");
   revalidate->excludes(app->add_flag("--resume", flags->resume, "Skip what this version has already tried"));
   revalidate->excludes(app->add_flag("--dry-run", flags->dry_run, "Say what would be tried; touch nothing"));
+  app->add_option("--candidate-timeout", flags->candidate_timeout,
+                  "Most time a check or a round of a candidate may take; default: much more than predicted")
+      ->type_name("TIME");
+  app->add_flag("--in-process", flags->in_process,
+                "Launch candidates from this process, for debuggers: a bad one then ends the session");
   const std::vector<CLI::Option*> shape = app->get_options(
       [](const CLI::Option* option) { return option->get_group() == "Shape" || option->get_group() == "Features"; });
   for (CLI::Option* option : shape) from_capture->excludes(option);

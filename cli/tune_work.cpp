@@ -33,13 +33,7 @@ double share_of(const std::vector<TuneWork>& works, std::size_t index) {
 
 std::vector<TuneWork> captured_work(const CaptureSum& capture, L2Policy policy) {
   std::vector<TuneWork> works;
-  std::set<std::string> refused;  // by the sentence, so that each is said once
   for (const CapturedShape& captured : capture.shapes) {
-    if (const auto possible = has_decode_case(captured.problem); !possible) {
-      const std::string why = fmt::format("{}: {}", describe(captured.problem), possible.error().message);
-      if (refused.insert(why).second) warn(why + "; left out");
-      continue;
-    }
     if (works.empty() || !(works.back().workload.problem == captured.problem))
       works.push_back({.workload = workload_of(captured.problem), .weights = {}, .policy = policy});
     works.back().workload.shapes.push_back(captured.shape);

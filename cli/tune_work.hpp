@@ -25,7 +25,7 @@ struct TuneWork {
 double share_of(const std::vector<TuneWork>& works, std::size_t index);
 
 /// The captured shapes, most frequent first, weighted by their calls: neighbours of one problem are one work, so a
-/// problem may come up several times. Problems that tuning has no data for are left out with a warning.
+/// problem may come up several times.
 std::vector<TuneWork> captured_work(const CaptureSum& capture, L2Policy policy);
 
 /// The winners of this device's model, under either policy, that were measured under other software than runs now.

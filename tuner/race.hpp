@@ -42,6 +42,8 @@ class Race {
 
   /// Drops candidates that are slower than the leader beyond doubt (paired 95 % interval above 1 + tolerance).
   void drop_slower(double tolerance);
+  /// Drops one that cannot be sampled any more.
+  void drop(std::size_t candidate) { alive_[candidate] = false; }
   /// Drops all but the `most` lowest medians.
   void keep_best(std::size_t most);
 

@@ -1,6 +1,7 @@
 #include "tuner/tune.hpp"
 
 #include "runtime/lookup.hpp"
+#include "tuner/tune_devices.hpp"
 #include "tuner/tune_gpu.hpp"
 #include "tuner/tune_session.hpp"
 
@@ -18,6 +19,20 @@ Result<TuneSummary> tune(const TuneRequest& request, TuningDb& db, CubinCache* c
   Result<std::unique_ptr<GpuBackend>> backend = GpuBackend::create(*device, request.problem, request.policy, cubins);
   if (!backend) return tl::unexpected(backend.error());
   return run_session(request, *device, current_environment(*device), **backend, db, effort, progress, cancel);
+}
+
+Result<std::vector<ModelSummary>> tune_in_workers(const TuneRequest& request, std::span<const int> ordinals,
+                                                  const WorkerOptions& workers, const OpenTuningDb& open_db,
+                                                  const ProgressSink& progress, const std::atomic<bool>* cancel) {
+  std::vector<DeviceToTune> devices;
+  for (const int ordinal : ordinals) {
+    const Result<DeviceFacts> device = device_facts(ordinal);
+    if (!device) return tl::unexpected(device.error());
+    if (auto ok = require_launches(*device, request.problem); !ok) return tl::unexpected(ok.error());
+    devices.push_back({*device, current_environment(*device)});
+  }
+  return tune_devices(request, devices, workers, open_db, effort_for(compile_thread_count(request.compile_threads)),
+                      progress, cancel);
 }
 
 }  // namespace v1

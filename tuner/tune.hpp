@@ -1,11 +1,13 @@
-// tune.hpp -- a tuning session: candidates -> compile log -> model ranking -> oracle check -> interleaved race ->
-// trials and winners. One session at a time per process; tune() may be called from any one thread.
+// tune.hpp -- tuning: candidates -> compile log -> model ranking -> oracle check -> interleaved race -> trials and
+// winners. One call at a time per process, from any one thread.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "cache/tuning_db.hpp"
 #include "runtime/device.hpp"
 #include "runtime/problem.hpp"
+#include "tuner/worker_options.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -38,6 +41,7 @@ struct TuneRequest {
 /// One line's worth of progress. `best_us` is 0 until something was measured.
 struct TuneProgress {
   Shape shape;
+  int device = -1;  ///< ordinal, where several are tuned at once; else -1
   int shape_index = 0, shape_count = 0;
   std::string phase;        ///< "screen", "sweep", "refine", "race", "confirm"; "revalidate"; offline: "compile"
   std::string candidate;    ///< short text of the candidate in hand
@@ -65,11 +69,30 @@ struct TuneSummary {
   bool interrupted = false;
 };
 
-/// Tunes on a GPU. Every trial is committed as it ends. `cancel` (may be null) is polled; when set, the best so far is
-/// kept and interrupted is true. Errors: no_driver, no_device, nvrtc_missing, invalid_argument, unsupported (pdl before
-/// sm_90), database errors, context_lost.
+/// Tunes on the GPU request.device, from this process: a kernel that breaks the CUDA context ends the session, one that
+/// hangs never does. Every trial is committed as it ends. `cancel` (may be null) is polled; when set, the best so far
+/// is kept and interrupted is true. Errors: no_driver, no_device, nvrtc_missing, invalid_argument, unsupported (pdl
+/// before sm_90), database errors, context_lost.
 Result<TuneSummary> tune(const TuneRequest& request, TuningDb& db, CubinCache* cubins, const ProgressSink& progress,
                          const std::atomic<bool>* cancel);
+
+/// What the devices of one model found, which share the shapes among them.
+struct ModelSummary {
+  TuneSummary summary;  ///< `device` is the first of them
+  std::vector<int> ordinals;
+  std::vector<std::pair<int, Error>> failures;  ///< of devices that gave up, by ordinal; the others did their shapes
+  std::vector<std::string> warnings;            ///< of the database
+};
+/// Another connection to the one database that all devices write to. Called from the devices' threads.
+using OpenTuningDb = std::function<Result<std::unique_ptr<TuningDb>>()>;
+
+/// Tunes on all of these devices at once, each in a worker process: whatever a candidate does costs that candidate
+/// only. Equal devices (one DeviceModel) split the shapes and share what is compiled; different ones tune all shapes,
+/// each for itself. request.device is ignored. Progress comes from one thread at a time. Errors: as tune(), of the
+/// first device when all of them failed; those that failed beside others are in `failures`.
+Result<std::vector<ModelSummary>> tune_in_workers(const TuneRequest& request, std::span<const int> ordinals,
+                                                  const WorkerOptions& workers, const OpenTuningDb& open_db,
+                                                  const ProgressSink& progress, const std::atomic<bool>* cancel);
 
 /// One candidate of the offline part.
 struct OfflineCandidate {

@@ -1,5 +1,6 @@
 // tune_compile.hpp -- CompilePool: compiles specs on several threads, in the order asked for, while the caller measures
-// what is ready. Made, asked and destroyed by one thread; its own threads only compile.
+// what is ready. Made and destroyed by one thread, asked from any (sessions on equal devices share one); its own
+// threads only compile.
 #pragma once
 
 #include <condition_variable>

@@ -31,10 +31,26 @@ Result<bool> ShapeSearch::run_rounds(Race& race, const std::vector<Candidate>& c
     for (const std::size_t i : order) configs.push_back(candidates[i].config);
     report(phase, fmt::format("{} candidates", order.size()), race.rounds(), wanted);
     const Result<RoundTimes> times = state_.backend.time(configs);
-    if (!times) return tl::unexpected(times.error());
-    race.add(order, *times);
+    if (times) {
+      race.add(order, *times);
+      continue;
+    }
+    if (times.error().code == ErrorCode::interrupted) return false;
+    if (times.error().code != ErrorCode::launch_failed || !drop_condemned(race, candidates))
+      return tl::unexpected(times.error());
+    if (race.alive() == 0) return false;
   }
   return true;
+}
+
+bool ShapeSearch::drop_condemned(Race& race, const std::vector<Candidate>& candidates) {
+  bool any = false;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (!race.is_alive(i) || !record_condemned(candidates[i])) continue;
+    race.drop(i);
+    any = true;
+  }
+  return any;
 }
 
 Result<void> ShapeSearch::decide() {
@@ -55,16 +71,23 @@ Result<void> ShapeSearch::decide() {
              samples);
     }
   }
-  for (const Candidate& candidate : racing) {
+  for (auto candidate = racing.begin(); candidate != racing.end();) {
     // An incumbent that was not timed in this session has not been checked in it either.
-    if (!candidate.known) continue;
-    if (auto begun = begin_measuring(); !begun) return begun;
-    const Result<bool> passed = passes_check(candidate);
-    if (!passed) return tl::unexpected(passed.error());
-    if (!*passed)
-      return fail(ErrorCode::wrong_result,
-                  fmt::format("{} was right in an earlier session and is wrong now", to_json(candidate.config)),
-                  "Run leanattn verify; the GPU or its driver may be at fault.");
+    if (candidate->known) {
+      if (auto begun = begin_measuring(); !begun) return begun;
+      const Result<bool> passed = passes_check(*candidate);
+      if (!passed) return tl::unexpected(passed.error());
+      if (!*passed && state_.backend.condemned(candidate->config)) {
+        candidate = racing.erase(candidate);
+        continue;
+      }
+      if (!*passed && state_.cancelled()) break;  // what is known already decides
+      if (!*passed)
+        return fail(ErrorCode::wrong_result,
+                    fmt::format("{} was right in an earlier session and is wrong now", to_json(candidate->config)),
+                    "Run leanattn verify; the GPU or its driver may be at fault.");
+    }
+    ++candidate;
   }
   result_.raced = static_cast<int>(racing.size());
 
@@ -74,6 +97,7 @@ Result<void> ShapeSearch::decide() {
   for (const Rung& rung : kRungs) {
     const Result<bool> all = run_rounds(race, racing, rung.rounds, "race", until_s);
     if (!all) return tl::unexpected(all.error());
+    for (std::size_t i = 0; i < racing.size(); ++i) recorded[i] = recorded[i] || !race.is_alive(i);
     if (!*all) {
       settle_early(&race, racing);
       return {};
@@ -104,8 +128,9 @@ Result<void> ShapeSearch::confirm(std::vector<Candidate> finalists) {
   // Fresh samples: those that chose the finalists favour the lucky ones.
   const auto is_default = [&](const Candidate& c) { return c.config == default_; };
   if (std::none_of(finalists.begin(), finalists.end(), is_default)) {
-    const auto it =
-        std::find_if(held_.begin(), held_.end(), [&](const Candidate& c) { return is_default(c) && !c.known; });
+    const auto it = std::find_if(held_.begin(), held_.end(), [&](const Candidate& c) {
+      return is_default(c) && !c.known && !state_.backend.condemned(c.config);
+    });
     if (it != held_.end()) finalists.push_back(*it);
   }
   Race race(finalists.size());
@@ -117,7 +142,7 @@ Result<void> ShapeSearch::confirm(std::vector<Candidate> finalists) {
     const Summary leader = summarize(race.samples(race.leader()));
     if (leader.high - leader.low < kGoodInterval * leader.median) break;
   }
-  if (race.rounds() < 3) {
+  if (race.rounds() < 3 || race.alive() == 0) {
     settle_early(&race, finalists);
     return {};
   }
@@ -127,6 +152,7 @@ Result<void> ShapeSearch::confirm(std::vector<Candidate> finalists) {
     return to_json(finalists[a].config) < to_json(finalists[b].config);
   });
   for (std::size_t i = 0; i < finalists.size(); ++i) {
+    if (!race.is_alive(i)) continue;  // it is recorded
     if (is_default(finalists[i])) result_.default_us = median(race.samples(i));
     const bool tie = std::find(tied.begin(), tied.end(), i) != tied.end();
     const PairedRatio behind = race.ratio(i, leader);
@@ -145,7 +171,7 @@ Result<void> ShapeSearch::confirm(std::vector<Candidate> finalists) {
 
 void ShapeSearch::settle_early(const Race* race, const std::vector<Candidate>& candidates) {
   result_.finished = false;
-  if (race != nullptr && race->rounds() > 0) {
+  if (race != nullptr && race->rounds() > 0 && race->alive() > 0) {
     const std::size_t leader = race->leader();
     const Summary summary = summarize(race->samples(leader));
     record(candidates[leader].config, candidates[leader].compiled, TrialStatus::ok, "", race->samples(leader),
@@ -156,6 +182,7 @@ void ShapeSearch::settle_early(const Race* race, const std::vector<Candidate>& c
   }
   const Candidate* best = nullptr;
   for (const Candidate& candidate : candidates) {
+    if (state_.backend.condemned(candidate.config)) continue;
     if (best == nullptr || candidate.us < best->us) best = &candidate;
   }
   if (best == nullptr) return;

@@ -49,23 +49,37 @@ double GpuBackend::now_s() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+Result<CompiledSpec> fit_on_device(const DeviceFacts& device, const EmittedKernel& emitted,
+                                   const CompiledKernel& kernel) {
+  const int registers = kernel.resources.registers;
+  const int resident = resident_ctas_per_sm(device, registers, emitted.threads,
+                                            emitted.shared_bytes + kernel.resources.static_shared_bytes);
+  if (resident < 1) {
+    return fail(ErrorCode::kernel_rejected,
+                fmt::format("{} does not fit an SM: {} registers x {} threads, {} bytes of shared memory",
+                            emitted.entry, registers, emitted.threads, emitted.shared_bytes));
+  }
+  return CompiledSpec{.registers = registers, .resident = resident, .compile_ms = kernel.compile_ms};
+}
+
 Result<CompiledSpec> GpuBackend::compile(const KernelSpec& spec) {
   Result<EmittedKernel> emitted = emit(spec);
   if (!emitted) return tl::unexpected(emitted.error());
   Result<CompiledKernel> kernel = leanattn::compile(*emitted, cubins_);
   if (!kernel) return tl::unexpected(kernel.error());
-  const int registers = kernel->resources.registers;
-  const int resident = resident_ctas_per_sm(device_, registers, emitted->threads,
-                                            emitted->shared_bytes + kernel->resources.static_shared_bytes);
-  if (resident < 1) {
-    return fail(ErrorCode::kernel_rejected,
-                fmt::format("{} does not fit an SM: {} registers x {} threads, {} bytes of shared memory",
-                            emitted->entry, registers, emitted->threads, emitted->shared_bytes));
-  }
-  const CompiledSpec result{.registers = registers, .resident = resident, .compile_ms = kernel->compile_ms};
+  Result<CompiledSpec> result = fit_on_device(device_, *emitted, *kernel);
+  if (!result) return result;
   const std::lock_guard lock(compiled_mutex_);
   compiled_.insert_or_assign(kernel_name(spec), Compiled{std::move(*emitted), std::move(*kernel)});
   return result;
+}
+
+Result<void> GpuBackend::adopt(const KernelSpec& spec, const CompiledKernel& kernel) {
+  Result<EmittedKernel> emitted = emit(spec);
+  if (!emitted) return tl::unexpected(emitted.error());
+  const std::lock_guard lock(compiled_mutex_);
+  compiled_.insert_or_assign(kernel_name(spec), Compiled{std::move(*emitted), kernel});
+  return {};
 }
 
 Result<const LoadedKernel*> GpuBackend::loaded(const KernelSpec& spec) {

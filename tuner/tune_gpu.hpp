@@ -22,6 +22,11 @@
 namespace leanattn {
 inline namespace v1 {
 
+/// What the search needs to know of a kernel that was compiled for this device. Errors: kernel_rejected (does not fit
+/// an SM).
+Result<CompiledSpec> fit_on_device(const DeviceFacts& device, const EmittedKernel& emitted,
+                                   const CompiledKernel& kernel);
+
 class GpuBackend final : public TuneBackend {
  public:
   /// cubins may be null; it must outlive the backend. Errors: no_driver, no_device, nvrtc_missing, out_of_memory,
@@ -30,6 +35,7 @@ class GpuBackend final : public TuneBackend {
                                                     L2Policy policy, CubinCache* cubins);
 
   Result<CompiledSpec> compile(const KernelSpec& spec) override;
+  Result<void> adopt(const KernelSpec& spec, const CompiledKernel& kernel) override;
   Result<double> begin_shape(const Shape& shape) override;
   Result<CheckOutcome> check(const Config& config) override;
   Result<RoundTimes> time(std::span<const Config> configs) override;

@@ -17,6 +17,12 @@ constexpr double kHopeless = 1.25;       // one sample this much behind the best
 constexpr double kSweepReach = 2.0;      // predictions up to this much above the best grid's are tried
 constexpr double kWorthAnother = 0.995;  // a generation of neighbours that gains less is the last
 
+TrialStatus status_of(Verdict verdict) {
+  return verdict == Verdict::incorrect   ? TrialStatus::incorrect
+         : verdict == Verdict::timed_out ? TrialStatus::timeout
+                                         : TrialStatus::launch_fail;
+}
+
 bool noisy(const RoundTimes& times) { return !times.throttle.empty() || times.sentinel_drift > kMostDrift; }
 
 }  // namespace
@@ -30,7 +36,10 @@ std::optional<CompiledSpec> ShapeSearch::compiled(const KernelSpec& spec, double
     if (!*result) {
       const auto ranked = rank_grids(state_.model, state_.device, state_.request.problem, shape_, spec, 1);
       const Config config{.spec = spec, .grid = ranked.empty() ? 1 : ranked.front().config.grid};
-      if (!known_.contains(to_json(config))) record(config, {}, TrialStatus::compile_fail, result->error().message, {});
+      // Our own trouble (no process to compile in) says nothing about the kernel.
+      const bool of_kernel = result->error().code != ErrorCode::internal;
+      if (of_kernel && !known_.contains(to_json(config)))
+        record(config, {}, TrialStatus::compile_fail, result->error().message, {});
     }
   }
   if (!*result) return std::nullopt;
@@ -177,15 +186,14 @@ Result<void> ShapeSearch::try_charges(double until_s) {
 
 Result<bool> ShapeSearch::passes_check(const Candidate& candidate) {
   const Result<CheckOutcome> outcome = state_.backend.check(candidate.config);
+  if (!outcome && outcome.error().code == ErrorCode::interrupted) return false;  // nothing is known of it
   if (!outcome) {
     record(candidate.config, candidate.compiled, TrialStatus::launch_fail, outcome.error().message, {});
     return tl::unexpected(outcome.error());
   }
   if (outcome->verdict == Verdict::passed) return true;
-  const bool incorrect = outcome->verdict == Verdict::incorrect;
-  if (incorrect) ++result_.incorrect;
-  record(candidate.config, candidate.compiled, incorrect ? TrialStatus::incorrect : TrialStatus::launch_fail,
-         outcome->reason, {});
+  if (outcome->verdict == Verdict::incorrect) ++result_.incorrect;
+  record(candidate.config, candidate.compiled, status_of(outcome->verdict), outcome->reason, {});
   return false;
 }
 
@@ -226,6 +234,7 @@ Result<void> ShapeSearch::time_batch(std::vector<Candidate> batch) {
   for (const Candidate& candidate : batch) configs.push_back(candidate.config);
   Result<RoundTimes> times = state_.backend.time(configs);
   for (int again = 0; again < 2 && times && noisy(*times); ++again) times = state_.backend.time(configs);
+  if (!times && times.error().code == ErrorCode::interrupted) return {};
   if (!times && times.error().code == ErrorCode::launch_failed) {
     // One of them cannot be launched the way it is timed: it alone pays.
     if (batch.size() > 1) {
@@ -234,7 +243,8 @@ Result<void> ShapeSearch::time_batch(std::vector<Candidate> batch) {
       }
       return {};
     }
-    record(batch[0].config, batch[0].compiled, TrialStatus::launch_fail, times.error().message, {});
+    if (!record_condemned(batch[0]))
+      record(batch[0].config, batch[0].compiled, TrialStatus::launch_fail, times.error().message, {});
     return {};
   }
   if (!times) {
@@ -249,6 +259,13 @@ Result<void> ShapeSearch::time_batch(std::vector<Candidate> batch) {
     if (auto kept = keep(batch[i], times->us[i] * scale); !kept) return kept;
   }
   return {};
+}
+
+bool ShapeSearch::record_condemned(const Candidate& candidate) {
+  const std::optional<CheckOutcome> outcome = state_.backend.condemned(candidate.config);
+  if (!outcome) return false;
+  record(candidate.config, candidate.compiled, status_of(outcome->verdict), outcome->reason, {});
+  return true;
 }
 
 Result<void> ShapeSearch::keep(const Candidate& candidate, double us) {

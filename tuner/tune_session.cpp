@@ -40,53 +40,62 @@ Result<std::vector<ModelSample>> remembered_samples(TuningDb& db, const DeviceMo
   return samples;
 }
 
-/// Of shape `index` in the time that is left for it and those after it.
-double share_of(const TuneRequest& request, std::size_t index) {
-  if (request.weights.empty()) return 1.0 / static_cast<double>(request.shapes.size() - index);
-  const auto first = request.weights.begin() + static_cast<std::ptrdiff_t>(index);
+/// Of the time that is left, what the shape in turn may take: among the turns of its session, or by weight among it and
+/// those after it.
+double share_of(const TuneRequest& request, const ShapeQueue::Turn& turn) {
+  if (request.weights.empty()) return 1.0 / static_cast<double>(turn.turns_left);
+  const auto first = request.weights.begin() + static_cast<std::ptrdiff_t>(turn.index);
   return *first / std::accumulate(first, request.weights.end(), 0.0);
 }
 
-Result<void> tune_shapes(SessionState& state, TuneSummary& summary) {
-  const std::size_t count = state.request.shapes.size();
-  for (std::size_t i = 0; i < count; ++i) {
+Result<void> tune_shapes(SessionState& state, ShapeQueue& shapes, TuneSummary& summary) {
+  std::vector<std::optional<TunedShape>> tuned(state.request.shapes.size());
+  bool first = true;
+  for (; !state.cancelled(); first = false) {
     const double now = state.backend.now_s();
-    if (state.cancelled() || now >= state.ends_s) {
-      summary.shapes.push_back(unreached(state, state.request.shapes[i]));
-      continue;
-    }
+    if (now >= state.ends_s) break;
+    const std::optional<ShapeQueue::Turn> turn = shapes.take();
+    if (!turn) break;
     // The first shape also waits for the compiler, on behalf of all of them: it may take two shares.
-    const double share = share_of(state.request, i);
-    const double deadline = now + (state.ends_s - now) * (i == 0 && count > 1 ? std::min(1.0, 2 * share) : share);
-    Result<TunedShape> tuned = tune_shape(state, static_cast<int>(i), deadline);
-    if (!tuned) return tl::unexpected(tuned.error());
-    summary.shapes.push_back(std::move(*tuned));
+    const double share = share_of(state.request, *turn);
+    const double deadline =
+        now + (state.ends_s - now) * (first && turn->turns_left > 1 ? std::min(1.0, 2 * share) : share);
+    Result<TunedShape> shape = tune_shape(state, static_cast<int>(turn->index), deadline);
+    if (!shape && shape.error().code == ErrorCode::interrupted) break;
+    if (!shape) {
+      shapes.give_back(turn->index);
+      return tl::unexpected(shape.error());
+    }
+    tuned[turn->index] = std::move(*shape);
     state.model = fit_parameters(state.prior, state.device, state.samples, state.read_limits);
   }
+  if (auto committed = state.trials.drain(); !committed) return committed;
+  for (std::size_t i = 0; i < tuned.size(); ++i)
+    summary.shapes.push_back(tuned[i] ? std::move(*tuned[i])
+                                      : known_answer(state.request, state.device, state.request.shapes[i], state.db));
   return {};
 }
 
 }  // namespace
 
-TunedShape unreached(SessionState& state, const Shape& shape) {
-  TunedShape tuned;
-  tuned.shape = shape;
-  tuned.winner = default_config(state.device, state.request.problem, shape);
-  tuned.finished = false;
-  if (!state.trials.drain()) return tuned;
-  const Result<std::vector<Winner>> winners = state.db.winners(state.device_model);
-  if (!winners) return tuned;
+TunedShape known_answer(const TuneRequest& request, const DeviceFacts& device, const Shape& shape, TuningDb& db) {
+  TunedShape known;
+  known.shape = shape;
+  known.winner = default_config(device, request.problem, shape);
+  known.finished = false;
+  const Result<std::vector<Winner>> winners = db.winners(device_model(device));
+  if (!winners) return known;
   for (const Winner& winner : *winners) {
-    if (winner.problem != to_json(state.request.problem) || winner.shape != to_json(shape) ||
-        winner.policy != state.policy())
+    if (winner.problem != to_json(request.problem) || winner.shape != to_json(shape) ||
+        winner.policy != (request.policy == L2Policy::cold ? "cold" : "warm"))
       continue;
     if (const Result<Config> config = config_from_json(winner.config)) {
-      tuned.winner = *config;
-      tuned.median_us = winner.median_us, tuned.low_us = winner.low_us, tuned.high_us = winner.high_us;
-      tuned.read_limit_us = winner.read_limit_us;
+      known.winner = *config;
+      known.median_us = winner.median_us, known.low_us = winner.low_us, known.high_us = winner.high_us;
+      known.read_limit_us = winner.read_limit_us;
     }
   }
-  return tuned;
+  return known;
 }
 
 SearchEffort effort_for(int compile_threads) {
@@ -154,6 +163,15 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
                                 TuneBackend& backend, TuningDb& db, const SearchEffort& effort,
                                 const ProgressSink& progress, const std::atomic<bool>* cancel) {
   if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
+  CompilePool compiles([&backend](const KernelSpec& spec) { return backend.compile(spec); }, request.compile_threads);
+  ShapeQueue shapes(request.shapes.size(), 1);
+  return run_session(request, device, environment, backend, db, effort, progress, cancel, {shapes, compiles});
+}
+
+Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& device, const Environment& environment,
+                                TuneBackend& backend, TuningDb& db, const SearchEffort& effort,
+                                const ProgressSink& progress, const std::atomic<bool>* cancel, SessionWork work) {
+  if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
   if (auto ok = require_launches(device, request.problem); !ok) return tl::unexpected(ok.error());
   const double started = backend.now_s();
   const DeviceModel model = device_model(device);
@@ -170,14 +188,13 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
   Result<void> tuned;
   {
     TrialWriter trials(db, *session);
-    CompilePool compiles([&backend](const KernelSpec& spec) { return backend.compile(spec); }, request.compile_threads);
     SessionState state{.request = request,
                        .device = device,
                        .device_model = model,
                        .backend = backend,
                        .db = db,
                        .trials = trials,
-                       .compiles = compiles,
+                       .compiles = work.compiles,
                        .effort = effort,
                        .revision = environment.library_revision,
                        .prior = default_parameters(device),
@@ -193,8 +210,7 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
     std::vector<Shape> shapes;
     for (const Shape& shape : request.shapes) shapes.push_back(canonical(shape));
     if (!request.revalidate) state.specs = choose_specs(state.model, device, request.problem, shapes, effort.specs);
-    tuned = tune_shapes(state, summary);
-    compiles.abandon();
+    tuned = tune_shapes(state, work.shapes, summary);
     if (auto committed = trials.drain(); !committed && tuned) tuned = committed;
   }
   // A session that failed keeps its trials, and says when it ended.

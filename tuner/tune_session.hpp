@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tuner/model.hpp"
+#include "tuner/shape_queue.hpp"
 #include "tuner/tune.hpp"
 #include "tuner/tune_backend.hpp"
 #include "tuner/tune_compile.hpp"
@@ -57,14 +58,27 @@ struct SessionState {
   const char* policy() const { return request.policy == L2Policy::cold ? "cold" : "warm"; }
 };
 
+/// What a session shares with those that run on equal devices at the same time: the shapes still to tune, and the
+/// kernels that are being compiled.
+struct SessionWork {
+  ShapeQueue& shapes;
+  CompilePool& compiles;
+};
+
 /// Tunes shape number `index` until `deadline_s`. Errors: context_lost, out_of_memory, database errors.
 Result<TunedShape> tune_shape(SessionState& state, int index, double deadline_s);
 
-/// A shape that was not measured: what is known of it already, or the default; unfinished.
-TunedShape unreached(SessionState& state, const Shape& shape);
+/// Of a shape that was not reached: what the database says, or the default.
+TunedShape known_answer(const TuneRequest& request, const DeviceFacts& device, const Shape& shape, TuningDb& db);
 
 /// Whether the device can do what the request asks for. Errors: unsupported (pdl before sm_90).
 Result<void> require_launches(const DeviceFacts& device, const DecodeProblem& problem);
+
+/// The shapes that it gets from `work`, which other threads may share. In the summary they stand at their places in the
+/// request, the others as unreached. A shape whose tuning fails is given back. Errors: as tune().
+Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& device, const Environment& environment,
+                                TuneBackend& backend, TuningDb& db, const SearchEffort& effort,
+                                const ProgressSink& progress, const std::atomic<bool>* cancel, SessionWork work);
 
 /// All shapes. Errors: as tune().
 Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& device, const Environment& environment,

@@ -74,7 +74,10 @@ Result<TunedShape> ShapeSearch::run() {
   if (state_.request.revalidate) {
     const Result<bool> confirmed = revalidate();
     if (!confirmed) return tl::unexpected(confirmed.error());
-    if (!*confirmed) return unreached(state_, result_.shape);
+    if (!*confirmed) {
+      if (auto committed = state_.trials.drain(); !committed) return tl::unexpected(committed.error());
+      return known_answer(state_.request, state_.device, result_.shape, state_.db);
+    }
     if (auto done = answer(); !done) return tl::unexpected(done.error());
     return result_;
   }

@@ -49,6 +49,8 @@ class ShapeSearch {
   Result<void> time_batch(std::vector<Candidate> batch);
   Result<void> keep(const Candidate& candidate, double us);
   Result<bool> passes_check(const Candidate& candidate);
+  /// Records what time() found out about a candidate; false when there is nothing against it.
+  bool record_condemned(const Candidate& candidate);
   /// Compiled and usable; counts and records those that are not. nullopt also when there was no time to wait.
   std::optional<CompiledSpec> compiled(const KernelSpec& spec, double until_s, bool wait = true);
   std::vector<KernelSpec> spec_order() const;
@@ -68,6 +70,8 @@ class ShapeSearch {
   Result<bool> run_rounds(Race& race, const std::vector<Candidate>& candidates, int rounds, const char* phase,
                           double until_s);
   Result<void> confirm(std::vector<Candidate> finalists);
+  /// Those that time() has condemned leave the race, recorded. False when there are none.
+  bool drop_condemned(Race& race, const std::vector<Candidate>& candidates);
   void settle_early(const Race* race, const std::vector<Candidate>& candidates);
   Result<void> answer();
 

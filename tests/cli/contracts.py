@@ -176,6 +176,10 @@ class BadInput(Contract):
         (["tune", *SHAPE, *OFFLINE, "--budget", "0s"], "0s"),
         (["tune", *SHAPE, *OFFLINE, "--l2", "tepid"], "tepid"),
         (["tune", *SHAPE, *OFFLINE, "--jobs", "0"], "--jobs 0"),
+        (["tune", *SHAPE, "--device", "0,x"], "--device 'x'"),
+        (["tune", *SHAPE, "--device", "some"], "--device 'some'.*\n.*all"),
+        (["tune", *SHAPE, "--candidate-timeout", "soon"], "--candidate-timeout 'soon'"),
+        (["worker"], "started by leanattn tune"),
         (["bench", *SHAPE, "--mode", "fa9"], "fa9"),
         (["bench", *SHAPE, "--lengths", "0,0"], "nothing to read"),
         (["report", "--format", "html"], "html"),
@@ -269,6 +273,8 @@ class NoDevice(Contract):
     def test_a_device_that_is_not_there_exits_3(self):
         self.expect(3, "tune", *SHAPE, "--device", "99")
         self.expect(3, "tune", *SHAPE, "--device", "-1")
+        self.expect(3, "tune", *SHAPE, "--device", "0,2")
+        self.expect(3, "tune", *SHAPE, "--device", "all")
 
     def test_doctor_exits_3_and_still_reports_the_rest(self):
         result = self.expect(3, "doctor", "--json")

@@ -30,6 +30,8 @@ TEST(Progress, SaysShapePhaseCandidateBestAndEta) {
   progress.eta_s = 12.4;
   progress.candidate = "kernel x";
   EXPECT_EQ(progress_text(progress), "[2/6] batch 4, context 64k  race 3/40  best 125.1 us  ETA 12 s  kernel x");
+  progress.device = 3;
+  EXPECT_EQ(progress_text(progress).substr(0, 11), "GPU 3 [2/6]");
   progress.best_us = 0;
   EXPECT_EQ(progress_text(progress).find("best"), std::string::npos);
 }

@@ -64,6 +64,7 @@ class SimulatedGpu final : public TuneBackend {
     if (spills(spec)) return fail(ErrorCode::kernel_rejected, kernel_name(spec) + " spills registers");
     return CompiledSpec{.registers = 128, .resident = guess_resident(device_, spec), .compile_ms = compile_s * 1e3};
   }
+  Result<void> adopt(const KernelSpec&, const CompiledKernel&) override { return {}; }
   Result<double> begin_shape(const Shape& shape) override {
     shape_ = shape;
     ++shapes_begun;

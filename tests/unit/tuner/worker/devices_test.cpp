@@ -1,0 +1,138 @@
+// Several devices at once, one database: equal ones share the shapes, different ones have winners of their own.
+#include <mutex>
+#include <set>
+
+#include "tuner/tune_devices.hpp"
+#include "worker_fixture.hpp"
+
+namespace leanattn::worker_test {
+namespace {
+
+class Devices : public WorkerSession {
+ protected:
+  Devices() {
+    request.shapes.clear();
+    for (const int context : {1024, 2048, 4096, 8192, 16384, 32768})
+      request.shapes.push_back({.longest_context = context});
+    effort.specs = 16;
+    environment.library_revision = "r1";
+    progress = [this](const TuneProgress& p) {
+      // The promise of one thread at a time, checked with an unguarded flag.
+      EXPECT_FALSE(reporting);
+      reporting = true;
+      ++reports[p.device];
+      by_shape[p.shape.longest_context].insert(p.device);
+      reporting = false;
+      if (on_report) on_report(p);
+    };
+  }
+
+  DeviceToTune host(int ordinal, const char* name = "Simulated GPU") {
+    DeviceToTune host{.facts = with_ordinal(ordinal), .environment = environment};
+    host.facts.name = name;
+    host.facts.uuid = "GPU-" + std::to_string(ordinal);
+    return host;
+  }
+
+  Result<std::vector<ModelSummary>> tune(const std::vector<DeviceToTune>& devices) {
+    const WorkerOptions workers{.command = worker_command(FAKE_WORKER, faults), .limit = short_for_hangs(faults)};
+    const auto connect = [this] { return TuningDb::open(directory.path, OpenMode::read_write, nullptr); };
+    return tune_devices(request, devices, workers, connect, effort, progress, &cancel);
+  }
+
+  std::unique_ptr<TuningDb> opened() {
+    return std::move(*TuningDb::open(directory.path, OpenMode::read_write, nullptr));
+  }
+
+  ScratchDirectory directory;
+  bool reporting = false;
+  std::map<int, int> reports;                      // by device
+  std::map<std::int64_t, std::set<int>> by_shape;  // devices, by context length
+  std::function<void(const TuneProgress&)> on_report;
+};
+
+TEST_F(Devices, EqualOnesSplitTheShapesAndShareWhatIsCompiled) {
+  const auto models = tune({host(0), host(1), host(2)});
+  ASSERT_TRUE(models) << models.error().message;
+  ASSERT_EQ(models->size(), 1u);
+  EXPECT_EQ(models->front().ordinals, (std::vector<int>{0, 1, 2}));
+  EXPECT_TRUE(models->front().failures.empty());
+  ASSERT_EQ(models->front().summary.shapes.size(), request.shapes.size());
+  for (std::size_t i = 0; i < request.shapes.size(); ++i) {
+    EXPECT_EQ(models->front().summary.shapes[i].shape, request.shapes[i]);
+    EXPECT_TRUE(models->front().summary.shapes[i].finished);
+  }
+  expect_right_winner(models->front().summary);
+  for (const auto& [context, devices] : by_shape) EXPECT_EQ(devices.size(), 1u) << "tuned more than once: " << context;
+  EXPECT_EQ(reports.size(), 3u) << "every one had work";
+  EXPECT_FALSE(reports.contains(-1));
+  const auto database = opened();
+  EXPECT_EQ(database->device_models()->size(), 1u);
+  EXPECT_EQ(database->winners(device_model(device))->size(), request.shapes.size());
+  EXPECT_EQ(database->sessions()->size(), 3u);
+}
+
+TEST_F(Devices, DifferentOnesTuneEveryShapeForThemselves) {
+  const auto models = tune({host(0, "Model A"), host(1, "Model B"), host(2, "Model A")});
+  ASSERT_TRUE(models) << models.error().message;
+  ASSERT_EQ(models->size(), 2u);
+  EXPECT_EQ((*models)[0].ordinals, (std::vector<int>{0, 2}));
+  EXPECT_EQ((*models)[1].ordinals, (std::vector<int>{1}));
+  const auto database = opened();
+  EXPECT_EQ(database->device_models()->size(), 2u);
+  for (const ModelSummary& model : *models) {
+    expect_right_winner(model.summary);
+    EXPECT_EQ(database->winners(device_model(model.summary.device))->size(), request.shapes.size());
+  }
+  for (const auto& [context, devices] : by_shape) {
+    EXPECT_EQ(devices.size(), 2u) << context;
+    EXPECT_TRUE(devices.contains(1)) << context;
+  }
+}
+
+TEST_F(Devices, OneThatIsLostLeavesItsShapesToTheOthers) {
+  faults = {{.what = "segv", .when = "begin", .ordinal = 1}};
+  const auto models = tune({host(0), host(1)});
+  ASSERT_TRUE(models) << models.error().message;
+  ASSERT_EQ(models->front().failures.size(), 1u);
+  EXPECT_EQ(models->front().failures[0].first, 1);
+  EXPECT_EQ(models->front().failures[0].second.code, ErrorCode::context_lost);
+  EXPECT_NE(models->front().failures[0].second.message.find("device 1"), std::string::npos);
+  for (const TunedShape& shape : models->front().summary.shapes) EXPECT_TRUE(shape.finished);
+  faults.clear();  // no kernel is bad
+  expect_right_winner(models->front().summary);
+}
+
+TEST_F(Devices, WhenAllAreLostItIsAnError) {
+  faults = {{.what = "segv", .when = "open"}};
+  const auto models = tune({host(0), host(1, "Model B")});
+  ASSERT_FALSE(models);
+  EXPECT_EQ(models.error().code, ErrorCode::context_lost);
+}
+
+TEST_F(Devices, BadCandidatesCostThemselvesOnEveryDevice) {
+  faults = {{.what = "abort", .when = "check", .load = "bulk", .stages = 2}};
+  const auto models = tune({host(0), host(1)});
+  ASSERT_TRUE(models) << models.error().message;
+  EXPECT_TRUE(models->front().failures.empty());
+  expect_right_winner(models->front().summary);
+}
+
+TEST_F(Devices, AnInterruptEndsAllOfThemWithWhatTheyHave) {
+  on_report = [this](const TuneProgress& p) { cancel = cancel || p.phase == "race"; };
+  const auto models = tune({host(0), host(1)});
+  ASSERT_TRUE(models) << models.error().message;
+  EXPECT_TRUE(models->front().summary.interrupted);
+  const TunedShape& first = models->front().summary.shapes[0];
+  EXPECT_GT(first.median_us, 0);
+  EXPECT_FALSE(models->front().summary.shapes.back().finished);
+}
+
+TEST_F(Devices, ASingleOneIsNotNamedInProgress) {
+  ASSERT_TRUE(tune({host(3)}));
+  EXPECT_EQ(reports.size(), 1u);
+  EXPECT_TRUE(reports.contains(-1));
+}
+
+}  // namespace
+}  // namespace leanattn::worker_test
