@@ -6,11 +6,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 
 #include "cli/session.hpp"
 #include "runtime/lookup.hpp"
-#include "tuner/decode_case.hpp"
 
 namespace leanattn {
 inline namespace v1 {

@@ -505,11 +505,6 @@ class FromCapture(Contract):
         self.assertIn("10 calls of 1 shapes", result.stderr)
         self.assertEqual(json.loads(result.stdout)["capture"]["unreadable_lines"], 3)
 
-    def test_a_problem_that_cannot_be_tuned_is_left_out_with_a_warning(self):
-        file = self.capture(self.line(1024, 50, features={"append": True}), self.line(2048, 5))
-        document = json.loads(self.tune(0, file, "--json", says="left out").stdout)
-        self.assertEqual([tuning["shapes"][0]["shape"]["longest_context"] for tuning in document["tunings"]], [2048])
-
     def test_a_capture_without_shapes_is_nothing_found(self):
         self.tune(4, self.capture(), says="has no shapes")
         self.tune(4, str(self.root / "missing"), says="missing")
