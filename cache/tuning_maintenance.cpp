@@ -85,18 +85,16 @@ namespace {
 // for the configuration depends on all. Winners, the fastest trials beside them and the newest trial of each key, which
 // decides whose software counts, are crowned, and so is their whole group.
 constexpr const char* kGroups =
-    "WITH placed AS (SELECT t.id AS id, t.created AS created, s.device_model_id AS d, t.problem_id AS p, t.shape_id AS "
-    "h,"
-    "   t.policy AS y, t.config_id AS c, e.driver_version AS v, e.driver_release AS r, e.nvrtc_version AS n,"
-    "   e.library_revision AS l, length(t.samples_json) + length(t.reason) AS bytes,"
-    "   EXISTS(SELECT 1 FROM winners w WHERE w.trial_id = t.id OR w.fastest_trial_id = t.id) OR (t.status = 'ok' AND 1 "
-    "="
-    "   row_number() OVER (PARTITION BY s.device_model_id, t.problem_id, t.shape_id, t.policy"
-    "   ORDER BY t.status = 'ok' DESC, t.created DESC, t.uuid DESC)) AS crowned"
+    "WITH placed AS (SELECT t.id AS id, t.created AS created, s.device_model_id AS d, t.problem_id AS p,"
+    "   t.shape_id AS h, t.policy AS y, t.config_id AS c, e.driver_version AS v, e.driver_release AS r,"
+    "   e.nvrtc_version AS n, e.library_revision AS l, length(t.samples_json) + length(t.reason) AS bytes,"
+    "   EXISTS(SELECT 1 FROM winners w WHERE w.trial_id = t.id OR w.fastest_trial_id = t.id)"
+    "   OR (t.status = 'ok' AND 1 = row_number() OVER ("
+    "     PARTITION BY s.device_model_id, t.problem_id, t.shape_id, t.policy"
+    "     ORDER BY t.status = 'ok' DESC, t.created DESC, t.uuid DESC)) AS crowned"
     "   FROM trials t JOIN sessions s ON s.id = t.session_id JOIN environments e ON e.id = s.environment_id),"
-    " judged AS (SELECT id, bytes, min(id) OVER same AS leader, max(created) OVER same AS newest, max(crowned) OVER "
-    "same AS kept FROM placed"
-    "   WINDOW same AS (PARTITION BY d, p, h, y, c, v, r, n, l)) ";
+    " judged AS (SELECT id, bytes, min(id) OVER same AS leader, max(created) OVER same AS newest,"
+    "   max(crowned) OVER same AS kept FROM placed WINDOW same AS (PARTITION BY d, p, h, y, c, v, r, n, l)) ";
 
 /// What no trial refers to any more. Sessions that began after `cutoff` stay even without trials, and so do those of
 /// the last day, one of which may be about to add its first.

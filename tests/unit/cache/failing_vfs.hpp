@@ -60,61 +60,66 @@ class FailingVfs {
     file->pMethods = nullptr;
     if ((flags & SQLITE_OPEN_CREATE) != 0 && refuses()) return SQLITE_CANTOPEN;
     const int result = below_->xOpen(below_, name, file_of(file).below(), flags, out_flags);
-    if (result == SQLITE_OK) file->pMethods = &kMethods;
+    if (result == SQLITE_OK) file->pMethods = &methods();
     return result;
   }
 
   static inline FailingVfs* instance_ = nullptr;
   // Version 1: no shared memory, so no WAL.
-  static inline const sqlite3_io_methods kMethods = {
-      .iVersion = 1,
-      .xClose = [](sqlite3_file* f) { return file_of(f).below()->pMethods->xClose(file_of(f).below()); },
-      .xRead = [](sqlite3_file* f, void* to, int bytes,
-                  sqlite3_int64 at) { return file_of(f).below()->pMethods->xRead(file_of(f).below(), to, bytes, at); },
-      .xWrite =
-          [](sqlite3_file* f, const void* from, int bytes, sqlite3_int64 at) {
-            sqlite3_file* const below = file_of(f).below();
-            if (!instance_->refuses()) return below->pMethods->xWrite(below, from, bytes, at);
-            // A disk that fills up takes a part of it.
-            below->pMethods->xWrite(below, from, bytes / 2, at);
-            return instance_->error(SQLITE_IOERR_WRITE);
-          },
-      .xTruncate =
-          [](sqlite3_file* f, sqlite3_int64 size) {
-            if (instance_->refuses()) return SQLITE_IOERR_TRUNCATE;
-            return file_of(f).below()->pMethods->xTruncate(file_of(f).below(), size);
-          },
-      .xSync =
-          [](sqlite3_file* f, int flags) {
-            if (instance_->refuses()) return instance_->error(SQLITE_IOERR_FSYNC);
-            return file_of(f).below()->pMethods->xSync(file_of(f).below(), flags);
-          },
-      .xFileSize =
-          [](sqlite3_file* f, sqlite3_int64* size) {
-            return file_of(f).below()->pMethods->xFileSize(file_of(f).below(), size);
-          },
-      .xLock = [](sqlite3_file* f,
-                  int level) { return file_of(f).below()->pMethods->xLock(file_of(f).below(), level); },
-      .xUnlock = [](sqlite3_file* f,
-                    int level) { return file_of(f).below()->pMethods->xUnlock(file_of(f).below(), level); },
-      .xCheckReservedLock =
-          [](sqlite3_file* f, int* held) {
-            return file_of(f).below()->pMethods->xCheckReservedLock(file_of(f).below(), held);
-          },
-      .xFileControl =
-          [](sqlite3_file* f, int what, void* with) {
-            return file_of(f).below()->pMethods->xFileControl(file_of(f).below(), what, with);
-          },
-      .xSectorSize = [](sqlite3_file* f) { return file_of(f).below()->pMethods->xSectorSize(file_of(f).below()); },
-      .xDeviceCharacteristics =
-          [](sqlite3_file* f) { return file_of(f).below()->pMethods->xDeviceCharacteristics(file_of(f).below()); },
-      .xShmMap = nullptr,
-      .xShmLock = nullptr,
-      .xShmBarrier = nullptr,
-      .xShmUnmap = nullptr,
-      .xFetch = nullptr,
-      .xUnfetch = nullptr,
-  };
+  static const sqlite3_io_methods& methods() {
+    static const sqlite3_io_methods methods = {
+        .iVersion = 1,
+        .xClose = [](sqlite3_file* f) { return file_of(f).below()->pMethods->xClose(file_of(f).below()); },
+        .xRead =
+            [](sqlite3_file* f, void* to, int bytes, sqlite3_int64 at) {
+              return file_of(f).below()->pMethods->xRead(file_of(f).below(), to, bytes, at);
+            },
+        .xWrite =
+            [](sqlite3_file* f, const void* from, int bytes, sqlite3_int64 at) {
+              sqlite3_file* const below = file_of(f).below();
+              if (!instance_->refuses()) return below->pMethods->xWrite(below, from, bytes, at);
+              // A disk that fills up takes a part of it.
+              below->pMethods->xWrite(below, from, bytes / 2, at);
+              return instance_->error(SQLITE_IOERR_WRITE);
+            },
+        .xTruncate =
+            [](sqlite3_file* f, sqlite3_int64 size) {
+              if (instance_->refuses()) return SQLITE_IOERR_TRUNCATE;
+              return file_of(f).below()->pMethods->xTruncate(file_of(f).below(), size);
+            },
+        .xSync =
+            [](sqlite3_file* f, int flags) {
+              if (instance_->refuses()) return instance_->error(SQLITE_IOERR_FSYNC);
+              return file_of(f).below()->pMethods->xSync(file_of(f).below(), flags);
+            },
+        .xFileSize =
+            [](sqlite3_file* f, sqlite3_int64* size) {
+              return file_of(f).below()->pMethods->xFileSize(file_of(f).below(), size);
+            },
+        .xLock = [](sqlite3_file* f,
+                    int level) { return file_of(f).below()->pMethods->xLock(file_of(f).below(), level); },
+        .xUnlock = [](sqlite3_file* f,
+                      int level) { return file_of(f).below()->pMethods->xUnlock(file_of(f).below(), level); },
+        .xCheckReservedLock =
+            [](sqlite3_file* f, int* held) {
+              return file_of(f).below()->pMethods->xCheckReservedLock(file_of(f).below(), held);
+            },
+        .xFileControl =
+            [](sqlite3_file* f, int what, void* with) {
+              return file_of(f).below()->pMethods->xFileControl(file_of(f).below(), what, with);
+            },
+        .xSectorSize = [](sqlite3_file* f) { return file_of(f).below()->pMethods->xSectorSize(file_of(f).below()); },
+        .xDeviceCharacteristics =
+            [](sqlite3_file* f) { return file_of(f).below()->pMethods->xDeviceCharacteristics(file_of(f).below()); },
+        .xShmMap = nullptr,
+        .xShmLock = nullptr,
+        .xShmBarrier = nullptr,
+        .xShmUnmap = nullptr,
+        .xFetch = nullptr,
+        .xUnfetch = nullptr,
+    };
+    return methods;
+  }
 
   sqlite3_vfs* below_;
   sqlite3_vfs vfs_;
