@@ -165,8 +165,9 @@ void ShapeSearch::find_relatives(const std::vector<Winner>& winners) {
     found.emplace_back(octaves, relative);
   }
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& [octaves, relative] : found) {
+  for (const auto& entry : found) {
     if (relatives_.size() == kMost) break;
+    const Config& relative = entry.second;
     const auto same = [&](const Config& config) { return config.spec == relative.spec; };
     if (!same(default_) && std::none_of(relatives_.begin(), relatives_.end(), same) &&
         std::none_of(incumbents_.begin(), incumbents_.end(), same))
