@@ -1,4 +1,4 @@
-#include "tuner/report.hpp"
+#include "tuner/report_render.hpp"
 
 #include <gtest/gtest.h>
 
