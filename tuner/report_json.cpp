@@ -161,8 +161,8 @@ Json json_of(const DeviceReport& device) {
 Json json_of(const WinnerChange& change) {
   const bool both = change.ratio > 0;
   return {{"device", change.device},
-          {"problem", change.problem},
-          {"shape", change.shape},
+          {"problem", nested(change.problem)},
+          {"shape", nested(change.shape)},
           {"policy", change.policy},
           {"verdict", change.verdict()},
           {"old_us", known(change.old_us)},

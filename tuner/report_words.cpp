@@ -39,23 +39,13 @@ bool is_forbidden(char32_t c) {
 
 }  // namespace
 
-std::string escape_html(std::string_view text) {
+std::string clean_text(std::string_view text) {
   std::string out;
   while (!text.empty()) {
     const CodePoint point = first_code_point(text);
     const std::size_t length = std::max<std::size_t>(point.length, 1);
     if (point.length == 0 || is_forbidden(point.value)) {
       out += "\xEF\xBF\xBD";
-    } else if (point.value == '&') {
-      out += "&amp;";
-    } else if (point.value == '<') {
-      out += "&lt;";
-    } else if (point.value == '>') {
-      out += "&gt;";
-    } else if (point.value == '"') {
-      out += "&quot;";
-    } else if (point.value == '\'') {
-      out += "&#39;";
     } else {
       out += text.substr(0, length);
     }
@@ -64,7 +54,23 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
-std::string escape_csv(const std::string& text) {
+std::string escape_html(std::string_view text) {
+  std::string out;
+  for (const char c : clean_text(text)) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      case '\'': out += "&#39;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+std::string escape_csv(std::string_view raw) {
+  const std::string text = clean_text(raw);
   const bool formula = !text.empty() && std::string_view("=+-@\t\r").find(text[0]) != std::string_view::npos;
   if (!formula && text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = formula ? "\"'" : "\"";

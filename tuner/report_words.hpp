@@ -11,12 +11,14 @@ namespace leanattn {
 inline namespace v1 {
 namespace detail {
 
-/// For HTML and SVG, text and quoted attributes alike: markup characters become entities, broken UTF-8 and characters
-/// that XML forbids become U+FFFD, and so do those that reorder the text around them.
+/// Well-formed UTF-8: what is not, characters that XML forbids, and those that reorder the text around them become
+/// U+FFFD.
+std::string clean_text(std::string_view text);
+/// clean_text() for HTML and SVG, text and quoted attributes alike: markup characters become entities.
 std::string escape_html(std::string_view text);
-/// A field of RFC 4180 that no spreadsheet takes for a formula.
-std::string escape_csv(const std::string& text);
-/// A table cell: no column break, no line break, no HTML.
+/// clean_text() as a field of RFC 4180 that no spreadsheet takes for a formula.
+std::string escape_csv(std::string_view text);
+/// clean_text() as a table cell: no column break, no line break, no HTML.
 std::string escape_markdown(std::string_view text);
 
 /// "32/8 x 128 bf16 pdl p16"

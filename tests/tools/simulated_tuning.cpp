@@ -160,7 +160,7 @@ Result<void> write_all(const std::filesystem::path& directory, bool hostile) {
   // In memory first: thousands of trials are as many transactions, and nobody needs each of them on disk.
   auto db = TuningDb::open(std::nullopt, OpenMode::read_write, &warning);
   if (!db) return tl::unexpected(db.error());
-  if (auto done = tune_all(**db, big_gpu(), big_sessions(), hostile); !done) return done;
+  if (auto done = tune_all(**db, big_gpu(), hostile ? small_sessions() : big_sessions(), hostile); !done) return done;
   if (auto done = tune_all(**db, small_gpu(hostile), small_sessions(), hostile); !done) return done;
   std::filesystem::create_directories(directory);
   std::filesystem::permissions(directory, std::filesystem::perms::owner_all);
