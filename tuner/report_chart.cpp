@@ -65,8 +65,11 @@ struct Plot {
   double height;
 };
 
+/// One series may do without a name.
+bool has_legend(const Chart& chart) { return !chart.series.empty() && !chart.series.front().name.empty(); }
+
 void append_legend(std::string& svg, const Chart& chart, double top) {
-  if (chart.series.size() < 2) return;
+  if (!has_legend(chart)) return;
   double x = kLeft;
   for (const ChartSeries& series : chart.series) {
     const double width = 20 + kLetter * static_cast<double>(series.name.size()) + 14;
@@ -80,7 +83,7 @@ void append_legend(std::string& svg, const Chart& chart, double top) {
 }
 
 double legend_height(const Chart& chart) {
-  if (chart.series.size() < 2) return 0;
+  if (!has_legend(chart)) return 0;
   double x = kLeft, height = kLegendRow;
   for (const ChartSeries& series : chart.series) {
     const double width = 20 + kLetter * static_cast<double>(series.name.size()) + 14;
@@ -182,10 +185,9 @@ std::vector<std::pair<double, std::string>> size_ticks(const std::vector<ChartSe
   }
   std::vector<std::pair<double, std::string>> ticks;
   if (!(least > 0) || most < least) return ticks;
-  for (auto value = static_cast<std::int64_t>(std::exp2(std::floor(std::log2(least))));
-       static_cast<double>(value) <= most; value *= 2) {
-    if (static_cast<double>(value) >= least) ticks.emplace_back(static_cast<double>(value), size_name(value));
-  }
+  constexpr double kMost = 0x1p62;  // what a whole number holds
+  for (double value = std::exp2(std::ceil(std::log2(least))); value <= std::min(most, kMost); value *= 2)
+    ticks.emplace_back(value, size_name(static_cast<std::int64_t>(value)));
   return ticks;
 }
 

@@ -17,7 +17,7 @@ struct ChartPoint {
 };
 
 struct ChartSeries {
-  std::string name;
+  std::string name;                ///< empty, where it is the only one: no legend
   std::vector<ChartPoint> points;  ///< by growing x where they are joined
   int colour = 0;
 };

@@ -180,7 +180,7 @@ Chart regret_chart(const RegretReport& report) {
               .most_y = 11,
               .reference = {{2.0, "2 %"}, {10.0, "10 %"}},
               .series = {}};
-  ChartSeries series{.name = "regret", .points = {}};
+  ChartSeries series;
   for (const RegretCase& one : report.cases) {
     const auto rank = static_cast<double>(series.points.size() + 1);
     series.points.push_back({.x = rank,

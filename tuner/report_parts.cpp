@@ -22,11 +22,13 @@ double kib_in_flight(const DecodeProblem& problem, const Config& config, int sms
   return ctas * ring * step_tokens(spec) * token_bytes / 1024;
 }
 
+/// Without the sum that a database's largest numbers would overflow.
+std::int64_t divide_up(std::int64_t value, std::int64_t by) { return value / by + (value % by != 0); }
+
 /// LeanTiles of an average SM over those of the busiest, when CTAs go to SMs in turns.
 double balance(std::int64_t tiles, std::int64_t grid, int sms) {
-  const double busiest_cta = static_cast<double>((tiles + grid - 1) / grid);
-  const auto ctas_on_busiest = static_cast<double>((grid + sms - 1) / sms);
-  const double busiest = std::min(ctas_on_busiest * busiest_cta, static_cast<double>(tiles));
+  const double busiest_cta = static_cast<double>(divide_up(tiles, grid));
+  const double busiest = std::min(static_cast<double>(divide_up(grid, sms)) * busiest_cta, static_cast<double>(tiles));
   return static_cast<double>(tiles) / sms / busiest;
 }
 
