@@ -160,7 +160,7 @@ int run_paper_sweeps(const Session& session, const BenchFlags& flags) {
   const Result<PaperReport> report = run_paper(*options, **db, caches->cubins.get(), progress, stop);
   if (!report) return report_error(report.error());
   if (const std::optional<std::string> warning = (*db)->take_warning()) warn(*warning);
-  if (!report->missing.empty()) note(session, fmt::format("{} points were not reached", report->missing.size()));
+  if (!report->missing.empty()) note(session, fmt::format("{} points were not measured", report->missing.size()));
   print(session.json ? to_json(*report) : to_markdown(*report, {}));
   if (!flags.out.empty()) {
     if (const Result<void> written = write_paper(*report, flags.out); !written) return report_error(written.error());

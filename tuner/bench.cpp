@@ -98,6 +98,7 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const
   const auto wanted = [&](const char* mode) {
     return options.modes.empty() || std::find(options.modes.begin(), options.modes.end(), mode) != options.modes.end();
   };
+  if (!wanted("lean") && !wanted("fa2") && !wanted("fd")) return std::vector<Entrant>{};
   const Result<Choice> lean = looked_up(device, problem, shape, options.policy, db);
   if (!lean) return tl::unexpected(lean.error());
   std::vector<KernelSpec> specs{lean->config.spec};

@@ -56,13 +56,21 @@ struct PaperMeasurement {
   PairedRatio over_flash_decoding() const { return paired_ratio(flash_decoding.samples_us, lean.samples_us); }
 };
 
+/// A point that was not measured, and why.
+struct PaperGap {
+  PaperPoint point;
+  std::string reason;  ///< "budget", "interrupted", or what went wrong
+
+  bool operator==(const PaperGap&) const = default;
+};
+
 struct PaperReport {
   std::string device;      ///< name
   std::string arch;        ///< "sm_90a"
   std::string provenance;  ///< the JSON object of device, driver and compiler
   std::string revision;    ///< of the generator
   std::vector<PaperMeasurement> measurements;
-  std::vector<PaperPoint> missing;  ///< not reached within the budget, or interrupted
+  std::vector<PaperGap> missing;
 };
 
 /// Speed-ups of lean over one of the other modes.
@@ -93,8 +101,8 @@ struct PaperOptions {
 };
 using PaperProgress = std::function<void(std::size_t done, std::size_t total, const PaperPoint& next)>;
 
-/// Every point is checked against the oracle before it is timed. Errors: as bench(), but for out_of_memory, which costs
-/// the point alone. Stops at the budget or at `cancel` with what has been measured.
+/// Every point is checked against the oracle before it is timed. Stops at the budget or at `cancel` with what has been
+/// measured. Errors: as bench(), but that a kernel which does not compile, or too little memory, costs the point alone.
 Result<PaperReport> run_paper(const PaperOptions& options, TuningDb& db, CubinCache* cubins,
                               const PaperProgress& progress, const std::atomic<bool>* cancel);
 

@@ -91,7 +91,10 @@ std::string to_json(const PaperReport& report) {
     published.push_back({{"gpu", "A100"}, {"over", one.over}, {"what", one.what}, {"speed_up", one.speed_up}});
   Json measurements = Json::array(), missing = Json::array();
   for (const PaperMeasurement& measured : report.measurements) measurements.push_back(json_of(measured));
-  for (const PaperPoint& point : report.missing) missing.push_back(json_of(point));
+  for (const PaperGap& gap : report.missing) {
+    missing.push_back(json_of(gap.point));
+    missing.back()["reason"] = gap.reason;
+  }
   const Json document{
       {"schema_version", 1},
       {"kind", kKind},
@@ -130,7 +133,8 @@ Result<PaperReport> paper_from_json(std::string_view json) {
                     fmt::format("measurement {}: {}", report.measurements.size(), measured.error().message));
       report.measurements.push_back(std::move(*measured));
     }
-    for (const Json& point : document.at("missing")) report.missing.push_back(read_point(point));
+    for (const Json& gap : document.at("missing"))
+      report.missing.push_back({read_point(gap), gap.at("reason").get<std::string>()});
   } catch (const Json::exception& error) {
     return fail(ErrorCode::invalid_argument, fmt::format("not a whole result: {}", error.what()));
   }

@@ -56,7 +56,9 @@ std::string to_markdown(const PaperReport& report, const std::vector<std::string
         fa2.ratio, fa2.low, fa2.high, fd.ratio, fd.low, fd.high, m.lean.config.grid, m.flash_decoding.config.grid,
         kernel_name(m.lean.config.spec));
   }
-  if (!report.missing.empty()) text += fmt::format("\n{} points were not reached.\n", report.missing.size());
+  if (!report.missing.empty()) text += "\nNot measured:\n\n";
+  for (const PaperGap& gap : report.missing)
+    text += fmt::format("- {}: {}\n", point_name(gap.point), escape_markdown(gap.reason));
   return text;
 }
 

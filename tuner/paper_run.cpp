@@ -42,6 +42,11 @@ Result<PaperMeasurement> measure(const PaperPoint& point, const PaperOptions& op
   return measured;
 }
 
+/// The rest of the sweeps has nothing to do with it.
+bool costs_one_point(ErrorCode code) {
+  return code == ErrorCode::out_of_memory || code == ErrorCode::compile_failed || code == ErrorCode::kernel_rejected;
+}
+
 }  // namespace
 
 Result<PaperReport> run_paper(const PaperOptions& options, TuningDb& db, CubinCache* cubins,
@@ -61,16 +66,18 @@ Result<PaperReport> run_paper(const PaperOptions& options, TuningDb& db, CubinCa
   for (std::size_t i = 0; i < points.size(); ++i) {
     interrupted = interrupted || (cancel != nullptr && cancel->load());
     if (interrupted || std::chrono::steady_clock::now() >= ends) {
-      report.missing.push_back(points[i]);
+      report.missing.push_back({points[i], interrupted ? "interrupted" : "budget"});
       continue;
     }
     if (progress) progress(i, points.size(), points[i]);
     Result<PaperMeasurement> measured = measure(points[i], options, db, cubins, cancel);
     if (measured) {
       report.measurements.push_back(std::move(*measured));
-    } else if (measured.error().code == ErrorCode::out_of_memory || measured.error().code == ErrorCode::interrupted) {
-      interrupted = measured.error().code == ErrorCode::interrupted;
-      report.missing.push_back(points[i]);
+    } else if (measured.error().code == ErrorCode::interrupted) {
+      interrupted = true;
+      report.missing.push_back({points[i], "interrupted"});
+    } else if (costs_one_point(measured.error().code)) {
+      report.missing.push_back({points[i], measured.error().message});
     } else {
       return tl::unexpected(measured.error());
     }

@@ -197,6 +197,7 @@ std::vector<std::pair<double, std::string>> value_ticks(const std::vector<ChartS
     for (const ChartPoint& point : one.points) values.insert(point.x);
   }
   std::vector<std::pair<double, std::string>> ticks;
+  ticks.reserve(values.size());
   for (const double value : values) ticks.emplace_back(value, size_name(static_cast<std::int64_t>(value)));
   return ticks;
 }

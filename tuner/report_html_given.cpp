@@ -116,7 +116,7 @@ std::string html_paper(const PaperReport& report) {
       "with its "
       "own best kernel and grid out of the same kernels, interleaved.{}</p>\n",
       report.measurements.size(), escape_html(report.device), escape_html(report.arch),
-      report.missing.empty() ? "" : fmt::format(" {} more were not reached.", report.missing.size()));
+      report.missing.empty() ? "" : fmt::format(" {} more were not measured.", report.missing.size()));
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, speed_ups] : {std::pair("FlashAttention-2", &summary.over_flash_attention2),
                                         std::pair("FlashDecoding", &summary.over_flash_decoding)}) {

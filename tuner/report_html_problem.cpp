@@ -31,6 +31,14 @@ std::string kernel_cell(const Config& config) {
   return fmt::format("<code title=\"{}\">{}</code>", escape_html(kernel_name(config.spec)), tunables(config));
 }
 
+/// A rival's time over the winner's with its interval below it, since hovering is not for phones and paper.
+std::string margin_cell(const std::optional<Rival>& rival) {
+  if (!rival) return "<span class=\"dim\">-</span>";
+  const TimeRatio& ratio = rival->over_winner;
+  if (!ratio.has_interval()) return html_ratio(ratio);
+  return fmt::format("{}<small>{:.3f} to {:.3f}</small>", html_ratio(ratio), ratio.low, ratio.high);
+}
+
 std::string heat_map(const DeviceReport& device, const ProblemReport& group) {
   std::set<std::int64_t> batches, contexts;
   std::map<std::pair<std::int64_t, std::int64_t>, const ReportedWinner*> cells;
@@ -106,7 +114,6 @@ std::string winners_table(const DeviceReport& device, const ProblemReport& group
     const ReportedWinner& winner = device.winners[i];
     const std::string over =
         winner.over_limit() > 0 ? fmt::format("{:.2f}", winner.over_limit()) : std::string("unknown");
-    const TimeRatio nothing;
     rows.push_back({shape_name(winner.shape), bytes_name(winner.kv_bytes),
                     fmt::format("<span title=\"95 % interval {:.3f} to {:.3f}, {} samples{}\">{}</span>", winner.low_us,
                                 winner.high_us, winner.samples,
@@ -115,10 +122,8 @@ std::string winners_table(const DeviceReport& device, const ProblemReport& group
                     fmt::format("<span class=\"dim\">&#177; {:.1f} %</span>",
                                 winner.median_us > 0 ? 50 * (winner.high_us - winner.low_us) / winner.median_us : 0),
                     fmt::format("{:.0f}", winner.gb_per_s), html_heat(winner.over_limit(), over), parts_bar(winner),
-                    escape_html(why(winner, device.device)),
-                    html_ratio(winner.default_config ? winner.default_config->over_winner : nothing),
-                    html_ratio(winner.runner_up ? winner.runner_up->over_winner : nothing),
-                    std::to_string(winner.config.grid),
+                    escape_html(why(winner, device.device)), margin_cell(winner.default_config),
+                    margin_cell(winner.runner_up), std::to_string(winner.config.grid),
                     kernel_cell(winner.config) + (winner.stale ? " <span class=\"bad\">stale</span>" : "")});
   }
   const std::string key =

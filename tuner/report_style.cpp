@@ -57,6 +57,7 @@ th{font-weight:600;color:var(--soft);vertical-align:bottom;border-bottom:1px sol
 tbody tr:hover{background:var(--wash)}
 .r{text-align:right;white-space:nowrap}.nw{white-space:nowrap}
 .dim{color:var(--soft)}
+td.r>small{display:block;font-size:10.5px;color:var(--soft)}
 .wrap{min-width:22ch;max-width:52ch}
 table.heat{border-collapse:separate;border-spacing:2px}
 table.heat th,table.heat td{border:0;padding:5px 8px;text-align:right;white-space:nowrap}

@@ -70,7 +70,7 @@ std::string escape_html(std::string_view text) {
 }
 
 std::string escape_csv(std::string_view raw) {
-  const std::string text = clean_text(raw);
+  std::string text = clean_text(raw);
   const bool formula = !text.empty() && std::string_view("=+-@\t\r").find(text[0]) != std::string_view::npos;
   if (!formula && text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = formula ? "\"'" : "\"";
