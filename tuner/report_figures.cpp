@@ -181,7 +181,7 @@ Chart regret_chart(const RegretReport& report) {
               .reference = {{2.0, "2 %"}, {10.0, "10 %"}},
               .series = {}};
   ChartSeries series;
-  for (const RegretCase& one : report.cases) {
+  for (const HeldOutCase& one : report.cases) {
     const auto rank = static_cast<double>(series.points.size() + 1);
     series.points.push_back({.x = rank,
                              .y = 100 * one.regret(),

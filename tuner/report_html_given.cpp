@@ -97,7 +97,7 @@ std::string html_regret(const RegretReport& report) {
       "percentile, {:.2f} % at most.</p>\n",
       report.cases.size(), 100 * report.median, 100 * report.ninetieth, 100 * report.largest);
   std::vector<std::vector<std::string>> rows;
-  for (const RegretCase& one : report.cases) {
+  for (const HeldOutCase& one : report.cases) {
     if (rows.size() == kMostRegretRows) break;
     rows.push_back({escape_html(problem_name(one.problem)), shape_name(one.shape), escape_html(one.answer),
                     us_name(one.looked_up_us), us_name(one.best_us), fmt::format("{:.2f} %", 100 * one.regret())});

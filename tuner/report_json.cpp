@@ -30,7 +30,7 @@ Json json_of(const FailureGroup&);
 Json json_of(const DeviceReport&);
 Json json_of(const WinnerChange&);
 Json json_of(const ReportDifference&);
-Json json_of(const RegretCase&);
+Json json_of(const HeldOutCase&);
 Json json_of(const RegretReport&);
 
 template <class T>
@@ -180,7 +180,7 @@ Json json_of(const ReportDifference& difference) {
           {"changes", array_of(difference.changes)}};
 }
 
-Json json_of(const RegretCase& one) {
+Json json_of(const HeldOutCase& one) {
   return {{"problem", nested(to_json(one.problem))},
           {"shape", nested(to_json(one.shape))},
           {"answer", one.answer},

@@ -120,7 +120,7 @@ void append_regret(std::string& text, const RegretReport& report) {
       "regret |\n|---|---|---|--:|--:|--:|\n",
       report.cases.size(), 100 * report.median, 100 * report.ninetieth, 100 * report.largest);
   for (std::size_t i = 0; i < std::min(report.cases.size(), kMostRegretRows); ++i) {
-    const RegretCase& one = report.cases[i];
+    const HeldOutCase& one = report.cases[i];
     text += fmt::format("| {} | {} | {} | {} | {} | {:.2f} % |\n", escape_markdown(problem_name(one.problem)),
                         shape_name(one.shape), escape_markdown(one.answer), us_name(one.looked_up_us),
                         us_name(one.best_us), 100 * one.regret());

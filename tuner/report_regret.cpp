@@ -12,13 +12,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-double microseconds(const Json& object, const char* key) {
+double positive_number(const Json& object, const char* key) {
   const auto found = object.find(key);
-  const double us = found != object.end() && found->is_number() ? found->get<double>() : 0;
-  return std::isfinite(us) && us > 0 ? us : 0;
+  const double value = found != object.end() && found->is_number() ? found->get<double>() : 0;
+  return std::isfinite(value) && value > 0 ? value : 0;
 }
 
-Result<RegretCase> read_case(const Json& object) {
+Result<HeldOutCase> read_case(const Json& object) {
   if (!object.is_object()) return fail(ErrorCode::invalid_argument, "not an object");
   const Json nothing;
   const auto part = [&](const char* key) { return object.contains(key) ? object.at(key) : nothing; };
@@ -26,9 +26,10 @@ Result<RegretCase> read_case(const Json& object) {
   if (!problem) return tl::unexpected(problem.error());
   const Result<Shape> shape = shape_from_json(part("shape").dump());
   if (!shape) return tl::unexpected(shape.error());
-  RegretCase one{.problem = *problem, .shape = *shape, .answer = {}};
+  HeldOutCase one{.problem = *problem, .shape = *shape, .answer = {}};
   if (const Json answer = part("answer"); answer.is_string()) one.answer = answer.get<std::string>();
-  one.looked_up_us = microseconds(object, "looked_up_us"), one.best_us = microseconds(object, "best_us");
+  one.looked_up_us = positive_number(object, "looked_up_us"), one.best_us = positive_number(object, "best_us");
+  one.ratio = positive_number(object, "ratio");
   if (one.looked_up_us == 0 || one.best_us == 0)
     return fail(ErrorCode::invalid_argument, "looked_up_us and best_us must be positive numbers");
   return one;
@@ -44,14 +45,14 @@ Result<RegretReport> regret_from_json(std::string_view json) {
     return fail(ErrorCode::invalid_argument, "schema_version is not 1");
   RegretReport report;
   for (const Json& object : document["cases"]) {
-    Result<RegretCase> one = read_case(object);
+    Result<HeldOutCase> one = read_case(object);
     if (!one)
       return fail(ErrorCode::invalid_argument, fmt::format("case {}: {}", report.cases.size(), one.error().message));
     report.cases.push_back(std::move(*one));
   }
   if (report.cases.empty()) return fail(ErrorCode::invalid_argument, "\"cases\" is empty");
   std::stable_sort(report.cases.begin(), report.cases.end(),
-                   [](const RegretCase& a, const RegretCase& b) { return a.regret() > b.regret(); });
+                   [](const HeldOutCase& a, const HeldOutCase& b) { return a.regret() > b.regret(); });
   // Nearest rank, counted from the largest.
   const auto quantile = [&](double share) {
     const auto last = static_cast<double>(report.cases.size() - 1);

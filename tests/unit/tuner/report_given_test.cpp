@@ -110,6 +110,15 @@ TEST(ReportRegret, IsComputedFromTheTimes) {
   EXPECT_EQ(report->cases.front().answer, "nearest");
 }
 
+TEST(ReportRegret, APairedRatioGoesBeforeTheTimes) {
+  json document = json::parse(regret_file({{12, 10}, {11, 10}}));
+  document["cases"][1]["ratio"] = 1.5;
+  const auto report = regret_from_json(document.dump());
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_NEAR(report->cases[0].regret(), 0.5, 1e-9);
+  EXPECT_NEAR(report->cases[1].regret(), 0.2, 1e-9);
+}
+
 TEST(ReportRegret, ACaseThatMakesNoSenseIsNamed) {
   const auto report = regret_from_json(regret_file({{10, 10}, {10, 0}}));
   ASSERT_FALSE(report);
