@@ -14,6 +14,7 @@
 #include "cli/sizes.hpp"
 #include "cli/stop.hpp"
 #include "cli/table.hpp"
+#include "tuner/paper.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -24,8 +25,9 @@ const std::string kContextDefault = "8k";
 
 struct BenchFlags {
   ShapeFlags shape;
-  std::string mode, policy = "cold", rounds, lengths, out;
+  std::string mode, policy = "cold", rounds, lengths, out, budget;
   int device = 0;
+  bool paper = false;
 };
 
 Result<std::vector<std::string>> parse_modes(const std::string& text) {
@@ -95,7 +97,82 @@ void print_report(const BenchReport& report) {
   print(to_text(table) + "\n");
 }
 
+Result<void> write_file(const std::filesystem::path& path, std::string_view text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text << std::flush;
+  if (!file) return fail(ErrorCode::invalid_argument, fmt::format("--out {}: cannot be written", path.string()));
+  return {};
+}
+
+/// paper.json, paper.md and the figures.
+Result<void> write_paper(const PaperReport& report, const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  std::vector<std::string> names;
+  for (const PaperFigure& figure : paper_figures(report)) {
+    names.push_back(figure.name + ".svg");
+    if (auto ok = write_file(directory / names.back(), figure.svg); !ok) return ok;
+  }
+  if (auto ok = write_file(directory / "paper.json", to_json(report)); !ok) return ok;
+  return write_file(directory / "paper.md", to_markdown(report, names));
+}
+
+/// The sweeps choose their own shapes and modes.
+Result<PaperOptions> parse_paper_options(const BenchFlags& flags) {
+  const ShapeFlags& shape = flags.shape;
+  for (const auto& [flag, text] : {std::pair("--model", &shape.model), std::pair("--model-config", &shape.model_config),
+                                   std::pair("--heads", &shape.heads), std::pair("--kv-heads", &shape.kv_heads),
+                                   std::pair("--head-dim", &shape.head_dim), std::pair("--batch", &shape.batch),
+                                   std::pair("--context", &shape.context), std::pair("--lengths", &flags.lengths),
+                                   std::pair("--mode", &flags.mode)}) {
+    if (!text->empty())
+      return fail(ErrorCode::invalid_argument, fmt::format("{} {}: not with --paper", flag, *text),
+                  "The paper's sweeps have their own shapes; leave it out, or leave out --paper.");
+  }
+  PaperOptions options;
+  options.device = flags.device;
+  if (!flags.budget.empty()) {
+    const auto budget = parse_duration("--budget", flags.budget);
+    if (!budget) return tl::unexpected(budget.error());
+    options.budget = *budget;
+  }
+  if (!flags.rounds.empty()) {
+    const auto rounds = parse_size("--rounds", flags.rounds, 3, 1 << 20);
+    if (!rounds) return tl::unexpected(rounds.error());
+    options.rounds = static_cast<int>(*rounds);
+  }
+  return options;
+}
+
+int run_paper_sweeps(const Session& session, const BenchFlags& flags) {
+  const Result<PaperOptions> options = parse_paper_options(flags);
+  if (!options) return report_error(options.error());
+  if (const Result<DeviceFacts> facts = device_facts(options->device); !facts) return report_error(facts.error());
+  const Result<Caches> caches = open_caches(session, CacheNeed::optional);
+  if (!caches) return report_error(caches.error());
+  Result<std::unique_ptr<TuningDb>> db = open_tuning(*caches, OpenMode::read_write, CacheNeed::optional);
+  if (!db) return report_error(db.error());
+  const std::atomic<bool>* stop = stop_on_signals();
+  const auto progress = [&](std::size_t done, std::size_t total, const PaperPoint& next) {
+    note(session, fmt::format("[{}/{}] {} heads x {}, {}", done + 1, total, next.heads, next.head_dim,
+                              describe(shape_of(next))));
+  };
+  const Result<PaperReport> report = run_paper(*options, **db, caches->cubins.get(), progress, stop);
+  if (!report) return report_error(report.error());
+  if (const std::optional<std::string> warning = (*db)->take_warning()) warn(*warning);
+  if (!report->missing.empty()) note(session, fmt::format("{} points were not measured", report->missing.size()));
+  print(session.json ? to_json(*report) : to_markdown(*report, {}));
+  if (!flags.out.empty()) {
+    if (const Result<void> written = write_paper(*report, flags.out); !written) return report_error(written.error());
+  }
+  return stop->load() ? kExitInterrupted : kExitOk;
+}
+
 int run(const Session& session, const BenchFlags& flags) {
+  if (flags.paper) return run_paper_sweeps(session, flags);
+  if (!flags.budget.empty())
+    return report_error(
+        {ErrorCode::invalid_argument, fmt::format("--budget {}: only with --paper", flags.budget), {}, {}});
   Result<Workload> workload = resolve(flags.shape, kBatchDefault, kContextDefault);
   if (!workload) return report_error(workload.error());
   Result<BenchOptions> options = parse_options(flags);
@@ -127,10 +204,8 @@ int run(const Session& session, const BenchFlags& flags) {
   if (const std::optional<std::string> warning = (*db)->take_warning()) warn(*warning);
   if (session.json) print(to_json(reports) + "\n");
   if (!flags.out.empty()) {
-    std::ofstream file(flags.out, std::ios::binary);
-    file << to_json(reports) << "\n" << std::flush;
-    if (!file)
-      return report_error({ErrorCode::invalid_argument, fmt::format("--out {}: cannot be written", flags.out), {}, {}});
+    if (const Result<void> written = write_file(flags.out, to_json(reports) + "\n"); !written)
+      return report_error(written.error());
   }
   return stop->load() ? kExitInterrupted : kExitOk;
 }
@@ -151,7 +226,12 @@ Command add_bench(CLI::App& program) {
   app->add_option("--rounds", flags->rounds, "Interleaved rounds; default: as many as a 1% interval takes")
       ->type_name("N");
   app->add_option("--device", flags->device, "CUDA ordinal; default 0")->type_name("N");
-  app->add_option("-o,--out", flags->out, "Also write the JSON, with raw samples, to a file")->type_name("FILE");
+  app->add_option(
+         "-o,--out", flags->out,
+         "Also write the JSON, with raw samples, to a file; with --paper: JSON, Markdown and figures to a directory")
+      ->type_name("PATH");
+  app->add_flag("--paper", flags->paper, "The LeanAttention paper's sweeps beside its published speed-ups");
+  app->add_option("--budget", flags->budget, "With --paper: no shape is begun after it; default 4m")->type_name("TIME");
   return {app, [flags](const Session& session) { return run(session, *flags); }};
 }
 

@@ -1,21 +1,21 @@
-#include "tuner/report.hpp"
-
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <fstream>
 #include <memory>
+#include <sstream>
 
 #include "cli/caches.hpp"
 #include "cli/commands.hpp"
+#include "tuner/report_render.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 namespace {
 
 struct ReportFlags {
-  std::string format;
-  std::string out;
+  std::string format, out;
+  std::string against, paper, regret;  ///< files
 };
 
 /// --format, else what the output file's name says, else Markdown.
@@ -23,21 +23,62 @@ std::string chosen_format(const Session& session, const ReportFlags& flags) {
   if (!flags.format.empty()) return flags.format;
   if (session.json) return "json";
   const std::string extension = std::filesystem::path(flags.out).extension().string();
-  if (extension == ".json" || extension == ".csv") return extension.substr(1);
-  return "md";
+  if (extension == ".htm") return "html";
+  return extension == ".json" || extension == ".csv" || extension == ".html" ? extension.substr(1) : "md";
+}
+
+Result<std::string> contents(const char* flag, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (std::filesystem::is_directory(path) || !(file && text << file.rdbuf()))
+    return fail(ErrorCode::invalid_argument, fmt::format("{} {}: cannot be read", flag, path));
+  return text.str();
+}
+
+/// Names the flag and its file in front of what is wrong with it.
+Error of_file(const char* flag, const std::string& path, Error error) {
+  error.message = fmt::format("{} {}: {}", flag, path, error.message);
+  return error;
+}
+
+/// Adds the section of one file, where it was given. read: of the file's contents.
+template <class T, class Read>
+Result<void> add_given(const char* flag, const std::string& path, std::optional<T>& section, const Read& read) {
+  if (path.empty()) return {};
+  const Result<std::string> text = contents(flag, path);
+  if (!text) return tl::unexpected(text.error());
+  Result<T> parsed = read(*text);
+  if (!parsed) return tl::unexpected(of_file(flag, path, parsed.error()));
+  section = std::move(*parsed);
+  return {};
+}
+
+Result<void> add_files(Report& report, const ReportFlags& flags) {
+  const auto difference = [&](const std::string& text) { return difference_from(text, report); };
+  if (auto ok = add_given("--against", flags.against, report.difference, difference); !ok) return ok;
+  if (auto ok = add_given("--regret", flags.regret, report.regret, regret_from_json); !ok) return ok;
+  return add_given("--paper", flags.paper, report.paper, paper_from_json);
+}
+
+std::string rendered(const Report& report, const std::string& format) {
+  if (format == "json") return to_json(report);
+  if (format == "csv") return to_csv(report);
+  return format == "html" ? to_html(report) : to_markdown(report);
 }
 
 int run(const Session& session, const ReportFlags& flags) {
   const std::string format = chosen_format(session, flags);
-  if (format != "json" && format != "csv" && format != "md") {
-    return report_error(
-        {ErrorCode::invalid_argument, fmt::format("--format '{}': unknown", format), "Give json, csv or md.", {}});
+  if (format != "html" && format != "json" && format != "csv" && format != "md") {
+    return report_error({ErrorCode::invalid_argument,
+                         fmt::format("--format '{}': unknown", format),
+                         "Give html, md, json or csv.",
+                         {}});
   }
   const Result<Caches> caches = open_caches(session, CacheNeed::durable);
   if (!caches) return report_error(caches.error());
   const Result<std::unique_ptr<TuningDb>> db = open_tuning(*caches, OpenMode::read_only, CacheNeed::durable);
   if (!db) return report_error(db.error());
-  const Result<Report> report = make_report(**db);
+  Result<Report> report = make_report(**db);
   if (!report) return report_error(report.error());
   if (report->devices.empty()) {
     return report_error({ErrorCode::not_found,
@@ -45,9 +86,8 @@ int run(const Session& session, const ReportFlags& flags) {
                          "Run `leanattn tune` on a GPU, or `leanattn db import FILE`.",
                          {}});
   }
-  const std::string text = format == "json"  ? to_json(*report)
-                           : format == "csv" ? to_csv(*report)
-                                             : to_markdown(*report);
+  if (const Result<void> added = add_files(*report, flags); !added) return report_error(added.error());
+  const std::string text = rendered(*report, format);
   if (flags.out.empty()) {
     print(text);
     return kExitOk;
@@ -64,11 +104,14 @@ int run(const Session& session, const ReportFlags& flags) {
 
 Command add_report(CLI::App& program) {
   auto flags = std::make_shared<ReportFlags>();
-  CLI::App* app =
-      program.add_subcommand("report", "Everything that has been tuned: GPUs, environments, winners, trial counts");
-  app->add_option("--format", flags->format, "json, csv or md; default: from --out's name, else md")
+  CLI::App* app = program.add_subcommand(
+      "report", "Everything that has been tuned: winners, how far from the limit and why, candidates, failures");
+  app->add_option("--format", flags->format, "html, md, json or csv; default: from --out's name, else md")
       ->type_name("FORMAT");
   app->add_option("-o,--out", flags->out, "Write to a file instead of stdout")->type_name("FILE");
+  app->add_option("--against", flags->against, "What changed since this earlier report (its JSON)")->type_name("FILE");
+  app->add_option("--paper", flags->paper, "Also show the result of `bench --paper`")->type_name("FILE");
+  app->add_option("--regret", flags->regret, "Also show held-out regret")->type_name("FILE");
   return {app, [flags](const Session& session) { return run(session, *flags); }};
 }
 

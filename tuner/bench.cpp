@@ -15,8 +15,7 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr std::size_t kModeSpecs = 8;  // kernels tried for each baseline, besides lean's and the default's
-constexpr std::size_t kBatch = 8;      // candidates in one round of the preliminaries
+constexpr std::size_t kBatch = 8;  // candidates in one round of the preliminaries
 constexpr int kPreliminaryRounds = 3;
 constexpr int kLeastRounds = 15, kMostRounds = 101;
 constexpr double kGoodInterval = 0.01;  // of the median: then it is enough
@@ -99,12 +98,14 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const
   const auto wanted = [&](const char* mode) {
     return options.modes.empty() || std::find(options.modes.begin(), options.modes.end(), mode) != options.modes.end();
   };
+  if (!wanted("lean") && !wanted("fa2") && !wanted("fd")) return std::vector<Entrant>{};
   const Result<Choice> lean = looked_up(device, problem, shape, options.policy, db);
   if (!lean) return tl::unexpected(lean.error());
   std::vector<KernelSpec> specs{lean->config.spec};
   if (wanted("fa2") || wanted("fd")) {
     const Shape shapes[] = {shape};
-    std::vector<KernelSpec> more = choose_specs(default_parameters(device), device, problem, shapes, kModeSpecs);
+    std::vector<KernelSpec> more = choose_specs(default_parameters(device), device, problem, shapes,
+                                                static_cast<std::size_t>(std::max(options.kernels, 0)));
     more.push_back(default_config(device, problem, shape).spec);
     for (const KernelSpec& spec : more) {
       if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
@@ -112,30 +113,43 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const
   }
   CompilePool pool([&backend](const KernelSpec& spec) { return backend.compile(spec); }, 0);
   pool.enqueue(specs);
+  std::vector<std::pair<KernelSpec, int>> usable;  // with how many CTAs an SM holds
+  for (const KernelSpec& spec : specs) {
+    const Result<CompiledSpec>* compiled = pool.wait(spec, [&] { return cancelled(cancel); });
+    if (compiled == nullptr) return fail(ErrorCode::interrupted, "interrupted before anything was measured");
+    if (*compiled) {
+      usable.emplace_back(spec, (*compiled)->resident);
+    } else if (spec == lean->config.spec) {
+      return tl::unexpected(compiled->error());  // a baseline does without kernels that spill
+    }
+  }
   std::vector<Entrant> entrants;
-  for (const char* mode : {"lean", "fa2", "fd"}) {
+  std::vector<Config> for_lean{lean->config};
+  for (const char* mode : {"fa2", "fd"}) {
     if (!wanted(mode)) continue;
     std::vector<Config> configs;
-    for (const KernelSpec& spec : specs) {
-      const Result<CompiledSpec>* compiled = pool.wait(spec, [&] { return cancelled(cancel); });
-      if (compiled == nullptr) return fail(ErrorCode::interrupted, "interrupted before anything was measured");
-      if (spec == lean->config.spec && !*compiled) return tl::unexpected(compiled->error());
-      if (!*compiled) continue;  // a baseline does without kernels that spill
-      if (std::string_view(mode) == "lean") {
-        if (spec == lean->config.spec) configs.push_back(lean->config);
-        continue;
-      }
-      const auto more = baseline_configs(mode, device, problem, shape, spec, (*compiled)->resident);
+    for (const auto& [spec, resident] : usable) {
+      const auto more = baseline_configs(mode, device, problem, shape, spec, resident);
       configs.insert(configs.end(), more.begin(), more.end());
     }
     const Result<Config> config = fastest(backend, configs, cancel);
     if (!config) return tl::unexpected(config.error());
-    const std::string provenance = std::string_view(mode) != "lean" ? "best of its kind"
-                                   : lean->provenance == Provenance::fallback
-                                       ? "default"
-                                       : std::string(to_string(lean->provenance));
-    entrants.push_back({mode, *config, provenance});
+    entrants.push_back({mode, *config, "best of its kind"});
+    // A grid of lean's like any other.
+    if (options.lean_grids > 0) for_lean.push_back(*config);
   }
+  if (!wanted("lean")) return entrants;
+  for (const auto& [spec, resident] : usable) {
+    if (options.lean_grids == 0) break;
+    const auto ranked = rank_grids(default_parameters(device), device, problem, shape, spec, resident);
+    for (const RankedConfig& candidate : spread(ranked, static_cast<std::size_t>(options.lean_grids)))
+      for_lean.push_back(candidate.config);
+  }
+  const Result<Config> config = fastest(backend, for_lean, cancel);
+  if (!config) return tl::unexpected(config.error());
+  const std::string looked_up =
+      lean->provenance == Provenance::fallback ? "default" : std::string(to_string(lean->provenance));
+  entrants.insert(entrants.begin(), {"lean", *config, *config == lean->config ? looked_up : "best of its kind"});
   return entrants;
 }
 

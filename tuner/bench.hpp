@@ -21,6 +21,10 @@ struct BenchOptions {
   int rounds = 0;                    ///< 0: enough for a 1 % interval, within reason
   std::vector<std::string> modes;    ///< subset of "lean", "fa2", "fd", "read"; empty: all
   std::vector<int> context_lengths;  ///< a ragged batch; empty: uniform
+  int kernels = 8;                   ///< tried for each baseline, besides lean's and the default's
+  /// Grids of each of those kernels that lean may choose from, the model's favourites, besides what the look-up says
+  /// and the baselines' best; 0: lean is what the look-up says.
+  int lean_grids = 0;
 };
 
 struct BenchLine {

@@ -1,13 +1,12 @@
 // bench_json.cpp -- bench reports as JSON, with everything needed to judge and repeat them.
-#include <nlohmann/json.hpp>
+#include "tuner/bench_json.hpp"
 
 #include "generator/generator.hpp"
 #include "runtime/lookup.hpp"
-#include "tuner/bench.hpp"
 
 namespace leanattn {
 inline namespace v1 {
-namespace {
+namespace detail {
 
 nlohmann::ordered_json device_json(const DeviceFacts& device) {
   const Environment environment = current_environment(device);
@@ -41,7 +40,7 @@ nlohmann::ordered_json line_json(const BenchLine& line) {
   return json;
 }
 
-}  // namespace
+}  // namespace detail
 
 std::string to_json(const std::vector<BenchReport>& reports) {
   nlohmann::ordered_json document{{"schema_version", 1}, {"generator_revision", generator_revision()}};
@@ -52,13 +51,13 @@ std::string to_json(const std::vector<BenchReport>& reports) {
       "problem, launches follow each other with programmatic dependent launch, except those of the read limit";
   document["reports"] = nlohmann::ordered_json::array();
   for (const BenchReport& report : reports) {
-    nlohmann::ordered_json json{{"device", device_json(report.device)},
+    nlohmann::ordered_json json{{"device", detail::device_json(report.device)},
                                 {"problem", nlohmann::ordered_json::parse(to_json(report.problem))},
                                 {"shape", nlohmann::ordered_json::parse(to_json(report.shape))},
                                 {"policy", report.policy == L2Policy::cold ? "cold" : "warm"},
                                 {"interrupted", report.interrupted}};
     json["lines"] = nlohmann::ordered_json::array();
-    for (const BenchLine& line : report.lines) json["lines"].push_back(line_json(line));
+    for (const BenchLine& line : report.lines) json["lines"].push_back(detail::line_json(line));
     document["reports"].push_back(std::move(json));
   }
   return document.dump(2);

@@ -52,6 +52,20 @@ double median_absolute_deviation(std::span<const double> samples) {
   return median_in_place(distances);
 }
 
+namespace {
+
+/// The values that `confidence` of a bootstrap distribution lies between. Reorders.
+Interval percentiles(std::vector<double>& values, double confidence) {
+  std::sort(values.begin(), values.end());
+  const auto at = [&](double quantile) {
+    const auto last = static_cast<double>(values.size() - 1);
+    return values[static_cast<std::size_t>(std::lround(std::clamp(quantile * last, 0.0, last)))];
+  };
+  return {at((1 - confidence) / 2), at((1 + confidence) / 2)};
+}
+
+}  // namespace
+
 Interval bootstrap_median(std::span<const double> samples, double confidence, std::uint64_t seed, int resamples) {
   assert(!samples.empty() && confidence > 0 && confidence < 1 && resamples > 0);
   if (samples.size() == 1) return {samples[0], samples[0]};
@@ -62,12 +76,7 @@ Interval bootstrap_median(std::span<const double> samples, double confidence, st
     for (double& value : draw) value = samples[random.below(samples.size())];
     medians.push_back(median_in_place(draw));
   }
-  std::sort(medians.begin(), medians.end());
-  const auto at = [&](double quantile) {
-    const auto last = static_cast<double>(medians.size() - 1);
-    return medians[static_cast<std::size_t>(std::lround(std::clamp(quantile * last, 0.0, last)))];
-  };
-  return {at((1 - confidence) / 2), at((1 + confidence) / 2)};
+  return percentiles(medians, confidence);
 }
 
 Summary summarize(std::span<const double> samples) {
@@ -89,6 +98,23 @@ PairedRatio paired_ratio(std::span<const double> a, std::span<const double> b, d
   const Interval interval = bootstrap_median(ratios, confidence);
   return {
       .pairs = static_cast<int>(ratios.size()), .ratio = median(ratios), .low = interval.low, .high = interval.high};
+}
+
+PairedRatio independent_ratio(std::span<const double> a, std::span<const double> b, double confidence) {
+  constexpr int kResamples = 1000;
+  if (a.empty() || b.empty()) return {};
+  PairedRatio result{
+      .pairs = static_cast<int>(std::min(a.size(), b.size())), .ratio = median(a) / median(b), .low = 0, .high = 0};
+  Random random(1);
+  std::vector<double> ratios, draw_a(a.size()), draw_b(b.size());
+  for (int i = 0; i < kResamples; ++i) {
+    for (double& value : draw_a) value = a[random.below(a.size())];
+    for (double& value : draw_b) value = b[random.below(b.size())];
+    ratios.push_back(median_in_place(draw_a) / median_in_place(draw_b));
+  }
+  const Interval interval = percentiles(ratios, confidence);
+  result.low = interval.low, result.high = interval.high;
+  return result;
 }
 
 }  // namespace v1

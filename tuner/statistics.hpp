@@ -45,5 +45,9 @@ struct PairedRatio {
 };
 PairedRatio paired_ratio(std::span<const double> a, std::span<const double> b, double confidence = 0.95);
 
+/// The same of samples that were not taken side by side: the ratio of the medians, each side resampled on its own.
+/// `pairs` is the smaller count; one sample on a side gives a degenerate interval. Zero for no samples on a side.
+PairedRatio independent_ratio(std::span<const double> a, std::span<const double> b, double confidence = 0.95);
+
 }  // namespace v1
 }  // namespace leanattn

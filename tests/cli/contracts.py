@@ -2,6 +2,7 @@
 """The command line's promises, checked from outside on the built program. Needs no GPU: any that is here is hidden."""
 
 import argparse
+import csv
 import hashlib
 import json
 import os
@@ -182,7 +183,10 @@ class BadInput(Contract):
         (["worker"], "started by leanattn tune"),
         (["bench", *SHAPE, "--mode", "fa9"], "fa9"),
         (["bench", *SHAPE, "--lengths", "0,0"], "nothing to read"),
-        (["report", "--format", "html"], "html"),
+        (["report", "--format", "pdf"], "pdf"),
+        (["bench", "--paper", "--heads", "8"], "--heads 8"),
+        (["bench", "--paper", "--budget", "soon"], "soon"),
+        (["bench", *SHAPE, "--budget", "60s"], "--budget 60s"),
         (["lookup", *SHAPE, *OFFLINE, "--batch", "8", "--max-batch", "4"], "--max-batch 4"),
         (["db"], "subcommand"),
         (["db", "export"], "file"),
@@ -444,8 +448,8 @@ class DependentLaunch(Contract):
         for flags, us, pdl in (([], 12.5, False), (["--pdl"], 10.5, True)):
             answer = self.answer(*flags)[1]
             self.assertEqual((answer["provenance"], answer["tuned_us"], answer["pdl"], answer["tuned_pdl"]), ("exact", us, pdl, pdl))
-        rows = self.expect(0, "report", "--format", "csv").stdout.splitlines()
-        self.assertEqual([row.split(",")[-1] for row in rows], ["pdl", "false", "true"])
+        rows = list(csv.DictReader(self.expect(0, "report", "--format", "csv").stdout.splitlines()))
+        self.assertEqual([row["pdl"] for row in rows], ["false", "true"])
         self.assertRegex(self.expect(0, "report", "--format", "md").stdout, r"(?m)^\| 32/8 x 128 bf16 pdl \|")
 
     def test_lookup_before_hopper_answers_ordinary_launches(self):

@@ -113,5 +113,34 @@ TEST(Statistics, EqualCandidatesAreSeldomCalledSlower) {
   EXPECT_LE(wrong, 20) << "seed " << kSeed;
 }
 
+TEST(IndependentRatio, CoversTheTrueRatioOfTwoNoisySets) {
+  int covered = 0;
+  constexpr int kTrials = 200;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    std::mt19937_64 random(static_cast<std::uint64_t>(trial));
+    std::exponential_distribution<double> noise(50);
+    std::vector<double> a, b;
+    for (int i = 0; i < 20; ++i) a.push_back(12 * (1 + noise(random)));
+    for (int i = 0; i < 14; ++i) b.push_back(10 * (1 + noise(random)));
+    const PairedRatio ratio = independent_ratio(a, b);
+    EXPECT_LE(ratio.low, ratio.ratio);
+    EXPECT_LE(ratio.ratio, ratio.high);
+    EXPECT_EQ(ratio.pairs, 14);
+    covered += ratio.low <= 1.2 && 1.2 <= ratio.high;
+  }
+  EXPECT_GE(covered, kTrials * 88 / 100);
+}
+
+TEST(IndependentRatio, DoesNotPair) {
+  // Rounds that vary alike on both sides: pairs cancel that, samples of different times must not.
+  const double a[] = {2, 4, 6, 8, 10}, b[] = {1, 2, 3, 4, 5};
+  EXPECT_EQ(paired_ratio(a, b).low, paired_ratio(a, b).high);
+  const PairedRatio ratio = independent_ratio(a, b);
+  EXPECT_EQ(ratio.ratio, 2);
+  EXPECT_LT(ratio.low, 1.5);
+  EXPECT_GT(ratio.high, 2.5);
+  EXPECT_EQ(independent_ratio({}, b).ratio, 0);
+}
+
 }  // namespace
 }  // namespace leanattn

@@ -27,7 +27,8 @@ inline DeviceFacts simulated_device() {
 
 class SimulatedGpu final : public TuneBackend {
  public:
-  SimulatedGpu(const DecodeProblem& problem, std::uint64_t seed) : problem_(problem), random_(seed) {
+  SimulatedGpu(const DecodeProblem& problem, std::uint64_t seed, const DeviceFacts& device = simulated_device())
+      : problem_(problem), device_(device), random_(seed) {
     truth.start = 3.0, truth.segment = 1.1, truth.fix_up = 2.0, truth.partial = 0.09, truth.stretch = 1.1;
   }
 
@@ -42,6 +43,7 @@ class SimulatedGpu final : public TuneBackend {
   std::function<bool(const Config&)> kills_context = [](const Config&) { return false; };
   std::function<bool(int round)> throttled = [](int) { return false; };  ///< and everything takes thrice as long
   std::function<void(int round)> before_round = [](int) {};
+  std::string failure = "too many resources requested";  ///< what the driver says of those that fail the check
   double compile_s = 0.3, compile_cores = 8, check_s = 3e-4, launches_per_sample = 30;
 
   // What they look at.
@@ -78,7 +80,7 @@ class SimulatedGpu final : public TuneBackend {
     if (needed_.insert(kernel_name(config.spec)).second) clock_s_ += compile_s / compile_cores;
     ++checks[to_json(config)];
     if (kills_context(config)) return fail(ErrorCode::context_lost, "an illegal address was touched");
-    if (fails_check(config)) return CheckOutcome{Verdict::launch_failed, "too many resources requested"};
+    if (fails_check(config)) return CheckOutcome{Verdict::launch_failed, failure};
     if (wrong(config)) return CheckOutcome{Verdict::incorrect, "O[0] is NaN"};
     return CheckOutcome{};
   }
@@ -108,7 +110,7 @@ class SimulatedGpu final : public TuneBackend {
   }
 
   DecodeProblem problem_;
-  DeviceFacts device_ = simulated_device();
+  DeviceFacts device_;
   Shape shape_;
   std::mt19937_64 random_;
   double clock_s_ = 0;

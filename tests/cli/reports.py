@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""Reports of a simulated tuning database: the HTML is one safe, well-formed page, the JSON keeps to its schema."""
+
+import argparse
+import csv
+import html.parser
+import io
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+try:
+    import jsonschema
+except ImportError:
+    sys.exit("python3-jsonschema is missing; run scripts/setup --tests")
+
+PROGRAM = SIMULATE = SOURCE = None
+VOID = {"meta", "br", "img", "link", "hr", "input"}
+HOSTILE = "<script>alert('x')</script>"
+
+
+class Page(html.parser.HTMLParser):
+    """Elements, attributes and text, and every tag that is closed wrongly."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.mistakes, self.elements, self.attributes, self.words, self.ids = [], [], [], [], [], []
+        self.feed(text)
+        self.close()
+        self.mistakes += [f"<{tag}> is never closed" for tag in self.open]
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attributes]
+        self.ids += [value for name, value in attributes if name == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open[-1] != tag:
+            self.mistakes.append(f"</{tag}> at {self.getpos()} where {self.open[-3:]} is open")
+        else:
+            self.open.pop()
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] != "style":
+            self.words.append(data)
+
+
+class Reports(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="leanattn-reports-")
+        cls.root = pathlib.Path(cls.folder.name)
+        cls.reports = {}  # by database and flags: most tests look at the same few
+        for name, flags in (("plain", []), ("hostile", ["--hostile"])):
+            subprocess.run([SIMULATE, str(cls.root / name), *flags], check=True, timeout=300)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def run_report(self, database, *flags):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("LEANATTN_")}
+        env.update(HOME=str(self.root))
+        return subprocess.run([PROGRAM, "--db", str(self.root / database), "report", *flags], capture_output=True, text=True,
+                              env=env, timeout=300)
+
+    def fresh_report(self, database, *flags):
+        result = self.run_report(database, *flags)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+    def report(self, database, *flags):
+        if (database, flags) not in self.reports:
+            self.reports[database, flags] = self.fresh_report(database, *flags)
+        return self.reports[database, flags]
+
+    def given(self, database="plain"):
+        """Every flag that adds a section."""
+        earlier = self.root / f"{database}-earlier.json"
+        if not earlier.exists():
+            document = json.loads(self.report(database, "--format", "json"))
+            winners = document["devices"][0]["winners"]
+            for key in ("median_us", "low_us", "high_us"):
+                winners[0][key] *= 1.5
+                winners[1][key] *= 0.5
+            winners[2]["shape"]["batch"] += 100
+            winners[3]["config"]["grid"] += 1
+            earlier.write_text(json.dumps(document))
+        folder = self.root / database
+        return ["--against", str(earlier), "--paper", str(folder / "paper.json"), "--regret", str(folder / "regret.json")]
+
+    def page(self, database):
+        text = self.report(database, "--format", "html", *self.given(database))
+        return text, Page(text)
+
+    def test_the_page_is_balanced_and_has_every_section(self):
+        text, page = self.page("plain")
+        self.assertTrue(text.startswith("<!DOCTYPE html>"))
+        self.assertEqual(page.mistakes, [])
+        self.assertEqual(len(page.ids), len(set(page.ids)))
+        self.assertLessEqual({"gpu0", "gpu1", "difference", "regret", "paper", "how"}, set(page.ids))
+        words = " ".join(page.words)
+        for heading in ("Winners", "Candidates and parameters", "Failures", "Measured under", "FlashDecoding", "Held-out regret"):
+            self.assertIn(heading, words)
+        for _, name, value in page.attributes:
+            if name == "href":
+                self.assertIn(value.removeprefix("#"), page.ids)
+
+    def test_the_page_runs_nothing_and_loads_nothing(self):
+        for database in ("plain", "hostile"):
+            text, page = self.page(database)
+            self.assertEqual(page.mistakes, [])
+            self.assertFalse(set(page.elements) & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "image", "use"})
+            for tag, name, value in page.attributes:
+                self.assertFalse(name.startswith("on"), f"<{tag} {name}={value}>")
+                self.assertNotIn(name, ("src", "srcset", "action", "data", "xlink:href", "style"))
+                if name == "href":
+                    self.assertTrue(value.startswith("#"), value)
+            self.assertEqual(set(re.findall(r'(?<![\w;])(https?://[^\s"<]+)', text.replace("&quot;", '"'))) - {"http://www.w3.org/2000/svg", "http://evil"}, set())
+            for style in re.findall(r"<style>(.*?)</style>", text, re.DOTALL):
+                self.assertNotRegex(style, r"url\(|@import|expression\(")
+
+    def test_every_drawing_is_well_formed_and_named(self):
+        text, _ = self.page("hostile")
+        drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+        self.assertGreater(len(drawings), 20)
+        for drawing in drawings:
+            root = xml.etree.ElementTree.fromstring(drawing.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) if "xmlns" not in drawing else drawing)
+            self.assertTrue(root.get("aria-label"), drawing[:200])
+            for number in re.findall(r'(?:cx|cy|x|y|width|height|r|d)="([^"]*)"', drawing):
+                self.assertNotRegex(number, r"nan|inf", drawing[:200])
+
+    def test_hostile_names_stay_text_in_every_format(self):
+        text, page = self.page("hostile")
+        self.assertNotIn("<script", text)
+        self.assertNotIn("<img", text)
+        words = "".join(page.words)
+        self.assertIn(HOSTILE, words, "the name is shown as it is")
+        self.assertIn("<img src=x onerror=alert(1)>", words)
+        self.assertIn("</td></table><script>alert(document.domain)</script>", words)
+        self.assertNotIn("\u202e", text)
+        self.assertNotIn("\x01", text)
+        markdown = self.report("hostile", "--format", "md", *self.given("hostile"))
+        self.assertNotIn("<script", markdown)
+        self.assertNotIn("<img", markdown)
+        rows = [line for line in markdown.splitlines() if line.startswith("| ")]
+        for line in rows:
+            self.assertTrue(line.endswith("|"), line)
+        names = {row["device"] for row in csv.DictReader(io.StringIO(self.report("hostile", "--format", "csv")))}
+        self.assertEqual(len(names), 2)
+        for name in names:
+            self.assertNotIn(name[0], "=+-@\t\r")
+        json.loads(self.report("hostile", "--format", "json", *self.given("hostile")))
+
+    def test_the_csv_has_one_whole_row_a_winner(self):
+        rows = list(csv.reader(io.StringIO(self.report("plain", "--format", "csv"))))
+        document = json.loads(self.report("plain", "--format", "json"))
+        self.assertEqual(len(rows) - 1, sum(len(device["winners"]) for device in document["devices"]))
+        self.assertEqual({len(row) for row in rows}, {len(rows[0])})
+        self.assertEqual(len(set(rows[0])), len(rows[0]))
+        first = dict(zip(rows[0], rows[1]))
+        winner = document["devices"][0]["winners"][0]
+        self.assertAlmostEqual(float(first["median_us"]), winner["median_us"], 3)
+        self.assertAlmostEqual(float(first["runner_up_ratio"]), winner["runner_up"]["over_winner"]["ratio"], 3)
+        self.assertEqual(first["limited_by"], winner["parts"]["limited_by"])
+
+    def test_the_json_keeps_to_the_schema(self):
+        schema = json.loads((SOURCE / "docs/report.schema.json").read_text())
+        jsonschema.Draft202012Validator.check_schema(schema)
+        validator = jsonschema.Draft202012Validator(schema)
+        for flags in ([], self.given()):
+            document = json.loads(self.report("plain", "--format", "json", *flags))
+            self.assertEqual([f"{list(e.absolute_path)}: {e.message}" for e in validator.iter_errors(document)][:5], [])
+        winner = document["devices"][0]["winners"][0]
+        for broken in ("median_us", "parts", "policy"):
+            kept = winner.pop(broken)
+            self.assertFalse(validator.is_valid(document), broken)
+            winner[broken] = kept
+        self.assertTrue(validator.is_valid(document))
+        winner["surprise"] = 1
+        self.assertFalse(validator.is_valid(document))
+
+    def test_the_difference_says_what_was_done_to_the_earlier_report(self):
+        document = json.loads(self.report("plain", "--format", "json", *self.given()))
+        verdicts = [change["verdict"] for change in document["difference"]["changes"]]
+        self.assertEqual({v: verdicts.count(v) for v in ("faster", "slower", "new", "lost")}, {"faster": 1, "slower": 1, "new": 1, "lost": 1})
+        self.assertEqual(sum(change["config_changed"] for change in document["difference"]["changes"]), 1)
+        ratios = [change["ratio"]["ratio"] for change in document["difference"]["changes"] if change["verdict"] in ("faster", "slower")]
+        self.assertAlmostEqual(ratios[0], 2.0)
+        self.assertAlmostEqual(ratios[1], 1 / 1.5)
+
+    def test_the_parts_of_every_time_add_up_to_it(self):
+        document = json.loads(self.report("plain", "--format", "json"))
+        for device in document["devices"]:
+            for winner in device["winners"]:
+                parts = winner["parts"]
+                self.assertAlmostEqual(sum(v for k, v in parts.items() if k.endswith("_us")), winner["median_us"], 6)
+                self.assertEqual(parts["limited_by"] == "read limit", winner["read_limit_share"] >= 0.95)
+
+    def test_the_same_database_gives_the_same_bytes(self):
+        for form in ("html", "md", "csv", "json"):
+            self.assertEqual(self.report("plain", "--format", form, *self.given()), self.fresh_report("plain", "--format", form, *self.given()))
+
+    def test_the_format_follows_the_name(self):
+        for name, start in (("r.html", "<!DOCTYPE"), ("r.htm", "<!DOCTYPE"), ("r.json", "{"), ("r.csv", "device,"), ("r.md", "# "), ("r", "# ")):
+            self.fresh_report("plain", "--out", str(self.root / name))
+            self.assertTrue((self.root / name).read_text().startswith(start), name)
+
+    def test_a_file_that_is_none_of_them_is_a_usage_error_that_names_it(self):
+        other = self.root / "other.json"
+        cases = [('{"schema_version": 7, "devices": []}', "schema_version is 7"), ("[]", "not a report"), ("{", "not a report"),
+                 ('{"schema_version": 1, "library_revision": "r", "devices": [{"name": 3}]}', "not a whole report")]
+        for text, says in cases:
+            other.write_text(text)
+            result = self.run_report("plain", "--against", str(other))
+            self.assertEqual((result.returncode, result.stdout), (2, ""), text)
+            self.assertIn(f"--against {other}: {says}", result.stderr)
+        for flag in ("--paper", "--regret"):
+            for text in ("[]", '{"schema_version": 1}', '{"schema_version": 1, "cases": [{"looked_up_us": 1, "best_us": 0}]}', "\x00"):
+                other.write_text(text)
+                result = self.run_report("plain", flag, str(other))
+                self.assertEqual((result.returncode, result.stdout), (2, ""), (flag, text))
+                self.assertIn(f"{flag} {other}:", result.stderr)
+        result = self.run_report("plain", "--regret", "missing.json")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("missing.json", result.stderr)
+
+
+def main():
+    global PROGRAM, SIMULATE, SOURCE
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--simulate", required=True)
+    parser.add_argument("--source", required=True)
+    options, rest = parser.parse_known_args()
+    PROGRAM, SIMULATE, SOURCE = os.path.abspath(options.program), os.path.abspath(options.simulate), pathlib.Path(options.source)
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()

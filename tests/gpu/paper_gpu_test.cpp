@@ -1,0 +1,54 @@
+// The paper's sweeps on the GPU: what each mode may launch, and that a budget ends them.
+#include "tuner/paper.hpp"
+
+#include "gpu_fixture.hpp"
+#include "runtime/lookup.hpp"
+
+namespace leanattn {
+namespace {
+
+class PaperGpu : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    auto opened = TuningDb::open(std::nullopt, OpenMode::read_write, nullptr);
+    ASSERT_TRUE(opened) << opened.error().message;
+    db = std::move(*opened);
+  }
+
+  std::unique_ptr<TuningDb> db;
+};
+
+TEST_F(PaperGpu, EveryModeKeepsToItsGridAndABudgetLeavesTheRestListed) {
+  const PaperOptions options{.device = 0, .budget = std::chrono::milliseconds(500), .rounds = 5};
+  const auto report = run_paper(options, *db, nullptr, {}, nullptr);
+  ASSERT_TRUE(report) << report.error().message;
+  const std::size_t all = paper_points(paper_lines(), device_facts(0)->memory_bytes).size();
+  EXPECT_EQ(report->measurements.size() + report->missing.size(), all);
+  ASSERT_FALSE(report->measurements.empty());
+  EXPECT_FALSE(report->missing.empty());
+  for (const PaperMeasurement& measured : report->measurements) {
+    const auto outputs = [&](const BenchLine& line) {
+      return output_tiles(problem_of(measured.point), shape_of(measured.point), line.config.spec);
+    };
+    EXPECT_EQ(measured.flash_attention2.config.grid, outputs(measured.flash_attention2));
+    EXPECT_EQ(measured.flash_decoding.config.grid % outputs(measured.flash_decoding), 0);
+    for (const BenchLine* line : {&measured.lean, &measured.flash_attention2, &measured.flash_decoding, &measured.read})
+      EXPECT_EQ(line->samples_us.size(), 5u) << line->mode;
+  }
+  const auto read = paper_from_json(to_json(*report));
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read->device, device_facts(0)->name);
+}
+
+TEST_F(PaperGpu, AnInterruptBeforeTheFirstPointMeasuresNothing) {
+  const std::atomic<bool> cancel = true;
+  const auto report = run_paper({}, *db, nullptr, {}, &cancel);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_TRUE(report->measurements.empty());
+  EXPECT_FALSE(report->missing.empty());
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,186 @@
+// simulated_tuning.cpp -- writes what reports are made of without a GPU: tuning.db after whole sessions on simulated
+// GPUs, the result of the paper's sweeps (paper.json) and held-out regret (regret.json).
+//   simulated_tuning DIR [--hostile]     --hostile: names that try to break out of every format
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string_view>
+
+#include "tune_simulated_gpu.hpp"
+#include "tuner/paper.hpp"
+
+namespace leanattn {
+namespace {
+
+constexpr std::uint64_t kSeed = 20261121;
+
+struct Session {
+  DecodeProblem problem;
+  L2Policy policy = L2Policy::cold;
+  std::vector<int> batches;
+  std::vector<std::int64_t> contexts;
+  std::vector<Shape> more = {};
+};
+
+std::vector<Session> big_sessions() {
+  const std::vector<std::int64_t> contexts = {1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 17};
+  const auto mha64 = [](int heads) { return DecodeProblem{.q_heads = heads, .kv_heads = heads, .head_dim = 64}; };
+  const Shape ragged{.batch = 32, .max_batch = 0, .longest_context = 131072, .total_context = 131072 + 31 * 1024};
+  return {{.problem = {}, .batches = {1, 4, 16, 64}, .contexts = contexts, .more = {ragged}},
+          {.problem = {.pdl = true}, .batches = {1}, .contexts = {1 << 10, 1 << 13}},
+          {.problem = {}, .policy = L2Policy::warm, .batches = {1}, .contexts = {1 << 10, 1 << 12}},
+          {.problem = {.q_heads = 8, .kv_heads = 1}, .batches = {1, 32}, .contexts = {1 << 13, 1 << 17}},
+          {.problem = {.features = {.page_size = 16, .kv_format = KvFormat::fp8_e4m3}},
+           .batches = {1, 16},
+           .contexts = {1 << 13, 1 << 16}},
+          {.problem = mha64(16), .batches = {1, 4}, .contexts = contexts},
+          {.problem = mha64(32), .batches = {1}, .contexts = {1 << 14, 1 << 16}},
+          {.problem = mha64(56), .batches = {1}, .contexts = {1 << 14, 1 << 16}}};
+}
+
+std::vector<Session> small_sessions() {
+  return {{.problem = {}, .batches = {1, 8}, .contexts = {1 << 10, 1 << 13, 1 << 16}}};
+}
+
+DeviceFacts big_gpu() {
+  DeviceFacts device = simulated_device();
+  device.name = "Simulated H200";
+  device.l2_bytes = 60 << 20, device.memory_bytes = 140ll << 30;
+  return device;
+}
+
+DeviceFacts small_gpu(bool hostile) {
+  DeviceFacts device = facts_for_arch({8, 9, false}, 58).value();
+  device.name =
+      hostile ? "=HYPERLINK(\"http://evil\")|<script>alert('x')</script>&\n`*_[\xE2\x80\xAE\xFF\x01" : "Simulated L4";
+  device.l2_bytes = 48 << 20, device.memory_bytes = 24ll << 30;
+  return device;
+}
+
+Environment environment(const char* revision, bool hostile) {
+  return {.driver_version = 13000,
+          .driver_release = hostile ? "<img src=x onerror=alert(1)>" : "580.159.04",
+          .nvrtc_version = "13.0",
+          .clock_khz = 1980000,
+          .memory_clock_khz = 3201000,
+          .power_limit_mw = 700000,
+          .ecc = true,
+          .library_revision = revision};
+}
+
+/// Plants faults of every kind; reasons carry names and numbers, as real ones do.
+void plant_faults(SimulatedGpu& gpu, bool hostile) {
+  gpu.spills = [](const KernelSpec& spec) { return spec.load == LoadPath::ldg && spec.ctas_per_sm == 4; };
+  gpu.wrong = [](const Config& config) { return config.spec.load == LoadPath::bulk && config.spec.stages == 6; };
+  gpu.fails_check = [](const Config& config) { return config.spec.stages == 4 && config.spec.warps == 2; };
+  gpu.noise = 0.012;
+  if (hostile) gpu.failure = "</td></table><script>alert(document.domain)</script>";
+}
+
+Result<void> tune_all(TuningDb& db, const DeviceFacts& device, const std::vector<Session>& sessions, bool hostile) {
+  std::uint64_t seed = kSeed;
+  for (const Session& session : sessions) {
+    TuneRequest request;
+    request.problem = session.problem, request.policy = session.policy, request.compile_threads = 2;
+    request.command = "simulated_tuning";
+    for (const int batch : session.batches) {
+      for (const std::int64_t context : session.contexts)
+        request.shapes.push_back({.batch = batch, .max_batch = 0, .longest_context = context, .total_context = 0});
+    }
+    request.shapes.insert(request.shapes.end(), session.more.begin(), session.more.end());
+    SimulatedGpu gpu(session.problem, ++seed, device);
+    plant_faults(gpu, hostile);
+    const SearchEffort effort{
+        .specs = 32, .sweep_specs = 4, .refine_specs = 2, .refine_generations = 1, .race_size = 16};
+    const auto tuned = run_session(request, device, environment("simulated", hostile), gpu, db, effort, {}, nullptr);
+    if (!tuned) return tl::unexpected(tuned.error());
+  }
+  return {};
+}
+
+/// What a model of three schedules says of the paper's points, with noise: lean fills the GPU, FlashDecoding rounds to
+/// whole splits, FlashAttention-2 has one CTA a head.
+PaperReport simulated_paper(const DeviceFacts& device) {
+  std::mt19937_64 random(kSeed);
+  std::normal_distribution<double> normal(0, 0.004);
+  const auto line = [&](const char* mode, const PaperPoint& point, double us, std::int64_t grid) {
+    BenchLine one;
+    one.mode = mode, one.provenance = "simulated";
+    one.config = {.spec = base_spec(device.arch, problem_of(point)), .grid = grid};
+    for (int i = 0; i < 15; ++i) one.samples_us.push_back(us * (1 + std::abs(normal(random))));
+    const Summary summary = summarize(one.samples_us);
+    one.median_us = summary.median, one.mad_us = summary.mad, one.low_us = summary.low, one.high_us = summary.high;
+    return one;
+  };
+  PaperReport report{.device = device.name,
+                     .arch = to_string(device.arch),
+                     .provenance = nlohmann::json{{"name", "Simulated H200"}, {"arch", "sm_90a"}}.dump(),
+                     .revision = "simulated",
+                     .measurements = {},
+                     .missing = {}};
+  for (const PaperPoint& point : paper_points(paper_lines(), device.memory_bytes)) {
+    const double read = 2.0 + static_cast<double>(kv_bytes(problem_of(point), shape_of(point))) / 4.6e6;
+    const std::int64_t outputs = std::int64_t{point.heads} * point.batch, sms = device.sm_count;
+    const std::int64_t splits = std::max<std::int64_t>(1, sms / outputs), even = splits * outputs;
+    const auto slowed = [&](std::int64_t grid) {
+      const auto waves = static_cast<double>((grid + sms - 1) / sms);
+      return std::max(1.0, static_cast<double>(sms) * waves / static_cast<double>(grid) * 0.85);
+    };
+    report.measurements.push_back({.point = point,
+                                   .lean = line("lean", point, read + 2.4, sms),
+                                   .flash_attention2 = line("fa2", point, read * slowed(outputs) + 1.0, outputs),
+                                   .flash_decoding = line("fd", point, read * slowed(even) + 2.2, even),
+                                   .read = line("read", point, read, 1)});
+  }
+  return report;
+}
+
+std::string simulated_regret() {
+  std::mt19937_64 random(kSeed);
+  std::exponential_distribution<double> regret(60);
+  nlohmann::json cases = nlohmann::json::array();
+  for (int i = 0; i < 50; ++i) {
+    const Shape shape{.batch = 1 + i % 7 * 5, .max_batch = 0, .longest_context = 1000 + 2311 * i, .total_context = 0};
+    const double best = 4.0 + static_cast<double>(kv_bytes({}, shape)) / 4.6e6;
+    cases.push_back({{"problem", nlohmann::json::parse(to_json(DecodeProblem{}))},
+                     {"shape", nlohmann::json::parse(to_json(shape))},
+                     {"answer", i % 5 == 0 ? "bucket" : "nearest"},
+                     {"looked_up_us", best * (1 + regret(random))},
+                     {"best_us", best}});
+  }
+  return nlohmann::json{{"schema_version", 1}, {"cases", cases}}.dump(1);
+}
+
+Result<void> write_all(const std::filesystem::path& directory, bool hostile) {
+  std::string warning;
+  // In memory first: thousands of trials are as many transactions, and nobody needs each of them on disk.
+  auto db = TuningDb::open(std::nullopt, OpenMode::read_write, &warning);
+  if (!db) return tl::unexpected(db.error());
+  if (auto done = tune_all(**db, big_gpu(), hostile ? small_sessions() : big_sessions(), hostile); !done) return done;
+  if (auto done = tune_all(**db, small_gpu(hostile), small_sessions(), hostile); !done) return done;
+  std::filesystem::create_directories(directory);
+  std::filesystem::permissions(directory, std::filesystem::perms::owner_all);
+  std::filesystem::remove(directory / "tuning.db");
+  if (auto done = (*db)->export_to(directory / "tuning.db"); !done) return done;
+  std::ofstream(directory / "paper.json") << to_json(simulated_paper(big_gpu()));
+  std::ofstream(directory / "regret.json") << simulated_regret();
+  return {};
+}
+
+}  // namespace
+}  // namespace leanattn
+
+int main(int argc, char** argv) {
+  const bool hostile = argc == 3 && std::string_view(argv[2]) == "--hostile";
+  if (argc != 2 && !hostile) {
+    std::fputs("usage: simulated_tuning DIR [--hostile]\n", stderr);
+    return 2;
+  }
+  const auto written = leanattn::write_all(argv[1], hostile);
+  if (!written) std::fprintf(stderr, "simulated_tuning: %s\n", written.error().message.c_str());
+  return written ? 0 : 1;
+}
