@@ -27,10 +27,11 @@ Result<CaptureApi> open_api() {
   const std::vector<std::string> candidates{"libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"};
   std::string failures;
   const auto library = DynamicLibrary::open_first(candidates, &failures);
-  if (!library) return fail(ErrorCode::no_driver, "the NVIDIA driver library libcuda.so.1 cannot be loaded", {}, failures);
+  if (!library)
+    return fail(ErrorCode::no_driver, "the NVIDIA driver library libcuda.so.1 cannot be loaded", {}, failures);
   CaptureApi api;
   std::string missing;
-#define LEANATTN_RESOLVE(name)                                          \
+#define LEANATTN_RESOLVE(name)                                            \
   api.name = reinterpret_cast<decltype(api.name)>(library.symbol(#name)); \
   if (api.name == nullptr) missing += " " #name;
   LEANATTN_RESOLVE(cuStreamGetCaptureInfo_v2)
@@ -51,7 +52,8 @@ const Result<CaptureApi>& capture_api() {
 
 /// Runs on a thread of the driver's, where no CUDA function may be called.
 void set_ended(void* ended) {
-  const std::unique_ptr<std::shared_ptr<std::atomic<bool>>> owned(static_cast<std::shared_ptr<std::atomic<bool>>*>(ended));
+  const std::unique_ptr<std::shared_ptr<std::atomic<bool>>> owned(
+      static_cast<std::shared_ptr<std::atomic<bool>>*>(ended));
   (*owned)->store(true, std::memory_order_release);
 }
 

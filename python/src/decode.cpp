@@ -34,10 +34,38 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
                   nb::handle batch_invariant, nb::handle pdl, nb::handle max_batch, nb::handle longest_context,
                   nb::handle total_context, nb::handle stream, nb::handle engine) {
   const Stream on = find_stream(stream, q);
-  DecodeArguments arguments({q, k_cache, v_cache, context_lengths, page_table, scale, out, return_lse, out_lse,
-                             kv_layout, kv_dtype, k_scale, v_scale, max_q_len, q_offsets, mask, tree_mask, window,
-                             sink_tokens, sink_logits, soft_cap, alibi_slopes, score, k_new, v_new, rope_table, rope,
-                             batch_invariant, pdl, max_batch, longest_context, total_context},
+  DecodeArguments arguments({q,
+                             k_cache,
+                             v_cache,
+                             context_lengths,
+                             page_table,
+                             scale,
+                             out,
+                             return_lse,
+                             out_lse,
+                             kv_layout,
+                             kv_dtype,
+                             k_scale,
+                             v_scale,
+                             max_q_len,
+                             q_offsets,
+                             mask,
+                             tree_mask,
+                             window,
+                             sink_tokens,
+                             sink_logits,
+                             soft_cap,
+                             alibi_slopes,
+                             score,
+                             k_new,
+                             v_new,
+                             rope_table,
+                             rope,
+                             batch_invariant,
+                             pdl,
+                             max_batch,
+                             longest_context,
+                             total_context},
                             on.handle);
   EngineObject& object = find_engine(engine, arguments.device());
   const nb::object result = out.is_none() ? empty(q, arguments.out_shape(), false) : nb::borrow(out);
@@ -66,7 +94,8 @@ constexpr const char* kSignature =
     "pdl: bool = False, max_batch: int | None = None, longest_context: int | None = None, "
     "total_context: int | None = None, stream: typing.Any = None, engine: Engine | None = None) -> typing.Any";
 
-constexpr const char* kDocumentation = R"(One decode step: softmax(scale * q k^T) v for the last tokens of every request, in one launch.
+constexpr const char* kDocumentation =
+    R"(One decode step: softmax(scale * q k^T) v for the last tokens of every request, in one launch.
 
 Tensors are CUDA tensors of any framework that speaks DLPack (PyTorch, CuPy, JAX); none is copied. The launch goes to
 the framework's current stream and returns at once. The first call for a kernel compiles it, or takes it from the
@@ -113,16 +142,18 @@ launched then.)";
 
 void bind_decode(nb::module_& module) {
   module.def("decode", &decode, nb::arg("q").none(), nb::arg("k_cache").none(), nb::arg("v_cache").none(),
-             nb::arg("context_lengths").none(), nb::arg("page_table") = nb::none(), nb::kw_only(), nb::arg("scale") = nb::none(),
-             nb::arg("out") = nb::none(), nb::arg("return_lse").none() = false, nb::arg("out_lse") = nb::none(),
-             nb::arg("kv_layout").none() = "HND", nb::arg("kv_dtype") = nb::none(), nb::arg("k_scale") = nb::none(),
-             nb::arg("v_scale") = nb::none(), nb::arg("max_q_len") = nb::none(), nb::arg("q_offsets") = nb::none(),
-             nb::arg("mask") = nb::none(), nb::arg("tree_mask") = nb::none(), nb::arg("window").none() = 0, nb::arg("sink_tokens").none() = 0,
-             nb::arg("sink_logits") = nb::none(), nb::arg("soft_cap").none() = 0.0, nb::arg("alibi_slopes") = nb::none(),
-             nb::arg("score") = nb::none(), nb::arg("k_new") = nb::none(), nb::arg("v_new") = nb::none(), nb::arg("rope_table") = nb::none(),
+             nb::arg("context_lengths").none(), nb::arg("page_table") = nb::none(), nb::kw_only(),
+             nb::arg("scale") = nb::none(), nb::arg("out") = nb::none(), nb::arg("return_lse").none() = false,
+             nb::arg("out_lse") = nb::none(), nb::arg("kv_layout").none() = "HND", nb::arg("kv_dtype") = nb::none(),
+             nb::arg("k_scale") = nb::none(), nb::arg("v_scale") = nb::none(), nb::arg("max_q_len") = nb::none(),
+             nb::arg("q_offsets") = nb::none(), nb::arg("mask") = nb::none(), nb::arg("tree_mask") = nb::none(),
+             nb::arg("window").none() = 0, nb::arg("sink_tokens").none() = 0, nb::arg("sink_logits") = nb::none(),
+             nb::arg("soft_cap").none() = 0.0, nb::arg("alibi_slopes") = nb::none(), nb::arg("score") = nb::none(),
+             nb::arg("k_new") = nb::none(), nb::arg("v_new") = nb::none(), nb::arg("rope_table") = nb::none(),
              nb::arg("rope") = nb::none(), nb::arg("batch_invariant").none() = false, nb::arg("pdl").none() = false,
-             nb::arg("max_batch") = nb::none(), nb::arg("longest_context") = nb::none(), nb::arg("total_context") = nb::none(),
-             nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(), nb::sig(kSignature), kDocumentation);
+             nb::arg("max_batch") = nb::none(), nb::arg("longest_context") = nb::none(),
+             nb::arg("total_context") = nb::none(), nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
+             nb::sig(kSignature), kDocumentation);
 }
 
 }  // namespace leanattn::python

@@ -24,8 +24,8 @@ void require_aligned_rows(const TensorView& tensor) {
   for (int i = 0; i + 1 < tensor.rank(); ++i) {
     if (tensor.stride(i) * bytes_of(tensor.type()) % kVectorBytes == 0) [[likely]]
       continue;
-    bad_value(tensor.name(), fmt::format("has stride {} in dimension {}, which is not a multiple of 16 bytes",
-                                         tensor.stride(i), i),
+    bad_value(tensor.name(),
+              fmt::format("has stride {} in dimension {}, which is not a multiple of 16 bytes", tensor.stride(i), i),
               "Pad rows to 16 bytes.");
   }
 }
@@ -40,7 +40,8 @@ std::int32_t narrow(const TensorView& tensor, std::int64_t extent) {
 /// A context length for the look-up that does not change at every step of a cache that grows: rounded up, by at most
 /// an eighth.
 std::int64_t typical_context(std::int64_t tokens) {
-  const auto unit = std::max<std::int64_t>(64, static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(tokens)) / 8));
+  const auto unit =
+      std::max<std::int64_t>(64, static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(tokens)) / 8));
   return (tokens + unit - 1) / unit * unit;
 }
 
@@ -108,7 +109,8 @@ void DecodeArguments::read_queries(const DecodeObjects& objects) {
   launch_.context_lengths = lengths_.data<std::int32_t>();
   if (ragged_) {
     batch_ = narrow(lengths_, lengths_.extent(0));
-    if (!given(objects.max_q_len)) bad_value("max_q_len", "is missing", "With q_offsets, say how many query tokens a request has at most.");
+    if (!given(objects.max_q_len))
+      bad_value("max_q_len", "is missing", "With q_offsets, say how many query tokens a request has at most.");
     problem_.q_len = int_of(objects.max_q_len, "max_q_len");
     problem_.ragged_q = 1;
     query_tokens_ = narrow(q_, q_.extent(0));
@@ -123,7 +125,9 @@ void DecodeArguments::read_queries(const DecodeObjects& objects) {
     lengths_.require_extent(0, batch_, "batch");
     problem_.q_len = several_ ? narrow(q_, q_.extent(1)) : 1;
     if (given(objects.max_q_len) && int_of(objects.max_q_len, "max_q_len") != problem_.q_len)
-      bad_value("max_q_len", fmt::format("is {}, but q has {} query tokens a request", int_of(objects.max_q_len, "max_q_len"), problem_.q_len),
+      bad_value("max_q_len",
+                fmt::format("is {}, but q has {} query tokens a request", int_of(objects.max_q_len, "max_q_len"),
+                            problem_.q_len),
                 "It is for q_offsets; leave it out.");
     query_tokens_ = batch_ * problem_.q_len;
     launch_.q_stride_batch = q_.stride(0);
@@ -135,8 +139,9 @@ void DecodeArguments::read_queries(const DecodeObjects& objects) {
 void DecodeArguments::read_cache(const DecodeObjects& objects) {
   const bool head_major = number_of(kCacheLayouts, objects.kv_layout, "kv_layout") == LEANATTN_KV_CONTIGUOUS;
   const bool paged = read(page_table_, objects.page_table, "page_table");
-  const char* const shape = paged ? (head_major ? "[pages, kv_heads, page_size, head_dim]" : "[pages, page_size, kv_heads, head_dim]")
-                                  : (head_major ? "[batch, kv_heads, context, head_dim]" : "[batch, context, kv_heads, head_dim]");
+  const char* const shape =
+      paged ? (head_major ? "[pages, kv_heads, page_size, head_dim]" : "[pages, page_size, kv_heads, head_dim]")
+            : (head_major ? "[batch, kv_heads, context, head_dim]" : "[batch, context, kv_heads, head_dim]");
   const int heads = head_major ? 1 : 2, tokens = head_major ? 2 : 1;
   for (const TensorView* cache : {&k_, &v_}) {
     cache->require_device(q_.device());
@@ -147,7 +152,8 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
   k_.require_extent(3, problem_.head_dim, "head_dim of q");
   problem_.kv_heads = narrow(k_, k_.extent(heads));
   if (problem_.q_heads % problem_.kv_heads != 0) {
-    bad_value("q", fmt::format("has {} heads, which is no multiple of k_cache's {}", problem_.q_heads, problem_.kv_heads));
+    bad_value("q",
+              fmt::format("has {} heads, which is no multiple of k_cache's {}", problem_.q_heads, problem_.kv_heads));
   }
   if (v_.extent(3) != problem_.head_dim) problem_.v_head_dim = narrow(v_, v_.extent(3));
   cache_tokens_ = narrow(k_, k_.extent(tokens));
@@ -191,7 +197,8 @@ void DecodeArguments::read_cache_format(const DecodeObjects& objects) {
     case ElementType::fp8_e5m2: found = LEANATTN_KV_FP8_E5M2; break;
     case ElementType::uint8:
       if (wanted == LEANATTN_KV_SAME)
-        bad_type("k_cache", "is uint8, which does not say what its bytes are", "Give kv_dtype: \"fp8_e4m3\", \"fp8_e5m2\" or \"int8\".");
+        bad_type("k_cache", "is uint8, which does not say what its bytes are",
+                 "Give kv_dtype: \"fp8_e4m3\", \"fp8_e5m2\" or \"int8\".");
       found = wanted;
       break;
     default: k_.require_type(q_.type());
@@ -199,7 +206,8 @@ void DecodeArguments::read_cache_format(const DecodeObjects& objects) {
   // fp8 may travel as int8 through frameworks whose DLPack has no fp8.
   if (said && wanted != found) {
     if (k_.type() != ElementType::int8 || wanted == LEANATTN_KV_SAME)
-      bad_value("kv_dtype", fmt::format("is \"{}\", but k_cache is {}", name_of(kCacheFormats, wanted), to_string(k_.type())));
+      bad_value("kv_dtype",
+                fmt::format("is \"{}\", but k_cache is {}", name_of(kCacheFormats, wanted), to_string(k_.type())));
     found = wanted;
   }
   problem_.kv_format = found;
@@ -209,7 +217,8 @@ void DecodeArguments::read_scales(const DecodeObjects& objects) {
   const bool has_k = read(k_scale_, objects.k_scale, "k_scale"), has_v = read(v_scale_, objects.v_scale, "v_scale");
   if (!has_k && !has_v) return;
   if (problem_.kv_format == LEANATTN_KV_SAME)
-    bad_value(has_k ? "k_scale" : "v_scale", fmt::format("is given, but k_cache is {}", to_string(k_.type())), "Scales are for one-byte caches.");
+    bad_value(has_k ? "k_scale" : "v_scale", fmt::format("is given, but k_cache is {}", to_string(k_.type())),
+              "Scales are for one-byte caches.");
   // -1: not given.
   const auto kind = [&](Optional& scale) -> std::int32_t {
     if (!scale) return -1;
@@ -229,14 +238,16 @@ void DecodeArguments::read_scales(const DecodeObjects& objects) {
   };
   const std::int32_t of_k = kind(k_scale_), of_v = kind(v_scale_);
   if (has_k && has_v && of_k != of_v)
-    bad_value("v_scale", fmt::format("has shape {}, but k_scale has {}", v_scale_->shape_text(), k_scale_->shape_text()));
+    bad_value("v_scale",
+              fmt::format("has shape {}, but k_scale has {}", v_scale_->shape_text(), k_scale_->shape_text()));
   problem_.kv_scale = has_k ? of_k : of_v;
   if (problem_.kv_scale == LEANATTN_SCALE_TOKEN) {
     const TensorView& scale = has_k ? *k_scale_ : *v_scale_;
     if (has_k && has_v) {
       for (const int i : {0, 1, 2}) {
         if (k_scale_->stride(i) != v_scale_->stride(i))
-          bad_value("v_scale", fmt::format("has stride {} in dimension {}, but k_scale has {}", v_scale_->stride(i), i, k_scale_->stride(i)));
+          bad_value("v_scale", fmt::format("has stride {} in dimension {}, but k_scale has {}", v_scale_->stride(i), i,
+                                           k_scale_->stride(i)));
       }
     }
     launch_.kv_scale_stride_batch = scale.stride(0);
@@ -249,7 +260,9 @@ void DecodeArguments::read_scales(const DecodeObjects& objects) {
 
 void DecodeArguments::read_masks(const DecodeObjects& objects) {
   const bool tree = read(tree_mask_, objects.tree_mask, "tree_mask");
-  problem_.query_mask = given(objects.mask) ? number_of(kMasks, objects.mask, "mask") : tree ? LEANATTN_MASK_TREE : LEANATTN_MASK_CAUSAL;
+  problem_.query_mask = given(objects.mask) ? number_of(kMasks, objects.mask, "mask")
+                        : tree              ? LEANATTN_MASK_TREE
+                                            : LEANATTN_MASK_CAUSAL;
   if (tree != (problem_.query_mask == LEANATTN_MASK_TREE)) {
     if (!tree) bad_value("tree_mask", "is missing", "The mask \"tree\" needs it.");
     bad_value("mask", fmt::format("is \"{}\", but tree_mask is given", name_of(kMasks, problem_.query_mask)));
@@ -258,7 +271,8 @@ void DecodeArguments::read_masks(const DecodeObjects& objects) {
     if (tree_mask_->type() != ElementType::uint32) tree_mask_->require_type(ElementType::int32);
     tree_mask_->require_contiguous();
     if (tree_mask_->elements() != query_tokens_)
-      bad_value("tree_mask", fmt::format("has shape {}, but there are {} query tokens", tree_mask_->shape_text(), query_tokens_),
+      bad_value("tree_mask",
+                fmt::format("has shape {}, but there are {} query tokens", tree_mask_->shape_text(), query_tokens_),
                 "One word a query token.");
     launch_.tree_mask = tree_mask_->data<std::uint32_t>();
   }
@@ -270,7 +284,8 @@ void DecodeArguments::read_scores(const DecodeObjects& objects) {
   if (given(objects.scale)) {
     launch_.scale = static_cast<float>(float_of(objects.scale, "scale"));
     if (!(launch_.scale > 0 && launch_.scale <= std::numeric_limits<float>::max()))
-      bad_value("scale", fmt::format("is {}", launch_.scale), "Give a positive number, or None for 1 / sqrt(head_dim).");
+      bad_value("scale", fmt::format("is {}", launch_.scale),
+                "Give a positive number, or None for 1 / sqrt(head_dim).");
   }
   problem_.soft_cap = float_of(objects.soft_cap, "soft_cap");
   if (given(objects.score)) {
@@ -318,7 +333,8 @@ void DecodeArguments::read_new_tokens(const DecodeObjects& objects) {
     }
   }
   if (!read(rope_table_, objects.rope_table, "rope_table")) {
-    if (given(objects.rope)) bad_value("rope_table", "is missing", "It has the cosines and sines that rope turns with.");
+    if (given(objects.rope))
+      bad_value("rope_table", "is missing", "It has the cosines and sines that rope turns with.");
     return;
   }
   rope_table_->require_type(ElementType::fp32);
@@ -326,7 +342,8 @@ void DecodeArguments::read_new_tokens(const DecodeObjects& objects) {
   rope_table_->require_contiguous();
   // The kernel reads the row of every position that occurs, and those are on the device.
   if (rope_table_->extent(0) < capacity_)
-    bad_value("rope_table", fmt::format("has shape {}, but contexts may have {} tokens", rope_table_->shape_text(), capacity_),
+    bad_value("rope_table",
+              fmt::format("has shape {}, but contexts may have {} tokens", rope_table_->shape_text(), capacity_),
               "Give a row for every position that the cache has room for.");
   problem_.rope = given(objects.rope) ? number_of(kRopes, objects.rope, "rope") : LEANATTN_ROPE_HALF_SPLIT;
   if (problem_.rope == LEANATTN_ROPE_NONE) bad_value("rope", "is \"none\", but rope_table is given");
@@ -339,7 +356,8 @@ void DecodeArguments::read_shape(const DecodeObjects& objects) {
   problem_.pdl = bool_of(objects.pdl, "pdl");
   shape_.batch = static_cast<std::int32_t>(batch_);
   if (given(objects.max_batch)) shape_.max_batch = int_of(objects.max_batch, "max_batch");
-  shape_.longest_context = given(objects.longest_context) ? int64_of(objects.longest_context, "longest_context") : typical_context(capacity_);
+  shape_.longest_context = given(objects.longest_context) ? int64_of(objects.longest_context, "longest_context")
+                                                          : typical_context(capacity_);
   if (given(objects.total_context)) shape_.total_context = int64_of(objects.total_context, "total_context");
 }
 
@@ -362,7 +380,8 @@ void DecodeArguments::set_out(nb::handle out, const char* name) {
   const int heads = q_.rank() - 2;
   for (int i = 0; i <= heads; ++i) out_->require_extent(i, q_.extent(i), "of q");
   out_->require_extent(heads + 1, v_.extent(3), "head_dim of v_cache");
-  if (out_->data() == q_.data()) bad_value(name, "is q", "The kernel reads q after it has written parts of the result.");
+  if (out_->data() == q_.data())
+    bad_value(name, "is q", "The kernel reads q after it has written parts of the result.");
   launch_.o = out_->data();
   launch_.o_stride_head = out_->stride(heads);
   (ragged_ ? launch_.o_stride_token : launch_.o_stride_batch) = out_->stride(0);

@@ -1,12 +1,9 @@
 #include "engine_object.hpp"
 
-#include <nanobind/stl/optional.h>
+#include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
-#include <fmt/format.h>
-
-#include <array>
-#include <optional>
+#include <memory>
 #include <unordered_map>
 
 #include "errors.hpp"
@@ -79,6 +76,17 @@ Result<Context> retain(int device) {
   return context;
 }
 
+/// None: empty.
+std::string path_of(nb::handle path, const char* argument) {
+  if (path.is_none()) return {};
+  const nb::object text = nb::steal(PyOS_FSPath(path.ptr()));
+  if (!text.is_valid()) {
+    PyErr_Clear();
+    bad_type(argument, "is no path");
+  }
+  return text_of(text, argument);
+}
+
 template <auto Field>
 auto info(const PlanObject& object) {
   return object.plan.info().*Field;
@@ -86,8 +94,8 @@ auto info(const PlanObject& object) {
 
 }  // namespace
 
-EngineObject* EngineObject::open(int device, const std::string& cache_dir, bool disk_cache) {
-  auto opened = [&]() -> Result<EngineObject*> {
+EngineObject EngineObject::open(int device, const std::string& cache_dir, bool disk_cache) {
+  auto opened = [&]() -> Result<std::pair<Engine, Context>> {
     const nb::gil_scoped_release without_gil;
     EngineOptions options;
     options.device = device;
@@ -97,9 +105,10 @@ EngineObject* EngineObject::open(int device, const std::string& cache_dir, bool 
     if (!engine) return tl::unexpected(engine.error());
     auto context = retain(device);
     if (!context) return tl::unexpected(context.error());
-    return new EngineObject{device, std::move(*engine), Workspaces(std::move(*context))};
+    return std::pair(std::move(*engine), std::move(*context));
   }();
-  return unwrap(std::move(opened));
+  auto [engine, context] = unwrap(std::move(opened));
+  return {device, std::move(engine), Workspaces(std::move(context))};
 }
 
 EngineObject& find_engine(nb::handle given, int device) {
@@ -114,14 +123,15 @@ EngineObject& find_engine(nb::handle given, int device) {
   EngineObject*& found = engines[device];
   if (found == nullptr) {
     // Opening lets other threads run: one of them may have been here meanwhile.
-    std::unique_ptr<EngineObject> opened(EngineObject::open(device, {}, true));
+    std::unique_ptr<EngineObject> opened(new EngineObject(EngineObject::open(device, {}, true)));
     if (engines[device] == nullptr) engines[device] = opened.release();
   }
   return *engines[device];
 }
 
 void bind_engine(nb::module_& module) {
-  constexpr const char* kPlanDocumentation = R"(The plan for a problem and a shape. The first for a kernel compiles it or takes it from the cache.
+  constexpr const char* kPlanDocumentation =
+      R"(The plan for a problem and a shape. The first for a kernel compiles it or takes it from the cache.
 
 decode() does this at every call; ask yourself to compile early, or to see what will be launched and why.
 
@@ -130,7 +140,8 @@ max_batch        most requests of any step; 0: batch
 longest_context  tokens of the longest request
 total_context    tokens of all requests; 0: batch * longest_context
 Raises leanattn.Error.)";
-  nb::class_<PlanObject>(module, "Plan", "What is launched for a problem and a shape: the kernel, its grid, and how they were found.")
+  nb::class_<PlanObject>(module, "Plan",
+                         "What is launched for a problem and a shape: the kernel, its grid, and how they were found.")
       .def("__repr__", &describe)
       .def_prop_ro("kernel_name", &info<&leanattn_plan_info::kernel_name>, "Stable identity of the kernel.")
       .def_prop_ro("grid", &info<&leanattn_plan_info::grid>, "CTAs.")
@@ -139,14 +150,17 @@ Raises leanattn.Error.)";
           "How the configuration was found: exact, bucket, without_pdl, nearest, model or fallback.")
       .def_prop_ro("workspace_bytes", &info<&leanattn_plan_info::workspace_bytes>, "Device memory that a launch needs.")
       .def_prop_ro("max_batch", &info<&leanattn_plan_info::max_batch>, "Most requests of a launch.")
-      .def_prop_ro("tuned_us", &info<&leanattn_plan_info::tuned_us>, "Median of the measurement it rests on, microseconds; 0: none.")
-      .def_prop_ro("compile_ms", &info<&leanattn_plan_info::compile_ms>, "What compiling took; 0: the kernel came from the cache.")
+      .def_prop_ro("tuned_us", &info<&leanattn_plan_info::tuned_us>,
+                   "Median of the measurement it rests on, microseconds; 0: none.")
+      .def_prop_ro("compile_ms", &info<&leanattn_plan_info::compile_ms>,
+                   "What compiling took; 0: the kernel came from the cache.")
       .def_prop_ro("threads", &info<&leanattn_plan_info::threads>, "Per CTA.")
       .def_prop_ro("registers", &info<&leanattn_plan_info::registers>, "Per thread.")
       .def_prop_ro("shared_bytes", &info<&leanattn_plan_info::shared_bytes>, "Dynamic shared memory per CTA.")
       .def_prop_ro("ctas_per_sm", &info<&leanattn_plan_info::ctas_per_sm>, "That one SM holds at once.")
-      .def_prop_ro("engine", [](const PlanObject& self) { return self.engine; }, "The engine that it belongs to.",
-                   nb::sig("def engine(self) -> Engine"));
+      .def_prop_ro(
+          "engine", [](const PlanObject& self) { return self.engine; }, "The engine that it belongs to.",
+          nb::sig("def engine(self) -> Engine"));
 
   nb::class_<EngineObject>(module, "Engine", R"(One GPU, what was tuned for it, and the kernels loaded on it.
 
@@ -157,21 +171,32 @@ device     CUDA ordinal
 cache_dir  where tuning.db and cubin.db live; None: LEANATTN_CACHE_DIR, else ~/.cache/leanattn
 disk_cache False: compiled kernels stay in memory, and what the user has tuned is not read
 Raises leanattn.Error: no_driver, no_device, driver_too_old, unsupported, out_of_memory.)")
-      .def(nb::new_([](int device, std::optional<std::string> cache_dir, bool disk_cache) {
-             return std::unique_ptr<EngineObject>(EngineObject::open(device, cache_dir.value_or(""), disk_cache));
-           }),
-           nb::arg("device") = 0, nb::kw_only(), nb::arg("cache_dir") = nb::none(), nb::arg("disk_cache") = true)
-      .def("__repr__", [](const EngineObject& self) { return fmt::format("<leanattn.Engine of CUDA device {}>", self.device); })
+      .def(
+          "__init__",
+          [](EngineObject* self, nb::handle device, nb::handle cache_dir, nb::handle disk_cache) {
+            new (self) EngineObject(EngineObject::open(int_of(device, "device"), path_of(cache_dir, "cache_dir"),
+                                                       bool_of(disk_cache, "disk_cache")));
+          },
+          nb::arg("device").none() = 0, nb::kw_only(), nb::arg("cache_dir") = nb::none(),
+          nb::arg("disk_cache").none() = true,
+          nb::sig("def __init__(self, device: int = 0, *, cache_dir: str | os.PathLike[str] | None = None, "
+                  "disk_cache: bool = True) -> None"))
+      .def("__repr__",
+           [](const EngineObject& self) { return fmt::format("<leanattn.Engine of CUDA device {}>", self.device); })
       .def_ro("device", &EngineObject::device, "CUDA ordinal.")
-      .def_prop_ro("warnings", [](const EngineObject& self) { return self.engine.warnings(); },
-                   "What was degraded (a cache that cannot be written ...), one sentence a line; empty when all is well.")
-      .def_prop_ro("workspace_bytes", [](const EngineObject& self) { return self.workspaces.bytes(); },
-                   "Device memory that workspaces of streams and captured graphs hold.")
-      .def("reload", [](EngineObject& self) { unwrap(self.engine.reload()); },
-           "Reads the winners again, after tuning or an import. Plans made before stay valid and unchanged.")
+      .def_prop_ro(
+          "warnings", [](const EngineObject& self) { return self.engine.warnings(); },
+          "What was degraded (a cache that cannot be written ...), one sentence a line; empty when all is well.")
+      .def_prop_ro(
+          "workspace_bytes", [](const EngineObject& self) { return self.workspaces.bytes(); },
+          "Device memory that workspaces of streams and captured graphs hold.")
+      .def(
+          "reload", [](EngineObject& self) { unwrap(self.engine.reload()); },
+          "Reads the winners again, after tuning or an import. Plans made before stay valid and unchanged.")
       .def("plan", &plan, nb::arg("problem"), nb::arg("batch") = 1, nb::kw_only(), nb::arg("max_batch") = 0,
            nb::arg("longest_context") = 1024, nb::arg("total_context") = 0, nb::arg("stream") = nb::none(),
-           nb::sig("def plan(self, problem: leanattn.Problem, batch: int = 1, *, max_batch: int = 0, longest_context: int = 1024, "
+           nb::sig("def plan(self, problem: leanattn.Problem, batch: int = 1, *, max_batch: int = 0, longest_context: "
+                   "int = 1024, "
                    "total_context: int = 0, stream: typing.Any = None) -> Plan"),
            kPlanDocumentation);
 

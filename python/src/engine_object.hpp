@@ -17,7 +17,7 @@ struct EngineObject {
   Workspaces workspaces;
 
   /// Raises leanattn.Error.
-  static EngineObject* open(int device, const std::string& cache_dir, bool disk_cache);
+  static EngineObject open(int device, const std::string& cache_dir, bool disk_cache);
 };
 
 /// A plan and the Python engine that keeps it alive.

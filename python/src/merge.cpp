@@ -102,13 +102,14 @@ nb::object merge(nb::handle o_parts, nb::handle lse_parts, nb::handle out, nb::h
 }  // namespace
 
 void bind_merge(nb::module_& module) {
-  module.def("merge_partials", &merge, nb::arg("o_parts").none(), nb::arg("lse_parts").none(), nb::kw_only(),
-             nb::arg("out") = nb::none(), nb::arg("out_lse") = nb::none(), nb::arg("return_lse").none() = false, nb::arg("stream") = nb::none(),
-             nb::arg("engine") = nb::none(),
-             nb::sig("def merge_partials(o_parts: typing.Sequence[typing.Any], lse_parts: typing.Sequence[typing.Any], *, "
-                     "out: typing.Any = None, out_lse: typing.Any = None, return_lse: bool = False, "
-                     "stream: typing.Any = None, engine: Engine | None = None) -> typing.Any"),
-             R"(Results over disjoint pieces of a context become the result over all of it, in fp32 and one launch.
+  module.def(
+      "merge_partials", &merge, nb::arg("o_parts").none(), nb::arg("lse_parts").none(), nb::kw_only(),
+      nb::arg("out") = nb::none(), nb::arg("out_lse") = nb::none(), nb::arg("return_lse").none() = false,
+      nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
+      nb::sig("def merge_partials(o_parts: typing.Sequence[typing.Any], lse_parts: typing.Sequence[typing.Any], *, "
+              "out: typing.Any = None, out_lse: typing.Any = None, return_lse: bool = False, "
+              "stream: typing.Any = None, engine: Engine | None = None) -> typing.Any"),
+      R"(Results over disjoint pieces of a context become the result over all of it, in fp32 and one launch.
 
 o_parts    1 to 8 tensors [..., head_dim], bf16 or fp16, contiguous
 lse_parts  as many tensors [...], fp32: decode()'s log-sum-exp; -inf: the part saw no token

@@ -13,7 +13,8 @@ namespace nb = nanobind;
 namespace {
 
 [[noreturn]] void wrong_type(nb::handle value, const char* argument, const char* wanted) {
-  bad_type(argument, fmt::format("is of type {}, not {}", nb::cast<std::string>(nb::str(nb::type_name(value.type()))), wanted));
+  bad_type(argument,
+           fmt::format("is of type {}, not {}", nb::cast<std::string>(nb::str(nb::type_name(value.type()))), wanted));
 }
 
 std::string_view view_of_text(nb::handle value, const char* argument) {

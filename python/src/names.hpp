@@ -27,12 +27,11 @@ inline constexpr Name kCacheFormats[] = {{"same", LEANATTN_KV_SAME},
                                          {"int8", LEANATTN_KV_INT8}};
 inline constexpr Name kCacheScales[] = {
     {"tensor", LEANATTN_SCALE_TENSOR}, {"head", LEANATTN_SCALE_HEAD}, {"token", LEANATTN_SCALE_TOKEN}};
-inline constexpr Name kRopes[] = {{"none", LEANATTN_ROPE_NONE},
-                                  {"half_split", LEANATTN_ROPE_HALF_SPLIT},
-                                  {"interleaved", LEANATTN_ROPE_INTERLEAVED}};
-inline constexpr Name kProvenances[] = {
-    {"exact", LEANATTN_EXACT}, {"bucket", LEANATTN_BUCKET},     {"nearest", LEANATTN_NEAREST},
-    {"model", LEANATTN_MODEL}, {"fallback", LEANATTN_FALLBACK}, {"without_pdl", LEANATTN_WITHOUT_PDL}};
+inline constexpr Name kRopes[] = {
+    {"none", LEANATTN_ROPE_NONE}, {"half_split", LEANATTN_ROPE_HALF_SPLIT}, {"interleaved", LEANATTN_ROPE_INTERLEAVED}};
+inline constexpr Name kProvenances[] = {{"exact", LEANATTN_EXACT},       {"bucket", LEANATTN_BUCKET},
+                                        {"nearest", LEANATTN_NEAREST},   {"model", LEANATTN_MODEL},
+                                        {"fallback", LEANATTN_FALLBACK}, {"without_pdl", LEANATTN_WITHOUT_PDL}};
 
 /// "unknown" where no name has the value.
 const char* name_of(std::span<const Name> names, std::int32_t value);

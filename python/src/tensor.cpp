@@ -43,9 +43,7 @@ std::string dtype_text(const dlpack::DataType& dtype) {
   return fmt::format("DLPack type {} of {} bits", dtype.code, dtype.bits);
 }
 
-std::string name_of_type(nb::handle object) {
-  return nb::cast<std::string>(nb::str(nb::type_name(object.type())));
-}
+std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::str(nb::type_name(object.type()))); }
 
 /// DLPack counts the legacy default stream as 1.
 std::intptr_t dlpack_stream(CUstream_st* stream) {
@@ -118,8 +116,8 @@ TensorView::TensorView(nb::handle object, const char* name, CUstream_st* stream)
   } else {
     const nb::object capsule = ask_for_capsule(object, name, stream);
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
-      auto* made = static_cast<dlpack::ManagedTensorVersioned*>(
-          PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+      auto* made =
+          static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
       if (made->version.major != dlpack::kMajorVersion)
         bad_type(name, fmt::format("speaks DLPack {}, which is newer than 1", made->version.major));
       versioned_.reset(made);
@@ -206,8 +204,8 @@ void TensorView::require_contiguous() const {
   std::int64_t expected = 1;
   for (int i = view_.ndim - 1; i >= 0; --i) {
     if (view_.shape[i] > 1 && view_.strides[i] != expected) [[unlikely]] {
-      bad_value(name_, fmt::format("is not contiguous: dimension {} has stride {}, not {}", i, view_.strides[i],
-                                   expected),
+      bad_value(name_,
+                fmt::format("is not contiguous: dimension {} has stride {}, not {}", i, view_.strides[i], expected),
                 "Make it contiguous.");
     }
     expected *= view_.shape[i];

@@ -91,7 +91,8 @@ Result<void*> Workspaces::of_capture(std::int64_t bytes, CUstream_st* stream, co
     const RelaxedCaptureMode relaxed;
     const auto side = Stream::create();
     if (!side) return tl::unexpected(side.error());
-    if (auto ok = fill_bytes_async(buffer.data(), 0, buffer.bytes(), side->get()); !ok) return tl::unexpected(ok.error());
+    if (auto ok = fill_bytes_async(buffer.data(), 0, buffer.bytes(), side->get()); !ok)
+      return tl::unexpected(ok.error());
     if (auto ok = side->synchronize(); !ok) return tl::unexpected(ok.error());
   }
   Lent one{std::move(buffer), std::make_shared<std::atomic<bool>>(false)};

@@ -49,7 +49,7 @@ class Workspaces {
   mutable std::mutex mutex_;
   std::map<CUstream_st*, DeviceBuffer> streams_;
   std::map<std::pair<std::uint64_t, CUstream_st*>, std::vector<Lent>> captures_;  // by capture id and stream
-  std::vector<DeviceBuffer> spare_;    // of graphs that are gone; all zero, as completed launches leave them
+  std::vector<DeviceBuffer> spare_;     // of graphs that are gone; all zero, as completed launches leave them
   std::vector<DeviceBuffer> outgrown_;  // kept, because a launch that uses it may be running
 };
 
