@@ -37,9 +37,9 @@ def make(name, implementation, device, dtype, seed=1):
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation, dtype=dtype)
     with torch.no_grad():
-        for parameter in model.parameters():  # wide enough that heads attend to something in particular
+        for parameter in model.parameters():  # the same in every type, and wide enough that heads attend to something in particular
             if parameter.ndim == 2:
-                parameter.normal_(0, 1.0 / parameter.shape[-1] ** 0.5)
+                parameter.copy_(torch.randn(parameter.shape) / parameter.shape[-1] ** 0.5)
     return model.to(device).eval()
 
 
