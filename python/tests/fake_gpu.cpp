@@ -55,7 +55,8 @@ nb::dict arguments_of(const FakeLaunch& launch) {
 #define POINTER(name) result[#name] = reinterpret_cast<Handle>(args.name);
 #define NUMBER(name) result[#name] = args.name;
   POINTER(q)
-  POINTER(k) POINTER(v) POINTER(o) POINTER(lse) POINTER(context_lengths) POINTER(partials) NUMBER(q_stride_batch)
+  POINTER(k)
+  POINTER(v) POINTER(o) POINTER(lse) POINTER(context_lengths) POINTER(partials) NUMBER(q_stride_batch)
       NUMBER(q_stride_head) NUMBER(k_stride_batch) NUMBER(k_stride_head) NUMBER(k_stride_token) NUMBER(v_stride_batch)
           NUMBER(v_stride_head) NUMBER(v_stride_token) NUMBER(o_stride_batch) NUMBER(o_stride_head) NUMBER(batch)
               NUMBER(kv_heads) NUMBER(context_capacity) NUMBER(scale_log2) POINTER(page_table) POINTER(q_offsets)

@@ -70,7 +70,7 @@ FakeGpu& fake_gpu() { return gpu; }
   if (const auto told = enter(#name)) return *told
 #define NEED_CONTEXT() \
   if (current_context == nullptr) return CUDA_ERROR_INVALID_CONTEXT
-#define NOT_UNDER_CAPTURE()                                                     \
+#define NOT_UNDER_CAPTURE()                                                    \
   if (capturing_streams > 0 && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) \
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 
