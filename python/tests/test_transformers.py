@@ -1,4 +1,6 @@
 """Transformers on the CPU: which steps go to leanattn, and that what they are given means what the mask meant. A reference stands for the kernel."""
+import inspect
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -40,7 +42,10 @@ def test_every_decode_step_goes_to_leanattn_and_agrees(calls, name, cache):
     expect_the_same(name, models.prompt(2, 10 if name != "gemma2" else 20, "cpu"), **more)
     layers = 2
     steps = [call for call in calls if call[0] == 1]
-    assert len(steps) == layers * (NEW_TOKENS - 1)
+    if name == "opt" and transformers.__version__ < "5":
+        assert steps == []  # it makes its mask by itself there, and stays with SDPA
+    else:
+        assert len(steps) == layers * (NEW_TOKENS - 1)
     assert not any(paged for _, paged in calls)
 
 
@@ -94,8 +99,8 @@ def test_a_decode_mask_and_its_bool_mask_say_the_same(window, padding, monkeypat
 
     function = sliding_window_causal_mask_function(window) if window else causal_mask_function
     attention_mask = models.prompt(2, 9, "cpu", padding)["attention_mask"].bool()
-    where = {"batch_size": 2, "q_length": 3, "kv_length": 12, "q_offset": 6, "kv_offset": 0, "mask_function": function, "attention_mask": attention_mask,
-             "allow_is_causal_skip": False}
+    where = {"batch_size": 2, "kv_length": 12, "kv_offset": 0, "mask_function": function, "attention_mask": attention_mask, "allow_is_causal_skip": False}
+    where |= {"q_length": 3, "q_offset": 6} if "q_length" in inspect.signature(sdpa_mask).parameters else {"cache_position": torch.arange(6, 9)}
     mask = leanattn.transformers.decode_mask(**where, local_size=window or None)
     if window and any(padding):
         assert mask.dtype == torch.bool  # left to SDPA
