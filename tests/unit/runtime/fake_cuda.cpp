@@ -4,24 +4,34 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
 struct CUctx_st {
   int references = 0;
 };
+struct CUuserObject_st {
+  void* pointer = nullptr;
+  CUhostFn destroy = nullptr;
+};
+/// A user object that graphs and what is instantiated from them refer to.
+using FakeUserObject = std::shared_ptr<CUuserObject_st>;
 struct CUstream_st {
   bool capturing = false;
-  std::vector<FakeLaunch> captured;
+  cuuint64_t capture_id = 0;
+  CUgraph graph = nullptr;  // of the capture
 };
 struct CUevent_st {
   unsigned flags = 0;
 };
 struct CUgraph_st {
   std::vector<FakeLaunch> launches;
+  std::vector<FakeUserObject> retained;
 };
 struct CUgraphExec_st {
   std::vector<FakeLaunch> launches;
+  std::vector<FakeUserObject> retained;
 };
 struct CUkern_st {
   std::string name;
@@ -37,6 +47,7 @@ FakeGpu gpu;
 CUctx_st primary_context;
 thread_local CUcontext current_context = nullptr;
 int capturing_streams = 0;
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 std::map<CUdeviceptr, std::size_t> buffer_sizes;
 
 /// Counts the call; the status it was told to fail with, if any.
@@ -59,8 +70,9 @@ FakeGpu& fake_gpu() { return gpu; }
   if (const auto told = enter(#name)) return *told
 #define NEED_CONTEXT() \
   if (current_context == nullptr) return CUDA_ERROR_INVALID_CONTEXT
-#define NOT_UNDER_CAPTURE() \
-  if (capturing_streams > 0) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+#define NOT_UNDER_CAPTURE()                                                    \
+  if (capturing_streams > 0 && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) \
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 
 extern "C" {
 
@@ -264,7 +276,10 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
   ENTER(cuStreamBeginCapture);
   if (stream->capturing) return CUDA_ERROR_ILLEGAL_STATE;
+  static cuuint64_t captures = 0;
   stream->capturing = true;
+  stream->capture_id = ++captures;
+  stream->graph = new CUgraph_st;
   ++capturing_streams;
   return CUDA_SUCCESS;
 }
@@ -273,14 +288,42 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   stream->capturing = false;
   --capturing_streams;
   *graph = nullptr;
+  const std::unique_ptr<CUgraph_st> captured(std::exchange(stream->graph, nullptr));
   ENTER(cuStreamEndCapture);
-  *graph = new CUgraph_st{std::exchange(stream->captured, {})};
+  *graph = new CUgraph_st(*captured);
   ++gpu.live_graphs;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                   const CUgraphNode**, std::size_t*) {
+  const bool capturing = stream != nullptr && stream->capturing;
+  *status = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  if (!capturing) return CUDA_SUCCESS;
+  *id = stream->capture_id;
+  *graph = stream->graph;
+  return CUDA_SUCCESS;
+}
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  *mode = std::exchange(capture_mode, *mode);
+  return CUDA_SUCCESS;
+}
+CUresult cuUserObjectCreate(CUuserObject* object, void* pointer, CUhostFn destroy, unsigned, unsigned) {
+  *object = new CUuserObject_st{pointer, destroy};
+  return CUDA_SUCCESS;
+}
+CUresult cuUserObjectRelease(CUuserObject object, unsigned) {
+  object->destroy(object->pointer);
+  delete object;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned, unsigned) {
+  ENTER(cuGraphRetainUserObject);
+  graph->retained.push_back(FakeUserObject(object, [](CUuserObject mine) { cuUserObjectRelease(mine, 1); }));
   return CUDA_SUCCESS;
 }
 CUresult cuGraphInstantiate(CUgraphExec* exec, CUgraph graph, unsigned long long) {
   ENTER(cuGraphInstantiate);
-  *exec = new CUgraphExec_st{graph->launches};
+  *exec = new CUgraphExec_st{graph->launches, graph->retained};
   ++gpu.live_graph_execs;
   return CUDA_SUCCESS;
 }
@@ -411,7 +454,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   }
   const bool captured = config->hStream != nullptr && config->hStream->capturing;
   if (!captured && gpu.run) gpu.run(launch.kernel, params);
-  (captured ? config->hStream->captured : gpu.launches).push_back(std::move(launch));
+  (captured ? config->hStream->graph->launches : gpu.launches).push_back(std::move(launch));
   return CUDA_SUCCESS;
 }
 

@@ -1,0 +1,177 @@
+"""Hugging Face Transformers: importing this module registers the attention implementation "leanattn".
+
+    import leanattn.transformers
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="leanattn", dtype="bfloat16", device_map="cuda")
+
+Decode steps, of 1 to 16 tokens with a cache, go to leanattn; prefill, training and whatever it does not take go to PyTorch's SDPA. Soft caps
+and sink logits hold in both. Dynamic and static caches, sliding windows, padded batches, assisted decoding and generate()'s compiled static
+cache work as with "sdpa".
+
+How it fits in: the mask interface, which a model asks once a step, answers a decode step with what leanattn wants instead of a mask: an int32
+tensor [batch, 1, 1, 1 + n] of each request's context length and, where a batch is padded, the places of the n cache slots in order of their
+tokens. It has four dimensions so that models hand it on like any prepared mask.
+"""
+import torch
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, and_masks, causal_mask_function, sdpa_mask, sliding_window_overlay
+
+from . import torch as _operators  # noqa: F401  (defines torch.ops.leanattn)
+from ._leanattn import decode as _decode
+
+NAME = "leanattn"
+MOST_QUERY_TOKENS = 16
+PREFILL_ROWS = 256  # query rows at a time where SDPA cannot do it: bounds the memory of the scores
+
+
+def takes(device, dtype):
+    """Whether tensors like these can go to leanattn at all."""
+    return torch.device(device).type == "cuda" and dtype in (torch.bfloat16, torch.float16)
+
+
+def decode_mask(batch_size, q_length=None, kv_length=0, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,
+                local_size=None, dtype=torch.float32, device="cpu", config=None, cache_position=None, **kwargs):
+    """The mask interface: context lengths for a decode step, SDPA's mask for everything else."""
+    if cache_position is not None:  # how Transformers before 5.0 says where the queries are
+        q_length, q_offset = cache_position.shape[0], cache_position[0]
+        device, kwargs["cache_position"] = cache_position.device, cache_position
+    else:
+        kwargs.update(q_length=q_length, q_offset=q_offset, device=device)
+    first = isinstance(q_offset, int) and q_offset == 0
+    window = _window_of(mask_function)
+    padded = attention_mask is not None and attention_mask.ndim == 2 and _is_padded(attention_mask)
+    # A window over a padded batch counts the padding between tokens; that is left to a mask.
+    if first or q_length > MOST_QUERY_TOKENS or not takes(device, dtype) or window is None or (padded and window):
+        return sdpa_mask(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=mask_function,
+                         attention_mask=attention_mask, local_size=local_size, dtype=dtype, config=config, **kwargs)
+    end = q_offset + q_length - kv_offset  # slots of the cache that hold tokens, the new ones among them
+    if not padded:
+        if isinstance(end, int):
+            return torch.full((batch_size, 1, 1, 1), end, dtype=torch.int32, device=device)
+        return end.to(device=device, dtype=torch.int32).reshape(1, 1, 1, 1).expand(batch_size, 1, 1, 1).contiguous()
+    seen = attention_mask[:, kv_offset:kv_offset + kv_length].to(device=device, dtype=torch.bool)
+    seen = torch.nn.functional.pad(seen, (0, kv_length - seen.shape[1]))
+    seen = seen & (torch.arange(kv_length, device=device) < end)
+    order = torch.argsort(seen, dim=-1, descending=True, stable=True)  # slots that hold tokens first, as they come
+    return torch.cat((seen.sum(-1, keepdim=True), order), dim=-1).to(torch.int32)[:, None, None]
+
+
+def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, sliding_window=None, softcap=None,
+              s_aux=None, **kwargs):
+    """The attention interface: query [batch, q_heads, tokens, head_dim], key and value [batch, kv_heads, slots, head_dim]."""
+    window, softcap = sliding_window or 0, softcap or 0.0
+    if not _is_decode_mask(attention_mask):
+        if not softcap and s_aux is None:
+            return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs)
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        return _in_blocks(query, key, value, attention_mask, dropout, scaling, causal and query.shape[2] > 1, softcap, s_aux), None
+    if not _fits(query, key, value, dropout):
+        seen = _bool_mask(attention_mask, query.shape[2], key.shape[2], window)
+        return attention(module, query, key, value, seen, dropout, scaling, False, None, softcap, s_aux, **kwargs)
+    return _launch(query, key, value, attention_mask, scaling, window, softcap, s_aux), None
+
+
+def _launch(query, key, value, mask, scaling, window, softcap, s_aux):
+    batch, _, tokens, _ = query.shape
+    lengths, table = mask[:, 0, 0, 0].contiguous(), None
+    if mask.shape[-1] > 1:
+        # Every token of the cache is a page of one token, [pages, kv_heads, 1, head_dim] over the same memory: request b's slot j is
+        # page b * kv_heads * slots + j, and its next head lies `slots` rows on.
+        _, kv_heads, slots, _ = key.shape
+        first = torch.arange(batch, device=mask.device, dtype=torch.int32)[:, None] * (kv_heads * slots)
+        table = mask[:, 0, 0, 1:] + first
+        key, value = (_as_pages(tensor.contiguous()) for tensor in (key, value))
+    options = {"scale": scaling, "window": window, "soft_cap": softcap}
+    if s_aux is not None:
+        options["sink_logits"] = s_aux.float().contiguous()
+    q = query[:, :, 0] if tokens == 1 else query.transpose(1, 2)
+    run = torch.ops.leanattn.decode if torch.compiler.is_compiling() else _decode
+    o = run(_rows(q), _rows(key), _rows(value), lengths, table, **options)
+    return o[:, None] if tokens == 1 else o
+
+
+def _as_pages(tensor):
+    batch, heads, slots, head_dim = tensor.shape
+    pages = (batch - 1) * heads * slots + slots  # the last request's: what lies behind a page's last head stays inside the memory
+    return tensor.as_strided((pages, heads, 1, head_dim), (head_dim, slots * head_dim, head_dim, 1))
+
+
+def _rows(tensor):
+    """The tensor with adjacent elements in its last dimension, as nearly all are."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _fits(query, key, value, dropout):
+    needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    return (takes(query.device, query.dtype) and key.dtype == value.dtype == query.dtype and not needs_gradient and not dropout
+            and all(tensor.shape[-1] % 16 == 0 and tensor.shape[-1] <= 512 for tensor in (query, value))
+            and query.shape[1] % key.shape[1] == 0 and query.shape[1] // key.shape[1] <= 128)
+
+
+def _is_decode_mask(mask):
+    return isinstance(mask, torch.Tensor) and mask.dtype == torch.int32 and mask.ndim == 4
+
+
+def _is_padded(attention_mask):
+    """One wait for the GPU a step, as in SDPA's mask. A compiled model cannot wait, and takes the way that is always right."""
+    return torch.compiler.is_compiling() or not bool(attention_mask.all())
+
+
+def _window_of(mask_function):
+    """0 for the causal mask, the window of a sliding one, None for any other."""
+    if mask_function is causal_mask_function:
+        return 0
+    if torch.compiler.is_compiling() or getattr(mask_function, "__code__", None) is not _AND_MASK:
+        return None
+    parts = mask_function.__closure__[0].cell_contents
+    if len(parts) == 2 and parts[1] is causal_mask_function and getattr(parts[0], "__code__", None) is _OVERLAY:
+        return parts[0].__closure__[0].cell_contents
+    return None
+
+
+_AND_MASK = and_masks(causal_mask_function).__code__
+_OVERLAY = sliding_window_overlay(1).__code__
+
+
+def _bool_mask(mask, tokens, slots, window):
+    """What a decode mask says, as SDPA takes it: [batch, 1, tokens, slots], True where a query token sees a slot."""
+    length = mask[..., :1]  # [batch, 1, 1, 1]
+    place = torch.arange(slots, device=mask.device).expand(mask.shape[0], 1, 1, slots)  # of each slot among the tokens
+    if mask.shape[-1] > 1:
+        place = torch.empty_like(mask[..., 1:], dtype=torch.int64).scatter_(-1, mask[..., 1:].long(), place)
+    own = length - tokens + torch.arange(tokens, device=mask.device)[:, None]
+    return (place <= own) & (place > own - window) if window else place <= own
+
+
+def _in_blocks(query, key, value, mask, dropout, scaling, causal, softcap, s_aux):
+    """Attention with a soft cap or sink logits, some query rows at a time; in the query's type with scores in fp32."""
+    batch, q_heads, tokens, head_dim = query.shape
+    kv_heads, slots = key.shape[1], key.shape[2]
+    if causal and mask is None and slots > tokens:  # prefill into an empty static cache
+        key, value, slots = key[:, :, :tokens], value[:, :, :tokens], tokens
+    grouped = query.reshape(batch, kv_heads, q_heads // kv_heads, tokens, head_dim)
+    scale = head_dim**-0.5 if scaling is None else scaling
+    out = query.new_empty(batch, tokens, q_heads, value.shape[-1])
+    for start in range(0, tokens, PREFILL_ROWS):
+        end = min(start + PREFILL_ROWS, tokens)
+        scores = torch.einsum("bhgtd,bhsd->bhgts", grouped[..., start:end, :], key).float() * scale
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
+        scores = scores.reshape(batch, q_heads, end - start, slots)
+        if mask is not None:
+            part = mask[:, :, start:end, :slots]
+            scores = scores.masked_fill(~part, float("-inf")) if part.dtype == torch.bool else scores + part
+        elif causal:
+            hidden = torch.arange(slots, device=query.device) > torch.arange(start, end, device=query.device)[:, None]
+            scores = scores.masked_fill(hidden, float("-inf"))
+        if s_aux is not None:
+            scores = torch.cat((scores, s_aux.float().reshape(1, -1, 1, 1).expand(batch, -1, end - start, 1)), dim=-1)
+        weights = torch.softmax(scores, dim=-1)[..., :slots].nan_to_num(0.0).to(value.dtype)  # a row that sees nothing is 0
+        weights = torch.nn.functional.dropout(weights, p=dropout) if dropout else weights
+        block = torch.einsum("bhgts,bhsd->bthgd", weights.reshape(batch, kv_heads, -1, end - start, slots), value)
+        out[:, start:end] = block.reshape(batch, end - start, q_heads, -1)
+    return out
+
+
+AttentionInterface.register(NAME, attention)
+ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, decode_mask)

@@ -1,0 +1,159 @@
+#include "decode.hpp"
+
+#include "decode_arguments.hpp"
+#include "engine_object.hpp"
+#include "errors.hpp"
+#include "names.hpp"
+#include "streams.hpp"
+
+namespace leanattn::python {
+namespace nb = nanobind;
+namespace {
+
+Result<void> launch(EngineObject& object, const DecodeArguments& arguments, CUstream_st* stream, bool wait) {
+  const auto problem = arguments.problem();
+  const auto shape = arguments.shape();
+  const leanattn_plan* handle = nullptr;
+  if (const auto status = leanattn_engine_plan(object.engine.get(), &problem, &shape, stream, &handle);
+      status != LEANATTN_OK) {
+    return tl::unexpected(detail::last_error(status));
+  }
+  const auto workspace = object.workspaces.get(handle, stream);
+  if (!workspace) return tl::unexpected(workspace.error());
+  if (const auto status = leanattn_plan_launch(handle, &arguments.launch(), *workspace, stream); status != LEANATTN_OK)
+    return tl::unexpected(detail::last_error(status));
+  return wait ? synchronise(stream) : Result<void>{};
+}
+
+nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::handle context_lengths,
+                  nb::handle page_table, nb::handle scale, nb::handle out, nb::handle return_lse, nb::handle out_lse,
+                  nb::handle kv_layout, nb::handle kv_dtype, nb::handle k_scale, nb::handle v_scale,
+                  nb::handle max_q_len, nb::handle q_offsets, nb::handle mask, nb::handle tree_mask, nb::handle window,
+                  nb::handle sink_tokens, nb::handle sink_logits, nb::handle soft_cap, nb::handle alibi_slopes,
+                  nb::handle score, nb::handle k_new, nb::handle v_new, nb::handle rope_table, nb::handle rope,
+                  nb::handle batch_invariant, nb::handle pdl, nb::handle max_batch, nb::handle longest_context,
+                  nb::handle total_context, nb::handle stream, nb::handle engine) {
+  const Stream on = find_stream(stream, q);
+  DecodeArguments arguments({q,
+                             k_cache,
+                             v_cache,
+                             context_lengths,
+                             page_table,
+                             scale,
+                             out,
+                             return_lse,
+                             out_lse,
+                             kv_layout,
+                             kv_dtype,
+                             k_scale,
+                             v_scale,
+                             max_q_len,
+                             q_offsets,
+                             mask,
+                             tree_mask,
+                             window,
+                             sink_tokens,
+                             sink_logits,
+                             soft_cap,
+                             alibi_slopes,
+                             score,
+                             k_new,
+                             v_new,
+                             rope_table,
+                             rope,
+                             batch_invariant,
+                             pdl,
+                             max_batch,
+                             longest_context,
+                             total_context},
+                            on.handle);
+  EngineObject& object = find_engine(engine, arguments.device());
+  const nb::object result = out.is_none() ? empty(q, arguments.out_shape(), false) : nb::borrow(out);
+  arguments.set_out(result, "out");
+  nb::object lse;
+  if (arguments.wants_lse()) {
+    lse = out_lse.is_none() ? empty(q, arguments.lse_shape(), true) : nb::borrow(out_lse);
+    arguments.set_lse(lse, "out_lse");
+  }
+  const auto launched = [&] {
+    const nb::gil_scoped_release without_gil;  // the first launch of a kernel compiles it
+    return launch(object, arguments, on.handle, on.synchronise);
+  }();
+  unwrap(launched);
+  return arguments.wants_lse() ? nb::make_tuple(result, lse) : result;
+}
+
+constexpr const char* kSignature =
+    "def decode(q: typing.Any, k_cache: typing.Any, v_cache: typing.Any, context_lengths: typing.Any, "
+    "page_table: typing.Any = None, *, scale: float | None = None, out: typing.Any = None, return_lse: bool = False, "
+    "out_lse: typing.Any = None, kv_layout: str = 'HND', kv_dtype: str | None = None, k_scale: typing.Any = None, "
+    "v_scale: typing.Any = None, max_q_len: int | None = None, q_offsets: typing.Any = None, mask: str | None = None, "
+    "tree_mask: typing.Any = None, window: int = 0, sink_tokens: int = 0, sink_logits: typing.Any = None, "
+    "soft_cap: float = 0.0, alibi_slopes: typing.Any = None, score: str | None = None, k_new: typing.Any = None, "
+    "v_new: typing.Any = None, rope_table: typing.Any = None, rope: str | None = None, batch_invariant: bool = False, "
+    "pdl: bool = False, max_batch: int | None = None, longest_context: int | None = None, "
+    "total_context: int | None = None, stream: typing.Any = None, engine: Engine | None = None) -> typing.Any";
+
+constexpr const char* kDocumentation =
+    R"(One decode step: softmax(scale * q k^T) v for the last tokens of every request, in one launch.
+
+Tensors are CUDA tensors of any framework that speaks DLPack (PyTorch, CuPy, JAX); none is copied. The launch goes to
+the framework's current stream and returns at once. The first call for a kernel compiles it, or takes it from the
+cache. The result is a tensor of q's framework, or `out`; with return_lse a pair of it and the log-sum-exp.
+
+q                [batch, q_heads, head_dim], or with several query tokens [batch, q_len, q_heads, head_dim]; bf16, fp16
+k_cache, v_cache [batch, kv_heads, context, head_dim]; kv_layout "NHD": [batch, context, kv_heads, head_dim]. With
+                 page_table pools of pages: [pages, kv_heads, page_size, head_dim], [pages, page_size, kv_heads, head_dim]
+context_lengths  [batch] int32: tokens of each request, the query's own among them; read when the kernel runs
+page_table       [batch, max_pages] int32: where each request's pages lie in the pool
+
+scale            of the scores; None: 1 / sqrt(head_dim)
+out, out_lse     where to write; out_lse is [batch, q_heads] (or [batch, q_len, q_heads]) fp32
+return_lse       also return the natural log-sum-exp of every row
+kv_dtype         of a uint8 cache: "fp8_e4m3", "fp8_e5m2" or "int8"; other caches say it themselves
+k_scale, v_scale of a one-byte cache, fp32: [1], [kv_heads], or [batch or pages, kv_heads, tokens]
+q_offsets        [batch + 1] int32: request r's query tokens are q[q_offsets[r]:q_offsets[r + 1]], at most max_q_len
+mask             among several query tokens: "causal" (the default), "tree" (by tree_mask), "full"
+tree_mask        [query tokens] uint32 or int32: bit j is set where the token sees its request's query token j
+window           tokens that a query sees, its own the last of them; 0: all
+sink_tokens      first tokens of the context that stay visible beside the window
+sink_logits      [q_heads] fp32: logits that count in the softmax's denominator only
+soft_cap         scores become cap * tanh(score / cap); 0: as they are
+alibi_slopes     [q_heads] fp32: slope * (key position - query position) is added to scores
+score            a CUDA expression of score, q_index, kv_index and head that replaces scores
+k_new, v_new     like q, with kv_heads: written into the cache at the query tokens' positions, then read
+rope_table       [positions, rope_dim] fp32, cosines then sines: turns q and k_new; rope: "half_split" or "interleaved"
+batch_invariant  a request's bits depend on neither its batch mates nor the GPU's load
+pdl              the launch may overlap the kernel before it; docs/api.md has the contract
+
+max_batch, longest_context, total_context
+                 what the shape is chosen for, never what is right: tokens of the longest request and of all. Left
+                 out, requests are taken to fill the cache
+stream           a CUDA stream or its handle instead of the framework's current one
+engine           an Engine instead of the GPU's own
+
+Under CUDA graph capture the same call records the launch. Run it once before the capture, with the same shapes; a
+kernel that is not loaded yet raises leanattn.NotPrepared. The graph stays right when lengths and page tables change.
+
+Raises TypeError or ValueError, naming the argument, and other leanattn.Error, with code and hint. Nothing has been
+launched then.)";
+
+}  // namespace
+
+void bind_decode(nb::module_& module) {
+  module.def("decode", &decode, nb::arg("q").none(), nb::arg("k_cache").none(), nb::arg("v_cache").none(),
+             nb::arg("context_lengths").none(), nb::arg("page_table") = nb::none(), nb::kw_only(),
+             nb::arg("scale") = nb::none(), nb::arg("out") = nb::none(), nb::arg("return_lse").none() = false,
+             nb::arg("out_lse") = nb::none(), nb::arg("kv_layout").none() = "HND", nb::arg("kv_dtype") = nb::none(),
+             nb::arg("k_scale") = nb::none(), nb::arg("v_scale") = nb::none(), nb::arg("max_q_len") = nb::none(),
+             nb::arg("q_offsets") = nb::none(), nb::arg("mask") = nb::none(), nb::arg("tree_mask") = nb::none(),
+             nb::arg("window").none() = 0, nb::arg("sink_tokens").none() = 0, nb::arg("sink_logits") = nb::none(),
+             nb::arg("soft_cap").none() = 0.0, nb::arg("alibi_slopes") = nb::none(), nb::arg("score") = nb::none(),
+             nb::arg("k_new") = nb::none(), nb::arg("v_new") = nb::none(), nb::arg("rope_table") = nb::none(),
+             nb::arg("rope") = nb::none(), nb::arg("batch_invariant").none() = false, nb::arg("pdl").none() = false,
+             nb::arg("max_batch") = nb::none(), nb::arg("longest_context") = nb::none(),
+             nb::arg("total_context") = nb::none(), nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
+             nb::sig(kSignature), kDocumentation);
+}
+
+}  // namespace leanattn::python

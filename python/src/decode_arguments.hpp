@@ -1,0 +1,75 @@
+// decode_arguments.hpp -- what decode() was given, checked, as the problem, shape and arguments of a launch. GIL held.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "leanattn/leanattn.h"
+#include "tensor.hpp"
+
+namespace leanattn::python {
+
+/// decode()'s arguments as they came; None where they were left out. docs/python.md says what each is.
+struct DecodeObjects {
+  nanobind::handle q, k_cache, v_cache, context_lengths, page_table;
+  nanobind::handle scale, out, return_lse, out_lse;
+  nanobind::handle kv_layout, kv_dtype, k_scale, v_scale;
+  nanobind::handle max_q_len, q_offsets, mask, tree_mask;
+  nanobind::handle window, sink_tokens, sink_logits, soft_cap, alibi_slopes, score;
+  nanobind::handle k_new, v_new, rope_table, rope;
+  nanobind::handle batch_invariant, pdl;
+  nanobind::handle max_batch, longest_context, total_context;
+};
+
+/// One call. Tensors are kept as long as it lives, which must be until the launch is enqueued. Every check raises an
+/// error that names the argument; nothing has been enqueued then.
+class DecodeArguments {
+ public:
+  DecodeArguments(const DecodeObjects& objects, CUstream_st* stream);
+  DecodeArguments(const DecodeArguments&) = delete;
+  DecodeArguments& operator=(const DecodeArguments&) = delete;
+
+  const leanattn_problem& problem() const { return problem_; }
+  const leanattn_shape& shape() const { return shape_; }
+  const leanattn_decode_args& launch() const { return launch_; }
+  int device() const { return q_.device(); }
+  bool wants_lse() const { return problem_.lse != 0; }
+
+  /// The shapes of what the launch writes, for outputs that were not given.
+  nanobind::object out_shape() const;
+  nanobind::object lse_shape() const;
+  /// The outputs; checked like every tensor.
+  void set_out(nanobind::handle out, const char* name);
+  void set_lse(nanobind::handle lse, const char* name);
+
+ private:
+  using Optional = std::optional<TensorView>;
+  /// An optional tensor on q's device; false where it was left out.
+  bool read(Optional& view, nanobind::handle object, const char* name);
+
+  void read_queries(const DecodeObjects& objects);
+  void read_cache(const DecodeObjects& objects);
+  void read_cache_format(const DecodeObjects& objects);
+  void read_scales(const DecodeObjects& objects);
+  void read_masks(const DecodeObjects& objects);
+  void read_scores(const DecodeObjects& objects);
+  void read_new_tokens(const DecodeObjects& objects);
+  void read_shape(const DecodeObjects& objects);
+  void require_dense_floats(Optional& view, std::int64_t count, const char* what) const;
+
+  CUstream_st* stream_;
+  leanattn_problem problem_;
+  leanattn_shape shape_;
+  leanattn_decode_args launch_;
+  std::string score_;
+  bool ragged_ = false, several_ = false;  // q is [tokens, ...]; q is [batch, q_len, ...]
+  std::int64_t batch_ = 0, query_tokens_ = 0, capacity_ = 0, cache_tokens_ = 0;
+  TensorView q_, k_, v_, lengths_;
+  Optional out_, lse_, page_table_, k_scale_, v_scale_, q_offsets_, tree_mask_, sink_logits_, alibi_slopes_, k_new_,
+      v_new_, rope_table_;
+};
+
+}  // namespace leanattn::python

@@ -1,0 +1,222 @@
+#include "engine_object.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <unordered_map>
+
+#include "errors.hpp"
+#include "names.hpp"
+#include "runtime/driver.hpp"
+#include "streams.hpp"
+
+namespace leanattn::python {
+namespace nb = nanobind;
+namespace {
+
+/// leanattn.Problem, a dataclass, as the C++ one.
+Problem read_problem(nb::handle object) {
+  const auto integer = [&](const char* name) { return int_of(object.attr(name), name); };
+  const auto flag = [&](const char* name) { return nb::cast<bool>(nb::bool_(object.attr(name))); };
+  Problem problem;
+  problem.q_heads = integer("q_heads");
+  problem.kv_heads = integer("kv_heads");
+  problem.head_dim = integer("head_dim");
+  problem.dtype = static_cast<DataType>(number_of(kDataTypes, object.attr("dtype"), "dtype"));
+  problem.layout = static_cast<CacheLayout>(number_of(kCacheLayouts, object.attr("kv_layout"), "kv_layout"));
+  problem.lse = flag("lse");
+  problem.pdl = flag("pdl");
+  problem.page_size = integer("page_size");
+  problem.q_len = integer("q_len");
+  problem.ragged_q = flag("ragged_q");
+  problem.query_mask = static_cast<AttentionMask>(number_of(kMasks, object.attr("mask"), "mask"));
+  problem.window = integer("window");
+  problem.sink_tokens = integer("sink_tokens");
+  problem.sink_logits = flag("sink_logits");
+  problem.alibi = flag("alibi");
+  problem.soft_cap = float_of(object.attr("soft_cap"), "soft_cap");
+  problem.score = text_of(object.attr("score"), "score");
+  problem.kv_format = static_cast<CacheFormat>(number_of(kCacheFormats, object.attr("kv_dtype"), "kv_dtype"));
+  problem.kv_scale = static_cast<CacheScale>(number_of(kCacheScales, object.attr("kv_scale"), "kv_scale"));
+  problem.v_head_dim = integer("v_head_dim");
+  problem.batch_invariant = flag("batch_invariant");
+  problem.append = flag("append");
+  problem.rope = static_cast<RopePairing>(number_of(kRopes, object.attr("rope"), "rope"));
+  problem.rope_dim = integer("rope_dim");
+  return problem;
+}
+
+PlanObject plan(nb::object self, nb::handle problem, int batch, int max_batch, std::int64_t longest_context,
+                std::int64_t total_context, nb::handle stream) {
+  const auto& object = nb::cast<EngineObject&>(self);
+  const Problem read = read_problem(problem);
+  CUstream_st* const handle = stream.is_none() ? nullptr : find_stream(stream, problem).handle;
+  const auto made = [&] {
+    const nb::gil_scoped_release without_gil;  // it may compile
+    return object.engine.plan(read, {batch, max_batch, longest_context, total_context}, handle);
+  }();
+  return {std::move(self), unwrap(made)};
+}
+
+std::string describe(const PlanObject& object) {
+  const auto info = object.plan.info();
+  return fmt::format("<leanattn.Plan {}, {} CTAs, {}>", info.kernel_name, info.grid,
+                     name_of(kProvenances, info.provenance));
+}
+
+/// The context that the engine launches in, where its workspaces are; what is current on this thread stays so.
+Result<Context> retain(int device) {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  CUcontext before = nullptr;
+  (*api)->cuCtxGetCurrent(&before);
+  auto context = Context::retain(device);
+  (*api)->cuCtxSetCurrent(before);
+  return context;
+}
+
+/// None: empty.
+std::string path_of(nb::handle path, const char* argument) {
+  if (path.is_none()) return {};
+  const nb::object text = nb::steal(PyOS_FSPath(path.ptr()));
+  if (!text.is_valid()) {
+    PyErr_Clear();
+    bad_type(argument, "is no path");
+  }
+  return text_of(text, argument);
+}
+
+template <auto Field>
+auto info(const PlanObject& object) {
+  return object.plan.info().*Field;
+}
+
+}  // namespace
+
+EngineObject EngineObject::open(int device, const std::string& cache_dir, bool disk_cache) {
+  auto opened = [&]() -> Result<std::pair<Engine, Context>> {
+    const nb::gil_scoped_release without_gil;
+    EngineOptions options;
+    options.device = device;
+    options.cache_dir = cache_dir;
+    options.disk_cache = disk_cache;
+    auto engine = Engine::create(options);
+    if (!engine) return tl::unexpected(engine.error());
+    auto context = retain(device);
+    if (!context) return tl::unexpected(context.error());
+    return std::pair(std::move(*engine), std::move(*context));
+  }();
+  auto [engine, context] = unwrap(std::move(opened));
+  return {device, std::move(engine), Workspaces(std::move(context))};
+}
+
+EngineObject& find_engine(nb::handle given, int device) {
+  if (!given.is_none()) {
+    EngineObject* object = nullptr;
+    if (!nb::try_cast(given, object) || object == nullptr) bad_type("engine", "is not a leanattn.Engine");
+    if (object->device != device)
+      bad_value("engine", fmt::format("is of CUDA device {}, but q is on device {}", object->device, device));
+    return *object;
+  }
+  static auto& engines = *new std::unordered_map<int, EngineObject*>;
+  EngineObject*& found = engines[device];
+  if (found == nullptr) {
+    // Opening lets other threads run: one of them may have been here meanwhile.
+    std::unique_ptr<EngineObject> opened(new EngineObject(EngineObject::open(device, {}, true)));
+    if (engines[device] == nullptr) engines[device] = opened.release();
+  }
+  return *engines[device];
+}
+
+void bind_engine(nb::module_& module) {
+  constexpr const char* kPlanDocumentation =
+      R"(The plan for a problem and a shape. The first for a kernel compiles it or takes it from the cache.
+
+decode() does this at every call; ask yourself to compile early, or to see what will be launched and why.
+
+batch            requests of a typical step
+max_batch        most requests of any step; 0: batch
+longest_context  tokens of the longest request
+total_context    tokens of all requests; 0: batch * longest_context
+Raises leanattn.Error.)";
+  nb::class_<PlanObject>(module, "Plan",
+                         "What is launched for a problem and a shape: the kernel, its grid, and how they were found.")
+      .def("__repr__", &describe)
+      .def_prop_ro("kernel_name", &info<&leanattn_plan_info::kernel_name>, "Stable identity of the kernel.")
+      .def_prop_ro("grid", &info<&leanattn_plan_info::grid>, "CTAs.")
+      .def_prop_ro(
+          "provenance", [](const PlanObject& self) { return name_of(kProvenances, self.plan.info().provenance); },
+          "How the configuration was found: exact, bucket, without_pdl, nearest, model or fallback.")
+      .def_prop_ro("workspace_bytes", &info<&leanattn_plan_info::workspace_bytes>, "Device memory that a launch needs.")
+      .def_prop_ro("max_batch", &info<&leanattn_plan_info::max_batch>, "Most requests of a launch.")
+      .def_prop_ro("tuned_us", &info<&leanattn_plan_info::tuned_us>,
+                   "Median of the measurement it rests on, microseconds; 0: none.")
+      .def_prop_ro("compile_ms", &info<&leanattn_plan_info::compile_ms>,
+                   "What compiling took; 0: the kernel came from the cache.")
+      .def_prop_ro("threads", &info<&leanattn_plan_info::threads>, "Per CTA.")
+      .def_prop_ro("registers", &info<&leanattn_plan_info::registers>, "Per thread.")
+      .def_prop_ro("shared_bytes", &info<&leanattn_plan_info::shared_bytes>, "Dynamic shared memory per CTA.")
+      .def_prop_ro("ctas_per_sm", &info<&leanattn_plan_info::ctas_per_sm>, "That one SM holds at once.")
+      .def_prop_ro(
+          "engine", [](const PlanObject& self) { return self.engine; }, "The engine that it belongs to.",
+          nb::sig("def engine(self) -> Engine"));
+
+  nb::class_<EngineObject>(module, "Engine", R"(One GPU, what was tuned for it, and the kernels loaded on it.
+
+decode() opens one for each GPU by itself; make your own for another cache directory. An engine must outlive the CUDA
+graphs that were captured with it.
+
+device     CUDA ordinal
+cache_dir  where tuning.db and cubin.db live; None: LEANATTN_CACHE_DIR, else ~/.cache/leanattn
+disk_cache False: compiled kernels stay in memory, and what the user has tuned is not read
+Raises leanattn.Error: no_driver, no_device, driver_too_old, unsupported, out_of_memory.)")
+      .def(
+          "__init__",
+          [](EngineObject* self, nb::handle device, nb::handle cache_dir, nb::handle disk_cache) {
+            new (self) EngineObject(EngineObject::open(int_of(device, "device"), path_of(cache_dir, "cache_dir"),
+                                                       bool_of(disk_cache, "disk_cache")));
+          },
+          nb::arg("device").none() = 0, nb::kw_only(), nb::arg("cache_dir") = nb::none(),
+          nb::arg("disk_cache").none() = true,
+          nb::sig("def __init__(self, device: int = 0, *, cache_dir: str | os.PathLike[str] | None = None, "
+                  "disk_cache: bool = True) -> None"))
+      .def("__repr__",
+           [](const EngineObject& self) { return fmt::format("<leanattn.Engine of CUDA device {}>", self.device); })
+      .def_ro("device", &EngineObject::device, "CUDA ordinal.")
+      .def_prop_ro(
+          "warnings", [](const EngineObject& self) { return self.engine.warnings(); },
+          "What was degraded (a cache that cannot be written ...), one sentence a line; empty when all is well.")
+      .def_prop_ro(
+          "workspace_bytes", [](const EngineObject& self) { return self.workspaces.bytes(); },
+          "Device memory that workspaces of streams and captured graphs hold.")
+      .def(
+          "reload", [](EngineObject& self) { unwrap(self.engine.reload()); },
+          "Reads the winners again, after tuning or an import. Plans made before stay valid and unchanged.")
+      .def("plan", &plan, nb::arg("problem"), nb::arg("batch") = 1, nb::kw_only(), nb::arg("max_batch") = 0,
+           nb::arg("longest_context") = 1024, nb::arg("total_context") = 0, nb::arg("stream") = nb::none(),
+           nb::sig("def plan(self, problem: leanattn.Problem, batch: int = 1, *, max_batch: int = 0, longest_context: "
+                   "int = 1024, "
+                   "total_context: int = 0, stream: typing.Any = None) -> Plan"),
+           kPlanDocumentation);
+
+  module.def(
+      "engine", [](int device) { return nb::cast(&find_engine(nb::none(), device), nb::rv_policy::reference); },
+      nb::arg("device") = 0, nb::sig("def engine(device: int = 0) -> Engine"),
+      "The engine that decode() uses for a GPU; opened when first asked for, and never closed.");
+  module.def(
+      "plan",
+      [](nb::handle problem, int batch, int max_batch, std::int64_t longest_context, std::int64_t total_context,
+         nb::handle stream, int device) {
+        return plan(nb::cast(&find_engine(nb::none(), device), nb::rv_policy::reference), problem, batch, max_batch,
+                    longest_context, total_context, stream);
+      },
+      nb::arg("problem"), nb::arg("batch") = 1, nb::kw_only(), nb::arg("max_batch") = 0,
+      nb::arg("longest_context") = 1024, nb::arg("total_context") = 0, nb::arg("stream") = nb::none(),
+      nb::arg("device") = 0,
+      nb::sig("def plan(problem: leanattn.Problem, batch: int = 1, *, max_batch: int = 0, longest_context: int = 1024, "
+              "total_context: int = 0, stream: typing.Any = None, device: int = 0) -> Plan"),
+      kPlanDocumentation);
+}
+
+}  // namespace leanattn::python

@@ -1,0 +1,32 @@
+#include "errors.hpp"
+
+#include "leanattn/leanattn.h"
+
+namespace leanattn::python {
+namespace nb = nanobind;
+namespace {
+
+/// `make` of leanattn.errors builds the exception; the classes are Python's, so that they read well there.
+[[noreturn]] void raise_made(const char* kind, const std::string& message, const std::string& hint,
+                             const std::string& log) {
+  const nb::object exception =
+      nb::module_::import_("leanattn.errors").attr("make")(kind, message.c_str(), hint.c_str(), log.c_str());
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+  throw nb::python_error();
+}
+
+}  // namespace
+
+void raise(const Error& error) {
+  raise_made(leanattn_status_name(static_cast<leanattn_status>(error.code)), error.message, error.hint, error.log);
+}
+
+void bad_value(const char* argument, const std::string& what, const std::string& hint) {
+  raise_made("invalid_argument", std::string(argument) + " " + what, hint, {});
+}
+
+void bad_type(const char* argument, const std::string& what, const std::string& hint) {
+  raise_made("invalid_argument_type", std::string(argument) + " " + what, hint, {});
+}
+
+}  // namespace leanattn::python

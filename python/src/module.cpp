@@ -1,0 +1,16 @@
+// module.cpp -- leanattn._leanattn, the compiled half of the package.
+#include <nanobind/nanobind.h>
+
+#include "decode.hpp"
+#include "engine_object.hpp"
+#include "leanattn/leanattn.h"
+
+NB_MODULE(_leanattn, module) {
+  module.doc() = "The compiled half of leanattn; everything public is in the package itself.";
+  // The process's own engines live until it ends.
+  nanobind::set_leak_warnings(false);
+  module.attr("__version__") = leanattn_version();
+  leanattn::python::bind_engine(module);
+  leanattn::python::bind_decode(module);
+  leanattn::python::bind_merge(module);
+}

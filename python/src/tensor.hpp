@@ -1,0 +1,70 @@
+// tensor.hpp -- TensorView: the memory behind a Python object that speaks DLPack. Nothing is copied. GIL held.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "dlpack.hpp"
+
+struct CUstream_st;
+
+namespace leanattn::python {
+
+/// Element types that attention reads and writes.
+enum class ElementType : std::uint8_t { bf16, fp16, fp32, int32, uint32, int8, uint8, fp8_e4m3, fp8_e5m2, other };
+const char* to_string(ElementType type);
+int bytes_of(ElementType type);
+
+class TensorView {
+ public:
+  /// Reads `object`, which is called `name` in errors. A type with DLPack's C exchange interface (PyTorch 2.10 and
+  /// newer) is only looked at; of any other `__dlpack__(stream)` is called, which makes `stream` wait for its contents.
+  /// Raises ArgumentTypeError where it speaks no DLPack, ArgumentError where it is not CUDA memory.
+  TensorView(nanobind::handle object, const char* name, CUstream_st* stream);
+
+  const char* name() const { return name_; }
+  template <class T = void>
+  T* data() const {
+    return reinterpret_cast<T*>(static_cast<char*>(view_.data) + view_.byte_offset);
+  }
+  ElementType type() const { return type_; }
+  int device() const { return view_.device.id; }
+  int rank() const { return view_.ndim; }
+  std::int64_t extent(int dimension) const { return view_.shape[dimension]; }
+  /// Elements between neighbours of a dimension. 0 where it has at most one element: then nothing ever steps along it.
+  std::int64_t stride(int dimension) const;
+  std::int64_t elements() const;
+  std::string shape_text() const;
+
+  /// Each raises an error that names the tensor.
+  void require_type(ElementType type) const;
+  void require_rank(int rank, const char* shape) const;
+  void require_extent(int dimension, std::int64_t extent, const char* what) const;
+  void require_device(int device) const;
+  /// Elements of the last dimension are adjacent, and no dimension repeats its elements (stride 0).
+  void require_rows() const;
+  /// All elements are adjacent, row after row.
+  void require_contiguous() const;
+  void require_aligned(unsigned bytes) const;
+
+ private:
+  dlpack::Tensor view_{};
+  const char* name_;
+  ElementType type_ = ElementType::other;
+  struct Release {
+    template <class Managed>
+    void operator()(Managed* managed) const {
+      if (managed->deleter != nullptr) managed->deleter(managed);
+    }
+  };
+  std::unique_ptr<dlpack::ManagedTensor, Release> managed_;
+  std::unique_ptr<dlpack::ManagedTensorVersioned, Release> versioned_;
+};
+
+/// The C exchange interface of an object's type, or null. Cached by type.
+const dlpack::ExchangeApi* exchange_api(nanobind::handle object);
+
+}  // namespace leanattn::python

@@ -1,0 +1,118 @@
+#include "workspaces.hpp"
+
+#include <algorithm>
+
+#include "runtime/plan.hpp"
+
+namespace leanattn::python {
+namespace {
+
+constexpr std::int64_t kGranule = 1 << 20;
+
+}  // namespace
+
+Workspaces::~Workspaces() {
+  const CurrentContext scope(context_.get());
+  streams_.clear();
+  captures_.clear();
+  spare_.clear();
+  outgrown_.clear();
+}
+
+std::int64_t Workspaces::bytes() const {
+  const std::lock_guard lock(mutex_);
+  std::int64_t total = 0;
+  for (const auto& [stream, buffer] : streams_) total += buffer.bytes();
+  for (const auto& [key, lent] : captures_) {
+    for (const Lent& one : lent) total += one.buffer.bytes();
+  }
+  for (const auto* buffers : {&spare_, &outgrown_}) {
+    for (const DeviceBuffer& buffer : *buffers) total += buffer.bytes();
+  }
+  return total;
+}
+
+Result<void*> Workspaces::get(const leanattn_plan* plan, CUstream_st* stream) {
+  const std::int64_t bytes = leanattn_plan_workspace_bytes(plan);
+  const auto capture = capture_of(stream);
+  if (!capture) [[unlikely]]
+    return tl::unexpected(capture.error());
+  const std::lock_guard lock(mutex_);
+  if (capture->id != 0) [[unlikely]]
+    return of_capture(bytes, stream, *capture);
+  const auto found = streams_.find(stream);
+  if (found != streams_.end() && found->second.bytes() >= bytes) [[likely]]
+    return found->second.data();
+  return of_stream(plan, bytes, stream);
+}
+
+/// At least `bytes`, with room for plans that need somewhat more.
+Result<DeviceBuffer> Workspaces::allocate(std::int64_t bytes) {
+  const RelaxedCaptureMode relaxed;
+  return DeviceBuffer::allocate((std::max<std::int64_t>(bytes, 1) + kGranule - 1) / kGranule * kGranule);
+}
+
+Result<void*> Workspaces::of_stream(const leanattn_plan* plan, std::int64_t bytes, CUstream_st* stream) {
+  const CurrentContext scope(context_.get());
+  if (!scope.entered()) return tl::unexpected(scope.entered().error());
+  auto buffer = allocate(std::max(bytes, streams_[stream].bytes() * 2));
+  if (!buffer) return tl::unexpected(buffer.error());
+  if (const auto status = leanattn_plan_init_workspace(plan, buffer->data(), buffer->bytes(), stream);
+      status != LEANATTN_OK) {
+    return tl::unexpected(detail::last_error(status));
+  }
+  DeviceBuffer& mine = streams_[stream];
+  if (mine.bytes() > 0) outgrown_.push_back(std::move(mine));
+  mine = std::move(*buffer);
+  return mine.data();
+}
+
+Result<void*> Workspaces::of_capture(std::int64_t bytes, CUstream_st* stream, const Capture& capture) {
+  std::vector<Lent>& lent = captures_[{capture.id, stream}];
+  for (const Lent& one : lent) {
+    if (one.buffer.bytes() >= bytes) return one.buffer.data();
+  }
+  const CurrentContext scope(context_.get());
+  if (!scope.entered()) return tl::unexpected(scope.entered().error());
+  take_back_ended();
+  DeviceBuffer buffer;
+  const auto fits = std::find_if(spare_.begin(), spare_.end(), [&](const auto& one) { return one.bytes() >= bytes; });
+  if (fits != spare_.end()) {
+    buffer = std::move(*fits);
+    spare_.erase(fits);
+  } else {
+    auto fresh = allocate(bytes);
+    if (!fresh) return tl::unexpected(fresh.error());
+    buffer = std::move(*fresh);
+  }
+  {
+    // Zeroed now and beside the capture, not by every replay of the graph. A spare one too: its graph may have been
+    // aborted.
+    const RelaxedCaptureMode relaxed;
+    const auto side = Stream::create();
+    if (!side) return tl::unexpected(side.error());
+    if (auto ok = fill_bytes_async(buffer.data(), 0, buffer.bytes(), side->get()); !ok)
+      return tl::unexpected(ok.error());
+    if (auto ok = side->synchronize(); !ok) return tl::unexpected(ok.error());
+  }
+  Lent one{std::move(buffer), std::make_shared<std::atomic<bool>>(false)};
+  if (auto ok = tell_end(capture, one.ended); !ok) {
+    spare_.push_back(std::move(one.buffer));
+    return tl::unexpected(ok.error());
+  }
+  captures_[{capture.id, stream}].push_back(std::move(one));
+  return captures_[{capture.id, stream}].back().buffer.data();
+}
+
+void Workspaces::take_back_ended() {
+  for (auto it = captures_.begin(); it != captures_.end();) {
+    auto& lent = it->second;
+    for (Lent& one : lent) {
+      if (one.ended->load(std::memory_order_acquire)) spare_.push_back(std::move(one.buffer));
+    }
+    std::erase_if(lent, [](const Lent& one) { return one.buffer.data() == nullptr; });
+    it = lent.empty() ? captures_.erase(it) : std::next(it);
+  }
+}
+
+}  // namespace leanattn::python

@@ -1,0 +1,119 @@
+// fake_gpu.cpp -- the module _fake_gpu of the tests: a libcuda.so.1 without a GPU (fake_cuda.hpp), which the package
+// finds because this module has loaded it, and what arrived there.
+#include "tests/unit/runtime/fake_cuda.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+
+#include "templates/kernel_args.cuh"
+
+namespace {
+
+namespace nb = nanobind;
+using Handle = std::uintptr_t;
+
+void must(CUresult status) {
+  if (status != CUDA_SUCCESS) throw std::runtime_error("the fake driver refuses: " + std::to_string(status));
+}
+CUstream stream_of(Handle handle) { return reinterpret_cast<CUstream>(handle); }
+template <class T>
+Handle handle_of(T* pointer) {
+  return reinterpret_cast<Handle>(pointer);
+}
+
+/// Streams and graphs are made where a context is current; it is not, before and after.
+class WithContext {
+ public:
+  WithContext() {
+    must(cuDevicePrimaryCtxRetain(&context_, 0));
+    must(cuCtxSetCurrent(context_));
+  }
+  ~WithContext() {
+    cuCtxSetCurrent(nullptr);
+    cuDevicePrimaryCtxRelease(0);
+  }
+
+ private:
+  CUcontext context_ = nullptr;
+};
+
+void reset() {
+  fake_gpu() = FakeGpu{};
+  fake_gpu().argument_bytes = sizeof(LeanDecodeArgs);
+  fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 9;
+  fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR] = 0;
+}
+
+nb::dict arguments_of(const FakeLaunch& launch) {
+  LeanDecodeArgs args{};
+  std::memcpy(&args, launch.arguments.data(), std::min(sizeof args, launch.arguments.size()));
+  nb::dict result;
+#define POINTER(name) result[#name] = reinterpret_cast<Handle>(args.name);
+#define NUMBER(name) result[#name] = args.name;
+  POINTER(q)
+  POINTER(k)
+  POINTER(v) POINTER(o) POINTER(lse) POINTER(context_lengths) POINTER(partials) NUMBER(q_stride_batch)
+      NUMBER(q_stride_head) NUMBER(k_stride_batch) NUMBER(k_stride_head) NUMBER(k_stride_token) NUMBER(v_stride_batch)
+          NUMBER(v_stride_head) NUMBER(v_stride_token) NUMBER(o_stride_batch) NUMBER(o_stride_head) NUMBER(batch)
+              NUMBER(kv_heads) NUMBER(context_capacity) NUMBER(scale_log2) POINTER(page_table) POINTER(q_offsets)
+                  POINTER(tree_mask) POINTER(alibi_slopes) POINTER(sink_logits) POINTER(k_scale) POINTER(v_scale)
+                      POINTER(k_new) POINTER(v_new) POINTER(rope_table) NUMBER(k_new_stride_batch)
+                          NUMBER(k_new_stride_token) NUMBER(k_new_stride_head) NUMBER(v_new_stride_batch)
+                              NUMBER(v_new_stride_token) NUMBER(v_new_stride_head) NUMBER(q_stride_token)
+                                  NUMBER(o_stride_token) NUMBER(page_table_stride) NUMBER(kv_scale_stride_batch)
+                                      NUMBER(kv_scale_stride_head) NUMBER(kv_scale_stride_token) NUMBER(pool_pages)
+                                          NUMBER(score_scale)
+#undef POINTER
+#undef NUMBER
+                                              return result;
+}
+
+nb::list launches() {
+  nb::list result;
+  for (const FakeLaunch& launch : fake_gpu().launches) {
+    nb::dict one;
+    one["kernel"] = launch.kernel;
+    one["grid"] = launch.grid;
+    one["stream"] = handle_of(launch.stream);
+    one["programmatic"] = launch.programmatic;
+    one["arguments"] = arguments_of(launch);
+    result.append(one);
+  }
+  return result;
+}
+
+}  // namespace
+
+NB_MODULE(_fake_gpu, module) {
+  reset();
+  module.def("reset", &reset);
+  module.def("launches", &launches);
+  module.def("calls", [](const std::string& name) { return fake_gpu().calls[name]; });
+  module.def("fail_once",
+             [](const std::string& name, int status) { fake_gpu().fail_once[name] = static_cast<CUresult>(status); });
+  module.def("live_buffers", [] { return fake_gpu().live_buffers; });
+  module.def("make_stream", [] {
+    const WithContext scope;
+    CUstream stream = nullptr;
+    must(cuStreamCreate(&stream, 0));
+    return handle_of(stream);
+  });
+  module.def("begin_capture",
+             [](Handle stream) { must(cuStreamBeginCapture(stream_of(stream), CU_STREAM_CAPTURE_MODE_GLOBAL)); });
+  module.def("end_capture", [](Handle stream) {
+    CUgraph graph = nullptr;
+    must(cuStreamEndCapture(stream_of(stream), &graph));
+    return handle_of(graph);
+  });
+  module.def("destroy_graph", [](Handle graph) { must(cuGraphDestroy(reinterpret_cast<CUgraph>(graph))); });
+  module.def("replay", [](Handle graph, Handle stream) {
+    CUgraphExec exec = nullptr;
+    must(cuGraphInstantiate(&exec, reinterpret_cast<CUgraph>(graph), 0));
+    must(cuGraphLaunch(exec, stream_of(stream)));
+    must(cuGraphExecDestroy(exec));
+  });
+}

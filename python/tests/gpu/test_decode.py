@@ -1,0 +1,243 @@
+"""decode() and merge_partials() on a GPU, with PyTorch tensors, against attention in FP64."""
+import pytest
+import torch
+
+import leanattn
+import reference
+
+TOLERANCE = {torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(11)
+
+
+def tensors(batch=3, q_heads=8, kv_heads=2, head_dim=128, context=300, tokens=1, dtype=torch.bfloat16, v_head_dim=None):
+    """q, k_cache, v_cache and ragged context lengths; NaN in the cache behind every context."""
+    q = torch.randn(batch, tokens, q_heads, head_dim, device="cuda", dtype=dtype)
+    k = torch.randn(batch, kv_heads, context, head_dim, device="cuda", dtype=dtype)
+    v = torch.randn(batch, kv_heads, context, v_head_dim or head_dim, device="cuda", dtype=dtype)
+    lengths = torch.randint(tokens, context + 1, (batch,), dtype=torch.int32)
+    for request, length in enumerate(lengths):
+        k[request, :, length:], v[request, :, length:] = float("nan"), float("nan")
+    return q if tokens > 1 else q[:, 0], k, v, lengths.cuda()
+
+
+def expect(o, expected):
+    torch.testing.assert_close(o.double(), expected.double(), rtol=0, atol=TOLERANCE[o.dtype])
+
+
+def paged(cache, page_size, pages_each):
+    """A pool [pages, kv_heads, page_size, head_dim] in another order, and its page table."""
+    batch, heads, context, head_dim = cache.shape
+    padded = torch.nn.functional.pad(cache, (0, 0, 0, pages_each * page_size - context))
+    pages = padded.reshape(batch, heads, pages_each, page_size, head_dim).transpose(1, 2).reshape(-1, heads, page_size, head_dim)
+    order = torch.randperm(len(pages), generator=torch.Generator().manual_seed(5)).cuda()
+    pool = torch.empty_like(pages)
+    pool[order] = pages
+    return pool, order.reshape(batch, pages_each).int()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("heads", [(8, 8), (8, 2), (14, 2), (16, 1)])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_plain(dtype, heads, head_dim):
+    inputs = tensors(q_heads=heads[0], kv_heads=heads[1], head_dim=head_dim, dtype=dtype)
+    o, lse = leanattn.decode(*inputs, return_lse=True)
+    expected, expected_lse = reference.decode(*inputs, return_lse=True)
+    expect(o, expected)
+    torch.testing.assert_close(lse, expected_lse, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("options", [{"window": 37}, {"window": 37, "sink_tokens": 4}, {"soft_cap": 3.0}, {"scale": 0.2}], ids=str)
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_masks_and_scores(options, tokens):
+    inputs = tensors(tokens=tokens)
+    expect(leanattn.decode(*inputs, **options), reference.decode(*inputs, **options))
+
+
+def test_sinks_alibi_and_full_mask():
+    inputs = tensors(tokens=3)
+    for options in ({"sink_logits": torch.randn(8, device="cuda")}, {"alibi_slopes": torch.rand(8, device="cuda")}, {"mask": "full"}):
+        expect(leanattn.decode(*inputs, **options), reference.decode(*inputs, **options))
+    plain = leanattn.decode(*inputs, score="score * 0.5f")
+    expect(plain, reference.decode(*inputs, scale=0.5 * 128**-0.5))
+
+
+def test_tree_mask_of_a_chain_is_causal():
+    inputs = tensors(tokens=4)
+    chain = torch.tensor([1, 3, 7, 15], dtype=torch.int32, device="cuda").repeat(3, 1)
+    expect(leanattn.decode(*inputs, tree_mask=chain), reference.decode(*inputs))
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+@pytest.mark.parametrize("layout", ["HND", "NHD"])
+def test_pages(page_size, layout):
+    q, k, v, lengths = tensors()
+    pages_each = -(-300 // page_size)
+    (k_pool, table), (v_pool, _) = paged(k, page_size, pages_each), paged(v, page_size, pages_each)
+    if layout == "NHD":
+        k_pool, v_pool = k_pool.transpose(1, 2).contiguous(), v_pool.transpose(1, 2).contiguous()
+    expect(leanattn.decode(q, k_pool, v_pool, lengths, table, kv_layout=layout), reference.decode(q, k, v, lengths))
+
+
+def test_token_major_caches_by_name_and_as_a_view():
+    q, k, v, lengths = tensors()
+    expected = reference.decode(q, k, v, lengths)
+    token_major = [cache.transpose(1, 2).contiguous() for cache in (k, v)]
+    expect(leanattn.decode(q, *token_major, lengths, kv_layout="NHD"), expected)
+    expect(leanattn.decode(q, *(cache.transpose(1, 2) for cache in token_major), lengths), expected)
+
+
+def test_ragged_query_tokens():
+    q, k, v, lengths = tensors(tokens=4)
+    lengths = lengths.clamp(min=4)
+    counts = [3, 0, 4]
+    offsets = torch.tensor([0, 3, 3, 7], dtype=torch.int32, device="cuda")
+    rows = torch.cat([q[request, 4 - count:] for request, count in enumerate(counts)])
+    k, v = k.nan_to_num(), v.nan_to_num()
+    o = leanattn.decode(rows, k, v, lengths, q_offsets=offsets, max_q_len=4)
+    expected = reference.decode(q, k, v, lengths)
+    expect(o, torch.cat([expected[request, 4 - count:] for request, count in enumerate(counts)]))
+
+
+@pytest.mark.parametrize("scale", ["tensor", "head", "token"])
+@pytest.mark.parametrize("name", ["int8", "float8_e4m3fn"])
+def test_one_byte_caches(name, scale):
+    q, k, v, lengths = tensors()
+    k, v = k.nan_to_num(), v.nan_to_num()
+    small, scales, wide = [], [], []
+    for cache in (k, v):
+        most = {"tensor": cache.abs().amax().reshape(1), "head": cache.abs().amax((0, 2, 3)), "token": cache.abs().amax(3)}[scale].float().clamp(min=1e-3)
+        each = most / (127.0 if name == "int8" else 448.0)
+        shaped = {"tensor": each, "head": each[None, :, None, None], "token": each[..., None]}[scale] if scale != "tensor" else each
+        values = cache.float() / shaped
+        small.append(values.round().to(torch.int8) if name == "int8" else values.to(torch.float8_e4m3fn))
+        scales.append(each.contiguous())
+        wide.append((small[-1].float() * shaped).to(torch.float32))
+    given = small if name == "int8" else [cache.view(torch.uint8) for cache in small]
+    o = leanattn.decode(q, *given, lengths, k_scale=scales[0], v_scale=scales[1], kv_dtype=None if name == "int8" else "fp8_e4m3")
+    expect(o, reference.decode(q, *wide, lengths))
+
+
+def test_append_and_rotation_write_the_cache():
+    q, k, v, lengths = tensors()
+    k, v = k.nan_to_num(), v.nan_to_num()
+    k_new, v_new = (torch.randn(3, 2, 128, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    angle = torch.arange(300, device="cuda")[:, None] / 10000 ** (torch.arange(64, device="cuda") / 64)
+    table = torch.cat((angle.cos(), angle.sin()), -1).contiguous()
+
+    def turned(x, position):
+        cosine, sine = angle[position].cos()[:, None], angle[position].sin()[:, None]
+        a, b = x.float().chunk(2, -1)
+        return torch.cat((a * cosine - b * sine, b * cosine + a * sine), -1).to(x.dtype)
+
+    last = lengths.long() - 1
+    rows = torch.arange(3, device="cuda")
+    k_expected, v_expected = k.clone(), v.clone()
+    k_expected[rows, :, last], v_expected[rows, :, last] = turned(k_new, last), v_new
+    o = leanattn.decode(q, k, v, lengths, k_new=k_new, v_new=v_new, rope_table=table)
+    torch.testing.assert_close(k.float(), k_expected.float(), rtol=0, atol=3.2e-2)
+    assert torch.equal(v, v_expected)
+    expect(o, reference.decode(turned(q, last), k_expected, v_expected, lengths))
+
+
+def test_other_options_change_no_result():
+    inputs = tensors()
+    expected = reference.decode(*inputs)
+    for options in ({"batch_invariant": True}, {"pdl": True}, {"max_batch": 64}, {"longest_context": 7, "total_context": 7}):
+        expect(leanattn.decode(*inputs, **options), expected)
+    out = torch.full_like(inputs[0], float("nan"))
+    assert leanattn.decode(*inputs, out=out) is out
+    expect(out, expected)
+
+
+def test_an_empty_request_is_zero():
+    q, k, v, lengths = tensors()
+    lengths[1] = 0
+    o, lse = leanattn.decode(q, k, v, lengths, return_lse=True)
+    assert not o[1].any() and (lse[1] == -float("inf")).all()
+    expect(o, reference.decode(q, k, v, lengths))
+
+
+def test_merge_is_attention_over_the_whole():
+    q, k, v, _ = tensors(context=256)
+    k, v = torch.randn_like(k), torch.randn_like(v)
+    half = torch.full((3,), 128, dtype=torch.int32, device="cuda")
+    parts = [leanattn.decode(q, k[:, :, i:i + 128], v[:, :, i:i + 128], half, return_lse=True) for i in (0, 128)]
+    o, lse = leanattn.merge_partials([o for o, _ in parts], [lse for _, lse in parts], return_lse=True)
+    expected, expected_lse = reference.decode(q, k, v, half * 2, return_lse=True)
+    expect(o, expected)
+    torch.testing.assert_close(lse, expected_lse, rtol=0, atol=2e-3)
+
+
+def test_each_stream_has_its_own_workspace():
+    inputs = tensors(batch=1, context=20000)
+    expected = reference.decode(*inputs)
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    torch.cuda.synchronize()
+    outs = []
+    for _ in range(20):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                outs.append(leanattn.decode(*inputs))
+    torch.cuda.synchronize()
+    for o in outs:
+        expect(o, expected)
+
+
+def test_a_graph_follows_lengths_and_gives_its_workspace_back():
+    engine = leanattn.Engine()
+    q, k, v, lengths = tensors()
+    k, v = k.nan_to_num(), v.nan_to_num()
+    leanattn.decode(q, k, v, lengths, engine=engine)
+    held = None
+    for _ in range(5):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            o = [leanattn.decode(q, k, v, lengths, engine=engine) for _ in range(4)]
+        for length in (1, 77, 300):
+            lengths.fill_(length)
+            graph.replay()
+            for layer in o:
+                expect(layer, reference.decode(q, k, v, lengths))
+        torch.cuda.synchronize()
+        del graph, o
+        held = held or engine.workspace_bytes
+        assert engine.workspace_bytes == held
+
+
+def test_a_capture_before_the_first_call_says_what_to_do():
+    inputs = tensors(head_dim=96)
+    engine = leanattn.Engine()
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(leanattn.NotPrepared, match="before the capture") as caught:
+        with torch.cuda.graph(graph):
+            leanattn.decode(*inputs, engine=engine)
+    assert caught.value.code == "not_prepared"
+    torch.cuda.synchronize()
+    expect(leanattn.decode(*inputs, engine=engine), reference.decode(*inputs))
+
+
+@pytest.mark.parametrize("argument, change", [
+    ("q", lambda t: t.cpu()), ("q", lambda t: t.float()), ("q", lambda t: t[..., ::2]), ("q", lambda t: t[0]),
+    ("k_cache", lambda t: t.cpu()), ("k_cache", lambda t: t.half()), ("k_cache", lambda t: t[:2]), ("k_cache", lambda t: t[..., :64]),
+    ("k_cache", lambda t: t.transpose(2, 3)), ("k_cache", lambda t: t[:, :1].expand(-1, 2, -1, -1)), ("v_cache", lambda t: t[:, :, 1:]),
+    ("context_lengths", lambda t: t.cpu()), ("context_lengths", lambda t: t.long()), ("context_lengths", lambda t: t[:2]),
+    ("context_lengths", lambda t: [1, 2, 3]),
+])
+def test_bad_tensors_are_named(argument, change):
+    given = dict(zip(("q", "k_cache", "v_cache", "context_lengths"), tensors(), strict=True))
+    given[argument] = change(given[argument])
+    with pytest.raises((TypeError, ValueError)) as caught:
+        leanattn.decode(**given)
+    # A mismatch of k_cache with v_cache or q may be said of either.
+    assert str(caught.value).split()[0] in {argument, "v_cache", "k_cache"} and isinstance(caught.value, leanattn.Error)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_tensors_of_two_gpus_are_refused_by_name():
+    q, k, v, lengths = tensors()
+    with pytest.raises(ValueError, match="context_lengths is on CUDA device 1"):
+        leanattn.decode(q, k, v, lengths.to("cuda:1"))

@@ -1,0 +1,423 @@
+"""decode() and merge_partials() on a GPU that is not there: what arrives at the driver, and what is refused by name."""
+import gc
+import itertools
+import math
+import os
+
+import pytest
+
+fake = pytest.importorskip("_fake_gpu", reason="built with the tests only")
+
+import leanattn  # noqa: E402
+from fake_tensors import CPU, FakeTensor, FastTensor, OldTensor  # noqa: E402
+
+np = pytest.importorskip("numpy")
+BATCH, Q_HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 3, 8, 2, 64, 256
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cache")
+    os.chmod(path, 0o700)
+    return path
+
+
+@pytest.fixture
+def engine(cache_dir):
+    gc.collect()  # an engine of the test before must be gone, or its end would count in this one
+    fake.reset()
+    FastTensor.current_stream = 0
+    try:
+        return leanattn.Engine(cache_dir=cache_dir)
+    except leanattn.Error as error:
+        pytest.fail(str(error))
+
+
+def inputs(kind=FakeTensor, **changed):
+    """A step's tensors by argument; `changed` replaces some."""
+    made = {"q": kind((BATCH, Q_HEADS, HEAD_DIM)), "k_cache": kind((BATCH, KV_HEADS, CONTEXT, HEAD_DIM)),
+            "v_cache": kind((BATCH, KV_HEADS, CONTEXT, HEAD_DIM)), "context_lengths": kind((BATCH,), "int32")}
+    return {**made, **changed}
+
+
+def decoded(engine, **arguments):
+    """What decode() launched: (result, the launch)."""
+    before = len(fake.launches())
+    try:
+        result = leanattn.decode(**arguments, engine=engine)
+    except leanattn.Error as error:
+        if error.code == "nvrtc_missing":
+            pytest.skip(error.message)
+        raise
+    launches = fake.launches()
+    assert len(launches) == before + 1
+    return result, launches[-1]
+
+
+@pytest.mark.parametrize("kind", [FakeTensor, OldTensor, FastTensor])
+def test_a_plain_step_arrives_as_it_is(engine, kind):
+    given = inputs(kind)
+    o, launch = decoded(engine, **given)
+    arguments = launch["arguments"]
+    assert (arguments["q"], arguments["k"], arguments["v"]) == (given["q"].data, given["k_cache"].data, given["v_cache"].data)
+    assert (arguments["context_lengths"], arguments["o"], arguments["lse"]) == (given["context_lengths"].data, o.data, 0)
+    assert (arguments["batch"], arguments["kv_heads"], arguments["context_capacity"]) == (BATCH, KV_HEADS, CONTEXT)
+    assert (arguments["k_stride_batch"], arguments["k_stride_head"], arguments["k_stride_token"]) == (KV_HEADS * CONTEXT * HEAD_DIM, CONTEXT * HEAD_DIM, HEAD_DIM)
+    assert (arguments["q_stride_batch"], arguments["q_stride_head"]) == (Q_HEADS * HEAD_DIM, HEAD_DIM)
+    assert math.isclose(arguments["scale_log2"], HEAD_DIM**-0.5 * math.log2(math.e), rel_tol=1e-6)
+    assert o.shape == given["q"].shape and o.dtype == "bf16"
+    assert "bf16_d64_g4_contig" in launch["kernel"] or launch["kernel"]
+    assert all(tensor.borrowed == 0 for tensor in given.values())  # every capsule was given back
+
+
+def test_it_runs_on_the_current_stream_and_nothing_waits(engine):
+    stream = fake.make_stream()
+    FastTensor.current_stream = stream
+    _, launch = decoded(engine, **inputs(FastTensor))
+    assert launch["stream"] == stream
+    waits = fake.calls("cuStreamSynchronize") + fake.calls("cuCtxSynchronize")
+    decoded(engine, **inputs(FastTensor))
+    assert fake.calls("cuStreamSynchronize") + fake.calls("cuCtxSynchronize") == waits
+
+
+@pytest.mark.parametrize("wrap", [lambda s: s, lambda s: type("S", (), {"cuda_stream": s})(), lambda s: type("S", (), {"ptr": s})(),
+                                  lambda s: type("S", (), {"__cuda_stream__": lambda self: (0, s)})()], ids=["handle", "torch", "cupy", "protocol"])
+def test_a_stream_may_be_given(engine, wrap):
+    stream = fake.make_stream()
+    given = inputs()
+    _, launch = decoded(engine, **given, stream=wrap(stream))
+    assert launch["stream"] == stream
+    assert given["k_cache"].streams == [stream]  # so that the producer can make it wait
+
+
+def test_the_legacy_stream_is_1_to_dlpack(engine):
+    given = inputs()
+    _, launch = decoded(engine, **given)
+    assert launch["stream"] == 0 and given["q"].streams == [1]
+
+
+def test_outputs_that_are_given_are_returned(engine):
+    out, out_lse = FakeTensor((BATCH, Q_HEADS, HEAD_DIM)), FakeTensor((BATCH, Q_HEADS), "fp32")
+    result, launch = decoded(engine, **inputs(), out=out, out_lse=out_lse)
+    assert result[0] is out and result[1] is out_lse
+    assert (launch["arguments"]["o"], launch["arguments"]["lse"]) == (out.data, out_lse.data)
+    (o, lse), launch = decoded(engine, **inputs(), return_lse=True)
+    assert lse.shape == (BATCH, Q_HEADS) and lse.dtype == "fp32" and launch["arguments"]["lse"] == lse.data
+
+
+def test_several_query_tokens_keep_their_strides(engine):
+    q = FakeTensor((BATCH, 5, Q_HEADS, HEAD_DIM), strides=(5 * Q_HEADS * HEAD_DIM, HEAD_DIM, 5 * HEAD_DIM, 1))  # a transposed view
+    _, launch = decoded(engine, **inputs(q=q))
+    arguments = launch["arguments"]
+    assert (arguments["q_stride_batch"], arguments["q_stride_token"], arguments["q_stride_head"]) == (5 * Q_HEADS * HEAD_DIM, HEAD_DIM, 5 * HEAD_DIM)
+
+
+def test_ragged_query_tokens(engine):
+    offsets = FakeTensor((BATCH + 1,), "int32")
+    _, launch = decoded(engine, **inputs(q=FakeTensor((7, Q_HEADS, HEAD_DIM))), q_offsets=offsets, max_q_len=4)
+    assert launch["arguments"]["q_offsets"] == offsets.data and launch["arguments"]["batch"] == BATCH
+
+
+@pytest.mark.parametrize("view", [False, True], ids=["NHD", "transposed view"])
+def test_token_major_caches(engine, view):
+    rows = (CONTEXT * KV_HEADS * HEAD_DIM, HEAD_DIM, KV_HEADS * HEAD_DIM, 1)
+    caches = [FakeTensor((BATCH, KV_HEADS, CONTEXT, HEAD_DIM), strides=rows) if view else FakeTensor((BATCH, CONTEXT, KV_HEADS, HEAD_DIM)) for _ in range(2)]
+    _, launch = decoded(engine, **inputs(k_cache=caches[0], v_cache=caches[1]), kv_layout="HND" if view else "NHD")
+    arguments = launch["arguments"]
+    assert (arguments["k_stride_head"], arguments["k_stride_token"], arguments["context_capacity"]) == (HEAD_DIM, KV_HEADS * HEAD_DIM, CONTEXT)
+
+
+def test_pages(engine):
+    pools = [FakeTensor((40, KV_HEADS, 16, HEAD_DIM), strides=(2 * KV_HEADS * 16 * HEAD_DIM, 16 * HEAD_DIM, HEAD_DIM, 1)) for _ in range(2)]
+    table = FakeTensor((BATCH, 9), "int32", strides=(12, 1))
+    _, launch = decoded(engine, **inputs(k_cache=pools[0], v_cache=pools[1]), page_table=table)
+    arguments = launch["arguments"]
+    assert (arguments["page_table"], arguments["page_table_stride"], arguments["pool_pages"]) == (table.data, 12, 40)
+    assert (arguments["context_capacity"], arguments["k_stride_batch"]) == (9 * 16, 2 * KV_HEADS * 16 * HEAD_DIM)
+
+
+SCALES = {"tensor": (1,), "head": (KV_HEADS,), "token": (BATCH, KV_HEADS, CONTEXT)}
+
+
+@pytest.mark.parametrize("dtype, said", [("int8", None), ("fp8_e4m3", None), ("fp8_e5m2", None), ("uint8", "fp8_e4m3"), ("uint8", "int8")])
+@pytest.mark.parametrize("scale", SCALES)
+def test_one_byte_caches_and_their_scales(engine, dtype, said, scale):
+    caches = {name: FakeTensor((BATCH, KV_HEADS, CONTEXT, HEAD_DIM), dtype) for name in ("k_cache", "v_cache")}
+    k_scale, v_scale = (FakeTensor(SCALES[scale], "fp32") for _ in range(2))
+    _, launch = decoded(engine, **inputs(**caches), k_scale=k_scale, v_scale=v_scale, kv_dtype=said)
+    arguments = launch["arguments"]
+    assert (arguments["k_scale"], arguments["v_scale"]) == (k_scale.data, v_scale.data)
+    if scale == "token":
+        assert (arguments["kv_scale_stride_batch"], arguments["kv_scale_stride_head"], arguments["kv_scale_stride_token"]) == (KV_HEADS * CONTEXT, CONTEXT, 1)
+
+
+def test_append_and_rotation(engine):
+    new = {name: FakeTensor((BATCH, KV_HEADS, HEAD_DIM), strides=(12 * HEAD_DIM, HEAD_DIM, 1)) for name in ("k_new", "v_new")}
+    table = FakeTensor((CONTEXT, HEAD_DIM), "fp32")
+    _, launch = decoded(engine, **inputs(), **new, rope_table=table)
+    arguments = launch["arguments"]
+    assert (arguments["k_new"], arguments["v_new"], arguments["rope_table"]) == (new["k_new"].data, new["v_new"].data, table.data)
+    assert (arguments["k_new_stride_batch"], arguments["v_new_stride_batch"]) == (12 * HEAD_DIM, 12 * HEAD_DIM)
+
+
+@pytest.mark.parametrize("options, field", [
+    ({"alibi_slopes": FakeTensor((Q_HEADS,), "fp32")}, "alibi_slopes"), ({"sink_logits": FakeTensor((Q_HEADS,), "fp32")}, "sink_logits"),
+    ({"q": FakeTensor((BATCH, 2, Q_HEADS, HEAD_DIM)), "tree_mask": FakeTensor((BATCH, 2), "uint32")}, "tree_mask")], ids=["alibi", "sinks", "tree"])
+def test_arrays_of_features(engine, options, field):
+    _, launch = decoded(engine, **inputs(**options))
+    assert launch["arguments"][field] == options[field].data
+
+
+def test_options_reach_the_kernel(engine):
+    names = {decoded(engine, **inputs(), **options)[1]["kernel"]
+             for options in ({}, {"window": 100}, {"window": 100, "sink_tokens": 4}, {"soft_cap": 30.0}, {"score": "score * 2.0f"}, {"batch_invariant": True})}
+    kernels = {engine.plan(leanattn.Problem(q_heads=Q_HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM, **fields), batch=BATCH, longest_context=CONTEXT).kernel_name
+               for fields in ({}, {"window": 100}, {"window": 100, "sink_tokens": 4}, {"soft_cap": 30.0}, {"score": "score * 2.0f"}, {"batch_invariant": True})}
+    assert len(kernels) == 6 and len(names) >= 1
+    _, launch = decoded(engine, **inputs(), scale=0.5)
+    assert math.isclose(launch["arguments"]["scale_log2"], 0.5 * math.log2(math.e), rel_tol=1e-6)
+    assert decoded(engine, **inputs(), pdl=True)[1]["programmatic"] and not decoded(engine, **inputs())[1]["programmatic"]
+
+
+def test_v_may_be_narrower(engine):
+    o, _ = decoded(engine, **inputs(v_cache=FakeTensor((BATCH, KV_HEADS, CONTEXT, 32))))
+    assert o.shape == (BATCH, Q_HEADS, 32)
+
+
+def test_a_workspace_is_a_streams_own_and_stays(engine):
+    used = {}
+    streams = [0, fake.make_stream(), fake.make_stream()]
+    for _, stream in itertools.product(range(3), streams):
+        _, launch = decoded(engine, **inputs(), stream=stream)
+        used.setdefault(stream, set()).add(launch["arguments"]["partials"])
+    assert all(len(places) == 1 for places in used.values())
+    assert len(set.union(*used.values())) == len(streams)
+    held = engine.workspace_bytes
+    assert held > 0 and fake.live_buffers() == len(streams)
+
+
+def test_a_graph_has_a_workspace_of_its_own_until_it_is_gone(engine):
+    stream = fake.make_stream()
+    _, eager = decoded(engine, **inputs(), stream=stream)
+    places = []
+    for _ in range(3):
+        fake.begin_capture(stream)
+        for _ in range(2):
+            leanattn.decode(**inputs(), stream=stream, engine=engine)
+        graph = fake.end_capture(stream)
+        fake.replay(graph, stream)
+        launches = fake.launches()[-2:]
+        places.append({launch["arguments"]["partials"] for launch in launches})
+        assert len(places[-1]) == 1 and eager["arguments"]["partials"] not in places[-1]
+        buffers = fake.live_buffers()
+        fake.destroy_graph(graph)
+    assert places[0] == places[1] == places[2]  # given back, and taken again
+    assert fake.live_buffers() == buffers == 2
+
+
+def test_two_graphs_that_live_share_no_workspace(engine):
+    stream = fake.make_stream()
+    decoded(engine, **inputs(), stream=stream)
+    places, graphs = set(), []
+    for _ in range(2):
+        fake.begin_capture(stream)
+        leanattn.decode(**inputs(), stream=stream, engine=engine)
+        graphs.append(fake.end_capture(stream))
+        fake.replay(graphs[-1], stream)
+        places.add(fake.launches()[-1]["arguments"]["partials"])
+    assert len(places) == 2
+    for graph in graphs:
+        fake.destroy_graph(graph)
+
+
+def test_a_capture_before_the_first_call_says_what_to_do(engine):
+    stream = fake.make_stream()
+    fake.begin_capture(stream)
+    with pytest.raises(leanattn.NotPrepared, match="before the capture") as caught:
+        leanattn.decode(**inputs(q=FakeTensor((BATCH, Q_HEADS, 48)), k_cache=FakeTensor((BATCH, KV_HEADS, CONTEXT, 48)),
+                                 v_cache=FakeTensor((BATCH, KV_HEADS, CONTEXT, 48))), stream=stream, engine=engine)
+    fake.destroy_graph(fake.end_capture(stream))
+    assert caught.value.code == "not_prepared" and "decode()" in caught.value.hint
+
+
+def test_an_error_of_the_driver_carries_its_code(engine):
+    decoded(engine, **inputs())
+    fake.fail_once("cuLaunchKernelEx", 1)
+    with pytest.raises(leanattn.Error) as caught:
+        leanattn.decode(**inputs(), engine=engine)
+    assert caught.value.code == "launch_failed"
+    fake.fail_once("cuMemAlloc", 2)
+    with pytest.raises(MemoryError) as caught:
+        leanattn.decode(**inputs(), stream=fake.make_stream(), engine=engine)
+    assert caught.value.code == "out_of_memory"
+
+
+def test_a_growing_cache_asks_for_few_plans(engine):
+    """Lengths that differ by a step are looked up alike, so that a new one does not mean a new plan."""
+    grids = {decoded(engine, **inputs(k_cache=FakeTensor((BATCH, KV_HEADS, n, HEAD_DIM)), v_cache=FakeTensor((BATCH, KV_HEADS, n, HEAD_DIM))))[1]["grid"]
+             for n in range(4097, 4600, 20)}
+    assert len(grids) == 1
+
+
+def test_plans_say_what_they_are(engine):
+    plan = engine.plan(leanattn.Problem(q_heads=Q_HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM), batch=2, max_batch=16, longest_context=8192)
+    assert (plan.max_batch, plan.provenance, plan.engine) == (16, "fallback", engine)
+    assert plan.kernel_name in repr(plan) and plan.grid > 0 and plan.workspace_bytes > 0
+    with pytest.raises(ValueError, match="head_dim"):
+        engine.plan(leanattn.Problem(head_dim=0))
+    with pytest.raises(NotImplementedError, match="head_dim"):
+        engine.plan(leanattn.Problem(head_dim=24))
+
+
+def test_merge_takes_parts_of_one_shape(engine):
+    parts = [FakeTensor((BATCH, Q_HEADS, HEAD_DIM)) for _ in range(3)]
+    lses = [FakeTensor((BATCH, Q_HEADS), "fp32") for _ in range(3)]
+    try:
+        o, lse = leanattn.merge_partials(parts, lses, return_lse=True, engine=engine)
+    except leanattn.Error as error:
+        if error.code == "nvrtc_missing":
+            pytest.skip(error.message)
+        raise
+    assert o.shape == (BATCH, Q_HEADS, HEAD_DIM) and lse.shape == (BATCH, Q_HEADS) and len(fake.launches()) == 1
+    assert leanattn.merge_partials(parts, lses, out=parts[0], engine=engine) is parts[0]
+    for bad, match in [((parts, lses[:2]), "lse_parts"), ((parts[0], lses), "o_parts"), (([], []), "o_parts"), ((parts * 3, lses * 3), "o_parts"),
+                       ((parts, [FakeTensor((BATCH, Q_HEADS))] * 3), "lse_parts"), (([*parts[:2], FakeTensor((BATCH, Q_HEADS, 32))], lses), "o_parts"),
+                       ((lses, lses), "o_parts"), ((parts, [1, 2, 3]), "lse_parts"), ((None, None), "o_parts")]:
+        with pytest.raises((TypeError, ValueError), match=match):
+            leanattn.merge_partials(*bad, engine=engine)
+    assert len(fake.launches()) == 2
+
+
+Q, KV = (BATCH, Q_HEADS, HEAD_DIM), (BATCH, KV_HEADS, CONTEXT, HEAD_DIM)
+REFUSED = [
+    # argument, what it becomes, beside what, error
+    ("q", np.zeros(Q, np.float16), {}, ValueError),
+    ("q", np.zeros(Q, np.float32), {}, ValueError),
+    ("q", None, {}, TypeError),
+    ("q", [[1.0]], {}, TypeError),
+    ("q", FakeTensor(Q, "fp32"), {}, TypeError),
+    ("q", FakeTensor(Q, "int64"), {}, TypeError),
+    ("q", FakeTensor(Q[:2]), {}, ValueError),
+    ("q", FakeTensor((1, 2, 3, 4, 5)), {}, ValueError),
+    ("q", FakeTensor(Q, device=CPU), {}, ValueError),
+    ("q", FakeTensor(Q, device=7), {}, ValueError),
+    ("q", FakeTensor(Q, strides=(Q_HEADS * HEAD_DIM * 2, HEAD_DIM * 2, 2)), {}, ValueError),
+    ("q", FakeTensor(Q, strides=(Q_HEADS * 70, 70, 1)), {}, ValueError),
+    ("q", FakeTensor(Q, strides=(0, HEAD_DIM, 1)), {}, ValueError),
+    ("q", FakeTensor(Q, strides=(Q_HEADS * HEAD_DIM, -HEAD_DIM, 1)), {}, ValueError),
+    ("q", FakeTensor(Q, offset=1), {}, ValueError),
+    ("q", FakeTensor((0, Q_HEADS, HEAD_DIM)), {}, ValueError),
+    ("q", FakeTensor((BATCH, 7, HEAD_DIM)), {}, ValueError),  # no multiple of the KV heads
+    ("k_cache", np.zeros(KV, np.float16), {}, ValueError),
+    ("k_cache", "cache", {}, TypeError),
+    ("k_cache", FakeTensor(KV, "fp16"), {"v_cache": FakeTensor(KV, "fp16")}, TypeError),
+    ("k_cache", FakeTensor(KV, "uint8"), {"v_cache": FakeTensor(KV, "uint8")}, TypeError),
+    ("k_cache", FakeTensor(KV, device_id=1), {}, ValueError),
+    ("k_cache", FakeTensor((BATCH + 1, *KV[1:])), {"v_cache": FakeTensor((BATCH + 1, *KV[1:]))}, ValueError),
+    ("k_cache", FakeTensor(KV[:3]), {}, ValueError),
+    ("k_cache", FakeTensor(KV, strides=(CONTEXT * KV_HEADS * HEAD_DIM, 0, HEAD_DIM, 1)), {}, ValueError),
+    ("k_cache", FakeTensor(KV, strides=(CONTEXT * KV_HEADS * HEAD_DIM, CONTEXT * HEAD_DIM, 1, CONTEXT)), {}, ValueError),
+    ("k_cache", FakeTensor((*KV[:3], 32)), {}, ValueError),
+    ("v_cache", FakeTensor(KV, "fp16"), {}, TypeError),
+    ("v_cache", FakeTensor((BATCH, KV_HEADS, CONTEXT - 1, HEAD_DIM)), {}, ValueError),
+    ("v_cache", FakeTensor((BATCH, KV_HEADS + 1, CONTEXT, HEAD_DIM)), {}, ValueError),
+    ("v_cache", FakeTensor(KV, device=CPU), {}, ValueError),
+    ("context_lengths", np.zeros(BATCH, np.int32), {}, ValueError),
+    ("context_lengths", [1, 2, 3], {}, TypeError),
+    ("context_lengths", FakeTensor((BATCH,), "int64"), {}, TypeError),
+    ("context_lengths", FakeTensor((BATCH,), "fp32"), {}, TypeError),
+    ("context_lengths", FakeTensor((BATCH + 1,), "int32"), {}, ValueError),
+    ("context_lengths", FakeTensor((BATCH, 1), "int32"), {}, ValueError),
+    ("context_lengths", FakeTensor((BATCH,), "int32", strides=(2,)), {}, ValueError),
+    ("context_lengths", FakeTensor((BATCH,), "int32", device_id=1), {}, ValueError),
+    ("page_table", FakeTensor((BATCH, 4), "int64"), {}, TypeError),
+    ("page_table", FakeTensor((BATCH - 1, 4), "int32"), {}, ValueError),
+    ("page_table", FakeTensor((BATCH, 4), "int32", device=CPU), {}, ValueError),
+    ("page_table", FakeTensor((BATCH, 4), "int32", strides=(1, BATCH)), {}, ValueError),
+    ("out", FakeTensor((BATCH, Q_HEADS, 32)), {}, ValueError),
+    ("out", FakeTensor(Q, "fp16"), {}, TypeError),
+    ("out", np.zeros(Q, np.float16), {}, ValueError),
+    ("out_lse", FakeTensor((BATCH, Q_HEADS)), {}, TypeError),
+    ("out_lse", FakeTensor((BATCH, KV_HEADS), "fp32"), {}, ValueError),
+    ("scale", "big", {}, TypeError),
+    ("scale", -1.0, {}, ValueError),
+    ("scale", float("nan"), {}, ValueError),
+    ("kv_layout", "DNH", {}, ValueError),
+    ("kv_layout", 3, {}, TypeError),
+    ("kv_layout", None, {}, TypeError),
+    ("kv_dtype", "fp8_e4m3", {}, ValueError),
+    ("kv_dtype", "int4", {}, ValueError),
+    ("k_scale", FakeTensor((1,), "fp32"), {}, ValueError),  # of a bf16 cache
+    ("k_scale", FakeTensor((5,), "fp32"), {"k_cache": FakeTensor(KV, "int8"), "v_cache": FakeTensor(KV, "int8")}, ValueError),
+    ("k_scale", FakeTensor((1,), "bf16"), {"k_cache": FakeTensor(KV, "int8"), "v_cache": FakeTensor(KV, "int8")}, TypeError),
+    ("v_scale", FakeTensor((KV_HEADS,), "fp32"), {"k_cache": FakeTensor(KV, "int8"), "v_cache": FakeTensor(KV, "int8"), "k_scale": FakeTensor((1,), "fp32")}, ValueError),
+    ("max_q_len", None, {"q_offsets": FakeTensor((BATCH + 1,), "int32")}, ValueError),
+    ("max_q_len", 4, {}, ValueError),
+    ("q_offsets", FakeTensor((BATCH,), "int32"), {"max_q_len": 2}, ValueError),
+    ("mask", "diagonal", {}, ValueError),
+    ("tree_mask", None, {"mask": "tree"}, ValueError),
+    ("tree_mask", FakeTensor((1,), "int32"), {}, ValueError),
+    ("tree_mask", FakeTensor((BATCH,), "fp32"), {}, TypeError),
+    ("window", "all", {}, TypeError),
+    ("window", -1, {}, ValueError),
+    ("window", 2**40, {}, ValueError),
+    ("window", None, {}, TypeError),
+    ("sink_tokens", 4, {}, ValueError),  # without a window
+    ("sink_logits", FakeTensor((KV_HEADS,), "fp32"), {}, ValueError),
+    ("soft_cap", -2.0, {}, ValueError),
+    ("alibi_slopes", FakeTensor((Q_HEADS,), "bf16"), {}, TypeError),
+    ("score", "system(1)", {}, ValueError),
+    ("score", "", {}, ValueError),
+    ("score", 3, {}, TypeError),
+    ("k_new", FakeTensor((BATCH, KV_HEADS, HEAD_DIM), "fp16"), {"v_new": FakeTensor((BATCH, KV_HEADS, HEAD_DIM))}, TypeError),
+    ("v_new", None, {"k_new": FakeTensor((BATCH, KV_HEADS, HEAD_DIM))}, ValueError),
+    ("rope_table", FakeTensor((CONTEXT - 1, HEAD_DIM), "fp32"), {}, ValueError),
+    ("rope_table", None, {"rope": "half_split"}, ValueError),
+    ("rope", "spiral", {"rope_table": FakeTensor((CONTEXT, HEAD_DIM), "fp32")}, ValueError),
+    ("pdl", 1, {}, TypeError),
+    ("return_lse", "yes", {}, TypeError),
+    ("max_batch", 1, {}, ValueError),  # below the batch
+    ("longest_context", -5, {}, ValueError),
+    ("longest_context", 1.5, {}, TypeError),
+    ("stream", object(), {}, TypeError),
+    ("engine", "mine", {}, TypeError),
+]
+
+
+@pytest.mark.parametrize("argument, value, beside, error", REFUSED, ids=lambda value: value if isinstance(value, str) else None)
+def test_what_cannot_be_is_refused_by_name(engine, argument, value, beside, error):
+    given = {**inputs(), "engine": engine, **beside, argument: value}
+    with pytest.raises(error) as caught:
+        leanattn.decode(**given)
+    assert isinstance(caught.value, leanattn.Error) and caught.value.code in ("invalid_argument", "unsupported")
+    assert argument in str(caught.value), str(caught.value)
+    assert fake.launches() == []
+    assert all(tensor.borrowed == 0 for tensor in given.values() if isinstance(tensor, FakeTensor))
+
+
+def test_q_may_not_be_the_output(engine):
+    given = inputs()
+    with pytest.raises(ValueError, match="out is q"):
+        leanattn.decode(**given, out=given["q"], engine=engine)
+
+
+def test_an_engine_of_another_gpu_is_refused(engine):
+    given = {name: FakeTensor(tensor.shape, tensor.dtype, device_id=1) for name, tensor in inputs().items()}
+    with pytest.raises(ValueError, match="engine is of CUDA device 0"):
+        leanattn.decode(**given, engine=engine)
+
+
+def test_a_broken_producers_own_error_comes_through(engine):
+    class Broken(FakeTensor):
+        def __dlpack__(self, **_):
+            raise BufferError("exported twice")
+
+    with pytest.raises(BufferError, match="exported twice"):
+        leanattn.decode(**inputs(k_cache=Broken(KV)), engine=engine)
+
+    class Empty(FakeTensor):
+        def __dlpack__(self, **_):
+            return None
+
+    with pytest.raises(TypeError, match="k_cache"):
+        leanattn.decode(**inputs(k_cache=Empty(KV)), engine=engine)
