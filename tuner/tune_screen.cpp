@@ -76,7 +76,7 @@ Result<void> ShapeSearch::screen(double until_s) {
     if (ready) {
       const auto ranked =
           rank_grids(state_.model, state_.device, state_.request.problem, shape_, specs[i], ready->resident);
-      const auto chosen = spread(ranked, state_.effort.grids_per_spec);
+      const auto chosen = state_.effort.every_grid ? ranked : spread(ranked, state_.effort.grids_per_spec);
       batch.insert(batch.end(), chosen.begin(), chosen.end());
     }
     if (batch.size() < kBatch && i + 1 < specs.size()) continue;
@@ -139,7 +139,7 @@ Result<void> ShapeSearch::refine(double until_s) {
       if (!ready) continue;
       const auto ranked =
           rank_grids(state_.model, state_.device, state_.request.problem, shape_, near[i], ready->resident);
-      std::vector<RankedConfig> wanted = spread(ranked, 1);
+      std::vector<RankedConfig> wanted = state_.effort.every_grid ? ranked : spread(ranked, 1);
       for (const RankedConfig& candidate : ranked) {
         if (std::find(grids.begin(), grids.end(), candidate.config.grid) != grids.end()) wanted.push_back(candidate);
       }
@@ -176,7 +176,9 @@ Result<void> ShapeSearch::try_charges(double until_s) {
 }
 
 Result<bool> ShapeSearch::passes_check(const Candidate& candidate) {
+  const double begun_s = state_.backend.now_s();
   const Result<CheckOutcome> outcome = state_.backend.check(candidate.config);
+  result_.gpu_seconds += state_.backend.now_s() - begun_s;
   if (!outcome) {
     record(candidate.config, candidate.compiled, TrialStatus::launch_fail, outcome.error().message, {});
     return tl::unexpected(outcome.error());
@@ -221,11 +223,18 @@ Result<void> ShapeSearch::try_configs(std::span<const RankedConfig> configs, con
   return batch.empty() ? Result<void>{} : time_batch(std::move(batch));
 }
 
+Result<RoundTimes> ShapeSearch::time(std::span<const Config> configs) {
+  const double begun_s = state_.backend.now_s();
+  Result<RoundTimes> times = state_.backend.time(configs);
+  result_.gpu_seconds += state_.backend.now_s() - begun_s;
+  return times;
+}
+
 Result<void> ShapeSearch::time_batch(std::vector<Candidate> batch) {
   std::vector<Config> configs;
   for (const Candidate& candidate : batch) configs.push_back(candidate.config);
-  Result<RoundTimes> times = state_.backend.time(configs);
-  for (int again = 0; again < 2 && times && noisy(*times); ++again) times = state_.backend.time(configs);
+  Result<RoundTimes> times = time(configs);
+  for (int again = 0; again < 2 && times && noisy(*times); ++again) times = time(configs);
   if (!times && times.error().code == ErrorCode::launch_failed) {
     // One of them cannot be launched the way it is timed: it alone pays.
     if (batch.size() > 1) {

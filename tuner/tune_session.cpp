@@ -87,6 +87,17 @@ SearchEffort effort_for(int compile_threads) {
   return effort;
 }
 
+SearchEffort exhaustive_effort(std::size_t specs) {
+  return {.specs = specs,
+          .grids_per_spec = std::numeric_limits<std::size_t>::max(),
+          .sweep_specs = 0,
+          .refine_specs = 8,
+          .refine_generations = 1,
+          .race_size = 96,
+          .finalists = 8,
+          .every_grid = true};
+}
+
 Result<void> validate(const TuneRequest& request) {
   if (auto ok = validate(request.problem); !ok) return ok;
   if (auto ok = has_decode_case(request.problem); !ok) return ok;

@@ -28,10 +28,15 @@ struct SearchEffort {
   std::size_t finalists = 4;   ///< that are confirmed, besides the default
   int confirm_rounds_min = 12,
       confirm_rounds_max = 28;  ///< the minimum is more than a race has: it marks a finished search
+  bool every_grid = false;      ///< of every kernel and every neighbour, instead of those that the model likes
 };
 
 /// Specs in proportion to what `threads` compile in a few seconds.
 SearchEffort effort_for(int compile_threads);
+
+/// Everything: `specs` kernels (default: all there are) at every useful grid, a long race, all neighbours of the best.
+/// What other searches are measured against.
+SearchEffort exhaustive_effort(std::size_t specs = std::numeric_limits<std::size_t>::max());
 
 /// What the searches of one session's shapes share.
 struct SessionState {

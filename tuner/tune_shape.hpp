@@ -49,6 +49,8 @@ class ShapeSearch {
   Result<void> time_batch(std::vector<Candidate> batch);
   Result<void> keep(const Candidate& candidate, double us);
   Result<bool> passes_check(const Candidate& candidate);
+  /// The backend's time(), its duration counted.
+  Result<RoundTimes> time(std::span<const Config> configs);
   /// Compiled and usable; counts and records those that are not. nullopt also when there was no time to wait.
   std::optional<CompiledSpec> compiled(const KernelSpec& spec, double until_s, bool wait = true);
   std::vector<KernelSpec> spec_order() const;
