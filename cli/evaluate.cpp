@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <fstream>
+#include <limits>
 #include <memory>
 
 #include "cli/caches.hpp"
@@ -27,7 +29,8 @@ struct EvaluateFlags {
   CLI::App* regret = nullptr;
   CLI::App* repeat = nullptr;
   ShapeFlags shape;
-  std::string policy = "cold", jobs, kernels, count, seed, trials, out;
+  std::string policy = "cold", jobs, kernels, reach, count, seed, trials, out;
+  bool ragged = false;
   int device = 0;
 };
 
@@ -35,6 +38,7 @@ struct Counts {
   int jobs = 0;
   std::size_t kernels = std::numeric_limits<std::size_t>::max(), shapes = 50;
   std::uint64_t seed = 1;
+  double reach = 3;
 };
 
 Result<Counts> parse_counts(const EvaluateFlags& flags) {
@@ -51,6 +55,14 @@ Result<Counts> parse_counts(const EvaluateFlags& flags) {
   if (auto ok = read("--count", flags.count, 10000, counts.shapes); !ok) return tl::unexpected(ok.error());
   if (auto ok = read("--seed", flags.seed, std::numeric_limits<std::int64_t>::max(), counts.seed); !ok)
     return tl::unexpected(ok.error());
+  if (!flags.reach.empty()) {
+    const char* end = flags.reach.data() + flags.reach.size();
+    const auto [at, error] = std::from_chars(flags.reach.data(), end, counts.reach);
+    if (error != std::errc() || at != end || !(counts.reach > 1)) {
+      return fail(ErrorCode::invalid_argument, fmt::format("--reach '{}': not a number above 1", flags.reach),
+                  "Give a ratio of times, such as 3.");
+    }
+  }
   return counts;
 }
 
@@ -161,7 +173,7 @@ int run(const Session& session, const EvaluateFlags& flags) {
                                     .compile_threads = counts->jobs,
                                     .command = session.command_line},
                         .effort = effort_for(compile_thread_count(counts->jobs)),
-                        .exhaustive = exhaustive_effort(counts->kernels),
+                        .exhaustive = exhaustive_effort(counts->kernels, counts->reach),
                         .keep = keep->get(),
                         .progress = [&line](const TuneProgress& progress) { line.show(progress); },
                         .cancel = stop_on_signals()};
@@ -182,7 +194,7 @@ int run(const Session& session, const EvaluateFlags& flags) {
     const Result<Shape> shape = shape_from_json(entry.winner.shape);
     if (shape && entry.winner.problem == to_json(workload->problem)) known.push_back(*shape);
   }
-  setup.request.shapes = random_shapes(workload->problem, counts->shapes, counts->seed, known);
+  setup.request.shapes = random_shapes(workload->problem, counts->shapes, counts->seed, flags.ragged, known);
   const Result<RegretEvaluation> evaluation = evaluate_regret(setup, WinnerTable::build(*device, winners));
   line.clear();
   return finish(session, flags, setup, evaluation, counts->seed);
@@ -206,9 +218,14 @@ Command add_evaluate(CLI::App& program) {
   app->add_option("--jobs", flags->jobs, "Compile threads; default: one a core")->type_name("N");
   app->add_option("--kernels", flags->kernels, "Most kernels of an exhaustive search or sweep; default: all there are")
       ->type_name("N");
+  app->add_option("--reach", flags->reach,
+                  "Leave out grids predicted to take so many times the kernel's best; default 3")
+      ->type_name("X");
   app->add_option("--count", flags->count, "regret: random shapes; default 50")->type_name("N");
   app->add_option("--seed", flags->seed, "regret: of the random shapes; default 1")->type_name("N");
-  app->add_option("--trials", flags->trials, "Keep the trials of exhaustive searches and sweeps in this directory")
+  app->add_flag("--ragged", flags->ragged, "regret: every fifth shape is ragged");
+  app->add_option("--trials", flags->trials,
+                  "Keep trials in this directory: of exhaustive searches and sweeps, and of the first tuning of repeat")
       ->type_name("DIR");
   app->add_option("-o,--out", flags->out, "Also write the JSON to a file")->type_name("FILE");
   return {app, [flags](const Session& session) { return run(session, *flags); }};

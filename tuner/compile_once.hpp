@@ -1,5 +1,5 @@
-// compile_once.hpp -- CompileOnce: a TuneBackend over another one, for several sessions in a row: each kernel is compiled
-// once. As a TuneBackend: compile() from any thread, everything else from the sessions' thread.
+// compile_once.hpp -- CompileOnce: a TuneBackend over another one, for several sessions in a row: each kernel is
+// compiled once. As a TuneBackend: compile() from any thread, everything else from the sessions' thread.
 #pragma once
 
 #include <map>

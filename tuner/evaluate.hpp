@@ -62,7 +62,6 @@ Result<SearchEvaluation> evaluate_search(const EvaluationSetup& setup);
 struct RegretCase {
   Shape shape;
   Choice choice;
-  double predicted_us = 0;  ///< the model's time of the choice; 0 without a model
   TunedShape swept;
   Duel duel;  ///< the choice over the sweep's winner
 
@@ -79,9 +78,10 @@ struct RegretEvaluation {
 /// For every shape of the request: what `table` answers beside the best of a sweep.
 Result<RegretEvaluation> evaluate_regret(const EvaluationSetup& setup, const WinnerTable& table);
 
-/// Different shapes of this problem, none of them among `known`: batch and context log-uniform, every fifth one ragged,
-/// K and V of at most kMostRandomKvBytes. The same arguments always give the same shapes.
-std::vector<Shape> random_shapes(const DecodeProblem& problem, std::size_t count, std::uint64_t seed,
+/// Different shapes of this problem, none of them among `known`: batch and context log-uniform, K and V of at most
+/// kMostRandomKvBytes. with_ragged: every fifth one has one long request among shorter ones. The same arguments always
+/// give the same shapes.
+std::vector<Shape> random_shapes(const DecodeProblem& problem, std::size_t count, std::uint64_t seed, bool with_ragged,
                                  const std::vector<Shape>& known);
 inline constexpr std::int64_t kMostRandomKvBytes = std::int64_t{4} << 30;
 

@@ -77,7 +77,7 @@ std::string to_json(const EvaluationSetup& setup, const RegretEvaluation& evalua
               {"answer", std::string(to_string(one.choice.provenance))},
               {"looked_up", parsed(to_json(one.choice.config))},
               {"looked_up_us", one.duel.first_us},
-              {"predicted_us", one.predicted_us},
+              {"predicted_us", one.choice.predicted_us},
               {"best", parsed(to_json(one.swept.winner))},
               {"best_us", one.duel.second_us},
               {"regret", one.regret()},

@@ -40,6 +40,8 @@ class ShapeSearch {
 
   // Search (tune_screen.cpp). Each stops early, without an error, when `until_s` has come or the caller cancelled.
   Result<void> screen(double until_s);
+  /// Without those that the model, once it was fitted to samples, says are far behind the best time so far.
+  std::vector<RankedConfig> promising(std::vector<RankedConfig> candidates) const;
   Result<void> sweep(double until_s);
   Result<void> refine(double until_s);
   /// What a segment costs depends on the device: of a ragged shape, the best candidates with more and less charged.
@@ -88,6 +90,7 @@ class ShapeSearch {
   std::map<std::string, bool> specs_counted_;  ///< kernels in result_.compiled or result_.rejected
   std::vector<Candidate> held_;                ///< timed and still in, best first at the end of a phase
   bool measuring_ = false;
+  bool model_fitted_ = false;  ///< to samples of this session, some of them of this shape or earlier ones
   double read_limit_us_ = 0;
   double best_us_ = 0;
 };
