@@ -80,6 +80,8 @@ void print_winners_json(const Workload& workload, const TuneSummary& summary) {
                       {"compiled", tuned.compiled},
                       {"rejected", tuned.rejected},
                       {"incorrect", tuned.incorrect},
+                      {"gpu_seconds", tuned.gpu_seconds},
+                      {"neighbours", tuned.neighbours},
                       {"raced", tuned.raced},
                       {"finished", tuned.finished}});
   }
@@ -208,6 +210,11 @@ int tune_on_gpu(const Session& session, const TuneFlags& flags, const Workload& 
   line.clear();
   if (const std::optional<std::string> warning = (*db)->take_warning()) warn(*warning);
   if (!summary) return report_error(summary.error());
+  for (const TunedShape& shape : summary->shapes) {
+    if (shape.neighbours.empty()) continue;
+    warn(fmt::format("the GPU was {} while it was measured: times may be too long", shape.neighbours));
+    break;
+  }
   if (session.json) {
     print_winners_json(workload, *summary);
   } else {

@@ -268,11 +268,9 @@ WinnerTable WinnerTable::build(const DeviceFacts& device, const LayeredWinners& 
       if ((row.policy == "cold") != cold) continue;
       const auto& problem = problems(row.problem);
       auto portfolio = portfolio_from_json(row.json);
-      if (!problem || !portfolio) {
-        ++impl.skipped;
-      } else if (portfolio->shapes >= kFewestPortfolioShapes && !problem->features.batch_invariant) {
-        impl.models.push_back({*problem, std::move(*portfolio)});
-      }
+      // One of another version: look-ups do without, until the next tuning.
+      if (!problem || !portfolio || problem->features.batch_invariant) continue;
+      if (portfolio->shapes >= kFewestPortfolioShapes) impl.models.push_back({*problem, std::move(*portfolio)});
     }
   }
   return table;

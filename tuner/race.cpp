@@ -33,7 +33,11 @@ bool Race::add(std::span<const std::size_t> order, const RoundTimes& times) {
     ++discarded_in_a_row_;
     return false;
   }
-  if (!noise.empty()) noise_ = noise;
+  if (!noise.empty()) {
+    noise_ = noise;
+  } else if (noise_.empty()) {
+    noise_ = times.neighbours;
+  }
   discarded_in_a_row_ = 0;
   ++rounds_;
   for (std::size_t i = 0; i < order.size(); ++i) samples_[order[i]].push_back(times.us[i]);

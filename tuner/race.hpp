@@ -23,6 +23,7 @@ struct RoundTimes {
   double sentinel_us = 0;       ///< mean of before and after
   double sentinel_drift = 0;    ///< |after / before - 1|
   std::string throttle = {};    ///< reasons for slow clocks seen right after the round; empty when none
+  std::string neighbours = {};  ///< who else was on the GPU when the shape began; empty when nobody
 };
 
 /// Rounds with a larger sentinel_drift do not count.
@@ -49,6 +50,8 @@ class Race {
   bool is_alive(std::size_t candidate) const { return alive_[candidate]; }
   int rounds() const { return rounds_; }  ///< that counted
   int discarded() const { return discarded_; }
+  /// Why the samples should be doubted: rounds that counted although they should not have, other processes on the GPU
+  /// (those may well be idle, so their rounds count).
   const std::string& noise() const { return noise_; }
   /// Samples of a candidate, one per counted round until it dropped out.
   std::span<const double> samples(std::size_t candidate) const { return samples_[candidate]; }

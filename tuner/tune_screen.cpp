@@ -252,6 +252,7 @@ Result<RoundTimes> ShapeSearch::time(std::span<const Config> configs) {
   const double begun_s = state_.backend.now_s();
   Result<RoundTimes> times = state_.backend.time(configs);
   result_.gpu_seconds += state_.backend.now_s() - begun_s;
+  if (times && !times->neighbours.empty()) result_.neighbours = times->neighbours;
   return times;
 }
 

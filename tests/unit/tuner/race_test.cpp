@@ -96,6 +96,13 @@ TEST(Race, AGpuThatIsNeverQuietStillFinishes) {
   EXPECT_EQ(race.noise(), "power cap");
 }
 
+TEST(Race, OtherProcessesAreToldAndTheirRoundsCount) {
+  Race race(1);
+  EXPECT_TRUE(race.add(race.order(), {.us = {1}, .sentinel_us = 1, .neighbours = "shared with 1 other process"}));
+  EXPECT_EQ(race.rounds(), 1);
+  EXPECT_EQ(race.noise(), "shared with 1 other process");
+}
+
 TEST(Race, WithinTheNoiseItIsATie) {
   std::mt19937_64 random(kSeed);
   Race race(3);
