@@ -221,7 +221,9 @@ Result<RoundTimes> GpuBackend::time(std::span<const Config> configs) {
   times.sentinel_us = (us->front() + us->back()) / 2;
   times.sentinel_drift = std::abs(us->back() / us->front() - 1);
   times.neighbours = neighbours_;
-  times.throttle = throttle_text(gpu_state(device_.uuid).throttle_reasons);
+  const GpuState state = gpu_state(device_.uuid);
+  times.sm_clock_mhz = state.sm_clock_mhz;
+  times.throttle = throttle_text(state.throttle_reasons);
   return times;
 }
 

@@ -103,6 +103,17 @@ TEST(Race, OtherProcessesAreToldAndTheirRoundsCount) {
   EXPECT_EQ(race.noise(), "shared with 1 other process");
 }
 
+TEST(Race, ClocksThatMovedAreTold) {
+  Race steady(1), moved(1);
+  for (const int mhz : {1980, 1965, 0, 1950})
+    steady.add(steady.order(), {.us = {1}, .sentinel_us = 1, .sm_clock_mhz = mhz});
+  EXPECT_EQ(steady.noise(), "");
+  for (const int mhz : {1980, 1410}) {
+    EXPECT_TRUE(moved.add(moved.order(), {.us = {1}, .sentinel_us = 1, .sm_clock_mhz = mhz, .neighbours = "shared"}));
+  }
+  EXPECT_EQ(moved.noise(), "SM clock 1410 to 1980 MHz; shared");
+}
+
 TEST(Race, WithinTheNoiseItIsATie) {
   std::mt19937_64 random(kSeed);
   Race race(3);
