@@ -63,6 +63,7 @@ LayeredWinners load_layered_winners(const DeviceModel& device,
                                     const std::optional<Environment>& now) {
   LayeredWinners result;
   std::set<std::tuple<std::string, std::string, std::string>> taken;
+  std::set<std::pair<std::string, std::string>> fitted;
   for (const Layer& layer : layers(user_directory)) {
     const auto skip = [&](const std::string& why) {
       result.warnings.push_back("the " + layer.name + " database was skipped: " + why);
@@ -82,6 +83,11 @@ LayeredWinners load_layered_winners(const DeviceModel& device,
       if (!taken.emplace(winner.problem, winner.shape, winner.policy).second) continue;
       if (now) winner.stale = !same_software(winner.environment, *now);
       result.entries.push_back({std::move(winner), layer.name});
+    }
+    auto models = (*db)->cost_models(device);
+    if (!models) continue;  // only look-ups of shapes that nobody tuned suffer
+    for (FittedModel& model : *models) {
+      if (fitted.emplace(model.problem, model.policy).second) result.models.push_back(std::move(model));
     }
   }
   return result;

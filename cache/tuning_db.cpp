@@ -199,6 +199,23 @@ class SqliteTuningDb final : public TuningDb {
     });
   }
 
+  Result<void> set_cost_model(const DeviceModel& device, const FittedModel& model) override {
+    if (auto valid = check_policy(model.policy); !valid) return valid;
+    if (model.problem.empty() || model.json.empty())
+      return fail(ErrorCode::invalid_argument, "a cost model needs a problem and a text");
+    return write(Fallback::memory, [&](SQLite::Database& database) -> Result<void> {
+      detail::write_cost_model(database, device, model, detail::utc_timestamp());
+      return {};
+    });
+  }
+
+  Result<std::vector<FittedModel>> cost_models(const DeviceModel& device) override {
+    return read([&](SQLite::Database& database) -> Result<std::vector<FittedModel>> {
+      const auto device_id = detail::find_device(database, device);
+      return device_id ? detail::read_cost_models(database, *device_id) : std::vector<FittedModel>{};
+    });
+  }
+
   Result<std::vector<DeviceModel>> device_models() override {
     return read([&](SQLite::Database& database) -> Result<std::vector<DeviceModel>> {
       SQLite::Statement statement(

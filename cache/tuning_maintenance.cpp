@@ -106,6 +106,8 @@ void drop_unreferenced(SQLite::Database& database, const std::string& cutoff) {
   sessions.bind(1, std::min(cutoff, yesterday));
   sessions.exec();
   database.exec(
+      "DELETE FROM cost_models WHERE NOT EXISTS(SELECT 1 FROM trials t JOIN sessions s ON s.id = t.session_id"
+      " WHERE t.problem_id = cost_models.problem_id AND s.device_model_id = cost_models.device_model_id);"
       "DELETE FROM problems WHERE id NOT IN (SELECT problem_id FROM trials);"
       "DELETE FROM shapes WHERE id NOT IN (SELECT shape_id FROM trials);"
       "DELETE FROM configs WHERE id NOT IN (SELECT config_id FROM trials);"

@@ -114,6 +114,8 @@ MergeCounts merge(SQLite::Database& source, SQLite::Database& destination, bool 
     attempt(salvage, [&] { merge_read_limits(source, destination, writer, salvage); });
   }
   rebuild_all_winners(destination);
+  // Fitted to fewer trials than there are now; whoever knows kernels fits them anew.
+  if (counts.added > 0) destination.exec("DELETE FROM cost_models");
   return counts;
 }
 

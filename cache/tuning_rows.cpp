@@ -153,6 +153,35 @@ void bind_device(SQLite::Statement& statement, int first, const DeviceModel& dev
   statement.bind(first + 5, device.mig_profile);
 }
 
+void write_cost_model(SQLite::Database& database, const DeviceModel& device, const FittedModel& model,
+                      const std::string& now) {
+  RowWriter writer(database);
+  SQLite::Statement insert(database,
+                           "INSERT OR REPLACE INTO cost_models(device_model_id, problem_id, policy, json, fitted)"
+                           " VALUES(?1, ?2, ?3, ?4, ?5)");
+  insert.bind(1, writer.device(device));
+  insert.bind(2, writer.problem(model.problem));
+  insert.bind(3, model.policy);
+  insert.bind(4, model.json);
+  insert.bind(5, now);
+  insert.exec();
+}
+
+std::vector<FittedModel> read_cost_models(SQLite::Database& database, std::int64_t device_id) {
+  SQLite::Statement statement(
+      database,
+      "SELECT p.json, m.policy, m.json FROM cost_models m JOIN problems p ON p.id = m.problem_id"
+      " WHERE m.device_model_id = ?1 ORDER BY m.problem_id, m.policy");
+  statement.bind(1, device_id);
+  std::vector<FittedModel> models;
+  while (statement.executeStep()) {
+    models.push_back({.problem = statement.getColumn(0).getString(),
+                      .policy = statement.getColumn(1).getString(),
+                      .json = statement.getColumn(2).getString()});
+  }
+  return models;
+}
+
 std::optional<std::int64_t> find_device(SQLite::Database& database, const DeviceModel& device) {
   SQLite::Statement statement(database, kFindDevice);
   bind_device(statement, 1, device);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cache/digest.hpp"
 #include "cache/tuning_db.hpp"
@@ -60,6 +61,7 @@ class RowWriter {
   explicit RowWriter(SQLite::Database& database) : database_(database) {}
 
   std::int64_t device(const DeviceModel& device);
+  std::int64_t problem(std::string_view json) { return text("problems", json); }
   std::int64_t environment(const Environment& environment);
   /// Makes the session, or keeps the later `finished` of the two. nullopt when a session of that uuid ran on something
   /// else.
@@ -77,6 +79,10 @@ class RowWriter {
   std::map<std::string, SQLite::Statement> statements_;
   std::map<std::pair<std::string, std::string>, std::int64_t> texts_;
 };
+
+void write_cost_model(SQLite::Database& database, const DeviceModel& device, const FittedModel& model,
+                      const std::string& now);
+std::vector<FittedModel> read_cost_models(SQLite::Database& database, std::int64_t device_id);
 
 std::optional<std::int64_t> find_device(SQLite::Database& database, const DeviceModel& device);
 void bind_device(SQLite::Statement& statement, int first, const DeviceModel& device);

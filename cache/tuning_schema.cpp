@@ -100,7 +100,19 @@ CREATE TABLE read_limits(
 // read a file that may hold one.
 constexpr const char* kVersion2 = "";
 
-constexpr const char* kMigrations[] = {kVersion1, kVersion2};
+// Cost models fitted to a problem's trials: derived, like winners. They are opaque here.
+constexpr const char* kVersion3 = R"sql(
+CREATE TABLE cost_models(
+  device_model_id INTEGER NOT NULL REFERENCES device_models(id),
+  problem_id INTEGER NOT NULL REFERENCES problems(id),
+  policy TEXT NOT NULL CHECK(policy IN ('cold', 'warm')),
+  json TEXT NOT NULL CHECK(json <> ''),
+  fitted TEXT NOT NULL,
+  PRIMARY KEY(device_model_id, problem_id, policy)
+) STRICT, WITHOUT ROWID;
+)sql";
+
+constexpr const char* kMigrations[] = {kVersion1, kVersion2, kVersion3};
 
 constexpr Schema kSchema{
     .file_name = "tuning.db", .application_id = kTuningApplicationId, .migrations = kMigrations, .precious = true};

@@ -26,6 +26,7 @@ Command add_emit(CLI::App& program);
 Command add_prewarm(CLI::App& program);
 Command add_verify(CLI::App& program);
 Command add_bench(CLI::App& program);
+Command add_evaluate(CLI::App& program);
 Command add_explain(CLI::App& program);
 Command add_report(CLI::App& program);
 Command add_db(CLI::App& program);

@@ -9,6 +9,7 @@
 #include "cli/commands.hpp"
 #include "cli/sizes.hpp"
 #include "cli/table.hpp"
+#include "tuner/portfolio_fit.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -146,15 +147,20 @@ int run(const Session& session, const DbFlags& flags) {
   if (flags.import_from->parsed()) {
     const Result<std::int64_t> added = db.import_from(std::filesystem::absolute(flags.file));
     if (!added) return report_error(added.error());
+    if (*added > 0) {
+      if (const Result<int> fitted = refit_all(db); !fitted) return report_error(fitted.error());
+    }
     return done(session, {{"imported", flags.file}, {"new_trials", *added}},
                 fmt::format("{} new trials from {}", *added, flags.file));
   }
   if (flags.rebuild->parsed()) {
     if (const Result<void> rebuilt = db.rebuild_winners(); !rebuilt) return report_error(rebuilt.error());
+    const Result<int> models = refit_all(db);
+    if (!models) return report_error(models.error());
     const Result<DbStats> stats = db.stats();
     if (!stats) return report_error(stats.error());
-    return done(session, {{"winners", stats->winners}},
-                fmt::format("{} winners from {} trials", stats->winners, stats->trials));
+    return done(session, {{"winners", stats->winners}, {"cost_models", *models}},
+                fmt::format("{} winners and {} cost models from {} trials", stats->winners, *models, stats->trials));
   }
   return collect_garbage(session, db, *limits);
 }

@@ -52,8 +52,10 @@ std::string why(const Choice& choice) {
     case Provenance::exact: return "measured for this very shape";
     case Provenance::bucket: return fmt::format("measured for {}, the same bucket", describe(choice.tuned_shape));
     case Provenance::nearest:
-      return fmt::format("measured for {}, the nearest tuned shape; the grid is re-derived{}",
-                         describe(choice.tuned_shape), launch_caveat(choice));
+      return fmt::format(
+          "measured for {}, the nearest tuned shape; {}{}", describe(choice.tuned_shape),
+          choice.predicted_us > 0 ? "kernel and grid are the fitted model's for this one" : "the grid is re-derived",
+          launch_caveat(choice));
     case Provenance::model: return "no measurement is near; ranked first by the cost model";
     case Provenance::fallback: return "nothing is tuned for this GPU and problem; the default that is safe everywhere";
     case Provenance::without_pdl:
@@ -73,6 +75,7 @@ void print_explanation(const DecodeProblem& problem, const Shape& shape, const C
                       choice.layer,
                       choice.stale ? ", stale: another driver, NVRTC or library has been seen since" : ""));
   }
+  if (choice.predicted_us > 0) print(fmt::format("  expected    {:.1f} us by the fitted model\n", choice.predicted_us));
   if (!is_plain(problem.features)) print(fmt::format("  features    {}\n", to_json(problem.features)));
   if (const std::int64_t visible = visible_tokens(problem, shape); visible < total_tokens(shape)) {
     print(fmt::format("  window      {} of {} tokens are read\n", visible, total_tokens(shape)));
@@ -110,6 +113,7 @@ Json json_of(const DecodeProblem& problem, const Shape& shape, const Choice& cho
           {"workspace_bytes", launch.workspace_bytes},
           {"tuned_us", measured ? Json(choice.tuned_us) : Json(nullptr)},
           {"tuned_shape", measured ? Json::parse(to_json(choice.tuned_shape)) : Json(nullptr)},
+          {"predicted_us", choice.predicted_us > 0 ? Json(choice.predicted_us) : Json(nullptr)},
           {"layer", choice.layer},
           {"stale", choice.stale},
           {"pdl", choice.config.spec.pdl},

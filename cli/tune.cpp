@@ -100,6 +100,8 @@ Json winners_json(const Workload& workload, const ModelSummary& model) {
                       {"compiled", tuned.compiled},
                       {"rejected", tuned.rejected},
                       {"incorrect", tuned.incorrect},
+                      {"gpu_seconds", tuned.gpu_seconds},
+                      {"neighbours", tuned.neighbours},
                       {"raced", tuned.raced},
                       {"finished", tuned.finished}});
   }
@@ -316,6 +318,11 @@ int tune_on_gpu(const Session& session, const TuneFlags& flags, const Workload& 
   int code = kExitOk;
   for (const ModelSummary& model : *models) {
     for (const std::string& warning : model.warnings) warn(warning);
+    const auto& shapes = model.summary.shapes;
+    const auto crowded =
+        std::find_if(shapes.begin(), shapes.end(), [](const TunedShape& shape) { return !shape.neighbours.empty(); });
+    if (crowded != shapes.end())
+      warn(fmt::format("the GPU was {} while it was measured: times may be too long", crowded->neighbours));
     for (const auto& [ordinal, error] : model.failures) code = report_error(error);
     interrupted = interrupted || model.summary.interrupted;
   }

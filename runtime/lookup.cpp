@@ -11,15 +11,16 @@
 #include "runtime/lookup_grid.hpp"
 #include "runtime/lookup_key.hpp"
 #include "runtime/parsed_texts.hpp"
+#include "runtime/place.hpp"
+#include "runtime/portfolio.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 namespace {
 
-/// Where a problem's shape lies, in octaves.
-struct Place {
-  double outputs = 0, tiles_per_output = 0, raggedness = 0;
-};
+using detail::distance;
+using detail::Place;
+using detail::place_of;
 
 struct Entry {
   DecodeProblem problem;
@@ -34,21 +35,6 @@ std::array<int, 3> bucket_of(const Shape& shape) {
   };
   const std::int64_t average = std::max<std::int64_t>(1, total_tokens(shape) / shape.batch);
   return {octave(shape.batch), octave(shape.longest_context), octave(average)};
-}
-
-Place place_of(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
-  const Shape visible = visible_shape(problem, shape);
-  const double average = static_cast<double>(total_tokens(visible)) / visible.batch;
-  return {.outputs = std::log2(static_cast<double>(output_tiles(problem, shape, spec))),
-          .tiles_per_output = std::log2(average),  // in tokens, so that winners with different tiles compare
-          .raggedness = std::log2(static_cast<double>(visible.longest_context) / average)};
-}
-
-double distance(const Place& a, const Place& b) {
-  const double outputs = a.outputs - b.outputs;
-  const double tiles = a.tiles_per_output - b.tiles_per_output;
-  const double raggedness = a.raggedness - b.raggedness;
-  return std::sqrt(outputs * outputs + tiles * tiles + raggedness * raggedness);
 }
 
 /// What differing features add, in octaves: most by what they change of the rows and bytes that a kernel streams.
@@ -105,6 +91,11 @@ struct WinnerTable::Impl {
   DeviceFacts device;
   std::vector<Entry> entries;
   std::vector<Slot> slots = std::vector<Slot>(2);  ///< a power of two, at most half full; linear probing
+  struct Model {
+    DecodeProblem problem;
+    Portfolio portfolio;
+  };
+  std::vector<Model> models;  ///< those measured cold first
   std::size_t skipped = 0;
 
   Slot& slot_of(const LookupKey& key) {
@@ -158,6 +149,35 @@ struct WinnerTable::Impl {
       const bool same = candidate.problem == problem && bucket_of(candidate.choice.tuned_shape) == bucket;
       return same ? distance(candidate.place, here) : std::numeric_limits<double>::infinity();
     });
+  }
+
+  /// What was fitted to this problem's trials, or to those of the closest one with the same kernels; null without.
+  const Portfolio* portfolio_for(const DecodeProblem& problem) const {
+    const Model* best = nullptr;
+    double least = std::numeric_limits<double>::infinity();
+    for (const Model& model : models) {
+      if (model.problem.head_dim != problem.head_dim || group_of(model.problem) != group_of(problem) ||
+          model.problem.features.q_len != problem.features.q_len)
+        continue;
+      const double heads = std::abs(std::log2(static_cast<double>(model.problem.kv_heads) / problem.kv_heads));
+      const double now = distance(model.problem, problem) + 0.01 * heads;
+      if (now < least) least = now, best = &model;
+    }
+    return best != nullptr ? &best->portfolio : nullptr;
+  }
+
+  /// adapt(), with the kernel and the grid that the fitted model says are best here, where there is one.
+  std::optional<Choice> predict(const Entry& entry, Provenance provenance, const DecodeProblem& problem,
+                                const Shape& shape) const {
+    std::optional<Choice> choice = adapt(entry, provenance, problem, shape);
+    if (!choice || provenance == Provenance::model) return choice;
+    const Portfolio* portfolio = portfolio_for(problem);
+    if (portfolio == nullptr) return choice;
+    if (const auto best = best_predicted(*portfolio, device, problem, shape)) {
+      choice->config = best->config;
+      choice->predicted_us = best->us;
+    }
+    return choice;
   }
 
   /// What `entry` was tuned to, made to fit; nullopt when it cannot be.
@@ -243,6 +263,16 @@ WinnerTable WinnerTable::build(const DeviceFacts& device, const LayeredWinners& 
       }
     }
   }
+  for (const bool cold : {true, false}) {
+    for (const FittedModel& row : winners.models) {
+      if ((row.policy == "cold") != cold) continue;
+      const auto& problem = problems(row.problem);
+      auto portfolio = portfolio_from_json(row.json);
+      // One of another version: look-ups do without, until the next tuning.
+      if (!problem || !portfolio || problem->features.batch_invariant) continue;
+      if (portfolio->shapes >= kFewestPortfolioShapes) impl.models.push_back({*problem, std::move(*portfolio)});
+    }
+  }
   return table;
 }
 
@@ -264,7 +294,7 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
   const Place here = place_of(problem, shape, base_spec(impl_->device.arch, problem));
 
   if (const Entry* entry = impl_->find_bucket(problem, shape, here)) {
-    if (auto choice = impl_->adapt(*entry, Provenance::bucket, problem, shape)) return *std::move(choice);
+    if (auto choice = impl_->predict(*entry, Provenance::bucket, problem, shape)) return *std::move(choice);
   }
   // An earlier start leaves what streams well as it is: nobody measured it, but it is no guess about another shape.
   if (problem.pdl) {
@@ -273,7 +303,7 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
     const Entry* entry = impl_->find_exact(ordinary, shape);
     if (entry == nullptr) entry = impl_->find_bucket(ordinary, shape, here);
     if (entry != nullptr) {
-      if (auto choice = impl_->adapt(*entry, Provenance::without_pdl, problem, shape)) return *std::move(choice);
+      if (auto choice = impl_->predict(*entry, Provenance::without_pdl, problem, shape)) return *std::move(choice);
     }
   }
   // The number of KV heads is not in the kernel: it only multiplies output tiles, which the place counts.
@@ -282,7 +312,7 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
             candidate.problem.head_dim == problem.head_dim && group_of(candidate.problem) == group_of(problem);
         return same_kernel ? distance(candidate.place, here) + distance(candidate.problem, problem) : kNever;
       })) {
-    if (auto choice = impl_->adapt(*entry, Provenance::nearest, problem, shape)) return *std::move(choice);
+    if (auto choice = impl_->predict(*entry, Provenance::nearest, problem, shape)) return *std::move(choice);
   }
   // Other heads on this GPU: their way of loading carries over, their grid and time do not.
   if (const Entry* entry = impl_->cheapest([&](const Entry& candidate) {
@@ -290,7 +320,7 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
                              std::abs(std::log2(static_cast<double>(group_of(candidate.problem)) / group_of(problem)));
         return distance(candidate.place, here) + distance(candidate.problem, problem) + 2.0 * heads;
       })) {
-    if (auto choice = impl_->adapt(*entry, Provenance::model, problem, shape)) return *std::move(choice);
+    if (auto choice = impl_->predict(*entry, Provenance::model, problem, shape)) return *std::move(choice);
   }
   Choice choice;
   choice.config = default_config(impl_->device, problem, shape);

@@ -15,11 +15,13 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// How a configuration was found. The C ABI's leanattn_provenance has the same values; rank() says which is better.
+/// How a configuration was found. For bucket, nearest and without_pdl, kernel and grid are the fitted model's choice
+/// for this shape (portfolio.hpp) where the problem has one, else those of the measured shape, the grid re-derived. The
+/// C ABI's leanattn_provenance has the same values; rank() says which is better.
 enum class Provenance : std::uint8_t {
   exact,        ///< measured for this problem and shape
   bucket,       ///< measured for this problem and the same powers of two of batch, longest and average context
-  nearest,      ///< measured for the same head_dim and group; the grid is re-derived for this shape
+  nearest,      ///< measured for the same head_dim and group
   model,        ///< tunables of another measured problem of this GPU; the grid is the schedule model's
   fallback,     ///< nothing is known: default_config()
   without_pdl,  ///< measured for this shape or its bucket with ordinary launches; dependent launch is switched on
@@ -31,9 +33,10 @@ int rank(Provenance p);
 struct Choice {
   Config config;
   Provenance provenance = Provenance::fallback;
-  double tuned_us = 0;  ///< of the winner it rests on; 0 for model and fallback
-  Shape tuned_shape;    ///< the shape that winner was tuned for
-  std::string layer;    ///< "user", "site", "shipped" or empty
+  double tuned_us = 0;      ///< of the winner it rests on; 0 for model and fallback
+  double predicted_us = 0;  ///< of a shape nobody tuned, where a model was fitted to the problem's trials; else 0
+  Shape tuned_shape;        ///< the shape that winner was tuned for
+  std::string layer;        ///< "user", "site", "shipped" or empty
   bool stale = false;
   bool tuned_pdl = false;  ///< that winner was measured with programmatic dependent launch
 };

@@ -2,7 +2,11 @@
 // prototypes and constants are declared here, after the NVML API reference.
 #include "runtime/nvml.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
+#include <vector>
 
 #include "runtime/dynamic_library.hpp"
 
@@ -15,6 +19,17 @@ constexpr int kSuccess = 0;
 constexpr unsigned kTemperatureGpu = 0;
 constexpr unsigned kClockSm = 1, kClockMemory = 2;
 
+/// nvmlProcessInfo_t of the entry points that end in _v2 and _v3, and nvmlUtilization_t.
+struct NvmlProcess {
+  unsigned pid;
+  unsigned long long used_bytes;
+  unsigned gpu_instance, compute_instance;
+};
+struct NvmlUtilization {
+  unsigned gpu, memory;
+};
+constexpr unsigned long long kBytesUnknown = ~0ull;
+
 struct NvmlApi {
   int (*init)() = nullptr;
   int (*driver_version)(char*, unsigned) = nullptr;
@@ -24,6 +39,8 @@ struct NvmlApi {
   int (*temperature)(NvmlDevice*, unsigned, unsigned*) = nullptr;
   int (*clock)(NvmlDevice*, unsigned, unsigned*) = nullptr;
   int (*throttle_reasons)(NvmlDevice*, unsigned long long*) = nullptr;
+  int (*processes)(NvmlDevice*, unsigned*, NvmlProcess*) = nullptr;
+  int (*utilization)(NvmlDevice*, NvmlUtilization*) = nullptr;
   bool usable = false;
 };
 
@@ -45,6 +62,9 @@ NvmlApi open_nvml() {
   // Renamed in CUDA 12.2; the old name still answers.
   resolve(api.throttle_reasons, "nvmlDeviceGetCurrentClocksEventReasons");
   if (api.throttle_reasons == nullptr) resolve(api.throttle_reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");
+  resolve(api.processes, "nvmlDeviceGetComputeRunningProcesses_v3");
+  if (api.processes == nullptr) resolve(api.processes, "nvmlDeviceGetComputeRunningProcesses_v2");
+  resolve(api.utilization, "nvmlDeviceGetUtilizationRates");
   api.usable = api.init != nullptr && api.init() == kSuccess;
   return api;
 }
@@ -98,6 +118,44 @@ GpuState gpu_state(const std::string& uuid) {
   if (api.throttle_reasons != nullptr && api.throttle_reasons(device, &reasons) == kSuccess)
     state.throttle_reasons = reasons;
   return state;
+}
+
+int count_others(std::span<const unsigned> process_ids, unsigned self, unsigned parent) {
+  const auto ours = [&](unsigned id) { return id == self || id == parent; };
+  const auto others = std::count_if(process_ids.begin(), process_ids.end(), [&](unsigned id) { return !ours(id); });
+  const bool numbered_otherwise = static_cast<std::size_t>(others) == process_ids.size();
+  return static_cast<int>(numbered_otherwise ? std::max<std::ptrdiff_t>(others - 1, 0) : others);
+}
+
+GpuNeighbours gpu_neighbours(const std::string& uuid) {
+  GpuNeighbours neighbours;
+  const auto& api = nvml();
+  NvmlDevice* device = nullptr;
+  if (!api.usable || api.device_by_uuid == nullptr || api.device_by_uuid(uuid.c_str(), &device) != kSuccess)
+    return neighbours;
+  NvmlUtilization utilization{};
+  if (api.utilization != nullptr && api.utilization(device, &utilization) == kSuccess)
+    neighbours.busy_percent = static_cast<int>(utilization.gpu);
+  std::array<NvmlProcess, 256> listed{};
+  unsigned count = static_cast<unsigned>(listed.size());
+  if (api.processes == nullptr || api.processes(device, &count, listed.data()) != kSuccess) return neighbours;
+  const auto self = static_cast<unsigned>(::getpid()), parent = static_cast<unsigned>(::getppid());
+  std::vector<unsigned> ids;
+  for (const NvmlProcess& process : std::span(listed).first(count)) {
+    ids.push_back(process.pid);
+    if (process.pid != self && process.pid != parent && process.used_bytes != kBytesUnknown)
+      neighbours.bytes += static_cast<std::int64_t>(process.used_bytes);
+  }
+  neighbours.processes = count_others(ids, self, parent);
+  if (neighbours.processes == 0) neighbours.bytes = 0;
+  return neighbours;
+}
+
+std::string neighbours_text(const GpuNeighbours& neighbours) {
+  if (neighbours.processes == 0) return {};
+  return "shared with " + std::to_string(neighbours.processes) +
+         (neighbours.processes == 1 ? " other process" : " other processes") +
+         (neighbours.busy_percent > 0 ? ", " + std::to_string(neighbours.busy_percent) + " % busy" : "");
 }
 
 std::string throttle_text(std::uint64_t throttle_reasons) {

@@ -1,8 +1,9 @@
-// nvml.hpp -- what only NVML tells: driver release, power limit, throttle reasons. Optional: without NVML every answer
-// is empty. Thread-safe; opened once, never closed.
+// nvml.hpp -- what only NVML tells: driver release, power limit, throttle reasons, other processes. Optional: without
+// NVML every answer is empty. Thread-safe; opened once, never closed.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace leanattn {
@@ -25,6 +26,23 @@ struct GpuState {
 /// State of the device with this UUID ("GPU-..." as DeviceFacts::uuid; a MIG slice's works where NVML allows it). Some
 /// 10-100 us: never on a launch path.
 GpuState gpu_state(const std::string& uuid);
+
+/// Who else is on a GPU.
+struct GpuNeighbours {
+  int processes = 0;       ///< with a compute context on it, beside this one and its parent
+  int busy_percent = 0;    ///< of the last sample period in which any kernel ran, ours included
+  std::int64_t bytes = 0;  ///< of device memory that they hold, as far as NVML says
+};
+
+/// Compute processes on the device with this UUID, without this process and its parent. Where processes are numbered in
+/// another way than here (containers), one of them is taken for this one. Some 100 us.
+GpuNeighbours gpu_neighbours(const std::string& uuid);
+
+/// Of the ids that NVML lists, how many are somebody else's. Exposed for tests.
+int count_others(std::span<const unsigned> process_ids, unsigned self, unsigned parent);
+
+/// "shared with 2 other processes, 35 % busy", or empty for none.
+std::string neighbours_text(const GpuNeighbours& neighbours);
 
 /// The harmful part of throttle_reasons in words, e.g. "power cap, hardware thermal"; empty when nothing slows the
 /// clocks. Idle and clocks that somebody set are not harmful.

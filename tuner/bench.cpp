@@ -104,7 +104,7 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const
   std::vector<KernelSpec> specs{lean->config.spec};
   if (wanted("fa2") || wanted("fd")) {
     const Shape shapes[] = {shape};
-    std::vector<KernelSpec> more = choose_specs(default_parameters(device), device, problem, shapes,
+    std::vector<KernelSpec> more = choose_specs(default_model(device), device, problem, shapes,
                                                 static_cast<std::size_t>(std::max(options.kernels, 0)));
     more.push_back(default_config(device, problem, shape).spec);
     for (const KernelSpec& spec : more) {

@@ -1,50 +1,141 @@
-// model_fit.cpp -- the model's costs from measured trials.
+#include "tuner/model_fit.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
+#include <map>
+#include <string>
 
-#include "tuner/model.hpp"
+#include "runtime/parsed_texts.hpp"
 #include "tuner/statistics.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr std::size_t kCosts = 6;
-constexpr std::size_t kFewestSamples = 8;
-constexpr double kPriorWeight = 0.3;  // of one sample, on a relative error of the parameter itself
+constexpr std::size_t kFewestSamples = 8, kMostSamples = 50000;
 constexpr int kReweightings = 4;
+constexpr double kInterest = 3;       // a sample counts as (best time of its shape / its time) to this power
+constexpr double kNoInterest = 4;     // times that best time: not looked at
+constexpr double kUsualError = 0.05;  // relative, of a prediction: larger ones count less
+// How far a level's costs may be from those above, relative to them, for the price of one sample off by kUsualError.
+constexpr double kDeviceSpread = 1.0, kFamilySpread = 0.5, kKernelSpread = 0.3;
 
-using Costs = std::array<double, kCosts>;
+using Values = std::array<double, kCosts>;
 
-Costs costs_of(const ModelParameters& p) { return {p.start, p.stretch, p.segment, p.fix_up, p.partial, p.tree_level}; }
+/// What a cost may be in doubt by when the level above has none of it, in microseconds (start, segment ...) or as is.
+constexpr Values kLeast = {0.5, 0.1, 0.1, 0.1, 0.2, 0.01, 0.2};
 
-ModelParameters with_costs(ModelParameters p, const Costs& c) {
-  p.start = c[0], p.stretch = c[1], p.segment = c[2], p.fix_up = c[3], p.partial = c[4], p.tree_level = c[5];
-  return p;
-}
+/// One equation: counts * costs = 1, so that errors are relative.
+struct Row {
+  Values counts;
+  double weight = 1;
+};
 
-Costs row_of(const ModelFeatures& f) { return {1, f.stream, f.segments, f.shared, f.partials, f.tree}; }
+/// A sample, and the best time of its shape: what is far behind it is of little interest.
+struct Placed {
+  const ModelSample* sample;
+  double best_us;
+};
 
 /// Minimises 1/2 x'Ax - b'x over x >= 0 by coordinate descent: A is positive definite thanks to the prior, so this
 /// converges.
-Costs solve_non_negative(const std::array<Costs, kCosts>& a, const Costs& b, Costs x) {
-  for (int sweep = 0; sweep < 500; ++sweep) {
+Values solve_non_negative(const std::array<Values, kCosts>& a, const Values& b, Values x) {
+  for (int sweep = 0; sweep < 300; ++sweep) {
+    double moved = 0;
     for (std::size_t i = 0; i < kCosts; ++i) {
       double rest = b[i];
       for (std::size_t j = 0; j < kCosts; ++j) rest -= j == i ? 0 : a[i][j] * x[j];
-      x[i] = std::max(rest / a[i][i], 0.0);
+      const double next = std::max(rest / a[i][i], 0.0);
+      moved = std::max(moved, std::abs(next - x[i]) / std::max(std::abs(next), kLeast[i]));
+      x[i] = next;
     }
+    if (moved < 1e-6) break;
   }
   return x;
 }
 
-}  // namespace
+double dot(const Values& a, const Values& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < kCosts; ++i) sum += a[i] * b[i];
+  return sum;
+}
 
-ModelParameters fit_parameters(const ModelParameters& prior, const DeviceFacts& device,
-                               std::span<const ModelSample> samples,
-                               std::span<const std::pair<std::int64_t, double>> read_limits) {
-  ModelParameters parameters = prior;
+Values fit_level(const Values& above, double spread, const std::vector<Row>& rows) {
+  Values costs = above;
+  for (int pass = 0; pass < kReweightings; ++pass) {
+    std::array<Values, kCosts> a{};
+    Values b{};
+    for (std::size_t i = 0; i < kCosts; ++i) {
+      const double scale = kUsualError / (spread * std::max(above[i], kLeast[i]));
+      a[i][i] += scale * scale;
+      b[i] += scale * scale * above[i];
+    }
+    for (const auto& [counts, interest] : rows) {
+      const double error = std::abs(dot(counts, costs) - 1);
+      const double weight = interest * (pass == 0 ? 1.0 : kUsualError / std::max(error, kUsualError));
+      for (std::size_t i = 0; i < kCosts; ++i) {
+        for (std::size_t j = 0; j < kCosts; ++j) a[i][j] += weight * counts[i] * counts[j];
+        b[i] += weight * counts[i];
+      }
+    }
+    costs = solve_non_negative(a, b, costs);
+  }
+  return costs;
+}
+
+std::vector<Row> rows_of(const ModelParameters& parameters, const DeviceFacts& device,
+                         const std::vector<Placed>& samples) {
+  std::vector<Row> rows;
+  rows.reserve(samples.size());
+  for (const auto& [s, best_us] : samples) {
+    Row row{as_array(model_features(parameters, device, s->problem, s->shape, s->config, s->resident)),
+            std::pow(best_us / s->us, kInterest)};
+    for (double& value : row.counts) value /= s->us;
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+double mean_error(const Values& costs, const std::vector<Row>& rows) {
+  double sum = 0, weights = 0;
+  for (const Row& row : rows) {
+    sum += row.weight * std::min(std::abs(dot(row.counts, costs) - 1), 4 * kUsualError);
+    weights += row.weight;
+  }
+  return sum / weights;
+}
+
+/// Costs, and the two rates of an SM: they are not linear, so a coarse grid around those of the level above is tried.
+ModelParameters fit_rates(const ModelParameters& above, const DeviceFacts& device, double spread,
+                          const std::vector<Placed>& samples) {
+  constexpr std::size_t kEnough = 1000;  // samples to choose rates by
+  std::vector<Placed> some;
+  for (std::size_t i = 0; i < samples.size(); i += 1 + samples.size() / kEnough) some.push_back(samples[i]);
+  ModelParameters best = above;
+  double least = std::numeric_limits<double>::infinity();
+  for (const double rate : {0.7, 1.0, 1.4, 2.0, 2.8}) {
+    for (const double latency : {0.5, 0.7, 1.0, 1.4, 2.0}) {
+      ModelParameters tried = above;
+      tried.sm_rate *= rate, tried.latency *= latency;
+      const std::vector<Row> rows = rows_of(tried, device, some);
+      const Values costs = fit_level(as_array(above.costs), spread, rows);
+      // Rates far from those above have to be worth it.
+      const double error = mean_error(costs, rows) + 0.002 / spread *
+                                                         (std::abs(std::log(rate)) + std::abs(std::log(latency))) *
+                                                         kFewestSamples / static_cast<double>(some.size());
+      if (error >= least) continue;
+      least = error;
+      best = tried;
+    }
+  }
+  best.costs = costs_of(fit_level(as_array(above.costs), spread, rows_of(best, device, samples)));
+  return best;
+}
+
+ModelParameters with_rates(ModelParameters parameters, const DeviceFacts& device,
+                           std::span<const std::pair<std::int64_t, double>> read_limits) {
   double best_rate = 0;
   for (const auto& [bytes, us] : read_limits) {
     // Small reads are all latency, and those that fit the L2 say nothing of memory.
@@ -54,44 +145,84 @@ ModelParameters fit_parameters(const ModelParameters& prior, const DeviceFacts& 
     parameters.sm_rate *= best_rate / parameters.memory_rate;
     parameters.memory_rate = best_rate;
   }
-  if (samples.size() < kFewestSamples) return parameters;
-
-  const Costs prior_costs = costs_of(parameters);
-  Costs costs = prior_costs;
-  // Squares follow outliers (a kernel limited by something the model does not know): samples that fit badly are
-  // weighted down.
-  for (int pass = 0; pass < kReweightings; ++pass) {
-    std::array<Costs, kCosts> a{};
-    Costs b{};
-    for (std::size_t i = 0; i < kCosts; ++i) {
-      const double scale = kPriorWeight / std::max(prior_costs[i], 1e-3);
-      a[i][i] += scale * scale;
-      b[i] += scale * scale * prior_costs[i];
-    }
-    const ModelParameters current = with_costs(parameters, costs);
-    for (const ModelSample& sample : samples) {
-      if (!(sample.us > 0)) continue;
-      const ModelFeatures features =
-          model_features(parameters, device, sample.problem, sample.shape, sample.config, sample.resident);
-      const double error = std::abs(predict_us(current, features) / sample.us - 1);
-      const double weight = pass == 0 ? 1.0 : 0.1 / std::max(error, 0.1);
-      Costs row = row_of(features);
-      for (double& value : row) value /= sample.us;
-      for (std::size_t i = 0; i < kCosts; ++i) {
-        for (std::size_t j = 0; j < kCosts; ++j) a[i][j] += weight * row[i] * row[j];
-        b[i] += weight * row[i];
-      }
-    }
-    costs = solve_non_negative(a, b, costs);
-  }
-  return with_costs(parameters, costs);
+  return parameters;
 }
 
-double model_error(const ModelParameters& parameters, const DeviceFacts& device, std::span<const ModelSample> samples) {
+}  // namespace
+
+ModelParameters CostModel::of(const KernelSpec& spec) const {
+  const auto family = families.find(family_of(spec));
+  ModelParameters parameters = family != families.end() ? family->second : device;
+  if (const auto kernel = kernels.find(kernel_name(spec)); kernel != kernels.end()) parameters.costs = kernel->second;
+  return parameters;
+}
+
+CostModel fit_model(const ModelParameters& prior, const DeviceFacts& device, std::span<const ModelSample> samples,
+                    std::span<const std::pair<std::int64_t, double>> read_limits) {
+  CostModel model{.device = with_rates(prior, device, read_limits), .families = {}, .kernels = {}};
+  std::vector<Placed> all;
+  std::map<Family, std::vector<Placed>> by_family;
+  std::map<std::string, std::vector<Placed>> by_kernel;
+  std::map<std::string, double> best;  // by problem and shape
+  std::vector<double*> best_of;
+  for (const ModelSample& sample : samples) {
+    double& us = best.emplace(to_json(sample.problem) + to_json(sample.shape), sample.us).first->second;
+    if (sample.us > 0) us = us > 0 ? std::min(us, sample.us) : sample.us;
+    best_of.push_back(&us);
+  }
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const ModelSample& sample = samples[i];
+    if (!(sample.us > 0)) continue;
+    const Placed placed{&sample, *best_of[i]};
+    if (sample.us > kNoInterest * placed.best_us) continue;
+    all.push_back(placed);
+    by_family[family_of(sample.config.spec)].push_back(placed);
+    by_kernel[kernel_name(sample.config.spec)].push_back(placed);
+  }
+  if (all.size() < kFewestSamples) return model;
+  model.device = fit_rates(model.device, device, kDeviceSpread, all);
+  for (const auto& [family, of_family] : by_family)
+    model.families[family] = fit_rates(model.device, device, kFamilySpread, of_family);
+  for (const auto& [name, of_kernel] : by_kernel) {
+    const ModelParameters& family = model.families.at(family_of(of_kernel.front().sample->config.spec));
+    model.kernels[name] =
+        costs_of(fit_level(as_array(family.costs), kKernelSpread, rows_of(family, device, of_kernel)));
+  }
+  return model;
+}
+
+Result<std::vector<ModelSample>> measured_samples(TuningDb& db, const DeviceModel& model, const DeviceFacts& device,
+                                                  const DecodeProblem& problem, const char* policy) {
+  const Result<std::vector<Trial>> trials = db.trials(model, to_json(problem), "", policy);
+  if (!trials) return tl::unexpected(trials.error());
+  ParsedTexts<Shape> shapes(shape_from_json);
+  ParsedTexts<Config> configs(config_from_json);
+  std::vector<ModelSample> samples;
+  const std::size_t first = trials->size() - std::min(trials->size(), kMostSamples);
+  for (std::size_t i = first; i < trials->size(); ++i) {
+    const Trial& trial = (*trials)[i];
+    if (trial.median_us <= 0) continue;
+    const auto& shape = shapes(trial.shape);
+    const auto& config = configs(trial.config);
+    if (!shape || !config) continue;
+    const int resident =
+        resident_ctas_per_sm(device, trial.registers, cta_threads(config->spec), shared_bytes(config->spec));
+    samples.push_back({.problem = problem,
+                       .shape = *shape,
+                       .config = *config,
+                       .resident = std::max(resident, 1),
+                       .us = trial.median_us});
+  }
+  return samples;
+}
+
+double model_error(const CostModel& model, const DeviceFacts& device, std::span<const ModelSample> samples) {
   std::vector<double> errors;
   for (const ModelSample& s : samples) {
-    if (s.us > 0)
-      errors.push_back(std::abs(predict_us(parameters, device, s.problem, s.shape, s.config, s.resident) / s.us - 1));
+    if (s.us > 0) {
+      const double us = predict_us(model.of(s.config.spec), device, s.problem, s.shape, s.config, s.resident);
+      errors.push_back(std::abs(us / s.us - 1));
+    }
   }
   return errors.empty() ? 0 : median(errors);
 }

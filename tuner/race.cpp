@@ -34,10 +34,24 @@ bool Race::add(std::span<const std::size_t> order, const RoundTimes& times) {
     return false;
   }
   if (!noise.empty()) noise_ = noise;
+  if (!times.neighbours.empty()) neighbours_ = times.neighbours;
+  if (times.sm_clock_mhz > 0) {
+    lowest_clock_mhz_ = lowest_clock_mhz_ > 0 ? std::min(lowest_clock_mhz_, times.sm_clock_mhz) : times.sm_clock_mhz;
+    highest_clock_mhz_ = std::max(highest_clock_mhz_, times.sm_clock_mhz);
+  }
   discarded_in_a_row_ = 0;
   ++rounds_;
   for (std::size_t i = 0; i < order.size(); ++i) samples_[order[i]].push_back(times.us[i]);
   return true;
+}
+
+std::string Race::noise() const {
+  std::string text = noise_;
+  const auto add = [&text](const std::string& more) { text += (text.empty() ? "" : "; ") + more; };
+  if (lowest_clock_mhz_ < kSteadyClock * highest_clock_mhz_)
+    add("SM clock " + std::to_string(lowest_clock_mhz_) + " to " + std::to_string(highest_clock_mhz_) + " MHz");
+  if (!neighbours_.empty()) add(neighbours_);
+  return text;
 }
 
 void Race::drop_slower(double tolerance) {

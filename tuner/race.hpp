@@ -23,10 +23,15 @@ struct RoundTimes {
   double sentinel_us = 0;       ///< mean of before and after
   double sentinel_drift = 0;    ///< |after / before - 1|
   std::string throttle = {};    ///< reasons for slow clocks seen right after the round; empty when none
+  int sm_clock_mhz = 0;         ///< right after the round; 0: unknown
+  std::string neighbours = {};  ///< who else was on the GPU when the shape began; empty when nobody
 };
 
 /// Rounds with a larger sentinel_drift do not count.
 inline constexpr double kMostDrift = 0.05;
+/// Counted rounds whose SM clock was below this share of the highest make noise(): paired ratios cancel it, absolute
+/// times do not.
+inline constexpr double kSteadyClock = 0.9;
 /// Larger relative differences are never a tie, however wide the interval.
 inline constexpr double kWidestTie = 0.01;
 
@@ -51,7 +56,9 @@ class Race {
   bool is_alive(std::size_t candidate) const { return alive_[candidate]; }
   int rounds() const { return rounds_; }  ///< that counted
   int discarded() const { return discarded_; }
-  const std::string& noise() const { return noise_; }
+  /// Why the samples should be doubted: rounds that counted although they should not have, other processes on the GPU
+  /// (those may well be idle, so their rounds count).
+  std::string noise() const;
   /// Samples of a candidate, one per counted round until it dropped out.
   std::span<const double> samples(std::size_t candidate) const { return samples_[candidate]; }
   /// Lowest median among those still in; the first of equals. At least one round must have counted.
@@ -66,7 +73,8 @@ class Race {
   std::vector<std::vector<double>> samples_;
   std::vector<bool> alive_;
   int rounds_ = 0, discarded_ = 0, discarded_in_a_row_ = 0;
-  std::string noise_;
+  int lowest_clock_mhz_ = 0, highest_clock_mhz_ = 0;  ///< of counted rounds; 0: unknown
+  std::string noise_, neighbours_;
 };
 
 }  // namespace v1

@@ -6,6 +6,7 @@
 
 #include "generator/generator.hpp"
 #include "runtime/parsed_texts.hpp"
+#include "tuner/model_fit.hpp"
 #include "tuner/report_candidates.hpp"
 #include "tuner/report_parts.hpp"
 
@@ -102,15 +103,15 @@ Result<void> add_parts(ProblemReport& group, std::vector<ReportedWinner>& winner
   const std::size_t stride = samples.size() / kMostModelSamples + 1;
   std::vector<ModelSample> some;
   for (std::size_t i = 0; i < samples.size(); i += stride) some.push_back(samples[i]);
-  const ModelParameters parameters = fit_parameters(default_parameters(facts), facts, some, *limits);
-  group.model_error = model_error(parameters, facts, some);
+  const CostModel costs = fit_model(default_parameters(facts), facts, some, *limits);
+  group.model_error = model_error(costs, facts, some);
   for (std::size_t i = 0; i < group.winners.size(); ++i) {
     ReportedWinner& winner = winners[group.winners[i]];
     const auto self = std::find_if(timed[i]->begin(), timed[i]->end(),
                                    [&](const TimedConfig& candidate) { return candidate.config == winner.config; });
     const int registers = self == timed[i]->end() ? 0 : self->registers;
-    winner.parts =
-        detail::time_parts(parameters, facts, winner, detail::resident_ctas(facts, winner.config.spec, registers));
+    winner.parts = detail::time_parts(costs.of(winner.config.spec), facts, winner,
+                                      detail::resident_ctas(facts, winner.config.spec, registers));
   }
   return {};
 }

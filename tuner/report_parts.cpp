@@ -54,9 +54,9 @@ TimeParts time_parts(const ModelParameters& parameters, const DeviceFacts& devic
   const ModelFeatures features =
       model_features(parameters, device, winner.problem, winner.shape, winner.config, resident);
   TimeParts parts;
-  parts.start_us = parameters.start;
-  parts.stream_us = parameters.stretch * features.stream;
-  parts.segments_us = parameters.segment * features.segments;
+  parts.start_us = parameters.costs.start;
+  parts.stream_us = parameters.costs.stretch * features.memory + parameters.costs.wait * features.excess;
+  parts.segments_us = parameters.costs.segment * features.segments;
   parts.unexplained_us = winner.median_us - predict_us(parameters, features);
   parts.fix_up_us =
       predict_us(parameters, features) - parts.start_us - parts.stream_us - parts.segments_us;  // what is left

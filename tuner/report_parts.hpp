@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/cost_model.hpp"
 #include "runtime/device.hpp"
-#include "tuner/model.hpp"
 #include "tuner/report.hpp"
 
 namespace leanattn {

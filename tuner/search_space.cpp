@@ -115,8 +115,8 @@ int guess_resident(const DeviceFacts& device, const KernelSpec& spec) {
   return std::max(resident_ctas_per_sm(device, registers, cta_threads(spec), shared_bytes(spec)), 1);
 }
 
-std::vector<KernelSpec> choose_specs(const ModelParameters& parameters, const DeviceFacts& device,
-                                     const DecodeProblem& problem, std::span<const Shape> shapes, std::size_t count) {
+std::vector<KernelSpec> choose_specs(const CostModel& model, const DeviceFacts& device, const DecodeProblem& problem,
+                                     std::span<const Shape> shapes, std::size_t count) {
   const std::vector<KernelSpec> specs = all_specs(device, problem);
   struct Entry {
     std::int64_t bin = 0;
@@ -134,7 +134,7 @@ std::vector<KernelSpec> choose_specs(const ModelParameters& parameters, const De
   for (const Shape& shape : shapes) {
     std::map<LoadPath, std::vector<Entry>> by_load;
     for (std::size_t i = 0; i < specs.size(); ++i) {
-      const auto ranked = rank_grids(parameters, device, problem, shape, specs[i], resident[i]);
+      const auto ranked = rank_grids(model.of(specs[i]), device, problem, shape, specs[i], resident[i]);
       if (ranked.empty()) continue;
       const auto bin =
           static_cast<std::int64_t>(std::floor(std::log(ranked.front().predicted_us) / std::log1p(kModelResolution)));

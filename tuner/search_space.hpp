@@ -8,7 +8,7 @@
 
 #include "runtime/device.hpp"
 #include "runtime/problem.hpp"
-#include "tuner/model.hpp"
+#include "tuner/model_fit.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -25,8 +25,8 @@ int guess_resident(const DeviceFacts& device, const KernelSpec& spec);
 /// `count` of all_specs(), most promising first: every (shape, load path) names its best by the model in turn, and
 /// among specs that the model cannot tell apart (3 %) a fixed shuffle chooses, so that the list is diverse. The shapes
 /// share the list: a kernel is compiled once.
-std::vector<KernelSpec> choose_specs(const ModelParameters& parameters, const DeviceFacts& device,
-                                     const DecodeProblem& problem, std::span<const Shape> shapes, std::size_t count);
+std::vector<KernelSpec> choose_specs(const CostModel& model, const DeviceFacts& device, const DecodeProblem& problem,
+                                     std::span<const Shape> shapes, std::size_t count);
 
 /// Valid specs one step from `spec` in one parameter (stages, warps, tokens a warp, tile, CTAs per SM, load path,
 /// fix-up).

@@ -58,8 +58,10 @@ struct TunedShape {
   double median_us = 0, low_us = 0, high_us = 0;
   double read_limit_us = 0;  ///< measured on this device for the same bytes
   double default_us = 0;     ///< the untuned default configuration, same race
+  double gpu_seconds = 0;    ///< spent checking and timing candidates
   int candidates = 0, compiled = 0, rejected = 0, incorrect = 0, raced = 0;
-  bool finished = true;  ///< false: the budget or an interrupt cut the search short
+  std::string neighbours;  ///< who else was on the GPU meanwhile, in words; empty when nobody
+  bool finished = true;    ///< false: the budget or an interrupt cut the search short
 };
 
 struct TuneSummary {

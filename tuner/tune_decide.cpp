@@ -9,12 +9,13 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-// Rounds run before each cut, and how many survive it (of those that the interval has not dropped already).
+// Rounds run before each cut, and what part of the race survives it (of those that the interval has not dropped
+// already).
 struct Rung {
   int rounds;
-  std::size_t keep;
+  std::size_t one_of;
 };
-constexpr Rung kRungs[] = {{3, 12}, {3, 8}, {4, 0}};  // 0: as many as there are finalists
+constexpr Rung kRungs[] = {{3, 2}, {3, 3}, {4, 0}};  // 0: as many as there are finalists
 
 constexpr double kTie = 0.003;          // relative differences below this are nobody's business
 constexpr double kGoodInterval = 0.01;  // width of the leader's interval at which confirmation ends early
@@ -30,7 +31,7 @@ Result<bool> ShapeSearch::run_rounds(Race& race, const std::vector<Candidate>& c
     std::vector<Config> configs;
     for (const std::size_t i : order) configs.push_back(candidates[i].config);
     report(phase, fmt::format("{} candidates", order.size()), race.rounds(), wanted);
-    const Result<RoundTimes> times = state_.backend.time(configs);
+    const Result<RoundTimes> times = time(configs);
     if (times) {
       race.add(order, *times);
       continue;
@@ -104,7 +105,8 @@ Result<void> ShapeSearch::decide() {
     }
     const std::size_t leader = race.leader();
     race.drop_slower(kTie);
-    race.keep_best(rung.keep > 0 ? rung.keep : state_.effort.finalists);
+    race.keep_best(rung.one_of > 0 ? std::max(state_.effort.race_size / rung.one_of, state_.effort.finalists)
+                                   : state_.effort.finalists);
     for (std::size_t i = 0; i < racing.size(); ++i) {
       if (race.is_alive(i) || recorded[i] || racing[i].config == default_) continue;
       recorded[i] = true;

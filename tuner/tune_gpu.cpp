@@ -104,6 +104,7 @@ Result<const LoadedKernel*> GpuBackend::loaded(const KernelSpec& spec) {
 Result<double> GpuBackend::begin_shape(const Shape& shape) { return begin_lengths(context_lengths_of(shape)); }
 
 Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths) {
+  neighbours_ = neighbours_text(gpu_neighbours(device_.uuid));
   // The old case goes first: two of them may not fit.
   graphs_.clear();
   sentinel_.reset();
@@ -233,7 +234,10 @@ Result<RoundTimes> GpuBackend::time(std::span<const Config> configs) {
   times.us.assign(us->begin() + 1, us->end() - 1);
   times.sentinel_us = (us->front() + us->back()) / 2;
   times.sentinel_drift = std::abs(us->back() / us->front() - 1);
-  times.throttle = throttle_text(gpu_state(device_.uuid).throttle_reasons);
+  times.neighbours = neighbours_;
+  const GpuState state = gpu_state(device_.uuid);
+  times.sm_clock_mhz = state.sm_clock_mhz;
+  times.throttle = throttle_text(state.throttle_reasons);
   return times;
 }
 

@@ -88,6 +88,7 @@ class GpuBackend final : public TuneBackend {
   double read_limit_us_ = 0;
   Rotation rotation_;
   GraphTimer timer_;
+  std::string neighbours_;  ///< who else was on the GPU when the shape began
 };
 
 }  // namespace v1

@@ -66,7 +66,7 @@ Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const
   std::vector<Shape> shapes;
   for (const Shape& shape : request.shapes) shapes.push_back(canonical(shape));
 
-  const ModelParameters model = default_parameters(device);
+  const CostModel model = default_model(device);
   const SearchEffort effort = effort_for(compile_thread_count(request.compile_threads));
   std::vector<KernelSpec> specs;
   for (const Shape& shape : shapes) {
@@ -94,7 +94,7 @@ Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const
       return tl::unexpected(compiled->error());
     for (std::size_t s = 0; s < shapes.size(); ++s) {
       const int resident = *compiled ? (*compiled)->resident : 1;
-      const auto ranked = rank_grids(model, device, request.problem, shapes[s], specs[i], resident);
+      const auto ranked = rank_grids(model.of(specs[i]), device, request.problem, shapes[s], specs[i], resident);
       if (!ranked.empty())
         result[s].candidates.push_back(describe(ranked.front().config, *compiled, ranked.front().predicted_us));
     }

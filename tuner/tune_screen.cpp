@@ -12,10 +12,21 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr std::size_t kBatch = 8;        // candidates between two looks at the sentinel
-constexpr double kHopeless = 1.25;       // one sample this much behind the best is enough to drop a candidate
-constexpr double kSweepReach = 2.0;      // predictions up to this much above the best grid's are tried
-constexpr double kWorthAnother = 0.995;  // a generation of neighbours that gains less is the last
+constexpr std::size_t kBatch = 8;          // candidates between two looks at the sentinel
+constexpr double kHopeless = 1.25;         // one sample this much behind the best is enough to drop a candidate
+constexpr double kSweepReach = 1.3;        // predictions up to this much above the best grid's are tried
+constexpr double kBelievable = 1.5;        // a fitted model that says a candidate is this much behind is believed
+constexpr std::size_t kEnoughToFit = 120;  // samples of this session
+constexpr double kWorthAnother = 0.995;    // a generation of neighbours that gains less is the last
+
+/// Those whose prediction is within `reach` of the first one's.
+std::vector<RankedConfig> within(std::vector<RankedConfig> ranked, double reach) {
+  if (ranked.empty()) return ranked;
+  std::erase_if(ranked, [limit = reach * ranked.front().predicted_us](const RankedConfig& candidate) {
+    return candidate.predicted_us > limit;
+  });
+  return ranked;
+}
 
 TrialStatus status_of(Verdict verdict) {
   return verdict == Verdict::incorrect   ? TrialStatus::incorrect
@@ -34,7 +45,7 @@ std::optional<CompiledSpec> ShapeSearch::compiled(const KernelSpec& spec, double
   if (specs_counted_.emplace(kernel_name(spec), true).second) {
     ++(*result ? result_.compiled : result_.rejected);
     if (!*result) {
-      const auto ranked = rank_grids(state_.model, state_.device, state_.request.problem, shape_, spec, 1);
+      const auto ranked = rank_grids(state_.model.of(spec), state_.device, state_.request.problem, shape_, spec, 1);
       const Config config{.spec = spec, .grid = ranked.empty() ? 1 : ranked.front().config.grid};
       // Our own trouble (no process to compile in) says nothing about the kernel.
       const bool of_kernel = result->error().code != ErrorCode::internal;
@@ -54,7 +65,8 @@ std::vector<KernelSpec> ShapeSearch::spec_order() const {
   for (const KernelSpec& spec : specs) {
     const auto* result = state_.compiles.find(spec);
     const int resident = result != nullptr && *result ? (*result)->resident : guess_resident(state_.device, spec);
-    const auto ranked = rank_grids(state_.model, state_.device, state_.request.problem, shape_, spec, resident);
+    const auto ranked =
+        rank_grids(state_.model.of(spec), state_.device, state_.request.problem, shape_, spec, resident);
     predicted[kernel_name(spec)] =
         ranked.empty() ? std::numeric_limits<double>::infinity() : ranked.front().predicted_us;
   }
@@ -64,6 +76,13 @@ std::vector<KernelSpec> ShapeSearch::spec_order() const {
   return specs;
 }
 
+std::vector<RankedConfig> ShapeSearch::promising(std::vector<RankedConfig> candidates) const {
+  if (!model_fitted_ || best_us_ <= 0) return candidates;
+  std::erase_if(candidates,
+                [this](const RankedConfig& candidate) { return candidate.predicted_us > kBelievable * best_us_; });
+  return candidates;
+}
+
 Result<void> ShapeSearch::screen(double until_s) {
   // The configurations to beat come first: whatever happens later, there is an answer.
   std::vector<Config> first = incumbents_;
@@ -71,26 +90,32 @@ Result<void> ShapeSearch::screen(double until_s) {
   first.insert(first.end(), relatives_.begin(), relatives_.end());
   for (const Config& config : first) {
     if (const auto known = compiled(config.spec, until_s)) {
-      const double predicted =
-          predict_us(state_.model, state_.device, state_.request.problem, shape_, config, known->resident);
+      const double predicted = predict_us(state_.model.of(config.spec), state_.device, state_.request.problem, shape_,
+                                          config, known->resident);
       const RankedConfig ranked{config, predicted};
       if (auto done = try_configs({&ranked, 1}, "screen", until_s); !done) return done;
     }
   }
   std::vector<RankedConfig> batch;
+  model_fitted_ = state_.samples.size() >= kEnoughToFit;
   const std::vector<KernelSpec> specs = spec_order();
   for (std::size_t i = 0; i < specs.size() && !stopped(until_s); ++i) {
     report("screen", kernel_name(specs[i]), static_cast<int>(i), static_cast<int>(specs.size()));
     const std::optional<CompiledSpec> ready = compiled(specs[i], until_s);
     if (ready) {
-      const auto ranked =
-          rank_grids(state_.model, state_.device, state_.request.problem, shape_, specs[i], ready->resident);
-      const auto chosen = spread(ranked, state_.effort.grids_per_spec);
+      const auto ranked = rank_grids(state_.model.of(specs[i]), state_.device, state_.request.problem, shape_, specs[i],
+                                     ready->resident);
+      const auto chosen = state_.effort.every_grid ? within(ranked, state_.effort.reach)
+                                                   : promising(spread(ranked, state_.effort.grids_per_spec));
       batch.insert(batch.end(), chosen.begin(), chosen.end());
     }
     if (batch.size() < kBatch && i + 1 < specs.size()) continue;
     if (auto done = try_configs(batch, "screen", until_s); !done) return done;
     batch.clear();
+    if (!model_fitted_ && state_.samples.size() >= kEnoughToFit) {
+      state_.model = fit_model(state_.prior, state_.device, state_.samples, state_.read_limits);
+      model_fitted_ = true;
+    }
   }
   return {};
 }
@@ -114,10 +139,9 @@ Result<void> ShapeSearch::sweep(double until_s) {
     report("sweep", kernel_name(specs[i]), static_cast<int>(i), static_cast<int>(specs.size()));
     const auto ready = compiled(specs[i], until_s, false);
     if (!ready) continue;
-    auto ranked = rank_grids(state_.model, state_.device, state_.request.problem, shape_, specs[i], ready->resident);
-    std::erase_if(ranked, [limit = ranked.empty() ? 0 : ranked.front().predicted_us * kSweepReach](
-                              const RankedConfig& r) { return r.predicted_us > limit; });
-    if (auto done = try_configs(ranked, "sweep", until_s); !done) return done;
+    auto ranked =
+        rank_grids(state_.model.of(specs[i]), state_.device, state_.request.problem, shape_, specs[i], ready->resident);
+    if (auto done = try_configs(within(std::move(ranked), kSweepReach), "sweep", until_s); !done) return done;
   }
   return {};
 }
@@ -147,8 +171,9 @@ Result<void> ShapeSearch::refine(double until_s) {
       const auto ready = compiled(near[i], until_s);
       if (!ready) continue;
       const auto ranked =
-          rank_grids(state_.model, state_.device, state_.request.problem, shape_, near[i], ready->resident);
-      std::vector<RankedConfig> wanted = spread(ranked, 1);
+          rank_grids(state_.model.of(near[i]), state_.device, state_.request.problem, shape_, near[i], ready->resident);
+      std::vector<RankedConfig> wanted =
+          state_.effort.every_grid ? within(ranked, state_.effort.reach) : promising(spread(ranked, 1));
       for (const RankedConfig& candidate : ranked) {
         if (std::find(grids.begin(), grids.end(), candidate.config.grid) != grids.end()) wanted.push_back(candidate);
       }
@@ -185,7 +210,9 @@ Result<void> ShapeSearch::try_charges(double until_s) {
 }
 
 Result<bool> ShapeSearch::passes_check(const Candidate& candidate) {
+  const double begun_s = state_.backend.now_s();
   const Result<CheckOutcome> outcome = state_.backend.check(candidate.config);
+  result_.gpu_seconds += state_.backend.now_s() - begun_s;
   if (!outcome && outcome.error().code == ErrorCode::interrupted) return false;  // nothing is known of it
   if (!outcome) {
     record(candidate.config, candidate.compiled, TrialStatus::launch_fail, outcome.error().message, {});
@@ -229,11 +256,19 @@ Result<void> ShapeSearch::try_configs(std::span<const RankedConfig> configs, con
   return batch.empty() ? Result<void>{} : time_batch(std::move(batch));
 }
 
+Result<RoundTimes> ShapeSearch::time(std::span<const Config> configs) {
+  const double begun_s = state_.backend.now_s();
+  Result<RoundTimes> times = state_.backend.time(configs);
+  result_.gpu_seconds += state_.backend.now_s() - begun_s;
+  if (times && !times->neighbours.empty()) result_.neighbours = times->neighbours;
+  return times;
+}
+
 Result<void> ShapeSearch::time_batch(std::vector<Candidate> batch) {
   std::vector<Config> configs;
   for (const Candidate& candidate : batch) configs.push_back(candidate.config);
-  Result<RoundTimes> times = state_.backend.time(configs);
-  for (int again = 0; again < 2 && times && noisy(*times); ++again) times = state_.backend.time(configs);
+  Result<RoundTimes> times = time(configs);
+  for (int again = 0; again < 2 && times && noisy(*times); ++again) times = time(configs);
   if (!times && times.error().code == ErrorCode::interrupted) return {};
   if (!times && times.error().code == ErrorCode::launch_failed) {
     // One of them cannot be launched the way it is timed: it alone pays.

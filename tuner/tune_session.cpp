@@ -8,37 +8,12 @@
 
 #include "runtime/lookup.hpp"
 #include "tuner/decode_case.hpp"
+#include "tuner/portfolio_fit.hpp"
 #include "tuner/search_space.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 namespace {
-
-constexpr std::size_t kMostRememberedSamples = 2000;  // of earlier sessions, for the model
-
-/// Measured launches of earlier sessions on this device model, as far as this version understands them.
-Result<std::vector<ModelSample>> remembered_samples(TuningDb& db, const DeviceModel& model, const DeviceFacts& device,
-                                                    const DecodeProblem& problem, const char* policy) {
-  const Result<std::vector<Trial>> trials = db.trials(model, to_json(problem), "", policy);
-  if (!trials) return tl::unexpected(trials.error());
-  std::vector<ModelSample> samples;
-  const std::size_t first = trials->size() - std::min(trials->size(), kMostRememberedSamples);
-  for (std::size_t i = first; i < trials->size(); ++i) {
-    const Trial& trial = (*trials)[i];
-    if (trial.median_us <= 0) continue;
-    const Result<Shape> shape = shape_from_json(trial.shape);
-    const Result<Config> config = config_from_json(trial.config);
-    if (!shape || !config) continue;
-    const int resident =
-        resident_ctas_per_sm(device, trial.registers, cta_threads(config->spec), shared_bytes(config->spec));
-    samples.push_back({.problem = problem,
-                       .shape = *shape,
-                       .config = *config,
-                       .resident = std::max(resident, 1),
-                       .us = trial.median_us});
-  }
-  return samples;
-}
 
 /// Of the time that is left, what the shape in turn may take: among the turns of its session, or by weight among it and
 /// those after it.
@@ -67,7 +42,7 @@ Result<void> tune_shapes(SessionState& state, ShapeQueue& shapes, TuneSummary& s
       return tl::unexpected(shape.error());
     }
     tuned[turn->index] = std::move(*shape);
-    state.model = fit_parameters(state.prior, state.device, state.samples, state.read_limits);
+    state.model = fit_model(state.prior, state.device, state.samples, state.read_limits);
   }
   if (auto committed = state.trials.drain(); !committed) return committed;
   for (std::size_t i = 0; i < tuned.size(); ++i)
@@ -102,6 +77,18 @@ SearchEffort effort_for(int compile_threads) {
   SearchEffort effort;
   effort.specs = static_cast<std::size_t>(std::clamp(40 + 6 * compile_threads, 48, 128));
   return effort;
+}
+
+SearchEffort exhaustive_effort(std::size_t specs, double reach) {
+  return {.specs = specs,
+          .grids_per_spec = std::numeric_limits<std::size_t>::max(),
+          .sweep_specs = 0,
+          .refine_specs = 8,
+          .refine_generations = 1,
+          .race_size = 96,
+          .finalists = 8,
+          .every_grid = true,
+          .reach = reach};
 }
 
 Result<void> validate(const TuneRequest& request) {
@@ -139,7 +126,7 @@ Result<void> require_launches(const DeviceFacts& device, const DecodeProblem& pr
 TuneSummary plan_session(const TuneRequest& request, const DeviceFacts& device, const SearchEffort& effort) {
   TuneSummary summary;
   summary.device = device;
-  const ModelParameters model = default_parameters(device);
+  const CostModel model = default_model(device);
   const std::vector<KernelSpec> specs = choose_specs(model, device, request.problem, request.shapes, effort.specs);
   for (const Shape& shape : request.shapes) {
     TunedShape planned;
@@ -149,7 +136,7 @@ TuneSummary plan_session(const TuneRequest& request, const DeviceFacts& device, 
     planned.candidates = 1;
     for (const KernelSpec& spec : specs) {
       const auto ranked =
-          rank_grids(model, device, request.problem, canonical(shape), spec, guess_resident(device, spec));
+          rank_grids(model.of(spec), device, request.problem, canonical(shape), spec, guess_resident(device, spec));
       for (const RankedConfig& candidate : spread(ranked, effort.grids_per_spec)) {
         planned.candidates += candidate.config == planned.winner ? 0 : 1;
       }
@@ -176,7 +163,7 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
   const double started = backend.now_s();
   const DeviceModel model = device_model(device);
   const char* policy = request.policy == L2Policy::cold ? "cold" : "warm";
-  Result<std::vector<ModelSample>> samples = remembered_samples(db, model, device, request.problem, policy);
+  Result<std::vector<ModelSample>> samples = measured_samples(db, model, device, request.problem, policy);
   if (!samples) return tl::unexpected(samples.error());
   const auto read_limits = db.read_limits(model, policy);
   if (!read_limits) return tl::unexpected(read_limits.error());
@@ -206,7 +193,7 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
                        .cancel = cancel,
                        .started_s = started};
     if (request.budget) state.ends_s = started + static_cast<double>(request.budget->count()) / 1000.0;
-    state.model = fit_parameters(state.prior, device, state.samples, state.read_limits);
+    state.model = fit_model(state.prior, device, state.samples, state.read_limits);
     std::vector<Shape> shapes;
     for (const Shape& shape : request.shapes) shapes.push_back(canonical(shape));
     if (!request.revalidate) state.specs = choose_specs(state.model, device, request.problem, shapes, effort.specs);
@@ -214,8 +201,11 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
     if (auto committed = trials.drain(); !committed && tuned) tuned = committed;
   }
   // A session that failed keeps its trials, and says when it ended.
+  Result<void> fitted;
+  if (tuned) fitted = refit(db, device, request.problem, policy);
   const Result<void> finished = db.finish_session(*session);
   if (!tuned) return tl::unexpected(tuned.error());
+  if (!fitted) return tl::unexpected(fitted.error());
   if (!finished) return tl::unexpected(finished.error());
   summary.seconds = backend.now_s() - started;
   summary.interrupted = cancel != nullptr && cancel->load();

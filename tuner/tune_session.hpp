@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tuner/model.hpp"
+#include "tuner/model_fit.hpp"
 #include "tuner/shape_queue.hpp"
 #include "tuner/tune.hpp"
 #include "tuner/tune_backend.hpp"
@@ -21,18 +21,24 @@ inline namespace v1 {
 /// How much is tried. The budget cuts this short; it never lengthens it.
 struct SearchEffort {
   std::size_t specs = 96;          ///< kernels compiled for the session
-  std::size_t grids_per_spec = 4;  ///< timed of each before the promising ones are looked at closely
-  std::size_t sweep_specs = 10;    ///< kernels whose every useful grid is timed
+  std::size_t grids_per_spec = 3;  ///< timed of each before the promising ones are looked at closely
+  std::size_t sweep_specs = 8;     ///< kernels whose every promising grid is timed
   std::size_t refine_specs = 3;    ///< kernels whose neighbours are compiled and timed
   int refine_generations = 2;
   std::size_t race_size = 24;  ///< candidates that enter the race
   std::size_t finalists = 4;   ///< that are confirmed, besides the default
   int confirm_rounds_min = 12,
       confirm_rounds_max = 28;  ///< the minimum is more than a race has: it marks a finished search
+  bool every_grid = false;      ///< of every kernel and every neighbour, instead of those that the model likes
+  double reach = 3;  ///< with every_grid: predictions above so many times the kernel's best are left out all the same
 };
 
 /// Specs in proportion to what `threads` compile in a few seconds.
 SearchEffort effort_for(int compile_threads);
+
+/// Everything: `specs` kernels (default: all there are) at every useful grid (that is not predicted to take more than
+/// `reach` times the kernel's best), a long race, all neighbours of the best. What other searches are measured against.
+SearchEffort exhaustive_effort(std::size_t specs = std::numeric_limits<std::size_t>::max(), double reach = 3);
 
 /// What the searches of one session's shapes share.
 struct SessionState {
@@ -45,7 +51,8 @@ struct SessionState {
   CompilePool& compiles;
   SearchEffort effort;
   std::string revision;                                      ///< of the library: resume counts its trials only
-  ModelParameters prior, model;                              ///< before and after fitting to `samples`
+  ModelParameters prior;                                     ///< before anything was measured
+  CostModel model;                                           ///< fitted to `samples`
   std::vector<std::pair<std::int64_t, double>> read_limits;  ///< (bytes, us) on this device model
   std::vector<ModelSample> samples;  ///< measured on this device model, earlier sessions' included
   std::vector<KernelSpec> specs;     ///< to screen, most promising first; shapes add what they found by refining

@@ -94,7 +94,7 @@ Result<TunedShape> ShapeSearch::run() {
 
   if (auto done = screen(phase_end(kScreenEnds)); !done) return tl::unexpected(done.error());
   if (stopped(phase_end(kScreenEnds))) result_.finished = false;
-  state_.model = fit_parameters(state_.prior, state_.device, state_.samples, state_.read_limits);
+  state_.model = fit_model(state_.prior, state_.device, state_.samples, state_.read_limits);
   if (auto done = sweep(phase_end(kSweepEnds)); !done) return tl::unexpected(done.error());
   if (auto done = refine(phase_end(kRefineEnds)); !done) return tl::unexpected(done.error());
   if (stopped(phase_end(kRefineEnds))) result_.finished = false;
@@ -157,8 +157,8 @@ void ShapeSearch::find_relatives(const std::vector<Winner>& winners) {
     if (!spec) continue;
     Config relative{.spec = *spec, .grid = config->grid, .segment_cost = config->segment_cost};
     if (octaves > 0) {
-      const auto ranked =
-          rank_grids(state_.model, state_.device, problem, shape_, *spec, guess_resident(state_.device, *spec));
+      const auto ranked = rank_grids(state_.model.of(*spec), state_.device, problem, shape_, *spec,
+                                     guess_resident(state_.device, *spec));
       if (ranked.empty()) continue;
       relative = ranked.front().config;
     }

@@ -40,6 +40,8 @@ class ShapeSearch {
 
   // Search (tune_screen.cpp). Each stops early, without an error, when `until_s` has come or the caller cancelled.
   Result<void> screen(double until_s);
+  /// Without those that the model, once it was fitted to samples, says are far behind the best time so far.
+  std::vector<RankedConfig> promising(std::vector<RankedConfig> candidates) const;
   Result<void> sweep(double until_s);
   Result<void> refine(double until_s);
   /// What a segment costs depends on the device: of a ragged shape, the best candidates with more and less charged.
@@ -51,6 +53,8 @@ class ShapeSearch {
   Result<bool> passes_check(const Candidate& candidate);
   /// Records what time() found out about a candidate; false when there is nothing against it.
   bool record_condemned(const Candidate& candidate);
+  /// The backend's time(), its duration counted.
+  Result<RoundTimes> time(std::span<const Config> configs);
   /// Compiled and usable; counts and records those that are not. nullopt also when there was no time to wait.
   std::optional<CompiledSpec> compiled(const KernelSpec& spec, double until_s, bool wait = true);
   std::vector<KernelSpec> spec_order() const;
@@ -98,6 +102,7 @@ class ShapeSearch {
   std::map<std::string, bool> specs_counted_;  ///< kernels in result_.compiled or result_.rejected
   std::vector<Candidate> held_;                ///< timed and still in, best first at the end of a phase
   bool measuring_ = false;
+  bool model_fitted_ = false;  ///< to samples of this session, some of them of this shape or earlier ones
   double read_limit_us_ = 0;
   double best_us_ = 0;
 };

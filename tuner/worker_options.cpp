@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/cost_model.hpp"
 #include "runtime/lookup.hpp"
-#include "tuner/model.hpp"
 #include "tuner/search_space.hpp"
 
 namespace leanattn {

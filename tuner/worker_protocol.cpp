@@ -155,6 +155,8 @@ Reply parse_reply(const Json& json, const Frame& frame) {
     times.sentinel_us = finite(json.at("sentinel_us"));
     times.sentinel_drift = finite(json.at("sentinel_drift"));
     times.throttle = json.at("throttle").get<std::string>();
+    times.sm_clock_mhz = json.at("sm_clock_mhz").get<int>();
+    times.neighbours = json.at("neighbours").get<std::string>();
     return times;
   }
   throw BadMessage(fmt::format("reply '{}'", kind));
@@ -266,7 +268,9 @@ Frame to_frame(const Reply& reply) {
                                     {"us", times.us},
                                     {"sentinel_us", times.sentinel_us},
                                     {"sentinel_drift", times.sentinel_drift},
-                                    {"throttle", times.throttle}});
+                                    {"throttle", times.throttle},
+                                    {"sm_clock_mhz", times.sm_clock_mhz},
+                                    {"neighbours", times.neighbours}});
                  }},
       reply);
 }

@@ -261,7 +261,7 @@ TEST_F(TuningDbSharing, IsInMemoryOnlyOnANetworkFileSystem) {
 
 TEST_F(TuningDbSharing, KeepsANewerFileAsItIsAndWorksInMemory) {
   open_quietly(directory_.path());
-  RawDatabase(file()).exec("PRAGMA user_version = 3");
+  RawDatabase(file()).exec("PRAGMA user_version = 4");
   const auto before = read_bytes(file());
   const auto refused = TuningDb::open(directory_.path(), OpenMode::read_write, nullptr);
   ASSERT_FALSE(refused);

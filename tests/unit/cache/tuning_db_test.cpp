@@ -23,7 +23,7 @@ TEST_F(TuningDbTest, CreatesAPrivateFileThatIsMarkedAsOurs) {
   EXPECT_EQ(status.st_mode & 07777, 0600u);
   RawDatabase raw(directory_ / "tuning.db");
   EXPECT_EQ(raw.ask("PRAGMA application_id"), std::to_string(0x4C41746E));
-  EXPECT_EQ(raw.ask("PRAGMA user_version"), "2");
+  EXPECT_EQ(raw.ask("PRAGMA user_version"), "3");
   EXPECT_EQ(
       raw.ask(
           "SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite%' AND strict = 0"),
@@ -338,7 +338,7 @@ TEST(TuningDbVersions, WinnersOfVersion1AreReadInPlaceAndBroughtForwardByTheFirs
     ASSERT_TRUE(db->rebuild_winners());
   }
   // Version 2 changed no table: it only keeps libraries away that would take dependent launches for ordinary ones.
-  RawDatabase(directory / "tuning.db").exec("PRAGMA user_version = 1");
+  RawDatabase(directory / "tuning.db").exec("DROP TABLE cost_models; PRAGMA user_version = 1");
   const auto before = read_bytes(directory / "tuning.db");
   {
     const auto db = TuningDb::open(directory.path(), OpenMode::read_only, nullptr);
@@ -358,8 +358,76 @@ TEST(TuningDbVersions, WinnersOfVersion1AreReadInPlaceAndBroughtForwardByTheFirs
     EXPECT_EQ(db->winners(h200())->size(), 1u);
     EXPECT_TRUE(db->check()->empty());
   }
-  EXPECT_EQ(RawDatabase(directory / "tuning.db").ask("PRAGMA user_version"), "2");
+  EXPECT_EQ(RawDatabase(directory / "tuning.db").ask("PRAGMA user_version"), "3");
   EXPECT_EQ(files_with_prefix(directory.path(), "tuning.db.corrupt").size(), 0u);
+}
+
+TEST(TuningDbVersions, Version2GainsATableForCostModelsAndKeepsItsWinners) {
+  TemporaryDirectory directory;
+  {
+    const auto db = open_quietly(directory.path());
+    ASSERT_TRUE(db->add_trial(db->begin_session(h200(), environment(), "").value(), trial("{}", 10)));
+    ASSERT_TRUE(db->rebuild_winners());
+  }
+  RawDatabase(directory / "tuning.db").exec("DROP TABLE cost_models; PRAGMA user_version = 2");
+  const auto before = read_bytes(directory / "tuning.db");
+  {
+    const auto db = TuningDb::open(directory.path(), OpenMode::read_only, nullptr);
+    ASSERT_TRUE(db) << db.error().message;
+    EXPECT_TRUE((*db)->cost_models(h200())->empty());
+  }
+  EXPECT_EQ(read_bytes(directory / "tuning.db"), before);
+  const auto db = open_quietly(directory.path());
+  ASSERT_TRUE(db->set_cost_model(h200(), {.problem = "{}", .policy = "cold", .json = "{\"a\":1}"}));
+  EXPECT_EQ(db->winners(h200())->size(), 1u);
+  EXPECT_TRUE(db->check()->empty());
+  EXPECT_EQ(RawDatabase(directory / "tuning.db").ask("PRAGMA user_version"), "3");
+}
+
+TEST(TuningDbCostModels, TheLastOfAProblemAndPolicyStays) {
+  TemporaryDirectory directory;
+  const auto db = open_quietly(directory.path());
+  EXPECT_TRUE(db->cost_models(h200())->empty());
+  for (const char* json : {"{\"fit\":1}", "{\"fit\":2}"})
+    ASSERT_TRUE(db->set_cost_model(h200(), {.problem = "p", .policy = "cold", .json = json}));
+  ASSERT_TRUE(db->set_cost_model(h200(), {.problem = "p", .policy = "warm", .json = "{}"}));
+  const auto models = db->cost_models(h200()).value();
+  ASSERT_EQ(models.size(), 2u);
+  EXPECT_EQ(models[0].json, "{\"fit\":2}");
+  EXPECT_EQ(models[1].policy, "warm");
+  EXPECT_EQ(db->set_cost_model(h200(), {.problem = "p", .policy = "tepid", .json = "{}"}).error().code,
+            ErrorCode::invalid_argument);
+  EXPECT_EQ(db->set_cost_model(h200(), {.problem = "p", .policy = "cold", .json = ""}).error().code,
+            ErrorCode::invalid_argument);
+}
+
+TEST(TuningDbCostModels, NewTrialsFromAnotherDatabaseDropThemAndTrialsKnownAlreadyDoNot) {
+  TemporaryDirectory here, there;
+  const auto db = open_quietly(here.path());
+  {
+    const auto other = open_quietly(there.path());
+    ASSERT_TRUE(other->add_trial(other->begin_session(h200(), environment(), "").value(), trial("{}", 10)));
+  }
+  const FittedModel model{.problem = "p", .policy = "cold", .json = "{}"};
+  ASSERT_TRUE(db->set_cost_model(h200(), model));
+  ASSERT_TRUE(db->import_from(there / "tuning.db"));
+  EXPECT_TRUE(db->cost_models(h200())->empty());
+  ASSERT_TRUE(db->set_cost_model(h200(), model));
+  ASSERT_EQ(db->import_from(there / "tuning.db").value(), 0);
+  EXPECT_EQ(db->cost_models(h200())->size(), 1u);
+}
+
+TEST(TuningDbCostModels, GarbageTakesThoseOfProblemsWithoutTrials) {
+  TemporaryDirectory directory;
+  const auto db = open_quietly(directory.path());
+  const Trial kept = trial("{}", 10);
+  ASSERT_TRUE(db->add_trial(db->begin_session(h200(), environment(), "").value(), kept));
+  ASSERT_TRUE(db->set_cost_model(h200(), {.problem = kept.problem, .policy = "cold", .json = "{}"}));
+  ASSERT_TRUE(db->set_cost_model(h200(), {.problem = "nobody tuned this", .policy = "cold", .json = "{}"}));
+  ASSERT_TRUE(db->collect_garbage({.keep_days = 0}));
+  const auto models = db->cost_models(h200()).value();
+  ASSERT_EQ(models.size(), 1u);
+  EXPECT_EQ(models[0].problem, kept.problem);
 }
 
 TEST(TuningDbInMemory, WorksWithoutADirectoryAndLeavesNothing) {

@@ -163,6 +163,24 @@ TEST(Nvml, WithoutItEveryAnswerIsEmptyAndNothingFails) {
   EXPECT_EQ(state.throttle_reasons, 0u);
 }
 
+TEST(Nvml, CountsOnlyOtherProcesses) {
+  const auto count = [](std::vector<unsigned> ids) { return count_others(ids, 100, 99); };
+  EXPECT_EQ(count({}), 0);
+  EXPECT_EQ(count({100}), 0);
+  EXPECT_EQ(count({100, 99}), 0) << "the parent drives this process";
+  EXPECT_EQ(count({100, 7, 8}), 2);
+  EXPECT_EQ(count({41}), 0) << "numbered in another way: one of them is this process";
+  EXPECT_EQ(count({41, 42, 43}), 2);
+}
+
+TEST(Nvml, SaysWhoElseIsThereOrNothing) {
+  EXPECT_EQ(neighbours_text({}), "");
+  EXPECT_EQ(neighbours_text({.processes = 1, .busy_percent = 0}), "shared with 1 other process");
+  EXPECT_EQ(neighbours_text({.processes = 3, .busy_percent = 35}), "shared with 3 other processes, 35 % busy");
+  EXPECT_EQ(neighbours_text({.processes = 0, .busy_percent = 35}), "") << "that was this process";
+  EXPECT_EQ(gpu_neighbours("GPU-00000000-0000-0000-0000-000000000000").processes, 0) << "no such GPU";
+}
+
 TEST(Nvml, ThrottleTextNamesWhatSlowsAndIgnoresWhatDoesNot) {
   EXPECT_EQ(throttle_text(0), "");
   EXPECT_EQ(throttle_text(0x1 | 0x2 | 0x100), "") << "idle and clock settings are not throttling";

@@ -1,10 +1,13 @@
-#include "tuner/model.hpp"
+#include "tuner/model_fit.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <random>
 
 #include "runtime/lookup.hpp"
+#include "templates/schedule.cuh"
 #include "tuner/search_space.hpp"
 
 namespace leanattn {
@@ -76,35 +79,119 @@ TEST_F(Model, FixUpsAreChargedOnlyWhereOutputTilesAreShared) {
   EXPECT_GT(shared.partials, 1);
 }
 
-TEST_F(Model, FitRecoversTheCostsItWasGeneratedWith) {
-  ModelParameters truth = parameters;
-  truth.start = 4.5, truth.segment = 2.0, truth.fix_up = 3.0, truth.partial = 0.2, truth.stretch = 1.3;
+/// The busiest CTA and the most shared output tile of a launch, counted on the line itself.
+struct Counted {
+  std::int64_t segments = 0, contributors = 0;
+};
+Counted count(unsigned tiles, unsigned tiles_per_output, unsigned grid) {
+  const LeanSplit split = lean_split(tiles, grid, lean_reciprocal(grid));
+  Counted counted;
+  std::vector<std::int64_t> contributors(tiles / tiles_per_output);
+  for (unsigned cta = 0; cta < grid; ++cta) {
+    const unsigned first = lean_first_tile(split, cta) / tiles_per_output,
+                   last = (lean_first_tile(split, cta + 1) - 1) / tiles_per_output;
+    counted.segments = std::max<std::int64_t>(counted.segments, last - first + 1);
+    for (unsigned output = first; output <= last; ++output) ++contributors[output];
+  }
+  counted.contributors = *std::max_element(contributors.begin(), contributors.end());
+  return counted;
+}
+
+TEST_F(Model, SegmentsAndContributorsAreThoseOfTheSchedule) {
   std::mt19937_64 random(kSeed);
-  std::normal_distribution<double> noise(0, 0.01);
-  std::vector<ModelSample> samples, unseen;
-  for (const int batch : {1, 2, 3, 8, 16}) {
-    for (std::int64_t context = 512; context <= 65536; context *= 2) {
-      const Shape shape{.batch = batch, .longest_context = context};
-      for (const RankedConfig& ranked : rank_grids(parameters, device, problem, shape, spec, 2)) {
-        const double us = predict_us(truth, device, problem, shape, ranked.config, 2) * (1 + noise(random));
-        (batch == 3 ? unseen : samples).push_back({problem, shape, ranked.config, 2, us});
+  int exact = 0, grids = 0;
+  for (int repeat = 0; repeat < 40; ++repeat) {
+    const Shape shape{.batch = 1 + static_cast<int>(random() % 20),
+                      .longest_context = static_cast<std::int64_t>(16 + random() % 20000)};
+    const auto tiles = static_cast<unsigned>(lean_tiles(problem, shape, spec));
+    const auto outputs = static_cast<unsigned>(output_tiles(problem, shape, spec));
+    for (const std::int64_t grid : useful_grids(device, problem, shape, spec, 2)) {
+      const ModelFeatures features = model_features(parameters, device, problem, shape, {spec, grid}, 32);
+      const Counted counted = count(tiles, tiles / outputs, static_cast<unsigned>(grid));
+      // One wave, so that features.segments speaks of the busiest CTA alone.
+      if (grid > 32 * device.sm_count) continue;
+      ++grids;
+      const double expected = static_cast<double>(counted.segments) - 1;
+      EXPECT_GE(features.segments, expected) << to_json(shape) << " grid " << grid << ", seed " << kSeed;
+      EXPECT_LE(features.segments, expected + 1) << to_json(shape) << " grid " << grid << ", seed " << kSeed;
+      EXPECT_EQ(features.shared > 0, counted.contributors > 1) << to_json(shape) << " grid " << grid;
+      exact += features.segments == expected;
+    }
+  }
+  EXPECT_GT(exact, grids * 9 / 10) << "of " << grids;
+}
+
+TEST_F(Model, RangesThatEndWithOutputTilesCrossNone) {
+  // 48 tiles an output: ranges of four tiles, then of three, and none of them crosses into another output tile.
+  spec.tile = 32, spec.warp_tokens = 32;
+  const Shape shape{.batch = 1, .longest_context = 1505};
+  EXPECT_EQ(model_features(parameters, device, problem, shape, {spec, 104}, 2).segments, 0);
+  EXPECT_EQ(model_features(parameters, device, problem, shape, {spec, 56}, 2).segments, 1);
+}
+
+/// Samples of every useful grid of some kernels at batches times contexts, with planted costs and noise.
+std::vector<ModelSample> planted(const DeviceFacts& device, const DecodeProblem& problem,
+                                 const std::vector<KernelSpec>& specs, const ModelParameters& parameters,
+                                 const std::function<Costs(const KernelSpec&)>& costs, const std::vector<int>& batches,
+                                 double noise, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal(0, noise);
+  std::vector<ModelSample> samples;
+  for (const KernelSpec& spec : specs) {
+    ModelParameters truth = parameters;
+    truth.costs = costs(spec);
+    for (const int batch : batches) {
+      for (std::int64_t context = 512; context <= 65536; context *= 4) {
+        const Shape shape{.batch = batch, .longest_context = context};
+        for (const RankedConfig& ranked : rank_grids(truth, device, problem, shape, spec, 2))
+          samples.push_back({problem, shape, ranked.config, 2, ranked.predicted_us * (1 + normal(random))});
       }
     }
   }
-  const double before = model_error(parameters, device, unseen);
-  const ModelParameters fitted = fit_parameters(parameters, device, samples, {});
-  EXPECT_LT(model_error(fitted, device, unseen), 0.03) << "seed " << kSeed;
-  EXPECT_GT(before, 0.1);
-  EXPECT_NEAR(fitted.stretch, truth.stretch, 0.1);
-  EXPECT_NEAR(fitted.start, truth.start, 1.0);
+  return samples;
+}
+
+TEST_F(Model, FitRecoversThePlantedCosts) {
+  const Costs truth{.start = 6, .stretch = 1.3, .wait = 1.1, .segment = 2.0, .fix_up = 3.0, .partial = 0.2};
+  const auto costs = [&](const KernelSpec&) { return truth; };
+  const auto samples = planted(device, problem, {spec}, parameters, costs, {1, 2, 8, 16}, 0.01, kSeed);
+  const auto unseen = planted(device, problem, {spec}, parameters, costs, {3, 6}, 0.01, kSeed + 1);
+  const CostModel fitted = fit_model(parameters, device, samples, {});
+  EXPECT_GT(model_error(default_model(device), device, unseen), 0.1);
+  EXPECT_LT(model_error(fitted, device, unseen), 0.02) << "seed " << kSeed;
+  EXPECT_NEAR(fitted.of(spec).costs.stretch, truth.stretch, 0.1);
+  EXPECT_NEAR(fitted.of(spec).costs.start, truth.start, 1.0);
+}
+
+TEST_F(Model, KernelsHaveCostsOfTheirOwnAndThoseWithFewSamplesTheirFamilys) {
+  KernelSpec slow = spec, seldom = spec;
+  slow.stages += 1, seldom.stages += 2;
+  ASSERT_TRUE(validate(slow) && validate(seldom));
+  const auto costs = [&](const KernelSpec& kernel) {
+    return Costs{.start = kernel == slow ? 7.0 : 4.0, .stretch = kernel == slow ? 1.2 : 1.05};
+  };
+  auto samples = planted(device, problem, {spec, slow}, parameters, costs, {1, 4, 16}, 0.01, kSeed);
+  const auto few = planted(device, problem, {seldom}, parameters, costs, {4}, 0.01, kSeed);
+  samples.push_back(few.front());
+  const CostModel fitted = fit_model(parameters, device, samples, {});
+  EXPECT_NEAR(fitted.of(slow).costs.start, 7, 0.8) << "seed " << kSeed;
+  EXPECT_NEAR(fitted.of(spec).costs.start, 4, 0.8) << "seed " << kSeed;
+  const Costs family = fitted.families.at(family_of(seldom)).costs;
+  EXPECT_NEAR(fitted.of(seldom).costs.start, family.start, 0.35 * family.start);
+  // A kernel nobody measured has its family's; a family nobody measured the device's.
+  KernelSpec unseen = spec;
+  unseen.warps *= 2;
+  EXPECT_EQ(fitted.of(unseen).costs, family);
+  unseen.load = LoadPath::vector;
+  EXPECT_EQ(fitted.of(unseen), fitted.device);
 }
 
 TEST_F(Model, FewSamplesChangeNothingButTheReadLimitDoes) {
   const ModelSample sample{problem, {.batch = 1, .longest_context = 8192}, {spec, 132}, 2, 100.0};
-  EXPECT_EQ(fit_parameters(parameters, device, {&sample, 1}, {}), parameters);
+  EXPECT_EQ(fit_model(parameters, device, {&sample, 1}, {}).device, parameters);
   const std::pair<std::int64_t, double> limits[] = {{1 << 20, 3.0}, {4ll << 30, 2000.0}};
-  const ModelParameters fitted = fit_parameters(parameters, device, {}, limits);
-  EXPECT_NEAR(fitted.memory_rate, static_cast<double>(4ll << 30) / 2000.0, 1);
+  const CostModel fitted = fit_model(parameters, device, {}, limits);
+  EXPECT_NEAR(fitted.device.memory_rate, static_cast<double>(4ll << 30) / 2000.0, 1);
 }
 
 TEST_F(Model, FittedCostsAreNeverNegative) {
@@ -115,11 +202,12 @@ TEST_F(Model, FittedCostsAreNeverNegative) {
     samples.push_back(
         {problem, {.batch = 1 + i % 7, .longest_context = 100 + 97 * i}, {spec, 1 + i}, 1 + i % 3, anything(random)});
   }
-  const ModelParameters fitted = fit_parameters(parameters, device, samples, {});
-  for (const double cost :
-       {fitted.start, fitted.stretch, fitted.segment, fitted.fix_up, fitted.partial, fitted.tree_level}) {
-    EXPECT_GE(cost, 0);
-    EXPECT_TRUE(std::isfinite(cost));
+  const CostModel fitted = fit_model(parameters, device, samples, {});
+  for (const ModelParameters& level : {fitted.device, fitted.families.begin()->second, fitted.of(spec)}) {
+    for (const double cost : as_array(level.costs)) {
+      EXPECT_GE(cost, 0);
+      EXPECT_TRUE(std::isfinite(cost));
+    }
   }
 }
 

@@ -96,6 +96,24 @@ TEST(Race, AGpuThatIsNeverQuietStillFinishes) {
   EXPECT_EQ(race.noise(), "power cap");
 }
 
+TEST(Race, OtherProcessesAreToldAndTheirRoundsCount) {
+  Race race(1);
+  EXPECT_TRUE(race.add(race.order(), {.us = {1}, .sentinel_us = 1, .neighbours = "shared with 1 other process"}));
+  EXPECT_EQ(race.rounds(), 1);
+  EXPECT_EQ(race.noise(), "shared with 1 other process");
+}
+
+TEST(Race, ClocksThatMovedAreTold) {
+  Race steady(1), moved(1);
+  for (const int mhz : {1980, 1965, 0, 1950})
+    steady.add(steady.order(), {.us = {1}, .sentinel_us = 1, .sm_clock_mhz = mhz});
+  EXPECT_EQ(steady.noise(), "");
+  for (const int mhz : {1980, 1410}) {
+    EXPECT_TRUE(moved.add(moved.order(), {.us = {1}, .sentinel_us = 1, .sm_clock_mhz = mhz, .neighbours = "shared"}));
+  }
+  EXPECT_EQ(moved.noise(), "SM clock 1410 to 1980 MHz; shared");
+}
+
 TEST(Race, WithinTheNoiseItIsATie) {
   std::mt19937_64 random(kSeed);
   Race race(3);

@@ -88,7 +88,7 @@ TEST(SearchSpace, GridsOfRaggedBatchesAreRankedWithTheirSegmentsCharged) {
 TEST(SearchSpace, ChosenSpecsAreTheSameEveryTimeAndDiverse) {
   const DeviceFacts device = h200();
   const DecodeProblem problem;
-  const ModelParameters model = default_parameters(device);
+  const CostModel model = default_model(device);
   const auto a = choose_specs(model, device, problem, kShapes, 60),
              b = choose_specs(model, device, problem, kShapes, 60);
   EXPECT_EQ(a, b);
@@ -109,20 +109,20 @@ TEST(SearchSpace, ChosenSpecsAreTheSameEveryTimeAndDiverse) {
 
 TEST(SearchSpace, AShorterListIsABeginningOfTheLonger) {
   const DeviceFacts device = h200();
-  const ModelParameters model = default_parameters(device);
+  const CostModel model = default_model(device);
   const auto few = choose_specs(model, device, {}, kShapes, 10), many = choose_specs(model, device, {}, kShapes, 40);
   EXPECT_TRUE(std::equal(few.begin(), few.end(), many.begin()));
 }
 
 TEST(SearchSpace, AskingForMoreThanThereAreGivesAll) {
   const DeviceFacts device = h200();
-  const auto all = choose_specs(default_parameters(device), device, {}, kShapes, 100000);
+  const auto all = choose_specs(default_model(device), device, {}, kShapes, 100000);
   EXPECT_EQ(all.size(), all_specs(device, {}).size());
 }
 
 TEST(SearchSpace, NeighboursAreValidDistinctAndNearby) {
   const DeviceFacts device = h200();
-  for (const KernelSpec& spec : choose_specs(default_parameters(device), device, {}, kShapes, 40)) {
+  for (const KernelSpec& spec : choose_specs(default_model(device), device, {}, kShapes, 40)) {
     const auto near = neighbours(spec);
     EXPECT_FALSE(near.empty());
     std::set<std::string> names{kernel_name(spec)};

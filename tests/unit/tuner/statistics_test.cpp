@@ -104,6 +104,29 @@ TEST(Statistics, PairingSeesTwoPercentThroughDriftOfThirty) {
   EXPECT_FALSE(paired_ratio(b, a).slower(0));
 }
 
+TEST(Statistics, PairedIntervalsOfARaceCoverTheTrueRatioInSpiteOfDriftAndInterruptions) {
+  std::mt19937_64 random(kSeed);
+  std::uniform_real_distribution<double> drift(1.0, 1.3);
+  constexpr int kRepeats = 400;
+  for (const std::size_t rounds : {12u, 28u}) {
+    int covered = 0;
+    double width = 0;
+    for (int repeat = 0; repeat < kRepeats; ++repeat) {
+      auto a = noisy_samples(random, 10.15, rounds, 0.05), b = noisy_samples(random, 10, rounds, 0.05);
+      for (std::size_t i = 0; i < rounds; ++i) {
+        const double clock = drift(random);
+        a[i] *= clock, b[i] *= clock;
+      }
+      const PairedRatio ratio = paired_ratio(a, b);
+      covered += ratio.low <= 1.015 && 1.015 <= ratio.high;
+      width += (ratio.high - ratio.low) / kRepeats;
+    }
+    EXPECT_GE(covered, kRepeats * 88 / 100) << rounds << " rounds, seed " << kSeed;
+    EXPECT_LT(width, rounds == 12 ? 0.06 : 0.03)
+        << "wide intervals cover everything; " << rounds << " rounds, seed " << kSeed;
+  }
+}
+
 TEST(Statistics, EqualCandidatesAreSeldomCalledSlower) {
   std::mt19937_64 random(kSeed);
   int wrong = 0;

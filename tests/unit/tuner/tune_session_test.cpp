@@ -241,7 +241,7 @@ TEST_F(TuneSession, ALaunchFailureCostsOnlyItsCandidate) {
 
 TEST_F(TuneSession, ALostContextIsAnErrorThatKeepsWhatWasStored) {
   SimulatedGpu gpu(request.problem, kSeed);
-  gpu.kills_context = [&gpu](const Config&) { return gpu.checks.size() > 60; };
+  gpu.kills_context = [&gpu](const Config&) { return gpu.checks.size() > 90; };
   const auto summary = run(gpu);
   ASSERT_FALSE(summary);
   EXPECT_EQ(summary.error().code, ErrorCode::context_lost);

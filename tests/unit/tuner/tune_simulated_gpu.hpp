@@ -10,9 +10,9 @@
 #include <set>
 #include <string>
 
+#include "runtime/cost_model.hpp"
 #include "runtime/device.hpp"
 #include "runtime/lookup.hpp"
-#include "tuner/model.hpp"
 #include "tuner/search_space.hpp"
 #include "tuner/tune_session.hpp"
 
@@ -29,7 +29,7 @@ class SimulatedGpu final : public TuneBackend {
  public:
   SimulatedGpu(const DecodeProblem& problem, std::uint64_t seed, const DeviceFacts& device = simulated_device())
       : problem_(problem), device_(device), random_(seed) {
-    truth.start = 3.0, truth.segment = 1.1, truth.fix_up = 2.0, truth.partial = 0.09, truth.stretch = 1.1;
+    truth.costs = {.start = 3.0, .stretch = 1.1, .segment = 1.1, .fix_up = 2.0, .partial = 0.09};
   }
 
   // What the tests plant.

@@ -192,7 +192,7 @@ TEST_F(Isolation, AProgramThatIsNoWorkerIsAnErrorAndNotAHang) {
 }
 
 TEST_F(Isolation, ResumeDoesNotTryThemAgain) {
-  faults = {{.what = "segv", .when = "check", .load = "bulk", .stages = 2}};
+  faults = {{.what = "segv", .when = "check", .load = "bulk"}};
   progress = [&](const TuneProgress& p) { cancel = cancel || p.phase == "sweep"; };
   ASSERT_TRUE(run());
   const std::size_t before = trials(TrialStatus::launch_fail).size();

@@ -1,0 +1,236 @@
+#include "tuner/evaluate.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <fstream>
+#include <limits>
+#include <memory>
+
+#include "cli/caches.hpp"
+#include "cli/commands.hpp"
+#include "cli/progress.hpp"
+#include "cli/shape_flags.hpp"
+#include "cli/sizes.hpp"
+#include "cli/stop.hpp"
+#include "cli/table.hpp"
+#include "tuner/tune_gpu.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+const std::string kBatchDefault = "1,16";
+const std::string kContextDefault = "1k,8k,64k";
+
+struct EvaluateFlags {
+  CLI::App* search = nullptr;
+  CLI::App* regret = nullptr;
+  CLI::App* repeat = nullptr;
+  ShapeFlags shape;
+  std::string policy = "cold", jobs, kernels, reach, count, seed, trials, out;
+  bool ragged = false;
+  int device = 0;
+};
+
+struct Counts {
+  int jobs = 0;
+  std::size_t kernels = std::numeric_limits<std::size_t>::max(), shapes = 50;
+  std::uint64_t seed = 1;
+  double reach = 3;
+};
+
+Result<Counts> parse_counts(const EvaluateFlags& flags) {
+  Counts counts;
+  const auto read = [](const char* flag, const std::string& text, std::int64_t most, auto& into) -> Result<void> {
+    if (text.empty()) return {};
+    const Result<std::int64_t> parsed = parse_size(flag, text, 1, most);
+    if (!parsed) return tl::unexpected(parsed.error());
+    into = static_cast<std::decay_t<decltype(into)>>(*parsed);
+    return {};
+  };
+  if (auto ok = read("--jobs", flags.jobs, 1024, counts.jobs); !ok) return tl::unexpected(ok.error());
+  if (auto ok = read("--kernels", flags.kernels, 1 << 20, counts.kernels); !ok) return tl::unexpected(ok.error());
+  if (auto ok = read("--count", flags.count, 10000, counts.shapes); !ok) return tl::unexpected(ok.error());
+  if (auto ok = read("--seed", flags.seed, std::numeric_limits<std::int64_t>::max(), counts.seed); !ok)
+    return tl::unexpected(ok.error());
+  if (!flags.reach.empty()) {
+    const char* end = flags.reach.data() + flags.reach.size();
+    const auto [at, error] = std::from_chars(flags.reach.data(), end, counts.reach);
+    if (error != std::errc() || at != end || !(counts.reach > 1)) {
+      return fail(ErrorCode::invalid_argument, fmt::format("--reach '{}': not a number above 1", flags.reach),
+                  "Give a ratio of times, such as 3.");
+    }
+  }
+  return counts;
+}
+
+std::string percent(double value) { return fmt::format("{:.2f}%", 100 * value); }
+
+void print_table(const SearchEvaluation& evaluation) {
+  Table table{
+      .headings = {"batch", "context", "search us", "exhaustive us", "ratio", "GPU s", "exhaustive GPU s", "share"},
+      .rows = {},
+      .right_aligned = "rrrrrrrr"};
+  for (const SearchCase& one : evaluation.cases) {
+    table.rows.push_back({std::to_string(one.shape.batch), format_size(one.shape.longest_context),
+                          fmt::format("{:.2f}", one.duel.first_us), fmt::format("{:.2f}", one.duel.second_us),
+                          fmt::format("{:.4f}", one.duel.ratio.ratio), fmt::format("{:.2f}", one.searched.gpu_seconds),
+                          fmt::format("{:.2f}", one.exhaustive.gpu_seconds), percent(one.share_of_gpu_time())});
+  }
+  print(to_text(table));
+  print(fmt::format("worst ratio {:.4f}, share of the exhaustive search's GPU time {}\n", evaluation.worst_ratio(),
+                    percent(evaluation.share_of_gpu_time())));
+}
+
+void print_table(const RegretEvaluation& evaluation) {
+  Table table{.headings = {"batch", "longest", "total", "answer", "looked up us", "best us", "regret", "grid"},
+              .rows = {},
+              .right_aligned = "rrrlrrrr"};
+  for (const RegretCase& one : evaluation.cases) {
+    table.rows.push_back({std::to_string(one.shape.batch), std::to_string(one.shape.longest_context),
+                          std::to_string(total_tokens(one.shape)), std::string(to_string(one.choice.provenance)),
+                          fmt::format("{:.2f}", one.duel.first_us), fmt::format("{:.2f}", one.duel.second_us),
+                          percent(one.regret()), std::to_string(one.choice.config.grid)});
+  }
+  print(to_text(table));
+  print(fmt::format("{} shapes: median regret {}, largest {}\n", evaluation.cases.size(),
+                    percent(evaluation.median_regret()), percent(evaluation.largest_regret())));
+}
+
+void print_table(const RepeatEvaluation& evaluation) {
+  Table table{.headings = {"batch", "context", "first us", "second us", "ratio", "predicted", "winners"},
+              .rows = {},
+              .right_aligned = "rrrrrrl"};
+  for (const RepeatCase& one : evaluation.cases) {
+    table.rows.push_back({std::to_string(one.shape.batch), format_size(one.shape.longest_context),
+                          fmt::format("{:.2f}", one.first.median_us), fmt::format("{:.2f}", one.second.median_us),
+                          fmt::format("{:.4f}", one.duel.ratio.ratio), fmt::format("{:.4f}", one.predicted_ratio),
+                          one.same() ? "same" : "differ"});
+  }
+  print(to_text(table));
+  print(fmt::format("{} of {} winners differ, by at most {} head to head\n", evaluation.differing(),
+                    evaluation.cases.size(), percent(evaluation.largest_difference())));
+}
+
+template <class Evaluation, class... Rest>
+int finish(const Session& session, const EvaluateFlags& flags, const EvaluationSetup& setup,
+           const Result<Evaluation>& evaluation, Rest... rest) {
+  if (!evaluation) return report_error(evaluation.error());
+  const std::string json = to_json(setup, *evaluation, rest...) + "\n";
+  if (session.json) {
+    print(json);
+  } else {
+    print_table(*evaluation);
+  }
+  if (!flags.out.empty()) {
+    std::ofstream file(flags.out, std::ios::binary);
+    file << json << std::flush;
+    if (!file)
+      return report_error({ErrorCode::invalid_argument, fmt::format("--out {}: cannot be written", flags.out), {}, {}});
+  }
+  return evaluation->interrupted ? kExitInterrupted : kExitOk;
+}
+
+/// Where --trials says, or null.
+Result<std::unique_ptr<TuningDb>> trials_database(const EvaluateFlags& flags) {
+  if (flags.trials.empty()) return std::unique_ptr<TuningDb>();
+  std::error_code ignored;
+  return TuningDb::open(std::filesystem::absolute(flags.trials, ignored).lexically_normal(), OpenMode::read_write,
+                        nullptr);
+}
+
+int run(const Session& session, const EvaluateFlags& flags) {
+  const Result<Workload> workload = resolve(flags.shape, kBatchDefault, kContextDefault);
+  if (!workload) return report_error(workload.error());
+  const Result<Counts> counts = parse_counts(flags);
+  if (!counts) return report_error(counts.error());
+  if (flags.policy != "cold" && flags.policy != "warm") {
+    return report_error(
+        {ErrorCode::invalid_argument, fmt::format("--l2 '{}': unknown", flags.policy), "Give cold or warm.", {}});
+  }
+  const L2Policy policy = flags.policy == "warm" ? L2Policy::warm : L2Policy::cold;
+  const Result<DeviceFacts> device = device_facts(flags.device);
+  if (!device) return report_error(device.error());
+  const Result<Caches> caches = open_caches(session, CacheNeed::durable);
+  if (!caches) return report_error(caches.error());
+  const Result<std::unique_ptr<TuningDb>> keep = trials_database(flags);
+  if (!keep) return report_error(keep.error());
+  Result<std::unique_ptr<GpuBackend>> backend =
+      GpuBackend::create(*device, workload->problem, policy, caches->cubins.get());
+  if (!backend) return report_error(backend.error());
+
+  ProgressLine line(session.quiet, is_terminal(stderr));
+  EvaluationSetup setup{.device = *device,
+                        .environment = current_environment(*device),
+                        .backend = **backend,
+                        .request = {.problem = workload->problem,
+                                    .shapes = workload->shapes,
+                                    .device = flags.device,
+                                    .policy = policy,
+                                    .budget = {},
+                                    .weights = {},
+                                    .compile_threads = counts->jobs,
+                                    .command = session.command_line},
+                        .effort = effort_for(compile_thread_count(counts->jobs)),
+                        .exhaustive = exhaustive_effort(counts->kernels, counts->reach),
+                        .keep = keep->get(),
+                        .progress = [&line](const TuneProgress& progress) { line.show(progress); },
+                        .cancel = stop_on_signals()};
+  if (flags.search->parsed()) {
+    const Result<SearchEvaluation> evaluation = evaluate_search(setup);
+    line.clear();
+    return finish(session, flags, setup, evaluation);
+  }
+  if (flags.repeat->parsed()) {
+    const Result<RepeatEvaluation> evaluation = evaluate_repeat(setup);
+    line.clear();
+    return finish(session, flags, setup, evaluation);
+  }
+  const LayeredWinners winners = load_layered_winners(device_model(*device), caches->directory);
+  for (const std::string& warning : winners.warnings) warn(warning);
+  std::vector<Shape> known;
+  for (const auto& entry : winners.entries) {
+    const Result<Shape> shape = shape_from_json(entry.winner.shape);
+    if (shape && entry.winner.problem == to_json(workload->problem)) known.push_back(*shape);
+  }
+  setup.request.shapes = random_shapes(workload->problem, counts->shapes, counts->seed, flags.ragged, known);
+  const Result<RegretEvaluation> evaluation = evaluate_regret(setup, WinnerTable::build(*device, winners));
+  line.clear();
+  return finish(session, flags, setup, evaluation, counts->seed);
+}
+
+}  // namespace
+
+Command add_evaluate(CLI::App& program) {
+  auto flags = std::make_shared<EvaluateFlags>();
+  CLI::App* app =
+      program.add_subcommand("evaluate", "How good the tuner is: its search, its look-ups, its repeatability");
+  app->require_subcommand(1);
+  app->fallthrough();
+  flags->search = app->add_subcommand("search", "Tuning beside an exhaustive search: answers and GPU time");
+  flags->regret = app->add_subcommand("regret", "Look-ups of random shapes beside the best of a full sweep");
+  flags->repeat = app->add_subcommand("repeat", "Two tunings of the same shapes, winners that differ head to head");
+  add_shape_flags(*app, flags->shape, kBatchDefault, kContextDefault);
+  app->add_option("--device", flags->device, "CUDA ordinal; default 0")->type_name("N");
+  app->add_option("--l2", flags->policy, "cold: KV from memory, as in a model; warm: KV in L2. Default cold")
+      ->type_name("POLICY");
+  app->add_option("--jobs", flags->jobs, "Compile threads; default: one a core")->type_name("N");
+  app->add_option("--kernels", flags->kernels, "Most kernels of an exhaustive search or sweep; default: all there are")
+      ->type_name("N");
+  app->add_option("--reach", flags->reach,
+                  "Leave out grids predicted to take so many times the kernel's best; default 3")
+      ->type_name("X");
+  app->add_option("--count", flags->count, "regret: random shapes; default 50")->type_name("N");
+  app->add_option("--seed", flags->seed, "regret: of the random shapes; default 1")->type_name("N");
+  app->add_flag("--ragged", flags->ragged, "regret: every fifth shape is ragged");
+  app->add_option("--trials", flags->trials,
+                  "Keep trials in this directory: of exhaustive searches and sweeps, and of the first tuning of repeat")
+      ->type_name("DIR");
+  app->add_option("-o,--out", flags->out, "Also write the JSON to a file")->type_name("FILE");
+  return {app, [flags](const Session& session) { return run(session, *flags); }};
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,162 @@
+#include "runtime/cost_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "runtime/lookup.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr std::int64_t kTreeWidth = 16;  // templates/fixup_ticket.cuh
+
+std::int64_t divide_up(std::int64_t value, std::int64_t by) { return value / by + (value % by != 0); }
+
+/// Tokens that all warps of a CTA take in one step.
+std::int64_t step_of_cta(const KernelSpec& spec) {
+  return spec.load == LoadPath::tensor ? step_tokens(spec) : std::int64_t{step_tokens(spec)} * spec.warps;
+}
+
+/// Such steps whose bytes are in flight at once.
+double fill_steps(const KernelSpec& spec) {
+  return loads_to_registers(spec.load) ? 1.5 : spec.stages;  // registers: K of one step, asking for the next
+}
+
+/// max(a, b), but rounded off where they are near each other: neither limit is reached alone there.
+double soft_max(double a, double b) {
+  const double most = std::max(a, b);
+  if (most <= 0) return 0;
+  const double less = std::min(a, b) / most, square = less * less, fourth = square * square;
+  return most * std::sqrt(std::sqrt(std::sqrt(1 + fourth * fourth)));  // the 8-norm
+}
+
+/// What the schedule gives to whom, at most, when all output tiles are as long (in LeanTiles).
+struct Line {
+  std::int64_t longest = 1;       ///< of a CTA
+  std::int64_t segments = 1;      ///< output tiles that a CTA's range touches
+  std::int64_t first_piece = 1;   ///< of the range that touches so many: what it has of the first of them
+  std::int64_t contributors = 1;  ///< CTAs that an output tile is spread over
+};
+
+/// CTAs in a row that take `length` LeanTiles each, the first of them from `start`, on a line that is cut every
+/// `period`. Their starts within a period are as far apart as the greatest common divisor, and if there are enough of
+/// them each such place is taken; where there are not, this is the worst that could be.
+Line equal_ranges(std::int64_t start, std::int64_t length, std::int64_t period) {
+  const std::int64_t step = std::gcd(length, period);
+  const std::int64_t latest_start = period - step + start % step;
+  const std::int64_t latest_cut = length - step + (step - start % step) % step;
+  return {.longest = length,
+          .segments = divide_up(latest_start + length, period),
+          .first_piece = std::min(period - latest_start, length),
+          .contributors = divide_up(latest_cut + period, length)};
+}
+
+Line line_of(std::int64_t tiles, std::int64_t tiles_per_output, std::int64_t grid) {
+  // As lean_split: `extra` ranges that are one longer, then the others.
+  const std::int64_t base = tiles / grid, extra = tiles % grid;
+  const Line others = equal_ranges(extra * (base + 1), base, tiles_per_output);
+  if (extra == 0) return others;
+  Line line = equal_ranges(0, base + 1, tiles_per_output);
+  line.contributors = std::max(line.contributors, others.contributors);
+  if (others.segments > line.segments) line.segments = others.segments, line.first_piece = others.first_piece;
+  return line;
+}
+
+}  // namespace
+
+std::array<double, kCosts> as_array(const Costs& c) {
+  return {c.start, c.stretch, c.wait, c.segment, c.fix_up, c.partial, c.tree_level};
+}
+
+Costs costs_of(const std::array<double, kCosts>& v) {
+  return {.start = v[0],
+          .stretch = v[1],
+          .wait = v[2],
+          .segment = v[3],
+          .fix_up = v[4],
+          .partial = v[5],
+          .tree_level = v[6]};
+}
+
+std::array<double, kCosts> as_array(const ModelFeatures& f) {
+  return {1, f.memory, f.excess, f.segments, f.shared, f.partials, f.tree};
+}
+
+ModelParameters default_parameters(const DeviceFacts& device) {
+  ModelParameters parameters;
+  const double per_sm = memory_rate_per_sm(device);
+  parameters.memory_rate = per_sm * std::max(device.sm_count, 1);
+  // An SM pulls more than its share while others are idle: 64 of an H200's 132 stream all that its memory gives.
+  parameters.sm_rate = 2.2 * per_sm;
+  return parameters;
+}
+
+ModelFeatures model_features(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
+                             const Shape& shape, const Config& config, int resident) {
+  const KernelSpec& spec = config.spec;
+  const std::int64_t sms = std::max(device.sm_count, 1);
+  const std::int64_t outputs = output_tiles(problem, shape, spec);
+  const std::int64_t tiles = std::max<std::int64_t>(lean_tiles(problem, shape, spec), 1);
+  const std::int64_t grid = std::clamp<std::int64_t>(config.grid, 1, tiles);
+  const std::int64_t held = std::max(resident, 1);
+  const std::int64_t tiles_per_output = std::max<std::int64_t>(tiles / std::max<std::int64_t>(outputs, 1), 1);
+  const Line line = line_of(tiles, tiles_per_output, grid);
+
+  // CTAs that share the busiest SM, in how many waves they come, and how many bytes they keep in flight meanwhile.
+  const std::int64_t ctas_on_sm = divide_up(grid, sms);
+  const double token_bytes = static_cast<double>(kv_element_bytes(spec.features)) * (spec.head_dim + value_dim(spec));
+  const double tokens_per_output = std::max(static_cast<double>(visible_tokens(problem, shape)) / shape.batch, 1.0);
+  // How often the ring is filled from one end to the other: each time takes the memory's latency. A producer warp runs
+  // ahead into the next segment; elsewhere each segment starts anew, and short ones leave warps idle.
+  const auto fills_of = [&](std::int64_t piece) {
+    const auto steps = divide_up(piece * spec.tile, step_of_cta(spec));
+    return static_cast<double>(steps) / fill_steps(spec);
+  };
+  double fills = fills_of(line.longest);
+  if (spec.load != LoadPath::tensor && line.segments > 1) {
+    const std::int64_t middle = std::max<std::int64_t>(line.segments - 2, 0);
+    const std::int64_t last = std::max<std::int64_t>(line.longest - line.first_piece - middle * tiles_per_output, 0);
+    fills = std::max(1.0, fills_of(line.first_piece)) +
+            static_cast<double>(middle) * std::max(1.0, fills_of(tiles_per_output)) + std::max(1.0, fills_of(last));
+  }
+  const std::int64_t waves = divide_up(ctas_on_sm, held);
+  fills = std::max(1.0, fills) * static_cast<double>(waves);
+
+  // The last LeanTile of an output tile may be partly empty, and empty places read no bytes.
+  const double bytes = static_cast<double>(kv_bytes(problem, shape)) * row_blocks(spec);
+  const auto whole = static_cast<double>(line.longest / tiles_per_output);
+  const double read_tokens =
+      whole * tokens_per_output +
+      std::min(static_cast<double>(line.longest % tiles_per_output * spec.tile), tokens_per_output);
+  const double bytes_on_sm = std::min(static_cast<double>(ctas_on_sm) * read_tokens * token_bytes, bytes);
+
+  ModelFeatures features;
+  features.memory = bytes / parameters.memory_rate;
+  const double sm_us = std::max(bytes_on_sm / parameters.sm_rate, fills * parameters.latency);
+  features.excess = soft_max(sm_us, features.memory) - features.memory;
+  // Waves beyond the first start cold, like a new segment.
+  features.segments = static_cast<double>(line.segments * waves - 1);
+  if (line.contributors > 1) {
+    features.shared = 1;
+    const bool two_levels = spec.fixup == FixUp::ticket && line.contributors > kTreeWidth;
+    features.tree = two_levels ? 1 : 0;
+    features.partials =
+        static_cast<double>(two_levels ? kTreeWidth + divide_up(line.contributors, kTreeWidth) : line.contributors);
+  }
+  return features;
+}
+
+double predict_us(const ModelParameters& parameters, const ModelFeatures& features) {
+  const auto costs = as_array(parameters.costs), counts = as_array(features);
+  return std::inner_product(costs.begin(), costs.end(), counts.begin(), 0.0);
+}
+
+double predict_us(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
+                  const Shape& shape, const Config& config, int resident) {
+  return predict_us(parameters, model_features(parameters, device, problem, shape, config, resident));
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,156 @@
+#include "runtime/portfolio.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "runtime/lookup.hpp"
+#include "runtime/lookup_grid.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kFormat = 1;
+
+double number(const Json& json) {
+  const double value = json.get<double>();
+  if (!std::isfinite(value)) throw std::invalid_argument("a number that is none");
+  return value;
+}
+
+/// Rates are divided by.
+double positive(const Json& json) {
+  const double value = number(json);
+  if (!(value > 0)) throw std::invalid_argument("a rate that is not positive");
+  return value;
+}
+
+PortfolioKernel kernel_from(const Json& json) {
+  const Result<KernelSpec> spec = kernel_spec_from_json(json.at("spec").dump());
+  if (!spec) throw std::invalid_argument(spec.error().message);
+  PortfolioKernel kernel{.spec = *spec, .resident = json.at("resident").get<int>(), .parameters = {}, .seen = {}};
+  if (kernel.resident < 1) throw std::invalid_argument("a kernel of which an SM holds none");
+  kernel.parameters.memory_rate = positive(json.at("memory_rate"));
+  kernel.parameters.sm_rate = positive(json.at("sm_rate"));
+  kernel.parameters.latency = positive(json.at("latency"));
+  std::array<double, kCosts> costs{};
+  for (std::size_t i = 0; i < kCosts; ++i) costs[i] = number(json.at("costs").at(i));
+  kernel.parameters.costs = costs_of(costs);
+  for (const Json& at : json.at("seen")) {
+    kernel.seen.push_back(
+        {.place = {.outputs = number(at.at(0)), .tokens_per_output = number(at.at(1)), .raggedness = number(at.at(2))},
+         .log_ratio = number(at.at(3))});
+  }
+  return kernel;
+}
+
+}  // namespace
+
+namespace detail {
+
+Place place_of(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
+  const Shape visible = visible_shape(problem, shape);
+  const double average = static_cast<double>(total_tokens(visible)) / visible.batch;
+  return {.outputs = std::log2(static_cast<double>(output_tiles(problem, shape, spec))),
+          .tokens_per_output = std::log2(average),
+          .raggedness = std::log2(static_cast<double>(visible.longest_context) / average)};
+}
+
+double distance(const Place& a, const Place& b) {
+  const double outputs = a.outputs - b.outputs;
+  const double tokens = a.tokens_per_output - b.tokens_per_output;
+  const double raggedness = a.raggedness - b.raggedness;
+  return std::sqrt(outputs * outputs + tokens * tokens + raggedness * raggedness);
+}
+
+}  // namespace detail
+
+std::string to_json(const Portfolio& portfolio) {
+  Json kernels = Json::array();
+  for (const PortfolioKernel& kernel : portfolio.kernels) {
+    Json seen = Json::array();
+    for (const SeenShape& at : kernel.seen)
+      seen.push_back({at.place.outputs, at.place.tokens_per_output, at.place.raggedness, at.log_ratio});
+    kernels.push_back({{"spec", Json::parse(to_json(kernel.spec))},
+                       {"resident", kernel.resident},
+                       {"memory_rate", kernel.parameters.memory_rate},
+                       {"sm_rate", kernel.parameters.sm_rate},
+                       {"latency", kernel.parameters.latency},
+                       {"costs", as_array(kernel.parameters.costs)},
+                       {"seen", std::move(seen)}});
+  }
+  return Json{{"format", kFormat},
+              {"samples", portfolio.samples},
+              {"shapes", portfolio.shapes},
+              {"held_out_error", portfolio.held_out_error},
+              {"held_out_median_regret", portfolio.held_out_median_regret},
+              {"held_out_largest_regret", portfolio.held_out_largest_regret},
+              {"kernels", std::move(kernels)}}
+      .dump();
+}
+
+Result<Portfolio> portfolio_from_json(std::string_view text) {
+  try {
+    const Json json = Json::parse(text);
+    if (json.at("format").get<int>() != kFormat) throw std::invalid_argument("a format of another version");
+    Portfolio portfolio;
+    portfolio.samples = json.at("samples").get<int>();
+    portfolio.shapes = json.at("shapes").get<int>();
+    portfolio.held_out_error = number(json.at("held_out_error"));
+    portfolio.held_out_median_regret = number(json.at("held_out_median_regret"));
+    portfolio.held_out_largest_regret = number(json.at("held_out_largest_regret"));
+    for (const Json& kernel : json.at("kernels")) portfolio.kernels.push_back(kernel_from(kernel));
+    return portfolio;
+  } catch (const std::exception& error) {
+    return fail(ErrorCode::invalid_argument, std::string("not a cost model: ") + error.what(),
+                "leanattn db rebuild fits it anew.");
+  }
+}
+
+double log_ratio_at(std::span<const SeenShape> seen, const detail::Place& place) {
+  constexpr double kReach = 1.5;      // octaves
+  constexpr double kDisbelief = 0.3;  // weight of what the model says by itself, in shapes seen right here
+  double sum = 0, weights = kDisbelief;
+  for (const SeenShape& at : seen) {
+    const double octaves = detail::distance(at.place, place) / kReach;
+    const double weight = std::exp(-octaves * octaves / 2);
+    sum += weight * at.log_ratio;
+    weights += weight;
+  }
+  return sum / weights;
+}
+
+std::optional<PredictedConfig> best_predicted(const Portfolio& portfolio, const DeviceFacts& device,
+                                              const DecodeProblem& problem, const Shape& shape) {
+  const KernelSpec base = base_spec(device.arch, problem);
+  const detail::Place place = detail::place_of(problem, shape, base);
+  const int fewest_blocks = row_blocks(default_config(device, problem, shape).spec);
+  const bool ragged = is_ragged(visible_shape(problem, shape));
+  std::optional<PredictedConfig> best;
+  for (const PortfolioKernel& kernel : portfolio.kernels) {
+    const Result<KernelSpec> spec = detail::with_tunables_of(base, kernel.spec);
+    // A way of loading that would read the cache more often than the default does is no guide.
+    if (!spec || row_blocks(*spec) > fewest_blocks) continue;
+    // The line of a ragged batch is charged for segments and split over all that is resident, waiting for nobody.
+    if (ragged && spec->fixup == FixUp::wait) continue;
+    const bool waits = spec->fixup == FixUp::wait;
+    const int resident = waits ? std::min(kernel.resident, spec->ctas_per_sm) : kernel.resident;
+    const double correction = std::exp(log_ratio_at(kernel.seen, place));
+    const std::vector<std::int64_t> grids =
+        ragged ? std::vector<std::int64_t>{detail::ragged_grid(device, problem, shape, *spec)}
+               : useful_grids(device, problem, shape, *spec, resident);
+    for (const std::int64_t grid : grids) {
+      const Config config{
+          .spec = *spec, .grid = grid, .segment_cost = ragged ? detail::segment_cost(device, *spec) : 0};
+      const double us = correction * predict_us(kernel.parameters, device, problem, shape, config, kernel.resident);
+      if (!best || us < best->us) best = PredictedConfig{config, us};
+    }
+  }
+  return best;
+}
+
+}  // namespace v1
+}  // namespace leanattn

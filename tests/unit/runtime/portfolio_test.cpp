@@ -1,0 +1,162 @@
+// Portfolios: their JSON, and the look-ups of shapes that nobody tuned that rest on them.
+#include "runtime/portfolio.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine_fixture.hpp"
+#include "runtime/lookup.hpp"
+
+namespace leanattn {
+namespace {
+
+class PortfolioTest : public ::testing::Test {
+ protected:
+  PortfolioTest() {
+    KernelSpec spec = default_config(device, problem, {}).spec;
+    portfolio.shapes = 6, portfolio.samples = 400, portfolio.held_out_error = 0.03;
+    for (const int stages : {2, 3}) {
+      spec.load = LoadPath::bulk, spec.warps = 4, spec.warp_tokens = 16, spec.tile = 64, spec.ctas_per_sm = 1;
+      spec.stages = stages;
+      PortfolioKernel kernel{.spec = spec, .resident = 1, .parameters = default_parameters(device), .seen = {}};
+      kernel.parameters.costs.start = stages == 3 ? 3.0 : 5.0;  // the deeper ring starts sooner here
+      portfolio.kernels.push_back(kernel);
+    }
+  }
+
+  WinnerTable table(bool with_model = true) const {
+    LayeredWinners layers;
+    layers.entries.push_back(winner(problem, {.batch = 1, .longest_context = 8192}, {portfolio.kernels[0].spec, 64}));
+    if (with_model) layers.models.push_back({to_json(problem), "cold", to_json(portfolio)});
+    return WinnerTable::build(device, layers);
+  }
+
+  DeviceFacts device = fictional_gpu();
+  DecodeProblem problem;
+  Portfolio portfolio;
+  const Shape unseen{.batch = 3, .longest_context = 3000};
+};
+
+TEST_F(PortfolioTest, ComesBackFromItsJsonAsItWas) {
+  portfolio.kernels[1].seen = {{{.outputs = 3, .tokens_per_output = 13, .raggedness = 0.5}, -0.04}};
+  const auto read = portfolio_from_json(to_json(portfolio));
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(*read, portfolio);
+}
+
+TEST_F(PortfolioTest, TextsThatAreNoneAreRefused) {
+  const auto whole = nlohmann::json::parse(to_json(portfolio));
+  const auto refuses = [](const nlohmann::json& json) {
+    const auto read = portfolio_from_json(json.dump());
+    return !read && read.error().code == ErrorCode::invalid_argument;
+  };
+  EXPECT_FALSE(portfolio_from_json("{"));
+  EXPECT_TRUE(refuses(nlohmann::json::array()));
+  for (const auto& [key, value] : whole.items()) {
+    auto without = whole;
+    without.erase(key);
+    EXPECT_TRUE(refuses(without)) << key;
+  }
+  for (const auto& [key, value] : whole["kernels"][0].items()) {
+    auto without = whole;
+    without["kernels"][0].erase(key);
+    EXPECT_TRUE(refuses(without)) << key;
+  }
+  auto wrong = whole;
+  wrong["kernels"][0]["latency"] = 0;
+  EXPECT_TRUE(refuses(wrong)) << "rates are divided by";
+  wrong = whole;
+  wrong["kernels"][0]["resident"] = 0;
+  EXPECT_TRUE(refuses(wrong));
+  wrong = whole;
+  wrong["kernels"][0]["costs"] = {1, 2, 3};
+  EXPECT_TRUE(refuses(wrong));
+  wrong = whole;
+  wrong["format"] = 99;
+  EXPECT_TRUE(refuses(wrong));
+}
+
+TEST_F(PortfolioTest, ACorrectionHoldsNearWhereItWasSeenAndNotFarAway) {
+  const SeenShape seen[] = {{{.outputs = 3, .tokens_per_output = 13}, 0.2}};
+  EXPECT_NEAR(log_ratio_at(seen, {.outputs = 3, .tokens_per_output = 13}), 0.2, 0.05);
+  EXPECT_NEAR(log_ratio_at(seen, {.outputs = 3, .tokens_per_output = 22}), 0.0, 1e-6);
+  EXPECT_EQ(log_ratio_at({}, {}), 0);
+}
+
+TEST_F(PortfolioTest, AnUnseenShapeGetsTheKernelAndGridThatTheModelSaysAreBest) {
+  const Choice choice = table().find(problem, unseen);
+  EXPECT_EQ(choice.provenance, Provenance::nearest);
+  EXPECT_EQ(choice.config.spec, portfolio.kernels[1].spec);
+  const PortfolioKernel& kernel = portfolio.kernels[1];
+  double least = std::numeric_limits<double>::infinity();
+  for (const std::int64_t grid : useful_grids(device, problem, unseen, kernel.spec, kernel.resident))
+    least = std::min(least, predict_us(kernel.parameters, device, problem, unseen, {kernel.spec, grid}, 1));
+  EXPECT_NEAR(choice.predicted_us, least, 1e-9);
+  EXPECT_NEAR(predict_us(kernel.parameters, device, problem, unseen, choice.config, 1), least, 1e-9);
+}
+
+TEST_F(PortfolioTest, WhatWasSeenNearbyOverrulesTheModel) {
+  const detail::Place here = detail::place_of(problem, unseen, base_spec(device.arch, problem));
+  portfolio.kernels[1].seen = {{here, 0.5}};
+  EXPECT_EQ(table().find(problem, unseen).config.spec, portfolio.kernels[0].spec);
+}
+
+TEST_F(PortfolioTest, AMeasuredShapeIsAnsweredByItsWinner) {
+  const Choice choice = table().find(problem, {.batch = 1, .longest_context = 8192});
+  EXPECT_EQ(choice.provenance, Provenance::exact);
+  EXPECT_EQ(choice.config.spec, portfolio.kernels[0].spec);
+  EXPECT_EQ(choice.predicted_us, 0);
+}
+
+TEST_F(PortfolioTest, WithoutAModelOrWithOneOfTooFewShapesTheNearestWinnerSpeaks) {
+  const Choice without = table(false).find(problem, unseen);
+  EXPECT_EQ(without.config.spec, portfolio.kernels[0].spec);
+  EXPECT_EQ(without.predicted_us, 0);
+  portfolio.shapes = kFewestPortfolioShapes - 1;
+  EXPECT_EQ(table().find(problem, unseen).config, without.config);
+}
+
+TEST_F(PortfolioTest, AnUnreadableModelIsAsGoodAsNone) {
+  LayeredWinners layers;
+  layers.entries.push_back(winner(problem, {.batch = 1, .longest_context = 8192}, {portfolio.kernels[0].spec, 64}));
+  layers.models.push_back({to_json(problem), "cold", "{\"format\":99}"});
+  const WinnerTable with_it = WinnerTable::build(device, layers);
+  EXPECT_EQ(with_it.find(problem, unseen).config, table(false).find(problem, unseen).config);
+  EXPECT_EQ(with_it.skipped(), 0u);
+}
+
+TEST_F(PortfolioTest, OtherKvHeadsAndPagesAreAnsweredWithKernelsThatFitThem) {
+  DecodeProblem other = problem;
+  other.q_heads = 2 * problem.q_heads, other.kv_heads = 2 * problem.kv_heads;
+  other.features.page_size = 16;
+  const Choice choice = table().find(other, unseen);
+  EXPECT_GT(choice.predicted_us, 0);
+  EXPECT_EQ(choice.config.spec.features.page_size, 16);
+  EXPECT_TRUE(validate(choice.config.spec));
+  // Another group is another kernel.
+  DecodeProblem wider = problem;
+  wider.q_heads = 2 * problem.q_heads;
+  EXPECT_EQ(table().find(wider, unseen).predicted_us, 0);
+}
+
+TEST_F(PortfolioTest, RaggedBatchesGetKernelsThatWaitForNobodyAndChargedSegments) {
+  portfolio.kernels[1].spec.fixup = FixUp::wait;
+  const Shape ragged{.batch = 16, .longest_context = 65536, .total_context = 65536 + 15 * 512};
+  const Choice choice = table().find(problem, ragged);
+  EXPECT_EQ(choice.config.spec.fixup, FixUp::ticket);
+  EXPECT_GT(choice.config.segment_cost, 0);
+}
+
+TEST_F(PortfolioTest, KernelsThatWaitNeverGetMoreCtasThanAreSurelyResident) {
+  for (PortfolioKernel& kernel : portfolio.kernels) kernel.spec.fixup = FixUp::wait, kernel.resident = 3;
+  for (const int batch : {1, 7, 64}) {
+    const Choice choice = table().find(problem, {.batch = batch, .longest_context = 5000});
+    EXPECT_LE(choice.config.grid, device.sm_count * choice.config.spec.ctas_per_sm) << batch;
+  }
+}
+
+}  // namespace
+}  // namespace leanattn

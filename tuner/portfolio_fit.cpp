@@ -1,0 +1,209 @@
+#include "tuner/portfolio_fit.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+#include <string>
+
+#include "runtime/lookup.hpp"
+#include "tuner/statistics.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr double kNearBest = 1.1;     // grids of a kernel that say how far the model is off: up to this over its best
+constexpr double kOfInterest = 1.5;   // held-out samples whose error is reported: up to this over their shape's best
+constexpr double kWorthwhile = 1e-4;  // mean relative gain of one kernel more
+constexpr std::size_t kFolds = 6;
+
+using Samples = std::vector<const ModelSample*>;
+
+struct KernelAtShape {
+  Samples samples;
+  double best_us = std::numeric_limits<double>::infinity();
+};
+/// What was measured at one shape, by kernel.
+struct MeasuredShape {
+  Shape shape;
+  std::map<std::string, KernelAtShape> kernels;
+  double best_us = std::numeric_limits<double>::infinity();
+};
+
+std::vector<MeasuredShape> by_shape(std::span<const ModelSample> samples) {
+  std::map<std::string, MeasuredShape> shapes;
+  for (const ModelSample& sample : samples) {
+    if (!(sample.us > 0)) continue;
+    MeasuredShape& at = shapes[to_json(sample.shape)];
+    at.shape = sample.shape;
+    at.best_us = std::min(at.best_us, sample.us);
+    KernelAtShape& kernel = at.kernels[kernel_name(sample.config.spec)];
+    kernel.samples.push_back(&sample);
+    kernel.best_us = std::min(kernel.best_us, sample.us);
+  }
+  std::vector<MeasuredShape> list;
+  for (auto& [json, at] : shapes) list.push_back(std::move(at));
+  return list;
+}
+
+/// Greedy: always the kernel that brings the shapes' mean of (best chosen over best of all) down the most.
+std::vector<std::string> choose_kernels(std::span<const MeasuredShape* const> shapes) {
+  constexpr double kWithout = 2.0;  // of a shape at which no chosen kernel was measured
+  std::set<std::string> names;
+  for (const MeasuredShape* at : shapes) {
+    for (const auto& [name, kernel] : at->kernels) names.insert(name);
+  }
+  std::vector<std::string> chosen;
+  std::vector<double> behind(shapes.size(), kWithout);
+  while (chosen.size() < kMostPortfolioKernels) {
+    const std::string* best = nullptr;
+    double most = kWorthwhile * static_cast<double>(shapes.size());
+    for (const std::string& name : names) {
+      double gain = 0;
+      for (std::size_t i = 0; i < shapes.size(); ++i) {
+        const auto kernel = shapes[i]->kernels.find(name);
+        if (kernel != shapes[i]->kernels.end())
+          gain += std::max(0.0, behind[i] - kernel->second.best_us / shapes[i]->best_us);
+      }
+      if (gain > most) most = gain, best = &name;
+    }
+    if (best == nullptr) break;
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      const auto kernel = shapes[i]->kernels.find(*best);
+      if (kernel != shapes[i]->kernels.end())
+        behind[i] = std::min(behind[i], kernel->second.best_us / shapes[i]->best_us);
+    }
+    chosen.push_back(*best);
+    names.erase(*best);
+  }
+  return chosen;
+}
+
+double modelled_us(const ModelParameters& parameters, const DeviceFacts& device, const ModelSample& sample) {
+  return predict_us(parameters, device, sample.problem, sample.shape, sample.config, sample.resident);
+}
+
+Portfolio portfolio_of(const DeviceFacts& device, std::span<const MeasuredShape* const> shapes,
+                       std::span<const std::pair<std::int64_t, double>> read_limits) {
+  std::vector<ModelSample> samples;
+  for (const MeasuredShape* at : shapes) {
+    for (const auto& [name, kernel] : at->kernels) {
+      for (const ModelSample* sample : kernel.samples) samples.push_back(*sample);
+    }
+  }
+  const CostModel model = fit_model(default_parameters(device), device, samples, read_limits);
+  Portfolio portfolio{
+      .kernels = {}, .samples = static_cast<int>(samples.size()), .shapes = static_cast<int>(shapes.size())};
+  for (const std::string& name : choose_kernels(shapes)) {
+    PortfolioKernel kernel;
+    for (const MeasuredShape* at : shapes) {
+      const auto found = at->kernels.find(name);
+      if (found == at->kernels.end()) continue;
+      const ModelSample& any = *found->second.samples.front();
+      kernel.spec = any.config.spec, kernel.resident = any.resident, kernel.parameters = model.of(any.config.spec);
+      std::vector<double> ratios;
+      for (const ModelSample* sample : found->second.samples) {
+        if (sample->us <= kNearBest * found->second.best_us)
+          ratios.push_back(std::log(sample->us / modelled_us(kernel.parameters, device, *sample)));
+      }
+      const KernelSpec base = base_spec(device.arch, any.problem);
+      kernel.seen.push_back({detail::place_of(any.problem, at->shape, base), median(ratios)});
+    }
+    portfolio.kernels.push_back(std::move(kernel));
+  }
+  return portfolio;
+}
+
+/// What the portfolio makes of a shape that it was not fitted to.
+struct HeldOut {
+  std::vector<double> errors;
+  double regret = 0;
+};
+
+HeldOut judge(const Portfolio& portfolio, const DeviceFacts& device, const MeasuredShape& at) {
+  HeldOut held_out;
+  double least = std::numeric_limits<double>::infinity(), chosen_us = at.best_us;
+  for (const PortfolioKernel& kernel : portfolio.kernels) {
+    const auto found = at.kernels.find(kernel_name(kernel.spec));
+    if (found == at.kernels.end()) continue;
+    for (const ModelSample* sample : found->second.samples) {
+      const detail::Place place =
+          detail::place_of(sample->problem, sample->shape, base_spec(device.arch, sample->problem));
+      const double us = std::exp(log_ratio_at(kernel.seen, place)) * modelled_us(kernel.parameters, device, *sample);
+      if (sample->us <= kOfInterest * at.best_us) held_out.errors.push_back(std::abs(us / sample->us - 1));
+      if (us < least) least = us, chosen_us = sample->us;
+    }
+  }
+  held_out.regret = chosen_us / at.best_us - 1;
+  return held_out;
+}
+
+}  // namespace
+
+Portfolio fit_portfolio(const DeviceFacts& device, std::span<const ModelSample> samples,
+                        std::span<const std::pair<std::int64_t, double>> read_limits) {
+  const std::vector<MeasuredShape> measured = by_shape(samples);
+  std::vector<const MeasuredShape*> all;
+  for (const MeasuredShape& at : measured) all.push_back(&at);
+  Portfolio portfolio = portfolio_of(device, all, read_limits);
+  const std::size_t folds = std::min(kFolds, measured.size());
+  std::vector<double> errors, regrets;
+  for (std::size_t fold = 0; fold < folds && measured.size() > kFewestPortfolioShapes; ++fold) {
+    std::vector<const MeasuredShape*> seen, unseen;
+    for (std::size_t i = 0; i < measured.size(); ++i) (i % folds == fold ? unseen : seen).push_back(&measured[i]);
+    const Portfolio without = portfolio_of(device, seen, read_limits);
+    for (const MeasuredShape* at : unseen) {
+      const HeldOut held_out = judge(without, device, *at);
+      errors.insert(errors.end(), held_out.errors.begin(), held_out.errors.end());
+      regrets.push_back(held_out.regret);
+    }
+  }
+  if (!errors.empty()) {
+    portfolio.held_out_error = median(errors);
+    portfolio.held_out_median_regret = median(regrets);
+    portfolio.held_out_largest_regret = *std::max_element(regrets.begin(), regrets.end());
+  }
+  return portfolio;
+}
+
+Result<void> refit(TuningDb& db, const DeviceFacts& device, const DecodeProblem& problem, const char* policy) {
+  if (problem.features.batch_invariant) return {};  // one kernel and one way to launch it
+  const DeviceModel model = device_model(device);
+  const auto samples = measured_samples(db, model, device, problem, policy);
+  if (!samples) return tl::unexpected(samples.error());
+  const auto read_limits = db.read_limits(model, policy);
+  if (!read_limits) return tl::unexpected(read_limits.error());
+  const Portfolio portfolio = fit_portfolio(device, *samples, *read_limits);
+  if (portfolio.shapes < kFewestPortfolioShapes) return {};
+  return db.set_cost_model(model, {.problem = to_json(problem), .policy = policy, .json = to_json(portfolio)});
+}
+
+Result<int> refit_all(TuningDb& db) {
+  const auto models = db.device_models();
+  if (!models) return tl::unexpected(models.error());
+  int kept = 0;
+  for (const DeviceModel& model : *models) {
+    const auto arch = parse_arch(model.arch);
+    Result<DeviceFacts> device = arch ? facts_for_arch(*arch, model.sm_count) : tl::unexpected(arch.error());
+    if (!device) continue;
+    device->name = model.name, device->l2_bytes = model.l2_bytes, device->memory_bytes = model.memory_bytes;
+    const auto winners = db.winners(model);
+    if (!winners) return tl::unexpected(winners.error());
+    std::set<std::pair<std::string, std::string>> problems;
+    for (const Winner& winner : *winners) problems.emplace(winner.problem, winner.policy);
+    for (const auto& [json, policy] : problems) {
+      const auto problem = problem_from_json(json);
+      if (!problem) continue;
+      if (auto fitted = refit(db, *device, *problem, policy.c_str()); !fitted) return tl::unexpected(fitted.error());
+    }
+    const auto fitted = db.cost_models(model);
+    if (!fitted) return tl::unexpected(fitted.error());
+    kept += static_cast<int>(fitted->size());
+  }
+  return kept;
+}
+
+}  // namespace v1
+}  // namespace leanattn
