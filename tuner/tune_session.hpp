@@ -23,6 +23,7 @@ struct SearchEffort {
   std::size_t grids_per_spec = 3;  ///< timed of each before the promising ones are looked at closely
   std::size_t sweep_specs = 8;     ///< kernels whose every promising grid is timed
   std::size_t refine_specs = 3;    ///< kernels whose neighbours are compiled and timed
+  std::size_t twin_specs = 20;     ///< kernels whose twin with the other fix-up is
   int refine_generations = 2;
   std::size_t race_size = 24;  ///< candidates that enter the race
   std::size_t finalists = 4;   ///< that are confirmed, besides the default
