@@ -38,7 +38,7 @@ struct Counts {
   int jobs = 0;
   std::size_t kernels = std::numeric_limits<std::size_t>::max(), shapes = 50;
   std::uint64_t seed = 1;
-  double reach = 3;
+  double reach = std::numeric_limits<double>::infinity();
 };
 
 Result<Counts> parse_counts(const EvaluateFlags& flags) {
@@ -220,7 +220,7 @@ Command add_evaluate(CLI::App& program) {
   app->add_option("--kernels", flags->kernels, "Most kernels of an exhaustive search or sweep; default: all there are")
       ->type_name("N");
   app->add_option("--reach", flags->reach,
-                  "Leave out grids predicted to take so many times the kernel's best; default 3")
+                  "Leave out grids predicted to take so many times the kernel's best; default: none")
       ->type_name("X");
   app->add_option("--count", flags->count, "regret: random shapes; default 50")->type_name("N");
   app->add_option("--seed", flags->seed, "regret: of the random shapes; default 1")->type_name("N");

@@ -57,7 +57,7 @@ std::optional<CompiledSpec> ShapeSearch::compiled(const KernelSpec& spec, double
   return **result;
 }
 
-std::vector<KernelSpec> ShapeSearch::spec_order() const {
+std::vector<KernelSpec> ShapeSearch::spec_order() {
   // The list's own order was made from a prior; once something was measured the fitted model knows better.
   std::vector<KernelSpec> specs = state_.specs;
   if (state_.samples.empty()) return specs;
@@ -70,6 +70,8 @@ std::vector<KernelSpec> ShapeSearch::spec_order() const {
     predicted[kernel_name(spec)] =
         ranked.empty() ? std::numeric_limits<double>::infinity() : ranked.front().predicted_us;
   }
+  for (const auto& [name, us] : predicted)
+    least_predicted_us_ = least_predicted_us_ > 0 ? std::min(least_predicted_us_, us) : us;
   std::stable_sort(specs.begin(), specs.end(), [&](const KernelSpec& a, const KernelSpec& b) {
     return predicted.at(kernel_name(a)) < predicted.at(kernel_name(b));
   });
@@ -78,8 +80,9 @@ std::vector<KernelSpec> ShapeSearch::spec_order() const {
 
 std::vector<RankedConfig> ShapeSearch::promising(std::vector<RankedConfig> candidates) const {
   if (!model_fitted_ || best_us_ <= 0) return candidates;
-  std::erase_if(candidates,
-                [this](const RankedConfig& candidate) { return candidate.predicted_us > kBelievable * best_us_; });
+  // A model that expects too much of every kernel at a new shape must not end the search.
+  const double limit = kBelievable * std::max(best_us_, least_predicted_us_);
+  std::erase_if(candidates, [limit](const RankedConfig& candidate) { return candidate.predicted_us > limit; });
   return candidates;
 }
 
@@ -154,6 +157,12 @@ Result<void> ShapeSearch::refine(double until_s) {
       for (const KernelSpec& next : neighbours(spec)) {
         if (std::find(near.begin(), near.end(), next) == near.end()) near.push_back(next);
       }
+    }
+    // Which fix-up is better depends on the grid more than on the kernel, and only tickets were screened.
+    for (KernelSpec twin : generation == 0 ? best_specs(state_.effort.twin_specs) : std::vector<KernelSpec>{}) {
+      twin.fixup = twin.fixup == FixUp::ticket ? FixUp::wait : FixUp::ticket;
+      if (!twin.features.batch_invariant && validate(twin) && std::find(near.begin(), near.end(), twin) == near.end())
+        near.push_back(twin);
     }
     state_.compiles.enqueue(near, /*urgent=*/true);
     // The grids that made the best candidates fast, and the model's own choice for each neighbour.

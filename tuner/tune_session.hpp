@@ -24,13 +24,15 @@ struct SearchEffort {
   std::size_t grids_per_spec = 3;  ///< timed of each before the promising ones are looked at closely
   std::size_t sweep_specs = 8;     ///< kernels whose every promising grid is timed
   std::size_t refine_specs = 3;    ///< kernels whose neighbours are compiled and timed
+  std::size_t twin_specs = 20;     ///< kernels whose twin with the other fix-up is
   int refine_generations = 2;
   std::size_t race_size = 24;  ///< candidates that enter the race
   std::size_t finalists = 4;   ///< that are confirmed, besides the default
   int confirm_rounds_min = 12,
       confirm_rounds_max = 28;  ///< the minimum is more than a race has: it marks a finished search
   bool every_grid = false;      ///< of every kernel and every neighbour, instead of those that the model likes
-  double reach = 3;  ///< with every_grid: predictions above so many times the kernel's best are left out all the same
+  double reach = std::numeric_limits<double>::infinity();  ///< with every_grid: predictions above so many times the
+                                                           ///< kernel's best are left out all the same
 };
 
 /// Specs in proportion to what `threads` compile in a few seconds.
@@ -38,7 +40,8 @@ SearchEffort effort_for(int compile_threads);
 
 /// Everything: `specs` kernels (default: all there are) at every useful grid (that is not predicted to take more than
 /// `reach` times the kernel's best), a long race, all neighbours of the best. What other searches are measured against.
-SearchEffort exhaustive_effort(std::size_t specs = std::numeric_limits<std::size_t>::max(), double reach = 3);
+SearchEffort exhaustive_effort(std::size_t specs = std::numeric_limits<std::size_t>::max(),
+                               double reach = std::numeric_limits<double>::infinity());
 
 /// What the searches of one session's shapes share.
 struct SessionState {

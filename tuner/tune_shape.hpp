@@ -57,7 +57,7 @@ class ShapeSearch {
   Result<RoundTimes> time(std::span<const Config> configs);
   /// Compiled and usable; counts and records those that are not. nullopt also when there was no time to wait.
   std::optional<CompiledSpec> compiled(const KernelSpec& spec, double until_s, bool wait = true);
-  std::vector<KernelSpec> spec_order() const;
+  std::vector<KernelSpec> spec_order();
   /// Distinct specs of the candidates, best first.
   std::vector<KernelSpec> best_specs(std::size_t count) const;
 
@@ -102,7 +102,8 @@ class ShapeSearch {
   std::map<std::string, bool> specs_counted_;  ///< kernels in result_.compiled or result_.rejected
   std::vector<Candidate> held_;                ///< timed and still in, best first at the end of a phase
   bool measuring_ = false;
-  bool model_fitted_ = false;  ///< to samples of this session, some of them of this shape or earlier ones
+  double least_predicted_us_ = 0;  ///< over the session's kernels; 0 before the model was asked
+  bool model_fitted_ = false;      ///< to samples of this session, some of them of this shape or earlier ones
   double read_limit_us_ = 0;
   double best_us_ = 0;
 };
