@@ -36,6 +36,9 @@ inline constexpr Name kProvenances[] = {{"exact", LEANATTN_EXACT},       {"bucke
 /// "unknown" where no name has the value.
 const char* name_of(std::span<const Name> names, std::int32_t value);
 
+/// Whether an optional argument is there.
+inline bool given(nanobind::handle value) { return !value.is_none(); }
+
 /// Each raises an error that names the argument where the object is of another type, or has no such value.
 std::int32_t number_of(std::span<const Name> names, nanobind::handle text, const char* argument);
 std::int64_t int64_of(nanobind::handle value, const char* argument);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
+#include <limits>
 #include <unordered_map>
 
 #include "errors.hpp"
@@ -10,6 +11,8 @@
 namespace leanattn::python {
 namespace nb = nanobind;
 namespace {
+
+constexpr int kVectorBytes = 16;
 
 struct TypeRow {
   ElementType type;
@@ -138,6 +141,15 @@ TensorView::TensorView(nb::handle object, const char* name, CUstream_st* stream)
   }
 }
 
+std::int32_t TensorView::extent32(int dimension) const {
+  const std::int64_t found = extent(dimension);
+  if (found < 1) [[unlikely]]
+    bad_value(name_, fmt::format("has shape {}, which is empty", shape_text()));
+  if (found > std::numeric_limits<std::int32_t>::max()) [[unlikely]]
+    bad_value(name_, fmt::format("has shape {}, with more than 2^31 in a dimension", shape_text()));
+  return static_cast<std::int32_t>(found);
+}
+
 std::int64_t TensorView::stride(int dimension) const {
   if (view_.shape[dimension] <= 1) return 0;
   if (view_.strides != nullptr) return view_.strides[dimension];
@@ -212,13 +224,23 @@ void TensorView::require_contiguous() const {
   }
 }
 
-void TensorView::require_aligned(unsigned bytes) const {
+void TensorView::require_aligned_rows() const {
+  require_rows();
   const auto address = reinterpret_cast<std::uintptr_t>(data());
-  if (address != 0 && address % bytes == 0) [[likely]]
-    return;
-  if (address == 0) bad_value(name_, fmt::format("has shape {} and no memory", shape_text()));
-  bad_value(name_, fmt::format("begins at {:#x}, which is not a multiple of {} bytes", address, bytes),
-            "Whole tensors are aligned; an offset into one may not be.");
+  if (address == 0) [[unlikely]]
+    bad_value(name_, fmt::format("has shape {} and no memory", shape_text()));
+  if (address % unsigned{kVectorBytes} != 0) [[unlikely]] {
+    bad_value(name_, fmt::format("begins at {:#x}, which is not a multiple of {} bytes", address, kVectorBytes),
+              "Whole tensors are aligned; an offset into one may not be.");
+  }
+  for (int i = 0; i + 1 < view_.ndim; ++i) {
+    if (stride(i) * bytes_of(type_) % kVectorBytes == 0) [[likely]]
+      continue;
+    bad_value(
+        name_,
+        fmt::format("has stride {} in dimension {}, which is not a multiple of {} bytes", stride(i), i, kVectorBytes),
+        "Pad rows to that.");
+  }
 }
 
 }  // namespace leanattn::python

@@ -34,6 +34,8 @@ class TensorView {
   int device() const { return view_.device.id; }
   int rank() const { return view_.ndim; }
   std::int64_t extent(int dimension) const { return view_.shape[dimension]; }
+  /// The same for an extent that cannot be 0 and has to fit in 32 bits; raises an error that names the tensor.
+  std::int32_t extent32(int dimension) const;
   /// Elements between neighbours of a dimension. 0 where it has at most one element: then nothing ever steps along it.
   std::int64_t stride(int dimension) const;
   std::int64_t elements() const;
@@ -48,7 +50,8 @@ class TensorView {
   void require_rows() const;
   /// All elements are adjacent, row after row.
   void require_contiguous() const;
-  void require_aligned(unsigned bytes) const;
+  /// As require_rows(), and every row begins at a multiple of 16 bytes, which is what one load takes.
+  void require_aligned_rows() const;
 
  private:
   dlpack::Tensor view_{};

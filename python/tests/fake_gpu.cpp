@@ -52,24 +52,56 @@ nb::dict arguments_of(const FakeLaunch& launch) {
   LeanDecodeArgs args{};
   std::memcpy(&args, launch.arguments.data(), std::min(sizeof args, launch.arguments.size()));
   nb::dict result;
-#define POINTER(name) result[#name] = reinterpret_cast<Handle>(args.name);
-#define NUMBER(name) result[#name] = args.name;
-  POINTER(q)
-  POINTER(k)
-  POINTER(v) POINTER(o) POINTER(lse) POINTER(context_lengths) POINTER(partials) NUMBER(q_stride_batch)
-      NUMBER(q_stride_head) NUMBER(k_stride_batch) NUMBER(k_stride_head) NUMBER(k_stride_token) NUMBER(v_stride_batch)
-          NUMBER(v_stride_head) NUMBER(v_stride_token) NUMBER(o_stride_batch) NUMBER(o_stride_head) NUMBER(batch)
-              NUMBER(kv_heads) NUMBER(context_capacity) NUMBER(scale_log2) POINTER(page_table) POINTER(q_offsets)
-                  POINTER(tree_mask) POINTER(alibi_slopes) POINTER(sink_logits) POINTER(k_scale) POINTER(v_scale)
-                      POINTER(k_new) POINTER(v_new) POINTER(rope_table) NUMBER(k_new_stride_batch)
-                          NUMBER(k_new_stride_token) NUMBER(k_new_stride_head) NUMBER(v_new_stride_batch)
-                              NUMBER(v_new_stride_token) NUMBER(v_new_stride_head) NUMBER(q_stride_token)
-                                  NUMBER(o_stride_token) NUMBER(page_table_stride) NUMBER(kv_scale_stride_batch)
-                                      NUMBER(kv_scale_stride_head) NUMBER(kv_scale_stride_token) NUMBER(pool_pages)
-                                          NUMBER(score_scale)
+#define POINTER(name) result[#name] = reinterpret_cast<Handle>(args.name)
+#define NUMBER(name) result[#name] = args.name
+  POINTER(q);
+  POINTER(k);
+  POINTER(v);
+  POINTER(o);
+  POINTER(lse);
+  POINTER(context_lengths);
+  POINTER(partials);
+  NUMBER(q_stride_batch);
+  NUMBER(q_stride_head);
+  NUMBER(k_stride_batch);
+  NUMBER(k_stride_head);
+  NUMBER(k_stride_token);
+  NUMBER(v_stride_batch);
+  NUMBER(v_stride_head);
+  NUMBER(v_stride_token);
+  NUMBER(o_stride_batch);
+  NUMBER(o_stride_head);
+  NUMBER(batch);
+  NUMBER(kv_heads);
+  NUMBER(context_capacity);
+  NUMBER(scale_log2);
+  POINTER(page_table);
+  POINTER(q_offsets);
+  POINTER(tree_mask);
+  POINTER(alibi_slopes);
+  POINTER(sink_logits);
+  POINTER(k_scale);
+  POINTER(v_scale);
+  POINTER(k_new);
+  POINTER(v_new);
+  POINTER(rope_table);
+  NUMBER(k_new_stride_batch);
+  NUMBER(k_new_stride_token);
+  NUMBER(k_new_stride_head);
+  NUMBER(v_new_stride_batch);
+  NUMBER(v_new_stride_token);
+  NUMBER(v_new_stride_head);
+  NUMBER(q_stride_token);
+  NUMBER(o_stride_token);
+  NUMBER(page_table_stride);
+  NUMBER(kv_scale_stride_batch);
+  NUMBER(kv_scale_stride_head);
+  NUMBER(kv_scale_stride_token);
+  NUMBER(pool_pages);
+  NUMBER(score_scale);
 #undef POINTER
 #undef NUMBER
-                                              return result;
+  return result;
 }
 
 nb::list launches() {

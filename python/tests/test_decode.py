@@ -94,6 +94,7 @@ def test_the_legacy_stream_is_1_to_dlpack(engine):
     given = inputs()
     _, launch = decoded(engine, **given)
     assert launch["stream"] == 0 and given["q"].streams == [1]
+    assert decoded(engine, **inputs(), stream=1)[1]["stream"] == 0
 
 
 def test_outputs_that_are_given_are_returned(engine):

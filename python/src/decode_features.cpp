@@ -1,0 +1,158 @@
+// decode_features.cpp -- what decode() was given beside queries and a cache: scales, masks, scores, new tokens.
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "decode_arguments.hpp"
+#include "errors.hpp"
+#include "names.hpp"
+
+namespace leanattn::python {
+namespace nb = nanobind;
+
+void DecodeArguments::require_dense_floats(Optional& view, std::int64_t count, const char* what) const {
+  view->require_type(ElementType::fp32);
+  view->require_rank(1, what);
+  view->require_extent(0, count, what);
+  view->require_contiguous();
+}
+
+void DecodeArguments::read_scales(const DecodeObjects& objects) {
+  const bool has_k = read(k_scale_, objects.k_scale, "k_scale"), has_v = read(v_scale_, objects.v_scale, "v_scale");
+  if (!has_k && !has_v) return;
+  if (problem_.kv_format == LEANATTN_KV_SAME)
+    bad_value(has_k ? "k_scale" : "v_scale", fmt::format("is given, but k_cache is {}", to_string(k_.type())),
+              "Scales are for one-byte caches.");
+  // -1: not given.
+  const auto kind = [&](Optional& scale) -> std::int32_t {
+    if (!scale) return -1;
+    scale->require_type(ElementType::fp32);
+    if (scale->rank() == 3) {
+      scale->require_extent(0, k_.extent(0), "of k_cache");
+      scale->require_extent(1, problem_.kv_heads, "kv_heads");
+      scale->require_extent(2, cache_tokens_, "tokens of k_cache");
+      scale->require_rows();
+      return LEANATTN_SCALE_TOKEN;
+    }
+    if (scale->rank() > 1) scale->require_rank(1, "[1], [kv_heads] or [batch or pages, kv_heads, tokens]");
+    scale->require_contiguous();
+    if (scale->elements() == 1) return LEANATTN_SCALE_TENSOR;
+    scale->require_extent(0, problem_.kv_heads, "kv_heads, or 1");
+    return LEANATTN_SCALE_HEAD;
+  };
+  const std::int32_t of_k = kind(k_scale_), of_v = kind(v_scale_);
+  if (has_k && has_v && of_k != of_v)
+    bad_value("v_scale",
+              fmt::format("has shape {}, but k_scale has {}", v_scale_->shape_text(), k_scale_->shape_text()));
+  problem_.kv_scale = has_k ? of_k : of_v;
+  if (problem_.kv_scale == LEANATTN_SCALE_TOKEN) {
+    const TensorView& scale = has_k ? *k_scale_ : *v_scale_;
+    if (has_k && has_v) {
+      for (const int i : {0, 1, 2}) {
+        if (k_scale_->stride(i) != v_scale_->stride(i))
+          bad_value("v_scale", fmt::format("has stride {} in dimension {}, but k_scale has {}", v_scale_->stride(i), i,
+                                           k_scale_->stride(i)));
+      }
+    }
+    launch_.kv_scale_stride_batch = scale.stride(0);
+    launch_.kv_scale_stride_head = scale.stride(1);
+    launch_.kv_scale_stride_token = scale.stride(2);
+  }
+  if (has_k) launch_.k_scale = k_scale_->data<float>();
+  if (has_v) launch_.v_scale = v_scale_->data<float>();
+}
+
+void DecodeArguments::read_masks(const DecodeObjects& objects) {
+  const bool tree = read(tree_mask_, objects.tree_mask, "tree_mask");
+  problem_.query_mask = given(objects.mask) ? number_of(kMasks, objects.mask, "mask")
+                        : tree              ? LEANATTN_MASK_TREE
+                                            : LEANATTN_MASK_CAUSAL;
+  if (tree != (problem_.query_mask == LEANATTN_MASK_TREE)) {
+    if (!tree) bad_value("tree_mask", "is missing", "The mask \"tree\" needs it.");
+    bad_value("mask", fmt::format("is \"{}\", but tree_mask is given", name_of(kMasks, problem_.query_mask)));
+  }
+  if (tree) {
+    if (tree_mask_->type() != ElementType::uint32) tree_mask_->require_type(ElementType::int32);
+    tree_mask_->require_contiguous();
+    if (tree_mask_->elements() != query_tokens_)
+      bad_value("tree_mask",
+                fmt::format("has shape {}, but there are {} query tokens", tree_mask_->shape_text(), query_tokens_),
+                "One word a query token.");
+    launch_.tree_mask = tree_mask_->data<std::uint32_t>();
+  }
+  problem_.window = int_of(objects.window, "window");
+  problem_.sink_tokens = int_of(objects.sink_tokens, "sink_tokens");
+}
+
+void DecodeArguments::read_scores(const DecodeObjects& objects) {
+  if (given(objects.scale)) {
+    launch_.scale = static_cast<float>(float_of(objects.scale, "scale"));
+    if (!(launch_.scale > 0 && launch_.scale <= std::numeric_limits<float>::max()))
+      bad_value("scale", fmt::format("is {}", launch_.scale),
+                "Give a positive number, or None for 1 / sqrt(head_dim).");
+  }
+  problem_.soft_cap = float_of(objects.soft_cap, "soft_cap");
+  if (given(objects.score)) {
+    score_ = text_of(objects.score, "score");
+    if (score_.empty()) bad_value("score", "is empty");
+    problem_.score = score_.c_str();
+  }
+  if (read(sink_logits_, objects.sink_logits, "sink_logits")) {
+    require_dense_floats(sink_logits_, problem_.q_heads, "[q_heads]");
+    problem_.sink_logits = 1;
+    launch_.sink_logits = sink_logits_->data<float>();
+  }
+  if (read(alibi_slopes_, objects.alibi_slopes, "alibi_slopes")) {
+    require_dense_floats(alibi_slopes_, problem_.q_heads, "[q_heads]");
+    problem_.alibi = 1;
+    launch_.alibi_slopes = alibi_slopes_->data<float>();
+  }
+}
+
+void DecodeArguments::read_new_tokens(const DecodeObjects& objects) {
+  const bool has_k = read(k_new_, objects.k_new, "k_new"), has_v = read(v_new_, objects.v_new, "v_new");
+  if (has_k != has_v) bad_value(has_k ? "v_new" : "k_new", "is missing", "Keys and values are appended together.");
+  if (has_k) {
+    problem_.append = 1;
+    for (const TensorView* tensor : {&*k_new_, &*v_new_}) {
+      tensor->require_type(q_.type());
+      tensor->require_rank(q_.rank(), "that of q, with kv_heads");
+      tensor->require_aligned_rows();
+      const int heads = q_.rank() - 2;
+      for (int i = 0; i < heads; ++i) tensor->require_extent(i, q_.extent(i), "of q");
+      tensor->require_extent(heads, problem_.kv_heads, "kv_heads");
+    }
+    const int heads = q_.rank() - 2;
+    k_new_->require_extent(heads + 1, problem_.head_dim, "head_dim");
+    v_new_->require_extent(heads + 1, v_.extent(3), "head_dim of v_cache");
+    launch_.k_new = k_new_->data();
+    launch_.v_new = v_new_->data();
+    launch_.k_new_stride_head = k_new_->stride(heads);
+    launch_.v_new_stride_head = v_new_->stride(heads);
+    (ragged_ ? launch_.k_new_stride_token : launch_.k_new_stride_batch) = k_new_->stride(0);
+    (ragged_ ? launch_.v_new_stride_token : launch_.v_new_stride_batch) = v_new_->stride(0);
+    if (several_) {
+      launch_.k_new_stride_token = k_new_->stride(1);
+      launch_.v_new_stride_token = v_new_->stride(1);
+    }
+  }
+  if (!read(rope_table_, objects.rope_table, "rope_table")) {
+    if (given(objects.rope))
+      bad_value("rope_table", "is missing", "It has the cosines and sines that rope turns with.");
+    return;
+  }
+  rope_table_->require_type(ElementType::fp32);
+  rope_table_->require_rank(2, "[positions, rope_dim]");
+  rope_table_->require_contiguous();
+  // The kernel reads the row of every position that occurs, and those are on the device.
+  if (rope_table_->extent(0) < capacity_)
+    bad_value("rope_table",
+              fmt::format("has shape {}, but contexts may have {} tokens", rope_table_->shape_text(), capacity_),
+              "Give a row for every position that the cache has room for.");
+  problem_.rope = given(objects.rope) ? number_of(kRopes, objects.rope, "rope") : LEANATTN_ROPE_HALF_SPLIT;
+  if (problem_.rope == LEANATTN_ROPE_NONE) bad_value("rope", "is \"none\", but rope_table is given");
+  problem_.rope_dim = rope_table_->extent32(1);
+  launch_.rope_table = rope_table_->data<float>();
+}
+
+}  // namespace leanattn::python
