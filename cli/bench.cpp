@@ -10,6 +10,7 @@
 
 #include "cli/caches.hpp"
 #include "cli/commands.hpp"
+#include "cli/device_flags.hpp"
 #include "cli/shape_flags.hpp"
 #include "cli/sizes.hpp"
 #include "cli/stop.hpp"
@@ -50,10 +51,9 @@ Result<std::vector<std::string>> parse_modes(const std::string& text) {
 Result<BenchOptions> parse_options(const BenchFlags& flags) {
   BenchOptions options;
   options.device = flags.device;
-  if (flags.policy != "cold" && flags.policy != "warm") {
-    return fail(ErrorCode::invalid_argument, fmt::format("--l2 '{}': unknown", flags.policy), "Give cold or warm.");
-  }
-  options.policy = flags.policy == "warm" ? L2Policy::warm : L2Policy::cold;
+  const Result<L2Policy> policy = parse_l2(flags.policy);
+  if (!policy) return tl::unexpected(policy.error());
+  options.policy = *policy;
   Result<std::vector<std::string>> modes = parse_modes(flags.mode);
   if (!modes) return tl::unexpected(modes.error());
   options.modes = *modes;

@@ -26,6 +26,12 @@ void add_offline_flags(CLI::App& command, DeviceFlags& flags) {
 
 }  // namespace
 
+Result<L2Policy> parse_l2(const std::string& text) {
+  if (text == "cold") return L2Policy::cold;
+  if (text == "warm") return L2Policy::warm;
+  return fail(ErrorCode::invalid_argument, fmt::format("--l2 '{}': unknown", text), "Give cold or warm.");
+}
+
 void add_device_flags(CLI::App& command, DeviceFlags& flags) {
   command.add_option("--device", flags.device, "CUDA ordinal; default 0")->type_name("N")->group(kGroup);
   add_offline_flags(command, flags);

@@ -8,6 +8,7 @@
 #include "cache/tuning_db.hpp"
 #include "cli/caches.hpp"
 #include "runtime/device.hpp"
+#include "tuner/tune.hpp"
 
 namespace CLI {
 class App;
@@ -30,6 +31,9 @@ void add_device_flags(CLI::App& command, DeviceFlags& flags);
 void add_device_list_flags(CLI::App& command, DeviceFlags& flags);
 /// The ordinals that --device names, in the order given. Errors: invalid_argument (not numbers), no_driver, no_device.
 Result<std::vector<int>> chosen_devices(const DeviceFlags& flags);
+
+/// --l2. Errors: invalid_argument.
+Result<L2Policy> parse_l2(const std::string& text);
 
 /// SMs of the arch's common product (A100, H100/H200, B200 ...): what --sms defaults to.
 int usual_sm_count(Arch arch);

@@ -10,6 +10,7 @@
 
 #include "cli/caches.hpp"
 #include "cli/commands.hpp"
+#include "cli/device_flags.hpp"
 #include "cli/progress.hpp"
 #include "cli/shape_flags.hpp"
 #include "cli/sizes.hpp"
@@ -146,11 +147,8 @@ int run(const Session& session, const EvaluateFlags& flags) {
   if (!workload) return report_error(workload.error());
   const Result<Counts> counts = parse_counts(flags);
   if (!counts) return report_error(counts.error());
-  if (flags.policy != "cold" && flags.policy != "warm") {
-    return report_error(
-        {ErrorCode::invalid_argument, fmt::format("--l2 '{}': unknown", flags.policy), "Give cold or warm.", {}});
-  }
-  const L2Policy policy = flags.policy == "warm" ? L2Policy::warm : L2Policy::cold;
+  const Result<L2Policy> policy = parse_l2(flags.policy);
+  if (!policy) return report_error(policy.error());
   const Result<DeviceFacts> device = device_facts(flags.device);
   if (!device) return report_error(device.error());
   const Result<Caches> caches = open_caches(session, CacheNeed::durable);
@@ -158,7 +156,7 @@ int run(const Session& session, const EvaluateFlags& flags) {
   const Result<std::unique_ptr<TuningDb>> keep = trials_database(flags);
   if (!keep) return report_error(keep.error());
   Result<std::unique_ptr<GpuBackend>> backend =
-      GpuBackend::create(*device, workload->problem, policy, caches->cubins.get());
+      GpuBackend::create(*device, workload->problem, *policy, caches->cubins.get());
   if (!backend) return report_error(backend.error());
 
   ProgressLine line(session.quiet, is_terminal(stderr));
@@ -168,7 +166,7 @@ int run(const Session& session, const EvaluateFlags& flags) {
                         .request = {.problem = workload->problem,
                                     .shapes = workload->shapes,
                                     .device = flags.device,
-                                    .policy = policy,
+                                    .policy = *policy,
                                     .budget = {},
                                     .weights = {},
                                     .compile_threads = counts->jobs,
