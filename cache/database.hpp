@@ -1,5 +1,5 @@
 // database.hpp -- how a database of ours is created, opened, hardened, migrated, checked and put aside. Internal to
-// cache/. Any thread; what is returned belongs to one thread at a time.
+// cache/, but for what `doctor` says of the journal. Any thread; what is returned belongs to one thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// nvml.cpp -- a dozen NVML entry points by dlopen. NVML's header is not part of what we need to build, so the few
+// nvml.cpp -- some NVML entry points by dlopen. NVML's header is not part of what we need to build, so the few
 // prototypes and constants are declared here, after the NVML API reference.
 #include "runtime/nvml.hpp"
 
@@ -18,6 +18,8 @@ struct NvmlDevice;
 constexpr int kSuccess = 0;
 constexpr unsigned kTemperatureGpu = 0;
 constexpr unsigned kClockSm = 1, kClockMemory = 2;
+constexpr int kComputeProhibited = 2;
+constexpr unsigned kMigEnabled = 1;
 
 /// nvmlProcessInfo_t of the entry points that end in _v2 and _v3, and nvmlUtilization_t.
 struct NvmlProcess {
@@ -41,6 +43,14 @@ struct NvmlApi {
   int (*throttle_reasons)(NvmlDevice*, unsigned long long*) = nullptr;
   int (*processes)(NvmlDevice*, unsigned*, NvmlProcess*) = nullptr;
   int (*utilization)(NvmlDevice*, NvmlUtilization*) = nullptr;
+  int (*device_count)(unsigned*) = nullptr;
+  int (*device_by_index)(unsigned, NvmlDevice**) = nullptr;
+  int (*mig_mode)(NvmlDevice*, unsigned*, unsigned*) = nullptr;
+  int (*compute_mode)(NvmlDevice*, int*) = nullptr;
+  int (*persistence_mode)(NvmlDevice*, int*) = nullptr;
+  int (*default_power_limit)(NvmlDevice*, unsigned*) = nullptr;
+  int (*application_clock)(NvmlDevice*, unsigned, unsigned*) = nullptr;
+  int (*default_application_clock)(NvmlDevice*, unsigned, unsigned*) = nullptr;
   bool usable = false;
 };
 
@@ -65,6 +75,14 @@ NvmlApi open_nvml() {
   resolve(api.processes, "nvmlDeviceGetComputeRunningProcesses_v3");
   if (api.processes == nullptr) resolve(api.processes, "nvmlDeviceGetComputeRunningProcesses_v2");
   resolve(api.utilization, "nvmlDeviceGetUtilizationRates");
+  resolve(api.device_count, "nvmlDeviceGetCount_v2");
+  resolve(api.device_by_index, "nvmlDeviceGetHandleByIndex_v2");
+  resolve(api.mig_mode, "nvmlDeviceGetMigMode");
+  resolve(api.compute_mode, "nvmlDeviceGetComputeMode");
+  resolve(api.persistence_mode, "nvmlDeviceGetPersistenceMode");
+  resolve(api.default_power_limit, "nvmlDeviceGetPowerManagementDefaultLimit");
+  resolve(api.application_clock, "nvmlDeviceGetApplicationsClock");
+  resolve(api.default_application_clock, "nvmlDeviceGetDefaultApplicationsClock");
   api.usable = api.init != nullptr && api.init() == kSuccess;
   return api;
 }
@@ -149,6 +167,46 @@ GpuNeighbours gpu_neighbours(const std::string& uuid) {
   neighbours.processes = count_others(ids, self, parent);
   if (neighbours.processes == 0) neighbours.bytes = 0;
   return neighbours;
+}
+
+GpuSettings gpu_settings(const std::string& uuid) {
+  GpuSettings settings;
+  const auto& api = nvml();
+  NvmlDevice* device = nullptr;
+  if (!api.usable || api.device_by_uuid == nullptr || api.device_by_uuid(uuid.c_str(), &device) != kSuccess)
+    return settings;
+  settings.known = true;
+  int mode = 0;
+  unsigned value = 0;
+  if (api.compute_mode != nullptr && api.compute_mode(device, &mode) == kSuccess) settings.compute_mode = mode;
+  if (api.persistence_mode != nullptr && api.persistence_mode(device, &mode) == kSuccess) settings.persistence = mode;
+  if (api.default_power_limit != nullptr && api.default_power_limit(device, &value) == kSuccess)
+    settings.default_power_mw = static_cast<int>(value);
+  if (api.application_clock != nullptr && api.application_clock(device, kClockSm, &value) == kSuccess)
+    settings.application_clock_mhz = static_cast<int>(value);
+  if (api.default_application_clock != nullptr && api.default_application_clock(device, kClockSm, &value) == kSuccess)
+    settings.default_clock_mhz = static_cast<int>(value);
+  return settings;
+}
+
+GpuInventory gpu_inventory() {
+  GpuInventory inventory;
+  const auto& api = nvml();
+  unsigned count = 0;
+  if (!api.usable || api.device_count == nullptr || api.device_count(&count) != kSuccess) return inventory;
+  inventory.known = true;
+  inventory.gpus = static_cast<int>(count);
+  for (unsigned index = 0; index < count && api.device_by_index != nullptr; ++index) {
+    NvmlDevice* device = nullptr;
+    if (api.device_by_index(index, &device) != kSuccess) continue;
+    unsigned mig = 0, pending = 0;
+    int mode = 0;
+    if (api.mig_mode != nullptr && api.mig_mode(device, &mig, &pending) == kSuccess && mig == kMigEnabled)
+      ++inventory.in_mig_mode;
+    if (api.compute_mode != nullptr && api.compute_mode(device, &mode) == kSuccess && mode == kComputeProhibited)
+      ++inventory.prohibited;
+  }
+  return inventory;
 }
 
 std::string neighbours_text(const GpuNeighbours& neighbours) {

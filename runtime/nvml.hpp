@@ -41,6 +41,28 @@ GpuNeighbours gpu_neighbours(const std::string& uuid);
 /// Of the ids that NVML lists, how many are somebody else's. Exposed for tests.
 int count_others(std::span<const unsigned> process_ids, unsigned self, unsigned parent);
 
+/// How an administrator set a GPU up. 0 or -1 where NVML does not say.
+struct GpuSettings {
+  bool known = false;
+  int compute_mode = 0;           ///< as nvmlComputeMode_t: 0 default, 2 prohibited, 3 one process at a time
+  int persistence = -1;           ///< 1: the driver stays loaded while nobody uses the GPU
+  int default_power_mw = 0;       ///< power limit it came with
+  int application_clock_mhz = 0;  ///< SM clock that somebody asked for
+  int default_clock_mhz = 0;      ///< and the one it came with
+};
+
+/// Of the device with this UUID. Some 100 us.
+GpuSettings gpu_settings(const std::string& uuid);
+
+/// What NVML sees where CUDA may see nothing.
+struct GpuInventory {
+  bool known = false;  ///< false: no NVML
+  int gpus = 0;
+  int in_mig_mode = 0;  ///< of them, those that are cut into MIG slices
+  int prohibited = 0;   ///< of them, those whose compute mode lets nobody in
+};
+GpuInventory gpu_inventory();
+
 /// "shared with 2 other processes, 35 % busy", or empty for none.
 std::string neighbours_text(const GpuNeighbours& neighbours);
 
