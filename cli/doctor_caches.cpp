@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "cache/cubin_db.hpp"
 #include "cache/database.hpp"
+#include "cache/files.hpp"
 #include "cache/paths.hpp"
 #include "cache/tuning_db.hpp"
 #include "cli/doctor.hpp"
@@ -18,6 +20,15 @@ constexpr std::int64_t kLittleSpace = std::int64_t{64} << 20;
 
 Finding damaged(std::string subject, const std::vector<std::string>& problems, std::string hint) {
   return bad(std::move(subject), {ErrorCode::database_corrupt, problems.front(), std::move(hint), {}});
+}
+
+/// Whether it may be written: reading is allowed where writing is refused.
+std::optional<Finding> look_at_file(const std::filesystem::path& file) {
+  const Result<detail::FileState> state = detail::check_file(file);
+  if (state) return std::nullopt;
+  Finding finding = bad(file.filename().string(), state.error());
+  finding.hint = fmt::format("It has to be a regular file of yours: chown and chmod 600 {}", file.string());
+  return finding;
 }
 
 Findings look_at_directory(const std::filesystem::path& directory) {
@@ -123,6 +134,9 @@ Findings look_at_caches(const Session& session, const std::vector<DeviceFacts>& 
   if (const Result<std::filesystem::path> found = cache_directory(session.db)) {
     directory = *found;
     add(look_at_directory(*directory));
+    for (const char* name : {"tuning.db", "cubin.db"}) {
+      if (auto unsafe = look_at_file(*directory / name)) findings.push_back(*std::move(unsafe));
+    }
     add(look_at_tuning_db(*directory));
     findings.push_back(look_at_cubin_db(*directory));
   } else {

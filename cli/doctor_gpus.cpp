@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "cli/doctor.hpp"
 #include "cli/sizes.hpp"
 #include "runtime/compiler.hpp"
@@ -20,7 +22,10 @@ std::string subject_of(const DeviceFacts& device) { return fmt::format("device {
 Findings prove(const std::vector<DeviceFacts>& devices) {
   const Result<const NvrtcApi*> nvrtc_library = nvrtc();
   if (!nvrtc_library) return {bad("NVRTC", nvrtc_library.error())};
-  const Arch arch = devices.empty() ? Arch{9, 0, true} : devices.front().arch;
+  const auto known = std::find_if(devices.begin(), devices.end(), [&](const DeviceFacts& device) {
+    return check_arch(**nvrtc_library, device.arch).has_value();
+  });
+  const Arch arch = known == devices.end() ? Arch{9, 0, true} : known->arch;
   const Result<CompiledKernel> first = compile_source(kProbe, arch, nullptr);
   if (!first) return {bad("NVRTC", first.error())};
   Findings findings{good("NVRTC", fmt::format("{}.{}, {}, compiles for {}", (*nvrtc_library)->major,

@@ -2,9 +2,13 @@
 """The documentation says what is so: commands run, the example is the file that is compiled, the picture is current."""
 
 import argparse
+import ast
+import json
 import os
 import pathlib
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,12 +20,29 @@ PAGES = ["README.md", "CONTRIBUTING.md"]
 
 
 def pages():
-    return [SOURCE / name for name in PAGES] + sorted((SOURCE / "docs").glob("*.md"))
+    return [SOURCE / name for name in PAGES] + sorted((SOURCE / "docs").rglob("*.md"))
+
+
+def all_blocks(page):
+    """(info string, text) of every fenced block, those within lists too."""
+    found = re.findall(r"^( *)```([^\n]*)\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [(info, re.sub(rf"(?m)^{indent}", "", text)) for indent, info, text in found]
 
 
 def blocks(page, info):
-    """Fenced blocks whose info string is exactly `info`."""
-    return re.findall(rf"^```{re.escape(info)}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    """Those whose info string is exactly `info`."""
+    return [text for has, text in all_blocks(page) if has == info]
+
+
+def commands(text):
+    """The command lines of a shell block, continued lines joined, comments and assignments in front left out."""
+    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
+    for line in (part.strip() for line in lines for part in re.split(r"&&|;", line)):
+        words = shlex.split(line, comments=True)
+        while words and re.match(r"[A-Z_]+=", words[0]):
+            words.pop(0)
+        if words:
+            yield words
 
 
 class Documentation(unittest.TestCase):
@@ -47,21 +68,95 @@ class Documentation(unittest.TestCase):
                     ran += 1
         self.assertGreater(ran, 0, "no block is marked `sh no-gpu`")
 
-    def test_examples_are_the_files_that_are_compiled(self):
+    def test_every_block_is_of_a_kind_that_is_checked(self):
+        for page in pages():
+            for info, text in all_blocks(page):
+                self.assertIn(info, ["sh no-gpu", "sh gpu", "sh build", "cpp", "c", "cmake", "python", "json"], f"{page.name}:\n{text}")
+
+    def test_commands_that_need_a_gpu_are_accepted_without_one(self):
+        """Flags and files of blocks marked `sh gpu` and `sh build`; what they do there is the GPU's and the compiler's."""
+        asked = 0
+        for page in pages():
+            for words in (words for info in ("sh gpu", "sh build") for text in blocks(page, info) for words in commands(text)):
+                with self.subTest(page=page.name, command=words), tempfile.TemporaryDirectory() as folder:
+                    if words[0] == "leanattn":
+                        for name in ("capture-4711", "today.json", "last.json", "paper.json", "regret.json"):
+                            pathlib.Path(folder, name).touch()
+                        words = [word.replace("/tmp/", "").replace("$PWD", folder) for word in words]
+                        env = {"CUDA_VISIBLE_DEVICES": "", "HOME": folder, "PATH": os.environ["PATH"], "LEANATTN_CACHE_DIR": f"{folder}/cache"}
+                        result = subprocess.run([PROGRAM, *words[1:]], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+                        usage = result.returncode == 2 and "JSON" not in result.stderr  # the files above are empty
+                        self.assertFalse(usage, result.stderr)
+                        asked += 1
+                    elif words[0].startswith(("scripts/", "bench/")):
+                        self.assertTrue((SOURCE / words[0]).exists())
+                    elif words[0] == "python3":
+                        self.assertTrue((SOURCE / words[1]).exists())
+                    else:
+                        self.assertIn(words[0], ["cmake", "ninja", "ctest", "pip", "build/test/tests/unit_cache", "build/test/tests/simulated_tuning"])
+        self.assertGreater(asked, 5)
+
+    def test_examples_compile(self):
+        """A block that is a file of examples/ is compiled there; others are compiled here, a fragment of C as the body of a function."""
+        examples = {file.read_text() for file in (SOURCE / "examples").rglob("*.c*")}
+        compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+        prologue = ("#include <leanattn/leanattn.h>\n#include <stdio.h>\nvoid block(leanattn_problem problem, leanattn_shape shape, "
+                    "leanattn_decode_args args, void* workspace, leanattn_stream stream);\nvoid block(leanattn_problem problem, leanattn_shape shape, "
+                    "leanattn_decode_args args, void* workspace, leanattn_stream stream) {\n")
+        compiled = 0
+        for page in pages():
+            for language, text in [("c++", text) for text in blocks(page, "cpp")] + [("c", text) for text in blocks(page, "c")]:
+                compiled += 1
+                if text in examples:
+                    continue
+                standard = "-std=c++17" if language == "c++" else "-std=c11"
+                source = text if "#include" in text else prologue + text + "}\n"
+                result = subprocess.run([compiler, "-x", language, standard, "-Wall", "-Werror", "-fsyntax-only", "-I", SOURCE / "include", "-"],
+                                        input=source, capture_output=True, text=True)
+                self.assertEqual(result.returncode, 0, f"{page.name}:\n{result.stderr}")
+        self.assertGreater(compiled, 2)
+
+    def test_the_examples_of_the_first_pages_are_whole_files(self):
         for page, file in [("README.md", "decode.cpp"), ("docs/features.md", "serve.cpp")]:
-            examples = blocks(SOURCE / page, "cpp")
-            self.assertEqual(len(examples), 1, page)
-            self.assertEqual(examples[0], (SOURCE / "examples" / file).read_text())
+            self.assertEqual(blocks(SOURCE / page, "cpp"), [(SOURCE / "examples" / file).read_text()], page)
+
+    def test_cmake_lines_are_those_of_projects_that_are_built(self):
+        """Up to the name of the target that leanattn is linked to."""
+        plain = lambda line: re.sub(r"target_link_libraries\(\w+ ", "target_link_libraries(TARGET ", line.strip())
+        built = {plain(line) for file in (SOURCE / "examples").rglob("CMakeLists.txt") for line in file.read_text().splitlines()}
+        for page in pages():
+            for text in blocks(page, "cmake"):
+                for line in filter(str.strip, text.splitlines()):
+                    self.assertIn(plain(line), built, page.name)
+
+    def test_python_blocks_parse_and_name_what_the_package_has(self):
+        package = ast.parse((SOURCE / "python/leanattn/__init__.py").read_text())
+        exported = next(ast.literal_eval(node.value) for node in package.body if isinstance(node, ast.Assign) and node.targets[0].id == "__all__")
+        modules = {file.stem for file in (SOURCE / "python/leanattn").glob("[a-z]*.py")}
+        for page in pages():
+            for text in blocks(page, "python"):
+                for node in ast.walk(ast.parse(text, page.name)):
+                    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "leanattn":
+                        self.assertIn(node.attr, exported, page.name)
+                    if isinstance(node, ast.Import):
+                        for name in (alias.name for alias in node.names if alias.name.startswith("leanattn.")):
+                            self.assertIn(name.split(".")[1], modules, page.name)
+
+    def test_json_blocks_parse(self):
+        for page in pages():
+            for text in blocks(page, "json"):
+                for line in text.splitlines():
+                    json.loads(line.replace("{...}", "{}"))
 
     def test_the_schedule_picture_is_what_the_readme_command_draws(self):
-        commands = [line for text in blocks(SOURCE / "README.md", "sh no-gpu") for line in text.splitlines() if "docs/img/schedule.svg" in line]
-        self.assertEqual(len(commands), 1)
+        drawing = [line for text in blocks(SOURCE / "README.md", "sh no-gpu") for line in text.splitlines() if "docs/img/schedule.svg" in line]
+        self.assertEqual(len(drawing), 1)
         with tempfile.TemporaryDirectory() as folder:
             os.makedirs(f"{folder}/docs/img")
-            result = self.run_block(commands[0], folder)
+            result = self.run_block(drawing[0], folder)
             self.assertEqual(result.returncode, 0, result.stderr)
             drawn = pathlib.Path(folder, "docs/img/schedule.svg").read_text()
-        self.assertEqual(drawn, (SOURCE / "docs/img/schedule.svg").read_text(), f"run: {commands[0]}")
+        self.assertEqual(drawn, (SOURCE / "docs/img/schedule.svg").read_text(), f"run: {drawing[0]}")
 
     def test_every_relative_link_leads_somewhere(self):
         for page in pages():

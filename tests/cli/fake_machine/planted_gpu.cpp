@@ -1,0 +1,32 @@
+// planted_gpu.cpp -- makes the fake driver's GPU what FAKE_* variables say, when the library is loaded.
+#include <cstdlib>
+#include <string>
+
+#include "fake_cuda.hpp"
+
+namespace {
+
+int number(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+/// "cuLibraryLoadData:200" fails that entry point once with that status.
+void plant_failure(const std::string& text) {
+  const auto colon = text.find(':');
+  if (colon == std::string::npos) return;
+  fake_gpu().fail_once[text.substr(0, colon)] = static_cast<CUresult>(std::atoi(text.c_str() + colon + 1));
+}
+
+// After fake_cuda.cpp's own, whose objects are linked first.
+[[gnu::constructor]] void plant() {
+  const int capability = number("FAKE_COMPUTE_CAPABILITY", 90);
+  fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = capability / 10;
+  fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR] = capability % 10;
+  fake_gpu().driver_version = number("FAKE_DRIVER_VERSION", 13000);
+  fake_gpu().devices = number("FAKE_DEVICES", 1);
+  if (const char* name = std::getenv("FAKE_NAME")) fake_gpu().name = name;
+  if (const char* failure = std::getenv("FAKE_FAILURE")) plant_failure(failure);
+}
+
+}  // namespace
