@@ -1,6 +1,6 @@
 // doctor.hpp -- what `leanattn doctor` looks at: a section of findings each about the GPUs, NVRTC, the caches and the
-// environment. Judgements of given facts are apart from gathering them, so that every one is tested without the fault.
-// Main thread only.
+// environment. Gathering facts is apart from judging them. Main
+// thread only.
 #pragma once
 
 #include <functional>

@@ -9,21 +9,16 @@ import re
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import unittest
+
+import contracts
 
 PROGRAM = None
 FAKES = None  # folder with cuda/libcuda.so.1 and nvidia-ml/libnvidia-ml.so.1
 
 
-class Doctor(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="leanattn-doctor-")
-        self.addCleanup(folder.cleanup)
-        self.root = pathlib.Path(folder.name)
-        self.cache = self.root / "cache"
-
-    def run_program(self, *args, gpu=True, nvml=True, **changes):
+class Doctor(contracts.Contract):
+    def on_machine(self, *args, gpu=True, nvml=True, **changes):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("LEANATTN_", "XDG_", "CUDA_VISIBLE")) or k.startswith("LEANATTN_NVRTC")}
         folders = [str(FAKES / "cuda")] * gpu + [str(FAKES / "nvidia-ml")] * nvml + [env.get("LD_LIBRARY_PATH", "")]
         env.update(LEANATTN_CACHE_DIR=str(self.cache), HOME=str(self.root), LD_LIBRARY_PATH=":".join(filter(None, folders)))
@@ -31,13 +26,13 @@ class Doctor(unittest.TestCase):
         return subprocess.run([PROGRAM, *args], capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env, cwd=self.root, timeout=120)
 
     def findings(self, code=0, **changes):
-        result = self.run_program("doctor", "--json", **changes)
+        result = self.on_machine("doctor", "--json", **changes)
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         document = json.loads(result.stdout)
         self.assertEqual(document["healthy"], code == 0)
         return document["findings"]
 
-    def expect(self, level, subject, text, hint, code=0, **changes):
+    def expect_finding(self, level, subject, text, hint, code=0, **changes):
         """Exactly one finding says so, with a hint that says so."""
         findings = self.findings(code, **changes)
         found = [f for f in findings if f["level"] == level and f["subject"] == subject and re.search(text, f["text"])]
@@ -61,45 +56,45 @@ class Machine(Doctor):
             self.assertNotEqual(fault["hint"], "", fault)
 
     def test_the_text_says_what_the_json_says(self):
-        text = self.run_program("doctor", FAKE_PERSISTENCE=0).stdout
+        text = self.on_machine("doctor", FAKE_PERSISTENCE=0).stdout
         self.assertRegex(text, r"(?m)^warning  device 0: persistence mode is off.*\n         .*nvidia-smi -pm 1")
 
     def test_no_driver(self):
-        if self.run_program("devices", gpu=False).returncode == 0:
+        if self.on_machine("devices", gpu=False).returncode == 0:
             self.skipTest("this machine has a driver of its own")
-        findings = self.expect("failure", "driver", "libcuda|driver", "NVIDIA driver", code=3, gpu=False, nvml=False)
+        findings = self.expect_finding("failure", "driver", "libcuda|driver", "NVIDIA driver", code=3, gpu=False, nvml=False)
         self.assertIn("ok", [f["level"] for f in findings if f["subject"] == "NVRTC"])
 
     def test_a_driver_that_does_not_start(self):
-        self.expect("failure", "driver", "cuInit", "nvidia-smi", code=3, FAKE_FAILURE="cuInit:3")
-        self.expect("failure", "driver", "cuInit", "stub", code=3, FAKE_FAILURE="cuInit:34")
-        self.expect("failure", "driver", "cuInit", "reboot", code=3, FAKE_FAILURE="cuInit:803")
+        self.expect_finding("failure", "driver", "cuInit", "nvidia-smi", code=3, FAKE_FAILURE="cuInit:3")
+        self.expect_finding("failure", "driver", "cuInit", "stub", code=3, FAKE_FAILURE="cuInit:34")
+        self.expect_finding("failure", "driver", "cuInit", "reboot", code=3, FAKE_FAILURE="cuInit:803")
 
     def test_gpus_that_cuda_does_not_show(self):
         hidden = {"code": 3, "FAKE_FAILURE": "cuInit:100"}
-        self.expect("warning", "driver", "NVML sees 1 GPU,", "CUDA_VISIBLE_DEVICES", **hidden)
-        self.expect("warning", "driver", "MIG mode", "nvidia-smi mig", FAKE_MIG_MODE=1, **hidden)
-        self.expect("warning", "driver", "Prohibited", "-c DEFAULT", FAKE_COMPUTE_MODE=2, **hidden)
+        self.expect_finding("warning", "driver", "NVML sees 1 GPU,", "CUDA_VISIBLE_DEVICES", **hidden)
+        self.expect_finding("warning", "driver", "MIG mode", "nvidia-smi mig", FAKE_MIG_MODE=1, **hidden)
+        self.expect_finding("warning", "driver", "Prohibited", "-c DEFAULT", FAKE_COMPUTE_MODE=2, **hidden)
 
     def test_a_driver_older_than_nvrtc(self):
-        self.expect("failure", "device 0", r"driver is for CUDA 11\.8", "Update the NVIDIA driver", code=3,
+        self.expect_finding("failure", "device 0", r"driver is for CUDA 11\.8", "Update the NVIDIA driver", code=3,
                     FAKE_DRIVER_VERSION=11080, FAKE_FAILURE="cuLibraryLoadData:200")
 
     def test_a_gpu_that_gives_no_context(self):
-        self.expect("failure", "device 0", "cuDevicePrimaryCtxRetain", "nvidia-smi", code=3, FAKE_FAILURE="cuDevicePrimaryCtxRetain:46")
+        self.expect_finding("failure", "device 0", "cuDevicePrimaryCtxRetain", "nvidia-smi", code=3, FAKE_FAILURE="cuDevicePrimaryCtxRetain:46")
 
     def test_a_gpu_that_is_too_old(self):
-        self.expect("failure", "device 0", r"compute capability 7\.5", "sm_80", code=2, FAKE_COMPUTE_CAPABILITY=75)
+        self.expect_finding("failure", "device 0", r"compute capability 7\.5", "sm_80", code=2, FAKE_COMPUTE_CAPABILITY=75)
 
     def test_a_gpu_that_nvrtc_does_not_know(self):
-        self.expect("failure", "device 0", "does not compile for sm_139a", "install a newer NVRTC", code=2, FAKE_COMPUTE_CAPABILITY=139)
+        self.expect_finding("failure", "device 0", "does not compile for sm_139a", "install a newer NVRTC", code=2, FAKE_COMPUTE_CAPABILITY=139)
 
     def test_a_mig_slice_is_named_as_one(self):
         findings = self.findings(FAKE_NAME="NVIDIA H200 MIG 1g.18gb")
         self.assertTrue(any("MIG slice" in f["text"] for f in findings))
 
     def test_no_nvml(self):
-        self.expect("warning", "device 0", "NVML says nothing", "NVIDIA_DRIVER_CAPABILITIES", nvml=False)
+        self.expect_finding("warning", "device 0", "NVML says nothing", "NVIDIA_DRIVER_CAPABILITIES", nvml=False)
 
     def test_settings_and_neighbours(self):
         for changes, text, hint in [
@@ -111,75 +106,82 @@ class Machine(Doctor):
             ({"FAKE_OTHER_PROCESSES": 2, "FAKE_BUSY_PERCENT": 35}, r"shared with 2 other processes, 35 % busy", "GPU of your own"),
         ]:
             with self.subTest(changes=changes):
-                self.expect("warning", "device 0", text, hint, **changes)
-        self.expect("failure", "device 0", "Prohibited", "-c DEFAULT", code=3, FAKE_COMPUTE_MODE=2)
+                self.expect_finding("warning", "device 0", text, hint, **changes)
+        self.expect_finding("failure", "device 0", "Prohibited", "-c DEFAULT", code=3, FAKE_COMPUTE_MODE=2)
 
 
 class Nvrtc(Doctor):
     def test_missing(self):
-        findings = self.expect("failure", "NVRTC", "/nonexistent/libnvrtc.so", "LEANATTN_NVRTC_LIB", code=3, LEANATTN_NVRTC_LIB="/nonexistent/libnvrtc.so")
+        findings = self.expect_finding("failure", "NVRTC", "/nonexistent/libnvrtc.so", "LEANATTN_NVRTC_LIB", code=3, LEANATTN_NVRTC_LIB="/nonexistent/libnvrtc.so")
         self.assertIn("/nonexistent/libnvrtc.so:", next(f for f in findings if f["subject"] == "NVRTC")["detail"])
         self.assertIn("warning", [f["level"] for f in findings if f["subject"] == "LEANATTN_NVRTC_LIB"])
 
     def test_not_a_library(self):
         file = self.root / "libnvrtc.so"
         file.write_text("nothing")
-        self.expect("failure", "NVRTC", "cannot be loaded", "nvidia-cuda-nvrtc", code=3, LEANATTN_NVRTC_LIB=file)
+        self.expect_finding("failure", "NVRTC", "cannot be loaded", "nvidia-cuda-nvrtc", code=3, LEANATTN_NVRTC_LIB=file)
 
     def test_without_its_builtins(self):
-        self.expect("failure", "NVRTC", "cannot load its built-in functions", "libnvrtc-builtins of the same version", code=3,
+        self.expect_finding("failure", "NVRTC", "cannot load its built-in functions", "libnvrtc-builtins of the same version", code=3,
                     LEANATTN_NVRTC_LIB=FAKES / "nvrtc/libnvrtc.so.1")
 
     def test_some_other_library(self):
-        self.expect("failure", "NVRTC", "lacks entry points", "LEANATTN_NVRTC_LIB", code=3, LEANATTN_NVRTC_LIB=FAKES / "cuda/libcuda.so.1")
+        self.expect_finding("failure", "NVRTC", "lacks entry points", "LEANATTN_NVRTC_LIB", code=3, LEANATTN_NVRTC_LIB=FAKES / "cuda/libcuda.so.1")
 
 
 class Caches(Doctor):
     def test_a_directory_that_others_may_write(self):
         self.cache.mkdir()
         self.cache.chmod(0o777)
-        self.expect("failure", "cache", "writable by others", "chmod 700", code=6)
+        self.expect_finding("failure", "cache", "writable by others", "chmod 700", code=6)
 
     def test_a_relative_directory(self):
-        self.expect("failure", "cache", "not an absolute path", "LEANATTN_CACHE_DIR", code=6, LEANATTN_CACHE_DIR="here")
+        self.expect_finding("failure", "cache", "not an absolute path", "LEANATTN_CACHE_DIR", code=6, LEANATTN_CACHE_DIR="here")
 
     def test_a_database_that_others_may_write(self):
-        self.run_program("db", "rebuild")
+        self.make_database()
         (self.cache / "tuning.db").chmod(0o666)
-        self.expect("failure", "tuning.db", "tuning.db", "chmod 600", code=6)
+        self.expect_finding("failure", "tuning.db", "tuning.db", "chmod 600", code=6)
 
     def test_a_damaged_tuning_db(self):
-        self.run_program("db", "rebuild")
+        self.make_database()
         (self.cache / "tuning.db").write_bytes(b"not a database" * 100)
-        self.expect("failure", "tuning.db", "tuning.db", ".", code=6)
+        self.expect_finding("failure", "tuning.db", "tuning.db", ".", code=6)
 
     def test_a_newer_tuning_db(self):
-        self.run_program("db", "rebuild")
+        self.make_database()
         with sqlite3.connect(self.cache / "tuning.db") as db:
             db.execute("PRAGMA user_version=999")
         db.close()
-        self.expect("failure", "tuning.db", "newer|999", "leanattn", code=6)
+        self.expect_finding("failure", "tuning.db", "newer|999", "leanattn", code=6)
 
     def test_a_damaged_cubin_db(self):
         self.cache.mkdir(mode=0o700)
         file = self.cache / "cubin.db"
         file.write_bytes(b"not a database" * 100)
         file.chmod(0o600)
-        self.expect("failure", "cubin.db", "cubin.db", ".", code=6)
+        self.expect_finding("failure", "cubin.db", "cubin.db", ".", code=6)
 
     def test_damaged_files_put_aside(self):
-        self.run_program("db", "rebuild")
+        self.make_database()
         (self.cache / "tuning.db.corrupt-20260101").write_bytes(bytes(2048))
-        self.expect("warning", "cache", r"1 damaged file put aside, 2\.0 KiB", "delete")
+        self.expect_finding("warning", "cache", r"1 damaged file put aside, 2\.0 KiB", "delete")
 
     def test_layers_that_are_not_there(self):
         for variable, layer in [("LEANATTN_SITE_DB", "site"), ("LEANATTN_SHIPPED_DB", "shipped")]:
             for gpu in (True, False):
-                if not gpu and self.run_program("devices", gpu=False).returncode == 0:
+                if not gpu and self.on_machine("devices", gpu=False).returncode == 0:
                     continue
                 with self.subTest(layer=layer, gpu=gpu):
-                    self.expect("warning", "layers", f"the {layer} database was skipped", variable, code=0 if gpu else 3, gpu=gpu, nvml=gpu,
+                    self.expect_finding("warning", "layers", f"the {layer} database was skipped", variable, code=0 if gpu else 3, gpu=gpu, nvml=gpu,
                                 **{variable: self.root / "nowhere.db"})
+
+    def test_winners_of_this_gpu_and_stale_ones(self):
+        file = self.make_database()
+        problem = {"q_heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bf16", "layout": "contiguous", "lse": False}
+        self.add_winner(file, problem, {"grid": 132}, 10.0, name="NVIDIA Fictional 1")
+        self.expect_finding("warning", "winners of NVIDIA Fictional 1", "1: 1 from the user database; 1 stale", "--revalidate")
+        self.expect_finding("ok", "winners of NVIDIA Other", "none", "leanattn tune", FAKE_NAME="NVIDIA Other")
 
     def test_the_journal_follows_from_the_sqlite_version(self):
         text = next(f["text"] for f in self.findings() if f["subject"] == "SQLite")
@@ -201,7 +203,7 @@ class Environment(Doctor):
             ("CUDA_VISIBLE_DEVICES", "", "hides every GPU", "Unset"),
         ]:
             with self.subTest(name=name, value=value):
-                self.expect("warning", name, text, hint, **{name: value})
+                self.expect_finding("warning", name, text, hint, **{name: value})
 
     def test_values_that_are_fine(self):
         fine = {"LEANATTN_CUBIN_CACHE_MB": "0", "LEANATTN_BUSY_TIMEOUT_MS": "100", "LEANATTN_CAPTURE": "capture-%p", "LEANATTN_DEBUG": "0"}
@@ -215,7 +217,8 @@ def main():
     parser.add_argument("--program", required=True)
     parser.add_argument("--fakes", required=True)
     options, rest = parser.parse_known_args()
-    PROGRAM, FAKES = os.path.abspath(options.program), pathlib.Path(options.fakes).absolute()
+    contracts.PROGRAM = PROGRAM = os.path.abspath(options.program)
+    FAKES = pathlib.Path(options.fakes).absolute()
     unittest.main(argv=[sys.argv[0], *rest])
 
 

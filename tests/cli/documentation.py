@@ -37,8 +37,8 @@ def blocks(page, info):
 def commands(text):
     """The command lines of a shell block, continued lines joined, comments and assignments in front left out."""
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
-    for line in (part.strip() for line in lines for part in re.split(r"&&|;", line)):
-        words = shlex.split(line, comments=True)
+    for line in (part for line in lines for part in re.split(r"&&|;", re.sub(r"(^|\s)#.*", "", line))):
+        words = shlex.split(line)
         while words and re.match(r"[A-Z_]+=", words[0]):
             words.pop(0)
         if words:

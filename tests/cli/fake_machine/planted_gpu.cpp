@@ -23,6 +23,8 @@ void plant_failure(const std::string& text) {
   const int capability = number("FAKE_COMPUTE_CAPABILITY", 90);
   fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = capability / 10;
   fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR] = capability % 10;
+  fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE] = 50 << 20;
+  fake_gpu().memory_bytes = std::int64_t{80} << 30;
   fake_gpu().driver_version = number("FAKE_DRIVER_VERSION", 13000);
   fake_gpu().devices = number("FAKE_DEVICES", 1);
   if (const char* name = std::getenv("FAKE_NAME")) fake_gpu().name = name;
