@@ -213,11 +213,11 @@ static inline void leanattn_shape_init(leanattn_shape* shape) {
 /* What would be launched for a shape, and how good the answer is. */
 typedef struct leanattn_choice {
   size_t struct_size;
-  int32_t provenance;            /* leanattn_provenance */
-  int32_t stale;                 /* measured under another driver, NVRTC or library than runs now; usable all the same */
-  int64_t grid;                  /* CTAs */
-  int64_t workspace_bytes;       /* as leanattn_plan_workspace_bytes would say */
-  double tuned_us;               /* median of the measurement it rests on; 0 for model and fallback */
+  int32_t provenance;      /* leanattn_provenance */
+  int32_t stale;           /* measured under another driver, NVRTC or library than runs now; usable all the same */
+  int64_t grid;            /* CTAs */
+  int64_t workspace_bytes; /* as leanattn_plan_workspace_bytes would say */
+  double tuned_us;         /* median of the measurement it rests on; 0 for model and fallback */
   int64_t tuned_longest_context; /* of that measurement's shape; 0 for fallback */
   int64_t tuned_total_context;
   int32_t tuned_batch;
