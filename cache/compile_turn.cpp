@@ -14,8 +14,8 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-/// One byte of the lock file stands for a key: its first 60 bits, since offsets are signed. Keys are SHA-256 in hex; two
-/// that fall on one byte would only wait for each other.
+/// One byte of the lock file stands for a key: its first 60 bits, since offsets are signed. Keys are SHA-256 in hex;
+/// two that fall on one byte would only wait for each other.
 off_t byte_of(std::string_view key) {
   constexpr std::size_t kDigits = 15;
   std::uint64_t value = 0;

@@ -20,8 +20,7 @@ inline namespace v1 {
 class BackgroundBuilds {
  public:
   /// `done` is called on the builder's thread after each build, failed or not. `kernels` must outlive this.
-  BackgroundBuilds(KernelStore& kernels, std::function<void()> done)
-      : kernels_(kernels), done_(std::move(done)) {}
+  BackgroundBuilds(KernelStore& kernels, std::function<void()> done) : kernels_(kernels), done_(std::move(done)) {}
   BackgroundBuilds(const BackgroundBuilds&) = delete;
   BackgroundBuilds& operator=(const BackgroundBuilds&) = delete;
   /// Waits for the build in progress and forgets the rest.

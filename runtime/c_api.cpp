@@ -37,8 +37,8 @@ Result<EngineCoreOptions> read_options(const leanattn_engine_options* options) {
   return result;
 }
 
-Result<WhenMissing> read_when_missing(const leanattn_plan_options* options) {
-  if (options == nullptr) return WhenMissing::compile;
+Result<WhenNotLoaded> read_when_missing(const leanattn_plan_options* options) {
+  if (options == nullptr) return WhenNotLoaded::compile;
   leanattn_plan_options storage;
   const auto read = detail::read_struct("plan_options", options, storage);
   if (!read) [[unlikely]]
@@ -52,7 +52,7 @@ Result<WhenMissing> read_when_missing(const leanattn_plan_options* options) {
     return fail(ErrorCode::invalid_argument, "plan_options.reserved is " + std::to_string((*read)->reserved),
                 "Leave it 0; leanattn_plan_options_init does.");
   }
-  return value == LEANATTN_WHEN_MISSING_COMPILE ? WhenMissing::compile : WhenMissing::fallback;
+  return value == LEANATTN_WHEN_MISSING_COMPILE ? WhenNotLoaded::compile : WhenNotLoaded::stand_in;
 }
 
 leanattn_choice to_c(const DecodeProblem& problem, const Shape& shape, const Choice& choice) {

@@ -146,7 +146,7 @@ Config EngineCore::safe_config(const DecodeProblem& problem, const Shape& shape)
 }
 
 Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
-                                              const LookupKey& key, WhenMissing when_missing) {
+                                              const LookupKey& key, WhenNotLoaded when_not_loaded) {
   if (!mark_.here()) return tl::unexpected(ProcessMark::forked());  // locks may be held by threads that are not here
   if (auto valid = validate(problem, shape); !valid) return tl::unexpected(std::move(valid.error()));
   // Read before anything is asked, so that a build that ends meanwhile makes the stand-in below outdated.
@@ -154,7 +154,7 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
   const Winners now = winners();
   Choice choice = now.table->find(problem, shape);
   const KernelSpec wanted = choice.config.spec;
-  const bool missing = when_missing == WhenMissing::fallback && !kernels_.ready(wanted);
+  const bool missing = when_not_loaded == WhenNotLoaded::stand_in && !kernels_.ready(wanted);
   const bool hopeless = missing && builder_->has_failed(wanted);
   bool stand_in = false;
   if (missing && !hopeless) {
@@ -162,7 +162,8 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
     stand_in = safe.spec != wanted;
     if (stand_in) choice = Choice{.config = std::move(safe), .tuned_shape = {}, .layer = {}};
   }
-  auto kernel = hopeless ? tl::unexpected(Error{ErrorCode::kernel_rejected, {}, {}, {}}) : prepare(choice.config.spec, stream);
+  auto kernel =
+      hopeless ? tl::unexpected(Error{ErrorCode::kernel_rejected, {}, {}, {}}) : prepare(choice.config.spec, stream);
   if (!kernel && is_about_the_kernel(kernel.error().code)) {
     for (const Config& config : default_configs(parts_.device, problem, shape)) {
       if (config == choice.config) continue;  // tried already
@@ -192,8 +193,8 @@ const PlanCore* EngineCore::keep(const DecodeProblem& problem, const PlanSize& s
   }
   CUctx_st* const context = parts_.context ? parts_.context->get() : nullptr;
   std::string key = key_of(problem, size, choice, *kernel);
-  auto plan = std::make_unique<PlanCore>(problem, size, std::move(choice), std::move(kernel), context, checks_.get(),
-                                         stand_in);
+  auto plan =
+      std::make_unique<PlanCore>(problem, size, std::move(choice), std::move(kernel), context, checks_.get(), stand_in);
   return plans_.emplace(std::move(key), std::move(plan))->second.get();
 }
 

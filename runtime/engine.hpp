@@ -45,7 +45,7 @@ struct EngineParts {
 };
 
 /// What plan() does when the kernel it would answer with is not loaded yet.
-enum class WhenMissing { compile, fallback };
+enum class WhenNotLoaded { compile, stand_in };
 
 class EngineCore : public ::leanattn_engine {
  public:
@@ -59,15 +59,15 @@ class EngineCore : public ::leanattn_engine {
   /// See leanattn_engine_plan_with. A known (problem, shape) costs one hash and at most four cache lines (eight, while
   /// a stand-in answers): no lock, no allocation. The plan lives as long as the engine.
   Result<const PlanCore*> plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
-                               WhenMissing when_missing = WhenMissing::compile) {
+                               WhenNotLoaded when_not_loaded = WhenNotLoaded::compile) {
     const LookupKey key = make_lookup_key(problem, shape);
     const std::uint64_t generation = generation_.load(std::memory_order_acquire);
     if (const PlanCore* known = recent_.find(key, generation)) [[likely]]
       return known;
-    if (when_missing == WhenMissing::fallback) {
+    if (when_not_loaded == WhenNotLoaded::stand_in) {
       if (const PlanCore* known = stand_ins_.find(key, builds_.load(std::memory_order_acquire))) return known;
     }
-    return make_plan(problem, shape, stream, key, when_missing);
+    return make_plan(problem, shape, stream, key, when_not_loaded);
   }
 
   /// What plan() would launch, without compiling. Errors: invalid_argument, unsupported.
@@ -93,7 +93,7 @@ class EngineCore : public ::leanattn_engine {
   };
   Winners winners() const;
   Result<const PlanCore*> make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
-                                    const LookupKey& key, WhenMissing when_missing);
+                                    const LookupKey& key, WhenNotLoaded when_not_loaded);
   /// The configuration to launch while a better one is being built: with a kernel that is ready, if there is one.
   Config safe_config(const DecodeProblem& problem, const Shape& shape) const;
   Result<std::shared_ptr<const PreparedKernel>> prepare(const KernelSpec& spec, CUstream_st* stream);

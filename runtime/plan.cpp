@@ -42,8 +42,7 @@ WorkspaceLayout workspace_for(const DecodeProblem& problem, const PlanSize& size
 }
 
 PlanCore::PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice choice,
-                   std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks,
-                   bool stand_in)
+                   std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks, bool stand_in)
     : limits_{.problem = problem, .size = size, .workspace = {}},
       choice_(std::move(choice)),
       kernel_(std::move(kernel)),

@@ -148,8 +148,8 @@ LEANATTN_API leanattn_status leanattn_engine_create(const leanattn_engine_option
                                                     leanattn_engine** engine) LEANATTN_NOEXCEPT;
 
 /* Frees the engine and every plan of it, after the build in the background that may be in progress. No launch of them
- * may be running or part of a graph that will run. Null is allowed. In a child that was forked since the engine was made
- * nothing is freed: it is the parent's. */
+ * may be running or part of a graph that will run. Null is allowed. In a child that was forked since the engine was
+ * made nothing is freed: it is the parent's. */
 LEANATTN_API void leanattn_engine_destroy(leanattn_engine* engine) LEANATTN_NOEXCEPT;
 
 /* What was degraded when the engine was made or reloaded (a cache that is read-only, a damaged database ...), one
