@@ -120,7 +120,7 @@ void leanattn_engine_destroy(leanattn_engine* engine) noexcept {
 }
 
 const char* leanattn_engine_warnings(const leanattn_engine* engine) noexcept {
-  return engine == nullptr ? "" : core_of(engine).warnings();
+  return engine == nullptr || !core_of(engine).in_its_process() ? "" : core_of(engine).warnings();
 }
 
 leanattn_status leanattn_engine_reload(leanattn_engine* engine) noexcept {

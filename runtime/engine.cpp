@@ -21,9 +21,9 @@ bool is_about_the_kernel(ErrorCode code) {
 }
 
 /// Whether launches of both do the same for the same problem.
-bool differ_in_tunables_only(const KernelSpec& a, const KernelSpec& b) {
-  return a.arch == b.arch && a.head_dim == b.head_dim && a.group == b.group && a.dtype == b.dtype &&
-         a.layout == b.layout && a.lse == b.lse && a.pdl == b.pdl && a.features == b.features;
+bool differ_in_tunables_only(const KernelSpec& spec, const KernelSpec& base) {
+  const auto tuned = detail::with_tunables_of(base, spec);
+  return tuned && *tuned == spec;
 }
 
 /// A grid that waits for its CTAs is cut to what is resident (PlanCore).
