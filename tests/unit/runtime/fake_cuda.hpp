@@ -22,7 +22,7 @@ struct FakeLaunch {
   std::vector<unsigned char> arguments;  ///< the first FakeGpu::argument_bytes bytes of the first parameter
 };
 
-/// What one call of cuTensorMapEncodeTiled was asked for.
+/// What one call of cuTensorMapEncodeTiled was asked for. The map itself starts with the address.
 struct FakeTensorMap {
   CUtensorMapDataType type{};
   const void* address = nullptr;
