@@ -48,7 +48,7 @@ class Documentation(unittest.TestCase):
         self.assertGreater(ran, 0, "no block is marked `sh no-gpu`")
 
     def test_examples_are_the_files_that_are_compiled(self):
-        for page, file in [("README.md", "decode.cpp"), ("docs/features.md", "serve.cpp")]:
+        for page, file in [("README.md", "decode.cpp"), ("docs/features.md", "serve.cpp"), ("docs/graphs.md", "graph.cpp")]:
             examples = blocks(SOURCE / page, "cpp")
             self.assertEqual(len(examples), 1, page)
             self.assertEqual(examples[0], (SOURCE / "examples" / file).read_text())
