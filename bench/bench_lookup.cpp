@@ -9,6 +9,7 @@
 #include "runtime/driver.hpp"
 #include "runtime/engine.hpp"
 #include "runtime/gpu.hpp"
+#include "runtime/tensor_map.hpp"
 
 namespace leanattn {
 namespace {
@@ -176,6 +177,25 @@ void launch_through_the_c_abi(benchmark::State& state) {
   });
 }
 BENCHMARK(launch_through_the_c_abi);
+
+/// What a launch of load path tensor pays on top: its two tensor maps are encoded anew each time.
+void encode_two_tensor_maps(benchmark::State& state) {
+  if (const auto api = driver(); !api) return state.SkipWithError(api.error().message.c_str());
+  KernelSpec spec = base_spec({9, 0, true}, {});
+  spec.load = LoadPath::tensor;
+  LeanDecodeArgs args{};
+  args.k = args.v = reinterpret_cast<void*>(0x10000);
+  args.batch = 16, args.kv_heads = 8, args.context_capacity = 8192;
+  args.k_stride_token = args.v_stride_token = 128;
+  args.k_stride_head = args.v_stride_head = 128 * 8192;
+  args.k_stride_batch = args.v_stride_batch = 8 * 128 * 8192;
+  for (auto _ : state) {
+    const auto maps = encode_tensor_maps(spec, args);
+    if (!maps) return state.SkipWithError(maps.error().message.c_str());
+    benchmark::DoNotOptimize(*maps);
+  }
+}
+BENCHMARK(encode_two_tensor_maps);
 
 }  // namespace
 }  // namespace leanattn

@@ -144,6 +144,14 @@ class SqliteCubinCache final : public CubinCache {
     on_disk([&](SQLite::Database& database) { detail::erase_cubin(database, key); });
   }
 
+  CompileTurn wait_for_turn(std::string_view key) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!database_ || limit_bytes_ == 0) return {};  // nobody else would find what is stored
+    }
+    return CompileTurn::wait(directory_, key);
+  }
+
   std::optional<std::string> take_warning() override {
     const std::lock_guard lock(mutex_);
     if (warning_.empty()) return std::nullopt;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cache/compile_turn.hpp"
 #include "leanattn/error.hpp"
 
 namespace leanattn {
@@ -27,6 +28,9 @@ class CubinCache {
   virtual std::optional<CubinEntry> load(std::string_view key) = 0;
   virtual void store(std::string_view key, const CubinEntry& entry) = 0;
   virtual void erase(std::string_view key) = 0;  ///< after a failed load: a miss next time
+  /// After a miss: waits until no other process is compiling `key`. load() again before compiling, since it may have
+  /// been stored meanwhile, and keep the turn until it is.
+  virtual CompileTurn wait_for_turn(std::string_view) { return {}; }
   /// A sentence about a degradation since the last call (the file became unusable: memory only from here on). At most
   /// once each.
   virtual std::optional<std::string> take_warning() { return std::nullopt; }
@@ -52,7 +56,7 @@ std::string cubin_key(std::string_view source, const std::vector<std::string>& o
                       std::string_view compiler_version, std::string_view arch);
 
 /// directory/cubin.db, zstd-compressed values with their own SHA-256, least recently used ones evicted above the limit;
-/// in front of it a memory layer of up to 64 MiB that all caches of the process on the same directory share. nullopt:
+/// in front of it a memory layer of up to 16 MiB that all caches of the process on the same directory share. nullopt:
 /// memory only. A database that cannot be opened or is damaged is moved aside and made anew; where that fails too,
 /// memory only. `warning`, when not null, receives at most one sentence about such a degradation.
 std::unique_ptr<CubinCache> open_cubin_db(const std::optional<std::filesystem::path>& directory, std::string* warning);

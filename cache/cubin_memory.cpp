@@ -7,7 +7,7 @@ namespace leanattn {
 inline namespace v1 {
 namespace detail {
 namespace {
-constexpr std::size_t kSharedLimitBytes = std::size_t{64} << 20;
+constexpr std::size_t kSharedLimitBytes = std::size_t{16} << 20;  ///< half of what the whole library may take
 }
 
 std::optional<CubinEntry> CubinMemory::load(std::string_view key) {

@@ -25,6 +25,10 @@ if(BUILD_SHARED_LIBS)
   endif()
 endif()
 
+if(NOT LEANATTN_INSTALL)
+  return()
+endif()
+
 # A static library's dependencies are its users' too, and only packages, not fetched sources, can be named to them.
 set(LEANATTN_STATIC_PACKAGE FALSE)
 if(NOT BUILD_SHARED_LIBS)
@@ -51,5 +55,14 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/leanattn-config-version.
 install(FILES "${PROJECT_BINARY_DIR}/leanattn-config.cmake" "${PROJECT_BINARY_DIR}/leanattn-config-version.cmake" DESTINATION "${package_dir}"
   COMPONENT leanattn_library)
 
+# Who links the static library links what it needs, too, and need not know to ask pkg-config for --static.
+set(LEANATTN_PC_REQUIRES "")
+set(LEANATTN_PC_LIBS "")
+if(LEANATTN_STATIC_PACKAGE)
+  set(LEANATTN_PC_REQUIRES "fmt sqlite3 libzstd libxxhash libcrypto")
+  set(LEANATTN_PC_LIBS "-lSQLiteCpp -lstdc++ -ldl -pthread -lm")
+endif()
+# Relative to the file's own place, so that an install tree may be moved.
+file(RELATIVE_PATH LEANATTN_PC_PREFIX "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
 configure_file("${PROJECT_SOURCE_DIR}/cmake/leanattn.pc.in" "${PROJECT_BINARY_DIR}/leanattn.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/leanattn.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT leanattn_library)

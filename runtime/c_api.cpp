@@ -37,6 +37,24 @@ Result<EngineCoreOptions> read_options(const leanattn_engine_options* options) {
   return result;
 }
 
+Result<WhenNotLoaded> read_when_missing(const leanattn_plan_options* options) {
+  if (options == nullptr) return WhenNotLoaded::compile;
+  leanattn_plan_options storage;
+  const auto read = detail::read_struct("plan_options", options, storage);
+  if (!read) [[unlikely]]
+    return tl::unexpected(read.error());
+  const std::int32_t value = (*read)->when_missing;
+  if (value != LEANATTN_WHEN_MISSING_COMPILE && value != LEANATTN_WHEN_MISSING_FALLBACK) [[unlikely]] {
+    return fail(ErrorCode::invalid_argument, "when_missing is " + std::to_string(value),
+                "Give LEANATTN_WHEN_MISSING_COMPILE (0) or LEANATTN_WHEN_MISSING_FALLBACK (1).");
+  }
+  if ((*read)->reserved != 0) [[unlikely]] {
+    return fail(ErrorCode::invalid_argument, "plan_options.reserved is " + std::to_string((*read)->reserved),
+                "Leave it 0; leanattn_plan_options_init does.");
+  }
+  return value == LEANATTN_WHEN_MISSING_COMPILE ? WhenNotLoaded::compile : WhenNotLoaded::stand_in;
+}
+
 leanattn_choice to_c(const DecodeProblem& problem, const Shape& shape, const Choice& choice) {
   leanattn_choice out{};
   const bool tuned = choice.provenance != Provenance::fallback;
@@ -75,6 +93,7 @@ leanattn_plan_info to_c(const PlanCore& plan) {
   out.ctas_per_sm = kernel.resident_ctas_per_sm;
   out.pdl = choice.config.spec.pdl;
   out.tuned_pdl = choice.tuned_pdl;
+  out.stand_in = plan.stand_in();
   return out;
 }
 
@@ -96,16 +115,18 @@ leanattn_status leanattn_engine_create(const leanattn_engine_options* options, l
 }
 
 void leanattn_engine_destroy(leanattn_engine* engine) noexcept {
-  if (engine != nullptr) delete &core_of(engine);
+  if (engine == nullptr || !core_of(engine).in_its_process()) return;
+  delete &core_of(engine);
 }
 
 const char* leanattn_engine_warnings(const leanattn_engine* engine) noexcept {
-  return engine == nullptr ? "" : core_of(engine).warnings();
+  return engine == nullptr || !core_of(engine).in_its_process() ? "" : core_of(engine).warnings();
 }
 
 leanattn_status leanattn_engine_reload(leanattn_engine* engine) noexcept {
   return guarded([&]() -> Result<void> {
     if (engine == nullptr) return tl::unexpected(null_argument("engine"));
+    if (!core_of(engine).in_its_process()) return tl::unexpected(ProcessMark::forked());
     core_of(engine).reload();
     return {};
   });
@@ -121,15 +142,16 @@ leanattn_status leanattn_engine_lookup(const leanattn_engine* engine, const lean
     Shape the_shape;
     if (auto ok = detail::read_shape(shape, the_shape); !ok) [[unlikely]]
       return ok;
+    if (!core_of(engine).in_its_process()) return tl::unexpected(ProcessMark::forked());
     const auto found = core_of(engine).lookup(the_problem, the_shape);
     if (!found) return tl::unexpected(found.error());
     return detail::write_struct("choice", to_c(the_problem, the_shape, *found), choice);
   });
 }
 
-leanattn_status leanattn_engine_plan(leanattn_engine* engine, const leanattn_problem* problem,
-                                     const leanattn_shape* shape, leanattn_stream stream,
-                                     const leanattn_plan** plan) noexcept {
+leanattn_status leanattn_engine_plan_with(leanattn_engine* engine, const leanattn_problem* problem,
+                                          const leanattn_shape* shape, const leanattn_plan_options* options,
+                                          leanattn_stream stream, const leanattn_plan** plan) noexcept {
   return guarded([&]() -> Result<void> {
     if (plan == nullptr) return tl::unexpected(null_argument("plan"));
     *plan = nullptr;
@@ -140,11 +162,20 @@ leanattn_status leanattn_engine_plan(leanattn_engine* engine, const leanattn_pro
     Shape the_shape;
     if (auto ok = detail::read_shape(shape, the_shape); !ok) [[unlikely]]
       return ok;
-    const auto made = core_of(engine).plan(the_problem, the_shape, stream);
+    const auto when_missing = read_when_missing(options);
+    if (!when_missing) [[unlikely]]
+      return tl::unexpected(when_missing.error());
+    const auto made = core_of(engine).plan(the_problem, the_shape, stream, *when_missing);
     if (!made) return tl::unexpected(made.error());
     *plan = *made;
     return {};
   });
+}
+
+leanattn_status leanattn_engine_plan(leanattn_engine* engine, const leanattn_problem* problem,
+                                     const leanattn_shape* shape, leanattn_stream stream,
+                                     const leanattn_plan** plan) noexcept {
+  return leanattn_engine_plan_with(engine, problem, shape, nullptr, stream, plan);
 }
 
 leanattn_status leanattn_engine_merge_partials(leanattn_engine* engine, const leanattn_merge_args* args,
@@ -154,6 +185,7 @@ leanattn_status leanattn_engine_merge_partials(leanattn_engine* engine, const le
     leanattn_merge_args storage;
     const auto read = detail::read_struct("merge_args", args, storage);
     if (!read) return tl::unexpected(read.error());
+    if (!core_of(engine).in_its_process()) return tl::unexpected(ProcessMark::forked());
     return core_of(engine).merge_partials(**read, stream);
   });
 }

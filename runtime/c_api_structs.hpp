@@ -25,6 +25,8 @@ inline constexpr std::size_t kFirstSize<leanattn_problem> = 32;
 template <>
 inline constexpr std::size_t kFirstSize<leanattn_shape> = 32;
 template <>
+inline constexpr std::size_t kFirstSize<leanattn_plan_options> = 16;
+template <>
 inline constexpr std::size_t kFirstSize<leanattn_choice> = 208;
 template <>
 inline constexpr std::size_t kFirstSize<leanattn_plan_info> = 88;

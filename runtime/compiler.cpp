@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cache/cubin_db.hpp"
 #include "generator/parse_json.hpp"
@@ -116,17 +117,30 @@ bool read_metadata(std::string_view metadata, CompiledKernel& compiled) {
   return true;
 }
 
+/// What was stored under `key`; an entry that cannot be read is deleted.
+std::optional<CompiledKernel> load_compiled(CubinCache& cache, const std::string& key) {
+  auto hit = cache.load(key);
+  if (!hit) return std::nullopt;
+  CompiledKernel compiled;
+  compiled.from_cache = true;
+  if (!hit->cubin.empty() && read_metadata(hit->metadata, compiled)) {
+    compiled.cubin = std::move(hit->cubin);
+    return compiled;
+  }
+  cache.erase(key);
+  return std::nullopt;
+}
+
 Result<CompiledKernel> compile_through(std::string_view source, const std::string& name, Arch arch, CubinCache* cache) {
   const auto api = nvrtc();
   if (!api) return tl::unexpected(api.error());
   if (cache == nullptr) return run_nvrtc(**api, std::string(source), name, arch);
   const auto key = cubin_key(source, compile_options(arch), full_version(**api), to_string(arch));
-  if (auto hit = cache->load(key)) {
-    CompiledKernel compiled;
-    compiled.from_cache = true;
-    compiled.cubin = std::move(hit->cubin);
-    if (!compiled.cubin.empty() && read_metadata(hit->metadata, compiled)) return compiled;
-    cache->erase(key);
+  if (auto hit = load_compiled(*cache, key)) return *std::move(hit);
+  // Of many processes that start together, one compiles; held until what it compiled is stored.
+  const CompileTurn turn = cache->wait_for_turn(key);
+  if (turn.held()) {
+    if (auto hit = load_compiled(*cache, key)) return *std::move(hit);
   }
   auto compiled = run_nvrtc(**api, std::string(source), name, arch);
   if (compiled) cache->store(key, CubinEntry{compiled->cubin, metadata_json(*compiled)});

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/dynamic_library.hpp"
+#include "runtime/process_mark.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -102,6 +103,9 @@ Result<const DriverApi*> open_driver() {
 
 Result<const DriverApi*> driver() {
   static const Result<const DriverApi*> opened = open_driver();
+  static const ProcessMark mark;
+  if (opened && !mark.here()) [[unlikely]]
+    return tl::unexpected(ProcessMark::forked());
   return opened;
 }
 

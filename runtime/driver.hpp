@@ -21,7 +21,8 @@ inline namespace v1 {
   X(cuGraphDestroy) X(cuGraphExecDestroy) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) \
   X(cuEventSynchronize) X(cuEventQuery) X(cuEventElapsedTime) X(cuLibraryLoadData) X(cuLibraryUnload) \
   X(cuLibraryGetKernel) X(cuKernelGetFunction) X(cuFuncSetAttribute) X(cuFuncGetAttribute) \
-  X(cuOccupancyMaxActiveBlocksPerMultiprocessor) X(cuLaunchKernelEx) X(cuTensorMapEncodeTiled) X(cuPointerGetAttribute)
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor) X(cuLaunchKernelEx) X(cuTensorMapEncodeTiled) X(cuPointerGetAttribute) \
+  X(cuThreadExchangeStreamCaptureMode)
 // clang-format on
 
 /// Those that newer drivers have: null where this one does not.
@@ -42,7 +43,8 @@ struct DriverApi {
 
 /// The table, after cuInit. The first call decides for the life of the process; later ones are a load.
 /// Errors: no_driver (missing library, cuInit failure), driver_too_old (an entry point is missing), no_device (cuInit
-/// found no GPU). Each names what was wrong and a way out.
+/// found no GPU), context_lost (the process was forked from one that had started CUDA). Each names what was wrong and a
+/// way out.
 Result<const DriverApi*> driver();
 
 /// CUDA_SUCCESS -> ok; else `code`, or context_lost for the sticky errors, or out_of_memory, with the call's name and

@@ -8,6 +8,7 @@
 
 #include "runtime/engine_debug.hpp"
 #include "runtime/gpu.hpp"
+#include "runtime/lookup_grid.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -17,6 +18,12 @@ namespace {
 bool is_about_the_kernel(ErrorCode code) {
   return code == ErrorCode::compile_failed || code == ErrorCode::kernel_rejected || code == ErrorCode::load_failed ||
          code == ErrorCode::unsupported;
+}
+
+/// Whether launches of both do the same for the same problem.
+bool differ_in_tunables_only(const KernelSpec& spec, const KernelSpec& base) {
+  const auto tuned = detail::with_tunables_of(base, spec);
+  return tuned && *tuned == spec;
 }
 
 /// A grid that waits for its CTAs is cut to what is resident (PlanCore).
@@ -33,9 +40,9 @@ std::string key_of(const DecodeProblem& problem, const PlanSize& size, const Cho
 }
 
 bool same_launch(const PlanCore& plan, const DecodeProblem& problem, const PlanSize& size, const Choice& choice,
-                 const PreparedKernel& kernel) {
+                 const PreparedKernel& kernel, bool stand_in) {
   const Choice& mine = plan.choice();
-  return plan.limits().problem == problem && plan.limits().size == size &&
+  return plan.stand_in() == stand_in && plan.limits().problem == problem && plan.limits().size == size &&
          mine.config.grid == launched_grid(choice, kernel) && mine.config.spec == choice.config.spec &&
          mine.config.segment_cost == choice.config.segment_cost && mine.provenance == choice.provenance &&
          mine.tuned_us == choice.tuned_us && mine.tuned_shape == choice.tuned_shape && mine.layer == choice.layer &&
@@ -46,6 +53,7 @@ bool same_launch(const PlanCore& plan, const DecodeProblem& problem, const PlanS
 
 EngineCore::EngineCore(EngineParts parts)
     : parts_(std::move(parts)), kernels_(parts_.prepare), capture_(parts_.capture.get()) {
+  builder_ = std::make_unique<BackgroundBuilds>(kernels_, [this] { builds_.fetch_add(1, std::memory_order_release); });
   if (parts_.debug) checks_ = std::make_unique<LaunchChecks>(parts_.device.arch, parts_.cubins);
   merger_ = std::make_unique<PartialsMerger>(parts_.device.arch, parts_.context ? parts_.context->get() : nullptr,
                                              parts_.cubins.get());
@@ -53,6 +61,7 @@ EngineCore::EngineCore(EngineParts parts)
 }
 
 EngineCore::~EngineCore() {
+  builder_.reset();
   // Kernels and events go while their context is current.
   const CurrentContext scope(parts_.context ? parts_.context->get() : nullptr);
   plans_.clear();
@@ -84,10 +93,12 @@ void EngineCore::reload() {
     warnings.push_back(fmt::format("winners left out because another version wrote them: {}", table->skipped()));
   }
   auto text = std::make_shared<const std::string>(fmt::format("{}", fmt::join(warnings, "\n")));
+  builder_->forgive();
   const std::lock_guard lock(mutex_);
   table_ = std::move(table);
   warnings_ = std::move(text);
   generation_.fetch_add(1, std::memory_order_release);
+  builds_.fetch_add(1, std::memory_order_release);
 }
 
 const char* EngineCore::warnings() const {
@@ -119,12 +130,41 @@ Result<std::shared_ptr<const PreparedKernel>> EngineCore::prepare(const KernelSp
   return kernels_.get(spec);
 }
 
+Config EngineCore::safe_config(const DecodeProblem& problem, const Shape& shape) const {
+  const std::vector<Config> defaults = default_configs(parts_.device, problem, shape);
+  for (const Config& config : defaults) {
+    if (kernels_.ready(config.spec)) return config;
+  }
+  // Bits depend on the kernel, so a batch-invariant problem has no other.
+  if (problem.features.batch_invariant) return defaults.front();
+  const KernelSpec base = base_spec(parts_.device.arch, problem);
+  const auto ready = kernels_.ready_specs([&](const KernelSpec& spec) { return differ_in_tunables_only(spec, base); });
+  if (ready.empty()) return defaults.front();
+  const KernelSpec& spec = *std::min_element(ready.begin(), ready.end(), [](const KernelSpec& a, const KernelSpec& b) {
+    return kernel_name(a) < kernel_name(b);
+  });
+  return {spec, detail::cheapest_grid(parts_.device, problem, shape, spec)};
+}
+
 Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
-                                              const LookupKey& key) {
+                                              const LookupKey& key, WhenNotLoaded when_not_loaded) {
+  if (!mark_.here()) return tl::unexpected(ProcessMark::forked());  // locks may be held by threads that are not here
   if (auto valid = validate(problem, shape); !valid) return tl::unexpected(std::move(valid.error()));
+  // Read before anything is asked, so that a build that ends meanwhile makes the stand-in below outdated.
+  const std::uint64_t builds = builds_.load(std::memory_order_acquire);
   const Winners now = winners();
   Choice choice = now.table->find(problem, shape);
-  auto kernel = prepare(choice.config.spec, stream);
+  const KernelSpec wanted = choice.config.spec;
+  const bool missing = when_not_loaded == WhenNotLoaded::stand_in && !kernels_.ready(wanted);
+  const bool hopeless = missing && builder_->has_failed(wanted);
+  bool stand_in = false;
+  if (missing && !hopeless) {
+    Config safe = safe_config(problem, shape);
+    stand_in = safe.spec != wanted;
+    if (stand_in) choice = Choice{.config = std::move(safe), .tuned_shape = {}, .layer = {}};
+  }
+  auto kernel =
+      hopeless ? tl::unexpected(Error{ErrorCode::kernel_rejected, {}, {}, {}}) : prepare(choice.config.spec, stream);
   if (!kernel && is_about_the_kernel(kernel.error().code)) {
     for (const Config& config : default_configs(parts_.device, problem, shape)) {
       if (config == choice.config) continue;  // tried already
@@ -133,6 +173,7 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
       if (kernel || !is_about_the_kernel(kernel.error().code)) break;
     }
   }
+  if (stand_in) builder_->request(wanted);  // after the stand-in's own compile, if it took one
   if (!kernel) {
     if (capture_ != nullptr) capture_->count(problem, shape, key, nullptr);
     return tl::unexpected(std::move(kernel.error()));
@@ -140,20 +181,25 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
   if (capture_ != nullptr) capture_->count(problem, shape, key, &choice);
   const PlanSize size = plan_size(problem, shape);
   const std::lock_guard lock(mutex_);
-  const PlanCore* plan = keep(problem, size, std::move(choice), *std::move(kernel));
-  recent_.insert(key, now.generation, plan);
+  const PlanCore* plan = keep(problem, size, std::move(choice), *std::move(kernel), stand_in);
+  if (stand_in) {
+    stand_ins_.insert(key, builds, plan);
+  } else {
+    recent_.insert(key, now.generation, plan);
+  }
   return plan;
 }
 
 const PlanCore* EngineCore::keep(const DecodeProblem& problem, const PlanSize& size, Choice choice,
-                                 std::shared_ptr<const PreparedKernel> kernel) {
+                                 std::shared_ptr<const PreparedKernel> kernel, bool stand_in) {
   const auto [first, last] = plans_.equal_range(key_of(problem, size, choice, *kernel));
   for (auto it = first; it != last; ++it) {
-    if (same_launch(*it->second, problem, size, choice, *kernel)) return it->second.get();
+    if (same_launch(*it->second, problem, size, choice, *kernel, stand_in)) return it->second.get();
   }
   CUctx_st* const context = parts_.context ? parts_.context->get() : nullptr;
   std::string key = key_of(problem, size, choice, *kernel);
-  auto plan = std::make_unique<PlanCore>(problem, size, std::move(choice), std::move(kernel), context, checks_.get());
+  auto plan =
+      std::make_unique<PlanCore>(problem, size, std::move(choice), std::move(kernel), context, checks_.get(), stand_in);
   return plans_.emplace(std::move(key), std::move(plan))->second.get();
 }
 

@@ -11,10 +11,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/background_builds.hpp"
 #include "runtime/capture.hpp"
 #include "runtime/merge_partials.hpp"
 #include "runtime/plan.hpp"
 #include "runtime/plan_cache.hpp"
+#include "runtime/process_mark.hpp"
 
 /// The C ABI's opaque handle: every one is the base of an EngineCore.
 struct leanattn_engine {};
@@ -44,6 +46,9 @@ struct EngineParts {
   std::unique_ptr<Capture> capture;    ///< counts the calls of plan(); may be null
 };
 
+/// What plan() does when the kernel it would answer with is not loaded yet.
+enum class WhenNotLoaded { compile, stand_in };
+
 class EngineCore : public ::leanattn_engine {
  public:
   /// See leanattn_engine_create. Reads LEANATTN_DEBUG and LEANATTN_CAPTURE.
@@ -53,9 +58,10 @@ class EngineCore : public ::leanattn_engine {
   EngineCore& operator=(const EngineCore&) = delete;
   ~EngineCore();
 
-  /// See leanattn_engine_plan. A known (problem, shape) costs one hash and at most four cache lines: no lock, no
-  /// allocation. The plan lives as long as the engine.
-  Result<const PlanCore*> plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream) {
+  /// See leanattn_engine_plan_with. A known (problem, shape) costs one hash and at most four cache lines (eight, while
+  /// a stand-in answers): no lock, no allocation. The plan lives as long as the engine.
+  Result<const PlanCore*> plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
+                               WhenNotLoaded when_not_loaded = WhenNotLoaded::compile) {
     const LookupKey key = make_lookup_key(problem, shape);
     const std::uint64_t generation = generation_.load(std::memory_order_acquire);
     if (const PlanCore* known = recent_.find(key, generation)) [[likely]] {
@@ -63,7 +69,13 @@ class EngineCore : public ::leanattn_engine {
         capture_->count(problem, shape, key, &known->choice());
       return known;
     }
-    return make_plan(problem, shape, stream, key);
+    if (when_not_loaded == WhenNotLoaded::stand_in) {
+      if (const PlanCore* known = stand_ins_.find(key, builds_.load(std::memory_order_acquire))) {
+        if (capture_ != nullptr) capture_->count(problem, shape, key, &known->choice());
+        return known;
+      }
+    }
+    return make_plan(problem, shape, stream, key, when_not_loaded);
   }
 
   /// What plan() would launch, without compiling. Errors: invalid_argument, unsupported.
@@ -76,6 +88,8 @@ class EngineCore : public ::leanattn_engine {
   void reload();
 
   const DeviceFacts& device() const { return parts_.device; }
+  /// False in a child that was forked after the engine was made: there it must be left alone.
+  bool in_its_process() const { return mark_.here(); }
   /// One sentence a line. The text stays valid until the next reload.
   const char* warnings() const;
   std::size_t plan_count() const;
@@ -87,11 +101,14 @@ class EngineCore : public ::leanattn_engine {
   };
   Winners winners() const;
   Result<const PlanCore*> make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
-                                    const LookupKey& key);
+                                    const LookupKey& key, WhenNotLoaded when_not_loaded);
+  /// The configuration to launch while a better one is being built: with a kernel that is ready, if there is one.
+  Config safe_config(const DecodeProblem& problem, const Shape& shape) const;
   Result<std::shared_ptr<const PreparedKernel>> prepare(const KernelSpec& spec, CUstream_st* stream);
   const PlanCore* keep(const DecodeProblem& problem, const PlanSize& size, Choice choice,
-                       std::shared_ptr<const PreparedKernel> kernel);
+                       std::shared_ptr<const PreparedKernel> kernel, bool stand_in);
 
+  const ProcessMark mark_;
   EngineParts parts_;
   std::unique_ptr<LaunchChecks> checks_;
   std::unique_ptr<PartialsMerger> merger_;
@@ -99,8 +116,12 @@ class EngineCore : public ::leanattn_engine {
   Capture* const capture_;  ///< of parts_
   PlanCache recent_;
   std::atomic<std::uint64_t> generation_{0};
+  static constexpr std::size_t kStandInSets = 64;
+  PlanCache stand_ins_{kStandInSets};     ///< until the next build ends
+  std::atomic<std::uint64_t> builds_{0};  ///< that ended in the background, and reloads
+  std::unique_ptr<BackgroundBuilds> builder_;
 
-  mutable std::mutex mutex_;  ///< what follows, and writes to recent_ and generation_
+  mutable std::mutex mutex_;  ///< what follows, and writes to recent_, stand_ins_ and generation_
   std::shared_ptr<const WinnerTable> table_;
   std::shared_ptr<const std::string> warnings_;
   /// By kernel, grid, KV heads and largest batch. Shapes that come to the same launch share a plan, so there are few.

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <exception>
 
 namespace leanattn {
@@ -21,26 +20,21 @@ KernelStore::Outcome KernelStore::run(const KernelSpec& spec) const {
   }
 }
 
-namespace {
-
-/// Names tell features apart as far as their letters go; this tells all of them.
-std::string key_of(const KernelSpec& spec) {
+std::string kernel_identity(const KernelSpec& spec) {
   return fmt::format("{} {:016x}", kernel_name(spec), features_hash(spec.features));
 }
 
-}  // namespace
-
 Result<std::shared_ptr<const PreparedKernel>> KernelStore::get(const KernelSpec& spec) {
-  const std::string name = key_of(spec);
+  const std::string name = kernel_identity(spec);
   std::promise<Outcome> promise;
   {
     std::unique_lock lock(mutex_);
     if (const auto found = flights_.find(name); found != flights_.end()) {
-      const auto flight = found->second;
+      const auto outcome = found->second.outcome;
       lock.unlock();
-      return flight.get();
+      return outcome.get();
     }
-    flights_.emplace(name, promise.get_future().share());
+    flights_.emplace(name, Flight{spec, promise.get_future().share()});
   }
   Outcome outcome = run(spec);
   if (!outcome) {
@@ -54,8 +48,17 @@ Result<std::shared_ptr<const PreparedKernel>> KernelStore::get(const KernelSpec&
 
 bool KernelStore::ready(const KernelSpec& spec) const {
   const std::lock_guard lock(mutex_);
-  const auto found = flights_.find(key_of(spec));
-  return found != flights_.end() && found->second.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  const auto found = flights_.find(kernel_identity(spec));
+  return found != flights_.end() && found->second.landed();
+}
+
+std::vector<KernelSpec> KernelStore::ready_specs(const std::function<bool(const KernelSpec&)>& wanted) const {
+  std::vector<KernelSpec> specs;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [identity, flight] : flights_) {
+    if (wanted(flight.spec) && flight.landed()) specs.push_back(flight.spec);
+  }
+  return specs;
 }
 
 std::size_t KernelStore::size() const {

@@ -2,6 +2,7 @@
 // Thread-safe.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "runtime/kernel.hpp"
 
@@ -27,6 +29,9 @@ struct PreparedKernel {
   double compile_ms = 0;           ///< 0: from cubin.db
 };
 
+/// Tells any two kernels apart: a name does so only as far as its letters for features go.
+std::string kernel_identity(const KernelSpec& spec);
+
 class KernelStore {
  public:
   /// Generates, compiles and loads. Called by one thread at a time for one spec, by several for different ones.
@@ -38,6 +43,8 @@ class KernelStore {
   Result<std::shared_ptr<const PreparedKernel>> get(const KernelSpec& spec);
   /// Whether get() would return without preparing or waiting.
   bool ready(const KernelSpec& spec) const;
+  /// Specs of the kernels that are ready, of which `wanted` is true.
+  std::vector<KernelSpec> ready_specs(const std::function<bool(const KernelSpec&)>& wanted) const;
   std::size_t size() const;
 
  private:
@@ -46,8 +53,12 @@ class KernelStore {
 
   Prepare prepare_;
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, std::shared_future<Outcome>>
-      flights_;  ///< by kernel_name and features; done ones stay
+  struct Flight {
+    KernelSpec spec;
+    std::shared_future<Outcome> outcome;
+    bool landed() const { return outcome.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+  };
+  std::unordered_map<std::string, Flight> flights_;  ///< by kernel_identity; done ones stay
 };
 
 }  // namespace v1

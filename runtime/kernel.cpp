@@ -11,6 +11,7 @@
 #include "runtime/driver.hpp"
 #include "runtime/load_cubin.hpp"
 #include "runtime/tensor_map.hpp"
+#include "runtime/tensor_map_cache.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -51,6 +52,7 @@ Result<LoadedKernel> LoadedKernel::load(const EmittedKernel& kernel, const Compi
   loaded.spec_ = kernel.spec;
   loaded.threads_ = kernel.threads;
   loaded.shared_bytes_ = kernel.shared_bytes;
+  if (kernel.spec.load == LoadPath::tensor) loaded.maps_ = std::make_unique<TensorMapCache>();
   // Rings in shared memory want all of it; loads straight to registers stage their lines in L1, so there the driver
   // decides.
   const auto carve_out = loads_to_registers(kernel.spec.load) ? CarveOut::automatic : CarveOut::largest_shared;
@@ -97,7 +99,8 @@ LoadedKernel::LoadedKernel(LoadedKernel&& other) noexcept
       threads_(other.threads_),
       shared_bytes_(other.shared_bytes_),
       resident_(other.resident_),
-      resident_total_(other.resident_total_) {}
+      resident_total_(other.resident_total_),
+      maps_(std::move(other.maps_)) {}
 
 LoadedKernel& LoadedKernel::operator=(LoadedKernel&& other) noexcept {
   LoadedKernel taken(std::move(other));
@@ -108,8 +111,11 @@ LoadedKernel& LoadedKernel::operator=(LoadedKernel&& other) noexcept {
   std::swap(shared_bytes_, taken.shared_bytes_);
   std::swap(resident_, taken.resident_);
   std::swap(resident_total_, taken.resident_total_);
+  std::swap(maps_, taken.maps_);
   return *this;
 }
+
+LoadedKernel::LoadedKernel() = default;
 
 LoadedKernel::~LoadedKernel() {
   if (library_ == nullptr) return;
@@ -157,10 +163,14 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
   filled.grid_reciprocal = lean_reciprocal(static_cast<unsigned>(grid));
   KvTensorMaps maps;
   if (spec_.load == LoadPath::tensor) {
-    auto encoded = encode_tensor_maps(spec_, args);
-    if (!encoded) [[unlikely]]
-      return tl::unexpected(encoded.error());
-    maps = *encoded;
+    const TensorMapKey key = tensor_map_key(args);
+    if (!maps_->find(key, maps)) {
+      auto encoded = encode_tensor_maps(spec_, args);
+      if (!encoded) [[unlikely]]
+        return tl::unexpected(encoded.error());
+      maps = *encoded;
+      maps_->insert(key, maps);
+    }
   }
   // The driver copies the parameters before it returns; kernels of other load paths have the first only.
   void* params[] = {&filled, &maps.k, &maps.v};

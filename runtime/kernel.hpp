@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "generator/workspace.hpp"
 #include "runtime/compiler.hpp"
@@ -16,6 +17,8 @@ struct CUlib_st;
 
 namespace leanattn {
 inline namespace v1 {
+
+class TensorMapCache;  // runtime/tensor_map_cache.hpp
 
 /// Most CTAs of one launch: the kernel's estimated quotients (templates/schedule.cuh) are exact below it.
 inline constexpr std::int64_t kMostCtas = 1 << 20;
@@ -48,13 +51,14 @@ class LoadedKernel {
   int shared_bytes() const { return shared_bytes_; }
 
   /// Enqueues one launch of `grid` CTAs (1 .. kMostCtas), filling in what follows from the grid
-  /// (args.grid_reciprocal) and, for load path tensor, from the KV cache's place (its tensor maps); no allocation, no
-  /// lock, no sync; legal under stream capture. FixUp::wait kernels go out cooperative and only up to resident_ctas();
-  /// pdl kernels with the programmatic-stream-serialization attribute. Errors: launch_failed, context_lost.
+  /// (args.grid_reciprocal) and, for load path tensor, from the KV cache's place (its tensor maps, encoded once for
+  /// each of some hundred places); no allocation, no lock, no sync; legal under stream capture. FixUp::wait kernels go
+  /// out cooperative and only up to resident_ctas(); pdl kernels with the programmatic-stream-serialization attribute.
+  /// Errors: launch_failed, context_lost.
   Result<void> launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream) const;
 
  private:
-  LoadedKernel() = default;
+  LoadedKernel();
   CUlib_st* library_ = nullptr;
   CUfunc_st* function_ = nullptr;
   KernelSpec spec_;
@@ -62,6 +66,7 @@ class LoadedKernel {
   int shared_bytes_ = 0;
   int resident_ = 0;
   std::int64_t resident_total_ = 0;
+  std::unique_ptr<TensorMapCache> maps_;  ///< of load path tensor only
 };
 
 }  // namespace v1

@@ -42,13 +42,14 @@ WorkspaceLayout workspace_for(const DecodeProblem& problem, const PlanSize& size
 }
 
 PlanCore::PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice choice,
-                   std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks)
+                   std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks, bool stand_in)
     : limits_{.problem = problem, .size = size, .workspace = {}},
       choice_(std::move(choice)),
       kernel_(std::move(kernel)),
       name_(kernel_name(choice_.config.spec)),
       context_(context),
-      checks_(checks) {
+      checks_(checks),
+      stand_in_(stand_in) {
   Config& config = choice_.config;
   if (config.spec.fixup == FixUp::wait) config.grid = std::min(config.grid, kernel_->resident_ctas);
   limits_.tile = config.spec.tile;

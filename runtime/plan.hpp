@@ -53,14 +53,16 @@ Result<void> check_workspace(const WorkspaceLayout& layout, const void* workspac
 class PlanCore : public ::leanattn_plan {
  public:
   /// `context` (may be null in tests) and `checks` (null: none) must outlive the plan. A grid that waits for its CTAs
-  /// is cut to what is resident at once.
+  /// is cut to what is resident at once. `stand_in`: a better one is being built.
   PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice choice,
-           std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks);
+           std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks,
+           bool stand_in = false);
 
   const LaunchLimits& limits() const { return limits_; }
   const Choice& choice() const { return choice_; }
   const PreparedKernel& kernel() const { return *kernel_; }
   const std::string& name() const { return name_; }
+  bool stand_in() const { return stand_in_; }
 
   /// See leanattn_plan_launch.
   Result<void> launch(const leanattn_decode_args& args, void* workspace, CUstream_st* stream) const;
@@ -74,6 +76,7 @@ class PlanCore : public ::leanattn_plan {
   std::string name_;
   CUctx_st* context_;
   LaunchChecks* checks_;
+  bool stand_in_;
 };
 
 /// Makes `context` current for its lifetime and puts back what was; nothing to do, and nothing done, where it already

@@ -27,6 +27,15 @@ using Values = std::array<double, kCosts>;
 /// What a cost may be in doubt by when the level above has none of it, in microseconds (start, segment ...) or as is.
 constexpr Values kLeast = {0.5, 0.1, 0.1, 0.1, 0.2, 0.01, 0.2};
 
+/// What a cost can be at most. No launch takes this long to start: where all samples read the same bytes, what else
+/// they have in common is their stream's.
+constexpr Values kMost = [] {
+  Values most;
+  most.fill(std::numeric_limits<double>::infinity());
+  most[0] = 10;  // start, in microseconds
+  return most;
+}();
+
 /// One equation: counts * costs = 1, so that errors are relative.
 struct Row {
   Values counts;
@@ -39,15 +48,15 @@ struct Placed {
   double best_us;
 };
 
-/// Minimises 1/2 x'Ax - b'x over x >= 0 by coordinate descent: A is positive definite thanks to the prior, so this
-/// converges.
-Values solve_non_negative(const std::array<Values, kCosts>& a, const Values& b, Values x) {
+/// Minimises 1/2 x'Ax - b'x over 0 <= x <= kMost by coordinate descent: A is positive definite thanks to the prior, so
+/// this converges.
+Values solve_bounded(const std::array<Values, kCosts>& a, const Values& b, Values x) {
   for (int sweep = 0; sweep < 300; ++sweep) {
     double moved = 0;
     for (std::size_t i = 0; i < kCosts; ++i) {
       double rest = b[i];
       for (std::size_t j = 0; j < kCosts; ++j) rest -= j == i ? 0 : a[i][j] * x[j];
-      const double next = std::max(rest / a[i][i], 0.0);
+      const double next = std::clamp(rest / a[i][i], 0.0, kMost[i]);
       moved = std::max(moved, std::abs(next - x[i]) / std::max(std::abs(next), kLeast[i]));
       x[i] = next;
     }
@@ -80,7 +89,7 @@ Values fit_level(const Values& above, double spread, const std::vector<Row>& row
         b[i] += weight * counts[i];
       }
     }
-    costs = solve_non_negative(a, b, costs);
+    costs = solve_bounded(a, b, costs);
   }
   return costs;
 }

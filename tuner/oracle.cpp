@@ -110,7 +110,7 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
   }
   std::vector<std::uint32_t> words;
   words.reserve(static_cast<std::size_t>(n));
-  for (int t = 0; t < n; ++t) words.push_back(data_tree_word(seed, request, t));
+  for (int t = 0; t < n; ++t) words.push_back(features.mask == QueryMask::tree ? data_tree_word(seed, request, t) : 0u);
   AttentionRows rows{.rows = n * group,
                      .head_dim = problem.head_dim,
                      .context_length = context,

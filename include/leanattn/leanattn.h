@@ -141,13 +141,15 @@ static inline void leanattn_engine_options_init(leanattn_engine_options* options
 
 /* Makes an engine. It holds a reference on the device's primary context (the one the CUDA runtime uses), whichever
  * context is current on the calling thread stays so. `options` may be null: device 0, the usual cache. A cache that
- * cannot be used is no error: see leanattn_engine_warnings.
- * Errors: invalid_argument, no_driver, no_device, driver_too_old, unsupported (a GPU before sm_80), out_of_memory. */
+ * cannot be used is no error: see leanattn_engine_warnings. A process may have several engines, of one device too.
+ * Errors: invalid_argument, no_driver, no_device, driver_too_old, unsupported (a GPU before sm_80), out_of_memory,
+ * context_lost (the process was forked from one that had started CUDA). */
 LEANATTN_API leanattn_status leanattn_engine_create(const leanattn_engine_options* options,
                                                     leanattn_engine** engine) LEANATTN_NOEXCEPT;
 
-/* Frees the engine and every plan of it. No launch of them may be running or part of a graph that will run. Null is
- * allowed. */
+/* Frees the engine and every plan of it, after the build in the background that may be in progress. No launch of them
+ * may be running or part of a graph that will run. Null is allowed. In a child that was forked since the engine was
+ * made nothing is freed: it is the parent's. */
 LEANATTN_API void leanattn_engine_destroy(leanattn_engine* engine) LEANATTN_NOEXCEPT;
 
 /* What was degraded when the engine was made or reloaded (a cache that is read-only, a damaged database ...), one
@@ -213,11 +215,11 @@ static inline void leanattn_shape_init(leanattn_shape* shape) {
 /* What would be launched for a shape, and how good the answer is. */
 typedef struct leanattn_choice {
   size_t struct_size;
-  int32_t provenance;            /* leanattn_provenance */
-  int32_t stale;                 /* measured under another driver, NVRTC or library than runs now; usable all the same */
-  int64_t grid;                  /* CTAs */
-  int64_t workspace_bytes;       /* as leanattn_plan_workspace_bytes would say */
-  double tuned_us;               /* median of the measurement it rests on; 0 for model and fallback */
+  int32_t provenance;      /* leanattn_provenance */
+  int32_t stale;           /* measured under another driver, NVRTC or library than runs now; usable all the same */
+  int64_t grid;            /* CTAs */
+  int64_t workspace_bytes; /* as leanattn_plan_workspace_bytes would say */
+  double tuned_us;         /* median of the measurement it rests on; 0 for model and fallback */
   int64_t tuned_longest_context; /* of that measurement's shape; 0 for fallback */
   int64_t tuned_total_context;
   int32_t tuned_batch;
@@ -251,6 +253,34 @@ LEANATTN_API leanattn_status leanattn_engine_plan(leanattn_engine* engine, const
                                                   const leanattn_shape* shape, leanattn_stream stream,
                                                   const leanattn_plan** plan) LEANATTN_NOEXCEPT;
 
+/* What leanattn_engine_plan_with does when the kernel it would answer with is not loaded yet. */
+typedef enum leanattn_when_missing {
+  LEANATTN_WHEN_MISSING_COMPILE = 0, /* compiles it, or waits for who does */
+  LEANATTN_WHEN_MISSING_FALLBACK = 1 /* answers with a stand-in, and builds it in the background */
+} leanattn_when_missing;
+
+typedef struct leanattn_plan_options {
+  size_t struct_size;
+  int32_t when_missing; /* leanattn_when_missing */
+  int32_t reserved;
+} leanattn_plan_options;
+
+static inline void leanattn_plan_options_init(leanattn_plan_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = sizeof *options;
+}
+
+/* leanattn_engine_plan with options; null is leanattn_engine_plan. With LEANATTN_WHEN_MISSING_FALLBACK a kernel that is
+ * not loaded is compiled on a thread of the engine's, and the plan is meanwhile one of a kernel that is loaded, or else
+ * of the safe default, which the first call for a problem compiles or takes from the cache. Such a plan says so
+ * (leanattn_plan_info.stand_in) and is as right and as long-lived as any other: ask again at a later step, and the
+ * answer is the better one once it is ready, at the price of a look-up. One that cannot be built is not tried again
+ * before leanattn_engine_reload. Errors: those of leanattn_engine_plan, as far as the stand-in meets them. */
+LEANATTN_API leanattn_status leanattn_engine_plan_with(leanattn_engine* engine, const leanattn_problem* problem,
+                                                       const leanattn_shape* shape,
+                                                       const leanattn_plan_options* options, leanattn_stream stream,
+                                                       const leanattn_plan** plan) LEANATTN_NOEXCEPT;
+
 typedef struct leanattn_plan_info {
   size_t struct_size;
   const char* kernel_name; /* valid as long as the plan, like the next */
@@ -269,6 +299,8 @@ typedef struct leanattn_plan_info {
   int32_t reserved;
   int32_t pdl;       /* launches go out with programmatic dependent launch; always 0 before sm_90 */
   int32_t tuned_pdl; /* so did those of the measurement it rests on */
+  int32_t stand_in;  /* a better kernel is being built: ask again at a later step */
+  int32_t reserved2;
 } leanattn_plan_info;
 
 static inline void leanattn_plan_info_init(leanattn_plan_info* info) {

@@ -86,6 +86,12 @@ struct PlanShape {
   std::int64_t total_context = 0;       ///< tokens of all requests; 0: batch * longest_context
 };
 
+/// What plan() does when the kernel it would answer with is not loaded yet: see leanattn_engine_plan_with.
+enum class WhenMissing : std::int32_t {
+  compile = LEANATTN_WHEN_MISSING_COMPILE,
+  fallback = LEANATTN_WHEN_MISSING_FALLBACK
+};
+
 /// One decode step; see leanattn_decode_args. Pointers are device pointers, strides count elements, 0 is the dense
 /// stride.
 struct DecodeArgs {
@@ -288,12 +294,17 @@ class Engine {
     return Engine(engine);
   }
 
-  /// See leanattn_engine_plan; thread-safe. `stream` may be null, and is only asked whether it is being captured.
-  Result<Plan> plan(const Problem& problem, const PlanShape& shape, leanattn_stream stream = nullptr) const {
+  /// See leanattn_engine_plan_with; thread-safe. `stream` may be null, and is only asked whether it is being captured.
+  Result<Plan> plan(const Problem& problem, const PlanShape& shape, leanattn_stream stream = nullptr,
+                    WhenMissing when_missing = WhenMissing::compile) const {
     const leanattn_problem c_problem = detail::to_c(problem);
     const leanattn_shape c_shape = detail::to_c(shape);
+    leanattn_plan_options options;
+    leanattn_plan_options_init(&options);
+    options.when_missing = static_cast<std::int32_t>(when_missing);
     const leanattn_plan* plan = nullptr;
-    const leanattn_status status = leanattn_engine_plan(engine_.get(), &c_problem, &c_shape, stream, &plan);
+    const leanattn_status status =
+        leanattn_engine_plan_with(engine_.get(), &c_problem, &c_shape, &options, stream, &plan);
     if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));
     return Plan(plan);
   }

@@ -6,8 +6,9 @@
 #endif
 
 size_t abi_c_size_of(int which) {
-  const size_t sizes[] = {sizeof(leanattn_engine_options), sizeof(leanattn_problem),   sizeof(leanattn_shape),
-                          sizeof(leanattn_choice),         sizeof(leanattn_plan_info), sizeof(leanattn_decode_args)};
+  const size_t sizes[] = {sizeof(leanattn_engine_options), sizeof(leanattn_problem),     sizeof(leanattn_shape),
+                          sizeof(leanattn_choice),         sizeof(leanattn_plan_info),   sizeof(leanattn_decode_args),
+                          sizeof(leanattn_merge_args),     sizeof(leanattn_plan_options)};
   return which >= 0 && (size_t)which < sizeof sizes / sizeof sizes[0] ? sizes[which] : 0;
 }
 
@@ -19,6 +20,8 @@ int abi_c_wrong_initialisers(void) {
   leanattn_choice choice;
   leanattn_plan_info info;
   leanattn_decode_args args;
+  leanattn_merge_args merge;
+  leanattn_plan_options plan_options;
   int wrong = 0;
   memset(&options, 0xff, sizeof options);
   memset(&args, 0xff, sizeof args);
@@ -28,11 +31,16 @@ int abi_c_wrong_initialisers(void) {
   leanattn_choice_init(&choice);
   leanattn_plan_info_init(&info);
   leanattn_decode_args_init(&args);
+  leanattn_merge_args_init(&merge);
+  leanattn_plan_options_init(&plan_options);
   wrong += options.struct_size != sizeof options || options.device != 0 || options.cache_dir != NULL;
   wrong += problem.struct_size != sizeof problem || problem.q_heads != 0 || problem.pdl != 0;
   wrong += shape.struct_size != sizeof shape || shape.total_context != 0;
   wrong += choice.struct_size != sizeof choice || choice.kernel_name[0] != 0;
   wrong += info.struct_size != sizeof info || info.kernel_name != NULL;
   wrong += args.struct_size != sizeof args || args.scale != 0 || args.o_stride_head != 0;
+  wrong += merge.struct_size != sizeof merge || merge.parts != 0;
+  wrong +=
+      plan_options.struct_size != sizeof plan_options || plan_options.when_missing != LEANATTN_WHEN_MISSING_COMPILE;
   return wrong;
 }

@@ -56,6 +56,15 @@ TEST(Abi, Problem) {
   EXPECT_FIELD(leanattn_problem, reserved2, 116, 4);
 }
 
+TEST(Abi, PlanOptions) {
+  EXPECT_EQ(sizeof(leanattn_plan_options), 16u);
+  EXPECT_FIELD(leanattn_plan_options, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_plan_options, when_missing, 8, 4);
+  EXPECT_FIELD(leanattn_plan_options, reserved, 12, 4);
+  EXPECT_EQ(LEANATTN_WHEN_MISSING_COMPILE, 0);
+  EXPECT_EQ(LEANATTN_WHEN_MISSING_FALLBACK, 1);
+}
+
 TEST(Abi, Shape) {
   EXPECT_EQ(sizeof(leanattn_shape), 32u);
   EXPECT_FIELD(leanattn_shape, struct_size, 0, 8);
@@ -84,7 +93,7 @@ TEST(Abi, Choice) {
 }
 
 TEST(Abi, PlanInfo) {
-  EXPECT_EQ(sizeof(leanattn_plan_info), 96u);
+  EXPECT_EQ(sizeof(leanattn_plan_info), 104u);
   EXPECT_FIELD(leanattn_plan_info, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_plan_info, kernel_name, 8, 8);
   EXPECT_FIELD(leanattn_plan_info, layer, 16, 8);
@@ -102,6 +111,8 @@ TEST(Abi, PlanInfo) {
   EXPECT_FIELD(leanattn_plan_info, reserved, 84, 4);
   EXPECT_FIELD(leanattn_plan_info, pdl, 88, 4);
   EXPECT_FIELD(leanattn_plan_info, tuned_pdl, 92, 4);
+  EXPECT_FIELD(leanattn_plan_info, stand_in, 96, 4);
+  EXPECT_FIELD(leanattn_plan_info, reserved2, 100, 4);
 }
 
 TEST(Abi, MergeArgs) {
@@ -177,6 +188,8 @@ TEST(Abi, TheFirstReleasedSizesAreFrozen) {
   EXPECT_EQ(detail::kFirstSize<leanattn_choice>, 208u);
   EXPECT_EQ(detail::kFirstSize<leanattn_plan_info>, 88u);
   EXPECT_EQ(detail::kFirstSize<leanattn_decode_args>, 152u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_merge_args>, 192u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_plan_options>, 16u);
 }
 
 TEST(Abi, ProvenancesKeepTheirValues) {
@@ -232,8 +245,9 @@ TEST(Abi, StatusesAreTheErrorCodes) {
 TEST(Abi, CAndCxxSeeTheSameStructs) {
   const std::size_t sizes[] = {sizeof(leanattn_engine_options), sizeof(leanattn_problem),
                                sizeof(leanattn_shape),          sizeof(leanattn_choice),
-                               sizeof(leanattn_plan_info),      sizeof(leanattn_decode_args)};
-  for (int i = 0; i < 6; ++i) EXPECT_EQ(abi_c_size_of(i), sizes[i]) << i;
+                               sizeof(leanattn_plan_info),      sizeof(leanattn_decode_args),
+                               sizeof(leanattn_merge_args),     sizeof(leanattn_plan_options)};
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(abi_c_size_of(i), sizes[i]) << i;
   EXPECT_EQ(abi_c_wrong_initialisers(), 0);
 }
 

@@ -7,11 +7,13 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "cache/cubin_db.hpp"
 #include "runtime/driver.hpp"
 #include "runtime/kernel.hpp"
 #include "runtime/nvrtc.hpp"
+#include "tests/unit/cache/cache_fixture.hpp"
 
 namespace leanattn {
 namespace {
@@ -215,6 +217,23 @@ TEST_F(Compiler, TheSecondCompileComesFromTheCacheWithEqualContents) {
   EXPECT_EQ(warm->resources, cold->resources);
   EXPECT_EQ(warm->log, cold->log);
   EXPECT_EQ(cache.stores, 1);
+}
+
+TEST_F(Compiler, OfThirtyTwoProcessesThatStartTogetherOneCompiles) {
+  const cache_test::TemporaryDirectory directory;
+  const cache_test::ScopedVariable patience("LEANATTN_BUSY_TIMEOUT_MS", "120000");
+  constexpr int kProcesses = 32, kCompiled = 1, kFound = 2;
+  std::vector<pid_t> children;
+  for (int i = 0; i < kProcesses; ++i) {
+    children.push_back(cache_test::start_process([&] {
+      const auto cache = open_cubin_db(directory.path(), nullptr);
+      const auto compiled = compile_source(kClean, kHopper, cache.get());
+      return !compiled ? 3 : compiled->from_cache ? kFound : kCompiled;
+    }));
+  }
+  std::map<int, int> statuses;
+  for (const pid_t child : children) ++statuses[cache_test::wait_for(child)];
+  EXPECT_EQ(statuses, (std::map<int, int>{{kCompiled, 1}, {kFound, kProcesses - 1}}));
 }
 
 TEST_F(Compiler, ARejectionIsRememberedWithItsLog) {

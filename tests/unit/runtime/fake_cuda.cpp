@@ -3,13 +3,17 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 struct CUctx_st {
+  int device = 0;
   int references = 0;
+  CUresult lost = CUDA_SUCCESS;  ///< what every call says since a kernel died in it
 };
 struct CUuserObject_st {
   void* pointer = nullptr;
@@ -44,7 +48,8 @@ struct CUlib_st {
 namespace {
 
 FakeGpu gpu;
-CUctx_st primary_context;
+CUctx_st primary_contexts[4] = {{0}, {1}, {2}, {3}};
+std::recursive_mutex mutex;
 thread_local CUcontext current_context = nullptr;
 int capturing_streams = 0;
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -57,19 +62,25 @@ std::optional<CUresult> enter(const char* name) {
   if (it == gpu.fail_once.end()) return std::nullopt;
   const CUresult status = it->second;
   gpu.fail_once.erase(it);
+  if (status == CUDA_ERROR_ILLEGAL_ADDRESS && current_context != nullptr) current_context->lost = status;
   return status;
 }
 
-bool valid_device(CUdevice device) { return device >= 0 && device < gpu.devices; }
+bool valid_device(CUdevice device) {
+  return device >= 0 && device < gpu.devices && device < static_cast<int>(std::size(primary_contexts));
+}
 
 }  // namespace
 
 FakeGpu& fake_gpu() { return gpu; }
 
+#define LOCKED() const std::lock_guard guard(mutex)
 #define ENTER(name) \
+  LOCKED();         \
   if (const auto told = enter(#name)) return *told
-#define NEED_CONTEXT() \
-  if (current_context == nullptr) return CUDA_ERROR_INVALID_CONTEXT
+#define NEED_CONTEXT()                                               \
+  if (current_context == nullptr) return CUDA_ERROR_INVALID_CONTEXT; \
+  if (current_context->lost != CUDA_SUCCESS) return current_context->lost
 #define NOT_UNDER_CAPTURE()                                                    \
   if (capturing_streams > 0 && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) \
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
@@ -130,19 +141,23 @@ CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice) {
   *bytes = static_cast<std::size_t>(gpu.memory_bytes);
   return CUDA_SUCCESS;
 }
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   ENTER(cuDevicePrimaryCtxRetain);
   ++gpu.live_contexts;
-  *context = &primary_context;
+  ++primary_contexts[device].references;
+  *context = &primary_contexts[device];
   return CUDA_SUCCESS;
 }
-CUresult cuDevicePrimaryCtxRelease(CUdevice) {
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  LOCKED();
   --gpu.live_contexts;
+  if (--primary_contexts[device].references == 0) primary_contexts[device].lost = CUDA_SUCCESS;
   return CUDA_SUCCESS;
 }
-CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) {
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
+  LOCKED();
   *flags = 0;
-  *active = gpu.live_contexts > 0;
+  *active = primary_contexts[device].references > 0;
   return CUDA_SUCCESS;
 }
 
@@ -163,7 +178,7 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
 }
 CUresult cuCtxGetDevice(CUdevice* device) {
   NEED_CONTEXT();
-  *device = 0;
+  *device = current_context->device;
   return CUDA_SUCCESS;
 }
 CUresult cuCtxGetDevResource(CUcontext, CUdevResource* resource, CUdevResourceType type) {
@@ -192,7 +207,8 @@ CUresult cuMemAlloc(CUdeviceptr* pointer, std::size_t bytes) {
   return CUDA_SUCCESS;
 }
 CUresult cuMemFree(CUdeviceptr pointer) {
-  NEED_CONTEXT();
+  LOCKED();
+  if (current_context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   const auto it = buffer_sizes.find(pointer);
   if (it == buffer_sizes.end()) return CUDA_ERROR_INVALID_VALUE;
   gpu.allocated_bytes -= static_cast<std::int64_t>(it->second);
@@ -202,6 +218,7 @@ CUresult cuMemFree(CUdeviceptr pointer) {
   return CUDA_SUCCESS;
 }
 CUresult cuMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
+  LOCKED();
   NEED_CONTEXT();
   *total_bytes = static_cast<std::size_t>(gpu.memory_bytes);
   *free_bytes = static_cast<std::size_t>(gpu.memory_bytes - gpu.allocated_bytes);
@@ -215,6 +232,7 @@ CUresult cuMemAllocHost(void** memory, std::size_t bytes) {
   return CUDA_SUCCESS;
 }
 CUresult cuMemFreeHost(void* memory) {
+  LOCKED();
   std::free(memory);
   --gpu.live_pinned;
   return CUDA_SUCCESS;
@@ -260,6 +278,7 @@ CUresult cuStreamCreate(CUstream* stream, unsigned) {
   return CUDA_SUCCESS;
 }
 CUresult cuStreamDestroy(CUstream stream) {
+  LOCKED();
   delete stream;
   --gpu.live_streams;
   return CUDA_SUCCESS;
@@ -303,10 +322,6 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* statu
   *graph = stream->graph;
   return CUDA_SUCCESS;
 }
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  *mode = std::exchange(capture_mode, *mode);
-  return CUDA_SUCCESS;
-}
 CUresult cuUserObjectCreate(CUuserObject* object, void* pointer, CUhostFn destroy, unsigned, unsigned) {
   *object = new CUuserObject_st{pointer, destroy};
   return CUDA_SUCCESS;
@@ -336,23 +351,33 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
   return CUDA_SUCCESS;
 }
 CUresult cuGraphDestroy(CUgraph graph) {
+  LOCKED();
   delete graph;
   --gpu.live_graphs;
   return CUDA_SUCCESS;
 }
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
+  LOCKED();
   delete exec;
   --gpu.live_graph_execs;
   return CUDA_SUCCESS;
 }
 
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  ENTER(cuThreadExchangeStreamCaptureMode);
+  *mode = std::exchange(capture_mode, *mode);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuEventCreate(CUevent* event, unsigned flags) {
+  LOCKED();
   NEED_CONTEXT();
   *event = new CUevent_st{flags};
   ++gpu.live_events;
   return CUDA_SUCCESS;
 }
 CUresult cuEventDestroy(CUevent event) {
+  LOCKED();
   delete event;
   --gpu.live_events;
   return CUDA_SUCCESS;
@@ -392,6 +417,7 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, 
   return CUDA_SUCCESS;
 }
 CUresult cuLibraryUnload(CUlibrary library) {
+  LOCKED();
   delete library;
   --gpu.live_libraries;
   return CUDA_SUCCESS;
@@ -423,16 +449,19 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, in
   *blocks = gpu.resident_ctas_per_sm;
   return CUDA_SUCCESS;
 }
-CUresult cuTensorMapEncodeTiled(CUtensorMap*, CUtensorMapDataType type, cuuint32_t rank, void* address,
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
                                 const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill) {
+  map->opaque[0] = reinterpret_cast<std::uintptr_t>(address);
+  if (gpu.quiet) return CUDA_SUCCESS;
   ENTER(cuTensorMapEncodeTiled);
   gpu.tensor_maps.push_back(
       {type, address, {sizes, sizes + rank}, {strides, strides + rank - 1}, {box, box + rank}, swizzle, promotion});
   return CUDA_SUCCESS;
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void**) {
+  if (gpu.quiet) return CUDA_SUCCESS;
   ENTER(cuLaunchKernelEx);
   NEED_CONTEXT();
   FakeLaunch launch;
@@ -441,6 +470,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   launch.threads = config->blockDimX * config->blockDimY * config->blockDimZ;
   launch.shared_bytes = config->sharedMemBytes;
   launch.stream = config->hStream;
+  launch.device = current_context->device;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const auto& attribute = config->attrs[i];
     if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) launch.cooperative = attribute.value.cooperative != 0;

@@ -1,7 +1,7 @@
-// fake_cuda.hpp -- a libcuda.so.1 for tests: one fictional GPU whose memory is the host's, which records launches
-// instead of running them and fails on request. It keeps the rules that matter (a current context, no synchronising
-// call under capture, a cubin must be an ELF file that holds the kernel's name). Single-threaded use, except the entry
-// points that only read.
+// fake_cuda.hpp -- a libcuda.so.1 for tests: fictional GPUs whose memory is the host's, which record launches instead
+// of running them and fail on request. It keeps the rules that matter (a current context, one that is lost until nobody
+// holds it, no synchronising call under capture, a cubin must be an ELF file that holds the kernel's name). Several
+// threads may call it; fake_gpu() itself is read and written while none does.
 #pragma once
 
 #include <cuda.h>
@@ -18,10 +18,11 @@ struct FakeLaunch {
   unsigned grid = 0, threads = 0, shared_bytes = 0;
   bool cooperative = false, programmatic = false;
   CUstream stream = nullptr;
+  int device = 0;                        ///< of the context that was current
   std::vector<unsigned char> arguments;  ///< the first FakeGpu::argument_bytes bytes of the first parameter
 };
 
-/// What one call of cuTensorMapEncodeTiled was asked for.
+/// What one call of cuTensorMapEncodeTiled was asked for. The map itself starts with the address.
 struct FakeTensorMap {
   CUtensorMapDataType type{};
   const void* address = nullptr;
@@ -45,7 +46,8 @@ struct FakeGpu {
 
   // What it shall do.
   std::map<std::string, CUresult> fail_once;  ///< the named entry point fails once with this status
-  bool knows_pointers = false;                ///< every pointer but one is device memory
+  bool quiet = false;  ///< launches and tensor maps succeed at once and leave no record: for timing and counting
+  bool knows_pointers = false;  ///< every pointer but one is device memory
   CUdeviceptr unknown_pointer = 0;
   std::function<void(const std::string& kernel, void** params)> run;  ///< what stands for a launch outside captures
 
@@ -64,5 +66,5 @@ struct FakeGpu {
   }
 };
 
-/// The one GPU; assign FakeGpu{} to start afresh.
+/// The GPUs, all alike; assign FakeGpu{} to start afresh.
 FakeGpu& fake_gpu();

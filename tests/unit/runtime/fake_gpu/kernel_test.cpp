@@ -116,6 +116,38 @@ TEST_F(FakeGpuKernel, ATensorKernelGetsMapsOfTheCallersStrides) {
   EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
 }
 
+TEST_F(FakeGpuKernel, TensorMapsAreEncodedOnceForEachKvCache) {
+  EmittedKernel kernel = emitted();
+  kernel.spec.head_dim = 128;
+  kernel.spec.load = LoadPath::tensor;
+  auto loaded = LoadedKernel::prepare(kernel, nullptr);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  const LoadedKernel moved(std::move(*loaded));  // with what it remembers
+  int wrong = 0;
+  LeanDecodeArgs args{};
+  fake_gpu().run = [&](const std::string&, void** params) {
+    wrong += static_cast<const CUtensorMap*>(params[1])->opaque[0] != reinterpret_cast<std::uintptr_t>(args.k);
+    wrong += static_cast<const CUtensorMap*>(params[2])->opaque[0] != reinterpret_cast<std::uintptr_t>(args.v);
+  };
+  args.kv_heads = 8, args.context_capacity = 5000;
+  args.k_stride_token = args.v_stride_token = 128, args.k_stride_head = args.v_stride_head = 5000 * 128;
+  args.k_stride_batch = args.v_stride_batch = 8 * 5000 * 128;
+  constexpr int kLayers = 32;
+  const auto step = [&](int batch) {
+    args.batch = batch;
+    for (std::uintptr_t layer = 0; layer < kLayers; ++layer) {
+      args.k = reinterpret_cast<void*>(0x7f0000000000 + layer * 0x20000000);
+      args.v = reinterpret_cast<void*>(0x7f0000000000 + layer * 0x20000000 + 0x10000000);
+      ASSERT_TRUE(moved.launch(args, 7, nullptr));
+    }
+  };
+  for (int i = 0; i < 3; ++i) step(4);
+  EXPECT_EQ(fake_gpu().calls["cuTensorMapEncodeTiled"], 2 * kLayers);
+  step(5);
+  EXPECT_EQ(fake_gpu().calls["cuTensorMapEncodeTiled"], 4 * kLayers) << "another batch has other maps";
+  EXPECT_EQ(wrong, 0);
+}
+
 TEST_F(FakeGpuKernel, ALaunchIsOneDriverCall) {
   const auto kernel = prepared();
   fake_gpu().calls.clear();

@@ -1,0 +1,155 @@
+// bench_engine.cpp -- what an engine costs the host, without a GPU: a driver that does nothing (tests' fake libcuda)
+// stands behind it, so that what is left is ours. Launches beside bare ones, opening with many winners, memory.
+#include <benchmark/benchmark.h>
+#include <malloc.h>
+#include <stdlib.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cache/tuning_db.hpp"
+#include "leanattn/leanattn.h"
+#include "runtime/device.hpp"
+#include "runtime/driver.hpp"
+#include "runtime/engine.hpp"
+#include "tests/unit/runtime/fake_cuda.hpp"
+
+namespace leanattn {
+namespace {
+
+constexpr int kWinners = 20000;
+
+void pretend_an_h200() {
+  fake_gpu() = FakeGpu{};
+  fake_gpu().quiet = true;
+  fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 9;
+}
+
+/// A cache directory, gone at the end.
+struct Directory {
+  Directory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "leanattn_bench_XXXXXX").string();
+    if (mkdtemp(pattern.data()) != nullptr) path = pattern;
+  }
+  ~Directory() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+/// A tuning.db with that many winners: 40 batches x 500 contexts of one problem, some dozens of configurations.
+Result<void> write_winners(const std::filesystem::path& directory) {
+  const auto device = device_facts(0);
+  if (!device) return tl::unexpected(device.error());
+  const DecodeProblem problem;
+  auto database = TuningDb::open(std::nullopt, OpenMode::read_write, nullptr);
+  if (!database) return tl::unexpected(database.error());
+  const auto session = (*database)->begin_session(device_model(*device), current_environment(*device), "bench");
+  if (!session) return tl::unexpected(session.error());
+  for (int i = 0; i < kWinners; ++i) {
+    const Shape shape{.batch = 1 + i % 40, .longest_context = 128 * (1 + i / 40)};
+    Trial trial;
+    trial.problem = to_json(problem);
+    trial.shape = to_json(shape);
+    trial.policy = "cold";
+    Config config = default_config(*device, problem, shape);
+    config.grid = 1 + i % 64;
+    trial.config = to_json(config);
+    trial.samples = 5;
+    trial.median_us = 10;
+    if (auto added = (*database)->add_trial(*session, trial); !added) return tl::unexpected(added.error());
+  }
+  if (auto rebuilt = (*database)->rebuild_winners(); !rebuilt) return rebuilt;
+  return (*database)->export_to(directory / "tuning.db");
+}
+
+/// Bytes of the heap in use.
+double heap_bytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return static_cast<double>(info.uordblks) + static_cast<double>(info.hblkhd);
+}
+
+void open_with_twenty_thousand_winners(benchmark::State& state) {
+  pretend_an_h200();
+  const Directory directory;
+  if (const auto written = write_winners(directory.path); !written)
+    return state.SkipWithError(written.error().message.c_str());
+  double bytes = 0;
+  for (auto _ : state) {
+    const double before = heap_bytes();
+    const auto engine = EngineCore::open({.device = 0, .cache_dir = directory.path, .disk_cache = true});
+    if (!engine) return state.SkipWithError(engine.error().message.c_str());
+    state.PauseTiming();
+    const auto choice = (*engine)->lookup({}, {.batch = 40, .longest_context = 64000});
+    if (!choice || choice->provenance != Provenance::exact) return state.SkipWithError("the last winner is not there");
+    bytes = heap_bytes() - before;
+    state.ResumeTiming();
+  }
+  state.counters["heap_MB"] = bytes / 1e6;
+}
+BENCHMARK(open_with_twenty_thousand_winners)->Unit(benchmark::kMillisecond);
+
+/// A plan of a real kernel on the fake device, and a launch's arguments.
+struct Step {
+  std::unique_ptr<EngineCore> engine;
+  const PlanCore* plan = nullptr;
+  std::unique_ptr<void, decltype(&std::free)> workspace{nullptr, &std::free};
+  leanattn_decode_args args;
+};
+
+Step* step(benchmark::State& state) {
+  static Step made;
+  if (made.plan != nullptr) return &made;
+  pretend_an_h200();
+  auto engine = EngineCore::open({.device = 0, .cache_dir = {}, .disk_cache = false});
+  if (!engine) return state.SkipWithError(engine.error().message.c_str()), nullptr;
+  made.engine = *std::move(engine);
+  const auto plan = made.engine->plan({}, {.batch = 16, .longest_context = 8192}, nullptr);
+  if (!plan) return state.SkipWithError(plan.error().message.c_str()), nullptr;
+  made.plan = *plan;
+  made.workspace.reset(std::aligned_alloc(256, 1 << 24));
+  leanattn_decode_args_init(&made.args);
+  made.args.q = made.args.k = made.args.v = reinterpret_cast<void*>(0x1000);
+  made.args.o = reinterpret_cast<void*>(0x1000);
+  made.args.context_lengths = reinterpret_cast<std::int32_t*>(0x1000);
+  made.args.batch = 16;
+  made.args.context_capacity = 8192;
+  cuCtxSetCurrent(nullptr);
+  return &made;
+}
+
+void launch_through_the_c_abi(benchmark::State& state) {
+  Step* const now = step(state);
+  if (now == nullptr) return;
+  if (state.range(0) != 0) {  // as in a program whose framework has the context current
+    CUcontext context = nullptr;
+    cuDevicePrimaryCtxRetain(&context, 0);
+    cuCtxSetCurrent(context);
+  }
+  for (auto _ : state) {
+    if (leanattn_plan_launch(now->plan, &now->args, now->workspace.get(), nullptr) != LEANATTN_OK)
+      return state.SkipWithError(leanattn_last_error_message());
+  }
+  cuCtxSetCurrent(nullptr);
+}
+BENCHMARK(launch_through_the_c_abi)->ArgName("context_current")->Arg(1)->Arg(0);
+
+void launch_bare(benchmark::State& state) {
+  if (step(state) == nullptr) return;
+  const auto api = driver();
+  unsigned char block[sizeof(LeanDecodeArgs)] = {};
+  void* params[] = {block};
+  for (auto _ : state) {
+    CUlaunchConfig config{};
+    config.gridDimX = 264, config.gridDimY = 1, config.gridDimZ = 1;
+    config.blockDimX = 128, config.blockDimY = 1, config.blockDimZ = 1;
+    benchmark::DoNotOptimize((*api)->cuLaunchKernelEx(&config, nullptr, params, nullptr));
+  }
+}
+BENCHMARK(launch_bare);
+
+}  // namespace
+}  // namespace leanattn
+
+BENCHMARK_MAIN();

@@ -1,0 +1,93 @@
+// fake_gpu_fixture.hpp -- FakeGpuEngine: real engines on fictional GPUs, with NVRTC and cubin.db as they are.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "../fake_cuda.hpp"
+#include "leanattn/leanattn.hpp"
+#include "runtime/engine.hpp"
+#include "runtime/gpu.hpp"
+#include "runtime/nvrtc.hpp"
+
+namespace leanattn {
+
+class FakeGpuEngine : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto api = nvrtc(); !api) GTEST_SKIP() << api.error().message;
+    if (shared_directory_.empty()) shared_directory_ = make_directory();
+    directory_ = shared_directory_;
+    fake_gpu() = FakeGpu{};
+    fake_gpu().argument_bytes = sizeof(LeanDecodeArgs);
+    fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 9;
+    fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR] = 0;
+  }
+  void TearDown() override {
+    if (directory_.empty()) return;
+    cuCtxSetCurrent(nullptr);
+    EXPECT_EQ(fake_gpu().live_objects(), 0) << "something was not given back to the driver";
+    if (directory_ != shared_directory_) std::filesystem::remove_all(directory_);
+  }
+  static void TearDownTestSuite() {
+    if (!shared_directory_.empty()) std::filesystem::remove_all(shared_directory_);
+  }
+
+  static std::filesystem::path make_directory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "leanattn_engine_XXXXXX").string();
+    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
+    return pattern;
+  }
+  /// Cold: the tests' usual cache directory has the kernel from the second test on.
+  void use_fresh_directory() { directory_ = make_directory(); }
+
+  Engine open(int device = 0) {
+    EngineOptions options;
+    options.device = device;
+    options.cache_dir = directory_.string();
+    auto engine = Engine::create(options);
+    EXPECT_TRUE(engine) << engine.error().message;
+    return std::move(*engine);
+  }
+
+  static DecodeArgs args() {
+    DecodeArgs args;
+    args.q = reinterpret_cast<void*>(0x1000);
+    args.k = reinterpret_cast<void*>(0x2000);
+    args.v = reinterpret_cast<void*>(0x3000);
+    args.o = reinterpret_cast<void*>(0x4000);
+    args.context_lengths = reinterpret_cast<std::int32_t*>(0x5000);
+    args.batch = 2;
+    args.context_capacity = 1024;
+    return args;
+  }
+
+  static LeanDecodeArgs last_launch_args() {
+    LeanDecodeArgs block;
+    std::memcpy(&block, fake_gpu().launches.back().arguments.data(), sizeof block);
+    return block;
+  }
+
+  const Problem problem_{};
+  const PlanShape shape_{2, 8, 1024};
+  std::filesystem::path directory_;
+  inline static std::filesystem::path shared_directory_;
+};
+
+/// Memory that stands for a workspace; the fake GPU's memory is the host's.
+struct Workspace {
+  explicit Workspace(std::int64_t size)
+      : bytes((size + 255) / 256 * 256), data(std::aligned_alloc(256, static_cast<std::size_t>(bytes))) {
+    std::memset(data, 0xff, static_cast<std::size_t>(bytes));
+  }
+  ~Workspace() { std::free(data); }
+  std::int64_t bytes;
+  void* data;
+};
+
+}  // namespace leanattn
