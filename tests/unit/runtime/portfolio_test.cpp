@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "engine_fixture.hpp"
@@ -71,12 +72,39 @@ TEST_F(PortfolioTest, TextsThatAreNoneAreRefused) {
   wrong = whole;
   wrong["kernels"][0]["resident"] = 0;
   EXPECT_TRUE(refuses(wrong));
+  wrong["kernels"][0]["resident"] = std::numeric_limits<int>::max();
+  EXPECT_TRUE(refuses(wrong)) << "as many grids would be looked at";
+  wrong = whole;
+  wrong["kernels"][0]["spec"]["stages"] = 0;
+  EXPECT_TRUE(refuses(wrong));
   wrong = whole;
   wrong["kernels"][0]["costs"] = {1, 2, 3};
   EXPECT_TRUE(refuses(wrong));
   wrong = whole;
   wrong["format"] = 99;
   EXPECT_TRUE(refuses(wrong));
+}
+
+TEST_F(PortfolioTest, TextsNestedToExhaustTheStackAreRefused) {
+  auto whole = to_json(portfolio);
+  const std::string key = "\"spec\":";
+  constexpr std::size_t kDeep = 200'000;
+  whole.insert(whole.find(key) + key.size(),
+               "{\"x\":" + std::string(kDeep, '[') + std::string(kDeep, ']') + "},\"y\":");
+  EXPECT_FALSE(portfolio_from_json(whole));
+}
+
+TEST_F(PortfolioTest, KernelsWithoutAPredictionAreNoAnswer) {
+  // Finite numbers, each of them, that make an infinite time, none, and a negative one.
+  for (const double log_ratio : {1e6, -1e6}) {
+    portfolio.kernels[0].seen = {{detail::place_of(problem, unseen, base_spec(device.arch, problem)), log_ratio}};
+    const Choice choice = table().find(problem, unseen);
+    EXPECT_EQ(choice.config.spec, portfolio.kernels[1].spec) << log_ratio;
+    EXPECT_GT(choice.predicted_us, 0) << log_ratio;
+  }
+  portfolio.kernels[0].seen.clear();
+  portfolio.kernels[0].parameters.costs.start = -1e9;
+  EXPECT_EQ(table().find(problem, unseen).config.spec, portfolio.kernels[1].spec);
 }
 
 TEST_F(PortfolioTest, ACorrectionHoldsNearWhereItWasSeenAndNotFarAway) {
