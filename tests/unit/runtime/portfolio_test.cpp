@@ -170,6 +170,32 @@ TEST_F(PortfolioTest, OtherKvHeadsAndPagesAreAnsweredWithKernelsThatFitThem) {
   EXPECT_EQ(table().find(wider, unseen).predicted_us, 0);
 }
 
+TEST_F(PortfolioTest, AWinnerNextToTheShapeSpeaksBeforeTheModelOfAnotherProblem) {
+  DecodeProblem other = problem;
+  other.layout = KvLayout::strided;  // half an octave away
+  KernelSpec strided = portfolio.kernels[0].spec;
+  strided.layout = other.layout;
+  LayeredWinners layers;
+  layers.models.push_back({to_json(problem), "cold", to_json(portfolio)});
+  layers.entries.push_back(winner(other, {.batch = 1, .longest_context = 8192}, {strided, 64}));
+  const WinnerTable both = WinnerTable::build(device, layers);
+  const Choice near = both.find(other, {.batch = 1, .longest_context = 8000});
+  EXPECT_EQ(near.provenance, Provenance::bucket);
+  EXPECT_EQ(near.config.spec, strided);
+  EXPECT_EQ(near.predicted_us, 0);
+  // Far from all winners the other problem's model knows more.
+  EXPECT_GT(both.find(other, {.batch = 16, .longest_context = 500}).predicted_us, 0);
+}
+
+TEST_F(PortfolioTest, WhatWonHereWithOrdinaryLaunchesIsNotGuessedAnew) {
+  DecodeProblem dependent = problem;
+  dependent.pdl = true;
+  const Choice choice = table().find(dependent, {.batch = 1, .longest_context = 8192});
+  EXPECT_EQ(choice.provenance, Provenance::without_pdl);
+  EXPECT_EQ(choice.config.grid, 64);
+  EXPECT_EQ(choice.config.spec.stages, portfolio.kernels[0].spec.stages);
+}
+
 TEST_F(PortfolioTest, RaggedBatchesGetKernelsThatWaitForNobodyAndChargedSegments) {
   portfolio.kernels[1].spec.fixup = FixUp::wait;
   const Shape ragged{.batch = 16, .longest_context = 65536, .total_context = 65536 + 15 * 512};
