@@ -273,6 +273,11 @@ Result<void> validate(const KernelSpec& spec) {
   if (spec.ctas_per_sm < 1 || spec.ctas_per_sm > 8 || spec.ctas_per_sm * cta_threads(spec) > 1024)
     return invalid(fmt::format("ctas_per_sm is {} with {} warps", spec.ctas_per_sm, spec.warps),
                    "choose 1 to 8, with at most 32 warps per SM");
+  // Its warpgroups trade registers (templates/decode_wgmma.cuh). What they ask for is most of an SM's: of a share of
+  // them, setmaxnreg would wait forever.
+  if (producer_warps(spec) > 1 && spec.ctas_per_sm > 1)
+    return unsupported(fmt::format("{} CTAs per SM whose warpgroups trade registers", spec.ctas_per_sm),
+                       "choose 1, or 4 warps");
   // Tickets, barriers and what a search among many requests needs stand beside the dynamic part.
   constexpr int kStaticBytes = 1024;
   if (const int bytes = shared_bytes(spec) + kStaticBytes;

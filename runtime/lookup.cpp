@@ -151,27 +151,32 @@ struct WinnerTable::Impl {
     });
   }
 
-  /// What was fitted to this problem's trials, or to those of the closest one with the same kernels; null without.
-  const Portfolio* portfolio_for(const DecodeProblem& problem) const {
+  /// What was fitted to this problem's trials, or to those of the closest one with the same kernels that is less than
+  /// `octaves` away; null without.
+  const Portfolio* portfolio_for(const DecodeProblem& problem, double octaves) const {
     const Model* best = nullptr;
     double least = std::numeric_limits<double>::infinity();
     for (const Model& model : models) {
       if (model.problem.head_dim != problem.head_dim || group_of(model.problem) != group_of(problem) ||
           model.problem.features.q_len != problem.features.q_len)
         continue;
+      const double away = distance(model.problem, problem);
+      if (away >= octaves) continue;
       const double heads = std::abs(std::log2(static_cast<double>(model.problem.kv_heads) / problem.kv_heads));
-      const double now = distance(model.problem, problem) + 0.01 * heads;
+      const double now = away + 0.01 * heads;
       if (now < least) least = now, best = &model;
     }
     return best != nullptr ? &best->portfolio : nullptr;
   }
 
-  /// adapt(), with the kernel and the grid that the fitted model says are best here, where there is one.
+  /// adapt(), with the kernel and the grid that the fitted model says are best here, where there is one that is closer
+  /// than the entry: it speaks for this very place, but maybe for another problem.
   std::optional<Choice> predict(const Entry& entry, Provenance provenance, const DecodeProblem& problem,
                                 const Shape& shape) const {
     std::optional<Choice> choice = adapt(entry, provenance, problem, shape);
     if (!choice || provenance == Provenance::model) return choice;
-    const Portfolio* portfolio = portfolio_for(problem);
+    const Place here = place_of(problem, shape, base_spec(device.arch, problem));
+    const Portfolio* portfolio = portfolio_for(problem, distance(entry.place, here) + distance(entry.problem, problem));
     if (portfolio == nullptr) return choice;
     if (const auto best = best_predicted(*portfolio, device, problem, shape)) {
       choice->config = best->config;

@@ -16,8 +16,8 @@ namespace leanattn {
 inline namespace v1 {
 
 /// How a configuration was found. For bucket, nearest and without_pdl, kernel and grid are the fitted model's choice
-/// for this shape (portfolio.hpp) where the problem has one, else those of the measured shape, the grid re-derived. The
-/// C ABI's leanattn_provenance has the same values; rank() says which is better.
+/// for this shape (portfolio.hpp) where a model of a problem close enough exists, else those of the measured shape, the
+/// grid re-derived. The C ABI's leanattn_provenance has the same values; rank() says which is better.
 enum class Provenance : std::uint8_t {
   exact,        ///< measured for this problem and shape
   bucket,       ///< measured for this problem and the same powers of two of batch, longest and average context

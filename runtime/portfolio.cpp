@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "generator/parse_json.hpp"
 #include "runtime/lookup.hpp"
 #include "runtime/lookup_grid.hpp"
 
@@ -14,32 +15,35 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
+constexpr int kMostResident = 32;  // CTAs that an SM of any architecture holds
 
-double number(const Json& json) {
+double number(const nlohmann::json& json) {
   const double value = json.get<double>();
   if (!std::isfinite(value)) throw std::invalid_argument("a number that is none");
   return value;
 }
 
 /// Rates are divided by.
-double positive(const Json& json) {
+double positive(const nlohmann::json& json) {
   const double value = number(json);
   if (!(value > 0)) throw std::invalid_argument("a rate that is not positive");
   return value;
 }
 
-PortfolioKernel kernel_from(const Json& json) {
+PortfolioKernel kernel_from(const nlohmann::json& json) {
   const Result<KernelSpec> spec = kernel_spec_from_json(json.at("spec").dump());
   if (!spec) throw std::invalid_argument(spec.error().message);
+  if (const auto valid = validate(*spec); !valid) throw std::invalid_argument(valid.error().message);
   PortfolioKernel kernel{.spec = *spec, .resident = json.at("resident").get<int>(), .parameters = {}, .seen = {}};
-  if (kernel.resident < 1) throw std::invalid_argument("a kernel of which an SM holds none");
+  if (kernel.resident < 1 || kernel.resident > kMostResident)
+    throw std::invalid_argument("a kernel of which an SM holds " + std::to_string(kernel.resident));
   kernel.parameters.memory_rate = positive(json.at("memory_rate"));
   kernel.parameters.sm_rate = positive(json.at("sm_rate"));
   kernel.parameters.latency = positive(json.at("latency"));
   std::array<double, kCosts> costs{};
   for (std::size_t i = 0; i < kCosts; ++i) costs[i] = number(json.at("costs").at(i));
   kernel.parameters.costs = costs_of(costs);
-  for (const Json& at : json.at("seen")) {
+  for (const auto& at : json.at("seen")) {
     kernel.seen.push_back(
         {.place = {.outputs = number(at.at(0)), .tokens_per_output = number(at.at(1)), .raggedness = number(at.at(2))},
          .log_ratio = number(at.at(3))});
@@ -94,7 +98,8 @@ std::string to_json(const Portfolio& portfolio) {
 
 Result<Portfolio> portfolio_from_json(std::string_view text) {
   try {
-    const Json json = Json::parse(text);
+    const nlohmann::json json = parse_json(text);
+    if (!json.is_object()) throw std::invalid_argument("not a JSON object");
     if (json.at("format").get<int>() != kFormat) throw std::invalid_argument("a format of another version");
     Portfolio portfolio;
     portfolio.samples = json.at("samples").get<int>();
@@ -102,7 +107,7 @@ Result<Portfolio> portfolio_from_json(std::string_view text) {
     portfolio.held_out_error = number(json.at("held_out_error"));
     portfolio.held_out_median_regret = number(json.at("held_out_median_regret"));
     portfolio.held_out_largest_regret = number(json.at("held_out_largest_regret"));
-    for (const Json& kernel : json.at("kernels")) portfolio.kernels.push_back(kernel_from(kernel));
+    for (const auto& kernel : json.at("kernels")) portfolio.kernels.push_back(kernel_from(kernel));
     return portfolio;
   } catch (const std::exception& error) {
     return fail(ErrorCode::invalid_argument, std::string("not a cost model: ") + error.what(),
@@ -146,6 +151,8 @@ std::optional<PredictedConfig> best_predicted(const Portfolio& portfolio, const 
       const Config config{
           .spec = *spec, .grid = grid, .segment_cost = ragged ? detail::segment_cost(device, *spec) : 0};
       const double us = correction * predict_us(kernel.parameters, device, problem, shape, config, kernel.resident);
+      // A model that lost its way there (an infinite time, none at all) knows nothing of the launch.
+      if (!std::isfinite(us) || us <= 0) continue;
       if (!best || us < best->us) best = PredictedConfig{config, us};
     }
   }

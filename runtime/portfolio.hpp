@@ -46,7 +46,7 @@ struct Portfolio {
 inline constexpr int kFewestPortfolioShapes = 3;
 
 /// One line. from_json ignores unknown keys. Errors: invalid_argument (a key missing or ill-typed, a number that is
-/// none, a spec that is none).
+/// none, a spec that has no kernel, more CTAs than an SM holds).
 std::string to_json(const Portfolio& portfolio);
 Result<Portfolio> portfolio_from_json(std::string_view json);
 

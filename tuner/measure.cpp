@@ -49,6 +49,22 @@ Result<std::vector<double>> GraphTimer::time(const TimedGraph& lead, std::span<c
   return us;
 }
 
+KvFootprint kv_footprint(const DecodeProblem& problem, std::span<const int> context_lengths) {
+  DecodeProblem whole = problem;
+  whole.features.window = 0;
+  const auto bytes = [](const DecodeProblem& of, std::int64_t length) {
+    return kv_bytes(of, {.batch = 1, .max_batch = 0, .longest_context = length});
+  };
+  std::int64_t read = 0, longest = 0;
+  for (const std::int64_t length : context_lengths) {
+    if (length > 0) read += bytes(problem, length);
+    longest = std::max(longest, length);
+  }
+  const auto requests = static_cast<std::int64_t>(context_lengths.size());
+  return {.read = std::max<std::int64_t>(read, 1),
+          .allocated = std::max<std::int64_t>(longest > 0 ? requests * bytes(whole, longest) : 0, 1)};
+}
+
 Rotation rotation_for(std::int64_t kv_bytes, std::int64_t l2_bytes, std::int64_t memory_bytes, double launch_us,
                       bool cold) {
   Rotation rotation;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/gpu.hpp"
+#include "runtime/problem.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -41,6 +42,13 @@ class GraphTimer {
   std::vector<Event> events_;
 };
 
+/// Bytes of K and V of requests of these lengths: what one launch reads (a window leaves the rest alone), and what one
+/// copy of them takes, every request having room for the longest. Both at least 1.
+struct KvFootprint {
+  std::int64_t read = 1, allocated = 1;
+};
+KvFootprint kv_footprint(const DecodeProblem& problem, std::span<const int> context_lengths);
+
 /// How KV is rotated so that L2 is cold: copies of it laid one after the other, and launches a graph has (a multiple of
 /// the copies).
 struct Rotation {
@@ -48,9 +56,9 @@ struct Rotation {
   int launches = 1;
 };
 
-/// copies x bytes is at least three times the L2: twice would do if it evicted the oldest line, which GPUs do not
-/// promise. At most memory_bytes in all. A graph lasts about kGraphMicroseconds, at launch_us (an estimate) a launch.
-/// warm: one copy.
+/// copies x kv_bytes, those that a launch reads, is at least three times the L2: twice would do if it evicted the
+/// oldest line, which GPUs do not promise. At most memory_bytes in all. A graph lasts about kGraphMicroseconds, at
+/// launch_us (an estimate) a launch. warm: one copy.
 Rotation rotation_for(std::int64_t kv_bytes, std::int64_t l2_bytes, std::int64_t memory_bytes, double launch_us,
                       bool cold);
 

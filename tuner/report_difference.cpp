@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "generator/parse_json.hpp"
 #include "tuner/report.hpp"
 
 namespace leanattn {
@@ -109,7 +110,7 @@ std::size_t ReportDifference::replaced() const {
 }
 
 Result<ReportDifference> difference_from(std::string_view earlier_json, const Report& report) {
-  const Json document = Json::parse(earlier_json, nullptr, /*allow_exceptions=*/false);
+  const Json document = parse_json(earlier_json);
   if (!document.is_object() || !document.contains("devices"))
     return fail(ErrorCode::invalid_argument, "not a report", "Give a file that `leanattn report --format json` wrote.");
   if (const Json version = document.value("schema_version", Json()); version != 1)

@@ -147,7 +147,8 @@ std::string to_markdown(const Report& report) {
     for (const auto& [status, count] : device.trials)
       counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", count, status);
     if (!counts.empty())
-      text += fmt::format("\nTrials: {}; from {} to {}.\n", counts, device.first_trial, device.last_trial);
+      text += fmt::format("\nTrials: {}; from {} to {}.\n", counts, escape_markdown(device.first_trial),
+                          escape_markdown(device.last_trial));
   }
   if (report.difference) append_difference(text, *report.difference);
   if (report.regret) append_regret(text, *report.regret);

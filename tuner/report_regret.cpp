@@ -6,6 +6,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "generator/parse_json.hpp"
+
 namespace leanattn {
 inline namespace v1 {
 namespace {
@@ -38,7 +40,7 @@ Result<HeldOutCase> read_case(const Json& object) {
 }  // namespace
 
 Result<RegretReport> regret_from_json(std::string_view json) {
-  const Json document = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const Json document = parse_json(json);
   if (!document.is_object() || !document.contains("cases") || !document["cases"].is_array())
     return fail(ErrorCode::invalid_argument, "not a JSON object with an array \"cases\"");
   if (document.value("schema_version", Json()) != 1)

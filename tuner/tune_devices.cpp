@@ -19,7 +19,7 @@ struct ModelGroup {
       : devices(std::move(equal)),
         compiler(std::make_shared<WorkerCompiler>(devices.front().facts, workers)),
         compiles([made = compiler](const KernelSpec& spec) { return made->compile(spec); }, compile_threads),
-        shapes(request.shapes.size(), devices.size()) {}
+        shapes(request.shapes.size(), devices.size(), request.weights) {}
 
   std::vector<DeviceToTune> devices;
   std::shared_ptr<WorkerCompiler> compiler;

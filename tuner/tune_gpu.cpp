@@ -109,16 +109,13 @@ Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths) {
   graphs_.clear();
   sentinel_.reset();
   case_.reset();
-  std::int64_t tokens = 0;
-  int longest = 0;
-  for (const int length : context_lengths) tokens += std::max(length, 0), longest = std::max(longest, length);
-  const double allocated_share =
-      tokens == 0 ? 1.0 : static_cast<double>(context_lengths.size()) * longest / static_cast<double>(tokens);
-  const std::int64_t bytes = tokens * problem_.kv_heads * problem_.head_dim * 4;
+  const KvFootprint kv = kv_footprint(problem_, context_lengths);
   const Result<DeviceMemory> memory = device_memory();
   if (!memory) return tl::unexpected(memory.error());
-  const auto room = static_cast<std::int64_t>(static_cast<double>(memory->free_bytes) * kMemoryShare / allocated_share);
-  rotation_ = rotation_for(bytes, device_.l2_bytes, room, kAssumedStart + static_cast<double>(bytes) / kAssumedRate,
+  // A copy takes more than a launch reads of it where lengths differ or a window hides tokens.
+  const double read_share = static_cast<double>(kv.read) / static_cast<double>(kv.allocated);
+  const auto room = static_cast<std::int64_t>(static_cast<double>(memory->free_bytes) * kMemoryShare * read_share);
+  rotation_ = rotation_for(kv.read, device_.l2_bytes, room, kAssumedStart + static_cast<double>(kv.read) / kAssumedRate,
                            policy_ == L2Policy::cold);
 
   auto made =

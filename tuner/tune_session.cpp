@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "runtime/lookup.hpp"
 #include "tuner/decode_case.hpp"
@@ -15,14 +14,6 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-/// Of the time that is left, what the shape in turn may take: among the turns of its session, or by weight among it and
-/// those after it.
-double share_of(const TuneRequest& request, const ShapeQueue::Turn& turn) {
-  if (request.weights.empty()) return 1.0 / static_cast<double>(turn.turns_left);
-  const auto first = request.weights.begin() + static_cast<std::ptrdiff_t>(turn.index);
-  return *first / std::accumulate(first, request.weights.end(), 0.0);
-}
-
 Result<void> tune_shapes(SessionState& state, ShapeQueue& shapes, TuneSummary& summary) {
   std::vector<std::optional<TunedShape>> tuned(state.request.shapes.size());
   bool first = true;
@@ -32,9 +23,8 @@ Result<void> tune_shapes(SessionState& state, ShapeQueue& shapes, TuneSummary& s
     const std::optional<ShapeQueue::Turn> turn = shapes.take();
     if (!turn) break;
     // The first shape also waits for the compiler, on behalf of all of them: it may take two shares.
-    const double share = share_of(state.request, *turn);
     const double deadline =
-        now + (state.ends_s - now) * (first && turn->turns_left > 1 ? std::min(1.0, 2 * share) : share);
+        now + (state.ends_s - now) * (first && turn->turns_left > 1 ? std::min(1.0, 2 * turn->share) : turn->share);
     Result<TunedShape> shape = tune_shape(state, static_cast<int>(turn->index), deadline);
     if (!shape && shape.error().code == ErrorCode::interrupted) break;
     if (!shape) {
@@ -151,7 +141,7 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
                                 const ProgressSink& progress, const std::atomic<bool>* cancel) {
   if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
   CompilePool compiles([&backend](const KernelSpec& spec) { return backend.compile(spec); }, request.compile_threads);
-  ShapeQueue shapes(request.shapes.size(), 1);
+  ShapeQueue shapes(request.shapes.size(), 1, request.weights);
   return run_session(request, device, environment, backend, db, effort, progress, cancel, {shapes, compiles});
 }
 

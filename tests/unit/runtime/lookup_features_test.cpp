@@ -95,6 +95,28 @@ TEST(LookupFeatures, TunablesThatTheFeatureForbidsAreNotLent) {
   EXPECT_NE(choice.config.spec.load, LoadPath::tensor);
 }
 
+TEST(LookupFeatures, KernelsThatTradeRegistersHaveAnSmToThemselves) {
+  // Two CTAs an SM, of few query rows. With many, the consumers ask for registers that half an SM does not have, and
+  // wait for them forever.
+  DecodeProblem few{.q_heads = 64, .kv_heads = 8, .head_dim = 64};
+  Config config = tuned_config(few, 132);
+  config.spec.load = LoadPath::tensor, config.spec.fixup = FixUp::ticket;
+  config.spec.warps = 8, config.spec.warp_tokens = 16, config.spec.tile = 64, config.spec.stages = 2;
+  config.spec.ctas_per_sm = 2;
+  ASSERT_TRUE(validate(config.spec));
+  DecodeProblem many = few;
+  many.features.q_len = 8;
+  KernelSpec crowded = config.spec;
+  crowded.features = many.features;
+  ASSERT_GT(producer_warps(crowded), 1);
+  EXPECT_FALSE(validate(crowded));
+  const Choice choice = table_of({winner(few, kShape, config)}).find(many, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::nearest);
+  EXPECT_EQ(choice.config.spec.warps, 8);
+  EXPECT_EQ(choice.config.spec.stages, 2);
+  EXPECT_EQ(choice.config.spec.ctas_per_sm, 1);
+}
+
 TEST(LookupFeatures, AWindowLeavesFewTilesOnTheLine) {
   DecodeProblem windowed = kLlama;
   windowed.features.window = 1024;

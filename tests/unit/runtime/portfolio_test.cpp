@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "engine_fixture.hpp"
@@ -71,12 +72,39 @@ TEST_F(PortfolioTest, TextsThatAreNoneAreRefused) {
   wrong = whole;
   wrong["kernels"][0]["resident"] = 0;
   EXPECT_TRUE(refuses(wrong));
+  wrong["kernels"][0]["resident"] = std::numeric_limits<int>::max();
+  EXPECT_TRUE(refuses(wrong)) << "as many grids would be looked at";
+  wrong = whole;
+  wrong["kernels"][0]["spec"]["stages"] = 0;
+  EXPECT_TRUE(refuses(wrong));
   wrong = whole;
   wrong["kernels"][0]["costs"] = {1, 2, 3};
   EXPECT_TRUE(refuses(wrong));
   wrong = whole;
   wrong["format"] = 99;
   EXPECT_TRUE(refuses(wrong));
+}
+
+TEST_F(PortfolioTest, TextsNestedToExhaustTheStackAreRefused) {
+  auto whole = to_json(portfolio);
+  const std::string key = "\"spec\":";
+  constexpr std::size_t kDeep = 200'000;
+  whole.insert(whole.find(key) + key.size(),
+               "{\"x\":" + std::string(kDeep, '[') + std::string(kDeep, ']') + "},\"y\":");
+  EXPECT_FALSE(portfolio_from_json(whole));
+}
+
+TEST_F(PortfolioTest, KernelsWithoutAPredictionAreNoAnswer) {
+  // Finite numbers, each of them, that make an infinite time, none, and a negative one.
+  for (const double log_ratio : {1e6, -1e6}) {
+    portfolio.kernels[0].seen = {{detail::place_of(problem, unseen, base_spec(device.arch, problem)), log_ratio}};
+    const Choice choice = table().find(problem, unseen);
+    EXPECT_EQ(choice.config.spec, portfolio.kernels[1].spec) << log_ratio;
+    EXPECT_GT(choice.predicted_us, 0) << log_ratio;
+  }
+  portfolio.kernels[0].seen.clear();
+  portfolio.kernels[0].parameters.costs.start = -1e9;
+  EXPECT_EQ(table().find(problem, unseen).config.spec, portfolio.kernels[1].spec);
 }
 
 TEST_F(PortfolioTest, ACorrectionHoldsNearWhereItWasSeenAndNotFarAway) {
@@ -140,6 +168,32 @@ TEST_F(PortfolioTest, OtherKvHeadsAndPagesAreAnsweredWithKernelsThatFitThem) {
   DecodeProblem wider = problem;
   wider.q_heads = 2 * problem.q_heads;
   EXPECT_EQ(table().find(wider, unseen).predicted_us, 0);
+}
+
+TEST_F(PortfolioTest, AWinnerNextToTheShapeSpeaksBeforeTheModelOfAnotherProblem) {
+  DecodeProblem other = problem;
+  other.layout = KvLayout::strided;  // half an octave away
+  KernelSpec strided = portfolio.kernels[0].spec;
+  strided.layout = other.layout;
+  LayeredWinners layers;
+  layers.models.push_back({to_json(problem), "cold", to_json(portfolio)});
+  layers.entries.push_back(winner(other, {.batch = 1, .longest_context = 8192}, {strided, 64}));
+  const WinnerTable both = WinnerTable::build(device, layers);
+  const Choice near = both.find(other, {.batch = 1, .longest_context = 8000});
+  EXPECT_EQ(near.provenance, Provenance::bucket);
+  EXPECT_EQ(near.config.spec, strided);
+  EXPECT_EQ(near.predicted_us, 0);
+  // Far from all winners the other problem's model knows more.
+  EXPECT_GT(both.find(other, {.batch = 16, .longest_context = 500}).predicted_us, 0);
+}
+
+TEST_F(PortfolioTest, WhatWonHereWithOrdinaryLaunchesIsNotGuessedAnew) {
+  DecodeProblem dependent = problem;
+  dependent.pdl = true;
+  const Choice choice = table().find(dependent, {.batch = 1, .longest_context = 8192});
+  EXPECT_EQ(choice.provenance, Provenance::without_pdl);
+  EXPECT_EQ(choice.config.grid, 64);
+  EXPECT_EQ(choice.config.spec.stages, portfolio.kernels[0].spec.stages);
 }
 
 TEST_F(PortfolioTest, RaggedBatchesGetKernelsThatWaitForNobodyAndChargedSegments) {

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "runtime/lookup.hpp"
+#include "tuner/paper.hpp"
 #include "tuner/report_render.hpp"
 
 namespace leanattn {
@@ -126,6 +127,15 @@ TEST(ReportRegret, ACaseThatMakesNoSenseIsNamed) {
   EXPECT_NE(report.error().message.find("case 1"), std::string::npos) << report.error().message;
   EXPECT_FALSE(regret_from_json(R"({"schema_version":1,"cases":[]})"));
   EXPECT_FALSE(regret_from_json(R"({"schema_version":2,"cases":[{}]})"));
+}
+
+TEST(GivenFiles, NestedToExhaustTheStackAreRefused) {
+  constexpr std::size_t kDeep = 200'000;
+  const std::string deep = std::string(kDeep, '[') + std::string(kDeep, ']');
+  EXPECT_FALSE(regret_from_json(R"({"schema_version":1,"cases":[{"problem":)" + deep + "}]}"));
+  EXPECT_FALSE(difference_from(R"({"devices":[],"schema_version":)" + deep + "}", report_of({})));
+  EXPECT_FALSE(paper_from_json(
+      R"({"kind":"leanattn bench --paper","schema_version":1,"device":{"name":"","arch":"","x":)" + deep + "}}"));
 }
 
 }  // namespace

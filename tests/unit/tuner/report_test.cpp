@@ -151,5 +151,15 @@ TEST_F(ReportTest, MarkdownCellsCannotBreakTheTable) {
   EXPECT_NE(text.find("| 80% |"), std::string::npos) << text;
 }
 
+TEST_F(ReportTest, DatesOfAnEditedDatabaseStayTextInMarkdown) {
+  Report report;
+  DeviceReport& device = report.devices.emplace_back();
+  device.trials["ok"] = 1;
+  device.first_trial = "<img src=x>", device.last_trial = "[a](b)";
+  const std::string text = to_markdown(report);
+  EXPECT_EQ(text.find("<img"), std::string::npos);
+  EXPECT_EQ(text.find("[a](b)"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace leanattn

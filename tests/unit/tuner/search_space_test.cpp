@@ -190,6 +190,27 @@ TEST(SearchSpace, RotationCoversThreeTimesTheL2AndWholeTurns) {
   EXPECT_LE(rotation_for(30 << 20, kL2, 70 << 20, 10, true).copies, 2);
 }
 
+TEST(SearchSpace, OfOneByteCachesAndWindowsWhatIsReadCoversTheL2Too) {
+  constexpr std::int64_t kL2 = 60 << 20, kMemory = 100ll << 30;
+  DecodeProblem problem;
+  const std::vector<int> lengths(1, 131072);
+  const KvFootprint plain = kv_footprint(problem, lengths);
+  EXPECT_EQ(plain.read, kv_bytes(problem, {.batch = 1, .longest_context = 131072}));
+  EXPECT_EQ(plain.allocated, plain.read);
+  problem.features.kv_format = KvFormat::int8;
+  EXPECT_EQ(kv_footprint(problem, lengths).read, plain.read / 2);
+  problem.features.window = 1024;
+  const KvFootprint windowed = kv_footprint(problem, lengths);
+  EXPECT_EQ(windowed.allocated, plain.read / 2);
+  EXPECT_EQ(windowed.read, plain.read / 2 / 128);
+  const Rotation cold = rotation_for(windowed.read, kL2, kMemory, 10, true);
+  EXPECT_GE(cold.copies * windowed.read, 3 * kL2) << "else the tokens in the window stay in L2";
+  // Every request has room for the longest; nothing at all is still something to divide by.
+  const KvFootprint ragged = kv_footprint(DecodeProblem{}, std::vector<int>{1000, 0, 10});
+  EXPECT_EQ(ragged.allocated * 1010, ragged.read * 3000);
+  EXPECT_EQ(kv_footprint(problem, std::vector<int>{0, 0}).read, 1);
+}
+
 TEST(SearchSpace, TheReadLimitCompilesWithoutSpillsOnEveryArch) {
   for (const Arch arch : matrix_arches()) {
     const auto compiled = compile_source(read_limit_source(), arch, nullptr);

@@ -99,6 +99,29 @@ TEST(ShapeQueue, WhatIsGivenBackIsNext) {
   EXPECT_FALSE(queue.take());
 }
 
+TEST(ShapeQueue, OneTakerSharesItsTimeByWeight) {
+  ShapeQueue queue(3, 1, {1, 1, 6});
+  EXPECT_DOUBLE_EQ(queue.take()->share, 1.0 / 8);
+  EXPECT_DOUBLE_EQ(queue.take()->share, 1.0 / 7);
+  EXPECT_DOUBLE_EQ(queue.take()->share, 1.0);
+  ShapeQueue equal(4, 1);
+  EXPECT_DOUBLE_EQ(equal.take()->share, 1.0 / 4);
+}
+
+TEST(ShapeQueue, SeveralTakersShareWhatEachOfThemWillHave) {
+  // One turn each: neither may leave its device idle for the other's shape.
+  ShapeQueue two(2, 2, {1, 3});
+  EXPECT_DOUBLE_EQ(two.take()->share, 1.0);
+  EXPECT_DOUBLE_EQ(two.take()->share, 1.0);
+  // Two turns each, the second of unknown weight: two on average.
+  ShapeQueue four(4, 2, {6, 1, 2, 3});
+  EXPECT_DOUBLE_EQ(four.take()->share, 6.0 / (6 + 2));
+  EXPECT_DOUBLE_EQ(four.take()->share, 1.0 / (1 + 2.5));
+  // What is given back weighs again.
+  four.give_back(0);
+  EXPECT_DOUBLE_EQ(four.take()->share, 6.0 / (6 + 2.5));
+}
+
 TEST(ShapeQueue, ThreadsNeverGetTheSameShape) {
   constexpr std::size_t kShapes = 5000;
   ShapeQueue queue(kShapes, 4);
