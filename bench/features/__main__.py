@@ -169,8 +169,8 @@ class Step:
             k, v = (pool(torch, x, self.table, page, pages, variant.layout) for x in (k, v))
             more |= {"page_table": self.table.data_ptr(), "max_pages": self.table.shape[1], "pool_pages": pages}
             capacity = 0
-        bytes_each = k.numel() * k.element_size() * 2
-        self.copies = max(1, math.ceil(COLD_BYTES / bytes_each))
+        bytes_read = k.numel() * k.element_size() * 2 * variants.read_share(variant, context)
+        self.copies = max(1, math.ceil(COLD_BYTES / bytes_read))
         self.k, self.v = ([x] + [x.clone() for _ in range(self.copies - 1)] for x in (k, v))
         self.arguments = [self.plan.arguments(self.q.data_ptr(), self.k[i].data_ptr(), self.v[i].data_ptr(), self.out.data_ptr(),
                                               source.lengths.data_ptr(), batch, capacity, **more) for i in range(self.copies)]

@@ -49,6 +49,13 @@ VARIANTS = [
 SHAPES = [(1, 32, 8, 128, 131072), (64, 32, 8, 128, 4096), (16, 32, 8, 128, 32768), (1, 32, 8, 128, 8192)]
 
 
+def read_share(variant, context):
+    """What a launch reads of K and V: of a window those tokens that some query token sees."""
+    if not variant.field("window"):
+        return 1.0
+    return min(variant.field("window") + variant.field("q_len", 1) - 1 + variant.field("sink_tokens"), context) / context
+
+
 def goal(variant, shape):
     """What the ratio may be at a shape: one-byte caches have their goal at 512 MB of bf16 KV and shall nowhere be slower; batch
     invariance has its at 16 x 32k."""

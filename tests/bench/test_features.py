@@ -22,6 +22,12 @@ class Variants(unittest.TestCase):
         for variant in variants.VARIANTS:
             self.assertLessEqual({name for name, _ in variant.fields}, known, variant.name)
 
+    def test_a_window_reads_what_is_seen(self):
+        window = variants.Variant("window", (("window", 4096), ("sink_tokens", 4)))
+        self.assertEqual(variants.read_share(window, 131072), 4100 / 131072)
+        self.assertEqual(variants.read_share(window, 1024), 1.0)
+        self.assertEqual(variants.read_share(variants.DENSE, 131072), 1.0)
+
     def test_goals_hold_where_they_were_set(self):
         e4m3 = next(v for v in variants.VARIANTS if v.name == "fp8_e4m3")
         self.assertEqual(variants.goal(e4m3, variants.SHAPES[0]), 0.6)
