@@ -2,7 +2,6 @@
 // docs/graphs.md promises.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -10,23 +9,15 @@
 
 #include "leanattn/leanattn.hpp"
 #include "tests/gpu/gpu_fixture.hpp"
+#include "tuner/random_data.hpp"
 
 namespace leanattn {
 namespace {
 
 using Bits = std::vector<std::uint16_t>;
 
-std::uint16_t to_bf16(float x) {
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &x, 4);
-  return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-float to_float(std::uint16_t x) {
-  const std::uint32_t bits = std::uint32_t{x} << 16;
-  float value = 0;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
+std::uint16_t to_bf16(float x) { return bits_of(DType::bf16, x); }
+float to_float(std::uint16_t x) { return static_cast<float>(value_of(DType::bf16, x)); }
 
 constexpr int kLayers = 4, kBatch = 3, kQHeads = 8, kKvHeads = 2, kHeadDim = 64, kPageSize = 16, kMaxPages = 40;
 constexpr int kPoolPages = kBatch * kMaxPages + 5;

@@ -7,23 +7,15 @@
 
 #include "leanattn/leanattn.hpp"
 #include "tests/gpu/gpu_fixture.hpp"
+#include "tuner/random_data.hpp"
 
 namespace leanattn {
 namespace {
 
 using Bits = std::vector<std::uint16_t>;
 
-std::uint16_t to_bf16(float x) {
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &x, 4);
-  return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-float to_float(std::uint16_t x) {
-  const std::uint32_t bits = std::uint32_t{x} << 16;
-  float value = 0;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
+std::uint16_t to_bf16(float x) { return bits_of(DType::bf16, x); }
+float to_float(std::uint16_t x) { return static_cast<float>(value_of(DType::bf16, x)); }
 
 constexpr std::uint16_t kNaN = 0x7fff;
 

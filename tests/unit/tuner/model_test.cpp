@@ -211,17 +211,18 @@ TEST_F(Model, FittedCostsAreNeverNegative) {
   }
 }
 
-TEST_F(Model, WhatAllLaunchesOfOneShapeTakeIsTheirStreamsAndNotTheirStarts) {
-  // Many query rows: arithmetic that the model does not know doubles the time of a shape, and no other is measured.
-  const Shape shape{.batch = 1, .longest_context = 32768};
+TEST_F(Model, NoLaunchTakesLongToStartWhateverTheSamplesHaveInCommon) {
+  // Many query rows: twice the bytes, which then come from L2, take no longer, for a reason that the model does not
+  // know.
   std::vector<ModelSample> samples;
-  for (const std::int64_t grid : useful_grids(device, problem, shape, spec, 2))
-    samples.push_back(
-        {.problem = problem, .shape = shape, .config = {spec, grid}, .resident = 2, .us = 30 + predict(shape, grid)});
+  for (const std::int64_t context : {16384, 32768}) {
+    const Shape shape{.batch = 1, .longest_context = context};
+    for (const std::int64_t grid : useful_grids(device, problem, shape, spec, 2))
+      samples.push_back({.problem = problem, .shape = shape, .config = {spec, grid}, .resident = 2, .us = 60});
+  }
   const CostModel model = fit_model(parameters, device, samples, {});
+  EXPECT_LE(model.device.costs.start, 10);
   EXPECT_LE(model.of(spec).costs.start, 10);
-  EXPECT_GT(model.of(spec).costs.stretch, 1.3);
-  EXPECT_LT(model_error(model, device, samples), 0.05);
 }
 
 TEST_F(Model, DefaultsAreSaneForEveryArch) {
