@@ -157,6 +157,16 @@ TEST(KernelSpec, WarpgroupsHoldSixtyFourQueryRowsEach) {
   EXPECT_EQ(rows_per_block(spec), 32);
 }
 
+TEST(KernelSpec, WarpgroupsThatTradeRegistersHaveAnSmToThemselves) {
+  // Small enough for two CTAs by shared memory: the second one's warpgroups would wait for registers for ever.
+  KernelSpec spec{.head_dim = 64, .group = 64, .load = LoadPath::tensor, .warps = 8, .stages = 2, .ctas_per_sm = 2};
+  ASSERT_EQ(producer_warps(spec), 4);
+  EXPECT_EQ(validate(spec).error().code, ErrorCode::unsupported);
+  EXPECT_NE(validate(spec).error().message.find("trade registers"), std::string::npos);
+  spec.ctas_per_sm = 1;
+  EXPECT_TRUE(validate(spec));
+}
+
 TEST(KernelSpec, Fp8IsWrittenWhereItCanBe) {
   KernelSpec spec{.arch = {8, 6, false}, .features = {.kv_format = KvFormat::fp8_e4m3, .append = true}};
   EXPECT_NE(validate(spec).error().message.find("sm_86"), std::string::npos);
