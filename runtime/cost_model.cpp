@@ -29,7 +29,7 @@ double soft_max(double a, double b) {
   const double most = std::max(a, b);
   if (most <= 0) return 0;
   const double less = std::min(a, b) / most, square = less * less, fourth = square * square;
-  return most * std::sqrt(std::sqrt(std::sqrt(1 + fourth * fourth)));  // the 8-norm
+  return most * std::sqrt(std::sqrt(1 + fourth));
 }
 
 /// What the schedule gives to whom, at most, when all output tiles are as long (in LeanTiles).
@@ -84,6 +84,11 @@ std::array<double, kCosts> as_array(const ModelFeatures& f) {
   return {1, f.memory, f.excess, f.segments, f.shared, f.partials, f.tree};
 }
 
+Cut cut_of(const ModelFeatures& features) {
+  if (features.segments > 0) return Cut::crossing;
+  return features.shared > 0 ? Cut::even : Cut::whole;
+}
+
 ModelParameters default_parameters(const DeviceFacts& device) {
   ModelParameters parameters;
   const double per_sm = memory_rate_per_sm(device);
@@ -134,7 +139,7 @@ ModelFeatures model_features(const ModelParameters& parameters, const DeviceFact
 
   ModelFeatures features;
   features.memory = bytes / parameters.memory_rate;
-  const double sm_us = std::max(bytes_on_sm / parameters.sm_rate, fills * parameters.latency);
+  const double sm_us = std::max(bytes_on_sm / parameters.sm_rate, (fills - 1) * parameters.latency);
   features.excess = soft_max(sm_us, features.memory) - features.memory;
   // Waves beyond the first start cold, like a new segment.
   features.segments = static_cast<double>(line.segments * waves - 1);

@@ -61,6 +61,11 @@ struct ModelFeatures {
 };
 std::array<double, kCosts> as_array(const ModelFeatures& features);
 
+/// How a grid cuts the line: output tiles whole, in even pieces, or with CTAs that cross from one into the next. What
+/// the model gets wrong differs from one to the other more than from grid to grid.
+enum class Cut { whole, even, crossing };
+Cut cut_of(const ModelFeatures& features);
+
 /// resident: CTAs of this kernel that one SM holds (>= 1). Valid problem, shape and config.
 ModelFeatures model_features(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
                              const Shape& shape, const Config& config, int resident);

@@ -1,7 +1,10 @@
 #include "runtime/portfolio.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "generator/parse_json.hpp"
@@ -14,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 constexpr int kMostResident = 32;  // CTAs that an SM of any architecture holds
 
 double number(const nlohmann::json& json) {
@@ -28,6 +31,25 @@ double positive(const nlohmann::json& json) {
   const double value = number(json);
   if (!(value > 0)) throw std::invalid_argument("a rate that is not positive");
   return value;
+}
+
+constexpr Cut kCuts[] = {Cut::whole, Cut::even, Cut::crossing};
+
+std::string_view name_of(Cut cut) {
+  switch (cut) {
+    case Cut::whole: return "whole";
+    case Cut::even: return "even";
+    case Cut::crossing: return "crossing";
+  }
+  return "whole";
+}
+
+Cut cut_from(const nlohmann::json& json) {
+  const std::string name = json.get<std::string>();
+  for (const Cut cut : kCuts) {
+    if (name == name_of(cut)) return cut;
+  }
+  throw std::invalid_argument("no way to cut the line: " + name);
 }
 
 PortfolioKernel kernel_from(const nlohmann::json& json) {
@@ -46,10 +68,35 @@ PortfolioKernel kernel_from(const nlohmann::json& json) {
   for (const auto& at : json.at("seen")) {
     kernel.seen.push_back(
         {.place = {.outputs = number(at.at(0)), .tokens_per_output = number(at.at(1)), .raggedness = number(at.at(2))},
-         .log_ratio = number(at.at(3))});
+         .cut = cut_from(at.at(3)),
+         .log_ratio = number(at.at(4))});
   }
   return kernel;
 }
+
+/// A kernel's model with what was seen near one place.
+class Corrected {
+ public:
+  Corrected(const PortfolioKernel& kernel, const detail::Place& place) : parameters_(kernel.parameters) {
+    for (const Cut cut : kCuts) {
+      const Correction correction = correction_at(kernel.seen, place, cut);
+      of_cut_[static_cast<std::size_t>(cut)] = {std::exp(correction.log_ratio), std::exp(correction.doubt)};
+    }
+  }
+
+  Prediction predict(const ModelFeatures& features) const {
+    const auto& [ratio, doubt] = of_cut_[static_cast<std::size_t>(cut_of(features))];
+    const double us = ratio * predict_us(parameters_, features);
+    return {.us = us, .doubtful_us = doubt * us};
+  }
+
+ private:
+  struct Factors {
+    double ratio = 1, doubt = 1;
+  };
+  const ModelParameters& parameters_;
+  std::array<Factors, std::size(kCuts)> of_cut_;
+};
 
 }  // namespace
 
@@ -77,7 +124,8 @@ std::string to_json(const Portfolio& portfolio) {
   for (const PortfolioKernel& kernel : portfolio.kernels) {
     Json seen = Json::array();
     for (const SeenShape& at : kernel.seen)
-      seen.push_back({at.place.outputs, at.place.tokens_per_output, at.place.raggedness, at.log_ratio});
+      seen.push_back(
+          {at.place.outputs, at.place.tokens_per_output, at.place.raggedness, name_of(at.cut), at.log_ratio});
     kernels.push_back({{"spec", Json::parse(to_json(kernel.spec))},
                        {"resident", kernel.resident},
                        {"memory_rate", kernel.parameters.memory_rate},
@@ -115,17 +163,25 @@ Result<Portfolio> portfolio_from_json(std::string_view text) {
   }
 }
 
-double log_ratio_at(std::span<const SeenShape> seen, const detail::Place& place) {
-  constexpr double kReach = 1.5;      // octaves
+Correction correction_at(std::span<const SeenShape> seen, const detail::Place& place, Cut cut) {
+  constexpr double kReach = 1.0;      // octaves
   constexpr double kDisbelief = 0.3;  // weight of what the model says by itself, in shapes seen right here
+  constexpr double kDoubt = 0.04;     // of the model's word alone
   double sum = 0, weights = kDisbelief;
   for (const SeenShape& at : seen) {
+    if (at.cut != cut) continue;
     const double octaves = detail::distance(at.place, place) / kReach;
     const double weight = std::exp(-octaves * octaves / 2);
     sum += weight * at.log_ratio;
     weights += weight;
   }
-  return sum / weights;
+  return {.log_ratio = sum / weights, .doubt = kDoubt * kDisbelief / weights};
+}
+
+Prediction predict(const PortfolioKernel& kernel, const DeviceFacts& device, const DecodeProblem& problem,
+                   const Shape& shape, const Config& config) {
+  return Corrected(kernel, detail::place_of(problem, shape, base_spec(device.arch, problem)))
+      .predict(model_features(kernel.parameters, device, problem, shape, config, kernel.resident));
 }
 
 std::optional<PredictedConfig> best_predicted(const Portfolio& portfolio, const DeviceFacts& device,
@@ -135,6 +191,7 @@ std::optional<PredictedConfig> best_predicted(const Portfolio& portfolio, const 
   const int fewest_blocks = row_blocks(default_config(device, problem, shape).spec);
   const bool ragged = is_ragged(visible_shape(problem, shape));
   std::optional<PredictedConfig> best;
+  double least = std::numeric_limits<double>::infinity();  // of doubtful_us
   for (const PortfolioKernel& kernel : portfolio.kernels) {
     const Result<KernelSpec> spec = detail::with_tunables_of(base, kernel.spec);
     // A way of loading that would read the cache more often than the default does is no guide.
@@ -143,17 +200,20 @@ std::optional<PredictedConfig> best_predicted(const Portfolio& portfolio, const 
     if (ragged && spec->fixup == FixUp::wait) continue;
     const bool waits = spec->fixup == FixUp::wait;
     const int resident = waits ? std::min(kernel.resident, spec->ctas_per_sm) : kernel.resident;
-    const double correction = std::exp(log_ratio_at(kernel.seen, place));
+    const Corrected corrected(kernel, place);
     const std::vector<std::int64_t> grids =
         ragged ? std::vector<std::int64_t>{detail::ragged_grid(device, problem, shape, *spec)}
                : useful_grids(device, problem, shape, *spec, resident);
     for (const std::int64_t grid : grids) {
       const Config config{
           .spec = *spec, .grid = grid, .segment_cost = ragged ? detail::segment_cost(device, *spec) : 0};
-      const double us = correction * predict_us(kernel.parameters, device, problem, shape, config, kernel.resident);
+      const Prediction predicted =
+          corrected.predict(model_features(kernel.parameters, device, problem, shape, config, kernel.resident));
       // A model that lost its way there (an infinite time, none at all) knows nothing of the launch.
-      if (!std::isfinite(us) || us <= 0) continue;
-      if (!best || us < best->us) best = PredictedConfig{config, us};
+      if (!std::isfinite(predicted.us) || predicted.us <= 0) continue;
+      if (predicted.doubtful_us >= least) continue;
+      least = predicted.doubtful_us;
+      best = PredictedConfig{config, predicted.us};
     }
   }
   return best;

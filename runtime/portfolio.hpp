@@ -15,9 +15,11 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// How far a kernel's time at a tuned shape was from its model: log(measured / modelled) of its best grids there.
+/// How far a kernel's time at a tuned shape was from its model: log(measured / modelled) of the best grids there that
+/// cut the line in one way.
 struct SeenShape {
   detail::Place place;
+  Cut cut = Cut::whole;
   double log_ratio = 0;
 
   bool operator==(const SeenShape&) const = default;
@@ -50,16 +52,31 @@ inline constexpr int kFewestPortfolioShapes = 3;
 std::string to_json(const Portfolio& portfolio);
 Result<Portfolio> portfolio_from_json(std::string_view json);
 
-/// The kernel's log_ratio at a place nobody measured: that of near places, weighted by distance, and 0 far from all.
-double log_ratio_at(std::span<const SeenShape> seen, const detail::Place& place);
+/// What seen shapes say of a place that nobody measured, as logarithms.
+struct Correction {
+  double log_ratio = 0;  ///< of near places with the same cut, weighted by distance; 0 far from all
+  /// To be added before predictions are compared, the more the farther all seen places are: the least of many
+  /// predictions is sooner one that is too low than one that is right.
+  double doubt = 0;
+};
+Correction correction_at(std::span<const SeenShape> seen, const detail::Place& place, Cut cut);
 
 /// A configuration and the microseconds that it is expected to take.
 struct PredictedConfig {
   Config config;
   double us = 0;
 };
-/// The best predicted configuration over the portfolio's kernels, made to fit `problem` (which may have other KV heads
-/// or features), and their useful grids. nullopt when no kernel fits. Some 100 ns a kernel and grid.
+/// What a configuration of one of the portfolio's kernels is expected to take, and what it is compared by.
+struct Prediction {
+  double us = 0;
+  double doubtful_us = 0;  ///< with the correction's doubt
+};
+Prediction predict(const PortfolioKernel& kernel, const DeviceFacts& device, const DecodeProblem& problem,
+                   const Shape& shape, const Config& config);
+
+/// The best predicted configuration, doubts counted, over the portfolio's kernels, made to fit `problem` (which may
+/// have other KV heads or features), and their useful grids. nullopt when no kernel fits. Some 100 ns a kernel and
+/// grid.
 std::optional<PredictedConfig> best_predicted(const Portfolio& portfolio, const DeviceFacts& device,
                                               const DecodeProblem& problem, const Shape& shape);
 

@@ -81,8 +81,24 @@ std::vector<std::string> choose_kernels(std::span<const MeasuredShape* const> sh
   return chosen;
 }
 
-double modelled_us(const ModelParameters& parameters, const DeviceFacts& device, const ModelSample& sample) {
-  return predict_us(parameters, device, sample.problem, sample.shape, sample.config, sample.resident);
+/// To what a corrected prediction can be worth: more digits would only make the JSON long that every engine reads.
+double rounded(double value) { return std::round(value * 1e4) / 1e4; }
+
+/// One kernel's times at one shape with grids that cut the line in one way.
+struct TimesOfCut {
+  std::vector<std::pair<double, double>> times;  ///< measured and modelled
+  double best_us = std::numeric_limits<double>::infinity();
+};
+
+std::map<Cut, TimesOfCut> by_cut(const ModelParameters& parameters, const DeviceFacts& device, const Samples& samples) {
+  std::map<Cut, TimesOfCut> cuts;
+  for (const ModelSample* s : samples) {
+    const ModelFeatures features = model_features(parameters, device, s->problem, s->shape, s->config, s->resident);
+    TimesOfCut& of_cut = cuts[cut_of(features)];
+    of_cut.times.emplace_back(s->us, predict_us(parameters, features));
+    of_cut.best_us = std::min(of_cut.best_us, s->us);
+  }
+  return cuts;
 }
 
 Portfolio portfolio_of(const DeviceFacts& device, std::span<const MeasuredShape* const> shapes,
@@ -103,13 +119,16 @@ Portfolio portfolio_of(const DeviceFacts& device, std::span<const MeasuredShape*
       if (found == at->kernels.end()) continue;
       const ModelSample& any = *found->second.samples.front();
       kernel.spec = any.config.spec, kernel.resident = any.resident, kernel.parameters = model.of(any.config.spec);
-      std::vector<double> ratios;
-      for (const ModelSample* sample : found->second.samples) {
-        if (sample->us <= kNearBest * found->second.best_us)
-          ratios.push_back(std::log(sample->us / modelled_us(kernel.parameters, device, *sample)));
+      detail::Place place = detail::place_of(any.problem, at->shape, base_spec(device.arch, any.problem));
+      for (double* octaves : {&place.outputs, &place.tokens_per_output, &place.raggedness})
+        *octaves = rounded(*octaves);
+      for (auto& [cut, of_cut] : by_cut(kernel.parameters, device, found->second.samples)) {
+        std::vector<double> ratios;
+        for (const auto& [us, modelled] : of_cut.times) {
+          if (us <= kNearBest * of_cut.best_us) ratios.push_back(std::log(us / modelled));
+        }
+        kernel.seen.push_back({.place = place, .cut = cut, .log_ratio = rounded(median(ratios))});
       }
-      const KernelSpec base = base_spec(device.arch, any.problem);
-      kernel.seen.push_back({detail::place_of(any.problem, at->shape, base), median(ratios)});
     }
     portfolio.kernels.push_back(std::move(kernel));
   }
@@ -129,11 +148,9 @@ HeldOut judge(const Portfolio& portfolio, const DeviceFacts& device, const Measu
     const auto found = at.kernels.find(kernel_name(kernel.spec));
     if (found == at.kernels.end()) continue;
     for (const ModelSample* sample : found->second.samples) {
-      const detail::Place place =
-          detail::place_of(sample->problem, sample->shape, base_spec(device.arch, sample->problem));
-      const double us = std::exp(log_ratio_at(kernel.seen, place)) * modelled_us(kernel.parameters, device, *sample);
-      if (sample->us <= kOfInterest * at.best_us) held_out.errors.push_back(std::abs(us / sample->us - 1));
-      if (us < least) least = us, chosen_us = sample->us;
+      const Prediction predicted = predict(kernel, device, sample->problem, sample->shape, sample->config);
+      if (sample->us <= kOfInterest * at.best_us) held_out.errors.push_back(std::abs(predicted.us / sample->us - 1));
+      if (predicted.doubtful_us < least) least = predicted.doubtful_us, chosen_us = sample->us;
     }
   }
   held_out.regret = chosen_us / at.best_us - 1;

@@ -35,6 +35,14 @@ class PortfolioTest : public ::testing::Test {
     return WinnerTable::build(device, layers);
   }
 
+  /// Of the kernel's grids at the unseen shape, by its model alone.
+  double least_us(const PortfolioKernel& kernel) const {
+    double least = std::numeric_limits<double>::infinity();
+    for (const std::int64_t grid : useful_grids(device, problem, unseen, kernel.spec, kernel.resident))
+      least = std::min(least, predict_us(kernel.parameters, device, problem, unseen, {kernel.spec, grid}, 1));
+    return least;
+  }
+
   DeviceFacts device = fictional_gpu();
   DecodeProblem problem;
   Portfolio portfolio;
@@ -42,7 +50,7 @@ class PortfolioTest : public ::testing::Test {
 };
 
 TEST_F(PortfolioTest, ComesBackFromItsJsonAsItWas) {
-  portfolio.kernels[1].seen = {{{.outputs = 3, .tokens_per_output = 13, .raggedness = 0.5}, -0.04}};
+  portfolio.kernels[1].seen = {{{.outputs = 3, .tokens_per_output = 13, .raggedness = 0.5}, Cut::even, -0.04}};
   const auto read = portfolio_from_json(to_json(portfolio));
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(*read, portfolio);
@@ -97,7 +105,9 @@ TEST_F(PortfolioTest, TextsNestedToExhaustTheStackAreRefused) {
 TEST_F(PortfolioTest, KernelsWithoutAPredictionAreNoAnswer) {
   // Finite numbers, each of them, that make an infinite time, none, and a negative one.
   for (const double log_ratio : {1e6, -1e6}) {
-    portfolio.kernels[0].seen = {{detail::place_of(problem, unseen, base_spec(device.arch, problem)), log_ratio}};
+    const detail::Place here = detail::place_of(problem, unseen, base_spec(device.arch, problem));
+    portfolio.kernels[0].seen = {
+        {here, Cut::whole, log_ratio}, {here, Cut::even, log_ratio}, {here, Cut::crossing, log_ratio}};
     const Choice choice = table().find(problem, unseen);
     EXPECT_EQ(choice.config.spec, portfolio.kernels[1].spec) << log_ratio;
     EXPECT_GT(choice.predicted_us, 0) << log_ratio;
@@ -108,10 +118,40 @@ TEST_F(PortfolioTest, KernelsWithoutAPredictionAreNoAnswer) {
 }
 
 TEST_F(PortfolioTest, ACorrectionHoldsNearWhereItWasSeenAndNotFarAway) {
-  const SeenShape seen[] = {{{.outputs = 3, .tokens_per_output = 13}, 0.2}};
-  EXPECT_NEAR(log_ratio_at(seen, {.outputs = 3, .tokens_per_output = 13}), 0.2, 0.05);
-  EXPECT_NEAR(log_ratio_at(seen, {.outputs = 3, .tokens_per_output = 22}), 0.0, 1e-6);
-  EXPECT_EQ(log_ratio_at({}, {}), 0);
+  const detail::Place here{.outputs = 3, .tokens_per_output = 13}, far{.outputs = 3, .tokens_per_output = 22};
+  const SeenShape seen[] = {{here, Cut::even, 0.2}};
+  EXPECT_NEAR(correction_at(seen, here, Cut::even).log_ratio, 0.2, 0.05);
+  EXPECT_NEAR(correction_at(seen, far, Cut::even).log_ratio, 0.0, 1e-6);
+  EXPECT_EQ(correction_at({}, {}, Cut::even).log_ratio, 0);
+}
+
+TEST_F(PortfolioTest, ACorrectionHoldsForGridsThatCutTheLineAsThoseThatWereSeen) {
+  const detail::Place here{.outputs = 3, .tokens_per_output = 13};
+  const SeenShape seen[] = {{here, Cut::even, 0.2}, {here, Cut::crossing, -0.1}};
+  EXPECT_GT(correction_at(seen, here, Cut::even).log_ratio, 0.1);
+  EXPECT_LT(correction_at(seen, here, Cut::crossing).log_ratio, -0.05);
+  EXPECT_EQ(correction_at(seen, here, Cut::whole).log_ratio, 0);
+}
+
+TEST_F(PortfolioTest, DoubtGrowsWithTheDistanceFromWhatWasSeen) {
+  const detail::Place here{.outputs = 3, .tokens_per_output = 13}, near{.outputs = 3, .tokens_per_output = 14};
+  const SeenShape seen[] = {{here, Cut::even, 0.2}};
+  EXPECT_LT(correction_at(seen, here, Cut::even).doubt, correction_at(seen, near, Cut::even).doubt);
+  EXPECT_LT(correction_at(seen, near, Cut::even).doubt, correction_at(seen, here, Cut::whole).doubt);
+}
+
+TEST_F(PortfolioTest, OfTwoLikeKernelsTheOneThatWasSeenNearbyIsTaken) {
+  // By their models alone the other one is better, by 1 %. What is promised is the time without doubt.
+  PortfolioKernel& stranger = portfolio.kernels[0];
+  PortfolioKernel& known = portfolio.kernels[1];
+  known.parameters.costs.start += 1.01 * least_us(stranger) - least_us(known);
+  const detail::Place here = detail::place_of(problem, unseen, base_spec(device.arch, problem));
+  known.seen = {{here, Cut::whole, 0}, {here, Cut::even, 0}, {here, Cut::crossing, 0}};
+  const Choice choice = table().find(problem, unseen);
+  EXPECT_EQ(choice.config.spec, known.spec);
+  EXPECT_NEAR(choice.predicted_us, predict_us(known.parameters, device, problem, unseen, choice.config, 1), 1e-9);
+  known.seen.clear();
+  EXPECT_EQ(table().find(problem, unseen).config.spec, stranger.spec);
 }
 
 TEST_F(PortfolioTest, AnUnseenShapeGetsTheKernelAndGridThatTheModelSaysAreBest) {
@@ -119,16 +159,14 @@ TEST_F(PortfolioTest, AnUnseenShapeGetsTheKernelAndGridThatTheModelSaysAreBest) 
   EXPECT_EQ(choice.provenance, Provenance::nearest);
   EXPECT_EQ(choice.config.spec, portfolio.kernels[1].spec);
   const PortfolioKernel& kernel = portfolio.kernels[1];
-  double least = std::numeric_limits<double>::infinity();
-  for (const std::int64_t grid : useful_grids(device, problem, unseen, kernel.spec, kernel.resident))
-    least = std::min(least, predict_us(kernel.parameters, device, problem, unseen, {kernel.spec, grid}, 1));
+  const double least = least_us(kernel);
   EXPECT_NEAR(choice.predicted_us, least, 1e-9);
   EXPECT_NEAR(predict_us(kernel.parameters, device, problem, unseen, choice.config, 1), least, 1e-9);
 }
 
 TEST_F(PortfolioTest, WhatWasSeenNearbyOverrulesTheModel) {
   const detail::Place here = detail::place_of(problem, unseen, base_spec(device.arch, problem));
-  portfolio.kernels[1].seen = {{here, 0.5}};
+  portfolio.kernels[1].seen = {{here, Cut::whole, 0.5}, {here, Cut::even, 0.5}, {here, Cut::crossing, 0.5}};
   EXPECT_EQ(table().find(problem, unseen).config.spec, portfolio.kernels[0].spec);
 }
 
