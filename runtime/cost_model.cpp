@@ -127,20 +127,31 @@ ModelFeatures model_features(const ModelParameters& parameters, const DeviceFact
             static_cast<double>(middle) * std::max(1.0, fills_of(tiles_per_output)) + std::max(1.0, fills_of(last));
   }
   const std::int64_t waves = divide_up(ctas_on_sm, held);
-  fills = std::max(1.0, fills) * static_cast<double>(waves);
+  fills = std::max(1.0, fills);
 
   // The last LeanTile of an output tile may be partly empty, and empty places read no bytes.
   const double bytes = static_cast<double>(kv_bytes(problem, shape)) * row_blocks(spec);
   const auto whole = static_cast<double>(line.longest / tiles_per_output);
-  const double read_tokens =
-      whole * tokens_per_output +
-      std::min(static_cast<double>(line.longest % tiles_per_output * spec.tile), tokens_per_output);
-  const double bytes_on_sm = std::min(static_cast<double>(ctas_on_sm) * read_tokens * token_bytes, bytes);
+  const double cta_bytes =
+      token_bytes * (whole * tokens_per_output +
+                     std::min(static_cast<double>(line.longest % tiles_per_output * spec.tile), tokens_per_output));
 
+  // A ring of one stage stands still while its bytes are used, in all CTAs at about the same time: what it waits is not
+  // hidden behind the memory's own time, as in deeper ones.
+  const double waiting = (fills - 1) * parameters.latency;
+  const bool overlapped = spec.stages > 1 || loads_to_registers(spec.load);
+  const auto wave_us = [&](std::int64_t ctas_on_busiest_sm, double wave_bytes) {
+    const double on_sm = std::min(static_cast<double>(ctas_on_busiest_sm) * cta_bytes, wave_bytes);
+    const double sm_us = std::max(on_sm / parameters.sm_rate, overlapped ? waiting : 0.0);
+    return soft_max(sm_us, wave_bytes / parameters.memory_rate) + (overlapped ? 0.0 : waiting);
+  };
   ModelFeatures features;
   features.memory = bytes / parameters.memory_rate;
-  const double sm_us = std::max(bytes_on_sm / parameters.sm_rate, (fills - 1) * parameters.latency);
-  features.excess = soft_max(sm_us, features.memory) - features.memory;
+  // All waves but the last fill every place there is.
+  const std::int64_t places = held * sms, last = grid - (waves - 1) * places;
+  const double average_bytes = bytes / static_cast<double>(grid);
+  features.excess = static_cast<double>(waves - 1) * wave_us(held, static_cast<double>(places) * average_bytes) +
+                    wave_us(divide_up(last, sms), static_cast<double>(last) * average_bytes) - features.memory;
   // Waves beyond the first start cold, like a new segment.
   features.segments = static_cast<double>(line.segments * waves - 1);
   if (line.contributors > 1) {

@@ -164,7 +164,7 @@ Result<Portfolio> portfolio_from_json(std::string_view text) {
 }
 
 Correction correction_at(std::span<const SeenShape> seen, const detail::Place& place, Cut cut) {
-  constexpr double kReach = 1.0;      // octaves
+  constexpr double kReach = 1.4;      // octaves
   constexpr double kDisbelief = 0.3;  // weight of what the model says by itself, in shapes seen right here
   constexpr double kDoubt = 0.04;     // of the model's word alone
   double sum = 0, weights = kDisbelief;
