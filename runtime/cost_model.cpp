@@ -81,12 +81,25 @@ Costs costs_of(const std::array<double, kCosts>& v) {
 }
 
 std::array<double, kCosts> as_array(const ModelFeatures& f) {
-  return {1, f.memory, f.excess, f.segments, f.shared, f.partials, f.tree};
+  return {1, f.memory, f.excess, f.segments + f.refills, f.shared, f.partials, f.tree};
 }
 
-Cut cut_of(const ModelFeatures& features) {
-  if (features.segments > 0) return Cut::crossing;
-  return features.shared > 0 ? Cut::even : Cut::whole;
+std::string_view to_string(GridKind kind) {
+  switch (kind) {
+    case GridKind::whole: return "whole";
+    case GridKind::even: return "even";
+    case GridKind::crossing: return "crossing";
+    case GridKind::idle_whole: return "idle_whole";
+    case GridKind::idle_even: return "idle_even";
+    case GridKind::idle_crossing: return "idle_crossing";
+  }
+  return "whole";
+}
+
+GridKind kind_of(const ModelFeatures& features) {
+  if (features.segments > 0) return features.idle ? GridKind::idle_crossing : GridKind::crossing;
+  if (features.shared > 0) return features.idle ? GridKind::idle_even : GridKind::even;
+  return features.idle ? GridKind::idle_whole : GridKind::whole;
 }
 
 ModelParameters default_parameters(const DeviceFacts& device) {
@@ -136,14 +149,13 @@ ModelFeatures model_features(const ModelParameters& parameters, const DeviceFact
       token_bytes * (whole * tokens_per_output +
                      std::min(static_cast<double>(line.longest % tiles_per_output * spec.tile), tokens_per_output));
 
-  // A ring of one stage stands still while its bytes are used, in all CTAs at about the same time: what it waits is not
-  // hidden behind the memory's own time, as in deeper ones.
-  const double waiting = (fills - 1) * parameters.latency;
+  // A ring of one stage stands still while its bytes are used, at first in all warps at the same time: what they wait
+  // is not hidden behind the memory's own time, as in deeper ones.
   const bool overlapped = spec.stages > 1 || loads_to_registers(spec.load);
   const auto wave_us = [&](std::int64_t ctas_on_busiest_sm, double wave_bytes) {
     const double on_sm = std::min(static_cast<double>(ctas_on_busiest_sm) * cta_bytes, wave_bytes);
-    const double sm_us = std::max(on_sm / parameters.sm_rate, overlapped ? waiting : 0.0);
-    return soft_max(sm_us, wave_bytes / parameters.memory_rate) + (overlapped ? 0.0 : waiting);
+    const double waiting = overlapped ? (fills - 1) * parameters.latency : 0;
+    return soft_max(std::max(on_sm / parameters.sm_rate, waiting), wave_bytes / parameters.memory_rate);
   };
   ModelFeatures features;
   features.memory = bytes / parameters.memory_rate;
@@ -152,6 +164,8 @@ ModelFeatures model_features(const ModelParameters& parameters, const DeviceFact
   const double average_bytes = bytes / static_cast<double>(grid);
   features.excess = static_cast<double>(waves - 1) * wave_us(held, static_cast<double>(places) * average_bytes) +
                     wave_us(divide_up(last, sms), static_cast<double>(last) * average_bytes) - features.memory;
+  features.refills = overlapped ? 0 : fills - 1;
+  features.idle = grid < sms - sms / 8;
   // Waves beyond the first start cold, like a new segment.
   features.segments = static_cast<double>(line.segments * waves - 1);
   if (line.contributors > 1) {

@@ -14,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "runtime/device.hpp"
 #include "runtime/problem.hpp"
@@ -58,13 +59,19 @@ struct ModelFeatures {
   double shared = 0;    ///< 1 when an output tile has several contributors
   double partials = 0;  ///< merged one after the other, at most two tree levels' worth
   double tree = 0;      ///< 1 with a second level
+  double refills = 0;   ///< of a one-stage ring: as a segment, each drains the pipeline and fills it again
+  bool idle = false;    ///< SMs have no CTA
 };
 std::array<double, kCosts> as_array(const ModelFeatures& features);
 
-/// How a grid cuts the line: output tiles whole, in even pieces, or with CTAs that cross from one into the next. What
-/// the model gets wrong differs from one to the other more than from grid to grid.
-enum class Cut { whole, even, crossing };
-Cut cut_of(const ModelFeatures& features);
+/// How a grid cuts the line: output tiles whole, in even pieces, or with CTAs that cross from one into the next; and
+/// whether it leaves SMs without a CTA. What the model gets wrong differs more between these than from grid to grid.
+enum class GridKind { whole, even, crossing, idle_whole, idle_even, idle_crossing };
+inline constexpr std::array kGridKinds = {GridKind::whole,      GridKind::even,      GridKind::crossing,
+                                          GridKind::idle_whole, GridKind::idle_even, GridKind::idle_crossing};
+constexpr bool leaves_idle(GridKind kind) { return kind >= GridKind::idle_whole; }
+std::string_view to_string(GridKind kind);
+GridKind kind_of(const ModelFeatures& features);
 
 /// resident: CTAs of this kernel that one SM holds (>= 1). Valid problem, shape and config.
 ModelFeatures model_features(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,

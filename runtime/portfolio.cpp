@@ -33,23 +33,12 @@ double positive(const nlohmann::json& json) {
   return value;
 }
 
-constexpr Cut kCuts[] = {Cut::whole, Cut::even, Cut::crossing};
-
-std::string_view name_of(Cut cut) {
-  switch (cut) {
-    case Cut::whole: return "whole";
-    case Cut::even: return "even";
-    case Cut::crossing: return "crossing";
-  }
-  return "whole";
-}
-
-Cut cut_from(const nlohmann::json& json) {
+GridKind kind_from(const nlohmann::json& json) {
   const std::string name = json.get<std::string>();
-  for (const Cut cut : kCuts) {
-    if (name == name_of(cut)) return cut;
+  for (const GridKind kind : kGridKinds) {
+    if (name == to_string(kind)) return kind;
   }
-  throw std::invalid_argument("no way to cut the line: " + name);
+  throw std::invalid_argument("no kind of grid: " + name);
 }
 
 PortfolioKernel kernel_from(const nlohmann::json& json) {
@@ -68,24 +57,31 @@ PortfolioKernel kernel_from(const nlohmann::json& json) {
   for (const auto& at : json.at("seen")) {
     kernel.seen.push_back(
         {.place = {.outputs = number(at.at(0)), .tokens_per_output = number(at.at(1)), .raggedness = number(at.at(2))},
-         .cut = cut_from(at.at(3)),
+         .kind = kind_from(at.at(3)),
          .log_ratio = number(at.at(4))});
   }
   return kernel;
+}
+
+/// What one kind of grid says of another, as a share of what it says of itself: kernels that pull too little or too
+/// much while SMs are idle do so however the line is cut.
+double affinity(GridKind a, GridKind b) {
+  if (a == b) return 1;
+  return leaves_idle(a) == leaves_idle(b) ? 0.3 : 0.05;
 }
 
 /// A kernel's model with what was seen near one place.
 class Corrected {
  public:
   Corrected(const PortfolioKernel& kernel, const detail::Place& place) : parameters_(kernel.parameters) {
-    for (const Cut cut : kCuts) {
-      const Correction correction = correction_at(kernel.seen, place, cut);
-      of_cut_[static_cast<std::size_t>(cut)] = {std::exp(correction.log_ratio), std::exp(correction.doubt)};
+    for (const GridKind kind : kGridKinds) {
+      const Correction correction = correction_at(kernel.seen, place, kind);
+      of_kind_[static_cast<std::size_t>(kind)] = {std::exp(correction.log_ratio), std::exp(correction.doubt)};
     }
   }
 
   Prediction predict(const ModelFeatures& features) const {
-    const auto& [ratio, doubt] = of_cut_[static_cast<std::size_t>(cut_of(features))];
+    const auto& [ratio, doubt] = of_kind_[static_cast<std::size_t>(kind_of(features))];
     const double us = ratio * predict_us(parameters_, features);
     return {.us = us, .doubtful_us = doubt * us};
   }
@@ -95,7 +91,7 @@ class Corrected {
     double ratio = 1, doubt = 1;
   };
   const ModelParameters& parameters_;
-  std::array<Factors, std::size(kCuts)> of_cut_;
+  std::array<Factors, std::size(kGridKinds)> of_kind_;
 };
 
 }  // namespace
@@ -125,7 +121,7 @@ std::string to_json(const Portfolio& portfolio) {
     Json seen = Json::array();
     for (const SeenShape& at : kernel.seen)
       seen.push_back(
-          {at.place.outputs, at.place.tokens_per_output, at.place.raggedness, name_of(at.cut), at.log_ratio});
+          {at.place.outputs, at.place.tokens_per_output, at.place.raggedness, to_string(at.kind), at.log_ratio});
     kernels.push_back({{"spec", Json::parse(to_json(kernel.spec))},
                        {"resident", kernel.resident},
                        {"memory_rate", kernel.parameters.memory_rate},
@@ -163,15 +159,14 @@ Result<Portfolio> portfolio_from_json(std::string_view text) {
   }
 }
 
-Correction correction_at(std::span<const SeenShape> seen, const detail::Place& place, Cut cut) {
+Correction correction_at(std::span<const SeenShape> seen, const detail::Place& place, GridKind kind) {
   constexpr double kReach = 1.4;      // octaves
   constexpr double kDisbelief = 0.3;  // weight of what the model says by itself, in shapes seen right here
   constexpr double kDoubt = 0.04;     // of the model's word alone
   double sum = 0, weights = kDisbelief;
   for (const SeenShape& at : seen) {
-    if (at.cut != cut) continue;
     const double octaves = detail::distance(at.place, place) / kReach;
-    const double weight = std::exp(-octaves * octaves / 2);
+    const double weight = affinity(at.kind, kind) * std::exp(-octaves * octaves / 2);
     sum += weight * at.log_ratio;
     weights += weight;
   }

@@ -15,11 +15,11 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// How far a kernel's time at a tuned shape was from its model: log(measured / modelled) of the best grids there that
-/// cut the line in one way.
+/// How far a kernel's time at a tuned shape was from its model: log(measured / modelled) of the best grids of one
+/// kind there.
 struct SeenShape {
   detail::Place place;
-  Cut cut = Cut::whole;
+  GridKind kind = GridKind::whole;
   double log_ratio = 0;
 
   bool operator==(const SeenShape&) const = default;
@@ -54,12 +54,12 @@ Result<Portfolio> portfolio_from_json(std::string_view json);
 
 /// What seen shapes say of a place that nobody measured, as logarithms.
 struct Correction {
-  double log_ratio = 0;  ///< of near places with the same cut, weighted by distance; 0 far from all
+  double log_ratio = 0;  ///< of near places, weighted by distance and kind of grid; 0 far from all
   /// To be added before predictions are compared, the more the farther all seen places are: the least of many
   /// predictions is sooner one that is too low than one that is right.
   double doubt = 0;
 };
-Correction correction_at(std::span<const SeenShape> seen, const detail::Place& place, Cut cut);
+Correction correction_at(std::span<const SeenShape> seen, const detail::Place& place, GridKind kind);
 
 /// A configuration and the microseconds that it is expected to take.
 struct PredictedConfig {

@@ -84,21 +84,22 @@ std::vector<std::string> choose_kernels(std::span<const MeasuredShape* const> sh
 /// To what a corrected prediction can be worth: more digits would only make the JSON long that every engine reads.
 double rounded(double value) { return std::round(value * 1e4) / 1e4; }
 
-/// One kernel's times at one shape with grids that cut the line in one way.
-struct TimesOfCut {
+/// One kernel's times at one shape with grids of one kind.
+struct TimesOfKind {
   std::vector<std::pair<double, double>> times;  ///< measured and modelled
   double best_us = std::numeric_limits<double>::infinity();
 };
 
-std::map<Cut, TimesOfCut> by_cut(const ModelParameters& parameters, const DeviceFacts& device, const Samples& samples) {
-  std::map<Cut, TimesOfCut> cuts;
+std::map<GridKind, TimesOfKind> by_kind(const ModelParameters& parameters, const DeviceFacts& device,
+                                        const Samples& samples) {
+  std::map<GridKind, TimesOfKind> kinds;
   for (const ModelSample* s : samples) {
     const ModelFeatures features = model_features(parameters, device, s->problem, s->shape, s->config, s->resident);
-    TimesOfCut& of_cut = cuts[cut_of(features)];
-    of_cut.times.emplace_back(s->us, predict_us(parameters, features));
-    of_cut.best_us = std::min(of_cut.best_us, s->us);
+    TimesOfKind& of_kind = kinds[kind_of(features)];
+    of_kind.times.emplace_back(s->us, predict_us(parameters, features));
+    of_kind.best_us = std::min(of_kind.best_us, s->us);
   }
-  return cuts;
+  return kinds;
 }
 
 Portfolio portfolio_of(const DeviceFacts& device, std::span<const MeasuredShape* const> shapes,
@@ -122,12 +123,12 @@ Portfolio portfolio_of(const DeviceFacts& device, std::span<const MeasuredShape*
       detail::Place place = detail::place_of(any.problem, at->shape, base_spec(device.arch, any.problem));
       for (double* octaves : {&place.outputs, &place.tokens_per_output, &place.raggedness})
         *octaves = rounded(*octaves);
-      for (auto& [cut, of_cut] : by_cut(kernel.parameters, device, found->second.samples)) {
+      for (auto& [kind, of_kind] : by_kind(kernel.parameters, device, found->second.samples)) {
         std::vector<double> ratios;
-        for (const auto& [us, modelled] : of_cut.times) {
-          if (us <= kNearBest * of_cut.best_us) ratios.push_back(std::log(us / modelled));
+        for (const auto& [us, modelled] : of_kind.times) {
+          if (us <= kNearBest * of_kind.best_us) ratios.push_back(std::log(us / modelled));
         }
-        kernel.seen.push_back({.place = place, .cut = cut, .log_ratio = rounded(median(ratios))});
+        kernel.seen.push_back({.place = place, .kind = kind, .log_ratio = rounded(median(ratios))});
       }
     }
     portfolio.kernels.push_back(std::move(kernel));

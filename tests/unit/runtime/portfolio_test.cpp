@@ -14,6 +14,12 @@
 namespace leanattn {
 namespace {
 
+std::vector<SeenShape> at_every_kind(const detail::Place& here, double log_ratio) {
+  std::vector<SeenShape> seen;
+  for (const GridKind kind : kGridKinds) seen.push_back({here, kind, log_ratio});
+  return seen;
+}
+
 class PortfolioTest : public ::testing::Test {
  protected:
   PortfolioTest() {
@@ -50,7 +56,7 @@ class PortfolioTest : public ::testing::Test {
 };
 
 TEST_F(PortfolioTest, ComesBackFromItsJsonAsItWas) {
-  portfolio.kernels[1].seen = {{{.outputs = 3, .tokens_per_output = 13, .raggedness = 0.5}, Cut::even, -0.04}};
+  portfolio.kernels[1].seen = {{{.outputs = 3, .tokens_per_output = 13, .raggedness = 0.5}, GridKind::even, -0.04}};
   const auto read = portfolio_from_json(to_json(portfolio));
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(*read, portfolio);
@@ -106,8 +112,7 @@ TEST_F(PortfolioTest, KernelsWithoutAPredictionAreNoAnswer) {
   // Finite numbers, each of them, that make an infinite time, none, and a negative one.
   for (const double log_ratio : {1e6, -1e6}) {
     const detail::Place here = detail::place_of(problem, unseen, base_spec(device.arch, problem));
-    portfolio.kernels[0].seen = {
-        {here, Cut::whole, log_ratio}, {here, Cut::even, log_ratio}, {here, Cut::crossing, log_ratio}};
+    portfolio.kernels[0].seen = at_every_kind(here, log_ratio);
     const Choice choice = table().find(problem, unseen);
     EXPECT_EQ(choice.config.spec, portfolio.kernels[1].spec) << log_ratio;
     EXPECT_GT(choice.predicted_us, 0) << log_ratio;
@@ -119,25 +124,31 @@ TEST_F(PortfolioTest, KernelsWithoutAPredictionAreNoAnswer) {
 
 TEST_F(PortfolioTest, ACorrectionHoldsNearWhereItWasSeenAndNotFarAway) {
   const detail::Place here{.outputs = 3, .tokens_per_output = 13}, far{.outputs = 3, .tokens_per_output = 22};
-  const SeenShape seen[] = {{here, Cut::even, 0.2}};
-  EXPECT_NEAR(correction_at(seen, here, Cut::even).log_ratio, 0.2, 0.05);
-  EXPECT_NEAR(correction_at(seen, far, Cut::even).log_ratio, 0.0, 1e-6);
-  EXPECT_EQ(correction_at({}, {}, Cut::even).log_ratio, 0);
+  const SeenShape seen[] = {{here, GridKind::even, 0.2}};
+  EXPECT_NEAR(correction_at(seen, here, GridKind::even).log_ratio, 0.2, 0.05);
+  EXPECT_NEAR(correction_at(seen, far, GridKind::even).log_ratio, 0.0, 1e-6);
+  EXPECT_EQ(correction_at({}, {}, GridKind::even).log_ratio, 0);
 }
 
-TEST_F(PortfolioTest, ACorrectionHoldsForGridsThatCutTheLineAsThoseThatWereSeen) {
+TEST_F(PortfolioTest, ACorrectionHoldsForTheKindOfGridThatWasSeen) {
   const detail::Place here{.outputs = 3, .tokens_per_output = 13};
-  const SeenShape seen[] = {{here, Cut::even, 0.2}, {here, Cut::crossing, -0.1}};
-  EXPECT_GT(correction_at(seen, here, Cut::even).log_ratio, 0.1);
-  EXPECT_LT(correction_at(seen, here, Cut::crossing).log_ratio, -0.05);
-  EXPECT_EQ(correction_at(seen, here, Cut::whole).log_ratio, 0);
+  const SeenShape seen[] = {{here, GridKind::even, 0.2}, {here, GridKind::crossing, -0.1}};
+  EXPECT_GT(correction_at(seen, here, GridKind::even).log_ratio, 0.1);
+  EXPECT_LT(correction_at(seen, here, GridKind::crossing).log_ratio, 0);
+  // Another kind says something, too, but more of those that leave as many SMs idle.
+  const SeenShape only[] = {{here, GridKind::idle_even, 0.2}};
+  const double even = correction_at(only, here, GridKind::even).log_ratio;
+  const double idle_crossing = correction_at(only, here, GridKind::idle_crossing).log_ratio;
+  EXPECT_GT(even, 0);
+  EXPECT_GT(idle_crossing, 2 * even);
+  EXPECT_GT(correction_at(only, here, GridKind::idle_even).log_ratio, idle_crossing);
 }
 
 TEST_F(PortfolioTest, DoubtGrowsWithTheDistanceFromWhatWasSeen) {
   const detail::Place here{.outputs = 3, .tokens_per_output = 13}, near{.outputs = 3, .tokens_per_output = 14};
-  const SeenShape seen[] = {{here, Cut::even, 0.2}};
-  EXPECT_LT(correction_at(seen, here, Cut::even).doubt, correction_at(seen, near, Cut::even).doubt);
-  EXPECT_LT(correction_at(seen, near, Cut::even).doubt, correction_at(seen, here, Cut::whole).doubt);
+  const SeenShape seen[] = {{here, GridKind::even, 0.2}};
+  EXPECT_LT(correction_at(seen, here, GridKind::even).doubt, correction_at(seen, near, GridKind::even).doubt);
+  EXPECT_LT(correction_at(seen, near, GridKind::even).doubt, correction_at(seen, here, GridKind::whole).doubt);
 }
 
 TEST_F(PortfolioTest, OfTwoLikeKernelsTheOneThatWasSeenNearbyIsTaken) {
@@ -146,7 +157,7 @@ TEST_F(PortfolioTest, OfTwoLikeKernelsTheOneThatWasSeenNearbyIsTaken) {
   PortfolioKernel& known = portfolio.kernels[1];
   known.parameters.costs.start += 1.01 * least_us(stranger) - least_us(known);
   const detail::Place here = detail::place_of(problem, unseen, base_spec(device.arch, problem));
-  known.seen = {{here, Cut::whole, 0}, {here, Cut::even, 0}, {here, Cut::crossing, 0}};
+  known.seen = at_every_kind(here, 0);
   const Choice choice = table().find(problem, unseen);
   EXPECT_EQ(choice.config.spec, known.spec);
   EXPECT_NEAR(choice.predicted_us, predict_us(known.parameters, device, problem, unseen, choice.config, 1), 1e-9);
@@ -166,7 +177,8 @@ TEST_F(PortfolioTest, AnUnseenShapeGetsTheKernelAndGridThatTheModelSaysAreBest) 
 
 TEST_F(PortfolioTest, WhatWasSeenNearbyOverrulesTheModel) {
   const detail::Place here = detail::place_of(problem, unseen, base_spec(device.arch, problem));
-  portfolio.kernels[1].seen = {{here, Cut::whole, 0.5}, {here, Cut::even, 0.5}, {here, Cut::crossing, 0.5}};
+  portfolio.kernels[1].seen = {
+      {here, GridKind::whole, 0.5}, {here, GridKind::even, 0.5}, {here, GridKind::crossing, 0.5}};
   EXPECT_EQ(table().find(problem, unseen).config.spec, portfolio.kernels[0].spec);
 }
 
