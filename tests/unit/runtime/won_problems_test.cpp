@@ -117,6 +117,17 @@ TEST(WonProblems, ABatchInvariantProblemIsNoGuideAndIsNotReadForOthers) {
   EXPECT_EQ(table.find(invariant, kShape).provenance, Provenance::exact);
 }
 
+TEST(WonProblems, OfEquallyNearWinnersOfTwoProblemsTheColdOneSpeaks) {
+  const DecodeProblem first{.q_heads = 8, .kv_heads = 2, .head_dim = 128}, second{.q_heads = 16, .kv_heads = 4};
+  const auto table = WinnerTable::build(
+      fictional_gpu(),
+      layered({winner(first, {.batch = 4, .longest_context = 8192}, tuned_config(first, 64), 1, "warm"),
+               winner(second, {.batch = 2, .longest_context = 8192}, tuned_config(second, 64), 2, "cold")}));
+  const Choice choice = table.find(kLlama, {.batch = 1, .longest_context = 8192});
+  EXPECT_EQ(choice.provenance, Provenance::nearest);
+  EXPECT_EQ(choice.tuned_us, 2);
+}
+
 TEST(WonProblems, OneProblemWrittenTwoWaysIsOneProblem) {
   auto other_text = winner(kLlama, {.batch = 2, .longest_context = 64}, tuned_config(kLlama, 7), 7);
   other_text.winner.problem.insert(1, " ");
