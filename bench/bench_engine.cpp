@@ -38,17 +38,21 @@ struct Directory {
   std::filesystem::path path;
 };
 
-/// A tuning.db with that many winners: 40 batches x 500 contexts of one problem, some dozens of configurations.
-Result<void> write_winners(const std::filesystem::path& directory) {
+/// A tuning.db with that many winners, dealt to so many problems of the same kernels, the default one among them: 40
+/// batches and up to 500 contexts each, some dozens of configurations.
+Result<void> write_winners(const std::filesystem::path& directory, int problems) {
   const auto device = device_facts(0);
   if (!device) return tl::unexpected(device.error());
-  const DecodeProblem problem;
   auto database = TuningDb::open(std::nullopt, OpenMode::read_write, nullptr);
   if (!database) return tl::unexpected(database.error());
   const auto session = (*database)->begin_session(device_model(*device), current_environment(*device), "bench");
   if (!session) return tl::unexpected(session.error());
   for (int i = 0; i < kWinners; ++i) {
-    const Shape shape{.batch = 1 + i % 40, .longest_context = 128 * (1 + i / 40)};
+    DecodeProblem problem;
+    problem.kv_heads = 8 + i % problems;
+    problem.q_heads = 4 * problem.kv_heads;
+    const int j = i / problems;
+    const Shape shape{.batch = 1 + j % 40, .longest_context = 128 * (1 + j / 40)};
     Trial trial;
     trial.problem = to_json(problem);
     trial.shape = to_json(shape);
@@ -73,7 +77,8 @@ double heap_bytes() {
 void open_with_twenty_thousand_winners(benchmark::State& state) {
   pretend_an_h200();
   const Directory directory;
-  if (const auto written = write_winners(directory.path); !written)
+  const int problems = static_cast<int>(state.range(0));
+  if (const auto written = write_winners(directory.path, problems); !written)
     return state.SkipWithError(written.error().message.c_str());
   double bytes = 0;
   for (auto _ : state) {
@@ -81,14 +86,42 @@ void open_with_twenty_thousand_winners(benchmark::State& state) {
     const auto engine = EngineCore::open({.device = 0, .cache_dir = directory.path, .disk_cache = true});
     if (!engine) return state.SkipWithError(engine.error().message.c_str());
     state.PauseTiming();
-    const auto choice = (*engine)->lookup({}, {.batch = 40, .longest_context = 64000});
+    const auto choice = (*engine)->lookup({}, {.batch = 40, .longest_context = kWinners / problems / 40 * 128});
     if (!choice || choice->provenance != Provenance::exact) return state.SkipWithError("the last winner is not there");
     bytes = heap_bytes() - before;
     state.ResumeTiming();
   }
   state.counters["heap_MB"] = bytes / 1e6;
 }
-BENCHMARK(open_with_twenty_thousand_winners)->Unit(benchmark::kMillisecond);
+BENCHMARK(open_with_twenty_thousand_winners)->Unit(benchmark::kMillisecond)->ArgName("problems")->Arg(1)->Arg(40);
+
+/// The first look-up of a problem reads its winners; those of like problems follow with the first shape that nobody
+/// tuned.
+void first_lookup_among_twenty_thousand_winners(benchmark::State& state) {
+  pretend_an_h200();
+  const Directory directory;
+  const int problems = static_cast<int>(state.range(0));
+  if (const auto written = write_winners(directory.path, problems); !written)
+    return state.SkipWithError(written.error().message.c_str());
+  const bool tuned = state.range(1) != 0;
+  const Shape shape{.batch = 40, .longest_context = tuned ? kWinners / problems / 40 * 128 : 1 << 20};
+  for (auto _ : state) {
+    state.PauseTiming();
+    auto engine = EngineCore::open({.device = 0, .cache_dir = directory.path, .disk_cache = true});
+    if (!engine) return state.SkipWithError(engine.error().message.c_str());
+    state.ResumeTiming();
+    const auto choice = (*engine)->lookup({}, shape);
+    state.PauseTiming();
+    const auto expected = tuned ? Provenance::exact : Provenance::nearest;
+    if (!choice || choice->provenance != expected) return state.SkipWithError("another winner than the one expected");
+    engine = nullptr;
+    state.ResumeTiming();
+  }
+}
+BENCHMARK(first_lookup_among_twenty_thousand_winners)
+    ->Unit(benchmark::kMillisecond)
+    ->ArgNames({"problems", "tuned"})
+    ->ArgsProduct({{1, 40}, {1, 0}});
 
 /// A plan of a real kernel on the fake device, and a launch's arguments.
 struct Step {

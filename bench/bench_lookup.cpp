@@ -20,7 +20,7 @@ constexpr int kSms = 132;
 EngineParts parts_without_gpu() {
   EngineParts parts;
   parts.device = facts_for_arch({9, 0, true}, kSms).value();
-  parts.read_winners = [] { return LayeredWinners{}; };
+  parts.open_winners = [] { return WinnersByProblem{}; };
   parts.prepare = [](const KernelSpec& spec) -> Result<PreparedKernel> {
     PreparedKernel kernel;
     kernel.resident_ctas = std::int64_t{kSms} * spec.ctas_per_sm;

@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <new>
 #include <random>
@@ -15,14 +16,42 @@ namespace detail {
 
 void Sha256::Free::operator()(evp_md_ctx_st* context) const { EVP_MD_CTX_free(context); }
 
+namespace {
+
+/// A SHA-256 that has read nothing yet. Copies of it need not look for the algorithm, which takes longer than to hash a
+/// trial. Null without SHA-256.
+const EVP_MD_CTX* fresh_context() {
+  static const EVP_MD_CTX* const fresh = []() -> EVP_MD_CTX* {
+    EVP_MD_CTX* context = EVP_MD_CTX_new();
+    if (context != nullptr && EVP_DigestInit_ex(context, EVP_sha256(), nullptr) == 1) return context;
+    EVP_MD_CTX_free(context);
+    return nullptr;
+  }();
+  return fresh;
+}
+
+}  // namespace
+
 Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
   // Without SHA-256 (a FIPS provider that failed its self-test) nothing here can be trusted; only memory can run out
   // otherwise.
-  if (!context_ || EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) != 1) throw std::bad_alloc();
+  const EVP_MD_CTX* fresh = fresh_context();
+  if (!context_ || fresh == nullptr || EVP_MD_CTX_copy_ex(context_.get(), fresh) != 1) throw std::bad_alloc();
 }
 
 void Sha256::bytes(const void* data, std::size_t size) {
-  if (EVP_DigestUpdate(context_.get(), data, size) != 1) throw std::bad_alloc();
+  if (size > pending_.size() - pending_size_) flush();
+  if (size > pending_.size()) {
+    if (EVP_DigestUpdate(context_.get(), data, size) != 1) throw std::bad_alloc();
+    return;
+  }
+  if (size > 0) std::memcpy(pending_.data() + pending_size_, data, size);
+  pending_size_ += size;
+}
+
+void Sha256::flush() {
+  if (EVP_DigestUpdate(context_.get(), pending_.data(), pending_size_) != 1) throw std::bad_alloc();
+  pending_size_ = 0;
 }
 
 Sha256& Sha256::text(std::string_view value) {
@@ -45,6 +74,7 @@ Sha256& Sha256::number(std::int64_t value) {
 Sha256& Sha256::real(double value) { return number(std::bit_cast<std::int64_t>(value + 0.0)); }
 
 Digest Sha256::finish() {
+  flush();
   Digest digest{};
   unsigned size = 0;
   if (EVP_DigestFinal_ex(context_.get(), digest.data(), &size) != 1) throw std::bad_alloc();

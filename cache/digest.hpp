@@ -30,7 +30,10 @@ class Sha256 {
     void operator()(evp_md_ctx_st* context) const;
   };
   void bytes(const void* data, std::size_t size);
+  void flush();
   std::unique_ptr<evp_md_ctx_st, Free> context_;
+  std::array<std::uint8_t, 1024> pending_;  ///< dozens of short fields are one update of the context
+  std::size_t pending_size_ = 0;
 };
 
 std::string hex(const Digest& digest);

@@ -1,9 +1,13 @@
 #include <dlfcn.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
+#include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "cache/tuning_open.hpp"
 #include "cache/tuning_schema.hpp"
@@ -56,40 +60,130 @@ std::vector<Layer> layers(const std::optional<std::filesystem::path>& user_direc
   return layers;
 }
 
+std::string skipped(const Layer& layer, const std::string& why) {
+  return "the " + layer.name + " database was skipped: " + why;
+}
+
+/// Null where the layer cannot be used.
+std::unique_ptr<TuningDb> open_layer(const Layer& layer, std::vector<std::string>& warnings) {
+  auto db = detail::open_tuning_file(layer.file, detail::open_policy(layer.file.parent_path(), kBusyTimeoutMs));
+  if (db) return *std::move(db);
+  if (db.error().code != ErrorCode::not_found || layer.asked_for)
+    warnings.push_back(skipped(layer, db.error().message));
+  return nullptr;
+}
+
+/// Appends the winners of a layer that no layer before it has.
+void add_winners(std::vector<Winner> winners, const Layer& layer, const std::optional<Environment>& now,
+                 LayeredWinners& result) {
+  result.entries.reserve(result.entries.size() + winners.size());  // what follows looks into the entries' texts
+  std::set<std::tuple<std::string_view, std::string_view, std::string_view>> taken;
+  for (const auto& [winner, name] : result.entries) taken.emplace(winner.problem, winner.shape, winner.policy);
+  for (Winner& winner : winners) {
+    if (taken.contains({winner.problem, winner.shape, winner.policy})) continue;
+    if (now) winner.stale = !same_software(winner.environment, *now);
+    result.entries.push_back({std::move(winner), layer.name});
+  }
+}
+
+/// Likewise cost models.
+void add_models(TuningDb& db, const DeviceModel& device, std::vector<FittedModel>& result) {
+  auto models = db.cost_models(device);
+  if (!models) return;  // only look-ups of shapes that nobody tuned suffer
+  for (FittedModel& model : *models) {
+    const bool taken = std::any_of(result.begin(), result.end(), [&](const FittedModel& known) {
+      return known.problem == model.problem && known.policy == model.policy;
+    });
+    if (!taken) result.push_back(std::move(model));
+  }
+}
+
+/// The winners of one problem, or of all, and what the database has to say about them; nullopt where it cannot be read.
+std::optional<std::vector<Winner>> winners_of(TuningDb& db, const Layer& layer, const DeviceModel& device,
+                                              std::optional<std::string_view> problem,
+                                              std::vector<std::string>& warnings) {
+  auto winners = db.winners(device, problem);
+  if (!winners) {
+    warnings.push_back(skipped(layer, winners.error().message));
+    return std::nullopt;
+  }
+  if (auto warning = db.take_warning()) warnings.push_back(*std::move(warning));
+  return *std::move(winners);
+}
+
 }  // namespace
 
 LayeredWinners load_layered_winners(const DeviceModel& device,
                                     const std::optional<std::filesystem::path>& user_directory,
                                     const std::optional<Environment>& now) {
   LayeredWinners result;
-  std::set<std::tuple<std::string, std::string, std::string>> taken;
-  std::set<std::pair<std::string, std::string>> fitted;
   for (const Layer& layer : layers(user_directory)) {
-    const auto skip = [&](const std::string& why) {
-      result.warnings.push_back("the " + layer.name + " database was skipped: " + why);
-    };
-    auto db = detail::open_tuning_file(layer.file, detail::open_policy(layer.file.parent_path(), kBusyTimeoutMs));
-    if (!db) {
-      if (db.error().code != ErrorCode::not_found || layer.asked_for) skip(db.error().message);
-      continue;
-    }
-    auto winners = (*db)->winners(device);
-    if (!winners) {
-      skip(winners.error().message);
-      continue;
-    }
-    if (auto warning = (*db)->take_warning()) result.warnings.push_back(std::move(*warning));
-    for (Winner& winner : *winners) {
-      if (!taken.emplace(winner.problem, winner.shape, winner.policy).second) continue;
-      if (now) winner.stale = !same_software(winner.environment, *now);
-      result.entries.push_back({std::move(winner), layer.name});
-    }
-    auto models = (*db)->cost_models(device);
-    if (!models) continue;  // only look-ups of shapes that nobody tuned suffer
-    for (FittedModel& model : *models) {
-      if (fitted.emplace(model.problem, model.policy).second) result.models.push_back(std::move(model));
-    }
+    const auto db = open_layer(layer, result.warnings);
+    if (!db) continue;
+    auto winners = winners_of(*db, layer, device, std::nullopt, result.warnings);
+    if (!winners) continue;
+    add_winners(*std::move(winners), layer, now, result);
+    add_models(*db, device, result.models);
   }
+  return result;
+}
+
+WinnersByProblem open_layered_winners(const DeviceModel& device,
+                                      const std::optional<std::filesystem::path>& user_directory,
+                                      const std::optional<Environment>& now) {
+  WinnersByProblem result;
+  std::vector<Layer> usable;
+  std::set<std::string> known;
+  for (Layer& layer : layers(user_directory)) {
+    const auto db = open_layer(layer, result.warnings);
+    if (!db) continue;
+    auto problems = db->won_problems(device);
+    if (!problems) {
+      result.warnings.push_back(skipped(layer, problems.error().message));
+      continue;
+    }
+    for (std::string& problem : *problems) {
+      if (known.insert(problem).second) result.problems.push_back(std::move(problem));
+    }
+    add_models(*db, device, result.models);
+    layer.asked_for = true;  // it was there: should it be gone later, that is worth a warning
+    usable.push_back(std::move(layer));
+  }
+  result.read = [usable = std::move(usable), device, now](std::span<const std::string> problems) {
+    LayeredWinners read;
+    for (const Layer& layer : usable) {
+      const auto db = open_layer(layer, read.warnings);
+      if (!db) continue;
+      std::vector<Winner> winners;
+      for (const std::string& problem : problems) {
+        auto more = winners_of(*db, layer, device, problem, read.warnings);
+        if (!more) break;
+        std::move(more->begin(), more->end(), std::back_inserter(winners));
+      }
+      add_winners(std::move(winners), layer, now, read);
+    }
+    return read;
+  };
+  return result;
+}
+
+WinnersByProblem by_problem(LayeredWinners winners) {
+  WinnersByProblem result{
+      .problems = {}, .models = std::move(winners.models), .warnings = std::move(winners.warnings), .read = {}};
+  std::map<std::string, std::vector<LayeredWinners::Entry>> entries;
+  for (LayeredWinners::Entry& entry : winners.entries) {
+    auto& of_problem = entries[entry.winner.problem];
+    if (of_problem.empty()) result.problems.push_back(entry.winner.problem);
+    of_problem.push_back(std::move(entry));
+  }
+  result.read = [entries = std::move(entries)](std::span<const std::string> problems) {
+    LayeredWinners read;
+    for (const std::string& problem : problems) {
+      if (const auto found = entries.find(problem); found != entries.end())
+        read.entries.insert(read.entries.end(), found->second.begin(), found->second.end());
+    }
+    return read;
+  };
   return result;
 }
 

@@ -187,10 +187,16 @@ class SqliteTuningDb final : public TuningDb {
     });
   }
 
-  Result<std::vector<Winner>> winners(const DeviceModel& device) override {
+  Result<std::vector<std::string>> won_problems(const DeviceModel& device) override {
+    return read([&](SQLite::Database& database) -> Result<std::vector<std::string>> {
+      return detail::read_won_problems(database, device);
+    });
+  }
+
+  Result<std::vector<Winner>> winners(const DeviceModel& device, std::optional<std::string_view> problem) override {
     return read([&](SQLite::Database& database) -> Result<std::vector<Winner>> {
       int damaged = 0;
-      std::vector<Winner> winners = detail::read_winners(database, device, damaged);
+      std::vector<Winner> winners = detail::read_winners(database, device, problem, damaged);
       if (damaged > 0) {
         warning_ =
             name_ + ": " + std::to_string(damaged) + " damaged winners were left out; leanattn db rebuild picks others";
@@ -313,7 +319,7 @@ class SqliteTuningDb final : public TuningDb {
         device.sessions = devices.getColumn(6).getInt64();
         device.trials = devices.getColumn(7).getInt64();
         int damaged = 0;
-        for (const Winner& winner : detail::read_winners(database, device.model, damaged)) {
+        for (const Winner& winner : detail::read_winners(database, device.model, std::nullopt, damaged)) {
           ++device.winners;
           device.stale_winners += winner.stale ? 1 : 0;
         }

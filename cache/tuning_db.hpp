@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -158,7 +160,11 @@ class TuningDb {
   virtual Result<void> rebuild_winners(const DeviceModel& device, std::string_view problem, std::string_view shape,
                                        std::string_view policy) = 0;
 
-  virtual Result<std::vector<Winner>> winners(const DeviceModel& device) = 0;
+  /// The texts of the problems that have a winner, sorted: a fraction of a millisecond, however many winners there are.
+  virtual Result<std::vector<std::string>> won_problems(const DeviceModel& device) = 0;
+  /// Of one problem, or of all.
+  virtual Result<std::vector<Winner>> winners(const DeviceModel& device,
+                                              std::optional<std::string_view> problem = std::nullopt) = 0;
   /// Keeps a model in the place of the one before. Errors: invalid_argument (an empty text, a policy that is none).
   virtual Result<void> set_cost_model(const DeviceModel& device, const FittedModel& model) = 0;
   virtual Result<std::vector<FittedModel>> cost_models(const DeviceModel& device) = 0;
@@ -200,6 +206,22 @@ struct LayeredWinners {
 LayeredWinners load_layered_winners(const DeviceModel& device,
                                     const std::optional<std::filesystem::path>& user_directory,
                                     const std::optional<Environment>& now = std::nullopt);
+
+/// The same winners, to be read when a problem is first met: of the hundred problems that a site has tuned, an engine
+/// meets a few.
+struct WinnersByProblem {
+  std::vector<std::string> problems;  ///< that have winners, each once: those of the first layer first
+  std::vector<FittedModel> models;
+  std::vector<std::string> warnings;
+  /// Winners of these problems, and what to warn about; no models. No file stays open between two calls, so each says
+  /// what the files hold by then. One thread at a time. May be empty where there are no problems.
+  std::function<LayeredWinners(std::span<const std::string> problems)> read;
+};
+WinnersByProblem open_layered_winners(const DeviceModel& device,
+                                      const std::optional<std::filesystem::path>& user_directory,
+                                      const std::optional<Environment>& now = std::nullopt);
+/// Those that are in memory already.
+WinnersByProblem by_problem(LayeredWinners winners);
 
 }  // namespace v1
 }  // namespace leanattn

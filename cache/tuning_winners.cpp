@@ -105,6 +105,38 @@ std::optional<Environment> newest_environment(SQLite::Database& database, std::i
   return read_environment(statement, 0);
 }
 
+/// Sessions by id, each read once: thousands of winners share a few.
+class Sessions {
+ public:
+  struct Known {
+    std::optional<SessionRow> row;  ///< nullopt: a row that it needs is gone
+    bool stale = false;
+  };
+
+  Sessions(SQLite::Database& database, std::optional<Environment> newest)
+      : newest_(std::move(newest)),
+        find_(database, std::string("SELECT ") + kSessionColumns +
+                            " FROM sessions s JOIN device_models d ON d.id = s.device_model_id"
+                            " JOIN environments e ON e.id = s.environment_id WHERE s.id = ?1") {}
+
+  const Known& of(std::int64_t id) {
+    const auto [found, made] = known_.try_emplace(id);
+    if (!made) return found->second;
+    find_.bind(1, id);
+    if (find_.executeStep()) {
+      found->second.row = read_session(find_, 0);
+      found->second.stale = newest_ && !same_software(found->second.row->environment, *newest_);
+    }
+    find_.tryReset();
+    return found->second;
+  }
+
+ private:
+  std::optional<Environment> newest_;
+  SQLite::Statement find_;
+  std::map<std::int64_t, Known> known_;
+};
+
 }  // namespace
 
 void rebuild_all_winners(SQLite::Database& database) {
@@ -144,37 +176,59 @@ void rebuild_winner(SQLite::Database& database, const DeviceModel& device, std::
   write_winner(database, key, std::move(trials));
 }
 
-std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& device, int& damaged) {
+std::vector<std::string> read_won_problems(SQLite::Database& database, const DeviceModel& device) {
+  std::vector<std::string> problems;
+  const auto device_id = find_device(database, device);
+  if (!device_id) return problems;
+  // One search of the winners' key for each problem, however many winners it has.
+  SQLite::Statement statement(database,
+                              "SELECT p.json FROM problems p WHERE EXISTS"
+                              " (SELECT 1 FROM winners w WHERE w.device_model_id = ?1 AND w.problem_id = p.id)"
+                              " ORDER BY p.json");
+  statement.bind(1, *device_id);
+  while (statement.executeStep()) problems.push_back(statement.getColumn(0).getString());
+  return problems;
+}
+
+std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& device,
+                                 std::optional<std::string_view> problem, int& damaged) {
   std::vector<Winner> winners;
   const auto device_id = find_device(database, device);
   if (!device_id) return winners;
-  const auto newest = newest_environment(database, *device_id);
+  const auto problem_id = problem ? find_text(database, "problems", *problem) : std::nullopt;
+  if (problem && !problem_id) return winners;
+  Sessions sessions(database, newest_environment(database, *device_id));
   std::map<std::string, std::vector<std::pair<std::int64_t, double>>> limits;
-  SQLite::Statement statement(database, std::string("SELECT t.digest, ") + kSessionColumns + ", " + kTrialColumns +
-                                            kTrialJoin +
-                                            "JOIN winners w ON w.trial_id = t.id WHERE w.device_model_id = ?1"
-                                            " ORDER BY p.json, h.json, t.policy");
+  SQLite::Statement statement(
+      database,
+      std::string("SELECT t.session_id, t.digest, ") + kTrialColumns +
+          " FROM winners w JOIN trials t ON t.id = w.trial_id JOIN problems p ON p.id = t.problem_id"
+          " JOIN shapes h ON h.id = t.shape_id JOIN configs c ON c.id = t.config_id"
+          " WHERE w.device_model_id = ?1" +
+          (problem ? " AND w.problem_id = ?2 ORDER BY h.json, t.policy" : " ORDER BY p.json, h.json, t.policy"));
   statement.bind(1, *device_id);
+  if (problem) statement.bind(2, *problem_id);
   while (statement.executeStep()) {
-    const SessionRow session = read_session(statement, 1);
-    const Trial trial = read_trial(statement, 1 + kSessionColumnCount);
-    if (read_digest(statement, 0) != trial_digest(session, trial) || session.device != device) {
+    const Sessions::Known& session = sessions.of(statement.getColumn(0).getInt64());
+    Trial trial = read_trial(statement, 2);
+    if (!session.row || session.row->device != device || (problem && trial.problem != *problem) ||
+        read_digest(statement, 1) != trial_digest(*session.row, trial)) {
       ++damaged;
       continue;
     }
     const auto [known, made] = limits.try_emplace(trial.policy);
     if (made) known->second = read_limits_of(database, *device_id, trial.policy);
-    winners.push_back({.problem = trial.problem,
-                       .shape = trial.shape,
-                       .policy = trial.policy,
-                       .config = trial.config,
-                       .trial_uuid = trial.uuid,
+    winners.push_back({.problem = std::move(trial.problem),
+                       .shape = std::move(trial.shape),
+                       .policy = std::move(trial.policy),
+                       .config = std::move(trial.config),
+                       .trial_uuid = std::move(trial.uuid),
                        .median_us = trial.median_us,
                        .low_us = trial.low_us,
                        .high_us = trial.high_us,
                        .read_limit_us = interpolate_read_limit(known->second, trial.bytes),
-                       .stale = newest && !same_software(session.environment, *newest),
-                       .environment = session.environment});
+                       .stale = session.stale,
+                       .environment = session.row->environment});
   }
   return winners;
 }

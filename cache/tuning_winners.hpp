@@ -4,6 +4,8 @@
 
 #include <SQLiteCpp/SQLiteCpp.h>
 
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,9 +21,14 @@ void rebuild_all_winners(SQLite::Database& database);
 void rebuild_winner(SQLite::Database& database, const DeviceModel& device, std::string_view problem,
                     std::string_view shape, std::string_view policy);
 
-/// The winners of a device model, in the order of problem, shape and policy. Those whose trials fail their digest are
-/// left out and counted in `damaged`.
-std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& device, int& damaged);
+/// The texts of the problems that have a winner on a device model, sorted. No digest vouches for them: they only name
+/// what to read.
+std::vector<std::string> read_won_problems(SQLite::Database& database, const DeviceModel& device);
+
+/// The winners of a device model, or of one problem on it, in the order of problem, shape and policy. Those whose
+/// trials fail their digest are left out and counted in `damaged`.
+std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& device,
+                                 std::optional<std::string_view> problem, int& damaged);
 
 /// (bytes, us) by growing bytes.
 std::vector<std::pair<std::int64_t, double>> read_limits_of(SQLite::Database& database, std::int64_t device_id,

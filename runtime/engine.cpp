@@ -85,25 +85,26 @@ EngineCore::Winners EngineCore::winners() const {
 }
 
 void EngineCore::reload() {
-  const LayeredWinners layers = parts_.read_winners();
-  auto table = std::make_shared<const WinnerTable>(WinnerTable::build(parts_.device, layers));
-  std::vector<std::string> warnings = parts_.warnings;
-  warnings.insert(warnings.end(), layers.warnings.begin(), layers.warnings.end());
-  if (table->skipped() > 0) {
-    warnings.push_back(fmt::format("winners left out because another version wrote them: {}", table->skipped()));
-  }
-  auto text = std::make_shared<const std::string>(fmt::format("{}", fmt::join(warnings, "\n")));
+  auto table = std::make_shared<const WinnerTable>(parts_.device, parts_.open_winners());
   builder_->forgive();
   const std::lock_guard lock(mutex_);
   table_ = std::move(table);
-  warnings_ = std::move(text);
+  warnings_.clear();
   generation_.fetch_add(1, std::memory_order_release);
   builds_.fetch_add(1, std::memory_order_release);
 }
 
 const char* EngineCore::warnings() const {
+  const Winners now = winners();
+  std::vector<std::string> warnings = parts_.warnings;
+  const std::vector<std::string> more = now.table->warnings();
+  warnings.insert(warnings.end(), more.begin(), more.end());
+  if (const std::size_t skipped = now.table->skipped(); skipped > 0)
+    warnings.push_back(fmt::format("winners left out because another version wrote them: {}", skipped));
+  std::string text = fmt::format("{}", fmt::join(warnings, "\n"));
   const std::lock_guard lock(mutex_);
-  return warnings_->c_str();
+  if (warnings_.empty() || warnings_.back() != text) warnings_.push_back(std::move(text));
+  return warnings_.back().c_str();
 }
 
 std::size_t EngineCore::plan_count() const {

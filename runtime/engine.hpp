@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -36,7 +37,7 @@ struct EngineCoreOptions {
 /// What an engine stands on. open() makes the real ones; tests bring their own and need no GPU.
 struct EngineParts {
   DeviceFacts device;
-  std::function<LayeredWinners()> read_winners;
+  std::function<WinnersByProblem()> open_winners;
   KernelStore::Prepare prepare;
   std::function<Result<bool>(CUstream_st*)> is_capturing;
   std::shared_ptr<const Context> context;  ///< kept as long as the engine; null in tests
@@ -84,13 +85,14 @@ class EngineCore : public ::leanattn_engine {
   /// See leanattn_engine_merge_partials.
   Result<void> merge_partials(const leanattn_merge_args& args, CUstream_st* stream);
 
-  /// Reads the winners again; later plans go by them.
+  /// Forgets the winners, which are then read again as problems are met; later plans go by them.
   void reload();
 
   const DeviceFacts& device() const { return parts_.device; }
   /// False in a child that was forked after the engine was made: there it must be left alone.
   bool in_its_process() const { return mark_.here(); }
-  /// One sentence a line. The text stays valid until the next reload.
+  /// One sentence a line; more may follow when winners of another problem are read. The text stays valid until the next
+  /// reload.
   const char* warnings() const;
   std::size_t plan_count() const;
 
@@ -123,7 +125,7 @@ class EngineCore : public ::leanattn_engine {
 
   mutable std::mutex mutex_;  ///< what follows, and writes to recent_, stand_ins_ and generation_
   std::shared_ptr<const WinnerTable> table_;
-  std::shared_ptr<const std::string> warnings_;
+  mutable std::deque<std::string> warnings_;  ///< the texts given out since the last reload
   /// By kernel, grid, KV heads and largest batch. Shapes that come to the same launch share a plan, so there are few.
   std::unordered_multimap<std::string, std::unique_ptr<PlanCore>> plans_;
 };

@@ -87,8 +87,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineCoreOptions& op
   parts.prepare = [cubins, held = *context](const KernelSpec& spec) {
     return prepare_kernel(spec, cubins.get(), *held);
   };
-  parts.read_winners = [model = device_model(*facts), directory, now = current_software(*facts)] {
-    return load_layered_winners(model, directory, now);
+  parts.open_winners = [model = device_model(*facts), directory, now = current_software(*facts)] {
+    return open_layered_winners(model, directory, now);
   };
   warning.clear();
   parts.capture = Capture::from_environment(*facts, &warning);

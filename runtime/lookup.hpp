@@ -1,5 +1,5 @@
-// lookup.hpp -- WinnerTable: immutable flat map from (problem, shape) to what to launch, and how good the answer is.
-// Built once, then read from any thread without locks.
+// lookup.hpp -- WinnerTable: from (problem, shape) to what to launch, and how good the answer is. Any thread: a lock is
+// taken where winners are read for the first time, none after that.
 #pragma once
 
 #include <cstdint>
@@ -43,25 +43,31 @@ struct Choice {
 
 class WinnerTable {
  public:
-  /// Rows that cannot be parsed, or whose config is not one for their problem on this device, are skipped and counted.
-  /// Of several rows for one problem and shape, cold goes before warm, then the first.
-  static WinnerTable build(const DeviceFacts& device, const LayeredWinners& winners);
+  /// A problem's winners are read when a look-up first needs them: those of the problem asked for, then, for a shape
+  /// that is not in its bucket, those of problems with the same kernels, then all. Rows that cannot be parsed, or whose
+  /// config is not one for their problem on this device, are skipped and counted. Of several rows for one problem and
+  /// shape, cold goes before warm, then the first.
+  WinnerTable(const DeviceFacts& device, WinnersByProblem winners);
+  /// With all of them, read and parsed.
+  static WinnerTable build(const DeviceFacts& device, LayeredWinners winners);
   WinnerTable(WinnerTable&&) noexcept;
   WinnerTable& operator=(WinnerTable&&) noexcept;
   ~WinnerTable();
 
   /// Never fails for a valid problem and shape: exact -> bucket -> without_pdl -> nearest -> model -> fallback.
   /// A batch-invariant problem has one kernel for all shapes: exact (measured with that kernel), else fallback.
-  /// max_batch plays no part. The config's spec has pdl exactly when the problem asks for it and the device has it. An
-  /// exact hit is one hash; the rest walk the winners, some nanoseconds each.
+  /// max_batch plays no part. The config's spec has pdl exactly when the problem asks for it and the device has it. Of
+  /// winners that have been read, an exact hit is two hashes; the rest walk the winners, some nanoseconds each.
   Choice find(const DecodeProblem& problem, const Shape& shape) const;
   /// The exact winner, as long as this table, or null.
-  const Choice* find_exact(const DecodeProblem& problem, const Shape& shape) const noexcept;
+  const Choice* find_exact(const DecodeProblem& problem, const Shape& shape) const;
+  /// Of the winners that have been read.
   std::size_t size() const;
   std::size_t skipped() const;
+  /// What went wrong while winners were read, beginning with WinnersByProblem::warnings.
+  std::vector<std::string> warnings() const;
 
  private:
-  WinnerTable();
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -152,8 +152,9 @@ LEANATTN_API leanattn_status leanattn_engine_create(const leanattn_engine_option
  * made nothing is freed: it is the parent's. */
 LEANATTN_API void leanattn_engine_destroy(leanattn_engine* engine) LEANATTN_NOEXCEPT;
 
-/* What was degraded when the engine was made or reloaded (a cache that is read-only, a damaged database ...), one
- * sentence a line; empty when all is well. Valid until the next reload or the engine's end. */
+/* What was degraded when the engine was made or reloaded, or has been since when winners were read (a cache that is
+ * read-only, a damaged database ...), one sentence a line; empty when all is well. Winners are read at the first
+ * look-up of a problem, so later calls may say more. Valid until the next reload or the engine's end. */
 LEANATTN_API const char* leanattn_engine_warnings(const leanattn_engine* engine) LEANATTN_NOEXCEPT;
 
 /* Reads the winners again, after tuning or an import. Plans made before stay valid and unchanged. */

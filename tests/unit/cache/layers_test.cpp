@@ -122,6 +122,84 @@ TEST_F(LayeredWinnersTest, AreReadFromMediaThatCannotBeWritten) {
             0);
 }
 
+class WinnersByProblemTest : public LayeredWinnersTest {
+ protected:
+  /// A database in which each of `problems` has one winner, by a config that names the layer.
+  static void make(const std::filesystem::path& directory, const std::string& layer,
+                   const std::vector<std::string>& problems) {
+    const auto db = open_quietly(directory);
+    const auto session = db->begin_session(h200(), environment(), layer).value();
+    for (const std::string& problem : problems) {
+      Trial put = trial("{\"from\":\"" + layer + "\"}", 10);
+      put.problem = problem;
+      ASSERT_TRUE(db->add_trial(session, put));
+    }
+    ASSERT_TRUE(db->rebuild_winners());
+  }
+
+  /// "problem=layer" of each entry.
+  static std::vector<std::string> read(const WinnersByProblem& winners, const std::vector<std::string>& problems) {
+    std::vector<std::string> found;
+    for (const auto& entry : winners.read(problems).entries) {
+      EXPECT_EQ(entry.winner.config, "{\"from\":\"" + entry.layer + "\"}");
+      found.push_back(entry.winner.problem + "=" + entry.layer);
+    }
+    return found;
+  }
+
+  using Texts = std::vector<std::string>;
+};
+
+TEST_F(WinnersByProblemTest, NamesTheProblemsOfAllLayersOnceAndReadsThoseAskedForFromTheFirstThatKnows) {
+  make(user_.path(), "user", {"c", "b"});
+  make(site_.path(), "site", {"b", "a", "d"});
+  const ScopedVariable site("LEANATTN_SITE_DB", site_ / "tuning.db");
+  const auto winners = open_layered_winners(h200(), user_.path());
+  EXPECT_EQ(winners.problems, (Texts{"b", "c", "a", "d"}));
+  EXPECT_EQ(read(winners, {"b"}), Texts{"b=user"});
+  EXPECT_EQ(read(winners, {"a", "c"}), (Texts{"c=user", "a=site"}));
+  EXPECT_EQ(read(winners, {"nobody's"}), Texts{});
+  EXPECT_EQ(read(winners, {"a", "b", "c", "d"}).size(), load_layered_winners(h200(), user_.path()).entries.size());
+  DeviceModel slice = h200();
+  slice.mig_profile = "3g.71gb";
+  EXPECT_TRUE(open_layered_winners(slice, user_.path()).problems.empty());
+}
+
+TEST_F(WinnersByProblemTest, AreStaleByWhatRunsNow) {
+  make(user_.path(), "user", {"a"});
+  const auto stale = [&](const Environment& now) {
+    return open_layered_winners(h200(), user_.path(), now).read(Texts{"a"}).entries.at(0).winner.stale;
+  };
+  EXPECT_FALSE(stale(environment()));
+  EXPECT_TRUE(stale(environment("r2")));
+}
+
+TEST_F(WinnersByProblemTest, KeepNoFileOpenAndSayWhatItHoldsByThen) {
+  make(user_.path(), "user", {"a"});
+  const auto winners = open_layered_winners(h200(), user_.path());
+  EXPECT_EQ(open_descriptors(user_ / "tuning.db"), 0);
+  RawDatabase(user_ / "tuning.db").exec("UPDATE trials SET median_us = 11");
+  const LayeredWinners damaged = winners.read(Texts{"a"});
+  EXPECT_TRUE(damaged.entries.empty());
+  ASSERT_EQ(damaged.warnings.size(), 1u);
+  EXPECT_NE(damaged.warnings[0].find("1 damaged winners"), std::string::npos) << damaged.warnings[0];
+  EXPECT_EQ(open_descriptors(user_ / "tuning.db"), 0);
+}
+
+TEST_F(WinnersByProblemTest, WarnAboutAFileThatWasThereAndIsGone) {
+  make(user_.path(), "user", {"a"});
+  make(site_.path(), "site", {"a"});
+  const ScopedVariable site("LEANATTN_SITE_DB", site_ / "tuning.db");
+  const auto winners = open_layered_winners(h200(), user_.path());
+  EXPECT_TRUE(winners.warnings.empty());
+  std::filesystem::remove(user_ / "tuning.db");
+  const LayeredWinners read = winners.read(Texts{"a"});
+  ASSERT_EQ(read.entries.size(), 1u);
+  EXPECT_EQ(read.entries[0].layer, "site");
+  ASSERT_EQ(read.warnings.size(), 1u);
+  EXPECT_NE(read.warnings[0].find("the user database was skipped"), std::string::npos) << read.warnings[0];
+}
+
 TEST_F(LayeredWinnersTest, AreReadWhileATunerWrites) {
   make(user_.path(), "user", {"1"});
   RawDatabase tuner(user_ / "tuning.db");

@@ -447,7 +447,7 @@ TEST_F(CApi, ALogTravelsWithItsError) {
 TEST_F(CApi, AnExceptionStopsAtTheWall) {
   auto parts = fictional_parts();
   int reads = 0;
-  parts.read_winners = [&]() -> LayeredWinners {
+  parts.open_winners = [&]() -> WinnersByProblem {
     if (++reads > 1) throw std::bad_alloc();
     return {};
   };

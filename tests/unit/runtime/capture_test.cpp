@@ -100,7 +100,7 @@ TEST_F(CaptureTest, FollowsAnswersThatAReloadChanges) {
   LayeredWinners winners;
   {
     EngineParts parts = fictional_parts();
-    parts.read_winners = [&winners] { return winners; };
+    parts.open_winners = [&winners] { return by_problem(winners); };
     parts.capture = std::make_unique<Capture>(options());
     EngineCore engine(std::move(parts));
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine.plan(problem, shape, nullptr));

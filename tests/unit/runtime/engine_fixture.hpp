@@ -59,7 +59,7 @@ inline PreparedKernel pretended(const KernelSpec& spec, int sm_count = 132) {
 inline EngineParts fictional_parts(LayeredWinners winners = {}) {
   EngineParts parts;
   parts.device = fictional_gpu();
-  parts.read_winners = [winners] { return winners; };
+  parts.open_winners = [winners] { return by_problem(winners); };
   parts.prepare = [](const KernelSpec& spec) -> Result<PreparedKernel> { return pretended(spec); };
   parts.is_capturing = [](CUstream_st*) -> Result<bool> { return false; };
   return parts;

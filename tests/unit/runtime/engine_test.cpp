@@ -219,7 +219,7 @@ TEST(Engine, AnExceptionWhilePreparingIsAnErrorForEveryWaiter) {
 TEST(Engine, ReloadGoesByTheNewWinnersAndLeavesOldPlansAlone) {
   auto winners = std::make_shared<LayeredWinners>();
   auto parts = fictional_parts();
-  parts.read_winners = [winners] { return *winners; };
+  parts.open_winners = [winners] { return by_problem(*winners); };
   EngineCore engine(std::move(parts));
   const PlanCore* const before = engine.plan(kLlama, kShape, nullptr).value();
   EXPECT_EQ(before->choice().provenance, Provenance::fallback);
@@ -236,7 +236,7 @@ TEST(Engine, WhatSegmentsAreChargedMakesAnotherPlan) {
   Config config = tuned_config(kLlama, 224);
   auto winners = std::make_shared<LayeredWinners>(layered({winner(kLlama, kShape, config)}));
   auto parts = fictional_parts();
-  parts.read_winners = [winners] { return *winners; };
+  parts.open_winners = [winners] { return by_problem(*winners); };
   EngineCore engine(std::move(parts));
   const PlanCore* const before = engine.plan(kLlama, kShape, nullptr).value();
   EXPECT_EQ(before->limits().segment_cost, 0);
@@ -292,9 +292,14 @@ TEST(Engine, SaysWhatIsDegradedOneSentenceALine) {
   auto parts = fictional_parts(winners);
   parts.warnings = {"no cache on disk: HOME is not set"};
   EngineCore engine(std::move(parts));
+  const char* const opened = engine.warnings();
+  EXPECT_STREQ(opened, "no cache on disk: HOME is not set\nthe site database was skipped: locked");
+  ASSERT_TRUE(engine.lookup(kLlama, kShape));
   EXPECT_STREQ(engine.warnings(),
                "no cache on disk: HOME is not set\nthe site database was skipped: locked\n"
                "winners left out because another version wrote them: 1");
+  EXPECT_STREQ(opened, "no cache on disk: HOME is not set\nthe site database was skipped: locked")
+      << "a text that was given out stays as it is";
 }
 
 }  // namespace

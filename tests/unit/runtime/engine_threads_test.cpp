@@ -43,7 +43,7 @@ TEST(EngineThreads, LookUpsCompilesReloadsAndEvictionsGoOnTogether) {
   const std::shared_ptr<CubinCache> cubins = open_cubin_db(directory.path(), nullptr);
   EngineParts parts = fictional_parts();
   parts.prepare = [&](const KernelSpec& spec) { return prepare_through(*cubins, spec); };
-  parts.read_winners = [&] { return load_layered_winners(device_model(device), directory.path()); };
+  parts.open_winners = [&] { return open_layered_winners(device_model(device), directory.path()); };
   EngineCore engine(std::move(parts));
 
   constexpr int kThreads = 16, kRounds = 300, kWinners = 24;

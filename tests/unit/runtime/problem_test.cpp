@@ -275,6 +275,20 @@ RC_GTEST_PROP(Json, ArbitraryTextIsRefusedNeverFatal, (const std::string& text))
   RC_ASSERT(!config_from_json(text).has_value());
 }
 
+RC_GTEST_PROP(Json, AShapesTextMeansTheSameHoweverItIsSpaced, ()) {
+  const auto number = [] {
+    return *rc::gen::element<std::string>("0", "1", "7", "07", "-1", "-0", "+1", "2147483647", "2147483648",
+                                          "9223372036854775807", "9223372036854775808", "1.0", "1e2", "", "x", "4096");
+  };
+  const std::string written = "{\"batch\":" + number() + ",\"longest_context\":" + number() +
+                              ",\"max_batch\":" + number() + ",\"total_context\":" + number() +
+                              *rc::gen::element<std::string>("}", "", "}}");
+  const auto read = shape_from_json(written), spaced = shape_from_json(" " + written);
+  RC_ASSERT(read.has_value() == spaced.has_value());
+  if (read) RC_ASSERT(*read == *spaced);
+  if (!read) RC_ASSERT(read.error().message == spaced.error().message);
+}
+
 TEST(Json, UnknownKeysAreIgnored) {
   EXPECT_TRUE(shape_from_json(R"({"batch":2,"longest_context":10,"max_batch":0,"total_context":0,"later":[1,{}]})"));
 }
