@@ -39,12 +39,13 @@ const char* error_code_name(ErrorCode code);
 
 /// What was wrong (with the value), and the way out.
 struct Error {
-  ErrorCode code = ErrorCode::internal;
-  std::string message;  ///< one sentence with the offending value
-  std::string hint;     ///< what to do about it; may be empty
-  std::string log;      ///< compiler log, when there is one
+  ErrorCode code = ErrorCode::internal;  ///< what kind of failure, to branch on
+  std::string message;                   ///< one sentence with the offending value
+  std::string hint;                      ///< what to do about it; may be empty
+  std::string log;                       ///< compiler log, when there is one
 };
 
+/// A value, or what was wrong.
 template <class T>
 using Result = tl::expected<T, Error>;
 

@@ -12,8 +12,10 @@
 #include <stdint.h>
 #include <string.h>
 
+/* What the shared library exports. */
 #define LEANATTN_API __attribute__((visibility("default")))
 
+/* No call throws; C has no word for that. */
 #ifdef __cplusplus
 #define LEANATTN_NOEXCEPT noexcept
 extern "C" {
@@ -21,8 +23,11 @@ extern "C" {
 #define LEANATTN_NOEXCEPT
 #endif
 
+/* Of this header; leanattn_version() is the library's. */
 #define LEANATTN_VERSION_MAJOR 0
+/* See LEANATTN_VERSION_MAJOR. */
 #define LEANATTN_VERSION_MINOR 1
+/* See LEANATTN_VERSION_MAJOR. */
 #define LEANATTN_VERSION_PATCH 0
 
 /* What a call came to. Values are stable; new ones are only ever appended. */
@@ -101,7 +106,10 @@ typedef enum leanattn_provenance {
                               dependent launch is switched on, its time is not known */
 } leanattn_provenance;
 
+/* One GPU, what was tuned for it, and the kernels loaded on it. */
 typedef struct leanattn_engine leanattn_engine;
+
+/* A kernel that is loaded, and the grid to launch it with. */
 typedef struct leanattn_plan leanattn_plan;
 
 /* The same type as CUstream and cudaStream_t; null is the legacy default stream. */
@@ -115,18 +123,25 @@ LEANATTN_API const char* leanattn_version(void) LEANATTN_NOEXCEPT;
 /* snake_case name of a status, e.g. "invalid_argument". Never null. */
 LEANATTN_API const char* leanattn_status_name(leanattn_status status) LEANATTN_NOEXCEPT;
 
-/* What was wrong with the last failed call on this thread: its status, one sentence with the offending value, what to
- * do about it, and the compiler's log. A successful call changes none of them. Never null (empty where there is nothing
- * to say); valid until the next failed call on this thread. */
+/* The status of the last failed call on this thread. A successful call changes neither it nor the texts below, which
+ * are never null (empty where there is nothing to say) and valid until the next failed call on this thread. */
 LEANATTN_API leanattn_status leanattn_last_error_status(void) LEANATTN_NOEXCEPT;
+
+/* What was wrong, in one sentence with the offending value. */
 LEANATTN_API const char* leanattn_last_error_message(void) LEANATTN_NOEXCEPT;
+
+/* What to do about it. */
 LEANATTN_API const char* leanattn_last_error_hint(void) LEANATTN_NOEXCEPT;
+
+/* The compiler's log. */
 LEANATTN_API const char* leanattn_last_error_log(void) LEANATTN_NOEXCEPT;
 
 /* ---- Engine: one GPU, what was tuned for it, and the kernels loaded on it ---- */
 
-#define LEANATTN_ENGINE_NO_DISK_CACHE 1u /* compiled kernels stay in memory; the user's tuning.db is not read */
+/* Compiled kernels stay in memory; the user's tuning.db is not read. */
+#define LEANATTN_ENGINE_NO_DISK_CACHE 1u
 
+/* Which GPU, and where what was tuned and compiled is kept. */
 typedef struct leanattn_engine_options {
   size_t struct_size;
   int32_t device;        /* CUDA ordinal */
@@ -134,6 +149,7 @@ typedef struct leanattn_engine_options {
   const char* cache_dir; /* null: LEANATTN_CACHE_DIR, else $XDG_CACHE_HOME/leanattn, else ~/.cache/leanattn */
 } leanattn_engine_options;
 
+/* The defaults: device 0 with its usual cache. */
 static inline void leanattn_engine_options_init(leanattn_engine_options* options) {
   memset(options, 0, sizeof *options);
   options->struct_size = sizeof *options;
@@ -204,10 +220,13 @@ typedef struct leanattn_shape {
   int64_t total_context;   /* tokens of all requests together; 0: batch * longest_context */
 } leanattn_shape;
 
+/* All zero but struct_size: set heads and head_dim; every other zero is a feature that is not used. */
 static inline void leanattn_problem_init(leanattn_problem* problem) {
   memset(problem, 0, sizeof *problem);
   problem->struct_size = sizeof *problem;
 }
+
+/* All zero but struct_size: set batch and longest_context at least. */
 static inline void leanattn_shape_init(leanattn_shape* shape) {
   memset(shape, 0, sizeof *shape);
   shape->struct_size = sizeof *shape;
@@ -231,6 +250,7 @@ typedef struct leanattn_choice {
   int32_t tuned_pdl;     /* so did those of the measurement it rests on */
 } leanattn_choice;
 
+/* An empty choice, for leanattn_engine_lookup to fill. */
 static inline void leanattn_choice_init(leanattn_choice* choice) {
   memset(choice, 0, sizeof *choice);
   choice->struct_size = sizeof *choice;
@@ -260,12 +280,14 @@ typedef enum leanattn_when_missing {
   LEANATTN_WHEN_MISSING_FALLBACK = 1 /* answers with a stand-in, and builds it in the background */
 } leanattn_when_missing;
 
+/* How a plan is asked for. */
 typedef struct leanattn_plan_options {
   size_t struct_size;
   int32_t when_missing; /* leanattn_when_missing */
   int32_t reserved;
 } leanattn_plan_options;
 
+/* The defaults: a missing kernel is compiled. */
 static inline void leanattn_plan_options_init(leanattn_plan_options* options) {
   memset(options, 0, sizeof *options);
   options->struct_size = sizeof *options;
@@ -282,6 +304,7 @@ LEANATTN_API leanattn_status leanattn_engine_plan_with(leanattn_engine* engine, 
                                                        const leanattn_plan_options* options, leanattn_stream stream,
                                                        const leanattn_plan** plan) LEANATTN_NOEXCEPT;
 
+/* What a plan launches, and what it rests on. */
 typedef struct leanattn_plan_info {
   size_t struct_size;
   const char* kernel_name; /* valid as long as the plan, like the next */
@@ -304,6 +327,7 @@ typedef struct leanattn_plan_info {
   int32_t reserved2;
 } leanattn_plan_info;
 
+/* An empty one, for leanattn_plan_get_info to fill. */
 static inline void leanattn_plan_info_init(leanattn_plan_info* info) {
   memset(info, 0, sizeof *info);
   info->struct_size = sizeof *info;
@@ -373,6 +397,7 @@ typedef struct leanattn_decode_args {
   int64_t v_new_stride_batch, v_new_stride_token, v_new_stride_head;
 } leanattn_decode_args;
 
+/* All zero but struct_size: dense strides, the usual scale, no feature. */
 static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
@@ -404,6 +429,7 @@ LEANATTN_API leanattn_status leanattn_plan_launch(const leanattn_plan* plan, con
 
 /* ---- Merging: results over disjoint pieces of a context become the result over all of it ---- */
 
+/* Most parts that one call merges. */
 #define LEANATTN_MERGE_PARTS 8
 
 /* All pointers are device pointers, strides count elements. */
@@ -421,6 +447,7 @@ typedef struct leanattn_merge_args {
   int32_t reserved;
 } leanattn_merge_args;
 
+/* All zero but struct_size: dense strides. */
 static inline void leanattn_merge_args_init(leanattn_merge_args* args) {
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;

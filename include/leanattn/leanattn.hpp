@@ -50,12 +50,12 @@ enum class RopePairing : std::int32_t {
 
 /// What never changes in a model.
 struct Problem {
-  int q_heads = 32;
-  int kv_heads = 8;    ///< divides q_heads, at most 128 query heads each
-  int head_dim = 128;  ///< a multiple of 16 up to 512
-  DataType dtype = DataType::bf16;
-  CacheLayout layout = CacheLayout::contiguous;
-  bool lse = false;  ///< launches also write the log-sum-exp of every row
+  int q_heads = 32;                              ///< query heads
+  int kv_heads = 8;                              ///< divides q_heads, at most 128 query heads each
+  int head_dim = 128;                            ///< a multiple of 16 up to 512
+  DataType dtype = DataType::bf16;               ///< of q and o
+  CacheLayout layout = CacheLayout::contiguous;  ///< of k and v
+  bool lse = false;                              ///< launches also write the log-sum-exp of every row
   bool pdl = false;  ///< launches may overlap the kernel before them (sm_90+); leanattn_plan_launch has the contract
 
   // Beside plain dense decode; docs/features.md has each one's limits.
@@ -69,13 +69,13 @@ struct Problem {
   bool alibi = false;        ///< alibi_slopes[head] * (kv index - q index) is added to scores
   double soft_cap = 0;       ///< scores become cap * tanh(score / cap); 0: as they are
   std::string score{};       ///< a CUDA expression of score, q_index, kv_index, head that replaces scores; empty: none
-  CacheFormat kv_format = CacheFormat::same;
-  CacheScale kv_scale = CacheScale::tensor;
-  int v_head_dim = 0;            ///< columns of v and o; 0: head_dim
-  bool batch_invariant = false;  ///< a request's bits depend on neither its batch mates nor the grid
-  bool append = false;           ///< k_new and v_new are written into the cache before it is read
-  RopePairing rope = RopePairing::none;
-  int rope_dim = 0;  ///< dims that turn, the first of a head; 0: all
+  CacheFormat kv_format = CacheFormat::same;  ///< of the cache's elements; same: dtype
+  CacheScale kv_scale = CacheScale::tensor;   ///< what has a scale of its own, in a cache of one-byte elements
+  int v_head_dim = 0;                         ///< columns of v and o; 0: head_dim
+  bool batch_invariant = false;               ///< a request's bits depend on neither its batch mates nor the grid
+  bool append = false;                        ///< k_new and v_new are written into the cache before it is read
+  RopePairing rope = RopePairing::none;       ///< which dims of q and k_new turn together
+  int rope_dim = 0;                           ///< dims that turn, the first of a head; 0: all
 };
 
 /// What the caller knows or guesses about a step. It chooses speed, never correctness.
@@ -102,13 +102,16 @@ struct DecodeArgs {
   void* o = nullptr;        ///< [batch, q_len, q_heads, v_head_dim]
   float* lse = nullptr;     ///< [batch, q_len, q_heads]; only where the problem has lse
   const std::int32_t* context_lengths = nullptr;  ///< [batch] tokens
-  int batch = 1;
+  int batch = 1;                                  ///< requests of this step, at most the plan's max_batch
   int context_capacity = 0;  ///< tokens that k and v hold per request; paged: 0, or max_pages * page_size
   float scale = 0;           ///< 0: 1 / sqrt(head_dim)
+  /// Elements between neighbours; 0: dense.
+  /// @{
   std::int64_t q_stride_batch = 0, q_stride_head = 0;
   std::int64_t k_stride_batch = 0, k_stride_head = 0, k_stride_token = 0;
   std::int64_t v_stride_batch = 0, v_stride_head = 0, v_stride_token = 0;
   std::int64_t o_stride_batch = 0, o_stride_head = 0;
+  /// @}
 
   // What the problem's features need; everything else stays zero.
   const std::int32_t* page_table = nullptr;  ///< page_size: [batch, max_pages] pages of k and v
@@ -117,24 +120,33 @@ struct DecodeArgs {
   const float* alibi_slopes = nullptr;       ///< alibi: [q_heads]
   const float* sink_logits = nullptr;        ///< sink_logits: [q_heads]
   const float* k_scale = nullptr;            ///< one-byte kv_format: element * scale is the key; null: 1
-  const float* v_scale = nullptr;
-  std::int64_t q_stride_token = 0, o_stride_token = 0;  ///< between query tokens of one request
-  std::int64_t page_table_stride = 0;                   ///< between requests' rows; 0: max_pages
+  const float* v_scale = nullptr;            ///< likewise of the value
+  /// Elements between query tokens of one request.
+  /// @{
+  std::int64_t q_stride_token = 0, o_stride_token = 0;
+  /// @}
+  std::int64_t page_table_stride = 0;  ///< between requests' rows; 0: max_pages
+  /// Elements between neighbours of k_scale and v_scale.
+  /// @{
   std::int64_t kv_scale_stride_batch = 0, kv_scale_stride_head = 0, kv_scale_stride_token = 0;
+  /// @}
   std::int64_t pool_pages = 0;        ///< page_size: pages that k and v hold
   int max_pages = 0;                  ///< page_size: entries of a request's row of the table
   const void* k_new = nullptr;        ///< append: [batch, q_len, kv_heads, head_dim]
   const void* v_new = nullptr;        ///< likewise, v_head_dim wide
   const float* rope_table = nullptr;  ///< rope: [positions, rope_dim]: rope_dim / 2 cosines, then as many sines
+  /// Elements between neighbours of k_new and v_new; 0: dense.
+  /// @{
   std::int64_t k_new_stride_batch = 0, k_new_stride_token = 0, k_new_stride_head = 0;
   std::int64_t v_new_stride_batch = 0, v_new_stride_token = 0, v_new_stride_head = 0;
+  /// @}
 };
 
 /// Which GPU, and where what was tuned and compiled is kept.
 struct EngineOptions {
-  int device = 0;         ///< CUDA ordinal
-  std::string cache_dir;  ///< empty: LEANATTN_CACHE_DIR, else $XDG_CACHE_HOME/leanattn, else ~/.cache/leanattn
-  bool disk_cache = true;
+  int device = 0;          ///< CUDA ordinal
+  std::string cache_dir;   ///< empty: LEANATTN_CACHE_DIR, else $XDG_CACHE_HOME/leanattn, else ~/.cache/leanattn
+  bool disk_cache = true;  ///< false: compiled kernels stay in memory; the user's tuning.db is not read
 };
 
 namespace detail {
@@ -270,6 +282,7 @@ class Plan {
     return info;
   }
 
+  /// For calls of the C interface; the engine owns it.
   const leanattn_plan* get() const { return plan_; }
 
  private:
@@ -331,6 +344,7 @@ class Engine {
   /// What was degraded (a cache that cannot be written ...), one sentence a line; empty when all is well.
   std::string warnings() const { return leanattn_engine_warnings(engine_.get()); }
 
+  /// For calls of the C interface; this object owns it.
   leanattn_engine* get() const { return engine_.get(); }
 
  private:

@@ -1,0 +1,41 @@
+"""documented_python.py -- runs a block of the documentation, given on standard input, on a GPU that is not there.
+
+The package is the real one, and so is what it does up to the driver. PyTorch and Transformers are stand-ins, there or not: of them only what
+makes tensors does anything. A block may take for granted what its page says before it: the package, a step's tensors, a model's name and class.
+"""
+import sys
+from unittest.mock import MagicMock
+
+import _fake_gpu
+from fake_tensors import FakeTensor
+
+
+class Tensor(FakeTensor):
+    def __iter__(self):
+        return (Tensor(self.shape[1:], self.dtype) for _ in range(self.shape[0]))
+
+    def __getitem__(self, _):
+        return self
+
+
+torch = MagicMock(bfloat16="bf16", int32="int32")
+torch.testing = MagicMock(unsafe=True)  # has names that begin with "assert"
+torch.randn = lambda *shape, device, dtype: Tensor(shape, dtype)
+torch.full = lambda shape, value, device, dtype: Tensor(shape, dtype)
+sys.modules["torch"] = torch
+for module in ("transformers", "transformers.integrations", "transformers.integrations.sdpa_attention", "transformers.masking_utils"):
+    sys.modules[module] = MagicMock()
+for made in ("and_masks", "sliding_window_overlay"):
+    setattr(sys.modules["transformers.masking_utils"], made, lambda *_: lambda *_: True)  # what they make is told by its code object
+
+import leanattn  # noqa: E402  (after what stands in for its frameworks)
+
+_fake_gpu.reset()
+model_class = MagicMock()
+exec(compile(sys.stdin.read(), "block", "exec"),
+     {"leanattn": leanattn, "q": Tensor((3, 8, 64)), "k_cache": Tensor((3, 2, 256, 64)), "v_cache": Tensor((3, 2, 256, 64)),
+      "context_lengths": Tensor((3,), "int32"), "name": "a/model", "AutoModelForCausalLM": model_class})
+
+registered = [call.args[0] for call in sys.modules["transformers"].AttentionInterface.register.call_args_list]
+for call in model_class.from_pretrained.call_args_list:
+    assert call.kwargs["attn_implementation"] in registered, f"{call.kwargs['attn_implementation']} is not among {registered}"
