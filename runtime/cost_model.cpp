@@ -151,7 +151,7 @@ ModelFeatures model_features(const ModelParameters& parameters, const DeviceFact
 
   // A ring of one stage stands still while its bytes are used, at first in all warps at the same time: what they wait
   // is not hidden behind the memory's own time, as in deeper ones.
-  const bool overlapped = spec.stages > 1 || loads_to_registers(spec.load);
+  const bool overlapped = spec.stages > 1;
   const auto wave_us = [&](std::int64_t ctas_on_busiest_sm, double wave_bytes) {
     const double on_sm = std::min(static_cast<double>(ctas_on_busiest_sm) * cta_bytes, wave_bytes);
     const double waiting = overlapped ? (fills - 1) * parameters.latency : 0;

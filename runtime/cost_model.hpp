@@ -59,7 +59,7 @@ struct ModelFeatures {
   double shared = 0;    ///< 1 when an output tile has several contributors
   double partials = 0;  ///< merged one after the other, at most two tree levels' worth
   double tree = 0;      ///< 1 with a second level
-  double refills = 0;   ///< of a one-stage ring: as a segment, each drains the pipeline and fills it again
+  double refills = 0;   ///< of a ring of one stage, or of registers: each drains and fills, as a segment does
   bool idle = false;    ///< SMs have no CTA
 };
 std::array<double, kCosts> as_array(const ModelFeatures& features);
