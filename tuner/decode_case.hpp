@@ -136,6 +136,10 @@ class DecodeCase {
 
  private:
   DecodeCase() = default;
+  /// check()'s launches and comparisons. What they leave in the workspace stays there.
+  Result<ComparisonReport> launch_and_compare(const LoadedKernel& kernel, LaunchGrid grid, const LeanDecodeArgs& bound,
+                                              const Reference& expected, CheckWorkspace& workspace, CUstream_st* stream,
+                                              int launches, const std::function<Result<void>()>& before);
   Result<void> allocate(CUstream_st* stream);
   Result<void> allocate_kv(CUstream_st* stream);
   Result<void> allocate_features(CUstream_st* stream);

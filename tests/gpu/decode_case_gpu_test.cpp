@@ -104,6 +104,27 @@ TEST_F(SmallDecodeCase, FindsAKernelThatMissesOneToken) {
   EXPECT_FALSE(report->passed());
 }
 
+TEST_F(SmallDecodeCase, ALaunchThatFailedIsNotBlamedOnTheNext) {
+  const auto kernel = load(representative_kernels(runner->device().arch, true).front());
+  ASSERT_NE(kernel, nullptr);
+  auto made = runner->make_case(
+      kernel->spec(),
+      {.kv_heads = 2, .context_lengths = {900}, .context_capacity = 0, .padded = false, .data = DataKind::uniform});
+  ASSERT_TRUE(made.has_value());
+  CheckWorkspace workspace;
+  const auto passes = [&](int grid) {
+    const auto report = made->check(*kernel, grid, workspace, stream);
+    return report && report->passed();
+  };
+  ASSERT_TRUE(passes(7));
+  // Fewer CTAs need less of the workspace: where its guard stood, the others' partials stand again.
+  const auto failed = made->check(*kernel, 3, workspace, stream, 1,
+                                  [] { return Result<void>(fail(ErrorCode::launch_failed, "on purpose")); });
+  ASSERT_FALSE(failed.has_value());
+  EXPECT_EQ(failed.error().message, "on purpose");
+  EXPECT_TRUE(passes(7));
+}
+
 TEST_F(SmallDecodeCase, KvCopiesGiveTheSameBits) {
   const auto kernel = load(representative_kernels(runner->device().arch, true).front());
   ASSERT_NE(kernel, nullptr);
