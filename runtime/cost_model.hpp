@@ -2,9 +2,10 @@
 // anything runs, and grids for look-ups of shapes that nobody measured. Pure functions of plain data; any thread.
 //
 //   time = start + stretch * memory + wait * excess + segments * segment + fix-up
-//   memory: all bytes over the memory's rate. excess: how much longer the busiest SM takes for its bytes (with a soft
-//           corner). What an SM can pull follows Little's law: bytes in flight (CTAs x warps x stages x KV of one step)
-//           over the latency of memory.
+//   memory: all bytes over the memory's rate. excess: how much longer the busiest SM takes for its bytes, wave by wave
+//           (with a soft corner). What an SM can pull follows Little's law: bytes in flight (CTAs x warps x stages x KV
+//           of one step) over the latency of memory.
+//   segments: that the busiest CTA crosses into, and refills of a ring of one stage.
 //   fix-up: a constant once an output tile has several contributors, a cost per merged partial, a constant for the
 //           second tree level.
 // What the schedule does is exact for even batches (templates/schedule.cuh) and an average for ragged ones. Rates and

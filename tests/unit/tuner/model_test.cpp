@@ -79,6 +79,49 @@ TEST_F(Model, FixUpsAreChargedOnlyWhereOutputTilesAreShared) {
   EXPECT_GT(shared.partials, 1);
 }
 
+TEST_F(Model, ARingOfOneStagePaysForBeingFilledAgainAndDeeperOnesDoNot) {
+  // Whole output tiles of four steps a CTA.
+  spec.load = LoadPath::bulk, spec.warps = 4, spec.warp_tokens = 16, spec.tile = 64, spec.ctas_per_sm = 1;
+  const Shape shape{.batch = 16, .longest_context = 256};
+  spec.stages = 1;
+  const ModelFeatures one = model_features(parameters, device, problem, shape, {spec, 128}, 1);
+  EXPECT_EQ(one.refills, 3);
+  EXPECT_EQ(one.segments, 0);
+  spec.stages = 2;
+  const ModelFeatures two = model_features(parameters, device, problem, shape, {spec, 128}, 1);
+  EXPECT_EQ(two.refills, 0);
+  EXPECT_GE(predict_us(parameters, one), predict_us(parameters, two) + 2 * parameters.costs.segment);
+}
+
+TEST_F(Model, OneCtaTooManyForAWaveTakesAlmostAsLongAsItsWholeStream) {
+  // 132 places for whole output tiles of equal length; one KV head, so that a request is an output tile.
+  problem.q_heads = 4, problem.kv_heads = 1;
+  const auto streamed = [&](int batch) {
+    const Shape shape{.batch = batch, .longest_context = 65536};
+    const ModelFeatures features = model_features(parameters, device, problem, shape, {spec, batch}, 1);
+    return features.memory + features.excess;
+  };
+  const double full = streamed(132), more = streamed(133), twice = streamed(264);
+  // Alone an SM pulls sm_rate, 2.2 times its share of the memory's.
+  EXPECT_GT(more, 1.4 * full);
+  EXPECT_LT(more, 1.8 * full);
+  EXPECT_NEAR(twice, 2 * full, 0.01 * full);
+}
+
+TEST_F(Model, KindsOfGridsAreToldApart) {
+  const auto kind = [&](int batch, std::int64_t context, std::int64_t grid) {
+    const Shape shape{.batch = batch, .longest_context = context};
+    return kind_of(model_features(parameters, device, problem, shape, {spec, grid}, 2));
+  };
+  const std::int64_t even = std::int64_t{16} * spec.tile;  // LeanTiles of an output tile: 16
+  EXPECT_EQ(kind(16, even, 128), GridKind::whole);
+  EXPECT_EQ(kind(16, even, 256), GridKind::even);
+  EXPECT_EQ(kind(16, even, 132), GridKind::crossing);
+  EXPECT_EQ(kind(1, even, 8), GridKind::idle_whole);
+  EXPECT_EQ(kind(1, even, 64), GridKind::idle_even);
+  EXPECT_EQ(kind(1, even, 50), GridKind::idle_crossing);
+}
+
 /// The busiest CTA and the most shared output tile of a launch, counted on the line itself.
 struct Counted {
   std::int64_t segments = 0, contributors = 0;
