@@ -40,7 +40,8 @@ std::int64_t cheapest_grid(const DeviceFacts& device, const DecodeProblem& probl
                            const KernelSpec& spec);
 
 /// `base` with the tunables of `from`, changed as little as this problem needs to fit (fewer stages, fewer CTAs per
-/// SM). Errors: those of validate(spec), when nothing fits.
+/// SM). Errors: those of validate(spec), when nothing fits; unsupported where `from` is of load path vector and its
+/// lanes share the rows of this head_dim in another way, so that its speed says nothing.
 Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& from);
 
 }  // namespace detail

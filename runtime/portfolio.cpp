@@ -70,14 +70,44 @@ double affinity(GridKind a, GridKind b) {
   return leaves_idle(a) == leaves_idle(b) ? 0.3 : 0.05;
 }
 
+/// correction_at() for every kind of grid: the distances, which take the time, are the same.
+std::array<Correction, std::size(kGridKinds)> corrections_at(std::span<const SeenShape> seen,
+                                                             const detail::Place& place) {
+  constexpr double kReach = 1.0;      // octaves
+  constexpr double kDisbelief = 0.3;  // weight of what the model says by itself, in shapes seen right here
+  constexpr double kDoubt = 0.04;     // of the model's word alone
+  struct Sums {
+    double weights = kDisbelief, ratios = 0, squares = 0;
+  };
+  std::array<Sums, std::size(kGridKinds)> sums;
+  for (const SeenShape& at : seen) {
+    const double octaves = detail::distance(at.place, place) / kReach;
+    const double nearness = std::exp(-octaves * octaves / 2);
+    for (const GridKind kind : kGridKinds) {
+      const double weight = affinity(at.kind, kind) * nearness;
+      Sums& of_kind = sums[static_cast<std::size_t>(kind)];
+      of_kind.weights += weight;
+      of_kind.ratios += weight * at.log_ratio;
+      of_kind.squares += weight * at.log_ratio * at.log_ratio;
+    }
+  }
+  std::array<Correction, std::size(kGridKinds)> corrections;
+  std::transform(sums.begin(), sums.end(), corrections.begin(), [](const Sums& of_kind) {
+    const double mean = of_kind.ratios / of_kind.weights;
+    const double deviation = std::sqrt(std::max(of_kind.squares / of_kind.weights - mean * mean, 0.0));
+    return Correction{.log_ratio = mean, .doubt = kDoubt * kDisbelief / of_kind.weights + deviation};
+  });
+  return corrections;
+}
+
 /// A kernel's model with what was seen near one place.
 class Corrected {
  public:
   Corrected(const PortfolioKernel& kernel, const detail::Place& place) : parameters_(kernel.parameters) {
-    for (const GridKind kind : kGridKinds) {
-      const Correction correction = correction_at(kernel.seen, place, kind);
-      of_kind_[static_cast<std::size_t>(kind)] = {std::exp(correction.log_ratio), std::exp(correction.doubt)};
-    }
+    const auto corrections = corrections_at(kernel.seen, place);
+    std::transform(corrections.begin(), corrections.end(), of_kind_.begin(), [](const Correction& correction) {
+      return Factors{std::exp(correction.log_ratio), std::exp(correction.doubt)};
+    });
   }
 
   Prediction predict(const ModelFeatures& features) const {
@@ -160,17 +190,7 @@ Result<Portfolio> portfolio_from_json(std::string_view text) {
 }
 
 Correction correction_at(std::span<const SeenShape> seen, const detail::Place& place, GridKind kind) {
-  constexpr double kReach = 1.4;      // octaves
-  constexpr double kDisbelief = 0.3;  // weight of what the model says by itself, in shapes seen right here
-  constexpr double kDoubt = 0.04;     // of the model's word alone
-  double sum = 0, weights = kDisbelief;
-  for (const SeenShape& at : seen) {
-    const double octaves = detail::distance(at.place, place) / kReach;
-    const double weight = affinity(at.kind, kind) * std::exp(-octaves * octaves / 2);
-    sum += weight * at.log_ratio;
-    weights += weight;
-  }
-  return {.log_ratio = sum / weights, .doubt = kDoubt * kDisbelief / weights};
+  return corrections_at(seen, place)[static_cast<std::size_t>(kind)];
 }
 
 Prediction predict(const PortfolioKernel& kernel, const DeviceFacts& device, const DecodeProblem& problem,

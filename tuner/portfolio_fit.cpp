@@ -102,6 +102,39 @@ std::map<GridKind, TimesOfKind> by_kind(const ModelParameters& parameters, const
   return kinds;
 }
 
+/// Kernels that move and use KV alike: they differ in LeanTile and launch bounds only.
+bool streams_alike(const KernelSpec& a, const KernelSpec& b) {
+  return a.load == b.load && a.warps == b.warps && a.warp_tokens == b.warp_tokens && a.stages == b.stages &&
+         a.fixup == b.fixup;
+}
+
+/// By how much the kernel's model is off at one shape. A sweep does not time every kernel with every kind of grid:
+/// where it left this one out, kernels that stream alike speak for it.
+std::vector<SeenShape> seen_at(const PortfolioKernel& kernel, const DeviceFacts& device, const MeasuredShape& at) {
+  Samples own, relatives;
+  for (const auto& [name, measured] : at.kernels) {
+    const KernelSpec& spec = measured.samples.front()->config.spec;
+    if (!streams_alike(spec, kernel.spec)) continue;
+    Samples& list = spec == kernel.spec ? own : relatives;
+    list.insert(list.end(), measured.samples.begin(), measured.samples.end());
+  }
+  std::map<GridKind, TimesOfKind> kinds = by_kind(kernel.parameters, device, own);
+  kinds.merge(by_kind(kernel.parameters, device, relatives));
+  if (kinds.empty()) return {};
+  const DecodeProblem& problem = (own.empty() ? relatives : own).front()->problem;
+  detail::Place place = detail::place_of(problem, at.shape, base_spec(device.arch, problem));
+  for (double* octaves : {&place.outputs, &place.tokens_per_output, &place.raggedness}) *octaves = rounded(*octaves);
+  std::vector<SeenShape> seen;
+  for (const auto& [kind, of_kind] : kinds) {
+    std::vector<double> ratios;
+    for (const auto& [us, modelled] : of_kind.times) {
+      if (us <= kNearBest * of_kind.best_us) ratios.push_back(std::log(us / modelled));
+    }
+    seen.push_back({.place = place, .kind = kind, .log_ratio = rounded(median(ratios))});
+  }
+  return seen;
+}
+
 Portfolio portfolio_of(const DeviceFacts& device, std::span<const MeasuredShape* const> shapes,
                        std::span<const std::pair<std::int64_t, double>> read_limits) {
   std::vector<ModelSample> samples;
@@ -120,16 +153,11 @@ Portfolio portfolio_of(const DeviceFacts& device, std::span<const MeasuredShape*
       if (found == at->kernels.end()) continue;
       const ModelSample& any = *found->second.samples.front();
       kernel.spec = any.config.spec, kernel.resident = any.resident, kernel.parameters = model.of(any.config.spec);
-      detail::Place place = detail::place_of(any.problem, at->shape, base_spec(device.arch, any.problem));
-      for (double* octaves : {&place.outputs, &place.tokens_per_output, &place.raggedness})
-        *octaves = rounded(*octaves);
-      for (auto& [kind, of_kind] : by_kind(kernel.parameters, device, found->second.samples)) {
-        std::vector<double> ratios;
-        for (const auto& [us, modelled] : of_kind.times) {
-          if (us <= kNearBest * of_kind.best_us) ratios.push_back(std::log(us / modelled));
-        }
-        kernel.seen.push_back({.place = place, .kind = kind, .log_ratio = rounded(median(ratios))});
-      }
+      break;
+    }
+    for (const MeasuredShape* at : shapes) {
+      const std::vector<SeenShape> seen = seen_at(kernel, device, *at);
+      kernel.seen.insert(kernel.seen.end(), seen.begin(), seen.end());
     }
     portfolio.kernels.push_back(std::move(kernel));
   }

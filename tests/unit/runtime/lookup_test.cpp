@@ -104,6 +104,22 @@ TEST(Lookup, ARingOfSeveralWarpgroupsShrinksByWholeRounds) {
   EXPECT_EQ(spec->ctas_per_sm, 2);
 }
 
+TEST(Lookup, VectorKernelsAreCarriedOverOnlyToRowsThatLanesShareAlike) {
+  const auto heads_of = [](int head_dim) { return DecodeProblem{.q_heads = 8, .kv_heads = 8, .head_dim = head_dim}; };
+  KernelSpec from = base_spec({9, 0, true}, heads_of(128));
+  from.load = LoadPath::vector;
+  from.stages = 1, from.warp_tokens = 16, from.tile = 128;
+  ASSERT_TRUE(validate(from));
+  for (const auto& [head_dim, carried] : {std::pair{64, true}, {128, true}, {256, true}, {96, false}, {192, false}}) {
+    const auto spec = detail::with_tunables_of(base_spec({9, 0, true}, heads_of(head_dim)), from);
+    EXPECT_EQ(spec.has_value(), carried) << head_dim;
+    // The look-up itself then takes what is safe.
+    const auto table = table_of({winner(heads_of(128), kShape, {.spec = from, .grid = 224})});
+    const Choice choice = table.find(heads_of(head_dim), kShape);
+    EXPECT_EQ(choice.config.spec.load == LoadPath::vector, carried) << head_dim;
+  }
+}
+
 TEST(Lookup, OnlyRaggedBatchesAreChargedTheirSegmentsByDefault) {
   const Shape even{.batch = 64, .longest_context = 4096};
   const Shape ragged{.batch = 64, .longest_context = 32768, .total_context = 387490};

@@ -151,6 +151,16 @@ TEST_F(PortfolioTest, DoubtGrowsWithTheDistanceFromWhatWasSeen) {
   EXPECT_LT(correction_at(seen, near, GridKind::even).doubt, correction_at(seen, here, GridKind::whole).doubt);
 }
 
+TEST_F(PortfolioTest, PlacesThatDisagreeAreDoubted) {
+  const detail::Place here{.outputs = 3, .tokens_per_output = 13};
+  const SeenShape agreed[] = {{here, GridKind::even, 0.01}, {here, GridKind::even, -0.01}};
+  const SeenShape disputed[] = {{here, GridKind::even, 0.2}, {here, GridKind::even, -0.2}};
+  const Correction sure = correction_at(agreed, here, GridKind::even);
+  const Correction unsure = correction_at(disputed, here, GridKind::even);
+  EXPECT_NEAR(sure.log_ratio, unsure.log_ratio, 1e-12);
+  EXPECT_GT(unsure.doubt, sure.doubt + 0.15);
+}
+
 TEST_F(PortfolioTest, OfTwoLikeKernelsTheOneThatWasSeenNearbyIsTaken) {
   // By their models alone the other one is better, by 1 %. What is promised is the time without doubt.
   PortfolioKernel& stranger = portfolio.kernels[0];
