@@ -1,6 +1,5 @@
 // bench_cold.cpp -- what the first launch of a kernel pays: source, compile, cubin.db and, on a GPU, the load.
 #include <benchmark/benchmark.h>
-#include <stdlib.h>
 
 #include <filesystem>
 
@@ -10,6 +9,7 @@
 #include "runtime/gpu.hpp"
 #include "runtime/kernel.hpp"
 #include "runtime/lookup.hpp"
+#include "tests/temporary_directory.hpp"
 
 namespace leanattn {
 namespace {
@@ -18,23 +18,6 @@ namespace {
 KernelSpec default_spec() {
   return default_config(facts_for_arch({9, 0, true}, 132).value(), {}, {.longest_context = 8192}).spec;
 }
-
-/// A cache directory that goes away with the object.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "leanattn_cold_XXXXXX").string();
-    if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 void spec_to_source(benchmark::State& state) {
   const KernelSpec spec = default_spec();
@@ -54,7 +37,7 @@ BENCHMARK(spec_to_cubin)->Unit(benchmark::kMillisecond);
 
 /// Opening the database included: a process does it once, before its first kernel.
 void spec_to_cubin_from_cubin_db(benchmark::State& state) {
-  const TemporaryDirectory directory;
+  const TemporaryDirectory directory(std::filesystem::temp_directory_path());
   const KernelSpec spec = default_spec();
   {
     const auto cache = open_cubin_db(directory.path(), nullptr);
@@ -76,7 +59,7 @@ void spec_to_loaded_kernel(benchmark::State& state, bool cached) {
   const auto facts = device_facts(0);
   if (!facts) return state.SkipWithError(facts.error().message.c_str());
   const KernelSpec spec = default_config(*facts, {}, {.longest_context = 8192}).spec;
-  const TemporaryDirectory directory;
+  const TemporaryDirectory directory(std::filesystem::temp_directory_path());
   if (cached) {
     const auto cache = open_cubin_db(directory.path(), nullptr);
     if (const auto stored = compile(*emit(spec), cache.get()); !stored)

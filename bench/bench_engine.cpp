@@ -2,7 +2,6 @@
 // stands behind it, so that what is left is ours. Launches beside bare ones, opening with many winners, memory.
 #include <benchmark/benchmark.h>
 #include <malloc.h>
-#include <stdlib.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include "runtime/device.hpp"
 #include "runtime/driver.hpp"
 #include "runtime/engine.hpp"
+#include "tests/temporary_directory.hpp"
 #include "tests/unit/runtime/fake_cuda.hpp"
 
 namespace leanattn {
@@ -27,16 +27,6 @@ void pretend_an_h200() {
   fake_gpu().quiet = true;
   fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 9;
 }
-
-/// A cache directory, gone at the end.
-struct Directory {
-  Directory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "leanattn_bench_XXXXXX").string();
-    if (mkdtemp(pattern.data()) != nullptr) path = pattern;
-  }
-  ~Directory() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
 
 /// A tuning.db with that many winners, dealt to so many problems of the same kernels, the default one among them: 40
 /// batches and up to 500 contexts each, some dozens of configurations.
@@ -76,14 +66,14 @@ double heap_bytes() {
 
 void open_with_twenty_thousand_winners(benchmark::State& state) {
   pretend_an_h200();
-  const Directory directory;
+  const TemporaryDirectory directory(std::filesystem::temp_directory_path());
   const int problems = static_cast<int>(state.range(0));
-  if (const auto written = write_winners(directory.path, problems); !written)
+  if (const auto written = write_winners(directory.path(), problems); !written)
     return state.SkipWithError(written.error().message.c_str());
   double bytes = 0;
   for (auto _ : state) {
     const double before = heap_bytes();
-    const auto engine = EngineCore::open({.device = 0, .cache_dir = directory.path, .disk_cache = true});
+    const auto engine = EngineCore::open({.device = 0, .cache_dir = directory.path(), .disk_cache = true});
     if (!engine) return state.SkipWithError(engine.error().message.c_str());
     state.PauseTiming();
     const auto choice = (*engine)->lookup({}, {.batch = 40, .longest_context = kWinners / problems / 40 * 128});
@@ -99,15 +89,15 @@ BENCHMARK(open_with_twenty_thousand_winners)->Unit(benchmark::kMillisecond)->Arg
 /// tuned.
 void first_lookup_among_twenty_thousand_winners(benchmark::State& state) {
   pretend_an_h200();
-  const Directory directory;
+  const TemporaryDirectory directory(std::filesystem::temp_directory_path());
   const int problems = static_cast<int>(state.range(0));
-  if (const auto written = write_winners(directory.path, problems); !written)
+  if (const auto written = write_winners(directory.path(), problems); !written)
     return state.SkipWithError(written.error().message.c_str());
   const bool tuned = state.range(1) != 0;
   const Shape shape{.batch = 40, .longest_context = tuned ? kWinners / problems / 40 * 128 : 1 << 20};
   for (auto _ : state) {
     state.PauseTiming();
-    auto engine = EngineCore::open({.device = 0, .cache_dir = directory.path, .disk_cache = true});
+    auto engine = EngineCore::open({.device = 0, .cache_dir = directory.path(), .disk_cache = true});
     if (!engine) return state.SkipWithError(engine.error().message.c_str());
     state.ResumeTiming();
     const auto choice = (*engine)->lookup({}, shape);

@@ -1,4 +1,4 @@
-// cache_fixture.hpp -- temporary directories, environment variables, child processes and made-up tuning rows for the
+// cache_fixture.hpp -- environment variables, child processes and made-up tuning rows for the
 // cache's tests.
 #pragma once
 
@@ -23,37 +23,9 @@
 #include <vector>
 
 #include "cache/tuning_db.hpp"
+#include "tests/temporary_directory.hpp"
 
 namespace leanattn::cache_test {
-
-/// Where tests put their files: in memory if possible, since every commit waits for the disk and tests commit thousands
-/// of times.
-inline std::filesystem::path scratch_root() {
-  return ::access("/dev/shm", W_OK | X_OK) == 0 ? std::filesystem::path("/dev/shm")
-                                                : std::filesystem::temp_directory_path();
-}
-
-/// A fresh directory (0700), removed at the end.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string pattern = (scratch_root() / "leanattn-cache-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = std::filesystem::canonical(pattern);
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  ~TemporaryDirectory() {
-    ::chmod(path_.c_str(), 0700);
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// Sets (or, with nullopt, unsets) a variable until the end of the scope.
 class ScopedVariable {

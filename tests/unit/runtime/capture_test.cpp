@@ -18,6 +18,7 @@
 
 #include "engine_fixture.hpp"
 #include "runtime/capture_file.hpp"
+#include "tests/temporary_directory.hpp"
 
 namespace leanattn {
 namespace {
@@ -28,13 +29,6 @@ Shape shape_of(std::int64_t context) {
 
 class CaptureTest : public ::testing::Test {
  protected:
-  CaptureTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "leanattn_capture_XXXXXX").string();
-    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
-  }
-  ~CaptureTest() override { std::filesystem::remove_all(directory_); }
-
   std::string file() const { return (directory_ / "capture.jsonl").string(); }
   Capture::Options options() const { return {.file = file(), .device = "Fictional 1", .sm_count = 132}; }
   static void count(Capture& capture, std::int64_t context, int times = 1,
@@ -60,7 +54,7 @@ class CaptureTest : public ::testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
 
-  std::filesystem::path directory_;
+  TemporaryDirectory directory_;
 };
 
 TEST_F(CaptureTest, CountsEveryPlanOfAnEngineByShapeAndAnswer) {
@@ -310,7 +304,7 @@ TEST_F(CaptureTest, IsOffUnlessTheVariableNamesAFileThatCanBeWritten) {
   EXPECT_EQ(Capture::from_environment(device, &warning), nullptr);
   EXPECT_EQ(warning, "");
   ASSERT_EQ(::mkfifo((directory_ / "pipe").c_str(), 0600), 0);
-  for (const std::string& bad : {directory_.string(), (directory_ / "not" / "there").string(),
+  for (const std::string& bad : {directory_.path().string(), (directory_ / "not" / "there").string(),
                                  (directory_ / "pipe").string(), std::string(5000, 'x')}) {
     ::setenv("LEANATTN_CAPTURE", bad.c_str(), 1);
     warning.clear();

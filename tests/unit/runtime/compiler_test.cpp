@@ -220,7 +220,7 @@ TEST_F(Compiler, TheSecondCompileComesFromTheCacheWithEqualContents) {
 }
 
 TEST_F(Compiler, OfThirtyTwoProcessesThatStartTogetherOneCompiles) {
-  const cache_test::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   const cache_test::ScopedVariable patience("LEANATTN_BUSY_TIMEOUT_MS", "120000");
   constexpr int kProcesses = 32, kCompiled = 1, kFound = 2;
   std::vector<pid_t> children;

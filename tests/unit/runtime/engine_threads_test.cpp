@@ -17,7 +17,6 @@ namespace leanattn {
 namespace {
 
 using cache_test::ScopedVariable;
-using cache_test::TemporaryDirectory;
 
 /// What a compile does to the cache, without the compiler: a miss takes a turn and stores a cubin of 100 kB.
 Result<PreparedKernel> prepare_through(CubinCache& cache, const KernelSpec& spec) {

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -14,6 +14,7 @@
 #include "runtime/engine.hpp"
 #include "runtime/gpu.hpp"
 #include "runtime/nvrtc.hpp"
+#include "tests/temporary_directory.hpp"
 
 namespace leanattn {
 
@@ -21,8 +22,8 @@ class FakeGpuEngine : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const auto api = nvrtc(); !api) GTEST_SKIP() << api.error().message;
-    if (shared_directory_.empty()) shared_directory_ = make_directory();
-    directory_ = shared_directory_;
+    if (!shared_directory_) shared_directory_ = std::make_unique<TemporaryDirectory>();
+    directory_ = shared_directory_->path();
     fake_gpu() = FakeGpu{};
     fake_gpu().argument_bytes = sizeof(LeanDecodeArgs);
     fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 9;
@@ -32,19 +33,14 @@ class FakeGpuEngine : public ::testing::Test {
     if (directory_.empty()) return;
     cuCtxSetCurrent(nullptr);
     EXPECT_EQ(fake_gpu().live_objects(), 0) << "something was not given back to the driver";
-    if (directory_ != shared_directory_) std::filesystem::remove_all(directory_);
   }
-  static void TearDownTestSuite() {
-    if (!shared_directory_.empty()) std::filesystem::remove_all(shared_directory_);
-  }
+  static void TearDownTestSuite() { shared_directory_.reset(); }
 
-  static std::filesystem::path make_directory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "leanattn_engine_XXXXXX").string();
-    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
-    return pattern;
-  }
   /// Cold: the tests' usual cache directory has the kernel from the second test on.
-  void use_fresh_directory() { directory_ = make_directory(); }
+  void use_fresh_directory() {
+    own_directory_ = std::make_unique<TemporaryDirectory>();
+    directory_ = own_directory_->path();
+  }
 
   Engine open(int device = 0) {
     EngineOptions options;
@@ -76,7 +72,8 @@ class FakeGpuEngine : public ::testing::Test {
   const Problem problem_{};
   const PlanShape shape_{2, 8, 1024};
   std::filesystem::path directory_;
-  inline static std::filesystem::path shared_directory_;
+  std::unique_ptr<TemporaryDirectory> own_directory_;
+  inline static std::unique_ptr<TemporaryDirectory> shared_directory_;
 };
 
 /// Memory that stands for a workspace; the fake GPU's memory is the host's.

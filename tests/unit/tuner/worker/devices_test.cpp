@@ -36,15 +36,15 @@ class Devices : public WorkerSession {
 
   Result<std::vector<ModelSummary>> tune(const std::vector<DeviceToTune>& devices) {
     const WorkerOptions workers{.command = worker_command(FAKE_WORKER, faults), .limit = short_for_hangs(faults)};
-    const auto connect = [this] { return TuningDb::open(directory.path, OpenMode::read_write, nullptr); };
+    const auto connect = [this] { return TuningDb::open(directory.path(), OpenMode::read_write, nullptr); };
     return tune_devices(request, devices, workers, connect, effort, progress, &cancel);
   }
 
   std::unique_ptr<TuningDb> opened() {
-    return std::move(*TuningDb::open(directory.path, OpenMode::read_write, nullptr));
+    return std::move(*TuningDb::open(directory.path(), OpenMode::read_write, nullptr));
   }
 
-  ScratchDirectory directory;
+  TemporaryDirectory directory;
   bool reporting = false;
   std::map<int, int> reports;                      // by device
   std::map<std::int64_t, std::set<int>> by_shape;  // devices, by context length

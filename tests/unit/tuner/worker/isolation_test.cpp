@@ -79,9 +79,9 @@ TEST_F(Isolation, AWrongKernelNeverWins) {
 }
 
 TEST_F(Isolation, OneThatBreaksDuringTheRaceLeavesItAndTheRaceGoesOn) {
-  const ScratchDirectory counts;
+  const TemporaryDirectory counts;
   // Sound in its first sample, and deadly from then on: the screen keeps it, the race finds out.
-  faults = {{.what = "segv", .when = "time", .load = "bulk", .after = 1, .memory = counts.path.string()}};
+  faults = {{.what = "segv", .when = "time", .load = "bulk", .after = 1, .memory = counts.path().string()}};
   effort.race_size = 12;
   const auto summary = run();
   ASSERT_TRUE(summary) << summary.error().message;
@@ -141,8 +141,8 @@ TEST_F(Isolation, ACompilerThatCrashesOrHangsCostsTheKernel) {
 }
 
 TEST_F(Isolation, TheProgramsOwnWorkerCompilesWhatThisProcessDoes) {
-  const ScratchDirectory cache;
-  const WorkerOptions options{.command = {LEANATTN_PROGRAM, "worker"}, .cache_directory = cache.path.string()};
+  const TemporaryDirectory cache;
+  const WorkerOptions options{.command = {LEANATTN_PROGRAM, "worker"}, .cache_directory = cache.path().string()};
   compiler = std::make_shared<WorkerCompiler>(device, options);
   const KernelSpec spec = base_spec(device.arch, request.problem);
   const auto compiled = compiler->compile(spec);
@@ -151,7 +151,7 @@ TEST_F(Isolation, TheProgramsOwnWorkerCompilesWhatThisProcessDoes) {
   ASSERT_TRUE(here) << here.error().message;
   EXPECT_EQ(compiled->registers, here->resources.registers);
   EXPECT_EQ(compiler->find(spec)->cubin, here->cubin);
-  EXPECT_TRUE(std::filesystem::exists(cache.path / "cubin.db")) << "and keeps it";
+  EXPECT_TRUE(std::filesystem::exists(cache.path() / "cubin.db")) << "and keeps it";
   KernelSpec invalid = spec;
   invalid.warps = 99;
   EXPECT_FALSE(compiler->compile(invalid));
@@ -263,8 +263,8 @@ TEST_F(Isolation, ACandidateThatOnlyFailsBesideAnotherIsFoundToo) {
 }
 
 TEST_F(Isolation, AWorkerThatDiesOnceForNoReasonCostsNobody) {
-  const ScratchDirectory counts;
-  faults = {{.what = "segv", .when = "time", .load = "ldg", .until = 1, .memory = counts.path.string()}};
+  const TemporaryDirectory counts;
+  faults = {{.what = "segv", .when = "time", .load = "ldg", .until = 1, .memory = counts.path().string()}};
   make_backend();
   ASSERT_TRUE(backend->begin_shape(request.shapes[0]));
   std::vector<Config> round;

@@ -77,7 +77,7 @@ class Killed : public WorkerSession {
   std::set<std::string> committed() const {
     std::set<std::string> uuids;
     sqlite3* database = nullptr;
-    const std::string file = (directory.path / "tuning.db").string();
+    const std::string file = (directory.path() / "tuning.db").string();
     if (sqlite3_open_v2(file.c_str(), &database, SQLITE_OPEN_READONLY, nullptr) == SQLITE_OK) {
       sqlite3_busy_timeout(database, 10'000);
       sqlite3_exec(
@@ -104,7 +104,7 @@ class Killed : public WorkerSession {
 
   std::unique_ptr<TuningDb> reopened() {
     std::string warning;
-    auto opened = TuningDb::open(directory.path, OpenMode::read_write, &warning);
+    auto opened = TuningDb::open(directory.path(), OpenMode::read_write, &warning);
     EXPECT_TRUE(opened) << opened.error().message;
     EXPECT_EQ(warning, "");
     return opened ? std::move(*opened) : nullptr;
@@ -112,7 +112,7 @@ class Killed : public WorkerSession {
 
   std::uint64_t seed = std::random_device{}();
   std::mt19937_64 random{seed};
-  ScratchDirectory directory;
+  TemporaryDirectory directory;
 };
 
 TEST_F(Killed, AtTwoHundredRandomMomentsLosesNoCommittedTrialAndLeavesNoWorker) {
@@ -120,7 +120,7 @@ TEST_F(Killed, AtTwoHundredRandomMomentsLosesNoCommittedTrialAndLeavesNoWorker) 
   for (int moment = 0; moment < 200; ++moment) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed << ", moment " << moment);
     // A new shape now and then; in between, what is resumed.
-    TuneProcess process(directory.path, {}, 1 + moment % 2, 1024 + 64 * (moment / 8), moment % 8 != 0);
+    TuneProcess process(directory.path(), {}, 1 + moment % 2, 1024 + 64 * (moment / 8), moment % 8 != 0);
     const int reports = static_cast<int>(random() % 120);
     bool running = true;
     for (int seen = 0; seen < reports && running; ++seen) running = process.read_line();
@@ -138,7 +138,7 @@ TEST_F(Killed, AtTwoHundredRandomMomentsLosesNoCommittedTrialAndLeavesNoWorker) 
   }
   EXPECT_GT(ever.size(), 200u) << "the moments came too early to prove anything; seed " << seed;
   // And it still tunes.
-  TuneProcess last(directory.path, {}, 1, 1024, true);
+  TuneProcess last(directory.path(), {}, 1, 1024, true);
   last.drain();
   EXPECT_EQ(last.wait(), 0);
   EXPECT_TRUE(all_gone());
@@ -146,12 +146,12 @@ TEST_F(Killed, AtTwoHundredRandomMomentsLosesNoCommittedTrialAndLeavesNoWorker) 
 }
 
 TEST_F(Killed, WhileItsWorkerHangsTakesTheWorkerWithIt) {
-  const ScratchDirectory notes;
-  TuneProcess process(directory.path, {{.what = "hang", .when = "check", .memory = notes.path.string()}}, 1, 1024,
+  const TemporaryDirectory notes;
+  TuneProcess process(directory.path(), {{.what = "hang", .when = "check", .memory = notes.path().string()}}, 1, 1024,
                       false);
-  for (int waited_ms = 0; waited_ms < 60'000 && !std::filesystem::exists(notes.path / "hanging"); ++waited_ms)
+  for (int waited_ms = 0; waited_ms < 60'000 && !std::filesystem::exists(notes.path() / "hanging"); ++waited_ms)
     ::poll(nullptr, 0, 1);
-  ASSERT_TRUE(std::filesystem::exists(notes.path / "hanging"));
+  ASSERT_TRUE(std::filesystem::exists(notes.path() / "hanging"));
   ::kill(process.pid, SIGKILL);
   process.wait();
   EXPECT_TRUE(all_gone());
@@ -162,7 +162,7 @@ TEST_F(Killed, AnInterruptAtRandomMomentsExits130AndLeavesAUsableAnswer) {
   for (int moment = 0; moment < 40; ++moment) {
     const int context = 1024 + 64 * moment;
     SCOPED_TRACE(::testing::Message() << "seed " << seed << ", moment " << moment);
-    TuneProcess process(directory.path, {}, 1 + moment % 2, context, false);
+    TuneProcess process(directory.path(), {}, 1 + moment % 2, context, false);
     ASSERT_TRUE(process.read_line());  // "ready"
     const int reports = static_cast<int>(random() % 150);
     bool running = true;

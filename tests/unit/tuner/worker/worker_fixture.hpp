@@ -14,30 +14,10 @@
 
 #include "../tune_simulated_gpu.hpp"
 #include "planted_faults.hpp"
+#include "tests/temporary_directory.hpp"
 #include "tuner/worker_backend.hpp"
 
 namespace leanattn::worker_test {
-
-/// A fresh directory, in memory where that is possible: tests commit thousands of times.
-class ScratchDirectory {
- public:
-  ScratchDirectory() {
-    const bool shared_memory = ::access("/dev/shm", W_OK | X_OK) == 0;
-    std::string pattern =
-        ((shared_memory ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path()) /
-         "leanattn-worker-XXXXXX")
-            .string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path = std::filesystem::canonical(pattern);
-  }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  std::filesystem::path path;
-};
 
 /// Limits that a busy machine keeps, and that a hang does not have to be waited out for: short only where a fault of
 /// that kind is planted.
