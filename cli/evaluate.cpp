@@ -115,22 +115,37 @@ void print_table(const RepeatEvaluation& evaluation) {
                     evaluation.cases.size(), percent(evaluation.largest_difference())));
 }
 
+Error cannot_write(const EvaluateFlags& flags) {
+  return {ErrorCode::invalid_argument, fmt::format("--out {}: cannot be written", flags.out), {}, {}};
+}
+
+/// To --out, if there is one.
+template <class Evaluation, class... Rest>
+Result<void> keep(const EvaluateFlags& flags, const EvaluationSetup& setup, const Evaluation& evaluation,
+                  Rest... rest) {
+  if (flags.out.empty()) return {};
+  std::ofstream file(flags.out, std::ios::binary);
+  file << to_json(setup, evaluation, rest...) << '\n' << std::flush;
+  if (!file) return tl::unexpected(cannot_write(flags));
+  return {};
+}
+
+/// For cases done: an error that keeps them from being kept is said at the end.
+template <class Evaluation, class... Rest>
+EvaluationSink<Evaluation> keeper(const EvaluateFlags& flags, const EvaluationSetup& setup, Rest... rest) {
+  return [&flags, &setup, rest...](const Evaluation& evaluation) { (void)keep(flags, setup, evaluation, rest...); };
+}
+
 template <class Evaluation, class... Rest>
 int finish(const Session& session, const EvaluateFlags& flags, const EvaluationSetup& setup,
            const Result<Evaluation>& evaluation, Rest... rest) {
   if (!evaluation) return report_error(evaluation.error());
-  const std::string json = to_json(setup, *evaluation, rest...) + "\n";
   if (session.json) {
-    print(json);
+    print(to_json(setup, *evaluation, rest...) + "\n");
   } else {
     print_table(*evaluation);
   }
-  if (!flags.out.empty()) {
-    std::ofstream file(flags.out, std::ios::binary);
-    file << json << std::flush;
-    if (!file)
-      return report_error({ErrorCode::invalid_argument, fmt::format("--out {}: cannot be written", flags.out), {}, {}});
-  }
+  if (const auto kept = keep(flags, setup, *evaluation, rest...); !kept) return report_error(kept.error());
   return evaluation->interrupted ? kExitInterrupted : kExitOk;
 }
 
@@ -159,6 +174,8 @@ int run(const Session& session, const EvaluateFlags& flags) {
       GpuBackend::create(*device, workload->problem, *policy, caches->cubins.get());
   if (!backend) return report_error(backend.error());
 
+  // Said before minutes are spent.
+  if (!flags.out.empty() && !std::ofstream(flags.out, std::ios::app)) return report_error(cannot_write(flags));
   ProgressLine line(session.quiet, is_terminal(stderr));
   EvaluationSetup setup{.device = *device,
                         .environment = current_environment(*device),
@@ -177,12 +194,12 @@ int run(const Session& session, const EvaluateFlags& flags) {
                         .progress = [&line](const TuneProgress& progress) { line.show(progress); },
                         .cancel = stop_on_signals()};
   if (flags.search->parsed()) {
-    const Result<SearchEvaluation> evaluation = evaluate_search(setup);
+    const Result<SearchEvaluation> evaluation = evaluate_search(setup, keeper<SearchEvaluation>(flags, setup));
     line.clear();
     return finish(session, flags, setup, evaluation);
   }
   if (flags.repeat->parsed()) {
-    const Result<RepeatEvaluation> evaluation = evaluate_repeat(setup);
+    const Result<RepeatEvaluation> evaluation = evaluate_repeat(setup, keeper<RepeatEvaluation>(flags, setup));
     line.clear();
     return finish(session, flags, setup, evaluation);
   }
@@ -194,7 +211,8 @@ int run(const Session& session, const EvaluateFlags& flags) {
     if (shape && entry.winner.problem == to_json(workload->problem)) known.push_back(*shape);
   }
   setup.request.shapes = random_shapes(workload->problem, counts->shapes, counts->seed, flags.ragged, known);
-  const Result<RegretEvaluation> evaluation = evaluate_regret(setup, WinnerTable::build(*device, winners));
+  const Result<RegretEvaluation> evaluation = evaluate_regret(setup, WinnerTable::build(*device, winners),
+                                                              keeper<RegretEvaluation>(flags, setup, counts->seed));
   line.clear();
   return finish(session, flags, setup, evaluation, counts->seed);
 }
@@ -226,7 +244,7 @@ Command add_evaluate(CLI::App& program) {
   app->add_option("--trials", flags->trials,
                   "Keep trials in this directory: of exhaustive searches and sweeps, and of the first tuning of repeat")
       ->type_name("DIR");
-  app->add_option("-o,--out", flags->out, "Also write the JSON to a file")->type_name("FILE");
+  app->add_option("-o,--out", flags->out, "Also write the JSON to a file, anew after every shape")->type_name("FILE");
   return {app, [flags](const Session& session) { return run(session, *flags); }};
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,11 @@ struct EvaluationSetup {
   ProgressSink progress = nullptr;
   const std::atomic<bool>* cancel = nullptr;
 };
+
+/// Gets what there is after every case, marked as interrupted until the last: for callers that keep it, since an
+/// evaluation takes minutes and may end in an error.
+template <class Evaluation>
+using EvaluationSink = std::function<void(const Evaluation&)>;
 
 /// Two configurations of one shape in one interleaved race.
 struct Duel {
@@ -56,7 +62,8 @@ struct SearchEvaluation {
   double worst_ratio() const;
 };
 /// Tunes all shapes in one session that knows nothing, then each one exhaustively.
-Result<SearchEvaluation> evaluate_search(const EvaluationSetup& setup);
+Result<SearchEvaluation> evaluate_search(const EvaluationSetup& setup,
+                                         const EvaluationSink<SearchEvaluation>& case_done = nullptr);
 
 /// One shape that was looked up, and swept.
 struct RegretCase {
@@ -76,7 +83,8 @@ struct RegretEvaluation {
   double largest_regret() const;
 };
 /// For every shape of the request: what `table` answers beside the best of a sweep.
-Result<RegretEvaluation> evaluate_regret(const EvaluationSetup& setup, const WinnerTable& table);
+Result<RegretEvaluation> evaluate_regret(const EvaluationSetup& setup, const WinnerTable& table,
+                                         const EvaluationSink<RegretEvaluation>& case_done = nullptr);
 
 /// Different shapes of this problem, none of them among `known`: batch and context log-uniform, K and V of at most
 /// kMostRandomKvBytes. with_ragged: every fifth one has one long request among shorter ones. The same arguments always
@@ -102,7 +110,8 @@ struct RepeatEvaluation {
   double largest_difference() const;  ///< |ratio - 1| of winners that differ
 };
 /// Tunes all shapes twice, each time knowing nothing, and lets winners that differ race each other.
-Result<RepeatEvaluation> evaluate_repeat(const EvaluationSetup& setup);
+Result<RepeatEvaluation> evaluate_repeat(const EvaluationSetup& setup,
+                                         const EvaluationSink<RepeatEvaluation>& case_done = nullptr);
 
 /// One JSON document each, schema_version 1, with device, environment and command.
 std::string to_json(const EvaluationSetup& setup, const SearchEvaluation& evaluation);

@@ -41,9 +41,17 @@ Result<TunedShape> tune_one(const EvaluationSetup& setup, TuneBackend& backend, 
   return std::move(summary->shapes[0]);
 }
 
+/// What is not all of the request's shapes is interrupted.
+template <class Evaluation>
+void tell(const EvaluationSetup& setup, Evaluation& evaluation, const EvaluationSink<Evaluation>& case_done) {
+  evaluation.interrupted = evaluation.cases.size() < setup.request.shapes.size();
+  if (case_done) case_done(evaluation);
+}
+
 }  // namespace
 
-Result<SearchEvaluation> evaluate_search(const EvaluationSetup& setup) {
+Result<SearchEvaluation> evaluate_search(const EvaluationSetup& setup,
+                                         const EvaluationSink<SearchEvaluation>& case_done) {
   SearchEvaluation evaluation;
   CompileOnce backend(setup.backend);
   const auto db = scratch();
@@ -58,12 +66,14 @@ Result<SearchEvaluation> evaluate_search(const EvaluationSetup& setup) {
     Result<Duel> compared = duel(backend, found.winner, exhaustive->winner);
     if (!compared) return tl::unexpected(compared.error());
     evaluation.cases.push_back({found.shape, found, std::move(*exhaustive), std::move(*compared)});
+    tell(setup, evaluation, case_done);
   }
   evaluation.interrupted = evaluation.cases.size() < setup.request.shapes.size();
   return evaluation;
 }
 
-Result<RegretEvaluation> evaluate_regret(const EvaluationSetup& setup, const WinnerTable& table) {
+Result<RegretEvaluation> evaluate_regret(const EvaluationSetup& setup, const WinnerTable& table,
+                                         const EvaluationSink<RegretEvaluation>& case_done) {
   RegretEvaluation evaluation;
   CompileOnce backend(setup.backend);
   for (const Shape& shape : setup.request.shapes) {
@@ -76,12 +86,14 @@ Result<RegretEvaluation> evaluate_regret(const EvaluationSetup& setup, const Win
     Result<Duel> compared = duel(backend, choice.config, swept->winner);
     if (!compared) return tl::unexpected(compared.error());
     evaluation.cases.push_back({shape, choice, *swept, std::move(*compared)});
+    tell(setup, evaluation, case_done);
   }
   evaluation.interrupted = evaluation.cases.size() < setup.request.shapes.size();
   return evaluation;
 }
 
-Result<RepeatEvaluation> evaluate_repeat(const EvaluationSetup& setup) {
+Result<RepeatEvaluation> evaluate_repeat(const EvaluationSetup& setup,
+                                         const EvaluationSink<RepeatEvaluation>& case_done) {
   RepeatEvaluation evaluation;
   CompileOnce backend(setup.backend);
   std::vector<TuneSummary> tunings;
@@ -127,6 +139,7 @@ Result<RepeatEvaluation> evaluate_repeat(const EvaluationSetup& setup) {
       one.duel = std::move(*compared);
     }
     evaluation.cases.push_back(std::move(one));
+    tell(setup, evaluation, case_done);
   }
   evaluation.interrupted = evaluation.cases.size() < setup.request.shapes.size();
   return evaluation;

@@ -149,6 +149,32 @@ TEST_F(Evaluate, ADuelFindsTheSlowerAndSaysByHowMuch) {
   EXPECT_EQ(duel(gpu, first, second).error().code, ErrorCode::wrong_result);
 }
 
+TEST_F(Evaluate, EveryCaseIsToldAtOnceAndOnlyTheLastCompletes) {
+  setup.exhaustive = exhaustive_effort(8, 1.3);
+  std::vector<std::pair<std::size_t, bool>> told;
+  const auto note = [&](const auto& evaluation) { told.emplace_back(evaluation.cases.size(), evaluation.interrupted); };
+  const std::vector<std::pair<std::size_t, bool>> each = {{1, true}, {2, false}};
+  ASSERT_TRUE(evaluate_search(setup, note));
+  EXPECT_EQ(told, each);
+  told.clear();
+  ASSERT_TRUE(evaluate_repeat(setup, note));
+  EXPECT_EQ(told, each);
+  told.clear();
+  ASSERT_TRUE(evaluate_regret(setup, WinnerTable::build(device, {}), note));
+  EXPECT_EQ(told, each);
+}
+
+TEST_F(Evaluate, ACaseThatWasToldOutlivesAnErrorOfTheNext) {
+  setup.exhaustive = exhaustive_effort(8, 1.3);
+  std::size_t told = 0;
+  const auto break_the_gpu = [&](const RegretEvaluation& evaluation) {
+    told = evaluation.cases.size();
+    gpu.wrong = [](const Config&) { return true; };
+  };
+  EXPECT_FALSE(evaluate_regret(setup, WinnerTable::build(device, {}), break_the_gpu));
+  EXPECT_EQ(told, 1u);
+}
+
 TEST_F(Evaluate, CancellingLeavesWhatWasDoneAndSaysSo) {
   std::atomic<bool> cancel = false;
   setup.cancel = &cancel;
