@@ -26,18 +26,6 @@ struct Entrant {
   std::string provenance;
 };
 
-/// What the tuned database launches for this shape.
-Result<Choice> looked_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy,
-                         TuningDb& db) {
-  const Result<std::vector<Winner>> winners = db.winners(device_model(device));
-  if (!winners) return tl::unexpected(winners.error());
-  LayeredWinners layered;
-  for (const Winner& winner : *winners) {
-    if (winner.policy == (policy == L2Policy::cold ? "cold" : "warm")) layered.entries.push_back({winner, "user"});
-  }
-  return WinnerTable::build(device, layered).find(problem, shape);
-}
-
 /// A baseline gets its own choice of kernel, so that what is compared is the schedule: FlashAttention-2 has one CTA an
 /// output tile, FlashDecoding the same number of CTAs for every output tile.
 std::vector<Config> baseline_configs(const std::string& mode, const DeviceFacts& device, const DecodeProblem& problem,
@@ -99,7 +87,7 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const
     return options.modes.empty() || std::find(options.modes.begin(), options.modes.end(), mode) != options.modes.end();
   };
   if (!wanted("lean") && !wanted("fa2") && !wanted("fd")) return std::vector<Entrant>{};
-  const Result<Choice> lean = looked_up(device, problem, shape, options.policy, db);
+  const Result<Choice> lean = look_up(device, problem, shape, options.policy, db);
   if (!lean) return tl::unexpected(lean.error());
   std::vector<KernelSpec> specs{lean->config.spec};
   if (wanted("fa2") || wanted("fd")) {
@@ -166,6 +154,17 @@ BenchLine make_line(std::string mode, std::span<const double> samples, std::span
 }
 
 }  // namespace
+
+Result<Choice> look_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy,
+                       TuningDb& db) {
+  const Result<std::vector<Winner>> winners = db.winners(device_model(device));
+  if (!winners) return tl::unexpected(winners.error());
+  LayeredWinners layered;
+  for (const Winner& winner : *winners) {
+    if (winner.policy == (policy == L2Policy::cold ? "cold" : "warm")) layered.entries.push_back({winner, "user"});
+  }
+  return WinnerTable::build(device, layered).find(problem, shape);
+}
 
 Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options, TuningDb& db,
                           CubinCache* cubins, const std::atomic<bool>* cancel) {

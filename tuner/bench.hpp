@@ -9,6 +9,7 @@
 #include "cache/cubin_db.hpp"
 #include "cache/tuning_db.hpp"
 #include "runtime/device.hpp"
+#include "runtime/lookup.hpp"
 #include "runtime/problem.hpp"
 #include "tuner/tune.hpp"
 
@@ -45,6 +46,10 @@ struct BenchReport {
   std::vector<BenchLine> lines;
   bool interrupted = false;
 };
+
+/// What this database launches for the shape. Errors: the database's.
+Result<Choice> look_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy,
+                       TuningDb& db);
 
 /// Correctness against the oracle is checked before anything is timed. Errors: no_driver, no_device, nvrtc_missing,
 /// wrong_result, invalid_argument, unsupported (pdl before sm_90), context_lost. With a problem of pdl every mode

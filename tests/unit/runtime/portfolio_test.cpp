@@ -158,7 +158,7 @@ TEST_F(PortfolioTest, PlacesThatDisagreeAreDoubted) {
   const Correction sure = correction_at(agreed, here, GridKind::even);
   const Correction unsure = correction_at(disputed, here, GridKind::even);
   EXPECT_NEAR(sure.log_ratio, unsure.log_ratio, 1e-12);
-  EXPECT_GT(unsure.doubt, sure.doubt + 0.15);
+  EXPECT_GT(unsure.doubt, sure.doubt + 0.07);
 }
 
 TEST_F(PortfolioTest, OfTwoLikeKernelsTheOneThatWasSeenNearbyIsTaken) {
