@@ -29,8 +29,8 @@ struct Costs {
   double stretch = 1.06;    ///< time at the memory's rate, measured over ideal
   double wait = 0.8;        ///< what the busiest SM takes beyond that, measured over ideal
   double segment = 0.9;     ///< per segment of the busiest CTA after its first: drain and refill of the pipeline
-  double fix_up = 0.3;      ///< once, when output tiles are shared
-  double partial = 0.05;    ///< per partial merged in a row
+  double fix_up = 0.35;     ///< once, when output tiles are shared
+  double partial = 0.1;     ///< per partial merged in a row
   double tree_level = 0.4;  ///< once, when the merge takes two levels
 
   bool operator==(const Costs&) const = default;
@@ -58,7 +58,7 @@ struct ModelFeatures {
   double excess = 0;    ///< microseconds that the busiest SM takes beyond that
   double segments = 0;  ///< of the busiest CTA, after the first
   double shared = 0;    ///< 1 when an output tile has several contributors
-  double partials = 0;  ///< merged one after the other, at most two tree levels' worth
+  double partials = 0;  ///< that the merge takes as long as, were they merged one after the other
   double tree = 0;      ///< 1 with a second level
   double refills = 0;   ///< of a ring of one stage, or of registers: each drains and fills, as a segment does
   bool idle = false;    ///< SMs have no CTA

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormat = 2;
+constexpr int kFormat = 3;
 constexpr int kMostResident = 32;  // CTAs that an SM of any architecture holds
 
 double number(const nlohmann::json& json) {
@@ -67,7 +67,7 @@ PortfolioKernel kernel_from(const nlohmann::json& json) {
 /// much while SMs are idle do so however the line is cut.
 double affinity(GridKind a, GridKind b) {
   if (a == b) return 1;
-  return leaves_idle(a) == leaves_idle(b) ? 0.15 : 0.05;
+  return leaves_idle(a) == leaves_idle(b) ? 0.1 : 0.05;
 }
 
 /// correction_at() for every kind of grid: the distances, which take the time, are the same.
@@ -76,7 +76,7 @@ std::array<Correction, std::size(kGridKinds)> corrections_at(std::span<const See
   constexpr double kReach = 1.0;      // octaves
   constexpr double kDisbelief = 0.3;  // weight of what the model says by itself, in shapes seen right here
   constexpr double kDoubt = 0.04;     // of the model's word alone
-  constexpr double kDiscord = 0.5;    // share of the places' disagreement that is doubt
+  constexpr double kDiscord = 0.75;   // share of the places' disagreement that is doubt
   struct Sums {
     double weights = kDisbelief, ratios = 0, squares = 0;
   };

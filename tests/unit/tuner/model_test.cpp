@@ -79,6 +79,24 @@ TEST_F(Model, FixUpsAreChargedOnlyWhereOutputTilesAreShared) {
   EXPECT_GT(shared.partials, 1);
 }
 
+TEST_F(Model, WaitingMergesManyPartialsTogetherAndTicketsMakeATree) {
+  problem.q_heads = 8, problem.kv_heads = 1;
+  spec = base_spec(device.arch, problem);
+  const Shape shape{.batch = 1, .longest_context = 131072};
+  const auto merge = [&](FixUp fixup, std::int64_t contributors) {
+    spec.fixup = fixup;
+    return model_features(parameters, device, problem, shape, {spec, contributors}, 1);
+  };
+  EXPECT_GT(merge(FixUp::wait, 128).partials, merge(FixUp::wait, 16).partials);
+  EXPECT_LT(merge(FixUp::wait, 128).partials, 4 * merge(FixUp::wait, 8).partials);
+  // Tickets: 16 in one go; 128 in nine groups of 12 and one of 20, then the groups.
+  EXPECT_EQ(merge(FixUp::ticket, 16).partials, 16);
+  EXPECT_EQ(merge(FixUp::ticket, 16).tree, 0);
+  EXPECT_EQ(merge(FixUp::ticket, 128).partials, 20 + 10);
+  EXPECT_EQ(merge(FixUp::ticket, 128).tree, 1);
+  EXPECT_EQ(merge(FixUp::wait, 128).tree, 0);
+}
+
 TEST_F(Model, ARingOfOneStagePaysForBeingFilledAgainAndDeeperOnesDoNot) {
   // Whole output tiles of four steps a CTA.
   spec.load = LoadPath::bulk, spec.warps = 4, spec.warp_tokens = 16, spec.tile = 64, spec.ctas_per_sm = 1;
