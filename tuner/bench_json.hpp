@@ -1,5 +1,5 @@
-// bench_json.hpp -- the pieces of a measurement's JSON that bench, the paper's sweeps and bench/ share. Internal to this
-// project. Any thread.
+// bench_json.hpp -- the pieces of a measurement's JSON that bench, the paper's sweeps and bench/ share. Internal to
+// this project. Any thread.
 #pragma once
 
 #include <nlohmann/json.hpp>
