@@ -12,17 +12,21 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "cache/tuning_db.hpp"
 #include "runtime/lookup.hpp"
+#include "runtime/nvml.hpp"
 #include "tuner/bench.hpp"
 #include "tuner/bench_json.hpp"
 #include "tuner/decode_case.hpp"
 #include "tuner/kernel_variants.hpp"
 #include "tuner/measure.hpp"
+#include "tuner/race.hpp"
 #include "tuner/read_limit.hpp"
 #include "tuner/search_space.hpp"
 #include "tuner/statistics.hpp"
@@ -32,7 +36,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kRounds = 41;
+constexpr int kRounds = 41, kMostRounds = 4 * kRounds, kReadRounds = 9;
+constexpr int kStampedLaunches = 64;  // at least, over which moments are taken
 constexpr double kMemoryShare = 0.5;  // of the free memory that copies of KV may take
 
 /// What everything here is made with. The context goes last.
@@ -124,16 +129,69 @@ Result<void> require_correct(const Bench& bench, Arena& arena, Subject& subject,
   return fail(ErrorCode::wrong_result, kernel_name(config.spec) + ": " + report->first_failure);
 }
 
-/// Microseconds a launch of each graph, [graph][round], in interleaved rounds.
-Result<std::vector<std::vector<double>>> race(const Bench& bench, const std::vector<const TimedGraph*>& graphs) {
-  GraphTimer timer;
-  std::vector<std::vector<double>> samples(graphs.size());
-  for (int round = 0; round < kRounds; ++round) {
-    const auto us = timer.time(*graphs.front(), graphs, bench.stream);
-    if (!us) return tl::unexpected(us.error());
-    for (std::size_t i = 0; i < us->size(); ++i) samples[i].push_back((*us)[i]);
+/// Launches of the fastest reading kernel on the same bytes.
+struct Reading {
+  std::string variant;
+  TimedGraph graph;
+};
+Result<Reading> fastest_reading(const Bench& bench, const Arena& arena) {
+  const std::int64_t bytes_each = std::max<std::int64_t>(arena.decode.kv_bytes() / 2 / 16 * 16, 16);
+  std::optional<Reading> best;
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t variant = 0; variant < bench.read_limit.variants().size(); ++variant) {
+    auto graph = TimedGraph::make(arena.rotation.launches, bench.stream, [&](int launch, CUstream_st* stream) {
+      const LeanDecodeArgs args = arena.decode.args(launch % arena.rotation.copies);
+      return bench.read_limit.launch(variant, args.k, args.v, bytes_each, stream);
+    });
+    if (!graph) return tl::unexpected(graph.error());
+    GraphTimer timer;
+    std::vector<double> samples;
+    for (int round = 0; round < kReadRounds; ++round) {
+      const TimedGraph* const alone[] = {&*graph};
+      const auto us = timer.time(*graph, alone, bench.stream);
+      if (!us) return tl::unexpected(us.error());
+      samples.push_back(us->front());
+    }
+    if (const double us = median(samples); us < least) {
+      least = us;
+      best.emplace(Reading{bench.read_limit.variants()[variant].name, std::move(*graph)});
+    }
   }
-  return samples;
+  if (!best) return fail(ErrorCode::internal, "there is no kernel that only reads");
+  return std::move(*best);
+}
+
+/// Microseconds a launch, of each counted round.
+struct Raced {
+  std::vector<std::vector<double>> us;  ///< [graph]
+  std::vector<double> read_us;
+  std::string noise;  ///< why they should be doubted; empty: nothing
+};
+
+/// Interleaved rounds in rotating order between two readings; rounds under throttling or drift do not count (race.hpp).
+Result<Raced> race(const Bench& bench, const Reading& reading, const std::vector<const TimedGraph*>& graphs) {
+  GraphTimer timer;
+  Race race(graphs.size());
+  Raced raced;
+  for (int round = 0; round < kMostRounds && race.rounds() < kRounds; ++round) {
+    const std::vector<std::size_t> order = race.order();
+    std::vector<const TimedGraph*> queue{&reading.graph};
+    for (const std::size_t i : order) queue.push_back(graphs[i]);
+    queue.push_back(&reading.graph);
+    const auto us = timer.time(reading.graph, queue, bench.stream);
+    if (!us) return tl::unexpected(us.error());
+    const GpuState state = gpu_state(bench.device.uuid);
+    RoundTimes times{.us = {us->begin() + 1, us->end() - 1},
+                     .sentinel_us = (us->front() + us->back()) / 2,
+                     .sentinel_drift = std::abs(us->back() / us->front() - 1),
+                     .throttle = throttle_text(state.throttle_reasons),
+                     .sm_clock_mhz = state.sm_clock_mhz};
+    if (race.add(order, times)) raced.read_us.push_back(times.sentinel_us);
+  }
+  if (race.rounds() == 0) return fail(ErrorCode::internal, "no round was quiet enough to count");
+  for (std::size_t i = 0; i < graphs.size(); ++i) raced.us.emplace_back(race.samples(i).begin(), race.samples(i).end());
+  raced.noise = race.noise();
+  return raced;
 }
 
 Summary difference(const std::vector<double>& a, const std::vector<double>& b) {
@@ -158,8 +216,11 @@ Result<Json> fix_up_cost(const Bench& bench, int contributors) {
   if (!arena) return tl::unexpected(arena.error());
   Config config{base_spec(bench.device.arch, problem), static_cast<std::int64_t>(problem.kv_heads) * contributors};
   config.spec.load = bench.device.arch.major >= 9 ? LoadPath::bulk : LoadPath::cp_async;
-  config.spec.tile = 64, config.spec.warps = 4, config.spec.warp_tokens = 16, config.spec.stages = 4;
-  config.spec.ctas_per_sm = 1;
+  config.spec.tile = 64, config.spec.warps = 4, config.spec.warp_tokens = 16, config.spec.ctas_per_sm = 1;
+  config.spec.stages = 4;
+  while (config.spec.stages > 1 && !validate(config.spec)) --config.spec.stages;
+  const auto reading = fastest_reading(bench, *arena);
+  if (!reading) return tl::unexpected(reading.error());
 
   Json forms = Json::object();
   for (const FixUp form : {FixUp::ticket, FixUp::wait}) {
@@ -174,12 +235,14 @@ Result<Json> fix_up_cost(const Bench& bench, int contributors) {
     const auto of_whole = whole->graph(bench, *arena, config), of_stopped = stopped->graph(bench, *arena, config);
     if (!of_whole) return tl::unexpected(of_whole.error());
     if (!of_stopped) return tl::unexpected(of_stopped.error());
-    const auto samples = race(bench, {&*of_whole, &*of_stopped});
-    if (!samples) return tl::unexpected(samples.error());
-    forms[to_string(form)] = {{"us", summary_json(summarize((*samples)[0]))},
-                              {"stopped_us", summary_json(summarize((*samples)[1]))},
-                              {"cost_us", summary_json(difference((*samples)[0], (*samples)[1]))},
-                              {"samples_us", *samples}};
+    const auto raced = race(bench, *reading, {&*of_whole, &*of_stopped});
+    if (!raced) return tl::unexpected(raced.error());
+    forms[to_string(form)] = {{"kernel", kernel_name(config.spec)},
+                              {"us", summary_json(summarize(raced->us[0]))},
+                              {"stopped_us", summary_json(summarize(raced->us[1]))},
+                              {"cost_us", summary_json(difference(raced->us[0], raced->us[1]))},
+                              {"samples_us", raced->us},
+                              {"noise", raced->noise}};
   }
   return Json{{"contributors", contributors},
               {"kv_heads", problem.kv_heads},
@@ -188,31 +251,61 @@ Result<Json> fix_up_cost(const Bench& bench, int contributors) {
               {"forms", std::move(forms)}};
 }
 
-/// Of one moment, over the CTAs of a launch: nanoseconds after its first CTA began.
+/// Of one moment: nanoseconds after the launch's first CTA began, of its earliest, middle and latest CTA, for each
+/// launch; and cycles after the CTA itself began, of every CTA of every launch.
 struct Passage {
-  std::vector<double> earliest, middle, latest;  ///< of each launch
-  std::vector<double> cycles;                    ///< since the CTA began, of each CTA and launch
+  std::vector<double> earliest, middle, latest, cycles;
 };
 
-/// How far CTAs lie apart once they have streamed: what a CTA is always late by, and what it is late by only now.
+/// How far the CTAs of a launch lie apart, as standard deviations: what a CTA is always late by, and the rest.
 struct Spread {
-  double always_ns = 0, now_ns = 0;  ///< standard deviations
+  double always_ns = 0, now_ns = 0;
 };
 
-Spread spread_of(const std::vector<std::vector<double>>& streamed) {  // [launch][cta], ns
-  const std::size_t launches = streamed.size(), ctas = streamed.front().size();
-  std::vector<double> of_cta(ctas, 0.0);
-  double total = 0;
-  for (const auto& launch : streamed) {
-    const double middle = median(launch);
-    for (std::size_t cta = 0; cta < ctas; ++cta) of_cta[cta] += (launch[cta] - middle) / static_cast<double>(launches);
-    for (const double ns : launch) total += (ns - middle) * (ns - middle);
+/// [launch][cta], ns. Components of variance of a two-way layout (launches, CTAs), both without bias.
+Spread spread_of(const std::vector<std::vector<double>>& moments) {
+  const auto launches = static_cast<double>(moments.size()), ctas = static_cast<double>(moments.front().size());
+  std::vector<double> of_cta(moments.front().size(), 0.0), of_launch;
+  for (const auto& launch : moments) {
+    of_launch.push_back(std::accumulate(launch.begin(), launch.end(), 0.0) / ctas);
+    for (std::size_t cta = 0; cta < launch.size(); ++cta) of_cta[cta] += (launch[cta] - of_launch.back()) / launches;
   }
-  double always = 0;
-  for (const double late : of_cta) always += late * late;
-  always /= static_cast<double>(ctas);
-  total /= static_cast<double>(ctas * launches);
-  return {std::sqrt(always), std::sqrt(std::max(0.0, total - always))};
+  double between = 0, within = 0;
+  for (const double late : of_cta) between += late * late / (ctas - 1);
+  for (std::size_t launch = 0; launch < moments.size(); ++launch) {
+    for (std::size_t cta = 0; cta < of_cta.size(); ++cta) {
+      const double rest = moments[launch][cta] - of_launch[launch] - of_cta[cta];
+      within += rest * rest / ((ctas - 1) * (launches - 1));
+    }
+  }
+  return {std::sqrt(std::max(0.0, between - within / launches)), std::sqrt(within)};
+}
+
+/// The stamps of one replay of a graph, taken into account.
+void add_stamps(std::span<const Stamp> stamps, std::size_t launches, std::array<Passage, kMoments>& passages,
+                std::vector<std::vector<double>>& gathered) {
+  const std::size_t ctas = stamps.size() / launches / kMoments;
+  for (std::size_t launch = 0; launch < launches; ++launch) {
+    const Stamp* const of_launch = &stamps[launch * ctas * kMoments];
+    unsigned begin = of_launch[0].timer;
+    for (std::size_t cta = 1; cta < ctas; ++cta) {
+      if (static_cast<int>(of_launch[cta * kMoments].timer - begin) < 0) begin = of_launch[cta * kMoments].timer;
+    }
+    for (std::size_t moment = 0; moment < kMoments; ++moment) {
+      std::vector<double> ns;
+      for (std::size_t cta = 0; cta < ctas; ++cta) {
+        const Stamp& stamp = of_launch[cta * kMoments + moment];
+        if (stamp.clock == 0 && stamp.timer == 0) continue;  // a moment that this kernel or CTA does not have
+        ns.push_back(static_cast<double>(stamp.timer - begin));
+        passages[moment].cycles.push_back(static_cast<double>(stamp.clock - of_launch[cta * kMoments].clock));
+      }
+      if (ns.empty()) continue;
+      passages[moment].earliest.push_back(*std::min_element(ns.begin(), ns.end()));
+      passages[moment].middle.push_back(median(ns));
+      passages[moment].latest.push_back(*std::max_element(ns.begin(), ns.end()));
+      if (static_cast<Moment>(moment) == Moment::gathered && ns.size() == ctas) gathered.push_back(std::move(ns));
+    }
+  }
 }
 
 /// A tuned launch: beside the read limit, without its merge, and with stamps.
@@ -245,50 +338,22 @@ Result<Json> launch_phases(const Bench& bench, const DecodeProblem& problem, con
     if (!graph) return tl::unexpected(graph.error());
     graphs.push_back(std::move(*graph));
   }
-  const std::int64_t bytes_each = arena->decode.kv_bytes() / 2 / 16 * 16;
-  for (std::size_t variant = 0; variant < bench.read_limit.variants().size(); ++variant) {
-    auto graph = TimedGraph::make(launches, bench.stream, [&](int launch, CUstream_st* stream) {
-      const LeanDecodeArgs args = arena->decode.args(launch % arena->rotation.copies);
-      return bench.read_limit.launch(variant, args.k, args.v, bytes_each, stream);
-    });
-    if (!graph) return tl::unexpected(graph.error());
-    graphs.push_back(std::move(*graph));
-  }
-  std::vector<const TimedGraph*> raced;
-  for (const TimedGraph& graph : graphs) raced.push_back(&graph);
-  const auto samples = race(bench, raced);
-  if (!samples) return tl::unexpected(samples.error());
-  double read_us = std::numeric_limits<double>::infinity();
-  for (std::size_t i = 3; i < samples->size(); ++i) read_us = std::min(read_us, median((*samples)[i]));
+  const auto reading = fastest_reading(bench, *arena);
+  if (!reading) return tl::unexpected(reading.error());
+  const auto raced = race(bench, *reading, {&graphs[0], &graphs[1], &graphs[2]});
+  if (!raced) return tl::unexpected(raced.error());
 
-  const std::size_t ctas = static_cast<std::size_t>(config.grid);
-  std::vector<Stamp> host(static_cast<std::size_t>(launches) * ctas * kMoments);
-  if (auto ok = copy_to_host(host.data(), stamps->data(), stamps->bytes(), bench.stream); !ok)
-    return tl::unexpected(ok.error());
+  std::vector<Stamp> host(static_cast<std::size_t>(launches * config.grid) * kMoments);
   std::array<Passage, kMoments> passages;
-  std::vector<std::vector<double>> streamed;
-  for (int launch = 0; launch < launches; ++launch) {
-    const Stamp* const of_launch = &host[static_cast<std::size_t>(launch) * ctas * kMoments];
-    unsigned begin = of_launch[0].timer;
-    for (std::size_t cta = 1; cta < ctas; ++cta) {
-      if (static_cast<int>(of_launch[cta * kMoments].timer - begin) < 0) begin = of_launch[cta * kMoments].timer;
+  std::vector<std::vector<double>> gathered;
+  for (int seen = 0; seen < kStampedLaunches; seen += launches) {
+    // The second one's stamps are read: its first launch follows another, as all do.
+    for (int replay = 0; replay < 2; ++replay) {
+      if (auto ok = graphs[2].replay(bench.stream.get()); !ok) return tl::unexpected(ok.error());
     }
-    for (int moment = 0; moment < kMoments; ++moment) {
-      std::vector<double> ns;
-      for (std::size_t cta = 0; cta < ctas; ++cta) {
-        const Stamp& stamp = of_launch[cta * kMoments + static_cast<std::size_t>(moment)];
-        if (stamp.clock == 0 && stamp.timer == 0) continue;  // a moment that this kernel or CTA does not have
-        ns.push_back(static_cast<double>(stamp.timer - begin));
-        passages[static_cast<std::size_t>(moment)].cycles.push_back(
-            static_cast<double>(stamp.clock - of_launch[cta * kMoments].clock));
-      }
-      if (ns.empty()) continue;
-      Passage& passage = passages[static_cast<std::size_t>(moment)];
-      passage.earliest.push_back(*std::min_element(ns.begin(), ns.end()));
-      passage.middle.push_back(median(ns));
-      passage.latest.push_back(*std::max_element(ns.begin(), ns.end()));
-      if (static_cast<Moment>(moment) == Moment::gathered && ns.size() == ctas) streamed.push_back(std::move(ns));
-    }
+    if (auto ok = copy_to_host(host.data(), stamps->data(), stamps->bytes(), bench.stream); !ok)
+      return tl::unexpected(ok.error());
+    add_stamps(host, static_cast<std::size_t>(launches), passages, gathered);
   }
 
   Json moments = Json::array();
@@ -307,13 +372,17 @@ Result<Json> launch_phases(const Bench& bench, const DecodeProblem& problem, con
             {"kernel", kernel_name(config.spec)},
             {"config", Json::parse(to_json(config))},
             {"provenance", to_string(choice->provenance)},
-            {"read_limit_us", read_us},
-            {"us", summary_json(summarize((*samples)[0]))},
-            {"stopped_us", summary_json(summarize((*samples)[1]))},
-            {"stamped_us", summary_json(summarize((*samples)[2]))},
+            {"copies", arena->rotation.copies},
+            {"read_variant", reading->variant},
+            {"read_limit_us", median(raced->read_us)},
+            {"us", summary_json(summarize(raced->us[0]))},
+            {"stopped_us", summary_json(summarize(raced->us[1]))},
+            {"stamped_us", summary_json(summarize(raced->us[2]))},
+            {"samples_us", raced->us},
+            {"noise", raced->noise},
             {"moments", std::move(moments)}};
-  if (!streamed.empty()) {
-    const Spread spread = spread_of(streamed);
+  if (gathered.size() > 1 && config.grid > 1) {
+    const Spread spread = spread_of(gathered);
     json["gathered_spread_ns"] = {{"always", spread.always_ns}, {"now", spread.now_ns}};
   }
   return json;
@@ -327,6 +396,7 @@ constexpr Launch kLaunches[] = {{1, 32, 8, 128, 1024},   {1, 8, 1, 128, 8192},  
                                 {1, 32, 32, 128, 8192},  {32, 8, 1, 128, 8192},  {16, 32, 8, 128, 4096},
                                 {3, 40, 10, 128, 16384}, {8, 32, 8, 128, 32768}};
 
+/// Throws nlohmann::json::exception where the document is not one of ours.
 std::string markdown(const Json& document) {
   std::string text = fmt::format(
       "# Where a launch goes\n\n{}; microseconds. `bench_phases --db DIR --out DIR`.\n\n## Fix-up\n\nThe whole kernel "
@@ -334,66 +404,67 @@ std::string markdown(const Json& document) {
       "that stops once its partials are stored; 256 tokens of 128 dims a CTA, group 4, cold L2.\n\n| contributors | "
       "ticket "
       "| wait |\n|--:|--:|--:|\n",
-      document["device"]["name"].get<std::string>());
-  for (const Json& row : document["fix_up"]) {
+      document.at("device").at("name").get<std::string>());
+  for (const Json& row : document.at("fix_up")) {
     const auto cost = [&](const char* form) {
-      const Json& us = row["forms"][form]["cost_us"];
-      return fmt::format("{:.2f} [{:.2f}, {:.2f}]", us["median"].get<double>(), us["low"].get<double>(),
-                         us["high"].get<double>());
+      const Json& us = row.at("forms").at(form).at("cost_us");
+      return fmt::format("{:.2f} [{:.2f}, {:.2f}]", us.at("median").get<double>(), us.at("low").get<double>(),
+                         us.at("high").get<double>());
     };
-    text += fmt::format("| {} | {} | {} |\n", row["contributors"].get<int>(), cost("ticket"), cost("wait"));
+    text += fmt::format("| {} | {} | {} |\n", row.at("contributors").get<int>(), cost("ticket"), cost("wait"));
   }
   text +=
       "\n## Launches\n\nMoments: microseconds after the launch's first CTA began, of its first, middle and last CTA. "
-      "Spread: standard "
-      "deviation over CTAs of the moment the states of all warps are there, the part that is a CTA's own at every "
-      "launch and the rest.\n\n| shape (B, Hq/Hkv, d, context) | KV MB | read limit | kernel | without merging | "
-      "with stamps | placed | requested | streamed | gathered | finished | done | spread: always, now |\n"
-      "|---|--:|--:|--:|--:|--:|---|---|---|---|---|---|---|\n";
-  for (const Json& row : document["launches"]) {
-    const Json &problem = row["problem"], &shape = row["shape"];
-    const auto us = [&](const char* name) { return row[name]["median"].get<double>(); };
-    text += fmt::format("| {}, {}/{}, {}, {} | {:.4g} | {:.2f} | {:.2f} | {:.2f} | {:.2f} |", shape["batch"].get<int>(),
-                        problem["q_heads"].get<int>(), problem["kv_heads"].get<int>(), problem["head_dim"].get<int>(),
-                        shape["longest_context"].get<std::int64_t>(), row["kv_bytes"].get<double>() / 1e6,
-                        row["read_limit_us"].get<double>(), us("us"), us("stopped_us"), us("stamped_us"));
+      "Spread: how far CTAs lie "
+      "apart when the states of their warps are gathered, as standard deviations: what a CTA is always late by, and "
+      "the rest.\n\n"
+      "| shape (B, Hq/Hkv, d, context) | KV MB | kernel, grid, how it was found | read limit | us | without merging | "
+      "with stamps | "
+      "placed | requested | streamed | gathered | finished | done | spread: always, now |\n"
+      "|---|--:|---|--:|--:|--:|--:|---|---|---|---|---|---|---|\n";
+  for (const Json& row : document.at("launches")) {
+    const Json &problem = row.at("problem"), &shape = row.at("shape");
+    const auto us = [&](const char* name) { return row.at(name).at("median").get<double>(); };
+    text +=
+        fmt::format("| {}, {}/{}, {}, {} | {:.4g} | `{}`, {}, {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} |",
+                    shape.at("batch").get<int>(), problem.at("q_heads").get<int>(), problem.at("kv_heads").get<int>(),
+                    problem.at("head_dim").get<int>(), shape.at("longest_context").get<std::int64_t>(),
+                    row.at("kv_bytes").get<double>() / 1e6, row.at("kernel").get<std::string>(),
+                    row.at("config").at("grid").get<std::int64_t>(), row.at("provenance").get<std::string>(),
+                    row.at("read_limit_us").get<double>(), us("us"), us("stopped_us"), us("stamped_us"));
     for (int moment = 1; moment < kMoments; ++moment) {
       std::string cell = " -";
-      for (const Json& passage : row["moments"]) {
-        if (passage["moment"] == to_string(static_cast<Moment>(moment)))
-          cell = fmt::format(" {:.2f}, {:.2f}, {:.2f}", passage["earliest_ns"].get<double>() / 1e3,
-                             passage["median_ns"].get<double>() / 1e3, passage["latest_ns"].get<double>() / 1e3);
+      for (const Json& passage : row.at("moments")) {
+        if (passage.at("moment") == to_string(static_cast<Moment>(moment)))
+          cell = fmt::format(" {:.2f}, {:.2f}, {:.2f}", passage.at("earliest_ns").get<double>() / 1e3,
+                             passage.at("median_ns").get<double>() / 1e3, passage.at("latest_ns").get<double>() / 1e3);
       }
       text += cell + " |";
     }
     text += row.contains("gathered_spread_ns")
-                ? fmt::format(" {:.2f}, {:.2f} |\n", row["gathered_spread_ns"]["always"].get<double>() / 1e3,
-                              row["gathered_spread_ns"]["now"].get<double>() / 1e3)
+                ? fmt::format(" {:.2f}, {:.2f} |\n", row.at("gathered_spread_ns").at("always").get<double>() / 1e3,
+                              row.at("gathered_spread_ns").at("now").get<double>() / 1e3)
                 : std::string(" - |\n");
   }
   return text;
 }
 
-Result<Json> measure(const Bench& bench) {
-  Json document{{"schema_version", 1},
-                {"generator_revision", generator_revision()},
-                {"device", detail::device_json(bench.device)},
-                {"fix_up", Json::array()},
-                {"launches", Json::array()}};
-  for (const int contributors : {2, 4, 8, 16, 33, 66, 132}) {
-    if (contributors > bench.device.sm_count) break;
-    auto row = fix_up_cost(bench, contributors);
-    if (!row) return row;
-    document["fix_up"].push_back(std::move(*row));
+Result<void> write(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  return file ? Result<void>{}
+              : fail(ErrorCode::invalid_argument, "cannot write " + path.string(), "Give another --out.");
+}
+
+Result<void> write_report(const std::filesystem::path& folder, const Json& document) {
+  try {
+    const std::string text = markdown(document);
+    fmt::print("{}", text);
+    return write(folder / "phases.md", text);
+  } catch (const nlohmann::json::exception& e) {
+    return fail(ErrorCode::invalid_argument, fmt::format("{}: {}", (folder / "phases.json").string(), e.what()));
   }
-  for (const Launch& launch : kLaunches) {
-    DecodeProblem problem;
-    problem.q_heads = launch.q_heads, problem.kv_heads = launch.kv_heads, problem.head_dim = launch.head_dim;
-    auto row = launch_phases(bench, problem, {.batch = launch.batch, .longest_context = launch.context});
-    if (!row) return row;
-    document["launches"].push_back(std::move(*row));
-  }
-  return document;
 }
 
 Result<Json> read_json(const std::filesystem::path& path) {
@@ -403,6 +474,31 @@ Result<Json> read_json(const std::filesystem::path& path) {
   return json;
 }
 
+/// Measures, and writes phases.json anew after every row.
+Result<Json> measure(const Bench& bench, const std::filesystem::path& folder) {
+  Json document{{"schema_version", 1},
+                {"generator_revision", generator_revision()},
+                {"device", detail::device_json(bench.device)},
+                {"fix_up", Json::array()},
+                {"launches", Json::array()}};
+  const auto keep = [&](const char* table, Result<Json> row) -> Result<void> {
+    if (!row) return tl::unexpected(row.error());
+    document[table].push_back(std::move(*row));
+    return write(folder / "phases.json", document.dump(1) + "\n");
+  };
+  for (const int contributors : {2, 4, 8, 16, 33, 66, 132}) {
+    if (contributors > bench.device.sm_count) break;
+    if (auto kept = keep("fix_up", fix_up_cost(bench, contributors)); !kept) return tl::unexpected(kept.error());
+  }
+  for (const Launch& launch : kLaunches) {
+    DecodeProblem problem;
+    problem.q_heads = launch.q_heads, problem.kv_heads = launch.kv_heads, problem.head_dim = launch.head_dim;
+    const Shape shape{.batch = launch.batch, .longest_context = launch.context};
+    if (auto kept = keep("launches", launch_phases(bench, problem, shape)); !kept) return tl::unexpected(kept.error());
+  }
+  return document;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Where the time of a launch goes: what merging costs, and when CTAs reach each stage. Needs a GPU."};
   int ordinal = 0;
@@ -410,24 +506,27 @@ int run(int argc, char** argv) {
   std::filesystem::path out;
   bool report_only = false;
   app.add_option("--device", ordinal, "GPU, by ordinal")->capture_default_str();
-  app.add_option("--db", db, "folder of tuning.db; without it launches are those of nobody's tuning");
+  app.add_option("--db", db, "folder of tuning.db; without it every launch is the built-in default's");
   app.add_option("--out", out, "folder for phases.json and phases.md")->required();
   app.add_flag("--report-only", report_only, "write phases.md again from phases.json; needs no GPU");
   CLI11_PARSE(app, argc, argv);
-  const Result<Json> document = report_only ? read_json(out / "phases.json") : [&]() -> Result<Json> {
+  const auto work = [&]() -> Result<void> {
+    if (report_only) {
+      const auto document = read_json(out / "phases.json");
+      return document ? write_report(out, *document) : tl::unexpected(document.error());
+    }
+    std::error_code failed;
+    std::filesystem::create_directories(out, failed);
+    if (auto ok = write(out / "phases.json", "{}\n"); !ok) return ok;
     const auto bench = open_bench(ordinal, db);
-    return bench ? measure(*bench) : tl::unexpected(bench.error());
-  }();
-  if (!document) {
-    fmt::print(stderr, "bench_phases: {}\n{}", document.error().message, document.error().log);
-    return 1;
-  }
-  std::filesystem::create_directories(out);
-  if (!report_only) std::ofstream(out / "phases.json") << document->dump(1) << '\n';
-  const std::string text = markdown(*document);
-  std::ofstream(out / "phases.md") << text;
-  fmt::print("{}", text);
-  return 0;
+    if (!bench) return tl::unexpected(bench.error());
+    const auto document = measure(*bench, out);
+    return document ? write_report(out, *document) : tl::unexpected(document.error());
+  };
+  const Result<void> done = work();
+  if (done) return 0;
+  fmt::print(stderr, "bench_phases: {}\n{}\n{}", done.error().message, done.error().hint, done.error().log);
+  return 1;
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ find_path(LEANATTN_CUDA_INCLUDE_DIR cuda.h
 add_library(leanattn_cuda_headers INTERFACE)
 target_include_directories(leanattn_cuda_headers SYSTEM INTERFACE "$<BUILD_INTERFACE:${LEANATTN_CUDA_INCLUDE_DIR}>")
 
-if(LEANATTN_BUILD_CLI)
+if(LEANATTN_BUILD_CLI OR LEANATTN_BUILD_BENCH)
   set(CLI11_BUILD_TESTS OFF)
   FetchContent_Declare(CLI11 URL https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.4.2.tar.gz FIND_PACKAGE_ARGS)
   FetchContent_MakeAvailable(CLI11)

@@ -58,7 +58,7 @@ struct ModelFeatures {
   double excess = 0;    ///< microseconds that the busiest SM takes beyond that
   double segments = 0;  ///< of the busiest CTA, after the first
   double shared = 0;    ///< 1 when an output tile has several contributors
-  double partials = 0;  ///< that the merge takes as long as, were they merged one after the other
+  double partials = 0;  ///< that would take as long as the merge, were they merged one by one
   double tree = 0;      ///< 1 with a second level
   double refills = 0;   ///< of a ring of one stage, or of registers: each drains and fills, as a segment does
   bool idle = false;    ///< SMs have no CTA

@@ -63,8 +63,7 @@ PortfolioKernel kernel_from(const nlohmann::json& json) {
   return kernel;
 }
 
-/// What one kind of grid says of another, as a share of what it says of itself: kernels that pull too little or too
-/// much while SMs are idle do so however the line is cut.
+/// What one kind of grid says of another, as a share of what it says of itself.
 double affinity(GridKind a, GridKind b) {
   if (a == b) return 1;
   return leaves_idle(a) == leaves_idle(b) ? 0.1 : 0.05;

@@ -56,7 +56,8 @@ Result<Portfolio> portfolio_from_json(std::string_view json);
 struct Correction {
   double log_ratio = 0;  ///< of near places, weighted by distance and kind of grid; 0 far from all
   /// To be added before predictions are compared: the more, the farther all seen places are and the less they agree
-  /// (their standard deviation). The least of many predictions is sooner one that is too low than one that is right.
+  /// (a share of their standard deviation). The least of many predictions is sooner one that is too low than one that
+  /// is right.
   double doubt = 0;
 };
 Correction correction_at(std::span<const SeenShape> seen, const detail::Place& place, GridKind kind);

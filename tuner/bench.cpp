@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/lookup.hpp"
 #include "tuner/race.hpp"
@@ -157,13 +158,20 @@ BenchLine make_line(std::string mode, std::span<const double> samples, std::span
 
 Result<Choice> look_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy,
                        TuningDb& db) {
-  const Result<std::vector<Winner>> winners = db.winners(device_model(device));
+  const char* const wanted = policy == L2Policy::cold ? "cold" : "warm";
+  const DeviceModel model = device_model(device);
+  Result<std::vector<Winner>> winners = db.winners(model);
   if (!winners) return tl::unexpected(winners.error());
+  Result<std::vector<FittedModel>> models = db.cost_models(model);
+  if (!models) return tl::unexpected(models.error());
   LayeredWinners layered;
-  for (const Winner& winner : *winners) {
-    if (winner.policy == (policy == L2Policy::cold ? "cold" : "warm")) layered.entries.push_back({winner, "user"});
+  for (Winner& winner : *winners) {
+    if (winner.policy == wanted) layered.entries.push_back({std::move(winner), "user"});
   }
-  return WinnerTable::build(device, layered).find(problem, shape);
+  for (FittedModel& fitted : *models) {
+    if (fitted.policy == wanted) layered.models.push_back(std::move(fitted));
+  }
+  return WinnerTable::build(device, std::move(layered)).find(problem, shape);
 }
 
 Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options, TuningDb& db,

@@ -47,7 +47,8 @@ struct BenchReport {
   bool interrupted = false;
 };
 
-/// What this database launches for the shape. Errors: the database's.
+/// What an engine with this database alone launches for the shape, by what was tuned under `policy`. Errors: the
+/// database's.
 Result<Choice> look_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy,
                        TuningDb& db);
 

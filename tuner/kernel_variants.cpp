@@ -18,11 +18,15 @@ Result<void> replace_once(EmittedKernel& kernel, std::string_view piece, std::st
   return {};
 }
 
+// `kMoments` of the kernel is put in front.
 constexpr std::string_view kStampFunction = R"(LEAN_DEVICE void stamp(const LeanDecodeArgs& args, u32 moment) {
   if (threadIdx.x != 0) return;
-  asm volatile(
-      "{ .reg .u32 c, t; mov.u32 c, %%clock; mov.u32 t, %%globaltimer_lo; st.global.v2.u32 [%0], {c, t}; }" ::"l"(
-          (u32*)args.lse + 2 * (blockIdx.x * )";
+  u32* const to = (u32*)args.lse + 2 * (blockIdx.x * kMoments + moment);
+  asm volatile("{ .reg .u32 c, t; mov.u32 c, %%clock; mov.u32 t, %%globaltimer_lo; st.global.v2.u32 [%0], {c, t}; }" ::"l"(to)
+               : "memory");
+}
+
+)";
 
 std::string stamp_at(Moment moment) { return fmt::format("stamp(args, {}); ", static_cast<int>(moment)); }
 
@@ -53,7 +57,7 @@ std::string_view to_string(Moment moment) {
 Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
   if (kernel.spec.lse)
     return fail(ErrorCode::invalid_argument, "stamps go where the LSE would: emit the kernel without it");
-  const std::string function = fmt::format("{}{} + moment))\n      : \"memory\");\n}}\n\n", kStampFunction, kMoments);
+  const std::string function = fmt::format("constexpr u32 kMoments = {};\n{}", kMoments, kStampFunction);
   struct Edit {
     std::string_view piece;
     std::string before, after;
@@ -66,8 +70,11 @@ Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
       {"finish_segment(args, here, whole, fix, buffer);", stamp_at(Moment::gathered), " " + stamp_at(Moment::finished)},
       {"end_fix_up(args);", "", " " + stamp_at(Moment::done)},
   };
-  if (kernel.spec.load != LoadPath::tensor)
-    edits.push_back({"if (kPrefetchSegments) request();", "", " " + stamp_at(Moment::requested)});
+  if (kernel.spec.load != LoadPath::tensor) {
+    const bool ahead = !loads_to_registers(kernel.spec.load);
+    edits.push_back({ahead ? "if (kPrefetchSegments) request();" : "if (!kPrefetchSegments) request();", "",
+                     " " + stamp_at(Moment::requested)});
+  }
   for (const Edit& edit : edits) {
     const std::string text = edit.before + std::string(edit.piece) + edit.after;
     if (auto replaced = replace_once(kernel, edit.piece, text); !replaced) return tl::unexpected(replaced.error());

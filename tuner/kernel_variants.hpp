@@ -14,11 +14,12 @@ inline namespace v1 {
 /// templates no longer have what is to be taken out).
 Result<EmittedKernel> without_merging(EmittedKernel kernel);
 
-/// What thread 0 of a stamped CTA passes, in this order; of a CTA with several segments, the last one's count.
+/// What thread 0 of a stamped CTA passes, in this order. Of a CTA with several segments the last one's count, except
+/// for `placed` and, where a ring is filled ahead, `requested`, which are the first one's.
 enum class Moment : int {
   started,    ///< its first instruction
   placed,     ///< knows its range of the line
-  requested,  ///< has asked for its first KV; not stamped by load path tensor, whose producer warp asks
+  requested,  ///< has asked for the KV that fits the ring or registers; not of load path tensor: a producer warp asks
   streamed,   ///< its warp has attended to its last KV
   gathered,   ///< the states of all warps are in shared memory
   finished,   ///< its partial or result is stored (fix-up ticket: by the last CTA, merged as well)
@@ -30,7 +31,7 @@ std::string_view to_string(Moment moment);
 /// One stamp, as it lies in memory.
 struct Stamp {
   unsigned clock;  ///< cycles of the CTA's SM, modulo 2^32; SMs do not agree on them
-  unsigned timer;  ///< nanoseconds of the GPU's timer (PTX ISA, "%globaltimer"), modulo 2^32; it ticks every 32 of them
+  unsigned timer;  ///< nanoseconds of the GPU's timer (PTX ISA, "%globaltimer"), modulo 2^32; an H200's ticks every 32
 };
 
 /// The kernel with stamps: CTA c writes its Stamp of moment m to args.lse, taken as Stamp[grid][kMoments]. For kernels

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tune_simulated_gpu.hpp"
+#include "tuner/bench.hpp"
 #include "tuner/portfolio_fit.hpp"
 
 namespace leanattn {
@@ -86,6 +87,8 @@ TEST_F(Evaluate, LookUpsOfShapesThatNobodyTunedLoseLittle) {
   std::vector<double> errors;
   for (const RegretCase& one : evaluation->cases) {
     EXPECT_NE(one.choice.provenance, Provenance::exact);
+    // Benchmarks launch what an engine would.
+    EXPECT_EQ(look_up(device, problem, one.shape, L2Policy::cold, *db)->config, one.choice.config);
     gpu.set_shape(one.shape);
     EXPECT_NEAR(one.duel.ratio.ratio, gpu.true_us(one.choice.config) / gpu.true_us(one.swept.winner), 0.01);
     errors.push_back(std::abs(one.choice.predicted_us / gpu.true_us(one.choice.config) - 1));

@@ -65,14 +65,11 @@ TEST(KernelVariants, SayWhatTheTemplatesNoLongerHave) {
   }
 }
 
-// Less code, but the same stream: what is left out is the merge.
 TEST(KernelVariants, CompileInEveryFamily) {
   if (const auto version = nvrtc_version(); !version) GTEST_SKIP() << "no NVRTC: " << version.error().message;
-  const std::pair<LoadPath, FixUp> few[] = {{LoadPath::ldg, FixUp::ticket},
-                                            {LoadPath::bulk, FixUp::wait},
-                                            {LoadPath::tensor, FixUp::ticket},
-                                            {LoadPath::tensor, FixUp::wait},
-                                            {LoadPath::vector, FixUp::wait}};
+  const std::pair<LoadPath, FixUp> few[] = {{LoadPath::ldg, FixUp::ticket},  {LoadPath::cp_async, FixUp::wait},
+                                            {LoadPath::bulk, FixUp::wait},   {LoadPath::tensor, FixUp::ticket},
+                                            {LoadPath::tensor, FixUp::wait}, {LoadPath::vector, FixUp::wait}};
   for (const auto& [load, fixup] : few) {
     const EmittedKernel whole = emitted(load, fixup, true);
     const auto shorter = without_merging(whole), stamped = with_stamps(whole);

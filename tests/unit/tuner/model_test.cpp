@@ -87,6 +87,10 @@ TEST_F(Model, WaitingMergesManyPartialsTogetherAndTicketsMakeATree) {
     spec.fixup = fixup;
     return model_features(parameters, device, problem, shape, {spec, contributors}, 1);
   };
+  // Of two to four a ticket's last contributor is done sooner, from eight on those that wait.
+  for (const std::int64_t few : {2, 4}) EXPECT_LT(merge(FixUp::ticket, few).partials, merge(FixUp::wait, few).partials);
+  for (const std::int64_t many : {8, 16, 32, 128})
+    EXPECT_GT(merge(FixUp::ticket, many).partials, merge(FixUp::wait, many).partials);
   EXPECT_GT(merge(FixUp::wait, 128).partials, merge(FixUp::wait, 16).partials);
   EXPECT_LT(merge(FixUp::wait, 128).partials, 4 * merge(FixUp::wait, 8).partials);
   // Tickets: 16 in one go; 128 in nine groups of 12 and one of 20, then the groups.
