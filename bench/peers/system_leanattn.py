@@ -15,9 +15,9 @@ class LeanattnSystem:
     def versions(self):
         return {"leanattn": self.library.version().decode(), "leanattn_warnings": self.engine.warnings()}
 
-    def query(self, case, pdl, max_batch=0):
-        """What a decode loop asks at a step: a leanattn_c.Query for the case's problem and lengths."""
-        return self.engine.query(case.q_heads, case.kv_heads, case.head_dim, case.batch, case.longest, case.tokens, max_batch, pdl, systems.stream())
+    def query(self, case, pdl, max_batch=0, **features):
+        """What a decode loop asks at a step: a leanattn_c.Query for the case's problem, with further fields of it, and lengths."""
+        return self.engine.query(case.q_heads, case.kv_heads, case.head_dim, case.batch, case.longest, case.tokens, max_batch, pdl, systems.stream(), **features)
 
     def workspace(self, plan):
         """Device memory for a plan: one for all plans of a size, since launches follow each other on one stream."""

@@ -1,4 +1,4 @@
-"""replay.py -- times one decode step of the trace after the other: leanattn on a dense cache, FlashInfer's kernels on pages, the read limit.
+"""replay.py -- times one decode step of the trace after the other: leanattn on a dense cache and on pages, FlashInfer's kernels on pages, the read limit.
 
 Llama-3-8B's attention: 32 query heads, 8 KV heads of 128, bf16. The i-th running request lives in slot i of caches that are filled once; from
 step to step only the lengths change. Two copies of the caches take turns, so that steps of at least twice the L2 find it cold.
@@ -59,7 +59,8 @@ class Replayer:
         reference = oracle.attention(data.q[:case.batch], data.k[0], data.v[0], step.contexts)
         launches = timing.launches_for(case.kv_bytes, COPIES)
         running, replays, errors, wrong = [], [], {}, []
-        for candidate in [*self.limits(case), *self.ours(case), *self.theirs(case, step.contexts)]:
+        pages = self.caches.page_table(step.contexts)
+        for candidate in [*self.limits(case), *self.ours(case, pages), *self.theirs(case, pages)]:
             if isinstance(candidate, systems.Failure):
                 self.failures.setdefault((candidate.system, candidate.variant, candidate.pdl), candidate.reason)
                 continue
@@ -102,31 +103,36 @@ class Replayer:
         best = [line["variant"] for line in ranked[:2]]
         self.limit_variants = [variant for variant in self.limit_variants if variant.name in best]
 
-    def ours(self, case):
+    def ours(self, case, pages):
+        """On the dense cache ("dense") and, where there are such pages, on those of FlashInfer's layout HND ("pages")."""
         if self.leanattn is None:
             return []
-        return [self.attempt(self.leanattn.name, "tuned", pdl, lambda: self.ours_with(case, pdl)) for pdl in self.leanattn.pdl_choices()]
+        return [self.attempt(self.leanattn.name, cache, pdl, lambda: self.ours_with(case, cache, pages, pdl))
+                for cache in ["dense", *(["pages"] if "HND" in self.caches.paged else [])] for pdl in self.leanattn.pdl_choices()]
 
-    def ours_with(self, case, pdl):
+    def ours_with(self, case, cache, pages, pdl):
         data, batch = self.caches.data, case.batch
-        query = self.leanattn.query(self.plan_once or case, pdl, max_batch=self.caches.max_running)
+        copies, capacity, features, more = list(zip(data.k, data.v)), self.caches.capacity, {}, {}
+        if cache == "pages":
+            copies, capacity, features = self.caches.paged["HND"], 0, {"page_size": shapes.PAGE_SIZE}
+            more = {"page_table": pages.table.data_ptr(), "max_pages": pages.table.shape[1], "pool_pages": copies[0][0].shape[0]}
+        query = self.leanattn.query(self.plan_once or case, pdl, max_batch=self.caches.max_running, **features)
         plan = query.plan()  # a kernel that is new to the process is compiled here, not in the timed look-up
         plan_us = systems.host_us(query.ask, PLAN_REPEATS)
         workspace = self.leanattn.workspace(plan)
-        outputs = [self.caches.output(("leanattn", pdl), copy, batch) for copy in range(COPIES)]
-        arguments = [plan.arguments(data.q.data_ptr(), data.k[copy].data_ptr(), data.v[copy].data_ptr(), outputs[copy].data_ptr(),
-                                    self.caches.lengths.data_ptr(), batch, self.caches.capacity) for copy in range(COPIES)]
+        outputs = [self.caches.output(("leanattn", cache, pdl), copy, batch) for copy in range(COPIES)]
+        arguments = [plan.arguments(data.q.data_ptr(), k.data_ptr(), v.data_ptr(), output.data_ptr(), self.caches.lengths.data_ptr(), batch, capacity, **more)
+                     for (k, v), output in zip(copies, outputs)]
 
-        def launch(copy):
+        def launch(copy, kept=pages):  # the page table must outlive the launches
             plan.launch(arguments[copy], workspace, systems.stream())
 
         facts = {name: value for name, value in plan.info().items() if name in ("kernel_name", "grid", "provenance")}
-        return systems.Candidate(self.leanattn.name, "tuned", launch, lambda copy: outputs[copy], pdl, None if self.plan_once else plan_us, facts)
+        return systems.Candidate(self.leanattn.name, cache, launch, lambda copy: outputs[copy], pdl, None if self.plan_once else plan_us, facts)
 
-    def theirs(self, case, contexts):
+    def theirs(self, case, pages):
         if self.flashinfer is None:
             return []
-        pages = self.caches.page_table(contexts)
         result = []
         for layout in self.caches.paged:
             for name in self.flashinfer.KERNELS:

@@ -2,6 +2,7 @@
 from peers import plot, summary
 
 BEST = "FlashInfer, its best kernel at every step"
+PAGED = ", pages"
 
 
 def rows(steps):
@@ -17,7 +18,7 @@ def rows(steps):
                 continue
             us, plan_us = summary.median_us(line), line["plan_us"] or 0.0
             if line["system"] == summary.OURS:
-                add(result, summary.label(line["system"], line["pdl"]), step, us, plan_us, us, us + plan_us, limit_us)
+                add(result, summary.label(ours(line["variant"]), line["pdl"]), step, us, plan_us, us, us + plan_us, limit_us)
             else:
                 add(result, summary.label(f"{line['system']} {line['variant']}", line["pdl"]), step, us, plan_us, us, us + plan_us, limit_us)
                 theirs.append((us, plan_us))
@@ -26,6 +27,15 @@ def rows(steps):
             us, plan_us = min(theirs)
             add(result, BEST, step, us, plan_us, us, min(map(sum, theirs)), limit_us)
     return result
+
+
+def has_pages(results):
+    return any(line["variant"] == "pages" for run in results["runs"].values() for step in run["steps"] for line in step["lines"])
+
+
+def ours(cache):
+    """leanattn's row for a kind of cache."""
+    return summary.OURS + (PAGED if cache == "pages" else "")
 
 
 def add(result, name, step, us, plan_us, alone, with_plan, limit_us):
@@ -54,7 +64,7 @@ def markdown(results):
              f"{results['rate']:g} times as fast, through a continuous batcher with steps of {results['step_seconds'] * 1000:g} ms; the context lengths of every "
              f"{results['every']}th decode step are one ragged batch. 32/8 heads of 128, bf16, one layer's attention, cold L2. Time over the read limit of each step; "
              "*with plan*: the host time of plan() (for leanattn, of the look-up) is added, as if nothing hid it. FlashInfer reads pages of 16 tokens in the order of "
-             "the requests, leanattn a dense cache."]
+             f"the requests, leanattn a dense cache{' and, as *leanattn, pages*, the same pages' if has_pages(results) else ''}."]
     for limit, steps in results["runs"].items():
         measured = [step for step in steps["steps"] if not step["wrong"]]
         if not measured:
@@ -92,7 +102,7 @@ def svg(results):
     panels = []
     for limit, run in results["runs"].items():
         table = rows([step for step in run["steps"] if not step["wrong"]])
-        lines = {name: points(table[name], "over") for name in ("leanattn", "leanattn" + plot.SECOND) if name in table}
+        lines = {name: points(table[name], "over") for cache in ("dense", "pages") for name in (ours(cache), ours(cache) + plot.SECOND) if name in table}
         if BEST in table:
             lines["FlashInfer"] = points(table[BEST], "over")
             lines["FlashInfer with plan()"] = points(table[BEST], "over_with_plan")

@@ -130,6 +130,18 @@ class TraceReport(unittest.TestCase):
         root = xml.etree.ElementTree.fromstring(trace_report.svg(self.results))
         self.assertEqual(len(root.findall(f"{SVG}polyline")), 3)
 
+    def test_pages_are_a_line_of_their_own(self):
+        self.assertNotIn("the same pages", trace_report.markdown(self.results))
+        for step in self.results["runs"]["64"]["steps"]:
+            dense = next(line for line in step["lines"] if line["system"] == "leanattn")
+            step["lines"].append(dict(dense, variant="pages", samples_us=[2 * us for us in dense["samples_us"]]))
+        rows = trace_report.rows(self.results["runs"]["64"]["steps"])
+        self.assertEqual(len(rows["leanattn"]["us"]), len(rows["leanattn, pages"]["us"]))
+        self.assertAlmostEqual(rows["leanattn, pages"]["us"][0], 2 * rows["leanattn"]["us"][0])
+        self.assertIn("the same pages", trace_report.markdown(self.results))
+        root = xml.etree.ElementTree.fromstring(trace_report.svg(self.results))
+        self.assertEqual(len(root.findall(f"{SVG}polyline")), 4)
+
     def test_a_step_with_a_wrong_result_gives_no_figure(self):
         for step in self.results["runs"]["64"]["steps"]:
             step["wrong"] = ["leanattn tuned"]
