@@ -2,6 +2,7 @@
 #include "runtime/background_builds.hpp"
 
 #include "runtime/driver.hpp"
+#include "runtime/own_thread.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -31,7 +32,7 @@ void BackgroundBuilds::request(const KernelSpec& spec) {
   const std::lock_guard lock(mutex_);
   if (failed_.contains(identity) || !known_.insert(identity).second) return;
   queue_.push_back(spec);
-  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  if (!thread_.joinable()) thread_ = start_own_thread([this] { run(); });
   wake_.notify_one();
 }
 

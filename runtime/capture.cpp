@@ -21,6 +21,7 @@
 #include "cache/digest.hpp"
 #include "cache/files.hpp"
 #include "runtime/capture_file.hpp"
+#include "runtime/own_thread.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -185,7 +186,7 @@ void Capture::count(const DecodeProblem& problem, const Shape& shape, const Look
     }
     state.counts.emplace(pair, Counted{problem, shape, 1});
     if (state.writer.joinable()) return;
-    state.writer = std::thread([this, &state] {
+    state.writer = start_own_thread([this, &state] {
       std::unique_lock writer_lock(state.mutex);
       while (!state.ending) {
         state.changed.wait_for(writer_lock, options_.period,
