@@ -19,8 +19,9 @@ Result<void> replace_once(EmittedKernel& kernel, std::string_view piece, std::st
 }
 
 // `kMoments` of the kernel is put in front.
-constexpr std::string_view kStampFunction = R"(LEAN_DEVICE void stamp(const LeanDecodeArgs& args, u32 moment) {
-  if (threadIdx.x != 0) return;
+constexpr std::string_view kStampFunction =
+    R"(LEAN_DEVICE void stamp(const LeanDecodeArgs& args, u32 moment, u32 thread) {
+  if (threadIdx.x != thread) return;
   u32* const to = (u32*)args.lse + 2 * (blockIdx.x * kMoments + moment);
   asm volatile("{ .reg .u32 c, t; mov.u32 c, %%clock; mov.u32 t, %%globaltimer_lo; st.global.v2.u32 [%0], {c, t}; }" ::"l"(to)
                : "memory");
@@ -28,7 +29,9 @@ constexpr std::string_view kStampFunction = R"(LEAN_DEVICE void stamp(const Lean
 
 )";
 
-std::string stamp_at(Moment moment) { return fmt::format("stamp(args, {}); ", static_cast<int>(moment)); }
+std::string stamp_at(Moment moment, std::string_view thread = "0") {
+  return fmt::format("stamp(args, {}, {}); ", static_cast<int>(moment), thread);
+}
 
 }  // namespace
 
@@ -70,7 +73,9 @@ Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
       {"finish_segment(args, here, whole, fix, buffer);", stamp_at(Moment::gathered), " " + stamp_at(Moment::finished)},
       {"end_fix_up(args);", "", " " + stamp_at(Moment::done)},
   };
-  if (kernel.spec.load != LoadPath::tensor) {
+  if (kernel.spec.load == LoadPath::tensor) {
+    edits.push_back({"if (threadIdx.x / 32 == kWarps) produce(", stamp_at(Moment::requested, "kThreads"), ""});
+  } else {
     const bool ahead = !loads_to_registers(kernel.spec.load);
     edits.push_back({ahead ? "if (kPrefetchSegments) request();" : "if (!kPrefetchSegments) request();", "",
                      " " + stamp_at(Moment::requested)});

@@ -19,7 +19,7 @@ Result<EmittedKernel> without_merging(EmittedKernel kernel);
 enum class Moment : int {
   started,    ///< its first instruction
   placed,     ///< knows its range of the line
-  requested,  ///< has asked for the KV that fits the ring or registers; not of load path tensor: a producer warp asks
+  requested,  ///< has asked for the KV that fits the ring or registers; load path tensor: its producer warp is about to
   streamed,   ///< its warp has attended to its last KV
   gathered,   ///< the states of all warps are in shared memory
   finished,   ///< its partial or result is stored (fix-up ticket: by the last CTA, merged as well)
