@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/files.hpp"
 #include "cache/tuning_db.hpp"
 #include "runtime/lookup.hpp"
 #include "runtime/nvml.hpp"
@@ -449,19 +450,11 @@ std::string markdown(const Json& document) {
   return text;
 }
 
-Result<void> write(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  return file ? Result<void>{}
-              : fail(ErrorCode::invalid_argument, "cannot write " + path.string(), "Give another --out.");
-}
-
 Result<void> write_report(const std::filesystem::path& folder, const Json& document) {
   try {
     const std::string text = markdown(document);
     fmt::print("{}", text);
-    return write(folder / "phases.md", text);
+    return detail::replace_file(folder / "phases.md", text);
   } catch (const nlohmann::json::exception& e) {
     return fail(ErrorCode::invalid_argument, fmt::format("{}: {}", (folder / "phases.json").string(), e.what()));
   }
@@ -484,7 +477,7 @@ Result<Json> measure(const Bench& bench, const std::filesystem::path& folder) {
   const auto keep = [&](const char* table, Result<Json> row) -> Result<void> {
     if (!row) return tl::unexpected(row.error());
     document[table].push_back(std::move(*row));
-    return write(folder / "phases.json", document.dump(1) + "\n");
+    return detail::replace_file(folder / "phases.json", document.dump(1) + "\n");
   };
   for (const int contributors : {2, 4, 8, 16, 33, 66, 132}) {
     if (contributors > bench.device.sm_count) break;
@@ -517,7 +510,7 @@ int run(int argc, char** argv) {
     }
     std::error_code failed;
     std::filesystem::create_directories(out, failed);
-    if (auto ok = write(out / "phases.json", "{}\n"); !ok) return ok;
+    if (auto ok = detail::replace_file(out / "phases.json", "{}\n"); !ok) return ok;
     const auto bench = open_bench(ordinal, db);
     if (!bench) return tl::unexpected(bench.error());
     const auto document = measure(*bench, out);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <system_error>
 #include <thread>
 
@@ -27,6 +28,22 @@ FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
 
 FileDescriptor::~FileDescriptor() {
   if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Result<void> replace_file(const std::filesystem::path& file, std::string_view text) {
+  std::error_code unknown, failed;
+  const std::filesystem::path target = std::filesystem::weakly_canonical(file, unknown);
+  const bool in_place =
+      unknown || (std::filesystem::exists(target, unknown) && !std::filesystem::is_regular_file(target));
+  std::filesystem::path written = in_place ? file : target;
+  if (!in_place) written += ".partial";
+  std::ofstream stream(written, std::ios::binary);
+  stream << text;
+  stream.close();
+  if (stream && !in_place) std::filesystem::rename(written, target, failed);
+  if (stream && !failed) return {};
+  if (!in_place) std::filesystem::remove(written, unknown);
+  return fail(ErrorCode::invalid_argument, file.string() + ": cannot be written");
 }
 
 std::string with_errno(std::string text, int error) {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "leanattn/error.hpp"
 
@@ -43,6 +44,11 @@ Result<std::filesystem::path> put_aside(const std::filesystem::path& file);
 
 /// Flushes a file or directory to the disk; best effort.
 void sync_path(const std::filesystem::path& path);
+
+/// Makes `text` the contents of `file` by way of a new file beside it, so that readers, and who comes after a kill,
+/// find the old contents or the new. Links are followed; what is no regular file (a terminal, a pipe) is written to.
+/// Errors: invalid_argument (cannot be written; what was there stays).
+Result<void> replace_file(const std::filesystem::path& file, std::string_view text);
 
 /// "text (errno's words)".
 std::string with_errno(std::string text, int error);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 
+#include "cache/files.hpp"
 #include "cli/caches.hpp"
 #include "cli/commands.hpp"
 #include "cli/device_flags.hpp"
@@ -124,9 +125,8 @@ template <class Evaluation, class... Rest>
 Result<void> keep(const EvaluateFlags& flags, const EvaluationSetup& setup, const Evaluation& evaluation,
                   Rest... rest) {
   if (flags.out.empty()) return {};
-  std::ofstream file(flags.out, std::ios::binary);
-  file << to_json(setup, evaluation, rest...) << '\n' << std::flush;
-  if (!file) return tl::unexpected(cannot_write(flags));
+  if (!detail::replace_file(flags.out, to_json(setup, evaluation, rest...) + "\n"))
+    return tl::unexpected(cannot_write(flags));
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "engine_fixture.hpp"
+#include "generator/generator.hpp"
 #include "runtime/lookup_grid.hpp"
 #include "runtime/lookup_key.hpp"
 
@@ -110,6 +111,10 @@ TEST(Lookup, VectorKernelsAreCarriedOverOnlyToRowsThatLanesShareAlike) {
   from.load = LoadPath::vector;
   from.stages = 1, from.warp_tokens = 16, from.tile = 128;
   ASSERT_TRUE(validate(from));
+  // As the look-up has it, too.
+  EXPECT_NE(emit(from).value().source.find(
+                "kRowLanes = kHeadDim % 256 == 0 ? 32 : kHeadDim % 128 == 0 ? 16 : kHeadDim % 64 == 0 ? 8 : 4;"),
+            std::string::npos);
   for (const auto& [head_dim, carried] : {std::pair{64, true}, {128, true}, {256, true}, {96, false}, {192, false}}) {
     const auto spec = detail::with_tunables_of(base_spec({9, 0, true}, heads_of(head_dim)), from);
     EXPECT_EQ(spec.has_value(), carried) << head_dim;

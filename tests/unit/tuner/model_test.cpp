@@ -6,6 +6,7 @@
 #include <functional>
 #include <random>
 
+#include "generator/generator.hpp"
 #include "runtime/lookup.hpp"
 #include "templates/schedule.cuh"
 #include "tuner/search_space.hpp"
@@ -96,9 +97,15 @@ TEST_F(Model, WaitingMergesManyPartialsTogetherAndTicketsMakeATree) {
   // Tickets: 16 in one go; 128 in nine groups of 12 and one of 20, then the groups.
   EXPECT_EQ(merge(FixUp::ticket, 16).partials, 16);
   EXPECT_EQ(merge(FixUp::ticket, 16).tree, 0);
+  EXPECT_EQ(merge(FixUp::ticket, 32).partials, 8 + 4);
   EXPECT_EQ(merge(FixUp::ticket, 128).partials, 20 + 10);
   EXPECT_EQ(merge(FixUp::ticket, 128).tree, 1);
   EXPECT_EQ(merge(FixUp::wait, 128).tree, 0);
+  // The kernel's own figures.
+  spec.fixup = FixUp::ticket;
+  const std::string source = emit(spec).value().source;
+  for (const char* constant : {"constexpr u32 kFlat = 16;", "constexpr u32 kMinWidth = 8;"})
+    EXPECT_NE(source.find(constant), std::string::npos) << constant;
 }
 
 TEST_F(Model, ARingOfOneStagePaysForBeingFilledAgainAndDeeperOnesDoNot) {

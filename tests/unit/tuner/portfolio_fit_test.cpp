@@ -34,7 +34,9 @@ class PortfolioFit : public ::testing::Test {
     }
   }
 
-  const PortfolioKernel* kernel_of(const Portfolio& portfolio, const KernelSpec& spec) const {
+  /// The kernel in a portfolio of what was measured; nullptr: it was not chosen.
+  const PortfolioKernel* fitted(const KernelSpec& spec) {
+    portfolio = fit_portfolio(device, samples, {});
     const auto found = std::find_if(portfolio.kernels.begin(), portfolio.kernels.end(),
                                     [&](const PortfolioKernel& kernel) { return kernel.spec == spec; });
     return found == portfolio.kernels.end() ? nullptr : &*found;
@@ -54,6 +56,7 @@ class PortfolioFit : public ::testing::Test {
   const Shape first{.batch = 1, .longest_context = 8192}, second{.batch = 4, .longest_context = 8192};
   KernelSpec own, relative, stranger;
   std::vector<ModelSample> samples;
+  Portfolio portfolio;
 };
 
 TEST_F(PortfolioFit, KernelsThatStreamAlikeSpeakWhereOneWasNotMeasured) {
@@ -63,8 +66,7 @@ TEST_F(PortfolioFit, KernelsThatStreamAlikeSpeakWhereOneWasNotMeasured) {
   measure(relative, second, 1.2);
   measure(stranger, first, 1.5);
   measure(stranger, second, 1.5);
-  const Portfolio portfolio = fit_portfolio(device, samples, {});
-  const PortfolioKernel* kernel = kernel_of(portfolio, own);
+  const PortfolioKernel* kernel = fitted(own);
   ASSERT_NE(kernel, nullptr);
   const SeenShape* measured = seen_at(*kernel, second, GridKind::crossing);
   const SeenShape* borrowed = seen_at(*kernel, second, GridKind::even);
@@ -78,8 +80,7 @@ TEST_F(PortfolioFit, StrangersDoNotSpeakForAKernel) {
   measure(own, first, 0.9);
   measure(stranger, first, 1.5);
   measure(stranger, second, 1.5);
-  const Portfolio portfolio = fit_portfolio(device, samples, {});
-  const PortfolioKernel* kernel = kernel_of(portfolio, own);
+  const PortfolioKernel* kernel = fitted(own);
   ASSERT_NE(kernel, nullptr);
   for (const GridKind kind : kGridKinds) EXPECT_EQ(seen_at(*kernel, second, kind), nullptr) << to_string(kind);
 }
