@@ -12,7 +12,8 @@ constexpr int kConsumerRegisters = kProducerWarps < 4 ? 0
                                    : kAppend          ? 200
                                                       : 224,
               kProducerRegisters = kAppend ? 104 : 56;
-static_assert(kConsumerRegisters * kThreads + kProducerRegisters * 128 <= 65536, "an SM has 64 Ki registers");
+static_assert(kCtasPerSm * (kConsumerRegisters * kThreads + kProducerRegisters * 128) <= 65536,
+              "an SM has 64 Ki registers");
 
 extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCtasPerSm)
     KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap k_map,
@@ -38,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   }
   if (!produces) init_fix_up();
   if (!start_walk(args, length, part_sums, walk)) return;  // more CTAs than tiles
-  if (produces) {                                          // first in the code: everything waits for its first request
+  if (produces) {
     if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
     if (threadIdx.x / 32 == kWarps) produce(args, k_map, v_map, ring, walk);
     return;

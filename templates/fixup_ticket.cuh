@@ -54,6 +54,11 @@ LEAN_DEVICE u32* tile_counter(const LeanDecodeArgs& args, const Segment& s) {
 // and use neither.
 LEAN_DEVICE u32 group_cta(const FixUp& f, u32 group) { return f.c.first_cta + group + 1; }
 
+// What this CTA draws its first ticket from.
+LEAN_DEVICE u32* first_counter(const LeanDecodeArgs& args, const Walk& walk, const FixUp& f) {
+  return f.groups > 1 ? args.tickets + group_cta(f, f.group) : tile_counter(args, walk.segment);
+}
+
 LEAN_DEVICE void init_fix_up() {}
 
 LEAN_DEVICE void plan_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f) {
@@ -65,12 +70,12 @@ LEAN_DEVICE void plan_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp
     f.group = min(f.c.mine / f.width, f.groups - 1);
     f.members = f.group + 1 < f.groups ? f.width : f.c.count - f.group * f.width;
   }
+  keep_own_partial(args, f.c);
+  if (threadIdx.x == 0) keep_in_l2(first_counter(args, walk, f));
 }
 
 LEAN_DEVICE void begin_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f) {
-  if (threadIdx.x == 0)
-    f.ticket =
-        draw_ticket(f.groups > 1 ? args.tickets + group_cta(f, f.group) : tile_counter(args, walk.segment), f.members);
+  if (threadIdx.x == 0) f.ticket = draw_ticket(first_counter(args, walk, f), f.members);
 }
 
 // Merges the pieces in context order for one column, and puts the zeros back. All loads of a batch are issued before

@@ -26,6 +26,7 @@ LEAN_DEVICE void init_fix_up() {
 
 LEAN_DEVICE void plan_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f) {
   f.c = contributors_of(args, walk);
+  keep_own_partial(args, f.c);
 }
 LEAN_DEVICE void begin_fix_up(const LeanDecodeArgs&, const Walk&, FixUp&) {}
 
@@ -36,14 +37,22 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
 
 LEAN_DEVICE void end_fix_up(const LeanDecodeArgs& args) {
   sync_workers();
+  u32 turn = threadIdx.x / 32;
 #pragma unroll 1
   for (int slot = 0; slot < 2; slot++) {
     const Contributors c = shared_tiles()[slot].c;
     if (c.count == 0) continue;
+    if (slot == 1 && shared_tiles()[0].c.count > 0)  // warps that the first tile left idle begin with the second
+      turn = (turn + kWarps - slice_turns(shared_tiles()[0].c) % kWarps) % kWarps;
+    const Segment& segment = shared_tiles()[slot].segment;
     if (c.count <= 32) {
-      reduce_slice<1>(args, c, shared_tiles()[slot].segment);
+      reduce_slice<1>(args, c, segment, turn);
+    } else if (c.count <= 64) {
+      reduce_slice<2>(args, c, segment, turn);
+    } else if (c.count <= 128) {
+      reduce_slice<4>(args, c, segment, turn);
     } else {
-      reduce_slice<kWideBatch>(args, c, shared_tiles()[slot].segment);
+      reduce_slice<5>(args, c, segment, turn);
     }
   }
 }

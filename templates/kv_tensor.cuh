@@ -69,9 +69,9 @@ LEAN_DEVICE void prefetch_map(const LeanTensorMap& map) {
 LEAN_DEVICE void copy_box(u32 destination, const LeanTensorMap& map, int token, int panel, int kv_head, int outer,
                           u32 barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, "
-      "%6}], [%7];" ::"r"(destination),
-      "l"(&map), "r"(0), "r"(token), "r"(panel), "r"(kv_head), "r"(outer), "r"(barrier)
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
+      "%3, %4, %5, %6}], [%7], %8;" ::"r"(destination),
+      "l"(&map), "r"(0), "r"(token), "r"(panel), "r"(kv_head), "r"(outer), "r"(barrier), "l"(kv_policy())
       : "memory");
 }
 

@@ -32,6 +32,9 @@ LEAN_DEVICE u32 own_cta(const Contributors& c) { return kBatchInvariant ? c.firs
 LEAN_DEVICE float* partial_at(const LeanDecodeArgs& args, u32 cta, u32 slot) {
   return args.partials + (u64)(2 * cta + slot) * kPartialFloats;
 }
+LEAN_DEVICE float* own_partial(const LeanDecodeArgs& args, const Contributors& c) {
+  return partial_at(args, own_cta(c), c.mine == 0 ? 1 : 0);
+}
 LEAN_DEVICE float* partial_column(float* partial, int column) { return partial + column * 4; }
 LEAN_DEVICE float* partial_stats(float* partial, int column) { return partial + kColumns * 4 + column * 2; }
 
@@ -77,9 +80,21 @@ LEAN_DEVICE void clear_partial(float* partial, int column, bool wanted) {
       : "memory");
 }
 
+// Other kernels push the workspace out of L2 between launches, and a contributor that looks for a partial would wait
+// for DRAM, behind KV. So each asks for its slot while its first KV is on its way. Not for slots so large that a grid
+// of them would take L2 from everyone else.
+LEAN_DEVICE void keep_own_partial(const LeanDecodeArgs& args, const Contributors& c) {
+  constexpr int kBytes = kPartialFloats * 4, kLine = 128;
+  if constexpr (!kBatchInvariant && kBytes <= 32 << 10) {
+    const char* mine = (const char*)own_partial(args, c);
+#pragma unroll 1
+    for (int at = (int)threadIdx.x * kLine; at < kBytes; at += kThreads * kLine) keep_in_l2(mine + at);
+  }
+}
+
 // This CTA's merged state as its partial.
 LEAN_DEVICE void store_own_partial(const LeanDecodeArgs& args, const Contributors& c, const MergeBuffer& buffer) {
-  float* mine = partial_at(args, own_cta(c), c.mine == 0 ? 1 : 0);
+  float* mine = own_partial(args, c);
   for_each_column([&](int column) {
     float4 o;
     const RowState state = merge_states(buffer, column, args.scale_log2, o);

@@ -146,6 +146,24 @@ LEAN_DEVICE uint4 load_stream_16(const void* p) {
   return r;
 }
 
+// How long KV that copy engines fetch stays in L2 (PTX ISA, "createpolicy"). What is read once goes first, before the
+// workspace, q and whatever the kernels around this one left there. Not so where it may be read again: by other row
+// blocks, or by requests that share pages. (Plain loads gain nothing by it, and cp.async with a policy is assembled by
+// ptxas 13.0 to an illegal instruction where the destination is in part a uniform register.)
+constexpr bool kKvReadOnce = kPageSize == 0 && kRowBlocks == 1;
+LEAN_DEVICE u64 kv_policy() {
+  u64 policy;
+  if constexpr (kKvReadOnce) {
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  } else {
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  }
+  return policy;
+}
+
+// Asks for a line of L2 that this launch writes and reads, and that should still be there in the next.
+LEAN_DEVICE void keep_in_l2(const void* p) { asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(p) : "memory"); }
+
 LEAN_DEVICE uint4 load_query_16(const void* p) {
   uint4 r;
   if constexpr (kCoherentLoads) {

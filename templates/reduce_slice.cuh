@@ -2,15 +2,23 @@
 // from the workspace. `lanes` neighbouring lanes take one column: lane i of them the contributors i, i + lanes, ...
 // kBatch of them at a time. Sums are taken in a fixed order, so results repeat bit for bit.
 
-constexpr u32 kWideBatch = 4;  // partials a lane has in flight together, above 32 contributors
+// log2 of the lanes that take one column.
+LEAN_DEVICE int slice_lane_bits(const Contributors& c) { return min(32 - __clz((int)c.count - 1), 5); }  // count >= 2
 
+// Warps that a slice keeps busy, or as many turns of fewer.
+LEAN_DEVICE u32 slice_turns(const Contributors& c) {
+  const u32 columns = lean_quotient((u32)kColumns + c.count - 1 - min(c.mine, (u32)kColumns), c.count);
+  return ((columns << slice_lane_bits(c)) + 31) / 32;
+}
+
+// `turn`: this warp's first turn; the next is kWarps further. kBatch > 1: above 32 contributors.
 template <u32 kBatch>
-LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c, const Segment& segment) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int lane_bits = kBatch > 1 ? 5 : 32 - __clz((int)c.count - 1);  // count >= 2
+LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c, const Segment& segment, u32 turn) {
+  const int lane = threadIdx.x % 32;
+  const int lane_bits = kBatch > 1 ? 5 : slice_lane_bits(c);
   const u32 lanes = 1u << lane_bits, member = lane & (lanes - 1), columns_per_warp = 32 >> lane_bits;
 #pragma unroll 1
-  for (u32 k = warp * columns_per_warp;; k += kWarps * columns_per_warp) {
+  for (u32 k = turn * columns_per_warp;; k += kWarps * columns_per_warp) {
     if (c.mine + k * c.count >= (u32)kColumns) return;  // the warp's first column: the same for all lanes
     const u32 column = c.mine + (k + (lane >> lane_bits)) * c.count;
     const u32 count = column < (u32)kColumns ? c.count : 0;
@@ -34,7 +42,8 @@ LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c,
         all = true;
 #pragma unroll
         for (u32 i = 0; i < kBatch; i++)
-          load_partial(from[i], (int)column, begin + i * lanes + member < count, stat[i], out[i]);
+          load_partial(from[i], (int)column, begin + i * lanes + member < count && !arrived(stat[i], out[i]), stat[i],
+                       out[i]);
 #pragma unroll
         for (u32 i = 0; i < kBatch; i++) all &= arrived(stat[i], out[i]) || begin + i * lanes + member >= count;
       } while (!all);
