@@ -239,11 +239,9 @@ class SqliteTuningDb final : public TuningDb {
       const auto device_id = detail::find_device(database, device);
       if (!device_id) return environments;
       SQLite::Statement statement(database,
-                                  "SELECT e.driver_version, e.driver_release, e.nvrtc_version, e.clock_khz, "
-                                  "e.memory_clock_khz, e.power_limit_mw, e.ecc,"
-                                  " e.library_revision FROM sessions s JOIN environments e ON e.id = s.environment_id "
-                                  "WHERE s.device_model_id = ?1"
-                                  " GROUP BY e.id ORDER BY min(s.started), e.id");
+                                  std::string("SELECT ") + detail::kEnvironmentColumns +
+                                      " FROM sessions s JOIN environments e ON e.id = s.environment_id "
+                                      "WHERE s.device_model_id = ?1 GROUP BY e.id ORDER BY min(s.started), e.id");
       statement.bind(1, *device_id);
       while (statement.executeStep()) environments.push_back(detail::read_environment(statement, 0));
       return environments;
@@ -257,7 +255,8 @@ class SqliteTuningDb final : public TuningDb {
       const auto device_id = detail::find_device(database, device);
       if (!device_id) return trials;
       SQLite::Statement statement(
-          database, std::string("SELECT ") + detail::kTrialColumns + ", e.library_revision" + detail::kTrialJoin +
+          database, std::string("SELECT ") + detail::kTrialColumns + ", " + detail::kEnvironmentColumns +
+                        detail::kTrialJoin +
                         "WHERE s.device_model_id = ?1 AND (?2 = '' OR p.json = ?2) AND (?3 = '' OR h.json = ?3)"
                         " AND (?4 = '' OR t.policy = ?4) ORDER BY t.created, t.id");
       statement.bind(1, *device_id);
@@ -266,7 +265,7 @@ class SqliteTuningDb final : public TuningDb {
       statement.bind(4, std::string(policy));
       while (statement.executeStep()) {
         trials.push_back(detail::read_trial(statement, 0));
-        trials.back().library_revision = statement.getColumn(detail::kTrialColumnCount).getString();
+        trials.back().environment = detail::read_environment(statement, detail::kTrialColumnCount);
       }
       return trials;
     });

@@ -67,9 +67,9 @@ struct Trial {
   std::string throttle;      ///< throttle reasons seen, empty when none
   int registers = 0;
   double compile_ms = 0;
-  std::string created;                ///< ISO 8601 UTC; empty on insert: now
-  std::int64_t bytes = 0;             ///< bytes of K and V the step must read, for the read limit; 0: unknown
-  std::string library_revision = {};  ///< of the session's environment; filled by trials(), ignored on insert
+  std::string created;           ///< ISO 8601 UTC; empty on insert: now
+  std::int64_t bytes = 0;        ///< bytes of K and V the step must read, for the read limit; 0: unknown
+  Environment environment = {};  ///< the session's; filled by trials(), ignored on insert
 };
 
 /// The best trial per (device model, problem, shape, policy): derived, rebuilt from trials at any time.

@@ -32,10 +32,14 @@ Digest trial_digest(const SessionRow& session, const Trial& trial);
 std::optional<TrialStatus> parse_status(std::string_view text);
 
 /// Column lists for SELECT, and the readers that start at a given column.
-inline constexpr const char* kSessionColumns =
-    "s.uuid, s.started, s.finished, s.command, d.name, d.arch, d.sm_count, d.l2_bytes, d.memory_bytes, d.mig_profile, "
+inline constexpr const char* kEnvironmentColumns =
     "e.driver_version, e.driver_release, e.nvrtc_version, e.clock_khz, e.memory_clock_khz, e.power_limit_mw, e.ecc, "
     "e.library_revision";
+inline const std::string kSessionColumns =
+    std::string(
+        "s.uuid, s.started, s.finished, s.command, d.name, d.arch, d.sm_count, d.l2_bytes, d.memory_bytes, "
+        "d.mig_profile, ") +
+    kEnvironmentColumns;
 inline constexpr int kSessionColumnCount = 18;
 SessionRow read_session(SQLite::Statement& statement, int first);
 

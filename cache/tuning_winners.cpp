@@ -95,11 +95,9 @@ std::optional<std::int64_t> find_text(SQLite::Database& database, const char* ta
 /// What the device model was last used under; a winner measured under anything else is stale.
 std::optional<Environment> newest_environment(SQLite::Database& database, std::int64_t device_id) {
   SQLite::Statement statement(
-      database,
-      "SELECT e.driver_version, e.driver_release, e.nvrtc_version, e.clock_khz, e.memory_clock_khz, e.power_limit_mw, "
-      "e.ecc,"
-      " e.library_revision FROM sessions s JOIN environments e ON e.id = s.environment_id WHERE s.device_model_id = ?1"
-      " ORDER BY s.started DESC, s.uuid DESC LIMIT 1");
+      database, std::string("SELECT ") + kEnvironmentColumns +
+                    " FROM sessions s JOIN environments e ON e.id = s.environment_id WHERE s.device_model_id = ?1"
+                    " ORDER BY s.started DESC, s.uuid DESC LIMIT 1");
   statement.bind(1, device_id);
   if (!statement.executeStep()) return std::nullopt;
   return read_environment(statement, 0);

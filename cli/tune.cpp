@@ -203,11 +203,15 @@ Result<CaptureSum> read_shapes(const Session& session, const std::string& file) 
 Result<std::vector<TuneWork>> find_stale_work(const TuneFlags& flags, const Caches& caches) {
   const Result<std::vector<int>> ordinals = chosen_devices(flags.device);
   if (!ordinals) return tl::unexpected(ordinals.error());
-  const Result<DeviceFacts> device = device_facts(ordinals->front());
-  if (!device) return tl::unexpected(device.error());
+  std::vector<DeviceFacts> devices;
+  for (const int ordinal : *ordinals) {
+    Result<DeviceFacts> device = device_facts(ordinal);
+    if (!device) return tl::unexpected(device.error());
+    devices.push_back(*std::move(device));
+  }
   const Result<std::unique_ptr<TuningDb>> db = open_tuning(caches, OpenMode::read_only, CacheNeed::durable);
   if (!db) return tl::unexpected(db.error());
-  return stale_work(**db, *device);
+  return stale_work(**db, devices);
 }
 
 /// One after the other, each with its share of the budget. What one work cannot have is reported, and the others go on;

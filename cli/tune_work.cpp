@@ -6,6 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
+#include <tuple>
 
 #include "cli/session.hpp"
 #include "runtime/lookup.hpp"
@@ -40,23 +42,27 @@ std::vector<TuneWork> captured_work(const CaptureSum& capture, L2Policy policy) 
   return works;
 }
 
-Result<std::vector<TuneWork>> stale_work(TuningDb& db, const DeviceFacts& device) {
-  const Result<std::vector<Winner>> winners = db.winners(device_model(device));
-  if (!winners) return tl::unexpected(winners.error());
-  const Environment now = current_environment(device);
+Result<std::vector<TuneWork>> stale_work(TuningDb& db, std::span<const DeviceFacts> devices) {
   std::map<std::pair<std::string, std::string>, std::size_t> places;  // of a (problem, policy) among the works
+  std::set<std::tuple<std::string, std::string, std::string>> seen;   // (problem, policy, shape)
   std::vector<TuneWork> works;
-  for (const Winner& winner : *winners) {
-    if (same_software(winner.environment, now)) continue;
-    const Result<DecodeProblem> problem = problem_from_json(winner.problem);
-    const Result<Shape> shape = shape_from_json(winner.shape);
-    if (!problem || !shape) continue;  // another version's, which lookup says
-    const auto [place, made] = places.try_emplace({winner.problem, winner.policy}, works.size());
-    if (made) {
-      const L2Policy policy = winner.policy == "warm" ? L2Policy::warm : L2Policy::cold;
-      works.push_back({.workload = workload_of(*problem), .weights = {}, .policy = policy});
+  for (const DeviceFacts& device : devices) {
+    const Result<std::vector<Winner>> winners = db.winners(device_model(device));
+    if (!winners) return tl::unexpected(winners.error());
+    const Environment now = current_environment(device);
+    for (const Winner& winner : *winners) {
+      if (same_software(winner.environment, now)) continue;
+      const Result<DecodeProblem> problem = problem_from_json(winner.problem);
+      const Result<Shape> shape = shape_from_json(winner.shape);
+      if (!problem || !shape) continue;  // another version's, which lookup says
+      if (!seen.emplace(winner.problem, winner.policy, winner.shape).second) continue;
+      const auto [place, made] = places.try_emplace({winner.problem, winner.policy}, works.size());
+      if (made) {
+        const L2Policy policy = winner.policy == "warm" ? L2Policy::warm : L2Policy::cold;
+        works.push_back({.workload = workload_of(*problem), .weights = {}, .policy = policy});
+      }
+      works[place->second].workload.shapes.push_back(*shape);
     }
-    works[place->second].workload.shapes.push_back(*shape);
   }
   return works;
 }

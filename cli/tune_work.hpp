@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <vector>
 
 #include "cli/shape_flags.hpp"
@@ -28,9 +29,9 @@ double share_of(const std::vector<TuneWork>& works, std::size_t index);
 /// problem may come up several times.
 std::vector<TuneWork> captured_work(const CaptureSum& capture, L2Policy policy);
 
-/// The winners of this device's model, under either policy, that were measured under other software than runs now.
-/// Equal weights. Errors: database errors.
-Result<std::vector<TuneWork>> stale_work(TuningDb& db, const DeviceFacts& device);
+/// The winners of these devices' models, under either policy, that were measured under other software than runs now;
+/// what several models have to measure again is named once. Equal weights. Errors: database errors.
+Result<std::vector<TuneWork>> stale_work(TuningDb& db, std::span<const DeviceFacts> devices);
 
 /// "1200 calls of 3 shapes: 80.0 % exact, 20.0 % nearest".
 std::string describe(const CaptureSum& capture);

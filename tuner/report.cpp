@@ -78,7 +78,7 @@ void add_trials(ReportedWinner& row, const Winner& winner, Tried& tried, const D
   if (self == tried.trials.end()) return;
   row.samples = (*self)->samples;
   row.measured = (*self)->created;
-  tried.timed = detail::timed_configs(tried.trials, (*self)->library_revision, texts.configs);
+  tried.timed = detail::timed_configs(tried.trials, (*self)->environment.library_revision, texts.configs);
   detail::add_rivals(row, tried.timed, facts);
 }
 

@@ -124,7 +124,7 @@ std::vector<TimedConfig> timed_configs(std::span<const Trial* const> trials, con
                                        ParsedTexts<Config>& configs) {
   std::map<std::string, const Trial*> chosen;
   for (const Trial* trial : trials) {  // oldest first
-    if (trial->library_revision != revision || !(trial->median_us > 0)) continue;
+    if (trial->environment.library_revision != revision || !(trial->median_us > 0)) continue;
     if (trial->status != TrialStatus::ok && trial->status != TrialStatus::pruned) continue;
     const Trial*& held = chosen[trial->config];
     if (held == nullptr || trial->samples >= held->samples) held = trial;

@@ -31,7 +31,7 @@ struct TuneRequest {
   L2Policy policy = L2Policy::cold;
   std::optional<std::chrono::milliseconds> budget;  ///< over all shapes; kept, with the best answer so far
   std::vector<double> weights;  ///< of the shapes, for their shares of the budget; empty: equal ones
-  bool resume = false;          ///< skip candidates whose trials this library revision already has
+  bool resume = false;          ///< skip candidates that were tried with this library revision, driver and NVRTC
   bool revalidate = false;      ///< no search: measure the stored winners, what ran them close and the defaults again
   bool dry_run = false;         ///< say what would be tried; touch nothing
   int compile_threads = 0;      ///< 0: one per core

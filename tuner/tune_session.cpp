@@ -173,7 +173,7 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
                        .trials = trials,
                        .compiles = work.compiles,
                        .effort = effort,
-                       .revision = environment.library_revision,
+                       .environment = environment,
                        .prior = default_parameters(device),
                        .model = {},
                        .read_limits = *read_limits,

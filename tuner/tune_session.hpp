@@ -53,7 +53,7 @@ struct SessionState {
   TrialWriter& trials;
   CompilePool& compiles;
   SearchEffort effort;
-  std::string revision;                                      ///< of the library: resume counts its trials only
+  const Environment& environment;                            ///< resume counts trials of the same software only
   ModelParameters prior;                                     ///< before anything was measured
   CostModel model;                                           ///< fitted to `samples`
   std::vector<std::pair<std::int64_t, double>> read_limits;  ///< (bytes, us) on this device model

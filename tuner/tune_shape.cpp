@@ -130,7 +130,7 @@ Result<void> ShapeSearch::load_known() {
       state_.db.trials(state_.device_model, problem_json_, shape_json_, state_.policy());
   if (!trials) return tl::unexpected(trials.error());
   for (Trial& trial : *trials) {
-    if (trial.library_revision == state_.revision) known_.insert_or_assign(trial.config, std::move(trial));
+    if (same_software(trial.environment, state_.environment)) known_.insert_or_assign(trial.config, std::move(trial));
   }
   return {};
 }

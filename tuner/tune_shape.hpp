@@ -35,7 +35,7 @@ class ShapeSearch {
   /// The closest winners of problems with the same head_dim and group, whatever their features, layout or number of KV
   /// heads.
   void find_relatives(const std::vector<Winner>& winners);
-  /// Whether a search of this library revision got to the end of its confirmation: resuming has nothing to add to it.
+  /// Whether a search with this software got to the end of its confirmation: resuming has nothing to add to it.
   bool finished_earlier();
 
   // Search (tune_screen.cpp). Each stops early, without an error, when `until_s` has come or the caller cancelled.

@@ -36,7 +36,7 @@ ReportedWinner winner_of(const detail::TimedConfig& candidate) {
 Trial trial(const Config& config, TrialStatus status, double us, int samples, const char* revision = "r1") {
   Trial made;
   made.config = to_json(config), made.status = status, made.median_us = us, made.samples = samples;
-  made.library_revision = revision;
+  made.environment.library_revision = revision;
   return made;
 }
 

@@ -186,14 +186,22 @@ TEST_F(TuneSession, ResumingAFinishedSessionMeasuresNothing) {
   EXPECT_EQ(after->shapes[0].winner, before->shapes[0].winner);
 }
 
-TEST_F(TuneSession, ResumeIgnoresTrialsOfAnotherLibraryRevision) {
+TEST_F(TuneSession, ResumeIgnoresTrialsOfOtherSoftware) {
+  environment.driver_release = "580.1", environment.nvrtc_version = "13.0";
   SimulatedGpu first(request.problem, kSeed);
   ASSERT_TRUE(run(first));
   request.resume = true;
-  environment.library_revision = "r2";
-  SimulatedGpu second(request.problem, kSeed + 1);
-  ASSERT_TRUE(run(second));
-  EXPECT_GT(second.samples.size(), first.samples.size() / 2);
+  const Environment before = environment;
+  std::uint64_t seed = kSeed;
+  for (const auto update :
+       {+[](Environment& e) { e.library_revision = "r2"; }, +[](Environment& e) { e.driver_release = "580.2"; },
+        +[](Environment& e) { e.nvrtc_version = "13.1"; }}) {
+    environment = before;
+    update(environment);
+    SimulatedGpu second(request.problem, ++seed);
+    ASSERT_TRUE(run(second));
+    EXPECT_GT(second.samples.size(), first.samples.size() / 2);
+  }
 }
 
 TEST_F(TuneSession, CancelKeepsTheBestSoFarAndResumeGoesOn) {
