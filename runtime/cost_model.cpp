@@ -61,9 +61,9 @@ bool has_groups(FixUp fixup, std::int64_t contributors) { return fixup == FixUp:
 /// for each of them (bench_phases).
 double merged_in_a_row(FixUp fixup, std::int64_t contributors) {
   const auto count = static_cast<double>(contributors);
-  // Contributors that wait reduce a slice each, many partials at a time: 0.70 us for 2, 0.93 for 8, 1.14 for 16, 2.24
+  // Contributors that wait reduce a slice each, many partials at a time: 0.77 us for 2, 0.96 for 8, 1.14 for 16, 1.50
   // for 132.
-  if (fixup == FixUp::wait) return contributors <= 8 ? 3 + 0.35 * count : 5.8 + (count - 8) / 10;
+  if (fixup == FixUp::wait) return 2.6 + 1.35 * std::log2(count);
   if (!has_groups(fixup, contributors)) return count;
   const auto width = std::max(kMinWidth, static_cast<std::int64_t>(std::ceil(std::sqrt(count))));
   const std::int64_t groups = contributors / width, largest = contributors - (groups - 1) * width;

@@ -12,7 +12,8 @@ constexpr int kConsumerRegisters = kProducerWarps < 4 ? 0
                                    : kAppend          ? 200
                                                       : 224,
               kProducerRegisters = kAppend ? 104 : 56;
-static_assert(kCtasPerSm * (kConsumerRegisters * kThreads + kProducerRegisters * 128) <= 65536,
+static_assert(kConsumerRegisters == 0 ||
+                  kCtasPerSm * (kConsumerRegisters * kThreads + kProducerRegisters * 128) <= 65536,
               "an SM has 64 Ki registers");
 
 extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCtasPerSm)

@@ -35,6 +35,7 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
   if (threadIdx.x == 0) shared_tiles()[f.c.mine == 0 ? 1 : 0] = {f.c, walk.segment};
 }
 
+// A lane takes all its partials of a column in one round trip, up to 160 contributors; of more, five at a time.
 LEAN_DEVICE void end_fix_up(const LeanDecodeArgs& args) {
   sync_workers();
   u32 turn = threadIdx.x / 32;

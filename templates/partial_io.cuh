@@ -82,7 +82,7 @@ LEAN_DEVICE void clear_partial(float* partial, int column, bool wanted) {
 
 // Other kernels push the workspace out of L2 between launches, and a contributor that looks for a partial would wait
 // for DRAM, behind KV. So each asks for its slot while its first KV is on its way. Not for slots so large that a grid
-// of them would take L2 from everyone else.
+// of them would take L2 from everyone else, nor with batch invariance, where a CTA stores a partial per LeanTile.
 LEAN_DEVICE void keep_own_partial(const LeanDecodeArgs& args, const Contributors& c) {
   constexpr int kBytes = kPartialFloats * 4, kLine = 128;
   if constexpr (!kBatchInvariant && kBytes <= 32 << 10) {

@@ -5,7 +5,7 @@
 // log2 of the lanes that take one column.
 LEAN_DEVICE int slice_lane_bits(const Contributors& c) { return min(32 - __clz((int)c.count - 1), 5); }  // count >= 2
 
-// Warps that a slice keeps busy, or as many turns of fewer.
+// Turns that a slice takes. In each, a warp reduces as many columns as it has groups of lanes.
 LEAN_DEVICE u32 slice_turns(const Contributors& c) {
   const u32 columns = lean_quotient((u32)kColumns + c.count - 1 - min(c.mine, (u32)kColumns), c.count);
   return ((columns << slice_lane_bits(c)) + 31) / 32;

@@ -71,14 +71,14 @@ bool before(const ReportedWinner& a, const ReportedWinner& b) {
   return key(a) < key(b);
 }
 
-/// Rivals and candidates of one winner, from the trials of its own library revision.
+/// Rivals and candidates of one winner, from the trials of the same software.
 void add_trials(ReportedWinner& row, const Winner& winner, Tried& tried, const DeviceFacts* facts, Texts& texts) {
   const auto self = std::find_if(tried.trials.begin(), tried.trials.end(),
                                  [&](const Trial* trial) { return trial->uuid == winner.trial_uuid; });
   if (self == tried.trials.end()) return;
   row.samples = (*self)->samples;
   row.measured = (*self)->created;
-  tried.timed = detail::timed_configs(tried.trials, (*self)->environment.library_revision, texts.configs);
+  tried.timed = detail::timed_configs(tried.trials, (*self)->environment, texts.configs);
   detail::add_rivals(row, tried.timed, facts);
 }
 

@@ -120,11 +120,11 @@ ParameterSensitivity sensitivity_to(const Parameter& parameter, std::span<const 
 
 }  // namespace
 
-std::vector<TimedConfig> timed_configs(std::span<const Trial* const> trials, const std::string& revision,
+std::vector<TimedConfig> timed_configs(std::span<const Trial* const> trials, const Environment& software,
                                        ParsedTexts<Config>& configs) {
   std::map<std::string, const Trial*> chosen;
   for (const Trial* trial : trials) {  // oldest first
-    if (trial->environment.library_revision != revision || !(trial->median_us > 0)) continue;
+    if (!same_software(trial->environment, software) || !(trial->median_us > 0)) continue;
     if (trial->status != TrialStatus::ok && trial->status != TrialStatus::pruned) continue;
     const Trial*& held = chosen[trial->config];
     if (held == nullptr || trial->samples >= held->samples) held = trial;

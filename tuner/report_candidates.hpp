@@ -24,9 +24,9 @@ struct TimedConfig {
   int registers = 0;
 };
 
-/// The timed trials among `trials` that are of `revision`, each configuration once: by its trial with the most samples,
-/// the later of equals. Trials this version cannot read are left out. Fastest first.
-std::vector<TimedConfig> timed_configs(std::span<const Trial* const> trials, const std::string& revision,
+/// The timed trials among `trials` that are of the same `software`, each configuration once: by its trial with the most
+/// samples, the later of equals. Trials this version cannot read are left out. Fastest first.
+std::vector<TimedConfig> timed_configs(std::span<const Trial* const> trials, const Environment& software,
                                        ParsedTexts<Config>& configs);
 
 /// Fills runner_up, flash_attention2, flash_decoding and candidates; default_config where `device` is known.

@@ -29,7 +29,7 @@ Result<std::vector<Config>> ShapeSearch::stored_finalists() {
   std::erase_if(*trials, [&](const Trial& trial) {
     return !(trial.status == TrialStatus::ok || trial.status == TrialStatus::pruned) || trial.samples < kLeastSamples ||
            trial.median_us > winner->median_us * (1 + kNear) ||
-           trial.environment.library_revision != winner->environment.library_revision;
+           !same_software(trial.environment, winner->environment);
   });
   std::stable_sort(trials->begin(), trials->end(),
                    [](const Trial& a, const Trial& b) { return a.median_us < b.median_us; });

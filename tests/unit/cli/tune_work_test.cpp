@@ -2,7 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
 #include "cache/tuning_db.hpp"
+#include "runtime/device.hpp"
 #include "runtime/lookup.hpp"
 
 namespace leanattn {

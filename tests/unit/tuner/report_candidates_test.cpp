@@ -44,7 +44,9 @@ std::vector<detail::TimedConfig> read(const std::vector<Trial>& trials) {
   std::vector<const Trial*> pointers;
   for (const Trial& one : trials) pointers.push_back(&one);
   ParsedTexts<Config> configs(config_from_json);
-  return detail::timed_configs(pointers, "r1", configs);
+  Environment software;
+  software.library_revision = "r1";
+  return detail::timed_configs(pointers, software, configs);
 }
 
 TEST(ReportCandidates, OnlyTimedTrialsOfTheWinnersRevisionCount) {
