@@ -28,8 +28,7 @@ Result<std::vector<Config>> ShapeSearch::stored_finalists() {
   if (!trials) return tl::unexpected(trials.error());
   std::erase_if(*trials, [&](const Trial& trial) {
     return !(trial.status == TrialStatus::ok || trial.status == TrialStatus::pruned) || trial.samples < kLeastSamples ||
-           trial.median_us > winner->median_us * (1 + kNear) ||
-           !same_software(trial.environment, winner->environment);
+           trial.median_us > winner->median_us * (1 + kNear) || !same_software(trial.environment, winner->environment);
   });
   std::stable_sort(trials->begin(), trials->end(),
                    [](const Trial& a, const Trial& b) { return a.median_us < b.median_us; });
