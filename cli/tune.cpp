@@ -327,7 +327,8 @@ Command add_tune(CLI::App& program) {
       "--revalidate", flags->revalidate,
       "No search: measure stored winners, those close to them and the default again; of no shape in particular: all "
       "that are stale");
-  revalidate->excludes(app->add_flag("--resume", flags->resume, "Skip what this version has already tried with this driver and NVRTC"));
+  revalidate->excludes(
+      app->add_flag("--resume", flags->resume, "Skip what this version has already tried with this driver and NVRTC"));
   revalidate->excludes(app->add_flag("--dry-run", flags->dry_run, "Say what would be tried; touch nothing"));
   app->add_option("--candidate-timeout", flags->candidate_timeout,
                   "Most time a check or a round of a candidate may take; default: much more than predicted")
