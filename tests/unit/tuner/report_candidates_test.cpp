@@ -45,17 +45,18 @@ std::vector<detail::TimedConfig> read(const std::vector<Trial>& trials) {
   for (const Trial& one : trials) pointers.push_back(&one);
   ParsedTexts<Config> configs(config_from_json);
   Environment software;
-  software.library_revision = "r1";
+  software.library_revision = "r1", software.driver_release = "580.1";
   return detail::timed_configs(pointers, software, configs);
 }
 
-TEST(ReportCandidates, OnlyTimedTrialsOfTheWinnersRevisionCount) {
-  Trial unreadable = trial(config(8), TrialStatus::ok, 1, 12);
+TEST(ReportCandidates, OnlyTimedTrialsOfTheWinnersSoftwareCount) {
+  Trial unreadable = trial(config(8), TrialStatus::ok, 1, 12), older = trial(config(24), TrialStatus::ok, 4, 12);
   unreadable.config = "{}";
+  older.environment.driver_release = "580.0";
   const auto found =
       read({trial(config(128), TrialStatus::ok, 20, 12), trial(config(64), TrialStatus::pruned, 10, 1),
             trial(config(32), TrialStatus::incorrect, 1, 1), trial(config(16), TrialStatus::pruned, 0, 0),
-            trial(config(48), TrialStatus::ok, 5, 12, "r0"), unreadable});
+            trial(config(48), TrialStatus::ok, 5, 12, "r0"), unreadable, older});
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[0].config.grid, 64);
   EXPECT_EQ(found[1].config.grid, 128);
