@@ -11,13 +11,13 @@ import subprocess
 import sys
 import unittest
 
-import contracts
+import contract
 
 PROGRAM = None
 FAKES = None  # folder with cuda/libcuda.so.1 and nvidia-ml/libnvidia-ml.so.1
 
 
-class Doctor(contracts.Contract):
+class Doctor(contract.Contract):
     def on_machine(self, *args, gpu=True, nvml=True, **changes):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("LEANATTN_", "XDG_", "CUDA_VISIBLE")) or k.startswith("LEANATTN_NVRTC")}
         folders = [str(FAKES / "cuda")] * gpu + [str(FAKES / "nvidia-ml")] * nvml + [env.get("LD_LIBRARY_PATH", "")]
@@ -217,7 +217,7 @@ def main():
     parser.add_argument("--program", required=True)
     parser.add_argument("--fakes", required=True)
     options, rest = parser.parse_known_args()
-    contracts.PROGRAM = PROGRAM = os.path.abspath(options.program)
+    contract.PROGRAM = PROGRAM = os.path.abspath(options.program)
     FAKES = pathlib.Path(options.fakes).absolute()
     unittest.main(argv=[sys.argv[0], *rest])
 

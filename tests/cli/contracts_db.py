@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""What `db` promises, and every command to a database that is damaged, foreign or not there."""
+
+import json
+import re
+import sqlite3
+import stat
+
+import contract
+from contract import Contract, OFFLINE, SHAPE
+
+
+class Database(Contract):
+    def test_db_path_obeys_the_flag_then_the_environment_then_home(self):
+        self.assertEqual(self.expect(0, "db", "path").stdout.strip(), str(self.cache))
+        other = self.root / "other"
+        self.assertEqual(self.expect(0, "db", "path", "--db", str(other)).stdout.strip(), str(other))
+        self.assertEqual(self.expect(0, "--db", "relative", "db", "path").stdout.strip(), str(self.root / "relative"))
+        xdg = self.root / "xdg"
+        xdg.mkdir()
+        self.assertEqual(self.expect(0, "db", "path", LEANATTN_CACHE_DIR=None, XDG_CACHE_HOME=str(xdg)).stdout.strip(), str(xdg / "leanattn"))
+        self.assertEqual(self.expect(0, "db", "path", LEANATTN_CACHE_DIR=None).stdout.strip(), str(self.root / ".cache" / "leanattn"))
+
+    def test_the_cache_directory_is_private(self):
+        self.make_database()
+        self.assertEqual(stat.S_IMODE(self.cache.stat().st_mode), 0o700)
+
+    def test_without_a_home_persistent_commands_exit_6_and_others_go_on(self):
+        nowhere = {"LEANATTN_CACHE_DIR": None, "HOME": None}
+        self.expect(6, "db", "path", **nowhere)
+        self.expect(0, "lookup", *SHAPE, *OFFLINE, says="warning", **nowhere)
+
+    def test_a_hostile_directory_is_refused_and_untouched(self):
+        self.cache.mkdir()
+        self.cache.chmod(0o777)
+        for arguments in (["db", "stats"], ["report"], ["prewarm", *SHAPE, *OFFLINE], ["tune", *SHAPE, *OFFLINE]):
+            with self.subTest(arguments=arguments):
+                self.expect(6, *arguments, says=re.escape(str(self.cache)))
+        self.expect(0, "lookup", *SHAPE, *OFFLINE, says="warning")
+        self.assertEqual(list(self.cache.iterdir()), [])
+        self.assertEqual(stat.S_IMODE(self.cache.stat().st_mode), 0o777)
+
+    def test_a_file_in_place_of_the_directory_is_refused_and_untouched(self):
+        self.cache.write_text("precious")
+        self.expect(6, "db", "stats", says=re.escape(str(self.cache)))
+        self.expect(0, "emit", *SHAPE, *OFFLINE)
+        self.assertEqual(self.cache.read_text(), "precious")
+
+    def test_an_empty_database_reports_nothing_with_4(self):
+        self.expect(4, "report", says="leanattn tune")
+        self.make_database()
+        self.expect(4, "report", "--format", "json", says="leanattn tune")
+
+    def test_a_newer_database_is_refused_and_byte_identical_afterwards(self):
+        file = self.make_database()
+        with sqlite3.connect(file) as connection:
+            connection.execute("PRAGMA user_version = 4711")
+        before = file.read_bytes()
+        for arguments in (["db", "stats"], ["db", "check"], ["db", "rebuild"], ["db", "gc"], ["report"]):
+            with self.subTest(arguments=arguments):
+                self.expect(6, *arguments, says="newer|4711")
+        self.expect(0, "lookup", *SHAPE, *OFFLINE)
+        self.assertEqual(file.read_bytes(), before)
+
+    def test_a_corrupt_database_is_never_lost(self):
+        file = self.make_database()
+        garbage = b"not a database" * 1000
+        file.write_bytes(garbage)
+        for arguments in (["db", "stats"], ["db", "check"], ["report"]):
+            with self.subTest(arguments=arguments):
+                self.expect(6, *arguments)
+                self.assertEqual(file.read_bytes(), garbage)
+        self.expect(0, "db", "rebuild", says="warning")
+        aside = [p for p in self.cache.iterdir() if p.name.startswith("tuning.db.corrupt")]
+        self.assertEqual([p.read_bytes() for p in aside], [garbage])
+        self.expect(0, "db", "check")
+
+    def test_a_locked_database_exits_6_and_says_so(self):
+        file = self.make_database()
+        connection = sqlite3.connect(file, isolation_level=None)
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+            self.expect(6, "db", "rebuild", says="lock|busy")
+        finally:
+            connection.execute("ROLLBACK")
+            connection.close()
+        self.expect(0, "db", "rebuild")
+
+    def winners(self):
+        """A problem, and configurations that the default is not."""
+        document = json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE).stdout)
+        return document["problem"], [{**document["answers"][0]["config"], "grid": grid} for grid in (101, 53)]
+
+    def test_gpu_models_in_one_file_are_counted_and_answered_apart(self):
+        file = self.make_database()
+        problem, (of_large, of_small) = self.winners()
+        self.add_winner(file, problem, of_large, 12.5)
+        self.add_winner(file, problem, of_small, 30.5, name="Fictional GPU MIG 3g.40gb", sms=60)
+        for sms, grid, us in (("132", 101, 12.5), ("60", 53, 30.5)):
+            answer = json.loads(self.expect(0, "lookup", "--json", *SHAPE, "--arch", "sm_90a", "--sms", sms).stdout)["answers"][0]
+            self.assertEqual((answer["provenance"], answer["config"]["grid"], answer["tuned_us"]), ("exact", grid, us))
+        stats = json.loads(self.expect(0, "db", "stats", "--json").stdout)
+        self.assertEqual([(d["name"], d["sms"], d["trials"], d["winners"]) for d in stats["devices"]],
+                         [("Fictional GPU", 132, 1, 1), ("Fictional GPU MIG 3g.40gb", 60, 1, 1)])
+        self.assertRegex(self.expect(0, "db", "stats").stdout, r"60 +1 +1 +1 +0 +Fictional GPU MIG 3g\.40gb")
+
+    def test_a_winner_of_an_earlier_driver_is_stale_and_used(self):
+        file = self.make_database()
+        problem, (config, other) = self.winners()
+        self.add_winner(file, problem, config, 12.5)
+        answer = lambda: json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE).stdout)["answers"][0]
+        self.assertEqual((answer()["provenance"], answer()["stale"]), ("exact", False))
+        self.add_winner(file, {**problem, "q_heads": 64}, other, 20.5, driver=13010, when="2026-11-22")
+        self.assertEqual((answer()["provenance"], answer()["tuned_us"], answer()["stale"]), ("exact", 12.5, True))
+        self.assertIn("stale", self.expect(0, "lookup", *SHAPE, *OFFLINE, "--explain").stdout)
+        self.assertEqual(json.loads(self.expect(0, "db", "stats", "--json").stdout)["devices"][0]["stale_winners"], 1)
+
+    def test_gc_by_size_keeps_winners_and_says_what_is_left(self):
+        file = self.make_database()
+        problem, (config, other) = self.winners()
+        self.add_winner(file, problem, config, 12.5)
+        self.add_winner(file, problem, other, 99.5, when="2020-01-01")
+        self.assertEqual(json.loads(self.expect(0, "db", "gc", "--max-size", "1g", "--json").stdout)["dropped_trials"], 0)
+        result = json.loads(self.expect(0, "db", "gc", "--max-size", "1", "--json", says="winners").stdout)
+        self.assertEqual((result["dropped_trials"], result["bytes"]), (1, file.stat().st_size))
+        answer = json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE).stdout)["answers"][0]
+        self.assertEqual(answer["tuned_us"], 12.5)
+        self.expect(2, "db", "gc", "--max-size", "-1", says="--max-size -1")
+        self.expect(2, "db", "gc", "--keep-days", "soon", says="soon")
+
+    def test_export_and_import_carry_everything_and_never_overwrite(self):
+        self.make_database()
+        copy = self.root / "copy.db"
+        self.expect(0, "db", "export", str(copy))
+        self.assertTrue(copy.is_file())
+        before = copy.read_bytes()
+        self.assertNotEqual(self.run_program("db", "export", str(copy)).returncode, 0)
+        self.assertEqual(copy.read_bytes(), before)
+        self.expect(0, "db", "import", str(copy))
+        missing = self.run_program("db", "import", str(self.root / "missing.db"))
+        self.assertNotEqual(missing.returncode, 0)
+        self.assertIn("missing.db", missing.stderr)
+
+
+if __name__ == "__main__":
+    contract.main()
