@@ -33,11 +33,18 @@ struct KvPipe {
   }
 
   LEAN_DEVICE static void copy(u32 destination, const char* source, u32 bytes, u32 barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-            "r"(destination),
-        "l"(source), "r"(bytes), "r"(barrier), "l"(kv_policy())
-        : "memory");
+    if constexpr (kKvReadOnce) {
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
+          "%4;" ::"r"(destination),
+          "l"(source), "r"(bytes), "r"(barrier), "l"(evict_first())
+          : "memory");
+    } else {
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(destination),
+          "l"(source), "r"(bytes), "r"(barrier)
+          : "memory");
+    }
   }
 
   LEAN_DEVICE void fetch() {

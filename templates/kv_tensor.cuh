@@ -68,11 +68,19 @@ LEAN_DEVICE void prefetch_map(const LeanTensorMap& map) {
 // From `panel` on; how many tokens and panels travel is in the map. `outer`: request, or page.
 LEAN_DEVICE void copy_box(u32 destination, const LeanTensorMap& map, int token, int panel, int kv_head, int outer,
                           u32 barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
-      "%3, %4, %5, %6}], [%7], %8;" ::"r"(destination),
-      "l"(&map), "r"(0), "r"(token), "r"(panel), "r"(kv_head), "r"(outer), "r"(barrier), "l"(kv_policy())
-      : "memory");
+  if constexpr (kKvReadOnce) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, "
+        "{%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(destination),
+        "l"(&map), "r"(0), "r"(token), "r"(panel), "r"(kv_head), "r"(outer), "r"(barrier), "l"(evict_first())
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, "
+        "%6}], [%7];" ::"r"(destination),
+        "l"(&map), "r"(0), "r"(token), "r"(panel), "r"(kv_head), "r"(outer), "r"(barrier)
+        : "memory");
+  }
 }
 
 LEAN_DEVICE void expect_bytes(u32 barrier, u32 bytes) {

@@ -1,8 +1,9 @@
 // line.cuh -- this CTA's walk along the stream-K line, from the context lengths in device memory. Every warp walks for
 // itself; only the search for the start in a batch of more than 32 requests is shared.
 
-constexpr int kParts = 128;      // batches above 32 requests: sums over so many parts of them, while searching
-constexpr int kPartsAtOnce = 8;  // a warp's, whose lengths are on their way together
+constexpr int kMostAlone = 256;  // requests of a batch in which each warp finds its start by itself
+constexpr int kParts = 32;       // of a larger batch, while searching
+constexpr int kBlock = 128;      // requests: parts are made of whole blocks
 
 // One contiguous run of LeanTiles of one output tile.
 struct Segment {
@@ -99,6 +100,7 @@ LEAN_DEVICE bool enter_request(const LeanDecodeArgs& args, Walk& walk, int reque
 // before, per output tile.
 struct Start {
   u32 places, request, before;
+  int context_length;
 };
 
 // What finding it goes by: the arguments, one by one, because a call cannot take them as they are.
@@ -108,63 +110,101 @@ struct Batch {
   int size, context_capacity;
   u32 segment_cost, outputs, grid_reciprocal;
 
+  LEAN_DEVICE int context_length_of(int request) const {
+    return min(max(context_lengths[min(request, size - 1)], 0), context_capacity);
+  }
   // Places of a request's output tile; none behind the last request.
-  LEAN_DEVICE u32 places_of(int request) const {
-    const int known = min(request, size - 1), length = min(max(context_lengths[known], 0), context_capacity);
-    return request < size ? segment_cost + visible_of(length, q_offsets, known).tiles : 0u;
+  LEAN_DEVICE u32 places_of(int request, int context_length) const {
+    return request < size ? segment_cost + visible_of(context_length, q_offsets, request).tiles : 0u;
+  }
+  // Where this CTA's range begins on a line of `places`.
+  LEAN_DEVICE u32 begin_of_range(u32 places) const {
+    return lean_first_tile(lean_split(places, gridDim.x, grid_reciprocal), blockIdx.x);
   }
 };
 
-// Requests stand in rows of 32 and rows in kParts parts. The warps sum up the parts, then each finds its part in the
-// sums, and the request in the part. A call, not inlined: it would stand between a small batch and its first KV
-// request. Short, because code that runs once costs several cycles an instruction. `part_sums` is shared scratch
-// [kParts].
+// Neighbouring requests as a warp looks at them, `kEach` a lane.
+template <int kEach>
+struct Requests {
+  int first;
+  int length[kEach];
+  u32 places[kEach];
+  u32 sum, upto;  // this lane's places, and those of all lanes up to it
+
+  LEAN_DEVICE Requests(const Batch& batch, int first_request) {
+    const int lane = threadIdx.x % 32;
+    first = first_request, sum = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; i++) length[i] = batch.context_length_of(first + lane * kEach + i);
+#pragma unroll
+    for (int i = 0; i < kEach; i++) sum += places[i] = batch.places_of(first + lane * kEach + i, length[i]);
+    upto = warp_inclusive_sum(sum, lane);
+  }
+
+  LEAN_DEVICE u32 all() const { return __shfl_sync(kFullMask, upto, 31); }
+
+  // The request that holds `position`, of a line of `line` places; `before` of them before these requests.
+  LEAN_DEVICE Start holder(const Batch& batch, u32 line, u32 before, u32 position) const {
+    const int owner = min(__popc(__ballot_sync(kFullMask, (before + upto) * batch.outputs <= position)), 31);
+    before += __shfl_sync(kFullMask, upto - sum, owner);
+    Start start = {line, (u32)(first + owner * kEach), before, __shfl_sync(kFullMask, length[0], owner)};
+#pragma unroll
+    for (int i = 1; i < kEach; i++) {
+      before += __shfl_sync(kFullMask, places[i - 1], owner);
+      const int next = __shfl_sync(kFullMask, length[i], owner);
+      if (before * batch.outputs <= position) start.before = before, start.request++, start.context_length = next;
+    }
+    return start;
+  }
+};
+
+// Both are calls, not inlined: they would stand between a small batch and its first KV request. And short, because code
+// that runs once costs several cycles an instruction. Up to 32 * kEach requests every warp finds the start by itself.
+template <int kEach>
+__device__ __noinline__ Start find_start_alone(const Batch batch) {
+  const Requests<kEach> requests(batch, 0);
+  const u32 line = requests.all() * batch.outputs;
+  return requests.holder(batch, line, 0, batch.begin_of_range(line));
+}
+
+// Above kMostAlone the warps sum up kParts parts of the batch, and each finds its part in the sums and the request in
+// the part. `part_sums` is shared scratch [kParts].
 __device__ __noinline__ Start find_start(const Batch batch, u32* part_sums) {
-  constexpr int kCtaWarps = kWarps + kProducerWarps;
-  const int lane = threadIdx.x % 32, rows = (batch.size + 31) / 32, part_rows = (rows + kParts - 1) / kParts,
-            parts = (rows + part_rows - 1) / part_rows;
+  constexpr int kCtaWarps = kWarps + kProducerWarps, kAtOnce = 2;  // parts of a warp, whose lengths travel together
+  const int lane = threadIdx.x % 32;
+  const int part_blocks = (batch.size + kParts * kBlock - 1) / (kParts * kBlock), part_size = part_blocks * kBlock,
+            parts = (batch.size + part_size - 1) / part_size;
 #pragma unroll 1
-  for (int first = threadIdx.x / 32; first < parts; first += kPartsAtOnce * kCtaWarps) {
-    u32 sum[kPartsAtOnce] = {};
+  for (int part = threadIdx.x / 32; part < parts; part += kAtOnce * kCtaWarps) {
+    u32 sum[kAtOnce] = {};
 #pragma unroll 1
-    for (int row = 0; row < part_rows; row++)
+    for (int first = part * part_size; first < (part + 1) * part_size; first += kBlock)
 #pragma unroll
-      for (int i = 0; i < kPartsAtOnce; i++)
-        sum[i] += batch.places_of(((first + i * kCtaWarps) * part_rows + row) * 32 + lane);
+      for (int row = 0; row < kBlock; row += 32)
 #pragma unroll
-    for (int i = 0; i < kPartsAtOnce; i++) {
-      const u32 total = __reduce_add_sync(kFullMask, sum[i]);
-      if (lane == 0 && first + i * kCtaWarps < parts) part_sums[first + i * kCtaWarps] = total;
+        for (int i = 0; i < kAtOnce; i++) {
+          const int request = first + i * kCtaWarps * part_size + row + lane;
+          sum[i] += batch.places_of(request, batch.context_length_of(request));
+        }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) {
+      const u32 all = __reduce_add_sync(kFullMask, sum[i]);
+      if (lane == 0 && part + i * kCtaWarps < parts) part_sums[part + i * kCtaWarps] = all;
     }
   }
   __syncthreads();
-  u32 part[4];  // four of them a lane
-#pragma unroll
-  for (int i = 0; i < 4; i++) part[i] = 4 * lane + i < parts ? part_sums[4 * lane + i] : 0u;
-  u32 upto = warp_inclusive_sum(part[0] + part[1] + part[2] + part[3], lane);
-  const u32 total = __shfl_sync(kFullMask, upto, 31) * batch.outputs;
-  const u32 position = lean_first_tile(lean_split(total, gridDim.x, batch.grid_reciprocal), blockIdx.x);
-  const int owner = __popc(__ballot_sync(kFullMask, upto * batch.outputs <= position));
-  u32 before = __shfl_sync(kFullMask, upto, max(owner - 1, 0));
-  if (owner == 0) before = 0;
-  int row = 4 * owner * part_rows;
-#pragma unroll
-  for (int i = 0; i < 3; i++) {
-    const u32 each = __shfl_sync(kFullMask, part[i], owner);
-    const bool passed = (before + each) * batch.outputs <= position;  // once false it stays so: what follows only adds
-    before += passed ? each : 0;
-    row += passed ? part_rows : 0;
-    if (!passed) break;
-  }
+  const u32 mine = lane < parts ? part_sums[lane] : 0u, upto = warp_inclusive_sum(mine, lane),
+            line = __shfl_sync(kFullMask, upto, 31) * batch.outputs, position = batch.begin_of_range(line);
+  const int part = min(__popc(__ballot_sync(kFullMask, upto * batch.outputs <= position)), parts - 1);
+  u32 before = __shfl_sync(kFullMask, upto - mine, part);
 #pragma unroll 1
-  for (; row < rows; row++) {
-    upto = warp_inclusive_sum(batch.places_of(row * 32 + lane), lane);
-    const int passed = __popc(__ballot_sync(kFullMask, (before + upto) * batch.outputs <= position));
-    const u32 last = __shfl_sync(kFullMask, upto, passed == 32 ? 31 : max(passed - 1, 0));
-    if (passed > 0) before += last;
-    if (passed < 32) return {total, (u32)(row * 32 + passed), before};
+  for (int first = part * part_size;; first += kBlock) {
+    const Requests<kBlock / 32> requests(batch, first);
+    const u32 all = requests.all();
+    if (first + kBlock >= batch.size || (before + all) * batch.outputs > position)
+      return requests.holder(batch, line, before, position);
+    before += all;
   }
-  return {total, (u32)batch.size - 1, before};  // a CTA with an empty range
 }
 
 // The length that start_walk needs first. Asked for before anything else: all that follows waits for it.
@@ -182,11 +222,13 @@ LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* p
   u32 total = places * outputs, origin = 0;
   if (args.batch > 1) {
     if (args.batch > 32) {
-      const Start start = find_start({args.context_lengths, args.q_offsets, args.batch, args.context_capacity,
-                                      args.segment_cost, outputs, args.grid_reciprocal},
-                                     part_sums);
+      const Batch batch = {args.context_lengths, args.q_offsets, args.batch,          args.context_capacity,
+                           args.segment_cost,    outputs,        args.grid_reciprocal};
+      const Start start = args.batch <= 64           ? find_start_alone<2>(batch)
+                          : args.batch <= kMostAlone ? find_start_alone<kMostAlone / 32>(batch)
+                                                     : find_start(batch, part_sums);
       request = (int)start.request;
-      length = context_length_of(args, request);
+      length = start.context_length;
       total = start.places, origin = start.before * outputs;
       if (!take_range(args, walk, total)) return false;
     } else {

@@ -87,8 +87,9 @@ LEAN_DEVICE void keep_own_partial(const LeanDecodeArgs& args, const Contributors
   constexpr int kBytes = kPartialFloats * 4, kLine = 128;
   if constexpr (!kBatchInvariant && kBytes <= 32 << 10) {
     const char* mine = (const char*)own_partial(args, c);
+    const int before = kBytes % kLine == 0 ? 0 : (int)((u64)mine % kLine);  // of the first line
 #pragma unroll 1
-    for (int at = (int)threadIdx.x * kLine; at < kBytes; at += kThreads * kLine) keep_in_l2(mine + at);
+    for (int at = (int)threadIdx.x * kLine - before; at < kBytes; at += kThreads * kLine) keep_in_l2(mine + at);
   }
 }
 

@@ -146,18 +146,15 @@ LEAN_DEVICE uint4 load_stream_16(const void* p) {
   return r;
 }
 
-// How long KV that copy engines fetch stays in L2 (PTX ISA, "createpolicy"). What is read once goes first, before the
-// workspace, q and whatever the kernels around this one left there. Not so where it may be read again: by other row
-// blocks, or by requests that share pages. (Plain loads gain nothing by it, and cp.async with a policy is assembled by
-// ptxas 13.0 to an illegal instruction where the destination is in part a uniform register.)
+// KV that copy engines fetch leaves L2 first where it is read once (PTX ISA, "createpolicy"): before the workspace, q
+// and whatever the kernels around this one left there. Where other row blocks, or requests that share pages, may read
+// it again it travels without any hint; evict_normal is not the same, it costs pages 7 to 20 %. (Plain loads gain
+// nothing by a policy, and cp.async with one is assembled by ptxas 13.0 to an illegal instruction where the destination
+// is in part a uniform register.)
 constexpr bool kKvReadOnce = kPageSize == 0 && kRowBlocks == 1;
-LEAN_DEVICE u64 kv_policy() {
+LEAN_DEVICE u64 evict_first() {
   u64 policy;
-  if constexpr (kKvReadOnce) {
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  } else {
-    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  }
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
