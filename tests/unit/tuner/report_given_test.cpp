@@ -75,7 +75,7 @@ TEST(ReportDifference, AnotherGridIsAnotherConfiguration) {
 }
 
 TEST(ReportDifference, AReportOfAnEarlierVersionIsRead) {
-  std::ifstream file(std::string(LEANATTN_SOURCE_DIR) + "/bench/results/h200/tuning_report.json");
+  std::ifstream file(std::string(LEANATTN_SOURCE_DIR) + "/tests/unit/tuner/earlier_report.json");
   std::ostringstream text;
   text << file.rdbuf();
   const json document = json::parse(text.str());
