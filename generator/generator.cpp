@@ -188,6 +188,16 @@ std::string constants(const KernelSpec& spec) {
   return text + "\n";
 }
 
+/// Appends those lines of `text` that hold more than a comment.
+void append_code(std::string& out, std::string_view text) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const auto begin = line.find_first_not_of(" \t\r");
+    if (begin != std::string_view::npos && !line.substr(begin).starts_with("//")) out.append(line).push_back('\n');
+  }
+}
+
 std::string with_entry_name(std::string_view text, std::string_view entry) {
   constexpr std::string_view kPlaceholder = "KERNEL_NAME";
   std::string out(text);
@@ -215,13 +225,16 @@ Result<EmittedKernel> emit(const KernelSpec& spec) {
   return kernel;
 }
 
-std::string generator_revision() {
-  std::vector<EmbeddedTemplate> sorted(embedded_templates().begin(), embedded_templates().end());
+std::string generator_revision() { return revision_of(embedded_templates()); }
+
+std::string revision_of(std::span<const EmbeddedTemplate> templates) {
+  std::vector<EmbeddedTemplate> sorted(templates.begin(), templates.end());
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   std::string all(kGeneratorVersion);
   for (const EmbeddedTemplate& t : sorted) {
     all.append(t.name).push_back('\0');
-    all.append(t.text).push_back('\0');
+    append_code(all, t.text);
+    all.push_back('\0');
   }
   const XXH128_hash_t hash = XXH3_128bits(all.data(), all.size());
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);

@@ -1,9 +1,11 @@
 // generator.hpp -- KernelSpec -> CUDA source. Pure function of the spec; any thread; knows no driver and no database.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "generator/kernel_spec.hpp"
+#include "generator/templates.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -20,8 +22,11 @@ struct EmittedKernel {
 /// Errors: those of validate(spec).
 Result<EmittedKernel> emit(const KernelSpec& spec);
 
-/// SHA-256-free content hash (XXH3-128, hex) over all templates and the generator's revision: provenance for results.
+/// Content hash (XXH3-128, hex) over all templates and the generator's own version: provenance of results, and what
+/// makes winners stale. Lines that are empty or hold nothing but a comment do not count: no kernel depends on them.
 std::string generator_revision();
+/// The same of other templates. Exposed for tests.
+std::string revision_of(std::span<const EmbeddedTemplate> templates);
 
 }  // namespace v1
 }  // namespace leanattn

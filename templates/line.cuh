@@ -1,5 +1,5 @@
 // line.cuh -- this CTA's walk along the stream-K line, from the context lengths in device memory. Every warp walks for
-// itself; only the search for the start in a batch of more than 32 requests is shared.
+// itself; only the search for the start in a batch of more than kMostAlone requests is shared.
 
 constexpr int kMostAlone = 256;  // requests of a batch in which each warp finds its start by itself
 constexpr int kParts = 32;       // of a larger batch, while searching

@@ -90,6 +90,22 @@ TEST(Generator, RevisionIsAStableHash) {
   EXPECT_TRUE(std::regex_match(generator_revision(), std::regex("[0-9a-f]{32}")));
 }
 
+TEST(Generator, CommentsDoNotChangeTheRevision) {
+  const auto revision = [](std::string_view text, std::string_view name = "a.cuh") {
+    const EmbeddedTemplate templates[] = {{name, text}};
+    return revision_of(templates);
+  };
+  const std::string code = revision("int a;\n  int b;\n");
+  EXPECT_EQ(revision("// What a is.\nint a;\n\n  // What b is.\n  int b;"), code);
+  EXPECT_NE(revision("int a;\n  int c;\n"), code);
+  EXPECT_NE(revision("int a;\n"), code);
+  EXPECT_NE(revision("int a;  int b;\n"), code);
+  EXPECT_NE(revision("int a;\n  int b;\n", "b.cuh"), code);
+  const EmbeddedTemplate one_way[] = {{"a.cuh", "int a;"}, {"b.cuh", "int b;"}},
+                         other_way[] = {{"b.cuh", "int b;"}, {"a.cuh", "int a;"}};
+  EXPECT_EQ(revision_of(one_way), revision_of(other_way));
+}
+
 TEST(Templates, EachOpensWithItsNameAndPurpose) {
   ASSERT_FALSE(embedded_templates().empty());
   for (const EmbeddedTemplate& t : embedded_templates()) {

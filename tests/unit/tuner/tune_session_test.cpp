@@ -369,6 +369,39 @@ TEST_F(TuneSession, RevalidationCrownsAnotherFinalistWhereTheWinnerHasBecomeSlow
   EXPECT_FALSE(db->winners(device_model(device))->front().stale);
 }
 
+TEST_F(TuneSession, RevalidationTakesFinalistsOfTheWinnersOwnSoftware) {
+  constexpr int kOlder = 13000, kOld = 13010, kNow = 13020;
+  for (const int driver : {kOlder, kOld}) {
+    environment.driver_version = driver;
+    SimulatedGpu gpu(request.problem, kSeed + static_cast<std::uint64_t>(driver));  // other kernels are fast with each
+    gpu.personality = 0.02;
+    ASSERT_TRUE(run(gpu));
+  }
+  const Winner stored = db->winners(device_model(device))->front();
+  ASSERT_EQ(stored.environment.driver_version, kOld);
+  const auto close_under = [&](int driver) {
+    std::set<std::string> configs;
+    for (const Trial& trial : all_trials()) {
+      if (trial.environment.driver_version == driver && trial.samples >= 3 && trial.median_us > 0 &&
+          trial.median_us <= stored.median_us * 1.03)
+        configs.insert(trial.config);
+    }
+    return configs;
+  };
+  const std::set<std::string> finalists = close_under(kOld), older = close_under(kOlder);
+  ASSERT_FALSE(std::includes(finalists.begin(), finalists.end(), older.begin(), older.end()));
+
+  environment.driver_version = kNow;
+  request.revalidate = true;
+  SimulatedGpu gpu(request.problem, kSeed);
+  ASSERT_TRUE(run(gpu));
+  ASSERT_TRUE(gpu.samples.contains(stored.config));
+  const std::string usual = to_json(default_config(device, request.problem, request.shapes[0]));
+  for (const auto& [config, count] : gpu.samples) {
+    EXPECT_TRUE(config == usual || finalists.contains(config)) << config;
+  }
+}
+
 TEST_F(TuneSession, RevalidationLeavesAShapeThatNobodyTunedAlone) {
   request.revalidate = true;
   SimulatedGpu gpu(request.problem, kSeed);
