@@ -158,8 +158,9 @@ struct Requests {
   }
 };
 
-// Both are calls, not inlined: they would stand between a small batch and its first KV request. And short, because code
-// that runs once costs several cycles an instruction. Up to 32 * kEach requests every warp finds the start by itself.
+// This and find_start are calls, not inlined: they would stand between a small batch and its first KV request. And
+// short, because code that runs once costs several cycles an instruction. Up to 32 * kEach requests every warp finds
+// the start by itself.
 template <int kEach>
 __device__ __noinline__ Start find_start_alone(const Batch batch) {
   const Requests<kEach> requests(batch, 0);

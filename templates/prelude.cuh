@@ -148,7 +148,7 @@ LEAN_DEVICE uint4 load_stream_16(const void* p) {
 
 // KV that copy engines fetch leaves L2 first where it is read once (PTX ISA, "createpolicy"): before the workspace, q
 // and whatever the kernels around this one left there. Where other row blocks, or requests that share pages, may read
-// it again it travels without any hint; evict_normal is not the same, it costs pages 10 to 20 %. (Plain loads gain
+// it again it travels without any hint; evict_normal is not the same, it costs pages 11 to 23 %. (Plain loads gain
 // nothing by a policy, and cp.async with one is assembled by ptxas 13.0 to an illegal instruction where the destination
 // is in part a uniform register.)
 constexpr bool kKvReadOnce = kPageSize == 0 && kRowBlocks == 1;

@@ -81,7 +81,7 @@ Result<void> ragged_batches(VerifyRunner& runner, VerifyGroup& group, const Load
 Result<void> batch_sizes(VerifyRunner& runner, VerifyGroup& group, const LoadedKernel& kernel) {
   constexpr std::int64_t kMostElements = 8 << 20;  // of O: beyond it the host's comparison takes seconds
   constexpr int kLargest = 8300;                   // of narrow heads only, for the time that takes
-  for (const int batch : {2, 31, 32, 33, 64, 100, 256, 257, 1031, 4200, kLargest}) {
+  for (const int batch : {2, 31, 32, 33, 64, 100, 256, 257, 1031, 4096, 4200, kLargest}) {
     const std::int64_t elements = std::int64_t{batch} * kernel.spec().group * kernel.spec().head_dim;
     if (elements > (batch == kLargest ? kMostElements / 4 : kMostElements)) continue;
     const auto lengths =

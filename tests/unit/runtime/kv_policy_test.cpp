@@ -36,7 +36,11 @@ TEST(KvPolicy, KvLeavesFirstOnlyWhereItIsReadOnce) {
       const auto at = kernel->source.find(kHint);
       ASSERT_NE(at, std::string::npos);
       kernel->source.replace(at, kHint.size(), "L2::no_such_hint");
-      EXPECT_EQ(compile(*kernel).has_value(), !c.read_once) << c.what << ", " << to_string(load);
+      const auto compiled = compile(*kernel);
+      EXPECT_EQ(compiled.has_value(), !c.read_once) << c.what << ", " << to_string(load);
+      const std::string log = compiled ? "" : compiled.error().log;
+      EXPECT_EQ(log.find("no_such_hint") != std::string::npos, c.read_once) << log;
+      EXPECT_NE(kernel->source.find("createpolicy.fractional.L2::evict_first"), std::string::npos);
     }
   }
 }
