@@ -30,8 +30,7 @@ double share_of(const std::vector<TuneWork>& works, std::size_t index);
 std::vector<TuneWork> captured_work(const CaptureSum& capture, L2Policy policy);
 
 /// The winners of these devices' models, under either policy, that were measured under other software than runs now;
-/// what is stale on several is
-/// named once, and measured on all of them. Equal weights. Errors: database errors.
+/// what is stale on several is named once, and measured on all of them. Equal weights. Errors: database errors.
 Result<std::vector<TuneWork>> stale_work(TuningDb& db, std::span<const DeviceFacts> devices);
 
 /// "1200 calls of 3 shapes: 80.0 % exact, 20.0 % nearest".

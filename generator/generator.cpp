@@ -193,7 +193,7 @@ void append_code(std::string& out, std::string_view text) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
-    const auto begin = line.find_first_not_of(" \t\r");
+    const auto begin = line.find_first_not_of(' ');
     if (begin != std::string_view::npos && !line.substr(begin).starts_with("//")) out.append(line).push_back('\n');
   }
 }
@@ -225,7 +225,10 @@ Result<EmittedKernel> emit(const KernelSpec& spec) {
   return kernel;
 }
 
-std::string generator_revision() { return revision_of(embedded_templates()); }
+const std::string& generator_revision() {
+  static const std::string revision = revision_of(embedded_templates());
+  return revision;
+}
 
 std::string revision_of(std::span<const EmbeddedTemplate> templates) {
   std::vector<EmbeddedTemplate> sorted(templates.begin(), templates.end());

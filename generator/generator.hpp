@@ -24,7 +24,8 @@ Result<EmittedKernel> emit(const KernelSpec& spec);
 
 /// Content hash (XXH3-128, hex) over all templates and the generator's own version: provenance of results, and what
 /// makes winners stale. Lines that are empty or hold nothing but a comment do not count: no kernel depends on them.
-std::string generator_revision();
+/// Computed once a process, in some 0.3 ms.
+const std::string& generator_revision();
 /// The same of other templates. Exposed for tests.
 std::string revision_of(std::span<const EmbeddedTemplate> templates);
 

@@ -61,7 +61,7 @@ bool has_groups(FixUp fixup, std::int64_t contributors) { return fixup == FixUp:
 /// for each of them (bench_phases).
 double merged_in_a_row(FixUp fixup, std::int64_t contributors) {
   const auto count = static_cast<double>(contributors);
-  // Contributors that wait reduce a slice each, many partials at a time: 0.77 us for 2, 0.96 for 8, 1.14 for 16, 1.50
+  // Contributors that wait reduce a slice each, many partials at a time: 0.76 us for 2, 0.98 for 8, 1.17 for 16, 1.57
   // for 132.
   if (fixup == FixUp::wait) return 2.6 + 1.35 * std::log2(count);
   if (!has_groups(fixup, contributors)) return count;

@@ -126,8 +126,8 @@ std::vector<PlannedCase> random_cases(const KernelSpec& spec, std::uint64_t seed
   while (cases.size() < kRandomCasesPerKernel) {
     CaseShape shape;
     shape.kv_heads = draw.of({1, 1, 2, 2, 3, 4, 8});
-    const int batch = draw.chance(10) ? draw.between(20, draw.of({60, 60, 250, 400})) : draw.between(1, 8);
-    const int longest = draw.of({4, 40, 200, 200, 700, 700, 3000, 12000});
+    const int batch = draw.chance(12) ? draw.between(20, draw.of({60, 250, 500})) : draw.between(1, 8);
+    const int longest = batch > 60 ? draw.of({4, 40, 200}) : draw.of({4, 40, 200, 200, 700, 700, 3000, 12000});
     for (int request = 0; request < batch; ++request)
       shape.context_lengths.push_back(draw.chance(8) ? 0 : draw.chance(10) ? longest : draw.between(1, longest));
     if (draw.chance(10)) shape.context_lengths[0] = -3;

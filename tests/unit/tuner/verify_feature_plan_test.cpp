@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <set>
 
 #include "tuner/verify.hpp"
@@ -186,6 +188,28 @@ TEST(VerifyRandom, ASeedMeansTheSameKernelsAndCases) {
     }
   }
   EXPECT_GT(different, 35u);
+}
+
+TEST(VerifyRandom, BatchesMeetEveryWayToFindTheirPlace) {
+  // templates/line.cuh: a lane a request, two, eight, or parts that the warps sum up together.
+  constexpr int kMostOf[] = {32, 64, 256, 1 << 30};
+  std::array<int, std::size(kMostOf)> cases{}, with_window{}, with_ragged_q{}, batch_invariant{};
+  for (const VerifyKernel& kernel : random_kernels(kHopper, kSeed, 250)) {
+    const Features& features = kernel.specs.front().features;
+    for (const PlannedCase& planned : random_cases(kernel.specs.front(), kSeed)) {
+      const auto batch = static_cast<int>(planned.shape.context_lengths.size());
+      const auto way = std::lower_bound(std::begin(kMostOf), std::end(kMostOf), batch) - std::begin(kMostOf);
+      const auto at = static_cast<std::size_t>(way);
+      ++cases[at], with_window[at] += features.window > 0, with_ragged_q[at] += features.ragged_q;
+      batch_invariant[at] += features.batch_invariant;
+    }
+  }
+  for (std::size_t way = 0; way < cases.size(); ++way) {
+    EXPECT_GT(cases[way], 0) << way;
+    EXPECT_GT(with_window[way], 0) << way;
+    EXPECT_GT(with_ragged_q[way], 0) << way;
+    EXPECT_GT(batch_invariant[way], 0) << way;
+  }
 }
 
 TEST(VerifyRandom, CasesFitTheirKernels) {
