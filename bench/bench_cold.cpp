@@ -1,14 +1,15 @@
-// bench_cold.cpp -- what the first launch of a kernel pays: source, compile, cubin.db and, on a GPU, the load.
+// bench_cold.cpp -- what the first launch of a kernel costs: emitting its source, compiling, reading cubin.db and, on a
+// GPU, loading.
 #include <benchmark/benchmark.h>
 
 #include <filesystem>
 
-#include "cache/cubin_db.hpp"
+#include "cache/cubin/cubin_db.hpp"
 #include "generator/generator.hpp"
-#include "runtime/compiler.hpp"
-#include "runtime/gpu.hpp"
-#include "runtime/kernel.hpp"
-#include "runtime/lookup.hpp"
+#include "runtime/cuda/compiler.hpp"
+#include "runtime/cuda/gpu.hpp"
+#include "runtime/cuda/loaded_kernel.hpp"
+#include "runtime/lookup/default_config.hpp"
 #include "tests/temporary_directory.hpp"
 
 namespace leanattn {
@@ -35,7 +36,7 @@ void spec_to_cubin(benchmark::State& state) {
 }
 BENCHMARK(spec_to_cubin)->Unit(benchmark::kMillisecond);
 
-/// Opening the database included: a process does it once, before its first kernel.
+/// The time includes opening the database, which a process does once, before its first kernel.
 void spec_to_cubin_from_cubin_db(benchmark::State& state) {
   const TemporaryDirectory directory(std::filesystem::temp_directory_path());
   const KernelSpec spec = default_spec();
@@ -52,7 +53,7 @@ void spec_to_cubin_from_cubin_db(benchmark::State& state) {
 }
 BENCHMARK(spec_to_cubin_from_cubin_db)->Unit(benchmark::kMillisecond);
 
-/// On this machine's GPU, for its own arch. `cached`: from cubin.db, else compiled every time.
+/// For this machine's GPU. With `cached` the kernel comes from cubin.db, else it is compiled every time.
 void spec_to_loaded_kernel(benchmark::State& state, bool cached) {
   const auto context = Context::retain(0);
   if (!context) return state.SkipWithError(context.error().message.c_str());

@@ -1,5 +1,6 @@
-// bench_engine.cpp -- what an engine costs the host, without a GPU: a driver that does nothing (tests' fake libcuda)
-// stands behind it, so that what is left is ours. Launches beside bare ones, opening with many winners, memory.
+// bench_engine.cpp -- what an engine costs the host. It needs no GPU: the driver is the tests' fake libcuda, which does
+// nothing, so that all the time is the library's. It times launches beside bare ones and opening with many winners, and
+// measures memory.
 #include <benchmark/benchmark.h>
 #include <malloc.h>
 
@@ -9,11 +10,13 @@
 #include <optional>
 #include <string>
 
-#include "cache/tuning_db.hpp"
+#include "cache/tuning/tuning_db.hpp"
 #include "leanattn/leanattn.h"
-#include "runtime/device.hpp"
-#include "runtime/driver.hpp"
-#include "runtime/engine.hpp"
+#include "runtime/cuda/device.hpp"
+#include "runtime/cuda/driver.hpp"
+#include "runtime/engine/engine.hpp"
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/device_identity.hpp"
 #include "tests/temporary_directory.hpp"
 #include "tests/unit/runtime/fake_cuda.hpp"
 
@@ -28,8 +31,8 @@ void pretend_an_h200() {
   fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 9;
 }
 
-/// A tuning.db with that many winners, dealt to so many problems of the same kernels, the default one among them: 40
-/// batches and up to 500 contexts each, some dozens of configurations.
+/// Writes a tuning.db with kWinners winners of `problems` problems, one of which is the default one. They share their
+/// kernels; a problem has 40 batches and up to 500 contexts, and some dozens of configurations.
 Result<void> write_winners(const std::filesystem::path& directory, int problems) {
   const auto device = device_facts(0);
   if (!device) return tl::unexpected(device.error());
@@ -58,7 +61,7 @@ Result<void> write_winners(const std::filesystem::path& directory, int problems)
   return (*database)->export_to(directory / "tuning.db");
 }
 
-/// Bytes of the heap in use.
+/// Bytes of the heap that are in use.
 double heap_bytes() {
   const struct mallinfo2 info = mallinfo2();
   return static_cast<double>(info.uordblks) + static_cast<double>(info.hblkhd);
@@ -85,8 +88,8 @@ void open_with_twenty_thousand_winners(benchmark::State& state) {
 }
 BENCHMARK(open_with_twenty_thousand_winners)->Unit(benchmark::kMillisecond)->ArgName("problems")->Arg(1)->Arg(40);
 
-/// The first look-up of a problem reads its winners; those of like problems follow with the first shape that nobody
-/// tuned.
+/// The first look-up of a problem reads its winners. Those of similar problems are read with the first shape that was
+/// not tuned.
 void first_lookup_among_twenty_thousand_winners(benchmark::State& state) {
   pretend_an_h200();
   const TemporaryDirectory directory(std::filesystem::temp_directory_path());
@@ -145,7 +148,7 @@ Step* step(benchmark::State& state) {
 void launch_through_the_c_abi(benchmark::State& state) {
   Step* const now = step(state);
   if (now == nullptr) return;
-  if (state.range(0) != 0) {  // as in a program whose framework has the context current
+  if (state.range(0) != 0) {  // as in a program whose framework has made the context current
     CUcontext context = nullptr;
     cuDevicePrimaryCtxRetain(&context, 0);
     cuCtxSetCurrent(context);

@@ -1,22 +1,23 @@
-// bench_lookup.cpp -- what a decode step pays before its kernel: the look-up of a known shape (no GPU needed) and, on a
-// GPU, a launch beside a bare cuLaunchKernelEx of the same kernel.
+// bench_lookup.cpp -- what a decode step costs before its kernel runs: the look-up of a known shape, which needs no
+// GPU, and, on a GPU, a launch beside a bare cuLaunchKernelEx of the same kernel.
 #include <benchmark/benchmark.h>
 
 #include <random>
 #include <vector>
 
 #include "leanattn/leanattn.hpp"
-#include "runtime/driver.hpp"
-#include "runtime/engine.hpp"
-#include "runtime/gpu.hpp"
-#include "runtime/tensor_map.hpp"
+#include "runtime/cuda/driver.hpp"
+#include "runtime/cuda/gpu.hpp"
+#include "runtime/cuda/tensor_map.hpp"
+#include "runtime/engine/engine.hpp"
+#include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
 namespace {
 
 constexpr int kSms = 132;
 
-/// An engine whose kernels are never compiled: the look-up does not touch them.
+/// An engine whose kernels are never compiled, since a look-up does not need them.
 EngineParts parts_without_gpu() {
   EngineParts parts;
   parts.device = facts_for_arch({9, 0, true}, kSms).value();
@@ -47,7 +48,7 @@ BENCHMARK(look_up_one_shape)->Threads(1)->Threads(2);
 void look_up_one_shape_captured(benchmark::State& state) {
   static EngineCore engine = [] {
     EngineParts parts = parts_without_gpu();
-    parts.capture = std::make_unique<Capture>(Capture::Options{.file = "/dev/null", .device = {}});
+    parts.call_capture = std::make_unique<CallCapture>(CallCapture::Options{.file = "/dev/null", .device = {}});
     return EngineCore(std::move(parts));
   }();
   const DecodeProblem problem;
@@ -100,7 +101,7 @@ BENCHMARK(bind_arguments_of_a_launch);
 
 // ---- On a GPU ----
 
-/// A decode step of one short request, ready to launch over and over.
+/// A decode step of one short request, which can be launched repeatedly.
 struct Step {
   Context context;
   Stream stream;
@@ -144,7 +145,7 @@ Result<std::unique_ptr<Step>> make_step() {
   return step;
 }
 
-/// Runs `enqueue` in batches with a synchronisation between, untimed, so that the launch queue never fills.
+/// Runs `enqueue` in batches. It synchronises between them, untimed, so that the launch queue never fills.
 template <class Enqueue>
 void time_launches(benchmark::State& state, Enqueue enqueue) {
   static const auto made = make_step();
@@ -178,7 +179,7 @@ void launch_through_the_c_abi(benchmark::State& state) {
 }
 BENCHMARK(launch_through_the_c_abi);
 
-/// What a launch of load path tensor pays on top: its two tensor maps are encoded anew each time.
+/// What a launch with load path tensor costs besides where its two tensor maps are not cached.
 void encode_two_tensor_maps(benchmark::State& state) {
   if (const auto api = driver(); !api) return state.SkipWithError(api.error().message.c_str());
   KernelSpec spec = base_spec({9, 0, true}, {});

@@ -2,12 +2,12 @@
 
     python3 bench/bench_python.py --library build/shared/libleanattn.so [--json FILE]
 
-Host time of a call, in microseconds, median of rounds; the GPU has less to do than the host, so it is never waited for. `C launch` is
-leanattn_engine_plan and leanattn_plan_launch through ctypes, less what an empty ctypes call of as many arguments costs. Needs a GPU and PyTorch.
+Figures are the host time of a call in microseconds, the median of rounds. The GPU has less to do than the host, so the host never waits for it.
+`C launch` is leanattn_plan_launch through ctypes; what Python adds is counted against it without the time of an empty ctypes call. This program
+needs a GPU and PyTorch.
 """
 import argparse
 import ctypes
-import json
 import pathlib
 import statistics
 import sys

@@ -110,6 +110,10 @@ std::string make_uuid() {
   return text;
 }
 
+std::string latest_credible_timestamp() {
+  return utc_timestamp(std::chrono::system_clock::now() + std::chrono::hours(24));
+}
+
 std::string utc_timestamp(std::chrono::system_clock::time_point when) {
   const auto since_epoch = std::chrono::floor<std::chrono::milliseconds>(when.time_since_epoch());
   const auto seconds = std::chrono::floor<std::chrono::seconds>(since_epoch);

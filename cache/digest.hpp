@@ -41,6 +41,9 @@ std::string hex(const Digest& digest);
 /// A random (version 4) uuid, 36 lower-case characters.
 std::string make_uuid();
 
+/// A day from now: later stamps come from a clock that was wrong, and say nothing about when something happened.
+std::string latest_credible_timestamp();
+
 /// "2026-11-21T09:30:00.123Z": sorts as text in time order.
 std::string utc_timestamp(std::chrono::system_clock::time_point when = std::chrono::system_clock::now());
 

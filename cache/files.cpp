@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "cache/digest.hpp"
 
@@ -30,20 +30,107 @@ FileDescriptor::~FileDescriptor() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
+DescriptionLock::DescriptionLock(FileDescriptor file) : file_(std::move(file)), process_(::getpid()) {}
+
+DescriptionLock& DescriptionLock::operator=(DescriptionLock&& other) noexcept {
+  if (this != &other) {
+    give_up();
+    file_ = std::move(other.file_);
+    process_ = other.process_;
+  }
+  return *this;
+}
+
+void DescriptionLock::give_up() {
+  if (!file_ || process_ != ::getpid()) return;
+  struct flock all {};
+  all.l_type = F_UNLCK;
+  all.l_whence = SEEK_SET;
+  ::fcntl(file_.get(), F_OFD_SETLK, &all);
+}
+
+namespace {
+
+constexpr std::string_view kPartial = ".partial-";
+
+Result<void> not_written(const std::filesystem::path& file, int error) {
+  return fail(ErrorCode::invalid_argument, with_errno(file.string() + ": cannot be written", error));
+}
+
+bool write_all(const FileDescriptor& descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor.get(), text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+Result<void> write_in_place(const std::filesystem::path& file, std::string_view text) {
+  const FileDescriptor descriptor(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0666));
+  if (!descriptor || !write_all(descriptor, text)) return not_written(file, errno);
+  return {};
+}
+
+/// Removes what writers of `file` left that were killed. A living one holds a lock on its file.
+void remove_left_overs(const std::filesystem::path& file) {
+  const std::string prefix = file.filename().string() + std::string(kPartial);
+  const std::filesystem::path directory = file.has_parent_path() ? file.parent_path() : ".";
+  std::error_code error;
+  std::vector<std::filesystem::path> found;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().filename().string().starts_with(prefix)) found.push_back(entry->path());
+  }
+  for (const auto& path : found) {
+    const FileDescriptor left(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (left && ::flock(left.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
+  }
+}
+
+/// A new, locked file beside `file`, and its name.
+struct Partial {
+  FileDescriptor descriptor;
+  std::filesystem::path path;
+};
+Partial create_partial(const std::filesystem::path& file) {
+  for (;;) {
+    Partial partial{FileDescriptor(), file.string() + std::string(kPartial) + make_uuid()};
+    partial.descriptor =
+        FileDescriptor(::open(partial.path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (!partial.descriptor) return partial;
+    // Another process that cleans up may have taken it for a left-over before it was locked.
+    struct stat status {};
+    const bool ours = ::flock(partial.descriptor.get(), LOCK_EX | LOCK_NB) == 0 &&
+                      ::fstat(partial.descriptor.get(), &status) == 0 && status.st_nlink > 0;
+    if (ours || errno == ENOLCK || errno == ENOTSUP) return partial;
+    ::unlink(partial.path.c_str());
+  }
+}
+
+}  // namespace
+
 Result<void> replace_file(const std::filesystem::path& file, std::string_view text) {
-  std::error_code unknown, failed;
+  std::error_code unknown;
   const std::filesystem::path target = std::filesystem::weakly_canonical(file, unknown);
-  const bool in_place =
-      unknown || (std::filesystem::exists(target, unknown) && !std::filesystem::is_regular_file(target));
-  std::filesystem::path written = in_place ? file : target;
-  if (!in_place) written += ".partial";
-  std::ofstream stream(written, std::ios::binary);
-  stream << text;
-  stream.close();
-  if (stream && !in_place) std::filesystem::rename(written, target, failed);
-  if (stream && !failed) return {};
-  if (!in_place) std::filesystem::remove(written, unknown);
-  return fail(ErrorCode::invalid_argument, file.string() + ": cannot be written");
+  struct stat status {};
+  const bool exists = !unknown && ::stat(target.c_str(), &status) == 0;
+  if (unknown || (exists && !S_ISREG(status.st_mode))) return write_in_place(file, text);
+  // A rename would replace what must not be written.
+  if (exists && ::access(target.c_str(), W_OK) != 0) return not_written(file, errno);
+  remove_left_overs(target);
+  const Partial partial = create_partial(target);
+  if (!partial.descriptor) return not_written(file, errno);
+  if (exists) static_cast<void>(::fchmod(partial.descriptor.get(), status.st_mode & 07777));
+  if (!write_all(partial.descriptor, text) || ::fsync(partial.descriptor.get()) != 0 ||
+      ::rename(partial.path.c_str(), target.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(partial.path.c_str());
+    return not_written(file, error);
+  }
+  sync_path(target.has_parent_path() ? target.parent_path() : std::filesystem::path("."));
+  return {};
 }
 
 std::string with_errno(std::string text, int error) {
@@ -96,23 +183,62 @@ Result<FileState> check_file(const std::filesystem::path& file) {
   return FileState::usable;
 }
 
-Result<std::filesystem::path> put_aside(const std::filesystem::path& file) {
+namespace {
+
+/// The name of `file` that an earlier call, which was killed, gave it; empty without one.
+std::filesystem::path name_given_before(const std::filesystem::path& file, const struct stat& status) {
+  if (status.st_nlink < 2) return {};
+  const std::string prefix = file.filename().string() + ".corrupt-";
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(file.parent_path(), error), end; !error && entry != end;
+       entry.increment(error)) {
+    struct stat other {};
+    if (entry->path().filename().string().starts_with(prefix) && ::lstat(entry->path().c_str(), &other) == 0 &&
+        other.st_dev == status.st_dev && other.st_ino == status.st_ino)
+      return entry->path();
+  }
+  return {};
+}
+
+/// Not taken yet, nor by a journal.
+std::filesystem::path new_name(const std::filesystem::path& file) {
   std::string stamp;
   for (const char c : utc_timestamp()) {
     if (c != '-' && c != ':' && c != '.') stamp += c;
   }
   std::filesystem::path target = file.string() + ".corrupt-" + stamp;
-  struct stat status {};
-  for (int attempt = 1; ::lstat(target.c_str(), &status) == 0; ++attempt) {
-    target = file.string() + ".corrupt-" + stamp + "-" + std::to_string(attempt);
-  }
-  for (const char* suffix : {"-journal", "-wal", "-shm", ""}) {
-    const std::string from = file.string() + suffix;
-    if (::rename(from.c_str(), (target.string() + suffix).c_str()) != 0 && errno != ENOENT) {
-      return fail(ErrorCode::cache_unavailable, with_errno("cannot move the damaged " + from + " aside", errno),
-                  "remove it by hand, or set LEANATTN_CACHE_DIR to another directory");
+  const auto taken = [&] {
+    for (const char* suffix : {"", "-journal", "-wal", "-shm"}) {
+      struct stat status {};
+      if (::lstat((target.string() + suffix).c_str(), &status) == 0) return true;
     }
+    return false;
+  };
+  for (int attempt = 1; taken(); ++attempt)
+    target = file.string() + ".corrupt-" + stamp + "-" + std::to_string(attempt);
+  return target;
+}
+
+}  // namespace
+
+Result<std::filesystem::path> keep_aside(const std::filesystem::path& file) {
+  const auto failed = [](const std::string& from, int error) {
+    return fail(ErrorCode::cache_unavailable, with_errno("cannot move the damaged " + from + " aside", error),
+                "remove it by hand, or set LEANATTN_CACHE_DIR to another directory");
+  };
+  struct stat status {};
+  if (::lstat(file.c_str(), &status) != 0) return failed(file.string(), errno);
+  std::filesystem::path target = name_given_before(file, status);
+  bool linked = !target.empty();
+  if (!linked) {
+    target = new_name(file);
+    linked = ::link(file.c_str(), target.c_str()) == 0;
   }
+  for (const char* suffix : {"-journal", "-wal", "-shm"}) {
+    const std::string from = file.string() + suffix;
+    if (::rename(from.c_str(), (target.string() + suffix).c_str()) != 0 && errno != ENOENT) return failed(from, errno);
+  }
+  if (!linked && ::rename(file.c_str(), target.c_str()) != 0) return failed(file.string(), errno);
   sync_path(file.parent_path());
   return target;
 }

@@ -26,6 +26,24 @@ class FileDescriptor {
   int descriptor_;
 };
 
+/// Locks of an open file description (F_OFD_SETLK), given up on destruction. Closing the file would not do where the
+/// process has forked meanwhile: the child has the same description. A copy that a child inherited gives nothing up.
+class DescriptionLock {
+ public:
+  DescriptionLock() = default;
+  /// Of locks that `file` holds already.
+  explicit DescriptionLock(FileDescriptor file);
+  DescriptionLock(DescriptionLock&&) noexcept = default;
+  DescriptionLock& operator=(DescriptionLock&& other) noexcept;
+  ~DescriptionLock() { give_up(); }
+  explicit operator bool() const { return static_cast<bool>(file_); }
+
+ private:
+  void give_up();
+  FileDescriptor file_;
+  int process_ = 0;
+};
+
 /// An advisory lock on a directory, for as long as the result lives: who holds it may create databases in it or put
 /// damaged ones aside. Errors: database_busy after `timeout_ms`, cache_unavailable.
 Result<FileDescriptor> lock_directory(const std::filesystem::path& directory, int timeout_ms);
@@ -37,17 +55,20 @@ enum class FileState { missing, usable };
 /// may write.
 Result<FileState> check_file(const std::filesystem::path& file);
 
-/// Renames `file` and its -journal, -wal and -shm to file.corrupt-<timestamp>; the journal goes first, so that no newer
-/// database of that name can ever be rolled back with it. Call with the directory locked. Returns the new name. Errors:
-/// cache_unavailable.
-Result<std::filesystem::path> put_aside(const std::filesystem::path& file);
+/// Gives a damaged database a second name, FILE.corrupt-<timestamp>, under which it stays when another file takes its
+/// own, and moves its -journal, -wal and -shm to that name, so that they are never played into the file that comes
+/// after. Called again after a kill, it finds the name that was given before. Where the file system has no hard links
+/// the file is renamed. Call with the directory locked. Returns the new name. Errors: cache_unavailable.
+Result<std::filesystem::path> keep_aside(const std::filesystem::path& file);
 
 /// Flushes a file or directory to the disk; best effort.
 void sync_path(const std::filesystem::path& path);
 
-/// Makes `text` the contents of `file` by way of a new file beside it, so that readers, and who comes after a kill,
-/// find the old contents or the new. Links are followed; what is no regular file (a terminal, a pipe) is written to.
-/// Errors: invalid_argument (cannot be written; what was there stays).
+/// Makes `text` the contents of `file`. The text is written to a new file beside it, FILE.partial-<uuid>, and flushed
+/// to the disk; then one rename puts it in place, and the directory is flushed. So readers, and whoever comes after a
+/// kill or a power cut, find the old contents or the new, and never a part. An existing file keeps its permissions.
+/// What killed writers left under such names is removed. Links are followed; what is no regular file (a terminal, a
+/// pipe) is written to. Errors: invalid_argument (cannot be written, with the reason; what was there stays).
 Result<void> replace_file(const std::filesystem::path& file, std::string_view text);
 
 /// "text (errno's words)".

@@ -1,3 +1,5 @@
+#include "cache/layers.hpp"
+
 #include <dlfcn.h>
 #include <sys/stat.h>
 
@@ -9,8 +11,8 @@
 #include <tuple>
 #include <utility>
 
-#include "cache/tuning_open.hpp"
-#include "cache/tuning_schema.hpp"
+#include "cache/tuning/open.hpp"
+#include "cache/tuning/schema.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -60,16 +62,22 @@ std::vector<Layer> layers(const std::optional<std::filesystem::path>& user_direc
   return layers;
 }
 
-std::string skipped(const Layer& layer, const std::string& why) {
-  return "the " + layer.name + " database was skipped: " + why;
+/// What is said of the layers, and whether one of them was locked.
+struct Remarks {
+  std::vector<std::string>& warnings;
+  bool& locked;
+};
+
+void skip(const Layer& layer, const Error& why, Remarks remarks) {
+  remarks.warnings.push_back("the " + layer.name + " database was skipped: " + why.message);
+  remarks.locked = remarks.locked || why.code == ErrorCode::database_busy;
 }
 
 /// Null where the layer cannot be used.
-std::unique_ptr<TuningDb> open_layer(const Layer& layer, std::vector<std::string>& warnings) {
+std::unique_ptr<TuningDb> open_layer(const Layer& layer, Remarks remarks) {
   auto db = detail::open_tuning_file(layer.file, detail::open_policy(layer.file.parent_path(), kBusyTimeoutMs));
   if (db) return *std::move(db);
-  if (db.error().code != ErrorCode::not_found || layer.asked_for)
-    warnings.push_back(skipped(layer, db.error().message));
+  if (db.error().code != ErrorCode::not_found || layer.asked_for) skip(layer, db.error(), remarks);
   return nullptr;
 }
 
@@ -87,9 +95,13 @@ void add_winners(std::vector<Winner> winners, const Layer& layer, const std::opt
 }
 
 /// Likewise cost models.
-void add_models(TuningDb& db, const DeviceModel& device, std::vector<FittedModel>& result) {
+void add_models(TuningDb& db, const DeviceModel& device, std::vector<FittedModel>& result, Remarks remarks) {
   auto models = db.cost_models(device);
-  if (!models) return;  // only look-ups of shapes that nobody tuned suffer
+  if (!models) {  // only look-ups of shapes that nobody tuned suffer
+    remarks.locked = remarks.locked || models.error().code == ErrorCode::database_busy;
+    return;
+  }
+  if (auto warning = db.take_warning()) remarks.warnings.push_back(*std::move(warning));
   for (FittedModel& model : *models) {
     const bool taken = std::any_of(result.begin(), result.end(), [&](const FittedModel& known) {
       return known.problem == model.problem && known.policy == model.policy;
@@ -100,14 +112,13 @@ void add_models(TuningDb& db, const DeviceModel& device, std::vector<FittedModel
 
 /// The winners of one problem, or of all, and what the database has to say about them; nullopt where it cannot be read.
 std::optional<std::vector<Winner>> winners_of(TuningDb& db, const Layer& layer, const DeviceModel& device,
-                                              std::optional<std::string_view> problem,
-                                              std::vector<std::string>& warnings) {
+                                              std::optional<std::string_view> problem, Remarks remarks) {
   auto winners = db.winners(device, problem);
   if (!winners) {
-    warnings.push_back(skipped(layer, winners.error().message));
+    skip(layer, winners.error(), remarks);
     return std::nullopt;
   }
-  if (auto warning = db.take_warning()) warnings.push_back(*std::move(warning));
+  if (auto warning = db.take_warning()) remarks.warnings.push_back(*std::move(warning));
   return *std::move(winners);
 }
 
@@ -117,13 +128,14 @@ LayeredWinners load_layered_winners(const DeviceModel& device,
                                     const std::optional<std::filesystem::path>& user_directory,
                                     const std::optional<Environment>& now) {
   LayeredWinners result;
+  const Remarks remarks{result.warnings, result.locked};
   for (const Layer& layer : layers(user_directory)) {
-    const auto db = open_layer(layer, result.warnings);
+    const auto db = open_layer(layer, remarks);
     if (!db) continue;
-    auto winners = winners_of(*db, layer, device, std::nullopt, result.warnings);
+    auto winners = winners_of(*db, layer, device, std::nullopt, remarks);
     if (!winners) continue;
     add_winners(*std::move(winners), layer, now, result);
-    add_models(*db, device, result.models);
+    add_models(*db, device, result.models, remarks);
   }
   return result;
 }
@@ -132,31 +144,33 @@ WinnersByProblem open_layered_winners(const DeviceModel& device,
                                       const std::optional<std::filesystem::path>& user_directory,
                                       const std::optional<Environment>& now) {
   WinnersByProblem result;
+  const Remarks remarks{result.warnings, result.locked};
   std::vector<Layer> usable;
   std::set<std::string> known;
   for (Layer& layer : layers(user_directory)) {
-    const auto db = open_layer(layer, result.warnings);
+    const auto db = open_layer(layer, remarks);
     if (!db) continue;
     auto problems = db->won_problems(device);
     if (!problems) {
-      result.warnings.push_back(skipped(layer, problems.error().message));
+      skip(layer, problems.error(), remarks);
       continue;
     }
     for (std::string& problem : *problems) {
       if (known.insert(problem).second) result.problems.push_back(std::move(problem));
     }
-    add_models(*db, device, result.models);
+    add_models(*db, device, result.models, remarks);
     layer.asked_for = true;  // it was there: should it be gone later, that is worth a warning
     usable.push_back(std::move(layer));
   }
   result.read = [usable = std::move(usable), device, now](std::span<const std::string> problems) {
     LayeredWinners read;
     for (const Layer& layer : usable) {
-      const auto db = open_layer(layer, read.warnings);
+      const Remarks said{read.warnings, read.locked};
+      const auto db = open_layer(layer, said);
       if (!db) continue;
       std::vector<Winner> winners;
       for (const std::string& problem : problems) {
-        auto more = winners_of(*db, layer, device, problem, read.warnings);
+        auto more = winners_of(*db, layer, device, problem, said);
         if (!more) break;
         std::move(more->begin(), more->end(), std::back_inserter(winners));
       }
@@ -168,8 +182,11 @@ WinnersByProblem open_layered_winners(const DeviceModel& device,
 }
 
 WinnersByProblem by_problem(LayeredWinners winners) {
-  WinnersByProblem result{
-      .problems = {}, .models = std::move(winners.models), .warnings = std::move(winners.warnings), .read = {}};
+  WinnersByProblem result{.problems = {},
+                          .models = std::move(winners.models),
+                          .warnings = std::move(winners.warnings),
+                          .locked = winners.locked,
+                          .read = {}};
   std::map<std::string, std::vector<LayeredWinners::Entry>> entries;
   for (LayeredWinners::Entry& entry : winners.entries) {
     auto& of_problem = entries[entry.winner.problem];

@@ -5,9 +5,10 @@
 #include <cstring>
 #include <exception>
 #include <iostream>
+#include <new>
 #include <vector>
 
-#include "cli/commands.hpp"
+#include "cli/commands/commands.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -24,7 +25,7 @@ std::string joined(int argc, const char* const* argv) {
   return line;
 }
 
-/// A full disk or a closed pipe must not look like success.
+/// Flushes stdout. The program fails when that does, because a full disk or a closed pipe must not look like success.
 int flushed(int code) {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
@@ -36,22 +37,22 @@ int flushed(int code) {
 
 int run_program(int argc, const char* const* argv) {
   CLI::App program{"LeanAttention decode kernels: generated, compiled, tuned and looked up", "leanattn"};
-  program.set_version_flag("--version", "leanattn " LEANATTN_VERSION, "Print the version");
+  program.set_version_flag("--version", "leanattn " LEANATTN_VERSION, "Print the version and exit");
   program.require_subcommand(1);
   program.footer(kFooter);
-  program.fallthrough();  // inherited: shared flags may follow the command
+  program.fallthrough();  // Commands inherit this, so that shared flags may follow the command.
   // A flag that is repeated means its last value, so that scripts can append to a line of defaults.
   program.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   program.failure_message([](const CLI::App*, const CLI::Error& error) {
     return fmt::format("leanattn: error: {}\n  Run with --help for usage.\n", error.what());
   });
 
-  Session session;
-  session.command_line = joined(argc, argv);
+  Console console;
+  console.command_line = joined(argc, argv);
   std::string db;
-  program.add_flag("--json", session.json, "Print data as JSON");
-  program.add_flag("-q,--quiet", session.quiet, "No notes, no progress; warnings and errors stay");
-  program.add_option("--db", db, "Cache directory; default LEANATTN_CACHE_DIR, else the user's cache")
+  program.add_flag("--json", console.json, "Print the data as one JSON document");
+  program.add_flag("-q,--quiet", console.quiet, "Print no notes and no progress, only warnings and errors");
+  program.add_option("--db", db, "The cache directory; default: LEANATTN_CACHE_DIR, else the user's cache")
       ->type_name("DIR");
 
   std::vector<Command> commands;
@@ -62,11 +63,11 @@ int run_program(int argc, const char* const* argv) {
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // CLI11 asks for a command before it names the word that is none.
+    // CLI11 says that a command is missing before it names the word that it does not know. The word helps more.
     const std::vector<std::string> left = program.remaining();
     if (program.get_subcommands().empty() && error.get_exit_code() != 0 && !left.empty()) {
       return report_error({ErrorCode::invalid_argument,
-                           fmt::format("'{}': no such command or flag", left.front()),
+                           fmt::format("'{}' is neither a command nor a flag", left.front()),
                            "Run leanattn --help for the commands.",
                            {}});
     }
@@ -76,18 +77,22 @@ int run_program(int argc, const char* const* argv) {
   }
   if (program.count("--db") > 0) {
     if (db.empty()) {
-      return report_error(
-          {ErrorCode::invalid_argument, "--db '': not a directory", "Give a directory, or leave --db out.", {}});
+      return report_error({ErrorCode::invalid_argument,
+                           "--db '' does not name a directory",
+                           "Give a directory, or leave --db out.",
+                           {}});
     }
-    // Typed at a prompt, so relative to where it was typed; the library itself refuses relative paths.
+    // A path on the command line is relative to the current directory. The library itself refuses relative paths.
     std::error_code ignored;
     const std::filesystem::path absolute = std::filesystem::absolute(db, ignored);
-    session.db = ignored ? std::filesystem::path(db) : absolute.lexically_normal();
+    console.db = ignored ? std::filesystem::path(db) : absolute.lexically_normal();
   }
   for (const Command& command : commands) {
     if (!command.app->parsed()) continue;
     try {
-      return flushed(command.body(session));
+      return flushed(command.body(console));
+    } catch (const std::bad_alloc&) {
+      throw;  // main's
     } catch (const std::exception& error) {
       fmt::print(stderr, "leanattn: error: {}\n  This is a mistake in leanattn; please report it.\n", error.what());
       return kExitFailure;

@@ -7,14 +7,22 @@ if(LEANATTN_STATIC_DEPENDENCIES)
 endif()
 
 set(FMT_INSTALL OFF)
-FetchContent_Declare(fmt URL https://github.com/fmtlib/fmt/archive/refs/tags/10.2.1.tar.gz FIND_PACKAGE_ARGS)
+FetchContent_Declare(fmt URL https://github.com/fmtlib/fmt/archive/refs/tags/10.2.1.tar.gz
+                     URL_HASH SHA256=1250e4cc58bf06ee631567523f48848dc4596133e163f02615c97f78bab6c811
+                     FIND_PACKAGE_ARGS)
 set(EXPECTED_BUILD_TESTS OFF)
-FetchContent_Declare(tl-expected URL https://github.com/TartanLlama/expected/archive/refs/tags/v1.1.0.tar.gz FIND_PACKAGE_ARGS)
+FetchContent_Declare(tl-expected URL https://github.com/TartanLlama/expected/archive/refs/tags/v1.1.0.tar.gz
+                     URL_HASH SHA256=1db357f46dd2b24447156aaf970c4c40a793ef12a8a9c2ad9e096d9801368df6
+                     FIND_PACKAGE_ARGS)
 set(JSON_BuildTests OFF)
-FetchContent_Declare(nlohmann_json URL https://github.com/nlohmann/json/archive/refs/tags/v3.11.3.tar.gz FIND_PACKAGE_ARGS)
+FetchContent_Declare(nlohmann_json URL https://github.com/nlohmann/json/archive/refs/tags/v3.11.3.tar.gz
+                     URL_HASH SHA256=0d8ef5af7f9794e3263480193c491549b2ba6cc74bb018906202ada498a79406
+                     FIND_PACKAGE_ARGS)
 set(SQLITECPP_RUN_CPPLINT OFF)
 set(SQLITECPP_INTERNAL_SQLITE OFF)
-FetchContent_Declare(SQLiteCpp URL https://github.com/SRombauts/SQLiteCpp/archive/refs/tags/3.3.2.tar.gz FIND_PACKAGE_ARGS)
+FetchContent_Declare(SQLiteCpp URL https://github.com/SRombauts/SQLiteCpp/archive/refs/tags/3.3.2.tar.gz
+                     URL_HASH SHA256=5aa8eda130d0689bd5ed9b2074714c2dbc610f710483c61ba6cf944cebfe03af
+                     FIND_PACKAGE_ARGS)
 FetchContent_MakeAvailable(fmt tl-expected nlohmann_json)
 
 find_package(SQLite3 REQUIRED)
@@ -45,11 +53,15 @@ target_include_directories(leanattn_cuda_headers SYSTEM INTERFACE "$<BUILD_INTER
 
 if(LEANATTN_BUILD_CLI OR LEANATTN_BUILD_BENCH)
   set(CLI11_BUILD_TESTS OFF)
-  FetchContent_Declare(CLI11 URL https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.4.2.tar.gz FIND_PACKAGE_ARGS)
+  FetchContent_Declare(CLI11 URL https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.4.2.tar.gz
+                     URL_HASH SHA256=f2d893a65c3b1324c50d4e682c0cdc021dd0477ae2c048544f39eed6654b699a
+                     FIND_PACKAGE_ARGS)
   FetchContent_MakeAvailable(CLI11)
 endif()
 if(LEANATTN_BUILD_TESTS)
-  FetchContent_Declare(googletest URL https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz FIND_PACKAGE_ARGS NAMES GTest)
+  FetchContent_Declare(googletest URL https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz
+                     URL_HASH SHA256=8ad598c73ad796e0d8280b082cebd82a630d73e73cd3c70057938a6501bba5d7
+                     FIND_PACKAGE_ARGS NAMES GTest)
   FetchContent_MakeAvailable(googletest)
   find_package(rapidcheck REQUIRED)
 endif()

@@ -1,5 +1,6 @@
 # leanattn_component(name SOURCES ... PUBLIC ... PRIVATE ...): one static component with the project's warnings and sanitizers.
 # leanattn_settings(target): the same settings for any other target of ours.
+# leanattn_precompile(target set): with LEANATTN_PCH, `target` takes the headers of `set` (library or tests) from a precompiled header.
 function(leanattn_settings target)
   target_include_directories(${target} PUBLIC
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>")
@@ -19,4 +20,45 @@ function(leanattn_component name)
   add_library(${name} STATIC ${arg_SOURCES})
   leanattn_settings(${name})
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
+  leanattn_precompile(${name} library)
 endfunction()
+
+# The headers that take the compiler longest, and what most files include. A precompiled header is shared by everything of its set, so it
+# is made once; a file still includes what it uses, and compiles without LEANATTN_PCH. CLI11 is not among them: its namespace-scope
+# constants would be initialized, and their code emitted, in every file.
+set(LEANATTN_PCH_LIBRARY <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <cstdio> <filesystem> <fstream> <functional> <limits> <map>
+    <memory> <mutex> <optional> <random> <set> <span> <sstream> <string> <string_view> <thread> <tuple> <unordered_map> <utility> <variant>
+    <vector> <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp> <tl/expected.hpp>)
+set(LEANATTN_PCH_LIBRARY_LINK fmt::fmt nlohmann_json::nlohmann_json tl::expected)
+set(LEANATTN_PCH_TESTS ${LEANATTN_PCH_LIBRARY} <gtest/gtest.h> <rapidcheck.h> <rapidcheck/gtest.h>)
+set(LEANATTN_PCH_TESTS_LINK ${LEANATTN_PCH_LIBRARY_LINK} GTest::gtest rapidcheck)
+
+function(leanattn_precompile target set)
+  if(NOT LEANATTN_PCH)
+    return()
+  endif()
+  string(TOUPPER ${set} upper)
+  set(owner leanattn_precompiled_${set})
+  if(NOT TARGET ${owner})
+    set(source "${PROJECT_BINARY_DIR}/precompiled/${set}.cpp")
+    file(CONFIGURE OUTPUT "${source}" CONTENT "// Nothing: CMake makes a precompiled header for a target with a source.\n")
+    add_library(${owner} OBJECT "${source}")
+    leanattn_settings(${owner})
+    target_link_libraries(${owner} PRIVATE ${LEANATTN_PCH_${upper}_LINK})
+    target_precompile_headers(${owner} PRIVATE ${LEANATTN_PCH_${upper}})
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${owner})
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "\\.c$")
+  set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  # A precompiled header is refused where a macro that it saw has another definition.
+  foreach(library IN LISTS LEANATTN_PCH_${upper}_LINK)
+    target_compile_definitions(${target} PRIVATE $<TARGET_PROPERTY:${library},INTERFACE_COMPILE_DEFINITIONS>)
+  endforeach()
+endfunction()
+if(LEANATTN_PCH)
+  set(CMAKE_CXX_COMPILE_OPTIONS_PIE "${CMAKE_CXX_COMPILE_OPTIONS_PIC}")  # one kind of code for programs and libraries, so that both take it
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")  # a compiler cache knows it by what is in it
+  endif()
+endif()

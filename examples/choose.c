@@ -1,4 +1,4 @@
-/* choose.c -- what would be launched for a shape on this machine's first GPU, through the C interface. */
+/* choose.c -- says what the C interface would launch for a shape on this machine's first GPU. */
 #include <leanattn/leanattn.h>
 #include <stdio.h>
 

@@ -1,4 +1,5 @@
-// main.cpp -- an installed leanattn, found by CMake: opens an engine and says what it would launch.
+// plan.cpp -- opens an engine, makes a plan, and says what it would launch. The CMake projects beside it build this
+// file.
 #include <cstdio>
 #include <leanattn/leanattn.hpp>
 

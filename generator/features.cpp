@@ -3,16 +3,15 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "generator/parse_enum.hpp"
 #include "generator/parse_json.hpp"
+#include "generator/score_expression.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -21,7 +20,6 @@ namespace {
 constexpr int kMostPageTokens = 1 << 20;
 constexpr int kMostQueryTokens = 16, kMostSharedQueryTokens = 1024;
 constexpr int kMostWindow = 1 << 30;
-constexpr std::size_t kMostScoreCharacters = 512;
 
 tl::unexpected<Error> invalid(std::string message, std::string hint) {
   return fail(ErrorCode::invalid_argument, std::move(message), std::move(hint));
@@ -30,28 +28,6 @@ tl::unexpected<Error> invalid(std::string message, std::string hint) {
 Result<void> in_range(const char* name, int value, int least, int most) {
   if (value >= least && value <= most) return {};
   return invalid(fmt::format("{} is {}", name, value), fmt::format("Give {} to {}.", least, most));
-}
-
-bool is_identifier(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
-/// What a score expression may name: its arguments, and functions that NVRTC has without any header.
-constexpr std::array<std::string_view, 31> kScoreNames{
-    "score",  "q_index", "kv_index", "head",  "float", "int",   "fminf", "fmaxf", "fabsf",  "floorf", "ceilf",
-    "truncf", "roundf",  "rintf",    "fmodf", "expf",  "exp2f", "logf",  "log2f", "log1pf", "expm1f", "sqrtf",
-    "rsqrtf", "powf",    "sinf",     "cosf",  "tanhf", "erff",  "fmaf",  "min",   "max"};
-
-/// Numbers as C++ writes them: 1, 1.5f, 2e-3f, 0x10, 7u.
-bool is_number(std::string_view word) {
-  if (word.empty() || word[0] < '0' || word[0] > '9') return false;
-  std::string text(word);
-  if (text.size() > 1 && text[0] == '0' && (text[1] == 'x' || text[1] == 'X'))
-    return text.size() > 2 && text.find_first_not_of("0123456789abcdefABCDEF", 2) == std::string::npos;
-  if (text.back() == 'f' || text.back() == 'u') text.pop_back();
-  char* end = nullptr;
-  (void)std::strtod(text.c_str(), &end);
-  return end == text.c_str() + text.size();
 }
 
 }  // namespace
@@ -133,7 +109,7 @@ Result<void> validate(const Features& f) {
   if (!std::isfinite(f.soft_cap) || f.soft_cap < 0 || f.soft_cap > 1e6 || (f.soft_cap > 0 && f.soft_cap < 1e-3))
     return invalid(fmt::format("soft_cap is {}", f.soft_cap), "Give 0.001 to 1e6, or 0 for none.");
   if (!f.score.empty()) {
-    if (auto ok = validate_score(f.score); !ok) return ok;
+    if (const auto source = score_source(f.score); !source) return tl::unexpected(source.error());
   }
   if (f.append && f.kv_format != KvFormat::same && f.kv_scale == KvScale::token)
     return fail(ErrorCode::unsupported,
@@ -144,53 +120,6 @@ Result<void> validate(const Features& f) {
   if (f.rope_dim < 0 || f.rope_dim > 512 || f.rope_dim % 16 != 0)
     return invalid(fmt::format("rope_dim is {}", f.rope_dim), "Give a multiple of 16 up to head_dim, or 0 for all.");
   if (f.v_head_dim < 0) return invalid(fmt::format("v_head_dim is {}", f.v_head_dim), "Leave it 0 for head_dim.");
-  return {};
-}
-
-Result<void> validate_score(std::string_view text) {
-  if (text.size() > kMostScoreCharacters)
-    return invalid(fmt::format("the score expression has {} characters", text.size()),
-                   fmt::format("At most {}.", kMostScoreCharacters));
-  const auto refuse = [&](std::string what) {
-    return invalid(fmt::format("the score expression '{}' contains {}", text, what),
-                   "It may hold numbers, operators, parentheses, score, q_index, kv_index, head and functions such as "
-                   "fminf, expf, tanhf.");
-  };
-  int depth = 0;
-  bool any = false;
-  for (std::size_t at = 0; at < text.size();) {
-    const char c = text[at];
-    if (is_identifier(c) || c == '.') {
-      std::size_t end = at;
-      // The sign of an exponent belongs to its number.
-      while (end < text.size() && (is_identifier(text[end]) || text[end] == '.' ||
-                                   ((text[end] == '-' || text[end] == '+') && end > at && c >= '0' && c <= '9' &&
-                                    (text[end - 1] == 'e' || text[end - 1] == 'E'))))
-        ++end;
-      const std::string_view word = text.substr(at, end - at);
-      if (!is_number(word) && std::find(kScoreNames.begin(), kScoreNames.end(), word) == kScoreNames.end())
-        return refuse(fmt::format("'{}'", word));
-      any = true;
-      at = end;
-      continue;
-    }
-    if (c == '(') ++depth;
-    if (c == ')' && --depth < 0) return refuse("a ')' without its '('");
-    const bool shift_before = at > 1 && text[at - 1] == text[at - 2] && (text[at - 1] == '<' || text[at - 1] == '>');
-    const bool comparison =
-        c == '=' && at > 0 && !shift_before && std::string_view("=<>!").find(text[at - 1]) != std::string_view::npos;
-    const bool before_equals = c == '=' && at + 1 < text.size() && text[at + 1] == '=';
-    if (c == '=' && !comparison && !before_equals) return refuse("an assignment");
-    const bool doubled = at + 1 < text.size() && text[at + 1] == c;
-    if ((c == '+' || c == '-') && doubled) return refuse(fmt::format("'{0}{0}'", c));
-    if (c == '/' && at + 1 < text.size() && (text[at + 1] == '/' || text[at + 1] == '*')) return refuse("a comment");
-    if (std::string_view(" ()+-*/%<>=!&|?:,").find(c) == std::string_view::npos)
-      return refuse(fmt::format(
-          "'{}'", c >= ' ' && c < 127 ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c))));
-    ++at;
-  }
-  if (depth != 0) return refuse("a '(' without its ')'");
-  if (!any) return refuse("nothing");
   return {};
 }
 

@@ -11,9 +11,9 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// What a request's query tokens see of each other, when there are several. Of the tokens before them all see all.
-///   causal  each sees those up to itself (speculative verify of a chain)
-///   tree    each sees those its word of a bit mask says (speculative verify of a tree)
+/// What the query tokens of a request see of each other, if there are several. They all see every token before them.
+///   causal  each sees those up to itself (verification of a speculated chain)
+///   tree    each sees those that its word of a bit mask names (verification of a speculated tree)
 ///   full    each sees all (queries of several requests over a prefix that they share)
 enum class QueryMask : std::uint8_t { causal, tree, full };
 
@@ -48,7 +48,8 @@ struct Features {
 
   double soft_cap = 0;  ///< scores become cap * tanh(score / cap); 0: as they are
   bool alibi = false;   ///< slope[head] * (kv index - q index) is added to scores
-  std::string score{};  ///< a CUDA expression of score, q_index, kv_index, head that replaces scores; empty: none
+  /// What replaces each score: an expression of score, q_index, kv_index and head (score_expression.hpp); empty: none.
+  std::string score{};
 
   KvFormat kv_format = KvFormat::same;
   KvScale kv_scale = KvScale::tensor;  ///< of no consequence where kv_format is same
@@ -76,18 +77,13 @@ int kv_element_bytes(const Features& features);
 /// Query rows of one KV head and request: group * q_len.
 int query_rows(const Features& features, int group);
 
-/// ok, or which value is out of its domain. Errors: invalid_argument (nonsense or contradiction), unsupported (a limit,
-/// named).
+/// Whether every value is in its domain. Errors: invalid_argument (a value makes no sense, or contradicts another),
+/// unsupported (a limit, which the message names).
 Result<void> validate(const Features& features);
 
-/// Whether `text` may stand in generated code as a score expression: at most 512 characters; numbers, operators,
-/// parentheses, the names score, q_index, kv_index, head, and functions of CUDA's single-precision mathematics. Errors:
-/// invalid_argument, naming what may not.
-Result<void> validate_score(std::string_view text);
-
-/// Part of a kernel's name, each element preceded by '_': "_p16_q4_win4096"; empty where is_plain.
+/// A part of a kernel's name, e.g. "_p16_q4_win4096". Empty if is_plain.
 std::string features_name(const Features& features);
-/// 64 bits that tell Features apart; 0 where is_plain.
+/// A hash that tells Features apart. 0 if is_plain.
 std::uint64_t features_hash(const Features& features);
 
 /// JSON object with the fields that differ from the default only, keys sorted, one line. from_json ignores unknown keys

@@ -10,7 +10,7 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// One flat, include-free translation unit and what a host needs to launch it.
+/// One flat translation unit without includes, and what a host needs to launch it.
 struct EmittedKernel {
   KernelSpec spec;
   std::string source;    ///< same bytes for the same spec; compiles under NVRTC and `nvcc -cubin`
@@ -24,9 +24,9 @@ Result<EmittedKernel> emit(const KernelSpec& spec);
 
 /// Content hash (XXH3-128, hex) over all templates and the generator's own version: provenance of results, and what
 /// makes winners stale. Lines that are empty or hold nothing but a comment do not count: no kernel depends on them.
-/// Computed once a process, in some 0.3 ms.
+/// Computed once a process.
 const std::string& generator_revision();
-/// The same of other templates. Exposed for tests.
+/// The hash over other templates. Exposed for tests.
 std::string revision_of(std::span<const EmbeddedTemplate> templates);
 
 }  // namespace v1

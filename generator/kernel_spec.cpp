@@ -12,6 +12,8 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
+#include "templates/shared_layout.cuh"
+
 constexpr std::array kMatrixArches{Arch{8, 0, false}, Arch{8, 6, false}, Arch{8, 9, false},
                                    Arch{9, 0, true},  Arch{10, 0, true}, Arch{12, 0, true}};
 
@@ -19,34 +21,29 @@ bool in(int value, std::initializer_list<int> allowed) {
   return std::find(allowed.begin(), allowed.end(), value) != allowed.end();
 }
 
-int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
-
 int wider_dim(const KernelSpec& spec) { return std::max(spec.head_dim, value_dim(spec)); }
 
-constexpr int kMatrixRows = 64;  // of a warpgroup's instruction
+constexpr int kMatrixRows = 64;  // of a warpgroup's matrix instruction
 
-/// Most query rows of an output tile. Those of mma.sync are packed eight to a matrix tile; accumulator and query
-/// fragments take 3/8 * head_dim registers per tile. Those of wgmma stay in shared memory, and a warpgroup shares the
-/// accumulators: two hold 128 rows, at which a step takes about as long to compute as to read.
+/// The most query rows of an output tile. mma.sync takes eight rows to a matrix tile, for which accumulator and query
+/// fragments take 3/8 * head_dim registers. With wgmma the queries stay in shared memory, and the warpgroup's threads
+/// share the accumulators. Two warpgroups hold 128 rows, at which a step takes about as long to compute as to read.
 int most_rows(const KernelSpec& spec) {
   if (spec.load != LoadPath::tensor) return 8 * std::clamp(256 / wider_dim(spec), 1, 4);
   if (wider_dim(spec) > 128) return value_dim(spec) > 256 ? 16 : 32;
   return spec.warps == 8 ? 2 * kMatrixRows : kMatrixRows;
 }
 
-/// Dynamic shared memory of the tensor family, as templates/decode_wgmma.cuh lays it out; the emitted source asserts
-/// that they agree.
+/// Dynamic shared memory of the tensor family.
 int tensor_shared_bytes(const KernelSpec& spec) {
-  constexpr int kAtomBytes = 1024;  // swizzle atoms start at multiples of this
-  const int rows = rows_per_block(spec), padded_rows = round_up(rows, 8), warpgroups = spec.warps / 4;
+  const int rows = rows_per_block(spec), warpgroups = spec.warps / 4;
   const bool rows_lead = query_rows_lead(spec);
-  const int states = rows > kMatrixRows ? 1 : warpgroups, sums = rows_lead ? states : spec.warps;
-  const int merge = round_up(((states + sums) * padded_rows + states * rows * (value_dim(spec) + 4)) * 4, kAtomBytes);
-  const int operands =
-      rows_lead ? kMatrixRows * spec.head_dim * 2
-                : round_up(padded_rows * (spec.head_dim + step_tokens(spec)) * 2 + 4 * padded_rows * 4, kAtomBytes);
-  const int stage = step_tokens(spec) * (spec.head_dim + value_dim(spec)) * 2;
-  return merge + warpgroups * operands + spec.stages * stage + kAtomBytes;
+  const int states = rows > kMatrixRows ? 1 : warpgroups;
+  const int operands = rows_lead ? lean_row_operand_bytes(spec.head_dim)
+                                 : lean_token_operand_bytes(rows, spec.head_dim, step_tokens(spec));
+  return lean_warpgroup_shared_bytes(lean_merge_bytes(states, rows_lead ? 1 : 4, rows, value_dim(spec)), warpgroups,
+                                     operands, spec.stages,
+                                     lean_warpgroup_stage_bytes(step_tokens(spec), spec.head_dim, value_dim(spec)));
 }
 
 }  // namespace
@@ -143,20 +140,14 @@ int rows_per_block(const KernelSpec& spec) {
 bool query_rows_lead(const KernelSpec& spec) { return spec.load == LoadPath::tensor && rows_per_block(spec) > 32; }
 
 int shared_bytes(const KernelSpec& spec) {
-  // The same arithmetic as templates/merge_states.cuh and templates/kv_shared.cuh; the emitted source asserts that they
-  // agree.
   if (spec.load == LoadPath::tensor) return tensor_shared_bytes(spec);
-  const int rows = rows_per_block(spec);
-  const int merge = round_up(spec.warps * (2 * round_up(rows, 8) + rows * (value_dim(spec) + 4)) * 4, 128);
-  if (spec.load == LoadPath::vector) return merge;
-  // Queries of heads wider than 256 do not fit registers (templates/attend.cuh).
-  const int query = spec.head_dim > 256 ? round_up(rows, 8) * spec.head_dim * 2 : 0;
-  if (spec.load == LoadPath::ldg) return merge + spec.warps * query;
-  const int k_row = spec.head_dim * kv_element_bytes(spec.features),
-            v_row = value_dim(spec) * kv_element_bytes(spec.features);
-  const int quarter = round_up(spec.warp_tokens / 4 * v_row, 128) + 32;
-  const int stage = round_up(spec.warp_tokens * k_row + 4 * quarter, 128);
-  return merge + spec.warps * (spec.stages * stage + query);
+  const int rows = rows_per_block(spec), element = kv_element_bytes(spec.features);
+  const int merge = lean_merge_bytes(spec.warps, 1, rows, value_dim(spec));
+  const bool ring = !loads_to_registers(spec.load), query = spec.load != LoadPath::vector;
+  return lean_warp_shared_bytes(
+      merge, spec.warps, spec.stages,
+      ring ? lean_warp_stage(spec.warp_tokens, spec.head_dim * element, value_dim(spec) * element).bytes : 0,
+      query ? lean_query_bytes(rows, spec.head_dim) : 0);
 }
 
 int step_tokens(const KernelSpec& spec) { return spec.warp_tokens * (spec.load == LoadPath::tensor ? 4 : 1); }
@@ -228,13 +219,13 @@ Result<void> validate(const KernelSpec& spec) {
   if (spec.features.page_size > 0 && step_tokens(spec) / page_run(spec) > 32)
     return unsupported(fmt::format("steps of {} tokens over pages of {}", step_tokens(spec), spec.features.page_size),
                        "a warp looks up at most 32 runs a step; use fewer tokens a step");
-  // Wider K rows are read in parts (templates/fragments.cuh), which ldg has not.
+  // Wider K rows are read in parts (templates/kv/fragments.cuh), which ldg cannot do.
   if (spec.load == LoadPath::ldg && spec.head_dim * kv_element_bytes(spec.features) > 512)
     return unsupported(
         fmt::format("load path ldg with K rows of {} bytes", spec.head_dim * kv_element_bytes(spec.features)),
         "it takes up to 512; use cp_async or bulk");
-  // Accumulator and query fragments, and with ldg a step of K and V, live in registers; 128 of them leave room for
-  // everything else.
+  // Accumulator and query fragments, and with ldg a step of K and V, are in registers. If they take up to 128, there is
+  // room for everything else.
   if (const int row_tiles = (rows_per_block(spec) + 7) / 8;
       spec.load == LoadPath::ldg &&
       (value_dim(spec) * 2 + spec.head_dim) * row_tiles / 8 +
@@ -256,13 +247,13 @@ Result<void> validate(const KernelSpec& spec) {
     if (spec.head_dim % 64 != 0 || value_dim(spec) % 64 != 0)
       return unsupported(fmt::format("load path tensor with head sizes {} and {}", spec.head_dim, value_dim(spec)),
                          "it takes multiples of 64; use bulk, cp_async or ldg");
-    // A copy of part of a step starts at a swizzle atom, eight rows.
+    // A copy of a part of a step starts at a swizzle atom, which has eight rows.
     if (spec.features.page_size > 0 && page_run(spec) < 8)
       return unsupported(fmt::format("load path tensor with pages of {} tokens", spec.features.page_size),
                          "it takes multiples of 8; use bulk, cp_async or ldg");
     if (spec.warps % 4 != 0)
       return invalid(fmt::format("warps is {} with load path tensor", spec.warps), "choose 4, 8, 12 or 16");
-    // A stage that two warpgroups took in turn could be waited for one round too early.
+    // If two warpgroups took a stage in turn, one of them could wait for it a round too early.
     if (rows_per_block(spec) <= kMatrixRows && spec.stages % (spec.warps / 4) != 0)
       return invalid(fmt::format("stages is {} with {} warpgroups", spec.stages, spec.warps / 4),
                      "choose a multiple of the warpgroups");
@@ -273,12 +264,12 @@ Result<void> validate(const KernelSpec& spec) {
   if (spec.ctas_per_sm < 1 || spec.ctas_per_sm > 8 || spec.ctas_per_sm * cta_threads(spec) > 1024)
     return invalid(fmt::format("ctas_per_sm is {} with {} warps", spec.ctas_per_sm, spec.warps),
                    "choose 1 to 8, with at most 32 warps per SM");
-  // Its warpgroups trade registers (templates/decode_wgmma.cuh). What they ask for is most of an SM's: of a share of
-  // them, setmaxnreg would wait forever.
+  // The warpgroups trade registers (templates/decode_wgmma.cuh), and ask for most of those of an SM. If a CTA had only
+  // a share of them, setmaxnreg would wait forever.
   if (producer_warps(spec) > 1 && spec.ctas_per_sm > 1)
     return unsupported(fmt::format("{} CTAs per SM whose warpgroups trade registers", spec.ctas_per_sm),
                        "choose 1, or 4 warps");
-  // Tickets, barriers and what a search among many requests needs stand beside the dynamic part.
+  // Beside the dynamic part there are tickets, barriers and what the search in a large batch needs.
   constexpr int kStaticBytes = 1024;
   if (const int bytes = shared_bytes(spec) + kStaticBytes;
       bytes > max_shared_bytes_per_cta(spec.arch) ||

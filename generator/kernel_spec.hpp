@@ -44,10 +44,10 @@ enum class DType : std::uint8_t { bf16, fp16 };
 ///   tensor    a producer warp's tensor copies, 128-byte swizzled (sm_90a; PTX ISA, "cp.async.bulk.tensor"); wgmma
 ///   vector    straight to registers; fp32 FMAs, no matrix instructions (group 1 and 2)
 enum class LoadPath : std::uint8_t { ldg, cp_async, bulk, tensor, vector };
-/// Whether KV goes straight to registers: there is no ring then, and stages is 1.
+/// Whether KV goes straight to registers. There is no ring then, and stages is 1.
 constexpr bool loads_to_registers(LoadPath load) { return load == LoadPath::ldg || load == LoadPath::vector; }
-/// Who reduces partials: the contributor that arrives last (tree of tickets), or all of them after
-/// waiting, a slice each (the paper's host block, spread out).
+/// Who reduces partials: the contributor that draws the last ticket, or all of them after waiting for each other, a
+/// slice each.
 enum class FixUp : std::uint8_t { ticket, wait };
 /// contiguous: consecutive tokens of one KV head are adjacent (token stride == head_dim), as in
 /// [batch, kv_heads, context, head_dim]. strided: any 16-byte multiple, as in [batch, context, kv_heads, head_dim].
@@ -63,7 +63,7 @@ Result<LoadPath> parse_load_path(std::string_view text);
 Result<FixUp> parse_fix_up(std::string_view text);
 Result<KvLayout> parse_kv_layout(std::string_view text);
 
-/// One kernel. The first block is fixed by the model; the second is what the tuner chooses.
+/// One kernel. The model fixes the first block of fields, and the tuner chooses the second.
 struct KernelSpec {
   Arch arch{9, 0, true};
   int head_dim = 128;         ///< of q and K, and of V unless features say otherwise; a multiple of 16, 16..512
@@ -71,7 +71,7 @@ struct KernelSpec {
   DType dtype = DType::bf16;  ///< of q, k, v and o
   KvLayout layout = KvLayout::contiguous;
   bool lse = false;        ///< also write LSE (natural log, fp32)
-  Features features = {};  ///< what is wanted beside plain dense decode
+  Features features = {};  ///< what the problem asks for beside plain dense decode
 
   LoadPath load = LoadPath::cp_async;
   FixUp fixup = FixUp::ticket;
@@ -89,23 +89,23 @@ struct KernelSpec {
 /// Columns of V and O.
 int value_dim(const KernelSpec& spec);
 
-/// Tokens of a paged cache that are adjacent and start a multiple of their number behind a page's first: the largest
-/// power of two that divides the page, at most a step. 1 for a dense cache.
+/// Tokens of a run of a paged cache: the largest power of two that divides the page size, and at most a step. A run's
+/// tokens are adjacent in memory whatever the page table says. 1 for a dense cache.
 int page_run(const KernelSpec& spec);
 
-/// Query rows one CTA carries per KV pass, and how many such row blocks a KV head's query rows need.
+/// The query rows that one CTA carries in a pass over the cache, and how many such row blocks a KV head needs.
 int rows_per_block(const KernelSpec& spec);
 int row_blocks(const KernelSpec& spec);
 
 /// Whether query rows, not tokens, take the 64 rows of the matrix instructions: load path tensor with more than 32 rows
-/// per block (templates/attend_wgmma_rows.cuh, otherwise attend_wgmma.cuh).
+/// per block (templates/attend/wgmma_rows.cuh instead of wgmma_tokens.cuh).
 bool query_rows_lead(const KernelSpec& spec);
 
 /// Dynamic shared memory of the kernel in bytes.
 int shared_bytes(const KernelSpec& spec);
 
-/// Warps beside `warps` that only request KV: one with load path tensor; a whole warpgroup, which can hand over its
-/// registers, where two warpgroups hold 64 rows each.
+/// Warps beside `warps` that only request KV. Load path tensor has one, or a whole warpgroup, which can hand over its
+/// registers, where two warpgroups hold 64 rows each. The others have none.
 int producer_warps(const KernelSpec& spec);
 
 /// Threads of one CTA, producer warps included.
@@ -114,7 +114,8 @@ int cta_threads(const KernelSpec& spec);
 /// Tokens that one warp (tensor: one warpgroup) takes per step.
 int step_tokens(const KernelSpec& spec);
 
-/// ok, or why this spec cannot exist. Errors: invalid_argument (nonsense), unsupported (a limit, named).
+/// Whether a kernel of this spec can exist. Errors: invalid_argument (a value makes no sense), unsupported (a limit,
+/// which the message names).
 Result<void> validate(const KernelSpec& spec);
 
 /// Short, stable, filename-safe identity, e.g. "lean_sm90a_bf16_d128_g4_contig_bulk_ticket_t64_w4x16_s2_o1".

@@ -8,8 +8,8 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// A discarded value for what is no JSON, and for what is nested so deeply that walking it could exhaust the stack:
-/// nothing of ours is nested more than a few levels.
+/// The parsed value. It is a discarded one if the text is no JSON, or is nested so deeply that walking it could exhaust
+/// the stack. Nothing that this project writes is nested more than a few levels.
 inline nlohmann::json parse_json(std::string_view text) {
   constexpr int kDeepest = 64;
   int depth = 0;
@@ -18,7 +18,7 @@ inline nlohmann::json parse_json(std::string_view text) {
     const char c = text[i];
     if (c == '"') quoted = !quoted;
     if (quoted) {
-      i += c == '\\' ? 1 : 0;  // what is escaped ends no text
+      i += c == '\\' ? 1 : 0;  // an escaped quote does not end the text
       continue;
     }
     depth += (c == '[' || c == '{') - (c == ']' || c == '}');

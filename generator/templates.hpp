@@ -8,7 +8,7 @@ namespace leanattn {
 inline namespace v1 {
 
 struct EmbeddedTemplate {
-  std::string_view name;  ///< file name, e.g. "schedule.cuh"
+  std::string_view name;  ///< path below templates/, e.g. "line/schedule.cuh"
   std::string_view text;
 };
 

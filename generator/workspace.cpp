@@ -5,11 +5,13 @@
 
 namespace leanattn {
 inline namespace v1 {
+namespace {
 
-int partial_floats(const KernelSpec& spec) {
-  // kPartialFloats of templates/partial.cuh; the emitted source asserts that they agree.
-  return rows_per_block(spec) * value_dim(spec) / 4 * 6;
-}
+#include "templates/shared_layout.cuh"
+
+}  // namespace
+
+int partial_floats(const KernelSpec& spec) { return lean_partial_floats(rows_per_block(spec), value_dim(spec)); }
 
 std::int64_t partial_slots(const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles,
                            std::int64_t context_capacity) {

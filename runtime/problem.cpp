@@ -1,14 +1,17 @@
-// problem.cpp -- domains of DecodeProblem and Shape, and their canonical JSON.
+// problem.cpp -- the valid range of every field, the tokens and bytes of a step, and the JSON of problems and shapes.
 #include "runtime/problem.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <vector>
 
+#include "generator/parse_enum.hpp"
 #include "generator/parse_json.hpp"
 
 namespace leanattn {
@@ -20,9 +23,9 @@ constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kLargestInt = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kLargestSegmentCost = 1024;  // LeanTiles
 constexpr int kHeadDimStep = 16, kLargestHeadDim = 512;
-constexpr int kLargestGroup = 128;  // with 16 query tokens (validate(Features)) these are 2048 rows of a KV head
+constexpr int kLargestGroup = 128;  // with the most query tokens, 16, a KV head has 2048 query rows
 
-/// a * b for non-negative factors, stopping at INT64_MAX.
+/// a * b for non-negative factors, at most INT64_MAX.
 std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? kLargest : product;
@@ -34,14 +37,14 @@ Result<void> check_range(const char* name, std::int64_t value, std::int64_t lowe
               fmt::format("Give {} to {}.", lowest, largest));
 }
 
-/// The matrix instructions' step of 16, and what one CTA can accumulate.
+/// Matrix instructions take steps of 16, and a CTA has registers for the accumulators of so many columns.
 Result<void> check_head_dim(const char* name, int value) {
   if (value % kHeadDimStep == 0 && value <= kLargestHeadDim) return {};
   return fail(ErrorCode::unsupported, fmt::format("{} {} is not supported", name, value),
               fmt::format("Supported: multiples of {} up to {}.", kHeadDimStep, kLargestHeadDim));
 }
 
-/// a + b for non-negative terms, stopping at INT64_MAX.
+/// a + b for non-negative terms, at most INT64_MAX.
 std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
   std::int64_t sum = 0;
   return __builtin_add_overflow(a, b, &sum) ? kLargest : sum;
@@ -50,6 +53,47 @@ std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
 std::int64_t bytes_of_tokens(const DecodeProblem& problem, std::int64_t tokens) {
   const std::int64_t columns = std::int64_t{problem.head_dim} + v_head_dim(problem);
   return saturating_product(saturating_product(tokens, problem.kv_heads), columns * kv_element_bytes(problem.features));
+}
+
+/// Tokens from `first` on, and before `end`.
+struct TokenRange {
+  std::int64_t first = 0, end = 0;
+  std::int64_t size() const { return std::max<std::int64_t>(end - first, 0); }
+};
+
+/// The visible tokens of one request: its sinks, and its window or all of its context.
+std::array<TokenRange, 2> visible_ranges(const Features& features, std::int64_t context, std::int64_t query_tokens) {
+  if (features.window == 0) return {TokenRange{}, TokenRange{0, context}};
+  // The first query token looks back furthest.
+  const std::int64_t first = std::max<std::int64_t>(context - features.window - query_tokens + 1, 0);
+  return {TokenRange{0, std::min<std::int64_t>(features.sink_tokens, first)}, TokenRange{first, context}};
+}
+
+/// Tokens that lie in at least one of the ranges.
+std::int64_t union_size(std::vector<TokenRange> ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](const TokenRange& a, const TokenRange& b) { return a.first < b.first; });
+  std::int64_t tokens = 0, counted_to = 0;
+  for (const TokenRange& range : ranges) {
+    tokens += TokenRange{std::max(range.first, counted_to), range.end}.size();
+    counted_to = std::max(counted_to, range.end);
+  }
+  return tokens;
+}
+
+std::int64_t visible_tokens(const DecodeProblem& problem, const RequestLengths& lengths) {
+  std::int64_t tokens = 0;
+  std::vector<TokenRange> shared;
+  for (std::size_t i = 0; i < lengths.context_lengths.size(); ++i) {
+    const std::int64_t query_tokens = lengths.query_tokens.empty() ? problem.features.q_len : lengths.query_tokens[i];
+    const std::int64_t context = std::max(lengths.context_lengths[i], 0);
+    for (const TokenRange& range : visible_ranges(problem.features, context, query_tokens)) {
+      const std::int64_t own = std::max(range.first, lengths.shared_tokens);
+      tokens = saturating_sum(tokens, TokenRange{own, range.end}.size());
+      if (range.first < lengths.shared_tokens)
+        shared.push_back({range.first, std::min(range.end, lengths.shared_tokens)});
+    }
+  }
+  return saturating_sum(tokens, union_size(std::move(shared)));
 }
 
 Result<void> validate_shape(const Shape& shape) {
@@ -70,8 +114,8 @@ Result<void> validate_shape(const Shape& shape) {
   return {};
 }
 
-/// The text that to_json() makes of a shape, read without a JSON parser: tuned shapes are many, and all differ. nullopt
-/// for any other text, which may be the same shape all the same.
+/// Reads exactly the text that to_json() makes of a shape, without a JSON parser, because a database has many shapes
+/// and all differ. nullopt for any other text, which may still be a shape.
 std::optional<Shape> read_written_shape(std::string_view text) {
   const auto after = [&text](std::string_view expected) {
     if (!text.starts_with(expected)) return false;
@@ -81,7 +125,7 @@ std::optional<Shape> read_written_shape(std::string_view text) {
   const auto number = [&text](auto& out) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
     const auto length = static_cast<std::size_t>(end - text.data());
-    const bool leading_zero = length > 1 && text.front() == '0';  // no JSON
+    const bool leading_zero = length > 1 && text.front() == '0';  // which JSON forbids
     text.remove_prefix(length);
     return error == std::errc{} && !leading_zero && out >= 0;
   };
@@ -92,7 +136,7 @@ std::optional<Shape> read_written_shape(std::string_view text) {
   return read ? std::optional(shape) : std::nullopt;
 }
 
-/// Reads keys of one JSON object; the first failure is kept and later reads do nothing.
+/// Reads the keys of one JSON object. It keeps the first failure, after which reads do nothing.
 class Reader {
  public:
   Reader(const char* what, std::string_view text) : what_(what), object_(parse_json(text)) {
@@ -150,7 +194,7 @@ class Reader {
     }
   }
 
-  /// JSON text of a nested object, empty after a failure.
+  /// The JSON text of a nested object; empty after a failure.
   std::string object(const char* key) {
     const nlohmann::json* value = find(key, [](const nlohmann::json& json) { return json.is_object(); });
     return value != nullptr ? value->dump() : std::string();
@@ -176,6 +220,12 @@ class Reader {
 };
 
 }  // namespace
+
+std::string_view to_string(L2Policy policy) { return policy == L2Policy::cold ? "cold" : "warm"; }
+
+Result<L2Policy> parse_l2_policy(std::string_view text) {
+  return parse_enum("L2 policy", text, std::array{L2Policy::cold, L2Policy::warm});
+}
 
 Result<void> validate(const DecodeProblem& problem) {
   if (auto ok = check_range("kv_heads", problem.kv_heads, 1, kLargestInt); !ok) return ok;
@@ -212,7 +262,7 @@ Result<void> validate(const DecodeProblem& problem, const Shape& shape) {
                     problem.features.q_len > 1 ? fmt::format(" of {} tokens", problem.features.q_len) : ""),
         fmt::format("At most {} requests fit.", kLargestInt / rows));
   }
-  // All of the cache, not only what a window shows of it: strides reach over the whole.
+  // The whole cache counts, not only what a window shows of it, because strides reach over all of it.
   if (bytes_of_tokens(problem, total_tokens(shape)) == kLargest) {
     return fail(ErrorCode::invalid_argument,
                 fmt::format("the KV cache of {} tokens overflows 64-bit sizes", total_tokens(shape)),
@@ -248,14 +298,14 @@ int v_head_dim(const DecodeProblem& problem) {
 Shape visible_shape(const DecodeProblem& problem, const Shape& shape) {
   const Features& features = problem.features;
   if (features.window == 0) return shape;
-  // The first of several query tokens looks back furthest.
+  // The first query token looks back furthest.
   const std::int64_t most = std::int64_t{features.sink_tokens} + features.window + features.q_len - 1;
   const std::int64_t longest = std::min(shape.longest_context, most);
   const std::int64_t others = total_tokens(shape) - shape.longest_context;
   Shape visible = shape;
   visible.longest_context = longest;
   visible.total_context = saturating_sum(longest, std::min(others, saturating_product(shape.batch - 1, most)));
-  // Where the others are longer than the rest of this, they are as long as this.
+  // No request is longer than the longest one.
   visible.total_context = std::min(visible.total_context, saturating_product(shape.batch, longest));
   return canonical(visible);
 }
@@ -267,6 +317,19 @@ std::int64_t visible_tokens(const DecodeProblem& problem, const Shape& shape) {
 std::int64_t kv_bytes(const DecodeProblem& problem, const Shape& shape) {
   return bytes_of_tokens(problem, visible_tokens(problem, shape));
 }
+
+std::int64_t kv_bytes(const DecodeProblem& problem, const RequestLengths& lengths) {
+  return bytes_of_tokens(problem, visible_tokens(problem, lengths));
+}
+
+std::int64_t kv_scale_bytes(const DecodeProblem& problem, const RequestLengths& lengths) {
+  const Features& features = problem.features;
+  if (features.kv_format == KvFormat::same || features.kv_scale != KvScale::token) return 0;
+  constexpr std::int64_t kScalesOfToken = 2 * sizeof(float);  // of its key and its value
+  return saturating_product(saturating_product(visible_tokens(problem, lengths), problem.kv_heads), kScalesOfToken);
+}
+
+double gb_per_s(std::int64_t bytes, double us) { return us > 0 ? static_cast<double>(bytes) / us * 1e-3 : 0; }
 
 std::string to_json(const DecodeProblem& problem) {
   nlohmann::json json{{"q_heads", problem.q_heads},          {"kv_heads", problem.kv_heads},

@@ -1,7 +1,9 @@
-// problem.hpp -- DecodeProblem (fixed by a model) and Shape (known or guessed by the caller). Plain data; any thread.
+// problem.hpp -- DecodeProblem (what a model fixes), Shape (what the caller knows or guesses of a step), Config (what
+// is launched), and the bytes that a step reads. Plain data and pure functions; any thread.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -19,28 +21,36 @@ struct DecodeProblem {
   KvLayout layout = KvLayout::contiguous;
   bool lse = false;
   /// Launches may overlap the kernel before them in the stream (programmatic dependent launch); docs/api.md has the
-  /// contract. A GPU before sm_90 has no such launches: there it asks for nothing.
+  /// contract. GPUs before sm_90 have no such launches and ignore this.
   bool pdl = false;
-  Features features{};  ///< caches, masks and scores beside the plain ones
+  Features features{};  ///< what is asked for beside plain dense decode
 
   bool operator==(const DecodeProblem&) const = default;
 };
 
-/// What the caller knows or guesses about a step. It chooses speed, never correctness.
+/// What the caller knows or guesses about a step. It decides how fast a launch is, never whether it is right.
 struct Shape {
   int batch = 1;
-  int max_batch = 0;                    ///< 0: same as batch. Workspace is sized for it
+  int max_batch = 0;                    ///< for which the workspace is sized; 0: the same as batch
   std::int64_t longest_context = 1024;  ///< tokens
-  std::int64_t total_context = 0;       ///< sum over the batch in tokens; 0: batch * longest_context
+  std::int64_t total_context = 0;       ///< tokens, summed over the batch; 0: batch * longest_context
 
   bool operator==(const Shape&) const = default;
 };
 
-/// One runnable choice: a kernel and its grid.
+/// The condition under which a time was measured. cold: K and V come from memory, as in every step of a model with many
+/// layers. warm: they are in L2 already.
+enum class L2Policy { cold, warm };
+std::string_view to_string(L2Policy policy);
+/// Errors: invalid_argument, naming the choices.
+Result<L2Policy> parse_l2_policy(std::string_view text);
+
+/// One choice that can be launched: a kernel, a grid and a segment cost.
 struct Config {
   KernelSpec spec;
   std::int64_t grid = 1;  ///< CTAs
-  /// What the schedule charges an output tile beside its LeanTiles, in LeanTiles: balances very uneven batches in time.
+  /// Empty tile positions that the schedule puts before each output tile. They make the ranges of a ragged batch take
+  /// equally long. In LeanTiles.
   int segment_cost = 0;
 
   bool operator==(const Config&) const = default;
@@ -51,30 +61,30 @@ struct Config {
 Result<void> validate(const DecodeProblem& problem);
 Result<void> validate(const DecodeProblem& problem, const Shape& shape);
 
-/// The same problem with the features that have no consequence at their defaults (v_head_dim and rope_dim where they
-/// repeat head_dim, kv_scale of a cache with q's elements, a full mask over one query token): equal meaning, equal
-/// value. The readers' results are canonical.
+/// The same problem, with those features at their defaults that change nothing: v_head_dim and rope_dim where they
+/// repeat head_dim, kv_scale of a cache with q's elements, a full mask over one query token. Problems that mean the
+/// same are equal then. The results of the JSON readers are canonical.
 DecodeProblem canonical(DecodeProblem problem);
 /// Columns of V and O.
 int v_head_dim(const DecodeProblem& problem);
 
-/// The same shape with max_batch and total_context 0 where they only repeat what the other fields say: equal meaning,
-/// equal value.
+/// The same shape, with max_batch and total_context 0 where they only repeat what the other fields say. Shapes that
+/// mean the same are equal then.
 Shape canonical(const Shape& shape);
-/// total_context with its default filled in: tokens over the batch. Saturates at INT64_MAX.
+/// Tokens over the batch: total_context with its default filled in. Saturates at INT64_MAX.
 std::int64_t total_tokens(const Shape& shape);
-/// The shape that is left of it where a window hides tokens: the longest request and the total count tokens that some
-/// query sees. Of a ragged batch only its longest request is known, so the others count as if equal: at most too many.
-/// The same shape without a window.
+/// The shape counted in visible tokens, those that at least one query token sees: without a window the same shape. Of a
+/// ragged batch only the longest request is known. The others are taken to be equally long, which can count too many
+/// tokens but never too few.
 Shape visible_shape(const DecodeProblem& problem, const Shape& shape);
-/// Tokens over the batch that a step must read: total_tokens of visible_shape().
+/// Visible tokens over the batch: total_tokens of visible_shape().
 std::int64_t visible_tokens(const DecodeProblem& problem, const Shape& shape);
 
-/// Canonical one-line JSON, keys sorted; used as database keys and in reports. A shape is made canonical() first.
-/// The readers ignore unknown keys and accept only what validate() accepts. Errors: invalid_argument (not such an
-/// object, a key missing, ill-typed or out of range), those of validate. A problem's "pdl" is there only when true, so
-/// that the keys of ordinary launches stay what they were before there was another kind; likewise its "features" only
-/// when not plain, and a config's "segment_cost" only when not zero.
+/// JSON on one line with sorted keys, for database keys and reports. Shapes are made canonical() first. A problem has
+/// "pdl" only when it is true and "features" only when they are not plain, and a config has "segment_cost" only when it
+/// is not 0, so that what means the same always has the same text. The readers ignore unknown keys and accept only what
+/// validate() accepts. Errors: invalid_argument (not such an object, a key missing, ill-typed or out of range), those
+/// of validate.
 std::string to_json(const DecodeProblem& problem);
 std::string to_json(const Shape& shape);
 std::string to_json(const Config& config);
@@ -82,9 +92,23 @@ Result<DecodeProblem> problem_from_json(std::string_view json);
 Result<Shape> shape_from_json(std::string_view json);
 Result<Config> config_from_json(std::string_view json);
 
-/// Bytes of K and V the step must read (visible tokens, each once; scales not counted): the numerator of achieved
-/// bandwidth. Saturates at INT64_MAX.
+/// The lengths of all requests of one step, for a caller who knows them. The arrays stay the caller's.
+struct RequestLengths {
+  std::span<const int> context_lengths;    ///< [batch], in tokens; a negative one counts as 0
+  std::span<const int> query_tokens = {};  ///< [batch], where they differ (ragged_q); empty: q_len each
+  std::int64_t shared_tokens = 0;          ///< first tokens of every context, whose pages all requests share
+};
+
+/// The definition of the bytes that a step reads: the K and V of the visible tokens, in the elements of the cache, each
+/// byte once, without scales. Divided by the time of a step this is its achieved bandwidth. A window or a ragged batch
+/// makes the number for a shape an upper bound (visible_shape()); for lengths it is exact. Both saturate at INT64_MAX.
 std::int64_t kv_bytes(const DecodeProblem& problem, const Shape& shape);
+std::int64_t kv_bytes(const DecodeProblem& problem, const RequestLengths& lengths);
+/// Bytes of the scales that such a step reads beside them: two floats for each token and KV head of a cache with
+/// KvScale::token, else 0.
+std::int64_t kv_scale_bytes(const DecodeProblem& problem, const RequestLengths& lengths);
+/// Achieved bandwidth in 10^9 bytes a second; 0 where `us` is not above 0.
+double gb_per_s(std::int64_t bytes, double us);
 
 }  // namespace v1
 }  // namespace leanattn

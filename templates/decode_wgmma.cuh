@@ -1,13 +1,13 @@
-// decode_wgmma.cuh -- the kernel of the wgmma family: one producer warp streams KV, warpgroups attend to its steps,
-// merge, and fix up across CTAs. Warps 0 .. kWarps - 1 are the warpgroups; the last warp is the producer.
+// decode_wgmma.cuh -- the kernel of the wgmma family. One producer warp streams KV through a ring. The warpgroups
+// attend to its steps, merge their states, and write the result of a segment or hand it to the fix-up. Warps 0 ..
+// kWarps - 1 are the warpgroups, and the next one is the producer.
 
-constexpr int kMergeBytes = ((int)sizeof(MergeBuffer) + 1023) / 1024 * 1024;
-static_assert(kMergeBytes + kWarpgroups * (int)sizeof(Operands) + kStages * kStageBytes + 1024 == kSharedBytes,
+constexpr int kMergeBytes = lean_round_up(sizeof(MergeBuffer), kLeanAtomBytes);
+static_assert(kMergeBytes + kWarpgroups * sizeof(Operands) + kStages * kStageBytes + kLeanAtomBytes == kSharedBytes,
               "host and device must agree on dynamic shared memory");
-static_assert(kPartialFloats == kHostPartialFloats, "host and device must agree on the workspace");
 
-// Registers that the producer's warpgroup hands to the others, which then have more than an equal share (PTX ISA,
-// "setmaxnreg"; whole warpgroups only). 0: everyone keeps what the launch gives.
+// Registers of a thread after the producer's warpgroup has handed most of its own to the others (PTX ISA, "setmaxnreg",
+// which only whole warpgroups can do). 0 means that everyone keeps what the launch gives.
 constexpr int kConsumerRegisters = kProducerWarps < 4 ? 0
                                    : kAppend          ? 200
                                                       : 224,
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");
   }
   if (!produces) init_fix_up();
-  if (!start_walk(args, length, part_sums, walk)) return;  // more CTAs than tiles
+  if (!start_walk(args, length, part_sums, walk)) return;  // there are more CTAs than tile positions
   if (produces) {
     if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
     if (threadIdx.x / 32 == kWarps) produce(args, k_map, v_map, ring, walk);
@@ -47,11 +47,12 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   }
 
   if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
-  const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0);  // the shuffle tells the compiler that warp is uniform
+  // The shuffle tells the compiler that `warp` is uniform.
+  const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0);
   const int warpgroup = warp / 4;
   Operands& operands = ((Operands*)(shared + kMergeBytes))[warpgroup];
   Query q;
-  wait_for_previous_kernel();  // q may come from it
+  if constexpr (kPdl) wait_for_previous_kernel();  // which may write q
   load_query(args, walk.segment, q);
   asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");  // the ring is initialised
   RingPosition at;
@@ -66,12 +67,12 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     Attention attention;
     clear(attention);
     sync_warpgroup(warpgroup);  // q is in place
-    const int end = end_place(here.segment);
+    const int end = end_read(here.segment);
 #pragma unroll 1
-    for (int place = first_place(here.segment); place < end; place += kStepTokens) {
+    for (int read = first_read(here.segment); read < end; read += kStepTokens) {
       if (kRowsAreSplit || turn == warpgroup) {
         wait_barrier(ring.full + at.stage * 8, at.parity);
-        attend(args, here.segment, step_at(here.segment, place), ring.stages + at.stage * kStageBytes, operands,
+        attend(args, here.segment, step_at(here.segment, read), ring.stages + at.stage * kStageBytes, operands,
                attention, warpgroup);
         if (lane == 0) arrive(ring.empty + at.stage * 8);
       }
@@ -83,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     more = next_segment(args, walk);
     sync_workers();  // the last readers of the buffer are done
     store_state(buffer, attention);
-    // Before the fix-up, which is all latency, and after the state has left the registers.
+    // The next query is loaded before the fix-up, which is all latency, and after the state has left the registers.
     if (more) load_query(args, walk.segment, q);
     sync_workers();
     finish_segment(args, here, whole, fix, buffer);

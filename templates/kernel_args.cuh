@@ -1,44 +1,58 @@
-// kernel_args.cuh -- LeanDecodeArgs: the one by-value parameter of every lean decode kernel, shared by host and device.
+// kernel_args.cuh -- LeanDecodeArgs: the by-value argument block of every decode kernel. Host and device compile this
+// file.
+//
 // Strides count elements, not bytes. All pointers are device pointers; bases and strides are multiples of 16 bytes.
+//
+// The fields stand in the order in which a kernel first reads them. A kernel reads its arguments through the constant
+// cache, and until the first KV request is out every miss there delays the whole launch. On sm_90 the block begins at
+// c[0x0][0x210], 16 bytes into a line of 64 bytes. So the first 48 bytes, up to k and v, lie in one line, which is all
+// that a kernel needs to find its place in the batch; what turns that place into addresses is the next line.
 struct LeanDecodeArgs {
-  const void* q;               // [batch, q_tokens, q_heads, head_dim]
-  const void* k;               // [batch, kv_heads, context, head_dim] through k_stride_*; paged: batch stands for pages
-  const void* v;               // likewise, v_head_dim wide
-  void* o;                     // [batch, q_tokens, q_heads, v_head_dim]
-  float* lse;                  // [batch, q_tokens, q_heads], natural log; read only by kernels emitted with LSE
+  // What a CTA needs to find its range of the schedule, and the bases of the cache.
   const int* context_lengths;  // [batch], tokens in the cache; clamped to [0, context_capacity]
-  float* partials;             // [grid, 2, partial_floats], all zero between launches
-  unsigned* tickets;           // [grid + batch * kv_heads * row_blocks], all zero between launches
-  long long q_stride_batch, q_stride_head;
-  long long k_stride_batch, k_stride_head, k_stride_token;
-  long long v_stride_batch, v_stride_head, v_stride_token;
-  long long o_stride_batch, o_stride_head;
   int batch;
   int kv_heads;
   int context_capacity;      // tokens the KV allocation holds per request
-  float scale_log2;          // softmax scale * log2(e): the softmax runs in base 2
-  unsigned grid_reciprocal;  // lean_reciprocal(grid)
   unsigned segment_cost;     // what an output tile costs beside its LeanTiles, in LeanTiles
+  unsigned grid_reciprocal;  // lean_reciprocal(grid)
+  unsigned slots;            // batch-invariant kernels: pairs of partials that the workspace has room for
+  const void* k;  // [batch, kv_heads, context, head_dim] by k_stride_*; paged: [pages, kv_heads, page_size, ...]
+  const void* v;  // the same, v_head_dim wide
 
-  // Read only by kernels emitted with the feature.
-  const int* page_table;      // [batch, max_pages]: where each page of a request lies in the pool
-  const int* q_offsets;       // [batch + 1]: first query token of each request, for ragged numbers of them
-  const unsigned* tree_mask;  // [query tokens]: bit j: sees the request's query token j
+  // Where K and V of the range lie.
+  long long k_stride_batch, k_stride_head, k_stride_token;  // paged: k_stride_batch is the step from page to page
+  long long v_stride_batch, v_stride_head, v_stride_token;
+  const int* page_table;  // [batch, max_pages]: the page in the pool that holds each page of a request; paged only
+  long long page_table_stride;
+
+  // What is read while the first KV is on its way.
+  const int* q_offsets;  // [batch + 1]: first query token of each request; ragged numbers of query tokens only
+  const void* q;         // [batch, q_tokens, q_heads, head_dim]
+  long long q_stride_batch, q_stride_token, q_stride_head;
+  float
+      scale_log2;  // softmax scale * log2(e), because the softmax runs in base 2; log2(e) where scores are transformed
+  float score_scale;  // softmax scale of kernels that transform scores
+  float* partials;    // [slots, 2, partial_floats], all zero between launches; slots: the grid, if not batch-invariant
+  unsigned* tickets;  // [slots + batch * kv_heads * row_blocks], all zero between launches
+
+  // The output.
+  void* o;  // [batch, q_tokens, q_heads, v_head_dim]
+  long long o_stride_batch, o_stride_token, o_stride_head;
+  float* lse;  // [batch, q_tokens, q_heads], natural log; read only by kernels emitted with LSE
+
+  // Each read only by kernels emitted with its feature.
+  const unsigned* tree_mask;  // [query tokens]: bit j is set if the token sees the request's query token j
   const float* alibi_slopes;  // [q_heads]
   const float* sink_logits;   // [q_heads], natural units
-  const float* k_scale;       // one-byte KV: [1], [kv_heads] or per token; null: 1
-  const float* v_scale;
-  const void* k_new;        // [batch, q_tokens, kv_heads, head_dim]: appended to the cache
-  const void* v_new;        // likewise, v_head_dim wide
+  const float* k_scale;       // one-byte KV: [1], [kv_heads], or one a token by kv_scale_stride_*; null means 1
+  const float* v_scale;       // the same
+  long long kv_scale_stride_batch, kv_scale_stride_head, kv_scale_stride_token;
   const float* rope_table;  // [positions, rope_dim]: cosines, then sines
+  const void* k_new;        // [batch, q_tokens, kv_heads, head_dim]: appended to the cache
+  const void* v_new;        // [batch, q_tokens, kv_heads, v_head_dim]
   long long k_new_stride_batch, k_new_stride_token, k_new_stride_head;
   long long v_new_stride_batch, v_new_stride_token, v_new_stride_head;
-  long long q_stride_token, o_stride_token;  // between query tokens of a request
-  long long page_table_stride;
-  long long kv_scale_stride_batch, kv_scale_stride_head, kv_scale_stride_token;
-  long long pool_pages;  // pages of k and v
-  float score_scale;     // softmax scale of kernels that transform scores; their scale_log2 is log2(e)
-  unsigned slots;        // batch-invariant kernels: places that the workspace has room for, instead of the grid
+  long long pool_pages;  // pages of k and v; read by the host's checks and tensor maps only
 };
 static_assert(sizeof(void*) == 8 && sizeof(long long) == 8, "64-bit only");
 static_assert(sizeof(LeanDecodeArgs) == 360, "host and device must agree on the argument block");

@@ -1,5 +1,5 @@
-// prelude.cuh -- the few types and PTX instructions everything else is written with. No headers: NVRTC and nvcc compile
-// it alike.
+// prelude.cuh -- the types and PTX instructions that everything else is written with. There are no headers, so that
+// NVRTC and nvcc compile the same text.
 typedef unsigned int u32;
 typedef long long i64;
 typedef unsigned long long u64;
@@ -21,17 +21,14 @@ LEAN_DEVICE float sqrt_approx(float x) {
   return y;
 }
 
-// What maxima are measured from. Rows without any token yet have maximum -inf, and their weights 2^(-inf - 0) are 0;
-// the difference of two -inf would be NaN.
+// What scores are measured from. The maximum of a row without any token yet is -inf; measured from 0, its weights are
+// 2^-inf = 0, where a difference of two -inf would be NaN.
 LEAN_DEVICE float reference_of(float max) { return max == kNegInf ? 0.0f : max; }
 
-// With programmatic dependent launch everything before this point may run while the previous kernel of the stream still
-// does.
-LEAN_DEVICE void wait_for_previous_kernel() {
-  if constexpr (kPdl) asm volatile("griddepcontrol.wait;" ::: "memory");
-}
+// With programmatic dependent launch everything before this call may run while the previous kernel of the stream does.
+LEAN_DEVICE void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// A barrier of the threads that hold results: the whole CTA, or all but the producer warp, which never stops for one.
+// A barrier of the threads that hold results: the whole CTA but for producer warps, which never stop for one.
 LEAN_DEVICE void sync_workers() {
   if constexpr (kProducerWarps == 0) {
     __syncthreads();
@@ -70,87 +67,54 @@ LEAN_DEVICE void store_shared_zero_16(u32 address) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
 }
 
-// Loads of q and KV. Nobody writes them during the launch, so they take the non-coherent path, and KV, which is read
-// once, is kept out of L1. With programmatic dependent launch the previous kernel may still write them before
-// wait_for_previous_kernel, and with append this one does: there they are coherent loads, which neither the compiler
+// Loads of q and KV to registers. LEAN_LOAD is the instruction. In most launches nobody writes q or KV, and it is the
+// non-coherent load. With programmatic dependent launch the previous kernel may still write them before
+// wait_for_previous_kernel, and with append this kernel does: there it is a coherent load, which neither the compiler
 // moves ahead of the writes nor an older copy in L1 answers.
-constexpr bool kCoherentLoads = kPdl || kAppend;
-LEAN_DEVICE void load_stream_16_if(bool wanted, uint4& r, const void* p) {
-  if constexpr (kCoherentLoads) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; "
-        "}"
-        : "+r"(r.x), "+r"(r.y), "+r"(r.z), "+r"(r.w)
-        : "l"(p), "r"((u32)wanted)
-        : "memory");
-  } else {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-        : "+r"(r.x), "+r"(r.y), "+r"(r.z), "+r"(r.w)
-        : "l"(p), "r"((u32)wanted));
-  }
-}
-
-LEAN_DEVICE void load_stream_8_if(bool wanted, uint2& r, const void* p) {
-  if constexpr (kCoherentLoads) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.u32 p, %3, 0; @p ld.relaxed.gpu.global.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
-        : "+r"(r.x), "+r"(r.y)
-        : "l"(p), "r"((u32)wanted)
-        : "memory");
-  } else {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
-                 : "+r"(r.x), "+r"(r.y)
-                 : "l"(p), "r"((u32)wanted));
-  }
-}
-
-LEAN_DEVICE void load_stream_4_if(bool wanted, u32& r, const void* p) {
-  if constexpr (kCoherentLoads) {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.relaxed.gpu.global.L1::no_allocate.u32 %0, [%1]; }"
-                 : "+r"(r)
-                 : "l"(p), "r"((u32)wanted)
-                 : "memory");
-  } else {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.L1::no_allocate.u32 %0, [%1]; }"
-                 : "+r"(r)
-                 : "l"(p), "r"((u32)wanted));
-  }
-}
-
-LEAN_DEVICE void load_stream_2_if(bool wanted, u32& r, const void* p) {
-  if constexpr (kCoherentLoads) {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.relaxed.gpu.global.L1::no_allocate.u16 %0, [%1]; }"
-                 : "+r"(r)
-                 : "l"(p), "r"((u32)wanted)
-                 : "memory");
-  } else {
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.L1::no_allocate.u16 %0, [%1]; }"
-                 : "+r"(r)
-                 : "l"(p), "r"((u32)wanted));
-  }
-}
-
-LEAN_DEVICE uint4 load_stream_16(const void* p) {
-  uint4 r;
-  if constexpr (kCoherentLoads) {
-    asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+template <class T>
+LEAN_DEVICE T load_cached(const void* p) {
+  T r;
+  if constexpr (sizeof(T) == 16) {
+    asm volatile(LEAN_LOAD ".v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
                  : "l"(p)
                  : "memory");
   } else {
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-                 : "l"(p));
+    asm volatile(LEAN_LOAD ".u32 %0, [%1];" : "=r"(r) : "l"(p) : "memory");
   }
   return r;
 }
 
-// KV that copy engines fetch leaves L2 first where it is read once (PTX ISA, "createpolicy"): before the workspace, q
-// and whatever the kernels around this one left there. Where other row blocks, or requests that share pages, may read
-// it again it travels without any hint; evict_normal is not the same, it costs pages 11 to 23 %. (Plain loads gain
-// nothing by a policy, and cp.async with one is assembled by ptxas 13.0 to an illegal instruction where the destination
-// is in part a uniform register.)
+// Loads a T of KV if `wanted`, and leaves `r` as it is otherwise. KV is read once, so it is kept out of L1.
+template <class T>
+LEAN_DEVICE void load_kv_if(bool wanted, T& r, const void* p) {
+  if constexpr (sizeof(T) == 16) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p " LEAN_LOAD
+                 ".L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(r.x), "+r"(r.y), "+r"(r.z), "+r"(r.w)
+                 : "l"(p), "r"((u32)wanted)
+                 : "memory");
+  } else if constexpr (sizeof(T) == 8) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; @p " LEAN_LOAD ".L1::no_allocate.v2.u32 {%0, %1}, [%2]; }"
+                 : "+r"(r.x), "+r"(r.y)
+                 : "l"(p), "r"((u32)wanted)
+                 : "memory");
+  } else if constexpr (sizeof(T) == 4) {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p " LEAN_LOAD ".L1::no_allocate.u32 %0, [%1]; }"
+                 : "+r"(r)
+                 : "l"(p), "r"((u32)wanted)
+                 : "memory");
+  } else {
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p " LEAN_LOAD ".L1::no_allocate.u16 %0, [%1]; }"
+                 : "+h"(r)
+                 : "l"(p), "r"((u32)wanted)
+                 : "memory");
+  }
+}
+
+// Whether this launch reads KV once. The copy engine's loads then leave L2 first (PTX ISA, "createpolicy"), ahead of
+// the workspace, of q and of what other kernels left there. Where other row blocks, or requests that share pages, read
+// KV again, it travels without a hint.
 constexpr bool kKvReadOnce = kPageSize == 0 && kRowBlocks == 1;
 LEAN_DEVICE u64 evict_first() {
   u64 policy;
@@ -158,33 +122,29 @@ LEAN_DEVICE u64 evict_first() {
   return policy;
 }
 
-// Asks for a line of L2 that this launch writes and reads, and that should still be there in the next.
+// Asks for a line of L2 that this launch writes and reads, and that should still be there in the next launch.
 LEAN_DEVICE void keep_in_l2(const void* p) { asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(p) : "memory"); }
 
-LEAN_DEVICE uint4 load_query_16(const void* p) {
-  uint4 r;
-  if constexpr (kCoherentLoads) {
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-                 : "l"(p)
+// mbarriers in shared memory. One completes a phase after `count` arrivals and the bytes that were expected.
+LEAN_DEVICE void init_barrier(u32 barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+LEAN_DEVICE void arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+LEAN_DEVICE void expect_bytes(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+LEAN_DEVICE void wait_barrier(u32 barrier, u32 parity) {
+  u32 done = 0;
+  while (!done)
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
                  : "memory");
-  } else {
-    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
-  }
-  return r;
 }
 
-LEAN_DEVICE u32 load_query_4(const void* p) {
-  u32 r;
-  if constexpr (kCoherentLoads) {
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(r) : "l"(p) : "memory");
-  } else {
-    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(r) : "l"(p));
-  }
-  return r;
-}
-
-// Low or high 16-bit halves of two words, as one word: {lo: from a, hi: from b}.
+// The low or high 16-bit halves of two words, a's below b's.
 LEAN_DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }
 LEAN_DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
 

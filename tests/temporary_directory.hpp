@@ -1,4 +1,4 @@
-// temporary_directory.hpp -- a directory that goes away with the object: for tests and benchmarks.
+// temporary_directory.hpp -- TemporaryDirectory: a directory that is removed together with the object.
 #pragma once
 
 #include <stdlib.h>
@@ -12,14 +12,14 @@
 
 namespace leanattn {
 
-/// Where tests put their files: in memory if possible, since every commit waits for the disk and tests commit thousands
-/// of times.
+/// Where tests put their files. It is in memory if possible, because tests commit thousands of times, and every commit
+/// waits for the disk.
 inline std::filesystem::path scratch_root() {
   return ::access("/dev/shm", W_OK | X_OK) == 0 ? std::filesystem::path("/dev/shm")
                                                 : std::filesystem::temp_directory_path();
 }
 
-/// A fresh directory (0700), removed at the end.
+/// A new directory of mode 0700.
 class TemporaryDirectory {
  public:
   explicit TemporaryDirectory(const std::filesystem::path& root = scratch_root()) {

@@ -2,18 +2,17 @@
 
     python3 bench/e2e --program build/tune/cli/leanattn --tune 4s --out results [--models opt-1.3b,opt-6.7b] [--prompt 50000]
 
-Models of OPT's sizes with random weights, batch 1, bf16, a static cache. A decode step is a CUDA graph of the whole model; systems differ in
-their attention alone, and are raced in interleaved rounds at several places of the output. SDPA and FlashAttention-2 get exactly the tokens
-there are, with a graph of their own for every length (what capturing those costs is not counted); leanattn has one graph, which reads the
-length from the device. Before a place is timed, leanattn's logits may differ from SDPA's by twice what FlashAttention-2's do, no more. Also
-times the attention of one layer of four models at 4k, 32k and 128k tokens, as Transformers calls it.
+The models have OPT's sizes and random weights; batch 1, bf16, a static cache. A decode step is a CUDA graph of the whole model. Systems differ
+in their attention alone, and are timed in interleaved rounds at several positions of the output. SDPA and FlashAttention-2 are given exactly the
+tokens that are there, with a graph for every length, whose capture is not counted. leanattn has one graph, which reads the length from the
+device. Before a position is timed, leanattn's logits may differ from SDPA's by at most twice as much as FlashAttention-2's do. The attention of
+one layer of four models is timed as well, at 4k, 32k and 128k tokens, as Transformers calls it.
 
-Needs a GPU, PyTorch, Transformers and the leanattn package. Writes e2e.json (raw samples), e2e.md and e2e.svg.
-Exit codes: 0 done, 2 usage, 5 a result was wrong.
+This program needs a GPU, PyTorch, Transformers and the leanattn package. It writes e2e.json (raw samples), e2e.md and e2e.svg.
+Exit codes: 0 done, 2 wrong usage, 5 a result was wrong.
 """
 import argparse
 import datetime
-import json
 import math
 import pathlib
 import sys
@@ -31,14 +30,14 @@ SIZES = {"opt-1.3b": {"hidden_size": 2048, "ffn_dim": 8192, "num_hidden_layers":
          "tiny": {"hidden_size": 512, "ffn_dim": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "word_embed_proj_dim": 512}}
 # name, query heads, KV heads, head_dim, soft cap
 LAYERS = [("Llama-3-8B", 32, 8, 128, None), ("Qwen2-7B", 28, 4, 128, None), ("Gemma-2-9B, full layer", 16, 8, 256, 50.0), ("OPT-6.7B", 32, 32, 128, None)]
-COLD_BYTES = 256 << 20  # of K and V that a graph goes round: more than four times the L2 of any supported GPU
-MOST_OVER_FLASH = 2.0  # leanattn's logits against SDPA's: at most so many times FlashAttention-2's largest difference from them
+COLD_BYTES = 256 << 20  # of all copies of K and V that a graph reads in turn; it is more than four times the L2 of any supported GPU
+MOST_OVER_FLASH = 2.0  # how many times as far leanattn's logits may be from SDPA's as those of FlashAttention-2 are
 
 
 def main():
     options = parse()
     if options.report_only:
-        write_reports(options.out, json.loads((options.out / "e2e.json").read_text()))
+        write_reports(options.out, files.read_json(options.out / "e2e.json"))
         return 0
     if options.tune:
         tune(options)
@@ -54,8 +53,8 @@ def parse():
     parser.add_argument("--contexts", default="4096,32768,131072", help="contexts of the attention layers; empty: none (%(default)s)")
     parser.add_argument("--tune", metavar="TIME", help="first tune the models' shapes with --program, this long each, e.g. 4s")
     parser.add_argument("--program", type=pathlib.Path, help="the leanattn program, for --tune")
-    parser.add_argument("--rounds", type=int, default=15, help="samples at every place (%(default)s)")
-    parser.add_argument("--report-only", action="store_true", help="write Markdown and SVG again from e2e.json; needs no GPU")
+    parser.add_argument("--rounds", type=int, default=15, help="samples at every position (%(default)s)")
+    parser.add_argument("--report-only", action="store_true", help="write Markdown and SVG again from e2e.json or e2e.json.gz; needs no GPU")
     options = parser.parse_args()
     options.outputs = sorted(int(text) for text in options.outputs.split(","))
     options.contexts = [int(text) for text in options.contexts.split(",") if text]
@@ -112,7 +111,7 @@ def measure(options):
     return 5 if wrong else 0
 
 
-visible = types.SimpleNamespace(tokens=0)  # tokens of the cache, for the systems that must be told from the host
+visible = types.SimpleNamespace(tokens=0)  # tokens in the cache, for the systems whose kernels take the length from the host
 
 
 def register_slices(torch, transformers):
@@ -145,7 +144,7 @@ class Generation:
 
     def __init__(self, torch, transformers, name, options):
         self.torch, self.name, self.prompt, self.outputs, self.rounds = torch, name, options.prompt, options.outputs, options.rounds
-        # Every replay is a step on from its place: the race's rounds, one to warm up and two a round of them.
+        # Every replay appends a token: those of the race's rounds, and those that run before them untimed.
         self.capacity = self.prompt + self.outputs[-1] + len(self.systems) * 2 * (self.rounds + 2)
         config = transformers.OPTConfig(**SIZES[name], max_position_embeddings=self.capacity, attn_implementation="bench_fa2")
         torch.manual_seed(1)
@@ -160,11 +159,11 @@ class Generation:
 
         torch = self.torch
         prefill_ms = self.prefill()
-        places = sorted({0, *(output // 2 for output in self.outputs), *(output - 1 for output in self.outputs)})
+        outputs = sorted({0, *(length // 2 for length in self.outputs), *(length - 1 for length in self.outputs)})
         result = {"name": self.name, "parameters": sum(p.numel() for p in self.model.parameters()), "prefill_ms": prefill_ms, "wrong": [], "steps": []}
-        lean = self.graph("leanattn", self.prompt + places[len(places) // 2])
-        for place in places:
-            tokens = self.prompt + place
+        lean = self.graph("leanattn", self.prompt + outputs[len(outputs) // 2])
+        for output in outputs:
+            tokens = self.prompt + output
             graphs = {system: self.graph(system, tokens) for system in ("sdpa", "flash")} | {"leanattn": lean}
             expected, worst = None, {}
             for system, graph in graphs.items():
@@ -177,8 +176,8 @@ class Generation:
                 result["wrong"].append(f"at {tokens} tokens leanattn's logits differ from SDPA's by {worst['leanattn']:.3g} of their deviation, "
                                        f"FlashAttention-2's by {worst['flash']:.3g}")
             self.go_to(tokens)
-            samples = timing.race(list(graphs.values()), 0, seed=place, rounds=self.rounds)
-            result["steps"].append({"output": place, "errors": worst, "samples_us": dict(zip(graphs, samples, strict=True))})
+            samples = timing.race(list(graphs.values()), 0, seed=output, rounds=self.rounds)
+            result["steps"].append({"output": output, "errors": worst, "samples_us": dict(zip(graphs, samples, strict=True))})
         torch.cuda.synchronize()
         return result
 
@@ -196,13 +195,13 @@ class Generation:
         return begin.elapsed_time(end)
 
     def go_to(self, tokens):
-        """The cache's own count of its tokens, which every step moves on."""
+        """Sets the cache's own count of its tokens, which every step increases."""
         for layer in self.cache.layers:
             layer.cumulative_length.fill_(tokens)
         self.position.fill_(tokens)
 
     def mask(self):
-        """What leanattn's mask interface answers for a step; the other systems do not look at it."""
+        """The mask that leanattn's mask interface returns for a step. The other systems do not read it."""
         layers = self.cache.layers
         length = layers[0].cumulative_length if layers and layers[0].is_initialized else self.torch.zeros((), dtype=self.torch.int64, device="cuda")
         return (length.to("cuda") + 1).to(self.torch.int32).reshape(1, 1, 1, 1)
@@ -225,14 +224,14 @@ class Generation:
 
 
 def layer(torch, name, q_heads, kv_heads, head_dim, soft_cap, context, rounds):
-    """Attention of one layer and token as Transformers calls it, with a dynamic cache's tensors; the L2 cold."""
+    """Times the attention of one layer and one token as Transformers calls it, on the tensors of a dynamic cache, with a cold L2."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     import leanattn.transformers
-    from peers import timing
+    from peers import shapes, timing
 
     module = types.SimpleNamespace(num_key_value_groups=q_heads // kv_heads, is_causal=True)
-    kv_bytes = 4 * kv_heads * context * head_dim
+    kv_bytes = shapes.kv_bytes((context,), kv_heads, head_dim)
     copies = max(1, math.ceil(COLD_BYTES / kv_bytes))
     torch.manual_seed(3)
     q = torch.randn(1, q_heads, 1, head_dim, device="cuda", dtype=torch.bfloat16)

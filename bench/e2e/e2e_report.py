@@ -1,8 +1,8 @@
-"""e2e_report.py -- the Markdown and the picture of bench/e2e, from its JSON record alone. Plain Python, no GPU."""
-import html
+"""e2e_report.py -- the Markdown and the plot of bench/e2e, from its JSON record alone. Plain Python, no GPU."""
 import statistics
 
 from peers import plot
+from peers.markdown_parts import measured_on, table
 
 SYSTEMS = ("leanattn", "flash", "sdpa")
 BAR, GAP = 26, 22
@@ -13,7 +13,7 @@ def median_us(step, system):
 
 
 def seconds(model, system, output):
-    """Time of `output` decode steps: straight lines between the places that were measured."""
+    """Time of `output` decode steps; between the steps that were measured it is interpolated linearly."""
     points = [(step["output"], median_us(step, system) / 1e6) for step in model["steps"]]
     total = 0.0
     for (left, left_s), (right, right_s) in zip(points, points[1:]):
@@ -29,59 +29,54 @@ def rate(model, system, output):
 
 
 def markdown(results):
-    facts = ", ".join(f"{name} {value}" for name, value in results["environment"].items() if value not in (None, ""))
-    parts = [f"# Generation after a long prompt\n\n{facts}.\n\nOPT models with random weights, batch 1, bf16, a prompt of {results['prompt']} tokens; every decode step is a "
-             "CUDA graph of the whole model. *flash* is FlashAttention-2 as PyTorch has it, *sdpa* PyTorch's own choice of kernel; both have a graph for every "
-             "length, whose capture is not counted, leanattn has one. Tokens per second of the decode steps; *with the prompt*: prefill included."]
+    parts = [f"# Generation after a long prompt\n\n{measured_on(results['environment'])}\n\n"
+             f"OPT models with random weights generate after a prompt of {results['prompt']} tokens, with batch 1 and bf16. Every decode step is a CUDA graph of the whole model. "
+             "*flash* is FlashAttention-2 as PyTorch has it; *sdpa* is the kernel that PyTorch chooses by itself. Both have a graph for every length, whose capture is not counted; "
+             "leanattn has one graph for all lengths. The tables show tokens per second of the decode steps, and the speed-up of leanattn over the others; *with the prompt* counts prefill as well."]
     for model in results["models"]:
-        lines = [f"## {model['name']} ({model['parameters'] / 1e9:.2f} billion parameters, prefill {model['prefill_ms'] / 1000:.2f} s)", "",
-                 "| output tokens | " + " | ".join(SYSTEMS) + " | over flash | over sdpa | with the prompt: over flash |", "|---" * (len(SYSTEMS) + 4) + "|"]
+        rows = []
         for output in results["outputs"]:
             rates = {system: rate(model, system, output) for system in SYSTEMS}
             whole = {system: model["prefill_ms"] / 1000 + seconds(model, system, output) for system in SYSTEMS}
-            lines.append(f"| {output} | " + " | ".join(f"{rates[system]:.1f}" for system in SYSTEMS)
-                         + f" | {rates['leanattn'] / rates['flash']:.3f} | {rates['leanattn'] / rates['sdpa']:.3f} | {whole['flash'] / whole['leanattn']:.3f} |")
-        lines += ["", "| tokens in the cache | " + " | ".join(f"{system}, us a step" for system in SYSTEMS) + " |", "|---" * (len(SYSTEMS) + 1) + "|"]
-        lines += [f"| {results['prompt'] + step['output']} | " + " | ".join(f"{median_us(step, system):.0f}" for system in SYSTEMS) + " |" for step in model["steps"]]
-        lines += [f"\nWrong: {reason}." for reason in model["wrong"]]
-        parts.append("\n".join(lines))
+            rows.append([str(output), *(f"{rates[system]:.1f}" for system in SYSTEMS), f"{rates['leanattn'] / rates['flash']:.3f}",
+                         f"{rates['leanattn'] / rates['sdpa']:.3f}", f"{whole['flash'] / whole['leanattn']:.3f}"])
+        steps = [[str(results["prompt"] + step["output"]), *(f"{median_us(step, system):.0f}" for system in SYSTEMS)] for step in model["steps"]]
+        parts += [f"## {model['name']} ({model['parameters'] / 1e9:.2f} billion parameters, prefill {model['prefill_ms'] / 1000:.2f} s)",
+                  table(["output tokens", *SYSTEMS, "over flash", "over sdpa", "with the prompt: over flash"], rows),
+                  table(["tokens in the cache", *(f"{system}, us a step" for system in SYSTEMS)], steps), *(f"Wrong: {reason}." for reason in model["wrong"])]
     if results["layers"]:
-        lines = ["## Attention of one layer", "", "As Transformers calls it for one token, batch 1, L2 cold; Gemma-2 with its soft cap, which SDPA leaves out.", "",
-                 "| model | heads, head_dim | context | sdpa, us | leanattn, us | speed-up | largest difference |", "|---|---|---|---|---|---|---|"]
+        rows = []
         for line in results["layers"]:
             sdpa, ours = (statistics.median(line["samples_us"][system]) for system in ("sdpa", "leanattn"))
-            lines.append(f"| {line['model']} | {line['q_heads']}/{line['kv_heads']}, {line['head_dim']} | {line['context']} | {sdpa:.1f} | {ours:.1f} | {sdpa / ours:.2f} | {line['error']:.4f} |")
-        parts.append("\n".join(lines))
+            rows.append([line["model"], f"{line['q_heads']}/{line['kv_heads']}, {line['head_dim']}", str(line["context"]), f"{sdpa:.1f}", f"{ours:.1f}", f"{sdpa / ours:.2f}", f"{line['error']:.4f}"])
+        parts += ["## Attention of one layer", "The attention of one layer as Transformers calls it for one token, with batch 1 and a cold L2. Gemma-2 has a soft cap, which SDPA leaves out.",
+                  table(["model", "heads, head_dim", "context", "sdpa, us", "leanattn, us", "speed-up", "largest difference"], rows)]
     return "\n\n".join(parts) + "\n"
 
 
 def svg(results):
-    """Tokens per second, a group of bars an output length and a panel a model."""
+    """Tokens per second: a panel for each model, with a group of bars for each output length."""
+    theme = plot.LIGHT
     panel_width = len(results["outputs"]) * (len(SYSTEMS) * BAR + GAP) + GAP
     width = plot.MARGIN_LEFT + len(results["models"]) * (panel_width + plot.GAP)
     height = plot.MARGIN_TOP + plot.PANEL_HEIGHT + plot.MARGIN_BOTTOM + plot.LEGEND_HEIGHT
-    title = f"Tokens per second after a prompt of {results['prompt']} tokens"
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
-             f"<title>{title}</title>", f'<rect width="{width}" height="{height}" fill="#ffffff"/>']
+    parts = plot.head(f"Tokens per second after a prompt of {results['prompt']} tokens", width, height, theme, 12)
     for number, model in enumerate(results["models"]):
-        parts += panel(plot.MARGIN_LEFT + number * (panel_width + plot.GAP), panel_width, model, results["outputs"])
-    parts += plot.legend({system: (plot.COLOURS[i], False) for i, system in enumerate(SYSTEMS)}, height - plot.LEGEND_HEIGHT + 8)
+        parts += panel(plot.MARGIN_LEFT + number * (panel_width + plot.GAP), panel_width, model, results["outputs"], theme)
+    parts += plot.legend(dict(zip(SYSTEMS, theme.colours)), height - plot.LEGEND_HEIGHT + 8)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def panel(left, width, model, outputs):
+def panel(left, width, model, outputs, theme):
     bottom = plot.MARGIN_TOP + plot.PANEL_HEIGHT
     most = max(rate(model, system, output) for system in SYSTEMS for output in outputs) * 1.1
-    parts = [f'<text x="{left}" y="{plot.MARGIN_TOP - 16}" font-size="14">{html.escape(model["name"])}, tokens per second</text>',
-             f'<line x1="{left}" y1="{bottom}" x2="{left + width}" y2="{bottom}" stroke="#808080"/>']
+    parts = [plot.text(left, plot.MARGIN_TOP - 16, f"{model['name']}: tokens per second (higher is better)", theme.text, size=14), plot.line(left, bottom, left + width, bottom, theme.muted)]
     for group, output in enumerate(outputs):
         start = left + GAP + group * (len(SYSTEMS) * BAR + GAP)
         for i, system in enumerate(SYSTEMS):
             value = rate(model, system, output)
             tall = plot.PANEL_HEIGHT * value / most
-            parts.append(f'<rect x="{start + i * BAR}" y="{bottom - tall:.1f}" width="{BAR - 3}" height="{tall:.1f}" fill="{plot.COLOURS[i]}">'
-                         f"<title>{system}, {output} tokens: {value:.1f} tokens/s</title></rect>")
-            parts.append(f'<text x="{start + i * BAR + (BAR - 3) / 2}" y="{bottom - tall - 4:.1f}" text-anchor="middle" font-size="9">{value:.0f}</text>')
-        parts.append(f'<text x="{start + len(SYSTEMS) * BAR / 2}" y="{bottom + 18}" text-anchor="middle">{output}</text>')
-    parts.append(f'<text x="{left + width / 2}" y="{bottom + 38}" text-anchor="middle">output tokens</text>')
-    return parts
+            parts.append(f'<rect x="{start + i * BAR}" y="{plot.number(bottom - tall)}" width="{BAR - 3}" height="{plot.number(tall)}" fill="{theme.colours[i]}"/>')
+            parts.append(plot.text(start + i * BAR + (BAR - 3) / 2, bottom - tall - 4, f"{value:.0f}", theme.text, "middle", size=9))
+        parts.append(plot.text(start + len(SYSTEMS) * BAR / 2, bottom + 18, str(output), theme.text, "middle"))
+    return [*parts, plot.text(left + width / 2, bottom + 38, "output tokens", theme.text, "middle")]

@@ -2,13 +2,12 @@
 
     python3 bench/features --library build/shared/libleanattn.so --program build/release/cli/leanattn --tune 4s --out results
 
-One process, interleaved rounds, CUDA graphs, cold L2. Before anything is timed, every variant's result must agree with attention in FP64 on the
-same (dequantised) data. Needs a GPU and PyTorch. Writes features.json (raw samples) and features.md.
-Exit codes: 0 done, 2 usage, 5 a result was wrong.
+All variants run in one process, as CUDA graphs in interleaved rounds, with a cold L2. Before anything is timed, every variant's result must
+agree with attention in FP64 on the same (dequantised) data. This program needs a GPU and PyTorch. It writes features.json (raw samples) and
+features.md. Exit codes: 0 done, 2 wrong usage, 5 a result was wrong.
 """
 import argparse
 import datetime
-import json
 import math
 import pathlib
 import re
@@ -23,15 +22,14 @@ import shape_table  # noqa: E402  (the path first)
 import variants  # noqa: E402
 from peers import files, leanattn_c, summary  # noqa: E402
 
-COLD_BYTES = 256 << 20  # of K and V that a graph goes round: more than four times the L2 of any supported GPU
+COLD_BYTES = 256 << 20  # of all copies of K and V that a graph reads in turn; it is more than four times the L2 of any supported GPU
 MOST_ERROR = 0.02  # of O, whose elements are below 1
 
 
 def main():
     options = parse()
     if options.report_only:
-        results = json.loads((options.out / "features.json").read_text())
-        files.write_text(options.out / "features.md", variants.markdown(results))
+        files.write_text(options.out / "features.md", variants.markdown(files.read_json(options.out / "features.json")))
         return 0
     chosen = [variant for variant in variants.VARIANTS if not options.only or any(name in variant.name for name in ["dense", *options.only.split(",")])]
     if options.tune:
@@ -46,9 +44,9 @@ def parse():
     parser.add_argument("--db", type=pathlib.Path, help="cache directory with leanattn's tuning database; default: the user's")
     parser.add_argument("--tune", metavar="TIME", help="first tune every variant and shape with --program, this long each, e.g. 4s")
     parser.add_argument("--program", type=pathlib.Path, help="the leanattn program, for --tune")
-    parser.add_argument("--only", default="", help="variants whose name contains one of these, comma-separated; dense is always there")
-    parser.add_argument("--seconds", type=float, default=1.0, help="time of a shape's race; 15 to 31 rounds all the same (%(default)s)")
-    parser.add_argument("--report-only", action="store_true", help="write Markdown again from features.json; needs no GPU")
+    parser.add_argument("--only", default="", help="time only variants whose name contains one of these, comma-separated, and dense")
+    parser.add_argument("--seconds", type=float, default=1.0, help="time of a shape's race, which has 15 to 31 rounds whatever this is (%(default)s)")
+    parser.add_argument("--report-only", action="store_true", help="write Markdown again from features.json or features.json.gz; needs no GPU")
     options = parser.parse_args()
     if not options.report_only and not options.library:
         parser.error("--library is missing")
@@ -77,7 +75,7 @@ def measure(options, chosen):
     wrong = False
     with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
         for shape in variants.SHAPES:
-            case, replays, lines = {"name": variants.shape_name(shape), "kv_megabytes": kv_bytes(shape) / 1e6, "lines": [], "failures": {}}, [], []
+            case, replays, lines = {"name": variants.shape_name(shape), "kv_megabytes": variants.kv_bytes(variants.DENSE, shape) / 1e6, "lines": [], "failures": {}}, [], []
             results["cases"].append(case)
             source = Source(torch, shape)
             for variant in chosen:
@@ -91,9 +89,9 @@ def measure(options, chosen):
                     case["failures"][variant.name] = f"wrong: error {error:.3g}"
                     wrong = True
                     continue
-                launches = timing.launches_for(kv_bytes(shape) * step.element_bytes // 2, step.copies)
+                launches = timing.launches_for(variants.kv_bytes(variant, shape), step.copies)
                 replays.append(timing.Replay(step.launch, step.copies, launches))
-                lines.append({"variant": variant.name, "goal": variants.goal(variant, shape), "error": error, "kernel": step.info["kernel_name"],
+                lines.append({"variant": variant.name, "error": error, "kernel": step.info["kernel_name"],
                               "grid": step.info["grid"], "provenance": step.info["provenance"], "step": step})
             samples = timing.race(replays, options.seconds, seed=1)
             dense = {"samples_us": samples[0]}
@@ -118,11 +116,6 @@ def generator_revision(options):
     said = subprocess.run([str(options.program), "doctor"], capture_output=True, text=True).stdout
     found = re.search(r"\b[0-9a-f]{32}\b", said)
     return found.group(0) if found else None
-
-
-def kv_bytes(shape):
-    batch, _, kv_heads, head_dim, context = shape
-    return batch * kv_heads * context * head_dim * 4
 
 
 class Source:
@@ -161,7 +154,6 @@ class Step:
             v, v_scale, self.v_used = quantised(torch, v, variant.format)
             self.scales = k_scale, v_scale
             more = {"k_scale": k_scale.data_ptr(), "v_scale": v_scale.data_ptr()}
-        self.element_bytes = k.element_size()
         page = variant.field("page_size")
         capacity = context
         if page:
@@ -169,8 +161,7 @@ class Step:
             k, v = (pool(torch, x, self.table, page, pages, variant.layout) for x in (k, v))
             more |= {"page_table": self.table.data_ptr(), "max_pages": self.table.shape[1], "pool_pages": pages}
             capacity = 0
-        bytes_read = k.numel() * k.element_size() * 2 * variants.read_share(variant, context)
-        self.copies = max(1, math.ceil(COLD_BYTES / bytes_read))
+        self.copies = max(1, math.ceil(COLD_BYTES / variants.kv_bytes(variant, source.shape)))
         self.k, self.v = ([x] + [x.clone() for _ in range(self.copies - 1)] for x in (k, v))
         self.arguments = [self.plan.arguments(self.q.data_ptr(), self.k[i].data_ptr(), self.v[i].data_ptr(), self.out.data_ptr(),
                                               source.lengths.data_ptr(), batch, capacity, **more) for i in range(self.copies)]
@@ -179,7 +170,7 @@ class Step:
         self.plan.launch(self.arguments[copy], self.workspace.data_ptr(), stream(self.torch))
 
     def error(self):
-        """Largest difference from attention in FP64, over the first and the last request and every copy."""
+        """The largest difference from attention in FP64 in the first and the last request, over every copy."""
         torch, worst = self.torch, 0.0
         batch, q_heads, kv_heads, head_dim, context = self.source.shape
         expected = {request: self.attention(request) for request in {0, batch - 1}}
@@ -216,7 +207,7 @@ def stream(torch):
 
 
 def quantised(torch, x, name):
-    """One byte an element with one scale for the tensor, and what it stands for."""
+    """The tensor with one byte an element, its scale, and the values that it then stands for."""
     dtype = getattr(torch, name)
     most = 127.0 if name == "int8" else torch.finfo(dtype).max
     scale = (x.abs().max().float() / most).reshape(1)

@@ -2,16 +2,17 @@
 
     python3 bench/peers --library build/shared/libleanattn.so --program build/cli/leanattn --tune 6s --out results
 
-One process, interleaved rounds, CUDA graphs, cold and warm L2, with and without programmatic dependent launch; every captured graph must
-reproduce the FP64 oracle's result before anything is timed. What is not installed is left out and named. A kernel that breaks the CUDA context
-is named, and the run goes on in a fresh process without that kernel at that head_dim. Needs a GPU and PyTorch.
+All kernels run in one process, as CUDA graphs in interleaved rounds, with a cold and a warm L2, with and without programmatic dependent launch.
+Every captured graph must reproduce the FP64 oracle's result before anything is timed. The report names what is not installed and leaves it out.
+A kernel that breaks the CUDA context is named too, and the run goes on in a new process without that kernel at that head_dim. This program needs
+a GPU and PyTorch.
 
-Writes peers.json (raw samples, after every shape), peers.md, peers-cold.svg and peers-warm.svg. Exit codes: 0 done, 2 usage, 5 a result of
-leanattn was wrong (a peer's is named, and gives no figure), 6 stopped by --time-limit with shapes left over (--resume goes on).
+It writes peers.json (raw samples, after every shape), peers.md, and the speed-ups as peers-speedup.svg and peers-speedup-dark.svg. Exit codes:
+0 done; 2 wrong usage; 5 a result of leanattn was wrong (a peer with a wrong result is named and gets no figure); 6 --time-limit ended the run
+with shapes left over, which --resume measures.
 """
 import argparse
 import datetime
-import json
 import os
 import pathlib
 import sys
@@ -19,7 +20,7 @@ import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # for the packages beside this one
 
-from peers import files, plot, report, shapes  # noqa: E402  (the path first)
+from peers import files, plot, report, shapes, speedup_plot  # noqa: E402  (the path first)
 import shape_table  # noqa: E402
 
 SYSTEMS = ["leanattn", "FA2", "cuDNN", "FlashInfer", "FA3"]
@@ -28,8 +29,7 @@ SYSTEMS = ["leanattn", "FA2", "cuDNN", "FlashInfer", "FA3"]
 def main():
     options = parse()
     if options.report_only:
-        results = json.loads((options.out / "peers.json").read_text())
-        write_reports(options.out, results)
+        write_reports(options.out, files.read_json(options.out / "peers.json"))
         return 0
     cases = chosen_cases(options)
     if options.tune and not options.resume:
@@ -48,11 +48,11 @@ def parse():
     parser.add_argument("--lists", default=",".join(shapes.LISTS), help="of %(default)s")
     parser.add_argument("--only", default="", help="shapes by number within their lists taken together, e.g. 0,4,25")
     parser.add_argument("--modes", default="cold,warm", help="states of the L2: %(default)s")
-    parser.add_argument("--seconds", type=float, default=1.5, help="time of a shape's race in each mode; 15 to 31 rounds all the same (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="time of a shape's race in each mode, which has 15 to 31 rounds whatever this is (%(default)s)")
     parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS", help="start no further shape after this long")
     parser.add_argument("--seed", type=int, default=1, help="of the data and the order of rounds")
     parser.add_argument("--resume", action="store_true", help="keep what --out has and measure the rest")
-    parser.add_argument("--report-only", action="store_true", help="write Markdown and SVG again from peers.json; needs no GPU")
+    parser.add_argument("--report-only", action="store_true", help="write Markdown and SVG again from peers.json or peers.json.gz; needs no GPU")
     options = parser.parse_args()
     options.systems, options.lists, options.modes = (text.split(",") for text in (options.systems, options.lists, options.modes))
     for given, known in ((options.systems, SYSTEMS), (options.lists, list(shapes.LISTS)), (options.modes, ["cold", "warm"])):
@@ -70,7 +70,7 @@ def chosen_cases(options):
 
 
 def tune(options):
-    """`leanattn tune` for the published shapes, once per problem and batch, as bench/shape_table.py does; with and without dependent launch
+    """Runs `leanattn tune` for the published shapes, once per problem and batch, as bench/shape_table.py does; with and without dependent launch
     where the program can."""
     program, database = str(options.program), ["--db", str(options.db.resolve())] if options.db else []
     help_text = shape_table.run(program, ["tune", "--help"])
@@ -91,7 +91,7 @@ def measure(options, cases):
 
     began = time.monotonic()
     path = options.out / "peers.json"
-    results = json.loads(path.read_text()) if options.resume and path.exists() else {
+    results = files.read_json(path) if options.resume and path.exists() else {
         "schema_version": 1, "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "seconds": options.seconds,
         "seed": options.seed, "environment": {}, "not_installed": {}, "cases": [], "crashed": []}
     with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
@@ -182,10 +182,10 @@ def progress(record):
 
 def write_reports(out, results):
     files.write_text(out / "peers.md", report.markdown(results))
-    for mode in ("cold", "warm"):
-        picture = plot.svg(results["cases"], mode)
+    for name, theme in (("peers-speedup", plot.LIGHT), ("peers-speedup-dark", plot.DARK)):
+        picture = speedup_plot.svg(results, theme)
         if picture:
-            files.write_text(out / f"peers-{mode}.svg", picture)
+            files.write_text(out / f"{name}.svg", picture)
 
 
 if __name__ == "__main__":

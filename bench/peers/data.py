@@ -1,8 +1,8 @@
 """data.py -- the tensors of one decode step, in several copies, so that a launch never finds its K and V in L2.
 
-Every copy holds the same values, so that all of them have one right answer. K and V exist twice a copy: dense,
-[batch, kv_heads, capacity, head_dim], and (on request) in pages of PAGE_SIZE tokens in request order, which is the best case for a paged
-system. One GPU stream at a time.
+Every copy has the same values, so that one result is right for all of them. A copy has K and V dense, [batch, kv_heads, capacity, head_dim], and
+on request also in pages of PAGE_SIZE tokens. The pages lie in the order of the requests, which is the best case for a system that reads pages.
+Use one GPU stream at a time.
 """
 import torch
 
@@ -10,7 +10,7 @@ from .shapes import PAGE_SIZE
 
 LAYOUTS = ("HND", "NHD")  # of a page: [kv_heads, PAGE_SIZE, head_dim] or [PAGE_SIZE, kv_heads, head_dim]
 
-# The step's logits have about this standard deviation: sharp enough that a lost tile of a long context shows in the result.
+# The standard deviation of the step's logits. With it, softmax is sharp enough that a lost tile of a long context shows in the result.
 LOGIT_DEVIATION = 2.0
 MAX_COPIES = 256
 

@@ -1,4 +1,4 @@
-"""environment.py -- what the figures of a run hold for: GPU, driver, libraries."""
+"""environment.py -- the GPU, the driver and the libraries that a run's figures belong to."""
 import subprocess
 
 import torch

@@ -91,7 +91,7 @@ class Engine:
 
 
 class Query:
-    """A problem and a shape, ready to be asked for again and again."""
+    """A problem and a shape for which plans can be asked repeatedly."""
 
     def __init__(self, engine, problem, shape, stream):
         self.engine, self.problem, self.shape, self.stream = engine, problem, shape, stream
@@ -99,7 +99,7 @@ class Query:
         self.arguments = (engine.handle, ctypes.byref(problem), ctypes.byref(shape), stream, ctypes.byref(self.handle))
 
     def ask(self):
-        """One call of leanattn_engine_plan and nothing else: what it costs a decode step. The first for a kernel compiles it."""
+        """One call of leanattn_engine_plan and nothing else, as in a decode step. The first call for a kernel compiles it."""
         self.engine.library.check(self.engine.library.engine_plan(*self.arguments))
 
     def plan(self):
@@ -108,7 +108,7 @@ class Query:
 
 
 class Plan:
-    """What is launched for a problem and a shape; lives as long as its engine."""
+    """The plan of a problem and a shape. It lives as long as its engine."""
 
     def __init__(self, library, handle):
         self.library, self.handle = library, handle

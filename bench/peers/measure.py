@@ -1,6 +1,7 @@
-"""measure.py -- one shape: data, candidates of every system, agreement with the oracle, then cold and warm races. Returns plain JSON data.
+"""measure.py -- measures one shape: makes its data and every system's candidates, compares them with the oracle, then races them with a cold and a
+warm L2. The result is plain JSON data.
 
-Nothing is timed before every candidate's captured graph has reproduced the oracle's result in every copy.
+A candidate is timed only after its captured graph has reproduced the oracle's result in every copy.
 """
 import functools
 import time
@@ -15,7 +16,7 @@ WARM_L2_SHARE = 2  # a warm L2 is measured for K and V of at most this many time
 
 
 def measure_case(case, all_systems, modes, seconds, avoided, seed):
-    """One shape's record. `avoided`: {system: {kernel: reason}} of what is not to be tried."""
+    """The record of one shape. `avoided` is {system: {kernel: reason}} of the kernels that are not tried."""
     began = time.perf_counter()
     l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     copies = case_data.copies_for(case.kv_bytes, l2_bytes)
@@ -101,7 +102,7 @@ def measure_mode(mode, case, candidates, copies, reference, record, seconds, see
 
 
 def check(candidate, replay, copies, reference):
-    """The error of the graph's results over the tolerance, the worst of all copies; None for kernels that only read."""
+    """The largest error of the graph's results in any copy, over the tolerance; None for kernels that only read."""
     if candidate.output(0) is None:
         replay()
         torch.cuda.synchronize()
@@ -113,7 +114,7 @@ def check(candidate, replay, copies, reference):
 
 
 def gpu_state():
-    """Clocks in MHz, power in W, temperature and throttle reasons as NVML gives them; empty where NVML cannot be asked."""
+    """Clocks in MHz, power in W, temperature and throttle reasons, as NVML gives them; empty where NVML is not available."""
     try:
         import pynvml
 

@@ -1,6 +1,6 @@
-"""read_limit.py -- kernels that only read: the time below which no decode kernel that reads the same bytes from memory can come.
+"""read_limit.py -- kernels that only read. No decode kernel that reads the same bytes from memory can take less time.
 
-The kernels are the project's own, templates/read_limit.cuh; the variants are those of tuner/read_limit.cpp, and the best one per size counts.
+The kernels are those of templates/standalone/read_limit.cuh, in the same variants as the tuner has them; the fastest variant counts.
 """
 import ctypes
 import dataclasses
@@ -8,7 +8,7 @@ import pathlib
 
 from . import cuda_driver
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2] / "templates" / "read_limit.cuh"
+SOURCE = pathlib.Path(__file__).resolve().parents[2] / "templates" / "standalone/read_limit.cuh"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +38,10 @@ class ReadLimit:
     def __init__(self, capability, sm_count, shared_bytes_per_sm, sink):
         self.sm_count, self.sink = sm_count, sink
         module = cuda_driver.Module(cuda_driver.compile_source(SOURCE.read_text(), cuda_driver.architecture(*capability)))
-        # 1 KB of shared memory a CTA is the system's.
+        # The system takes 1 KB of shared memory for each CTA.
         fitting = [v for v in BULK if v.ctas_per_sm * (v.stages * v.stage_bytes + 1024) <= shared_bytes_per_sm]
         self.variants = PLAIN + (fitting if capability[0] >= 9 else [])
-        # Variants share an entry point, and what it may use of shared memory is set once for all of them.
+        # Variants share an entry point, whose limit of shared memory is set once for all of them.
         most = {v.kernel: max(w.stages * w.stage_bytes for w in self.variants if w.kernel == v.kernel) for v in self.variants}
         self.kernels = {kernel: module.kernel(kernel, shared_bytes) for kernel, shared_bytes in most.items()}
 

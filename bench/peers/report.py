@@ -2,16 +2,17 @@
 import statistics
 
 from . import summary
+from .markdown_parts import escape, measured_on, table
 
 LISTS = {
-    "published": "Published shapes, tuned for",
-    "ragged": "Ragged batches, answered from the uniform shapes' tuning",
-    "drawn": "Shapes drawn at random, answered by look-up from what was tuned",
+    "published": "Published shapes, which were tuned",
+    "ragged": "Ragged batches, whose kernels were tuned on uniform batches",
+    "drawn": "Shapes drawn at random, which were not tuned",
 }
 
 
 def markdown(results):
-    """Tables a list and L2 mode, summary lines, failures."""
+    """The whole report: for each L2 mode and list of shapes a table and its summary, then agreement with the oracle and failures."""
     parts = [head(results)]
     for mode in ("cold", "warm"):
         measured = [case for case in results["cases"] if summary.timed(case["modes"].get(mode))]
@@ -21,7 +22,7 @@ def markdown(results):
         for group, title in LISTS.items():
             cases = [case for case in measured if case["list"] == group]
             if cases:
-                parts += [f"### {title}", table(cases, mode), sums(cases, mode)]
+                parts += [f"### {title}", case_table(cases, mode), sums(cases, mode)]
         if len({case["list"] for case in measured}) > 1:
             parts += ["### All lists", sums(measured, mode)]
     parts.append(failures(results))
@@ -29,26 +30,29 @@ def markdown(results):
 
 
 def head(results):
-    environment = results["environment"]
-    facts = ", ".join(f"{name} {value}" for name, value in environment.items() if value not in (None, ""))
-    return (f"# leanattn and its peers\n\n{facts}.\n\nbf16, one query token a request, CUDA-graph replay, microseconds a launch, median of interleaved rounds. Cold: K and V "
-            "rotate over copies of at least four times the L2; warm: every launch reads the same copy. The read limit is the best of several kernels "
-            "that only read the same bytes. Of a peer's variants the fastest counts; +PDL: programmatic dependent launch between consecutive launches. "
-            "FlashInfer reads pages of 16 tokens, HND or NHD, the others a dense cache; its plan(), host work at every change of lengths, is a column of "
-            "its own and not part of its time; a plan called *exact* holds for these lengths only, the others for a captured graph of changing lengths. *Speed-up*: the best peer's time over leanattn's, with its 95 % bootstrap interval; above 1 leanattn is faster. "
-            "*Over limit*: leanattn's time over the read limit.")
+    return (f"# leanattn and its peers\n\n{measured_on(results['environment'])}\n\n"
+            "Each time is the median of interleaved rounds, in microseconds a launch, of a CUDA graph's replay. Every step has one query token a request, in bf16. "
+            "With a cold L2, K and V rotate over copies of at least four times the L2; with a warm L2 every launch reads the same copy.\n\n"
+            "- *read limit*: the best of several kernels that only read the same bytes.\n"
+            "- *over limit*: leanattn's time over the read limit.\n"
+            "- *best peer*: the fastest variant of all peers.\n"
+            "- *speed-up*: the best peer's time over leanattn's, with its 95 % bootstrap interval. Above 1, leanattn is faster.\n"
+            "- *provenance*: how leanattn's look-up chose its kernel. *exact* means that this very shape was tuned.\n"
+            "- *plan() us*: host time of FlashInfer's plan(), which must run whenever lengths change. It is not part of FlashInfer's time. "
+            "A variant called *exact* was planned for these lengths only; the others hold for a captured graph of changing lengths.\n"
+            "- *+ PDL*: with programmatic dependent launch between consecutive launches.\n\n"
+            "FlashInfer reads pages of 16 tokens, in the layout HND or NHD; the other systems read a dense cache.")
 
 
-def table(cases, mode):
+def case_table(cases, mode):
     systems = list(dict.fromkeys((line["system"], line["pdl"]) for case in cases for line in summary.timed(case["modes"][mode]) if line["system"] != summary.LIMIT))
     systems.sort(key=lambda pair: (pair[1], pair[0] != summary.OURS))
     has_pdl = any(system == summary.OURS and pdl for system, pdl in systems)
     plain = [system for system, pdl in systems if not pdl]
     dependent = [system for system, pdl in systems if pdl]
-    titles = ["shape (B, Hq/Hkv, d, context)", "KV MB", "read limit", *plain, "best peer", "speed-up", "over limit", "answered", "plan() us"]
+    titles = ["shape (B, Hq/Hkv, d, context)", "KV MB", "read limit", *plain, "best peer", "speed-up", "over limit", "provenance", "plan() us"]
     titles += [summary.label(system, True) for system in dependent] + (["speed-up + PDL"] if has_pdl else [])
-    rows = [row(case, mode, plain, dependent, has_pdl) for case in cases]
-    return "\n".join(["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles), *("| " + " | ".join(cells) + " |" for cells in rows)])
+    return table(titles, [row(case, mode, plain, dependent, has_pdl) for case in cases])
 
 
 def row(case, mode, plain, dependent, has_pdl):
@@ -68,7 +72,7 @@ def row(case, mode, plain, dependent, has_pdl):
 
 
 def time_of(line, system=None):
-    """A median; for FlashInfer with the kernel that it belongs to, since the fastest one changes with the shape."""
+    """A median; FlashInfer's comes with the name of its kernel, since the fastest one changes with the shape."""
     if line is None:
         return "-"
     text = f"{summary.median_us(line):.2f}"
@@ -92,44 +96,42 @@ def ratio(numerator, denominator, with_interval=False):
 
 def sums(cases, mode):
     """Summary tables of a list of cases."""
-    lines = ["| time over the read limit | shapes | geometric mean | 95 % | least | most |", "|---|---|---|---|---|---|"]
-    lines += [f"| {s['name']} | {s['shapes']} | {s['geometric_mean']:.3f} | {s['low']:.3f} to {s['high']:.3f} | {s['min']:.3f} ({escape(s['min_shape'])}) | "
-              f"{s['max']:.3f} ({escape(s['max_shape'])}) |" for s in summary.over_limit(cases, mode)]
+    ends = ["geometric mean", "95 %", "least", "most"]
+    parts = [table(["time over the read limit", "shapes", *ends], [[line["name"], str(line["shapes"]), *ends_of(line)] for line in summary.over_limit(cases, mode)])]
     for pdl in (False, True):
-        found = summary.speed_ups(cases, mode, pdl)
-        if not found:
-            continue
-        lines += ["", f"| speed-up of {summary.label(summary.OURS, pdl)} over | shapes | faster on | geometric mean | 95 % | least | most |", "|---|---|---|---|---|---|---|"]
-        lines += [f"| {s['name']} | {s['shapes']} | {s['wins']} | {s['geometric_mean']:.3f} | {s['low']:.3f} to {s['high']:.3f} | {s['min']:.3f} ({escape(s['min_shape'])}) | "
-                  f"{s['max']:.3f} ({escape(s['max_shape'])}) |" for s in found]
-    return "\n".join(lines)
+        rows = [[line["name"], str(line["shapes"]), str(line["wins"]), *ends_of(line)] for line in summary.speed_ups(cases, mode, pdl)]
+        if rows:
+            parts.append(table([f"speed-up of {summary.label(summary.OURS, pdl)} over", "shapes", "faster on", *ends], rows))
+    return "\n\n".join(parts)
+
+
+def ends_of(line):
+    """Cells of a summary: the geometric mean, its interval, the smallest and the largest ratio with their shapes."""
+    return [f"{line['geometric_mean']:.3f}", f"{line['low']:.3f} to {line['high']:.3f}",
+            *(f"{line[end]:.3f} ({escape(line[f'{end}_shape'])})" for end in ("min", "max"))]
 
 
 def failures(results):
-    """How well each variant agreed with the oracle, and what did not run, with the reason; a system's equal reasons are one line."""
+    """How well each variant agreed with the oracle, and what did not run and why. A system's failures with one reason are one line."""
     cases, reasons = results["cases"], {}
     for case in cases:
         for failure in case["failures"]:
             variants, names = reasons.setdefault((failure["system"], failure["reason"]), ({}, {}))
             variants[summary.label(failure["variant"], failure["pdl"])] = names[case["name"]] = None  # dicts, for their order
-    lines = [f"| {escape(system)} | {escape(', '.join(variants))} | {escape(reason)} | {len(names)}: {escape('; '.join(list(names)[:3]))}{' ...' if len(names) > 3 else ''} |"
-             for (system, reason), (variants, names) in reasons.items()]
-    lines += [f"| {escape(c['system'])} | {escape(c['variant'])} | broke the CUDA context: {escape(c['reason'])} | 1: {escape(c['name'])} |" for c in results["crashed"]]
-    lines += [f"| {escape(system)} | - | not installed: {escape(reason)} | all |" for system, reason in results["not_installed"].items()]
+    rows = [[system, ", ".join(variants), reason, f"{len(names)}: {'; '.join(list(names)[:3])}{' ...' if len(names) > 3 else ''}"]
+            for (system, reason), (variants, names) in reasons.items()]
+    rows += [[crash["system"], crash["variant"], f"broke the CUDA context: {crash['reason']}", f"1: {crash['name']}"] for crash in results["crashed"]]
+    rows += [[system, "-", f"not installed: {reason}", "all"] for system, reason in results["not_installed"].items()]
     errors = {}
     for case in cases:
         for name, error in case["errors"].items():
             errors[name] = max(error, errors.get(name, 0.0))
-    checked = "\n".join(["| checked against the FP64 oracle | largest error over the tolerance; above 1 it is wrong |", "|---|---|", *(f"| {escape(n)} | {e:.2f} |" for n, e in sorted(errors.items()))])
-    failed = "\n".join(["| system | variant | did not run because | shapes |", "|---|---|---|---|", *lines]) if lines else ""
-    return "\n\n".join(filter(None, ["## Agreement and failures", checked if errors else "", failed, throttled(cases)]))
+    checked = table(["checked against the FP64 oracle", "largest error over the tolerance; above 1 it is wrong"], [[escape(name), f"{error:.2f}"] for name, error in sorted(errors.items())])
+    failed = table(["system", "variant", "did not run because", "shapes"], [list(map(escape, row)) for row in rows])
+    return "\n\n".join(filter(None, ["## Agreement and failures", checked if errors else "", failed if rows else "", throttled(cases)]))
 
 
 def throttled(cases):
-    """The shapes after which NVML named a reason for lower clocks other than idleness or a clock that somebody chose."""
+    """Names the shapes at which NVML gave a reason for lower clocks other than idleness or a clock that somebody set."""
     names = [case["name"] for case in cases if any(state.get("throttle_reasons", 0) & ~0b11 for state in case.get("gpu_state", []))]
-    return f"Measured while NVML reported throttling, so to be doubted: {escape('; '.join(names))}." if names else ""
-
-
-def escape(text):
-    return str(text).replace("|", "\\|").replace("\n", " ")
+    return f"NVML reported throttling at these shapes, whose figures are to be doubted: {escape('; '.join(names))}." if names else ""

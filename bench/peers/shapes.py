@@ -1,6 +1,6 @@
-"""shapes.py -- the decode steps that are measured: published ones, ragged batches, and a list drawn at random with a fixed seed.
+"""shapes.py -- the decode steps that are measured, and how many bytes of K and V a step reads.
 
-Needs neither torch nor a GPU.
+There are published shapes, ragged batches, and a list drawn at random with a fixed seed. This module needs neither torch nor a GPU.
 """
 import dataclasses
 import random
@@ -12,14 +12,24 @@ ELEMENT_BYTES = 2  # bf16
 
 DRAWN_SEED = 20260101
 DRAWN_COUNT = 36
-# Below 1 MB a cold L2 takes more than 256 copies of K and V, and every system costs a launch and little else.
+# Below 1 MB of K and V, a cold L2 takes more than 256 copies of them, and the time of every system is little more than that of a launch.
 DRAWN_KV_BYTES = (1 << 20, 8 << 30)
 DRAWN_HEAD_DIMS = (64, 96, 128, 256)
 
 
+def kv_bytes(lengths, kv_heads, head_dim, *, v_head_dim=None, element_bytes=ELEMENT_BYTES, q_len=1, window=0, sink_tokens=0):
+    """Bytes of K and V that a decode step must read. Everything in bench/ counts them with this function, which agrees with the library's.
+
+    `lengths` are the tokens of each request; `v_head_dim` is the width of V where it is not that of K; `element_bytes` is 1 for one-byte caches.
+    A query token sees `window` tokens (all for 0) and the first `sink_tokens`. Of `q_len` query tokens the first one looks back furthest.
+    """
+    visible = window + q_len - 1 + sink_tokens if window else max(lengths, default=0)
+    return sum(min(length, visible) for length in lengths) * kv_heads * (head_dim + (v_head_dim or head_dim)) * element_bytes
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One decode step: q is [batch, q_heads, head_dim], request i attends to lengths[i] tokens of kv_heads x head_dim, bf16."""
+    """One decode step in bf16: q is [batch, q_heads, head_dim], and request i attends to lengths[i] tokens of kv_heads heads of head_dim."""
 
     group: str  # the list it belongs to: "published", "ragged", "drawn"
     name: str
@@ -51,13 +61,12 @@ class Case:
 
     @property
     def kv_bytes(self):
-        """Bytes of K and V together that a step must read."""
-        return 2 * self.tokens * self.kv_heads * self.head_dim * ELEMENT_BYTES
+        return kv_bytes(self.lengths, self.kv_heads, self.head_dim)
 
     @property
     def dense_bytes(self):
-        """Bytes of K and V together in a dense cache, unused capacity included."""
-        return 2 * self.batch * self.capacity * self.kv_heads * self.head_dim * ELEMENT_BYTES
+        """Bytes of K and V in a dense cache, unused capacity included."""
+        return kv_bytes((self.capacity,) * self.batch, self.kv_heads, self.head_dim)
 
 
 def uniform_case(group, batch, q_heads, kv_heads, head_dim, context):
@@ -76,8 +85,11 @@ def ragged():
 
 
 def drawn(seed=DRAWN_SEED, count=DRAWN_COUNT):
-    """`count` shapes that nothing was tuned for. Query heads per KV head 1..16, KV heads, batch 1..256 and context 64..1M are log-uniform,
-    head_dim uniform; at most 128 query heads; shapes outside DRAWN_KV_BYTES are drawn again. The same seed gives the same list."""
+    """`count` shapes that nothing was tuned for; the same seed gives the same list.
+
+    Query heads per KV head (1 to 16), KV heads, batch (1 to 256) and context (64 to 1M) are log-uniform; head_dim is uniform. A shape with more
+    than 128 query heads or with K and V outside DRAWN_KV_BYTES is drawn again.
+    """
     generator = random.Random(seed)
     cases = []
     while len(cases) < count:

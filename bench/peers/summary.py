@@ -1,7 +1,7 @@
 """summary.py -- medians, paired ratios and intervals of measured shapes, and the lines that sum them up. Plain Python, no GPU.
 
-A ratio is taken round by round between candidates of one interleaved round and then its median; its 95 % interval is the bootstrap's over
-rounds. Intervals of a geometric mean resample the rounds of every shape. The seed is fixed: the same samples give the same interval.
+The ratio of two candidates is taken in every round, since both ran in it; the median of these ratios counts. Its 95 % interval is a bootstrap
+over rounds. The interval of a geometric mean resamples the rounds of every shape. The seed is fixed, so the same samples give the same interval.
 """
 import math
 import random
@@ -25,7 +25,7 @@ def best_line(mode, system, pdl=False):
 
 
 def best_peer(mode, pdl_too=False):
-    """The fastest line that is neither ours nor the limit; with pdl_too also those with programmatic dependent launch."""
+    """The fastest line that is neither leanattn's nor the read limit's. With pdl_too, programmatic dependent launch is allowed as well."""
     lines = [line for line in timed(mode) if line["system"] not in (LIMIT, OURS) and (pdl_too or not line["pdl"])]
     return min(lines, key=median_us, default=None)
 
@@ -44,12 +44,12 @@ def geometric_mean(values):
 
 
 def percentile(values, share):
-    """Linear between neighbours; share 0..1."""
+    """The value below which a share (0..1) of the values lies; linear between neighbours."""
     ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
 def interval(replicates):
@@ -94,8 +94,8 @@ def over_limit(cases, mode):
 
 
 def speed_ups(cases, mode, pdl=False):
-    """How many times faster leanattn is than the best peer of each shape, and than each peer: time of the peer over time of leanattn. With pdl
-    leanattn launches that way, and a peer counts with the faster of its two."""
+    """A summary of the time of a peer over that of leanattn: for the best peer of every shape, and for each peer. With pdl, leanattn uses
+    programmatic dependent launch, and a peer counts with the faster of its two ways to launch."""
     peers = dict.fromkeys(line["system"] for case in cases for line in timed(case["modes"].get(mode)) if line["system"] not in (LIMIT, OURS))
     result = []
     for peer in ["best peer", *peers]:

@@ -1,7 +1,7 @@
 """system_flashinfer.py -- FlashInfer's decode kernels on a paged cache: CUDA-core, tensor-core, persistent and XQA, each with and without
-programmatic dependent launch where it offers that. plan() is host work that every change of lengths asks for; it is timed apart.
+programmatic dependent launch where it offers that. plan() is host work that must be done whenever lengths change; it is timed separately.
 
-A variant is named after kernel, kind of plan and page layout: "tensor-core exact NHD".
+A variant's name has the kernel, the kind of plan and the page layout: "tensor-core exact NHD".
 """
 import importlib
 import math
@@ -13,7 +13,7 @@ from . import systems
 from .shapes import PAGE_SIZE
 
 WORKSPACE_BYTES = 512 << 20
-PERSISTENT_WORKSPACE_BYTES = 6 << 30  # it asks for some 40 MB a KV head of 128, and refuses to plan with less
+PERSISTENT_WORKSPACE_BYTES = 6 << 30  # it needs about 40 MB for each KV head of 128, and does not plan with less
 
 
 class PageTable:
@@ -36,8 +36,8 @@ class PageTable:
 
 
 class WrapperKernel:
-    """BatchDecodeWithPagedKVCacheWrapper. Its plan holds for a captured graph of this batch whatever the lengths become (use_cuda_graph), or,
-    `exact`, for these lengths alone, which may be faster: the grid then has no CTA too many."""
+    """BatchDecodeWithPagedKVCacheWrapper. Its plan holds for a captured graph of this batch with any lengths (use_cuda_graph), or, if `exact`, for
+    these lengths alone. The second may be faster, since its grid has no CTA without work."""
 
     def __init__(self, module, workspace, layout, batch, most_pages, tensor_cores, exact):
         device = workspace.device

@@ -20,7 +20,7 @@ class LeanattnSystem:
         return self.engine.query(case.q_heads, case.kv_heads, case.head_dim, case.batch, case.longest, case.tokens, max_batch, pdl, systems.stream(), **features)
 
     def workspace(self, plan):
-        """Device memory for a plan: one for all plans of a size, since launches follow each other on one stream."""
+        """The workspace of a plan: one for all plans of a size, since launches follow each other on one stream."""
         size = plan.workspace_bytes()
         if size not in self.workspaces:
             self.workspaces[size] = torch.empty(max(size, 256), dtype=torch.uint8, device="cuda")

@@ -1,4 +1,4 @@
-"""system_limit.py -- the pure-read kernels as a system: the same bytes, no arithmetic."""
+"""system_limit.py -- the kernels that only read as a system: they read the same bytes and compute nothing."""
 import torch
 
 from . import read_limit, systems
@@ -17,7 +17,7 @@ class ReadLimitSystem:
         return {}
 
     def candidates(self, data, attempt):
-        # As many bytes as the step reads; of a ragged batch they lie together, which favours the limit.
+        # They read as many bytes as the step. Those of a ragged batch are read as one block, which is faster than the step can be.
         bytes_each = data.case.kv_bytes // 2
 
         def of(variant):

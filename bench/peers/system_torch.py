@@ -1,7 +1,7 @@
 """system_torch.py -- PyTorch's scaled_dot_product_attention, restricted to one backend: FlashAttention-2 (with split KV) or cuDNN.
 
-Two forms of the same step are tried where query heads share KV heads, and the faster one counts: enable_gqa with one query row a head, and
-the group's heads as rows of one head, which needs no mask for a single token.
+Where query heads share KV heads, two forms of the step are tried, and the faster one counts: enable_gqa with one query row for each head, and the
+heads of a group as the rows of one head, which needs no mask for a single token.
 """
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel

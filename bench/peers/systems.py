@@ -1,8 +1,8 @@
-"""systems.py -- what an adapter of a system hands to the measurement: candidates that can be launched, and failures with a reason.
+"""systems.py -- what the adapter of a system gives to the measurement: candidates that can be launched, and failures with a reason.
 
-An adapter has `name`, `versions()` -> dict and `candidates(data, attempt)` -> list of Candidate and Failure, each made by
-`attempt(variant, pdl, build)`. A system may offer several variants (kernels, splits, layouts); the fastest counts, and all of them are kept in
-the results. The first word of a variant names its kernel.
+An adapter has `name`, `versions()`, which returns a dict, and `candidates(data, attempt)`, which returns a list of Candidate and Failure, each made
+by `attempt(variant, pdl, build)`. A system may offer several variants (kernels, splits, layouts): the fastest one counts, and the results keep
+all of them. The first word of a variant names its kernel.
 """
 import dataclasses
 import re
@@ -14,15 +14,18 @@ import torch
 
 @dataclasses.dataclass
 class Candidate:
-    """One way to do the step. `launch(copy)` enqueues it on the current stream, reading copy `copy` of K and V; `output(copy)` is the tensor
-    that the last launch for this copy writes, [batch, q_heads, head_dim], None for kernels that only read."""
+    """One way to do the step.
+
+    `launch(copy)` enqueues it on the current stream, where it reads copy `copy` of K and V. `output(copy)` is the tensor that the last launch for
+    this copy writes, [batch, q_heads, head_dim]; it is None for kernels that only read.
+    """
 
     system: str
     variant: str
     launch: Callable[[int], None]
     output: Callable[[int], torch.Tensor | None]
     pdl: bool = False  # programmatic dependent launch between consecutive launches
-    plan_us: float | None = None  # host time of the plan that precedes every step of changed lengths; None: there is none
+    plan_us: float | None = None  # host time of the plan that must be made whenever lengths change; None where there is none
     facts: dict = dataclasses.field(default_factory=dict)
 
     @property
@@ -43,8 +46,8 @@ class ContextLost(RuntimeError):
 
 
 def attempt(system, avoided, variant, pdl, build):
-    """What build() returns, a Candidate, after one launch of it has succeeded; else a Failure with the reason. `avoided` maps kernels of the
-    system that are not to be tried to the reason."""
+    """The Candidate that build() returns, if one launch of it succeeds, else a Failure with the reason. `avoided` maps the kernels of the system
+    that are not tried to the reason."""
     if kernel_of(variant) in avoided:
         return Failure(system, variant, pdl, avoided[kernel_of(variant)])
     try:
@@ -63,13 +66,13 @@ def kernel_of(variant):
 
 
 def reason_of(problem):
-    """An exception in one line. Folders are left out: they say where a library was built, not what went wrong."""
+    """An exception in one line, without folders, which only say where a library was built."""
     text = " / ".join(line.strip() for line in str(problem).splitlines() if line.strip())
     return f"{type(problem).__name__}: {re.sub(r'(?<![^ (])/[^ :]*/', '', text)[:300]}"
 
 
 def ensure_context(system, variant, pdl, reason):
-    """Raises ContextLost, naming who did it, if the failure left the context unusable."""
+    """Raises ContextLost, with the name of the candidate, if its failure left the context unusable."""
     if not context_works():
         lost = ContextLost(reason)
         lost.failure = Failure(system, variant, pdl, reason)
@@ -77,7 +80,7 @@ def ensure_context(system, variant, pdl, reason):
 
 
 def context_works():
-    """Whether the GPU still computes. An error that does not stick is cleared by the first look."""
+    """Whether the GPU still computes. The first attempt may only fetch an error that does not last, so there are two."""
     for _ in range(2):
         try:
             return torch.zeros(1, device="cuda").add_(1).item() == 1

@@ -1,8 +1,8 @@
 """timing.py -- CUDA graphs of launches, timed by events in interleaved rounds. The current stream must not be the default one.
 
-A sample is one replay of a graph, divided by its launches. The replays of a round are queued at once behind an untimed one, with an event
-between neighbours, so that no host gap is timed; every round goes through the candidates in another order, so that a clock change or a
-neighbour's load falls on all of them alike, and ratios of a round are paired.
+A sample is the time of one replay of a graph, divided by its number of launches. The replays of a round are queued at once behind an untimed
+one, with an event between each two, so that no waiting for the host is timed. Every round runs the candidates in another order, so that a change
+of clocks affects all of them alike; ratios are taken within a round.
 """
 import random
 
@@ -10,16 +10,16 @@ import torch
 
 SAMPLE_US = 300  # a graph runs for about this long
 SCREEN_ROUNDS = 2
-SCREEN_SHARE = 1.08  # variants of a system that are slower than its best by more than this leave after screening
-SCREEN_KEEP = 2  # variants of a system that stay
+SCREEN_SHARE = 1.08  # after screening, variants slower than this many times their system's best are dropped
+SCREEN_KEEP = 2  # variants of a system that are kept at most
 MIN_ROUNDS, MAX_ROUNDS = 15, 31
 LEAD_CYCLES = 400_000  # the GPU waits about 0.2 ms while the host queues a round
 
 
 def launches_for(kv_bytes, copies):
     """Launches of a graph that runs for about SAMPLE_US at 4.5 TB/s and 3 us a launch, a multiple of the copies."""
-    wanted = max(1, round(SAMPLE_US / (kv_bytes / 4.5e6 + 3)))
-    return -(-wanted // copies) * copies
+    launches = max(1, round(SAMPLE_US / (kv_bytes / 4.5e6 + 3)))
+    return -(-launches // copies) * copies
 
 
 class Replay:
@@ -50,18 +50,19 @@ def time_round(replays, order):
     torch.cuda._sleep(LEAD_CYCLES)
     replays[order[-1]]()
     events[0].record()
-    for place, which in enumerate(order):
+    for position, which in enumerate(order):
         replays[which]()
-        events[place + 1].record()
+        events[position + 1].record()
     torch.cuda.synchronize()
     times = [0.0] * len(replays)
-    for place, which in enumerate(order):
-        times[which] = events[place].elapsed_time(events[place + 1]) * 1000 / replays[which].launches
+    for position, which in enumerate(order):
+        times[which] = events[position].elapsed_time(events[position + 1]) * 1000 / replays[which].launches
     return times
 
 
 def screen(replays, groups):
-    """Indices of the replays worth a race: of each group (a hashable per replay) the best and those close to it. And what each one took."""
+    """Indices of the replays to race, and the time of every replay. groups[i] names the group of replay i; of each group the best replay and
+    those close to it are raced."""
     rounds = [time_round(replays, list(range(len(replays)))) for _ in range(SCREEN_ROUNDS)]
     screened = [min(times) for times in zip(*rounds)]
     kept = []
@@ -77,7 +78,7 @@ def race(replays, seconds, seed, rounds=None):
     order = list(range(len(replays)))
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
-    time_round(replays, order)  # warms up; its samples do not count
+    time_round(replays, order)  # a warm-up, whose samples do not count
     end.record()
     torch.cuda.synchronize()
     rounds = rounds or max(MIN_ROUNDS, min(MAX_ROUNDS, int(seconds * 1000 / max(begin.elapsed_time(end), 1e-3))))

@@ -1,16 +1,15 @@
-"""Replays a conversation trace through a continuous batcher and times its decode steps: leanattn and FlashInfer over the read limit.
+"""Replays a conversation trace through a continuous batcher and times its decode steps with leanattn, FlashInfer and kernels that only read.
 
     python3 bench/trace --library build/shared/libleanattn.so --out results [--steps 120]
 
 The context lengths of every 50th decode step are one ragged batch of Llama-3-8B's attention. Every captured graph must reproduce the FP64
-oracle's result at every step before it is timed. Needs a GPU and PyTorch; FlashInfer is left out where it is not installed.
+oracle's result at every step before it is timed. This program needs a GPU and PyTorch; it leaves FlashInfer out where it is not installed.
 
-Writes trace.json (raw samples, after every step), trace.md and trace.svg. Exit codes: 0 done, 2 usage, 5 a result was wrong.
+It writes trace.json (raw samples, after every step), trace.md and trace.svg. Exit codes: 0 done, 2 wrong usage, 5 a result was wrong.
 """
 import argparse
 import datetime
 import gzip
-import json
 import pathlib
 import sys
 import time
@@ -26,7 +25,7 @@ from peers import files  # noqa: E402
 def main():
     options = parse()
     if options.report_only:
-        write_reports(options.out, json.loads((options.out / "trace.json").read_text()))
+        write_reports(options.out, files.read_json(options.out / "trace.json"))
         return 0
     with gzip.open(options.trace, "rt") as lines:
         requests = batcher.read_trace(lines, options.rate)
@@ -39,16 +38,16 @@ def parse():
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the results")
     parser.add_argument("--db", type=pathlib.Path, help="cache directory with leanattn's tuning database; default: the user's")
     parser.add_argument("--trace", type=pathlib.Path, default=HERE / "data" / "azure-llm-2023-conv.csv.gz", help="gzip of TIMESTAMP,ContextTokens,GeneratedTokens")
-    parser.add_argument("--running", default="64,256", help="most running requests, a run each (%(default)s)")
-    parser.add_argument("--rate", type=float, default=8.0, help="requests arrive this many times as fast as they did (%(default)s): one GPU has more than one service's share")
+    parser.add_argument("--running", default="64,256", help="the most requests that run at a time; each number is a run (%(default)s)")
+    parser.add_argument("--rate", type=float, default=8.0, help="requests arrive this many times as fast as they did (%(default)s)")
     parser.add_argument("--step-ms", type=float, default=25.0, help="the trace's time that a decode step takes (%(default)s)")
-    parser.add_argument("--every", type=int, default=50, help="one decode step in so many is a batch (%(default)s)")
-    parser.add_argument("--steps", type=int, default=0, help="at most so many of them a run, evenly spaced; 0: all")
+    parser.add_argument("--every", type=int, default=50, help="one of this many decode steps is timed (%(default)s)")
+    parser.add_argument("--steps", type=int, default=0, help="time at most this many steps of a run, evenly spaced; 0: all")
     parser.add_argument("--plan", choices=["step", "once"], default="step", help="ask leanattn at every step, or keep the plan of the median step")
     parser.add_argument("--layouts", default="HND", help="of FlashInfer's pages: HND, NHD or both")
     parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS", help="start no further step of a run after its share of this")
     parser.add_argument("--seed", type=int, default=1, help="of the data and the order of rounds")
-    parser.add_argument("--report-only", action="store_true", help="write Markdown and SVG again from trace.json; needs no GPU")
+    parser.add_argument("--report-only", action="store_true", help="write Markdown and SVG again from trace.json or trace.json.gz; needs no GPU")
     options = parser.parse_args()
     options.running = [int(text) for text in options.running.split(",")]
     options.layouts = options.layouts.split(",")
@@ -80,17 +79,16 @@ def measure(options, requests):
 
 
 def replay_run(options, results, requests, max_running, limit, leanattn, flashinfer, stop_at):
-    """One batch limit: the trace through the batcher, its sampled steps measured, evenly spaced. Ends at `stop_at` of the monotonic clock."""
+    """Runs the trace through a batcher with one limit and times its sampled steps, until `stop_at` of the monotonic clock."""
     import torch
 
     import replay
     from peers import shapes
 
-    token_bytes = 2 * replay.KV_HEADS * replay.HEAD_DIM * shapes.ELEMENT_BYTES
     sampled = [step for step in batcher.steps(requests, max_running, options.step_ms / 1000) if step.index % options.every == 0]
-    # Two copies in turn leave the L2 cold if one is at least twice its size.
+    # Launches that read two copies in turn find the L2 cold if a copy is at least twice its size.
     enough = 2 * torch.cuda.get_device_properties(0).L2_cache_size
-    large = [step for step in sampled if sum(step.contexts) * token_bytes >= enough]
+    large = [step for step in sampled if shapes.kv_bytes(step.contexts, replay.KV_HEADS, replay.HEAD_DIM) >= enough]
     chosen = batcher.evenly(large, options.steps)
     run = {"sampled": len(sampled), "small": len(sampled) - len(large), "chosen": len(chosen), "steps": [], "failures": []}
     results["runs"][str(max_running)] = run
@@ -118,7 +116,7 @@ def replay_run(options, results, requests, max_running, limit, leanattn, flashin
 
 
 def spread(steps):
-    """The same steps in an order whose every beginning is spread over the trace, so that a run that is cut short still covers it."""
+    """The same steps in an order of which every beginning is spread over the trace, so that a run that ends early still covers it."""
     width = 1 << max(len(steps) - 1, 1).bit_length()
     order = sorted(range(width), key=lambda i: int(f"{i:0{width.bit_length() - 1}b}"[::-1], 2))
     return [steps[i] for i in order if i < len(steps)]

@@ -1,8 +1,8 @@
 """batcher.py -- a simple continuous batcher: requests arrive, wait their turn, decode one token a step together, and leave. Plain Python.
 
-A step takes `step_seconds` of the trace's time. At its beginning the requests that have arrived are admitted first come first served while
-fewer than `max_running` run; a prompt counts as already in the KV cache then. In every step each running request's context grows by one token,
-the one it generates; after its last one the request has left before the next step begins.
+A step takes `step_seconds` of the trace's time. At its beginning requests that have arrived are admitted in order of arrival, while fewer than
+`max_running` run; the prompt of an admitted request is taken to be in the KV cache already. In every step each running request generates one
+token, by which its context grows. A request that has generated its last token leaves before the next step.
 """
 import csv
 import dataclasses
@@ -18,15 +18,15 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    index: int  # decode steps before this one; time without running requests counts none
+    index: int  # the number of decode steps before this one; there are none while no request runs
     time: float  # seconds since the trace began
-    contexts: tuple[int, ...]  # tokens each running request attends to, this step's own included, in order of admission
+    contexts: tuple[int, ...]  # tokens that each running request attends to, with the one of this step, in order of admission
     waiting: int  # requests that have arrived and do not run
 
 
 def read_trace(lines, rate=1.0):
-    """Requests of a CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens, in order of arrival. `rate` multiplies the arrival rate:
-    at 8 an hour of requests arrives within 7.5 minutes."""
+    """The requests of a CSV with the columns TIMESTAMP, ContextTokens and GeneratedTokens, in order of arrival. `rate` multiplies the rate of
+    arrival: with 8, an hour of requests arrives within 7.5 minutes."""
     rows = [(timestamp(row["TIMESTAMP"]), int(row["ContextTokens"]), int(row["GeneratedTokens"])) for row in csv.DictReader(lines)]
     rows.sort(key=lambda row: row[0])
     return [Request((when - rows[0][0]) / rate, prompt, generated) for when, prompt, generated in rows]

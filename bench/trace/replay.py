@@ -1,7 +1,9 @@
-"""replay.py -- times one decode step of the trace after the other: leanattn on a dense cache and on pages, FlashInfer's kernels on pages, the read limit.
+"""replay.py -- times the decode steps of the trace one after the other: leanattn on a dense cache and on pages, FlashInfer's kernels on pages,
+and kernels that only read.
 
-Llama-3-8B's attention: 32 query heads, 8 KV heads of 128, bf16. The i-th running request lives in slot i of caches that are filled once; from
-step to step only the lengths change. Two copies of the caches take turns, so that steps of at least twice the L2 find it cold.
+The attention is that of Llama-3-8B: 32 query heads and 8 KV heads of 128, bf16. The i-th running request has slot i of caches that are filled
+once; only the lengths change from step to step. Launches read two copies of the caches in turn, so that a step whose K and V are at least twice
+the L2 finds it cold.
 """
 import torch
 
@@ -15,7 +17,7 @@ PLAN_REPEATS = 5
 
 
 class Caches:
-    """Dense and paged K and V of max_running slots, `capacity` tokens each; the same values in every copy."""
+    """Dense and paged K and V of max_running slots with `capacity` tokens each. Every copy has the same values."""
 
     def __init__(self, max_running, capacity, layouts, seed):
         self.max_running = max_running
@@ -27,7 +29,7 @@ class Caches:
         self.outputs = {}
 
     def output(self, key, copy, batch):
-        """The output of a candidate, [batch, q_heads, head_dim]; kept, since graphs write to it."""
+        """The output of a candidate, [batch, q_heads, head_dim]. It is kept, since captured graphs write to it."""
         whole = self.outputs.setdefault((key, copy), torch.empty_like(self.data.q))
         return whole[:batch]
 
@@ -38,16 +40,16 @@ class Caches:
 
 def memory_needed(max_running, capacity, layouts):
     """Bytes that Caches takes."""
-    return COPIES * (1 + len(layouts)) * 2 * max_running * capacity * KV_HEADS * HEAD_DIM * shapes.ELEMENT_BYTES
+    return COPIES * (1 + len(layouts)) * shapes.kv_bytes((capacity,) * max_running, KV_HEADS, HEAD_DIM)
 
 
 class Replayer:
-    """Measures steps; kernels and plans that can be kept are kept from step to step."""
+    """Measures steps, and keeps kernels and plans from step to step where it can."""
 
     def __init__(self, caches, leanattn, flashinfer, limit, plan_once, seed):
         self.caches, self.leanattn, self.flashinfer, self.limit = caches, leanattn, flashinfer, limit
         self.plan_once, self.seed = plan_once, seed
-        self.kernels = {}  # FlashInfer's, by name, layout and batch: a captured graph fixes the batch
+        self.kernels = {}  # of FlashInfer, by name, layout and batch, since a captured graph fixes the batch
         self.limit_variants = limit.kernels.variants
         self.failures = {}
 
@@ -98,7 +100,7 @@ class Replayer:
         return [of(variant) for variant in self.limit_variants]
 
     def keep_best_limits(self, lines):
-        """After the first step the two fastest ways to read stay; the better one of a step is its limit."""
+        """After the first step only the two fastest kernels that read stay; the faster one at a step is its limit."""
         ranked = sorted((line for line in lines if line["system"] == summary.LIMIT), key=summary.median_us)
         best = [line["variant"] for line in ranked[:2]]
         self.limit_variants = [variant for variant in self.limit_variants if variant.name in best]
@@ -165,7 +167,7 @@ class Replayer:
         return systems.Candidate(self.flashinfer.name, f"{name} {layout}", launch, lambda copy: outputs[copy], pdl, planned["plan_us"])
 
     def attempt(self, system, variant, pdl, build):
-        """As systems.attempt; what has failed at one step is not tried at the next."""
+        """As systems.attempt, but what has failed at one step is not tried again at later ones."""
         if (system, variant, pdl) in self.failures:
             return systems.Failure(system, variant, pdl, self.failures[system, variant, pdl])
         return systems.attempt(system, {}, variant, pdl, build)

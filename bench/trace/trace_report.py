@@ -1,12 +1,14 @@
-"""trace_report.py -- the Markdown and the lines of the picture of a replayed trace, from its JSON record alone. Plain Python."""
+"""trace_report.py -- the Markdown and the plot of a replayed trace, from its JSON record alone. Plain Python, no GPU."""
 from peers import plot, summary
+from peers.markdown_parts import measured_on, table
 
 BEST = "FlashInfer, its best kernel at every step"
 PAGED = ", pages"
 
 
 def rows(steps):
-    """{name: {"us", "plan_us", "over", "over_with_plan"}}, a value a step: time, host time before the launch, and both over the read limit."""
+    """{name: {column: values}}, a value for each step: "us" is the time of a launch, "plan_us" the host time before it, "over" the first over the
+    read limit and "over_with_plan" their sum over it."""
     result = {}
     for step in steps:
         limit = summary.best_line(step, summary.LIMIT)
@@ -23,7 +25,7 @@ def rows(steps):
                 add(result, summary.label(f"{line['system']} {line['variant']}", line["pdl"]), step, us, plan_us, us, us + plan_us, limit_us)
                 theirs.append((us, plan_us))
         if theirs:
-            # The fastest kernel, and the one that is fastest together with its plan, need not be the same.
+            # The fastest kernel and the one that is fastest together with its plan may differ.
             us, plan_us = min(theirs)
             add(result, BEST, step, us, plan_us, us, min(map(sum, theirs)), limit_us)
     return result
@@ -48,10 +50,10 @@ def add(result, name, step, us, plan_us, alone, with_plan, limit_us):
     row["over_with_plan"].append(with_plan / limit_us)
 
 
-def best_kernel(table, column):
-    """FlashInfer's kernel with the lowest median of a column, if one has to be chosen for the whole trace."""
-    names = [name for name in table if name.startswith("FlashInfer ")]
-    return min(names, key=lambda name: middle(table[name][column]), default=None)
+def best_kernel(found, column):
+    """The kernel of FlashInfer whose median of a column is the lowest over the whole trace."""
+    names = [name for name in found if name.startswith("FlashInfer ")]
+    return min(names, key=lambda name: middle(found[name][column]), default=None)
 
 
 def middle(values):
@@ -59,30 +61,33 @@ def middle(values):
 
 
 def markdown(results):
-    environment = ", ".join(f"{name} {value}" for name, value in results["environment"].items() if value not in (None, ""))
-    parts = [f"# A conversation trace, decode steps\n\n{environment}.\n\nOne hour of requests of a production conversation service (data/NOTICE), arriving "
-             f"{results['rate']:g} times as fast, through a continuous batcher with steps of {results['step_seconds'] * 1000:g} ms; the context lengths of every "
-             f"{results['every']}th decode step are one ragged batch. 32/8 heads of 128, bf16, one layer's attention, cold L2. Time over the read limit of each step; "
-             "*with plan*: the host time of plan() (for leanattn, of the look-up) is added, as if nothing hid it. FlashInfer reads pages of 16 tokens in the order of "
-             f"the requests, leanattn a dense cache{' and, as *leanattn, pages*, the same pages' if has_pages(results) else ''}."]
+    pages = "; *leanattn, pages* reads the pages that FlashInfer reads" if has_pages(results) else ""
+    parts = [f"# Decode steps of a conversation trace\n\n{measured_on(results['environment'])}\n\n"
+             f"The trace is one hour of requests to a conversation service (data/NOTICE). They arrive {results['rate']:g} times as fast as they did, at a continuous batcher whose "
+             f"steps take {results['step_seconds'] * 1000:g} ms. The context lengths of every {results['every']}th decode step are one ragged batch. What is timed is the attention of "
+             f"one layer: 32 query heads and 8 KV heads of 128, bf16, cold L2. leanattn reads a dense cache{pages}. FlashInfer reads pages of 16 tokens, which lie in the order of the requests.\n\n"
+             "*Over the limit* is a step's time over the read limit, the time of kernels that only read the same bytes. *With plan* adds the host time of FlashInfer's plan() or of "
+             "leanattn's look-up, as if nothing ran at the same time."]
     for limit, steps in results["runs"].items():
         measured = [step for step in steps["steps"] if not step["wrong"]]
         if not measured:
             continue
-        table = rows(measured)
+        found = rows(measured)
         batches = sorted(len(step["contexts"]) for step in measured)
-        parts.append(f"## At most {limit} running\n\n{len(measured)} steps of {steps['sampled']} sampled; {steps['small']} of those sampled were left out because their K and V are less than "
-                     f"twice the L2. Running: {batches[0]} to {batches[-1]}, median {batches[len(batches) // 2]}; longest context {max(max(s['contexts']) for s in measured)}; "
-                     f"K and V {min(s['kv_bytes'] for s in measured) / 1e6:.0f} to {max(s['kv_bytes'] for s in measured) / 1e6:.0f} MB.")
-        lines = ["| system | us, median | plan us, median | over the limit: median | 99th percentile | worst | with plan: median | 99th percentile | worst |", "|---" * 9 + "|"]
-        for name, row in table.items():
-            cells = [f"{middle(row['us']):.1f}", f"{middle(row['plan_us']):.1f}"]
+        contexts, sizes = [max(step["contexts"]) for step in measured], [step["kv_bytes"] / 1e6 for step in measured]
+        parts.append(f"## At most {limit} requests at a time\n\n{len(measured)} steps were timed out of {steps['sampled']} sampled ones; {steps['small']} of those sampled were left out because "
+                     f"their K and V are less than twice the L2. A step has {batches[0]} to {batches[-1]} requests (median {batches[len(batches) // 2]}), a longest context of at most "
+                     f"{max(contexts)} tokens, and {min(sizes):.0f} to {max(sizes):.0f} MB of K and V.")
+        lines = []
+        for name, row in found.items():
+            cells = [name, f"{middle(row['us']):.1f}", f"{middle(row['plan_us']):.1f}"]
             for column in ("over", "over_with_plan"):
                 cells += [f"{middle(row[column]):.3f}", f"{summary.percentile(row[column], 0.99):.3f}", f"{max(row[column]):.3f}"]
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
-        parts.append("\n".join(lines))
-        if best_kernel(table, "over"):
-            parts.append(f"FlashInfer's best single kernel: {best_kernel(table, 'over')}; with plan() counted: {best_kernel(table, 'over_with_plan')}.")
+            lines.append(cells)
+        ends = ["99th percentile", "worst"]
+        parts.append(table(["system", "us, median", "plan us, median", "over the limit: median", *ends, "with plan: median", *ends], lines))
+        if best_kernel(found, "over"):
+            parts.append(f"The kernel of FlashInfer with the lowest median over the limit is {best_kernel(found, 'over')}; with plan() counted it is {best_kernel(found, 'over_with_plan')}.")
     failures = {(f["system"], f["variant"], f["pdl"], f["reason"]) for run in results["runs"].values() for f in run["failures"]}
     errors = {}
     for run in results["runs"].values():
@@ -90,25 +95,25 @@ def markdown(results):
             for name, error in step["errors"].items():
                 errors[name] = max(error, errors.get(name, 0.0))
     if errors:
-        parts.append("\n".join(["| checked against the FP64 oracle at every step | largest error over the tolerance |", "|---|---|", *(f"| {name} | {error:.2f} |" for name, error in sorted(errors.items()))]))
+        parts.append(table(["checked against the FP64 oracle at every step", "largest error over the tolerance"], [[name, f"{error:.2f}"] for name, error in sorted(errors.items())]))
     if failures:
-        parts.append("\n".join(["| system | variant | did not run because |", "|---|---|---|",
-                                *(f"| {summary.label(system, pdl)} | {variant} | {reason} |" for system, variant, pdl, reason in sorted(failures))]))
+        parts.append(table(["system", "variant", "did not run because"], [[summary.label(system, pdl), variant, reason] for system, variant, pdl, reason in sorted(failures)]))
     return "\n\n".join(parts) + "\n"
 
 
 def svg(results):
-    """Time over the limit against KV bytes, a panel a batch limit."""
+    """Time over the limit against KV bytes, a panel for each batch limit."""
     panels = []
     for limit, run in results["runs"].items():
-        table = rows([step for step in run["steps"] if not step["wrong"]])
-        lines = {name: points(table[name], "over") for cache in ("dense", "pages") for name in (ours(cache), ours(cache) + plot.SECOND) if name in table}
-        if BEST in table:
-            lines["FlashInfer"] = points(table[BEST], "over")
-            lines["FlashInfer with plan()"] = points(table[BEST], "over_with_plan")
-        panels.append((f"at most {limit} running", lines))
-    return plot.figure("Time over the read limit, decode steps of a conversation trace", panels)
+        found = rows([step for step in run["steps"] if not step["wrong"]])
+        series = {name: points(found[name], "over") for cache in ("dense", "pages") for pdl in (False, True)
+                  for name in [summary.label(ours(cache), pdl)] if name in found}
+        if BEST in found:
+            series["FlashInfer"] = points(found[BEST], "over")
+            series["FlashInfer with plan()"] = points(found[BEST], "over_with_plan")
+        panels.append((f"at most {limit} requests at a time", series))
+    return plot.figure("Time over the read limit of decode steps of a conversation trace", "time over the read limit (lower is better)", panels)
 
 
 def points(row, column):
-    return sorted((size, over, f"step {step}") for size, over, step in zip(row["kv_bytes"], row[column], row["step"]))
+    return sorted(zip(row["kv_bytes"], row[column]))

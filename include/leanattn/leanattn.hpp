@@ -1,4 +1,5 @@
-// leanattn.hpp -- the C ABI as C++17: Engine, Plan, DecodeArgs. Header only; the thread contract is leanattn.h's.
+// leanattn.hpp -- the C ABI for C++17: Engine, Plan, DecodeArgs. Header only. As in leanattn.h, any thread may call any
+// function, except that an Engine must be destroyed last.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +15,19 @@ inline namespace v1 {
 /// Element type of q, k, v and o.
 enum class DataType : std::int32_t { bf16 = LEANATTN_BF16, fp16 = LEANATTN_FP16 };
 
-/// contiguous: [batch, kv_heads, context, head_dim], tokens of one KV head adjacent. strided: any token stride, such as
-/// [batch, context, kv_heads, head_dim].
+/// How the KV cache lies in memory. contiguous: [batch, kv_heads, context, head_dim], so that the tokens of a KV head
+/// are adjacent. strided: any token stride, such as [batch, context, kv_heads, head_dim].
 enum class CacheLayout : std::int32_t { contiguous = LEANATTN_KV_CONTIGUOUS, strided = LEANATTN_KV_STRIDED };
 
-/// What a request's query tokens see of each other, when there are several: those up to themselves, those that a word
-/// of tree_mask says, or all.
+/// Which of a request's query tokens each of them sees, where there are several: itself and those before it (causal),
+/// those that its word of tree_mask names (tree), or all (full).
 enum class AttentionMask : std::int32_t {
   causal = LEANATTN_MASK_CAUSAL,
   tree = LEANATTN_MASK_TREE,
   full = LEANATTN_MASK_FULL
 };
 
-/// Element type of k and v: that of q, or one byte.
+/// Element type of the cache: that of q, or one byte.
 enum class CacheFormat : std::int32_t {
   same = LEANATTN_KV_SAME,
   fp8_e4m3 = LEANATTN_KV_FP8_E4M3,
@@ -34,14 +35,15 @@ enum class CacheFormat : std::int32_t {
   int8 = LEANATTN_KV_INT8
 };
 
-/// What has a scale of its own, in a cache of one-byte elements.
+/// What has a scale of its own in a cache of one-byte elements; leanattn_kv_scale has the shapes.
 enum class CacheScale : std::int32_t {
   tensor = LEANATTN_SCALE_TENSOR,
   head = LEANATTN_SCALE_HEAD,
   token = LEANATTN_SCALE_TOKEN
 };
 
-/// Rotary position embedding of q and of appended keys: dim i turns with dim i + rope_dim / 2, or dim 2 i with 2 i + 1.
+/// Rotary position embedding of q and of appended keys: which dims are rotated together. half_split: dim i with dim
+/// i + rope_dim / 2. interleaved: dim 2 i with dim 2 i + 1.
 enum class RopePairing : std::int32_t {
   none = LEANATTN_ROPE_NONE,
   half_split = LEANATTN_ROPE_HALF_SPLIT,
@@ -51,61 +53,63 @@ enum class RopePairing : std::int32_t {
 /// What never changes in a model.
 struct Problem {
   int q_heads = 32;                              ///< query heads
-  int kv_heads = 8;                              ///< divides q_heads, at most 128 query heads each
-  int head_dim = 128;                            ///< a multiple of 16 up to 512
+  int kv_heads = 8;                              ///< divides q_heads; at most 128 query heads share a KV head
+  int head_dim = 128;                            ///< columns of q and k; a multiple of 16 up to 512
   DataType dtype = DataType::bf16;               ///< of q and o
   CacheLayout layout = CacheLayout::contiguous;  ///< of k and v
-  bool lse = false;                              ///< launches also write the log-sum-exp of every row
+  bool lse = false;                              ///< launches also write the log-sum-exp of every query row
   bool pdl = false;  ///< launches may overlap the kernel before them (sm_90+); leanattn_plan_launch has the contract
 
-  // Beside plain dense decode; docs/features.md has each one's limits.
+  // Features, beside plain dense decode. docs/features.md has their limits.
   int page_size = 0;      ///< tokens per page of a paged cache; 0: dense
-  int q_len = 1;          ///< most query tokens of a request, the last of its context, 1 to 16 (mask full: 1024)
-  bool ragged_q = false;  ///< each request has its own number of them, through q_offsets
-  AttentionMask query_mask = AttentionMask::causal;  ///< of no consequence for one query token
-  int window = 0;                                    ///< tokens a query sees, its own the last of them; 0: all
+  int q_len = 1;          ///< most query tokens of a request, which end its context; 1 to 16 (mask full: 1024)
+  bool ragged_q = false;  ///< each request has its own number of query tokens, by q_offsets
+  AttentionMask query_mask = AttentionMask::causal;  ///< makes no difference for one query token
+  int window = 0;                                    ///< tokens that a query token sees, itself the last; 0: all
   int sink_tokens = 0;                               ///< first tokens of a context that stay visible beside the window
-  bool sink_logits = false;  ///< a logit per query head counts in the denominator of its softmax
+  bool sink_logits = false;  ///< each query head has a logit that counts in the denominator of its softmax
   bool alibi = false;        ///< alibi_slopes[head] * (kv index - q index) is added to scores
-  double soft_cap = 0;       ///< scores become cap * tanh(score / cap); 0: as they are
+  double soft_cap = 0;       ///< scores become cap * tanh(score / cap); 0: unchanged
   std::string score{};       ///< a CUDA expression of score, q_index, kv_index, head that replaces scores; empty: none
   CacheFormat kv_format = CacheFormat::same;  ///< of the cache's elements; same: dtype
-  CacheScale kv_scale = CacheScale::tensor;   ///< what has a scale of its own, in a cache of one-byte elements
+  CacheScale kv_scale = CacheScale::tensor;   ///< what has a scale of its own, where elements are one byte
   int v_head_dim = 0;                         ///< columns of v and o; 0: head_dim
-  bool batch_invariant = false;               ///< a request's bits depend on neither its batch mates nor the grid
-  bool append = false;                        ///< k_new and v_new are written into the cache before it is read
-  RopePairing rope = RopePairing::none;       ///< which dims of q and k_new turn together
-  int rope_dim = 0;                           ///< dims that turn, the first of a head; 0: all
+  bool batch_invariant = false;               ///< a request's bits depend on neither other requests nor the grid
+  bool append = false;                        ///< the kernel writes k_new and v_new into the cache before it reads it
+  RopePairing rope = RopePairing::none;       ///< which dims of q and k_new are rotated together
+  int rope_dim = 0;                           ///< the first dims of a head, which are rotated; 0: all
 };
 
-/// What the caller knows or guesses about a step. It chooses speed, never correctness.
+/// What the caller knows or guesses about a decode step. It decides how fast a launch is, never whether it is right.
 struct PlanShape {
   int batch = 1;                        ///< requests of a typical step
-  int max_batch = 0;                    ///< most requests of any step; 0: batch
+  int max_batch = 0;                    ///< the most requests of any step; 0: batch
   std::int64_t longest_context = 1024;  ///< tokens of the longest request
   std::int64_t total_context = 0;       ///< tokens of all requests; 0: batch * longest_context
 };
 
-/// What plan() does when the kernel it would answer with is not loaded yet: see leanattn_engine_plan_with.
+/// What plan() does when the kernel of its answer is not loaded yet: compile it first, or answer with a stand-in and
+/// build it in the background. See leanattn_engine_plan_with.
 enum class WhenMissing : std::int32_t {
   compile = LEANATTN_WHEN_MISSING_COMPILE,
   fallback = LEANATTN_WHEN_MISSING_FALLBACK
 };
 
-/// One decode step; see leanattn_decode_args. Pointers are device pointers, strides count elements, 0 is the dense
-/// stride.
+/// The arguments of one decode step; see leanattn_decode_args. Pointers are device pointers, and the memory stays the
+/// caller's. Strides count elements, and 0 is the dense stride. With ragged_q, [batch, q_len, ...] becomes
+/// [query tokens, ...].
 struct DecodeArgs {
   const void* q = nullptr;  ///< [batch, q_len, q_heads, head_dim]
-  const void* k = nullptr;  ///< [batch, kv_heads, context_capacity, head_dim] through its strides;
+  const void* k = nullptr;  ///< [batch, kv_heads, context_capacity, head_dim] by its strides;
                             ///< paged: [pool_pages, kv_heads, page_size, head_dim]
   const void* v = nullptr;  ///< likewise, v_head_dim wide
   void* o = nullptr;        ///< [batch, q_len, q_heads, v_head_dim]
-  float* lse = nullptr;     ///< [batch, q_len, q_heads]; only where the problem has lse
-  const std::int32_t* context_lengths = nullptr;  ///< [batch] tokens
+  float* lse = nullptr;     ///< [batch, q_len, q_heads], natural logarithm; null unless the problem has lse
+  const std::int32_t* context_lengths = nullptr;  ///< [batch], in tokens, clamped to [0, context_capacity]
   int batch = 1;                                  ///< requests of this step, at most the plan's max_batch
-  int context_capacity = 0;  ///< tokens that k and v hold per request; paged: 0, or max_pages * page_size
-  float scale = 0;           ///< 0: 1 / sqrt(head_dim)
-  /// Elements between neighbours; 0: dense.
+  int context_capacity = 0;                       ///< tokens for which k and v have room in each request; paged: 0
+  float scale = 0;                                ///< of the softmax, positive; 0: 1 / sqrt(head_dim)
+  /// Elements from one entry to the next; 0: dense.
   /// @{
   std::int64_t q_stride_batch = 0, q_stride_head = 0;
   std::int64_t k_stride_batch = 0, k_stride_head = 0, k_stride_token = 0;
@@ -113,45 +117,45 @@ struct DecodeArgs {
   std::int64_t o_stride_batch = 0, o_stride_head = 0;
   /// @}
 
-  // What the problem's features need; everything else stays zero.
-  const std::int32_t* page_table = nullptr;  ///< page_size: [batch, max_pages] pages of k and v
-  const std::int32_t* q_offsets = nullptr;   ///< ragged_q: [batch + 1], where each request's query tokens start
-  const std::uint32_t* tree_mask = nullptr;  ///< tree: [query tokens], bit j: sees the request's query token j
+  // The arguments of the problem's features, each of which is named first. Those of other features stay 0.
+  const std::int32_t* page_table = nullptr;  ///< page_size: [batch, max_pages], numbers of pages in k and v
+  const std::int32_t* q_offsets = nullptr;   ///< ragged_q: [batch + 1], where the query tokens of a request start
+  const std::uint32_t* tree_mask = nullptr;  ///< tree: [query tokens]; bit j: it sees the request's query token j
   const float* alibi_slopes = nullptr;       ///< alibi: [q_heads]
   const float* sink_logits = nullptr;        ///< sink_logits: [q_heads]
-  const float* k_scale = nullptr;            ///< one-byte kv_format: element * scale is the key; null: 1
+  const float* k_scale = nullptr;            ///< one-byte kv_format: element * scale is the key; null: all 1
   const float* v_scale = nullptr;            ///< likewise of the value
-  /// Elements between query tokens of one request.
+  /// q_len > 1: elements between the query tokens of a request; 0: dense.
   /// @{
   std::int64_t q_stride_token = 0, o_stride_token = 0;
   /// @}
-  std::int64_t page_table_stride = 0;  ///< between requests' rows; 0: max_pages
-  /// Elements between neighbours of k_scale and v_scale.
+  std::int64_t page_table_stride = 0;  ///< entries between the rows of two requests; 0: max_pages
+  /// kv_scale token: elements from one entry of k_scale and v_scale to the next; 0: dense.
   /// @{
   std::int64_t kv_scale_stride_batch = 0, kv_scale_stride_head = 0, kv_scale_stride_token = 0;
   /// @}
   std::int64_t pool_pages = 0;        ///< page_size: pages that k and v hold
-  int max_pages = 0;                  ///< page_size: entries of a request's row of the table
+  int max_pages = 0;                  ///< page_size: entries of page_table for each request
   const void* k_new = nullptr;        ///< append: [batch, q_len, kv_heads, head_dim]
   const void* v_new = nullptr;        ///< likewise, v_head_dim wide
-  const float* rope_table = nullptr;  ///< rope: [positions, rope_dim]: rope_dim / 2 cosines, then as many sines
-  /// Elements between neighbours of k_new and v_new; 0: dense.
+  const float* rope_table = nullptr;  ///< rope: [positions, rope_dim], each rope_dim / 2 cosines, then as many sines
+  /// Elements from one entry of k_new and v_new to the next; 0: dense.
   /// @{
   std::int64_t k_new_stride_batch = 0, k_new_stride_token = 0, k_new_stride_head = 0;
   std::int64_t v_new_stride_batch = 0, v_new_stride_token = 0, v_new_stride_head = 0;
   /// @}
 };
 
-/// Which GPU, and where what was tuned and compiled is kept.
+/// Which GPU an engine is for, and where its databases are.
 struct EngineOptions {
   int device = 0;          ///< CUDA ordinal
   std::string cache_dir;   ///< empty: LEANATTN_CACHE_DIR, else $XDG_CACHE_HOME/leanattn, else ~/.cache/leanattn
-  bool disk_cache = true;  ///< false: compiled kernels stay in memory; the user's tuning.db is not read
+  bool disk_cache = true;  ///< false: compiled kernels stay in memory, and the user's tuning.db is not read
 };
 
 namespace detail {
 
-/// The thread's last error, after a call that returned `status`.
+/// The last error of this thread, after a call that returned `status`.
 inline Error last_error(leanattn_status status) {
   return {static_cast<ErrorCode>(status), leanattn_last_error_message(), leanattn_last_error_hint(),
           leanattn_last_error_log()};
@@ -161,7 +165,7 @@ inline Result<void> to_result(leanattn_status status) {
   return tl::unexpected<Error>(last_error(status));
 }
 
-/// Valid as long as `problem`, whose score expression it points to.
+/// The result points to the score expression of `problem`, so it is valid as long as that.
 inline leanattn_problem to_c(const Problem& problem) {
   leanattn_problem out;
   leanattn_problem_init(&out);
@@ -253,36 +257,39 @@ inline leanattn_decode_args to_c(const DecodeArgs& args) {
 
 }  // namespace detail
 
-/// What to launch for a problem and a shape: a view, as cheap to copy as a pointer, valid as long as its Engine.
+/// What to launch for a problem and a shape. A Plan is a pointer into its Engine: it is cheap to copy and valid as long
+/// as the Engine. Any thread may use it.
 class Plan {
  public:
-  /// Bytes of device memory, 256-byte aligned, that init_workspace and launch want.
+  /// The bytes that a workspace for this plan must have at least: device memory, aligned to 256 bytes.
   std::int64_t workspace_bytes() const { return leanattn_plan_workspace_bytes(plan_); }
 
-  /// Makes fresh device memory a workspace, in stream order; once is enough. Errors: invalid_argument, context_lost.
+  /// Turns device memory of the caller's into a workspace by zeroing it, in stream order. This is needed once. Errors:
+  /// invalid_argument, context_lost.
   Result<void> init_workspace(void* workspace, std::int64_t bytes, leanattn_stream stream) const {
     return detail::to_result(leanattn_plan_init_workspace(plan_, workspace, bytes, stream));
   }
-  /// Makes a workspace usable again whose last launch was aborted.
+  /// Makes a workspace usable again after a launch that did not end. Errors: invalid_argument, context_lost.
   Result<void> reset_workspace(void* workspace, std::int64_t bytes, leanattn_stream stream) const {
     return detail::to_result(leanattn_plan_reset_workspace(plan_, workspace, bytes, stream));
   }
 
-  /// Enqueues one step. One launch at a time per workspace. Errors: invalid_argument, launch_failed, context_lost.
+  /// Enqueues one decode step and returns; see leanattn_plan_launch. A workspace serves one launch at a time. Errors:
+  /// invalid_argument, launch_failed, context_lost.
   Result<void> launch(const DecodeArgs& args, void* workspace, leanattn_stream stream) const {
     const leanattn_decode_args c_args = detail::to_c(args);
     return detail::to_result(leanattn_plan_launch(plan_, &c_args, workspace, stream));
   }
 
-  /// Kernel, grid, where the configuration came from.
+  /// The plan's kernel and grid, and where its configuration came from. The texts are valid as long as the Engine.
   leanattn_plan_info info() const {
     leanattn_plan_info info;
     leanattn_plan_info_init(&info);
-    leanattn_plan_get_info(plan_, &info);  // cannot fail: the plan is there and the size is right
+    leanattn_plan_get_info(plan_, &info);  // cannot fail, because plan and struct_size are valid
     return info;
   }
 
-  /// For calls of the C interface; the engine owns it.
+  /// For calls of the C interface. The engine owns it.
   const leanattn_plan* get() const { return plan_; }
 
  private:
@@ -291,10 +298,12 @@ class Plan {
   const leanattn_plan* plan_;
 };
 
-/// One GPU, what was tuned for it, and the kernels loaded on it. Move-only; destroy it after its plans' last launch.
+/// The winners for one GPU, and the kernels that are loaded on it. Move-only. Destroy it after the last launch of its
+/// plans has ended.
 class Engine {
  public:
-  /// Errors: invalid_argument, no_driver, no_device, driver_too_old, unsupported, out_of_memory.
+  /// See leanattn_engine_create. Errors: invalid_argument, no_driver, no_device, driver_too_old, unsupported,
+  /// out_of_memory, context_lost.
   static Result<Engine> create(const EngineOptions& options = {}) {
     leanattn_engine_options c_options;
     leanattn_engine_options_init(&c_options);
@@ -307,7 +316,9 @@ class Engine {
     return Engine(engine);
   }
 
-  /// See leanattn_engine_plan_with; thread-safe. `stream` may be null, and is only asked whether it is being captured.
+  /// See leanattn_engine_plan_with. `stream` may be null, and is only asked whether it is being captured. Errors:
+  /// invalid_argument, unsupported, nvrtc_missing, compile_failed, kernel_rejected, load_failed, driver_too_old,
+  /// out_of_memory, not_prepared, context_lost.
   Result<Plan> plan(const Problem& problem, const PlanShape& shape, leanattn_stream stream = nullptr,
                     WhenMissing when_missing = WhenMissing::compile) const {
     const leanattn_problem c_problem = detail::to_c(problem);
@@ -322,7 +333,8 @@ class Engine {
     return Plan(plan);
   }
 
-  /// What plan() would launch, and how good the answer is, without compiling. Errors: invalid_argument, unsupported.
+  /// What plan() would launch, and how good this answer is. Compiles nothing. Errors: invalid_argument, unsupported,
+  /// context_lost.
   Result<leanattn_choice> lookup(const Problem& problem, const PlanShape& shape) const {
     const leanattn_problem c_problem = detail::to_c(problem);
     const leanattn_shape c_shape = detail::to_c(shape);
@@ -333,18 +345,20 @@ class Engine {
     return choice;
   }
 
-  /// Results over disjoint pieces of a context become one; see leanattn_engine_merge_partials, whose struct this is.
+  /// Enqueues a merge of the results over disjoint pieces of a context into one. See leanattn_engine_merge_partials,
+  /// which also has the errors.
   Result<void> merge_partials(const leanattn_merge_args& args, leanattn_stream stream) {
     return detail::to_result(leanattn_engine_merge_partials(engine_.get(), &args, stream));
   }
 
-  /// Reads the winners again, after tuning or an import. Plans made before stay valid and unchanged.
+  /// Reads the winners again, after tuning or an import. Plans that were made before stay valid and do not change.
+  /// Errors: context_lost.
   Result<void> reload() { return detail::to_result(leanattn_engine_reload(engine_.get())); }
 
-  /// What was degraded (a cache that cannot be written ...), one sentence a line; empty when all is well.
+  /// What did not work, such as a cache that cannot be written: one sentence on each line, empty when all is well.
   std::string warnings() const { return leanattn_engine_warnings(engine_.get()); }
 
-  /// For calls of the C interface; this object owns it.
+  /// For calls of the C interface. This object owns it.
   leanattn_engine* get() const { return engine_.get(); }
 
  private:

@@ -3,9 +3,9 @@
     import leanattn
     o = leanattn.decode(q, k_cache, v_cache, context_lengths)
 
-decode() takes CUDA tensors of PyTorch, CuPy, JAX or any other library that speaks DLPack, without copying them, and launches on the current
-stream. `import leanattn.torch` adds torch.ops.leanattn, for torch.compile; `import leanattn.transformers` the attention implementation
-"leanattn" of Hugging Face Transformers. Start with help(leanattn.decode).
+decode() takes CUDA tensors of PyTorch, CuPy, JAX or any other library that speaks DLPack. It does not copy them, and launches on the current
+stream. `import leanattn.torch` adds torch.ops.leanattn, for torch.compile. `import leanattn.transformers` adds the attention implementation
+"leanattn" to Hugging Face Transformers. Start with help(leanattn.decode).
 """
 from ._leanattn import Engine, Plan, __version__, decode, engine, merge_partials, plan
 from .errors import ArgumentError, ArgumentTypeError, Error, NotPrepared, OutOfMemory, Unsupported

@@ -1,12 +1,13 @@
-"""_frameworks.py -- what DLPack does not say of a framework: its current stream, and how it makes a tensor.
+"""_frameworks.py -- what DLPack does not offer: the current stream of a framework, and a new tensor of it.
 
-Called by the compiled half, for PyTorch only where it has no C exchange interface. No framework is imported that the program has not.
+The compiled half calls these functions; for PyTorch only where it has no C exchange interface. They import no framework that the program
+has not imported.
 """
 import sys
 
 
 def stream_handle(stream):
-    """A stream object's handle as an integer; None where it has none."""
+    """The handle of a stream object as an integer; None where it has none."""
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         return int((protocol() if callable(protocol) else protocol)[1])
@@ -18,19 +19,19 @@ def stream_handle(stream):
 
 
 def current_stream(tensor):
-    """The handle of the current stream of the tensor's framework, and whether a call has to wait for its own work."""
+    """The handle of the current stream of the tensor's framework, and whether a call must wait for its work."""
     module = _framework(tensor)
     if module == "torch":
         return sys.modules["torch"].cuda.current_stream(tensor.device).cuda_stream, False
     if module == "cupy":
         with tensor.device:
             return sys.modules["cupy"].cuda.get_current_stream().ptr, False
-    # JAX has streams of its own, which cannot be told to wait for another.
+    # The streams of JAX cannot wait for another stream.
     return 0, module in ("jax", "jaxlib")
 
 
 def empty(like, shape, fp32):
-    """A new tensor beside `like`, of its type or of fp32."""
+    """A new tensor on the GPU of `like`, with its element type or fp32."""
     module = _framework(like)
     if module == "torch":
         return like.new_empty(shape, dtype=sys.modules["torch"].float32 if fp32 else like.dtype)
@@ -50,7 +51,7 @@ def empty(like, shape, fp32):
 
 
 def _framework(tensor):
-    """The framework's name by the classes of the tensor, so that subclasses count as what they are of."""
+    """The framework of a tensor, by its classes and their bases; empty where it is unknown."""
     for base in type(tensor).__mro__:
         name = base.__module__.partition(".")[0]
         if name in ("torch", "cupy", "jax", "jaxlib"):

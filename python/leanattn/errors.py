@@ -1,10 +1,10 @@
-"""errors.py -- what leanattn raises. Every exception carries the library's code, its hint and, for compiles, the log."""
+"""errors.py -- the exceptions of leanattn. Each has the code and the hint of the library and, after a compilation, its log."""
 
 
 class Error(Exception):
     """A call that failed.
 
-    code  the library's name for what went wrong: "invalid_argument", "no_driver", "compile_failed" ...
+    code  the kind of error, such as "invalid_argument", "no_driver" or "compile_failed"
     hint  what to do about it; may be empty
     log   the compiler's log, where there is one
     """
@@ -24,30 +24,30 @@ class Error(Exception):
 
 
 class ArgumentError(Error, ValueError):
-    """An argument's value cannot be; the message names it. Nothing has been launched."""
+    """The value of an argument is wrong; the message names the argument. Nothing has been launched."""
 
 
 class ArgumentTypeError(Error, TypeError):
-    """An argument is of the wrong kind; the message names it. Nothing has been launched."""
+    """An argument has the wrong type; the message names the argument. Nothing has been launched."""
 
 
 class Unsupported(Error, NotImplementedError):
-    """Valid, but this build or this GPU cannot do it; the message names the limit."""
+    """What was asked for is valid, but this build or GPU cannot do it; the message names the limit."""
 
 
 class NotPrepared(Error, RuntimeError):
-    """A kernel that must be compiled or loaded was asked for while the stream is being captured."""
+    """A kernel must be compiled or loaded first, and the stream is being captured."""
 
 
 class OutOfMemory(Error, MemoryError):
-    """Device or host memory."""
+    """There is no more device or host memory."""
 
 
 _CLASSES = {"invalid_argument": ArgumentError, "unsupported": Unsupported, "not_prepared": NotPrepared, "out_of_memory": OutOfMemory}
 
 
 def make(code: str, message: str, hint: str, log: str) -> Error:
-    """The exception for a code; called by the compiled half."""
+    """The exception for a code. The compiled half calls this."""
     if code == "invalid_argument_type":
         return ArgumentTypeError(message, "invalid_argument", hint, log)
     if code == "not_prepared":

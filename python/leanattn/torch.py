@@ -3,9 +3,9 @@
     import leanattn.torch
     o = torch.ops.leanattn.decode(q, k_cache, v_cache, context_lengths)
 
-Arguments are those of leanattn.decode (help(leanattn.decode)), without outputs, stream and engine. decode and decode_with_lse change nothing;
-decode_append takes k_new and v_new, and declares that it writes k_cache and v_cache. Operators cost some microseconds more than
-leanattn.decode, which takes tensors as they are; outside of a compiled model there is no need for them.
+The arguments are those of leanattn.decode (help(leanattn.decode)), without outputs, stream and engine. decode and decode_with_lse change none
+of their arguments. decode_append takes k_new and v_new, and declares that it writes k_cache and v_cache. An operator takes some microseconds
+more than leanattn.decode, so use these only in compiled models.
 """
 import torch
 
@@ -25,7 +25,7 @@ _library = torch.library.Library("leanattn", "DEF")
 
 def _define(name, tensors, result, run, fake):
     _library.define(f"{name}({tensors}, {_CACHE}{_OPTIONS}) -> {result}", tags=_TAGS)
-    # Also where tensors are no CUDA tensors: decode() says which one is wrong.
+    # For tensors of every kind, because decode() says which one is not a CUDA tensor.
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"leanattn::{name}", fake, lib=_library)
 

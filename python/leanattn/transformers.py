@@ -3,13 +3,13 @@
     import leanattn.transformers
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="leanattn", dtype="bfloat16", device_map="cuda")
 
-Decode steps, of 1 to 16 tokens with a cache, go to leanattn; prefill, training and whatever it does not take go to PyTorch's SDPA. Soft caps
-and sink logits hold in both. Dynamic and static caches, sliding windows, padded batches, assisted decoding and generate()'s compiled static
-cache work as with "sdpa".
+Decode steps, of 1 to 16 tokens with a cache, go to leanattn. Prefill, training and all that leanattn does not support go to PyTorch's SDPA.
+Soft caps and sink logits work in both. Dynamic and static caches, sliding windows, padded batches, assisted decoding and the compiled static
+cache of generate() work as with "sdpa".
 
-How it fits in: the mask interface, which a model asks once a step, answers a decode step with what leanattn wants instead of a mask: an int32
-tensor [batch, 1, 1, 1 + n] of each request's context length and, where a batch is padded, the places of the n cache slots in order of their
-tokens. It has four dimensions so that models hand it on like any prepared mask.
+A model calls the mask interface once in each step. For a decode step it returns, instead of a mask, what leanattn needs: an int32 tensor
+[batch, 1, 1, 1 + n] with the context length of each request and, where a batch is padded, the indices of the n cache slots, those that hold
+tokens first and in the order of the tokens. It has four dimensions, so that models pass it on as any prepared mask.
 """
 import torch
 from transformers import AttentionInterface
@@ -21,18 +21,18 @@ from ._leanattn import decode as _decode
 
 NAME = "leanattn"
 MOST_QUERY_TOKENS = 16
-PREFILL_ROWS = 256  # query rows at a time where SDPA cannot do it: bounds the memory of the scores
+PREFILL_ROWS = 256  # query rows at a time where SDPA does not work, which bounds the memory of the scores
 
 
 def takes(device, dtype):
-    """Whether tensors like these can go to leanattn at all."""
+    """Whether leanattn supports tensors of this device and dtype."""
     return torch.device(device).type == "cuda" and dtype in (torch.bfloat16, torch.float16)
 
 
 def decode_mask(batch_size, q_length=None, kv_length=0, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,
                 local_size=None, dtype=torch.float32, device="cpu", config=None, cache_position=None, **kwargs):
-    """The mask interface: context lengths for a decode step, SDPA's mask for everything else."""
-    if cache_position is not None:  # how Transformers before 5.0 says where the queries are
+    """The mask interface: returns context lengths for a decode step, and SDPA's mask for everything else."""
+    if cache_position is not None:  # Transformers before 5.0 gives the positions of the queries this way
         q_length, q_offset = cache_position.shape[0], cache_position[0]
         device, kwargs["cache_position"] = cache_position.device, cache_position
     else:
@@ -40,11 +40,11 @@ def decode_mask(batch_size, q_length=None, kv_length=0, q_offset=0, kv_offset=0,
     first = isinstance(q_offset, int) and q_offset == 0
     window = _window_of(mask_function)
     padded = attention_mask is not None and attention_mask.ndim == 2 and _is_padded(attention_mask)
-    # A window over a padded batch counts the padding between tokens; that is left to a mask.
+    # A window over a padded batch counts the padding between tokens, which only a mask can express.
     if first or q_length > MOST_QUERY_TOKENS or not takes(device, dtype) or window is None or (padded and window):
         return sdpa_mask(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=mask_function,
                          attention_mask=attention_mask, local_size=local_size, dtype=dtype, config=config, **kwargs)
-    end = q_offset + q_length - kv_offset  # slots of the cache that hold tokens, the new ones among them
+    end = q_offset + q_length - kv_offset  # cache slots that hold tokens, the new ones included
     if not padded:
         if isinstance(end, int):
             return torch.full((batch_size, 1, 1, 1), end, dtype=torch.int32, device=device)
@@ -52,7 +52,7 @@ def decode_mask(batch_size, q_length=None, kv_length=0, q_offset=0, kv_offset=0,
     seen = attention_mask[:, kv_offset:kv_offset + kv_length].to(device=device, dtype=torch.bool)
     seen = torch.nn.functional.pad(seen, (0, kv_length - seen.shape[1]))
     seen = seen & (torch.arange(kv_length, device=device) < end)
-    order = torch.argsort(seen, dim=-1, descending=True, stable=True)  # slots that hold tokens first, as they come
+    order = torch.argsort(seen, dim=-1, descending=True, stable=True)  # slots with tokens come first, in their order
     return torch.cat((seen.sum(-1, keepdim=True), order), dim=-1).to(torch.int32)[:, None, None]
 
 
@@ -75,8 +75,8 @@ def _launch(query, key, value, mask, scaling, window, softcap, s_aux):
     batch, _, tokens, _ = query.shape
     lengths, table = mask[:, 0, 0, 0].contiguous(), None
     if mask.shape[-1] > 1:
-        # Every token of the cache is a page of one token, [pages, kv_heads, 1, head_dim] over the same memory: request b's slot j is
-        # page b * kv_heads * slots + j, and its next head lies `slots` rows on.
+        # Every cache slot becomes a page of one token, [pages, kv_heads, 1, head_dim] over the same memory: slot j of request b is
+        # page b * kv_heads * slots + j, and its next head lies `slots` rows further on.
         _, kv_heads, slots, _ = key.shape
         first = torch.arange(batch, device=mask.device, dtype=torch.int32)[:, None] * (kv_heads * slots)
         table = mask[:, 0, 0, 1:] + first
@@ -92,12 +92,12 @@ def _launch(query, key, value, mask, scaling, window, softcap, s_aux):
 
 def _as_pages(tensor):
     batch, heads, slots, head_dim = tensor.shape
-    pages = (batch - 1) * heads * slots + slots  # the last request's: what lies behind a page's last head stays inside the memory
+    pages = (batch - 1) * heads * slots + slots  # the heads of the last page end at the end of the memory
     return tensor.as_strided((pages, heads, 1, head_dim), (head_dim, slots * head_dim, head_dim, 1))
 
 
 def _rows(tensor):
-    """The tensor with adjacent elements in its last dimension, as nearly all are."""
+    """The tensor, or a copy whose elements are adjacent in the last dimension."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -113,12 +113,12 @@ def _is_decode_mask(mask):
 
 
 def _is_padded(attention_mask):
-    """One wait for the GPU a step, as in SDPA's mask. A compiled model cannot wait, and takes the way that is always right."""
+    """Waits for the GPU once in each step, as SDPA's mask does. A compiled model cannot wait, so it takes every batch to be padded."""
     return torch.compiler.is_compiling() or not bool(attention_mask.all())
 
 
 def _window_of(mask_function):
-    """0 for the causal mask, the window of a sliding one, None for any other."""
+    """0 for the causal mask, the window of a sliding-window mask, None for any other mask."""
     if mask_function is causal_mask_function:
         return 0
     if torch.compiler.is_compiling() or getattr(mask_function, "__code__", None) is not _AND_MASK:
@@ -134,17 +134,17 @@ _OVERLAY = sliding_window_overlay(1).__code__
 
 
 def _bool_mask(mask, tokens, slots, window):
-    """What a decode mask says, as SDPA takes it: [batch, 1, tokens, slots], True where a query token sees a slot."""
+    """The decode mask as a mask for SDPA: [batch, 1, tokens, slots], True where a query token sees a cache slot."""
     length = mask[..., :1]  # [batch, 1, 1, 1]
-    place = torch.arange(slots, device=mask.device).expand(mask.shape[0], 1, 1, slots)  # of each slot among the tokens
+    index = torch.arange(slots, device=mask.device).expand(mask.shape[0], 1, 1, slots)  # token index of each slot
     if mask.shape[-1] > 1:
-        place = torch.empty_like(mask[..., 1:], dtype=torch.int64).scatter_(-1, mask[..., 1:].long(), place)
+        index = torch.empty_like(mask[..., 1:], dtype=torch.int64).scatter_(-1, mask[..., 1:].long(), index)
     own = length - tokens + torch.arange(tokens, device=mask.device)[:, None]
-    return (place <= own) & (place > own - window) if window else place <= own
+    return (index <= own) & (index > own - window) if window else index <= own
 
 
 def _in_blocks(query, key, value, mask, dropout, scaling, causal, softcap, s_aux):
-    """Attention with a soft cap or sink logits, some query rows at a time; in the query's type with scores in fp32."""
+    """Attention with a soft cap or sink logits, some query rows at a time, in the type of the query with scores in fp32."""
     batch, q_heads, tokens, head_dim = query.shape
     kv_heads, slots = key.shape[1], key.shape[2]
     if causal and mask is None and slots > tokens:  # prefill into an empty static cache
@@ -166,7 +166,7 @@ def _in_blocks(query, key, value, mask, dropout, scaling, causal, softcap, s_aux
             scores = scores.masked_fill(hidden, float("-inf"))
         if s_aux is not None:
             scores = torch.cat((scores, s_aux.float().reshape(1, -1, 1, 1).expand(batch, -1, end - start, 1)), dim=-1)
-        weights = torch.softmax(scores, dim=-1)[..., :slots].nan_to_num(0.0).to(value.dtype)  # a row that sees nothing is 0
+        weights = torch.softmax(scores, dim=-1)[..., :slots].nan_to_num(0.0).to(value.dtype)  # 0 for a row that sees nothing
         weights = torch.nn.functional.dropout(weights, p=dropout) if dropout else weights
         block = torch.einsum("bhgts,bhsd->bthgd", weights.reshape(batch, kv_heads, -1, end - start, slots), value)
         out[:, start:end] = block.reshape(batch, end - start, q_heads, -1)

@@ -1,3 +1,4 @@
+// decode.cpp -- leanattn.decode.
 #include "decode.hpp"
 
 #include "decode_arguments.hpp"
@@ -76,7 +77,7 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
     arguments.set_lse(lse, "out_lse");
   }
   const auto launched = [&] {
-    const nb::gil_scoped_release without_gil;  // the first launch of a kernel compiles it
+    const nb::gil_scoped_release without_gil;  // because the first launch of a kernel compiles it
     return launch(object, arguments, on.handle, on.synchronise);
   }();
   unwrap(launched);
@@ -97,46 +98,51 @@ constexpr const char* kSignature =
 constexpr const char* kDocumentation =
     R"(One decode step: softmax(scale * q k^T) v for the last tokens of every request, in one launch.
 
-Tensors are CUDA tensors of any framework that speaks DLPack (PyTorch, CuPy, JAX); none is copied. The launch goes to
-the framework's current stream and returns at once. The first call for a kernel compiles it, or takes it from the
-cache. The result is a tensor of q's framework, or `out`; with return_lse a pair of it and the log-sum-exp.
+Tensors are CUDA tensors of any framework that speaks DLPack (PyTorch, CuPy, JAX). None of them is copied. The call
+enqueues one launch on the framework's current stream and returns at once. The first call for a kernel compiles it, or
+takes it from the cache. The result is `out`, or a new tensor of q's framework; with return_lse it is a pair of this and
+the log-sum-exp.
 
-q                [batch, q_heads, head_dim], or with several query tokens [batch, q_len, q_heads, head_dim]; bf16, fp16
+q                [batch, q_heads, head_dim], or with several query tokens [batch, q_len, q_heads, head_dim]; bf16 or fp16
 k_cache, v_cache [batch, kv_heads, context, head_dim]; kv_layout "NHD": [batch, context, kv_heads, head_dim]. With
                  page_table pools of pages: [pages, kv_heads, page_size, head_dim], [pages, page_size, kv_heads, head_dim]
-context_lengths  [batch] int32: tokens of each request, the query's own among them; read when the kernel runs
-page_table       [batch, max_pages] int32: where each request's pages lie in the pool
+context_lengths  [batch] int32: tokens of each request, its query tokens included; read when the kernel runs
+page_table       [batch, max_pages] int32: the numbers of each request's pages in the pool
 
-scale            of the scores; None: 1 / sqrt(head_dim)
-out, out_lse     where to write; out_lse is [batch, q_heads] (or [batch, q_len, q_heads]) fp32
-return_lse       also return the natural log-sum-exp of every row
-kv_dtype         of a uint8 cache: "fp8_e4m3", "fp8_e5m2" or "int8"; other caches say it themselves
-k_scale, v_scale of a one-byte cache, fp32: [1], [kv_heads], or [batch or pages, kv_heads, tokens]
-q_offsets        [batch + 1] int32: request r's query tokens are q[q_offsets[r]:q_offsets[r + 1]], at most max_q_len
-mask             among several query tokens: "causal" (the default), "tree" (by tree_mask), "full"
-tree_mask        [query tokens] uint32 or int32: bit j is set where the token sees its request's query token j
-window           tokens that a query sees, its own the last of them; 0: all
+scale            the softmax scale; None: 1 / sqrt(head_dim)
+out, out_lse     tensors to write to; out_lse is [batch, q_heads] or [batch, q_len, q_heads], fp32
+return_lse       also returns the log-sum-exp of every query row, a natural logarithm
+kv_dtype         what a uint8 cache holds: "fp8_e4m3", "fp8_e5m2" or "int8"; not needed for other caches
+k_scale, v_scale the scales of a one-byte cache, fp32: [1], [kv_heads], or [batch or pages, kv_heads, tokens]
+q_offsets        [batch + 1] int32: the query tokens of request r are q[q_offsets[r]:q_offsets[r + 1]]
+max_q_len        with q_offsets: the most query tokens of a request
+mask             which of a request's query tokens each sees: "causal" (the default), "tree" (by tree_mask), "full"
+tree_mask        [query tokens] uint32 or int32: bit j says that the token sees its request's query token j
+window           tokens that a query token sees, itself the last of them; 0: all
 sink_tokens      first tokens of the context that stay visible beside the window
-sink_logits      [q_heads] fp32: logits that count in the softmax's denominator only
-soft_cap         scores become cap * tanh(score / cap); 0: as they are
-alibi_slopes     [q_heads] fp32: slope * (key position - query position) is added to scores
+sink_logits      [q_heads] fp32: logits that count in the denominator of the softmax
+soft_cap         scores become cap * tanh(score / cap); 0: unchanged
+alibi_slopes     [q_heads] fp32: slope * (key index - query index) is added to scores
 score            a CUDA expression of score, q_index, kv_index and head that replaces scores
-k_new, v_new     like q, with kv_heads: written into the cache at the query tokens' positions, then read
-rope_table       [positions, rope_dim] fp32, cosines then sines: turns q and k_new; rope: "half_split" or "interleaved"
-batch_invariant  a request's bits depend on neither its batch mates nor the GPU's load
+k_new, v_new     shaped as q, with kv_heads: the kernel writes them into the cache as the query tokens' keys and values
+rope_table       [positions, rope_dim] fp32, cosines and then sines, by which q and k_new are rotated
+rope             which dims are rotated together: "half_split" (the default) or "interleaved"
+batch_invariant  the bits of a request depend on neither the other requests nor the load of the GPU
 pdl              the launch may overlap the kernel before it; docs/api.md has the contract
 
 max_batch, longest_context, total_context
-                 what the shape is chosen for, never what is right: tokens of the longest request and of all. Left
-                 out, requests are taken to fill the cache
-stream           a CUDA stream or its handle instead of the framework's current one
-engine           an Engine instead of the GPU's own
+                 the shape for which a configuration is looked up: most requests of any step, tokens of the longest
+                 request and of all together. They decide how fast the launch is, never whether it is right. Where
+                 they are left out, requests are taken to fill the cache
+stream           a CUDA stream, or its handle, to use instead of the framework's current one
+engine           an Engine to use instead of the one that is made for the GPU
 
-Under CUDA graph capture the same call records the launch. Run it once before the capture, with the same shapes; a
-kernel that is not loaded yet raises leanattn.NotPrepared. The graph stays right when lengths and page tables change.
+While a CUDA graph is captured, the same call records the launch. Make it once before the capture, with the same shapes,
+because a kernel that is not loaded yet raises leanattn.NotPrepared. The graph stays right when lengths and page tables
+change.
 
-Raises TypeError or ValueError, naming the argument, and other leanattn.Error, with code and hint. Nothing has been
-launched then.)";
+Raises a TypeError or ValueError that names the argument, or another leanattn.Error, with code and hint. Nothing has
+been launched then.)";
 
 }  // namespace
 

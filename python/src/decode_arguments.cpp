@@ -1,3 +1,4 @@
+// decode_arguments.cpp -- the checks of queries, cache, shape and outputs.
 #include "decode_arguments.hpp"
 
 #include <fmt/format.h>
@@ -12,8 +13,8 @@ namespace leanattn::python {
 namespace nb = nanobind;
 namespace {
 
-/// A context length for the look-up that does not change at every step of a cache that grows: rounded up, by at most
-/// an eighth.
+/// A context length for the look-up. It is rounded up by at most an eighth, so that it does not change at every step of
+/// a cache that grows.
 std::int64_t typical_context(std::int64_t tokens) {
   const auto unit =
       std::max<std::int64_t>(64, static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(tokens)) / 8));
@@ -149,7 +150,7 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
   launch_.v_stride_batch = v_.stride(0);
   launch_.v_stride_head = v_.stride(heads);
   launch_.v_stride_token = v_.stride(tokens);
-  // What the memory is, not what the dimensions are called: a transposed view of one layout is the other.
+  // The strides decide and not the names of the dimensions, because a transposed view of one layout is the other one.
   const bool adjacent = cache_tokens_ == 1 || (k_.stride(tokens) == k_.extent(3) && v_.stride(tokens) == v_.extent(3));
   problem_.kv_layout = adjacent ? LEANATTN_KV_CONTIGUOUS : LEANATTN_KV_STRIDED;
 }
@@ -171,7 +172,7 @@ void DecodeArguments::read_cache_format(const DecodeObjects& objects) {
       break;
     default: k_.require_type(q_.type());
   }
-  // fp8 may travel as int8 through frameworks whose DLPack has no fp8.
+  // Frameworks whose DLPack has no fp8 may pass it as int8.
   if (said && wanted != found) {
     if (k_.type() != ElementType::int8 || wanted == LEANATTN_KV_SAME)
       bad_value("kv_dtype",

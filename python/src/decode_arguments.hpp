@@ -1,4 +1,5 @@
-// decode_arguments.hpp -- what decode() was given, checked, as the problem, shape and arguments of a launch. GIL held.
+// decode_arguments.hpp -- DecodeArguments: the arguments of decode(), checked and turned into the problem, shape and
+// arguments of a launch. Called with the GIL held.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +13,7 @@
 
 namespace leanattn::python {
 
-/// decode()'s arguments as they came; None where they were left out. docs/python.md says what each is.
+/// The arguments of decode() as they came; None where they were left out. docs/python.md explains them.
 struct DecodeObjects {
   nanobind::handle q, k_cache, v_cache, context_lengths, page_table;
   nanobind::handle scale, out, return_lse, out_lse;
@@ -24,8 +25,8 @@ struct DecodeObjects {
   nanobind::handle max_batch, longest_context, total_context;
 };
 
-/// One call. Tensors are kept as long as it lives, which must be until the launch is enqueued. Every check raises an
-/// error that names the argument; nothing has been enqueued then.
+/// The arguments of one call. It keeps the tensors, and so must live until the launch is enqueued. Every check raises
+/// an error that names the argument; nothing has been enqueued then.
 class DecodeArguments {
  public:
   DecodeArguments(const DecodeObjects& objects, CUstream_st* stream);
@@ -38,16 +39,16 @@ class DecodeArguments {
   int device() const { return q_.device(); }
   bool wants_lse() const { return problem_.lse != 0; }
 
-  /// The shapes of what the launch writes, for outputs that were not given.
+  /// The shapes of the outputs, for those that were not given.
   nanobind::object out_shape() const;
   nanobind::object lse_shape() const;
-  /// The outputs; checked like every tensor.
+  /// Checks the outputs as every other tensor.
   void set_out(nanobind::handle out, const char* name);
   void set_lse(nanobind::handle lse, const char* name);
 
  private:
   using Optional = std::optional<TensorView>;
-  /// An optional tensor on q's device; false where it was left out.
+  /// Reads an optional tensor, which must be on the GPU of q. False where it was left out.
   bool read(Optional& view, nanobind::handle object, const char* name);
 
   void read_queries(const DecodeObjects& objects);

@@ -1,4 +1,4 @@
-// decode_features.cpp -- what decode() was given beside queries and a cache: scales, masks, scores, new tokens.
+// decode_features.cpp -- the checks of the arguments for features: scales, masks, scores, new tokens.
 #include <fmt/format.h>
 
 #include <limits>
@@ -23,7 +23,7 @@ void DecodeArguments::read_scales(const DecodeObjects& objects) {
   if (problem_.kv_format == LEANATTN_KV_SAME)
     bad_value(has_k ? "k_scale" : "v_scale", fmt::format("is given, but k_cache is {}", to_string(k_.type())),
               "Scales are for one-byte caches.");
-  // -1: not given.
+  // -1 where it is not given.
   const auto kind = [&](Optional& scale) -> std::int32_t {
     if (!scale) return -1;
     scale->require_type(ElementType::fp32);
@@ -77,7 +77,7 @@ void DecodeArguments::read_masks(const DecodeObjects& objects) {
     if (tree_mask_->elements() != query_tokens_)
       bad_value("tree_mask",
                 fmt::format("has shape {}, but there are {} query tokens", tree_mask_->shape_text(), query_tokens_),
-                "One word a query token.");
+                "Give one word for each query token.");
     launch_.tree_mask = tree_mask_->data<std::uint32_t>();
   }
   problem_.window = int_of(objects.window, "window");
@@ -137,14 +137,13 @@ void DecodeArguments::read_new_tokens(const DecodeObjects& objects) {
     }
   }
   if (!read(rope_table_, objects.rope_table, "rope_table")) {
-    if (given(objects.rope))
-      bad_value("rope_table", "is missing", "It has the cosines and sines that rope turns with.");
+    if (given(objects.rope)) bad_value("rope_table", "is missing", "Give the cosines and sines of the rotation.");
     return;
   }
   rope_table_->require_type(ElementType::fp32);
   rope_table_->require_rank(2, "[positions, rope_dim]");
   rope_table_->require_contiguous();
-  // The kernel reads the row of every position that occurs, and those are on the device.
+  // The kernel reads a row for every position that occurs, and the host does not know which these are.
   if (rope_table_->extent(0) < capacity_)
     bad_value("rope_table",
               fmt::format("has shape {}, but contexts may have {} tokens", rope_table_->shape_text(), capacity_),

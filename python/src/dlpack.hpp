@@ -1,5 +1,4 @@
-// dlpack.hpp -- the binary interface of DLPack 1.3 that tensors of any framework are read through. Plain data; any
-// thread.
+// dlpack.hpp -- the binary interface of DLPack 1.3, by which tensors of any framework are read. Plain data; any thread.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +7,10 @@ namespace leanattn::python::dlpack {
 
 inline constexpr std::uint32_t kMajorVersion = 1;
 
-/// DLDeviceType; the others are not ours to read.
+/// DLDeviceType, as far as we use it.
 inline constexpr std::int32_t kCpu = 1, kCuda = 2, kCudaManaged = 13;
 
-/// DLDataTypeCode.
+/// DLDataTypeCode, as far as we use it.
 enum Code : std::uint8_t {
   kInt = 0,
   kUInt = 1,
@@ -42,7 +41,7 @@ struct Tensor {
   std::uint64_t byte_offset;
 };
 
-/// What a capsule named "dltensor" holds.
+/// DLManagedTensor: the contents of a capsule named "dltensor".
 struct ManagedTensor {
   Tensor tensor;
   void* manager;
@@ -54,7 +53,7 @@ struct Version {
   std::uint32_t minor;
 };
 
-/// What a capsule named "dltensor_versioned" holds.
+/// DLManagedTensorVersioned: the contents of a capsule named "dltensor_versioned".
 struct ManagedTensorVersioned {
   Version version;
   void* manager;
@@ -64,8 +63,8 @@ struct ManagedTensorVersioned {
 };
 inline constexpr std::uint64_t kReadOnly = 1;
 
-/// What a type's `__dlpack_c_exchange_api__` capsule, "dlpack_exchange_api", points to. Of the functions only those
-/// that take part in reading a tensor have their types here. All return 0, or -1 with a Python error set.
+/// DLPackExchangeAPI: the contents of the capsule "dlpack_exchange_api", which is the `__dlpack_c_exchange_api__` of a
+/// type. Only the functions that read tensors have their types here. All return 0, or -1 with a Python error set.
 struct ExchangeApi {
   Version version;
   ExchangeApi* previous;

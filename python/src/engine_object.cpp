@@ -1,3 +1,4 @@
+// engine_object.cpp -- leanattn.Engine, leanattn.Plan, and the engine that decode() uses for each GPU.
 #include "engine_object.hpp"
 
 #include <fmt/format.h>
@@ -8,14 +9,14 @@
 
 #include "errors.hpp"
 #include "names.hpp"
-#include "runtime/driver.hpp"
+#include "runtime/cuda/driver.hpp"
 #include "streams.hpp"
 
 namespace leanattn::python {
 namespace nb = nanobind;
 namespace {
 
-/// leanattn.Problem, a dataclass, as the C++ one.
+/// The fields of leanattn.Problem, which is a dataclass, as the struct of C++.
 Problem read_problem(nb::handle object) {
   const auto integer = [&](const char* name) { return int_of(object.attr(name), name); };
   const auto flag = [&](const char* name) { return nb::cast<bool>(nb::bool_(object.attr(name))); };
@@ -53,7 +54,7 @@ PlanObject plan(nb::object self, nb::handle problem, int batch, int max_batch, s
   const Problem read = read_problem(problem);
   CUstream_st* const handle = stream.is_none() ? nullptr : find_stream(stream, problem).handle;
   const auto made = [&] {
-    const nb::gil_scoped_release without_gil;  // it may compile
+    const nb::gil_scoped_release without_gil;  // because it may compile
     return object.engine.plan(read, {batch, max_batch, longest_context, total_context}, handle);
   }();
   return {std::move(self), unwrap(made)};
@@ -65,7 +66,7 @@ std::string describe(const PlanObject& object) {
                      name_of(kProvenances, info.provenance));
 }
 
-/// The context that the engine launches in, where its workspaces are; what is current on this thread stays so.
+/// The context in which the engine launches. The context that is current on this thread stays so.
 Result<Context> retain(int device) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
@@ -76,7 +77,7 @@ Result<Context> retain(int device) {
   return context;
 }
 
-/// None: empty.
+/// A path; empty for None.
 std::string path_of(nb::handle path, const char* argument) {
   if (path.is_none()) return {};
   const nb::object text = nb::steal(PyOS_FSPath(path.ptr()));
@@ -122,7 +123,7 @@ EngineObject& find_engine(nb::handle given, int device) {
   static auto& engines = *new std::unordered_map<int, EngineObject*>;
   EngineObject*& found = engines[device];
   if (found == nullptr) {
-    // Opening lets other threads run: one of them may have been here meanwhile.
+    // Other threads run while an engine is opened, and one of them may have been here meanwhile.
     std::unique_ptr<EngineObject> opened(new EngineObject(EngineObject::open(device, {}, true)));
     if (engines[device] == nullptr) engines[device] = opened.release();
   }
@@ -131,45 +132,46 @@ EngineObject& find_engine(nb::handle given, int device) {
 
 void bind_engine(nb::module_& module) {
   constexpr const char* kPlanDocumentation =
-      R"(The plan for a problem and a shape. The first for a kernel compiles it or takes it from the cache.
+      R"(The plan for a problem and a shape. The first one for a kernel compiles it, or takes it from the cache.
 
-decode() does this at every call; ask yourself to compile early, or to see what will be launched and why.
+decode() makes its plans by itself. Use this to compile early, or to see what is launched and why.
 
 batch            requests of a typical step
-max_batch        most requests of any step; 0: batch
+max_batch        the most requests of any step; 0: batch
 longest_context  tokens of the longest request
 total_context    tokens of all requests; 0: batch * longest_context
 Raises leanattn.Error.)";
   nb::class_<PlanObject>(module, "Plan",
                          "What is launched for a problem and a shape: the kernel, its grid, and how they were found.")
       .def("__repr__", &describe)
-      .def_prop_ro("kernel_name", &info<&leanattn_plan_info::kernel_name>, "Stable identity of the kernel.")
-      .def_prop_ro("grid", &info<&leanattn_plan_info::grid>, "CTAs.")
+      .def_prop_ro("kernel_name", &info<&leanattn_plan_info::kernel_name>, "The stable name of the kernel.")
+      .def_prop_ro("grid", &info<&leanattn_plan_info::grid>, "The number of CTAs.")
       .def_prop_ro(
           "provenance", [](const PlanObject& self) { return name_of(kProvenances, self.plan.info().provenance); },
-          "How the configuration was found: exact, bucket, without_pdl, nearest, model or fallback.")
-      .def_prop_ro("workspace_bytes", &info<&leanattn_plan_info::workspace_bytes>, "Device memory that a launch needs.")
-      .def_prop_ro("max_batch", &info<&leanattn_plan_info::max_batch>, "Most requests of a launch.")
+          "How good the answer of the look-up is: exact, bucket, without_pdl, nearest, model or fallback.")
+      .def_prop_ro("workspace_bytes", &info<&leanattn_plan_info::workspace_bytes>,
+                   "Bytes of device memory that a launch needs.")
+      .def_prop_ro("max_batch", &info<&leanattn_plan_info::max_batch>, "The most requests of a launch.")
       .def_prop_ro("tuned_us", &info<&leanattn_plan_info::tuned_us>,
-                   "Median of the measurement it rests on, microseconds; 0: none.")
+                   "Median of the measurement on which the plan rests, in microseconds; 0: none.")
       .def_prop_ro("compile_ms", &info<&leanattn_plan_info::compile_ms>,
-                   "What compiling took; 0: the kernel came from the cache.")
-      .def_prop_ro("threads", &info<&leanattn_plan_info::threads>, "Per CTA.")
-      .def_prop_ro("registers", &info<&leanattn_plan_info::registers>, "Per thread.")
-      .def_prop_ro("shared_bytes", &info<&leanattn_plan_info::shared_bytes>, "Dynamic shared memory per CTA.")
-      .def_prop_ro("ctas_per_sm", &info<&leanattn_plan_info::ctas_per_sm>, "That one SM holds at once.")
+                   "Milliseconds that compiling took; 0: the kernel came from the cache.")
+      .def_prop_ro("threads", &info<&leanattn_plan_info::threads>, "Threads of a CTA.")
+      .def_prop_ro("registers", &info<&leanattn_plan_info::registers>, "Registers of a thread.")
+      .def_prop_ro("shared_bytes", &info<&leanattn_plan_info::shared_bytes>, "Bytes of dynamic shared memory of a CTA.")
+      .def_prop_ro("ctas_per_sm", &info<&leanattn_plan_info::ctas_per_sm>, "CTAs that one SM holds at a time.")
       .def_prop_ro(
-          "engine", [](const PlanObject& self) { return self.engine; }, "The engine that it belongs to.",
+          "engine", [](const PlanObject& self) { return self.engine; }, "The engine to which the plan belongs.",
           nb::sig("def engine(self) -> Engine"));
 
-  nb::class_<EngineObject>(module, "Engine", R"(One GPU, what was tuned for it, and the kernels loaded on it.
+  nb::class_<EngineObject>(module, "Engine", R"(The winners for one GPU, and the kernels that are loaded on it.
 
-decode() opens one for each GPU by itself; make your own for another cache directory. An engine must outlive the CUDA
-graphs that were captured with it.
+decode() makes an engine for each GPU by itself. Make your own for another cache directory. An engine must outlive the
+CUDA graphs that were captured with it.
 
 device     CUDA ordinal
-cache_dir  where tuning.db and cubin.db live; None: LEANATTN_CACHE_DIR, else ~/.cache/leanattn
-disk_cache False: compiled kernels stay in memory, and what the user has tuned is not read
+cache_dir  the directory of tuning.db and cubin.db; None: LEANATTN_CACHE_DIR, else ~/.cache/leanattn
+disk_cache False: compiled kernels stay in memory, and the user's tuning.db is not read
 Raises leanattn.Error: no_driver, no_device, driver_too_old, unsupported, out_of_memory.)")
       .def(
           "__init__",
@@ -186,13 +188,15 @@ Raises leanattn.Error: no_driver, no_device, driver_too_old, unsupported, out_of
       .def_ro("device", &EngineObject::device, "CUDA ordinal.")
       .def_prop_ro(
           "warnings", [](const EngineObject& self) { return self.engine.warnings(); },
-          "What was degraded (a cache that cannot be written ...), one sentence a line; empty when all is well.")
+          "What did not work, such as a cache that cannot be written: one sentence on each line, empty when all is "
+          "well.")
       .def_prop_ro(
           "workspace_bytes", [](const EngineObject& self) { return self.workspaces.bytes(); },
-          "Device memory that workspaces of streams and captured graphs hold.")
+          "Bytes of device memory in the workspaces of streams and captured graphs.")
       .def(
           "reload", [](EngineObject& self) { unwrap(self.engine.reload()); },
-          "Reads the winners again, after tuning or an import. Plans made before stay valid and unchanged.")
+          "Reads the winners again, after tuning or an import. Plans that were made before stay valid and do not "
+          "change.")
       .def("plan", &plan, nb::arg("problem"), nb::arg("batch") = 1, nb::kw_only(), nb::arg("max_batch") = 0,
            nb::arg("longest_context") = 1024, nb::arg("total_context") = 0, nb::arg("stream") = nb::none(),
            nb::sig("def plan(self, problem: leanattn.Problem, batch: int = 1, *, max_batch: int = 0, longest_context: "
@@ -203,7 +207,7 @@ Raises leanattn.Error: no_driver, no_device, driver_too_old, unsupported, out_of
   module.def(
       "engine", [](int device) { return nb::cast(&find_engine(nb::none(), device), nb::rv_policy::reference); },
       nb::arg("device") = 0, nb::sig("def engine(device: int = 0) -> Engine"),
-      "The engine that decode() uses for a GPU; opened when first asked for, and never closed.");
+      "The engine that decode() uses for a GPU. It is opened when it is first needed, and never closed.");
   module.def(
       "plan",
       [](nb::handle problem, int batch, int max_batch, std::int64_t longest_context, std::int64_t total_context,

@@ -1,4 +1,5 @@
-// engine_object.hpp -- what leanattn.Engine and leanattn.Plan hold. GIL held, except where said.
+// engine_object.hpp -- EngineObject and PlanObject: what leanattn.Engine and leanattn.Plan hold. Called with the GIL
+// held.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,7 +11,7 @@
 
 namespace leanattn::python {
 
-/// One GPU's engine and its workspaces.
+/// An engine and its workspaces.
 struct EngineObject {
   int device;
   Engine engine;
@@ -26,8 +27,8 @@ struct PlanObject {
   Plan plan;
 };
 
-/// `given` when it is not None, which must be an Engine; else the process's own for `device`, opened when first asked
-/// for and never closed: CUDA may be gone by the time the process ends.
+/// `given`, which must be an Engine, if it is not None. Else the engine of the process for `device`, which is opened
+/// when it is first needed, and never closed because CUDA may be gone when the process ends.
 EngineObject& find_engine(nanobind::handle given, int device);
 
 void bind_engine(nanobind::module_& module);

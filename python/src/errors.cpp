@@ -1,3 +1,4 @@
+// errors.cpp -- has leanattn.errors make the exception.
 #include "errors.hpp"
 
 #include "leanattn/leanattn.h"
@@ -6,7 +7,7 @@ namespace leanattn::python {
 namespace nb = nanobind;
 namespace {
 
-/// `make` of leanattn.errors builds the exception; the classes are Python's, so that they read well there.
+/// `make` in leanattn.errors makes the exception, because its classes are written in Python.
 [[noreturn]] void raise_made(const char* kind, const std::string& message, const std::string& hint,
                              const std::string& log) {
   const nb::object exception =

@@ -1,4 +1,4 @@
-// errors.hpp -- leanattn's errors as Python exceptions with code, hint and log. Called with the GIL held.
+// errors.hpp -- errors of the library as Python exceptions with code, hint and log. Called with the GIL held.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,15 +9,16 @@
 
 namespace leanattn::python {
 
-/// Raises the exception class of leanattn.errors that stands for the error's code.
+/// Raises the exception of leanattn.errors for the error's code.
 [[noreturn]] void raise(const Error& error);
 
-/// An argument whose value cannot be: leanattn.ArgumentError, which is a ValueError. The message begins with its name.
+/// Raises leanattn.ArgumentError, a ValueError, about the value of an argument. The message begins with its name.
 [[noreturn]] void bad_value(const char* argument, const std::string& what, const std::string& hint = {});
 
-/// An argument of the wrong kind: leanattn.ArgumentTypeError, which is a TypeError.
+/// Raises leanattn.ArgumentTypeError, a TypeError, about the type of an argument.
 [[noreturn]] void bad_type(const char* argument, const std::string& what, const std::string& hint = {});
 
+/// The value, or the exception for the error.
 template <class T>
 T unwrap(Result<T> result) {
   if (!result) raise(result.error());

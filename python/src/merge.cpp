@@ -20,7 +20,7 @@ nb::object shape_of(const TensorView& tensor) {
   return nb::tuple(shape);
 }
 
-/// The parts of one of the two sequences, contiguous and of one shape.
+/// Reads one of the two sequences of parts, which must be contiguous and have one shape.
 void read_parts(std::deque<TensorView>& parts, nb::handle sequence, const char* name, CUstream_st* stream) {
   if (!PySequence_Check(sequence.ptr()) || nb::hasattr(sequence, "__dlpack__"))
     bad_type(name, "is not a sequence of tensors");
@@ -109,13 +109,14 @@ void bind_merge(nb::module_& module) {
       nb::sig("def merge_partials(o_parts: typing.Sequence[typing.Any], lse_parts: typing.Sequence[typing.Any], *, "
               "out: typing.Any = None, out_lse: typing.Any = None, return_lse: bool = False, "
               "stream: typing.Any = None, engine: Engine | None = None) -> typing.Any"),
-      R"(Results over disjoint pieces of a context become the result over all of it, in fp32 and one launch.
+      R"(Merges the results over disjoint pieces of a context into the result over all of it, in fp32 and in one launch.
 
 o_parts    1 to 8 tensors [..., head_dim], bf16 or fp16, contiguous
-lse_parts  as many tensors [...], fp32: decode()'s log-sum-exp; -inf: the part saw no token
-out        may be one of o_parts, out_lse one of lse_parts
+lse_parts  as many tensors [...], fp32: the log-sum-exp of decode(); -inf: the part saw no token
+out        a tensor to write to; may be one of o_parts
+out_lse    a tensor for the log-sum-exp; may be one of lse_parts
 Returns the merged tensor; with return_lse or out_lse a pair of it and its log-sum-exp.
-Raises as decode() does. The first call compiles the kernel, so make one before a capture begins.)");
+Raises what decode() raises. The first call compiles the kernel, so make one before a graph is captured.)");
 }
 
 }  // namespace leanattn::python

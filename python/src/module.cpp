@@ -7,7 +7,7 @@
 
 NB_MODULE(_leanattn, module) {
   module.doc() = "The compiled half of leanattn; everything public is in the package itself.";
-  // The process's own engines live until it ends.
+  // The engines of decode() live as long as the process and are no leaks.
   nanobind::set_leak_warnings(false);
   module.attr("__version__") = leanattn_version();
   leanattn::python::bind_engine(module);

@@ -1,3 +1,4 @@
+// names.cpp -- reads texts, numbers and truth values, or says what else was given.
 #include "names.hpp"
 
 #include <fmt/format.h>
@@ -47,7 +48,8 @@ std::int32_t number_of(std::span<const Name> names, nb::handle text, const char*
 }
 
 std::int64_t int64_of(nb::handle value, const char* argument) {
-  // Also what stands for an integer: numpy's scalars, torch's symbolic sizes. A truth value is none.
+  // Anything that stands for an integer will do, such as scalars of numpy and symbolic sizes of torch, but no truth
+  // value.
   if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr())) wrong_type(value, argument, "an integer");
   const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
   if (!index.is_valid()) nb::raise_python_error();

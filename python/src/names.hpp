@@ -1,4 +1,4 @@
-// names.hpp -- the words that Python uses for the C interface's enumerations, and arguments read from Python objects.
+// names.hpp -- Python's names for the enumerators of the C interface, and numbers and texts read from Python objects.
 // Called with the GIL held.
 #pragma once
 
@@ -12,6 +12,7 @@
 
 namespace leanattn::python {
 
+/// The name of an enumerator.
 struct Name {
   const char* text;
   std::int32_t value;
@@ -33,13 +34,13 @@ inline constexpr Name kProvenances[] = {{"exact", LEANATTN_EXACT},       {"bucke
                                         {"nearest", LEANATTN_NEAREST},   {"model", LEANATTN_MODEL},
                                         {"fallback", LEANATTN_FALLBACK}, {"without_pdl", LEANATTN_WITHOUT_PDL}};
 
-/// "unknown" where no name has the value.
+/// The name of a value; "unknown" where it has none.
 const char* name_of(std::span<const Name> names, std::int32_t value);
 
-/// Whether an optional argument is there.
+/// Whether an optional argument was given.
 inline bool given(nanobind::handle value) { return !value.is_none(); }
 
-/// Each raises an error that names the argument where the object is of another type, or has no such value.
+/// Each reads an object, and raises an error that names the argument where it has another type or no such value.
 std::int32_t number_of(std::span<const Name> names, nanobind::handle text, const char* argument);
 std::int64_t int64_of(nanobind::handle value, const char* argument);
 int int_of(nanobind::handle value, const char* argument);

@@ -1,9 +1,10 @@
+// streams.cpp -- asks frameworks for their streams and for new tensors.
 #include "streams.hpp"
 
 #include <string>
 
 #include "errors.hpp"
-#include "runtime/driver.hpp"
+#include "runtime/cuda/driver.hpp"
 #include "tensor.hpp"
 
 namespace leanattn::python {
@@ -14,7 +15,7 @@ nb::object frameworks() { return nb::module_::import_("leanattn._frameworks"); }
 
 CUstream_st* as_stream(nb::handle value) {
   const auto number = nb::cast<std::uintptr_t>(value);
-  // What the runtime and DLPack call the legacy default stream is null to the driver's functions, too.
+  // The CUDA runtime and DLPack use 1 for the legacy default stream, which is null here.
   return number == 1 ? nullptr : reinterpret_cast<CUstream_st*>(number);
 }
 
@@ -33,7 +34,7 @@ Stream find_stream(nb::handle given, nb::handle tensor) {
   if (const auto* api = exchange_api(tensor)) [[likely]] {
     dlpack::Tensor view{};
     if (api->view_of_object(tensor.ptr(), &view) != 0) nb::raise_python_error();
-    if (view.device.type != dlpack::kCuda) return {};  // refused by name when it is read
+    if (view.device.type != dlpack::kCuda) return {};  // reading the tensor then fails with its name
     void* stream = nullptr;
     if (api->current_stream(view.device.type, view.device.id, &stream) != 0) nb::raise_python_error();
     return {static_cast<CUstream_st*>(stream), false};
@@ -43,7 +44,7 @@ Stream find_stream(nb::handle given, nb::handle tensor) {
 }
 
 nb::object empty(nb::handle like, nb::handle shape, bool fp32) {
-  // PyTorch's shortest way; everything else is looked up by framework.
+  // The shortest way with PyTorch.
   if (!fp32 && exchange_api(like) != nullptr) {
     if (PyObject* made = PyObject_CallMethod(like.ptr(), "new_empty", "O", shape.ptr())) return nb::steal(made);
     PyErr_Clear();

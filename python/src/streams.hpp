@@ -1,4 +1,4 @@
-// streams.hpp -- the stream that a call runs on, and what is known of it. GIL held where a Python object is asked.
+// streams.hpp -- Stream: the CUDA stream of a call. Functions that take Python objects are called with the GIL held.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,16 +11,17 @@ struct CUstream_st;
 
 namespace leanattn::python {
 
+/// A CUDA stream; null is the legacy default stream.
 struct Stream {
   CUstream_st* handle = nullptr;
-  bool synchronise = false;  ///< the framework cannot wait for work on it, so that calls must
+  bool synchronise = false;  ///< the call must wait for its work, because the framework cannot
 };
 
-/// `given` when it is not None: an integer, or an object with __cuda_stream__, cuda_stream or ptr. Else the current
-/// stream of the framework that `tensor` is of, on its device.
+/// The stream `given`, which is an integer or an object with __cuda_stream__, cuda_stream or ptr. For None, the current
+/// stream of the framework of `tensor` on its GPU.
 Stream find_stream(nanobind::handle given, nanobind::handle tensor);
 
-/// A new tensor of the framework that `like` is of, on its device: of its element type, or of fp32.
+/// A new tensor of the framework of `like` on its GPU, with its element type or fp32.
 nanobind::object empty(nanobind::handle like, nanobind::handle shape, bool fp32);
 
 /// Waits for all work on a stream. Errors: context_lost.

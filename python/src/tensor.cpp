@@ -1,3 +1,4 @@
+// tensor.cpp -- reads tensors through DLPack, and checks their types, shapes and strides.
 #include "tensor.hpp"
 
 #include <fmt/format.h>
@@ -48,12 +49,12 @@ std::string dtype_text(const dlpack::DataType& dtype) {
 
 std::string name_of_type(nb::handle object) { return nb::cast<std::string>(nb::str(nb::type_name(object.type()))); }
 
-/// DLPack counts the legacy default stream as 1.
+/// The number of a stream in DLPack, which uses 1 for the legacy default stream.
 std::intptr_t dlpack_stream(CUstream_st* stream) {
   return stream == nullptr ? 1 : reinterpret_cast<std::intptr_t>(stream);
 }
 
-/// Calls object.__dlpack__(), with the newest protocol that it takes.
+/// Calls object.__dlpack__(), with the newest version of the protocol that it knows.
 nb::object ask_for_capsule(nb::handle object, const char* name, CUstream_st* stream) {
   const nb::object method = nb::getattr(object, "__dlpack__", nb::none());
   const nb::object where = nb::getattr(object, "__dlpack_device__", nb::none());
@@ -72,7 +73,7 @@ nb::object ask_for_capsule(nb::handle object, const char* name, CUstream_st* str
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_TypeError)) throw;
   }
-  return method(nb::arg("stream") = dlpack_stream(stream));  // before version 1.0
+  return method(nb::arg("stream") = dlpack_stream(stream));  // versions before 1.0 have no max_version
 }
 
 }  // namespace
@@ -92,7 +93,7 @@ int bytes_of(ElementType type) {
 }
 
 const dlpack::ExchangeApi* exchange_api(nb::handle object) {
-  // Types are kept alive, so that another one cannot take an address that is remembered here.
+  // Types are kept alive, so that no other type can get an address that is remembered here.
   static auto& known = *new std::unordered_map<PyObject*, const dlpack::ExchangeApi*>;
   PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()));
   const auto found = known.find(type);

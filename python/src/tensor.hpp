@@ -1,4 +1,5 @@
-// tensor.hpp -- TensorView: the memory behind a Python object that speaks DLPack. Nothing is copied. GIL held.
+// tensor.hpp -- TensorView: the memory of a Python object that speaks DLPack. Nothing is copied. Called with the GIL
+// held.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,16 +14,18 @@ struct CUstream_st;
 
 namespace leanattn::python {
 
-/// Element types that attention reads and writes.
+/// The element types that a launch reads and writes.
 enum class ElementType : std::uint8_t { bf16, fp16, fp32, int32, uint32, int8, uint8, fp8_e4m3, fp8_e5m2, other };
 const char* to_string(ElementType type);
 int bytes_of(ElementType type);
 
+/// The memory, shape and strides of a tensor, which it keeps alive where the framework hands it over.
 class TensorView {
  public:
-  /// Reads `object`, which is called `name` in errors. A type with DLPack's C exchange interface (PyTorch 2.10 and
-  /// newer) is only looked at; of any other `__dlpack__(stream)` is called, which makes `stream` wait for its contents.
-  /// Raises ArgumentTypeError where it speaks no DLPack, ArgumentError where it is not CUDA memory.
+  /// Reads `object`, which errors call `name`. A type with the C exchange interface of DLPack (PyTorch 2.10 and newer)
+  /// gives its memory directly. Of other types `__dlpack__(stream)` is called, which makes `stream` wait for the
+  /// contents. Raises ArgumentTypeError where the object does not speak DLPack, ArgumentError where it is not in CUDA
+  /// memory.
   TensorView(nanobind::handle object, const char* name, CUstream_st* stream);
 
   const char* name() const { return name_; }
@@ -34,23 +37,24 @@ class TensorView {
   int device() const { return view_.device.id; }
   int rank() const { return view_.ndim; }
   std::int64_t extent(int dimension) const { return view_.shape[dimension]; }
-  /// The same for an extent that cannot be 0 and has to fit in 32 bits; raises an error that names the tensor.
+  /// The same for an extent that must be at least 1 and fit in 32 bits. Raises an error that names the tensor.
   std::int32_t extent32(int dimension) const;
-  /// Elements between neighbours of a dimension. 0 where it has at most one element: then nothing ever steps along it.
+  /// Elements from one entry of a dimension to the next; 0 where it has at most one entry, because the stride is not
+  /// used then.
   std::int64_t stride(int dimension) const;
   std::int64_t elements() const;
   std::string shape_text() const;
 
-  /// Each raises an error that names the tensor.
+  /// Each raises an error that names the tensor where it is otherwise.
   void require_type(ElementType type) const;
   void require_rank(int rank, const char* shape) const;
   void require_extent(int dimension, std::int64_t extent, const char* what) const;
   void require_device(int device) const;
-  /// Elements of the last dimension are adjacent, and no dimension repeats its elements (stride 0).
+  /// The elements of the last dimension are adjacent, and all other strides are positive.
   void require_rows() const;
   /// All elements are adjacent, row after row.
   void require_contiguous() const;
-  /// As require_rows(), and every row begins at a multiple of 16 bytes, which is what one load takes.
+  /// As require_rows(), and every row begins at a multiple of 16 bytes, the size of one load.
   void require_aligned_rows() const;
 
  private:
@@ -67,7 +71,7 @@ class TensorView {
   std::unique_ptr<dlpack::ManagedTensorVersioned, Release> versioned_;
 };
 
-/// The C exchange interface of an object's type, or null. Cached by type.
+/// The C exchange interface of an object's type, which is remembered for each type; or null.
 const dlpack::ExchangeApi* exchange_api(nanobind::handle object);
 
 }  // namespace leanattn::python

@@ -1,8 +1,9 @@
+// workspaces.cpp -- allocates workspaces, and takes back those of graphs that are gone.
 #include "workspaces.hpp"
 
 #include <algorithm>
 
-#include "runtime/plan.hpp"
+#include "runtime/cuda/current_context.hpp"
 
 namespace leanattn::python {
 namespace {
@@ -34,7 +35,7 @@ std::int64_t Workspaces::bytes() const {
 
 Result<void*> Workspaces::get(const leanattn_plan* plan, CUstream_st* stream) {
   const std::int64_t bytes = leanattn_plan_workspace_bytes(plan);
-  const auto capture = capture_of(stream);
+  const auto capture = stream_capture_of(stream);
   if (!capture) [[unlikely]]
     return tl::unexpected(capture.error());
   const std::lock_guard lock(mutex_);
@@ -46,7 +47,7 @@ Result<void*> Workspaces::get(const leanattn_plan* plan, CUstream_st* stream) {
   return of_stream(plan, bytes, stream);
 }
 
-/// At least `bytes`, with room for plans that need somewhat more.
+/// Allocates at least `bytes`, rounded up so that plans which need a little more fit as well.
 Result<DeviceBuffer> Workspaces::allocate(std::int64_t bytes) {
   const RelaxedCaptureMode relaxed;
   return DeviceBuffer::allocate((std::max<std::int64_t>(bytes, 1) + kGranule - 1) / kGranule * kGranule);
@@ -67,7 +68,7 @@ Result<void*> Workspaces::of_stream(const leanattn_plan* plan, std::int64_t byte
   return mine.data();
 }
 
-Result<void*> Workspaces::of_capture(std::int64_t bytes, CUstream_st* stream, const Capture& capture) {
+Result<void*> Workspaces::of_capture(std::int64_t bytes, CUstream_st* stream, const StreamCapture& capture) {
   std::vector<Lent>& lent = captures_[{capture.id, stream}];
   for (const Lent& one : lent) {
     if (one.buffer.bytes() >= bytes) return one.buffer.data();
@@ -86,8 +87,8 @@ Result<void*> Workspaces::of_capture(std::int64_t bytes, CUstream_st* stream, co
     buffer = std::move(*fresh);
   }
   {
-    // Zeroed now and beside the capture, not by every replay of the graph. A spare one too: its graph may have been
-    // aborted.
+    // Zeroed now, on another stream, because within the capture every replay would zero it. A spare one is zeroed, too:
+    // a launch of its graph may not have ended.
     const RelaxedCaptureMode relaxed;
     const auto side = Stream::create();
     if (!side) return tl::unexpected(side.error());

@@ -1,5 +1,5 @@
-// workspaces.hpp -- an engine's device memory for partial results: one workspace a stream, and one a stream of every
-// captured graph, which lives as long as the graph. Any thread.
+// workspaces.hpp -- Workspaces: the workspaces of an engine, one for each stream, and one for each stream of every
+// graph that was captured, which lives as long as the graph. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -10,31 +10,32 @@
 #include <utility>
 #include <vector>
 
-#include "captures.hpp"
 #include "leanattn/leanattn.hpp"
-#include "runtime/gpu.hpp"
+#include "runtime/cuda/gpu.hpp"
+#include "stream_capture.hpp"
 
 namespace leanattn::python {
 
 class Workspaces {
  public:
-  /// `context` is current whenever memory is allocated or freed.
+  /// Memory is allocated and freed with `context` current.
   explicit Workspaces(Context context) : context_(std::move(context)) {}
   Workspaces(const Workspaces&) = delete;
   Workspaces& operator=(const Workspaces&) = delete;
-  /// No launch may be running, and no graph with one may run again.
+  /// No launch may be running, and no graph that has one may run again.
   ~Workspaces();
 
-  /// Zeroed memory of at least the plan's size for a launch on `stream`: always the same for one stream until a plan
-  /// needs more. While the stream is being captured it is the graph's own, so that the graph may run beside anything
-  /// else. Errors: out_of_memory, launch_failed (a capture that an error has ended), context_lost.
+  /// A zeroed workspace that is large enough for a launch of the plan on `stream`. It is the same for all launches on a
+  /// stream until a plan needs a larger one. While the stream is being captured it belongs to the graph, so that the
+  /// graph may run beside anything else. Errors: out_of_memory, launch_failed (an error has ended the capture),
+  /// context_lost.
   Result<void*> get(const leanattn_plan* plan, CUstream_st* stream);
 
-  /// Bytes held, for all streams and graphs.
+  /// Bytes of all workspaces.
   std::int64_t bytes() const;
 
  private:
-  /// Memory of a captured graph. `ended` is set when the graph is gone.
+  /// A workspace of a graph. `ended` becomes true when the graph is gone.
   struct Lent {
     DeviceBuffer buffer;
     std::shared_ptr<std::atomic<bool>> ended;
@@ -42,15 +43,15 @@ class Workspaces {
 
   Result<DeviceBuffer> allocate(std::int64_t bytes);
   Result<void*> of_stream(const leanattn_plan* plan, std::int64_t bytes, CUstream_st* stream);
-  Result<void*> of_capture(std::int64_t bytes, CUstream_st* stream, const Capture& capture);
+  Result<void*> of_capture(std::int64_t bytes, CUstream_st* stream, const StreamCapture& capture);
   void take_back_ended();
 
   Context context_;
   mutable std::mutex mutex_;
   std::map<CUstream_st*, DeviceBuffer> streams_;
   std::map<std::pair<std::uint64_t, CUstream_st*>, std::vector<Lent>> captures_;  // by capture id and stream
-  std::vector<DeviceBuffer> spare_;     // of graphs that are gone; all zero, as completed launches leave them
-  std::vector<DeviceBuffer> outgrown_;  // kept, because a launch that uses it may be running
+  std::vector<DeviceBuffer> spare_;                                               // of graphs that are gone
+  std::vector<DeviceBuffer> outgrown_;  // kept, because launches that use them may be running
 };
 
 }  // namespace leanattn::python

@@ -1,4 +1,4 @@
-"""synthetic.py -- results of runs that never happened, for the tests of summary and reports: known medians, seeded noise."""
+"""synthetic.py -- made-up results with known medians and seeded noise, for the tests of summary and reports."""
 import random
 
 ENVIRONMENT = {"gpu": "a <fictional> GPU & more", "driver": None}
@@ -10,7 +10,7 @@ def line(system, variant, median_us, generator, pdl=False, plan_us=None, rounds=
 
 
 def case(group, name, kv_bytes, times, seed=1, modes=("cold",)):
-    """`times`: (system, variant, pdl) -> microseconds."""
+    """`times` gives the microseconds of each (system, variant, pdl)."""
     generator = random.Random(seed)
     lines = [line(system, variant, us, generator, pdl, 66.0 if system == "FlashInfer" and variant != "xqa HND" else None,
                   facts={"provenance": "exact"} if system == "leanattn" else {}) for (system, variant, pdl), us in times.items()]
@@ -29,7 +29,7 @@ def times(limit, ours, cudnn, flashinfer, ours_pdl=None, flashinfer_pdl=None):
 
 
 def results():
-    """Three lists; leanattn is 1.2, 0.9 and 1.5 times as fast as the best peer, cuDNN, cuDNN and FlashInfer."""
+    """Three lists of shapes, in which leanattn is 1.2, 0.9 and 1.5 times as fast as the best peers: cuDNN, cuDNN and FlashInfer."""
     cases = [case("published", "1, 32/8, 128, 1024", 4 << 20, times(2, 5, 6, 8, 4, 5), modes=("cold", "warm")),
              case("published", "16, 32/8, 128, 4096", 256 << 20, times(60, 70, 63, 72, 65, 71)),
              case("ragged", "64 | ragged", 1 << 30, times(100, 120, 200, 180))]
@@ -37,7 +37,7 @@ def results():
 
 
 def trace_step(index, contexts, ours, theirs, limit=100.0):
-    """`theirs`: variant -> (microseconds, plan microseconds)."""
+    """`theirs` gives the (microseconds, microseconds of plan) of each variant."""
     generator = random.Random(index)
     lines = [line("read limit", "bulk", limit, generator), line("leanattn", "tuned", ours, generator, plan_us=2.0)]
     lines += [line("FlashInfer", variant, us, generator, plan_us=plan) for variant, (us, plan) in theirs.items()]

@@ -1,4 +1,4 @@
-"""The continuous batcher's promises, on small traces with known answers and on seeded random ones."""
+"""The continuous batcher keeps its promises, on small traces with known answers and on seeded random ones."""
 import gzip
 import random
 import unittest
@@ -24,7 +24,7 @@ class Batcher(unittest.TestCase):
         steps = list(batcher.steps([batcher.Request(0.0, 10, 4), batcher.Request(1.1, 20, 1)], 4, 0.5))
         self.assertEqual([step.contexts for step in steps], [(11,), (12,), (13,), (14, 21)])
 
-    def test_who_comes_first_runs_first_when_all_places_are_taken(self):
+    def test_who_comes_first_runs_first_when_the_batch_is_full(self):
         requests = [batcher.Request(0.0, 10, 2), batcher.Request(0.0, 20, 1), batcher.Request(0.0, 30, 1), batcher.Request(0.0, 40, 1)]
         steps = list(batcher.steps(requests, 2, 1.0))
         self.assertEqual([step.contexts for step in steps], [(11, 21), (12, 31), (41,)])
@@ -53,7 +53,7 @@ class Batcher(unittest.TestCase):
             generated += len(step.contexts)
         # Every request takes part in exactly as many steps as it generates tokens.
         self.assertEqual(generated, sum(request.generated_tokens for request in requests))
-        # A request's contexts are consecutive: of the tokens attended to, the sum is known in advance.
+        # The contexts of a request are consecutive, so the number of tokens that it attends to is known in advance.
         expected = sum(sum(range(r.prompt_tokens + 1, r.prompt_tokens + r.generated_tokens + 1)) for r in requests)
         self.assertEqual(sum(sum(step.contexts) for step in steps), expected)
         for before, after in zip(steps, steps[1:]):

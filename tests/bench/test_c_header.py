@@ -1,4 +1,4 @@
-"""The ctypes binding against the C header: sizes and offsets as a compiler sees them, and its enum values."""
+"""The ctypes binding has the sizes, offsets and enum values that a compiler gives the C header."""
 import ctypes
 import os
 import pathlib
@@ -61,7 +61,7 @@ LIBRARY = os.environ.get("LEANATTN_TEST_LIBRARY")
 
 @unittest.skipUnless(LIBRARY, "LEANATTN_TEST_LIBRARY names no libleanattn.so")
 class Loaded(unittest.TestCase):
-    """The binding against a built library; needs no GPU: without a driver an engine is refused, and says so."""
+    """The binding works with a built library. Without a driver, the library refuses an engine and says why."""
 
     def test_version_and_errors_come_through(self):
         library = leanattn_c.Library(LIBRARY)

@@ -1,4 +1,5 @@
-"""Markdown and SVG of peers and trace, from synthetic records: well-formed, escaped, complete."""
+"""Markdown and SVG of bench/ are well-formed, escaped and complete, and those in the repository are made from the records beside them."""
+import gzip
 import json
 import pathlib
 import re
@@ -6,16 +7,19 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-import bench_paths  # noqa: F401  (the path)
+import bench_paths
+import e2e_report
+import shape_table
 import synthetic
 import trace_report
-from peers import files, plot, report
+from peers import files, plot, report, speedup_plot
+import variants
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def tables(markdown):
-    """Rows of cells of each table."""
+    """The tables of a text, as rows of cells."""
     result, current = [], []
     for line in markdown.splitlines() + [""]:
         if line.startswith("|"):
@@ -58,7 +62,7 @@ class PeersReport(unittest.TestCase):
     def test_shapes_measured_while_throttling_are_named(self):
         self.assertNotIn("throttling", report.markdown(self.results))
         self.results["cases"][1]["gpu_state"] = [{"throttle_reasons": 1}, {"throttle_reasons": 0x8}]
-        self.assertIn("throttling, so to be doubted: 16, 32/8, 128, 4096.", report.markdown(self.results))
+        self.assertIn("NVML reported throttling at these shapes, whose figures are to be doubted: 16, 32/8, 128, 4096.", report.markdown(self.results))
 
     def test_a_run_in_which_nothing_ran_still_reports(self):
         case = self.results["cases"][0]
@@ -70,37 +74,76 @@ class PeersReport(unittest.TestCase):
         self.assertEqual(report.markdown(self.results), report.markdown(copy))
 
 
-class Picture(unittest.TestCase):
+def dots_of(root):
+    """The positions of all dots, also in legends, by colour."""
+    return {path.get("stroke"): [tuple(map(float, place)) for place in re.findall(r"M([\d.]+) ([\d.]+)h0", path.get("d"))] for path in root.findall(f"{SVG}path")}
+
+
+class SpeedUpPlot(unittest.TestCase):
     def setUp(self):
-        self.cases = synthetic.results()["cases"]
+        self.results = synthetic.results()
 
-    def test_it_is_well_formed_and_has_a_line_a_system(self):
-        root = xml.etree.ElementTree.fromstring(plot.svg(self.cases, "cold"))
-        self.assertEqual(len(root.findall(f"{SVG}polyline")), 5)  # leanattn, cuDNN, FlashInfer, two of them dependent
-        self.assertEqual(len(root.findall(f"{SVG}circle")), 3 + 3 + 3 + 2 + 2)
+    def draw(self, theme=plot.LIGHT):
+        return xml.etree.ElementTree.fromstring(speedup_plot.svg(self.results, theme))
 
-    def test_names_are_escaped(self):
-        self.cases[0]["name"] = 'a <b> & "c"'
-        root = xml.etree.ElementTree.fromstring(plot.svg(self.cases, "cold"))
-        self.assertTrue(any('a <b> & "c"' in title.text for title in root.iter(f"{SVG}title")))
+    def test_a_peer_has_a_point_for_every_tuned_shape(self):
+        series = speedup_plot.series(self.results["cases"])
+        self.assertEqual({peer: [size for size, _ in points] for peer, points in series.items()}, {"cuDNN": [4 << 20, 256 << 20], "FlashInfer": [4 << 20, 256 << 20]})
+        for peer, expected in (("cuDNN", [6 / 5, 63 / 70]), ("FlashInfer", [8 / 5, 72 / 70])):
+            for (_, ratio), wanted in zip(series[peer], expected, strict=True):
+                self.assertAlmostEqual(ratio, wanted, delta=0.01)
+        self.assertEqual(sorted(map(len, dots_of(self.draw()).values())), [2, 2])
+
+    def test_faster_is_drawn_higher_and_slower_below_the_line_in_the_shaded_part(self):
+        root = self.draw()
+        shade = root.findall(f"{SVG}rect")[1]
+        level = float(shade.get("y"))
+        series = speedup_plot.series(self.results["cases"])
+        drawn = list(dots_of(root).values())
+        # The peer over which leanattn has the largest speed-up comes first.
+        for peer, places in zip(["FlashInfer", "cuDNN"], drawn, strict=True):
+            for (_, ratio), (_, y) in zip(series[peer], places, strict=True):
+                self.assertEqual(ratio > 1, y < level, (peer, ratio))
+        heights = sorted((ratio, -y) for peer, places in zip(["FlashInfer", "cuDNN"], drawn) for (_, ratio), (_, y) in zip(series[peer], places))
+        self.assertEqual(heights, sorted(heights, key=lambda pair: pair[1]))
+
+    def test_it_says_which_way_is_better_on_what_and_how_much(self):
+        words = [text.text for text in self.draw().iter(f"{SVG}text")]
+        self.assertIn("Speed-up of leanattn on one a <fictional> GPU & more (higher is better)", words)
+        means = {peer: (points[0][1] * points[1][1]) ** 0.5 for peer, points in speedup_plot.series(self.results["cases"]).items()}
+        for peer, mean in means.items():
+            self.assertIn(f"{mean:.2f}x over {peer}", words)
+
+    def test_the_dark_one_is_the_same_picture_in_other_colours(self):
+        light, dark = self.draw(), self.draw(plot.DARK)
+        self.assertEqual([element.tag for element in light.iter()], [element.tag for element in dark.iter()])
+        self.assertEqual(list(dots_of(light).values()), list(dots_of(dark).values()))
+        self.assertEqual(dark.find(f"{SVG}rect").get("fill"), plot.DARK.background)
+        self.assertFalse(set(dots_of(light)) & set(dots_of(dark)))
+
+    def test_there_is_none_where_nothing_can_be_compared(self):
+        self.results["cases"] = self.results["cases"][2:]  # no tuned shape
+        self.assertIsNone(speedup_plot.svg(self.results, plot.LIGHT))
+
+
+class Figure(unittest.TestCase):
+    PANELS = [("one <panel>", {"a": [(1e6, 1.1), (1e9, 3.0)], "b": [(1e7, 0.9)]}), ("two", {"a": [(1e8, 2.0)]}), ("empty", {"b": []})]
 
     def test_every_point_lies_inside_its_panel(self):
-        root = xml.etree.ElementTree.fromstring(plot.svg(self.cases, "cold"))
-        for circle in root.findall(f"{SVG}circle"):
-            self.assertTrue(plot.MARGIN_LEFT <= float(circle.get("cx")) <= plot.MARGIN_LEFT + plot.PANEL_WIDTH)
-            self.assertTrue(plot.MARGIN_TOP <= float(circle.get("cy")) <= plot.MARGIN_TOP + plot.PANEL_HEIGHT)
+        root = xml.etree.ElementTree.fromstring(plot.figure("t", "y", self.PANELS))
+        paths = root.findall(f"{SVG}path")
+        self.assertEqual(len(paths), 3 + 2)  # with the legend
+        for left, path in zip((plot.MARGIN_LEFT, plot.MARGIN_LEFT, plot.MARGIN_LEFT + plot.PANEL_WIDTH + plot.GAP), paths):
+            for x, y in re.findall(r"M([\d.]+) ([\d.]+)h0", path.get("d")):
+                self.assertTrue(left <= float(x) <= left + plot.PANEL_WIDTH)
+                self.assertTrue(plot.MARGIN_TOP <= float(y) <= plot.MARGIN_TOP + plot.PANEL_HEIGHT)
 
-    def test_slower_is_drawn_higher(self):
-        root = xml.etree.ElementTree.fromstring(plot.svg(self.cases, "cold"))
-        heights = {}
-        for circle in root.findall(f"{SVG}circle"):
-            over = circle.find(f"{SVG}title").text.rsplit(": ", 1)[1]
-            heights[float(over)] = float(circle.get("cy"))
-        ordered = sorted(heights)
-        self.assertEqual(sorted(heights.values(), reverse=True), [heights[over] for over in ordered])
+    def test_names_are_escaped(self):
+        root = xml.etree.ElementTree.fromstring(plot.figure("t", "y", self.PANELS))
+        self.assertIn("one <panel>", [text.text for text in root.iter(f"{SVG}text")])
 
-    def test_there_is_none_where_nothing_was_measured(self):
-        self.assertIsNone(plot.svg(self.cases[1:], "warm"))
+    def test_there_is_none_without_a_point(self):
+        self.assertIsNone(plot.figure("t", "y", self.PANELS[2:]))
 
 
 class TraceReport(unittest.TestCase):
@@ -111,7 +154,7 @@ class TraceReport(unittest.TestCase):
         rows = trace_report.rows(self.results["runs"]["64"]["steps"])
         best = rows[trace_report.BEST]
         self.assertAlmostEqual(best["over"][0], 1.2, delta=0.01)
-        # With 200 us of plan() the persistent kernel loses to the one without: 130 at even steps, 170 at odd ones.
+        # With 200 us of plan(), the persistent kernel is slower than the one without plan(), which takes 130 us at even steps and 170 us at odd ones.
         self.assertAlmostEqual(best["over_with_plan"][0], 1.3, delta=0.01)
         self.assertAlmostEqual(best["over_with_plan"][1], 1.7, delta=0.01)
 
@@ -128,19 +171,19 @@ class TraceReport(unittest.TestCase):
 
     def test_its_picture_is_well_formed(self):
         root = xml.etree.ElementTree.fromstring(trace_report.svg(self.results))
-        self.assertEqual(len(root.findall(f"{SVG}polyline")), 3)
+        self.assertEqual(len(root.findall(f"{SVG}path")), 3 + 3)  # points and legend of leanattn, FlashInfer, FlashInfer with plan()
 
     def test_pages_are_a_line_of_their_own(self):
-        self.assertNotIn("the same pages", trace_report.markdown(self.results))
+        self.assertNotIn("*leanattn, pages*", trace_report.markdown(self.results))
         for step in self.results["runs"]["64"]["steps"]:
             dense = next(line for line in step["lines"] if line["system"] == "leanattn")
             step["lines"].append(dict(dense, variant="pages", samples_us=[2 * us for us in dense["samples_us"]]))
         rows = trace_report.rows(self.results["runs"]["64"]["steps"])
         self.assertEqual(len(rows["leanattn"]["us"]), len(rows["leanattn, pages"]["us"]))
         self.assertAlmostEqual(rows["leanattn, pages"]["us"][0], 2 * rows["leanattn"]["us"][0])
-        self.assertIn("the same pages", trace_report.markdown(self.results))
+        self.assertIn("*leanattn, pages*", trace_report.markdown(self.results))
         root = xml.etree.ElementTree.fromstring(trace_report.svg(self.results))
-        self.assertEqual(len(root.findall(f"{SVG}polyline")), 4)
+        self.assertEqual(len(root.findall(f"{SVG}path")), 4 + 4)
 
     def test_a_step_with_a_wrong_result_gives_no_figure(self):
         for step in self.results["runs"]["64"]["steps"]:
@@ -156,6 +199,44 @@ class Files(unittest.TestCase):
             files.write_json(path, {"cases": [1, 2]})
             self.assertEqual(json.loads(path.read_text()), {"cases": [1, 2]})
             self.assertEqual(list(path.parent.iterdir()), [path])
+
+    def test_a_record_is_read_plain_or_compressed_and_plain_first(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "peers.json"
+            with self.assertRaises(FileNotFoundError):
+                files.read_json(path)
+            path.with_name("peers.json.gz").write_bytes(gzip.compress(b'{"cases": ["old"]}'))
+            self.assertEqual(files.read_json(path), {"cases": ["old"]})
+            files.write_json(path, {"cases": ["new"]})
+            self.assertEqual(files.read_json(path), {"cases": ["new"]})
+
+
+class Committed(unittest.TestCase):
+    """The reports in the repository are those that are made from the records beside them."""
+
+    RESULTS = bench_paths.ROOT / "bench" / "results" / "h200"
+
+    def check(self, record, reports):
+        results = files.read_json(self.RESULTS / record)
+        for name, make in reports.items():
+            with self.subTest(name):
+                self.assertEqual((self.RESULTS / name).read_text(), make(results))
+
+    def test_the_plot_of_peers(self):
+        self.check("peers/peers.json", {"peers/peers-speedup.svg": lambda results: speedup_plot.svg(results, plot.LIGHT),
+                                        "peers/peers-speedup-dark.svg": lambda results: speedup_plot.svg(results, plot.DARK)})
+
+    def test_trace(self):
+        self.check("trace/trace.json", {"trace/trace.md": trace_report.markdown, "trace/trace.svg": trace_report.svg})
+
+    def test_features(self):
+        self.check("features/features.json", {"features/features.md": variants.markdown})
+
+    def test_end_to_end(self):
+        self.check("e2e/e2e.json", {"e2e/e2e.md": e2e_report.markdown, "e2e/e2e.svg": e2e_report.svg})
+
+    def test_the_shape_table(self):
+        self.check("shape_table.json", {"shape_table.md": shape_table.markdown})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The lists of shapes: what is in them, and that a drawn list never changes by accident."""
+"""The lists of shapes have what they promise, and a drawn list never changes by accident."""
 import hashlib
 import unittest
 
@@ -31,7 +31,7 @@ class Shapes(unittest.TestCase):
         self.assertNotEqual(shapes.drawn(7, 10), shapes.drawn(8, 10))
 
     def test_the_list_that_results_are_reported_for_has_not_moved(self):
-        # Published figures name this list: to change it is to make them incomparable.
+        # Published results name this list. If it changed, they could no longer be compared.
         names = "\n".join(case.name for case in shapes.drawn())
         self.assertEqual(hashlib.sha256(names.encode()).hexdigest()[:16], "1f384388fb5221f8")
 
@@ -44,6 +44,20 @@ class Shapes(unittest.TestCase):
         self.assertEqual(case.capacity, 3008)
         self.assertEqual(case.dense_bytes, 2 * 2 * 3008 * 8 * 128 * 2)
         self.assertTrue(case.ragged)
+
+    def test_bytes_of_a_step_follow_the_features_of_its_cache(self):
+        # The cases are those of the library's own test, KvBytes in tests/unit/runtime/problem_test.cpp.
+        lengths, rows = (1000, 1000), 2 * 1000 * 8
+        self.assertEqual(shapes.kv_bytes(lengths, 8, 128, q_len=8), rows * 2 * 256)
+        self.assertEqual(shapes.kv_bytes(lengths, 8, 128, element_bytes=1), rows * 256)
+        self.assertEqual(shapes.kv_bytes(lengths, 8, 128, v_head_dim=64), rows * 2 * (128 + 64))
+        self.assertEqual(shapes.kv_bytes(lengths, 8, 128, window=100, element_bytes=1), 2 * 100 * 8 * 256)
+
+    def test_of_a_window_only_the_tokens_that_some_query_token_sees_are_read(self):
+        row = 2 * 2 * 128
+        self.assertEqual(shapes.kv_bytes((1000, 24), 1, 128, window=100), (100 + 24) * row)
+        self.assertEqual(shapes.kv_bytes((1000, 24), 1, 128, window=100, sink_tokens=4, q_len=8), (100 + 4 + 7 + 24) * row)
+        self.assertEqual(shapes.kv_bytes((), 1, 128), 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Medians, paired ratios and bootstrap intervals, on samples whose answer is known."""
+"""Medians, paired ratios and bootstrap intervals are right on samples whose answer is known."""
 import random
 import unittest
 
@@ -36,7 +36,7 @@ class Summary(unittest.TestCase):
 
     def test_with_dependent_launch_a_peer_counts_with_the_faster_of_its_two(self):
         found = {line["name"]: line for line in summary.speed_ups(self.cases, "cold", pdl=True)}
-        # 5 over 4 with it, 63 over 65 without: cuDNN has none.
+        # The ratio is 5 over 4 with dependent launch and 63 over 65 without it, because cuDNN does not have it.
         self.assertAlmostEqual(found["best peer"]["max"], 5 / 4, delta=0.01)
         self.assertAlmostEqual(found["best peer"]["min"], 63 / 65, delta=0.005)
         self.assertEqual(found["best peer"]["shapes"], 2)

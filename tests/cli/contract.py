@@ -1,5 +1,5 @@
-"""What the contract tests share: a cache directory of their own, the built program, rows of a tuning database. Needs no GPU: any that is here is
-hidden. Each script says `contract.main()`."""
+"""What the contract tests share: a cache directory for each test, calls of the built program, and rows of a tuning database. All GPUs are hidden.
+Each script ends with a call of `contract.main()`."""
 
 import argparse
 import hashlib
@@ -27,7 +27,7 @@ class Contract(unittest.TestCase):
 
     def environment(self, **changes):
         env = {k: v for k, v in os.environ.items() if not k.startswith(("LEANATTN_", "XDG_")) or k.startswith("LEANATTN_NVRTC")}
-        # Hidden devices and no driver are the same to a caller: exit code 3 with a way out.
+        # To a caller, hidden devices look like a missing driver: the exit code is 3, and the message says what to do.
         env.update(LEANATTN_CACHE_DIR=str(self.cache), CUDA_VISIBLE_DEVICES="", HOME=str(self.root), LEANATTN_BUSY_TIMEOUT_MS="100")
         for name, value in changes.items():
             if value is None:
@@ -54,7 +54,7 @@ class Contract(unittest.TestCase):
         return file
 
     def add_winner(self, file, problem, config, us, name="Fictional GPU", sms=132, driver=13000, when="2026-11-21"):
-        """One session with one ok trial, as a tuning run would have left it."""
+        """Adds one tuning session with one ok trial, as `tune` would record it."""
         device = [name, "sm_90a", sms, 50 << 20, 80 << 30, ""]
         environment = [driver, "580.1", "13.0", 1980000, 3200000, 700000, 1, "r1"]
         canonical = lambda value: json.dumps(value, sort_keys=True, separators=(",", ":"))

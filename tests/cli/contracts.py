@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The command line's promises, checked from outside on the built program: help, input, output, the terminal."""
+"""What the command line promises of help, input, output and the terminal, checked on the built program."""
 
 import json
 import os
@@ -35,7 +35,7 @@ class Help(Contract):
 
 
 class BadInput(Contract):
-    """(arguments, what the message must name)."""
+    """Each case has the arguments and a pattern of what the message must name."""
 
     CASES = [
         ([], "subcommand"),
@@ -43,7 +43,7 @@ class BadInput(Contract):
         (["lookup", "--no-such-flag", *SHAPE], "no-such-flag"),
         (["lookup", *OFFLINE], "--model"),
         (["lookup", "--model", "llama-9"], "llama-9.*\n.*llama-3-8b"),
-        (["lookup", "--model", "llama-3-8b", "--model-config", "x.json"], "give one"),
+        (["lookup", "--model", "llama-3-8b", "--model-config", "x.json"], "together"),
         (["lookup", "--model-config", "missing.json"], "missing.json"),
         (["lookup", "--model-config", "/"], "directory"),
         (["explain", *SHAPE, "--head-dim", "100"], "100"),
@@ -102,7 +102,7 @@ class BadInput(Contract):
         (["tune", *SHAPE, "--candidate-timeout", "soon"], "--candidate-timeout 'soon'"),
         (["worker"], "started by leanattn tune"),
         (["bench", *SHAPE, "--mode", "fa9"], "fa9"),
-        (["bench", *SHAPE, "--lengths", "0,0"], "nothing to read"),
+        (["bench", *SHAPE, "--lengths", "0,0"], "no token to read"),
         (["report", "--format", "pdf"], "pdf"),
         (["bench", "--paper", "--heads", "8"], "--heads 8"),
         (["bench", "--paper", "--budget", "soon"], "soon"),
@@ -294,7 +294,7 @@ class Output(Contract):
 
 class Terminal(Contract):
     def transcript(self, *args, **changes):
-        """What a terminal on stderr is sent."""
+        """Runs the program with a terminal as stderr. Returns the exit code and what the terminal was sent."""
         leader, follower = pty.openpty()
         process = subprocess.Popen([contract.PROGRAM, *args], stdout=subprocess.DEVNULL, stderr=follower, stdin=subprocess.DEVNULL,
                                    env=self.environment(TERM="xterm", **changes), cwd=self.root)
@@ -303,7 +303,7 @@ class Terminal(Contract):
         while True:
             try:
                 chunk = os.read(leader, 65536)
-            except OSError:  # how Linux says that the other end has closed
+            except OSError:  # Linux says so when the other end has closed.
                 break
             if not chunk:
                 break

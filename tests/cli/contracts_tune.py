@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `tune` promises without a GPU: ranking, dependent launch, captures."""
+"""What `tune` promises without a GPU: candidates are ranked, dependent launches are kept apart, and call captures are read."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ class OfflineTune(Contract):
     def test_an_interrupt_ends_it_with_130(self):
         process = subprocess.Popen([contract.PROGRAM, "tune", "--model", "llama-3-8b", *OFFLINE, "--jobs", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    text=True, env=self.environment(), cwd=self.root)
-        # The first progress line comes after the handler is in place.
+        # The signal handler is in place when the first line of progress comes.
         for line in process.stderr:
             if line.startswith("["):
                 break
@@ -45,7 +45,7 @@ class OfflineTune(Contract):
 
 
 class DependentLaunch(Contract):
-    """--pdl: a kind of launch that is asked for, tuned and answered on its own."""
+    """With --pdl, dependent launches are tuned and looked up apart from ordinary ones."""
 
     GRID = 131
 
@@ -54,7 +54,7 @@ class DependentLaunch(Contract):
         return document["problem"], document["answers"][0]
 
     def tuned(self, *flags):
-        """A problem, and a configuration that the default is not."""
+        """A problem and a configuration that differs from its default."""
         problem, answer = self.answer(*flags)
         return problem, {**answer["config"], "grid": self.GRID}
 
@@ -111,7 +111,7 @@ class DependentLaunch(Contract):
 
 
 class FromCapture(Contract):
-    """tune --from-capture, as far as it goes without a GPU."""
+    """What `tune --from-capture` does without a GPU."""
 
     PROBLEM = {"q_heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bf16", "layout": "contiguous", "lse": False}
 

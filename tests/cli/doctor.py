@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `leanattn doctor` finds on planted machines: a fake driver and NVML, broken NVRTCs, hostile caches, odd variables."""
+"""What `leanattn doctor` finds with a fake driver and NVML, broken NVRTCs, hostile caches and odd variables."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ import unittest
 import contract
 
 PROGRAM = None
-FAKES = None  # folder with cuda/libcuda.so.1 and nvidia-ml/libnvidia-ml.so.1
+FAKES = None  # the folder that has cuda/libcuda.so.1 and nvidia-ml/libnvidia-ml.so.1
 
 
 class Doctor(contract.Contract):
@@ -33,7 +33,7 @@ class Doctor(contract.Contract):
         return document["findings"]
 
     def expect_finding(self, level, subject, text, hint, code=0, **changes):
-        """Exactly one finding says so, with a hint that says so."""
+        """Exactly one finding has this level, subject and text, and its hint has this text."""
         findings = self.findings(code, **changes)
         found = [f for f in findings if f["level"] == level and f["subject"] == subject and re.search(text, f["text"])]
         self.assertEqual(len(found), 1, json.dumps(findings, indent=1))
@@ -165,7 +165,7 @@ class Caches(Doctor):
     def test_damaged_files_put_aside(self):
         self.make_database()
         (self.cache / "tuning.db.corrupt-20260101").write_bytes(bytes(2048))
-        self.expect_finding("warning", "cache", r"1 damaged file put aside, 2\.0 KiB", "delete")
+        self.expect_finding("warning", "cache", r"1 damaged file put aside, 2\.0 KiB", "Delete")
 
     def test_layers_that_are_not_there(self):
         for variable, layer in [("LEANATTN_SITE_DB", "site"), ("LEANATTN_SHIPPED_DB", "shipped")]:
@@ -180,7 +180,7 @@ class Caches(Doctor):
         file = self.make_database()
         problem = {"q_heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bf16", "layout": "contiguous", "lse": False}
         self.add_winner(file, problem, {"grid": 132}, 10.0, name="NVIDIA Fictional 1")
-        self.expect_finding("warning", "winners of NVIDIA Fictional 1", "1: 1 from the user database; 1 stale", "--revalidate")
+        self.expect_finding("warning", "winners of NVIDIA Fictional 1", "1: 1 from the user database; 1 is stale", "--revalidate")
         self.expect_finding("ok", "winners of NVIDIA Other", "none", "leanattn tune", FAKE_NAME="NVIDIA Other")
 
     def test_the_journal_follows_from_the_sqlite_version(self):
@@ -196,10 +196,10 @@ class Environment(Doctor):
             ("LEANATTN_CUBIN_CACHE_MB", "-1", "'-1' is not a whole number", "unset"),
             ("LEANATTN_BUSY_TIMEOUT_MS", "2s", "'2s' is not a whole number", "unset"),
             ("LEANATTN_NVRTC_DIR", "/nonexistent", "not a directory", "libnvrtc"),
-            ("LEANATTN_CAPTURE", "/nonexistent/capture", "nothing is captured", "directory"),
-            ("LEANATTN_CAPTURE", "/", "nothing is captured", "directory"),
-            ("LEANATTN_DEBUG", "1", "every launch is checked", "Unset"),
-            ("LEANATTN_CACHEDIR", "/tmp", "nothing reads", "misspelling"),
+            ("LEANATTN_CAPTURE", "/nonexistent/capture", "no calls are captured", "directory"),
+            ("LEANATTN_CAPTURE", "/", "no calls are captured", "directory"),
+            ("LEANATTN_DEBUG", "1", "check every launch", "Unset"),
+            ("LEANATTN_CACHEDIR", "/tmp", "no part of leanattn reads", "misspelling"),
             ("CUDA_VISIBLE_DEVICES", "", "hides every GPU", "Unset"),
         ]:
             with self.subTest(name=name, value=value):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The documentation says what is so: commands run, the example is the file that is compiled, the picture is current."""
+"""The documentation is true: its commands run, its examples are files that are compiled, and its picture is current."""
 
 import argparse
 import ast
@@ -16,7 +16,7 @@ import unittest
 
 PROGRAM = None
 SOURCE = None
-PAGES = ["README.md", "CONTRIBUTING.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
 
 
 def pages():
@@ -24,18 +24,18 @@ def pages():
 
 
 def all_blocks(page):
-    """(info string, text) of every fenced block, those within lists too."""
+    """The (info string, text) of every fenced block, also of those in lists."""
     found = re.findall(r"^( *)```([^\n]*)\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL)
     return [(info, re.sub(rf"(?m)^{indent}", "", text)) for indent, info, text in found]
 
 
 def blocks(page, info):
-    """Those whose info string is exactly `info`."""
+    """The texts of the blocks whose info string is `info`."""
     return [text for has, text in all_blocks(page) if has == info]
 
 
 def commands(text):
-    """The command lines of a shell block, continued lines joined, comments and assignments in front left out."""
+    """The command lines of a shell block. Continued lines are joined, and comments and leading assignments are left out."""
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     for line in (part for line in lines for part in re.split(r"&&|;", re.sub(r"(^|\s)#.*", "", line))):
         words = shlex.split(line)
@@ -74,7 +74,7 @@ class Documentation(unittest.TestCase):
                 self.assertIn(info, ["sh no-gpu", "sh gpu", "sh build", "cpp", "c", "cmake", "python", "json"], f"{page.name}:\n{text}")
 
     def test_commands_that_need_a_gpu_are_accepted_without_one(self):
-        """Flags and files of blocks marked `sh gpu` and `sh build`; what they do there is the GPU's and the compiler's."""
+        """Blocks marked `sh gpu` and `sh build` have flags and files that exist. What the commands do is not checked."""
         asked = 0
         for page in pages():
             for words in (words for info in ("sh gpu", "sh build") for text in blocks(page, info) for words in commands(text)):
@@ -85,7 +85,7 @@ class Documentation(unittest.TestCase):
                         words = [word.replace("/tmp/", "").replace("$PWD", folder) for word in words]
                         env = {"CUDA_VISIBLE_DEVICES": "", "HOME": folder, "PATH": os.environ["PATH"], "LEANATTN_CACHE_DIR": f"{folder}/cache"}
                         result = subprocess.run([PROGRAM, *words[1:]], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
-                        usage = result.returncode == 2 and "JSON" not in result.stderr  # the files above are empty
+                        usage = result.returncode == 2 and "JSON" not in result.stderr  # The program may refuse the files above, which are empty.
                         self.assertFalse(usage, result.stderr)
                         asked += 1
                     elif words[0].startswith(("scripts/", "bench/")):
@@ -97,7 +97,7 @@ class Documentation(unittest.TestCase):
         self.assertGreater(asked, 5)
 
     def test_examples_compile(self):
-        """A block that is a file of examples/ is compiled there; others are compiled here, a fragment of C as the body of a function."""
+        """A block that is a file of examples/ is compiled there. Others are compiled here, and a fragment of C is the body of a function."""
         examples = {file.read_text() for file in (SOURCE / "examples").rglob("*.c*")}
         compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
         prologue = ("#include <leanattn/leanattn.h>\n#include <stdio.h>\nvoid block(leanattn_problem problem, leanattn_shape shape, "
@@ -121,7 +121,7 @@ class Documentation(unittest.TestCase):
             self.assertEqual(blocks(SOURCE / page, "cpp"), [(SOURCE / "examples" / file).read_text()], page)
 
     def test_cmake_lines_are_those_of_projects_that_are_built(self):
-        """Up to the name of the target that leanattn is linked to, and the folder it lies in."""
+        """The name of the target that is linked to leanattn may differ, and so may leanattn's folder."""
         plain = lambda line: re.sub(r"add_subdirectory\(.*\)", "add_subdirectory(FOLDER)", re.sub(r"(target_link_libraries)\(\w+ ", r"\1(TARGET ", line.strip()))
         built = {plain(line) for file in (SOURCE / "examples").rglob("CMakeLists.txt") for line in file.read_text().splitlines()}
         for page in pages():
@@ -164,12 +164,13 @@ class Documentation(unittest.TestCase):
                 if not re.match(r"[a-z]+:", target):
                     self.assertTrue((page.parent / target).exists(), f"{page.name}: {target}")
 
-    def test_every_environment_variable_of_the_program_is_in_the_readme_table(self):
+    def test_every_environment_variable_of_the_program_is_on_its_page(self):
         used = set()
         for folder in ("generator", "cache", "runtime", "tuner", "cli"):
-            for file in (SOURCE / folder).glob("*.cpp"):
+            for file in (SOURCE / folder).rglob("*.cpp"):
                 used |= set(re.findall(r'(?:getenv|environment|env)\("(LEANATTN_[A-Z_]+)"\)', file.read_text()))
-        table = set(re.findall(r"^\| `(LEANATTN_[A-Z_]+)`", (SOURCE / "README.md").read_text(), re.MULTILINE))
+        table = set(re.findall(r"^\| `(LEANATTN_[A-Z_]+)`", (SOURCE / "docs/environment.md").read_text(), re.MULTILINE))
+        self.assertGreater(len(used), 5)
         self.assertLessEqual(used, table)
 
     def test_the_command_page_has_every_command_and_every_flag(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reports of a simulated tuning database: the HTML is one safe, well-formed page, the JSON keeps to its schema."""
+"""Reports of a simulated tuning database: the HTML is one safe and well-formed page, and the JSON keeps to its schema."""
 
 import argparse
 import csv
@@ -26,7 +26,7 @@ HOSTILE = "<script>alert('x')</script>"
 
 
 class Page(html.parser.HTMLParser):
-    """Elements, attributes and text, and every tag that is closed wrongly."""
+    """The elements, attributes and text of a page, and every tag that is closed wrongly."""
 
     def __init__(self, text):
         super().__init__()
@@ -63,9 +63,9 @@ class Reports(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory(prefix="leanattn-reports-")
         cls.root = pathlib.Path(cls.folder.name)
-        cls.reports = {}  # by database and flags: most tests look at the same few
+        cls.reports = {}  # Reports by database and flags. Most tests read the same few.
         for name, flags in (("plain", []), ("hostile", ["--hostile"])):
-            subprocess.run([SIMULATE, str(cls.root / name), *flags], check=True, timeout=300)
+            subprocess.run([SIMULATE, str(cls.root / name), *flags], check=True, timeout=900)
 
     @classmethod
     def tearDownClass(cls):
@@ -75,7 +75,7 @@ class Reports(unittest.TestCase):
         env = {k: v for k, v in os.environ.items() if not k.startswith("LEANATTN_")}
         env.update(HOME=str(self.root))
         return subprocess.run([PROGRAM, "--db", str(self.root / database), "report", *flags], capture_output=True, text=True,
-                              env=env, timeout=300)
+                              env=env, timeout=900)
 
     def fresh_report(self, database, *flags):
         result = self.run_report(database, *flags)
@@ -88,7 +88,7 @@ class Reports(unittest.TestCase):
         return self.reports[database, flags]
 
     def given(self, database="plain"):
-        """Every flag that adds a section."""
+        """The flags that add a section, with their files."""
         earlier = self.root / f"{database}-earlier.json"
         if not earlier.exists():
             document = json.loads(self.report(database, "--format", "json"))
@@ -113,7 +113,7 @@ class Reports(unittest.TestCase):
         self.assertEqual(len(page.ids), len(set(page.ids)))
         self.assertLessEqual({"gpu0", "gpu1", "difference", "regret", "paper", "how"}, set(page.ids))
         words = " ".join(page.words)
-        for heading in ("Winners", "Candidates and parameters", "Failures", "Measured under", "FlashDecoding", "Held-out regret"):
+        for heading in ("Winners", "Candidates and parameters", "Failures", "Environments", "FlashDecoding", "Held-out regret"):
             self.assertIn(heading, words)
         for _, name, value in page.attributes:
             if name == "href":
@@ -221,8 +221,8 @@ class Reports(unittest.TestCase):
 
     def test_a_file_that_is_none_of_them_is_a_usage_error_that_names_it(self):
         other = self.root / "other.json"
-        cases = [('{"schema_version": 7, "devices": []}', "schema_version is 7"), ("[]", "not a report"), ("{", "not a report"),
-                 ('{"schema_version": 1, "library_revision": "r", "devices": [{"name": 3}]}', "not a whole report")]
+        cases = [('{"schema_version": 7, "devices": []}', "its schema_version is 7"), ("[]", "this is not a report"), ("{", "this is not a report"),
+                 ('{"schema_version": 1, "library_revision": "r", "devices": [{"name": 3}]}', "the report is not complete")]
         for text, says in cases:
             other.write_text(text)
             result = self.run_report("plain", "--against", str(other))

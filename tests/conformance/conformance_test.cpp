@@ -1,5 +1,5 @@
-// The grids of other libraries' tests, each case against the FP64 oracle, on the kernel that a look-up without any
-// tuning gives.
+// conformance_test.cpp -- every case of other libraries' tests agrees with the FP64 oracle, on the kernel that a
+// look-up gives without tuning.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <map>
 
-#include "runtime/lookup.hpp"
+#include "runtime/lookup/default_config.hpp"
 #include "tests/conformance/peer_grid.hpp"
 #include "tests/gpu/gpu_fixture.hpp"
 
@@ -22,7 +22,7 @@ std::span<const PeerGrid> peer_grids() {
 
 namespace {
 
-constexpr std::int64_t kMostKvBytes = 2ll << 30;  // of one case: the largest of the grids would take minutes each
+constexpr std::int64_t kMostKvBytes = 2ll << 30;  // of one case, because the largest cases would take minutes each
 
 struct Played {
   CaseShape shape;
@@ -35,7 +35,7 @@ struct PlayedKernel {
   std::vector<Played> cases;
 };
 
-/// The cases of a grid; `too_large` counts those left out.
+/// The cases of a grid. `too_large` counts those that are left out.
 std::vector<PlayedKernel> cases_of(const PeerGrid& grid, const DeviceFacts& device, int& too_large) {
   std::vector<PlayedKernel> kernels;
   std::vector<std::vector<int>> batches = grid.ragged;
@@ -125,7 +125,7 @@ TEST_P(Conformance, EveryCaseAgreesWithTheOracle) {
     ASSERT_TRUE(choice.has_value());
     const auto kernel = runner->load(group, *choice);
     ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
-    if (*kernel == nullptr) continue;  // entered into the group as a failure
+    if (*kernel == nullptr) continue;  // The group has recorded a failure.
     for (const Played& one : entry.cases) {
       auto decode_case = runner->make_case((*kernel)->spec(), one.shape);
       if (!decode_case && decode_case.error().code == ErrorCode::out_of_memory) {
@@ -146,7 +146,7 @@ TEST_P(Conformance, EveryCaseAgreesWithTheOracle) {
 
 class ConformanceEdges : public GpuTest {
  protected:
-  /// The default kernel of a problem, the first that compiles.
+  /// The default kernel of a problem: the first one that compiles.
   std::unique_ptr<LoadedKernel> load_default(const DecodeProblem& problem, const Shape& shape, Config& config) {
     VerifyKernel kernel{.group = {}, .specs = {}, .required = true};
     const auto configs = default_configs(runner->device(), problem, shape);

@@ -1,24 +1,24 @@
-// Captures, which other programs may have written into: every line counts once or is named as unreadable.
+// fuzz_capture.cpp -- every line of a call capture counts once or is named as unreadable, whatever wrote it.
 #include <sstream>
 
 #include "fuzz.hpp"
-#include "runtime/capture_file.hpp"
+#include "runtime/engine/call_capture_file.hpp"
 
 using namespace leanattn;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text = fuzz::text_of(data, size);
-  if (const auto record = capture_record_from_json(text)) {
+  if (const auto record = call_capture_record_from_json(text)) {
     if (record->lost_calls > 0) {
-      const auto again = capture_record_from_json(lost_calls_to_json(record->lost_calls));
+      const auto again = call_capture_record_from_json(lost_calls_to_json(record->lost_calls));
       fuzz::expect(again && again->lost_calls == record->lost_calls, "lost calls read back");
     } else {
-      const auto again = capture_record_from_json(to_json(record->line));
+      const auto again = call_capture_record_from_json(to_json(record->line));
       fuzz::expect(again && to_json(again->line) == to_json(record->line), "a line reads back as itself");
     }
   }
   std::istringstream stream{std::string(text)};
-  const CaptureSum sum = sum_capture(stream);
+  const CallCaptureSum sum = sum_call_capture(stream);
   std::int64_t before = INT64_MAX;
   for (const CapturedShape& shape : sum.shapes) {
     fuzz::expect(shape.calls > 0 && shape.calls <= before, "the most frequent shapes come first");

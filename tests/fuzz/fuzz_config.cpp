@@ -1,5 +1,4 @@
-// Configurations as databases hold them: whatever the text, a Config that is sound and reads back as itself, or an
-// error.
+// fuzz_config.cpp -- any text is read as a valid configuration that reads back as itself, or is an error.
 #include "fuzz.hpp"
 #include "runtime/problem.hpp"
 

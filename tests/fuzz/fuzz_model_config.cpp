@@ -1,5 +1,5 @@
-// Hugging Face config.json files: heads that fit each other, or an error that names the file.
-#include "cli/model_catalogue.hpp"
+// fuzz_model_config.cpp -- any config.json gives heads that fit each other, or an error that names the file.
+#include "cli/flags/model_config.hpp"
 #include "fuzz.hpp"
 
 using namespace leanattn;

@@ -1,6 +1,6 @@
-// Problems and shapes as databases and captures hold them: sound and reading back as themselves, or errors.
+// fuzz_problem.cpp -- any text is read as a valid problem or shape that reads back as itself, or is an error.
 #include "fuzz.hpp"
-#include "runtime/lookup_key.hpp"
+#include "runtime/lookup/key.hpp"
 #include "runtime/problem.hpp"
 
 using namespace leanattn;

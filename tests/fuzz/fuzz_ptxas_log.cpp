@@ -1,7 +1,8 @@
-// Compiler logs: no number in them is negative, and no log is without a first line to report.
+// fuzz_ptxas_log.cpp -- whatever a compiler's log has, no number read from it is negative, and it has a first line to
+// report.
 #include "fuzz.hpp"
-#include "runtime/compiler.hpp"
-#include "runtime/ptxas_log.hpp"
+#include "runtime/cuda/compiler.hpp"
+#include "runtime/cuda/ptxas_log.hpp"
 
 using namespace leanattn;
 

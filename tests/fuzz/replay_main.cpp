@@ -1,5 +1,5 @@
-// replay_main.cpp -- a fuzz target without a fuzzer: every file of the given folders, once. Ordinary CI runs the
-// corpora so.
+// replay_main.cpp -- runs a fuzz target once on every file of the given folders, without a fuzzer. Continuous
+// integration runs the corpora this way.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>

@@ -1,11 +1,11 @@
-// The checking machinery with features, on the GPU: paged pools and windows hold what they should, the oracle agrees
-// with the CPU's.
+// decode_case_features_gpu_test.cpp -- decode cases with features have the right data on the GPU, and the GPU's oracle
+// agrees with the CPU's.
 #include <cmath>
 #include <set>
 #include <vector>
 
 #include "tests/gpu/gpu_fixture.hpp"
-#include "tuner/verify_feature_plan.hpp"
+#include "tuner/verify/feature_plan.hpp"
 
 namespace leanattn {
 namespace {
@@ -40,7 +40,7 @@ TEST_F(SmallFeatureCase, GpuOracleAgreesWithTheCpusOnEveryFeature) {
         ASSERT_TRUE(made.has_value()) << feature.name << ": " << made.error().message;
         const auto ok = runner->cross_check(group, *made);
         ASSERT_TRUE(ok.has_value()) << feature.name << ": " << ok.error().message;
-        // Values are below 3, weights and outputs are rounded to fp16: a yardstick above that would let anything pass.
+        // Values are below 3, and weights and outputs are rounded to fp16. A larger yardstick would let anything pass.
         const auto reference = made->reference(stream);
         ASSERT_TRUE(reference.has_value()) << reference.error().message;
         for (const Yardstick& yardstick : (*reference)->yardsticks)
@@ -94,7 +94,7 @@ TEST_F(SmallFeatureCase, APoolHoldsTheHostsDataOnThePagesOfItsTableAndNaNOnAllOt
         }
       }
       EXPECT_EQ(wrong, 0u);
-      if (padded) continue;  // K and V share the pool then: what is not K may be V
+      if (padded) continue;  // K and V share the pool then, so that a row that is not K may be V.
       std::size_t not_nan = 0;
       for (std::size_t i = 0; i < pool.size(); ++i)
         not_nan += !filled.contains(i) && !std::isnan(value_of(DType::fp16, pool[i]));

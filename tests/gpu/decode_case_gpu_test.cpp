@@ -1,12 +1,11 @@
-// The checking machinery itself, on the GPU: data, NaN past every context, the oracle, and that it finds what it
-// should.
+// decode_case_gpu_test.cpp -- decode cases have the right data on the GPU, and their check finds planted faults.
 #include "tests/gpu/gpu_fixture.hpp"
 
 #include <cmath>
 #include <vector>
 
-#include "tuner/oracle.hpp"
-#include "tuner/verify_plan.hpp"
+#include "tuner/oracle/oracle.hpp"
+#include "tuner/verify/plan.hpp"
 
 namespace leanattn {
 namespace {
@@ -96,7 +95,7 @@ TEST_F(SmallDecodeCase, FindsAKernelThatMissesOneToken) {
       kernel->spec(),
       {.kv_heads = 2, .context_lengths = {200}, .context_capacity = 0, .padded = false, .data = DataKind::uniform});
   ASSERT_TRUE(made.has_value());
-  ASSERT_TRUE(made->reference(stream).has_value());  // for 200 tokens
+  ASSERT_TRUE(made->reference(stream).has_value());  // The oracle is that of 200 tokens.
   const int shorter = 199;
   ASSERT_TRUE(copy_to_device(made->lengths_on_device(), &shorter, 4, runner->stream_object()).has_value());
   const auto report = made->check(*kernel, 7, stream);
@@ -117,7 +116,7 @@ TEST_F(SmallDecodeCase, ALaunchThatFailedIsNotBlamedOnTheNext) {
     return report && report->passed();
   };
   ASSERT_TRUE(passes(7));
-  // Fewer CTAs need less of the workspace: where its guard stood, the others' partials stand again.
+  // Fewer CTAs need less of the workspace, so its guard was where other launches have partials.
   const auto failed = made->check(*kernel, 3, workspace, stream, 1,
                                   [] { return Result<void>(fail(ErrorCode::launch_failed, "on purpose")); });
   ASSERT_FALSE(failed.has_value());

@@ -1,4 +1,5 @@
-// Engines of several GPUs in one process: each launches on its own, whichever context is current.
+// devices_gpu_test.cpp -- engines of several GPUs in one process each launch on their own GPU, whichever context is
+// current.
 #include <cstring>
 #include <random>
 #include <vector>
@@ -42,7 +43,7 @@ TEST_F(DevicesOnGpu, GiveTheSameBitsForTheSameStepFromOneThread) {
   Problem problem;
   problem.q_heads = kQHeads, problem.kv_heads = kKvHeads, problem.head_dim = kHeadDim;
   const auto open = [&](int ordinal) -> Result<Device> {
-    auto context = Context::retain(ordinal);  // current from here on
+    auto context = Context::retain(ordinal);  // It is current from here on.
     if (!context) return tl::unexpected(context.error());
     auto stream_of = Stream::create();
     auto engine = Engine::create({.device = ordinal, .cache_dir = {}, .disk_cache = false});

@@ -1,4 +1,4 @@
-// The engine on the GPU, through the public interface: its plans against the FP64 oracle, eager and captured.
+// engine_gpu_test.cpp -- plans of the public interface agree with the FP64 oracle, launched directly and in a graph.
 #include <stdlib.h>
 
 #include <memory>
@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "leanattn/leanattn.h"
-#include "runtime/engine.hpp"
+#include "runtime/cuda/current_context.hpp"
+#include "runtime/engine/engine.hpp"
 #include "tests/gpu/gpu_fixture.hpp"
 
 namespace leanattn {
@@ -40,7 +41,7 @@ class EngineOnGpu : public GpuTest {
     engine = std::move(*opened);
   }
 
-  /// A zeroed workspace of the plan's size.
+  /// A workspace of the plan's size, which is all zero.
   DeviceBuffer workspace_for(const PlanCore& plan) {
     auto buffer = DeviceBuffer::allocate(plan.limits().workspace.total_bytes);
     EXPECT_TRUE(buffer) << buffer.error().message;

@@ -1,8 +1,11 @@
-// Kernels with features against the oracle: a cross-section of what `leanattn verify` runs.
+// features_gpu_test.cpp -- a cross-section of the kernels with features that `leanattn verify` runs agrees with the
+// oracle.
 #include <cctype>
 
 #include "tests/gpu/gpu_fixture.hpp"
-#include "tuner/verify_feature_plan.hpp"
+#include "tuner/verify/feature_plan.hpp"
+#include "tuner/verify/planned_run.hpp"
+#include "tuner/verify/random_plan.hpp"
 
 namespace leanattn {
 namespace {

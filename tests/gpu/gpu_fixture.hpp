@@ -1,5 +1,5 @@
-// gpu_fixture.hpp -- GpuTest: one context and one VerifyRunner for all GPU tests; skips with the reason where there is
-// no device.
+// gpu_fixture.hpp -- GpuTest: one context and one VerifyRunner for all GPU tests. Without a device the tests are
+// skipped, with the reason.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,19 +8,19 @@
 #include <optional>
 #include <string>
 
-#include "runtime/device.hpp"
-#include "runtime/gpu.hpp"
-#include "tuner/verify_runner.hpp"
+#include "runtime/cuda/device.hpp"
+#include "runtime/cuda/gpu.hpp"
+#include "tuner/verify/runner.hpp"
 
 namespace leanattn {
 
-/// Everything a GPU test needs, or why it cannot have it.
+/// What a GPU test needs, or the reason why it cannot have it.
 struct GpuUnderTest {
   std::optional<Context> context;
-  std::optional<VerifyRunner> runner;  // destroyed before the context
+  std::optional<VerifyRunner> runner;  // It is destroyed before the context.
   std::string reason;
 
-  /// Made at the first call, kept until the process ends.
+  /// The first call makes it, and it lives until the process ends.
   static GpuUnderTest& instance() {
     static GpuUnderTest gpu;
     static const bool ready = gpu.open();
@@ -56,7 +56,7 @@ class GpuTest : public testing::Test {
     RecordProperty("seed", std::to_string(runner->options().seed));
   }
 
-  /// The first spec of a plan's kernel that compiles, loaded.
+  /// Loads the first spec of a plan's kernel that compiles.
   std::unique_ptr<LoadedKernel> load(const VerifyKernel& kernel) {
     VerifyGroup group;
     auto loaded = runner->load(group, compile_choice(kernel, nullptr));
@@ -68,7 +68,7 @@ class GpuTest : public testing::Test {
     return std::move(*loaded);
   }
 
-  /// Fails the test with every recorded failure, and when nothing was checked.
+  /// Fails the test with every recorded failure, and also when nothing was checked.
   static void expect_clean(const VerifyGroup& group) {
     EXPECT_GT(group.cases, 0);
     EXPECT_EQ(group.failed, 0);

@@ -1,5 +1,5 @@
-// Whole decode steps in CUDA graphs: several layers captured once, replayed while lengths and page tables change. What
-// docs/graphs.md promises.
+// graphs_gpu_test.cpp -- several layers are captured into a CUDA graph once, and replays stay right while lengths and
+// page tables change. docs/graphs.md promises this.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -9,7 +9,7 @@
 
 #include "leanattn/leanattn.hpp"
 #include "tests/gpu/gpu_fixture.hpp"
-#include "tuner/random_data.hpp"
+#include "tuner/oracle/random_data.hpp"
 
 namespace leanattn {
 namespace {
@@ -21,7 +21,7 @@ float to_float(std::uint16_t x) { return static_cast<float>(value_of(DType::bf16
 
 constexpr int kLayers = 4, kBatch = 3, kQHeads = 8, kKvHeads = 2, kHeadDim = 64, kPageSize = 16, kMaxPages = 40;
 constexpr int kPoolPages = kBatch * kMaxPages + 5;
-constexpr int kNobodysPage = 1 << 30;  // an entry that no kernel may follow
+constexpr int kNobodysPage = 1 << 30;  // the entry of a page that no kernel may read
 constexpr std::size_t kQuery = std::size_t{kBatch} * kQHeads * kHeadDim;
 constexpr std::size_t kPool = std::size_t{kPoolPages} * kKvHeads * kPageSize * kHeadDim;
 
@@ -30,7 +30,7 @@ struct Requests {
   std::vector<int> lengths, page_table;  // [kBatch], [kBatch, kMaxPages]
 };
 
-/// Lengths as given, pages drawn anew from the whole pool.
+/// These lengths, with pages that are drawn anew from the whole pool.
 Requests draw(const std::vector<int>& lengths, std::mt19937& random) {
   std::vector<int> pages(kPoolPages);
   std::iota(pages.begin(), pages.end(), 0);
@@ -77,7 +77,7 @@ std::vector<double> oracle(const Bits& q, const Bits& k, const Bits& v, const Re
   return o;
 }
 
-/// A model of kLayers layers with caches of their own; each layer's query is the O of the layer before.
+/// A model of kLayers layers with caches of their own. Each layer's query is the O of the layer before it.
 struct Model {
   std::vector<Bits> k, v;  // [layer][pool]
   std::vector<DeviceBuffer> k_on_device, v_on_device;
@@ -154,7 +154,8 @@ class GraphsOnGpu : public GpuTest {
     ASSERT_TRUE(copy_to_device(model.lengths.data(), requests.lengths.data(), kBatch * 4, runner->stream_object()));
     ASSERT_TRUE(copy_to_device(model.page_table.data(), requests.page_table.data(),
                                static_cast<std::int64_t>(requests.page_table.size() * 4), runner->stream_object()));
-    const std::vector<std::uint16_t> poison(kQuery, 0x7fff);  // NaN: an O that is not written is found out
+    const std::vector<std::uint16_t> poison(kQuery,
+                                            0x7fff);  // This is NaN, so that an O that is not written is found out.
     for (std::size_t layer = 1; layer <= kLayers; ++layer) {
       ASSERT_TRUE(copy_to_device(model.activations[layer].data(), poison.data(), kQuery * 2, runner->stream_object()));
     }
@@ -166,7 +167,7 @@ class GraphsOnGpu : public GpuTest {
       ASSERT_TRUE(copy_to_host(o.data(), model.activations[layer + 1].data(), kQuery * 2, runner->stream_object()));
       const std::vector<double> expected = oracle(q, model.k[layer], model.v[layer], requests);
       for (std::size_t i = 0; i < kQuery; ++i) {
-        // Weights and O are rounded to 8 bits; values are of the order of 1.
+        // Weights and O are rounded to 8 bits, and values are about 1.
         ASSERT_NEAR(to_float(o[i]), expected[i], 0.01 + 0.01 * std::abs(expected[i]))
             << what << ", layer " << layer << ", element " << i;
       }

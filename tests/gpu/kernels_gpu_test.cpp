@@ -1,15 +1,17 @@
-// Emitted kernels against the oracle: a compact selection of what `leanattn verify` runs. The tests whose names begin
-// with Small are few and tiny enough for compute-sanitizer: --gtest_filter='*Small*'.
+// kernels_gpu_test.cpp -- a small selection of the kernels that `leanattn verify` runs agrees with the oracle. The
+// tests whose names begin with Small are short enough for compute-sanitizer: --gtest_filter='*Small*'.
 #include "tests/gpu/gpu_fixture.hpp"
 
 #include <cctype>
 
-#include "tuner/verify_plan.hpp"
+#include "tuner/verify/plan.hpp"
+#include "tuner/verify/themes.hpp"
 
 namespace leanattn {
 namespace {
 
-/// One of representative_kernels(): the list has the same length on every arch, so tests can be named without a device.
+/// One of representative_kernels(). The list has the same length on every architecture, so that tests have names
+/// without a device.
 class RepresentativeKernel : public GpuTest, public testing::WithParamInterface<std::size_t> {
  protected:
   void SetUp() override {
@@ -66,7 +68,7 @@ TEST_P(SmallKernel, MergesManyContributors) {
 using Kernel = RepresentativeKernel;
 INSTANTIATE_TEST_SUITE_P(Kernels, Kernel, kAll, test_name);
 
-TEST_P(Kernel, EveryTailLength) {
+TEST_P(Kernel, AgreesAtEveryTailLength) {
   for (int context = 1; context <= 80; ++context) {
     check({.kv_heads = 1,
            .context_lengths = {context},
@@ -78,7 +80,7 @@ TEST_P(Kernel, EveryTailLength) {
   expect_clean(group);
 }
 
-TEST_P(Kernel, RaggedBatchesAndClampedLengths) {
+TEST_P(Kernel, TakesRaggedBatchesAndClampsLengths) {
   check({.kv_heads = 2,
          .context_lengths = {0, 1, 300, -5, 4096, 17, 0, 70000, 64},
          .context_capacity = 4100,
@@ -88,7 +90,7 @@ TEST_P(Kernel, RaggedBatchesAndClampedLengths) {
   expect_clean(group);
 }
 
-TEST_P(Kernel, ExtremeLogits) {
+TEST_P(Kernel, AgreesAtExtremeLogits) {
   check({.kv_heads = 1,
          .context_lengths = {1, 64, 777},
          .context_capacity = 0,
@@ -116,7 +118,7 @@ TEST_P(Kernel, RunsBackToBackOnOneWorkspace) {
   expect_clean(group);
 }
 
-TEST_P(Kernel, WaitsForWhatTheKernelBeforeProducesLate) {
+TEST_P(Kernel, WaitsForInputsThatTheKernelInFrontProducesLate) {
   if (!kernel->spec().pdl) GTEST_SKIP() << "only kernels that start early can start too early";
   const auto ok = verify_dependent_chain(*runner, group, *kernel);
   ASSERT_TRUE(ok.has_value()) << ok.error().message;

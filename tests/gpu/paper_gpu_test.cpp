@@ -1,8 +1,8 @@
-// The paper's sweeps on the GPU: what each mode may launch, and that a budget ends them.
-#include "tuner/paper.hpp"
+// paper_gpu_test.cpp -- in the paper's sweeps every mode keeps to its grids, and a budget or an interrupt ends them.
+#include "tuner/evaluate/paper.hpp"
 
-#include "gpu_fixture.hpp"
-#include "runtime/lookup.hpp"
+#include "runtime/lookup/grids.hpp"
+#include "tests/gpu/gpu_fixture.hpp"
 
 namespace leanattn {
 namespace {

@@ -1,5 +1,5 @@
-// Whole decode steps through the public interface: new tokens appended and rotated, results that batch mates do not
-// change, prefixes that requests share.
+// steps_gpu_test.cpp -- whole decode steps of the public interface append and rotate new tokens, do not depend on batch
+// mates, and can share a prefix.
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -7,7 +7,7 @@
 
 #include "leanattn/leanattn.hpp"
 #include "tests/gpu/gpu_fixture.hpp"
-#include "tuner/random_data.hpp"
+#include "tuner/oracle/random_data.hpp"
 
 namespace leanattn {
 namespace {
@@ -37,7 +37,7 @@ class StepsOnGpu : public GpuTest {
     engine.emplace(std::move(*made));
   }
 
-  /// A device copy of `values`, as long as the test.
+  /// A device copy of `values` that lives as long as the test.
   template <class T>
   T* upload(const std::vector<T>& values) {
     const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(T));
@@ -85,7 +85,7 @@ std::size_t new_row(int request, int query, int head) {
          kDim;
 }
 
-/// Rotates a row in place, as the kernel's table says.
+/// Rotates a row in place by the kernel's table.
 void rotate(std::uint16_t* row, const float* table, bool interleaved) {
   for (int i = 0; i < kDim / 2; ++i) {
     const int a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + kDim / 2;
@@ -110,7 +110,7 @@ TEST_P(AppendOnGpu, OneLaunchDoesWhatRotatingWritingAndAttendingDo) {
       table[static_cast<std::size_t>(position * kDim + kDim / 2 + i)] = static_cast<float>(std::sin(angle));
     }
   }
-  // In the cache that is appended to, the new rows are NaN; in the other they are what they shall be.
+  // The new rows are NaN in the cache to which the kernel appends, and right in the other one.
   Bits k_after = k, v_after = v, q_after = q;
   for (int request = 0; request < kBatch; ++request) {
     for (int query = 0; query < kQLen; ++query) {
@@ -158,7 +158,7 @@ TEST_P(AppendOnGpu, OneLaunchDoesWhatRotatingWritingAndAttendingDo) {
     EXPECT_EQ(o_got, o_expected) << "the same kernel on the same bytes";
     return;
   }
-  // The device contracts products and sums: a rotated element may differ by its last place.
+  // The device fuses products and sums, so that a rotated element may differ in its last place.
   for (std::size_t i = 0; i < k_got.size(); ++i) {
     ASSERT_NEAR(to_float(k_got[i]), to_float(k_after[i]), 0.01f + 0.01f * std::abs(to_float(k_after[i]))) << i;
   }
@@ -202,7 +202,7 @@ TEST_F(StepsOnGpu, BatchMatesDoNotChangeABit) {
     EXPECT_EQ(std::memcmp(alone.data(), &together[at * q_row], q_row * 2), 0) << "request " << request;
     EXPECT_EQ(std::memcmp(lse_alone.data(), &lse_together[at * kQHeads], kQHeads * 4), 0) << "request " << request;
   }
-  // Neighbours only on one side, and another grid.
+  // Now the request has neighbours on one side only, and the grid is another.
   ASSERT_NO_FATAL_FAILURE(run(1, 3, 3, alone, lse_alone));
   EXPECT_EQ(std::memcmp(alone.data(), &together[q_row], 3 * q_row * 2), 0);
 }
@@ -254,7 +254,7 @@ TEST_F(StepsOnGpu, ASharedPrefixReadOnceGivesTheWholeResult) {
   leanattn_merge_args merge;
   leanattn_merge_args_init(&merge);
   merge.o[0] = prefix.o, merge.o[1] = rest.o, merge.lse[0] = prefix.lse, merge.lse[1] = rest.lse;
-  merge.out_o = prefix.o, merge.out_lse = prefix.lse;  // in place
+  merge.out_o = prefix.o, merge.out_lse = prefix.lse;  // The result replaces the prefix's.
   merge.rows = kRequests * kQHeads, merge.parts = 2, merge.dim = kDim;
   const auto merged = engine->merge_partials(merge, stream);
   ASSERT_TRUE(merged) << merged.error().message;

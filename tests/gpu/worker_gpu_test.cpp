@@ -1,4 +1,5 @@
-// Sessions on the GPU behind real workers, with kernels that hang, trap, touch illegal addresses or compute nothing.
+// worker_gpu_test.cpp -- tuning sessions with real workers survive kernels that hang, trap, use illegal addresses or
+// compute nothing.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -7,9 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "runtime/lookup.hpp"
-#include "tuner/tune_devices.hpp"
-#include "tuner/worker_backend.hpp"
+#include "runtime/lookup/device_identity.hpp"
+#include "runtime/lookup/specs.hpp"
+#include "tuner/search/devices.hpp"
+#include "tuner/search/session.hpp"
+#include "tuner/worker/backend.hpp"
 
 namespace leanattn {
 namespace {
@@ -103,11 +106,11 @@ TEST_F(WorkerOnGpu, BadKernelsOfEveryKindCostThemselves) {
     EXPECT_NE(trial.reason.find(expected.says), std::string::npos) << trial.reason;
     ++as_expected[it->first];
   }
-  // Which of them the search gets to depends on the GPU; cp_async is everywhere, and rings of two are tried first.
+  // Which of them the search tries depends on the GPU. Every GPU has cp_async, and rings of two stages are tried first.
   EXPECT_GT(as_expected["cp_async2"] + as_expected["cp_async3"] + as_expected["cp_async4"], 0);
   for (const auto& [key, count] : as_expected) RecordProperty(key, count);
 
-  // Nothing is left running.
+  // No worker is left.
   errno = 0;
   EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
   EXPECT_EQ(errno, ECHILD);
@@ -121,8 +124,8 @@ TEST_F(WorkerOnGpu, AHealthySessionNeedsOneWorkerAndAgreesWithOneInThisProcess) 
   db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, nullptr));
   const auto direct = tune(request, *db, nullptr, {}, nullptr);
   ASSERT_TRUE(direct) << direct.error().message;
-  // The pipe is not part of the time: both find the same read limit and the same best time, within the noise of a GPU
-  // that others may use.
+  // The pipe to a worker is not part of a time. So both sessions find the same read limit and best time, within the
+  // noise of a GPU that others may use.
   EXPECT_NEAR(isolated->shapes[0].read_limit_us / direct->shapes[0].read_limit_us, 1, 0.05);
   EXPECT_NEAR(isolated->shapes[0].median_us / direct->shapes[0].median_us, 1, 0.05);
 }

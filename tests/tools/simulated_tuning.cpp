@@ -1,6 +1,7 @@
-// simulated_tuning.cpp -- writes what reports are made of without a GPU: tuning.db after whole sessions on simulated
-// GPUs, the result of the paper's sweeps (paper.json) and held-out regret (regret.json).
-//   simulated_tuning DIR [--hostile]     --hostile: names that try to break out of every format
+// simulated_tuning.cpp -- writes what reports are made of, without a GPU: the tuning.db of whole tuning sessions on
+// simulated GPUs, the paper's sweeps (paper.json) and held-out regret (regret.json). It is called as
+//   simulated_tuning DIR [--hostile]
+// With --hostile, names try to break out of every format.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -10,8 +11,9 @@
 #include <random>
 #include <string_view>
 
-#include "tune_simulated_gpu.hpp"
-#include "tuner/paper.hpp"
+#include "runtime/lookup/specs.hpp"
+#include "tests/unit/tuner/simulated_gpu.hpp"
+#include "tuner/evaluate/paper.hpp"
 
 namespace leanattn {
 namespace {
@@ -72,7 +74,7 @@ Environment environment(const char* revision, bool hostile) {
           .library_revision = revision};
 }
 
-/// Plants faults of every kind; reasons carry names and numbers, as real ones do.
+/// Plants faults of every kind. Their reasons have names and numbers, as real ones do.
 void plant_faults(SimulatedGpu& gpu, bool hostile) {
   gpu.spills = [](const KernelSpec& spec) { return spec.load == LoadPath::ldg && spec.ctas_per_sm == 4; };
   gpu.wrong = [](const Config& config) { return config.spec.load == LoadPath::bulk && config.spec.stages == 6; };
@@ -102,8 +104,8 @@ Result<void> tune_all(TuningDb& db, const DeviceFacts& device, const std::vector
   return {};
 }
 
-/// What a model of three schedules says of the paper's points, with noise: lean fills the GPU, FlashDecoding rounds to
-/// whole splits, FlashAttention-2 has one CTA a head.
+/// Times of the paper's points by a model of the three schedules, with noise. Lean fills the GPU, FlashDecoding has
+/// whole splits, and FlashAttention-2 has one CTA for each head.
 PaperReport simulated_paper(const DeviceFacts& device) {
   std::mt19937_64 random(kSeed);
   std::normal_distribution<double> normal(0, 0.004);
@@ -157,7 +159,7 @@ std::string simulated_regret() {
 
 Result<void> write_all(const std::filesystem::path& directory, bool hostile) {
   std::string warning;
-  // In memory first: thousands of trials are as many transactions, and nobody needs each of them on disk.
+  // The database is made in memory and copied, because each of thousands of trials is a transaction.
   auto db = TuningDb::open(std::nullopt, OpenMode::read_write, &warning);
   if (!db) return tl::unexpected(db.error());
   if (auto done = tune_all(**db, big_gpu(), hostile ? small_sessions() : big_sessions(), hostile); !done) return done;

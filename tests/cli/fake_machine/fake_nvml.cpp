@@ -1,5 +1,5 @@
-// fake_nvml.cpp -- a libnvidia-ml.so.1 of one GPU at rest, but for what FAKE_* variables say. Prototypes after the NVML
-// API reference; 3 is NVML_ERROR_NOT_SUPPORTED.
+// fake_nvml.cpp -- a libnvidia-ml.so.1 of one idle GPU. FAKE_* variables change what it says. The prototypes follow the
+// NVML API reference.
 #include <cstdlib>
 #include <cstring>
 
@@ -90,11 +90,11 @@ int nvmlDeviceGetUtilizationRates(Device*, Utilization* utilization) {
   *utilization = {number("FAKE_BUSY_PERCENT", 0), 0};
   return 0;
 }
-/// This process first, then as many others as asked for, with a MiB each.
+/// Reports this process and as many others as FAKE_OTHER_PROCESSES says, with one MiB each.
 int nvmlDeviceGetComputeRunningProcesses_v3(Device*, unsigned* count, Process* processes) {
   const unsigned others = number("FAKE_OTHER_PROCESSES", 0);
   for (unsigned i = 0; i < others; ++i) processes[i] = {0x7ffffff0u + i, 1ull << 20, 0, 0};
-  // Numbered as in another container, so that one of them is taken for the program itself.
+  // The process ids are those of another container, so that one of them counts as the program itself.
   processes[others] = {0x7fffff00u, 0, 0, 0};
   *count = others + 1;
   return 0;

@@ -1,4 +1,4 @@
-// fake_nvrtc.cpp -- a libnvrtc that opens and answers, and has lost its built-in functions.
+// fake_nvrtc.cpp -- a libnvrtc that loads and answers, but cannot find its built-in functions.
 #include <nvrtc.h>
 
 #include <cstring>

@@ -1,8 +1,8 @@
-// planted_gpu.cpp -- makes the fake driver's GPU what FAKE_* variables say, when the library is loaded.
+// planted_gpu.cpp -- sets up the fake driver's GPU as FAKE_* variables say when the library is loaded.
 #include <cstdlib>
 #include <string>
 
-#include "fake_cuda.hpp"
+#include "tests/unit/runtime/fake_cuda.hpp"
 
 namespace {
 
@@ -11,14 +11,14 @@ int number(const char* name, int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
-/// "cuLibraryLoadData:200" fails that entry point once with that status.
+/// Makes an entry point fail once: "cuLibraryLoadData:200" gives the function and its status.
 void plant_failure(const std::string& text) {
   const auto colon = text.find(':');
   if (colon == std::string::npos) return;
   fake_gpu().fail_once[text.substr(0, colon)] = static_cast<CUresult>(std::atoi(text.c_str() + colon + 1));
 }
 
-// After fake_cuda.cpp's own, whose objects are linked first.
+// This runs after the constructors of fake_cuda.cpp, whose objects are linked first.
 [[gnu::constructor]] void plant() {
   const int capability = number("FAKE_COMPUTE_CAPABILITY", 90);
   fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = capability / 10;

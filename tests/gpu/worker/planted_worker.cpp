@@ -1,13 +1,13 @@
-// A real worker whose compiler plants faults: the shipped worker, but for a statement at the start of some kernels. Its
-// one argument says which, by load path and stages: {"cp_async2": "hang", ...}.
+// planted_worker.cpp -- the real worker, except that its compiler plants a fault at the start of some kernels. Its one
+// argument says which, by load path and stages: {"cp_async2": "hang", ...}.
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "runtime/compiler.hpp"
-#include "tuner/worker_process.hpp"
-#include "tuner/worker_serve.hpp"
+#include "runtime/cuda/compiler.hpp"
+#include "tuner/worker/process.hpp"
+#include "tuner/worker/serve.hpp"
 
 namespace leanattn {
 namespace {
@@ -17,7 +17,7 @@ std::string statement(const std::string& fault) {
   if (fault == "hang") return "for (;;) asm volatile(\"nanosleep.u32 1000;\");";
   if (fault == "illegal_address") return "*(volatile int*)16 = 1;";
   if (fault == "trap") return "asm volatile(\"trap;\");";
-  return "return;";  // outputs keep their poison
+  return "return;";  // The outputs keep their poison.
 }
 
 /// The emitted source with the fault as the entry's first statements.
@@ -25,7 +25,7 @@ Result<CompiledKernel> compile_planted(EmittedKernel kernel, const std::string& 
   const std::size_t entry = kernel.source.rfind(kernel.entry + "(");
   const std::size_t body = entry == std::string::npos ? entry : kernel.source.find(") {\n", entry);
   if (body == std::string::npos) return fail(ErrorCode::internal, "the entry of " + kernel.entry + " was not found");
-  // Behind a condition that the compiler cannot see through, so that the rest of the kernel stays.
+  // The compiler cannot evaluate the condition, so that the rest of the kernel stays.
   kernel.source.insert(body + 4, "  if (gridDim.y == 1) { " + statement(fault) + " }\n");
   return compile(kernel, nullptr);
 }

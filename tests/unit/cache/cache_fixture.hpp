@@ -22,7 +22,8 @@
 #include <string>
 #include <vector>
 
-#include "cache/tuning_db.hpp"
+#include "cache/layers.hpp"
+#include "cache/tuning/tuning_db.hpp"
 #include "tests/temporary_directory.hpp"
 
 namespace leanattn::cache_test {

@@ -1,5 +1,5 @@
 // compile_turn_test.cpp -- one compiler per kernel across processes: who waits, who does not, and what death does.
-#include "cache/compile_turn.hpp"
+#include "cache/cubin/compile_turn.hpp"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -8,7 +8,9 @@
 #include <array>
 #include <thread>
 
-#include "cache/cubin_db.hpp"
+#include <csignal>
+#include "cache/cubin/cubin_db.hpp"
+
 #include "cache_fixture.hpp"
 
 namespace leanattn {
@@ -104,6 +106,26 @@ TEST(CompileTurn, ACacheThatOthersDoNotSeeMakesNobodyWait) {
   const TemporaryDirectory directory;
   const ScopedVariable nothing_on_disk("LEANATTN_CUBIN_CACHE_MB", "0");
   EXPECT_FALSE(open_cubin_db(directory.path(), nullptr)->wait_for_turn(kKey).held());
+}
+
+TEST(CompileTurn, IsHandedOnByAStoppedHolderToOneWhoWaits) {
+  const TemporaryDirectory directory;
+  const pid_t stopped = start_process([&] {
+    const CompileTurn held = CompileTurn::wait(directory.path(), kKey);
+    ::raise(SIGSTOP);
+    return held.held() ? 0 : 1;
+  });
+  int status = 0;
+  ASSERT_EQ(::waitpid(stopped, &status, WUNTRACED), stopped);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  CompileTurn next = CompileTurn::wait(directory.path(), kKey, std::chrono::hours(1));
+  EXPECT_TRUE(next.held()) << "at once";
+  EXPECT_FALSE(CompileTurn::wait(directory.path(), kKey, std::chrono::milliseconds(0)).held())
+      << "a third waits for the second";
+  next = CompileTurn();
+  EXPECT_TRUE(CompileTurn::wait(directory.path(), kKey, std::chrono::milliseconds(0)).held());
+  ::kill(stopped, SIGCONT);
+  EXPECT_EQ(wait_for(stopped), 0);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "cache/cubin_db.hpp"
+#include "cache/cubin/cubin_db.hpp"
 
 #include <sys/resource.h>
 

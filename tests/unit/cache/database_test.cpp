@@ -1,4 +1,4 @@
-#include "cache/database.hpp"
+#include "cache/sqlite/database.hpp"
 
 #include <SQLiteCpp/SQLiteCpp.h>
 
@@ -101,13 +101,12 @@ TEST_F(DatabaseTest, RefusesANewerVersionAndLeavesEveryByte) {
   EXPECT_EQ(files_with_prefix(directory_.path(), "").size(), 1u);
 }
 
-TEST_F(DatabaseTest, UndoesAMigrationThatFailsAndPutsTheFileAside) {
+TEST_F(DatabaseTest, UndoesAMigrationThatFailsAndLeavesTheFile) {
   make_old(1);
-  const Schema broken{.file_name = "notes.db", .application_id = kId, .migrations = kBrokenSteps, .precious = true};
+  const Schema broken{.file_name = "notes.db", .application_id = kId, .migrations = kBrokenSteps};
   EXPECT_FALSE(open_read_write(broken, directory_.path(), policy_));
-  const auto aside = files_with_prefix(directory_.path(), "notes.db.corrupt-");
-  ASSERT_EQ(aside.size(), 1u);
-  RawDatabase raw(aside[0]);
+  EXPECT_EQ(files_with_prefix(directory_.path(), "").size(), 1u) << "the mistake is ours and not the file's";
+  RawDatabase raw(file());
   EXPECT_EQ(raw.ask("PRAGMA user_version"), "1");
   EXPECT_EQ(raw.ask("SELECT text FROM notes"), "kept");
 }
@@ -134,18 +133,21 @@ TEST_F(DatabaseTest, PutsAsideADatabaseWithTablesOrTriggersOfAnotherHand) {
   }
 }
 
-TEST_F(DatabaseTest, PutsJournalsAsideWithTheirDatabaseAndOverwritesNothing) {
+TEST_F(DatabaseTest, KeepsADamagedFileAsideWithItsJournalsAndOverwritesNothing) {
   std::set<std::filesystem::path> names;
   for (int round = 0; round < 3; ++round) {
-    for (const char* suffix : {"", "-journal", "-wal", "-shm"})
-      write_bytes(file().string() + suffix, {'0', static_cast<char>('0' + round)});
-    const auto aside = detail::put_aside(file());
+    const std::vector<char> contents{'0', static_cast<char>('0' + round)};
+    for (const char* suffix : {"", "-journal", "-wal", "-shm"}) write_bytes(file().string() + suffix, contents);
+    const auto aside = detail::keep_aside(file());
     ASSERT_TRUE(aside) << aside.error().message;
     EXPECT_TRUE(names.insert(*aside).second);
+    EXPECT_EQ(detail::keep_aside(file()).value(), *aside) << "once more, as after a kill, changes nothing";
+    EXPECT_EQ(read_bytes(file()), contents) << "it keeps its own name until another file takes it";
+    std::filesystem::remove(file());
     for (const char* suffix : {"", "-journal", "-wal", "-shm"}) {
       EXPECT_FALSE(std::filesystem::exists(file().string() + suffix))
           << "a journal left behind would be played into the next database";
-      EXPECT_EQ(read_bytes(aside->string() + suffix), (std::vector<char>{'0', static_cast<char>('0' + round)}));
+      EXPECT_EQ(read_bytes(aside->string() + suffix), contents);
     }
   }
 }
@@ -202,7 +204,7 @@ TEST_F(DatabaseTest, UsesWalOnlyWithASoundSqliteOnALocalDisk) {
     auto opened = open_read_write(version(3), directory_.path(), policy_);
     ASSERT_TRUE(opened) << opened.error().message;
     EXPECT_EQ(opened->database->execAndGet("PRAGMA journal_mode").getString(), journal);
-    EXPECT_EQ(opened->database->execAndGet("PRAGMA synchronous").getInt(), 2);
+    EXPECT_EQ(opened->database->execAndGet("PRAGMA synchronous").getInt(), 3);
     opened->database->exec("INSERT INTO notes(text) VALUES('x')");
   }
   auto reader = open_read_only(version(3), file(), policy_);

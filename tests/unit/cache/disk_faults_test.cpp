@@ -2,8 +2,8 @@
 // nothing that was reported as stored is lost, and the file is sound afterwards.
 #include <set>
 
-#include "cache/cubin_db.hpp"
-#include "cache/tuning_open.hpp"
+#include "cache/cubin/cubin_db.hpp"
+#include "cache/tuning/open.hpp"
 #include "cache_fixture.hpp"
 #include "failing_vfs.hpp"
 

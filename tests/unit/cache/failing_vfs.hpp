@@ -1,8 +1,10 @@
-// failing_vfs.hpp -- a disk that fails on request: SQLite's file layer with the n-th change refused. While a FailingVfs
-// lives, every database that this process opens goes through it. One at a time; one thread.
+// failing_vfs.hpp -- a disk that fails on request: SQLite's file layer with the n-th change or read refused, or the
+// process ended at it. While a FailingVfs lives, every database that this process opens goes through it. One at a time;
+// one thread.
 #pragma once
 
 #include <sqlite3.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <stdexcept>
@@ -11,7 +13,10 @@ namespace leanattn::cache_test {
 
 class FailingVfs {
  public:
-  enum class Kind { full, io_error };
+  /// `read_error` counts reads and refuses them; the others count changes. `death` ends the process at once, with
+  /// kDeathStatus, as a kill does.
+  enum class Kind { full, io_error, read_error, death };
+  static constexpr int kDeathStatus = 77;
 
   FailingVfs() : below_(sqlite3_vfs_find(nullptr)), vfs_(*below_) {
     if (instance_ != nullptr) throw std::logic_error("one FailingVfs at a time");
@@ -36,8 +41,16 @@ class FailingVfs {
     instance_ = nullptr;
   }
 
-  /// Of the changes from now on, the n-th (from 1) is refused; with `lasting`, so are all that follow.
-  void arm(int n, Kind kind, bool lasting) { countdown_ = n, kind_ = kind, lasting_ = lasting, refusals_ = 0; }
+  /// Counts a change that the process makes to its files past SQLite.
+  static void count_change() {
+    if (instance_ != nullptr) instance_->refuses();
+  }
+
+  /// Of the changes (or reads) from now on, the n-th (from 1) is refused; with `lasting`, so are all that follow.
+  /// Otherwise, `repeats` in a row are.
+  void arm(int n, Kind kind, bool lasting, int repeats = 1) {
+    countdown_ = n, kind_ = kind, lasting_ = lasting, refusals_ = 0, repeats_ = repeats;
+  }
   void disarm() { countdown_ = 0, lasting_ = false; }
   /// How many changes have been refused since arm().
   int refusals() const { return refusals_; }
@@ -48,10 +61,11 @@ class FailingVfs {
   };
   static File& file_of(sqlite3_file* file) { return *static_cast<File*>(file); }
 
-  bool refuses() {
-    if (countdown_ == 0 || (--countdown_ > 0)) return false;
-    countdown_ = lasting_ ? 1 : 0;
+  bool refuses(bool reads = false) {
+    if (reads != (kind_ == Kind::read_error) || countdown_ == 0 || (--countdown_ > 0)) return false;
     ++refusals_;
+    countdown_ = lasting_ || refusals_ < repeats_ ? 1 : 0;
+    if (kind_ == Kind::death) ::_exit(kDeathStatus);
     return true;
   }
   int error(int io_error) const { return kind_ == Kind::full ? SQLITE_FULL : io_error; }
@@ -72,6 +86,7 @@ class FailingVfs {
         .xClose = [](sqlite3_file* f) { return file_of(f).below()->pMethods->xClose(file_of(f).below()); },
         .xRead =
             [](sqlite3_file* f, void* to, int bytes, sqlite3_int64 at) {
+              if (instance_->refuses(true)) return SQLITE_IOERR_READ;
               return file_of(f).below()->pMethods->xRead(file_of(f).below(), to, bytes, at);
             },
         .xWrite =
@@ -127,6 +142,7 @@ class FailingVfs {
   Kind kind_ = Kind::full;
   bool lasting_ = false;
   int refusals_ = 0;
+  int repeats_ = 1;
 };
 
 }  // namespace leanattn::cache_test

@@ -97,7 +97,7 @@ TEST_F(TuningDbDamage, IsAnErrorWhenReadOnly) {
   ASSERT_FALSE(db);
   EXPECT_EQ(db.error().code, ErrorCode::database_corrupt);
   EXPECT_EQ(read_bytes(directory_ / "tuning.db"), bytes);
-  EXPECT_EQ(files_with_prefix(directory_.path(), "").size(), 1u);
+  EXPECT_EQ(files_with_prefix(directory_.path(), "tuning.db").size(), 1u);
 }
 
 /// The promise about any damage: opening and using never crashes; every trial that comes back is exactly one that was
@@ -163,9 +163,11 @@ TEST_F(TuningDbDamage, OfAnyKindNeverCrashesLiesOrLosesSilently) {
     const auto devices = (*db)->device_models();
     ASSERT_TRUE(devices);
     std::int64_t seen = 0;
+    bool left_out = false;
     for (const DeviceModel& device : *devices) {
       const auto trials = (*db)->trials(device, "", "", "");
       ASSERT_TRUE(trials);
+      left_out = left_out || (*db)->take_warning();
       for (const Trial& got : *trials) {
         ++seen;
         const bool as_written =
@@ -180,7 +182,7 @@ TEST_F(TuningDbDamage, OfAnyKindNeverCrashesLiesOrLosesSilently) {
         EXPECT_EQ(winner.config, "{\"tile\":" + std::to_string(static_cast<int>(winner.median_us) - 10) + "}");
       }
     }
-    if (warning.empty()) {
+    if (warning.empty() && !left_out) {
       EXPECT_EQ(seen, kTrials);
     }
     const auto session = (*db)->begin_session(h200(), environment(), "goes on");

@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "cache/cubin_db.hpp"
+#include "cache/cubin/cubin_db.hpp"
 #include "cache_fixture.hpp"
 
 namespace leanattn {

@@ -6,8 +6,8 @@
 #include <set>
 #include <thread>
 
-#include "cache/database.hpp"
-#include "cache/tuning_open.hpp"
+#include "cache/sqlite/database.hpp"
+#include "cache/tuning/open.hpp"
 #include "cache_fixture.hpp"
 
 namespace leanattn {
@@ -261,7 +261,7 @@ TEST_F(TuningDbSharing, IsInMemoryOnlyOnANetworkFileSystem) {
 
 TEST_F(TuningDbSharing, KeepsANewerFileAsItIsAndWorksInMemory) {
   open_quietly(directory_.path());
-  RawDatabase(file()).exec("PRAGMA user_version = 4");
+  RawDatabase(file()).exec("PRAGMA user_version = 99");
   const auto before = read_bytes(file());
   const auto refused = TuningDb::open(directory_.path(), OpenMode::read_write, nullptr);
   ASSERT_FALSE(refused);

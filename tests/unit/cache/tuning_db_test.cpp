@@ -1,9 +1,11 @@
-#include "cache/tuning_db.hpp"
+#include "cache/tuning/tuning_db.hpp"
 
 #include <cmath>
 #include <limits>
 #include <map>
 
+#include "cache/tuning/rows.hpp"
+#include "cache/tuning/winners.hpp"
 #include "cache_fixture.hpp"
 
 namespace leanattn {
@@ -23,7 +25,7 @@ TEST_F(TuningDbTest, CreatesAPrivateFileThatIsMarkedAsOurs) {
   EXPECT_EQ(status.st_mode & 07777, 0600u);
   RawDatabase raw(directory_ / "tuning.db");
   EXPECT_EQ(raw.ask("PRAGMA application_id"), std::to_string(0x4C41746E));
-  EXPECT_EQ(raw.ask("PRAGMA user_version"), "3");
+  EXPECT_EQ(raw.ask("PRAGMA user_version"), "4");
   EXPECT_EQ(
       raw.ask(
           "SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite%' AND strict = 0"),
@@ -291,7 +293,10 @@ TEST_F(TuningDbTest, ChecksOutSoundAndNamesWhatIsNot) {
   ASSERT_TRUE(db_->rebuild_winners());
   EXPECT_EQ(db_->check().value(), std::vector<std::string>{});
   RawDatabase(directory_ / "tuning.db").exec("UPDATE trials SET median_us = 1");
-  EXPECT_EQ(db_->check().value(), std::vector<std::string>{"trial " + uuid + " does not match its digest"});
+  const auto tampered = db_->check().value();
+  ASSERT_EQ(tampered.size(), 2u);
+  EXPECT_EQ(tampered[0], "trial " + uuid + " does not match its digest");
+  EXPECT_NE(tampered[1].find("1 winners"), std::string::npos) << "which the trial made";
   RawDatabase(directory_ / "tuning.db").exec("UPDATE trials SET session_id = 77");
   const auto findings = db_->check().value();
   ASSERT_FALSE(findings.empty());
@@ -309,9 +314,121 @@ TEST_F(TuningDbTest, GivesNoWinnerOfAnotherDeviceModelAndNamesItWhenChecked) {
   EXPECT_TRUE(db_->winners(slice)->empty());
   const auto findings = db_->check().value();
   ASSERT_EQ(findings.size(), 1u);
-  EXPECT_NE(findings[0].find("1 winners point at trials of something else"), std::string::npos) << findings[0];
+  EXPECT_NE(findings[0].find("1 winners do not match their digests, or point at trials of something"),
+            std::string::npos)
+      << findings[0];
   ASSERT_TRUE(db_->rebuild_winners());
   EXPECT_EQ(db_->winners(slice)->front().config, "{\"slice\":1}");
+}
+
+TEST_F(TuningDbTest, ServesNoTrialThatIsNotOkHoweverTheWinnerPointsAtIt) {
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  Trial wrong = trial("{\"wrong\":1}", 5);
+  wrong.status = TrialStatus::incorrect, wrong.reason = "max error 3";
+  ASSERT_TRUE(db_->add_trial(session, wrong));
+  ASSERT_TRUE(db_->add_trial(session, trial("{\"right\":1}", 10)));
+  ASSERT_TRUE(db_->add_trial(session, trial("{\"slower\":1}", 20)));
+  ASSERT_TRUE(db_->rebuild_winners());
+  ASSERT_EQ(db_->winners(h200())->front().config, "{\"right\":1}");
+  // One flipped bit of a trial's id, either of them.
+  for (const char* change : {"trial_id = 1", "trial_id = 3", "trial_id = 77", "fastest_trial_id = 3"}) {
+    {
+      RawDatabase raw(directory_ / "tuning.db");
+      raw.exec(std::string("PRAGMA foreign_keys = OFF; UPDATE winners SET ") + change);
+    }
+    EXPECT_TRUE(db_->winners(h200())->empty()) << change;
+    EXPECT_TRUE(db_->take_warning());
+    EXPECT_FALSE(db_->check()->empty());
+    ASSERT_TRUE(db_->rebuild_winners());
+    EXPECT_EQ(db_->winners(h200())->front().config, "{\"right\":1}");
+  }
+}
+
+TEST_F(TuningDbTest, UsesNoReadLimitAndNoCostModelThatWasChangedBehindItsBack) {
+  ASSERT_TRUE(db_->set_read_limit(h200(), "cold", 1000, 5));
+  ASSERT_TRUE(db_->set_read_limit(h200(), "cold", 2000, 9));
+  ASSERT_TRUE(db_->set_cost_model(h200(), {.problem = "p", .policy = "cold", .json = "{\"fit\":1}"}));
+  RawDatabase(directory_ / "tuning.db")
+      .exec("UPDATE read_limits SET us = 50 WHERE bytes = 1000; UPDATE cost_models SET json = '{\"fit\":9}'");
+  EXPECT_EQ(db_->read_limits(h200(), "cold")->size(), 1u);
+  EXPECT_TRUE(db_->take_warning());
+  EXPECT_TRUE(db_->cost_models(h200())->empty());
+  EXPECT_TRUE(db_->take_warning());
+  EXPECT_EQ(db_->check()->size(), 2u);
+  ASSERT_TRUE(db_->set_read_limit(h200(), "cold", 1000, 5));
+  ASSERT_TRUE(db_->set_cost_model(h200(), {.problem = "p", .policy = "cold", .json = "{\"fit\":1}"}));
+  EXPECT_TRUE(db_->check()->empty()) << "measuring and fitting again mends it";
+}
+
+/// Gives every trial the digest of what it says now, as a program that knows the format could.
+void sign_trials(const std::filesystem::path& file) {
+  SQLite::Database database(file.string(), SQLite::OPEN_READWRITE);
+  SQLite::Statement read(database, std::string("SELECT t.id, ") + detail::kSessionColumns + ", " +
+                                       detail::kTrialColumns + detail::kTrialJoin);
+  std::vector<std::pair<std::int64_t, detail::Digest>> digests;
+  while (read.executeStep()) {
+    digests.emplace_back(
+        read.getColumn(0).getInt64(),
+        detail::trial_digest(detail::read_session(read, 1), detail::read_trial(read, 1 + detail::kSessionColumnCount)));
+  }
+  read.tryReset();
+  for (const auto& [id, digest] : digests) {
+    SQLite::Statement write(database, "UPDATE trials SET digest = ?2 WHERE id = ?1");
+    write.bind(1, id);
+    detail::bind_digest(write, 2, digest);
+    write.exec();
+  }
+  detail::sign_winners(database);
+}
+
+TEST_F(TuningDbTest, RefusesWhatAddTrialRefusesWhenReadingAndMergingToo) {
+  for (const char* change : {"median_us = 9e999", "median_us = -1", "low_us = 9e999", "samples = -3", "bytes = -1"}) {
+    SCOPED_TRACE(change);
+    TemporaryDirectory other;
+    const auto theirs = open_quietly(other.path());
+    const auto session = theirs->begin_session(h200(), environment(), "").value();
+    ASSERT_TRUE(theirs->add_trial(session, trial("{\"i\":1}", 10)));
+    ASSERT_TRUE(theirs->rebuild_winners());
+    RawDatabase(other / "tuning.db").exec(std::string("UPDATE trials SET ") + change);
+    sign_trials(other / "tuning.db");
+    EXPECT_TRUE(theirs->winners(h200())->empty());
+    EXPECT_TRUE(theirs->trials(h200(), "", "", "")->empty());
+    EXPECT_EQ(theirs->check()->size(), 2u) << "the trial and its winner";
+    EXPECT_EQ(db_->import_from(other / "tuning.db").value(), 0);
+    EXPECT_TRUE(db_->take_warning());
+    ASSERT_TRUE(theirs->rebuild_winners());
+    EXPECT_TRUE(theirs->winners(h200())->empty());
+  }
+  Trial long_text = trial("{}", 10);
+  long_text.samples_json.assign(9 << 20, '1');
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  EXPECT_EQ(db_->add_trial(session, long_text).error().code, ErrorCode::invalid_argument);
+}
+
+TEST_F(TuningDbTest, PutsSessionsThatBeginInOneMillisecondInTheirOrder) {
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(db_->begin_session(h200(), environment("r" + std::to_string(i)), ""));
+  const auto environments = db_->environments(h200()).value();
+  for (int i = 0; i < 20; ++i)
+    EXPECT_EQ(environments[static_cast<std::size_t>(i)].library_revision, "r" + std::to_string(i));
+  std::set<std::string> moments;
+  const auto sessions = db_->sessions().value();
+  for (const SessionInfo& session : sessions) moments.insert(session.started);
+  EXPECT_EQ(moments.size(), 20u);
+}
+
+TEST_F(TuningDbTest, DoesNotLetAClockThatRanAheadPinItsSoftware) {
+  const auto ahead = db_->begin_session(h200(), environment("old"), "").value();
+  Trial early = trial("{\"old\":1}", 5);
+  early.created = "2099-01-01T00:00:00.000Z";
+  ASSERT_TRUE(db_->add_trial(ahead, early));
+  RawDatabase(directory_ / "tuning.db").exec("UPDATE sessions SET started = '2099-01-01T00:00:00.000Z'");
+  const auto now = db_->begin_session(h200(), environment("new"), "").value();
+  EXPECT_LT(db_->sessions()->front().started, "2099") << "the clock is not taken from there";
+  ASSERT_TRUE(db_->add_trial(now, trial("{\"new\":1}", 10)));
+  ASSERT_TRUE(db_->rebuild_winners());
+  const auto winner = db_->winners(h200())->front();
+  EXPECT_EQ(winner.config, "{\"new\":1}");
+  EXPECT_FALSE(winner.stale);
 }
 
 TEST_F(TuningDbTest, NeverLetsATamperedTrialWin) {
@@ -330,59 +447,81 @@ TEST_F(TuningDbTest, NeverLetsATamperedTrialWin) {
   EXPECT_FALSE(db_->take_warning()) << "a warning is given once";
 }
 
-TEST(TuningDbVersions, WinnersOfVersion1AreReadInPlaceAndBroughtForwardByTheFirstWriter) {
-  TemporaryDirectory directory;
-  {
-    const auto db = open_quietly(directory.path());
-    ASSERT_TRUE(db->add_trial(db->begin_session(h200(), environment(), "").value(), trial("{}", 10)));
-    ASSERT_TRUE(db->rebuild_winners());
-  }
+/// A file that a library of version 3 wrote (data/tuning_version3.sql), or one of an earlier version, which had less.
+void make_version(int version, const std::filesystem::path& directory) {
+  const auto sql = read_bytes(std::filesystem::path(LEANATTN_SOURCE_DIR) / "tests/unit/cache/data/tuning_version3.sql");
+  ASSERT_FALSE(sql.empty());
+  RawDatabase raw(directory / "tuning.db");
+  raw.exec("PRAGMA auto_vacuum = INCREMENTAL");
+  raw.exec(std::string(sql.begin(), sql.end()));
   // Version 2 changed no table: it only keeps libraries away that would take dependent launches for ordinary ones.
-  RawDatabase(directory / "tuning.db").exec("DROP TABLE cost_models; PRAGMA user_version = 1");
-  const auto before = read_bytes(directory / "tuning.db");
-  {
-    const auto db = TuningDb::open(directory.path(), OpenMode::read_only, nullptr);
-    ASSERT_TRUE(db) << db.error().message;
-    EXPECT_EQ((*db)->winners(h200())->size(), 1u);
+  if (version < 3) raw.exec("DROP TABLE cost_models");
+  raw.exec("PRAGMA application_id = 1279358062; PRAGMA user_version = " + std::to_string(version));
+}
+
+class TuningDbVersions : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override { make_version(GetParam(), directory_.path()); }
+
+  void expect_everything(TuningDb& db) {
+    EXPECT_EQ(db.trials(h200(), "", "", "")->size(), 6u);
+    const auto winners = db.winners(h200());
+    ASSERT_TRUE(winners) << winners.error().message;
+    ASSERT_EQ(winners->size(), 2u);
+    for (const Winner& winner : *winners) {
+      EXPECT_EQ(winner.config, "{\"tile\":0}");
+      EXPECT_EQ(winner.read_limit_us, winner.policy == "cold" ? 9.25 : 0);
+      EXPECT_FALSE(winner.stale);
+    }
+    EXPECT_FALSE(db.take_warning());
+    EXPECT_TRUE(db.check()->empty()) << db.check()->front();
   }
-  EXPECT_EQ(read_bytes(directory / "tuning.db"), before);
+
+  TemporaryDirectory directory_;
+};
+
+TEST_P(TuningDbVersions, AreReadInPlaceAndBroughtForwardByTheFirstWriter) {
+  const auto before = read_bytes(directory_ / "tuning.db");
+  {
+    const auto db = TuningDb::open(directory_.path(), OpenMode::read_only, nullptr);
+    ASSERT_TRUE(db) << db.error().message;
+    expect_everything(**db);
+    EXPECT_EQ((*db)->cost_models(h200())->size(), GetParam() < 3 ? 0u : 1u);
+  }
   {
     TemporaryDirectory other;
     const auto importing = open_quietly(other.path());
-    ASSERT_TRUE(importing->import_from(directory / "tuning.db"));
-    EXPECT_EQ(importing->winners(h200())->size(), 1u);
+    ASSERT_TRUE(importing->import_from(directory_ / "tuning.db"));
+    expect_everything(*importing);
   }
-  EXPECT_EQ(read_bytes(directory / "tuning.db"), before);
+  EXPECT_EQ(read_bytes(directory_ / "tuning.db"), before);
   {
-    const auto db = open_quietly(directory.path());
-    EXPECT_EQ(db->winners(h200())->size(), 1u);
-    EXPECT_TRUE(db->check()->empty());
+    const auto db = open_quietly(directory_.path());
+    ASSERT_NE(db, nullptr);
+    expect_everything(*db);
+    EXPECT_EQ(db->cost_models(h200())->size(), GetParam() < 3 ? 0u : 1u);
   }
-  EXPECT_EQ(RawDatabase(directory / "tuning.db").ask("PRAGMA user_version"), "3");
-  EXPECT_EQ(files_with_prefix(directory.path(), "tuning.db.corrupt").size(), 0u);
+  EXPECT_EQ(RawDatabase(directory_ / "tuning.db").ask("PRAGMA user_version"), "4");
+  EXPECT_TRUE(files_with_prefix(directory_.path(), "tuning.db.corrupt").empty());
 }
 
-TEST(TuningDbVersions, Version2GainsATableForCostModelsAndKeepsItsWinners) {
-  TemporaryDirectory directory;
+TEST_P(TuningDbVersions, AreRepairedWithoutLosingTrials) {
+  std::int64_t root = 0;
   {
-    const auto db = open_quietly(directory.path());
-    ASSERT_TRUE(db->add_trial(db->begin_session(h200(), environment(), "").value(), trial("{}", 10)));
-    ASSERT_TRUE(db->rebuild_winners());
+    RawDatabase raw(directory_ / "tuning.db");
+    root = std::stoll(raw.ask("SELECT rootpage FROM sqlite_schema WHERE name = 'trials_by_key'"));
   }
-  RawDatabase(directory / "tuning.db").exec("DROP TABLE cost_models; PRAGMA user_version = 2");
-  const auto before = read_bytes(directory / "tuning.db");
-  {
-    const auto db = TuningDb::open(directory.path(), OpenMode::read_only, nullptr);
-    ASSERT_TRUE(db) << db.error().message;
-    EXPECT_TRUE((*db)->cost_models(h200())->empty());
-  }
-  EXPECT_EQ(read_bytes(directory / "tuning.db"), before);
-  const auto db = open_quietly(directory.path());
-  ASSERT_TRUE(db->set_cost_model(h200(), {.problem = "{}", .policy = "cold", .json = "{\"a\":1}"}));
-  EXPECT_EQ(db->winners(h200())->size(), 1u);
-  EXPECT_TRUE(db->check()->empty());
-  EXPECT_EQ(RawDatabase(directory / "tuning.db").ask("PRAGMA user_version"), "3");
+  auto bytes = read_bytes(directory_ / "tuning.db");
+  std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>((root - 1) * 4096), 4096, '\xEE');
+  write_bytes(directory_ / "tuning.db", bytes);
+  std::string warning;
+  const auto db = TuningDb::open(directory_.path(), OpenMode::read_write, &warning);
+  ASSERT_TRUE(db) << db.error().message;
+  EXPECT_NE(warning.find("with the 12 trials"), std::string::npos) << warning;
+  expect_everything(**db);
 }
+
+INSTANTIATE_TEST_SUITE_P(Older, TuningDbVersions, ::testing::Values(1, 2, 3), ::testing::PrintToStringParamName());
 
 TEST(TuningDbCostModels, TheLastOfAProblemAndPolicyStays) {
   TemporaryDirectory directory;

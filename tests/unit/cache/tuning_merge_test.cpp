@@ -6,6 +6,7 @@
 #include <sstream>
 #include <tuple>
 
+#include "cache/tuning/rows.hpp"
 #include "cache_fixture.hpp"
 
 namespace leanattn {
@@ -75,6 +76,8 @@ TEST_F(TuningMerge, KeepsTheLaterOfTwoReadLimits) {
         {b_.get(), &b_directory_, 7.0, "2026-01-02T00:00:00.000Z"}}) {
     ASSERT_TRUE(db->set_read_limit(h200(), "cold", 1000, us));
     RawDatabase(*directory / "tuning.db").exec(std::string("UPDATE read_limits SET measured = '") + measured + "'");
+    SQLite::Database database((*directory / "tuning.db").string(), SQLite::OPEN_READWRITE);
+    detail::sign_read_limits(database);
   }
   ASSERT_TRUE(b_->import_from(a_directory_ / "tuning.db"));
   EXPECT_EQ(b_->read_limits(h200(), "cold")->front().second, 7.0) << "the smaller is the older one here";

@@ -1,4 +1,4 @@
-#include "cache/winner_rule.hpp"
+#include "cache/tuning/winner_rule.hpp"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -9,8 +9,14 @@
 namespace leanattn {
 namespace {
 
-using detail::choose_winner;
+using detail::ChosenTrials;
 using detail::MeasuredTrial;
+
+constexpr const char* kLatestCredible = "2026-12-31T00:00:00.000Z";
+
+std::optional<ChosenTrials> choose_winner(std::vector<MeasuredTrial> trials) {
+  return detail::choose_winner(std::move(trials), kLatestCredible);
+}
 
 MeasuredTrial measured(std::int64_t id, const std::string& config, double median, double low, double high,
                        const std::string& software = "r1", const std::string& created = "2026-01-01T00:00:00.000Z") {
@@ -59,6 +65,32 @@ TEST(WinnerRule, CountsOnlyTheSoftwareOfTheNewestTrial) {
                                      measured(2, "b", 9, 9, 9, "new", "2026-01-02T00:00:00.000Z"),
                                      measured(3, "c", 8, 8, 8, "new", "2026-01-01T12:00:00.000Z")});
   EXPECT_EQ(chosen->winner, 3);
+}
+
+TEST(WinnerRule, CountsTheSoftwareOfTheNewestLibraryAndSchemaWhateverTheClocksSaid) {
+  const auto of = [](std::int64_t id, int library, int schema, const std::string& software,
+                     const std::string& created) {
+    MeasuredTrial made = measured(id, "a", 5 + static_cast<double>(id), 0, 0, software, created);
+    made.library_version = library, made.schema_version = schema;
+    return made;
+  };
+  EXPECT_EQ(choose_winner(
+                {of(1, 1000, 3, "old", "2026-05-01T00:00:00.000Z"), of(2, 2000, 3, "new", "2026-01-01T00:00:00.000Z")})
+                ->winner,
+            2);
+  EXPECT_EQ(choose_winner(
+                {of(1, 2000, 3, "old", "2026-05-01T00:00:00.000Z"), of(2, 2000, 4, "new", "2026-01-01T00:00:00.000Z")})
+                ->winner,
+            2);
+}
+
+TEST(WinnerRule, DoesNotLetATimestampInTheFuturePinOldSoftware) {
+  EXPECT_EQ(choose_winner({measured(1, "a", 5, 5, 5, "old", "2031-01-01T00:00:00.000Z"),
+                           measured(2, "b", 9, 9, 9, "new", "2026-01-02T00:00:00.000Z")})
+                ->winner,
+            2);
+  EXPECT_EQ(choose_winner({measured(1, "a", 5, 5, 5, "old", "2031-01-01T00:00:00.000Z")})->winner, 1)
+      << "alone it counts";
 }
 
 TEST(WinnerRule, TreatsAMissingIntervalAsThePointItself) {

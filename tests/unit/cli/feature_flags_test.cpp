@@ -1,12 +1,13 @@
-// feature_flags_test.cpp -- every feature flag reaches its field, overrides the model's, and is named when refused.
-#include "cli/feature_flags.hpp"
+// feature_flags_test.cpp -- every flag of a feature reaches its field, overrides the model's, and is named when it is
+// refused.
+#include "cli/flags/feature_flags.hpp"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
 
-#include "cli/shape_flags.hpp"
+#include "cli/flags/shape_flags.hpp"
 
 namespace leanattn {
 namespace {
@@ -25,7 +26,7 @@ Features features_of(const std::function<void(FeatureFlags&)>& change) {
   return workload ? workload->problem.features : Features{};
 }
 
-TEST(FeatureFlags, WithoutAnyAProblemIsPlain) {
+TEST(FeatureFlags, WithoutAnyOfThemAProblemIsPlain) {
   EXPECT_TRUE(is_plain(features_of([](FeatureFlags&) {})));
 }
 
@@ -58,14 +59,14 @@ TEST(FeatureFlags, EachReachesItsField) {
   for (const Case& c : cases) EXPECT_EQ(features_of(c.change), c.expected) << features_name(c.expected);
 }
 
-TEST(FeatureFlags, WhatOnlyRepeatsThePlainProblemLeavesItPlain) {
+TEST(FeatureFlags, AFlagThatChangesNothingLeavesAProblemPlain) {
   EXPECT_TRUE(is_plain(features_of([](FeatureFlags& f) { f.v_head_dim = "128"; })));
   EXPECT_TRUE(is_plain(features_of([](FeatureFlags& f) { f.kv_dtype = "bf16"; })));
   EXPECT_TRUE(is_plain(features_of([](FeatureFlags& f) { f.query_mask = "full"; })));
   EXPECT_TRUE(is_plain(features_of([](FeatureFlags& f) { f.q_len = "1"; })));
 }
 
-TEST(FeatureFlags, OverrideTheModels) {
+TEST(FeatureFlags, OverrideThoseOfTheModel) {
   ShapeFlags flags;
   flags.model = "gemma-2-9b";
   EXPECT_EQ(resolve(flags, "1", "8k")->problem.features, Features{.soft_cap = 50});
@@ -75,7 +76,7 @@ TEST(FeatureFlags, OverrideTheModels) {
   EXPECT_EQ(resolve(flags, "1", "8k")->problem.features, Features{.window = 4096});
 }
 
-TEST(FeatureFlags, WhatIsWrongIsNamed) {
+TEST(FeatureFlags, AWrongFlagIsNamed) {
   struct Case {
     std::function<void(FeatureFlags&)> change;
     ErrorCode code;

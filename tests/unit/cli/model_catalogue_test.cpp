@@ -1,4 +1,5 @@
-#include "cli/model_catalogue.hpp"
+// model_catalogue_test.cpp -- built-in models and config.json files give the problem that their layers have.
+#include "cli/flags/model_config.hpp"
 
 #include <gtest/gtest.h>
 
@@ -35,7 +36,7 @@ TEST(Catalogue, NamesIgnoreCaseAndUnknownOnesListTheKnown) {
   EXPECT_NE(unknown.error().hint.find("qwen2.5-7b"), std::string::npos);
 }
 
-// Fields as the published config.json files have them.
+// The fields are those of published config.json files.
 TEST(ModelConfig, ReadsTheNamesThatFamiliesUse) {
   struct Case {
     const char* family;
@@ -75,7 +76,7 @@ TEST(ModelConfig, ReadsTheNamesThatFamiliesUse) {
   }
 }
 
-TEST(ModelConfig, TheDtypeIsTheWeightsOrUnknown) {
+TEST(ModelConfig, TheDtypeIsThatOfTheWeightsOrUnknown) {
   const std::string heads = R"("num_attention_heads":8,"hidden_size":512)";
   EXPECT_EQ(read("{" + heads + R"(,"torch_dtype":"float16"})").dtype, DType::fp16);
   EXPECT_EQ(read("{" + heads + R"(,"dtype":"bfloat16"})").dtype, DType::bf16);
@@ -91,7 +92,7 @@ TEST(ModelConfig, FeaturesAreThoseOfEveryLayer) {
       {R"("model_type":"mistral","sliding_window":null)", {}},
       {R"("model_type":"phi3","sliding_window":2047)", {.window = 2047}},
       {R"("model_type":"qwen2","sliding_window":131072,"use_sliding_window":false,"max_window_layers":28)", {}},
-      // Some layers have the window, and nothing says which problem is meant.
+      // Only some layers have the window, and nothing says which of the two problems is meant.
       {R"("model_type":"qwen2","sliding_window":4096,"use_sliding_window":true,"max_window_layers":28)", {}},
       {R"("model_type":"gemma2","sliding_window":4096,"attn_logit_softcapping":50.0,"query_pre_attn_scalar":256)",
        {.soft_cap = 50}},
@@ -112,7 +113,7 @@ TEST(ModelConfig, FeaturesAreThoseOfEveryLayer) {
   }
 }
 
-TEST(ModelConfig, WhatIsWrongIsNamed) {
+TEST(ModelConfig, AFaultyFieldIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "not valid JSON"},
       {"{\"num_attention_heads\": 32,", "not valid JSON"},

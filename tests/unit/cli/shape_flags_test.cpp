@@ -1,4 +1,5 @@
-#include "cli/shape_flags.hpp"
+// shape_flags_test.cpp -- the flags of a shape describe a problem and its shapes.
+#include "cli/flags/shape_flags.hpp"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +25,7 @@ TEST(ShapeFlags, ShapesAreEveryBatchWithEveryContextBatchMajor) {
   EXPECT_EQ(workload->shapes[2].batch, 16);
 }
 
-TEST(ShapeFlags, DefaultsAreTheCommands) {
+TEST(ShapeFlags, DefaultsAreThoseOfTheCommand) {
   const auto workload = resolve(llama(), "2", "3k");
   ASSERT_TRUE(workload.has_value());
   ASSERT_EQ(workload->shapes.size(), 1u);
@@ -68,7 +69,7 @@ TEST(ShapeFlags, TheModelsDtypeHoldsUntilAFlagSaysOtherwise) {
   EXPECT_EQ(resolve(flags, "1", "8k")->problem.dtype, DType::bf16);
 }
 
-TEST(ShapeFlags, AProductThatOverflowsIsRefused) {
+TEST(ShapeFlags, ShapesWhoseSizeOverflowsAreRefused) {
   ShapeFlags flags = llama();
   flags.batch = "2147483647";
   flags.context = "2147483647";

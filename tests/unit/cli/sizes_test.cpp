@@ -1,4 +1,5 @@
-#include "cli/sizes.hpp"
+// sizes_test.cpp -- numbers and durations of the command line are read exactly or refused.
+#include "cli/flags/sizes.hpp"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -27,7 +28,7 @@ TEST(Sizes, NonsenseIsRefusedByNameAndValue) {
   }
 }
 
-TEST(Sizes, WhatDoesNotFitIsRefusedInsteadOfWrapping) {
+TEST(Sizes, ANumberThatDoesNotFitIsRefusedInsteadOfWrapping) {
   for (const char* text :
        {"9223372036854775808", "9007199254740992k", "8589934592g", "-9007199254740993k", "99999999999999999999999"}) {
     EXPECT_FALSE(parse_size("--x", text, std::numeric_limits<std::int64_t>::min(), kMost).has_value()) << text;
@@ -61,7 +62,7 @@ TEST(Sizes, ListsKeepOrderAndLengthListsKeepRepeats) {
   EXPECT_FALSE(parse_size_list("--x", "", 1, kMost).has_value());
 }
 
-TEST(Durations, UnitsAndLimits) {
+TEST(Durations, AreReadWithTheirUnitsAndRefusedBeyondTheirLimits) {
   using std::chrono::milliseconds;
   EXPECT_EQ(parse_duration("--budget", "60s"), milliseconds(60000));
   EXPECT_EQ(parse_duration("--budget", "60"), milliseconds(60000));

@@ -1,4 +1,5 @@
-#include "cli/tune_work.hpp"
+// tune_work_test.cpp -- the stale winners of a database are measured again, each shape once.
+#include "cli/commands/tune_work.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "cache/tuning_db.hpp"
-#include "runtime/device.hpp"
-#include "runtime/lookup.hpp"
+#include "cache/tuning/tuning_db.hpp"
+#include "runtime/cuda/device.hpp"
+#include "runtime/lookup/device_identity.hpp"
 
 namespace leanattn {
 namespace {
@@ -38,7 +39,7 @@ class StaleWork : public ::testing::Test {
   const Shape small{.batch = 1, .longest_context = 1024}, large{.batch = 8, .longest_context = 65536};
 };
 
-TEST_F(StaleWork, IsWhatAnyOfTheDevicesWouldMeasureAgainAndNamedOnce) {
+TEST_F(StaleWork, HasEveryStaleShapeOfAnyDeviceOnce) {
   won(hopper, "an older one", small);
   won(hopper, current_environment(hopper).library_revision, large);
   won(ada, "an older one", small);
@@ -64,7 +65,7 @@ TEST_F(StaleWork, KeepsPoliciesApart) {
   EXPECT_NE(works->front().policy, works->back().policy);
 }
 
-TEST_F(StaleWork, IsEmptyWhereEverythingIsOfThisSoftware) {
+TEST_F(StaleWork, IsEmptyWhenAllWinnersAreOfThisSoftware) {
   won(hopper, current_environment(hopper).library_revision, small);
   const auto works = stale_work(*db, std::span(&hopper, 1));
   ASSERT_TRUE(works);

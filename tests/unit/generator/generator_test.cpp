@@ -2,8 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cctype>
+#include <map>
 #include <regex>
 #include <set>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "generator/templates.hpp"
 
@@ -67,17 +72,99 @@ TEST(Generator, OnlyTheModulesASpecUsesAreEmitted) {
   };
   const KernelSpec bulk{.load = LoadPath::bulk}, copies{.load = LoadPath::cp_async},
       direct{.load = LoadPath::ldg, .stages = 1};
-  EXPECT_TRUE(has(bulk, "kv_bulk.cuh ----") && !has(bulk, "kv_cp_async.cuh ----") && !has(bulk, "kv_ldg.cuh ----"));
-  EXPECT_TRUE(has(copies, "kv_cp_async.cuh ----") && !has(copies, "kv_bulk.cuh ----"));
-  EXPECT_TRUE(has(direct, "kv_ldg.cuh ----") && !has(direct, "kv_shared.cuh ----"));
-  EXPECT_TRUE(has({.fixup = FixUp::wait}, "fixup_wait.cuh ----") &&
-              !has({.fixup = FixUp::wait}, "fixup_ticket.cuh ----"));
+  EXPECT_TRUE(has(bulk, "kv/bulk.cuh ----") && !has(bulk, "kv/cp_async.cuh ----") && !has(bulk, "kv/ldg.cuh ----"));
+  EXPECT_TRUE(has(copies, "kv/cp_async.cuh ----") && !has(copies, "kv/bulk.cuh ----"));
+  EXPECT_TRUE(has(direct, "kv/ldg.cuh ----") && !has(direct, "kv/warp_ring.cuh ----"));
+  EXPECT_TRUE(has({.fixup = FixUp::wait}, "merge/wait.cuh ----") &&
+              !has({.fixup = FixUp::wait}, "merge/ticket.cuh ----"));
   const KernelSpec step{.features = {.append = true, .rope = Rope::half_split}};
-  EXPECT_TRUE(has(step, "/append.cuh ----") && has(step, "/rope.cuh ----") && has(step, "kRopeDim"));
-  EXPECT_TRUE(!has(bulk, "/append.cuh ----") && !has(bulk, "/rope.cuh ----") && !has(bulk, "kRopeDim"));
+  EXPECT_TRUE(has(step, "kv/append.cuh ----") && has(step, "attend/rope.cuh ----") && has(step, "kRopeDim"));
+  EXPECT_TRUE(!has(bulk, "kv/append.cuh ----") && !has(bulk, "attend/rope.cuh ----") && !has(bulk, "kRopeDim"));
   KernelSpec few{.group = 32, .load = LoadPath::tensor}, many{.group = 33, .load = LoadPath::tensor};
-  EXPECT_TRUE(has(few, "attend_wgmma.cuh ----") && has(few, "m64n32k16.f32.bf16.bf16"));
-  EXPECT_TRUE(has(many, "attend_wgmma_rows.cuh ----") && has(many, "m64n128k16") && has(many, "m64n64k16"));
+  EXPECT_TRUE(has(few, "attend/wgmma_tokens.cuh ----") && has(few, "m64n32k16.f32.bf16.bf16"));
+  EXPECT_TRUE(has(many, "attend/wgmma_rows.cuh ----") && has(many, "m64n128k16") && has(many, "m64n64k16"));
+}
+
+/// The lines that hold more than a comment.
+std::vector<std::string> code_lines(const std::string& source) {
+  std::vector<std::string> lines;
+  std::istringstream in(source);
+  for (std::string line; std::getline(in, line);) {
+    const auto begin = line.find_first_not_of(' ');
+    if (begin != std::string::npos && line.compare(begin, 2, "//") != 0) lines.push_back(line);
+  }
+  return lines;
+}
+
+TEST(Generator, PlainDenseKernelsHaveFewerThan1200LinesOfCode) {
+  for (KernelSpec spec : one_of_each_family()) {
+    spec.lse = false;
+    EXPECT_LT(code_lines(emit(spec)->source).size(), 1200u) << kernel_name(spec);
+  }
+}
+
+std::vector<KernelSpec> specs_with_features() {
+  const Features kFeatures[] = {{},
+                                {.page_size = 16},
+                                {.page_size = 48, .q_len = 3, .ragged_q = true, .mask = QueryMask::tree},
+                                {.q_len = 40, .mask = QueryMask::full},
+                                {.window = 500, .sink_tokens = 4, .sink_logits = true},
+                                {.soft_cap = 30, .alibi = true},
+                                {.score = "score * 0.5f"},
+                                {.kv_format = KvFormat::fp8_e4m3},
+                                {.kv_format = KvFormat::int8, .kv_scale = KvScale::token},
+                                {.v_head_dim = 64},
+                                {.page_size = 16, .append = true, .rope = Rope::half_split},
+                                {.append = true, .rope = Rope::interleaved, .batch_invariant = true}};
+  std::vector<KernelSpec> specs;
+  for (const KernelSpec& family : one_of_each_family()) {
+    for (const Features& features : kFeatures) {
+      KernelSpec spec = family;
+      spec.features = features;
+      for (const bool pdl : {false, true}) {
+        spec.pdl = pdl;
+        if (validate(spec)) specs.push_back(spec);
+      }
+    }
+  }
+  return specs;
+}
+
+TEST(Generator, NoKernelDeclaresAConstantThatItDoesNotUse) {
+  const std::regex declared("^constexpr [a-zA-Z_0-9 ]+ (k[A-Za-z0-9]+) =");
+  const std::vector<KernelSpec> specs = specs_with_features();
+  ASSERT_GT(specs.size(), 100u);
+  for (const KernelSpec& spec : specs) {
+    std::map<std::string, int> uses;
+    std::vector<std::string> constants;
+    for (const std::string& line : code_lines(emit(spec)->source)) {
+      const std::string code = line.substr(0, line.find("//"));
+      if (std::smatch match; std::regex_search(code, match, declared)) constants.push_back(match[1]);
+      for (std::size_t at = 0; at < code.size();) {
+        std::size_t end = at;
+        while (end < code.size() && (std::isalnum(static_cast<unsigned char>(code[end])) || code[end] == '_')) ++end;
+        if (end > at) ++uses[code.substr(at, end - at)];
+        at = end + 1;
+      }
+    }
+    ASSERT_GT(constants.size(), 20u);
+    for (const std::string& name : constants) EXPECT_GT(uses[name], 1) << name << " of " << kernel_name(spec);
+  }
+}
+
+TEST(Generator, EveryKernelChecksTheSharedMemoryThatItsHostLaunchesWith) {
+  for (const KernelSpec& spec : specs_with_features()) {
+    const EmittedKernel kernel = emit(spec).value();
+    const std::string shared = "constexpr int kSharedBytes = " + std::to_string(kernel.shared_bytes) + ";";
+    EXPECT_NE(kernel.source.find(shared), std::string::npos) << kernel.entry;
+    EXPECT_NE(kernel.source.find(" == kSharedBytes,"), std::string::npos) << kernel.entry;
+    EXPECT_NE(kernel.source.find("static_assert(sizeof(MergeBuffer) == lean_merge_bytes("), std::string::npos);
+  }
+}
+
+TEST(Generator, KernelsThatWaitSayThatNotEveryGridWillDo) {
+  for (const KernelSpec& spec : one_of_each_family())
+    EXPECT_EQ(emit(spec)->source.find("Any grid") != std::string::npos, spec.fixup == FixUp::ticket);
 }
 
 TEST(Generator, InvalidSpecsAreRefused) {

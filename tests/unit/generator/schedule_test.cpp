@@ -1,4 +1,4 @@
-#include "templates/schedule.cuh"
+#include "templates/line/schedule.cuh"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

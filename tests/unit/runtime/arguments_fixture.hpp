@@ -1,11 +1,11 @@
-// arguments_fixture.hpp -- ArgumentsTest: arguments that bind_arguments takes, at addresses that are never followed.
+// arguments_fixture.hpp -- ArgumentsTest: arguments that bind_arguments() accepts. Their addresses are never read.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
 
-#include "runtime/plan.hpp"
+#include "runtime/engine/plan.hpp"
 
 namespace leanattn {
 

@@ -1,11 +1,13 @@
-// engine_fixture.hpp -- an engine on a fictional GPU, whose winners and kernels a test makes up. No driver, no NVRTC.
+// engine_fixture.hpp -- parts of an engine on a fictional GPU, with winners and kernels of the test. Needs neither
+// driver nor NVRTC.
 #pragma once
 
 #include <atomic>
 #include <string>
 #include <utility>
 
-#include "runtime/engine.hpp"
+#include "runtime/engine/engine.hpp"
+#include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
 
@@ -15,7 +17,7 @@ inline DeviceFacts fictional_gpu(Arch arch = {9, 0, true}, int sm_count = 132) {
   return device;
 }
 
-/// A winner's row as a database would give it.
+/// The row of a winner, as a database returns it.
 inline LayeredWinners::Entry winner(const DecodeProblem& problem, const Shape& shape, const Config& config,
                                     double median_us = 10, const std::string& policy = "cold",
                                     const std::string& layer = "user") {
@@ -28,7 +30,7 @@ inline LayeredWinners::Entry winner(const DecodeProblem& problem, const Shape& s
   return {row, layer};
 }
 
-/// A configuration that the default is not, and that fits every head_dim and group.
+/// A configuration that differs from the default and fits every head_dim and group.
 inline Config tuned_config(const DecodeProblem& problem, std::int64_t grid, Arch arch = {9, 0, true}) {
   KernelSpec spec = base_spec(arch, problem);
   spec.load = LoadPath::bulk;
@@ -55,7 +57,7 @@ inline PreparedKernel pretended(const KernelSpec& spec, int sm_count = 132) {
   return kernel;
 }
 
-/// Parts without winners that prepare whatever they are asked for.
+/// Parts without winners, which prepare every kernel.
 inline EngineParts fictional_parts(LayeredWinners winners = {}) {
   EngineParts parts;
   parts.device = fictional_gpu();

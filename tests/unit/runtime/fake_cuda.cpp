@@ -1,5 +1,5 @@
-// fake_cuda.cpp -- the entry points of driver.hpp's table over FakeGpu.
-#include "fake_cuda.hpp"
+// fake_cuda.cpp -- the functions of driver.hpp's table on a FakeGpu.
+#include "tests/unit/runtime/fake_cuda.hpp"
 
 #include <cstdlib>
 #include <cstring>
@@ -19,7 +19,7 @@ struct CUuserObject_st {
   void* pointer = nullptr;
   CUhostFn destroy = nullptr;
 };
-/// A user object that graphs and what is instantiated from them refer to.
+/// A user object, which graphs and their instances refer to.
 using FakeUserObject = std::shared_ptr<CUuserObject_st>;
 struct CUstream_st {
   bool capturing = false;
@@ -55,7 +55,7 @@ int capturing_streams = 0;
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 std::map<CUdeviceptr, std::size_t> buffer_sizes;
 
-/// Counts the call; the status it was told to fail with, if any.
+/// Counts the call, and returns the status with which the test wants it to fail, if any.
 std::optional<CUresult> enter(const char* name) {
   ++gpu.calls[name];
   const auto it = gpu.fail_once.find(name);
@@ -91,7 +91,7 @@ CUresult cuInit(unsigned) {
   ENTER(cuInit);
   return CUDA_SUCCESS;
 }
-// Private tables that NVRTC asks for when it uses the driver's compute cache.
+// NVRTC asks for these private tables when it uses the compute cache of the driver.
 CUresult cuGetExportTable(const void** table, const CUuuid*) {
   ++gpu.calls["cuGetExportTable"];
   *table = nullptr;
@@ -406,7 +406,7 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, 
                   4) != 0) {
     return CUDA_ERROR_INVALID_IMAGE;
   }
-  // Cubins are 64-bit ELF; the section header table comes last, so its end is the end of the file.
+  // Cubins are 64-bit ELF files that end with their table of section headers.
   std::uint64_t table = 0;
   std::uint16_t entry_size = 0, entries = 0;
   std::memcpy(&table, static_cast<const char*>(code) + 40, 8);

@@ -1,7 +1,8 @@
-// fake_cuda.hpp -- a libcuda.so.1 for tests: fictional GPUs whose memory is the host's, which record launches instead
-// of running them and fail on request. It keeps the rules that matter (a current context, one that is lost until nobody
-// holds it, no synchronising call under capture, a cubin must be an ELF file that holds the kernel's name). Several
-// threads may call it; fake_gpu() itself is read and written while none does.
+// fake_cuda.hpp -- a libcuda.so.1 for tests, with fictional GPUs. Their memory is the host's, they record launches
+// instead of running them, and they fail on request. The rules that matter are those of the driver: calls need a
+// current context, a lost context stays lost until it is released, a captured stream allows no synchronising call, and
+// a cubin must be an ELF file that contains the name of its kernel. Several threads may call it; fake_gpu() itself is
+// for times without calls.
 #pragma once
 
 #include <cuda.h>
@@ -12,7 +13,7 @@
 #include <string>
 #include <vector>
 
-/// One cuLaunchKernelEx as it arrived.
+/// One call of cuLaunchKernelEx.
 struct FakeLaunch {
   std::string kernel;
   unsigned grid = 0, threads = 0, shared_bytes = 0;
@@ -22,7 +23,7 @@ struct FakeLaunch {
   std::vector<unsigned char> arguments;  ///< the first FakeGpu::argument_bytes bytes of the first parameter
 };
 
-/// What one call of cuTensorMapEncodeTiled was asked for. The map itself starts with the address.
+/// The arguments of one call of cuTensorMapEncodeTiled. The map that it makes starts with the address.
 struct FakeTensorMap {
   CUtensorMapDataType type{};
   const void* address = nullptr;
@@ -33,7 +34,7 @@ struct FakeTensorMap {
 };
 
 struct FakeGpu {
-  // What it is.
+  // Its properties.
   int devices = 1;
   int sm_count = 132;
   int context_sm_count = 0;  ///< what a context may use, as a green context's; 0: all
@@ -44,14 +45,14 @@ struct FakeGpu {
   std::int64_t memory_bytes = std::int64_t{1} << 30;
   std::size_t argument_bytes = 0;
 
-  // What it shall do.
+  // How it shall behave.
   std::map<std::string, CUresult> fail_once;  ///< the named entry point fails once with this status
   bool quiet = false;  ///< launches and tensor maps succeed at once and leave no record: for timing and counting
   bool knows_pointers = false;  ///< every pointer but one is device memory
   CUdeviceptr unknown_pointer = 0;
   std::function<void(const std::string& kernel, void** params)> run;  ///< what stands for a launch outside captures
 
-  // What happened to it.
+  // What has happened to it.
   std::vector<FakeTensorMap> tensor_maps;
   std::vector<FakeLaunch> launches;
   std::map<std::string, int> calls;                         ///< by entry point, as cuda.h spells it before its macros
@@ -66,5 +67,5 @@ struct FakeGpu {
   }
 };
 
-/// The GPUs, all alike; assign FakeGpu{} to start afresh.
+/// The state of the GPUs, which are all alike. Assign FakeGpu{} to start anew.
 FakeGpu& fake_gpu();

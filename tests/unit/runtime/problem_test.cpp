@@ -1,4 +1,4 @@
-// problem_test.cpp -- domains, canonical JSON, byte counts.
+// problem_test.cpp -- valid ranges, canonical JSON, and the bytes of a step.
 #include "runtime/problem.hpp"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(Problem, ItsFeaturesAreCheckedWithIt) {
   EXPECT_NE(refused.error().message.find("sink_tokens is 4"), std::string::npos);
 }
 
-TEST(Problem, FeaturesWithoutConsequenceAreCanonicalisedAway) {
+TEST(Problem, FeaturesThatChangeNothingHaveTheirDefaultsWhenCanonical) {
   const DecodeProblem repeats{.features = {.mask = QueryMask::full, .kv_scale = KvScale::token, .v_head_dim = 128}};
   EXPECT_EQ(canonical(repeats), DecodeProblem{});
   EXPECT_EQ(problem_from_json(to_json(repeats)).value(), DecodeProblem{});
@@ -130,7 +130,7 @@ TEST(VisibleTokens, AreThoseOfSinksAndWindowOfTheFirstQueryToken) {
   EXPECT_EQ(visible_tokens(windowed, {.batch = 1, .longest_context = 114}), 113);
   EXPECT_EQ(visible_tokens(windowed, {.batch = 7, .longest_context = 1 << 20}), 7 * 113);
   EXPECT_EQ(visible_tokens(DecodeProblem{}, {.batch = 7, .longest_context = 1000}), 7000);
-  // Of the 31 others 3100 tokens are known; they may be short or one of them long.
+  // The 31 other requests have 3100 tokens together; all may be short, or one of them long.
   EXPECT_EQ(visible_tokens(windowed, {.batch = 32, .longest_context = 5000, .total_context = 8100}), 113 + 3100);
   EXPECT_EQ(visible_tokens(windowed, {.batch = 32, .longest_context = 5000, .total_context = 15000}), 32 * 113);
 }
@@ -143,6 +143,54 @@ TEST(KvBytes, FollowFormatWidthsAndWindow) {
   EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.v_head_dim = 64}}, shape), rows * 2 * (128 + 64));
   EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.window = 100, .kv_format = KvFormat::int8}}, shape),
             2 * 100 * 8 * 256);
+}
+
+TEST(KvBytes, OfKnownLengthsAreThoseOfTheShapeWhereItSaysTheSame) {
+  const std::vector<int> uniform(7, 4096);
+  const Shape shape{.batch = 7, .longest_context = 4096};
+  for (const DecodeProblem& problem :
+       {DecodeProblem{}, DecodeProblem{.features = {.kv_format = KvFormat::fp8_e4m3}},
+        DecodeProblem{.features = {.page_size = 16, .q_len = 4, .window = 100, .sink_tokens = 10}},
+        DecodeProblem{.head_dim = 192, .features = {.v_head_dim = 128}}}) {
+    EXPECT_EQ(kv_bytes(problem, RequestLengths{.context_lengths = uniform}), kv_bytes(problem, shape))
+        << to_json(problem);
+  }
+}
+
+TEST(KvBytes, OfKnownLengthsLeaveOutWhatEveryWindowHides) {
+  const std::vector<int> contexts{50, 5000, 0, -3}, query_tokens{1, 4, 0, 2};
+  const std::int64_t token = 8 * 2 * 256;
+  const DecodeProblem plain, windowed{.features = {.q_len = 4, .ragged_q = true, .window = 100, .sink_tokens = 10}};
+  EXPECT_EQ(kv_bytes(plain, RequestLengths{.context_lengths = contexts}), 5050 * token);
+  EXPECT_EQ(kv_bytes(windowed, RequestLengths{.context_lengths = contexts, .query_tokens = query_tokens}),
+            (50 + 103 + 10) * token);
+}
+
+TEST(KvBytes, CountWhatRequestsShareOnce) {
+  const std::vector<int> contexts{3000, 1000, 500};
+  const std::int64_t token = 8 * 2 * 256;
+  const DecodeProblem paged{.features = {.page_size = 16}};
+  EXPECT_EQ(kv_bytes(paged, RequestLengths{.context_lengths = contexts}), 4500 * token);
+  EXPECT_EQ(kv_bytes(paged, RequestLengths{.context_lengths = contexts, .shared_tokens = 800}),
+            (800 + 2200 + 200) * token);
+  // The windows of the last two requests are tokens 900 to 999 and 400 to 499, and the first 960 tokens are shared.
+  const DecodeProblem windowed{.features = {.page_size = 16, .window = 100, .sink_tokens = 10}};
+  EXPECT_EQ(kv_bytes(windowed, RequestLengths{.context_lengths = contexts, .shared_tokens = 960}),
+            (10 + 100 + 60 + 40 + 100) * token);
+}
+
+TEST(KvBytes, OfScalesAreTwoFloatsForEachTokenAndHead) {
+  const std::vector<int> contexts{100, 28};
+  const RequestLengths lengths{.context_lengths = contexts};
+  const DecodeProblem by_token{.features = {.kv_format = KvFormat::int8, .kv_scale = KvScale::token}};
+  EXPECT_EQ(kv_scale_bytes(by_token, lengths), 128 * 8 * 8);
+  EXPECT_EQ(kv_scale_bytes({.features = {.kv_format = KvFormat::int8}}, lengths), 0);
+  EXPECT_EQ(kv_scale_bytes({}, lengths), 0);
+}
+
+TEST(KvBytes, OverMicrosecondsAreGigabytesASecond) {
+  EXPECT_DOUBLE_EQ(gb_per_s(4'000'000, 1000), 4);
+  EXPECT_EQ(gb_per_s(1, 0), 0);
 }
 
 TEST(KvBytes, CountEveryKeyAndValueOnce) {

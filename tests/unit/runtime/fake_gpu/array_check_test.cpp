@@ -1,6 +1,6 @@
-// array_check_test.cpp -- what LEANATTN_DEBUG=1 finds in a launch's arrays: the kernel's own code, run on the host by a
-// fictional GPU.
-#include "runtime/array_check.hpp"
+// array_check_test.cpp -- what LEANATTN_DEBUG=1 finds in the arrays of a launch. A fictional GPU runs the code of the
+// kernel on the host.
+#include "runtime/engine/array_check.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,14 +8,14 @@
 #include <optional>
 #include <vector>
 
-#include "../fake_cuda.hpp"
-#include "runtime/nvrtc.hpp"
-#include "templates/check_pages.cuh"
+#include "runtime/cuda/nvrtc.hpp"
+#include "templates/check/pages.cuh"
+#include "tests/unit/runtime/fake_cuda.hpp"
 
 namespace leanattn {
 namespace {
 
-/// lean_check_arrays as its threads would do it.
+/// Runs lean_check_arrays, one thread after the other.
 void run_on_host(const std::string& kernel, void** params) {
   ASSERT_EQ(kernel, "lean_check_arrays");
   const auto& args = *static_cast<const LeanDecodeArgs*>(params[0]);
@@ -55,7 +55,7 @@ class ArrayChecks : public ::testing::Test {
     EXPECT_EQ(fake_gpu().live_objects(), 0);
   }
 
-  /// What is wrong, or nothing.
+  /// The message about what is wrong; empty when nothing is.
   std::string finds() const {
     const auto ok = (*check_)(problem_, args_, nullptr);
     if (ok) return "";
@@ -88,7 +88,7 @@ TEST_F(ArrayChecks, NameTheFirstPageThatIsUsedAndDoesNotExist) {
   EXPECT_EQ(finds(), "page_table, request 2, entry 2 is 8, and the pool has 8 pages");
   pages_[10] = -1;
   EXPECT_EQ(finds(), "page_table, request 2, entry 0 is -1, and the pool has 8 pages");
-  lengths_[0] = 49;  // a fourth page
+  lengths_[0] = 49;  // needs a fourth page
   EXPECT_EQ(finds(), "page_table, request 0, entry 3 is -1, and the pool has 8 pages");
 }
 
@@ -96,17 +96,17 @@ TEST_F(ArrayChecks, LeavePagesAloneThatAWindowHides) {
   problem_.features.window = 8;  // request 0 sees tokens 32 to 39, request 2 25 to 32
   pages_[0] = pages_[1] = pages_[10] = -1;
   EXPECT_EQ(finds(), "");
-  problem_.features.window = 9;  // 31 is the second page's
+  problem_.features.window = 9;  // now request 0 sees token 31, which is on the second page
   EXPECT_EQ(finds(), "page_table, request 0, entry 1 is -1, and the pool has 8 pages");
   problem_.features.window = 8;
   problem_.features.sink_tokens = 1;
   EXPECT_EQ(finds(), "page_table, request 0, entry 0 is -1, and the pool has 8 pages");
   problem_.features.sink_tokens = 0;
-  problem_.features.q_len = 2;  // the first query token sees one further back
+  problem_.features.q_len = 2;  // the first query token sees one token more
   EXPECT_EQ(finds(), "page_table, request 0, entry 1 is -1, and the pool has 8 pages");
 }
 
-TEST_F(ArrayChecks, NameQueryOffsetsThatFallOrLeap) {
+TEST_F(ArrayChecks, NameQueryOffsetsThatFallOrRiseTooFar) {
   problem_.features.q_len = 4;
   problem_.features.ragged_q = true;
   EXPECT_EQ(finds(), "");
@@ -127,7 +127,7 @@ TEST_F(ArrayChecks, OfADenseCacheLookAtLengthsAlone) {
   EXPECT_EQ(finds(), "context_lengths[0] is 1000, and the capacity 64");
 }
 
-TEST_F(ArrayChecks, ALostContextIsSaidToBeOne) {
+TEST_F(ArrayChecks, ALostContextIsReportedAsOne) {
   fake_gpu().fail_once["cuStreamSynchronize"] = CUDA_ERROR_ILLEGAL_ADDRESS;
   const auto lost = (*check_)(problem_, args_, nullptr);
   ASSERT_FALSE(lost);

@@ -1,5 +1,5 @@
-// engine_lifetimes_test.cpp -- engines on several devices, several of one device, lost contexts, forked children,
-// builds in the background.
+// engine_lifetimes_test.cpp -- several engines on one GPU and on several, lost contexts, forked processes, and builds
+// in the background.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -7,8 +7,8 @@
 #include <optional>
 #include <thread>
 
-#include "../engine_fixture.hpp"
 #include "fake_gpu_fixture.hpp"
+#include "tests/unit/runtime/engine_fixture.hpp"
 
 namespace leanattn {
 namespace {
@@ -57,7 +57,7 @@ TEST_F(EngineLifetimes, AfterALostContextANewEngineWorksOnceTheOldOneIsGone) {
   other.head_dim = 64;
   const auto unloaded = engine->plan(other, shape_);
   ASSERT_FALSE(unloaded);
-  EXPECT_EQ(unloaded.error().code, ErrorCode::context_lost) << "nothing is worked around";
+  EXPECT_EQ(unloaded.error().code, ErrorCode::context_lost) << "the error is reported as it is";
   engine.reset();
   engine.emplace(open());
   plan.emplace(*engine->plan(problem_, shape_));
@@ -73,7 +73,7 @@ TEST_F(EngineLifetimes, AForkedChildIsToldAndLeavesTheParentsEngineAlone) {
   const auto c_args = detail::to_c(args());
   const pid_t child = ::fork();
   if (child == 0) {
-    // Each line that does not hold has a bit of the exit status.
+    // Each expectation that fails sets a bit of the exit status.
     int wrong = 0;
     wrong |= leanattn_plan_launch(plan->get(), &c_args, workspace.data, nullptr) == LEANATTN_CONTEXT_LOST ? 0 : 1;
     wrong |= std::string(leanattn_last_error_message()).find("forked") != std::string::npos ? 0 : 2;
@@ -96,7 +96,7 @@ TEST_F(EngineLifetimes, AForkedChildIsToldAndLeavesTheParentsEngineAlone) {
   EXPECT_TRUE(plan->launch(args(), workspace.data, nullptr)) << "in the parent";
 }
 
-TEST_F(EngineLifetimes, BuildsInTheBackgroundDoNotDisturbCaptures) {
+TEST_F(EngineLifetimes, BuildsInTheBackgroundDoNotDisturbStreamCaptures) {
   const DecodeProblem problem;
   const Shape tuned{.batch = 4, .longest_context = 8192};
   EngineCore engine(fictional_parts(layered({winner(problem, tuned, tuned_config(problem, 224))})));

@@ -1,5 +1,5 @@
-// engine_test.cpp -- a real engine on a fictional GPU, through the public C++ interface: opened, planned, launched,
-// captured, checked; with NVRTC and cubin.db as they are.
+// engine_test.cpp -- real engines on a fictional GPU, through the public C++ interface: plans, launches, stream
+// captures and checks, with the real NVRTC and cubin.db.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,12 +10,15 @@
 #include <optional>
 
 #include "fake_gpu_fixture.hpp"
-#include "runtime/capture_file.hpp"
+#include "runtime/engine/call_capture_file.hpp"
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/device_identity.hpp"
 
 namespace {
 std::atomic<long> allocations{0};
 }
-// What the hot paths must not do. Not inlined, or the compiler sees free() meet new.
+// Counts allocations, which the hot paths must not make. Not inlined, because the compiler warns where it sees that
+// free() follows new.
 [[gnu::noinline]] void* operator new(std::size_t size) {
   ++allocations;
   if (void* memory = std::malloc(size > 0 ? size : 1)) return memory;
@@ -120,7 +123,7 @@ TEST_F(FakeGpuEngine, AHostileCacheDirectoryIsAWarningNotAnError) {
   EXPECT_TRUE(engine.plan(problem_, shape_));
 }
 
-TEST_F(FakeGpuEngine, ACaptureTakesLaunchesButNoCompile) {
+TEST_F(FakeGpuEngine, AStreamCaptureTakesLaunchesButNoCompile) {
   use_fresh_directory();
   Engine engine = open();
   std::optional<Context> context(std::move(*Context::retain(0)));
@@ -161,7 +164,7 @@ TEST_F(FakeGpuEngine, LookUpAndLaunchDoNotAllocate) {
   }
   EXPECT_EQ(allocations, before) << "look-up";
   const auto c_args = detail::to_c(args());
-  fake_gpu().quiet = true;  // what the fake driver records it allocates
+  fake_gpu().quiet = true;  // because the fake driver allocates for what it records
   before = allocations;
   for (int i = 0; i < 1000; ++i) {
     if (leanattn_plan_launch(plan->get(), &c_args, workspace.data, nullptr) != LEANATTN_OK) FAIL();
@@ -200,7 +203,7 @@ TEST_F(FakeGpuEngine, DebugModeRefusesPointersThatCudaDoesNotKnow) {
   const auto plan = engine.plan(problem_, shape_);
   ASSERT_TRUE(plan);
   Workspace workspace(plan->workspace_bytes());
-  const auto refused = plan->launch(args(), workspace.data, nullptr);  // the fake GPU knows no pointers
+  const auto refused = plan->launch(args(), workspace.data, nullptr);  // the fake GPU does not know any pointer
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("q is 0x1000"), std::string::npos) << refused.error().message;
   EXPECT_TRUE(fake_gpu().launches.empty());
@@ -225,7 +228,7 @@ TEST_F(FakeGpuEngine, DebugModeNamesTheFeaturesPointerThatCudaDoesNotKnow) {
   EXPECT_TRUE(fake_gpu().launches.empty());
 }
 
-TEST_F(FakeGpuEngine, DebugModeLooksAtArraysBeforeALaunchButNotUnderCapture) {
+TEST_F(FakeGpuEngine, DebugModeChecksArraysBeforeALaunchButNotUnderStreamCapture) {
   setenv("LEANATTN_DEBUG", "1", 1);
   Engine engine = open();
   unsetenv("LEANATTN_DEBUG");
@@ -236,7 +239,7 @@ TEST_F(FakeGpuEngine, DebugModeLooksAtArraysBeforeALaunchButNotUnderCapture) {
   ASSERT_TRUE(plan->launch(args(), workspace.data, nullptr));
   ASSERT_EQ(fake_gpu().launches.size(), 2u);
   EXPECT_EQ(fake_gpu().launches[0].kernel, "lean_check_arrays");
-  EXPECT_EQ(fake_gpu().launches[0].grid, 2u) << "one CTA a request";
+  EXPECT_EQ(fake_gpu().launches[0].grid, 2u) << "one CTA for each request";
   EXPECT_NE(fake_gpu().launches[1].kernel, "lean_check_arrays");
 
   std::optional<Context> context(std::move(*Context::retain(0)));
@@ -252,7 +255,7 @@ TEST_F(FakeGpuEngine, DebugModeLooksAtArraysBeforeALaunchButNotUnderCapture) {
   context.reset();
 }
 
-/// Tunes problem_ at shape_ on the fake GPU as it is now: a winner with this grid, measured under `environment`.
+/// Stores a winner with this grid for problem_ at shape_ on the fake GPU, as if it had been measured in `environment`.
 void store_winner(const std::filesystem::path& directory, std::int64_t grid, const Environment& environment) {
   const DeviceFacts facts = device_facts(0).value();
   const DecodeProblem problem;
@@ -295,7 +298,7 @@ TEST_F(FakeGpuEngine, TakesItsOwnGpuModelsWinnerFromAFileOfSeveral) {
     EXPECT_FALSE(choice->stale);
   }
   become({"NVIDIA Fictional 1", 100, 0});
-  EXPECT_EQ(open().lookup(problem_, shape_)->provenance, LEANATTN_FALLBACK) << "nobody tuned 100 SMs";
+  EXPECT_EQ(open().lookup(problem_, shape_)->provenance, LEANATTN_FALLBACK) << "no winner is for 100 SMs";
 }
 
 TEST_F(FakeGpuEngine, UsesAWinnerOfAnotherDriverAndSaysThatItIsStale) {
@@ -321,7 +324,7 @@ TEST_F(FakeGpuEngine, UsesAWinnerOfAnotherDriverAndSaysThatItIsStale) {
   }
 }
 
-TEST_F(FakeGpuEngine, CapturesWhatItPlansWhereTheEnvironmentSaysSo) {
+TEST_F(FakeGpuEngine, CountsItsCallsInAFileWhereTheEnvironmentNamesOne) {
   use_fresh_directory();
   const std::string file = (directory_ / "capture.jsonl").string();
   setenv("LEANATTN_CAPTURE", file.c_str(), 1);
@@ -335,9 +338,9 @@ TEST_F(FakeGpuEngine, CapturesWhatItPlansWhereTheEnvironmentSaysSo) {
     for (int i = 0; i < 100; ++i) {
       if (!engine.plan(problem_, shape_)) FAIL();
     }
-    EXPECT_EQ(allocations, before) << "a known shape is counted where it stands";
+    EXPECT_EQ(allocations, before) << "counting a known shape allocates nothing";
   }
-  const auto capture = read_capture(file);
+  const auto capture = read_call_capture(file);
   ASSERT_TRUE(capture) << capture.error().message;
   ASSERT_EQ(capture->shapes.size(), 1u);
   EXPECT_EQ(capture->shapes[0].calls, 101);
@@ -349,7 +352,7 @@ TEST_F(FakeGpuEngine, CapturesWhatItPlansWhereTheEnvironmentSaysSo) {
   Engine engine = open();
   unsetenv("LEANATTN_CAPTURE");
   EXPECT_NE(engine.warnings().find("LEANATTN_CAPTURE: cannot write"), std::string::npos) << engine.warnings();
-  EXPECT_TRUE(engine.plan(problem_, shape_)) << "a plan never fails because of it";
+  EXPECT_TRUE(engine.plan(problem_, shape_)) << "a plan does not fail when its call cannot be counted";
 }
 
 TEST_F(FakeGpuEngine, DevicesThatAreNotThereAndGpusTooOldAreRefused) {

@@ -1,4 +1,4 @@
-// fake_gpu_fixture.hpp -- FakeGpuEngine: real engines on fictional GPUs, with NVRTC and cubin.db as they are.
+// fake_gpu_fixture.hpp -- FakeGpuEngine: real engines on fictional GPUs, with the real NVRTC and cubin.db.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,12 +9,12 @@
 #include <string>
 #include <utility>
 
-#include "../fake_cuda.hpp"
 #include "leanattn/leanattn.hpp"
-#include "runtime/engine.hpp"
-#include "runtime/gpu.hpp"
-#include "runtime/nvrtc.hpp"
+#include "runtime/cuda/gpu.hpp"
+#include "runtime/cuda/nvrtc.hpp"
+#include "runtime/engine/engine.hpp"
 #include "tests/temporary_directory.hpp"
+#include "tests/unit/runtime/fake_cuda.hpp"
 
 namespace leanattn {
 
@@ -36,7 +36,7 @@ class FakeGpuEngine : public ::testing::Test {
   }
   static void TearDownTestSuite() { shared_directory_.reset(); }
 
-  /// Cold: the tests' usual cache directory has the kernel from the second test on.
+  /// For tests that need an empty cache. The usual directory of the tests has the kernel from the second test on.
   void use_fresh_directory() {
     own_directory_ = std::make_unique<TemporaryDirectory>();
     directory_ = own_directory_->path();
@@ -76,7 +76,7 @@ class FakeGpuEngine : public ::testing::Test {
   inline static std::unique_ptr<TemporaryDirectory> shared_directory_;
 };
 
-/// Memory that stands for a workspace; the fake GPU's memory is the host's.
+/// A workspace, in host memory as all memory of the fake GPU.
 struct Workspace {
   explicit Workspace(std::int64_t size)
       : bytes((size + 255) / 256 * 256), data(std::aligned_alloc(256, static_cast<std::size_t>(bytes))) {

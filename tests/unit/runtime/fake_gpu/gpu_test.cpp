@@ -1,17 +1,17 @@
 // gpu_test.cpp -- contexts, memory, streams, graphs and device facts on a fictional GPU.
-#include "runtime/gpu.hpp"
+#include "runtime/cuda/gpu.hpp"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <optional>
 
-#include "../fake_cuda.hpp"
-#include "runtime/compiler.hpp"
-#include "runtime/device.hpp"
-#include "runtime/driver.hpp"
-#include "runtime/lookup.hpp"
-#include "runtime/nvrtc.hpp"
+#include "runtime/cuda/compiler.hpp"
+#include "runtime/cuda/device.hpp"
+#include "runtime/cuda/driver.hpp"
+#include "runtime/cuda/nvrtc.hpp"
+#include "runtime/lookup/device_identity.hpp"
+#include "tests/unit/runtime/fake_cuda.hpp"
 
 namespace leanattn {
 namespace {
@@ -128,7 +128,7 @@ TEST_F(FakeGpuObjects, AssigningABufferFreesTheOldOneFirst) {
   EXPECT_EQ(fake_gpu().live_buffers, 1);
   EXPECT_EQ(buffer.bytes(), 200);
   auto moved = std::move(buffer);
-  EXPECT_EQ(buffer.data(), nullptr);  // NOLINT(bugprone-use-after-move): the promise under test
+  EXPECT_EQ(buffer.data(), nullptr);  // NOLINT(bugprone-use-after-move): this is what the test is about
   EXPECT_EQ(fake_gpu().live_buffers, 1);
   moved = DeviceBuffer();
   EXPECT_EQ(fake_gpu().live_buffers, 0);
@@ -186,7 +186,7 @@ TEST_F(FakeGpuGraph, CapturedLaunchesRunWhenTheGraphDoesAndInOrder) {
   });
   ASSERT_TRUE(graph) << graph.error().message;
   EXPECT_TRUE(fake_gpu().launches.empty());
-  EXPECT_EQ(fake_gpu().live_graphs, 0) << "the template is not kept";
+  EXPECT_EQ(fake_gpu().live_graphs, 0) << "the graph is not kept after it was instantiated";
   ASSERT_TRUE(graph->launch(stream_->get()));
   ASSERT_TRUE(graph->launch(stream_->get()));
   ASSERT_EQ(fake_gpu().launches.size(), 4u);
@@ -274,12 +274,12 @@ TEST_F(FakeGpuFacts, AreWhatTheDriverSays) {
   EXPECT_EQ(facts->driver_version, 13000);
 }
 
-TEST_F(FakeGpuFacts, OfASliceCarryItsKindOfUuid) {
+TEST_F(FakeGpuFacts, OfAMigSliceHaveItsKindOfUuid) {
   fake_gpu().name = "NVIDIA H200 MIG 1g.18gb";
   EXPECT_TRUE(device_facts(0)->uuid.starts_with("MIG-"));
 }
 
-TEST_F(FakeGpuFacts, OfSlicesAndPartialSmCountsAreDeviceModelsOfTheirOwn) {
+TEST_F(FakeGpuFacts, OfMigSlicesAndFewerSmsMakeDeviceModelsOfTheirOwn) {
   std::vector<DeviceModel> models{device_model(*device_facts(0))};
   EXPECT_EQ(models[0].mig_profile, "");
   fake_gpu().name = "NVIDIA H200 MIG 1g.18gb";
@@ -289,7 +289,7 @@ TEST_F(FakeGpuFacts, OfSlicesAndPartialSmCountsAreDeviceModelsOfTheirOwn) {
   EXPECT_EQ(models[1].sm_count, 16);
   fake_gpu().name = "NVIDIA H200 MIG 2g.35gb";
   models.push_back(device_model(*device_facts(0)));
-  // An MPS client that may use half of the threads is told of half of the SMs.
+  // An MPS client that may use half of the threads sees half of the SMs.
   fake_gpu().name = "NVIDIA Fictional 1";
   fake_gpu().sm_count = 66;
   models.push_back(device_model(*device_facts(0)));

@@ -1,21 +1,21 @@
-// kernel_test.cpp -- LoadedKernel on a fictional GPU: what reaches the driver, what is refused before, what is undone
-// after.
-#include "runtime/kernel.hpp"
+// kernel_test.cpp -- LoadedKernel on a fictional GPU: what reaches the driver, what is refused before, and what is
+// freed afterwards.
+#include "runtime/cuda/loaded_kernel.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <map>
 
-#include "../fake_cuda.hpp"
-#include "cache/cubin_db.hpp"
-#include "runtime/gpu.hpp"
-#include "runtime/nvrtc.hpp"
+#include "cache/cubin/cubin_db.hpp"
+#include "runtime/cuda/gpu.hpp"
+#include "runtime/cuda/nvrtc.hpp"
+#include "tests/unit/runtime/fake_cuda.hpp"
 
 namespace leanattn {
 namespace {
 
-/// A kernel with the argument block of the real ones, cheap to compile.
+/// A kernel that compiles fast and has the argument block of the real ones.
 EmittedKernel emitted(FixUp fixup = FixUp::ticket, bool pdl = false) {
   EmittedKernel kernel;
   kernel.spec.fixup = fixup;
@@ -106,10 +106,10 @@ TEST_F(FakeGpuKernel, ATensorKernelGetsMapsOfTheCallersStrides) {
   EXPECT_EQ(k.box, (std::vector<cuuint32_t>{64, 64, 2, 1, 1}));
   EXPECT_EQ(k.swizzle, CU_TENSOR_MAP_SWIZZLE_128B);
   EXPECT_EQ(k.promotion, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
-  args.batch = 1, args.context_capacity = 1024;  // 4 MB: all latency
+  args.batch = 1, args.context_capacity = 1024;  // 4 MB, a small cache
   ASSERT_TRUE(loaded->launch(args, 7, nullptr));
   EXPECT_EQ(fake_gpu().tensor_maps.back().promotion, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
-  EXPECT_EQ(fake_gpu().tensor_maps.back().strides[3], 16u) << "one request: its stride is never stepped along";
+  EXPECT_EQ(fake_gpu().tensor_maps.back().strides[3], 16u) << "the stride is not used for one request";
   args.batch = 2, args.k_stride_batch = std::int64_t{1} << 39;
   const auto refused = loaded->launch(args, 7, nullptr);
   ASSERT_FALSE(refused);
@@ -122,7 +122,7 @@ TEST_F(FakeGpuKernel, TensorMapsAreEncodedOnceForEachKvCache) {
   kernel.spec.load = LoadPath::tensor;
   auto loaded = LoadedKernel::prepare(kernel, nullptr);
   ASSERT_TRUE(loaded) << loaded.error().message;
-  const LoadedKernel moved(std::move(*loaded));  // with what it remembers
+  const LoadedKernel moved(std::move(*loaded));  // together with its maps
   int wrong = 0;
   LeanDecodeArgs args{};
   fake_gpu().run = [&](const std::string&, void** params) {
@@ -155,7 +155,7 @@ TEST_F(FakeGpuKernel, ALaunchIsOneDriverCall) {
   EXPECT_EQ(fake_gpu().calls, (std::map<std::string, int>{{"cuLaunchKernelEx", 1}}));
 }
 
-TEST_F(FakeGpuKernel, AKernelThatWaitsGoesOutCooperativeUpToTheResidentGrid) {
+TEST_F(FakeGpuKernel, AKernelThatWaitsIsLaunchedCooperativelyUpToTheResidentGrid) {
   const auto kernel = prepared(FixUp::wait);
   EXPECT_EQ(kernel.resident_ctas_per_sm(), 2);
   EXPECT_EQ(kernel.resident_ctas(), 264);
@@ -225,7 +225,7 @@ TEST_F(FakeGpuKernel, AFailedLoadGivesTheLibraryBack) {
   }
 }
 
-TEST_F(FakeGpuKernel, OneThatFitsNoSmIsRefusedAtLoad) {
+TEST_F(FakeGpuKernel, AKernelThatFitsNoSmIsRefusedAtLoad) {
   fake_gpu().resident_ctas_per_sm = 0;
   const auto loaded = LoadedKernel::prepare(emitted(), nullptr);
   ASSERT_FALSE(loaded);
@@ -284,7 +284,7 @@ TEST_F(FakeGpuKernel, MovingKeepsOneOwner) {
   auto third = prepared(FixUp::wait);
   EXPECT_EQ(fake_gpu().live_libraries, 2);
   third = std::move(second);
-  EXPECT_EQ(fake_gpu().live_libraries, 1) << "what was assigned over is unloaded at once";
+  EXPECT_EQ(fake_gpu().live_libraries, 1) << "the kernel that was replaced is unloaded at once";
   EXPECT_EQ(third.spec().fixup, FixUp::ticket);
   EXPECT_TRUE(third.launch(LeanDecodeArgs{}, 1000, nullptr));
 }

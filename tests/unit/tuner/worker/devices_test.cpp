@@ -1,8 +1,10 @@
-// Several devices at once, one database: equal ones share the shapes, different ones have winners of their own.
+// devices_test.cpp -- several devices tune at once into one database: equal ones share the shapes, and different ones
+// have winners of their own.
 #include <mutex>
 #include <set>
 
-#include "tuner/tune_devices.hpp"
+#include "runtime/lookup/device_identity.hpp"
+#include "tuner/search/devices.hpp"
 #include "worker_fixture.hpp"
 
 namespace leanattn::worker_test {
@@ -17,7 +19,7 @@ class Devices : public WorkerSession {
     effort.specs = 16;
     environment.library_revision = "r1";
     progress = [this](const TuneProgress& p) {
-      // The promise of one thread at a time, checked with an unguarded flag.
+      // An unguarded flag checks that progress comes from one thread at a time.
       EXPECT_FALSE(reporting);
       reporting = true;
       ++reports[p.device];

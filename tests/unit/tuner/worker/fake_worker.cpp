@@ -1,5 +1,5 @@
-// A worker process without a GPU: the real protocol and the real loop around a simulated one, with the faults that its
-// command line names.
+// fake_worker.cpp -- a worker process without a GPU. It has the real protocol and loop around a simulated GPU, and the
+// faults that its command line names.
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,10 +10,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "../tune_simulated_gpu.hpp"
 #include "planted_faults.hpp"
-#include "tuner/worker_process.hpp"
-#include "tuner/worker_serve.hpp"
+#include "tests/unit/tuner/simulated_gpu.hpp"
+#include "tuner/worker/process.hpp"
+#include "tuner/worker/serve.hpp"
 
 namespace leanattn {
 namespace {
@@ -29,7 +29,7 @@ std::string header(std::uint32_t text, std::uint32_t blob) {
   return bytes;
 }
 
-/// Misbehaves; comes back for faults that leave the process running, with the error to answer with if there is one.
+/// Does what the fault says. Returns only if the process goes on, with the error to answer with if there is one.
 std::optional<Error> commit(const PlantedFault& fault) {
   const std::string& what = fault.what;
   if (what == "hang") {
@@ -38,7 +38,7 @@ std::optional<Error> commit(const PlantedFault& fault) {
   }
   if (what == "segv") {
     std::fprintf(stderr, "about to touch\n\x1b[31maddress 8\n");
-    std::signal(SIGSEGV, SIG_DFL);  // a sanitizer would make an exit code of it
+    std::signal(SIGSEGV, SIG_DFL);  // a sanitizer would turn it into an exit code
     std::raise(SIGSEGV);
   }
   if (what == "abort") std::abort();
@@ -60,7 +60,7 @@ std::optional<Error> commit(const PlantedFault& fault) {
   return std::nullopt;
 }
 
-/// How often this candidate was timed before, by all workers that share the directory; counts one more.
+/// How often all workers that share the directory have timed this candidate before. Counts one more.
 int counted(const std::string& directory, const Config& config) {
   const std::filesystem::path file =
       std::filesystem::path(directory) / std::to_string(std::hash<std::string>()(to_json(config)));

@@ -1,4 +1,5 @@
-// What a candidate does to the process it runs in costs that candidate, and nothing else.
+// isolation_test.cpp -- what a candidate does to the process that runs it costs only the candidate.
+#include "runtime/lookup/specs.hpp"
 #include "worker_fixture.hpp"
 
 namespace leanattn::worker_test {
@@ -7,7 +8,7 @@ namespace {
 struct Case {
   const char* what;
   TrialStatus status;
-  const char* says;  // in the reason
+  const char* says;  // what the reason contains
 
   friend void PrintTo(const Case& one, std::ostream* out) { *out << one.what; }
 };
@@ -80,7 +81,8 @@ TEST_F(Isolation, AWrongKernelNeverWins) {
 
 TEST_F(Isolation, OneThatBreaksDuringTheRaceLeavesItAndTheRaceGoesOn) {
   const TemporaryDirectory counts;
-  // Sound in its first sample, and deadly from then on: the screen keeps it, the race finds out.
+  // Such a candidate survives its first sample and ends its worker in the next one: the screen keeps it, and the race
+  // finds out.
   faults = {{.what = "segv", .when = "time", .load = "bulk", .after = 1, .memory = counts.path().string()}};
   effort.race_size = 12;
   const auto summary = run();
@@ -216,7 +218,8 @@ TEST_F(Isolation, AnInterruptDoesNotWaitForAHangAndBlamesNobody) {
   WorkerOptions patient{.command = worker_command(FAKE_WORKER, faults),
                         .limit = [](const WorkerCall&) { return std::chrono::hours(24); }};
   backend = std::make_unique<WorkerBackend>(device, request.problem, request.policy, patient, compiler, &cancel);
-  // Said before the check of the first such kernel; what was checked is timed all the same, and hangs.
+  // This progress comes before the first such kernel is checked. It is timed all the same once it was checked, and
+  // hangs.
   progress = [&](const TuneProgress& p) {
     const auto says = [&](const char* text) { return p.candidate.find(text) != std::string::npos; };
     cancel = cancel || (says("_bulk_") && says(" G="));
@@ -280,7 +283,7 @@ TEST_F(Isolation, AWorkerThatDiesOnceForNoReasonCostsNobody) {
   ASSERT_TRUE(timed) << timed.error().message;
   EXPECT_EQ(timed->us.size(), round.size());
   EXPECT_EQ(backend->restarts(), 1);
-  // Killed from outside between two calls.
+  // The worker is killed from outside between two calls.
   ASSERT_EQ(::kill(backend->worker_pid(), SIGKILL), 0);
   siginfo_t died;
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(backend->worker_pid()), &died, WEXITED | WNOWAIT), 0);

@@ -1,5 +1,5 @@
-// A tuning process that is killed or interrupted at any moment: what was committed stays, the database is sound,
-// nothing is left running.
+// kill_test.cpp -- a tuning process is killed or interrupted at any moment: what was committed stays, the database is
+// sound, and nothing is left running.
 #include <fcntl.h>
 #include <poll.h>
 #include <sqlite3.h>
@@ -10,12 +10,15 @@
 #include <random>
 #include <set>
 
+#include "cache/layers.hpp"
+#include "runtime/lookup/device_identity.hpp"
+#include "runtime/lookup/winner_table.hpp"
 #include "worker_fixture.hpp"
 
 namespace leanattn::worker_test {
 namespace {
 
-/// simulated_tune as a child, read line by line.
+/// simulated_tune as a child process, whose output is read line by line.
 class TuneProcess {
  public:
   TuneProcess(const std::filesystem::path& directory, const std::vector<PlantedFault>& faults, int devices, int context,
@@ -73,7 +76,7 @@ class Killed : public WorkerSession {
     RecordProperty("seed", std::to_string(seed));
   }
 
-  /// The uuids that any other process can see now, and thus has committed.
+  /// The uuids of the trials that another process can see now, which are those that were committed.
   std::set<std::string> committed() const {
     std::set<std::string> uuids;
     sqlite3* database = nullptr;
@@ -119,12 +122,12 @@ TEST_F(Killed, AtTwoHundredRandomMomentsLosesNoCommittedTrialAndLeavesNoWorker) 
   std::set<std::string> ever;
   for (int moment = 0; moment < 200; ++moment) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed << ", moment " << moment);
-    // A new shape now and then; in between, what is resumed.
+    // Now and then there is a new shape; in between, the last one is resumed.
     TuneProcess process(directory.path(), {}, 1 + moment % 2, 1024 + 64 * (moment / 8), moment % 8 != 0);
     const int reports = static_cast<int>(random() % 120);
     bool running = true;
     for (int seen = 0; seen < reports && running; ++seen) running = process.read_line();
-    ::poll(nullptr, 0, static_cast<int>(random() % 4));  // not always right after a report
+    ::poll(nullptr, 0, static_cast<int>(random() % 4));  // so that it is not always right after a report
     const std::set<std::string> before = committed();
     ASSERT_EQ(::kill(process.pid, SIGKILL), 0);
     process.wait();
@@ -137,7 +140,7 @@ TEST_F(Killed, AtTwoHundredRandomMomentsLosesNoCommittedTrialAndLeavesNoWorker) 
     ASSERT_TRUE(std::includes(after.begin(), after.end(), ever.begin(), ever.end()));
   }
   EXPECT_GT(ever.size(), 200u) << "the moments came too early to prove anything; seed " << seed;
-  // And it still tunes.
+  // The database can still be tuned into.
   TuneProcess last(directory.path(), {}, 1, 1024, true);
   last.drain();
   EXPECT_EQ(last.wait(), 0);
@@ -172,7 +175,7 @@ TEST_F(Killed, AnInterruptAtRandomMomentsExits130AndLeavesAUsableAnswer) {
     const int status = process.wait();
     ASSERT_TRUE(all_gone());
     ASSERT_TRUE(WIFEXITED(status));
-    // Whoever is interrupted after the last report may be done already.
+    // A process that is interrupted after its last report may be done already.
     EXPECT_TRUE(WEXITSTATUS(status) == 130 || (!running && WEXITSTATUS(status) == 0)) << WEXITSTATUS(status);
     interrupted += WEXITSTATUS(status) == 130;
 
@@ -192,7 +195,7 @@ TEST_F(Killed, AnInterruptAtRandomMomentsExits130AndLeavesAUsableAnswer) {
         if (trial.median_us > 0) best = best == 0 ? trial.median_us : std::min(best, trial.median_us);
       }
       if (best == 0) continue;
-      // Something was measured: the look-up finds it, and it is not one of the losers.
+      // If something was measured, the look-up finds it, and not one of the losers.
       const Choice found = table.find(request.problem, shape);
       EXPECT_EQ(found.provenance, Provenance::exact);
       EXPECT_LE(found.tuned_us, best * 1.05);

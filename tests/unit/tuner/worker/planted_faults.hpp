@@ -1,5 +1,5 @@
-// planted_faults.hpp -- what a fake worker does wrong, when, and with which candidates: told to it on its command line,
-// and known to the test. Plain data.
+// planted_faults.hpp -- PlantedFault: what a fake worker does wrong, when, and with which candidates. The test knows
+// it, and tells the worker on its command line. Plain data.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,17 +11,18 @@
 namespace leanattn::worker_test {
 
 struct PlantedFault {
-  /// hang, segv, abort, exit, kill (as the kernel does when memory runs out), garbage, torn, oversized, unasked,
-  /// context_lost, out_of_memory, chatter (a lot to say, nothing wrong), wrong (and twice as fast).
+  /// hang, segv, abort, exit, kill (as the operating system does when memory runs out), garbage, torn, oversized,
+  /// unasked, context_lost, out_of_memory, chatter (much output and nothing wrong), wrong (a wrong result in half the
+  /// time).
   std::string what = {};
   std::string when = {};    ///< compile, open, begin, check, time
-  std::string load = {};    ///< of kernels with this load path; empty: any
-  int stages = 0;           ///< and this many stages; 0: any
-  std::string beside = {};  ///< time only: where a kernel with this load path is in the same round
-  int after = 0;            ///< only once the candidate has been timed this often, by whichever worker (needs `memory`)
-  int until = 0;            ///< and only before it has been timed so often; 0: for ever
-  int ordinal = -1;         ///< on this device; -1: any
-  std::string memory = {};  ///< a directory where workers count, and say that they hang
+  std::string load = {};    ///< only kernels with this load path; empty: all
+  int stages = 0;           ///< only kernels with this many stages; 0: all
+  std::string beside = {};  ///< only in rounds with a kernel of this load path (needs when == "time")
+  int after = 0;            ///< only once the candidate was timed so often by any worker (needs `memory`)
+  int until = 0;            ///< only before it was timed so often; 0: always
+  int ordinal = -1;         ///< only on this device; -1: on all
+  std::string memory = {};  ///< a directory in which workers count and note that they hang
 
   bool of(const KernelSpec& spec) const {
     return (load.empty() || load == to_string(spec.load)) && (stages == 0 || stages == spec.stages);

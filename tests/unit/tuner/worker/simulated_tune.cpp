@@ -1,16 +1,17 @@
-// A tuning process without a GPU, for tests that kill or interrupt it: sessions behind fake workers, the database and
-// the signals of the real program. Says "ready" when an interrupt is heeded, then a line for every report of progress.
+// simulated_tune.cpp -- a tuning process without a GPU, for tests that kill or interrupt it. It has sessions behind
+// fake workers, and the database and the signals of the real program. It prints "ready" once it heeds interrupts, and
+// then a line for every report of progress.
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <string>
 
-#include "../tune_simulated_gpu.hpp"
-#include "cli/session.hpp"
-#include "cli/stop.hpp"
+#include "cli/console/console.hpp"
+#include "cli/console/stop.hpp"
 #include "planted_faults.hpp"
-#include "tuner/tune_devices.hpp"
+#include "tests/unit/tuner/simulated_gpu.hpp"
+#include "tuner/search/devices.hpp"
 
 namespace leanattn {
 namespace {

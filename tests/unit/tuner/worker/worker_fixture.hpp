@@ -1,4 +1,4 @@
-// worker_fixture.hpp -- whole sessions behind fake workers: WorkerSession, with a database, and what to expect of it.
+// worker_fixture.hpp -- WorkerSession: a fixture for whole sessions behind fake workers, with a database.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,15 +12,16 @@
 #include <string>
 #include <vector>
 
-#include "../tune_simulated_gpu.hpp"
 #include "planted_faults.hpp"
+#include "runtime/lookup/device_identity.hpp"
 #include "tests/temporary_directory.hpp"
-#include "tuner/worker_backend.hpp"
+#include "tests/unit/tuner/simulated_gpu.hpp"
+#include "tuner/worker/backend.hpp"
 
 namespace leanattn::worker_test {
 
-/// Limits that a busy machine keeps, and that a hang does not have to be waited out for: short only where a fault of
-/// that kind is planted.
+/// Limits that are short only where a hang is planted, so that tests do not wait long for it, and so long elsewhere
+/// that a busy machine keeps them.
 inline CallLimit short_for_hangs(std::vector<PlantedFault> faults) {
   return [faults = std::move(faults)](const WorkerCall& call) {
     using Kind = WorkerCall::Kind;
@@ -49,7 +50,7 @@ class WorkerSession : public ::testing::Test {
   void TearDown() override {
     backend.reset();
     compiler.reset();
-    // Whatever was started has been reaped.
+    // Every process that was started has been reaped.
     errno = 0;
     EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
     EXPECT_EQ(errno, ECHILD);
@@ -79,7 +80,7 @@ class WorkerSession : public ::testing::Test {
     return std::any_of(faults.begin(), faults.end(), [&](const PlantedFault& f) { return f.of(spec); });
   }
 
-  /// The winner is sound, and close to the best of what is.
+  /// The winner has no planted fault, and is close to the best of those without one.
   void expect_right_winner(const TuneSummary& summary) {
     SimulatedGpu truth(request.problem, 1);
     for (const TunedShape& tuned : summary.shapes) {

@@ -1,0 +1,280 @@
+#include "cache/cubin/cubin_db.hpp"
+
+#include <SQLiteCpp/SQLiteCpp.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <set>
+
+#include "cache/cubin/memory.hpp"
+#include "cache/cubin/rows.hpp"
+#include "cache/digest.hpp"
+#include "cache/paths.hpp"
+#include "cache/sqlite/database.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+using detail::guarded;
+
+constexpr int kBusyTimeoutMs = 2000;  ///< waiting longer for a cubin than compiling it takes would be silly
+constexpr std::int64_t kDefaultLimitMb = 512;
+constexpr int kFormatVersion = 1;  ///< of what is stored under a key; another one makes other keys
+constexpr std::int64_t kTouchAfterUs =
+    std::int64_t{3600} * 1000000;   ///< a use is worth a write of its own only after this
+constexpr int kMostRecoveries = 3;  ///< a file that keeps failing is given up
+
+std::int64_t limit_bytes() {
+  std::int64_t megabytes = kDefaultLimitMb;
+  if (const char* text = std::getenv("LEANATTN_CUBIN_CACHE_MB")) {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text, text + std::strlen(text), value);
+    if (error == std::errc() && *end == '\0' && value >= 0 && value < (std::int64_t{1} << 40)) megabytes = value;
+  }
+  return megabytes << 20;
+}
+
+std::int64_t now_us() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+/// Only the newest damaged file is kept: cubins can be compiled again, and each may be as large as the limit.
+void remove_older_asides(const std::filesystem::path& directory, const std::filesystem::path& newest) {
+  const std::string prefix = std::string(detail::cubin_schema().file_name) + ".corrupt-";
+  std::error_code error;
+  std::vector<std::filesystem::path> old;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with(prefix) && !name.starts_with(newest.filename().string())) old.push_back(entry->path());
+  }
+  for (const auto& path : old) std::filesystem::remove(path, error);
+}
+
+struct Disk {
+  std::unique_ptr<SQLite::Database> database;  ///< null: not usable
+  std::string warning;
+};
+
+Disk open_disk(const std::filesystem::path& directory, const detail::OpenPolicy& policy) {
+  auto opened = detail::open_read_write(detail::cubin_schema(), directory, policy);
+  if (!opened) return {nullptr, opened.error().message + "; compiled kernels are kept in memory only"};
+  Disk disk{std::move(opened->database), {}};
+  if (!opened->put_aside.empty()) {
+    remove_older_asides(directory, opened->put_aside);
+    disk.warning = opened->damage + "; it was moved to " + opened->put_aside.string() + " and made anew";
+  }
+  return disk;
+}
+
+/// Loads never write: what was used is noted and goes to the disk with the next store, or at the end.
+class SqliteCubinCache final : public CubinCache {
+ public:
+  /// `database` is null for memory only.
+  SqliteCubinCache(std::unique_ptr<SQLite::Database> database, std::filesystem::path directory,
+                   const detail::OpenPolicy& policy)
+      : memory_(detail::CubinMemory::shared(directory.string())),
+        database_(std::move(database)),
+        directory_(std::move(directory)),
+        policy_(policy),
+        limit_bytes_(limit_bytes()),
+        process_(::getpid()) {}
+
+  ~SqliteCubinCache() override {
+    const std::lock_guard lock(mutex_);
+    if (process_ != ::getpid()) {
+      static_cast<void>(database_.release());  // inherited over fork(): not ours to close
+    } else if (long_unused_) {
+      on_disk([&](SQLite::Database& database) {
+        SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
+        touch_used(database);
+        transaction.commit();
+      });
+    }
+  }
+
+  std::optional<CubinEntry> load(std::string_view key) override {
+    if (auto entry = memory_->load(key)) return entry;
+    std::optional<detail::StoredCubin> stored;
+    {
+      const std::lock_guard lock(mutex_);
+      on_disk([&](SQLite::Database& database) { stored = detail::find_cubin(database, key); });
+    }
+    if (!stored) return std::nullopt;
+    auto entry = detail::unpack_cubin(key, stored->packed);
+    const std::lock_guard lock(mutex_);
+    if (!entry) {
+      on_disk([&](SQLite::Database& database) { detail::erase_cubin(database, key); });
+      return std::nullopt;
+    }
+    used_.insert(stored->id);
+    if (now_us() - stored->last_used_us > kTouchAfterUs) long_unused_ = true;
+    memory_->store(key, *entry);
+    return entry;
+  }
+
+  void store(std::string_view key, const CubinEntry& entry) override {
+    if (entry.cubin.empty()) return;
+    memory_->store(key, entry);
+    const auto packed = detail::pack_cubin(key, entry);
+    if (!packed || static_cast<std::int64_t>(packed->data.size() + packed->metadata.size()) > limit_bytes_) return;
+    const std::lock_guard lock(mutex_);
+    on_disk([&](SQLite::Database& database) {
+      int evicted = 0;
+      {
+        SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
+        touch_used(database);
+        detail::insert_cubin(database, key, *packed, now_us());
+        evicted = detail::evict_cubins(database, limit_bytes_);
+        transaction.commit();
+      }
+      if (evicted > 0) database.tryExec("PRAGMA incremental_vacuum");
+    });
+  }
+
+  void erase(std::string_view key) override {
+    memory_->erase(key);
+    const std::lock_guard lock(mutex_);
+    on_disk([&](SQLite::Database& database) { detail::erase_cubin(database, key); });
+  }
+
+  CompileTurn wait_for_turn(std::string_view key) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!database_ || limit_bytes_ == 0) return {};  // nobody else would find what is stored
+    }
+    return CompileTurn::wait(directory_, key);
+  }
+
+  std::optional<std::string> take_warning() override {
+    const std::lock_guard lock(mutex_);
+    if (warning_.empty()) return std::nullopt;
+    return std::exchange(warning_, {});
+  }
+
+ private:
+  void touch_used(SQLite::Database& database) {
+    detail::touch_cubins(database, {used_.begin(), used_.end()}, now_us());
+    used_.clear();
+    long_unused_ = false;
+  }
+
+  /// Runs `body` on the file, if there is one; what fails is a miss. A busy file is left alone this time. Otherwise it
+  /// is opened again, and replaced if it is damaged. Call with the mutex held.
+  template <class Body>
+  void on_disk(Body&& body) {
+    if (process_ != ::getpid()) {
+      process_ = ::getpid();
+      if (database_) {
+        static_cast<void>(database_.release());
+        reopen(policy_);
+      }
+    }
+    if (!database_) return;
+    const auto done = guarded(file(), [&]() -> Result<void> {
+      detail::end_transaction(*database_);
+      body(*database_);
+      return {};
+    });
+    if (done || done.error().code == ErrorCode::database_busy || done.error().code == ErrorCode::out_of_memory) return;
+    database_.reset();
+    if (++recoveries_ > kMostRecoveries) {
+      warning_ = done.error().message + "; compiled kernels are kept in memory only";
+      return;
+    }
+    detail::OpenPolicy policy = policy_;
+    policy.check_fully = done.error().code != ErrorCode::cache_unavailable;
+    reopen(policy);
+  }
+
+  void reopen(const detail::OpenPolicy& policy) {
+    used_.clear();
+    Disk disk = open_disk(directory_, policy);
+    database_ = std::move(disk.database);
+    if (!disk.warning.empty()) warning_ = std::move(disk.warning);
+  }
+
+  std::string file() const { return (directory_ / detail::cubin_schema().file_name).string(); }
+
+  std::shared_ptr<detail::CubinMemory> memory_;
+  std::mutex mutex_;
+  std::unique_ptr<SQLite::Database> database_;  ///< null: memory only
+  std::filesystem::path directory_;
+  detail::OpenPolicy policy_;
+  std::int64_t limit_bytes_;
+  pid_t process_;
+  std::set<std::int64_t> used_;  ///< ids loaded since they were last marked as used
+  bool long_unused_ = false;     ///< one of them had not been used for kTouchAfterUs
+  int recoveries_ = 0;
+  std::string warning_;
+};
+
+Result<std::unique_ptr<SQLite::Database>> open_to_look(const std::filesystem::path& directory) {
+  return detail::open_read_only(detail::cubin_schema(), directory / detail::cubin_schema().file_name,
+                                detail::open_policy(directory, kBusyTimeoutMs));
+}
+
+}  // namespace
+
+std::string cubin_key(std::string_view source, const std::vector<std::string>& options,
+                      std::string_view compiler_version, std::string_view arch) {
+  detail::Sha256 sha;
+  sha.text("leanattn cubin key").number(kFormatVersion).text(source).number(static_cast<std::int64_t>(options.size()));
+  for (const std::string& option : options) sha.text(option);
+  return detail::hex(sha.text(compiler_version).text(arch).finish());
+}
+
+std::unique_ptr<CubinCache> open_cubin_db(const std::optional<std::filesystem::path>& directory, std::string* warning) {
+  if (warning != nullptr) warning->clear();
+  if (!directory) return std::make_unique<SqliteCubinCache>(nullptr, std::filesystem::path(), detail::OpenPolicy{});
+  const auto safe = cache_directory(*directory);
+  if (!safe) {
+    if (warning != nullptr) *warning = safe.error().message + "; compiled kernels are kept in memory only";
+    return std::make_unique<SqliteCubinCache>(nullptr, *directory, detail::OpenPolicy{});
+  }
+  const detail::OpenPolicy policy = detail::open_policy(*safe, kBusyTimeoutMs);
+  Disk disk = open_disk(*safe, policy);
+  if (warning != nullptr) *warning = disk.warning;
+  return std::make_unique<SqliteCubinCache>(std::move(disk.database), *safe, policy);
+}
+
+Result<CubinDbStats> cubin_db_stats(const std::filesystem::path& directory) {
+  auto database = open_to_look(directory);
+  if (!database) return tl::unexpected(database.error());
+  return guarded((directory / detail::cubin_schema().file_name).string(), [&]() -> Result<CubinDbStats> {
+    SQLite::Statement statement(
+        **database, "SELECT count(*), coalesce(sum(cubin_bytes), 0), coalesce(sum(stored_bytes), 0) FROM cubins");
+    statement.executeStep();
+    return CubinDbStats{.entries = statement.getColumn(0).getInt64(),
+                        .cubin_bytes = statement.getColumn(1).getInt64(),
+                        .stored_bytes = statement.getColumn(2).getInt64(),
+                        .limit_bytes = limit_bytes()};
+  });
+}
+
+Result<std::vector<std::string>> check_cubin_db(const std::filesystem::path& directory) {
+  auto database = open_to_look(directory);
+  if (!database) return tl::unexpected(database.error());
+  return guarded((directory / detail::cubin_schema().file_name).string(), [&]() -> Result<std::vector<std::string>> {
+    constexpr int kMostFindings = 100;
+    std::vector<std::string> findings = detail::find_damage(**database, detail::cubin_schema(), kMostFindings);
+    if (!findings.empty()) return findings;
+    SQLite::Statement keys(**database, "SELECT key FROM cubins ORDER BY id");
+    while (findings.size() < kMostFindings && keys.executeStep()) {
+      const std::string key = keys.getColumn(0).getString();
+      const auto stored = detail::find_cubin(**database, key);
+      if (!stored || !detail::unpack_cubin(key, stored->packed))
+        findings.push_back("cubin " + key + " does not match its digest");
+    }
+    return findings;
+  });
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,51 @@
+#include "cache/tuning/winner_rule.hpp"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <tuple>
+
+namespace leanattn {
+inline namespace v1 {
+namespace detail {
+
+std::optional<ChosenTrials> choose_winner(std::vector<MeasuredTrial> trials, std::string_view latest_credible) {
+  if (trials.empty()) return std::nullopt;
+  const auto age = [&](const MeasuredTrial& trial) {
+    const bool credible = trial.created <= latest_credible;
+    return std::tuple(trial.library_version, trial.schema_version,
+                      credible ? std::string_view(trial.created) : std::string_view(), std::string_view(trial.uuid));
+  };
+  const auto newest = std::max_element(trials.begin(), trials.end(),
+                                       [&](const MeasuredTrial& a, const MeasuredTrial& b) { return age(a) < age(b); });
+  const std::string software = newest->software;
+
+  std::map<std::string_view, std::vector<const MeasuredTrial*>> by_config;
+  for (const MeasuredTrial& trial : trials) {
+    if (trial.software == software) by_config[trial.config].push_back(&trial);
+  }
+  std::vector<const MeasuredTrial*> representatives;  // in the order of their config texts
+  for (auto& [config, group] : by_config) {
+    std::sort(group.begin(), group.end(), [](const MeasuredTrial* a, const MeasuredTrial* b) {
+      return std::tie(a->median_us, a->uuid) < std::tie(b->median_us, b->uuid);
+    });
+    representatives.push_back(group[group.size() / 2]);
+  }
+
+  const MeasuredTrial* fastest =
+      *std::min_element(representatives.begin(), representatives.end(),
+                        [](const auto* a, const auto* b) { return a->median_us < b->median_us; });
+  // An interval that was not measured is the median alone.
+  const double fastest_high = std::max(fastest->high_us, fastest->median_us);
+  for (const MeasuredTrial* candidate : representatives) {
+    const double low = candidate->low_us > 0 ? std::min(candidate->low_us, candidate->median_us) : candidate->median_us;
+    if (low <= fastest_high && candidate->median_us <= fastest->median_us * (1 + kTieShare)) {
+      return ChosenTrials{candidate->id, fastest->id};
+    }
+  }
+  return ChosenTrials{fastest->id, fastest->id};
+}
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn

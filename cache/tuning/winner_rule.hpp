@@ -1,0 +1,45 @@
+// winner_rule.hpp -- which of several measured configurations wins. A pure function of the set of trials: their order,
+// and which database they came from, never matters. Internal to cache/. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace leanattn {
+inline namespace v1 {
+namespace detail {
+
+/// One `ok` trial of one (device model, problem, shape, policy).
+struct MeasuredTrial {
+  std::int64_t id = 0;
+  std::string uuid, config, created;
+  int library_version = 0;  ///< of its session
+  int schema_version = 0;   ///< of the database that its session was written to
+  std::string software;     ///< driver, NVRTC and library revision, as one text
+  double median_us = 0, low_us = 0, high_us = 0;
+};
+
+struct ChosenTrials {
+  std::int64_t winner = 0;   ///< trial id
+  std::int64_t fastest = 0;  ///< trial id of the lowest median, which may have tied with the winner
+};
+
+/// 1. Only trials under the same software as the newest one count: driver, NVRTC, library revision. The newest is that
+///    of the highest library version; among those, of the highest schema version; among those, the most recently
+///    created one. A trial whose clock ran ahead (created after `latest_credible`) is older than all others.
+/// 2. A configuration tried several times is represented by its middle trial (the slower of two): neither its luckiest
+///    run, as min(time) would have it, nor its unluckiest.
+/// 3. The lowest median is the fastest. Those whose intervals overlap its interval, and whose medians are within
+///    kTieShare of it, tie with it; the smallest config text among them wins. The bound keeps a merely noisy trial from
+///    tying by its wide interval.
+/// nullopt without trials.
+std::optional<ChosenTrials> choose_winner(std::vector<MeasuredTrial> trials, std::string_view latest_credible);
+
+inline constexpr double kTieShare = 0.02;
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn

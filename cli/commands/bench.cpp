@@ -1,0 +1,247 @@
+#include "tuner/evaluate/bench.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <memory>
+
+#include "cli/commands/commands.hpp"
+#include "cli/console/stop.hpp"
+#include "cli/console/table.hpp"
+#include "cli/flags/caches.hpp"
+#include "cli/flags/device_flags.hpp"
+#include "cli/flags/shape_flags.hpp"
+#include "cli/flags/sizes.hpp"
+#include "tuner/evaluate/paper.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+const std::string kBenchBatch = "1";
+const std::string kBenchContext = "8k";
+
+struct BenchFlags {
+  ShapeFlags shape;
+  std::string mode, policy = "cold", rounds, lengths, out, budget;
+  int device = 0;
+  bool paper = false;
+};
+
+Result<std::vector<std::string>> parse_modes(const std::string& text) {
+  std::vector<std::string> modes;
+  if (text.empty() || text == "all") return modes;
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t comma = std::min(text.find(',', begin), text.size());
+    const std::string mode = text.substr(begin, comma - begin);
+    if (mode != "lean" && mode != "fa2" && mode != "fd" && mode != "read") {
+      return fail(ErrorCode::invalid_argument, fmt::format("--mode '{}' is not a mode", mode),
+                  "Give lean, fa2, fd, read or all.");
+    }
+    modes.push_back(mode);
+    begin = comma + 1;
+  }
+  return modes;
+}
+
+Result<BenchOptions> parse_options(const BenchFlags& flags) {
+  BenchOptions options;
+  options.device = flags.device;
+  const Result<L2Policy> policy = parse_l2_policy(flags.policy);
+  if (!policy) return tl::unexpected(policy.error());
+  options.policy = *policy;
+  Result<std::vector<std::string>> modes = parse_modes(flags.mode);
+  if (!modes) return tl::unexpected(modes.error());
+  options.modes = *modes;
+  if (!flags.rounds.empty()) {
+    const auto rounds = parse_size("--rounds", flags.rounds, 1, 1 << 20);
+    if (!rounds) return tl::unexpected(rounds.error());
+    options.rounds = static_cast<int>(*rounds);
+  }
+  return options;
+}
+
+/// The ragged batch that --lengths describes. `lengths` receives the context length of each request.
+Result<Shape> ragged_shape(const DecodeProblem& problem, const std::string& text, std::vector<int>& lengths) {
+  const auto parsed = parse_length_list("--lengths", text, 0, std::numeric_limits<int>::max());
+  if (!parsed) return tl::unexpected(parsed.error());
+  Shape shape{.batch = static_cast<int>(parsed->size()), .max_batch = 0, .longest_context = 1, .total_context = 0};
+  for (const std::int64_t length : *parsed) {
+    lengths.push_back(static_cast<int>(length));
+    shape.longest_context = std::max(shape.longest_context, length);
+    shape.total_context += length;
+  }
+  if (shape.total_context == 0)
+    return fail(ErrorCode::invalid_argument, fmt::format("--lengths {} has no token to read", text));
+  if (const Result<void> valid = validate(problem, shape); !valid) return tl::unexpected(valid.error());
+  return shape;
+}
+
+void print_report(const BenchReport& report) {
+  print(fmt::format("{}, {}, {}\n", report.device.name, describe(report.problem), describe(report.shape)));
+  Table table{.headings = {"mode", "us", "95% interval", "GB/s", "x read limit", "grid", "from", "kernel"},
+              .rows = {},
+              .right_aligned = "lrrrrrll"};
+  for (const BenchLine& line : report.lines) {
+    const bool read = line.mode == "read";
+    table.rows.push_back(
+        {line.mode, fmt::format("{:.1f}", line.median_us), fmt::format("{:.1f}..{:.1f}", line.low_us, line.high_us),
+         fmt::format("{:.0f}", line.gb_per_s), line.ratio_to_read > 0 ? fmt::format("{:.2f}", line.ratio_to_read) : "-",
+         read ? "-" : std::to_string(line.config.grid), read ? "-" : line.provenance,
+         read ? "-" : kernel_name(line.config.spec)});
+  }
+  print(to_text(table) + "\n");
+}
+
+Result<void> write_file(const std::filesystem::path& path, std::string_view text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text << std::flush;
+  if (!file) return fail(ErrorCode::invalid_argument, fmt::format("--out {} cannot be written", path.string()));
+  return {};
+}
+
+/// Writes paper.json, paper.md and the figures into the directory, which is made when it does not exist.
+Result<void> write_paper(const PaperReport& report, const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  std::vector<std::string> names;
+  for (const PaperFigure& figure : paper_figures(report)) {
+    names.push_back(figure.name + ".svg");
+    if (auto ok = write_file(directory / names.back(), figure.svg); !ok) return ok;
+  }
+  if (auto ok = write_file(directory / "paper.json", to_json(report)); !ok) return ok;
+  return write_file(directory / "paper.md", to_markdown(report, names));
+}
+
+/// The options of --paper. Flags that choose shapes or modes are refused, because the sweeps have their own.
+Result<PaperOptions> parse_paper_options(const BenchFlags& flags) {
+  const ShapeFlags& shape = flags.shape;
+  for (const auto& [flag, text] : {std::pair("--model", &shape.model), std::pair("--model-config", &shape.model_config),
+                                   std::pair("--heads", &shape.heads), std::pair("--kv-heads", &shape.kv_heads),
+                                   std::pair("--head-dim", &shape.head_dim), std::pair("--batch", &shape.batch),
+                                   std::pair("--context", &shape.context), std::pair("--lengths", &flags.lengths),
+                                   std::pair("--mode", &flags.mode)}) {
+    if (!text->empty())
+      return fail(ErrorCode::invalid_argument, fmt::format("{} {} cannot be given with --paper", flag, *text),
+                  "The paper's sweeps have shapes and modes of their own. Leave out one of the two flags.");
+  }
+  PaperOptions options;
+  options.device = flags.device;
+  if (!flags.budget.empty()) {
+    const auto budget = parse_duration("--budget", flags.budget);
+    if (!budget) return tl::unexpected(budget.error());
+    options.budget = *budget;
+  }
+  if (!flags.rounds.empty()) {
+    const auto rounds = parse_size("--rounds", flags.rounds, 3, 1 << 20);
+    if (!rounds) return tl::unexpected(rounds.error());
+    options.rounds = static_cast<int>(*rounds);
+  }
+  return options;
+}
+
+int run_paper_sweeps(const Console& console, const BenchFlags& flags) {
+  const Result<PaperOptions> options = parse_paper_options(flags);
+  if (!options) return report_error(options.error());
+  if (const Result<DeviceFacts> facts = device_facts(options->device); !facts) return report_error(facts.error());
+  const Result<Caches> caches = open_caches(console, CacheNeed::optional);
+  if (!caches) return report_error(caches.error());
+  Result<std::unique_ptr<TuningDb>> db = open_tuning(*caches, OpenMode::read_write, CacheNeed::optional);
+  if (!db) return report_error(db.error());
+  const std::atomic<bool>* stop = stop_on_signals();
+  const auto progress = [&](std::size_t done, std::size_t total, const PaperPoint& next) {
+    note(console, fmt::format("[{}/{}] {} heads x {}, {}", done + 1, total, next.heads, next.head_dim,
+                              describe(shape_of(next))));
+  };
+  const Result<PaperReport> report = run_paper(*options, **db, caches->cubins.get(), progress, stop);
+  if (!report) return report_error(report.error());
+  if (const std::optional<std::string> warning = (*db)->take_warning()) warn(*warning);
+  if (!report->missing.empty())
+    note(console, fmt::format("{} points of the sweeps were not measured.", report->missing.size()));
+  print(console.json ? to_json(*report) : to_markdown(*report, {}));
+  if (!flags.out.empty()) {
+    if (const Result<void> written = write_paper(*report, flags.out); !written) return report_error(written.error());
+  }
+  return stop->load() ? kExitInterrupted : kExitOk;
+}
+
+int run(const Console& console, const BenchFlags& flags) {
+  if (flags.paper) return run_paper_sweeps(console, flags);
+  if (!flags.budget.empty())
+    return report_error(
+        {ErrorCode::invalid_argument, fmt::format("--budget {} can only be given with --paper", flags.budget), {}, {}});
+  Result<Workload> workload = resolve(flags.shape, kBenchBatch, kBenchContext);
+  if (!workload) return report_error(workload.error());
+  Result<BenchOptions> options = parse_options(flags);
+  if (!options) return report_error(options.error());
+  if (!flags.lengths.empty()) {
+    const Result<Shape> shape = ragged_shape(workload->problem, flags.lengths, options->context_lengths);
+    if (!shape) return report_error(shape.error());
+    workload->shapes = {*shape};
+  }
+  if (const Result<DeviceFacts> facts = device_facts(options->device); !facts) return report_error(facts.error());
+  const Result<Caches> caches = open_caches(console, CacheNeed::optional);
+  if (!caches) return report_error(caches.error());
+  Result<std::unique_ptr<TuningDb>> db = open_tuning(*caches, OpenMode::read_write, CacheNeed::optional);
+  if (!db) return report_error(db.error());
+
+  const std::atomic<bool>* stop = stop_on_signals();
+  std::vector<BenchReport> reports;
+  for (const Shape& shape : workload->shapes) {
+    if (stop->load()) break;
+    note(console, fmt::format("[{}/{}] {}", reports.size() + 1, workload->shapes.size(), describe(shape)));
+    Result<BenchReport> report = bench(workload->problem, shape, *options, **db, caches->cubins.get(), stop);
+    if (!report) {
+      if (report.error().code == ErrorCode::interrupted) break;
+      return report_error(report.error());
+    }
+    if (!console.json) print_report(*report);
+    reports.push_back(std::move(*report));
+  }
+  if (const std::optional<std::string> warning = (*db)->take_warning()) warn(*warning);
+  if (console.json) print(to_json(reports) + "\n");
+  if (!flags.out.empty()) {
+    if (const Result<void> written = write_file(flags.out, to_json(reports) + "\n"); !written)
+      return report_error(written.error());
+  }
+  return stop->load() ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& program) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* app = program.add_subcommand(
+      "bench", "Time the grids of LeanAttention, FlashAttention-2 and FlashDecoding, and the read limit");
+  add_shape_flags(*app, flags->shape, kBenchBatch, kBenchContext);
+  app->add_option("--lengths", flags->lengths,
+                  "The context length of each request of a ragged batch, such as 128k,1k,1k,0")
+      ->type_name("LIST");
+  app->add_option("--mode", flags->mode,
+                  "What to time: lean, fa2, fd or read, separated by commas, or all; default all")
+      ->type_name("LIST");
+  app->add_option("--l2", flags->policy,
+                  "The L2 policy. cold: KV comes from memory, as in a model; warm: KV is in L2; default cold")
+      ->type_name("POLICY");
+  app->add_option("--rounds", flags->rounds,
+                  "The number of rounds; default: until the interval of every median is 1% wide")
+      ->type_name("N");
+  app->add_option("--device", flags->device, "The CUDA ordinal of the GPU; default 0")->type_name("N");
+  app->add_option(
+         "-o,--out", flags->out,
+         "Also write the JSON with all samples to this file; with --paper: write JSON, Markdown and figures into this "
+         "directory")
+      ->type_name("PATH");
+  app->add_flag("--paper", flags->paper,
+                "Run the LeanAttention paper's sweeps and show them beside its published speed-ups");
+  app->add_option("--budget", flags->budget, "With --paper: the time after which no further shape is begun; default 4m")
+      ->type_name("TIME");
+  return {app, [flags](const Console& console) { return run(console, *flags); }};
+}
+
+}  // namespace v1
+}  // namespace leanattn

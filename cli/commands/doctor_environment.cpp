@@ -1,0 +1,120 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "cli/commands/doctor.hpp"
+
+extern char** environ;
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+/// Says what one variable's value is worth. Only faults that would otherwise pass in silence are found here, because a
+/// variable's user reports all others.
+using Judge = Finding (*)(const std::string& name, const std::string& value);
+
+Finding accept(const std::string& name, const std::string& value) { return good(name, value); }
+
+Finding judge_number(const std::string& name, const std::string& value) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error == std::errc() && end == value.data() + value.size() && number >= 0) return good(name, value);
+  return doubtful(name, fmt::format("'{}' is not a whole number of 0 or more, so the default is used", value),
+                  fmt::format("Correct it or unset {}.", name));
+}
+
+Finding judge_nvrtc_file(const std::string& name, const std::string& value) {
+  std::error_code error;
+  // The loader looks for a name without a slash in its own directories.
+  if (value.find('/') == std::string::npos || std::filesystem::is_regular_file(value, error)) return good(name, value);
+  return doubtful(name, fmt::format("'{}' is not a file, and no other NVRTC is looked for", value),
+                  "Name the file itself, such as /usr/local/cuda/lib64/libnvrtc.so.13, or unset it.");
+}
+
+Finding judge_nvrtc_directory(const std::string& name, const std::string& value) {
+  std::error_code error;
+  if (std::filesystem::is_directory(value, error)) return good(name, value);
+  return doubtful(name, fmt::format("'{}' is not a directory", value),
+                  "Name the directory of libnvrtc.so, or a site-packages directory with NVIDIA's wheels, or unset it.");
+}
+
+Finding judge_capture(const std::string& name, const std::string& value) {
+  std::error_code error;
+  const std::filesystem::path file = std::filesystem::absolute(value, error);
+  const bool exists = !error && std::filesystem::exists(file, error);
+  const bool writable = exists ? std::filesystem::is_regular_file(file, error) && ::access(file.c_str(), W_OK) == 0
+                               : ::access(file.parent_path().c_str(), W_OK | X_OK) == 0;
+  if (writable) return good(name, value);
+  return doubtful(name, fmt::format("'{}' cannot be written, so no calls are captured", value),
+                  "Name a file in a directory that exists and that you may write to.");
+}
+
+Finding judge_debug(const std::string& name, const std::string& value) {
+  if (value == "0") return good(name, "off");
+  return doubtful(name, fmt::format("'{}' makes engines check every launch, which is slow", value),
+                  "Unset it unless you are looking for a fault.");
+}
+
+Finding judge_visible(const std::string& name, const std::string& value) {
+  if (!value.empty() && !value.starts_with("-1")) return good(name, value);
+  return doubtful(name, fmt::format("'{}' hides every GPU", value), "Unset it, or name ordinals or UUIDs.");
+}
+
+struct Variable {
+  const char* name;
+  Judge judge;
+};
+constexpr Variable kVariables[] = {
+    {"LEANATTN_CACHE_DIR", accept},  // look_at_caches() judges these three
+    {"LEANATTN_SITE_DB", accept},
+    {"LEANATTN_SHIPPED_DB", accept},
+    {"LEANATTN_CUBIN_CACHE_MB", judge_number},
+    {"LEANATTN_BUSY_TIMEOUT_MS", judge_number},
+    {"LEANATTN_NVRTC_LIB", judge_nvrtc_file},
+    {"LEANATTN_NVRTC_DIR", judge_nvrtc_directory},
+    {"LEANATTN_CAPTURE", judge_capture},
+    {"LEANATTN_DEBUG", judge_debug},
+    {"LEANATTN_CUDA_WHEELS", accept},  // The project's scripts read these two.
+    {"LEANATTN_TEST_JOBS", accept},
+    {"CUDA_VISIBLE_DEVICES", judge_visible},
+};
+
+}  // namespace
+
+Findings judge_environment(const std::vector<std::string>& names,
+                           const std::function<std::string(std::string_view)>& value_of) {
+  Findings findings;
+  for (const std::string& name : names) {
+    const auto known = std::find_if(std::begin(kVariables), std::end(kVariables),
+                                    [&](const Variable& variable) { return name == variable.name; });
+    if (known != std::end(kVariables)) {
+      const std::string value = value_of(name);
+      // An empty variable counts as unset, except that an empty CUDA_VISIBLE_DEVICES hides all GPUs.
+      if (!value.empty() || name == "CUDA_VISIBLE_DEVICES") findings.push_back(known->judge(name, value));
+    } else if (name.starts_with("LEANATTN_")) {
+      findings.push_back(doubtful(name, "no part of leanattn reads this variable",
+                                  "It may be a misspelling. docs/environment.md lists the variables."));
+    }
+  }
+  return findings;
+}
+
+Findings look_at_environment() {
+  std::vector<std::string> names;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    names.emplace_back(text.substr(0, text.find('=')));
+  }
+  std::sort(names.begin(), names.end());
+  return judge_environment(names, [](std::string_view name) {
+    const char* value = std::getenv(std::string(name).c_str());
+    return std::string(value == nullptr ? "" : value);
+  });
+}
+
+}  // namespace v1
+}  // namespace leanattn

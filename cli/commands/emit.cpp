@@ -1,0 +1,154 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/commands.hpp"
+#include "cli/flags/caches.hpp"
+#include "cli/flags/device_flags.hpp"
+#include "cli/flags/shape_flags.hpp"
+#include "cli/flags/sizes.hpp"
+#include "generator/generator.hpp"
+#include "runtime/lookup/device_identity.hpp"
+#include "runtime/lookup/winner_table.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+const std::string kEmitBatch = "1";
+const std::string kEmitContext = "8k";
+
+struct EmitFlags {
+  ShapeFlags shape;
+  DeviceFlags device;
+  std::string tile, warps, warp_tokens, stages, ctas_per_sm, load, fixup, out;
+};
+
+/// Without --arch and without a GPU the kernel is for Hopper. A note says so.
+DeviceFlags with_arch(const Console& console, DeviceFlags flags) {
+  if (flags.arch.empty() && flags.sms.empty() && !device_facts(flags.device)) {
+    flags.arch = "sm_90a";
+    note(console, "No GPU was found, so the kernel is for sm_90a. --arch names another architecture.");
+  }
+  return flags;
+}
+
+Result<KernelSpec> with_overrides(KernelSpec spec, const EmitFlags& flags) {
+  struct Field {
+    const char* flag;
+    const std::string& text;
+    int& value;
+  };
+  for (const Field& field :
+       {Field{"--tile", flags.tile, spec.tile}, Field{"--warps", flags.warps, spec.warps},
+        Field{"--warp-tokens", flags.warp_tokens, spec.warp_tokens}, Field{"--stages", flags.stages, spec.stages},
+        Field{"--ctas-per-sm", flags.ctas_per_sm, spec.ctas_per_sm}}) {
+    if (field.text.empty()) continue;
+    const Result<std::int64_t> value = parse_size(field.flag, field.text, 1, 1 << 20);
+    if (!value) return tl::unexpected(value.error());
+    field.value = static_cast<int>(*value);
+  }
+  if (!flags.load.empty()) {
+    const Result<LoadPath> load = parse_load_path(flags.load);
+    if (!load) return tl::unexpected(load.error());
+    spec.load = *load;
+    // A load path without a ring has one stage, whatever number was chosen for another path.
+    if (loads_to_registers(*load) && flags.stages.empty()) spec.stages = 1;
+  }
+  if (!flags.fixup.empty()) {
+    const Result<FixUp> fixup = parse_fix_up(flags.fixup);
+    if (!fixup) return tl::unexpected(fixup.error());
+    spec.fixup = *fixup;
+  }
+  // For an architecture without dependent launch a look-up answers without it. Here the flag is refused instead.
+  if (flags.shape.pdl) spec.pdl = true;
+  // The number of CTAs per SM was chosen for the CTA of the look-up's answer, and need not hold for another.
+  const bool other_cta = !flags.tile.empty() || !flags.warps.empty() || !flags.warp_tokens.empty() ||
+                         !flags.stages.empty() || !flags.load.empty();
+  if (other_cta && flags.ctas_per_sm.empty()) spec.ctas_per_sm = 1;
+  if (const Result<void> valid = validate(spec); !valid) return tl::unexpected(valid.error());
+  return spec;
+}
+
+int run(const Console& console, const EmitFlags& flags) {
+  const Result<Workload> workload = resolve(flags.shape, kEmitBatch, kEmitContext);
+  if (!workload) return report_error(workload.error());
+  if (workload->shapes.size() != 1) {
+    return report_error({ErrorCode::invalid_argument,
+                         fmt::format("emit writes one kernel, but {} shapes were given", workload->shapes.size()),
+                         "Give one --batch and one --context.",
+                         {}});
+  }
+  const Result<Caches> caches = open_caches(console, CacheNeed::optional);
+  if (!caches) return report_error(caches.error());
+  const Result<Target> target = resolve_target(with_arch(console, flags.device), *caches);
+  if (!target) return report_error(target.error());
+  const LayeredWinners layers = load_layered_winners(target->model, caches->directory, current_software(target->facts));
+  for (const std::string& warning : layers.warnings) warn(warning);
+  const Choice choice = WinnerTable::build(target->facts, layers).find(workload->problem, workload->shapes.front());
+
+  const Result<KernelSpec> spec = with_overrides(choice.config.spec, flags);
+  if (!spec) return report_error(spec.error());
+  const Result<EmittedKernel> kernel = emit(*spec);
+  if (!kernel) return report_error(kernel.error());
+
+  std::string text = kernel->source;
+  if (console.json) {
+    const nlohmann::ordered_json document{
+        {"schema_version", 1},
+        {"kernel", kernel_name(*spec)},
+        {"spec", nlohmann::ordered_json::parse(to_json(*spec))},
+        {"entry", kernel->entry},
+        {"threads", kernel->threads},
+        {"shared_bytes", kernel->shared_bytes},
+        {"provenance", *spec == choice.config.spec ? to_string(choice.provenance) : "flags"},
+        {"source", kernel->source}};
+    text = document.dump(2) + "\n";
+  }
+  if (flags.out.empty()) {
+    print(text);
+    return kExitOk;
+  }
+  std::ofstream file(flags.out, std::ios::binary);
+  file << text << std::flush;
+  if (!file) {
+    return report_error({ErrorCode::invalid_argument,
+                         fmt::format("--out {} cannot be written: {}", flags.out, std::strerror(errno)),
+                         {},
+                         {}});
+  }
+  note(console, fmt::format("{} has the kernel {} ({} bytes).", flags.out, kernel_name(*spec), text.size()));
+  return kExitOk;
+}
+
+}  // namespace
+
+Command add_emit(CLI::App& program) {
+  auto flags = std::make_shared<EmitFlags>();
+  CLI::App* app = program.add_subcommand("emit", "Print the CUDA source of a kernel; no GPU is needed");
+  add_shape_flags(*app, flags->shape, kEmitBatch, kEmitContext);
+  add_device_flags(*app, flags->device);
+  const auto option = [&](const char* name, std::string& value, const char* help) {
+    app->add_option(name, value, help)->group("Kernel");
+  };
+  option("--tile", flags->tile, "The LeanTile, in tokens");
+  option("--warps", flags->warps, "The number of warps of a CTA");
+  option("--warp-tokens", flags->warp_tokens, "How many tokens a warp takes in a step: 16, 32 or 64");
+  option("--stages", flags->stages, "The number of stages of the ring");
+  option("--ctas-per-sm", flags->ctas_per_sm, "How many CTAs one SM must be able to hold");
+  option("--load", flags->load, "The load path: ldg, cp_async, bulk, tensor or vector");
+  option(
+      "--fixup", flags->fixup,
+      "The fix-up. ticket: the contributor that arrives last merges; wait: all contributors wait, and each reduces a "
+      "slice");
+  app->add_option("-o,--out", flags->out, "Write to this file instead of stdout")->type_name("FILE");
+  return {app, [flags](const Console& console) { return run(console, *flags); }};
+}
+
+}  // namespace v1
+}  // namespace leanattn

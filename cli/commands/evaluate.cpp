@@ -1,0 +1,262 @@
+#include "tuner/evaluate/evaluation.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <fstream>
+#include <limits>
+#include <memory>
+
+#include "cache/files.hpp"
+#include "cli/commands/commands.hpp"
+#include "cli/commands/progress_line.hpp"
+#include "cli/console/stop.hpp"
+#include "cli/console/table.hpp"
+#include "cli/flags/caches.hpp"
+#include "cli/flags/device_flags.hpp"
+#include "cli/flags/shape_flags.hpp"
+#include "cli/flags/sizes.hpp"
+#include "runtime/lookup/device_identity.hpp"
+#include "tuner/backend/gpu_backend.hpp"
+#include "tuner/evaluate/random_shapes.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+const std::string kEvaluateBatch = "1,16";
+const std::string kEvaluateContext = "1k,8k,64k";
+
+struct EvaluateFlags {
+  CLI::App* search = nullptr;
+  CLI::App* regret = nullptr;
+  CLI::App* repeat = nullptr;
+  ShapeFlags shape;
+  std::string policy = "cold", jobs, kernels, reach, count, seed, trials, out;
+  bool ragged = false;
+  int device = 0;
+};
+
+struct Counts {
+  int jobs = 0;
+  std::size_t kernels = std::numeric_limits<std::size_t>::max(), shapes = 50;
+  std::uint64_t seed = 1;
+  double reach = std::numeric_limits<double>::infinity();
+};
+
+Result<Counts> parse_counts(const EvaluateFlags& flags) {
+  Counts counts;
+  const auto read = [](const char* flag, const std::string& text, std::int64_t most, auto& into) -> Result<void> {
+    if (text.empty()) return {};
+    const Result<std::int64_t> parsed = parse_size(flag, text, 1, most);
+    if (!parsed) return tl::unexpected(parsed.error());
+    into = static_cast<std::decay_t<decltype(into)>>(*parsed);
+    return {};
+  };
+  if (auto ok = read("--jobs", flags.jobs, 1024, counts.jobs); !ok) return tl::unexpected(ok.error());
+  if (auto ok = read("--kernels", flags.kernels, 1 << 20, counts.kernels); !ok) return tl::unexpected(ok.error());
+  if (auto ok = read("--count", flags.count, 10000, counts.shapes); !ok) return tl::unexpected(ok.error());
+  if (auto ok = read("--seed", flags.seed, std::numeric_limits<std::int64_t>::max(), counts.seed); !ok)
+    return tl::unexpected(ok.error());
+  if (!flags.reach.empty()) {
+    const char* end = flags.reach.data() + flags.reach.size();
+    const auto [at, error] = std::from_chars(flags.reach.data(), end, counts.reach);
+    if (error != std::errc() || at != end || !(counts.reach > 1)) {
+      return fail(ErrorCode::invalid_argument, fmt::format("--reach '{}' is not a number above 1", flags.reach),
+                  "Give a ratio of two times, such as 3.");
+    }
+  }
+  return counts;
+}
+
+std::string percent(double value) { return fmt::format("{:.2f}%", 100 * value); }
+
+void print_table(const SearchEvaluation& evaluation) {
+  Table table{
+      .headings = {"batch", "context", "search us", "exhaustive us", "ratio", "GPU s", "exhaustive GPU s", "share"},
+      .rows = {},
+      .right_aligned = "rrrrrrrr"};
+  for (const SearchCase& one : evaluation.cases) {
+    table.rows.push_back({std::to_string(one.shape.batch), format_size(one.shape.longest_context),
+                          fmt::format("{:.2f}", one.duel.first_us), fmt::format("{:.2f}", one.duel.second_us),
+                          fmt::format("{:.4f}", one.duel.ratio.ratio), fmt::format("{:.2f}", one.searched.gpu_seconds),
+                          fmt::format("{:.2f}", one.exhaustive.gpu_seconds), percent(one.share_of_gpu_time())});
+  }
+  print(to_text(table));
+  print(fmt::format("The worst ratio is {:.4f}. The search took {} of the exhaustive search's GPU time.\n",
+                    evaluation.worst_ratio(), percent(evaluation.share_of_gpu_time())));
+}
+
+void print_table(const RegretEvaluation& evaluation) {
+  Table table{.headings = {"batch", "longest", "total", "answer", "looked up us", "best us", "regret", "grid"},
+              .rows = {},
+              .right_aligned = "rrrlrrrr"};
+  for (const RegretCase& one : evaluation.cases) {
+    table.rows.push_back({std::to_string(one.shape.batch), std::to_string(one.shape.longest_context),
+                          std::to_string(total_tokens(one.shape)), std::string(to_string(one.choice.provenance)),
+                          fmt::format("{:.2f}", one.duel.first_us), fmt::format("{:.2f}", one.duel.second_us),
+                          percent(one.regret()), std::to_string(one.choice.config.grid)});
+  }
+  print(to_text(table));
+  print(fmt::format("The regret of {} shapes is {} in the median and {} at most.\n", evaluation.cases.size(),
+                    percent(evaluation.median_regret()), percent(evaluation.largest_regret())));
+}
+
+void print_table(const RepeatEvaluation& evaluation) {
+  Table table{.headings = {"batch", "context", "first us", "second us", "ratio", "predicted", "winners"},
+              .rows = {},
+              .right_aligned = "rrrrrrl"};
+  for (const RepeatCase& one : evaluation.cases) {
+    table.rows.push_back({std::to_string(one.shape.batch), format_size(one.shape.longest_context),
+                          fmt::format("{:.2f}", one.first.median_us), fmt::format("{:.2f}", one.second.median_us),
+                          fmt::format("{:.4f}", one.duel.ratio.ratio), fmt::format("{:.4f}", one.predicted_ratio),
+                          one.same() ? "same" : "differ"});
+  }
+  print(to_text(table));
+  print(fmt::format(
+      "{} of {} winners differ. When they are raced against each other, their times differ by at most {}.\n",
+      evaluation.differing(), evaluation.cases.size(), percent(evaluation.largest_difference())));
+}
+
+Error cannot_write(const EvaluateFlags& flags) {
+  return {ErrorCode::invalid_argument, fmt::format("--out {} cannot be written", flags.out), {}, {}};
+}
+
+/// Writes the evaluation to the file of --out, if there is one.
+template <class Evaluation, class... Rest>
+Result<void> keep(const EvaluateFlags& flags, const EvaluationSetup& setup, const Evaluation& evaluation,
+                  Rest... rest) {
+  if (flags.out.empty()) return {};
+  if (!detail::replace_file(flags.out, to_json(setup, evaluation, rest...) + "\n"))
+    return tl::unexpected(cannot_write(flags));
+  return {};
+}
+
+/// Writes what there is after every case. An error is reported at the end, when everything is written again.
+template <class Evaluation, class... Rest>
+EvaluationSink<Evaluation> keeper(const EvaluateFlags& flags, const EvaluationSetup& setup, Rest... rest) {
+  return [&flags, &setup, rest...](const Evaluation& evaluation) { (void)keep(flags, setup, evaluation, rest...); };
+}
+
+template <class Evaluation, class... Rest>
+int finish(const Console& console, const EvaluateFlags& flags, const EvaluationSetup& setup,
+           const Result<Evaluation>& evaluation, Rest... rest) {
+  if (!evaluation) return report_error(evaluation.error());
+  if (console.json) {
+    print(to_json(setup, *evaluation, rest...) + "\n");
+  } else {
+    print_table(*evaluation);
+  }
+  if (const auto kept = keep(flags, setup, *evaluation, rest...); !kept) return report_error(kept.error());
+  return evaluation->interrupted ? kExitInterrupted : kExitOk;
+}
+
+/// The database in the directory of --trials, or null.
+Result<std::unique_ptr<TuningDb>> trials_database(const EvaluateFlags& flags) {
+  if (flags.trials.empty()) return std::unique_ptr<TuningDb>();
+  std::error_code ignored;
+  return TuningDb::open(std::filesystem::absolute(flags.trials, ignored).lexically_normal(), OpenMode::read_write,
+                        nullptr);
+}
+
+int run(const Console& console, const EvaluateFlags& flags) {
+  const Result<Workload> workload = resolve(flags.shape, kEvaluateBatch, kEvaluateContext);
+  if (!workload) return report_error(workload.error());
+  const Result<Counts> counts = parse_counts(flags);
+  if (!counts) return report_error(counts.error());
+  const Result<L2Policy> policy = parse_l2_policy(flags.policy);
+  if (!policy) return report_error(policy.error());
+  const Result<DeviceFacts> device = device_facts(flags.device);
+  if (!device) return report_error(device.error());
+  const Result<Caches> caches = open_caches(console, CacheNeed::durable);
+  if (!caches) return report_error(caches.error());
+  const Result<std::unique_ptr<TuningDb>> keep = trials_database(flags);
+  if (!keep) return report_error(keep.error());
+  Result<std::unique_ptr<GpuBackend>> backend =
+      GpuBackend::create(*device, workload->problem, *policy, caches->cubins.get());
+  if (!backend) return report_error(backend.error());
+
+  // A file that cannot be written is reported now, before minutes are spent.
+  if (!flags.out.empty() && !std::ofstream(flags.out, std::ios::app)) return report_error(cannot_write(flags));
+  ProgressLine line(console.quiet, is_terminal(stderr));
+  EvaluationSetup setup{.device = *device,
+                        .environment = current_environment(*device),
+                        .backend = **backend,
+                        .request = {.problem = workload->problem,
+                                    .shapes = workload->shapes,
+                                    .device = flags.device,
+                                    .policy = *policy,
+                                    .budget = {},
+                                    .weights = {},
+                                    .compile_threads = counts->jobs,
+                                    .command = console.command_line},
+                        .effort = effort_for(compile_thread_count(counts->jobs)),
+                        .exhaustive = exhaustive_effort(counts->kernels, counts->reach),
+                        .keep = keep->get(),
+                        .progress = [&line](const TuneProgress& progress) { line.show(progress); },
+                        .cancel = stop_on_signals()};
+  if (flags.search->parsed()) {
+    const Result<SearchEvaluation> evaluation = evaluate_search(setup, keeper<SearchEvaluation>(flags, setup));
+    line.clear();
+    return finish(console, flags, setup, evaluation);
+  }
+  if (flags.repeat->parsed()) {
+    const Result<RepeatEvaluation> evaluation = evaluate_repeat(setup, keeper<RepeatEvaluation>(flags, setup));
+    line.clear();
+    return finish(console, flags, setup, evaluation);
+  }
+  const LayeredWinners winners = load_layered_winners(device_model(*device), caches->directory);
+  for (const std::string& warning : winners.warnings) warn(warning);
+  std::vector<Shape> known;
+  for (const auto& entry : winners.entries) {
+    const Result<Shape> shape = shape_from_json(entry.winner.shape);
+    if (shape && entry.winner.problem == to_json(workload->problem)) known.push_back(*shape);
+  }
+  setup.request.shapes = random_shapes(workload->problem, counts->shapes, counts->seed, flags.ragged, known);
+  const Result<RegretEvaluation> evaluation = evaluate_regret(setup, WinnerTable::build(*device, winners),
+                                                              keeper<RegretEvaluation>(flags, setup, counts->seed));
+  line.clear();
+  return finish(console, flags, setup, evaluation, counts->seed);
+}
+
+}  // namespace
+
+Command add_evaluate(CLI::App& program) {
+  auto flags = std::make_shared<EvaluateFlags>();
+  CLI::App* app = program.add_subcommand(
+      "evaluate", "Measure how good the tuner is: its search, its look-ups and whether it repeats itself");
+  app->require_subcommand(1);
+  app->fallthrough();
+  flags->search =
+      app->add_subcommand("search", "Compare a tuning session with an exhaustive search, by winners and by GPU time");
+  flags->regret = app->add_subcommand("regret", "Compare the look-ups of random shapes with the best of a full sweep");
+  flags->repeat =
+      app->add_subcommand("repeat", "Tune the same shapes twice, and race winners that differ against each other");
+  add_shape_flags(*app, flags->shape, kEvaluateBatch, kEvaluateContext);
+  app->add_option("--device", flags->device, "The CUDA ordinal of the GPU; default 0")->type_name("N");
+  app->add_option("--l2", flags->policy,
+                  "The L2 policy. cold: KV comes from memory, as in a model; warm: KV is in L2; default cold")
+      ->type_name("POLICY");
+  app->add_option("--jobs", flags->jobs, "The number of threads that compile; default: one for each core")
+      ->type_name("N");
+  app->add_option("--kernels", flags->kernels,
+                  "The largest number of kernels of an exhaustive search or sweep; default: all")
+      ->type_name("N");
+  app->add_option("--reach", flags->reach,
+                  "Leave out grids that are predicted to take X times as long as the kernel's best; default: none")
+      ->type_name("X");
+  app->add_option("--count", flags->count, "For regret: the number of random shapes; default 50")->type_name("N");
+  app->add_option("--seed", flags->seed, "For regret: the seed of the random shapes; default 1")->type_name("N");
+  app->add_flag("--ragged", flags->ragged, "For regret: make every fifth shape a ragged one");
+  app->add_option(
+         "--trials", flags->trials,
+         "Keep the trials of exhaustive searches, of sweeps and of the first session of repeat in this directory")
+      ->type_name("DIR");
+  app->add_option("-o,--out", flags->out, "Also write the JSON to this file, anew after every shape")
+      ->type_name("FILE");
+  return {app, [flags](const Console& console) { return run(console, *flags); }};
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,145 @@
+#include "tuner/report/explain.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <limits>
+#include <memory>
+
+#include "cli/commands/commands.hpp"
+#include "cli/flags/device_flags.hpp"
+#include "cli/flags/shape_flags.hpp"
+#include "cli/flags/sizes.hpp"
+#include "runtime/lookup/specs.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+const std::string kExplainBatch = "1";
+const std::string kExplainContext = "8k";
+
+struct ExplainFlags {
+  ShapeFlags shape;
+  std::string lengths, grid, sms, tile, mode = "all", format = "text", out;
+};
+
+Result<std::vector<int>> context_lengths(const ExplainFlags& flags, const Workload& workload) {
+  constexpr int kMostRequests = 1 << 20;
+  if (flags.lengths.empty()) {
+    if (workload.shapes.size() != 1) {
+      return fail(ErrorCode::invalid_argument,
+                  fmt::format("explain draws one shape, but {} were given", workload.shapes.size()),
+                  "Give one --batch and one --context, or --lengths.");
+    }
+    const Shape& shape = workload.shapes.front();
+    if (shape.batch > kMostRequests) {
+      return fail(ErrorCode::unsupported, fmt::format("--batch {} has too many requests to draw", shape.batch));
+    }
+    return std::vector<int>(static_cast<std::size_t>(shape.batch), static_cast<int>(shape.longest_context));
+  }
+  const auto lengths = parse_length_list("--lengths", flags.lengths, 0, std::numeric_limits<int>::max());
+  if (!lengths) return tl::unexpected(lengths.error());
+  return std::vector<int>(lengths->begin(), lengths->end());
+}
+
+const char* title(std::string_view mode) {
+  if (mode == "fa2") return "FlashAttention-2";
+  if (mode == "fd") return "FlashDecoding";
+  return "LeanAttention";
+}
+
+Result<std::vector<Schedule>> draw(const ExplainFlags& flags, const Workload& workload) {
+  Result<std::vector<int>> lengths = context_lengths(flags, workload);
+  if (!lengths) return tl::unexpected(lengths.error());
+  // Only visible tokens are laid on the line.
+  for (int& length : *lengths) {
+    if (length > 0) length = static_cast<int>(visible_tokens(workload.problem, {.longest_context = length}));
+  }
+  KernelSpec spec = base_spec(Arch{9, 0, true}, workload.problem);
+  const auto tile = flags.tile.empty() ? Result<std::int64_t>(spec.tile) : parse_size("--tile", flags.tile, 1, 1 << 20);
+  if (!tile) return tl::unexpected(tile.error());
+  const auto sms =
+      flags.sms.empty() ? Result<std::int64_t>(usual_sm_count(spec.arch)) : parse_size("--sms", flags.sms, 1, 65536);
+  if (!sms) return tl::unexpected(sms.error());
+
+  ScheduleInput input{.title = {},
+                      .context_lengths = *lengths,
+                      .kv_heads = workload.problem.kv_heads,
+                      .row_blocks = row_blocks(spec),
+                      .tile = static_cast<int>(*tile),
+                      .grid = 1,
+                      .sm_count = static_cast<int>(*sms)};
+  const auto output_tiles = static_cast<std::int64_t>(lengths->size()) * input.kv_heads * input.row_blocks;
+  std::vector<std::string> modes = {flags.mode};
+  if (flags.mode == "all") modes = {"fa2", "fd", "lean"};
+  // A grid that --grid gives is drawn once, whatever the modes.
+  if (!flags.grid.empty() && flags.mode == "all") modes = {"lean"};
+
+  std::vector<Schedule> schedules;
+  for (const std::string& mode : modes) {
+    Result<std::int64_t> grid = grid_for_mode(mode, output_tiles, lean_tiles_on_line(input), input.sm_count);
+    if (!grid) return tl::unexpected(grid.error());
+    if (!flags.grid.empty()) {
+      grid = parse_size("--grid", flags.grid, 1, std::numeric_limits<int>::max());
+      if (!grid) return tl::unexpected(grid.error());
+    }
+    input.grid = *grid;
+    input.title = title(mode);
+    Result<Schedule> schedule = make_schedule(input);
+    if (!schedule) return tl::unexpected(schedule.error());
+    schedules.push_back(std::move(*schedule));
+  }
+  return schedules;
+}
+
+int run(const Console& console, const ExplainFlags& flags) {
+  const Result<Workload> workload = resolve(flags.shape, kExplainBatch, kExplainContext);
+  if (!workload) return report_error(workload.error());
+  const std::string format = console.json ? "json" : flags.format;
+  if (format != "text" && format != "svg" && format != "json") {
+    return report_error({ErrorCode::invalid_argument,
+                         fmt::format("--format '{}' is not a format", format),
+                         "Give text, svg or json.",
+                         {}});
+  }
+  const Result<std::vector<Schedule>> schedules = draw(flags, *workload);
+  if (!schedules) return report_error(schedules.error());
+  const Result<std::string> text = format == "svg"    ? to_svg(*schedules)
+                                   : format == "json" ? Result<std::string>(to_json(*schedules))
+                                                      : Result<std::string>(to_text(*schedules));
+  if (!text) return report_error(text.error());
+  if (flags.out.empty()) {
+    print(*text);
+    return kExitOk;
+  }
+  std::ofstream file(flags.out, std::ios::binary);
+  file << *text << std::flush;
+  if (!file)
+    return report_error({ErrorCode::invalid_argument, fmt::format("--out {} cannot be written", flags.out), {}, {}});
+  return kExitOk;
+}
+
+}  // namespace
+
+Command add_explain(CLI::App& program) {
+  auto flags = std::make_shared<ExplainFlags>();
+  CLI::App* app = program.add_subcommand("explain", "Draw which CTA computes which LeanTiles; no GPU is needed");
+  add_shape_flags(*app, flags->shape, kExplainBatch, kExplainContext);
+  app->add_option("--lengths", flags->lengths, "The context length of each request of a ragged batch, such as 4k,1k,0")
+      ->type_name("LIST");
+  app->add_option("--mode", flags->mode,
+                  "The grid: lean, fa2 (one CTA for each output tile), fd (the same number of CTAs for each) or all; "
+                  "default all")
+      ->type_name("MODE");
+  app->add_option("--grid", flags->grid, "The number of CTAs; default: what follows from the mode")->type_name("G");
+  app->add_option("--sms", flags->sms, "The number of SMs; default 132")->type_name("S");
+  app->add_option("--tile", flags->tile, "The LeanTile, in tokens")->type_name("N");
+  app->add_option("--format", flags->format, "The format: text, svg or json; default text")->type_name("FORMAT");
+  app->add_option("-o,--out", flags->out, "Write to this file instead of stdout")->type_name("FILE");
+  return {app, [flags](const Console& console) { return run(console, *flags); }};
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,211 @@
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/commands.hpp"
+#include "cli/console/table.hpp"
+#include "cli/flags/caches.hpp"
+#include "cli/flags/device_flags.hpp"
+#include "cli/flags/shape_flags.hpp"
+#include "cli/flags/sizes.hpp"
+#include "generator/generator.hpp"
+#include "runtime/engine/plan.hpp"
+#include "runtime/lookup/device_identity.hpp"
+#include "runtime/lookup/grids.hpp"
+#include "runtime/lookup/winner_table.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const std::string kLookupBatch = "1";
+const std::string kLookupContext = "8k";
+
+struct LookupFlags {
+  ShapeFlags shape;
+  DeviceFlags device;
+  bool explain = false;
+  std::string require;
+};
+
+/// The sizes of one launch of an answer.
+struct Launch {
+  std::int64_t output_tiles = 0, lean_tiles = 0, workspace_bytes = 0;
+};
+
+Launch launch_of(const DecodeProblem& problem, const Shape& shape, const Config& config) {
+  return {output_tiles(problem, shape, config.spec), lean_tiles(problem, shape, config.spec),
+          workspace_for(problem, plan_size(problem, shape), config).total_bytes};
+}
+
+/// Says so when an answer for dependent launches was measured with ordinary ones, or the other way round.
+std::string launch_caveat(const Choice& choice) {
+  if (choice.tuned_us <= 0 || choice.tuned_pdl == choice.config.spec.pdl) return "";
+  return choice.tuned_pdl ? "; it was measured with dependent launches" : "; it was measured with ordinary launches";
+}
+
+std::string why(const Choice& choice) {
+  switch (choice.provenance) {
+    case Provenance::exact: return "this shape was measured";
+    case Provenance::bucket:
+      return fmt::format("{}, a shape of the same bucket, was measured", describe(choice.tuned_shape));
+    case Provenance::nearest:
+      return fmt::format("{}, the nearest tuned shape, was measured; {}{}", describe(choice.tuned_shape),
+                         choice.predicted_us > 0 ? "kernel and grid are the fitted model's choice for this shape"
+                                                 : "its grid is carried over",
+                         launch_caveat(choice));
+    case Provenance::model: return "no tuned shape is near; the cost model ranks this configuration first";
+    case Provenance::fallback:
+      return "nothing is tuned for this GPU and problem; this is the default, which is safe everywhere";
+    case Provenance::without_pdl:
+      return fmt::format("{} was measured with ordinary launches; dependent launch is switched on",
+                         describe(choice.tuned_shape));
+  }
+  return "";
+}
+
+void print_explanation(const DecodeProblem& problem, const Shape& shape, const Choice& choice) {
+  const KernelSpec& spec = choice.config.spec;
+  const Launch launch = launch_of(problem, shape, choice.config);
+  print(fmt::format("{}\n", describe(shape)));
+  print(fmt::format("  why         {}: {}\n", to_string(choice.provenance), why(choice)));
+  if (choice.tuned_us > 0) {
+    print(fmt::format("  measured    {:.1f} us for {}, {} layer{}\n", choice.tuned_us, describe(choice.tuned_shape),
+                      choice.layer, choice.stale ? ", stale because driver, NVRTC or library have changed since" : ""));
+  }
+  if (choice.predicted_us > 0) print(fmt::format("  expected    {:.1f} us by the fitted model\n", choice.predicted_us));
+  if (!is_plain(problem.features)) print(fmt::format("  features    {}\n", to_json(problem.features)));
+  if (const std::int64_t visible = visible_tokens(problem, shape); visible < total_tokens(shape)) {
+    print(fmt::format("  window      {} of {} tokens are read\n", visible, total_tokens(shape)));
+  }
+  print(fmt::format("  kernel      {}\n", kernel_name(spec)));
+  print(fmt::format("  CTA         {} warps, {} LeanTile tokens, {} stages by {}, {} B shared memory\n", spec.warps,
+                    spec.tile, spec.stages, to_string(spec.load), shared_bytes(spec)));
+  print(fmt::format("  fix-up      {}\n", to_string(spec.fixup)));
+  print(fmt::format("  launch      {}\n", spec.pdl
+                                              ? "may overlap the kernel in front of it (programmatic dependent launch)"
+                                              : "starts when the kernel in front of it has ended"));
+  print(fmt::format(
+      "  grid        {} CTAs over {} LeanTiles of {} output tiles: {:.2f} LeanTiles per CTA, {:.2f} CTAs per "
+      "output tile\n",
+      choice.config.grid, launch.lean_tiles, launch.output_tiles,
+      static_cast<double>(launch.lean_tiles) / static_cast<double>(choice.config.grid),
+      static_cast<double>(choice.config.grid) / static_cast<double>(launch.output_tiles)));
+  if (choice.config.segment_cost > 0) {
+    print(fmt::format("  schedule    {} LeanTile{} charged for each output tile, beside its own\n",
+                      choice.config.segment_cost, choice.config.segment_cost == 1 ? " is" : "s are"));
+  }
+  print(fmt::format("  workspace   {}\n", format_bytes(launch.workspace_bytes)));
+}
+
+Json json_of(const DecodeProblem& problem, const Shape& shape, const Choice& choice) {
+  const Launch launch = launch_of(problem, shape, choice.config);
+  const bool measured = choice.tuned_us > 0;
+  return {{"shape", Json::parse(to_json(shape))},
+          {"provenance", to_string(choice.provenance)},
+          {"why", why(choice)},
+          {"kernel", kernel_name(choice.config.spec)},
+          {"config", Json::parse(to_json(choice.config))},
+          {"output_tiles", launch.output_tiles},
+          {"lean_tiles", launch.lean_tiles},
+          {"visible_tokens", visible_tokens(problem, shape)},
+          {"workspace_bytes", launch.workspace_bytes},
+          {"tuned_us", measured ? Json(choice.tuned_us) : Json(nullptr)},
+          {"tuned_shape", measured ? Json::parse(to_json(choice.tuned_shape)) : Json(nullptr)},
+          {"predicted_us", choice.predicted_us > 0 ? Json(choice.predicted_us) : Json(nullptr)},
+          {"layer", choice.layer},
+          {"stale", choice.stale},
+          {"pdl", choice.config.spec.pdl},
+          {"tuned_pdl", measured ? Json(choice.tuned_pdl) : Json(nullptr)}};
+}
+
+Result<Provenance> parse_provenance(const std::string& text) {
+  for (const Provenance p : {Provenance::exact, Provenance::bucket, Provenance::without_pdl, Provenance::nearest,
+                             Provenance::model, Provenance::fallback}) {
+    if (to_string(p) == text) return p;
+  }
+  return fail(ErrorCode::invalid_argument, fmt::format("--require '{}' is not a provenance", text),
+              "Give exact, bucket, without_pdl, nearest, model or fallback.");
+}
+
+int run(const Console& console, const LookupFlags& flags) {
+  const Result<Workload> workload = resolve(flags.shape, kLookupBatch, kLookupContext);
+  if (!workload) return report_error(workload.error());
+  Provenance worst_allowed = Provenance::fallback;
+  if (!flags.require.empty()) {
+    const Result<Provenance> required = parse_provenance(flags.require);
+    if (!required) return report_error(required.error());
+    worst_allowed = *required;
+  }
+  const Result<Caches> caches = open_caches(console, CacheNeed::optional);
+  if (!caches) return report_error(caches.error());
+  const Result<Target> target = resolve_target(flags.device, *caches);
+  if (!target) return report_error(target.error());
+  const LayeredWinners layers = load_layered_winners(target->model, caches->directory, current_software(target->facts));
+  for (const std::string& warning : layers.warnings) warn(warning);
+  const WinnerTable winners = WinnerTable::build(target->facts, layers);
+  if (winners.skipped() > 0)
+    warn(fmt::format("{} winners were written by another version and are left out", winners.skipped()));
+
+  Json answers = Json::array();
+  Table table{.headings = {"batch", "context", "from", "us", "grid", "workspace", "kernel"},
+              .rows = {},
+              .right_aligned = "rrlrrrl"};
+  int missing = 0;
+  for (const Shape& shape : workload->shapes) {
+    const Choice choice = winners.find(workload->problem, shape);
+    if (rank(choice.provenance) > rank(worst_allowed)) ++missing;
+    if (console.json) {
+      answers.push_back(json_of(workload->problem, shape, choice));
+    } else if (flags.explain) {
+      print_explanation(workload->problem, shape, choice);
+    } else {
+      table.rows.push_back({std::to_string(shape.batch), format_size(shape.longest_context),
+                            std::string(to_string(choice.provenance)) + (choice.stale ? " (stale)" : ""),
+                            choice.tuned_us > 0 ? fmt::format("{:.1f}", choice.tuned_us) : "-",
+                            std::to_string(choice.config.grid),
+                            format_bytes(launch_of(workload->problem, shape, choice.config).workspace_bytes),
+                            kernel_name(choice.config.spec)});
+    }
+  }
+  if (console.json) {
+    const Json document{{"schema_version", 1},
+                        {"device", target->facts.name},
+                        {"arch", to_string(target->facts.arch)},
+                        {"sms", target->facts.sm_count},
+                        {"problem", Json::parse(to_json(workload->problem))},
+                        {"answers", std::move(answers)}};
+    print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  } else if (!flags.explain) {
+    print(to_text(table));
+  }
+  if (missing == 0) return kExitOk;
+  return report_error(
+      {ErrorCode::not_found,
+       fmt::format("{} of {} shapes have no answer as good as '{}'", missing, workload->shapes.size(), flags.require),
+       "Run `leanattn tune` with these shapes, or import a database that has them.",
+       {}});
+}
+
+}  // namespace
+
+Command add_lookup(CLI::App& program) {
+  auto flags = std::make_shared<LookupFlags>();
+  CLI::App* app = program.add_subcommand("lookup", "Say what would be launched for a shape, and why");
+  add_shape_flags(*app, flags->shape, kLookupBatch, kLookupContext);
+  add_device_flags(*app, flags->device);
+  app->add_flag("--explain", flags->explain,
+                "Print the reason, the kernel, the grid and the workspace of every answer");
+  app->add_option("--require", flags->require,
+                  "Exit with 4 when an answer is worse than this: exact, bucket, without_pdl, nearest or model")
+      ->type_name("HOW");
+  return {app, [flags](const Console& console) { return run(console, *flags); }};
+}
+
+}  // namespace v1
+}  // namespace leanattn

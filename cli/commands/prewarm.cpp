@@ -1,0 +1,98 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/commands.hpp"
+#include "cli/commands/progress_line.hpp"
+#include "cli/console/stop.hpp"
+#include "cli/console/table.hpp"
+#include "cli/flags/caches.hpp"
+#include "cli/flags/device_flags.hpp"
+#include "cli/flags/shape_flags.hpp"
+#include "generator/generator.hpp"
+#include "runtime/cuda/compiler.hpp"
+#include "runtime/lookup/device_identity.hpp"
+#include "runtime/lookup/winner_table.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+const std::string kPrewarmBatch = "1";
+const std::string kPrewarmContext = "1k,8k,64k";
+
+struct PrewarmFlags {
+  ShapeFlags shape;
+  DeviceFlags device;
+};
+
+int run(const Console& console, const PrewarmFlags& flags) {
+  const Result<Workload> workload = resolve(flags.shape, kPrewarmBatch, kPrewarmContext);
+  if (!workload) return report_error(workload.error());
+  const Result<Caches> caches = open_caches(console, CacheNeed::durable);
+  if (!caches) return report_error(caches.error());
+  const Result<Target> target = resolve_target(flags.device, *caches);
+  if (!target) return report_error(target.error());
+  const LayeredWinners layers = load_layered_winners(target->model, caches->directory, current_software(target->facts));
+  for (const std::string& warning : layers.warnings) warn(warning);
+  const WinnerTable winners = WinnerTable::build(target->facts, layers);
+
+  // Several shapes often share a kernel and differ only in their grids.
+  std::vector<KernelSpec> specs;
+  for (const Shape& shape : workload->shapes) {
+    const KernelSpec spec = winners.find(workload->problem, shape).config.spec;
+    if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
+  }
+
+  const std::atomic<bool>* stop = stop_on_signals();
+  ProgressLine line(console.quiet, is_terminal(stderr));
+  nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
+  Table table{.headings = {"kernel", "regs", "cubin bytes", "compile ms", "from"}, .rows = {}, .right_aligned = "lrrr"};
+  for (const KernelSpec& spec : specs) {
+    if (stop->load()) break;
+    line.show_transient(fmt::format("[{}/{}] {}", table.rows.size() + 1, specs.size(), kernel_name(spec)));
+    const Result<EmittedKernel> kernel = emit(spec);
+    if (!kernel) return report_error(kernel.error());
+    const Result<CompiledKernel> compiled = compile(*kernel, caches->cubins.get());
+    if (!compiled) {
+      line.clear();
+      return report_error(compiled.error());
+    }
+    table.rows.push_back({kernel_name(spec), std::to_string(compiled->resources.registers),
+                          std::to_string(compiled->cubin.size()), fmt::format("{:.0f}", compiled->compile_ms),
+                          compiled->from_cache ? "cubin.db" : "NVRTC"});
+    kernels.push_back({{"kernel", kernel_name(spec)},
+                       {"registers", compiled->resources.registers},
+                       {"cubin_bytes", compiled->cubin.size()},
+                       {"compile_ms", compiled->compile_ms},
+                       {"from_cache", compiled->from_cache}});
+  }
+  line.clear();
+  if (console.json) {
+    const nlohmann::ordered_json document{{"schema_version", 1},
+                                          {"arch", to_string(target->facts.arch)},
+                                          {"directory", caches->directory->string()},
+                                          {"kernels", std::move(kernels)}};
+    print(document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  } else {
+    print(to_text(table));
+  }
+  return stop->load() ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace
+
+Command add_prewarm(CLI::App& program) {
+  auto flags = std::make_shared<PrewarmFlags>();
+  CLI::App* app = program.add_subcommand(
+      "prewarm", "Compile the kernels that lookup answers into cubin.db; with --arch no GPU is needed");
+  add_shape_flags(*app, flags->shape, kPrewarmBatch, kPrewarmContext);
+  add_device_flags(*app, flags->device);
+  return {app, [flags](const Console& console) { return run(console, *flags); }};
+}
+
+}  // namespace v1
+}  // namespace leanattn

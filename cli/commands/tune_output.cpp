@@ -1,0 +1,168 @@
+#include "cli/commands/tune_output.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/console/console.hpp"
+#include "cli/console/table.hpp"
+#include "cli/flags/sizes.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string share(double part, double whole) {
+  return part > 0 && whole > 0 ? fmt::format("{:.0f}%", 100 * part / whole) : "-";
+}
+
+void print_winners(const Workload& workload, const TuneSummary& summary) {
+  Table table{
+      .headings = {"batch", "context", "us", "95% interval", "GB/s", "of read limit", "vs default", "grid", "kernel"},
+      .rows = {},
+      .right_aligned = "rrrrrrrrl"};
+  for (const TunedShape& tuned : summary.shapes) {
+    if (tuned.median_us <= 0) {
+      table.rows.push_back({std::to_string(tuned.shape.batch), format_size(tuned.shape.longest_context), "-", "-", "-",
+                            "-", "-", "-", "(nothing was measured)"});
+      continue;
+    }
+    table.rows.push_back(
+        {std::to_string(tuned.shape.batch), format_size(tuned.shape.longest_context),
+         fmt::format("{:.1f}", tuned.median_us), fmt::format("{:.1f}..{:.1f}", tuned.low_us, tuned.high_us),
+         fmt::format("{:.0f}", gb_per_s(kv_bytes(workload.problem, tuned.shape), tuned.median_us)),
+         share(tuned.read_limit_us, tuned.median_us),
+         tuned.default_us > 0 ? fmt::format("{:.2f}x", tuned.default_us / tuned.median_us) : "-",
+         std::to_string(tuned.winner.grid), kernel_name(tuned.winner.spec) + (tuned.finished ? "" : " (cut short)")});
+  }
+  print(to_text(table));
+}
+
+Json winners_json(const Workload& workload, const ModelSummary& model) {
+  const TuneSummary& summary = model.summary;
+  Json shapes = Json::array();
+  for (const TunedShape& tuned : summary.shapes) {
+    shapes.push_back({{"shape", Json::parse(to_json(tuned.shape))},
+                      {"winner", tuned.median_us > 0 ? Json::parse(to_json(tuned.winner)) : Json(nullptr)},
+                      {"kernel", tuned.median_us > 0 ? Json(kernel_name(tuned.winner.spec)) : Json(nullptr)},
+                      {"median_us", tuned.median_us},
+                      {"low_us", tuned.low_us},
+                      {"high_us", tuned.high_us},
+                      {"gb_per_s", gb_per_s(kv_bytes(workload.problem, tuned.shape), tuned.median_us)},
+                      {"read_limit_us", tuned.read_limit_us},
+                      {"default_us", tuned.default_us},
+                      {"candidates", tuned.candidates},
+                      {"compiled", tuned.compiled},
+                      {"rejected", tuned.rejected},
+                      {"incorrect", tuned.incorrect},
+                      {"gpu_seconds", tuned.gpu_seconds},
+                      {"neighbours", tuned.neighbours},
+                      {"raced", tuned.raced},
+                      {"finished", tuned.finished}});
+  }
+  Json failures = Json::array();
+  for (const auto& [ordinal, error] : model.failures)
+    failures.push_back({{"ordinal", ordinal}, {"error", error_code_name(error.code)}, {"message", error.message}});
+  return {{"schema_version", 1},
+          {"mode", "measured"},
+          {"model", workload.model},
+          {"device", summary.device.name},
+          {"arch", to_string(summary.device.arch)},
+          {"ordinals", model.ordinals},
+          {"failures", std::move(failures)},
+          {"problem", Json::parse(to_json(workload.problem))},
+          {"seconds", summary.seconds},
+          {"interrupted", summary.interrupted},
+          {"shapes", std::move(shapes)}};
+}
+
+}  // namespace
+
+void put(Json document, Json* tunings) {
+  if (tunings != nullptr) {
+    tunings->push_back(std::move(document));
+  } else {
+    print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+}
+
+void print_winners_json(const Workload& workload, const std::vector<ModelSummary>& models, Json* tunings) {
+  Json document;
+  if (models.size() == 1) {
+    document = winners_json(workload, models.front());
+  } else {
+    document = {{"schema_version", 1}, {"mode", "measured_models"}, {"models", Json::array()}};
+    for (const ModelSummary& model : models) document["models"].push_back(winners_json(workload, model));
+  }
+  put(std::move(document), tunings);
+}
+
+void print_candidates(const std::vector<OfflineShape>& shapes) {
+  constexpr std::size_t kShown = 5;
+  for (const OfflineShape& offline : shapes) {
+    Table table{.headings = {"predicted us", "regs", "smem", "CTAs/SM", "grid", "kernel"},
+                .rows = {},
+                .right_aligned = "rrrrrl"};
+    std::size_t accepted = 0;
+    for (const OfflineCandidate& candidate : offline.candidates) {
+      if (!candidate.accepted || ++accepted > kShown) continue;
+      table.rows.push_back({fmt::format("{:.1f}", candidate.predicted_us),
+                            candidate.registers > 0 ? std::to_string(candidate.registers) : "-",
+                            format_bytes(candidate.shared_bytes), std::to_string(candidate.resident_ctas),
+                            std::to_string(candidate.config.grid), kernel_name(candidate.config.spec)});
+    }
+    print(fmt::format("{}: {} of {} candidates were accepted. These {} rank first by the cost model:\n",
+                      describe(offline.shape), accepted, offline.candidates.size(), table.rows.size()));
+    print(to_text(table) + "\n");
+  }
+}
+
+void print_candidates_json(const Workload& workload, const DeviceFacts& facts, const std::vector<OfflineShape>& offline,
+                           bool interrupted, Json* tunings) {
+  Json shapes = Json::array();
+  for (const OfflineShape& shape : offline) {
+    Json candidates = Json::array();
+    for (const OfflineCandidate& candidate : shape.candidates) {
+      candidates.push_back({{"kernel", kernel_name(candidate.config.spec)},
+                            {"config", Json::parse(to_json(candidate.config))},
+                            {"accepted", candidate.accepted},
+                            {"reason", candidate.reason},
+                            {"registers", candidate.registers},
+                            {"spill_bytes", candidate.spill_bytes},
+                            {"shared_bytes", candidate.shared_bytes},
+                            {"resident_ctas", candidate.resident_ctas},
+                            {"compile_ms", candidate.compile_ms},
+                            {"predicted_us", candidate.predicted_us}});
+    }
+    shapes.push_back({{"shape", Json::parse(to_json(shape.shape))}, {"candidates", std::move(candidates)}});
+  }
+  put({{"schema_version", 1},
+       {"mode", "offline"},
+       {"model", workload.model},
+       {"arch", to_string(facts.arch)},
+       {"sms", facts.sm_count},
+       {"problem", Json::parse(to_json(workload.problem))},
+       {"interrupted", interrupted},
+       {"shapes", std::move(shapes)}},
+      tunings);
+}
+
+void print_model(const Workload& workload, const TuneRequest& request, const ModelSummary& model) {
+  const TuneSummary& summary = model.summary;
+  print(fmt::format("{}{}, {}{}: {}\n", summary.device.name,
+                    model.ordinals.size() > 1 ? fmt::format(" (devices {})", fmt::join(model.ordinals, ", ")) : "",
+                    describe(workload.problem), workload.model.empty() ? "" : " (" + workload.model + ")",
+                    request.dry_run
+                        ? "what would be tried"
+                        : fmt::format("{} in {:.1f} s, {} L2", request.revalidate ? "measured again" : "tuned",
+                                      summary.seconds, to_string(request.policy))));
+  if (!request.dry_run) return print_winners(workload, summary);
+  for (const TunedShape& shape : summary.shapes)
+    print(fmt::format("{}: {} candidates\n", describe(shape.shape), shape.candidates));
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,55 @@
+// console.hpp -- Console: the flags that every command takes. The functions here write data and messages to the
+// program's streams and give its exit codes. Main thread only.
+#pragma once
+
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "leanattn/error.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// The flags that every command takes, and the command line. Not to be confused with a tuning session.
+struct Console {
+  bool json = false;                        ///< whether data is printed as JSON
+  bool quiet = false;                       ///< whether notes and progress are left out
+  std::optional<std::filesystem::path> db;  ///< the directory that --db names; nullopt: the default one
+  std::string command_line;                 ///< as typed; tuning sessions record it
+};
+
+/// The program's exit codes; docs/command-line.md lists them.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailure = 1;  ///< every failure without a code of its own
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitNoDevice = 3;
+inline constexpr int kExitNothingFound = 4;
+inline constexpr int kExitWrongResult = 5;
+inline constexpr int kExitDatabase = 6;
+inline constexpr int kExitInterrupted = 130;
+
+/// The exit code that an error ends the program with.
+int exit_code(ErrorCode code);
+
+/// Writes data to stdout exactly as given.
+void print(std::string_view text);
+/// Writes a message and a newline to stderr. Does nothing under --quiet.
+void note(const Console& console, std::string_view text);
+/// Writes "leanattn: warning: text" to stderr, even under --quiet.
+void warn(std::string_view text);
+/// Writes "leanattn: error: message", the hint and the log to stderr. Returns exit_code(error.code).
+int report_error(const Error& error);
+
+/// Whether colours may be written to this stream: it is a terminal that is not dumb, and NO_COLOR is unset.
+bool use_colour(std::FILE* stream);
+/// Whether the stream is a terminal that understands carriage return and erase-line.
+bool is_terminal(std::FILE* stream);
+/// The text between the escapes of an SGR number (32 green, 33 yellow, 31 red, 1 bold) if use_colour(stream), else the
+/// text alone.
+std::string coloured(std::FILE* stream, int sgr, std::string_view text);
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,52 @@
+// device_flags.hpp -- DeviceFlags: which GPU a command is about, one of this machine or one that is described by
+// architecture and number of SMs. Main thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cache/tuning/tuning_db.hpp"
+#include "cli/flags/caches.hpp"
+#include "runtime/cuda/device.hpp"
+#include "tuner/search/tune.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace leanattn {
+inline namespace v1 {
+
+struct DeviceFlags {
+  int device = 0;       ///< the CUDA ordinal, of commands that take one GPU
+  std::string devices;  ///< ordinals or "all", of commands that take several; empty: `device`
+  std::string arch;     ///< empty: a GPU of this machine
+  std::string sms;      ///< empty: usual_sm_count(arch)
+};
+
+/// Registers --device, --arch and --sms. `flags` must live until the program has run.
+void add_device_flags(CLI::App& command, DeviceFlags& flags);
+
+/// The same for a command that can use several GPUs: --device takes a list or `all` and fills `flags.devices`.
+void add_device_list_flags(CLI::App& command, DeviceFlags& flags);
+/// The ordinals that --device names, in the order given. Errors: invalid_argument (not numbers), no_driver, no_device.
+Result<std::vector<int>> chosen_devices(const DeviceFlags& flags);
+
+/// The number of SMs of the architecture's most common product (A100, H100, B200 ...), which is the default of --sms.
+int usual_sm_count(Arch arch);
+
+/// The facts of a GPU that follow from --arch and --sms. Errors: invalid_argument, unsupported.
+Result<DeviceFacts> offline_facts(const DeviceFlags& flags);
+
+/// A GPU, and the device model under which the database keeps its winners.
+struct Target {
+  DeviceFacts facts;
+  DeviceModel model;
+};
+
+/// Without --arch, a GPU of this machine. With --arch, the GPU of that architecture and number of SMs that the database
+/// knows, or else typical facts. Errors: no_driver, no_device (the hint names --arch), invalid_argument, unsupported.
+Result<Target> resolve_target(const DeviceFlags& flags, const Caches& caches);
+
+}  // namespace v1
+}  // namespace leanattn

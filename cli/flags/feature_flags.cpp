@@ -1,0 +1,137 @@
+#include "cli/flags/feature_flags.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <limits>
+
+#include "cli/flags/sizes.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+/// Reads one of a parser's names into `out`. The parser's error gets the flag and its value in front.
+template <class T>
+Result<void> read_name(const char* flag, const std::string& text, Result<T> (*parse)(std::string_view), T& out) {
+  if (text.empty()) return {};
+  Result<T> parsed = parse(text);
+  if (!parsed) {
+    Error error = parsed.error();
+    error.message = fmt::format("{} {}: {}", flag, text, error.message);
+    return tl::unexpected(std::move(error));
+  }
+  out = *parsed;
+  return {};
+}
+
+Result<void> read_real(const char* flag, const std::string& text, double& out) {
+  if (text.empty()) return {};
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    return fail(ErrorCode::invalid_argument, fmt::format("{} '{}' is not a number", flag, text));
+  out = value;
+  return {};
+}
+
+/// Reads the type of the KV cache, which is a one-byte format or the type of the query.
+Result<void> read_kv_dtype(const FeatureFlags& flags, DType dtype, Features& features) {
+  if (flags.kv_dtype.empty()) return {};
+  if (flags.kv_dtype == to_string(dtype)) {
+    features.kv_format = KvFormat::same;
+    return {};
+  }
+  if (parse_dtype(flags.kv_dtype)) {
+    return fail(
+        ErrorCode::unsupported,
+        fmt::format("--kv-dtype {} cannot be had, because the cache of a {} query has that type or one-byte elements",
+                    flags.kv_dtype, to_string(dtype)),
+        "Leave --kv-dtype out, or change --dtype.");
+  }
+  return read_name("--kv-dtype", flags.kv_dtype, parse_kv_format, features.kv_format);
+}
+
+}  // namespace
+
+void add_feature_flags(CLI::App& command, FeatureFlags& flags) {
+  constexpr const char* kGroup = "Features";
+  const auto option = [&](const char* name, std::string& value, const char* help) {
+    return command.add_option(name, value, help)->group(kGroup);
+  };
+  const auto flag = [&](const char* name, bool& value, const char* help) {
+    command.add_flag(name, value, help)->group(kGroup);
+  };
+  option("--page-size", flags.page_size, "Tokens in a page of a paged KV cache; default: the cache is dense")
+      ->type_name("N");
+  option("--q-len", flags.q_len, "The largest number of query tokens of a request, 1 to 16; default 1")->type_name("N");
+  flag("--ragged-q", flags.ragged_q, "Requests have different numbers of query tokens, at most --q-len");
+  option("--query-mask", flags.query_mask,
+         "What the query tokens see of each other: causal, tree (a bit mask) or full; default causal")
+      ->type_name("MASK");
+  option("--window", flags.window, "How many tokens a query token sees, of which it is the last; default: all")
+      ->type_name("N");
+  option("--sink-tokens", flags.sink_tokens, "How many first tokens stay visible beside the window")->type_name("N");
+  flag("--sink-logits", flags.sink_logits,
+       "Each query head has a learned logit that counts in the softmax's denominator");
+  option("--soft-cap", flags.soft_cap, "Each score becomes X * tanh(score / X)")->type_name("X");
+  flag("--alibi", flags.alibi, "Each score gets the query head's slope times the distance between the tokens");
+  option("--score", flags.score, "A CUDA expression of score, q_index, kv_index and head that gives the new score")
+      ->type_name("EXPR");
+  option("--kv-dtype", flags.kv_dtype,
+         "The type of the KV cache: fp8_e4m3, fp8_e5m2 or int8; default: the one of --dtype")
+      ->type_name("TYPE");
+  option("--kv-scale", flags.kv_scale,
+         "What has a scale of its own in a one-byte cache: tensor, head or token; default tensor")
+      ->type_name("WHAT");
+  option("--v-head-dim", flags.v_head_dim, "The head size of V and O; default: the one of --head-dim")->type_name("N");
+  flag("--append", flags.append, "The kernel writes the query tokens' own K and V into the cache");
+  option("--rope", flags.rope, "The kernel applies rotary embedding to q and appended keys: half_split or interleaved")
+      ->type_name("PAIRS");
+  option("--rope-dim", flags.rope_dim, "How many first dimensions of a head are rotated; default: all")->type_name("N");
+  flag("--batch-invariant", flags.batch_invariant,
+       "A request's result has the same bits whatever else is in its batch");
+}
+
+Result<Features> with_flags(Features features, const FeatureFlags& flags, DType dtype) {
+  struct Field {
+    const char* flag;
+    const std::string& text;
+    int& value;
+  };
+  for (const Field& field :
+       {Field{"--page-size", flags.page_size, features.page_size}, Field{"--q-len", flags.q_len, features.q_len},
+        Field{"--window", flags.window, features.window},
+        Field{"--sink-tokens", flags.sink_tokens, features.sink_tokens},
+        Field{"--v-head-dim", flags.v_head_dim, features.v_head_dim},
+        Field{"--rope-dim", flags.rope_dim, features.rope_dim}}) {
+    if (field.text.empty()) continue;
+    const Result<std::int64_t> value = parse_size(field.flag, field.text, 0, std::numeric_limits<int>::max());
+    if (!value) return tl::unexpected(value.error());
+    field.value = static_cast<int>(*value);
+  }
+  features.ragged_q = features.ragged_q || flags.ragged_q;
+  features.sink_logits = features.sink_logits || flags.sink_logits;
+  features.alibi = features.alibi || flags.alibi;
+  features.append = flags.append;
+  features.batch_invariant = flags.batch_invariant;
+  if (!flags.score.empty()) features.score = flags.score;
+  for (const Result<void>& read :
+       {read_name("--query-mask", flags.query_mask, parse_query_mask, features.mask),
+        read_real("--soft-cap", flags.soft_cap, features.soft_cap), read_kv_dtype(flags, dtype, features),
+        read_name("--rope", flags.rope, parse_rope, features.rope),
+        read_name("--kv-scale", flags.kv_scale, parse_kv_scale, features.kv_scale)}) {
+    if (!read) return tl::unexpected(read.error());
+  }
+  if (!flags.kv_scale.empty() && features.kv_format == KvFormat::same) {
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("--kv-scale {} cannot be had, because only a cache of one-byte elements has scales",
+                            flags.kv_scale),
+                "Give --kv-dtype fp8_e4m3, fp8_e5m2 or int8.");
+  }
+  return features;
+}
+
+}  // namespace v1
+}  // namespace leanattn

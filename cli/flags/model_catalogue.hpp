@@ -1,0 +1,33 @@
+// model_catalogue.hpp -- the attention shapes of well-known models. Any thread.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "generator/kernel_spec.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// What a model fixes of its attention layers.
+struct ModelShape {
+  std::string name;
+  int q_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  std::optional<DType> dtype;  ///< of the published weights; nullopt: neither bf16 nor fp16
+  Features features{};         ///< those that all of its attention layers have
+
+  bool operator==(const ModelShape&) const = default;
+};
+
+/// The built-in models, in the order that --help lists them.
+std::span<const ModelShape> model_catalogue();
+
+/// The built-in model of this name. Upper and lower case are the same. Errors: invalid_argument, naming all models.
+Result<ModelShape> find_model(std::string_view name);
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,50 @@
+// shape_flags.hpp -- ShapeFlags: model or heads, dtype, layout, features, batches and context lengths, and the Workload
+// that they describe. Main thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/flags/feature_flags.hpp"
+#include "runtime/problem.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace leanattn {
+inline namespace v1 {
+
+/// The text of every flag as typed. It is empty for flags that were not given.
+struct ShapeFlags {
+  std::string model, model_config;
+  std::string heads, kv_heads, head_dim;
+  std::string dtype, layout;
+  bool lse = false;
+  bool pdl = false;
+  FeatureFlags features;
+  std::string batch, max_batch, context;
+};
+
+/// A problem and its shapes: every batch with every context, all contexts of a batch one after the other.
+struct Workload {
+  std::string model;  ///< as named on the command line; empty: only numbers of heads were given
+  DecodeProblem problem;
+  std::vector<Shape> shapes;
+};
+
+/// Registers the flags. `flags` must live until the program has been parsed and run. `batch_default` and
+/// `context_default` are what --batch and --context mean when they are not given.
+void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& batch_default,
+                     const std::string& context_default);
+
+/// The workload that the flags describe. Errors: invalid_argument and unsupported, naming the flag and its value.
+Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_default, const std::string& context_default);
+
+/// A problem as headings name it: "32/8 heads x 128, bf16, p16, win4096".
+std::string describe(const DecodeProblem& problem);
+/// A shape as messages name it: "batch 1, context 64k".
+std::string describe(const Shape& shape);
+
+}  // namespace v1
+}  // namespace leanattn

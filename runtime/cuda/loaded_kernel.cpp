@@ -1,0 +1,187 @@
+// loaded_kernel.cpp -- loading an emitted kernel, and the launch path.
+#include "runtime/cuda/loaded_kernel.hpp"
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "cache/cubin/cubin_db.hpp"
+#include "runtime/cuda/driver.hpp"
+#include "runtime/cuda/load_cubin.hpp"
+#include "runtime/cuda/tensor_map.hpp"
+#include "runtime/cuda/tensor_map_cache.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+#include "templates/line/schedule.cuh"
+
+static_assert(std::is_trivially_copyable_v<LeanDecodeArgs> && std::is_standard_layout_v<LeanDecodeArgs>,
+              "the driver copies the argument block byte by byte");
+// Which fields share a line of the constant cache, 64 bytes of which the block skips 16 (templates/kernel_args.cuh).
+static_assert(offsetof(LeanDecodeArgs, k_stride_batch) == 48, "the first line ends with the bases of the cache");
+static_assert(offsetof(LeanDecodeArgs, q_offsets) == 112, "the second line ends with the page table");
+static_assert(offsetof(LeanDecodeArgs, o) == 176, "the third line ends with the workspace");
+
+Result<int> sm_count(const DriverApi& api) {
+  CUdevice device = 0;
+  if (const auto ok = check(api.cuCtxGetDevice(&device), "cuCtxGetDevice", ErrorCode::load_failed); !ok)
+    return tl::unexpected(ok.error());
+  int count = 0;
+  const auto ok =
+      check(api.cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), "cuDeviceGetAttribute");
+  if (!ok) return tl::unexpected(ok.error());
+  return count;
+}
+
+}  // namespace
+
+void bind_workspace(LeanDecodeArgs& args, const WorkspaceLayout& layout, void* base) {
+  char* const bytes = static_cast<char*>(base);
+  args.partials = reinterpret_cast<float*>(bytes + layout.partials_offset);
+  args.tickets = reinterpret_cast<unsigned*>(bytes + layout.tickets_offset);
+  args.slots = static_cast<unsigned>(layout.slots);
+}
+
+Result<LoadedKernel> LoadedKernel::load(const EmittedKernel& kernel, const CompiledKernel& compiled) {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  const auto library = load_cubin(compiled.cubin);
+  if (!library) return tl::unexpected(library.error());
+  LoadedKernel loaded;
+  loaded.library_ = *library;
+  loaded.spec_ = kernel.spec;
+  loaded.threads_ = kernel.threads;
+  loaded.shared_bytes_ = kernel.shared_bytes;
+  if (kernel.spec.load == LoadPath::tensor) loaded.maps_ = std::make_unique<TensorMapCache>();
+  // Rings in shared memory want all of it; loads straight to registers stage their lines in L1, so there the driver
+  // decides.
+  const auto carve_out = loads_to_registers(kernel.spec.load) ? CarveOut::automatic : CarveOut::largest_shared;
+  const auto function = load_function(loaded.library_, kernel.entry, kernel.shared_bytes, carve_out);
+  if (!function) return tl::unexpected(function.error());
+  loaded.function_ = *function;
+  const auto counted =
+      check((*api)->cuOccupancyMaxActiveBlocksPerMultiprocessor(&loaded.resident_, loaded.function_, loaded.threads_,
+                                                                static_cast<std::size_t>(loaded.shared_bytes_)),
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor", ErrorCode::load_failed);
+  if (!counted) return tl::unexpected(counted.error());
+  if (loaded.resident_ < 1) {
+    return fail(ErrorCode::load_failed,
+                fmt::format("not one CTA of {} ({} threads, {} bytes of shared memory) fits an SM of this device",
+                            kernel.entry, kernel.threads, kernel.shared_bytes),
+                "Choose fewer warps, stages or tokens per warp.");
+  }
+  const auto sms = sm_count(**api);
+  if (!sms) return tl::unexpected(sms.error());
+  loaded.resident_total_ = std::int64_t{*sms} * loaded.resident_;
+  return loaded;
+}
+
+Result<LoadedKernel> LoadedKernel::prepare(const EmittedKernel& kernel, CubinCache* cache, CompiledKernel* compiled) {
+  // Asked first: without a driver a compile would be time spent for nothing.
+  if (const auto api = driver(); !api) return tl::unexpected(api.error());
+  auto made = compile(kernel, cache);
+  if (!made) return tl::unexpected(made.error());
+  auto loaded = load(kernel, *made);
+  if (!loaded && loaded.error().code == ErrorCode::load_failed && made->from_cache) {
+    if (const auto key = compile_key(kernel.source, kernel.spec.arch)) cache->erase(*key);
+    made = compile(kernel, cache);
+    if (!made) return tl::unexpected(made.error());
+    loaded = load(kernel, *made);
+  }
+  if (loaded && compiled != nullptr) *compiled = std::move(*made);
+  return loaded;
+}
+
+LoadedKernel::LoadedKernel(LoadedKernel&& other) noexcept
+    : library_(std::exchange(other.library_, nullptr)),
+      function_(std::exchange(other.function_, nullptr)),
+      spec_(other.spec_),
+      threads_(other.threads_),
+      shared_bytes_(other.shared_bytes_),
+      resident_(other.resident_),
+      resident_total_(other.resident_total_),
+      maps_(std::move(other.maps_)) {}
+
+LoadedKernel& LoadedKernel::operator=(LoadedKernel&& other) noexcept {
+  LoadedKernel taken(std::move(other));
+  std::swap(library_, taken.library_);
+  std::swap(function_, taken.function_);
+  std::swap(spec_, taken.spec_);
+  std::swap(threads_, taken.threads_);
+  std::swap(shared_bytes_, taken.shared_bytes_);
+  std::swap(resident_, taken.resident_);
+  std::swap(resident_total_, taken.resident_total_);
+  std::swap(maps_, taken.maps_);
+  return *this;
+}
+
+LoadedKernel::LoadedKernel() = default;
+
+LoadedKernel::~LoadedKernel() {
+  if (library_ == nullptr) return;
+  if (const auto api = driver()) (*api)->cuLibraryUnload(library_);
+}
+
+Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream) const {
+  if (grid < 1 || grid > kMostCtas) [[unlikely]] {
+    return fail(ErrorCode::launch_failed, fmt::format("a grid of {} CTAs cannot be launched", grid),
+                fmt::format("Choose 1 to {}.", kMostCtas));
+  }
+  const bool waits = spec_.fixup == FixUp::wait;
+  if (waits && grid > resident_total_) [[unlikely]] {
+    return fail(ErrorCode::launch_failed,
+                fmt::format("a grid of {} CTAs that wait for each other exceeds the {} this device holds at once", grid,
+                            resident_total_),
+                "Use a smaller grid, or a kernel with the ticket fix-up, which never waits.");
+  }
+  const auto api = driver();
+  if (!api) [[unlikely]]
+    return tl::unexpected(api.error());
+
+  CUlaunchAttribute attributes[2]{};
+  CUlaunchConfig config{};
+  config.gridDimX = static_cast<unsigned>(grid);
+  config.gridDimY = 1;
+  config.gridDimZ = 1;
+  config.blockDimX = static_cast<unsigned>(threads_);
+  config.blockDimY = 1;
+  config.blockDimZ = 1;
+  config.sharedMemBytes = static_cast<unsigned>(shared_bytes_);
+  config.hStream = stream;
+  config.attrs = attributes;
+  // Both may hold: an early start lets the prologue overlap, and a cooperative grid still becomes resident as a whole
+  // once the previous kernel's CTAs leave.
+  if (waits) {
+    attributes[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    attributes[config.numAttrs++].value.cooperative = 1;
+  }
+  if (spec_.pdl) {
+    attributes[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attributes[config.numAttrs++].value.programmaticStreamSerializationAllowed = 1;
+  }
+  LeanDecodeArgs filled = args;
+  filled.grid_reciprocal = lean_reciprocal(static_cast<unsigned>(grid));
+  KvTensorMaps maps;
+  if (spec_.load == LoadPath::tensor) {
+    const TensorMapKey key = tensor_map_key(args);
+    if (!maps_->find(key, maps)) {
+      auto encoded = encode_tensor_maps(spec_, args);
+      if (!encoded) [[unlikely]]
+        return tl::unexpected(encoded.error());
+      maps = *encoded;
+      maps_->insert(key, maps);
+    }
+  }
+  // The driver copies the parameters before it returns; kernels of other load paths have the first only.
+  void* params[] = {&filled, &maps.k, &maps.v};
+  return check((*api)->cuLaunchKernelEx(&config, function_, params, nullptr), "cuLaunchKernelEx",
+               ErrorCode::launch_failed);
+}
+
+}  // namespace v1
+}  // namespace leanattn

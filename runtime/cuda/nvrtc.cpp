@@ -1,0 +1,153 @@
+// nvrtc.cpp -- finds and opens libnvrtc.
+#include "runtime/cuda/nvrtc.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "runtime/cuda/dynamic_library.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+// The newest comes first. The name without a version exists only with the development files of a toolkit.
+constexpr const char* kSonames[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"};
+
+/// The 128-bit loads and stores of partial results came with PTX ISA 8.3 (PTX ISA, "ld" and "st", .b128).
+constexpr std::pair kOldestNvrtc{12, 3};
+
+/// Empty in a set-user-id program: whoever starts it does not choose what it loads.
+std::string environment(const char* name) {
+  const char* value = ::secure_getenv(name);
+  return value != nullptr ? value : "";
+}
+
+/// Adds those sonames that are files in `directory`. Others would only make the error message longer.
+void add_directory(std::vector<std::string>& candidates, const std::filesystem::path& directory) {
+  for (const char* soname : kSonames) {
+    std::error_code error;
+    const auto path = directory / soname;
+    if (std::filesystem::exists(path, error)) candidates.push_back(path.string());
+  }
+}
+
+std::string failure_hint() {
+  return fmt::format(
+      "Install a CUDA toolkit's NVRTC ({}.{} or newer), or NVIDIA's nvidia-cuda-nvrtc wheel and point "
+      "LEANATTN_NVRTC_DIR at its lib directory, or name the file in LEANATTN_NVRTC_LIB.",
+      kOldestNvrtc.first, kOldestNvrtc.second);
+}
+
+/// The table of an opened library. Errors: nvrtc_missing, when it is no NVRTC that kernels can be compiled with.
+Result<NvrtcApi> describe(const DynamicLibrary& library) {
+  NvrtcApi api;
+  std::string missing;
+#define LEANATTN_RESOLVE(name)                                            \
+  api.name = reinterpret_cast<decltype(api.name)>(library.symbol(#name)); \
+  if (api.name == nullptr) missing += " " #name;
+  LEANATTN_NVRTC_FUNCTIONS(LEANATTN_RESOLVE)
+#undef LEANATTN_RESOLVE
+  if (!missing.empty())
+    return fail(ErrorCode::nvrtc_missing, fmt::format("{} lacks entry points:{}", library.name(), missing),
+                failure_hint());
+  const auto* any_symbol = reinterpret_cast<const void*>(api.nvrtcVersion);
+  api.path = DynamicLibrary::path_of(any_symbol);
+  api.build = DynamicLibrary::build_id_of(any_symbol);
+  int arch_count = 0;
+  auto status = api.nvrtcVersion(&api.major, &api.minor);
+  if (status == NVRTC_SUCCESS && std::pair(api.major, api.minor) < kOldestNvrtc)
+    return fail(ErrorCode::nvrtc_missing,
+                fmt::format("{} is NVRTC {}.{}, and kernels need {}.{} or newer", api.path, api.major, api.minor,
+                            kOldestNvrtc.first, kOldestNvrtc.second),
+                failure_hint());
+  if (status == NVRTC_SUCCESS) status = api.nvrtcGetNumSupportedArchs(&arch_count);
+  if (status == NVRTC_SUCCESS) {
+    api.compute_capabilities.resize(static_cast<std::size_t>(arch_count));
+    status = api.nvrtcGetSupportedArchs(api.compute_capabilities.data());
+  }
+  if (status != NVRTC_SUCCESS)
+    return fail(ErrorCode::nvrtc_missing,
+                fmt::format("{} does not answer: {}", library.name(), api.nvrtcGetErrorString(status)), failure_hint());
+  std::sort(api.compute_capabilities.begin(), api.compute_capabilities.end());
+  return api;
+}
+
+/// The first candidate that is a usable NVRTC. A library that loads and is none is passed over, and is what the error
+/// speaks of when there is no better one.
+Result<const NvrtcApi*> open_nvrtc() {
+  static NvrtcApi opened;
+  std::string failures;
+  std::optional<Error> refused;
+  for (const std::string& candidate : nvrtc_candidates()) {
+    const auto library = DynamicLibrary::open_first({&candidate, 1}, &failures);
+    if (!library) continue;
+    Result<NvrtcApi> api = describe(library);
+    if (api) {
+      opened = *std::move(api);
+      return &opened;
+    }
+    failures += api.error().message + '\n';
+    if (!refused) refused = std::move(api.error());
+  }
+  if (refused) {
+    refused->log = failures;
+    return tl::unexpected(*std::move(refused));
+  }
+  const std::string named = environment("LEANATTN_NVRTC_LIB");
+  return fail(ErrorCode::nvrtc_missing,
+              named.empty() ? "the CUDA run-time compiler libnvrtc cannot be loaded"
+                            : fmt::format("LEANATTN_NVRTC_LIB names {}, which cannot be loaded", named),
+              failure_hint(), failures);
+}
+
+}  // namespace
+
+std::vector<std::string> nvrtc_candidates() {
+  if (const auto file = environment("LEANATTN_NVRTC_LIB"); !file.empty()) return {file};
+  std::vector<std::string> candidates;
+  if (const auto root = environment("LEANATTN_NVRTC_DIR"); !root.empty()) {
+    const std::filesystem::path directory(root);
+    // NVIDIA's wheels have their libraries in nvidia/cu13/lib (CUDA 13) or nvidia/cuda_nvrtc/lib (CUDA 12).
+    for (const char* sub :
+         {"", "lib", "lib64", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "cu13/lib", "cuda_nvrtc/lib"}) {
+      add_directory(candidates, directory / sub);
+    }
+  }
+  candidates.insert(candidates.end(), std::begin(kSonames), std::end(kSonames));
+  for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
+    if (const auto root = environment(variable); !root.empty())
+      add_directory(candidates, std::filesystem::path(root) / "lib64");
+  }
+  add_directory(candidates, "/usr/local/cuda/lib64");
+#ifdef LEANATTN_NVRTC_HINT_DIR
+  add_directory(candidates, LEANATTN_NVRTC_HINT_DIR);
+#endif
+  return candidates;
+}
+
+Result<const NvrtcApi*> nvrtc() {
+  static const Result<const NvrtcApi*> opened = open_nvrtc();
+  return opened;
+}
+
+Result<void> check_arch(const NvrtcApi& api, Arch arch) {
+  const int capability = arch.major * 10 + arch.minor;
+  const auto& known = api.compute_capabilities;
+  if (std::binary_search(known.begin(), known.end(), capability)) return {};
+  const bool newer = !known.empty() && capability > known.back();
+  return fail(ErrorCode::unsupported,
+              fmt::format("NVRTC {}.{} does not compile for {}", api.major, api.minor, to_string(arch)),
+              newer ? fmt::format("Its newest compute capability is {}: install a newer NVRTC.", known.back())
+                    : fmt::format("It compiles for compute capabilities {}.", fmt::join(known, ", ")));
+}
+
+std::string full_version(const NvrtcApi& api) { return fmt::format("{}.{}+{}", api.major, api.minor, api.build); }
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,52 @@
+// nvrtc.hpp -- NvrtcApi: libnvrtc, opened at run time, as one table of the functions that we use. Thread-safe. It is
+// opened once and never closed.
+#pragma once
+
+#include <nvrtc.h>
+
+#include <string>
+#include <vector>
+
+#include "generator/kernel_spec.hpp"
+#include "leanattn/error.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// All NVRTC functions that the library calls, as X(name).
+// clang-format off
+#define LEANATTN_NVRTC_FUNCTIONS(X) \
+  X(nvrtcGetErrorString) X(nvrtcVersion) X(nvrtcGetNumSupportedArchs) X(nvrtcGetSupportedArchs) \
+  X(nvrtcCreateProgram) X(nvrtcDestroyProgram) X(nvrtcCompileProgram) X(nvrtcGetCUBINSize) X(nvrtcGetCUBIN) \
+  X(nvrtcGetProgramLogSize) X(nvrtcGetProgramLog)
+// clang-format on
+
+/// The table, and which build of NVRTC it is.
+struct NvrtcApi {
+#define LEANATTN_DECLARE(name) decltype(&::name) name = nullptr;
+  LEANATTN_NVRTC_FUNCTIONS(LEANATTN_DECLARE)
+#undef LEANATTN_DECLARE
+  int major = 0, minor = 0;
+  std::string path;                       ///< of the library file
+  std::string build;                      ///< its GNU build ID, in hex, which tells 13.0.48 from 13.0.88
+  std::vector<int> compute_capabilities;  ///< for which it can compile, in ascending order: 80, 86, ...
+};
+
+/// The table. The first call opens the library and decides for the life of the process. It looks for LEANATTN_NVRTC_LIB
+/// (a file, after which nothing else is tried), in LEANATTN_NVRTC_DIR (a directory of libraries, or the site-packages
+/// that have NVIDIA's wheels), for libnvrtc.so[.13|.12] as the loader finds them, in $CUDA_HOME, $CUDA_PATH and
+/// /usr/local/cuda, and in the directory with which the build was configured. A library older than NVRTC 12.3 is passed
+/// over. A set-user-id program ignores the environment. Errors: nvrtc_missing, which names what was tried.
+Result<const NvrtcApi*> nvrtc();
+
+/// The candidates of that search, in order, with the environment as it is now.
+std::vector<std::string> nvrtc_candidates();
+
+/// Checks that this NVRTC can make cubins for `arch`. Errors: unsupported.
+Result<void> check_arch(const NvrtcApi& api, Arch arch);
+
+/// "13.0+<build id>", which is part of the keys of cubin.db.
+std::string full_version(const NvrtcApi& api);
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,75 @@
+// tensor_map.cpp -- sizes, strides and boxes of the tensor maps of K and V.
+#include "runtime/cuda/tensor_map.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/cuda/driver.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr int kPanelDims = 64;  // 128 bytes, the widest swizzle
+constexpr std::int64_t kElementBytes = 2;
+
+/// L2 may fetch 256 bytes where 128 were requested. This hides latency in short launches, but costs a tenth of the rate
+/// where memory is the limit: on an H200, 16 MB of KV take 7.9 us with it and 8.3 us without, and 1 GB takes 261 us
+/// with it and 238 us without. Caches of at most so many bytes use it.
+constexpr std::int64_t kSmallCacheBytes = 24 << 20;
+
+}  // namespace
+
+Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecodeArgs& args) {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  const bool paged = spec.features.page_size > 0;
+  const std::int64_t tokens = paged ? spec.features.page_size : args.context_capacity;
+  const std::int64_t outer = paged ? args.pool_pages : args.batch;
+  const std::int64_t cache_bytes = kElementBytes * (spec.head_dim + value_dim(spec)) * std::int64_t{args.batch} *
+                                   args.kv_heads * args.context_capacity;
+  const auto promotion =
+      cache_bytes <= kSmallCacheBytes ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+  const auto type = spec.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const int run = paged ? page_run(spec) : step_tokens(spec);
+  const cuuint32_t every_element[] = {1, 1, 1, 1, 1};
+
+  struct Operand {
+    const void* base;
+    int dims;
+    long long token, head, outer;
+  };
+  const auto encode = [&](CUtensorMap& map, const Operand& operand) {
+    const auto panels = static_cast<cuuint32_t>(operand.dims / kPanelDims);
+    const cuuint64_t sizes[] = {kPanelDims, static_cast<cuuint64_t>(tokens), panels,
+                                static_cast<cuuint64_t>(args.kv_heads), static_cast<cuuint64_t>(outer)};
+    const cuuint32_t box[] = {kPanelDims, static_cast<cuuint32_t>(run), run == step_tokens(spec) ? panels : 1, 1, 1};
+    // The stride of a dimension of one element is never used, but it must be valid.
+    const auto bytes = [](long long stride, long long extent) {
+      return static_cast<cuuint64_t>(extent > 1 ? stride * kElementBytes : 16);
+    };
+    const cuuint64_t strides[] = {bytes(operand.token, tokens), kPanelDims * kElementBytes,
+                                  bytes(operand.head, args.kv_heads), bytes(operand.outer, outer)};
+    constexpr cuuint64_t kStrideLimit = cuuint64_t{1} << 40;
+    if (const cuuint64_t longest = *std::max_element(std::begin(strides), std::end(strides)); longest >= kStrideLimit)
+      return Result<void>(fail(ErrorCode::unsupported, fmt::format("a KV stride of {} bytes", longest),
+                               "Load path tensor takes strides below 2^40 bytes."));
+    return check(
+        (*api)->cuTensorMapEncodeTiled(&map, type, 5, const_cast<void*>(operand.base), sizes, strides, box,
+                                       every_element, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                       promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        "cuTensorMapEncodeTiled", ErrorCode::launch_failed);
+  };
+  KvTensorMaps maps;
+  if (auto ok = encode(maps.k, {args.k, spec.head_dim, args.k_stride_token, args.k_stride_head, args.k_stride_batch});
+      !ok)
+    return tl::unexpected(ok.error());
+  if (auto ok = encode(maps.v, {args.v, value_dim(spec), args.v_stride_token, args.v_stride_head, args.v_stride_batch});
+      !ok)
+    return tl::unexpected(ok.error());
+  return maps;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,25 @@
+// tensor_map.hpp -- KvTensorMaps: how the copy engine of load path `tensor` sees a KV cache (PTX ISA, "Tensors"). Plain
+// data; any thread.
+#pragma once
+
+#include <cuda.h>
+
+#include "runtime/cuda/loaded_kernel.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// The two kernel parameters that follow LeanDecodeArgs in a kernel of load path `tensor`.
+struct KvTensorMaps {
+  CUtensorMap k, v;
+};
+
+/// The maps for the K and V of `args`, whose memory is not read. They have five dimensions (64 dims, tokens up to the
+/// capacity, panels of 64 dims, KV heads, requests), boxes of one step, and a swizzle of 128 bytes. A paged cache has
+/// the tokens of a page, and pages instead of requests; its box is a run of tokens of one panel, or a step of all
+/// panels where pages hold whole steps. Errors: unsupported (a stride of 2^40 bytes or more), launch_failed (the driver
+/// refuses them).
+Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecodeArgs& args);
+
+}  // namespace v1
+}  // namespace leanattn

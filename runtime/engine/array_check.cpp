@@ -1,0 +1,111 @@
+// array_check.cpp -- launches the check and turns what it finds into an error.
+#include "runtime/engine/array_check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstdint>
+#include <string_view>
+
+#include "cache/cubin/cubin_db.hpp"
+#include "generator/templates.hpp"
+#include "runtime/cuda/compiler.hpp"
+#include "runtime/cuda/driver.hpp"
+#include "templates/check/pages.cuh"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+Result<void> wait_for(CUstream_st* stream) {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  return check((*api)->cuStreamSynchronize(stream), "cuStreamSynchronize", ErrorCode::launch_failed);
+}
+
+/// N entries of an array on the GPU from `index` on.
+template <std::size_t N>
+Result<std::array<int, N>> read_entries(const int* array, std::int64_t index, CUstream_st* stream) {
+  std::array<int, N> values{};
+  if (auto ok = copy_to_host_async(values.data(), array + index, sizeof values, stream); !ok)
+    return tl::unexpected(ok.error());
+  if (auto ok = wait_for(stream); !ok) return tl::unexpected(ok.error());
+  return values;
+}
+
+/// The error about what the check found: request, array and index in one word.
+Result<void> describe(std::uint64_t offender, const DecodeProblem& problem, const LeanDecodeArgs& args,
+                      CUstream_st* stream) {
+  const auto request = static_cast<std::int64_t>(offender >> 33);
+  const auto array = static_cast<LeanArray>(offender >> 31 & 3);
+  const auto index = static_cast<std::int64_t>(offender & 0x7fffffff);
+  if (array == kLeanContextLengths) {
+    const auto length = read_entries<1>(args.context_lengths, request, stream);
+    if (!length) return tl::unexpected(length.error());
+    return fail(
+        ErrorCode::invalid_argument,
+        fmt::format("context_lengths[{}] is {}, and the capacity {}", request, (*length)[0], args.context_capacity),
+        "Lengths count the tokens in the cache, new ones included.");
+  }
+  if (array == kLeanQueryOffsets) {
+    const auto offsets = read_entries<2>(args.q_offsets, request, stream);
+    if (!offsets) return tl::unexpected(offsets.error());
+    return fail(
+        ErrorCode::invalid_argument,
+        fmt::format("q_offsets[{}] is {} and q_offsets[{}] {}", request, (*offsets)[0], request + 1, (*offsets)[1]),
+        fmt::format("Offsets start at 0 and rise by 0 to q_len, {}.", problem.features.q_len));
+  }
+  const auto page = read_entries<1>(args.page_table, request * args.page_table_stride + index, stream);
+  if (!page) return tl::unexpected(page.error());
+  return fail(ErrorCode::invalid_argument,
+              fmt::format("page_table, request {}, entry {} is {}, and the pool has {} pages", request, index,
+                          (*page)[0], args.pool_pages),
+              "Every page of a context that is seen must exist.");
+}
+
+}  // namespace
+
+std::string array_check_source() {
+  std::string source = "// Checks of leanattn's launches: what the arrays on the device hold.\n";
+  for (const std::string_view name : {"kernel_args.cuh", "check/pages.cuh"}) {
+    const auto templates = embedded_templates();
+    const auto found =
+        std::find_if(templates.begin(), templates.end(), [&](const EmbeddedTemplate& t) { return t.name == name; });
+    assert(found != templates.end());
+    source.append("// ---- templates/").append(name).append(" ----\n").append(found->text).append("\n");
+  }
+  return source;
+}
+
+Result<ArrayCheck> ArrayCheck::load(Arch arch, CubinCache* cubins) {
+  const auto compiled = compile_source(array_check_source(), arch, cubins);
+  if (!compiled) return tl::unexpected(compiled.error());
+  auto source = LoadedSource::load(*compiled);
+  if (!source) return tl::unexpected(std::move(source.error()));
+  const auto function = source->function("lean_check_arrays");
+  if (!function) return tl::unexpected(function.error());
+  auto offender = DeviceBuffer::allocate(sizeof(std::uint64_t));
+  if (!offender) return tl::unexpected(std::move(offender.error()));
+  return ArrayCheck(*std::move(source), *function, *std::move(offender));
+}
+
+Result<void> ArrayCheck::operator()(const DecodeProblem& problem, const LeanDecodeArgs& args,
+                                    CUstream_st* stream) const {
+  constexpr unsigned kThreads = 256;  // as in templates/check/pages.cuh
+  const Features& features = problem.features;
+  const LeanArrayLimits limits{features.page_size, features.q_len, features.window, features.sink_tokens,
+                               features.ragged_q};
+  auto* const word = offender_.as<unsigned long long>();
+  unsigned long long offender = 0;
+  if (auto ok = fill_bytes_async(word, 0xff, sizeof *word, stream); !ok) return ok;
+  const LaunchDims dims{.grid_x = static_cast<unsigned>(args.batch), .threads = kThreads};
+  if (auto ok = launch_with(function_, dims, stream, args, limits, word); !ok) return ok;
+  if (auto ok = copy_to_host_async(&offender, word, sizeof offender, stream); !ok) return ok;
+  if (auto ok = wait_for(stream); !ok) return ok;
+  return offender == kLeanNoOffender ? Result<void>{} : describe(offender, problem, args, stream);
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,39 @@
+// array_check.hpp -- ArrayCheck: checks on the GPU what the arrays of a launch hold (templates/check/pages.cuh). It
+// waits for the stream and is meant for LEANATTN_DEBUG=1. Made and used with its context current, by one thread at a
+// time.
+#pragma once
+
+#include <string>
+
+#include "runtime/cuda/gpu.hpp"
+#include "runtime/engine/plan.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+class CubinCache;  // cache/cubin/cubin_db.hpp
+
+/// The CUDA source of the check, in one piece without includes, for compile_source().
+std::string array_check_source();
+
+class ArrayCheck {
+ public:
+  /// cubins may be null. Errors: those of compile_source and LoadedSource; out_of_memory.
+  static Result<ArrayCheck> load(Arch arch, CubinCache* cubins);
+
+  /// Waits for `stream`, which CUDA must not be capturing. Errors: invalid_argument, which names request, index and
+  /// value of the first context length beyond the capacity, query offset that falls or rises by more than q_len, or
+  /// page that is needed and does not exist; launch_failed, context_lost.
+  Result<void> operator()(const DecodeProblem& problem, const LeanDecodeArgs& args, CUstream_st* stream) const;
+
+ private:
+  ArrayCheck(LoadedSource source, CUfunc_st* function, DeviceBuffer offender)
+      : source_(std::move(source)), function_(function), offender_(std::move(offender)) {}
+
+  LoadedSource source_;
+  CUfunc_st* function_;    ///< of source_
+  DeviceBuffer offender_;  ///< one 64-bit word
+};
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,225 @@
+// engine.cpp -- makes plans: looks up a configuration, prepares its kernel, and keeps what was made.
+#include "runtime/engine/engine.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "runtime/cuda/current_context.hpp"
+#include "runtime/cuda/gpu.hpp"
+#include "runtime/engine/launch_checks.hpp"
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/grids.hpp"
+#include "runtime/lookup/specs.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+/// Whether an error is about this kernel alone, so that another kernel may succeed.
+bool is_about_the_kernel(ErrorCode code) {
+  return code == ErrorCode::compile_failed || code == ErrorCode::kernel_rejected || code == ErrorCode::load_failed ||
+         code == ErrorCode::unsupported;
+}
+
+/// Whether a kernel computes the same as those of `base`, so that only their speed differs.
+bool differ_in_tunables_only(const KernelSpec& spec, const KernelSpec& base) {
+  const auto tuned = with_tunables_of(base, spec);
+  return tuned && *tuned == spec;
+}
+
+/// The grid that PlanCore launches: at most as many CTAs as are resident at once, where CTAs wait for each other.
+std::int64_t launched_grid(const Choice& choice, const PreparedKernel& kernel) {
+  const bool waits = choice.config.spec.fixup == FixUp::wait;
+  return waits ? std::min(choice.config.grid, kernel.resident_ctas) : choice.config.grid;
+}
+
+/// A key that differs between most plans. same_launch() decides.
+std::string key_of(const DecodeProblem& problem, const PlanSize& size, const Choice& choice,
+                   const PreparedKernel& kernel) {
+  return fmt::format("{} {} {} {} {} {}", kernel_name(choice.config.spec), launched_grid(choice, kernel),
+                     choice.config.segment_cost, problem.kv_heads, size.batch, size.context_capacity);
+}
+
+bool same_launch(const PlanCore& plan, const DecodeProblem& problem, const PlanSize& size, const Choice& choice,
+                 const PreparedKernel& kernel, bool stand_in) {
+  const Choice& mine = plan.choice();
+  return plan.stand_in() == stand_in && plan.limits().problem == problem && plan.limits().size == size &&
+         mine.config.grid == launched_grid(choice, kernel) && mine.config.spec == choice.config.spec &&
+         mine.config.segment_cost == choice.config.segment_cost && mine.provenance == choice.provenance &&
+         mine.tuned_us == choice.tuned_us && mine.tuned_shape == choice.tuned_shape && mine.layer == choice.layer &&
+         mine.stale == choice.stale && mine.tuned_pdl == choice.tuned_pdl;
+}
+
+}  // namespace
+
+EngineCore::EngineCore(EngineParts parts)
+    : parts_(std::move(parts)), kernels_(parts_.prepare), call_capture_(parts_.call_capture.get()) {
+  builder_ = std::make_unique<BackgroundBuilds>(kernels_, [this] { builds_.fetch_add(1, std::memory_order_release); });
+  if (parts_.debug) checks_ = std::make_unique<LaunchChecks>(parts_.device.arch, parts_.cubins);
+  merger_ = std::make_unique<PartialsMerger>(parts_.device.arch, parts_.context ? parts_.context->get() : nullptr,
+                                             parts_.cubins.get());
+  late_winners_ = std::make_unique<LateWinners>([this] {
+    auto table = std::make_shared<const WinnerTable>(parts_.device, parts_.open_winners());
+    if (table->locked()) return false;
+    install(std::move(table));
+    return true;
+  });
+  reload();
+}
+
+EngineCore::~EngineCore() {
+  late_winners_.reset();
+  builder_.reset();
+  // Kernels and events must be destroyed while their context is current.
+  const CurrentContext scope(parts_.context ? parts_.context->get() : nullptr);
+  plans_.clear();
+  checks_.reset();
+  merger_.reset();
+}
+
+Result<void> EngineCore::merge_partials(const leanattn_merge_args& args, CUstream_st* stream) {
+  bool capturing = false;
+  if (stream != nullptr && !merger_->ready()) {
+    const auto asked = parts_.is_capturing(stream);
+    if (!asked) return tl::unexpected(asked.error());
+    capturing = *asked;
+  }
+  return merger_->launch(args, capturing, stream);
+}
+
+EngineCore::Winners EngineCore::winners() const {
+  const std::lock_guard lock(mutex_);
+  return {table_, generation_.load(std::memory_order_relaxed)};
+}
+
+void EngineCore::reload() {
+  auto table = std::make_shared<const WinnerTable>(parts_.device, parts_.open_winners());
+  const bool locked = table->locked();
+  install(std::move(table));
+  if (locked) late_winners_->request();
+}
+
+void EngineCore::install(std::shared_ptr<const WinnerTable> table) {
+  builder_->forgive();
+  const std::lock_guard lock(mutex_);
+  table_ = std::move(table);
+  warnings_.clear();
+  generation_.fetch_add(1, std::memory_order_release);
+  builds_.fetch_add(1, std::memory_order_release);
+}
+
+const char* EngineCore::warnings() const {
+  const Winners now = winners();
+  std::vector<std::string> warnings = parts_.warnings;
+  const std::vector<std::string> more = now.table->warnings();
+  warnings.insert(warnings.end(), more.begin(), more.end());
+  if (const std::size_t skipped = now.table->skipped(); skipped > 0)
+    warnings.push_back(fmt::format("winners left out because another version wrote them: {}", skipped));
+  std::string text = fmt::format("{}", fmt::join(warnings, "\n"));
+  const std::lock_guard lock(mutex_);
+  if (warnings_.empty() || warnings_.back() != text) warnings_.push_back(std::move(text));
+  return warnings_.back().c_str();
+}
+
+std::size_t EngineCore::plan_count() const {
+  const std::lock_guard lock(mutex_);
+  return plans_.size();
+}
+
+Result<Choice> EngineCore::lookup(const DecodeProblem& problem, const Shape& shape) const {
+  if (auto valid = validate(problem, shape); !valid) return tl::unexpected(std::move(valid.error()));
+  return winners().table->find(problem, shape);
+}
+
+Result<std::shared_ptr<const PreparedKernel>> EngineCore::prepare(const KernelSpec& spec, CUstream_st* stream) {
+  // The legacy default stream cannot be captured, and asking about it is forbidden while another stream is captured.
+  if (stream != nullptr && !kernels_.ready(spec)) {
+    const auto capturing = parts_.is_capturing(stream);
+    if (!capturing) return tl::unexpected(capturing.error());
+    if (*capturing) {
+      return fail(ErrorCode::not_prepared,
+                  fmt::format("{} is not loaded yet, and the stream is being captured", kernel_name(spec)),
+                  "Make the plan once before the stream capture begins.");
+    }
+  }
+  return kernels_.get(spec);
+}
+
+Config EngineCore::safe_config(const DecodeProblem& problem, const Shape& shape) const {
+  const std::vector<Config> defaults = default_configs(parts_.device, problem, shape);
+  for (const Config& config : defaults) {
+    if (kernels_.ready(config.spec)) return config;
+  }
+  // A batch-invariant problem has one kernel only, because bits depend on the kernel.
+  if (problem.features.batch_invariant) return defaults.front();
+  const KernelSpec base = base_spec(parts_.device.arch, problem);
+  const auto ready = kernels_.ready_specs([&](const KernelSpec& spec) { return differ_in_tunables_only(spec, base); });
+  if (ready.empty()) return defaults.front();
+  const KernelSpec& spec = *std::min_element(ready.begin(), ready.end(), [](const KernelSpec& a, const KernelSpec& b) {
+    return kernel_name(a) < kernel_name(b);
+  });
+  return {spec, cheapest_grid(parts_.device, problem, shape, spec)};
+}
+
+Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
+                                              const LookupKey& key, WhenNotLoaded when_not_loaded) {
+  if (!mark_.here()) return tl::unexpected(ProcessMark::forked());  // here locks may be held by threads of the parent
+  if (auto valid = validate(problem, shape); !valid) return tl::unexpected(std::move(valid.error()));
+  // Read before anything else, so that a build that ends from now on outdates the stand-in below.
+  const std::uint64_t builds = builds_.load(std::memory_order_acquire);
+  const Winners now = winners();
+  Choice choice = now.table->find(problem, shape);
+  if (now.table->locked()) late_winners_->request();
+  const KernelSpec wanted = choice.config.spec;
+  const bool missing = when_not_loaded == WhenNotLoaded::stand_in && !kernels_.ready(wanted);
+  const bool hopeless = missing && builder_->has_failed(wanted);
+  bool stand_in = false;
+  if (missing && !hopeless) {
+    Config safe = safe_config(problem, shape);
+    stand_in = safe.spec != wanted;
+    if (stand_in) choice = Choice{.config = std::move(safe), .tuned_shape = {}, .layer = {}};
+  }
+  auto kernel =
+      hopeless ? tl::unexpected(Error{ErrorCode::kernel_rejected, {}, {}, {}}) : prepare(choice.config.spec, stream);
+  if (!kernel && is_about_the_kernel(kernel.error().code)) {
+    for (const Config& config : default_configs(parts_.device, problem, shape)) {
+      if (config == choice.config) continue;  // tried already
+      choice = Choice{.config = config, .tuned_shape = {}, .layer = {}};
+      kernel = prepare(config.spec, stream);
+      if (kernel || !is_about_the_kernel(kernel.error().code)) break;
+    }
+  }
+  if (stand_in) builder_->request(wanted);  // after any compile of the stand-in, so that the two do not compete
+  if (!kernel) {
+    if (call_capture_ != nullptr) call_capture_->count(problem, shape, key, nullptr);
+    return tl::unexpected(std::move(kernel.error()));
+  }
+  if (call_capture_ != nullptr) call_capture_->count(problem, shape, key, &choice);
+  const PlanSize size = plan_size(problem, shape);
+  const std::lock_guard lock(mutex_);
+  const PlanCore* plan = keep(problem, size, std::move(choice), *std::move(kernel), stand_in);
+  if (stand_in) {
+    stand_ins_.insert(key, builds, plan);
+  } else {
+    recent_.insert(key, now.generation, plan);
+  }
+  return plan;
+}
+
+const PlanCore* EngineCore::keep(const DecodeProblem& problem, const PlanSize& size, Choice choice,
+                                 std::shared_ptr<const PreparedKernel> kernel, bool stand_in) {
+  const auto [first, last] = plans_.equal_range(key_of(problem, size, choice, *kernel));
+  for (auto it = first; it != last; ++it) {
+    if (same_launch(*it->second, problem, size, choice, *kernel, stand_in)) return it->second.get();
+  }
+  CUctx_st* const context = parts_.context ? parts_.context->get() : nullptr;
+  std::string key = key_of(problem, size, choice, *kernel);
+  auto plan =
+      std::make_unique<PlanCore>(problem, size, std::move(choice), std::move(kernel), context, checks_.get(), stand_in);
+  return plans_.emplace(std::move(key), std::move(plan))->second.get();
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,141 @@
+// engine.hpp -- EngineCore: the winners, kernels and plans of one GPU. Thread-safe; only its destruction must come
+// after every other call.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/cuda/process_mark.hpp"
+#include "runtime/engine/background_builds.hpp"
+#include "runtime/engine/call_capture.hpp"
+#include "runtime/engine/late_winners.hpp"
+#include "runtime/engine/partials_merger.hpp"
+#include "runtime/engine/plan.hpp"
+#include "runtime/engine/plan_cache.hpp"
+
+/// The opaque handle of the C ABI. Every object of it is the base of an EngineCore.
+struct leanattn_engine {};
+
+namespace leanattn {
+inline namespace v1 {
+
+class Context;     // runtime/cuda/gpu.hpp
+class CubinCache;  // cache/cubin/cubin_db.hpp
+
+struct EngineCoreOptions {
+  int device = 0;                                  ///< CUDA ordinal
+  std::optional<std::filesystem::path> cache_dir;  ///< of both databases; nullopt: cache_directory() decides
+  bool disk_cache = true;                          ///< false: the user's tuning.db and cubin.db are not used
+};
+
+/// What an engine is made of. open() makes the real parts; tests bring their own and need no GPU.
+struct EngineParts {
+  DeviceFacts device;
+  std::function<WinnersByProblem()> open_winners;
+  KernelStore::Prepare prepare;
+  std::function<Result<bool>(CUstream_st*)> is_capturing;  ///< whether CUDA is capturing the stream into a graph
+  std::shared_ptr<const Context> context;                  ///< of the GPU, kept as long as the engine; null in tests
+  std::vector<std::string> warnings;
+  bool debug = false;                         ///< whether LaunchChecks surround every launch; needs a context
+  std::shared_ptr<CubinCache> cubins;         ///< of the checks' and the merger's kernels; may be null
+  std::unique_ptr<CallCapture> call_capture;  ///< counts the calls of plan(); may be null
+};
+
+/// What plan() does when the kernel of its answer is not loaded yet: compile or load it first, or answer with a
+/// stand-in at once and build the kernel in the background.
+enum class WhenNotLoaded { compile, stand_in };
+
+class EngineCore : public ::leanattn_engine {
+ public:
+  /// See leanattn_engine_create. Reads LEANATTN_DEBUG and LEANATTN_CAPTURE.
+  static Result<std::unique_ptr<EngineCore>> open(const EngineCoreOptions& options);
+  explicit EngineCore(EngineParts parts);
+  EngineCore(const EngineCore&) = delete;
+  EngineCore& operator=(const EngineCore&) = delete;
+  ~EngineCore();
+
+  /// See leanattn_engine_plan_with. A known (problem, shape) takes one hash and at most four cache lines, or eight
+  /// while a stand-in answers; no lock and no allocation. The plan lives as long as the engine.
+  Result<const PlanCore*> plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
+                               WhenNotLoaded when_not_loaded = WhenNotLoaded::compile) {
+    const LookupKey key = make_lookup_key(problem, shape);
+    const std::uint64_t generation = generation_.load(std::memory_order_acquire);
+    if (const PlanCore* known = recent_.find(key, generation)) [[likely]] {
+      if (call_capture_ != nullptr) [[unlikely]]
+        call_capture_->count(problem, shape, key, &known->choice());
+      return known;
+    }
+    if (when_not_loaded == WhenNotLoaded::stand_in) {
+      if (const PlanCore* known = stand_ins_.find(key, builds_.load(std::memory_order_acquire))) {
+        if (call_capture_ != nullptr) call_capture_->count(problem, shape, key, &known->choice());
+        return known;
+      }
+    }
+    return make_plan(problem, shape, stream, key, when_not_loaded);
+  }
+
+  /// The configuration that plan() would launch. Compiles nothing. Errors: invalid_argument, unsupported.
+  Result<Choice> lookup(const DecodeProblem& problem, const Shape& shape) const;
+
+  /// See leanattn_engine_merge_partials.
+  Result<void> merge_partials(const leanattn_merge_args& args, CUstream_st* stream);
+
+  /// Forgets the winners, so that later plans read them again from the databases. Winners that
+  /// other processes keep locked are read in the background as soon as they can be, and then it is as after a reload.
+  void reload();
+
+  const DeviceFacts& device() const { return parts_.device; }
+  /// False in a child process that was forked after the engine was made. There the engine must not be used.
+  bool in_its_process() const { return mark_.here(); }
+  /// One sentence on each line. More may follow when the winners of another problem are read. The text stays valid
+  /// until the next reload.
+  const char* warnings() const;
+  std::size_t plan_count() const;
+
+ private:
+  struct Winners {
+    std::shared_ptr<const WinnerTable> table;
+    std::uint64_t generation = 0;
+  };
+  Winners winners() const;
+  void install(std::shared_ptr<const WinnerTable> table);
+  Result<const PlanCore*> make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
+                                    const LookupKey& key, WhenNotLoaded when_not_loaded);
+  /// The configuration of a stand-in, with a kernel that is loaded already if there is one.
+  Config safe_config(const DecodeProblem& problem, const Shape& shape) const;
+  Result<std::shared_ptr<const PreparedKernel>> prepare(const KernelSpec& spec, CUstream_st* stream);
+  const PlanCore* keep(const DecodeProblem& problem, const PlanSize& size, Choice choice,
+                       std::shared_ptr<const PreparedKernel> kernel, bool stand_in);
+
+  const ProcessMark mark_;
+  EngineParts parts_;
+  std::unique_ptr<LaunchChecks> checks_;
+  std::unique_ptr<PartialsMerger> merger_;
+  KernelStore kernels_;
+  CallCapture* const call_capture_;  ///< that of parts_; may be null
+  PlanCache recent_;
+  std::atomic<std::uint64_t> generation_{0};
+  static constexpr std::size_t kStandInSets = 64;
+  PlanCache stand_ins_{kStandInSets};     ///< valid until the next build ends
+  std::atomic<std::uint64_t> builds_{0};  ///< background builds that have ended, plus reloads
+  std::unique_ptr<BackgroundBuilds> builder_;
+  std::unique_ptr<LateWinners> late_winners_;
+
+  mutable std::mutex mutex_;  ///< guards what follows, and writes to recent_, stand_ins_ and generation_
+  std::shared_ptr<const WinnerTable> table_;
+  mutable std::deque<std::string> warnings_;  ///< the texts that were returned since the last reload
+  /// By key_of(): kernel, grid, segment cost, KV heads and size. Shapes with the same launch share a plan, so there are
+  /// few.
+  std::unordered_multimap<std::string, std::unique_ptr<PlanCore>> plans_;
+};
+
+}  // namespace v1
+}  // namespace leanattn

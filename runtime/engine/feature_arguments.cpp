@@ -1,0 +1,168 @@
+#include "runtime/engine/feature_arguments.hpp"
+
+#include <fmt/format.h>
+
+#include "runtime/engine/argument_checks.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace detail {
+namespace {
+
+/// An array that a feature reads: there exactly when the problem has the feature.
+struct FeaturePointer {
+  const char* name;
+  const void* value;
+  bool wanted;
+  bool optional;        ///< may be null all the same
+  const char* feature;  ///< the problem's field that asks for it
+  std::uintptr_t alignment = alignof(float);
+};
+
+Result<void> check_feature_pointers(const Features& features, const leanattn_decode_args& args) {
+  const bool bytes = features.kv_format != KvFormat::same;
+  const bool tree = features.mask == QueryMask::tree;
+  for (const FeaturePointer& pointer :
+       {FeaturePointer{"page_table", args.page_table, features.page_size > 0, false, "page_size"},
+        FeaturePointer{"q_offsets", args.q_offsets, features.ragged_q, false, "ragged_q"},
+        FeaturePointer{"tree_mask", args.tree_mask, tree, false, "the query mask tree"},
+        FeaturePointer{"alibi_slopes", args.alibi_slopes, features.alibi, false, "alibi"},
+        FeaturePointer{"sink_logits", args.sink_logits, features.sink_logits, false, "sink_logits"},
+        FeaturePointer{"k_scale", args.k_scale, bytes, true, "a one-byte kv_format"},
+        FeaturePointer{"v_scale", args.v_scale, bytes, true, "a one-byte kv_format"},
+        FeaturePointer{"rope_table", args.rope_table, features.rope != Rope::none, false, "rope"},
+        FeaturePointer{"k_new", args.k_new, features.append, false, "append", kVectorBytes},
+        FeaturePointer{"v_new", args.v_new, features.append, false, "append", kVectorBytes}}) {
+    if (!pointer.wanted) {
+      if (pointer.value == nullptr) [[likely]]
+        continue;
+      return invalid(fmt::format("{} is given, but this plan's problem has not {}", pointer.name, pointer.feature),
+                     "Set that in the problem, or leave the pointer null.");
+    }
+    if (pointer.optional && pointer.value == nullptr) continue;
+    if (auto ok = check_pointer(pointer.name, pointer.value, pointer.alignment); !ok) [[unlikely]]
+      return ok;
+  }
+  return {};
+}
+
+/// Values that only a paged cache, one with a scale per token, or new tokens give a meaning.
+Result<void> check_unused(const Features& features, const leanattn_decode_args& args) {
+  const bool paged = features.page_size > 0;
+  const bool scales = features.kv_format != KvFormat::same && features.kv_scale == KvScale::token;
+  struct Value {
+    const char* name;
+    std::int64_t value;
+    bool used;
+    const char* feature;
+  };
+  for (const Value& value : {Value{"pool_pages", args.pool_pages, paged, "page_size"},
+                             Value{"max_pages", args.max_pages, paged, "page_size"},
+                             Value{"page_table_stride", args.page_table_stride, paged, "page_size"},
+                             Value{"kv_scale_stride_batch", args.kv_scale_stride_batch, scales, "kv_scale token"},
+                             Value{"kv_scale_stride_head", args.kv_scale_stride_head, scales, "kv_scale token"},
+                             Value{"kv_scale_stride_token", args.kv_scale_stride_token, scales, "kv_scale token"},
+                             Value{"k_new_stride_batch", args.k_new_stride_batch, features.append, "append"},
+                             Value{"k_new_stride_token", args.k_new_stride_token, features.append, "append"},
+                             Value{"k_new_stride_head", args.k_new_stride_head, features.append, "append"},
+                             Value{"v_new_stride_batch", args.v_new_stride_batch, features.append, "append"},
+                             Value{"v_new_stride_token", args.v_new_stride_token, features.append, "append"},
+                             Value{"v_new_stride_head", args.v_new_stride_head, features.append, "append"}}) {
+    if (value.used || value.value == 0) [[likely]]
+      continue;
+    return invalid(fmt::format("{} is {}, but this plan's problem has not {}", value.name, value.value, value.feature),
+                   "Leave it 0; leanattn_decode_args_init does.");
+  }
+  if (args.reserved2 != 0) [[unlikely]]
+    return invalid(fmt::format("decode_args.reserved2 is {}", args.reserved2),
+                   "Leave it 0; leanattn_decode_args_init does.");
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_feature_arguments(const Features& features, const leanattn_decode_args& args) {
+  if (auto ok = check_unused(features, args); !ok) [[unlikely]]
+    return ok;
+  return check_feature_pointers(features, args);
+}
+
+Result<int> capacity_of(const Features& features, const leanattn_decode_args& args) {
+  if (features.page_size == 0) {
+    if (args.context_capacity >= 1) [[likely]]
+      return args.context_capacity;
+    return invalid(fmt::format("context_capacity is {}", args.context_capacity),
+                   "Give the tokens that k and v hold per request, at least 1.");
+  }
+  if (args.max_pages < 1)
+    return invalid(fmt::format("max_pages is {}", args.max_pages),
+                   "Give the entries of a request's row of page_table, at least 1.");
+  constexpr std::int64_t kMostPages = 0x7fffffff;  // page numbers are 32-bit
+  if (args.pool_pages < 1 || args.pool_pages > kMostPages)
+    return invalid(fmt::format("pool_pages is {}", args.pool_pages),
+                   fmt::format("Give the pages that k and v hold, 1 to {}.", kMostPages));
+  const std::int64_t tokens = std::int64_t{args.max_pages} * features.page_size;
+  if (tokens > kMostTokens) {
+    return fail(ErrorCode::unsupported,
+                fmt::format("max_pages is {}: with pages of {} tokens a request may have {}, more than 2^30",
+                            args.max_pages, features.page_size, tokens),
+                "Give shorter rows of page_table.");
+  }
+  if (args.context_capacity != 0 && args.context_capacity != tokens) {
+    return invalid(fmt::format("context_capacity is {}, but {} pages of {} tokens hold {}", args.context_capacity,
+                               args.max_pages, features.page_size, tokens),
+                   "Leave it 0 for a paged cache.");
+  }
+  if (args.page_table_stride != 0 && args.batch > 1) {
+    std::int64_t last = 0;
+    if (args.page_table_stride < args.max_pages ||
+        __builtin_mul_overflow(args.page_table_stride, std::int64_t{args.batch} * 4, &last)) {
+      return invalid(fmt::format("page_table_stride is {}, with rows of {} entries for {} requests",
+                                 args.page_table_stride, args.max_pages, args.batch),
+                     "Leave it 0 for rows that follow each other.");
+    }
+  }
+  return static_cast<int>(tokens);
+}
+
+Result<void> bind_token_scales(const DecodeProblem& problem, const leanattn_decode_args& args, std::int64_t tokens,
+                               std::int64_t outermost, LeanDecodeArgs& bound) {
+  bound.kv_scale_stride_token = or_dense(args.kv_scale_stride_token, 1);
+  bound.kv_scale_stride_head = or_dense(args.kv_scale_stride_head, tokens);
+  bound.kv_scale_stride_batch = or_dense(args.kv_scale_stride_batch, problem.kv_heads * tokens);
+  constexpr Row kScale{"a scale", 1, kVectorBytes};  // of any alignment
+  return check_strides(kScale, {{"kv_scale_stride_batch", bound.kv_scale_stride_batch, outermost},
+                                {"kv_scale_stride_head", bound.kv_scale_stride_head, problem.kv_heads},
+                                {"kv_scale_stride_token", bound.kv_scale_stride_token, tokens}});
+}
+
+Result<void> bind_new_tokens(const DecodeProblem& problem, const leanattn_decode_args& args, std::int64_t requests,
+                             std::int64_t query_tokens, LeanDecodeArgs& bound) {
+  constexpr int kElementBytes = 2;  // of q's type
+  const Row k_row{"head_dim", problem.head_dim, kElementBytes};
+  const Row v_row{problem.features.v_head_dim != 0 ? "v_head_dim" : "head_dim", v_head_dim(problem), kElementBytes};
+  // Of one query token the token stride is never followed, so it says nothing about the batch's.
+  const auto batch_stride = [&](std::int64_t given, std::int64_t token_stride, const Row& row) {
+    if (given != 0) return given;
+    return problem.features.q_len > 1 ? stride_product(problem.features.q_len, token_stride)
+                                      : problem.kv_heads * row.columns;
+  };
+  bound.k_new_stride_head = or_dense(args.k_new_stride_head, k_row.columns);
+  bound.k_new_stride_token = or_dense(args.k_new_stride_token, problem.kv_heads * k_row.columns);
+  bound.k_new_stride_batch = batch_stride(args.k_new_stride_batch, bound.k_new_stride_token, k_row);
+  bound.v_new_stride_head = or_dense(args.v_new_stride_head, v_row.columns);
+  bound.v_new_stride_token = or_dense(args.v_new_stride_token, problem.kv_heads * v_row.columns);
+  bound.v_new_stride_batch = batch_stride(args.v_new_stride_batch, bound.v_new_stride_token, v_row);
+  if (auto ok = check_strides(k_row, {{"k_new_stride_batch", bound.k_new_stride_batch, requests},
+                                      {"k_new_stride_token", bound.k_new_stride_token, query_tokens},
+                                      {"k_new_stride_head", bound.k_new_stride_head, problem.kv_heads}});
+      !ok)
+    return ok;
+  return check_strides(v_row, {{"v_new_stride_batch", bound.v_new_stride_batch, requests},
+                               {"v_new_stride_token", bound.v_new_stride_token, query_tokens},
+                               {"v_new_stride_head", bound.v_new_stride_head, problem.kv_heads}});
+}
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn

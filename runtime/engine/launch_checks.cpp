@@ -1,0 +1,108 @@
+// launch_checks.cpp -- asks the driver about pointers, follows workspaces by events, and checks arrays on the GPU.
+#include "runtime/engine/launch_checks.hpp"
+
+#include <fmt/format.h>
+
+#include "runtime/cuda/driver.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+Result<void> check_device_pointer(const DriverApi& api, const char* name, const void* pointer) {
+  unsigned type = 0;
+  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+  const CUresult status = api.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+  if (is_sticky(status)) return check(status, "cuPointerGetAttribute");
+  if (status == CUDA_SUCCESS) return {};
+  return fail(ErrorCode::invalid_argument, fmt::format("{} is {}, which CUDA did not allocate", name, pointer),
+              "Give device memory (LEANATTN_DEBUG=1 refuses memory that only the operating system knows).");
+}
+
+/// Bytes from `pointer` to the end of its allocation; 0 when the driver does not know.
+std::int64_t bytes_from(const DriverApi& api, const void* pointer) {
+  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+  CUdeviceptr start = 0;
+  std::size_t size = 0;
+  if (api.cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) != CUDA_SUCCESS ||
+      api.cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) != CUDA_SUCCESS) {
+    return 0;
+  }
+  return static_cast<std::int64_t>(size - (address - start));
+}
+
+/// Whether CUDA captures the stream into a graph. Events of such a stream may not be queried.
+bool is_capturing(const DriverApi& api, CUstream_st* stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return api.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+}  // namespace
+
+Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeArgs& args, CUstream_st* stream) {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  struct Named {
+    const char* name;
+    const void* pointer;
+  };
+  for (const Named& named :
+       {Named{"q", args.q}, Named{"k", args.k}, Named{"v", args.v}, Named{"o", args.o},
+        Named{"context_lengths", args.context_lengths}, Named{"workspace", args.tickets}, Named{"lse", args.lse},
+        Named{"page_table", args.page_table}, Named{"q_offsets", args.q_offsets}, Named{"tree_mask", args.tree_mask},
+        Named{"alibi_slopes", args.alibi_slopes}, Named{"sink_logits", args.sink_logits},
+        Named{"k_scale", args.k_scale}, Named{"v_scale", args.v_scale}, Named{"k_new", args.k_new},
+        Named{"v_new", args.v_new}, Named{"rope_table", args.rope_table}}) {
+    // bind_arguments() has refused null where a pointer is needed.
+    if (named.pointer == nullptr) continue;
+    if (auto ok = check_device_pointer(**api, named.name, named.pointer); !ok) return ok;
+  }
+  const std::int64_t bytes = bytes_from(**api, args.tickets);
+  if (bytes > 0) {
+    if (auto ok = check_workspace(limits.workspace, args.tickets, bytes); !ok) return ok;
+  }
+  if (is_capturing(**api, stream)) return {};
+  if (auto ok = check_use(args, stream); !ok) return ok;
+  return check_arrays(limits.problem, args, stream);
+}
+
+Result<void> LaunchChecks::check_use(const LeanDecodeArgs& args, CUstream_st* stream) {
+  const std::lock_guard lock(mutex_);
+  const auto use = uses_.find(args.tickets);
+  if (use == uses_.end() || use->second.stream == stream) return {};
+  const auto ended = use->second.end.query();
+  if (!ended) return tl::unexpected(ended.error());
+  if (*ended) return {};
+  return fail(
+      ErrorCode::invalid_argument,
+      fmt::format("workspace {} is still in use by a launch on another stream", static_cast<const void*>(args.tickets)),
+      "Keep one workspace per stream.");
+}
+
+Result<void> LaunchChecks::check_arrays(const DecodeProblem& problem, const LeanDecodeArgs& args, CUstream_st* stream) {
+  const std::lock_guard lock(arrays_mutex_);
+  if (!arrays_) {
+    auto loaded = ArrayCheck::load(arch_, cubins_.get());
+    if (!loaded) return tl::unexpected(std::move(loaded.error()));
+    arrays_.emplace(*std::move(loaded));
+  }
+  return (*arrays_)(problem, args, stream);
+}
+
+Result<void> LaunchChecks::after(const LeanDecodeArgs& args, CUstream_st* stream) {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  if (is_capturing(**api, stream)) return {};
+  const std::lock_guard lock(mutex_);
+  auto use = uses_.find(args.tickets);
+  if (use == uses_.end()) {
+    auto event = Event::create(false);
+    if (!event) return tl::unexpected(event.error());
+    use = uses_.emplace(args.tickets, Use{stream, *std::move(event)}).first;
+  }
+  use->second.stream = stream;
+  return use->second.end.record(stream);
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,104 @@
+// open.cpp -- makes the real parts of an engine: GPU, context, databases, NVRTC.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "cache/cubin/cubin_db.hpp"
+#include "cache/paths.hpp"
+#include "generator/generator.hpp"
+#include "runtime/cuda/current_context.hpp"
+#include "runtime/cuda/driver.hpp"
+#include "runtime/cuda/gpu.hpp"
+#include "runtime/engine/engine.hpp"
+#include "runtime/lookup/device_identity.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+Result<bool> is_capturing(CUstream_st* stream) {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (auto ok = check((*api)->cuStreamIsCapturing(stream, &status), "cuStreamIsCapturing"); !ok)
+    return tl::unexpected(std::move(ok.error()));
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/// Retains the primary context. The context that was current before stays so.
+Result<std::shared_ptr<const Context>> retain_context(int ordinal) {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  CUcontext before = nullptr;
+  const bool known = (*api)->cuCtxGetCurrent(&before) == CUDA_SUCCESS;
+  auto context = Context::retain(ordinal);
+  if (!context) return tl::unexpected(std::move(context.error()));
+  if (known) (*api)->cuCtxSetCurrent(before);
+  return std::make_shared<const Context>(*std::move(context));
+}
+
+Result<PreparedKernel> prepare_kernel(const KernelSpec& spec, CubinCache* cubins, const Context& context) {
+  const auto emitted = emit(spec);
+  if (!emitted) return tl::unexpected(emitted.error());
+  const CurrentContext scope(context.get());
+  if (!scope.entered()) return tl::unexpected(scope.entered().error());
+  CompiledKernel compiled;
+  auto loaded = LoadedKernel::prepare(*emitted, cubins, &compiled);
+  if (!loaded) return tl::unexpected(std::move(loaded.error()));
+  PreparedKernel prepared;
+  prepared.threads = loaded->threads();
+  prepared.shared_bytes = loaded->shared_bytes();
+  prepared.registers = compiled.resources.registers;
+  prepared.resident_ctas_per_sm = loaded->resident_ctas_per_sm();
+  prepared.resident_ctas = loaded->resident_ctas();
+  prepared.compile_ms = compiled.from_cache ? 0 : compiled.compile_ms;
+  prepared.loaded = *std::move(loaded);
+  return prepared;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineCoreOptions& options) {
+  auto facts = device_facts(options.device);
+  if (!facts) return tl::unexpected(std::move(facts.error()));
+  if (facts->arch.major < 8) {
+    return fail(ErrorCode::unsupported,
+                fmt::format("{} (device {}) has architecture {}", facts->name, options.device, to_string(facts->arch)),
+                "Ampere (sm_80) is the oldest supported architecture.");
+  }
+  auto context = retain_context(options.device);
+  if (!context) return tl::unexpected(std::move(context.error()));
+
+  EngineParts parts;
+  parts.device = *facts;
+  parts.context = *context;
+  parts.is_capturing = is_capturing;
+  std::optional<std::filesystem::path> directory;
+  if (options.disk_cache) {
+    if (auto found = cache_directory(options.cache_dir)) {
+      directory = *std::move(found);
+    } else {
+      parts.warnings.push_back(fmt::format("no cache on disk: {}", found.error().message));
+    }
+  }
+  std::string warning;
+  std::shared_ptr<CubinCache> cubins = open_cubin_db(directory, &warning);
+  if (!warning.empty()) parts.warnings.push_back(std::move(warning));
+  parts.cubins = cubins;
+  parts.prepare = [cubins, held = *context](const KernelSpec& spec) {
+    return prepare_kernel(spec, cubins.get(), *held);
+  };
+  parts.open_winners = [model = device_model(*facts), directory, now = current_software(*facts)] {
+    return open_layered_winners(model, directory, now);
+  };
+  warning.clear();
+  parts.call_capture = CallCapture::from_environment(*facts, &warning);
+  if (!warning.empty()) parts.warnings.push_back(std::move(warning));
+  const char* debug = ::secure_getenv("LEANATTN_DEBUG");
+  parts.debug = debug != nullptr && std::string_view(debug) != "" && std::string_view(debug) != "0";
+  return std::make_unique<EngineCore>(std::move(parts));
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,130 @@
+// partials_merger.cpp -- checks the arguments of a merge, compiles its kernel once, and launches it.
+#include "runtime/engine/partials_merger.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstdint>
+#include <limits>
+
+#include "generator/templates.hpp"
+#include "runtime/cuda/compiler.hpp"
+#include "runtime/cuda/current_context.hpp"
+#include "runtime/cuda/driver.hpp"
+#include "runtime/cuda/gpu.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+#include "templates/standalone/merge_partials.cuh"
+
+static_assert(LEANATTN_MERGE_PARTS == LEAN_MERGE_PARTS);
+
+constexpr unsigned kThreads = 128;
+constexpr std::int64_t kRowsPerCta = kThreads / 32;
+
+tl::unexpected<Error> invalid(std::string message, std::string hint = {}) {
+  return fail(ErrorCode::invalid_argument, std::move(message), std::move(hint));
+}
+
+Result<void> check_aligned(const char* name, int part, const void* pointer, std::uintptr_t alignment) {
+  const std::string full = part < 0 ? name : fmt::format("{}[{}]", name, part);
+  if (pointer == nullptr) return invalid(fmt::format("{} is null", full), "Give a device pointer.");
+  if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0)
+    return invalid(fmt::format("{} is {}, which is not a multiple of {} bytes", full, pointer, alignment));
+  return {};
+}
+
+std::string_view merge_source() {
+  const auto templates = embedded_templates();
+  const auto found = std::find_if(templates.begin(), templates.end(),
+                                  [](const EmbeddedTemplate& t) { return t.name == "standalone/merge_partials.cuh"; });
+  assert(found != templates.end());
+  return found->text;
+}
+
+}  // namespace
+
+Result<void> check_merge(const leanattn_merge_args& args) {
+  if (args.parts < 1 || args.parts > LEANATTN_MERGE_PARTS)
+    return invalid(fmt::format("parts is {}", args.parts), fmt::format("Give 1 to {}.", LEANATTN_MERGE_PARTS));
+  if (args.rows < 1 || args.rows > std::numeric_limits<std::int32_t>::max())
+    return invalid(fmt::format("rows is {}", args.rows), "Give 1 to 2^31 - 1.");
+  if (args.dim < 2 || args.dim % 2 != 0) return invalid(fmt::format("dim is {}", args.dim), "Give an even number.");
+  if (args.dtype != LEANATTN_BF16 && args.dtype != LEANATTN_FP16)
+    return invalid(fmt::format("dtype is {}", args.dtype), "Give LEANATTN_BF16 (0) or LEANATTN_FP16 (1).");
+  for (const auto& [name, stride] :
+       {std::pair{"o_stride_row", args.o_stride_row}, {"out_stride_row", args.out_stride_row}}) {
+    if (stride != 0 && (stride < args.dim || stride % 2 != 0))
+      return invalid(fmt::format("{} is {} elements, with dim {}", name, stride, args.dim),
+                     "Strides count elements, and are even; 0 is dim.");
+  }
+  for (int part = 0; part < args.parts; ++part) {
+    if (auto ok = check_aligned("o", part, args.o[part], 4); !ok) return ok;
+    if (auto ok = check_aligned("lse", part, args.lse[part], 4); !ok) return ok;
+  }
+  if (args.reserved != 0)
+    return invalid(fmt::format("merge_args.reserved is {}", args.reserved),
+                   "Leave it 0; leanattn_merge_args_init does.");
+  if (args.out_lse != nullptr) {
+    if (auto ok = check_aligned("out_lse", -1, args.out_lse, 4); !ok) return ok;
+  }
+  return check_aligned("out_o", -1, args.out_o, 4);
+}
+
+PartialsMerger::PartialsMerger(Arch arch, CUctx_st* context, CubinCache* cubins)
+    : arch_(arch), context_(context), cubins_(cubins) {}
+PartialsMerger::~PartialsMerger() = default;
+
+Result<void> PartialsMerger::load() {
+  const std::lock_guard lock(mutex_);
+  if (ready()) return {};
+  const auto compiled = compile_source(merge_source(), arch_, cubins_);
+  if (!compiled) return tl::unexpected(compiled.error());
+  auto loaded = LoadedSource::load(*compiled);
+  if (!loaded) return tl::unexpected(std::move(loaded.error()));
+  const auto bf16 = loaded->function("merge_partials_bf16"), fp16 = loaded->function("merge_partials_fp16");
+  if (!bf16) return tl::unexpected(bf16.error());
+  if (!fp16) return tl::unexpected(fp16.error());
+  source_ = std::make_unique<LoadedSource>(*std::move(loaded));
+  functions_[LEANATTN_FP16].store(*fp16, std::memory_order_release);
+  functions_[LEANATTN_BF16].store(*bf16, std::memory_order_release);
+  return {};
+}
+
+Result<void> PartialsMerger::launch(const leanattn_merge_args& args, bool capturing, CUstream_st* stream) {
+  if (auto ok = check_merge(args); !ok) return ok;
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  const CurrentContext scope(context_);
+  if (!scope.entered()) return scope.entered();
+  if (!ready()) {
+    if (capturing)
+      return fail(ErrorCode::not_prepared, "merge_partials is not loaded yet, and the stream is being captured",
+                  "Merge once before the stream capture begins.");
+    if (auto ok = load(); !ok) return ok;
+  }
+  CUfunc_st* const function = functions_[static_cast<std::size_t>(args.dtype)].load(std::memory_order_acquire);
+  LeanMergeArgs bound{};
+  for (int part = 0; part < args.parts; ++part) bound.o[part] = args.o[part], bound.lse[part] = args.lse[part];
+  bound.out_o = args.out_o;
+  bound.out_lse = args.out_lse;
+  bound.o_stride_row = args.o_stride_row != 0 ? args.o_stride_row : args.dim;
+  bound.out_stride_row = args.out_stride_row != 0 ? args.out_stride_row : args.dim;
+  bound.rows = args.rows;
+  bound.parts = args.parts;
+  bound.dim = args.dim;
+  CUlaunchConfig config{};
+  config.gridDimX = static_cast<unsigned>((args.rows + kRowsPerCta - 1) / kRowsPerCta);
+  config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+  config.blockDimX = kThreads;
+  config.hStream = stream;
+  void* params[] = {&bound};
+  return check((*api)->cuLaunchKernelEx(&config, function, params, nullptr), "cuLaunchKernelEx",
+               ErrorCode::launch_failed);
+}
+
+}  // namespace v1
+}  // namespace leanattn

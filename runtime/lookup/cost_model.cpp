@@ -1,0 +1,211 @@
+// cost_model.cpp -- what the schedule gives the busiest CTA and SM, and the time that follows from it.
+#include "runtime/lookup/cost_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "runtime/lookup/grids.hpp"
+#include "runtime/lookup/specs.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+// The most contributors that merge at one level, and the fewest that make a group (templates/merge/ticket.cuh).
+constexpr std::int64_t kFlat = 16, kMinWidth = 8;
+
+std::int64_t divide_up(std::int64_t value, std::int64_t by) { return value / by + (value % by != 0); }
+
+/// Tokens that all warps of a CTA attend to in one step.
+std::int64_t step_of_cta(const KernelSpec& spec) {
+  return spec.load == LoadPath::tensor ? step_tokens(spec) : std::int64_t{step_tokens(spec)} * spec.warps;
+}
+
+/// The number of such steps whose bytes are in flight at once.
+double fill_steps(const KernelSpec& spec) {
+  // Registers hold the K of one step while the next one is requested.
+  return loads_to_registers(spec.load) ? 1.5 : spec.stages;
+}
+
+/// max(a, b), but larger where the two are close, because neither limit is then reached by itself.
+double soft_max(double a, double b) {
+  const double most = std::max(a, b);
+  if (most <= 0) return 0;
+  const double less = std::min(a, b) / most, square = less * less, fourth = square * square;
+  return most * std::sqrt(std::sqrt(1 + fourth));
+}
+
+/// The most that the schedule gives to one CTA or output tile when all output tiles are equally long. In LeanTiles.
+struct Line {
+  std::int64_t longest = 1;       ///< range of a CTA
+  std::int64_t segments = 1;      ///< output tiles that a CTA's range touches
+  std::int64_t first_piece = 1;   ///< what such a range has of its first output tile
+  std::int64_t contributors = 1;  ///< CTAs that an output tile is spread over
+};
+
+/// Consecutive ranges of `length` LeanTiles, the first of them from tile position `start`, on a line of output tiles of
+/// `period` LeanTiles. Within an output tile, ranges start at tile positions that are apart by the greatest common
+/// divisor of the two. With enough ranges each of these occurs; with fewer, this is the worst case.
+Line equal_ranges(std::int64_t start, std::int64_t length, std::int64_t period) {
+  const std::int64_t step = std::gcd(length, period);
+  const std::int64_t latest_start = period - step + start % step;
+  const std::int64_t latest_cut = length - step + (step - start % step) % step;
+  return {.longest = length,
+          .segments = divide_up(latest_start + length, period),
+          .first_piece = std::min(period - latest_start, length),
+          .contributors = divide_up(latest_cut + period, length)};
+}
+
+/// Whether contributors merge as a tree, groups first.
+bool has_groups(FixUp fixup, std::int64_t contributors) { return fixup == FixUp::ticket && contributors > kFlat; }
+
+/// The number of partials that would take as long to merge one after the other, which on an H200 takes 0.1 us for each
+/// of them and 0.35 us once (bench_phases).
+double merged_in_a_row(FixUp fixup, std::int64_t contributors) {
+  const auto count = static_cast<double>(contributors);
+  // Contributors that wait for each other reduce a slice each, many partials at a time. This takes 0.76 us for 2 of
+  // them, 0.98 us for 8, 1.17 us for 16 and 1.57 us for 132.
+  if (fixup == FixUp::wait) return 2.6 + 1.35 * std::log2(count);
+  if (!has_groups(fixup, contributors)) return count;
+  const auto width = std::max(kMinWidth, static_cast<std::int64_t>(std::ceil(std::sqrt(count))));
+  const std::int64_t groups = contributors / width, largest = contributors - (groups - 1) * width;
+  return static_cast<double>(largest + groups);
+}
+
+Line line_of(std::int64_t tiles, std::int64_t tiles_per_output, std::int64_t grid) {
+  // The first `extra` ranges are longer than the others by one LeanTile (lean_split in templates/line/schedule.cuh).
+  const std::int64_t base = tiles / grid, extra = tiles % grid;
+  const Line others = equal_ranges(extra * (base + 1), base, tiles_per_output);
+  if (extra == 0) return others;
+  Line line = equal_ranges(0, base + 1, tiles_per_output);
+  line.contributors = std::max(line.contributors, others.contributors);
+  if (others.segments > line.segments) line.segments = others.segments, line.first_piece = others.first_piece;
+  return line;
+}
+
+}  // namespace
+
+std::array<double, kCosts> as_array(const Costs& c) {
+  return {c.start, c.stretch, c.wait, c.segment, c.fix_up, c.partial, c.tree_level};
+}
+
+Costs costs_of(const std::array<double, kCosts>& v) {
+  return {.start = v[0],
+          .stretch = v[1],
+          .wait = v[2],
+          .segment = v[3],
+          .fix_up = v[4],
+          .partial = v[5],
+          .tree_level = v[6]};
+}
+
+std::array<double, kCosts> as_array(const ModelFeatures& f) {
+  return {1, f.memory, f.excess, f.segments + f.refills, f.shared, f.partials, f.tree};
+}
+
+std::string_view to_string(GridKind kind) {
+  switch (kind) {
+    case GridKind::whole: return "whole";
+    case GridKind::even: return "even";
+    case GridKind::crossing: return "crossing";
+    case GridKind::idle_whole: return "idle_whole";
+    case GridKind::idle_even: return "idle_even";
+    case GridKind::idle_crossing: return "idle_crossing";
+  }
+  return "whole";
+}
+
+GridKind kind_of(const ModelFeatures& features) {
+  if (features.segments > 0) return features.idle ? GridKind::idle_crossing : GridKind::crossing;
+  if (features.shared > 0) return features.idle ? GridKind::idle_even : GridKind::even;
+  return features.idle ? GridKind::idle_whole : GridKind::whole;
+}
+
+ModelParameters default_parameters(const DeviceFacts& device) {
+  ModelParameters parameters;
+  const double per_sm = memory_rate_per_sm(device);
+  parameters.memory_rate = per_sm * std::max(device.sm_count, 1);
+  // An SM can pull more than its share while others are idle: 64 SMs of an H200's 132 use all of its memory bandwidth.
+  parameters.sm_rate = 2.2 * per_sm;
+  return parameters;
+}
+
+ModelFeatures model_features(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
+                             const Shape& shape, const Config& config, int resident) {
+  const KernelSpec& spec = config.spec;
+  const std::int64_t sms = std::max(device.sm_count, 1);
+  const std::int64_t outputs = output_tiles(problem, shape, spec);
+  const std::int64_t tiles = std::max<std::int64_t>(lean_tiles(problem, shape, spec), 1);
+  const std::int64_t grid = std::clamp<std::int64_t>(config.grid, 1, tiles);
+  const std::int64_t held = std::max(resident, 1);  // CTAs of one SM
+  const std::int64_t tiles_per_output = std::max<std::int64_t>(tiles / std::max<std::int64_t>(outputs, 1), 1);
+  const Line line = line_of(tiles, tiles_per_output, grid);
+
+  // The CTAs that the busiest SM runs, one wave after the other.
+  const std::int64_t ctas_on_sm = divide_up(grid, sms);
+  const double token_bytes = kv_token_bytes(spec);
+  const double tokens_per_output = std::max(static_cast<double>(visible_tokens(problem, shape)) / shape.batch, 1.0);
+  // The number of times that a CTA fills its ring from one end to the other, each of which takes the latency of memory.
+  // A producer warp goes on into the next segment. Without one, each segment fills the ring anew, and short segments
+  // leave warps idle.
+  const auto fills_of = [&](std::int64_t piece) {
+    const auto steps = divide_up(piece * spec.tile, step_of_cta(spec));
+    return static_cast<double>(steps) / fill_steps(spec);
+  };
+  double fills = fills_of(line.longest);
+  if (spec.load != LoadPath::tensor && line.segments > 1) {
+    const std::int64_t middle = std::max<std::int64_t>(line.segments - 2, 0);
+    const std::int64_t last = std::max<std::int64_t>(line.longest - line.first_piece - middle * tiles_per_output, 0);
+    fills = std::max(1.0, fills_of(line.first_piece)) +
+            static_cast<double>(middle) * std::max(1.0, fills_of(tiles_per_output)) + std::max(1.0, fills_of(last));
+  }
+  const std::int64_t waves = divide_up(ctas_on_sm, held);
+  fills = std::max(1.0, fills);
+
+  // The last LeanTile of an output tile may have fewer tokens, and only tokens have bytes.
+  const double bytes = static_cast<double>(kv_bytes(problem, shape)) * row_blocks(spec);
+  const auto whole = static_cast<double>(line.longest / tiles_per_output);
+  const double cta_bytes =
+      token_bytes * (whole * tokens_per_output +
+                     std::min(static_cast<double>(line.longest % tiles_per_output * spec.tile), tokens_per_output));
+
+  // A deep ring waits for memory while memory is busy with other requests. A ring of one stage, or registers, stand
+  // still while their bytes are used, so their waiting comes on top of the time that memory takes.
+  const bool overlapped = spec.stages > 1;
+  const auto wave_us = [&](std::int64_t ctas_on_busiest_sm, double wave_bytes) {
+    const double on_sm = std::min(static_cast<double>(ctas_on_busiest_sm) * cta_bytes, wave_bytes);
+    const double waiting = overlapped ? (fills - 1) * parameters.latency : 0;
+    return soft_max(std::max(on_sm / parameters.sm_rate, waiting), wave_bytes / parameters.memory_rate);
+  };
+  ModelFeatures features;
+  features.memory = bytes / parameters.memory_rate;
+  // All waves but the last have as many CTAs as are resident at once.
+  const std::int64_t wave = held * sms, last = grid - (waves - 1) * wave;
+  const double average_bytes = bytes / static_cast<double>(grid);
+  features.excess = static_cast<double>(waves - 1) * wave_us(held, static_cast<double>(wave) * average_bytes) +
+                    wave_us(divide_up(last, sms), static_cast<double>(last) * average_bytes) - features.memory;
+  features.refills = overlapped ? 0 : fills - 1;
+  features.idle = grid < sms - sms / 8;
+  // Each wave after the first starts with an empty pipeline, like a new segment.
+  features.segments = static_cast<double>(line.segments * waves - 1);
+  if (line.contributors > 1) {
+    features.shared = 1;
+    features.tree = has_groups(spec.fixup, line.contributors) ? 1 : 0;
+    features.partials = merged_in_a_row(spec.fixup, line.contributors);
+  }
+  return features;
+}
+
+double predict_us(const ModelParameters& parameters, const ModelFeatures& features) {
+  const auto costs = as_array(parameters.costs), counts = as_array(features);
+  return std::inner_product(costs.begin(), costs.end(), counts.begin(), 0.0);
+}
+
+double predict_us(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
+                  const Shape& shape, const Config& config, int resident) {
+  return predict_us(parameters, model_features(parameters, device, problem, shape, config, resident));
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,87 @@
+// cost_model.hpp -- a formula for the time of (device, problem, shape, config). The tuner ranks candidates with it
+// before anything runs, and look-ups rank the grids of untuned shapes. Pure functions of plain data; any thread.
+//
+//   time = start + stretch * memory + wait * excess + segment * segments + fix-up
+//   memory: all bytes over the memory's rate.
+//   excess: how much longer than that the busiest SM takes for its own bytes, summed over the waves. By Little's law an
+//           SM pulls at most its bytes in flight (CTAs x warps x stages x KV of one step) over the latency of memory.
+//   segments: the segments of the busiest CTA after its first, and the refills of a ring of one stage.
+//   fix-up: a constant where output tiles have several contributors, a cost for each merged partial, and a constant for
+//           the second level of a ticket tree.
+// The part of the schedule is exact for batches of equal lengths (templates/line/schedule.cuh), and an average for
+// ragged ones. Rates and latency are facts of the device. The costs are fitted to measured trials, for each device,
+// load path and kernel (tuner/model/cost_model_fit.hpp).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "runtime/cuda/device.hpp"
+#include "runtime/problem.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// Microseconds, except for stretch and wait, which are factors. The defaults are those of an H200.
+struct Costs {
+  double start = 3.8;       ///< launch, schedule, first bytes
+  double stretch = 1.06;    ///< of the time at the memory's rate: measured over ideal
+  double wait = 0.8;        ///< of what the busiest SM takes beyond that: measured over ideal
+  double segment = 0.9;     ///< for each segment of the busiest CTA after its first: the pipeline drains and refills
+  double fix_up = 0.35;     ///< once, when output tiles are shared
+  double partial = 0.1;     ///< for each partial, when they are merged one after the other
+  double tree_level = 0.4;  ///< once, when partials merge in two levels
+
+  bool operator==(const Costs&) const = default;
+};
+inline constexpr std::size_t kCosts = 7;
+std::array<double, kCosts> as_array(const Costs& costs);
+Costs costs_of(const std::array<double, kCosts>& values);
+
+/// Rates in bytes per microsecond (10^6 B/s).
+struct ModelParameters {
+  double memory_rate = 4.6e6;  ///< all SMs together
+  double sm_rate = 76e3;       ///< the most that one SM pulls while the others pull, too
+  double latency = 1.5;        ///< microseconds that a memory access takes under load
+  Costs costs;
+
+  bool operator==(const ModelParameters&) const = default;
+};
+
+/// Guesses for a device that was not measured, from its generation and number of SMs.
+ModelParameters default_parameters(const DeviceFacts& device);
+
+/// What the model knows of one launch: the coefficients of the fitted costs.
+struct ModelFeatures {
+  double memory = 0;    ///< microseconds of all bytes at the memory's rate
+  double excess = 0;    ///< microseconds that the busiest SM takes beyond those
+  double segments = 0;  ///< of the busiest CTA, after its first
+  double shared = 0;    ///< 1 when an output tile has several contributors
+  double partials = 0;  ///< so many would take as long as the merge does, if they were merged one after the other
+  double tree = 0;      ///< 1 when partials merge in two levels
+  double refills = 0;   ///< of registers or a ring of one stage, which drain and refill as at a new segment
+  bool idle = false;    ///< some SMs have no CTA
+};
+std::array<double, kCosts> as_array(const ModelFeatures& features);
+
+/// How a grid cuts the line: output tiles stay whole, are cut evenly, or are crossed by ranges; and whether SMs stay
+/// idle. The model's error differs more between these kinds than between grids of one kind.
+enum class GridKind { whole, even, crossing, idle_whole, idle_even, idle_crossing };
+inline constexpr std::array kGridKinds = {GridKind::whole,      GridKind::even,      GridKind::crossing,
+                                          GridKind::idle_whole, GridKind::idle_even, GridKind::idle_crossing};
+constexpr bool leaves_idle(GridKind kind) { return kind >= GridKind::idle_whole; }
+std::string_view to_string(GridKind kind);
+GridKind kind_of(const ModelFeatures& features);
+
+/// resident: CTAs of this kernel that one SM holds (>= 1). Problem, shape and config must be valid.
+ModelFeatures model_features(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
+                             const Shape& shape, const Config& config, int resident);
+
+/// Microseconds.
+double predict_us(const ModelParameters& parameters, const ModelFeatures& features);
+double predict_us(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
+                  const Shape& shape, const Config& config, int resident);
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,21 @@
+// default_config.hpp -- the configurations that an untuned library launches. Pure functions; any thread.
+#pragma once
+
+#include <vector>
+
+#include "runtime/cuda/device.hpp"
+#include "runtime/problem.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// The configuration that is launched when nothing is known of a problem: the first of default_configs(). It is safe on
+/// every supported GPU, because its CTAs wait for nobody (tickets), are resident all at once and need few registers.
+Config default_config(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape);
+
+/// The default, followed by those to try when this NVRTC cannot compile it without spills. There is always one. All of
+/// them are valid if the problem is.
+std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape);
+
+}  // namespace v1
+}  // namespace leanattn

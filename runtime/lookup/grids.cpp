@@ -1,0 +1,185 @@
+// grids.cpp -- counts of tiles, useful grids, and grids carried over from one shape to another.
+#include "runtime/lookup/grids.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "runtime/cuda/loaded_kernel.hpp"
+#include "runtime/lookup/specs.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+// What a segment takes beside its bytes, in microseconds: the values that best balance 64 requests of 128 to 32768
+// tokens on an H200.
+constexpr double kSegmentUs = 3.6, kTensorSegmentUs = 1.8;
+
+std::int64_t divide_up(std::int64_t value, std::int64_t by) { return value / by + (value % by != 0); }
+
+std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max() : product;
+}
+
+/// The most CTAs that can have work: one for each LeanTile. CTAs that wait for each other must also be resident at
+/// once.
+std::int64_t largest_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                          const KernelSpec& spec) {
+  const std::int64_t most = std::min(lean_tiles(problem, shape, spec), kMostCtas);
+  return spec.fixup == FixUp::wait ? std::min(most, resident_grid(device, spec)) : most;
+}
+
+/// Whether two specs are equal except for programmatic dependent launch, which changes when a kernel starts but not
+/// what its grid does.
+bool same_but_for_pdl(KernelSpec a, const KernelSpec& b) {
+  a.pdl = b.pdl;
+  return a == b;
+}
+
+/// The grid whose ratio to `wanted` is closest to 1.
+std::int64_t nearest_of(const std::vector<std::int64_t>& grids, double wanted) {
+  const auto distance = [&](std::int64_t grid) { return std::abs(std::log(static_cast<double>(grid) / wanted)); };
+  return *std::min_element(grids.begin(), grids.end(),
+                           [&](std::int64_t a, std::int64_t b) { return distance(a) < distance(b); });
+}
+
+}  // namespace
+
+bool is_ragged(const Shape& shape) {
+  const double average = static_cast<double>(total_tokens(shape)) / shape.batch;
+  return std::log2(static_cast<double>(shape.longest_context) / average) > kRaggedOctaves;
+}
+
+std::int64_t output_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
+  return saturating_product(saturating_product(shape.batch, problem.kv_heads), row_blocks(spec));
+}
+
+std::int64_t lean_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
+  // Each request has whole LeanTiles. The lengths of a ragged batch are not known, so its average stands for them.
+  const std::int64_t average = divide_up(visible_tokens(problem, shape), shape.batch);
+  return saturating_product(output_tiles(problem, shape, spec),
+                            std::max<std::int64_t>(1, divide_up(average, spec.tile)));
+}
+
+std::vector<std::int64_t> useful_grids(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                                       const KernelSpec& spec, int resident_ctas_per_sm) {
+  const std::int64_t sms = std::max(1, device.sm_count);
+  const std::int64_t resident = sms * std::max(1, resident_ctas_per_sm);
+  const std::int64_t outputs = output_tiles(problem, shape, spec);
+  const std::int64_t most = spec.fixup == FixUp::wait ? std::min(lean_tiles(problem, shape, spec), resident)
+                                                      : std::min(lean_tiles(problem, shape, spec), kMostCtas);
+  // More than two waves never pay, because each further CTA only adds a segment and a partial.
+  const std::int64_t two_waves = 2 * resident;
+  std::vector<std::int64_t> grids{outputs, std::max<std::int64_t>(1, sms / outputs) * outputs, resident, most};
+  for (std::int64_t waves = 1; waves * sms <= two_waves; ++waves) grids.push_back(waves * sms);
+  for (std::int64_t share = 2; share <= 8; share *= 2) grids.push_back(divide_up(sms, share));
+  for (std::int64_t power = 1; power <= two_waves; power *= 2) grids.push_back(power);
+  // Equal numbers of CTAs per output tile, and equal numbers of output tiles per CTA.
+  for (std::int64_t splits = 1; splits <= two_waves / outputs; splits += std::max<std::int64_t>(1, splits / 16)) {
+    grids.push_back(splits * outputs);
+  }
+  for (std::int64_t share = 2; share <= 16 && outputs / share >= sms / 2; ++share) {
+    if (outputs % share == 0 && outputs / share <= two_waves) grids.push_back(outputs / share);
+  }
+  for (auto& grid : grids) grid = std::clamp<std::int64_t>(grid, 1, most);
+  std::sort(grids.begin(), grids.end());
+  grids.erase(std::unique(grids.begin(), grids.end()), grids.end());
+  return grids;
+}
+
+std::int64_t resident_grid(const DeviceFacts& device, const KernelSpec& spec) {
+  return std::int64_t{std::max(1, device.sm_count)} * std::max(1, spec.ctas_per_sm);
+}
+
+std::int64_t ragged_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                         const KernelSpec& spec) {
+  return std::min(resident_grid(device, spec), largest_grid(device, problem, shape, spec));
+}
+
+int segment_cost(const DeviceFacts& device, const KernelSpec& spec) {
+  if (spec.features.batch_invariant) return 0;  // all of its segments are equally long
+  // The time from the last byte of one segment until the next one streams at full rate. A producer warp already
+  // requests the next segment meanwhile, so that only the fix-up remains of this time.
+  const double segment_us = spec.load == LoadPath::tensor ? kTensorSegmentUs : kSegmentUs;
+  const double tile_bytes = static_cast<double>(spec.tile) * kv_token_bytes(spec);
+  const double tile_us = tile_bytes * spec.ctas_per_sm / memory_rate_per_sm(device);
+  return static_cast<int>(std::lround(std::clamp(segment_us / tile_us, 0.0, 64.0)));
+}
+
+std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tuned_problem, const Shape& tuned_shape,
+                             const Config& tuned, const DecodeProblem& problem, const Shape& shape,
+                             const KernelSpec& spec) {
+  const std::int64_t most = largest_grid(device, problem, shape, spec);
+  const std::int64_t outputs = output_tiles(problem, shape, spec);
+  const std::int64_t tuned_outputs = output_tiles(tuned_problem, tuned_shape, tuned.spec);
+  const std::int64_t tuned_tiles = lean_tiles(tuned_problem, tuned_shape, tuned.spec);
+  const std::int64_t tuned_resident = resident_grid(device, tuned.spec);
+  const std::int64_t resident = resident_grid(device, spec);
+  if (outputs == tuned_outputs && same_but_for_pdl(spec, tuned.spec) && tuned.grid <= most) {
+    // Only the context length may differ. A grid that fills the GPU is kept. One that leaves SMs idle saves fix-ups,
+    // which cost less than idle SMs once contexts are longer; there the number of LeanTiles per CTA is kept instead
+    // (below).
+    const std::int64_t tiles = lean_tiles(problem, shape, spec);
+    if (tuned.grid >= tuned_resident / 2 || tiles <= tuned_tiles) return tuned.grid;
+  }
+  // FlashAttention-2's grid of more CTAs than are resident at once: each output tile keeps its one CTA.
+  if (tuned.grid == tuned_outputs && tuned_outputs > tuned_resident && outputs > resident) {
+    return std::min(outputs, most);
+  }
+  double wanted = static_cast<double>(tuned.grid) * static_cast<double>(resident) / static_cast<double>(tuned_resident);
+  if (tuned.grid < tuned_resident / 2) {
+    const double tiles_per_cta = static_cast<double>(tuned_tiles) / static_cast<double>(tuned.grid);
+    wanted = static_cast<double>(lean_tiles(problem, shape, spec)) / tiles_per_cta;
+    wanted = std::min(wanted, static_cast<double>(resident));
+  }
+  wanted = std::clamp(wanted, 1.0, static_cast<double>(most));
+  // Where every output tile had the same number of CTAs, it stays so.
+  if (tuned.grid % tuned_outputs == 0 && static_cast<double>(outputs) <= wanted) {
+    return static_cast<std::int64_t>(wanted / static_cast<double>(outputs)) * outputs;
+  }
+  return nearest_of(useful_grids(device, problem, shape, spec, spec.ctas_per_sm), wanted);
+}
+
+double schedule_cost(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                     const Config& config) {
+  // The unit is the time of one 64-token tile on one SM. Published cost models of split decode kernels put the start
+  // and end of a segment at five to ten of these, and a merged partial at 0.22. They need only be good enough for
+  // ranking.
+  constexpr double kSegment = 6.0, kMergedPartial = 0.22, kTileTokens = 64.0;
+  const double tiles = static_cast<double>(lean_tiles(problem, shape, config.spec));
+  const double outputs = static_cast<double>(output_tiles(problem, shape, config.spec));
+  const double grid = static_cast<double>(config.grid);
+  const double sms = std::max(1, device.sm_count);
+  const double resident = static_cast<double>(resident_grid(device, config.spec));
+  const double cta_tiles = std::ceil(tiles / grid) * config.spec.tile / kTileTokens;
+  const double waves = std::ceil(grid / resident);
+  // The CTAs of an SM share its bandwidth.
+  const double streamed = std::ceil(grid / sms) * cta_tiles;
+  const bool even = config.grid % std::max<std::int64_t>(1, static_cast<std::int64_t>(outputs)) == 0;
+  const double segments = std::ceil(outputs / grid) + (even || outputs > grid ? 0.0 : 1.0);
+  const double contributors = std::ceil(grid / outputs);
+  // More than sixteen contributors merge as a tree, in groups of about the square root of their number.
+  const double merged = contributors <= 1    ? (even ? 0.0 : 2.0)
+                        : contributors <= 16 ? contributors
+                                             : 2.0 * std::sqrt(contributors) + 8.0;
+  return streamed + waves * segments * kSegment + merged * kMergedPartial;
+}
+
+std::int64_t cheapest_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                           const KernelSpec& spec) {
+  const auto grids = useful_grids(device, problem, shape, spec, spec.ctas_per_sm);
+  std::int64_t best = grids.front();
+  double best_cost = std::numeric_limits<double>::infinity();
+  for (const std::int64_t grid : grids) {
+    const double cost = schedule_cost(device, problem, shape, {.spec = spec, .grid = grid});
+    if (cost >= best_cost) continue;
+    best_cost = cost;
+    best = grid;
+  }
+  return best;
+}
+
+}  // namespace v1
+}  // namespace leanattn

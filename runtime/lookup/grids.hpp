@@ -1,0 +1,57 @@
+// grids.hpp -- grids of a launch: which ones are worth considering for a shape, and which one suits a shape that nobody
+// measured. Pure functions; any thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/cuda/device.hpp"
+#include "runtime/problem.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// Output tiles of a launch: batch * kv_heads * row_blocks. Saturates at INT64_MAX.
+std::int64_t output_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
+/// LeanTiles on the line, of visible tokens only. Every request counts with the average length. Saturates at INT64_MAX.
+std::int64_t lean_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
+
+/// Octaves by which the longest context must exceed the average one for a batch to count as ragged. A winner's grid is
+/// no guide for a batch that is more ragged by as much.
+inline constexpr double kRaggedOctaves = 0.5;
+/// Whether one request of the batch is so much longer than the average that the schedule has to charge for segments
+/// (Config::segment_cost). For a problem with a window, ask about visible_shape().
+bool is_ragged(const Shape& shape);
+
+/// CTAs of this spec that are certainly resident at once: as many as its launch bounds promise, on every SM.
+std::int64_t resident_grid(const DeviceFacts& device, const KernelSpec& spec);
+
+/// The grids to consider for a shape: powers of two, multiples and shares of the number of SMs, multiples and divisors
+/// of the number of output tiles, FlashAttention-2's and FlashDecoding's grids, each of at most two waves; and one CTA
+/// for each output tile or LeanTile. A grid never has more CTAs than there are LeanTiles, and that of a spec that waits
+/// at most `resident_ctas_per_sm` on each SM. Sorted, without repetitions, never empty.
+std::vector<std::int64_t> useful_grids(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                                       const KernelSpec& spec, int resident_ctas_per_sm);
+
+/// The grid for a ragged batch: as many CTAs as are resident at once. segment_cost() makes their ranges take equally
+/// long.
+std::int64_t ragged_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                         const KernelSpec& spec);
+/// Config::segment_cost for a ragged batch: the time that starting and ending a segment takes, in LeanTiles.
+int segment_cost(const DeviceFacts& device, const KernelSpec& spec);
+
+/// The grid that does for `shape` what `tuned.grid` did for `tuned_shape`: it takes the same share of the GPU, and
+/// gives every output tile the same number of CTAs where the tuned one did. `spec` may differ from `tuned.spec`.
+std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tuned_problem, const Shape& tuned_shape,
+                             const Config& tuned, const DecodeProblem& problem, const Shape& shape,
+                             const KernelSpec& spec);
+
+/// A rough time of one launch, good for nothing but comparing grids of one kernel without any measurement: what an SM
+/// streams, the segments it starts and the partials it merges, in times of a 64-token tile.
+double schedule_cost(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, const Config& config);
+/// The useful grid of least schedule_cost.
+std::int64_t cheapest_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                           const KernelSpec& spec);
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,55 @@
+// key.hpp -- LookupKey: a (problem, shape) as six words, which hash and compare without branches. Plain data; any
+// thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "runtime/lookup/plain_features.hpp"
+#include "runtime/problem.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// Two keys are equal when their problems are equal and their shapes mean the same (canonical()). Features beside the
+/// plain ones are represented by a hash of 64 bits.
+struct LookupKey {
+  std::array<std::uint64_t, 6> words{};
+
+  bool operator==(const LookupKey&) const = default;
+};
+
+/// The bit of the second word that says pdl.
+inline constexpr std::uint64_t kKeyPdl = std::uint64_t{1} << 49;
+
+inline LookupKey make_lookup_key(const DecodeProblem& problem, const Shape& shape) noexcept {
+  const auto low = [](int value) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(value)); };
+  const auto pair = [&](int first, int second) { return low(first) | low(second) << 32; };
+  // As canonical() does it, but without its checks, because this runs for every plan() of every decode step.
+  const std::int64_t uniform = static_cast<std::int64_t>(static_cast<std::uint64_t>(shape.batch) *
+                                                         static_cast<std::uint64_t>(shape.longest_context));
+  const int max_batch = shape.max_batch == shape.batch ? 0 : shape.max_batch;
+  const std::int64_t total = shape.total_context == uniform ? 0 : shape.total_context;
+  const std::uint64_t kind = static_cast<std::uint64_t>(problem.dtype) << 32 |
+                             static_cast<std::uint64_t>(problem.layout) << 40 |
+                             static_cast<std::uint64_t>(problem.lse) << 48 | (problem.pdl ? kKeyPdl : 0);
+  return {{pair(problem.q_heads, problem.kv_heads), low(problem.head_dim) | kind, pair(shape.batch, max_batch),
+           static_cast<std::uint64_t>(shape.longest_context), static_cast<std::uint64_t>(total),
+           is_plain_fast(problem.features) ? 0 : features_hash(problem.features)}};
+}
+
+/// 64 well mixed bits. Each word is folded in by a full product of 64 x 64 -> 128 bits, the step on which wyhash and
+/// XXH3 are built. This is enough for six words of which the last one is a hash already.
+inline std::uint64_t hash(const LookupKey& key) noexcept {
+  __extension__ using Wide = unsigned __int128;
+  const auto fold = [](std::uint64_t a, std::uint64_t b) {
+    const Wide product = static_cast<Wide>(a) * b;
+    return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+  };
+  constexpr std::uint64_t kA = 0xa0761d6478bd642f, kB = 0xe7037ed1a0b428db, kC = 0x8ebc6af09c88c6e3;
+  const auto& w = key.words;
+  return fold(fold(w[0] ^ kA, w[1] ^ kB) ^ fold(w[2] ^ kB, w[3] ^ kC) ^ w[5], w[4] ^ kA);
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,221 @@
+// portfolio.cpp -- predictions from the model and the tuned shapes nearby, and the JSON of a portfolio.
+#include "runtime/lookup/portfolio.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "generator/parse_json.hpp"
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/grids.hpp"
+#include "runtime/lookup/specs.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kFormat = 3;
+constexpr int kMostResident = 32;  // CTAs that an SM of any architecture holds
+
+double number(const nlohmann::json& json) {
+  const double value = json.get<double>();
+  if (!std::isfinite(value)) throw std::invalid_argument("a number that is not finite");
+  return value;
+}
+
+/// A number that divides.
+double positive(const nlohmann::json& json) {
+  const double value = number(json);
+  if (!(value > 0)) throw std::invalid_argument("a rate that is not positive");
+  return value;
+}
+
+GridKind kind_from(const nlohmann::json& json) {
+  const std::string name = json.get<std::string>();
+  for (const GridKind kind : kGridKinds) {
+    if (name == to_string(kind)) return kind;
+  }
+  throw std::invalid_argument("no kind of grid: " + name);
+}
+
+PortfolioKernel kernel_from(const nlohmann::json& json) {
+  const Result<KernelSpec> spec = kernel_spec_from_json(json.at("spec").dump());
+  if (!spec) throw std::invalid_argument(spec.error().message);
+  if (const auto valid = validate(*spec); !valid) throw std::invalid_argument(valid.error().message);
+  PortfolioKernel kernel{.spec = *spec, .resident = json.at("resident").get<int>(), .parameters = {}, .seen = {}};
+  if (kernel.resident < 1 || kernel.resident > kMostResident)
+    throw std::invalid_argument("a kernel of which an SM holds " + std::to_string(kernel.resident));
+  kernel.parameters.memory_rate = positive(json.at("memory_rate"));
+  kernel.parameters.sm_rate = positive(json.at("sm_rate"));
+  kernel.parameters.latency = positive(json.at("latency"));
+  std::array<double, kCosts> costs{};
+  for (std::size_t i = 0; i < kCosts; ++i) costs[i] = number(json.at("costs").at(i));
+  kernel.parameters.costs = costs_of(costs);
+  for (const auto& at : json.at("seen")) {
+    kernel.seen.push_back({.shape_features = {.outputs = number(at.at(0)),
+                                              .tokens_per_output = number(at.at(1)),
+                                              .raggedness = number(at.at(2))},
+                           .kind = kind_from(at.at(3)),
+                           .log_ratio = number(at.at(4))});
+  }
+  return kernel;
+}
+
+/// How much a time with one kind of grid says about another kind, as a share of what it says about its own.
+double affinity(GridKind a, GridKind b) {
+  if (a == b) return 1;
+  return leaves_idle(a) == leaves_idle(b) ? 0.1 : 0.05;
+}
+
+/// correction_at() for every kind of grid at once, because they share the distances, which take most of the time.
+std::array<Correction, std::size(kGridKinds)> corrections_at(std::span<const SeenShape> seen,
+                                                             const ShapeFeatures& here) {
+  constexpr double kReach = 1.0;        // octaves
+  constexpr double kModelWeight = 0.3;  // of the uncorrected model: so many tuned shapes at this very point
+  constexpr double kDoubt = 0.04;       // where nothing but the model speaks
+  constexpr double kDiscord = 0.75;     // the share of the tuned shapes' standard deviation that is doubt
+  struct Sums {
+    double weights = kModelWeight, ratios = 0, squares = 0;
+  };
+  std::array<Sums, std::size(kGridKinds)> sums;
+  for (const SeenShape& at : seen) {
+    const double octaves = distance(at.shape_features, here) / kReach;
+    const double nearness = std::exp(-octaves * octaves / 2);
+    for (const GridKind kind : kGridKinds) {
+      const double weight = affinity(at.kind, kind) * nearness;
+      Sums& of_kind = sums[static_cast<std::size_t>(kind)];
+      of_kind.weights += weight;
+      of_kind.ratios += weight * at.log_ratio;
+      of_kind.squares += weight * at.log_ratio * at.log_ratio;
+    }
+  }
+  std::array<Correction, std::size(kGridKinds)> corrections;
+  std::transform(sums.begin(), sums.end(), corrections.begin(), [](const Sums& of_kind) {
+    const double mean = of_kind.ratios / of_kind.weights;
+    const double deviation = std::sqrt(std::max(of_kind.squares / of_kind.weights - mean * mean, 0.0));
+    return Correction{.log_ratio = mean, .doubt = kDoubt * kModelWeight / of_kind.weights + kDiscord * deviation};
+  });
+  return corrections;
+}
+
+/// A kernel's model, corrected for one shape by what was measured nearby.
+class Corrected {
+ public:
+  Corrected(const PortfolioKernel& kernel, const ShapeFeatures& here) : parameters_(kernel.parameters) {
+    const auto corrections = corrections_at(kernel.seen, here);
+    std::transform(corrections.begin(), corrections.end(), of_kind_.begin(), [](const Correction& correction) {
+      return Factors{std::exp(correction.log_ratio), std::exp(correction.doubt)};
+    });
+  }
+
+  Prediction predict(const ModelFeatures& features) const {
+    const auto& [ratio, doubt] = of_kind_[static_cast<std::size_t>(kind_of(features))];
+    const double us = ratio * predict_us(parameters_, features);
+    return {.us = us, .doubtful_us = doubt * us};
+  }
+
+ private:
+  struct Factors {
+    double ratio = 1, doubt = 1;
+  };
+  const ModelParameters& parameters_;
+  std::array<Factors, std::size(kGridKinds)> of_kind_;
+};
+
+}  // namespace
+
+std::string to_json(const Portfolio& portfolio) {
+  Json kernels = Json::array();
+  for (const PortfolioKernel& kernel : portfolio.kernels) {
+    Json seen = Json::array();
+    for (const SeenShape& at : kernel.seen)
+      seen.push_back({at.shape_features.outputs, at.shape_features.tokens_per_output, at.shape_features.raggedness,
+                      to_string(at.kind), at.log_ratio});
+    kernels.push_back({{"spec", Json::parse(to_json(kernel.spec))},
+                       {"resident", kernel.resident},
+                       {"memory_rate", kernel.parameters.memory_rate},
+                       {"sm_rate", kernel.parameters.sm_rate},
+                       {"latency", kernel.parameters.latency},
+                       {"costs", as_array(kernel.parameters.costs)},
+                       {"seen", std::move(seen)}});
+  }
+  return Json{{"format", kFormat},
+              {"samples", portfolio.samples},
+              {"shapes", portfolio.shapes},
+              {"held_out_error", portfolio.held_out_error},
+              {"held_out_median_regret", portfolio.held_out_median_regret},
+              {"held_out_largest_regret", portfolio.held_out_largest_regret},
+              {"kernels", std::move(kernels)}}
+      .dump();
+}
+
+Result<Portfolio> portfolio_from_json(std::string_view text) {
+  try {
+    const nlohmann::json json = parse_json(text);
+    if (!json.is_object()) throw std::invalid_argument("not a JSON object");
+    if (json.at("format").get<int>() != kFormat) throw std::invalid_argument("a format of another version");
+    Portfolio portfolio;
+    portfolio.samples = json.at("samples").get<int>();
+    portfolio.shapes = json.at("shapes").get<int>();
+    portfolio.held_out_error = number(json.at("held_out_error"));
+    portfolio.held_out_median_regret = number(json.at("held_out_median_regret"));
+    portfolio.held_out_largest_regret = number(json.at("held_out_largest_regret"));
+    for (const auto& kernel : json.at("kernels")) portfolio.kernels.push_back(kernel_from(kernel));
+    return portfolio;
+  } catch (const std::exception& error) {
+    return fail(ErrorCode::invalid_argument, std::string("not a cost model: ") + error.what(),
+                "leanattn db rebuild fits it anew.");
+  }
+}
+
+Correction correction_at(std::span<const SeenShape> seen, const ShapeFeatures& here, GridKind kind) {
+  return corrections_at(seen, here)[static_cast<std::size_t>(kind)];
+}
+
+Prediction predict(const PortfolioKernel& kernel, const DeviceFacts& device, const DecodeProblem& problem,
+                   const Shape& shape, const Config& config) {
+  return Corrected(kernel, shape_features_of(problem, shape, base_spec(device.arch, problem)))
+      .predict(model_features(kernel.parameters, device, problem, shape, config, kernel.resident));
+}
+
+std::optional<PredictedConfig> best_predicted(const Portfolio& portfolio, const DeviceFacts& device,
+                                              const DecodeProblem& problem, const Shape& shape) {
+  const KernelSpec base = base_spec(device.arch, problem);
+  const ShapeFeatures here = shape_features_of(problem, shape, base);
+  const int fewest_blocks = row_blocks(default_config(device, problem, shape).spec);
+  const bool ragged = is_ragged(visible_shape(problem, shape));
+  std::optional<PredictedConfig> best;
+  double least = std::numeric_limits<double>::infinity();  // of doubtful_us
+  for (const PortfolioKernel& kernel : portfolio.kernels) {
+    const Result<KernelSpec> spec = with_tunables_of(base, kernel.spec);
+    // A load path that would read the cache more often than the default does is no guide.
+    if (!spec || row_blocks(*spec) > fewest_blocks) continue;
+    // A ragged batch gets segment costs and all the CTAs that are resident at once, and these wait for nobody.
+    if (ragged && spec->fixup == FixUp::wait) continue;
+    const bool waits = spec->fixup == FixUp::wait;
+    const int resident = waits ? std::min(kernel.resident, spec->ctas_per_sm) : kernel.resident;
+    const Corrected corrected(kernel, here);
+    const std::vector<std::int64_t> grids = ragged
+                                                ? std::vector<std::int64_t>{ragged_grid(device, problem, shape, *spec)}
+                                                : useful_grids(device, problem, shape, *spec, resident);
+    for (const std::int64_t grid : grids) {
+      const Config config{.spec = *spec, .grid = grid, .segment_cost = ragged ? segment_cost(device, *spec) : 0};
+      const Prediction predicted =
+          corrected.predict(model_features(kernel.parameters, device, problem, shape, config, kernel.resident));
+      // A model that predicts an infinite time, or none, is of no use for this shape.
+      if (!std::isfinite(predicted.us) || predicted.us <= 0) continue;
+      if (predicted.doubtful_us >= least) continue;
+      least = predicted.doubtful_us;
+      best = PredictedConfig{config, predicted.us};
+    }
+  }
+  return best;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,115 @@
+// problem_winners.cpp -- parses winners and keeps them in a flat hash map by shape.
+#include "runtime/lookup/problem_winners.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/grids.hpp"
+#include "runtime/lookup/specs.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace detail {
+namespace {
+
+/// Whether a config can have been measured for a problem on this device. A row that another version wrote, or that was
+/// edited by hand, may have any.
+bool belongs(const DeviceFacts& device, const DecodeProblem& problem, const Config& config) {
+  const KernelSpec base = base_spec(device.arch, problem);
+  const KernelSpec& spec = config.spec;
+  return spec.arch == base.arch && spec.head_dim == base.head_dim && spec.group == base.group &&
+         spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse && spec.pdl == base.pdl &&
+         problem.pdl == base.pdl && spec.features == base.features &&
+         (spec.fixup != FixUp::wait || config.grid <= resident_grid(device, spec)) &&
+         // A batch-invariant problem has one kernel for all shapes, because bits depend on the kernel. For the same
+         // reason its line has no segment costs.
+         (!problem.features.batch_invariant ||
+          (spec == default_config(device, problem, Shape{}).spec && config.segment_cost == 0));
+}
+
+/// Whether a grid can have been tuned for this shape: no larger than its LeanTiles, or than twice what can ever be
+/// resident at once. A workspace for more could take all memory.
+bool fits(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, const Config& config) {
+  constexpr std::int64_t kMostResidentCtas = 32;  // on one SM (CUDA programming guide, compute capabilities)
+  const std::int64_t two_waves = 2 * kMostResidentCtas * std::max(1, device.sm_count);
+  return config.grid <=
+         std::max({two_waves, lean_tiles(problem, shape, config.spec), output_tiles(problem, shape, config.spec)});
+}
+
+/// The key without max_batch, which decides the size of a plan and not its speed.
+LookupKey key_of(const DecodeProblem& problem, Shape shape) noexcept {
+  shape.max_batch = 0;
+  return make_lookup_key(problem, shape);
+}
+
+}  // namespace
+
+ProblemWinners::ProblemWinners(const DeviceFacts& device, const DecodeProblem& problem,
+                               std::span<const LayeredWinners::Entry* const> rows)
+    : problem_(problem), slots_(std::bit_ceil(2 * rows.size() + 2)) {
+  shapes_.reserve(rows.size());
+  // Thousands of winners share some dozens of configurations, so each text is parsed once. Their shapes all differ.
+  std::unordered_map<std::string_view, std::optional<Config>> configs;
+  const auto config_of = [&](const std::string& text) -> const std::optional<Config>& {
+    const auto [known, made] = configs.try_emplace(text);
+    if (made) {
+      if (auto config = config_from_json(text); config && belongs(device, problem, *config))
+        known->second = *std::move(config);
+    }
+    return known->second;
+  };
+  // A decode step finds its KV cache in memory and not in L2, so what was measured cold goes first.
+  for (const L2Policy policy : {L2Policy::cold, L2Policy::warm}) {
+    for (const LayeredWinners::Entry* row : rows) {
+      if (row->winner.policy != to_string(policy)) continue;
+      const auto shape = shape_from_json(row->winner.shape);
+      const auto& config = config_of(row->winner.config);
+      if (shape && config && fits(device, problem, *shape, *config)) {
+        add(device, *row, *shape, *config);
+      } else {
+        ++skipped_;
+      }
+    }
+    if (policy == L2Policy::cold) cold_ = shapes_.size();
+  }
+}
+
+void ProblemWinners::add(const DeviceFacts& device, const LayeredWinners::Entry& row, const Shape& shape,
+                         const Config& config) {
+  const LookupKey key = key_of(problem_, shape);
+  Slot& slot = slots_[slot_of(key)];
+  if (slot.shape != kEmpty) return;  // an earlier layer or policy has a winner for it
+  slot = {key, static_cast<std::uint32_t>(shapes_.size())};
+  shapes_.push_back({{.config = config,
+                      .provenance = Provenance::exact,
+                      .tuned_us = row.winner.median_us,
+                      .tuned_shape = shape,
+                      .layer = row.layer,
+                      .stale = row.winner.stale,
+                      .tuned_pdl = problem_.pdl},
+                     shape_features_of(problem_, shape, base_spec(device.arch, problem_))});
+}
+
+std::size_t ProblemWinners::slot_of(const LookupKey& key) const noexcept {
+  std::size_t at = hash(key) & (slots_.size() - 1);
+  while (slots_[at].shape != kEmpty && !(slots_[at].key == key)) at = (at + 1) & (slots_.size() - 1);
+  return at;
+}
+
+const MeasuredShape* ProblemWinners::find(const Shape& shape) const noexcept {
+  const Slot& slot = slots_[slot_of(key_of(problem_, shape))];
+  return slot.shape == kEmpty ? nullptr : &shapes_[slot.shape];
+}
+
+std::span<const MeasuredShape> ProblemWinners::shapes(L2Policy policy) const {
+  const std::span<const MeasuredShape> all(shapes_);
+  return policy == L2Policy::cold ? all.first(cold_) : all.subspan(cold_);
+}
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,26 @@
+// shape_features.hpp -- ShapeFeatures: the coordinates in which look-ups measure how far two shapes are from each
+// other. Plain data; any thread.
+#pragma once
+
+#include "runtime/problem.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// What decides the speed of one kernel at a shape, as base-2 logarithms: one octave is a factor of two.
+struct ShapeFeatures {
+  double outputs = 0;            ///< output tiles
+  double tokens_per_output = 0;  ///< visible tokens of the average request; not LeanTiles, whose sizes differ by kernel
+  double raggedness = 0;         ///< the longest visible context over the average one
+
+  bool operator==(const ShapeFeatures&) const = default;
+};
+
+/// `spec` says how many row blocks a KV head has.
+ShapeFeatures shape_features_of(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
+
+/// Euclidean distance, in octaves.
+double distance(const ShapeFeatures& a, const ShapeFeatures& b);
+
+}  // namespace v1
+}  // namespace leanattn

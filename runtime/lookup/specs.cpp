@@ -1,0 +1,75 @@
+// specs.cpp -- what the problem fixes of a spec, and tunables that are made to fit it.
+#include "runtime/lookup/specs.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+/// The number of pieces in which a lane reads its share of a row (templates/attend/vector.cuh). Rows of one piece
+/// stream at the memory's rate, in 1.01 to 1.05 times the read limit; rows of 96 dims have three pieces and take 1.3
+/// to 1.4 times the read limit.
+int vector_lane_chunks(int head_dim) {
+  const int lanes = head_dim % 256 == 0 ? 32 : head_dim % 128 == 0 ? 16 : head_dim % 64 == 0 ? 8 : 4;
+  return head_dim / 8 / lanes;
+}
+
+}  // namespace
+
+KernelSpec base_spec(Arch arch, const DecodeProblem& problem) {
+  KernelSpec spec;
+  spec.arch = arch;
+  spec.head_dim = problem.head_dim;
+  spec.group = problem.q_heads / problem.kv_heads;
+  spec.dtype = problem.dtype;
+  spec.layout = problem.layout;
+  spec.lse = problem.lse;
+  spec.pdl = problem.pdl && has_dependent_launch(arch);
+  spec.features = canonical(problem).features;
+  return spec;
+}
+
+bool has_dependent_launch(Arch arch) { return arch.major >= 9; }
+
+int kv_token_bytes(const KernelSpec& spec) {
+  return kv_element_bytes(spec.features) * (spec.head_dim + value_dim(spec));
+}
+
+Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& from) {
+  if (from.load == LoadPath::vector && vector_lane_chunks(base.head_dim) != vector_lane_chunks(from.head_dim)) {
+    return fail(ErrorCode::unsupported,
+                fmt::format("load path vector as it was tuned for head_dim {}, with {}", from.head_dim, base.head_dim),
+                "Tune this head_dim: there the lanes share rows in another way.");
+  }
+  KernelSpec spec = from;
+  spec.arch = base.arch;
+  spec.head_dim = base.head_dim;
+  spec.group = base.group;
+  spec.dtype = base.dtype;
+  spec.layout = base.layout;
+  spec.lse = base.lse;
+  spec.pdl = base.pdl;
+  spec.features = base.features;
+  if (spec.features.batch_invariant) spec.fixup = FixUp::ticket;
+  if (producer_warps(spec) > 1) spec.ctas_per_sm = 1;  // validate() says why
+  for (;;) {
+    const auto valid = validate(spec);
+    if (valid) return spec;
+    if (valid.error().code != ErrorCode::unsupported) return tl::unexpected(valid.error());
+    // The number of stages of a ring is a multiple of the number of warpgroups that share it.
+    const int step = spec.load == LoadPath::tensor ? std::max(1, spec.warps / 4) : 1;
+    if (spec.stages > step) {
+      spec.stages -= step;
+    } else if (spec.ctas_per_sm > 1) {
+      --spec.ctas_per_sm;
+    } else {
+      return tl::unexpected(valid.error());
+    }
+  }
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,82 @@
+// winner_table.hpp -- WinnerTable: from (problem, shape) to the configuration to launch, and how good this answer is.
+// Thread-safe: a lock is taken only while winners are read for the first time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cache/layers.hpp"
+#include "runtime/cuda/device.hpp"
+#include "runtime/problem.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// How good the answer of a look-up is. For bucket, nearest and without_pdl, the portfolio of a problem that is close
+/// enough chooses kernel and grid for this shape (portfolio.hpp). Where there is none, the answer is the measured
+/// kernel, with the measured grid carried over. The C ABI's leanattn_provenance has the same values; rank() says which
+/// is better.
+enum class Provenance : std::uint8_t {
+  exact,     ///< measured for this problem and shape
+  bucket,    ///< measured for this problem and a shape with the same powers of two of batch, longest, average context
+  nearest,   ///< measured for a problem with the same head_dim and group
+  model,     ///< the kernel of another problem that was measured on this GPU; its grid comes from schedule_cost()
+  fallback,  ///< nothing that was measured helps: default_config()
+  without_pdl,  ///< measured for this shape or its bucket with ordinary launches; dependent launch is switched on
+};
+std::string_view to_string(Provenance p);
+/// 0 for the best, 5 for the last of exact, bucket, without_pdl, nearest, model, fallback.
+int rank(Provenance p);
+
+/// The answer of a look-up. "The winner" is the measurement on which it rests.
+struct Choice {
+  Config config;
+  Provenance provenance = Provenance::fallback;
+  double tuned_us = 0;      ///< median of the winner, in microseconds; 0 for model and fallback
+  double predicted_us = 0;  ///< microseconds that a portfolio expects of an untuned shape; 0 where none was asked
+  Shape tuned_shape;        ///< the shape for which the winner was tuned
+  std::string layer;        ///< that has the winner: "user", "site", "shipped" or empty
+  bool stale = false;       ///< the winner was measured with another driver, NVRTC or library than runs now
+  bool tuned_pdl = false;   ///< the winner was measured with programmatic dependent launch
+};
+
+class WinnerTable {
+ public:
+  /// The winners of a problem are read when a look-up first needs them. A look-up needs those of its own problem; if
+  /// they have no winner in the shape's bucket, those of all problems with the same kernels; and if these have none
+  /// either, all. Rows that cannot be parsed, or whose config is not valid for their problem on this device, are
+  /// skipped and counted. Of several rows for one problem and shape, cold ones go before warm ones, and earlier ones
+  /// before later ones.
+  WinnerTable(const DeviceFacts& device, WinnersByProblem winners);
+  /// A table that has read all winners already.
+  static WinnerTable build(const DeviceFacts& device, LayeredWinners winners);
+  WinnerTable(WinnerTable&&) noexcept;
+  WinnerTable& operator=(WinnerTable&&) noexcept;
+  ~WinnerTable();
+
+  /// The first of exact, bucket, without_pdl, nearest, model and fallback that has an answer, so there is one for every
+  /// valid problem and shape. A batch-invariant problem has one kernel for all shapes, so its answer is exact (measured
+  /// with that kernel) or fallback. max_batch plays no part. The config's spec has pdl exactly when the problem asks
+  /// for it and the device has it. Once winners have been read, an exact answer takes two hashes; others take some
+  /// nanoseconds for each winner.
+  Choice find(const DecodeProblem& problem, const Shape& shape) const;
+  /// The exact winner, which lives as long as this table; or null.
+  const Choice* find_exact(const DecodeProblem& problem, const Shape& shape) const;
+  /// How many winners have been read, and how many rows were skipped meanwhile.
+  std::size_t size() const;
+  std::size_t skipped() const;
+  /// Whether winners are missing because other processes kept a layer locked: a table that is made later may have them.
+  bool locked() const;
+  /// What went wrong while winners were read, one sentence each, beginning with WinnersByProblem::warnings.
+  std::vector<std::string> warnings() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace v1
+}  // namespace leanattn

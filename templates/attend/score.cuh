@@ -1,0 +1,51 @@
+// attend/score.cuh -- what happens to a score between the two products: it may change, and it may be masked.
+
+// Whether a step has a token that some row does not see.
+LEAN_DEVICE bool has_masked(const Segment& s, const Step& step) {
+  bool any = step.count < kStepTokens;
+  if constexpr (kQLen > 1 && kQueryMask != kFull)
+    any |= step.token + kStepTokens > s.context_length - s.query.count + (kQueryMask == kTree ? 0 : 1);
+  if constexpr (kWindow > 0) any |= step.token < s.context_length - kWindow;
+  return any;
+}
+
+// Whether row `row` sees the step's token number `offset`.
+LEAN_DEVICE bool sees(const LeanDecodeArgs& args, const Segment& s, const Step& step, int offset, const Row& row) {
+  bool visible = offset < step.count;
+  if constexpr (!kRowsSeeAlike) {
+    const int token = step.token + offset, first_query = s.context_length - s.query.count;
+    if constexpr (kQLen > 1 && kQueryMask == kCausal) visible &= token <= first_query + row.token;
+    if constexpr (kQLen > 1 && kQueryMask == kTree) {
+      const int query = token - first_query;  // which of the request's query tokens the KV token is, if any
+      if (query >= 0 && row.valid) visible &= (args.tree_mask[s.query.first + row.token] >> query & 1) != 0;
+    }
+    if constexpr (kWindow > 0) visible &= token > first_query + row.token - kWindow || token < kSinkTokens;
+  }
+  return visible;
+}
+
+// What the change of a query row's scores needs.
+struct ScoreRow {
+  int query;  // token index in the context
+  int head;   // query head
+  float slope;
+};
+LEAN_DEVICE ScoreRow score_row(const LeanDecodeArgs& args, const Segment& s, const Row& row) {
+  ScoreRow r = {query_index(s, row), s.kv_head * kGroup + row.head, 0.0f};
+  if constexpr (kAlibi) r.slope = row.valid ? args.alibi_slopes[r.head] : 0.0f;
+  return r;
+}
+
+// tanh with an absolute error below 2^-22, which is fp32 accuracy wherever it matters beside a soft cap.
+LEAN_DEVICE float tanh_exact(float x) {
+  constexpr float kTwoLog2E = 2.88539008177792681f;
+  return 1.0f - __fdividef(2.0f, exp2_approx(x * kTwoLog2E) + 1.0f);
+}
+
+// The score of a row and a token in natural units, from the product of q and k.
+LEAN_DEVICE float change_score(const LeanDecodeArgs& args, float product, const ScoreRow& row, int kv_index) {
+  float score = product * args.score_scale;
+  if constexpr (kSoftCap > 0) score = kSoftCap * tanh_exact(score * (1.0f / kSoftCap));
+  if constexpr (kAlibi) score = fmaf(row.slope, (float)(kv_index - row.query), score);
+  return score_expression(score, row.query, kv_index, row.head);
+}

@@ -1,0 +1,48 @@
+// attend/wgmma.cuh -- what goes with warpgroup matrix instructions (PTX ISA, "wgmma.mma_async", sm_90a). Their shape is
+// m64nNk16 with fp32 accumulation: of columns 8 * tile ... 8 * tile + 7, warp w and lane (g, c) of the warpgroup hold
+// rows 16 w + g and 16 w + g + 8, columns 2c and 2c + 1. The instructions themselves,
+// whose text names N / 2 results, stand behind this module.
+
+constexpr int kWarpgroups = kWarps / 4;
+// Whether the warpgroups share the rows and all take every step. Otherwise each holds all rows, and they take steps in
+// turn.
+constexpr bool kRowsAreSplit = kRows > 64;
+
+// What an operand's descriptor says beside its address (PTX ISA, "Matrix descriptor": leading and stride byte offset).
+// A swizzled operand is made of atoms of eight rows of 128 bytes, kStride bytes from one to the next, and is one atom
+// wide in the other dimension. Any other is made of atoms of eight rows of 16 bytes, kStride bytes from one to the
+// next, and kLeading bytes along the 16 inner elements.
+template <int kLeading, int kStride, bool kSwizzled>
+LEAN_DEVICE u64 matrix_descriptor(u32 address) {
+  constexpr u64 kFixed =
+      (u64)(kLeading / 16) << 16 | (u64)(kStride / 16) << 32 | (kSwizzled ? 1ull << 62 : 0ull);  // 1: 128-byte swizzle
+  return kFixed | (address & 0x3ffff) >> 4;
+}
+
+// Keeps the compiler from moving writes of accumulators behind this point, or reads of them in front of it.
+template <int kA>
+LEAN_DEVICE void pin(float (&accumulators)[kA][4]) {
+#pragma unroll
+  for (int a = 0; a < kA; a++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) asm volatile("" : "+f"(accumulators[a][i]));
+}
+template <int kA, int kB>
+LEAN_DEVICE void pin(float (&accumulators)[kA][kB][4]) {
+#pragma unroll
+  for (int a = 0; a < kA; a++) pin(accumulators[a]);
+}
+// What was written before, to pinned registers and to shared memory, is visible to the wgmmas after this.
+LEAN_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+template <class Accumulators>
+LEAN_DEVICE void wgmma_end(Accumulators& accumulators) {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  pin(accumulators);
+}
+// Makes what this thread stored in shared memory visible to the matrix unit and the copy engine, after the next
+// barrier.
+LEAN_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Barrier 1 is sync_workers', and barrier 2 that of the ring's start.
+LEAN_DEVICE void sync_warpgroup(int warpgroup) { asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 3) : "memory"); }

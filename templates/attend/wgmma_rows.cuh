@@ -1,0 +1,174 @@
+// attend/wgmma_rows.cuh -- one warpgroup, one step, with more than 32 query rows: S = Q K^T, online softmax, O += P V.
+// Query rows sit on the 64 matrix rows and tokens (then dims) on the columns. So each warp owns 16 rows, the softmax
+// needs no other warp, and P stays in registers (FlashAttention-3, section 3.2). Up to 64 rows, each warpgroup holds
+// all of them and they take steps in turn. Above, the warpgroups share the rows and all take every step.
+
+constexpr int kRowTiles = (kRows + 7) / 8;
+constexpr int kStates = kRowsAreSplit ? 1 : kWarpgroups;  // softmax states of a CTA for each row
+constexpr int kSumsPerState = 1;
+static_assert(kRows <= 64 * (kRowsAreSplit ? kWarpgroups : 1), "a warpgroup holds 64 rows");
+
+// O stays in dim order.
+constexpr int kSecondPair = 2;
+LEAN_DEVICE int first_dim(int position) { return position; }
+
+// What a warpgroup has in shared memory beside the ring.
+struct alignas(kLeanAtomBytes) Operands {
+  unsigned char q[kKPanels][64 * 128];  // [row][64 dims], 128-byte swizzled
+};
+static_assert(sizeof(Operands) == lean_row_operand_bytes(kHeadDim), "host and device must agree on the operands");
+
+// The first row that the calling warpgroup holds.
+LEAN_DEVICE int first_row() { return kRowsAreSplit ? (int)threadIdx.x / 128 * 64 : 0; }
+
+// The 16-byte chunks of q that this thread carries to shared memory.
+constexpr int kQColumns = kHeadDim / 8;
+constexpr int kQChunksPerThread = 64 * kQColumns / 128;
+struct Query {
+  uint4 chunk[kQChunksPerThread];
+};
+
+LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Query& q) {
+#pragma unroll
+  for (int i = 0; i < kQChunksPerThread; i++) {
+    const int chunk = i * 128 + (int)threadIdx.x % 128;
+    const Row row = row_of(s.query, s.row_block, first_row() + chunk / kQColumns);
+    q.chunk[i] = row.valid ? rotated_16(args, query_row(args, s, row), chunk % kQColumns * 8, query_index(s, row))
+                           : make_uint4(0, 0, 0, 0);
+  }
+}
+
+LEAN_DEVICE void store_query(Operands& shared, const Query& q) {
+#pragma unroll
+  for (int i = 0; i < kQChunksPerThread; i++) {
+    const int chunk = i * 128 + (int)threadIdx.x % 128, row = chunk / kQColumns, column = chunk % kQColumns;
+    *(uint4*)&shared.q[column / 8][row * 128 + ((column ^ row) % 8) * 16] = q.chunk[i];
+  }
+  fence_async_proxy();
+}
+
+// The softmax state of rows g and g + 8 of the warp's 16. Maxima are in raw score units and the true running ones.
+struct Attention {
+  float max[2];
+  float sum[2];                 // of this lane's tokens only, until reduce_sums
+  float out[kValueDim / 8][4];  // (row g, dim 2c) (g, 2c + 1) (g + 8, 2c) (g + 8, 2c + 1) of each eight dims
+};
+
+LEAN_DEVICE void clear(Attention& a) {
+  a.max[0] = a.max[1] = kNegInf;
+  a.sum[0] = a.sum[1] = 0.0f;
+#pragma unroll
+  for (int d = 0; d < kValueDim / 8; d++) a.out[d][0] = a.out[d][1] = a.out[d][2] = a.out[d][3] = 0.0f;
+}
+
+// Changes scores as the spec says. Those of tokens that a row does not see become -inf.
+LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step,
+                               float (&score)[kStepTokens / 8][4]) {
+  const bool masked = has_masked(s, step);
+  if (!kChangesScores && !masked) return;
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const Row row = row_of(s.query, s.row_block, first_row() + warp * 16 + half * 8 + g);
+    const ScoreRow of_row = score_row(args, s, row);
+#pragma unroll
+    for (int tile = 0; tile < kStepTokens / 8; tile++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const int token = tile * 8 + 2 * c + i;
+        float& x = score[tile][2 * half + i];
+        if constexpr (kChangesScores) x = change_score(args, x, of_row, step.token + token);
+        if (masked && !(kRowsSeeAlike ? token < step.count : sees(args, s, step, token, row))) x = kNegInf;
+      }
+  }
+}
+
+// One step, whose KV is in `stage`.
+LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step& step, u32 stage, Operands& shared,
+                        Attention& a, int warpgroup) {
+  constexpr int kTokenTiles = kStepTokens / 8;
+  const float scale_log2 = args.scale_log2;
+  const u32 q = shared_address(shared.q), v = stage + kKStageBytes;
+  float score[kTokenTiles][4];
+  wgmma_begin();
+#pragma unroll
+  for (int k = 0; k < kHeadDim / 16; k++)  // 16 dims are 32 bytes of a panel's rows
+    wgmma_shared<0, 0>(score, matrix_descriptor<0, 1024, true>(q + (u32)(k / 4 * 64 * 128 + k % 4 * 32)),
+                       matrix_descriptor<0, 1024, true>(stage + (u32)(k / 4 * kPanelBytes + k % 4 * 32)), k > 0);
+  wgmma_end(score);
+
+  if (step.count < kStepTokens) {
+    zero_v_rows(v, step.count);
+    fence_async_proxy();
+    sync_warpgroup(warpgroup);
+  }
+  finish_scores(args, s, step, score);
+
+  u32 weight[kTokenTiles][2];  // P: two tokens of row g, then two of g + 8
+  bool rescales = false;
+  float factor[2];
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    float m = a.max[half];
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; tile++)
+      m = fmaxf(m, fmaxf(score[tile][2 * half], score[tile][2 * half + 1]));
+    m = fmaxf(m, __shfl_xor_sync(kFullMask, m, 1));
+    m = fmaxf(m, __shfl_xor_sync(kFullMask, m, 2));
+    // Subtracting before scaling keeps differences near the maximum exact, however large the scores are.
+    const float reference = reference_of(m);
+    factor[half] = exp2_approx((a.max[half] - reference) * scale_log2);
+    rescales |= m != a.max[half];
+    a.max[half] = m;
+    float sum[2] = {0.0f, 0.0f};  // two short dependency chains instead of one long one
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; tile++) {
+      const float x = exp2_approx((score[tile][2 * half] - reference) * scale_log2),
+                  y = exp2_approx((score[tile][2 * half + 1] - reference) * scale_log2);
+      sum[0] += x, sum[1] += y;
+      weight[tile][half] = Element::pack(x, y);
+    }
+    a.sum[half] = fmaf(a.sum[half], factor[half], sum[0] + sum[1]);
+  }
+  if (__any_sync(kFullMask, rescales)) {
+#pragma unroll
+    for (int d = 0; d < kValueDim / 8; d++) {
+      a.out[d][0] *= factor[0], a.out[d][1] *= factor[0];
+      a.out[d][2] *= factor[1], a.out[d][3] *= factor[1];
+    }
+  }
+
+  pin(a.out);
+  wgmma_begin();
+#pragma unroll
+  for (int k = 0; k < kStepTokens / 16; k++) {  // 16 tokens are two atoms of eight
+    const u32 p[4] = {weight[2 * k][0], weight[2 * k][1], weight[2 * k + 1][0], weight[2 * k + 1][1]};
+    wgmma_registers<1>(a.out, p, matrix_descriptor<kPanelBytes, 1024, true>(v + (u32)(k * 2048)), true);
+  }
+  wgmma_end(a.out);
+}
+
+// Adds up the lanes' shares of the row sums.
+LEAN_DEVICE void reduce_sums(Attention& a) {
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    a.sum[half] += __shfl_xor_sync(kFullMask, a.sum[half], 1);
+    a.sum[half] += __shfl_xor_sync(kFullMask, a.sum[half], 2);
+  }
+}
+
+// Hands the warpgroup's state to the merge buffer.
+template <class Buffer>
+LEAN_DEVICE void store_state(Buffer& buffer, const Attention& a) {
+  const int warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4,
+            c = lane % 4, state = kRowsAreSplit ? 0 : warpgroup;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int row = first_row() + warp * 16 + half * 8 + g;
+    if (row >= kRows) continue;
+    if (c == 0) buffer.max[state][row] = a.max[half], buffer.sum[state][row] = a.sum[half];
+#pragma unroll
+    for (int d = 0; d < kValueDim / 8; d++)
+      *(float2*)&buffer.out[state][row][d * 8 + 2 * c] = make_float2(a.out[d][2 * half], a.out[d][2 * half + 1]);
+  }
+}

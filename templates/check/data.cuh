@@ -1,0 +1,216 @@
+// check/data.cuh -- the contents of a decode case as a pure function of (seed, tensor, request, head, token, column),
+// and the 16-bit and one-byte formats in software. Host and device compile this file and compute the same bits, so a
+// check never copies a tensor.
+#if defined(__CUDACC__)
+#define CHECK_HD __host__ __device__ __forceinline__
+#else
+#define CHECK_HD inline
+#endif
+
+typedef unsigned long long check_u64;
+
+enum CheckKind { kCheckUniform = 0, kCheckPeaked = 1, kCheckExtreme = 2, kCheckCoverage = 3, kCheckOnes = 4 };
+enum CheckTensor { kCheckQ = 1, kCheckK = 2, kCheckV = 3 };
+enum CheckFormat { kCheckBf16 = 0, kCheckFp16 = 1 };
+enum CheckKvFormat { kCheckSame = 0, kCheckE4m3 = 1, kCheckE5m2 = 2, kCheckInt8 = 3 };
+enum CheckKvScale { kCheckScaleTensor = 0, kCheckScaleHead = 1, kCheckScaleToken = 2 };
+enum CheckRope { kCheckNoRope = 0, kCheckHalfSplit = 1, kCheckInterleaved = 2 };
+enum CheckMask { kCheckCausal = 0, kCheckTree = 1, kCheckFull = 2 };
+
+union CheckWord {
+  float value;
+  unsigned bits;
+};
+
+CHECK_HD unsigned check_float_bits(float value) {
+  CheckWord word;
+  word.value = value;
+  return word.bits;
+}
+
+CHECK_HD float check_bits_float(unsigned bits) {
+  CheckWord word;
+  word.bits = bits;
+  return word.value;
+}
+
+CHECK_HD float check_to_float(int format, unsigned short bits) {
+  const unsigned wide = bits;
+  if (format == kCheckBf16) return check_bits_float(wide << 16);
+  const unsigned sign = (wide & 0x8000u) << 16;
+  const unsigned exponent = (wide >> 10) & 31u;
+  const unsigned fraction = wide & 0x3ffu;
+  if (exponent == 31u) return check_bits_float(sign | 0x7f800000u | (fraction << 13));
+  if (exponent == 0u) {
+    const float magnitude = (float)fraction * 5.9604644775390625e-8f;  // 2^-24, exact
+    return sign != 0u ? -magnitude : magnitude;
+  }
+  return check_bits_float(sign | ((exponent + 112u) << 23) | (fraction << 13));
+}
+
+// Rounds to nearest even. Overflow gives infinity, and a NaN stays one.
+CHECK_HD unsigned short check_from_float(int format, float value) {
+  const unsigned bits = check_float_bits(value);
+  const unsigned magnitude = bits & 0x7fffffffu;
+  if (format == kCheckBf16) {
+    if (magnitude > 0x7f800000u) return (unsigned short)((bits >> 16) | 0x40u);
+    return (unsigned short)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  }
+  const unsigned sign = (bits >> 16) & 0x8000u;
+  if (magnitude > 0x7f800000u) return (unsigned short)(sign | 0x7e00u);
+  if (magnitude >= 0x477ff000u) return (unsigned short)(sign | 0x7c00u);  // from 65520 on
+  if (magnitude < 0x38800000u) {
+    // Below 2^-14 fp16 is a fixed-point format with steps of 2^-24. That is the ulp of numbers in [0.5, 1), so the
+    // addition rounds.
+    return (unsigned short)(sign | (check_float_bits(check_bits_float(magnitude) + 0.5f) - 0x3f000000u));
+  }
+  return (unsigned short)(sign | ((magnitude + 0xc8000fffu + ((magnitude >> 13) & 1u)) >> 13));
+}
+
+// The value of a byte of a KV cache, by the definition of its format (OCP 8-bit floating point). e4m3 has no infinity,
+// and is NaN only where all bits but the sign are set. e5m2 is the upper half of an fp16.
+CHECK_HD float check_byte_to_float(int kv_format, unsigned char byte) {
+  const unsigned bits = byte;
+  if (kv_format == kCheckInt8) return (float)(int)bits - (bits >= 128u ? 256.0f : 0.0f);
+  if (kv_format == kCheckE5m2) return check_to_float(kCheckFp16, (unsigned short)(bits << 8));
+  const unsigned magnitude = bits & 0x7fu, exponent = magnitude >> 3, fraction = magnitude & 7u;
+  if (magnitude == 0x7fu) return check_bits_float(0x7fc00000u | (bits << 24));
+  const float value = exponent == 0u ? (float)fraction * 0.001953125f  // 2^-9
+                                     : check_bits_float(((exponent + 120u) << 23) | (fraction << 20));
+  return bits >= 128u ? -value : value;
+}
+
+// The byte nearest to a value that is far from its format's limits. Ties go to even. int8 counts 64ths.
+CHECK_HD unsigned char check_byte_from_float(int kv_format, float value) {
+  if (kv_format == kCheckInt8) {
+    const float scaled = value * 64.0f;
+    const int rounded = (int)(scaled + (scaled < 0.0f ? -0.5f : 0.5f));
+    return (unsigned char)(rounded < -127 ? -127 : rounded > 127 ? 127 : rounded);
+  }
+  // The fp16 of the same fraction bits as e4m3 has an exponent that is larger by 8.
+  const unsigned half = check_from_float(kCheckFp16, kv_format == kCheckE4m3 ? value * 0.00390625f : value);
+  const unsigned magnitude = half & 0x7fffu, shift = kv_format == kCheckE4m3 ? 7u : 8u;
+  const unsigned rounded = (magnitude + (1u << (shift - 1u)) - 1u + ((magnitude >> shift) & 1u)) >> shift;
+  return (unsigned char)((half >> 15 << 7) | rounded);
+}
+
+// A bijection of 64-bit words with full avalanche (the finalizer of SplitMix64).
+CHECK_HD check_u64 check_mix(check_u64 x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+CHECK_HD check_u64 check_row_key(check_u64 seed, int tensor, int request, int head) {
+  const check_u64 row = ((check_u64)(unsigned)request << 32) | (unsigned)head;
+  return check_mix(check_mix(seed * 4u + (check_u64)tensor) + row * 0x9e3779b97f4a7c15ull);
+}
+
+CHECK_HD check_u64 check_hash(check_u64 key, check_u64 index) {
+  return check_mix(key + (index + 1u) * 0x9e3779b97f4a7c15ull);
+}
+
+// A uniform number with unit variance. The only rounding is that of the last product.
+CHECK_HD float check_uniform(check_u64 hash) {
+  const int centred = (int)(2u * (unsigned)(hash >> 41) + 1u) - (1 << 23);
+  return ((float)centred * 1.1920928955078125e-7f) * 1.7320508f;
+}
+
+// An element before it is rounded to its format. `head` is a query head for q and a KV head otherwise, `token` is a
+// query token for q, and `head_dim` is the tensor's own.
+CHECK_HD float check_value(int kind, check_u64 seed, int tensor, int request, int head, long long token, int column,
+                           int head_dim) {
+  const check_u64 key = check_row_key(seed, tensor, request, head);
+  const check_u64 hash = check_hash(key, (check_u64)token * (unsigned)head_dim + (unsigned)column);
+  if (kind == kCheckCoverage && tensor == kCheckK) return 0.0f;
+  if (kind == kCheckCoverage && tensor == kCheckV) return (int)((token >> 4) % head_dim) == column ? 1.0f : 0.0f;
+  if (kind == kCheckOnes) return tensor == kCheckQ ? 64.0f : tensor == kCheckK ? -64.0f : 1.0f;
+  if (kind == kCheckExtreme && tensor != kCheckV) {
+    // q is one sign pattern times +-64. A key agrees with it in a fraction of the columns that the token draws: all of
+    // them, none, or anything between. Scores are multiples of 4096 below 2^24, and so exact in fp32 in any order of
+    // summation.
+    bool negative = (check_hash(check_mix(seed), (unsigned)column) & 1u) != 0u;
+    if (tensor == kCheckQ) {
+      negative = negative != ((key & 1u) != 0u);
+    } else {
+      const check_u64 draw = check_hash(~key, (check_u64)token);
+      const unsigned which = (unsigned)(draw & 7u);
+      const unsigned flips = which == 0u ? 0u : which == 1u ? 256u : (unsigned)(draw >> 32) & 255u;
+      negative = negative != (((unsigned)(hash >> 32) & 255u) < flips);
+    }
+    return negative ? -64.0f : 64.0f;
+  }
+  const float value = check_uniform(hash);
+  return kind == kCheckPeaked && tensor == kCheckQ ? value * 8.0f : value;
+}
+
+// The bits of the element in a 16-bit format.
+CHECK_HD unsigned short check_element(int kind, check_u64 seed, int tensor, int format, int request, int head,
+                                      long long token, int column, int head_dim) {
+  return check_from_float(format, check_value(kind, seed, tensor, request, head, token, column, head_dim));
+}
+
+// Whether the scores are sums of exact multiples, which nothing may round. int8 then counts whole numbers, and scales
+// are powers of two.
+CHECK_HD bool check_exact_keys(int kind) { return kind == kCheckExtreme || kind == kCheckOnes; }
+
+// The byte of the element in a cache of one-byte elements. check_kv_scale undoes the unit of int8.
+CHECK_HD unsigned char check_byte(int kind, check_u64 seed, int tensor, int kv_format, int request, int head,
+                                  long long token, int column, int head_dim) {
+  const float value = check_value(kind, seed, tensor, request, head, token, column, head_dim);
+  const bool whole = kv_format == kCheckInt8 && tensor == kCheckK && check_exact_keys(kind);
+  return check_byte_from_float(kv_format, whole ? value * 0.015625f : value);
+}
+
+// The scale of an element's tensor, head or token. It is random, around the one that gives check_value back.
+CHECK_HD float check_kv_scale(int kind, check_u64 seed, int tensor, int kv_format, int granularity, int request,
+                              int head, long long token) {
+  const check_u64 key = check_row_key(~seed, tensor, granularity == kCheckScaleToken ? request : 0,
+                                      granularity == kCheckScaleTensor ? 0 : head);
+  const check_u64 hash = check_hash(key, granularity == kCheckScaleToken ? (check_u64)token : 0u);
+  const bool keys = tensor == kCheckK;
+  if (kind == kCheckOnes) return kv_format == kCheckInt8 && !keys ? 0.015625f : 1.0f;
+  const float unit = kv_format == kCheckInt8 && !(keys && check_exact_keys(kind)) ? 0.015625f : 1.0f;
+  if (check_exact_keys(kind)) return (hash & 1u) != 0u ? unit : unit * 0.5f;
+  return unit * (0.5f + (float)(unsigned)(hash >> 41) * 1.1920928955078125e-7f);
+}
+
+// The ALiBi slope and the sink logit of a query head.
+CHECK_HD float check_alibi_slope(check_u64 seed, int head) {
+  const unsigned draw = (unsigned)(check_hash(check_mix(seed + 11u), (unsigned)head) >> 40);
+  return 0.00390625f + (float)(draw & 0xffffu) * 7.62939453125e-6f;  // 2^-8 to a half
+}
+CHECK_HD float check_sink_logit(check_u64 seed, int head) {
+  const unsigned draw = (unsigned)(check_hash(check_mix(seed + 13u), (unsigned)head) >> 40);
+  return (float)(int)(draw & 0xffffu) * 0.000152587890625f - 4.0f;  // -4 to 6
+}
+
+// Which query tokens of its request a query token sees: itself, and half of all others. The bits above the request's
+// tokens are random too.
+CHECK_HD unsigned check_tree_word(check_u64 seed, int request, int query_token) {
+  const check_u64 hash = check_hash(check_row_key(seed, 17, request, 0), (unsigned)query_token);
+  return (unsigned)(hash >> 32) | (1u << query_token);
+}
+
+// The rotary embedding of checks goes in quarter turns, which round nothing. This is how many of them a pair of dims
+// takes at `position`.
+CHECK_HD int check_quarter_turns(long long position, int pair) {
+  return (int)(check_hash(check_mix(97u), (check_u64)position * 512u + (unsigned)pair) & 3u);
+}
+
+// The value of a dim of a row before the row is turned: that of a dim `column` of the turned row, perhaps negated.
+struct CheckTurned {
+  int column;
+  bool negative;
+};
+CHECK_HD CheckTurned check_unturned(int rope, int rope_dim, long long position, int column) {
+  if (rope == kCheckNoRope || column >= rope_dim || position < 0) return {column, false};
+  const int half = rope_dim / 2, pair = rope == kCheckInterleaved ? column / 2 : column % half;
+  const bool second = rope == kCheckInterleaved ? column % 2 == 1 : column >= half;
+  const int first_column = rope == kCheckInterleaved ? 2 * pair : pair;
+  const int second_column = rope == kCheckInterleaved ? 2 * pair + 1 : pair + half;
+  // (x', y') = (x c - y s, y c + x s) has (x, y) = (x' c + y' s, y' c - x' s).
+  const int turns = check_quarter_turns(position, pair);
+  if (turns % 2 == 0) return {column, turns == 2};
+  return second ? CheckTurned{first_column, turns == 1} : CheckTurned{second_column, turns == 3};
+}

@@ -1,0 +1,16 @@
+// check/features.cuh -- CheckFeatures: what the kernels of a check need to know beside LeanDecodeArgs, shared by host
+// and device. It is plain data. An emitted kernel has all of it compiled in.
+struct CheckFeatures {
+  unsigned long long seed;  // of the data
+  double scale;             // softmax scale
+  double soft_cap;          // 0: none
+  int kind, format;         // CheckKind; CheckFormat of q and o, and of k and v where kv_format is kCheckSame
+  int q_heads, head_dim, v_head_dim;
+  int q_len, ragged_q, mask;  // CheckMask
+  int window, sink_tokens, sink_logits, alibi;
+  int page_size, max_pages;    // 0: dense
+  int shared_prefix;           // paged: tokens whose pages all requests read from request 0
+  int kv_format, kv_scale;     // CheckKvFormat, CheckKvScale
+  int append, rope, rope_dim;  // CheckRope
+};
+static_assert(sizeof(CheckFeatures) == 104, "host and device must agree on it");

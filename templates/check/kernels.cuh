@@ -1,0 +1,387 @@
+// check/kernels.cuh -- the kernels of a check: they fill q, k, v and the page table, and compute the FP64 oracle and
+// the plain implementation. They are written to be obviously right, not fast: a CTA takes a row, of one request, query
+// token and query head, and keeps its scores in global scratch. Shapes, formats and features are run-time values, so
+// that one compilation serves every problem. Only a score expression needs one of its own, as a definition of
+// CHECK_SCORE in front of this text.
+
+#ifndef CHECK_SCORE
+#define CHECK_SCORE(score, q_index, kv_index, head) (score)
+#endif
+
+constexpr int kCheckThreads = 512;
+constexpr int kCheckMaxHeadDim = 512;
+
+// grid.x strides over (request, query token, query head) rows.
+extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_q(LeanDecodeArgs args, CheckFeatures check) {
+  const long long rows = (long long)args.batch * check.q_len * check.q_heads;
+  for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
+    const int head = (int)(row % check.q_heads), t = (int)(row / check.q_heads % check.q_len);
+    const int request = (int)(row / check.q_heads / check.q_len);
+    if (t >= check_query_tokens(args, check, request)) continue;
+    const long long position = check_position(args, check, request, t);
+    unsigned short* q = (unsigned short*)check_q_row(args, check, request, t, head);
+    for (int column = threadIdx.x; column < check.head_dim; column += kCheckThreads) {
+      const CheckTurned from = check_unturned(check.rope, check.rope_dim, position, column);
+      const unsigned short bits =
+          check_element(check.kind, check.seed, kCheckQ, check.format, request, head, t, from.column, check.head_dim);
+      q[column] = from.negative ? bits ^ 0x8000u : bits;
+    }
+  }
+}
+
+// Cosines and sines of quarter turns: [positions, rope_dim].
+extern "C" __global__ void __launch_bounds__(kCheckThreads)
+    check_fill_rope(CheckFeatures check, long long positions, float* table) {
+  const int half = check.rope_dim / 2;
+  for (long long i = (long long)blockIdx.x * kCheckThreads + threadIdx.x; i < positions * half;
+       i += (long long)gridDim.x * kCheckThreads) {
+    const long long position = i / half;
+    const int pair = (int)(i % half), turns = check_quarter_turns(position, pair);
+    float* row = table + position * check.rope_dim;
+    row[pair] = turns == 0 ? 1.0f : turns == 2 ? -1.0f : 0.0f;
+    row[half + pair] = turns == 1 ? 1.0f : turns == 3 ? -1.0f : 0.0f;
+  }
+}
+
+// The bits of an element of k_new or v_new, of 16 bits. Its row, once turned and converted, is what check_fill_kv
+// writes into the cache.
+__device__ __forceinline__ unsigned short check_new_element(const CheckFeatures& check, int tensor, int request,
+                                                            int head, long long token, int column) {
+  const int columns = tensor == kCheckK ? check.head_dim : check.v_head_dim;
+  const CheckTurned from = check_unturned(tensor == kCheckK ? check.rope : kCheckNoRope, check.rope_dim, token, column);
+  unsigned short bits;
+  if (check.kv_format == kCheckSame) {
+    bits = check_element(check.kind, check.seed, tensor, check.format, request, head, token, from.column, columns);
+  } else {
+    const float scale =
+        check_kv_scale(check.kind, check.seed, tensor, check.kv_format, check.kv_scale, request, head, token);
+    const unsigned char byte =
+        check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, token, from.column, columns);
+    bits = check_from_float(check.format, check_byte_to_float(check.kv_format, byte) * scale);
+  }
+  return from.negative ? bits ^ 0x8000u : bits;
+}
+
+enum CheckNewStep { kCheckPlantNew = 0, kCheckSpoilCached = 1, kCheckCountWrong = 2 };
+
+// Does one of three things with the query tokens' K and V: writes k_new and v_new, overwrites their rows in the cache
+// with what no data is, or counts the elements of those rows that are not what they should be. grid.x strides over
+// (request, query token, KV head).
+extern "C" __global__ void __launch_bounds__(kCheckThreads)
+    check_new_rows(LeanDecodeArgs args, CheckFeatures check, int step, unsigned long long* wrong) {
+  const long long rows = (long long)args.batch * check.q_len * args.kv_heads;
+  for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
+    const int head = (int)(row % args.kv_heads), t = (int)(row / args.kv_heads % check.q_len);
+    const int request = (int)(row / args.kv_heads / check.q_len);
+    const long long token = check_position(args, check, request, t);
+    if (t >= check_query_tokens(args, check, request) || token < 0) continue;
+    for (int i = threadIdx.x; i < check.head_dim + check.v_head_dim; i += kCheckThreads) {
+      const int tensor = i < check.head_dim ? kCheckK : kCheckV, column = i < check.head_dim ? i : i - check.head_dim;
+      const int columns = tensor == kCheckK ? check.head_dim : check.v_head_dim;
+      if (step == kCheckPlantNew) {
+        ((unsigned short*)check_new_row(args, check, tensor, request, t, head))[column] =
+            check_new_element(check, tensor, request, head, token, column);
+        continue;
+      }
+      const long long place = (tensor == kCheckK ? check_k_place(args, check, request, head, token)
+                                                 : check_v_place(args, check, request, head, token)) +
+                              column;
+      const void* cache = tensor == kCheckK ? args.k : args.v;
+      const unsigned bits_mask = check.kv_format == kCheckSame ? 0x7fffu : 0x7fu;
+      unsigned expected, found;
+      if (check.kv_format == kCheckSame) {
+        unsigned short& there = ((unsigned short*)cache)[place];
+        if (step == kCheckSpoilCached) there = 0xffffu;
+        expected = check_element(check.kind, check.seed, tensor, check.format, request, head, token, column, columns);
+        found = there;
+      } else {
+        unsigned char& there = ((unsigned char*)cache)[place];
+        if (step == kCheckSpoilCached) there = check.kv_format == kCheckInt8 ? 0x80u : 0xffu;
+        expected = check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, token, column, columns);
+        found = there;
+      }
+      // Turning a zero may change its sign.
+      const bool zeros = check.kv_format != kCheckInt8 && (expected & bits_mask) == 0u && (found & bits_mask) == 0u;
+      if (step == kCheckCountWrong && found != expected && !zeros) atomicAdd(wrong, 1ull);
+    }
+  }
+}
+
+// Fills the page table: with pages for what a request may read, and with numbers that no pool has everywhere else.
+// pages: [batch, max_pages], all different.
+extern "C" __global__ void __launch_bounds__(kCheckThreads)
+    check_fill_table(LeanDecodeArgs args, CheckFeatures check, const int* pages) {
+  const long long entries = (long long)args.batch * check.max_pages;
+  for (long long i = (long long)blockIdx.x * kCheckThreads + threadIdx.x; i < entries;
+       i += (long long)gridDim.x * kCheckThreads) {
+    const int request = (int)(i / check.max_pages), entry = (int)(i % check.max_pages);
+    const long long first = (long long)entry * check.page_size, end = first + check.page_size;
+    int page = (entry & 1) != 0 ? -1 : 0x7fffffff;
+    if (check_live(args, check, request, first, end)) page = pages[end <= check_shared_tokens(args, check) ? entry : i];
+    ((int*)args.page_table)[request * args.page_table_stride + entry] = page;
+  }
+}
+
+// 16 bytes of neighbouring elements of a row.
+__device__ __forceinline__ uint4 check_chunk(const CheckFeatures& check, int tensor, int request, int head,
+                                             long long token, int column, int head_dim) {
+  unsigned words[4];
+  for (int i = 0; i < 4; ++i) {
+    unsigned word = 0;
+    if (check.kv_format == kCheckSame) {
+      for (int j = 1; j >= 0; --j)
+        word = word << 16 | check_element(check.kind, check.seed, tensor, check.format, request, head, token,
+                                          column + 2 * i + j, head_dim);
+    } else {
+      for (int j = 3; j >= 0; --j)
+        word = word << 8 | check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, token,
+                                      column + 4 * i + j, head_dim);
+    }
+    words[i] = word;
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// Writes K, V and the tokens' scales where some query token may read them, 16 bytes a thread. grid.y strides over
+// (request, KV head), and grid.x over chunks. Pages that requests share are written more than once, with the same
+// bytes.
+extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDecodeArgs args, CheckFeatures check) {
+  const long long rows = (long long)args.batch * args.kv_heads;
+  const int chunk_elements = check.kv_format == kCheckSame ? 8 : 16, element_bytes = 16 / chunk_elements;
+  const int widest = check.head_dim > check.v_head_dim ? check.head_dim : check.v_head_dim;
+  const int chunks_per_token = widest / chunk_elements;
+  const int shared = check_shared_tokens(args, check);
+  for (long long row = blockIdx.y; row < rows; row += gridDim.y) {
+    const int request = (int)(row / args.kv_heads), head = (int)(row % args.kv_heads);
+    const long long chunks = (long long)check_context(args, request) * chunks_per_token;
+    const long long step = (long long)gridDim.x * kCheckThreads;
+    for (long long chunk = (long long)blockIdx.x * kCheckThreads + threadIdx.x; chunk < chunks; chunk += step) {
+      const long long token = chunk / chunks_per_token;
+      const int column = (int)(chunk % chunks_per_token) * chunk_elements;
+      // A page is read as a whole or not at all. What a dense cache holds before the window is never read.
+      const long long page = check.page_size == 0 ? 1 : check.page_size, first = token / page * page;
+      if (!check_live(args, check, request, first, first + page)) continue;
+      const int owner = token < shared ? 0 : request;
+      if (column < check.head_dim) {
+        *(uint4*)((char*)args.k + (check_k_place(args, check, request, head, token) + column) * element_bytes) =
+            check_chunk(check, kCheckK, owner, head, token, column, check.head_dim);
+      }
+      if (column < check.v_head_dim) {
+        *(uint4*)((char*)args.v + (check_v_place(args, check, request, head, token) + column) * element_bytes) =
+            check_chunk(check, kCheckV, owner, head, token, column, check.v_head_dim);
+      }
+      if (column == 0 && check.kv_format != kCheckSame && check.kv_scale == kCheckScaleToken) {
+        const long long place = check_scale_place(args, check, request, head, token);
+        ((float*)args.k_scale)[place] =
+            check_kv_scale(check.kind, check.seed, kCheckK, check.kv_format, check.kv_scale, owner, head, token);
+        ((float*)args.v_scale)[place] =
+            check_kv_scale(check.kind, check.seed, kCheckV, check.kv_format, check.kv_scale, owner, head, token);
+      }
+    }
+  }
+}
+
+struct CheckAdd {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct CheckMax {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a > b ? a : b;
+  }
+};
+
+// Reduces over the CTA. Every thread returns the same value. scratch: [kCheckThreads].
+template <class T, class Op>
+__device__ T check_reduce(T value, T* scratch, Op op) {
+  __syncthreads();
+  scratch[threadIdx.x] = value;
+  for (int half = kCheckThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) scratch[threadIdx.x] = op(scratch[threadIdx.x], scratch[threadIdx.x + half]);
+  }
+  __syncthreads();
+  return scratch[0];
+}
+
+// O and LSE of one row in the arithmetic of T. The oracle uses double, and the plain implementation float with rounded
+// weights.
+template <class T>
+struct CheckArithmetic;
+template <>
+struct CheckArithmetic<double> {
+  __device__ static double weight(double x) { return exp(x); }
+  __device__ static double rounded(double x, int) { return x; }
+  __device__ static double logarithm(double x) { return log(x); }
+  __device__ static double tangent(double x) { return tanh(x); }
+};
+template <>
+struct CheckArithmetic<float> {
+  __device__ static float weight(float x) { return expf(x); }
+  __device__ static float rounded(float x, int format) { return check_to_float(format, check_from_float(format, x)); }
+  __device__ static float logarithm(float x) { return logf(x); }
+  __device__ static float tangent(float x) { return tanhf(x); }
+};
+
+template <class T>
+struct CheckRow {
+  T o;  // column threadIdx.x, for threadIdx.x < v_head_dim
+  T lse;
+};
+
+// Whether query token `t` of `query_tokens`, which are the last of `context` tokens, sees token j. word: that of the
+// tree mask.
+__device__ __forceinline__ bool check_visible(const CheckFeatures& check, int context, int query_tokens, int t,
+                                              unsigned word, int j) {
+  const long long position = (long long)context - query_tokens + t, first = (long long)context - query_tokens;
+  if (check.mask == kCheckFull && check.q_len > 1) return true;
+  if (check.mask == kCheckTree && check.q_len > 1) return j < first || ((word >> (int)(j - first)) & 1u) != 0u;
+  if (j > position) return false;
+  return check.window == 0 || j > position - check.window || j < check.sink_tokens;
+}
+
+// q . k of one token, whose key is at `row`.
+template <class T>
+__device__ T check_dot(const CheckFeatures& check, const T* q_row, const uint4* row) {
+  T score = 0;
+  const int chunk_elements = check.kv_format == kCheckSame ? 8 : 16;
+  for (int chunk = 0; chunk < check.head_dim / chunk_elements; ++chunk) {
+    const uint4 packed = row[chunk];
+    const unsigned words[4] = {packed.x, packed.y, packed.z, packed.w};
+    const T* q = q_row + chunk * chunk_elements;
+    for (int i = 0; i < 4; ++i) {
+      if (check.kv_format == kCheckSame) {
+        score += q[2 * i] * (T)check_to_float(check.format, (unsigned short)(words[i] & 0xffffu));
+        score += q[2 * i + 1] * (T)check_to_float(check.format, (unsigned short)(words[i] >> 16));
+      } else {
+        for (int j = 0; j < 4; ++j)
+          score += q[4 * i + j] * (T)check_byte_to_float(check.kv_format, (unsigned char)((words[i] >> 8 * j) & 0xffu));
+      }
+    }
+  }
+  return score;
+}
+
+// weights: [longest] scratch of this CTA.
+template <class T>
+__device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatures& check, int request, int t,
+                                    int head, T* weights) {
+  __shared__ T q_row[kCheckMaxHeadDim];
+  __shared__ T scratch[kCheckThreads];
+  typedef CheckArithmetic<T> Arithmetic;
+  const int kv_head = head / (check.q_heads / args.kv_heads);
+  const int context = check_context(args, request), query_tokens = check_query_tokens(args, check, request);
+  const int position = (int)check_position(args, check, request, t);
+  const T infinity = (T)check_bits_float(0x7f800000u);
+  CheckRow<T> result;
+  result.o = 0;
+  result.lse = check.sink_logits ? (T)args.sink_logits[head] : -infinity;
+  if (context == 0 || t >= query_tokens) return result;
+
+  const unsigned short* q = check_q_row(args, check, request, t, head);
+  for (int column = threadIdx.x; column < check.head_dim; column += kCheckThreads) {
+    // The row that turning gives, instead of the one before.
+    const unsigned short bits =
+        check.rope == kCheckNoRope
+            ? q[column]
+            : check_element(check.kind, check.seed, kCheckQ, check.format, request, head, t, column, check.head_dim);
+    q_row[column] = (T)check_to_float(check.format, bits);
+  }
+  __syncthreads();
+
+  const bool scaled_k = check.kv_format != kCheckSame && args.k_scale != nullptr;
+  const bool scaled_v = check.kv_format != kCheckSame && args.v_scale != nullptr;
+  const bool by_token = check.kv_scale == kCheckScaleToken;
+  // A plain kernel multiplies one-byte values, made fp16, by fp16 weights.
+  const int weight_format = check.kv_format == kCheckSame ? check.format : kCheckFp16;
+  const unsigned word =
+      check.mask == kCheckTree && check.q_len > 1 ? args.tree_mask[check_query_token(args, check, request, t)] : 0u;
+  const int element_bytes = check.kv_format == kCheckSame ? 2 : 1;
+
+  T largest = -infinity;
+  for (int token = threadIdx.x; token < context; token += kCheckThreads) {
+    T score = -infinity;
+    if (check_visible(check, context, query_tokens, t, word, token)) {
+      const long long place = check_k_place(args, check, request, kv_head, token);
+      score = check_dot<T>(check, q_row, (const uint4*)((const char*)args.k + place * element_bytes)) * (T)check.scale;
+      if (scaled_k) score *= (T)args.k_scale[check_scale_place(args, check, request, kv_head, token)];
+      if (check.soft_cap != 0) score = (T)check.soft_cap * Arithmetic::tangent(score / (T)check.soft_cap);
+      if (check.alibi) score += (T)args.alibi_slopes[head] * (T)(token - position);
+      score = (T)(CHECK_SCORE(score, position, token, head));
+    }
+    weights[token] = score;
+    largest = score > largest ? score : largest;
+  }
+  largest = check_reduce(largest, scratch, CheckMax());
+  if (largest == -infinity) return result;
+  const T highest = result.lse > largest ? result.lse : largest;
+
+  T sum = 0;
+  for (int token = threadIdx.x; token < context; token += kCheckThreads) {
+    T weight = Arithmetic::weight(weights[token] - highest);
+    sum += weight;
+    if (weight != 0 && scaled_v && by_token)
+      weight *= (T)args.v_scale[check_scale_place(args, check, request, kv_head, token)];
+    weights[token] = Arithmetic::rounded(weight, weight_format);
+  }
+  sum = check_reduce(sum, scratch, CheckAdd());  // its barriers also publish the weights to the CTA
+  sum += Arithmetic::weight(result.lse - highest);
+
+  const int slices = kCheckThreads / check.v_head_dim;
+  const int slice = threadIdx.x / check.v_head_dim, column = threadIdx.x % check.v_head_dim;
+  T o = 0;
+  if (slice < slices) {
+#pragma unroll 8
+    for (int token = slice; token < context; token += slices) {
+      const T weight = weights[token];
+      if (weight == 0) continue;  // never seen, and perhaps NaN there
+      const long long place = check_v_place(args, check, request, kv_head, token) + column;
+      o += weight * (T)(element_bytes == 2
+                            ? check_to_float(check.format, ((const unsigned short*)args.v)[place])
+                            : check_byte_to_float(check.kv_format, ((const unsigned char*)args.v)[place]));
+    }
+  }
+  __syncthreads();
+  scratch[threadIdx.x] = o;
+  __syncthreads();
+  if (threadIdx.x < check.v_head_dim) {
+    o = 0;
+    for (int i = 0; i < slices; ++i) o += scratch[i * check.v_head_dim + threadIdx.x];
+    if (scaled_v && !by_token) o *= (T)args.v_scale[check_scale_place(args, check, request, kv_head, 0)];
+    result.o = o / sum;
+  }
+  result.lse = highest + Arithmetic::logarithm(sum);
+  return result;
+}
+
+// The row of [batch, q_len, q_heads] that this CTA takes.
+template <class T>
+__device__ __forceinline__ CheckRow<T> check_attend_row(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                                        long long row, T* weights) {
+  const int head = (int)(row % check.q_heads), t = (int)(row / check.q_heads % check.q_len);
+  return check_attend<T>(args, check, (int)(row / check.q_heads / check.q_len), t, head, weights);
+}
+
+// grid.x = rows. weights: [rows, longest]; o: [batch, q_len, q_heads, v_head_dim]; lse: [batch, q_len, q_heads],
+// natural log. Rows past a request's query tokens get what an empty context gives.
+extern "C" __global__ void __launch_bounds__(kCheckThreads)
+    check_oracle(LeanDecodeArgs args, CheckFeatures check, long long first_row, long long longest, double* weights,
+                 double* o, double* lse) {
+  const long long row = first_row + blockIdx.x;
+  const CheckRow<double> result = check_attend_row<double>(args, check, row, weights + blockIdx.x * longest);
+  if (threadIdx.x < check.v_head_dim) o[row * check.v_head_dim + threadIdx.x] = result.o;
+  if (threadIdx.x == 0) lse[row] = result.lse;
+}
+
+// As check_oracle, but o are the bits of the format: [batch, q_len, q_heads, v_head_dim].
+extern "C" __global__ void __launch_bounds__(kCheckThreads)
+    check_plain(LeanDecodeArgs args, CheckFeatures check, long long first_row, long long longest, float* weights,
+                unsigned short* o) {
+  const long long row = first_row + blockIdx.x;
+  const CheckRow<float> result = check_attend_row<float>(args, check, row, weights + blockIdx.x * longest);
+  if (threadIdx.x < check.v_head_dim)
+    o[row * check.v_head_dim + threadIdx.x] = check_from_float(check.format, result.o);
+}

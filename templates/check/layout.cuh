@@ -1,0 +1,90 @@
+// check/layout.cuh -- where the rows of a decode case lie, and which of them a kernel may read, as the contract says it
+// for dense and paged caches and for any number of query tokens.
+
+__device__ __forceinline__ int check_context(const LeanDecodeArgs& args, int request) {
+  const int length = args.context_lengths[request];
+  return length < 0 ? 0 : length > args.context_capacity ? args.context_capacity : length;
+}
+
+__device__ __forceinline__ int check_query_tokens(const LeanDecodeArgs& args, const CheckFeatures& check, int request) {
+  if (!check.ragged_q) return check.q_len;
+  const int count = args.q_offsets[request + 1] - args.q_offsets[request];
+  return count < 0 ? 0 : count > check.q_len ? check.q_len : count;
+}
+
+// Which of all query tokens a request's query token is.
+__device__ __forceinline__ long long check_query_token(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                                       int request, int t) {
+  return (check.ragged_q ? (long long)args.q_offsets[request] : (long long)request * check.q_len) + t;
+}
+
+__device__ __forceinline__ const unsigned short* check_q_row(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                                             int request, int t, int head) {
+  const long long row = check.ragged_q ? ((long long)args.q_offsets[request] + t) * args.q_stride_token
+                                       : request * args.q_stride_batch + t * args.q_stride_token;
+  return (const unsigned short*)args.q + row + head * args.q_stride_head;
+}
+
+// A query token's index in its context. It is below 0 where the context is shorter than the query tokens.
+__device__ __forceinline__ long long check_position(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                                    int t) {
+  return (long long)check_context(args, request) - check_query_tokens(args, check, request) + t;
+}
+
+// A row of k_new or v_new.
+__device__ __forceinline__ const unsigned short* check_new_row(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                                               int tensor, int request, int t, int head) {
+  const bool keys = tensor == kCheckK;
+  const long long of_batch = keys ? args.k_new_stride_batch : args.v_new_stride_batch,
+                  of_token = keys ? args.k_new_stride_token : args.v_new_stride_token,
+                  of_head = keys ? args.k_new_stride_head : args.v_new_stride_head;
+  const long long row =
+      check.ragged_q ? ((long long)args.q_offsets[request] + t) * of_token : request * of_batch + t * of_token;
+  return (const unsigned short*)(keys ? args.k_new : args.v_new) + row + head * of_head;
+}
+
+// The first token that some query token sees through the window.
+__device__ __forceinline__ long long check_window_begin(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                                        int request) {
+  if (check.window == 0) return 0;
+  return (long long)check_context(args, request) - check_query_tokens(args, check, request) - check.window + 1;
+}
+
+// Whether any token from `first` to before `end` may be read. Tokens that may not hold NaN.
+__device__ __forceinline__ bool check_live(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                           long long first, long long end) {
+  return first < check_context(args, request) &&
+         (first < check.sink_tokens || end > check_window_begin(args, check, request));
+}
+
+// The number of tokens that all requests share with request 0. They fill whole pages.
+__device__ __forceinline__ int check_shared_tokens(const LeanDecodeArgs& args, const CheckFeatures& check) {
+  if (check.page_size == 0) return 0;
+  const int first = check_context(args, 0);
+  const int tokens = first < check.shared_prefix ? first : check.shared_prefix;
+  return tokens - tokens % check.page_size;
+}
+
+// Where a token of a KV head lies: elements from the start of the tensor.
+__device__ __forceinline__ long long check_place(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                                 int head, long long token, long long stride_batch,
+                                                 long long stride_head, long long stride_token) {
+  if (check.page_size == 0) return request * stride_batch + head * stride_head + token * stride_token;
+  const long long page = args.page_table[request * args.page_table_stride + token / check.page_size];
+  return page * stride_batch + head * stride_head + token % check.page_size * stride_token;
+}
+__device__ __forceinline__ long long check_k_place(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                                   int head, long long token) {
+  return check_place(args, check, request, head, token, args.k_stride_batch, args.k_stride_head, args.k_stride_token);
+}
+__device__ __forceinline__ long long check_v_place(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                                   int head, long long token) {
+  return check_place(args, check, request, head, token, args.v_stride_batch, args.v_stride_head, args.v_stride_token);
+}
+__device__ __forceinline__ long long check_scale_place(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                                       int request, int head, long long token) {
+  if (check.kv_scale == kCheckScaleTensor) return 0;
+  if (check.kv_scale == kCheckScaleHead) return head;
+  return check_place(args, check, request, head, token, args.kv_scale_stride_batch, args.kv_scale_stride_head,
+                     args.kv_scale_stride_token);
+}

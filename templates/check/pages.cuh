@@ -1,0 +1,60 @@
+// check/pages.cuh -- looks at a launch's arrays on the device, before the launch: context lengths, offsets of query
+// tokens and page numbers. LEANATTN_DEBUG=1 runs it. Host and device compile this file.
+#if defined(__CUDACC__)
+#define CHECK_PAGES_HD __host__ __device__ __forceinline__
+#else
+#define CHECK_PAGES_HD inline
+#endif
+
+// What the arrays must keep to, beside what LeanDecodeArgs says.
+struct LeanArrayLimits {
+  int page_size;  // 0: dense
+  int q_len;
+  int window;  // 0: none
+  int sink_tokens;
+  int ragged_q;  // not 0: q_offsets are there
+};
+
+enum LeanArray { kLeanContextLengths = 0, kLeanQueryOffsets = 1, kLeanPageTable = 2 };
+
+constexpr unsigned long long kLeanNoOffender = ~0ull;
+
+// A wrong entry as a number that orders by request, then array, then index, in 31, 2 and 31 bits. The least is the
+// first.
+CHECK_PAGES_HD unsigned long long lean_offender(int request, LeanArray array, int index) {
+  return (unsigned long long)request << 33 | (unsigned long long)array << 31 | (unsigned long long)index;
+}
+
+// The first wrong entry of a request that thread `first` of `step` threads finds.
+CHECK_PAGES_HD unsigned long long lean_find_offender(const LeanDecodeArgs& args, const LeanArrayLimits& limits,
+                                                     int request, int first, int step) {
+  const int length = args.context_lengths[request];
+  if (length < 0 || length > args.context_capacity) return lean_offender(request, kLeanContextLengths, 0);
+  long long query_tokens = limits.q_len;
+  if (limits.ragged_q) {
+    const int start = args.q_offsets[request];
+    query_tokens = (long long)args.q_offsets[request + 1] - start;
+    if (start < 0) return lean_offender(request, kLeanQueryOffsets, 0);
+    if (query_tokens < 0 || query_tokens > limits.q_len) return lean_offender(request, kLeanQueryOffsets, 1);
+  }
+  if (limits.page_size == 0) return kLeanNoOffender;
+  // Pages that hold no sink token and nothing of the first query token's window are not used.
+  const long long seen_from = limits.window == 0 ? 0 : length - query_tokens - limits.window + 1;
+  const int pages = length == 0 ? 0 : (length - 1) / limits.page_size + 1;
+  for (int page = first; page < pages; page += step) {
+    const long long start = (long long)page * limits.page_size;
+    if (start >= limits.sink_tokens && start + limits.page_size <= seen_from) continue;
+    const int id = args.page_table[request * args.page_table_stride + page];
+    if (id < 0 || id >= args.pool_pages) return lean_offender(request, kLeanPageTable, page);
+  }
+  return kLeanNoOffender;
+}
+
+#if defined(__CUDACC__)
+// A CTA takes a request. The caller sets `offender` to all ones before.
+extern "C" __global__ void __launch_bounds__(256)
+    lean_check_arrays(LeanDecodeArgs args, LeanArrayLimits limits, unsigned long long* offender) {
+  const unsigned long long found = lean_find_offender(args, limits, (int)blockIdx.x, (int)threadIdx.x, (int)blockDim.x);
+  if (found != kLeanNoOffender) atomicMin(offender, found);
+}
+#endif

@@ -1,0 +1,47 @@
+// kv/dense.cuh -- where a warp's steps lie in a dense cache: one pointer each for K and V, moved from step to step.
+
+struct KvCursor {
+  i64 k_stride, v_stride;  // bytes from row to row
+  const char* k;           // row of the step's first token
+  const char* v;
+  int left;  // tokens from the step to the end of the segment
+  int end;   // read index of that end
+  int sinks, shift;
+
+  LEAN_DEVICE void init(const LeanDecodeArgs& args, int) {
+    k_stride = row_stride(kKRowBytes, args.k_stride_token), v_stride = row_stride(kVRowBytes, args.v_stride_token);
+  }
+
+  LEAN_DEVICE void start(const LeanDecodeArgs& args, const Segment& s, int warp) {
+    end = end_read(s);
+    const int read = first_read(s) + warp * kStepTokens;
+    left = end - read;
+    sinks = sinks_end(s), shift = s.visible.shift;
+    const int token = read + (kWindow > 0 && read >= sinks ? shift : 0);
+    k = (const char*)args.k + kKvBytes * (s.request * args.k_stride_batch + s.kv_head * args.k_stride_head) +
+        token * k_stride;
+    v = (const char*)args.v + kKvBytes * (s.request * args.v_stride_batch + s.kv_head * args.v_stride_head) +
+        token * v_stride;
+  }
+
+  LEAN_DEVICE bool done() const { return left <= 0; }
+  // At least the step's tokens; without a window all that are left of the segment.
+  LEAN_DEVICE int tokens() const {
+    if constexpr (kWindow > 0) return step_at(end - left, end, sinks, shift).count;
+    return left;
+  }
+  // Rows of the step's tokens.
+  LEAN_DEVICE const char* k_row(int token) const { return k + token * k_stride; }
+  LEAN_DEVICE const char* v_row(int token) const { return v + token * v_stride; }
+
+  LEAN_DEVICE void next() {
+    int tokens = kRoundTokens;
+    if constexpr (kWindow > 0) {
+      const int read = end - left;
+      if (read < sinks && read + kRoundTokens >= sinks) tokens += shift;
+    }
+    left -= kRoundTokens;
+    k += tokens * k_stride;
+    v += tokens * v_stride;
+  }
+};

@@ -1,0 +1,38 @@
+// kv/fragments.cuh -- which part of a step's K and V a lane holds, as operands of mma.m16n8k16.
+//
+// Both products may take their terms in any order. Over dims, a lane takes what 16-byte reads of a K row give it. Over
+// tokens, K and V only have to agree: lane (g, c) multiplies V rows 2c, 2c+1, 2c+8 and 2c+9 of each 16-token block, and
+// these rows are taken to be tokens 4b .. 4b+3 of quarter c of the step. In shared memory the four quarters of V are
+// skewed by 32 bytes each, which makes every 16-byte read of a fragment free of bank conflicts.
+
+constexpr int kTokenBlocks = kStepTokens / 16;  // 16-token blocks of a step
+constexpr int kQuarter = kStepTokens / 4;       // tokens of a quarter
+
+// Of a K row, lane (g, c) takes the 16 bytes at 64 j + 16 c, then its share of what is left behind the last 64 bytes.
+constexpr int kKChunks = kKRowBytes / 64;
+constexpr int kKTail = kKRowBytes % 64 / 16;  // words of that share
+constexpr int kKWords = 4 * kKChunks + kKTail;
+constexpr int kKPairs = kKWords * 2 / kKvBytes;  // of neighbouring elements
+// Of a V row, a lane takes kVWords pairs of neighbouring dims at a time.
+constexpr int kVWords = kKvBytes == 1 && kValueDim % 128 == 0 ? 8
+                        : kValueDim % 64 == 0                 ? 4
+                        : kValueDim % 32 == 0                 ? 2
+                                                              : 1;
+constexpr int kVBytes = 2 * kVWords * kKvBytes;
+constexpr int kVGroups = kValueDim / (16 * kVWords);
+constexpr int kOutTiles = kVGroups * kVWords;  // 16-dim output tiles
+
+// K rows of a 16-token block: matrix rows g and g + 8. Rows of wide heads are read in parts, as registers allow.
+constexpr int kPartWords = kKWords < 32 ? kKWords : 32;
+constexpr int kKParts = (kKWords + kPartWords - 1) / kPartWords;
+struct KFragment {
+  u32 row[2][kPartWords];
+};
+// V rows 2c, 2c+1, 2c+8, 2c+9 of a 16-token block and one group of columns, as in memory.
+constexpr int kVRaw = kVBytes < 4 ? 1 : kVBytes / 4;
+struct VFragment {
+  u32 row[4][kVRaw];
+};
+
+// The token of the step that is matrix row g (half 0) or g + 8 (half 1) of a block of K.
+LEAN_DEVICE int k_token(int block, int half, int g) { return (g >> 1) * kQuarter + block * 4 + half * 2 + (g & 1); }

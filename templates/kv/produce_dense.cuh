@@ -1,0 +1,29 @@
+// kv/produce_dense.cuh -- the producer of load path "tensor" for a dense cache: one lane makes two copies a step.
+
+// Requests every step of this CTA's range as stages become free. To be called by the whole producer warp.
+LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map, const LeanTensorMap& v_map,
+                         const KvRing& ring, Walk& walk) {
+  const bool leader = threadIdx.x % 32 == 0;
+  if (!kAppend && !leader) return;
+  RingWriter writer;
+  do {
+    const Segment& s = walk.segment;
+    const int end = end_read(s);
+    if constexpr (kAppend) {
+      if (kPdl && holds_newest(s)) wait_for_previous_kernel();
+      append_tokens(args, s, 0, 1);
+    }
+#pragma unroll 1
+    for (int read = first_read(s); read < end; read += kStepTokens) {
+      const int token = step_at(s, read).token;
+      const u32 full = writer.full(ring), stage = writer.stage(ring);
+      writer.claim(ring, s, token);
+      if (leader) {
+        expect_bytes(full, kStageBytes);
+        copy_box(stage, k_map, token, 0, s.kv_head, s.request, full);
+        copy_box(stage + kKStageBytes, v_map, token, 0, s.kv_head, s.request, full);
+      }
+      writer.at.next();
+    }
+  } while (next_segment(args, walk));
+}

@@ -1,0 +1,61 @@
+// kv/produce_paged.cuh -- the producer of load path "tensor" for a paged cache. A step is made of runs of kPageRun
+// tokens, which never cross a page. Each run of a panel is a copy of its own; where a step is one run, a copy takes all
+// panels. Lane l holds the page of run l of the next 32 runs, so that one coalesced read of the page table serves many
+// steps. The pages of the 32 runs after those are requested one such read ahead.
+
+constexpr int kStepRuns = kStepTokens / kPageRun;
+constexpr int kPageSteps = 32 / kStepRuns;          // steps whose pages the warp holds
+constexpr int kBoxPanels = kStepRuns == 1 ? 0 : 1;  // panels a copy takes; 0: all of them
+constexpr int kKCopies = kStepRuns * (kBoxPanels == 0 ? 1 : kKPanels);
+constexpr int kCopies = kKCopies + kStepRuns * (kBoxPanels == 0 ? 1 : kVPanels);
+static_assert(kPageSize % kPageRun == 0 && kStepTokens % kPageRun == 0, "runs cross neither pages nor steps");
+static_assert(kStepRuns <= 32 && kPageRun % 8 == 0, "a run is made of swizzle atoms");
+
+// The page of this lane's run, of the steps from read index `from` on; 0 for a run without tokens.
+LEAN_DEVICE int read_page(const Segment& s, const int* table, int from) {
+  const int lane = threadIdx.x % 32, run = lane % kStepRuns * kPageRun;
+  const Step step = step_at(s, from + lane / kStepRuns * kStepTokens);
+  return run < step.count ? table[(step.token + run) / kPageSize] : 0;
+}
+
+// Requests every step of this CTA's range as stages become free. To be called by the whole producer warp.
+LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map, const LeanTensorMap& v_map,
+                         const KvRing& ring, Walk& walk) {
+  const int lane = threadIdx.x % 32;
+  RingWriter writer;
+  do {
+    const Segment& s = walk.segment;
+    const int end = end_read(s);
+    if constexpr (kAppend) {
+      if (kPdl && holds_newest(s)) wait_for_previous_kernel();
+      append_tokens(args, s, 0, 1);
+    }
+    const int* table = args.page_table + s.request * args.page_table_stride;
+    int page = 0, next_page = read_page(s, table, first_read(s)), page_step = kPageSteps - 1;
+#pragma unroll 1
+    for (int read = first_read(s); read < end; read += kStepTokens) {
+      if (++page_step == kPageSteps) {
+        page_step = 0;
+        page = next_page;
+        next_page = read_page(s, table, read + kPageSteps * kStepTokens);
+      }
+      const Step step = step_at(s, read);
+      const int runs = (step.count + kPageRun - 1) / kPageRun;
+      const u32 full = writer.full(ring), stage = writer.stage(ring);
+      writer.claim(ring, s, step.token);
+      if (lane == 0) expect_bytes(full, (u32)(runs * kPageRun * (kHeadDim + kValueDim) * 2));
+      __syncwarp();
+#pragma unroll 1
+      for (int first = 0; first < kCopies; first += 32) {
+        const int copy = first + lane, of_operand = copy < kKCopies ? copy : copy - kKCopies,
+                  run = of_operand % kStepRuns, panel = of_operand / kStepRuns;
+        const int id = __shfl_sync(kFullMask, page, page_step * kStepRuns + run);
+        if (copy < kCopies && run < runs)
+          copy_box(stage + (copy < kKCopies ? 0 : kKStageBytes) + (u32)(panel * kPanelBytes + run * kPageRun * 128),
+                   copy < kKCopies ? k_map : v_map, (step.token + run * kPageRun) % kPageSize, panel, s.kv_head, id,
+                   full);
+      }
+      writer.at.next();
+    }
+  } while (next_segment(args, walk));
+}

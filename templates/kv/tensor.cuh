@@ -1,0 +1,101 @@
+// kv/tensor.cuh -- load path "tensor": one producer warp moves whole steps by tensor copies (PTX ISA,
+// "cp.async.bulk.tensor") into a ring that all warpgroups share. They are 128-byte swizzled, as the matrix unit reads
+// them. The producer walks the line by itself, so that the stream does not pause at the end of a segment.
+//
+// A stage holds K, then V, as panels of [kStepTokens][64 dims]. Both tensor maps have five dimensions: 64 dims, tokens,
+// panels, KV heads and requests; of a paged cache the tokens of a page, and pages in place of requests. Tokens past the
+// capacity arrive as zeros, those between context and capacity as whatever memory holds.
+
+static_assert(kKvBytes == 2, "the matrix unit reads K and V as they lie");
+constexpr int kKPanels = kHeadDim / 64;
+constexpr int kVPanels = kValueDim / 64;
+constexpr int kPanelBytes = kStepTokens * 128;
+constexpr int kKStageBytes = kKPanels * kPanelBytes;
+constexpr int kStageBytes = lean_warpgroup_stage_bytes(kStepTokens, kHeadDim, kValueDim);
+static_assert(kStageBytes == kKStageBytes + kVPanels * kPanelBytes, "a stage is made of panels");
+
+struct alignas(64) LeanTensorMap {
+  unsigned char opaque[128];
+};  // CUtensorMap
+
+struct KvRing {
+  u32 stages;  // shared memory, 1024-byte aligned
+  u32 full;    // mbarriers, one for each stage: its bytes have arrived
+  u32 empty;   // one for each stage: its readers are done
+};
+
+// A stage of the ring, and the parity that its barriers complete with.
+struct RingPosition {
+  u32 stage = 0, parity = 0;
+  LEAN_DEVICE void next() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+LEAN_DEVICE KvRing kv_ring(u32 stages) {
+  __shared__ __align__(8) u64 barriers[2 * kStages];
+  return {stages, shared_address(barriers), shared_address(barriers + kStages)};
+}
+
+// To be called by one thread.
+LEAN_DEVICE void init_ring(const KvRing& ring) {
+#pragma unroll
+  for (int s = 0; s < kStages; s++) {
+    init_barrier(ring.full + (u32)(s * 8), 1);
+    init_barrier(ring.empty + (u32)(s * 8), kRowsAreSplit ? kWarps : 4);  // the warps that read it
+  }
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+LEAN_DEVICE void prefetch_map(const LeanTensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// Copies from `token` and `panel` on. How many tokens and panels travel is in the map. outer: the request, or the page.
+LEAN_DEVICE void copy_box(u32 destination, const LeanTensorMap& map, int token, int panel, int kv_head, int outer,
+                          u32 barrier) {
+  if constexpr (kKvReadOnce) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, "
+        "{%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(destination),
+        "l"(&map), "r"(0), "r"(token), "r"(panel), "r"(kv_head), "r"(outer), "r"(barrier), "l"(evict_first())
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, "
+        "%6}], [%7];" ::"r"(destination),
+        "l"(&map), "r"(0), "r"(token), "r"(panel), "r"(kv_head), "r"(outer), "r"(barrier)
+        : "memory");
+  }
+}
+
+// The producer's side of the ring.
+struct RingWriter {
+  RingPosition at;
+  u32 filled = 0;
+
+  LEAN_DEVICE u32 full(const KvRing& ring) const { return ring.full + at.stage * 8; }
+  LEAN_DEVICE u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }
+  // Waits until the stage is free, and until the step that begins with `token` may be read.
+  LEAN_DEVICE void claim(const KvRing& ring, const Segment& s, int token) {
+    if (filled == kStages) {
+      wait_barrier(ring.empty + at.stage * 8, at.parity ^ 1);
+    } else {
+      filled++;
+    }
+    if constexpr (kPdl) {
+      // The newest tokens may come from the previous kernel.
+      if (token + kStepTokens > s.context_length - kQLen) wait_for_previous_kernel();
+    }
+  }
+};
+
+// V rows past the context become zeros, because a masked token's weight of 0 does not silence a NaN in memory. To be
+// called by a whole warpgroup.
+LEAN_DEVICE void zero_v_rows(u32 v, int tokens) {
+#pragma unroll 1
+  for (int i = threadIdx.x % 128; i < (kStepTokens - tokens) * 8 * kVPanels; i += 128) {
+    const int token = tokens + i / (8 * kVPanels);
+    store_shared_zero_16(v + (u32)(i / 8 % kVPanels * kPanelBytes + token * 128 + i % 8 * 16));
+  }
+}

@@ -1,0 +1,11 @@
+// kv/tokens.cuh -- which tokens a warp takes, on all load paths but "tensor". A segment's tokens are dealt to the warps
+// in turn, a step of kStepTokens at a time, so that warps never wait for each other inside a segment.
+
+constexpr int kKRowBytes = kHeadDim * kKvBytes;
+constexpr int kVRowBytes = kValueDim * kKvBytes;
+constexpr int kRoundTokens = kWarps * kStepTokens;  // from one step of a warp to its next
+
+// Bytes from one token's row to the next.
+LEAN_DEVICE i64 row_stride(int row_bytes, i64 token_stride) {
+  return kContiguous ? row_bytes : token_stride * kKvBytes;
+}

@@ -1,0 +1,73 @@
+// kv/warp_ring.cuh -- a warp's own ring of KV stages in shared memory, and reads of fragments from it without bank
+// conflicts. A stage holds kStepTokens rows of K, then four skewed quarters of V (shared_layout.cuh).
+
+constexpr LeanStage kStage = lean_warp_stage(kStepTokens, kKRowBytes, kVRowBytes);
+constexpr int kRingBytes = kStages * kStage.bytes;  // per warp
+// Where rows are a multiple of 128 bytes, neighbouring rows begin at the same bank. There odd rows read the 64-byte
+// halves of 128 bytes in swapped order.
+constexpr int kSwapHalves = kKRowBytes % 128 == 0 ? 1 : 0;
+
+LEAN_DEVICE u32 v_row_offset(int token) {
+  return (u32)(kStage.v_offset + token / kQuarter * kStage.quarter_bytes + token % kQuarter * kVRowBytes);
+}
+
+LEAN_DEVICE void read_k(u32 stage, int block, int part, int lane, KFragment& k) {
+  constexpr int kPartChunks = kPartWords / 4;
+  const int g = lane / 4, c = lane % 4, swap = kSwapHalves & g & 1;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const u32 row = stage + (u32)(k_token(block, half, g) * kKRowBytes);
+    uint4 chunk[kPartChunks > 0 ? kPartChunks : 1];
+#pragma unroll
+    for (int j = 0; j < kPartChunks; j++) {
+      const int at = part * kPartChunks + j;
+      if (at < kKChunks) chunk[j] = load_shared_16(row + (u32)(c * 16 + (at ^ swap) * 64));
+    }
+#pragma unroll
+    for (int j = 0; j < kPartChunks; j++) {
+      const uint4 other = chunk[kSwapHalves ? j ^ 1 : j], mine = swap ? other : chunk[j];
+#pragma unroll
+      for (int w = 0; w < 4; w++)
+        if (part * kPartChunks + j < kKChunks) k.row[half][4 * j + w] = word(mine, w);
+    }
+    if constexpr (kKTail > 0) {
+      if (part < kKParts - 1) continue;
+      const u32 tail = row + (u32)(64 * kKChunks + c * 4 * kKTail);
+      constexpr int kAt = 4 * kKChunks - (kKParts - 1) * kPartWords;
+      if constexpr (kKTail == 2) {
+        const uint2 x = load_shared_8(tail);
+        k.row[half][kAt] = x.x, k.row[half][kAt + 1] = x.y;
+      } else {
+#pragma unroll
+        for (int w = 0; w < kKTail; w++) k.row[half][kAt + w] = load_shared_4(tail + (u32)(4 * w));
+      }
+    }
+  }
+}
+
+LEAN_DEVICE void read_v(u32 stage, int block, int group, int lane, VFragment& v) {
+  const int g = lane / 4, c = lane % 4;
+  const u32 row =
+      stage + (u32)(kStage.v_offset + c * kStage.quarter_bytes + block * 4 * kVRowBytes + (group * 8 + g) * kVBytes);
+#pragma unroll
+  for (int r = 0; r < 4; r++) {
+    const u32 at = row + (u32)(r * kVRowBytes);
+    if constexpr (kVBytes == 16) {
+      const uint4 x = load_shared_16(at);
+      v.row[r][0] = x.x, v.row[r][1] = x.y, v.row[r][2] = x.z, v.row[r][3] = x.w;
+    } else if constexpr (kVBytes == 8) {
+      const uint2 x = load_shared_8(at);
+      v.row[r][0] = x.x, v.row[r][1] = x.y;
+    } else {
+      v.row[r][0] = kVBytes == 4 ? load_shared_4(at) : load_shared_2(at);
+    }
+  }
+}
+
+// V rows past the context become zeros, because a masked token's weight of 0 does not silence a NaN in memory.
+LEAN_DEVICE void zero_v_rows(u32 stage, int tokens, int lane) {
+  constexpr int kChunks = kVRowBytes / 16;
+#pragma unroll 1
+  for (int i = lane; i < (kStepTokens - tokens) * kChunks; i += 32)
+    store_shared_zero_16(stage + v_row_offset(tokens + i / kChunks) + (u32)(i % kChunks * 16));
+}

@@ -1,0 +1,61 @@
+// line/rows.cuh -- the query rows of an output tile, and which part of a context they read. Row R of a request and KV
+// head is query head R % kGroup of query token R / kGroup. An output tile has kRows of them.
+
+enum { kCausal, kTree, kFull };  // kQueryMask
+
+// A request's query tokens are the last `count` of its context; `first` counts those of the requests before it.
+struct QueryTokens {
+  int first, count;
+};
+
+LEAN_DEVICE QueryTokens query_tokens(const int* q_offsets, int request) {
+  if constexpr (!kRaggedQ) return {request * kQLen, kQLen};
+  const int first = q_offsets[request];
+  return {first, min(max(q_offsets[request + 1] - first, 0), kQLen)};
+}
+
+// What of a context is read, in LeanTiles. Without a window that is all of it. With one it is the `sink_tiles`
+// LeanTiles that hold the first kSinkTokens tokens, if these do not touch the window, and then the window of the
+// earliest query token. Behind the sink tiles a token index is `shift` more than the token's read index
+// (line/steps.cuh).
+struct Visible {
+  u32 tiles;
+  u32 sink_tiles;
+  int shift;
+};
+
+LEAN_DEVICE Visible visible_of(int context_length, const int* q_offsets, int request) {
+  if constexpr (kWindow > 0) {
+    constexpr int kSinkTiles = (kSinkTokens + kTile - 1) / kTile;
+    // In a paged cache the window's part begins with a run, because steps are made of whole runs.
+    const int queries = query_tokens(q_offsets, request).count,
+              first = max(context_length - kWindow - queries + 1, 0) / kPageRun * kPageRun;
+    if (first > kSinkTokens)
+      return {kSinkTiles + lean_tiles_of(context_length - first, kTile), (u32)kSinkTiles, first - kSinkTiles * kTile};
+  }
+  return {lean_tiles_of(context_length, kTile), 0, 0};
+}
+
+struct Row {
+  int token;   // query token of the request
+  int head;    // query head of the KV head's group
+  bool valid;  // false for rows to spare: of a KV head's last output tile, or of a request with fewer query tokens
+};
+
+// Row `row` of the output tile of row block `row_block`.
+LEAN_DEVICE Row row_of(const QueryTokens& query, int row_block, int row) {
+  const int index = row_block * kRows + row;
+  const bool valid = row < kRows && (kQueryRows % kRows == 0 || index < kQueryRows);
+  if constexpr (kQLen == 1 && !kRaggedQ) return {0, index, valid};
+  const int token = index / kGroup;
+  return {token, index - token * kGroup, valid && (!kRaggedQ || token < query.count)};
+}
+
+// Elements from the base of q (or o) to a row.
+LEAN_DEVICE i64 row_offset(int request, const QueryTokens& query, int kv_head, const Row& row, i64 stride_batch,
+                           i64 stride_token, i64 stride_head) {
+  const i64 of_head = (i64)(kv_head * kGroup + row.head) * stride_head;
+  if constexpr (kRaggedQ) return (query.first + row.token) * stride_token + of_head;
+  if constexpr (kQLen > 1) return request * stride_batch + row.token * stride_token + of_head;
+  return request * stride_batch + of_head;
+}

@@ -1,0 +1,68 @@
+// line/schedule.cuh -- the arithmetic of the schedule (docs/schedule.md): which LeanTiles a CTA takes, and which CTA
+// has a given one. Host and device compile this file.
+//
+// All LeanTiles lie on one line: by request, then KV head, then row block, then context (LeanAttention, section 4). A
+// tile position is an index on it. Before the first LeanTile of each output tile lie `segment_cost` empty positions:
+// starting and finishing an output tile takes time too, and ranges that cross many short requests should hold fewer
+// LeanTiles for it. CTA c takes the positions from c * base + min(c, extra) on, so that shares differ by one at most.
+//
+// Tile positions have 32 bits, because a 64-bit division would take most of a microsecond of a kernel's start. The host
+// refuses a launch whose line could have 2^30 positions (lean_line_fits).
+#if defined(__CUDACC__)
+#define LEAN_HD __host__ __device__ __forceinline__
+#elif !defined(LEAN_HD)
+#define LEAN_HD inline
+#endif
+
+// A line's equal split over a grid.
+struct LeanSplit {
+  unsigned base;   // positions that each CTA takes
+  unsigned extra;  // the first `extra` CTAs take one more
+};
+
+// Whether any lengths up to `context_capacity` keep the line below 2^30 positions. outputs: KV heads * row blocks.
+LEAN_HD bool lean_line_fits(unsigned long long batch, unsigned long long outputs, unsigned long long context_capacity,
+                            unsigned tile, unsigned segment_cost) {
+  const unsigned long long limit = 0x3fffffffull,
+                           tiles = segment_cost + (context_capacity == 0 ? 1 : (context_capacity + tile - 1) / tile);
+  return tiles <= limit && outputs <= limit / tiles && batch <= limit / (tiles * outputs);
+}
+
+// LeanTiles of a request's output tile. A request without tokens has one, empty, so that its output has an owner.
+LEAN_HD unsigned lean_tiles_of(int context_length, int tile) {
+  return context_length <= 0 ? 1u : ((unsigned)context_length + (unsigned)tile - 1u) / (unsigned)tile;
+}
+
+// floor((2^32 - 1) / grid), by which the kernel splits the line without a division.
+LEAN_HD unsigned lean_reciprocal(unsigned grid) { return 0xffffffffu / grid; }
+
+LEAN_HD LeanSplit lean_split(unsigned total, unsigned grid, unsigned reciprocal) {
+  LeanSplit split;
+  split.base = (unsigned)((unsigned long long)total * reciprocal >> 32);  // the quotient or one less
+  split.extra = total - split.base * grid;
+  if (split.extra >= grid) split.base++, split.extra -= grid;
+  return split;
+}
+
+// n / d for n, d < 2^30 and quotients below 2^20. The device corrects a float estimate, which is off by one at most.
+LEAN_HD unsigned lean_quotient(unsigned n, unsigned d) {
+#if defined(__CUDA_ARCH__)
+  unsigned quotient = (unsigned)__fdividef((float)n, (float)d);
+  const int rest = (int)(n - quotient * d);
+  return rest < 0 ? quotient - 1 : quotient + (rest >= (int)d ? 1 : 0);
+#else
+  return n / d;
+#endif
+}
+
+// The first tile position of a CTA's range; of CTA `grid`, the end of the line.
+LEAN_HD unsigned lean_first_tile(const LeanSplit& split, unsigned cta) {
+  return cta * split.base + (cta < split.extra ? cta : split.extra);
+}
+
+// The CTA whose range holds tile position `tile`, which is on the line.
+LEAN_HD unsigned lean_owner(const LeanSplit& split, unsigned tile) {
+  const bool longer = tile < split.extra * (split.base + 1);  // in one of the first `extra` ranges
+  const unsigned skipped = longer ? 0 : split.extra;
+  return skipped + lean_quotient(tile - skipped * (split.base + 1), split.base + (longer ? 1 : 0));
+}

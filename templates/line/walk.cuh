@@ -1,0 +1,123 @@
+// line/walk.cuh -- a CTA's walk along its range of the line, segment by segment. Every warp walks for itself, from the
+// context lengths in device memory.
+
+// A run of LeanTiles of one output tile.
+struct Segment {
+  int request;  // index into the batch
+  int kv_head;
+  int row_block;             // which kRows of the query rows
+  int context_length;        // tokens, clamped to [0, context_capacity]
+  u32 tiles;                 // LeanTiles of the output tile
+  u32 tile_begin, tile_end;  // those of this segment
+  QueryTokens query;
+  Visible visible;
+};
+
+struct Walk {
+  LeanSplit split;
+  u32 position, end;  // the tile position the walk is at, and the end of the range
+  u32 origin;         // where the segment's output tile begins: segment_cost empty positions, then its LeanTiles
+  Segment segment;
+};
+
+LEAN_DEVICE bool is_whole(const Segment& s) { return s.tile_begin == 0 && s.tile_end == s.tiles; }
+
+LEAN_DEVICE const char* query_row(const LeanDecodeArgs& args, const Segment& s, const Row& row) {
+  return (const char*)args.q + 2 * row_offset(s.request, s.query, s.kv_head, row, args.q_stride_batch,
+                                              args.q_stride_token, args.q_stride_head);
+}
+
+// A query row's token index in the context.
+LEAN_DEVICE int query_index(const Segment& s, const Row& row) { return s.context_length - s.query.count + row.token; }
+
+LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request, int context_length) {
+  s.request = request;
+  s.context_length = context_length;
+  s.query = query_tokens(args.q_offsets, request);
+  s.visible = visible_of(context_length, args.q_offsets, request);
+  s.tiles = s.visible.tiles;
+}
+
+// Takes the LeanTiles from walk.position on that belong to the output tile at walk.origin and to the range; of a
+// batch-invariant kernel, one of them. False when there are none, which can only be at the end of the range.
+LEAN_DEVICE bool set_segment_tiles(const LeanDecodeArgs& args, Walk& walk) {
+  Segment& s = walk.segment;
+  const u32 begin = walk.position - walk.origin,
+            end = kBatchInvariant ? begin + 1 : min(begin + (walk.end - walk.position), args.segment_cost + s.tiles);
+  s.tile_begin = max(begin, args.segment_cost) - args.segment_cost;
+  s.tile_end = max(end, args.segment_cost) - args.segment_cost;
+  return s.tile_end != s.tile_begin;
+}
+
+// Takes this CTA's range of a line of `line` tile positions. False when it is empty.
+LEAN_DEVICE bool take_range(const LeanDecodeArgs& args, Walk& walk, u32 line) {
+  walk.split = lean_split(line, gridDim.x, args.grid_reciprocal);
+  walk.position = lean_first_tile(walk.split, blockIdx.x);
+  walk.end = lean_first_tile(walk.split, blockIdx.x + 1);
+  return walk.position != walk.end;
+}
+
+// The length that start_walk needs first. A kernel asks for it before anything else, because all that follows waits
+// for it.
+LEAN_DEVICE int first_length(const LeanDecodeArgs& args) {
+  return args.context_lengths[args.batch > 32 ? 0 : min((int)threadIdx.x % 32, args.batch - 1)];
+}
+
+// Finds where this CTA's range begins. False when it is empty. A batch of up to 32 requests has one in each lane; of a
+// larger one see line/find_start.cuh, whose search this is.
+LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk) {
+  const int lane = threadIdx.x % 32;
+  const u32 outputs = (u32)args.kv_heads * kRowBlocks;  // output tiles of a request
+  int request = 0, length = min(max(first_length, 0), args.context_capacity);
+  const u32 positions = args.segment_cost + visible_of(length, args.q_offsets, min(lane, args.batch - 1)).tiles;
+  u32 line = positions * outputs, origin = 0;  // tile positions of all requests, and of those before this one
+  if (args.batch > 1) {
+    if (args.batch > 32) {
+      const Batch batch = {args.context_lengths, args.q_offsets, args.batch,          args.context_capacity,
+                           args.segment_cost,    outputs,        args.grid_reciprocal};
+      const Start start = args.batch <= 64           ? find_start_alone<2>(batch)
+                          : args.batch <= kMostAlone ? find_start_alone<kMostAlone / 32>(batch)
+                                                     : find_start_together(batch, part_sums);
+      request = (int)start.request;
+      length = start.context_length;
+      line = start.line, origin = start.before * outputs;
+      if (!take_range(args, walk, line)) return false;
+    } else {
+      const u32 upto = warp_inclusive_sum(lane < args.batch ? positions : 0u, lane);
+      if (!take_range(args, walk, __shfl_sync(kFullMask, upto, 31) * outputs)) return false;
+      request = __popc(__ballot_sync(kFullMask, upto * outputs <= walk.position));
+      const u32 before = __shfl_sync(kFullMask, upto, max(request - 1, 0));
+      origin = request == 0 ? 0 : before * outputs;
+      length = __shfl_sync(kFullMask, length, request);
+    }
+  } else if (!take_range(args, walk, line)) {
+    return false;
+  }
+  Segment& s = walk.segment;
+  set_request(args, s, request, length);
+  const u32 tile_positions = args.segment_cost + s.tiles,
+            output = lean_quotient(walk.position - origin, tile_positions);  // which of the request's output tiles
+  walk.origin = origin + output * tile_positions;
+  s.kv_head = (int)(output / kRowBlocks);
+  s.row_block = (int)(output % kRowBlocks);
+  return set_segment_tiles(args, walk);
+}
+
+// Moves to the next segment. False when the range is done.
+LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
+  Segment& s = walk.segment;
+  if constexpr (kBatchInvariant) {
+    if (s.tile_end != s.tiles) return ++walk.position < walk.end && set_segment_tiles(args, walk);
+  }
+  walk.position = walk.origin = walk.origin + args.segment_cost + s.tiles;
+  if (s.tile_end != s.tiles || walk.position >= walk.end) return false;
+  if (++s.row_block == kRowBlocks) {
+    s.row_block = 0;
+    if (++s.kv_head == args.kv_heads) {
+      s.kv_head = 0;
+      const int length = min(max(args.context_lengths[s.request + 1], 0), args.context_capacity);
+      set_request(args, s, s.request + 1, length);
+    }
+  }
+  return set_segment_tiles(args, walk);
+}

@@ -1,0 +1,148 @@
+// merge/ticket.cuh -- fix-up "ticket": each contributor to an output tile draws a ticket, and the one that draws the
+// last merges. Nobody waits for a CTA that has not started. Above kFlat contributors this is done in two phases: the
+// last of each group of neighbours merges its group, then the last of the groups merges the groups. Sums are taken in
+// context order whoever takes them, so results repeat bit for bit for a given (lengths, grid).
+//
+// A ticket orders nothing, because partials announce themselves (merge/workspace.cuh). So it is drawn before the warps
+// are merged, which hides its round trip. Tickets are atomic increments that wrap back to zero by themselves (PTX ISA,
+// "atom", .inc).
+
+constexpr u32 kFlat = 16;     // most contributors merged in one phase
+constexpr u32 kMinWidth = 8;  // fewest contributors of a group
+
+struct FixUp {
+  Contributors c;
+  u32 groups, width;   // groups of `width` neighbours; the last one takes what is left
+  u32 group, members;  // this CTA's
+  u32 ticket;          // thread 0's
+};
+
+LEAN_DEVICE u32 draw_ticket(u32* counter, u32 count) {
+  u32 before;
+  asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(counter), "r"(count - 1)
+               : "memory");
+  return before;
+}
+
+// Tells the whole CTA thread 0's ticket. Each phase has a word of its own, because a thread may still be reading the
+// first ticket when thread 0 comes with the second.
+template <int kPhase>
+LEAN_DEVICE u32 share_ticket(u32 ticket) {
+  __shared__ u32 shared_ticket;
+  if (threadIdx.x == 0) shared_ticket = ticket;
+  sync_workers();
+  return shared_ticket;
+}
+
+// The counters of the output tiles lie behind one counter for each slot.
+LEAN_DEVICE u32* tile_counter(const LeanDecodeArgs& args, const Segment& s) {
+  return args.tickets + (kBatchInvariant ? args.slots : gridDim.x) +
+         ((u32)(s.request * args.kv_heads + s.kv_head) * kRowBlocks + s.row_block);
+}
+
+// Groups borrow the counter and partial 1 of the second, third, ... contributor's slot. These CTAs need neither,
+// because they begin and end inside the output tile.
+LEAN_DEVICE u32 group_slot(const FixUp& f, u32 group) { return f.c.first_slot + group + 1; }
+
+// The counter that this CTA draws its first ticket from.
+LEAN_DEVICE u32* first_counter(const LeanDecodeArgs& args, const Walk& walk, const FixUp& f) {
+  return f.groups > 1 ? args.tickets + group_slot(f, f.group) : tile_counter(args, walk.segment);
+}
+
+LEAN_DEVICE void init_fix_up() {}
+
+LEAN_DEVICE void plan_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f) {
+  f.c = contributors_of(args, walk);
+  f.groups = 1, f.width = f.members = f.c.count, f.group = 0;
+  if (f.c.count > kFlat) {
+    f.width = max(kMinWidth, (u32)ceilf(sqrt_approx((float)f.c.count)));
+    f.groups = f.c.count / f.width;
+    f.group = min(f.c.mine / f.width, f.groups - 1);
+    f.members = f.group + 1 < f.groups ? f.width : f.c.count - f.group * f.width;
+  }
+  keep_own_partial(args, f.c);
+  if (threadIdx.x == 0) keep_in_l2(first_counter(args, walk, f));
+}
+
+LEAN_DEVICE void begin_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f) {
+  if (threadIdx.x == 0) f.ticket = draw_ticket(first_counter(args, walk, f), f.members);
+}
+
+// The partials of one phase: the first lies at `first`, number i > 0 at `base` + i * kPieceStride.
+constexpr int kPieceStride = 2 * kPartialFloats;
+struct Pieces {
+  float* first;
+  float* base;
+  u32 count;
+};
+
+// Merges a column of the pieces in context order and puts the zeros back. The loads of kMergeBatch pieces are issued
+// before any is used, so that a batch takes one round trip to L2. This waits for words that are still on their way, but
+// only from CTAs that have drawn their ticket and wait for nothing.
+LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, float scale_log2, RowState& state, float4& o) {
+  state = {kNegInf, 0.0f};
+  o = make_float4(0, 0, 0, 0);
+  u32 begin = 0;
+#pragma unroll 1
+  do {
+    RowState stat[kMergeBatch];
+    float4 out[kMergeBatch];
+    float* const rest = pieces.base + (u64)begin * kPieceStride;
+    float* const head = begin == 0 ? pieces.first : rest;
+#pragma unroll
+    for (u32 i = 0; i < kMergeBatch; i++) stat[i] = {kNegInf, 0.0f}, out[i] = make_float4(0, 0, 0, 0);
+    bool all;
+    do {
+      all = true;
+#pragma unroll
+      for (u32 i = 0; i < kMergeBatch; i++)
+        load_partial(i == 0 ? head : rest + i * kPieceStride, column, begin + i < pieces.count, stat[i], out[i]);
+#pragma unroll
+      for (u32 i = 0; i < kMergeBatch; i++) all &= arrived(stat[i], out[i]) || begin + i >= pieces.count;
+    } while (!all);
+    const float before = state.max;
+#pragma unroll
+    for (u32 i = 0; i < kMergeBatch; i++) {
+      state.max = fmaxf(state.max, stat[i].max);
+      clear_partial(i == 0 ? head : rest + i * kPieceStride, column, begin + i < pieces.count);
+    }
+    const float reference = reference_of(state.max), keep = exp2_approx((before - reference) * scale_log2);
+    state.sum *= keep;
+    o.x *= keep, o.y *= keep, o.z *= keep, o.w *= keep;
+#pragma unroll
+    for (u32 i = 0; i < kMergeBatch; i++) {
+      const float weight = exp2_approx((stat[i].max - reference) * scale_log2);
+      state.sum = fmaf(stat[i].sum, weight, state.sum);
+      add_scaled(o, out[i], weight);
+    }
+    begin += kMergeBatch;
+  } while (begin < pieces.count);
+}
+
+LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const MergeBuffer& buffer) {
+  store_own_partial(args, f.c, buffer);
+  if (share_ticket<0>(f.ticket) != f.members - 1) return;
+  const u32 first = f.c.first_slot + f.group * f.width;
+  Pieces pieces = {partial_at(args, first, f.group == 0 ? 1 : 0), partial_at(args, first, 0), f.members};
+  RowState state;
+  float4 o;
+  if (f.groups > 1) {
+    // The first phase makes one partial of the group.
+    if (threadIdx.x == 0) f.ticket = draw_ticket(tile_counter(args, walk.segment), f.groups);
+    for_each_column([&](int column) {
+      merge_pieces(pieces, column, args.scale_log2, state, o);
+      store_partial(partial_at(args, group_slot(f, f.group), 1), column, state, o);
+    });
+    if (share_ticket<1>(f.ticket) != f.groups - 1) return;
+    pieces.first = pieces.base = partial_at(args, group_slot(f, 0), 1);
+    pieces.count = f.groups;
+  }
+  for_each_column([&](int column) {
+    merge_pieces(pieces, column, args.scale_log2, state, o);
+    write_output(args, output_of(args, walk.segment, column), state, o);
+  });
+}
+
+LEAN_DEVICE void end_fix_up(const LeanDecodeArgs&) {}

@@ -1,0 +1,103 @@
+// merge/workspace.cuh -- partials in the workspace: one CTA stores them and another reads them through L2, never by the
+// non-coherent path.
+//
+// Partials announce themselves. The workspace is all zero between launches. A stored column of O and its (max, sum)
+// both begin with a word that is not zero, since 0.0 is stored as -0.0, and each is written and read as a unit (PTX
+// ISA, memory consistency model: scalars of 64 and 128 bits are single-copy atomic). So a reader sees from the data
+// itself whether it has arrived, without a flag, and the writer needs no fence. The reader puts the zeros back.
+
+// The contributors to an output tile, in context order, have neighbouring slots of the workspace. A slot is a CTA's. In
+// a batch-invariant kernel, where nothing may depend on where ranges end, every LeanTile is a contribution of its own
+// and a slot is a tile position.
+struct Contributors {
+  u32 first_slot;
+  u32 count;
+  u32 mine;  // which of them this one is
+};
+
+LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk& walk) {
+  const Segment& s = walk.segment;
+  if constexpr (kBatchInvariant) return {walk.origin, s.tiles, s.tile_begin};
+  const u32 first = walk.origin + args.segment_cost;  // tile position of the output tile's first LeanTile
+  Contributors c;
+  c.first_slot = s.tile_begin == 0 ? blockIdx.x : lean_owner(walk.split, first);
+  c.count = (s.tile_end == s.tiles ? blockIdx.x : lean_owner(walk.split, first + s.tiles - 1)) - c.first_slot + 1;
+  c.mine = blockIdx.x - c.first_slot;
+  return c;
+}
+
+// A slot has room for two partials, because a CTA shares two output tiles at most: 1 is of the tile that it is the
+// first contributor of, 0 of the one that it begins inside of.
+LEAN_DEVICE float* partial_at(const LeanDecodeArgs& args, u32 slot, u32 which) {
+  return args.partials + (u64)(2 * slot + which) * kPartialFloats;
+}
+LEAN_DEVICE float* own_partial(const LeanDecodeArgs& args, const Contributors& c) {
+  return partial_at(args, kBatchInvariant ? c.first_slot + c.mine : blockIdx.x, c.mine == 0 ? 1 : 0);
+}
+LEAN_DEVICE float* partial_column(float* partial, int column) { return partial + column * 4; }
+LEAN_DEVICE float* partial_state(float* partial, int column) { return partial + kColumns * 4 + column * 2; }
+
+LEAN_DEVICE float present(float x) { return x == 0.0f ? -0.0f : x; }
+LEAN_DEVICE bool arrived(const RowState& state, const float4& o) {
+  return __float_as_uint(state.max) != 0 && __float_as_uint(o.x) != 0;
+}
+
+LEAN_DEVICE void store_partial(float* partial, int column, RowState state, const float4& o) {
+  asm volatile(
+      "{ .reg .b64 lo, hi; .reg .b128 x; mov.b64 lo, {%1, %2}; mov.b64 hi, {%3, %4}; mov.b128 x, {lo, hi};\n"
+      "st.relaxed.gpu.global.b128 [%0], x; }" ::"l"(partial_column(partial, column)),
+      "f"(present(o.x)), "f"(o.y), "f"(o.z), "f"(o.w)
+      : "memory");
+  asm volatile(
+      "{ .reg .b64 x; mov.b64 x, {%1, %2}; st.relaxed.gpu.global.b64 [%0], x; }" ::"l"(partial_state(partial, column)),
+      "f"(present(state.max)), "f"(state.sum)
+      : "memory");
+}
+
+// Loads a column if `wanted`, and leaves `o` and `state` as they are otherwise.
+LEAN_DEVICE void load_partial(float* partial, int column, bool wanted, RowState& state, float4& o) {
+  asm volatile(
+      "{ .reg .pred p; .reg .b64 lo, hi; .reg .b128 x; setp.ne.u32 p, %5, 0; mov.b64 lo, {%0, %1}; mov.b64 hi, {%2, "
+      "%3}; mov.b128 x, {lo, hi};\n"
+      "@p ld.relaxed.gpu.global.b128 x, [%4]; mov.b128 {lo, hi}, x; mov.b64 {%0, %1}, lo; mov.b64 {%2, %3}, hi; }"
+      : "+f"(o.x), "+f"(o.y), "+f"(o.z), "+f"(o.w)
+      : "l"(partial_column(partial, column)), "r"((u32)wanted)
+      : "memory");
+  asm volatile(
+      "{ .reg .pred p; .reg .b64 x; setp.ne.u32 p, %3, 0; mov.b64 x, {%0, %1}; @p ld.relaxed.gpu.global.b64 x, [%2]; "
+      "mov.b64 {%0, %1}, x; }"
+      : "+f"(state.max), "+f"(state.sum)
+      : "l"(partial_state(partial, column)), "r"((u32)wanted)
+      : "memory");
+}
+
+LEAN_DEVICE void clear_partial(float* partial, int column, bool wanted) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v4.u32 [%0], {%2, %2, %2, %2}; @p st.global.v2.u32 [%1], "
+      "{%2, %2}; }" ::"l"(partial_column(partial, column)),
+      "l"(partial_state(partial, column)), "r"(0), "r"((u32)wanted)
+      : "memory");
+}
+
+// Between launches other kernels push the workspace out of L2. A contributor that looks for a partial would then wait
+// for DRAM, behind KV. So each CTA asks for its partial's lines while its first KV is on its way, unless partials are
+// so large that a grid of them would take L2 from everyone else, or a CTA stores many of them.
+LEAN_DEVICE void keep_own_partial(const LeanDecodeArgs& args, const Contributors& c) {
+  constexpr int kPartialBytes = kPartialFloats * 4, kLine = 128;
+  if constexpr (!kBatchInvariant && kPartialBytes <= 32768) {
+    const char* mine = (const char*)own_partial(args, c);
+    const int before = kPartialBytes % kLine == 0 ? 0 : (int)((u64)mine % kLine);  // of the first line
+#pragma unroll 1
+    for (int at = (int)threadIdx.x * kLine - before; at < kPartialBytes; at += kThreads * kLine) keep_in_l2(mine + at);
+  }
+}
+
+// Stores this CTA's merged state as its partial.
+LEAN_DEVICE void store_own_partial(const LeanDecodeArgs& args, const Contributors& c, const MergeBuffer& buffer) {
+  float* mine = own_partial(args, c);
+  for_each_column([&](int column) {
+    float4 o;
+    const RowState state = merge_states(buffer, column, args.scale_log2, o);
+    store_partial(mine, column, state, o);
+  });
+}

@@ -1,0 +1,65 @@
+// shared_layout.cuh -- how many bytes the parts of a CTA's dynamic shared memory take, and the size of a partial
+// result. Host and device compile this file: the host launches with what it says, and the kernel's own types are
+// checked against it.
+//
+//   mma and vector families: | merge buffer | a ring of KV stages per warp | the queries of each warp, of wide heads |
+//   wgmma family:            | merge buffer | operands of each warpgroup   | one ring of KV stages | room to align |
+#if !defined(LEAN_HD)
+#define LEAN_HD inline  // the device's is in schedule.cuh
+#endif
+
+LEAN_HD constexpr int lean_round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// The merge buffer: `states` softmax states of `rows` query rows, each with a maximum and `sums_per_state` sums. Rows
+// of O are padded by four floats.
+LEAN_HD constexpr int lean_merge_bytes(int states, int sums_per_state, int rows, int value_dim) {
+  const int padded_rows = lean_round_up(rows, 8);
+  return 4 * states * ((1 + sums_per_state) * padded_rows + rows * (value_dim + 4));
+}
+
+// A partial result in the workspace, in floats: O, and a row's maximum and sum once for each four columns of it.
+LEAN_HD constexpr int lean_partial_floats(int rows, int value_dim) { return rows * value_dim / 4 * 6; }
+
+// One stage of a warp's ring: `tokens` rows of K back to back, then four quarters of V. A skew of 32 bytes between the
+// quarters keeps reads of V free of bank conflicts.
+struct LeanStage {
+  int v_offset;       // where V begins
+  int quarter_bytes;  // a quarter of V and its skew
+  int bytes;
+};
+LEAN_HD constexpr LeanStage lean_warp_stage(int tokens, int k_row_bytes, int v_row_bytes) {
+  const int v_offset = lean_round_up(tokens * k_row_bytes, 16);
+  const int quarter_bytes = lean_round_up(tokens / 4 * v_row_bytes, 128) + 32;
+  return {v_offset, quarter_bytes, lean_round_up(v_offset + 4 * quarter_bytes, 128)};
+}
+
+// A warp's queries. They stand in shared memory only where they are too wide for registers.
+constexpr int kLeanQueryDims = 256;
+LEAN_HD constexpr int lean_query_bytes(int rows, int head_dim) {
+  return head_dim > kLeanQueryDims ? lean_round_up(rows, 8) * head_dim * 2 : 0;
+}
+
+constexpr int kLeanAtomBytes = 1024;  // what the 128-byte swizzle repeats after, and so starts at multiples of
+
+// A warpgroup's operands beside KV. With tokens on the 64 matrix rows: q, the weights of a step, and each of the four
+// warps' maxima. With query rows on them: 64 rows of q.
+LEAN_HD constexpr int lean_token_operand_bytes(int rows, int head_dim, int step_tokens) {
+  const int padded_rows = lean_round_up(rows, 8);
+  return lean_round_up(padded_rows * (head_dim + step_tokens) * 2 + 4 * padded_rows * 4, kLeanAtomBytes);
+}
+LEAN_HD constexpr int lean_row_operand_bytes(int head_dim) { return 64 * head_dim * 2; }
+
+// One stage of the CTA's ring: rows of K, then of V.
+LEAN_HD constexpr int lean_warpgroup_stage_bytes(int tokens, int head_dim, int value_dim) {
+  return tokens * (head_dim + value_dim) * 2;
+}
+
+// All of it. stage_bytes: of a warp's ring, or of the CTA's one.
+LEAN_HD constexpr int lean_warp_shared_bytes(int merge_bytes, int warps, int stages, int stage_bytes, int query_bytes) {
+  return lean_round_up(merge_bytes, 128) + warps * (stages * stage_bytes + query_bytes);
+}
+LEAN_HD constexpr int lean_warpgroup_shared_bytes(int merge_bytes, int warpgroups, int operand_bytes, int stages,
+                                                  int stage_bytes) {
+  return lean_round_up(merge_bytes, kLeanAtomBytes) + warpgroups * operand_bytes + stages * stage_bytes +
+         kLeanAtomBytes;
+}

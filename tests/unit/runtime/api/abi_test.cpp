@@ -1,0 +1,255 @@
+// abi_test.cpp -- the C ABI's golden table: a change here is a change that breaks programs built before it, unless a
+// field was appended (then add its line, and leave every other as it is).
+#include <gtest/gtest.h>
+
+#include <cstddef>
+
+#include "leanattn/leanattn.h"
+#include "runtime/api/c_structs.hpp"
+
+extern "C" std::size_t abi_c_size_of(int which);
+extern "C" int abi_c_wrong_initialisers(void);
+
+namespace leanattn {
+namespace {
+
+#define EXPECT_FIELD(type, field, offset, size)          \
+  EXPECT_EQ(offsetof(type, field), std::size_t{offset}); \
+  EXPECT_EQ(sizeof(type::field), std::size_t{size})
+
+TEST(Abi, EngineOptions) {
+  EXPECT_EQ(sizeof(leanattn_engine_options), 24u);
+  EXPECT_FIELD(leanattn_engine_options, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_engine_options, device, 8, 4);
+  EXPECT_FIELD(leanattn_engine_options, flags, 12, 4);
+  EXPECT_FIELD(leanattn_engine_options, cache_dir, 16, 8);
+}
+
+TEST(Abi, Problem) {
+  EXPECT_EQ(sizeof(leanattn_problem), 120u);
+  EXPECT_FIELD(leanattn_problem, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_problem, q_heads, 8, 4);
+  EXPECT_FIELD(leanattn_problem, kv_heads, 12, 4);
+  EXPECT_FIELD(leanattn_problem, head_dim, 16, 4);
+  EXPECT_FIELD(leanattn_problem, dtype, 20, 4);
+  EXPECT_FIELD(leanattn_problem, kv_layout, 24, 4);
+  EXPECT_FIELD(leanattn_problem, lse, 28, 4);
+  EXPECT_FIELD(leanattn_problem, pdl, 32, 4);
+  EXPECT_FIELD(leanattn_problem, reserved, 36, 4);
+  EXPECT_FIELD(leanattn_problem, page_size, 40, 4);
+  EXPECT_FIELD(leanattn_problem, q_len, 44, 4);
+  EXPECT_FIELD(leanattn_problem, ragged_q, 48, 4);
+  EXPECT_FIELD(leanattn_problem, query_mask, 52, 4);
+  EXPECT_FIELD(leanattn_problem, window, 56, 4);
+  EXPECT_FIELD(leanattn_problem, sink_tokens, 60, 4);
+  EXPECT_FIELD(leanattn_problem, sink_logits, 64, 4);
+  EXPECT_FIELD(leanattn_problem, alibi, 68, 4);
+  EXPECT_FIELD(leanattn_problem, soft_cap, 72, 8);
+  EXPECT_FIELD(leanattn_problem, score, 80, 8);
+  EXPECT_FIELD(leanattn_problem, kv_format, 88, 4);
+  EXPECT_FIELD(leanattn_problem, kv_scale, 92, 4);
+  EXPECT_FIELD(leanattn_problem, v_head_dim, 96, 4);
+  EXPECT_FIELD(leanattn_problem, batch_invariant, 100, 4);
+  EXPECT_FIELD(leanattn_problem, append, 104, 4);
+  EXPECT_FIELD(leanattn_problem, rope, 108, 4);
+  EXPECT_FIELD(leanattn_problem, rope_dim, 112, 4);
+  EXPECT_FIELD(leanattn_problem, reserved2, 116, 4);
+}
+
+TEST(Abi, PlanOptions) {
+  EXPECT_EQ(sizeof(leanattn_plan_options), 16u);
+  EXPECT_FIELD(leanattn_plan_options, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_plan_options, when_missing, 8, 4);
+  EXPECT_FIELD(leanattn_plan_options, reserved, 12, 4);
+  EXPECT_EQ(LEANATTN_WHEN_MISSING_COMPILE, 0);
+  EXPECT_EQ(LEANATTN_WHEN_MISSING_FALLBACK, 1);
+}
+
+TEST(Abi, Shape) {
+  EXPECT_EQ(sizeof(leanattn_shape), 32u);
+  EXPECT_FIELD(leanattn_shape, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_shape, batch, 8, 4);
+  EXPECT_FIELD(leanattn_shape, max_batch, 12, 4);
+  EXPECT_FIELD(leanattn_shape, longest_context, 16, 8);
+  EXPECT_FIELD(leanattn_shape, total_context, 24, 8);
+}
+
+TEST(Abi, Choice) {
+  EXPECT_EQ(sizeof(leanattn_choice), 216u);
+  EXPECT_FIELD(leanattn_choice, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_choice, provenance, 8, 4);
+  EXPECT_FIELD(leanattn_choice, stale, 12, 4);
+  EXPECT_FIELD(leanattn_choice, grid, 16, 8);
+  EXPECT_FIELD(leanattn_choice, workspace_bytes, 24, 8);
+  EXPECT_FIELD(leanattn_choice, tuned_us, 32, 8);
+  EXPECT_FIELD(leanattn_choice, tuned_longest_context, 40, 8);
+  EXPECT_FIELD(leanattn_choice, tuned_total_context, 48, 8);
+  EXPECT_FIELD(leanattn_choice, tuned_batch, 56, 4);
+  EXPECT_FIELD(leanattn_choice, reserved, 60, 4);
+  EXPECT_FIELD(leanattn_choice, layer, 64, 16);
+  EXPECT_FIELD(leanattn_choice, kernel_name, 80, 128);
+  EXPECT_FIELD(leanattn_choice, pdl, 208, 4);
+  EXPECT_FIELD(leanattn_choice, tuned_pdl, 212, 4);
+}
+
+TEST(Abi, PlanInfo) {
+  EXPECT_EQ(sizeof(leanattn_plan_info), 104u);
+  EXPECT_FIELD(leanattn_plan_info, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_plan_info, kernel_name, 8, 8);
+  EXPECT_FIELD(leanattn_plan_info, layer, 16, 8);
+  EXPECT_FIELD(leanattn_plan_info, grid, 24, 8);
+  EXPECT_FIELD(leanattn_plan_info, workspace_bytes, 32, 8);
+  EXPECT_FIELD(leanattn_plan_info, tuned_us, 40, 8);
+  EXPECT_FIELD(leanattn_plan_info, compile_ms, 48, 8);
+  EXPECT_FIELD(leanattn_plan_info, provenance, 56, 4);
+  EXPECT_FIELD(leanattn_plan_info, stale, 60, 4);
+  EXPECT_FIELD(leanattn_plan_info, max_batch, 64, 4);
+  EXPECT_FIELD(leanattn_plan_info, threads, 68, 4);
+  EXPECT_FIELD(leanattn_plan_info, shared_bytes, 72, 4);
+  EXPECT_FIELD(leanattn_plan_info, registers, 76, 4);
+  EXPECT_FIELD(leanattn_plan_info, ctas_per_sm, 80, 4);
+  EXPECT_FIELD(leanattn_plan_info, reserved, 84, 4);
+  EXPECT_FIELD(leanattn_plan_info, pdl, 88, 4);
+  EXPECT_FIELD(leanattn_plan_info, tuned_pdl, 92, 4);
+  EXPECT_FIELD(leanattn_plan_info, stand_in, 96, 4);
+  EXPECT_FIELD(leanattn_plan_info, reserved2, 100, 4);
+}
+
+TEST(Abi, MergeArgs) {
+  EXPECT_EQ(sizeof(leanattn_merge_args), 192u);
+  EXPECT_FIELD(leanattn_merge_args, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_merge_args, o, 8, 64);
+  EXPECT_FIELD(leanattn_merge_args, lse, 72, 64);
+  EXPECT_FIELD(leanattn_merge_args, out_o, 136, 8);
+  EXPECT_FIELD(leanattn_merge_args, out_lse, 144, 8);
+  EXPECT_FIELD(leanattn_merge_args, o_stride_row, 152, 8);
+  EXPECT_FIELD(leanattn_merge_args, out_stride_row, 160, 8);
+  EXPECT_FIELD(leanattn_merge_args, rows, 168, 8);
+  EXPECT_FIELD(leanattn_merge_args, parts, 176, 4);
+  EXPECT_FIELD(leanattn_merge_args, dim, 180, 4);
+  EXPECT_FIELD(leanattn_merge_args, dtype, 184, 4);
+  EXPECT_FIELD(leanattn_merge_args, reserved, 188, 4);
+}
+
+TEST(Abi, DecodeArgs) {
+  EXPECT_EQ(sizeof(leanattn_decode_args), 344u);
+  EXPECT_FIELD(leanattn_decode_args, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_decode_args, q, 8, 8);
+  EXPECT_FIELD(leanattn_decode_args, k, 16, 8);
+  EXPECT_FIELD(leanattn_decode_args, v, 24, 8);
+  EXPECT_FIELD(leanattn_decode_args, o, 32, 8);
+  EXPECT_FIELD(leanattn_decode_args, lse, 40, 8);
+  EXPECT_FIELD(leanattn_decode_args, context_lengths, 48, 8);
+  EXPECT_FIELD(leanattn_decode_args, q_stride_batch, 56, 8);
+  EXPECT_FIELD(leanattn_decode_args, q_stride_head, 64, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_stride_batch, 72, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_stride_head, 80, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_stride_token, 88, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_stride_batch, 96, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_stride_head, 104, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_stride_token, 112, 8);
+  EXPECT_FIELD(leanattn_decode_args, o_stride_batch, 120, 8);
+  EXPECT_FIELD(leanattn_decode_args, o_stride_head, 128, 8);
+  EXPECT_FIELD(leanattn_decode_args, batch, 136, 4);
+  EXPECT_FIELD(leanattn_decode_args, context_capacity, 140, 4);
+  EXPECT_FIELD(leanattn_decode_args, scale, 144, 4);
+  EXPECT_FIELD(leanattn_decode_args, reserved, 148, 4);
+  EXPECT_FIELD(leanattn_decode_args, page_table, 152, 8);
+  EXPECT_FIELD(leanattn_decode_args, q_offsets, 160, 8);
+  EXPECT_FIELD(leanattn_decode_args, tree_mask, 168, 8);
+  EXPECT_FIELD(leanattn_decode_args, alibi_slopes, 176, 8);
+  EXPECT_FIELD(leanattn_decode_args, sink_logits, 184, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_scale, 192, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_scale, 200, 8);
+  EXPECT_FIELD(leanattn_decode_args, q_stride_token, 208, 8);
+  EXPECT_FIELD(leanattn_decode_args, o_stride_token, 216, 8);
+  EXPECT_FIELD(leanattn_decode_args, page_table_stride, 224, 8);
+  EXPECT_FIELD(leanattn_decode_args, kv_scale_stride_batch, 232, 8);
+  EXPECT_FIELD(leanattn_decode_args, kv_scale_stride_head, 240, 8);
+  EXPECT_FIELD(leanattn_decode_args, kv_scale_stride_token, 248, 8);
+  EXPECT_FIELD(leanattn_decode_args, pool_pages, 256, 8);
+  EXPECT_FIELD(leanattn_decode_args, max_pages, 264, 4);
+  EXPECT_FIELD(leanattn_decode_args, reserved2, 268, 4);
+  EXPECT_FIELD(leanattn_decode_args, k_new, 272, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_new, 280, 8);
+  EXPECT_FIELD(leanattn_decode_args, rope_table, 288, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_new_stride_batch, 296, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_new_stride_token, 304, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_new_stride_head, 312, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_new_stride_batch, 320, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_new_stride_token, 328, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_new_stride_head, 336, 8);
+}
+
+TEST(Abi, TheFirstReleasedSizesAreFrozen) {
+  EXPECT_EQ(detail::kFirstSize<leanattn_engine_options>, 24u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_problem>, 32u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_shape>, 32u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_choice>, 208u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_plan_info>, 88u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_decode_args>, 152u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_merge_args>, 192u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_plan_options>, 16u);
+}
+
+TEST(Abi, ProvenancesKeepTheirValues) {
+  EXPECT_EQ(LEANATTN_EXACT, 0);
+  EXPECT_EQ(LEANATTN_BUCKET, 1);
+  EXPECT_EQ(LEANATTN_NEAREST, 2);
+  EXPECT_EQ(LEANATTN_MODEL, 3);
+  EXPECT_EQ(LEANATTN_FALLBACK, 4);
+  EXPECT_EQ(LEANATTN_WITHOUT_PDL, 5);
+}
+
+TEST(Abi, EnumeratorsOfFeaturesKeepTheirValues) {
+  EXPECT_EQ(LEANATTN_MASK_CAUSAL, 0);
+  EXPECT_EQ(LEANATTN_MASK_TREE, 1);
+  EXPECT_EQ(LEANATTN_MASK_FULL, 2);
+  EXPECT_EQ(LEANATTN_KV_SAME, 0);
+  EXPECT_EQ(LEANATTN_KV_FP8_E4M3, 1);
+  EXPECT_EQ(LEANATTN_KV_FP8_E5M2, 2);
+  EXPECT_EQ(LEANATTN_KV_INT8, 3);
+  EXPECT_EQ(LEANATTN_ROPE_NONE, 0);
+  EXPECT_EQ(LEANATTN_ROPE_HALF_SPLIT, 1);
+  EXPECT_EQ(LEANATTN_ROPE_INTERLEAVED, 2);
+  EXPECT_EQ(LEANATTN_SCALE_TENSOR, 0);
+  EXPECT_EQ(LEANATTN_SCALE_HEAD, 1);
+  EXPECT_EQ(LEANATTN_SCALE_TOKEN, 2);
+}
+
+TEST(Abi, StatusesAreTheErrorCodes) {
+  EXPECT_EQ(LEANATTN_OK, static_cast<int>(ErrorCode::ok));
+  EXPECT_EQ(LEANATTN_INVALID_ARGUMENT, static_cast<int>(ErrorCode::invalid_argument));
+  EXPECT_EQ(LEANATTN_UNSUPPORTED, static_cast<int>(ErrorCode::unsupported));
+  EXPECT_EQ(LEANATTN_NO_DRIVER, static_cast<int>(ErrorCode::no_driver));
+  EXPECT_EQ(LEANATTN_NO_DEVICE, static_cast<int>(ErrorCode::no_device));
+  EXPECT_EQ(LEANATTN_DRIVER_TOO_OLD, static_cast<int>(ErrorCode::driver_too_old));
+  EXPECT_EQ(LEANATTN_NVRTC_MISSING, static_cast<int>(ErrorCode::nvrtc_missing));
+  EXPECT_EQ(LEANATTN_COMPILE_FAILED, static_cast<int>(ErrorCode::compile_failed));
+  EXPECT_EQ(LEANATTN_KERNEL_REJECTED, static_cast<int>(ErrorCode::kernel_rejected));
+  EXPECT_EQ(LEANATTN_LOAD_FAILED, static_cast<int>(ErrorCode::load_failed));
+  EXPECT_EQ(LEANATTN_LAUNCH_FAILED, static_cast<int>(ErrorCode::launch_failed));
+  EXPECT_EQ(LEANATTN_OUT_OF_MEMORY, static_cast<int>(ErrorCode::out_of_memory));
+  EXPECT_EQ(LEANATTN_CACHE_UNAVAILABLE, static_cast<int>(ErrorCode::cache_unavailable));
+  EXPECT_EQ(LEANATTN_DATABASE_CORRUPT, static_cast<int>(ErrorCode::database_corrupt));
+  EXPECT_EQ(LEANATTN_DATABASE_NEWER, static_cast<int>(ErrorCode::database_newer));
+  EXPECT_EQ(LEANATTN_DATABASE_BUSY, static_cast<int>(ErrorCode::database_busy));
+  EXPECT_EQ(LEANATTN_NOT_FOUND, static_cast<int>(ErrorCode::not_found));
+  EXPECT_EQ(LEANATTN_NOT_PREPARED, static_cast<int>(ErrorCode::not_prepared));
+  EXPECT_EQ(LEANATTN_WRONG_RESULT, static_cast<int>(ErrorCode::wrong_result));
+  EXPECT_EQ(LEANATTN_INTERRUPTED, static_cast<int>(ErrorCode::interrupted));
+  EXPECT_EQ(LEANATTN_CONTEXT_LOST, static_cast<int>(ErrorCode::context_lost));
+  EXPECT_EQ(LEANATTN_INTERNAL, static_cast<int>(ErrorCode::internal));
+}
+
+TEST(Abi, CAndCxxSeeTheSameStructs) {
+  const std::size_t sizes[] = {sizeof(leanattn_engine_options), sizeof(leanattn_problem),
+                               sizeof(leanattn_shape),          sizeof(leanattn_choice),
+                               sizeof(leanattn_plan_info),      sizeof(leanattn_decode_args),
+                               sizeof(leanattn_merge_args),     sizeof(leanattn_plan_options)};
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(abi_c_size_of(i), sizes[i]) << i;
+  EXPECT_EQ(abi_c_wrong_initialisers(), 0);
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,358 @@
+// feature_arguments_test.cpp -- the arguments of features: defaults are filled in, and every bad value is named.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "tests/unit/runtime/arguments_fixture.hpp"
+
+namespace leanattn {
+namespace {
+
+class FeatureArguments : public ArgumentsTest {
+ protected:
+  Features& features() { return limits.problem.features; }
+
+  void make_paged() {
+    features().page_size = 16;
+    args.context_capacity = 0;
+    args.page_table = at<std::int32_t>(0x7004);
+    args.max_pages = 100;
+    args.pool_pages = 1000;
+  }
+  void make_scaled_per_token() {
+    features().kv_format = KvFormat::int8;
+    features().kv_scale = KvScale::token;
+    args.k_scale = at<float>(0x8004);
+    args.v_scale = at<float>(0x9004);
+  }
+
+  Result<LeanDecodeArgs> bind() { return bind_arguments(limits, args, at(0x10000)); }
+  LeanDecodeArgs bound() {
+    const auto block = bind();
+    EXPECT_TRUE(block) << (block ? "" : block.error().message);
+    return block.value_or(LeanDecodeArgs{});
+  }
+
+  /// Expects that binding fails after `change`, with a message that contains `what`, and succeeds before and without
+  /// it.
+  void refuses(const std::string& what, const std::function<void()>& change,
+               ErrorCode code = ErrorCode::invalid_argument) {
+    const auto args_before = args;
+    const auto limits_before = limits;
+    ASSERT_TRUE(bind()) << bind().error().message;
+    change();
+    const auto block = bind();
+    args = args_before;
+    limits = limits_before;
+    ASSERT_FALSE(block) << what;
+    EXPECT_EQ(block.error().code, code) << what;
+    EXPECT_NE(block.error().message.find(what), std::string::npos) << block.error().message;
+    EXPECT_FALSE(block.error().hint.empty()) << what;
+  }
+};
+
+// ---- Arrays ----
+
+TEST_F(FeatureArguments, EveryFeaturesArrayMustBeThereAndAligned) {
+  refuses("q_offsets is null", [&] { features().ragged_q = true; });
+  refuses("q_offsets is 0x7002", [&] { features().ragged_q = true, args.q_offsets = at<std::int32_t>(0x7002); });
+  refuses("tree_mask is null", [&] { features().q_len = 4, features().mask = QueryMask::tree; });
+  refuses("alibi_slopes is null", [&] { features().alibi = true; });
+  refuses("alibi_slopes is 0x7001", [&] { features().alibi = true, args.alibi_slopes = at<float>(0x7001); });
+  refuses("sink_logits is null", [&] { features().sink_logits = true; });
+  refuses("k_scale is 0x8002", [&] { features().kv_format = KvFormat::fp8_e4m3, args.k_scale = at<float>(0x8002); });
+  make_paged();
+  refuses("page_table is null", [&] { args.page_table = nullptr; });
+  refuses("page_table is 0x7002", [&] { args.page_table = at<std::int32_t>(0x7002); });
+}
+
+TEST_F(FeatureArguments, AnArrayOfAFeatureThatTheProblemHasNotIsRefused) {
+  refuses("page_table is given", [&] { args.page_table = at<std::int32_t>(0x7000); });
+  refuses("q_offsets is given", [&] { args.q_offsets = at<std::int32_t>(0x7000); });
+  refuses("tree_mask is given", [&] { args.tree_mask = at<std::uint32_t>(0x7000); });
+  refuses("alibi_slopes is given", [&] { args.alibi_slopes = at<float>(0x7000); });
+  refuses("sink_logits is given", [&] { args.sink_logits = at<float>(0x7000); });
+  refuses("k_scale is given", [&] { args.k_scale = at<float>(0x7000); });
+  refuses("v_scale is given", [&] { args.v_scale = at<float>(0x7000); });
+}
+
+TEST_F(FeatureArguments, ValuesOfAFeatureThatTheProblemHasNotAreRefused) {
+  refuses("pool_pages is 5", [&] { args.pool_pages = 5; });
+  refuses("max_pages is 5", [&] { args.max_pages = 5; });
+  refuses("page_table_stride is 5", [&] { args.page_table_stride = 5; });
+  refuses("kv_scale_stride_batch is 5", [&] { args.kv_scale_stride_batch = 5; });
+  features().kv_format = KvFormat::int8;
+  features().kv_scale = KvScale::head;
+  refuses("kv_scale_stride_head is 5", [&] { args.kv_scale_stride_head = 5; });
+  refuses("kv_scale_stride_token is 5", [&] { args.kv_scale_stride_token = 5; });
+  refuses("reserved2 is 1", [&] { args.reserved2 = 1; });
+}
+
+TEST_F(FeatureArguments, ArraysArriveWhereTheKernelLooks) {
+  make_paged();
+  features().q_len = 4;
+  features().ragged_q = true;
+  features().mask = QueryMask::tree;
+  features().alibi = features().sink_logits = true;
+  features().kv_format = KvFormat::int8;
+  args.q_offsets = at<std::int32_t>(0x7104);
+  args.tree_mask = at<std::uint32_t>(0x7204);
+  args.alibi_slopes = at<float>(0x7304);
+  args.sink_logits = at<float>(0x7404);
+  args.k_scale = at<float>(0x7504);
+  args.v_scale = at<float>(0x7604);
+  const LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.page_table, at<int>(0x7004));
+  EXPECT_EQ(block.q_offsets, at<int>(0x7104));
+  EXPECT_EQ(block.tree_mask, at<unsigned>(0x7204));
+  EXPECT_EQ(block.alibi_slopes, at<float>(0x7304));
+  EXPECT_EQ(block.sink_logits, at<float>(0x7404));
+  EXPECT_EQ(block.k_scale, at<float>(0x7504));
+  EXPECT_EQ(block.v_scale, at<float>(0x7604));
+}
+
+// ---- Pages ----
+
+TEST_F(FeatureArguments, DensePagesAreHeadMajorOrTokenMajorByLayout) {
+  make_paged();
+  LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.k_stride_token, 128);
+  EXPECT_EQ(block.k_stride_head, 16 * 128);
+  EXPECT_EQ(block.k_stride_batch, 8 * 16 * 128);
+  EXPECT_EQ(block.page_table_stride, 100);
+  EXPECT_EQ(block.pool_pages, 1000);
+  EXPECT_EQ(block.context_capacity, 1600);
+  limits.problem.layout = KvLayout::strided;
+  block = bound();
+  EXPECT_EQ(block.v_stride_token, 8 * 128);
+  EXPECT_EQ(block.v_stride_head, 128);
+  EXPECT_EQ(block.v_stride_batch, 8 * 16 * 128);
+}
+
+TEST_F(FeatureArguments, KAndVMayBeInterleavedInOnePool) {
+  make_paged();
+  args.k_stride_batch = args.v_stride_batch = 2 * 8 * 16 * 128;
+  EXPECT_EQ(bound().k_stride_batch, 2 * 8 * 16 * 128);
+}
+
+TEST_F(FeatureArguments, TheCapacityOfAPagedCacheFollowsFromItsPageTable) {
+  make_paged();
+  args.context_capacity = 1600;
+  EXPECT_EQ(bound().context_capacity, 1600);
+  refuses("context_capacity is 1601", [&] { args.context_capacity = 1601; });
+  refuses("context_capacity is -1", [&] { args.context_capacity = -1; });
+  args.context_capacity = 0;
+  refuses("max_pages is 0", [&] { args.max_pages = 0; });
+  refuses("max_pages is -1", [&] { args.max_pages = -1; });
+  refuses(
+      "max_pages is 67108865", [&] { args.max_pages = (1 << 26) + 1; }, ErrorCode::unsupported);
+  refuses(
+      "max_pages is 2147483647", [&] { args.max_pages = std::numeric_limits<int>::max(); }, ErrorCode::unsupported);
+  args.max_pages = 1 << 24;
+  EXPECT_EQ(bound().context_capacity, 1 << 28);
+}
+
+TEST_F(FeatureArguments, PoolsHaveOneToTwoToThe31Pages) {
+  make_paged();
+  refuses("pool_pages is 0", [&] { args.pool_pages = 0; });
+  refuses("pool_pages is -7", [&] { args.pool_pages = -7; });
+  refuses("pool_pages is 2147483648", [&] { args.pool_pages = std::int64_t{1} << 31; });
+  args.pool_pages = std::numeric_limits<int>::max();
+  EXPECT_EQ(bound().pool_pages, std::numeric_limits<int>::max()) << "more than 2^31 elements are fine";
+  args.k_stride_batch = std::int64_t{1} << 28;
+  refuses("k_stride_batch", [&] { args.k_stride_batch = std::int64_t{1} << 50; });
+}
+
+TEST_F(FeatureArguments, RowsOfThePageTableMustNotOverlapOrOverflow) {
+  make_paged();
+  args.page_table_stride = 128;
+  EXPECT_EQ(bound().page_table_stride, 128);
+  refuses("page_table_stride is 99", [&] { args.page_table_stride = 99; });
+  refuses("page_table_stride is -100", [&] { args.page_table_stride = -100; });
+  refuses("page_table_stride is 4611686018427387904", [&] { args.page_table_stride = std::int64_t{1} << 62; });
+  args.batch = 1;
+  args.page_table_stride = 1;
+  EXPECT_TRUE(bind()) << "the stride is not used for one request";
+}
+
+TEST_F(FeatureArguments, APageOfOneTokenHasNoTokenStrideToFollow) {
+  make_paged();
+  features().page_size = 1;
+  args.k_stride_token = 12345;
+  EXPECT_TRUE(bind()) << bind().error().message;
+  features().page_size = 2;
+  EXPECT_FALSE(bind());
+}
+
+// ---- Query tokens ----
+
+TEST_F(FeatureArguments, QueryTokensFollowEachOtherUnlessStridesSayOtherwise) {
+  features().q_len = 4;
+  LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.q_stride_head, 128);
+  EXPECT_EQ(block.q_stride_token, 32 * 128);
+  EXPECT_EQ(block.q_stride_batch, 4 * 32 * 128);
+  EXPECT_EQ(block.o_stride_token, 32 * 128);
+  EXPECT_EQ(block.o_stride_batch, 4 * 32 * 128);
+  args.q_stride_token = 48 * 128;  // of a fused QKV projection
+  block = bound();
+  EXPECT_EQ(block.q_stride_token, 48 * 128);
+  EXPECT_EQ(block.q_stride_batch, 4 * 48 * 128);
+  EXPECT_EQ(block.o_stride_batch, 4 * 32 * 128);
+  refuses("q_stride_token is 132", [&] { args.q_stride_token = 132; });
+  refuses("q_stride_token is 64 elements, less than head_dim", [&] { args.q_stride_token = 64; });
+  refuses("o_stride_token is -4096", [&] { args.o_stride_token = -4096, args.o_stride_batch = 1 << 20; });
+  refuses("q_stride_token", [&] { args.q_stride_token = std::int64_t{1} << 62, args.q_stride_batch = 1 << 20; });
+}
+
+TEST_F(FeatureArguments, OfOneQueryTokenTheTokenStrideMayBeAnything) {
+  args.q_stride_token = args.o_stride_token = 3;
+  const LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.q_stride_batch, 32 * 128);
+  EXPECT_EQ(block.o_stride_batch, 32 * 128);
+}
+
+TEST_F(FeatureArguments, RaggedQueriesUseTheTokenStrideAlone) {
+  features().q_len = 4;
+  features().ragged_q = true;
+  args.q_offsets = at<std::int32_t>(0x7000);
+  args.q_stride_batch = 3;  // not used
+  EXPECT_TRUE(bind()) << bind().error().message;
+  refuses("q_stride_token is 132", [&] { args.q_stride_token = 132; });
+  features().q_len = 1;
+  refuses("o_stride_token is 132", [&] { args.o_stride_token = 132; });
+}
+
+// ---- New tokens ----
+
+TEST_F(FeatureArguments, NewTokensAreDenseUnlessStridesSayOtherwise) {
+  features().append = true;
+  features().v_head_dim = 64;
+  args.k_new = at(0xa000);
+  args.v_new = at(0xb000);
+  LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.k_new, at(0xa000));
+  EXPECT_EQ(block.v_new, at(0xb000));
+  EXPECT_EQ(block.k_new_stride_head, 128);
+  EXPECT_EQ(block.k_new_stride_batch, 8 * 128);
+  EXPECT_EQ(block.v_new_stride_batch, 8 * 64);
+  features().q_len = 4;
+  block = bound();
+  EXPECT_EQ(block.k_new_stride_token, 8 * 128);
+  EXPECT_EQ(block.k_new_stride_batch, 4 * 8 * 128);
+  args.v_new_stride_token = 48 * 64;
+  EXPECT_EQ(bound().v_new_stride_batch, 4 * 48 * 64);
+  refuses("k_new is null", [&] { args.k_new = nullptr; });
+  refuses("v_new is 0xb008", [&] { args.v_new = at(0xb008); });
+  refuses("k_new_stride_head is 132", [&] { args.k_new_stride_head = 132; });
+  refuses("v_new_stride_token is 32 elements, less than v_head_dim",
+          [&] { args.v_new_stride_token = 32, args.v_new_stride_batch = 4096; });
+  refuses("v_new_stride_batch is -64", [&] { args.v_new_stride_batch = -64; });
+}
+
+TEST_F(FeatureArguments, NewTokensAndRotationsThatTheProblemHasNotAreRefused) {
+  refuses("k_new is given", [&] { args.k_new = at(0xa000); });
+  refuses("v_new is given", [&] { args.v_new = at(0xa000); });
+  refuses("rope_table is given", [&] { args.rope_table = at<float>(0xa000); });
+  refuses("k_new_stride_head is 128", [&] { args.k_new_stride_head = 128; });
+  refuses("v_new_stride_batch is 128", [&] { args.v_new_stride_batch = 128; });
+  refuses("rope_table is null", [&] { features().rope = Rope::half_split; });
+  features().rope = Rope::half_split;
+  args.rope_table = at<float>(0xa004);
+  EXPECT_EQ(bound().rope_table, at<float>(0xa004));
+}
+
+// ---- Widths and formats ----
+
+TEST_F(FeatureArguments, VAndOHaveTheirOwnWidth) {
+  features().v_head_dim = 64;
+  const LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.q_stride_head, 128);
+  EXPECT_EQ(block.k_stride_batch, 8 * 8192 * 128);
+  EXPECT_EQ(block.v_stride_token, 64);
+  EXPECT_EQ(block.v_stride_head, 8192 * 64);
+  EXPECT_EQ(block.v_stride_batch, 8 * 8192 * 64);
+  EXPECT_EQ(block.o_stride_head, 64);
+  EXPECT_EQ(block.o_stride_batch, 32 * 64);
+  refuses("v_stride_token is 128, but the problem's KV layout is contiguous: 64", [&] { args.v_stride_token = 128; });
+  refuses("o_stride_head is 32 elements, less than v_head_dim, 64", [&] { args.o_stride_head = 32; });
+}
+
+TEST_F(FeatureArguments, StridesOfOneByteCachesAreMultiplesOfSixteenElements) {
+  limits.problem.layout = KvLayout::strided;
+  args.k_stride_token = 1032;
+  EXPECT_TRUE(bind()) << bind().error().message;
+  args.k_stride_token = 0;
+  features().kv_format = KvFormat::fp8_e4m3;
+  EXPECT_TRUE(bind()) << "scales may be null, which means 1";
+  refuses("k_stride_token is 1032 elements, not a multiple of 16", [&] { args.k_stride_token = 1032; });
+  args.q_stride_head = 136;  // q and o still have two bytes
+  EXPECT_TRUE(bind()) << bind().error().message;
+}
+
+TEST_F(FeatureArguments, ScalesPerTokenAreDenseByRequestOrByPage) {
+  make_scaled_per_token();
+  LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.kv_scale_stride_token, 1);
+  EXPECT_EQ(block.kv_scale_stride_head, 8192);
+  EXPECT_EQ(block.kv_scale_stride_batch, 8 * 8192);
+  args.kv_scale_stride_token = 8, args.kv_scale_stride_head = 1;  // [batch, context, kv_heads]
+  block = bound();
+  EXPECT_EQ(block.kv_scale_stride_token, 8);
+  EXPECT_EQ(block.kv_scale_stride_head, 1);
+  refuses("kv_scale_stride_token is -1", [&] { args.kv_scale_stride_token = -1; });
+  refuses("kv_scale_stride_batch is -5", [&] { args.kv_scale_stride_batch = -5; });
+  args.kv_scale_stride_token = args.kv_scale_stride_head = 0;
+  make_paged();
+  block = bound();
+  EXPECT_EQ(block.kv_scale_stride_head, 16);
+  EXPECT_EQ(block.kv_scale_stride_batch, 8 * 16);
+}
+
+TEST_F(FeatureArguments, KernelsThatTransformScoresGetTheScaleApartFromTheBase) {
+  const double log2_e = std::log2(std::exp(1.0));
+  args.scale = 0.5f;
+  EXPECT_NEAR(bound().scale_log2, 0.5 * log2_e, 1e-7);
+  for (const Features& transforming : {Features{.soft_cap = 30}, Features{.score = "score"}}) {
+    features() = transforming;
+    EXPECT_NEAR(bound().scale_log2, log2_e, 1e-7);
+    EXPECT_EQ(bound().score_scale, 0.5f);
+  }
+  args.scale = 0;
+  EXPECT_NEAR(bound().score_scale, 1 / std::sqrt(128.0), 1e-7);
+}
+
+TEST_F(FeatureArguments, AServersStepBindsAsTheExampleSays) {
+  // As in examples/serve.cpp: q, k and v of the new tokens lie side by side, and pages of K and V alternate.
+  constexpr int kRow = 128, kToken = 48 * kRow, kPage = 8 * 16 * kRow;
+  make_paged();
+  features().append = true;
+  features().rope = Rope::half_split;
+  args.q_stride_batch = kToken;
+  args.k_new = at(0x1000 + 32 * kRow * 2), args.k_new_stride_batch = kToken;
+  args.v_new = at(0x1000 + 40 * kRow * 2), args.v_new_stride_batch = kToken;
+  args.k_stride_batch = args.v_stride_batch = 2 * kPage;
+  args.v = at(0x2000 + kPage * 2);
+  args.rope_table = at<float>(0xa000);
+  const LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.q_stride_batch, kToken);
+  EXPECT_EQ(block.q_stride_head, kRow);
+  EXPECT_EQ(block.k_new_stride_batch, kToken);
+  EXPECT_EQ(block.k_new_stride_head, kRow);
+  EXPECT_EQ(block.v_new_stride_head, kRow);
+  EXPECT_EQ(block.k_stride_batch, 2 * kPage);
+  EXPECT_EQ(block.k_stride_head, 16 * kRow);
+  EXPECT_EQ(block.k_stride_token, kRow);
+  EXPECT_EQ(block.context_capacity, 1600);
+}
+
+TEST_F(FeatureArguments, ABatchInvariantWorkspaceHoldsTheContextsItWasMadeFor) {
+  features().batch_invariant = true;
+  limits.size.context_capacity = 8192;
+  refuses("contexts of up to 8193", [&] { args.context_capacity = 8193; });
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,260 @@
+// lookup_features_test.cpp -- look-ups of problems with features: their own winners, those of similar problems, and
+// defaults that are valid for all of them.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/grids.hpp"
+#include "runtime/lookup/key.hpp"
+#include "runtime/lookup/specs.hpp"
+#include "tests/unit/runtime/engine_fixture.hpp"
+
+namespace leanattn {
+namespace {
+
+const DecodeProblem kLlama{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
+const DecodeProblem kPaged{.q_heads = 32, .kv_heads = 8, .head_dim = 128, .features = {.page_size = 16}};
+const Shape kShape{.batch = 4, .longest_context = 8192};
+
+WinnerTable table_of(std::vector<LayeredWinners::Entry> entries) {
+  return WinnerTable::build(fictional_gpu(), layered(std::move(entries)));
+}
+
+TEST(LookupFeatures, WinnersOfOneShapeStandSideBySide) {
+  const auto table = table_of(
+      {winner(kLlama, kShape, tuned_config(kLlama, 224), 12), winner(kPaged, kShape, tuned_config(kPaged, 64), 14)});
+  ASSERT_EQ(table.size(), 2u);
+  EXPECT_EQ(table.find(kLlama, kShape).config, tuned_config(kLlama, 224));
+  EXPECT_EQ(table.find(kPaged, kShape).config, tuned_config(kPaged, 64));
+  EXPECT_EQ(table.find(kPaged, kShape).provenance, Provenance::exact);
+  ASSERT_NE(table.find_exact(kPaged, kShape), nullptr);
+  EXPECT_EQ(table.find_exact(kPaged, kShape)->tuned_us, 14);
+}
+
+TEST(LookupFeatures, AConfigWithOtherFeaturesThanItsProblemIsSkipped) {
+  const auto table =
+      table_of({winner(kLlama, kShape, tuned_config(kPaged, 132)), winner(kPaged, kShape, tuned_config(kLlama, 132))});
+  EXPECT_EQ(table.size(), 0u);
+  EXPECT_EQ(table.skipped(), 2u);
+}
+
+TEST(LookupFeatures, WithoutAWinnerOfItsOwnAProblemGetsTheTunablesOfASimilarOne) {
+  const Choice choice = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12)}).find(kPaged, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::nearest);
+  EXPECT_EQ(choice.config.spec, tuned_config(kPaged, 224).spec);
+  EXPECT_TRUE(validate(choice.config.spec));
+}
+
+TEST(LookupFeatures, TheProblemWithMoreSimilarFeaturesGoesFirst) {
+  DecodeProblem other_pages = kPaged;
+  other_pages.features.page_size = 32;
+  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12),
+                               winner(other_pages, kShape, tuned_config(other_pages, 64), 14)});
+  EXPECT_EQ(table.find(kPaged, kShape).tuned_us, 14);
+}
+
+TEST(LookupFeatures, ABatchInvariantProblemHasOneKernelForAllShapes) {
+  DecodeProblem invariant = kLlama;
+  invariant.features.batch_invariant = true;
+  Config own = default_config(fictional_gpu(), invariant, kShape);
+  own.grid = 24;
+  Config other = own;
+  other.spec.tile = 1024;
+  Config charged = own;
+  charged.segment_cost = 1;
+  const Shape kShort{.batch = 1, .longest_context = 1000}, kLong{.batch = 64, .longest_context = 131072};
+  const auto table =
+      table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12), winner(invariant, kShape, own, 14),
+                winner(invariant, kShort, other, 9), winner(invariant, kLong, charged, 9)});
+  EXPECT_EQ(table.skipped(), 2u);  // one has another kernel, the other a segment cost
+  EXPECT_EQ(table.find(invariant, kShape).config, own);
+  EXPECT_EQ(table.find(invariant, kShape).provenance, Provenance::exact);
+  for (const Shape& shape : {kShort, kLong}) {
+    EXPECT_EQ(table.find(invariant, shape).config.spec, own.spec);
+    EXPECT_EQ(table.find(invariant, shape).provenance, Provenance::fallback);
+    EXPECT_EQ(table.find(invariant, shape).config.segment_cost, 0);
+  }
+  // Ordinary problems do not get that kernel either.
+  EXPECT_EQ(table_of({winner(invariant, kShape, own, 14)}).find(kLlama, kShape).provenance, Provenance::fallback);
+}
+
+TEST(LookupFeatures, FeaturesThatChangeNothingFindThePlainWinner) {
+  DecodeProblem repeats = kLlama;
+  repeats.features.v_head_dim = 128;
+  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12)});
+  EXPECT_EQ(table.find(repeats, kShape).provenance, Provenance::exact);
+}
+
+TEST(LookupFeatures, TunablesThatAFeatureForbidsAreNotCarriedOver) {
+  // Load path tensor cannot convert one-byte elements.
+  Config tensor = tuned_config(kLlama, 132);
+  tensor.spec.load = LoadPath::tensor, tensor.spec.warps = 4, tensor.spec.tile = 64;
+  ASSERT_TRUE(validate(tensor.spec)) << validate(tensor.spec).error().message;
+  DecodeProblem bytes = kLlama;
+  bytes.features.kv_format = KvFormat::fp8_e4m3;
+  const Choice choice = table_of({winner(kLlama, kShape, tensor, 12)}).find(bytes, kShape);
+  EXPECT_TRUE(validate(choice.config.spec));
+  EXPECT_NE(choice.config.spec.load, LoadPath::tensor);
+}
+
+TEST(LookupFeatures, KernelsThatTradeRegistersHaveAnSmToThemselves) {
+  // With few query rows there may be two CTAs on an SM. With many, the consumers of each ask for more registers than
+  // half an SM has, and would wait for them for ever.
+  DecodeProblem few{.q_heads = 64, .kv_heads = 8, .head_dim = 64};
+  Config config = tuned_config(few, 132);
+  config.spec.load = LoadPath::tensor, config.spec.fixup = FixUp::ticket;
+  config.spec.warps = 8, config.spec.warp_tokens = 16, config.spec.tile = 64, config.spec.stages = 2;
+  config.spec.ctas_per_sm = 2;
+  ASSERT_TRUE(validate(config.spec));
+  DecodeProblem many = few;
+  many.features.q_len = 8;
+  KernelSpec crowded = config.spec;
+  crowded.features = many.features;
+  ASSERT_GT(producer_warps(crowded), 1);
+  EXPECT_FALSE(validate(crowded));
+  const Choice choice = table_of({winner(few, kShape, config)}).find(many, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::nearest);
+  EXPECT_EQ(choice.config.spec.warps, 8);
+  EXPECT_EQ(choice.config.spec.stages, 2);
+  EXPECT_EQ(choice.config.spec.ctas_per_sm, 1);
+}
+
+TEST(LookupFeatures, AWindowLeavesFewTilesOnTheLine) {
+  DecodeProblem windowed = kLlama;
+  windowed.features.window = 1024;
+  const Shape shape{.batch = 2, .longest_context = 1 << 20};
+  const KernelSpec spec = base_spec({9, 0, true}, windowed);
+  EXPECT_EQ(output_tiles(windowed, shape, spec), 16);
+  EXPECT_EQ(lean_tiles(windowed, shape, spec), 16 * 1024 / spec.tile);
+  EXPECT_EQ(lean_tiles(kLlama, shape, base_spec({9, 0, true}, kLlama)), std::int64_t{16} * (1 << 20) / spec.tile);
+  EXPECT_LE(default_config(fictional_gpu(), windowed, shape).grid, lean_tiles(windowed, shape, spec));
+}
+
+TEST(LookupFeatures, ARaggedBatchWhoseWindowsAreEqualHasNoSegmentCost) {
+  DecodeProblem windowed = kLlama;
+  windowed.features.window = 1024;
+  const Shape ragged{.batch = 64, .longest_context = 32768, .total_context = 387490};
+  EXPECT_GE(default_config(fictional_gpu(), kLlama, ragged).segment_cost, 1);
+  EXPECT_EQ(default_config(fictional_gpu(), windowed, ragged).segment_cost, 0);
+}
+
+TEST(LookupFeatures, QueryTokensMultiplyRowsNotTiles) {
+  DecodeProblem several = kLlama;
+  several.features.q_len = 16;  // 64 rows of a KV head
+  const Config config = default_config(fictional_gpu(), several, kShape);
+  EXPECT_EQ(rows_per_block(config.spec) * row_blocks(config.spec), 64);
+  EXPECT_EQ(output_tiles(several, kShape, config.spec), 4 * 8 * row_blocks(config.spec));
+}
+
+/// Any valid problem, with any combination of features.
+DecodeProblem any_problem() {
+  const auto sometimes = [](auto generator, auto otherwise) {
+    return *rc::gen::inRange(0, 3) == 0 ? *generator : otherwise;
+  };
+  const int kv_heads = *rc::gen::element(1, 2, 3, 8, 32);
+  DecodeProblem problem{.q_heads = kv_heads * *rc::gen::element(1, 2, 4, 5, 8, 16, 33, 64, 128),
+                        .kv_heads = kv_heads,
+                        .head_dim = 16 * *rc::gen::inRange(1, 33),
+                        .dtype = *rc::gen::element(DType::bf16, DType::fp16),
+                        .layout = *rc::gen::element(KvLayout::contiguous, KvLayout::strided),
+                        .lse = *rc::gen::arbitrary<bool>(),
+                        .pdl = *rc::gen::arbitrary<bool>()};
+  Features& f = problem.features;
+  f.page_size = sometimes(rc::gen::element(1, 3, 8, 16, 24, 64, 256, 1 << 20), 0);
+  f.q_len = sometimes(rc::gen::inRange(1, 17), 1);
+  f.ragged_q = sometimes(rc::gen::arbitrary<bool>(), false);
+  f.window = sometimes(rc::gen::element(1, 100, 4096, 1 << 30), 0);
+  if (f.q_len > 1 && f.window == 0) f.mask = *rc::gen::element(QueryMask::causal, QueryMask::tree, QueryMask::full);
+  if (f.window > 0) f.sink_tokens = *rc::gen::element(0, 4, 128);
+  f.sink_logits = sometimes(rc::gen::arbitrary<bool>(), false);
+  f.soft_cap = sometimes(rc::gen::element(15.5, 30.0), 0.0);
+  f.alibi = sometimes(rc::gen::arbitrary<bool>(), false);
+  f.score = sometimes(rc::gen::just<std::string>("score * 2"), std::string());
+  f.kv_format = sometimes(rc::gen::element(KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8), KvFormat::same);
+  if (f.kv_format != KvFormat::same) f.kv_scale = *rc::gen::element(KvScale::tensor, KvScale::head, KvScale::token);
+  f.v_head_dim = sometimes(rc::gen::map(rc::gen::inRange(1, 33), [](int n) { return 16 * n; }), 0);
+  // Not every arch can convert to fp8.
+  const bool appendable =
+      f.kv_format == KvFormat::same || (f.kv_format == KvFormat::int8 && f.kv_scale != KvScale::token);
+  f.append = appendable && sometimes(rc::gen::arbitrary<bool>(), false);
+  f.rope = sometimes(rc::gen::element(Rope::half_split, Rope::interleaved), Rope::none);
+  if (f.rope != Rope::none) f.rope_dim = *rc::gen::element(0, 16);
+  f.batch_invariant = sometimes(rc::gen::arbitrary<bool>(), false);
+  return canonical(problem);
+}
+
+Shape any_shape() {
+  Shape shape;
+  shape.batch = *rc::gen::element(1, 2, 7, 64, 333);
+  shape.longest_context = *rc::gen::inRange<std::int64_t>(1, 1 << 20);
+  shape.total_context = *rc::gen::inRange<std::int64_t>(shape.longest_context, shape.batch * shape.longest_context + 1);
+  return shape;
+}
+
+DeviceFacts any_gpu() {
+  const auto arches = matrix_arches();
+  return fictional_gpu(arches[*rc::gen::inRange<std::size_t>(0, arches.size())], *rc::gen::inRange(1, 200));
+}
+
+RC_GTEST_PROP(LookupFeatures, EveryValidProblemHasAValidDefaultOnEveryArch, ()) {
+  const auto gpu = any_gpu();
+  const auto problem = any_problem();
+  const auto shape = any_shape();
+  RC_ASSERT(validate(problem, shape).has_value());
+  const auto configs = default_configs(gpu, problem, shape);
+  RC_ASSERT(!configs.empty());
+  for (const Config& config : configs) {
+    if (const auto valid = validate(config.spec); !valid) RC_FAIL(to_json(problem) + ": " + valid.error().message);
+    RC_ASSERT(config.spec.fixup == FixUp::ticket);
+    RC_ASSERT(config.spec.features == problem.features);
+    RC_ASSERT(config.grid >= 1);
+    RC_ASSERT(config.grid <= resident_grid(gpu, config.spec));
+    RC_ASSERT(config_from_json(to_json(config)).value() == config);
+  }
+  const auto grids = useful_grids(gpu, problem, shape, configs.front().spec, 2);
+  RC_ASSERT(!grids.empty() && grids.front() >= 1);
+  RC_ASSERT(grids.back() <= lean_tiles(problem, shape, configs.front().spec));
+}
+
+RC_GTEST_PROP(LookupFeatures, EveryAnswerIsAKernelOfItsProblemWhateverWasTuned, ()) {
+  const auto gpu = any_gpu();
+  std::vector<LayeredWinners::Entry> entries;
+  const int count = *rc::gen::inRange(1, 8);
+  for (int i = 0; i < count; ++i) {
+    auto problem = any_problem();
+    problem.pdl = problem.pdl && has_dependent_launch(gpu.arch);  // as in a database, where no other problem is tuned
+    const auto shape = any_shape();
+    entries.push_back(winner(problem, shape, default_config(gpu, problem, shape), i + 1));
+  }
+  const auto table = WinnerTable::build(gpu, layered(entries));
+  RC_ASSERT(table.skipped() == 0u);
+  auto problem = any_problem();
+  // Often these are the heads of a problem that was measured.
+  if (*rc::gen::arbitrary<bool>()) {
+    const auto measured = problem_from_json(entries.front().winner.problem).value();
+    problem.q_heads = measured.q_heads, problem.kv_heads = measured.kv_heads, problem.head_dim = measured.head_dim;
+    problem = canonical(problem);
+  }
+  const auto shape = any_shape();
+  const Choice choice = table.find(problem, shape);
+  if (const auto valid = validate(choice.config.spec); !valid) RC_FAIL(valid.error().message);
+  const KernelSpec base = base_spec(gpu.arch, problem);
+  RC_ASSERT(choice.config.spec.features == base.features);
+  RC_ASSERT(choice.config.spec.head_dim == base.head_dim && choice.config.spec.group == base.group);
+  RC_ASSERT(choice.config.grid >= 1);
+  RC_ASSERT(choice.provenance == Provenance::exact ||
+            choice.config.grid <= lean_tiles(problem, shape, choice.config.spec));
+}
+
+RC_GTEST_PROP(LookupFeatures, KeysTellProblemsApart, ()) {
+  const auto problem = any_problem();
+  auto other = *rc::gen::arbitrary<bool>() ? problem : any_problem();
+  const auto key = make_lookup_key(problem, kShape), other_key = make_lookup_key(other, kShape);
+  RC_ASSERT((key == other_key) == (problem == other));
+  RC_ASSERT((hash(key) == hash(other_key)) == (problem == other));
+  RC_ASSERT(key.words.back() == features_hash(problem.features));
+  RC_ASSERT(is_plain_fast(problem.features) == is_plain(problem.features));
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,456 @@
+// winner_table_test.cpp -- the answers of look-ups, from exact to fallback, and what all of them have in common.
+#include "runtime/lookup/winner_table.hpp"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+
+#include "generator/generator.hpp"
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/device_identity.hpp"
+#include "runtime/lookup/grids.hpp"
+#include "runtime/lookup/key.hpp"
+#include "runtime/lookup/specs.hpp"
+#include "tests/unit/runtime/engine_fixture.hpp"
+
+namespace leanattn {
+namespace {
+
+const DecodeProblem kLlama{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
+const Shape kShape{.batch = 4, .longest_context = 8192};
+
+WinnerTable table_of(std::vector<LayeredWinners::Entry> entries) {
+  return WinnerTable::build(fictional_gpu(), layered(std::move(entries)));
+}
+
+TEST(Lookup, AMeasuredShapeGetsItsWinnerUnchanged) {
+  const Config config = tuned_config(kLlama, 224);
+  const Choice choice = table_of({winner(kLlama, kShape, config, 12.5, "cold", "site")}).find(kLlama, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::exact);
+  EXPECT_EQ(choice.config, config);
+  EXPECT_EQ(choice.tuned_us, 12.5);
+  EXPECT_EQ(choice.tuned_shape, kShape);
+  EXPECT_EQ(choice.layer, "site");
+}
+
+TEST(Lookup, HowManyRequestsAPlanMustHoldDoesNotChangeItsWinner) {
+  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224))});
+  EXPECT_EQ(table.find(kLlama, {.batch = 4, .max_batch = 64, .longest_context = 8192}).provenance, Provenance::exact);
+}
+
+TEST(Lookup, ATotalThatOnlyRepeatsBatchTimesLongestIsTheSameShape) {
+  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224))});
+  EXPECT_EQ(table.find(kLlama, {.batch = 4, .longest_context = 8192, .total_context = 4 * 8192}).provenance,
+            Provenance::exact);
+}
+
+TEST(Lookup, TheSamePowerOfTwoIsABucketHitWithTheClosestWinner) {
+  const auto table = table_of({winner(kLlama, {.batch = 4, .longest_context = 8192}, tuned_config(kLlama, 64), 1),
+                               winner(kLlama, {.batch = 3, .longest_context = 5000}, tuned_config(kLlama, 48), 2)});
+  const Choice near_first = table.find(kLlama, {.batch = 4, .longest_context = 8000});
+  EXPECT_EQ(near_first.provenance, Provenance::bucket);
+  EXPECT_EQ(near_first.tuned_us, 1);
+  const Choice near_second = table.find(kLlama, {.batch = 3, .longest_context = 4500});
+  EXPECT_EQ(near_second.provenance, Provenance::bucket);
+  EXPECT_EQ(near_second.tuned_us, 2);
+}
+
+TEST(Lookup, AnotherShapeGetsTheNearestWinnerOfTheSameKernel) {
+  const auto table = table_of({winner(kLlama, {.batch = 1, .longest_context = 1024}, tuned_config(kLlama, 120), 1),
+                               winner(kLlama, {.batch = 1, .longest_context = 65536}, tuned_config(kLlama, 132), 2)});
+  const Choice choice = table.find(kLlama, {.batch = 1, .longest_context = 100000});
+  EXPECT_EQ(choice.provenance, Provenance::nearest);
+  EXPECT_EQ(choice.tuned_us, 2);
+  EXPECT_EQ(choice.config.grid, 132);
+}
+
+TEST(Lookup, ABatchMoreRaggedThanWhatWasMeasuredGetsASegmentCost) {
+  Config waits = tuned_config(kLlama, 128);
+  waits.spec.fixup = FixUp::wait;
+  const auto table = table_of({winner(kLlama, {.batch = 64, .longest_context = 4096}, waits, 240)});
+  const Choice ragged = table.find(kLlama, {.batch = 64, .longest_context = 32768, .total_context = 387490});
+  EXPECT_EQ(ragged.provenance, Provenance::nearest);
+  EXPECT_EQ(ragged.config.spec.fixup, FixUp::ticket);
+  EXPECT_EQ(ragged.config.grid, resident_grid(fictional_gpu(), ragged.config.spec));
+  EXPECT_GE(ragged.config.segment_cost, 1);
+  const Choice nearly_uniform = table.find(kLlama, {.batch = 64, .longest_context = 6000, .total_context = 64 * 5000});
+  EXPECT_EQ(nearly_uniform.config.spec.fixup, FixUp::wait);
+  EXPECT_EQ(nearly_uniform.config.segment_cost, 0);
+}
+
+TEST(Lookup, OtherNumbersOfKvHeadsOfTheSameGroupShareKernels) {
+  const DecodeProblem sliced{.q_heads = 8, .kv_heads = 2, .head_dim = 128};
+  const auto table = table_of({winner(kLlama, {.batch = 1, .longest_context = 65536}, tuned_config(kLlama, 128), 3)});
+  const Choice choice = table.find(sliced, {.batch = 4, .longest_context = 65536});
+  EXPECT_EQ(choice.provenance, Provenance::nearest);
+  // 1 x 8 output tiles, 16 CTAs each, become 4 x 2 output tiles: the same line, so the same grid.
+  EXPECT_EQ(choice.config.grid, 128);
+}
+
+TEST(Lookup, ALargeGroupIsNotAnsweredWithAKernelThatReadsTheCacheTwice) {
+  const DecodeProblem wide{.q_heads = 176, .kv_heads = 16, .head_dim = 256};
+  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224))});
+  const Choice hopper = table.find(wide, kShape);
+  ASSERT_EQ(fictional_gpu().arch, (Arch{9, 0, true}));
+  EXPECT_EQ(hopper.config.spec.load, LoadPath::tensor);
+  EXPECT_EQ(row_blocks(hopper.config.spec), 1);
+}
+
+TEST(Lookup, ARingOfSeveralWarpgroupsShrinksByWholeRounds) {
+  KernelSpec from = base_spec({9, 0, true}, {.q_heads = 8, .kv_heads = 8, .head_dim = 64});
+  from.load = LoadPath::tensor;
+  from.warps = 8, from.stages = 4, from.ctas_per_sm = 2, from.tile = 64;
+  ASSERT_TRUE(validate(from));
+  const auto spec = with_tunables_of(base_spec({9, 0, true}, kLlama), from);
+  ASSERT_TRUE(spec) << spec.error().message;
+  EXPECT_EQ(spec->stages, 2);
+  EXPECT_EQ(spec->ctas_per_sm, 2);
+}
+
+TEST(Lookup, VectorKernelsAreCarriedOverOnlyToRowsThatLanesShareAlike) {
+  const auto heads_of = [](int head_dim) { return DecodeProblem{.q_heads = 8, .kv_heads = 8, .head_dim = head_dim}; };
+  KernelSpec from = base_spec({9, 0, true}, heads_of(128));
+  from.load = LoadPath::vector;
+  from.stages = 1, from.warp_tokens = 16, from.tile = 128;
+  ASSERT_TRUE(validate(from));
+  // The look-up answers the same.
+  EXPECT_NE(emit(from).value().source.find(
+                "kRowLanes = kHeadDim % 256 == 0 ? 32 : kHeadDim % 128 == 0 ? 16 : kHeadDim % 64 == 0 ? 8 : 4;"),
+            std::string::npos);
+  for (const auto& [head_dim, carried] : {std::pair{64, true}, {128, true}, {256, true}, {96, false}, {192, false}}) {
+    const auto spec = with_tunables_of(base_spec({9, 0, true}, heads_of(head_dim)), from);
+    EXPECT_EQ(spec.has_value(), carried) << head_dim;
+    // The look-up then answers with the default.
+    const auto table = table_of({winner(heads_of(128), kShape, {.spec = from, .grid = 224})});
+    const Choice choice = table.find(heads_of(head_dim), kShape);
+    EXPECT_EQ(choice.config.spec.load == LoadPath::vector, carried) << head_dim;
+  }
+}
+
+TEST(Lookup, ByDefaultOnlyRaggedBatchesHaveASegmentCost) {
+  const Shape even{.batch = 64, .longest_context = 4096};
+  const Shape ragged{.batch = 64, .longest_context = 32768, .total_context = 387490};
+  EXPECT_EQ(default_config(fictional_gpu(), kLlama, even).segment_cost, 0);
+  EXPECT_GE(default_config(fictional_gpu(), kLlama, ragged).segment_cost, 1);
+}
+
+TEST(Lookup, OtherHeadsOnAMeasuredGpuGetItsTunablesAndTheModelsGrid) {
+  const DecodeProblem opt{.q_heads = 32, .kv_heads = 32, .head_dim = 64, .dtype = DType::fp16};
+  const Choice choice = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224))}).find(opt, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::model);
+  EXPECT_EQ(choice.config.spec.load, LoadPath::bulk);
+  EXPECT_EQ(choice.config.spec.head_dim, 64);
+  EXPECT_EQ(choice.config.spec.group, 1);
+  EXPECT_EQ(choice.config.spec.dtype, DType::fp16);
+  EXPECT_EQ(choice.tuned_us, 0);
+}
+
+TEST(Lookup, AnUnknownGpuGetsTheDefault) {
+  const Choice choice = table_of({}).find(kLlama, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::fallback);
+  EXPECT_EQ(choice.config, default_config(fictional_gpu(), kLlama, kShape));
+  EXPECT_EQ(choice.tuned_us, 0);
+}
+
+TEST(Lookup, TheFirstLayerWinsAndColdBeatsWarm) {
+  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 1), 1, "warm", "user"),
+                               winner(kLlama, kShape, tuned_config(kLlama, 2), 2, "cold", "site"),
+                               winner(kLlama, kShape, tuned_config(kLlama, 3), 3, "cold", "shipped")});
+  EXPECT_EQ(table.find(kLlama, kShape).config.grid, 2);
+  EXPECT_EQ(table.size(), 1u);
+}
+
+TEST(Lookup, RowsWhoseConfigDoesNotFitTheirProblemAreSkippedAndCounted) {
+  auto broken = winner(kLlama, kShape, tuned_config(kLlama, 1));
+  broken.winner.config = "{\"grid\":1}";
+  Config other_arch = tuned_config(kLlama, 1);
+  other_arch.spec.arch = {8, 0, false};
+  other_arch.spec.load = LoadPath::cp_async;
+  Config other_heads = tuned_config(kLlama, 1);
+  other_heads.spec.head_dim = 64;
+  Config never_resident = tuned_config(kLlama, 133);
+  never_resident.spec.fixup = FixUp::wait;
+  const auto table =
+      table_of({broken, winner(kLlama, kShape, other_arch), winner(kLlama, kShape, other_heads),
+                winner(kLlama, kShape, never_resident), winner(kLlama, kShape, tuned_config(kLlama, 2147483647))});
+  EXPECT_EQ(table.size(), 0u);
+  EXPECT_EQ(table.skipped(), 5u);
+  EXPECT_EQ(table.find(kLlama, kShape).provenance, Provenance::fallback);
+}
+
+TEST(Lookup, TunablesThatDoNotFitABiggerHeadAreCutUntilTheyDo) {
+  Config config = tuned_config(kLlama, 132);
+  config.spec.warps = 4;
+  config.spec.stages = 6;
+  config.spec.warp_tokens = 16;
+  ASSERT_TRUE(validate(config.spec)) << validate(config.spec).error().message;
+  const DecodeProblem gemma{.q_heads = 16, .kv_heads = 8, .head_dim = 256};
+  const Choice choice = table_of({winner(kLlama, kShape, config)}).find(gemma, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::model);
+  EXPECT_LT(choice.config.spec.stages, 6);
+  EXPECT_TRUE(validate(choice.config.spec));
+}
+
+TEST(Lookup, ThousandsOfWinnersAreAllFoundAgain) {
+  std::vector<LayeredWinners::Entry> entries;
+  for (int i = 1; i <= 4000; ++i)
+    entries.push_back(winner(kLlama, {.batch = i, .longest_context = 100 + i}, tuned_config(kLlama, i), i));
+  const auto table = table_of(std::move(entries));
+  ASSERT_EQ(table.size(), 4000u);
+  for (int i = 1; i <= 4000; ++i) {
+    const Choice* exact = table.find_exact(kLlama, {.batch = i, .longest_context = 100 + i});
+    ASSERT_NE(exact, nullptr) << i;
+    EXPECT_EQ(exact->tuned_us, i);
+  }
+  EXPECT_EQ(table.find_exact(kLlama, {.batch = 4001, .longest_context = 4101}), nullptr);
+}
+
+// ---- Programmatic dependent launch ----
+
+const DecodeProblem kDependent{.q_heads = 32, .kv_heads = 8, .head_dim = 128, .pdl = true};
+
+TEST(LookupPdl, DependentAndOrdinaryWinnersOfOneShapeStandSideBySide) {
+  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12),
+                               winner(kDependent, kShape, tuned_config(kDependent, 64), 10)});
+  ASSERT_EQ(table.size(), 2u);
+  const Choice ordinary = table.find(kLlama, kShape), dependent = table.find(kDependent, kShape);
+  EXPECT_EQ(ordinary.provenance, Provenance::exact);
+  EXPECT_EQ(ordinary.config, tuned_config(kLlama, 224));
+  EXPECT_FALSE(ordinary.tuned_pdl);
+  EXPECT_EQ(dependent.provenance, Provenance::exact);
+  EXPECT_EQ(dependent.config, tuned_config(kDependent, 64));
+  EXPECT_TRUE(dependent.tuned_pdl);
+  EXPECT_TRUE(dependent.config.spec.pdl);
+}
+
+TEST(LookupPdl, WithoutAWinnerOfItsOwnItIsTheOrdinaryOneWithPdlSwitchedOn) {
+  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 131), 12.5, "cold", "site")});
+  const Choice choice = table.find(kDependent, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::without_pdl);
+  EXPECT_EQ(choice.config, tuned_config(kDependent, 131)) << "the grid does not depend on the kind of launch";
+  EXPECT_EQ(choice.tuned_us, 12.5);
+  EXPECT_EQ(choice.tuned_shape, kShape);
+  EXPECT_FALSE(choice.tuned_pdl);
+  EXPECT_EQ(choice.layer, "site");
+  const Choice same_bucket = table.find(kDependent, {.batch = 4, .longest_context = 5000});
+  EXPECT_EQ(same_bucket.provenance, Provenance::without_pdl);
+  EXPECT_TRUE(same_bucket.config.spec.pdl);
+  const Choice elsewhere = table.find(kDependent, {.batch = 4, .longest_context = 100000});
+  EXPECT_EQ(elsewhere.provenance, Provenance::nearest);
+  EXPECT_TRUE(elsewhere.config.spec.pdl);
+  EXPECT_FALSE(elsewhere.tuned_pdl);
+}
+
+TEST(LookupPdl, AWinnerOfItsOwnInTheBucketGoesBeforeTheOrdinaryOneOfTheShape) {
+  const auto table =
+      table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12),
+                winner(kDependent, {.batch = 3, .longest_context = 5000}, tuned_config(kDependent, 48), 7)});
+  const Choice choice = table.find(kDependent, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::bucket);
+  EXPECT_EQ(choice.tuned_us, 7);
+  EXPECT_TRUE(choice.tuned_pdl);
+}
+
+TEST(LookupPdl, AnOrdinaryProblemNeverGetsADependentKernel) {
+  const auto table = table_of({winner(kDependent, kShape, tuned_config(kDependent, 224), 9)});
+  const Choice choice = table.find(kLlama, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::nearest);
+  EXPECT_EQ(choice.config, tuned_config(kLlama, 224));
+  EXPECT_TRUE(choice.tuned_pdl);
+}
+
+TEST(LookupPdl, BeforeHopperAProblemWithPdlIsAnsweredAsOneWithout) {
+  const Arch ampere{8, 0, false};
+  Config config = tuned_config(kLlama, 216, ampere);
+  config.spec.load = LoadPath::cp_async;
+  const auto table = WinnerTable::build(fictional_gpu(ampere, 108), layered({winner(kLlama, kShape, config, 30)}));
+  const Choice choice = table.find(kDependent, kShape);
+  EXPECT_EQ(choice.provenance, Provenance::exact);
+  EXPECT_EQ(choice.config, config);
+  ASSERT_NE(table.find_exact(kDependent, kShape), nullptr);
+  const Choice untuned = WinnerTable::build(fictional_gpu(ampere, 108), {}).find(kDependent, kShape);
+  EXPECT_TRUE(validate(untuned.config.spec));
+  EXPECT_FALSE(untuned.config.spec.pdl);
+}
+
+TEST(LookupPdl, AConfigForTheOtherKindOfLaunchIsSkipped) {
+  const auto table = table_of(
+      {winner(kLlama, kShape, tuned_config(kDependent, 132)), winner(kDependent, kShape, tuned_config(kLlama, 132))});
+  EXPECT_EQ(table.size(), 0u);
+  EXPECT_EQ(table.skipped(), 2u);
+}
+
+TEST(LookupPdl, RanksGoFromExactToFallback) {
+  const Provenance ladder[] = {Provenance::exact,   Provenance::bucket, Provenance::without_pdl,
+                               Provenance::nearest, Provenance::model,  Provenance::fallback};
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(rank(ladder[i]), i) << to_string(ladder[i]);
+}
+
+// ---- Grids ----
+
+TEST(Grid, AFullGpuStaysFullWhenTheContextGrows) {
+  const Config tuned = tuned_config(kLlama, 132);
+  EXPECT_EQ(carry_grid_over(fictional_gpu(), kLlama, {.longest_context = 8192}, tuned, kLlama,
+                            {.longest_context = 500000}, tuned.spec),
+            132);
+}
+
+TEST(Grid, AnEvenSplitStaysEvenForMoreOutputTiles) {
+  const Config tuned = tuned_config(kLlama, 128);  // 8 output tiles, 16 CTAs each
+  const auto grid = carry_grid_over(fictional_gpu(), kLlama, {.longest_context = 8192}, tuned, kLlama,
+                                    {.batch = 3, .longest_context = 8192}, tuned.spec);
+  EXPECT_EQ(grid, 120);  // 24 output tiles, 5 CTAs each
+}
+
+TEST(Grid, FlashAttention2KeepsOneCtaPerOutputTile) {
+  const Config tuned = tuned_config(kLlama, 512);
+  EXPECT_EQ(carry_grid_over(fictional_gpu(), kLlama, {.batch = 64, .longest_context = 1024}, tuned, kLlama,
+                            {.batch = 100, .longest_context = 1024}, tuned.spec),
+            800);
+}
+
+TEST(Grid, AGridThatSavedFixUpsGrowsWithTheContext) {
+  const Config tuned = tuned_config(kLlama, 16);  // 8 output tiles of 4 LeanTiles: 2 LeanTiles a CTA
+  EXPECT_EQ(carry_grid_over(fictional_gpu(), kLlama, {.longest_context = 128}, tuned, kLlama, {.longest_context = 512},
+                            tuned.spec),
+            64);
+}
+
+TEST(Grid, TheDefaultGivesEveryOutputTileTheSameNumberOfCtasWhereThatFillsTheGpu) {
+  const auto gpu = fictional_gpu();
+  const Config config = default_config(gpu, kLlama, {.batch = 1, .longest_context = 65536});
+  EXPECT_EQ(config.grid % 8, 0);
+  EXPECT_GE(config.grid, 132);
+  // With one CTA for each of 100 output tiles a quarter of the GPU would be idle.
+  const DecodeProblem hundred{.q_heads = 100, .kv_heads = 100, .head_dim = 128};
+  Shape shape{.longest_context = 65536};
+  const Config uneven = default_config(fictional_gpu({9, 0, true}, 66), hundred, shape);
+  EXPECT_EQ(uneven.grid, 66 * uneven.spec.ctas_per_sm);
+}
+
+DecodeProblem any_problem() {
+  const int group = *rc::gen::inRange(1, 65);
+  const int kv_heads = *rc::gen::element(1, 2, 3, 8, 10, 32, 56, 128);
+  return {.q_heads = group * kv_heads,
+          .kv_heads = kv_heads,
+          .head_dim = *rc::gen::element(64, 96, 128, 256),
+          .dtype = *rc::gen::element(DType::bf16, DType::fp16),
+          .layout = *rc::gen::element(KvLayout::contiguous, KvLayout::strided),
+          .lse = *rc::gen::arbitrary<bool>(),
+          .pdl = *rc::gen::arbitrary<bool>()};
+}
+
+Shape any_shape() {
+  Shape shape;
+  shape.batch = *rc::gen::element(1, 2, 3, 7, 16, 64, 333, 1000);
+  shape.longest_context = *rc::gen::inRange<std::int64_t>(1, 1 << 20);
+  const std::int64_t uniform = shape.batch * shape.longest_context;
+  shape.total_context = *rc::gen::inRange<std::int64_t>(shape.longest_context, uniform + 1);
+  return shape;
+}
+
+DeviceFacts any_gpu() {
+  const auto arches = matrix_arches();
+  return fictional_gpu(arches[*rc::gen::inRange<std::size_t>(0, arches.size())], *rc::gen::inRange(1, 200));
+}
+
+RC_GTEST_PROP(Grid, UsefulGridsAreSortedUniqueAndAtMostOneCtaPerLeanTile, ()) {
+  const auto gpu = any_gpu();
+  const auto problem = any_problem();
+  const auto shape = any_shape();
+  const auto spec = default_config(gpu, problem, shape).spec;
+  const auto grids = useful_grids(gpu, problem, shape, spec, *rc::gen::inRange(1, 9));
+  RC_ASSERT(!grids.empty());
+  RC_ASSERT(grids.front() >= 1);
+  RC_ASSERT(grids.back() <= lean_tiles(problem, shape, spec));
+  RC_ASSERT(std::adjacent_find(grids.begin(), grids.end(), std::greater_equal<>()) == grids.end());
+  RC_ASSERT(grids.size() < 1000u);
+}
+
+RC_GTEST_PROP(Grid, UsefulGridsHoldFlashAttention2sAndFlashDecodings, ()) {
+  const auto gpu = any_gpu();
+  const auto problem = any_problem();
+  const auto shape = any_shape();
+  const auto spec = default_config(gpu, problem, shape).spec;
+  const auto grids = useful_grids(gpu, problem, shape, spec, 2);
+  const auto outputs = output_tiles(problem, shape, spec), tiles = lean_tiles(problem, shape, spec);
+  const auto decoding = std::min(tiles, std::max<std::int64_t>(1, gpu.sm_count / outputs) * outputs);
+  RC_ASSERT(std::binary_search(grids.begin(), grids.end(), outputs));
+  RC_ASSERT(std::binary_search(grids.begin(), grids.end(), decoding));
+}
+
+RC_GTEST_PROP(Lookup, TheDefaultIsAValidResidentLaunchOfTickets, ()) {
+  const auto gpu = any_gpu();
+  const auto problem = any_problem();
+  const auto shape = any_shape();
+  const auto configs = default_configs(gpu, problem, shape);
+  RC_ASSERT(configs.front() == default_config(gpu, problem, shape));
+  for (const Config& config : configs) {
+    const auto valid = validate(config.spec);
+    if (!valid) RC_FAIL(valid.error().message);
+    RC_ASSERT(config.spec.fixup == FixUp::ticket);
+    RC_ASSERT(config.grid >= 1);
+    RC_ASSERT(config.grid <= resident_grid(gpu, config.spec));
+  }
+}
+
+RC_GTEST_PROP(Lookup, EveryAnswerCanBeLaunchedWhateverWasTuned, ()) {
+  const auto gpu = any_gpu();
+  std::vector<LayeredWinners::Entry> entries;
+  const int count = *rc::gen::inRange(0, 12);
+  for (int i = 0; i < count; ++i) {
+    auto problem = any_problem();
+    problem.pdl = problem.pdl && has_dependent_launch(gpu.arch);  // as in a database, where no other problem is tuned
+    const auto shape = any_shape();
+    Config config = default_config(gpu, problem, shape);
+    const auto grids = useful_grids(gpu, problem, shape, config.spec, config.spec.ctas_per_sm);
+    config.grid = grids[*rc::gen::inRange<std::size_t>(0, grids.size())];
+    if (*rc::gen::arbitrary<bool>()) {
+      config.spec.fixup = FixUp::wait;
+      config.grid = std::min(config.grid, resident_grid(gpu, config.spec));
+    }
+    entries.push_back(winner(problem, shape, config, i + 1));
+  }
+  const auto table = WinnerTable::build(gpu, layered(entries));
+  RC_ASSERT(table.skipped() == 0u);
+  const auto problem = any_problem();
+  const auto shape = any_shape();
+  const Choice choice = table.find(problem, shape);
+  const KernelSpec& spec = choice.config.spec;
+  const auto valid = validate(spec);
+  if (!valid) RC_FAIL(valid.error().message);
+  const auto base = base_spec(gpu.arch, problem);
+  RC_ASSERT(spec.arch == base.arch && spec.head_dim == base.head_dim && spec.group == base.group);
+  RC_ASSERT(spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse);
+  RC_ASSERT(spec.pdl == (problem.pdl && has_dependent_launch(gpu.arch)));
+  RC_ASSERT(choice.config.grid >= 1);
+  RC_ASSERT(choice.provenance == Provenance::exact || choice.config.grid <= lean_tiles(problem, shape, spec));
+  if (spec.fixup == FixUp::wait) RC_ASSERT(choice.config.grid <= resident_grid(gpu, spec));
+}
+
+RC_GTEST_PROP(LookupKey, IsEqualExactlyWhenProblemAndCanonicalShapeAre, ()) {
+  const auto problem = any_problem(), other_problem = *rc::gen::arbitrary<bool>() ? problem : any_problem();
+  const auto shape = any_shape(), other_shape = *rc::gen::arbitrary<bool>() ? shape : any_shape();
+  const bool equal = problem == other_problem && canonical(shape) == canonical(other_shape);
+  const auto key = make_lookup_key(problem, shape), other = make_lookup_key(other_problem, other_shape);
+  RC_ASSERT((key == other) == equal);
+  RC_ASSERT(equal == (hash(key) == hash(other)));
+}
+
+TEST(DeviceModel, MegabytesThatDriversDisagreeAboutDoNotMakeAnotherModel) {
+  DeviceFacts one = fictional_gpu(), other = fictional_gpu();
+  one.memory_bytes = 150'754'820'096;
+  other.memory_bytes = 150'650'945'536;
+  EXPECT_EQ(device_model(one), device_model(other));
+}
+
+TEST(DeviceModel, AMigSliceHasItsProfile) {
+  DeviceFacts slice = fictional_gpu();
+  slice.name = "NVIDIA H200 MIG 1g.18gb";
+  EXPECT_EQ(device_model(slice).mig_profile, "1g.18gb");
+  EXPECT_EQ(device_model(fictional_gpu()).mig_profile, "");
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,198 @@
+// evaluation_test.cpp -- on a simulated GPU whose true times are known, the evaluations report what is true.
+#include "tuner/evaluate/evaluation.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/device_identity.hpp"
+#include "tests/unit/tuner/simulated_gpu.hpp"
+#include "tuner/evaluate/bench.hpp"
+#include "tuner/evaluate/random_shapes.hpp"
+#include "tuner/model/portfolio_fit.hpp"
+
+namespace leanattn {
+namespace {
+
+constexpr std::uint64_t kSeed = 20261122;
+
+class Evaluate : public ::testing::Test {
+ protected:
+  Evaluate() : gpu(problem, kSeed) {
+    RecordProperty("seed", std::to_string(kSeed));
+    gpu.compile_s = 0;  // The tests compare GPU time only.
+    setup.request.problem = problem;
+    setup.request.shapes = {{.batch = 1, .longest_context = 8192}, {.batch = 16, .longest_context = 4096}};
+    setup.request.compile_threads = 2;
+    setup.environment.library_revision = "r1";
+  }
+
+  DeviceFacts device = simulated_device();
+  DecodeProblem problem;
+  SimulatedGpu gpu;
+  EvaluationSetup setup{.device = device,
+                        .environment = {},
+                        .backend = gpu,
+                        .request = {},
+                        .effort = effort_for(16),
+                        .exhaustive = exhaustive_effort()};
+};
+
+TEST_F(Evaluate, TheSearchIsAsGoodAsAnExhaustiveOneForASmallPartOfItsGpuTime) {
+  const auto evaluation = evaluate_search(setup);
+  ASSERT_TRUE(evaluation) << evaluation.error().message;
+  ASSERT_EQ(evaluation->cases.size(), 2u);
+  EXPECT_FALSE(evaluation->interrupted);
+  for (const SearchCase& one : evaluation->cases) {
+    gpu.set_shape(one.shape);
+    EXPECT_LE(gpu.true_us(one.searched.winner), gpu.true_us(one.exhaustive.winner) * 1.01) << to_json(one.shape);
+    EXPECT_NEAR(one.duel.ratio.ratio, gpu.true_us(one.searched.winner) / gpu.true_us(one.exhaustive.winner), 0.01);
+    EXPECT_GT(one.exhaustive.candidates, 3000);
+    EXPECT_LE(one.share_of_gpu_time(), 0.15) << to_json(one.shape);
+  }
+}
+
+/// Tunes a problem for several shapes on the simulated GPU and gives the winners that an engine would read.
+WinnerTable tuned_table(EvaluationSetup& setup, TuningDb& db) {
+  TuneRequest request = setup.request;
+  request.shapes.clear();
+  for (const int batch : {1, 4, 16, 64}) {
+    for (const std::int64_t context : {512, 4096, 32768}) {
+      const Shape shape{.batch = batch, .longest_context = context};
+      if (kv_bytes(request.problem, shape) <= kMostRandomKvBytes) request.shapes.push_back(shape);
+    }
+  }
+  const auto tuned =
+      run_session(request, setup.device, setup.environment, setup.backend, db, effort_for(2), nullptr, nullptr);
+  EXPECT_TRUE(tuned) << (tuned ? "" : tuned.error().message);
+  const DeviceModel model = device_model(setup.device);
+  LayeredWinners layers;
+  const auto winners = db.winners(model).value();
+  for (const Winner& winner : winners) layers.entries.push_back({winner, "user"});
+  layers.models = db.cost_models(model).value();
+  EXPECT_EQ(layers.models.size(), 1u);
+  return WinnerTable::build(setup.device, layers);
+}
+
+TEST_F(Evaluate, LookUpsOfShapesThatNobodyTunedLoseLittle) {
+  const auto db = TuningDb::open(std::nullopt, OpenMode::read_write, nullptr).value();
+  const WinnerTable table = tuned_table(setup, *db);
+  setup.request.shapes = random_shapes(problem, 12, kSeed, false, {});
+  setup.exhaustive = exhaustive_effort(24, 1.5);
+  const auto evaluation = evaluate_regret(setup, table);
+  ASSERT_TRUE(evaluation) << evaluation.error().message;
+  ASSERT_EQ(evaluation->cases.size(), 12u);
+  EXPECT_LE(evaluation->median_regret(), 0.02) << "seed " << kSeed;
+  EXPECT_LE(evaluation->largest_regret(), 0.10) << "seed " << kSeed;
+  std::vector<double> errors;
+  for (const RegretCase& one : evaluation->cases) {
+    EXPECT_NE(one.choice.provenance, Provenance::exact);
+    // bench() looks up what an engine looks up.
+    EXPECT_EQ(look_up(device, problem, one.shape, L2Policy::cold, *db)->config, one.choice.config);
+    gpu.set_shape(one.shape);
+    EXPECT_NEAR(one.duel.ratio.ratio, gpu.true_us(one.choice.config) / gpu.true_us(one.swept.winner), 0.01);
+    errors.push_back(std::abs(one.choice.predicted_us / gpu.true_us(one.choice.config) - 1));
+  }
+  EXPECT_LE(median(errors), 0.05) << "seed " << kSeed;
+  const auto json = nlohmann::json::parse(to_json(setup, *evaluation, kSeed));
+  EXPECT_EQ(json["schema_version"], 1);
+  EXPECT_EQ(json["seed"], kSeed);
+  EXPECT_EQ(json["cases"].size(), 12u);
+  EXPECT_EQ(json["median"], evaluation->median_regret());
+  EXPECT_EQ(json["max"], evaluation->largest_regret());
+  for (const auto& one : json["cases"]) {
+    for (const char* key : {"problem", "shape", "answer", "looked_up_us", "best_us", "regret"})
+      EXPECT_TRUE(one.contains(key)) << key;
+  }
+}
+
+TEST_F(Evaluate, TheFitSaysHowWellItDoesOnShapesLeftOut) {
+  const auto db = TuningDb::open(std::nullopt, OpenMode::read_write, nullptr).value();
+  tuned_table(setup, *db);
+  const auto models = db->cost_models(device_model(device)).value();
+  const Portfolio portfolio = portfolio_from_json(models.at(0).json).value();
+  EXPECT_GE(portfolio.shapes, 10);
+  EXPECT_LE(portfolio.kernels.size(), kMostPortfolioKernels);
+  EXPECT_GT(portfolio.held_out_error, 0);
+  EXPECT_LT(portfolio.held_out_error, 0.08);
+  EXPECT_LE(portfolio.held_out_median_regret, 0.03);
+  // The model is the same when it is derived anew from the trials.
+  ASSERT_EQ(refit_all(*db).value(), 1);
+  EXPECT_EQ(portfolio_from_json(db->cost_models(device_model(device)).value().at(0).json).value().kernels.size(),
+            portfolio.kernels.size());
+}
+
+TEST_F(Evaluate, TwoTuningsDifferOnlyInWinnersThatAreEquallyFast) {
+  setup.request.shapes.push_back({.batch = 4, .longest_context = 1024});
+  const auto evaluation = evaluate_repeat(setup);
+  ASSERT_TRUE(evaluation) << evaluation.error().message;
+  ASSERT_EQ(evaluation->cases.size(), 3u);
+  EXPECT_LE(evaluation->largest_difference(), 0.015) << "seed " << kSeed;
+  for (const RepeatCase& one : evaluation->cases) EXPECT_NEAR(one.predicted_ratio, 1, 0.05) << to_json(one.shape);
+  const auto json = nlohmann::json::parse(to_json(setup, *evaluation));
+  EXPECT_EQ(json["differing"], evaluation->differing());
+  EXPECT_EQ(json["cases"].size(), 3u);
+}
+
+TEST_F(Evaluate, ADuelFindsTheSlowerAndSaysByHowMuch) {
+  const Shape shape = setup.request.shapes[0];
+  ASSERT_TRUE(gpu.begin_shape(shape));
+  const Config first = default_config(device, problem, shape);
+  Config second = first;
+  second.grid = 8;  // a sixteenth of the SMs has a CTA
+  const auto fought = duel(gpu, first, second);
+  ASSERT_TRUE(fought);
+  EXPECT_NEAR(fought->ratio.ratio, gpu.true_us(first) / gpu.true_us(second), 0.01);
+  EXPECT_LT(fought->ratio.high, 0.5);
+  const auto alone = duel(gpu, first, first);
+  ASSERT_TRUE(alone);
+  EXPECT_EQ(alone->ratio.ratio, 1);
+  EXPECT_EQ(alone->ratio.pairs, 0);
+  gpu.wrong = [&](const Config& config) { return config == second; };
+  EXPECT_EQ(duel(gpu, first, second).error().code, ErrorCode::wrong_result);
+}
+
+TEST_F(Evaluate, EveryCaseIsHandedOutAtOnceAndOnlyTheLastOneCompletes) {
+  setup.exhaustive = exhaustive_effort(8, 1.3);
+  std::vector<std::pair<std::size_t, bool>> told;
+  const auto note = [&](const auto& evaluation) { told.emplace_back(evaluation.cases.size(), evaluation.interrupted); };
+  const std::vector<std::pair<std::size_t, bool>> each = {{1, true}, {2, false}};
+  ASSERT_TRUE(evaluate_search(setup, note));
+  EXPECT_EQ(told, each);
+  told.clear();
+  ASSERT_TRUE(evaluate_repeat(setup, note));
+  EXPECT_EQ(told, each);
+  told.clear();
+  ASSERT_TRUE(evaluate_regret(setup, WinnerTable::build(device, {}), note));
+  EXPECT_EQ(told, each);
+}
+
+TEST_F(Evaluate, ACaseThatWasHandedOutOutlivesAnErrorOfTheNextOne) {
+  setup.exhaustive = exhaustive_effort(8, 1.3);
+  std::size_t told = 0;
+  const auto break_the_gpu = [&](const RegretEvaluation& evaluation) {
+    told = evaluation.cases.size();
+    gpu.wrong = [](const Config&) { return true; };
+  };
+  EXPECT_FALSE(evaluate_regret(setup, WinnerTable::build(device, {}), break_the_gpu));
+  EXPECT_EQ(told, 1u);
+}
+
+TEST_F(Evaluate, CancellingLeavesWhatWasDoneAndSaysSo) {
+  std::atomic<bool> cancel = false;
+  setup.cancel = &cancel;
+  gpu.before_round = [&](int) {
+    cancel = gpu.shapes_begun >= 3;
+  };  // This is while the first shape is searched exhaustively.
+  setup.exhaustive = exhaustive_effort(16, 1.5);
+  const auto evaluation = evaluate_search(setup);
+  ASSERT_TRUE(evaluation) << evaluation.error().message;
+  EXPECT_TRUE(evaluation->interrupted);
+  EXPECT_LT(evaluation->cases.size(), 2u);
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,46 @@
+// rotation_test.cpp -- copies of K and V cover the L2, and are counted in the bytes that a launch reads.
+#include "tuner/measure/rotation.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace leanattn {
+namespace {
+
+TEST(Rotation, CoversThreeTimesTheL2AndWholeTurns) {
+  constexpr std::int64_t kL2 = 60 << 20, kMemory = 100ll << 30;
+  for (const std::int64_t bytes :
+       {std::int64_t{1}, std::int64_t{4} << 20, std::int64_t{134} << 20, std::int64_t{8} << 30}) {
+    const Rotation cold = rotation_for(bytes, kL2, kMemory, 10, true);
+    EXPECT_EQ(cold.launches % cold.copies, 0);
+    EXPECT_GE(cold.launches, 2);
+    EXPECT_TRUE(bytes == 1 || cold.copies * bytes >= 3 * kL2);
+    EXPECT_EQ(rotation_for(bytes, kL2, kMemory, 10, false).copies, 1);
+  }
+  EXPECT_LE(rotation_for(30 << 20, kL2, 70 << 20, 10, true).copies, 2);
+}
+
+TEST(Rotation, CoversTheL2WithWhatIsReadOfOneByteCachesAndWindows) {
+  constexpr std::int64_t kL2 = 60 << 20, kMemory = 100ll << 30;
+  DecodeProblem problem;
+  const std::vector<int> lengths(1, 131072);
+  const KvFootprint plain = kv_footprint(problem, lengths);
+  EXPECT_EQ(plain.read, kv_bytes(problem, {.batch = 1, .longest_context = 131072}));
+  EXPECT_EQ(plain.allocated, plain.read);
+  problem.features.kv_format = KvFormat::int8;
+  EXPECT_EQ(kv_footprint(problem, lengths).read, plain.read / 2);
+  problem.features.window = 1024;
+  const KvFootprint windowed = kv_footprint(problem, lengths);
+  EXPECT_EQ(windowed.allocated, plain.read / 2);
+  EXPECT_EQ(windowed.read, plain.read / 2 / 128);
+  const Rotation cold = rotation_for(windowed.read, kL2, kMemory, 10, true);
+  EXPECT_GE(cold.copies * windowed.read, 3 * kL2) << "else the tokens in the window stay in L2";
+  // Every request has room for the longest. Even no tokens at all can be divided by.
+  const KvFootprint ragged = kv_footprint(DecodeProblem{}, std::vector<int>{1000, 0, 10});
+  EXPECT_EQ(ragged.allocated * 1010, ragged.read * 3000);
+  EXPECT_EQ(kv_footprint(problem, std::vector<int>{0, 0}).read, 1);
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,158 @@
+// random_data_features_test.cpp -- one-byte formats, scales, masks and query tokens of generated data are what they
+// promise.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "tuner/oracle/random_data.hpp"
+
+namespace leanattn {
+namespace {
+
+constexpr KvFormat kFormats[] = {KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8};
+
+/// The value of a byte by the definition of its format's sign, exponent and fraction. The biases are 7 and 15.
+double by_definition(KvFormat format, int byte) {
+  if (format == KvFormat::int8) return byte < 128 ? byte : byte - 256;
+  const double sign = byte & 0x80 ? -1 : 1;
+  if (format == KvFormat::fp8_e4m3) {
+    const int exponent = (byte >> 3) & 15, fraction = byte & 7;
+    if (exponent == 15 && fraction == 7) return std::numeric_limits<double>::quiet_NaN();
+    return sign * (exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10));
+  }
+  const int exponent = (byte >> 2) & 31, fraction = byte & 3;
+  if (exponent == 31)
+    return fraction == 0 ? sign * std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+  return sign * (exponent == 0 ? std::ldexp(fraction, -16) : std::ldexp(4 + fraction, exponent - 17));
+}
+
+TEST(ByteFormats, EveryCodeIsReadByItsDefinition) {
+  for (const KvFormat format : kFormats) {
+    for (int byte = 0; byte < 256; ++byte) {
+      const double expected = by_definition(format, byte), got = byte_value(format, static_cast<std::uint8_t>(byte));
+      if (std::isnan(expected)) {
+        EXPECT_TRUE(std::isnan(got)) << to_string(format) << " " << byte;
+      } else {
+        EXPECT_EQ(got, expected) << to_string(format) << " " << byte;
+        EXPECT_EQ(std::signbit(got), format != KvFormat::int8 ? byte >= 128 : got < 0);
+      }
+    }
+  }
+  EXPECT_EQ(byte_value(KvFormat::fp8_e4m3, 0x7e), 448);
+  EXPECT_EQ(byte_value(KvFormat::fp8_e5m2, 0x7b), 57344);
+}
+
+TEST(ByteFormats, EveryFiniteCodeOfModestSizeRoundTrips) {
+  for (const KvFormat format : kFormats) {
+    const double unit = format == KvFormat::int8 ? 64 : 1;
+    for (int byte = 0; byte < 256; ++byte) {
+      const double value = by_definition(format, byte);
+      // -128 has no positive counterpart and is used for data that no kernel may read.
+      if (!(std::abs(value) <= (format == KvFormat::fp8_e4m3 ? 448 : 30000)) || value == -128) continue;
+      EXPECT_EQ(byte_of(format, static_cast<float>(value / unit)), byte) << to_string(format);
+    }
+  }
+}
+
+TEST(ByteFormats, RoundingIsToTheNearest) {
+  for (const KvFormat format : kFormats) {
+    const double unit = format == KvFormat::int8 ? 64 : 1;
+    for (int i = -1700; i <= 1700; ++i) {
+      const auto value = static_cast<float>(i) * 0.001f;
+      const double got = byte_value(format, byte_of(format, value)) / unit;
+      double nearest = std::numeric_limits<double>::infinity();
+      for (int byte = 0; byte < 256; ++byte) {
+        const double other = by_definition(format, byte) / unit;
+        if (std::abs(other - value) < std::abs(nearest - value)) nearest = other;
+      }
+      // The value goes through fp16, whose rounding may turn what is almost a tie into a tie.
+      EXPECT_NEAR(std::abs(got - value), std::abs(nearest - value), std::ldexp(std::abs(value), -10) + 1e-7)
+          << to_string(format) << " " << value;
+    }
+  }
+}
+
+TEST(FeatureData, ByteTimesScaleStaysCloseToTheElementOfA16BitCache) {
+  for (const KvFormat format : kFormats) {
+    const Features features{.kv_format = format, .kv_scale = KvScale::token};
+    for (const DataTensor tensor : {DataTensor::k, DataTensor::v}) {
+      for (int token = 0; token < 200; ++token) {
+        const double scale = data_kv_scale(DataKind::uniform, 3, tensor, features, 1, 2, token);
+        const double unit = format == KvFormat::int8 ? 1.0 / 64 : 1;
+        EXPECT_GE(scale, 0.5 * unit);
+        EXPECT_LT(scale, 1.5 * unit);
+        for (int column = 0; column < 32; ++column) {
+          const double value =
+              value_of(DType::fp16, data_bits(DataKind::uniform, 3, tensor, DType::fp16, 1, 2, token, column, 32));
+          const double got =
+              byte_value(format, data_byte(DataKind::uniform, 3, tensor, format, 1, 2, token, column, 32));
+          EXPECT_NEAR(got * unit, value, 0.01 + 0.13 * std::abs(value)) << to_string(format);
+        }
+      }
+    }
+  }
+}
+
+TEST(FeatureData, ScalesDifferByWhatTheyAreGivenTo) {
+  for (const KvScale granularity : {KvScale::tensor, KvScale::head, KvScale::token}) {
+    const Features features{.kv_format = KvFormat::fp8_e4m3, .kv_scale = granularity};
+    std::set<float> scales;
+    for (int request = 0; request < 3; ++request) {
+      for (int head = 0; head < 4; ++head) {
+        for (int token = 0; token < 5; ++token)
+          scales.insert(data_kv_scale(DataKind::uniform, 9, DataTensor::k, features, request, head, token));
+      }
+    }
+    EXPECT_EQ(scales.size(), granularity == KvScale::tensor ? 1u : granularity == KvScale::head ? 4u : 60u);
+  }
+  EXPECT_EQ(data_kv_scale(DataKind::uniform, 9, DataTensor::k, {}, 0, 0, 0), 1);
+}
+
+TEST(FeatureData, ExtremeKeysAndScalesAreExact) {
+  for (const KvFormat format : kFormats) {
+    for (int token = 0; token < 50; ++token) {
+      EXPECT_EQ(
+          std::abs(byte_value(format, data_byte(DataKind::extreme, 1, DataTensor::k, format, 0, 0, token, 3, 64))), 64);
+      const double scale = data_kv_scale(DataKind::extreme, 1, DataTensor::k,
+                                         {.kv_format = format, .kv_scale = KvScale::token}, 0, 0, token);
+      EXPECT_TRUE(scale == 1 || scale == 0.5) << scale;
+    }
+  }
+}
+
+TEST(FeatureData, AQueryTokenSeesItselfAndAboutHalfOfTheOthers) {
+  int set = 0, words = 0;
+  for (int request = 0; request < 200; ++request) {
+    for (int t = 0; t < 16; ++t, ++words) {
+      const std::uint32_t word = data_tree_word(5, request, t);
+      EXPECT_EQ(word >> t & 1u, 1u);
+      set += std::popcount(word) - 1;
+    }
+  }
+  EXPECT_NEAR(static_cast<double>(set) / words, 15.5, 0.3);
+}
+
+TEST(FeatureData, RaggedRequestsHaveEveryNumberOfQueryTokensFromNone) {
+  std::set<int> counts;
+  for (int request = 0; request < 400; ++request) counts.insert(data_query_tokens(8, request, 5));
+  EXPECT_EQ(counts, (std::set<int>{0, 1, 2, 3, 4, 5}));
+}
+
+TEST(FeatureData, SlopesAndSinkLogitsStayInTheirRangesAndDiffer) {
+  std::set<float> slopes, sinks;
+  for (int head = 0; head < 64; ++head) {
+    const float slope = data_alibi_slope(2, head), sink = data_sink_logit(2, head);
+    EXPECT_TRUE(slope > 0 && slope < 0.51f) << slope;
+    EXPECT_TRUE(sink >= -4 && sink < 6.01f) << sink;
+    slopes.insert(slope);
+    sinks.insert(sink);
+  }
+  EXPECT_GT(slopes.size(), 60u);
+  EXPECT_GT(sinks.size(), 60u);
+}
+
+}  // namespace
+}  // namespace leanattn

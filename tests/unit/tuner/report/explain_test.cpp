@@ -1,0 +1,143 @@
+// explain_test.cpp -- a drawn schedule covers every LeanTile once, and is safe to put into a page.
+#include "tuner/report/explain.hpp"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <map>
+#include <set>
+
+namespace leanattn {
+namespace {
+
+ScheduleInput figure_one() {
+  return {.title = "LeanAttention",
+          .context_lengths = {640},
+          .kv_heads = 2,
+          .row_blocks = 1,
+          .tile = 64,
+          .grid = 5,
+          .sm_count = 5};
+}
+
+TEST(Explain, AnEqualShareOfTheLineMayCrossHeads) {
+  const auto schedule = make_schedule(figure_one());
+  ASSERT_TRUE(schedule.has_value()) << schedule.error().message;
+  EXPECT_EQ(schedule->lean_tiles, 20);
+  EXPECT_EQ(schedule->longest, 4);
+  EXPECT_DOUBLE_EQ(schedule->busy, 1.0);
+  ASSERT_EQ(schedule->segments.size(), 6u);  // CTA 2 has a segment of each head.
+  EXPECT_EQ(schedule->segments[2].cta, 2);
+  EXPECT_EQ(schedule->segments[2].kv_head, 0);
+  EXPECT_EQ(schedule->segments[2].tiles, 2);
+  EXPECT_EQ(schedule->segments[3].cta, 2);
+  EXPECT_EQ(schedule->segments[3].kv_head, 1);
+  EXPECT_TRUE(schedule->segments[3].host);
+  EXPECT_EQ(schedule->partials, 6);
+  EXPECT_EQ(schedule->most_contributors, 3);
+}
+
+TEST(Explain, OneCtaAnOutputTileLeavesNothingToMerge) {
+  ScheduleInput input = figure_one();
+  input.grid = *grid_for_mode("fa2", 2, 20, 5);
+  const auto schedule = make_schedule(input);
+  ASSERT_TRUE(schedule.has_value());
+  EXPECT_EQ(schedule->partials, 0);
+  EXPECT_EQ(schedule->longest, 10);
+  EXPECT_DOUBLE_EQ(schedule->busy, 0.4);
+}
+
+TEST(Explain, ModesAreGridsOfTheSameSchedule) {
+  EXPECT_EQ(grid_for_mode("fa2", 8, 1000, 132), 8);
+  EXPECT_EQ(grid_for_mode("fd", 8, 1000, 132), 128);
+  EXPECT_EQ(grid_for_mode("fd", 200, 1000, 132), 200);
+  EXPECT_EQ(grid_for_mode("lean", 8, 1000, 132), 132);
+  EXPECT_EQ(grid_for_mode("lean", 8, 100, 132), 100);
+  EXPECT_FALSE(grid_for_mode("fa3", 8, 1000, 132).has_value());
+}
+
+TEST(Explain, EveryLeanTileIsComputedOnceAndEveryOutputTileHasOneHost) {
+  EXPECT_TRUE(rc::check("any lengths, heads, tile, grid and SMs", [] {
+    const auto lengths = *rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(0, 3000)));
+    const ScheduleInput input{.title = "x",
+                              .context_lengths = lengths,
+                              .kv_heads = *rc::gen::inRange(1, 5),
+                              .row_blocks = *rc::gen::inRange(1, 3),
+                              .tile = *rc::gen::inRange(1, 300),
+                              .grid = *rc::gen::inRange(1, 400),
+                              .sm_count = *rc::gen::inRange(1, 40)};
+    const auto schedule = make_schedule(input);
+    RC_ASSERT(schedule.has_value());
+    std::map<std::int64_t, std::int64_t> next_tile;  // of each output tile, the first LeanTile that is not covered yet
+    std::map<std::int64_t, std::int64_t> tiles_of_cta;
+    std::int64_t total = 0, hosts = 0, last_cta = 0;
+    for (const ScheduleSegment& segment : schedule->segments) {
+      RC_ASSERT(segment.tiles >= 1);
+      RC_ASSERT(segment.cta >= last_cta && segment.cta < input.grid);
+      RC_ASSERT(next_tile[segment.output_tile] == segment.first_tile);
+      RC_ASSERT(segment.host == (segment.first_tile == 0));
+      RC_ASSERT(segment.sm >= 0 && segment.sm < input.sm_count);
+      RC_ASSERT(segment.start + segment.tiles <= schedule->longest);
+      last_cta = segment.cta;
+      next_tile[segment.output_tile] += segment.tiles;
+      tiles_of_cta[segment.cta] += segment.tiles;
+      total += segment.tiles;
+      hosts += segment.host;
+    }
+    RC_ASSERT(total == schedule->lean_tiles);
+    RC_ASSERT(total == lean_tiles_on_line(input));
+    RC_ASSERT(hosts == schedule->output_tiles);
+    std::set<std::int64_t> sizes;
+    for (const auto& [cta, tiles] : tiles_of_cta) sizes.insert(tiles);
+    RC_ASSERT(*sizes.rbegin() - *sizes.begin() <= 1);
+    RC_ASSERT(schedule->busy > 0 && schedule->busy <= 1);
+  }));
+}
+
+TEST(Explain, NothingOnOneSmOverlaps) {
+  const ScheduleInput input{
+      .title = "x", .context_lengths = {1000, 0, 5000, 64}, .kv_heads = 3, .tile = 64, .grid = 23, .sm_count = 4};
+  const auto schedule = make_schedule(input);
+  ASSERT_TRUE(schedule.has_value());
+  std::set<std::pair<int, std::int64_t>> occupied;
+  for (const ScheduleSegment& segment : schedule->segments) {
+    for (std::int64_t t = 0; t < segment.tiles; ++t)
+      EXPECT_TRUE(occupied.emplace(segment.sm, segment.start + t).second);
+  }
+}
+
+TEST(Explain, TextHasOneRowAnSmAndOneLetterALeanTile) {
+  const auto schedule = make_schedule(figure_one());
+  const std::string text = to_text(std::vector<Schedule>{*schedule});
+  EXPECT_NE(text.find("SM 0 |AAAA|"), std::string::npos) << text;
+  EXPECT_NE(text.find("SM 2 |AABB|"), std::string::npos) << text;
+  EXPECT_NE(text.find("SM 4 |BBBB|"), std::string::npos) << text;
+}
+
+TEST(Explain, TitlesAreEscapedInSvg) {
+  ScheduleInput input = figure_one();
+  input.title = "<b>&\"";
+  const auto svg = to_svg(std::vector<Schedule>{*make_schedule(input)});
+  ASSERT_TRUE(svg.has_value());
+  EXPECT_NE(svg->find("&lt;b&gt;&amp;&quot;"), std::string::npos);
+  EXPECT_EQ(svg->find("<b>"), std::string::npos);
+}
+
+TEST(Explain, WhatCannotBeDrawnIsRefused) {
+  ScheduleInput input = figure_one();
+  input.grid = 0;
+  EXPECT_EQ(make_schedule(input).error().code, ErrorCode::invalid_argument);
+  input = figure_one();
+  input.context_lengths = {-1};
+  EXPECT_EQ(make_schedule(input).error().code, ErrorCode::invalid_argument);
+  input = figure_one();
+  input.kv_heads = 1 << 30;
+  EXPECT_EQ(make_schedule(input).error().code, ErrorCode::unsupported);
+  input = figure_one();
+  input.sm_count = 10000;
+  EXPECT_EQ(to_svg(std::vector<Schedule>{*make_schedule(input)}).error().code, ErrorCode::unsupported);
+  EXPECT_EQ(to_svg({}).error().code, ErrorCode::invalid_argument);
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,188 @@
+// report_test.cpp -- a report has what its database has, and each format shows it whole and safely.
+#include "tuner/report/report.hpp"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/lookup/specs.hpp"
+#include "tuner/report/render.hpp"
+
+namespace leanattn {
+namespace {
+
+using nlohmann::json;
+
+const DeviceModel kGpu{.name = "Fictional, \"GPU\" | 9000",
+                       .arch = "sm_90a",
+                       .sm_count = 100,
+                       .l2_bytes = 50 << 20,
+                       .memory_bytes = std::int64_t{80} << 30,
+                       .mig_profile = ""};
+
+Environment environment() {
+  return {.driver_version = 13000,
+          .driver_release = "580.1",
+          .nvrtc_version = "13.0",
+          .clock_khz = 1980000,
+          .memory_clock_khz = 3200000,
+          .power_limit_mw = 700000,
+          .ecc = true,
+          .library_revision = "r1"};
+}
+
+/// Each tune() is a session on a database in memory with a trial that wins, a slower one and an incorrect one.
+class ReportTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto opened = TuningDb::open(std::nullopt, OpenMode::read_write, nullptr);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    db_ = std::move(*opened);
+  }
+
+  void tune(const Shape& shape, double median_us, const DecodeProblem& problem = {}, const char* policy = "cold") {
+    const auto session = db_->begin_session(kGpu, environment(), "test");
+    ASSERT_TRUE(session.has_value()) << session.error().message;
+    Trial trial;
+    trial.problem = to_json(problem);
+    trial.shape = to_json(shape);
+    trial.policy = policy;
+    trial.samples = 10;
+    trial.bytes = kv_bytes(problem, shape);
+    for (const auto& [grid, status, us] :
+         {std::tuple{100, TrialStatus::ok, median_us}, std::tuple{200, TrialStatus::ok, 2 * median_us},
+          std::tuple{300, TrialStatus::incorrect, 0.0}}) {
+      trial.config = to_json(Config{.spec = base_spec({9, 0, true}, problem), .grid = grid});
+      trial.status = status;
+      trial.median_us = us;
+      trial.low_us = us * 0.99;
+      trial.high_us = us * 1.01;
+      ASSERT_TRUE(db_->add_trial(*session, trial).has_value());
+    }
+    ASSERT_TRUE(db_->finish_session(*session).has_value());
+    ASSERT_TRUE(db_->set_read_limit(kGpu, policy, kv_bytes(problem, shape), median_us * 0.8).has_value());
+    ASSERT_TRUE(db_->rebuild_winners().has_value());
+  }
+
+  Report report() {
+    auto made = make_report(*db_);
+    EXPECT_TRUE(made.has_value()) << (made ? "" : made.error().message);
+    return made.value_or(Report{});
+  }
+
+  std::unique_ptr<TuningDb> db_;
+};
+
+TEST_F(ReportTest, AnEmptyDatabaseGivesNoDevices) {
+  EXPECT_TRUE(report().devices.empty());
+  EXPECT_NE(to_markdown(report()).find("Nothing has been tuned"), std::string::npos);
+  EXPECT_EQ(json::parse(to_json(report()))["devices"].size(), 0u);
+}
+
+TEST_F(ReportTest, BandwidthAndShareFollowFromBytesAndMedian) {
+  const Shape shape{.batch = 1, .max_batch = 0, .longest_context = 8192, .total_context = 0};
+  tune(shape, 15.0);
+  const Report made = report();
+  ASSERT_EQ(made.devices.size(), 1u);
+  ASSERT_EQ(made.devices[0].winners.size(), 1u);
+  const ReportedWinner& winner = made.devices[0].winners[0];
+  EXPECT_EQ(winner.config.grid, 100);
+  EXPECT_EQ(winner.kv_bytes, 2LL * 8 * 8192 * 128 * 2);
+  EXPECT_NEAR(winner.gb_per_s, 33554432.0 / 15e-6 / 1e9, 1e-9);
+  EXPECT_NEAR(winner.read_limit_share, 0.8, 1e-9);
+  EXPECT_EQ(made.devices[0].trials.at("ok"), 2);
+  EXPECT_EQ(made.devices[0].trials.at("incorrect"), 1);
+  ASSERT_EQ(made.devices[0].environments.size(), 1u);
+  EXPECT_EQ(made.devices[0].environments[0], environment());
+}
+
+TEST_F(ReportTest, WinnersComeByBatchThenContext) {
+  tune({.batch = 16, .max_batch = 0, .longest_context = 1024, .total_context = 0}, 10);
+  tune({.batch = 1, .max_batch = 0, .longest_context = 65536, .total_context = 0}, 30);
+  tune({.batch = 1, .max_batch = 0, .longest_context = 1024, .total_context = 0}, 8);
+  const Report made = report();
+  ASSERT_EQ(made.devices[0].winners.size(), 3u);
+  EXPECT_EQ(made.devices[0].winners[0].shape.longest_context, 1024);
+  EXPECT_EQ(made.devices[0].winners[1].shape.longest_context, 65536);
+  EXPECT_EQ(made.devices[0].winners[2].shape.batch, 16);
+}
+
+TEST_F(ReportTest, JsonCarriesASchemaVersionAndNestedConfigs) {
+  tune({.batch = 1, .max_batch = 0, .longest_context = 1024, .total_context = 0}, 8);
+  const json document = json::parse(to_json(report()));
+  EXPECT_EQ(document["schema_version"], 1);
+  const json& winner = document["devices"][0]["winners"][0];
+  EXPECT_EQ(document["devices"][0]["name"], kGpu.name);
+  EXPECT_TRUE(winner["config"].is_object());
+  EXPECT_EQ(winner["problem"]["head_dim"], 128);
+  EXPECT_EQ(winner["stale"], false);
+}
+
+TEST_F(ReportTest, CsvQuotesNamesAndHasAsManyFieldsAsTheHeader) {
+  tune({.batch = 1, .max_batch = 0, .longest_context = 1024, .total_context = 0}, 8);
+  const std::string text = to_csv(report());
+  const std::string header = text.substr(0, text.find('\n'));
+  const std::string row = text.substr(text.find('\n') + 1);
+  EXPECT_EQ(row.substr(0, 32), "\"Fictional, \"\"GPU\"\" | 9000\",sm_9");
+  // The quoted name has one comma, which separates no fields.
+  EXPECT_EQ(std::count(row.begin(), row.end(), ',') - 1, std::count(header.begin(), header.end(), ','));
+}
+
+TEST_F(ReportTest, DependentLaunchesAreKeptApartFromOrdinaryOnes) {
+  const Shape shape{.batch = 1, .max_batch = 0, .longest_context = 1024, .total_context = 0};
+  tune(shape, 5, {.pdl = true});
+  tune(shape, 6);
+  const Report made = report();
+  ASSERT_EQ(made.devices[0].winners.size(), 2u);
+  EXPECT_FALSE(made.devices[0].winners[0].problem.pdl);
+  EXPECT_TRUE(made.devices[0].winners[1].problem.pdl);
+  const json winners = json::parse(to_json(made))["devices"][0]["winners"];
+  EXPECT_FALSE(winners[0]["problem"].contains("pdl"));
+  EXPECT_EQ(winners[1]["problem"]["pdl"], true);
+  const std::string csv = to_csv(made);
+  EXPECT_NE(csv.find(",stale,pdl,"), std::string::npos) << csv;
+  EXPECT_NE(csv.find(",false,false,"), std::string::npos) << csv;
+  EXPECT_NE(csv.find(",false,true,"), std::string::npos) << csv;
+  EXPECT_NE(to_markdown(made).find("| 32/8 x 128 bf16 pdl |"), std::string::npos) << to_markdown(made);
+}
+
+TEST_F(ReportTest, MarkdownCellsCannotBreakTheTable) {
+  tune({.batch = 1, .max_batch = 0, .longest_context = 1024, .total_context = 0}, 8);
+  const std::string text = to_markdown(report());
+  EXPECT_NE(text.find("\\| 9000"), std::string::npos) << text;
+  EXPECT_NE(text.find("| 80% |"), std::string::npos) << text;
+}
+
+TEST_F(ReportTest, DatesOfAnEditedDatabaseStayTextInMarkdown) {
+  Report report;
+  DeviceReport& device = report.devices.emplace_back();
+  device.trials["ok"] = 1;
+  device.first_trial = "<img src=x>", device.last_trial = "[a](b)";
+  const std::string text = to_markdown(report);
+  EXPECT_EQ(text.find("<img"), std::string::npos);
+  EXPECT_EQ(text.find("[a](b)"), std::string::npos);
+}
+
+TEST_F(ReportTest, EveryFormatNamesTheL2Policy) {
+  tune({.batch = 1, .max_batch = 0, .longest_context = 1024, .total_context = 0}, 8, {}, "warm");
+  const Report made = report();
+  ASSERT_EQ(made.devices[0].winners.size(), 1u);
+  EXPECT_EQ(made.devices[0].winners[0].policy, L2Policy::warm);
+  EXPECT_EQ(json::parse(to_json(made))["devices"][0]["winners"][0]["policy"], "warm");
+  EXPECT_NE(to_csv(made).find(",warm,"), std::string::npos);
+  EXPECT_NE(to_markdown(made).find("| warm |"), std::string::npos);
+  EXPECT_NE(to_html(made).find("warm L2"), std::string::npos);
+}
+
+TEST_F(ReportTest, AWinnerWithAnUnknownL2PolicyIsLeftOutAndCounted) {
+  const Shape shape{.batch = 1, .max_batch = 0, .longest_context = 1024, .total_context = 0};
+  tune(shape, 8);
+  tune(shape, 9, {}, "tepid");
+  const Report made = report();
+  ASSERT_EQ(made.devices[0].winners.size(), 1u);
+  EXPECT_EQ(made.devices[0].winners[0].policy, L2Policy::cold);
+  EXPECT_EQ(made.devices[0].unreadable, 1);
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,32 @@
+// compile_queue_test.cpp -- the queue hands out every kernel in order and can be left at any time.
+#include "tuner/verify/compile_queue.hpp"
+
+#include <gtest/gtest.h>
+
+namespace leanattn {
+namespace {
+
+constexpr Arch kHopper{9, 0, true};
+
+TEST(CompileQueue, HandsOutEveryKernelInOrder) {
+  if (const auto version = nvrtc_version(); !version) GTEST_SKIP() << "there is no NVRTC: " << version.error().message;
+  auto kernels = representative_kernels(kHopper, true);
+  CompileQueue queue(kernels, nullptr, 2, 2);
+  for (const VerifyKernel& kernel : kernels) {
+    const auto choice = queue.next();
+    ASSERT_TRUE(choice.has_value());
+    EXPECT_EQ(choice->kernel, &kernel);
+    EXPECT_TRUE(choice->compiled.has_value())
+        << kernel_name(kernel.specs.front()) << ": " << choice->compiled.error().message;
+  }
+  EXPECT_FALSE(queue.next().has_value());
+}
+
+TEST(CompileQueue, MayBeDestroyedWhileKernelsAreLeft) {
+  const auto kernels = representative_kernels(kHopper, true);
+  CompileQueue queue(kernels, nullptr, 2, 1);
+  // The destructor must neither hang nor leak, which the sanitizers would report.
+}
+
+}  // namespace
+}  // namespace leanattn

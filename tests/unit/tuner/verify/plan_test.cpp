@@ -1,0 +1,159 @@
+// plan_test.cpp -- a verify run without features has every kernel that it promises.
+#include "tuner/verify/plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <tuple>
+
+namespace leanattn {
+namespace {
+
+constexpr Arch kHopper{9, 0, true};
+constexpr Arch kAmpere{8, 0, false};
+
+using Features = std::tuple<int, int, int, int, int, int, bool>;
+Features features(const KernelSpec& spec) {
+  return {static_cast<int>(spec.dtype),
+          spec.head_dim,
+          spec.group,
+          static_cast<int>(spec.load),
+          static_cast<int>(spec.fixup),
+          static_cast<int>(spec.layout),
+          spec.lse};
+}
+
+/// Whether some tunables make a valid kernel.
+bool exists(const KernelSpec& base) {
+  for (const Tunables& tunables : verify_tunables()) {
+    if (validate(with_tunables(base, tunables))) return true;
+  }
+  return false;
+}
+
+TEST(VerifyPlan, AFullRunHasEveryCombinationThatExists) {
+  for (const Arch arch : {kHopper, kAmpere}) {
+    std::set<Features> met;
+    for (const VerifyKernel& kernel : verify_combinations(arch, false)) {
+      for (const KernelSpec& spec : kernel.specs) met.insert(features(spec));
+    }
+    for (const DType dtype : {DType::bf16, DType::fp16}) {
+      for (const int head_dim : {64, 96, 128, 256}) {
+        for (const int group : verify_groups()) {
+          for (const LoadPath load :
+               {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+            for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+              for (const KvLayout layout : {KvLayout::contiguous, KvLayout::strided}) {
+                for (const bool lse : {false, true}) {
+                  const KernelSpec base{.arch = arch,
+                                        .head_dim = head_dim,
+                                        .group = group,
+                                        .dtype = dtype,
+                                        .layout = layout,
+                                        .lse = lse,
+                                        .load = load,
+                                        .fixup = fixup};
+                  EXPECT_EQ(met.contains(features(base)), exists(base)) << kernel_name(base);
+                  EXPECT_TRUE(load != LoadPath::cp_async || exists(base)) << kernel_name(base);
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(VerifyPlan, EverySpecIsValidAndDiffersOnlyInTunablesFromItsAlternatives) {
+  for (const bool quick : {false, true}) {
+    auto kernels = verify_combinations(kHopper, quick);
+    const auto representative = representative_kernels(kHopper, quick);
+    kernels.insert(kernels.end(), representative.begin(), representative.end());
+    for (const VerifyKernel& kernel : kernels) {
+      ASSERT_FALSE(kernel.specs.empty());
+      for (const KernelSpec& spec : kernel.specs) {
+        EXPECT_TRUE(validate(spec).has_value()) << kernel_name(spec);
+        EXPECT_EQ(features(spec), features(kernel.specs.front()));
+        EXPECT_EQ(spec.arch, kHopper);
+      }
+    }
+  }
+}
+
+/// The values of every parameter that the preferred specs of a list of kernels have.
+struct Met {
+  std::set<int> dtypes, head_dims, groups, loads, fixups, layouts;
+  std::set<bool> lse, pdl;
+};
+Met met_by(const std::vector<VerifyKernel>& kernels) {
+  Met met;
+  for (const VerifyKernel& kernel : kernels) {
+    const KernelSpec& spec = kernel.specs.front();
+    met.dtypes.insert(static_cast<int>(spec.dtype));
+    met.head_dims.insert(spec.head_dim);
+    met.groups.insert(spec.group);
+    met.loads.insert(static_cast<int>(spec.load));
+    met.fixups.insert(static_cast<int>(spec.fixup));
+    met.layouts.insert(static_cast<int>(spec.layout));
+    met.lse.insert(spec.lse);
+    met.pdl.insert(spec.pdl);
+  }
+  return met;
+}
+
+TEST(VerifyPlan, AQuickRunStillHasEveryValueOfEveryParameter) {
+  const Met met = met_by(verify_combinations(kHopper, true));
+  EXPECT_EQ(met.dtypes.size(), 2u);
+  EXPECT_EQ(met.head_dims.size(), 4u);
+  EXPECT_EQ(met.groups.size(), verify_groups().size());
+  EXPECT_EQ(met.loads.size(), 5u);
+  EXPECT_EQ(met.fixups.size(), 2u);
+  EXPECT_EQ(met.layouts.size(), 2u);
+  EXPECT_EQ(met.lse.size(), 2u);
+  EXPECT_EQ(met.pdl.size(), 2u);
+  EXPECT_LE(verify_combinations(kHopper, true).size(), 64u);
+}
+
+TEST(VerifyPlan, RepresentativesHaveEveryValueOfEveryParameter) {
+  EXPECT_EQ(representative_kernels(kHopper, false).size(), 22u) << "a row of the list that no kernel can meet";
+  const Met met = met_by(representative_kernels(kHopper, false));
+  EXPECT_EQ(met.dtypes.size(), 2u);
+  EXPECT_EQ(met.head_dims.size(), 4u);
+  EXPECT_EQ(met.loads.size(), 5u);
+  EXPECT_EQ(met.fixups.size(), 2u);
+  EXPECT_EQ(met.layouts.size(), 2u);
+  EXPECT_EQ(met.lse.size(), 2u);
+  EXPECT_EQ(met.pdl.size(), 2u);
+  EXPECT_TRUE(met.groups.contains(1) && met.groups.contains(64));
+}
+
+TEST(VerifyPlan, RotationGivesEveryLoadPathEveryTunable) {
+  std::set<std::tuple<int, int, int>> met;
+  for (const VerifyKernel& kernel : verify_combinations(kHopper, false)) {
+    if (kernel.group.rfind("tunables", 0) == 0) continue;
+    const KernelSpec& spec = kernel.specs.front();
+    met.insert({static_cast<int>(spec.load), spec.warps, spec.tile});
+  }
+  std::set<std::tuple<int, int, int>> wanted;
+  for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+    for (const Tunables& tunables : verify_tunables()) {
+      const KernelSpec spec = with_tunables({.arch = kHopper, .head_dim = 64, .group = 1, .load = load}, tunables);
+      if (validate(spec)) wanted.insert({static_cast<int>(load), spec.warps, spec.tile});
+    }
+  }
+  EXPECT_TRUE(std::includes(met.begin(), met.end(), wanted.begin(), wanted.end()));
+}
+
+TEST(VerifyPlan, NoBulkAndNoPdlBelowHopper) {
+  for (const VerifyKernel& kernel : verify_combinations(kAmpere, false)) {
+    for (const KernelSpec& spec : kernel.specs) {
+      EXPECT_NE(spec.load, LoadPath::bulk);
+      EXPECT_FALSE(spec.pdl);
+    }
+  }
+  EXPECT_EQ(representative_kernels(kAmpere, false).size(), representative_kernels(kHopper, false).size());
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,239 @@
+// bench.cpp -- chooses the best configuration of each mode in a few rounds, and then times all modes together.
+#include "tuner/evaluate/bench.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/device_identity.hpp"
+#include "runtime/lookup/grids.hpp"
+#include "tuner/backend/compile_pool.hpp"
+#include "tuner/backend/gpu_backend.hpp"
+#include "tuner/measure/race.hpp"
+#include "tuner/model/search_space.hpp"
+#include "tuner/search/session.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr std::size_t kBatch = 8;  // configurations in one preliminary round
+constexpr int kPreliminaryRounds = 3;
+constexpr int kLeastRounds = 15, kMostRounds = 101;
+constexpr double kGoodInterval = 0.01;  // over the median: no more rounds are needed then
+
+/// One mode, and the configuration that it is timed with.
+struct Entrant {
+  std::string mode;
+  Config config;
+  std::string provenance;
+};
+
+/// The grids that a baseline may have with this kernel: FlashAttention-2 has one CTA for each output tile,
+/// FlashDecoding the same number of CTAs for each. A baseline also chooses among kernels, so that only the schedules
+/// are compared.
+std::vector<Config> baseline_configs(const std::string& mode, const DeviceFacts& device, const DecodeProblem& problem,
+                                     const Shape& shape, const KernelSpec& spec, int resident) {
+  const std::int64_t outputs = output_tiles(problem, shape, spec), most = lean_tiles(problem, shape, spec);
+  if (mode == "fa2") return {{spec, outputs}};
+  std::vector<Config> configs;
+  const std::int64_t slots = 2ll * resident * std::max(device.sm_count, 1);
+  for (std::int64_t splits = 1; splits * outputs <= std::min(most, slots) || splits == 1;
+       splits += std::max<std::int64_t>(1, splits / 4)) {
+    if (spec.fixup == FixUp::wait && splits * outputs > slots / 2) break;
+    configs.push_back({spec, splits * outputs});
+  }
+  return configs;
+}
+
+Result<void> require_correct(GpuBackend& backend, const Config& config) {
+  const Result<CheckOutcome> outcome = backend.check(config);
+  if (!outcome) return tl::unexpected(outcome.error());
+  if (outcome->verdict == Verdict::passed) return {};
+  return fail(
+      outcome->verdict == Verdict::incorrect ? ErrorCode::wrong_result : ErrorCode::launch_failed,
+      fmt::format("{} with {} CTAs failed its check: {}", kernel_name(config.spec), config.grid, outcome->reason),
+      "Run leanattn verify to see whether other kernels are affected.");
+}
+
+bool cancelled(const std::atomic<bool>* cancel) { return cancel != nullptr && cancel->load(); }
+
+/// The fastest of several configurations by a few rounds. Each is checked before it is timed.
+Result<Config> fastest(GpuBackend& backend, const std::vector<Config>& configs, const std::atomic<bool>* cancel) {
+  const Config* best = nullptr;
+  double best_ratio = 0;
+  for (std::size_t first = 0; first < configs.size(); first += kBatch) {
+    const std::vector<Config> batch(
+        configs.begin() + static_cast<std::ptrdiff_t>(first),
+        configs.begin() + static_cast<std::ptrdiff_t>(std::min(first + kBatch, configs.size())));
+    for (const Config& config : batch) {
+      if (cancelled(cancel)) return fail(ErrorCode::interrupted, "interrupted before anything was measured");
+      if (auto ok = require_correct(backend, config); !ok) return tl::unexpected(ok.error());
+    }
+    std::vector<std::vector<double>> ratios(batch.size());
+    for (int round = 0; round < kPreliminaryRounds; ++round) {
+      const Result<RoundTimes> times = backend.time(batch);
+      if (!times) return tl::unexpected(times.error());
+      for (std::size_t i = 0; i < batch.size(); ++i) ratios[i].push_back(times->us[i] / times->sentinel_us);
+    }
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const double ratio = median(ratios[i]);
+      if (best == nullptr || ratio < best_ratio) best = &configs[first + i], best_ratio = ratio;
+    }
+  }
+  return *best;
+}
+
+/// The entrant of each mode that was asked for: lean's configuration and the best one of each baseline.
+Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const Shape& shape,
+                                             const BenchOptions& options, const DeviceFacts& device,
+                                             GpuBackend& backend, TuningDb& db, const std::atomic<bool>* cancel) {
+  const auto wanted = [&](const char* mode) {
+    return options.modes.empty() || std::find(options.modes.begin(), options.modes.end(), mode) != options.modes.end();
+  };
+  if (!wanted("lean") && !wanted("fa2") && !wanted("fd")) return std::vector<Entrant>{};
+  const Result<Choice> lean = look_up(device, problem, shape, options.policy, db);
+  if (!lean) return tl::unexpected(lean.error());
+  std::vector<KernelSpec> specs{lean->config.spec};
+  if (wanted("fa2") || wanted("fd")) {
+    const Shape shapes[] = {shape};
+    std::vector<KernelSpec> more = choose_specs(default_model(device), device, problem, shapes,
+                                                static_cast<std::size_t>(std::max(options.kernels, 0)));
+    more.push_back(default_config(device, problem, shape).spec);
+    for (const KernelSpec& spec : more) {
+      if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
+    }
+  }
+  CompilePool pool([&backend](const KernelSpec& spec) { return backend.compile(spec); }, 0);
+  pool.enqueue(specs);
+  std::vector<std::pair<KernelSpec, int>> usable;  // with the number of CTAs that an SM holds
+  for (const KernelSpec& spec : specs) {
+    const Result<CompiledSpec>* compiled = pool.wait(spec, [&] { return cancelled(cancel); });
+    if (compiled == nullptr) return fail(ErrorCode::interrupted, "interrupted before anything was measured");
+    if (*compiled) {
+      usable.emplace_back(spec, (*compiled)->resident);
+    } else if (spec == lean->config.spec) {
+      return tl::unexpected(compiled->error());  // A baseline leaves out kernels that spill.
+    }
+  }
+  std::vector<Entrant> entrants;
+  std::vector<Config> for_lean{lean->config};
+  for (const char* mode : {"fa2", "fd"}) {
+    if (!wanted(mode)) continue;
+    std::vector<Config> configs;
+    for (const auto& [spec, resident] : usable) {
+      const auto more = baseline_configs(mode, device, problem, shape, spec, resident);
+      configs.insert(configs.end(), more.begin(), more.end());
+    }
+    const Result<Config> config = fastest(backend, configs, cancel);
+    if (!config) return tl::unexpected(config.error());
+    entrants.push_back({mode, *config, "best of its kind"});
+    // Lean may have any grid, and so a baseline's as well.
+    if (options.lean_grids > 0) for_lean.push_back(*config);
+  }
+  if (!wanted("lean")) return entrants;
+  for (const auto& [spec, resident] : usable) {
+    if (options.lean_grids == 0) break;
+    const auto ranked = rank_grids(default_parameters(device), device, problem, shape, spec, resident);
+    for (const RankedConfig& candidate : spread(ranked, static_cast<std::size_t>(options.lean_grids)))
+      for_lean.push_back(candidate.config);
+  }
+  const Result<Config> config = fastest(backend, for_lean, cancel);
+  if (!config) return tl::unexpected(config.error());
+  const std::string looked_up =
+      lean->provenance == Provenance::fallback ? "default" : std::string(to_string(lean->provenance));
+  entrants.insert(entrants.begin(), {"lean", *config, *config == lean->config ? looked_up : "best of its kind"});
+  return entrants;
+}
+
+}  // namespace
+
+BenchLine bench_line(std::string mode, std::span<const double> samples_us, std::span<const double> read_us,
+                     std::int64_t bytes) {
+  const Summary summary = summarize(samples_us);
+  BenchLine line;
+  line.mode = std::move(mode);
+  line.median_us = summary.median, line.mad_us = summary.mad, line.low_us = summary.low, line.high_us = summary.high;
+  line.gb_per_s = gb_per_s(bytes, summary.median);
+  line.ratio_to_read = paired_ratio(samples_us, read_us).ratio;
+  line.samples_us.assign(samples_us.begin(), samples_us.end());
+  return line;
+}
+
+Result<Choice> look_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy,
+                       TuningDb& db) {
+  const std::string_view wanted = to_string(policy);
+  const DeviceModel model = device_model(device);
+  Result<std::vector<Winner>> winners = db.winners(model);
+  if (!winners) return tl::unexpected(winners.error());
+  Result<std::vector<FittedModel>> models = db.cost_models(model);
+  if (!models) return tl::unexpected(models.error());
+  LayeredWinners layered;
+  for (Winner& winner : *winners) {
+    if (winner.policy == wanted) layered.entries.push_back({std::move(winner), "user"});
+  }
+  for (FittedModel& fitted : *models) {
+    if (fitted.policy == wanted) layered.models.push_back(std::move(fitted));
+  }
+  return WinnerTable::build(device, std::move(layered)).find(problem, shape);
+}
+
+Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options, TuningDb& db,
+                          CubinCache* cubins, const std::atomic<bool>* cancel) {
+  if (auto ok = validate(problem, shape); !ok) return tl::unexpected(ok.error());
+  const Result<DeviceFacts> device = device_facts(options.device);
+  if (!device) return tl::unexpected(device.error());
+  if (auto ok = require_launches(*device, problem); !ok) return tl::unexpected(ok.error());
+  Result<std::unique_ptr<GpuBackend>> backend = GpuBackend::create(*device, problem, options.policy, cubins);
+  if (!backend) return tl::unexpected(backend.error());
+  const std::vector<int> lengths =
+      options.context_lengths.empty() ? context_lengths_of(shape) : options.context_lengths;
+  if (const Result<double> begun = (*backend)->begin_lengths(lengths); !begun) return tl::unexpected(begun.error());
+  const Result<std::vector<Entrant>> entrants =
+      choose_entrants(problem, canonical(shape), options, *device, **backend, db, cancel);
+  if (!entrants) return tl::unexpected(entrants.error());
+
+  std::vector<double> read;
+  Race race(entrants->size());
+  const int most = options.rounds > 0 ? options.rounds : kMostRounds;
+  while (race.rounds() < most && !cancelled(cancel)) {
+    const std::vector<std::size_t> order = race.order();
+    std::vector<Config> configs;
+    for (const std::size_t i : order) configs.push_back((*entrants)[i].config);
+    const Result<RoundTimes> times = (*backend)->time(configs);
+    if (!times) return tl::unexpected(times.error());
+    if (!race.add(order, *times)) continue;
+    read.push_back(times->sentinel_us);
+    if (options.rounds > 0 || race.rounds() < kLeastRounds || race.rounds() % 5 != 0) continue;
+    const auto settled = [](std::span<const double> samples) {
+      const Summary summary = summarize(samples);
+      return summary.high - summary.low < kGoodInterval * summary.median;
+    };
+    bool enough = settled(read);
+    for (std::size_t i = 0; i < entrants->size(); ++i) enough = enough && settled(race.samples(i));
+    if (enough) break;
+  }
+  if (race.rounds() == 0) return fail(ErrorCode::interrupted, "interrupted before anything was measured");
+
+  BenchReport report;
+  report.device = *device, report.problem = problem, report.shape = shape, report.policy = options.policy;
+  report.interrupted = cancelled(cancel);
+  const std::int64_t bytes = kv_bytes(problem, RequestLengths{.context_lengths = lengths});
+  for (std::size_t i = 0; i < entrants->size(); ++i) {
+    BenchLine line = bench_line((*entrants)[i].mode, race.samples(i), read, bytes);
+    line.config = (*entrants)[i].config;
+    line.provenance = (*entrants)[i].provenance;
+    report.lines.push_back(std::move(line));
+  }
+  if (options.modes.empty() || std::find(options.modes.begin(), options.modes.end(), "read") != options.modes.end()) {
+    BenchLine line = bench_line("read", read, read, bytes);
+    line.provenance = (*backend)->read_variant().name;
+    report.lines.push_back(std::move(line));
+  }
+  return report;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,93 @@
+// paper_run.cpp -- measures the paper's sweeps on a GPU, point after point until the budget is spent.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "generator/generator.hpp"
+#include "tuner/evaluate/device_json.hpp"
+#include "tuner/evaluate/paper.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+// There are about ninety points, so fewer kernels and grids are tried than in a tuning session. All modes choose among
+// the same ones.
+constexpr int kKernels = 4, kLeanGrids = 3;
+
+Result<BenchLine> line_of(const BenchReport& report, const char* mode) {
+  const auto found =
+      std::find_if(report.lines.begin(), report.lines.end(), [&](const BenchLine& line) { return line.mode == mode; });
+  if (found == report.lines.end()) return fail(ErrorCode::internal, std::string("bench() did not time ") + mode);
+  return *found;
+}
+
+Result<PaperMeasurement> measure(const PaperPoint& point, const PaperOptions& options, TuningDb& db, CubinCache* cubins,
+                                 const std::atomic<bool>* cancel) {
+  const BenchOptions bench_options{.device = options.device,
+                                   .policy = L2Policy::cold,
+                                   .rounds = options.rounds,
+                                   .modes = {},
+                                   .context_lengths = {},
+                                   .kernels = kKernels,
+                                   .lean_grids = kLeanGrids};
+  const Result<BenchReport> report = bench(problem_of(point), shape_of(point), bench_options, db, cubins, cancel);
+  if (!report) return tl::unexpected(report.error());
+  PaperMeasurement measured;
+  measured.point = point;
+  for (const auto& [mode, line] : {std::pair("lean", &measured.lean), std::pair("fa2", &measured.flash_attention2),
+                                   std::pair("fd", &measured.flash_decoding), std::pair("read", &measured.read)}) {
+    Result<BenchLine> found = line_of(*report, mode);
+    if (!found) return tl::unexpected(found.error());
+    *line = std::move(*found);
+  }
+  return measured;
+}
+
+/// Whether an error concerns only the point at which it happened.
+bool costs_one_point(ErrorCode code) {
+  return code == ErrorCode::out_of_memory || code == ErrorCode::compile_failed || code == ErrorCode::kernel_rejected;
+}
+
+}  // namespace
+
+Result<PaperReport> run_paper(const PaperOptions& options, TuningDb& db, CubinCache* cubins,
+                              const PaperProgress& progress, const std::atomic<bool>* cancel) {
+  const Result<DeviceFacts> device = device_facts(options.device);
+  if (!device) return tl::unexpected(device.error());
+  PaperReport report{
+      .device = device->name,
+      .arch = to_string(device->arch),
+      .provenance = device_json(*device).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
+      .revision = generator_revision(),
+      .measurements = {},
+      .missing = {}};
+  const std::vector<PaperPoint> points = paper_points(paper_lines(), device->memory_bytes);
+  const auto ends = std::chrono::steady_clock::now() + options.budget;
+  bool interrupted = false;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    interrupted = interrupted || (cancel != nullptr && cancel->load());
+    if (interrupted || std::chrono::steady_clock::now() >= ends) {
+      report.missing.push_back({points[i], interrupted ? "interrupted" : "budget"});
+      continue;
+    }
+    if (progress) progress(i, points.size(), points[i]);
+    Result<PaperMeasurement> measured = measure(points[i], options, db, cubins, cancel);
+    if (measured) {
+      report.measurements.push_back(std::move(*measured));
+    } else if (measured.error().code == ErrorCode::interrupted) {
+      interrupted = true;
+      report.missing.push_back({points[i], "interrupted"});
+    } else if (costs_one_point(measured.error().code)) {
+      report.missing.push_back({points[i], measured.error().message});
+    } else {
+      return tl::unexpected(measured.error());
+    }
+  }
+  // The report has the points in the order of the figures.
+  std::sort(report.measurements.begin(), report.measurements.end(),
+            [](const PaperMeasurement& a, const PaperMeasurement& b) { return a.point < b.point; });
+  return report;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,35 @@
+// rotation.hpp -- Rotation: how many copies of K and V the launches of a graph take in turn, so that none of them finds
+// its own in the L2 cache. Pure functions; any thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/problem.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// Bytes of K and V of requests of these lengths: what one launch reads, which a window makes less, and what one copy
+/// takes, in which every request has room for the longest. Both are at least 1.
+struct KvFootprint {
+  std::int64_t read = 1, allocated = 1;
+};
+KvFootprint kv_footprint(const DecodeProblem& problem, std::span<const int> context_lengths);
+
+/// The copies lie one after the other. The launches of a graph are a multiple of the copies.
+struct Rotation {
+  int copies = 1;
+  int launches = 1;
+};
+
+/// Cold: copies x kv_bytes, those that a launch reads, is at least three times the L2. Twice would do if the L2 evicted
+/// the oldest line, which GPUs do not promise. The copies take at most memory_bytes. Warm: there is one copy. A graph
+/// lasts about kGraphMicroseconds if a launch takes launch_us, an estimate.
+Rotation rotation_for(std::int64_t kv_bytes, std::int64_t l2_bytes, std::int64_t memory_bytes, double launch_us,
+                      bool cold);
+
+inline constexpr double kGraphMicroseconds = 300;
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,245 @@
+#include "tuner/model/search_space.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <string>
+
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/grids.hpp"
+#include "runtime/lookup/specs.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr double kModelResolution = 0.03;  // predictions closer than this are a tie
+constexpr int kTypicalRegisters = 168;     // what a kernel takes if its launch bounds leave it enough
+
+/// The registers that the launch bounds leave to a thread.
+int register_limit(const KernelSpec& spec) {
+  return std::min(255, 65536 / (cta_threads(spec) * spec.ctas_per_sm) / 8 * 8);
+}
+
+/// The registers below which a kernel surely spills: for accumulators, query, one block of K and V (ldg keeps a whole
+/// step) and addresses.
+int least_registers(const KernelSpec& spec) {
+  // This is as below, but P is in registers, too. A producer warpgroup hands its registers over.
+  if (query_rows_lead(spec)) return producer_warps(spec) > 1 ? 0 : 64 + value_dim(spec) / 2 + step_tokens(spec) * 3 / 4;
+  // The scores of a step and the accumulators are in registers; operands stay in shared memory.
+  if (spec.load == LoadPath::tensor)
+    return 40 + (rows_per_block(spec) + 7) / 8 * 4 * (step_tokens(spec) / 64 + value_dim(spec) / 64);
+  // A step of K and V, accumulators, and the partial sums of the products are in registers.
+  if (spec.load == LoadPath::vector) return 64 + spec.warp_tokens * spec.head_dim / 32 + 16 * spec.group;
+  const int row_tiles = (rows_per_block(spec) + 7) / 8;
+  const int accumulators = value_dim(spec) / 4 * row_tiles,
+            query = spec.head_dim > 256 ? 0 : spec.head_dim / 8 * row_tiles;
+  const int dims = kv_token_bytes(spec) / 2;
+  const int kv = spec.load == LoadPath::ldg ? spec.warp_tokens / 16 * dims / 4 : std::min(dims / 8, 64);
+  return 24 + accumulators + query + kv;
+}
+
+/// Whether launch bounds for one CTA more per SM still leave all registers that a kernel of this family ever takes. The
+/// code is the same then, and only the spec with more CTAs is worth compiling.
+bool roomier_twin_exists(KernelSpec spec) {
+  constexpr int kMoreThanAnyTakes = 224;
+  spec.ctas_per_sm += 1;
+  spec.tile = step_tokens(spec);
+  return register_limit(spec) >= kMoreThanAnyTakes && validate(spec).has_value();
+}
+
+/// The key of the fixed shuffle: FNV-1a with a final mix.
+std::uint64_t shuffle_key(const std::string& text) {
+  std::uint64_t hash = 14695981039346656037ull;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  hash ^= hash >> 33;
+  hash *= 0xff51afd7ed558ccdull;
+  return hash ^ (hash >> 33);
+}
+
+struct LoadChoices {
+  LoadPath load;
+  std::vector<int> warps, warp_tokens, stages, ctas_per_sm;
+};
+
+std::vector<LoadChoices> load_choices(Arch arch) {
+  std::vector<LoadChoices> choices = {
+      {LoadPath::ldg, {2, 4, 8, 16}, {16, 32}, {1}, {1, 2, 3, 4}},
+      {LoadPath::cp_async, {2, 4, 8}, {16, 32}, {2, 3, 4, 6}, {1, 2, 3, 4}},
+      {LoadPath::vector, {2, 4, 8, 16}, {16, 32}, {1}, {1, 2, 3, 4}},
+  };
+  if (arch.major >= 9) choices.push_back({LoadPath::bulk, {2, 4, 8, 16}, {16, 32, 64}, {1, 2, 3, 4, 6}, {1, 2, 3, 4}});
+  if (arch == Arch{9, 0, true}) choices.push_back({LoadPath::tensor, {4, 8}, {16, 32}, {1, 2, 3, 4, 6, 8}, {1, 2, 3}});
+  return choices;
+}
+
+/// LeanTiles from one warp's step up to one step of the whole CTA, or to 64 tokens if that is more. Smaller ones do not
+/// balance better, and larger ones only make the split coarser.
+std::vector<int> tiles_for(const KernelSpec& spec) {
+  std::vector<int> tiles;
+  for (int tile = step_tokens(spec); tile <= std::clamp(spec.warps * spec.warp_tokens, 64, 256); tile *= 2)
+    tiles.push_back(tile);
+  return tiles;
+}
+
+}  // namespace
+
+std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem& problem) {
+  // The bits of a result depend on the kernel, so look-ups give every shape of a batch-invariant problem the same one.
+  if (problem.features.batch_invariant) return {default_config(device, problem, Shape{}).spec};
+  std::vector<KernelSpec> specs;
+  KernelSpec spec = base_spec(device.arch, problem);
+  spec.fixup = FixUp::ticket;
+  for (const LoadChoices& choices : load_choices(device.arch)) {
+    spec.load = choices.load;
+    for (const int warps : choices.warps) {
+      for (const int warp_tokens : choices.warp_tokens) {
+        for (const int stages : choices.stages) {
+          for (const int ctas_per_sm : choices.ctas_per_sm) {
+            spec.warps = warps, spec.warp_tokens = warp_tokens, spec.stages = stages, spec.ctas_per_sm = ctas_per_sm;
+            if (register_limit(spec) < least_registers(spec) || roomier_twin_exists(spec)) continue;
+            for (const int tile : tiles_for(spec)) {
+              spec.tile = tile;
+              if (validate(spec)) specs.push_back(spec);
+            }
+          }
+        }
+      }
+    }
+  }
+  return specs;
+}
+
+int guess_resident(const DeviceFacts& device, const KernelSpec& spec) {
+  const int registers = std::min(register_limit(spec), std::max(kTypicalRegisters, least_registers(spec)));
+  return std::max(resident_ctas_per_sm(device, registers, cta_threads(spec), shared_bytes(spec)), 1);
+}
+
+std::vector<KernelSpec> choose_specs(const CostModel& model, const DeviceFacts& device, const DecodeProblem& problem,
+                                     std::span<const Shape> shapes, std::size_t count) {
+  const std::vector<KernelSpec> specs = all_specs(device, problem);
+  struct Entry {
+    std::int64_t bin = 0;
+    std::uint64_t shuffle = 0;
+    std::size_t spec = 0;
+    auto operator<=>(const Entry&) const = default;
+  };
+  std::vector<std::uint64_t> shuffle;
+  std::vector<int> resident;
+  for (const KernelSpec& spec : specs) {
+    shuffle.push_back(shuffle_key(kernel_name(spec)));
+    resident.push_back(guess_resident(device, spec));
+  }
+  std::vector<std::vector<Entry>> buckets;  // one for each pair of shape and load path, best first
+  for (const Shape& shape : shapes) {
+    std::map<LoadPath, std::vector<Entry>> by_load;
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const auto ranked = rank_grids(model.of(specs[i]), device, problem, shape, specs[i], resident[i]);
+      if (ranked.empty()) continue;
+      const auto bin =
+          static_cast<std::int64_t>(std::floor(std::log(ranked.front().predicted_us) / std::log1p(kModelResolution)));
+      by_load[specs[i].load].push_back({bin, shuffle[i], i});
+    }
+    for (auto& [load, entries] : by_load) {
+      std::sort(entries.begin(), entries.end());
+      buckets.push_back(std::move(entries));
+    }
+  }
+  std::vector<KernelSpec> chosen;
+  std::vector<bool> taken(specs.size());
+  std::vector<std::size_t> next(buckets.size());
+  for (bool any = true; any && chosen.size() < count;) {
+    any = false;
+    for (std::size_t b = 0; b < buckets.size() && chosen.size() < count; ++b) {
+      while (next[b] < buckets[b].size() && taken[buckets[b][next[b]].spec]) ++next[b];
+      if (next[b] == buckets[b].size()) continue;
+      const std::size_t spec = buckets[b][next[b]].spec;
+      taken[spec] = any = true;
+      chosen.push_back(specs[spec]);
+    }
+  }
+  return chosen;
+}
+
+std::vector<KernelSpec> neighbours(const KernelSpec& spec) {
+  std::vector<KernelSpec> found;
+  if (spec.features.batch_invariant) return found;
+  const auto add = [&](auto&& change) {
+    KernelSpec near = spec;
+    change(near);
+    if (loads_to_registers(near.load)) near.stages = 1;
+    // A tile must hold a whole step of a warp.
+    near.tile = std::max(near.tile, step_tokens(near));
+    if (near == spec || !validate(near) || register_limit(near) < least_registers(near)) return;
+    if (std::find(found.begin(), found.end(), near) == found.end()) found.push_back(near);
+  };
+  add([](KernelSpec& s) { s.stages += 1; });
+  add([](KernelSpec& s) { s.stages -= 1; });
+  add([](KernelSpec& s) { s.stages += 2; });  // by warpgroups
+  add([](KernelSpec& s) { s.stages -= 2; });
+  add([](KernelSpec& s) { s.warps *= 2; });
+  add([](KernelSpec& s) { s.warps = std::max(s.warps / 2, 1); });
+  add([](KernelSpec& s) { s.ctas_per_sm += 1; });
+  add([](KernelSpec& s) { s.ctas_per_sm -= 1; });
+  add([](KernelSpec& s) { s.tile *= 2; });
+  add([](KernelSpec& s) { s.tile /= 2; });
+  add([](KernelSpec& s) { s.warp_tokens *= 2; });
+  add([](KernelSpec& s) { s.warp_tokens /= 2; });
+  // Twice the tokens a step with half the warps, and the reverse, have the same bytes in flight.
+  add([](KernelSpec& s) { s.warp_tokens *= 2, s.warps /= 2; });
+  add([](KernelSpec& s) { s.warp_tokens /= 2, s.warps *= 2; });
+  for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+    add([load](KernelSpec& s) { s.stages = loads_to_registers(s.load) ? 2 : s.stages, s.load = load; });
+  }
+  add([](KernelSpec& s) { s.fixup = s.fixup == FixUp::ticket ? FixUp::wait : FixUp::ticket; });
+  return found;
+}
+
+std::vector<RankedConfig> rank_grids(const ModelParameters& parameters, const DeviceFacts& device,
+                                     const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec,
+                                     int resident) {
+  std::vector<RankedConfig> ranked;
+  const std::int64_t co_resident = std::int64_t{std::max(resident, 1)} * std::max(device.sm_count, 1);
+  for (const std::int64_t grid : useful_grids(device, problem, shape, spec, std::max(resident, 1))) {
+    if (spec.fixup == FixUp::wait && grid > co_resident) continue;
+    const Config config{.spec = spec,
+                        .grid = grid,
+                        .segment_cost = is_ragged(visible_shape(problem, shape)) ? segment_cost(device, spec) : 0};
+    ranked.push_back({config, predict_us(parameters, device, problem, shape, config, std::max(resident, 1))});
+  }
+  std::stable_sort(ranked.begin(), ranked.end(), [](const RankedConfig& a, const RankedConfig& b) {
+    return a.predicted_us != b.predicted_us ? a.predicted_us < b.predicted_us : a.config.grid < b.config.grid;
+  });
+  return ranked;
+}
+
+std::vector<RankedConfig> spread(std::span<const RankedConfig> ranked, std::size_t count, double distance) {
+  std::vector<RankedConfig> chosen;
+  for (const RankedConfig& candidate : ranked) {
+    if (chosen.size() == count) break;
+    const auto grid = static_cast<double>(candidate.config.grid);
+    const bool near = std::any_of(chosen.begin(), chosen.end(), [&](const RankedConfig& other) {
+      return std::abs(grid / static_cast<double>(other.config.grid) - 1) <= distance;
+    });
+    if (!near) chosen.push_back(candidate);
+  }
+  return chosen;
+}
+
+std::vector<int> context_lengths_of(const Shape& shape) {
+  const int batch = std::max(shape.batch, 1);
+  const auto longest = static_cast<int>(std::min<std::int64_t>(shape.longest_context, std::numeric_limits<int>::max()));
+  std::vector<int> lengths(static_cast<std::size_t>(batch), longest);
+  if (shape.total_context == 0 || batch == 1) return lengths;
+  const std::int64_t rest = std::max<std::int64_t>(shape.total_context - longest, 0);
+  const std::int64_t share = rest / (batch - 1), extra = rest % (batch - 1);
+  for (int i = 1; i < batch; ++i) {
+    lengths[static_cast<std::size_t>(i)] =
+        static_cast<int>(std::min<std::int64_t>(share + (i <= extra ? 1 : 0), longest));
+  }
+  return lengths;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,57 @@
+// search_space.hpp -- the kernels and grids that the tuner considers for a device and a problem. Pure functions; any
+// thread. The same input always gives the same list in the same order.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/cuda/device.hpp"
+#include "runtime/problem.hpp"
+#include "tuner/model/cost_model_fit.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// Every spec of this problem that the generator accepts and that may be worth compiling: all combinations of load
+/// path, warps, tokens a warp, stages, tile and CTAs per SM, with the ticket fix-up. Specs whose registers cannot
+/// suffice are left out, and so are those that differ from another one only in name. All have programmatic dependent
+/// launch where the problem asks for it and the device has it, else none has.
+std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem& problem);
+
+/// A guess of how many CTAs one SM will hold, for as long as the compiler has not said how many registers the kernel
+/// takes. At least 1.
+int guess_resident(const DeviceFacts& device, const KernelSpec& spec);
+
+/// `count` of all_specs(), most promising first: each pair of a shape and a load path names in turn the next best one
+/// by the model. Among specs that the model cannot tell apart (3 %) a fixed shuffle chooses, so that the list is
+/// diverse. The shapes share the list, since a kernel is compiled once for all of them.
+std::vector<KernelSpec> choose_specs(const CostModel& model, const DeviceFacts& device, const DecodeProblem& problem,
+                                     std::span<const Shape> shapes, std::size_t count);
+
+/// Valid specs one step from `spec` in one parameter (stages, warps, tokens a warp, tile, CTAs per SM, load path,
+/// fix-up).
+std::vector<KernelSpec> neighbours(const KernelSpec& spec);
+
+/// A configuration with the time that the model expects.
+struct RankedConfig {
+  Config config;
+  double predicted_us = 0;
+};
+
+/// Every grid of this spec that is considered for the shape: useful_grids(), without those that are not co-resident
+/// where the fix-up waits. The best prediction comes first, and among equal ones the smaller grid.
+std::vector<RankedConfig> rank_grids(const ModelParameters& parameters, const DeviceFacts& device,
+                                     const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec,
+                                     int resident);
+
+/// The first `count` of `ranked` whose grids differ from each other by more than `distance` (relative).
+std::vector<RankedConfig> spread(std::span<const RankedConfig> ranked, std::size_t count, double distance = 0.08);
+
+/// The context lengths that a shape stands for, one for each sequence of the batch: the first one has the longest
+/// context, and the others share the rest of the total equally. Each is within 0 .. longest. The shape need not be
+/// canonical.
+std::vector<int> context_lengths_of(const Shape& shape);
+
+}  // namespace v1
+}  // namespace leanattn

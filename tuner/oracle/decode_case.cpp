@@ -1,0 +1,135 @@
+// decode_case.cpp -- creates a decode case and writes its data.
+#include "tuner/oracle/decode_case.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/cuda/driver.hpp"
+#include "tuner/oracle/decode_case_detail.hpp"
+#include "tuner/oracle/oracle.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+Result<void> decode_case_detail::wait_for(CUstream_st* stream) {
+  const Result<const DriverApi*> api = driver();
+  if (!api) return tl::unexpected(api.error());
+  return check((*api)->cuStreamSynchronize(stream), "cuStreamSynchronize");
+}
+
+Result<DecodeCase> DecodeCase::create(std::shared_ptr<const OracleKernels> kernels, const DecodeProblem& problem,
+                                      std::vector<int> context_lengths, const DecodeCaseOptions& options,
+                                      CUstream_st* stream) {
+  LEANATTN_TRY(validate(problem));
+  const Features& features = problem.features;
+  if (context_lengths.empty()) return fail(ErrorCode::invalid_argument, "a decode case needs at least one request");
+  if (options.context_capacity < 0 || options.kv_copies < 1) {
+    return fail(ErrorCode::invalid_argument, fmt::format("a decode case cannot have a capacity of {} and {} KV copies",
+                                                         options.context_capacity, options.kv_copies));
+  }
+  DecodeCase result;
+  for (std::size_t request = 0; request < context_lengths.size(); ++request) {
+    int count = features.q_len;
+    if (features.ragged_q) {
+      count = options.query_tokens.empty() ? data_query_tokens(options.seed, static_cast<int>(request), features.q_len)
+              : request < options.query_tokens.size() ? options.query_tokens[request]
+                                                      : -1;
+    }
+    if (count < 0 || count > features.q_len) {
+      return fail(ErrorCode::invalid_argument,
+                  fmt::format("request {} of a decode case has {} query tokens", request, count),
+                  fmt::format("Give each request 0 to {}.", features.q_len));
+    }
+    result.query_tokens_.push_back(count);
+  }
+  if (kernels->score() != features.score) {
+    auto own = kernels->for_score(features.score);
+    if (!own) return tl::unexpected(own.error());
+    kernels = std::move(*own);
+  }
+  result.kernels_ = std::move(kernels);
+  result.problem_ = problem;
+  result.options_ = options;
+  result.lengths_ = std::move(context_lengths);
+  LEANATTN_TRY(result.allocate(stream));
+  return result;
+}
+
+Result<void> DecodeCase::plant_kv(CUstream_st* stream) {
+  // int8 has no NaN. Its lowest value is one that no data has.
+  const std::uint8_t poison = problem_.features.kv_format == KvFormat::int8 ? 0x80 : kPoisonByte;
+  LEANATTN_TRY(fill_bytes_async(k_.data(), poison, k_.bytes(), stream));
+  LEANATTN_TRY(fill_bytes_async(v_.data(), poison, v_.bytes(), stream));
+  if (check_.kv_scale == static_cast<int>(KvScale::token))
+    LEANATTN_TRY(fill_bytes_async(kv_scales_.data(), kPoisonByte, kv_scales_.bytes(), stream));
+  if (check_.page_size > 0) LEANATTN_TRY(kernels_->fill_table(args_, check_, pages_.as<int>(), stream));
+  for (int copy = 0; copy < options_.kv_copies; ++copy) {
+    LEANATTN_TRY(kernels_->fill_kv(args(copy), check_, stream));
+  }
+  if (check_.rope != 0)
+    LEANATTN_TRY(kernels_->fill_q(args_, check_, stream));  // The lengths decide the tokens' positions.
+  if (check_.append != 0) LEANATTN_TRY(kernels_->new_rows(NewRowsStep::plant, args_, check_, nullptr, stream));
+  return {};
+}
+
+LeanDecodeArgs DecodeCase::args(int kv_copy) const {
+  LeanDecodeArgs args = args_;
+  args.k = static_cast<const std::uint8_t*>(args_.k) + kv_copy * kv_copy_bytes_;
+  args.v = static_cast<const std::uint8_t*>(args_.v) + kv_copy * kv_copy_bytes_;
+  return args;
+}
+
+Result<LeanDecodeArgs> DecodeCase::bind(const KernelSpec& spec, LaunchGrid grid, CheckWorkspace& workspace,
+                                        CUstream_st* stream, int kv_copy) const {
+  LeanDecodeArgs bound = args(kv_copy);
+  bound.segment_cost = static_cast<unsigned>(grid.segment_cost);
+  LEANATTN_TRY(workspace.bind(bound, this->workspace(spec, grid.ctas), stream));
+  return bound;
+}
+
+std::int64_t DecodeCase::output_tiles(const KernelSpec& spec) const {
+  return std::int64_t{batch()} * problem_.kv_heads * row_blocks(spec);
+}
+
+WorkspaceLayout DecodeCase::workspace(const KernelSpec& spec, std::int64_t grid) const {
+  const std::int64_t outputs = output_tiles(spec);
+  return workspace_layout(spec, partial_slots(spec, grid, outputs, options_.context_capacity), outputs);
+}
+
+int DecodeCase::clamped_length(int request) const {
+  return std::clamp(lengths_[static_cast<std::size_t>(request)], 0, options_.context_capacity);
+}
+
+std::int64_t DecodeCase::shared_tokens() const {
+  return leanattn::shared_tokens(problem_.features, options_.shared_prefix, clamped_length(0));
+}
+
+std::int64_t DecodeCase::kv_bytes() const {
+  std::vector<int> contexts(lengths_.size());
+  for (int request = 0; request < batch(); ++request)
+    contexts[static_cast<std::size_t>(request)] = clamped_length(request);
+  const RequestLengths lengths{
+      .context_lengths = contexts, .query_tokens = query_tokens_, .shared_tokens = shared_tokens()};
+  return leanattn::kv_bytes(problem_, lengths) + kv_scale_bytes(problem_, lengths);
+}
+
+Result<void> DecodeCase::set_context_lengths(std::vector<int> context_lengths, CUstream_st* stream) {
+  if (context_lengths.size() != lengths_.size()) {
+    return fail(ErrorCode::invalid_argument, fmt::format("{} context lengths were given for a case of {} requests",
+                                                         context_lengths.size(), lengths_.size()));
+  }
+  lengths_ = std::move(context_lengths);
+  reference_.reset();
+  LEANATTN_TRY(copy_to_device_async(const_cast<int*>(args_.context_lengths), lengths_.data(), std::int64_t{batch()} * 4,
+                                    stream));
+  return plant_kv(stream);
+}
+
+Result<void> DecodeCase::reset_outputs(CUstream_st* stream) {
+  LEANATTN_TRY(fill_bytes_async(o_.data(), kPoisonByte, o_.bytes(), stream));
+  if (check_.append != 0) LEANATTN_TRY(kernels_->new_rows(NewRowsStep::spoil, args_, check_, nullptr, stream));
+  return fill_bytes_async(lse_.data(), kPoisonByte, lse_.bytes(), stream);
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,255 @@
+// decode_case_allocate.cpp -- chooses the strides of a decode case and allocates its arrays.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <numeric>
+#include <random>
+
+#include "tuner/oracle/decode_case.hpp"
+#include "tuner/oracle/decode_case_detail.hpp"
+#include "tuner/oracle/oracle.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+using decode_case_detail::round_up;
+using decode_case_detail::wait_for;
+
+namespace {
+
+constexpr std::int64_t kUnitBytes = 16;  // bases and strides are multiples of this
+constexpr int kRoomPastContext = 72;     // tokens of NaN behind the longest context, more than one step of a warp
+constexpr std::int64_t kMostPages = std::numeric_limits<int>::max();
+
+Result<void> allocate_poisoned(DeviceBuffer& buffer, std::int64_t bytes, CUstream_st* stream) {
+  auto made = DeviceBuffer::allocate(bytes);
+  if (!made) return tl::unexpected(made.error());
+  buffer = std::move(*made);
+  return fill_bytes_async(buffer.data(), kPoisonByte, buffer.bytes(), stream);
+}
+
+/// Makes a device copy of `values` with `before` poisoned elements in front. Waits, so that `values` may go afterwards.
+template <class T>
+Result<void> upload(DeviceBuffer& buffer, const std::vector<T>& values, std::int64_t before, CUstream_st* stream) {
+  const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(T));
+  const std::int64_t offset = before * static_cast<std::int64_t>(sizeof(T));
+  LEANATTN_TRY(allocate_poisoned(buffer, offset + bytes + kUnitBytes, stream));
+  LEANATTN_TRY(copy_to_device_async(buffer.at(offset), values.data(), bytes, stream));
+  return wait_for(stream);
+}
+
+}  // namespace
+
+std::int64_t DecodeCase::padding(std::int64_t units, std::int64_t element_bytes) const {
+  return options_.padded ? units * kUnitBytes / element_bytes : 0;
+}
+
+Result<void> DecodeCase::allocate(CUstream_st* stream) {
+  const Features& features = problem_.features;
+  const std::int64_t head_dim = problem_.head_dim, q_heads = problem_.q_heads;
+  const auto pad = [&](std::int64_t units) { return padding(units, 2); };
+  if (options_.context_capacity == 0) {
+    const std::int64_t longest = std::max(0, *std::max_element(lengths_.begin(), lengths_.end()));
+    options_.context_capacity =
+        static_cast<int>(std::min<std::int64_t>(longest + kRoomPastContext, std::numeric_limits<int>::max()));
+  }
+  if (features.page_size > 0) {
+    const std::int64_t whole = round_up(options_.context_capacity, features.page_size);
+    if (whole > std::numeric_limits<int>::max() || options_.context_capacity == 0) {
+      return fail(ErrorCode::invalid_argument, fmt::format("a capacity of {} tokens cannot be divided into pages of {}",
+                                                           options_.context_capacity, features.page_size));
+    }
+    options_.context_capacity = static_cast<int>(whole);
+  }
+  args_.batch = batch();
+  args_.kv_heads = problem_.kv_heads;
+  args_.context_capacity = options_.context_capacity;
+  const bool extreme = options_.data == DataKind::extreme;
+  const double scale = extreme ? extreme_scale(problem_.head_dim) : 1.0 / std::sqrt(static_cast<double>(head_dim));
+  args_.score_scale = static_cast<float>(scale);
+  // The oracles use the scale that the kernel gets, so that its rounding to fp32 is no error of the kernel.
+  const bool natural = transforms_scores(features);
+  args_.scale_log2 = natural ? static_cast<float>(std::numbers::log2e) : scale_argument(scale);
+  check_ = check_features(problem_, options_.data, options_.seed,
+                          natural ? static_cast<double>(args_.score_scale) : scale_of_argument(args_.scale_log2));
+  check_.shared_prefix = options_.shared_prefix;
+  first_query_tokens_.assign(1, 0);
+  for (const int count : query_tokens_) first_query_tokens_.push_back(first_query_tokens_.back() + count);
+
+  args_.q_stride_head = head_dim + pad(1);
+  args_.q_stride_token = q_heads * args_.q_stride_head + (features.q_len > 1 ? pad(2) : 0);
+  args_.q_stride_batch = features.q_len * args_.q_stride_token + pad(3);
+  args_.o_stride_head = check_.v_head_dim + pad(2);
+  args_.o_stride_token = q_heads * args_.o_stride_head + (features.q_len > 1 ? pad(3) : 0);
+  args_.o_stride_batch = features.q_len * args_.o_stride_token + pad(1);
+  const std::int64_t offset = pad(1);
+  const std::int64_t tokens = std::max<std::int64_t>(first_query_tokens_.back(), 1);
+  const auto elements = [&](std::int64_t of_batch, std::int64_t of_token) {
+    return offset + (features.ragged_q ? tokens * of_token : batch() * of_batch) + kUnitBytes / 2;
+  };
+  LEANATTN_TRY(allocate_poisoned(q_, elements(args_.q_stride_batch, args_.q_stride_token) * 2, stream));
+  LEANATTN_TRY(allocate_poisoned(o_, elements(args_.o_stride_batch, args_.o_stride_token) * 2, stream));
+  LEANATTN_TRY(allocate_poisoned(lse_, tokens * q_heads * 4, stream));
+  LEANATTN_TRY(allocate_poisoned(lengths_device_, std::int64_t{batch() + 3} * 4, stream));
+  LEANATTN_TRY(allocate_kv(stream));
+  LEANATTN_TRY(allocate_features(stream));
+  LEANATTN_TRY(allocate_new_tokens(stream));
+
+  o_offset_ = offset;
+  args_.q = q_.at(offset * 2);
+  args_.o = o_.at(offset * 2);
+  args_.lse = lse_.as<float>();
+  // Kernels read long arrays of lengths 16 bytes at a time, so that the alignment of the first one matters.
+  args_.context_lengths = lengths_device_.as<int>() + (options_.padded ? batch() % 3 + 1 : 0);
+  LEANATTN_TRY(copy_to_device_async(const_cast<int*>(args_.context_lengths), lengths_.data(), std::int64_t{batch()} * 4,
+                                    stream));
+  LEANATTN_TRY(kernels_->fill_q(args_, check_, stream));
+  LEANATTN_TRY(plant_kv(stream));
+  return wait_for(stream);
+}
+
+Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
+  const Features& features = problem_.features;
+  const std::int64_t element_bytes = kv_element_bytes(features);
+  const auto pad = [&](std::int64_t units) { return padding(units, element_bytes); };
+  // A page has the strides that a request has in a dense cache.
+  const std::int64_t tokens = features.page_size > 0 ? features.page_size : options_.context_capacity;
+  const bool one_pool = features.page_size > 0 && options_.padded;
+  std::int64_t pools = batch();
+  if (features.page_size > 0) {
+    const std::int64_t max_pages = options_.context_capacity / features.page_size;
+    const std::int64_t used = std::int64_t{batch()} * max_pages;
+    pools = options_.pool_pages > 0 ? options_.pool_pages : used + used / 4 + 3;
+    if (pools < used || pools > kMostPages) {
+      return fail(ErrorCode::invalid_argument,
+                  fmt::format("a pool of {} pages cannot hold the {} pages that are in use", pools, used),
+                  fmt::format("Give at least as many pages as are in use and at most {}.", kMostPages));
+    }
+    check_.max_pages = static_cast<int>(max_pages);
+    args_.page_table_stride = max_pages + (options_.padded ? 3 : 0);
+    args_.pool_pages = pools;
+  }
+  // K and V get different padding, so that a kernel that confuses their strides is found out.
+  const auto kv_strides = [&](long long& of_batch, long long& of_head, long long& of_token, std::int64_t columns,
+                              std::int64_t units) {
+    if (problem_.layout == KvLayout::contiguous) {
+      of_token = columns;
+      of_head = tokens * columns + pad(units);
+      of_batch = problem_.kv_heads * of_head + pad(units + 4);
+    } else {
+      of_head = columns + pad(units);
+      of_token = problem_.kv_heads * of_head + pad(units + 1);
+      of_batch = tokens * of_token + pad(units + 4);
+    }
+  };
+  kv_strides(args_.k_stride_batch, args_.k_stride_head, args_.k_stride_token, problem_.head_dim, 1);
+  kv_strides(args_.v_stride_batch, args_.v_stride_head, args_.v_stride_token, check_.v_head_dim, 2);
+  const std::int64_t offset = pad(1), v_in_pool = args_.k_stride_batch;
+  if (one_pool) args_.k_stride_batch = args_.v_stride_batch = args_.k_stride_batch + args_.v_stride_batch;
+  kv_copy_bytes_ = round_up(
+      (offset + pools * std::max(args_.k_stride_batch, args_.v_stride_batch)) * element_bytes + kUnitBytes, 256);
+  LEANATTN_TRY(allocate_poisoned(k_, kv_copy_bytes_ * options_.kv_copies, stream));
+  if (!one_pool) LEANATTN_TRY(allocate_poisoned(v_, kv_copy_bytes_ * options_.kv_copies, stream));
+  args_.k = k_.at(offset * element_bytes);
+  args_.v = one_pool ? k_.at((offset + v_in_pool) * element_bytes) : v_.at(offset * element_bytes);
+
+  if (features.page_size > 0) {
+    const std::int64_t used = std::int64_t{batch()} * check_.max_pages;
+    const std::int64_t spare = std::min(pools - used, used / 4 + 3);
+    std::vector<int> pages(static_cast<std::size_t>(used + spare));
+    std::iota(pages.begin(), pages.end(), static_cast<int>(pools - used - spare));
+    std::shuffle(pages.begin(), pages.end(), std::mt19937_64(options_.seed));
+    LEANATTN_TRY(upload(pages_, pages, 0, stream));
+    const std::int64_t before = options_.padded ? 1 : 0;
+    LEANATTN_TRY(allocate_poisoned(page_table_, (before + batch() * args_.page_table_stride) * 4, stream));
+    args_.page_table = page_table_.as<int>() + before;
+  }
+  if (features.kv_format == KvFormat::same) return {};
+  if (features.kv_scale != KvScale::token) {
+    const bool by_head = features.kv_scale == KvScale::head;
+    std::vector<float> scales;
+    for (const DataTensor tensor : {DataTensor::k, DataTensor::v}) {
+      for (int head = 0; head < (by_head ? problem_.kv_heads : 1); ++head)
+        scales.push_back(data_kv_scale(options_.data, options_.seed, tensor, features, 0, head, 0));
+    }
+    LEANATTN_TRY(upload(kv_scales_, scales, 0, stream));
+    args_.k_scale = kv_scales_.as<float>();
+    args_.v_scale = kv_scales_.as<float>() + scales.size() / 2;
+    return {};
+  }
+  const std::int64_t odd = options_.padded ? 1 : 0;
+  if (problem_.layout == KvLayout::contiguous) {
+    args_.kv_scale_stride_token = 1;
+    args_.kv_scale_stride_head = tokens + odd;
+    args_.kv_scale_stride_batch = problem_.kv_heads * args_.kv_scale_stride_head + odd;
+  } else {
+    args_.kv_scale_stride_head = 1;
+    args_.kv_scale_stride_token = problem_.kv_heads + odd;
+    args_.kv_scale_stride_batch = tokens * args_.kv_scale_stride_token + odd;
+  }
+  const std::int64_t each = round_up(pools * args_.kv_scale_stride_batch, 64);
+  LEANATTN_TRY(allocate_poisoned(kv_scales_, each * 2 * 4, stream));
+  args_.k_scale = kv_scales_.as<float>();
+  args_.v_scale = kv_scales_.as<float>() + each;
+  return {};
+}
+
+Result<void> DecodeCase::allocate_new_tokens(CUstream_st* stream) {
+  const Features& features = problem_.features;
+  if (features.rope != Rope::none) {
+    const std::int64_t positions = std::max(1, options_.context_capacity);
+    LEANATTN_TRY(allocate_poisoned(rope_table_, positions * check_.rope_dim * 4, stream));
+    LEANATTN_TRY(kernels_->fill_rope(check_, positions, rope_table_.as<float>(), stream));
+    args_.rope_table = rope_table_.as<float>();
+  }
+  if (!features.append) return {};
+  const std::int64_t tokens = std::max<std::int64_t>(first_query_tokens_.back(), 1);
+  const auto make = [&](DeviceBuffer& buffer, std::int64_t columns, std::int64_t units, long long& of_batch,
+                        long long& of_token, long long& of_head) {
+    of_head = columns + padding(units, 2);
+    of_token = problem_.kv_heads * of_head + padding(units + 1, 2);
+    of_batch = features.q_len * of_token + padding(units + 2, 2);
+    return allocate_poisoned(buffer, (features.ragged_q ? tokens * of_token : batch() * of_batch) * 2, stream);
+  };
+  LEANATTN_TRY(
+      make(k_new_, problem_.head_dim, 1, args_.k_new_stride_batch, args_.k_new_stride_token, args_.k_new_stride_head));
+  LEANATTN_TRY(
+      make(v_new_, check_.v_head_dim, 2, args_.v_new_stride_batch, args_.v_new_stride_token, args_.v_new_stride_head));
+  args_.k_new = k_new_.data();
+  args_.v_new = v_new_.data();
+  return allocate_poisoned(wrong_appended_, 8, stream);
+}
+
+Result<void> DecodeCase::allocate_features(CUstream_st* stream) {
+  const Features& features = problem_.features;
+  if (features.ragged_q) {
+    const std::int64_t before = options_.padded ? 1 : 0;
+    LEANATTN_TRY(upload(q_offsets_, first_query_tokens_, before, stream));
+    args_.q_offsets = q_offsets_.as<int>() + before;
+  }
+  if (features.mask == QueryMask::tree) {
+    std::vector<std::uint32_t> words;
+    for (int request = 0; request < batch(); ++request) {
+      for (int t = 0; t < query_tokens_[static_cast<std::size_t>(request)]; ++t)
+        words.push_back(data_tree_word(options_.seed, request, t));
+    }
+    LEANATTN_TRY(upload(tree_mask_, words, 0, stream));
+    args_.tree_mask = tree_mask_.as<unsigned>();
+  }
+  if (features.alibi || features.sink_logits) {
+    std::vector<float> values;
+    values.reserve(static_cast<std::size_t>(problem_.q_heads) * 2);
+    for (int head = 0; head < problem_.q_heads; ++head) values.push_back(data_alibi_slope(options_.seed, head));
+    for (int head = 0; head < problem_.q_heads; ++head) values.push_back(data_sink_logit(options_.seed, head));
+    LEANATTN_TRY(upload(head_values_, values, 0, stream));
+    if (features.alibi) args_.alibi_slopes = head_values_.as<float>();
+    if (features.sink_logits) args_.sink_logits = head_values_.as<float>() + problem_.q_heads;
+  }
+  return {};
+}
+
+}  // namespace v1
+}  // namespace leanattn

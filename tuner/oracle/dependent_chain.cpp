@@ -1,0 +1,122 @@
+// dependent_chain.cpp -- the kernel of a DependentChain and its launches.
+#include "tuner/oracle/dependent_chain.hpp"
+
+#include <algorithm>
+
+#include "cache/cubin/cubin_db.hpp"
+#include "runtime/cuda/compiler.hpp"
+#include "tuner/oracle/decode_case_detail.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+enum Step { kTake = 0, kSpoil = 1, kPutBack = 2 };  // the values of chain_rows' argument `step`
+
+constexpr unsigned kThreads = 128;
+constexpr std::int64_t kMostBlocks = 64;  // so few that the kernel behind it finds free SMs
+
+// The rows are those of the query tokens, which are the last tokens of their contexts: first q's [batch, q_len,
+// q_heads], then k's and v's [batch, q_len, kv_heads]. `kept` holds them densely.
+constexpr const char* kSource = R"cuda(
+extern "C" __global__ void __launch_bounds__(128)
+    chain_rows(LeanDecodeArgs args, CheckFeatures check, uint4* kept, int step, unsigned delay_ns) {
+#if __CUDA_ARCH__ >= 900
+  if (step == 2) asm volatile("griddepcontrol.launch_dependents;");
+#endif
+  if (delay_ns > 0) {
+    unsigned long long begin, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+    do {
+      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    } while (now - begin < delay_ns);
+  }
+  const long long tokens = (long long)args.batch * check.q_len;
+  const long long q_rows = tokens * check.q_heads, kv_rows = tokens * args.kv_heads;
+  const int element_bytes = check.kv_format == kCheckSame ? 2 : 1;
+  const int widest = max(check.head_dim, check.v_head_dim) / 8;   // chunks of 16 bytes
+  for (long long row = blockIdx.x; row < q_rows + 2 * kv_rows; row += gridDim.x) {
+    const bool is_q = row < q_rows, is_k = row < q_rows + kv_rows;
+    const int heads = is_q ? check.q_heads : args.kv_heads;
+    const long long of_tensor = is_q ? row : (row - q_rows) % kv_rows;
+    const int head = (int)(of_tensor % heads), t = (int)(of_tensor / heads % check.q_len);
+    const int request = (int)(of_tensor / heads / check.q_len);
+    const int query_tokens = check_query_tokens(args, check, request);
+    const int token = check_context(args, request) - query_tokens + t;
+    if (t >= query_tokens || (!is_q && token < 0)) continue;   // This row does not exist.
+    char* address;
+    int chunks = check.head_dim / 8;
+    if (is_q) {
+      address = (char*)check_q_row(args, check, request, t, head);
+    } else if (check.append != 0) {
+      address = (char*)check_new_row(args, check, is_k ? kCheckK : kCheckV, request, t, head);
+      chunks = (is_k ? check.head_dim : check.v_head_dim) / 8;
+    } else if (is_k) {
+      address = (char*)args.k + check_k_place(args, check, request, head, token) * element_bytes;
+      chunks = check.head_dim * element_bytes / 16;
+    } else {
+      address = (char*)args.v + check_v_place(args, check, request, head, token) * element_bytes;
+      chunks = check.v_head_dim * element_bytes / 16;
+    }
+    for (int chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
+      uint4* there = (uint4*)address + chunk;
+      uint4* here = kept + row * widest + chunk;
+      if (step == 0) *here = *there;
+      if (step == 1) *there = make_uint4(~0u, ~0u, ~0u, ~0u);   // NaN in all formats but int8
+      if (step == 2) *there = *here;
+    }
+  }
+}
+)cuda";
+
+}  // namespace
+
+std::string dependent_chain_source() {
+  std::string source = "// The kernel in front of a dependent launch that is checked.\n";
+  for (const std::string_view name : {"kernel_args.cuh", "check/features.cuh", "check/data.cuh", "check/layout.cuh"})
+    append_template(source, name);
+  return source + kSource;
+}
+
+Result<DependentChain> DependentChain::load(Arch arch, CubinCache* cubins) {
+  const Result<CompiledKernel> compiled = compile_source(dependent_chain_source(), arch, cubins);
+  if (!compiled) return tl::unexpected(compiled.error());
+  Result<LoadedSource> loaded = LoadedSource::load(*compiled);
+  if (!loaded) return tl::unexpected(loaded.error());
+  DependentChain chain(std::move(*loaded));
+  const Result<CUfunc_st*> kernel = chain.source_.function("chain_rows");
+  if (!kernel) return tl::unexpected(kernel.error());
+  chain.kernel_ = *kernel;
+  return chain;
+}
+
+Result<void> DependentChain::take(const DecodeCase& decode_case, CUstream_st* stream) {
+  args_ = decode_case.args();
+  check_ = decode_case.check_arguments();
+  const std::int64_t bytes = rows() * std::max(check_.head_dim, check_.v_head_dim) * 2;
+  if (rows_.bytes() < bytes) {
+    // Launches that read the old rows may still run.
+    LEANATTN_TRY(decode_case_detail::wait_for(stream));
+    auto grown = DeviceBuffer::allocate(bytes);
+    if (!grown) return tl::unexpected(grown.error());
+    rows_ = std::move(*grown);
+  }
+  return launch(kTake, 0, stream);
+}
+
+Result<void> DependentChain::produce(CUstream_st* stream, unsigned delay_ns) const {
+  LEANATTN_TRY(launch(kSpoil, 0, stream));
+  return launch(kPutBack, delay_ns, stream);
+}
+
+std::int64_t DependentChain::rows() const {
+  return std::int64_t{args_.batch} * check_.q_len * (check_.q_heads + 2 * args_.kv_heads);
+}
+
+Result<void> DependentChain::launch(int step, unsigned delay_ns, CUstream_st* stream) const {
+  const LaunchDims dims{.grid_x = static_cast<unsigned>(std::min(rows(), kMostBlocks)), .threads = kThreads};
+  return launch_with(kernel_, dims, stream, args_, check_, rows_.data(), step, delay_ns);
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,93 @@
+// random_data.cpp -- includes templates/check/data.cuh, so that the host has the device's functions.
+#include "tuner/oracle/random_data.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#include "templates/check/data.cuh"
+#pragma GCC diagnostic pop
+
+int format_of(DType dtype) { return dtype == DType::bf16 ? kCheckBf16 : kCheckFp16; }
+}  // namespace
+
+static_assert(static_cast<int>(DataKind::uniform) == kCheckUniform &&
+              static_cast<int>(DataKind::peaked) == kCheckPeaked &&
+              static_cast<int>(DataKind::extreme) == kCheckExtreme &&
+              static_cast<int>(DataKind::coverage) == kCheckCoverage && static_cast<int>(DataKind::ones) == kCheckOnes);
+static_assert(static_cast<int>(DataTensor::q) == kCheckQ && static_cast<int>(DataTensor::k) == kCheckK &&
+              static_cast<int>(DataTensor::v) == kCheckV);
+static_assert(static_cast<int>(KvFormat::same) == kCheckSame && static_cast<int>(KvFormat::fp8_e4m3) == kCheckE4m3 &&
+              static_cast<int>(KvFormat::fp8_e5m2) == kCheckE5m2 && static_cast<int>(KvFormat::int8) == kCheckInt8);
+static_assert(static_cast<int>(KvScale::tensor) == kCheckScaleTensor &&
+              static_cast<int>(KvScale::head) == kCheckScaleHead &&
+              static_cast<int>(KvScale::token) == kCheckScaleToken);
+static_assert(static_cast<int>(QueryMask::causal) == kCheckCausal && static_cast<int>(QueryMask::tree) == kCheckTree &&
+              static_cast<int>(QueryMask::full) == kCheckFull);
+
+std::string_view to_string(DataKind kind) {
+  switch (kind) {
+    case DataKind::uniform: return "uniform";
+    case DataKind::peaked: return "peaked";
+    case DataKind::extreme: return "extreme";
+    case DataKind::coverage: return "coverage";
+    case DataKind::ones: return "ones";
+  }
+  return "unknown";
+}
+
+std::uint16_t data_bits(DataKind kind, std::uint64_t seed, DataTensor tensor, DType dtype, int request, int head,
+                        std::int64_t token, int column, int head_dim) {
+  return check_element(static_cast<int>(kind), seed, static_cast<int>(tensor), format_of(dtype), request, head, token,
+                       column, head_dim);
+}
+
+std::uint8_t data_byte(DataKind kind, std::uint64_t seed, DataTensor tensor, KvFormat format, int request, int head,
+                       std::int64_t token, int column, int head_dim) {
+  return check_byte(static_cast<int>(kind), seed, static_cast<int>(tensor), static_cast<int>(format), request, head,
+                    token, column, head_dim);
+}
+
+float data_kv_scale(DataKind kind, std::uint64_t seed, DataTensor tensor, const Features& features, int request,
+                    int head, std::int64_t token) {
+  if (features.kv_format == KvFormat::same) return 1;
+  return check_kv_scale(static_cast<int>(kind), seed, static_cast<int>(tensor), static_cast<int>(features.kv_format),
+                        static_cast<int>(features.kv_scale), request, head, token);
+}
+
+float data_alibi_slope(std::uint64_t seed, int head) { return check_alibi_slope(seed, head); }
+float data_sink_logit(std::uint64_t seed, int head) { return check_sink_logit(seed, head); }
+std::uint32_t data_tree_word(std::uint64_t seed, int request, int query_token) {
+  return check_tree_word(seed, request, query_token);
+}
+
+int data_query_tokens(std::uint64_t seed, int request, int q_len) {
+  const std::uint64_t draw = check_hash(check_mix(seed + 19), static_cast<unsigned>(request));
+  return static_cast<int>((draw >> 32) % static_cast<unsigned>(q_len + 1));
+}
+
+double extreme_scale(int head_dim) { return 1e4 / (4096.0 * head_dim); }
+
+double value_of(DType dtype, std::uint16_t bits) { return check_to_float(format_of(dtype), bits); }
+
+std::uint16_t bits_of(DType dtype, float value) { return check_from_float(format_of(dtype), value); }
+
+double byte_value(KvFormat format, std::uint8_t byte) { return check_byte_to_float(static_cast<int>(format), byte); }
+
+std::uint8_t byte_of(KvFormat format, float value) { return check_byte_from_float(static_cast<int>(format), value); }
+
+double unit_in_last_place(DType dtype, double magnitude) {
+  const int fraction_bits = dtype == DType::bf16 ? 7 : 10;
+  const int smallest_exponent = dtype == DType::bf16 ? -126 : -14;
+  const double size = std::abs(magnitude);
+  const int exponent =
+      size > 0 && std::isfinite(size) ? std::max(std::ilogb(size), smallest_exponent) : smallest_exponent;
+  return std::ldexp(1.0, exponent - fraction_bits);
+}
+
+}  // namespace v1
+}  // namespace leanattn

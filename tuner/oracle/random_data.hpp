@@ -1,0 +1,64 @@
+// random_data.hpp -- the data of decode cases, element by element, on the host. templates/check/data.cuh gives the same
+// bits on the device, so that no tensor has to be copied. Pure functions; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "generator/kernel_spec.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// The kinds of data. Each element follows from seed, tensor, request, head, token and column alone, and not from
+/// strides, lengths or capacity.
+enum class DataKind : std::uint8_t {
+  uniform,   ///< q, k and v are uniform with unit variance. Logits are about +-4, and attention spreads over the
+             ///< context.
+  peaked,    ///< As uniform with q eight times as large, so that few tokens dominate and the row maximum grows often.
+  extreme,   ///< q and k are +-64, so that logits reach +-1e4 with extreme_scale(), all exactly representable.
+  coverage,  ///< k is 0 and v is one-hot for each block of 16 tokens. Every weight is exactly 1, so that O and LSE show
+             ///< a token that is lost or counted twice.
+  ones,      ///< q is 64, k is -64 and v is 1. All scores are equal and very low, and O is exactly 1.
+};
+std::string_view to_string(DataKind kind);
+
+enum class DataTensor : std::uint8_t { q = 1, k = 2, v = 3 };
+
+/// The bits of one element. Of q, `head` is a query head and `token` a query token; of k and v, they are a KV head and
+/// a token. `head_dim` is the tensor's own, and column < head_dim.
+std::uint16_t data_bits(DataKind kind, std::uint64_t seed, DataTensor tensor, DType dtype, int request, int head,
+                        std::int64_t token, int column, int head_dim);
+
+/// The byte of one element of a one-byte KV cache, and the scale of its tensor, head or token. Their product is close
+/// to the same element of a 16-bit cache. The scale is 1 if kv_format is same.
+std::uint8_t data_byte(DataKind kind, std::uint64_t seed, DataTensor tensor, KvFormat format, int request, int head,
+                       std::int64_t token, int column, int head_dim);
+float data_kv_scale(DataKind kind, std::uint64_t seed, DataTensor tensor, const Features& features, int request,
+                    int head, std::int64_t token);
+
+/// The ALiBi slope and the sink logit of a query head.
+float data_alibi_slope(std::uint64_t seed, int head);
+float data_sink_logit(std::uint64_t seed, int head);
+/// A word of the tree mask: which of its request's query tokens a query token sees. It sees itself. Bits of query
+/// tokens that the request does not have are random.
+std::uint32_t data_tree_word(std::uint64_t seed, int request, int query_token);
+/// The number of query tokens of a request in a ragged batch, 0 to q_len.
+int data_query_tokens(std::uint64_t seed, int request, int q_len);
+
+/// The softmax scale with which the logits of DataKind::extreme reach exactly +-1e4.
+double extreme_scale(int head_dim);
+
+/// The value of bits, and the bits of a value. Rounding is to nearest even, overflow gives infinity, and NaN stays NaN.
+double value_of(DType dtype, std::uint16_t bits);
+std::uint16_t bits_of(DType dtype, float value);
+/// The same for one-byte formats, so not for KvFormat::same. The value must be well within the format's range. int8
+/// counts 64ths.
+double byte_value(KvFormat format, std::uint8_t byte);
+std::uint8_t byte_of(KvFormat format, float value);
+
+/// The distance between neighbouring values of the dtype at this magnitude; near zero, that of subnormal values.
+double unit_in_last_place(DType dtype, double magnitude);
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,19 @@
+// confirm.hpp -- the confirmation, the last phase of a shape's search: finalists and the default on samples of their
+// own. One thread, the session's. Internal to tuner/search.
+#pragma once
+
+#include <vector>
+
+#include "tuner/search/decision.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// Measures the finalists anew, because the samples that chose them favour the lucky ones, and the default of `timed`
+/// beside them. Records all of them, and the ties among them in a fixed order. Stops early, without an error, when the
+/// shape's time is over or the caller has cancelled. Errors: those of the backend that end a session.
+Result<Decision> confirm(const ShapeContext& context, Measurer& measurer, const TimedCandidates& timed,
+                         std::vector<Candidate> finalists);
+
+}  // namespace v1
+}  // namespace leanattn

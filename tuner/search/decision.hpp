@@ -1,0 +1,31 @@
+// decision.hpp -- Decision: the winner of a shape's search, and how sure it is. Plain data; any thread. Internal to
+// tuner/search.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "tuner/measure/race.hpp"
+#include "tuner/search/measurer.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// Relative differences below this do not matter to anybody.
+inline constexpr double kTie = 0.003;
+
+struct Decision {
+  std::optional<Config> winner = {};  ///< nullopt: no candidate was left
+  double median_us = 0, low_us = 0, high_us = 0;
+  std::optional<double> default_us = {};  ///< the default's time beside the winner, where it took part
+  int raced = 0;                          ///< candidates that took part
+  bool finished = true;                   ///< false: the budget or an interrupt came before the last round
+};
+
+/// The best answer that a race gives which could not be finished: its leader, or without any round the candidate with
+/// the best time in the screen. Records it.
+Decision settle_early(const ShapeContext& context, Measurer& measurer, std::span<const Candidate> candidates,
+                      const Race& race);
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,136 @@
+#include "tuner/search/session.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/device_identity.hpp"
+#include "tuner/model/portfolio_fit.hpp"
+#include "tuner/model/search_space.hpp"
+#include "tuner/search/answer.hpp"
+#include "tuner/search/shape_search.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+Result<void> tune_shapes(const SessionSetup& session, SessionKnowledge& knowledge, ShapeQueue& shapes,
+                         TuneSummary& summary) {
+  std::vector<std::optional<TunedShape>> tuned(session.request.shapes.size());
+  bool first = true;
+  for (; !session.cancelled(); first = false) {
+    const double now = session.backend.now_s();
+    if (now >= session.ends_s) break;
+    const std::optional<ShapeQueue::Turn> turn = shapes.take();
+    if (!turn) break;
+    // The first shape waits for the compiler on behalf of all of them, so it may take two shares.
+    const double share = first && turn->turns_left > 1 ? std::min(1.0, 2 * turn->share) : turn->share;
+    Result<TunedShape> shape =
+        tune_shape(session, knowledge, static_cast<int>(turn->index), now + (session.ends_s - now) * share);
+    if (!shape && shape.error().code == ErrorCode::interrupted) break;
+    if (!shape) {
+      shapes.give_back(turn->index);
+      return tl::unexpected(shape.error());
+    }
+    tuned[turn->index] = std::move(*shape);
+    knowledge.model = knowledge.fitted(session.device);
+  }
+  if (auto committed = session.trials.drain(); !committed) return committed;
+  for (std::size_t i = 0; i < tuned.size(); ++i)
+    summary.shapes.push_back(
+        tuned[i] ? std::move(*tuned[i])
+                 : known_answer(session.request, session.device, session.request.shapes[i], session.db));
+  return {};
+}
+
+}  // namespace
+
+TuneSummary plan_session(const TuneRequest& request, const DeviceFacts& device, const SearchEffort& effort) {
+  TuneSummary summary;
+  summary.device = device;
+  const CostModel model = default_model(device);
+  const std::vector<KernelSpec> specs = choose_specs(model, device, request.problem, request.shapes, effort.specs);
+  for (const Shape& shape : request.shapes) {
+    TunedShape planned;
+    planned.shape = shape;
+    planned.winner = default_config(device, request.problem, shape);
+    planned.finished = false;
+    planned.candidates = 1;
+    for (const KernelSpec& spec : specs) {
+      const auto ranked =
+          rank_grids(model.of(spec), device, request.problem, canonical(shape), spec, guess_resident(device, spec));
+      for (const RankedConfig& candidate : spread(ranked, effort.grids_per_spec)) {
+        planned.candidates += candidate.config == planned.winner ? 0 : 1;
+      }
+    }
+    summary.shapes.push_back(planned);
+  }
+  return summary;
+}
+
+Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& device, const Environment& environment,
+                                TuneBackend& backend, TuningDb& db, const SearchEffort& effort,
+                                const ProgressSink& progress, const std::atomic<bool>* cancel) {
+  if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
+  CompilePool compiles([&backend](const KernelSpec& spec) { return backend.compile(spec); }, request.compile_threads);
+  ShapeQueue shapes(request.shapes.size(), 1, request.weights);
+  return run_session(request, device, environment, backend, db, effort, progress, cancel, {shapes, compiles});
+}
+
+Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& device, const Environment& environment,
+                                TuneBackend& backend, TuningDb& db, const SearchEffort& effort,
+                                const ProgressSink& progress, const std::atomic<bool>* cancel, SessionWork work) {
+  if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
+  if (auto ok = require_launches(device, request.problem); !ok) return tl::unexpected(ok.error());
+  const double started = backend.now_s();
+  const DeviceModel model = device_model(device);
+  const std::string_view policy = to_string(request.policy);
+  Result<std::vector<ModelSample>> samples = measured_samples(db, model, device, request.problem, policy);
+  if (!samples) return tl::unexpected(samples.error());
+  const auto read_limits = db.read_limits(model, policy);
+  if (!read_limits) return tl::unexpected(read_limits.error());
+  const Result<std::string> session = db.begin_session(model, environment, request.command);
+  if (!session) return tl::unexpected(session.error());
+
+  TuneSummary summary;
+  summary.device = device;
+  Result<void> tuned;
+  {
+    TrialWriter trials(db, *session);
+    SessionSetup setup{.request = request,
+                       .device = device,
+                       .device_model = model,
+                       .backend = backend,
+                       .db = db,
+                       .trials = trials,
+                       .compiles = work.compiles,
+                       .effort = effort,
+                       .environment = environment,
+                       .progress = progress,
+                       .cancel = cancel,
+                       .started_s = started};
+    if (request.budget) setup.ends_s = started + static_cast<double>(request.budget->count()) / 1000.0;
+    SessionKnowledge knowledge{
+        .prior = default_parameters(device), .samples = std::move(*samples), .read_limits = *read_limits};
+    knowledge.model = knowledge.fitted(device);
+    std::vector<Shape> shapes;
+    for (const Shape& shape : request.shapes) shapes.push_back(canonical(shape));
+    if (!request.revalidate)
+      knowledge.specs = choose_specs(knowledge.model, device, request.problem, shapes, effort.specs);
+    tuned = tune_shapes(setup, knowledge, work.shapes, summary);
+    if (auto committed = trials.drain(); !committed && tuned) tuned = committed;
+  }
+  // A session that failed keeps its trials, and its end is recorded, too.
+  Result<void> fitted;
+  if (tuned) fitted = refit(db, device, request.problem, policy);
+  const Result<void> finished = db.finish_session(*session);
+  if (!tuned) return tl::unexpected(tuned.error());
+  if (!fitted) return tl::unexpected(fitted.error());
+  if (!finished) return tl::unexpected(finished.error());
+  summary.seconds = backend.now_s() - started;
+  summary.interrupted = cancel != nullptr && cancel->load();
+  return summary;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,45 @@
+#include "tuner/search/tune_request.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "runtime/lookup/specs.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+Result<void> validate(const TuneRequest& request) {
+  if (auto ok = validate(request.problem); !ok) return ok;
+  if (request.shapes.empty())
+    return fail(ErrorCode::invalid_argument, "no shapes to tune for",
+                "Give at least one batch size and context length.");
+  for (const Shape& shape : request.shapes) {
+    if (auto ok = validate(request.problem, shape); !ok) return ok;
+  }
+  if (!request.weights.empty() && request.weights.size() != request.shapes.size()) {
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("{} weights for {} shapes", request.weights.size(), request.shapes.size()),
+                "Give one a shape, or none.");
+  }
+  for (const double weight : request.weights) {
+    if (!std::isfinite(weight) || weight <= 0) {
+      return fail(ErrorCode::invalid_argument, fmt::format("a weight of {}", weight), "Give positive numbers.");
+    }
+  }
+  if (request.budget && request.budget->count() <= 0) {
+    return fail(ErrorCode::invalid_argument, fmt::format("a budget of {} ms", request.budget->count()),
+                "Give a positive time, or none at all.");
+  }
+  return {};
+}
+
+Result<void> require_launches(const DeviceFacts& device, const DecodeProblem& problem) {
+  if (!problem.pdl || has_dependent_launch(device.arch)) return {};
+  return fail(ErrorCode::unsupported,
+              fmt::format("programmatic dependent launch needs sm_90 or newer, this is {}", to_string(device.arch)),
+              "Leave --pdl out: here a problem with it launches as one without.");
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,40 @@
+// tune_request.hpp -- TuneRequest: what to tune, and within which limits. Plain data; any thread.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/cuda/device.hpp"
+#include "runtime/problem.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// A problem with pdl is tuned for launches that follow each other with programmatic dependent launch: every candidate
+/// is launched so, and a time is that of one link of such a chain.
+struct TuneRequest {
+  DecodeProblem problem;
+  std::vector<Shape> shapes;
+  int device = 0;
+  L2Policy policy = L2Policy::cold;
+  std::optional<std::chrono::milliseconds>
+      budget;                   ///< for all shapes together; at its end the best answer so far stays
+  std::vector<double> weights;  ///< each shape's weight in the budget; empty: all shapes weigh the same
+  bool resume = false;          ///< skip candidates that were tried with this library revision, driver and NVRTC
+  bool revalidate = false;      ///< do not search: measure the stored winners, their rivals and the defaults again
+  bool dry_run = false;         ///< say what would be tried, and touch nothing
+  int compile_threads = 0;      ///< 0: one per core
+  std::string command;          ///< recorded with the session
+};
+
+/// Errors: invalid_argument and unsupported, for the problem, for a shape, for no shapes at all, for wrong weights and
+/// for a budget that is not positive.
+Result<void> validate(const TuneRequest& request);
+
+/// Whether the device can launch this problem as it asks. Errors: unsupported (pdl before sm_90).
+Result<void> require_launches(const DeviceFacts& device, const DecodeProblem& problem);
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,44 @@
+// tune_summary.hpp -- TuneSummary: what a session found. Plain data; any thread.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/cuda/device.hpp"
+#include "runtime/problem.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// The answer for one shape.
+struct TunedShape {
+  Shape shape;
+  Config winner;
+  double median_us = 0, low_us = 0, high_us = 0;
+  double read_limit_us = 0;  ///< measured on this device for the same bytes
+  double default_us = 0;     ///< the default configuration's time in the same race
+  double gpu_seconds = 0;    ///< spent on checking and timing candidates
+  int candidates = 0, compiled = 0, rejected = 0, incorrect = 0, raced = 0;
+  std::string neighbours = {};  ///< names the other processes on the GPU meanwhile; empty when there were none
+  bool finished = true;         ///< false: the budget or an interrupt cut the search short
+};
+
+/// The answer of one device.
+struct TuneSummary {
+  DeviceFacts device;
+  std::vector<TunedShape> shapes;  ///< in the request's order
+  double seconds = 0;
+  bool interrupted = false;
+};
+
+/// What the devices of one model found together: they divide the shapes among themselves.
+struct ModelSummary {
+  TuneSummary summary;  ///< its `device` is the first of them
+  std::vector<int> ordinals;
+  std::vector<std::pair<int, Error>> failures;  ///< devices that gave up, by ordinal; the others did their shapes
+  std::vector<std::string> warnings;            ///< from the database
+};
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,233 @@
+// feature_plan.cpp -- the table of features and their settings.
+#include "tuner/verify/feature_plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+using Setting = VerifyFeature::Setting;
+
+/// A setting with one change, so that a table of settings is short.
+template <class Change>
+Setting with(Change change, int head_dim = 0) {
+  Setting setting{.features = {}, .head_dim = head_dim};
+  change(setting.features);
+  return setting;
+}
+
+std::vector<Setting> one_byte_settings() {
+  std::vector<Setting> settings;
+  for (const KvFormat format : {KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8}) {
+    for (const KvScale scale : {KvScale::tensor, KvScale::head, KvScale::token}) {
+      settings.push_back(with([&](Features& f) {
+        f.kv_format = format, f.kv_scale = scale;
+        // Every second setting has pages, and every third one several query tokens.
+        if (settings.size() % 2 == 1) f.page_size = 16;
+        if (settings.size() % 3 == 2) f.q_len = 3;
+      }));
+    }
+  }
+  return settings;
+}
+
+std::vector<Setting> head_size_settings() {
+  std::vector<Setting> settings;
+  for (int head_dim = 16; head_dim <= 512; head_dim += 16) settings.push_back({.features = {}, .head_dim = head_dim});
+  return settings;
+}
+
+std::vector<Setting> v_head_size_settings() {
+  std::vector<Setting> settings;
+  const std::pair<int, int> kSizes[] = {{192, 128}, {64, 80}, {128, 16}, {16, 128}, {256, 512}, {512, 64}, {96, 48}};
+  for (const auto& [head_dim, v_head_dim] : kSizes)
+    settings.push_back(with([v = v_head_dim](Features& f) { f.v_head_dim = v; }, head_dim));
+  return settings;
+}
+
+std::vector<Setting> score_settings() {
+  std::vector<Setting> settings;
+  for (const VerifyScore& score : verify_scores()) {
+    settings.push_back(with([&](Features& f) {
+      f.score = score.text;
+      if (settings.size() % 2 == 1) f.q_len = 2;
+    }));
+  }
+  return settings;
+}
+
+struct Heads {
+  int head_dim, group;
+  DType dtype;
+  KvLayout layout;
+};
+constexpr Heads kHeads[] = {
+    {128, 4, DType::bf16, KvLayout::contiguous}, {64, 7, DType::fp16, KvLayout::strided},
+    {128, 8, DType::fp16, KvLayout::contiguous}, {256, 2, DType::bf16, KvLayout::strided},
+    {64, 1, DType::bf16, KvLayout::contiguous},  {96, 3, DType::fp16, KvLayout::strided},
+    {80, 16, DType::bf16, KvLayout::contiguous},
+};
+
+}  // namespace
+
+const std::vector<VerifyScore>& verify_scores() {
+  // All are continuous in the score, so that its rounding cannot change a branch's result by much.
+  static const std::vector<VerifyScore> scores{
+      {"score * 0.5f", [](double score, int, int, int) { return score * 0.5; }},
+      {"fminf(score, 2.0f)", [](double score, int, int, int) { return std::min(score, 2.0); }},
+      {"kv_index % 3 == 0 ? score - 1.0f : score",
+       [](double score, int, int kv_index, int) { return kv_index % 3 == 0 ? score - 1 : score; }},
+      {"head % 2 == 0 ? score : -score",
+       [](double score, int, int, int head) { return head % 2 == 0 ? score : -score; }},
+      {"score - 0.03125f * (float)(q_index - kv_index) * (float)(1 + head % 4)",
+       [](double score, int q_index, int kv_index, int head) {
+         return score - 0.03125 * (q_index - kv_index) * (1 + head % 4);
+       }},
+      {"score > 0.0f ? log1pf(score) : score",
+       [](double score, int, int, int) { return score > 0 ? std::log1p(score) : score; }},
+      {"score + 0.5f * sinf(0.125f * (float)(q_index - kv_index))",
+       [](double score, int q_index, int kv_index, int) {
+         return score + 0.5 * std::sin(0.125 * (q_index - kv_index));
+       }},
+  };
+  return scores;
+}
+
+ScoreFunction score_function(const std::string& text) {
+  for (const VerifyScore& score : verify_scores()) {
+    if (score.text == text) return score.function;
+  }
+  return {};
+}
+
+const std::vector<VerifyFeature>& verify_features() {
+  using F = Features;
+  static const std::vector<VerifyFeature> features{
+      {"paged cache",
+       {with([](F& f) { f.page_size = 1; }), with([](F& f) { f.page_size = 16; }), with([](F& f) { f.page_size = 64; }),
+        with([](F& f) { f.page_size = 256; })}},
+      {"several query tokens",
+       {with([](F& f) { f.q_len = 2; }), with([](F& f) { f.q_len = 5; }), with([](F& f) { f.q_len = 16; }),
+        with([](F& f) { f.q_len = 4, f.page_size = 16; })}},
+      {"ragged query tokens",
+       {with([](F& f) { f.q_len = 4, f.ragged_q = true; }), with([](F& f) { f.ragged_q = true; }),
+        with([](F& f) { f.q_len = 7, f.ragged_q = true, f.page_size = 32; })}},
+      {"tree mask", {with([](F& f) { f.q_len = 4, f.mask = QueryMask::tree; }), with([](F& f) {
+                       f.q_len = 16, f.mask = QueryMask::tree, f.ragged_q = true;
+                     })}},
+      {"full mask", {with([](F& f) { f.q_len = 3, f.mask = QueryMask::full; }), with([](F& f) {
+                       f.q_len = 8, f.mask = QueryMask::full, f.page_size = 16;
+                     })}},
+      {"many query rows",
+       {with([](F& f) { f.q_len = 12, f.mask = QueryMask::full; }),
+        with([](F& f) { f.q_len = 40, f.mask = QueryMask::full; }),
+        with([](F& f) { f.q_len = 16, f.alibi = true, f.soft_cap = 20; }),
+        with([](F& f) { f.q_len = 100, f.mask = QueryMask::full, f.page_size = 16; }),
+        with([](F& f) { f.q_len = 16, f.mask = QueryMask::tree, f.ragged_q = true, f.page_size = 8; })}},
+      {"window",
+       {with([](F& f) { f.window = 1; }), with([](F& f) { f.window = 100; }),
+        with([](F& f) { f.window = 129, f.q_len = 4; }), with([](F& f) { f.window = 200, f.page_size = 16; }),
+        with([](F& f) { f.window = 50, f.page_size = 64, f.q_len = 6, f.ragged_q = true; })}},
+      {"window and sink tokens",
+       {with([](F& f) { f.window = 100, f.sink_tokens = 4; }),
+        with([](F& f) { f.window = 64, f.sink_tokens = 70, f.page_size = 16; }),
+        with([](F& f) { f.window = 33, f.sink_tokens = 1, f.q_len = 3; })}},
+      {"sink logits",
+       {with([](F& f) { f.sink_logits = true; }), with([](F& f) { f.sink_logits = true, f.q_len = 4; })}},
+      {"soft cap",
+       {with([](F& f) { f.soft_cap = 1; }), with([](F& f) { f.soft_cap = 30; }), with([](F& f) { f.soft_cap = 50; })}},
+      {"ALiBi", {with([](F& f) { f.alibi = true; }), with([](F& f) { f.alibi = true, f.q_len = 3; })}},
+      {"score expression", score_settings()},
+      {"one-byte KV cache", one_byte_settings()},
+      {"append",
+       {with([](F& f) { f.append = true; }), with([](F& f) { f.append = true, f.page_size = 16, f.q_len = 3; }),
+        with([](F& f) { f.append = true, f.page_size = 1, f.q_len = 4, f.ragged_q = true, f.window = 60; }),
+        with([](F& f) { f.append = true, f.kv_format = KvFormat::fp8_e4m3; }), with([](F& f) {
+          f.append = true, f.kv_format = KvFormat::int8, f.kv_scale = KvScale::head, f.page_size = 32, f.q_len = 2;
+        }),
+        with([](F& f) { f.append = true, f.kv_format = KvFormat::fp8_e5m2, f.kv_scale = KvScale::head; })}},
+      {"rotary embedding",
+       {with([](F& f) { f.rope = Rope::half_split; }), with([](F& f) { f.rope = Rope::interleaved, f.q_len = 5; }),
+        with([](F& f) { f.rope = Rope::half_split, f.rope_dim = 32, f.append = true, f.page_size = 16; }),
+        with([](F& f) { f.rope = Rope::interleaved, f.append = true, f.q_len = 16, f.ragged_q = true; }),
+        with([](F& f) { f.rope = Rope::half_split, f.append = true, f.kv_format = KvFormat::fp8_e4m3; })}},
+      {"batch invariance",
+       {with([](F& f) { f.batch_invariant = true; }), with([](F& f) { f.batch_invariant = true, f.page_size = 16; }),
+        with([](F& f) { f.batch_invariant = true, f.q_len = 3, f.window = 90, f.sink_tokens = 5; })}},
+      {"head sizes", head_size_settings()},
+      {"V of another size than K", v_head_size_settings()},
+  };
+  return features;
+}
+
+std::vector<VerifyKernel> feature_kernels(Arch arch, bool quick) {
+  std::vector<VerifyKernel> kernels;
+  std::size_t rotation = 0;
+  for (const VerifyFeature& feature : verify_features()) {
+    for (const Setting& setting : feature.settings) {
+      const auto loads = load_paths_of(arch);
+      for (std::size_t i = 0; i < loads.size(); ++i) {
+        const LoadPath load = loads[(i + (quick ? rotation : 0)) % loads.size()];
+        const Heads& heads = kHeads[rotation % std::size(kHeads)];
+        KernelSpec base{.arch = arch,
+                        .head_dim = setting.head_dim > 0 ? setting.head_dim : heads.head_dim,
+                        .group = heads.group,
+                        .dtype = heads.dtype,
+                        .layout = heads.layout,
+                        .lse = true,
+                        .features = setting.features,
+                        .load = load,
+                        .fixup = rotation % 2 == 0 || setting.features.batch_invariant ? FixUp::ticket : FixUp::wait};
+        std::vector<KernelSpec> specs;
+        // A load path may have the feature only with fewer or other heads.
+        const std::pair<int, int> kOthers[] = {
+            {base.head_dim, base.group}, {base.head_dim, 2}, {base.head_dim, 1}, {128, base.group}, {64, 2}, {64, 1}};
+        for (const auto& [head_dim, group] : kOthers) {
+          if (setting.head_dim > 0 && head_dim != setting.head_dim) continue;
+          base.head_dim = head_dim, base.group = group;
+          specs = kernel_variants(base, rotation);
+          if (specs.size() > 2) specs.resize(2);
+          const KernelSpec modest = modest_variant(base);
+          if (validate(modest) && std::find(specs.begin(), specs.end(), modest) == specs.end()) specs.push_back(modest);
+          if (!specs.empty()) break;
+        }
+        ++rotation;
+        if (specs.empty()) continue;
+        kernels.push_back({.group = "feature: " + feature.name, .specs = std::move(specs), .required = false});
+        if (quick) break;
+      }
+    }
+  }
+  return kernels;
+}
+
+std::vector<PlannedCase> feature_cases(const KernelSpec& spec) {
+  const Features& features = spec.features;
+  // Some requests have fewer tokens than query tokens, or no tokens. The shared prefix ends inside a page.
+  std::vector<PlannedCase> cases{
+      {.shape = {.kv_heads = 2, .context_lengths = {83, 0, 200, 2, 130}}, .grids = {7, 200}},
+      {.shape = {.kv_heads = 3,
+                 .context_lengths = {513, 1, 290},
+                 .context_capacity = 600,
+                 .padded = true,
+                 .data = DataKind::peaked,
+                 .shared_prefix = 270},
+       .grids = {1, 132},
+       .launches = 2},
+      {.shape = {.kv_heads = 1, .context_lengths = {3000}, .padded = true}, .grids = {131}},
+      {.shape = {.kv_heads = 1, .context_lengths = {2000, 40}, .data = DataKind::coverage}, .grids = {64}},
+  };
+  // Requests must not append into pages that they share.
+  if (features.append) cases[1].shape.shared_prefix = 0;
+  // Scores of +-1e4 are exact only when nothing is added to them.
+  if (!features.alibi && features.score.empty())
+    cases.push_back(
+        {.shape = {.kv_heads = 2, .context_lengths = {1, 64, 777}, .data = DataKind::extreme}, .grids = {33}});
+  if (features.ragged_q) cases[0].shape.query_tokens = {features.q_len, 1, 0, features.q_len, 0};
+  return cases;
+}
+
+}  // namespace v1
+}  // namespace leanattn

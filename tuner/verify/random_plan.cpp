@@ -1,0 +1,158 @@
+// random_plan.cpp -- draws kernels and shapes, and draws again what is not valid.
+#include "tuner/verify/random_plan.hpp"
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include "tuner/verify/feature_plan.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr int kTunableDraws = 20;  // of tunables for the same heads and features, some of which fit few tunables
+constexpr std::size_t kDrawsPerKernel = 400;  // at most, because validate() refuses many
+constexpr std::int64_t kMostCacheElements = 24 << 20;
+
+/// Random numbers without a standard library's distributions, so that a seed gives the same kernels everywhere.
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : random_(seed) {}
+  /// A number from 0 to count - 1.
+  int below(int count) { return static_cast<int>(random_() % static_cast<std::uint64_t>(count)); }
+  int between(int least, int most) { return least + below(most - least + 1); }
+  bool chance(int percent) { return below(100) < percent; }
+  template <class T, std::size_t N>
+  T of(const T (&values)[N]) {
+    return values[static_cast<std::size_t>(below(static_cast<int>(N)))];
+  }
+  template <class T>
+  const T& of(const std::vector<T>& values) {
+    return values[static_cast<std::size_t>(below(static_cast<int>(values.size())))];
+  }
+  std::uint64_t word() { return random_(); }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+Features draw_features(Draw& draw) {
+  Features f;
+  if (draw.chance(50)) f.page_size = draw.of({1, 2, 4, 8, 16, 16, 32, 64, 128, 256, 48, 100});
+  if (draw.chance(45)) f.q_len = draw.between(2, 16);
+  f.ragged_q = draw.chance(f.q_len > 1 ? 40 : 10);
+  if (f.q_len > 1) f.mask = draw.of({QueryMask::causal, QueryMask::causal, QueryMask::tree, QueryMask::full});
+  if (f.mask == QueryMask::full && draw.chance(30)) f.q_len = draw.between(17, 80);
+  if (f.mask == QueryMask::causal && draw.chance(35)) {
+    f.window = draw.chance(50) ? draw.of({1, 16, 64, 128, 500, 4096}) : draw.between(1, 300);
+    if (draw.chance(50)) f.sink_tokens = draw.of({1, 4, 16, 65, 128});
+  }
+  f.sink_logits = draw.chance(25);
+  if (draw.chance(25)) f.soft_cap = draw.of({1.0, 15.0, 30.0, 50.0});
+  f.alibi = draw.chance(20);
+  if (draw.chance(20)) f.score = draw.of(verify_scores()).text;
+  if (draw.chance(40)) {
+    f.kv_format = draw.of({KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8});
+    f.kv_scale = draw.of({KvScale::tensor, KvScale::head, KvScale::token});
+  }
+  if (draw.chance(20)) f.v_head_dim = 16 * draw.between(1, 32);
+  f.batch_invariant = draw.chance(12);
+  f.append = draw.chance(20);
+  if (f.append && f.kv_format != KvFormat::same && f.kv_scale == KvScale::token) f.kv_scale = KvScale::head;
+  if (draw.chance(20)) {
+    f.rope = draw.of({Rope::half_split, Rope::interleaved});
+    if (draw.chance(30)) f.rope_dim = 16 * draw.between(1, 8);
+  }
+  return f;
+}
+
+Tunables draw_tunables(Draw& draw) {
+  if (draw.chance(50)) return draw.of(verify_tunables());
+  return {.warps = draw.of({1, 2, 3, 4, 4, 6, 8, 8, 12, 16}),
+          .warp_tokens = draw.of({16, 16, 32, 64}),
+          .steps_per_tile = draw.between(1, 10),
+          .stages = draw.between(1, 4),
+          .ctas_per_sm = draw.of({1, 1, 1, 2, 3}),
+          .pdl = draw.chance(50)};
+}
+
+KernelSpec draw_heads(Draw& draw, Arch arch) {
+  KernelSpec spec{.arch = arch};
+  spec.head_dim = draw.chance(60) ? draw.of({64, 96, 128, 128, 256}) : 16 * draw.between(1, 32);
+  spec.group = draw.chance(60)   ? draw.of({1, 2, 4, 5, 7, 8})
+               : draw.chance(80) ? draw.of(verify_groups())
+                                 : draw.between(1, 128);
+  spec.dtype = draw.of({DType::bf16, DType::fp16});
+  spec.layout = draw.of({KvLayout::contiguous, KvLayout::strided});
+  spec.lse = draw.chance(75);
+  spec.load = draw.of(load_paths_of(arch));
+  spec.fixup = draw.of({FixUp::ticket, FixUp::wait});
+  spec.features = draw_features(draw);
+  if (spec.features.batch_invariant) spec.fixup = FixUp::ticket;
+  return spec;
+}
+
+/// The FNV-1a hash. With it, a kernel's cases follow from its name and the seed alone.
+std::uint64_t hash_of(const std::string& text) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+}  // namespace
+
+std::vector<VerifyKernel> random_kernels(Arch arch, std::uint64_t seed, std::size_t count) {
+  Draw draw(seed);
+  std::vector<VerifyKernel> kernels;
+  std::set<std::string> names;
+  for (std::size_t i = 0; kernels.size() < count && i < count * kDrawsPerKernel; ++i) {
+    const KernelSpec heads = draw_heads(draw, arch);
+    std::vector<KernelSpec> specs;
+    for (int attempt = 0; attempt < kTunableDraws && specs.empty(); ++attempt) {
+      const KernelSpec spec = with_tunables(heads, draw_tunables(draw));
+      if (validate(spec)) specs.push_back(spec);
+    }
+    if (specs.empty() || !names.insert(kernel_name(specs.front())).second) continue;
+    if (const KernelSpec modest = modest_variant(heads); validate(modest) && modest != specs.front())
+      specs.push_back(modest);
+    kernels.push_back({.group = "random features", .specs = std::move(specs), .required = false});
+  }
+  return kernels;
+}
+
+std::vector<PlannedCase> random_cases(const KernelSpec& spec, std::uint64_t seed) {
+  const Features& features = spec.features;
+  Draw draw(seed ^ hash_of(kernel_name(spec)));
+  std::vector<PlannedCase> cases;
+  while (cases.size() < kRandomCasesPerKernel) {
+    CaseShape shape;
+    shape.kv_heads = draw.of({1, 1, 2, 2, 3, 4, 8});
+    const int batch = draw.chance(12) ? draw.between(20, draw.of({60, 250, 500})) : draw.between(1, 8);
+    const int longest = batch > 60 ? draw.of({4, 40, 200}) : draw.of({4, 40, 200, 200, 700, 700, 3000, 12000});
+    for (int request = 0; request < batch; ++request)
+      shape.context_lengths.push_back(draw.chance(8) ? 0 : draw.chance(10) ? longest : draw.between(1, longest));
+    if (draw.chance(10)) shape.context_lengths[0] = -3;
+    if (draw.chance(30)) shape.context_capacity = draw.between(1, longest + 100);  // Some lengths are above it.
+    shape.padded = draw.chance(50);
+    shape.data =
+        draw.of({DataKind::uniform, DataKind::uniform, DataKind::peaked, DataKind::coverage, DataKind::extreme});
+    // Scores of +-1e4 are exact only when nothing is added to them.
+    if (shape.data == DataKind::extreme && (features.alibi || !features.score.empty())) shape.data = DataKind::peaked;
+    for (int request = 0; features.ragged_q && request < batch; ++request)
+      shape.query_tokens.push_back(draw.chance(15) ? 0 : draw.between(1, features.q_len));
+    // Requests must not append into pages that they share.
+    if (features.page_size > 0 && !features.append && draw.chance(40)) shape.shared_prefix = draw.between(1, longest);
+    const std::int64_t row = spec.head_dim + (features.v_head_dim > 0 ? features.v_head_dim : spec.head_dim);
+    const auto grid =
+        draw.chance(50)
+            ? draw.of({std::int64_t{1}, std::int64_t{7}, std::int64_t{131}, std::int64_t{132}, std::int64_t{200}})
+            : std::int64_t{draw.between(1, 600)};
+    if (std::int64_t{batch} * longest * shape.kv_heads * row > kMostCacheElements) continue;
+    cases.push_back({.shape = std::move(shape), .grids = {grid}, .launches = draw.chance(25) ? 2 : 1});
+  }
+  return cases;
+}
+
+}  // namespace v1
+}  // namespace leanattn

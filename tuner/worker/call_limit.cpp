@@ -1,0 +1,66 @@
+#include "tuner/worker/call_limit.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/lookup/cost_model.hpp"
+#include "tuner/model/search_space.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr double kStartSeconds = 180;    // for the driver of a host with many GPUs, and for NVRTC and the oracle
+constexpr double kCompileSeconds = 120;  // the slowest kernels take a few
+constexpr double kPatienceSeconds = 30;  // added to what should take milliseconds
+constexpr double kSlack = 100;           // allowed over a prediction
+constexpr double kSampleUs = 600;        // what a candidate launches in a round, the part that is not timed included
+constexpr double kChecks = 8;            // launches of a check, the half with dependent launches included
+constexpr double kOracleRate = 1e4;      // FP64 multiplications a microsecond: a hundredth of a small GPU's
+constexpr double kFillRate = 1e4;        // bytes a microsecond at which random K and V are written
+constexpr double kMostHours = 24;
+
+double oracle_us(const DecodeProblem& problem, const Shape& shape) {
+  const double rows = static_cast<double>(problem.q_heads) * std::max(problem.features.q_len, 1);
+  return static_cast<double>(total_tokens(shape)) * rows * (problem.head_dim + v_head_dim(problem)) / kOracleRate;
+}
+
+double predicted_us(const WorkerCall& call, const Config& config) {
+  return predict_us(default_parameters(*call.device), *call.device, *call.problem, *call.shape, config,
+                    guess_resident(*call.device, config.spec));
+}
+
+double seconds_for(const WorkerCall& call) {
+  double us = 0;
+  switch (call.kind) {
+    case WorkerCall::Kind::start: return kStartSeconds;
+    case WorkerCall::Kind::compile: return kCompileSeconds;
+    case WorkerCall::Kind::prepare: {
+      // There are several copies of K and V, and read kernels are timed on them.
+      const double bytes = static_cast<double>(kv_bytes(*call.problem, *call.shape));
+      us = bytes / kFillRate + 3.0 * static_cast<double>(call.device->l2_bytes) / kFillRate;
+      return kStartSeconds + us * 1e-6 * kSlack;
+    }
+    case WorkerCall::Kind::check:
+      for (const Config& config : call.configs) us += kSlack * kChecks * predicted_us(call, config);
+      us += oracle_us(*call.problem, *call.shape);
+      break;
+    case WorkerCall::Kind::time:
+      for (const Config& config : call.configs) us += kSlack * (kSampleUs + 2 * predicted_us(call, config));
+      break;
+  }
+  return kPatienceSeconds + us * 1e-6;
+}
+
+}  // namespace
+
+std::chrono::milliseconds default_call_limit(const WorkerCall& call) {
+  const double seconds = seconds_for(call);
+  // A wrong prediction must not make the limit zero or infinite.
+  const double kept =
+      std::isfinite(seconds) ? std::clamp(seconds, kPatienceSeconds, kMostHours * 3600) : kMostHours * 3600;
+  return std::chrono::milliseconds(static_cast<std::int64_t>(kept * 1000));
+}
+
+}  // namespace v1
+}  // namespace leanattn
