@@ -1,5 +1,6 @@
 # leanattn_component(name SOURCES ... PUBLIC ... PRIVATE ...): one static component with the project's warnings and sanitizers.
 # leanattn_settings(target): the same settings for any other target of ours.
+# leanattn_prefer_library_code(target): a test's inline functions are the library's, which are faster under sanitizers.
 # leanattn_precompile(target set): with LEANATTN_PCH, `target` takes the headers of `set` (library or tests) from a precompiled header.
 function(leanattn_settings target)
   target_include_directories(${target} PUBLIC
@@ -44,6 +45,16 @@ set(LEANATTN_PCH_LIBRARY <algorithm> <array> <atomic> <chrono> <cmath> <cstdint>
 set(LEANATTN_PCH_LIBRARY_LINK fmt::fmt nlohmann_json::nlohmann_json tl::expected)
 set(LEANATTN_PCH_TESTS ${LEANATTN_PCH_LIBRARY} <gtest/gtest.h> <rapidcheck.h> <rapidcheck/gtest.h>)
 set(LEANATTN_PCH_TESTS_LINK ${LEANATTN_PCH_LIBRARY_LINK} GTest::gtest rapidcheck)
+
+# An inline function that both a test and the library use has code in both, and the linker keeps what it meets first. This lets it meet
+# the library first, whose code is optimised under sanitizers (leanattn_precompile). For programs that link all of the tuner.
+function(leanattn_prefer_library_code target)
+  if(LEANATTN_SANITIZE)
+    foreach(component IN ITEMS tuner runtime cache generator)
+      target_link_options(${target} PRIVATE "LINKER:--whole-archive,$<TARGET_FILE:leanattn_${component}>,--no-whole-archive")
+    endforeach()
+  endif()
+endfunction()
 
 function(leanattn_precompile target set)
   # Sanitized tests spend their time in the library, so it gets some optimisation also where tests get none. (A precompiled header
