@@ -63,51 +63,49 @@ class Reports(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory(prefix="leanattn-reports-")
         cls.root = pathlib.Path(cls.folder.name)
-        cls.reports = {}  # Reports by database and flags. Most tests read the same few.
-        for name, flags in (("plain", []), ("hostile", ["--hostile"])):
-            subprocess.run([SIMULATE, str(cls.root / name), *flags], check=True, timeout=900)
+        cls.reports = {}  # Reports by their flags. Most tests read the same few.
+        # One database for all tests. Its names are hostile, and whatever a test expects holds all the same.
+        subprocess.run([SIMULATE, str(cls.root), "--hostile", "--brief"], check=True, timeout=900)
 
     @classmethod
     def tearDownClass(cls):
         cls.folder.cleanup()
 
-    def run_report(self, database, *flags):
+    def run_report(self, *flags):
         env = {k: v for k, v in os.environ.items() if not k.startswith("LEANATTN_")}
         env.update(HOME=str(self.root))
-        return subprocess.run([PROGRAM, "--db", str(self.root / database), "report", *flags], capture_output=True, text=True,
-                              env=env, timeout=900)
+        return subprocess.run([PROGRAM, "--db", str(self.root), "report", *flags], capture_output=True, text=True, env=env, timeout=900)
 
-    def fresh_report(self, database, *flags):
-        result = self.run_report(database, *flags)
+    def fresh_report(self, *flags):
+        result = self.run_report(*flags)
         self.assertEqual(result.returncode, 0, result.stderr)
         return result.stdout
 
-    def report(self, database, *flags):
-        if (database, flags) not in self.reports:
-            self.reports[database, flags] = self.fresh_report(database, *flags)
-        return self.reports[database, flags]
+    def report(self, *flags):
+        if flags not in self.reports:
+            self.reports[flags] = self.fresh_report(*flags)
+        return self.reports[flags]
 
-    def given(self, database="plain"):
+    def given(self):
         """The flags that add a section, with their files."""
-        earlier = self.root / f"{database}-earlier.json"
+        earlier = self.root / "earlier.json"
         if not earlier.exists():
-            document = json.loads(self.report(database, "--format", "json"))
-            winners = document["devices"][0]["winners"]
+            document = json.loads(self.report("--format", "json"))
+            winners = document["devices"][1]["winners"]  # the first GPU has fewer
             for key in ("median_us", "low_us", "high_us"):
                 winners[0][key] *= 1.5
                 winners[1][key] *= 0.5
             winners[2]["shape"]["batch"] += 100
             winners[3]["config"]["grid"] += 1
             earlier.write_text(json.dumps(document))
-        folder = self.root / database
-        return ["--against", str(earlier), "--paper", str(folder / "paper.json"), "--regret", str(folder / "regret.json")]
+        return ["--against", str(earlier), "--paper", str(self.root / "paper.json"), "--regret", str(self.root / "regret.json")]
 
-    def page(self, database):
-        text = self.report(database, "--format", "html", *self.given(database))
+    def page(self):
+        text = self.report("--format", "html", *self.given())
         return text, Page(text)
 
     def test_the_page_is_balanced_and_has_every_section(self):
-        text, page = self.page("plain")
+        text, page = self.page()
         self.assertTrue(text.startswith("<!DOCTYPE html>"))
         self.assertEqual(page.mistakes, [])
         self.assertEqual(len(page.ids), len(set(page.ids)))
@@ -120,21 +118,19 @@ class Reports(unittest.TestCase):
                 self.assertIn(value.removeprefix("#"), page.ids)
 
     def test_the_page_runs_nothing_and_loads_nothing(self):
-        for database in ("plain", "hostile"):
-            text, page = self.page(database)
-            self.assertEqual(page.mistakes, [])
-            self.assertFalse(set(page.elements) & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "image", "use"})
-            for tag, name, value in page.attributes:
-                self.assertFalse(name.startswith("on"), f"<{tag} {name}={value}>")
-                self.assertNotIn(name, ("src", "srcset", "action", "data", "xlink:href", "style"))
-                if name == "href":
-                    self.assertTrue(value.startswith("#"), value)
-            self.assertEqual(set(re.findall(r'(?<![\w;])(https?://[^\s"<]+)', text.replace("&quot;", '"'))) - {"http://www.w3.org/2000/svg", "http://evil"}, set())
-            for style in re.findall(r"<style>(.*?)</style>", text, re.DOTALL):
-                self.assertNotRegex(style, r"url\(|@import|expression\(")
+        text, page = self.page()
+        self.assertFalse(set(page.elements) & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "image", "use"})
+        for tag, name, value in page.attributes:
+            self.assertFalse(name.startswith("on"), f"<{tag} {name}={value}>")
+            self.assertNotIn(name, ("src", "srcset", "action", "data", "xlink:href", "style"))
+            if name == "href":
+                self.assertTrue(value.startswith("#"), value)
+        self.assertEqual(set(re.findall(r'(?<![\w;])(https?://[^\s"<]+)', text.replace("&quot;", '"'))) - {"http://www.w3.org/2000/svg", "http://evil"}, set())
+        for style in re.findall(r"<style>(.*?)</style>", text, re.DOTALL):
+            self.assertNotRegex(style, r"url\(|@import|expression\(")
 
     def test_every_drawing_is_well_formed_and_named(self):
-        text, _ = self.page("hostile")
+        text, _ = self.page()
         drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
         self.assertGreater(len(drawings), 20)
         for drawing in drawings:
@@ -144,7 +140,7 @@ class Reports(unittest.TestCase):
                 self.assertNotRegex(number, r"nan|inf", drawing[:200])
 
     def test_hostile_names_stay_text_in_every_format(self):
-        text, page = self.page("hostile")
+        text, page = self.page()
         self.assertNotIn("<script", text)
         self.assertNotIn("<img", text)
         words = "".join(page.words)
@@ -153,21 +149,21 @@ class Reports(unittest.TestCase):
         self.assertIn("</td></table><script>alert(document.domain)</script>", words)
         self.assertNotIn("\u202e", text)
         self.assertNotIn("\x01", text)
-        markdown = self.report("hostile", "--format", "md", *self.given("hostile"))
+        markdown = self.report("--format", "md", *self.given())
         self.assertNotIn("<script", markdown)
         self.assertNotIn("<img", markdown)
         rows = [line for line in markdown.splitlines() if line.startswith("| ")]
         for line in rows:
             self.assertTrue(line.endswith("|"), line)
-        names = {row["device"] for row in csv.DictReader(io.StringIO(self.report("hostile", "--format", "csv")))}
+        names = {row["device"] for row in csv.DictReader(io.StringIO(self.report("--format", "csv")))}
         self.assertEqual(len(names), 2)
         for name in names:
             self.assertNotIn(name[0], "=+-@\t\r")
-        json.loads(self.report("hostile", "--format", "json", *self.given("hostile")))
+        json.loads(self.report("--format", "json", *self.given()))
 
     def test_the_csv_has_one_whole_row_a_winner(self):
-        rows = list(csv.reader(io.StringIO(self.report("plain", "--format", "csv"))))
-        document = json.loads(self.report("plain", "--format", "json"))
+        rows = list(csv.reader(io.StringIO(self.report("--format", "csv"))))
+        document = json.loads(self.report("--format", "json"))
         self.assertEqual(len(rows) - 1, sum(len(device["winners"]) for device in document["devices"]))
         self.assertEqual({len(row) for row in rows}, {len(rows[0])})
         self.assertEqual(len(set(rows[0])), len(rows[0]))
@@ -182,7 +178,7 @@ class Reports(unittest.TestCase):
         jsonschema.Draft202012Validator.check_schema(schema)
         validator = jsonschema.Draft202012Validator(schema)
         for flags in ([], self.given()):
-            document = json.loads(self.report("plain", "--format", "json", *flags))
+            document = json.loads(self.report("--format", "json", *flags))
             self.assertEqual([f"{list(e.absolute_path)}: {e.message}" for e in validator.iter_errors(document)][:5], [])
         winner = document["devices"][0]["winners"][0]
         for broken in ("median_us", "parts", "policy"):
@@ -194,7 +190,7 @@ class Reports(unittest.TestCase):
         self.assertFalse(validator.is_valid(document))
 
     def test_the_difference_says_what_was_done_to_the_earlier_report(self):
-        document = json.loads(self.report("plain", "--format", "json", *self.given()))
+        document = json.loads(self.report("--format", "json", *self.given()))
         verdicts = [change["verdict"] for change in document["difference"]["changes"]]
         self.assertEqual({v: verdicts.count(v) for v in ("faster", "slower", "new", "lost")}, {"faster": 1, "slower": 1, "new": 1, "lost": 1})
         self.assertEqual(sum(change["config_changed"] for change in document["difference"]["changes"]), 1)
@@ -203,7 +199,7 @@ class Reports(unittest.TestCase):
         self.assertAlmostEqual(ratios[1], 1 / 1.5)
 
     def test_the_parts_of_every_time_add_up_to_it(self):
-        document = json.loads(self.report("plain", "--format", "json"))
+        document = json.loads(self.report("--format", "json"))
         for device in document["devices"]:
             for winner in device["winners"]:
                 parts = winner["parts"]
@@ -212,11 +208,11 @@ class Reports(unittest.TestCase):
 
     def test_the_same_database_gives_the_same_bytes(self):
         for form in ("html", "md", "csv", "json"):
-            self.assertEqual(self.report("plain", "--format", form, *self.given()), self.fresh_report("plain", "--format", form, *self.given()))
+            self.assertEqual(self.report("--format", form, *self.given()), self.fresh_report("--format", form, *self.given()))
 
     def test_the_format_follows_the_name(self):
         for name, start in (("r.html", "<!DOCTYPE"), ("r.htm", "<!DOCTYPE"), ("r.json", "{"), ("r.csv", "device,"), ("r.md", "# "), ("r", "# ")):
-            self.fresh_report("plain", "--out", str(self.root / name))
+            self.fresh_report("--out", str(self.root / name))
             self.assertTrue((self.root / name).read_text().startswith(start), name)
 
     def test_a_file_that_is_none_of_them_is_a_usage_error_that_names_it(self):
@@ -225,16 +221,16 @@ class Reports(unittest.TestCase):
                  ('{"schema_version": 1, "library_revision": "r", "devices": [{"name": 3}]}', "the report is not complete")]
         for text, says in cases:
             other.write_text(text)
-            result = self.run_report("plain", "--against", str(other))
+            result = self.run_report("--against", str(other))
             self.assertEqual((result.returncode, result.stdout), (2, ""), text)
             self.assertIn(f"--against {other}: {says}", result.stderr)
         for flag in ("--paper", "--regret"):
             for text in ("[]", '{"schema_version": 1}', '{"schema_version": 1, "cases": [{"looked_up_us": 1, "best_us": 0}]}', "\x00"):
                 other.write_text(text)
-                result = self.run_report("plain", flag, str(other))
+                result = self.run_report(flag, str(other))
                 self.assertEqual((result.returncode, result.stdout), (2, ""), (flag, text))
                 self.assertIn(f"{flag} {other}:", result.stderr)
-        result = self.run_report("plain", "--regret", "missing.json")
+        result = self.run_report("--regret", "missing.json")
         self.assertEqual(result.returncode, 2)
         self.assertIn("missing.json", result.stderr)
 

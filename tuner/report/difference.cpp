@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "generator/parse_json.hpp"
+#include "tuner/report/escape.hpp"
 #include "tuner/report/report.hpp"
 
 namespace leanattn {
@@ -28,8 +29,9 @@ struct Time {
 };
 using Times = std::map<Key, Time>;
 
+/// A report's JSON has no bytes that are no UTF-8, so neither has the key.
 std::string device_key(const std::string& name, const std::string& arch, std::int64_t sms, const std::string& mig) {
-  return fmt::format("{}, {}, {} SMs{}{}", name, arch, sms, mig.empty() ? "" : ", MIG ", mig);
+  return detail::clean_text(fmt::format("{}, {}, {} SMs{}{}", name, arch, sms, mig.empty() ? "" : ", MIG ", mig));
 }
 
 Times times_of(const Report& report) {
