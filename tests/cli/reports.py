@@ -3,12 +3,14 @@
 
 import argparse
 import csv
+import gzip
 import html.parser
 import io
 import json
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -71,20 +73,28 @@ class Reports(unittest.TestCase):
     def tearDownClass(cls):
         cls.folder.cleanup()
 
-    def run_report(self, *flags):
+    def run_program(self, *arguments):
         env = {k: v for k, v in os.environ.items() if not k.startswith("LEANATTN_")}
         env.update(HOME=str(self.root))
-        return subprocess.run([PROGRAM, "--db", str(self.root), "report", *flags], capture_output=True, text=True, env=env, timeout=900)
+        return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, env=env, timeout=900)
 
-    def fresh_report(self, *flags):
-        result = self.run_report(*flags)
+    def successful(self, *arguments):
+        result = self.run_program(*arguments)
         self.assertEqual(result.returncode, 0, result.stderr)
         return result.stdout
 
     def report(self, *flags):
+        """The report of the database."""
         if flags not in self.reports:
-            self.reports[flags] = self.fresh_report(*flags)
+            self.reports[flags] = self.successful("--db", str(self.root), "report", *flags)
         return self.reports[flags]
+
+    def from_file(self, *flags):
+        """Flags that make a report without the database, which takes less time: of the JSON that it gave with them."""
+        name = self.root / f"report-{len(flags)}.json"
+        if not name.exists():
+            name.write_text(self.report("--format", "json", *flags))
+        return ["report", "--from", str(name)]
 
     def given(self):
         """The flags that add a section, with their files."""
@@ -207,13 +217,109 @@ class Reports(unittest.TestCase):
                 self.assertEqual(parts["limited_by"] == "read limit", winner["read_limit_share"] >= 0.95)
 
     def test_the_same_database_gives_the_same_bytes(self):
+        self.assertEqual(self.successful("--db", str(self.root), "report", "--format", "json", *self.given()),
+                         self.report("--format", "json", *self.given()))
+
+    def test_a_report_read_from_its_json_is_the_report_of_the_database(self):
         for form in ("html", "md", "csv", "json"):
-            self.assertEqual(self.report("--format", form, *self.given()), self.fresh_report("--format", form, *self.given()))
+            self.assertEqual(self.successful(*self.from_file(*self.given()), "--format", form), self.report("--format", form, *self.given()), form)
+
+    def test_a_section_may_be_added_to_a_report_from_a_file(self):
+        self.assertEqual(self.successful(*self.from_file(), "--format", "html", *self.given()), self.page()[0])
+
+    def test_a_report_of_0_1_0_is_shown_without_a_gpu_and_without_a_database(self):
+        committed = SOURCE / "bench/results/h200/tuning_report.json.gz"
+        compressed = self.run_program("report", "--from", str(committed))
+        self.assertEqual(compressed.returncode, 2)
+        self.assertIn(f"--from {committed}: the file is compressed by gzip", compressed.stderr)
+        self.assertIn("gunzip", compressed.stderr)
+        plain = self.root / "committed.json"
+        plain.write_bytes(gzip.decompress(committed.read_bytes()))
+        page = Page(self.successful("report", "--from", str(plain), "--format", "html"))
+        self.assertEqual(page.mistakes, [])
+        words = " ".join(page.words)
+        document = json.loads(plain.read_text())["devices"][0]
+        self.assertIn(f"{len(document['winners'])} shapes of {len(document['problems'])} problems are tuned.", words)
+        over_limit = statistics.median(winner["over_limit"] for winner in document["winners"])
+        self.assertIn(f"The median winner takes {over_limit:.2f} times its read limit.", words)
+
+    def test_a_report_comes_from_one_source(self):
+        result = self.run_program("--db", str(self.root), *self.from_file())
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertIn("--from", result.stderr)
 
     def test_the_format_follows_the_name(self):
-        for name, start in (("r.html", "<!DOCTYPE"), ("r.htm", "<!DOCTYPE"), ("r.json", "{"), ("r.csv", "device,"), ("r.md", "# "), ("r", "# ")):
-            self.fresh_report("--out", str(self.root / name))
+        for name, start in (("r.html", "<!DOCTYPE"), ("r.HTM", "<!DOCTYPE"), ("r.json", "{"), ("r.csv", "device,"), ("r.md", "# "), ("r", "# ")):
+            self.successful(*self.from_file(), "--out", str(self.root / name))
             self.assertTrue((self.root / name).read_text().startswith(start), name)
+
+    def test_a_name_that_promises_another_format_is_refused(self):
+        for name in ("r.pdf", "r.xlsx"):
+            result = self.run_program(*self.from_file(), "--out", str(self.root / name))
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertIn(f"{name}: no report has a name that ends in .", result.stderr)
+            self.assertFalse((self.root / name).exists())
+        self.successful(*self.from_file(), "--out", str(self.root / "r.txt"), "--format", "md")
+        self.assertTrue((self.root / "r.txt").read_text().startswith("# "))
+
+    def test_a_report_that_cannot_be_written_leaves_what_was_there(self):
+        folder = self.root / "r.d"
+        folder.mkdir()
+        result = self.run_program(*self.from_file(), "--out", str(folder / "missing" / "r.html"))
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("cannot be written", result.stderr)
+        self.assertEqual(list(folder.iterdir()), [])
+
+    def test_every_shape_can_be_chosen_and_shows_its_search(self):
+        text, page = self.page()
+        document = json.loads(self.report("--format", "json"))
+        links = [value for _, name, value in page.attributes if name == "href"]
+        for number, device in enumerate(document["devices"]):
+            for index, winner in enumerate(device["winners"]):
+                shape = f"gpu{number}-s{index}"
+                self.assertIn(shape, page.ids)
+                self.assertGreaterEqual(links.count(f"#{shape}"), 2, "from the index and from the table of winners")
+                last = winner["progress"][-1]
+                section = text[text.index(f'id="{shape}"'):].split("</section>")[0]
+                self.assertIn(f"The search made {last['trials']} trials", section)
+                first = winner["progress"][0]["best_us"]
+                self.assertEqual(section.count("<svg") - section.count('class="bar"') - section.count('class="strip"'),
+                                 0 if first < 1.05 * last["best_us"] else 2, "a chart against trials, and one against seconds")
+
+    def test_the_best_time_of_a_search_only_falls_and_ends_at_the_fastest_candidate(self):
+        document = json.loads(self.report("--format", "json"))
+        for device in document["devices"]:
+            for winner in device["winners"]:
+                steps = winner["progress"]
+                for before, after in zip(steps, steps[1:]):
+                    self.assertLessEqual(after["best_us"], before["best_us"])
+                    self.assertGreater(after["trials"], before["trials"])
+                    self.assertGreaterEqual(after["seconds"], before["seconds"])
+                self.assertLessEqual(steps[-1]["best_us"], winner["median_us"])
+            self.assertLess(min(winner["progress"][0]["trials"] / winner["progress"][-1]["trials"] for winner in device["winners"]), 0.2,
+                            "candidates count from when they were tried")
+
+    def test_details_are_closed(self):
+        _, page = self.page()
+        self.assertGreater(page.elements.count("details"), 5)
+        self.assertNotIn(("details", "open", None), page.attributes)
+
+    def test_ragged_shapes_are_named_in_every_table(self):
+        markdown = self.report("--format", "md", *self.given())
+        document = json.loads(self.report("--format", "json"))
+        ragged = [w["shape"] for d in document["devices"] for w in d["winners"] if w["shape"]["total_context"]]
+        self.assertEqual(len(ragged), 1)
+        rows = [line for line in markdown.splitlines() if "32 x up to 128k, 159k in all" in line]
+        self.assertEqual(len(rows), 3, "winners, margins and what changed")
+
+    def test_failures_are_grouped_by_cause_and_say_what_they_share(self):
+        _, page = self.page()
+        words = " ".join(page.words)
+        device = json.loads(self.report("--format", "json"))["devices"][1]
+        self.assertIn(f"{device['trials']['incorrect']} candidates gave a wrong result", words)
+        common = {failure["status"]: {one["parameter"]: one["value"] for one in failure["common"]} for failure in device["failures"]}
+        self.assertLessEqual({("load", "bulk"), ("stages", "6")}, set(common["incorrect"].items()))
+        self.assertIn("load bulk", words)
 
     def test_a_file_that_is_none_of_them_is_a_usage_error_that_names_it(self):
         other = self.root / "other.json"
@@ -221,16 +327,19 @@ class Reports(unittest.TestCase):
                  ('{"schema_version": 1, "library_revision": "r", "devices": [{"name": 3}]}', "the report is not complete")]
         for text, says in cases:
             other.write_text(text)
-            result = self.run_report("--against", str(other))
+            result = self.run_program("report", "--from", str(other))
+            self.assertEqual((result.returncode, result.stdout), (2, ""), text)
+            self.assertIn(f"--from {other}: {says}", result.stderr)
+            result = self.run_program(*self.from_file(), "--against", str(other))
             self.assertEqual((result.returncode, result.stdout), (2, ""), text)
             self.assertIn(f"--against {other}: {says}", result.stderr)
         for flag in ("--paper", "--regret"):
             for text in ("[]", '{"schema_version": 1}', '{"schema_version": 1, "cases": [{"looked_up_us": 1, "best_us": 0}]}', "\x00"):
                 other.write_text(text)
-                result = self.run_report(flag, str(other))
+                result = self.run_program(*self.from_file(), flag, str(other))
                 self.assertEqual((result.returncode, result.stdout), (2, ""), (flag, text))
                 self.assertIn(f"{flag} {other}:", result.stderr)
-        result = self.run_report("--regret", "missing.json")
+        result = self.run_program(*self.from_file(), "--regret", "missing.json")
         self.assertEqual(result.returncode, 2)
         self.assertIn("missing.json", result.stderr)
 

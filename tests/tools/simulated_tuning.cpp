@@ -68,7 +68,7 @@ std::vector<Session> brief_small_sessions() {
 
 constexpr SearchEffort kUsualEffort{
     .specs = 32, .sweep_specs = 4, .refine_specs = 2, .refine_generations = 1, .race_size = 16};
-constexpr SearchEffort kBriefEffort{.specs = 12,
+constexpr SearchEffort kBriefEffort{.specs = 8,
                                     .grids_per_spec = 2,
                                     .sweep_specs = 1,
                                     .refine_specs = 1,

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "generator/parse_json.hpp"
 #include "tuner/report/escape.hpp"
+#include "tuner/report/read_report.hpp"
 #include "tuner/report/report.hpp"
 
 namespace leanattn {
@@ -115,18 +115,13 @@ std::size_t ReportDifference::replaced() const {
 }
 
 Result<ReportDifference> difference_from(std::string_view earlier_json, const Report& report) {
-  const Json document = parse_json(earlier_json);
-  if (!document.is_object() || !document.contains("devices"))
-    return fail(ErrorCode::invalid_argument, "this is not a report",
-                "Give a file that `leanattn report --format json` wrote.");
-  if (const Json version = document.value("schema_version", Json()); version != 1)
-    return fail(ErrorCode::invalid_argument, fmt::format("its schema_version is {}, not 1", version.dump()),
-                "Another version of leanattn wrote it. Make the reports with one version.");
+  const Result<Json> document = report_document(earlier_json);
+  if (!document) return tl::unexpected(document.error());
   ReportDifference difference;
   Times before;
   try {
-    difference.old_revision = document.at("library_revision").get<std::string>();
-    Result<Times> read = times_in(document);
+    difference.old_revision = document->at("library_revision").get<std::string>();
+    Result<Times> read = times_in(*document);
     if (!read) return tl::unexpected(read.error());
     before = *std::move(read);
   } catch (const Json::exception& error) {
