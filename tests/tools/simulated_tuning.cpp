@@ -75,7 +75,8 @@ constexpr SearchEffort kBriefEffort{.specs = 8,
                                     .twin_specs = 2,
                                     .refine_generations = 1,
                                     .race_size = 6,
-                                    .finalists = 2};
+                                    .finalists = 2,
+                                    .confirm_rounds_max = 12};
 
 struct Options {
   bool hostile = false, brief = false;
