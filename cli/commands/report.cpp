@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <fstream>
+#include <iterator>
 #include <memory>
-#include <sstream>
 
 #include "cache/files.hpp"
 #include "cli/commands/commands.hpp"
@@ -51,10 +51,9 @@ Result<std::string> chosen_format(const Console& console, const ReportFlags& fla
 
 Result<std::string> contents(const char* flag, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (std::filesystem::is_directory(path) || !(file && text << file.rdbuf()))
+  if (!file || std::filesystem::is_directory(path))
     return fail(ErrorCode::invalid_argument, fmt::format("{} {} cannot be read", flag, path));
-  return text.str();
+  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 /// The error with the flag and its file in front.

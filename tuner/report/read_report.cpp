@@ -257,7 +257,7 @@ Result<nlohmann::json> report_document(std::string_view object) {
   json document = parse_json(object);
   if (!document.is_object() || !document.contains("devices"))
     return fail(ErrorCode::invalid_argument, "this is not a report",
-                "Give a file that `leanattn report --format object` wrote.");
+                "Give the JSON that `leanattn report --format json` wrote.");
   if (const json version = document.value("schema_version", json()); version != 1)
     return fail(ErrorCode::invalid_argument, fmt::format("its schema_version is {}, not 1", version.dump()),
                 "Another version of leanattn wrote it. Make the reports with one version.");

@@ -91,7 +91,7 @@ td:has(>svg){vertical-align:middle}
 details>summary{cursor:pointer;font-size:13px;font-weight:600;margin:14px 0 2px}
 @media screen and (prefers-color-scheme:dark){.h4,.h5{color:#fff}}
 @media (max-width:600px){body{padding:16px 12px 48px}h1{font-size:20px}h2{font-size:17px}.headline{font-size:15px}
-.wide{display:none}td.nw,.wrap{white-space:normal;min-width:0}
+.wide{display:none}td.r{padding-left:8px}td.nw,.wrap{white-space:normal;min-width:0}
 .cards,.cards tbody{display:block;width:100%}.cards thead{display:none}
 .cards tr{display:flex;flex-wrap:wrap;gap:2px 12px;padding:7px 0;border-bottom:1px solid var(--rule)}
 .cards td{border:0;padding:1px 0}.cards td:first-child{width:100%;font-weight:600}
