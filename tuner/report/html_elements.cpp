@@ -39,10 +39,10 @@ std::string html_figure(const std::string& caption, const Chart& chart) {
   if (chart.series.empty()) return {};
   const std::string text = caption.empty() ? chart.label : caption;
   if (const auto range = flat_range(chart)) {
-    return fmt::format(
-        "<p class=\"note flat\">{}: there is no chart, because all values lie between {:.3g} and "
-        "{:.3g}.</p>\n",
-        escape_html(chart.label), range->first, range->second);
+    const std::string least = fmt::format("{:.2f}", range->first), most = fmt::format("{:.2f}", range->second);
+    return fmt::format("<p class=\"note\">{}: there is no chart, because {}.</p>\n", escape_html(chart.label),
+                       least == most ? fmt::format("every value is {}", least)
+                                     : fmt::format("all values lie between {} and {}", least, most));
   }
   return fmt::format("<figure><figcaption>{}</figcaption><div class=\"scroll\">{}</div></figure>\n", escape_html(text),
                      svg_of(chart));

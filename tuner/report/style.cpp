@@ -47,7 +47,7 @@ p{margin:4px 0 8px;max-width:78ch}
 a{color:var(--c0)}
 nav{margin:8px 0 0}nav a{margin-right:16px}
 .headline{font-size:16px;line-height:1.5;margin:8px 0}
-.index p{margin:2px 0}.index a{margin-right:10px;white-space:nowrap}
+.index p{margin:2px 0}.index a{margin-right:10px;white-space:nowrap}.index a:first-child{margin-right:0}
 .shape{display:none}
 .shape:target{display:block;background:var(--wash);border-left:3px solid var(--c0);margin:8px 0;padding:2px 14px 8px}
 .links a{margin-right:14px}
