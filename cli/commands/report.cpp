@@ -1,12 +1,15 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <fstream>
+#include <iterator>
 #include <memory>
-#include <sstream>
 
+#include "cache/files.hpp"
 #include "cli/commands/commands.hpp"
 #include "cli/flags/caches.hpp"
+#include "tuner/report/read_report.hpp"
 #include "tuner/report/render.hpp"
 
 namespace leanattn {
@@ -15,24 +18,42 @@ namespace {
 
 struct ReportFlags {
   std::string format, out;
+  std::string from;                    ///< the path of a report's JSON; empty: the database is reported
   std::string against, paper, regret;  ///< paths of files; empty: not given
 };
 
-/// The format that --format names, or else the one that the name of --out ends with, or else Markdown.
-std::string chosen_format(const Console& console, const ReportFlags& flags) {
-  if (!flags.format.empty()) return flags.format;
+/// The format that --format names, or else the one that the name of --out ends with. Without an ending it is Markdown.
+/// Errors: invalid_argument.
+Result<std::string> chosen_format(const Console& console, const ReportFlags& flags) {
+  constexpr std::array<std::pair<std::string_view, const char*>, 7> kEndings = {{{".html", "html"},
+                                                                                 {".htm", "html"},
+                                                                                 {".json", "json"},
+                                                                                 {".csv", "csv"},
+                                                                                 {".md", "md"},
+                                                                                 {".markdown", "md"},
+                                                                                 {"", "md"}}};
+  if (!flags.format.empty()) {
+    for (const auto& [ending, format] : kEndings) {
+      if (flags.format == format) return flags.format;
+    }
+    return fail(ErrorCode::invalid_argument, fmt::format("--format '{}' is not a format", flags.format),
+                "Give html, md, json or csv.");
+  }
   if (console.json) return "json";
-  const std::string extension = std::filesystem::path(flags.out).extension().string();
-  if (extension == ".htm") return "html";
-  return extension == ".json" || extension == ".csv" || extension == ".html" ? extension.substr(1) : "md";
+  const std::string ending = CLI::detail::to_lower(std::filesystem::path(flags.out).extension().string());
+  for (const auto& [known, format] : kEndings) {
+    if (ending == known) return format;
+  }
+  return fail(ErrorCode::invalid_argument,
+              fmt::format("--out {}: no report has a name that ends in {}", flags.out, ending),
+              "Let the name end in .html, .md, .json or .csv, or give --format.");
 }
 
 Result<std::string> contents(const char* flag, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (std::filesystem::is_directory(path) || !(file && text << file.rdbuf()))
+  if (!file || std::filesystem::is_directory(path))
     return fail(ErrorCode::invalid_argument, fmt::format("{} {} cannot be read", flag, path));
-  return text.str();
+  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 /// The error with the flag and its file in front.
@@ -66,36 +87,49 @@ std::string rendered(const Report& report, const std::string& format) {
   return format == "html" ? to_html(report) : to_markdown(report);
 }
 
-int run(const Console& console, const ReportFlags& flags) {
-  const std::string format = chosen_format(console, flags);
-  if (format != "html" && format != "json" && format != "csv" && format != "md") {
-    return report_error({ErrorCode::invalid_argument,
-                         fmt::format("--format '{}' is not a format", format),
-                         "Give html, md, json or csv.",
-                         {}});
-  }
+/// The report of the database. Errors: those of the database; not_found if it has no winners.
+Result<Report> report_of_database(const Console& console) {
   const Result<Caches> caches = open_caches(console, CacheNeed::durable);
-  if (!caches) return report_error(caches.error());
+  if (!caches) return tl::unexpected(caches.error());
   const Result<std::unique_ptr<TuningDb>> db = open_tuning(*caches, OpenMode::read_only, CacheNeed::durable);
-  if (!db) return report_error(db.error());
+  if (!db) return tl::unexpected(db.error());
   Result<Report> report = make_report(**db);
-  if (!report) return report_error(report.error());
-  if (report->devices.empty()) {
-    return report_error({ErrorCode::not_found,
-                         fmt::format("the database in {} has no winners", caches->directory->string()),
-                         "Run `leanattn tune` on a GPU, or `leanattn db import FILE`.",
-                         {}});
+  if (report && report->devices.empty()) {
+    return fail(ErrorCode::not_found, fmt::format("the database in {} has no winners", caches->directory->string()),
+                "Run `leanattn tune` on a GPU, or `leanattn db import FILE`.");
   }
+  return report;
+}
+
+/// The report that a file has as JSON. Errors: invalid_argument.
+Result<Report> report_of_file(const Console& console, const std::string& path) {
+  if (console.db)
+    return fail(ErrorCode::invalid_argument, "--from and --db are two sources of one report", "Give one of them.");
+  const Result<std::string> text = contents("--from", path);
+  if (!text) return tl::unexpected(text.error());
+  if (text->starts_with("\x1f\x8b"))
+    return fail(ErrorCode::invalid_argument, fmt::format("--from {}: the file is compressed by gzip", path),
+                "Run `gunzip --keep` on it, and give the file that comes out.");
+  Result<Report> report = report_from_json(*text);
+  if (!report) return tl::unexpected(of_file("--from", path, report.error()));
+  return report;
+}
+
+int run(const Console& console, const ReportFlags& flags) {
+  const Result<std::string> format = chosen_format(console, flags);
+  if (!format) return report_error(format.error());
+  Result<Report> report = flags.from.empty() ? report_of_database(console) : report_of_file(console, flags.from);
+  if (!report) return report_error(report.error());
   if (const Result<void> added = add_files(*report, flags); !added) return report_error(added.error());
-  const std::string text = rendered(*report, format);
+  const std::string text = rendered(*report, *format);
   if (flags.out.empty()) {
     print(text);
     return kExitOk;
   }
-  std::ofstream file(flags.out, std::ios::binary);
-  file << text << std::flush;
-  if (!file)
-    return report_error({ErrorCode::invalid_argument, fmt::format("--out {} cannot be written", flags.out), {}, {}});
+  if (Result<void> written = detail::replace_file(flags.out, text); !written) {
+    written.error().message = "--out " + written.error().message;
+    return report_error(written.error());
+  }
   note(console, fmt::format("{} has the report ({} bytes).", flags.out, text.size()));
   return kExitOk;
 }
@@ -111,6 +145,8 @@ Command add_report(CLI::App& program) {
                   "The format: html, md, json or csv; default: the one that --out's name ends with, else md")
       ->type_name("FORMAT");
   app->add_option("-o,--out", flags->out, "Write to this file instead of stdout")->type_name("FILE");
+  app->add_option("--from", flags->from, "Show the report in this file, given as its JSON, instead of the database's")
+      ->type_name("FILE");
   app->add_option("--against", flags->against, "Also show what changed since an earlier report, given as its JSON")
       ->type_name("FILE");
   app->add_option("--paper", flags->paper, "Also show the result of `leanattn bench --paper`")->type_name("FILE");

@@ -3,12 +3,14 @@
 
 import argparse
 import csv
+import gzip
 import html.parser
 import io
 import json
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -63,51 +65,57 @@ class Reports(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory(prefix="leanattn-reports-")
         cls.root = pathlib.Path(cls.folder.name)
-        cls.reports = {}  # Reports by database and flags. Most tests read the same few.
-        for name, flags in (("plain", []), ("hostile", ["--hostile"])):
-            subprocess.run([SIMULATE, str(cls.root / name), *flags], check=True, timeout=900)
+        cls.reports = {}  # Reports by their flags. Most tests read the same few.
+        # One database for all tests. Its names are hostile, and whatever a test expects holds all the same.
+        subprocess.run([SIMULATE, str(cls.root), "--hostile", "--brief"], check=True, timeout=900)
 
     @classmethod
     def tearDownClass(cls):
         cls.folder.cleanup()
 
-    def run_report(self, database, *flags):
+    def run_program(self, *arguments):
         env = {k: v for k, v in os.environ.items() if not k.startswith("LEANATTN_")}
         env.update(HOME=str(self.root))
-        return subprocess.run([PROGRAM, "--db", str(self.root / database), "report", *flags], capture_output=True, text=True,
-                              env=env, timeout=900)
+        return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, env=env, timeout=900)
 
-    def fresh_report(self, database, *flags):
-        result = self.run_report(database, *flags)
+    def successful(self, *arguments):
+        result = self.run_program(*arguments)
         self.assertEqual(result.returncode, 0, result.stderr)
         return result.stdout
 
-    def report(self, database, *flags):
-        if (database, flags) not in self.reports:
-            self.reports[database, flags] = self.fresh_report(database, *flags)
-        return self.reports[database, flags]
+    def report(self, *flags):
+        """The report of the database."""
+        if flags not in self.reports:
+            self.reports[flags] = self.successful("--db", str(self.root), "report", *flags)
+        return self.reports[flags]
 
-    def given(self, database="plain"):
+    def from_file(self, *flags):
+        """Flags that make a report without the database, which takes less time: of the JSON that it gave with them."""
+        name = self.root / f"report-{len(flags)}.json"
+        if not name.exists():
+            name.write_text(self.report("--format", "json", *flags))
+        return ["report", "--from", str(name)]
+
+    def given(self):
         """The flags that add a section, with their files."""
-        earlier = self.root / f"{database}-earlier.json"
+        earlier = self.root / "earlier.json"
         if not earlier.exists():
-            document = json.loads(self.report(database, "--format", "json"))
-            winners = document["devices"][0]["winners"]
+            document = json.loads(self.report("--format", "json"))
+            winners = document["devices"][1]["winners"]  # the first GPU has fewer
             for key in ("median_us", "low_us", "high_us"):
                 winners[0][key] *= 1.5
                 winners[1][key] *= 0.5
             winners[2]["shape"]["batch"] += 100
             winners[3]["config"]["grid"] += 1
             earlier.write_text(json.dumps(document))
-        folder = self.root / database
-        return ["--against", str(earlier), "--paper", str(folder / "paper.json"), "--regret", str(folder / "regret.json")]
+        return ["--against", str(earlier), "--paper", str(self.root / "paper.json"), "--regret", str(self.root / "regret.json")]
 
-    def page(self, database):
-        text = self.report(database, "--format", "html", *self.given(database))
+    def page(self):
+        text = self.report("--format", "html", *self.given())
         return text, Page(text)
 
     def test_the_page_is_balanced_and_has_every_section(self):
-        text, page = self.page("plain")
+        text, page = self.page()
         self.assertTrue(text.startswith("<!DOCTYPE html>"))
         self.assertEqual(page.mistakes, [])
         self.assertEqual(len(page.ids), len(set(page.ids)))
@@ -120,21 +128,19 @@ class Reports(unittest.TestCase):
                 self.assertIn(value.removeprefix("#"), page.ids)
 
     def test_the_page_runs_nothing_and_loads_nothing(self):
-        for database in ("plain", "hostile"):
-            text, page = self.page(database)
-            self.assertEqual(page.mistakes, [])
-            self.assertFalse(set(page.elements) & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "image", "use"})
-            for tag, name, value in page.attributes:
-                self.assertFalse(name.startswith("on"), f"<{tag} {name}={value}>")
-                self.assertNotIn(name, ("src", "srcset", "action", "data", "xlink:href", "style"))
-                if name == "href":
-                    self.assertTrue(value.startswith("#"), value)
-            self.assertEqual(set(re.findall(r'(?<![\w;])(https?://[^\s"<]+)', text.replace("&quot;", '"'))) - {"http://www.w3.org/2000/svg", "http://evil"}, set())
-            for style in re.findall(r"<style>(.*?)</style>", text, re.DOTALL):
-                self.assertNotRegex(style, r"url\(|@import|expression\(")
+        text, page = self.page()
+        self.assertFalse(set(page.elements) & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "image", "use"})
+        for tag, name, value in page.attributes:
+            self.assertFalse(name.startswith("on"), f"<{tag} {name}={value}>")
+            self.assertNotIn(name, ("src", "srcset", "action", "data", "xlink:href", "style"))
+            if name == "href":
+                self.assertTrue(value.startswith("#"), value)
+        self.assertEqual(set(re.findall(r'(?<![\w;])(https?://[^\s"<]+)', text.replace("&quot;", '"'))) - {"http://www.w3.org/2000/svg", "http://evil"}, set())
+        for style in re.findall(r"<style>(.*?)</style>", text, re.DOTALL):
+            self.assertNotRegex(style, r"url\(|@import|expression\(")
 
     def test_every_drawing_is_well_formed_and_named(self):
-        text, _ = self.page("hostile")
+        text, _ = self.page()
         drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
         self.assertGreater(len(drawings), 20)
         for drawing in drawings:
@@ -144,7 +150,7 @@ class Reports(unittest.TestCase):
                 self.assertNotRegex(number, r"nan|inf", drawing[:200])
 
     def test_hostile_names_stay_text_in_every_format(self):
-        text, page = self.page("hostile")
+        text, page = self.page()
         self.assertNotIn("<script", text)
         self.assertNotIn("<img", text)
         words = "".join(page.words)
@@ -153,21 +159,21 @@ class Reports(unittest.TestCase):
         self.assertIn("</td></table><script>alert(document.domain)</script>", words)
         self.assertNotIn("\u202e", text)
         self.assertNotIn("\x01", text)
-        markdown = self.report("hostile", "--format", "md", *self.given("hostile"))
+        markdown = self.report("--format", "md", *self.given())
         self.assertNotIn("<script", markdown)
         self.assertNotIn("<img", markdown)
         rows = [line for line in markdown.splitlines() if line.startswith("| ")]
         for line in rows:
             self.assertTrue(line.endswith("|"), line)
-        names = {row["device"] for row in csv.DictReader(io.StringIO(self.report("hostile", "--format", "csv")))}
+        names = {row["device"] for row in csv.DictReader(io.StringIO(self.report("--format", "csv")))}
         self.assertEqual(len(names), 2)
         for name in names:
             self.assertNotIn(name[0], "=+-@\t\r")
-        json.loads(self.report("hostile", "--format", "json", *self.given("hostile")))
+        json.loads(self.report("--format", "json", *self.given()))
 
     def test_the_csv_has_one_whole_row_a_winner(self):
-        rows = list(csv.reader(io.StringIO(self.report("plain", "--format", "csv"))))
-        document = json.loads(self.report("plain", "--format", "json"))
+        rows = list(csv.reader(io.StringIO(self.report("--format", "csv"))))
+        document = json.loads(self.report("--format", "json"))
         self.assertEqual(len(rows) - 1, sum(len(device["winners"]) for device in document["devices"]))
         self.assertEqual({len(row) for row in rows}, {len(rows[0])})
         self.assertEqual(len(set(rows[0])), len(rows[0]))
@@ -182,7 +188,7 @@ class Reports(unittest.TestCase):
         jsonschema.Draft202012Validator.check_schema(schema)
         validator = jsonschema.Draft202012Validator(schema)
         for flags in ([], self.given()):
-            document = json.loads(self.report("plain", "--format", "json", *flags))
+            document = json.loads(self.report("--format", "json", *flags))
             self.assertEqual([f"{list(e.absolute_path)}: {e.message}" for e in validator.iter_errors(document)][:5], [])
         winner = document["devices"][0]["winners"][0]
         for broken in ("median_us", "parts", "policy"):
@@ -194,7 +200,7 @@ class Reports(unittest.TestCase):
         self.assertFalse(validator.is_valid(document))
 
     def test_the_difference_says_what_was_done_to_the_earlier_report(self):
-        document = json.loads(self.report("plain", "--format", "json", *self.given()))
+        document = json.loads(self.report("--format", "json", *self.given()))
         verdicts = [change["verdict"] for change in document["difference"]["changes"]]
         self.assertEqual({v: verdicts.count(v) for v in ("faster", "slower", "new", "lost")}, {"faster": 1, "slower": 1, "new": 1, "lost": 1})
         self.assertEqual(sum(change["config_changed"] for change in document["difference"]["changes"]), 1)
@@ -203,7 +209,7 @@ class Reports(unittest.TestCase):
         self.assertAlmostEqual(ratios[1], 1 / 1.5)
 
     def test_the_parts_of_every_time_add_up_to_it(self):
-        document = json.loads(self.report("plain", "--format", "json"))
+        document = json.loads(self.report("--format", "json"))
         for device in document["devices"]:
             for winner in device["winners"]:
                 parts = winner["parts"]
@@ -211,13 +217,109 @@ class Reports(unittest.TestCase):
                 self.assertEqual(parts["limited_by"] == "read limit", winner["read_limit_share"] >= 0.95)
 
     def test_the_same_database_gives_the_same_bytes(self):
+        self.assertEqual(self.successful("--db", str(self.root), "report", "--format", "json", *self.given()),
+                         self.report("--format", "json", *self.given()))
+
+    def test_a_report_read_from_its_json_is_the_report_of_the_database(self):
         for form in ("html", "md", "csv", "json"):
-            self.assertEqual(self.report("plain", "--format", form, *self.given()), self.fresh_report("plain", "--format", form, *self.given()))
+            self.assertEqual(self.successful(*self.from_file(*self.given()), "--format", form), self.report("--format", form, *self.given()), form)
+
+    def test_a_section_may_be_added_to_a_report_from_a_file(self):
+        self.assertEqual(self.successful(*self.from_file(), "--format", "html", *self.given()), self.page()[0])
+
+    def test_a_report_of_0_1_0_is_shown_without_a_gpu_and_without_a_database(self):
+        committed = SOURCE / "bench/results/h200/tuning_report.json.gz"
+        compressed = self.run_program("report", "--from", str(committed))
+        self.assertEqual(compressed.returncode, 2)
+        self.assertIn(f"--from {committed}: the file is compressed by gzip", compressed.stderr)
+        self.assertIn("gunzip", compressed.stderr)
+        plain = self.root / "committed.json"
+        plain.write_bytes(gzip.decompress(committed.read_bytes()))
+        page = Page(self.successful("report", "--from", str(plain), "--format", "html"))
+        self.assertEqual(page.mistakes, [])
+        words = " ".join(page.words)
+        document = json.loads(plain.read_text())["devices"][0]
+        self.assertIn(f"{len(document['winners'])} shapes of {len(document['problems'])} problems are tuned.", words)
+        over_limit = statistics.median(winner["over_limit"] for winner in document["winners"])
+        self.assertIn(f"The median winner takes {over_limit:.2f} times its read limit.", words)
+
+    def test_a_report_comes_from_one_source(self):
+        result = self.run_program("--db", str(self.root), *self.from_file())
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertIn("--from", result.stderr)
 
     def test_the_format_follows_the_name(self):
-        for name, start in (("r.html", "<!DOCTYPE"), ("r.htm", "<!DOCTYPE"), ("r.json", "{"), ("r.csv", "device,"), ("r.md", "# "), ("r", "# ")):
-            self.fresh_report("plain", "--out", str(self.root / name))
+        for name, start in (("r.html", "<!DOCTYPE"), ("r.HTM", "<!DOCTYPE"), ("r.json", "{"), ("r.csv", "device,"), ("r.md", "# "), ("r", "# ")):
+            self.successful(*self.from_file(), "--out", str(self.root / name))
             self.assertTrue((self.root / name).read_text().startswith(start), name)
+
+    def test_a_name_that_promises_another_format_is_refused(self):
+        for name in ("r.pdf", "r.xlsx"):
+            result = self.run_program(*self.from_file(), "--out", str(self.root / name))
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertIn(f"{name}: no report has a name that ends in .", result.stderr)
+            self.assertFalse((self.root / name).exists())
+        self.successful(*self.from_file(), "--out", str(self.root / "r.txt"), "--format", "md")
+        self.assertTrue((self.root / "r.txt").read_text().startswith("# "))
+
+    def test_a_report_that_cannot_be_written_leaves_what_was_there(self):
+        folder = self.root / "r.d"
+        folder.mkdir()
+        result = self.run_program(*self.from_file(), "--out", str(folder / "missing" / "r.html"))
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("cannot be written", result.stderr)
+        self.assertEqual(list(folder.iterdir()), [])
+
+    def test_every_shape_can_be_chosen_and_shows_its_search(self):
+        text, page = self.page()
+        document = json.loads(self.report("--format", "json"))
+        links = [value for _, name, value in page.attributes if name == "href"]
+        for number, device in enumerate(document["devices"]):
+            for index, winner in enumerate(device["winners"]):
+                shape = f"gpu{number}-s{index}"
+                self.assertIn(shape, page.ids)
+                self.assertGreaterEqual(links.count(f"#{shape}"), 2, "from the index and from the table of winners")
+                last = winner["progress"][-1]
+                section = text[text.index(f'id="{shape}"'):].split("</section>")[0]
+                self.assertIn(f"The search made {last['trials']} trials", section)
+                first = winner["progress"][0]["best_us"]
+                self.assertEqual(section.count("<svg") - section.count('class="bar"') - section.count('class="strip"'),
+                                 0 if first < 1.05 * last["best_us"] else 2, "a chart against trials, and one against seconds")
+
+    def test_the_best_time_of_a_search_only_falls_and_ends_at_the_fastest_candidate(self):
+        document = json.loads(self.report("--format", "json"))
+        for device in document["devices"]:
+            for winner in device["winners"]:
+                steps = winner["progress"]
+                for before, after in zip(steps, steps[1:]):
+                    self.assertLessEqual(after["best_us"], before["best_us"])
+                    self.assertGreater(after["trials"], before["trials"])
+                    self.assertGreaterEqual(after["seconds"], before["seconds"])
+                self.assertLessEqual(steps[-1]["best_us"], winner["median_us"])
+            self.assertLess(min(winner["progress"][0]["trials"] / winner["progress"][-1]["trials"] for winner in device["winners"]), 0.2,
+                            "candidates count from when they were tried")
+
+    def test_details_are_closed(self):
+        _, page = self.page()
+        self.assertGreater(page.elements.count("details"), 5)
+        self.assertNotIn(("details", "open", None), page.attributes)
+
+    def test_ragged_shapes_are_named_in_every_table(self):
+        markdown = self.report("--format", "md", *self.given())
+        document = json.loads(self.report("--format", "json"))
+        ragged = [w["shape"] for d in document["devices"] for w in d["winners"] if w["shape"]["total_context"]]
+        self.assertEqual(len(ragged), 1)
+        rows = [line for line in markdown.splitlines() if "32 x up to 128k, 159k in all" in line]
+        self.assertEqual(len(rows), 3, "winners, margins and what changed")
+
+    def test_failures_are_grouped_by_cause_and_say_what_they_share(self):
+        _, page = self.page()
+        words = " ".join(page.words)
+        device = json.loads(self.report("--format", "json"))["devices"][1]
+        self.assertIn(f"{device['trials']['incorrect']} candidates gave a wrong result", words)
+        common = {failure["status"]: {one["parameter"]: one["value"] for one in failure["common"]} for failure in device["failures"]}
+        self.assertLessEqual({("load", "bulk"), ("stages", "6")}, set(common["incorrect"].items()))
+        self.assertIn("load bulk", words)
 
     def test_a_file_that_is_none_of_them_is_a_usage_error_that_names_it(self):
         other = self.root / "other.json"
@@ -225,16 +327,19 @@ class Reports(unittest.TestCase):
                  ('{"schema_version": 1, "library_revision": "r", "devices": [{"name": 3}]}', "the report is not complete")]
         for text, says in cases:
             other.write_text(text)
-            result = self.run_report("plain", "--against", str(other))
+            result = self.run_program("report", "--from", str(other))
+            self.assertEqual((result.returncode, result.stdout), (2, ""), text)
+            self.assertIn(f"--from {other}: {says}", result.stderr)
+            result = self.run_program(*self.from_file(), "--against", str(other))
             self.assertEqual((result.returncode, result.stdout), (2, ""), text)
             self.assertIn(f"--against {other}: {says}", result.stderr)
         for flag in ("--paper", "--regret"):
             for text in ("[]", '{"schema_version": 1}', '{"schema_version": 1, "cases": [{"looked_up_us": 1, "best_us": 0}]}', "\x00"):
                 other.write_text(text)
-                result = self.run_report("plain", flag, str(other))
+                result = self.run_program(*self.from_file(), flag, str(other))
                 self.assertEqual((result.returncode, result.stdout), (2, ""), (flag, text))
                 self.assertIn(f"{flag} {other}:", result.stderr)
-        result = self.run_report("plain", "--regret", "missing.json")
+        result = self.run_program(*self.from_file(), "--regret", "missing.json")
         self.assertEqual(result.returncode, 2)
         self.assertIn("missing.json", result.stderr)
 

@@ -1,12 +1,14 @@
 // simulated_tuning.cpp -- writes what reports are made of, without a GPU: the tuning.db of whole tuning sessions on
 // simulated GPUs, the paper's sweeps (paper.json) and held-out regret (regret.json). It is called as
-//   simulated_tuning DIR [--hostile]
-// With --hostile, names try to break out of every format.
+//   simulated_tuning DIR [--hostile] [--brief]
+// With --hostile, names try to break out of every format. With --brief, few shapes have a short search: as many as
+// every part of a report needs.
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string_view>
@@ -28,25 +30,57 @@ struct Session {
   std::vector<Shape> more = {};
 };
 
+DecodeProblem multi_head(int heads) { return {.q_heads = heads, .kv_heads = heads, .head_dim = 64}; }
+
+const DecodeProblem kPagedFp8{.features = {.page_size = 16, .kv_format = KvFormat::fp8_e4m3}};
+constexpr Shape kRagged{.batch = 32, .max_batch = 0, .longest_context = 131072, .total_context = 131072 + 31 * 1024};
+
 std::vector<Session> big_sessions() {
   const std::vector<std::int64_t> contexts = {1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 17};
-  const auto mha64 = [](int heads) { return DecodeProblem{.q_heads = heads, .kv_heads = heads, .head_dim = 64}; };
-  const Shape ragged{.batch = 32, .max_batch = 0, .longest_context = 131072, .total_context = 131072 + 31 * 1024};
-  return {{.problem = {}, .batches = {1, 4, 16, 64}, .contexts = contexts, .more = {ragged}},
+  return {{.problem = {}, .batches = {1, 4, 16, 64}, .contexts = contexts, .more = {kRagged}},
           {.problem = {.pdl = true}, .batches = {1}, .contexts = {1 << 10, 1 << 13}},
           {.problem = {}, .policy = L2Policy::warm, .batches = {1}, .contexts = {1 << 10, 1 << 12}},
           {.problem = {.q_heads = 8, .kv_heads = 1}, .batches = {1, 32}, .contexts = {1 << 13, 1 << 17}},
-          {.problem = {.features = {.page_size = 16, .kv_format = KvFormat::fp8_e4m3}},
-           .batches = {1, 16},
-           .contexts = {1 << 13, 1 << 16}},
-          {.problem = mha64(16), .batches = {1, 4}, .contexts = contexts},
-          {.problem = mha64(32), .batches = {1}, .contexts = {1 << 14, 1 << 16}},
-          {.problem = mha64(56), .batches = {1}, .contexts = {1 << 14, 1 << 16}}};
+          {.problem = kPagedFp8, .batches = {1, 16}, .contexts = {1 << 13, 1 << 16}},
+          {.problem = multi_head(16), .batches = {1, 4}, .contexts = contexts},
+          {.problem = multi_head(32), .batches = {1}, .contexts = {1 << 14, 1 << 16}},
+          {.problem = multi_head(56), .batches = {1}, .contexts = {1 << 14, 1 << 16}}};
+}
+
+/// A chart of a report has lines of three points or more: hence three context lengths, batches and numbers of heads.
+std::vector<Session> brief_sessions() {
+  return {{.problem = {}, .batches = {1, 4, 16}, .contexts = {1 << 10}, .more = {kRagged}},
+          {.problem = {.pdl = true}, .batches = {1}, .contexts = {1 << 10}},
+          {.problem = {}, .policy = L2Policy::warm, .batches = {1}, .contexts = {1 << 10}},
+          {.problem = kPagedFp8, .batches = {1}, .contexts = {1 << 13}},
+          {.problem = multi_head(16), .batches = {1}, .contexts = {1 << 10, 1 << 14, 1 << 17}},
+          {.problem = multi_head(32), .batches = {1}, .contexts = {1 << 14}},
+          {.problem = multi_head(56), .batches = {1}, .contexts = {1 << 14}}};
 }
 
 std::vector<Session> small_sessions() {
   return {{.problem = {}, .batches = {1, 8}, .contexts = {1 << 10, 1 << 13, 1 << 16}}};
 }
+
+std::vector<Session> brief_small_sessions() {
+  return {{.problem = {}, .batches = {1}, .contexts = {1 << 10, 1 << 13}}};
+}
+
+constexpr SearchEffort kUsualEffort{
+    .specs = 32, .sweep_specs = 4, .refine_specs = 2, .refine_generations = 1, .race_size = 16};
+constexpr SearchEffort kBriefEffort{.specs = 8,
+                                    .grids_per_spec = 2,
+                                    .sweep_specs = 1,
+                                    .refine_specs = 1,
+                                    .twin_specs = 2,
+                                    .refine_generations = 1,
+                                    .race_size = 6,
+                                    .finalists = 2,
+                                    .confirm_rounds_max = 12};
+
+struct Options {
+  bool hostile = false, brief = false;
+};
 
 DeviceFacts big_gpu() {
   DeviceFacts device = simulated_device();
@@ -83,7 +117,8 @@ void plant_faults(SimulatedGpu& gpu, bool hostile) {
   if (hostile) gpu.failure = "</td></table><script>alert(document.domain)</script>";
 }
 
-Result<void> tune_all(TuningDb& db, const DeviceFacts& device, const std::vector<Session>& sessions, bool hostile) {
+Result<void> tune_all(TuningDb& db, const DeviceFacts& device, const std::vector<Session>& sessions,
+                      const Options& options) {
   std::uint64_t seed = kSeed;
   for (const Session& session : sessions) {
     TuneRequest request;
@@ -95,10 +130,9 @@ Result<void> tune_all(TuningDb& db, const DeviceFacts& device, const std::vector
     }
     request.shapes.insert(request.shapes.end(), session.more.begin(), session.more.end());
     SimulatedGpu gpu(session.problem, ++seed, device);
-    plant_faults(gpu, hostile);
-    const SearchEffort effort{
-        .specs = 32, .sweep_specs = 4, .refine_specs = 2, .refine_generations = 1, .race_size = 16};
-    const auto tuned = run_session(request, device, environment("simulated", hostile), gpu, db, effort, {}, nullptr);
+    plant_faults(gpu, options.hostile);
+    const auto tuned = run_session(request, device, environment("simulated", options.hostile), gpu, db,
+                                   options.brief ? kBriefEffort : kUsualEffort, {}, nullptr);
     if (!tuned) return tl::unexpected(tuned.error());
   }
   return {};
@@ -106,7 +140,7 @@ Result<void> tune_all(TuningDb& db, const DeviceFacts& device, const std::vector
 
 /// Times of the paper's points by a model of the three schedules, with noise. Lean fills the GPU, FlashDecoding has
 /// whole splits, and FlashAttention-2 has one CTA for each head.
-PaperReport simulated_paper(const DeviceFacts& device) {
+PaperReport simulated_paper(const DeviceFacts& device, const Options& options) {
   std::mt19937_64 random(kSeed);
   std::normal_distribution<double> normal(0, 0.004);
   const auto line = [&](const char* mode, const PaperPoint& point, double us, std::int64_t grid) {
@@ -124,7 +158,13 @@ PaperReport simulated_paper(const DeviceFacts& device) {
                      .revision = "simulated",
                      .measurements = {},
                      .missing = {}};
+  // The ends and middles of all lines come first.
+  const std::size_t most = options.brief ? 24 : std::numeric_limits<std::size_t>::max();
   for (const PaperPoint& point : paper_points(paper_lines(), device.memory_bytes)) {
+    if (report.measurements.size() == most) {
+      report.missing.push_back({.point = point, .reason = "budget"});
+      continue;
+    }
     const double read = 2.0 + static_cast<double>(kv_bytes(problem_of(point), shape_of(point))) / 4.6e6;
     const std::int64_t outputs = std::int64_t{point.heads} * point.batch, sms = device.sm_count;
     const std::int64_t splits = std::max<std::int64_t>(1, sms / outputs), even = splits * outputs;
@@ -157,18 +197,20 @@ std::string simulated_regret() {
   return nlohmann::json{{"schema_version", 1}, {"cases", cases}}.dump(1);
 }
 
-Result<void> write_all(const std::filesystem::path& directory, bool hostile) {
+Result<void> write_all(const std::filesystem::path& directory, const Options& options) {
   std::string warning;
   // The database is made in memory and copied, because each of thousands of trials is a transaction.
   auto db = TuningDb::open(std::nullopt, OpenMode::read_write, &warning);
   if (!db) return tl::unexpected(db.error());
-  if (auto done = tune_all(**db, big_gpu(), hostile ? small_sessions() : big_sessions(), hostile); !done) return done;
-  if (auto done = tune_all(**db, small_gpu(hostile), small_sessions(), hostile); !done) return done;
+  const auto big = options.brief ? brief_sessions() : big_sessions();
+  const auto small = options.brief ? brief_small_sessions() : small_sessions();
+  if (auto done = tune_all(**db, big_gpu(), big, options); !done) return done;
+  if (auto done = tune_all(**db, small_gpu(options.hostile), small, options); !done) return done;
   std::filesystem::create_directories(directory);
   std::filesystem::permissions(directory, std::filesystem::perms::owner_all);
   std::filesystem::remove(directory / "tuning.db");
   if (auto done = (*db)->export_to(directory / "tuning.db"); !done) return done;
-  std::ofstream(directory / "paper.json") << to_json(simulated_paper(big_gpu()));
+  std::ofstream(directory / "paper.json") << to_json(simulated_paper(big_gpu(), options));
   std::ofstream(directory / "regret.json") << simulated_regret();
   return {};
 }
@@ -177,12 +219,22 @@ Result<void> write_all(const std::filesystem::path& directory, bool hostile) {
 }  // namespace leanattn
 
 int main(int argc, char** argv) {
-  const bool hostile = argc == 3 && std::string_view(argv[2]) == "--hostile";
-  if (argc != 2 && !hostile) {
-    std::fputs("usage: simulated_tuning DIR [--hostile]\n", stderr);
+  leanattn::Options options;
+  bool understood = argc >= 2;
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    if (flag == "--hostile")
+      options.hostile = true;
+    else if (flag == "--brief")
+      options.brief = true;
+    else
+      understood = false;
+  }
+  if (!understood) {
+    std::fputs("usage: simulated_tuning DIR [--hostile] [--brief]\n", stderr);
     return 2;
   }
-  const auto written = leanattn::write_all(argv[1], hostile);
+  const auto written = leanattn::write_all(argv[1], options);
   if (!written) std::fprintf(stderr, "simulated_tuning: %s\n", written.error().message.c_str());
   return written ? 0 : 1;
 }

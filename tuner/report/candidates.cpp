@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "tuner/measure/statistics.hpp"
+#include "tuner/report/parameters.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -63,21 +65,6 @@ const char* schedule_of(const ReportedWinner& winner, const Config& config) {
   return config.grid % outputs == 0 ? "even" : "lean";
 }
 
-struct Parameter {
-  const char* name;
-  std::string (*value)(const ReportedWinner&, const Config&);
-};
-constexpr Parameter kParameters[] = {
-    {"load", [](const ReportedWinner&, const Config& c) { return std::string(to_string(c.spec.load)); }},
-    {"warps", [](const ReportedWinner&, const Config& c) { return std::to_string(c.spec.warps); }},
-    {"warp_tokens", [](const ReportedWinner&, const Config& c) { return std::to_string(c.spec.warp_tokens); }},
-    {"stages", [](const ReportedWinner&, const Config& c) { return std::to_string(c.spec.stages); }},
-    {"tile", [](const ReportedWinner&, const Config& c) { return std::to_string(c.spec.tile); }},
-    {"ctas_per_sm", [](const ReportedWinner&, const Config& c) { return std::to_string(c.spec.ctas_per_sm); }},
-    {"fixup", [](const ReportedWinner&, const Config& c) { return std::string(to_string(c.spec.fixup)); }},
-    {"schedule", [](const ReportedWinner& w, const Config& c) { return std::string(schedule_of(w, c)); }},
-};
-
 /// The sums of one parameter's value over the shapes.
 struct ValueSum {
   double logs = 0, worst = 0;
@@ -86,7 +73,11 @@ struct ValueSum {
 
 bool is_number(const std::string& text) { return text.find_first_not_of("0123456789") == std::string::npos; }
 
-ParameterSensitivity sensitivity_to(const Parameter& parameter, std::span<const ReportedWinner* const> winners,
+/// The value of a parameter, or of "schedule", which is how a grid cuts this shape.
+using ValueOf = std::function<std::string(const ReportedWinner&, const Config&)>;
+
+ParameterSensitivity sensitivity_to(const char* parameter, const ValueOf& value_of,
+                                    std::span<const ReportedWinner* const> winners,
                                     std::span<const std::vector<TimedConfig>* const> timed) {
   std::map<std::string, ValueSum> sums;
   std::int64_t shapes = 0;
@@ -95,7 +86,7 @@ ParameterSensitivity sensitivity_to(const Parameter& parameter, std::span<const 
     ++shapes;
     std::map<std::string, double> best;
     for (const TimedConfig& candidate : *timed[i]) {  // the fastest first
-      const std::string value = parameter.value(*winners[i], candidate.config);
+      const std::string value = value_of(*winners[i], candidate.config);
       ++sums[value].candidates;
       best.emplace(value, candidate.median_us / timed[i]->front().median_us);
     }
@@ -104,7 +95,7 @@ ParameterSensitivity sensitivity_to(const Parameter& parameter, std::span<const 
       sum.logs += std::log(ratio), sum.worst = std::max(sum.worst, ratio), ++sum.shapes;
     }
   }
-  ParameterSensitivity result{.parameter = parameter.name, .values = {}, .spread = 1};
+  ParameterSensitivity result{.parameter = parameter, .values = {}, .spread = 1};
   for (const auto& [value, sum] : sums) {
     result.values.push_back({.value = value,
                              .geometric_mean = std::exp(sum.logs / static_cast<double>(sum.shapes)),
@@ -122,8 +113,7 @@ ParameterSensitivity sensitivity_to(const Parameter& parameter, std::span<const 
 
 }  // namespace
 
-std::vector<TimedConfig> timed_configs(std::span<const Trial* const> trials, const Environment& software,
-                                       ParsedTexts<Config>& configs) {
+std::map<std::string, const Trial*> counted_trials(std::span<const Trial* const> trials, const Environment& software) {
   std::map<std::string, const Trial*> chosen;
   for (const Trial* trial : trials) {  // the oldest first
     if (!same_software(trial->environment, software) || !(trial->median_us > 0)) continue;
@@ -131,8 +121,13 @@ std::vector<TimedConfig> timed_configs(std::span<const Trial* const> trials, con
     const Trial*& held = chosen[trial->config];
     if (held == nullptr || trial->samples >= held->samples) held = trial;
   }
+  return chosen;
+}
+
+std::vector<TimedConfig> timed_configs(std::span<const Trial* const> trials, const Environment& software,
+                                       ParsedTexts<Config>& configs) {
   std::vector<TimedConfig> timed;
-  for (const auto& [text, trial] : chosen) {
+  for (const auto& [text, trial] : counted_trials(trials, software)) {
     const Result<Config>& config = configs(text);
     if (!config) continue;
     timed.push_back({.config = *config,
@@ -170,10 +165,14 @@ void add_rivals(ReportedWinner& winner, std::span<const TimedConfig> timed, cons
 std::vector<ParameterSensitivity> sensitivity(std::span<const ReportedWinner* const> winners,
                                               std::span<const std::vector<TimedConfig>* const> timed) {
   std::vector<ParameterSensitivity> found;
-  for (const Parameter& parameter : kParameters) {
-    ParameterSensitivity one = sensitivity_to(parameter, winners, timed);
+  const auto add = [&](const char* parameter, const ValueOf& value_of) {
+    ParameterSensitivity one = sensitivity_to(parameter, value_of, winners, timed);
     if (one.values.size() > 1) found.push_back(std::move(one));
-  }
+  };
+  for (const KernelParameter& parameter : kKernelParameters)
+    add(parameter.name, [&](const ReportedWinner&, const Config& config) { return parameter.value(config.spec); });
+  add("schedule",
+      [](const ReportedWinner& winner, const Config& config) { return std::string(schedule_of(winner, config)); });
   std::stable_sort(found.begin(), found.end(),
                    [](const ParameterSensitivity& a, const ParameterSensitivity& b) { return a.spread > b.spread; });
   return found;

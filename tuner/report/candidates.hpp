@@ -24,8 +24,12 @@ struct TimedConfig {
   int registers = 0;
 };
 
-/// The timed trials of this `software`, the fastest first. A configuration with several trials counts by the one with
-/// the most samples, and by the later of equals. Trials that this version cannot read are left out.
+/// The trial of this `software` that each configuration counts by: the timed one with the most samples, and the later
+/// of equals. By the configuration's text; trials are given oldest first.
+std::map<std::string, const Trial*> counted_trials(std::span<const Trial* const> trials, const Environment& software);
+
+/// The timed trials of this `software`, the fastest first, those of counted_trials(). Trials that this version cannot
+/// read are left out.
 std::vector<TimedConfig> timed_configs(std::span<const Trial* const> trials, const Environment& software,
                                        ParsedTexts<Config>& configs);
 

@@ -17,7 +17,7 @@ namespace detail {
 namespace {
 
 // Geometry in SVG user units.
-constexpr double kWidth = 460, kPlotHeight = 200, kLeft = 46, kRight = 14, kTop = 26, kAxis = 40, kLegendRow = 18;
+constexpr double kWidth = 460, kLeft = 46, kRight = 14, kTop = 26, kAxis = 40, kLegendRow = 18;
 constexpr double kLetter = 6.6;  // the approximate width of a letter in a legend
 
 class Axis {
@@ -36,20 +36,21 @@ class Axis {
 
 bool drawable(double value, bool log) { return std::isfinite(value) && (!log || value > 0); }
 
-/// Round values across the y axis: 1, 1.2, 1.5, 2, 3 and so on if it is logarithmic.
-std::vector<double> y_ticks(double least, double most, bool log) {
+/// Round values between two. On a logarithmic axis they are 1, 2, 5 and so on, unless it is so short that equal steps
+/// serve it better.
+std::vector<double> round_values(double least, double most, bool log) {
+  constexpr int kMost = 12;  // decades, or equal steps
   std::vector<double> ticks;
-  if (log) {
-    const double span = most / least;
-    const std::vector<double> mantissas =
-        span > 40  ? std::vector<double>{1}
-        : span > 5 ? std::vector<double>{1, 2, 5}
-        : span > 1.8
-            ? std::vector<double>{1, 1.2, 1.5, 2, 3, 4, 6, 8}
-            : std::vector<double>{1, 1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9};
-    for (double decade = std::pow(10, std::floor(std::log10(least))); decade <= most; decade *= 10) {
+  if (!std::isfinite(least) || !std::isfinite(most) || !(most > least)) return ticks;
+  if (const double span = most / least; log && span > 1.8) {
+    const std::vector<double> mantissas = span > 5000 ? std::vector<double>{1}
+                                          : span > 5  ? std::vector<double>{1, 2, 5}
+                                                      : std::vector<double>{1, 1.2, 1.5, 2, 3, 4, 6, 8};
+    const int first = static_cast<int>(std::floor(std::log10(least)));
+    const int last = static_cast<int>(std::floor(std::log10(most)));
+    for (int exponent = first; exponent <= last; exponent += (last - first) / kMost + 1) {
       for (const double mantissa : mantissas) {
-        const double tick = mantissa * decade;
+        const double tick = mantissa * std::pow(10, exponent);
         if (tick >= least * 0.999 && tick <= most * 1.001) ticks.push_back(tick);
       }
     }
@@ -57,8 +58,8 @@ std::vector<double> y_ticks(double least, double most, bool log) {
   }
   const double rough = (most - least) / 5, decade = std::pow(10, std::floor(std::log10(rough)));
   const double step = (rough / decade < 1.5 ? 1 : rough / decade < 3.5 ? 2 : 5) * decade;
-  for (double tick = std::ceil(least / step - 1e-9) * step; tick <= most + step * 1e-6; tick += step)
-    ticks.push_back(std::abs(tick) < step * 1e-6 ? 0 : tick);
+  const double first = std::ceil(least / step - 1e-9);
+  for (int i = 0; i < kMost && (first + i) * step <= most + step * 1e-6; ++i) ticks.push_back((first + i) * step);
   return ticks;
 }
 
@@ -96,7 +97,7 @@ double legend_height(const Chart& chart) {
 }
 
 void append_grid(std::string& svg, const Chart& chart, const Plot& plot, double least, double most) {
-  for (const double tick : y_ticks(least, most, chart.y_log)) {
+  for (const double tick : round_values(least, most, chart.y_log)) {
     const double y = plot.y.at(tick);
     svg += fmt::format(
         "<path class=\"grid\" d=\"M{} {:.1f}H{}\"/><text class=\"tick\" x=\"{}\" y=\"{:.1f}\" "
@@ -132,7 +133,10 @@ void append_series(std::string& svg, const Chart& chart, const ChartSeries& seri
   for (const ChartPoint& point : series.points) {
     if (!drawable(point.x, chart.x_log) || !drawable(point.y, chart.y_log)) continue;
     const double x = plot.x.at(point.x), y = plot.y.at(point.y);
-    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x, y);
+    if (chart.stepped && !path.empty())
+      path += fmt::format("H{:.1f}V{:.1f}", x, y);
+    else
+      path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x, y);
     if (point.low > 0 && point.high >= point.low)
       dots += fmt::format("<path class=\"line c{}\" d=\"M{:.1f} {:.1f}V{:.1f}\"/>", colour, x, plot.y.at(point.low),
                           plot.y.at(point.high));
@@ -155,7 +159,7 @@ std::string svg_with(const Chart& chart, const std::string& head) {
   }
   if (least_x > most_x) least_x = most_x = 1;
   for (const auto& [value, name] : chart.reference) least = std::min(least, value), most = std::max(most, value);
-  const double legend = legend_height(chart), top = kTop + legend, height = top + kPlotHeight;
+  const double legend = legend_height(chart), top = kTop + legend, height = top + chart.height;
   const double room = chart.y_log ? std::pow(most / least, 0.04) : 0;
   const double lowest = chart.y_log ? least / room : least, highest = chart.y_log ? most * room : most;
   const Plot plot{.x = Axis(least_x, most_x, kLeft + 12, kWidth - kRight - 12, chart.x_log),
@@ -176,6 +180,21 @@ std::string svg_with(const Chart& chart, const std::string& head) {
 
 }  // namespace
 
+std::optional<std::pair<double, double>> flat_range(const Chart& chart) {
+  constexpr double kFlat = 0.05;
+  double least = 1e300, most = -1e300;
+  for (const ChartSeries& series : chart.series) {
+    for (const ChartPoint& point : series.points) {
+      if (!drawable(point.x, chart.x_log) || !drawable(point.y, chart.y_log)) continue;
+      least = std::min(least, point.y), most = std::max(most, point.y);
+    }
+  }
+  if (least > most) return std::nullopt;
+  const double scale = chart.y_log ? least : std::max(chart.most_y, most) - std::min(chart.least_y, least);
+  if (most - least >= kFlat * scale) return std::nullopt;
+  return std::pair(least, most);
+}
+
 std::string svg_of(const Chart& chart) { return svg_with(chart, ""); }
 
 std::string svg_document(const Chart& chart) { return svg_with(chart, "<style>" + chart_style() + "</style>\n"); }
@@ -190,6 +209,17 @@ std::vector<std::pair<double, std::string>> size_ticks(const std::vector<ChartSe
   constexpr double kMost = 0x1p62;  // the largest power of two in an int64_t
   for (double value = std::exp2(std::ceil(std::log2(least))); value <= std::min(most, kMost); value *= 2)
     ticks.emplace_back(value, size_name(static_cast<std::int64_t>(value)));
+  return ticks;
+}
+
+std::vector<std::pair<double, std::string>> round_ticks(const std::vector<ChartSeries>& series, bool log) {
+  double least = 1e300, most = -1e300;
+  for (const ChartSeries& one : series) {
+    for (const ChartPoint& point : one.points) least = std::min(least, point.x), most = std::max(most, point.x);
+  }
+  std::vector<std::pair<double, std::string>> ticks;
+  if (!(most > least) || (log && least <= 0)) return ticks;
+  for (const double value : round_values(least, most, log)) ticks.emplace_back(value, fmt::format("{:.4g}", value));
   return ticks;
 }
 

@@ -2,6 +2,7 @@
 // the page's classes (style.hpp). Internal to tuner/report. Pure functions; any thread.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,12 +27,18 @@ struct Chart {
   std::string label;  ///< says what the chart shows, for readers who cannot see it
   std::string x_title, y_title;
   bool x_log = false, y_log = false, joined = true;
+  bool stepped = false;  ///< joined lines stay level up to each point
+  double height = 200;   ///< of the plot, in SVG user units; the width is 400
   std::vector<std::pair<double, std::string>> x_ticks;
   double least_y = 1;                                     ///< the y axis reaches at least from here
   double most_y = 1;                                      ///< to here
   std::vector<std::pair<double, std::string>> reference;  ///< the y of horizontal lines, and their names
   std::vector<ChartSeries> series;
 };
+
+/// The least and the greatest y of a chart that would show a level line: they differ by less than 5 % on a logarithmic
+/// axis, or by less than a twentieth of a linear one. nullopt: there is something to see.
+std::optional<std::pair<double, double>> flat_range(const Chart& chart);
 
 /// An <svg> element for a page that has page_style(). Values that are not finite, or not positive on a logarithmic
 /// axis, are left out.
@@ -41,6 +48,8 @@ std::string svg_document(const Chart& chart);
 
 /// The powers of two between the least and the greatest x, named "64k", "1m" and so on.
 std::vector<std::pair<double, std::string>> size_ticks(const std::vector<ChartSeries>& series);
+/// Round numbers across the range of x: for a logarithmic axis 1, 2, 5, 10 and so on.
+std::vector<std::pair<double, std::string>> round_ticks(const std::vector<ChartSeries>& series, bool log);
 /// Every distinct x of the series.
 std::vector<std::pair<double, std::string>> value_ticks(const std::vector<ChartSeries>& series);
 

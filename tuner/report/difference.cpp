@@ -9,7 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "generator/parse_json.hpp"
+#include "tuner/report/escape.hpp"
+#include "tuner/report/read_report.hpp"
 #include "tuner/report/report.hpp"
 
 namespace leanattn {
@@ -28,8 +29,9 @@ struct Time {
 };
 using Times = std::map<Key, Time>;
 
+/// A report's JSON has no bytes that are no UTF-8, so neither has the key.
 std::string device_key(const std::string& name, const std::string& arch, std::int64_t sms, const std::string& mig) {
-  return fmt::format("{}, {}, {} SMs{}{}", name, arch, sms, mig.empty() ? "" : ", MIG ", mig);
+  return detail::clean_text(fmt::format("{}, {}, {} SMs{}{}", name, arch, sms, mig.empty() ? "" : ", MIG ", mig));
 }
 
 Times times_of(const Report& report) {
@@ -113,18 +115,13 @@ std::size_t ReportDifference::replaced() const {
 }
 
 Result<ReportDifference> difference_from(std::string_view earlier_json, const Report& report) {
-  const json document = parse_json(earlier_json);
-  if (!document.is_object() || !document.contains("devices"))
-    return fail(ErrorCode::invalid_argument, "this is not a report",
-                "Give a file that `leanattn report --format json` wrote.");
-  if (const json version = document.value("schema_version", json()); version != 1)
-    return fail(ErrorCode::invalid_argument, fmt::format("its schema_version is {}, not 1", version.dump()),
-                "Another version of leanattn wrote it. Make the reports with one version.");
+  const Result<json> document = report_document(earlier_json);
+  if (!document) return tl::unexpected(document.error());
   ReportDifference difference;
   Times before;
   try {
-    difference.old_revision = document.at("library_revision").get<std::string>();
-    Result<Times> read = times_in(document);
+    difference.old_revision = document->at("library_revision").get<std::string>();
+    Result<Times> read = times_in(*document);
     if (!read) return tl::unexpected(read.error());
     before = *std::move(read);
   } catch (const json::exception& error) {

@@ -1,11 +1,17 @@
 // failure_groups.cpp -- a reason becomes a group's key when names of kernels and numbers are replaced in it.
 #include "tuner/report/failure_groups.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
+
+#include "tuner/report/parameters.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -41,21 +47,66 @@ std::string generalised(const std::string& reason) {
   return out;
 }
 
+/// The value of each parameter that some kernels share, in the order of kKernelParameters; nullopt: they differ.
+class SharedValues {
+ public:
+  void add(const KernelSpec& spec) {
+    for (std::size_t i = 0; i < kKernelParameters.size(); ++i) {
+      const std::string value = kKernelParameters[i].value(spec);
+      if (first_)
+        values_[i] = value;
+      else if (values_[i] && *values_[i] != value)
+        values_[i].reset();
+    }
+    first_ = false;
+  }
+  const std::optional<std::string>& at(std::size_t parameter) const { return values_[parameter]; }
+
+ private:
+  bool first_ = true;
+  std::array<std::optional<std::string>, kKernelParameters.size()> values_;
+};
+
 }  // namespace
 
+std::string_view cause_name(std::string_view status) {
+  if (status == "compile_fail") return "did not compile, or spilled registers";
+  if (status == "launch_fail") return "could not be launched";
+  if (status == "incorrect") return "gave a wrong result";
+  return status == "timeout" ? "took too long" : status;
+}
+
+std::string common_name(const FailureGroup& group) {
+  std::string text;
+  for (const auto& [parameter, value] : group.common)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", parameter, value);
+  return text;
+}
+
 std::vector<FailureGroup> failure_groups(const std::vector<Trial>& trials, ParsedTexts<Config>& configs) {
-  std::map<std::pair<std::string, std::string>, FailureGroup> groups;
+  using Key = std::pair<std::string, std::string>;
+  std::map<Key, FailureGroup> groups;
+  std::map<Key, SharedValues> shared;
+  SharedValues shared_by_all;
   for (const Trial& trial : trials) {
+    const Result<Config>& config = configs(trial.config);
+    if (config) shared_by_all.add(config->spec);
     if (trial.status == TrialStatus::ok || trial.status == TrialStatus::pruned) continue;
     const std::string status(to_string(trial.status)), reason = generalised(trial.reason);
     FailureGroup& group = groups[{status, reason}];
+    if (config) shared[{status, reason}].add(config->spec);
     if (group.count++ > 0) continue;
-    const Result<Config>& config = configs(trial.config);
     group.status = status, group.reason = reason, group.example = trial.reason;
     group.kernel = config ? kernel_name(config->spec) : "";
   }
   std::vector<FailureGroup> sorted;
-  for (auto& [key, group] : groups) sorted.push_back(std::move(group));
+  for (auto& [key, group] : groups) {
+    for (std::size_t i = 0; i < kKernelParameters.size() && group.count > 1; ++i) {
+      if (const auto& value = shared[key].at(i); value && !shared_by_all.at(i))
+        group.common.emplace_back(kKernelParameters[i].name, *value);
+    }
+    sorted.push_back(std::move(group));
+  }
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const FailureGroup& a, const FailureGroup& b) { return a.count > b.count; });
   return sorted;

@@ -166,9 +166,48 @@ Chart distance_chart(const DeviceReport& device) {
     ++colour;
     chart.series.push_back(std::move(series));
   }
+  if (chart.series.size() > kMostLines) {  // more than there are colours; the titles of the dots name the problems
+    ChartSeries all;
+    for (const ChartSeries& one : chart.series)
+      all.points.insert(all.points.end(), one.points.begin(), one.points.end());
+    chart.series = {std::move(all)};
+  }
   for (double tick = 1e3; tick <= most; tick *= 10) {
     if (tick >= least) chart.x_ticks.emplace_back(tick, bytes_name(static_cast<std::int64_t>(tick)));
   }
+  return chart;
+}
+
+Chart progress_chart(const ReportedWinner& winner, Effort effort) {
+  const bool trials = effort == Effort::trials;
+  Chart chart{.label = trials ? "The best time so far against trials" : "The best time so far against seconds",
+              .x_title = trials ? "trials" : "seconds since the first trial",
+              .y_title = "best time so far, us",
+              .x_log = trials,
+              .y_log = true,
+              .stepped = true,
+              .height = 130,
+              .x_ticks = {},
+              .least_y = winner.median_us,
+              .most_y = winner.median_us,
+              .reference = {},
+              .series = {}};
+  ChartSeries series;
+  for (const ProgressStep& step : winner.progress) {
+    series.points.push_back(
+        {.x = trials ? static_cast<double>(step.trials) : step.seconds,
+         .y = step.best_us,
+         .title = fmt::format("{} us after {} trials and {:.3g} s", us_name(step.best_us), step.trials, step.seconds)});
+  }
+  if (series.points.empty()) return chart;
+  chart.series.push_back(std::move(series));
+  chart.x_ticks = round_ticks(chart.series, chart.x_log);
+  // What is far from the search's own times would press these together.
+  constexpr double kFar = 2;
+  const double slowest = chart.series.front().points.front().y;
+  if (winner.read_limit_us * kFar > winner.median_us) chart.reference.emplace_back(winner.read_limit_us, "read limit");
+  if (winner.default_config && winner.default_config->median_us < slowest * kFar)
+    chart.reference.emplace_back(winner.default_config->median_us, "default");
   return chart;
 }
 

@@ -33,6 +33,10 @@ Chart speed_up_chart(std::span<const SpeedUpPoint> points, PaperAxis axis, Basel
 /// The time of every winner over its read limit, against the bytes that it reads.
 Chart distance_chart(const DeviceReport& device);
 
+/// The best time so far in the search of one shape, in microseconds, against its trials or its seconds.
+enum class Effort { trials, seconds };
+Chart progress_chart(const ReportedWinner& winner, Effort effort);
+
 /// The regret of every case, the largest first.
 Chart regret_chart(const RegretReport& report);
 

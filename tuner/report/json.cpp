@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tuner/report/headline.hpp"
 #include "tuner/report/render.hpp"
 
 namespace leanattn {
@@ -21,6 +22,7 @@ Json json_of(const Environment&);
 Json json_of(const TimeRatio&);
 Json json_of(const Rival&);
 Json json_of(const CandidateSpread&);
+Json json_of(const ProgressStep&);
 Json json_of(const TimeParts&);
 Json json_of(const ReportedWinner&);
 Json json_of(const ParameterValue&);
@@ -75,6 +77,10 @@ Json json_of(const CandidateSpread& spread) {
           {"over_best", spread.quantiles}};
 }
 
+Json json_of(const ProgressStep& step) {
+  return {{"trials", step.trials}, {"seconds", step.seconds}, {"best_us", step.best_us}};
+}
+
 Json json_of(const TimeParts& parts) {
   return {{"start_us", parts.start_us},
           {"stream_us", parts.stream_us},
@@ -110,7 +116,8 @@ Json json_of(const ReportedWinner& winner) {
           {"runner_up", optional_json(winner.runner_up)},
           {"fa2", optional_json(winner.flash_attention2)},
           {"fd", optional_json(winner.flash_decoding)},
-          {"candidates", optional_json(winner.candidates)}};
+          {"candidates", optional_json(winner.candidates)},
+          {"progress", array_of(winner.progress)}};
 }
 
 Json json_of(const ParameterValue& value) {
@@ -134,11 +141,18 @@ Json json_of(const ProblemReport& group) {
 }
 
 Json json_of(const FailureGroup& group) {
-  return {{"count", group.count},
-          {"status", group.status},
-          {"reason", group.reason},
-          {"example", group.example},
-          {"kernel", group.kernel}};
+  Json common = Json::array();
+  for (const auto& [parameter, value] : group.common) common.push_back({{"parameter", parameter}, {"value", value}});
+  return {{"count", group.count},     {"status", group.status}, {"reason", group.reason},
+          {"example", group.example}, {"kernel", group.kernel}, {"common", common}};
+}
+
+Json headline_json(const DeviceReport& device) {
+  const detail::Headline headline = detail::headline_of(device);
+  return {{"shapes", headline.shapes},
+          {"problems", headline.problems},
+          {"median_over_limit", known(headline.median_over_limit)},
+          {"median_over_default", known(headline.median_over_default)}};
 }
 
 Json json_of(const DeviceReport& device) {
@@ -155,7 +169,8 @@ Json json_of(const DeviceReport& device) {
           {"first_trial", device.first_trial},
           {"last_trial", device.last_trial},
           {"problems", array_of(device.problems)},
-          {"failures", array_of(device.failures)}};
+          {"failures", array_of(device.failures)},
+          {"headline", headline_json(device)}};
 }
 
 Json json_of(const WinnerChange& change) {
@@ -171,6 +186,8 @@ Json json_of(const WinnerChange& change) {
                          : Json(nullptr)},
           {"old_kernel", change.old_kernel},
           {"new_kernel", change.new_kernel},
+          {"old_grid", change.old_grid},
+          {"new_grid", change.new_grid},
           {"config_changed", change.config_changed}};
 }
 
@@ -186,6 +203,7 @@ Json json_of(const HeldOutCase& one) {
           {"answer", one.answer},
           {"looked_up_us", one.looked_up_us},
           {"best_us", one.best_us},
+          {"ratio", known(one.ratio)},
           {"regret", one.regret()}};
 }
 

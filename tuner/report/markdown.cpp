@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include "tuner/report/escape.hpp"
+#include "tuner/report/failure_groups.hpp"
+#include "tuner/report/headline.hpp"
 #include "tuner/report/names.hpp"
 #include "tuner/report/render.hpp"
 
@@ -33,13 +35,13 @@ void append_environments(std::string& text, const DeviceReport& device) {
 void append_winners(std::string& text, const DeviceReport& device) {
   if (device.winners.empty()) return;
   text +=
-      "\n| heads | batch | context | L2 | kernel | grid | us | 95% interval | GB/s | of read limit | stale |\n"
-      "|---|--:|--:|---|---|--:|--:|--:|--:|--:|---|\n";
+      "\n| heads | batch x context | L2 | kernel | grid | us | 95% interval | GB/s | of read limit | stale |\n"
+      "|---|---|---|---|--:|--:|--:|--:|--:|---|\n";
   for (const ReportedWinner& winner : device.winners) {
-    text += fmt::format("| {} | {} | {} | {} | `{}` | {} | {:.1f} | {:.1f} to {:.1f} | {:.0f} | {} | {} |\n",
-                        escape_markdown(problem_name(winner.problem)), winner.shape.batch, winner.shape.longest_context,
-                        to_string(winner.policy), kernel_name(winner.config.spec), winner.config.grid, winner.median_us,
-                        winner.low_us, winner.high_us, winner.gb_per_s,
+    text += fmt::format("| {} | {} | {} | `{}` | {} | {} | {} to {} | {:.0f} | {} | {} |\n",
+                        escape_markdown(problem_name(winner.problem)), shape_name(winner.shape),
+                        to_string(winner.policy), kernel_name(winner.config.spec), winner.config.grid,
+                        us_name(winner.median_us), us_name(winner.low_us), us_name(winner.high_us), winner.gb_per_s,
                         winner.read_limit_us > 0 ? fmt::format("{:.0f}%", 100 * winner.read_limit_share) : "unknown",
                         winner.stale ? "yes" : "");
   }
@@ -85,11 +87,13 @@ void append_sensitivity(std::string& text, const DeviceReport& device) {
 
 void append_failures(std::string& text, const DeviceReport& device) {
   if (device.failures.empty()) return;
-  text += "\n### Failures\n\n| trials | status | reason | example of a kernel |\n|--:|---|---|---|\n";
+  text +=
+      "\n### Failures\n\n| trials | cause | reason | all of them have | example of a kernel |\n|--:|---|---|---|---|\n";
   for (std::size_t i = 0; i < std::min(device.failures.size(), kMostFailures); ++i) {
     const FailureGroup& group = device.failures[i];
-    text += fmt::format("| {} | {} | {} | {} |\n", group.count, escape_markdown(group.status),
-                        escape_markdown(group.reason), group.kernel.empty() ? "-" : "`" + group.kernel + "`");
+    text += fmt::format("| {} | {} | {} | {} | {} |\n", group.count, escape_markdown(cause_name(group.status)),
+                        escape_markdown(group.reason), escape_markdown(common_name(group)),
+                        group.kernel.empty() ? "-" : "`" + group.kernel + "`");
   }
   if (device.failures.size() > kMostFailures)
     text += fmt::format("\n{} other reasons are in the JSON.\n", device.failures.size() - kMostFailures);
@@ -142,6 +146,7 @@ std::string to_markdown(const Report& report) {
                         escape_markdown(device.device.arch), device.device.sm_count,
                         static_cast<double>(device.device.l2_bytes) / (1 << 20),
                         device.device.mig_profile.empty() ? "" : ", MIG " + escape_markdown(device.device.mig_profile));
+    text += "\n" + escape_markdown(headline_text(device)) + "\n";
     append_environments(text, device);
     append_winners(text, device);
     append_sensitivity(text, device);

@@ -10,6 +10,7 @@
 #include "tuner/model/cost_model_fit.hpp"
 #include "tuner/report/candidates.hpp"
 #include "tuner/report/failure_groups.hpp"
+#include "tuner/report/progress.hpp"
 #include "tuner/report/time_parts.hpp"
 
 namespace leanattn {
@@ -85,6 +86,7 @@ void add_trials(ReportedWinner& row, const Winner& winner, Tried& tried, const D
   row.measured = (*self)->created;
   tried.timed = detail::timed_configs(tried.trials, (*self)->environment, texts.configs);
   detail::add_rivals(row, tried.timed, facts);
+  row.progress = detail::search_progress(tried.trials, (*self)->environment);
 }
 
 /// Fits the cost model to the problem's trials and splits its winners' times into parts.

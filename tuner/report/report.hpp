@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cache/tuning/tuning_db.hpp"
@@ -59,6 +60,13 @@ struct TimeParts {
   std::string limited_by;     ///< "read limit", "start-up", "stream", "segments", "fix-up" or "unexplained"
 };
 
+/// How far the search of a shape was after so many of its trials.
+struct ProgressStep {
+  std::int64_t trials = 0;  ///< failed ones included
+  double seconds = 0;       ///< since the first trial, without the pauses between sessions
+  double best_us = 0;       ///< the best time so far
+};
+
 /// One winner and what follows from its trials.
 struct ReportedWinner {
   DecodeProblem problem;
@@ -79,6 +87,7 @@ struct ReportedWinner {
   std::optional<Rival> flash_attention2;      ///< the best with one CTA for each output tile
   std::optional<Rival> flash_decoding;        ///< the best with the same number of CTAs for each output tile
   std::optional<CandidateSpread> candidates;  ///< nullopt: the trials were dropped
+  std::vector<ProgressStep> progress;         ///< where the best time improved, and the end; empty: unknown
   std::optional<TimeParts> parts;             ///< nullopt: this version does not know the GPU
 
   /// The median over the read limit; 0: unknown.
@@ -116,6 +125,8 @@ struct FailureGroup {
   std::string example;  ///< one of the reasons as it was recorded
   std::string kernel;   ///< the kernel of that trial
   std::int64_t count = 0;
+  /// Parameters and values that all trials of the group share, while trials of the device differ in them.
+  std::vector<std::pair<std::string, std::string>> common;
 };
 
 struct DeviceReport {

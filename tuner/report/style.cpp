@@ -46,6 +46,12 @@ p{margin:4px 0 8px;max-width:78ch}
 .note,figcaption{color:var(--soft);font-size:12.5px}
 a{color:var(--c0)}
 nav{margin:8px 0 0}nav a{margin-right:16px}
+.headline{font-size:16px;line-height:1.5;margin:8px 0}
+.index p{margin:2px 0}.index a{margin-right:10px;white-space:nowrap}.index a:first-child{margin-right:0}
+.shape{display:none}
+.shape:target{display:block;background:var(--wash);border-left:3px solid var(--c0);margin:8px 0;padding:2px 14px 8px}
+.links a{margin-right:14px}
+table.facts th{border-bottom:1px solid var(--rule);vertical-align:baseline;white-space:nowrap}
 code,.mono{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 figure{margin:10px 0 0;min-width:0}
 figcaption{margin:0 0 2px}
@@ -59,12 +65,14 @@ tbody tr:hover{background:var(--wash)}
 .r{text-align:right;white-space:nowrap}.nw{white-space:nowrap}
 .dim{color:var(--soft)}
 td.r>small{display:block;font-size:10.5px;color:var(--soft)}
-.wrap{min-width:22ch;max-width:52ch}
+.wrap{min-width:22ch;max-width:66ch}
 table.heat{border-collapse:separate;border-spacing:2px}
 table.heat th,table.heat td{border:0;padding:5px 8px;text-align:right;white-space:nowrap}
 table.heat td{min-width:62px;border-radius:2px}
 table.heat td b{display:block;font-weight:600}
 table.heat td small{font-size:11px;opacity:.85}
+table.heat td a{display:block;color:inherit;text-decoration:none}
+table.heat td a:hover b,table.heat td a:focus b{text-decoration:underline}
 .h0{background:var(--h0)}.h1{background:var(--h1)}.h2{background:var(--h2)}.h3{background:var(--h3)}
 .h4{background:var(--h4);color:#1b1f24}.h5{background:var(--h5);color:#1b1f24}.h6{background:var(--h6);color:var(--g6)}
 .h7{background:var(--h7);color:var(--g6)}
@@ -82,7 +90,15 @@ td:has(>svg){vertical-align:middle}
 .good{color:var(--c2)}.bad{color:var(--c5)}
 details>summary{cursor:pointer;font-size:13px;font-weight:600;margin:14px 0 2px}
 @media screen and (prefers-color-scheme:dark){.h4,.h5{color:#fff}}
-@media (max-width:600px){body{padding:16px 12px 48px}h1{font-size:20px}h2{font-size:17px}}
+@media (max-width:600px){body{padding:16px 12px 48px}h1{font-size:20px}h2{font-size:17px}.headline{font-size:15px}
+.wide{display:none}td.r{padding-left:8px}td.nw,.wrap{white-space:normal;min-width:0}
+.cards,.cards tbody{display:block;width:100%}.cards thead{display:none}
+.cards tr{display:flex;flex-wrap:wrap;gap:2px 12px;padding:7px 0;border-bottom:1px solid var(--rule)}
+.cards td{border:0;padding:1px 0}.cards td:first-child{width:100%;font-weight:600}
+.cards td.wrap{width:100%;order:1;color:var(--soft)}
+.cards td:not(:first-child):not(.wrap)::before{content:attr(data-label) " ";color:var(--soft);font-weight:400}
+.cards td[class*=" h"]{padding:1px 6px;border-radius:2px}.cards td[class*=" h"]::before{color:inherit!important}
+.facts th{white-space:normal!important}.facts code{overflow-wrap:anywhere}.shape:target{padding:2px 8px 8px}}
 @page{size:A4 landscape;margin:12mm}
 @media print{body{max-width:none;padding:0;font-size:9.5pt}.scroll{overflow:visible}table{font-size:8pt}
 th,td{padding-right:6px}tr,figure,.key{break-inside:avoid}h2,h3,h4,summary{break-after:avoid}nav{display:none}

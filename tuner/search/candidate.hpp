@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "runtime/problem.hpp"
@@ -15,8 +16,9 @@ inline namespace v1 {
 struct Candidate {
   Config config;
   CompiledSpec compiled = {};
-  double us = 0;       ///< its time in the screen, as if the sentinel had taken exactly the read limit
-  bool known = false;  ///< its time is an earlier session's
+  double us = 0;           ///< its time in the screen, as if the sentinel had taken exactly the read limit
+  bool known = false;      ///< its time is an earlier session's
+  std::string tried = {};  ///< when it was first timed, as Trial::created; empty: its trial begins when it is recorded
 };
 
 /// The candidates that were timed and not dropped. Distinct configurations.

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "cache/digest.hpp"
+
 namespace leanattn {
 inline namespace v1 {
 namespace {
@@ -154,6 +156,8 @@ bool Measurer::record_condemned(const Candidate& candidate) {
 }
 
 void Measurer::keep(Candidate candidate, double us, TimedCandidates& timed) {
+  // A candidate that stays in the search is recorded much later.
+  candidate.tried = detail::utc_timestamp();
   samples_.push_back({.problem = session_.request.problem,
                       .shape = context_.shape,
                       .config = candidate.config,
@@ -180,6 +184,7 @@ void Measurer::record(const Candidate& candidate, TrialStatus status, std::strin
   trial.low_us = summary.low, trial.high_us = summary.high;
   if (!samples.empty()) trial.samples_json = fmt::format("[{:.3f}]", fmt::join(samples, ","));
   trial.throttle = throttle;
+  trial.created = candidate.tried;
   trial.registers = candidate.compiled.registers, trial.compile_ms = candidate.compiled.compile_ms;
   trial.bytes = kv_bytes(session_.request.problem, context_.shape);
   session_.trials.add(std::move(trial));

@@ -199,5 +199,24 @@ TEST(ReportParts, AGpuThatThisVersionDoesNotKnowHasNone) {
   EXPECT_FALSE(detail::facts_of(model));
 }
 
+TEST(ReportFailures, AGroupSaysWhatItsTrialsShareAndOthersDoNot) {
+  std::vector<Trial> trials;
+  for (const int warps : {4, 8}) {
+    for (const int stages : {2, 3}) {
+      Config made = config(64, warps);
+      made.spec.stages = stages;
+      trials.push_back(trial(made, stages == 3 ? TrialStatus::incorrect : TrialStatus::ok, stages == 3 ? 0 : 9, 3));
+      trials.back().reason = stages == 3 ? "O[0] is NaN" : "";
+    }
+  }
+  ParsedTexts<Config> configs(config_from_json);
+  const auto groups = detail::failure_groups(trials, configs);
+  ASSERT_EQ(groups.size(), 1u);
+  EXPECT_EQ(detail::common_name(groups[0]), "stages 3")
+      << "the warps differ, and all other parameters are always alike";
+  trials.pop_back();
+  EXPECT_EQ(detail::common_name(detail::failure_groups(trials, configs)[0]), "") << "one trial shares everything";
+}
+
 }  // namespace
 }  // namespace leanattn

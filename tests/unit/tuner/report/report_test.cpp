@@ -197,5 +197,11 @@ TEST_F(ReportTest, AWinnerThatThisVersionCannotReadIsLeftOutAndCounted) {
   EXPECT_EQ(made.devices[0].unreadable, 1);
 }
 
+TEST_F(ReportTest, MarkdownNamesRaggedShapes) {
+  tune({.batch = 32, .max_batch = 0, .longest_context = 131072, .total_context = 162816}, 100);
+  const std::string text = to_markdown(report());
+  EXPECT_NE(text.find("| 32/8 x 128 bf16 | 32 x up to 128k, 159k in all | cold | `"), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace leanattn

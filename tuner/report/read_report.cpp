@@ -1,0 +1,278 @@
+// read_report.cpp -- the reverse of json.cpp. The file may be anybody's: types and ranges are checked here, and texts
+// stay what they are, because the renderers escape them.
+#include "tuner/report/read_report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "generator/parse_json.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+using nlohmann::json;
+
+// These throw json::exception for a field that is missing or has another type.
+
+std::string text(const json& object, const char* key) { return object.at(key).get<std::string>(); }
+
+/// A time or a ratio; 0, which means unknown, for null and for what is not positive.
+double number(const json& object, const char* key) {
+  const json& value = object.at(key);
+  return value.is_null() ? 0 : std::max(value.get<double>(), 0.0);
+}
+
+std::int64_t count(const json& object, const char* key) {
+  const json& value = object.at(key);
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) return 0;
+  // get() would take a fraction.
+  return value.is_number_integer() ? std::max<std::int64_t>(value.get<std::int64_t>(), 0)
+                                   : json(value.type_name()).get<std::int64_t>();
+}
+
+int small_count(const json& object, const char* key) {
+  return static_cast<int>(std::min<std::int64_t>(count(object, key), std::numeric_limits<int>::max()));
+}
+
+/// The name of a kernel; empty if the text cannot be one.
+std::string kernel(const json& object, const char* key) {
+  std::string name = text(object, key);
+  const bool is_name =
+      std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; });
+  return is_name ? name : "";
+}
+
+TimeRatio ratio_of(const json& object) {
+  return {.ratio = number(object, "ratio"), .low = number(object, "low"), .high = number(object, "high")};
+}
+
+std::optional<Rival> rival_of(const json& object) {
+  if (object.is_null()) return std::nullopt;
+  const Result<Config> config = config_from_json(object.at("config").dump());
+  if (!config) return std::nullopt;
+  return Rival{.config = *config,
+               .median_us = number(object, "median_us"),
+               .samples = small_count(object, "samples"),
+               .over_winner = ratio_of(object.at("over_winner"))};
+}
+
+std::optional<CandidateSpread> spread_of(const json& object) {
+  if (object.is_null()) return std::nullopt;
+  return CandidateSpread{.configurations = count(object, "configurations"),
+                         .kernels = count(object, "kernels"),
+                         .quantiles = object.at("over_best").get<std::array<double, 7>>()};
+}
+
+std::optional<TimeParts> parts_of(const json& object) {
+  if (object.is_null()) return std::nullopt;
+  return TimeParts{.start_us = number(object, "start_us"),
+                   .stream_us = number(object, "stream_us"),
+                   .segments_us = number(object, "segments_us"),
+                   .fix_up_us = number(object, "fix_up_us"),
+                   .unexplained_us = object.at("unexplained_us").get<double>(),
+                   .busy_sms = small_count(object, "busy_sms"),
+                   .contributors = number(object, "contributors"),
+                   .balance = number(object, "balance"),
+                   .kib_in_flight = number(object, "kib_in_flight"),
+                   .limited_by = text(object, "limited_by")};
+}
+
+std::vector<ProgressStep> progress_of(const json& winner) {
+  std::vector<ProgressStep> steps;
+  if (!winner.contains("progress")) return steps;
+  for (const json& step : winner.at("progress")) {
+    steps.push_back(
+        {.trials = count(step, "trials"), .seconds = number(step, "seconds"), .best_us = number(step, "best_us")});
+  }
+  return steps;
+}
+
+/// nullopt if this version cannot read what the winner is of.
+std::optional<ReportedWinner> winner_of(const json& object) {
+  const auto problem = problem_from_json(object.at("problem").dump());
+  const auto shape = shape_from_json(object.at("shape").dump());
+  const auto config = config_from_json(object.at("config").dump());
+  const auto policy = parse_l2_policy(text(object, "policy"));
+  const double median_us = number(object, "median_us");
+  if (!problem || !shape || !config || !policy || median_us == 0) return std::nullopt;
+  return ReportedWinner{.problem = *problem,
+                        .shape = *shape,
+                        .policy = *policy,
+                        .config = *config,
+                        .median_us = median_us,
+                        .low_us = number(object, "low_us"),
+                        .high_us = number(object, "high_us"),
+                        .kv_bytes = count(object, "kv_bytes"),
+                        .gb_per_s = number(object, "gb_per_s"),
+                        .read_limit_us = number(object, "read_limit_us"),
+                        .read_limit_share = number(object, "read_limit_share"),
+                        .stale = object.at("stale").get<bool>(),
+                        .samples = small_count(object, "samples"),
+                        .measured = text(object, "measured"),
+                        .default_config = rival_of(object.at("default")),
+                        .runner_up = rival_of(object.at("runner_up")),
+                        .flash_attention2 = rival_of(object.at("fa2")),
+                        .flash_decoding = rival_of(object.at("fd")),
+                        .candidates = spread_of(object.at("candidates")),
+                        .progress = progress_of(object),
+                        .parts = parts_of(object.at("parts"))};
+}
+
+ParameterSensitivity sensitivity_of(const json& object) {
+  ParameterSensitivity sensitivity{
+      .parameter = text(object, "parameter"), .values = {}, .spread = number(object, "spread")};
+  for (const json& value : object.at("values")) {
+    sensitivity.values.push_back({.value = text(value, "value"),
+                                  .geometric_mean = number(value, "geometric_mean"),
+                                  .worst = number(value, "worst"),
+                                  .shapes = count(value, "shapes"),
+                                  .candidates = count(value, "candidates")});
+  }
+  return sensitivity;
+}
+
+Environment environment_of(const json& object) {
+  return {.driver_version = small_count(object, "driver_version"),
+          .driver_release = text(object, "driver_release"),
+          .nvrtc_version = text(object, "nvrtc_version"),
+          .clock_khz = small_count(object, "clock_khz"),
+          .memory_clock_khz = small_count(object, "memory_clock_khz"),
+          .power_limit_mw = small_count(object, "power_limit_mw"),
+          .ecc = object.at("ecc").get<bool>(),
+          .library_revision = text(object, "library_revision")};
+}
+
+FailureGroup failure_of(const json& object) {
+  FailureGroup group{.status = text(object, "status"),
+                     .reason = text(object, "reason"),
+                     .example = text(object, "example"),
+                     .kernel = kernel(object, "kernel"),
+                     .count = count(object, "count"),
+                     .common = {}};
+  if (!object.contains("common")) return group;
+  for (const json& one : object.at("common")) group.common.emplace_back(text(one, "parameter"), text(one, "value"));
+  return group;
+}
+
+DeviceReport device_of(const json& object) {
+  DeviceReport device;
+  device.device = {.name = text(object, "name"),
+                   .arch = text(object, "arch"),
+                   .sm_count = small_count(object, "sms"),
+                   .l2_bytes = count(object, "l2_bytes"),
+                   .memory_bytes = count(object, "memory_bytes"),
+                   .mig_profile = text(object, "mig_profile")};
+  for (const json& one : object.at("environments")) device.environments.push_back(environment_of(one));
+  device.first_trial = text(object, "first_trial"), device.last_trial = text(object, "last_trial");
+  device.unreadable = count(object, "unreadable_winners");
+  std::map<std::size_t, std::size_t> places;  // of the winners that were read
+  std::size_t number_in_file = 0;
+  for (const json& one : object.at("winners")) {
+    if (std::optional<ReportedWinner> winner = winner_of(one)) {
+      places.emplace(number_in_file, device.winners.size());
+      device.winners.push_back(std::move(*winner));
+    } else {
+      ++device.unreadable;
+    }
+    ++number_in_file;
+  }
+  for (const json& one : object.at("problems")) {
+    ProblemReport group;
+    for (const json& index : one.at("winners")) {
+      if (const auto place = places.find(index.get<std::size_t>()); place != places.end())
+        group.winners.push_back(place->second);
+    }
+    if (group.winners.empty()) continue;
+    group.problem = device.winners[group.winners.front()].problem;
+    group.policy = device.winners[group.winners.front()].policy;
+    group.model_error = number(one, "model_error");
+    for (const json& parameter : one.at("sensitivity")) group.sensitivity.push_back(sensitivity_of(parameter));
+    device.problems.push_back(std::move(group));
+  }
+  for (const auto& [status, of_status] : object.at("trials").items())
+    device.trials[status] = std::max<std::int64_t>(of_status.get<std::int64_t>(), 0);
+  for (const json& one : object.at("failures")) device.failures.push_back(failure_of(one));
+  return device;
+}
+
+ReportDifference difference_of(const json& object) {
+  ReportDifference difference{
+      .old_revision = text(object, "old_revision"), .changes = {}, .geometric_mean = number(object, "geometric_mean")};
+  for (const json& one : object.at("changes")) {
+    WinnerChange change{.device = text(one, "device"),
+                        .problem = one.at("problem").dump(),
+                        .shape = one.at("shape").dump(),
+                        .old_us = number(one, "old_us"),
+                        .new_us = number(one, "new_us"),
+                        .old_kernel = kernel(one, "old_kernel"),
+                        .new_kernel = kernel(one, "new_kernel"),
+                        .config_changed = one.at("config_changed").get<bool>()};
+    change.policy = parse_l2_policy(text(one, "policy")).value_or(L2Policy::cold);
+    if (const json& ratio = one.at("ratio"); !ratio.is_null()) {
+      change.ratio = number(ratio, "ratio");
+      change.ratio_low = number(ratio, "low"), change.ratio_high = number(ratio, "high");
+    }
+    if (one.contains("old_grid")) change.old_grid = count(one, "old_grid"), change.new_grid = count(one, "new_grid");
+    difference.changes.push_back(std::move(change));
+  }
+  return difference;
+}
+
+/// The regret of a report as a file of held-out cases. Reports of earlier versions have only each case's regret.
+std::string regret_file(json regret) {
+  regret["schema_version"] = 1;
+  for (json& one : regret.at("cases")) {
+    if (!one.contains("ratio")) one["ratio"] = 1 + one.at("regret").get<double>();
+  }
+  return regret.dump();
+}
+
+Result<Report> report_of(const json& document) {
+  Report report;
+  report.library_revision = text(document, "library_revision");
+  for (const json& device : document.at("devices")) report.devices.push_back(device_of(device));
+  if (document.contains("difference")) report.difference = difference_of(document.at("difference"));
+  if (document.contains("regret")) {
+    Result<RegretReport> regret = regret_from_json(regret_file(document.at("regret")));
+    if (!regret) return tl::unexpected(regret.error());
+    report.regret = std::move(*regret);
+  }
+  if (document.contains("paper")) {
+    Result<PaperReport> paper = paper_from_json(document.at("paper").dump());
+    if (!paper) return tl::unexpected(paper.error());
+    report.paper = std::move(*paper);
+  }
+  return report;
+}
+
+}  // namespace
+
+Result<nlohmann::json> report_document(std::string_view object) {
+  json document = parse_json(object);
+  if (!document.is_object() || !document.contains("devices"))
+    return fail(ErrorCode::invalid_argument, "this is not a report",
+                "Give the JSON that `leanattn report --format json` wrote.");
+  if (const json version = document.value("schema_version", json()); version != 1)
+    return fail(ErrorCode::invalid_argument, fmt::format("its schema_version is {}, not 1", version.dump()),
+                "Another version of leanattn wrote it. Make the reports with one version.");
+  return document;
+}
+
+Result<Report> report_from_json(std::string_view object) {
+  const Result<json> document = report_document(object);
+  if (!document) return tl::unexpected(document.error());
+  try {
+    return report_of(*document);
+  } catch (const json::exception& error) {
+    return fail(ErrorCode::invalid_argument, fmt::format("the report is not complete: {}", error.what()));
+  }
+}
+
+}  // namespace v1
+}  // namespace leanattn
