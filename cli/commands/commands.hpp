@@ -31,8 +31,13 @@ Command add_evaluate(CLI::App& program);
 Command add_explain(CLI::App& program);
 Command add_report(CLI::App& program);
 Command add_db(CLI::App& program);
+Command add_models(CLI::App& program);
 Command add_devices(CLI::App& program);
 Command add_doctor(CLI::App& program);
+/// Prints a completion script. `program` must have all of its commands when the command runs.
+Command add_completion(CLI::App& program);
+/// A hidden command: the build writes the man page with it.
+Command add_man(CLI::App& program);
 /// A hidden command: a tuning session starts it as a worker.
 Command add_worker(CLI::App& program);
 

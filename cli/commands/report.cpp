@@ -7,6 +7,7 @@
 
 #include "cli/commands/commands.hpp"
 #include "cli/flags/caches.hpp"
+#include "cli/help/command_page.hpp"
 #include "tuner/report/render.hpp"
 
 namespace leanattn {
@@ -89,7 +90,11 @@ int run(const Console& console, const ReportFlags& flags) {
   if (const Result<void> added = add_files(*report, flags); !added) return report_error(added.error());
   const std::string text = rendered(*report, format);
   if (flags.out.empty()) {
-    print(text);
+    if (format == "json") {
+      print_json_text(text);
+    } else {
+      print(text);
+    }
     return kExitOk;
   }
   std::ofstream file(flags.out, std::ios::binary);
@@ -115,6 +120,9 @@ Command add_report(CLI::App& program) {
       ->type_name("FILE");
   app->add_option("--paper", flags->paper, "Also show the result of `leanattn bench --paper`")->type_name("FILE");
   app->add_option("--regret", flags->regret, "Also show the held-out regret in this file")->type_name("FILE");
+  set_examples(*app,
+               {{"Write a page with figures", "leanattn report --out report.html"},
+                {"Say what changed since an earlier report", "leanattn report --against last.json --out report.html"}});
   return {app, [flags](const Console& console) { return run(console, *flags); }};
 }
 

@@ -135,6 +135,9 @@ class Database(Contract):
         before = copy.read_bytes()
         self.assertNotEqual(self.run_program("db", "export", str(copy)).returncode, 0)
         self.assertEqual(copy.read_bytes(), before)
+        nowhere = self.root / "nowhere"
+        result = self.expect(2, "db", "export", str(nowhere / "copy.db"), says=f"there is no folder {nowhere}")
+        self.assertNotIn("LEANATTN_CACHE_DIR", result.stderr)
         self.expect(0, "db", "import", str(copy))
         missing = self.run_program("db", "import", str(self.root / "missing.db"))
         self.assertNotEqual(missing.returncode, 0)
