@@ -151,6 +151,13 @@ Error cannot_export(const std::string& file, Error error) {
   return error;
 }
 
+/// The error of an import. Commands that mend a database mean the one of the cache, not this file.
+Error cannot_import(const std::string& file, Error error) {
+  if (error.code == ErrorCode::database_corrupt && error.message.starts_with(std::filesystem::absolute(file).string()))
+    error.hint = "Ask for another copy, or mend it: name it tuning.db and run `leanattn db rebuild --db ITS_FOLDER`.";
+  return error;
+}
+
 int run(const Console& console, const DbFlags& flags) {
   const Result<GarbageLimits> limits = garbage_limits(flags);
   if (!limits) return report_error(limits.error());
@@ -185,7 +192,7 @@ int run(const Console& console, const DbFlags& flags) {
   }
   if (flags.import_from->parsed()) {
     const Result<std::int64_t> added = db.import_from(std::filesystem::absolute(flags.file));
-    if (!added) return report_error(added.error());
+    if (!added) return report_error(cannot_import(flags.file, added.error()));
     if (*added > 0) {
       if (const Result<int> fitted = refit_all(db); !fitted) return report_error(fitted.error());
     }

@@ -5,6 +5,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <optional>
+#include <string_view>
 
 #include "cli/flags/suggestions.hpp"
 #include "cli/help/command_page.hpp"
@@ -71,6 +73,19 @@ Error unknown_flag(const CLI::App& program, const Given& given, const std::strin
                fmt::format("{}{} --help lists the flags.", hint, given.page.name));
 }
 
+/// The error of a flag's value in this program's words. CLI11's are "--seed: 1 required N missing" and "Could not
+/// convert: --seed = x"; nullopt: it has others.
+std::optional<Error> wrong_value(const std::string& message, const std::string& hint) {
+  constexpr std::string_view kConvert = "Could not convert: ";
+  if (const std::size_t equals = message.find(" = "); message.starts_with(kConvert) && equals != std::string::npos) {
+    const std::string flag = message.substr(kConvert.size(), equals - kConvert.size());
+    return wrong(fmt::format("{} '{}' is not a number", flag, message.substr(equals + 3)), hint);
+  }
+  if (const std::size_t colon = message.find(": 1 required "); colon != std::string::npos)
+    return wrong(fmt::format("{} needs a value", message.substr(0, colon)), hint);
+  return std::nullopt;
+}
+
 /// What to say of words that nothing took.
 Error unknown_word(const CLI::App& program, const std::vector<std::string>& words) {
   const Given given = given_command(program);
@@ -105,7 +120,7 @@ Error usage_error(const CLI::App& program, const CLI::ParseError& error) {
   if (const std::size_t at = message.find(" excludes "); error.get_name() == "ExcludesError" && at != std::string::npos)
     return wrong(fmt::format("{} and {} cannot be given together", message.substr(0, at), message.substr(at + 10)),
                  fmt::format("Leave one of them out. {}", hint));
-  return wrong(message, hint);
+  return wrong_value(message, hint).value_or(wrong(message, hint));
 }
 
 }  // namespace v1

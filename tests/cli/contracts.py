@@ -155,6 +155,8 @@ class BadInput(Contract):
         (["tune", *SHAPE, "--candidate-timeout", "soon"], "--candidate-timeout 'soon'"),
         (["worker"], "started by leanattn tune"),
         (["bench", *SHAPE, "--mode", "fa9"], "fa9"),
+        (["bench", *SHAPE, "--mode"], "--mode needs a value"),
+        (["verify", "--seed", "x"], "--seed 'x' is not a number"),
         (["bench", *HEADS, "--lengths", "0,0"], "no token to read"),
         (["report", "--format", "pdf"], "pdf"),
         (["bench", "--paper", "--heads", "8"], "--heads 8"),

@@ -139,6 +139,8 @@ class Database(Contract):
         result = self.expect(2, "db", "export", str(nowhere / "copy.db"), says=f"there is no folder {nowhere}")
         self.assertNotIn("LEANATTN_CACHE_DIR", result.stderr)
         self.expect(0, "db", "import", str(copy))
+        copy.write_bytes(b"not a database" * 1000)
+        self.assertNotIn("db import", self.expect(6, "db", "import", str(copy), says=re.escape(f"{copy} is damaged")).stderr)
         missing = self.run_program("db", "import", str(self.root / "missing.db"))
         self.assertNotEqual(missing.returncode, 0)
         self.assertIn("missing.db", missing.stderr)
