@@ -41,11 +41,10 @@ inline std::string json_fault(std::string_view text) {
   std::string why = "it is nested too deeply";
   if (at == std::string_view::npos) {
     try {
-      (void)nlohmann::json::parse(text);
+      [[maybe_unused]] const nlohmann::json parsed = nlohmann::json::parse(text);
       return "it is JSON";
     } catch (const nlohmann::json::parse_error& error) {
-      // The position is that behind the last byte that was read. The message gives it once more, before its second ":
-      // ".
+      // The position is that behind the last byte that was read. The message begins with it, too.
       at = std::min(text.size(), error.byte > 0 ? error.byte - 1 : 0);
       why = error.what();
       if (const std::size_t colon = why.find(": "); colon != std::string::npos) why.erase(0, colon + 2);

@@ -38,7 +38,7 @@ class HelpFormatter : public CLI::FormatterBase {
   std::string make_help(const CLI::App* app, std::string, CLI::AppFormatMode) const override {
     std::string parents;
     for (const CLI::App* parent = app->get_parent(); parent != nullptr; parent = parent->get_parent())
-      parents = parent->get_name() + (parents.empty() ? "" : " " + parents);
+      parents.insert(0, parents.empty() ? parent->get_name() : parent->get_name() + " ");
     return to_help(describe_command(*app, parents));
   }
 };
