@@ -161,11 +161,36 @@ Result<std::unique_ptr<TuningDb>> trials_database(const EvaluateFlags& flags) {
                         nullptr);
 }
 
+/// Refuses flags that the chosen command has no use for. Random shapes have batches and contexts of their own.
+Result<void> refuse_useless(const EvaluateFlags& flags) {
+  struct Use {
+    const char* flag;
+    bool given;
+    bool of_regret;
+  };
+  const bool regret = flags.regret->parsed();
+  for (const Use& use : {Use{"--count", !flags.count.empty(), true}, Use{"--seed", !flags.seed.empty(), true},
+                         Use{"--ragged", flags.ragged, true}, Use{"--batch", !flags.shape.batch.empty(), false},
+                         Use{"--max-batch", !flags.shape.max_batch.empty(), false},
+                         Use{"--context", !flags.shape.context.empty(), false}}) {
+    if (use.given && use.of_regret != regret) {
+      return fail(ErrorCode::invalid_argument,
+                  fmt::format("{} has no meaning for evaluate {}", use.flag,
+                              regret                   ? "regret"
+                              : flags.search->parsed() ? "search"
+                                                       : "repeat"),
+                  regret ? "The shapes are random; --count, --seed and --ragged choose them." : "Leave it out.");
+    }
+  }
+  return {};
+}
+
 int run(const Console& console, const EvaluateFlags& flags) {
   const Result<Workload> workload = resolve(console, flags.shape, kEvaluateBatch, kEvaluateContext);
   if (!workload) return report_error(workload.error());
   const Result<Counts> counts = parse_counts(flags);
   if (!counts) return report_error(counts.error());
+  if (const Result<void> useful = refuse_useless(flags); !useful) return report_error(useful.error());
   const Result<L2Policy> policy = parse_l2_policy(flags.policy);
   if (!policy) return report_error(policy.error());
   const Result<DeviceFacts> device = device_facts(flags.device);

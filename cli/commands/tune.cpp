@@ -271,6 +271,16 @@ int run(const Console& console, const TuneFlags& flags) {
                          "Run it on the GPU and leave --arch out.",
                          {}});
   }
+  for (const auto& [flag, given] : {std::pair("--resume", flags.resume), std::pair("--in-process", flags.in_process),
+                                    std::pair("--candidate-timeout", !flags.candidate_timeout.empty())}) {
+    if (given && !flags.device.arch.empty()) {
+      return report_error(
+          {ErrorCode::invalid_argument,
+           fmt::format("{} is about measurements, and with --arch {} nothing is measured", flag, flags.device.arch),
+           "Leave one of them out.",
+           {}});
+    }
+  }
   TuneRequest request;
   request.resume = flags.resume;
   request.revalidate = flags.revalidate;

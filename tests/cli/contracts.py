@@ -4,6 +4,7 @@
 import fcntl
 import json
 import os
+import pathlib
 import pty
 import re
 import shlex
@@ -163,6 +164,10 @@ class BadInput(Contract):
         (["worker"], "started by leanattn tune"),
         (["bench", *SHAPE, "--mode", "fa9"], "fa9"),
         (["bench", *SHAPE, "--mode"], "--mode needs a value"),
+        (["tune", *SHAPE, *OFFLINE, "--resume"], "--resume is about measurements"),
+        (["tune", *SHAPE, *OFFLINE, "--candidate-timeout", "1s"], "--candidate-timeout is about measurements"),
+        (["evaluate", "search", *SHAPE, "--count", "5"], "--count has no meaning for evaluate search"),
+        (["evaluate", "regret", *SHAPE], "--context has no meaning for evaluate regret.*\n.*--count"),
         (["verify", "--seed", "x"], "--seed 'x' is not a number"),
         (["bench", *HEADS, "--lengths", "0,0"], "no token to read"),
         (["report", "--format", "pdf"], "pdf"),
@@ -289,6 +294,8 @@ class NoDevice(Contract):
             with self.subTest(arguments=arguments):
                 result = self.expect(3, *arguments)
                 self.assertGreater(len(result.stderr.splitlines()), 1, "an error without a way out")
+                # What describes a GPU that is not here is named by those commands that take it.
+                self.assertEqual("--arch" in result.stderr, arguments[0] in ("tune", "lookup", "prewarm"))
 
     def test_tune_names_the_offline_way(self):
         self.expect(3, "tune", *SHAPE, says=r"--arch sm_90a")
@@ -494,6 +501,14 @@ class Shell(Contract):
             if shutil.which(shell):
                 result = subprocess.run([shell, "-n", script], capture_output=True, text=True, timeout=60)
                 self.assertEqual((result.returncode, result.stderr), (0, ""), shell)
+
+    def test_the_build_has_written_what_the_program_says(self):
+        written = pathlib.Path(contract.PROGRAM).parent / "written"
+        if not written.is_dir():
+            self.skipTest("the program is not in its build folder")
+        for name, command in (("leanattn.1", ["man"]), ("leanattn.bash", ["completion", "bash"]), ("_leanattn", ["completion", "zsh"]),
+                              ("leanattn.fish", ["completion", "fish"])):
+            self.assertEqual((written / name).read_text(), self.expect(0, *command).stdout, name)
 
     def test_the_man_page_has_every_command_and_no_fault(self):
         page = self.root / "leanattn.1"
