@@ -65,6 +65,8 @@ Error mistake(const std::exception& error) {
 
 }  // namespace
 
+std::string_view program_version() { return LEANATTN_VERSION; }
+
 int run_program(int argc, const char* const* argv) {
   CLI::App program{"LeanAttention decode kernels: generated, compiled, tuned and looked up", "leanattn"};
   program.set_version_flag("--version", "leanattn " LEANATTN_VERSION, "Print the version and exit");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
 
 #include "cli/console/console.hpp"
 
@@ -40,6 +41,9 @@ Command add_completion(CLI::App& program);
 Command add_man(CLI::App& program);
 /// A hidden command: a tuning session starts it as a worker.
 Command add_worker(CLI::App& program);
+
+/// The program's version: "1.2.3".
+std::string_view program_version();
 
 /// The whole program: parses the command line, runs one command and flushes stdout. Returns the exit code.
 int run_program(int argc, const char* const* argv);

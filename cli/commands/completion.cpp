@@ -39,7 +39,7 @@ Command add_man(CLI::App& program) {
   CLI::App* app = program.add_subcommand("man", "Print the man page in troff's format");
   app->group("");  // left out of --help, because people read the installed page
   return {app, [&program](const Console&) {
-            print(to_man(describe_command(program), LEANATTN_VERSION));
+            print(to_man(describe_command(program), program_version()));
             return kExitOk;
           }};
 }

@@ -8,6 +8,7 @@
 #include "cli/commands/commands.hpp"
 #include "cli/flags/caches.hpp"
 #include "cli/help/command_page.hpp"
+#include "generator/parse_json.hpp"
 #include "tuner/report/render.hpp"
 
 namespace leanattn {
@@ -49,7 +50,11 @@ Result<void> add_given(const char* flag, const std::string& path, std::optional<
   const Result<std::string> text = contents(flag, path);
   if (!text) return tl::unexpected(text.error());
   Result<T> parsed = read(*text);
-  if (!parsed) return tl::unexpected(of_file(flag, path, parsed.error()));
+  if (!parsed) {
+    Error error = of_file(flag, path, parsed.error());
+    if (parse_json(*text).is_discarded()) error.message += ": " + json_fault(*text);
+    return tl::unexpected(error);
+  }
   section = std::move(*parsed);
   return {};
 }

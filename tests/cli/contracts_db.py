@@ -127,6 +127,15 @@ class Database(Contract):
         self.expect(2, "db", "gc", "--max-size", "-1", says="--max-size -1")
         self.expect(2, "db", "gc", "--keep-days", "soon", says="soon")
 
+    def test_a_report_says_where_a_file_is_no_json(self):
+        file = self.make_database()
+        problem, (config, _) = self.winners()
+        self.add_winner(file, problem, config, 12.5)
+        broken = self.root / "broken.json"
+        broken.write_text('{"schema_version": 1,\n "devices": [}')
+        for flag in ("--against", "--paper", "--regret"):
+            self.expect(2, "report", flag, str(broken), says=f"{flag} {broken}: .*: line 2, column 14: ")
+
     def test_export_and_import_carry_everything_and_never_overwrite(self):
         self.make_database()
         copy = self.root / "copy.db"
