@@ -1,23 +1,21 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstring>
 #include <exception>
-#include <iostream>
 #include <new>
+#include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "cli/commands/commands.hpp"
+#include "cli/commands/doctor.hpp"
+#include "cli/help/command_page.hpp"
+#include "cli/help/help_page.hpp"
+#include "cli/help/usage_error.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 namespace {
-
-constexpr const char* kFooter =
-    "Data goes to stdout, messages to stderr. Sizes take k, m and g (binary).\n"
-    "Exit codes: 0 ok, 1 other failure, 2 usage, 3 no usable device, driver or NVRTC, 4 nothing found,\n"
-    "5 a result was wrong, 6 database, 130 interrupted.";
 
 std::string joined(int argc, const char* const* argv) {
   std::string line = "leanattn";
@@ -25,28 +23,58 @@ std::string joined(int argc, const char* const* argv) {
   return line;
 }
 
-/// Flushes stdout. The program fails when that does, because a full disk or a closed pipe must not look like success.
-int flushed(int code) {
-  errno = 0;
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  fmt::print(stderr, "leanattn: error: cannot write to stdout: {}\n", std::strerror(errno));
+/// Whether --json was given, also on a command line that cannot be parsed.
+bool asks_for_json(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--") return false;
+    if (word == "--json") return true;
+  }
+  return false;
+}
+
+/// Ends the program: writes the JSON of an error where JSON was asked for and nothing else was written, and flushes
+/// stdout. The program fails when that does, because a full disk or a closed pipe must not look like success.
+int finished(int code, bool json) {
+  if (json && code != kExitOk) {
+    if (const std::optional<std::string> document = error_document(code)) print(*document);
+  }
+  const std::string failure = flush_stdout();
+  if (failure.empty()) return code;
+  report_error({ErrorCode::internal,
+                "cannot write to stdout: " + failure,
+                "Make room, or write somewhere else, such as with --out FILE.",
+                {}});
   return code == kExitOk ? kExitFailure : code;
 }
 
+/// Says which flags were given more than once, because only the last value of each counts.
+void warn_of_repeated_flags(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() < 2 || option->get_type_size_max() == 0) continue;
+    warn(fmt::format("{} was given {} times; only the last value, {}, counts", option->get_name(), option->count(),
+                     option->results().back()));
+  }
+  for (const CLI::App* below : app.get_subcommands()) warn_of_repeated_flags(*below);
+}
+
+/// An error that is no Error: a mistake of this program.
+Error mistake(const std::exception& error) {
+  return {ErrorCode::internal, error.what(), "This is a mistake in leanattn; please report it.", {}};
+}
+
 }  // namespace
+
+std::string_view program_version() { return LEANATTN_VERSION; }
 
 int run_program(int argc, const char* const* argv) {
   CLI::App program{"LeanAttention decode kernels: generated, compiled, tuned and looked up", "leanattn"};
   program.set_version_flag("--version", "leanattn " LEANATTN_VERSION, "Print the version and exit");
   program.require_subcommand(1);
-  program.footer(kFooter);
+  program.formatter(help_formatter());
   program.fallthrough();  // Commands inherit this, so that shared flags may follow the command.
-  // A flag that is repeated means its last value, so that scripts can append to a line of defaults.
+  // A flag that is repeated means its last value, so that scripts can append to a line of defaults. A warning says so.
   program.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  program.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return fmt::format("leanattn: error: {}\n  Run with --help for usage.\n", error.what());
-  });
-
   Console console;
   console.command_line = joined(argc, argv);
   std::string db;
@@ -57,30 +85,32 @@ int run_program(int argc, const char* const* argv) {
 
   std::vector<Command> commands;
   for (auto* add : {add_tune, add_lookup, add_emit, add_prewarm, add_verify, add_bench, add_evaluate, add_explain,
-                    add_report, add_db, add_devices, add_doctor, add_worker}) {
+                    add_report, add_db, add_models, add_devices, add_doctor, add_completion, add_man, add_worker}) {
     commands.push_back(add(program));
   }
+  set_examples(program, {{"Tune the decode of Llama-3-8B for this GPU within a minute",
+                          "leanattn tune --model llama-3-8b --budget 60s"},
+                         {"Say what would be launched on an H100, which need not be here",
+                          "leanattn lookup --model llama-3-8b --context 8k --arch h100"},
+                         {"Say what this machine lacks", "leanattn doctor"}});
+  const bool json = asks_for_json(argc, argv);
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // CLI11 says that a command is missing before it names the word that it does not know. The word helps more.
-    const std::vector<std::string> left = program.remaining();
-    if (program.get_subcommands().empty() && error.get_exit_code() != 0 && !left.empty()) {
-      return report_error({ErrorCode::invalid_argument,
-                           fmt::format("'{}' is neither a command nor a flag", left.front()),
-                           "Run leanattn --help for the commands.",
-                           {}});
-    }
-    const int code = program.exit(error, std::cout, std::cerr);
-    std::cout.flush();
-    return code == 0 ? kExitOk : kExitUsage;
+    if (error.get_exit_code() != 0) return finished(report_error(usage_error(program, error)), json);
+    std::ostringstream text;  // of help or version
+    program.exit(error, text, text);
+    print(text.str());
+    return finished(kExitOk, json);
   }
+  warn_of_repeated_flags(program);
   if (program.count("--db") > 0) {
     if (db.empty()) {
-      return report_error({ErrorCode::invalid_argument,
-                           "--db '' does not name a directory",
-                           "Give a directory, or leave --db out.",
-                           {}});
+      return finished(report_error({ErrorCode::invalid_argument,
+                                    "--db '' does not name a directory",
+                                    "Give a directory, or leave --db out.",
+                                    {}}),
+                      json);
     }
     // A path on the command line is relative to the current directory. The library itself refuses relative paths.
     std::error_code ignored;
@@ -89,13 +119,16 @@ int run_program(int argc, const char* const* argv) {
   }
   for (const Command& command : commands) {
     if (!command.app->parsed()) continue;
+    // The doctor says it by itself.
+    if (command.app->get_name() != "doctor") {
+      for (const Finding& finding : look_at_numbers()) warn(fmt::format("{}: {}", finding.subject, finding.text));
+    }
     try {
-      return flushed(command.body(console));
+      return finished(command.body(console), json);
     } catch (const std::bad_alloc&) {
       throw;  // main's
     } catch (const std::exception& error) {
-      fmt::print(stderr, "leanattn: error: {}\n  This is a mistake in leanattn; please report it.\n", error.what());
-      return kExitFailure;
+      return finished(report_error(mistake(error)), json);
     }
   }
   return kExitUsage;

@@ -1,16 +1,18 @@
 // parse_json.hpp -- text from files that anyone may have written, as JSON. Pure; any thread. Internal: not installed.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 namespace leanattn {
 inline namespace v1 {
 
-/// The parsed value. It is a discarded one if the text is no JSON, or is nested so deeply that walking it could exhaust
-/// the stack. Nothing that this project writes is nested more than a few levels.
-inline nlohmann::json parse_json(std::string_view text) {
+/// Where a text is nested so deeply that walking it could exhaust the stack; npos: nowhere. Nothing that this project
+/// writes is nested more than a few levels.
+inline std::size_t too_deep_at(std::string_view text) {
   constexpr int kDeepest = 64;
   int depth = 0;
   bool quoted = false;
@@ -22,9 +24,36 @@ inline nlohmann::json parse_json(std::string_view text) {
       continue;
     }
     depth += (c == '[' || c == '{') - (c == ']' || c == '}');
-    if (depth > kDeepest) return nlohmann::json::value_t::discarded;
+    if (depth > kDeepest) return i;
   }
+  return std::string_view::npos;
+}
+
+/// The parsed value. It is a discarded one if the text is no JSON or is nested too deeply.
+inline nlohmann::json parse_json(std::string_view text) {
+  if (too_deep_at(text) != std::string_view::npos) return nlohmann::json::value_t::discarded;
   return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+/// Why parse_json() discards a text, and where: "line 3, column 7: syntax error while parsing value - ...".
+inline std::string json_fault(std::string_view text) {
+  std::size_t at = too_deep_at(text);
+  std::string why = "it is nested too deeply";
+  if (at == std::string_view::npos) {
+    try {
+      [[maybe_unused]] const nlohmann::json parsed = nlohmann::json::parse(text);
+      return "it is JSON";
+    } catch (const nlohmann::json::parse_error& error) {
+      // The position is that behind the last byte that was read. The message begins with it, too.
+      at = std::min(text.size(), error.byte > 0 ? error.byte - 1 : 0);
+      why = error.what();
+      if (const std::size_t colon = why.find(": "); colon != std::string::npos) why.erase(0, colon + 2);
+    }
+  }
+  const std::string_view before = text.substr(0, at);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const std::size_t column = at - (before.rfind('\n') + 1) + 1;  // npos + 1 is 0
+  return "line " + std::to_string(line) + ", column " + std::to_string(column) + ": " + why;
 }
 
 }  // namespace v1

@@ -33,6 +33,7 @@ LAYERS = [
     "tuner/report",
     "cli/console",
     "cli/flags",
+    "cli/help",
     "cli/commands",
     "cli",  # the whole program
 ]

@@ -15,6 +15,7 @@
 #include "cli/flags/device_flags.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
+#include "cli/help/command_page.hpp"
 #include "tuner/evaluate/paper.hpp"
 
 namespace leanattn {
@@ -82,7 +83,7 @@ Result<Shape> ragged_shape(const DecodeProblem& problem, const std::string& text
 }
 
 void print_report(const BenchReport& report) {
-  print(fmt::format("{}, {}, {}\n", report.device.name, describe(report.problem), describe(report.shape)));
+  print_text(fmt::format("{}, {}, {}\n", report.device.name, describe(report.problem), describe(report.shape)));
   Table table{.headings = {"mode", "us", "95% interval", "GB/s", "x read limit", "grid", "from", "kernel"},
               .rows = {},
               .right_aligned = "lrrrrrll"};
@@ -94,7 +95,8 @@ void print_report(const BenchReport& report) {
          read ? "-" : std::to_string(line.config.grid), read ? "-" : line.provenance,
          read ? "-" : kernel_name(line.config.spec)});
   }
-  print(to_text(table) + "\n");
+  print_table(table);
+  print("\n");
 }
 
 Result<void> write_file(const std::filesystem::path& path, std::string_view text) {
@@ -162,7 +164,11 @@ int run_paper_sweeps(const Console& console, const BenchFlags& flags) {
   if (const std::optional<std::string> warning = (*db)->take_warning()) warn(*warning);
   if (!report->missing.empty())
     note(console, fmt::format("{} points of the sweeps were not measured.", report->missing.size()));
-  print(console.json ? to_json(*report) : to_markdown(*report, {}));
+  if (console.json) {
+    print_json_text(to_json(*report));
+  } else {
+    print(to_markdown(*report, {}));
+  }
   if (!flags.out.empty()) {
     if (const Result<void> written = write_paper(*report, flags.out); !written) return report_error(written.error());
   }
@@ -174,7 +180,7 @@ int run(const Console& console, const BenchFlags& flags) {
   if (!flags.budget.empty())
     return report_error(
         {ErrorCode::invalid_argument, fmt::format("--budget {} can only be given with --paper", flags.budget), {}, {}});
-  Result<Workload> workload = resolve(flags.shape, kBenchBatch, kBenchContext);
+  Result<Workload> workload = resolve(console, flags.shape, kBenchBatch, kBenchContext);
   if (!workload) return report_error(workload.error());
   Result<BenchOptions> options = parse_options(flags);
   if (!options) return report_error(options.error());
@@ -182,6 +188,14 @@ int run(const Console& console, const BenchFlags& flags) {
     const Result<Shape> shape = ragged_shape(workload->problem, flags.lengths, options->context_lengths);
     if (!shape) return report_error(shape.error());
     workload->shapes = {*shape};
+    // A launch of ours gives each CTA the same share of the line, so that these grids are the peers' only for equal
+    // lengths.
+    if (canonical(*shape).total_context != 0) {
+      note(
+          console,
+          "The lengths differ, so fa2 and fd are only the sizes of these projects' grids: their CTAs take equal shares "
+          "and cross output tiles.");
+    }
   }
   if (const Result<DeviceFacts> facts = device_facts(options->device); !facts) return report_error(facts.error());
   const Result<Caches> caches = open_caches(console, CacheNeed::optional);
@@ -203,7 +217,7 @@ int run(const Console& console, const BenchFlags& flags) {
     reports.push_back(std::move(*report));
   }
   if (const std::optional<std::string> warning = (*db)->take_warning()) warn(*warning);
-  if (console.json) print(to_json(reports) + "\n");
+  if (console.json) print_json_text(to_json(reports) + "\n");
   if (!flags.out.empty()) {
     if (const Result<void> written = write_file(flags.out, to_json(reports) + "\n"); !written)
       return report_error(written.error());
@@ -220,13 +234,16 @@ Command add_bench(CLI::App& program) {
   add_shape_flags(*app, flags->shape, kBenchBatch, kBenchContext);
   app->add_option("--lengths", flags->lengths,
                   "The context length of each request of a ragged batch, such as 128k,1k,1k,0")
-      ->type_name("LIST");
+      ->type_name("LIST")
+      ->excludes(app->get_option("--batch"))
+      ->excludes(app->get_option("--context"))
+      ->excludes(app->get_option("--max-batch"));
   app->add_option("--mode", flags->mode,
                   "What to time: lean, fa2, fd or read, separated by commas, or all; default all")
       ->type_name("LIST");
   app->add_option("--l2", flags->policy,
                   "The L2 policy. cold: KV comes from memory, as in a model; warm: KV is in L2; default cold")
-      ->type_name("POLICY");
+      ->type_name("cold|warm");
   app->add_option("--rounds", flags->rounds,
                   "The number of rounds; default: until the interval of every median is 1% wide")
       ->type_name("N");
@@ -240,6 +257,10 @@ Command add_bench(CLI::App& program) {
                 "Run the LeanAttention paper's sweeps and show them beside its published speed-ups");
   app->add_option("--budget", flags->budget, "With --paper: the time after which no further shape is begun; default 4m")
       ->type_name("TIME");
+  set_examples(*app, {{"Time a decode step beside FlashAttention-2's and FlashDecoding's grids",
+                       "leanattn bench --model llama-3-8b --batch 4 --context 64k"},
+                      {"Time a ragged batch, and keep all samples",
+                       "leanattn bench --model llama-3-8b --lengths 64k,1k,1k --out times.json"}});
   return {app, [flags](const Console& console) { return run(console, *flags); }};
 }
 

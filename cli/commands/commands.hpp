@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
 
 #include "cli/console/console.hpp"
 
@@ -31,10 +32,18 @@ Command add_evaluate(CLI::App& program);
 Command add_explain(CLI::App& program);
 Command add_report(CLI::App& program);
 Command add_db(CLI::App& program);
+Command add_models(CLI::App& program);
 Command add_devices(CLI::App& program);
 Command add_doctor(CLI::App& program);
+/// Prints a completion script. `program` must have all of its commands when the command runs.
+Command add_completion(CLI::App& program);
+/// A hidden command: the build writes the man page with it.
+Command add_man(CLI::App& program);
 /// A hidden command: a tuning session starts it as a worker.
 Command add_worker(CLI::App& program);
+
+/// The program's version: "1.2.3".
+std::string_view program_version();
 
 /// The whole program: parses the command line, runs one command and flushes stdout. Returns the exit code.
 int run_program(int argc, const char* const* argv);

@@ -9,6 +9,7 @@
 #include "cli/console/table.hpp"
 #include "cli/flags/caches.hpp"
 #include "cli/flags/sizes.hpp"
+#include "cli/help/command_page.hpp"
 #include "tuner/model/portfolio_fit.hpp"
 
 namespace leanattn {
@@ -31,7 +32,11 @@ struct DbFlags {
 
 /// Prints one fact, as JSON or as text. Returns the exit code.
 int done(const Console& console, const Json& json, const std::string& text) {
-  print(console.json ? json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : text + "\n");
+  if (console.json) {
+    print_json(json);
+  } else {
+    print_text(text + "\n");
+  }
   return kExitOk;
 }
 
@@ -71,7 +76,7 @@ int show_stats(const Console& console, TuningDb& db) {
                           fmt::format("{} ({})", device.model.name, device.model.arch)});
   }
   json["devices"] = std::move(devices);
-  if (!table.rows.empty()) text += "\n" + to_text(table);
+  if (!table.rows.empty()) text += "\n" + to_text(table, terminal_columns(stdout));
   text.pop_back();
   return done(console, json, text);
 }
@@ -132,6 +137,27 @@ int show_check(const Console& console, TuningDb& db, const std::string& director
        {}});
 }
 
+/// The error of an export in words about the file, because the database that is exported is sound.
+Error cannot_export(const std::string& file, Error error) {
+  const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    return {ErrorCode::invalid_argument,
+            fmt::format("{} cannot be written: there is no folder {}", file, folder.string()),
+            "Make the folder, or name a file in another one.",
+            {}};
+  }
+  if (error.code == ErrorCode::cache_unavailable) error.hint = "Name a file in a folder that you may write to.";
+  return error;
+}
+
+/// The error of an import. Commands that mend a database mean the one of the cache, not this file.
+Error cannot_import(const std::string& file, Error error) {
+  if (error.code == ErrorCode::database_corrupt && error.message.starts_with(std::filesystem::absolute(file).string()))
+    error.hint = "Ask for another copy, or mend it: name it tuning.db and run `leanattn db rebuild --db ITS_FOLDER`.";
+  return error;
+}
+
 int run(const Console& console, const DbFlags& flags) {
   const Result<GarbageLimits> limits = garbage_limits(flags);
   if (!limits) return report_error(limits.error());
@@ -161,12 +187,12 @@ int run(const Console& console, const DbFlags& flags) {
   if (flags.check->parsed()) return show_check(console, db, directory);
   if (flags.export_to->parsed()) {
     if (const Result<void> copied = db.export_to(std::filesystem::absolute(flags.file)); !copied)
-      return report_error(copied.error());
+      return report_error(cannot_export(flags.file, copied.error()));
     return done(console, {{"exported", flags.file}}, "exported to " + flags.file);
   }
   if (flags.import_from->parsed()) {
     const Result<std::int64_t> added = db.import_from(std::filesystem::absolute(flags.file));
-    if (!added) return report_error(added.error());
+    if (!added) return report_error(cannot_import(flags.file, added.error()));
     if (*added > 0) {
       if (const Result<int> fitted = refit_all(db); !fitted) return report_error(fitted.error());
     }
@@ -213,6 +239,18 @@ Command add_db(CLI::App& program) {
       ->required()
       ->type_name("FILE");
   flags->rebuild = app->add_subcommand("rebuild", "Derive the winners and the cost models anew from the trials");
+  const Example check = {"Look for damage", "leanattn db check"};
+  const Example exporting = {"Write a copy that other machines can import", "leanattn db export tuned.db"};
+  const Example importing = {"Add what another machine has measured", "leanattn db import tuned.db"};
+  set_examples(*flags->path, {{"List the files", "ls -l \"$(leanattn db path)\""}});
+  set_examples(*flags->stats, {{"Count as JSON", "leanattn db stats --json"}});
+  set_examples(*flags->check, {check});
+  set_examples(*flags->gc, {{"Keep the last month's trials", "leanattn db gc --keep-days 30"},
+                            {"Keep at most 64 MiB", "leanattn db gc --max-size 64m"}});
+  set_examples(*flags->export_to, {exporting});
+  set_examples(*flags->import_from, {importing});
+  set_examples(*flags->rebuild, {{"Mend a damaged database", "leanattn db rebuild"}});
+  set_examples(*app, {check, exporting, importing});
   return {app, [flags](const Console& console) { return run(console, *flags); }};
 }
 

@@ -6,6 +6,7 @@
 #include "cli/commands/commands.hpp"
 #include "cli/console/table.hpp"
 #include "cli/flags/sizes.hpp"
+#include "cli/help/command_page.hpp"
 #include "runtime/cuda/device.hpp"
 
 namespace leanattn {
@@ -34,7 +35,7 @@ int run_devices(const Console& console) {
                       {"driver_release", device.driver_release}});
     }
     const nlohmann::ordered_json document{{"schema_version", 1}, {"devices", std::move(list)}};
-    print(document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    print_json(document);
     return kExitOk;
   }
   Table table{.headings = {"device", "name", "arch", "SMs", "L2", "memory", "clock", "ECC", "driver"},
@@ -47,14 +48,16 @@ int run_devices(const Console& console) {
          fmt::format("{} MHz", device.clock_khz / 1000), device.ecc ? "on" : "off",
          device.driver_release.empty() ? std::to_string(device.driver_version) : device.driver_release});
   }
-  print(to_text(table));
+  print_table(table);
   return kExitOk;
 }
 
 }  // namespace
 
 Command add_devices(CLI::App& program) {
-  return {program.add_subcommand("devices", "List the GPUs that CUDA shows to this process"), run_devices};
+  CLI::App* app = program.add_subcommand("devices", "List the GPUs that CUDA shows to this process");
+  set_examples(*app, {{"List them as JSON", "leanattn devices --json"}});
+  return {app, run_devices};
 }
 
 }  // namespace v1

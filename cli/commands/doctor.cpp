@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.hpp"
+#include "cli/help/command_page.hpp"
 #include "generator/generator.hpp"
 
 namespace leanattn {
@@ -34,14 +35,14 @@ const char* name_of(Finding::Level level) {
   return "";
 }
 
-void print_text(const Finding& finding) {
+void print_finding(const Finding& finding) {
   const int colour = finding.level == Finding::Level::ok ? 32 : finding.level == Finding::Level::warning ? 33 : 31;
-  print(fmt::format("{} {}: {}\n", coloured(stdout, colour, fmt::format("{:<8}", name_of(finding.level))),
-                    finding.subject, finding.text));
-  if (!finding.hint.empty()) print(fmt::format("         {}\n", finding.hint));
+  print(coloured(stdout, colour, fmt::format("{:<8}", name_of(finding.level))));
+  print_text(fmt::format(" {}: {}\n", finding.subject, finding.text));
+  if (!finding.hint.empty()) print_text(fmt::format("         {}\n", finding.hint));
   for (std::size_t at = 0; at < finding.detail.size();) {
     const std::size_t end = std::min(finding.detail.find('\n', at), finding.detail.size());
-    print(fmt::format("           {}\n", std::string_view(finding.detail).substr(at, end - at)));
+    print_text(fmt::format("           {}\n", std::string_view(finding.detail).substr(at, end - at)));
     at = end + 1;
   }
 }
@@ -59,7 +60,7 @@ int run_doctor(const Console& console) {
   for (const Finding& finding : findings) {
     if (exit == kExitOk && finding.level == Finding::Level::failure) exit = finding.exit;
     if (!console.json) {
-      print_text(finding);
+      print_finding(finding);
       continue;
     }
     list.push_back({{"subject", finding.subject},
@@ -71,7 +72,7 @@ int run_doctor(const Console& console) {
   if (console.json) {
     const nlohmann::ordered_json document{
         {"schema_version", 1}, {"healthy", exit == kExitOk}, {"findings", std::move(list)}};
-    print(document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    print_json(document);
   }
   return exit;
 }
@@ -79,9 +80,10 @@ int run_doctor(const Console& console) {
 }  // namespace
 
 Command add_doctor(CLI::App& program) {
-  return {program.add_subcommand(
-              "doctor", "Check driver, GPUs, NVRTC, caches and environment, and say how to mend what is wrong"),
-          run_doctor};
+  CLI::App* app = program.add_subcommand(
+      "doctor", "Check driver, GPUs, NVRTC, caches and environment, and say how to mend what is wrong");
+  set_examples(*app, {{"Keep the findings for a bug report", "leanattn doctor --json > doctor.json"}});
+  return {app, run_doctor};
 }
 
 }  // namespace v1

@@ -39,6 +39,8 @@ Findings look_at_gpus(std::vector<DeviceFacts>& devices);
 Findings look_at_caches(const Console& console, const std::vector<DeviceFacts>& devices);
 /// Looks at every LEANATTN_* variable of this process and at CUDA_VISIBLE_DEVICES.
 Findings look_at_environment();
+/// The variables that should be numbers and are none. The library takes its defaults instead and is silent.
+Findings look_at_numbers();
 
 /// What CUDA and NVML say of one GPU.
 Findings judge_device(const DeviceFacts& device, const GpuState& state, const GpuSettings& settings,

@@ -83,6 +83,12 @@ constexpr Variable kVariables[] = {
     {"CUDA_VISIBLE_DEVICES", judge_visible},
 };
 
+/// The value of a variable of this process; empty: it is unset.
+std::string value_here(std::string_view name) {
+  const char* value = std::getenv(std::string(name).c_str());
+  return value == nullptr ? "" : value;
+}
+
 }  // namespace
 
 Findings judge_environment(const std::vector<std::string>& names,
@@ -110,10 +116,17 @@ Findings look_at_environment() {
     names.emplace_back(text.substr(0, text.find('=')));
   }
   std::sort(names.begin(), names.end());
-  return judge_environment(names, [](std::string_view name) {
-    const char* value = std::getenv(std::string(name).c_str());
-    return std::string(value == nullptr ? "" : value);
-  });
+  return judge_environment(names, value_here);
+}
+
+Findings look_at_numbers() {
+  std::vector<std::string> names;
+  for (const Variable& variable : kVariables) {
+    if (variable.judge == judge_number) names.emplace_back(variable.name);
+  }
+  Findings findings = judge_environment(names, value_here);
+  std::erase_if(findings, [](const Finding& finding) { return finding.level == Finding::Level::ok; });
+  return findings;
 }
 
 }  // namespace v1

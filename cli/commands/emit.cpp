@@ -12,6 +12,7 @@
 #include "cli/flags/device_flags.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
+#include "cli/help/command_page.hpp"
 #include "generator/generator.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/winner_table.hpp"
@@ -76,7 +77,7 @@ Result<KernelSpec> with_overrides(KernelSpec spec, const EmitFlags& flags) {
 }
 
 int run(const Console& console, const EmitFlags& flags) {
-  const Result<Workload> workload = resolve(flags.shape, kEmitBatch, kEmitContext);
+  const Result<Workload> workload = resolve(console, flags.shape, kEmitBatch, kEmitContext);
   if (!workload) return report_error(workload.error());
   if (workload->shapes.size() != 1) {
     return report_error({ErrorCode::invalid_argument,
@@ -133,20 +134,25 @@ Command add_emit(CLI::App& program) {
   CLI::App* app = program.add_subcommand("emit", "Print the CUDA source of a kernel; no GPU is needed");
   add_shape_flags(*app, flags->shape, kEmitBatch, kEmitContext);
   add_device_flags(*app, flags->device);
-  const auto option = [&](const char* name, std::string& value, const char* help) {
-    app->add_option(name, value, help)->group("Kernel");
+  const auto option = [&](const char* name, std::string& value, const char* help, const char* type = "N") {
+    app->add_option(name, value, help)->type_name(type)->group("Kernel");
   };
   option("--tile", flags->tile, "The LeanTile, in tokens");
   option("--warps", flags->warps, "The number of warps of a CTA");
   option("--warp-tokens", flags->warp_tokens, "How many tokens a warp takes in a step: 16, 32 or 64");
   option("--stages", flags->stages, "The number of stages of the ring");
   option("--ctas-per-sm", flags->ctas_per_sm, "How many CTAs one SM must be able to hold");
-  option("--load", flags->load, "The load path: ldg, cp_async, bulk, tensor or vector");
+  option("--load", flags->load, "The load path", "ldg|cp_async|bulk|tensor|vector");
   option(
       "--fixup", flags->fixup,
       "The fix-up. ticket: the contributor that arrives last merges; wait: all contributors wait, and each reduces a "
-      "slice");
+      "slice",
+      "ticket|wait");
   app->add_option("-o,--out", flags->out, "Write to this file instead of stdout")->type_name("FILE");
+  set_examples(*app, {{"Write the kernel that a look-up answers for an H100",
+                       "leanattn emit --model llama-3-8b --arch h100 --out kernel.cu"},
+                      {"Choose the kernel's parameters",
+                       "leanattn emit --model llama-3-8b --arch sm_80 --load cp_async --tile 64"}});
   return {app, [flags](const Console& console) { return run(console, *flags); }};
 }
 

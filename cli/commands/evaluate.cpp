@@ -17,6 +17,7 @@
 #include "cli/flags/device_flags.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
+#include "cli/help/command_page.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "tuner/backend/gpu_backend.hpp"
 #include "tuner/evaluate/random_shapes.hpp"
@@ -83,9 +84,9 @@ void print_table(const SearchEvaluation& evaluation) {
                           fmt::format("{:.4f}", one.duel.ratio.ratio), fmt::format("{:.2f}", one.searched.gpu_seconds),
                           fmt::format("{:.2f}", one.exhaustive.gpu_seconds), percent(one.share_of_gpu_time())});
   }
-  print(to_text(table));
-  print(fmt::format("The worst ratio is {:.4f}. The search took {} of the exhaustive search's GPU time.\n",
-                    evaluation.worst_ratio(), percent(evaluation.share_of_gpu_time())));
+  print_table(table);
+  print_text(fmt::format("The worst ratio is {:.4f}. The search took {} of the exhaustive search's GPU time.\n",
+                         evaluation.worst_ratio(), percent(evaluation.share_of_gpu_time())));
 }
 
 void print_table(const RegretEvaluation& evaluation) {
@@ -98,9 +99,9 @@ void print_table(const RegretEvaluation& evaluation) {
                           fmt::format("{:.2f}", one.duel.first_us), fmt::format("{:.2f}", one.duel.second_us),
                           percent(one.regret()), std::to_string(one.choice.config.grid)});
   }
-  print(to_text(table));
-  print(fmt::format("The regret of {} shapes is {} in the median and {} at most.\n", evaluation.cases.size(),
-                    percent(evaluation.median_regret()), percent(evaluation.largest_regret())));
+  print_table(table);
+  print_text(fmt::format("The regret of {} shapes is {} in the median and {} at most.\n", evaluation.cases.size(),
+                         percent(evaluation.median_regret()), percent(evaluation.largest_regret())));
 }
 
 void print_table(const RepeatEvaluation& evaluation) {
@@ -113,8 +114,8 @@ void print_table(const RepeatEvaluation& evaluation) {
                           fmt::format("{:.4f}", one.duel.ratio.ratio), fmt::format("{:.4f}", one.predicted_ratio),
                           one.same() ? "same" : "differ"});
   }
-  print(to_text(table));
-  print(fmt::format(
+  print_table(table);
+  print_text(fmt::format(
       "{} of {} winners differ. When they are raced against each other, their times differ by at most {}.\n",
       evaluation.differing(), evaluation.cases.size(), percent(evaluation.largest_difference())));
 }
@@ -144,7 +145,7 @@ int finish(const Console& console, const EvaluateFlags& flags, const EvaluationS
            const Result<Evaluation>& evaluation, Rest... rest) {
   if (!evaluation) return report_error(evaluation.error());
   if (console.json) {
-    print(to_json(setup, *evaluation, rest...) + "\n");
+    print_json_text(to_json(setup, *evaluation, rest...) + "\n");
   } else {
     print_table(*evaluation);
   }
@@ -160,11 +161,36 @@ Result<std::unique_ptr<TuningDb>> trials_database(const EvaluateFlags& flags) {
                         nullptr);
 }
 
+/// Refuses flags that the chosen command has no use for. Random shapes have batches and contexts of their own.
+Result<void> refuse_useless(const EvaluateFlags& flags) {
+  struct Use {
+    const char* flag;
+    bool given;
+    bool of_regret;
+  };
+  const bool regret = flags.regret->parsed();
+  for (const Use& use : {Use{"--count", !flags.count.empty(), true}, Use{"--seed", !flags.seed.empty(), true},
+                         Use{"--ragged", flags.ragged, true}, Use{"--batch", !flags.shape.batch.empty(), false},
+                         Use{"--max-batch", !flags.shape.max_batch.empty(), false},
+                         Use{"--context", !flags.shape.context.empty(), false}}) {
+    if (use.given && use.of_regret != regret) {
+      return fail(ErrorCode::invalid_argument,
+                  fmt::format("{} has no meaning for evaluate {}", use.flag,
+                              regret                   ? "regret"
+                              : flags.search->parsed() ? "search"
+                                                       : "repeat"),
+                  regret ? "The shapes are random; --count, --seed and --ragged choose them." : "Leave it out.");
+    }
+  }
+  return {};
+}
+
 int run(const Console& console, const EvaluateFlags& flags) {
-  const Result<Workload> workload = resolve(flags.shape, kEvaluateBatch, kEvaluateContext);
+  const Result<Workload> workload = resolve(console, flags.shape, kEvaluateBatch, kEvaluateContext);
   if (!workload) return report_error(workload.error());
   const Result<Counts> counts = parse_counts(flags);
   if (!counts) return report_error(counts.error());
+  if (const Result<void> useful = refuse_useless(flags); !useful) return report_error(useful.error());
   const Result<L2Policy> policy = parse_l2_policy(flags.policy);
   if (!policy) return report_error(policy.error());
   const Result<DeviceFacts> device = device_facts(flags.device);
@@ -237,7 +263,7 @@ Command add_evaluate(CLI::App& program) {
   app->add_option("--device", flags->device, "The CUDA ordinal of the GPU; default 0")->type_name("N");
   app->add_option("--l2", flags->policy,
                   "The L2 policy. cold: KV comes from memory, as in a model; warm: KV is in L2; default cold")
-      ->type_name("POLICY");
+      ->type_name("cold|warm");
   app->add_option("--jobs", flags->jobs, "The number of threads that compile; default: one for each core")
       ->type_name("N");
   app->add_option("--kernels", flags->kernels,
@@ -255,6 +281,15 @@ Command add_evaluate(CLI::App& program) {
       ->type_name("DIR");
   app->add_option("-o,--out", flags->out, "Also write the JSON to this file, anew after every shape")
       ->type_name("FILE");
+  const Example search = {"Say how much the search loses against trying everything",
+                          "leanattn evaluate search --model llama-3-8b --context 8k"};
+  const Example regret = {"Say what look-ups of 20 random shapes lose",
+                          "leanattn evaluate regret --model llama-3-8b --count 20"};
+  const Example repeat = {"Say whether two tunings agree", "leanattn evaluate repeat --model llama-3-8b"};
+  set_examples(*flags->search, {search});
+  set_examples(*flags->regret, {regret});
+  set_examples(*flags->repeat, {repeat});
+  set_examples(*app, {search, regret, repeat});
   return {app, [flags](const Console& console) { return run(console, *flags); }};
 }
 

@@ -11,6 +11,7 @@
 #include "cli/flags/device_flags.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
+#include "cli/help/command_page.hpp"
 #include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
@@ -22,7 +23,7 @@ const std::string kExplainContext = "8k";
 
 struct ExplainFlags {
   ShapeFlags shape;
-  std::string lengths, grid, sms, tile, mode = "all", format = "text", out;
+  std::string lengths, grid, sms, tile, mode = "all", format, out;
 };
 
 Result<std::vector<int>> context_lengths(const ExplainFlags& flags, const Workload& workload) {
@@ -77,6 +78,13 @@ Result<std::vector<Schedule>> draw(const ExplainFlags& flags, const Workload& wo
   // A grid that --grid gives is drawn once, whatever the modes.
   if (!flags.grid.empty() && flags.mode == "all") modes = {"lean"};
 
+  if (!flags.grid.empty() && modes.front() != "lean") {
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("--grid {} cannot be given with --mode {}, whose grid follows from the shape", flags.grid,
+                            flags.mode),
+                "Leave one of them out, or give --mode lean.");
+  }
+
   std::vector<Schedule> schedules;
   for (const std::string& mode : modes) {
     Result<std::int64_t> grid = grid_for_mode(mode, output_tiles, lean_tiles_on_line(input), input.sm_count);
@@ -86,6 +94,7 @@ Result<std::vector<Schedule>> draw(const ExplainFlags& flags, const Workload& wo
       if (!grid) return tl::unexpected(grid.error());
     }
     input.grid = *grid;
+    input.ctas_per_output_tile = mode == "lean" ? 0 : static_cast<int>(*grid / output_tiles);
     input.title = title(mode);
     Result<Schedule> schedule = make_schedule(input);
     if (!schedule) return tl::unexpected(schedule.error());
@@ -95,14 +104,23 @@ Result<std::vector<Schedule>> draw(const ExplainFlags& flags, const Workload& wo
 }
 
 int run(const Console& console, const ExplainFlags& flags) {
-  const Result<Workload> workload = resolve(flags.shape, kExplainBatch, kExplainContext);
+  const Result<Workload> workload = resolve(console, flags.shape, kExplainBatch, kExplainContext);
   if (!workload) return report_error(workload.error());
-  const std::string format = console.json ? "json" : flags.format;
+  std::string format = flags.format.empty() ? "text" : flags.format;
   if (format != "text" && format != "svg" && format != "json") {
     return report_error({ErrorCode::invalid_argument,
                          fmt::format("--format '{}' is not a format", format),
                          "Give text, svg or json.",
                          {}});
+  }
+  if (console.json) {
+    if (!flags.format.empty() && format != "json") {
+      return report_error({ErrorCode::invalid_argument,
+                           fmt::format("--json and --format {} cannot be given together", format),
+                           "Leave one of them out.",
+                           {}});
+    }
+    format = "json";
   }
   const Result<std::vector<Schedule>> schedules = draw(flags, *workload);
   if (!schedules) return report_error(schedules.error());
@@ -128,16 +146,24 @@ Command add_explain(CLI::App& program) {
   CLI::App* app = program.add_subcommand("explain", "Draw which CTA computes which LeanTiles; no GPU is needed");
   add_shape_flags(*app, flags->shape, kExplainBatch, kExplainContext);
   app->add_option("--lengths", flags->lengths, "The context length of each request of a ragged batch, such as 4k,1k,0")
-      ->type_name("LIST");
+      ->type_name("LIST")
+      ->excludes(app->get_option("--batch"))
+      ->excludes(app->get_option("--context"))
+      ->excludes(app->get_option("--max-batch"));
   app->add_option("--mode", flags->mode,
-                  "The grid: lean, fa2 (one CTA for each output tile), fd (the same number of CTAs for each) or all; "
-                  "default all")
-      ->type_name("MODE");
-  app->add_option("--grid", flags->grid, "The number of CTAs; default: what follows from the mode")->type_name("G");
+                  "The schedule: LeanAttention's, FlashAttention-2's (one CTA for each output tile), FlashDecoding's "
+                  "(the same number of CTAs for each) or all; default all")
+      ->type_name("lean|fa2|fd|all");
+  app->add_option("--grid", flags->grid, "The number of CTAs of LeanAttention's schedule; default: one for each SM")
+      ->type_name("G");
   app->add_option("--sms", flags->sms, "The number of SMs; default 132")->type_name("S");
   app->add_option("--tile", flags->tile, "The LeanTile, in tokens")->type_name("N");
-  app->add_option("--format", flags->format, "The format: text, svg or json; default text")->type_name("FORMAT");
+  app->add_option("--format", flags->format, "The format; default text")->type_name("text|svg|json");
   app->add_option("-o,--out", flags->out, "Write to this file instead of stdout")->type_name("FILE");
+  set_examples(
+      *app,
+      {{"Compare the three schedules of one long context", "leanattn explain --model llama-3-8b --context 64k"},
+       {"Draw a ragged batch as a picture", "leanattn explain --model llama-3-8b --lengths 64k,1k,1k --format svg"}});
   return {app, [flags](const Console& console) { return run(console, *flags); }};
 }
 

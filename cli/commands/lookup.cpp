@@ -11,11 +11,13 @@
 #include "cli/flags/device_flags.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
+#include "cli/help/command_page.hpp"
 #include "generator/generator.hpp"
 #include "runtime/engine/plan.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/winner_table.hpp"
+#include "tuner/report/names.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -33,6 +35,12 @@ struct LookupFlags {
   std::string require;
 };
 
+/// What of a shape decides how long it takes.
+Shape batch_and_contexts(Shape shape) {
+  shape.max_batch = 0;
+  return canonical(shape);
+}
+
 /// The sizes of one launch of an answer.
 struct Launch {
   std::int64_t output_tiles = 0, lean_tiles = 0, workspace_bytes = 0;
@@ -47,6 +55,14 @@ Launch launch_of(const DecodeProblem& problem, const Shape& shape, const Config&
 std::string launch_caveat(const Choice& choice) {
   if (choice.tuned_us <= 0 || choice.tuned_pdl == choice.config.spec.pdl) return "";
   return choice.tuned_pdl ? "; it was measured with dependent launches" : "; it was measured with ordinary launches";
+}
+
+/// The measured time on which an answer rests. Where it is of another shape the cell says of which.
+std::string measured_us(const Shape& shape, const Choice& choice) {
+  if (choice.tuned_us <= 0) return "-";
+  const std::string us = fmt::format("{:.1f}", choice.tuned_us);
+  const bool of_this = batch_and_contexts(choice.tuned_shape) == batch_and_contexts(shape);
+  return of_this ? us : fmt::format("{} of {}", us, detail::shape_name(choice.tuned_shape));
 }
 
 std::string why(const Choice& choice) {
@@ -72,35 +88,37 @@ std::string why(const Choice& choice) {
 void print_explanation(const DecodeProblem& problem, const Shape& shape, const Choice& choice) {
   const KernelSpec& spec = choice.config.spec;
   const Launch launch = launch_of(problem, shape, choice.config);
-  print(fmt::format("{}\n", describe(shape)));
-  print(fmt::format("  why         {}: {}\n", to_string(choice.provenance), why(choice)));
+  print_text(fmt::format("{}\n", describe(shape)));
+  print_text(fmt::format("  why         {}: {}\n", to_string(choice.provenance), why(choice)));
   if (choice.tuned_us > 0) {
-    print(fmt::format("  measured    {:.1f} us for {}, {} layer{}\n", choice.tuned_us, describe(choice.tuned_shape),
-                      choice.layer, choice.stale ? ", stale because driver, NVRTC or library have changed since" : ""));
+    print_text(fmt::format("  measured    {:.1f} us for {}, {} layer{}\n", choice.tuned_us,
+                           describe(choice.tuned_shape), choice.layer,
+                           choice.stale ? ", stale because driver, NVRTC or library have changed since" : ""));
   }
-  if (choice.predicted_us > 0) print(fmt::format("  expected    {:.1f} us by the fitted model\n", choice.predicted_us));
-  if (!is_plain(problem.features)) print(fmt::format("  features    {}\n", to_json(problem.features)));
+  if (choice.predicted_us > 0)
+    print_text(fmt::format("  expected    {:.1f} us by the fitted model\n", choice.predicted_us));
+  if (!is_plain(problem.features)) print_text(fmt::format("  features    {}\n", to_json(problem.features)));
   if (const std::int64_t visible = visible_tokens(problem, shape); visible < total_tokens(shape)) {
-    print(fmt::format("  window      {} of {} tokens are read\n", visible, total_tokens(shape)));
+    print_text(fmt::format("  window      {} of {} tokens are read\n", visible, total_tokens(shape)));
   }
-  print(fmt::format("  kernel      {}\n", kernel_name(spec)));
-  print(fmt::format("  CTA         {} warps, {} LeanTile tokens, {} stages by {}, {} B shared memory\n", spec.warps,
-                    spec.tile, spec.stages, to_string(spec.load), shared_bytes(spec)));
-  print(fmt::format("  fix-up      {}\n", to_string(spec.fixup)));
-  print(fmt::format("  launch      {}\n", spec.pdl
-                                              ? "may overlap the kernel in front of it (programmatic dependent launch)"
-                                              : "starts when the kernel in front of it has ended"));
-  print(fmt::format(
+  print_text(fmt::format("  kernel      {}\n", kernel_name(spec)));
+  print_text(fmt::format("  CTA         {} warps, {} LeanTile tokens, {} stages by {}, {} B shared memory\n",
+                         spec.warps, spec.tile, spec.stages, to_string(spec.load), shared_bytes(spec)));
+  print_text(fmt::format("  fix-up      {}\n", to_string(spec.fixup)));
+  print_text(fmt::format("  launch      {}\n",
+                         spec.pdl ? "may overlap the kernel in front of it (programmatic dependent launch)"
+                                  : "starts when the kernel in front of it has ended"));
+  print_text(fmt::format(
       "  grid        {} CTAs over {} LeanTiles of {} output tiles: {:.2f} LeanTiles per CTA, {:.2f} CTAs per "
       "output tile\n",
       choice.config.grid, launch.lean_tiles, launch.output_tiles,
       static_cast<double>(launch.lean_tiles) / static_cast<double>(choice.config.grid),
       static_cast<double>(choice.config.grid) / static_cast<double>(launch.output_tiles)));
   if (choice.config.segment_cost > 0) {
-    print(fmt::format("  schedule    {} LeanTile{} charged for each output tile, beside its own\n",
-                      choice.config.segment_cost, choice.config.segment_cost == 1 ? " is" : "s are"));
+    print_text(fmt::format("  schedule    {} LeanTile{} charged for each output tile, beside its own\n",
+                           choice.config.segment_cost, choice.config.segment_cost == 1 ? " is" : "s are"));
   }
-  print(fmt::format("  workspace   {}\n", format_bytes(launch.workspace_bytes)));
+  print_text(fmt::format("  workspace   {}\n", format_bytes(launch.workspace_bytes)));
 }
 
 Json json_of(const DecodeProblem& problem, const Shape& shape, const Choice& choice) {
@@ -134,7 +152,7 @@ Result<Provenance> parse_provenance(const std::string& text) {
 }
 
 int run(const Console& console, const LookupFlags& flags) {
-  const Result<Workload> workload = resolve(flags.shape, kLookupBatch, kLookupContext);
+  const Result<Workload> workload = resolve(console, flags.shape, kLookupBatch, kLookupContext);
   if (!workload) return report_error(workload.error());
   Provenance worst_allowed = Provenance::fallback;
   if (!flags.require.empty()) {
@@ -153,7 +171,7 @@ int run(const Console& console, const LookupFlags& flags) {
     warn(fmt::format("{} winners were written by another version and are left out", winners.skipped()));
 
   Json answers = Json::array();
-  Table table{.headings = {"batch", "context", "from", "us", "grid", "workspace", "kernel"},
+  Table table{.headings = {"batch", "context", "from", "measured us", "grid", "workspace", "kernel"},
               .rows = {},
               .right_aligned = "rrlrrrl"};
   int missing = 0;
@@ -167,8 +185,7 @@ int run(const Console& console, const LookupFlags& flags) {
     } else {
       table.rows.push_back({std::to_string(shape.batch), format_size(shape.longest_context),
                             std::string(to_string(choice.provenance)) + (choice.stale ? " (stale)" : ""),
-                            choice.tuned_us > 0 ? fmt::format("{:.1f}", choice.tuned_us) : "-",
-                            std::to_string(choice.config.grid),
+                            measured_us(shape, choice), std::to_string(choice.config.grid),
                             format_bytes(launch_of(workload->problem, shape, choice.config).workspace_bytes),
                             kernel_name(choice.config.spec)});
     }
@@ -180,9 +197,9 @@ int run(const Console& console, const LookupFlags& flags) {
                         {"sms", target->facts.sm_count},
                         {"problem", Json::parse(to_json(workload->problem))},
                         {"answers", std::move(answers)}};
-    print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    print_json(document);
   } else if (!flags.explain) {
-    print(to_text(table));
+    print_table(table);
   }
   if (missing == 0) return kExitOk;
   return report_error(
@@ -201,9 +218,12 @@ Command add_lookup(CLI::App& program) {
   add_device_flags(*app, flags->device);
   app->add_flag("--explain", flags->explain,
                 "Print the reason, the kernel, the grid and the workspace of every answer");
-  app->add_option("--require", flags->require,
-                  "Exit with 4 when an answer is worse than this: exact, bucket, without_pdl, nearest or model")
-      ->type_name("HOW");
+  app->add_option("--require", flags->require, "Exit with 4 when an answer is worse than this")
+      ->type_name("exact|bucket|without_pdl|nearest|model");
+  set_examples(*app,
+               {{"Say what would be launched on this GPU, and why",
+                 "leanattn lookup --model llama-3-8b --batch 4 --context 64k --explain"},
+                {"Say it of a GPU that is not here", "leanattn lookup --model qwen3-8b --context 8k --arch a100"}});
   return {app, [flags](const Console& console) { return run(console, *flags); }};
 }
 

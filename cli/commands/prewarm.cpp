@@ -12,6 +12,7 @@
 #include "cli/flags/caches.hpp"
 #include "cli/flags/device_flags.hpp"
 #include "cli/flags/shape_flags.hpp"
+#include "cli/help/command_page.hpp"
 #include "generator/generator.hpp"
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/lookup/device_identity.hpp"
@@ -30,7 +31,7 @@ struct PrewarmFlags {
 };
 
 int run(const Console& console, const PrewarmFlags& flags) {
-  const Result<Workload> workload = resolve(flags.shape, kPrewarmBatch, kPrewarmContext);
+  const Result<Workload> workload = resolve(console, flags.shape, kPrewarmBatch, kPrewarmContext);
   if (!workload) return report_error(workload.error());
   const Result<Caches> caches = open_caches(console, CacheNeed::durable);
   if (!caches) return report_error(caches.error());
@@ -76,9 +77,9 @@ int run(const Console& console, const PrewarmFlags& flags) {
                                           {"arch", to_string(target->facts.arch)},
                                           {"directory", caches->directory->string()},
                                           {"kernels", std::move(kernels)}};
-    print(document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    print_json(document);
   } else {
-    print(to_text(table));
+    print_table(table);
   }
   return stop->load() ? kExitInterrupted : kExitOk;
 }
@@ -91,6 +92,9 @@ Command add_prewarm(CLI::App& program) {
       "prewarm", "Compile the kernels that lookup answers into cubin.db; with --arch no GPU is needed");
   add_shape_flags(*app, flags->shape, kPrewarmBatch, kPrewarmContext);
   add_device_flags(*app, flags->device);
+  set_examples(*app, {{"Compile the kernels of a server before it starts",
+                       "leanattn prewarm --model llama-3-8b --batch 1,64 --context 8k,64k"},
+                      {"Compile them where no GPU is", "leanattn prewarm --model llama-3-8b --arch h100"}});
   return {app, [flags](const Console& console) { return run(console, *flags); }};
 }
 

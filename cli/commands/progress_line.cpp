@@ -1,24 +1,15 @@
 #include "cli/commands/progress_line.hpp"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 
+#include "cli/console/console.hpp"
 #include "cli/flags/shape_flags.hpp"
+#include "tuner/report/escape.hpp"
 
 namespace leanattn {
 inline namespace v1 {
-namespace {
-
-std::size_t terminal_width() {
-  winsize size = {};
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
-  return size.ws_col;
-}
-
-}  // namespace
 
 std::string progress_text(const TuneProgress& progress) {
   std::string text = progress.device < 0 ? "" : fmt::format("GPU {} ", progress.device);
@@ -33,8 +24,9 @@ std::string progress_text(const TuneProgress& progress) {
 
 void ProgressLine::show_transient(const std::string& text) {
   if (quiet_ || !terminal_) return;
+  const std::size_t columns = terminal_columns(stderr);
   // The last column is left free, because some terminals wrap when it is filled.
-  fmt::print(stderr, "\r\033[K{}", text.substr(0, terminal_width() - 1));
+  fmt::print(stderr, "\r\033[K{}", detail::clean_text(text).substr(0, (columns == 0 ? 80 : columns) - 1));
   std::fflush(stderr);
   drawn_ = true;
 }

@@ -9,6 +9,8 @@
 #include "cache/files.hpp"
 #include "cli/commands/commands.hpp"
 #include "cli/flags/caches.hpp"
+#include "cli/help/command_page.hpp"
+#include "generator/parse_json.hpp"
 #include "tuner/report/read_report.hpp"
 #include "tuner/report/render.hpp"
 
@@ -56,9 +58,10 @@ Result<std::string> contents(const char* flag, const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-/// The error with the flag and its file in front.
-Error of_file(const char* flag, const std::string& path, Error error) {
+/// The error with the flag and its file in front, and behind it where the file's text is no JSON.
+Error of_file(const char* flag, const std::string& path, const std::string& text, Error error) {
   error.message = fmt::format("{} {}: {}", flag, path, error.message);
+  if (parse_json(text).is_discarded()) error.message += ": " + json_fault(text);
   return error;
 }
 
@@ -69,7 +72,7 @@ Result<void> add_given(const char* flag, const std::string& path, std::optional<
   const Result<std::string> text = contents(flag, path);
   if (!text) return tl::unexpected(text.error());
   Result<T> parsed = read(*text);
-  if (!parsed) return tl::unexpected(of_file(flag, path, parsed.error()));
+  if (!parsed) return tl::unexpected(of_file(flag, path, *text, parsed.error()));
   section = std::move(*parsed);
   return {};
 }
@@ -111,7 +114,7 @@ Result<Report> report_of_file(const Console& console, const std::string& path) {
     return fail(ErrorCode::invalid_argument, fmt::format("--from {}: the file is compressed by gzip", path),
                 "Run `gunzip --keep` on it, and give the file that comes out.");
   Result<Report> report = report_from_json(*text);
-  if (!report) return tl::unexpected(of_file("--from", path, report.error()));
+  if (!report) return tl::unexpected(of_file("--from", path, *text, report.error()));
   return report;
 }
 
@@ -123,7 +126,11 @@ int run(const Console& console, const ReportFlags& flags) {
   if (const Result<void> added = add_files(*report, flags); !added) return report_error(added.error());
   const std::string text = rendered(*report, *format);
   if (flags.out.empty()) {
-    print(text);
+    if (format == "json") {
+      print_json_text(text);
+    } else {
+      print(text);
+    }
     return kExitOk;
   }
   if (Result<void> written = detail::replace_file(flags.out, text); !written) {
@@ -151,6 +158,9 @@ Command add_report(CLI::App& program) {
       ->type_name("FILE");
   app->add_option("--paper", flags->paper, "Also show the result of `leanattn bench --paper`")->type_name("FILE");
   app->add_option("--regret", flags->regret, "Also show the held-out regret in this file")->type_name("FILE");
+  set_examples(*app,
+               {{"Write a page with figures", "leanattn report --out report.html"},
+                {"Say what changed since an earlier report", "leanattn report --against last.json --out report.html"}});
   return {app, [flags](const Console& console) { return run(console, *flags); }};
 }
 

@@ -16,6 +16,7 @@
 #include "cli/flags/device_flags.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
+#include "cli/help/command_page.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "tuner/search/tune.hpp"
 
@@ -47,12 +48,12 @@ int tune_without_gpu(const Console& console, const TuneFlags& flags, const Workl
                      const TuneRequest& request, Caches& caches, Json* tunings) {
   const Result<DeviceFacts> facts = offline_facts(flags.device);
   if (!facts) return report_error(facts.error());
-  if (const Result<DeviceFacts> here = device_facts(flags.device.device); !here)
-    note(console, "No GPU can be used: " + here.error().message + ".");
   note(console,
-       fmt::format(
-           "This run is for {} with {} SMs. Candidates are generated, {}ranked by the cost model; nothing is measured.",
-           to_string(facts->arch), facts->sm_count, request.dry_run ? "" : "compiled and "));
+       fmt::format("A GPU of {} with {} SMs and {} of L2 is assumed{}. Candidates are generated, {}ranked by the cost "
+                   "model; nothing is measured.",
+                   to_string(facts->arch), facts->sm_count, format_bytes(facts->l2_bytes),
+                   flags.device.sms.empty() ? fmt::format(" (as {})", usual_product(flags.device)) : "",
+                   request.dry_run ? "" : "compiled and "));
   const std::atomic<bool>* stop = stop_on_signals();
   ProgressLine line(console.quiet, is_terminal(stderr));
   const auto sink = [&line](const TuneProgress& progress) { line.show(progress); };
@@ -60,11 +61,17 @@ int tune_without_gpu(const Console& console, const TuneFlags& flags, const Workl
   line.clear();
   if (!offline) return report_error(offline.error());
   if (console.json) {
-    print_candidates_json(workload, *facts, *offline, stop->load(), tunings);
+    print_candidates_json(workload, *facts, *offline, {.dry_run = request.dry_run, .interrupted = stop->load()},
+                          tunings);
   } else {
-    print_candidates(*offline);
+    print_candidates(workload, *facts, *offline, request.dry_run);
   }
   if (stop->load()) return kExitInterrupted;
+  if (const int skipped = offline->front().skipped; skipped > 0) {
+    note(console, fmt::format("The budget ended before {} more candidates were compiled. A larger --budget, or none, "
+                              "compiles them all.",
+                              skipped));
+  }
   // Some candidates are always rejected. When all are, something is broken.
   const OfflineCandidate* rejected = nullptr;
   bool any_accepted = false;
@@ -197,8 +204,15 @@ int tune_work(const Console& console, const TuneFlags& flags, const TuneWork& wo
 Result<CallCaptureSum> read_shapes(const Console& console, const std::string& file) {
   Result<CallCaptureSum> capture = read_call_capture(file);
   if (!capture) return capture;
-  for (const auto& [line, why] : capture->unreadable)
+  constexpr std::size_t kMostNamed = 5;
+  for (std::size_t i = 0; i < std::min(kMostNamed, capture->unreadable.size()); ++i) {
+    const auto& [line, why] = capture->unreadable[i];
     warn(fmt::format("{}:{}: {}; this line is skipped", file, line, why));
+  }
+  if (capture->unreadable.size() > kMostNamed) {
+    warn(
+        fmt::format("{}: {} more lines cannot be read and are skipped", file, capture->unreadable.size() - kMostNamed));
+  }
   if (capture->shapes.empty()) {
     return fail(ErrorCode::not_found, fmt::format("{} has no shapes", file),
                 "Set LEANATTN_CAPTURE to this file, run a program with an engine, and let it plan.");
@@ -257,6 +271,16 @@ int run(const Console& console, const TuneFlags& flags) {
                          "Run it on the GPU and leave --arch out.",
                          {}});
   }
+  for (const auto& [flag, given] : {std::pair("--resume", flags.resume), std::pair("--in-process", flags.in_process),
+                                    std::pair("--candidate-timeout", !flags.candidate_timeout.empty())}) {
+    if (given && !flags.device.arch.empty()) {
+      return report_error(
+          {ErrorCode::invalid_argument,
+           fmt::format("{} is about measurements, and with --arch {} nothing is measured", flag, flags.device.arch),
+           "Leave one of them out.",
+           {}});
+    }
+  }
   TuneRequest request;
   request.resume = flags.resume;
   request.revalidate = flags.revalidate;
@@ -269,7 +293,7 @@ int run(const Console& console, const TuneFlags& flags) {
   std::vector<TuneWork> works;
   Json document{{"schema_version", 1}};
   if (by_shape) {
-    const Result<Workload> workload = resolve(flags.shape, kTuneBatch, kTuneContext);
+    const Result<Workload> workload = resolve(console, flags.shape, kTuneBatch, kTuneContext);
     if (!workload) return report_error(workload.error());
     works.push_back({.workload = *workload, .weights = {}, .policy = request.policy});
   } else if (!flags.from_capture.empty()) {
@@ -325,7 +349,7 @@ Command add_tune(CLI::App& program) {
       ->type_name("TIME");
   app->add_option("--l2", flags->policy,
                   "The L2 policy. cold: KV comes from memory, as in a model; warm: KV is in L2; default cold")
-      ->type_name("POLICY");
+      ->type_name("cold|warm");
   app->add_option("--jobs", flags->jobs, "The number of threads that compile; default: one for each core")
       ->type_name("N");
   CLI::Option* from_capture =
@@ -347,6 +371,13 @@ Command add_tune(CLI::App& program) {
   const std::vector<CLI::Option*> shape = app->get_options(
       [](const CLI::Option* option) { return option->get_group() == "Shape" || option->get_group() == "Features"; });
   for (CLI::Option* option : shape) from_capture->excludes(option);
+  set_examples(*app, {{"Tune the decode of Llama-3-8B for this GPU within a minute",
+                       "leanattn tune --model llama-3-8b --batch 1,16 --budget 60s"},
+                      {"Tune what a server has asked for", "leanattn tune --from-capture capture.jsonl"},
+                      {"Tune a paged cache of fp8 on all GPUs",
+                       "leanattn tune --model qwen3-8b --page-size 16 --kv-dtype fp8 --device all"},
+                      {"Say what would be tried on an H100, which need not be here",
+                       "leanattn tune --model llama-3-8b --arch h100 --dry-run"}});
   return {app, [flags, shape](const Console& console) {
             flags->shape_given =
                 std::any_of(shape.begin(), shape.end(), [](const auto* option) { return option->count() > 0; });

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/console/console.hpp"
 #include "cli/console/table.hpp"
 #include "cli/flags/sizes.hpp"
+#include "tuner/model/search_space.hpp"
+#include "tuner/search/offline.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -38,7 +41,7 @@ void print_winners(const Workload& workload, const TuneSummary& summary) {
          tuned.default_us > 0 ? fmt::format("{:.2f}x", tuned.default_us / tuned.median_us) : "-",
          std::to_string(tuned.winner.grid), kernel_name(tuned.winner.spec) + (tuned.finished ? "" : " (cut short)")});
   }
-  print(to_text(table));
+  print_table(table);
 }
 
 Json winners_json(const Workload& workload, const ModelSummary& model) {
@@ -85,7 +88,7 @@ void put(Json document, Json* tunings) {
   if (tunings != nullptr) {
     tunings->push_back(std::move(document));
   } else {
-    print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    print_json(document);
   }
 }
 
@@ -100,32 +103,52 @@ void print_winners_json(const Workload& workload, const std::vector<ModelSummary
   put(std::move(document), tunings);
 }
 
-void print_candidates(const std::vector<OfflineShape>& shapes) {
+void print_candidates(const Workload& workload, const DeviceFacts& facts, const std::vector<OfflineShape>& shapes,
+                      bool dry_run) {
   constexpr std::size_t kShown = 5;
+  print_text(fmt::format("{} with {} SMs (assumed), {}: predictions of the cost model\n", to_string(facts.arch),
+                         facts.sm_count, describe(workload.problem)));
   for (const OfflineShape& offline : shapes) {
-    Table table{.headings = {"predicted us", "regs", "smem", "CTAs/SM", "grid", "kernel"},
+    Table table{.headings = {"predicted us", "candidates", "regs", "smem", "CTAs/SM", "grid", "kernel of the first"},
                 .rows = {},
-                .right_aligned = "rrrrrl"};
+                .right_aligned = "rrrrrrl"};
+    const std::vector<OfflineTie> ties = model_ties(offline);
     std::size_t accepted = 0;
-    for (const OfflineCandidate& candidate : offline.candidates) {
-      if (!candidate.accepted || ++accepted > kShown) continue;
-      table.rows.push_back({fmt::format("{:.1f}", candidate.predicted_us),
-                            candidate.registers > 0 ? std::to_string(candidate.registers) : "-",
-                            format_bytes(candidate.shared_bytes), std::to_string(candidate.resident_ctas),
-                            std::to_string(candidate.config.grid), kernel_name(candidate.config.spec)});
+    for (const OfflineTie& tie : ties) {
+      accepted += tie.count;
+      if (table.rows.size() == kShown) continue;
+      const OfflineCandidate& first = offline.candidates[tie.first];
+      const double last_us = offline.candidates[tie.first + tie.count - 1].predicted_us;
+      std::string us = fmt::format("{:.1f}", first.predicted_us);
+      if (const std::string last = fmt::format("{:.1f}", last_us); last != us) us += ".." + last;
+      table.rows.push_back({us, std::to_string(tie.count), first.registers > 0 ? std::to_string(first.registers) : "-",
+                            format_bytes(first.shared_bytes), std::to_string(first.resident_ctas),
+                            std::to_string(first.config.grid), kernel_name(first.config.spec)});
     }
-    print(fmt::format("{}: {} of {} candidates were accepted. These {} rank first by the cost model:\n",
-                      describe(offline.shape), accepted, offline.candidates.size(), table.rows.size()));
-    print(to_text(table) + "\n");
+    const std::size_t rejected = offline.candidates.size() - accepted;
+    std::string counts = fmt::format("{} candidates {}", accepted, dry_run ? "would be compiled" : "were compiled");
+    if (rejected > 0) counts += fmt::format(", {} were rejected", rejected);
+    if (offline.skipped > 0) counts += fmt::format(", {} were not reached", offline.skipped);
+    print_text(fmt::format("\n{}: {}\n", describe(offline.shape), counts));
+    print_table(table);
   }
+  print_text(
+      fmt::format("\nA line has the candidates whose predictions differ by less than {:.0f} %, which the model cannot "
+                  "tell apart.\n",
+                  100 * kModelResolution));
 }
 
 void print_candidates_json(const Workload& workload, const DeviceFacts& facts, const std::vector<OfflineShape>& offline,
-                           bool interrupted, Json* tunings) {
+                           OfflineRun run, Json* tunings) {
   Json shapes = Json::array();
   for (const OfflineShape& shape : offline) {
     Json candidates = Json::array();
-    for (const OfflineCandidate& candidate : shape.candidates) {
+    std::vector<Json> ties(shape.candidates.size());  // of those that were accepted, the number of their tie
+    const std::vector<OfflineTie> groups = model_ties(shape);
+    for (std::size_t tie = 0; tie < groups.size(); ++tie)
+      std::fill_n(ties.begin() + static_cast<std::ptrdiff_t>(groups[tie].first), groups[tie].count, Json(tie));
+    for (std::size_t i = 0; i < shape.candidates.size(); ++i) {
+      const OfflineCandidate& candidate = shape.candidates[i];
       candidates.push_back({{"kernel", kernel_name(candidate.config.spec)},
                             {"config", Json::parse(to_json(candidate.config))},
                             {"accepted", candidate.accepted},
@@ -135,33 +158,39 @@ void print_candidates_json(const Workload& workload, const DeviceFacts& facts, c
                             {"shared_bytes", candidate.shared_bytes},
                             {"resident_ctas", candidate.resident_ctas},
                             {"compile_ms", candidate.compile_ms},
-                            {"predicted_us", candidate.predicted_us}});
+                            {"predicted_us", candidate.predicted_us},
+                            {"tie", ties[i]}});
     }
-    shapes.push_back({{"shape", Json::parse(to_json(shape.shape))}, {"candidates", std::move(candidates)}});
+    shapes.push_back({{"shape", Json::parse(to_json(shape.shape))},
+                      {"skipped", shape.skipped},
+                      {"candidates", std::move(candidates)}});
   }
   put({{"schema_version", 1},
        {"mode", "offline"},
        {"model", workload.model},
        {"arch", to_string(facts.arch)},
        {"sms", facts.sm_count},
+       {"l2_bytes", facts.l2_bytes},
        {"problem", Json::parse(to_json(workload.problem))},
-       {"interrupted", interrupted},
+       {"dry_run", run.dry_run},
+       {"model_resolution", kModelResolution},
+       {"interrupted", run.interrupted},
        {"shapes", std::move(shapes)}},
       tunings);
 }
 
 void print_model(const Workload& workload, const TuneRequest& request, const ModelSummary& model) {
   const TuneSummary& summary = model.summary;
-  print(fmt::format("{}{}, {}{}: {}\n", summary.device.name,
-                    model.ordinals.size() > 1 ? fmt::format(" (devices {})", fmt::join(model.ordinals, ", ")) : "",
-                    describe(workload.problem), workload.model.empty() ? "" : " (" + workload.model + ")",
-                    request.dry_run
-                        ? "what would be tried"
-                        : fmt::format("{} in {:.1f} s, {} L2", request.revalidate ? "measured again" : "tuned",
-                                      summary.seconds, to_string(request.policy))));
+  print_text(fmt::format("{}{}, {}{}: {}\n", summary.device.name,
+                         model.ordinals.size() > 1 ? fmt::format(" (devices {})", fmt::join(model.ordinals, ", ")) : "",
+                         describe(workload.problem), workload.model.empty() ? "" : " (" + workload.model + ")",
+                         request.dry_run
+                             ? "what would be tried"
+                             : fmt::format("{} in {:.1f} s, {} L2", request.revalidate ? "measured again" : "tuned",
+                                           summary.seconds, to_string(request.policy))));
   if (!request.dry_run) return print_winners(workload, summary);
   for (const TunedShape& shape : summary.shapes)
-    print(fmt::format("{}: {} candidates\n", describe(shape.shape), shape.candidates));
+    print_text(fmt::format("{}: {} candidates\n", describe(shape.shape), shape.candidates));
 }
 
 }  // namespace v1

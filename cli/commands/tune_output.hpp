@@ -22,11 +22,17 @@ void print_model(const Workload& workload, const TuneRequest& request, const Mod
 void print_winners_json(const Workload& workload, const std::vector<ModelSummary>& models,
                         nlohmann::ordered_json* tunings);
 
-/// Prints the candidates of each shape that the cost model ranks first.
-void print_candidates(const std::vector<OfflineShape>& shapes);
+/// Prints which GPU was assumed, and of each shape the candidates that the cost model ranks first: one line for those
+/// that it cannot tell apart.
+void print_candidates(const Workload& workload, const DeviceFacts& facts, const std::vector<OfflineShape>& shapes,
+                      bool dry_run);
+/// How a run without a GPU went.
+struct OfflineRun {
+  bool dry_run = false, interrupted = false;
+};
 /// Puts all candidates as one document.
 void print_candidates_json(const Workload& workload, const DeviceFacts& facts, const std::vector<OfflineShape>& offline,
-                           bool interrupted, nlohmann::ordered_json* tunings);
+                           OfflineRun run, nlohmann::ordered_json* tunings);
 
 }  // namespace v1
 }  // namespace leanattn

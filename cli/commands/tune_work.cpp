@@ -16,6 +16,8 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 double weight_of(const TuneWork& work) {
   if (work.weights.empty()) return static_cast<double>(work.workload.shapes.size());
   return std::accumulate(work.weights.begin(), work.weights.end(), 0.0);
@@ -82,7 +84,6 @@ std::string describe(const CallCaptureSum& capture) {
 }
 
 nlohmann::ordered_json to_json(const CallCaptureSum& capture) {
-  using Json = nlohmann::ordered_json;
   Json shapes = Json::array();
   for (const CapturedShape& captured : capture.shapes) {
     shapes.push_back({{"problem", Json::parse(to_json(captured.problem))},

@@ -10,6 +10,7 @@
 #include "cli/console/stop.hpp"
 #include "cli/console/table.hpp"
 #include "cli/flags/caches.hpp"
+#include "cli/help/command_page.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -25,14 +26,14 @@ void print_report(const VerifyReport& report) {
     table.rows.push_back({group.name, std::to_string(group.cases), std::to_string(group.failed),
                           fmt::format("{:.2f}", group.worst_error_ratio)});
   }
-  print(to_text(table));
+  print_table(table);
   for (const VerifyGroup& group : report.groups) {
-    for (const std::string& failure : group.failures) print(fmt::format("FAILED {}: {}\n", group.name, failure));
+    for (const std::string& failure : group.failures) print_text(fmt::format("FAILED {}: {}\n", group.name, failure));
   }
   const std::string verdict = report.passed ? coloured(stdout, 32, "passed") : coloured(stdout, 31, "FAILED");
-  print(fmt::format("{}: {} of {} cases were wrong on {}, seed {}, {:.1f} s\n",
-                    report.interrupted ? "interrupted" : verdict, failed, cases, report.device.name, report.seed,
-                    report.seconds));
+  print(report.interrupted ? "interrupted" : verdict);
+  print_text(fmt::format(": {} of {} cases were wrong on {}, seed {}, {:.1f} s\n", failed, cases, report.device.name,
+                         report.seed, report.seconds));
 }
 
 int run(const Console& console, const VerifyOptions& options) {
@@ -54,7 +55,7 @@ int run(const Console& console, const VerifyOptions& options) {
   line.clear();
   if (!report) return report_error(report.error());
   if (console.json) {
-    print(to_json(*report) + "\n");
+    print_json_text(to_json(*report) + "\n");
   } else {
     print_report(*report);
   }
@@ -81,11 +82,13 @@ Command add_verify(CLI::App& program) {
            if (const auto parsed = parse_verify_part(part)) options->only = *parsed;
          },
          "Run one part of the checks instead of all")
-      ->check(CLI::IsMember({"themes", "features", "random", "combinations"}))
-      ->type_name("PART");
+      ->check(CLI::IsMember({"themes", "features", "random", "combinations"}).description(""))
+      ->type_name("themes|features|random|combinations");
   app->add_option("--device", options->device, "The CUDA ordinal of the GPU; default 0")->type_name("N");
   app->add_option("--seed", options->seed, "The seed of the random data and combinations")->type_name("N");
   app->add_option("--filter", options->filter, "Check only kernels whose name contains this text")->type_name("TEXT");
+  set_examples(*app, {{"Check a cross-section within seconds", "leanattn verify --quick"},
+                      {"Check the kernels of one load path", "leanattn verify --filter tensor"}});
   return {app, [options](const Console& console) { return run(console, *options); }};
 }
 

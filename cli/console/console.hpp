@@ -1,9 +1,11 @@
 // console.hpp -- Console: the flags that every command takes. The functions here write data and messages to the
-// program's streams and give its exit codes. Main thread only.
+// program's streams and give its exit codes. Messages are cleaned of what would steer a terminal, because they quote
+// names of drivers, files and imported databases. Main thread only.
 #pragma once
 
 #include <cstdio>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,13 +38,28 @@ int exit_code(ErrorCode code);
 
 /// Writes data to stdout exactly as given.
 void print(std::string_view text);
+/// Writes text for people to stdout, cleaned like messages.
+void print_text(std::string_view text);
+/// Writes a document to stdout, two blanks to a level. Control characters in it are escaped, and bytes that are no
+/// UTF-8 are replaced.
+void print_json(const nlohmann::ordered_json& document);
+/// The same for a document that is text already.
+void print_json_text(std::string_view document);
+/// Flushes stdout. Returns why data could not be written, such as "No space left on device"; empty: everything was.
+std::string flush_stdout();
 /// Writes a message and a newline to stderr. Does nothing under --quiet.
 void note(const Console& console, std::string_view text);
 /// Writes "leanattn: warning: text" to stderr, even under --quiet.
 void warn(std::string_view text);
 /// Writes "leanattn: error: message", the hint and the log to stderr. Returns exit_code(error.code).
 int report_error(const Error& error);
+/// The document {"schema_version": 1, "error": {...}} of the first error that was reported, for a program that ends
+/// with it under --json; nullopt when data was printed, which is then the program's one document, or when there was no
+/// error.
+std::optional<std::string> error_document(int exit_code);
 
+/// The width of the terminal that a stream is; 0 when it is none or does not say.
+std::size_t terminal_columns(std::FILE* stream);
 /// Whether colours may be written to this stream: it is a terminal that is not dumb, and NO_COLOR is unset.
 bool use_colour(std::FILE* stream);
 /// Whether the stream is a terminal that understands carriage return and erase-line.

@@ -1,4 +1,4 @@
-// table.hpp -- Table: text in aligned columns. Plain data; any thread.
+// table.hpp -- Table: text in aligned columns. Plain data; any thread, except for print_table.
 #pragma once
 
 #include <string>
@@ -14,8 +14,12 @@ struct Table {
 };
 
 /// Columns are two spaces apart, lines have no trailing blanks, and every row ends with a newline. Widths are in code
-/// points, so that "µ" takes one column.
-std::string to_text(const Table& table);
+/// points, so that "µ" takes one column. Cells are cleaned of what would steer a terminal. A table that is wider than
+/// `columns` (0: no limit) has its last column on lines of their own, indented below their rows; one that is still too
+/// wide has a line for each cell, "heading  value", and an empty line between rows.
+std::string to_text(const Table& table, std::size_t columns = 0);
+/// Writes the table to stdout, as wide as the terminal that stdout may be. Main thread.
+void print_table(const Table& table);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
+#include <cctype>
 #include <limits>
 
 #include "cli/flags/sizes.hpp"
+#include "cli/flags/suggestions.hpp"
 #include "runtime/lookup/device_identity.hpp"
 
 namespace leanattn {
@@ -13,31 +16,99 @@ inline namespace v1 {
 
 namespace {
 
-constexpr const char* kGroup = "GPU";
+constexpr const char* kGpuGroup = "GPU";
 
-void add_offline_flags(CLI::App& command, DeviceFlags& flags) {
-  command.add_option("--arch", flags.arch, "Work for this architecture (sm_80, sm_90a ...) without a GPU")
-      ->type_name("ARCH")
-      ->group(kGroup);
+struct KnownGpu {
+  const char* name;
+  Arch arch;
+  int sm_count;
+};
+// The numbers of SMs are those of the products, of which some have fewer than their chips.
+constexpr std::array kKnownGpus = {
+    KnownGpu{"a100", {8, 0, false}, 108},    KnownGpu{"a30", {8, 0, false}, 56},
+    KnownGpu{"a10", {8, 6, false}, 72},      KnownGpu{"a40", {8, 6, false}, 84},
+    KnownGpu{"rtx3090", {8, 6, false}, 82},  KnownGpu{"l4", {8, 9, false}, 58},
+    KnownGpu{"l40s", {8, 9, false}, 142},    KnownGpu{"rtx4090", {8, 9, false}, 128},
+    KnownGpu{"h100", {9, 0, true}, 132},     KnownGpu{"h200", {9, 0, true}, 132},
+    KnownGpu{"h20", {9, 0, true}, 78},       KnownGpu{"gh200", {9, 0, true}, 132},
+    KnownGpu{"b200", {10, 0, true}, 148},    KnownGpu{"gb200", {10, 0, true}, 148},
+    KnownGpu{"rtx5090", {12, 0, true}, 170},
+};
+
+struct UsualGpu {
+  const char* name;
+  int sm_count;
+};
+
+/// The most common product of an architecture.
+UsualGpu usual_of(Arch arch) {
+  switch (arch.major * 10 + arch.minor) {
+    case 80: return {"A100", 108};
+    case 86: return {"A40, RTX A6000", 84};
+    case 87: return {"Jetson AGX Orin", 16};
+    case 89: return {"L40S, RTX 6000 Ada", 142};
+    case 90: return {"H100 SXM, H200", 132};
+    case 100: return {"B200", 148};
+    case 103: return {"B300", 160};
+    case 120: return {"RTX PRO 6000", 188};
+    default: return {"a GPU of 128 SMs", 128};
+  }
+}
+
+/// The letters and digits of a name, in lower case.
+std::string plain_name(std::string_view text) {
+  std::string plain;
+  for (const char c : text) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return plain;
+}
+
+/// Whether a driver's name of a GPU ("NVIDIA H100 80GB HBM3") is of this model ("h100"): one or two of its words are.
+bool is_model(std::string_view device, const std::string& model) {
+  std::vector<std::string> words(1);
+  for (const char c : device) {
+    if (c == ' ' || c == '-') {
+      words.emplace_back();
+    } else {
+      words.back() += c;
+    }
+  }
+  std::string before;
+  for (const std::string& word : words) {
+    const std::string plain = plain_name(word);
+    if (plain == model || before + plain == model) return true;
+    before = plain;
+  }
+  return false;
+}
+
+void add_offline_flags(CLI::App& command, DeviceFlags& flags, CLI::Option* device) {
+  command
+      .add_option("--arch", flags.arch,
+                  "Work for this architecture (sm_80, sm_90a ...) or GPU (a100, h100 ...) without having one")
+      ->type_name("GPU")
+      ->group(kGpuGroup)
+      ->excludes(device);
   command
       .add_option("--sms", flags.sms,
-                  "The number of SMs of that GPU; default: the one of the architecture's most common product")
+                  "The number of SMs of that GPU; default: its own, or that of the architecture's most common product")
       ->type_name("N")
-      ->group(kGroup);
+      ->group(kGpuGroup);
 }
 
 }  // namespace
 
 void add_device_flags(CLI::App& command, DeviceFlags& flags) {
-  command.add_option("--device", flags.device, "The CUDA ordinal of the GPU; default 0")->type_name("N")->group(kGroup);
-  add_offline_flags(command, flags);
+  CLI::Option* device = command.add_option("--device", flags.device, "The CUDA ordinal of the GPU; default 0");
+  add_offline_flags(command, flags, device->type_name("N")->group(kGpuGroup));
 }
 
 void add_device_list_flags(CLI::App& command, DeviceFlags& flags) {
-  command.add_option("--device", flags.devices, "CUDA ordinals of GPUs, such as 0,2, or all; default 0")
-      ->type_name("LIST")
-      ->group(kGroup);
-  add_offline_flags(command, flags);
+  CLI::Option* device =
+      command.add_option("--device", flags.devices, "CUDA ordinals of GPUs, such as 0,2, or all; default 0");
+  add_offline_flags(command, flags, device->type_name("LIST")->group(kGpuGroup));
 }
 
 Result<std::vector<int>> chosen_devices(const DeviceFlags& flags) {
@@ -63,30 +134,46 @@ Result<std::vector<int>> chosen_devices(const DeviceFlags& flags) {
   return ordinals;
 }
 
-int usual_sm_count(Arch arch) {
-  switch (arch.major * 10 + arch.minor) {
-    case 80: return 108;   // A100
-    case 86: return 84;    // A40, RTX A6000
-    case 87: return 16;    // Jetson AGX Orin
-    case 89: return 142;   // L40S, RTX 6000 Ada
-    case 90: return 132;   // H100 SXM, H200
-    case 100: return 148;  // B200
-    case 103: return 160;  // B300
-    case 120: return 188;  // RTX PRO 6000
-    default: return 128;
+int usual_sm_count(Arch arch) { return usual_of(arch).sm_count; }
+
+std::string usual_product(const DeviceFlags& flags) {
+  const Result<NamedGpu> gpu = parse_gpu(flags.arch);
+  if (!gpu) return "no known GPU";
+  return gpu->model.empty() ? usual_of(gpu->arch).name : gpu->model;
+}
+
+Result<NamedGpu> parse_gpu(std::string_view text) {
+  if (text.starts_with("sm_")) {
+    const Result<Arch> arch = parse_arch(text);
+    if (!arch) return tl::unexpected(arch.error());
+    return NamedGpu{*arch, usual_sm_count(*arch), {}};
   }
+  const std::string plain = plain_name(text);
+  for (const KnownGpu& gpu : kKnownGpus) {
+    if (plain == gpu.name) return NamedGpu{gpu.arch, gpu.sm_count, gpu.name};
+  }
+  return fail(ErrorCode::invalid_argument, fmt::format("--arch '{}' is neither an architecture nor a known GPU", text),
+              did_you_mean(text, gpu_names()) +
+                  "Give an architecture such as sm_90a, with --sms, or a GPU such as a100, h100 or rtx4090.");
+}
+
+std::vector<std::string> gpu_names() {
+  std::vector<std::string> names;
+  for (const Arch& arch : matrix_arches()) names.push_back(to_string(arch));
+  for (const KnownGpu& gpu : kKnownGpus) names.emplace_back(gpu.name);
+  return names;
 }
 
 Result<DeviceFacts> offline_facts(const DeviceFlags& flags) {
-  const Result<Arch> arch = parse_arch(flags.arch);
-  if (!arch) return tl::unexpected(arch.error());
-  std::int64_t sms = usual_sm_count(*arch);
+  const Result<NamedGpu> gpu = parse_gpu(flags.arch);
+  if (!gpu) return tl::unexpected(gpu.error());
+  std::int64_t sms = gpu->sm_count;
   if (!flags.sms.empty()) {
     const Result<std::int64_t> parsed = parse_size("--sms", flags.sms, 1, 65536);
     if (!parsed) return tl::unexpected(parsed.error());
     sms = *parsed;
   }
-  return facts_for_arch(*arch, static_cast<int>(sms));
+  return facts_for_arch(gpu->arch, static_cast<int>(sms));
 }
 
 Result<Target> resolve_target(const DeviceFlags& flags, const Caches& caches) {
@@ -113,10 +200,12 @@ Result<Target> resolve_target(const DeviceFlags& flags, const Caches& caches) {
   if (!db) return target;
   const Result<std::vector<DeviceModel>> models = (*db)->device_models();
   if (!models) return target;
+  const std::string model_name = parse_gpu(flags.arch)->model;
   std::string taken;
   for (const DeviceModel& model : *models) {
     if (model.arch != to_string(facts->arch)) continue;
     if (!flags.sms.empty() && model.sm_count != facts->sm_count) continue;
+    if (!model_name.empty() && !is_model(model.name, model_name)) continue;
     if (!taken.empty()) {
       warn(fmt::format("the database also has winners of {} ({}, {} SMs), but those of {} are used", model.name,
                        model.arch, model.sm_count, taken));

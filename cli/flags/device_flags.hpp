@@ -20,8 +20,8 @@ inline namespace v1 {
 struct DeviceFlags {
   int device = 0;       ///< the CUDA ordinal, of commands that take one GPU
   std::string devices;  ///< ordinals or "all", of commands that take several; empty: `device`
-  std::string arch;     ///< empty: a GPU of this machine
-  std::string sms;      ///< empty: usual_sm_count(arch)
+  std::string arch;     ///< an architecture or the name of a GPU, such as h100; empty: a GPU of this machine
+  std::string sms;      ///< empty: those of the GPU that is named, or usual_sm_count(arch)
 };
 
 /// Registers --device, --arch and --sms. `flags` must live until the program has run.
@@ -34,6 +34,20 @@ Result<std::vector<int>> chosen_devices(const DeviceFlags& flags);
 
 /// The number of SMs of the architecture's most common product (A100, H100, B200 ...), which is the default of --sms.
 int usual_sm_count(Arch arch);
+
+/// What --arch says: an architecture, or a GPU by its name.
+struct NamedGpu {
+  Arch arch;
+  int sm_count = 0;   ///< of the GPU that was named, or the architecture's usual one
+  std::string model;  ///< "h100"; empty: an architecture was given
+};
+/// Reads "sm_90a", "h100", "RTX 4090". Case, blanks, hyphens and underscores of a GPU's name do not matter. Errors:
+/// invalid_argument, with what may have been meant; unsupported (an architecture before sm_80).
+Result<NamedGpu> parse_gpu(std::string_view text);
+/// The GPU that --arch means, in words: "h100", or of an architecture its most common product, "H100 SXM, H200".
+std::string usual_product(const DeviceFlags& flags);
+/// Architectures and GPUs that parse_gpu() reads, for completions.
+std::vector<std::string> gpu_names();
 
 /// The facts of a GPU that follow from --arch and --sms. Errors: invalid_argument, unsupported.
 Result<DeviceFacts> offline_facts(const DeviceFlags& flags);

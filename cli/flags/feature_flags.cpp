@@ -6,6 +6,7 @@
 #include <charconv>
 #include <limits>
 
+#include "cli/flags/aliases.hpp"
 #include "cli/flags/sizes.hpp"
 
 namespace leanattn {
@@ -16,7 +17,7 @@ namespace {
 template <class T>
 Result<void> read_name(const char* flag, const std::string& text, Result<T> (*parse)(std::string_view), T& out) {
   if (text.empty()) return {};
-  Result<T> parsed = parse(text);
+  Result<T> parsed = parse(without_alias(text));
   if (!parsed) {
     Error error = parsed.error();
     error.message = fmt::format("{} {}: {}", flag, text, error.message);
@@ -39,11 +40,12 @@ Result<void> read_real(const char* flag, const std::string& text, double& out) {
 /// Reads the type of the KV cache, which is a one-byte format or the type of the query.
 Result<void> read_kv_dtype(const FeatureFlags& flags, DType dtype, Features& features) {
   if (flags.kv_dtype.empty()) return {};
-  if (flags.kv_dtype == to_string(dtype)) {
+  const std::string name = without_alias(flags.kv_dtype);
+  if (name == to_string(dtype)) {
     features.kv_format = KvFormat::same;
     return {};
   }
-  if (parse_dtype(flags.kv_dtype)) {
+  if (parse_dtype(name)) {
     return fail(
         ErrorCode::unsupported,
         fmt::format("--kv-dtype {} cannot be had, because the cache of a {} query has that type or one-byte elements",
@@ -68,8 +70,8 @@ void add_feature_flags(CLI::App& command, FeatureFlags& flags) {
   option("--q-len", flags.q_len, "The largest number of query tokens of a request, 1 to 16; default 1")->type_name("N");
   flag("--ragged-q", flags.ragged_q, "Requests have different numbers of query tokens, at most --q-len");
   option("--query-mask", flags.query_mask,
-         "What the query tokens see of each other: causal, tree (a bit mask) or full; default causal")
-      ->type_name("MASK");
+         "What the query tokens see of each other; tree: what a bit mask says; default causal")
+      ->type_name("causal|tree|full");
   option("--window", flags.window, "How many tokens a query token sees, of which it is the last; default: all")
       ->type_name("N");
   option("--sink-tokens", flags.sink_tokens, "How many first tokens stay visible beside the window")->type_name("N");
@@ -80,15 +82,16 @@ void add_feature_flags(CLI::App& command, FeatureFlags& flags) {
   option("--score", flags.score, "A CUDA expression of score, q_index, kv_index and head that gives the new score")
       ->type_name("EXPR");
   option("--kv-dtype", flags.kv_dtype,
-         "The type of the KV cache: fp8_e4m3, fp8_e5m2 or int8; default: the one of --dtype")
-      ->type_name("TYPE");
-  option("--kv-scale", flags.kv_scale,
-         "What has a scale of its own in a one-byte cache: tensor, head or token; default tensor")
-      ->type_name("WHAT");
+         "The type of a one-byte KV cache; fp8 means fp8_e4m3; default: the one of --dtype")
+      ->type_name("fp8_e4m3|fp8_e5m2|int8");
+  option("--kv-scale", flags.kv_scale, "What has a scale of its own in a one-byte cache; default tensor")
+      ->type_name("tensor|head|token");
   option("--v-head-dim", flags.v_head_dim, "The head size of V and O; default: the one of --head-dim")->type_name("N");
   flag("--append", flags.append, "The kernel writes the query tokens' own K and V into the cache");
-  option("--rope", flags.rope, "The kernel applies rotary embedding to q and appended keys: half_split or interleaved")
-      ->type_name("PAIRS");
+  option("--rope", flags.rope,
+         "The kernel applies rotary embedding to q and appended keys. half_split (also neox) pairs dimension i with "
+         "i + d/2, interleaved (also gptj) 2i with 2i + 1")
+      ->type_name("half_split|interleaved");
   option("--rope-dim", flags.rope_dim, "How many first dimensions of a head are rotated; default: all")->type_name("N");
   flag("--batch-invariant", flags.batch_invariant,
        "A request's result has the same bits whatever else is in its batch");

@@ -19,6 +19,8 @@ struct ModelShape {
   int head_dim = 0;
   std::optional<DType> dtype;  ///< of the published weights; nullopt: neither bf16 nor fp16
   Features features{};         ///< those that all of its attention layers have
+  int layer_window = 0;        ///< the window of those layers that have one, where others have none; 0: all are alike
+  std::string other_dtype{};   ///< the weights' type where `dtype` cannot say it, such as "float32"
 
   bool operator==(const ModelShape&) const = default;
 };
@@ -26,7 +28,7 @@ struct ModelShape {
 /// The built-in models, in the order that --help lists them.
 std::span<const ModelShape> model_catalogue();
 
-/// The built-in model of this name. Upper and lower case are the same. Errors: invalid_argument, naming all models.
+/// The built-in model of this name. Upper and lower case are the same. Errors: invalid_argument, with the closest name.
 Result<ModelShape> find_model(std::string_view name);
 
 }  // namespace v1

@@ -58,13 +58,10 @@ bool flag(const Json& object, const char* key) {
   return it != object.end() && it->is_boolean() && it->get<bool>();
 }
 
-std::optional<DType> dtype_of(const Json& object) {
+/// The type of the weights as the file names it; empty: it does not say.
+std::string dtype_name_of(const Json& object) {
   const Json* value = first_of(object, std::array{"torch_dtype", "dtype"});
-  if (value == nullptr || !value->is_string()) return std::nullopt;
-  const auto text = value->get<std::string>();
-  if (text == "bfloat16") return DType::bf16;
-  if (text == "float16") return DType::fp16;
-  return std::nullopt;
+  return value == nullptr || !value->is_string() ? std::string() : value->get<std::string>();
 }
 
 /// The number of KV heads, under the names of the families. 0: the file does not say, so that every query head has its
@@ -84,30 +81,34 @@ Result<int> kv_heads_of(const Json& object, std::string_view name) {
   return positive(object, name, std::array{"num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads"});
 }
 
-/// The sliding window that every layer has; 0 when there is none, or when only some layers have it.
-Result<int> window_of(const Json& object, std::string_view name) {
+/// The sliding window that every layer has, or the one that only some layers have; 0: none.
+struct Windows {
+  int every = 0, some = 0;
+};
+
+Result<Windows> windows_of(const Json& object, std::string_view name) {
   const auto switched = object.find("use_sliding_window");
-  if (switched != object.end() && switched->is_boolean() && !switched->get<bool>()) return 0;
-  Result<int> window = positive(object, name, std::array{"sliding_window"});
-  if (!window || *window == 0) return window;
+  if (switched != object.end() && switched->is_boolean() && !switched->get<bool>()) return Windows{};
+  const Result<int> window = positive(object, name, std::array{"sliding_window"});
+  if (!window) return tl::unexpected(window.error());
+  if (*window == 0) return Windows{};
+  const Windows of_every{.every = *window}, of_some{.some = *window};
   if (const auto layers = object.find("layer_types"); layers != object.end() && layers->is_array()) {
-    const bool all =
-        std::all_of(layers->begin(), layers->end(), [](const Json& layer) { return layer == "sliding_attention"; });
-    return all && !layers->empty() ? window : 0;
+    const auto slides = [](const Json& layer) { return layer == "sliding_attention"; };
+    if (std::none_of(layers->begin(), layers->end(), slides)) return Windows{};
+    return std::all_of(layers->begin(), layers->end(), slides) ? of_every : of_some;
   }
   // Without a list of layers, only the family says which layers have the window. In these families all have it.
   constexpr std::array kEveryLayer = {"mistral", "mixtral", "phi3", "starcoder2"};
   const auto family = object.find("model_type");
   const bool every = family != object.end() && std::any_of(kEveryLayer.begin(), kEveryLayer.end(),
                                                            [&](const char* known) { return *family == known; });
-  return every ? window : 0;
+  return every ? of_every : of_some;
 }
 
-Result<Features> features_of(const Json& object, std::string_view name, int head_dim) {
+Result<Features> features_of(const Json& object, std::string_view name, int head_dim, int window) {
   Features features;
-  const Result<int> window = window_of(object, name);
-  if (!window) return tl::unexpected(window.error());
-  features.window = *window;
+  features.window = window;
   if (const Json* cap = first_of(object, std::array{"attn_logit_softcapping"})) {
     if (!cap->is_number()) return bad(name, fmt::format("\"attn_logit_softcapping\" is {}, not a number", cap->dump()));
     features.soft_cap = cap->get<double>();
@@ -127,7 +128,7 @@ Result<Features> features_of(const Json& object, std::string_view name, int head
 
 Result<ModelShape> model_from_config(std::string_view json_text, std::string_view name) {
   const Json document = parse_json(json_text);
-  if (document.is_discarded()) return bad(name, "the file is not valid JSON");
+  if (document.is_discarded()) return bad(name, "the file is not valid JSON: " + json_fault(json_text));
   if (!document.is_object()) return bad(name, "the file is not a JSON object");
 
   constexpr std::array kHeadKeys = {"num_attention_heads", "n_head", "n_heads", "num_heads"};
@@ -165,16 +166,23 @@ Result<ModelShape> model_from_config(std::string_view json_text, std::string_vie
     head_dim = *width / *q_heads;
   }
 
-  std::optional<DType> dtype = dtype_of(*config);
-  if (!dtype) dtype = dtype_of(document);
-  Result<Features> features = features_of(*config, name, *head_dim);
+  std::string dtype_name = dtype_name_of(*config);
+  if (dtype_name.empty()) dtype_name = dtype_name_of(document);
+  std::optional<DType> dtype;
+  if (dtype_name == "bfloat16") dtype = DType::bf16;
+  if (dtype_name == "float16") dtype = DType::fp16;
+  const Result<Windows> windows = windows_of(*config, name);
+  if (!windows) return tl::unexpected(windows.error());
+  Result<Features> features = features_of(*config, name, *head_dim, windows->every);
   if (!features) return tl::unexpected(features.error());
   return ModelShape{.name = std::string(name),
                     .q_heads = *q_heads,
                     .kv_heads = *kv_heads,
                     .head_dim = *head_dim,
                     .dtype = dtype,
-                    .features = *std::move(features)};
+                    .features = *std::move(features),
+                    .layer_window = windows->some,
+                    .other_dtype = dtype ? std::string() : dtype_name};
 }
 
 Result<ModelShape> model_from_config_file(const std::filesystem::path& file) {

@@ -11,9 +11,9 @@ inline namespace v1 {
 
 /// Reads a config.json as Hugging Face transformers writes it: query heads, KV heads and head_dim under the names that
 /// model families use, at the top or inside text_config. It also reads the features that every layer has: a logit soft
-/// cap, ALiBi, sink logits, a head size of V, and a sliding window unless only some layers have it. `name` becomes the
-/// model's name and stands in messages. Errors: invalid_argument (the text is no JSON, a field is missing or has
-/// another type, query heads are no multiple of KV heads), unsupported (latent attention).
+/// cap, ALiBi, sink logits, a head size of V, and a sliding window, which is layer_window where only some layers have
+/// it. `name` becomes the model's name and stands in messages. Errors: invalid_argument (the text is no JSON, a field
+/// is missing or has another type, query heads are no multiple of KV heads), unsupported (latent attention).
 Result<ModelShape> model_from_config(std::string_view json_text, std::string_view name);
 
 /// Reads the file and does the same. Errors: also invalid_argument, when the file cannot be read.

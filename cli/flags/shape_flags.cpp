@@ -1,10 +1,12 @@
 #include "cli/flags/shape_flags.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <limits>
 
+#include "cli/flags/aliases.hpp"
 #include "cli/flags/model_catalogue.hpp"
 #include "cli/flags/model_config.hpp"
 #include "cli/flags/sizes.hpp"
@@ -14,6 +16,34 @@ inline namespace v1 {
 namespace {
 
 constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+
+/// Leaves the problem of the layers that --layers names. Without the flag those without a window are meant.
+Result<void> choose_layers(const ShapeFlags& flags, ModelShape& model, std::vector<std::string>& notes) {
+  const bool some = model.layer_window > 0;
+  if (flags.layers.empty()) {
+    if (some && flags.features.window.empty()) {
+      notes.push_back(fmt::format(
+          "Some layers of {} have a window of {} tokens. This is about the others; --layers window is about those.",
+          model.name, model.layer_window));
+    }
+    return {};
+  }
+  if (flags.layers != "full" && flags.layers != "window") {
+    return fail(ErrorCode::invalid_argument, fmt::format("--layers '{}' is not a kind of layers", flags.layers),
+                "Give full or window.");
+  }
+  const bool window = flags.layers == "window";
+  if (!some && window != (model.features.window > 0)) {
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("--layers {}: {}", flags.layers,
+                            model.name.empty() ? "no model was named"
+                            : window           ? "no layer of " + model.name + " has a window"
+                                               : "every layer of " + model.name + " has a window"),
+                "Leave --layers out, or give --window.");
+  }
+  if (some && window) model.features.window = model.layer_window;
+  return {};
+}
 
 /// Heads, head size and features of a model, a config.json or the three flags. The flags override a model's numbers.
 Result<ModelShape> resolve_model(const ShapeFlags& flags) {
@@ -45,7 +75,20 @@ Result<ModelShape> resolve_model(const ShapeFlags& flags) {
   }
   // Without --kv-heads, every query head has a KV head of its own.
   if (model.q_heads > 0 && model.kv_heads == 0) model.kv_heads = model.q_heads;
-  if (model.q_heads == 0 || model.head_dim == 0) {
+  std::vector<std::string> given, missing;
+  for (const auto& [flag, text] : {std::pair("--heads", &flags.heads), std::pair("--kv-heads", &flags.kv_heads),
+                                   std::pair("--head-dim", &flags.head_dim)}) {
+    if (!text->empty()) given.push_back(fmt::format("{} {}", flag, *text));
+  }
+  if (model.q_heads == 0) missing.emplace_back("--heads");
+  if (model.head_dim == 0) missing.emplace_back("--head-dim");
+  if (!missing.empty() && !given.empty()) {
+    return fail(
+        ErrorCode::invalid_argument,
+        fmt::format("{} was given without {}", fmt::join(given, " "), fmt::join(missing, " and ")),
+        fmt::format("Give {}, too, or name a model with --model or --model-config.", fmt::join(missing, " and ")));
+  }
+  if (!missing.empty()) {
     return fail(
         ErrorCode::invalid_argument, "no model was given",
         "Name one with --model (llama-3-8b ...), --model-config config.json, or --heads, --kv-heads and --head-dim.");
@@ -57,25 +100,26 @@ Result<ModelShape> resolve_model(const ShapeFlags& flags) {
 
 void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& batch_default,
                      const std::string& context_default) {
-  std::string models;
-  for (const ModelShape& model : model_catalogue()) models += (models.empty() ? "" : ", ") + model.name;
   constexpr const char* kGroup = "Shape";
   const auto option = [&](const char* names, std::string& value, const std::string& help) {
     return command.add_option(names, value, help)->group(kGroup);
   };
-  option("--model", flags.model, "One of the built-in models: " + models)->type_name("NAME");
+  option("--model", flags.model, "One of the built-in models, such as llama-3-8b; `leanattn models` lists them")
+      ->type_name("MODEL");
   option("--model-config", flags.model_config, "The Hugging Face config.json of a model")->type_name("FILE");
+  option("--layers", flags.layers,
+         "Of a model in which only some layers have a window: those without it or those with it; default full")
+      ->type_name("full|window");
   option("--heads", flags.heads, "The number of query heads")->type_name("N");
   option("--kv-heads", flags.kv_heads, "The number of KV heads, which divides the number of query heads")
       ->type_name("N");
   option("--head-dim", flags.head_dim, "The head size: a multiple of 16 up to 512")->type_name("N");
-  option("--dtype", flags.dtype, "The type of Q and O, bf16 or fp16; default: the model's, else bf16")
-      ->type_name("TYPE");
+  option("--dtype", flags.dtype, "The type of Q and O; default: the model's, else bf16")->type_name("bf16|fp16");
   option(
       "--layout", flags.layout,
       "How K and V lie in memory. contiguous: the tokens of a KV head are adjacent; strided: any token stride; default "
       "contiguous")
-      ->type_name("LAYOUT");
+      ->type_name("contiguous|strided");
   command.add_flag("--lse", flags.lse, "The kernel also writes the log-sum-exp of every query row")->group(kGroup);
   command
       .add_flag("--pdl", flags.pdl,
@@ -93,8 +137,16 @@ void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& ba
 Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_default,
                          const std::string& context_default) {
   Workload workload;
-  const Result<ModelShape> model = resolve_model(flags);
+  Result<ModelShape> model = resolve_model(flags);
   if (!model) return tl::unexpected(model.error());
+  if (const Result<void> chosen = choose_layers(flags, *model, workload.notes); !chosen)
+    return tl::unexpected(chosen.error());
+  if (!model->other_dtype.empty() && flags.dtype.empty()) {
+    workload.notes.push_back(
+        fmt::format("{} has {} weights, for which there is no kernel. This is about a cache of bf16; "
+                    "--dtype fp16 is about one of fp16.",
+                    model->name, model->other_dtype));
+  }
   workload.model = model->name;
   DecodeProblem& problem = workload.problem;
   problem.q_heads = model->q_heads;
@@ -104,12 +156,12 @@ Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_defau
   problem.lse = flags.lse;
   problem.pdl = flags.pdl;
   if (!flags.dtype.empty()) {
-    const Result<DType> dtype = parse_dtype(flags.dtype);
+    const Result<DType> dtype = parse_dtype(without_alias(flags.dtype));
     if (!dtype) return tl::unexpected(dtype.error());
     problem.dtype = *dtype;
   }
   if (!flags.layout.empty()) {
-    const Result<KvLayout> layout = parse_kv_layout(flags.layout);
+    const Result<KvLayout> layout = parse_kv_layout(without_alias(flags.layout));
     if (!layout) return tl::unexpected(layout.error());
     problem.layout = *layout;
   }
@@ -148,6 +200,15 @@ Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_defau
   return workload;
 }
 
+Result<Workload> resolve(const Console& console, const ShapeFlags& flags, const std::string& batch_default,
+                         const std::string& context_default) {
+  Result<Workload> workload = resolve(flags, batch_default, context_default);
+  if (workload) {
+    for (const std::string& text : workload->notes) note(console, text);
+  }
+  return workload;
+}
+
 std::string describe(const DecodeProblem& problem) {
   std::string features;
   for (const char letter : features_name(problem.features)) {
@@ -163,7 +224,9 @@ std::string describe(const DecodeProblem& problem) {
 }
 
 std::string describe(const Shape& shape) {
-  return fmt::format("batch {}, context {}", shape.batch, format_size(shape.longest_context));
+  const std::string longest = format_size(shape.longest_context);
+  if (canonical(shape).total_context == 0) return fmt::format("batch {}, context {}", shape.batch, longest);
+  return fmt::format("batch {}, context up to {}, {} tokens in all", shape.batch, longest, shape.total_context);
 }
 
 }  // namespace v1

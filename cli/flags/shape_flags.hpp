@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/console/console.hpp"
 #include "cli/flags/feature_flags.hpp"
 #include "runtime/problem.hpp"
 
@@ -17,7 +18,7 @@ inline namespace v1 {
 
 /// The text of every flag as typed. It is empty for flags that were not given.
 struct ShapeFlags {
-  std::string model, model_config;
+  std::string model, model_config, layers;
   std::string heads, kv_heads, head_dim;
   std::string dtype, layout;
   bool lse = false;
@@ -31,6 +32,7 @@ struct Workload {
   std::string model;  ///< as named on the command line; empty: only numbers of heads were given
   DecodeProblem problem;
   std::vector<Shape> shapes;
+  std::vector<std::string> notes = {};  ///< what the flags leave open and how it was decided, for the user to read
 };
 
 /// Registers the flags. `flags` must live until the program has been parsed and run. `batch_default` and
@@ -40,10 +42,13 @@ void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& ba
 
 /// The workload that the flags describe. Errors: invalid_argument and unsupported, naming the flag and its value.
 Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_default, const std::string& context_default);
+/// The same for a command, which writes the notes to stderr.
+Result<Workload> resolve(const Console& console, const ShapeFlags& flags, const std::string& batch_default,
+                         const std::string& context_default);
 
 /// A problem as headings name it: "32/8 heads x 128, bf16, p16, win4096".
 std::string describe(const DecodeProblem& problem);
-/// A shape as messages name it: "batch 1, context 64k".
+/// A shape as messages name it: "batch 1, context 64k", "batch 4, context up to 64k, 70000 tokens in all".
 std::string describe(const Shape& shape);
 
 }  // namespace v1

@@ -70,9 +70,7 @@ Result<const DriverApi*> open_driver() {
   const auto library = DynamicLibrary::open_first(candidates, &failures);
   if (!library) {
     return fail(ErrorCode::no_driver, "the NVIDIA driver library libcuda.so.1 cannot be loaded",
-                "Install the NVIDIA driver, or run where a GPU is; generating and compiling for a named --arch needs "
-                "no driver.",
-                failures);
+                "Install the NVIDIA driver, or run where a GPU is.", failures);
   }
   using Init = CUresult (*)(unsigned);
   const auto init = reinterpret_cast<Init>(library.symbol("cuInit"));

@@ -14,7 +14,8 @@ import tempfile
 import unittest
 
 PROGRAM = None
-SHAPE = ["--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--context", "4k"]
+HEADS = ["--heads", "32", "--kv-heads", "8", "--head-dim", "128"]
+SHAPE = [*HEADS, "--context", "4k"]
 OFFLINE = ["--arch", "sm_90a", "--sms", "132"]
 
 
@@ -53,18 +54,18 @@ class Contract(unittest.TestCase):
         self.assertTrue(file.is_file())
         return file
 
-    def add_winner(self, file, problem, config, us, name="Fictional GPU", sms=132, driver=13000, when="2026-11-21"):
+    def add_winner(self, file, problem, config, us, name="Fictional GPU", sms=132, driver=13000, when="2026-11-21", batch=1, context=4096):
         """Adds one tuning session with one ok trial, as `tune` would record it."""
         device = [name, "sm_90a", sms, 50 << 20, 80 << 30, ""]
         environment = [driver, "580.1", "13.0", 1980000, 3200000, 700000, 1, "r1"]
         canonical = lambda value: json.dumps(value, sort_keys=True, separators=(",", ":"))
         session = f"session-{us}"
-        trial = [f"trial-{us}", canonical(problem), canonical({"batch": 1, "longest_context": 4096, "max_batch": 0, "total_context": 0}), "cold",
+        trial = [f"trial-{us}", canonical(problem), canonical({"batch": batch, "longest_context": context, "max_batch": 0, "total_context": 0}), "cold",
                  canonical(config), "ok", "", 12, us, 0.1, us - 0.1, us + 0.1, "[]", "", 128, 200.0, 16 << 20, f"{when}T00:00:00.000Z"]
         digest = hashlib.sha256()
         for value in ["leanattn trial 1", session, *device, *environment, *trial]:
             if isinstance(value, str):
-                digest.update(struct.pack("<q", len(value)) + value.encode())
+                digest.update(struct.pack("<q", len(value.encode())) + value.encode())
             else:
                 digest.update(struct.pack("<d" if isinstance(value, float) else "<q", value))
         with sqlite3.connect(file) as db:

@@ -1,29 +1,70 @@
 #!/usr/bin/env python3
 """What the command line promises of help, input, output and the terminal, checked on the built program."""
 
+import fcntl
 import json
 import os
+import pathlib
 import pty
+import re
+import shlex
+import shutil
+import struct
 import subprocess
+import termios
 import xml.etree.ElementTree
 
 import contract
-from contract import Contract, OFFLINE, SHAPE
+from contract import Contract, HEADS, OFFLINE, SHAPE
 
-COMMANDS = ["tune", "lookup", "emit", "prewarm", "verify", "bench", "explain", "report", "db", "devices", "doctor"]
+COMMANDS = ["tune", "lookup", "emit", "prewarm", "verify", "bench", "evaluate", "explain", "report", "db", "models", "devices", "doctor",
+            "completion"]
+BELOW = [["db", command] for command in ("path", "stats", "check", "gc", "export", "import", "rebuild")] + \
+        [["evaluate", command] for command in ("search", "regret", "repeat")]
 
 
 class Help(Contract):
+    TEXTS = {}
+
+    def help_of(self, *command):
+        """The help of a command, which is asked for once."""
+        if command not in self.TEXTS:
+            result = self.expect(0, *command, "--help")
+            self.assertEqual(result.stderr, "")
+            self.TEXTS[command] = result.stdout
+        return self.TEXTS[command]
+
+    def every_help(self):
+        return [self.help_of(*command) for command in ([], *([command] for command in COMMANDS), *BELOW)]
+
     def test_every_command_explains_itself_on_stdout(self):
-        result = self.expect(0, "--help")
         for command in COMMANDS:
-            self.assertIn(command, result.stdout)
-            self.assertIn("leanattn " + command, self.expect(0, command, "--help").stdout.replace("\n", " "))
-        self.assertEqual(result.stderr, "")
+            self.assertIn(command, self.help_of())
+            self.assertIn("leanattn " + command, self.help_of(command).replace("\n", " "))
 
     def test_help_lists_the_exit_codes(self):
         for word in ["2 usage", "3 no usable device", "4 nothing found", "5 a result was wrong", "6 database", "130 interrupted"]:
-            self.assertIn(word, self.expect(0, "--help").stdout.replace("\n", " "))
+            self.assertIn(word, self.help_of().replace("\n", " "))
+
+    def test_every_help_fits_80_columns_and_is_short_of_exclusions(self):
+        for text in self.every_help():
+            self.assertLessEqual(max(map(len, text.splitlines())), 80)
+            self.assertNotIn("Excludes", text)
+
+    def test_every_help_has_examples_that_the_program_accepts(self):
+        accepted = set()
+        for name in ("last.json", "tuned.db", "capture.jsonl"):
+            (self.root / name).touch()
+        for text in self.every_help():
+            lines = re.findall(r"^  # .*\n  (.*)$", text.split("\nExamples:\n")[1], re.MULTILINE)
+            self.assertGreater(len(lines), 0)
+            for line in set(lines) - accepted:
+                accepted.add(line)
+                words = shlex.split(re.search(r"leanattn [^>)]*", line)[0])
+                if "prewarm" not in words:  # It compiles, and has the flags of lookup.
+                    result = self.run_program(*words[1:])
+                    about_a_file = re.search("last.json|tuned.db", result.stderr)
+                    self.assertTrue(result.returncode != 2 or about_a_file, f"{line}: {result.stderr}")
 
     def test_version_is_one_line(self):
         self.assertRegex(self.expect(0, "--version").stdout, r"^leanattn \d+\.\d+\.\d+\n$")
@@ -38,11 +79,24 @@ class BadInput(Contract):
     """Each case has the arguments and a pattern of what the message must name."""
 
     CASES = [
-        ([], "subcommand"),
+        ([], "needs a command.*\n.*lookup"),
         (["frobnicate"], "frobnicate"),
+        (["loockup"], "loockup.*\n.*Did you mean lookup"),
+        (["db", "chek"], "chek.*\n.*Did you mean check"),
         (["lookup", "--no-such-flag", *SHAPE], "no-such-flag"),
+        (["lookup", "--contxt", "4k", *HEADS], "--contxt.*\n.*Did you mean --context"),
+        (["lookup", "--modl=x", *HEADS], "--modl.*\n.*Did you mean --model"),
+        (["lookup", *SHAPE, "arch"], "'arch'.*\n.*Did you mean --arch"),
+        (["lookup", "-json", *SHAPE], "Did you mean --json"),
+        (["bench", *SHAPE, "--arch", "sm_90a"], "bench does not take --arch.*\n.*lookup"),
         (["lookup", *OFFLINE], "--model"),
-        (["lookup", "--model", "llama-9"], "llama-9.*\n.*llama-3-8b"),
+        (["lookup", "--model", "llama-9"], "llama-9.*\n.*leanattn models"),
+        (["lookup", "--model", "lama-3-8b"], "lama-3-8b.*\n.*Did you mean llama-3-8b"),
+        (["lookup", *OFFLINE, "--heads", "32"], "--heads 32 was given without --head-dim"),
+        (["lookup", *OFFLINE, "--head-dim", "128"], "--head-dim 128 was given without --heads"),
+        (["lookup", *OFFLINE, "--kv-heads", "8"], "--kv-heads 8 was given without --heads and --head-dim"),
+        (["lookup", *OFFLINE, "--model", "llama-3-8b", "--layers", "window"], "no layer of llama-3-8b has a window"),
+        (["lookup", *OFFLINE, "--model", "gpt-oss-20b", "--layers", "odd"], "odd"),
         (["lookup", "--model", "llama-3-8b", "--model-config", "x.json"], "together"),
         (["lookup", "--model-config", "missing.json"], "missing.json"),
         (["lookup", "--model-config", "/"], "directory"),
@@ -78,11 +132,18 @@ class BadInput(Contract):
         (["explain", *SHAPE, "--layout", "diagonal"], "diagonal"),
         (["explain", *SHAPE, "--mode", "fa9"], "fa9"),
         (["explain", *SHAPE, "--format", "png"], "png"),
+        
         (["explain", *SHAPE, "--grid", "0"], "--grid 0"),
         (["explain", *SHAPE, "--sms", "0"], "--sms 0"),
-        (["explain", *SHAPE, "--lengths", "5,-1"], "--lengths -1"),
+        (["explain", *HEADS, "--lengths", "5,-1"], "--lengths -1"),
+        (["explain", *HEADS, "--lengths", "5", "--batch", "2"], "(--lengths and --batch|--batch and --lengths) cannot be given together"),
+        (["explain", *HEADS, "--lengths", "5", "--context", "2"], "(--lengths and --context|--context and --lengths) cannot be given together"),
+        (["bench", *HEADS, "--lengths", "5", "--batch", "2"], "(--lengths and --batch|--batch and --lengths) cannot be given together"),
+        (["explain", *SHAPE, "--mode", "fa2", "--grid", "7"], "--grid 7.*--mode fa2"),
         (["lookup", *SHAPE, "--arch", "sm_70"], "sm_70"),
         (["lookup", *SHAPE, "--arch", "hopper"], "hopper"),
+        (["lookup", *SHAPE, "--arch", "h1000"], "h1000.*\n.*Did you mean h100"),
+        (["lookup", *SHAPE, *OFFLINE, "--device", "7"], "(--arch and --device|--device and --arch) cannot be given together"),
         (["lookup", *SHAPE, "--sms", "132"], "--arch"),
         (["lookup", *SHAPE, *OFFLINE, "--require", "luck"], "luck"),
         (["emit", *SHAPE, *OFFLINE, "--tile", "7"], "7"),
@@ -102,28 +163,44 @@ class BadInput(Contract):
         (["tune", *SHAPE, "--candidate-timeout", "soon"], "--candidate-timeout 'soon'"),
         (["worker"], "started by leanattn tune"),
         (["bench", *SHAPE, "--mode", "fa9"], "fa9"),
-        (["bench", *SHAPE, "--lengths", "0,0"], "no token to read"),
+        (["bench", *SHAPE, "--mode"], "--mode needs a value"),
+        (["tune", *SHAPE, *OFFLINE, "--resume"], "--resume is about measurements"),
+        (["tune", *SHAPE, *OFFLINE, "--candidate-timeout", "1s"], "--candidate-timeout is about measurements"),
+        (["evaluate", "search", *SHAPE, "--count", "5"], "--count has no meaning for evaluate search"),
+        (["evaluate", "regret", *SHAPE], "--context has no meaning for evaluate regret.*\n.*--count"),
+        (["verify", "--seed", "x"], "--seed 'x' is not a number"),
+        (["bench", *HEADS, "--lengths", "0,0"], "no token to read"),
         (["report", "--format", "pdf"], "pdf"),
         (["bench", "--paper", "--heads", "8"], "--heads 8"),
         (["bench", "--paper", "--budget", "soon"], "soon"),
         (["bench", *SHAPE, "--budget", "60s"], "--budget 60s"),
         (["lookup", *SHAPE, *OFFLINE, "--batch", "8", "--max-batch", "4"], "--max-batch 4"),
-        (["db"], "subcommand"),
+        (["db"], "needs a command.*\n.*rebuild"),
+        (["verify", "--only", "luck"], "luck"),
+        (["completion", "tcsh"], "tcsh"),
         (["db", "export"], "file"),
         (["db", "gc", "--keep-days", "-1"], "-1"),
         (["--db", "", "db", "path"], "--db"),
     ]
 
-    def test_each_is_a_usage_error_that_names_the_value(self):
+    def test_each_is_a_usage_error_of_a_few_lines_that_names_the_value(self):
         for arguments, named in self.CASES:
             with self.subTest(arguments=arguments):
                 result = self.expect(2, *arguments, says=named)
                 self.assertEqual(result.stdout, "")
+                self.assertLessEqual(len(result.stderr.splitlines()), 6)
 
-    def test_no_mistake_prints_more_than_a_few_lines(self):
+    def test_each_is_one_json_document_under_json(self):
         for arguments, _ in self.CASES:
             with self.subTest(arguments=arguments):
-                self.assertLessEqual(len(self.run_program(*arguments).stderr.splitlines()), 6)
+                result = self.expect(2, *arguments, "--json")
+                error = json.loads(result.stdout)["error"]
+                self.assertEqual((error["exit_code"], error["code"] in ("invalid_argument", "unsupported")), (2, True))
+                self.assertIn(error["message"].splitlines()[0], result.stderr)
+
+    def test_two_formats_at_once_are_refused(self):
+        self.expect(2, "explain", *SHAPE, "--json", "--format", "svg", says="--json and --format svg")
+        self.expect(0, "explain", *SHAPE, "--json", "--format", "json")
 
 
 class ModelConfig(Contract):
@@ -146,6 +223,26 @@ class ModelConfig(Contract):
                 self.expect(2, "explain", "--model-config", self.write(text), says="config.json")
 
 
+    def test_json_that_is_broken_is_located(self):
+        text = '{\n  "num_attention_heads": 32,\n  "hidden_size": 4096,,\n}'
+        self.expect(2, "explain", "--model-config", self.write(text), says="config.json: the file is not valid JSON: line 3, column 23: ")
+
+    def test_weights_of_a_type_without_kernels_are_mentioned(self):
+        file = self.write('{"num_attention_heads": 32, "hidden_size": 4096, "torch_dtype": "float32"}')
+        self.expect(0, "lookup", "--model-config", file, *OFFLINE, says="float32 weights.*bf16")
+        self.assertEqual(self.expect(0, "lookup", "--model-config", file, *OFFLINE, "--dtype", "fp16").stderr, "")
+
+    def test_windows_of_some_layers_are_mentioned_and_can_be_chosen(self):
+        file = self.write('{"num_attention_heads": 32, "hidden_size": 4096, "sliding_window": 512, "layer_types": ["full_attention", "sliding_attention"]}')
+        for model in (["--model-config", file], ["--model", "gemma-3-1b"]):
+            lookup = ["lookup", "--json", *model, *OFFLINE]
+            result = self.expect(0, *lookup, says="window of 512 tokens.*--layers window")
+            self.assertNotIn("features", json.loads(result.stdout)["problem"])
+            result = self.expect(0, *lookup, "--layers", "window")
+            self.assertEqual((json.loads(result.stdout)["problem"]["features"], result.stderr), ({"window": 512}, ""))
+            self.assertEqual(self.expect(0, *lookup, "--layers", "full").stderr, "")
+
+
 class Features(Contract):
     ALL = ["--page-size", "16", "--q-len", "4", "--ragged-q", "--window", "1k", "--sink-tokens", "4", "--sink-logits", "--soft-cap", "30.5",
            "--alibi", "--score", "score * 0.5f + head", "--kv-dtype", "fp8_e4m3", "--kv-scale", "head", "--v-head-dim", "64"]
@@ -157,6 +254,17 @@ class Features(Contract):
         self.assertEqual(answer["problem"]["features"], expected)
         self.assertEqual(answer["answers"][0]["config"]["spec"]["features"], expected)
         self.assertEqual(answer["answers"][0]["visible_tokens"], 1024 + 4 + 3)
+
+    def test_names_that_other_programs_use_are_understood(self):
+        for flags, field, value in ((["--dtype", "float16"], "dtype", "fp16"), (["--dtype", "BFloat16"], "dtype", "bf16"),
+                                    (["--layout", "nhd"], "layout", "strided")):
+            self.assertEqual(json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE, *flags).stdout)["problem"][field], value)
+        for flags, field, value in ((["--kv-dtype", "fp8"], "kv_format", "fp8_e4m3"), (["--kv-dtype", "e5m2"], "kv_format", "fp8_e5m2"),
+                                    (["--rope", "neox"], "rope", "half_split"), (["--rope", "gptj"], "rope", "interleaved")):
+            self.assertEqual(json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE, *flags).stdout)["problem"]["features"][field], value)
+        for name, arch, sms in (("h100", "sm_90a", 132), ("H20", "sm_90a", 78), ("A100", "sm_80", 108), ("RTX 4090", "sm_89", 128)):
+            document = json.loads(self.expect(0, "lookup", "--json", *SHAPE, "--arch", name).stdout)
+            self.assertEqual((document["arch"], document["sms"]), (arch, sms))
 
     def test_a_plain_problem_has_no_features_in_its_json(self):
         answer = json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE).stdout)
@@ -186,6 +294,8 @@ class NoDevice(Contract):
             with self.subTest(arguments=arguments):
                 result = self.expect(3, *arguments)
                 self.assertGreater(len(result.stderr.splitlines()), 1, "an error without a way out")
+                # What describes a GPU that is not here is named by those commands that take it.
+                self.assertEqual("--arch" in result.stderr, arguments[0] in ("tune", "lookup", "prewarm"))
 
     def test_tune_names_the_offline_way(self):
         self.expect(3, "tune", *SHAPE, says=r"--arch sm_90a")
@@ -249,10 +359,28 @@ class Output(Contract):
     def test_a_full_disk_is_not_success(self):
         if not os.path.exists("/dev/full"):
             self.skipTest("no /dev/full here")
-        with open("/dev/full", "w") as full:
-            result = self.run_program("explain", *SHAPE, stdout=full)
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("cannot write", result.stderr)
+        # A kernel's source is larger than the stream's buffer, so that writing fails before the last flush.
+        for arguments in (["explain", *SHAPE], ["emit", *SHAPE, *OFFLINE], ["emit", *SHAPE, *OFFLINE, "--json"], ["--help"]):
+            with self.subTest(arguments=arguments), open("/dev/full", "w") as full:
+                result = self.run_program(*arguments, stdout=full)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn("cannot write to stdout: No space left on device", result.stderr)
+
+    def test_arguments_without_effect_are_mentioned(self):
+        self.expect(0, "lookup", *SHAPE, *OFFLINE, "--context", "8k", says="--context was given 2 times.*8k")
+        self.expect(0, "lookup", *SHAPE, *OFFLINE, says="LEANATTN_CUBIN_CACHE_MB.*'many' is not a whole number", LEANATTN_CUBIN_CACHE_MB="many")
+        self.assertEqual(self.expect(0, "lookup", *SHAPE, *OFFLINE, LEANATTN_CUBIN_CACHE_MB="64").stderr, "")
+
+    def test_failures_under_json_are_one_document_with_the_exit_code(self):
+        for code, arguments in ((3, ["devices"]), (3, ["tune", *SHAPE]), (3, ["bench", *SHAPE]), (4, ["report", "--format", "md"]),
+                                (4, ["tune", *OFFLINE, "--from-capture", "missing"]), (4, ["db", "export", "x.db"])):
+            with self.subTest(arguments=arguments):
+                result = self.expect(code, "--json", *arguments)
+                error = json.loads(result.stdout)["error"]
+                self.assertEqual(error["exit_code"], code)
+                self.assertIn(error["message"], result.stderr)
+        # What has printed its data has printed its document.
+        self.assertIn("answers", json.loads(self.expect(4, "lookup", "--json", *SHAPE, *OFFLINE, "--require", "exact").stdout))
 
     def test_explain_draws_valid_svg_without_scripts(self):
         svg = self.expect(0, "explain", "--heads", "2", "--head-dim", "64", "--context", "1k", "--sms", "5", "--format", "svg").stdout
@@ -267,7 +395,7 @@ class Output(Contract):
     def test_explain_covers_every_lean_tile_exactly_once_in_every_mode(self):
         for lengths in ("4k,0,1,100000", "0", "1", "63,64,65"):
             with self.subTest(lengths=lengths):
-                document = json.loads(self.expect(0, "explain", "--json", *SHAPE, "--lengths", lengths).stdout)
+                document = json.loads(self.expect(0, "explain", "--json", *HEADS, "--lengths", lengths).stdout)
                 self.assertEqual([s["title"] for s in document["schedules"]], ["FlashAttention-2", "FlashDecoding", "LeanAttention"])
                 for schedule in document["schedules"]:
                     seen = {}
@@ -277,6 +405,33 @@ class Output(Contract):
                             self.assertNotIn(key, seen)
                             seen[key] = segment["cta"]
                     self.assertEqual(len(seen), schedule["lean_tiles"])
+
+    def test_explain_never_splits_what_the_peers_keep_whole(self):
+        document = json.loads(self.expect(0, "explain", "--json", *HEADS, "--lengths", "64k,1k,0,777").stdout)
+        attention2, decoding, lean = document["schedules"]
+        self.assertEqual((attention2["partials"], attention2["most_contributors"]), (0, 1))
+        for schedule in (attention2, decoding):
+            outputs = {}
+            for segment in schedule["segments"]:
+                outputs.setdefault(segment["cta"], set()).add(segment["output_tile"])
+            self.assertEqual({len(seen) for seen in outputs.values()}, {1}, schedule["title"])
+        self.assertGreater(lean["busy"], attention2["busy"])
+
+    def test_lookup_says_of_which_shape_a_time_is(self):
+        file = self.make_database()
+        answer = json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE).stdout)
+        self.add_winner(file, answer["problem"], {**answer["answers"][0]["config"], "grid": 131}, 12.5, batch=4, context=131072)
+        for shape, shown in ((["--batch", "4", "--context", "128k"], r" 12\.5 +131 "), (["--batch", "4", "--context", "64k"], r" 12\.5 of 4 x 128k ")):
+            self.assertRegex(self.expect(0, "lookup", *HEADS, *OFFLINE, *shape).stdout, shown)
+
+    def test_models_are_listed_and_each_can_be_named(self):
+        models = json.loads(self.expect(0, "models", "--json").stdout)["models"]
+        names = [model["name"] for model in models]
+        for family in ("llama-3.1-8b", "qwen3-8b", "gpt-oss-20b", "gemma-3-4b"):
+            self.assertIn(family, names)
+        oss = next(model for model in models if model["name"] == "gpt-oss-120b")
+        self.assertEqual((oss["layer_window"], oss["features"]), (128, {"sink_logits": True}))
+        self.assertRegex(self.expect(0, "models", says="--layers window").stdout, r"(?m)^gemma-3-27b +32 +16 +128 +bf16 +1024 ")
 
     def test_lookup_answers_any_shape_and_says_how(self):
         answer = json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE, "--batch", "3", "--context", "777").stdout)["answers"][0]
@@ -292,11 +447,87 @@ class Output(Contract):
         self.assertEqual([k["cubin_bytes"] for k in first], [k["cubin_bytes"] for k in second])
 
 
+class Hostile(Contract):
+    """Names come from imported databases."""
+
+    NAME = "Evil\x1b[31m\x07 GPU\x9b2J\u202egnp"
+
+    def test_escapes_of_imported_names_never_reach_a_terminal(self):
+        file = self.make_database()
+        answer = json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE).stdout)
+        config = answer["answers"][0]["config"]
+        for us, name in ((12.5, self.NAME), (13.5, self.NAME + "2")):
+            self.add_winner(file, answer["problem"], {**config, "grid": 131}, us, name=name)
+        for arguments in (["lookup", *SHAPE, *OFFLINE], ["lookup", *SHAPE, *OFFLINE, "--explain"], ["emit", *SHAPE, *OFFLINE], ["db", "stats"],
+                          ["report"], ["report", "--format", "csv"], ["report", "--format", "html"], ["doctor"], ["db", "check"]):
+            for form in ([], ["--json"]):
+                with self.subTest(arguments=arguments + form):
+                    result = self.run_program(*arguments, *form)
+                    written = result.stdout + result.stderr
+                    self.assertEqual(set(re.findall("[\x00-\x08\x0b-\x1f\x7f-\x9f]", written)), set())
+        self.assertIn("GPU", self.expect(0, "db", "stats").stdout)
+
+
+class Shell(Contract):
+    def complete(self, *words):
+        """What bash offers for the last of these words."""
+        script = self.expect(0, "completion", "bash").stdout
+        script += "COMP_WORDS=({})\nCOMP_CWORD={}\n_leanattn\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"\n".format(
+            " ".join(shlex.quote(word) for word in words), len(words) - 1)
+        result = subprocess.run(["bash", "--norc", "-uc", script], capture_output=True, text=True, cwd=self.root, timeout=60)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return result.stdout.split()
+
+    def test_bash_completes_commands_flags_and_values(self):
+        self.assertEqual(self.complete("leanattn", "ev"), ["evaluate"])
+        self.assertEqual(self.complete("leanattn", "db", "ex"), ["export"])
+        self.assertEqual(self.complete("leanattn", "tune", "--mod"), ["--model", "--model-config"])
+        self.assertEqual(self.complete("leanattn", "tune", "--js"), ["--json"])
+        self.assertEqual(self.complete("leanattn", "lookup", "--model", "qwen2"), ["qwen2.5-7b"])
+        self.assertEqual(self.complete("leanattn", "lookup", "--dtype", ""), ["bf16", "fp16"])
+        self.assertEqual(self.complete("leanattn", "lookup", "--dtype", "=", "b"), ["bf16"])
+        self.assertEqual(self.complete("leanattn", "lookup", "--arch", "h2"), ["h200", "h20"])
+        self.assertEqual(self.complete("leanattn", "bench", "--ar"), [])
+        (self.root / "tuned.db").touch()
+        self.assertEqual(self.complete("leanattn", "db", "import", "tu"), ["tuned.db"])
+        self.assertEqual(self.complete("leanattn", "emit", "--out", "tu"), ["tuned.db"])
+
+    def test_every_shell_that_is_installed_accepts_its_script(self):
+        for shell in ("bash", "zsh", "fish"):
+            script = self.root / f"completion.{shell}"
+            script.write_text(self.expect(0, "completion", shell).stdout)
+            for flag in ("context", "keep-days", "from-capture"):
+                self.assertIn(flag, script.read_text())
+            if shutil.which(shell):
+                result = subprocess.run([shell, "-n", script], capture_output=True, text=True, timeout=60)
+                self.assertEqual((result.returncode, result.stderr), (0, ""), shell)
+
+    def test_the_build_has_written_what_the_program_says(self):
+        written = pathlib.Path(contract.PROGRAM).parent / "written"
+        if not written.is_dir():
+            self.skipTest("the program is not in its build folder")
+        for name, command in (("leanattn.1", ["man"]), ("leanattn.bash", ["completion", "bash"]), ("_leanattn", ["completion", "zsh"]),
+                              ("leanattn.fish", ["completion", "fish"])):
+            self.assertEqual((written / name).read_text(), self.expect(0, *command).stdout, name)
+
+    def test_the_man_page_has_every_command_and_no_fault(self):
+        page = self.root / "leanattn.1"
+        page.write_text(self.expect(0, "man").stdout)
+        for command in (*([command] for command in COMMANDS), *BELOW):
+            self.assertIn("\n.SS leanattn " + " ".join(command) + "\n", page.read_text())
+        if shutil.which("groff"):
+            result = subprocess.run(["groff", "-man", "-Tutf8", "-ww", page], capture_output=True, text=True, timeout=60)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertIn("--context", result.stdout.replace("\u2010", "-").replace("\u2212", "-"))
+
+
 class Terminal(Contract):
-    def transcript(self, *args, **changes):
-        """Runs the program with a terminal as stderr. Returns the exit code and what the terminal was sent."""
+    def transcript(self, *args, columns=0, stdout=False, **changes):
+        """Runs the program with a terminal as stderr, or also as stdout. Returns the exit code and what the terminal was sent."""
         leader, follower = pty.openpty()
-        process = subprocess.Popen([contract.PROGRAM, *args], stdout=subprocess.DEVNULL, stderr=follower, stdin=subprocess.DEVNULL,
+        if columns > 0:
+            fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen([contract.PROGRAM, *args], stdout=follower if stdout else subprocess.DEVNULL, stderr=follower, stdin=subprocess.DEVNULL,
                                    env=self.environment(TERM="xterm", **changes), cwd=self.root)
         os.close(follower)
         sent = b""
@@ -319,6 +550,17 @@ class Terminal(Contract):
 
     def test_quiet_leaves_the_terminal_alone(self):
         self.assertEqual(self.transcript("-q", "prewarm", *SHAPE, *OFFLINE), (0, ""))
+
+    def test_tables_fit_a_narrow_terminal(self):
+        for columns in (100, 80, 60, 40):
+            code, sent = self.transcript("lookup", *SHAPE, *OFFLINE, columns=columns, stdout=True)
+            self.assertEqual(code, 0, sent)
+            lines = sent.replace("\r", "").splitlines()
+            names = [line for line in lines if line.split()[-1].startswith("lean_sm90a_")]
+            self.assertEqual(len(names), 1, sent)
+            # A kernel's name is not cut. Before it is its heading at most.
+            self.assertLessEqual(max(len(line) for line in lines), max(columns, len("measured us  ") + len(names[0].split()[-1])), sent)
+        self.assertIn("lean_sm90a", self.expect(0, "lookup", *SHAPE, *OFFLINE).stdout.splitlines()[1])
 
     def test_no_color_removes_colour(self):
         wrong = ["explain", *SHAPE, "--head-dim", "100"]

@@ -127,6 +127,15 @@ class Database(Contract):
         self.expect(2, "db", "gc", "--max-size", "-1", says="--max-size -1")
         self.expect(2, "db", "gc", "--keep-days", "soon", says="soon")
 
+    def test_a_report_says_where_a_file_is_no_json(self):
+        file = self.make_database()
+        problem, (config, _) = self.winners()
+        self.add_winner(file, problem, config, 12.5)
+        broken = self.root / "broken.json"
+        broken.write_text('{"schema_version": 1,\n "devices": [}')
+        for flag in ("--against", "--paper", "--regret"):
+            self.expect(2, "report", flag, str(broken), says=f"{flag} {broken}: .*: line 2, column 14: ")
+
     def test_export_and_import_carry_everything_and_never_overwrite(self):
         self.make_database()
         copy = self.root / "copy.db"
@@ -135,7 +144,12 @@ class Database(Contract):
         before = copy.read_bytes()
         self.assertNotEqual(self.run_program("db", "export", str(copy)).returncode, 0)
         self.assertEqual(copy.read_bytes(), before)
+        nowhere = self.root / "nowhere"
+        result = self.expect(2, "db", "export", str(nowhere / "copy.db"), says=f"there is no folder {nowhere}")
+        self.assertNotIn("LEANATTN_CACHE_DIR", result.stderr)
         self.expect(0, "db", "import", str(copy))
+        copy.write_bytes(b"not a database" * 1000)
+        self.assertNotIn("db import", self.expect(6, "db", "import", str(copy), says=re.escape(f"{copy} is damaged")).stderr)
         missing = self.run_program("db", "import", str(self.root / "missing.db"))
         self.assertNotEqual(missing.returncode, 0)
         self.assertIn("missing.db", missing.stderr)

@@ -28,9 +28,32 @@ class OfflineTune(Contract):
             self.assertTrue(candidate["accepted"] or candidate["reason"])
         self.assertTrue((self.cache / "cubin.db").is_file())
 
-    def test_a_dry_run_leaves_nothing_behind(self):
-        self.expect(0, "tune", *SHAPE, *OFFLINE, "--dry-run")
+    def test_a_dry_run_compiles_nothing_and_leaves_nothing_behind(self):
+        result = self.expect(0, "tune", *SHAPE, *OFFLINE, "--dry-run", LEANATTN_NVRTC_LIB="/nonexistent/libnvrtc.so")
+        self.assertNotRegex(result.stdout + result.stderr, "compile [0-9]|accepted|were compiled")
+        self.assertIn("would be compiled", result.stdout)
         self.assertFalse(self.cache.exists())
+
+    def test_it_says_which_gpu_it_assumes(self):
+        for flags, says in ((["--arch", "sm_90a"], "sm_90a with 132 SMs and 50.0 MiB of L2 is assumed \\(as H100 SXM, H200\\)"),
+                            (["--arch", "h20"], "sm_90a with 78 SMs.*\\(as h20\\)"), (OFFLINE, "sm_90a with 132 SMs.* is assumed\\. ")):
+            self.assertRegex(self.expect(0, "tune", *SHAPE, *flags, "--dry-run", says=says).stdout, r"^sm_90a with \d+ SMs \(assumed\)")
+
+    def test_candidates_that_the_model_cannot_tell_apart_are_one_line(self):
+        result = self.expect(0, "tune", *SHAPE, "--batch", "1", *OFFLINE, "--dry-run")
+        self.assertIn("cannot tell apart", result.stdout)
+        lines = re.findall(r"^ *(\d+\.\d)(?:\.\.[0-9.]+)? +(\d+) +- ", result.stdout, re.MULTILINE)
+        first = [float(us) for us, _ in lines]
+        self.assertTrue(first and all(later > 1.025 * earlier for earlier, later in zip(first, first[1:])), result.stdout)
+        document = json.loads(self.expect(0, "tune", "--json", *SHAPE, "--batch", "1", *OFFLINE, "--dry-run").stdout)
+        ties = [candidate["tie"] for candidate in document["shapes"][0]["candidates"]]
+        self.assertEqual([int(count) for _, count in lines], [ties.count(tie) for tie in range(len(lines))])
+        self.assertEqual((document["dry_run"], document["l2_bytes"]), (True, 50 << 20))
+
+    def test_it_says_when_the_budget_ended_it(self):
+        result = self.expect(4, "tune", *SHAPE, *OFFLINE, "--budget", "1ms", "--jobs", "1")
+        self.assertRegex(result.stdout + result.stderr, "[0-9]+ were not reached")
+        self.assertIn("The budget ended before", result.stderr)
 
     def test_an_interrupt_ends_it_with_130(self):
         process = subprocess.Popen([contract.PROGRAM, "tune", "--model", "llama-3-8b", *OFFLINE, "--jobs", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -148,6 +171,13 @@ class FromCapture(Contract):
         self.assertIn("10 calls of 1 shapes", result.stderr)
         self.assertEqual(json.loads(result.stdout)["capture"]["unreadable_lines"], 3)
 
+    def test_junk_is_not_complained_of_line_by_line(self):
+        file = self.root / "capture.jsonl"
+        file.write_text("junk\n" * 20000 + self.line(1024, 5) + "\n")
+        result = self.tune(0, str(file), "--json", says="19995 more lines")
+        self.assertLess(len(result.stderr.splitlines()), 12)
+        self.assertEqual(json.loads(result.stdout)["capture"]["unreadable_lines"], 20000)
+
     def test_a_capture_without_shapes_is_nothing_found(self):
         self.tune(4, self.capture(), says="has no shapes")
         self.tune(4, str(self.root / "missing"), says="missing")
@@ -156,14 +186,14 @@ class FromCapture(Contract):
     def test_it_is_the_only_one_to_say_what_is_tuned(self):
         file = self.capture(self.line(1024, 5))
         for flags in (["--heads", "32"], ["--context", "4k"], ["--window", "64"], ["--model", "llama-3-8b"]):
-            self.tune(2, file, *flags, says="excludes")
+            self.tune(2, file, *flags, says="cannot be given together")
         self.expect(3, "tune", "--from-capture", file, says="--arch")
 
     def test_revalidation_measures_and_therefore_needs_a_gpu(self):
         self.expect(3, "tune", "--revalidate")
         self.expect(3, "tune", "--revalidate", *SHAPE)
         self.expect(2, "tune", "--revalidate", *OFFLINE, says="measures")
-        self.expect(2, "tune", "--revalidate", "--resume", says="excludes")
+        self.expect(2, "tune", "--revalidate", "--resume", says="cannot be given together")
 
 
 if __name__ == "__main__":

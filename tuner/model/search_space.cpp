@@ -14,8 +14,7 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr double kModelResolution = 0.03;  // predictions closer than this are a tie
-constexpr int kTypicalRegisters = 168;     // what a kernel takes if its launch bounds leave it enough
+constexpr int kTypicalRegisters = 168;  // what a kernel takes if its launch bounds leave it enough
 
 /// The registers that the launch bounds leave to a thread.
 int register_limit(const KernelSpec& spec) {

@@ -13,6 +13,9 @@
 namespace leanattn {
 inline namespace v1 {
 
+/// The cost model cannot tell candidates apart whose predictions are closer than this. They are a tie.
+inline constexpr double kModelResolution = 0.03;
+
 /// Every spec of this problem that the generator accepts and that may be worth compiling: all combinations of load
 /// path, warps, tokens a warp, stages, tile and CTAs per SM, with the ticket fix-up. Specs whose registers cannot
 /// suffice are left out, and so are those that differ from another one only in name. All have programmatic dependent

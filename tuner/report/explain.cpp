@@ -31,6 +31,9 @@ Result<void> validate_input(const ScheduleInput& input) {
   if (input.row_blocks < 1) return below_one("the number of row blocks", input.row_blocks);
   if (input.tile < 1) return below_one("the tile", input.tile);
   if (input.grid < 1) return below_one("the grid", input.grid);
+  if (input.ctas_per_output_tile < 0)
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("{} CTAs of an output tile were asked for", input.ctas_per_output_tile));
   if (input.sm_count < 1) return below_one("the number of SMs", input.sm_count);
   const std::int64_t per_request = std::int64_t{input.kv_heads} * input.row_blocks;
   const auto batch = static_cast<std::int64_t>(input.context_lengths.size());
@@ -40,6 +43,10 @@ Result<void> validate_input(const ScheduleInput& input) {
                 fmt::format("{} CTAs over {} x {} output tiles give more than a million segments", input.grid, batch,
                             per_request),
                 "Draw a smaller batch or grid.");
+  }
+  if (input.ctas_per_output_tile > 0 && input.grid != per_request * batch * input.ctas_per_output_tile) {
+    return fail(ErrorCode::invalid_argument, fmt::format("a grid of {} CTAs is not {} for each of {} output tiles",
+                                                         input.grid, input.ctas_per_output_tile, per_request * batch));
   }
   return {};
 }
@@ -98,13 +105,22 @@ Result<Schedule> make_schedule(const ScheduleInput& input) {
 
   std::int64_t line = 0;  // the first LeanTile of the present output tile
   unsigned cta = 0;
-  const auto range_end = [&](unsigned c) { return std::int64_t{lean_first_tile(split, c + 1)}; };
+  const unsigned sharing = static_cast<unsigned>(input.ctas_per_output_tile);
+  std::int64_t tiles_here = 0;  // LeanTiles of the present output tile
+  // Where the range of a CTA ends on the line.
+  const auto range_end = [&](unsigned c) {
+    if (sharing == 0) return std::int64_t{lean_first_tile(split, c + 1)};
+    const LeanSplit own = lean_split(static_cast<unsigned>(tiles_here), sharing, lean_reciprocal(sharing));
+    return line + std::int64_t{lean_first_tile(own, c % sharing + 1)};
+  };
   for (int request = 0; request < static_cast<int>(input.context_lengths.size()); ++request) {
     const auto tiles =
         static_cast<std::int64_t>(lean_tiles_of(input.context_lengths[static_cast<std::size_t>(request)], input.tile));
     for (int kv_head = 0; kv_head < input.kv_heads; ++kv_head) {
       for (int row_block = 0; row_block < input.row_blocks; ++row_block) {
         std::int64_t contributors = 0;
+        tiles_here = tiles;
+        if (sharing > 0) cta = static_cast<unsigned>(schedule.output_tiles) * sharing;
         for (std::int64_t done = 0; done < tiles;) {
           while (range_end(cta) <= line + done) ++cta;
           const std::int64_t count = std::min(tiles - done, range_end(cta) - (line + done));

@@ -22,6 +22,10 @@ struct ScheduleInput {
   int tile = 64;          ///< the LeanTile
   std::int64_t grid = 1;  ///< in CTAs
   int sm_count = 1;       ///< how many CTAs run at once
+  /// 0: every CTA takes an equal share of the line, whichever output tiles it crosses, as leanattn's kernels do. Else
+  /// so many CTAs share each output tile and touch no other, as in FlashAttention-2 (1) and FlashDecoding; `grid` is
+  /// then their number.
+  int ctas_per_output_tile = 0;
 };
 
 /// What one CTA does for one output tile.

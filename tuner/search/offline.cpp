@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
+#include <optional>
 
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/lookup/default_config.hpp"
@@ -54,6 +56,17 @@ OfflineCandidate describe(const Config& config, const Result<CompiledSpec>& comp
 
 }  // namespace
 
+std::vector<OfflineTie> model_ties(const OfflineShape& shape) {
+  std::vector<OfflineTie> ties;
+  for (std::size_t i = 0; i < shape.candidates.size() && shape.candidates[i].accepted; ++i) {
+    const bool tied = !ties.empty() && shape.candidates[i].predicted_us <=
+                                           (1 + kModelResolution) * shape.candidates[ties.back().first].predicted_us;
+    if (!tied) ties.push_back({i, 0});
+    ++ties.back().count;
+  }
+  return ties;
+}
+
 Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const DeviceFacts& device,
                                                CubinCache* cubins, const ProgressSink& progress,
                                                const std::atomic<bool>* cancel) {
@@ -83,13 +96,19 @@ Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const
     // This comes first, because without NVRTC every single candidate would be rejected for the same reason.
     if (const Result<std::string> version = nvrtc_version(); !version) return tl::unexpected(version.error());
   }
-  CompilePool pool([&](const KernelSpec& spec) { return compile_offline(spec, device, cubins); },
-                   request.compile_threads);
-  if (!request.dry_run) pool.enqueue(specs);
+  std::optional<CompilePool> pool;
+  if (!request.dry_run) {
+    pool.emplace([&](const KernelSpec& spec) { return compile_offline(spec, device, cubins); },
+                 request.compile_threads);
+    pool->enqueue(specs);
+  }
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const Result<CompiledSpec> guessed = CompiledSpec{.resident = guess_resident(device, specs[i])};
-    const Result<CompiledSpec>* compiled = request.dry_run ? &guessed : pool.wait(specs[i], stop);
-    if (compiled == nullptr) break;
+    const Result<CompiledSpec>* compiled = pool ? pool->wait(specs[i], stop) : &guessed;
+    if (compiled == nullptr) {
+      for (OfflineShape& shape : result) shape.skipped = static_cast<int>(specs.size() - i);
+      break;
+    }
     if (!*compiled && compiled->error().code == ErrorCode::unsupported && i == 0)
       return tl::unexpected(compiled->error());
     for (std::size_t s = 0; s < shapes.size(); ++s) {
@@ -98,7 +117,7 @@ Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const
       if (!ranked.empty())
         result[s].candidates.push_back(describe(ranked.front().config, *compiled, ranked.front().predicted_us));
     }
-    if (progress) {
+    if (progress && pool) {
       const double elapsed = now_s() - started;
       progress({.shape = request.shapes.front(),
                 .shape_index = 0,
@@ -112,7 +131,7 @@ Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const
                 .eta_s = elapsed / static_cast<double>(i + 1) * static_cast<double>(specs.size() - i - 1)});
     }
   }
-  pool.abandon();
+  if (pool) pool->abandon();
   for (OfflineShape& shape : result) {
     std::stable_sort(shape.candidates.begin(), shape.candidates.end(),
                      [](const OfflineCandidate& a, const OfflineCandidate& b) {

@@ -25,10 +25,20 @@ struct OfflineCandidate {
 struct OfflineShape {
   Shape shape;
   std::vector<OfflineCandidate> candidates;  ///< by predicted_us; those that were not accepted come last
+  int skipped = 0;                           ///< candidates that the budget's end or an interrupt left out
 };
 
+/// Candidates that the cost model cannot tell apart.
+struct OfflineTie {
+  std::size_t first = 0, count = 0;  ///< in OfflineShape::candidates
+};
+/// The accepted candidates in groups, the fastest first. A group's predictions lie within kModelResolution
+/// (tuner/model/search_space.hpp) of its first.
+std::vector<OfflineTie> model_ties(const OfflineShape& shape);
+
 /// Generates and compiles candidates, reads what the compiler says of them, and ranks them by the cost model. The
-/// cubins are stored. Errors: nvrtc_missing, invalid_argument, unsupported.
+/// cubins are stored. A dry run compiles nothing, starts no thread and says nothing of its progress. Errors:
+/// nvrtc_missing, invalid_argument, unsupported.
 Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const DeviceFacts& device,
                                                CubinCache* cubins, const ProgressSink& progress,
                                                const std::atomic<bool>* cancel);

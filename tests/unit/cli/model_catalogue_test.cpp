@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <tuple>
 
 #include "runtime/problem.hpp"
 
@@ -17,23 +18,53 @@ ModelShape read(const std::string& text) {
 }
 
 TEST(Catalogue, EveryModelIsAProblemThatTheKernelsServe) {
-  EXPECT_EQ(model_catalogue().size(), 9u);
+  EXPECT_GE(model_catalogue().size(), 20u);
   for (const ModelShape& model : model_catalogue()) {
-    const DecodeProblem problem{.q_heads = model.q_heads,
-                                .kv_heads = model.kv_heads,
-                                .head_dim = model.head_dim,
-                                .dtype = model.dtype.value_or(DType::bf16),
-                                .features = model.features};
+    DecodeProblem problem{.q_heads = model.q_heads,
+                          .kv_heads = model.kv_heads,
+                          .head_dim = model.head_dim,
+                          .dtype = model.dtype.value_or(DType::bf16),
+                          .features = model.features};
     EXPECT_TRUE(validate(problem).has_value()) << model.name;
+    problem.features.window = model.layer_window;
+    EXPECT_TRUE(validate(problem).has_value()) << model.name;
+    EXPECT_EQ(*find_model(model.name), model);  // No name is there twice.
   }
 }
 
-TEST(Catalogue, NamesIgnoreCaseAndUnknownOnesListTheKnown) {
+// What the models' config.json files say of their attention layers, through the other way to the same problem.
+TEST(Catalogue, SaysWhatTheModelsConfigFilesSay) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"llama-3.1-8b", R"("num_attention_heads":32,"num_key_value_heads":8,"hidden_size":4096)"},
+      {"llama-3.1-70b", R"("num_attention_heads":64,"num_key_value_heads":8,"hidden_size":8192)"},
+      {"llama-3.1-405b", R"("num_attention_heads":128,"num_key_value_heads":8,"hidden_size":16384)"},
+      {"qwen3-0.6b", R"("num_attention_heads":16,"num_key_value_heads":8,"head_dim":128,"hidden_size":1024,
+                        "sliding_window":null,"use_sliding_window":false)"},
+      {"qwen3-8b", R"("num_attention_heads":32,"num_key_value_heads":8,"head_dim":128,"hidden_size":4096)"},
+      {"qwen3-30b-a3b", R"("num_attention_heads":32,"num_key_value_heads":4,"head_dim":128,"hidden_size":2048)"},
+      {"gemma-2-9b", R"("model_type":"gemma2","num_attention_heads":16,"num_key_value_heads":8,"head_dim":256,
+                        "sliding_window":4096,"attn_logit_softcapping":50.0)"},
+      {"gemma-3-1b", R"("model_type":"gemma3_text","num_attention_heads":4,"num_key_value_heads":1,"head_dim":256,
+                        "sliding_window":512,"sliding_window_pattern":6,"attn_logit_softcapping":null)"},
+      {"gemma-3-27b", R"("model_type":"gemma3_text","num_attention_heads":32,"num_key_value_heads":16,"head_dim":128,
+                         "sliding_window":1024)"},
+      {"gpt-oss-20b", R"("model_type":"gpt_oss","num_attention_heads":64,"num_key_value_heads":8,"head_dim":64,
+                         "sliding_window":128,"layer_types":["sliding_attention","full_attention"])"},
+  };
+  for (const auto& [name, fields] : cases) {
+    ModelShape said = read(R"({"torch_dtype":"bfloat16",)" + std::string(fields) + "}");
+    said.name = name;
+    EXPECT_EQ(*find_model(name), said) << name;
+  }
+}
+
+TEST(Catalogue, NamesIgnoreCaseAndUnknownOnesLeadToTheClosest) {
   EXPECT_EQ(find_model("Llama-3-8B")->kv_heads, 8);
   const auto unknown = find_model("llama-3");
   ASSERT_FALSE(unknown.has_value());
   EXPECT_NE(unknown.error().message.find("'llama-3'"), std::string::npos);
-  EXPECT_NE(unknown.error().hint.find("qwen2.5-7b"), std::string::npos);
+  EXPECT_NE(unknown.error().hint.find("Did you mean llama-3-8b?"), std::string::npos) << unknown.error().hint;
+  EXPECT_NE(find_model("x").error().hint.find("leanattn models"), std::string::npos);
 }
 
 // The fields are those of published config.json files.
@@ -81,6 +112,8 @@ TEST(ModelConfig, TheDtypeIsThatOfTheWeightsOrUnknown) {
   EXPECT_EQ(read("{" + heads + R"(,"torch_dtype":"float16"})").dtype, DType::fp16);
   EXPECT_EQ(read("{" + heads + R"(,"dtype":"bfloat16"})").dtype, DType::bf16);
   EXPECT_EQ(read("{" + heads + R"(,"torch_dtype":"float32"})").dtype, std::nullopt);
+  EXPECT_EQ(read("{" + heads + R"(,"torch_dtype":"float32"})").other_dtype, "float32");
+  EXPECT_EQ(read("{" + heads + R"(,"torch_dtype":"float16"})").other_dtype, "");
   EXPECT_EQ(read("{" + heads + "}").dtype, std::nullopt);
   EXPECT_EQ(read(R"({"dtype":"float16","text_config":{)" + heads + "}}").dtype, DType::fp16);
 }
@@ -111,6 +144,42 @@ TEST(ModelConfig, FeaturesAreThoseOfEveryLayer) {
     EXPECT_EQ(model.features, expected) << fields << " gives " << to_json(model.features);
     EXPECT_TRUE(validate(model.features).has_value()) << fields;
   }
+}
+
+TEST(ModelConfig, AWindowOfSomeLayersIsKeptApart) {
+  const std::tuple<const char*, int, int> cases[] = {
+      {R"("model_type":"mistral","sliding_window":4096)", 4096, 0},
+      {R"("model_type":"gemma2","sliding_window":4096)", 0, 4096},
+      {R"("model_type":"qwen2","sliding_window":4096,"use_sliding_window":true)", 0, 4096},
+      {R"("model_type":"qwen2","sliding_window":4096,"use_sliding_window":false)", 0, 0},
+      {R"("sliding_window":128,"layer_types":["sliding_attention","full_attention"])", 0, 128},
+      {R"("sliding_window":128,"layer_types":["sliding_attention"])", 128, 0},
+      {R"("sliding_window":128,"layer_types":["full_attention"])", 0, 0},
+      {R"("sliding_window":128,"layer_types":[])", 0, 0},
+  };
+  for (const auto& [fields, every, some] : cases) {
+    const ModelShape model = read(R"({"num_attention_heads":32,"hidden_size":4096,)" + std::string(fields) + "}");
+    EXPECT_EQ(model.features.window, every) << fields;
+    EXPECT_EQ(model.layer_window, some) << fields;
+  }
+}
+
+TEST(ModelConfig, BrokenJsonIsLocated) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "line 1, column 1: "},
+      {"{\"a\": 1,,}", "line 1, column 9: "},
+      {"{\n \"a\": tru\n}", "line 2, column 10: "},
+      {"{\n\n\n", "line 4, column 1: "},
+  };
+  for (const auto& [text, where] : cases) {
+    const auto model = model_from_config(text, "config.json");
+    ASSERT_FALSE(model.has_value());
+    EXPECT_NE(model.error().message.find(std::string("not valid JSON: ") + where), std::string::npos)
+        << model.error().message;
+  }
+  const auto deep = model_from_config("\n" + std::string(1000, '['), "config.json");
+  EXPECT_NE(deep.error().message.find("line 2, column 65: it is nested too deeply"), std::string::npos)
+      << deep.error().message;
 }
 
 TEST(ModelConfig, AFaultyFieldIsNamed) {

@@ -78,5 +78,39 @@ TEST(ShapeFlags, ShapesWhoseSizeOverflowsAreRefused) {
   EXPECT_FALSE(resolve(flags, "1", "8k").has_value());
 }
 
+TEST(ShapeFlags, ARaggedShapeIsNamedAsOne) {
+  EXPECT_EQ(describe(Shape{.batch = 2, .longest_context = 1024}), "batch 2, context 1k");
+  EXPECT_EQ(describe(Shape{.batch = 2, .longest_context = 1024, .total_context = 2048}), "batch 2, context 1k");
+  EXPECT_EQ(describe(Shape{.batch = 2, .longest_context = 1024, .total_context = 1100}),
+            "batch 2, context up to 1k, 1100 tokens in all");
+}
+
+TEST(ShapeFlags, WhatIsMissingOfTheHeadsIsNamed) {
+  ShapeFlags flags;
+  EXPECT_EQ(resolve(flags, "1", "8k").error().message, "no model was given");
+  flags.heads = "32";
+  EXPECT_EQ(resolve(flags, "1", "8k").error().message, "--heads 32 was given without --head-dim");
+  flags.heads = "", flags.kv_heads = "8";
+  EXPECT_EQ(resolve(flags, "1", "8k").error().message, "--kv-heads 8 was given without --heads and --head-dim");
+}
+
+TEST(ShapeFlags, LayersWithAWindowAreAProblemOfTheirOwn) {
+  ShapeFlags flags;
+  flags.model = "gpt-oss-20b";
+  auto workload = resolve(flags, "1", "8k");
+  EXPECT_EQ(workload->problem.features, Features{.sink_logits = true});
+  EXPECT_EQ(workload->notes.size(), 1u);
+  flags.layers = "full";
+  EXPECT_TRUE(resolve(flags, "1", "8k")->notes.empty());
+  flags.layers = "window";
+  workload = resolve(flags, "1", "8k");
+  EXPECT_EQ(workload->problem.features, (Features{.window = 128, .sink_logits = true}));
+  EXPECT_TRUE(workload->notes.empty());
+  flags.features.window = "256";  // A flag replaces the model's value.
+  EXPECT_EQ(resolve(flags, "1", "8k")->problem.features.window, 256);
+  flags.model = "llama-3-8b";
+  EXPECT_FALSE(resolve(flags, "1", "8k").has_value());
+}
+
 }  // namespace
 }  // namespace leanattn

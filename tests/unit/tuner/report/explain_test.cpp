@@ -47,6 +47,39 @@ TEST(Explain, OneCtaAnOutputTileLeavesNothingToMerge) {
   EXPECT_DOUBLE_EQ(schedule->busy, 0.4);
 }
 
+TEST(Explain, PeersKeepOutputTilesWholeOrCutThemEvenlyWhateverTheLengths) {
+  EXPECT_TRUE(rc::check("any lengths, heads, tile and number of CTAs", [] {
+    ScheduleInput input{
+        .title = "x",
+        .context_lengths = *rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(0, 3000))),
+        .kv_heads = *rc::gen::inRange(1, 5),
+        .row_blocks = *rc::gen::inRange(1, 3),
+        .tile = *rc::gen::inRange(1, 300),
+        .sm_count = *rc::gen::inRange(1, 40),
+        .ctas_per_output_tile = *rc::gen::inRange(1, 9)};
+    const int sharing = input.ctas_per_output_tile;
+    input.grid = static_cast<std::int64_t>(input.context_lengths.size()) * input.kv_heads * input.row_blocks * sharing;
+    const auto schedule = make_schedule(input);
+    RC_ASSERT(schedule.has_value());
+    std::map<std::int64_t, std::set<std::int64_t>> sizes;  // of each output tile's segments
+    std::map<std::int64_t, std::int64_t> next_tile;
+    std::int64_t total = 0;
+    for (const ScheduleSegment& segment : schedule->segments) {
+      RC_ASSERT(segment.cta / sharing == segment.output_tile);
+      RC_ASSERT(next_tile[segment.output_tile] == segment.first_tile);
+      next_tile[segment.output_tile] += segment.tiles;
+      sizes[segment.output_tile].insert(segment.tiles);
+      total += segment.tiles;
+    }
+    RC_ASSERT(total == schedule->lean_tiles);
+    for (const auto& [output, seen] : sizes) RC_ASSERT(*seen.rbegin() - *seen.begin() <= 1);
+    RC_ASSERT((sharing > 1) || schedule->partials == 0);
+  }));
+  ScheduleInput input = figure_one();
+  input.ctas_per_output_tile = 1;  // but the grid is five
+  EXPECT_EQ(make_schedule(input).error().code, ErrorCode::invalid_argument);
+}
+
 TEST(Explain, ModesAreGridsOfTheSameSchedule) {
   EXPECT_EQ(grid_for_mode("fa2", 8, 1000, 132), 8);
   EXPECT_EQ(grid_for_mode("fd", 8, 1000, 132), 128);
