@@ -37,9 +37,9 @@ def module_for(version):
     if release in TRIED:
         return TRIED[release]
     if os.environ.get(ANYWAY) == "1":
-        nearest = [tried for tried in TRIED if _numbers(tried) <= _numbers(release)] or list(TRIED)
-        _logger.warning("leanattn was never tried with vLLM %s, and goes on as with %s because %s=1", version, nearest[-1], ANYWAY)
-        return TRIED[nearest[-1]]
+        nearest = _nearest(release)
+        _logger.warning("leanattn was never tried with vLLM %s, and goes on as with %s because %s=1", version, nearest, ANYWAY)
+        return TRIED[nearest]
     # Not an ImportError, of which vLLM would show the name only.
     raise RuntimeError(f"leanattn was never tried with vLLM {version}. {_tried()} Use one of these, or choose another --attention-backend; "
                        f"{ANYWAY}=1 tries it all the same")
@@ -49,8 +49,15 @@ def _tried():
     return f"It is written for vLLM {' and '.join(f'{version}.*' for version in TRIED)}."
 
 
+def _nearest(release):
+    """The newest tried version that is not newer; the newest of all for a version without numbers, as builds from source may have."""
+    if not all(part.isdigit() for part in release.split(".")):
+        return max(TRIED, key=_numbers)
+    return max((tried for tried in TRIED if _numbers(tried) <= _numbers(release)), key=_numbers, default=min(TRIED, key=_numbers))
+
+
 def _numbers(release):
-    return [int(part) if part.isdigit() else 0 for part in release.split(".")]
+    return [int(part) for part in release.split(".")]
 
 
 def __getattr__(name):
