@@ -162,7 +162,7 @@ def _register_backend(backend, class_path=None, is_mamba=False):
 
 BEHAVIOUR = {
     "FlashAttentionImpl": {"__init__": _flash_impl, "forward": _flash_forward},
-    "AttentionImplBase": {"process_weights_after_loading": lambda self, act_dtype: None},
+    "AttentionImplBase": {"process_weights_after_loading": lambda self, act_dtype: None, "get_impl_variants": lambda self: (self,)},
     "AttentionMetadataBuilder": {"__init__": _builder, "_init_reorder_batch_threshold": _threshold,
                                  "get_varlen_cudagraph_max_query_len": lambda cls, vllm_config, kv_cache_spec: None},
     "FlashAttentionMetadataBuilder": {"__init__": _flash_builder, "build": _flash_build, "update_block_table": _update_block_table,
@@ -218,7 +218,7 @@ def _method(name, of, recorded):
 
 def _class(name, recorded, known):
     bases = tuple(known.get(base, _BASES.get(base)) for base in recorded["bases"] if base in known or base in _BASES)
-    methods = {method: _method(method, name, what) for method, what in recorded["methods"].items()}
+    methods = {method: _method(method, name, what) for method, what in recorded["methods"].items() if method != "__new__"}
     values = {attribute: None if text is None else _literal(text) for attribute, text in recorded["attributes"].items()}
     if enum.Enum in bases:
         made = enum.Enum(name, {member: value or member for member, value in values.items()}, **({"type": str} if str in bases else {}))
