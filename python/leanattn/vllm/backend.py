@@ -121,9 +121,9 @@ class BuilderBase(FlashAttentionMetadataBuilder):
                 return super().build(common_prefix_len, common, fast_build)
             if prefills > 0:
                 prefill = super().build(0, _rest_of(common, requests, prefills, tokens, prefill_tokens), fast_build)
-        single = common.max_query_len == 1 or self.reorder_batch_threshold == 1
-        if single and tokens != requests:
-            # Rows and requests do not match one to one, which a graph that is padded by tokens alone would do.
+        # Else rows and requests do not match one to one, as in a step that is padded by tokens alone.
+        single = tokens == requests and (common.max_query_len == 1 or self.reorder_batch_threshold == 1)
+        if not single and self.reorder_batch_threshold == 1:
             return super().build(common_prefix_len, common, fast_build)
         return Metadata(
             num_actual_tokens=common.num_actual_tokens, max_query_len=common.max_query_len, query_start_loc=common.query_start_loc,
