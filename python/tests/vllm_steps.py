@@ -1,11 +1,12 @@
-"""vllm_on_cpu.py -- leanattn.vllm with vLLM's own Python and PyTorch's CPU tensors; neither a GPU nor compiled kernels are needed.
+"""vllm_steps.py -- leanattn.vllm with vLLM's own Python: steps that mix prefill, decode and speculation, compared with attention over the whole context.
 
-    python3 python/tests/vllm_on_cpu.py [FOLDER]     # FOLDER has vLLM's files, such as an unpacked wheel; default: the installed one
+    python3 python/tests/vllm_steps.py [FOLDER]          # FOLDER has vLLM's files, such as an unpacked wheel; default: the installed one
+    python3 python/tests/vllm_steps.py --gpu             # with the real kernels of both, on CUDA device 0
 
-vLLM's builder, implementation and backend are the real ones, and so are those of leanattn, up to the calls of kernels. What stands in for kernels
-is attention in plain PyTorch: that of leanattn.decode reads pages, lengths and offsets as they are given, that of FlashAttention likewise, and both
-are compared with attention over the tokens that were put into the cache. The last line says how many steps agree; the line before, how long a
-builder takes for one without prefill.
+vLLM's builder, implementation and backend are the real ones, and so are those of leanattn. Without --gpu neither a GPU nor compiled kernels are
+needed: tensors are in host memory, and attention in plain PyTorch stands in for kernels. That of leanattn.decode reads pages, lengths and offsets
+as they are given, that of FlashAttention likewise. The last line says how many steps agree; the line before, how long a builder takes for one
+without prefill.
 """
 import importlib
 import importlib.machinery
@@ -22,7 +23,11 @@ import torch
 
 import leanattn
 
-Q_HEADS, KV_HEADS, HEAD_DIM, PAGE, PAGES, WIDTH = 4, 2, 32, 16, 64, 6
+Q_HEADS, KV_HEADS, HEAD_DIM, PAGE, PAGES, WIDTH = 4, 2, 64, 16, 64, 6
+DEVICE = torch.device("cuda" if "--gpu" in sys.argv else "cpu", 0)
+# What caches hold where nothing was written, and page tables behind a request's end. FlashAttention's kernels multiply the one by zero, and follow
+# the other to memory that they do not use, as vLLM allows; on the CPU any use would show.
+UNWRITTEN, STALE = (1e4, PAGES - 1) if DEVICE.type == "cuda" else (float("nan"), 10**6)
 COMPILED = ("vllm._C", "vllm._moe_C", "vllm.cumem_allocator", "vllm.vllm_flash_attn._vllm_fa2_C", "vllm.vllm_flash_attn._vllm_fa3_C")
 # Packages that vLLM looks for to find out where it is.
 LEFT_OUT = {"libtpu", "amdsmi", "torch_xla", "tpu_inference", "vllm_xpu_kernels", "flash_attn", "aiter", "ray", "deep_gemm", "flashinfer", "quack",
@@ -100,7 +105,7 @@ def attention(q, k, v, first, *, scale, window=0, soft_cap=0.0, sinks=None, slop
     scores = torch.einsum("thd,chd->htc", q.double(), k) * scale
     if soft_cap:
         scores = soft_cap * torch.tanh(scores / soft_cap)
-    own, key = first + torch.arange(q.shape[0])[:, None], torch.arange(k.shape[0])
+    own, key = first + torch.arange(q.shape[0], device=q.device)[:, None], torch.arange(k.shape[0], device=q.device)
     if slopes is not None:
         scores = scores + slopes.double()[:, None, None] * (key - own)
     hidden = key > own
@@ -186,18 +191,18 @@ class Model:
         from vllm.v1.kv_cache_interface import FullAttentionSpec
 
         self.features = features
-        self.impl = backend.get_impl_cls()(Q_HEADS, HEAD_DIM, HEAD_DIM**-0.5, KV_HEADS, features.get("alibi_slopes"), features.get("sliding_window"),
+        with DEVICE:  # as vLLM does while it makes a model
+            self.impl = backend.get_impl_cls()(Q_HEADS, HEAD_DIM, HEAD_DIM**-0.5, KV_HEADS, features.get("alibi_slopes"), features.get("sliding_window"),
                                            "auto", features.get("logits_soft_cap"), "decoder", None, **{k: v for k, v in features.items() if k == "sinks"})
         self.impl.process_weights_after_loading(torch.bfloat16)
-        one = torch.ones(())
+        one = torch.ones((), device=DEVICE)
         self.layer = types.SimpleNamespace(impl=self.impl, _q_scale=one, _k_scale=one, _v_scale=one)
         config = configuration(speculative)
         config.compilation_config.static_forward_context = {"layer": self.layer}
         spec = FullAttentionSpec(block_size=PAGE, num_kv_heads=KV_HEADS, head_size=HEAD_DIM, dtype=torch.bfloat16,
                                  sliding_window=features.get("sliding_window"))
-        self.builder = backend.get_builder_cls()(spec, ["layer"], config, torch.device("cpu", 0))
-        # NaN where nothing was written: reading it would show.
-        whole = torch.full((PAGES, PAGE, KV_HEADS, 2 * HEAD_DIM), float("nan"), dtype=torch.bfloat16)
+        self.builder = backend.get_builder_cls()(spec, ["layer"], config, DEVICE)
+        whole = torch.full((PAGES, PAGE, KV_HEADS, 2 * HEAD_DIM), UNWRITTEN, dtype=torch.bfloat16, device=DEVICE)
         self.cache = whole.permute(0, 2, 1, 3) if layout == "NHD" else whole.permute(0, 2, 1, 3).contiguous()
 
     def step(self, query_tokens, contexts, generator, padding=0):
@@ -206,9 +211,9 @@ class Model:
 
         requests, tokens = len(query_tokens), sum(query_tokens)
         order = torch.randperm(PAGES, generator=generator, dtype=torch.int32)
-        table = torch.full((requests + padding, WIDTH), 10**6, dtype=torch.int32)  # stale behind a request's end
+        table = torch.full((requests + padding, WIDTH), STALE, dtype=torch.int32)
         table[requests:] = 0
-        qkv = torch.randn(tokens, (Q_HEADS + 2 * KV_HEADS) * HEAD_DIM, generator=generator).bfloat16()
+        qkv = torch.randn(tokens, (Q_HEADS + 2 * KV_HEADS) * HEAD_DIM, generator=generator).bfloat16().to(DEVICE)
         query, key, value = (part.unflatten(-1, (-1, HEAD_DIM)) for part in qkv.split([n * HEAD_DIM for n in (Q_HEADS, KV_HEADS, KV_HEADS)], -1))
         slots, whole, used = [], [], 0
         for request, (new, context) in enumerate(zip(query_tokens, contexts)):
@@ -216,7 +221,7 @@ class Model:
             table[request, :pages] = order[used:used + pages]
             used += pages
             begin = sum(query_tokens[:request])
-            old = torch.randn(2, context - new, KV_HEADS, HEAD_DIM, generator=generator).bfloat16()
+            old = torch.randn(2, context - new, KV_HEADS, HEAD_DIM, generator=generator).bfloat16().to(DEVICE)
             k, v = (torch.cat((part, fresh[begin:begin + new])) for part, fresh in zip(old, (key, value)))
             whole.append((k, v))
             places = [int(table[request, token // PAGE]) * PAGE + token % PAGE for token in range(context)]
@@ -226,32 +231,37 @@ class Model:
         starts = torch.tensor([0, *itertools.accumulate(query_tokens), *[tokens] * padding], dtype=torch.int32)
         rows = tokens + padding
         common = CommonAttentionMetadata(
-            query_start_loc=starts, query_start_loc_cpu=starts.clone(), seq_lens=torch.tensor([*contexts, *[0] * padding], dtype=torch.int32),
-            num_reqs=requests + padding, num_actual_tokens=rows, max_query_len=max(query_tokens), max_seq_len=max(contexts), block_table_tensor=table,
-            slot_mapping=torch.tensor(slots))
+            query_start_loc=starts.to(DEVICE), query_start_loc_cpu=starts, seq_lens=torch.tensor([*contexts, *[0] * padding], dtype=torch.int32, device=DEVICE),
+            num_reqs=requests + padding, num_actual_tokens=rows, max_query_len=max(query_tokens), max_seq_len=max(contexts), block_table_tensor=table.to(DEVICE),
+            slot_mapping=torch.tensor(slots, device=DEVICE))
         metadata = self.builder.build(0, common)
-        output = torch.full((rows, Q_HEADS, HEAD_DIM), float("nan"), dtype=torch.bfloat16)
+        output = torch.full((rows, Q_HEADS, HEAD_DIM), float("nan"), dtype=torch.bfloat16, device=DEVICE)
         query = torch.cat((query, query.new_zeros(padding, Q_HEADS, HEAD_DIM)))
         self.impl.do_kv_cache_update(self.layer, key, value, self.cache, common.slot_mapping)
         self.impl.forward(self.layer, query, key, value, self.cache, metadata, output)
         sinks, slopes = self.features.get("sinks"), self.features.get("alibi_slopes")
         wanted = torch.cat([attention(query[begin:begin + new], k, v, context - new, scale=HEAD_DIM**-0.5, sinks=sinks,
                                       window=self.features.get("sliding_window") or 0, soft_cap=self.features.get("logits_soft_cap") or 0.0,
-                                      slopes=None if slopes is None else torch.tensor(slopes))
+                                      slopes=None if slopes is None else torch.tensor(slopes, device=DEVICE))
                             for begin, new, context, (k, v) in zip(starts.tolist(), query_tokens, contexts, whole)])
         return (output[:tokens].double() - wanted).abs().max().item(), common
 
 
 STEPS = {0: [([1, 1, 1], [33, 96, 1], 0), ([1, 1], [50, 7], 2), ([1, 1, 20, 5], [40, 16, 20, 64], 0), ([9, 30], [9, 95], 0), ([1, 60], [96, 60], 0)],
          2: [([3, 3], [33, 96], 0), ([3, 1, 2], [17, 64, 2], 1), ([1, 1], [5, 80], 0), ([3, 2, 20, 4], [30, 31, 20, 64], 0), ([40], [50], 0)]}
-FEATURES = [{}, {"sliding_window": 9}, {"logits_soft_cap": 5.0}, {"sinks": torch.linspace(-1, 2, Q_HEADS)}, {"alibi_slopes": [0.5, 0.25, 0.125, 0.0625]},
-            {"sliding_window": 20, "logits_soft_cap": 3.0, "sinks": torch.linspace(1, -2, Q_HEADS)}]
+FEATURES = [{}, {"sliding_window": 9}, {"logits_soft_cap": 5.0}, {"sinks": torch.linspace(-1, 2, Q_HEADS).bfloat16().to(DEVICE)}, {"alibi_slopes": [0.5, 0.25, 0.125, 0.0625]},
+            {"sliding_window": 20, "logits_soft_cap": 3.0, "sinks": torch.linspace(1, -2, Q_HEADS).bfloat16().to(DEVICE)}]
 
 
 def main():
-    installed = importlib.util.find_spec("vllm")
-    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(installed.origin).parents[1]
-    version = load(folder)
+    given = [argument for argument in sys.argv[1:] if argument != "--gpu"]
+    if DEVICE.type == "cuda":
+        import vllm
+
+        version = vllm.__version__
+    else:
+        installed = importlib.util.find_spec("vllm") if not given else None
+        version = load(pathlib.Path(given[0]) if given else pathlib.Path(installed.origin).parents[1])
     import leanattn.vllm
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
@@ -259,30 +269,34 @@ def main():
     backend = AttentionBackendEnum.CUSTOM.get_class()
     assert AttentionBackendEnum[backend.get_name()] is AttentionBackendEnum.CUSTOM
     check_selection(backend)
-    from leanattn.vllm import implementation, plans
-    from vllm.v1.attention.backends import flash_attn
-
-    calls = Calls()
-    engine = Engine()
-    leanattn.decode, leanattn.engine = calls.decode, lambda ordinal: engine
-    leanattn.Workspace = lambda engine, size: types.SimpleNamespace(bytes=size)
-    assert implementation.leanattn is plans.leanattn is leanattn
-    flash_attn.flash_attn_varlen_func, flash_attn.reshape_and_cache_flash = calls.flash, update_cache
-    flash_attn.get_scheduler_metadata = lambda **_: torch.zeros(5, dtype=torch.int32)
+    calls = None if DEVICE.type == "cuda" else stand_in_for_kernels()
     generator, steps, worst = torch.Generator().manual_seed(11), 0, 0.0
     for features, layout, (speculative, given) in itertools.product(FEATURES, ("NHD", "HND"), STEPS.items()):
         model = Model(backend, speculative, layout, **features)
         for query_tokens, contexts, padding in given:
-            before = calls.decoded, calls.prefilled
+            before = calls and (calls.decoded, calls.prefilled)
             error, common = model.step(query_tokens, contexts, generator, padding)
-            few = itertools.takewhile(lambda count: count <= 1 + speculative, query_tokens)
-            mine = sum(few)
-            assert (calls.decoded - before[0], calls.prefilled - before[1]) == (mine + padding * (speculative == 0), sum(query_tokens) - mine)
+            if calls is not None:
+                mine = sum(itertools.takewhile(lambda count: count <= 1 + speculative, query_tokens))
+                assert (calls.decoded - before[0], calls.prefilled - before[1]) == (mine + padding * (speculative == 0), sum(query_tokens) - mine)
             assert error < 0.02, (features, layout, query_tokens, error)
             steps, worst = steps + 1, max(worst, error)
     common = step_without_prefill(model, generator)
     print(f"vLLM {version}, PyTorch {torch.__version__}: the builder takes {host_time(model.builder, common):.1f} us for a step without prefill")
     print(f"{steps} steps agree; largest error {worst:.4f}")
+
+
+def stand_in_for_kernels():
+    from leanattn.vllm import implementation, plans
+    from vllm.v1.attention.backends import flash_attn
+
+    calls, engine = Calls(), Engine()
+    leanattn.decode, leanattn.engine = calls.decode, lambda ordinal: engine
+    leanattn.Workspace = lambda engine, size: types.SimpleNamespace(bytes=size)
+    assert implementation.leanattn is plans.leanattn is leanattn
+    flash_attn.flash_attn_varlen_func, flash_attn.reshape_and_cache_flash = calls.flash, update_cache
+    flash_attn.get_scheduler_metadata = lambda **_: torch.zeros(5, dtype=torch.int32)
+    return calls
 
 
 def step_without_prefill(model, generator):

@@ -1,4 +1,4 @@
-"""The backend in vLLM's own Python, where vLLM and PyTorch are installed; see vllm_on_cpu.py. No GPU is needed."""
+"""The backend in vLLM's own Python, where vLLM and PyTorch are installed; see vllm_steps.py. No GPU is needed."""
 import importlib.util
 import pathlib
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-PROGRAM = pathlib.Path(__file__).resolve().parent / "vllm_on_cpu.py"
+PROGRAM = pathlib.Path(__file__).resolve().parent / "vllm_steps.py"
 
 
 @pytest.mark.skipif(not all(importlib.util.find_spec(name) for name in ("torch", "vllm")), reason="vLLM and PyTorch are not installed")
