@@ -308,11 +308,12 @@ def test_features_of_a_layer_arrive(adapter):
 
 
 def test_sinks_are_read_after_the_weights_are_loaded(adapter):
-    """They are a parameter, which has no values when the layer is made."""
+    """They are a parameter, which has no values when the layer is made; and where weights are loaded again, graphs have the address."""
     model = Model(adapter, sinks=Tensor((Q_HEADS,), "bf16"))
     first = model.impl._constant["sink_logits"]
+    again = model.impl.sinks = Tensor((Q_HEADS,), "bf16")
     model.impl.process_weights_after_loading("torch.bfloat16")
-    assert model.impl._constant["sink_logits"] is not first
+    assert model.impl._constant["sink_logits"] is first and first.copied is again
 
 
 @pytest.mark.parametrize("scale_heads", [1, KV_HEADS])

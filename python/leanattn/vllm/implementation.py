@@ -87,12 +87,19 @@ class Implementation(FlashAttentionImpl):
         made = {"scale": self.scale, "window": self._window, "soft_cap": float(self.logits_soft_cap or 0.0),
                 "batch_invariant": bool(self.batch_invariant_enabled)}
         if self.sinks is not None:
-            made["sink_logits"] = self.sinks.detach().float().contiguous()
+            made["sink_logits"] = self._sink_logits()
         if self.alibi_slopes is not None:
             made["alibi_slopes"] = self.alibi_slopes
         if self._one_byte:
             made["kv_dtype"] = "fp8_e4m3"
         return made
+
+
+    def _sink_logits(self):
+        """The sinks in the type of the kernels. Weights that are loaded again go to the same memory, which captured graphs read."""
+        if self._constant is None:
+            return self.sinks.detach().float().contiguous()
+        return self._constant["sink_logits"].copy_(self.sinks.detach())
 
 
 def _part(tensor, part):
