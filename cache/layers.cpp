@@ -11,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "cache/environment_variable.hpp"
 #include "cache/tuning/open.hpp"
 #include "cache/tuning/schema.hpp"
 
@@ -19,11 +20,6 @@ inline namespace v1 {
 namespace {
 
 constexpr int kBusyTimeoutMs = 2000;  ///< an engine that starts should not wait long for a tuner that writes
-
-std::string environment(const char* name) {
-  const char* value = ::secure_getenv(name);
-  return value == nullptr ? std::string() : std::string(value);
-}
 
 /// Where the file with this very code lies: the shared library, or the program it is linked into.
 std::filesystem::path own_directory() {
@@ -52,9 +48,9 @@ std::vector<Layer> layers(const std::optional<std::filesystem::path>& user_direc
   };
   std::vector<Layer> layers;
   if (user_directory) layers.push_back({"user", *user_directory / detail::tuning_schema().file_name, false});
-  if (const std::string site = environment("LEANATTN_SITE_DB"); !site.empty())
+  if (const std::string site = environment_variable("LEANATTN_SITE_DB"); !site.empty())
     layers.push_back({"site", file_in(site), true});
-  if (const std::string shipped = environment("LEANATTN_SHIPPED_DB"); !shipped.empty()) {
+  if (const std::string shipped = environment_variable("LEANATTN_SHIPPED_DB"); !shipped.empty()) {
     layers.push_back({"shipped", file_in(shipped), true});
   } else if (const std::filesystem::path self = own_directory(); !self.empty()) {
     layers.push_back({"shipped", self.parent_path() / "share" / "leanattn" / detail::tuning_schema().file_name, false});

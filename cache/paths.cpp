@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cache/environment_variable.hpp"
 #include "cache/files.hpp"
 
 namespace leanattn {
@@ -25,12 +26,6 @@ using detail::with_errno;
 
 constexpr std::string_view kHint = "set LEANATTN_CACHE_DIR to an absolute path of a directory of your own";
 
-/// What the environment says, where a set-user-id program must not listen to it; empty counts as unset.
-std::string environment(const char* name) {
-  const char* value = ::secure_getenv(name);
-  return value == nullptr ? std::string() : std::string(value);
-}
-
 struct Chosen {
   std::filesystem::path path;
   std::string source;  ///< who named it, for messages
@@ -40,11 +35,11 @@ Result<Chosen> choose(const std::optional<std::filesystem::path>& override_path)
   Chosen chosen;
   if (override_path) {
     chosen = {*override_path, "the given cache directory"};
-  } else if (std::string named = environment("LEANATTN_CACHE_DIR"); !named.empty()) {
+  } else if (std::string named = environment_variable("LEANATTN_CACHE_DIR"); !named.empty()) {
     chosen = {std::move(named), "LEANATTN_CACHE_DIR"};
-  } else if (std::string xdg = environment("XDG_CACHE_HOME"); !xdg.empty()) {
+  } else if (std::string xdg = environment_variable("XDG_CACHE_HOME"); !xdg.empty()) {
     chosen = {std::filesystem::path(xdg) / "leanattn", "XDG_CACHE_HOME"};
-  } else if (std::string home = environment("HOME"); !home.empty()) {
+  } else if (std::string home = environment_variable("HOME"); !home.empty()) {
     chosen = {std::filesystem::path(home) / ".cache" / "leanattn", "HOME"};
   } else {
     return fail(ErrorCode::cache_unavailable, "there is no HOME, so no cache directory", std::string(kHint));

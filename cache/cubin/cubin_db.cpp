@@ -13,6 +13,7 @@
 #include "cache/cubin/memory.hpp"
 #include "cache/cubin/rows.hpp"
 #include "cache/digest.hpp"
+#include "cache/environment_variable.hpp"
 #include "cache/paths.hpp"
 #include "cache/sqlite/database.hpp"
 
@@ -31,11 +32,10 @@ constexpr int kMostRecoveries = 3;  ///< a file that keeps failing is given up
 
 std::int64_t limit_bytes() {
   std::int64_t megabytes = kDefaultLimitMb;
-  if (const char* text = std::getenv("LEANATTN_CUBIN_CACHE_MB")) {
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(text, text + std::strlen(text), value);
-    if (error == std::errc() && *end == '\0' && value >= 0 && value < (std::int64_t{1} << 40)) megabytes = value;
-  }
+  const std::string text = environment_variable("LEANATTN_CUBIN_CACHE_MB");
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && *end == '\0' && value >= 0 && value < (std::int64_t{1} << 40)) megabytes = value;
   return megabytes << 20;
 }
 

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "cache/environment_variable.hpp"
 #include "cache/files.hpp"
 #include "cache/paths.hpp"
 #include "cache/sqlite/file_access.hpp"
@@ -303,11 +304,10 @@ Result<std::filesystem::path> replace_damaged(const Schema& schema, const std::f
 
 OpenPolicy open_policy(const std::filesystem::path& directory, int busy_timeout_ms) {
   OpenPolicy policy{busy_timeout_ms, is_network_filesystem(directory), sqlite3_libversion_number()};
-  if (const char* text = ::secure_getenv("LEANATTN_BUSY_TIMEOUT_MS")) {
-    int value = 0;
-    const auto [end, error] = std::from_chars(text, text + std::strlen(text), value);
-    if (error == std::errc() && *end == '\0' && value >= 0) policy.busy_timeout_ms = policy.queue_timeout_ms = value;
-  }
+  const std::string text = environment_variable("LEANATTN_BUSY_TIMEOUT_MS");
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && *end == '\0' && value >= 0) policy.busy_timeout_ms = policy.queue_timeout_ms = value;
   return policy;
 }
 

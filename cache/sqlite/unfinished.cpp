@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "cache/environment_variable.hpp"
 #include "cache/files.hpp"
 #include "cache/sqlite/file_access.hpp"
 
@@ -33,8 +34,8 @@ class PrivateDirectory {
  public:
   PrivateDirectory() {
     std::error_code error;
-    const char* named = ::secure_getenv("TMPDIR");
-    std::string pattern = (named != nullptr && *named == '/' ? std::string(named) : "/tmp") + "/leanattn-read-XXXXXX";
+    const std::string named = environment_variable("TMPDIR");
+    std::string pattern = (named.starts_with('/') ? named : "/tmp") + "/leanattn-read-XXXXXX";
     if (::mkdtemp(pattern.data()) != nullptr) path_ = pattern;
   }
   PrivateDirectory(const PrivateDirectory&) = delete;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "generator/integers.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "runtime/cuda/nvml.hpp"
 
@@ -34,9 +35,6 @@ constexpr int kRegisterGranularity = 256;  // per warp
 constexpr int kSubPartitions = 4;          // of an SM, each with its own quarter of the registers
 constexpr int kSharedGranularity = 128;    // bytes
 constexpr int kSharedReserved = 1024;      // bytes of every CTA, taken by the driver (compute capability 8.0 and later)
-
-constexpr int divide_up(int value, int by) { return (value + by - 1) / by; }
-constexpr int round_up(int value, int to) { return divide_up(value, to) * to; }
 
 std::string uuid_text(const CUuuid& uuid, bool mig) {
   std::string text = mig ? "MIG" : "GPU";

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cache/environment_variable.hpp"
 #include "runtime/cuda/dynamic_library.hpp"
 
 namespace leanattn {
@@ -21,12 +22,6 @@ constexpr const char* kSonames[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.s
 
 /// The 128-bit loads and stores of partial results came with PTX ISA 8.3 (PTX ISA, "ld" and "st", .b128).
 constexpr std::pair kOldestNvrtc{12, 3};
-
-/// Empty in a set-user-id program: whoever starts it does not choose what it loads.
-std::string environment(const char* name) {
-  const char* value = ::secure_getenv(name);
-  return value != nullptr ? value : "";
-}
 
 /// Adds those sonames that are files in `directory`. Others would only make the error message longer.
 void add_directory(std::vector<std::string>& candidates, const std::filesystem::path& directory) {
@@ -99,7 +94,7 @@ Result<const NvrtcApi*> open_nvrtc() {
     refused->log = failures;
     return tl::unexpected(*std::move(refused));
   }
-  const std::string named = environment("LEANATTN_NVRTC_LIB");
+  const std::string named = environment_variable("LEANATTN_NVRTC_LIB");
   return fail(ErrorCode::nvrtc_missing,
               named.empty() ? "the CUDA run-time compiler libnvrtc cannot be loaded"
                             : fmt::format("LEANATTN_NVRTC_LIB names {}, which cannot be loaded", named),
@@ -109,9 +104,9 @@ Result<const NvrtcApi*> open_nvrtc() {
 }  // namespace
 
 std::vector<std::string> nvrtc_candidates() {
-  if (const auto file = environment("LEANATTN_NVRTC_LIB"); !file.empty()) return {file};
+  if (const auto file = environment_variable("LEANATTN_NVRTC_LIB"); !file.empty()) return {file};
   std::vector<std::string> candidates;
-  if (const auto root = environment("LEANATTN_NVRTC_DIR"); !root.empty()) {
+  if (const auto root = environment_variable("LEANATTN_NVRTC_DIR"); !root.empty()) {
     const std::filesystem::path directory(root);
     // NVIDIA's wheels have their libraries in nvidia/cu13/lib (CUDA 13) or nvidia/cuda_nvrtc/lib (CUDA 12).
     for (const char* sub :
@@ -121,7 +116,7 @@ std::vector<std::string> nvrtc_candidates() {
   }
   candidates.insert(candidates.end(), std::begin(kSonames), std::end(kSonames));
   for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
-    if (const auto root = environment(variable); !root.empty())
+    if (const auto root = environment_variable(variable); !root.empty())
       add_directory(candidates, std::filesystem::path(root) / "lib64");
   }
   add_directory(candidates, "/usr/local/cuda/lib64");

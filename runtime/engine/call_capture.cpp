@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cache/digest.hpp"
+#include "cache/environment_variable.hpp"
 #include "cache/files.hpp"
 #include "runtime/engine/call_capture_file.hpp"
 #include "runtime/engine/own_thread.hpp"
@@ -130,8 +131,8 @@ struct CallCapture::Process {
 };
 
 std::unique_ptr<CallCapture> CallCapture::from_environment(const DeviceFacts& device, std::string* warning) {
-  const char* value = ::secure_getenv("LEANATTN_CAPTURE");
-  if (value == nullptr || *value == '\0') return nullptr;
+  const std::string value = environment_variable("LEANATTN_CAPTURE");
+  if (value.empty()) return nullptr;
   std::error_code error;
   const std::string file = std::filesystem::absolute(value, error).string();
   const auto descriptor = open_to_append(file);

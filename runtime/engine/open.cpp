@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "cache/cubin/cubin_db.hpp"
+#include "cache/environment_variable.hpp"
 #include "cache/paths.hpp"
 #include "generator/generator.hpp"
 #include "runtime/cuda/current_context.hpp"
@@ -17,7 +18,7 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-Result<bool> is_capturing(CUstream_st* stream) {
+Result<bool> capturing_into_graph(CUstream_st* stream) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -73,7 +74,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineCoreOptions& op
   EngineParts parts;
   parts.device = *facts;
   parts.context = *context;
-  parts.is_capturing = is_capturing;
+  parts.is_capturing = capturing_into_graph;
   std::optional<std::filesystem::path> directory;
   if (options.disk_cache) {
     if (auto found = cache_directory(options.cache_dir)) {
@@ -95,8 +96,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineCoreOptions& op
   warning.clear();
   parts.call_capture = CallCapture::from_environment(*facts, &warning);
   if (!warning.empty()) parts.warnings.push_back(std::move(warning));
-  const char* debug = ::secure_getenv("LEANATTN_DEBUG");
-  parts.debug = debug != nullptr && std::string_view(debug) != "" && std::string_view(debug) != "0";
+  const std::string debug = environment_variable("LEANATTN_DEBUG");
+  parts.debug = !debug.empty() && debug != "0";
   return std::make_unique<EngineCore>(std::move(parts));
 }
 

@@ -13,6 +13,7 @@
 #include "runtime/cuda/current_context.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "runtime/cuda/gpu.hpp"
+#include "runtime/engine/argument_checks.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -25,9 +26,7 @@ static_assert(LEANATTN_MERGE_PARTS == LEAN_MERGE_PARTS);
 constexpr unsigned kThreads = 128;
 constexpr std::int64_t kRowsPerCta = kThreads / 32;
 
-tl::unexpected<Error> invalid(std::string message, std::string hint = {}) {
-  return fail(ErrorCode::invalid_argument, std::move(message), std::move(hint));
-}
+using detail::invalid;
 
 Result<void> check_aligned(const char* name, int part, const void* pointer, std::uintptr_t alignment) {
   const std::string full = part < 0 ? name : fmt::format("{}[{}]", name, part);

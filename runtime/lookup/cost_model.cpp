@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "generator/integers.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/specs.hpp"
 
@@ -14,8 +15,6 @@ namespace {
 
 // The most contributors that merge at one level, and the fewest that make a group (templates/merge/ticket.cuh).
 constexpr std::int64_t kFlat = 16, kMinWidth = 8;
-
-std::int64_t divide_up(std::int64_t value, std::int64_t by) { return value / by + (value % by != 0); }
 
 /// Tokens that all warps of a CTA attend to in one step.
 std::int64_t step_of_cta(const KernelSpec& spec) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "generator/integers.hpp"
 #include "runtime/cuda/loaded_kernel.hpp"
 #include "runtime/lookup/specs.hpp"
 
@@ -15,8 +16,6 @@ namespace {
 // What a segment takes beside its bytes, in microseconds: the values that best balance 64 requests of 128 to 32768
 // tokens on an H200.
 constexpr double kSegmentUs = 3.6, kTensorSegmentUs = 1.8;
-
-std::int64_t divide_up(std::int64_t value, std::int64_t by) { return value / by + (value % by != 0); }
 
 std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;

@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::size_t kBatch = 8;  // configurations in one preliminary round
 constexpr int kPreliminaryRounds = 3;
-constexpr int kLeastRounds = 15, kMostRounds = 101;
-constexpr double kGoodInterval = 0.01;  // over the median: no more rounds are needed then
+constexpr int kFewestBenchRounds = 15, kMostBenchRounds = 101;
+constexpr double kGoodMedianInterval = 0.01;  // over the median: no more rounds are needed then
 
 /// One mode, and the configuration that it is timed with.
 struct Entrant {
@@ -197,7 +197,7 @@ Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, cons
 
   std::vector<double> read;
   Race race(entrants->size());
-  const int most = options.rounds > 0 ? options.rounds : kMostRounds;
+  const int most = options.rounds > 0 ? options.rounds : kMostBenchRounds;
   while (race.rounds() < most && !cancelled(cancel)) {
     const std::vector<std::size_t> order = race.order();
     std::vector<Config> configs;
@@ -206,10 +206,10 @@ Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, cons
     if (!times) return tl::unexpected(times.error());
     if (!race.add(order, *times)) continue;
     read.push_back(times->sentinel_us);
-    if (options.rounds > 0 || race.rounds() < kLeastRounds || race.rounds() % 5 != 0) continue;
+    if (options.rounds > 0 || race.rounds() < kFewestBenchRounds || race.rounds() % 5 != 0) continue;
     const auto settled = [](std::span<const double> samples) {
       const Summary summary = summarize(samples);
-      return summary.high - summary.low < kGoodInterval * summary.median;
+      return summary.high - summary.low < kGoodMedianInterval * summary.median;
     };
     bool enough = settled(read);
     for (std::size_t i = 0; i < entrants->size(); ++i) enough = enough && settled(race.samples(i));

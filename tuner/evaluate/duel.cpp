@@ -11,8 +11,8 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr int kFewestRounds = 16, kMostRounds = 40;
-constexpr double kGoodInterval = 0.005;  // of a ratio
+constexpr int kFewestDuelRounds = 16, kMostDuelRounds = 40;
+constexpr double kGoodRatioInterval = 0.005;  // of a ratio
 
 Result<void> require_right(TuneBackend& backend, const Config& config) {
   const Result<CheckOutcome> outcome = backend.check(config);
@@ -35,17 +35,17 @@ Result<Duel> duel(TuneBackend& backend, const Config& first, const Config& secon
   std::vector<Config> both{first};
   if (!same) both.push_back(second);
   Race race(both.size());
-  while (race.rounds() < kMostRounds) {
+  while (race.rounds() < kMostDuelRounds) {
     const std::vector<std::size_t> order = race.order();
     std::vector<Config> configs;
     for (const std::size_t i : order) configs.push_back(both[i]);
     const Result<RoundTimes> times = backend.time(configs);
     if (!times) return tl::unexpected(times.error());
     race.add(order, *times);
-    if (race.rounds() < kFewestRounds) continue;
+    if (race.rounds() < kFewestDuelRounds) continue;
     if (same) break;
     const PairedRatio ratio = race.ratio(0, 1);
-    if (ratio.high - ratio.low < kGoodInterval) break;
+    if (ratio.high - ratio.low < kGoodRatioInterval) break;
   }
   result.first_us = median(race.samples(0));
   result.second_us = same ? result.first_us : median(race.samples(1));

@@ -13,7 +13,7 @@ namespace {
 
 enum Step { kTake = 0, kSpoil = 1, kPutBack = 2 };  // the values of chain_rows' argument `step`
 
-constexpr unsigned kThreads = 128;
+constexpr unsigned kConsumerThreads = 128;
 constexpr std::int64_t kMostBlocks = 64;  // so few that the kernel behind it finds free SMs
 
 // The rows are those of the query tokens, which are the last tokens of their contexts: first q's [batch, q_len,
@@ -114,7 +114,7 @@ std::int64_t DependentChain::rows() const {
 }
 
 Result<void> DependentChain::launch(int step, unsigned delay_ns, CUstream_st* stream) const {
-  const LaunchDims dims{.grid_x = static_cast<unsigned>(std::min(rows(), kMostBlocks)), .threads = kThreads};
+  const LaunchDims dims{.grid_x = static_cast<unsigned>(std::min(rows(), kMostBlocks)), .threads = kConsumerThreads};
   return launch_with(kernel_, dims, stream, args_, check_, rows_.data(), step, delay_ns);
 }
 

@@ -16,7 +16,7 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 
 /// Device, problem, shape and L2 policy.
 using Key = std::tuple<std::string, std::string, std::string, L2Policy>;
@@ -49,15 +49,15 @@ Times times_of(const Report& report) {
   return times;
 }
 
-/// The times of a report's JSON. Throws Json::exception if a field is missing or has another type. Errors:
+/// The times of a report's JSON. Throws json::exception if a field is missing or has another type. Errors:
 /// invalid_argument, for an unknown L2 policy.
-Result<Times> times_in(const Json& document) {
+Result<Times> times_in(const json& document) {
   Times times;
-  for (const Json& device : document.at("devices")) {
+  for (const json& device : document.at("devices")) {
     const std::string name =
         device_key(device.at("name").get<std::string>(), device.at("arch").get<std::string>(),
                    device.at("sms").get<std::int64_t>(), device.at("mig_profile").get<std::string>());
-    for (const Json& winner : device.at("winners")) {
+    for (const json& winner : device.at("winners")) {
       // What was read is written again, so that equal problems are equal texts whichever version wrote them. A text
       // that this version cannot read stays as it is and has no counterpart.
       const auto problem = problem_from_json(winner.at("problem").dump());
@@ -113,11 +113,11 @@ std::size_t ReportDifference::replaced() const {
 }
 
 Result<ReportDifference> difference_from(std::string_view earlier_json, const Report& report) {
-  const Json document = parse_json(earlier_json);
+  const json document = parse_json(earlier_json);
   if (!document.is_object() || !document.contains("devices"))
     return fail(ErrorCode::invalid_argument, "this is not a report",
                 "Give a file that `leanattn report --format json` wrote.");
-  if (const Json version = document.value("schema_version", Json()); version != 1)
+  if (const json version = document.value("schema_version", json()); version != 1)
     return fail(ErrorCode::invalid_argument, fmt::format("its schema_version is {}, not 1", version.dump()),
                 "Another version of leanattn wrote it. Make the reports with one version.");
   ReportDifference difference;
@@ -127,7 +127,7 @@ Result<ReportDifference> difference_from(std::string_view earlier_json, const Re
     Result<Times> read = times_in(document);
     if (!read) return tl::unexpected(read.error());
     before = *std::move(read);
-  } catch (const Json::exception& error) {
+  } catch (const json::exception& error) {
     return fail(ErrorCode::invalid_argument, fmt::format("the report is not complete: {}", error.what()));
   }
   const Times after = times_of(report);

@@ -132,10 +132,9 @@ Result<Schedule> make_schedule(const ScheduleInput& input) {
 }
 
 std::string to_json(std::span<const Schedule> schedules) {
-  using Json = nlohmann::ordered_json;
-  Json list = Json::array();
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Schedule& schedule : schedules) {
-    Json segments = Json::array();
+    nlohmann::ordered_json segments = nlohmann::ordered_json::array();
     for (const ScheduleSegment& segment : schedule.segments) {
       segments.push_back({{"cta", segment.cta},
                           {"request", segment.request},
@@ -163,7 +162,7 @@ std::string to_json(std::span<const Schedule> schedules) {
                     {"busy", schedule.busy},
                     {"segments", std::move(segments)}});
   }
-  return Json{{"schema_version", 1}, {"schedules", std::move(list)}}.dump(2) + "\n";
+  return nlohmann::ordered_json{{"schema_version", 1}, {"schedules", std::move(list)}}.dump(2) + "\n";
 }
 
 }  // namespace v1

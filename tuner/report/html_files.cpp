@@ -15,19 +15,20 @@ inline namespace v1 {
 namespace detail {
 namespace {
 
-constexpr double kPlotWidth = 160, kPlotHeight = 16;
+constexpr double kIntervalWidth = 160, kIntervalHeight = 16;
 constexpr std::size_t kMostRegretRows = 20;
 
 /// An interval around 1 on a logarithmic axis from 1 / most to most.
 std::string forest_plot(const WinnerChange& change, double most) {
   const auto x = [&](double ratio) {
-    return kPlotWidth / 2 * (1 + std::log(std::clamp(ratio, 1 / most, most)) / std::log(most));
+    return kIntervalWidth / 2 * (1 + std::log(std::clamp(ratio, 1 / most, most)) / std::log(most));
   };
   return fmt::format(
       "<svg class=\"bar\" viewBox=\"0 0 {0} {1}\" role=\"img\" aria-label=\"{2:.3f}\"><path class=\"axis\" d=\"M{3} "
       "0v{1}\"/><path class=\"line c{7}\" d=\"M{4:.1f} 8H{5:.1f}\"/><circle class=\"dot c{7}\" cx=\"{6:.1f}\" cy=\"8\" "
       "r=\"3.5\"/></svg>",
-      kPlotWidth, kPlotHeight, change.ratio, kPlotWidth / 2, x(change.ratio_low), x(change.ratio_high), x(change.ratio),
+      kIntervalWidth, kIntervalHeight, change.ratio, kIntervalWidth / 2, x(change.ratio_low), x(change.ratio_high),
+      x(change.ratio),
       change.verdict() == "faster"   ? 2
       : change.verdict() == "slower" ? 5
                                      : 7);

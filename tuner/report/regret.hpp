@@ -31,7 +31,7 @@ struct RegretReport {
 /// Reads the JSON of `leanattn evaluate regret`, or any other that has these keys:
 /// {"schema_version":1,"cases":[{"problem":{..},"shape":{..},"answer":"nearest","looked_up_us":..,"best_us":..,"ratio":..}]};
 /// "ratio" may be absent, and other keys are ignored. Errors: invalid_argument, naming the case.
-Result<RegretReport> regret_from_json(std::string_view json);
+Result<RegretReport> regret_from_json(std::string_view text);
 
 }  // namespace v1
 }  // namespace leanattn

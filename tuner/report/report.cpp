@@ -28,7 +28,7 @@ struct Texts {
 };
 
 /// Problem, shape and L2 policy as texts of the database.
-using Key = std::tuple<std::string, std::string, std::string>;
+using ShapeKey = std::tuple<std::string, std::string, std::string>;
 
 /// The trials of one shape.
 struct Tried {
@@ -133,7 +133,7 @@ Result<DeviceReport> device_report(TuningDb& db, const DeviceModel& model) {
   if (!trials) return tl::unexpected(trials.error());
 
   Texts texts;
-  std::map<Key, Tried> tried;
+  std::map<ShapeKey, Tried> tried;
   for (const Trial& trial : *trials) {
     ++device.trials[std::string(to_string(trial.status))];
     tried[{trial.problem, trial.shape, trial.policy}].trials.push_back(&trial);

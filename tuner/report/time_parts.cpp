@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "generator/integers.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "tuner/model/search_space.hpp"
@@ -23,8 +24,6 @@ double kib_in_flight(const Config& config, int sms, int resident) {
 }
 
 /// The quotient, rounded up. It adds nothing to `value`, so that the largest numbers of a database do not overflow.
-std::int64_t divide_up(std::int64_t value, std::int64_t by) { return value / by + (value % by != 0); }
-
 /// The LeanTiles of an average SM over those of the busiest SM, if CTAs go to the SMs in turn.
 double balance(std::int64_t tiles, std::int64_t grid, int sms) {
   const double busiest_cta = static_cast<double>(divide_up(tiles, grid));

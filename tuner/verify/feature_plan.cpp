@@ -63,7 +63,7 @@ struct Heads {
   DType dtype;
   KvLayout layout;
 };
-constexpr Heads kHeads[] = {
+constexpr Heads kFeatureHeads[] = {
     {128, 4, DType::bf16, KvLayout::contiguous}, {64, 7, DType::fp16, KvLayout::strided},
     {128, 8, DType::fp16, KvLayout::contiguous}, {256, 2, DType::bf16, KvLayout::strided},
     {64, 1, DType::bf16, KvLayout::contiguous},  {96, 3, DType::fp16, KvLayout::strided},
@@ -170,7 +170,7 @@ std::vector<VerifyKernel> feature_kernels(Arch arch, bool quick) {
       const auto loads = load_paths_of(arch);
       for (std::size_t i = 0; i < loads.size(); ++i) {
         const LoadPath load = loads[(i + (quick ? rotation : 0)) % loads.size()];
-        const Heads& heads = kHeads[rotation % std::size(kHeads)];
+        const Heads& heads = kFeatureHeads[rotation % std::size(kFeatureHeads)];
         KernelSpec base{.arch = arch,
                         .head_dim = setting.head_dim > 0 ? setting.head_dim : heads.head_dim,
                         .group = heads.group,

@@ -25,6 +25,7 @@
 #include "cache/layers.hpp"
 #include "cache/tuning/tuning_db.hpp"
 #include "tests/temporary_directory.hpp"
+#include "tests/thoroughness.hpp"
 
 namespace leanattn::cache_test {
 

@@ -186,7 +186,7 @@ TEST_F(CubinDb, NeverCrashesNorReturnsAWrongCubinWhateverTheDamage) {
   const std::uint64_t seed = random_seed();
   std::mt19937_64 random(seed);
   int hits = 0, asides = 0;
-  for (int round = 0; round < 1000; ++round) {
+  for (int round = 0; round < tries(150, 1000); ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
     for (const auto& path : files_with_prefix(directory_.path(), "cubin.db")) std::filesystem::remove(path);
     auto bytes = whole;
@@ -224,8 +224,8 @@ TEST_F(CubinDb, NeverCrashesNorReturnsAWrongCubinWhateverTheDamage) {
       EXPECT_EQ(aside.size(), 0u);
     }
   }
-  EXPECT_GT(hits, 1000) << "most entries survive most damage";
-  EXPECT_GT(asides, 125);
+  EXPECT_GT(hits, tries(150, 1000)) << "most entries survive most damage";
+  EXPECT_GT(asides, tries(20, 125));
 }
 
 TEST_F(CubinDb, ReplacesAFileThatTurnsOutDamagedWhileInUse) {

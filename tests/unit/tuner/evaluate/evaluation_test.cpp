@@ -9,6 +9,7 @@
 
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
+#include "tests/thoroughness.hpp"
 #include "tests/unit/tuner/simulated_gpu.hpp"
 #include "tuner/evaluate/bench.hpp"
 #include "tuner/evaluate/random_shapes.hpp"
@@ -41,7 +42,14 @@ class Evaluate : public ::testing::Test {
                         .exhaustive = exhaustive_effort()};
 };
 
-TEST_F(Evaluate, TheSearchIsAsGoodAsAnExhaustiveOneForASmallPartOfItsGpuTime) {
+/// What takes minutes under sanitizers.
+class EvaluateThoroughly : public Evaluate {
+  void SetUp() override {
+    if (!thorough()) GTEST_SKIP() << "a thorough run has this test; see tests/thoroughness.hpp";
+  }
+};
+
+TEST_F(EvaluateThoroughly, TheSearchIsAsGoodAsAnExhaustiveOneForASmallPartOfItsGpuTime) {
   const auto evaluation = evaluate_search(setup);
   ASSERT_TRUE(evaluation) << evaluation.error().message;
   ASSERT_EQ(evaluation->cases.size(), 2u);
@@ -77,7 +85,7 @@ WinnerTable tuned_table(EvaluationSetup& setup, TuningDb& db) {
   return WinnerTable::build(setup.device, layers);
 }
 
-TEST_F(Evaluate, LookUpsOfShapesThatNobodyTunedLoseLittle) {
+TEST_F(EvaluateThoroughly, LookUpsOfShapesThatNobodyTunedLoseLittle) {
   const auto db = TuningDb::open(std::nullopt, OpenMode::read_write, nullptr).value();
   const WinnerTable table = tuned_table(setup, *db);
   setup.request.shapes = random_shapes(problem, 12, kSeed, false, {});
@@ -109,7 +117,7 @@ TEST_F(Evaluate, LookUpsOfShapesThatNobodyTunedLoseLittle) {
   }
 }
 
-TEST_F(Evaluate, TheFitSaysHowWellItDoesOnShapesLeftOut) {
+TEST_F(EvaluateThoroughly, TheFitSaysHowWellItDoesOnShapesLeftOut) {
   const auto db = TuningDb::open(std::nullopt, OpenMode::read_write, nullptr).value();
   tuned_table(setup, *db);
   const auto models = db->cost_models(device_model(device)).value();
@@ -125,7 +133,7 @@ TEST_F(Evaluate, TheFitSaysHowWellItDoesOnShapesLeftOut) {
             portfolio.kernels.size());
 }
 
-TEST_F(Evaluate, TwoTuningsDifferOnlyInWinnersThatAreEquallyFast) {
+TEST_F(EvaluateThoroughly, TwoTuningsDifferOnlyInWinnersThatAreEquallyFast) {
   setup.request.shapes.push_back({.batch = 4, .longest_context = 1024});
   const auto evaluation = evaluate_repeat(setup);
   ASSERT_TRUE(evaluation) << evaluation.error().message;
@@ -156,7 +164,9 @@ TEST_F(Evaluate, ADuelFindsTheSlowerAndSaysByHowMuch) {
 }
 
 TEST_F(Evaluate, EveryCaseIsHandedOutAtOnceAndOnlyTheLastOneCompletes) {
+  setup.effort = {.specs = 8, .sweep_specs = 2, .refine_specs = 1, .twin_specs = 2, .refine_generations = 1};
   setup.exhaustive = exhaustive_effort(8, 1.3);
+  setup.exhaustive.refine_generations = 1;
   std::vector<std::pair<std::size_t, bool>> told;
   const auto note = [&](const auto& evaluation) { told.emplace_back(evaluation.cases.size(), evaluation.interrupted); };
   const std::vector<std::pair<std::size_t, bool>> each = {{1, true}, {2, false}};
@@ -171,7 +181,9 @@ TEST_F(Evaluate, EveryCaseIsHandedOutAtOnceAndOnlyTheLastOneCompletes) {
 }
 
 TEST_F(Evaluate, ACaseThatWasHandedOutOutlivesAnErrorOfTheNextOne) {
+  setup.effort = {.specs = 8, .sweep_specs = 2, .refine_specs = 1, .twin_specs = 2, .refine_generations = 1};
   setup.exhaustive = exhaustive_effort(8, 1.3);
+  setup.exhaustive.refine_generations = 1;
   std::size_t told = 0;
   const auto break_the_gpu = [&](const RegretEvaluation& evaluation) {
     told = evaluation.cases.size();

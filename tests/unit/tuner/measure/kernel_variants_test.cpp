@@ -7,6 +7,7 @@
 
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/lookup/specs.hpp"
+#include "tests/thoroughness.hpp"
 
 namespace leanattn {
 namespace {
@@ -70,6 +71,7 @@ TEST(KernelVariants, CompileInEveryFamily) {
                                             {LoadPath::bulk, FixUp::wait},   {LoadPath::tensor, FixUp::ticket},
                                             {LoadPath::tensor, FixUp::wait}, {LoadPath::vector, FixUp::wait}};
   for (const auto& [load, fixup] : few) {
+    if (!thorough() && load != LoadPath::cp_async && load != LoadPath::bulk) continue;
     const EmittedKernel whole = emitted(load, fixup, true);
     const auto shorter = without_merging(whole), stamped = with_stamps(whole);
     ASSERT_TRUE(shorter.has_value() && stamped.has_value());

@@ -174,13 +174,26 @@ TEST_F(ReportTest, EveryFormatNamesTheL2Policy) {
   EXPECT_NE(to_html(made).find("warm L2"), std::string::npos);
 }
 
-TEST_F(ReportTest, AWinnerWithAnUnknownL2PolicyIsLeftOutAndCounted) {
+TEST_F(ReportTest, AWinnerThatThisVersionCannotReadIsLeftOutAndCounted) {
   const Shape shape{.batch = 1, .max_batch = 0, .longest_context = 1024, .total_context = 0};
   tune(shape, 8);
-  tune(shape, 9, {}, "tepid");
+  const auto session = db_->begin_session(kGpu, environment(), "test");
+  ASSERT_TRUE(session.has_value()) << session.error().message;
+  Trial trial;
+  trial.problem = to_json(DecodeProblem{});
+  trial.shape = to_json(Shape{.batch = 2, .max_batch = 0, .longest_context = 1024, .total_context = 0});
+  trial.policy = "cold";
+  trial.config = R"({"written by": "a later version"})";
+  trial.status = TrialStatus::ok;
+  trial.samples = 10;
+  trial.median_us = trial.low_us = trial.high_us = 9;
+  ASSERT_TRUE(db_->add_trial(*session, trial).has_value());
+  ASSERT_TRUE(db_->finish_session(*session).has_value());
+  ASSERT_TRUE(db_->rebuild_winners().has_value());
+  ASSERT_EQ(db_->winners(kGpu)->size(), 2u);
   const Report made = report();
   ASSERT_EQ(made.devices[0].winners.size(), 1u);
-  EXPECT_EQ(made.devices[0].winners[0].policy, L2Policy::cold);
+  EXPECT_EQ(made.devices[0].winners[0].shape.batch, 1);
   EXPECT_EQ(made.devices[0].unreadable, 1);
 }
 

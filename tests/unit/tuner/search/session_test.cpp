@@ -25,7 +25,7 @@ class TuneSession : public ::testing::Test {
     request.shapes = {{.batch = 1, .longest_context = 8192}};
     request.compile_threads = 2;
     environment.library_revision = "r1";
-    effort.specs = 40;
+    effort.specs = 20;
   }
 
   /// An empty database in memory.

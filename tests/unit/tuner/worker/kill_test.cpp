@@ -13,6 +13,7 @@
 #include "cache/layers.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/winner_table.hpp"
+#include "tests/thoroughness.hpp"
 #include "worker_fixture.hpp"
 
 namespace leanattn::worker_test {
@@ -118,9 +119,10 @@ class Killed : public WorkerSession {
   TemporaryDirectory directory;
 };
 
-TEST_F(Killed, AtTwoHundredRandomMomentsLosesNoCommittedTrialAndLeavesNoWorker) {
+TEST_F(Killed, AtRandomMomentsLosesNoCommittedTrialAndLeavesNoWorker) {
   std::set<std::string> ever;
-  for (int moment = 0; moment < 200; ++moment) {
+  const int moments = tries(16, 200);
+  for (int moment = 0; moment < moments; ++moment) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed << ", moment " << moment);
     // Now and then there is a new shape; in between, the last one is resumed.
     TuneProcess process(directory.path(), {}, 1 + moment % 2, 1024 + 64 * (moment / 8), moment % 8 != 0);
@@ -139,7 +141,8 @@ TEST_F(Killed, AtTwoHundredRandomMomentsLosesNoCommittedTrialAndLeavesNoWorker) 
     const std::set<std::string> after = committed();
     ASSERT_TRUE(std::includes(after.begin(), after.end(), ever.begin(), ever.end()));
   }
-  EXPECT_GT(ever.size(), 200u) << "the moments came too early to prove anything; seed " << seed;
+  EXPECT_GT(ever.size(), static_cast<std::size_t>(moments))
+      << "the moments came too early to prove anything; seed " << seed;
   // The database can still be tuned into.
   TuneProcess last(directory.path(), {}, 1, 1024, true);
   last.drain();
@@ -162,7 +165,8 @@ TEST_F(Killed, WhileItsWorkerHangsTakesTheWorkerWithIt) {
 
 TEST_F(Killed, AnInterruptAtRandomMomentsExits130AndLeavesAUsableAnswer) {
   int interrupted = 0;
-  for (int moment = 0; moment < 40; ++moment) {
+  const int moments = tries(6, 40);
+  for (int moment = 0; moment < moments; ++moment) {
     const int context = 1024 + 64 * moment;
     SCOPED_TRACE(::testing::Message() << "seed " << seed << ", moment " << moment);
     TuneProcess process(directory.path(), {}, 1 + moment % 2, context, false);
@@ -201,7 +205,7 @@ TEST_F(Killed, AnInterruptAtRandomMomentsExits130AndLeavesAUsableAnswer) {
       EXPECT_LE(found.tuned_us, best * 1.05);
     }
   }
-  EXPECT_GT(interrupted, 20) << "seed " << seed;
+  EXPECT_GE(interrupted, moments / 2) << "seed " << seed;
 }
 
 }  // namespace

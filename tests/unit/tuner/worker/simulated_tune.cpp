@@ -36,7 +36,7 @@ int run(const std::vector<std::string>& arguments) {
   }
   const WorkerOptions workers{.command = {arguments.at(1), arguments.at(2)},
                               .candidate_limit = std::chrono::minutes(2)};
-  const SearchEffort effort{.specs = 24};
+  const SearchEffort effort{.specs = 16};
   const auto connect = [&] { return TuningDb::open(directory, OpenMode::read_write, nullptr); };
   const std::atomic<bool>* stop = stop_on_signals();
   say("ready\n");

@@ -44,7 +44,7 @@ class WorkerSession : public ::testing::Test {
     request.shapes = {{.batch = 1, .longest_context = 8192}};
     request.compile_threads = 2;
     environment.library_revision = "r1";
-    effort.specs = 40;
+    effort.specs = 20;
     db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, nullptr));
   }
   void TearDown() override {
