@@ -102,14 +102,14 @@ EngineObject EngineObject::open(int device, const std::string& cache_dir, bool d
     options.device = device;
     options.cache_dir = cache_dir;
     options.disk_cache = disk_cache;
-    auto engine = Engine::create(options);
-    if (!engine) return tl::unexpected(engine.error());
+    auto made = Engine::create(options);
+    if (!made) return tl::unexpected(made.error());
     auto context = retain(device);
     if (!context) return tl::unexpected(context.error());
-    return std::pair(std::move(*engine), std::move(*context));
+    return std::pair(std::move(*made), std::move(*context));
   }();
-  auto [engine, context] = unwrap(std::move(opened));
-  return {device, std::move(engine), Workspaces(std::move(context))};
+  auto [made, context] = unwrap(std::move(opened));
+  return {device, std::move(made), Workspaces(std::move(context))};
 }
 
 EngineObject& find_engine(nb::handle given, int device) {
