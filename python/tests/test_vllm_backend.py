@@ -256,7 +256,8 @@ def test_flash_attention_has_what_leanattn_does_not(adapter, why, tokens, common
 
 
 def test_the_order_of_a_batch_is_left_alone_where_nothing_is_ours(adapter):
-    assert Model(adapter, context_parallel=2).builder.reorder_batch_threshold is None
+    for model in (Model(adapter, context_parallel=2), Model(adapter, attn_type="encoder_only")):
+        assert model.builder.reorder_batch_threshold is None
 
 
 def test_the_memory_profile_is_flash_attentions(adapter):

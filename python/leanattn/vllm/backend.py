@@ -79,16 +79,14 @@ class BuilderBase(FlashAttentionMetadataBuilder):
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self._problems, self._batches, self._device = (), {}, None
-        if self.dcp_world_size > 1:
+        layers = vllm_config.compilation_config.static_forward_context
+        found = {impl.options(layers[name]) for name in layer_names if name in layers for impl in _variants(layers[name].impl)
+                 if isinstance(impl, Implementation) and impl.decodes_here}
+        if not found or self.dcp_world_size > 1:
             return  # all rows are FlashAttention's, and so is their order
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         if self.reorder_batch_threshold > plans.MOST_QUERY_TOKENS:
             self.reorder_batch_threshold = 1
-        layers = vllm_config.compilation_config.static_forward_context
-        found = {impl.options(layers[name]) for name in layer_names if name in layers for impl in _variants(layers[name].impl)
-                 if isinstance(impl, Implementation) and impl.decodes_here}
-        if not found:
-            return
         longest = vllm_config.model_config.max_model_len
         page_size = kv_cache_spec.block_size
         if envs.VLLM_BATCH_INVARIANT:  # a plan's context is a limit then
