@@ -78,6 +78,8 @@ constexpr Variable kVariables[] = {
     {"LEANATTN_NVRTC_DIR", judge_nvrtc_directory},
     {"LEANATTN_CAPTURE", judge_capture},
     {"LEANATTN_DEBUG", judge_debug},
+    {"LEANATTN_VLLM_CONTEXT", judge_number},  // The backend for vLLM reads these two.
+    {"LEANATTN_VLLM_UNTRIED", accept},
     {"LEANATTN_CUDA_WHEELS", accept},  // The project's scripts read these two.
     {"LEANATTN_TEST_JOBS", accept},
     {"CUDA_VISIBLE_DEVICES", judge_visible},

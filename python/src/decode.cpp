@@ -1,6 +1,8 @@
 // decode.cpp -- leanattn.decode.
 #include "decode.hpp"
 
+#include <fmt/format.h>
+
 #include "decode_arguments.hpp"
 #include "engine_object.hpp"
 #include "errors.hpp"
@@ -11,7 +13,20 @@ namespace leanattn::python {
 namespace nb = nanobind;
 namespace {
 
-Result<void> launch(EngineObject& object, const DecodeArguments& arguments, CUstream_st* stream, bool wait) {
+/// The memory for a launch of the plan: the given workspace, or the engine's own for the stream.
+Result<void*> memory_of(EngineObject& object, const WorkspaceObject* given, const leanattn_plan* plan,
+                        CUstream_st* stream) {
+  if (given == nullptr) return object.workspaces.get(plan, stream);
+  const std::int64_t needed = leanattn_plan_workspace_bytes(plan);
+  if (given->bytes() >= needed) [[likely]]
+    return given->data();
+  return fail(ErrorCode::invalid_argument,
+              fmt::format("workspace has {} bytes, but this launch needs {}", given->bytes(), needed),
+              "Make it as large as the largest Plan.workspace_bytes of its launches.");
+}
+
+Result<void> launch(EngineObject& object, const DecodeArguments& arguments, const WorkspaceObject* given,
+                    CUstream_st* stream, bool wait) {
   const auto problem = arguments.problem();
   const auto shape = arguments.shape();
   const leanattn_plan* handle = nullptr;
@@ -19,7 +34,7 @@ Result<void> launch(EngineObject& object, const DecodeArguments& arguments, CUst
       status != LEANATTN_OK) {
     return tl::unexpected(detail::last_error(status));
   }
-  const auto workspace = object.workspaces.get(handle, stream);
+  const auto workspace = memory_of(object, given, handle, stream);
   if (!workspace) return tl::unexpected(workspace.error());
   if (const auto status = leanattn_plan_launch(handle, &arguments.launch(), *workspace, stream); status != LEANATTN_OK)
     return tl::unexpected(detail::last_error(status));
@@ -32,8 +47,9 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
                   nb::handle max_q_len, nb::handle q_offsets, nb::handle mask, nb::handle tree_mask, nb::handle window,
                   nb::handle sink_tokens, nb::handle sink_logits, nb::handle soft_cap, nb::handle alibi_slopes,
                   nb::handle score, nb::handle k_new, nb::handle v_new, nb::handle rope_table, nb::handle rope,
-                  nb::handle batch_invariant, nb::handle pdl, nb::handle max_batch, nb::handle longest_context,
-                  nb::handle total_context, nb::handle stream, nb::handle engine) {
+                  nb::handle batch_invariant, nb::handle pdl, nb::handle typical_batch, nb::handle max_batch,
+                  nb::handle longest_context, nb::handle total_context, nb::handle stream, nb::handle engine,
+                  nb::handle workspace) {
   const Stream on = find_stream(stream, q);
   DecodeArguments arguments({q,
                              k_cache,
@@ -64,11 +80,13 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
                              rope,
                              batch_invariant,
                              pdl,
+                             typical_batch,
                              max_batch,
                              longest_context,
                              total_context},
                             on.handle);
   EngineObject& object = find_engine(engine, arguments.device());
+  const WorkspaceObject* const memory = find_workspace(workspace, arguments.device());
   const nb::object result = out.is_none() ? empty(q, arguments.out_shape(), false) : nb::borrow(out);
   arguments.set_out(result, "out");
   nb::object lse;
@@ -78,7 +96,7 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
   }
   const auto launched = [&] {
     const nb::gil_scoped_release without_gil;  // because the first launch of a kernel compiles it
-    return launch(object, arguments, on.handle, on.synchronise);
+    return launch(object, arguments, memory, on.handle, on.synchronise);
   }();
   unwrap(launched);
   return arguments.wants_lse() ? nb::make_tuple(result, lse) : result;
@@ -92,8 +110,9 @@ constexpr const char* kSignature =
     "tree_mask: typing.Any = None, window: int = 0, sink_tokens: int = 0, sink_logits: typing.Any = None, "
     "soft_cap: float = 0.0, alibi_slopes: typing.Any = None, score: str | None = None, k_new: typing.Any = None, "
     "v_new: typing.Any = None, rope_table: typing.Any = None, rope: str | None = None, batch_invariant: bool = False, "
-    "pdl: bool = False, max_batch: int | None = None, longest_context: int | None = None, "
-    "total_context: int | None = None, stream: typing.Any = None, engine: Engine | None = None) -> typing.Any";
+    "pdl: bool = False, typical_batch: int | None = None, max_batch: int | None = None, "
+    "longest_context: int | None = None, total_context: int | None = None, stream: typing.Any = None, "
+    "engine: Engine | None = None, workspace: Workspace | None = None) -> typing.Any";
 
 constexpr const char* kDocumentation =
     R"(One decode step: softmax(scale * q k^T) v for the last tokens of every request, in one launch.
@@ -130,12 +149,14 @@ rope             which dims are rotated together: "half_split" (the default) or 
 batch_invariant  the bits of a request depend on neither the other requests nor the load of the GPU
 pdl              the launch may overlap the kernel before it; docs/api.md has the contract
 
-max_batch, longest_context, total_context
-                 the shape for which a configuration is looked up: most requests of any step, tokens of the longest
-                 request and of all together. They decide how fast the launch is, never whether it is right. Where
-                 they are left out, requests are taken to fill the cache
+typical_batch, max_batch, longest_context, total_context
+                 the shape for which a configuration is looked up: requests of a typical step and most requests of any
+                 step, tokens of the longest request and of all together. They decide how fast the launch is, never
+                 whether it is right. Where they are left out, the batch is q's, and requests are taken to fill the cache
 stream           a CUDA stream, or its handle, to use instead of the framework's current one
 engine           an Engine to use instead of the one that is made for the GPU
+workspace        a Workspace to use instead of the one that the engine keeps for the stream or the captured graph; launches
+                 that share one must follow one another
 
 While a CUDA graph is captured, the same call records the launch. Make it once before the capture, with the same shapes,
 because a kernel that is not loaded yet raises leanattn.NotPrepared. The graph stays right when lengths and page tables
@@ -157,8 +178,9 @@ void bind_decode(nb::module_& module) {
              nb::arg("soft_cap").none() = 0.0, nb::arg("alibi_slopes") = nb::none(), nb::arg("score") = nb::none(),
              nb::arg("k_new") = nb::none(), nb::arg("v_new") = nb::none(), nb::arg("rope_table") = nb::none(),
              nb::arg("rope") = nb::none(), nb::arg("batch_invariant").none() = false, nb::arg("pdl").none() = false,
-             nb::arg("max_batch") = nb::none(), nb::arg("longest_context") = nb::none(),
-             nb::arg("total_context") = nb::none(), nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
+             nb::arg("typical_batch") = nb::none(), nb::arg("max_batch") = nb::none(),
+             nb::arg("longest_context") = nb::none(), nb::arg("total_context") = nb::none(),
+             nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(), nb::arg("workspace") = nb::none(),
              nb::sig(kSignature), kDocumentation);
 }
 

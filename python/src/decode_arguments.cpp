@@ -186,6 +186,11 @@ void DecodeArguments::read_shape(const DecodeObjects& objects) {
   problem_.batch_invariant = bool_of(objects.batch_invariant, "batch_invariant");
   problem_.pdl = bool_of(objects.pdl, "pdl");
   shape_.batch = static_cast<std::int32_t>(batch_);
+  if (given(objects.typical_batch)) {
+    shape_.batch = int_of(objects.typical_batch, "typical_batch");
+    if (shape_.batch < 1) bad_value("typical_batch", fmt::format("is {}", shape_.batch));
+    shape_.max_batch = std::max(shape_.batch, static_cast<std::int32_t>(batch_));
+  }
   if (given(objects.max_batch)) shape_.max_batch = int_of(objects.max_batch, "max_batch");
   shape_.longest_context = given(objects.longest_context) ? int64_of(objects.longest_context, "longest_context")
                                                           : typical_context(capacity_);

@@ -22,7 +22,7 @@ struct DecodeObjects {
   nanobind::handle window, sink_tokens, sink_logits, soft_cap, alibi_slopes, score;
   nanobind::handle k_new, v_new, rope_table, rope;
   nanobind::handle batch_invariant, pdl;
-  nanobind::handle max_batch, longest_context, total_context;
+  nanobind::handle typical_batch, max_batch, longest_context, total_context;
 };
 
 /// The arguments of one call. It keeps the tensors, and so must live until the launch is enqueued. Every check raises

@@ -102,14 +102,14 @@ EngineObject EngineObject::open(int device, const std::string& cache_dir, bool d
     options.device = device;
     options.cache_dir = cache_dir;
     options.disk_cache = disk_cache;
-    auto engine = Engine::create(options);
-    if (!engine) return tl::unexpected(engine.error());
+    auto made = Engine::create(options);
+    if (!made) return tl::unexpected(made.error());
     auto context = retain(device);
     if (!context) return tl::unexpected(context.error());
-    return std::pair(std::move(*engine), std::move(*context));
+    return std::pair(std::move(*made), std::move(*context));
   }();
-  auto [engine, context] = unwrap(std::move(opened));
-  return {device, std::move(engine), Workspaces(std::move(context))};
+  auto [made, context] = unwrap(std::move(opened));
+  return {device, std::move(made), Workspaces(std::move(context))};
 }
 
 EngineObject& find_engine(nb::handle given, int device) {
@@ -128,6 +128,28 @@ EngineObject& find_engine(nb::handle given, int device) {
     if (engines[device] == nullptr) engines[device] = opened.release();
   }
   return *engines[device];
+}
+
+WorkspaceObject::WorkspaceObject(nb::object engine, std::int64_t bytes) : engine_(std::move(engine)) {
+  if (bytes < 1)
+    bad_value("bytes", fmt::format("is {}", bytes), "Give the largest Plan.workspace_bytes of its launches.");
+  auto& object = nb::cast<EngineObject&>(engine_);
+  auto made = [&] {
+    const nb::gil_scoped_release without_gil;
+    return object.workspaces.make(bytes);
+  }();
+  buffer_ = unwrap(std::move(made));
+}
+
+WorkspaceObject::~WorkspaceObject() { nb::cast<EngineObject&>(engine_).workspaces.free(std::move(buffer_)); }
+
+const WorkspaceObject* find_workspace(nb::handle given, int device) {
+  if (given.is_none()) return nullptr;
+  WorkspaceObject* object = nullptr;
+  if (!nb::try_cast(given, object) || object == nullptr) bad_type("workspace", "is not a leanattn.Workspace");
+  const int own = nb::cast<const EngineObject&>(object->engine()).device;
+  if (own != device) bad_value("workspace", fmt::format("is of CUDA device {}, but q is on device {}", own, device));
+  return object;
 }
 
 void bind_engine(nb::module_& module) {
@@ -203,6 +225,29 @@ Raises leanattn.Error: no_driver, no_device, driver_too_old, unsupported, out_of
                    "int = 1024, "
                    "total_context: int = 0, stream: typing.Any = None) -> Plan"),
            kPlanDocumentation);
+
+  nb::class_<WorkspaceObject>(
+      module, "Workspace",
+      R"(Device memory through which the CTAs of a launch exchange partial results, for decode(..., workspace=).
+
+Without it, the engine keeps one for each stream and each captured graph. One of your own serves any number of streams
+and graphs whose launches follow one another, never two at a time. It must outlive the graphs that were captured with it.
+
+engine     an Engine; the memory is on its GPU
+bytes      as many as the largest Plan.workspace_bytes of its launches
+Raises leanattn.Error: out_of_memory.)")
+      .def(
+          "__init__",
+          [](WorkspaceObject* self, nb::object engine, nb::handle bytes) {
+            EngineObject* object = nullptr;
+            if (!nb::try_cast(engine, object) || object == nullptr) bad_type("engine", "is not a leanattn.Engine");
+            new (self) WorkspaceObject(std::move(engine), int64_of(bytes, "bytes"));
+          },
+          nb::arg("engine").none(), nb::arg("bytes").none(),
+          nb::sig("def __init__(self, engine: Engine, bytes: int) -> None"))
+      .def("__repr__",
+           [](const WorkspaceObject& self) { return fmt::format("<leanattn.Workspace of {} bytes>", self.bytes()); })
+      .def_prop_ro("bytes", &WorkspaceObject::bytes, "Bytes of device memory, rounded up.");
 
   module.def(
       "engine", [](int device) { return nb::cast(&find_engine(nb::none(), device), nb::rv_policy::reference); },

@@ -27,6 +27,27 @@ struct PlanObject {
   Plan plan;
 };
 
+/// A workspace of the user's, and the Python engine that keeps its context alive.
+class WorkspaceObject {
+ public:
+  /// Raises leanattn.Error.
+  WorkspaceObject(nanobind::object engine, std::int64_t bytes);
+  WorkspaceObject(const WorkspaceObject&) = delete;
+  WorkspaceObject& operator=(const WorkspaceObject&) = delete;
+  ~WorkspaceObject();
+
+  const nanobind::object& engine() const { return engine_; }
+  std::int64_t bytes() const { return buffer_.bytes(); }
+  void* data() const { return buffer_.data(); }
+
+ private:
+  nanobind::object engine_;
+  DeviceBuffer buffer_;
+};
+
+/// `given`, which must be a Workspace of an engine for `device`; null for None. Raises leanattn.Error.
+const WorkspaceObject* find_workspace(nanobind::handle given, int device);
+
 /// `given`, which must be an Engine, if it is not None. Else the engine of the process for `device`, which is opened
 /// when it is first needed, and never closed because CUDA may be gone when the process ends.
 EngineObject& find_engine(nanobind::handle given, int device);

@@ -53,6 +53,29 @@ Result<DeviceBuffer> Workspaces::allocate(std::int64_t bytes) {
   return DeviceBuffer::allocate((std::max<std::int64_t>(bytes, 1) + kGranule - 1) / kGranule * kGranule);
 }
 
+/// Zeroes now, on a stream of its own: within a capture every replay would zero the buffer.
+Result<void> Workspaces::zero(DeviceBuffer& buffer) {
+  const RelaxedCaptureMode relaxed;
+  const auto side = Stream::create();
+  if (!side) return tl::unexpected(side.error());
+  if (auto ok = fill_bytes_async(buffer.data(), 0, buffer.bytes(), side->get()); !ok) return ok;
+  return side->synchronize();
+}
+
+Result<DeviceBuffer> Workspaces::make(std::int64_t bytes) {
+  const CurrentContext scope(context_.get());
+  if (!scope.entered()) return tl::unexpected(scope.entered().error());
+  auto buffer = allocate(bytes);
+  if (!buffer) return buffer;
+  if (auto ok = zero(*buffer); !ok) return tl::unexpected(ok.error());
+  return buffer;
+}
+
+void Workspaces::free(DeviceBuffer buffer) {
+  const CurrentContext scope(context_.get());
+  buffer = {};
+}
+
 Result<void*> Workspaces::of_stream(const leanattn_plan* plan, std::int64_t bytes, CUstream_st* stream) {
   const CurrentContext scope(context_.get());
   if (!scope.entered()) return tl::unexpected(scope.entered().error());
@@ -86,16 +109,8 @@ Result<void*> Workspaces::of_capture(std::int64_t bytes, CUstream_st* stream, co
     if (!fresh) return tl::unexpected(fresh.error());
     buffer = std::move(*fresh);
   }
-  {
-    // Zeroed now, on another stream, because within the capture every replay would zero it. A spare one is zeroed, too:
-    // a launch of its graph may not have ended.
-    const RelaxedCaptureMode relaxed;
-    const auto side = Stream::create();
-    if (!side) return tl::unexpected(side.error());
-    if (auto ok = fill_bytes_async(buffer.data(), 0, buffer.bytes(), side->get()); !ok)
-      return tl::unexpected(ok.error());
-    if (auto ok = side->synchronize(); !ok) return tl::unexpected(ok.error());
-  }
+  // A spare one is zeroed, too: a launch of its graph may not have ended.
+  if (auto ok = zero(buffer); !ok) return tl::unexpected(ok.error());
   Lent one{std::move(buffer), std::make_shared<std::atomic<bool>>(false)};
   if (auto ok = tell_end(capture, one.ended); !ok) {
     spare_.push_back(std::move(one.buffer));

@@ -31,7 +31,13 @@ class Workspaces {
   /// context_lost.
   Result<void*> get(const leanattn_plan* plan, CUstream_st* stream);
 
-  /// Bytes of all workspaces.
+  /// A zeroed workspace of `bytes` that is the caller's. Streams may be captured meanwhile. Errors: out_of_memory,
+  /// context_lost.
+  Result<DeviceBuffer> make(std::int64_t bytes);
+  /// Frees such a workspace. No launch that uses it may be running.
+  void free(DeviceBuffer buffer);
+
+  /// Bytes of all workspaces of streams and captured graphs.
   std::int64_t bytes() const;
 
  private:
@@ -42,6 +48,7 @@ class Workspaces {
   };
 
   Result<DeviceBuffer> allocate(std::int64_t bytes);
+  Result<void> zero(DeviceBuffer& buffer);
   Result<void*> of_stream(const leanattn_plan* plan, std::int64_t bytes, CUstream_st* stream);
   Result<void*> of_capture(std::int64_t bytes, CUstream_st* stream, const StreamCapture& capture);
   void take_back_ended();

@@ -231,6 +231,52 @@ def test_two_graphs_that_live_share_no_workspace(engine):
         fake.destroy_graph(graph)
 
 
+def test_a_workspace_of_the_users_serves_streams_and_graphs(engine):
+    plan = engine.plan(leanattn.Problem(q_heads=Q_HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM), batch=BATCH, longest_context=CONTEXT)
+    workspace = leanattn.Workspace(engine, plan.workspace_bytes)
+    assert workspace.bytes >= plan.workspace_bytes and str(workspace.bytes) in repr(workspace)
+    assert fake.live_buffers() == 1
+    _, eager = decoded(engine, **inputs(), workspace=workspace)
+    stream = fake.make_stream()
+    fake.begin_capture(stream)
+    leanattn.decode(**inputs(), stream=stream, engine=engine, workspace=workspace)
+    graph = fake.end_capture(stream)
+    fake.replay(graph, stream)
+    assert fake.launches()[-1]["arguments"]["partials"] == eager["arguments"]["partials"]
+    assert fake.live_buffers() == 1 and engine.workspace_bytes == 0  # the engine made none
+    fake.destroy_graph(graph)
+    del workspace
+    gc.collect()
+    assert fake.live_buffers() == 0
+
+
+def test_a_workspace_may_be_made_while_a_stream_is_captured(engine):
+    stream = fake.make_stream()
+    fake.begin_capture(stream)
+    workspace = leanattn.Workspace(engine, 1)
+    fake.destroy_graph(fake.end_capture(stream))
+    assert workspace.bytes >= 1
+
+
+def test_a_workspace_keeps_its_engine(engine, cache_dir):
+    workspace = leanattn.Workspace(leanattn.Engine(cache_dir=cache_dir), 1)
+    gc.collect()
+    assert fake.live_buffers() == 1
+    del workspace
+    gc.collect()
+    assert fake.live_buffers() == 0
+
+
+def test_a_typical_batch_is_what_is_looked_up(engine):
+    """Steps of many batches then have one plan."""
+    given = inputs()
+    grids = {batch: decoded(engine, **given, typical_batch=batch)[1]["grid"] for batch in (BATCH, 64)}
+    alone = engine.plan(leanattn.Problem(q_heads=Q_HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM), batch=64, max_batch=64, longest_context=CONTEXT)
+    assert grids[64] == alone.grid and grids[BATCH] < grids[64]
+    _, launch = decoded(engine, **given, typical_batch=1)  # a smaller one is no limit
+    assert launch["arguments"]["batch"] == BATCH
+
+
 def test_a_capture_before_the_first_call_says_what_to_do(engine):
     stream = fake.make_stream()
     fake.begin_capture(stream)
@@ -382,6 +428,9 @@ REFUSED = [
     ("longest_context", 1.5, {}, TypeError),
     ("stream", object(), {}, TypeError),
     ("engine", "mine", {}, TypeError),
+    ("workspace", "mine", {}, TypeError),
+    ("typical_batch", 0, {}, ValueError),
+    ("typical_batch", 1.5, {}, TypeError),
 ]
 
 
@@ -394,6 +443,19 @@ def test_what_cannot_be_is_refused_by_name(engine, argument, value, beside, erro
     assert argument in str(caught.value), str(caught.value)
     assert fake.launches() == []
     assert all(tensor.borrowed == 0 for tensor in given.values() if isinstance(tensor, FakeTensor))
+
+
+def test_a_workspace_that_is_too_small_is_refused_with_both_sizes(engine):
+    small = leanattn.Workspace(engine, 1)
+    wide = {"q": FakeTensor((BATCH, 64, 512)), "k_cache": FakeTensor((BATCH, 1, CONTEXT, 512)), "v_cache": FakeTensor((BATCH, 1, CONTEXT, 512))}
+    with pytest.raises(ValueError, match=f"workspace has {small.bytes} bytes, but this launch needs") as caught:
+        leanattn.decode(**inputs(**wide), engine=engine, workspace=small, longest_context=2**20)
+    assert "Plan.workspace_bytes" in caught.value.hint and fake.launches() == []
+    for bad in (0, -1):
+        with pytest.raises(ValueError, match="bytes"):
+            leanattn.Workspace(engine, bad)
+    with pytest.raises(TypeError, match="engine"):
+        leanattn.Workspace("an engine", 1)
 
 
 def test_q_may_not_be_the_output(engine):

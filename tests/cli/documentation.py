@@ -92,6 +92,8 @@ class Documentation(unittest.TestCase):
                         self.assertTrue((SOURCE / words[0]).exists())
                     elif words[0] == "python3":
                         self.assertTrue((SOURCE / words[1]).exists())
+                    elif words[0] == "vllm":
+                        self.assertIn("--attention-backend CUSTOM", " ".join(words))
                     elif not re.fullmatch(r"build/\w+/tests/(unit_\w+|simulated_tuning)", words[0]):
                         self.assertIn(words[0], ["cmake", "ninja", "ctest", "pip"])
         self.assertGreater(asked, 5)
@@ -169,6 +171,8 @@ class Documentation(unittest.TestCase):
         for folder in ("generator", "cache", "runtime", "tuner", "cli"):
             for file in (SOURCE / folder).rglob("*.cpp"):
                 used |= set(re.findall(r'(?:getenv|environment_variable|env)\("(LEANATTN_[A-Z_]+)"\)', file.read_text()))
+        for file in (SOURCE / "python/leanattn").rglob("*.py"):
+            used |= set(re.findall(r'"(LEANATTN_[A-Z_]+)"', file.read_text()))
         table = set(re.findall(r"^\| `(LEANATTN_[A-Z_]+)`", (SOURCE / "docs/environment.md").read_text(), re.MULTILINE))
         self.assertGreater(len(used), 5)
         self.assertLessEqual(used, table)

@@ -1,0 +1,131 @@
+"""Times decode steps of vLLM with each attention backend in turn: FLASH_ATTN, TRITON_ATTN, FLASHINFER and leanattn.
+
+    python3 bench/engines --out results [--backends FLASH_ATTN,CUSTOM] [--steps 128]
+
+The model has the sizes of Llama-3-8B and random weights. Shapes are 1 x 8k, 16 x 8k, 64 x 4k, 8 x 32k, and a ragged mix: the contexts of the first
+step of bench/trace's conversations in which 64 requests run. Each backend has a process of its own, and a round runs all of them; of the rounds
+the median counts. A backend that cannot start is named in the report. Tune first what leanattn is asked for: docs/how-to/vllm.md.
+
+This program needs a GPU, vLLM, and the leanattn package where vLLM finds it. It writes engines.json and engines.md.
+"""
+import argparse
+import datetime
+import gzip
+import io
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "trace")]
+
+import batcher  # noqa: E402  (the path first)
+import engine_report  # noqa: E402
+from peers import files  # noqa: E402
+
+MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072,
+         "rope_theta": 500000.0, "rms_norm_eps": 1e-5, "hidden_act": "silu", "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2}
+TRACE = HERE.parent / "trace/data/azure-llm-2023-conv.csv.gz"
+TRACE_RATE = 8.0  # requests arrive so many times as fast as they did, so that 64 of them run at once
+
+
+def main():
+    options = parse()
+    if options.report_only:
+        results = files.read_json(options.out / "engines.json")
+    else:
+        results = measure(options)
+        files.write_json(options.out / "engines.json", results)
+    files.write_text(options.out / "engines.md", engine_report.markdown(results))
+    print(engine_report.markdown(results))
+    return 0
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="engines", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the results")
+    parser.add_argument("--backends", default=",".join(engine_report.BACKENDS), help="(%(default)s)")
+    parser.add_argument("--steps", type=int, default=128, help="decode steps that are timed of a shape (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="processes of each backend (%(default)s)")
+    parser.add_argument("--report-only", action="store_true", help="write the Markdown again from engines.json; needs no GPU")
+    options = parser.parse_args()
+    options.backends = options.backends.split(",")
+    if not set(options.backends) <= set(engine_report.BACKENDS):
+        parser.error("--backends takes " + ", ".join(engine_report.BACKENDS))
+    return options
+
+
+def ragged_mix():
+    with gzip.open(TRACE, "rb") as data:
+        requests = batcher.read_trace(io.TextIOWrapper(data, encoding="ascii"), TRACE_RATE)
+    return engine_report.ragged_contexts(batcher.steps(requests, engine_report.RAGGED_REQUESTS, 0.03))
+
+
+def shapes():
+    """The contexts of every shape: a list of one number for each request."""
+    return [*([context] * requests for requests, context in engine_report.UNIFORM), ragged_mix()]
+
+
+def settings_for(contexts, steps, model_dir):
+    """What a process of a backend is told."""
+    batches = sorted({len(of_shape) for of_shape in contexts})
+    # Room for the steps that are timed, profiled and run while other prompts are still read.
+    longest = max(max(of_shape) for of_shape in contexts) + 4 * steps + 64 * batches[-1]
+    return {"model_dir": str(model_dir), "vocabulary": MODEL["vocab_size"], "shapes": contexts, "batches": batches, "most_requests": batches[-1],
+            "longest": longest, "steps": steps, "utilization": 0.85}
+
+
+def measure(options):
+    from peers import environment
+
+    results = {"schema_version": 1, "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+               "environment": environment.environment([]), "model": "the sizes of Llama-3-8B", "backends": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        model = pathlib.Path(folder, "model")
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps(MODEL))
+        settings = pathlib.Path(folder, "settings.json")
+        settings.write_text(json.dumps(settings_for(shapes(), options.steps, model)))
+        rounds = {backend: [] for backend in options.backends}
+        for _ in range(options.rounds):
+            for backend in options.backends:
+                rounds[backend].append(run(backend, settings, pathlib.Path(folder, "out.json")))
+        results["backends"] = {backend: median_round(made) for backend, made in rounds.items()}
+    for backend in results["backends"].values():
+        for name in ("vllm", "torch"):
+            if name in backend:
+                results["environment"][name] = backend.pop(name)
+    return results
+
+
+def run(backend, settings, out):
+    """The figures of one process, or why there are none."""
+    out.unlink(missing_ok=True)
+    ran = subprocess.run([sys.executable, HERE / "vllm_decode.py", backend, settings, out], stderr=subprocess.PIPE, text=True)
+    made = json.loads(out.read_text()) if out.exists() else {}
+    if ran.returncode != 0:
+        made["error"] = (ran.stderr.strip().splitlines() or ["no message"])[-1][:300]
+    return made
+
+
+def median_round(rounds):
+    """Of several processes of a backend: for each shape the line of the median step, and the medians of start and memory."""
+    whole = [made for made in rounds if "error" not in made]
+    if not whole:
+        return rounds[0]
+    made = {name: whole[0][name] for name in ("vllm", "torch") if name in whole[0]}
+    for name in ("start_s", "warm_s", "memory_bytes"):
+        made[name] = statistics.median(one[name] for one in whole)
+    made["shapes"] = {}
+    for shape in whole[0]["shapes"]:
+        lines = sorted((one["shapes"][shape] for one in whole if shape in one["shapes"]), key=lambda line: line["ms_per_step"])
+        made["shapes"][shape] = lines[(len(lines) - 1) // 2]
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

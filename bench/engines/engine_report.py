@@ -1,0 +1,99 @@
+"""engine_report.py -- what bench/engines measures, as shapes and figures, and its Markdown. Plain Python, no GPU."""
+import math
+import re
+import statistics
+
+from peers.markdown_parts import escape, measured_on, table
+
+OWN, PEER = "CUSTOM", "FLASH_ATTN"
+BACKENDS = (PEER, "TRITON_ATTN", "FLASHINFER", OWN)
+NAMES = {OWN: "leanattn"}
+UNIFORM = ((1, 8192), (16, 8192), (64, 4096), (8, 32768))  # requests, tokens of each context
+RAGGED_REQUESTS = 64
+
+# The kernels that a decode step runs for attention beside its projections, by their names. The update of the cache is counted apart, because it
+# is the same kernel with every backend.
+_UPDATE = re.compile(r"reshape_and_cache", re.IGNORECASE)
+_ATTENTION = re.compile(r"\blean_|flash|fmha|attention|attn|reduce_segments|batch_?decode|batch_?prefill|merge_state|xqa|prepare_varlen|combine",
+                        re.IGNORECASE)
+
+
+def part_of(kernel):
+    """"attention", "update" (of the cache) or "rest", for the name of a kernel."""
+    if _UPDATE.search(kernel):
+        return "update"
+    return "attention" if _ATTENTION.search(kernel) else "rest"
+
+
+def microseconds_by_part(kernels):
+    """Time of a step by part, from {kernel: microseconds a step}."""
+    parts = {"attention": 0.0, "update": 0.0, "rest": 0.0}
+    for name, time in kernels.items():
+        parts[part_of(name)] += time
+    return parts
+
+
+def ragged_contexts(steps, requests=RAGGED_REQUESTS):
+    """The contexts of one decode step of a trace, of bench/trace's steps the fullest one, as they are; ascending. ValueError where none is so full."""
+    for step in steps:
+        if len(step.contexts) == requests:
+            return sorted(step.contexts)
+    raise ValueError(f"no step of the trace has {requests} requests")
+
+
+def shape_name(contexts):
+    """Of the requests' contexts: "16 x 8192", or "64 ragged, 91 to 4050"."""
+    if len(set(contexts)) == 1:
+        return f"{len(contexts)} x {contexts[0]}"
+    return f"{len(contexts)} ragged, {min(contexts)} to {max(contexts)}"
+
+
+def decode_line(times_ms, tokens, kernels):
+    """The figures of a shape with one backend, from the times of its steps, the tokens that they made, and the kernels of a step."""
+    total = sum(times_ms)
+    return {"ms_per_step": statistics.median(times_ms), "tokens_per_s": 1000 * tokens / total, "steps": len(times_ms),
+            "us_by_part": microseconds_by_part(kernels),
+            "kernels": dict(sorted(kernels.items(), key=lambda item: -item[1])[:12])}
+
+
+def geometric_mean(values):
+    return math.exp(statistics.fmean(math.log(value) for value in values))
+
+
+def speed_ups(results, part=None):
+    """For each shape that both have: the time of FLASH_ATTN over that of leanattn, of a whole step or of a part of it."""
+    def time(line):
+        return line["ms_per_step"] if part is None else line["us_by_part"][part]
+
+    own, peer = (results["backends"].get(name, {}).get("shapes", {}) for name in (OWN, PEER))
+    return {shape: time(peer[shape]) / time(own[shape]) for shape in peer if shape in own and time(own[shape]) > 0}
+
+
+def markdown(results):
+    text = [f"# Decode in vLLM\n\n{measured_on(results['environment'])}\n\nA model of {results['model']} with random weights decodes in vLLM, every step "
+            "as one CUDA graph, with each attention backend in a process of its own, in turn. *Attention* is the time of the attention kernels on the "
+            "GPU in a step, from the profiler, and *of the step* its share of all kernels; the update of the cache is not in it."]
+    shapes = list(dict.fromkeys(shape for backend in results["backends"].values() for shape in backend.get("shapes", {})))
+    for shape in shapes:
+        rows = []
+        for name, backend in results["backends"].items():
+            line = backend.get("shapes", {}).get(shape)
+            if line is None:
+                continue
+            parts = line["us_by_part"]
+            rows.append([NAMES.get(name, name), f"{line['ms_per_step']:.3f}", f"{line['tokens_per_s']:.0f}", f"{parts['attention']:.0f}",
+                         f"{100 * parts['attention'] / sum(parts.values()):.0f} %"])
+        text += [f"## {shape}", table(["backend", "ms a step", "tokens a second", "attention, us", "of the step"], rows)]
+    ratios = [(title, values) for title, part in (("a step", None), ("attention in a step", "attention")) if (values := speed_ups(results, part))]
+    if ratios:
+        text += ["## leanattn over FLASH_ATTN", table(["", *ratios[0][1], "geometric mean"], [
+            [title, *(f"{value:.3f}" for value in values.values()), f"{geometric_mean(values.values()):.3f}"] for title, values in ratios])]
+    rows = [[NAMES.get(name, name), f"{backend['start_s']:.1f}", f"{backend['warm_s']:.1f}", f"{backend['memory_bytes'] / 2**30:.2f}"]
+            for name, backend in results["backends"].items() if "start_s" in backend]
+    text += ["## Start and memory", "*Start* is making the engine, graphs and plans included, and *first steps* what the first requests add to that. "
+             "*Memory* is what the GPU has allocated beyond weights and KV cache.",
+             table(["backend", "start, s", "first steps, s", "memory, GiB"], rows)]
+    left_out = [f"{NAMES.get(name, name)}: {escape(backend['error'])}" for name, backend in results["backends"].items() if "error" in backend]
+    if left_out:
+        text += ["## Not measured", "\n".join(f"- {line}" for line in left_out)]
+    return "\n\n".join(text) + "\n"

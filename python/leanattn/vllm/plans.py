@@ -1,0 +1,138 @@
+"""plans.py -- the plans that a model's layers need in vLLM, made before requests come, and the workspace that their launches share.
+
+Imports neither torch nor vLLM. A plan is looked up by a batch and a context. The batch is that of the CUDA graphs, or else a power of two, so that
+every step of the engine has one that was made at start-up. The context is the same for all: graphs are captured once, whatever lengths come.
+"""
+import collections
+import dataclasses
+import math
+import os
+import sys
+import time
+
+import leanattn
+
+MOST_QUERY_TOKENS = 16  # of a request under the causal mask, docs/features.md
+CONTEXT = "LEANATTN_VLLM_CONTEXT"
+USUAL_CONTEXT = 8192
+
+_DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
+
+
+def context_for(longest):
+    """The context, in tokens, that plans are looked up for. `longest` is the longest that the model may have."""
+    text = os.environ.get(CONTEXT)
+    if text is None:
+        return min(longest, USUAL_CONTEXT)
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ValueError(f"{CONTEXT} is {text!r}. Give a number of tokens, such as {USUAL_CONTEXT}")
+    return min(longest, int(text))
+
+
+def batches_for(graphs, most):
+    """The batches that get plans, ascending: those of the graphs, powers of two and `most`, up to `most`."""
+    powers = {1 << bit for bit in range(most.bit_length())}
+    return tuple(sorted({batch for batch in {*graphs, *powers} if 0 < batch < most} | {most}))
+
+
+def dtype_name(dtype):
+    """leanattn's name of a torch.dtype."""
+    return _DTYPES[str(dtype)]
+
+
+def problem_of(layer, *, dtype, page_size, query_tokens=1, batch_invariant=False):
+    """The problem of a layer, an Options. With more than one query token, requests may have any number of them up to that."""
+    return leanattn.Problem(
+        q_heads=layer.q_heads, kv_heads=layer.kv_heads, head_dim=layer.head_dim, dtype=dtype, kv_layout="NHD", page_size=page_size,
+        q_len=query_tokens, ragged_q=query_tokens > 1, window=layer.window, sink_logits=layer.sink_logits, alibi=layer.alibi,
+        soft_cap=layer.soft_cap, kv_dtype=layer.kv_dtype or "same", kv_scale=layer.kv_scale, batch_invariant=batch_invariant)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the kernels of a layer depend on beside the engine's configuration."""
+
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    window: int = 0
+    sink_logits: bool = False
+    alibi: bool = False
+    soft_cap: float = 0.0
+    kv_dtype: str | None = None  #: None: as q
+    kv_scale: str = "tensor"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The batches and the context for which the plans of a problem are made."""
+
+    batches: tuple
+    context: int
+
+    def batch_for(self, requests):
+        """The batch whose plan serves a step with so many requests."""
+        for batch in self.batches:
+            if batch >= requests:
+                return batch
+        return 1 << (requests - 1).bit_length()
+
+
+class Device:
+    """What all layers on a GPU share: the engine, and one workspace, because vLLM's launches on a GPU follow one another.
+
+    The workspace is the library's own memory and not torch's, because vLLM's sleep mode discards what is in torch's pool for the KV cache, and
+    between launches a workspace must stay zero.
+    """
+
+    def __init__(self, ordinal):
+        self.engine = leanattn.engine(ordinal)
+        self.workspace = None
+        self._outgrown = []  # captured graphs use them
+        self._made = set()
+
+    def prepare(self, problems, sizes):
+        """Makes the plans. Returns {provenance: count} of those that are new, and the seconds that it took."""
+        start = time.monotonic()
+        found = collections.Counter()
+        needed = 1
+        for problem in problems:
+            for batch in sizes.batches:
+                if (problem, batch, sizes.context) in self._made:
+                    continue
+                plan = best_plan(self.engine, problem, batch, sizes.context)
+                self._made.add((problem, batch, sizes.context))
+                found[plan.provenance] += 1
+                needed = max(needed, plan.workspace_bytes)
+        if self.workspace is None or needed > self.workspace.bytes:
+            if self.workspace is not None:
+                self._outgrown.append(self.workspace)
+            self.workspace = leanattn.Workspace(self.engine, needed)
+        return found, time.monotonic() - start
+
+
+def best_plan(engine, problem, batch, context):
+    """The plan for a batch: what the look-up answers. Tuning before the answer would stand here."""
+    return engine.plan(problem, batch, max_batch=batch, longest_context=context)
+
+
+def ordinal_of(device):
+    """The CUDA ordinal of a torch.device."""
+    if device.index is not None:
+        return device.index
+    return sys.modules["torch"].cuda.current_device()
+
+
+_devices = {}
+
+
+def device(ordinal):
+    """The Device of a CUDA ordinal."""
+    if ordinal not in _devices:
+        _devices[ordinal] = Device(ordinal)
+    return _devices[ordinal]
+
+
+def pages_for(tokens, page_size):
+    """Pages that hold so many tokens."""
+    return math.ceil(tokens / page_size)

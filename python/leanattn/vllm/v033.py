@@ -1,0 +1,25 @@
+"""v033.py -- what the interface of vLLM 0.33 has beyond the shared part: graphs of batches whose requests have different numbers of query tokens,
+and graphs that hold several steps of a draft model."""
+from vllm.v1.attention.backend import max_decode_query_len
+
+from . import plans
+from .backend import BackendBase, BuilderBase
+
+
+class Builder(BuilderBase):
+    @classmethod
+    def get_varlen_cudagraph_max_query_len(cls, vllm_config, kv_cache_spec):
+        most = max_decode_query_len(vllm_config)
+        alone = vllm_config.parallel_config.decode_context_parallel_size == 1
+        return most if alone and most <= plans.MOST_QUERY_TOKENS else None
+
+    def update_draft_decode_metadata(self, metadata):
+        # The kernels read lengths, offsets and page tables when they run.
+        if getattr(metadata, "rows", None) is None:
+            super().update_draft_decode_metadata(metadata)
+
+
+class Backend(BackendBase):
+    @staticmethod
+    def get_builder_cls():
+        return Builder

@@ -1,0 +1,475 @@
+"""The backend of vLLM on a GPU that is not there, in a vLLM that is not there: which rows go where, and what arrives at the driver."""
+import dataclasses
+import gc
+import math
+import os
+import types
+
+import pytest
+
+fake = pytest.importorskip("_fake_gpu", reason="built with the tests only")
+
+import leanattn  # noqa: E402
+import vllm_stand_in as stand_in  # noqa: E402
+from vllm_stand_in import Tensor  # noqa: E402
+
+np = pytest.importorskip("numpy")
+Q_HEADS, KV_HEADS, HEAD_DIM, PAGE, PAGES, WIDTH = 8, 2, 64, 16, 32, 8
+GRAPHS, MOST_REQUESTS, LONGEST = (1, 2, 4), 4, WIDTH * PAGE
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cache")
+    os.chmod(path, 0o700)
+    return path
+
+
+@pytest.fixture(params=stand_in.VERSIONS)
+def version(request):
+    return request.param
+
+
+@pytest.fixture
+def adapter(version, cache_dir, monkeypatch):
+    gc.collect()  # the engine of the test before
+    fake.reset()
+    Tensor.current_stream = 0
+    engines = {}
+    monkeypatch.setattr(leanattn, "engine", lambda ordinal: engines.setdefault(ordinal, leanattn.Engine(ordinal, cache_dir=cache_dir)))
+    with stand_in.installed(version) as module:
+        yield module
+
+
+class Model:
+    """A model of one kind of layer, as vLLM knows it after loading: its configuration, a layer and the builder of its metadata."""
+
+    def __init__(self, adapter, speculative=0, context_parallel=1, kv_cache_dtype="auto", scale_heads=1, layout="NHD", **implementation):
+        self.head_dim = implementation.pop("head_size", HEAD_DIM)
+        backend, kv_heads = adapter.Backend, implementation.pop("num_kv_heads", KV_HEADS)
+        given = {"alibi_slopes": None, "sliding_window": None, "kv_cache_dtype": kv_cache_dtype, **implementation}
+        self.impl = backend.get_impl_cls()(Q_HEADS, self.head_dim, self.head_dim**-0.5, kv_heads, **given)
+        scale = lambda: Tensor((scale_heads,) if scale_heads > 1 else (), "fp32")  # noqa: E731
+        self.layer = types.SimpleNamespace(impl=self.impl, _k_scale=scale(), _v_scale=scale(), _q_scale=scale())
+        self.config = types.SimpleNamespace(
+            model_config=types.SimpleNamespace(max_model_len=LONGEST, dtype="torch.bfloat16"),
+            scheduler_config=types.SimpleNamespace(max_num_seqs=MOST_REQUESTS),
+            parallel_config=types.SimpleNamespace(decode_context_parallel_size=context_parallel),
+            speculative_config=types.SimpleNamespace(num_speculative_tokens=speculative) if speculative else None,
+            compilation_config=types.SimpleNamespace(static_forward_context={"layer": self.layer}, cudagraph_capture_sizes=list(GRAPHS)))
+        self.impl.process_weights_after_loading("torch.bfloat16")
+        try:
+            self.builder = backend.get_builder_cls()(types.SimpleNamespace(block_size=PAGE), ["layer"], self.config,
+                                                     types.SimpleNamespace(type="cuda", index=0))
+        except leanattn.Error as error:
+            if error.code == "nvrtc_missing":
+                pytest.skip(error.message)
+            raise
+        whole = Tensor((PAGES, PAGE, kv_heads, 2 * self.head_dim) if layout == "NHD" else (PAGES, kv_heads, PAGE, 2 * self.head_dim),
+                       "uint8" if kv_cache_dtype.startswith("fp8") else "bf16")
+        self.cache = whole.permute(0, 2, 1, 3) if layout == "NHD" else whole
+        self.kv_heads = kv_heads
+
+    def forward(self, metadata, tokens):
+        """What the layer does in a step, for which every kernel is there already. Returns q, the output and the launches."""
+        # q is a part of what one projection makes, as in vLLM
+        q, k, v = (Tensor((tokens, heads, self.head_dim), strides=((Q_HEADS + 2 * self.kv_heads) * self.head_dim, self.head_dim, 1))
+                   for heads in (Q_HEADS, self.kv_heads, self.kv_heads))
+        output, before, loaded = Tensor((tokens, Q_HEADS, self.head_dim)), len(fake.launches()), fake.calls("cuLibraryLoadData")
+        assert self.impl.forward(self.layer, q, k, v, self.cache, metadata, output) is output
+        assert fake.calls("cuLibraryLoadData") == loaded
+        return q, output, fake.launches()[before:]
+
+
+def step(query_tokens, padded=0, **more):
+    """vLLM's metadata of a step in which requests have so many query tokens; `padded` tokens of a graph are beyond these."""
+    from vllm.v1.attention.backend import CommonAttentionMetadata
+
+    count, tokens = len(query_tokens), sum(query_tokens) + padded
+    starts = np.concatenate(([0], np.cumsum(query_tokens))).astype(np.int32)
+    return CommonAttentionMetadata(
+        query_start_loc=Tensor((count + 1,), "int32"), query_start_loc_cpu=starts, seq_lens=Tensor((count,), "int32"), num_reqs=count,
+        num_actual_tokens=tokens, max_query_len=max(query_tokens), max_seq_len=100, block_table_tensor=Tensor((count, WIDTH), "int32"),
+        slot_mapping=Tensor((tokens,), "int64"), **more)
+
+
+def rows_of(metadata):
+    return getattr(metadata, "rows", None)
+
+
+def test_a_step_without_prefill_touches_no_tensor(adapter):
+    """No operation on a tensor is enqueued or waited for when its metadata is built, and leanattn gets vLLM's own tensors."""
+    model, common = Model(adapter), step([1, 1, 1])
+    Tensor.operations = 0
+    metadata = model.builder.build(0, common)
+    rows = metadata.rows
+    assert Tensor.operations == 0
+    assert rows.lengths is common.seq_lens and rows.page_table is common.block_table_tensor and rows.offsets is None
+    assert (rows.tokens, rows.batch, rows.context, metadata.prefill) == (3, 4, LONGEST, None)
+    assert metadata.slot_mapping is common.slot_mapping  # of which the cache update reads
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+def test_a_decode_step_arrives_as_vllm_has_it(adapter, layout):
+    model, common = Model(adapter, layout=layout), step([1, 1, 1])
+    q, output, launches = model.forward(model.builder.build(0, common), 3)
+    (launch,) = launches
+    given, cache = launch["arguments"], model.cache
+    assert (given["q"], given["o"], given["k"], given["v"]) == (q.data, output.data, cache.data, cache.data + HEAD_DIM * 2)
+    assert (given["context_lengths"], given["page_table"]) == (common.seq_lens.data, common.block_table_tensor.data)
+    for tensor in ("k", "v"):
+        strides = tuple(given[f"{tensor}_stride_{name}"] for name in ("batch", "head", "token"))
+        assert strides == cache.strides[:3]
+    assert given["q_stride_batch"] == q.strides[0] and given["page_table_stride"] == WIDTH
+    assert (given["batch"], given["pool_pages"], given["kv_heads"]) == (3, PAGES, KV_HEADS)
+    assert math.isclose(given["scale_log2"], HEAD_DIM**-0.5 * math.log2(math.e), rel_tol=1e-6)
+    assert not launch["programmatic"] and model.impl.flash.seen == []
+
+
+def test_one_kv_head_has_strides_that_can_be_loaded(adapter):
+    model = Model(adapter, num_kv_heads=1)
+    model.cache.strides = (model.cache.strides[0], 1, *model.cache.strides[2:])  # torch may say anything of a dimension of one
+    _, _, (launch,) = model.forward(model.builder.build(0, step([1])), 1)
+    assert launch["arguments"]["k_stride_token"] == 2 * HEAD_DIM
+
+
+def test_steps_need_nothing_that_was_not_made_at_start_up(adapter):
+    """Neither a kernel nor a plan: any step can be captured right away, and graphs and other steps share one workspace."""
+    model = Model(adapter, speculative=2)
+    loaded = fake.calls("cuLibraryLoadData")
+    assert loaded > 0
+    stream = fake.make_stream()
+    Tensor.current_stream = stream
+    workspaces, graphs = set(), []
+    for requests in range(1, MOST_REQUESTS + 1):
+        for tokens in ([1] * requests, [3] * requests):
+            metadata = model.builder.build(0, step(tokens))
+            fake.begin_capture(stream)
+            model.forward(metadata, sum(tokens))
+            graphs.append(fake.end_capture(stream))
+            fake.replay(graphs[-1], stream)
+            workspaces.add(fake.launches()[-1]["arguments"]["partials"])
+    Tensor.current_stream = 0
+    model.forward(model.builder.build(0, step([1])), 1)
+    workspaces.add(fake.launches()[-1]["arguments"]["partials"])
+    assert len(workspaces) == 1 and fake.calls("cuLibraryLoadData") == loaded
+    assert leanattn.engine(0).workspace_bytes == 0
+    for graph in graphs:
+        fake.destroy_graph(graph)
+
+
+def test_a_second_builder_finds_everything_made(adapter):
+    model = Model(adapter)
+    memory, loaded = fake.live_buffers(), fake.calls("cuLibraryLoadData")
+    model.builder.__class__(types.SimpleNamespace(block_size=PAGE), ["layer"], model.config, types.SimpleNamespace(type="cuda", index=0))
+    assert (fake.live_buffers(), fake.calls("cuLibraryLoadData")) == (memory, loaded)
+
+
+def test_nothing_waits_for_the_gpu(adapter):
+    model = Model(adapter, speculative=2)
+    model.forward(model.builder.build(0, step([3, 3])), 6)
+    waits = [fake.calls(name) for name in ("cuStreamSynchronize", "cuCtxSynchronize", "cuMemcpyDtoHAsync", "cuEventSynchronize")]
+    for tokens in ([1, 1], [3, 3], [1, 3], [1, 2, 40]):
+        model.forward(model.builder.build(0, step(tokens)), sum(tokens))
+    assert [fake.calls(name) for name in ("cuStreamSynchronize", "cuCtxSynchronize", "cuMemcpyDtoHAsync", "cuEventSynchronize")] == waits
+
+
+def test_speculation_is_ragged(adapter):
+    """So one graph serves requests whose drafts were accepted in part, and padding that has no tokens."""
+    model, common = Model(adapter, speculative=2), step([3, 2, 3, 0], padded=4)
+    assert model.builder.reorder_batch_threshold == 3
+    metadata = model.builder.build(0, common)
+    assert rows_of(metadata).offsets is common.query_start_loc and metadata.rows.most_tokens == 3
+    q, output, (launch,) = model.forward(metadata, 12)
+    given = launch["arguments"]
+    assert (given["q"], given["o"], given["q_offsets"], given["batch"]) == (q.data, output.data, common.query_start_loc.data, 4)
+    assert given["q_stride_token"] == q.strides[0]
+
+
+def test_with_speculation_a_step_of_single_tokens_is_a_plain_one(adapter):
+    model = Model(adapter, speculative=2)
+    assert model.builder.build(0, step([1, 1])).rows.offsets is None
+    assert model.builder.build(0, step([1, 1], padded=1)).rows.offsets is not None  # one query token each, and a row that is nobody's
+
+
+def test_more_draft_tokens_than_the_kernels_take_are_flash_attentions(adapter):
+    model = Model(adapter, speculative=16)
+    assert model.builder.reorder_batch_threshold == 1
+    assert rows_of(model.builder.build(0, step([17, 17]))) is None and rows_of(model.builder.build(0, step([1, 17]))).tokens == 1
+
+
+@pytest.mark.parametrize("speculative, decodes", [(0, [1, 1]), (2, [3, 1, 2])])
+def test_a_mixed_step_is_split(adapter, speculative, decodes):
+    model, prefills = Model(adapter, speculative=speculative), [40, 17]
+    common = step([*decodes, *prefills], seq_lens_cpu_upper_bound=np.arange(len(decodes) + 2))
+    metadata = model.builder.build(0, common)
+    requests, tokens = len(decodes), sum(decodes)
+    rows, rest = metadata.rows, metadata.prefill
+    assert (rows.tokens, rows.lengths.shape, rows.page_table.shape) == (tokens, (requests,), (requests, WIDTH))
+    assert rows.offsets is None if speculative == 0 else rows.offsets.shape == (requests + 1,)
+    assert (rest.num_actual_tokens, rest.max_query_len) == (57, 40)
+    assert rest.seq_lens.shape == (2,) and rest.seq_lens.data == common.seq_lens.data + 4 * requests
+    assert rest.block_table.data == common.block_table_tensor.data + 4 * requests * WIDTH
+    assert rest.slot_mapping.shape == (57,) and rest.query_start_loc.shape == (3,)
+    assert rest.scheduler_metadata == "of FlashAttention" and metadata.scheduler_metadata is None
+
+    q, output, (launch,) = model.forward(metadata, tokens + 57)
+    assert (launch["arguments"]["q"], launch["arguments"]["o"], launch["arguments"]["batch"]) == (q.data, output.data, requests)
+    (seen,) = model.impl.flash.seen
+    assert seen.metadata is rest
+    assert (seen.query.shape[0], seen.query.data) == (57, q.data + 2 * tokens * q.strides[0])
+    assert (seen.output.shape[0], seen.output.data) == (57, output.data + 2 * tokens * output.strides[0])
+    assert seen.key.shape[0] == seen.value.shape[0] == 57
+
+
+def test_the_rest_of_a_mixed_step_is_counted_from_its_first_token(adapter, monkeypatch):
+    model, parts = Model(adapter), []
+    flash = model.builder.__class__.__mro__[[cls.__name__ for cls in model.builder.__class__.__mro__].index("FlashAttentionMetadataBuilder")]
+    monkeypatch.setattr(flash, "build", lambda self, prefix, common, fast_build=False: parts.append((common, fast_build)))
+    whole = step([1, 1, 40, 17], is_prefilling=np.array([0, 0, 1, 1], bool), seq_lens_cpu_upper_bound=np.array([5, 6, 40, 30]))
+    whole._token_to_req_indices_cache = whole._num_computed_tokens_cache = "of all four"
+    model.builder.build(0, whole, fast_build=True)
+    ((common, fast_build),) = parts
+    assert fast_build and common.num_reqs == 2 and list(common.query_start_loc_cpu) == [0, 40, 57]
+    assert list(common.is_prefilling) == [True, True] and list(common.seq_lens_cpu_upper_bound) == [40, 30]
+    assert common._token_to_req_indices_cache is None and common._num_computed_tokens_cache is None
+    assert (common.max_query_len, common.max_seq_len) == (40, 100)
+    assert whole.num_reqs == 4 and list(whole.query_start_loc_cpu) == [0, 1, 2, 42, 59]  # as it was
+
+
+@pytest.mark.parametrize("why, tokens, common, model", [
+    ("prefill only", [40, 17], {}, {}),
+    ("not causal", [1, 1], {"causal": False}, {}),
+    ("causal for some", [1, 1], {"causal": "a tensor"}, {}),
+    ("images seen both ways", [1, 1], {"mm_req_doc_ranges": {0: [(0, 4)]}}, {}),
+    ("a window beside a prompt", [1, 1], {"rswa_prefix_lens": "a tensor"}, {}),
+    ("padded by tokens alone", [1, 1], {"padded": 2}, {}),
+    ("context parallelism", [1, 1], {}, {"context_parallel": 2}),
+    ("an encoder", [1, 1], {}, {"attn_type": "encoder_only"}),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_flash_attention_has_what_leanattn_does_not(adapter, why, tokens, common, model):
+    model = Model(adapter, **model)
+    metadata = model.builder.build(0, step(tokens, **common))
+    assert rows_of(metadata) is None and metadata.scheduler_metadata == "of FlashAttention"
+    _, output, launches = model.forward(metadata, sum(tokens))
+    assert launches == [] and model.impl.flash.seen[0].output is output
+
+
+def test_the_order_of_a_batch_is_left_alone_where_nothing_is_ours(adapter):
+    for model in (Model(adapter, context_parallel=2), Model(adapter, attn_type="encoder_only")):
+        assert model.builder.reorder_batch_threshold is None
+
+
+def test_the_memory_profile_is_flash_attentions(adapter):
+    model = Model(adapter)
+    assert model.forward(None, 5)[2] == [] and model.impl.flash.seen[0].metadata is None
+
+
+def test_layers_that_share_a_cache_have_no_keys_of_their_own(adapter):
+    model, output = Model(adapter), Tensor((42, Q_HEADS, HEAD_DIM))
+    metadata = model.builder.build(0, step([1, 1, 40]))
+    model.impl.forward(model.layer, Tensor((42, Q_HEADS, HEAD_DIM)), None, None, model.cache, metadata, output)
+    assert model.impl.flash.seen[0].key is None and len(fake.launches()) == 1
+
+
+def test_another_groups_block_table_goes_to_both_parts(adapter):
+    model = Model(adapter)
+    metadata = model.builder.build(0, step([1, 1, 40]))
+    table, slots = Tensor((3, WIDTH), "int32"), Tensor((42,), "int64")
+    moved = model.builder.update_block_table(metadata, table, slots)
+    assert moved.block_table is table and moved.slot_mapping is slots
+    assert (moved.rows.page_table.data, moved.rows.page_table.shape) == (table.data, (2, WIDTH))
+    assert moved.prefill.block_table.data == table.data + 2 * WIDTH * 4 and moved.prefill.slot_mapping.data == slots.data + 2 * 8
+    assert metadata.rows.page_table.data != table.data  # the first group's is as it was
+    alone = model.builder.update_block_table(model.builder.build(0, step([40])), table[:1], slots)
+    assert rows_of(alone) is None and alone.slot_mapping is slots
+
+
+def test_a_copy_of_the_fields_is_metadata_as_well(adapter):
+    """vLLM makes a subclass of a metadata's class and copies its fields, where layers skip prefill."""
+    model = Model(adapter)
+    metadata = model.builder.build(0, step([1, 1]))
+    copied = object.__new__(type("Copied", (metadata.__class__,), {}))
+    for field in dataclasses.fields(metadata.__class__):
+        setattr(copied, field.name, getattr(metadata, field.name))
+    assert len(model.forward(copied, 2)[2]) == 1
+
+
+def test_features_of_a_layer_arrive(adapter):
+    sinks, slopes = Tensor((Q_HEADS,), "bf16"), [0.5] * Q_HEADS
+    model = Model(adapter, sliding_window=24, sinks=sinks, alibi_slopes=slopes, logits_soft_cap=30.0)
+    _, _, (launch,) = model.forward(model.builder.build(0, step([1, 1])), 2)
+    given = launch["arguments"]
+    constant = model.impl._constant
+    assert given["alibi_slopes"] == model.impl.alibi_slopes.data
+    assert given["sink_logits"] == constant["sink_logits"].data and constant["sink_logits"].dtype == "fp32"  # the kernels' type
+    assert constant["window"] == 24 and constant["soft_cap"] == 30.0
+    plain = Model(adapter)
+    assert plain.forward(plain.builder.build(0, step([1, 1])), 2)[2][0]["kernel"] != launch["kernel"]
+
+
+def test_sinks_are_read_after_the_weights_are_loaded(adapter):
+    """They are a parameter, which has no values when the layer is made; and where weights are loaded again, graphs have the address."""
+    model = Model(adapter, sinks=Tensor((Q_HEADS,), "bf16"))
+    first = model.impl._constant["sink_logits"]
+    again = model.impl.sinks = Tensor((Q_HEADS,), "bf16")
+    model.impl.process_weights_after_loading("torch.bfloat16")
+    assert model.impl._constant["sink_logits"] is first and first.copied is again
+
+
+@pytest.mark.parametrize("scale_heads", [1, KV_HEADS])
+def test_fp8_caches_have_vllms_scales(adapter, scale_heads):
+    model = Model(adapter, kv_cache_dtype="fp8", scale_heads=scale_heads)
+    q, _, (launch,) = model.forward(model.builder.build(0, step([1, 1])), 2)
+    given = launch["arguments"]
+    assert (given["k_scale"], given["v_scale"]) == (model.layer._k_scale.data, model.layer._v_scale.data)
+    assert (given["q"], given["v"]) == (q.data, model.cache.data + HEAD_DIM)
+    assert model.impl.options(model.layer).kv_scale == ("head" if scale_heads > 1 else "tensor")
+
+
+@pytest.mark.parametrize("scale_heads", [1, KV_HEADS])
+def test_only_flash_attention_gets_fp8_queries(adapter, scale_heads):
+    model = Model(adapter, kv_cache_dtype="fp8", scale_heads=scale_heads)
+    assert not model.impl.supports_quant_query_input and model.impl.flash.supports_quant_query_input
+    q, _, _ = model.forward(model.builder.build(0, step([1, 1, 40])), 42)
+    seen = model.impl.flash.seen[0]
+    assert (seen.query.dtype, seen.query.shape) == ("fp8_e4m3", (40, Q_HEADS, HEAD_DIM)) and q.dtype == "bf16"
+    shape = tuple(model.impl._fp8_queries[True].group_shape)
+    assert shape == (-1, HEAD_DIM * Q_HEADS // KV_HEADS)
+
+
+def test_batch_invariance_is_vllms_own_setting(adapter, monkeypatch):
+    import vllm.envs
+
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True)
+    model = Model(adapter)
+    wide = Tensor((2, WIDTH + 40), "int32")
+    metadata = model.builder.build(0, step([1, 1]).replace(block_table_tensor=wide))
+    # A plan's context is a limit then, and so no page table may be wider.
+    assert metadata.rows.context >= LONGEST and metadata.rows.page_table.shape[1] * PAGE == metadata.rows.context
+    assert model.impl._constant["batch_invariant"] and len(model.forward(metadata, 2)[2]) == 1
+
+
+def test_output_is_not_quantised_and_says_so(adapter):
+    model = Model(adapter)
+    with pytest.raises(NotImplementedError, match="fused_output_quant_supported"):
+        model.impl.forward(model.layer, Tensor((1, Q_HEADS, HEAD_DIM)), None, None, model.cache, model.builder.build(0, step([1])),
+                           Tensor((1, Q_HEADS, HEAD_DIM)), output_scale=Tensor((1,), "fp32"))
+    assert fake.launches() == []
+
+
+@pytest.mark.parametrize("head_size, supported", [(16, True), (80, True), (128, True), (256, True), (512, True), (72, False), (528, False)])
+def test_head_sizes(adapter, head_size, supported):
+    assert adapter.Backend.supports_head_size(head_size) is supported
+
+
+def test_a_cache_of_another_type_than_the_model_is_refused(adapter):
+    given = [128, "torch.bfloat16", "float16", 16, False, False, False, False, None]
+    assert "float16" in adapter.Backend.supports_combination(*given)
+    for same in ("auto", "bfloat16", "fp8", None):
+        given[2] = same
+        assert adapter.Backend.supports_combination(*given) is None
+
+
+def test_a_group_that_is_too_large_is_refused_by_name(adapter):
+    with pytest.raises(ValueError, match="256 query heads share 1 KV heads.*--attention-backend"):
+        adapter.Backend.get_impl_cls()(256, HEAD_DIM, 1.0, 1, None, None, "auto")
+
+
+def test_graphs_of_uneven_speculation_where_vllm_has_them(adapter, version):
+    builder = adapter.Backend.get_builder_cls()
+    config = lambda tokens, parallel=1: types.SimpleNamespace(  # noqa: E731
+        speculative_config=types.SimpleNamespace(num_speculative_tokens=tokens),
+        parallel_config=types.SimpleNamespace(decode_context_parallel_size=parallel))
+    if version.startswith("0.26"):
+        assert not hasattr(builder, "get_varlen_cudagraph_max_query_len")
+        return
+    limits = [builder.get_varlen_cudagraph_max_query_len(config(*given), None) for given in ((3,), (15,), (16,), (3, 2))]
+    assert limits == [4, 16, None, None]
+
+
+def test_steps_of_a_draft_model_in_one_graph_have_nothing_to_update(adapter, version):
+    if version.startswith("0.26"):
+        assert not hasattr(adapter.Backend.get_builder_cls(), "update_draft_decode_metadata")
+        return
+    model = Model(adapter)
+    own, other = model.builder.build(0, step([1, 1])), model.builder.build(0, step([1, 1], causal=False))
+    Tensor.operations = 0
+    model.builder.update_draft_decode_metadata(own)
+    model.builder.update_draft_decode_metadata(other)
+    assert Tensor.operations == 0 and own.scheduler_metadata is None and other.scheduler_metadata == "updated"
+
+
+def test_cascade_attention_is_not_used(adapter, version):
+    builder = adapter.Backend.get_builder_cls()
+    if version.startswith("0.26"):
+        assert builder.use_cascade_attention(None, 4096, [1], 8, 2, False, False, False, 132, 1) is False
+    else:
+        assert not hasattr(builder, "use_cascade_attention")
+
+
+def test_start_up_says_what_was_found_and_how_long_it_took(adapter, caplog):
+    caplog.set_level("INFO")
+    Model(adapter)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "vllm.leanattn"]
+    assert f"1 problems and 3 batches up to {MOST_REQUESTS} at context {LONGEST}" in line and "fallback: 3" in line and " s;" in line
+
+
+# The part without vLLM.
+
+
+@pytest.fixture
+def plans():
+    import leanattn.vllm.plans
+
+    return leanattn.vllm.plans
+
+
+@pytest.mark.parametrize("graphs, most, batches", [((1, 2, 4, 8, 16, 24), 24, (1, 2, 4, 8, 16, 24)), ((), 100, (1, 2, 4, 8, 16, 32, 64, 100)),
+                                                   ((1, 512), 3, (1, 2, 3)), ((0,), 1, (1,))])
+def test_batches_are_those_of_graphs_and_powers_of_two(plans, graphs, most, batches):
+    sizes = plans.Sizes(plans.batches_for(graphs, most), 8192)
+    assert sizes.batches == batches
+    for requests in range(1, most + 1):
+        assert sizes.batch_for(requests) >= requests and sizes.batch_for(requests) in batches
+    assert sizes.batch_for(2 * most + 1) >= 2 * most + 1
+
+
+@pytest.mark.parametrize("text, longest, context", [(None, 131072, 8192), (None, 4096, 4096), ("32768", 131072, 32768), ("32768", 4096, 4096)])
+def test_the_context_is_a_setting(plans, monkeypatch, text, longest, context):
+    monkeypatch.delenv(plans.CONTEXT, raising=False)
+    if text is not None:
+        monkeypatch.setenv(plans.CONTEXT, text)
+    assert plans.context_for(longest) == context
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "8k", "1.5", "８"])
+def test_a_context_that_is_no_number_is_refused_by_name(plans, monkeypatch, text):
+    monkeypatch.setenv(plans.CONTEXT, text)
+    with pytest.raises(ValueError, match=plans.CONTEXT):
+        plans.context_for(4096)
+
+
+def test_a_workspace_that_is_outgrown_stays_for_its_graphs(plans, cache_dir, monkeypatch):
+    fake.reset()
+    engine = leanattn.Engine(cache_dir=cache_dir)
+    monkeypatch.setattr(leanattn, "engine", lambda ordinal: engine)
+    shared = plans.Device(0)
+    options = plans.Options(q_heads=Q_HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM)
+    problem = plans.problem_of(options, dtype="bf16", page_size=PAGE)
+    try:
+        shared.prepare([problem], plans.Sizes((1,), 64))
+    except leanattn.Error as error:
+        if error.code == "nvrtc_missing":
+            pytest.skip(error.message)
+        raise
+    first = shared.workspace
+    shared.prepare([dataclasses.replace(problem, batch_invariant=True)], plans.Sizes((16,), 2**17))
+    assert shared.workspace.bytes > first.bytes and first in shared._outgrown
+
+
+def test_a_device_without_a_number_is_the_current_one(plans, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=types.SimpleNamespace(current_device=lambda: 3)))
+    assert plans.ordinal_of(types.SimpleNamespace(index=None)) == 3 and plans.ordinal_of(types.SimpleNamespace(index=0)) == 0

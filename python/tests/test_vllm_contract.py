@@ -1,0 +1,242 @@
+"""leanattn.vllm against the recorded interface of every version of vLLM that it is written for. Neither vLLM nor PyTorch need be installed."""
+import ast
+import inspect
+import logging
+import pathlib
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+import vllm_stand_in as stand_in
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(params=stand_in.VERSIONS)
+def version(request):
+    return request.param
+
+
+@pytest.fixture
+def adapter(version):
+    with stand_in.installed(version) as module:
+        yield module
+
+
+def recorded_methods(version):
+    """{(class, method): signature as text}."""
+    return {(name, method): what["signature"] for module in stand_in.contract(version)["modules"].values()
+            for name, made in module["classes"].items() for method, what in made["methods"].items()}
+
+
+def parameters(text_or_function):
+    """Names and kinds of parameters, of a function or of a signature as text."""
+    function = text_or_function
+    if isinstance(function, str):
+        namespace = {}
+        names = {node.id for node in ast.walk(ast.parse(f"def f{function}: pass")) if isinstance(node, ast.Name)}
+        exec(f"def f{function}: pass", {name: types.SimpleNamespace(DECODER=None) for name in names}, namespace)
+        function = namespace["f"]
+    return [(parameter.name, parameter.kind, parameter.default is not inspect.Parameter.empty)
+            for parameter in inspect.signature(function).parameters.values()]
+
+
+def takes_anything(function):
+    kinds = [kind for _, kind, _ in parameters(function)]
+    return inspect.Parameter.VAR_POSITIONAL in kinds and inspect.Parameter.VAR_KEYWORD in kinds
+
+
+def test_every_tried_version_is_recorded_and_no_other():
+    import leanattn.vllm
+
+    assert sorted(leanattn.vllm.TRIED) == sorted({recorded.rpartition(".")[0] for recorded in stand_in.VERSIONS})
+
+
+def test_no_abstract_method_is_left(adapter):
+    backend = adapter.Backend
+    for cls in (backend, backend.get_impl_cls(), backend.get_builder_cls()):
+        assert not getattr(cls, "__abstractmethods__", ()), cls
+
+
+def test_the_backend_has_the_name_of_a_member(adapter):
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    assert adapter.Backend.get_name() in AttentionBackendEnum.__members__
+
+
+def test_what_vllm_imports_by_path_is_there(adapter):
+    """It notes a backend as module and name of the class, and workers import that again."""
+    cls = adapter.Backend
+    assert getattr(sys.modules[cls.__module__], cls.__qualname__) is cls
+
+
+def test_methods_that_replace_one_have_its_signature(adapter, version):
+    recorded = recorded_methods(version)
+    backend, checked = adapter.Backend, 0
+    for cls in (backend, backend.get_impl_cls(), backend.get_builder_cls()):
+        own = [base for base in cls.__mro__ if base.__module__.startswith("leanattn.")]
+        others = [base.__name__ for base in cls.__mro__ if base not in own]
+        for base in own:
+            for name, member in vars(base).items():
+                function = getattr(member, "__func__", member)
+                found = next((recorded[other, name] for other in others if (other, name) in recorded), None)
+                if found is None or not inspect.isfunction(function) or takes_anything(function):
+                    continue
+                assert parameters(function) == parameters(found), f"{base.__name__}.{name} of {version}"
+                checked += 1
+    assert checked >= 8
+
+
+def test_public_methods_that_replace_nothing_are_our_own(adapter, version):
+    """A method that vLLM has renamed would go on to exist here, and never be called."""
+    recorded = {method for _, method in recorded_methods(version)}
+    ours = {"options"}
+    for cls in (adapter.Backend, adapter.Backend.get_impl_cls(), adapter.Backend.get_builder_cls()):
+        for base in cls.__mro__:
+            if base.__module__.startswith("leanattn."):
+                public = {name for name, member in vars(base).items() if not name.startswith("_") and callable(getattr(member, "__func__", member))}
+                assert public <= recorded | ours, f"{base.__name__} of {version}"
+
+
+def test_the_calls_of_vllms_layers_are_taken(adapter, version):
+    """The arguments are those of the recorded calls; only how many and under which names."""
+    implementation, builder = adapter.Backend.get_impl_cls(), adapter.Backend.get_builder_cls()
+    calls = {name: texts for module in stand_in.contract(version)["calls"].values() for name, texts in module.items()}
+    found = {"impl_cls": implementation, "self.impl.forward": implementation.forward, "attn_layer.impl.do_kv_cache_update": None,
+             "self.impl.process_weights_after_loading": implementation.process_weights_after_loading,
+             "self.backend.get_builder_cls()": builder, "builder_cls": builder}
+    assert set(calls) <= set(found) and len(calls) >= 5
+    for name, texts in calls.items():
+        if found[name] is None:  # FlashAttention's own
+            continue
+        for text in texts:
+            call = ast.parse(f"f({text})", mode="eval").body
+            given = [object() for _ in call.args]
+            named = {keyword.arg: object() for keyword in call.keywords if keyword.arg is not None}
+            own = [] if inspect.isclass(found[name]) else [object()]
+            inspect.signature(found[name]).bind(*own, *given, **named)
+
+
+def test_the_stand_in_does_not_drift_either(version):
+    recorded = recorded_methods(version)
+    functions = {name: text for module in stand_in.contract(version)["modules"].values() for name, text in module["functions"].items()}
+    for cls, methods in stand_in.BEHAVIOUR.items():
+        for name, function in methods.items():
+            text = functions.get(name) if cls is None else recorded.get((cls, name))
+            if text is None or function is logging.getLogger or takes_anything(function):
+                continue
+            assert parameters(function) == parameters(text), f"{cls}.{name} of {version}"
+
+
+def test_the_metadata_has_what_vllm_reads_of_it(adapter, version):
+    """Fields without a default differ between versions, and are all given in a step without prefill."""
+    fields = stand_in.contract(version)["modules"]["vllm.v1.attention.backends.flash_attn"]["classes"]["FlashAttentionMetadata"]["attributes"]
+    needed = {name for name, default in fields.items() if default is None}
+    shared = {"num_actual_tokens", "max_query_len", "query_start_loc", "max_seq_len", "seq_lens", "block_table", "slot_mapping"}
+    assert needed == shared | set(adapter.Backend.get_builder_cls().required_fields)
+
+
+def test_graphs_hold_decode_and_uniform_speculation(adapter):
+    from vllm.v1.attention.backend import AttentionCGSupport
+
+    builder = adapter.Backend.get_builder_cls()
+    assert builder.get_cudagraph_support(None, None) is AttentionCGSupport.UNIFORM_BATCH
+
+
+def test_it_registers_itself_and_nothing_else(adapter):
+    import leanattn.vllm
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    for _ in range(2):  # vLLM may call it several times
+        leanattn.vllm.register()
+    assert stand_in._overridden == {AttentionBackendEnum.CUSTOM: "leanattn.vllm.Backend"}
+    assert leanattn.vllm.Backend is adapter.Backend
+
+
+def test_it_leaves_the_backend_of_another_plugin_alone(adapter, caplog):
+    import leanattn.vllm
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    stand_in._overridden[AttentionBackendEnum.CUSTOM] = "other.Backend"
+    leanattn.vllm.register()
+    assert stand_in._overridden == {AttentionBackendEnum.CUSTOM: "other.Backend"}
+    assert "other.Backend" in caplog.text and "VLLM_PLUGINS" in caplog.text
+
+
+def test_a_vllm_without_such_a_registry_still_starts(adapter, caplog):
+    import leanattn.vllm
+
+    del sys.modules["vllm.v1.attention.backends.registry"].register_backend
+    leanattn.vllm.register()
+    assert "not registered" in caplog.text and "0.26.*" in caplog.text
+
+
+@pytest.mark.parametrize("number, module", [("0.26.0", "v026"), ("0.26.1", "v026"), ("0.33.0", "v033"), ("0.33.0+cu130", "v033"), ("0.33.1rc1", "v033")])
+def test_a_version_has_its_module(number, module):
+    import leanattn.vllm
+
+    assert leanattn.vllm.module_for(number) == module
+
+
+@pytest.mark.parametrize("number, nearest", [("0.25.1", "v026"), ("0.30.0", "v026"), ("0.34.0", "v033"), ("1.0.0", "v033"), ("dev", "v033")])
+def test_an_untried_version_is_refused_with_what_to_do(number, nearest, monkeypatch, caplog):
+    import leanattn.vllm
+
+    monkeypatch.delenv(leanattn.vllm.ANYWAY, raising=False)
+    with pytest.raises(RuntimeError) as caught:
+        leanattn.vllm.module_for(number)
+    for part in (f"never tried with vLLM {number}", "0.26.* and 0.33.*", "--attention-backend", f"{leanattn.vllm.ANYWAY}=1"):
+        assert part in str(caught.value)
+    monkeypatch.setenv(leanattn.vllm.ANYWAY, "1")
+    assert leanattn.vllm.module_for(number) == nearest and number in caplog.text
+
+
+def test_the_entry_point_is_vllms_and_leads_to_register():
+    import leanattn.vllm
+
+    project = (SOURCE / "pyproject.toml").read_text()
+    group, name, target = re.search(r'\[project\.entry-points\."([^"]+)"\]\n(\w+) = "([^"]+)"', project).groups()
+    groups = {ast.literal_eval(stand_in.contract(version)["modules"]["vllm.plugins"]["constants"]["DEFAULT_PLUGINS_GROUP"])
+              for version in stand_in.VERSIONS}
+    assert groups == {group} and name == "leanattn"
+    module, function = target.split(":")
+    assert module == leanattn.vllm.__name__ and callable(getattr(leanattn.vllm, function))
+
+
+def test_registering_imports_neither_torch_nor_kernels():
+    """vLLM loads plugins in every process, also where another backend is used."""
+    code = ("import sys\n"
+            "sys.modules['vllm.v1'] = None\n"  # as where vLLM is not installed
+            "import leanattn.vllm\n"
+            "leanattn.vllm.register()\n"
+            "assert not {'torch', 'leanattn.vllm.backend'} & set(sys.modules)\n")
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+def test_a_record_is_made_from_a_wheel(tmp_path):
+    """record.py on a wheel of three lines a module: what it writes down, and what it leaves out."""
+    import zipfile
+
+    sys.path.insert(0, str(stand_in.CONTRACTS))
+    try:
+        import record
+    finally:
+        sys.path.pop(0)
+    texts = {module: "" for module in [*record.NAMES, *record.CALLS]}
+    texts["vllm.v1.attention.backend"] = ("class AttentionMetadataBuilder(ABC, Generic[M]):\n    limit: int | None = None\n"
+                                          "    @abstractmethod\n    def build(self, a: int, *, b: str = 'x') -> M:\n        return secret\n"
+                                          "class Other:\n    pass\n")
+    texts["vllm.model_executor.layers.attention.attention"] = "def f():\n    self.impl.forward(self, query, output=output)\n"
+    wheel = tmp_path / "vllm-9.9-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for module, text in texts.items():
+            archive.writestr(module.replace(".", "/") + ".py", text)
+        archive.writestr("vllm-9.9.dist-info/METADATA", "Version: 9.9\nRequires-Python: >=3.11\nRequires-Dist: torch==7.0\nRequires-Dist: fastapi\n")
+    made = record.record(wheel)
+    assert (made["vllm"], made["python"], made["requires"]) == ("9.9", ">=3.11", ["torch==7.0"])
+    classes = made["modules"]["vllm.v1.attention.backend"]["classes"]
+    assert classes == {"AttentionMetadataBuilder": {"bases": ["ABC", "Generic"], "dataclass": False, "attributes": {"limit": "None"},
+                                                    "methods": {"build": {"signature": "(self, a, *, b='x')", "decorators": ["abstractmethod"]}}}}
+    assert made["calls"]["vllm.model_executor.layers.attention.attention"] == {"self.impl.forward": ["self, query, output=output"]}

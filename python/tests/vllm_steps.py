@@ -1,0 +1,332 @@
+"""vllm_steps.py -- leanattn.vllm with vLLM's own Python: steps that mix prefill, decode and speculation, compared with attention over the whole context.
+
+    python3 python/tests/vllm_steps.py [FOLDER]          # FOLDER has vLLM's files, such as an unpacked wheel; default: the installed one
+    python3 python/tests/vllm_steps.py --gpu             # with the real kernels of both, on CUDA device 0
+
+vLLM's builder, implementation and backend are the real ones, and so are those of leanattn. Without --gpu neither a GPU nor compiled kernels are
+needed: tensors are in host memory, and attention in plain PyTorch stands in for kernels. That of leanattn.decode reads pages, lengths and offsets
+as they are given, that of FlashAttention likewise. The last line says how many steps agree; the line before, how long a builder takes for one
+without prefill.
+"""
+import importlib
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import itertools
+import pathlib
+import sys
+import time
+import types
+from unittest.mock import MagicMock
+
+import torch
+
+import leanattn
+
+Q_HEADS, KV_HEADS, HEAD_DIM, PAGE, PAGES, WIDTH = 4, 2, 64, 16, 64, 6
+DEVICE = torch.device("cuda" if "--gpu" in sys.argv else "cpu", 0)
+# What caches hold where nothing was written, and page tables behind a request's end. FlashAttention's kernels multiply the one by zero, and follow
+# the other to memory that they do not use, as vLLM allows; on the CPU any use would show.
+UNWRITTEN, STALE = (1e4, PAGES - 1) if DEVICE.type == "cuda" else (float("nan"), 10**6)
+COMPILED = ("vllm._C", "vllm._moe_C", "vllm.cumem_allocator", "vllm.vllm_flash_attn._vllm_fa2_C", "vllm.vllm_flash_attn._vllm_fa3_C")
+# Packages that vLLM looks for to find out where it is.
+LEFT_OUT = {"libtpu", "amdsmi", "torch_xla", "tpu_inference", "vllm_xpu_kernels", "flash_attn", "aiter", "ray", "deep_gemm", "flashinfer", "quack",
+            "helion", "torchvision", "torchaudio", "tilelang", "torch_npu", "intel_extension_for_pytorch"}
+
+
+class Missing(types.ModuleType):
+    """A compiled module, or a package that only servers need."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.__path__, self.__version__ = [], "0"
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__init__": lambda self, *_, **__: None})
+
+
+class Finder:
+    """Finds, for vLLM's own imports and for no others, what is not installed."""
+
+    def find_spec(self, name, path=None, target=None):
+        parent = name.rpartition(".")[0]
+        inside = isinstance(sys.modules.get(parent), Missing)
+        if name.split(".")[0] in LEFT_OUT or (parent and not inside and not name.startswith(COMPILED)):
+            return None
+        frame = sys._getframe(1)
+        while frame is not None and "importlib" in frame.f_code.co_filename:
+            frame = frame.f_back
+        if not inside and (frame is None or "/vllm/" not in frame.f_code.co_filename):
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        return Missing(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+def load(folder):
+    """Makes `vllm` the package in the folder, on a machine with a Hopper GPU, as far as it can tell. Its __init__ is not run: it looks at the machine."""
+    import numpy  # noqa: F401  (before anything can be missing)
+    import transformers  # noqa: F401
+
+    sys.path.insert(0, str(folder))
+    sys.meta_path.append(Finder())
+    package = types.ModuleType("vllm")
+    package.__path__ = [str(folder / "vllm")]
+    package.__spec__ = importlib.machinery.ModuleSpec("vllm", None, is_package=True)
+    package.__version__ = next(distribution.version for distribution in importlib.metadata.distributions(path=[str(folder)])
+                               if distribution.metadata["Name"] == "vllm")
+    sys.modules["vllm"] = package
+    platforms, interface = importlib.import_module("vllm.platforms"), importlib.import_module("vllm.platforms.interface")
+
+    class Hopper(interface.Platform):
+        _enum = interface.PlatformEnum.CUDA
+        device_name = device_type = "cuda"
+        dispatch_key = "CUDA"
+        is_pin_memory_available = classmethod(lambda cls: False)
+        get_device_capability = classmethod(lambda cls, device_id=0: interface.DeviceCapability(9, 0))
+        has_device_capability = classmethod(lambda cls, capability, device_id=0: True)
+        is_device_capability_family = classmethod(lambda cls, capability, device_id=0: capability // 10 == 9)
+        get_device_name = classmethod(lambda cls, device_id=0: "NVIDIA H200")
+
+    platforms._current_platform = Hopper()
+    return package.__version__
+
+
+def attention(q, k, v, first, *, scale, window=0, soft_cap=0.0, sinks=None, slopes=None):
+    """q [tokens, heads, d] at positions first..., k and v [context, kv_heads, d], in fp64."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (tensor.double().repeat_interleave(group, 1) for tensor in (k, v))
+    scores = torch.einsum("thd,chd->htc", q.double(), k) * scale
+    if soft_cap:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
+    own, key = first + torch.arange(q.shape[0], device=q.device)[:, None], torch.arange(k.shape[0], device=q.device)
+    if slopes is not None:
+        scores = scores + slopes.double()[:, None, None] * (key - own)
+    hidden = key > own
+    if window:
+        hidden = hidden | (key <= own - window)
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.double()[:, None, None].expand(-1, q.shape[0], 1)), -1)
+    weights = torch.softmax(scores, -1)[..., :k.shape[0]].nan_to_num(0.0)
+    return torch.einsum("htc,chd->thd", weights, v)
+
+
+class Calls:
+    """What stands in for kernels, and how many rows each computed."""
+
+    def __init__(self):
+        self.decoded = self.prefilled = 0
+
+    def decode(self, q, k_cache, v_cache, context_lengths, page_table, *, out, q_offsets=None, max_q_len=None, scale, window=0, soft_cap=0.0,
+               sink_logits=None, alibi_slopes=None, typical_batch, longest_context, engine, workspace, batch_invariant):
+        assert k_cache.shape[2] == v_cache.shape[2] == PAGE and typical_batch >= len(context_lengths) == len(page_table)
+        assert (q_offsets is None) == (max_q_len is None)
+        starts = list(range(len(context_lengths) + 1)) if q_offsets is None else q_offsets.tolist()
+        assert max(b - a for a, b in itertools.pairwise(starts)) <= (max_q_len or 1) and starts[-1] <= len(q) == len(out)
+        for request, (begin, end) in enumerate(itertools.pairwise(starts)):
+            length = int(context_lengths[request])
+            pages = page_table[request, :-(-length // PAGE)].long()
+            k, v = (cache[pages].transpose(1, 2).reshape(-1, cache.shape[1], cache.shape[3])[:length] for cache in (k_cache, v_cache))
+            out[begin:end] = attention(q[begin:end], k, v, length - (end - begin), scale=scale, window=window, soft_cap=soft_cap, sinks=sink_logits,
+                                       slopes=alibi_slopes).to(out.dtype)
+            self.decoded += end - begin
+        return out
+
+    def flash(self, q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, seqused_k, softmax_scale, causal, window_size, block_table, out, softcap=0.0,
+              alibi_slopes=None, s_aux=None, **_):
+        assert causal is True and max_seqlen_q >= int((cu_seqlens_q[1:] - cu_seqlens_q[:-1]).max()) and cu_seqlens_q[0] == 0
+        assert cu_seqlens_q[-1] == len(q) and max_seqlen_k >= int(seqused_k.max())
+        for request, (begin, end) in enumerate(itertools.pairwise(cu_seqlens_q.tolist())):
+            length = int(seqused_k[request])
+            pages = block_table[request, :-(-length // PAGE)].long()
+            keys, values = (cache[pages].reshape(-1, cache.shape[2], cache.shape[3])[:length] for cache in (k, v))
+            window = window_size[0] + 1 if window_size and window_size[0] >= 0 else 0
+            out[begin:end] = attention(q[begin:end], keys, values, length - (end - begin), scale=softmax_scale, window=window, soft_cap=softcap,
+                                       sinks=s_aux, slopes=alibi_slopes).to(out.dtype)
+            self.prefilled += end - begin
+        return out
+
+
+def update_cache(key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale):
+    """vLLM's: caches [blocks, block, kv_heads, d], tokens to slots."""
+    for token, slot in enumerate(slot_mapping.tolist()):
+        key_cache[slot // PAGE, slot % PAGE], value_cache[slot // PAGE, slot % PAGE] = key[token], value[token]
+
+
+class Engine:
+    """Of plans that are never launched."""
+
+    def plan(self, problem, batch, *, max_batch, longest_context):
+        assert batch == max_batch and longest_context > 0 and problem.head_dim == HEAD_DIM and problem.page_size == PAGE
+        return types.SimpleNamespace(provenance="exact", workspace_bytes=4096)
+
+
+def configuration(speculative):
+    """What vLLM's builder reads of its configuration; everything else may be anything."""
+    made = MagicMock()
+    made.model_config.max_model_len, made.model_config.dtype = WIDTH * PAGE, torch.bfloat16
+    made.model_config.get_num_attention_heads.return_value, made.model_config.get_num_kv_heads.return_value = Q_HEADS, KV_HEADS
+    made.model_config.get_head_size.return_value, made.model_config.rswa_window = HEAD_DIM, None
+    made.model_config.is_mm_prefix_lm = made.kernel_config.enable_jit_warmup = made.use_v2_model_runner = False
+    made.parallel_config.decode_context_parallel_size = made.parallel_config.cp_kv_cache_interleave_size = 1
+    made.cache_config.cache_dtype, made.scheduler_config.max_num_seqs = "auto", 8
+    made.compilation_config.max_cudagraph_capture_size, made.compilation_config.cudagraph_capture_sizes = 8, [1, 2, 4, 8]
+    made.compilation_config.cudagraph_mode.has_full_cudagraphs.return_value = True
+    made.attention_config.flash_attn_max_num_splits_for_cuda_graph = 16
+    made.speculative_config = None
+    if speculative:
+        made.speculative_config = types.SimpleNamespace(num_speculative_tokens=speculative, parallel_drafting=False)
+    return made
+
+
+class Model:
+    def __init__(self, backend, speculative, layout, **features):
+        from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+        self.features = features
+        with DEVICE:  # as vLLM does while it makes a model
+            self.impl = backend.get_impl_cls()(Q_HEADS, HEAD_DIM, HEAD_DIM**-0.5, KV_HEADS, features.get("alibi_slopes"), features.get("sliding_window"),
+                                           "auto", features.get("logits_soft_cap"), "decoder", None, **{k: v for k, v in features.items() if k == "sinks"})
+        self.impl.process_weights_after_loading(torch.bfloat16)
+        one = torch.ones((), device=DEVICE)
+        self.layer = types.SimpleNamespace(impl=self.impl, _q_scale=one, _k_scale=one, _v_scale=one)
+        config = configuration(speculative)
+        config.compilation_config.static_forward_context = {"layer": self.layer}
+        spec = FullAttentionSpec(block_size=PAGE, num_kv_heads=KV_HEADS, head_size=HEAD_DIM, dtype=torch.bfloat16,
+                                 sliding_window=features.get("sliding_window"))
+        self.builder = backend.get_builder_cls()(spec, ["layer"], config, DEVICE)
+        whole = torch.full((PAGES, PAGE, KV_HEADS, 2 * HEAD_DIM), UNWRITTEN, dtype=torch.bfloat16, device=DEVICE)
+        self.cache = whole.permute(0, 2, 1, 3) if layout == "NHD" else whole.permute(0, 2, 1, 3).contiguous()
+
+    def step(self, query_tokens, contexts, generator, padding=0):
+        """Fills the cache, runs one step through vLLM's interface, and returns the largest error. `padding` requests of a graph are empty."""
+        from vllm.v1.attention.backend import CommonAttentionMetadata
+
+        requests, tokens = len(query_tokens), sum(query_tokens)
+        order = torch.randperm(PAGES, generator=generator, dtype=torch.int32)
+        table = torch.full((requests + padding, WIDTH), STALE, dtype=torch.int32)
+        table[requests:] = 0
+        qkv = torch.randn(tokens, (Q_HEADS + 2 * KV_HEADS) * HEAD_DIM, generator=generator).bfloat16().to(DEVICE)
+        query, key, value = (part.unflatten(-1, (-1, HEAD_DIM)) for part in qkv.split([n * HEAD_DIM for n in (Q_HEADS, KV_HEADS, KV_HEADS)], -1))
+        slots, whole, used = [], [], 0
+        for request, (new, context) in enumerate(zip(query_tokens, contexts)):
+            pages = -(-context // PAGE)
+            table[request, :pages] = order[used:used + pages]
+            used += pages
+            begin = sum(query_tokens[:request])
+            old = torch.randn(2, context - new, KV_HEADS, HEAD_DIM, generator=generator).bfloat16().to(DEVICE)
+            k, v = (torch.cat((part, fresh[begin:begin + new])) for part, fresh in zip(old, (key, value)))
+            whole.append((k, v))
+            places = [int(table[request, token // PAGE]) * PAGE + token % PAGE for token in range(context)]
+            before = slice(0, context - new)  # the new tokens are vLLM's to write
+            update_cache(k[before], v[before], *self.cache.transpose(1, 2).split(HEAD_DIM, -1), torch.tensor(places[before]), None, None, None)
+            slots += places[context - new:]
+        starts = torch.tensor([0, *itertools.accumulate(query_tokens), *[tokens] * padding], dtype=torch.int32)
+        rows = tokens + padding
+        common = CommonAttentionMetadata(
+            query_start_loc=starts.to(DEVICE), query_start_loc_cpu=starts, seq_lens=torch.tensor([*contexts, *[0] * padding], dtype=torch.int32, device=DEVICE),
+            num_reqs=requests + padding, num_actual_tokens=rows, max_query_len=max(query_tokens), max_seq_len=max(contexts), block_table_tensor=table.to(DEVICE),
+            slot_mapping=torch.tensor(slots, device=DEVICE))
+        metadata = self.builder.build(0, common)
+        output = torch.full((rows, Q_HEADS, HEAD_DIM), float("nan"), dtype=torch.bfloat16, device=DEVICE)
+        query = torch.cat((query, query.new_zeros(padding, Q_HEADS, HEAD_DIM)))
+        self.impl.do_kv_cache_update(self.layer, key, value, self.cache, common.slot_mapping)
+        self.impl.forward(self.layer, query, key, value, self.cache, metadata, output)
+        sinks, slopes = self.features.get("sinks"), self.features.get("alibi_slopes")
+        wanted = torch.cat([attention(query[begin:begin + new], k, v, context - new, scale=HEAD_DIM**-0.5, sinks=sinks,
+                                      window=self.features.get("sliding_window") or 0, soft_cap=self.features.get("logits_soft_cap") or 0.0,
+                                      slopes=None if slopes is None else torch.tensor(slopes, device=DEVICE))
+                            for begin, new, context, (k, v) in zip(starts.tolist(), query_tokens, contexts, whole)])
+        return (output[:tokens].double() - wanted).abs().max().item(), common
+
+
+STEPS = {0: [([1, 1, 1], [33, 96, 1], 0), ([1, 1], [50, 7], 2), ([1, 1, 20, 5], [40, 16, 20, 64], 0), ([9, 30], [9, 95], 0), ([1, 60], [96, 60], 0)],
+         2: [([3, 3], [33, 96], 0), ([3, 1, 2], [17, 64, 2], 1), ([1, 1], [5, 80], 0), ([3, 2, 20, 4], [30, 31, 20, 64], 0), ([40], [50], 0)]}
+FEATURES = [{}, {"sliding_window": 9}, {"logits_soft_cap": 5.0}, {"sinks": torch.linspace(-1, 2, Q_HEADS).bfloat16().to(DEVICE)}, {"alibi_slopes": [0.5, 0.25, 0.125, 0.0625]},
+            {"sliding_window": 20, "logits_soft_cap": 3.0, "sinks": torch.linspace(1, -2, Q_HEADS).bfloat16().to(DEVICE)}]
+
+
+def main():
+    given = [argument for argument in sys.argv[1:] if argument != "--gpu"]
+    if DEVICE.type == "cuda":
+        import vllm
+
+        version = vllm.__version__
+    else:
+        installed = importlib.util.find_spec("vllm") if not given else None
+        version = load(pathlib.Path(given[0]) if given else pathlib.Path(installed.origin).parents[1])
+    import leanattn.vllm
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    leanattn.vllm.register()
+    backend = AttentionBackendEnum.CUSTOM.get_class()
+    assert AttentionBackendEnum[backend.get_name()] is AttentionBackendEnum.CUSTOM
+    check_selection(backend)
+    calls = None if DEVICE.type == "cuda" else stand_in_for_kernels()
+    generator, steps, worst = torch.Generator().manual_seed(11), 0, 0.0
+    for features, layout, (speculative, given) in itertools.product(FEATURES, ("NHD", "HND"), STEPS.items()):
+        model = Model(backend, speculative, layout, **features)
+        for query_tokens, contexts, padding in given:
+            before = calls and (calls.decoded, calls.prefilled)
+            error, common = model.step(query_tokens, contexts, generator, padding)
+            if calls is not None:
+                mine = sum(itertools.takewhile(lambda count: count <= 1 + speculative, query_tokens))
+                assert (calls.decoded - before[0], calls.prefilled - before[1]) == (mine + padding * (speculative == 0), sum(query_tokens) - mine)
+            assert error < 0.02, (features, layout, query_tokens, error)
+            steps, worst = steps + 1, max(worst, error)
+    common = step_without_prefill(model, generator)
+    print(f"vLLM {version}, PyTorch {torch.__version__}: the builder takes {host_time(model.builder, common):.1f} us for a step without prefill")
+    print(f"{steps} steps agree; largest error {worst:.4f}")
+
+
+def stand_in_for_kernels():
+    from leanattn.vllm import implementation, plans
+    from vllm.v1.attention.backends import flash_attn
+
+    calls, engine = Calls(), Engine()
+    leanattn.decode, leanattn.engine = calls.decode, lambda ordinal: engine
+    leanattn.Workspace = lambda engine, size: types.SimpleNamespace(bytes=size)
+    assert implementation.leanattn is plans.leanattn is leanattn
+    flash_attn.flash_attn_varlen_func, flash_attn.reshape_and_cache_flash = calls.flash, update_cache
+    flash_attn.get_scheduler_metadata = lambda **_: torch.zeros(5, dtype=torch.int32)
+    return calls
+
+
+def step_without_prefill(model, generator):
+    return model.step([1] * 8, [90] * 8, generator)[1]
+
+
+def check_selection(backend):
+    """vLLM's own check of a backend against a model."""
+    from vllm.platforms.interface import DeviceCapability
+
+    given = dict(head_size=128, dtype=torch.bfloat16, kv_cache_dtype="auto", block_size=16, use_mla=False, has_sink=False, use_sparse=False,
+                 use_mm_prefix=False, use_per_head_quant_scales=False, device_capability=DeviceCapability(9, 0), attn_type="decoder",
+                 has_sliding_window=True, use_batch_invariant=True)
+    assert backend.validate_configuration(**given) == []
+    for changed in ({"has_sink": True}, {"head_size": 256}, {"kv_cache_dtype": "fp8"}, {"use_per_head_quant_scales": True, "kv_cache_dtype": "fp8"},
+                    {"block_size": 528}, {"attn_type": "encoder_only"}):
+        assert backend.validate_configuration(**{**given, **changed}) == [], changed
+    for changed in ({"use_mla": True}, {"head_size": 72}, {"kv_cache_dtype": "float16"}, {"dtype": torch.float32}):
+        assert backend.validate_configuration(**{**given, **changed}) != [], changed
+
+
+def host_time(builder, common):
+    samples = []
+    for _ in range(50):
+        start = time.perf_counter()
+        for _ in range(100):
+            builder.build(0, common)
+        samples.append((time.perf_counter() - start) * 1e4)
+    return sorted(samples)[len(samples) // 2]
+
+
+if __name__ == "__main__":
+    main()
