@@ -40,7 +40,7 @@ std::string html_parts_bar(const ReportedWinner& winner) {
   std::string title;
   for (const auto& [us, name] : all) {
     sum += std::max(us, 0.0);
-    title += fmt::format("{}{} {:.2f} us", title.empty() ? "" : ", ", name, us);
+    title += fmt::format("{}{} {:.2f} us", title.empty() ? "" : ", ", name, std::abs(us) < 0.005 ? 0.0 : us);
   }
   std::string svg =
       fmt::format("<svg class=\"bar\" viewBox=\"0 0 {0} {1}\" role=\"img\" aria-label=\"{2}\"><title>{2}</title>",

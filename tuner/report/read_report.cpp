@@ -71,11 +71,13 @@ std::optional<CandidateSpread> spread_of(const json& object) {
 
 std::optional<TimeParts> parts_of(const json& object) {
   if (object.is_null()) return std::nullopt;
-  return TimeParts{.start_us = number(object, "start_us"),
-                   .stream_us = number(object, "stream_us"),
-                   .segments_us = number(object, "segments_us"),
-                   .fix_up_us = number(object, "fix_up_us"),
-                   .unexplained_us = object.at("unexplained_us").get<double>(),
+  // Any part may be below zero: what is not explained by much, the others by rounding.
+  const auto part = [&](const char* key) { return object.at(key).get<double>(); };
+  return TimeParts{.start_us = part("start_us"),
+                   .stream_us = part("stream_us"),
+                   .segments_us = part("segments_us"),
+                   .fix_up_us = part("fix_up_us"),
+                   .unexplained_us = part("unexplained_us"),
                    .busy_sms = small_count(object, "busy_sms"),
                    .contributors = number(object, "contributors"),
                    .balance = number(object, "balance"),
