@@ -1,6 +1,5 @@
 #include "cache/layers.hpp"
 
-#include <dlfcn.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "cache/environment_variable.hpp"
+#include "cache/paths.hpp"
 #include "cache/tuning/open.hpp"
 #include "cache/tuning/schema.hpp"
 
@@ -20,20 +20,6 @@ inline namespace v1 {
 namespace {
 
 constexpr int kBusyTimeoutMs = 2000;  ///< an engine that starts should not wait long for a tuner that writes
-
-/// Where the file with this very code lies: the shared library, or the program it is linked into.
-std::filesystem::path own_directory() {
-  Dl_info info{};
-  static const char anchor = 0;
-  std::error_code error;
-  std::filesystem::path self;
-  if (::dladdr(&anchor, &info) != 0 && info.dli_fname != nullptr &&
-      std::string_view(info.dli_fname).find('/') != std::string_view::npos) {
-    self = std::filesystem::canonical(info.dli_fname, error);
-  }
-  if (self.empty() || error) self = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? std::filesystem::path() : self.parent_path();
-}
 
 struct Layer {
   std::string name;

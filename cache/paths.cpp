@@ -1,5 +1,6 @@
 #include "cache/paths.hpp"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -128,6 +129,19 @@ Result<std::filesystem::path> cache_directory(const std::optional<std::filesyste
   }
   if (auto ours = check_ours(here, so_far.string()); !ours) return tl::unexpected(ours.error());
   return resolved(here, so_far);
+}
+
+std::filesystem::path own_directory() {
+  Dl_info info{};
+  static const char anchor = 0;
+  std::error_code error;
+  std::filesystem::path self;
+  if (::dladdr(&anchor, &info) != 0 && info.dli_fname != nullptr &&
+      std::string_view(info.dli_fname).find('/') != std::string_view::npos) {
+    self = std::filesystem::canonical(info.dli_fname, error);
+  }
+  if (self.empty() || error) self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? std::filesystem::path() : self.parent_path();
 }
 
 bool is_network_filesystem(const std::filesystem::path& directory) {

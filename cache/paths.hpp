@@ -16,6 +16,10 @@ inline namespace v1 {
 /// memory only.
 Result<std::filesystem::path> cache_directory(const std::optional<std::filesystem::path>& override = std::nullopt);
 
+/// The directory of the file with this very code: the shared library, the Python module, or the program that the
+/// library is linked into. Empty where the system does not say.
+std::filesystem::path own_directory();
+
 /// True on a network file system (statfs: NFS, SMB, Lustre, GPFS, CephFS, FUSE ...), where WAL must not be used.
 bool is_network_filesystem(const std::filesystem::path& directory);
 

@@ -1,7 +1,8 @@
-# leanattn_component(name SOURCES ... PUBLIC ... PRIVATE ...): one static component with the project's warnings and sanitizers.
+# leanattn_component(name SOURCES ... PUBLIC ... PRIVATE ... [PRECOMPILED set]): one static component with the project's warnings and
+#   sanitizers.
 # leanattn_settings(target): the same settings for any other target of ours.
 # leanattn_prefer_library_code(target): a test's inline functions are the library's, which are faster under sanitizers.
-# leanattn_precompile(target set): with LEANATTN_PCH, `target` takes the headers of `set` (library or tests) from a precompiled header.
+# leanattn_precompile(target set): with LEANATTN_PCH, `target` takes the headers of `set` (library, program or tests) from a precompiled header.
 function(leanattn_settings target)
   target_include_directories(${target} PUBLIC
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>")
@@ -17,11 +18,14 @@ function(leanattn_settings target)
 endfunction()
 
 function(leanattn_component name)
-  cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "" "PRECOMPILED" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  if(NOT arg_PRECOMPILED)
+    set(arg_PRECOMPILED library)
+  endif()
   add_library(${name} STATIC ${arg_SOURCES})
   leanattn_settings(${name})
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
-  leanattn_precompile(${name} library)
+  leanattn_precompile(${name} ${arg_PRECOMPILED})
   if(LEANATTN_PCH)
     # The files of a folder are compiled as one, so names in their unnamed namespaces differ. A file elsewhere cannot clash with them.
     foreach(source IN LISTS arg_SOURCES)
@@ -43,6 +47,8 @@ set(LEANATTN_PCH_LIBRARY <algorithm> <array> <atomic> <chrono> <cmath> <cstdint>
     <memory> <mutex> <optional> <random> <set> <span> <sstream> <string> <string_view> <thread> <tuple> <unordered_map> <utility> <variant>
     <vector> <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp> <tl/expected.hpp>)
 set(LEANATTN_PCH_LIBRARY_LINK fmt::fmt nlohmann_json::nlohmann_json tl::expected)
+set(LEANATTN_PCH_PROGRAM ${LEANATTN_PCH_LIBRARY})
+set(LEANATTN_PCH_PROGRAM_LINK ${LEANATTN_PCH_LIBRARY_LINK})
 set(LEANATTN_PCH_TESTS ${LEANATTN_PCH_LIBRARY} <gtest/gtest.h> <rapidcheck.h> <rapidcheck/gtest.h>)
 set(LEANATTN_PCH_TESTS_LINK ${LEANATTN_PCH_LIBRARY_LINK} GTest::gtest rapidcheck)
 

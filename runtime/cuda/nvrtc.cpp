@@ -39,6 +39,11 @@ std::string failure_hint() {
       kOldestNvrtc.first, kOldestNvrtc.second);
 }
 
+/// The same for NVIDIA's wheels, whose libraries are in nvidia/cu13/lib (CUDA 13) or nvidia/cuda_nvrtc/lib (CUDA 12).
+void add_wheels(std::vector<std::string>& candidates, const std::filesystem::path& site_packages) {
+  for (const char* sub : {"nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"}) add_directory(candidates, site_packages / sub);
+}
+
 /// The table of an opened library. Errors: nvrtc_missing, when it is no NVRTC that kernels can be compiled with.
 Result<NvrtcApi> describe(const DynamicLibrary& library) {
   NvrtcApi api;
@@ -103,17 +108,16 @@ Result<const NvrtcApi*> open_nvrtc() {
 
 }  // namespace
 
-std::vector<std::string> nvrtc_candidates() {
+std::vector<std::string> nvrtc_candidates(const std::filesystem::path& site_packages) {
   if (const auto file = environment_variable("LEANATTN_NVRTC_LIB"); !file.empty()) return {file};
   std::vector<std::string> candidates;
   if (const auto root = environment_variable("LEANATTN_NVRTC_DIR"); !root.empty()) {
     const std::filesystem::path directory(root);
-    // NVIDIA's wheels have their libraries in nvidia/cu13/lib (CUDA 13) or nvidia/cuda_nvrtc/lib (CUDA 12).
-    for (const char* sub :
-         {"", "lib", "lib64", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "cu13/lib", "cuda_nvrtc/lib"}) {
-      add_directory(candidates, directory / sub);
-    }
+    for (const char* sub : {"", "lib", "lib64"}) add_directory(candidates, directory / sub);
+    add_wheels(candidates, directory);
+    for (const char* sub : {"cu13/lib", "cuda_nvrtc/lib"}) add_directory(candidates, directory / sub);
   }
+  if (!site_packages.empty()) add_wheels(candidates, site_packages);
   candidates.insert(candidates.end(), std::begin(kSonames), std::end(kSonames));
   for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
     if (const auto root = environment_variable(variable); !root.empty())

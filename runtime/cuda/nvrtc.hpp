@@ -4,9 +4,11 @@
 
 #include <nvrtc.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "cache/paths.hpp"
 #include "generator/kernel_spec.hpp"
 #include "leanattn/error.hpp"
 
@@ -34,13 +36,15 @@ struct NvrtcApi {
 
 /// The table. The first call opens the library and decides for the life of the process. It looks for LEANATTN_NVRTC_LIB
 /// (a file, after which nothing else is tried), in LEANATTN_NVRTC_DIR (a directory of libraries, or the site-packages
-/// that have NVIDIA's wheels), for libnvrtc.so[.13|.12] as the loader finds them, in $CUDA_HOME, $CUDA_PATH and
+/// that have NVIDIA's wheels), in the site-packages in which the library itself lies as part of a wheel, for
+/// libnvrtc.so[.13|.12] as the loader finds them, in $CUDA_HOME, $CUDA_PATH and
 /// /usr/local/cuda, and in the directory with which the build was configured. A library older than NVRTC 12.3 is passed
 /// over. A set-user-id program ignores the environment. Errors: nvrtc_missing, which names what was tried.
 Result<const NvrtcApi*> nvrtc();
 
-/// The candidates of that search, in order, with the environment as it is now.
-std::vector<std::string> nvrtc_candidates();
+/// The candidates of that search, in order, with the environment as it is now. `site_packages` is the directory in
+/// which NVIDIA's wheels lie beside ours, where we are part of a wheel.
+std::vector<std::string> nvrtc_candidates(const std::filesystem::path& site_packages = own_directory().parent_path());
 
 /// Checks that this NVRTC can make cubins for `arch`. Errors: unsupported.
 Result<void> check_arch(const NvrtcApi& api, Arch arch);

@@ -122,7 +122,7 @@ std::vector<KernelSpec> choose_specs(const CostModel& model, const DeviceFacts& 
     std::int64_t bin = 0;
     std::uint64_t shuffle = 0;
     std::size_t spec = 0;
-    auto operator<=>(const Entry&) const = default;
+    auto operator<=>(const Entry&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 sees a 0 in it
   };
   std::vector<std::uint64_t> shuffle;
   std::vector<int> resident;

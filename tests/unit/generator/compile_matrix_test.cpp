@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdio>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -163,6 +164,27 @@ TEST(CompileMatrix, EveryHeadDimAndLoadPathCompilesWithoutSpillsOnEveryArch) {
 TEST(CompileMatrix, EveryFeatureCompilesWithoutSpillsOnEveryArch) {
   const std::vector<KernelSpec> specs = features_matrix();
   ASSERT_EQ(specs.size(), matrix_arches().size() * 22) << "every feature has a load path on every arch";
+  expect_all_compile(specs);
+}
+
+/// For each NVRTC that is supported (scripts/test runs it with the oldest and the newest): every load path and fix-up,
+/// and two kernels with many features.
+TEST(NvrtcVersions, KernelsOfEveryLoadPathCompileWithoutSpills) {
+  std::vector<KernelSpec> specs;
+  for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+    for (const FixUp fixup : {FixUp::ticket, FixUp::wait})
+      specs.push_back(matrix_spec({9, 0, true}, DType::bf16, 128, load, fixup, load == LoadPath::vector ? 1 : 4));
+  }
+  specs.push_back(matrix_spec({8, 0}, DType::fp16, 64, LoadPath::cp_async, FixUp::wait, 8));
+  KernelSpec cached = matrix_spec({8, 9}, DType::fp16, 128, LoadPath::cp_async, FixUp::ticket, 4);
+  cached.features = {.page_size = 16, .kv_format = KvFormat::fp8_e4m3, .kv_scale = KvScale::head, .append = true};
+  specs.push_back(cached);
+  KernelSpec masked = matrix_spec({9, 0, true}, DType::bf16, 128, LoadPath::bulk, FixUp::ticket, 4);
+  masked.features = {.page_size = 8, .q_len = 2, .window = 100, .soft_cap = 30, .alibi = true};
+  specs.push_back(masked);
+  const auto version = nvrtc_version();
+  ASSERT_TRUE(version) << version.error().message;
+  std::printf("NVRTC %s\n", version->c_str());
   expect_all_compile(specs);
 }
 

@@ -85,6 +85,12 @@ TEST_F(NvrtcSearch, WheelsAreFoundInASitePackagesDirectory) {
   EXPECT_EQ(nvrtc_candidates().front(), cuda_13.string());
 }
 
+TEST_F(NvrtcSearch, WheelsBesideOursAreFoundWithoutBeingNamed) {
+  const auto file = add_file("nvidia/cu13/lib/libnvrtc.so.13");
+  EXPECT_EQ(nvrtc_candidates(root_).front(), file.string());
+  EXPECT_EQ(nvrtc_candidates().front(), "libnvrtc.so") << "this program is not part of a wheel";
+}
+
 TEST_F(NvrtcSearch, CudaHomeComesAfterTheLoadersOwnSearch) {
   const auto file = add_file("lib64/libnvrtc.so.12");
   const ScopedEnvironment home("CUDA_HOME", root_.c_str());
@@ -137,6 +143,18 @@ TEST_F(NvrtcInAProcessOfItsOwn, AVersionThatIsTooOldIsNamedWithTheOldestThatIsUs
                           api.error().message.find("NVRTC 12.2, and kernels need 12.3") != std::string::npos &&
                           api.error().hint.find("12.3") != std::string::npos;
         std::exit(told ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(NvrtcInAProcessOfItsOwn, AVersionThatIsTooOldIsPassedOverWhereABetterOneIs) {
+  fs::copy_file(OLD_NVRTC, root_ / "libnvrtc.so", fs::copy_options::overwrite_existing);  // also in the child
+  const ScopedEnvironment directory("LEANATTN_NVRTC_DIR", root_.c_str());
+  if (!fs::exists("/usr/local/cuda/lib64/libnvrtc.so")) GTEST_SKIP() << "no NVRTC in a known directory";
+  EXPECT_EXIT(
+      {
+        const auto api = nvrtc();
+        std::exit(api && (*api)->path != (root_ / "libnvrtc.so") ? 0 : 1);
       },
       ::testing::ExitedWithCode(0), "");
 }
