@@ -79,7 +79,7 @@ void add_feature_flags(CLI::App& command, FeatureFlags& flags) {
        "Each query head has a learned logit that counts in the softmax's denominator");
   option("--soft-cap", flags.soft_cap, "Each score becomes X * tanh(score / X)")->type_name("X");
   flag("--alibi", flags.alibi, "Each score gets the query head's slope times the distance between the tokens");
-  option("--score", flags.score, "A CUDA expression of score, q_index, kv_index and head that gives the new score")
+  option("--score", flags.score, "An expression of score, q_index, kv_index and head that gives the new score")
       ->type_name("EXPR");
   option("--kv-dtype", flags.kv_dtype,
          "The type of a one-byte KV cache; fp8 means fp8_e4m3; default: the one of --dtype")

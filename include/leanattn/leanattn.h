@@ -203,8 +203,8 @@ typedef struct leanattn_problem {
   int32_t sink_logits;     /* not 0: each query head has a logit that counts in the denominator of its softmax */
   int32_t alibi;           /* not 0: alibi_slopes[head] * (kv index - q index) is added to scores */
   double soft_cap;         /* scores become cap * tanh(score / cap); 0: unchanged */
-  const char* score;       /* a CUDA expression of score, q_index, kv_index and head that replaces scores; null: none.
-                              Copied. */
+  const char* score;       /* an expression of score, q_index, kv_index and head that replaces scores; null: none.
+                              docs/features.md has its language. Copied. */
   int32_t kv_format;       /* leanattn_kv_format */
   int32_t kv_scale;        /* leanattn_kv_scale */
   int32_t v_head_dim;      /* columns of v and o; 0: head_dim */

@@ -70,7 +70,7 @@ struct Problem {
   bool sink_logits = false;  ///< each query head has a logit that counts in the denominator of its softmax
   bool alibi = false;        ///< alibi_slopes[head] * (kv index - q index) is added to scores
   double soft_cap = 0;       ///< scores become cap * tanh(score / cap); 0: unchanged
-  std::string score{};       ///< a CUDA expression of score, q_index, kv_index, head that replaces scores; empty: none
+  std::string score{};       ///< an expression of score, q_index, kv_index, head that replaces scores; empty: none
   CacheFormat kv_format = CacheFormat::same;  ///< of the cache's elements; same: dtype
   CacheScale kv_scale = CacheScale::tensor;   ///< what has a scale of its own, where elements are one byte
   int v_head_dim = 0;                         ///< columns of v and o; 0: head_dim

@@ -22,7 +22,7 @@ class Problem:
     sink_logits: bool = False  #: each query head has a logit that counts in the softmax's denominator
     alibi: bool = False  #: the distance times a slope for each query head is added to scores
     soft_cap: float = 0.0  #: scores become cap * tanh(score / cap); 0: unchanged
-    score: str = ""  #: a CUDA expression that replaces scores
+    score: str = ""  #: an expression of score, q_index, kv_index and head that replaces scores (docs/features.md)
     kv_dtype: str = "same"  #: element type of the cache: "same" as q, "fp8_e4m3", "fp8_e5m2", "int8"
     kv_scale: str = "tensor"  #: what has a scale of its own: "tensor", "head", "token"
     v_head_dim: int = 0  #: columns of v and the result; 0: head_dim

@@ -142,7 +142,7 @@ sink_tokens      first tokens of the context that stay visible beside the window
 sink_logits      [q_heads] fp32: logits that count in the denominator of the softmax
 soft_cap         scores become cap * tanh(score / cap); 0: unchanged
 alibi_slopes     [q_heads] fp32: slope * (key index - query index) is added to scores
-score            a CUDA expression of score, q_index, kv_index and head that replaces scores
+score            an expression (docs/features.md) of score, q_index, kv_index and head that replaces scores
 k_new, v_new     shaped as q, with kv_heads: the kernel writes them into the cache as the query tokens' keys and values
 rope_table       [positions, rope_dim] fp32, cosines and then sines, by which q and k_new are rotated
 rope             which dims are rotated together: "half_split" (the default) or "interleaved"

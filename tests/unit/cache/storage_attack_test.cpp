@@ -1,6 +1,5 @@
 // storage_attack_test.cpp -- the caches under attack for minutes: kills at random moments, many processes at once, too
-// little memory. Run with LEANATTN_ATTACK=1; without it, these tests are skipped. Each prints its figures, which
-// docs/verification.md quotes.
+// little memory. Run with LEANATTN_ATTACK=1; without it, these tests are skipped. Each prints its figures.
 #include <sys/resource.h>
 #include <time.h>
 
