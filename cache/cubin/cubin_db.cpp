@@ -46,7 +46,8 @@ std::int64_t now_us() {
 
 /// Only the newest damaged file is kept: cubins can be compiled again, and each may be as large as the limit.
 void remove_older_asides(const std::filesystem::path& directory, const std::filesystem::path& newest) {
-  const std::string prefix = std::string(detail::cubin_schema().file_name) + ".corrupt-";
+  std::string prefix(detail::cubin_schema().file_name);
+  prefix += ".corrupt-";
   std::error_code error;
   std::vector<std::filesystem::path> old;
   for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
