@@ -80,8 +80,13 @@ constexpr Variable kVariables[] = {
     {"LEANATTN_DEBUG", judge_debug},
     {"LEANATTN_VLLM_CONTEXT", judge_number},  // The backend for vLLM reads these two.
     {"LEANATTN_VLLM_UNTRIED", accept},
-    {"LEANATTN_CUDA_WHEELS", accept},  // The project's scripts read these two.
+    {"LEANATTN_CUDA_WHEELS", accept},  // The project's scripts and tests read these.
+    {"LEANATTN_FA3_LIBRARY", accept},
     {"LEANATTN_TEST_JOBS", accept},
+    {"LEANATTN_TEST_SEED", accept},
+    {"LEANATTN_TEST_SECONDS", accept},
+    {"LEANATTN_TEST_THOROUGH", accept},
+    {"LEANATTN_ATTACK", accept},
     {"CUDA_VISIBLE_DEVICES", judge_visible},
 };
 

@@ -67,7 +67,9 @@ void add_feature_flags(CLI::App& command, FeatureFlags& flags) {
   };
   option("--page-size", flags.page_size, "Tokens in a page of a paged KV cache; default: the cache is dense")
       ->type_name("N");
-  option("--q-len", flags.q_len, "The largest number of query tokens of a request, 1 to 16; default 1")->type_name("N");
+  option("--q-len", flags.q_len,
+         "The largest number of query tokens of a request, 1 to 16 (1024 with --query-mask full); default 1")
+      ->type_name("N");
   flag("--ragged-q", flags.ragged_q, "Requests have different numbers of query tokens, at most --q-len");
   option("--query-mask", flags.query_mask,
          "What the query tokens see of each other; tree: what a bit mask says; default causal")
