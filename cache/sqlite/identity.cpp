@@ -104,6 +104,12 @@ Identity identify(SQLite::Database& database) {
   identity.application_id = static_cast<std::uint32_t>(ask_number(database, "PRAGMA application_id"));
   identity.version = static_cast<int>(ask_number(database, "PRAGMA user_version"));
   identity.schema = describe_schema(database);
+  // Ending a transaction takes memory. Without any, an error is better than a transaction that nobody knows of.
+  if (snapshot) {
+    snapshot.reset();
+    if (sqlite3_get_autocommit(database.getHandle()) == 0)
+      throw SQLite::Exception("no memory to end a transaction", SQLITE_NOMEM);
+  }
   return identity;
 }
 
