@@ -92,6 +92,14 @@ const NvmlApi& nvml() {
   return api;
 }
 
+/// Null where NVML does not know a GPU of this UUID, or cannot be asked.
+NvmlDevice* device_of(const NvmlApi& api, const std::string& uuid) {
+  NvmlDevice* device = nullptr;
+  const bool found =
+      api.usable && api.device_by_uuid != nullptr && api.device_by_uuid(uuid.c_str(), &device) == kSuccess;
+  return found ? device : nullptr;
+}
+
 struct ThrottleReason {
   std::uint64_t bit;
   const char* words;
@@ -116,9 +124,8 @@ std::string driver_release() {
 GpuState gpu_state(const std::string& uuid) {
   GpuState state;
   const auto& api = nvml();
-  NvmlDevice* device = nullptr;
-  if (!api.usable || api.device_by_uuid == nullptr || api.device_by_uuid(uuid.c_str(), &device) != kSuccess)
-    return state;
+  NvmlDevice* const device = device_of(api, uuid);
+  if (device == nullptr) return state;
   state.known = true;
   unsigned value = 0;
   if (api.power_limit != nullptr && api.power_limit(device, &value) == kSuccess)
@@ -148,9 +155,8 @@ int count_others(std::span<const unsigned> process_ids, unsigned self, unsigned 
 GpuNeighbours gpu_neighbours(const std::string& uuid) {
   GpuNeighbours neighbours;
   const auto& api = nvml();
-  NvmlDevice* device = nullptr;
-  if (!api.usable || api.device_by_uuid == nullptr || api.device_by_uuid(uuid.c_str(), &device) != kSuccess)
-    return neighbours;
+  NvmlDevice* const device = device_of(api, uuid);
+  if (device == nullptr) return neighbours;
   NvmlUtilization utilization{};
   if (api.utilization != nullptr && api.utilization(device, &utilization) == kSuccess)
     neighbours.busy_percent = static_cast<int>(utilization.gpu);
@@ -172,9 +178,8 @@ GpuNeighbours gpu_neighbours(const std::string& uuid) {
 GpuSettings gpu_settings(const std::string& uuid) {
   GpuSettings settings;
   const auto& api = nvml();
-  NvmlDevice* device = nullptr;
-  if (!api.usable || api.device_by_uuid == nullptr || api.device_by_uuid(uuid.c_str(), &device) != kSuccess)
-    return settings;
+  NvmlDevice* const device = device_of(api, uuid);
+  if (device == nullptr) return settings;
   settings.known = true;
   int mode = 0;
   unsigned value = 0;

@@ -1,9 +1,6 @@
 // fuzz_database.cpp -- a tuning.db that anyone may have written: whatever its bytes, opening, reading, importing and
 // repairing it end with results or errors, no winner is served that was not written, and what a repair leaves is sound.
 // An input is a whole database file, or else changes to a sound one: four bytes of place and length, then the bytes.
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +12,7 @@
 #include "cache/sqlite/database.hpp"
 #include "cache/tuning/open.hpp"
 #include "tests/fuzz/fuzz.hpp"
+#include "tests/temporary_directory.hpp"
 
 namespace leanattn {
 namespace {
@@ -30,18 +28,10 @@ DeviceModel device() {
           .mig_profile = ""};
 }
 
-/// In memory, so that the disk does not decide how many inputs a second brings.
+/// In memory where that is possible, so that the disk does not decide how many inputs a second brings.
 const std::filesystem::path& folder() {
-  static const std::filesystem::path made = [] {
-    std::string pattern = "/dev/shm/leanattn-fuzz-XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr) {
-      pattern = "/tmp/leanattn-fuzz-XXXXXX";
-      fuzz::expect(::mkdtemp(pattern.data()) != nullptr, "there is a temporary directory");
-    }
-    std::atexit([] { std::filesystem::remove_all(folder()); });
-    return std::filesystem::path(pattern);
-  }();
-  return made;
+  static const TemporaryDirectory made;
+  return made.path();
 }
 
 std::string config_of(double median_us) {
