@@ -6,7 +6,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "generator/parse_enum.hpp"
@@ -213,14 +212,9 @@ Result<Features> features_from_json(std::string_view text) {
     }
   };
   const auto integer = [&](const char* key, int& out) {
-    const auto fits = [](const nlohmann::json& value) {
-      if (!value.is_number_integer()) return false;
-      const auto wide = value.is_number_unsigned() && value.get<std::uint64_t>() > 0x7fffffffu
-                            ? std::int64_t{1} << 40
-                            : value.get<std::int64_t>();
-      return wide >= std::numeric_limits<int>::min() && wide <= std::numeric_limits<int>::max();
-    };
-    read(key, fits, [&](const nlohmann::json& value) { out = value.get<int>(); });
+    read(
+        key, [](const nlohmann::json& value) { return integer_of<int>(value).has_value(); },
+        [&](const nlohmann::json& value) { out = *integer_of<int>(value); });
   };
   const auto boolean = [&](const char* key, bool& out) {
     read(

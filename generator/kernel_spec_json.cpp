@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <type_traits>
 
 #include "generator/kernel_spec.hpp"
@@ -28,12 +29,10 @@ class Reader {
       return set(
           fail(ErrorCode::invalid_argument, fmt::format("kernel spec: '{}' is missing or has the wrong type", key)));
     if constexpr (std::is_same_v<T, int>) {
-      const auto value = it->is_number_unsigned() && it->get<std::uint64_t>() > std::uint64_t{kMaxInt}
-                             ? std::int64_t{-1} << 40
-                             : it->get<std::int64_t>();
-      if (value < -kMaxInt || value > kMaxInt)
+      const std::optional<int> value = integer_of<int>(*it);
+      if (!value || *value < -kMaxInt)
         return set(fail(ErrorCode::invalid_argument, fmt::format("kernel spec: '{}' is out of range", key)));
-      out = static_cast<int>(value);
+      out = *value;
     } else {
       out = it->get<T>();
     }

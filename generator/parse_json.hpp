@@ -2,10 +2,16 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace leanattn {
 inline namespace v1 {
@@ -33,6 +39,30 @@ inline std::size_t too_deep_at(std::string_view text) {
 inline nlohmann::json parse_json(std::string_view text) {
   if (too_deep_at(text) != std::string_view::npos) return nlohmann::json::value_t::discarded;
   return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+/// The whole number that a value is. nullopt if it is not a whole number, or outside the range of Integer: get() of the
+/// JSON library would cut or wrap such a number, and has undefined behaviour for a fraction that is too large.
+template <std::integral Integer, class Json>
+std::optional<Integer> integer_of(const Json& value) {
+  using Limits = std::numeric_limits<Integer>;
+  if (value.is_number_unsigned()) {
+    const auto number = value.template get<std::uint64_t>();
+    if (number > static_cast<std::uint64_t>(Limits::max())) return std::nullopt;
+    return static_cast<Integer>(number);
+  }
+  if (!value.is_number_integer()) return std::nullopt;
+  const auto number = value.template get<std::int64_t>();
+  if (std::cmp_less(number, Limits::min()) || std::cmp_greater(number, Limits::max())) return std::nullopt;
+  return static_cast<Integer>(number);
+}
+
+/// The same, where the value must be such a number. Throws std::out_of_range with a message that quotes the value.
+template <std::integral Integer, class Json>
+Integer require_integer(const Json& value) {
+  if (const std::optional<Integer> number = integer_of<Integer>(value)) return *number;
+  throw std::out_of_range(value.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80) +
+                          " is not a whole number of the expected range");
 }
 
 /// Why parse_json() discards a text, and where: "line 3, column 7: syntax error while parsing value - ...".

@@ -147,13 +147,9 @@ class Reader {
   void integer(const char* key, Integer& out) {
     const nlohmann::json* value = find(key, [](const nlohmann::json& json) { return json.is_number_integer(); });
     if (value == nullptr) return;
-    const bool fits_signed =
-        !value->is_number_unsigned() || value->get<std::uint64_t>() <= static_cast<std::uint64_t>(kLargest);
-    const auto wide = fits_signed ? value->get<std::int64_t>() : kLargest;
-    if (!fits_signed || wide < std::numeric_limits<Integer>::min() || wide > std::numeric_limits<Integer>::max()) {
-      return failed(fmt::format("{}: '{}' is {}, out of range", what_, key, value->dump()));
-    }
-    out = static_cast<Integer>(wide);
+    const std::optional<Integer> number = integer_of<Integer>(*value);
+    if (!number) return failed(fmt::format("{}: '{}' is {}, out of range", what_, key, value->dump()));
+    out = *number;
   }
 
   /// Left alone where the key is missing.

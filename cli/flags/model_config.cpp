@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
-#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "generator/parse_json.hpp"
 
@@ -45,12 +45,9 @@ Result<int> positive(const Json& object, std::string_view name, const std::array
   if (value == nullptr) return 0;
   if (!value->is_number_integer())
     return bad(name, fmt::format("\"{}\" is {}, not a whole number", key, value->dump()));
-  // An unsigned value above INT64_MAX becomes negative here and is refused as such.
-  const auto number = value->get<std::int64_t>();
-  if (number < 1 || number > std::numeric_limits<int>::max()) {
-    return bad(name, fmt::format("\"{}\" is {}, which is out of range", key, value->dump()));
-  }
-  return static_cast<int>(number);
+  const std::optional<int> number = integer_of<int>(*value);
+  if (!number || *number < 1) return bad(name, fmt::format("\"{}\" is {}, which is out of range", key, value->dump()));
+  return *number;
 }
 
 bool flag(const Json& object, const char* key) {

@@ -97,9 +97,9 @@ bool read_metadata(std::string_view metadata, CompiledKernel& compiled) {
   if (!object.is_object()) return false;
   const auto integer = [&](const char* key, int& out) {
     const auto it = object.find(key);
-    if (it == object.end() || !it->is_number_integer()) return false;
-    out = it->get<int>();
-    return true;
+    const std::optional<int> number = it == object.end() ? std::nullopt : integer_of<int>(*it);
+    out = number.value_or(0);
+    return number.has_value();
   };
   int format = 0;
   auto& resources = compiled.resources;

@@ -30,9 +30,7 @@ std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
 /// A count of calls, a whole number above 0. Anything else is read as 0 or less.
 std::int64_t read_calls(const Json& object, const char* key) {
   const auto it = object.find(key);
-  if (it == object.end() || !it->is_number_integer()) return 0;
-  if (it->is_number_unsigned() && it->get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) return 0;
-  return it->get<std::int64_t>();
+  return it == object.end() ? 0 : integer_of<std::int64_t>(*it).value_or(0);
 }
 
 std::string read_text(const Json& object, const char* key) {

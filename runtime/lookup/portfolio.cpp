@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "generator/parse_json.hpp"
 #include "runtime/lookup/default_config.hpp"
@@ -47,7 +48,8 @@ PortfolioKernel kernel_from(const nlohmann::json& json) {
   const Result<KernelSpec> spec = kernel_spec_from_json(json.at("spec").dump());
   if (!spec) throw std::invalid_argument(spec.error().message);
   if (const auto valid = validate(*spec); !valid) throw std::invalid_argument(valid.error().message);
-  PortfolioKernel kernel{.spec = *spec, .resident = json.at("resident").get<int>(), .parameters = {}, .seen = {}};
+  PortfolioKernel kernel{
+      .spec = *spec, .resident = require_integer<int>(json.at("resident")), .parameters = {}, .seen = {}};
   if (kernel.resident < 1 || kernel.resident > kMostResident)
     throw std::invalid_argument("a kernel of which an SM holds " + std::to_string(kernel.resident));
   kernel.parameters.memory_rate = positive(json.at("memory_rate"));
@@ -158,10 +160,10 @@ Result<Portfolio> portfolio_from_json(std::string_view text) {
   try {
     const nlohmann::json json = parse_json(text);
     if (!json.is_object()) throw std::invalid_argument("not a JSON object");
-    if (json.at("format").get<int>() != kFormat) throw std::invalid_argument("a format of another version");
+    if (require_integer<int>(json.at("format")) != kFormat) throw std::invalid_argument("a format of another version");
     Portfolio portfolio;
-    portfolio.samples = json.at("samples").get<int>();
-    portfolio.shapes = json.at("shapes").get<int>();
+    portfolio.samples = require_integer<int>(json.at("samples"));
+    portfolio.shapes = require_integer<int>(json.at("shapes"));
     portfolio.held_out_error = number(json.at("held_out_error"));
     portfolio.held_out_median_regret = number(json.at("held_out_median_regret"));
     portfolio.held_out_largest_regret = number(json.at("held_out_largest_regret"));

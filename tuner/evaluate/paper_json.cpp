@@ -41,10 +41,10 @@ Json json_of(const PaperMeasurement& measured) {
 }
 
 PaperPoint read_point(const Json& json) {
-  return {.head_dim = json.at("head_dim").get<int>(),
-          .heads = json.at("heads").get<int>(),
-          .batch = json.at("batch").get<int>(),
-          .context = json.at("context").get<std::int64_t>()};
+  return {.head_dim = require_integer<int>(json.at("head_dim")),
+          .heads = require_integer<int>(json.at("heads")),
+          .batch = require_integer<int>(json.at("batch")),
+          .context = require_integer<std::int64_t>(json.at("context"))};
 }
 
 Result<BenchLine> read_line(const Json& json) {
@@ -139,7 +139,7 @@ Result<PaperReport> paper_from_json(std::string_view json) {
     }
     for (const Json& gap : document.at("missing"))
       report.missing.push_back({read_point(gap), gap.at("reason").get<std::string>()});
-  } catch (const Json::exception& error) {
+  } catch (const std::exception& error) {
     return fail(ErrorCode::invalid_argument, fmt::format("the result is not complete: {}", error.what()));
   }
   return report;

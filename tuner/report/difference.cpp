@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "generator/parse_json.hpp"
 #include "tuner/report/escape.hpp"
 #include "tuner/report/read_report.hpp"
 #include "tuner/report/report.hpp"
@@ -51,14 +52,14 @@ Times times_of(const Report& report) {
   return times;
 }
 
-/// The times of a report's JSON. Throws json::exception if a field is missing or has another type. Errors:
+/// The times of a report's JSON. Throws a std::exception if a field is missing or has another type. Errors:
 /// invalid_argument, for an unknown L2 policy.
 Result<Times> times_in(const json& document) {
   Times times;
   for (const json& device : document.at("devices")) {
     const std::string name =
         device_key(device.at("name").get<std::string>(), device.at("arch").get<std::string>(),
-                   device.at("sms").get<std::int64_t>(), device.at("mig_profile").get<std::string>());
+                   require_integer<std::int64_t>(device.at("sms")), device.at("mig_profile").get<std::string>());
     for (const json& winner : device.at("winners")) {
       // What was read is written again, so that equal problems are equal texts whichever version wrote them. A text
       // that this version cannot read stays as it is and has no counterpart.
@@ -124,7 +125,7 @@ Result<ReportDifference> difference_from(std::string_view earlier_json, const Re
     Result<Times> read = times_in(*document);
     if (!read) return tl::unexpected(read.error());
     before = *std::move(read);
-  } catch (const json::exception& error) {
+  } catch (const std::exception& error) {
     return fail(ErrorCode::invalid_argument, fmt::format("the report is not complete: {}", error.what()));
   }
   const Times after = times_of(report);

@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "generator/parse_json.hpp"
 
@@ -18,7 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-// These throw json::exception for a field that is missing or has another type.
+// These throw json::exception for a field that is missing or has another type, and std::out_of_range for a number that
+// is none of the whole numbers a field can have.
 
 std::string text(const json& object, const char* key) { return object.at(key).get<std::string>(); }
 
@@ -29,11 +31,7 @@ double number(const json& object, const char* key) {
 }
 
 std::int64_t count(const json& object, const char* key) {
-  const json& value = object.at(key);
-  if (value.is_number_unsigned() && value.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) return 0;
-  // get() would take a fraction.
-  return value.is_number_integer() ? std::max<std::int64_t>(value.get<std::int64_t>(), 0)
-                                   : json(value.type_name()).get<std::int64_t>();
+  return std::max<std::int64_t>(require_integer<std::int64_t>(object.at(key)), 0);
 }
 
 int small_count(const json& object, const char* key) {
@@ -55,9 +53,10 @@ TimeRatio ratio_of(const json& object) {
 std::optional<Rival> rival_of(const json& object) {
   if (object.is_null()) return std::nullopt;
   const Result<Config> config = config_from_json(object.at("config").dump());
-  if (!config) return std::nullopt;
+  const double median_us = number(object, "median_us");
+  if (!config || median_us == 0) return std::nullopt;
   return Rival{.config = *config,
-               .median_us = number(object, "median_us"),
+               .median_us = median_us,
                .samples = small_count(object, "samples"),
                .over_winner = ratio_of(object.at("over_winner"))};
 }
@@ -187,7 +186,7 @@ DeviceReport device_of(const json& object) {
   for (const json& one : object.at("problems")) {
     ProblemReport group;
     for (const json& index : one.at("winners")) {
-      if (const auto place = places.find(index.get<std::size_t>()); place != places.end())
+      if (const auto place = places.find(require_integer<std::size_t>(index)); place != places.end())
         group.winners.push_back(place->second);
     }
     if (group.winners.empty()) continue;
@@ -198,7 +197,7 @@ DeviceReport device_of(const json& object) {
     device.problems.push_back(std::move(group));
   }
   for (const auto& [status, of_status] : object.at("trials").items())
-    device.trials[status] = std::max<std::int64_t>(of_status.get<std::int64_t>(), 0);
+    device.trials[status] = std::max<std::int64_t>(require_integer<std::int64_t>(of_status), 0);
   for (const json& one : object.at("failures")) device.failures.push_back(failure_of(one));
   return device;
 }
@@ -271,7 +270,7 @@ Result<Report> report_from_json(std::string_view object) {
   if (!document) return tl::unexpected(document.error());
   try {
     return report_of(*document);
-  } catch (const json::exception& error) {
+  } catch (const std::exception& error) {
     return fail(ErrorCode::invalid_argument, fmt::format("the report is not complete: {}", error.what()));
   }
 }

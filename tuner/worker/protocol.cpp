@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+
+#include "generator/parse_json.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -47,9 +48,9 @@ const Json& list(const Json& value) {
 }
 
 int counted(const Json& value) {
-  const double number = finite(value);
-  if (number > std::numeric_limits<int>::max()) throw BadMessage(fmt::format("{} is too large", number));
-  return static_cast<int>(number);
+  const int number = require_integer<int>(value);
+  if (number < 0) throw BadMessage(fmt::format("{} is not a count", number));
+  return number;
 }
 
 // A spec travels as a config: problem.hpp has a reader for those, which validates.
@@ -149,7 +150,7 @@ WorkerReply parse_reply(const Json& json, const Frame& frame) {
     times.sentinel_us = finite(json.at("sentinel_us"));
     times.sentinel_drift = finite(json.at("sentinel_drift"));
     times.throttle = json.at("throttle").get<std::string>();
-    times.sm_clock_mhz = json.at("sm_clock_mhz").get<int>();
+    times.sm_clock_mhz = counted(json.at("sm_clock_mhz"));
     times.neighbours = json.at("neighbours").get<std::string>();
     return times;
   }
@@ -161,9 +162,7 @@ Result<Message> parsed(const Frame& frame, Parse parse) {
   std::string why;
   try {
     return parse(Json::parse(frame.text), frame);
-  } catch (const Json::exception& error) {
-    why = error.what();
-  } catch (const BadMessage& error) {
+  } catch (const std::exception& error) {
     why = error.what();
   }
   return fail(ErrorCode::internal, fmt::format("not a message: {} in '{:.80}'", why, frame.text));

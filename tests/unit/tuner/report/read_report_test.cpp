@@ -8,6 +8,7 @@
 #include <random>
 
 #include "runtime/lookup/specs.hpp"
+#include "tests/thoroughness.hpp"
 #include "tuner/report/render.hpp"
 
 namespace leanattn {
@@ -169,10 +170,13 @@ TEST(ReadReport, WhateverIsChangedTheReportIsReadOrRefused) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   int read = 0, refused = 0;
-  for (int i = 0; i < 60; ++i) {
+  const std::size_t changes = all.size() * std::size(others);
+  const std::size_t tried = thorough() ? changes : 60;
+  for (std::size_t i = 0; i < tried; ++i) {
+    const std::size_t change = thorough() ? i : random() % changes;
+    const auto& at = all[change / std::size(others)];
     json changed = document;
-    const auto& at = all[random() % all.size()];
-    changed[at] = others[random() % std::size(others)];
+    changed[at] = others[change % std::size(others)];
     const auto report = report_from_json(changed.dump());
     ++(report ? read : refused);
     if (!report) {
@@ -186,6 +190,21 @@ TEST(ReadReport, WhateverIsChangedTheReportIsReadOrRefused) {
   }
   EXPECT_GT(read, 0);
   EXPECT_GT(refused, 0);
+}
+
+TEST(ReadReport, NumbersThatAreNoCountsAreRefused) {
+  for (const json& number : {json(-1e300), json(1e300), json(0.5), json(18446744073709551615ull)}) {
+    for (const char* at : {"/devices/0/trials/ok", "/devices/0/problems/0/winners/0", "/devices/0/winners/0/samples"}) {
+      json changed = document_of(whole());
+      ASSERT_TRUE(changed.contains(json::json_pointer(at))) << at;
+      changed[json::json_pointer(at)] = number;
+      const auto report = report_from_json(changed.dump());
+      if (std::string_view(at).ends_with("winners/0") && number.is_number_unsigned())
+        continue;  // an index of no winner
+      ASSERT_FALSE(report) << at << " " << number;
+      EXPECT_NE(report.error().message.find(number.dump()), std::string::npos) << report.error().message;
+    }
+  }
 }
 
 TEST(ReadReport, OtherFilesAreRefusedWithTheReason) {

@@ -1,0 +1,41 @@
+#include "generator/parse_json.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace leanattn {
+namespace {
+
+using nlohmann::json;
+
+TEST(IntegerOf, TakesTheWholeNumbersOfTheTypeAndNothingElse) {
+  EXPECT_EQ(integer_of<int>(json(0)), 0);
+  EXPECT_EQ(integer_of<int>(json(2147483647)), 2147483647);
+  EXPECT_EQ(integer_of<int>(json(-2147483648ll)), -2147483647 - 1);
+  EXPECT_EQ(integer_of<std::int64_t>(json(INT64_MIN)), INT64_MIN);
+  EXPECT_EQ(integer_of<std::uint64_t>(json(UINT64_MAX)), UINT64_MAX);
+  EXPECT_EQ(integer_of<std::size_t>(json(7)), 7u);
+
+  EXPECT_FALSE(integer_of<int>(json(2147483648ll)));
+  EXPECT_FALSE(integer_of<int>(json(-2147483649ll)));
+  EXPECT_FALSE(integer_of<int>(json(UINT64_MAX)));
+  EXPECT_FALSE(integer_of<std::int64_t>(json(UINT64_MAX)));
+  EXPECT_FALSE(integer_of<std::size_t>(json(-1)));
+  for (const json& other :
+       {json(1.0), json(-1e300), json(1e300), json("1"), json(true), json(nullptr), json::array({1})})
+    EXPECT_FALSE(integer_of<std::int64_t>(other)) << other;
+}
+
+TEST(IntegerOf, RequiringOneSaysWhatStoodThere) {
+  EXPECT_EQ(require_integer<int>(json(12)), 12);
+  try {
+    require_integer<int>(json(-1e300));
+    FAIL() << "a fraction beyond every integer was taken";
+  } catch (const std::out_of_range& error) {
+    EXPECT_STREQ(error.what(), "-1e+300 is not a whole number of the expected range");
+  }
+}
+
+}  // namespace
+}  // namespace leanattn
