@@ -41,6 +41,7 @@ Command add_completion(CLI::App& program);
 Command add_man(CLI::App& program);
 /// A hidden command: a tuning session starts it as a worker.
 Command add_worker(CLI::App& program);
+Command add_tune_order(CLI::App& program);
 
 /// The program's version: "1.2.3".
 std::string_view program_version();

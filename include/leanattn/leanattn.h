@@ -473,6 +473,111 @@ static inline void leanattn_merge_args_init(leanattn_merge_args* args) {
 LEANATTN_API leanattn_status leanattn_engine_merge_partials(leanattn_engine* engine, const leanattn_merge_args* args,
                                                             leanattn_stream stream) LEANATTN_NOEXCEPT;
 
+/* ---- Tuning: measuring on this GPU which kernel and grid are fastest for a shape ---- */
+
+/* How far a tuning is. The library fills it. */
+typedef struct leanattn_tune_progress {
+  size_t struct_size;
+  const char* phase;   /* "wait" for another tuning of the engine, "start", then "screen", "sweep", "refine", "race",
+                          "confirm"; valid during the call */
+  int32_t shape;       /* which of the call's shapes is tuned, from 0 */
+  int32_t shape_count; /* shapes of the call */
+  int32_t done;        /* candidates of the phase that are measured */
+  int32_t total;       /* candidates of the phase; 0: not known */
+  double best_us;      /* the shortest median so far, in microseconds; 0: none */
+  double elapsed_s;    /* seconds since the tuning began */
+} leanattn_tune_progress;
+
+/* Called several times a second on the thread that waits for the tuning, also when nothing is new. Anything but 0 stops
+ * the tuning. It must not throw. */
+typedef int32_t (*leanattn_tune_callback)(const leanattn_tune_progress* progress, void* context);
+
+/* The limits of a tuning. */
+typedef struct leanattn_tune_options {
+  size_t struct_size;
+  double budget_s;       /* seconds for all shapes together; 0: no limit but shape_budget_s */
+  double shape_budget_s; /* seconds for each shape, on average; 0: 5, or what budget_s allows where that is given */
+  int64_t memory_bytes;  /* the most device memory for the K and V of test data; larger shapes are left out.
+                            0: 80 % of what is free */
+  const char* program; /* file of the leanattn program. Null: LEANATTN_PROGRAM, else beside the library, else in PATH */
+  leanattn_tune_callback progress; /* may be null; leanattn_engine_autotune ignores it */
+  void* progress_context;          /* for `progress`; the caller's */
+  int32_t retune;                  /* not 0: also tunes shapes that have an exact answer which is not stale */
+  int32_t reserved;
+} leanattn_tune_options;
+
+/* The defaults: 5 seconds a shape, no progress, only shapes without an exact answer. */
+static inline void leanattn_tune_options_init(leanattn_tune_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = sizeof *options;
+}
+
+/* What became of one shape. */
+typedef struct leanattn_tuned_shape {
+  size_t struct_size;
+  int32_t status;       /* leanattn_status: LEANATTN_OK where a plan is exact now; LEANATTN_INTERRUPTED where the budget
+                           ended, or the caller stopped, before the shape was measured; LEANATTN_OUT_OF_MEMORY where test
+                           data did not fit; else why the tuning ended */
+  int32_t provenance;   /* leanattn_provenance of a plan now */
+  int32_t measured;     /* not 0: by this call. 0 beside LEANATTN_OK: the answer was exact before */
+  int32_t finished;     /* not 0: the search was complete. 0: the budget cut it short, and the best so far is kept */
+  double median_us;     /* of the winner, in microseconds; 0: none */
+  double read_limit_us; /* of a kernel that only reads the same bytes; 0: not measured by this call */
+  double default_us;    /* of the default configuration; 0: not measured by this call */
+  int32_t candidates;   /* that this call tried */
+  int32_t rejected;     /* of these: not compiled, or not launched */
+  int32_t incorrect;    /* of these: gave wrong results, and were not timed */
+  int32_t reserved;
+} leanattn_tuned_shape;
+
+/* An empty result, for leanattn_engine_tune to fill. */
+static inline void leanattn_tuned_shape_init(leanattn_tuned_shape* result) {
+  memset(result, 0, sizeof *result);
+  result->struct_size = sizeof *result;
+}
+
+/* Finds the fastest kernel and grid for `shape_count` shapes of a problem, stores them in tuning.db, and has the engine
+ * use them: plans that are made from then on are exact. Plans that were made before stay as they are. `options` may be
+ * null. `results` may be null, or has room for `shape_count` results. The elements of `shapes` and of `results` have
+ * the struct_size of the first. max_batch of a shape plays no part.
+ *
+ * The tuning runs in a child process, the leanattn program of the library's own version, and its workers. Each
+ * candidate is compared with an FP64 oracle there before it is timed. So one that computes something else, hangs,
+ * crashes or breaks its CUDA context does no harm to this process, where only kernels that have passed are ever
+ * launched. The call makes no CUDA call itself and may be made during stream captures. It waits for the child, which
+ * ends with its budget, is asked to stop 3 seconds after it, and is killed 5 seconds later; it also ends when this
+ * process does. The engine's tunings run one after the other, and shapes that another one has answered meanwhile are
+ * not tuned again.
+ *
+ * Both processes share the GPU and its memory. Tune while the GPU is idle, such as at a warm-up before graphs are
+ * captured: what runs beside a tuning makes its times long and its winners doubtful.
+ *
+ * Errors: invalid_argument, unsupported (a program of another version; the child has other SMs than the engine),
+ * cache_unavailable (the engine has no cache on disk), not_found (no program), interrupted (stopped by `progress`),
+ * out_of_memory (no shape fitted), context_lost, internal (the program failed; the message says how), and those of
+ * databases and devices. `results` are filled all the same once the child has run. */
+LEANATTN_API leanattn_status leanattn_engine_tune(leanattn_engine* engine, const leanattn_problem* problem,
+                                                  const leanattn_shape* shapes, int32_t shape_count,
+                                                  const leanattn_tune_options* options,
+                                                  leanattn_tuned_shape* results) LEANATTN_NOEXCEPT;
+
+/* When a shape is tuned whose look-up has no exact answer, or a stale one. */
+typedef enum leanattn_autotune_mode {
+  LEANATTN_AUTOTUNE_OFF = 0,        /* when leanattn_engine_tune or the leanattn program is told to */
+  LEANATTN_AUTOTUNE_BACKGROUND = 1, /* from its first plan on, while the caller goes on with the present answer */
+  LEANATTN_AUTOTUNE_WAIT = 2        /* in its first plan, which waits for the tuning */
+} leanattn_autotune_mode;
+
+/* Switches tuning on first use on or off. It is off when an engine is made. `options` has the limits: budget_s, which
+ * is needed, is for all first uses together from this call on, and shape_budget_s for each; null is allowed for
+ * LEANATTN_AUTOTUNE_OFF. Plans that were made before are looked up anew once. The first tuning that fails ends it, and
+ * leanattn_engine_warnings says why; plans never fail for it. No tuning is started by a plan whose stream is being
+ * captured. LEANATTN_AUTOTUNE_OFF stops what is tuned in the background, and waits for it. What runs beside a tuning
+ * disturbs its times, so LEANATTN_AUTOTUNE_BACKGROUND is for GPUs that are often idle. Errors: invalid_argument,
+ * cache_unavailable, not_found (no program), context_lost. */
+LEANATTN_API leanattn_status leanattn_engine_autotune(leanattn_engine* engine, leanattn_autotune_mode mode,
+                                                      const leanattn_tune_options* options) LEANATTN_NOEXCEPT;
+
 #ifdef __cplusplus
 }
 #endif

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "leanattn/error.hpp"
 #include "leanattn/leanattn.h"
@@ -146,11 +148,32 @@ struct DecodeArgs {
   /// @}
 };
 
+/// The limits of a tuning; see leanattn_tune_options.
+struct TuningOptions {
+  double budget_s = 0;            ///< seconds for all shapes together; 0: no limit but shape_budget_s
+  double shape_budget_s = 0;      ///< seconds for each shape, on average; 0: 5, or what budget_s allows
+  std::int64_t memory_bytes = 0;  ///< most device memory for K and V of test data; 0: 80 % of what is free
+  bool retune = false;            ///< also tunes shapes that have an exact answer which is not stale
+  std::string program{};          ///< file of the leanattn program; empty: it is looked for
+  /// Called several times a second on the thread that waits. False stops the tuning. It must not throw.
+  std::function<bool(const leanattn_tune_progress&)> progress{};
+};
+
+/// When a shape is tuned whose look-up has no exact answer: never by itself, from its first plan on in the background,
+/// or in its first plan, which waits. See leanattn_engine_autotune.
+enum class AutotuneMode : std::int32_t {
+  off = LEANATTN_AUTOTUNE_OFF,
+  background = LEANATTN_AUTOTUNE_BACKGROUND,
+  wait = LEANATTN_AUTOTUNE_WAIT
+};
+
 /// Which GPU an engine is for, and where its databases are.
 struct EngineOptions {
   int device = 0;          ///< CUDA ordinal
   std::string cache_dir;   ///< empty: LEANATTN_CACHE_DIR, else $XDG_CACHE_HOME/leanattn, else ~/.cache/leanattn
   bool disk_cache = true;  ///< false: compiled kernels stay in memory, and the user's tuning.db is not read
+  AutotuneMode tune_on_first_use = AutotuneMode::off;  ///< see Engine::autotune
+  TuningOptions tuning{};                              ///< the limits of tune_on_first_use, which needs budget_s
 };
 
 namespace detail {
@@ -203,6 +226,24 @@ inline leanattn_shape to_c(const PlanShape& shape) {
   out.max_batch = shape.max_batch;
   out.longest_context = shape.longest_context;
   out.total_context = shape.total_context;
+  return out;
+}
+
+/// The result points to `options`, so it is valid as long as that.
+inline leanattn_tune_options to_c(const TuningOptions& options) {
+  leanattn_tune_options out;
+  leanattn_tune_options_init(&out);
+  out.budget_s = options.budget_s;
+  out.shape_budget_s = options.shape_budget_s;
+  out.memory_bytes = options.memory_bytes;
+  out.retune = options.retune;
+  out.program = options.program.empty() ? nullptr : options.program.c_str();
+  if (options.progress) {
+    out.progress = [](const leanattn_tune_progress* progress, void* context) -> std::int32_t {
+      return static_cast<const TuningOptions*>(context)->progress(*progress) ? 0 : 1;
+    };
+    out.progress_context = const_cast<TuningOptions*>(&options);
+  }
   return out;
 }
 
@@ -313,7 +354,12 @@ class Engine {
     leanattn_engine* engine = nullptr;
     const leanattn_status status = leanattn_engine_create(&c_options, &engine);
     if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));
-    return Engine(engine);
+    Engine made(engine);
+    if (options.tune_on_first_use != AutotuneMode::off) {
+      if (auto ok = made.autotune(options.tune_on_first_use, options.tuning); !ok)
+        return tl::unexpected<Error>(ok.error());
+    }
+    return made;
   }
 
   /// See leanattn_engine_plan_with. `stream` may be null, and is only asked whether it is being captured. Errors:
@@ -349,6 +395,31 @@ class Engine {
   /// which also has the errors.
   Result<void> merge_partials(const leanattn_merge_args& args, leanattn_stream stream) {
     return detail::to_result(leanattn_engine_merge_partials(engine_.get(), &args, stream));
+  }
+
+  /// Finds the fastest kernel and grid for these shapes, stores them, and has plans use them from then on. It runs in a
+  /// child process and waits for it. See leanattn_engine_tune, which also has the errors. One result for each shape.
+  Result<std::vector<leanattn_tuned_shape>> tune(const Problem& problem, const std::vector<PlanShape>& shapes,
+                                                 const TuningOptions& options = {}) const {
+    const leanattn_problem c_problem = detail::to_c(problem);
+    std::vector<leanattn_shape> c_shapes;
+    for (const PlanShape& shape : shapes) c_shapes.push_back(detail::to_c(shape));
+    std::vector<leanattn_tuned_shape> results(shapes.size());
+    for (leanattn_tuned_shape& result : results) leanattn_tuned_shape_init(&result);
+    const leanattn_tune_options c_options = detail::to_c(options);
+    const leanattn_status status =
+        leanattn_engine_tune(engine_.get(), &c_problem, c_shapes.data(), static_cast<std::int32_t>(c_shapes.size()),
+                             &c_options, results.data());
+    if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));
+    return results;
+  }
+
+  /// Switches tuning on first use on or off. `options.budget_s` is needed, for all first uses together. See
+  /// leanattn_engine_autotune, which also has the errors.
+  Result<void> autotune(AutotuneMode mode, const TuningOptions& options = {}) {
+    const leanattn_tune_options c_options = detail::to_c(options);
+    return detail::to_result(
+        leanattn_engine_autotune(engine_.get(), static_cast<leanattn_autotune_mode>(mode), &c_options));
   }
 
   /// Reads the winners again, after tuning or an import. Plans that were made before stay valid and do not change.

@@ -35,6 +35,10 @@ template <>
 inline constexpr std::size_t kFirstSize<leanattn_decode_args> = 152;
 template <>
 inline constexpr std::size_t kFirstSize<leanattn_merge_args> = 192;
+template <>
+inline constexpr std::size_t kFirstSize<leanattn_tune_options> = 64;
+template <>
+inline constexpr std::size_t kFirstSize<leanattn_tuned_shape> = 64;
 
 Error null_argument(const char* name);
 Error bad_struct_size(const char* name, std::size_t given, std::size_t expected);

@@ -66,10 +66,18 @@ EngineCore::EngineCore(EngineParts parts)
     install(std::move(table));
     return true;
   });
+  tuning_ = std::make_unique<EngineTuning>(
+      EngineTuning::Parts{.device = parts_.device,
+                          .cache_directory = parts_.cache_directory,
+                          .reload = [this] { read_winners(); },
+                          .find = [this](const DecodeProblem& problem,
+                                         const Shape& shape) { return winners().table->find(problem, shape); },
+                          .patience = parts_.patience});
   reload();
 }
 
 EngineCore::~EngineCore() {
+  tuning_.reset();
   late_winners_.reset();
   builder_.reset();
   // Kernels and events must be destroyed while their context is current.
@@ -95,6 +103,14 @@ EngineCore::Winners EngineCore::winners() const {
 }
 
 void EngineCore::reload() {
+  {
+    const std::lock_guard lock(mutex_);
+    warnings_.clear();
+  }
+  read_winners();
+}
+
+void EngineCore::read_winners() {
   auto table = std::make_shared<const WinnerTable>(parts_.device, parts_.open_winners());
   const bool locked = table->locked();
   install(std::move(table));
@@ -105,9 +121,27 @@ void EngineCore::install(std::shared_ptr<const WinnerTable> table) {
   builder_->forgive();
   const std::lock_guard lock(mutex_);
   table_ = std::move(table);
-  warnings_.clear();
   generation_.fetch_add(1, std::memory_order_release);
   builds_.fetch_add(1, std::memory_order_release);
+}
+
+Result<void> EngineCore::set_autotune(Autotune mode, const TuneOptions& options) {
+  if (auto ok = tuning_->set_autotune(mode, options); !ok) return ok;
+  const std::lock_guard lock(mutex_);
+  generation_.fetch_add(1, std::memory_order_release);
+  builds_.fetch_add(1, std::memory_order_release);
+  return {};
+}
+
+bool EngineCore::tuned_now(const DecodeProblem& problem, const Shape& shape, const Choice& choice,
+                           CUstream_st* stream) {
+  if (!tuning_->wants(choice)) [[likely]]
+    return false;
+  if (stream != nullptr) {
+    const auto capturing = parts_.is_capturing(stream);
+    if (!capturing || *capturing) return false;
+  }
+  return tuning_->first_use(problem, shape);
 }
 
 const char* EngineCore::warnings() const {
@@ -115,6 +149,8 @@ const char* EngineCore::warnings() const {
   std::vector<std::string> warnings = parts_.warnings;
   const std::vector<std::string> more = now.table->warnings();
   warnings.insert(warnings.end(), more.begin(), more.end());
+  const std::vector<std::string> of_tuning = tuning_->warnings();
+  warnings.insert(warnings.end(), of_tuning.begin(), of_tuning.end());
   if (const std::size_t skipped = now.table->skipped(); skipped > 0)
     warnings.push_back(fmt::format("winners left out because another version wrote them: {}", skipped));
   std::string text = fmt::format("{}", fmt::join(warnings, "\n"));
@@ -169,8 +205,12 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
   if (auto valid = validate(problem, shape); !valid) return tl::unexpected(std::move(valid.error()));
   // Read before anything else, so that a build that ends from now on outdates the stand-in below.
   const std::uint64_t builds = builds_.load(std::memory_order_acquire);
-  const Winners now = winners();
+  Winners now = winners();
   Choice choice = now.table->find(problem, shape);
+  if (tuned_now(problem, shape, choice, stream)) {
+    now = winners();
+    choice = now.table->find(problem, shape);
+  }
   if (now.table->locked()) late_winners_->request();
   const KernelSpec wanted = choice.config.spec;
   const bool missing = when_not_loaded == WhenNotLoaded::stand_in && !kernels_.ready(wanted);

@@ -16,6 +16,7 @@
 #include "runtime/cuda/process_mark.hpp"
 #include "runtime/engine/background_builds.hpp"
 #include "runtime/engine/call_capture.hpp"
+#include "runtime/engine/engine_tuning.hpp"
 #include "runtime/engine/late_winners.hpp"
 #include "runtime/engine/partials_merger.hpp"
 #include "runtime/engine/plan.hpp"
@@ -47,6 +48,8 @@ struct EngineParts {
   bool debug = false;                         ///< whether LaunchChecks surround every launch; needs a context
   std::shared_ptr<CubinCache> cubins;         ///< of the checks' and the merger's kernels; may be null
   std::unique_ptr<CallCapture> call_capture;  ///< counts the calls of plan(); may be null
+  std::optional<std::filesystem::path> cache_directory;  ///< where tune() stores winners; nullopt: nowhere
+  TuningPatience patience;                               ///< with the program that tunes
 };
 
 /// What plan() does when the kernel of its answer is not loaded yet: compile or load it first, or answer with a
@@ -92,6 +95,13 @@ class EngineCore : public ::leanattn_engine {
   /// other processes keep locked are read in the background as soon as they can be, and then it is as after a reload.
   void reload();
 
+  /// See leanattn_engine_tune.
+  Result<TuneReport> tune(const DecodeProblem& problem, std::span<const Shape> shapes, const TuneOptions& options) {
+    return tuning_->tune(problem, shapes, options);
+  }
+  /// See leanattn_engine_autotune. Plans that were made before are looked up anew.
+  Result<void> set_autotune(Autotune mode, const TuneOptions& options);
+
   const DeviceFacts& device() const { return parts_.device; }
   /// False in a child process that was forked after the engine was made. There the engine must not be used.
   bool in_its_process() const { return mark_.here(); }
@@ -106,7 +116,11 @@ class EngineCore : public ::leanattn_engine {
     std::uint64_t generation = 0;
   };
   Winners winners() const;
+  /// Reads the winners anew. The texts of warnings() stay valid.
+  void read_winners();
   void install(std::shared_ptr<const WinnerTable> table);
+  /// Brings the answer of a first use to tuning_, unless the stream is being captured. True: look it up again.
+  bool tuned_now(const DecodeProblem& problem, const Shape& shape, const Choice& choice, CUstream_st* stream);
   Result<const PlanCore*> make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
                                     const LookupKey& key, WhenNotLoaded when_not_loaded);
   /// The configuration of a stand-in, with a kernel that is loaded already if there is one.
@@ -128,6 +142,7 @@ class EngineCore : public ::leanattn_engine {
   std::atomic<std::uint64_t> builds_{0};  ///< background builds that have ended, plus reloads
   std::unique_ptr<BackgroundBuilds> builder_;
   std::unique_ptr<LateWinners> late_winners_;
+  std::unique_ptr<EngineTuning> tuning_;
 
   mutable std::mutex mutex_;  ///< guards what follows, and writes to recent_, stand_ins_ and generation_
   std::shared_ptr<const WinnerTable> table_;

@@ -87,6 +87,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineCoreOptions& op
   std::shared_ptr<CubinCache> cubins = open_cubin_db(directory, &warning);
   if (!warning.empty()) parts.warnings.push_back(std::move(warning));
   parts.cubins = cubins;
+  parts.cache_directory = directory;
   parts.prepare = [cubins, held = *context](const KernelSpec& spec) {
     return prepare_kernel(spec, cubins.get(), *held);
   };

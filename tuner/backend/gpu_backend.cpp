@@ -24,13 +24,13 @@ constexpr double kAssumedStart = 4;       // microseconds
 }  // namespace
 
 Result<std::unique_ptr<GpuBackend>> GpuBackend::create(const DeviceFacts& device, const DecodeProblem& problem,
-                                                       L2Policy policy, CubinCache* cubins) {
+                                                       L2Policy policy, CubinCache* cubins, std::int64_t memory_bytes) {
   Result<Context> context = Context::retain(device.ordinal);
   if (!context) return tl::unexpected(context.error());
   Result<Stream> stream = Stream::create();
   if (!stream) return tl::unexpected(stream.error());
   std::unique_ptr<GpuBackend> backend(
-      new GpuBackend(std::move(*context), std::move(*stream), device, problem, policy, cubins));
+      new GpuBackend(std::move(*context), std::move(*stream), device, problem, policy, cubins, memory_bytes));
   auto oracle = OracleKernels::load(device.arch, cubins);
   if (!oracle) return tl::unexpected(oracle.error());
   backend->oracle_ = std::move(*oracle);
@@ -99,9 +99,16 @@ Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths) {
   const KvFootprint kv = kv_footprint(problem_, context_lengths);
   const Result<DeviceMemory> memory = device_memory();
   if (!memory) return tl::unexpected(memory.error());
+  if (memory_bytes_ > 0 && kv.allocated > memory_bytes_) {
+    return fail(ErrorCode::out_of_memory,
+                fmt::format("K and V of this shape take {} bytes, and the limit is {}", kv.allocated, memory_bytes_),
+                "Raise the limit, or tune a smaller shape.");
+  }
+  auto most = static_cast<double>(memory->free_bytes) * kMemoryShare;
+  if (memory_bytes_ > 0) most = std::min(most, static_cast<double>(memory_bytes_));
   // A copy takes more than a launch reads of it where lengths differ or a window hides tokens.
   const double read_share = static_cast<double>(kv.read) / static_cast<double>(kv.allocated);
-  const auto room = static_cast<std::int64_t>(static_cast<double>(memory->free_bytes) * kMemoryShare * read_share);
+  const auto room = static_cast<std::int64_t>(most * read_share);
   rotation_ = rotation_for(kv.read, device_.l2_bytes, room, kAssumedStart + static_cast<double>(kv.read) / kAssumedRate,
                            policy_ == L2Policy::cold);
 

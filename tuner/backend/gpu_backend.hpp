@@ -25,10 +25,11 @@ inline namespace v1 {
 
 class GpuBackend final : public TuneBackend {
  public:
-  /// cubins may be null; it must outlive the backend. Errors: no_driver, no_device, nvrtc_missing, out_of_memory,
+  /// cubins may be null; it must outlive the backend. `memory_bytes` is the most that the K and V of a shape may take;
+  /// 0 stands for most of what is free. Errors: no_driver, no_device, nvrtc_missing, out_of_memory,
   /// context_lost.
   static Result<std::unique_ptr<GpuBackend>> create(const DeviceFacts& device, const DecodeProblem& problem,
-                                                    L2Policy policy, CubinCache* cubins);
+                                                    L2Policy policy, CubinCache* cubins, std::int64_t memory_bytes = 0);
 
   Result<CompiledSpec> compile(const KernelSpec& spec) override;
   Result<void> adopt(const KernelSpec& spec, const CompiledKernel& kernel) override;
@@ -65,13 +66,14 @@ class GpuBackend final : public TuneBackend {
   };
 
   GpuBackend(Context context, Stream stream, const DeviceFacts& device, const DecodeProblem& problem, L2Policy policy,
-             CubinCache* cubins)
+             CubinCache* cubins, std::int64_t memory_bytes)
       : context_(std::move(context)),
         stream_(std::move(stream)),
         device_(device),
         problem_(problem),
         policy_(policy),
-        cubins_(cubins) {}
+        cubins_(cubins),
+        memory_bytes_(memory_bytes) {}
 
   Result<const LoadedKernel*> loaded(const KernelSpec& spec);
   Result<void> reserve_workspace(std::span<const Config> configs);
@@ -85,6 +87,7 @@ class GpuBackend final : public TuneBackend {
   DecodeProblem problem_;
   L2Policy policy_;
   CubinCache* cubins_;
+  const std::int64_t memory_bytes_;  ///< 0: no limit but that of the GPU
   std::mutex compiled_mutex_;
   std::map<std::string, Compiled> compiled_;  // by kernel_name; guarded by compiled_mutex_
   std::shared_ptr<const OracleKernels> oracle_;

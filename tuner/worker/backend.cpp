@@ -64,9 +64,12 @@ Result<void> WorkerBackend::ready() {
       if (!started) return tl::unexpected(started.error());
       process_ = std::move(*started);
       steps.push_back({Hello{.cache_directory = options_.cache_directory}, {.kind = WorkerCall::Kind::start}});
-      steps.push_back(
-          {OpenDevice{.ordinal = device_.ordinal, .uuid = device_.uuid, .problem = problem_, .policy = policy_},
-           {.kind = WorkerCall::Kind::start}});
+      steps.push_back({OpenDevice{.ordinal = device_.ordinal,
+                                  .uuid = device_.uuid,
+                                  .problem = problem_,
+                                  .policy = policy_,
+                                  .memory_bytes = options_.memory_bytes},
+                       {.kind = WorkerCall::Kind::start}});
     }
     if (shape_) {
       steps.push_back(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@ struct WorkerOptions {
   /// The program to start and its arguments. It serves the protocol on descriptor kWorkerDescriptor.
   std::vector<std::string> command = {};
   std::string cache_directory = {};  ///< where cubin.db is; empty: kernels are kept in memory only
+  std::int64_t memory_bytes = 0;     ///< the most for the K and V of the test data; 0: most of what is free
   /// The limit of a check and of a round, instead of the one below.
   std::optional<std::chrono::milliseconds> candidate_limit = {};
   /// The limit of every call that candidate_limit is not for.

@@ -53,6 +53,12 @@ int counted(const Json& value) {
   return number;
 }
 
+std::int64_t bytes_in(const Json& value) {
+  const auto number = require_integer<std::int64_t>(value);
+  if (number < 0) throw BadMessage(fmt::format("{} is no number of bytes", number));
+  return number;
+}
+
 // A spec travels as a config: problem.hpp has a reader for those, which validates.
 std::string spec_text(const KernelSpec& spec) { return to_json(Config{.spec = spec, .grid = 1}); }
 KernelSpec spec_from(const Json& json) { return require(config_from_json(json.get<std::string>())).spec; }
@@ -120,7 +126,8 @@ WorkerRequest parse_request(const Json& json, const Frame& frame) {
     return OpenDevice{.ordinal = counted(json.at("ordinal")),
                       .uuid = json.at("uuid").get<std::string>(),
                       .problem = require(problem_from_json(json.at("problem").get<std::string>())),
-                      .policy = require(parse_l2_policy(json.at("policy").get<std::string>()))};
+                      .policy = require(parse_l2_policy(json.at("policy").get<std::string>())),
+                      .memory_bytes = bytes_in(json.at("memory_bytes"))};
   }
   if (kind == "adopt") return AdoptKernel{spec_from(json.at("spec")), kernel_from(json.at("kernel"), frame)};
   if (kind == "begin") return BeginShape{require(shape_from_json(json.at("shape").get<std::string>()))};
@@ -184,7 +191,8 @@ Frame to_frame(const WorkerRequest& request) {
                              {"ordinal", open.ordinal},
                              {"uuid", open.uuid},
                              {"problem", to_json(open.problem)},
-                             {"policy", to_string(open.policy)}});
+                             {"policy", to_string(open.policy)},
+                             {"memory_bytes", open.memory_bytes}});
           },
           [](const AdoptKernel& adopt) {
             return frame_of({{"ask", "adopt"}, {"spec", spec_text(adopt.spec)}, {"kernel", kernel_json(adopt.kernel)}},

@@ -2,6 +2,7 @@
 // A message from the other side is never trusted. The session asks, and the worker answers each request with one reply.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>
@@ -15,7 +16,7 @@ namespace leanattn {
 inline namespace v1 {
 
 /// Both sides must have the same version.
-inline constexpr int kWorkerProtocolVersion = 1;
+inline constexpr int kWorkerProtocolVersion = 2;
 
 // The requests. Hello comes first, and once. OpenDevice comes before those that need a device, and AdoptKernel before
 // the first use of a kernel. An arrow names the reply.
@@ -33,6 +34,7 @@ struct OpenDevice {  // -> Done
   std::string uuid;  ///< of the device that the session means by this ordinal
   DecodeProblem problem;
   L2Policy policy = L2Policy::cold;
+  std::int64_t memory_bytes = 0;  ///< the most for K and V; 0: most of what is free
   bool operator==(const OpenDevice&) const = default;
 };
 struct AdoptKernel {  // -> Done

@@ -125,7 +125,7 @@ WorkerService gpu_worker_service() {
     if (device->uuid != wanted.uuid)
       return fail(ErrorCode::no_device, fmt::format("device {} is {} in the worker and {} in the session",
                                                     wanted.ordinal, device->uuid, wanted.uuid));
-    auto backend = GpuBackend::create(*device, wanted.problem, wanted.policy, cubins->get());
+    auto backend = GpuBackend::create(*device, wanted.problem, wanted.policy, cubins->get(), wanted.memory_bytes);
     if (!backend) return tl::unexpected(backend.error());
     return std::move(*backend);
   };

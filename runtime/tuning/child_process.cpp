@@ -1,0 +1,133 @@
+// child_process.cpp -- posix_spawn, waitpid and pipes.
+#include "runtime/tuning/child_process.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+extern char** environ;
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr int kFirstOfOurs = 10;             // descriptors below are those that children are given
+constexpr milliseconds kReapWithin{60'000};  // the GPU's driver may hold a killed process for a while
+constexpr milliseconds kReapAgain{2};
+constexpr int kMostReads = 64;  // at a time, so that a child that never stops writing does not keep its reader
+
+struct SpawnPlan {
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  SpawnPlan() {
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawnattr_init(&attributes);
+  }
+  SpawnPlan(const SpawnPlan&) = delete;
+  SpawnPlan& operator=(const SpawnPlan&) = delete;
+  ~SpawnPlan() {
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::posix_spawnattr_destroy(&attributes);
+  }
+};
+
+std::vector<char*> pointers_to(std::span<const std::string> texts) {
+  std::vector<char*> pointers;
+  for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+std::string ending_of(int status) {
+  if (!WIFSIGNALED(status)) return fmt::format("exited with code {}", WEXITSTATUS(status));
+  const char* words = ::strsignal(WTERMSIG(status));
+  return fmt::format("killed by signal {} ({})", WTERMSIG(status), words != nullptr ? words : "unknown");
+}
+
+}  // namespace
+
+void OwnedDescriptor::reset() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = -1;
+}
+
+bool OwnedDescriptor::move_up() {
+  OwnedDescriptor high(::fcntl(descriptor_, F_DUPFD_CLOEXEC, kFirstOfOurs));
+  if (high.get() < 0) return false;
+  *this = std::move(high);
+  return true;
+}
+
+Result<Pipe> open_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return fail(ErrorCode::internal, fmt::format("no pipe: {}", std::strerror(errno)));
+  Pipe pipe{OwnedDescriptor(ends[0]), OwnedDescriptor(ends[1])};
+  if (!pipe.read.move_up() || !pipe.write.move_up() || ::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK) != 0)
+    return fail(ErrorCode::internal, fmt::format("no pipe: {}", std::strerror(errno)));
+  return pipe;
+}
+
+Result<pid_t> spawn_child(std::span<const std::string> command, std::span<const ChildDescriptor> descriptors,
+                          std::span<const std::string> environment) {
+  if (command.empty()) return fail(ErrorCode::internal, "no program to start");
+  SpawnPlan plan;
+  ::posix_spawn_file_actions_addopen(&plan.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  for (const ChildDescriptor& given : descriptors)
+    ::posix_spawn_file_actions_adddup2(&plan.actions, given.ours, given.theirs);
+  sigset_t none, defaults;
+  sigemptyset(&none);
+  sigemptyset(&defaults);
+  for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGHUP, SIGQUIT}) sigaddset(&defaults, signal);
+  ::posix_spawnattr_setflags(&plan.attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  ::posix_spawnattr_setpgroup(&plan.attributes, 0);
+  ::posix_spawnattr_setsigmask(&plan.attributes, &none);
+  ::posix_spawnattr_setsigdefault(&plan.attributes, &defaults);
+  const std::vector<char*> arguments = pointers_to(command), variables = pointers_to(environment);
+  pid_t pid = -1;
+  const int status = ::posix_spawn(&pid, command.front().c_str(), &plan.actions, &plan.attributes, arguments.data(),
+                                   environment.empty() ? environ : variables.data());
+  if (status != 0)
+    return fail(ErrorCode::internal, fmt::format("cannot start {}: {}", command.front(), std::strerror(status)));
+  return pid;
+}
+
+std::string reap_child(pid_t pid, milliseconds patience) {
+  int status = 0;
+  pid_t reaped = 0;
+  const auto insist = steady_clock::now() + patience;
+  const auto give_up = insist + kReapWithin;
+  while ((reaped = ::waitpid(pid, &status, WNOHANG)) == 0 || (reaped < 0 && errno == EINTR)) {
+    const auto now = steady_clock::now();
+    if (now >= give_up) break;
+    if (now >= insist) ::kill(pid, SIGKILL);
+    ::poll(nullptr, 0, static_cast<int>(kReapAgain.count()));
+  }
+  if (reaped == 0) return "cannot be killed: the driver does not let it go";
+  if (reaped < 0) return "is gone";
+  return ending_of(status);
+}
+
+bool read_available(int descriptor, std::string& text) {
+  char buffer[4096];
+  for (int read = 0; read < kMostReads; ++read) {
+    const ssize_t got = ::read(descriptor, buffer, sizeof(buffer));
+    if (got > 0) text.append(buffer, static_cast<std::size_t>(got));
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+    if (got == 0 || (got < 0 && errno != EINTR)) return false;
+  }
+  return true;
+}
+
+}  // namespace v1
+}  // namespace leanattn
