@@ -40,6 +40,9 @@ inline constexpr std::size_t kFirstSize<leanattn_tune_options> = 64;
 template <>
 inline constexpr std::size_t kFirstSize<leanattn_tuned_shape> = 64;
 
+/// Beyond this a struct_size is garbage, not a newer version.
+inline constexpr std::size_t kLargestStruct = 4096;
+
 Error null_argument(const char* name);
 Error bad_struct_size(const char* name, std::size_t given, std::size_t expected);
 Error unknown_fields(const char* name, std::size_t given, std::size_t known);
@@ -54,7 +57,6 @@ Result<const T*> read_struct(const char* name, const T* in, T& storage) {
   const std::size_t size = in->struct_size;
   if (size == sizeof(T)) [[likely]]
     return in;
-  constexpr std::size_t kLargestStruct = 4096;  // beyond this the size is garbage, not a newer version
   if (size < kFirstSize<T> || size > kLargestStruct) return tl::unexpected(bad_struct_size(name, size, sizeof(T)));
   if (size > sizeof(T)) {
     const auto* bytes = reinterpret_cast<const unsigned char*>(in);

@@ -96,7 +96,8 @@ leanattn_tuned_shape to_c(const ShapeTuning& tuned) {
 Result<void> check_results(leanattn_tuned_shape* results, std::size_t count) {
   for (std::size_t i = 0; results != nullptr && i < count; ++i) {
     const std::size_t size = (i == 0 ? results : element(results, i))->struct_size;
-    if (size < detail::kFirstSize<leanattn_tuned_shape> || size != results->struct_size)
+    if (size < detail::kFirstSize<leanattn_tuned_shape> || size > detail::kLargestStruct ||
+        size != results->struct_size)
       return tl::unexpected(detail::bad_struct_size("tuned_shape", size, sizeof(leanattn_tuned_shape)));
   }
   return {};

@@ -85,6 +85,12 @@ Result<pid_t> spawn_child(std::span<const std::string> command, std::span<const 
   ::posix_spawn_file_actions_addopen(&plan.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   for (const ChildDescriptor& given : descriptors)
     ::posix_spawn_file_actions_adddup2(&plan.actions, given.ours, given.theirs);
+#if defined(__GLIBC_PREREQ) && __GLIBC_PREREQ(2, 34)
+  // Descriptors that the program has left open across exec are none of the child's business.
+  int first_unused = STDERR_FILENO + 1;
+  for (const ChildDescriptor& given : descriptors) first_unused = std::max(first_unused, given.theirs + 1);
+  ::posix_spawn_file_actions_addclosefrom_np(&plan.actions, first_unused);
+#endif
   sigset_t none, defaults;
   sigemptyset(&none);
   sigemptyset(&defaults);
@@ -103,19 +109,24 @@ Result<pid_t> spawn_child(std::span<const std::string> command, std::span<const 
 }
 
 std::string reap_child(pid_t pid, milliseconds patience) {
-  int status = 0;
-  pid_t reaped = 0;
   const auto insist = steady_clock::now() + patience;
   const auto give_up = insist + kReapWithin;
-  while ((reaped = ::waitpid(pid, &status, WNOHANG)) == 0 || (reaped < 0 && errno == EINTR)) {
+  // Until it is reaped, no other process gets its number, so that its group can be killed safely.
+  for (;;) {
+    siginfo_t ended{};
+    const int waited = ::waitid(P_PID, static_cast<id_t>(pid), &ended, WEXITED | WNOHANG | WNOWAIT);
+    if (waited != 0 && errno != EINTR) return "is gone";  // the process ignores SIGCHLD, or has waited for all children
+    if (waited == 0 && ended.si_pid == pid) break;
     const auto now = steady_clock::now();
-    if (now >= give_up) break;
-    if (now >= insist) ::kill(pid, SIGKILL);
+    if (now >= give_up) return "cannot be killed: the driver does not let it go";
+    if (now >= insist) ::kill(-pid, SIGKILL);
     ::poll(nullptr, 0, static_cast<int>(kReapAgain.count()));
   }
-  if (reaped == 0) return "cannot be killed: the driver does not let it go";
-  if (reaped < 0) return "is gone";
-  return ending_of(status);
+  ::kill(-pid, SIGKILL);
+  int status = 0;
+  pid_t reaped = 0;
+  while ((reaped = ::waitpid(pid, &status, 0)) < 0 && errno == EINTR) continue;
+  return reaped == pid ? ending_of(status) : "is gone";
 }
 
 bool read_available(int descriptor, std::string& text) {

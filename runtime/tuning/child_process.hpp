@@ -53,15 +53,16 @@ struct ChildDescriptor {
 
 /// Starts command[0], a path, with these arguments, and returns its process id. Its standard input is /dev/null unless
 /// `descriptors` says otherwise. It has a process group of its own, so that Ctrl-C at a terminal does not reach it; no
-/// signal is blocked in it, and those that end a program do so. `environment` has texts NAME=VALUE; empty: that of the
+/// signal is blocked in it, and those that end a program do so. Other descriptors are closed, where glibc can do that
+/// (2.34). `environment` has texts NAME=VALUE; empty: that of the
 /// caller. posix_spawn is used instead of fork, because neither threads nor a CUDA context survive a fork. Errors:
 /// internal (no such program, no processes left).
 Result<pid_t> spawn_child(std::span<const std::string> command, std::span<const ChildDescriptor> descriptors,
                           std::span<const std::string> environment = {});
 
 /// Waits for the end of a child and reaps it. Returns how it ended: "exited with code 3", "killed by signal 11
-/// (Segmentation fault)". It is killed when `patience` is over. Where the driver does not let a killed process go, the
-/// wait ends after a minute.
+/// (Segmentation fault)". What it has started in its process group is killed with it. It is killed when `patience` is
+/// over. Where the driver does not let a killed process go, the wait ends after a minute.
 std::string reap_child(pid_t pid, std::chrono::milliseconds patience);
 
 /// Appends what can be read from a non-blocking descriptor now, up to 256 KiB. False at its end, or when it cannot be

@@ -74,6 +74,50 @@ TEST(Abi, Shape) {
   EXPECT_FIELD(leanattn_shape, total_context, 24, 8);
 }
 
+TEST(Abi, TuneOptions) {
+  EXPECT_EQ(sizeof(leanattn_tune_options), 64u);
+  EXPECT_FIELD(leanattn_tune_options, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_tune_options, budget_s, 8, 8);
+  EXPECT_FIELD(leanattn_tune_options, shape_budget_s, 16, 8);
+  EXPECT_FIELD(leanattn_tune_options, memory_bytes, 24, 8);
+  EXPECT_FIELD(leanattn_tune_options, program, 32, 8);
+  EXPECT_FIELD(leanattn_tune_options, progress, 40, 8);
+  EXPECT_FIELD(leanattn_tune_options, progress_context, 48, 8);
+  EXPECT_FIELD(leanattn_tune_options, retune, 56, 4);
+  EXPECT_FIELD(leanattn_tune_options, reserved, 60, 4);
+  EXPECT_EQ(LEANATTN_AUTOTUNE_OFF, 0);
+  EXPECT_EQ(LEANATTN_AUTOTUNE_BACKGROUND, 1);
+  EXPECT_EQ(LEANATTN_AUTOTUNE_WAIT, 2);
+}
+
+TEST(Abi, TunedShape) {
+  EXPECT_EQ(sizeof(leanattn_tuned_shape), 64u);
+  EXPECT_FIELD(leanattn_tuned_shape, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_tuned_shape, status, 8, 4);
+  EXPECT_FIELD(leanattn_tuned_shape, provenance, 12, 4);
+  EXPECT_FIELD(leanattn_tuned_shape, measured, 16, 4);
+  EXPECT_FIELD(leanattn_tuned_shape, finished, 20, 4);
+  EXPECT_FIELD(leanattn_tuned_shape, median_us, 24, 8);
+  EXPECT_FIELD(leanattn_tuned_shape, read_limit_us, 32, 8);
+  EXPECT_FIELD(leanattn_tuned_shape, default_us, 40, 8);
+  EXPECT_FIELD(leanattn_tuned_shape, candidates, 48, 4);
+  EXPECT_FIELD(leanattn_tuned_shape, rejected, 52, 4);
+  EXPECT_FIELD(leanattn_tuned_shape, incorrect, 56, 4);
+  EXPECT_FIELD(leanattn_tuned_shape, reserved, 60, 4);
+}
+
+TEST(Abi, TuneProgress) {
+  EXPECT_EQ(sizeof(leanattn_tune_progress), 48u);
+  EXPECT_FIELD(leanattn_tune_progress, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_tune_progress, phase, 8, 8);
+  EXPECT_FIELD(leanattn_tune_progress, shape, 16, 4);
+  EXPECT_FIELD(leanattn_tune_progress, shape_count, 20, 4);
+  EXPECT_FIELD(leanattn_tune_progress, done, 24, 4);
+  EXPECT_FIELD(leanattn_tune_progress, total, 28, 4);
+  EXPECT_FIELD(leanattn_tune_progress, best_us, 32, 8);
+  EXPECT_FIELD(leanattn_tune_progress, elapsed_s, 40, 8);
+}
+
 TEST(Abi, Choice) {
   EXPECT_EQ(sizeof(leanattn_choice), 216u);
   EXPECT_FIELD(leanattn_choice, struct_size, 0, 8);
@@ -190,6 +234,8 @@ TEST(Abi, TheFirstReleasedSizesAreFrozen) {
   EXPECT_EQ(detail::kFirstSize<leanattn_decode_args>, 152u);
   EXPECT_EQ(detail::kFirstSize<leanattn_merge_args>, 192u);
   EXPECT_EQ(detail::kFirstSize<leanattn_plan_options>, 16u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_tune_options>, 64u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_tuned_shape>, 64u);
 }
 
 TEST(Abi, ProvenancesKeepTheirValues) {
@@ -246,8 +292,9 @@ TEST(Abi, CAndCxxSeeTheSameStructs) {
   const std::size_t sizes[] = {sizeof(leanattn_engine_options), sizeof(leanattn_problem),
                                sizeof(leanattn_shape),          sizeof(leanattn_choice),
                                sizeof(leanattn_plan_info),      sizeof(leanattn_decode_args),
-                               sizeof(leanattn_merge_args),     sizeof(leanattn_plan_options)};
-  for (int i = 0; i < 8; ++i) EXPECT_EQ(abi_c_size_of(i), sizes[i]) << i;
+                               sizeof(leanattn_merge_args),     sizeof(leanattn_plan_options),
+                               sizeof(leanattn_tune_options),   sizeof(leanattn_tuned_shape)};
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(abi_c_size_of(i), sizes[i]) << i;
   EXPECT_EQ(abi_c_wrong_initialisers(), 0);
 }
 

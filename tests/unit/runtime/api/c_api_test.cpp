@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <thread>
 
@@ -155,6 +156,52 @@ TEST_F(CApi, NullsAreRefusedByName) {
   EXPECT_EQ(leanattn_plan_workspace_bytes(nullptr), -1);
   EXPECT_STREQ(leanattn_engine_warnings(nullptr), "");
   leanattn_engine_destroy(nullptr);
+}
+
+TEST_F(CApi, ATuningThatCannotBeDoneIsRefusedByName) {
+  const auto invalid = LEANATTN_INVALID_ARGUMENT;
+  leanattn_tune_options limits;
+  leanattn_tune_options_init(&limits);
+  limits.budget_s = 1;
+  leanattn_tuned_shape results[2];
+  leanattn_shape shapes[2] = {shape, shape};
+  for (leanattn_tuned_shape& result : results) leanattn_tuned_shape_init(&result);
+  const auto tune = [&](int count = 2) {
+    return leanattn_engine_tune(engine, &problem, shapes, count, &limits, results);
+  };
+  expect_error(leanattn_engine_tune(nullptr, &problem, shapes, 2, &limits, results), invalid, "engine is null");
+  expect_error(leanattn_engine_tune(engine, nullptr, shapes, 2, &limits, results), invalid, "problem is null");
+  expect_error(leanattn_engine_tune(engine, &problem, nullptr, 2, &limits, results), invalid, "shapes is null");
+  expect_error(tune(0), invalid, "shape_count is 0");
+  expect_error(tune(), LEANATTN_CACHE_UNAVAILABLE, "no cache on disk");
+  shapes[1].struct_size = 40;
+  expect_error(tune(), invalid, "shapes[1].struct_size is 40");
+  shapes[1] = shape;
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1} << 40}) {
+    results[0].struct_size = results[1].struct_size = size;
+    expect_error(tune(), invalid, "tuned_shape.struct_size");
+  }
+  leanattn_tuned_shape_init(&results[0]);
+  expect_error(tune(), invalid, "tuned_shape.struct_size");
+  leanattn_tuned_shape_init(&results[1]);
+  shapes[1].batch = -1;
+  expect_error(tune(), LEANATTN_CACHE_UNAVAILABLE, "no cache on disk");
+  for (const double seconds : {-1.0, 1e300, std::numeric_limits<double>::quiet_NaN()}) {
+    limits.budget_s = seconds;
+    expect_error(tune(), invalid, "tune_options.budget_s is");
+  }
+  limits.budget_s = 1;
+  limits.memory_bytes = -1;
+  expect_error(tune(), invalid, "tune_options.memory_bytes is -1");
+  limits.memory_bytes = 0;
+  limits.reserved = 3;
+  expect_error(tune(), invalid, "tune_options.reserved is 3");
+  limits.reserved = 0;
+  expect_error(leanattn_engine_autotune(nullptr, LEANATTN_AUTOTUNE_OFF, nullptr), invalid, "engine is null");
+  expect_error(leanattn_engine_autotune(engine, static_cast<leanattn_autotune_mode>(3), &limits), invalid, "mode is 3");
+  expect_error(leanattn_engine_autotune(engine, LEANATTN_AUTOTUNE_WAIT, &limits), LEANATTN_CACHE_UNAVAILABLE,
+               "no cache on disk");
+  EXPECT_EQ(leanattn_engine_autotune(engine, LEANATTN_AUTOTUNE_OFF, nullptr), LEANATTN_OK);
 }
 
 TEST_F(CApi, AnOutputIsNullAfterAFailure) {
