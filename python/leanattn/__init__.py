@@ -10,6 +10,7 @@ stream. `import leanattn.torch` adds torch.ops.leanattn, for torch.compile. `imp
 from ._leanattn import Engine, Plan, Workspace, __version__, decode, engine, merge_partials, plan
 from .errors import ArgumentError, ArgumentTypeError, Error, NotPrepared, OutOfMemory, Unsupported
 from .problem import Problem
+from .tuning import Shape, TunedShape, TuneProgress, autotune, tune
 
 __all__ = [
     "ArgumentError",
@@ -20,11 +21,16 @@ __all__ = [
     "OutOfMemory",
     "Plan",
     "Problem",
+    "Shape",
+    "TuneProgress",
+    "TunedShape",
     "Unsupported",
     "Workspace",
     "__version__",
+    "autotune",
     "decode",
     "engine",
     "merge_partials",
     "plan",
+    "tune",
 ]

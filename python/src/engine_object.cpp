@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "errors.hpp"
 #include "names.hpp"
@@ -14,9 +15,7 @@
 
 namespace leanattn::python {
 namespace nb = nanobind;
-namespace {
 
-/// The fields of leanattn.Problem, which is a dataclass, as the struct of C++.
 Problem read_problem(nb::handle object) {
   const auto integer = [&](const char* name) { return int_of(object.attr(name), name); };
   const auto flag = [&](const char* name) { return nb::cast<bool>(nb::bool_(object.attr(name))); };
@@ -48,6 +47,8 @@ Problem read_problem(nb::handle object) {
   return problem;
 }
 
+namespace {
+
 PlanObject plan(nb::object self, nb::handle problem, int batch, int max_batch, std::int64_t longest_context,
                 std::int64_t total_context, nb::handle stream) {
   const auto& object = nb::cast<EngineObject&>(self);
@@ -77,7 +78,24 @@ Result<Context> retain(int device) {
   return context;
 }
 
-/// A path; empty for None.
+template <auto Field>
+auto info(const PlanObject& object) {
+  return object.plan.info().*Field;
+}
+
+/// The engines of the process by CUDA ordinal, and what those that are still to be opened shall do.
+struct DefaultEngines {
+  std::unordered_map<int, EngineObject*> by_device;
+  AutotuneMode mode = AutotuneMode::off;
+  TuningOptions tuning;
+};
+DefaultEngines& default_engines() {
+  static auto& engines = *new DefaultEngines;
+  return engines;
+}
+
+}  // namespace
+
 std::string path_of(nb::handle path, const char* argument) {
   if (path.is_none()) return {};
   const nb::object text = nb::steal(PyOS_FSPath(path.ptr()));
@@ -87,13 +105,6 @@ std::string path_of(nb::handle path, const char* argument) {
   }
   return text_of(text, argument);
 }
-
-template <auto Field>
-auto info(const PlanObject& object) {
-  return object.plan.info().*Field;
-}
-
-}  // namespace
 
 EngineObject EngineObject::open(int device, const std::string& cache_dir, bool disk_cache) {
   auto opened = [&]() -> Result<std::pair<Engine, Context>> {
@@ -120,14 +131,32 @@ EngineObject& find_engine(nb::handle given, int device) {
       bad_value("engine", fmt::format("is of CUDA device {}, but q is on device {}", object->device, device));
     return *object;
   }
-  static auto& engines = *new std::unordered_map<int, EngineObject*>;
-  EngineObject*& found = engines[device];
-  if (found == nullptr) {
+  DefaultEngines& engines = default_engines();
+  if (engines.by_device[device] == nullptr) {
     // Other threads run while an engine is opened, and one of them may have been here meanwhile.
     std::unique_ptr<EngineObject> opened(new EngineObject(EngineObject::open(device, {}, true)));
-    if (engines[device] == nullptr) engines[device] = opened.release();
+    if (engines.mode != AutotuneMode::off) unwrap(opened->engine.autotune(engines.mode, engines.tuning));
+    if (engines.by_device[device] == nullptr) engines.by_device[device] = opened.release();
   }
-  return *engines[device];
+  return *engines.by_device[device];
+}
+
+void autotune_default_engines(AutotuneMode mode, const TuningOptions& options) {
+  DefaultEngines& engines = default_engines();
+  engines.mode = mode;
+  engines.tuning = options;
+  std::vector<EngineObject*> opened;
+  for (const auto& [device, engine] : engines.by_device) {
+    if (engine != nullptr) opened.push_back(engine);
+  }
+  Result<void> done;
+  {
+    const nb::gil_scoped_release without_gil;  // because what is tuned in the background is waited for
+    for (EngineObject* engine : opened) {
+      if (auto one = engine->engine.autotune(mode, options); !one && done) done = std::move(one);
+    }
+  }
+  unwrap(std::move(done));
 }
 
 WorkspaceObject::WorkspaceObject(nb::object engine, std::int64_t bytes) : engine_(std::move(engine)) {

@@ -52,6 +52,15 @@ const WorkspaceObject* find_workspace(nanobind::handle given, int device);
 /// when it is first needed, and never closed because CUDA may be gone when the process ends.
 EngineObject& find_engine(nanobind::handle given, int device);
 
+/// Has the engines of the process, also those that are opened later, tune on first use. Raises leanattn.Error.
+void autotune_default_engines(AutotuneMode mode, const TuningOptions& options);
+
+/// The fields of leanattn.Problem, which is a dataclass, as the struct of C++. Raises leanattn.Error.
+Problem read_problem(nanobind::handle object);
+
+/// A path; empty for None. Raises leanattn.Error.
+std::string path_of(nanobind::handle path, const char* argument);
+
 void bind_engine(nanobind::module_& module);
 
 }  // namespace leanattn::python

@@ -4,6 +4,7 @@
 #include "decode.hpp"
 #include "engine_object.hpp"
 #include "leanattn/leanattn.h"
+#include "tuning.hpp"
 
 NB_MODULE(_leanattn, module) {
   module.doc() = "The compiled half of leanattn; everything public is in the package itself.";
@@ -13,4 +14,5 @@ NB_MODULE(_leanattn, module) {
   leanattn::python::bind_engine(module);
   leanattn::python::bind_decode(module);
   leanattn::python::bind_merge(module);
+  leanattn::python::bind_tuning(module);
 }

@@ -60,9 +60,9 @@ Result<TuneOptions> read_tune_options(const leanattn_tune_options* options) {
 }
 
 Result<std::vector<Shape>> read_shapes(const leanattn_shape* shapes, std::int32_t count) {
-  if (shapes == nullptr) return tl::unexpected(detail::null_argument("shapes"));
   if (count < 1)
     return fail(ErrorCode::invalid_argument, fmt::format("shape_count is {}", count), "Give at least one shape.");
+  if (shapes == nullptr) return tl::unexpected(detail::null_argument("shapes"));
   std::vector<Shape> read;
   for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
     const leanattn_shape* const shape = element(shapes, i);
