@@ -1,7 +1,10 @@
 """simulated_program.py -- where the tests find the leanattn program on a simulated GPU (tests/unit/tuner/worker/simulated_program.cpp), and what it is
 to know of that GPU."""
+import contextlib
 import json
+import os
 import pathlib
+import tempfile
 
 import _fake_gpu
 
@@ -23,3 +26,10 @@ def environment():
     """The variables with which a process tunes in it; empty where it is not built."""
     program = find()
     return {"LEANATTN_PROGRAM": program, "LEANATTN_SIMULATED_DEVICE": DEVICE} if program else {}
+
+
+@contextlib.contextmanager
+def cache_directory():
+    """A directory for databases, in memory where possible, because every trial is a commit that waits for the disk."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None) as folder:
+        yield folder

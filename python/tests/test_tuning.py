@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 
 import pytest
@@ -32,8 +31,7 @@ def notes(tmp_path, monkeypatch):
 
 @pytest.fixture
 def cache_dir():
-    """In memory where possible, because every trial is a commit that waits for the disk."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None) as folder:
+    with simulated_program.cache_directory() as folder:
         yield folder
 
 

@@ -10,6 +10,7 @@ import pytest
 fake = pytest.importorskip("_fake_gpu", reason="built with the tests only")
 
 import leanattn  # noqa: E402
+import simulated_program  # noqa: E402
 import vllm_stand_in as stand_in  # noqa: E402
 from vllm_stand_in import Tensor  # noqa: E402
 
@@ -415,6 +416,28 @@ def test_start_up_says_what_was_found_and_how_long_it_took(adapter, caplog):
     assert f"1 problems and 3 batches up to {MOST_REQUESTS} at context {LONGEST}" in line and "fallback: 3" in line and " s;" in line
 
 
+@pytest.mark.skipif(simulated_program.find() is None, reason="no tree has the simulated program")
+def test_start_up_tunes_where_it_is_asked_to(adapter, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    for name, value in {**simulated_program.environment(), "LEANATTN_VLLM_TUNE": "600"}.items():
+        monkeypatch.setenv(name, value)
+    with simulated_program.cache_directory() as folder:
+        engine = leanattn.Engine(cache_dir=folder)
+        monkeypatch.setattr(leanattn, "engine", lambda ordinal: engine)
+        Model(adapter)
+    tuned, looked_up = [record.getMessage() for record in caplog.records if record.name == "vllm.leanattn"]
+    assert "has tuned 3 shapes" in tuned and "looked up as exact: 3" in looked_up
+
+
+def test_a_tuning_that_fails_does_not_end_vllm(adapter, monkeypatch, caplog):
+    monkeypatch.setenv("LEANATTN_VLLM_TUNE", "60")
+    monkeypatch.setenv("LEANATTN_PROGRAM", "/nonexistent/leanattn")
+    model = Model(adapter)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "could not tune" in line and "LEANATTN_PROGRAM is /nonexistent/leanattn" in line
+    assert model.builder._device.workspace is not None, "the plans are there"
+
+
 # The part without vLLM.
 
 
@@ -448,6 +471,58 @@ def test_a_context_that_is_no_number_is_refused_by_name(plans, monkeypatch, text
     monkeypatch.setenv(plans.CONTEXT, text)
     with pytest.raises(ValueError, match=plans.CONTEXT):
         plans.context_for(4096)
+
+
+@pytest.mark.parametrize("text, seconds", [(None, 0), ("0", 0), ("90", 90), ("2.5", 2.5)])
+def test_the_seconds_of_tuning_are_a_setting(plans, monkeypatch, text, seconds):
+    monkeypatch.delenv(plans.TUNE, raising=False)
+    if text is not None:
+        monkeypatch.setenv(plans.TUNE, text)
+    assert plans.tuning_seconds() == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-1", "60s", "inf", "nan"])
+def test_a_time_that_is_no_number_is_refused_by_name(plans, monkeypatch, text):
+    monkeypatch.setenv(plans.TUNE, text)
+    with pytest.raises(ValueError, match=plans.TUNE):
+        plans.tuning_seconds()
+
+
+def test_problems_share_the_seconds_of_tuning(plans, monkeypatch):
+    now, calls = [0.0], []
+
+    def tune(problem, shapes, *, budget, engine):
+        calls.append((problem, [shape.batch for shape in shapes], budget))
+        now[0] += 6.0  # less than it may take
+        return [types.SimpleNamespace(measured=shape.batch > 1) for shape in shapes]
+
+    monkeypatch.setattr(leanattn, "engine", lambda ordinal: None)
+    monkeypatch.setattr(leanattn, "tune", tune)
+    monkeypatch.setattr(plans.time, "monotonic", lambda: now[0])
+    sizes = plans.Sizes((1, 2, 4, 8, 16, 24, 40, 100), 8192)
+    assert plans.Device(0).tune(["a", "b"], sizes) == (0, "") and calls == [], "not unless it is asked to"
+    monkeypatch.setenv(plans.TUNE, "21")
+    shared = plans.Device(0)
+    assert shared.tune(["a", "b"], sizes) == (10, "")
+    assert calls == [("a", [1, 2, 4, 8, 16, 100], 10.5), ("b", [1, 2, 4, 8, 16, 100], 15.0)]
+    shared.tune(["c", "d"], sizes)  # of another group of layers
+    assert calls[2:] == [("c", [1, 2, 4, 8, 16, 100], 4.5), ("d", [1, 2, 4, 8, 16, 100], 3.0)]
+    shared.tune(["e"], sizes)
+    assert len(calls) == 4, "nothing is left"
+
+
+def test_after_one_failure_nothing_more_is_tuned(plans, monkeypatch):
+    calls = []
+
+    def tune(problem, shapes, *, budget, engine):
+        calls.append(problem)
+        raise leanattn.Error("no program", "not_found", "Install it.")
+
+    monkeypatch.setattr(leanattn, "engine", lambda ordinal: None)
+    monkeypatch.setattr(leanattn, "tune", tune)
+    monkeypatch.setenv(plans.TUNE, "21")
+    assert plans.Device(0).tune(["a", "b"], plans.Sizes((1,), 8192)) == (0, "no program. Install it.")
+    assert calls == ["a"]
 
 
 def test_a_workspace_that_is_outgrown_stays_for_its_graphs(plans, cache_dir, monkeypatch):

@@ -102,6 +102,11 @@ class BuilderBase(FlashAttentionMetadataBuilder):
                              batch_invariant=bool(envs.VLLM_BATCH_INVARIANT))
             for options in found for tokens in sorted({1, several}))
         self._device = plans.device(plans.ordinal_of(device))
+        tuned, failure = self._device.tune(self._problems, self._sizes)
+        if tuned:
+            logger.info("leanattn has tuned %d shapes for this GPU, as %s asks for", tuned, plans.TUNE)
+        if failure:
+            logger.warning("leanattn could not tune, and goes on with what it knows: %s", failure)
         provenances, seconds = self._device.prepare(self._problems, self._sizes)
         if provenances:
             logger.info("leanattn has plans for %d problems and %d batches up to %d at context %d, after %.1f s; looked up as %s",

@@ -15,6 +15,8 @@ import leanattn
 MOST_QUERY_TOKENS = 16  # of a request under the causal mask, docs/features.md
 CONTEXT = "LEANATTN_VLLM_CONTEXT"
 USUAL_CONTEXT = 8192
+LEAST_SECONDS = 1  # with less, a tuning would end before its first measurement
+TUNE = "LEANATTN_VLLM_TUNE"
 
 _DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
@@ -27,6 +29,18 @@ def context_for(longest):
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise ValueError(f"{CONTEXT} is {text!r}. Give a number of tokens, such as {USUAL_CONTEXT}")
     return min(longest, int(text))
+
+
+def tuning_seconds():
+    """The seconds that all tuning at start-up may take together; 0: nothing is tuned."""
+    text = os.environ.get(TUNE, "0")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{TUNE} is {text!r}. Give seconds, such as 60, or 0 to tune nothing")
+    return seconds
 
 
 def batches_for(graphs, most):
@@ -70,6 +84,10 @@ class Sizes:
     batches: tuple
     context: int
 
+    def tuned(self):
+        """The shapes to tune. Batches between powers of two are close enough to their neighbours."""
+        return [leanattn.Shape(batch, self.context) for batch in self.batches if batch & (batch - 1) == 0 or batch == self.batches[-1]]
+
     def batch_for(self, requests):
         """The batch whose plan serves a step with so many requests."""
         for batch in self.batches:
@@ -90,6 +108,22 @@ class Device:
         self.workspace = None
         self._outgrown = []  # captured graphs use them
         self._made = set()
+        self._tuning_left = tuning_seconds()  # for all groups of layers
+
+    def tune(self, problems, sizes):
+        """Tunes what is not exact yet, within what is left of the seconds. Returns how many shapes became exact, and what went wrong, in words."""
+        tuned, failure = 0, ""
+        for index, problem in enumerate(problems):
+            if self._tuning_left < LEAST_SECONDS:
+                break
+            start = time.monotonic()
+            try:
+                results = leanattn.tune(problem, sizes.tuned(), budget=self._tuning_left / (len(problems) - index), engine=self.engine)
+                tuned += sum(result.measured for result in results)
+            except leanattn.Error as error:
+                failure = str(error)
+            self._tuning_left = 0 if failure else self._tuning_left - (time.monotonic() - start)
+        return tuned, failure
 
     def prepare(self, problems, sizes):
         """Makes the plans. Returns {provenance: count} of those that are new, and the seconds that it took."""
@@ -100,7 +134,7 @@ class Device:
             for batch in sizes.batches:
                 if (problem, batch, sizes.context) in self._made:
                     continue
-                plan = best_plan(self.engine, problem, batch, sizes.context)
+                plan = self.engine.plan(problem, batch, max_batch=batch, longest_context=sizes.context)
                 self._made.add((problem, batch, sizes.context))
                 found[plan.provenance] += 1
                 needed = max(needed, plan.workspace_bytes)
@@ -109,11 +143,6 @@ class Device:
                 self._outgrown.append(self.workspace)
             self.workspace = leanattn.Workspace(self.engine, needed)
         return found, time.monotonic() - start
-
-
-def best_plan(engine, problem, batch, context):
-    """The plan for a batch: what the look-up answers. Tuning before the answer would stand here."""
-    return engine.plan(problem, batch, max_batch=batch, longest_context=context)
 
 
 def ordinal_of(device):

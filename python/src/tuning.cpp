@@ -1,0 +1,128 @@
+// tuning.cpp -- tune and set_autotune, which leanattn/tuning.py makes into leanattn.tune and leanattn.autotune.
+#include "tuning.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "engine_object.hpp"
+#include "errors.hpp"
+#include "names.hpp"
+
+namespace leanattn::python {
+namespace nb = nanobind;
+namespace {
+
+constexpr Name kModes[] = {
+    {"off", LEANATTN_AUTOTUNE_OFF}, {"background", LEANATTN_AUTOTUNE_BACKGROUND}, {"wait", LEANATTN_AUTOTUNE_WAIT}};
+
+/// Seconds; 0 for None. 0 itself would mean the default, which nobody who writes 0 wants.
+double seconds_of(nb::handle value, const char* argument) {
+  if (!given(value)) return 0;
+  const double seconds = float_of(value, argument);
+  if (!std::isfinite(seconds) || seconds <= 0)
+    bad_value(argument, fmt::format("is {}", seconds), "Give seconds above 0, or None for the default.");
+  return seconds;
+}
+
+TuningOptions limits_of(nb::handle budget, nb::handle shape_budget, nb::handle memory, nb::handle program) {
+  TuningOptions options;
+  options.budget_s = seconds_of(budget, "budget");
+  options.shape_budget_s = seconds_of(shape_budget, "shape_budget");
+  options.program = path_of(program, "program");
+  if (!given(memory)) return options;
+  options.memory_bytes = int64_of(memory, "memory");
+  if (options.memory_bytes < 1)
+    bad_value("memory", fmt::format("is {}", options.memory_bytes), "Give bytes above 0, or None for the default.");
+  return options;
+}
+
+/// Shows progress to a Python function, and lets signal handlers run, such as that of Ctrl-C. An exception of either
+/// stops the tuning and is kept.
+class Watcher {
+ public:
+  explicit Watcher(nb::object progress) : progress_(std::move(progress)) {}
+
+  bool operator()(const leanattn_tune_progress& said) {
+    const nb::gil_scoped_acquire with_gil;
+    try {
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (given(progress_)) {
+        progress_(nb::module_::import_("leanattn.tuning")
+                      .attr("TuneProgress")(said.shape, said.shape_count, said.phase, said.done, said.total,
+                                            said.best_us, said.elapsed_s));
+      }
+      return true;
+    } catch (nb::python_error& error) {
+      raised_.emplace(std::move(error));
+      return false;
+    }
+  }
+  void raise_again() {
+    if (!raised_) return;
+    raised_->restore();
+    throw nb::python_error();
+  }
+
+ private:
+  nb::object progress_;
+  std::optional<nb::python_error> raised_;
+};
+
+nb::list tune(nb::handle problem, nb::list shapes, nb::handle budget, nb::handle shape_budget, nb::handle memory,
+              bool retune, nb::object progress, nb::handle program, int device, nb::handle engine) {
+  const Problem read = read_problem(problem);
+  TuningOptions options = limits_of(budget, shape_budget, memory, program);
+  options.retune = retune;
+  Watcher watcher(std::move(progress));
+  options.progress = [&watcher](const leanattn_tune_progress& said) { return watcher(said); };
+  std::vector<PlanShape> asked;
+  for (const nb::handle shape : shapes) {
+    asked.push_back({.batch = int_of(shape.attr("batch"), "batch"),
+                     .max_batch = 0,
+                     .longest_context = int64_of(shape.attr("longest_context"), "longest_context"),
+                     .total_context = int64_of(shape.attr("total_context"), "total_context")});
+  }
+  EngineObject& object = find_engine(engine, device);
+  const auto tuned = [&] {
+    const nb::gil_scoped_release without_gil;
+    return object.engine.tune(read, asked, options);
+  }();
+  watcher.raise_again();
+  if (!tuned) raise(tuned.error());
+  nb::list results;
+  for (const leanattn_tuned_shape& shape : *tuned) {
+    results.append(nb::make_tuple(leanattn_status_name(static_cast<leanattn_status>(shape.status)),
+                                  name_of(kProvenances, shape.provenance), shape.measured != 0, shape.finished != 0,
+                                  shape.median_us, shape.read_limit_us, shape.default_us, shape.candidates,
+                                  shape.rejected, shape.incorrect));
+  }
+  return results;
+}
+
+void set_autotune(nb::handle mode, nb::handle budget, nb::handle shape_budget, nb::handle memory, nb::handle program,
+                  nb::handle engine) {
+  const auto read = static_cast<AutotuneMode>(number_of(kModes, mode, "mode"));
+  const TuningOptions options = limits_of(budget, shape_budget, memory, program);
+  if (!given(engine)) return autotune_default_engines(read, options);
+  EngineObject* object = nullptr;
+  if (!nb::try_cast(engine, object) || object == nullptr) bad_type("engine", "is not a leanattn.Engine");
+  unwrap([&] {
+    const nb::gil_scoped_release without_gil;
+    return object->engine.autotune(read, options);
+  }());
+}
+
+}  // namespace
+
+void bind_tuning(nb::module_& module) {
+  module.def("_tune", &tune, nb::arg("problem"), nb::arg("shapes"), nb::arg("budget").none(),
+             nb::arg("shape_budget").none(), nb::arg("memory").none(), nb::arg("retune"), nb::arg("progress").none(),
+             nb::arg("program").none(), nb::arg("device"), nb::arg("engine").none());
+  module.def("_set_autotune", &set_autotune, nb::arg("mode"), nb::arg("budget").none(), nb::arg("shape_budget").none(),
+             nb::arg("memory").none(), nb::arg("program").none(), nb::arg("engine").none());
+}
+
+}  // namespace leanattn::python
