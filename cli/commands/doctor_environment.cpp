@@ -53,6 +53,13 @@ Finding judge_capture(const std::string& name, const std::string& value) {
                   "Name a file in a directory that exists and that you may write to.");
 }
 
+Finding judge_program(const std::string& name, const std::string& value) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(value, error) && ::access(value.c_str(), X_OK) == 0) return good(name, value);
+  return doubtful(name, fmt::format("'{}' is no program that can be run, so engines cannot tune", value),
+                  "Name the leanattn program of the library's own version, or unset it.");
+}
+
 Finding judge_debug(const std::string& name, const std::string& value) {
   if (value == "0") return good(name, "off");
   return doubtful(name, fmt::format("'{}' makes engines check every launch, which is slow", value),
@@ -78,7 +85,9 @@ constexpr Variable kVariables[] = {
     {"LEANATTN_NVRTC_DIR", judge_nvrtc_directory},
     {"LEANATTN_CAPTURE", judge_capture},
     {"LEANATTN_DEBUG", judge_debug},
-    {"LEANATTN_VLLM_CONTEXT", judge_number},  // The backend for vLLM reads these two.
+    {"LEANATTN_PROGRAM", judge_program},
+    {"LEANATTN_VLLM_CONTEXT", judge_number},  // The backend for vLLM reads these three.
+    {"LEANATTN_VLLM_TUNE", accept},
     {"LEANATTN_VLLM_UNTRIED", accept},
     {"LEANATTN_CUDA_WHEELS", accept},  // The project's scripts and tests read these.
     {"LEANATTN_FA3_LIBRARY", accept},

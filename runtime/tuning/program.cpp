@@ -15,7 +15,6 @@ inline namespace v1 {
 namespace {
 
 constexpr const char* kProgram = "leanattn";
-constexpr const char* kVariable = "LEANATTN_PROGRAM";
 
 bool can_be_run(const std::filesystem::path& file) {
   std::error_code ignored;
@@ -32,7 +31,8 @@ Result<std::filesystem::path> named(const std::string& file, const char* where) 
 
 Result<std::filesystem::path> find_leanattn_program(const std::string& given) {
   if (!given.empty()) return named(given, "tune_options.program");
-  if (const std::string file = environment_variable(kVariable); !file.empty()) return named(file, kVariable);
+  if (const std::string file = environment_variable("LEANATTN_PROGRAM"); !file.empty())
+    return named(file, "LEANATTN_PROGRAM");
   std::vector<std::string> tried;
   const auto found = [&](const std::filesystem::path& file) {
     tried.push_back(file.string());
@@ -53,7 +53,7 @@ Result<std::filesystem::path> find_leanattn_program(const std::string& given) {
   }
   return fail(ErrorCode::not_found,
               fmt::format("the leanattn program, which tunes, is neither {} nor in PATH", fmt::join(tried, ", ")),
-              fmt::format("Install the program beside the library, or set {} to its file.", kVariable));
+              "Install the program beside the library, or set LEANATTN_PROGRAM to its file.");
 }
 
 }  // namespace v1

@@ -198,6 +198,7 @@ class Environment(Doctor):
             ("LEANATTN_NVRTC_DIR", "/nonexistent", "not a directory", "libnvrtc"),
             ("LEANATTN_CAPTURE", "/nonexistent/capture", "no calls are captured", "directory"),
             ("LEANATTN_CAPTURE", "/", "no calls are captured", "directory"),
+            ("LEANATTN_PROGRAM", "/nonexistent/leanattn", "engines cannot tune", "leanattn program"),
             ("LEANATTN_DEBUG", "1", "check every launch", "Unset"),
             ("LEANATTN_CACHEDIR", "/tmp", "no part of leanattn reads", "misspelling"),
             ("CUDA_VISIBLE_DEVICES", "", "hides every GPU", "Unset"),
