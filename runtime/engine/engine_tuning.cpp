@@ -22,7 +22,6 @@ using std::chrono::milliseconds;
 constexpr double kUsualShapeSeconds = 5;  // of budget, where the caller gives none
 constexpr double kLeastSeconds = 0.5;     // with less, a tuning would end before its first measurement
 constexpr double kMostSeconds = 1e7;      // four months: more is a mistake in the unit
-constexpr milliseconds kLookWhileWaiting{100};
 constexpr std::size_t kMostWarnings = 16;
 
 double seconds_since(TuningClock::time_point start) {
@@ -103,13 +102,12 @@ Result<TuneReport> EngineTuning::tune_in_turn(const DecodeProblem& problem, std:
                                               const TuneOptions& options, const TuningObserver& interrupt) {
   const Result<std::filesystem::path> program = find_leanattn_program(options.program);
   if (!program) return tl::unexpected(program.error());
-  std::unique_lock turn(turn_, std::defer_lock);
+  Turn turn;
   const TuneStep wait{.shape = 0, .shape_count = static_cast<int>(shapes.size()), .phase = "wait"};
-  while (!turn.try_lock_for(kLookWhileWaiting)) {
-    const bool go_on =
-        (!options.progress || options.progress(wait)) && (!interrupt || interrupt(nullptr) == TuningWish::go_on);
-    if (!go_on) return tl::unexpected(stopped_by_caller());
-  }
+  const bool taken = turn.take(*this, [&] {
+    return (!options.progress || options.progress(wait)) && (!interrupt || interrupt(nullptr) == TuningWish::go_on);
+  });
+  if (!taken) return tl::unexpected(stopped_by_caller());
   return tune_now(*program, as_launched(problem, parts_.device.arch), shapes, options, interrupt);
 }
 
@@ -238,7 +236,8 @@ bool EngineTuning::first_use(const DecodeProblem& asked, const Shape& shape) {
     return true;
   }
   // Another thread tunes this shape, or has done so.
-  const std::lock_guard turn(turn_);
+  Turn turn;
+  turn.take(*this, [] { return true; });
   return is_settled(parts_.find(problem, shape));
 }
 

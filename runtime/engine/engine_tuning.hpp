@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -102,7 +103,7 @@ class EngineTuning {
     Shape shape;
   };
   Result<void> check(const TuneOptions& options) const;
-  /// Waits for the turn, then tunes. turn_ must not be held.
+  /// Waits for the turn, then tunes.
   Result<TuneReport> tune_in_turn(const DecodeProblem& problem, std::span<const Shape> shapes,
                                   const TuneOptions& options, const TuningObserver& interrupt);
   TuneReport tune_now(const std::filesystem::path& program, const DecodeProblem& problem, std::span<const Shape> shapes,
@@ -112,13 +113,47 @@ class EngineTuning {
   void tune_first_uses(const DecodeProblem& problem, std::span<const Shape> shapes, const TuningObserver& interrupt);
   void run();
 
+  /// The right to run a child, until the end of the object: two at a time would disturb each other's times.
+  class Turn {
+   public:
+    /// Waits for it. False once `go_on`, which is asked several times a second, is.
+    template <class GoOn>
+    bool take(EngineTuning& of, const GoOn& go_on) {
+      std::unique_lock lock(of.mutex_);
+      while (of.turn_taken_) {
+        of.wake_.wait_for(lock, kLookWhileWaiting);
+        lock.unlock();
+        if (!go_on()) return false;
+        lock.lock();
+      }
+      of.turn_taken_ = true;
+      of_ = &of;
+      return true;
+    }
+    Turn() = default;
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn() {
+      if (of_ == nullptr) return;
+      {
+        const std::lock_guard lock(of_->mutex_);
+        of_->turn_taken_ = false;
+      }
+      of_->wake_.notify_all();
+    }
+
+   private:
+    EngineTuning* of_ = nullptr;
+  };
+  static constexpr std::chrono::milliseconds kLookWhileWaiting{100};
+
   const Parts parts_;
-  std::timed_mutex turn_;  ///< held while a child runs: two of them would disturb each other's times
   std::atomic<Autotune> mode_{Autotune::off};
   std::atomic<TuningWish> background_{TuningWish::go_on};  ///< for the child that the thread has started
 
   mutable std::mutex mutex_;  ///< guards what follows
   std::condition_variable wake_;
+  bool turn_taken_ = false;
   TuneOptions options_;           ///< of first uses
   double spent_s_ = 0;            ///< of their budget
   std::set<std::string> seen_;    ///< first uses that were asked for

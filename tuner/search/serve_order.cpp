@@ -43,7 +43,9 @@ Result<void> answer(std::string_view text, MessageWriter& writer, const CarryOut
   if (!order) return tl::unexpected(order.error());
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // It may have ended before this call.
-  if (::getppid() != order->parent) return fail(ErrorCode::interrupted, "the process that asked has ended");
+  if (::getppid() != order->parent)
+    return fail(ErrorCode::interrupted, "the process that asked has ended, or is not the parent of this one",
+                "A script that stands for the program must replace itself by it (exec).");
   const auto sink = [&writer](const TuneProgress& progress) {
     writer.write(TuningProgress{.shape = progress.shape_index,
                                 .phase = progress.phase,
