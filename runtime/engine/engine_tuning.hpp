@@ -29,7 +29,7 @@ inline namespace v1 {
 struct TuneStep {
   int shape = 0;  ///< an index into the shapes of the call
   int shape_count = 0;
-  std::string phase;  ///< "wait" for another tuning of the engine, "start", or a phase of the search
+  std::string phase = {};  ///< "wait" for another tuning of the engine, "start", or a phase of the search
   int done = 0, total = 0;
   double best_us = 0;
   double elapsed_s = 0;
@@ -40,8 +40,8 @@ struct TuneOptions {
   double budget_s = 0, shape_budget_s = 0;
   std::int64_t memory_bytes = 0;
   bool retune = false;
-  std::string program;
-  std::function<bool(const TuneStep&)> progress;  ///< false stops the tuning; may be empty
+  std::string program = {};
+  std::function<bool(const TuneStep&)> progress = {};  ///< false stops the tuning; may be empty
 };
 
 /// See leanattn_tuned_shape.

@@ -38,8 +38,8 @@ struct TuningOrder {
 
 /// How far the program is.
 struct TuningProgress {
-  int shape = 0;      ///< an index into the order's shapes
-  std::string phase;  ///< "screen", "sweep", "refine", "race" or "confirm"
+  int shape = 0;           ///< an index into the order's shapes
+  std::string phase = {};  ///< "screen", "sweep", "refine", "race" or "confirm"
   int done = 0, total = 0;
   double best_us = 0;  ///< 0 until something was measured
   double elapsed_s = 0;

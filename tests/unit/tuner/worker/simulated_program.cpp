@@ -78,11 +78,12 @@ Result<ModelSummary> carry_out_simulated(const TuningOrder& order, const Progres
   if (!note.empty()) std::ofstream(note, std::ios::app) << to_json(order) << std::endl;
   if (fault == "hang") hang(note);
   const DeviceFacts device = device_of_the_order(order);
-  const TuneRequest request{.problem = order.problem,
-                            .shapes = order.shapes,
-                            .budget = order.budget,
-                            .compile_threads = 2,
-                            .command = "simulated tune-order"};
+  TuneRequest request;
+  request.problem = order.problem;
+  request.shapes = order.shapes;
+  request.budget = order.budget;
+  request.compile_threads = 2;
+  request.command = "simulated tune-order";
   auto db = TuningDb::open(order.cache_directory, OpenMode::read_write, nullptr);
   if (!db) return tl::unexpected(db.error());
   SimulatedGpu gpu(order.problem, 1);
@@ -91,7 +92,16 @@ Result<ModelSummary> carry_out_simulated(const TuningOrder& order, const Progres
     gpu.spills = [](const KernelSpec& spec) { return spec.fixup == FixUp::wait; };
   if (fault == "wrong") gpu.wrong = [](const Config&) { return true; };
   SmallGpu backend(gpu, fault);
-  const SearchEffort effort{.specs = 8, .grids_per_spec = 2, .refine_generations = 1, .race_size = 4};
+  // How good the winner is does not matter here.
+  const SearchEffort effort{.specs = 3,
+                            .grids_per_spec = 2,
+                            .sweep_specs = 1,
+                            .refine_specs = 1,
+                            .twin_specs = 1,
+                            .refine_generations = 1,
+                            .race_size = 3,
+                            .finalists = 2,
+                            .confirm_rounds_max = 12};
   auto summary = run_session(request, device, current_environment(device), backend, **db, effort, progress, stop);
   if (!summary) return tl::unexpected(summary.error());
   return ModelSummary{.summary = std::move(*summary), .ordinals = {device.ordinal}, .failures = {}, .warnings = {}};
