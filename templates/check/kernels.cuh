@@ -85,9 +85,9 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
             check_new_element(check, tensor, request, head, token, column);
         continue;
       }
-      const long long offset =
-          (keys ? check_k_offset(args, check, request, head, token) : check_v_offset(args, check, request, head, token)) +
-          column;
+      const long long offset = (keys ? check_k_offset(args, check, request, head, token)
+                                     : check_v_offset(args, check, request, head, token)) +
+                               column;
       const void* cache = keys ? args.k : args.v;
       const unsigned bits_mask = check.kv_format == kCheckSame ? 0x7fffu : 0x7fu;
       unsigned expected, found;
@@ -174,8 +174,8 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
       }
       if (column == 0 && check.kv_format != kCheckSame && check.kv_scale == kCheckScaleToken) {
         const long long offset = check_scale_offset(args, check, request, head, token);
-        ((float*)args.k_scale)[offset] = check_kv_scale(check.kind, check.seed, check_key_tensor(check), check.kv_format,
-                                                       check.kv_scale, owner, head, token);
+        ((float*)args.k_scale)[offset] = check_kv_scale(check.kind, check.seed, check_key_tensor(check),
+                                                        check.kv_format, check.kv_scale, owner, head, token);
         if (check.latent) continue;
         ((float*)args.v_scale)[offset] =
             check_kv_scale(check.kind, check.seed, kCheckV, check.kv_format, check.kv_scale, owner, head, token);
