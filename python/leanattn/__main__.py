@@ -4,6 +4,7 @@ The program tunes, verifies, benchmarks, reports and says what a machine lacks; 
 """
 import os
 import pathlib
+import signal
 import sys
 
 from . import _nvrtc
@@ -22,6 +23,9 @@ def main() -> int:
     """Becomes the program, with the arguments of this process. Returns only where that fails: the exit code."""
     try:
         path = program()
+        # Python ignores these, which a program that takes its place would inherit: `leanattn report | head` shall end it as any other.
+        for name in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(name, signal.SIG_DFL)
         os.execve(path, ["leanattn", *sys.argv[1:]], {**os.environ, **_nvrtc.environment()})
     except OSError as error:
         print(f"leanattn: the program cannot be started: {error}", file=sys.stderr)

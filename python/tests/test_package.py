@@ -125,6 +125,14 @@ def test_the_program_is_part_of_the_package(how, tmp_path):
     assert run_program(*command, "explain", "--bogus", env=env).returncode == 2  # exit codes are the program's
 
 
+def test_the_program_starts_as_from_a_shell():
+    """With the arguments as they are, and without the signals that Python ignores."""
+    code = "import sys, leanattn.__main__ as m; m.program = lambda: '/bin/sh'; sys.argv[1:] = ['-c', 'echo $0; grep SigIgn /proc/$$/status', 'a b']; m.main()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, signals = ran.stdout.splitlines()
+    assert first == "a b" and int(signals.split()[1], 16) == 0
+
+
 def test_a_package_without_the_program_says_so(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(program, "__file__", str(tmp_path / "__main__.py"))
     assert program.main() == 1
