@@ -148,7 +148,7 @@ def test_the_metadata_is_complete():
     assert set(metadata.get_all("Provides-Extra")) >= {"nvrtc", "nvrtc-cu12", "torch", "transformers", "vllm"}
     requirements = importlib.metadata.requires("leanattn")
     assert all("extra ==" in requirement for requirement in requirements), f"the package itself depends on nothing: {requirements}"
-    points = {(point.group, point.name): point.value for point in importlib.metadata.entry_points() if point.name == "leanattn"}
+    points = {(point.group, point.name): point.value for point in importlib.metadata.distribution("leanattn").entry_points}
     assert points[("console_scripts", "leanattn")] == "leanattn.__main__:main" and ("vllm.general_plugins", "leanattn") in points
 
 
