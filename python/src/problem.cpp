@@ -37,6 +37,7 @@ DecodeProblem to_runtime(const Problem& problem) {
                    .kv_format = static_cast<KvFormat>(problem.kv_format),
                    .kv_scale = static_cast<KvScale>(problem.kv_scale),
                    .v_head_dim = problem.v_head_dim,
+                   .latent = problem.latent,
                    .append = problem.append,
                    .rope = static_cast<Rope>(problem.rope),
                    .rope_dim = problem.rope_dim,
@@ -74,6 +75,7 @@ Problem read_problem(nb::handle object) {
   problem.append = flag("append");
   problem.rope = static_cast<RopePairing>(number_of(kRopes, object.attr("rope"), "rope"));
   problem.rope_dim = integer("rope_dim");
+  problem.latent = flag("latent");
   return problem;
 }
 

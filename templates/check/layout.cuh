@@ -25,6 +25,14 @@ __device__ __forceinline__ const unsigned short* check_q_row(const LeanDecodeArg
   return (const unsigned short*)args.q + row + head * args.q_stride_head;
 }
 
+// What K's elements are drawn as, and how many columns there are of K and V to fill.
+__device__ __forceinline__ int check_key_tensor(const CheckFeatures& check) {
+  return check.latent ? kCheckLatent : kCheckK;
+}
+__device__ __forceinline__ int check_stored_columns(const CheckFeatures& check) {
+  return check.head_dim + (check.latent ? 0 : check.v_head_dim);
+}
+
 // A query token's index in its context. It is below 0 where the context is shorter than the query tokens.
 __device__ __forceinline__ long long check_position(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
                                                     int t) {
@@ -34,7 +42,7 @@ __device__ __forceinline__ long long check_position(const LeanDecodeArgs& args, 
 // A row of k_new or v_new.
 __device__ __forceinline__ const unsigned short* check_new_row(const LeanDecodeArgs& args, const CheckFeatures& check,
                                                                int tensor, int request, int t, int head) {
-  const bool keys = tensor == kCheckK;
+  const bool keys = tensor != kCheckV;
   const long long of_batch = keys ? args.k_new_stride_batch : args.v_new_stride_batch,
                   of_token = keys ? args.k_new_stride_token : args.v_new_stride_token,
                   of_head = keys ? args.k_new_stride_head : args.v_new_stride_head;
@@ -66,25 +74,25 @@ __device__ __forceinline__ int check_shared_tokens(const LeanDecodeArgs& args, c
 }
 
 // Where a token of a KV head lies: elements from the start of the tensor.
-__device__ __forceinline__ long long check_place(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
-                                                 int head, long long token, long long stride_batch,
-                                                 long long stride_head, long long stride_token) {
+__device__ __forceinline__ long long check_offset(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                                  int head, long long token, long long stride_batch,
+                                                  long long stride_head, long long stride_token) {
   if (check.page_size == 0) return request * stride_batch + head * stride_head + token * stride_token;
   const long long page = args.page_table[request * args.page_table_stride + token / check.page_size];
   return page * stride_batch + head * stride_head + token % check.page_size * stride_token;
 }
-__device__ __forceinline__ long long check_k_place(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
-                                                   int head, long long token) {
-  return check_place(args, check, request, head, token, args.k_stride_batch, args.k_stride_head, args.k_stride_token);
+__device__ __forceinline__ long long check_k_offset(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                                    int head, long long token) {
+  return check_offset(args, check, request, head, token, args.k_stride_batch, args.k_stride_head, args.k_stride_token);
 }
-__device__ __forceinline__ long long check_v_place(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
-                                                   int head, long long token) {
-  return check_place(args, check, request, head, token, args.v_stride_batch, args.v_stride_head, args.v_stride_token);
+__device__ __forceinline__ long long check_v_offset(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                                    int head, long long token) {
+  return check_offset(args, check, request, head, token, args.v_stride_batch, args.v_stride_head, args.v_stride_token);
 }
-__device__ __forceinline__ long long check_scale_place(const LeanDecodeArgs& args, const CheckFeatures& check,
-                                                       int request, int head, long long token) {
+__device__ __forceinline__ long long check_scale_offset(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                                        int request, int head, long long token) {
   if (check.kv_scale == kCheckScaleTensor) return 0;
   if (check.kv_scale == kCheckScaleHead) return head;
-  return check_place(args, check, request, head, token, args.kv_scale_stride_batch, args.kv_scale_stride_head,
-                     args.kv_scale_stride_token);
+  return check_offset(args, check, request, head, token, args.kv_scale_stride_batch, args.kv_scale_stride_head,
+                      args.kv_scale_stride_token);
 }

@@ -48,14 +48,16 @@ extern "C" __global__ void __launch_bounds__(128)
     int chunks = check.head_dim / 8;
     if (is_q) {
       address = (char*)check_q_row(args, check, request, t, head);
+    } else if (!is_k && check.latent != 0) {
+      continue;   // V has no rows of its own.
     } else if (check.append != 0) {
       address = (char*)check_new_row(args, check, is_k ? kCheckK : kCheckV, request, t, head);
       chunks = (is_k ? check.head_dim : check.v_head_dim) / 8;
     } else if (is_k) {
-      address = (char*)args.k + check_k_place(args, check, request, head, token) * element_bytes;
+      address = (char*)args.k + check_k_offset(args, check, request, head, token) * element_bytes;
       chunks = check.head_dim * element_bytes / 16;
     } else {
-      address = (char*)args.v + check_v_place(args, check, request, head, token) * element_bytes;
+      address = (char*)args.v + check_v_offset(args, check, request, head, token) * element_bytes;
       chunks = check.v_head_dim * element_bytes / 16;
     }
     for (int chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
