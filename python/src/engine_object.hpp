@@ -7,15 +7,17 @@
 #include <string>
 
 #include "leanattn/leanattn.hpp"
+#include "page_rows.hpp"
 #include "workspaces.hpp"
 
 namespace leanattn::python {
 
-/// An engine and its workspaces.
+/// An engine, its workspaces, and the kernel that makes page tables.
 struct EngineObject {
   int device;
   Engine engine;
   Workspaces workspaces;
+  PageRowsKernel page_rows;
 
   /// Raises leanattn.Error.
   static EngineObject open(int device, const std::string& cache_dir, bool disk_cache);
@@ -54,9 +56,6 @@ EngineObject& find_engine(nanobind::handle given, int device);
 
 /// Has the engines of the process, also those that are opened later, tune on first use. Raises leanattn.Error.
 void autotune_default_engines(AutotuneMode mode, const TuningOptions& options);
-
-/// The fields of leanattn.Problem, which is a dataclass, as the struct of C++. Raises leanattn.Error.
-Problem read_problem(nanobind::handle object);
 
 /// A path; empty for None. Raises leanattn.Error.
 std::string path_of(nanobind::handle path, const char* argument);

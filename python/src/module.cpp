@@ -4,6 +4,8 @@
 #include "decode.hpp"
 #include "engine_object.hpp"
 #include "leanattn/leanattn.h"
+#include "page_rows.hpp"
+#include "problem.hpp"
 #include "tuning.hpp"
 
 NB_MODULE(_leanattn, module) {
@@ -15,4 +17,6 @@ NB_MODULE(_leanattn, module) {
   leanattn::python::bind_decode(module);
   leanattn::python::bind_merge(module);
   leanattn::python::bind_tuning(module);
+  leanattn::python::bind_page_table(module);
+  leanattn::python::bind_problem(module);
 }

@@ -10,6 +10,7 @@
 #include "engine_object.hpp"
 #include "errors.hpp"
 #include "names.hpp"
+#include "problem.hpp"
 
 namespace leanattn::python {
 namespace nb = nanobind;
