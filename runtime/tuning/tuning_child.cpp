@@ -13,6 +13,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "cache/environment_variable.hpp"
+#include "runtime/cuda/nvrtc.hpp"
 #include "runtime/tuning/child_process.hpp"
 
 extern char** environ;
@@ -45,14 +47,19 @@ Result<OwnedDescriptor> file_in_memory(const std::string& text) {
 }
 
 /// The environment of this process, in which the GPU with this UUID is the only one: ordinals may have changed since
-/// CUDA was started here, because programs set CUDA_VISIBLE_DEVICES themselves.
-std::vector<std::string> environment_with_gpu(const std::string& uuid) {
+/// CUDA was started here, because programs set CUDA_VISIBLE_DEVICES themselves. NVRTC is the one that this process has,
+/// which Python finds in places of its own: winners of another one would be stale.
+std::vector<std::string> environment_of_child(const std::string& uuid) {
   constexpr std::string_view kVisible = "CUDA_VISIBLE_DEVICES=";
   std::vector<std::string> variables;
   for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
     if (uuid.empty() || !std::string_view(*variable).starts_with(kVisible)) variables.emplace_back(*variable);
   }
   if (!uuid.empty()) variables.push_back(std::string(kVisible) + uuid);
+  if (const auto api = nvrtc(); api && environment_variable("LEANATTN_NVRTC_LIB").empty()) {
+    if (const std::filesystem::path library = (*api)->path; library.is_absolute())
+      variables.push_back("LEANATTN_NVRTC_LIB=" + library.string());
+  }
   return variables;
 }
 
@@ -149,7 +156,7 @@ TuningOutcome run_tuning_child(const std::filesystem::path& program, const Tunin
   const ChildDescriptor descriptors[] = {
       {input->get(), STDIN_FILENO}, {output->write.get(), STDOUT_FILENO}, {words->write.get(), STDERR_FILENO}};
   const auto started = Clock::now();
-  const Result<pid_t> pid = spawn_child(command, descriptors, environment_with_gpu(order.uuid));
+  const Result<pid_t> pid = spawn_child(command, descriptors, environment_of_child(order.uuid));
   if (!pid) return refused(pid.error());
   RunningProgram running(*pid);
   output->write.reset(), words->write.reset();
