@@ -1,0 +1,1 @@
+"""What the backends for inference engines share: plans made at start-up, and which versions of an engine are known. Imports neither torch nor an engine."""
