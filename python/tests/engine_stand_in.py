@@ -198,6 +198,8 @@ def in_place(modules, *prefixes):
     def ours():
         return {name: module for name, module in sys.modules.items() if any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)}
 
+    parents = [(sys.modules[parent], child) for parent, _, child in (prefix.rpartition(".") for prefix in prefixes) if parent in sys.modules]
+    members = [(parent, child, vars(parent)[child]) for parent, child in parents if child in vars(parent)]
     before = ours()
     for name in before:
         del sys.modules[name]
@@ -208,3 +210,7 @@ def in_place(modules, *prefixes):
         for name in ours():
             del sys.modules[name]
         sys.modules.update(before)
+        for parent, child in parents:
+            vars(parent).pop(child, None)
+        for parent, child, module in members:
+            setattr(parent, child, module)

@@ -135,9 +135,9 @@ def trees(adapter, monkeypatch):
         made.append(("words", custom_mask, seq_lens, draft_tokens))
         return Tensor((seq_lens.shape[0] * draft_tokens,), "int32")
 
-    def table(req_to_token, req_pool_indices, pages, page_size):
-        made.append(("table", req_to_token, pages, page_size))
-        return Tensor((req_pool_indices.shape[0], pages), "int32")
+    def table(req_to_token, req_pool_indices, width):
+        made.append(("table", req_to_token, width))
+        return Tensor((req_pool_indices.shape[0], width), "int32")
 
     monkeypatch.setattr(tensors, "tree_words", words)
     monkeypatch.setattr(tensors, "page_table", table)
@@ -245,14 +245,14 @@ def test_a_chain_of_drafts_is_verified_under_the_causal_mask(adapter):
 
 
 def test_a_tree_of_drafts_is_verified_with_its_mask(adapter, trees):
-    model = Model(adapter, draft_tokens=4, topk=2, page_size=16)
+    model = Model(adapter, draft_tokens=4, topk=2)
     _, _, (launch,) = model.step(2, "TARGET_VERIFY", tokens=4)
     given, tree = launch["arguments"], model.backend._tree
     assert (given["tree_mask"], given["context_lengths"], given["page_table"]) == (tree.words.data, tree.lengths.data, tree.page_table.data)
     assert tree.words.shape == (8,) and tree.lengths.dtype == "int32" and model.backend.seen == []
-    (_, slots, pages, page_size), (_, _, _, tokens) = trees
-    # The host does not know the lengths, so that the table is as wide as SGLang's.
-    assert slots is model.backend.req_to_token and (pages, page_size, tokens) == (9, 16, 4)
+    (_, slots, width), (_, _, _, tokens) = trees
+    # The host does not know the lengths, so that the table has room for the longest context and its drafts.
+    assert slots is model.backend.req_to_token and (width, tokens) == (LONGEST + 16, 4)
 
 
 def test_a_graphs_tree_stays_where_it_is(adapter, trees):
@@ -290,6 +290,7 @@ FLASH = [
     ("more drafts than the kernels take", {"topk": 1, "draft_tokens": 17}, ("TARGET_VERIFY", 1, 17), {}),
     ("drafts of different numbers", {"topk": 1, "draft_tokens": 3}, ("TARGET_VERIFY", 2, 6), {"spec_info": types.SimpleNamespace(ragged_verify_layout=1)}),
     ("a tree and a window", {"topk": 2, "draft_tokens": 3, "sliding_window_size": 15}, ("TARGET_VERIFY", 2, 6), {}),
+    ("a tree in pages of several tokens", {"topk": 2, "draft_tokens": 3, "page_size": 16}, ("TARGET_VERIFY", 2, 6), {}),
     ("rows that are not those of the tree", {"topk": 2, "draft_tokens": 3}, ("TARGET_VERIFY", 2, 8), {}),
     ("rows that are not those of the chain", {"topk": 1, "draft_tokens": 3}, ("TARGET_VERIFY", 2, 8), {}),
 ]

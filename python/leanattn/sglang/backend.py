@@ -117,14 +117,15 @@ class BackendBase(FlashAttentionBackend):
 
     @property
     def _has_trees(self):
-        return self.topk > 1 and self._verified is not None
+        """Pages of several tokens are left to FlashAttention, because SGLang promises of a tree's tokens only that each has a slot."""
+        return self.topk > 1 and self.page_size == 1 and self._verified is not None
 
     def init_tree(self, forward_batch):
         """Makes what the verification of a tree needs, for a step that is no graph. Versions call it after FlashAttention's metadata is made."""
         self._tree = None
         if self._has_trees and forward_batch.forward_mode.is_target_verify() and self.reads_slots():
             seq_lens, indices, width = forward_batch.seq_lens, forward_batch.req_pool_indices, self._width(forward_batch.seq_lens_cpu)
-            self._tree = Tree((seq_lens + self._verified).to(torch.int32), tensors.page_table(self.req_to_token, indices, width, self.page_size),
+            self._tree = Tree((seq_lens + self._verified).to(torch.int32), tensors.page_table(self.req_to_token, indices, width),
                               tensors.tree_words(forward_batch.spec_info.custom_mask, seq_lens, self._verified))
 
     def init_graph(self, requests, forward_mode, capture, seq_lens=None, req_pool_indices=None, seq_lens_cpu=None, spec_info=None):
@@ -140,7 +141,7 @@ class BackendBase(FlashAttentionBackend):
         if not capture:
             seq_lens, width = seq_lens[:requests], self._width(seq_lens_cpu)
             tree.lengths.copy_(seq_lens + self._verified)
-            tree.page_table[:, :width].copy_(tensors.page_table(self.req_to_token, req_pool_indices[:requests], width, self.page_size))
+            tree.page_table[:, :width].copy_(tensors.page_table(self.req_to_token, req_pool_indices[:requests], width))
             tree.words.copy_(tensors.tree_words(spec_info.custom_mask, seq_lens, self._verified))
 
     def reads_slots(self):
@@ -148,10 +149,10 @@ class BackendBase(FlashAttentionBackend):
         return True
 
     def _width(self, seq_lens_cpu):
-        """Pages that hold the longest request with its draft tokens; all that there may be where the host does not know the lengths."""
+        """Tokens of the longest request with its draft; as many as there may be where the host does not know the lengths."""
         if seq_lens_cpu is None or not len(seq_lens_cpu):
-            return min(self._pages, plans.pages_for(self.req_to_token.shape[1], self.page_size))
-        return plans.pages_for(int(seq_lens_cpu.max()) + self._verified, self.page_size)
+            return min(self._pages, self.req_to_token.shape[1])
+        return int(seq_lens_cpu.max()) + self._verified
 
     def _takes(self, layer):
         return layer.attn_type == AttentionType.DECODER and not layer.is_cross_attention and layer.logit_capping_method == "tanh"
@@ -247,7 +248,7 @@ class BackendBase(FlashAttentionBackend):
         """Sees to the plans of layers. Returns what Device.prepare does."""
         of = [(one, {"dtype": plans.dtype_name(self._dtype), "page_size": self.page_size, "batch_invariant": self._deterministic}) for one in options]
         problems = [plans.problem_of(one, **given) for one, given in of]
-        if self._verified is not None:
+        if self._has_trees or (self.topk <= 1 and self._verified is not None):
             mask = "tree" if self.topk > 1 else "causal"
             problems += [plans.problem_of(one, query_tokens=self._verified, ragged=False, mask=mask, **given) for one, given in of
                          if not (mask == "tree" and one.window)]

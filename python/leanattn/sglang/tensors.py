@@ -18,7 +18,6 @@ def tree_words(custom_mask, seq_lens, draft_tokens):
     return (custom_mask[cells].to(torch.int32) << own.to(torch.int32)).sum(-1, dtype=torch.int32).reshape(-1)
 
 
-def page_table(req_to_token, req_pool_indices, pages, page_size):
-    """The pages of requests, int32 [requests, pages], from SGLang's token slots: req_to_token is [request pool, tokens] int32."""
-    slots = req_to_token[:, :pages * page_size:page_size].index_select(0, req_pool_indices)
-    return slots if page_size == 1 else slots // page_size
+def page_table(req_to_token, req_pool_indices, width):
+    """The slots of requests as pages of one token, int32 [requests, width]. req_to_token has the slots, int32 [request pool, tokens]."""
+    return req_to_token[:, :width].index_select(0, req_pool_indices)
