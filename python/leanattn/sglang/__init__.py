@@ -1,6 +1,6 @@
 """leanattn as an attention backend of SGLang.
 
-    python3 -m sglang.launch_server --model-path MODEL --attention-backend leanattn
+    sglang serve --model-path MODEL --attention-backend leanattn
 
 SGLang calls register() by itself, through the entry point group "sglang.srt.plugins". Decode steps and the verification of drafts run on leanattn,
 all others on the FlashAttention that SGLang brings. docs/how-to/sglang.md says what is supported. Each tried version of SGLang has a module of its
