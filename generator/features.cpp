@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -122,6 +123,23 @@ Result<void> validate(const Features& f) {
   return {};
 }
 
+int first_turning_dim(const Features& f, int head_dim) {
+  if (!f.latent) return 0;
+  return f.v_head_dim > 0 ? std::min(f.v_head_dim, head_dim) : head_dim;
+}
+
+int turning_dims(const Features& f, int head_dim) { return head_dim - first_turning_dim(f, head_dim); }
+
+Result<void> validate_rope(const Features& f, int head_dim) {
+  const int dims = turning_dims(f, head_dim);
+  if (f.rope != Rope::none && dims == 0)
+    return invalid("rope over a latent cache in which V has all columns", "Give v_head_dim.");
+  if (f.rope_dim <= dims) return {};
+  return invalid(fmt::format("rope_dim is {}, more than {}, {}", f.rope_dim,
+                             f.latent ? "the dims behind V's columns" : "head_dim", dims),
+                 "Leave it 0 for all of them.");
+}
+
 std::string features_name(const Features& f) {
   std::string name;
   if (f.page_size > 0) name += fmt::format("_p{}", f.page_size);
@@ -147,6 +165,7 @@ std::string features_name(const Features& f) {
                         kScales[static_cast<std::size_t>(f.kv_scale)]);
   }
   if (f.v_head_dim > 0) name += fmt::format("_v{}", f.v_head_dim);
+  if (f.latent) name += "_latent";
   if (f.append) name += "_app";
   if (f.rope != Rope::none) name += fmt::format("_{}{}", f.rope == Rope::half_split ? "rh" : "ri", f.rope_dim);
   if (f.batch_invariant) name += "_inv";
@@ -164,7 +183,8 @@ std::uint64_t features_hash(const Features& f) {
                         static_cast<std::uint64_t>(f.sink_logits) << 16 | static_cast<std::uint64_t>(f.alibi) << 24 |
                         static_cast<std::uint64_t>(f.kv_format) << 32 | static_cast<std::uint64_t>(f.kv_scale) << 40 |
                         static_cast<std::uint64_t>(f.batch_invariant) << 48 |
-                        static_cast<std::uint64_t>(f.append) << 49 | static_cast<std::uint64_t>(f.rope) << 56,
+                        static_cast<std::uint64_t>(f.append) << 49 | static_cast<std::uint64_t>(f.latent) << 50 |
+                        static_cast<std::uint64_t>(f.rope) << 56,
                     static_cast<std::uint64_t>(f.window),
                     static_cast<std::uint64_t>(f.sink_tokens),
                     std::bit_cast<std::uint64_t>(f.soft_cap),
@@ -190,6 +210,7 @@ std::string to_json(const Features& f) {
   if (f.kv_format != plain.kv_format) json["kv_format"] = to_string(f.kv_format);
   if (f.kv_scale != plain.kv_scale) json["kv_scale"] = to_string(f.kv_scale);
   if (f.v_head_dim != plain.v_head_dim) json["v_head_dim"] = f.v_head_dim;
+  if (f.latent) json["latent"] = true;
   if (f.append) json["append"] = true;
   if (f.rope != plain.rope) json["rope"] = to_string(f.rope);
   if (f.rope_dim != plain.rope_dim) json["rope_dim"] = f.rope_dim;
@@ -246,6 +267,7 @@ Result<Features> features_from_json(std::string_view text) {
   name("kv_format", f.kv_format, parse_kv_format);
   name("kv_scale", f.kv_scale, parse_kv_scale);
   integer("v_head_dim", f.v_head_dim);
+  boolean("latent", f.latent);
   boolean("append", f.append);
   name("rope", f.rope, parse_rope);
   integer("rope_dim", f.rope_dim);

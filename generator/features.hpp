@@ -55,11 +55,15 @@ struct Features {
   KvScale kv_scale = KvScale::tensor;  ///< of no consequence where kv_format is same
 
   int v_head_dim = 0;  ///< columns of V and O; 0: head_dim
+  /// V is the first v_head_dim columns of K, so that one cache holds both (multi-head latent attention; DeepSeek-V2,
+  /// section 2.1, with the projections absorbed into q and o).
+  bool latent = false;
 
   /// The query tokens' own K and V are given beside the cache, and written into it before they are read.
   bool append = false;
   Rope rope = Rope::none;
-  int rope_dim = 0;  ///< dims that turn, the first of a head; 0: all
+  /// Dims that turn: the first of a head or, if latent, the first behind V's columns; 0: all of these.
+  int rope_dim = 0;
 
   /// A request's bits do not depend on its batch mates or the grid: every LeanTile is a partial of its own.
   bool batch_invariant = false;
@@ -80,6 +84,11 @@ int query_rows(const Features& features, int group);
 /// Whether every value is in its domain. Errors: invalid_argument (a value makes no sense, or contradicts another),
 /// unsupported (a limit, which the message names).
 Result<void> validate(const Features& features);
+/// Dims of a head that may turn: all, or those behind V's columns of a latent cache; and the first of them.
+int turning_dims(const Features& features, int head_dim);
+int first_turning_dim(const Features& features, int head_dim);
+/// Whether rope fits heads of so many dims. Errors: invalid_argument.
+Result<void> validate_rope(const Features& features, int head_dim);
 
 /// A part of a kernel's name, e.g. "_p16_q4_win4096". Empty if is_plain.
 std::string features_name(const Features& features);

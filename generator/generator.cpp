@@ -38,8 +38,11 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
        spec.features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
   if (spec.features.append) add({"kv/append.cuh"});
   if (spec.load == LoadPath::tensor) {
-    add({"attend/wgmma.cuh", "kv/tensor.cuh", paged ? "kv/produce_paged.cuh" : "kv/produce_dense.cuh",
-         query_rows_lead(spec) ? "attend/wgmma_rows.cuh" : "attend/wgmma_tokens.cuh"});
+    add({"attend/wgmma.cuh", "kv/tensor.cuh", paged ? "kv/produce_paged.cuh" : "kv/produce_dense.cuh"});
+    if (query_rows_lead(spec)) add({"attend/row_scores.cuh"});
+    add({warpgroups_have_roles(spec) ? "attend/wgmma_roles.cuh"
+         : query_rows_lead(spec)     ? "attend/wgmma_rows.cuh"
+                                     : "attend/wgmma_tokens.cuh"});
   } else {
     add({"kv/tokens.cuh", paged ? "kv/paged.cuh" : "kv/dense.cuh"});
   }
@@ -50,13 +53,18 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
     case LoadPath::vector: add({"attend/vector.cuh"}); break;
     case LoadPath::tensor: break;
   }
-  add({"merge/partial.cuh", "merge/states.cuh", "merge/workspace.cuh"});
+  const bool roles = warpgroups_have_roles(spec);
+  add({"merge/partial.cuh"});
+  if (!roles) add({"merge/states.cuh"});
+  add({"merge/workspace.cuh", roles ? "merge/role_results.cuh" : "merge/buffer_results.cuh"});
   if (spec.fixup == FixUp::ticket) {
     add({"merge/ticket.cuh"});
   } else {
     add({"merge/slice.cuh", "merge/wait.cuh"});
   }
-  add({"merge/finish_segment.cuh", spec.load == LoadPath::tensor ? "decode_wgmma.cuh" : "decode.cuh"});
+  add({"merge/finish_segment.cuh", roles                           ? "decode_roles.cuh"
+                                   : spec.load == LoadPath::tensor ? "decode_wgmma.cuh"
+                                                                   : "decode.cuh"});
   return modules;
 }
 
@@ -137,7 +145,7 @@ std::string matrix_instruction(std::string_view name, DType dtype, int columns, 
       transposed, wrapped(outputs, "\n                 "), wrapped(inputs, "\n                 "));
 }
 
-/// The matrix instructions that templates/attend/wgmma_tokens.cuh or wgmma_rows.cuh uses.
+/// The matrix instructions that templates/attend/wgmma_tokens.cuh, wgmma_rows.cuh or wgmma_roles.cuh uses.
 std::string matrix_instructions(const KernelSpec& spec) {
   std::string text =
       "// ---- this kernel's matrix instructions ----\n"
@@ -147,6 +155,9 @@ std::string matrix_instructions(const KernelSpec& spec) {
       "// thread's share of A. A transposed operand's rows of A, or columns of B, are adjacent in shared memory, "
       "instead\n"
       "// of its 16 inner elements.\n";
+  if (warpgroups_have_roles(spec))
+    return text + matrix_instruction("wgmma_shared", spec.dtype, step_tokens(spec), false) +
+           matrix_instruction("wgmma_values", spec.dtype, value_dim(spec) / 4, false);
   if (!query_rows_lead(spec))
     return text + matrix_instruction("wgmma_shared", spec.dtype, (rows_per_block(spec) + 7) / 8 * 8, false);
   return text + matrix_instruction("wgmma_shared", spec.dtype, step_tokens(spec), false) +
@@ -162,6 +173,7 @@ std::string constants(const KernelSpec& spec) {
   const bool changes_scores = transforms_scores(features), one_byte = features.kv_format != KvFormat::same;
   add("int", "kHeadDim", spec.head_dim, "elements of one q or K row");
   add("int", "kValueDim", value_dim(spec), "elements of one V or o row");
+  add("bool", "kLatent", features.latent, "V is the first columns of K");
   add("int", "kGroup", spec.group, "query heads per KV head");
   add("int", "kQLen", features.q_len, "most query tokens of a request");
   add("int", "kQueryRows", query_rows(features, spec.group), "query rows per KV head: group * query tokens");
@@ -208,7 +220,9 @@ std::string constants(const KernelSpec& spec) {
   add("bool", "kAppend", features.append, "the query tokens' own K and V are written into the cache first");
   if (features.rope != Rope::none) {
     add("int", "kRope", static_cast<int>(features.rope), "kHalfSplit, kInterleaved");
-    add("int", "kRopeDim", features.rope_dim > 0 ? features.rope_dim : spec.head_dim, "dims that turn");
+    add("int", "kRopeDim", features.rope_dim > 0 ? features.rope_dim : turning_dims(features, spec.head_dim),
+        "dims that turn");
+    add("int", "kFirstRopeDim", first_turning_dim(features, spec.head_dim), "the first of them");
   }
   add("bool", "kBatchInvariant", features.batch_invariant, "every LeanTile is a partial of its own");
   add("int", "kKvBytes", kv_element_bytes(spec.features), "bytes of an element of K and V");

@@ -30,6 +30,7 @@ constexpr int kMatrixRows = 64;  // of a warpgroup's matrix instruction
 /// share the accumulators. Two warpgroups hold 128 rows, at which a step takes about as long to compute as to read.
 int most_rows(const KernelSpec& spec) {
   if (spec.load != LoadPath::tensor) return 8 * std::clamp(256 / wider_dim(spec), 1, 4);
+  if (warpgroups_have_roles(spec)) return kMatrixRows;
   if (wider_dim(spec) > 128) return value_dim(spec) > 256 ? 16 : 32;
   return spec.warps == 8 ? 2 * kMatrixRows : kMatrixRows;
 }
@@ -37,13 +38,16 @@ int most_rows(const KernelSpec& spec) {
 /// Dynamic shared memory of the tensor family.
 int tensor_shared_bytes(const KernelSpec& spec) {
   const int rows = rows_per_block(spec), warpgroups = spec.warps / 4;
+  const int stage = lean_warpgroup_stage_bytes(step_tokens(spec), cache_columns(spec));
+  if (warpgroups_have_roles(spec)) {
+    return lean_warpgroup_shared_bytes(0, 1, lean_role_operand_bytes(spec.head_dim, spec.stages), spec.stages, stage);
+  }
   const bool rows_lead = query_rows_lead(spec);
   const int states = rows > kMatrixRows ? 1 : warpgroups;
   const int operands = rows_lead ? lean_row_operand_bytes(spec.head_dim)
                                  : lean_token_operand_bytes(rows, spec.head_dim, step_tokens(spec));
   return lean_warpgroup_shared_bytes(lean_merge_bytes(states, rows_lead ? 1 : 4, rows, value_dim(spec)), warpgroups,
-                                     operands, spec.stages,
-                                     lean_warpgroup_stage_bytes(step_tokens(spec), spec.head_dim, value_dim(spec)));
+                                     operands, spec.stages, stage);
 }
 
 }  // namespace
@@ -122,6 +126,12 @@ int value_dim(const KernelSpec& spec) {
   return spec.features.v_head_dim > 0 ? spec.features.v_head_dim : spec.head_dim;
 }
 
+int largest_head_dim(const Features& features) { return features.latent ? 640 : 512; }
+
+int cache_columns(const KernelSpec& spec) {
+  return spec.features.latent ? spec.head_dim : spec.head_dim + value_dim(spec);
+}
+
 int page_run(const KernelSpec& spec) {
   const int page = spec.features.page_size;
   return page == 0 ? 1 : std::min(page & -page, step_tokens(spec));
@@ -137,7 +147,13 @@ int rows_per_block(const KernelSpec& spec) {
   return (rows + blocks - 1) / blocks;
 }
 
-bool query_rows_lead(const KernelSpec& spec) { return spec.load == LoadPath::tensor && rows_per_block(spec) > 32; }
+bool query_rows_lead(const KernelSpec& spec) {
+  return spec.load == LoadPath::tensor && (rows_per_block(spec) > 32 || warpgroups_have_roles(spec));
+}
+
+bool warpgroups_have_roles(const KernelSpec& spec) {
+  return spec.load == LoadPath::tensor && spec.features.latent && spec.warps == 8;
+}
 
 int shared_bytes(const KernelSpec& spec) {
   if (spec.load == LoadPath::tensor) return tensor_shared_bytes(spec);
@@ -154,6 +170,7 @@ int step_tokens(const KernelSpec& spec) { return spec.warp_tokens * (spec.load =
 
 int producer_warps(const KernelSpec& spec) {
   if (spec.load != LoadPath::tensor) return 0;
+  if (warpgroups_have_roles(spec)) return 8;
   return query_rows_lead(spec) && spec.warps == 8 ? 4 : 1;
 }
 
@@ -170,10 +187,15 @@ Result<void> validate(const KernelSpec& spec) {
     return unsupported(fmt::format("architecture {} is older than sm_80", to_string(spec.arch)),
                        "use an Ampere or newer GPU");
   if (auto ok = validate(spec.features); !ok) return ok;
-  for (const int dim : {spec.head_dim, value_dim(spec)}) {
-    if (dim < 16 || dim > 512 || dim % 16 != 0)
-      return unsupported(fmt::format("head_dim {} has no kernel", dim), "supported: multiples of 16 from 16 to 512");
+  for (const auto& [dim, most] :
+       {std::pair(spec.head_dim, largest_head_dim(spec.features)), std::pair(value_dim(spec), 512)}) {
+    if (dim < 16 || dim > most || dim % 16 != 0)
+      return unsupported(fmt::format("head_dim {} has no kernel", dim),
+                         fmt::format("supported: multiples of 16 from 16 to {}", most));
   }
+  if (spec.features.latent && value_dim(spec) > spec.head_dim)
+    return invalid(fmt::format("v_head_dim is {} in a latent cache of {} columns", value_dim(spec), spec.head_dim),
+                   "V is a part of K there.");
   if (spec.group < 1 || spec.group > 128)
     return unsupported(fmt::format("group {} (query heads per KV head) has no kernel", spec.group),
                        "supported: 1 to 128");
@@ -210,9 +232,7 @@ Result<void> validate(const KernelSpec& spec) {
     return unsupported(
         fmt::format("append into a cache of {} on {}", to_string(spec.features.kv_format), to_string(spec.arch)),
         "Conversions to fp8 exist from sm_89 on; int8 works everywhere.");
-  if (spec.features.rope_dim > spec.head_dim)
-    return invalid(fmt::format("rope_dim is {}, more than head_dim, {}", spec.features.rope_dim, spec.head_dim),
-                   "Leave it 0 for head_dim.");
+  if (auto ok = validate_rope(spec.features, spec.head_dim); !ok) return ok;
   if (spec.features.batch_invariant && spec.fixup != FixUp::ticket)
     return unsupported(fmt::format("a batch-invariant kernel with fix-up {}", to_string(spec.fixup)),
                        "A CTA may hold many partials of one output tile there; use ticket.");
@@ -253,8 +273,22 @@ Result<void> validate(const KernelSpec& spec) {
                          "it takes multiples of 8; use bulk, cp_async or ldg");
     if (spec.warps % 4 != 0)
       return invalid(fmt::format("warps is {} with load path tensor", spec.warps), "choose 4, 8, 12 or 16");
+    if (spec.features.latent && spec.warps > 8)
+      return unsupported(fmt::format("{} warps over a latent cache", spec.warps), "choose 4 or 8");
+    // Each of two warpgroups has two matrix instructions, of a multiple of 64 columns each. The weights take the place
+    // of 64 columns behind them.
+    if (warpgroups_have_roles(spec) && (value_dim(spec) % 256 != 0 || spec.head_dim < value_dim(spec) + 64))
+      return unsupported(
+          fmt::format("8 warps over a latent cache of {} columns, {} of them V", spec.head_dim, value_dim(spec)),
+          "V takes a multiple of 256, and 64 more are left; choose 4 warps");
+    if (warpgroups_have_roles(spec) && spec.features.append)
+      return unsupported("append into a latent cache with 8 warps",
+                         "the producer needs the registers that hold O; choose 4 warps");
+    if (warpgroups_have_roles(spec) && step_tokens(spec) != 64)
+      return unsupported(fmt::format("steps of {} tokens over a latent cache with 8 warps", step_tokens(spec)),
+                         "choose warp_tokens 16");
     // If two warpgroups took a stage in turn, one of them could wait for it a round too early.
-    if (rows_per_block(spec) <= kMatrixRows && spec.stages % (spec.warps / 4) != 0)
+    if (!warpgroups_have_roles(spec) && rows_per_block(spec) <= kMatrixRows && spec.stages % (spec.warps / 4) != 0)
       return invalid(fmt::format("stages is {} with {} warpgroups", spec.stages, spec.warps / 4),
                      "choose a multiple of the warpgroups");
   }

@@ -66,8 +66,8 @@ Result<KvLayout> parse_kv_layout(std::string_view text);
 /// One kernel. The model fixes the first block of fields, and the tuner chooses the second.
 struct KernelSpec {
   Arch arch{9, 0, true};
-  int head_dim = 128;         ///< of q and K, and of V unless features say otherwise; a multiple of 16, 16..512
-  int group = 4;              ///< query heads per KV head, 1..128
+  int head_dim = 128;  ///< of q and K, and of V unless features say otherwise; a multiple of 16, 16..512 (latent: 640)
+  int group = 4;       ///< query heads per KV head, 1..128
   DType dtype = DType::bf16;  ///< of q, k, v and o
   KvLayout layout = KvLayout::contiguous;
   bool lse = false;        ///< also write LSE (natural log, fp32)
@@ -89,6 +89,11 @@ struct KernelSpec {
 /// Columns of V and O.
 int value_dim(const KernelSpec& spec);
 
+/// The widest key that has a kernel: wider where V is a part of it.
+int largest_head_dim(const Features& features);
+/// Columns of the cache that a token takes: those of K, and of V unless it is a part of K.
+int cache_columns(const KernelSpec& spec);
+
 /// Tokens of a run of a paged cache: the largest power of two that divides the page size, and at most a step. A run's
 /// tokens are adjacent in memory whatever the page table says. 1 for a dense cache.
 int page_run(const KernelSpec& spec);
@@ -98,14 +103,19 @@ int rows_per_block(const KernelSpec& spec);
 int row_blocks(const KernelSpec& spec);
 
 /// Whether query rows, not tokens, take the 64 rows of the matrix instructions: load path tensor with more than 32 rows
-/// per block (templates/attend/wgmma_rows.cuh instead of wgmma_tokens.cuh).
+/// per block (templates/attend/wgmma_rows.cuh instead of wgmma_tokens.cuh), and where warpgroups have roles.
 bool query_rows_lead(const KernelSpec& spec);
+
+/// Whether one warpgroup makes the weights of a step and two others, with half of O's columns each, apply them
+/// (templates/attend/wgmma_roles.cuh): load path tensor, a latent cache, and 8 warps.
+bool warpgroups_have_roles(const KernelSpec& spec);
 
 /// Dynamic shared memory of the kernel in bytes.
 int shared_bytes(const KernelSpec& spec);
 
-/// Warps beside `warps` that only request KV. Load path tensor has one, or a whole warpgroup, which can hand over its
-/// registers, where two warpgroups hold 64 rows each. The others have none.
+/// Warps beside `warps`, which hold no part of O. Load path tensor has one that requests KV, or a whole warpgroup,
+/// which can hand over its registers, where two warpgroups hold 64 rows each. Where warpgroups have roles, the
+/// warpgroup that makes the weights is another four of them. The other load paths have none.
 int producer_warps(const KernelSpec& spec);
 
 /// Threads of one CTA, producer warps included.

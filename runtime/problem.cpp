@@ -22,7 +22,7 @@ constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 /// Context lengths are 32-bit on the device, and so is the index of a (request, query head).
 constexpr std::int64_t kLargestInt = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kLargestSegmentCost = 1024;  // LeanTiles
-constexpr int kHeadDimStep = 16, kLargestHeadDim = 512;
+constexpr int kHeadDimStep = 16, kLargestValueDim = 512;
 constexpr int kLargestGroup = 128;  // with the most query tokens, 16, a KV head has 2048 query rows
 
 /// a * b for non-negative factors, at most INT64_MAX.
@@ -38,10 +38,10 @@ Result<void> check_range(const char* name, std::int64_t value, std::int64_t lowe
 }
 
 /// Matrix instructions take steps of 16, and a CTA has registers for the accumulators of so many columns.
-Result<void> check_head_dim(const char* name, int value) {
-  if (value % kHeadDimStep == 0 && value <= kLargestHeadDim) return {};
+Result<void> check_head_dim(const char* name, int value, int largest) {
+  if (value % kHeadDimStep == 0 && value <= largest) return {};
   return fail(ErrorCode::unsupported, fmt::format("{} {} is not supported", name, value),
-              fmt::format("Supported: multiples of {} up to {}.", kHeadDimStep, kLargestHeadDim));
+              fmt::format("Supported: multiples of {} up to {}.", kHeadDimStep, largest));
 }
 
 /// a + b for non-negative terms, at most INT64_MAX.
@@ -51,7 +51,7 @@ std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
 }
 
 std::int64_t bytes_of_tokens(const DecodeProblem& problem, std::int64_t tokens) {
-  const std::int64_t columns = std::int64_t{problem.head_dim} + v_head_dim(problem);
+  const std::int64_t columns = std::int64_t{problem.head_dim} + (problem.features.latent ? 0 : v_head_dim(problem));
   return saturating_product(saturating_product(tokens, problem.kv_heads), columns * kv_element_bytes(problem.features));
 }
 
@@ -232,18 +232,20 @@ Result<void> validate(const DecodeProblem& problem) {
                 fmt::format("{} query heads cannot be shared by {} KV heads", problem.q_heads, problem.kv_heads),
                 "q_heads must be a multiple of kv_heads.");
   }
-  if (auto ok = check_head_dim("head_dim", problem.head_dim); !ok) return ok;
+  if (auto ok = check_head_dim("head_dim", problem.head_dim, largest_head_dim(problem.features)); !ok) return ok;
   if (const int group = problem.q_heads / problem.kv_heads; group > kLargestGroup) {
     return fail(ErrorCode::unsupported, fmt::format("{} query heads per KV head are not supported", group),
                 fmt::format("At most {} are.", kLargestGroup));
   }
   if (auto ok = validate(problem.features); !ok) return ok;
-  if (problem.features.rope_dim > problem.head_dim) {
+  if (auto ok = validate_rope(problem.features, problem.head_dim); !ok) return ok;
+  if (problem.features.latent && v_head_dim(problem) > problem.head_dim) {
     return fail(ErrorCode::invalid_argument,
-                fmt::format("rope_dim is {}, more than head_dim, {}", problem.features.rope_dim, problem.head_dim),
-                "Leave it 0 for all of a head.");
+                fmt::format("v_head_dim is {}, and the latent cache has {} columns (head_dim)", v_head_dim(problem),
+                            problem.head_dim),
+                "V is the first v_head_dim columns of K.");
   }
-  return check_head_dim("v_head_dim", problem.features.v_head_dim);
+  return check_head_dim("v_head_dim", v_head_dim(problem), kLargestValueDim);
 }
 
 Result<void> validate(const DecodeProblem& problem, const Shape& shape) {
@@ -281,7 +283,7 @@ Shape canonical(const Shape& shape) {
 DecodeProblem canonical(DecodeProblem problem) {
   Features& features = problem.features;
   if (features.v_head_dim == problem.head_dim) features.v_head_dim = 0;
-  if (features.rope_dim == problem.head_dim) features.rope_dim = 0;
+  if (features.rope_dim == turning_dims(features, problem.head_dim)) features.rope_dim = 0;
   if (features.kv_format == KvFormat::same) features.kv_scale = KvScale::tensor;
   if (features.q_len == 1 && features.mask == QueryMask::full) features.mask = QueryMask::causal;
   return problem;
@@ -321,8 +323,9 @@ std::int64_t kv_bytes(const DecodeProblem& problem, const RequestLengths& length
 std::int64_t kv_scale_bytes(const DecodeProblem& problem, const RequestLengths& lengths) {
   const Features& features = problem.features;
   if (features.kv_format == KvFormat::same || features.kv_scale != KvScale::token) return 0;
-  constexpr std::int64_t kScalesOfToken = 2 * sizeof(float);  // of its key and its value
-  return saturating_product(saturating_product(visible_tokens(problem, lengths), problem.kv_heads), kScalesOfToken);
+  // A key and a value have one each, and a latent row one for both.
+  const std::int64_t bytes_of_token = std::int64_t{features.latent ? 1 : 2} * sizeof(float);
+  return saturating_product(saturating_product(visible_tokens(problem, lengths), problem.kv_heads), bytes_of_token);
 }
 
 double gb_per_s(std::int64_t bytes, double us) { return us > 0 ? static_cast<double>(bytes) / us * 1e-3 : 0; }

@@ -104,8 +104,8 @@ struct RequestLengths {
 /// makes the number for a shape an upper bound (visible_shape()); for lengths it is exact. Both saturate at INT64_MAX.
 std::int64_t kv_bytes(const DecodeProblem& problem, const Shape& shape);
 std::int64_t kv_bytes(const DecodeProblem& problem, const RequestLengths& lengths);
-/// Bytes of the scales that such a step reads beside them: two floats for each token and KV head of a cache with
-/// KvScale::token, else 0.
+/// Bytes of the scales that such a step reads beside them: two floats (latent: one) for each token and KV head of a
+/// cache with KvScale::token, else 0.
 std::int64_t kv_scale_bytes(const DecodeProblem& problem, const RequestLengths& lengths);
 /// Achieved bandwidth in 10^9 bytes a second; 0 where `us` is not above 0.
 double gb_per_s(std::int64_t bytes, double us);

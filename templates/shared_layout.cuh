@@ -4,6 +4,7 @@
 //
 //   mma and vector families: | merge buffer | a ring of KV stages per warp | the queries of each warp, of wide heads |
 //   wgmma family:            | merge buffer | operands of each warpgroup   | one ring of KV stages | room to align |
+//   with roles:              | operands of all warpgroups                  | one ring of KV stages | room to align |
 #if !defined(LEAN_HD)
 #define LEAN_HD inline  // the device's is in schedule.cuh
 #endif
@@ -49,10 +50,14 @@ LEAN_HD constexpr int lean_token_operand_bytes(int rows, int head_dim, int step_
 }
 LEAN_HD constexpr int lean_row_operand_bytes(int head_dim) { return 64 * head_dim * 2; }
 
-// One stage of the CTA's ring: rows of K, then of V.
-LEAN_HD constexpr int lean_warpgroup_stage_bytes(int tokens, int head_dim, int value_dim) {
-  return tokens * (head_dim + value_dim) * 2;
+// Where warpgroups have roles: 64 rows of q, and for each stage the rows' maxima, sums and factors. The weights take
+// the place of the stage's last columns of K.
+LEAN_HD constexpr int lean_role_operand_bytes(int head_dim, int stages) {
+  return lean_round_up(64 * head_dim * 2 + stages * 3 * 64 * 4, kLeanAtomBytes);
 }
+
+// One stage of the CTA's ring: rows of K, then of V, which together have so many columns.
+LEAN_HD constexpr int lean_warpgroup_stage_bytes(int tokens, int columns) { return tokens * columns * 2; }
 
 // All of it. stage_bytes: of a warp's ring, or of the CTA's one.
 LEAN_HD constexpr int lean_warp_shared_bytes(int merge_bytes, int warps, int stages, int stage_bytes, int query_bytes) {

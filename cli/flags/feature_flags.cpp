@@ -89,12 +89,16 @@ void add_feature_flags(CLI::App& command, FeatureFlags& flags) {
   option("--kv-scale", flags.kv_scale, "What has a scale of its own in a one-byte cache; default tensor")
       ->type_name("tensor|head|token");
   option("--v-head-dim", flags.v_head_dim, "The head size of V and O; default: the one of --head-dim")->type_name("N");
+  flag("--latent", flags.latent,
+       "V is the first --v-head-dim columns of K, as in multi-head latent attention with absorbed projections");
   flag("--append", flags.append, "The kernel writes the query tokens' own K and V into the cache");
   option("--rope", flags.rope,
          "The kernel applies rotary embedding to q and appended keys. half_split (also neox) pairs dimension i with "
          "i + d/2, interleaved (also gptj) 2i with 2i + 1")
       ->type_name("half_split|interleaved");
-  option("--rope-dim", flags.rope_dim, "How many first dimensions of a head are rotated; default: all")->type_name("N");
+  option("--rope-dim", flags.rope_dim,
+         "How many first dimensions of a head are rotated (--latent: behind V's columns); default: all")
+      ->type_name("N");
   flag("--batch-invariant", flags.batch_invariant,
        "A request's result has the same bits whatever else is in its batch");
 }
@@ -119,6 +123,7 @@ Result<Features> with_flags(Features features, const FeatureFlags& flags, DType 
   features.ragged_q = features.ragged_q || flags.ragged_q;
   features.sink_logits = features.sink_logits || flags.sink_logits;
   features.alibi = features.alibi || flags.alibi;
+  features.latent = features.latent || flags.latent;
   features.append = flags.append;
   features.batch_invariant = flags.batch_invariant;
   if (!flags.score.empty()) features.score = flags.score;

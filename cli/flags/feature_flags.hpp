@@ -20,7 +20,7 @@ struct FeatureFlags {
   std::string soft_cap, score;
   std::string kv_dtype, kv_scale;
   std::string v_head_dim, rope, rope_dim;
-  bool ragged_q = false, sink_logits = false, alibi = false, append = false, batch_invariant = false;
+  bool ragged_q = false, sink_logits = false, alibi = false, latent = false, append = false, batch_invariant = false;
 };
 
 /// Registers the flags. `flags` must live until the program has been parsed and run.

@@ -13,7 +13,9 @@ namespace leanattn {
 inline namespace v1 {
 
 // The numbers are those of the models' published config.json files. Every other layer of gemma-2 and gpt-oss has a
-// window, and five of six layers of gemma-3.
+// window, and five of six layers of gemma-3. Models with latent attention are given with absorbed projections: one KV
+// head as wide as the latent vector and the rotated columns, and for tensor parallelism (tp) a share of the query
+// heads.
 std::span<const ModelShape> model_catalogue() {
   static const std::array kModels = {
       ModelShape{"llama-2-7b", 32, 32, 128, DType::fp16},
@@ -40,6 +42,12 @@ std::span<const ModelShape> model_catalogue() {
       ModelShape{"gemma-3-27b", 32, 16, 128, DType::bf16, {}, 1024},
       ModelShape{"gpt-oss-20b", 64, 8, 64, DType::bf16, {.sink_logits = true}, 128},
       ModelShape{"gpt-oss-120b", 64, 8, 64, DType::bf16, {.sink_logits = true}, 128},
+      ModelShape{"deepseek-v2-lite", 16, 1, 576, DType::bf16, {.v_head_dim = 512, .latent = true}},
+      ModelShape{"deepseek-v3", 128, 1, 576, DType::bf16, {.v_head_dim = 512, .latent = true}},
+      ModelShape{"deepseek-v3-tp8", 16, 1, 576, DType::bf16, {.v_head_dim = 512, .latent = true}},
+      ModelShape{"deepseek-v3-tp16", 8, 1, 576, DType::bf16, {.v_head_dim = 512, .latent = true}},
+      ModelShape{"kimi-k2", 64, 1, 576, DType::bf16, {.v_head_dim = 512, .latent = true}},
+      ModelShape{"kimi-k2-tp8", 8, 1, 576, DType::bf16, {.v_head_dim = 512, .latent = true}},
       ModelShape{"opt-1.3b", 32, 32, 64, DType::fp16},
       ModelShape{"opt-6.7b", 32, 32, 128, DType::fp16},
   };

@@ -135,15 +135,28 @@ Result<ModelShape> model_from_config(std::string_view json_text, std::string_vie
     const Json* nested = first_of(document, std::array{"text_config", "llm_config", "language_config"});
     if (nested != nullptr && nested->is_object()) config = nested;
   }
-  if (first_of(*config, std::array{"kv_lora_rank"}) != nullptr) {
-    return fail(ErrorCode::unsupported,
-                fmt::format("{} has \"kv_lora_rank\", and latent attention is not supported", name),
-                "No kernel of this version computes latent attention. Choose a model without it.");
-  }
-
   const Result<int> q_heads = positive(*config, name, kHeadKeys);
   if (!q_heads) return tl::unexpected(q_heads.error());
   if (*q_heads == 0) return bad(name, "\"num_attention_heads\" is missing");
+  std::string dtype_name = dtype_name_of(*config);
+  if (dtype_name.empty()) dtype_name = dtype_name_of(document);
+  std::optional<DType> dtype;
+  if (dtype_name == "bfloat16") dtype = DType::bf16;
+  if (dtype_name == "float16") dtype = DType::fp16;
+
+  const Result<int> latent = positive(*config, name, std::array{"kv_lora_rank"});
+  if (!latent) return tl::unexpected(latent.error());
+  if (*latent != 0) {
+    // With absorbed projections the query heads share one row a token: the latent vector, then the rotated columns.
+    const Result<int> rotated = positive(*config, name, std::array{"qk_rope_head_dim"});
+    if (!rotated) return tl::unexpected(rotated.error());
+    return ModelShape{.name = std::string(name),
+                      .q_heads = *q_heads,
+                      .kv_heads = 1,
+                      .head_dim = *latent + *rotated,
+                      .dtype = dtype,
+                      .features = {.v_head_dim = *rotated == 0 ? 0 : *latent, .latent = true}};
+  }
   Result<int> kv_heads = kv_heads_of(*config, name);
   if (!kv_heads) return tl::unexpected(kv_heads.error());
   if (*kv_heads == 0) kv_heads = *q_heads;
@@ -163,11 +176,6 @@ Result<ModelShape> model_from_config(std::string_view json_text, std::string_vie
     head_dim = *width / *q_heads;
   }
 
-  std::string dtype_name = dtype_name_of(*config);
-  if (dtype_name.empty()) dtype_name = dtype_name_of(document);
-  std::optional<DType> dtype;
-  if (dtype_name == "bfloat16") dtype = DType::bf16;
-  if (dtype_name == "float16") dtype = DType::fp16;
   const Result<Windows> windows = windows_of(*config, name);
   if (!windows) return tl::unexpected(windows.error());
   Result<Features> features = features_of(*config, name, *head_dim, windows->every);

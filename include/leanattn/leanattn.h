@@ -186,9 +186,10 @@ LEANATTN_API leanattn_status leanattn_engine_reload(leanattn_engine* engine) LEA
 typedef struct leanattn_problem {
   size_t struct_size;
   int32_t q_heads;
-  int32_t kv_heads;  /* divides q_heads; at most 128 query heads share a KV head */
-  int32_t head_dim;  /* columns of q and k, and of v unless v_head_dim is set; a multiple of 16, 16 to 512 */
-  int32_t dtype;     /* leanattn_dtype */
+  int32_t kv_heads; /* divides q_heads; at most 128 query heads share a KV head */
+  int32_t
+      head_dim;  /* columns of q and k, and of v unless v_head_dim is set; a multiple of 16, 16 to 512 (latent: 640) */
+  int32_t dtype; /* leanattn_dtype */
   int32_t kv_layout; /* leanattn_kv_layout */
   int32_t lse;       /* not 0: launches also write the log-sum-exp of every query row */
   int32_t pdl;       /* not 0: launches may overlap the kernel before them; see leanattn_plan_launch for the contract */
@@ -211,8 +212,9 @@ typedef struct leanattn_problem {
   int32_t batch_invariant; /* not 0: the bits of a request depend on neither the other requests nor the grid */
   int32_t append;          /* not 0: the kernel writes k_new and v_new into the cache before it reads it */
   int32_t rope;            /* leanattn_rope: how q and the appended keys are rotated */
-  int32_t rope_dim;        /* the first dims of a head, which are rotated; 0: all */
-  int32_t reserved2;
+  int32_t rope_dim;        /* the first dims of a head (latent: behind the columns of v), which are rotated; 0: all */
+  int32_t latent;          /* not 0: v is the first v_head_dim columns of k, so that there is no v (multi-head latent
+                              attention with absorbed projections) */
 } leanattn_problem;
 
 /* What the caller knows or guesses about a decode step. It decides how fast a launch is, never whether it is right: a
@@ -374,7 +376,7 @@ typedef struct leanattn_decode_args {
   const void* q;                  /* [batch, q_len, q_heads, head_dim] */
   const void* k;                  /* [batch, kv_heads, context_capacity, head_dim] by its strides;
                                      paged: [pool_pages, kv_heads, page_size, head_dim] */
-  const void* v;                  /* likewise, v_head_dim wide */
+  const void* v;                  /* likewise, v_head_dim wide; latent: null, as are v_scale and v_new */
   void* o;                        /* [batch, q_len, q_heads, v_head_dim] */
   float* lse;                     /* [batch, q_len, q_heads], natural logarithm; null unless the problem has lse */
   const int32_t* context_lengths; /* [batch], in tokens; the kernel reads them and clamps them to
@@ -385,7 +387,7 @@ typedef struct leanattn_decode_args {
   int64_t o_stride_batch, o_stride_head;
   int32_t batch;            /* 1 to the plan's max_batch */
   int32_t context_capacity; /* tokens for which k and v have room in each request; paged: 0 */
-  float scale;              /* softmax scale, positive; 0: 1 / sqrt(head_dim) */
+  float scale;              /* softmax scale, positive; 0: 1 / sqrt(head_dim), but not if latent */
   int32_t reserved;
   /* The arguments of the problem's features, each of which is named first. Those of other features stay 0. */
   const int32_t* page_table; /* page_size: [batch, max_pages], numbers of pages in k and v, by page_table_stride */

@@ -54,7 +54,7 @@ enum class RopePairing : std::int32_t {
 struct Problem {
   int q_heads = 32;                              ///< query heads
   int kv_heads = 8;                              ///< divides q_heads; at most 128 query heads share a KV head
-  int head_dim = 128;                            ///< columns of q and k; a multiple of 16 up to 512
+  int head_dim = 128;                            ///< columns of q and k; a multiple of 16 up to 512 (latent: 640)
   DataType dtype = DataType::bf16;               ///< of q and o
   CacheLayout layout = CacheLayout::contiguous;  ///< of k and v
   bool lse = false;                              ///< launches also write the log-sum-exp of every query row
@@ -77,7 +77,8 @@ struct Problem {
   bool batch_invariant = false;               ///< a request's bits depend on neither other requests nor the grid
   bool append = false;                        ///< the kernel writes k_new and v_new into the cache before it reads it
   RopePairing rope = RopePairing::none;       ///< which dims of q and k_new are rotated together
-  int rope_dim = 0;                           ///< the first dims of a head, which are rotated; 0: all
+  int rope_dim = 0;     ///< the first dims of a head (latent: behind the columns of v), which are rotated; 0: all
+  bool latent = false;  ///< v is the first v_head_dim columns of k, so that there is no v (multi-head latent attention)
 };
 
 /// What the caller knows or guesses about a decode step. It decides how fast a launch is, never whether it is right.
@@ -102,13 +103,13 @@ struct DecodeArgs {
   const void* q = nullptr;  ///< [batch, q_len, q_heads, head_dim]
   const void* k = nullptr;  ///< [batch, kv_heads, context_capacity, head_dim] by its strides;
                             ///< paged: [pool_pages, kv_heads, page_size, head_dim]
-  const void* v = nullptr;  ///< likewise, v_head_dim wide
+  const void* v = nullptr;  ///< likewise, v_head_dim wide; latent: null, as are v_scale and v_new
   void* o = nullptr;        ///< [batch, q_len, q_heads, v_head_dim]
   float* lse = nullptr;     ///< [batch, q_len, q_heads], natural logarithm; null unless the problem has lse
   const std::int32_t* context_lengths = nullptr;  ///< [batch], in tokens, clamped to [0, context_capacity]
   int batch = 1;                                  ///< requests of this step, at most the plan's max_batch
   int context_capacity = 0;                       ///< tokens for which k and v have room in each request; paged: 0
-  float scale = 0;                                ///< of the softmax, positive; 0: 1 / sqrt(head_dim)
+  float scale = 0;  ///< of the softmax, positive; 0: 1 / sqrt(head_dim), but not if latent
   /// Elements from one entry to the next; 0: dense.
   /// @{
   std::int64_t q_stride_batch = 0, q_stride_head = 0;
@@ -193,6 +194,7 @@ inline leanattn_problem to_c(const Problem& problem) {
   out.append = problem.append;
   out.rope = static_cast<std::int32_t>(problem.rope);
   out.rope_dim = problem.rope_dim;
+  out.latent = problem.latent;
   return out;
 }
 

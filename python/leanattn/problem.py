@@ -8,7 +8,7 @@ class Problem:
 
     q_heads: int = 32
     kv_heads: int = 8  #: divides q_heads; at most 128 query heads share a KV head
-    head_dim: int = 128  #: a multiple of 16 up to 512
+    head_dim: int = 128  #: a multiple of 16 up to 512 (latent: 640)
     dtype: str = "bf16"  #: of q and the result: "bf16", "fp16"
     kv_layout: str = "HND"  #: "HND": the tokens of a KV head are adjacent; "NHD": any token stride
     lse: bool = False  #: launches also write the log-sum-exp of every query row
@@ -29,4 +29,5 @@ class Problem:
     batch_invariant: bool = False  #: the bits of a request do not depend on other requests
     append: bool = False  #: the kernel first writes new keys and values into the cache
     rope: str = "none"  #: rotation of q and new keys: "none", "half_split", "interleaved"
-    rope_dim: int = 0  #: the first dims of a head, which are rotated; 0: all
+    rope_dim: int = 0  #: the first dims of a head (latent: behind the columns of v), which are rotated; 0: all
+    latent: bool = False  #: v is the first v_head_dim columns of k, so that there is no v (multi-head latent attention)

@@ -45,6 +45,7 @@ Problem read_problem(nb::handle object) {
   problem.append = flag("append");
   problem.rope = static_cast<RopePairing>(number_of(kRopes, object.attr("rope"), "rope"));
   problem.rope_dim = integer("rope_dim");
+  problem.latent = flag("latent");
   return problem;
 }
 

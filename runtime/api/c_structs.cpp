@@ -72,10 +72,6 @@ Result<void> read_features(const leanattn_problem& read, Features& out) {
                                  "(2)");
       !ok) [[unlikely]]
     return ok;
-  if (read.reserved2 != 0) [[unlikely]] {
-    return fail(ErrorCode::invalid_argument, fmt::format("problem.reserved2 is {}", read.reserved2),
-                "Leave it 0; leanattn_problem_init does.");
-  }
   out.page_size = read.page_size;
   out.q_len = read.q_len != 0 ? read.q_len : 1;
   out.ragged_q = read.ragged_q != 0;
@@ -93,6 +89,7 @@ Result<void> read_features(const leanattn_problem& read, Features& out) {
   out.append = read.append != 0;
   out.rope = static_cast<Rope>(read.rope);
   out.rope_dim = read.rope_dim;
+  out.latent = read.latent != 0;
   return {};
 }
 

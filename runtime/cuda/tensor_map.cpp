@@ -27,8 +27,8 @@ Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecode
   const bool paged = spec.features.page_size > 0;
   const std::int64_t tokens = paged ? spec.features.page_size : args.context_capacity;
   const std::int64_t outer = paged ? args.pool_pages : args.batch;
-  const std::int64_t cache_bytes = kElementBytes * (spec.head_dim + value_dim(spec)) * std::int64_t{args.batch} *
-                                   args.kv_heads * args.context_capacity;
+  const std::int64_t cache_bytes =
+      kElementBytes * cache_columns(spec) * std::int64_t{args.batch} * args.kv_heads * args.context_capacity;
   const auto promotion =
       cache_bytes <= kSmallCacheBytes ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   const auto type = spec.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;

@@ -19,9 +19,12 @@ struct FeaturePointer {
   std::uintptr_t alignment = alignof(float);
 };
 
+/// What a problem with a latent cache has not.
+constexpr const char* kNoLatent = "a v beside k, because it is latent";
+
 Result<void> check_feature_pointers(const Features& features, const leanattn_decode_args& args) {
   const bool bytes = features.kv_format != KvFormat::same;
-  const bool tree = features.mask == QueryMask::tree;
+  const bool tree = features.mask == QueryMask::tree, latent = features.latent;
   for (const FeaturePointer& pointer :
        {FeaturePointer{"page_table", args.page_table, features.page_size > 0, false, "page_size"},
         FeaturePointer{"q_offsets", args.q_offsets, features.ragged_q, false, "ragged_q"},
@@ -29,10 +32,11 @@ Result<void> check_feature_pointers(const Features& features, const leanattn_dec
         FeaturePointer{"alibi_slopes", args.alibi_slopes, features.alibi, false, "alibi"},
         FeaturePointer{"sink_logits", args.sink_logits, features.sink_logits, false, "sink_logits"},
         FeaturePointer{"k_scale", args.k_scale, bytes, true, "a one-byte kv_format"},
-        FeaturePointer{"v_scale", args.v_scale, bytes, true, "a one-byte kv_format"},
+        FeaturePointer{"v_scale", args.v_scale, bytes && !latent, true, latent ? kNoLatent : "a one-byte kv_format"},
         FeaturePointer{"rope_table", args.rope_table, features.rope != Rope::none, false, "rope"},
         FeaturePointer{"k_new", args.k_new, features.append, false, "append", kVectorBytes},
-        FeaturePointer{"v_new", args.v_new, features.append, false, "append", kVectorBytes}}) {
+        FeaturePointer{"v_new", args.v_new, features.append && !latent, false, latent ? kNoLatent : "append",
+                       kVectorBytes}}) {
     if (!pointer.wanted) {
       if (pointer.value == nullptr) [[likely]]
         continue;
@@ -50,6 +54,8 @@ Result<void> check_feature_pointers(const Features& features, const leanattn_dec
 Result<void> check_unused(const Features& features, const leanattn_decode_args& args) {
   const bool paged = features.page_size > 0;
   const bool scales = features.kv_format != KvFormat::same && features.kv_scale == KvScale::token;
+  const bool own_v = !features.latent, new_v = features.append && own_v;
+  const char* const of_new_v = own_v ? "append" : kNoLatent;
   struct Value {
     const char* name;
     std::int64_t value;
@@ -59,15 +65,18 @@ Result<void> check_unused(const Features& features, const leanattn_decode_args& 
   for (const Value& value : {Value{"pool_pages", args.pool_pages, paged, "page_size"},
                              Value{"max_pages", args.max_pages, paged, "page_size"},
                              Value{"page_table_stride", args.page_table_stride, paged, "page_size"},
+                             Value{"v_stride_batch", args.v_stride_batch, own_v, kNoLatent},
+                             Value{"v_stride_head", args.v_stride_head, own_v, kNoLatent},
+                             Value{"v_stride_token", args.v_stride_token, own_v, kNoLatent},
                              Value{"kv_scale_stride_batch", args.kv_scale_stride_batch, scales, "kv_scale token"},
                              Value{"kv_scale_stride_head", args.kv_scale_stride_head, scales, "kv_scale token"},
                              Value{"kv_scale_stride_token", args.kv_scale_stride_token, scales, "kv_scale token"},
                              Value{"k_new_stride_batch", args.k_new_stride_batch, features.append, "append"},
                              Value{"k_new_stride_token", args.k_new_stride_token, features.append, "append"},
                              Value{"k_new_stride_head", args.k_new_stride_head, features.append, "append"},
-                             Value{"v_new_stride_batch", args.v_new_stride_batch, features.append, "append"},
-                             Value{"v_new_stride_token", args.v_new_stride_token, features.append, "append"},
-                             Value{"v_new_stride_head", args.v_new_stride_head, features.append, "append"}}) {
+                             Value{"v_new_stride_batch", args.v_new_stride_batch, new_v, of_new_v},
+                             Value{"v_new_stride_token", args.v_new_stride_token, new_v, of_new_v},
+                             Value{"v_new_stride_head", args.v_new_stride_head, new_v, of_new_v}}) {
     if (value.used || value.value == 0) [[likely]]
       continue;
     return invalid(fmt::format("{} is {}, but this plan's problem has not {}", value.name, value.value, value.feature),
@@ -150,6 +159,10 @@ Result<void> bind_new_tokens(const DecodeProblem& problem, const leanattn_decode
   bound.k_new_stride_head = or_dense(args.k_new_stride_head, k_row.columns);
   bound.k_new_stride_token = or_dense(args.k_new_stride_token, problem.kv_heads * k_row.columns);
   bound.k_new_stride_batch = batch_stride(args.k_new_stride_batch, bound.k_new_stride_token, k_row);
+  if (problem.features.latent)
+    return check_strides(k_row, {{"k_new_stride_batch", bound.k_new_stride_batch, requests},
+                                 {"k_new_stride_token", bound.k_new_stride_token, query_tokens},
+                                 {"k_new_stride_head", bound.k_new_stride_head, problem.kv_heads}});
   bound.v_new_stride_head = or_dense(args.v_new_stride_head, v_row.columns);
   bound.v_new_stride_token = or_dense(args.v_new_stride_token, problem.kv_heads * v_row.columns);
   bound.v_new_stride_batch = batch_stride(args.v_new_stride_batch, bound.v_new_stride_token, v_row);

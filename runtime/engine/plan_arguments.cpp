@@ -56,6 +56,9 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
   if (!std::isfinite(args.scale) || args.scale < 0) [[unlikely]] {
     return invalid(fmt::format("scale is {}", args.scale), "Give a positive number, or 0 for 1 / sqrt(head_dim).");
   }
+  // With absorbed projections head_dim is not the width of the model's keys, so that it says nothing about the scale.
+  if (features.latent && args.scale == 0) [[unlikely]]
+    return invalid("scale is 0, and a latent problem has no default", "Give the model's softmax scale.");
   if (args.reserved != 0) [[unlikely]] {
     return invalid(fmt::format("decode_args.reserved is {}", args.reserved),
                    "Leave it 0; leanattn_decode_args_init does.");
@@ -65,8 +68,11 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
     const void* value;
     std::uintptr_t alignment;
   };
+  const void* const v = features.latent ? args.k : args.v;
+  if (features.latent && args.v != nullptr) [[unlikely]]
+    return invalid("v is given, but this plan's problem is latent", "Leave v null: it is the first columns of k.");
   for (const Pointer& pointer :
-       {Pointer{"q", args.q, kVectorBytes}, Pointer{"k", args.k, kVectorBytes}, Pointer{"v", args.v, kVectorBytes},
+       {Pointer{"q", args.q, kVectorBytes}, Pointer{"k", args.k, kVectorBytes}, Pointer{"v", v, kVectorBytes},
         Pointer{"o", args.o, kVectorBytes}, Pointer{"context_lengths", args.context_lengths, alignof(std::int32_t)},
         Pointer{"workspace", workspace, kWorkspaceBytes}}) {
     if (auto ok = check_pointer(pointer.name, pointer.value, pointer.alignment); !ok) [[unlikely]] {
@@ -96,7 +102,6 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
   const Row o_row{features.v_head_dim != 0 ? "v_head_dim" : "head_dim", v_head_dim(problem), kQueryElementBytes};
   const Row k_row{q_row.name, q_row.columns, element_bytes}, v_row{o_row.name, o_row.columns, element_bytes};
   const DenseCache dense_k = dense_cache(problem, entry_tokens, k_row.columns);
-  const DenseCache dense_v = dense_cache(problem, entry_tokens, v_row.columns);
   LeanDecodeArgs bound{};
   bound.q_stride_head = or_dense(args.q_stride_head, q_row.columns);
   bound.q_stride_token = or_dense(args.q_stride_token, problem.q_heads * q_row.columns);
@@ -113,6 +118,10 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
   bound.k_stride_token = or_dense(args.k_stride_token, dense_k.token);
   bound.k_stride_head = or_dense(args.k_stride_head, dense_k.head);
   bound.k_stride_batch = or_dense(args.k_stride_batch, dense_k.batch);
+  // Rows of V in a latent cache are parts of K's rows.
+  const DenseCache dense_v = features.latent
+                                 ? DenseCache{bound.k_stride_batch, bound.k_stride_head, bound.k_stride_token}
+                                 : dense_cache(problem, entry_tokens, v_row.columns);
   bound.v_stride_token = or_dense(args.v_stride_token, dense_v.token);
   bound.v_stride_head = or_dense(args.v_stride_head, dense_v.head);
   bound.v_stride_batch = or_dense(args.v_stride_batch, dense_v.batch);
@@ -149,7 +158,7 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
       std::int64_t stride, columns;
     };
     for (const TokenStride& token : {TokenStride{"k_stride_token", bound.k_stride_token, k_row.columns},
-                                     TokenStride{"v_stride_token", bound.v_stride_token, v_row.columns}}) {
+                                     TokenStride{"v_stride_token", bound.v_stride_token, dense_v.token}}) {
       if (token.stride == token.columns || entry_tokens == 1) [[likely]]
         continue;
       return invalid(fmt::format("{} is {}, but the problem's KV layout is contiguous: {}", token.name, token.stride,
@@ -190,7 +199,7 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
   const float scale = args.scale > 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(problem.head_dim));
   bound.q = args.q;
   bound.k = args.k;
-  bound.v = args.v;
+  bound.v = v;
   bound.o = args.o;
   bound.lse = args.lse;
   bound.context_lengths = args.context_lengths;
@@ -210,7 +219,7 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
     bound.alibi_slopes = args.alibi_slopes;
     bound.sink_logits = args.sink_logits;
     bound.k_scale = args.k_scale;
-    bound.v_scale = args.v_scale;
+    bound.v_scale = features.latent ? args.k_scale : args.v_scale;
     bound.rope_table = args.rope_table;
     bound.k_new = args.k_new;
     bound.v_new = args.v_new;

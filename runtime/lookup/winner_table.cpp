@@ -42,7 +42,8 @@ double distance(const Features& a, const Features& b) {
   return octaves(a.q_len, b.q_len) + octaves(kv_element_bytes(a), kv_element_bytes(b)) +
          differ((a.page_size > 0) != (b.page_size > 0), 0.5) + differ(a.page_size != b.page_size, 0.1) +
          differ(a.kv_format != b.kv_format || a.kv_scale != b.kv_scale, 0.1) +
-         differ(transforms_scores(a) != transforms_scores(b), 0.2) + differ(a.v_head_dim != b.v_head_dim, 0.2) + 0.05;
+         differ(transforms_scores(a) != transforms_scores(b), 0.2) + differ(a.v_head_dim != b.v_head_dim, 0.2) +
+         differ(a.latent != b.latent, 2) + 0.05;
 }
 
 /// How far two problems with the same heads are from each other, in octaves.

@@ -1,11 +1,17 @@
 // attend/rope.cuh -- rotary position embedding of q and of new keys (RoFormer, section 3.4.2). The table is fp32, with
-// one row per position: kRopeDim / 2 cosines, then as many sines. Dims from kRopeDim on stay as they are.
+// one row per position: kRopeDim / 2 cosines, then as many sines. The kRopeDim dims from kFirstRopeDim on turn; the
+// others stay as they are.
 
+constexpr bool kRotates = true;
 enum { kHalfSplit = 1, kInterleaved = 2 };  // kRope: dim i turns with i + kRopeDim / 2, or dim 2 i with 2 i + 1
 
 // Two neighbouring dims of the 16-bit row at `row`, turned for `position`. `dim`, the first of them, is even.
 LEAN_DEVICE u32 rotated_pair(const LeanDecodeArgs& args, const char* row, int dim, int position) {
   const u32 own = load_cached<u32>(row + 2 * dim);
+  if constexpr (kFirstRopeDim > 0) {
+    if (dim < kFirstRopeDim) return own;
+    dim -= kFirstRopeDim, row += 2 * kFirstRopeDim;
+  }
   if (dim >= kRopeDim || position < 0) return own;
   const float* table = args.rope_table + (i64)position * kRopeDim;
   const float2 x = Element::unpack(own);

@@ -61,34 +61,11 @@ LEAN_DEVICE void clear(Attention& a) {
   for (int d = 0; d < kValueDim / 8; d++) a.out[d][0] = a.out[d][1] = a.out[d][2] = a.out[d][3] = 0.0f;
 }
 
-// Changes scores as the spec says. Those of tokens that a row does not see become -inf.
-LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step,
-                               float (&score)[kStepTokens / 8][4]) {
-  const bool masked = has_masked(s, step);
-  if (!kChangesScores && !masked) return;
-  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const Row row = row_of(s.query, s.row_block, first_row() + warp * 16 + half * 8 + g);
-    const ScoreRow of_row = score_row(args, s, row);
-#pragma unroll
-    for (int tile = 0; tile < kStepTokens / 8; tile++)
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const int token = tile * 8 + 2 * c + i;
-        float& x = score[tile][2 * half + i];
-        if constexpr (kChangesScores) x = change_score(args, x, of_row, step.token + token);
-        if (masked && !(kRowsSeeAlike ? token < step.count : sees(args, s, step, token, row))) x = kNegInf;
-      }
-  }
-}
-
 // One step, whose KV is in `stage`.
 LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step& step, u32 stage, Operands& shared,
                         Attention& a, int warpgroup) {
   constexpr int kTokenTiles = kStepTokens / 8;
-  const float scale_log2 = args.scale_log2;
-  const u32 q = shared_address(shared.q), v = stage + kKStageBytes;
+  const u32 q = shared_address(shared.q), v = stage + kVOffset;
   float score[kTokenTiles][4];
   wgmma_begin();
 #pragma unroll
@@ -102,34 +79,11 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
     fence_async_proxy();
     sync_warpgroup(warpgroup);
   }
-  finish_scores(args, s, step, score);
+  finish_scores(args, s, step, first_row(), score);
 
-  u32 weight[kTokenTiles][2];  // P: two tokens of row g, then two of g + 8
-  bool rescales = false;
   float factor[2];
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    float m = a.max[half];
-#pragma unroll
-    for (int tile = 0; tile < kTokenTiles; tile++)
-      m = fmaxf(m, fmaxf(score[tile][2 * half], score[tile][2 * half + 1]));
-    m = fmaxf(m, __shfl_xor_sync(kFullMask, m, 1));
-    m = fmaxf(m, __shfl_xor_sync(kFullMask, m, 2));
-    // Subtracting before scaling keeps differences near the maximum exact, however large the scores are.
-    const float reference = reference_of(m);
-    factor[half] = exp2_approx((a.max[half] - reference) * scale_log2);
-    rescales |= m != a.max[half];
-    a.max[half] = m;
-    float sum[2] = {0.0f, 0.0f};  // two short dependency chains instead of one long one
-#pragma unroll
-    for (int tile = 0; tile < kTokenTiles; tile++) {
-      const float x = exp2_approx((score[tile][2 * half] - reference) * scale_log2),
-                  y = exp2_approx((score[tile][2 * half + 1] - reference) * scale_log2);
-      sum[0] += x, sum[1] += y;
-      weight[tile][half] = Element::pack(x, y);
-    }
-    a.sum[half] = fmaf(a.sum[half], factor[half], sum[0] + sum[1]);
-  }
+  u32 weight[kTokenTiles][2];
+  const bool rescales = weigh(a.max, a.sum, score, args.scale_log2, factor, weight);
   if (__any_sync(kFullMask, rescales)) {
 #pragma unroll
     for (int d = 0; d < kValueDim / 8; d++) {
@@ -149,13 +103,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 }
 
 // Adds up the lanes' shares of the row sums.
-LEAN_DEVICE void reduce_sums(Attention& a) {
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    a.sum[half] += __shfl_xor_sync(kFullMask, a.sum[half], 1);
-    a.sum[half] += __shfl_xor_sync(kFullMask, a.sum[half], 2);
-  }
-}
+LEAN_DEVICE void reduce_sums(Attention& a) { add_lanes(a.sum); }
 
 // Hands the warpgroup's state to the merge buffer.
 template <class Buffer>

@@ -99,7 +99,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
                         Attention& a, int warpgroup) {
   const float scale_log2 = args.scale_log2;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const u32 q = shared_address(shared.q), weights = shared_address(shared.weights), v = stage + kKStageBytes;
+  const u32 q = shared_address(shared.q), weights = shared_address(shared.weights), v = stage + kVOffset;
   float score[kTokenBlocks][kRowTiles][4];
   wgmma_begin();
 #pragma unroll

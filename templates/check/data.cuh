@@ -10,7 +10,7 @@
 typedef unsigned long long check_u64;
 
 enum CheckKind { kCheckUniform = 0, kCheckPeaked = 1, kCheckExtreme = 2, kCheckCoverage = 3, kCheckOnes = 4 };
-enum CheckTensor { kCheckQ = 1, kCheckK = 2, kCheckV = 3 };
+enum CheckTensor { kCheckQ = 1, kCheckK = 2, kCheckV = 3, kCheckLatent = 4 };  // kCheckLatent: K, of which V is a part
 enum CheckFormat { kCheckBf16 = 0, kCheckFp16 = 1 };
 enum CheckKvFormat { kCheckSame = 0, kCheckE4m3 = 1, kCheckE5m2 = 2, kCheckInt8 = 3 };
 enum CheckKvScale { kCheckScaleTensor = 0, kCheckScaleHead = 1, kCheckScaleToken = 2 };
@@ -124,7 +124,9 @@ CHECK_HD float check_value(int kind, check_u64 seed, int tensor, int request, in
   const check_u64 hash = check_hash(key, (check_u64)token * (unsigned)head_dim + (unsigned)column);
   if (kind == kCheckCoverage && tensor == kCheckK) return 0.0f;
   if (kind == kCheckCoverage && tensor == kCheckV) return (int)((token >> 4) % head_dim) == column ? 1.0f : 0.0f;
-  if (kind == kCheckOnes) return tensor == kCheckQ ? 64.0f : tensor == kCheckK ? -64.0f : 1.0f;
+  // Keys that are values cannot all be 0. With one in 16 columns, every part of V shows a token.
+  if (kind == kCheckCoverage && tensor == kCheckLatent) return ((token >> 4) + column) % 16 == 0 ? 1.0f : 0.0f;
+  if (kind == kCheckOnes) return tensor == kCheckQ ? 64.0f : tensor == kCheckV ? 1.0f : -64.0f;
   if (kind == kCheckExtreme && tensor != kCheckV) {
     // q is one sign pattern times +-64. A key agrees with it in a fraction of the columns that the token draws: all of
     // them, none, or anything between. Scores are multiples of 4096 below 2^24, and so exact in fp32 in any order of
@@ -158,7 +160,7 @@ CHECK_HD bool check_exact_keys(int kind) { return kind == kCheckExtreme || kind 
 CHECK_HD unsigned char check_byte(int kind, check_u64 seed, int tensor, int kv_format, int request, int head,
                                   long long token, int column, int head_dim) {
   const float value = check_value(kind, seed, tensor, request, head, token, column, head_dim);
-  const bool whole = kv_format == kCheckInt8 && tensor == kCheckK && check_exact_keys(kind);
+  const bool whole = kv_format == kCheckInt8 && tensor != kCheckV && check_exact_keys(kind);
   return check_byte_from_float(kv_format, whole ? value * 0.015625f : value);
 }
 
@@ -168,7 +170,7 @@ CHECK_HD float check_kv_scale(int kind, check_u64 seed, int tensor, int kv_forma
   const check_u64 key = check_row_key(~seed, tensor, granularity == kCheckScaleToken ? request : 0,
                                       granularity == kCheckScaleTensor ? 0 : head);
   const check_u64 hash = check_hash(key, granularity == kCheckScaleToken ? (check_u64)token : 0u);
-  const bool keys = tensor == kCheckK;
+  const bool keys = tensor != kCheckV;
   if (kind == kCheckOnes) return kv_format == kCheckInt8 && !keys ? 0.015625f : 1.0f;
   const float unit = kv_format == kCheckInt8 && !(keys && check_exact_keys(kind)) ? 0.015625f : 1.0f;
   if (check_exact_keys(kind)) return (hash & 1u) != 0u ? unit : unit * 0.5f;
@@ -203,14 +205,15 @@ struct CheckTurned {
   int column;
   bool negative;
 };
-CHECK_HD CheckTurned check_unturned(int rope, int rope_dim, long long position, int column) {
-  if (rope == kCheckNoRope || column >= rope_dim || position < 0) return {column, false};
+CHECK_HD CheckTurned check_unturned(int rope, int first_dim, int rope_dim, long long position, int row_column) {
+  const int column = row_column - first_dim;
+  if (rope == kCheckNoRope || column < 0 || column >= rope_dim || position < 0) return {row_column, false};
   const int half = rope_dim / 2, pair = rope == kCheckInterleaved ? column / 2 : column % half;
   const bool second = rope == kCheckInterleaved ? column % 2 == 1 : column >= half;
-  const int first_column = rope == kCheckInterleaved ? 2 * pair : pair;
-  const int second_column = rope == kCheckInterleaved ? 2 * pair + 1 : pair + half;
+  const int first_column = first_dim + (rope == kCheckInterleaved ? 2 * pair : pair);
+  const int second_column = first_dim + (rope == kCheckInterleaved ? 2 * pair + 1 : pair + half);
   // (x', y') = (x c - y s, y c + x s) has (x, y) = (x' c + y' s, y' c - x' s).
   const int turns = check_quarter_turns(position, pair);
-  if (turns % 2 == 0) return {column, turns == 2};
+  if (turns % 2 == 0) return {row_column, turns == 2};
   return second ? CheckTurned{first_column, turns == 1} : CheckTurned{second_column, turns == 3};
 }

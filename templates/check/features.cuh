@@ -12,5 +12,7 @@ struct CheckFeatures {
   int shared_prefix;           // paged: tokens whose pages all requests read from request 0
   int kv_format, kv_scale;     // CheckKvFormat, CheckKvScale
   int append, rope, rope_dim;  // CheckRope
+  int first_rope_dim;          // the first of the dims that turn
+  int latent;                  // V is the first columns of K
 };
-static_assert(sizeof(CheckFeatures) == 104, "host and device must agree on it");
+static_assert(sizeof(CheckFeatures) == 112, "host and device must agree on it");

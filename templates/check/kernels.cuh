@@ -9,7 +9,7 @@
 #endif
 
 constexpr int kCheckThreads = 512;
-constexpr int kCheckMaxHeadDim = 512;
+constexpr int kCheckMaxHeadDim = 640;
 
 // grid.x strides over (request, query token, query head) rows.
 extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_q(LeanDecodeArgs args, CheckFeatures check) {
@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_q(LeanDec
     const long long position = check_position(args, check, request, t);
     unsigned short* q = (unsigned short*)check_q_row(args, check, request, t, head);
     for (int column = threadIdx.x; column < check.head_dim; column += kCheckThreads) {
-      const CheckTurned from = check_unturned(check.rope, check.rope_dim, position, column);
+      const CheckTurned from = check_unturned(check.rope, check.first_rope_dim, check.rope_dim, position, column);
       const unsigned short bits =
           check_element(check.kind, check.seed, kCheckQ, check.format, request, head, t, from.column, check.head_dim);
       q[column] = from.negative ? bits ^ 0x8000u : bits;
@@ -47,8 +47,9 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
 // writes into the cache.
 __device__ __forceinline__ unsigned short check_new_element(const CheckFeatures& check, int tensor, int request,
                                                             int head, long long token, int column) {
-  const int columns = tensor == kCheckK ? check.head_dim : check.v_head_dim;
-  const CheckTurned from = check_unturned(tensor == kCheckK ? check.rope : kCheckNoRope, check.rope_dim, token, column);
+  const int columns = tensor != kCheckV ? check.head_dim : check.v_head_dim;
+  const CheckTurned from = check_unturned(tensor != kCheckV ? check.rope : kCheckNoRope, check.first_rope_dim,
+                                          check.rope_dim, token, column);
   unsigned short bits;
   if (check.kv_format == kCheckSame) {
     bits = check_element(check.kind, check.seed, tensor, check.format, request, head, token, from.column, columns);
@@ -75,18 +76,19 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
     const int request = (int)(row / args.kv_heads / check.q_len);
     const long long token = check_position(args, check, request, t);
     if (t >= check_query_tokens(args, check, request) || token < 0) continue;
-    for (int i = threadIdx.x; i < check.head_dim + check.v_head_dim; i += kCheckThreads) {
-      const int tensor = i < check.head_dim ? kCheckK : kCheckV, column = i < check.head_dim ? i : i - check.head_dim;
-      const int columns = tensor == kCheckK ? check.head_dim : check.v_head_dim;
+    for (int i = threadIdx.x; i < check_stored_columns(check); i += kCheckThreads) {
+      const bool keys = i < check.head_dim;
+      const int tensor = keys ? check_key_tensor(check) : kCheckV, column = keys ? i : i - check.head_dim;
+      const int columns = keys ? check.head_dim : check.v_head_dim;
       if (step == kCheckPlantNew) {
         ((unsigned short*)check_new_row(args, check, tensor, request, t, head))[column] =
             check_new_element(check, tensor, request, head, token, column);
         continue;
       }
-      const long long place = (tensor == kCheckK ? check_k_place(args, check, request, head, token)
-                                                 : check_v_place(args, check, request, head, token)) +
-                              column;
-      const void* cache = tensor == kCheckK ? args.k : args.v;
+      const long long place =
+          (keys ? check_k_place(args, check, request, head, token) : check_v_place(args, check, request, head, token)) +
+          column;
+      const void* cache = keys ? args.k : args.v;
       const unsigned bits_mask = check.kv_format == kCheckSame ? 0x7fffu : 0x7fu;
       unsigned expected, found;
       if (check.kv_format == kCheckSame) {
@@ -164,16 +166,17 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
       const int owner = token < shared ? 0 : request;
       if (column < check.head_dim) {
         *(uint4*)((char*)args.k + (check_k_place(args, check, request, head, token) + column) * element_bytes) =
-            check_chunk(check, kCheckK, owner, head, token, column, check.head_dim);
+            check_chunk(check, check_key_tensor(check), owner, head, token, column, check.head_dim);
       }
-      if (column < check.v_head_dim) {
+      if (column < check.v_head_dim && !check.latent) {
         *(uint4*)((char*)args.v + (check_v_place(args, check, request, head, token) + column) * element_bytes) =
             check_chunk(check, kCheckV, owner, head, token, column, check.v_head_dim);
       }
       if (column == 0 && check.kv_format != kCheckSame && check.kv_scale == kCheckScaleToken) {
         const long long place = check_scale_place(args, check, request, head, token);
-        ((float*)args.k_scale)[place] =
-            check_kv_scale(check.kind, check.seed, kCheckK, check.kv_format, check.kv_scale, owner, head, token);
+        ((float*)args.k_scale)[place] = check_kv_scale(check.kind, check.seed, check_key_tensor(check), check.kv_format,
+                                                       check.kv_scale, owner, head, token);
+        if (check.latent) continue;
         ((float*)args.v_scale)[place] =
             check_kv_scale(check.kind, check.seed, kCheckV, check.kv_format, check.kv_scale, owner, head, token);
       }

@@ -25,6 +25,14 @@ __device__ __forceinline__ const unsigned short* check_q_row(const LeanDecodeArg
   return (const unsigned short*)args.q + row + head * args.q_stride_head;
 }
 
+// What K's elements are drawn as, and how many columns there are of K and V to fill.
+__device__ __forceinline__ int check_key_tensor(const CheckFeatures& check) {
+  return check.latent ? kCheckLatent : kCheckK;
+}
+__device__ __forceinline__ int check_stored_columns(const CheckFeatures& check) {
+  return check.head_dim + (check.latent ? 0 : check.v_head_dim);
+}
+
 // A query token's index in its context. It is below 0 where the context is shorter than the query tokens.
 __device__ __forceinline__ long long check_position(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
                                                     int t) {
@@ -34,7 +42,7 @@ __device__ __forceinline__ long long check_position(const LeanDecodeArgs& args, 
 // A row of k_new or v_new.
 __device__ __forceinline__ const unsigned short* check_new_row(const LeanDecodeArgs& args, const CheckFeatures& check,
                                                                int tensor, int request, int t, int head) {
-  const bool keys = tensor == kCheckK;
+  const bool keys = tensor != kCheckV;
   const long long of_batch = keys ? args.k_new_stride_batch : args.v_new_stride_batch,
                   of_token = keys ? args.k_new_stride_token : args.v_new_stride_token,
                   of_head = keys ? args.k_new_stride_head : args.v_new_stride_head;

@@ -17,7 +17,7 @@ LEAN_DEVICE char* cache_row(const LeanDecodeArgs& args, const void* base, i64 st
 // which may then request them, by the copy engine too.
 LEAN_DEVICE void append_tokens(const LeanDecodeArgs& args, const Segment& s, int warp, int warps) {
   if (!holds_newest(s)) return;
-  constexpr int kKRowChunks = kHeadDim / 8, kRowChunks = kKRowChunks + kValueDim / 8;
+  constexpr int kKRowChunks = kHeadDim / 8, kRowChunks = kKRowChunks + (kLatent ? 0 : kValueDim / 8);
   const int first_new = s.context_length - s.query.count, begin = first_read(s), end = end_read(s);
 #pragma unroll 1
   for (int query = max(-first_new, 0); query < s.query.count; query++) {

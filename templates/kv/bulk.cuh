@@ -2,7 +2,7 @@
 // "cp.async.bulk").
 
 // Whether a step's rows are adjacent. They then travel as five copies, K and four quarters of V, and else row by row.
-constexpr bool kAdjacent = kContiguous && (kPageSize == 0 || kPageRun == kStepTokens);
+constexpr bool kAdjacent = kContiguous && !kLatent && (kPageSize == 0 || kPageRun == kStepTokens);
 
 struct KvPipe {
   u32 ring;      // this warp's stages in shared memory

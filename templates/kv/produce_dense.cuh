@@ -1,4 +1,5 @@
-// kv/produce_dense.cuh -- the producer of load path "tensor" for a dense cache: one lane makes two copies a step.
+// kv/produce_dense.cuh -- the producer of load path "tensor" for a dense cache: one lane makes two copies a step, or
+// one with kLatent.
 
 // Requests every step of this CTA's range as stages become free. To be called by the whole producer warp.
 LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map, const LeanTensorMap& v_map,
@@ -21,7 +22,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       if (leader) {
         expect_bytes(full, kStageBytes);
         copy_box(stage, k_map, token, 0, s.kv_head, s.request, full);
-        copy_box(stage + kKStageBytes, v_map, token, 0, s.kv_head, s.request, full);
+        if constexpr (!kLatent) copy_box(stage + kKStageBytes, v_map, token, 0, s.kv_head, s.request, full);
       }
       writer.at.next();
     }

@@ -7,7 +7,7 @@ constexpr int kStepRuns = kStepTokens / kPageRun;
 constexpr int kPageSteps = 32 / kStepRuns;          // steps whose pages the warp holds
 constexpr int kBoxPanels = kStepRuns == 1 ? 0 : 1;  // panels a copy takes; 0: all of them
 constexpr int kKCopies = kStepRuns * (kBoxPanels == 0 ? 1 : kKPanels);
-constexpr int kCopies = kKCopies + kStepRuns * (kBoxPanels == 0 ? 1 : kVPanels);
+constexpr int kCopies = kKCopies + (kLatent ? 0 : kStepRuns * (kBoxPanels == 0 ? 1 : kVPanels));
 static_assert(kPageSize % kPageRun == 0 && kStepTokens % kPageRun == 0, "runs cross neither pages nor steps");
 static_assert(kStepRuns <= 32 && kPageRun % 8 == 0, "a run is made of swizzle atoms");
 
@@ -43,7 +43,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       const int runs = (step.count + kPageRun - 1) / kPageRun;
       const u32 full = writer.full(ring), stage = writer.stage(ring);
       writer.claim(ring, s, step.token);
-      if (lane == 0) expect_bytes(full, (u32)(runs * kPageRun * (kHeadDim + kValueDim) * 2));
+      if (lane == 0) expect_bytes(full, (u32)(runs * kPageRun * kStageColumns * 2));
       __syncwarp();
 #pragma unroll 1
       for (int first = 0; first < kCopies; first += 32) {

@@ -2,17 +2,20 @@
 // "cp.async.bulk.tensor") into a ring that all warpgroups share. They are 128-byte swizzled, as the matrix unit reads
 // them. The producer walks the line by itself, so that the stream does not pause at the end of a segment.
 //
-// A stage holds K, then V, as panels of [kStepTokens][64 dims]. Both tensor maps have five dimensions: 64 dims, tokens,
-// panels, KV heads and requests; of a paged cache the tokens of a page, and pages in place of requests. Tokens past the
-// capacity arrive as zeros, those between context and capacity as whatever memory holds.
+// A stage holds K, then V, as panels of [kStepTokens][64 dims]. With kLatent V is the first panels of K. Both tensor
+// maps have five dimensions: 64 dims, tokens, panels, KV heads and requests; of a paged cache the tokens of a page, and
+// pages in place of requests. Tokens past the capacity arrive as zeros, those between context and capacity as whatever
+// memory holds.
 
 static_assert(kKvBytes == 2, "the matrix unit reads K and V as they lie");
 constexpr int kKPanels = kHeadDim / 64;
 constexpr int kVPanels = kValueDim / 64;
 constexpr int kPanelBytes = kStepTokens * 128;
 constexpr int kKStageBytes = kKPanels * kPanelBytes;
-constexpr int kStageBytes = lean_warpgroup_stage_bytes(kStepTokens, kHeadDim, kValueDim);
-static_assert(kStageBytes == kKStageBytes + kVPanels * kPanelBytes, "a stage is made of panels");
+constexpr int kVOffset = kLatent ? 0 : kKStageBytes;  // where V of a stage begins
+constexpr int kStageColumns = kLatent ? kHeadDim : kHeadDim + kValueDim;
+constexpr int kStageBytes = lean_warpgroup_stage_bytes(kStepTokens, kStageColumns);
+static_assert(kStageBytes == kKStageBytes + (kLatent ? 0 : kVPanels * kPanelBytes), "a stage is made of panels");
 
 struct alignas(64) LeanTensorMap {
   unsigned char opaque[128];
@@ -42,7 +45,7 @@ LEAN_DEVICE void init_ring(const KvRing& ring) {
 #pragma unroll
   for (int s = 0; s < kStages; s++) {
     init_barrier(ring.full + (u32)(s * 8), 1);
-    init_barrier(ring.empty + (u32)(s * 8), kRowsAreSplit ? kWarps : 4);  // the warps that read it
+    init_barrier(ring.empty + (u32)(s * 8), kStageReaders);  // the warps that read it
   }
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

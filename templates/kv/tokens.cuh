@@ -5,7 +5,7 @@ constexpr int kKRowBytes = kHeadDim * kKvBytes;
 constexpr int kVRowBytes = kValueDim * kKvBytes;
 constexpr int kRoundTokens = kWarps * kStepTokens;  // from one step of a warp to its next
 
-// Bytes from one token's row to the next.
+// Bytes from one token's row to the next. Where V is a part of K, its rows are as far apart as K's.
 LEAN_DEVICE i64 row_stride(int row_bytes, i64 token_stride) {
-  return kContiguous ? row_bytes : token_stride * kKvBytes;
+  return !kContiguous ? token_stride * kKvBytes : kLatent ? kKRowBytes : row_bytes;
 }

@@ -121,8 +121,8 @@ LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, float scale_log2
   } while (begin < pieces.count);
 }
 
-LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const MergeBuffer& buffer) {
-  store_own_partial(args, f.c, buffer);
+LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const Results& results) {
+  store_own_partial(args, f.c, results);
   if (share_ticket<0>(f.ticket) != f.members - 1) return;
   const u32 first = f.c.first_slot + f.group * f.width;
   Pieces pieces = {partial_at(args, first, f.group == 0 ? 1 : 0), partial_at(args, first, 0), f.members};

@@ -30,8 +30,8 @@ LEAN_DEVICE void plan_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp
 }
 LEAN_DEVICE void begin_fix_up(const LeanDecodeArgs&, const Walk&, FixUp&) {}
 
-LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const MergeBuffer& buffer) {
-  store_own_partial(args, f.c, buffer);
+LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const Results& results) {
+  store_own_partial(args, f.c, results);
   if (threadIdx.x == 0) shared_tiles()[f.c.mine == 0 ? 1 : 0] = {f.c, walk.segment};
 }
 

@@ -91,13 +91,3 @@ LEAN_DEVICE void keep_own_partial(const LeanDecodeArgs& args, const Contributors
     for (int at = (int)threadIdx.x * kLine - before; at < kPartialBytes; at += kThreads * kLine) keep_in_l2(mine + at);
   }
 }
-
-// Stores this CTA's merged state as its partial.
-LEAN_DEVICE void store_own_partial(const LeanDecodeArgs& args, const Contributors& c, const MergeBuffer& buffer) {
-  float* mine = own_partial(args, c);
-  for_each_column([&](int column) {
-    float4 o;
-    const RowState state = merge_states(buffer, column, args.scale_log2, o);
-    store_partial(mine, column, state, o);
-  });
-}

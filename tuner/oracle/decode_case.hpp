@@ -140,7 +140,7 @@ class DecodeCase {
   std::vector<int> first_query_tokens_;  ///< [batch + 1], like q_offsets
   LeanDecodeArgs args_{};
   CheckFeatures check_{};
-  DeviceBuffer q_, k_, v_, o_, lse_, lengths_device_;  ///< v_ is empty when K and V share a pool
+  DeviceBuffer q_, k_, v_, o_, lse_, lengths_device_;  ///< v_ is empty when K and V share memory
   DeviceBuffer pages_, page_table_, q_offsets_, tree_mask_, head_values_, kv_scales_;
   DeviceBuffer k_new_, v_new_, wrong_appended_, rope_table_;
   std::int64_t kv_copy_bytes_ = 0;  ///< from one copy to the next, in K as in V

@@ -117,7 +117,7 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   const auto pad = [&](std::int64_t units) { return padding(units, element_bytes); };
   // A page has the strides that a request has in a dense cache.
   const std::int64_t tokens = features.page_size > 0 ? features.page_size : options_.context_capacity;
-  const bool one_pool = features.page_size > 0 && options_.padded;
+  const bool one_pool = features.page_size > 0 && options_.padded && !features.latent;
   std::int64_t pools = batch();
   if (features.page_size > 0) {
     const std::int64_t max_pages = options_.context_capacity / features.page_size;
@@ -146,15 +146,23 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
     }
   };
   kv_strides(args_.k_stride_batch, args_.k_stride_head, args_.k_stride_token, problem_.head_dim, 1);
-  kv_strides(args_.v_stride_batch, args_.v_stride_head, args_.v_stride_token, check_.v_head_dim, 2);
+  if (!features.latent)
+    kv_strides(args_.v_stride_batch, args_.v_stride_head, args_.v_stride_token, check_.v_head_dim, 2);
   const std::int64_t offset = pad(1), v_in_pool = args_.k_stride_batch;
   if (one_pool) args_.k_stride_batch = args_.v_stride_batch = args_.k_stride_batch + args_.v_stride_batch;
   kv_copy_bytes_ = round_up(
       (offset + pools * std::max(args_.k_stride_batch, args_.v_stride_batch)) * element_bytes + kUnitBytes, 256);
   LEANATTN_TRY(allocate_poisoned(k_, kv_copy_bytes_ * options_.kv_copies, stream));
-  if (!one_pool) LEANATTN_TRY(allocate_poisoned(v_, kv_copy_bytes_ * options_.kv_copies, stream));
   args_.k = k_.at(offset * element_bytes);
-  args_.v = one_pool ? k_.at((offset + v_in_pool) * element_bytes) : v_.at(offset * element_bytes);
+  if (features.latent) {
+    args_.v = args_.k, args_.v_stride_batch = args_.k_stride_batch;
+    args_.v_stride_head = args_.k_stride_head, args_.v_stride_token = args_.k_stride_token;
+  } else if (one_pool) {
+    args_.v = k_.at((offset + v_in_pool) * element_bytes);
+  } else {
+    LEANATTN_TRY(allocate_poisoned(v_, kv_copy_bytes_ * options_.kv_copies, stream));
+    args_.v = v_.at(offset * element_bytes);
+  }
 
   if (features.page_size > 0) {
     const std::int64_t used = std::int64_t{batch()} * check_.max_pages;
@@ -171,13 +179,13 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   if (features.kv_scale != KvScale::token) {
     const bool by_head = features.kv_scale == KvScale::head;
     std::vector<float> scales;
-    for (const DataTensor tensor : {DataTensor::k, DataTensor::v}) {
+    for (const DataTensor tensor : {features.latent ? DataTensor::latent : DataTensor::k, DataTensor::v}) {
       for (int head = 0; head < (by_head ? problem_.kv_heads : 1); ++head)
         scales.push_back(data_kv_scale(options_.data, options_.seed, tensor, features, 0, head, 0));
     }
     LEANATTN_TRY(upload(kv_scales_, scales, 0, stream));
     args_.k_scale = kv_scales_.as<float>();
-    args_.v_scale = kv_scales_.as<float>() + scales.size() / 2;
+    args_.v_scale = features.latent ? args_.k_scale : kv_scales_.as<float>() + scales.size() / 2;
     return {};
   }
   const std::int64_t odd = options_.padded ? 1 : 0;
@@ -193,7 +201,7 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   const std::int64_t each = round_up(pools * args_.kv_scale_stride_batch, 64);
   LEANATTN_TRY(allocate_poisoned(kv_scales_, each * 2 * 4, stream));
   args_.k_scale = kv_scales_.as<float>();
-  args_.v_scale = kv_scales_.as<float>() + each;
+  args_.v_scale = features.latent ? args_.k_scale : kv_scales_.as<float>() + each;
   return {};
 }
 
@@ -216,8 +224,9 @@ Result<void> DecodeCase::allocate_new_tokens(CUstream_st* stream) {
   };
   LEANATTN_TRY(
       make(k_new_, problem_.head_dim, 1, args_.k_new_stride_batch, args_.k_new_stride_token, args_.k_new_stride_head));
-  LEANATTN_TRY(
-      make(v_new_, check_.v_head_dim, 2, args_.v_new_stride_batch, args_.v_new_stride_token, args_.v_new_stride_head));
+  if (!features.latent)
+    LEANATTN_TRY(make(v_new_, check_.v_head_dim, 2, args_.v_new_stride_batch, args_.v_new_stride_token,
+                      args_.v_new_stride_head));
   args_.k_new = k_new_.data();
   args_.v_new = v_new_.data();
   return allocate_poisoned(wrong_appended_, 8, stream);

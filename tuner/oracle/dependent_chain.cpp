@@ -48,6 +48,8 @@ extern "C" __global__ void __launch_bounds__(128)
     int chunks = check.head_dim / 8;
     if (is_q) {
       address = (char*)check_q_row(args, check, request, t, head);
+    } else if (!is_k && check.latent != 0) {
+      continue;   // V has no rows of its own.
     } else if (check.append != 0) {
       address = (char*)check_new_row(args, check, is_k ? kCheckK : kCheckV, request, t, head);
       chunks = (is_k ? check.head_dim : check.v_head_dim) / 8;

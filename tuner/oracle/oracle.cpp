@@ -105,8 +105,12 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
     }
   };
   for (std::int64_t token = 0; token < context; ++token) {
-    append(k, DataTensor::k, token, problem.head_dim);
-    append(v, DataTensor::v, token, v_head_dim);
+    append(k, features.latent ? DataTensor::latent : DataTensor::k, token, problem.head_dim);
+    if (features.latent) {
+      v.insert(v.end(), k.end() - problem.head_dim, k.end() - problem.head_dim + v_head_dim);
+    } else {
+      append(v, DataTensor::v, token, v_head_dim);
+    }
   }
   std::vector<std::uint32_t> words;
   words.reserve(static_cast<std::size_t>(n));

@@ -67,7 +67,9 @@ CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::u
           .kv_scale = static_cast<int>(features.kv_scale),
           .append = features.append,
           .rope = static_cast<int>(features.rope),
-          .rope_dim = features.rope_dim > 0 ? features.rope_dim : problem.head_dim};
+          .rope_dim = features.rope_dim > 0 ? features.rope_dim : turning_dims(features, problem.head_dim),
+          .first_rope_dim = first_turning_dim(features, problem.head_dim),
+          .latent = features.latent};
 }
 
 Result<std::shared_ptr<const OracleKernels>> OracleKernels::load(Arch arch, CubinCache* cubins,

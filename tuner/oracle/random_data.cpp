@@ -20,7 +20,7 @@ static_assert(static_cast<int>(DataKind::uniform) == kCheckUniform &&
               static_cast<int>(DataKind::extreme) == kCheckExtreme &&
               static_cast<int>(DataKind::coverage) == kCheckCoverage && static_cast<int>(DataKind::ones) == kCheckOnes);
 static_assert(static_cast<int>(DataTensor::q) == kCheckQ && static_cast<int>(DataTensor::k) == kCheckK &&
-              static_cast<int>(DataTensor::v) == kCheckV);
+              static_cast<int>(DataTensor::v) == kCheckV && static_cast<int>(DataTensor::latent) == kCheckLatent);
 static_assert(static_cast<int>(KvFormat::same) == kCheckSame && static_cast<int>(KvFormat::fp8_e4m3) == kCheckE4m3 &&
               static_cast<int>(KvFormat::fp8_e5m2) == kCheckE5m2 && static_cast<int>(KvFormat::int8) == kCheckInt8);
 static_assert(static_cast<int>(KvScale::tensor) == kCheckScaleTensor &&

@@ -18,12 +18,13 @@ enum class DataKind : std::uint8_t {
   peaked,    ///< As uniform with q eight times as large, so that few tokens dominate and the row maximum grows often.
   extreme,   ///< q and k are +-64, so that logits reach +-1e4 with extreme_scale(), all exactly representable.
   coverage,  ///< k is 0 and v is one-hot for each block of 16 tokens. Every weight is exactly 1, so that O and LSE show
-             ///< a token that is lost or counted twice.
-  ones,      ///< q is 64, k is -64 and v is 1. All scores are equal and very low, and O is exactly 1.
+             ///< a token that is lost or counted twice. Rows of a latent cache have a one in every 16 columns.
+  ones,      ///< q is 64, k is -64 and v is 1 (latent: -64). All scores are equal and very low, and O is exactly v.
 };
 std::string_view to_string(DataKind kind);
 
-enum class DataTensor : std::uint8_t { q = 1, k = 2, v = 3 };
+/// latent: K of a latent cache, of which V is a part.
+enum class DataTensor : std::uint8_t { q = 1, k = 2, v = 3, latent = 4 };
 
 /// The bits of one element. Of q, `head` is a query head and `token` a query token; of k and v, they are a KV head and
 /// a token. `head_dim` is the tensor's own, and column < head_dim.

@@ -47,6 +47,34 @@ std::vector<Setting> v_head_size_settings() {
   return settings;
 }
 
+std::vector<Setting> latent_settings() {
+  const auto latent = [](int head_dim, int v_head_dim, auto change) {
+    return with(
+        [&](Features& f) {
+          f.latent = true, f.v_head_dim = v_head_dim;
+          change(f);
+        },
+        head_dim);
+  };
+  return {
+      latent(576, 512, [](Features&) {}),
+      latent(576, 512, [](Features& f) { f.page_size = 64; }),
+      latent(576, 512, [](Features& f) { f.page_size = 16, f.q_len = 4; }),
+      latent(576, 512, [](Features& f) { f.q_len = 16, f.mask = QueryMask::full; }),
+      latent(576, 512, [](Features& f) { f.q_len = 9, f.ragged_q = true, f.page_size = 1; }),
+      latent(576, 512, [](Features& f) { f.append = true, f.rope = Rope::interleaved, f.page_size = 64, f.q_len = 2; }),
+      latent(576, 512, [](Features& f) { f.kv_format = KvFormat::fp8_e4m3; }),
+      latent(576, 512,
+             [](Features& f) { f.kv_format = KvFormat::int8, f.kv_scale = KvScale::token, f.page_size = 16; }),
+      latent(576, 512, [](Features& f) { f.window = 100, f.sink_tokens = 5, f.sink_logits = true, f.q_len = 8; }),
+      latent(576, 512, [](Features& f) { f.batch_invariant = true, f.q_len = 12; }),
+      latent(320, 256, [](Features& f) { f.q_len = 16; }),
+      latent(320, 256, [](Features& f) { f.rope = Rope::half_split, f.rope_dim = 32, f.append = true; }),
+      latent(128, 128, [](Features& f) { f.q_len = 7; }),
+      latent(208, 144, [](Features&) {}),
+  };
+}
+
 std::vector<Setting> score_settings() {
   std::vector<Setting> settings;
   for (const VerifyScore& score : verify_scores()) {
@@ -158,6 +186,7 @@ const std::vector<VerifyFeature>& verify_features() {
         with([](F& f) { f.batch_invariant = true, f.q_len = 3, f.window = 90, f.sink_tokens = 5; })}},
       {"head sizes", head_size_settings()},
       {"V of another size than K", v_head_size_settings()},
+      {"latent cache", latent_settings()},
   };
   return features;
 }

@@ -57,6 +57,7 @@ Features draw_features(Draw& draw) {
     f.kv_scale = draw.of({KvScale::tensor, KvScale::head, KvScale::token});
   }
   if (draw.chance(20)) f.v_head_dim = 16 * draw.between(1, 32);
+  f.latent = draw.chance(12);
   f.batch_invariant = draw.chance(12);
   f.append = draw.chance(20);
   if (f.append && f.kv_format != KvFormat::same && f.kv_scale == KvScale::token) f.kv_scale = KvScale::head;
@@ -89,6 +90,10 @@ KernelSpec draw_heads(Draw& draw, Arch arch) {
   spec.load = draw.of(load_paths_of(arch));
   spec.fixup = draw.of({FixUp::ticket, FixUp::wait});
   spec.features = draw_features(draw);
+  if (spec.features.latent) {
+    spec.features.v_head_dim = draw.of({512, 512, 256, 128, 64});
+    spec.head_dim = spec.features.v_head_dim + draw.of({64, 64, 64, 16, 128});
+  }
   if (spec.features.batch_invariant) spec.fixup = FixUp::ticket;
   return spec;
 }
@@ -143,7 +148,7 @@ std::vector<PlannedCase> random_cases(const KernelSpec& spec, std::uint64_t seed
       shape.query_tokens.push_back(draw.chance(15) ? 0 : draw.between(1, features.q_len));
     // Requests must not append into pages that they share.
     if (features.page_size > 0 && !features.append && draw.chance(40)) shape.shared_prefix = draw.between(1, longest);
-    const std::int64_t row = spec.head_dim + (features.v_head_dim > 0 ? features.v_head_dim : spec.head_dim);
+    const std::int64_t row = cache_columns(spec);
     const auto grid =
         draw.chance(50)
             ? draw.of({std::int64_t{1}, std::int64_t{7}, std::int64_t{131}, std::int64_t{132}, std::int64_t{200}})

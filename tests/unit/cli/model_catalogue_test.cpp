@@ -208,11 +208,27 @@ TEST(ModelConfig, AFaultyFieldIsNamed) {
   }
 }
 
-TEST(ModelConfig, LatentAttentionIsUnsupportedRatherThanMisread) {
+TEST(ModelConfig, LatentAttentionIsOneKvHeadWithAbsorbedProjections) {
   const auto model = model_from_config(
-      R"({"num_attention_heads":128,"num_key_value_heads":128,"hidden_size":7168,"kv_lora_rank":512})", "x");
-  ASSERT_FALSE(model.has_value());
-  EXPECT_EQ(model.error().code, ErrorCode::unsupported);
+      R"({"num_attention_heads":128,"num_key_value_heads":128,"hidden_size":7168,"kv_lora_rank":512,
+          "qk_rope_head_dim":64,"v_head_dim":128,"torch_dtype":"bfloat16"})",
+      "x");
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  const auto known = find_model("deepseek-v3");
+  ASSERT_TRUE(known.has_value());
+  ModelShape expected = *known;
+  expected.name = "x";
+  EXPECT_EQ(*model, expected);
+  EXPECT_EQ(model->q_heads, 128);
+  EXPECT_EQ(model->kv_heads, 1);
+  EXPECT_EQ(model->head_dim, 576);
+  EXPECT_EQ(model->features, (Features{.v_head_dim = 512, .latent = true}));
+
+  const auto without = model_from_config(R"({"num_attention_heads":8,"kv_lora_rank":256})", "x");
+  ASSERT_TRUE(without.has_value());
+  EXPECT_EQ(without->head_dim, 256);
+  EXPECT_EQ(without->features, Features{.latent = true});
+  EXPECT_FALSE(model_from_config(R"({"num_attention_heads":8,"kv_lora_rank":"512"})", "x").has_value());
 }
 
 TEST(ModelConfig, AFileThatCannotBeReadIsNamed) {

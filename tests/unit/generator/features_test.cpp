@@ -37,6 +37,7 @@ Features any_features() {
   f.append = sometimes(rc::gen::arbitrary<bool>(), false);
   f.rope = sometimes(rc::gen::element(Rope::half_split, Rope::interleaved), Rope::none);
   if (f.rope != Rope::none) f.rope_dim = *rc::gen::element(0, 64);
+  f.latent = sometimes(rc::gen::arbitrary<bool>(), false);
   f.batch_invariant = sometimes(rc::gen::arbitrary<bool>(), false);
   return f;
 }
@@ -50,6 +51,21 @@ TEST(Features, DefaultsAreValidAndPlain) {
   EXPECT_EQ(to_json(Features{}), "{}");
   EXPECT_EQ(query_rows(Features{}, 7), 7);
   EXPECT_EQ(query_rows(Features{.q_len = 16}, 128), 2048);
+}
+
+TEST(Features, ALatentCacheTurnsTheDimsBehindV) {
+  EXPECT_EQ(features_name({.v_head_dim = 512, .latent = true}), "_v512_latent");
+  EXPECT_EQ(to_json(Features{.v_head_dim = 512, .latent = true}), R"({"latent":true,"v_head_dim":512})");
+  const Features latent{.v_head_dim = 512, .latent = true, .rope = Rope::interleaved};
+  EXPECT_EQ(first_turning_dim(latent, 576), 512);
+  EXPECT_EQ(turning_dims(latent, 576), 64);
+  EXPECT_EQ(first_turning_dim({.v_head_dim = 64}, 128), 0);
+  EXPECT_EQ(turning_dims({.v_head_dim = 64}, 128), 128);
+  EXPECT_TRUE(validate_rope({.v_head_dim = 512, .latent = true, .rope = Rope::interleaved, .rope_dim = 64}, 576));
+  EXPECT_EQ(code_of(validate_rope({.v_head_dim = 512, .latent = true, .rope = Rope::interleaved, .rope_dim = 80}, 576)),
+            ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of(validate_rope({.latent = true, .rope = Rope::interleaved}, 512)), ErrorCode::invalid_argument);
+  EXPECT_TRUE(validate_rope({.latent = true}, 512));
 }
 
 TEST(Features, LimitsAreTheLastValuesThatPass) {

@@ -114,6 +114,7 @@ std::vector<KernelSpec> specs_with_features() {
                                 {.kv_format = KvFormat::fp8_e4m3},
                                 {.kv_format = KvFormat::int8, .kv_scale = KvScale::token},
                                 {.v_head_dim = 64},
+                                {.v_head_dim = 64, .latent = true},
                                 {.page_size = 16, .append = true, .rope = Rope::half_split},
                                 {.append = true, .rope = Rope::interleaved, .batch_invariant = true}};
   std::vector<KernelSpec> specs;
@@ -125,6 +126,14 @@ std::vector<KernelSpec> specs_with_features() {
         spec.pdl = pdl;
         if (validate(spec)) specs.push_back(spec);
       }
+    }
+  }
+  for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+    for (const int page_size : {0, 64}) {
+      KernelSpec roles{.head_dim = 576, .group = 128, .load = LoadPath::tensor, .fixup = fixup, .warps = 8};
+      roles.features = {.page_size = page_size, .v_head_dim = 512, .latent = true};
+      EXPECT_TRUE(validate(roles));
+      specs.push_back(roles);
     }
   }
   return specs;
@@ -159,7 +168,10 @@ TEST(Generator, EveryKernelChecksTheSharedMemoryThatItsHostLaunchesWith) {
     const std::string shared = "constexpr int kSharedBytes = " + std::to_string(kernel.shared_bytes) + ";";
     EXPECT_NE(kernel.source.find(shared), std::string::npos) << kernel.entry;
     EXPECT_NE(kernel.source.find(" == kSharedBytes,"), std::string::npos) << kernel.entry;
-    EXPECT_NE(kernel.source.find("static_assert(sizeof(MergeBuffer) == lean_merge_bytes("), std::string::npos);
+    EXPECT_NE(
+        kernel.source.find(warpgroups_have_roles(spec) ? "static_assert(sizeof(Operands) == lean_role_operand_bytes("
+                                                       : "static_assert(sizeof(MergeBuffer) == lean_merge_bytes("),
+        std::string::npos);
   }
 }
 

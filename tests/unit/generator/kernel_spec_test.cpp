@@ -134,6 +134,44 @@ TEST(KernelSpec, FeaturesThatAFamilyHasNotAreNamed) {
   EXPECT_TRUE(validate(wide).has_value());
 }
 
+TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {
+  KernelSpec spec{.head_dim = 576, .group = 128, .features = {.v_head_dim = 512, .latent = true}};
+  spec.load = LoadPath::tensor, spec.warps = 8, spec.warp_tokens = 16, spec.stages = 2;
+  ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
+  EXPECT_EQ(cache_columns(spec), 576);
+  EXPECT_TRUE(warpgroups_have_roles(spec));
+  EXPECT_EQ(rows_per_block(spec), 64);
+  EXPECT_EQ(row_blocks(spec), 2);
+  EXPECT_EQ(cta_threads(spec), 512) << "two warpgroups with O, one that weighs, one that requests KV";
+  KernelSpec tokens = spec;
+  tokens.warps = 4, tokens.group = 16;
+  ASSERT_TRUE(validate(tokens)) << validate(tokens).error().message;
+  EXPECT_FALSE(warpgroups_have_roles(tokens));
+  EXPECT_EQ(rows_per_block(tokens), 16);
+  EXPECT_EQ(cta_threads(tokens), 160);
+  KernelSpec apart = tokens;
+  apart.features.latent = false, apart.head_dim = 512, apart.stages = 1;
+  EXPECT_EQ(cache_columns(apart), 1024);
+
+  const auto refusal = [&](auto change, ErrorCode code = ErrorCode::unsupported) {
+    KernelSpec changed = spec;
+    change(changed);
+    const auto ok = validate(changed);
+    EXPECT_FALSE(ok);
+    if (!ok) EXPECT_EQ(ok.error().code, code);
+    return ok ? std::string() : ok.error().message;
+  };
+  EXPECT_NE(refusal([](KernelSpec& s) { s.features.v_head_dim = 384; }).find("384"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.head_dim = 512; }).find("512"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.warps = 12; }).find("12 warps"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.features.append = true; }).find("append"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.warp_tokens = 32, s.tile = 128; }).find("128 tokens"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.head_dim = 656; }).find("656"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.features.latent = false; }).find("576"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.head_dim = 256; }, ErrorCode::invalid_argument).find("256 columns"),
+            std::string::npos);
+}
+
 TEST(KernelSpec, WarpgroupsHoldSixtyFourQueryRowsEach) {
   KernelSpec spec{.group = 32, .load = LoadPath::tensor, .warps = 4};
   EXPECT_FALSE(query_rows_lead(spec));

@@ -38,6 +38,32 @@ TEST(Problem, HeadDimsAreMultiplesOf16UpTo512AndOthersAreUnsupportedWithThat) {
   }
 }
 
+TEST(Problem, ALatentCacheHasWiderKeysAndCountsThemOnce) {
+  const DecodeProblem latent{
+      .q_heads = 128, .kv_heads = 1, .head_dim = 576, .features = {.v_head_dim = 512, .latent = true}};
+  EXPECT_TRUE(validate(latent));
+  EXPECT_EQ(canonical(latent), latent);
+  EXPECT_EQ(problem_from_json(to_json(latent)).value(), latent);
+  const Shape shape{.batch = 3, .longest_context = 100};
+  EXPECT_EQ(kv_bytes(latent, shape), 3 * 100 * 576 * 2);
+  DecodeProblem bytes = latent;
+  bytes.features.kv_format = KvFormat::int8, bytes.features.kv_scale = KvScale::token;
+  const std::vector<int> lengths(3, 100);
+  EXPECT_EQ(kv_scale_bytes(bytes, RequestLengths{.context_lengths = lengths}), 3 * 100 * 4);
+  EXPECT_EQ(validate(DecodeProblem{.q_heads = 8, .kv_heads = 1, .head_dim = 576}).error().message,
+            "head_dim 576 is not supported");
+  DecodeProblem wide = latent;
+  wide.head_dim = 656;
+  EXPECT_EQ(code_of(validate(wide)), ErrorCode::unsupported);
+  wide = latent, wide.head_dim = 256;
+  EXPECT_EQ(validate(wide).error().message, "v_head_dim is 512, and the latent cache has 256 columns (head_dim)");
+  wide = latent, wide.features.v_head_dim = 0;
+  EXPECT_EQ(validate(wide).error().message, "v_head_dim 576 is not supported");
+  DecodeProblem whole{.q_heads = 8, .kv_heads = 1, .head_dim = 128, .features = {.v_head_dim = 128, .latent = true}};
+  EXPECT_TRUE(validate(whole));
+  EXPECT_EQ(canonical(whole).features.v_head_dim, 0);
+}
+
 TEST(Problem, ItsFeaturesAreCheckedWithIt) {
   EXPECT_TRUE(validate(DecodeProblem{.q_heads = 128, .kv_heads = 1, .features = {.q_len = 16}}));
   const auto refused = validate(DecodeProblem{.features = {.sink_tokens = 4}});

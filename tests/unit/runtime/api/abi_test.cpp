@@ -53,7 +53,7 @@ TEST(Abi, Problem) {
   EXPECT_FIELD(leanattn_problem, append, 104, 4);
   EXPECT_FIELD(leanattn_problem, rope, 108, 4);
   EXPECT_FIELD(leanattn_problem, rope_dim, 112, 4);
-  EXPECT_FIELD(leanattn_problem, reserved2, 116, 4);
+  EXPECT_FIELD(leanattn_problem, latent, 116, 4);
 }
 
 TEST(Abi, PlanOptions) {

@@ -318,7 +318,7 @@ TEST_F(CApi, FeaturesOutOfTheirDomainAreRefusedByName) {
       {[](leanattn_problem& p) { p.rope = 3; }, LEANATTN_INVALID_ARGUMENT, "rope is 3"},
       {[](leanattn_problem& p) { p.rope_dim = 64; }, LEANATTN_INVALID_ARGUMENT, "rope_dim is 64"},
       {[](leanattn_problem& p) { p.rope = 1, p.rope_dim = 256; }, LEANATTN_INVALID_ARGUMENT, "rope_dim is 256, more"},
-      {[](leanattn_problem& p) { p.reserved2 = 1; }, LEANATTN_INVALID_ARGUMENT, "reserved2 is 1"},
+      {[](leanattn_problem& p) { p.latent = 1, p.v_head_dim = 256; }, LEANATTN_INVALID_ARGUMENT, "v_head_dim is 256"},
       {[](leanattn_problem& p) { p.page_size = -16; }, LEANATTN_INVALID_ARGUMENT, "page_size is -16"},
       {[](leanattn_problem& p) { p.q_len = -1; }, LEANATTN_INVALID_ARGUMENT, "q_len is -1"},
       {[](leanattn_problem& p) { p.q_len = 17; }, LEANATTN_UNSUPPORTED, "q_len is 17"},
@@ -339,7 +339,7 @@ TEST_F(CApi, FeaturesOutOfTheirDomainAreRefusedByName) {
 TEST_F(CApi, AProgramFromBeforeFeaturesGetsPlainKernels) {
   problem.struct_size = 40;
   problem.page_size = 77;  // lies behind the older struct, where the library must not read
-  problem.reserved2 = 77;
+  problem.latent = 77;
   ASSERT_EQ(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_OK) << leanattn_last_error_message();
   EXPECT_EQ(choice.provenance, LEANATTN_EXACT);
   EXPECT_EQ(choice.kernel_name, kernel_name(tuned_config(kLlama, 224).spec));

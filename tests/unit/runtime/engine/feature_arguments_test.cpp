@@ -280,6 +280,43 @@ TEST_F(FeatureArguments, VAndOHaveTheirOwnWidth) {
   refuses("o_stride_head is 32 elements, less than v_head_dim, 64", [&] { args.o_stride_head = 32; });
 }
 
+TEST_F(FeatureArguments, OfALatentCacheVIsThePartOfKAtItsBeginning) {
+  limits.problem.kv_heads = 1, limits.problem.head_dim = 576;
+  features().v_head_dim = 512, features().latent = true;
+  args.v = nullptr, args.scale = 0.125f;
+  LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.v, args.k);
+  EXPECT_EQ(block.k_stride_token, 576);
+  EXPECT_EQ(block.v_stride_token, 576);
+  EXPECT_EQ(block.v_stride_batch, 8192 * 576);
+  EXPECT_EQ(block.o_stride_head, 512);
+  refuses("v is given", [&] { args.v = at(0x3000); });
+  refuses("k is null", [&] { args.k = nullptr; });
+  refuses("v_stride_token is 576", [&] { args.v_stride_token = 576, args.max_pages = 0; });
+  refuses("v_scale is given", [&] {
+    features().kv_format = KvFormat::fp8_e4m3;
+    args.v_scale = at<float>(0x7000);
+  });
+  refuses("scale is 0, and a latent problem has no default", [&] { args.scale = 0; });
+
+  limits.problem.layout = KvLayout::strided;
+  args.k_stride_token = 640;  // rows with room between them
+  args.k_stride_batch = 8192 * 640;
+  features().kv_format = KvFormat::fp8_e4m3;
+  args.k_scale = at<float>(0x7000);
+  block = bound();
+  EXPECT_EQ(block.v_stride_token, 640);
+  EXPECT_EQ(block.v_stride_batch, 8192 * 640);
+  EXPECT_EQ(block.v_scale, args.k_scale) << "a row has one scale";
+
+  features().kv_format = KvFormat::same, args.k_scale = nullptr;
+  features().append = true;
+  args.k_new = at(0x6000);
+  EXPECT_EQ(bound().k_new_stride_token, 576);
+  refuses("v_new is given", [&] { args.v_new = at(0x6000); });
+  refuses("v_new_stride_token is 512", [&] { args.v_new_stride_token = 512; });
+}
+
 TEST_F(FeatureArguments, StridesOfOneByteCachesAreMultiplesOfSixteenElements) {
   limits.problem.layout = KvLayout::strided;
   args.k_stride_token = 1032;

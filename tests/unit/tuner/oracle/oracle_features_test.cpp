@@ -64,7 +64,7 @@ OracleOutput by_definition(const Case& c) {
           s += static_cast<long double>(
                    value_of(c.problem.dtype, data_bits(DataKind::uniform, kSeed, DataTensor::q, c.problem.dtype,
                                                        c.request, head, t, i, c.problem.head_dim))) *
-               element(c, DataTensor::k, j, i);
+               element(c, f.latent ? DataTensor::latent : DataTensor::k, j, i);
         s *= kScale;
         if (f.soft_cap > 0) s = f.soft_cap * std::tanh(s / f.soft_cap);
         if (f.alibi) s += static_cast<long double>(data_alibi_slope(kSeed, head)) * (j - p);
@@ -72,7 +72,8 @@ OracleOutput by_definition(const Case& c) {
         const long double weight = std::exp(s);
         denominator += weight;
         for (int i = 0; i < columns; ++i)
-          numerator[static_cast<std::size_t>(i)] += weight * element(c, DataTensor::v, j, i);
+          numerator[static_cast<std::size_t>(i)] +=
+              weight * element(c, f.latent ? DataTensor::latent : DataTensor::v, j, i);
       }
       if (f.sink_logits) denominator += std::exp(static_cast<long double>(data_sink_logit(kSeed, head)));
       for (int i = 0; i < columns; ++i)
