@@ -80,7 +80,7 @@ class Finder:
 class KVWriteLoc:
     """Where new keys and values go."""
 
-    def __init__(self, loc):
+    def __init__(self, loc, swa_loc=None):
         self.loc = loc
 
     @classmethod
@@ -243,11 +243,11 @@ class Model:
         self.req_to_token = torch.full((MOST_REQUESTS + 1, CONTEXT + 20), STALE, dtype=torch.int32)
         pool = types.SimpleNamespace(req_to_token=self.req_to_token, size=MOST_REQUESTS)
         self.requests = pool
-        parallel = types.SimpleNamespace(attn_tp_size=1, attn_cp_size=1, attn_dcp_size=1, enable_prefill_cp=False, attn_dp_enabled=False)
+        parallel = types.SimpleNamespace(attn_tp_size=1, attn_cp_size=1, attn_dcp_size=1, tp_size=1, enable_prefill_cp=False, attn_dp_enabled=False)
         arguments = types.SimpleNamespace(
             speculative_eagle_topk=topk, speculative_num_draft_tokens=draft_tokens, enable_deterministic_inference=False, disable_cuda_graph=False,
             is_embedding=False, chunked_prefill_size=8192, disable_radix_cache=False, kv_cache_dtype="auto", attention_backend="leanattn",
-            prefill_attention_backend=None)
+            prefill_attention_backend=None, enable_prefill_cp=False, enable_dp_attention=False)
         flash = sys.modules[FLASH]
         flash.get_spec = lambda: arguments
         flash.get_exec = sys.modules["sglang.srt.runtime_context"].get_exec
@@ -262,7 +262,7 @@ class Model:
         self.backend = backend.for_runner(types.SimpleNamespace(
             model=self.attention, model_config=config, page_size=page_size, dtype=torch.bfloat16, kv_cache_dtype=torch.bfloat16, kv_cache_dtype_str="auto",
             gpu_id=0, token_to_kv_pool=self.pool, req_to_token_pool=pool, use_mla_backend=False, is_draft_worker=False, server_args=arguments,
-            sliding_window_size=window - 1 if window else None, device="cpu", attn_cp_size=1, tp_size=1, kv_index_translator=translator,
+            sliding_window_size=window - 1 if window else None, device="cpu", attn_cp_size=1, tp_size=1, ps=parallel, kv_index_translator=translator,
             spec_algorithm=types.SimpleNamespace(is_uno=lambda: False)))
         # FlashAttention's own schedule, which needs its kernels.
         self.backend._get_scheduler_metadata = None

@@ -108,18 +108,18 @@ def test_the_hooks_around_graphs_are_those_of_the_version(adapter, version):
 
 
 def test_what_is_read_of_sglangs_objects_is_there(version):
-    """Attributes that classes give to their instances. The memory pool of a runner is given by a mixin of one version."""
+    """Attributes that classes give to their instances. Of two versions a mixin gives the memory pool to a runner."""
     recorded = stand_in.contract(version)["instances"]
     for classes in record_interface.ENGINES["sglang"].instances.values():
         for name, attributes in classes.items():
-            later = {"kv_index_translator", "kv_cache_dtype_str", "token_to_kv_pool"} if version.startswith("0.5.12") else set()
+            later = set() if version.startswith("0.5.23") else {"kv_index_translator", "kv_cache_dtype_str", "token_to_kv_pool"}
             assert set(attributes) - set(recorded[name]) <= later, f"{name} of {version}"
 
 
 def test_the_metadata_has_what_leanattn_reads_of_it(version):
     fields = stand_in.contract(version)["modules"][FLASH]["classes"]["FlashAttentionMetadata"]["attributes"]
     assert {"cache_seqlens_int32", "max_seq_len_q", "page_table", "swa_page_table", "local_attn_metadata"} <= set(fields)
-    assert ("swa_out_cache_loc" in fields) == version.startswith("0.5.23")
+    assert ("swa_out_cache_loc" in fields) != version.startswith("0.5.12")
 
 
 def test_a_batch_has_what_leanattn_reads_of_it(version):
@@ -189,21 +189,21 @@ def test_an_sglang_without_such_a_registry_still_starts(adapter, caplog):
     assert "not registered" in caplog.text and "0.5.12.*" in caplog.text
 
 
-@pytest.mark.parametrize("number, module", [("0.5.12", "v0512"), ("0.5.12.post1", "v0512"), ("0.5.23", "v0523"), ("0.5.23+cu130", "v0523"), ("0.5.23rc1", "v0523")])
+@pytest.mark.parametrize("number, module", [("0.5.12", "v0512"), ("0.5.12.post1", "v0512"), ("0.5.16", "v0516"), ("0.5.23", "v0523"), ("0.5.23+cu130", "v0523"), ("0.5.23rc1", "v0523")])
 def test_a_version_has_its_module(number, module):
     import leanattn.sglang
 
     assert leanattn.sglang.module_for(number) == module
 
 
-@pytest.mark.parametrize("number, nearest", [("0.5.9", "v0512"), ("0.5.16", "v0512"), ("0.5.24", "v0523"), ("0.6.0", "v0523"), ("dev", "v0523")])
+@pytest.mark.parametrize("number, nearest", [("0.5.9", "v0512"), ("0.5.15.post1", "v0512"), ("0.5.22", "v0516"), ("0.5.24", "v0523"), ("0.6.0", "v0523"), ("dev", "v0523")])
 def test_an_untried_version_is_refused_with_what_to_do(number, nearest, monkeypatch, caplog):
     import leanattn.sglang
 
     monkeypatch.delenv(leanattn.sglang.ANYWAY, raising=False)
     with pytest.raises(RuntimeError) as caught:
         leanattn.sglang.module_for(number)
-    for part in (f"never tried with SGLang {number}", "0.5.12.* and 0.5.23.*", "--attention-backend", "LEANATTN_SGLANG_UNTRIED=1"):
+    for part in (f"never tried with SGLang {number}", "0.5.12.*, 0.5.16.* and 0.5.23.*", "--attention-backend", "LEANATTN_SGLANG_UNTRIED=1"):
         assert part in str(caught.value)
     monkeypatch.setenv(leanattn.sglang.ANYWAY, "1")
     assert leanattn.sglang.module_for(number) == nearest and number in caplog.text

@@ -32,7 +32,8 @@ class Versions:
 
     def tried(self):
         """The versions in a sentence."""
-        return f"It is written for {self.engine} {' and '.join(f'{version}.*' for version in self.modules)}."
+        *before, last = (f"{version}.*" for version in self.modules)
+        return f"It is written for {self.engine} {', '.join(before)} and {last}." if before else f"It is written for {self.engine} {last}."
 
     def _release(self, version):
         found = re.match(r"\d+(?:\.\d+)*", str(version))

@@ -12,7 +12,7 @@ import logging
 from .._serving.versions import Versions
 
 NAME = "leanattn"  #: of --attention-backend
-TRIED = {"0.5.12": "v0512", "0.5.23": "v0523"}  #: versions of SGLang, and the module that is written for each
+TRIED = {"0.5.12": "v0512", "0.5.16": "v0516", "0.5.23": "v0523"}  #: versions of SGLang, and the module that is written for each
 ANYWAY = "LEANATTN_SGLANG_UNTRIED"
 CONTEXT = "LEANATTN_SGLANG_CONTEXT"
 

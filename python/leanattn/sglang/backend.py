@@ -73,7 +73,7 @@ class BackendBase(FlashAttentionBackend):
     @staticmethod
     def is_deterministic(model_runner):
         """Whether results must not depend on the batch."""
-        raise NotImplementedError
+        return bool(model_runner.server_args.enable_deterministic_inference)
 
     def write(self, layer, forward_batch, k, v):
         """Writes the new keys and values of a step into the cache: [tokens, kv_heads, head_dim] each."""
@@ -81,9 +81,19 @@ class BackendBase(FlashAttentionBackend):
 
     def caches(self, layer):
         """The keys and values of a layer, [pages, page_size, kv_heads, head_dim] each."""
-        raise NotImplementedError
+        keys, values = self._pool.get_kv_buffer(layer.layer_id)
+        return (keys.view(-1, self.page_size, layer.tp_k_head_num, layer.head_dim),
+                values.view(-1, self.page_size, layer.tp_k_head_num, layer.v_head_dim))
+
+    def reads_slots(self):
+        """Whether req_to_token has the slots of the cache themselves."""
+        return True
 
     # SGLang's interface.
+
+    def init_forward_metadata(self, forward_batch):
+        super().init_forward_metadata(forward_batch)
+        self.init_tree(forward_batch)
 
     def forward_decode(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
         metadata = self.forward_metadata
@@ -121,7 +131,7 @@ class BackendBase(FlashAttentionBackend):
         return self.topk > 1 and self.page_size == 1 and self._verified is not None
 
     def init_tree(self, forward_batch):
-        """Makes what the verification of a tree needs, for a step that is no graph. Versions call it after FlashAttention's metadata is made."""
+        """Makes what the verification of a tree needs, for a step that is no graph."""
         self._tree = None
         if self._has_trees and forward_batch.forward_mode.is_target_verify() and self.reads_slots():
             seq_lens, indices, width = forward_batch.seq_lens, forward_batch.req_pool_indices, self._width(forward_batch.seq_lens_cpu)
@@ -130,7 +140,7 @@ class BackendBase(FlashAttentionBackend):
 
     def init_graph(self, requests, forward_mode, capture, seq_lens=None, req_pool_indices=None, seq_lens_cpu=None, spec_info=None):
         """The same for a CUDA graph of so many requests, in memory that the graph knows, before it is captured and before each replay; before a
-        capture also the plans of its batch."""
+        capture also the plans of its batch. Versions call it after FlashAttention's metadata is made."""
         self._tree = None
         if capture and (forward_mode.is_decode() or forward_mode.is_target_verify()):
             self._batch_for(requests, exactly=True)
@@ -143,10 +153,6 @@ class BackendBase(FlashAttentionBackend):
             tree.lengths.copy_(seq_lens + self._verified)
             tree.page_table[:, :width].copy_(tensors.page_table(self.req_to_token, req_pool_indices[:requests], width))
             tree.words.copy_(tensors.tree_words(spec_info.custom_mask, seq_lens, self._verified))
-
-    def reads_slots(self):
-        """Whether req_to_token has the slots of the cache themselves."""
-        return True
 
     def _width(self, seq_lens_cpu):
         """Tokens of the longest request with its draft; as many as there may be where the host does not know the lengths."""

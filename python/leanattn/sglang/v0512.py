@@ -3,21 +3,8 @@ from .backend import BackendBase
 
 
 class Backend(BackendBase):
-    @staticmethod
-    def is_deterministic(model_runner):
-        return bool(model_runner.server_args.enable_deterministic_inference)
-
     def write(self, layer, forward_batch, k, v):
         self._pool.set_kv_buffer(layer, forward_batch.out_cache_loc, k, v, layer.k_scale, layer.v_scale)
-
-    def caches(self, layer):
-        keys, values = self._pool.get_kv_buffer(layer.layer_id)
-        return (keys.view(-1, self.page_size, layer.tp_k_head_num, layer.head_dim),
-                values.view(-1, self.page_size, layer.tp_v_head_num, layer.v_head_dim))
-
-    def init_forward_metadata(self, forward_batch):
-        super().init_forward_metadata(forward_batch)
-        self.init_tree(forward_batch)
 
     def init_forward_metadata_capture_cuda_graph(self, bs, num_tokens, req_pool_indices, seq_lens, encoder_lens, forward_mode, spec_info):
         super().init_forward_metadata_capture_cuda_graph(bs, num_tokens, req_pool_indices, seq_lens, encoder_lens, forward_mode, spec_info)

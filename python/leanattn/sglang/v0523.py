@@ -1,12 +1,12 @@
-"""v0523.py -- what the interface of SGLang 0.5.23 has beyond the shared part: one hook for the capture and the replay of a graph, writes to the
-cache with the slots of both its pools, and caches whose slots req_to_token names indirectly."""
+"""v0523.py -- what the interface of SGLang 0.5.23 has beyond that of 0.5.16: slots that a step's plan has worked out, caches with strides of their own,
+and pools whose slots req_to_token names indirectly."""
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.runtime_context import get_exec
 
-from .backend import BackendBase
+from . import v0516
 
 
-class Backend(BackendBase):
+class Backend(v0516.Backend):
     @staticmethod
     def is_deterministic(model_runner):
         return bool(get_exec().deterministic.enable_deterministic_inference)
@@ -20,12 +20,3 @@ class Backend(BackendBase):
 
     def reads_slots(self):
         return not self.kv_index_translator.is_translating
-
-    def init_forward_metadata(self, forward_batch):
-        super().init_forward_metadata(forward_batch)
-        self.init_tree(forward_batch)
-
-    def init_forward_metadata_out_graph(self, forward_batch, in_capture=False):
-        super().init_forward_metadata_out_graph(forward_batch, in_capture)
-        self.init_graph(forward_batch.batch_size, forward_batch.forward_mode, in_capture, forward_batch.seq_lens, forward_batch.req_pool_indices,
-                        forward_batch.seq_lens_cpu, forward_batch.spec_info)
