@@ -246,40 +246,40 @@ def test_a_chain_of_drafts_is_verified_under_the_causal_mask(adapter):
 
 def test_chains_of_another_length_than_at_start_up_are_flash_attentions(adapter):
     """Where SGLang adapts the number of drafts to how many are accepted."""
-    model = Model(adapter, draft_tokens=4, topk=1)
+    model = Model(adapter, draft_tokens=3, topk=1)
     batch = model.batch(3, "TARGET_VERIFY")
     model.backend.speculative_num_draft_tokens = 2
     model.backend.init_forward_metadata(batch)
-    for tokens in (6, 12):
+    for tokens in (6, 9):
         assert model.forward(batch, tokens)[1] == "of FlashAttention"
 
 
 def test_a_tree_of_drafts_is_verified_with_its_mask(adapter, trees):
-    model = Model(adapter, draft_tokens=4, topk=2)
-    _, _, (launch,) = model.step(2, "TARGET_VERIFY", tokens=4)
+    model = Model(adapter, draft_tokens=3, topk=2)
+    _, _, (launch,) = model.step(2, "TARGET_VERIFY", tokens=3)
     given, tree = launch["arguments"], model.backend._tree
     assert (given["tree_mask"], given["context_lengths"], given["page_table"]) == (tree.words.data, tree.lengths.data, tree.page_table.data)
-    assert tree.words.shape == (8,) and tree.lengths.dtype == "int32" and model.backend.seen == []
+    assert tree.words.shape == (6,) and tree.lengths.dtype == "int32" and model.backend.seen == []
     (_, slots, width), (_, _, _, tokens) = trees
     # The host does not know the lengths, so that the table has room for the longest context and its drafts.
-    assert slots is model.backend.req_to_token and (width, tokens) == (LONGEST + 16, 4)
+    assert slots is model.backend.req_to_token and (width, tokens) == (LONGEST + 16, 3)
 
 
 def test_a_graphs_tree_stays_where_it_is(adapter, trees):
-    model = Model(adapter, draft_tokens=4, topk=2)
-    model.backend.init_cuda_graph_state(MOST_REQUESTS, 4 * MOST_REQUESTS)
+    model = Model(adapter, draft_tokens=3, topk=2)
+    model.backend.init_cuda_graph_state(MOST_REQUESTS, 3 * MOST_REQUESTS)
     batch = model.batch(2, "TARGET_VERIFY")
     model.capture(batch)
     assert trees == []  # SGLang has no mask yet
-    _, _, (launch,) = model.forward(batch, 8)
+    _, _, (launch,) = model.forward(batch, 6)
     captured = launch["arguments"]
     assert model.backend.seen == []
     batch.seq_lens_cpu = Lengths(30, 40)
     model.replay(batch)
     tree = model.backend._tree
     assert (tree.words.data, tree.lengths.data, tree.page_table.data) == (captured["tree_mask"], captured["context_lengths"], captured["page_table"])
-    assert tree.words.copied.shape == (8,) and tree.lengths.copied.shape == (2,)
-    assert [made[0] for made in trees] == ["table", "words"] and trees[0][2] == 44  # the longest with its draft tokens
+    assert tree.words.copied.shape == (6,) and tree.lengths.copied.shape == (2,)
+    assert [made[0] for made in trees] == ["table", "words"] and trees[0][2] == 43  # the longest with its draft tokens
 
 
 class Lengths(list):
@@ -296,10 +296,10 @@ FLASH = [
     ("an encoder", {"attn_type": "ENCODER_ONLY"}, ("DECODE", 2, 2), {}),
     ("another cap", {"logit_capping_method": "sigmoid"}, ("DECODE", 2, 2), {}),
     ("rows without a request", {}, ("DECODE", 2, 4), {}),
-    ("a draft of several", {"topk": 2, "draft_tokens": 4}, ("DECODE", 2, 2), {"spec_info": "drafts"}),
+    ("a draft of several", {"topk": 2, "draft_tokens": 3}, ("DECODE", 2, 2), {"spec_info": "drafts"}),
     ("more drafts than the kernels take", {"topk": 1, "draft_tokens": 17}, ("TARGET_VERIFY", 1, 17), {}),
     ("drafts of different numbers", {"topk": 1, "draft_tokens": 3}, ("TARGET_VERIFY", 2, 6), {"spec_info": types.SimpleNamespace(ragged_verify_layout=1)}),
-    ("a tree and a window", {"topk": 2, "draft_tokens": 3, "sliding_window_size": 15}, ("TARGET_VERIFY", 2, 6), {}),
+    ("a tree and a window", {"topk": 2, "draft_tokens": 3, "sliding_window_size": 23}, ("TARGET_VERIFY", 2, 6), {}),
     ("a tree in pages of several tokens", {"topk": 2, "draft_tokens": 3, "page_size": 16}, ("TARGET_VERIFY", 2, 6), {}),
     ("rows that are not those of the tree", {"topk": 2, "draft_tokens": 3}, ("TARGET_VERIFY", 2, 8), {}),
     ("rows that are not those of the chain", {"topk": 1, "draft_tokens": 3}, ("TARGET_VERIFY", 2, 8), {}),

@@ -210,7 +210,8 @@ class BackendBase(FlashAttentionBackend):
         if self._deterministic and table.shape[1] > self._pages:
             table = table[:, :self._pages]
         given = getattr(forward_batch, "_attn_output", None)
-        out = q.new_empty((rows, layer.tp_q_head_num * layer.v_head_dim)) if given is None else given.view(rows, layer.tp_q_head_num * layer.v_head_dim)
+        width = layer.tp_q_head_num * layer.v_head_dim
+        out = q.new_empty((rows, width)) if given is None else given.view(rows, width)
         shape = (rows,) if tokens == 1 else (requests, tokens)
         leanattn.decode(q.reshape(*shape, layer.tp_q_head_num, layer.head_dim), keys, values, lengths, table,
                         out=out.view(*shape, layer.tp_q_head_num, layer.v_head_dim), kv_layout="NHD", typical_batch=self._batch_for(requests),
@@ -235,8 +236,8 @@ class BackendBase(FlashAttentionBackend):
         """What the kernels of this layer depend on. Raises ValueError, with what to do, where there are none."""
         q_heads, kv_heads, head_dim, v_head_dim = layer.tp_q_head_num, layer.tp_k_head_num, layer.head_dim, layer.v_head_dim
         if q_heads % kv_heads or q_heads > plans.LARGEST_GROUP * kv_heads:
-            raise ValueError(f"{q_heads} query heads share {kv_heads} KV heads, but leanattn has at most {plans.LARGEST_GROUP}, and the same number, for "
-                             f"each. {_OTHER}")
+            raise ValueError(f"{q_heads} query heads share {kv_heads} KV heads, but leanattn has at most {plans.LARGEST_GROUP}, and the same number, "
+                             f"for each. {_OTHER}")
         for name, size in (("head_dim", head_dim), ("v_head_dim", v_head_dim)):
             if size % 16 or size > 512:
                 raise ValueError(f"{name} of layer {layer.layer_id} is {size}, but leanattn has multiples of 16 up to 512. {_OTHER}")
@@ -275,12 +276,14 @@ class BackendBase(FlashAttentionBackend):
 def _check(runner):
     """Raises ValueError, with what to do, for what leanattn cannot serve."""
     if runner.use_mla_backend:
-        raise ValueError(f"leanattn has no latent attention (MLA), which this model needs. {_OTHER}")
+        raise ValueError(f"the backend of leanattn has no latent attention (MLA), which this model needs. {_OTHER}")
     if runner.is_draft_worker:
-        raise ValueError("leanattn serves no draft models, only the verification of drafts. Choose --speculative-draft-attention-backend, such as fa3")
+        raise ValueError("leanattn serves no draft models, only the verification of drafts. Choose a --speculative-draft-attention-backend, "
+                         "such as fa3")
     dtype, cache = str(runner.dtype), str(runner.kv_cache_dtype)
     if dtype not in ("torch.bfloat16", "torch.float16"):
-        raise ValueError(f"leanattn has models of bfloat16 and float16, and this one is {dtype}. Give --dtype bfloat16, or choose another --attention-backend")
+        raise ValueError(f"leanattn has models of bfloat16 and float16, and this one is {dtype}. Give --dtype bfloat16, or choose another "
+                         "--attention-backend")
     # Formats with scales in blocks have the element type of others.
     blocks = getattr(runner, "kv_cache_dtype_str", None) in ("mxfp8", "fp4_e2m1", "nvfp4")
     if blocks or cache not in (dtype, *_ONE_BYTE):

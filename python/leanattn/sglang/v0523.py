@@ -1,5 +1,5 @@
-"""v0523.py -- what the interface of SGLang 0.5.23 has beyond that of 0.5.16: slots that a step's plan has worked out, caches with strides of their own,
-and pools whose slots req_to_token names indirectly."""
+"""v0523.py -- what the interface of SGLang 0.5.23 has beyond that of 0.5.16: slots that a step's plan has worked out, caches with strides of their
+own, and pools whose slots req_to_token names indirectly."""
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.runtime_context import get_exec
 
