@@ -6,7 +6,7 @@
 // The fields stand in the order in which a kernel first reads them. A kernel reads its arguments through the constant
 // cache, and until the first KV request is out every miss there delays the whole launch. On sm_90 the block begins at
 // c[0x0][0x210], 16 bytes into a line of 64 bytes. So the first 48 bytes, up to k and v, lie in one line, which is all
-// that a kernel needs to find its place in the batch; what turns that place into addresses is the next line.
+// that a kernel needs to find its first segment; what turns that into addresses is the next line.
 struct LeanDecodeArgs {
   // What a CTA needs to find its range of the schedule, and the bases of the cache.
   const int* context_lengths;  // [batch], tokens in the cache; clamped to [0, context_capacity]

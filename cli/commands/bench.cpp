@@ -49,6 +49,15 @@ Result<std::vector<std::string>> parse_modes(const std::string& text) {
   return modes;
 }
 
+/// Reads --rounds into `rounds`, which stays as it is without the flag.
+Result<void> parse_rounds(const BenchFlags& flags, std::int64_t least, int& rounds) {
+  if (flags.rounds.empty()) return {};
+  const Result<std::int64_t> read = parse_size("--rounds", flags.rounds, least, 1 << 20);
+  if (!read) return tl::unexpected(read.error());
+  rounds = static_cast<int>(*read);
+  return {};
+}
+
 Result<BenchOptions> parse_options(const BenchFlags& flags) {
   BenchOptions options;
   options.device = flags.device;
@@ -58,11 +67,7 @@ Result<BenchOptions> parse_options(const BenchFlags& flags) {
   Result<std::vector<std::string>> modes = parse_modes(flags.mode);
   if (!modes) return tl::unexpected(modes.error());
   options.modes = *modes;
-  if (!flags.rounds.empty()) {
-    const auto rounds = parse_size("--rounds", flags.rounds, 1, 1 << 20);
-    if (!rounds) return tl::unexpected(rounds.error());
-    options.rounds = static_cast<int>(*rounds);
-  }
+  if (auto rounds = parse_rounds(flags, 1, options.rounds); !rounds) return tl::unexpected(rounds.error());
   return options;
 }
 
@@ -138,11 +143,7 @@ Result<PaperOptions> parse_paper_options(const BenchFlags& flags) {
     if (!budget) return tl::unexpected(budget.error());
     options.budget = *budget;
   }
-  if (!flags.rounds.empty()) {
-    const auto rounds = parse_size("--rounds", flags.rounds, 3, 1 << 20);
-    if (!rounds) return tl::unexpected(rounds.error());
-    options.rounds = static_cast<int>(*rounds);
-  }
+  if (auto rounds = parse_rounds(flags, 3, options.rounds); !rounds) return tl::unexpected(rounds.error());
   return options;
 }
 

@@ -42,8 +42,8 @@ Result<void> launch(EngineObject& object, const DecodeArguments& arguments, cons
 }
 
 nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::handle context_lengths,
-                  nb::handle page_table, nb::handle scale, nb::handle out, nb::handle return_lse, nb::handle out_lse,
-                  nb::handle kv_layout, nb::handle kv_dtype, nb::handle k_scale, nb::handle v_scale,
+                  nb::handle page_table, nb::handle v_head_dim, nb::handle scale, nb::handle out, nb::handle return_lse,
+                  nb::handle out_lse, nb::handle kv_layout, nb::handle kv_dtype, nb::handle k_scale, nb::handle v_scale,
                   nb::handle max_q_len, nb::handle q_offsets, nb::handle mask, nb::handle tree_mask, nb::handle window,
                   nb::handle sink_tokens, nb::handle sink_logits, nb::handle soft_cap, nb::handle alibi_slopes,
                   nb::handle score, nb::handle k_new, nb::handle v_new, nb::handle rope_table, nb::handle rope,
@@ -56,6 +56,7 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
                              v_cache,
                              context_lengths,
                              page_table,
+                             v_head_dim,
                              scale,
                              out,
                              return_lse,
@@ -104,7 +105,8 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
 
 constexpr const char* kSignature =
     "def decode(q: typing.Any, k_cache: typing.Any, v_cache: typing.Any, context_lengths: typing.Any, "
-    "page_table: typing.Any = None, *, scale: float | None = None, out: typing.Any = None, return_lse: bool = False, "
+    "page_table: typing.Any = None, *, v_head_dim: int | None = None, scale: float | None = None, out: typing.Any = "
+    "None, return_lse: bool = False, "
     "out_lse: typing.Any = None, kv_layout: str = 'HND', kv_dtype: str | None = None, k_scale: typing.Any = None, "
     "v_scale: typing.Any = None, max_q_len: int | None = None, q_offsets: typing.Any = None, mask: str | None = None, "
     "tree_mask: typing.Any = None, window: int = 0, sink_tokens: int = 0, sink_logits: typing.Any = None, "
@@ -127,8 +129,9 @@ k_cache, v_cache [batch, kv_heads, context, head_dim]; kv_layout "NHD": [batch, 
                  page_table pools of pages: [pages, kv_heads, page_size, head_dim], [pages, page_size, kv_heads, head_dim]
 context_lengths  [batch] int32: tokens of each request, its query tokens included; read when the kernel runs
 page_table       [batch, max_pages] int32: the numbers of each request's pages in the pool
+v_head_dim       for latent attention, where v_cache is None: values are the first v_head_dim columns of k_cache
 
-scale            the softmax scale; None: 1 / sqrt(head_dim)
+scale            the softmax scale; None: 1 / sqrt(head_dim), but not for latent attention
 out, out_lse     tensors to write to; out_lse is [batch, q_heads] or [batch, q_len, q_heads], fp32
 return_lse       also returns the log-sum-exp of every query row, a natural logarithm
 kv_dtype         what a uint8 cache holds: "fp8_e4m3", "fp8_e5m2" or "int8"; not needed for other caches
@@ -143,7 +146,8 @@ sink_logits      [q_heads] fp32: logits that count in the denominator of the sof
 soft_cap         scores become cap * tanh(score / cap); 0: unchanged
 alibi_slopes     [q_heads] fp32: slope * (key index - query index) is added to scores
 score            an expression (docs/features.md) of score, q_index, kv_index and head that replaces scores
-k_new, v_new     shaped as q, with kv_heads: the kernel writes them into the cache as the query tokens' keys and values
+k_new, v_new     shaped as q, with kv_heads: the kernel writes them into the cache as the query tokens' keys and values;
+                 for latent attention k_new alone
 rope_table       [positions, rope_dim] fp32, cosines and then sines, by which q and k_new are rotated
 rope             which dims are rotated together: "half_split" (the default) or "interleaved"
 batch_invariant  the bits of a request depend on neither the other requests nor the load of the GPU
@@ -168,20 +172,20 @@ been launched then.)";
 }  // namespace
 
 void bind_decode(nb::module_& module) {
-  module.def("decode", &decode, nb::arg("q").none(), nb::arg("k_cache").none(), nb::arg("v_cache").none(),
-             nb::arg("context_lengths").none(), nb::arg("page_table") = nb::none(), nb::kw_only(),
-             nb::arg("scale") = nb::none(), nb::arg("out") = nb::none(), nb::arg("return_lse").none() = false,
-             nb::arg("out_lse") = nb::none(), nb::arg("kv_layout").none() = "HND", nb::arg("kv_dtype") = nb::none(),
-             nb::arg("k_scale") = nb::none(), nb::arg("v_scale") = nb::none(), nb::arg("max_q_len") = nb::none(),
-             nb::arg("q_offsets") = nb::none(), nb::arg("mask") = nb::none(), nb::arg("tree_mask") = nb::none(),
-             nb::arg("window").none() = 0, nb::arg("sink_tokens").none() = 0, nb::arg("sink_logits") = nb::none(),
-             nb::arg("soft_cap").none() = 0.0, nb::arg("alibi_slopes") = nb::none(), nb::arg("score") = nb::none(),
-             nb::arg("k_new") = nb::none(), nb::arg("v_new") = nb::none(), nb::arg("rope_table") = nb::none(),
-             nb::arg("rope") = nb::none(), nb::arg("batch_invariant").none() = false, nb::arg("pdl").none() = false,
-             nb::arg("typical_batch") = nb::none(), nb::arg("max_batch") = nb::none(),
-             nb::arg("longest_context") = nb::none(), nb::arg("total_context") = nb::none(),
-             nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(), nb::arg("workspace") = nb::none(),
-             nb::sig(kSignature), kDocumentation);
+  module.def(
+      "decode", &decode, nb::arg("q").none(), nb::arg("k_cache").none(), nb::arg("v_cache").none(),
+      nb::arg("context_lengths").none(), nb::arg("page_table") = nb::none(), nb::kw_only(),
+      nb::arg("v_head_dim") = nb::none(), nb::arg("scale") = nb::none(), nb::arg("out") = nb::none(),
+      nb::arg("return_lse").none() = false, nb::arg("out_lse") = nb::none(), nb::arg("kv_layout").none() = "HND",
+      nb::arg("kv_dtype") = nb::none(), nb::arg("k_scale") = nb::none(), nb::arg("v_scale") = nb::none(),
+      nb::arg("max_q_len") = nb::none(), nb::arg("q_offsets") = nb::none(), nb::arg("mask") = nb::none(),
+      nb::arg("tree_mask") = nb::none(), nb::arg("window").none() = 0, nb::arg("sink_tokens").none() = 0,
+      nb::arg("sink_logits") = nb::none(), nb::arg("soft_cap").none() = 0.0, nb::arg("alibi_slopes") = nb::none(),
+      nb::arg("score") = nb::none(), nb::arg("k_new") = nb::none(), nb::arg("v_new") = nb::none(),
+      nb::arg("rope_table") = nb::none(), nb::arg("rope") = nb::none(), nb::arg("batch_invariant").none() = false,
+      nb::arg("pdl").none() = false, nb::arg("typical_batch") = nb::none(), nb::arg("max_batch") = nb::none(),
+      nb::arg("longest_context") = nb::none(), nb::arg("total_context") = nb::none(), nb::arg("stream") = nb::none(),
+      nb::arg("engine") = nb::none(), nb::arg("workspace") = nb::none(), nb::sig(kSignature), kDocumentation);
 }
 
 }  // namespace leanattn::python

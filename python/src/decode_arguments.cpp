@@ -27,7 +27,6 @@ DecodeArguments::DecodeArguments(const DecodeObjects& objects, CUstream_st* stre
     : stream_(stream),
       q_(objects.q, "q", stream),
       k_(objects.k_cache, "k_cache", stream),
-      v_(objects.v_cache, "v_cache", stream),
       lengths_(objects.context_lengths, "context_lengths", stream) {
   leanattn_problem_init(&problem_);
   leanattn_shape_init(&shape_);
@@ -112,19 +111,36 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
       paged ? (head_major ? "[pages, kv_heads, page_size, head_dim]" : "[pages, page_size, kv_heads, head_dim]")
             : (head_major ? "[batch, kv_heads, context, head_dim]" : "[batch, context, kv_heads, head_dim]");
   const int heads = head_major ? 1 : 2, tokens = head_major ? 2 : 1;
-  for (const TensorView* cache : {&k_, &v_}) {
+  const bool latent = !read(v_, objects.v_cache, "v_cache");
+  for (const TensorView* cache : {&k_, latent ? &k_ : &*v_}) {
     cache->require_device(q_.device());
     cache->require_rank(4, shape);
     cache->require_aligned_rows();
   }
-  for (const int dimension : {0, heads, tokens}) v_.require_extent(dimension, k_.extent(dimension), "of k_cache");
+  if (latent) {
+    if (!given(objects.v_head_dim))
+      bad_value("v_cache", "is None, and v_head_dim is missing",
+                "Give v_cache, or for latent attention how many first columns of k_cache are values.");
+    if (!given(objects.scale))
+      bad_value("scale", "is missing, and latent attention has no default", "Give the model's softmax scale.");
+    problem_.latent = 1;
+    problem_.v_head_dim = int_of(objects.v_head_dim, "v_head_dim");
+    v_columns_ = problem_.v_head_dim;
+    if (v_columns_ < 1 || v_columns_ > k_.extent(3))
+      bad_value("v_head_dim", fmt::format("is {}, and k_cache has {} columns", v_columns_, k_.extent(3)));
+  } else {
+    if (given(objects.v_head_dim))
+      bad_value("v_head_dim", "is given with v_cache", "It is for latent attention, where v_cache is None.");
+    v_columns_ = v_->extent(3);
+    for (const int dimension : {0, heads, tokens}) v_->require_extent(dimension, k_.extent(dimension), "of k_cache");
+  }
   k_.require_extent(3, problem_.head_dim, "head_dim of q");
   problem_.kv_heads = k_.extent32(heads);
   if (problem_.q_heads % problem_.kv_heads != 0) {
     bad_value("q",
               fmt::format("has {} heads, which is no multiple of k_cache's {}", problem_.q_heads, problem_.kv_heads));
   }
-  if (v_.extent(3) != problem_.head_dim) problem_.v_head_dim = v_.extent32(3);
+  if (v_ && v_columns_ != problem_.head_dim) problem_.v_head_dim = v_->extent32(3);
   cache_tokens_ = k_.extent32(tokens);
   if (paged) {
     page_table_->require_type(ElementType::int32);
@@ -146,17 +162,20 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
   launch_.k_stride_batch = k_.stride(0);
   launch_.k_stride_head = k_.stride(heads);
   launch_.k_stride_token = k_.stride(tokens);
-  launch_.v = v_.data();
-  launch_.v_stride_batch = v_.stride(0);
-  launch_.v_stride_head = v_.stride(heads);
-  launch_.v_stride_token = v_.stride(tokens);
+  if (v_) {
+    launch_.v = v_->data();
+    launch_.v_stride_batch = v_->stride(0);
+    launch_.v_stride_head = v_->stride(heads);
+    launch_.v_stride_token = v_->stride(tokens);
+  }
   // The strides decide and not the names of the dimensions, because a transposed view of one layout is the other one.
-  const bool adjacent = cache_tokens_ == 1 || (k_.stride(tokens) == k_.extent(3) && v_.stride(tokens) == v_.extent(3));
+  const bool adjacent =
+      cache_tokens_ == 1 || (k_.stride(tokens) == k_.extent(3) && (!v_ || v_->stride(tokens) == v_->extent(3)));
   problem_.kv_layout = adjacent ? LEANATTN_KV_CONTIGUOUS : LEANATTN_KV_STRIDED;
 }
 
 void DecodeArguments::read_cache_format(const DecodeObjects& objects) {
-  v_.require_type(k_.type());
+  if (v_) v_->require_type(k_.type());
   const bool said = given(objects.kv_dtype);
   const std::int32_t wanted = said ? number_of(kCacheFormats, objects.kv_dtype, "kv_dtype") : LEANATTN_KV_SAME;
   std::int32_t found = LEANATTN_KV_SAME;
@@ -198,7 +217,7 @@ void DecodeArguments::read_shape(const DecodeObjects& objects) {
 }
 
 nb::object DecodeArguments::out_shape() const {
-  const auto columns = v_.extent(3);
+  const auto columns = v_columns_;
   if (q_.rank() == 3) return nb::make_tuple(q_.extent(0), q_.extent(1), columns);
   return nb::make_tuple(q_.extent(0), q_.extent(1), q_.extent(2), columns);
 }
@@ -215,7 +234,7 @@ void DecodeArguments::set_out(nb::handle out, const char* name) {
   out_->require_aligned_rows();
   const int heads = q_.rank() - 2;
   for (int i = 0; i <= heads; ++i) out_->require_extent(i, q_.extent(i), "of q");
-  out_->require_extent(heads + 1, v_.extent(3), "head_dim of v_cache");
+  out_->require_extent(heads + 1, v_columns_, "columns of the values");
   if (out_->data() == q_.data())
     bad_value(name, "is q", "The kernel reads q after it has written parts of the result.");
   launch_.o = out_->data();

@@ -15,7 +15,7 @@ namespace leanattn::python {
 
 /// The arguments of decode() as they came; None where they were left out. docs/python.md explains them.
 struct DecodeObjects {
-  nanobind::handle q, k_cache, v_cache, context_lengths, page_table;
+  nanobind::handle q, k_cache, v_cache, context_lengths, page_table, v_head_dim;
   nanobind::handle scale, out, return_lse, out_lse;
   nanobind::handle kv_layout, kv_dtype, k_scale, v_scale;
   nanobind::handle max_q_len, q_offsets, mask, tree_mask;
@@ -68,8 +68,9 @@ class DecodeArguments {
   std::string score_;
   bool ragged_ = false, several_ = false;  // q is [tokens, ...]; q is [batch, q_len, ...]
   std::int64_t batch_ = 0, query_tokens_ = 0, capacity_ = 0, cache_tokens_ = 0;
-  TensorView q_, k_, v_, lengths_;
-  Optional out_, lse_, page_table_, k_scale_, v_scale_, q_offsets_, tree_mask_, sink_logits_, alibi_slopes_, k_new_,
+  std::int64_t v_columns_ = 0;  // of v and the result
+  TensorView q_, k_, lengths_;
+  Optional v_, out_, lse_, page_table_, k_scale_, v_scale_, q_offsets_, tree_mask_, sink_logits_, alibi_slopes_, k_new_,
       v_new_, rope_table_;
 };
 

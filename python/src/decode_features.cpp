@@ -111,10 +111,12 @@ void DecodeArguments::read_scores(const DecodeObjects& objects) {
 
 void DecodeArguments::read_new_tokens(const DecodeObjects& objects) {
   const bool has_k = read(k_new_, objects.k_new, "k_new"), has_v = read(v_new_, objects.v_new, "v_new");
-  if (has_k != has_v) bad_value(has_k ? "v_new" : "k_new", "is missing", "Keys and values are appended together.");
+  if (!v_ && has_v) bad_value("v_new", "is given, but values are a part of the keys", "Leave it out.");
+  if (v_ && has_k != has_v)
+    bad_value(has_k ? "v_new" : "k_new", "is missing", "Keys and values are appended together.");
   if (has_k) {
     problem_.append = 1;
-    for (const TensorView* tensor : {&*k_new_, &*v_new_}) {
+    for (const TensorView* tensor : {&*k_new_, v_new_ ? &*v_new_ : &*k_new_}) {
       tensor->require_type(q_.type());
       tensor->require_rank(q_.rank(), "that of q, with kv_heads");
       tensor->require_aligned_rows();
@@ -124,17 +126,18 @@ void DecodeArguments::read_new_tokens(const DecodeObjects& objects) {
     }
     const int heads = q_.rank() - 2;
     k_new_->require_extent(heads + 1, problem_.head_dim, "head_dim");
-    v_new_->require_extent(heads + 1, v_.extent(3), "head_dim of v_cache");
     launch_.k_new = k_new_->data();
-    launch_.v_new = v_new_->data();
     launch_.k_new_stride_head = k_new_->stride(heads);
-    launch_.v_new_stride_head = v_new_->stride(heads);
     (ragged_ ? launch_.k_new_stride_token : launch_.k_new_stride_batch) = k_new_->stride(0);
+    if (several_) launch_.k_new_stride_token = k_new_->stride(1);
+  }
+  if (has_v) {
+    const int heads = q_.rank() - 2;
+    v_new_->require_extent(heads + 1, v_columns_, "head_dim of v_cache");
+    launch_.v_new = v_new_->data();
+    launch_.v_new_stride_head = v_new_->stride(heads);
     (ragged_ ? launch_.v_new_stride_token : launch_.v_new_stride_batch) = v_new_->stride(0);
-    if (several_) {
-      launch_.k_new_stride_token = k_new_->stride(1);
-      launch_.v_new_stride_token = v_new_->stride(1);
-    }
+    if (several_) launch_.v_new_stride_token = v_new_->stride(1);
   }
   if (!read(rope_table_, objects.rope_table, "rope_table")) {
     if (given(objects.rope)) bad_value("rope_table", "is missing", "Give the cosines and sines of the rotation.");

@@ -185,6 +185,41 @@ def test_v_may_be_narrower(engine):
     assert o.shape == (BATCH, Q_HEADS, 32)
 
 
+LATENT = {"q": (BATCH, 16, 576), "k_cache": (40, 1, 64, 576)}
+
+
+def latent_inputs(**changed):
+    """A step of latent attention over pages of 64 tokens."""
+    made = {name: FakeTensor(shape) for name, shape in LATENT.items()}
+    table = FakeTensor((BATCH, 9), "int32")
+    return {**made, "v_cache": None, "context_lengths": FakeTensor((BATCH,), "int32"), "page_table": table, "v_head_dim": 512, "scale": 0.13, **changed}
+
+
+def test_latent_attention_has_one_cache(engine):
+    given = latent_inputs()
+    o, launch = decoded(engine, **given)
+    arguments = launch["arguments"]
+    assert o.shape == (BATCH, 16, 512)
+    assert arguments["k"] == arguments["v"] == given["k_cache"].data
+    assert arguments["k_stride_token"] == arguments["v_stride_token"] == 576
+    assert arguments["k_stride_batch"] == arguments["v_stride_batch"] == 64 * 576
+    new = FakeTensor((BATCH, 1, 576))
+    _, launch = decoded(engine, **latent_inputs(k_new=new, rope_table=FakeTensor((9 * 64, 64), "fp32"), rope="interleaved"))
+    assert (launch["arguments"]["k_new"], launch["arguments"]["v_new"]) == (new.data, 0)
+
+
+@pytest.mark.parametrize("named, changed", [
+    ("v_head_dim", {"v_head_dim": None}), ("v_head_dim", {"v_head_dim": 600}), ("v_head_dim", {"v_head_dim": 0}),
+    ("v_head_dim", {"v_cache": FakeTensor((40, 1, 64, 576))}), ("scale", {"scale": None}),
+    ("v_new", {"k_new": FakeTensor((BATCH, 1, 576)), "v_new": FakeTensor((BATCH, 1, 512))}),
+    ("out", {"out": FakeTensor((BATCH, 16, 576))}), ("v_scale", {"k_cache": FakeTensor((40, 1, 64, 576), "int8"), "v_scale": FakeTensor((1,), "fp32")}),
+])
+def test_what_latent_attention_has_not_is_refused_by_name(engine, named, changed):
+    with pytest.raises(ValueError) as caught:
+        leanattn.decode(**latent_inputs(**changed), engine=engine)
+    assert named in str(caught.value) and fake.launches() == []
+
+
 def test_a_workspace_is_a_streams_own_and_stays(engine):
     used = {}
     streams = [0, fake.make_stream(), fake.make_stream()]

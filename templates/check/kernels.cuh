@@ -85,19 +85,19 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
             check_new_element(check, tensor, request, head, token, column);
         continue;
       }
-      const long long place =
-          (keys ? check_k_place(args, check, request, head, token) : check_v_place(args, check, request, head, token)) +
-          column;
+      const long long offset = (keys ? check_k_offset(args, check, request, head, token)
+                                     : check_v_offset(args, check, request, head, token)) +
+                               column;
       const void* cache = keys ? args.k : args.v;
       const unsigned bits_mask = check.kv_format == kCheckSame ? 0x7fffu : 0x7fu;
       unsigned expected, found;
       if (check.kv_format == kCheckSame) {
-        unsigned short& there = ((unsigned short*)cache)[place];
+        unsigned short& there = ((unsigned short*)cache)[offset];
         if (step == kCheckSpoilCached) there = 0xffffu;
         expected = check_element(check.kind, check.seed, tensor, check.format, request, head, token, column, columns);
         found = there;
       } else {
-        unsigned char& there = ((unsigned char*)cache)[place];
+        unsigned char& there = ((unsigned char*)cache)[offset];
         if (step == kCheckSpoilCached) there = check.kv_format == kCheckInt8 ? 0x80u : 0xffu;
         expected = check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, token, column, columns);
         found = there;
@@ -165,19 +165,19 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
       if (!check_live(args, check, request, first, first + page)) continue;
       const int owner = token < shared ? 0 : request;
       if (column < check.head_dim) {
-        *(uint4*)((char*)args.k + (check_k_place(args, check, request, head, token) + column) * element_bytes) =
+        *(uint4*)((char*)args.k + (check_k_offset(args, check, request, head, token) + column) * element_bytes) =
             check_chunk(check, check_key_tensor(check), owner, head, token, column, check.head_dim);
       }
       if (column < check.v_head_dim && !check.latent) {
-        *(uint4*)((char*)args.v + (check_v_place(args, check, request, head, token) + column) * element_bytes) =
+        *(uint4*)((char*)args.v + (check_v_offset(args, check, request, head, token) + column) * element_bytes) =
             check_chunk(check, kCheckV, owner, head, token, column, check.v_head_dim);
       }
       if (column == 0 && check.kv_format != kCheckSame && check.kv_scale == kCheckScaleToken) {
-        const long long place = check_scale_place(args, check, request, head, token);
-        ((float*)args.k_scale)[place] = check_kv_scale(check.kind, check.seed, check_key_tensor(check), check.kv_format,
-                                                       check.kv_scale, owner, head, token);
+        const long long offset = check_scale_offset(args, check, request, head, token);
+        ((float*)args.k_scale)[offset] = check_kv_scale(check.kind, check.seed, check_key_tensor(check),
+                                                        check.kv_format, check.kv_scale, owner, head, token);
         if (check.latent) continue;
-        ((float*)args.v_scale)[place] =
+        ((float*)args.v_scale)[offset] =
             check_kv_scale(check.kind, check.seed, kCheckV, check.kv_format, check.kv_scale, owner, head, token);
       }
     }
@@ -308,9 +308,9 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   for (int token = threadIdx.x; token < context; token += kCheckThreads) {
     T score = -infinity;
     if (check_visible(check, context, query_tokens, t, word, token)) {
-      const long long place = check_k_place(args, check, request, kv_head, token);
-      score = check_dot<T>(check, q_row, (const uint4*)((const char*)args.k + place * element_bytes)) * (T)check.scale;
-      if (scaled_k) score *= (T)args.k_scale[check_scale_place(args, check, request, kv_head, token)];
+      const long long offset = check_k_offset(args, check, request, kv_head, token);
+      score = check_dot<T>(check, q_row, (const uint4*)((const char*)args.k + offset * element_bytes)) * (T)check.scale;
+      if (scaled_k) score *= (T)args.k_scale[check_scale_offset(args, check, request, kv_head, token)];
       if (check.soft_cap != 0) score = (T)check.soft_cap * Arithmetic::tangent(score / (T)check.soft_cap);
       if (check.alibi) score += (T)args.alibi_slopes[head] * (T)(token - position);
       score = (T)(CHECK_SCORE(score, position, token, head));
@@ -327,7 +327,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
     T weight = Arithmetic::weight(weights[token] - highest);
     sum += weight;
     if (weight != 0 && scaled_v && by_token)
-      weight *= (T)args.v_scale[check_scale_place(args, check, request, kv_head, token)];
+      weight *= (T)args.v_scale[check_scale_offset(args, check, request, kv_head, token)];
     weights[token] = Arithmetic::rounded(weight, weight_format);
   }
   sum = check_reduce(sum, scratch, CheckAdd());  // its barriers also publish the weights to the CTA
@@ -341,10 +341,10 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
     for (int token = slice; token < context; token += slices) {
       const T weight = weights[token];
       if (weight == 0) continue;  // never seen, and perhaps NaN there
-      const long long place = check_v_place(args, check, request, kv_head, token) + column;
+      const long long offset = check_v_offset(args, check, request, kv_head, token) + column;
       o += weight * (T)(element_bytes == 2
-                            ? check_to_float(check.format, ((const unsigned short*)args.v)[place])
-                            : check_byte_to_float(check.kv_format, ((const unsigned char*)args.v)[place]));
+                            ? check_to_float(check.format, ((const unsigned short*)args.v)[offset])
+                            : check_byte_to_float(check.kv_format, ((const unsigned char*)args.v)[offset]));
     }
   }
   __syncthreads();
@@ -353,7 +353,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   if (threadIdx.x < check.v_head_dim) {
     o = 0;
     for (int i = 0; i < slices; ++i) o += scratch[i * check.v_head_dim + threadIdx.x];
-    if (scaled_v && !by_token) o *= (T)args.v_scale[check_scale_place(args, check, request, kv_head, 0)];
+    if (scaled_v && !by_token) o *= (T)args.v_scale[check_scale_offset(args, check, request, kv_head, 0)];
     result.o = o / sum;
   }
   result.lse = highest + Arithmetic::logarithm(sum);

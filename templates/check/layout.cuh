@@ -74,25 +74,25 @@ __device__ __forceinline__ int check_shared_tokens(const LeanDecodeArgs& args, c
 }
 
 // Where a token of a KV head lies: elements from the start of the tensor.
-__device__ __forceinline__ long long check_place(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
-                                                 int head, long long token, long long stride_batch,
-                                                 long long stride_head, long long stride_token) {
+__device__ __forceinline__ long long check_offset(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                                  int head, long long token, long long stride_batch,
+                                                  long long stride_head, long long stride_token) {
   if (check.page_size == 0) return request * stride_batch + head * stride_head + token * stride_token;
   const long long page = args.page_table[request * args.page_table_stride + token / check.page_size];
   return page * stride_batch + head * stride_head + token % check.page_size * stride_token;
 }
-__device__ __forceinline__ long long check_k_place(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
-                                                   int head, long long token) {
-  return check_place(args, check, request, head, token, args.k_stride_batch, args.k_stride_head, args.k_stride_token);
+__device__ __forceinline__ long long check_k_offset(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                                    int head, long long token) {
+  return check_offset(args, check, request, head, token, args.k_stride_batch, args.k_stride_head, args.k_stride_token);
 }
-__device__ __forceinline__ long long check_v_place(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
-                                                   int head, long long token) {
-  return check_place(args, check, request, head, token, args.v_stride_batch, args.v_stride_head, args.v_stride_token);
+__device__ __forceinline__ long long check_v_offset(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                                    int head, long long token) {
+  return check_offset(args, check, request, head, token, args.v_stride_batch, args.v_stride_head, args.v_stride_token);
 }
-__device__ __forceinline__ long long check_scale_place(const LeanDecodeArgs& args, const CheckFeatures& check,
-                                                       int request, int head, long long token) {
+__device__ __forceinline__ long long check_scale_offset(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                                        int request, int head, long long token) {
   if (check.kv_scale == kCheckScaleTensor) return 0;
   if (check.kv_scale == kCheckScaleHead) return head;
-  return check_place(args, check, request, head, token, args.kv_scale_stride_batch, args.kv_scale_stride_head,
-                     args.kv_scale_stride_token);
+  return check_offset(args, check, request, head, token, args.kv_scale_stride_batch, args.kv_scale_stride_head,
+                      args.kv_scale_stride_token);
 }

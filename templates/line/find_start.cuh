@@ -42,8 +42,8 @@ struct Batch {
   }
 };
 
-// What a search finds: the length of the line, the request, and its place in the line as the sum of the positions that
-// one output tile of each earlier request takes.
+// What a search finds: the length of the line, the request, and where it begins on the line as the sum of the
+// positions that one output tile of each earlier request takes.
 struct Start {
   u32 line, request, before;
   int context_length;

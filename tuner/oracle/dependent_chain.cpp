@@ -54,10 +54,10 @@ extern "C" __global__ void __launch_bounds__(128)
       address = (char*)check_new_row(args, check, is_k ? kCheckK : kCheckV, request, t, head);
       chunks = (is_k ? check.head_dim : check.v_head_dim) / 8;
     } else if (is_k) {
-      address = (char*)args.k + check_k_place(args, check, request, head, token) * element_bytes;
+      address = (char*)args.k + check_k_offset(args, check, request, head, token) * element_bytes;
       chunks = check.head_dim * element_bytes / 16;
     } else {
-      address = (char*)args.v + check_v_place(args, check, request, head, token) * element_bytes;
+      address = (char*)args.v + check_v_offset(args, check, request, head, token) * element_bytes;
       chunks = check.v_head_dim * element_bytes / 16;
     }
     for (int chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
