@@ -73,9 +73,9 @@ class Tensor(FastTensor):
         if self.strides == tuple(self.dense):
             return self._view(shape, [math.prod(shape[i + 1:]) for i in range(len(shape))], 0)
         # Rows that are a part of longer ones: the first dimensions are of rows, and the others within one.
-        (rows, _), (step, one) = self.shape, self.strides
+        rows, step = self.shape[0], self.strides[0]
         lead = next(count for count in range(1, len(shape)) if math.prod(shape[:count]) == rows)
-        assert one == 1
+        assert self.strides[1:] == tuple(self.dense[1:])
         return self._view(shape, [step * math.prod(shape[i + 1:lead]) for i in range(lead)] + [math.prod(shape[i + 1:]) for i in range(lead, len(shape))], 0)
 
     def reshape(self, *shape):
