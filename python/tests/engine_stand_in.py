@@ -70,13 +70,14 @@ class Tensor(FastTensor):
         shape = shape[0] if isinstance(shape[0], tuple) else shape
         shape = tuple(self.numel() // -math.prod(shape) if size == -1 else size for size in shape)
         assert math.prod(shape) == self.numel()
-        if self.strides == tuple(self.dense):
-            return self._view(shape, [math.prod(shape[i + 1:]) for i in range(len(shape))], 0)
+        dense = _dense(self.shape)
+        if tuple(self.strides) == dense:
+            return self._view(shape, _dense(shape), 0)
         # Rows that are a part of longer ones: the first dimensions are of rows, and the others within one.
         rows, step = self.shape[0], self.strides[0]
         lead = next(count for count in range(1, len(shape)) if math.prod(shape[:count]) == rows)
-        assert self.strides[1:] == tuple(self.dense[1:])
-        return self._view(shape, [step * math.prod(shape[i + 1:lead]) for i in range(lead)] + [math.prod(shape[i + 1:]) for i in range(lead, len(shape))], 0)
+        assert tuple(self.strides[1:]) == dense[1:]
+        return self._view(shape, [step * stride for stride in _dense(shape[:lead])] + [*_dense(shape[lead:])], 0)
 
     def reshape(self, *shape):
         return self.view(*shape)
@@ -104,6 +105,11 @@ class Tensor(FastTensor):
     def __sub__(self, _):
         Tensor.operations += 1
         return type(self)(self.shape, self.dtype)
+
+
+def _dense(shape):
+    """The strides of a tensor without gaps."""
+    return tuple(math.prod(shape[i + 1:]) for i in range(len(shape)))
 
 
 def bytes_of(dtype):
