@@ -1,10 +1,16 @@
 """problem.py -- Problem: what never changes in a model, for Engine.plan()."""
 import dataclasses
 
+from ._leanattn import _check_problem
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What never changes in a model. decode() derives it from its arguments; docs/features.md has the limits of each field."""
+    """What never changes in a model. decode() derives it from its arguments; docs/features.md has the limits of each field.
+
+    A field that no kernel can be made for raises here: a TypeError or ValueError for what makes no sense, leanattn.Unsupported for what is
+    beyond a limit. The message names the field.
+    """
 
     q_heads: int = 32
     kv_heads: int = 8  #: divides q_heads; at most 128 query heads share a KV head
@@ -31,3 +37,6 @@ class Problem:
     rope: str = "none"  #: rotation of q and new keys: "none", "half_split", "interleaved"
     rope_dim: int = 0  #: the first dims of a head (latent: behind the columns of v), which are rotated; 0: all
     latent: bool = False  #: v is the first v_head_dim columns of k, so that there is no v (multi-head latent attention)
+
+    def __post_init__(self) -> None:
+        _check_problem(self)

@@ -3,10 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "decode_arguments.hpp"
 #include "engine_object.hpp"
 #include "errors.hpp"
 #include "names.hpp"
+#include "page_rows.hpp"
 #include "streams.hpp"
 
 namespace leanattn::python {
@@ -25,8 +29,9 @@ Result<void*> memory_of(EngineObject& object, const WorkspaceObject* given, cons
               "Make it as large as the largest Plan.workspace_bytes of its launches.");
 }
 
+/// `rows` may be null; else its conversion runs first.
 Result<void> launch(EngineObject& object, const DecodeArguments& arguments, const WorkspaceObject* given,
-                    CUstream_st* stream, bool wait) {
+                    const PageRows* rows, CUstream_st* stream, bool wait) {
   const auto problem = arguments.problem();
   const auto shape = arguments.shape();
   const leanattn_plan* handle = nullptr;
@@ -36,9 +41,37 @@ Result<void> launch(EngineObject& object, const DecodeArguments& arguments, cons
   }
   const auto workspace = memory_of(object, given, handle, stream);
   if (!workspace) return tl::unexpected(workspace.error());
+  if (rows != nullptr) [[unlikely]] {
+    if (auto ok = rows->launch(object.page_rows); !ok) return ok;
+  }
   if (const auto status = leanattn_plan_launch(handle, &arguments.launch(), *workspace, stream); status != LEANATTN_OK)
     return tl::unexpected(detail::last_error(status));
   return wait ? synchronise(stream) : Result<void>{};
+}
+
+/// The arrays of page tables in compressed rows, which come as a tuple of three in place of the page table, with room
+/// for what they become. The page size is that of the cache. Returns the context for the look-up where the caller gave
+/// none: requests are taken to be equally long.
+std::int64_t read_rows(std::optional<PageRows>& rows, nb::handle page_table, nb::handle k_cache, nb::handle kv_layout,
+                       nb::handle context_lengths, nb::handle pdl, CUstream_st* stream) {
+  const nb::tuple arrays = nb::borrow<nb::tuple>(page_table);
+  if (arrays.size() != 3)
+    bad_value("page_table", fmt::format("is a tuple of {}", arrays.size()),
+              "Give a tensor, or the three tensors (indptr, indices, last_page_len).");
+  if (given(context_lengths))
+    bad_value("context_lengths", "is given, but page_table is (indptr, indices, last_page_len)",
+              "These already say how long contexts are: give None.");
+  if (bool_of(pdl, "pdl"))
+    bad_value("pdl", "is True, but page_table is (indptr, indices, last_page_len)",
+              "The launch could read the page table before it is made: call page_table() earlier, or leave pdl out.");
+  const TensorView k(k_cache, "k_cache", stream);
+  const bool head_major = number_of(kCacheLayouts, kv_layout, "kv_layout") == LEANATTN_KV_CONTIGUOUS;
+  k.require_rank(4, head_major ? "[pages, kv_heads, page_size, head_dim]" : "[pages, page_size, kv_heads, head_dim]");
+  const std::int64_t page_size = k.extent32(head_major ? 2 : 1);
+  rows.emplace(arrays[0], arrays[1], arrays[2], page_size, stream);
+  // No request has more pages than the pool, or than all requests together.
+  rows->set_results(nb::none(), nb::none(), std::min<std::int64_t>(rows->pages(), k.extent32(0)));
+  return typical_context((rows->pages() * page_size - 1) / rows->batch() + 1);
 }
 
 nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::handle context_lengths,
@@ -51,6 +84,14 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
                   nb::handle longest_context, nb::handle total_context, nb::handle stream, nb::handle engine,
                   nb::handle workspace) {
   const Stream on = find_stream(stream, q);
+  std::optional<PageRows> rows;
+  nb::object typical;
+  if (PyTuple_Check(page_table.ptr())) [[unlikely]] {
+    typical = nb::int_(read_rows(rows, page_table, k_cache, kv_layout, context_lengths, pdl, on.handle));
+    page_table = rows->page_table();
+    context_lengths = rows->context_lengths();
+    if (!given(longest_context)) longest_context = typical;
+  }
   DecodeArguments arguments({q,
                              k_cache,
                              v_cache,
@@ -97,7 +138,7 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
   }
   const auto launched = [&] {
     const nb::gil_scoped_release without_gil;  // because the first launch of a kernel compiles it
-    return launch(object, arguments, memory, on.handle, on.synchronise);
+    return launch(object, arguments, memory, rows ? &*rows : nullptr, on.handle, on.synchronise);
   }();
   unwrap(launched);
   return arguments.wants_lse() ? nb::make_tuple(result, lse) : result;
@@ -128,7 +169,8 @@ q                [batch, q_heads, head_dim], or with several query tokens [batch
 k_cache, v_cache [batch, kv_heads, context, head_dim]; kv_layout "NHD": [batch, context, kv_heads, head_dim]. With
                  page_table pools of pages: [pages, kv_heads, page_size, head_dim], [pages, page_size, kv_heads, head_dim]
 context_lengths  [batch] int32: tokens of each request, its query tokens included; read when the kernel runs
-page_table       [batch, max_pages] int32: the numbers of each request's pages in the pool
+page_table       [batch, max_pages] int32: the numbers of each request's pages in the pool; or, with None as
+                 context_lengths, a tuple (indptr, indices, last_page_len), of which page_table() makes both
 v_head_dim       for latent attention, where v_cache is None: values are the first v_head_dim columns of k_cache
 
 scale            the softmax scale; None: 1 / sqrt(head_dim), but not for latent attention

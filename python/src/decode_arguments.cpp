@@ -11,17 +11,11 @@
 
 namespace leanattn::python {
 namespace nb = nanobind;
-namespace {
-
-/// A context length for the look-up. It is rounded up by at most an eighth, so that it does not change at every step of
-/// a cache that grows.
 std::int64_t typical_context(std::int64_t tokens) {
   const auto unit =
       std::max<std::int64_t>(64, static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(tokens)) / 8));
   return (tokens + unit - 1) / unit * unit;
 }
-
-}  // namespace
 
 DecodeArguments::DecodeArguments(const DecodeObjects& objects, CUstream_st* stream)
     : stream_(stream),

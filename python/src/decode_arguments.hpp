@@ -25,6 +25,10 @@ struct DecodeObjects {
   nanobind::handle typical_batch, max_batch, longest_context, total_context;
 };
 
+/// A context length for the look-up. It is rounded up by at most an eighth, so that it does not change at every step of
+/// a cache that grows.
+std::int64_t typical_context(std::int64_t tokens);
+
 /// The arguments of one call. It keeps the tensors, and so must live until the launch is enqueued. Every check raises
 /// an error that names the argument; nothing has been enqueued then.
 class DecodeArguments {

@@ -4,50 +4,23 @@
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <unordered_map>
+#include <vector>
 
+#include "cache/paths.hpp"
 #include "errors.hpp"
 #include "names.hpp"
+#include "problem.hpp"
 #include "runtime/cuda/driver.hpp"
+#include "runtime/cuda/nvrtc.hpp"
 #include "streams.hpp"
 
 namespace leanattn::python {
 namespace nb = nanobind;
 namespace {
-
-/// The fields of leanattn.Problem, which is a dataclass, as the struct of C++.
-Problem read_problem(nb::handle object) {
-  const auto integer = [&](const char* name) { return int_of(object.attr(name), name); };
-  const auto flag = [&](const char* name) { return nb::cast<bool>(nb::bool_(object.attr(name))); };
-  Problem problem;
-  problem.q_heads = integer("q_heads");
-  problem.kv_heads = integer("kv_heads");
-  problem.head_dim = integer("head_dim");
-  problem.dtype = static_cast<DataType>(number_of(kDataTypes, object.attr("dtype"), "dtype"));
-  problem.layout = static_cast<CacheLayout>(number_of(kCacheLayouts, object.attr("kv_layout"), "kv_layout"));
-  problem.lse = flag("lse");
-  problem.pdl = flag("pdl");
-  problem.page_size = integer("page_size");
-  problem.q_len = integer("q_len");
-  problem.ragged_q = flag("ragged_q");
-  problem.query_mask = static_cast<AttentionMask>(number_of(kMasks, object.attr("mask"), "mask"));
-  problem.window = integer("window");
-  problem.sink_tokens = integer("sink_tokens");
-  problem.sink_logits = flag("sink_logits");
-  problem.alibi = flag("alibi");
-  problem.soft_cap = float_of(object.attr("soft_cap"), "soft_cap");
-  problem.score = text_of(object.attr("score"), "score");
-  problem.kv_format = static_cast<CacheFormat>(number_of(kCacheFormats, object.attr("kv_dtype"), "kv_dtype"));
-  problem.kv_scale = static_cast<CacheScale>(number_of(kCacheScales, object.attr("kv_scale"), "kv_scale"));
-  problem.v_head_dim = integer("v_head_dim");
-  problem.batch_invariant = flag("batch_invariant");
-  problem.append = flag("append");
-  problem.rope = static_cast<RopePairing>(number_of(kRopes, object.attr("rope"), "rope"));
-  problem.rope_dim = integer("rope_dim");
-  problem.latent = flag("latent");
-  return problem;
-}
 
 PlanObject plan(nb::object self, nb::handle problem, int batch, int max_batch, std::int64_t longest_context,
                 std::int64_t total_context, nb::handle stream) {
@@ -65,6 +38,14 @@ std::string describe(const PlanObject& object) {
   const auto info = object.plan.info();
   return fmt::format("<leanattn.Plan {}, {} CTAs, {}>", info.kernel_name, info.grid,
                      name_of(kProvenances, info.provenance));
+}
+
+/// NVRTC may be in any of the directories that have Python packages, and not only in that of this one.
+void look_for_nvrtc() {
+  std::vector<std::filesystem::path> directories;
+  for (const nb::handle directory : nb::module_::import_("leanattn._nvrtc").attr("directories")())
+    directories.emplace_back(text_of(directory, "directory"));
+  look_for_nvrtc_in(std::move(directories));
 }
 
 /// The context in which the engine launches. The context that is current on this thread stays so.
@@ -97,7 +78,13 @@ auto info(const PlanObject& object) {
 }  // namespace
 
 EngineObject EngineObject::open(int device, const std::string& cache_dir, bool disk_cache) {
-  auto opened = [&]() -> Result<std::pair<Engine, Context>> {
+  struct Opened {
+    Engine engine;
+    Context of_workspaces, of_page_rows;
+    std::optional<std::filesystem::path> directory;
+  };
+  look_for_nvrtc();
+  auto opened = [&]() -> Result<Opened> {
     const nb::gil_scoped_release without_gil;
     EngineOptions options;
     options.device = device;
@@ -105,12 +92,20 @@ EngineObject EngineObject::open(int device, const std::string& cache_dir, bool d
     options.disk_cache = disk_cache;
     auto made = Engine::create(options);
     if (!made) return tl::unexpected(made.error());
-    auto context = retain(device);
+    auto context = retain(device), another = retain(device);
     if (!context) return tl::unexpected(context.error());
-    return std::pair(std::move(*made), std::move(*context));
+    if (!another) return tl::unexpected(another.error());
+    std::optional<std::filesystem::path> directory;
+    if (disk_cache) {
+      // Where it cannot be used, the engine has said so in its warnings.
+      auto found = cache_directory(cache_dir.empty() ? std::nullopt : std::optional<std::filesystem::path>(cache_dir));
+      if (found) directory = *std::move(found);
+    }
+    return Opened{std::move(*made), std::move(*context), std::move(*another), std::move(directory)};
   }();
-  auto [made, context] = unwrap(std::move(opened));
-  return {device, std::move(made), Workspaces(std::move(context))};
+  auto parts = unwrap(std::move(opened));
+  return {device, std::move(parts.engine), Workspaces(std::move(parts.of_workspaces)),
+          PageRowsKernel(std::move(parts.of_page_rows), std::move(parts.directory))};
 }
 
 EngineObject& find_engine(nb::handle given, int device) {

@@ -7,15 +7,17 @@
 #include <string>
 
 #include "leanattn/leanattn.hpp"
+#include "page_rows.hpp"
 #include "workspaces.hpp"
 
 namespace leanattn::python {
 
-/// An engine and its workspaces.
+/// An engine, its workspaces, and the kernel that makes page tables.
 struct EngineObject {
   int device;
   Engine engine;
   Workspaces workspaces;
+  PageRowsKernel page_rows;
 
   /// Raises leanattn.Error.
   static EngineObject open(int device, const std::string& cache_dir, bool disk_cache);

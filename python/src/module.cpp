@@ -4,6 +4,8 @@
 #include "decode.hpp"
 #include "engine_object.hpp"
 #include "leanattn/leanattn.h"
+#include "page_rows.hpp"
+#include "problem.hpp"
 
 NB_MODULE(_leanattn, module) {
   module.doc() = "The compiled half of leanattn; everything public is in the package itself.";
@@ -13,4 +15,6 @@ NB_MODULE(_leanattn, module) {
   leanattn::python::bind_engine(module);
   leanattn::python::bind_decode(module);
   leanattn::python::bind_merge(module);
+  leanattn::python::bind_page_table(module);
+  leanattn::python::bind_problem(module);
 }

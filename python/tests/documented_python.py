@@ -1,9 +1,10 @@
 """documented_python.py -- runs a block of the documentation, given on standard input, on a GPU that is not there.
 
-The package is the real one, and so is what it does up to the driver. PyTorch and Transformers are stand-ins, there or not: of them only what
+The package is the real one, and so is what it does up to the driver. PyTorch, Transformers and FlashInfer are stand-ins, there or not: of them only what
 makes tensors does anything. A block may take for granted what its page says before it: the package, a step's tensors, a model's name and class.
 """
 import sys
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import _fake_gpu
@@ -23,7 +24,7 @@ torch.testing = MagicMock(unsafe=True)  # has names that begin with "assert"
 torch.randn = lambda *shape, device, dtype: Tensor(shape, dtype)
 torch.full = lambda shape, value, device, dtype: Tensor(shape, dtype)
 sys.modules["torch"] = torch
-for module in ("transformers", "transformers.integrations", "transformers.integrations.sdpa_attention", "transformers.masking_utils"):
+for module in ("flashinfer", "transformers", "transformers.integrations", "transformers.integrations.sdpa_attention", "transformers.masking_utils"):
     sys.modules[module] = MagicMock()
 sys.modules["transformers.generation"] = MagicMock()
 sys.modules["transformers.generation.continuous_batching"] = MagicMock(
@@ -35,9 +36,12 @@ import leanattn  # noqa: E402  (after what stands in for its frameworks)
 
 _fake_gpu.reset()
 model_class = MagicMock()
+PAGES = [Tensor((40, 16, 2, 64)) for _ in range(2)]  # token-major, as FlashInfer has them by default
 exec(compile(sys.stdin.read(), "block", "exec"),
      {"leanattn": leanattn, "q": Tensor((3, 8, 64)), "k_cache": Tensor((3, 2, 256, 64)), "v_cache": Tensor((3, 2, 256, 64)),
-      "context_lengths": Tensor((3,), "int32"), "name": "a/model", "AutoModelForCausalLM": model_class})
+      "context_lengths": Tensor((3,), "int32"), "k_pages": PAGES[0], "v_pages": PAGES[1], "layers": [SimpleNamespace(k_pages=PAGES[0], v_pages=PAGES[1])] * 2,
+      "indptr": Tensor((4,), "int32"), "indices": Tensor((20,), "int32"), "last_page_len": Tensor((3,), "int32"), "page_size": 16, "num_qo_heads": 8,
+      "num_kv_heads": 2, "head_dim": 64, "workspace_buffer": Tensor((1 << 20,), "uint8"), "name": "a/model", "AutoModelForCausalLM": model_class})
 
 registered = [call.args[0] for call in sys.modules["transformers"].AttentionInterface.register.call_args_list]
 for call in model_class.from_pretrained.call_args_list:

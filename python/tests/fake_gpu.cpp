@@ -5,11 +5,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 
 #include "templates/kernel_args.cuh"
+#include "templates/standalone/page_rows.cuh"
 
 namespace {
 
@@ -46,6 +48,17 @@ void reset() {
   fake_gpu().argument_bytes = sizeof(LeanDecodeArgs);
   fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 9;
   fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR] = 0;
+}
+
+/// The kernel page_rows by its own definition of a row, on memory of the host.
+void run_page_rows(const std::string& kernel, void** params) {
+  if (kernel != "page_rows") return;
+  const auto& rows = *static_cast<const LeanPageRows*>(params[0]);
+  for (int request = 0; request < rows.batch; ++request) {
+    const LeanPageRow row = lean_page_row(rows, request);
+    std::copy_n(rows.indices + row.begin, row.pages, rows.page_table + request * rows.page_table_stride);
+    rows.context_lengths[request] = row.context_length;
+  }
 }
 
 nb::dict arguments_of(const FakeLaunch& launch) {
@@ -123,6 +136,7 @@ nb::list launches() {
 NB_MODULE(_fake_gpu, module) {
   reset();
   module.def("reset", &reset);
+  module.def("run_page_rows", [] { fake_gpu().run = run_page_rows; });
   module.def("launches", &launches);
   module.def("calls", [](const std::string& name) { return fake_gpu().calls[name]; });
   module.def("fail_once",

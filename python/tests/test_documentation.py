@@ -15,7 +15,7 @@ import leanattn  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE.parents[1]
-PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").rglob("*.md"))]
+PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", SOURCE / "python/README.md", *sorted((SOURCE / "docs").rglob("*.md"))]
 TEXT = {page.relative_to(SOURCE).as_posix(): page.read_text() for page in PAGES}
 BLOCKS = [pytest.param(block, id=f"{page}:{text[:match.start()].count(chr(10)) + 1}")
           for page, text in TEXT.items() for match in re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

@@ -1,14 +1,22 @@
 """The package as it is installed: what it says of itself, and what it says where there is no driver."""
+import ast
+import dataclasses
 import importlib.metadata
 import inspect
+import json
+import os
 import pathlib
 import pickle
 import pydoc
+import shutil
 import subprocess
 import sys
+import sysconfig
 
 import leanattn
+import leanattn.__main__ as program
 import pytest
+from leanattn import _nvrtc
 
 
 def test_it_is_typed():
@@ -62,9 +70,125 @@ def test_without_a_driver_an_engine_says_so():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() in ("said so", "there is a GPU")
 
 
-@pytest.mark.parametrize("bad", [{"q_heads": "32"}, {"dtype": "bfloat"}, {"mask": 3}, {"soft_cap": None}, {"kv_heads": True}], ids=str)
-def test_a_problems_bad_field_is_named(bad):
-    fake = pytest.importorskip("_fake_gpu", reason="built with the tests only")
-    fake.reset()
-    with pytest.raises((TypeError, ValueError), match=next(iter(bad))):
-        leanattn.Engine(disk_cache=False).plan(leanattn.Problem(**bad))
+@pytest.mark.parametrize("bad", [{"q_heads": "32"}, {"dtype": "bfloat"}, {"mask": 3}, {"soft_cap": None}, {"kv_heads": True}, {"lse": 1}, {"q_heads": 0},
+                                 {"q_heads": 33}, {"head_dim": -128}, {"page_size": -1}, {"page_size": 2**40}, {"sink_tokens": 4}, {"soft_cap": float("nan")},
+                                 {"score": "system(score)"}, {"rope_dim": 64}, {"rope_dim": 256, "rope": "half_split"}, {"q_len": 0}], ids=str)
+def test_a_problem_that_makes_no_sense_is_refused_when_it_is_made_by_the_fields_name(bad):
+    with pytest.raises((TypeError, ValueError), match="query heads" if bad == {"q_heads": 33} else next(iter(bad))):
+        leanattn.Problem(**bad)
+
+
+@pytest.mark.parametrize("beyond", [{"head_dim": 24}, {"q_len": 17}, {"q_heads": 258, "kv_heads": 2}, {"v_head_dim": 40}], ids=str)
+def test_a_problem_beyond_a_limit_is_unsupported_with_the_limit(beyond):
+    with pytest.raises(leanattn.Unsupported) as raised:
+        leanattn.Problem(**beyond)
+    assert raised.value.hint
+
+
+def test_a_problem_that_is_made_is_a_value():
+    problem = leanattn.Problem(page_size=16, window=4096)
+    assert dataclasses.replace(problem, window=0) == leanattn.Problem(page_size=16) and len({problem, leanattn.Problem(page_size=16, window=4096)}) == 1
+    with pytest.raises(ValueError, match="window"):
+        dataclasses.replace(problem, window=-1)
+
+
+def package_of(*parts):
+    """A part of the installed package; skips in a build tree, which is not installed."""
+    folder = pathlib.Path(leanattn.__file__).parent
+    if (folder / "__init__.py").is_symlink():
+        pytest.skip("a build tree, not an installation")
+    return folder.joinpath(*parts)
+
+
+def run_program(*command, **more):
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **more.pop("env", {})}
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, **more)
+
+
+@pytest.mark.parametrize("how", ["module", "console script"])
+def test_the_program_is_part_of_the_package(how, tmp_path):
+    assert os.access(package_of("bin", "leanattn"), os.X_OK)
+    if how == "module":
+        command = [sys.executable, "-m", "leanattn"]
+    else:  # where `pip install --target` puts it, or an environment
+        folders = [package_of("..", "bin").resolve(), pathlib.Path(sysconfig.get_path("scripts"))]
+        script = next((folder / "leanattn" for folder in folders if (folder / "leanattn").exists()), None)
+        assert script, f"no console script in {folders}"
+        command = [sys.executable, str(script)]
+    env = {"LEANATTN_CACHE_DIR": str(tmp_path)}
+    tmp_path.chmod(0o700)
+    version = run_program(*command, "--version", env=env)
+    assert (version.returncode, version.stderr) == (0, "") and leanattn.__version__ in version.stdout
+    doctor = run_program(*command, "doctor", "--json", env=env)
+    subjects = {finding["subject"] for finding in json.loads(doctor.stdout)["findings"]}
+    assert {"driver", "NVRTC"} <= subjects, doctor.stdout
+    assert run_program(*command, "explain", "--bogus", env=env).returncode == 2  # exit codes are the program's
+
+
+def test_the_program_starts_as_from_a_shell():
+    """With the arguments as they are, and without the signals that Python ignores."""
+    code = "import sys, leanattn.__main__ as m; m.program = lambda: '/bin/sh'; sys.argv[1:] = ['-c', 'echo $0; grep SigIgn /proc/$$/status', 'a b']; m.main()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, signals = ran.stdout.splitlines()
+    assert first == "a b" and int(signals.split()[1], 16) == 0
+
+
+def test_a_package_without_the_program_says_so(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(program, "__file__", str(tmp_path / "__main__.py"))
+    assert program.main() == 1
+    assert "built without the program" in capsys.readouterr().err
+
+
+def test_the_metadata_is_complete():
+    package_of()
+    metadata = importlib.metadata.metadata("leanattn")
+    for field in ("Summary", "License-Expression", "License-File", "Requires-Python", "Keywords", "Project-URL", "Author", "Description-Content-Type"):
+        assert metadata.get(field), field
+    assert metadata["Description-Content-Type"] == "text/markdown" and metadata.get_payload().startswith("# leanattn")
+    assert set(metadata.get_all("Provides-Extra")) >= {"nvrtc", "nvrtc-cu12", "torch", "transformers", "vllm"}
+    requirements = importlib.metadata.requires("leanattn")
+    assert all("extra ==" in requirement for requirement in requirements), f"the package itself depends on nothing: {requirements}"
+    points = {(point.group, point.name): point.value for point in importlib.metadata.distribution("leanattn").entry_points}
+    assert points[("console_scripts", "leanattn")] == "leanattn.__main__:main" and ("vllm.general_plugins", "leanattn") in points
+
+
+def test_nvrtc_is_looked_for_among_installed_packages_then_beside_torch_then_in_the_environment(monkeypatch, tmp_path):
+    made = []
+    for folder in ("a/site-packages/nvidia/cu13/lib", "a/site-packages/nvidia/cuda_nvrtc/lib", "b/dist-packages/torch/lib", "t/torch/lib", "prefix/lib",
+                   "nvidia/cu13/lib", "other/nvidia/cu13/lib"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / ("libnvrtc.so.13" if "cu13" in folder else "libnvrtc.so.12")).touch()
+        made.append(str(tmp_path / folder))
+    (tmp_path / "t/torch/__init__.py").touch()
+    (tmp_path / "c/site-packages/nvidia/cu13/lib").mkdir(parents=True)  # without a library
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *(str(tmp_path / entry) for entry in ("other", "c/site-packages", "a/site-packages", "b/dist-packages", "t"))])
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
+    for name in ("LEANATTN_NVRTC_LIB", "LEANATTN_NVRTC_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert _nvrtc.directories() == made[:5]
+    assert _nvrtc.environment() == {"LEANATTN_NVRTC_DIR": made[0]}
+    monkeypatch.setenv("LEANATTN_NVRTC_LIB", "/a/file")
+    assert _nvrtc.environment() == {}  # what the user says comes first
+
+
+def test_the_compiled_half_takes_nvrtc_from_there(tmp_path):
+    pytest.importorskip("_fake_gpu", reason="built with the tests only")
+    homes = [os.environ[name] + "/lib64" for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
+    folders = [*homes, "/usr/local/cuda/lib64", str(pathlib.Path(__file__).parents[2] / ".cuda/lib")]
+    library = next((path for folder in folders for name in ("libnvrtc.so.13", "libnvrtc.so.12") if (path := pathlib.Path(folder, name).resolve()).exists()), None)
+    if library is None:
+        pytest.skip("NVRTC is not installed")
+    folder = tmp_path / "site-packages/nvidia/cu13/lib"
+    folder.mkdir(parents=True)
+    for file in library.parent.glob("libnvrtc*.so.*"):
+        made = folder / (f"libnvrtc.so.{file.name.split('.')[2]}" if file.resolve() == library else file.name)
+        if not made.exists():
+            shutil.copy(file, made)  # another file than the one that the loader would find
+    code = (f"import sys; sys.path.append({str(tmp_path / 'site-packages')!r})\nimport _fake_gpu, leanattn\n_fake_gpu.reset()\n"
+            "leanattn.Engine(disk_cache=False).plan(leanattn.Problem())\n"
+            "print({line.split()[-1] for line in open('/proc/self/maps') if '/libnvrtc.so' in line})")
+    env = {key: value for key, value in os.environ.items() if key not in ("LEANATTN_NVRTC_LIB", "LEANATTN_NVRTC_DIR")}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert len(used := ast.literal_eval(ran.stdout)) == 1 and used.pop().startswith(str(folder))

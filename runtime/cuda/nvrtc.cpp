@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -34,14 +35,26 @@ void add_directory(std::vector<std::string>& candidates, const std::filesystem::
 
 std::string failure_hint() {
   return fmt::format(
-      "Install a CUDA toolkit's NVRTC ({}.{} or newer), or NVIDIA's nvidia-cuda-nvrtc wheel and point "
-      "LEANATTN_NVRTC_DIR at its lib directory, or name the file in LEANATTN_NVRTC_LIB.",
+      "Install a CUDA toolkit's NVRTC ({}.{} or newer), or NVIDIA's nvidia-cuda-nvrtc wheel (pip install "
+      "\"leanattn[nvrtc]\") and point LEANATTN_NVRTC_DIR at its lib directory where that is not beside leanattn, or "
+      "name "
+      "the file in LEANATTN_NVRTC_LIB.",
       kOldestNvrtc.first, kOldestNvrtc.second);
 }
 
 /// The same for NVIDIA's wheels, whose libraries are in nvidia/cu13/lib (CUDA 13) or nvidia/cuda_nvrtc/lib (CUDA 12).
 void add_wheels(std::vector<std::string>& candidates, const std::filesystem::path& site_packages) {
   for (const char* sub : {"nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"}) add_directory(candidates, site_packages / sub);
+}
+
+/// What look_for_nvrtc_in() named.
+struct FurtherDirectories {
+  std::mutex mutex;
+  std::vector<std::filesystem::path> directories;  ///< guarded by mutex
+};
+FurtherDirectories& further_directories() {
+  static FurtherDirectories further;
+  return further;
 }
 
 /// The table of an opened library. Errors: nvrtc_missing, when it is no NVRTC that kernels can be compiled with.
@@ -108,6 +121,17 @@ Result<const NvrtcApi*> open_nvrtc() {
 
 }  // namespace
 
+void look_for_nvrtc_in(std::vector<std::filesystem::path> directories) {
+  FurtherDirectories& further = further_directories();
+  const std::lock_guard lock(further.mutex);
+  further.directories = std::move(directories);
+}
+
+std::filesystem::path site_packages_of(const std::filesystem::path& own_directory) {
+  const auto parent = own_directory.parent_path();
+  return own_directory.filename() == "bin" && parent.filename() == "leanattn" ? parent.parent_path() : parent;
+}
+
 std::vector<std::string> nvrtc_candidates(const std::filesystem::path& site_packages) {
   if (const auto file = environment_variable("LEANATTN_NVRTC_LIB"); !file.empty()) return {file};
   std::vector<std::string> candidates;
@@ -118,6 +142,11 @@ std::vector<std::string> nvrtc_candidates(const std::filesystem::path& site_pack
     for (const char* sub : {"cu13/lib", "cuda_nvrtc/lib"}) add_directory(candidates, directory / sub);
   }
   if (!site_packages.empty()) add_wheels(candidates, site_packages);
+  {
+    FurtherDirectories& further = further_directories();
+    const std::lock_guard lock(further.mutex);
+    for (const auto& directory : further.directories) add_directory(candidates, directory);
+  }
   candidates.insert(candidates.end(), std::begin(kSonames), std::end(kSonames));
   for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
     if (const auto root = environment_variable(variable); !root.empty())

@@ -36,15 +36,24 @@ struct NvrtcApi {
 
 /// The table. The first call opens the library and decides for the life of the process. It looks for LEANATTN_NVRTC_LIB
 /// (a file, after which nothing else is tried), in LEANATTN_NVRTC_DIR (a directory of libraries, or the site-packages
-/// that have NVIDIA's wheels), in the site-packages in which the library itself lies as part of a wheel, for
-/// libnvrtc.so[.13|.12] as the loader finds them, in $CUDA_HOME, $CUDA_PATH and
+/// that have NVIDIA's wheels), in the site-packages in which the library itself lies as part of a wheel, in the
+/// directories of look_for_nvrtc_in(), for libnvrtc.so[.13|.12] as the loader finds them, in $CUDA_HOME, $CUDA_PATH and
 /// /usr/local/cuda, and in the directory with which the build was configured. A library older than NVRTC 12.3 is passed
 /// over. A set-user-id program ignores the environment. Errors: nvrtc_missing, which names what was tried.
 Result<const NvrtcApi*> nvrtc();
 
+/// Directories of libraries in which that search looks, too, in place of those that an earlier call named. Without
+/// effect once nvrtc() has been called.
+void look_for_nvrtc_in(std::vector<std::filesystem::path> directories);
+
+/// The directory of Python packages that has the wheel of which this code is a part: as the module
+/// leanattn/_leanattn*.so or as the program leanattn/bin/leanattn. Some other directory where it is part of none.
+std::filesystem::path site_packages_of(const std::filesystem::path& own_directory);
+
 /// The candidates of that search, in order, with the environment as it is now. `site_packages` is the directory in
 /// which NVIDIA's wheels lie beside ours, where we are part of a wheel.
-std::vector<std::string> nvrtc_candidates(const std::filesystem::path& site_packages = own_directory().parent_path());
+std::vector<std::string> nvrtc_candidates(
+    const std::filesystem::path& site_packages = site_packages_of(own_directory()));
 
 /// Checks that this NVRTC can make cubins for `arch`. Errors: unsupported.
 Result<void> check_arch(const NvrtcApi& api, Arch arch);

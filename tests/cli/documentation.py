@@ -16,7 +16,7 @@ import unittest
 
 PROGRAM = None
 SOURCE = None
-PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "python/README.md"]
 
 
 def pages():
@@ -167,6 +167,13 @@ class Documentation(unittest.TestCase):
             for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
                 if not re.match(r"[a-z]+:", target):
                     self.assertTrue((page.parent / target).exists(), f"{page.name}: {target}")
+
+    def test_the_readme_of_the_package_has_no_relative_links(self):
+        """It is shown by package indexes, where the files beside it are not."""
+        targets = re.findall(r"\]\(([^)\s]+)\)", (SOURCE / "python/README.md").read_text())
+        self.assertTrue(targets)
+        for target in targets:
+            self.assertRegex(target, "^https://")
 
     def test_every_environment_variable_of_the_program_is_on_its_page(self):
         used = set()

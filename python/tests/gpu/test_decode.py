@@ -82,6 +82,45 @@ def test_pages(page_size, layout):
     expect(leanattn.decode(q, k_pool, v_pool, lengths, table, kv_layout=layout), reference.decode(q, k, v, lengths))
 
 
+def compressed(table, lengths, page_size, spare=5):
+    """The same page table as (indptr, indices, last_page_len), with `spare` entries of indices that are nobody's."""
+    pages = (lengths + page_size - 1) // page_size
+    indptr = torch.cat([pages.new_zeros(1), pages.cumsum(0)]).int()
+    indices = torch.cat([row[:count] for row, count in zip(table, pages.tolist())] + [table.new_full((spare,), 1 << 30)])
+    return indptr, indices, torch.where(pages > 0, lengths - (pages - 1) * page_size, 0).int()
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("layout", ["HND", "NHD"])
+def test_pages_in_compressed_rows(page_size, layout):
+    q, k, v, lengths = tensors(batch=37)
+    lengths[5] = 0
+    pools = [paged(cache, page_size, 320 // page_size) for cache in (k, v)]
+    k_pool, v_pool = [pool if layout == "HND" else pool.transpose(1, 2).contiguous() for pool, _ in pools]
+    arrays = compressed(pools[0][1], lengths, page_size)
+    expected = reference.decode(q, k, v, lengths)
+    expect(leanattn.decode(q, k_pool, v_pool, None, arrays, kv_layout=layout), expected)
+    table, made = leanattn.page_table(*arrays, page_size, max_pages=320 // page_size)
+    assert torch.equal(made, lengths)
+    expect(leanattn.decode(q, k_pool, v_pool, made, table, kv_layout=layout), expected)
+
+
+def test_a_graph_follows_compressed_rows():
+    q, k, v, lengths = tensors()
+    (k_pool, table), (v_pool, _) = paged(k, 16, 20), paged(v, 16, 20)
+    given = [array.clone() for array in compressed(table, lengths, 16, spare=60)]
+    o = torch.empty_like(q)
+    leanattn.decode(q, k_pool, v_pool, None, tuple(given), out=o)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        leanattn.decode(q, k_pool, v_pool, None, tuple(given), out=o)
+    shorter = (lengths + 1) // 2
+    for array, changed in zip(given, compressed(table, shorter, 16)):
+        array[:len(changed)] = changed
+    graph.replay()
+    expect(o, reference.decode(q, k, v, shorter))
+
+
 def test_token_major_caches_by_name_and_as_a_view():
     q, k, v, lengths = tensors()
     expected = reference.decode(q, k, v, lengths)

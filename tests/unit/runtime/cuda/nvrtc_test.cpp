@@ -91,6 +91,24 @@ TEST_F(NvrtcSearch, WheelsBesideOursAreFoundWithoutBeingNamed) {
   EXPECT_EQ(nvrtc_candidates().front(), "libnvrtc.so") << "this program is not part of a wheel";
 }
 
+TEST_F(NvrtcSearch, AWheelsModuleAndItsProgramAreInTheSameSitePackages) {
+  EXPECT_EQ(site_packages_of("/env/site-packages/leanattn"), "/env/site-packages");
+  EXPECT_EQ(site_packages_of("/env/site-packages/leanattn/bin"), "/env/site-packages");
+  EXPECT_EQ(site_packages_of("/opt/bin"), "/opt");
+}
+
+TEST_F(NvrtcSearch, FurtherDirectoriesComeAfterTheWheelsBesideOursAndBeforeTheSystem) {
+  const auto beside = add_file("nvidia/cu13/lib/libnvrtc.so.13");
+  const auto second = add_file("second/libnvrtc.so.12"), third = add_file("third/libnvrtc.so.13");
+  look_for_nvrtc_in({root_ / "empty", root_ / "second", root_ / "third"});
+  const auto candidates = nvrtc_candidates(root_);
+  look_for_nvrtc_in({});
+  ASSERT_GE(candidates.size(), 4u);
+  EXPECT_EQ(std::vector(candidates.begin(), candidates.begin() + 4),
+            (std::vector<std::string>{beside.string(), second.string(), third.string(), "libnvrtc.so"}));
+  EXPECT_EQ(nvrtc_candidates().front(), "libnvrtc.so") << "a later call replaces what an earlier one named";
+}
+
 TEST_F(NvrtcSearch, CudaHomeComesAfterTheLoadersOwnSearch) {
   const auto file = add_file("lib64/libnvrtc.so.12");
   const ScopedEnvironment home("CUDA_HOME", root_.c_str());
