@@ -5,7 +5,7 @@
 
 decode() takes CUDA tensors of PyTorch, CuPy, JAX or any other library that speaks DLPack. It does not copy them, and launches on the current
 stream. `import leanattn.torch` adds torch.ops.leanattn, for torch.compile. `import leanattn.transformers` adds the attention implementation
-"leanattn" to Hugging Face Transformers. Start with help(leanattn.decode).
+"leanattn" to Hugging Face Transformers. vLLM and SGLang find their backends by themselves. Start with help(leanattn.decode).
 """
 from ._leanattn import Engine, Plan, Workspace, __version__, decode, engine, merge_partials, page_table, plan
 from .errors import ArgumentError, ArgumentTypeError, Error, NotPrepared, OutOfMemory, Unsupported

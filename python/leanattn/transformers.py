@@ -10,7 +10,12 @@ cache of generate() work as with "sdpa".
 A model calls the mask interface once in each step. For a decode step it returns, instead of a mask, what leanattn needs: an int32 tensor
 [batch, 1, 1, 1 + n] with the context length of each request and, where a batch is padded, the indices of the n cache slots, those that hold
 tokens first and in the order of the tokens. It has four dimensions, so that models pass it on as any prepared mask.
+
+register_continuous_batching() is for model.generate_batch, whose cache has pages.
 """
+import functools
+import inspect
+
 import torch
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -21,6 +26,7 @@ from ._leanattn import decode as _decode
 
 NAME = "leanattn"
 MOST_QUERY_TOKENS = 16
+FLASH_NAMES = ("flash_attention_2", "flash_attention_3")  # those for which continuous batching makes block tables
 PREFILL_ROWS = 256  # query rows at a time where SDPA does not work, which bounds the memory of the scores
 
 
@@ -69,6 +75,55 @@ def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=No
         seen = _bool_mask(attention_mask, query.shape[2], key.shape[2], window)
         return attention(module, query, key, value, seen, dropout, scaling, False, None, softcap, s_aux, **kwargs)
     return _launch(query, key, value, attention_mask, scaling, window, softcap, s_aux), None
+
+
+def register_continuous_batching():
+    """Lets the decode steps of continuous batching (model.generate_batch) run on leanattn, for all models of this process.
+
+    It registers the attention implementations "flash_attention_2" and "flash_attention_3" of Transformers anew. Steps in which every request has
+    one query token, and for which Transformers makes a block table, go to leanattn; everything else goes to FlashAttention as before, which has to
+    be installed. A second call changes nothing. Call it from one thread, before models run.
+
+    Raises ImportError where the continuous batching of this Transformers has another interface.
+    """
+    try:
+        from transformers.generation.continuous_batching import PagedAttentionCache
+
+        known = "kwargs" in inspect.signature(PagedAttentionCache.update).parameters
+    except ImportError:
+        known = False
+    if not known:
+        import transformers
+
+        raise ImportError(f"leanattn knows no continuous batching of Transformers {transformers.__version__}. It is written for that of versions 5.20 "
+                          "to 5.23; install one of these")
+    for name in FLASH_NAMES:
+        flash = AttentionInterface()[name]
+        if getattr(flash, "func", None) is not paged_attention:
+            AttentionInterface.register(name, functools.partial(paged_attention, flash))
+
+
+def paged_attention(flash, module, query, key, value, attention_mask, **kwargs):
+    """The attention interface for continuous batching. In a step with a block table every request has one query token: query
+    [1, q_heads, requests, head_dim], key and value [1, kv_heads, requests, head_dim], which the kernel writes into the cache. `flash` has the rest."""
+    cache, given = kwargs.get("cache"), dict(kwargs)
+    if cache is None or given.get("block_table") is None or not _fits(query, key, value, kwargs.get("dropout") or 0.0):
+        return flash(module, query, key, value, attention_mask, **kwargs)
+    cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=given)  # gives the layer's part of `given`; writes nothing
+    requests, ends, table = query.shape[2], given["cu_seq_lens_k"], given["block_table"]
+    if ends.shape[0] != requests + 1 or table.shape[0] != requests:
+        return flash(module, query, key, value, attention_mask, **kwargs)
+    options = {"scale": kwargs.get("scaling"), "window": kwargs.get("sliding_window") or 0, "soft_cap": kwargs.get("softcap") or 0.0,
+               "typical_batch": 1 << (requests - 1).bit_length()}
+    if kwargs.get("s_aux") is not None:
+        options["sink_logits"] = kwargs["s_aux"].detach().float().contiguous()
+    q, k_new, v_new = (_rows(tensor[0].transpose(0, 1)) for tensor in (query, key, value))  # [requests, heads, head_dim]
+    pages = [given[name].transpose(1, 2) for name in ("k_cache", "v_cache")]  # [pages, kv_heads, page_size, head_dim]
+    # A request of a graph that is nobody's has no tokens, and the kernel writes none for it.
+    lengths = (ends[1:] - ends[:-1]).to(torch.int32)
+    if torch.compiler.is_compiling():
+        return torch.ops.leanattn.decode_append(q, *pages, k_new, v_new, lengths, table, **options)[None], None
+    return _decode(q, *pages, lengths, table, k_new=k_new, v_new=v_new, **options)[None], None
 
 
 def _launch(query, key, value, mask, scaling, window, softcap, s_aux):

@@ -26,6 +26,9 @@ torch.full = lambda shape, value, device, dtype: Tensor(shape, dtype)
 sys.modules["torch"] = torch
 for module in ("flashinfer", "transformers", "transformers.integrations", "transformers.integrations.sdpa_attention", "transformers.masking_utils"):
     sys.modules[module] = MagicMock()
+sys.modules["transformers.generation"] = MagicMock()
+sys.modules["transformers.generation.continuous_batching"] = MagicMock(
+    PagedAttentionCache=type("PagedAttentionCache", (), {"update": lambda self, key_states, value_states, layer_idx, kwargs: None}))
 for made in ("and_masks", "sliding_window_overlay"):
     setattr(sys.modules["transformers.masking_utils"], made, lambda *_: lambda *_: True)  # what they make is told by its code object
 

@@ -11,6 +11,7 @@ import models  # noqa: E402
 import reference  # noqa: E402
 
 NEW_TOKENS = 40  # past Gemma-2's window of 24
+BATCHED_TOKENS = 16
 
 
 @pytest.fixture
@@ -118,3 +119,131 @@ def test_prefill_with_a_soft_cap_agrees_whatever_the_block(sinks, monkeypatch):
     o = leanattn.transformers._in_blocks(q, k, v, None, 0.0, None, True, 1.5, logits)
     expected = reference.decode(q.transpose(1, 2), k, v, torch.tensor([11, 11]), soft_cap=1.5, sink_logits=logits)
     torch.testing.assert_close(o, expected)
+
+
+class Flash:
+    """What stands for FlashAttention, which is not installed here; it counts the calls."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def varlen(self, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q=None, max_seqlen_k=None, causal=False, softmax_scale=None, window_size=(-1, -1),
+               softcap=0.0):
+        """Packed sequences: q [tokens, q_heads, head_dim], k and v [tokens, kv_heads, head_dim]."""
+        assert causal
+        self.calls += 1
+        out = torch.zeros_like(q)
+        for request in range(len(cu_seqlens_q) - 1):
+            rows, keys = (slice(int(ends[request]), int(ends[request + 1])) for ends in (cu_seqlens_q, cu_seqlens_k))
+            length = keys.stop - keys.start
+            out[rows] = reference.decode(q[None, rows], k[keys].transpose(0, 1)[None], v[keys].transpose(0, 1)[None], [length], scale=softmax_scale,
+                                         soft_cap=softcap)[0]
+        return out
+
+    def with_kvcache(self, q, k_cache, v_cache, k=None, v=None, cache_seqlens=None, block_table=None, causal=False, softmax_scale=None):
+        raise AssertionError("this step is leanattn's")
+
+
+@pytest.fixture
+def flash(monkeypatch):
+    """Continuous batching that takes FlashAttention 2 and its block tables to be there. Returns what stands for it."""
+    import transformers.modeling_flash_attention_utils as utils
+    import transformers.modeling_utils as modeling
+
+    batching = pytest.importorskip("transformers.generation.continuous_batching.initialization", reason="this Transformers has none")
+    made = Flash()
+    monkeypatch.setattr(utils, "_lazy_imports", lambda *_, **__: (None, made.varlen, made.with_kvcache, utils._pad_input, utils._unpad_input))
+    monkeypatch.setattr(utils, "_loaded_implementation", None)
+    monkeypatch.setattr(modeling.PreTrainedModel, "_flash_attn_can_dispatch", lambda self, *_, **__: True)
+    monkeypatch.setattr(batching, "ensure_decode_fast_path_is_available", lambda *_: None)
+    mapping = modeling.AttentionInterface._global_mapping
+    for name in leanattn.transformers.FLASH_NAMES:
+        monkeypatch.setitem(mapping, name, mapping[name])
+    return made
+
+
+@pytest.fixture
+def appends(monkeypatch):
+    """Lets CPU tensors through to a reference that writes new keys and values first, as the kernel does. Counts the requests that arrive."""
+    made = []
+
+    def decode(q, k_cache, v_cache, context_lengths, page_table, *, k_new, v_new, typical_batch, **options):
+        assert typical_batch >= len(q) == len(page_table)
+        made.append(len(q))
+        for request, length in enumerate(context_lengths.tolist()):
+            if length > 0:
+                page, place = int(page_table[request, (length - 1) // k_cache.shape[2]]), (length - 1) % k_cache.shape[2]
+                k_cache[page, :, place], v_cache[page, :, place] = k_new[request], v_new[request]
+        return reference.decode(q, k_cache, v_cache, context_lengths, page_table, **options)
+
+    monkeypatch.setattr(leanattn.transformers, "takes", lambda device, dtype: True)
+    monkeypatch.setattr(leanattn.transformers, "_decode", decode)
+    return made
+
+
+def generate_batch(model, prompts, new_tokens, **more):
+    from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+    made = model.generate_batch(
+        prompts, generation_config=transformers.GenerationConfig(max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0),
+        continuous_batching_config=ContinuousBatchingConfig(page_size=16, num_blocks=64, max_batch_tokens=64, max_blocks_per_request=8, **more))
+    assert not any(output.error for output in made.values())
+    return [made[name].generated_tokens for name in sorted(made)]
+
+
+def one_by_one(model, prompts, new_tokens):
+    return [model.generate(torch.tensor([prompt]), max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False)[0, len(prompt):].tolist()
+            for prompt in prompts]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_decode_steps_of_continuous_batching_go_to_leanattn_and_agree(flash, appends, name):
+    """Against each prompt alone. Prompts have different lengths, and one is longer than a batch, so that its pieces run beside others' decode steps."""
+    ids = models.prompt(4, 90, "cpu")["input_ids"]
+    prompts = [ids[row, :length].tolist() for row, length in enumerate((20, 7, 90, 16))]
+    for _ in range(2):  # a second call changes nothing
+        leanattn.transformers.register_continuous_batching()
+    model = models.make(name, "flash_attention_2", "cpu", torch.float32)
+    assert generate_batch(model, prompts, BATCHED_TOKENS) == one_by_one(models.make(name, "sdpa", "cpu", torch.float32), prompts, BATCHED_TOKENS)
+    layers = 2
+    steps = len(appends) // layers
+    assert appends.count(4) > layers and flash.calls >= 3 * layers and steps + flash.calls // layers < 4 * BATCHED_TOKENS
+
+
+def test_requests_of_a_graph_that_are_nobodys_have_no_tokens(flash, appends):
+    """Lengths and rows as Transformers pads them: the sums stay as they are, and the rows of the block table are -1."""
+    cache = type("Cache", (), {"update": lambda self, key_states, value_states, layer_idx, kwargs: kwargs.update(
+        cu_seq_lens_k=kwargs["cu_seq_lens_k"]["full"], block_table=kwargs["block_table"][0], k_cache=pool[0], v_cache=pool[1])})()
+    torch.manual_seed(5)
+    pool = torch.randn(2, 6, 16, 2, 64)
+    q, k, v = torch.randn(1, 4, 3, 64), torch.randn(1, 2, 3, 64), torch.randn(1, 2, 3, 64)
+    table = torch.tensor([[[4, 1], [-1, -1], [-1, -1]]], dtype=torch.int32)
+    before = pool.clone()
+    o, _ = leanattn.transformers.paged_attention(None, type("Module", (), {"layer_idx": 0}), q, k, v, None, cache=cache, block_table=table, scaling=0.2,
+                                                 cu_seq_lens_k={"full": torch.tensor([0, 19, 19, 19], dtype=torch.int32)})
+    assert o.shape == (1, 3, 4, 64) and not o[0, 1:].any()
+    before[0, 1, 2], before[1, 1, 2] = k[0, :, 0], v[0, :, 0]
+    assert torch.equal(pool, before)
+    whole = [part[[4, 1]].flatten(0, 1)[:19].transpose(0, 1)[None] for part in before]
+    torch.testing.assert_close(o[0, :1], reference.decode(q[0, :, :1].transpose(0, 1), *whole, torch.tensor([19]), scale=0.2))
+
+
+def test_what_has_no_block_table_stays_with_flash_attention(appends):
+    seen = []
+
+    def flash(*given, **named):
+        seen.append((given, named))
+        return "of FlashAttention"
+
+    tensors = [torch.zeros(1, 4, 3, 64)] * 3
+    for more in ({}, {"cache": object()}, {"cache": object(), "block_table": None}, {"cache": object(), "block_table": 1, "dropout": 0.1}):
+        assert leanattn.transformers.paged_attention(flash, "module", *tensors, None, scaling=0.2, **more) == "of FlashAttention"
+        assert seen[-1] == (("module", *tensors, None), {"scaling": 0.2, **more})
+    assert appends == []
+
+
+def test_another_interface_of_continuous_batching_is_refused_with_what_to_do(monkeypatch):
+    batching = pytest.importorskip("transformers.generation.continuous_batching", reason="this Transformers has none")
+    monkeypatch.setattr(batching, "PagedAttentionCache", type("PagedAttentionCache", (), {"update": lambda self, key_states, read_index: None}))
+    with pytest.raises(ImportError, match="5.20 to 5.23; install one"):
+        leanattn.transformers.register_continuous_batching()

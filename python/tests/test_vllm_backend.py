@@ -17,6 +17,7 @@ from vllm_stand_in import Tensor  # noqa: E402
 np = pytest.importorskip("numpy")
 Q_HEADS, KV_HEADS, HEAD_DIM, PAGE, PAGES, WIDTH = 8, 2, 64, 16, 32, 8
 GRAPHS, MOST_REQUESTS, LONGEST = (1, 2, 4), 4, WIDTH * PAGE
+VARIABLE = "LEANATTN_VLLM_CONTEXT"
 
 
 @pytest.fixture(scope="module")
@@ -443,9 +444,9 @@ def test_a_tuning_that_fails_does_not_end_vllm(adapter, monkeypatch, caplog):
 
 @pytest.fixture
 def plans():
-    import leanattn.vllm.plans
+    import leanattn._serving.plans
 
-    return leanattn.vllm.plans
+    return leanattn._serving.plans
 
 
 @pytest.mark.parametrize("graphs, most, batches", [((1, 2, 4, 8, 16, 24), 24, (1, 2, 4, 8, 16, 24)), ((), 100, (1, 2, 4, 8, 16, 32, 64, 100)),
@@ -460,17 +461,17 @@ def test_batches_are_those_of_graphs_and_powers_of_two(plans, graphs, most, batc
 
 @pytest.mark.parametrize("text, longest, context", [(None, 131072, 8192), (None, 4096, 4096), ("32768", 131072, 32768), ("32768", 4096, 4096)])
 def test_the_context_is_a_setting(plans, monkeypatch, text, longest, context):
-    monkeypatch.delenv(plans.CONTEXT, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     if text is not None:
-        monkeypatch.setenv(plans.CONTEXT, text)
-    assert plans.context_for(longest) == context
+        monkeypatch.setenv(VARIABLE, text)
+    assert plans.context_for(longest, VARIABLE) == context
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "8k", "1.5", "８"])
 def test_a_context_that_is_no_number_is_refused_by_name(plans, monkeypatch, text):
-    monkeypatch.setenv(plans.CONTEXT, text)
-    with pytest.raises(ValueError, match=plans.CONTEXT):
-        plans.context_for(4096)
+    monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(ValueError, match=VARIABLE):
+        plans.context_for(4096, VARIABLE)
 
 
 @pytest.mark.parametrize("text, seconds", [(None, 0), ("0", 0), ("90", 90), ("2.5", 2.5)])

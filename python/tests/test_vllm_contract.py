@@ -6,10 +6,12 @@ import pathlib
 import re
 import subprocess
 import sys
-import types
 
 import pytest
+import engine_stand_in
+import record_interface
 import vllm_stand_in as stand_in
+from engine_stand_in import parameters, takes_anything
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 
@@ -26,26 +28,7 @@ def adapter(version):
 
 
 def recorded_methods(version):
-    """{(class, method): signature as text}."""
-    return {(name, method): what["signature"] for module in stand_in.contract(version)["modules"].values()
-            for name, made in module["classes"].items() for method, what in made["methods"].items()}
-
-
-def parameters(text_or_function):
-    """Names and kinds of parameters, of a function or of a signature as text."""
-    function = text_or_function
-    if isinstance(function, str):
-        namespace = {}
-        names = {node.id for node in ast.walk(ast.parse(f"def f{function}: pass")) if isinstance(node, ast.Name)}
-        exec(f"def f{function}: pass", {name: types.SimpleNamespace(DECODER=None) for name in names}, namespace)
-        function = namespace["f"]
-    return [(parameter.name, parameter.kind, parameter.default is not inspect.Parameter.empty)
-            for parameter in inspect.signature(function).parameters.values()]
-
-
-def takes_anything(function):
-    kinds = [kind for _, kind, _ in parameters(function)]
-    return inspect.Parameter.VAR_POSITIONAL in kinds and inspect.Parameter.VAR_KEYWORD in kinds
+    return engine_stand_in.recorded_methods(stand_in.contract(version))
 
 
 def test_every_tried_version_is_recorded_and_no_other():
@@ -216,15 +199,11 @@ def test_registering_imports_neither_torch_nor_kernels():
 
 
 def test_a_record_is_made_from_a_wheel(tmp_path):
-    """record.py on a wheel of three lines a module: what it writes down, and what it leaves out."""
+    """record_interface.py on a wheel of three lines a module: what it writes down, and what it leaves out."""
     import zipfile
 
-    sys.path.insert(0, str(stand_in.CONTRACTS))
-    try:
-        import record
-    finally:
-        sys.path.pop(0)
-    texts = {module: "" for module in [*record.NAMES, *record.CALLS]}
+    engine = record_interface.ENGINES["vllm"]
+    texts = {module: "" for module in [*engine.names, *engine.calls]}
     texts["vllm.v1.attention.backend"] = ("class AttentionMetadataBuilder(ABC, Generic[M]):\n    limit: int | None = None\n"
                                           "    @abstractmethod\n    def build(self, a: int, *, b: str = 'x') -> M:\n        return secret\n"
                                           "class Other:\n    pass\n")
@@ -233,9 +212,9 @@ def test_a_record_is_made_from_a_wheel(tmp_path):
     with zipfile.ZipFile(wheel, "w") as archive:
         for module, text in texts.items():
             archive.writestr(module.replace(".", "/") + ".py", text)
-        archive.writestr("vllm-9.9.dist-info/METADATA", "Version: 9.9\nRequires-Python: >=3.11\nRequires-Dist: torch==7.0\nRequires-Dist: fastapi\n")
-    made = record.record(wheel)
-    assert (made["vllm"], made["python"], made["requires"]) == ("9.9", ">=3.11", ["torch==7.0"])
+        archive.writestr("vllm-9.9.dist-info/METADATA", "Name: vllm\nVersion: 9.9\nRequires-Python: >=3.11\nRequires-Dist: torch==7.0\nRequires-Dist: fastapi\n")
+    name, made = record_interface.record(wheel)
+    assert (name, made["vllm"], made["python"], made["requires"]) == ("vllm", "9.9", ">=3.11", ["torch==7.0"])
     classes = made["modules"]["vllm.v1.attention.backend"]["classes"]
     assert classes == {"AttentionMetadataBuilder": {"bases": ["ABC", "Generic"], "dataclass": False, "attributes": {"limit": "None"},
                                                     "methods": {"build": {"signature": "(self, a, *, b='x')", "decorators": ["abstractmethod"]}}}}

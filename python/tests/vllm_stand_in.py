@@ -1,99 +1,25 @@
 """vllm_stand_in.py -- a vLLM that is not there: modules whose classes have the names, signatures and fields that vllm_contracts/VERSION.json records.
 
 What does something is in BEHAVIOUR, with signatures of its own that test_vllm_contract.py holds against the records; every other method raises.
-Tensors are those of fake_tensors.py with what leanattn.vllm does to them.
 """
-import abc
-import ast
 import contextlib
 import copy
 import dataclasses
-import enum
 import importlib
-import json
 import logging
-import math
 import pathlib
 import sys
 import types
 
-from fake_tensors import FastTensor
+import engine_stand_in
+from engine_stand_in import Tensor
 
 CONTRACTS = pathlib.Path(__file__).resolve().parent / "vllm_contracts"
 VERSIONS = sorted(path.stem for path in CONTRACTS.glob("*.json"))
 
 
 def contract(version):
-    return json.loads((CONTRACTS / f"{version}.json").read_text())
-
-
-class Tensor(FastTensor):
-    """With the operations of torch that leanattn.vllm uses. `operations` counts those that made a tensor."""
-
-    operations = 0
-
-    def stride(self, dimension):
-        return self.strides[dimension]
-
-    def numel(self):
-        return math.prod(self.shape)
-
-    @property
-    def device(self):
-        return types.SimpleNamespace(type="cuda", index=self.device_id)
-
-    def _view(self, shape, strides, offset):
-        Tensor.operations += 1
-        made = copy.copy(self)
-        made.shape, made.strides, made.no_strides, made._kept = tuple(shape), tuple(strides), False, []
-        made.data = self.data + offset * bytes_of(self.dtype)
-        return made
-
-    def __getitem__(self, where):
-        where = where if isinstance(where, tuple) else (where,)
-        shape, offset = list(self.shape), 0
-        for dimension, part in enumerate(where):
-            start, stop, step = part.indices(self.shape[dimension])
-            assert step == 1
-            shape[dimension], offset = max(stop - start, 0), offset + start * self.strides[dimension]
-        return self._view(shape, self.strides, offset)
-
-    def split(self, size, dim):
-        assert dim == -1 and self.shape[-1] % size == 0
-        return tuple(self._view((*self.shape[:-1], size), self.strides, begin) for begin in range(0, self.shape[-1], size))
-
-    def permute(self, *order):
-        return self._view([self.shape[i] for i in order], [self.strides[i] for i in order], 0)
-
-    def view(self, shape):
-        assert math.prod(shape) == self.numel()
-        return self._view(shape, [math.prod(shape[i + 1:]) for i in range(len(shape))], 0)
-
-    def reshape(self, *shape):
-        return self.view(shape)
-
-    def detach(self):
-        return self
-
-    contiguous = detach
-
-    def float(self):
-        Tensor.operations += 1
-        return type(self)(self.shape, "fp32")
-
-    def copy_(self, other):
-        Tensor.operations += 1
-        assert self.shape == other.shape
-        self.copied = other
-        return self
-
-    def __sub__(self, _):
-        Tensor.operations += 1
-        return type(self)(self.shape, self.dtype)
-
-
-def bytes_of(dtype):
-    return {"bf16": 2, "fp16": 2, "fp32": 4, "int32": 4, "int64": 8, "uint8": 1, "fp8_e4m3": 1}[dtype]
+    return engine_stand_in.contract(CONTRACTS, version)
 
 
 def _flash_impl(self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap=None,
@@ -199,75 +125,18 @@ class _Shape(tuple):
         return super().__new__(cls, sizes)
 
 
-_BASES = {"ABC": abc.ABC, "Enum": enum.Enum, "str": str, "CustomOp": _Quantiser, "_GroupShape": _Shape}
-
-
-def _literal(text):
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return None
-
-
-def _method(name, of, recorded):
-    behaviour = BEHAVIOUR.get(of, {}).get(name)
-
-    def missing(*_, **__):
-        raise NotImplementedError(f"{of}.{name} of the stand-in")
-
-    made = behaviour or missing
-    for decorator in reversed(recorded["decorators"]):
-        made = {"staticmethod": staticmethod, "classmethod": classmethod, "property": property, "abstractmethod": abc.abstractmethod}.get(
-            decorator, lambda function: function)(made)
-    return made
-
-
-def _class(name, recorded, known):
-    bases = tuple(known.get(base, _BASES.get(base)) for base in recorded["bases"] if base in known or base in _BASES)
-    methods = {method: _method(method, name, what) for method, what in recorded["methods"].items() if method != "__new__"}
-    values = {attribute: None if text is None else _literal(text) for attribute, text in recorded["attributes"].items()}
-    if enum.Enum in bases:
-        made = enum.Enum(name, {member: value or member for member, value in values.items()}, **({"type": str} if str in bases else {}))
-        for method, function in methods.items():
-            setattr(made, method, function)
-        return made
-    if recorded["dataclass"]:
-        fields = [(field, object, dataclasses.MISSING if text is None else _literal(text)) for field, text in recorded["attributes"].items()]
-        return dataclasses.make_dataclass(name, [(field, kind) if default is dataclasses.MISSING else (field, kind, default)
-                                                 for field, kind, default in fields], namespace=methods)
-    return types.new_class(name, bases, {}, lambda namespace: namespace.update({**values, **methods}))
+_ROOTS = {**engine_stand_in.BASES, "CustomOp": _Quantiser, "_GroupShape": _Shape}
 
 
 @contextlib.contextmanager
 def installed(version):
     """Puts the modules of a version in place, and leanattn's own, made with them, away afterwards. Yields leanattn.vllm's module of it."""
     recorded = contract(version)
-    modules = {"vllm": types.ModuleType("vllm"), "vllm.envs": types.ModuleType("vllm.envs")}
-    modules["vllm"].__version__ = recorded["vllm"]
-    modules["vllm.envs"].VLLM_BATCH_INVARIANT = False
-    modules["vllm"].envs = modules["vllm.envs"]
-    known = {}
-    for path, content in recorded["modules"].items():
-        parts = path.split(".")
-        for depth in range(1, len(parts) + 1):
-            modules.setdefault(".".join(parts[:depth]), types.ModuleType(".".join(parts[:depth])))
-        for name, what in content["classes"].items():
-            known[name] = _class(name, what, known)
-        for name in [*content["classes"], *content["functions"]]:
-            setattr(modules[path], name, known[name] if name in known else BEHAVIOUR[None][name])
-        for name, text in content["constants"].items():
-            setattr(modules[path], name, _literal(text))
-    support, builders = known["AttentionCGSupport"], known["FlashAttentionMetadataBuilder"]
-    builders._cudagraph_support = support.ALWAYS
-    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "vllm" or name.startswith("leanattn.vllm")}
-    for name in before:
-        del sys.modules[name]
-    sys.modules.update(modules)
+    modules, known = engine_stand_in.modules_of(recorded, BEHAVIOUR, _ROOTS)
+    modules["vllm.envs"] = modules["vllm"].envs = types.ModuleType("vllm.envs")
+    modules["vllm"].__version__, modules["vllm.envs"].VLLM_BATCH_INVARIANT = recorded["vllm"], False
+    known["FlashAttentionMetadataBuilder"]._cudagraph_support = known["AttentionCGSupport"].ALWAYS
     _overridden.clear()
-    try:
+    with engine_stand_in.in_place(modules, "vllm", "leanattn.vllm", "leanattn._serving"):
         own = importlib.import_module("leanattn.vllm")
         yield importlib.import_module(f"leanattn.vllm.{own.module_for(recorded['vllm'])}")
-    finally:
-        for name in [name for name in sys.modules if name.split(".")[0] == "vllm" or name.startswith("leanattn.vllm")]:
-            del sys.modules[name]
-        sys.modules.update(before)

@@ -287,7 +287,8 @@ def main():
 
 
 def stand_in_for_kernels():
-    from leanattn.vllm import implementation, plans
+    from leanattn._serving import plans
+    from leanattn.vllm import implementation
     from vllm.v1.attention.backends import flash_attn
 
     calls, engine = Calls(), Engine()

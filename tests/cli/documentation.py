@@ -94,6 +94,8 @@ class Documentation(unittest.TestCase):
                         self.assertTrue((SOURCE / words[1]).exists())
                     elif words[0] == "vllm":
                         self.assertIn("--attention-backend CUSTOM", " ".join(words))
+                    elif words[0] == "sglang":
+                        self.assertRegex(" ".join(words), "attention-backend leanattn$")
                     elif not re.fullmatch(r"build/\w+/tests/(unit_\w+|simulated_tuning)", words[0]):
                         self.assertIn(words[0], ["cmake", "ninja", "ctest", "pip"])
         self.assertGreater(asked, 5)

@@ -8,12 +8,15 @@ its interface has beyond the others'; the rest is shared.
 """
 import importlib
 import logging
-import os
+
+from .._serving.versions import Versions
 
 TRIED = {"0.26": "v026", "0.33": "v033"}  #: versions of vLLM, and the module that is written for each
 ANYWAY = "LEANATTN_VLLM_UNTRIED"
+CONTEXT = "LEANATTN_VLLM_CONTEXT"
 
 _logger = logging.getLogger("vllm.leanattn")  # below vLLM's own logger, so that its handlers apply
+_versions = Versions("vLLM", TRIED, anyway=ANYWAY, flag="--attention-backend", logger=_logger)
 _PATH = f"{__name__}.Backend"
 
 
@@ -28,36 +31,12 @@ def register():
             return
         register_backend(custom, _PATH)
     except (ImportError, AttributeError, TypeError) as error:
-        _logger.warning("leanattn is not registered: this vLLM has another interface for backends (%s). %s", error, _tried())
+        _logger.warning("leanattn is not registered: this vLLM has another interface for backends (%s). %s", error, _versions.tried())
 
 
 def module_for(version):
     """The name of the module for a version of vLLM. Raises RuntimeError, with what to do, where none was ever tried with it."""
-    release = ".".join(str(version).split("+")[0].split(".")[:2])
-    if release in TRIED:
-        return TRIED[release]
-    if os.environ.get(ANYWAY) == "1":
-        nearest = _nearest(release)
-        _logger.warning("leanattn was never tried with vLLM %s, and goes on as with %s because %s=1", version, nearest, ANYWAY)
-        return TRIED[nearest]
-    # Not an ImportError, of which vLLM would show the name only.
-    raise RuntimeError(f"leanattn was never tried with vLLM {version}. {_tried()} Use one of these, or choose another --attention-backend; "
-                       f"{ANYWAY}=1 tries it all the same")
-
-
-def _tried():
-    return f"It is written for vLLM {' and '.join(f'{version}.*' for version in TRIED)}."
-
-
-def _nearest(release):
-    """The newest tried version that is not newer; the newest of all for a version without numbers, as builds from source may have."""
-    if not all(part.isdigit() for part in release.split(".")):
-        return max(TRIED, key=_numbers)
-    return max((tried for tried in TRIED if _numbers(tried) <= _numbers(release)), key=_numbers, default=min(TRIED, key=_numbers))
-
-
-def _numbers(release):
-    return [int(part) for part in release.split(".")]
+    return _versions.module_for(version)
 
 
 def __getattr__(name):

@@ -13,7 +13,8 @@ from vllm.v1.attention.backend import AttentionCGSupport
 from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend, FlashAttentionMetadata, FlashAttentionMetadataBuilder
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
-from . import plans
+from .._serving import plans
+from . import CONTEXT
 from .implementation import Implementation
 
 logger = init_logger("vllm.leanattn")
@@ -93,7 +94,7 @@ class BuilderBase(FlashAttentionMetadataBuilder):
             self._pages = plans.pages_for(longest + plans.MOST_QUERY_TOKENS, page_size)
             context = self._pages * page_size
         else:
-            self._pages, context = None, plans.context_for(longest)
+            self._pages, context = None, plans.context_for(longest, CONTEXT)
         graphs = vllm_config.compilation_config.cudagraph_capture_sizes or ()
         several = self.reorder_batch_threshold
         self._sizes = plans.Sizes(plans.batches_for({*graphs, *(size // several for size in graphs)}, vllm_config.scheduler_config.max_num_seqs), context)

@@ -5,9 +5,7 @@ from vllm.model_executor.layers.quantization.utils.quant_utils import GroupShape
 from vllm.v1.attention.backend import AttentionType
 from vllm.v1.attention.backends.flash_attn import FlashAttentionImpl
 
-from . import plans
-
-LARGEST_GROUP = 128  # query heads of a KV head, docs/features.md
+from .._serving import plans
 
 
 class Implementation(FlashAttentionImpl):
@@ -17,8 +15,8 @@ class Implementation(FlashAttentionImpl):
         super().__init__(*args, **kwargs)
         self.flash = FlashAttentionImpl(*args, **kwargs)
         self.decodes_here = self.attn_type == AttentionType.DECODER
-        if self.decodes_here and self.num_heads > LARGEST_GROUP * self.num_kv_heads:
-            raise ValueError(f"{self.num_heads} query heads share {self.num_kv_heads} KV heads, but leanattn has at most {LARGEST_GROUP} for each. "
+        if self.decodes_here and self.num_heads > plans.LARGEST_GROUP * self.num_kv_heads:
+            raise ValueError(f"{self.num_heads} query heads share {self.num_kv_heads} KV heads, but leanattn has at most {plans.LARGEST_GROUP} for each. "
                              "Choose another --attention-backend")
         self._constant = None
         # FlashAttention wants queries as fp8 beside an fp8 cache, and leanattn as they are. So the layer is told to leave them.

@@ -2,7 +2,7 @@
 and graphs that hold several steps of a draft model."""
 from vllm.v1.attention.backend import max_decode_query_len
 
-from . import plans
+from .._serving import plans
 from .backend import BackendBase, BuilderBase
 
 

@@ -1,6 +1,6 @@
-"""plans.py -- the plans that a model's layers need in vLLM, made before requests come, and the workspace that their launches share.
+"""plans.py -- the plans that a model's layers need in an inference engine, made before requests come, and the workspace that their launches share.
 
-Imports neither torch nor vLLM. A plan is looked up by a batch and a context. The batch is that of the CUDA graphs, or else a power of two, so that
+A plan is looked up by a batch and a context. The batch is that of the CUDA graphs, or else a power of two, so that
 every step of the engine has one that was made at start-up. The context is the same for all: graphs are captured once, whatever lengths come.
 """
 import collections
@@ -13,7 +13,7 @@ import time
 import leanattn
 
 MOST_QUERY_TOKENS = 16  # of a request under the causal mask, docs/features.md
-CONTEXT = "LEANATTN_VLLM_CONTEXT"
+LARGEST_GROUP = 128  # query heads of a KV head, the same page
 USUAL_CONTEXT = 8192
 LEAST_SECONDS = 1  # with less, a tuning would end before its first measurement
 TUNE = "LEANATTN_VLLM_TUNE"
@@ -21,13 +21,13 @@ TUNE = "LEANATTN_VLLM_TUNE"
 _DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
-def context_for(longest):
-    """The context, in tokens, that plans are looked up for. `longest` is the longest that the model may have."""
-    text = os.environ.get(CONTEXT)
+def context_for(longest, variable):
+    """The context, in tokens, that plans are looked up for. `longest` is the longest that the model may have, `variable` a setting's name."""
+    text = os.environ.get(variable)
     if text is None:
         return min(longest, USUAL_CONTEXT)
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ValueError(f"{CONTEXT} is {text!r}. Give a number of tokens, such as {USUAL_CONTEXT}")
+        raise ValueError(f"{variable} is {text!r}. Give a number of tokens, such as {USUAL_CONTEXT}")
     return min(longest, int(text))
 
 
@@ -54,11 +54,11 @@ def dtype_name(dtype):
     return _DTYPES[str(dtype)]
 
 
-def problem_of(layer, *, dtype, page_size, query_tokens=1, batch_invariant=False):
-    """The problem of a layer, an Options. With more than one query token, requests may have any number of them up to that."""
+def problem_of(layer, *, dtype, page_size, query_tokens=1, ragged=True, mask="causal", batch_invariant=False):
+    """The problem of a layer, an Options. With more than one query token, requests have that many, or if `ragged` any number up to that."""
     return leanattn.Problem(
-        q_heads=layer.q_heads, kv_heads=layer.kv_heads, head_dim=layer.head_dim, dtype=dtype, kv_layout="NHD", page_size=page_size,
-        q_len=query_tokens, ragged_q=query_tokens > 1, window=layer.window, sink_logits=layer.sink_logits, alibi=layer.alibi,
+        q_heads=layer.q_heads, kv_heads=layer.kv_heads, head_dim=layer.head_dim, v_head_dim=layer.v_head_dim, dtype=dtype,
+        kv_layout=layer.kv_layout, page_size=page_size, q_len=query_tokens, ragged_q=ragged and query_tokens > 1, mask=mask, window=layer.window, sink_logits=layer.sink_logits, alibi=layer.alibi,
         soft_cap=layer.soft_cap, kv_dtype=layer.kv_dtype or "same", kv_scale=layer.kv_scale, batch_invariant=batch_invariant)
 
 
@@ -75,6 +75,8 @@ class Options:
     soft_cap: float = 0.0
     kv_dtype: str | None = None  #: None: as q
     kv_scale: str = "tensor"
+    kv_layout: str = "NHD"
+    v_head_dim: int = 0  #: 0: head_dim
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +99,9 @@ class Sizes:
 
 
 class Device:
-    """What all layers on a GPU share: the engine, and one workspace, because vLLM's launches on a GPU follow one another.
+    """What layers share whose launches on a GPU follow one another: the engine and one workspace.
 
-    The workspace is the library's own memory and not torch's, because vLLM's sleep mode discards what is in torch's pool for the KV cache, and
+    The workspace is the library's own memory and not torch's, because engines that sleep discard what is in torch's pool for the KV cache, and
     between launches a workspace must stay zero.
     """
 

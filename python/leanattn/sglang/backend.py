@@ -1,0 +1,310 @@
+"""backend.py -- what all tried versions of SGLang share: which layers and steps run on leanattn, and with what arguments.
+
+The backend is a FlashAttentionBackend of SGLang, whose cache, metadata and CUDA graphs are kept as they are. Its metadata has what the kernels of
+leanattn read: context lengths and page tables, on the GPU and at fixed addresses in a graph. So a decode step costs nothing more on the host, and
+any step or layer in which leanattn has no part is FlashAttention's own.
+"""
+import dataclasses
+import logging
+from typing import Any
+
+import torch
+from sglang.srt.layers.attention.flashattention_backend import FlashAttentionBackend
+from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
+
+import leanattn
+
+from .._serving import plans
+from . import CONTEXT, tensors
+
+logger = logging.getLogger(__name__)
+
+_ONE_BYTE = {"torch.float8_e4m3fn": "fp8_e4m3", "torch.float8_e5m2": "fp8_e5m2"}
+_OTHER = "Choose another --attention-backend"
+
+
+@dataclasses.dataclass
+class Tree:
+    """What the verification of a tree of drafts reads, beside FlashAttention's metadata."""
+
+    lengths: Any  #: [requests] int32, with the draft tokens
+    page_table: Any  #: [requests, pages] int32
+    words: Any  #: [requests * draft tokens] int32: the tree_mask of leanattn.decode
+
+
+class BackendBase(FlashAttentionBackend):
+    """FlashAttention's backend, with decode steps and the verification of drafts on leanattn.
+
+    Launches of one backend follow one another, and share a workspace. One instance serves one ModelRunner, on the thread that runs its forward
+    passes.
+    """
+
+    @classmethod
+    def for_runner(cls, model_runner):
+        """The backend for a ModelRunner, after a look at what that needs. Raises ValueError, with what to do."""
+        _check(model_runner)
+        # FlashAttention 4 is SGLang's for what is newer than Hopper.
+        return cls(model_runner, fa_impl_ver=3 if torch.cuda.get_device_capability()[0] < 10 else 4)
+
+    def __init__(self, model_runner, *args, **kwargs):
+        super().__init__(model_runner, *args, **kwargs)
+        self._pool, self._dtype = model_runner.token_to_kv_pool, model_runner.dtype
+        self._kv_dtype = _ONE_BYTE.get(str(model_runner.kv_cache_dtype))
+        self._deterministic = self.is_deterministic(model_runner)
+        self._device = plans.Device(model_runner.gpu_id)
+        self._layers, self._scales, self._problems, self._batches = {}, {}, (), {}
+        self._tree = self._graph_trees = None
+        tokens = self.speculative_num_draft_tokens or 1
+        self._verified = tokens if 1 < tokens <= plans.MOST_QUERY_TOKENS else None
+        longest = self.max_context_len
+        self._pages = plans.pages_for(longest + plans.MOST_QUERY_TOKENS, self.page_size)
+        # A plan's context is a limit where results must not depend on the batch.
+        context = self._pages * self.page_size if self._deterministic else plans.context_for(longest, CONTEXT)
+        self._sizes = plans.Sizes(plans.batches_for((), model_runner.req_to_token_pool.size), context)
+        found = dict.fromkeys((self._options(layer, sinks)) for layer, sinks in _layers_of(model_runner.model) if self._takes(layer))
+        provenances, seconds = self._need(found)
+        if provenances:
+            logger.info("leanattn has plans for %d problems and %d batches up to %d at context %d, after %.1f s; looked up as %s",
+                        len(self._problems), len(self._sizes.batches), self._sizes.batches[-1], context, seconds,
+                        ", ".join(f"{name}: {count}" for name, count in provenances.most_common()))
+
+    # What differs between versions of SGLang.
+
+    @staticmethod
+    def is_deterministic(model_runner):
+        """Whether results must not depend on the batch."""
+        return bool(model_runner.server_args.enable_deterministic_inference)
+
+    def write(self, layer, forward_batch, k, v):
+        """Writes the new keys and values of a step into the cache: [tokens, kv_heads, head_dim] each."""
+        raise NotImplementedError
+
+    def caches(self, layer):
+        """The keys and values of a layer, [pages, page_size, kv_heads, head_dim] each."""
+        keys, values = self._pool.get_kv_buffer(layer.layer_id)
+        return (keys.view(-1, self.page_size, layer.tp_k_head_num, layer.head_dim),
+                values.view(-1, self.page_size, layer.tp_k_head_num, layer.v_head_dim))
+
+    def reads_slots(self):
+        """Whether req_to_token has the slots of the cache themselves."""
+        return True
+
+    # SGLang's interface.
+
+    def init_forward_metadata(self, forward_batch):
+        super().init_forward_metadata(forward_batch)
+        self.init_tree(forward_batch)
+
+    def forward_decode(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+        metadata = self.forward_metadata
+        table = self._table_of(layer, metadata) if self._takes_step(layer, metadata, q, kwargs) else None
+        lengths = metadata.cache_seqlens_int32
+        # Several drafts of a step are FlashAttention's, which computes the tokens before them and them apart.
+        if table is None or q.shape[0] != lengths.shape[0] or (forward_batch.spec_info is not None and self.topk > 1):
+            return super().forward_decode(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+        if k is not None and save_kv_cache:
+            self.write(layer, forward_batch, k, v)
+        return self._launch(layer, forward_batch, q, lengths, table, sinks=kwargs.get("sinks"))
+
+    def forward_extend(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+        rows = None
+        if forward_batch.forward_mode.is_target_verify() and self._takes_step(layer, self.forward_metadata, q, kwargs):
+            rows = self._rows_to_verify(layer, forward_batch, q)
+        if rows is None:
+            return super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+        if k is not None and save_kv_cache:
+            self.write(layer, forward_batch, k, v)
+        return self._launch(layer, forward_batch, q, *rows, sinks=kwargs.get("sinks"), tokens=self._verified)
+
+    def init_cuda_graph_state(self, max_bs, max_num_tokens):
+        super().init_cuda_graph_state(max_bs, max_num_tokens)
+        if self._has_trees:
+            # Of zeros, so that a graph's warm-up reads nothing: its requests are empty.
+            self._graph_trees = Tree(*(torch.zeros(shape, dtype=torch.int32, device=self.device)
+                                       for shape in ((max_bs,), (max_bs, self._pages), (max_bs * self._verified,))))
+
+    # The rest is ours.
+
+    @property
+    def _has_trees(self):
+        """Pages of several tokens are left to FlashAttention, because SGLang promises of a tree's tokens only that each has a slot."""
+        return self.topk > 1 and self.page_size == 1 and self._verified is not None
+
+    def init_tree(self, forward_batch):
+        """Makes what the verification of a tree needs, for a step that is no graph."""
+        self._tree = None
+        if self._has_trees and forward_batch.forward_mode.is_target_verify() and self.reads_slots():
+            seq_lens, indices, width = forward_batch.seq_lens, forward_batch.req_pool_indices, self._width(forward_batch.seq_lens_cpu)
+            self._tree = Tree((seq_lens + self._verified).to(torch.int32), tensors.page_table(self.req_to_token, indices, width),
+                              tensors.tree_words(forward_batch.spec_info.custom_mask, seq_lens, self._verified))
+
+    def init_graph(self, requests, forward_mode, capture, seq_lens=None, req_pool_indices=None, seq_lens_cpu=None, spec_info=None):
+        """The same for a CUDA graph of so many requests, in memory that the graph knows, before it is captured and before each replay; before a
+        capture also the plans of its batch. Versions call it after FlashAttention's metadata is made."""
+        self._tree = None
+        if capture and (forward_mode.is_decode() or forward_mode.is_target_verify()):
+            self._batch_for(requests, exactly=True)
+        if not (self._has_trees and forward_mode.is_target_verify() and self.reads_slots()):
+            return
+        whole = self._graph_trees
+        self._tree = tree = Tree(whole.lengths[:requests], whole.page_table[:requests], whole.words[:requests * self._verified])
+        if not capture:
+            seq_lens, width = seq_lens[:requests], self._width(seq_lens_cpu)
+            tree.lengths.copy_(seq_lens + self._verified)
+            tree.page_table[:, :width].copy_(tensors.page_table(self.req_to_token, req_pool_indices[:requests], width))
+            tree.words.copy_(tensors.tree_words(spec_info.custom_mask, seq_lens, self._verified))
+
+    def _width(self, seq_lens_cpu):
+        """Tokens of the longest request with its draft; as many as there may be where the host does not know the lengths."""
+        if seq_lens_cpu is None or not len(seq_lens_cpu):
+            return min(self._pages, self.req_to_token.shape[1])
+        return int(seq_lens_cpu.max()) + self._verified
+
+    def _takes(self, layer):
+        return layer.attn_type == AttentionType.DECODER and not layer.is_cross_attention and layer.logit_capping_method == "tanh"
+
+    def _takes_step(self, layer, metadata, q, kwargs):
+        """Whether leanattn has a part in attention of this layer in this step, as far as one can tell without its rows."""
+        # A chunk of the context that a layer sees alone (Llama 4), and what only FlashAttention 4 has.
+        alone = getattr(metadata, "local_attn_metadata", None) is not None and layer.use_irope
+        return (self._takes(layer) and not alone and q.dtype == self._dtype and not getattr(self, "is_prefill_aware_swa", False)
+                and all(value is None or value is False for name, value in kwargs.items() if name != "sinks"))
+
+    def _table_of(self, layer, metadata):
+        """The page table of a layer; None where FlashAttention makes it in the layer."""
+        if self.use_sliding_window_kv_pool and _window(layer):
+            return metadata.swa_page_table
+        return metadata.page_table
+
+    def _rows_to_verify(self, layer, forward_batch, q):
+        """Lengths, page table and words of the mask for the verification of drafts; None where it is FlashAttention's."""
+        if self._verified is None or getattr(forward_batch.spec_info, "ragged_verify_layout", None) is not None:
+            return None
+        if self.topk > 1:
+            tree = self._tree
+            if tree is None or _window(layer) or q.shape[0] != tree.words.shape[0]:
+                return None
+            return tree.lengths, tree.page_table, tree.words
+        metadata = self.forward_metadata
+        table, lengths = self._table_of(layer, metadata), metadata.cache_seqlens_int32
+        if table is None or metadata.max_seq_len_q != self._verified or q.shape[0] != self._verified * lengths.shape[0]:
+            return None
+        return lengths, table, None
+
+    def _launch(self, layer, forward_batch, q, lengths, table, words=None, sinks=None, tokens=1):
+        rows, requests = q.shape[0], lengths.shape[0]
+        key = layer, sinks is not None
+        constant = self._layers.get(key)
+        if constant is None:
+            self._need((self._options(layer, sinks is not None),))
+            constant = self._layers[key] = self._constant_arguments(layer)
+        keys, values = self.caches(layer)
+        scales = {}
+        if self._kv_dtype is not None:
+            keys, values = keys.view(torch.uint8), values.view(torch.uint8)
+            scales = {"kv_dtype": self._kv_dtype, "k_scale": self._scale(layer, "k_scale", q), "v_scale": self._scale(layer, "v_scale", q)}
+        if sinks is not None:
+            scales["sink_logits"] = sinks.detach().float().contiguous()
+        if words is not None:
+            scales.update(mask="tree", tree_mask=words)
+        if self._deterministic and table.shape[1] > self._pages:
+            table = table[:, :self._pages]
+        given = getattr(forward_batch, "_attn_output", None)
+        width = layer.tp_q_head_num * layer.v_head_dim
+        out = q.new_empty((rows, width)) if given is None else given.view(rows, width)
+        shape = (rows,) if tokens == 1 else (requests, tokens)
+        leanattn.decode(q.reshape(*shape, layer.tp_q_head_num, layer.head_dim), keys, values, lengths, table,
+                        out=out.view(*shape, layer.tp_q_head_num, layer.v_head_dim), kv_layout="NHD", typical_batch=self._batch_for(requests),
+                        longest_context=self._sizes.context, engine=self._device.engine, workspace=self._device.workspace, **constant, **scales)
+        return out
+
+    def _constant_arguments(self, layer):
+        """The arguments that are the same in every step."""
+        return {"scale": layer.scaling, "window": _window(layer), "soft_cap": float(layer.logit_cap or 0.0), "batch_invariant": self._deterministic}
+
+    def _scale(self, layer, name, q):
+        """The scale of a one-byte cache as a tensor on the GPU; None: 1. Some models have a number instead."""
+        scale = getattr(layer, name)
+        if not isinstance(scale, (int, float)):
+            return scale
+        key = layer, name, scale
+        if key not in self._scales:
+            self._scales[key] = q.new_full((1,), scale, dtype=torch.float32)
+        return self._scales[key]
+
+    def _options(self, layer, sinks):
+        """What the kernels of this layer depend on. Raises ValueError, with what to do, where there are none."""
+        q_heads, kv_heads, head_dim, v_head_dim = layer.tp_q_head_num, layer.tp_k_head_num, layer.head_dim, layer.v_head_dim
+        if q_heads % kv_heads or q_heads > plans.LARGEST_GROUP * kv_heads:
+            raise ValueError(f"{q_heads} query heads share {kv_heads} KV heads, but leanattn has at most {plans.LARGEST_GROUP}, and the same number, "
+                             f"for each. {_OTHER}")
+        for name, size in (("head_dim", head_dim), ("v_head_dim", v_head_dim)):
+            if size % 16 or size > 512:
+                raise ValueError(f"{name} of layer {layer.layer_id} is {size}, but leanattn has multiples of 16 up to 512. {_OTHER}")
+        return plans.Options(
+            q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=0 if v_head_dim == head_dim else v_head_dim, window=_window(layer),
+            sink_logits=sinks, soft_cap=float(layer.logit_cap or 0.0), kv_dtype=self._kv_dtype, kv_layout=self._layout(layer))
+
+    def _layout(self, layer):
+        """The layout of a layer's cache as its strides are, whose tokens may well be adjacent (docs/python.md)."""
+        keys, values = self.caches(layer)
+        adjacent = self.page_size == 1 or all(cache.stride(1) == cache.shape[3] for cache in (keys, values))
+        return "HND" if adjacent else "NHD"
+
+    def _need(self, options):
+        """Sees to the plans of layers. Returns what Device.prepare does."""
+        of = [(one, {"dtype": plans.dtype_name(self._dtype), "page_size": self.page_size, "batch_invariant": self._deterministic}) for one in options]
+        problems = [plans.problem_of(one, **given) for one, given in of]
+        if self._has_trees or (self.topk <= 1 and self._verified is not None):
+            mask = "tree" if self.topk > 1 else "causal"
+            problems += [plans.problem_of(one, query_tokens=self._verified, ragged=False, mask=mask, **given) for one, given in of
+                         if not (mask == "tree" and one.window)]
+        self._problems = tuple(dict.fromkeys((*self._problems, *problems)))
+        return self._device.prepare(self._problems, self._sizes)
+
+    def _batch_for(self, requests, exactly=False):
+        """The batch whose plan serves so many requests. `exactly`: a graph's, which gets a plan of its own."""
+        batch = self._batches.get(requests)
+        if batch is None or (exactly and batch != requests):
+            batch = self._batches[requests] = requests if exactly else self._sizes.batch_for(requests)
+            if batch not in self._sizes.batches:
+                self._sizes = dataclasses.replace(self._sizes, batches=tuple(sorted((*self._sizes.batches, batch))))
+                self._device.prepare(self._problems, self._sizes)
+        return batch
+
+
+def _check(runner):
+    """Raises ValueError, with what to do, for what leanattn cannot serve."""
+    if runner.use_mla_backend:
+        raise ValueError(f"the backend of leanattn has no latent attention (MLA), which this model needs. {_OTHER}")
+    if runner.is_draft_worker:
+        raise ValueError("leanattn serves no draft models, only the verification of drafts. Choose a --speculative-draft-attention-backend, "
+                         "such as fa3")
+    dtype, cache = str(runner.dtype), str(runner.kv_cache_dtype)
+    if dtype not in ("torch.bfloat16", "torch.float16"):
+        raise ValueError(f"leanattn has models of bfloat16 and float16, and this one is {dtype}. Give --dtype bfloat16, or choose another "
+                         "--attention-backend")
+    # Formats with scales in blocks have the element type of others.
+    blocks = getattr(runner, "kv_cache_dtype_str", None) in ("mxfp8", "fp4_e2m1", "nvfp4")
+    if blocks or cache not in (dtype, *_ONE_BYTE):
+        raise ValueError(f"leanattn has KV caches of the model's {dtype}, fp8_e4m3 and fp8_e5m2, and this one is "
+                         f"{runner.kv_cache_dtype_str if blocks else cache}. Give --kv-cache-dtype auto, or choose another --attention-backend")
+    arguments = runner.server_args
+    prefill = getattr(arguments, "prefill_attention_backend", None) or getattr(arguments, "attention_backend", None)
+    if cache == "torch.float8_e5m2" and prefill == "leanattn":
+        raise ValueError("the prefill of leanattn is FlashAttention's, which has no KV cache of fp8_e5m2. Give --kv-cache-dtype fp8_e4m3, or "
+                         "--prefill-attention-backend triton --decode-attention-backend leanattn")
+
+
+def _window(layer):
+    """Tokens that a query token sees, itself the last of them; 0: all. SGLang counts those to its left."""
+    left = layer.sliding_window_size
+    return left + 1 if left is not None and left > -1 else 0
+
+
+def _layers_of(model):
+    """(attention layer, whether it has sink logits) for all of a model. Sinks are a parameter of the module around the layer."""
+    for module in model.modules():
+        for child in module.children():
+            if isinstance(child, RadixAttention):
+                yield child, getattr(module, "sinks", None) is not None
