@@ -19,7 +19,7 @@ struct WorkerCall {
   const DeviceFacts* device = nullptr;  ///< these three are null for start and compile
   const DecodeProblem* problem = nullptr;
   const Shape* shape = nullptr;
-  std::vector<Config> configs = {};  ///< what is checked or timed
+  std::vector<Config> configs = {};  ///< what is compiled, checked or timed
 };
 using CallLimit = std::function<std::chrono::milliseconds(const WorkerCall&)>;
 

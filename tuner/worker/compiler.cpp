@@ -30,8 +30,8 @@ Result<CompiledSpec> WorkerCompiler::compile(const KernelSpec& spec) {
   if (!emitted) return tl::unexpected(emitted.error());
   Result<std::unique_ptr<WorkerProcess>> worker = take_worker();
   if (!worker) return tl::unexpected(worker.error());
-  auto reply =
-      (*worker)->call(CompileKernel{spec}, limit_of(options_, {.kind = WorkerCall::Kind::compile}), &stopping_);
+  const auto limit = limit_of(options_, {.kind = WorkerCall::Kind::compile, .configs = {Config{.spec = spec}}});
+  auto reply = (*worker)->call(CompileKernel{spec}, limit, &stopping_);
   if (!reply) return fail(ErrorCode::compile_failed, reply.error().reason);
   const std::lock_guard lock(mutex_);
   idle_.push_back(std::move(*worker));
