@@ -12,6 +12,7 @@
 #include "cli/help/command_page.hpp"
 #include "cli/help/help_page.hpp"
 #include "cli/help/usage_error.hpp"
+#include "leanattn/leanattn.h"
 
 namespace leanattn {
 inline namespace v1 {
@@ -65,11 +66,11 @@ Error mistake(const std::exception& error) {
 
 }  // namespace
 
-std::string_view program_version() { return LEANATTN_VERSION; }
+std::string_view program_version() { return leanattn_version(); }
 
 int run_program(int argc, const char* const* argv) {
   CLI::App program{"LeanAttention decode kernels: generated, compiled, tuned and looked up", "leanattn"};
-  program.set_version_flag("--version", "leanattn " LEANATTN_VERSION, "Print the version and exit");
+  program.set_version_flag("--version", fmt::format("leanattn {}", leanattn_version()), "Print the version and exit");
   program.require_subcommand(1);
   program.formatter(help_formatter());
   program.fallthrough();  // Commands inherit this, so that shared flags may follow the command.

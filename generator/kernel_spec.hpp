@@ -20,7 +20,7 @@ struct Arch {
   int minor = 0;
   bool specific = false;  ///< the trailing 'a'
 
-  auto operator<=>(const Arch&) const = default;
+  auto operator<=>(const Arch&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 sees a 0 in it
 };
 
 /// "sm_90a" <-> Arch. Errors: invalid_argument (not of the form sm_NN[a]), unsupported (below sm_80).

@@ -1,7 +1,7 @@
 """c_header.py -- ctypes structs and enum values read from a C header, so that the binding cannot drift from it. No compiler, no GPU.
 
 Understands what leanattn/leanattn.h is written in: `typedef struct name { ... } name;` with scalar, pointer, char-array and
-pointer-array fields, arrays of a number or of a `#define`d one, and `typedef enum name { NAME = value, ... } name;`. Anything else in such a body is an error.
+pointer-array fields, callbacks (`typedef int32_t (*name)(...);`), arrays of a number or of a `#define`d one, and `typedef enum name { NAME = value, ... } name;`. Anything else in such a body is an error.
 """
 import ctypes
 import re
@@ -21,8 +21,9 @@ def structs(text):
     plain = without_comments(text)
     for name, number in re.findall(r"#define (\w+) (\d+)\s*$", plain, flags=re.MULTILINE):
         plain = plain.replace(f"[{name}]", f"[{number}]")
+    scalars = SCALARS | {name: ctypes.c_void_p for name in re.findall(r"typedef \w+ \(\*(\w+)\)\(", plain)}
     found = re.finditer(r"typedef struct (\w+) \{(.*?)\} \1;", plain, flags=re.DOTALL)
-    return {match[1]: type(match[1], (ctypes.Structure,), {"_fields_": fields(match[2])}) for match in found}
+    return {match[1]: type(match[1], (ctypes.Structure,), {"_fields_": fields(match[2], scalars)}) for match in found}
 
 
 def enums(text):
@@ -31,8 +32,8 @@ def enums(text):
     return {match[1]: {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", match[2])} for match in found}
 
 
-def fields(body):
-    """(name, ctype) of each field declared in a struct's body."""
+def fields(body, scalars):
+    """(name, ctype) of each field declared in a struct's body. `scalars` are the types that are one word."""
     result = []
     for declaration in filter(None, (part.strip() for part in body.split(";"))):
         pointer = re.fullmatch(r"(?:const )?(\w+)\s*\*\s*(\w+)", declaration)
@@ -45,8 +46,8 @@ def fields(body):
             result.append((pointers[1], ctypes.c_void_p * int(pointers[2])))
         elif array:
             result.append((array[1], ctypes.c_char * int(array[2])))
-        elif scalar and scalar[1] in SCALARS:
-            result.extend((name.strip(), SCALARS[scalar[1]]) for name in scalar[2].split(","))
+        elif scalar and scalar[1] in scalars:
+            result.extend((name.strip(), scalars[scalar[1]]) for name in scalar[2].split(","))
         else:
             raise ValueError(f"a field this reader does not understand: {declaration!r}")
     return result

@@ -8,6 +8,7 @@
 #include "cli/commands/commands.hpp"
 #include "cli/help/command_page.hpp"
 #include "generator/generator.hpp"
+#include "leanattn/leanattn.h"
 
 namespace leanattn {
 inline namespace v1 {
@@ -49,7 +50,7 @@ void print_finding(const Finding& finding) {
 
 int run_doctor(const Console& console) {
   std::vector<DeviceFacts> devices;
-  Findings findings{good("leanattn", LEANATTN_VERSION ", library " + generator_revision())};
+  Findings findings{good("leanattn", std::string(leanattn_version()) + ", library " + generator_revision())};
   const auto add = [&](const Findings& more) { findings.insert(findings.end(), more.begin(), more.end()); };
   add(look_at_gpus(devices));
   add(look_at_caches(console, devices));

@@ -59,6 +59,7 @@ Result<CompiledKernel> run_nvrtc(const NvrtcApi& api, const std::string& source,
 
   const auto options = compile_options(arch);
   std::vector<const char*> arguments;
+  arguments.reserve(options.size());
   for (const auto& option : options) arguments.push_back(option.c_str());
   status = api.nvrtcCompileProgram(program.get(), static_cast<int>(arguments.size()), arguments.data());
   CompiledKernel compiled;
