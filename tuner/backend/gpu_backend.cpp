@@ -138,6 +138,7 @@ Result<void> GpuBackend::choose_read_variant() {
     if (!graph) return tl::unexpected(graph.error());
     graphs.push_back(std::move(*graph));
   }
+  pointers.reserve(graphs.size());
   for (const TimedGraph& graph : graphs) pointers.push_back(&graph);
   std::vector<std::vector<double>> samples(graphs.size());
   for (int round = 0; round < kReadRounds; ++round) {
