@@ -214,8 +214,7 @@ def test_steps_need_nothing_that_was_not_made_at_start_up(adapter, trees):
 def test_a_graph_gets_a_plan_for_its_own_batch(adapter, monkeypatch):
     model, asked = Model(adapter), []
     plan = leanattn.Engine.plan
-    monkeypatch.setattr("leanattn._serving.plans.best_plan",
-                        lambda engine, problem, batch, context: asked.append(batch) or plan(engine, problem, batch, max_batch=batch, longest_context=context))
+    monkeypatch.setattr(leanattn.Engine, "plan", lambda engine, problem, batch, **options: asked.append(batch) or plan(engine, problem, batch, **options))
     assert model.backend._sizes.batches == (1, 2, 4)
     assert model.backend._batch_for(3) == 4 and asked == []
     model.capture(model.batch(3))
