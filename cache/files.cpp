@@ -133,7 +133,7 @@ Result<void> replace_file(const std::filesystem::path& file, std::string_view te
   return {};
 }
 
-std::string with_errno(std::string text, int error) {
+std::string with_errno(const std::string& text, int error) {
   return text + " (" + std::generic_category().message(error) + ")";
 }
 

@@ -72,7 +72,7 @@ void sync_path(const std::filesystem::path& path);
 Result<void> replace_file(const std::filesystem::path& file, std::string_view text);
 
 /// "text (errno's words)".
-std::string with_errno(std::string text, int error);
+std::string with_errno(const std::string& text, int error);
 
 }  // namespace detail
 }  // namespace v1

@@ -28,7 +28,7 @@ struct Layer {
 };
 
 std::vector<Layer> layers(const std::optional<std::filesystem::path>& user_directory) {
-  const auto file_in = [](std::filesystem::path path) {
+  const auto file_in = [](const std::filesystem::path& path) {
     std::error_code error;
     return std::filesystem::is_directory(path, error) ? path / detail::tuning_schema().file_name : path;
   };
