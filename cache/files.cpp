@@ -18,18 +18,6 @@ namespace leanattn {
 inline namespace v1 {
 namespace detail {
 
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
-  if (this != &other) {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    descriptor_ = std::exchange(other.descriptor_, -1);
-  }
-  return *this;
-}
-
-FileDescriptor::~FileDescriptor() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
 DescriptionLock::DescriptionLock(FileDescriptor file) : file_(std::move(file)), process_(::getpid()) {}
 
 DescriptionLock& DescriptionLock::operator=(DescriptionLock&& other) noexcept {

@@ -6,25 +6,12 @@
 #include <string>
 #include <string_view>
 
+#include "cache/file_descriptor.hpp"
 #include "leanattn/error.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 namespace detail {
-
-/// Closes on destruction.
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int descriptor = -1) : descriptor_(descriptor) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
-  ~FileDescriptor();
-  int get() const { return descriptor_; }
-  explicit operator bool() const { return descriptor_ >= 0; }
-
- private:
-  int descriptor_;
-};
 
 /// Locks of an open file description (F_OFD_SETLK), given up on destruction. Closing the file would not do where the
 /// process has forked meanwhile: the child has the same description. A copy that a child inherited gives nothing up.

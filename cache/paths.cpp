@@ -22,7 +22,6 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-using detail::FileDescriptor;
 using detail::with_errno;
 
 constexpr std::string_view kHint = "set LEANATTN_CACHE_DIR to an absolute path of a directory of your own";

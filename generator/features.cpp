@@ -130,7 +130,11 @@ int first_turning_dim(const Features& f, int head_dim) {
 
 int turning_dims(const Features& f, int head_dim) { return head_dim - first_turning_dim(f, head_dim); }
 
-Result<void> validate_rope(const Features& f, int head_dim) {
+Result<void> validate_for_head(const Features& f, int head_dim) {
+  if (f.latent && f.v_head_dim > head_dim)
+    return invalid(
+        fmt::format("v_head_dim is {}, and the latent cache has {} columns (head_dim)", f.v_head_dim, head_dim),
+        "V is the first v_head_dim columns of K.");
   const int dims = turning_dims(f, head_dim);
   if (f.rope != Rope::none && dims == 0)
     return invalid("rope over a latent cache in which V has all columns", "Give v_head_dim.");

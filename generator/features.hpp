@@ -87,8 +87,8 @@ Result<void> validate(const Features& features);
 /// Dims of a head that may turn: all, or those behind V's columns of a latent cache; and the first of them.
 int turning_dims(const Features& features, int head_dim);
 int first_turning_dim(const Features& features, int head_dim);
-/// Whether rope fits heads of so many dims. Errors: invalid_argument.
-Result<void> validate_rope(const Features& features, int head_dim);
+/// Whether the features fit heads of so many dims: the dims that turn, and V as a part of K. Errors: invalid_argument.
+Result<void> validate_for_head(const Features& features, int head_dim);
 
 /// A part of a kernel's name, e.g. "_p16_q4_win4096". Empty if is_plain.
 std::string features_name(const Features& features);

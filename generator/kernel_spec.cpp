@@ -193,9 +193,6 @@ Result<void> validate(const KernelSpec& spec) {
       return unsupported(fmt::format("head_dim {} has no kernel", dim),
                          fmt::format("supported: multiples of 16 from 16 to {}", most));
   }
-  if (spec.features.latent && value_dim(spec) > spec.head_dim)
-    return invalid(fmt::format("v_head_dim is {} in a latent cache of {} columns", value_dim(spec), spec.head_dim),
-                   "V is a part of K there.");
   if (spec.group < 1 || spec.group > 128)
     return unsupported(fmt::format("group {} (query heads per KV head) has no kernel", spec.group),
                        "supported: 1 to 128");
@@ -232,7 +229,7 @@ Result<void> validate(const KernelSpec& spec) {
     return unsupported(
         fmt::format("append into a cache of {} on {}", to_string(spec.features.kv_format), to_string(spec.arch)),
         "Conversions to fp8 exist from sm_89 on; int8 works everywhere.");
-  if (auto ok = validate_rope(spec.features, spec.head_dim); !ok) return ok;
+  if (auto ok = validate_for_head(spec.features, spec.head_dim); !ok) return ok;
   if (spec.features.batch_invariant && spec.fixup != FixUp::ticket)
     return unsupported(fmt::format("a batch-invariant kernel with fix-up {}", to_string(spec.fixup)),
                        "A CTA may hold many partials of one output tile there; use ticket.");

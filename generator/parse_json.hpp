@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,8 @@
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "leanattn/error.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -63,6 +66,34 @@ Integer require_integer(const Json& value) {
   if (const std::optional<Integer> number = integer_of<Integer>(value)) return *number;
   throw std::out_of_range(value.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80) +
                           " is not a whole number of the expected range");
+}
+
+/// The same for a number that counts: not negative.
+template <std::integral Integer, class Json>
+Integer require_count(const Json& value) {
+  const Integer number = require_integer<Integer>(value);
+  if (std::cmp_less(number, 0)) throw std::out_of_range(std::to_string(number) + " is not a count");
+  return number;
+}
+
+/// A number that a measurement can have: finite and not negative. Throws json::exception or std::out_of_range.
+template <class Json>
+double require_measured(const Json& value) {
+  const auto number = value.template get<double>();
+  if (!std::isfinite(number) || number < 0) throw std::out_of_range(std::to_string(number) + " is not a measurement");
+  return number;
+}
+
+/// An error as JSON, and back. Throws json::exception or std::out_of_range for what is no error.
+inline nlohmann::json error_json(const Error& error) {
+  return {{"code", static_cast<int>(error.code)}, {"message", error.message}, {"hint", error.hint}, {"log", error.log}};
+}
+inline Error require_error(const nlohmann::json& json) {
+  const int code = require_count<int>(json.at("code"));
+  if (code == 0 || code > static_cast<int>(ErrorCode::internal))
+    throw std::out_of_range(std::to_string(code) + " is no code of an error");
+  return {static_cast<ErrorCode>(code), json.at("message").get<std::string>(), json.at("hint").get<std::string>(),
+          json.at("log").get<std::string>()};
 }
 
 /// Why parse_json() discards a text, and where: "line 3, column 7: syntax error while parsing value - ...".

@@ -238,13 +238,7 @@ Result<void> validate(const DecodeProblem& problem) {
                 fmt::format("At most {} are.", kLargestGroup));
   }
   if (auto ok = validate(problem.features); !ok) return ok;
-  if (auto ok = validate_rope(problem.features, problem.head_dim); !ok) return ok;
-  if (problem.features.latent && v_head_dim(problem) > problem.head_dim) {
-    return fail(ErrorCode::invalid_argument,
-                fmt::format("v_head_dim is {}, and the latent cache has {} columns (head_dim)", v_head_dim(problem),
-                            problem.head_dim),
-                "V is the first v_head_dim columns of K.");
-  }
+  if (auto ok = validate_for_head(problem.features, problem.head_dim); !ok) return ok;
   return check_head_dim("v_head_dim", v_head_dim(problem), kLargestValueDim);
 }
 

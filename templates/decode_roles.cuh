@@ -2,6 +2,7 @@
 // weigh, and warp 12 requests KV. Each role walks the CTA's range by itself, and they meet at the barriers of the ring
 // only. So the weigher is at the next segment's first step while the others still hand over a result.
 
+static_assert(kHasRoles, "the ring counts the readers of a stage");
 static_assert(sizeof(Operands) + kStages * kStageBytes + kLeanAtomBytes == kSharedBytes,
               "host and device must agree on dynamic shared memory");
 

@@ -2,6 +2,7 @@
 // attend to its steps, merge their states, and write the result of a segment or hand it to the fix-up. Warps 0 ..
 // kWarps - 1 are the warpgroups, and the next one is the producer.
 
+static_assert(!kHasRoles, "the ring counts the readers of a stage");
 constexpr int kMergeBytes = lean_round_up(sizeof(MergeBuffer), kLeanAtomBytes);
 static_assert(kMergeBytes + kWarpgroups * sizeof(Operands) + kStages * kStageBytes + kLeanAtomBytes == kSharedBytes,
               "host and device must agree on dynamic shared memory");

@@ -20,8 +20,6 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-using detail::FileDescriptor;
-
 /// One byte of the lock file stands for a key: its first 60 bits, since offsets are signed. Keys are SHA-256 in hex;
 /// two that fall on one byte would only wait for each other. The three bits above count how often the turn was handed
 /// on.

@@ -2,7 +2,6 @@
 import gc
 import itertools
 import math
-import os
 
 import pytest
 
@@ -13,13 +12,6 @@ from fake_tensors import CPU, FakeTensor, FastTensor, OldTensor  # noqa: E402
 
 np = pytest.importorskip("numpy")
 BATCH, Q_HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 3, 8, 2, 64, 256
-
-
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory):
-    path = tmp_path_factory.mktemp("cache")
-    os.chmod(path, 0o700)
-    return path
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The backend of SGLang on a GPU that is not there, in an SGLang that is not there: which steps go where, and what arrives at the driver."""
-import gc
 import math
-import os
 import sys
 import types
 
@@ -17,25 +15,13 @@ Q_HEADS, KV_HEADS, HEAD_DIM, SLOTS, LONGEST, MOST_REQUESTS = 8, 2, 64, 512, 128,
 BF16 = Type("bf16")
 
 
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory):
-    path = tmp_path_factory.mktemp("cache")
-    os.chmod(path, 0o700)
-    return path
-
-
 @pytest.fixture(params=stand_in.VERSIONS)
 def version(request):
     return request.param
 
 
 @pytest.fixture
-def adapter(version, cache_dir, monkeypatch):
-    gc.collect()  # the engine of the test before
-    fake.reset()
-    Tensor.current_stream = 0
-    engines = {}
-    monkeypatch.setattr(leanattn, "engine", lambda ordinal: engines.setdefault(ordinal, leanattn.Engine(ordinal, cache_dir=cache_dir)))
+def adapter(version, engines):
     with stand_in.installed(version) as module:
         yield module
 

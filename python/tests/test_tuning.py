@@ -167,7 +167,7 @@ def test_autotune_without_an_engine_is_about_those_of_decode(cache_dir, notes):
     assert (first, third) == ("exact", "ok") and second != "exact", ran.stderr
 
 
-def test_what_is_wrong_is_named(engine, monkeypatch):
+def test_what_is_wrong_is_named(engine):
     for arguments, error, match in (
             ({"shapes": []}, ValueError, "shape_count"), ({"shapes": [5]}, TypeError, r"shapes\[0\] is 5"), ({"shapes": [("a", 1)]}, TypeError, "batch"),
             ({"shapes": [(0, 1)]}, ValueError, "batch"), ({"budget": 0}, ValueError, "budget is 0"), ({"budget": float("nan")}, ValueError, "budget"),

@@ -1,8 +1,6 @@
 """The backend of vLLM on a GPU that is not there, in a vLLM that is not there: which rows go where, and what arrives at the driver."""
 import dataclasses
-import gc
 import math
-import os
 import types
 
 import pytest
@@ -17,14 +15,7 @@ from vllm_stand_in import Tensor  # noqa: E402
 np = pytest.importorskip("numpy")
 Q_HEADS, KV_HEADS, HEAD_DIM, PAGE, PAGES, WIDTH = 8, 2, 64, 16, 32, 8
 GRAPHS, MOST_REQUESTS, LONGEST = (1, 2, 4), 4, WIDTH * PAGE
-VARIABLE = "LEANATTN_VLLM_CONTEXT"
-
-
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory):
-    path = tmp_path_factory.mktemp("cache")
-    os.chmod(path, 0o700)
-    return path
+VARIABLE, TUNE = "LEANATTN_VLLM_CONTEXT", "LEANATTN_VLLM_TUNE"
 
 
 @pytest.fixture(params=stand_in.VERSIONS)
@@ -33,12 +24,7 @@ def version(request):
 
 
 @pytest.fixture
-def adapter(version, cache_dir, monkeypatch):
-    gc.collect()  # the engine of the test before
-    fake.reset()
-    Tensor.current_stream = 0
-    engines = {}
-    monkeypatch.setattr(leanattn, "engine", lambda ordinal: engines.setdefault(ordinal, leanattn.Engine(ordinal, cache_dir=cache_dir)))
+def adapter(version, engines):
     with stand_in.installed(version) as module:
         yield module
 
@@ -476,17 +462,17 @@ def test_a_context_that_is_no_number_is_refused_by_name(plans, monkeypatch, text
 
 @pytest.mark.parametrize("text, seconds", [(None, 0), ("0", 0), ("90", 90), ("2.5", 2.5)])
 def test_the_seconds_of_tuning_are_a_setting(plans, monkeypatch, text, seconds):
-    monkeypatch.delenv(plans.TUNE, raising=False)
+    monkeypatch.delenv(TUNE, raising=False)
     if text is not None:
-        monkeypatch.setenv(plans.TUNE, text)
-    assert plans.tuning_seconds() == seconds
+        monkeypatch.setenv(TUNE, text)
+    assert plans.tuning_seconds(TUNE) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "-1", "60s", "inf", "nan"])
 def test_a_time_that_is_no_number_is_refused_by_name(plans, monkeypatch, text):
-    monkeypatch.setenv(plans.TUNE, text)
-    with pytest.raises(ValueError, match=plans.TUNE):
-        plans.tuning_seconds()
+    monkeypatch.setenv(TUNE, text)
+    with pytest.raises(ValueError, match=TUNE):
+        plans.tuning_seconds(TUNE)
 
 
 def test_problems_share_the_seconds_of_tuning(plans, monkeypatch):
@@ -501,14 +487,13 @@ def test_problems_share_the_seconds_of_tuning(plans, monkeypatch):
     monkeypatch.setattr(leanattn, "tune", tune)
     monkeypatch.setattr(plans.time, "monotonic", lambda: now[0])
     sizes = plans.Sizes((1, 2, 4, 8, 16, 24, 40, 100), 8192)
-    assert plans.Device(0).tune(["a", "b"], sizes) == (0, "") and calls == [], "not unless it is asked to"
-    monkeypatch.setenv(plans.TUNE, "21")
+    assert plans.Device(0).tune(["a", "b"], sizes, 0) == (0, "") and calls == [], "not unless it is asked to"
     shared = plans.Device(0)
-    assert shared.tune(["a", "b"], sizes) == (10, "")
+    assert shared.tune(["a", "b"], sizes, 21) == (10, "")
     assert calls == [("a", [1, 2, 4, 8, 16, 100], 10.5), ("b", [1, 2, 4, 8, 16, 100], 15.0)]
-    shared.tune(["c", "d"], sizes)  # of another group of layers
+    shared.tune(["c", "d"], sizes, 21)  # of another group of layers
     assert calls[2:] == [("c", [1, 2, 4, 8, 16, 100], 4.5), ("d", [1, 2, 4, 8, 16, 100], 3.0)]
-    shared.tune(["e"], sizes)
+    shared.tune(["e"], sizes, 21)
     assert len(calls) == 4, "nothing is left"
 
 
@@ -521,8 +506,9 @@ def test_after_one_failure_nothing_more_is_tuned(plans, monkeypatch):
 
     monkeypatch.setattr(leanattn, "engine", lambda ordinal: None)
     monkeypatch.setattr(leanattn, "tune", tune)
-    monkeypatch.setenv(plans.TUNE, "21")
-    assert plans.Device(0).tune(["a", "b"], plans.Sizes((1,), 8192)) == (0, "no program. Install it.")
+    device = plans.Device(0)
+    assert device.tune(["a", "b"], plans.Sizes((1,), 8192), 21) == (0, "no program. Install it.")
+    assert device.tune(["c"], plans.Sizes((1,), 8192), 21) == (0, "")
     assert calls == ["a"]
 
 

@@ -67,15 +67,14 @@ std::string with_process_id(const std::string& file) {
 }
 
 /// Does not block, so that a named pipe without a reader is an error instead of a wait without end.
-detail::FileDescriptor open_to_append(const std::string& file) {
+FileDescriptor open_to_append(const std::string& file) {
   const std::string name = with_process_id(file);
-  return detail::FileDescriptor(
-      ::open(name.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600));
+  return FileDescriptor(::open(name.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600));
 }
 
 /// Returns how many bytes of `text` were written. There is one write() unless a signal interrupts it.
 std::size_t append(const std::string& file, const std::string& text) {
-  const detail::FileDescriptor descriptor = open_to_append(file);
+  const FileDescriptor descriptor = open_to_append(file);
   if (!descriptor) return 0;
   for (;;) {
     const ssize_t written = ::write(descriptor.get(), text.data(), text.size());

@@ -159,18 +159,15 @@ Result<void> bind_new_tokens(const DecodeProblem& problem, const leanattn_decode
   bound.k_new_stride_head = or_dense(args.k_new_stride_head, k_row.columns);
   bound.k_new_stride_token = or_dense(args.k_new_stride_token, problem.kv_heads * k_row.columns);
   bound.k_new_stride_batch = batch_stride(args.k_new_stride_batch, bound.k_new_stride_token, k_row);
-  if (problem.features.latent)
-    return check_strides(k_row, {{"k_new_stride_batch", bound.k_new_stride_batch, requests},
-                                 {"k_new_stride_token", bound.k_new_stride_token, query_tokens},
-                                 {"k_new_stride_head", bound.k_new_stride_head, problem.kv_heads}});
-  bound.v_new_stride_head = or_dense(args.v_new_stride_head, v_row.columns);
-  bound.v_new_stride_token = or_dense(args.v_new_stride_token, problem.kv_heads * v_row.columns);
-  bound.v_new_stride_batch = batch_stride(args.v_new_stride_batch, bound.v_new_stride_token, v_row);
   if (auto ok = check_strides(k_row, {{"k_new_stride_batch", bound.k_new_stride_batch, requests},
                                       {"k_new_stride_token", bound.k_new_stride_token, query_tokens},
                                       {"k_new_stride_head", bound.k_new_stride_head, problem.kv_heads}});
       !ok)
     return ok;
+  if (problem.features.latent) return {};  // V is a part of it
+  bound.v_new_stride_head = or_dense(args.v_new_stride_head, v_row.columns);
+  bound.v_new_stride_token = or_dense(args.v_new_stride_token, problem.kv_heads * v_row.columns);
+  bound.v_new_stride_batch = batch_stride(args.v_new_stride_batch, bound.v_new_stride_token, v_row);
   return check_strides(v_row, {{"v_new_stride_batch", bound.v_new_stride_batch, requests},
                                {"v_new_stride_token", bound.v_new_stride_token, query_tokens},
                                {"v_new_stride_head", bound.v_new_stride_head, problem.kv_heads}});

@@ -57,23 +57,18 @@ std::string ending_of(int status) {
 
 }  // namespace
 
-void OwnedDescriptor::reset() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  descriptor_ = -1;
-}
-
-bool OwnedDescriptor::move_up() {
-  OwnedDescriptor high(::fcntl(descriptor_, F_DUPFD_CLOEXEC, kFirstOfOurs));
-  if (high.get() < 0) return false;
-  *this = std::move(high);
+bool move_up(FileDescriptor& descriptor) {
+  FileDescriptor high(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, kFirstOfOurs));
+  if (!high) return false;
+  descriptor = std::move(high);
   return true;
 }
 
 Result<Pipe> open_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return fail(ErrorCode::internal, fmt::format("no pipe: {}", std::strerror(errno)));
-  Pipe pipe{OwnedDescriptor(ends[0]), OwnedDescriptor(ends[1])};
-  if (!pipe.read.move_up() || !pipe.write.move_up() || ::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK) != 0)
+  Pipe pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+  if (!move_up(pipe.read) || !move_up(pipe.write) || ::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK) != 0)
     return fail(ErrorCode::internal, fmt::format("no pipe: {}", std::strerror(errno)));
   return pipe;
 }

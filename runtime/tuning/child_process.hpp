@@ -8,39 +8,21 @@
 #include <chrono>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "cache/file_descriptor.hpp"
 #include "leanattn/error.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 
-/// A file descriptor that closes itself; -1 for none.
-class OwnedDescriptor {
- public:
-  explicit OwnedDescriptor(int descriptor = -1) : descriptor_(descriptor) {}
-  OwnedDescriptor(OwnedDescriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  ~OwnedDescriptor() { reset(); }
-
-  int get() const { return descriptor_; }
-  int release() { return std::exchange(descriptor_, -1); }
-  void reset();
-  /// Moves it to a number that is closed on exec and is none of those that children are given
-  /// (ChildDescriptor::theirs). False when no descriptor is left.
-  bool move_up();
-
- private:
-  int descriptor_;
-};
+/// Moves a descriptor to a number that is closed on exec and is none of those that children are given
+/// (ChildDescriptor::theirs). False when no descriptor is left.
+bool move_up(FileDescriptor& descriptor);
 
 /// The two ends of a pipe. Reading does not block.
 struct Pipe {
-  OwnedDescriptor read, write;
+  FileDescriptor read, write;
 };
 /// Both ends are moved up. Errors: internal (no descriptors left).
 Result<Pipe> open_pipe();
@@ -54,9 +36,8 @@ struct ChildDescriptor {
 /// Starts command[0], a path, with these arguments, and returns its process id. Its standard input is /dev/null unless
 /// `descriptors` says otherwise. It has a process group of its own, so that Ctrl-C at a terminal does not reach it; no
 /// signal is blocked in it, and those that end a program do so. Other descriptors are closed, where glibc can do that
-/// (2.34). `environment` has texts NAME=VALUE; empty: that of the
-/// caller. posix_spawn is used instead of fork, because neither threads nor a CUDA context survive a fork. Errors:
-/// internal (no such program, no processes left).
+/// (2.34). `environment` has texts NAME=VALUE; empty: that of the caller. posix_spawn is used instead of fork, because
+/// neither threads nor a CUDA context survive a fork. Errors: internal (no such program, no processes left).
 Result<pid_t> spawn_child(std::span<const std::string> command, std::span<const ChildDescriptor> descriptors,
                           std::span<const std::string> environment = {});
 

@@ -32,9 +32,9 @@ constexpr std::size_t kLastWords = 2048;        // bytes of its standard error t
 constexpr milliseconds kEndsWithin{2000};       // after it has closed its standard output
 
 /// A file in memory, at its beginning: it never blocks a writer, and a reader that dies raises no SIGPIPE.
-Result<OwnedDescriptor> file_in_memory(const std::string& text) {
-  OwnedDescriptor file(::memfd_create("leanattn-order", MFD_CLOEXEC));
-  bool written = file.get() >= 0 && file.move_up();
+Result<FileDescriptor> file_in_memory(const std::string& text) {
+  FileDescriptor file(::memfd_create("leanattn-order", MFD_CLOEXEC));
+  bool written = file && move_up(file);
   for (std::size_t sent = 0; written && sent < text.size();) {
     const ssize_t wrote = ::write(file.get(), text.data() + sent, text.size() - sent);
     if (wrote < 0 && errno == EINTR) continue;
@@ -147,7 +147,7 @@ TuningOutcome run_tuning_child(const std::filesystem::path& program, const Tunin
     outcome.error = error;
     return outcome;
   };
-  Result<OwnedDescriptor> input = file_in_memory(to_json(order));
+  Result<FileDescriptor> input = file_in_memory(to_json(order));
   if (!input) return refused(input.error());
   Result<Pipe> output = open_pipe(), words = open_pipe();
   if (!output) return refused(output.error());
@@ -187,7 +187,7 @@ TuningOutcome run_tuning_child(const std::filesystem::path& program, const Tunin
     if (killed || !listener.nonsense.empty()) break;
   }
   const std::string ending = running.end(open ? milliseconds(0) : kEndsWithin);
-  if (words->read.get() >= 0) read_available(words->read.get(), last_words);
+  if (words->read) read_available(words->read.get(), last_words);
   if (!listener.nonsense.empty()) {
     outcome.error = gone(program, "does not answer as the leanattn program does: " + listener.nonsense, last_words);
   } else if (killed && !outcome.stopped) {

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -31,67 +29,44 @@ std::string library() {
                      generator_revision());
 }
 
-template <class Integer>
-Integer not_negative(const Json& object, const char* key) {
-  const auto number = require_integer<Integer>(object.at(key));
-  if (number < 0) throw std::out_of_range(fmt::format("{} is {}", key, number));
-  return number;
-}
-
-/// A time or a rate: not negative, and finite.
-double measured(const Json& object, const char* key) {
-  const double number = object.at(key).get<double>();
-  if (!std::isfinite(number) || number < 0) throw std::out_of_range(fmt::format("{} is {}", key, number));
-  return number;
-}
-
 TuningOrder read_order(const Json& json) {
   TuningOrder order;
   order.problem = value_or_throw(problem_from_json(text_of(json.at("problem"))));
   const Json& shapes = json.at("shapes");
   if (!shapes.is_array()) throw std::invalid_argument("shapes is no list");
   for (const Json& shape : shapes) order.shapes.push_back(value_or_throw(shape_from_json(text_of(shape))));
-  order.budget = std::chrono::milliseconds(not_negative<std::int64_t>(json, "budget_ms"));
-  order.memory_bytes = not_negative<std::int64_t>(json, "memory_bytes");
+  order.budget = std::chrono::milliseconds(require_count<std::int64_t>(json.at("budget_ms")));
+  order.memory_bytes = require_count<std::int64_t>(json.at("memory_bytes"));
   order.uuid = json.at("uuid").get<std::string>();
-  order.ordinal = not_negative<int>(json, "ordinal");
-  order.sm_count = not_negative<int>(json, "sm_count");
+  order.ordinal = require_count<int>(json.at("ordinal"));
+  order.sm_count = require_count<int>(json.at("sm_count"));
   order.cache_directory = json.at("cache_directory").get<std::string>();
-  order.parent = not_negative<pid_t>(json, "parent");
+  order.parent = require_count<pid_t>(json.at("parent"));
   return order;
-}
-
-ErrorCode read_code(const Json& object) {
-  const int code = not_negative<int>(object, "code");
-  if (code == 0 || code > static_cast<int>(ErrorCode::internal)) throw std::out_of_range("no code of an error");
-  return static_cast<ErrorCode>(code);
 }
 
 TuningMessage read_message(const Json& json) {
   const std::string kind = json.at("is").get<std::string>();
   if (kind == "progress") {
-    return TuningProgress{.shape = not_negative<int>(json, "shape"),
+    return TuningProgress{.shape = require_count<int>(json.at("shape")),
                           .phase = json.at("phase").get<std::string>(),
-                          .done = not_negative<int>(json, "done"),
-                          .total = not_negative<int>(json, "total"),
-                          .best_us = measured(json, "best_us"),
-                          .elapsed_s = measured(json, "elapsed_s")};
+                          .done = require_count<int>(json.at("done")),
+                          .total = require_count<int>(json.at("total")),
+                          .best_us = require_measured(json.at("best_us")),
+                          .elapsed_s = require_measured(json.at("elapsed_s"))};
   }
   if (kind == "result") {
-    return TuningResult{.shape = not_negative<int>(json, "shape"),
-                        .median_us = measured(json, "median_us"),
-                        .read_limit_us = measured(json, "read_limit_us"),
-                        .default_us = measured(json, "default_us"),
-                        .candidates = not_negative<int>(json, "candidates"),
-                        .rejected = not_negative<int>(json, "rejected"),
-                        .incorrect = not_negative<int>(json, "incorrect"),
+    return TuningResult{.shape = require_count<int>(json.at("shape")),
+                        .median_us = require_measured(json.at("median_us")),
+                        .read_limit_us = require_measured(json.at("read_limit_us")),
+                        .default_us = require_measured(json.at("default_us")),
+                        .candidates = require_count<int>(json.at("candidates")),
+                        .rejected = require_count<int>(json.at("rejected")),
+                        .incorrect = require_count<int>(json.at("incorrect")),
                         .finished = json.at("finished").get<bool>()};
   }
   if (kind == "warning") return TuningWarning{json.at("text").get<std::string>()};
-  if (kind == "error") {
-    return Error{read_code(json), json.at("message").get<std::string>(), json.at("hint").get<std::string>(),
-                 json.at("log").get<std::string>()};
-  }
+  if (kind == "error") return require_error(json);
   if (kind == "end") return TuningEnd{};
   throw std::invalid_argument("there is no message of this kind");
 }
@@ -114,11 +89,9 @@ struct MessageToJson {
   }
   Json operator()(const TuningWarning& warning) const { return {{"is", "warning"}, {"text", warning.text}}; }
   Json operator()(const Error& error) const {
-    return {{"is", "error"},
-            {"code", static_cast<int>(error.code)},
-            {"message", error.message},
-            {"hint", error.hint},
-            {"log", error.log}};
+    Json json = error_json(error);
+    json["is"] = "error";
+    return json;
   }
   Json operator()(const TuningEnd&) const { return {{"is", "end"}}; }
 };

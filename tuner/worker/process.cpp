@@ -34,8 +34,8 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(const std::vector<st
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
     return fail(ErrorCode::internal, fmt::format("no channel to a worker process: {}", std::strerror(errno)));
-  OwnedDescriptor ours(pair[0]), theirs(pair[1]);
-  if (!ours.move_up() || !theirs.move_up() || ::fcntl(ours.get(), F_SETFL, O_NONBLOCK) != 0)
+  FileDescriptor ours(pair[0]), theirs(pair[1]);
+  if (!move_up(ours) || !move_up(theirs) || ::fcntl(ours.get(), F_SETFL, O_NONBLOCK) != 0)
     return fail(ErrorCode::internal, fmt::format("no channel to a worker process: {}", std::strerror(errno)));
   Result<Pipe> words = open_pipe();
   if (!words) return tl::unexpected(words.error());

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -34,29 +33,10 @@ T require(Result<T> value) {
   return std::move(*value);
 }
 
-/// A number that a measurement or a counter can have.
-double finite(const Json& value) {
-  const double number = value.get<double>();
-  if (!std::isfinite(number) || number < 0) throw BadMessage(fmt::format("{} is not a time", number));
-  return number;
-}
-
 /// The value, which must be a list: a loop over another kind of value would find elements, too.
 const Json& list(const Json& value) {
   if (!value.is_array()) throw BadMessage("not a list");
   return value;
-}
-
-int counted(const Json& value) {
-  const int number = require_integer<int>(value);
-  if (number < 0) throw BadMessage(fmt::format("{} is not a count", number));
-  return number;
-}
-
-std::int64_t bytes_in(const Json& value) {
-  const auto number = require_integer<std::int64_t>(value);
-  if (number < 0) throw BadMessage(fmt::format("{} is no number of bytes", number));
-  return number;
 }
 
 // A spec travels as a config: problem.hpp has a reader for those, which validates.
@@ -82,13 +62,13 @@ Json kernel_json(const CompiledKernel& kernel) {
 CompiledKernel kernel_from(const Json& json, const Frame& frame) {
   CompiledKernel kernel;
   kernel.cubin = frame.blob;
-  kernel.resources = {.registers = counted(json.at("registers")),
-                      .spill_store_bytes = counted(json.at("spill_store_bytes")),
-                      .spill_load_bytes = counted(json.at("spill_load_bytes")),
-                      .stack_bytes = counted(json.at("stack_bytes")),
-                      .static_shared_bytes = counted(json.at("static_shared_bytes")),
+  kernel.resources = {.registers = require_count<int>(json.at("registers")),
+                      .spill_store_bytes = require_count<int>(json.at("spill_store_bytes")),
+                      .spill_load_bytes = require_count<int>(json.at("spill_load_bytes")),
+                      .stack_bytes = require_count<int>(json.at("stack_bytes")),
+                      .static_shared_bytes = require_count<int>(json.at("static_shared_bytes")),
                       .wgmma_serialized = json.at("wgmma_serialized").get<bool>()};
-  kernel.compile_ms = finite(json.at("compile_ms"));
+  kernel.compile_ms = require_measured(json.at("compile_ms"));
   kernel.from_cache = json.at("from_cache").get<bool>();
   return kernel;
 }
@@ -110,24 +90,18 @@ Verdict verdict_from(const std::string& name) {
   throw BadMessage(fmt::format("verdict '{}'", name));
 }
 
-ErrorCode code_from(const Json& json) {
-  const int code = counted(json);
-  if (code < 1 || code > static_cast<int>(ErrorCode::internal)) throw BadMessage(fmt::format("error code {}", code));
-  return static_cast<ErrorCode>(code);
-}
-
 WorkerRequest parse_request(const Json& json, const Frame& frame) {
   const auto kind = json.at("ask").get<std::string>();
   if (kind == "hello")
-    return Hello{.version = counted(json.at("version")),
+    return Hello{.version = require_count<int>(json.at("version")),
                  .cache_directory = json.at("cache_directory").get<std::string>()};
   if (kind == "compile") return CompileKernel{spec_from(json.at("spec"))};
   if (kind == "open") {
-    return OpenDevice{.ordinal = counted(json.at("ordinal")),
+    return OpenDevice{.ordinal = require_count<int>(json.at("ordinal")),
                       .uuid = json.at("uuid").get<std::string>(),
                       .problem = require(problem_from_json(json.at("problem").get<std::string>())),
                       .policy = require(parse_l2_policy(json.at("policy").get<std::string>())),
-                      .memory_bytes = bytes_in(json.at("memory_bytes"))};
+                      .memory_bytes = require_count<std::int64_t>(json.at("memory_bytes"))};
   }
   if (kind == "adopt") return AdoptKernel{spec_from(json.at("spec")), kernel_from(json.at("kernel"), frame)};
   if (kind == "begin") return BeginShape{require(shape_from_json(json.at("shape").get<std::string>()))};
@@ -143,21 +117,19 @@ WorkerRequest parse_request(const Json& json, const Frame& frame) {
 
 WorkerReply parse_reply(const Json& json, const Frame& frame) {
   const auto kind = json.at("is").get<std::string>();
-  if (kind == "error")
-    return Error{code_from(json.at("code")), json.at("message").get<std::string>(), json.at("hint").get<std::string>(),
-                 json.at("log").get<std::string>()};
+  if (kind == "error") return require_error(json);
   if (kind == "done") return Done{};
   if (kind == "kernel") return kernel_from(json.at("kernel"), frame);
-  if (kind == "read_time") return ReadTime{finite(json.at("us"))};
+  if (kind == "read_time") return ReadTime{require_measured(json.at("us"))};
   if (kind == "checked")
     return CheckOutcome{verdict_from(json.at("verdict").get<std::string>()), json.at("reason").get<std::string>()};
   if (kind == "timed") {
     RoundTimes times;
-    for (const Json& us : list(json.at("us"))) times.us.push_back(finite(us));
-    times.sentinel_us = finite(json.at("sentinel_us"));
-    times.sentinel_drift = finite(json.at("sentinel_drift"));
+    for (const Json& us : list(json.at("us"))) times.us.push_back(require_measured(us));
+    times.sentinel_us = require_measured(json.at("sentinel_us"));
+    times.sentinel_drift = require_measured(json.at("sentinel_drift"));
     times.throttle = json.at("throttle").get<std::string>();
-    times.sm_clock_mhz = counted(json.at("sm_clock_mhz"));
+    times.sm_clock_mhz = require_count<int>(json.at("sm_clock_mhz"));
     times.neighbours = json.at("neighbours").get<std::string>();
     return times;
   }

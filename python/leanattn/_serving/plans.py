@@ -16,7 +16,6 @@ MOST_QUERY_TOKENS = 16  # of a request under the causal mask, docs/features.md
 LARGEST_GROUP = 128  # query heads of a KV head, the same page
 USUAL_CONTEXT = 8192
 LEAST_SECONDS = 1  # with less, a tuning would end before its first measurement
-TUNE = "LEANATTN_VLLM_TUNE"
 
 _DTYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
@@ -31,15 +30,15 @@ def context_for(longest, variable):
     return min(longest, int(text))
 
 
-def tuning_seconds():
-    """The seconds that all tuning at start-up may take together; 0: nothing is tuned."""
-    text = os.environ.get(TUNE, "0")
+def tuning_seconds(variable):
+    """The seconds that all tuning at start-up may take together, by a setting's name; 0: nothing is tuned."""
+    text = os.environ.get(variable, "0")
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise ValueError(f"{TUNE} is {text!r}. Give seconds, such as 60, or 0 to tune nothing")
+        raise ValueError(f"{variable} is {text!r}. Give seconds, such as 60, or 0 to tune nothing")
     return seconds
 
 
@@ -110,21 +109,24 @@ class Device:
         self.workspace = None
         self._outgrown = []  # captured graphs use them
         self._made = set()
-        self._tuning_left = tuning_seconds()  # for all groups of layers
+        self._tuned_for = 0.0  # seconds
+        self._cannot_tune = False
 
-    def tune(self, problems, sizes):
-        """Tunes what is not exact yet, within what is left of the seconds. Returns how many shapes became exact, and what went wrong, in words."""
+    def tune(self, problems, sizes, seconds):
+        """Tunes what is not exact yet. All calls together take `seconds`. Returns how many shapes became exact, and what went wrong, in words."""
         tuned, failure = 0, ""
         for index, problem in enumerate(problems):
-            if self._tuning_left < LEAST_SECONDS:
+            left = seconds - self._tuned_for
+            if self._cannot_tune or left < LEAST_SECONDS:
                 break
             start = time.monotonic()
             try:
-                results = leanattn.tune(problem, sizes.tuned(), budget=self._tuning_left / (len(problems) - index), engine=self.engine)
+                results = leanattn.tune(problem, sizes.tuned(), budget=left / (len(problems) - index), engine=self.engine)
                 tuned += sum(result.measured for result in results)
             except leanattn.Error as error:
                 failure = str(error)
-            self._tuning_left = 0 if failure else self._tuning_left - (time.monotonic() - start)
+                self._cannot_tune = True
+            self._tuned_for += time.monotonic() - start
         return tuned, failure
 
     def prepare(self, problems, sizes):

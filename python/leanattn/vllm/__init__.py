@@ -14,6 +14,7 @@ from .._serving.versions import Versions
 TRIED = {"0.26": "v026", "0.33": "v033"}  #: versions of vLLM, and the module that is written for each
 ANYWAY = "LEANATTN_VLLM_UNTRIED"
 CONTEXT = "LEANATTN_VLLM_CONTEXT"
+TUNE = "LEANATTN_VLLM_TUNE"
 
 _logger = logging.getLogger("vllm.leanattn")  # below vLLM's own logger, so that its handlers apply
 _versions = Versions("vLLM", TRIED, anyway=ANYWAY, flag="--attention-backend", logger=_logger)

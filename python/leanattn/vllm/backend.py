@@ -14,7 +14,7 @@ from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend, FlashAt
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 from .._serving import plans
-from . import CONTEXT
+from . import CONTEXT, TUNE
 from .implementation import Implementation
 
 logger = init_logger("vllm.leanattn")
@@ -103,9 +103,9 @@ class BuilderBase(FlashAttentionMetadataBuilder):
                              batch_invariant=bool(envs.VLLM_BATCH_INVARIANT))
             for options in found for tokens in sorted({1, several}))
         self._device = plans.device(plans.ordinal_of(device))
-        tuned, failure = self._device.tune(self._problems, self._sizes)
+        tuned, failure = self._device.tune(self._problems, self._sizes, plans.tuning_seconds(TUNE))
         if tuned:
-            logger.info("leanattn has tuned %d shapes for this GPU, as %s asks for", tuned, plans.TUNE)
+            logger.info("leanattn has tuned %d shapes for this GPU, as %s asks for", tuned, TUNE)
         if failure:
             logger.warning("leanattn could not tune, and goes on with what it knows: %s", failure)
         provenances, seconds = self._device.prepare(self._problems, self._sizes)

@@ -141,6 +141,10 @@ std::vector<KernelSpec> features_matrix(Combinations combinations) {
       while (!validate(spec) && spec.stages > 1) spec.stages -= 1;
       specs.push_back(spec);
     }
+    KernelSpec latent = matrix_spec(arch, DType::bf16, 128, LoadPath::cp_async, FixUp::ticket, 16);
+    latent.head_dim = 576, latent.features = {.page_size = 64, .v_head_dim = 512, .latent = true};
+    latent.warps = 1, latent.stages = 1;
+    specs.push_back(latent);
   }
   return specs;
 }
@@ -181,7 +185,7 @@ TEST(CompileMatrix, EveryHeadDimAndLoadPathCompilesWithoutSpillsOnEveryArch) {
 
 TEST(CompileMatrix, EveryFeatureCompilesWithoutSpillsOnHopperAndOnAnotherArch) {
   const std::vector<KernelSpec> specs = features_matrix(Combinations::covering);
-  ASSERT_EQ(specs.size(), matrix_arches().size() * 5 + std::size_t{2 * 18}) << "every feature has a load path on both";
+  ASSERT_EQ(specs.size(), matrix_arches().size() * 6 + std::size_t{2 * 18}) << "every feature has a load path on both";
   expect_all_compile(specs);
 }
 

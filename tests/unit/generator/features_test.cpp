@@ -61,11 +61,12 @@ TEST(Features, ALatentCacheTurnsTheDimsBehindV) {
   EXPECT_EQ(turning_dims(latent, 576), 64);
   EXPECT_EQ(first_turning_dim({.v_head_dim = 64}, 128), 0);
   EXPECT_EQ(turning_dims({.v_head_dim = 64}, 128), 128);
-  EXPECT_TRUE(validate_rope({.v_head_dim = 512, .latent = true, .rope = Rope::interleaved, .rope_dim = 64}, 576));
-  EXPECT_EQ(code_of(validate_rope({.v_head_dim = 512, .latent = true, .rope = Rope::interleaved, .rope_dim = 80}, 576)),
-            ErrorCode::invalid_argument);
-  EXPECT_EQ(code_of(validate_rope({.latent = true, .rope = Rope::interleaved}, 512)), ErrorCode::invalid_argument);
-  EXPECT_TRUE(validate_rope({.latent = true}, 512));
+  EXPECT_TRUE(validate_for_head({.v_head_dim = 512, .latent = true, .rope = Rope::interleaved, .rope_dim = 64}, 576));
+  EXPECT_EQ(
+      code_of(validate_for_head({.v_head_dim = 512, .latent = true, .rope = Rope::interleaved, .rope_dim = 80}, 576)),
+      ErrorCode::invalid_argument);
+  EXPECT_EQ(code_of(validate_for_head({.latent = true, .rope = Rope::interleaved}, 512)), ErrorCode::invalid_argument);
+  EXPECT_TRUE(validate_for_head({.latent = true}, 512));
 }
 
 TEST(Features, LimitsAreTheLastValuesThatPass) {

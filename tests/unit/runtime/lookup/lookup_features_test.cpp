@@ -178,6 +178,11 @@ DecodeProblem any_problem() {
       f.kv_format == KvFormat::same || (f.kv_format == KvFormat::int8 && f.kv_scale != KvScale::token);
   f.append = appendable && sometimes(rc::gen::arbitrary<bool>(), false);
   f.rope = sometimes(rc::gen::element(Rope::half_split, Rope::interleaved), Rope::none);
+  f.latent = sometimes(rc::gen::arbitrary<bool>(), false);
+  if (f.latent) {
+    f.v_head_dim = *rc::gen::element(64, 128, 144, 256, 512);
+    problem.head_dim = f.v_head_dim + *rc::gen::element(16, 64, 128);
+  }
   if (f.rope != Rope::none) f.rope_dim = *rc::gen::element(0, 16);
   f.batch_invariant = sometimes(rc::gen::arbitrary<bool>(), false);
   return canonical(problem);
