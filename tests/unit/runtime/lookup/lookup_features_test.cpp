@@ -234,9 +234,10 @@ RC_GTEST_PROP(LookupFeatures, EveryAnswerIsAKernelOfItsProblemWhateverWasTuned, 
   const auto table = WinnerTable::build(gpu, layered(entries));
   RC_ASSERT(table.skipped() == 0u);
   auto problem = any_problem();
-  // Often these are the heads of a problem that was measured.
-  if (*rc::gen::arbitrary<bool>()) {
-    const auto measured = problem_from_json(entries.front().winner.problem).value();
+  // Often these are the heads of a problem that was measured. Only latent heads hold a latent cache.
+  const auto measured = problem_from_json(entries.front().winner.problem).value();
+  if (measured.features.latent == problem.features.latent && *rc::gen::arbitrary<bool>()) {
+    if (problem.features.latent) problem.features.v_head_dim = measured.features.v_head_dim;
     problem.q_heads = measured.q_heads, problem.kv_heads = measured.kv_heads, problem.head_dim = measured.head_dim;
     problem = canonical(problem);
   }
