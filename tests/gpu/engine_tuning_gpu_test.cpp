@@ -54,7 +54,9 @@ TEST_F(EngineTuningOnGpu, AStreamCaptureOfThisProcessIsNotDisturbed) {
     // The kernel is not loaded, and nothing is tuned for a stream that is being captured.
     const auto plan = engine->plan(problem, shapes[0], captured);
     EXPECT_FALSE(plan);
-    if (!plan) EXPECT_EQ(plan.error().code, ErrorCode::not_prepared);
+    if (!plan) {
+      EXPECT_EQ(plan.error().code, ErrorCode::not_prepared);
+    }
     // A tuning that is asked for by name may run meanwhile.
     const auto tuned =
         std::async(std::launch::async, [&] { return engine->tune(problem, {shapes[1]}, {.budget_s = 30}); }).get();

@@ -1,0 +1,99 @@
+"""latent_systems.py -- what attends to a latent cache: leanattn, FlashMLA and FlashAttention-3, as candidates of peers.systems.
+
+FlashMLA and FlashAttention-3 are taken from the extensions that vLLM's wheel carries, which PyTorch loads by itself.
+"""
+import torch
+
+import steps
+from peers import system_leanattn, systems
+
+
+class LeanattnLatent(system_leanattn.LeanattnSystem):
+    """The plan that the look-up answers, with and without dependent launch."""
+
+    def candidate(self, data, pdl):
+        step = data.case
+        features = {"q_len": step.q_len} if step.q_len > 1 else {}
+        plan = self.query(step, pdl, page_size=steps.PAGE_SIZE, latent=1, v_head_dim=steps.VALUES, **features).plan()
+        workspace = self.workspace(plan)
+        outputs = [torch.empty(step.batch, step.q_len, step.heads, steps.VALUES, dtype=data.q.dtype, device="cuda") for _ in range(data.copies)]
+        # By default q and o are dense with the query tokens outside the heads, as here.
+        arguments = [plan.arguments(data.q.data_ptr(), data.pools[copy].data_ptr(), None, outputs[copy].data_ptr(), data.lengths.data_ptr(),
+                                    step.batch, 0, scale=steps.SCALE, page_table=data.page_table.data_ptr(),
+                                    max_pages=data.page_table.shape[1], pool_pages=step.pages) for copy in range(data.copies)]
+
+        def launch(copy):
+            plan.launch(arguments[copy], workspace, systems.stream())
+
+        return systems.Candidate(self.name, "tuned", launch, lambda copy: data.flat(outputs[copy]), pdl, facts=plan.info())
+
+
+class FlashMlaSystem:
+    """FlashMLA's decode kernel for dense attention. Its variant `metadata` also makes the schedule, which must be made whenever lengths change."""
+
+    name = "FlashMLA"
+
+    def __init__(self, library):
+        torch.ops.load_library(library)
+
+    def versions(self):
+        return {"flash_mla": "of vLLM's wheel"}
+
+    def candidates(self, data, attempt):
+        return [attempt("kernel", False, lambda: self.candidate(data, "kernel")),
+                attempt("metadata and kernel", False, lambda: self.candidate(data, "metadata and kernel"))]
+
+    def candidate(self, data, variant):
+        outputs = [None] * data.copies
+
+        def call(copy, schedule):
+            return torch.ops._flashmla_C.dense_decode_fwd(data.q, data.pools[copy], steps.VALUES, data.lengths, data.page_table, steps.SCALE,
+                                                          data.case.q_len > 1, *schedule, None)
+
+        made = tuple(call(0, (None, None))[2:]) if variant == "kernel" else (None, None)
+
+        def launch(copy):
+            outputs[copy] = call(copy, made)[0]
+
+        # Its output is [batch, q_len, heads, VALUES].
+        return systems.Candidate(self.name, variant, launch, lambda copy: data.flat(outputs[copy]))
+
+
+class FlashAttention3Latent:
+    """FlashAttention-3 with q_v: its keys are the rotated columns, and its values are also keys, for q_v."""
+
+    name = "FA3"
+    SPLITS = [0, 1, 2, 4, 8, 16, 32, 64]  # 0: its own heuristic
+
+    def __init__(self, library):
+        torch.ops.load_library(library)
+
+    def versions(self):
+        return {"flash_attn_3": "of vLLM's wheel"}
+
+    def candidates(self, data, attempt):
+        return [attempt(f"{splits} splits", False, lambda: self.candidate(data, splits)) for splits in self.SPLITS]
+
+    def candidate(self, data, splits):
+        q, q_v = data.q[..., steps.VALUES:].contiguous(), data.q[..., :steps.VALUES].contiguous()
+        keys, values = [pool[..., steps.VALUES:] for pool in data.pools], [pool[..., :steps.VALUES] for pool in data.pools]
+        outputs = [None] * data.copies
+
+        def launch(copy):
+            outputs[copy] = torch.ops._vllm_fa3_C.fwd(
+                q, keys[copy], values[copy],
+                None, None,  # new tokens to append
+                q_v, None,  # out
+                None, None, None,  # cumulative lengths of packed batches
+                None, data.lengths,
+                None, None,  # longest q and k of packed batches
+                data.page_table, None, None,  # batch index, left padding
+                None, None, None,  # rotary embedding
+                None, None, None,  # scales of one-byte elements
+                steps.SCALE,
+                data.case.q_len > 1, -1, -1, 0.0, True,  # causal, window, soft cap, interleaved rotary embedding
+                None, splits, None, 0,  # scheduler metadata, splits, packing of the group, SMs left free
+                None, 1, 0, None,  # sinks, context parallelism
+            )[0]
+
+        return systems.Candidate(self.name, f"{splits} splits", launch, lambda copy: data.flat(outputs[copy]))

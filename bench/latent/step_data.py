@@ -1,0 +1,48 @@
+"""step_data.py -- the tensors of one step: a pool of pages in random order, in several copies, and attention in FP64 on it. One GPU stream."""
+import torch
+
+import steps
+from peers import data as case_data
+
+
+class StepData:
+    """q: [batch, q_len, heads, WIDTH]. pools[copy]: [pages, PAGE_SIZE, 1, WIDTH]. page_table: [batch, pages of the longest request] int32, and
+    lengths: [batch] int32, on the GPU. k and v are the halves of a copy, for kernels that only read."""
+
+    def __init__(self, step, copies, seed):
+        self.case, self.copies = step, copies
+        device = torch.device("cuda")
+        generator = torch.Generator(device).manual_seed(seed)
+        self.q = torch.empty(step.batch, step.q_len, step.heads, steps.WIDTH, dtype=torch.bfloat16, device=device)
+        # As for other caches (peers.data), softmax is sharp enough that a lost tile of a long context shows in the result.
+        self.q.normal_(0, case_data.LOGIT_DEVIATION / (steps.WIDTH ** 0.5 * steps.SCALE), generator=generator)
+        first = torch.empty(step.pages, steps.PAGE_SIZE, 1, steps.WIDTH, dtype=torch.bfloat16, device=device)
+        first.normal_(generator=generator)
+        self.pools = [first] + [first.clone() for _ in range(copies - 1)]
+        halves = [pool.view(2, -1) for pool in self.pools]
+        self.k, self.v = [half[0] for half in halves], [half[1] for half in halves]
+        self.lengths = torch.tensor(step.lengths, dtype=torch.int32, device=device)
+        order = torch.randperm(step.pages, generator=generator, device=device).to(torch.int32)
+        used = [-(-length // steps.PAGE_SIZE) for length in step.lengths]
+        self.page_table = torch.zeros(step.batch, max(used), dtype=torch.int32, device=device)
+        begin = 0
+        for request, count in enumerate(used):
+            self.page_table[request, :count] = order[begin:begin + count]
+            begin += count
+
+    def reference(self):
+        """softmax(q K^T * SCALE) V in FP64 under the causal mask: [batch, q_len * heads, VALUES]."""
+        step = self.case
+        result = torch.zeros(step.batch, step.q_len, step.heads, steps.VALUES, dtype=torch.float64, device=self.q.device)
+        for request, length in enumerate(step.lengths):
+            pages = self.page_table[request, :-(-length // steps.PAGE_SIZE)].long()
+            rows = self.pools[0][pages].view(-1, steps.WIDTH)[:length].double()
+            for token in range(step.q_len):
+                seen = rows[:max(0, length - step.q_len + 1 + token)]
+                logits = self.q[request, token].double() @ seen.T * steps.SCALE
+                result[request, token] = logits.softmax(-1) @ seen[:, :steps.VALUES]
+        return result.view(step.batch, -1, steps.VALUES)
+
+    def flat(self, output):
+        """An output [batch, q_len, heads, VALUES] in the shape of reference()."""
+        return output.view(self.case.batch, -1, steps.VALUES)

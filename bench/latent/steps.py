@@ -1,0 +1,78 @@
+"""steps.py -- the decode steps with a latent cache that are measured. This module needs neither torch nor a GPU.
+
+A step has `heads` query heads and one KV head: rows of WIDTH columns, of which the first VALUES are values. There is a list of fixed steps, and
+one drawn at random with a seed.
+"""
+import dataclasses
+import random
+
+from peers import shapes
+
+WIDTH, VALUES = 576, 512
+PAGE_SIZE = 64  # tokens; FlashMLA takes no other
+SCALE = 192 ** -0.5  # of DeepSeek V3 before its projections are absorbed
+
+DRAWN_COUNT = 24
+DRAWN_BYTES = (1 << 20, 1 << 30)
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One decode step in bf16: q is [batch, q_len, heads, WIDTH], and request i has lengths[i] tokens, the last q_len of them the query's own."""
+
+    group: str  # the list it belongs to: "fixed", "drawn"
+    name: str
+    heads: int
+    q_len: int
+    lengths: tuple[int, ...]  # [batch] tokens
+
+    q_heads = property(lambda self: self.heads)
+    kv_heads = property(lambda self: 1)
+    head_dim = property(lambda self: WIDTH)
+    batch = property(lambda self: len(self.lengths))
+    longest = property(lambda self: max(self.lengths))
+    tokens = property(lambda self: sum(self.lengths))
+    ragged = property(lambda self: min(self.lengths) != max(self.lengths))
+    pages = property(lambda self: sum(-(-length // PAGE_SIZE) for length in self.lengths))
+
+    @property
+    def kv_bytes(self):
+        """Bytes of the rows that the step must read."""
+        return self.tokens * WIDTH * shapes.ELEMENT_BYTES
+
+    @property
+    def flops(self):
+        """Multiplications and additions of the two matrix products, causal positions left out as the products are."""
+        return 2 * self.tokens * self.q_len * self.heads * (WIDTH + VALUES)
+
+
+def uniform(group, batch, heads, q_len, context):
+    return Step(group, f"{batch}, {heads}, {q_len}, {context}", heads, q_len, (context,) * batch)
+
+
+def fixed():
+    """Steps of DeepSeek V3 and of its tensor-parallel shares, from small batches to large ones, and uneven batches."""
+    uniforms = [(128, 128, 1, 4096), (128, 128, 1, 8192), (64, 128, 1, 16384), (32, 128, 2, 8192), (8, 128, 1, 131072), (16, 128, 1, 4096),
+                (1, 128, 1, 1024), (1, 128, 1, 8192), (1, 128, 1, 65536), (64, 64, 1, 8192), (64, 32, 1, 8192), (128, 16, 1, 4096),
+                (128, 16, 1, 1024), (128, 8, 1, 4096), (32, 16, 1, 32768), (16, 16, 1, 4096), (16, 16, 4, 8192), (1, 16, 1, 1024),
+                (1, 16, 1, 8192), (1, 16, 1, 65536)]
+    generator = random.Random(1)
+    normal = tuple(max(1, round(generator.gauss(4096, 2048))) for _ in range(128))
+    one_long = (131072,) + (1024,) * 63
+    return [uniform("fixed", *each) for each in uniforms] + [
+        Step("fixed", "128 ragged, N(4096, 2048), 128 heads", 128, 1, normal),
+        Step("fixed", "131072 + 63 x 1024, 128 heads", 128, 1, one_long),
+        Step("fixed", "131072 + 63 x 1024, 16 heads", 16, 1, one_long)]
+
+
+def drawn(seed):
+    """DRAWN_COUNT uniform steps: batch (1 to 128) and context (256 to 128k) are log-uniform, heads and query tokens are of what models have. A
+    step outside DRAWN_BYTES is drawn again."""
+    generator = random.Random(seed)
+    steps = []
+    while len(steps) < DRAWN_COUNT:
+        step = uniform("drawn", round(2 ** generator.uniform(0, 7)), generator.choice((8, 16, 32, 64, 128)), generator.choice((1, 1, 1, 2, 4)),
+                       round(2 ** generator.uniform(8, 17)))
+        if DRAWN_BYTES[0] <= step.kv_bytes <= DRAWN_BYTES[1]:
+            steps.append(step)
+    return steps
