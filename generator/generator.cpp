@@ -16,7 +16,7 @@ inline namespace v1 {
 namespace {
 
 /// Counts changes of the text that this file writes itself. Changes of the templates show in their bytes.
-constexpr std::string_view kGeneratorVersion = "3";
+constexpr std::string_view kGeneratorVersion = "4";
 
 std::string_view template_text(std::string_view name) {
   for (const EmbeddedTemplate& t : embedded_templates()) {
@@ -24,6 +24,13 @@ std::string_view template_text(std::string_view name) {
   }
   assert(false && "a module named here must exist in templates/");
   return {};
+}
+
+/// Whether a merge that takes a column of the partials at a time would take many round trips to L2, one after the
+/// other.
+bool has_many_columns(const KernelSpec& spec) {
+  constexpr int kMany = 2048;  // four values each
+  return spec.features.latent && rows_per_block(spec) * value_dim(spec) / 4 >= kMany;
 }
 
 /// The modules that a spec uses, in the order in which they build on each other.
@@ -60,7 +67,8 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   if (spec.fixup == FixUp::ticket) {
     add({"merge/ticket.cuh"});
   } else {
-    add({"merge/slice.cuh", "merge/wait.cuh"});
+    add({"merge/slice.cuh", has_many_columns(spec) ? "merge/share_blocks.cuh" : "merge/share_columns.cuh",
+         "merge/wait.cuh"});
   }
   add({"merge/finish_segment.cuh", roles                           ? "decode_roles.cuh"
                                    : spec.load == LoadPath::tensor ? "decode_wgmma.cuh"
@@ -87,9 +95,19 @@ std::string header_comment(const KernelSpec& spec) {
       to_json(spec));
 }
 
+/// Registers that a thread can have.
+int registers_for_each(const KernelSpec& spec) { return 65536 / (cta_threads(spec) * spec.ctas_per_sm); }
+
 /// Partials that a thread loads together. n of them take about 6 n registers, beside what the main loop keeps across a
 /// fix-up.
-int merge_batch(const KernelSpec& spec) { return 65536 / (cta_threads(spec) * spec.ctas_per_sm) >= 112 ? 8 : 4; }
+int merge_batch(const KernelSpec& spec) { return registers_for_each(spec) >= 112 ? 8 : 4; }
+
+/// Columns of them, each a multiple of the CTA's worker threads apart.
+int merge_columns(const KernelSpec& spec) {
+  const int pairs = 2 * 32 * spec.warps * 4;  // values that the workers take at once, with two columns each
+  const bool whole = rows_per_block(spec) * value_dim(spec) % pairs == 0;
+  return has_many_columns(spec) && whole && registers_for_each(spec) >= 200 ? 2 : 1;
+}
 
 /// Joins `items` with commas, with `line_break` after each 90 characters or so.
 std::string wrapped(const std::vector<std::string>& items, std::string_view line_break) {
@@ -178,6 +196,7 @@ std::string constants(const KernelSpec& spec) {
   add("int", "kQLen", features.q_len, "most query tokens of a request");
   add("int", "kQueryRows", query_rows(features, spec.group), "query rows per KV head: group * query tokens");
   add("int", "kRowBlocks", row_blocks(spec), "output tiles per KV head");
+  add("bool", "kRowBlocksInStep", row_blocks_in_step(spec), "CTAs of one range carry a row block each");
   add("int", "kRows", rows_per_block(spec), "query rows of one output tile");
   const bool tensor = spec.load == LoadPath::tensor;
   if (!tensor)
@@ -191,6 +210,7 @@ std::string constants(const KernelSpec& spec) {
                       spec.pdl || features.append ? "ld.relaxed.gpu.global" : "ld.global.nc");
   if (tensor) {
     add("int", "kStepTokens", step_tokens(spec), "tokens one warpgroup takes per step");
+    add("int", "kStageParts", stage_parts(spec), "parts of a step that arrive one after the other");
   } else {
     add("int", "kStepTokens", step_tokens(spec), "tokens one warp takes per step");
   }
@@ -199,9 +219,11 @@ std::string constants(const KernelSpec& spec) {
   if (!tensor)
     add("bool", "kPrefetchSegments", !loads_to_registers(spec.load),
         "request a segment's KV before the fix-up of the one before it");
-  if (spec.fixup == FixUp::ticket)
+  if (spec.fixup == FixUp::ticket) {
     add("unsigned", "kMergeBatch", merge_batch(spec),
         "partials whose loads are in flight together, as registers allow");
+    add("int", "kMergeColumns", merge_columns(spec), "columns that a thread merges together");
+  }
   add("int", "kSharedBytes", shared_bytes(spec), "dynamic shared memory the host launches with");
 
   text += "// what the problem asks for beside plain dense decode\n";

@@ -155,6 +155,18 @@ bool warpgroups_have_roles(const KernelSpec& spec) {
   return spec.load == LoadPath::tensor && spec.features.latent && spec.warps == 8;
 }
 
+bool row_blocks_in_step(const KernelSpec& spec) {
+  // Every row block needs a CTA of its own. In a batch-invariant kernel a slot of the workspace is a tile position.
+  constexpr int kMostInStep = 8;
+  return warpgroups_have_roles(spec) && !spec.features.batch_invariant && row_blocks(spec) > 1 &&
+         row_blocks(spec) <= kMostInStep;
+}
+
+int stage_parts(const KernelSpec& spec) {
+  constexpr int kParts = 3, kPanelDims = 64;
+  return warpgroups_have_roles(spec) && spec.head_dim % (kParts * kPanelDims) == 0 ? kParts : 1;
+}
+
 int shared_bytes(const KernelSpec& spec) {
   if (spec.load == LoadPath::tensor) return tensor_shared_bytes(spec);
   const int rows = rows_per_block(spec), element = kv_element_bytes(spec.features);

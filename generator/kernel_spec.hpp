@@ -110,6 +110,15 @@ bool query_rows_lead(const KernelSpec& spec);
 /// (templates/attend/wgmma_roles.cuh): load path tensor, a latent cache, and 8 warps.
 bool warpgroups_have_roles(const KernelSpec& spec);
 
+/// Whether CTAs that take the same range of the line carry a row block each, so that they read the same KV at about the
+/// same time, and all but the first of them from L2 (templates/line/rows.cuh). Otherwise the line has the row blocks of
+/// a KV head one after the other.
+bool row_blocks_in_step(const KernelSpec& spec);
+
+/// Parts of a stage of the ring that arrive one after the other, so that the first matrix instructions need not wait
+/// for all of it. Load path tensor: a part is that many of K's panels of 64 columns. 1 but where warpgroups have roles.
+int stage_parts(const KernelSpec& spec);
+
 /// Dynamic shared memory of the kernel in bytes.
 int shared_bytes(const KernelSpec& spec);
 

@@ -30,9 +30,8 @@ LEAN_DEVICE void weigh_range(const LeanDecodeArgs& args, const KvRing& ring, u32
     const int end = end_read(s);
 #pragma unroll 1
     for (int read = first_read(s); read < end; read += kStepTokens) {
-      wait_barrier(ring.full + at.stage * 8, at.parity);
-      weigh_step(args, s, step_at(s, read), read + kStepTokens >= end, ring.stages + at.stage * kStageBytes, operands,
-                 operands.rows[at.stage], softmax);
+      weigh_step(args, s, step_at(s, read), read + kStepTokens >= end, ring.stages + at.stage * kStageBytes,
+                 full_barriers(ring, at), at.parity, operands, operands.rows[at.stage], softmax);
       if (threadIdx.x % 32 == 0) arrive(weighed + at.stage * 8);
       at.next();
     }
@@ -103,7 +102,8 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     const int end = end_read(s);
 #pragma unroll 1
     for (int read = first_read(s); read < end; read += kStepTokens) {
-      wait_barrier(ring.full + at.stage * 8, at.parity);
+#pragma unroll
+      for (int part = 0; part < kStageParts; part++) wait_barrier(full_barriers(ring, at) + part * 8, at.parity);
       wait_barrier(weighed + at.stage * 8, at.parity);
       add_values(ring.stages + at.stage * kStageBytes, operands.rows[at.stage], warp / 4, values);
       if (read + kStepTokens >= end) take_state(operands.rows[at.stage], values);

@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
 #pragma unroll 1
     for (int read = first_read(here.segment); read < end; read += kStepTokens) {
       if (kRowsAreSplit || turn == warpgroup) {
-        wait_barrier(ring.full + at.stage * 8, at.parity);
+        wait_barrier(full_barriers(ring, at), at.parity);
         attend(args, here.segment, step_at(here.segment, read), ring.stages + at.stage * kStageBytes, operands,
                attention, warpgroup);
         if (lane == 0) arrive(ring.empty + at.stage * 8);

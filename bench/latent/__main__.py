@@ -48,6 +48,7 @@ def parse():
     parser.add_argument("--tune", metavar="TIME", help="first tune the fixed steps with --program, this long each, e.g. 6s")
     parser.add_argument("--program", type=pathlib.Path, help="the leanattn program, for --tune")
     parser.add_argument("--drawn", type=int, metavar="SEED", help=f"also time {steps.DRAWN_COUNT} steps drawn with this seed, which are not tuned")
+    parser.add_argument("--pdl", action="store_true", help="also tune and time leanattn with programmatic dependent launch")
     parser.add_argument("--only", default="", help="steps by number, the fixed ones first, e.g. 0,4,20")
     parser.add_argument("--seconds", type=float, default=1.0, help="time of a step's race, which has 15 to 31 rounds whatever this is (%(default)s)")
     parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS", help="start no further step after this long")
@@ -62,16 +63,20 @@ def parse():
 
 
 def tune(options, chosen):
-    """Runs `leanattn tune` for the steps, with and without dependent launch, as one call capture."""
+    """Runs `leanattn tune` for the steps, as one call capture."""
     import shape_table
 
     capture = options.out / "latent-steps.jsonl"
-    files.write_text(capture, "".join(json.dumps(call(step, pdl)) + "\n" for step in chosen for pdl in (False, True)))
+    files.write_text(capture, "".join(json.dumps(call(step, pdl)) + "\n" for step in chosen for pdl in pdl_choices(options)))
     command = [str(options.program.resolve()), "--quiet", *(["--db", str(options.db.resolve())] if options.db else []), "tune", "--from-capture",
-               str(capture), "--budget", f"{shape_table.seconds(options.tune) * 2 * len(chosen):g}s"]
+               str(capture), "--budget", f"{shape_table.seconds(options.tune) * len(chosen) * len(pdl_choices(options)):g}s"]
     done = subprocess.run(command)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: exit code {done.returncode}")
+
+
+def pdl_choices(options):
+    return (False, True) if options.pdl else (False,)
 
 
 def call(step, pdl):
@@ -92,7 +97,7 @@ def measure(options, chosen, path):
     began = time.monotonic()
     left = 0
     with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
-        all_systems = [latent_systems.LeanattnLatent(options.library, options.db)]
+        all_systems = [latent_systems.LeanattnLatent(options.library, options.db, pdl_choices(options))]
         if options.flash_mla:
             all_systems.append(latent_systems.FlashMlaSystem(str(options.flash_mla.resolve())))
         if options.flash3:

@@ -9,7 +9,11 @@ from peers import system_leanattn, systems
 
 
 class LeanattnLatent(system_leanattn.LeanattnSystem):
-    """The plan that the look-up answers, with and without dependent launch."""
+    """The plan that the look-up answers, without or with dependent launch."""
+
+    def __init__(self, library_path, cache_dir, pdl_choices):
+        super().__init__(library_path, cache_dir)
+        self.pdl_choices = lambda: pdl_choices
 
     def candidate(self, data, pdl):
         step = data.case

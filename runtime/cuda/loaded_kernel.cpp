@@ -57,6 +57,7 @@ Result<LoadedKernel> LoadedKernel::load(const EmittedKernel& kernel, const Compi
   loaded.spec_ = kernel.spec;
   loaded.threads_ = kernel.threads;
   loaded.shared_bytes_ = kernel.shared_bytes;
+  if (row_blocks_in_step(kernel.spec)) loaded.ctas_of_range_ = row_blocks(kernel.spec);
   if (kernel.spec.load == LoadPath::tensor) loaded.maps_ = std::make_unique<TensorMapCache>();
   // Rings in shared memory want all of it; loads straight to registers stage their lines in L1, so there the driver
   // decides.
@@ -105,6 +106,7 @@ LoadedKernel::LoadedKernel(LoadedKernel&& other) noexcept
       shared_bytes_(other.shared_bytes_),
       resident_(other.resident_),
       resident_total_(other.resident_total_),
+      ctas_of_range_(other.ctas_of_range_),
       maps_(std::move(other.maps_)) {}
 
 LoadedKernel& LoadedKernel::operator=(LoadedKernel&& other) noexcept {
@@ -116,6 +118,7 @@ LoadedKernel& LoadedKernel::operator=(LoadedKernel&& other) noexcept {
   std::swap(shared_bytes_, taken.shared_bytes_);
   std::swap(resident_, taken.resident_);
   std::swap(resident_total_, taken.resident_total_);
+  std::swap(ctas_of_range_, taken.ctas_of_range_);
   std::swap(maps_, taken.maps_);
   return *this;
 }
@@ -132,6 +135,9 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
     return fail(ErrorCode::launch_failed, fmt::format("a grid of {} CTAs cannot be launched", grid),
                 fmt::format("Choose 1 to {}.", kMostCtas));
   }
+  // A CTA for each row block at least, where these go in step. With so few, every output tile is whole and nothing is
+  // stored in the workspace.
+  grid = std::max(grid, ctas_of_range_);
   const bool waits = spec_.fixup == FixUp::wait;
   if (waits && grid > resident_total_) [[unlikely]] {
     return fail(ErrorCode::launch_failed,
@@ -165,7 +171,7 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
     attributes[config.numAttrs++].value.programmaticStreamSerializationAllowed = 1;
   }
   LeanDecodeArgs filled = args;
-  filled.grid_reciprocal = lean_reciprocal(static_cast<unsigned>(grid));
+  filled.grid_reciprocal = lean_reciprocal(static_cast<unsigned>(grid / ctas_of_range_));
   KvTensorMaps maps;
   if (spec_.load == LoadPath::tensor) {
     const TensorMapKey key = tensor_map_key(args);

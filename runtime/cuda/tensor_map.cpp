@@ -42,9 +42,11 @@ Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecode
   };
   const auto encode = [&](CUtensorMap& map, const Operand& operand) {
     const auto panels = static_cast<cuuint32_t>(operand.dims / kPanelDims);
+    const auto panels_of_copy = panels / static_cast<cuuint32_t>(stage_parts(spec));
     const cuuint64_t sizes[] = {kPanelDims, static_cast<cuuint64_t>(tokens), panels,
                                 static_cast<cuuint64_t>(args.kv_heads), static_cast<cuuint64_t>(outer)};
-    const cuuint32_t box[] = {kPanelDims, static_cast<cuuint32_t>(run), run == step_tokens(spec) ? panels : 1, 1, 1};
+    const cuuint32_t box[] = {kPanelDims, static_cast<cuuint32_t>(run), run == step_tokens(spec) ? panels_of_copy : 1,
+                              1, 1};
     // The stride of a dimension of one element is never used, but it must be valid.
     const auto bytes = [](long long stride, long long extent) {
       return static_cast<cuuint64_t>(extent > 1 ? stride * kElementBytes : 16);

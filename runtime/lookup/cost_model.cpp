@@ -163,7 +163,9 @@ ModelFeatures model_features(const ModelParameters& parameters, const DeviceFact
   fills = std::max(1.0, fills);
 
   // The last LeanTile of an output tile may have fewer tokens, and only tokens have bytes.
-  const double bytes = static_cast<double>(kv_bytes(problem, shape)) * row_blocks(spec);
+  // Row blocks that go in step read KV from memory once.
+  const double bytes =
+      static_cast<double>(kv_bytes(problem, shape)) * (row_blocks_in_step(spec) ? 1 : row_blocks(spec));
   const auto whole = static_cast<double>(line.longest / tiles_per_output);
   const double cta_bytes =
       token_bytes * (whole * tokens_per_output +

@@ -37,9 +37,10 @@ LEAN_DEVICE void pin(float (&accumulators)[kA][kB][4]) {
 }
 // What was written before, to pinned registers and to shared memory, is visible to the wgmmas after this.
 LEAN_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+LEAN_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <class Accumulators>
 LEAN_DEVICE void wgmma_end(Accumulators& accumulators) {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  wgmma_commit();
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
   pin(accumulators);
 }

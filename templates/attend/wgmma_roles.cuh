@@ -67,17 +67,23 @@ struct Softmax {
   float sum[2] = {0.0f, 0.0f};  // of this lane's tokens
 };
 
-// The weights of a step, whose KV is in `stage`. last: whether it is the segment's last one.
+// The weights of a step, whose KV arrives in `stage` as the barriers from `full` on say. last: whether it is the
+// segment's last one.
 LEAN_DEVICE void weigh_step(const LeanDecodeArgs& args, const Segment& s, const Step& step, bool last, u32 stage,
-                            Operands& shared, StepRows& rows, Softmax& softmax) {
+                            u32 full, u32 parity, Operands& shared, StepRows& rows, Softmax& softmax) {
   u32 q = shared_address(shared.q);
   asm volatile("" : "+r"(q));  // lest the descriptors of all of q be kept from step to step
   float score[kStepTokens / 8][4];
-  wgmma_begin();
 #pragma unroll
-  for (int k = 0; k < kHeadDim / 16; k++)  // 16 dims are 32 bytes of a panel's rows
+  for (int k = 0; k < kHeadDim / 16; k++) {  // 16 dims are 32 bytes of a panel's rows
+    if (k % (kPartPanels * 4) == 0) {
+      if (k > 0) wgmma_commit();
+      wait_barrier(full + (u32)(k / (kPartPanels * 4) * 8), parity);
+      wgmma_begin();
+    }
     wgmma_shared<0, 0>(score, matrix_descriptor<0, 1024, true>(q + (u32)(k / 4 * 64 * 128 + k % 4 * 32)),
                        matrix_descriptor<0, 1024, true>(stage + (u32)(k / 4 * kPanelBytes + k % 4 * 32)), k > 0);
+  }
   wgmma_end(score);
   sync_weigher();  // nobody reads K any more
 

@@ -1,5 +1,5 @@
 // kv/produce_dense.cuh -- the producer of load path "tensor" for a dense cache: one lane makes two copies a step, or
-// one with kLatent.
+// with kLatent one for each part of a stage.
 
 // Requests every step of this CTA's range as stages become free. To be called by the whole producer warp.
 LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map, const LeanTensorMap& v_map,
@@ -17,11 +17,15 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
 #pragma unroll 1
     for (int read = first_read(s); read < end; read += kStepTokens) {
       const int token = step_at(s, read).token;
-      const u32 full = writer.full(ring), stage = writer.stage(ring);
+      const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
       writer.claim(ring, s, token);
       if (leader) {
-        expect_bytes(full, kStageBytes);
-        copy_box(stage, k_map, token, 0, s.kv_head, s.request, full);
+#pragma unroll
+        for (int part = 0; part < kStageParts; part++) {
+          expect_bytes(full + part * 8, kStageBytes / kStageParts);
+          copy_box(stage + part * kPartPanels * kPanelBytes, k_map, token, part * kPartPanels, s.kv_head, s.request,
+                   full + part * 8);
+        }
         if constexpr (!kLatent) copy_box(stage + kKStageBytes, v_map, token, 0, s.kv_head, s.request, full);
       }
       writer.at.next();

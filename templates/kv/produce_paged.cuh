@@ -1,13 +1,13 @@
 // kv/produce_paged.cuh -- the producer of load path "tensor" for a paged cache. A step is made of runs of kPageRun
 // tokens, which never cross a page. Each run of a panel is a copy of its own; where a step is one run, a copy takes all
-// panels. Lane l holds the page of run l of the next 32 runs, so that one coalesced read of the page table serves many
-// steps. The pages of the 32 runs after those are requested one such read ahead.
+// panels of a part. Lane l holds the page of run l of the next 32 runs, so that one coalesced read of the page table
+// serves many steps. The pages of the 32 runs after those are requested one such read ahead.
 
 constexpr int kStepRuns = kStepTokens / kPageRun;
-constexpr int kPageSteps = 32 / kStepRuns;          // steps whose pages the warp holds
-constexpr int kBoxPanels = kStepRuns == 1 ? 0 : 1;  // panels a copy takes; 0: all of them
-constexpr int kKCopies = kStepRuns * (kBoxPanels == 0 ? 1 : kKPanels);
-constexpr int kCopies = kKCopies + (kLatent ? 0 : kStepRuns * (kBoxPanels == 0 ? 1 : kVPanels));
+constexpr int kPageSteps = 32 / kStepRuns;    // steps whose pages the warp holds
+constexpr bool kWholeParts = kStepRuns == 1;  // a copy takes all panels of a part, not one of them
+constexpr int kKCopies = kStepRuns * (kWholeParts ? kStageParts : kKPanels);
+constexpr int kCopies = kKCopies + (kLatent ? 0 : kStepRuns * (kWholeParts ? 1 : kVPanels));
 static_assert(kPageSize % kPageRun == 0 && kStepTokens % kPageRun == 0, "runs cross neither pages nor steps");
 static_assert(kStepRuns <= 32 && kPageRun % 8 == 0, "a run is made of swizzle atoms");
 
@@ -41,19 +41,19 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       }
       const Step step = step_at(s, read);
       const int runs = (step.count + kPageRun - 1) / kPageRun;
-      const u32 full = writer.full(ring), stage = writer.stage(ring);
+      const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
       writer.claim(ring, s, step.token);
-      if (lane == 0) expect_bytes(full, (u32)(runs * kPageRun * kStageColumns * 2));
+      if (lane < kStageParts) expect_bytes(full + lane * 8, (u32)(runs * kPageRun * (kStageColumns / kStageParts) * 2));
       __syncwarp();
 #pragma unroll 1
       for (int first = 0; first < kCopies; first += 32) {
         const int copy = first + lane, of_operand = copy < kKCopies ? copy : copy - kKCopies,
-                  run = of_operand % kStepRuns, panel = of_operand / kStepRuns;
+                  run = of_operand % kStepRuns, panel = of_operand / kStepRuns * (kWholeParts ? kPartPanels : 1);
         const int id = __shfl_sync(kFullMask, page, page_step * kStepRuns + run);
         if (copy < kCopies && run < runs)
           copy_box(stage + (copy < kKCopies ? 0 : kKStageBytes) + (u32)(panel * kPanelBytes + run * kPageRun * 128),
                    copy < kKCopies ? k_map : v_map, (step.token + run * kPageRun) % kPageSize, panel, s.kv_head, id,
-                   full);
+                   kStageParts == 1 ? full : full + panel / kPartPanels * 8);
       }
       writer.at.next();
     }

@@ -2,7 +2,8 @@
 // "cp.async.bulk.tensor") into a ring that all warpgroups share. They are 128-byte swizzled, as the matrix unit reads
 // them. The producer walks the line by itself, so that the stream does not pause at the end of a segment.
 //
-// A stage holds K, then V, as panels of [kStepTokens][64 dims]. With kLatent V is the first panels of K. Both tensor
+// A stage holds K, then V, as panels of [kStepTokens][64 dims]. With kLatent V is the first panels of K. A stage may
+// arrive in parts of equally many panels of K, in their order, each with a barrier of its own. Both tensor
 // maps have five dimensions: 64 dims, tokens, panels, KV heads and requests; of a paged cache the tokens of a page, and
 // pages in place of requests. Tokens past the capacity arrive as zeros, those between context and capacity as whatever
 // memory holds.
@@ -17,13 +18,16 @@ constexpr int kStageColumns = kLatent ? kHeadDim : kHeadDim + kValueDim;
 constexpr int kStageBytes = lean_warpgroup_stage_bytes(kStepTokens, kStageColumns);
 static_assert(kStageBytes == kKStageBytes + (kLatent ? 0 : kVPanels * kPanelBytes), "a stage is made of panels");
 
+constexpr int kPartPanels = kKPanels / kStageParts;
+static_assert(kKPanels % kStageParts == 0 && (kLatent || kStageParts == 1), "the parts of a stage are equal");
+
 struct alignas(64) LeanTensorMap {
   unsigned char opaque[128];
 };  // CUtensorMap
 
 struct KvRing {
   u32 stages;  // shared memory, 1024-byte aligned
-  u32 full;    // mbarriers, one for each stage: its bytes have arrived
+  u32 full;    // mbarriers, one for each part of each stage: its bytes have arrived
   u32 empty;   // one for each stage: its readers are done
 };
 
@@ -36,15 +40,21 @@ struct RingPosition {
 };
 
 LEAN_DEVICE KvRing kv_ring(u32 stages) {
-  __shared__ __align__(8) u64 barriers[2 * kStages];
-  return {stages, shared_address(barriers), shared_address(barriers + kStages)};
+  __shared__ __align__(8) u64 barriers[(kStageParts + 1) * kStages];
+  return {stages, shared_address(barriers), shared_address(barriers + kStageParts * kStages)};
+}
+
+// The barrier of a stage's first part. Those of the other parts follow it.
+LEAN_DEVICE u32 full_barriers(const KvRing& ring, const RingPosition& at) {
+  return ring.full + at.stage * (kStageParts * 8);
 }
 
 // To be called by one thread.
 LEAN_DEVICE void init_ring(const KvRing& ring) {
 #pragma unroll
+  for (int i = 0; i < kStageParts * kStages; i++) init_barrier(ring.full + (u32)(i * 8), 1);
+#pragma unroll
   for (int s = 0; s < kStages; s++) {
-    init_barrier(ring.full + (u32)(s * 8), 1);
     init_barrier(ring.empty + (u32)(s * 8), kStageReaders);  // the warps that read it
   }
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -77,7 +87,6 @@ struct RingWriter {
   RingPosition at;
   u32 filled = 0;
 
-  LEAN_DEVICE u32 full(const KvRing& ring) const { return ring.full + at.stage * 8; }
   LEAN_DEVICE u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }
   // Waits until the stage is free, and until the step that begins with `token` may be read.
   LEAN_DEVICE void claim(const KvRing& ring, const Segment& s, int token) {

@@ -27,7 +27,7 @@ struct Batch {
   const int* context_lengths;
   const int* q_offsets;
   int size, context_capacity;
-  u32 segment_cost, outputs, grid_reciprocal;  // outputs: output tiles of a request
+  u32 segment_cost, outputs, grid_reciprocal;  // outputs: output tiles of a request on the line
 
   LEAN_DEVICE int context_length_of(int request) const {
     return min(max(context_lengths[min(request, size - 1)], 0), context_capacity);
@@ -38,7 +38,7 @@ struct Batch {
   }
   // The first tile position of this CTA's range, on a line of `line` positions.
   LEAN_DEVICE u32 begin_of_range(u32 line) const {
-    return lean_first_tile(lean_split(line, gridDim.x, grid_reciprocal), blockIdx.x);
+    return lean_first_tile(lean_split(line, ranges(), grid_reciprocal), own_range());
   }
 };
 

@@ -3,6 +3,13 @@
 
 enum { kCausal, kTree, kFull };  // kQueryMask
 
+// The line is cut into ranges. A range is one CTA's, or, where row blocks go in step, that of one CTA for each row
+// block: these then read the same KV at about the same time, and the line has each KV head once.
+constexpr u32 kCtasOfRange = kRowBlocksInStep ? kRowBlocks : 1;
+constexpr u32 kOutputsOfKvHead = kRowBlocksInStep ? 1 : kRowBlocks;  // on the line
+LEAN_DEVICE u32 ranges() { return gridDim.x / kCtasOfRange; }
+LEAN_DEVICE u32 own_range() { return blockIdx.x / kCtasOfRange; }  // ranges() or more: this CTA has none
+
 // A request's query tokens are the last `count` of its context; `first` counts those of the requests before it.
 struct QueryTokens {
   int first, count;

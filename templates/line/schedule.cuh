@@ -5,6 +5,7 @@
 // tile position is an index on it. Before the first LeanTile of each output tile lie `segment_cost` empty positions:
 // starting and finishing an output tile takes time too, and ranges that cross many short requests should hold fewer
 // LeanTiles for it. CTA c takes the positions from c * base + min(c, extra) on, so that shares differ by one at most.
+// Where row blocks go in step (line/rows.cuh), a range is that of several CTAs, and the line has no row blocks.
 //
 // Tile positions have 32 bits, because a 64-bit division would take most of a microsecond of a kernel's start. The host
 // refuses a launch whose line could have 2^30 positions (lean_line_fits).

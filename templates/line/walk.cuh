@@ -51,9 +51,10 @@ LEAN_DEVICE bool set_segment_tiles(const LeanDecodeArgs& args, Walk& walk) {
 
 // Takes this CTA's range of a line of `line` tile positions. False when it is empty.
 LEAN_DEVICE bool take_range(const LeanDecodeArgs& args, Walk& walk, u32 line) {
-  walk.split = lean_split(line, gridDim.x, args.grid_reciprocal);
-  walk.position = lean_first_tile(walk.split, blockIdx.x);
-  walk.end = lean_first_tile(walk.split, blockIdx.x + 1);
+  walk.split = lean_split(line, ranges(), args.grid_reciprocal);
+  walk.position = lean_first_tile(walk.split, own_range());
+  walk.end = lean_first_tile(walk.split, own_range() + 1);
+  if (kRowBlocksInStep && own_range() >= ranges()) return false;  // the grid is no multiple of the row blocks
   return walk.position != walk.end;
 }
 
@@ -67,7 +68,7 @@ LEAN_DEVICE int first_length(const LeanDecodeArgs& args) {
 // larger one see line/find_start.cuh, whose search this is.
 LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk) {
   const int lane = threadIdx.x % 32;
-  const u32 outputs = (u32)args.kv_heads * kRowBlocks;  // output tiles of a request
+  const u32 outputs = (u32)args.kv_heads * kOutputsOfKvHead;  // output tiles of a request on the line
   int request = 0, length = min(max(first_length, 0), args.context_capacity);
   const u32 positions = args.segment_cost + visible_of(length, args.q_offsets, min(lane, args.batch - 1)).tiles;
   u32 line = positions * outputs, origin = 0;  // tile positions of all requests, and of those before this one
@@ -98,8 +99,8 @@ LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* p
   const u32 tile_positions = args.segment_cost + s.tiles,
             output = lean_quotient(walk.position - origin, tile_positions);  // which of the request's output tiles
   walk.origin = origin + output * tile_positions;
-  s.kv_head = (int)(output / kRowBlocks);
-  s.row_block = (int)(output % kRowBlocks);
+  s.kv_head = (int)(output / kOutputsOfKvHead);
+  s.row_block = (int)((kRowBlocksInStep ? blockIdx.x : output) % kRowBlocks);
   return set_segment_tiles(args, walk);
 }
 
@@ -111,8 +112,8 @@ LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
   }
   walk.position = walk.origin = walk.origin + args.segment_cost + s.tiles;
   if (s.tile_end != s.tiles || walk.position >= walk.end) return false;
-  if (++s.row_block == kRowBlocks) {
-    s.row_block = 0;
+  if (kRowBlocksInStep || ++s.row_block == kRowBlocks) {
+    if constexpr (!kRowBlocksInStep) s.row_block = 0;
     if (++s.kv_head == args.kv_heads) {
       s.kv_head = 0;
       const int length = min(max(args.context_lengths[s.request + 1], 0), args.context_capacity);

@@ -1,6 +1,7 @@
 // merge/slice.cuh -- one contributor's share of an output tile's reduction: the columns mine, mine + count, mine + 2
 // count, ... from the workspace. Some neighbouring lanes take a column together. Lane i of them takes the contributors
-// i, i + lanes, ..., kBatch of them at a time. Sums are taken in a fixed order, so results repeat bit for bit.
+// i, i + lanes, ..., kBatch of them at a time. Sums are taken in a fixed order, so results repeat bit for bit. Shares
+// of many columns are reduced in blocks instead (merge/share_blocks.cuh).
 
 // log2 of the lanes that take one column. There are at least two contributors.
 LEAN_DEVICE int slice_lane_bits(const Contributors& c) { return min(32 - __clz((int)c.count - 1), 5); }
@@ -76,5 +77,19 @@ LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c,
       o.z += __shfl_xor_sync(kFullMask, o.z, distance), o.w += __shfl_xor_sync(kFullMask, o.w, distance);
     }
     if (member == 0 && count != 0) write_output(args, output, state, o);
+  }
+}
+
+// All columns of the share. A lane takes all its partials of a column in one round trip up to 160 contributors, and
+// five at a time above.
+LEAN_DEVICE void reduce_columns(const LeanDecodeArgs& args, const Contributors& c, const Segment& segment, u32 turn) {
+  if (c.count <= 32) {
+    reduce_slice<1>(args, c, segment, turn);
+  } else if (c.count <= 64) {
+    reduce_slice<2>(args, c, segment, turn);
+  } else if (c.count <= 128) {
+    reduce_slice<4>(args, c, segment, turn);
+  } else {
+    reduce_slice<5>(args, c, segment, turn);
   }
 }

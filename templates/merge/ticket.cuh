@@ -78,47 +78,73 @@ struct Pieces {
   u32 count;
 };
 
-// Merges a column of the pieces in context order and puts the zeros back. The loads of kMergeBatch pieces are issued
-// before any is used, so that a batch takes one round trip to L2. This waits for words that are still on their way, but
-// only from CTAs that have drawn their ticket and wait for nothing.
-LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, float scale_log2, RowState& state, float4& o) {
-  state = {kNegInf, 0.0f};
-  o = make_float4(0, 0, 0, 0);
+// Merges neighbouring columns of a thread (kThreads apart) in context order and puts the zeros back. The loads of
+// kMergeBatch pieces are issued before any is used, so that a batch takes one round trip to L2. This waits for words
+// that are still on their way, but only from CTAs that have drawn their ticket and wait for nothing.
+LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, float scale_log2, RowState (&state)[kMergeColumns],
+                              float4 (&o)[kMergeColumns]) {
+#pragma unroll
+  for (int n = 0; n < kMergeColumns; n++) state[n] = {kNegInf, 0.0f}, o[n] = make_float4(0, 0, 0, 0);
   u32 begin = 0;
 #pragma unroll 1
   do {
-    RowState stat[kMergeBatch];
-    float4 out[kMergeBatch];
+    RowState stat[kMergeColumns][kMergeBatch];
+    float4 out[kMergeColumns][kMergeBatch];
     float* const rest = pieces.base + (u64)begin * kPieceStride;
     float* const head = begin == 0 ? pieces.first : rest;
 #pragma unroll
-    for (u32 i = 0; i < kMergeBatch; i++) stat[i] = {kNegInf, 0.0f}, out[i] = make_float4(0, 0, 0, 0);
+    for (int n = 0; n < kMergeColumns; n++)
+#pragma unroll
+      for (u32 i = 0; i < kMergeBatch; i++) stat[n][i] = {kNegInf, 0.0f}, out[n][i] = make_float4(0, 0, 0, 0);
     bool all;
     do {
       all = true;
 #pragma unroll
-      for (u32 i = 0; i < kMergeBatch; i++)
-        load_partial(i == 0 ? head : rest + i * kPieceStride, column, begin + i < pieces.count, stat[i], out[i]);
+      for (int n = 0; n < kMergeColumns; n++)
 #pragma unroll
-      for (u32 i = 0; i < kMergeBatch; i++) all &= arrived(stat[i], out[i]) || begin + i >= pieces.count;
+        for (u32 i = 0; i < kMergeBatch; i++)
+          load_partial(i == 0 ? head : rest + i * kPieceStride, column + n * kThreads, begin + i < pieces.count,
+                       stat[n][i], out[n][i]);
+#pragma unroll
+      for (int n = 0; n < kMergeColumns; n++)
+#pragma unroll
+        for (u32 i = 0; i < kMergeBatch; i++) all &= arrived(stat[n][i], out[n][i]) || begin + i >= pieces.count;
     } while (!all);
-    const float before = state.max;
 #pragma unroll
-    for (u32 i = 0; i < kMergeBatch; i++) {
-      state.max = fmaxf(state.max, stat[i].max);
-      clear_partial(i == 0 ? head : rest + i * kPieceStride, column, begin + i < pieces.count);
-    }
-    const float reference = reference_of(state.max), keep = exp2_approx((before - reference) * scale_log2);
-    state.sum *= keep;
-    o.x *= keep, o.y *= keep, o.z *= keep, o.w *= keep;
+    for (int n = 0; n < kMergeColumns; n++) {
+      const float before = state[n].max;
 #pragma unroll
-    for (u32 i = 0; i < kMergeBatch; i++) {
-      const float weight = exp2_approx((stat[i].max - reference) * scale_log2);
-      state.sum = fmaf(stat[i].sum, weight, state.sum);
-      add_scaled(o, out[i], weight);
+      for (u32 i = 0; i < kMergeBatch; i++) {
+        state[n].max = fmaxf(state[n].max, stat[n][i].max);
+        clear_partial(i == 0 ? head : rest + i * kPieceStride, column + n * kThreads, begin + i < pieces.count);
+      }
+      const float reference = reference_of(state[n].max), keep = exp2_approx((before - reference) * scale_log2);
+      state[n].sum *= keep;
+      o[n].x *= keep, o[n].y *= keep, o[n].z *= keep, o[n].w *= keep;
+#pragma unroll
+      for (u32 i = 0; i < kMergeBatch; i++) {
+        const float weight = exp2_approx((stat[n][i].max - reference) * scale_log2);
+        state[n].sum = fmaf(stat[n][i].sum, weight, state[n].sum);
+        add_scaled(o[n], out[n][i], weight);
+      }
     }
     begin += kMergeBatch;
   } while (begin < pieces.count);
+}
+
+// Merges all columns of the pieces, and calls body(column, state, o) with each.
+template <class Body>
+LEAN_DEVICE void merge_all(const Pieces& pieces, float scale_log2, Body body) {
+#pragma unroll 1
+  for (int i = 0; i < kColumnsPerThread; i += kMergeColumns) {
+    const int column = i * kThreads + (int)threadIdx.x;
+    if (kColumns % kThreads != 0 && column >= kColumns) break;
+    RowState state[kMergeColumns];
+    float4 o[kMergeColumns];
+    merge_pieces(pieces, column, scale_log2, state, o);
+#pragma unroll
+    for (int n = 0; n < kMergeColumns; n++) body(column + n * kThreads, state[n], o[n]);
+  }
 }
 
 LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const Results& results) {
@@ -126,21 +152,17 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
   if (share_ticket<0>(f.ticket) != f.members - 1) return;
   const u32 first = f.c.first_slot + f.group * f.width;
   Pieces pieces = {partial_at(args, first, f.group == 0 ? 1 : 0), partial_at(args, first, 0), f.members};
-  RowState state;
-  float4 o;
   if (f.groups > 1) {
     // The first phase makes one partial of the group.
     if (threadIdx.x == 0) f.ticket = draw_ticket(tile_counter(args, walk.segment), f.groups);
-    for_each_column([&](int column) {
-      merge_pieces(pieces, column, args.scale_log2, state, o);
+    merge_all(pieces, args.scale_log2, [&](int column, const RowState& state, const float4& o) {
       store_partial(partial_at(args, group_slot(f, f.group), 1), column, state, o);
     });
     if (share_ticket<1>(f.ticket) != f.groups - 1) return;
     pieces.first = pieces.base = partial_at(args, group_slot(f, 0), 1);
     pieces.count = f.groups;
   }
-  for_each_column([&](int column) {
-    merge_pieces(pieces, column, args.scale_log2, state, o);
+  merge_all(pieces, args.scale_log2, [&](int column, const RowState& state, const float4& o) {
     write_output(args, output_of(args, walk.segment, column), state, o);
   });
 }

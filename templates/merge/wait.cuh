@@ -35,7 +35,6 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
   if (threadIdx.x == 0) shared_tiles()[f.c.mine == 0 ? 1 : 0] = {f.c, walk.segment};
 }
 
-// A lane takes all its partials of a column in one round trip up to 160 contributors, and five at a time above.
 LEAN_DEVICE void end_fix_up(const LeanDecodeArgs& args) {
   sync_workers();
   u32 turn = threadIdx.x / 32;
@@ -46,14 +45,6 @@ LEAN_DEVICE void end_fix_up(const LeanDecodeArgs& args) {
     if (which == 1 && shared_tiles()[0].c.count > 0)  // warps that the first tile left idle begin with the second
       turn = (turn + kWarps - slice_turns(shared_tiles()[0].c) % kWarps) % kWarps;
     const Segment& segment = shared_tiles()[which].segment;
-    if (c.count <= 32) {
-      reduce_slice<1>(args, c, segment, turn);
-    } else if (c.count <= 64) {
-      reduce_slice<2>(args, c, segment, turn);
-    } else if (c.count <= 128) {
-      reduce_slice<4>(args, c, segment, turn);
-    } else {
-      reduce_slice<5>(args, c, segment, turn);
-    }
+    reduce_share(args, c, segment, turn);
   }
 }

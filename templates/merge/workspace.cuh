@@ -15,15 +15,18 @@ struct Contributors {
   u32 mine;  // which of them this one is
 };
 
+// The slots of a row block's CTAs are neighbours, also where row blocks go in step.
+LEAN_DEVICE u32 slot_of_range(u32 range, int row_block) {
+  return kRowBlocksInStep ? (u32)row_block * ranges() + range : range;
+}
+
 LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk& walk) {
   const Segment& s = walk.segment;
   if constexpr (kBatchInvariant) return {walk.origin, s.tiles, s.tile_begin};
   const u32 first = walk.origin + args.segment_cost;  // tile position of the output tile's first LeanTile
-  Contributors c;
-  c.first_slot = s.tile_begin == 0 ? blockIdx.x : lean_owner(walk.split, first);
-  c.count = (s.tile_end == s.tiles ? blockIdx.x : lean_owner(walk.split, first + s.tiles - 1)) - c.first_slot + 1;
-  c.mine = blockIdx.x - c.first_slot;
-  return c;
+  const u32 begin = s.tile_begin == 0 ? own_range() : lean_owner(walk.split, first),
+            last = s.tile_end == s.tiles ? own_range() : lean_owner(walk.split, first + s.tiles - 1);
+  return {slot_of_range(begin, s.row_block), last - begin + 1, own_range() - begin};
 }
 
 // A slot has room for two partials, because a CTA shares two output tiles at most: 1 is of the tile that it is the
@@ -32,7 +35,7 @@ LEAN_DEVICE float* partial_at(const LeanDecodeArgs& args, u32 slot, u32 which) {
   return args.partials + (u64)(2 * slot + which) * kPartialFloats;
 }
 LEAN_DEVICE float* own_partial(const LeanDecodeArgs& args, const Contributors& c) {
-  return partial_at(args, kBatchInvariant ? c.first_slot + c.mine : blockIdx.x, c.mine == 0 ? 1 : 0);
+  return partial_at(args, c.first_slot + c.mine, c.mine == 0 ? 1 : 0);
 }
 LEAN_DEVICE float* partial_column(float* partial, int column) { return partial + column * 4; }
 LEAN_DEVICE float* partial_state(float* partial, int column) { return partial + kColumns * 4 + column * 2; }
