@@ -26,13 +26,6 @@ std::string_view template_text(std::string_view name) {
   return {};
 }
 
-/// Whether a merge that takes a column of the partials at a time would take many round trips to L2, one after the
-/// other.
-bool has_many_columns(const KernelSpec& spec) {
-  constexpr int kMany = 2048;  // four values each
-  return spec.features.latent && rows_per_block(spec) * value_dim(spec) / 4 >= kMany;
-}
-
 /// The modules that a spec uses, in the order in which they build on each other.
 std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   std::vector<std::string_view> modules{"kernel_args.cuh", "line/schedule.cuh", "shared_layout.cuh", "prelude.cuh"};
@@ -67,7 +60,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   if (spec.fixup == FixUp::ticket) {
     add({"merge/ticket.cuh"});
   } else {
-    add({"merge/slice.cuh", has_many_columns(spec) ? "merge/share_blocks.cuh" : "merge/share_columns.cuh",
+    add({"merge/slice.cuh", has_large_partials(spec) ? "merge/share_blocks.cuh" : "merge/share_columns.cuh",
          "merge/wait.cuh"});
   }
   add({"merge/finish_segment.cuh", roles                           ? "decode_roles.cuh"
@@ -106,7 +99,7 @@ int merge_batch(const KernelSpec& spec) { return registers_for_each(spec) >= 112
 int merge_columns(const KernelSpec& spec) {
   const int pairs = 2 * 32 * spec.warps * 4;  // values that the workers take at once, with two columns each
   const bool whole = rows_per_block(spec) * value_dim(spec) % pairs == 0;
-  return has_many_columns(spec) && whole && registers_for_each(spec) >= 200 ? 2 : 1;
+  return has_large_partials(spec) && whole && registers_for_each(spec) >= 200 ? 2 : 1;
 }
 
 /// Joins `items` with commas, with `line_break` after each 90 characters or so.

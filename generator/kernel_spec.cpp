@@ -162,6 +162,13 @@ bool row_blocks_in_step(const KernelSpec& spec) {
          row_blocks(spec) <= kMostInStep;
 }
 
+int partial_columns(const KernelSpec& spec) { return rows_per_block(spec) * value_dim(spec) / 4; }
+
+bool has_large_partials(const KernelSpec& spec) {
+  constexpr int kManyColumns = 2048;
+  return spec.features.latent && partial_columns(spec) >= kManyColumns;
+}
+
 int stage_parts(const KernelSpec& spec) {
   constexpr int kParts = 3, kPanelDims = 64;
   return warpgroups_have_roles(spec) && spec.head_dim % (kParts * kPanelDims) == 0 ? kParts : 1;

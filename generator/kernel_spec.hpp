@@ -115,6 +115,12 @@ bool warpgroups_have_roles(const KernelSpec& spec);
 /// a KV head one after the other.
 bool row_blocks_in_step(const KernelSpec& spec);
 
+/// Columns of four values in a partial, the unit in which partials are merged (templates/merge/partial.cuh).
+int partial_columns(const KernelSpec& spec);
+/// Whether these are so many that a merge by one column of a thread at a time would take many round trips to L2, one
+/// after the other (templates/merge/share_blocks.cuh).
+bool has_large_partials(const KernelSpec& spec);
+
 /// Parts of a stage of the ring that arrive one after the other, so that the first matrix instructions need not wait
 /// for all of it. Load path tensor: a part is that many of K's panels of 64 columns. 1 but where warpgroups have roles.
 int stage_parts(const KernelSpec& spec);

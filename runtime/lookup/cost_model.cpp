@@ -59,17 +59,29 @@ Line equal_ranges(std::int64_t start, std::int64_t length, std::int64_t period) 
 /// Whether contributors merge as a tree, groups first.
 bool has_groups(FixUp fixup, std::int64_t contributors) { return fixup == FixUp::ticket && contributors > kFlat; }
 
+/// Round trips to L2, one after the other, in which a contributor that waits reduces its slice of a large partial: a
+/// warp takes eight columns of 32 contributors in each (templates/merge/share_blocks.cuh).
+std::int64_t slice_trips(const KernelSpec& spec, std::int64_t contributors) {
+  const std::int64_t blocks = divide_up(std::int64_t{partial_columns(spec)}, 8 * contributors);
+  return divide_up(blocks, spec.warps) * divide_up(contributors, 32);
+}
+
 /// The number of partials that would take as long to merge one after the other, which on an H200 takes 0.1 us for each
 /// of them and 0.35 us once (bench_phases).
-double merged_in_a_row(FixUp fixup, std::int64_t contributors) {
+double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors) {
+  const FixUp fixup = spec.fixup;
   const auto count = static_cast<double>(contributors);
   // Contributors that wait for each other reduce a slice each, many partials at a time. This takes 0.76 us for 2 of
   // them, 0.98 us for 8, 1.17 us for 16 and 1.57 us for 132.
-  if (fixup == FixUp::wait) return 2.6 + 1.35 * std::log2(count);
-  if (!has_groups(fixup, contributors)) return count;
+  if (fixup == FixUp::wait)
+    return 2.6 + 1.35 * std::log2(count) +
+           (has_large_partials(spec) ? 8.0 * static_cast<double>(slice_trips(spec, contributors) - 1) : 0);
+  // The one that merges alone takes columns in turns. Two turns are what the partials of a few query rows need.
+  const double turns = has_large_partials(spec) ? std::max(1.0, partial_columns(spec) / (64.0 * spec.warps)) : 1;
+  if (!has_groups(fixup, contributors)) return count * turns;
   const auto width = std::max(kMinWidth, static_cast<std::int64_t>(std::ceil(std::sqrt(count))));
   const std::int64_t groups = contributors / width, largest = contributors - (groups - 1) * width;
-  return static_cast<double>(largest + groups);
+  return static_cast<double>(largest + groups) * turns;
 }
 
 Line line_of(std::int64_t tiles, std::int64_t tiles_per_output, std::int64_t grid) {
@@ -193,7 +205,7 @@ ModelFeatures model_features(const ModelParameters& parameters, const DeviceFact
   if (line.contributors > 1) {
     features.shared = 1;
     features.tree = has_groups(spec.fixup, line.contributors) ? 1 : 0;
-    features.partials = merged_in_a_row(spec.fixup, line.contributors);
+    features.partials = merged_in_a_row(spec, line.contributors);
   }
   return features;
 }

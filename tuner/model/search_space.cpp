@@ -82,6 +82,11 @@ std::vector<int> tiles_for(const KernelSpec& spec) {
   return tiles;
 }
 
+KernelSpec waiting_twin(KernelSpec spec) {
+  spec.fixup = FixUp::wait;
+  return spec;
+}
+
 }  // namespace
 
 std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem& problem) {
@@ -100,7 +105,10 @@ std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem
             if (register_limit(spec) < least_registers(spec) || roomier_twin_exists(spec)) continue;
             for (const int tile : tiles_for(spec)) {
               spec.tile = tile;
-              if (validate(spec)) specs.push_back(spec);
+              if (!validate(spec)) continue;
+              specs.push_back(spec);
+              // Where one contributor takes long to merge large partials alone, most grids want the others' help.
+              if (has_large_partials(spec)) specs.push_back(waiting_twin(spec));
             }
           }
         }

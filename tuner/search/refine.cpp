@@ -20,7 +20,8 @@ std::vector<KernelSpec> near_specs(const TimedCandidates& timed, const SearchEff
     for (const KernelSpec& neighbour : neighbours(spec)) add(neighbour);
   }
   if (!with_twins) return near;
-  // Which fix-up is better depends on the grid more than on the kernel, and only tickets were screened.
+  // Which fix-up is better depends on the grid more than on the kernel, and of kernels with small partials only those
+  // with tickets were screened.
   for (KernelSpec twin : timed.best_specs(effort.twin_specs)) {
     twin.fixup = twin.fixup == FixUp::ticket ? FixUp::wait : FixUp::ticket;
     if (!twin.features.batch_invariant && validate(twin)) add(twin);
