@@ -32,15 +32,16 @@ def head(results):
 
 
 def table(cases):
-    titles = ["step (batch, heads, q tokens, context)", "MB", "read limit", "leanattn", "+ PDL", *PEERS, "FA3", "speed-up", "over limit", "TFLOP/s",
-              "GB/s", "provenance"]
-    return markdown_parts.table(titles, [row(case) for case in cases])
+    pdl = any(summary.best_line(case["modes"]["cold"], summary.OURS, True) for case in cases)
+    titles = ["step (batch, heads, q tokens, context)", "MB", "read limit", "leanattn", *(["+ PDL"] if pdl else []), *PEERS, "FA3", "speed-up",
+              "over limit", "TFLOP/s", "GB/s", "provenance"]
+    return markdown_parts.table(titles, [row(case, pdl) for case in cases])
 
 
-def row(case):
+def row(case, pdl):
     measured = case["modes"]["cold"]
     limit, ours = summary.best_line(measured, summary.LIMIT), summary.best_line(measured, summary.OURS)
-    lines = [limit, ours, summary.best_line(measured, summary.OURS, True), *(line_of(measured, *peer) for peer in PEERS.values()),
+    lines = [limit, ours, *([summary.best_line(measured, summary.OURS, True)] if pdl else []), *(line_of(measured, *peer) for peer in PEERS.values()),
              summary.best_line(measured, "FA3")]
     peer = best_peer(measured)
     cells = [markdown_parts.escape(case["name"]), f"{case['kv_bytes'] / 1e6:.4g}", *(f"{summary.median_us(line):.2f}" if line else "-" for line in lines)]

@@ -76,12 +76,25 @@ std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProbl
     const std::int64_t outputs = output_tiles(problem, shape, *spec);
     const std::int64_t most = std::min(lean_tiles(problem, shape, *spec), kMostCtas);
     const std::int64_t resident = std::min(most, resident_grid(device, *spec));
-    configs.push_back({*spec, even_grid(resident, std::min(outputs, kMostCtas)),
-                       is_ragged(visible_shape(problem, shape)) ? segment_cost(device, *spec) : 0});
+    const Config config{*spec, even_grid(resident, std::min(outputs, kMostCtas)),
+                        is_ragged(visible_shape(problem, shape)) ? segment_cost(device, *spec) : 0};
+    configs.push_back(with_fitting_fix_up(device, problem, shape, config));
   }
   // Only an invalid problem gets here. Generating this kernel then fails with an error that says what is wrong.
   if (configs.empty()) configs.push_back({base, 1, 0});
   return configs;
+}
+
+Config with_fitting_fix_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, Config config) {
+  if (config.spec.features.batch_invariant || !has_large_partials(config.spec)) return config;
+  KernelSpec waiting = config.spec;
+  waiting.fixup = FixUp::wait;
+  // A range that ends at the end of an output tile, as all do of equally long ones if the grid divides their number,
+  // leaves nothing to merge.
+  const bool shared =
+      is_ragged(visible_shape(problem, shape)) || output_tiles(problem, shape, config.spec) % config.grid != 0;
+  if (shared && config.grid <= resident_grid(device, waiting) && validate(waiting)) config.spec = waiting;
+  return config;
 }
 
 Config default_config(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape) {

@@ -10,12 +10,18 @@ namespace leanattn {
 inline namespace v1 {
 
 /// The configuration that is launched when nothing is known of a problem: the first of default_configs(). It is safe on
-/// every supported GPU, because its CTAs wait for nobody (tickets), are resident all at once and need few registers.
+/// every supported GPU, because its CTAs are resident all at once and need few registers. They wait for nobody
+/// (tickets), except as with_fitting_fix_up() says.
 Config default_config(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape);
 
 /// The default, followed by those to try when this NVRTC cannot compile it without spills. There is always one. All of
 /// them are valid if the problem is.
 std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape);
+
+/// `config` with the fix-up `wait` instead of `ticket` where CTAs share output tiles whose partials are so large that
+/// one CTA would take long to merge them alone, and all CTAs are resident at once; else `config` itself. For
+/// configurations that were not measured for this shape.
+Config with_fitting_fix_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, Config config);
 
 }  // namespace v1
 }  // namespace leanattn

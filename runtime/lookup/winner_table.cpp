@@ -183,16 +183,21 @@ struct WinnerTable::Impl {
   std::optional<Choice> predict(const Found& found, Provenance provenance, const DecodeProblem& problem,
                                 const Shape& shape) const {
     std::optional<Choice> choice = adapt(found, provenance, problem, shape);
-    if (!choice || provenance == Provenance::model) return choice;
+    if (choice && provenance != Provenance::model) take_prediction(found, problem, shape, *choice);
+    if (choice) choice->config = with_fitting_fix_up(device, problem, shape, choice->config);
+    return choice;
+  }
+
+  /// Replaces the choice by what the portfolio predicts, where there is one that is closer than the winner.
+  void take_prediction(const Found& found, const DecodeProblem& problem, const Shape& shape, Choice& choice) const {
     const ShapeFeatures here = shape_features_of(problem, shape, base_spec(device.arch, problem));
     const double octaves = distance(found.measured->shape_features, here) + distance(*found.problem, problem);
     const Portfolio* portfolio = portfolio_for(problem, octaves);
-    if (portfolio == nullptr) return choice;
+    if (portfolio == nullptr) return;
     if (const auto best = best_predicted(*portfolio, device, problem, shape)) {
-      choice->config = best->config;
-      choice->predicted_us = best->us;
+      choice.config = best->config;
+      choice.predicted_us = best->us;
     }
-    return choice;
   }
 
   /// The winner made to fit this problem and shape; nullopt when it cannot be.

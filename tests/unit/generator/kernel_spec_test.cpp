@@ -149,6 +149,20 @@ TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {
   EXPECT_FALSE(warpgroups_have_roles(tokens));
   EXPECT_EQ(rows_per_block(tokens), 16);
   EXPECT_EQ(cta_threads(tokens), 160);
+  EXPECT_TRUE(row_blocks_in_step(spec));
+  EXPECT_EQ(stage_parts(spec), 3) << "nine panels of 64 columns";
+  EXPECT_FALSE(row_blocks_in_step(tokens));
+  EXPECT_EQ(stage_parts(tokens), 1);
+  KernelSpec one_block = spec, invariant = spec, narrow = spec;
+  one_block.group = 64, invariant.features.batch_invariant = true, narrow.head_dim = 320,
+  narrow.features.v_head_dim = 256;
+  EXPECT_FALSE(row_blocks_in_step(one_block));
+  EXPECT_FALSE(row_blocks_in_step(invariant)) << "a slot of its workspace is a tile position";
+  EXPECT_EQ(stage_parts(narrow), 1) << "five panels";
+  EXPECT_TRUE(has_large_partials(spec));
+  EXPECT_TRUE(has_large_partials(tokens));
+  tokens.group = 8;
+  EXPECT_FALSE(has_large_partials(tokens));
   KernelSpec apart = tokens;
   apart.features.latent = false, apart.head_dim = 512, apart.stages = 1;
   EXPECT_EQ(cache_columns(apart), 1024);

@@ -83,6 +83,32 @@ TEST_F(FakeGpuKernel, LaunchesWithTheEmittedSizesAndTheArgumentsByteForByte) {
   EXPECT_EQ(std::memcmp(launch.arguments.data(), &args, sizeof args), 0);
 }
 
+TEST_F(FakeGpuKernel, RowBlocksInStepShareTheRangesOfAGrid) {
+  auto kernel = emitted();
+  kernel.spec.load = LoadPath::tensor, kernel.spec.warps = 8, kernel.spec.warp_tokens = 16;
+  kernel.spec.head_dim = 576, kernel.spec.group = 128;
+  kernel.spec.features.latent = true, kernel.spec.features.v_head_dim = 512;
+  ASSERT_TRUE(row_blocks_in_step(kernel.spec));
+  auto loaded = LoadedKernel::prepare(kernel, nullptr);
+  ASSERT_TRUE(loaded);
+  LeanDecodeArgs args{};
+  args.k = reinterpret_cast<const void*>(0x1000), args.v = args.k;
+  args.batch = 1, args.kv_heads = 1, args.context_capacity = 1024;
+  args.k_stride_token = args.v_stride_token = 576, args.k_stride_batch = args.v_stride_batch = 1024 * 576;
+  const auto reciprocal = [](const FakeLaunch& launch) {
+    LeanDecodeArgs seen;
+    std::memcpy(&seen, launch.arguments.data(), sizeof seen);
+    return seen.grid_reciprocal;
+  };
+  ASSERT_TRUE(loaded->launch(args, 100, nullptr));
+  EXPECT_EQ(fake_gpu().launches.back().grid, 100u);
+  EXPECT_EQ(reciprocal(fake_gpu().launches.back()), 0xffffffffu / 50) << "of two CTAs each";
+  ASSERT_TRUE(loaded->launch(args, 1, nullptr));
+  EXPECT_EQ(fake_gpu().launches.back().grid, 2u) << "a CTA for each row block";
+  EXPECT_EQ(reciprocal(fake_gpu().launches.back()), 0xffffffffu);
+  EXPECT_EQ(fake_gpu().tensor_maps.front().box, (std::vector<cuuint32_t>{64, 64, 3, 1, 1})) << "a third of the panels";
+}
+
 TEST_F(FakeGpuKernel, ATensorKernelGetsMapsOfTheCallersStrides) {
   auto kernel = emitted();
   kernel.spec.load = LoadPath::tensor;

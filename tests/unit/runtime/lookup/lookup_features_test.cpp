@@ -78,6 +78,26 @@ TEST(LookupFeatures, ABatchInvariantProblemHasOneKernelForAllShapes) {
   EXPECT_EQ(table_of({winner(invariant, kShape, own, 14)}).find(kLlama, kShape).provenance, Provenance::fallback);
 }
 
+TEST(LookupFeatures, LargePartialsOfSharedOutputTilesAreMergedByAllWhoMadeThem) {
+  DecodeProblem latent{.q_heads = 16, .kv_heads = 1, .head_dim = 576};
+  latent.features.latent = true, latent.features.v_head_dim = 512;
+  const DeviceFacts gpu = fictional_gpu();
+  const Shape one{.batch = 1, .longest_context = 8192}, many{.batch = 128, .longest_context = 8192};
+  const Config shared = default_config(gpu, latent, one), whole = default_config(gpu, latent, many);
+  EXPECT_GT(shared.grid, 1);
+  EXPECT_EQ(shared.spec.fixup, FixUp::wait);
+  EXPECT_EQ(128 % whole.grid, 0);
+  EXPECT_EQ(whole.spec.fixup, FixUp::ticket) << "there is nothing to merge";
+  // A winner with tickets, of a shape that shares nothing, is carried over with the other fix-up.
+  const auto table = table_of({winner(latent, many, whole)});
+  const Choice choice = table.find(latent, one);
+  EXPECT_NE(choice.provenance, Provenance::exact);
+  EXPECT_GT(choice.config.grid, 1);
+  EXPECT_EQ(choice.config.spec.fixup, FixUp::wait);
+  EXPECT_EQ(table.find(latent, many).config, whole) << "what was measured is not changed";
+  EXPECT_EQ(default_config(gpu, kLlama, one).spec.fixup, FixUp::ticket);
+}
+
 TEST(LookupFeatures, FeaturesThatChangeNothingFindThePlainWinner) {
   DecodeProblem repeats = kLlama;
   repeats.features.v_head_dim = 128;
@@ -210,7 +230,7 @@ RC_GTEST_PROP(LookupFeatures, EveryValidProblemHasAValidDefaultOnEveryArch, ()) 
   RC_ASSERT(!configs.empty());
   for (const Config& config : configs) {
     if (const auto valid = validate(config.spec); !valid) RC_FAIL(to_json(problem) + ": " + valid.error().message);
-    RC_ASSERT(config.spec.fixup == FixUp::ticket);
+    RC_ASSERT(config.spec.fixup == FixUp::ticket || has_large_partials(config.spec));
     RC_ASSERT(config.spec.features == problem.features);
     RC_ASSERT(config.grid >= 1);
     RC_ASSERT(config.grid <= resident_grid(gpu, config.spec));

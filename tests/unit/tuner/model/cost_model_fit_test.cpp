@@ -110,6 +110,19 @@ TEST_F(Model, WaitingMergesManyPartialsTogetherAndTicketsMakeATree) {
     EXPECT_NE(source.find(constant), std::string::npos) << constant;
 }
 
+TEST_F(Model, LargePartialsTakeLongWhereOneCtaMergesThem) {
+  problem = {.q_heads = 128, .kv_heads = 1, .head_dim = 576};
+  problem.features.latent = true, problem.features.v_head_dim = 512;
+  spec = base_spec(device.arch, problem);
+  spec.load = LoadPath::tensor, spec.warps = 8, spec.warp_tokens = 16, spec.stages = 2;
+  ASSERT_TRUE(has_large_partials(spec));
+  const auto partials = [&](FixUp fixup) {
+    spec.fixup = fixup;
+    return model_features(parameters, device, problem, {.batch = 1, .longest_context = 65536}, {spec, 128}, 1).partials;
+  };
+  EXPECT_GT(partials(FixUp::ticket), 5 * partials(FixUp::wait));
+}
+
 TEST_F(Model, ARingOfOneStagePaysForBeingFilledAgainAndDeeperOnesDoNot) {
   // Each CTA has whole output tiles of four steps.
   spec.load = LoadPath::bulk, spec.warps = 4, spec.warp_tokens = 16, spec.tile = 64, spec.ctas_per_sm = 1;
