@@ -113,7 +113,7 @@ void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& ba
   option("--heads", flags.heads, "The number of query heads")->type_name("N");
   option("--kv-heads", flags.kv_heads, "The number of KV heads, which divides the number of query heads")
       ->type_name("N");
-  option("--head-dim", flags.head_dim, "The head size: a multiple of 16 up to 512")->type_name("N");
+  option("--head-dim", flags.head_dim, "The head size: a multiple of 16 up to 512 (--latent: 640)")->type_name("N");
   option("--dtype", flags.dtype, "The type of Q and O; default: the model's, else bf16")->type_name("bf16|fp16");
   option(
       "--layout", flags.layout,

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "runtime/engine/call_capture_file.hpp"
+#include "tests/quiet_fork.hpp"
 #include "tests/temporary_directory.hpp"
 #include "tests/unit/runtime/engine_fixture.hpp"
 
@@ -47,7 +48,7 @@ class CallCaptureTest : public ::testing::Test {
   template <class Body>
   static int in_child(Body&& body) {
     std::fflush(nullptr);  // else the child would print the buffer, too
-    const pid_t child = ::fork();
+    const pid_t child = quiet_fork();
     if (child == 0) body();
     int status = 0;
     ::waitpid(child, &status, 0);
@@ -171,7 +172,7 @@ TEST_F(CallCaptureTest, TellsProcessesThatShareAFileApart) {
   constexpr int kProcesses = 8, kRounds = 40;
   std::vector<pid_t> children;
   for (int p = 0; p < kProcesses; ++p) {
-    const pid_t child = ::fork();
+    const pid_t child = quiet_fork();
     if (child == 0) {
       {
         CallCapture capture(options());
@@ -202,7 +203,7 @@ TEST_F(CallCaptureTest, GivesEveryProcessAFileOfItsOwnWhereTheNameSaysSo) {
   {
     CallCapture capture(options);
     count(capture, 64);
-    child = ::fork();
+    child = quiet_fork();
     if (child == 0) {
       count(capture, 128, 2);
       ::_exit(capture.flush() ? 0 : 1);

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "fake_gpu_fixture.hpp"
+#include "tests/quiet_fork.hpp"
 #include "tests/unit/runtime/engine_fixture.hpp"
 
 namespace leanattn {
@@ -71,7 +72,7 @@ TEST_F(EngineLifetimes, AForkedChildIsToldAndLeavesTheParentsEngineAlone) {
   ASSERT_TRUE(plan);
   Workspace workspace(plan->workspace_bytes());
   const auto c_args = detail::to_c(args());
-  const pid_t child = ::fork();
+  const pid_t child = quiet_fork();
   if (child == 0) {
     // Each expectation that fails sets a bit of the exit status.
     int wrong = 0;
