@@ -38,11 +38,11 @@ class Step:
     @property
     def kv_bytes(self):
         """Bytes of the rows that the step must read."""
-        return self.tokens * WIDTH * shapes.ELEMENT_BYTES
+        return shapes.kv_bytes(self.lengths, 1, WIDTH, latent=True)
 
     @property
     def flops(self):
-        """Multiplications and additions of the two matrix products, causal positions left out as the products are."""
+        """Multiplications and additions of the two matrix products over all tokens, masked ones included."""
         return 2 * self.tokens * self.q_len * self.heads * (WIDTH + VALUES)
 
 

@@ -17,14 +17,15 @@ DRAWN_KV_BYTES = (1 << 20, 8 << 30)
 DRAWN_HEAD_DIMS = (64, 96, 128, 256)
 
 
-def kv_bytes(lengths, kv_heads, head_dim, *, v_head_dim=None, element_bytes=ELEMENT_BYTES, q_len=1, window=0, sink_tokens=0):
+def kv_bytes(lengths, kv_heads, head_dim, *, v_head_dim=None, element_bytes=ELEMENT_BYTES, q_len=1, window=0, sink_tokens=0, latent=False):
     """Bytes of K and V that a decode step must read. Everything in bench/ counts them with this function, which agrees with the library's.
 
-    `lengths` are the tokens of each request; `v_head_dim` is the width of V where it is not that of K; `element_bytes` is 1 for one-byte caches.
+    `lengths` are the tokens of each request; `v_head_dim` is the width of V where it is not that of K; with `latent` V is a part of K. `element_bytes` is 1 for one-byte caches.
     A query token sees `window` tokens (all for 0) and the first `sink_tokens`. Of `q_len` query tokens the first one looks back furthest.
     """
     visible = window + q_len - 1 + sink_tokens if window else max(lengths, default=0)
-    return sum(min(length, visible) for length in lengths) * kv_heads * (head_dim + (v_head_dim or head_dim)) * element_bytes
+    columns = head_dim if latent else head_dim + (v_head_dim or head_dim)
+    return sum(min(length, visible) for length in lengths) * kv_heads * columns * element_bytes
 
 
 @dataclasses.dataclass(frozen=True)
