@@ -101,7 +101,7 @@ Result<LoadedKernel> LoadedKernel::prepare(const EmittedKernel& kernel, CubinCac
 LoadedKernel::LoadedKernel(LoadedKernel&& other) noexcept
     : library_(std::exchange(other.library_, nullptr)),
       function_(std::exchange(other.function_, nullptr)),
-      spec_(other.spec_),
+      spec_(std::move(other.spec_)),
       threads_(other.threads_),
       shared_bytes_(other.shared_bytes_),
       resident_(other.resident_),

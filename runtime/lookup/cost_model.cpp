@@ -178,9 +178,9 @@ ModelFeatures model_features(const ModelParameters& parameters, const DeviceFact
   // Row blocks that go in step read KV from memory once.
   const double bytes =
       static_cast<double>(kv_bytes(problem, shape)) * (row_blocks_in_step(spec) ? 1 : row_blocks(spec));
-  const auto whole = static_cast<double>(line.longest / tiles_per_output);
+  const std::int64_t whole = line.longest / tiles_per_output;
   const double cta_bytes =
-      token_bytes * (whole * tokens_per_output +
+      token_bytes * (static_cast<double>(whole) * tokens_per_output +
                      std::min(static_cast<double>(line.longest % tiles_per_output * spec.tile), tokens_per_output));
 
   // A deep ring waits for memory while memory is busy with other requests. A ring of one stage, or registers, stand
