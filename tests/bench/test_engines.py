@@ -1,23 +1,10 @@
 """bench/engines: which kernels are attention, the ragged mix, medians over processes, and the report. No GPU, no vLLM."""
-import importlib.util
-import pathlib
-import sys
 import unittest
 
 import bench_paths  # first: it sets the path
 
 import batcher
 import engine_report
-
-
-def program():
-    """bench/engines/__main__.py as a module."""
-    spec = importlib.util.spec_from_file_location("engines_main", pathlib.Path(bench_paths.ROOT, "bench/engines/__main__.py"))
-    made = importlib.util.module_from_spec(spec)
-    before = list(sys.path)
-    spec.loader.exec_module(made)
-    sys.path[:] = before
-    return made
 
 
 def line(ms, attention):
@@ -57,7 +44,7 @@ class Engines(unittest.TestCase):
             engine_report.ragged_contexts(steps, 3)
 
     def test_the_trace_has_such_a_step(self):
-        contexts = program().ragged_mix()
+        contexts = bench_paths.program("engines").ragged_mix()
         self.assertEqual(len(contexts), 64)
         self.assertGreater(contexts[-1], 4 * contexts[0])
 
@@ -66,7 +53,7 @@ class Engines(unittest.TestCase):
         self.assertEqual(engine_report.shape_name([91, 400, 4050]), "3 ragged, 91 to 4050")
 
     def test_a_process_has_room_for_every_step(self):
-        settings = program().settings_for([[8192], [100, 300]], 10, "/a/model")
+        settings = bench_paths.program("engines").settings_for([[8192], [100, 300]], 10, "/a/model")
         self.assertEqual((settings["batches"], settings["most_requests"]), ([1, 2], 2))
         self.assertGreaterEqual(settings["longest"], 8192 + 4 * 10 + 64 * 2)
 
@@ -74,9 +61,9 @@ class Engines(unittest.TestCase):
         def made(ms, start):
             return {"vllm": "1", "start_s": start, "warm_s": 0.0, "memory_bytes": 0, "shapes": {"1 x 8": line(ms, 10.0)}}
 
-        found = program().median_round([made(3.0, 9.0), made(1.0, 8.0), {"error": "it died"}, made(2.0, 20.0)])
+        found = bench_paths.program("engines").median_round([made(3.0, 9.0), made(1.0, 8.0), {"error": "it died"}, made(2.0, 20.0)])
         self.assertEqual((found["shapes"]["1 x 8"]["ms_per_step"], found["start_s"]), (2.0, 9.0))
-        self.assertEqual(program().median_round([{"error": "it died"}] * 2), {"error": "it died"})
+        self.assertEqual(bench_paths.program("engines").median_round([{"error": "it died"}] * 2), {"error": "it died"})
 
     def test_speed_ups_are_over_flash_attention(self):
         self.assertEqual(engine_report.speed_ups(RESULTS), {"1 x 8192": 1.25, "16 x 8192": 1.0})

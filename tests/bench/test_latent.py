@@ -1,5 +1,4 @@
 """bench/latent: the steps, the call capture that tunes them, and the report. No GPU."""
-import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -11,16 +10,6 @@ import bench_paths  # first: it sets the path
 
 import latent_report
 import steps
-
-
-def program():
-    """bench/latent/__main__.py as a module."""
-    spec = importlib.util.spec_from_file_location("latent_main", pathlib.Path(bench_paths.ROOT, "bench/latent/__main__.py"))
-    made = importlib.util.module_from_spec(spec)
-    before = list(sys.path)
-    spec.loader.exec_module(made)
-    sys.path[:] = before
-    return made
 
 
 def line(system, variant, us, pdl=False):
@@ -44,7 +33,7 @@ class Latent(unittest.TestCase):
             self.assertTrue(steps.DRAWN_BYTES[0] <= step.kv_bytes <= steps.DRAWN_BYTES[1], step.name)
 
     def test_the_steps_are_tuned_as_a_call_capture_of_their_problems(self):
-        main = program()
+        main = bench_paths.program("latent")
         ragged = next(step for step in steps.fixed() if step.ragged)
         call = main.call(ragged, pdl=True)
         self.assertEqual(call["shape"], {"batch": 128, "max_batch": 0, "longest_context": ragged.longest, "total_context": ragged.tokens})

@@ -82,11 +82,6 @@ std::vector<int> tiles_for(const KernelSpec& spec) {
   return tiles;
 }
 
-KernelSpec waiting_twin(KernelSpec spec) {
-  spec.fixup = FixUp::wait;
-  return spec;
-}
-
 }  // namespace
 
 std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem& problem) {
@@ -108,7 +103,9 @@ std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem
               if (!validate(spec)) continue;
               specs.push_back(spec);
               // Where one contributor takes long to merge large partials alone, most grids want the others' help.
-              if (has_large_partials(spec)) specs.push_back(waiting_twin(spec));
+              KernelSpec waiting = spec;
+              waiting.fixup = FixUp::wait;
+              if (has_large_partials(spec) && validate(waiting)) specs.push_back(waiting);
             }
           }
         }

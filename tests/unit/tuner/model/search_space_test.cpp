@@ -23,6 +23,24 @@ const Shape kShapes[] = {{.batch = 1, .longest_context = 1024},
                          {.batch = 1, .longest_context = 65536},
                          {.batch = 16, .longest_context = 8192}};
 
+TEST(SearchSpace, KernelsWithLargePartialsAreListedWithBothFixUps) {
+  DecodeProblem latent{.q_heads = 16, .kv_heads = 1, .head_dim = 576};
+  latent.features.latent = true, latent.features.v_head_dim = 512;
+  const auto specs = all_specs(h200(), latent);
+  std::size_t large = 0;
+  for (KernelSpec spec : specs) {
+    EXPECT_TRUE(validate(spec)) << kernel_name(spec);
+    if (!has_large_partials(spec)) {
+      EXPECT_EQ(spec.fixup, FixUp::ticket) << kernel_name(spec);
+      continue;
+    }
+    ++large;
+    spec.fixup = spec.fixup == FixUp::ticket ? FixUp::wait : FixUp::ticket;
+    EXPECT_NE(std::find(specs.begin(), specs.end(), spec), specs.end()) << kernel_name(spec);
+  }
+  EXPECT_GT(large, 0u);
+}
+
 TEST(SearchSpace, EverySpecIsValidOfTheProblemAndListedOnce) {
   for (const Arch arch : matrix_arches()) {
     const DeviceFacts device = facts_for_arch(arch, 100).value();
