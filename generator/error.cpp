@@ -27,6 +27,7 @@ const char* error_code_name(ErrorCode code) {
     case ErrorCode::interrupted: return "interrupted";
     case ErrorCode::context_lost: return "context_lost";
     case ErrorCode::internal: return "internal";
+    case ErrorCode::workspace_corrupt: return "workspace_corrupt";
   }
   return "unknown";
 }

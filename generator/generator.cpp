@@ -56,7 +56,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   const bool roles = warpgroups_have_roles(spec);
   add({"merge/partial.cuh"});
   if (!roles) add({"merge/states.cuh"});
-  add({"merge/workspace.cuh", roles ? "merge/role_results.cuh" : "merge/buffer_results.cuh"});
+  add({"merge/workspace.cuh", roles ? "merge/role_results.cuh" : "merge/buffer_results.cuh", "merge/bounded_wait.cuh"});
   if (spec.fixup == FixUp::ticket) {
     add({"merge/ticket.cuh"});
   } else {

@@ -1,6 +1,21 @@
-// kernel_args.cuh -- LeanDecodeArgs: the by-value argument block of every decode kernel. Host and device compile this
-// file.
-//
+// kernel_args.cuh -- LeanDecodeArgs: the by-value argument block of every decode kernel; and LeanStatus, through which
+// kernels tell the host what went wrong. Host and device compile this file.
+
+// What a kernel may find wrong with its workspace (LeanStatus::fault).
+enum LeanFault : unsigned {
+  kLeanNoFault = 0,
+  kLeanWaitedInVain = 1,  // a partial of another CTA did not come within the bound
+  kLeanWrongTicket = 2    // a ticket counter held more than there are contributors
+};
+
+// The status block of a context, in page-locked host memory that the GPU reads and writes in place. The first two
+// fields are read together.
+struct alignas(8) LeanStatus {
+  unsigned fault;                // LeanFault; kernels set it, and the host clears it
+  unsigned wait_bound_us;        // how long a thread waits for a partial, in microseconds; the host sets it
+  unsigned long long workspace;  // address of the tickets of the launch that set `fault`
+};
+
 // Strides count elements, not bytes. All pointers are device pointers; bases and strides are multiples of 16 bytes.
 //
 // The fields stand in the order in which a kernel first reads them. A kernel reads its arguments through the constant
@@ -53,6 +68,9 @@ struct LeanDecodeArgs {
   long long k_new_stride_batch, k_new_stride_token, k_new_stride_head;
   long long v_new_stride_batch, v_new_stride_token, v_new_stride_head;
   long long pool_pages;  // pages of k and v; read by the host's checks and tensor maps only
+
+  // Read only by threads that have waited for long or found a fault. Null: they break the context instead.
+  LeanStatus* status;
 };
 static_assert(sizeof(void*) == 8 && sizeof(long long) == 8, "64-bit only");
-static_assert(sizeof(LeanDecodeArgs) == 360, "host and device must agree on the argument block");
+static_assert(sizeof(LeanDecodeArgs) == 368, "host and device must agree on the argument block");

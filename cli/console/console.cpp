@@ -72,6 +72,7 @@ int exit_code(ErrorCode code) {
     case ErrorCode::out_of_memory:
     case ErrorCode::not_prepared:
     case ErrorCode::context_lost:
+    case ErrorCode::workspace_corrupt:
     case ErrorCode::internal: return kExitFailure;
   }
   return kExitFailure;

@@ -32,6 +32,8 @@ enum class ErrorCode : int {
   interrupted = 19,        ///< cancelled by the caller or a signal
   context_lost = 20,       ///< the CUDA context is broken (errors 700, 702, 719 ...); make a new engine
   internal = 21,           ///< a mistake of the library
+  workspace_corrupt = 22,  ///< a workspace was not all zero between launches, or was used by two at a time: results of
+                           ///< launches on it are wrong, and it must be zeroed
 };
 
 /// The `snake_case` name of a code, for messages and JSON. Static storage.

@@ -53,7 +53,9 @@ typedef enum leanattn_status {
   LEANATTN_WRONG_RESULT = 18,      /* a kernel disagreed with the oracle */
   LEANATTN_INTERRUPTED = 19,       /* cancelled by the caller or a signal */
   LEANATTN_CONTEXT_LOST = 20,      /* the CUDA context is broken: make a new engine, if need be in a new process */
-  LEANATTN_INTERNAL = 21           /* a mistake of the library */
+  LEANATTN_INTERNAL = 21,          /* a mistake of the library */
+  LEANATTN_WORKSPACE_CORRUPT = 22  /* a workspace was not all zero between launches, or was used by two at a time:
+                                      results of launches on it are wrong, and it must be zeroed */
 } leanattn_status;
 
 /* Element type of q, k, v and o. */
@@ -355,15 +357,36 @@ LEANATTN_API int64_t leanattn_plan_workspace_bytes(const leanattn_plan* plan) LE
 
 /* Turns device memory into a workspace by zeroing it, in stream order. This is needed once: every launch that ends
  * leaves the workspace as it found it, so plans for which it is large enough may use it in turn. `workspace` must be
- * aligned to 256 bytes, as cudaMalloc aligns it, and stays the caller's. Errors: invalid_argument, context_lost. */
+ * aligned to 256 bytes, as cudaMalloc aligns it, and stays the caller's. After a fault (leanattn_engine_check) it also
+ * waits for the stream and acknowledges the fault. Errors: invalid_argument, workspace_corrupt (after a fault, while
+ * the stream is being captured), launch_failed, context_lost. */
 LEANATTN_API leanattn_status leanattn_plan_init_workspace(const leanattn_plan* plan, void* workspace,
                                                           int64_t workspace_bytes,
                                                           leanattn_stream stream) LEANATTN_NOEXCEPT;
 
-/* Makes a workspace usable again after a launch that did not end. Does the same as leanattn_plan_init_workspace. */
+/* Makes a workspace usable again after a launch that did not end, or that ended with a fault. Does the same as
+ * leanattn_plan_init_workspace. */
 LEANATTN_API leanattn_status leanattn_plan_reset_workspace(const leanattn_plan* plan, void* workspace,
                                                            int64_t workspace_bytes,
                                                            leanattn_stream stream) LEANATTN_NOEXCEPT;
+
+/* Whether a launch of the engine has ended with a fault since the engine was made, or since the last one was
+ * acknowledged. Two faults are found: a CTA has waited for another one's partial result for longer than the bound
+ * (LEANATTN_WAIT_BOUND_MS), or a counter of the workspace had an impossible value. The workspace was then not all zero
+ * before the launch, as after a launch that was aborted; or two launches used it at a time; or context_lengths changed
+ * while a launch ran; or something else held the SMs for longer than the bound. Such a launch ends, but its results
+ * are wrong, and so may be those of later launches on the workspace.
+ *
+ * This reads one word of host memory and does not wait, so it speaks of launches that have ended: synchronise first to
+ * ask about a certain one. leanattn_plan_launch asks, too, and launches nothing after a fault. Replays of graphs do not
+ * ask, so programs that only replay should call this now and then. Errors: workspace_corrupt (with the address of the
+ * workspace), invalid_argument, context_lost (in a child process that was forked after the engine was made). */
+LEANATTN_API leanattn_status leanattn_engine_check(const leanattn_engine* engine) LEANATTN_NOEXCEPT;
+
+/* Forgets the fault that leanattn_engine_check reports. First wait for all launches of the engine, and zero every
+ * workspace that they used: with a memset, or with leanattn_plan_init_workspace, which acknowledges as well. Errors:
+ * invalid_argument, context_lost (in a child process that was forked after the engine was made). */
+LEANATTN_API leanattn_status leanattn_engine_acknowledge(leanattn_engine* engine) LEANATTN_NOEXCEPT;
 
 /* ---- Launch ---- */
 
@@ -420,8 +443,9 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  * the stream is being captured, and the graph stays right when context_lengths change between replays. A request of
  * length 0 gets zeros and an LSE of -inf. A workspace serves one launch at a time: keep one for each stream, and one
  * for each graph that may run beside others. With LEANATTN_DEBUG=1 in the environment of leanattn_engine_create, a
- * launch is refused if its workspace is still in use on another stream, if a pointer is not device memory, or if a
- * length, query offset or page is out of its range. This takes a lock, a small kernel and a wait for it.
+ * launch is refused if its workspace is still in use on another stream or not all zero, if a pointer is not device
+ * memory, or if a length, query offset or page is out of its range. This takes a lock, two small kernels and a wait
+ * for each.
  *
  * On sm_90 and newer, a plan of a problem with `pdl` launches with the attribute programmatic stream serialization, so
  * that the kernel may start before the kernels in front of it in the stream have ended. What it reads before it
@@ -437,7 +461,8 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  * attribute has to do nothing. The workspace is read and written after the wait only, so consecutive launches on one
  * stream may share it.
  *
- * Errors: invalid_argument (names the argument and its value; nothing was enqueued), launch_failed, context_lost. */
+ * Errors: invalid_argument (names the argument and its value), workspace_corrupt (an earlier launch of the engine ended
+ * with a fault, see leanattn_engine_check), launch_failed, context_lost. Nothing was enqueued then. */
 LEANATTN_API leanattn_status leanattn_plan_launch(const leanattn_plan* plan, const leanattn_decode_args* args,
                                                   void* workspace, leanattn_stream stream) LEANATTN_NOEXCEPT;
 

@@ -307,18 +307,21 @@ class Plan {
   /// The bytes that a workspace for this plan must have at least: device memory, aligned to 256 bytes.
   std::int64_t workspace_bytes() const { return leanattn_plan_workspace_bytes(plan_); }
 
-  /// Turns device memory of the caller's into a workspace by zeroing it, in stream order. This is needed once. Errors:
-  /// invalid_argument, context_lost.
+  /// Turns device memory of the caller's into a workspace by zeroing it, in stream order. This is needed once, and
+  /// again after a fault (Engine::check), which it acknowledges. Errors: invalid_argument, workspace_corrupt (after a
+  /// fault, while the stream is being captured), launch_failed, context_lost.
   Result<void> init_workspace(void* workspace, std::int64_t bytes, leanattn_stream stream) const {
     return detail::to_result(leanattn_plan_init_workspace(plan_, workspace, bytes, stream));
   }
-  /// Makes a workspace usable again after a launch that did not end. Errors: invalid_argument, context_lost.
+  /// Makes a workspace usable again after a launch that did not end, or that ended with a fault. Errors: those of
+  /// init_workspace.
   Result<void> reset_workspace(void* workspace, std::int64_t bytes, leanattn_stream stream) const {
     return detail::to_result(leanattn_plan_reset_workspace(plan_, workspace, bytes, stream));
   }
 
   /// Enqueues one decode step and returns; see leanattn_plan_launch. A workspace serves one launch at a time. Errors:
-  /// invalid_argument, launch_failed, context_lost.
+  /// invalid_argument, workspace_corrupt (an earlier launch ended with a fault, see Engine::check), launch_failed,
+  /// context_lost.
   Result<void> launch(const DecodeArgs& args, void* workspace, leanattn_stream stream) const {
     const leanattn_decode_args c_args = detail::to_c(args);
     return detail::to_result(leanattn_plan_launch(plan_, &c_args, workspace, stream));
@@ -427,6 +430,15 @@ class Engine {
   /// Reads the winners again, after tuning or an import. Plans that were made before stay valid and do not change.
   /// Errors: context_lost.
   Result<void> reload() { return detail::to_result(leanattn_engine_reload(engine_.get())); }
+
+  /// Whether a launch has ended with a fault, because its workspace was not all zero, was used by two launches at a
+  /// time or context lengths changed while it ran. Reads one word and does not wait. See leanattn_engine_check. Errors:
+  /// workspace_corrupt, context_lost.
+  Result<void> check() const { return detail::to_result(leanattn_engine_check(engine_.get())); }
+
+  /// Forgets the fault that check() reports, once all launches have ended and every workspace is zero again. See
+  /// leanattn_engine_acknowledge. Errors: context_lost.
+  Result<void> acknowledge() { return detail::to_result(leanattn_engine_acknowledge(engine_.get())); }
 
   /// What did not work, such as a cache that cannot be written: one sentence on each line, empty when all is well.
   std::string warnings() const { return leanattn_engine_warnings(engine_.get()); }

@@ -214,6 +214,23 @@ leanattn_status leanattn_plan_reset_workspace(const leanattn_plan* plan, void* w
   return leanattn_plan_init_workspace(plan, workspace, workspace_bytes, stream);
 }
 
+leanattn_status leanattn_engine_check(const leanattn_engine* engine) noexcept {
+  return guarded([&]() -> Result<void> {
+    if (engine == nullptr) return tl::unexpected(null_argument("engine"));
+    if (!core_of(engine).in_its_process()) return tl::unexpected(ProcessMark::forked());
+    return core_of(engine).check();
+  });
+}
+
+leanattn_status leanattn_engine_acknowledge(leanattn_engine* engine) noexcept {
+  return guarded([&]() -> Result<void> {
+    if (engine == nullptr) return tl::unexpected(null_argument("engine"));
+    if (!core_of(engine).in_its_process()) return tl::unexpected(ProcessMark::forked());
+    core_of(engine).acknowledge();
+    return {};
+  });
+}
+
 leanattn_status leanattn_plan_launch(const leanattn_plan* plan, const leanattn_decode_args* args, void* workspace,
                                      leanattn_stream stream) noexcept {
   return guarded([&]() -> Result<void> {

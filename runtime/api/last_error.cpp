@@ -9,7 +9,7 @@ inline namespace v1 {
 namespace {
 
 static_assert(static_cast<int>(ErrorCode::ok) == LEANATTN_OK &&
-                  static_cast<int>(ErrorCode::internal) == LEANATTN_INTERNAL,
+                  static_cast<int>(ErrorCode::workspace_corrupt) == LEANATTN_WORKSPACE_CORRUPT,
               "the C ABI's statuses are the error codes");
 
 thread_local Error last_error{ErrorCode::ok, {}, {}, {}};

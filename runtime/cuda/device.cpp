@@ -47,7 +47,7 @@ std::string uuid_text(const CUuuid& uuid, bool mig) {
 
 /// The number of SMs that the calling thread may use. The device's own count already allows for MIG slices and for MPS.
 /// A context may have fewer (a green context, MPS partitions); the current one counts, if it is on this device.
-int context_sm_count(const DriverApi& api, CUdevice device, int device_sm_count) {
+int sms_of_context(const DriverApi& api, CUdevice device, int device_sm_count) {
 #if CUDA_VERSION >= 12040
   CUcontext context = nullptr;
   CUdevice of_context = 0;
@@ -80,7 +80,7 @@ Result<DeviceFacts> read_facts(const DriverApi& api, int ordinal) {
   facts.ordinal = ordinal;
   facts.arch = arch_for_compute_capability(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
                                            attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
-  facts.sm_count = context_sm_count(api, device, attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+  facts.sm_count = sms_of_context(api, device, attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
   facts.l2_bytes = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
   facts.shared_bytes_per_sm = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
   facts.shared_bytes_per_cta = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
@@ -118,6 +118,39 @@ Result<int> device_count(const DriverApi& api) {
 }
 
 }  // namespace
+
+Result<int> current_sm_count() {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  CUdevice device = 0;
+  if (const auto ok = check((*api)->cuCtxGetDevice(&device), "cuCtxGetDevice"); !ok) return tl::unexpected(ok.error());
+  int count = 0;
+  const auto ok = check((*api)->cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
+                        "cuDeviceGetAttribute");
+  if (!ok) return tl::unexpected(ok.error());
+  return sms_of_context(**api, device, count);
+}
+
+int stream_sm_count(CUstream_st* stream, int sm_count) {
+#if CUDA_VERSION >= 12050
+  const auto api = driver();
+  // Without both functions the driver has no green contexts with streams of their own.
+  if (!api || stream == nullptr || (*api)->cuStreamGetCtx_v2 == nullptr || (*api)->cuGreenCtxGetDevResource == nullptr)
+    return sm_count;
+  CUcontext context = nullptr;
+  CUgreenCtx green = nullptr;
+  CUdevResource resource{};
+  if ((*api)->cuStreamGetCtx_v2(stream, &context, &green) != CUDA_SUCCESS || green == nullptr ||
+      (*api)->cuGreenCtxGetDevResource(green, &resource, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS) {
+    return sm_count;
+  }
+  const auto sms = static_cast<int>(std::min(resource.sm.smCount, static_cast<unsigned>(sm_count)));
+  return sms > 0 ? sms : sm_count;
+#else
+  static_cast<void>(stream);
+  return sm_count;
+#endif
+}
 
 Result<std::vector<DeviceFacts>> list_devices() {
   const auto api = driver();

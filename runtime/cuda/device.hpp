@@ -7,6 +7,8 @@
 
 #include "generator/kernel_spec.hpp"
 
+struct CUstream_st;
+
 namespace leanattn {
 inline namespace v1 {
 
@@ -34,6 +36,12 @@ struct DeviceFacts {
 Result<std::vector<DeviceFacts>> list_devices();
 /// One GPU. Errors: no_driver, no_device (names the ordinal and how many there are).
 Result<DeviceFacts> device_facts(int ordinal);
+/// The SMs that launches in the current context may use: fewer than the device has in a green context or an MPS
+/// partition. Errors: context_lost, internal (no context is current).
+Result<int> current_sm_count();
+/// The SMs that launches on `stream` may use, of the `sm_count` of its context: fewer for a stream of a green context.
+/// What the driver does not know is `sm_count`.
+int stream_sm_count(CUstream_st* stream, int sm_count);
 /// The facts of a GPU that is not here, from the tables of compute capabilities and the given number of SMs. Errors:
 /// invalid_argument, unsupported.
 Result<DeviceFacts> facts_for_arch(Arch arch, int sm_count);

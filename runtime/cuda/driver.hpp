@@ -27,7 +27,9 @@ inline namespace v1 {
 // clang-format on
 
 /// Functions that only newer drivers have; null where the driver has none.
-#if CUDA_VERSION >= 12040
+#if CUDA_VERSION >= 12050
+#define LEANATTN_OPTIONAL_DRIVER_FUNCTIONS(X) X(cuCtxGetDevResource) X(cuGreenCtxGetDevResource) X(cuStreamGetCtx_v2)
+#elif CUDA_VERSION >= 12040
 #define LEANATTN_OPTIONAL_DRIVER_FUNCTIONS(X) X(cuCtxGetDevResource)
 #else
 #define LEANATTN_OPTIONAL_DRIVER_FUNCTIONS(X)

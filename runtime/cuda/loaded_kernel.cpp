@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cache/cubin/cubin_db.hpp"
+#include "runtime/cuda/device.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "runtime/cuda/load_cubin.hpp"
 #include "runtime/cuda/tensor_map.hpp"
@@ -26,17 +27,6 @@ static_assert(std::is_trivially_copyable_v<LeanDecodeArgs> && std::is_standard_l
 static_assert(offsetof(LeanDecodeArgs, k_stride_batch) == 48, "the first line ends with the bases of the cache");
 static_assert(offsetof(LeanDecodeArgs, q_offsets) == 112, "the second line ends with the page table");
 static_assert(offsetof(LeanDecodeArgs, o) == 176, "the third line ends with the workspace");
-
-Result<int> sm_count(const DriverApi& api) {
-  CUdevice device = 0;
-  if (const auto ok = check(api.cuCtxGetDevice(&device), "cuCtxGetDevice", ErrorCode::load_failed); !ok)
-    return tl::unexpected(ok.error());
-  int count = 0;
-  const auto ok =
-      check(api.cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), "cuDeviceGetAttribute");
-  if (!ok) return tl::unexpected(ok.error());
-  return count;
-}
 
 }  // namespace
 
@@ -76,7 +66,7 @@ Result<LoadedKernel> LoadedKernel::load(const EmittedKernel& kernel, const Compi
                             kernel.entry, kernel.threads, kernel.shared_bytes),
                 "Choose fewer warps, stages or tokens per warp.");
   }
-  const auto sms = sm_count(**api);
+  const auto sms = current_sm_count();
   if (!sms) return tl::unexpected(sms.error());
   loaded.resident_total_ = std::int64_t{*sms} * loaded.resident_;
   return loaded;
@@ -140,10 +130,12 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
   grid = std::max(grid, ctas_of_range_);
   const bool waits = spec_.fixup == FixUp::wait;
   if (waits && grid > resident_total_) [[unlikely]] {
-    return fail(ErrorCode::launch_failed,
-                fmt::format("a grid of {} CTAs that wait for each other exceeds the {} this device holds at once", grid,
-                            resident_total_),
-                "Use a smaller grid, or a kernel with the ticket fix-up, which never waits.");
+    return fail(
+        ErrorCode::launch_failed,
+        fmt::format(
+            "a grid of {} CTAs that wait for each other exceeds the {} that the SMs of this context hold at once", grid,
+            resident_total_),
+        "Use a smaller grid, or a kernel with the ticket fix-up, which never waits.");
   }
   const auto api = driver();
   if (!api) [[unlikely]]
@@ -185,8 +177,13 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
   }
   // The driver copies the parameters before it returns; kernels of other load paths have the first only.
   void* params[] = {&filled, &maps.k, &maps.v};
-  return check((*api)->cuLaunchKernelEx(&config, function_, params, nullptr), "cuLaunchKernelEx",
-               ErrorCode::launch_failed);
+  const CUresult status = (*api)->cuLaunchKernelEx(&config, function_, params, nullptr);
+  if (status == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) [[unlikely]] {
+    return fail(ErrorCode::launch_failed,
+                fmt::format("a grid of {} CTAs that wait for each other does not fit the SMs of this stream", grid),
+                "Make the plan with the stream that it is launched on.");
+  }
+  return check(status, "cuLaunchKernelEx", ErrorCode::launch_failed);
 }
 
 }  // namespace v1

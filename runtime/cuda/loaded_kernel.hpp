@@ -44,7 +44,7 @@ class LoadedKernel {
 
   /// CTAs of this kernel one SM holds, asked of the driver once at load.
   int resident_ctas_per_sm() const { return resident_; }
-  /// CTAs of this kernel the whole device holds at once: the largest grid of a FixUp::wait kernel.
+  /// CTAs of this kernel that the SMs of the context hold at once: the largest grid of a FixUp::wait kernel.
   std::int64_t resident_ctas() const { return resident_total_; }
   const KernelSpec& spec() const { return spec_; }
   int threads() const { return threads_; }

@@ -9,6 +9,7 @@
 #include "runtime/cuda/current_context.hpp"
 #include "runtime/cuda/gpu.hpp"
 #include "runtime/engine/launch_checks.hpp"
+#include "runtime/engine/launch_status.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/specs.hpp"
@@ -29,10 +30,12 @@ bool differ_in_tunables_only(const KernelSpec& spec, const KernelSpec& base) {
   return tuned && *tuned == spec;
 }
 
+/// Whether CTAs of the kernel wait for each other.
+bool waits(const Choice& choice) { return choice.config.spec.fixup == FixUp::wait; }
+
 /// The grid that PlanCore launches: at most as many CTAs as are resident at once, where CTAs wait for each other.
 std::int64_t launched_grid(const Choice& choice, const PreparedKernel& kernel) {
-  const bool waits = choice.config.spec.fixup == FixUp::wait;
-  return waits ? std::min(choice.config.grid, kernel.resident_ctas) : choice.config.grid;
+  return waits(choice) ? std::min(choice.config.grid, kernel.resident_ctas) : choice.config.grid;
 }
 
 /// A key that differs between most plans. same_launch() decides.
@@ -80,11 +83,12 @@ EngineCore::~EngineCore() {
   tuning_.reset();
   late_winners_.reset();
   builder_.reset();
-  // Kernels and events must be destroyed while their context is current.
+  // Kernels, events and pinned memory must be destroyed while their context is current.
   const CurrentContext scope(parts_.context ? parts_.context->get() : nullptr);
   plans_.clear();
   checks_.reset();
   merger_.reset();
+  parts_.status.reset();
 }
 
 Result<void> EngineCore::merge_partials(const leanattn_merge_args& args, CUstream_st* stream) {
@@ -95,6 +99,12 @@ Result<void> EngineCore::merge_partials(const leanattn_merge_args& args, CUstrea
     capturing = *asked;
   }
   return merger_->launch(args, capturing, stream);
+}
+
+Result<void> EngineCore::check() const { return parts_.status ? parts_.status->check() : Result<void>{}; }
+
+void EngineCore::acknowledge() {
+  if (parts_.status) parts_.status->acknowledge();
 }
 
 EngineCore::Winners EngineCore::winners() const {
@@ -183,6 +193,28 @@ Result<std::shared_ptr<const PreparedKernel>> EngineCore::prepare(const KernelSp
   return kernels_.get(spec);
 }
 
+Result<std::shared_ptr<const PreparedKernel>> EngineCore::fit(Choice& choice,
+                                                              std::shared_ptr<const PreparedKernel> waiting,
+                                                              CUstream_st* stream) {
+  const std::int64_t sms =
+      stream != nullptr && parts_.stream_sms ? parts_.stream_sms(stream) : std::int64_t{parts_.device.sm_count};
+  const auto one_wave = [&](const PreparedKernel& kernel) {
+    const std::int64_t resident = std::min(kernel.resident_ctas, sms * kernel.resident_ctas_per_sm);
+    return std::clamp<std::int64_t>(resident, 1, choice.config.grid);
+  };
+  KernelSpec spec = choice.config.spec;
+  spec.fixup = FixUp::ticket;
+  auto kernel = prepare(spec, stream);
+  if (kernel) {
+    choice.config.spec = spec;
+    choice.config.grid = one_wave(**kernel);
+  } else if (is_about_the_kernel(kernel.error().code)) {
+    choice.config.grid = one_wave(*waiting);
+    return waiting;
+  }
+  return kernel;
+}
+
 Config EngineCore::safe_config(const DecodeProblem& problem, const Shape& shape) const {
   const std::vector<Config> defaults = default_configs(parts_.device, problem, shape);
   for (const Config& config : defaults) {
@@ -231,6 +263,13 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
       if (kernel || !is_about_the_kernel(kernel.error().code)) break;
     }
   }
+  // The plan for a stream of fewer SMs than the context has is kept beside that for all other streams.
+  std::optional<Choice> for_others;
+  std::shared_ptr<const PreparedKernel> kernel_for_others;
+  if (kernel && waits(choice) && !fits(choice.config.grid, **kernel, stream)) {
+    if (choice.config.grid <= (*kernel)->resident_ctas) for_others = choice, kernel_for_others = *kernel;
+    kernel = fit(choice, *kernel, stream);
+  }
   if (stand_in) builder_->request(wanted);  // after any compile of the stand-in, so that the two do not compete
   if (!kernel) {
     if (call_capture_ != nullptr) call_capture_->count(problem, shape, key, nullptr);
@@ -241,7 +280,11 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
   const std::lock_guard lock(mutex_);
   const PlanCore* plan = keep(problem, size, std::move(choice), *std::move(kernel), stand_in);
   if (stand_in) {
-    stand_ins_.insert(key, builds, plan);
+    if (!for_others) stand_ins_.insert(key, builds, plan);
+  } else if (for_others) {
+    narrow_.insert(key, now.generation, plan);
+    recent_.insert(key, now.generation,
+                   keep(problem, size, *std::move(for_others), std::move(kernel_for_others), stand_in));
   } else {
     recent_.insert(key, now.generation, plan);
   }
@@ -256,8 +299,8 @@ const PlanCore* EngineCore::keep(const DecodeProblem& problem, const PlanSize& s
   }
   CUctx_st* const context = parts_.context ? parts_.context->get() : nullptr;
   std::string key = key_of(problem, size, choice, *kernel);
-  auto plan =
-      std::make_unique<PlanCore>(problem, size, std::move(choice), std::move(kernel), context, checks_.get(), stand_in);
+  auto plan = std::make_unique<PlanCore>(problem, size, std::move(choice), std::move(kernel), context, checks_.get(),
+                                         parts_.status.get(), stand_in);
   return plans_.emplace(std::move(key), std::move(plan))->second.get();
 }
 

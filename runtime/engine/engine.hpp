@@ -28,8 +28,9 @@ struct leanattn_engine {};
 namespace leanattn {
 inline namespace v1 {
 
-class Context;     // runtime/cuda/gpu.hpp
-class CubinCache;  // cache/cubin/cubin_db.hpp
+class Context;       // runtime/cuda/gpu.hpp
+class CubinCache;    // cache/cubin/cubin_db.hpp
+class LaunchStatus;  // runtime/engine/launch_status.hpp
 
 struct EngineCoreOptions {
   int device = 0;                                  ///< CUDA ordinal
@@ -43,7 +44,9 @@ struct EngineParts {
   std::function<WinnersByProblem()> open_winners;
   KernelStore::Prepare prepare;
   std::function<Result<bool>(CUstream_st*)> is_capturing;  ///< whether CUDA is capturing the stream into a graph
+  std::function<int(CUstream_st*)> stream_sms;             ///< SMs that launches on a stream may use; null: all
   std::shared_ptr<const Context> context;                  ///< of the GPU, kept as long as the engine; null in tests
+  std::shared_ptr<LaunchStatus> status;                    ///< to which launches report; null in tests
   std::vector<std::string> warnings;
   bool debug = false;                         ///< whether LaunchChecks surround every launch; needs a context
   std::shared_ptr<CubinCache> cubins;         ///< of the checks' and the merger's kernels; may be null
@@ -66,18 +69,23 @@ class EngineCore : public ::leanattn_engine {
   ~EngineCore();
 
   /// See leanattn_engine_plan_with. A known (problem, shape) takes one hash and at most four cache lines, or eight
-  /// while a stand-in answers; no lock and no allocation. The plan lives as long as the engine.
+  /// while a stand-in answers; no lock and no allocation. Where CTAs wait for each other, the driver is asked whether
+  /// the stream has all SMs of the context; one of a green context may not. The plan lives as long as the engine.
   Result<const PlanCore*> plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
                                WhenNotLoaded when_not_loaded = WhenNotLoaded::compile) {
     const LookupKey key = make_lookup_key(problem, shape);
     const std::uint64_t generation = generation_.load(std::memory_order_acquire);
-    if (const PlanCore* known = recent_.find(key, generation)) [[likely]] {
+    const PlanCore* known = recent_.find(key, generation);
+    if (known != nullptr && known->waits() && !fits(*known, stream)) [[unlikely]]
+      known = narrow_.find(key, generation);
+    if (known != nullptr) [[likely]] {
       if (call_capture_ != nullptr) [[unlikely]]
         call_capture_->count(problem, shape, key, &known->choice());
       return known;
     }
     if (when_not_loaded == WhenNotLoaded::stand_in) {
-      if (const PlanCore* known = stand_ins_.find(key, builds_.load(std::memory_order_acquire))) {
+      known = stand_ins_.find(key, builds_.load(std::memory_order_acquire));
+      if (known != nullptr && (!known->waits() || fits(*known, stream))) {
         if (call_capture_ != nullptr) call_capture_->count(problem, shape, key, &known->choice());
         return known;
       }
@@ -90,6 +98,10 @@ class EngineCore : public ::leanattn_engine {
 
   /// See leanattn_engine_merge_partials.
   Result<void> merge_partials(const leanattn_merge_args& args, CUstream_st* stream);
+
+  /// See leanattn_engine_check and leanattn_engine_acknowledge.
+  Result<void> check() const;
+  void acknowledge();
 
   /// Forgets the winners, so that later plans read them again from the databases. Winners that
   /// other processes keep locked are read in the background as soon as they can be, and then it is as after a reload.
@@ -123,6 +135,19 @@ class EngineCore : public ::leanattn_engine {
   bool tuned_now(const DecodeProblem& problem, const Shape& shape, const Choice& choice, CUstream_st* stream);
   Result<const PlanCore*> make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
                                     const LookupKey& key, WhenNotLoaded when_not_loaded);
+  /// Whether all CTAs of a kernel with this grid are resident at once on the SMs of the stream.
+  bool fits(std::int64_t grid, const PreparedKernel& kernel, CUstream_st* stream) const {
+    return grid <= kernel.resident_ctas &&
+           (stream == nullptr || !parts_.stream_sms ||
+            grid <= std::int64_t{parts_.stream_sms(stream)} * kernel.resident_ctas_per_sm);
+  }
+  bool fits(const PlanCore& plan, CUstream_st* stream) const {
+    return fits(plan.choice().config.grid, plan.kernel(), stream);
+  }
+  /// Replaces a kernel whose CTAs wait for each other, and do not fit the stream's SMs, by the one with tickets and the
+  /// same tunables; where that cannot be built, cuts the grid. Errors: those of prepare().
+  Result<std::shared_ptr<const PreparedKernel>> fit(Choice& choice, std::shared_ptr<const PreparedKernel> waiting,
+                                                    CUstream_st* stream);
   /// The configuration of a stand-in, with a kernel that is loaded already if there is one.
   Config safe_config(const DecodeProblem& problem, const Shape& shape) const;
   Result<std::shared_ptr<const PreparedKernel>> prepare(const KernelSpec& spec, CUstream_st* stream);
@@ -137,7 +162,8 @@ class EngineCore : public ::leanattn_engine {
   CallCapture* const call_capture_;  ///< that of parts_; may be null
   PlanCache recent_;
   std::atomic<std::uint64_t> generation_{0};
-  static constexpr std::size_t kStandInSets = 64;
+  static constexpr std::size_t kStandInSets = 64, kNarrowSets = 64;
+  PlanCache narrow_{kNarrowSets};         ///< of streams with so few SMs that the plan in recent_ does not fit
   PlanCache stand_ins_{kStandInSets};     ///< valid until the next build ends
   std::atomic<std::uint64_t> builds_{0};  ///< background builds that have ended, plus reloads
   std::unique_ptr<BackgroundBuilds> builder_;

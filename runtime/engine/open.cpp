@@ -1,6 +1,7 @@
 // open.cpp -- makes the real parts of an engine: GPU, context, databases, NVRTC.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -12,6 +13,7 @@
 #include "runtime/cuda/driver.hpp"
 #include "runtime/cuda/gpu.hpp"
 #include "runtime/engine/engine.hpp"
+#include "runtime/engine/launch_status.hpp"
 #include "runtime/lookup/device_identity.hpp"
 
 namespace leanattn {
@@ -39,7 +41,8 @@ Result<std::shared_ptr<const Context>> retain_context(int ordinal) {
   return std::make_shared<const Context>(*std::move(context));
 }
 
-Result<PreparedKernel> prepare_kernel(const KernelSpec& spec, CubinCache* cubins, const Context& context) {
+Result<PreparedKernel> prepare_kernel(const KernelSpec& spec, CubinCache* cubins, const Context& context,
+                                      int sm_count) {
   const auto emitted = emit(spec);
   if (!emitted) return tl::unexpected(emitted.error());
   const CurrentContext scope(context.get());
@@ -52,7 +55,8 @@ Result<PreparedKernel> prepare_kernel(const KernelSpec& spec, CubinCache* cubins
   prepared.shared_bytes = loaded->shared_bytes();
   prepared.registers = compiled.resources.registers;
   prepared.resident_ctas_per_sm = loaded->resident_ctas_per_sm();
-  prepared.resident_ctas = loaded->resident_ctas();
+  // The engine may have been made for fewer SMs than its context has.
+  prepared.resident_ctas = std::min(loaded->resident_ctas(), std::int64_t{sm_count} * prepared.resident_ctas_per_sm);
   prepared.compile_ms = compiled.from_cache ? 0 : compiled.compile_ms;
   prepared.loaded = *std::move(loaded);
   return prepared;
@@ -75,6 +79,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineCoreOptions& op
   parts.device = *facts;
   parts.context = *context;
   parts.is_capturing = capturing_into_graph;
+  parts.stream_sms = [sms = facts->sm_count](CUstream_st* stream) { return stream_sm_count(stream, sms); };
   std::optional<std::filesystem::path> directory;
   if (options.disk_cache) {
     if (auto found = cache_directory(options.cache_dir)) {
@@ -88,12 +93,22 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineCoreOptions& op
   if (!warning.empty()) parts.warnings.push_back(std::move(warning));
   parts.cubins = cubins;
   parts.cache_directory = directory;
-  parts.prepare = [cubins, held = *context](const KernelSpec& spec) {
-    return prepare_kernel(spec, cubins.get(), *held);
+  parts.prepare = [cubins, held = *context, sms = facts->sm_count](const KernelSpec& spec) {
+    return prepare_kernel(spec, cubins.get(), *held, sms);
   };
   parts.open_winners = [model = device_model(*facts), directory, now = current_software(*facts)] {
     return open_layered_winners(model, directory, now);
   };
+  warning.clear();
+  const std::int64_t wait_bound_ms = wait_bound_from_environment(&warning);
+  if (!warning.empty()) parts.warnings.push_back(std::move(warning));
+  {
+    const CurrentContext scope((*context)->get());
+    if (!scope.entered()) return tl::unexpected(scope.entered().error());
+    auto status = LaunchStatus::allocate(wait_bound_ms);
+    if (!status) return tl::unexpected(std::move(status.error()));
+    parts.status = std::make_shared<LaunchStatus>(*std::move(status));
+  }
   warning.clear();
   parts.call_capture = CallCapture::from_environment(*facts, &warning);
   if (!warning.empty()) parts.warnings.push_back(std::move(warning));

@@ -6,6 +6,7 @@
 #include "runtime/cuda/current_context.hpp"
 #include "runtime/cuda/gpu.hpp"
 #include "runtime/engine/launch_checks.hpp"
+#include "runtime/engine/launch_status.hpp"
 #include "runtime/lookup/grids.hpp"
 
 namespace leanattn {
@@ -23,16 +24,18 @@ WorkspaceLayout workspace_for(const DecodeProblem& problem, const PlanSize& size
 }
 
 PlanCore::PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice choice,
-                   std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks, bool stand_in)
+                   std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks,
+                   LaunchStatus* status, bool stand_in)
     : limits_{.problem = problem, .size = size, .workspace = {}},
       choice_(std::move(choice)),
       kernel_(std::move(kernel)),
       name_(kernel_name(choice_.config.spec)),
       context_(context),
       checks_(checks),
+      status_(status),
       stand_in_(stand_in) {
   Config& config = choice_.config;
-  if (config.spec.fixup == FixUp::wait) config.grid = std::min(config.grid, kernel_->resident_ctas);
+  if (waits()) config.grid = std::min(config.grid, kernel_->resident_ctas);
   limits_.tile = config.spec.tile;
   limits_.row_blocks = row_blocks(config.spec);
   limits_.segment_cost = config.segment_cost;
@@ -40,9 +43,14 @@ PlanCore::PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice ch
 }
 
 Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace, CUstream_st* stream) const {
-  const auto bound = bind_arguments(limits_, args, workspace);
+  auto bound = bind_arguments(limits_, args, workspace);
   if (!bound) [[unlikely]]
     return tl::unexpected(bound.error());
+  if (status_ != nullptr) {
+    if (status_->has_fault()) [[unlikely]]
+      return status_->check();
+    bound->status = status_->block();
+  }
   if (!kernel_->loaded) [[unlikely]]
     return fail(ErrorCode::internal, "this plan's kernel was prepared without a GPU");
   const CurrentContext scope(context_);
@@ -61,7 +69,9 @@ Result<void> PlanCore::init_workspace(void* workspace, std::int64_t bytes, CUstr
   if (auto ok = check_workspace(limits_.workspace, workspace, bytes); !ok) return ok;
   const CurrentContext scope(context_);
   if (!scope.entered()) return scope.entered();
-  return fill_bytes_async(workspace, 0, bytes, stream);
+  auto zeroed = fill_bytes_async(workspace, 0, bytes, stream);
+  if (zeroed && status_ != nullptr && status_->has_fault()) return status_->acknowledge_after(stream);
+  return zeroed;
 }
 
 }  // namespace v1

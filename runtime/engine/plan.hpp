@@ -20,6 +20,7 @@ namespace leanattn {
 inline namespace v1 {
 
 class LaunchChecks;  // runtime/engine/launch_checks.hpp
+class LaunchStatus;  // runtime/engine/launch_status.hpp
 
 /// The largest launch for which a plan is sized.
 struct PlanSize {
@@ -54,10 +55,11 @@ Result<void> check_workspace(const WorkspaceLayout& layout, const void* workspac
 
 class PlanCore : public ::leanattn_plan {
  public:
-  /// `context` (null in tests) and `checks` (null for none) must outlive the plan. Where CTAs wait for each other, the
-  /// grid is cut to the CTAs that are resident at once. `stand_in` says that a better kernel is being built.
+  /// `context` and `status` (both null in tests) and `checks` (null for none) must outlive the plan. Where CTAs wait
+  /// for each other, the grid is cut to the CTAs that are resident at once. `stand_in` says that a better kernel is
+  /// being built.
   PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice choice,
-           std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks,
+           std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks, LaunchStatus* status,
            bool stand_in = false);
 
   const LaunchLimits& limits() const { return limits_; }
@@ -65,6 +67,8 @@ class PlanCore : public ::leanattn_plan {
   const PreparedKernel& kernel() const { return *kernel_; }
   const std::string& name() const { return name_; }
   bool stand_in() const { return stand_in_; }
+  /// Whether its CTAs wait for each other, so that all of them must be resident at once.
+  bool waits() const { return choice_.config.spec.fixup == FixUp::wait; }
 
   /// See leanattn_plan_launch.
   Result<void> launch(const leanattn_decode_args& args, void* workspace, CUstream_st* stream) const;
@@ -79,6 +83,7 @@ class PlanCore : public ::leanattn_plan {
   std::string name_;
   CUctx_st* context_;
   LaunchChecks* checks_;
+  LaunchStatus* status_;
   bool stand_in_;
 };
 

@@ -45,6 +45,7 @@ LEAN_DEVICE void reduce_blocks(const LeanDecodeArgs& args, const Contributors& c
         stat[b][i] = {kNegInf, 0.0f}, out[b][i] = make_float4(0, 0, 0, 0);
       });
       bool all;
+      u32 waited = 0;
       do {
         all = true;
         for_each_load<kAtOnce, kBatch>(args, c, k, begin, [&](int b, int i, int column, float* partial, bool wanted) {
@@ -53,6 +54,11 @@ LEAN_DEVICE void reduce_blocks(const LeanDecodeArgs& args, const Contributors& c
         for_each_load<kAtOnce, kBatch>(args, c, k, begin, [&](int b, int i, int, float*, bool wanted) {
           all &= !wanted || arrived(stat[b][i], out[b][i]);
         });
+        if (!all && !goes_on_waiting(args, waited)) {
+          for_each_load<kAtOnce, kBatch>(args, c, k, begin, [&](int b, int i, int, float*, bool wanted) {
+            give_up(wanted && !arrived(stat[b][i], out[b][i]), stat[b][i], out[b][i]);
+          });
+        }
       } while (!all);
 #pragma unroll
       for (int b = 0; b < kAtOnce; b++) {

@@ -39,6 +39,7 @@ LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c,
         stat[i] = {kNegInf, 0.0f}, out[i] = make_float4(0, 0, 0, 0);
       }
       bool all;
+      u32 waited = 0;
       do {
         all = true;
 #pragma unroll
@@ -47,6 +48,11 @@ LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c,
                        out[i]);
 #pragma unroll
         for (u32 i = 0; i < kBatch; i++) all &= arrived(stat[i], out[i]) || begin + i * lanes + member >= count;
+        if (!all && !goes_on_waiting(args, waited)) {
+#pragma unroll
+          for (u32 i = 0; i < kBatch; i++)
+            give_up(begin + i * lanes + member < count && !arrived(stat[i], out[i]), stat[i], out[i]);
+        }
       } while (!all);
       float max = state.max;
 #pragma unroll

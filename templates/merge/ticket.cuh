@@ -26,6 +26,13 @@ LEAN_DEVICE u32 draw_ticket(u32* counter, u32 count) {
   return before;
 }
 
+// Whether this CTA has drawn the last of `count` tickets. A ticket beyond them comes from a counter that was not zero
+// before the launch; then nobody may get the last one.
+LEAN_DEVICE bool is_last(const LeanDecodeArgs& args, u32 ticket, u32 count) {
+  if (ticket >= count && threadIdx.x == 0) report_fault(args, kLeanWrongTicket);
+  return ticket == count - 1;
+}
+
 // Tells the whole CTA thread 0's ticket. Each phase has a word of its own, because a thread may still be reading the
 // first ticket when thread 0 comes with the second.
 template <int kPhase>
@@ -81,8 +88,8 @@ struct Pieces {
 // Merges neighbouring columns of a thread (kThreads apart) in context order and puts the zeros back. The loads of
 // kMergeBatch pieces are issued before any is used, so that a batch takes one round trip to L2. This waits for words
 // that are still on their way, but only from CTAs that have drawn their ticket and wait for nothing.
-LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, float scale_log2, RowState (&state)[kMergeColumns],
-                              float4 (&o)[kMergeColumns]) {
+LEAN_DEVICE void merge_pieces(const LeanDecodeArgs& args, const Pieces& pieces, int column,
+                              RowState (&state)[kMergeColumns], float4 (&o)[kMergeColumns]) {
 #pragma unroll
   for (int n = 0; n < kMergeColumns; n++) state[n] = {kNegInf, 0.0f}, o[n] = make_float4(0, 0, 0, 0);
   u32 begin = 0;
@@ -97,18 +104,27 @@ LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, float scale_log2
 #pragma unroll
       for (u32 i = 0; i < kMergeBatch; i++) stat[n][i] = {kNegInf, 0.0f}, out[n][i] = make_float4(0, 0, 0, 0);
     bool all;
+    u32 waited = 0, readable = pieces.count;  // none once this thread has given up
     do {
       all = true;
 #pragma unroll
       for (int n = 0; n < kMergeColumns; n++)
 #pragma unroll
         for (u32 i = 0; i < kMergeBatch; i++)
-          load_partial(i == 0 ? head : rest + i * kPieceStride, column + n * kThreads, begin + i < pieces.count,
-                       stat[n][i], out[n][i]);
+          load_partial(i == 0 ? head : rest + i * kPieceStride, column + n * kThreads, begin + i < readable, stat[n][i],
+                       out[n][i]);
 #pragma unroll
       for (int n = 0; n < kMergeColumns; n++)
 #pragma unroll
         for (u32 i = 0; i < kMergeBatch; i++) all &= arrived(stat[n][i], out[n][i]) || begin + i >= pieces.count;
+      if (!all && !goes_on_waiting(args, waited)) {
+        readable = 0;
+#pragma unroll
+        for (int n = 0; n < kMergeColumns; n++)
+#pragma unroll
+          for (u32 i = 0; i < kMergeBatch; i++)
+            give_up(begin + i < pieces.count && !arrived(stat[n][i], out[n][i]), stat[n][i], out[n][i]);
+      }
     } while (!all);
 #pragma unroll
     for (int n = 0; n < kMergeColumns; n++) {
@@ -118,12 +134,12 @@ LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, float scale_log2
         state[n].max = fmaxf(state[n].max, stat[n][i].max);
         clear_partial(i == 0 ? head : rest + i * kPieceStride, column + n * kThreads, begin + i < pieces.count);
       }
-      const float reference = reference_of(state[n].max), keep = exp2_approx((before - reference) * scale_log2);
+      const float reference = reference_of(state[n].max), keep = exp2_approx((before - reference) * args.scale_log2);
       state[n].sum *= keep;
       o[n].x *= keep, o[n].y *= keep, o[n].z *= keep, o[n].w *= keep;
 #pragma unroll
       for (u32 i = 0; i < kMergeBatch; i++) {
-        const float weight = exp2_approx((stat[n][i].max - reference) * scale_log2);
+        const float weight = exp2_approx((stat[n][i].max - reference) * args.scale_log2);
         state[n].sum = fmaf(stat[n][i].sum, weight, state[n].sum);
         add_scaled(o[n], out[n][i], weight);
       }
@@ -134,14 +150,14 @@ LEAN_DEVICE void merge_pieces(const Pieces& pieces, int column, float scale_log2
 
 // Merges all columns of the pieces, and calls body(column, state, o) with each.
 template <class Body>
-LEAN_DEVICE void merge_all(const Pieces& pieces, float scale_log2, Body body) {
+LEAN_DEVICE void merge_all(const LeanDecodeArgs& args, const Pieces& pieces, Body body) {
 #pragma unroll 1
   for (int i = 0; i < kColumnsPerThread; i += kMergeColumns) {
     const int column = i * kThreads + (int)threadIdx.x;
     if (kColumns % kThreads != 0 && column >= kColumns) break;
     RowState state[kMergeColumns];
     float4 o[kMergeColumns];
-    merge_pieces(pieces, column, scale_log2, state, o);
+    merge_pieces(args, pieces, column, state, o);
 #pragma unroll
     for (int n = 0; n < kMergeColumns; n++) body(column + n * kThreads, state[n], o[n]);
   }
@@ -149,20 +165,20 @@ LEAN_DEVICE void merge_all(const Pieces& pieces, float scale_log2, Body body) {
 
 LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const Results& results) {
   store_own_partial(args, f.c, results);
-  if (share_ticket<0>(f.ticket) != f.members - 1) return;
+  if (!is_last(args, share_ticket<0>(f.ticket), f.members)) return;
   const u32 first = f.c.first_slot + f.group * f.width;
   Pieces pieces = {partial_at(args, first, f.group == 0 ? 1 : 0), partial_at(args, first, 0), f.members};
   if (f.groups > 1) {
     // The first phase makes one partial of the group.
     if (threadIdx.x == 0) f.ticket = draw_ticket(tile_counter(args, walk.segment), f.groups);
-    merge_all(pieces, args.scale_log2, [&](int column, const RowState& state, const float4& o) {
+    merge_all(args, pieces, [&](int column, const RowState& state, const float4& o) {
       store_partial(partial_at(args, group_slot(f, f.group), 1), column, state, o);
     });
-    if (share_ticket<1>(f.ticket) != f.groups - 1) return;
+    if (!is_last(args, share_ticket<1>(f.ticket), f.groups)) return;
     pieces.first = pieces.base = partial_at(args, group_slot(f, 0), 1);
     pieces.count = f.groups;
   }
-  merge_all(pieces, args.scale_log2, [&](int column, const RowState& state, const float4& o) {
+  merge_all(args, pieces, [&](int column, const RowState& state, const float4& o) {
     write_output(args, output_of(args, walk.segment, column), state, o);
   });
 }

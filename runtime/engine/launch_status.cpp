@@ -1,0 +1,86 @@
+// launch_status.cpp -- allocates the status block, and turns what kernels wrote there into an error.
+#include "runtime/engine/launch_status.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <new>
+
+#include "cache/environment_variable.hpp"
+#include "runtime/cuda/driver.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr std::int64_t kLongestWaitBoundMs = 3600000;  // fits 32 bits in microseconds
+
+/// Allows this thread, while it lives, what a stream that is captured in global mode forbids to all threads (CUDA
+/// driver API, cuThreadExchangeStreamCaptureMode).
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(const DriverApi& api) : api_(api) { api_.cuThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+  ~BesideCaptures() { api_.cuThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  const DriverApi& api_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+}  // namespace
+
+std::int64_t wait_bound_from_environment(std::string* warning) {
+  const std::string text = environment_variable("LEANATTN_WAIT_BOUND_MS");
+  if (text.empty()) return kDefaultWaitBoundMs;
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && *end == '\0' && value >= 1 && value <= kLongestWaitBoundMs) return value;
+  *warning = fmt::format("LEANATTN_WAIT_BOUND_MS is \"{}\", which is no number from 1 to {}; {} holds", text,
+                         kLongestWaitBoundMs, kDefaultWaitBoundMs);
+  return kDefaultWaitBoundMs;
+}
+
+Result<LaunchStatus> LaunchStatus::allocate(std::int64_t wait_bound_ms) {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  const BesideCaptures relaxed(**api);
+  auto memory = PinnedBuffer::allocate(sizeof(LeanStatus));
+  if (!memory) return tl::unexpected(std::move(memory.error()));
+  new (memory->data()) LeanStatus{kLeanNoFault, static_cast<unsigned>(wait_bound_ms * 1000), 0};
+  return LaunchStatus(*std::move(memory));
+}
+
+Result<void> LaunchStatus::check() const {
+  const unsigned fault = __atomic_load_n(&block()->fault, __ATOMIC_ACQUIRE);
+  if (fault == kLeanNoFault) [[likely]]
+    return {};
+  const std::uint64_t workspace = __atomic_load_n(&block()->workspace, __ATOMIC_RELAXED);
+  const std::string what = fault == kLeanWrongTicket
+                               ? "a counter there had an impossible value"
+                               : fmt::format("a CTA waited there for another one's partial result for {} ms in vain",
+                                             __atomic_load_n(&block()->wait_bound_us, __ATOMIC_RELAXED) / 1000);
+  return fail(ErrorCode::workspace_corrupt,
+              fmt::format("a launch on workspace {:#x} ended with a fault: {}", workspace, what),
+              "The workspace was not all zero before the launch, or two launches used it at a time, or context_lengths "
+              "changed while a launch ran, or another kernel held the SMs for longer (LEANATTN_WAIT_BOUND_MS). Throw "
+              "away the results since the last check that was well, and initialise the engine's workspaces again. "
+              "LEANATTN_DEBUG=1 finds the cause.");
+}
+
+Result<void> LaunchStatus::acknowledge_after(CUstream_st* stream) {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if ((*api)->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE)
+    return check();
+  if (auto ok = leanattn::check((*api)->cuStreamSynchronize(stream), "cuStreamSynchronize", ErrorCode::launch_failed);
+      !ok)
+    return ok;
+  acknowledge();
+  return {};
+}
+
+}  // namespace v1
+}  // namespace leanattn

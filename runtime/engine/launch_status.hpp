@@ -1,0 +1,48 @@
+// launch_status.hpp -- LaunchStatus: the status word through which the launches of an engine report faults. Kernels
+// write it into page-locked host memory, so that the host reads it without a call of the driver. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/cuda/gpu.hpp"
+#include "runtime/cuda/loaded_kernel.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// How long a thread of a kernel waits for a partial, in milliseconds, where LEANATTN_WAIT_BOUND_MS says nothing.
+inline constexpr std::int64_t kDefaultWaitBoundMs = 10000;
+
+/// What LEANATTN_WAIT_BOUND_MS says: 1 to 3600000. Of anything else `warning` becomes a sentence, and the default
+/// holds.
+std::int64_t wait_bound_from_environment(std::string* warning);
+
+/// Made and destroyed while the context of the engine is current. No launch that was given the block may run later.
+class LaunchStatus {
+ public:
+  /// Streams may be captured meanwhile. Errors: out_of_memory, context_lost.
+  static Result<LaunchStatus> allocate(std::int64_t wait_bound_ms);
+
+  /// For LeanDecodeArgs::status. With unified addressing the GPU reads pinned memory at the host's address (CUDA driver
+  /// API, "Unified Addressing").
+  LeanStatus* block() const { return memory_.as<LeanStatus>(); }
+
+  /// Whether a launch has ended with a fault. One load.
+  bool has_fault() const { return __atomic_load_n(&block()->fault, __ATOMIC_ACQUIRE) != kLeanNoFault; }
+  /// Errors: workspace_corrupt, which names the workspace, what may have happened to it and what to do.
+  Result<void> check() const;
+
+  /// Forgets the fault.
+  void acknowledge() { __atomic_store_n(&block()->fault, kLeanNoFault, __ATOMIC_RELEASE); }
+  /// Forgets the fault once `stream`, on which a workspace is being zeroed, has got so far. Errors: those of check(),
+  /// while CUDA captures the stream, so that nothing is zeroed yet; launch_failed, context_lost.
+  Result<void> acknowledge_after(CUstream_st* stream);
+
+ private:
+  explicit LaunchStatus(PinnedBuffer memory) : memory_(std::move(memory)) {}
+  PinnedBuffer memory_;  ///< one LeanStatus
+};
+
+}  // namespace v1
+}  // namespace leanattn

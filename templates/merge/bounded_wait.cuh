@@ -1,0 +1,48 @@
+// merge/bounded_wait.cuh -- how long a thread polls for the partial of another CTA, and what becomes of a launch that
+// waits in vain. Partials never come where the workspace was not all zero, where two launches used it at a time, or
+// where CTAs read different context lengths. Then the thread reports a fault to the host and takes NaN for what is
+// missing, so that the kernel ends. The next launch of the engine answers with an error.
+//
+// Time is the sum of short naps, each of which counts a millisecond at most. So it stands still while the GPU runs
+// another process, or a debugger holds this one.
+
+constexpr u32 kQuickPolls = 1024;              // polls before the first nap: about a millisecond
+constexpr u32 kNapNs = 50000;                  // how long a nap should be
+constexpr u32 kLongestNapUs = 1000;            // what it counts at most
+constexpr u32 kDefaultWaitBoundUs = 10000000;  // where the launch has no status block
+
+// Reports to the host. A launch without a status block cannot, and must not seem to have succeeded: the store to null
+// breaks its context. (With a `trap`, ptxas gives up the registers that setmaxnreg hands out.)
+LEAN_DEVICE void report_fault(const LeanDecodeArgs& args, u32 fault) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&args.status->workspace), "l"((u64)args.tickets) : "memory");
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&args.status->fault), "r"(fault) : "memory");
+}
+
+// Takes NaN for a column of a partial that does not come. It counts as arrived, so that the loop that polls ends by the
+// one condition that it has.
+LEAN_DEVICE void give_up(bool missing, RowState& state, float4& o) {
+  const float nan = __uint_as_float(0x7fffffffu);
+  if (missing) state.max = nan, o.x = nan;
+}
+
+// Whether to poll once more after a poll that has not found everything. waited: 0 at first; the polls so far and, once
+// these are kQuickPolls, the microseconds of naps in addition. As soon as any thread has reported a fault, every other
+// one stops at its next nap.
+LEAN_DEVICE bool goes_on_waiting(const LeanDecodeArgs& args, u32& waited) {
+  if (++waited < kQuickPolls) return true;
+  u64 before, after;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(before)::"memory");
+  asm volatile("nanosleep.u32 %0;" ::"r"(kNapNs) : "memory");
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(after)::"memory");
+  waited += min((u32)(after - before) >> 10, kLongestNapUs);
+  u32 fault = 0, bound = kDefaultWaitBoundUs;
+  if (args.status != nullptr) {
+    asm volatile("ld.relaxed.sys.global.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(fault), "=r"(bound)
+                 : "l"(&args.status->fault)
+                 : "memory");
+  }
+  if (fault == 0 && waited - kQuickPolls < bound) return true;
+  if (fault == 0) report_fault(args, kLeanWaitedInVain);
+  return false;
+}
