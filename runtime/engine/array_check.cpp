@@ -14,6 +14,7 @@
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "templates/check/pages.cuh"
+#include "templates/check/workspace.cuh"
 
 namespace leanattn {
 inline namespace v1 {
@@ -69,7 +70,7 @@ Result<void> describe(std::uint64_t offender, const DecodeProblem& problem, cons
 
 std::string array_check_source() {
   std::string source = "// Checks of leanattn's launches: what the arrays on the device hold.\n";
-  for (const std::string_view name : {"kernel_args.cuh", "check/pages.cuh"}) {
+  for (const std::string_view name : {"kernel_args.cuh", "check/pages.cuh", "check/workspace.cuh"}) {
     const auto templates = embedded_templates();
     const auto found =
         std::find_if(templates.begin(), templates.end(), [&](const EmbeddedTemplate& t) { return t.name == name; });
@@ -86,9 +87,11 @@ Result<ArrayCheck> ArrayCheck::load(Arch arch, CubinCache* cubins) {
   if (!source) return tl::unexpected(std::move(source.error()));
   const auto function = source->function("lean_check_arrays");
   if (!function) return tl::unexpected(function.error());
+  const auto workspace_function = source->function("lean_check_workspace");
+  if (!workspace_function) return tl::unexpected(workspace_function.error());
   auto offender = DeviceBuffer::allocate(sizeof(std::uint64_t));
   if (!offender) return tl::unexpected(std::move(offender.error()));
-  return ArrayCheck(*std::move(source), *function, *std::move(offender));
+  return ArrayCheck(*std::move(source), *function, *workspace_function, *std::move(offender));
 }
 
 Result<void> ArrayCheck::operator()(const DecodeProblem& problem, const LeanDecodeArgs& args,
@@ -97,14 +100,43 @@ Result<void> ArrayCheck::operator()(const DecodeProblem& problem, const LeanDeco
   const Features& features = problem.features;
   const LeanArrayLimits limits{features.page_size, features.q_len, features.window, features.sink_tokens,
                                features.ragged_q};
+  const LaunchDims dims{.grid_x = static_cast<unsigned>(args.batch), .threads = kThreads};
+  const auto offender = first_offender(
+      stream, [&](unsigned long long* word) { return launch_with(function_, dims, stream, args, limits, word); });
+  if (!offender) return tl::unexpected(offender.error());
+  return *offender == kLeanNoOffender ? Result<void>{} : describe(*offender, problem, args, stream);
+}
+
+Result<void> ArrayCheck::expect_zero(const void* workspace, std::int64_t bytes, CUstream_st* stream) const {
+  constexpr std::int64_t kThreads = 256, kMostBlocks = 1024;  // as in templates/check/workspace.cuh
+  const auto* const words = static_cast<const unsigned*>(workspace);
+  const auto count = static_cast<unsigned long long>(bytes) / sizeof *words;
+  const std::int64_t blocks = std::clamp<std::int64_t>(static_cast<std::int64_t>(count) / kThreads, 1, kMostBlocks);
+  const LaunchDims dims{.grid_x = static_cast<unsigned>(blocks), .threads = static_cast<unsigned>(kThreads)};
+  const auto offender = first_offender(stream, [&](unsigned long long* word) {
+    return launch_with(workspace_function_, dims, stream, words, count, word);
+  });
+  if (!offender) return tl::unexpected(offender.error());
+  if (*offender == kLeanAllZero) return {};
+  std::uint32_t value = 0;
+  if (auto ok = copy_to_host_async(&value, words + *offender, sizeof value, stream); !ok) return ok;
+  if (auto ok = wait_for(stream); !ok) return ok;
+  return fail(
+      ErrorCode::workspace_corrupt,
+      fmt::format("word {} of workspace {} is {:#x}, and between launches all are zero", *offender, workspace, value),
+      "Initialise the workspace. If it was initialised, a launch on it was aborted, or two used it at a time, or "
+      "context_lengths changed while one ran, or other code wrote there.");
+}
+
+Result<std::uint64_t> ArrayCheck::first_offender(
+    CUstream_st* stream, const std::function<Result<void>(unsigned long long*)>& launch_check) const {
   auto* const word = offender_.as<unsigned long long>();
   unsigned long long offender = 0;
-  if (auto ok = fill_bytes_async(word, 0xff, sizeof *word, stream); !ok) return ok;
-  const LaunchDims dims{.grid_x = static_cast<unsigned>(args.batch), .threads = kThreads};
-  if (auto ok = launch_with(function_, dims, stream, args, limits, word); !ok) return ok;
-  if (auto ok = copy_to_host_async(&offender, word, sizeof offender, stream); !ok) return ok;
-  if (auto ok = wait_for(stream); !ok) return ok;
-  return offender == kLeanNoOffender ? Result<void>{} : describe(offender, problem, args, stream);
+  if (auto ok = fill_bytes_async(word, 0xff, sizeof *word, stream); !ok) return tl::unexpected(ok.error());
+  if (auto ok = launch_check(word); !ok) return tl::unexpected(ok.error());
+  if (auto ok = copy_to_host_async(&offender, word, sizeof offender, stream); !ok) return tl::unexpected(ok.error());
+  if (auto ok = wait_for(stream); !ok) return tl::unexpected(ok.error());
+  return offender;
 }
 
 }  // namespace v1

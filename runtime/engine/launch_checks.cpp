@@ -63,7 +63,7 @@ Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeAr
   }
   if (is_capturing(**api, stream)) return {};
   if (auto ok = check_use(args, stream); !ok) return ok;
-  return check_arrays(limits.problem, args, stream);
+  return check_arrays(limits, args, stream);
 }
 
 Result<void> LaunchChecks::check_use(const LeanDecodeArgs& args, CUstream_st* stream) {
@@ -79,14 +79,16 @@ Result<void> LaunchChecks::check_use(const LeanDecodeArgs& args, CUstream_st* st
       "Keep one workspace per stream.");
 }
 
-Result<void> LaunchChecks::check_arrays(const DecodeProblem& problem, const LeanDecodeArgs& args, CUstream_st* stream) {
+Result<void> LaunchChecks::check_arrays(const LaunchLimits& limits, const LeanDecodeArgs& args, CUstream_st* stream) {
   const std::lock_guard lock(arrays_mutex_);
   if (!arrays_) {
     auto loaded = ArrayCheck::load(arch_, cubins_.get());
     if (!loaded) return tl::unexpected(std::move(loaded.error()));
     arrays_.emplace(*std::move(loaded));
   }
-  return (*arrays_)(problem, args, stream);
+  if (auto ok = (*arrays_)(limits.problem, args, stream); !ok) return ok;
+  const char* const workspace = reinterpret_cast<const char*>(args.tickets) - limits.workspace.tickets_offset;
+  return arrays_->expect_zero(workspace, limits.workspace.total_bytes, stream);
 }
 
 Result<void> LaunchChecks::after(const LeanDecodeArgs& args, CUstream_st* stream) {

@@ -22,8 +22,8 @@ class LaunchChecks {
 
   /// Errors: invalid_argument, when a pointer is not CUDA's, when the workspace is too small for the plan, when a
   /// launch on another stream still uses the workspace, or when a length, query offset or page is out of its range;
-  /// those of ArrayCheck. The last two are not checked while CUDA captures the stream, because it cannot be waited for
-  /// then.
+  /// workspace_corrupt, when the workspace is not all zero; those of ArrayCheck. All but the first two are not checked
+  /// while CUDA captures the stream, because it cannot be waited for then.
   Result<void> before(const LaunchLimits& limits, const LeanDecodeArgs& args, CUstream_st* stream);
   /// Remembers that this launch uses the workspace until it has ended.
   Result<void> after(const LeanDecodeArgs& args, CUstream_st* stream);
@@ -34,7 +34,7 @@ class LaunchChecks {
     Event end;
   };
   Result<void> check_use(const LeanDecodeArgs& args, CUstream_st* stream);
-  Result<void> check_arrays(const DecodeProblem& problem, const LeanDecodeArgs& args, CUstream_st* stream);
+  Result<void> check_arrays(const LaunchLimits& limits, const LeanDecodeArgs& args, CUstream_st* stream);
 
   std::mutex mutex_;                 ///< guards uses_
   std::map<const void*, Use> uses_;  ///< by workspace

@@ -188,6 +188,23 @@ CUresult cuCtxGetDevResource(CUcontext, CUdevResource* resource, CUdevResourceTy
   resource->sm.smCount = static_cast<unsigned>(gpu.context_sm_count > 0 ? gpu.context_sm_count : gpu.sm_count);
   return CUDA_SUCCESS;
 }
+CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
+  ENTER(cuStreamGetCtx_v2);
+  NEED_CONTEXT();
+  *context = current_context;
+  const auto it = gpu.green_streams.find(stream);
+  // The handle is the number of SMs.
+  *green =
+      it == gpu.green_streams.end() ? nullptr : reinterpret_cast<CUgreenCtx>(static_cast<std::uintptr_t>(it->second));
+  return CUDA_SUCCESS;
+}
+CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource, CUdevResourceType type) {
+  ENTER(cuGreenCtxGetDevResource);
+  if (type != CU_DEV_RESOURCE_TYPE_SM) return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+  resource->type = type;
+  resource->sm.smCount = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(green));
+  return CUDA_SUCCESS;
+}
 CUresult cuCtxSynchronize() {
   ENTER(cuCtxSynchronize);
   NEED_CONTEXT();
@@ -227,6 +244,7 @@ CUresult cuMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
 CUresult cuMemAllocHost(void** memory, std::size_t bytes) {
   ENTER(cuMemAllocHost);
   NEED_CONTEXT();
+  NOT_UNDER_CAPTURE();
   *memory = std::malloc(bytes);
   ++gpu.live_pinned;
   return CUDA_SUCCESS;

@@ -37,7 +37,8 @@ struct FakeGpu {
   // Its properties.
   int devices = 1;
   int sm_count = 132;
-  int context_sm_count = 0;  ///< what a context may use, as a green context's; 0: all
+  int context_sm_count = 0;               ///< what a context may use, as a green context's; 0: all
+  std::map<CUstream, int> green_streams;  ///< streams of green contexts, with the SMs of these
   int resident_ctas_per_sm = 2;
   int driver_version = 13000;
   std::string name = "NVIDIA Fictional 1";

@@ -297,14 +297,74 @@ TEST(Engine, AWorkspaceHoldsTheLargestBatch) {
   EXPECT_EQ(plan->limits().workspace.total_bytes, workspace_layout(config.spec, config.grid, 64 * 8).total_bytes);
 }
 
-TEST(Engine, AGridThatWaitsIsCutToWhatIsResident) {
+/// Parts with one winner, a kernel that waits in a grid of 132 CTAs.
+EngineParts waiting_parts() {
   Config config = tuned_config(kLlama, 132);
   config.spec.fixup = FixUp::wait;
-  auto parts = fictional_parts(layered({winner(kLlama, kShape, config)}));
+  return fictional_parts(layered({winner(kLlama, kShape, config)}));
+}
+
+TEST(Engine, WhereAGridThatWaitsIsNotResidentAtOnceTicketsTakeItsPlace) {
+  auto parts = waiting_parts();
   parts.prepare = [](const KernelSpec& spec) -> Result<PreparedKernel> { return pretended(spec, 100); };
   EngineCore engine(std::move(parts));
   const PlanCore* const plan = engine.plan(kLlama, kShape, nullptr).value();
+  EXPECT_EQ(plan->choice().config.spec.fixup, FixUp::ticket);
+  EXPECT_EQ(plan->choice().config.grid, 100) << "one wave";
+  EXPECT_EQ(engine.plan(kLlama, kShape, nullptr).value(), plan);
+  EXPECT_EQ(engine.plan_count(), 1u);
+}
+
+TEST(Engine, AGridThatWaitsIsCutWhereTheKernelWithTicketsCannotBeBuilt) {
+  auto parts = waiting_parts();
+  parts.prepare = [](const KernelSpec& spec) -> Result<PreparedKernel> {
+    if (spec.fixup == FixUp::ticket) return fail(ErrorCode::kernel_rejected, "spills");
+    return pretended(spec, 100);
+  };
+  EngineCore engine(std::move(parts));
+  const PlanCore* const plan = engine.plan(kLlama, kShape, nullptr).value();
+  EXPECT_EQ(plan->choice().config.spec.fixup, FixUp::wait);
   EXPECT_EQ(plan->choice().config.grid, 100);
+}
+
+TEST(Engine, AStreamOfFewSmsGetsTicketsAndTheOthersKeepTheKernelThatWaits) {
+  auto* const narrow = reinterpret_cast<CUstream_st*>(0x10);
+  auto* const wide = reinterpret_cast<CUstream_st*>(0x20);
+  for (const bool narrow_comes_first : {true, false}) {
+    auto parts = waiting_parts();
+    parts.stream_sms = [&](CUstream_st* stream) { return stream == narrow ? 16 : 132; };
+    EngineCore engine(std::move(parts));
+    if (narrow_comes_first) {
+      ASSERT_TRUE(engine.plan(kLlama, kShape, narrow));
+    }
+    for (int round = 0; round < 3; ++round) {
+      const PlanCore* const everywhere = engine.plan(kLlama, kShape, nullptr).value();
+      EXPECT_EQ(everywhere->choice().config.spec.fixup, FixUp::wait);
+      EXPECT_EQ(everywhere->choice().config.grid, 132);
+      EXPECT_EQ(engine.plan(kLlama, kShape, wide).value(), everywhere);
+      const PlanCore* const here = engine.plan(kLlama, kShape, narrow).value();
+      EXPECT_EQ(here->choice().config.spec.fixup, FixUp::ticket);
+      EXPECT_EQ(here->choice().config.grid, 16);
+      EXPECT_EQ(engine.plan(kLlama, kShape, narrow).value(), here);
+    }
+    EXPECT_EQ(engine.plan_count(), 2u);
+  }
+}
+
+TEST(Engine, NobodyAsksForTheSmsOfAStreamWhereNothingWaits) {
+  auto parts = fictional_parts();
+  parts.stream_sms = [](CUstream_st*) {
+    ADD_FAILURE() << "asked";
+    return 1;
+  };
+  EngineCore engine(std::move(parts));
+  for (int round = 0; round < 2; ++round)
+    ASSERT_TRUE(engine.plan(kLlama, kShape, reinterpret_cast<CUstream_st*>(0x10)));
+}
+
+TEST(Engine, ShapesOfTheSameLaunchShareAPlanAlsoWhereItWaits) {
+  EngineCore engine(waiting_parts());
+  const PlanCore* const plan = engine.plan(kLlama, kShape, nullptr).value();
   EXPECT_EQ(engine.plan(kLlama, {.batch = 4, .longest_context = 8192, .total_context = 32768}, nullptr).value(), plan);
 }
 

@@ -2,6 +2,7 @@
 // kernel on the host.
 #include "runtime/engine/array_check.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,13 +11,23 @@
 
 #include "runtime/cuda/nvrtc.hpp"
 #include "templates/check/pages.cuh"
+#include "templates/check/workspace.cuh"
 #include "tests/unit/runtime/fake_cuda.hpp"
 
 namespace leanattn {
 namespace {
 
-/// Runs lean_check_arrays, one thread after the other.
+/// Runs the kernels of the checks, one thread after the other.
 void run_on_host(const std::string& kernel, void** params) {
+  if (kernel == "lean_check_workspace") {
+    const auto* const words = *static_cast<const unsigned**>(params[0]);
+    const auto count = *static_cast<unsigned long long*>(params[1]);
+    auto* const offender = *static_cast<unsigned long long**>(params[2]);
+    constexpr unsigned long long kThreads = 7;
+    for (unsigned long long thread = 0; thread < kThreads; ++thread)
+      *offender = std::min(*offender, lean_find_nonzero(words, count, thread, kThreads));
+    return;
+  }
   ASSERT_EQ(kernel, "lean_check_arrays");
   const auto& args = *static_cast<const LeanDecodeArgs*>(params[0]);
   const auto& limits = *static_cast<const LeanArrayLimits*>(params[1]);
@@ -75,6 +86,24 @@ class ArrayChecks : public ::testing::Test {
 };
 
 TEST_F(ArrayChecks, FindNothingInASoundLaunch) { EXPECT_EQ(finds(), ""); }
+
+TEST_F(ArrayChecks, NameTheFirstWordOfAWorkspaceThatIsNotZero) {
+  std::vector<std::uint32_t> workspace(1000);
+  const auto bytes = static_cast<std::int64_t>(workspace.size() * 4);
+  EXPECT_TRUE(check_->expect_zero(workspace.data(), bytes, nullptr));
+  for (const std::size_t word : {999, 500, 0}) {
+    workspace[word] = 0x80000000u + static_cast<std::uint32_t>(word);
+    const auto found = check_->expect_zero(workspace.data(), bytes, nullptr);
+    ASSERT_FALSE(found) << word;
+    EXPECT_EQ(found.error().code, ErrorCode::workspace_corrupt);
+    EXPECT_NE(found.error().message.find(fmt::format("word {} of workspace {} is {:#x}", word,
+                                                     static_cast<const void*>(workspace.data()), workspace[word])),
+              std::string::npos)
+        << found.error().message;
+    EXPECT_FALSE(found.error().hint.empty());
+  }
+  EXPECT_TRUE(check_->expect_zero(workspace.data() + 1, 4 * 499, nullptr)) << "what is no part of it may be anything";
+}
 
 TEST_F(ArrayChecks, NameTheFirstLengthBeyondTheCapacity) {
   lengths_[2] = 65;

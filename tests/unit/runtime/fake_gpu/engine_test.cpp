@@ -237,10 +237,11 @@ TEST_F(FakeGpuEngine, DebugModeChecksArraysBeforeALaunchButNotUnderStreamCapture
   Workspace workspace(plan->workspace_bytes());
   fake_gpu().knows_pointers = true;
   ASSERT_TRUE(plan->launch(args(), workspace.data, nullptr));
-  ASSERT_EQ(fake_gpu().launches.size(), 2u);
+  ASSERT_EQ(fake_gpu().launches.size(), 3u);
   EXPECT_EQ(fake_gpu().launches[0].kernel, "lean_check_arrays");
   EXPECT_EQ(fake_gpu().launches[0].grid, 2u) << "one CTA for each request";
-  EXPECT_NE(fake_gpu().launches[1].kernel, "lean_check_arrays");
+  EXPECT_EQ(fake_gpu().launches[1].kernel, "lean_check_workspace");
+  EXPECT_EQ(fake_gpu().launches[2].kernel.find("lean_check"), std::string::npos);
 
   std::optional<Context> context(std::move(*Context::retain(0)));
   {
@@ -250,7 +251,7 @@ TEST_F(FakeGpuEngine, DebugModeChecksArraysBeforeALaunchButNotUnderStreamCapture
         *stream, [&](CUstream_st* capturing) { return plan->launch(args(), workspace.data, capturing); });
     ASSERT_TRUE(graph) << graph.error().message;
     ASSERT_TRUE(graph->launch(stream->get()));
-    EXPECT_EQ(fake_gpu().launches.size(), 3u);
+    EXPECT_EQ(fake_gpu().launches.size(), 4u);
   }
   context.reset();
 }

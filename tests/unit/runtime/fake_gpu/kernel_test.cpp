@@ -8,6 +8,7 @@
 #include <map>
 
 #include "cache/cubin/cubin_db.hpp"
+#include "runtime/cuda/device.hpp"
 #include "runtime/cuda/gpu.hpp"
 #include "runtime/cuda/nvrtc.hpp"
 #include "tests/unit/runtime/fake_cuda.hpp"
@@ -194,6 +195,44 @@ TEST_F(FakeGpuKernel, AKernelThatWaitsIsLaunchedCooperativelyUpToTheResidentGrid
   EXPECT_NE(refused.error().message.find("264"), std::string::npos);
   EXPECT_FALSE(refused.error().hint.empty());
   EXPECT_EQ(fake_gpu().launches.size(), 1u) << "refused before the driver was asked";
+}
+
+TEST_F(FakeGpuKernel, TheSmsOfTheContextAndNotThoseOfTheDeviceBoundAGridThatWaits) {
+  fake_gpu().context_sm_count = 16;
+  const auto kernel = prepared(FixUp::wait);
+  EXPECT_EQ(kernel.resident_ctas(), 32);
+  EXPECT_TRUE(kernel.launch(LeanDecodeArgs{}, 32, nullptr));
+  EXPECT_FALSE(kernel.launch(LeanDecodeArgs{}, 33, nullptr));
+}
+
+TEST_F(FakeGpuKernel, ADriverThatCannotTellTheContextsSmsLeavesThoseOfTheDevice) {
+  fake_gpu().context_sm_count = 16;
+  fake_gpu().fail_once["cuCtxGetDevResource"] = CUDA_ERROR_NOT_SUPPORTED;
+  EXPECT_EQ(prepared(FixUp::wait).resident_ctas(), 264);
+}
+
+TEST_F(FakeGpuKernel, AGridThatTheStreamsSmsCannotHoldIsNamedWithTheWayOut) {
+  const auto kernel = prepared(FixUp::wait);
+  fake_gpu().fail_once["cuLaunchKernelEx"] = CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+  const auto refused = kernel.launch(LeanDecodeArgs{}, 264, nullptr);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::launch_failed);
+  EXPECT_NE(refused.error().message.find("264"), std::string::npos);
+  EXPECT_NE(refused.error().hint.find("stream"), std::string::npos);
+}
+
+TEST_F(FakeGpuKernel, AStreamOfAGreenContextHasThatContextsSms) {
+  const auto ordinary = Stream::create(), green = Stream::create();
+  ASSERT_TRUE(ordinary && green);
+  fake_gpu().green_streams[green->get()] = 24;
+  EXPECT_EQ(stream_sm_count(green->get(), 132), 24);
+  EXPECT_EQ(stream_sm_count(green->get(), 16), 16) << "never more than its context is taken to have";
+  EXPECT_EQ(stream_sm_count(ordinary->get(), 132), 132);
+  EXPECT_EQ(stream_sm_count(nullptr, 132), 132);
+  for (const char* const call : {"cuStreamGetCtx_v2", "cuGreenCtxGetDevResource"}) {
+    fake_gpu().fail_once[call] = CUDA_ERROR_NOT_SUPPORTED;
+    EXPECT_EQ(stream_sm_count(green->get(), 132), 132) << call;
+  }
 }
 
 TEST_F(FakeGpuKernel, ATicketKernelTakesGridsFarBeyondWhatIsResident) {
