@@ -1,17 +1,14 @@
 // kernel_args.cuh -- LeanDecodeArgs: the by-value argument block of every decode kernel; and LeanStatus, through which
 // kernels tell the host what went wrong. Host and device compile this file.
 
-// What a kernel may find wrong with its workspace (LeanStatus::fault).
-enum LeanFault : unsigned {
-  kLeanNoFault = 0,
-  kLeanWaitedInVain = 1,  // a partial of another CTA did not come within the bound
-  kLeanWrongTicket = 2    // a ticket counter held more than there are contributors
-};
+// What a kernel may find wrong with its workspace (LeanStatus::fault): a partial of another CTA did not come within the
+// bound, or a ticket counter held more than there are contributors.
+constexpr unsigned kLeanWaitedInVain = 1, kLeanWrongTicket = 2;
 
 // The status block of a context, in page-locked host memory that the GPU reads and writes in place. The first two
 // fields are read together.
 struct alignas(8) LeanStatus {
-  unsigned fault;                // LeanFault; kernels set it, and the host clears it
+  unsigned fault;                // kLean...; 0: none. Kernels set it, and the host clears it
   unsigned wait_bound_us;        // how long a thread waits for a partial, in microseconds; the host sets it
   unsigned long long workspace;  // address of the tickets of the launch that set `fault`
 };

@@ -357,9 +357,9 @@ LEANATTN_API int64_t leanattn_plan_workspace_bytes(const leanattn_plan* plan) LE
 
 /* Turns device memory into a workspace by zeroing it, in stream order. This is needed once: every launch that ends
  * leaves the workspace as it found it, so plans for which it is large enough may use it in turn. `workspace` must be
- * aligned to 256 bytes, as cudaMalloc aligns it, and stays the caller's. After a fault (leanattn_engine_check) it also
- * waits for the stream and acknowledges the fault. Errors: invalid_argument, workspace_corrupt (after a fault, while
- * the stream is being captured), launch_failed, context_lost. */
+ * aligned to 256 bytes, as cudaMalloc aligns it, and stays the caller's. After a fault on this workspace
+ * (leanattn_engine_check) it also waits for the stream and acknowledges the fault. Errors: invalid_argument,
+ * workspace_corrupt (after a fault on it, while the stream is being captured), launch_failed, context_lost. */
 LEANATTN_API leanattn_status leanattn_plan_init_workspace(const leanattn_plan* plan, void* workspace,
                                                           int64_t workspace_bytes,
                                                           leanattn_stream stream) LEANATTN_NOEXCEPT;
@@ -383,9 +383,10 @@ LEANATTN_API leanattn_status leanattn_plan_reset_workspace(const leanattn_plan* 
  * workspace), invalid_argument, context_lost (in a child process that was forked after the engine was made). */
 LEANATTN_API leanattn_status leanattn_engine_check(const leanattn_engine* engine) LEANATTN_NOEXCEPT;
 
-/* Forgets the fault that leanattn_engine_check reports. First wait for all launches of the engine, and zero every
- * workspace that they used: with a memset, or with leanattn_plan_init_workspace, which acknowledges as well. Errors:
- * invalid_argument, context_lost (in a child process that was forked after the engine was made). */
+/* Forgets the fault that leanattn_engine_check reports. leanattn_plan_init_workspace does so itself, for the workspace
+ * that the fault names. This is for programs that zero their workspaces in another way, or have freed this one: first
+ * wait for all launches of the engine, and zero every workspace that they used. Errors: invalid_argument, context_lost
+ * (in a child process that was forked after the engine was made). */
 LEANATTN_API leanattn_status leanattn_engine_acknowledge(leanattn_engine* engine) LEANATTN_NOEXCEPT;
 
 /* ---- Launch ---- */

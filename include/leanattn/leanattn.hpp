@@ -308,8 +308,8 @@ class Plan {
   std::int64_t workspace_bytes() const { return leanattn_plan_workspace_bytes(plan_); }
 
   /// Turns device memory of the caller's into a workspace by zeroing it, in stream order. This is needed once, and
-  /// again after a fault (Engine::check), which it acknowledges. Errors: invalid_argument, workspace_corrupt (after a
-  /// fault, while the stream is being captured), launch_failed, context_lost.
+  /// again after a fault on it (Engine::check), which it acknowledges. Errors: invalid_argument, workspace_corrupt
+  /// (after a fault, while the stream is being captured), launch_failed, context_lost.
   Result<void> init_workspace(void* workspace, std::int64_t bytes, leanattn_stream stream) const {
     return detail::to_result(leanattn_plan_init_workspace(plan_, workspace, bytes, stream));
   }

@@ -52,4 +52,6 @@ def make(code: str, message: str, hint: str, log: str) -> Error:
         return ArgumentTypeError(message, "invalid_argument", hint, log)
     if code == "not_prepared":
         hint += " In Python: run the same decode() once before the capture, or Engine.plan() for its problem and shape."
+    if code == "workspace_corrupt":
+        hint += " In Python: Engine.reset_workspaces() does so."
     return _CLASSES.get(code, Error)(message, code, hint.strip(), log)

@@ -243,6 +243,25 @@ Raises leanattn.Error: no_driver, no_device, driver_too_old, unsupported, out_of
           "reload", [](EngineObject& self) { unwrap(self.engine.reload()); },
           "Reads the winners again, after tuning or an import. Plans that were made before stay valid and do not "
           "change.")
+      .def(
+          "check", [](const EngineObject& self) { unwrap(self.engine.check()); },
+          R"(Raises leanattn.Error with code workspace_corrupt if a launch of the engine has ended with a fault.
+
+A launch ends with a fault if its workspace was not all zero, was used by two launches at a time, or if context lengths
+changed while it ran. Its results are wrong. decode() asks, too, before it launches; replays of CUDA graphs do not. This
+reads one word and does not wait: synchronise first to ask about launches that may still run.)")
+      .def(
+          "reset_workspaces",
+          [](EngineObject& self) {
+            const auto done = [&]() -> Result<void> {
+              const nb::gil_scoped_release without_gil;
+              if (auto ok = self.workspaces.reset(); !ok) return ok;
+              return self.engine.acknowledge();
+            }();
+            unwrap(done);
+          },
+          R"(Makes the engine usable again after a fault: waits for the GPU, zeroes all workspaces of streams, of captured
+graphs and of leanattn.Workspace, and acknowledges the fault. Raises leanattn.Error.)")
       .def("plan", &plan, nb::arg("problem"), nb::arg("batch") = 1, nb::kw_only(), nb::arg("max_batch") = 0,
            nb::arg("longest_context") = 1024, nb::arg("total_context") = 0, nb::arg("stream") = nb::none(),
            nb::sig("def plan(self, problem: leanattn.Problem, batch: int = 1, *, max_batch: int = 0, longest_context: "

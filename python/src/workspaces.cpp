@@ -54,11 +54,11 @@ Result<DeviceBuffer> Workspaces::allocate(std::int64_t bytes) {
 }
 
 /// Zeroes now, on a stream of its own: within a capture every replay would zero the buffer.
-Result<void> Workspaces::zero(DeviceBuffer& buffer) {
+Result<void> Workspaces::zero(void* data, std::int64_t bytes) {
   const RelaxedCaptureMode relaxed;
   const auto side = Stream::create();
   if (!side) return tl::unexpected(side.error());
-  if (auto ok = fill_bytes_async(buffer.data(), 0, buffer.bytes(), side->get()); !ok) return ok;
+  if (auto ok = fill_bytes_async(data, 0, bytes, side->get()); !ok) return ok;
   return side->synchronize();
 }
 
@@ -67,13 +67,37 @@ Result<DeviceBuffer> Workspaces::make(std::int64_t bytes) {
   if (!scope.entered()) return tl::unexpected(scope.entered().error());
   auto buffer = allocate(bytes);
   if (!buffer) return buffer;
-  if (auto ok = zero(*buffer); !ok) return tl::unexpected(ok.error());
+  if (auto ok = zero(buffer->data(), buffer->bytes()); !ok) return tl::unexpected(ok.error());
+  const std::lock_guard lock(mutex_);
+  made_.emplace(buffer->data(), buffer->bytes());
   return buffer;
 }
 
 void Workspaces::free(DeviceBuffer buffer) {
+  {
+    const std::lock_guard lock(mutex_);
+    made_.erase(buffer.data());
+  }
   const CurrentContext scope(context_.get());
   buffer = {};
+}
+
+Result<void> Workspaces::reset() {
+  const CurrentContext scope(context_.get());
+  if (!scope.entered()) return scope.entered();
+  const std::lock_guard lock(mutex_);
+  if (auto ok = synchronize_context(); !ok) return ok;
+  std::map<void*, std::int64_t> all = made_;
+  for (const auto& [stream, buffer] : streams_) all.emplace(buffer.data(), buffer.bytes());
+  for (const auto& [key, lent] : captures_) {
+    for (const Lent& one : lent) all.emplace(one.buffer.data(), one.buffer.bytes());
+  }
+  // Outgrown ones are not used again, and spare ones are zeroed before they are.
+  for (const auto& [data, bytes] : all) {
+    if (data == nullptr) continue;
+    if (auto ok = zero(data, bytes); !ok) return ok;
+  }
+  return {};
 }
 
 Result<void*> Workspaces::of_stream(const leanattn_plan* plan, std::int64_t bytes, CUstream_st* stream) {
@@ -110,7 +134,7 @@ Result<void*> Workspaces::of_capture(std::int64_t bytes, CUstream_st* stream, co
     buffer = std::move(*fresh);
   }
   // A spare one is zeroed, too: a launch of its graph may not have ended.
-  if (auto ok = zero(buffer); !ok) return tl::unexpected(ok.error());
+  if (auto ok = zero(buffer.data(), buffer.bytes()); !ok) return tl::unexpected(ok.error());
   Lent one{std::move(buffer), std::make_shared<std::atomic<bool>>(false)};
   if (auto ok = tell_end(capture, one.ended); !ok) {
     spare_.push_back(std::move(one.buffer));

@@ -37,6 +37,10 @@ class Workspaces {
   /// Frees such a workspace. No launch that uses it may be running.
   void free(DeviceBuffer buffer);
 
+  /// Zeroes all workspaces, also those of make() and of graphs, after everything in the context has ended. Errors:
+  /// launch_failed (a stream is being captured), context_lost.
+  Result<void> reset();
+
   /// Bytes of all workspaces of streams and captured graphs.
   std::int64_t bytes() const;
 
@@ -48,7 +52,7 @@ class Workspaces {
   };
 
   Result<DeviceBuffer> allocate(std::int64_t bytes);
-  Result<void> zero(DeviceBuffer& buffer);
+  Result<void> zero(void* data, std::int64_t bytes);
   Result<void*> of_stream(const leanattn_plan* plan, std::int64_t bytes, CUstream_st* stream);
   Result<void*> of_capture(std::int64_t bytes, CUstream_st* stream, const StreamCapture& capture);
   void take_back_ended();
@@ -58,6 +62,7 @@ class Workspaces {
   std::map<CUstream_st*, DeviceBuffer> streams_;
   std::map<std::pair<std::uint64_t, CUstream_st*>, std::vector<Lent>> captures_;  // by capture id and stream
   std::vector<DeviceBuffer> spare_;                                               // of graphs that are gone
+  std::map<void*, std::int64_t> made_;                                            // by make(): their bytes
   std::vector<DeviceBuffer> outgrown_;  // kept, because launches that use them may be running
 };
 

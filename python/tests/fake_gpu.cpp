@@ -141,6 +141,14 @@ NB_MODULE(_fake_gpu, module) {
   module.def("calls", [](const std::string& name) { return fake_gpu().calls[name]; });
   module.def("fail_once",
              [](const std::string& name, int status) { fake_gpu().fail_once[name] = static_cast<CUresult>(status); });
+  // What a kernel of the last launch does that waits in vain.
+  module.def("report_fault", [] {
+    LeanDecodeArgs args{};
+    const auto& bytes = fake_gpu().launches.back().arguments;
+    std::memcpy(&args, bytes.data(), std::min(sizeof args, bytes.size()));
+    args.status->workspace = handle_of(args.tickets);
+    args.status->fault = kLeanWaitedInVain;
+  });
   module.def("live_buffers", [] { return fake_gpu().live_buffers; });
   module.def("make_stream", [] {
     const WithContext scope;

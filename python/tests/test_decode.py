@@ -326,6 +326,52 @@ def test_an_error_of_the_driver_carries_its_code(engine):
     assert caught.value.code == "out_of_memory"
 
 
+def test_after_a_fault_nothing_is_launched_until_workspaces_are_reset(engine):
+    mine = leanattn.Workspace(engine, 1 << 20)
+    streams = [fake.make_stream() for _ in range(2)]
+    for stream in streams:
+        decoded(engine, **inputs(), stream=stream)
+    captured = fake.make_stream()
+    fake.begin_capture(captured)
+    leanattn.decode(**inputs(), stream=captured, engine=engine)
+    graph = fake.end_capture(captured)
+    fake.replay(graph, captured)
+    in_graph = fake.launches()[-1]["arguments"]["partials"]
+    partials = [decoded(engine, **inputs(), **where)[1]["arguments"]["partials"]
+                for where in ({"stream": streams[0]}, {"stream": streams[1]}, {"workspace": mine})]
+    engine.check()
+    for address in [*partials, in_graph]:
+        ctypes.memset(address, 0x55, 64)
+    fake.report_fault()
+    launched = len(fake.launches())
+    for call in (engine.check, lambda: leanattn.decode(**inputs(), engine=engine),
+                 lambda: leanattn.decode(**inputs(), stream=fake.make_stream(), engine=engine)):
+        with pytest.raises(leanattn.Error, match="ended with a fault") as caught:
+            call()
+        assert caught.value.code == "workspace_corrupt" and "reset_workspaces" in caught.value.hint
+    assert len(fake.launches()) == launched
+    engine.reset_workspaces()
+    engine.check()
+    for address in [*partials, in_graph]:
+        assert ctypes.string_at(address, 64) == bytes(64)
+    decoded(engine, **inputs(), stream=streams[0])
+    fake.destroy_graph(graph)
+
+
+def test_workspaces_are_not_reset_while_a_stream_is_captured(engine):
+    decoded(engine, **inputs())
+    fake.report_fault()
+    stream = fake.make_stream()
+    fake.begin_capture(stream)
+    with pytest.raises(leanattn.Error):
+        engine.reset_workspaces()
+    fake.destroy_graph(fake.end_capture(stream))
+    with pytest.raises(leanattn.Error, match="ended with a fault"):
+        engine.check()
+    engine.reset_workspaces()
+    engine.check()
+
+
 def test_a_growing_cache_asks_for_few_plans(engine):
     """Lengths that differ by a step are looked up alike, so that a new one does not mean a new plan."""
     grids = {decoded(engine, **inputs(k_cache=FakeTensor((BATCH, KV_HEADS, n, HEAD_DIM)), v_cache=FakeTensor((BATCH, KV_HEADS, n, HEAD_DIM))))[1]["grid"]

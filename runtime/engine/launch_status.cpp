@@ -48,13 +48,13 @@ Result<LaunchStatus> LaunchStatus::allocate(std::int64_t wait_bound_ms) {
   const BesideCaptures relaxed(**api);
   auto memory = PinnedBuffer::allocate(sizeof(LeanStatus));
   if (!memory) return tl::unexpected(std::move(memory.error()));
-  new (memory->data()) LeanStatus{kLeanNoFault, static_cast<unsigned>(wait_bound_ms * 1000), 0};
+  new (memory->data()) LeanStatus{0, static_cast<unsigned>(wait_bound_ms * 1000), 0};
   return LaunchStatus(*std::move(memory));
 }
 
 Result<void> LaunchStatus::check() const {
   const unsigned fault = __atomic_load_n(&block()->fault, __ATOMIC_ACQUIRE);
-  if (fault == kLeanNoFault) [[likely]]
+  if (fault == 0) [[likely]]
     return {};
   const std::uint64_t workspace = __atomic_load_n(&block()->workspace, __ATOMIC_RELAXED);
   const std::string what = fault == kLeanWrongTicket
@@ -65,8 +65,16 @@ Result<void> LaunchStatus::check() const {
               fmt::format("a launch on workspace {:#x} ended with a fault: {}", workspace, what),
               "The workspace was not all zero before the launch, or two launches used it at a time, or context_lengths "
               "changed while a launch ran, or another kernel held the SMs for longer (LEANATTN_WAIT_BOUND_MS). Throw "
-              "away the results since the last check that was well, and initialise the engine's workspaces again. "
+              "away the results since the last check that was well, and initialise this workspace again. "
               "LEANATTN_DEBUG=1 finds the cause.");
+}
+
+bool LaunchStatus::has_fault_in(const void* workspace, std::int64_t bytes) const {
+  if (!has_fault()) [[likely]]
+    return false;
+  const std::uint64_t named = __atomic_load_n(&block()->workspace, __ATOMIC_RELAXED);
+  const auto begin = reinterpret_cast<std::uintptr_t>(workspace);
+  return named >= begin && named - begin < static_cast<std::uint64_t>(bytes);
 }
 
 Result<void> LaunchStatus::acknowledge_after(CUstream_st* stream) {

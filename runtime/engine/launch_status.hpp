@@ -29,13 +29,15 @@ class LaunchStatus {
   LeanStatus* block() const { return memory_.as<LeanStatus>(); }
 
   /// Whether a launch has ended with a fault. One load.
-  bool has_fault() const { return __atomic_load_n(&block()->fault, __ATOMIC_ACQUIRE) != kLeanNoFault; }
+  bool has_fault() const { return __atomic_load_n(&block()->fault, __ATOMIC_ACQUIRE) != 0; }
   /// Errors: workspace_corrupt, which names the workspace, what may have happened to it and what to do.
   Result<void> check() const;
 
   /// Forgets the fault.
-  void acknowledge() { __atomic_store_n(&block()->fault, kLeanNoFault, __ATOMIC_RELEASE); }
-  /// Forgets the fault once `stream`, on which a workspace is being zeroed, has got so far. Errors: those of check(),
+  void acknowledge() { __atomic_store_n(&block()->fault, 0, __ATOMIC_RELEASE); }
+  /// Whether the fault is of a launch on a workspace in these bytes.
+  bool has_fault_in(const void* workspace, std::int64_t bytes) const;
+  /// Forgets the fault once `stream`, on which its workspace is being zeroed, has got so far. Errors: those of check(),
   /// while CUDA captures the stream, so that nothing is zeroed yet; launch_failed, context_lost.
   Result<void> acknowledge_after(CUstream_st* stream);
 

@@ -70,7 +70,8 @@ Result<void> PlanCore::init_workspace(void* workspace, std::int64_t bytes, CUstr
   const CurrentContext scope(context_);
   if (!scope.entered()) return scope.entered();
   auto zeroed = fill_bytes_async(workspace, 0, bytes, stream);
-  if (zeroed && status_ != nullptr && status_->has_fault()) return status_->acknowledge_after(stream);
+  if (zeroed && status_ != nullptr && status_->has_fault_in(workspace, bytes)) [[unlikely]]
+    return status_->acknowledge_after(stream);
   return zeroed;
 }
 

@@ -21,8 +21,7 @@ LEAN_DEVICE void report_fault(const LeanDecodeArgs& args, u32 fault) {
 // Takes NaN for a column of a partial that does not come. It counts as arrived, so that the loop that polls ends by the
 // one condition that it has.
 LEAN_DEVICE void give_up(bool missing, RowState& state, float4& o) {
-  const float nan = __uint_as_float(0x7fffffffu);
-  if (missing) state.max = nan, o.x = nan;
+  if (missing) state.max = o.x = __uint_as_float(0x7fffffffu);
 }
 
 // Whether to poll once more after a poll that has not found everything. waited: 0 at first; the polls so far and, once
@@ -32,16 +31,12 @@ LEAN_DEVICE bool goes_on_waiting(const LeanDecodeArgs& args, u32& waited) {
   if (++waited < kQuickPolls) return true;
   u64 before, after;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(before)::"memory");
-  asm volatile("nanosleep.u32 %0;" ::"r"(kNapNs) : "memory");
+  __nanosleep(kNapNs);
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(after)::"memory");
   waited += min((u32)(after - before) >> 10, kLongestNapUs);
-  u32 fault = 0, bound = kDefaultWaitBoundUs;
-  if (args.status != nullptr) {
-    asm volatile("ld.relaxed.sys.global.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(fault), "=r"(bound)
-                 : "l"(&args.status->fault)
-                 : "memory");
-  }
+  const volatile LeanStatus* const status = args.status;
+  const u32 fault = status != nullptr ? status->fault : 0,
+            bound = status != nullptr ? status->wait_bound_us : kDefaultWaitBoundUs;
   if (fault == 0 && waited - kQuickPolls < bound) return true;
   if (fault == 0) report_fault(args, kLeanWaitedInVain);
   return false;

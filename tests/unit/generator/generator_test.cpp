@@ -96,10 +96,10 @@ std::vector<std::string> code_lines(const std::string& source) {
   return lines;
 }
 
-TEST(Generator, PlainDenseKernelsHaveFewerThan1200LinesOfCode) {
+TEST(Generator, PlainDenseKernelsHaveFewerThan1250LinesOfCode) {
   for (KernelSpec spec : one_of_each_family()) {
     spec.lse = false;
-    EXPECT_LT(code_lines(emit(spec)->source).size(), 1200u) << kernel_name(spec);
+    EXPECT_LT(code_lines(emit(spec)->source).size(), 1250u) << kernel_name(spec);
   }
 }
 
