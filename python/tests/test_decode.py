@@ -1,4 +1,5 @@
 """decode() and merge_partials() on a GPU that is not there: what arrives at the driver, and what is refused by name."""
+import ctypes
 import gc
 import itertools
 import math

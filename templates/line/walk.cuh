@@ -116,6 +116,8 @@ LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
     if constexpr (!kRowBlocksInStep) s.row_block = 0;
     if (++s.kv_head == args.kv_heads) {
       s.kv_head = 0;
+      // The line ends before the range does only if lengths have changed since the launch began.
+      if (s.request + 1 == args.batch) return false;
       const int length = min(max(args.context_lengths[s.request + 1], 0), args.context_capacity);
       set_request(args, s, s.request + 1, length);
     }

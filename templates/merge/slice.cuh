@@ -50,8 +50,7 @@ LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c,
         for (u32 i = 0; i < kBatch; i++) all &= arrived(stat[i], out[i]) || begin + i * lanes + member >= count;
         if (!all && !goes_on_waiting(args, waited)) {
 #pragma unroll
-          for (u32 i = 0; i < kBatch; i++)
-            give_up(begin + i * lanes + member < count && !arrived(stat[i], out[i]), stat[i], out[i]);
+          for (u32 i = 0; i < kBatch; i++) give_up(begin + i * lanes + member < count, stat[i], out[i]);
         }
       } while (!all);
       float max = state.max;

@@ -122,8 +122,7 @@ LEAN_DEVICE void merge_pieces(const LeanDecodeArgs& args, const Pieces& pieces, 
 #pragma unroll
         for (int n = 0; n < kMergeColumns; n++)
 #pragma unroll
-          for (u32 i = 0; i < kMergeBatch; i++)
-            give_up(begin + i < pieces.count && !arrived(stat[n][i], out[n][i]), stat[n][i], out[n][i]);
+          for (u32 i = 0; i < kMergeBatch; i++) give_up(begin + i < pieces.count, stat[n][i], out[n][i]);
       }
     } while (!all);
 #pragma unroll
