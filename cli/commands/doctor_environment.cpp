@@ -81,6 +81,7 @@ constexpr Variable kVariables[] = {
     {"LEANATTN_SHIPPED_DB", accept},
     {"LEANATTN_CUBIN_CACHE_MB", judge_number},
     {"LEANATTN_BUSY_TIMEOUT_MS", judge_number},
+    {"LEANATTN_WAIT_BOUND_MS", judge_number},
     {"LEANATTN_NVRTC_LIB", judge_nvrtc_file},
     {"LEANATTN_NVRTC_DIR", judge_nvrtc_directory},
     {"LEANATTN_CAPTURE", judge_capture},

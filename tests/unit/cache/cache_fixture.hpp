@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -121,6 +122,16 @@ class RawDatabase {
  private:
   sqlite3* handle_ = nullptr;
 };
+
+/// Makes noise of an index of a tuning.db that nothing has open: all of its trials can still be read.
+inline void spoil_an_index(const std::filesystem::path& file) {
+  constexpr std::int64_t kPage = 4096;
+  const std::int64_t root =
+      std::stoll(RawDatabase(file).ask("SELECT rootpage FROM sqlite_schema WHERE name = 'trials_by_key'"));
+  auto bytes = read_bytes(file);
+  std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>((root - 1) * kPage), kPage, '\xEE');
+  write_bytes(file, bytes);
+}
 
 /// Forks; the child's exit status is `body`'s result. Returns the child's pid.
 template <class Body>

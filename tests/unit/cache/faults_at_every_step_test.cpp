@@ -152,5 +152,48 @@ TEST_F(FaultsAtEveryStep, OfAllocationMoveNoSoundFile) {
   }
 }
 
+TEST_F(FaultsAtEveryStep, OfAllocationInARepairLoseNoTrial) {
+  spoil_an_index(directory_ / "tuning.db");
+  const auto damaged = read_bytes(directory_ / "tuning.db");
+  for (const auto whose : {FailingMemory::Whose::sqlite, FailingMemory::Whose::cpp}) {
+    for (const bool lasting : {false, true}) {
+      int steps = 0;
+      for (int n = 1;; n = next_step(n)) {
+        SCOPED_TRACE((whose == FailingMemory::Whose::sqlite ? "SQLite's allocation " : "allocation ") +
+                     std::to_string(n) + (lasting ? " and all after it" : ""));
+        TemporaryDirectory directory;
+        write_bytes(directory / "tuning.db", damaged);
+        int refused = 0;
+        {
+          FailingMemory memory(whose, n, lasting);
+          try {
+            const auto db = TuningDb::open(directory.path(), OpenMode::read_write, nullptr);
+            if (!db) {
+              // Without memory a repair gives up, and the file is as damaged as it was.
+              EXPECT_TRUE(is_honest(db.error()) || db.error().code == ErrorCode::database_corrupt)
+                  << db.error().message;
+            }
+          } catch (const std::bad_alloc&) {
+          }
+          refused = memory.refusals();
+        }
+        {
+          const auto db = TuningDb::open(directory.path(), OpenMode::read_write, nullptr);
+          ASSERT_TRUE(db) << db.error().message;
+          EXPECT_EQ((*db)->stats()->trials, kTrials);
+          EXPECT_TRUE((*db)->check()->empty());
+        }
+        const auto aside = files_with_prefix(directory.path(), "tuning.db.corrupt-");
+        ASSERT_EQ(aside.size(), 1u);
+        EXPECT_EQ(read_bytes(aside[0]), damaged);
+        EXPECT_TRUE(files_with_prefix(directory.path(), "tuning.db.new").empty());
+        if (HasFailure() || refused == 0) break;
+        ++steps;
+      }
+      EXPECT_GT(steps, 20);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace leanattn

@@ -39,14 +39,7 @@ class Repair : public ::testing::Test {
       ASSERT_TRUE(db->rebuild_winners());
       ASSERT_TRUE(db->finish_session(session));
     }
-    std::int64_t root = 0;
-    {
-      RawDatabase raw(directory / "tuning.db");
-      root = std::stoll(raw.ask("SELECT rootpage FROM sqlite_schema WHERE name = 'trials_by_key'"));
-    }
-    auto bytes = read_bytes(directory / "tuning.db");
-    std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>((root - 1) * 4096), 4096, '\xEE');
-    write_bytes(directory / "tuning.db", bytes);
+    spoil_an_index(directory / "tuning.db");
   }
 
   static void make_unreadable(const std::filesystem::path& directory) {
