@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """What `db` promises, and what every command does with a database that is damaged, foreign or missing."""
 
+import contextlib
 import json
 import re
+import resource
 import sqlite3
 import stat
+import subprocess
 
 import contract
 from contract import Contract, OFFLINE, SHAPE
@@ -89,6 +92,41 @@ class Database(Contract):
         """A problem and two configurations that differ from its default."""
         document = json.loads(self.expect(0, "lookup", "--json", *SHAPE, *OFFLINE).stdout)
         return document["problem"], [{**document["answers"][0]["config"], "grid": grid} for grid in (101, 53)]
+
+    def with_address_space(self, size, *args):
+        """Runs the program with so many bytes of address space, as under `ulimit -v`."""
+        limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (size, size))
+        return subprocess.run([contract.PROGRAM, *args], capture_output=True, text=True, stdin=subprocess.DEVNULL, env=self.environment(),
+                              cwd=self.root, timeout=300, preexec_fn=limit)
+
+    def test_too_little_memory_neither_moves_nor_empties_a_sound_database(self):
+        file = self.make_database()
+        problem, configs = self.winners()
+        for i in range(8):
+            self.add_winner(file, {**problem, "q_heads": 8 * (i + 1), "kv_heads": 8}, configs[i % 2], 10.5 + i)
+        def content():
+            with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
+                return {table: db.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() for table in ("trials", "winners", "sessions")}
+        before = content()
+        self.assertEqual((len(before["trials"]), len(before["winners"])), (8, 8))
+        step = 1 << 16
+        lowest = next((size for size in range(1 << 24, 1 << 28, 4 * step) if self.with_address_space(size, "--version").returncode == 0), None)
+        if lowest is None:
+            self.skipTest("this build of the program needs terabytes of address space: it is a sanitizer's")
+        for arguments in (["db", "rebuild"], ["db", "check"]):
+            refused, size = 0, lowest
+            while True:
+                result = self.with_address_space(size, *arguments)
+                said = f"{arguments} in {size} bytes: {result.returncode}: {result.stderr[-500:]}"
+                self.assertGreaterEqual(result.returncode, 0, said)
+                self.assertEqual(sorted(p.name for p in self.cache.iterdir() if "corrupt" in p.name or ".new" in p.name), [], said)
+                self.assertEqual(content(), before, said)
+                if result.returncode == 0:
+                    break
+                self.assertNotEqual(result.stderr, "", said)
+                refused += 1
+                size += step
+            self.assertGreater(refused, 0, "memory never ran out")
 
     def test_gpu_models_in_one_file_are_counted_and_answered_apart(self):
         file = self.make_database()
