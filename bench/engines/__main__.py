@@ -51,6 +51,7 @@ def parse():
     parser.add_argument("--backends", default=",".join(engine_report.BACKENDS), help="(%(default)s)")
     parser.add_argument("--steps", type=int, default=128, help="decode steps that are timed of a shape (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each backend (%(default)s)")
+    parser.add_argument("--no-compile", action="store_true", help="without vLLM's own compilation of the model, which takes a minute a process")
     parser.add_argument("--report-only", action="store_true", help="write the Markdown again from engines.json; needs no GPU")
     options = parser.parse_args()
     options.backends = options.backends.split(",")
@@ -70,26 +71,26 @@ def shapes():
     return [*([context] * requests for requests, context in engine_report.UNIFORM), ragged_mix()]
 
 
-def settings_for(contexts, steps, model_dir):
+def settings_for(contexts, steps, model_dir, compiled=True):
     """What a process of a backend is told."""
     batches = sorted({len(of_shape) for of_shape in contexts})
     # Room for the steps that are timed, profiled and run while other prompts are still read.
     longest = max(max(of_shape) for of_shape in contexts) + 4 * steps + 64 * batches[-1]
     return {"model_dir": str(model_dir), "vocabulary": MODEL["vocab_size"], "shapes": contexts, "batches": batches, "most_requests": batches[-1],
-            "longest": longest, "steps": steps, "utilization": 0.85}
+            "longest": longest, "steps": steps, "utilization": 0.85, "compile": compiled}
 
 
 def measure(options):
     from peers import environment
 
     results = {"schema_version": 1, "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-               "environment": environment.environment([]), "model": "the sizes of Llama-3-8B", "backends": {}}
+               "environment": environment.environment([]), "model": "the sizes of Llama-3-8B", "compiled": not options.no_compile, "backends": {}}
     with tempfile.TemporaryDirectory() as folder:
         model = pathlib.Path(folder, "model")
         model.mkdir()
         (model / "config.json").write_text(json.dumps(MODEL))
         settings = pathlib.Path(folder, "settings.json")
-        settings.write_text(json.dumps(settings_for(shapes(), options.steps, model)))
+        settings.write_text(json.dumps(settings_for(shapes(), options.steps, model, not options.no_compile)))
         rounds = {backend: [] for backend in options.backends}
         for _ in range(options.rounds):
             for backend in options.backends:

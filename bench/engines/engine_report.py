@@ -72,7 +72,8 @@ def speed_ups(results, part=None):
 def markdown(results):
     text = [f"# Decode in vLLM\n\n{measured_on(results['environment'])}\n\nA model of {results['model']} with random weights decodes in vLLM, every step "
             "as one CUDA graph, with each attention backend in a process of its own, in turn. *Attention* is the time of the attention kernels on the "
-            "GPU in a step, from the profiler, and *of the step* its share of all kernels; the update of the cache is not in it."]
+            "GPU in a step, from the profiler, and *of the step* its share of all kernels; the update of the cache is not in it."
+            + ("" if results.get("compiled", True) else " vLLM's own compilation of the model is off.")]
     shapes = list(dict.fromkeys(shape for backend in results["backends"].values() for shape in backend.get("shapes", {})))
     for shape in shapes:
         rows = []

@@ -5,6 +5,7 @@ import bench_paths  # first: it sets the path
 
 import batcher
 import engine_report
+from peers import files
 
 
 def line(ms, attention):
@@ -75,6 +76,14 @@ class Engines(unittest.TestCase):
         for part in ("| leanattn | 4.000 | 250 | 350 | 9 % |", "| FLASH_ATTN | 5.000 | 200 | 700 | 14 % |", "| attention in a step | 2.000 | 2.000 | 2.000 |",
                      "| a step | 1.250 | 1.000 | 1.118 |", "| leanattn | 23.0 | 1.5 | 0.50 |", "- FLASHINFER: No module \\| named flashinfer"):
             self.assertIn(part, text)
+
+    def test_a_model_that_vllm_did_not_compile_is_said_to_be_one(self):
+        self.assertNotIn("compilation", engine_report.markdown(RESULTS))
+        self.assertIn("vLLM's own compilation of the model is off.", engine_report.markdown({**RESULTS, "compiled": False}))
+
+    def test_the_committed_page_is_what_its_record_makes(self):
+        committed = bench_paths.ROOT / "bench/results/h200/engines"
+        self.assertEqual(engine_report.markdown(files.read_json(committed / "engines.json")), (committed / "engines.md").read_text())
 
 
 if __name__ == "__main__":
