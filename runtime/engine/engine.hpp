@@ -68,9 +68,10 @@ class EngineCore : public ::leanattn_engine {
   EngineCore& operator=(const EngineCore&) = delete;
   ~EngineCore();
 
-  /// See leanattn_engine_plan_with. A known (problem, shape) takes one hash and at most four cache lines, or eight
-  /// while a stand-in answers; no lock and no allocation. Where CTAs wait for each other, the driver is asked whether
-  /// the stream has all SMs of the context; one of a green context may not. The plan lives as long as the engine.
+  /// See leanattn_engine_plan_with. A known (problem, shape) takes one hash, at most four cache lines, or eight
+  /// while a stand-in answers, and one of the plan; no lock and no allocation. Where CTAs wait for each other, the
+  /// driver is asked whether the stream has all SMs of the context; one of a green context may not. The plan lives as
+  /// long as the engine.
   Result<const PlanCore*> plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
                                WhenNotLoaded when_not_loaded = WhenNotLoaded::compile) {
     const LookupKey key = make_lookup_key(problem, shape);

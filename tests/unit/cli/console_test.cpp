@@ -19,6 +19,7 @@ TEST(ExitCodes, AreTheDocumentedOnes) {
   EXPECT_EQ(exit_code(ErrorCode::cache_unavailable), 6);
   EXPECT_EQ(exit_code(ErrorCode::interrupted), 130);
   EXPECT_EQ(exit_code(ErrorCode::context_lost), 1);
+  EXPECT_EQ(exit_code(ErrorCode::workspace_corrupt), 1);
 }
 
 }  // namespace

@@ -96,6 +96,31 @@ std::vector<std::string> code_lines(const std::string& source) {
   return lines;
 }
 
+TEST(Generator, EveryPollForPartialsIsBounded) {
+  const auto count = [](const std::string& source, std::string_view text) {
+    int found = 0;
+    for (auto at = source.find(text); at != std::string::npos; at = source.find(text, at + 1)) ++found;
+    return found;
+  };
+  std::vector<KernelSpec> specs = one_of_each_family();
+  specs.push_back({.head_dim = 576,
+                   .group = 16,
+                   .load = LoadPath::tensor,
+                   .warps = 4,
+                   .stages = 2,
+                   .features = {.v_head_dim = 512, .latent = true}});
+  for (KernelSpec spec : specs) {
+    for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+      spec.fixup = fixup;
+      const auto emitted = emit(spec);
+      ASSERT_TRUE(emitted) << emitted.error().message;
+      const int polls = count(emitted->source, "} while (!all);");
+      EXPECT_GT(polls, 0) << kernel_name(spec);
+      EXPECT_EQ(count(emitted->source, "if (!all && !goes_on_waiting(args, waited)) {"), polls) << kernel_name(spec);
+    }
+  }
+}
+
 TEST(Generator, PlainDenseKernelsHaveFewerThan1250LinesOfCode) {
   for (KernelSpec spec : one_of_each_family()) {
     spec.lse = false;

@@ -286,6 +286,7 @@ TEST(Abi, StatusesAreTheErrorCodes) {
   EXPECT_EQ(LEANATTN_INTERRUPTED, static_cast<int>(ErrorCode::interrupted));
   EXPECT_EQ(LEANATTN_CONTEXT_LOST, static_cast<int>(ErrorCode::context_lost));
   EXPECT_EQ(LEANATTN_INTERNAL, static_cast<int>(ErrorCode::internal));
+  EXPECT_EQ(LEANATTN_WORKSPACE_CORRUPT, static_cast<int>(ErrorCode::workspace_corrupt));
 }
 
 TEST(Abi, CAndCxxSeeTheSameStructs) {
