@@ -52,9 +52,9 @@ struct Config {
   /// Empty tile positions that the schedule puts before each output tile. They make the ranges of a ragged batch take
   /// equally long. In LeanTiles.
   int segment_cost = 0;
-  /// Bytes that L2 fetches from memory for a tensor copy that misses, 128 or 256. 256 hides latency where little is read,
-  /// and costs bandwidth where much is. It is a property of the launch's tensor maps and not of the kernel, so that it
-  /// costs no compilation. 128 on all load paths but tensor, which have no such setting.
+  /// Bytes that L2 fetches from memory for a tensor copy that misses, 128 or 256. 256 hides latency where little is
+  /// read, and costs bandwidth where much is. It is a property of the launch's tensor maps and not of the kernel, so
+  /// that it costs no compilation. 128 on all load paths but tensor, which have no such setting.
   int l2_promotion = 128;
 
   bool operator==(const Config&) const = default;

@@ -22,8 +22,8 @@ struct LeanDecodeArgs {
   // Where K and V of the range lie.
   long long k_stride_batch, k_stride_head, k_stride_token;  // paged: k_stride_batch is the step from page to page
   long long v_stride_batch, v_stride_head, v_stride_token;
-  const int* page_table;  // [batch, max_pages]: the page in the pool that holds each page of a request, or a hole, whose
-                          // tokens nobody sees; paged only
+  const int* page_table;  // [batch, max_pages]: the page in the pool that holds each page of a request, or a hole,
+                          // whose tokens nobody sees; paged only
   long long page_table_stride;
 
   // What is read while the first KV is on its way.

@@ -40,8 +40,8 @@ struct Query {
 // weight 1, which rounds to itself.
 struct Attention {
   float max[kLaneRows];
-  float sum[kLaneRows];                // of this lane's tokens only, until reduce_sums
-  float out[kOutTiles][kRowTiles][4];  // (dim, row) (dim, row + 1) (dim + 1, row) (dim + 1, row + 1)
+  float sum[kLaneRows];                       // of this lane's tokens only, until reduce_sums
+  float out[kOutTiles][kRowTiles][4];         // (dim, row) (dim, row + 1) (dim + 1, row) (dim + 1, row + 1)
   float unit[kScalesTokens ? kLaneRows : 1];  // what `out` counts in (attend/value_unit.cuh), if tokens have scales
 };
 
@@ -235,7 +235,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
   if constexpr (kPageSize > 0) {
     if (kv.at.holes) {
       holes = holes_of(args, s, step);
-      kv.zero_v_holes(holes);
+      zero_v_holes(kv, holes);
     }
   }
   finish_scores(args, s, step, holes, lane, score);

@@ -166,8 +166,7 @@ Result<CheckOutcome> GpuBackend::check(const Config& config) {
     return tl::unexpected(kernel.error());
   }
   // It is launched twice: what the first launch leaves in the workspace, or a race, shows in the second.
-  Result<ComparisonReport> report =
-      case_->check(**kernel, config, check_workspace_, stream_.get(), 2);
+  Result<ComparisonReport> report = case_->check(**kernel, config, check_workspace_, stream_.get(), 2);
   if (report && report->passed() && config.spec.pdl) {
     // Here q and the newest tokens arrive late, from the kernel right before.
     report = case_->check(**kernel, config, check_workspace_, stream_.get(), 2,

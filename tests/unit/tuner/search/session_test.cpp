@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "cache/layers.hpp"
 #include "runtime/lookup/default_config.hpp"
@@ -542,6 +543,31 @@ TEST_F(TuneSession, RaggedShapesAreTriedWithMoreAndLessCharged) {
   SimulatedGpu even(request.problem, kSeed + 1);
   ASSERT_TRUE(run(even));
   for (const auto& [text, samples] : even.samples) EXPECT_EQ(config_from_json(text).value().segment_cost, 0) << text;
+}
+
+TEST_F(TuneSession, TheBestOfLoadPathTensorAreTriedWithTheOtherL2Promotion) {
+  request.shapes = {{.batch = 4, .longest_context = 8192}};
+  effort.specs = 60;
+  SimulatedGpu gpu(request.problem, kSeed);
+  ASSERT_TRUE(run(gpu));
+  std::map<std::string, std::set<int>> promotions;  // by kernel, grid and segment cost
+  std::size_t of_tensor = 0;
+  for (const auto& [text, samples] : gpu.samples) {
+    Config config = config_from_json(text).value();
+    of_tensor += config.spec.load == LoadPath::tensor;
+    const int promotion = std::exchange(config.l2_promotion, 128);
+    promotions[to_json(config)].insert(promotion);
+  }
+  ASSERT_GT(of_tensor, 0u);
+  std::size_t both = 0;
+  for (const auto& [config, tried] : promotions) {
+    if (tried.size() < 2) continue;
+    ++both;
+    EXPECT_EQ(config_from_json(config).value().spec.load, LoadPath::tensor) << config;
+  }
+  EXPECT_GE(both, 1u);
+  EXPECT_LE(both, effort.refine_specs) << "the search does not double";
+  EXPECT_TRUE(gpu.timed_without_check.empty());
 }
 
 TEST_F(TuneSession, DependentLaunchIsRefusedWhereTheGpuHasNone) {
