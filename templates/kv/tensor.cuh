@@ -53,7 +53,8 @@ LEAN_DEVICE u32 hole_note() {
 LEAN_DEVICE void note_hole() { asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole_note()), "r"(1) : "memory"); }
 LEAN_DEVICE u32 step_holes(const LeanDecodeArgs& args, const Segment& s, const Step& step) {
   if constexpr (kPageSize == 0) return 0;
-  return load_shared_4(hole_note()) == 0 ? 0 : holes_of(args, s, step);
+  // The vote is for lanes that read the word before and after a note for a later step.
+  return __any_sync(kFullMask, load_shared_4(hole_note()) != 0) ? holes_of(args, s, step) : 0;
 }
 
 // The barrier of a stage's first part. Those of the other parts follow it.
