@@ -99,6 +99,16 @@ struct KvPipe {
   }
 };
 
+// V rows of the step in hand that lie in holes of the page table become zeros.
+LEAN_DEVICE void zero_v_holes(KvPipe& kv, u32 holes) {
+#pragma unroll
+  for (int i = 0; i < kLaneRows; i++) {
+    if (!in_hole(holes, i * kRowsAtOnce + kv.lane / kRowLanes)) continue;
+#pragma unroll
+    for (int c = 0; c < kLaneChunks; c++) kv.v_row[i][c] = make_uint4(0, 0, 0, 0);
+  }
+}
+
 // The lane's chunks of the query rows of a segment.
 struct Query {
   uint4 row[kRows][kLaneChunks];
@@ -207,6 +217,11 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 
   // The token whose score is this lane's. Where a step has 16 tokens, pairs of lanes have the same one.
   const int token = lane % kLaneRows * kRowsAtOnce + lane / kRowLanes;
+  u32 holes = 0;
+  if constexpr (kPageSize > 0) {
+    if (kv.at.holes) holes = holes_of(args, s, step);
+  }
+  const bool hole = in_hole(holes, token);
   float score[kRows];
   bool raise = false;
 #pragma unroll
@@ -215,9 +230,9 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
     if constexpr (kChangesScores)
       x = change_score(args, x, score_row(args, s, row_of(s.query, s.row_block, row)), step.token + token);
     if constexpr (kRowsSeeAlike) {
-      score[row] = token < step.count ? x : kNegInf;
+      score[row] = token < step.count && !hole ? x : kNegInf;
     } else {
-      score[row] = sees(args, s, step, token, row_of(s.query, s.row_block, row)) ? x : kNegInf;
+      score[row] = !hole && sees(args, s, step, token, row_of(s.query, s.row_block, row)) ? x : kNegInf;
     }
     raise |= score[row] > a.max[row];
   }
@@ -232,6 +247,9 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
   }
 
   if (step.count < kStepTokens) kv.zero_v_rows(step.count);
+  if constexpr (kPageSize > 0) {
+    if (holes != 0) zero_v_holes(kv, holes);
+  }
 #pragma unroll
   for (int i = 0; i < kLaneRows; i++) {
     float p[kRows];

@@ -72,3 +72,9 @@ struct KvPipe {
     fetch();
   }
 };
+
+// V rows of the step in hand that lie in holes of the page table become zeros.
+LEAN_DEVICE void zero_v_holes(KvPipe& kv, u32 holes) {
+  zero_v_holes(kv.base(), holes, kv.lane);
+  __syncwarp();
+}

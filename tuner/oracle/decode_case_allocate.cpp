@@ -76,6 +76,7 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   check_ = check_features(problem_, options_.data, options_.seed,
                           natural ? static_cast<double>(args_.score_scale) : scale_of_argument(args_.scale_log2));
   check_.shared_prefix = options_.shared_prefix;
+  check_.hole_every = options_.hole_every;
   first_query_tokens_.assign(1, 0);
   for (const int count : query_tokens_) first_query_tokens_.push_back(first_query_tokens_.back() + count);
 
@@ -130,7 +131,7 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
     }
     check_.max_pages = static_cast<int>(max_pages);
     args_.page_table_stride = max_pages + (options_.padded ? 3 : 0);
-    args_.pool_pages = pools;
+    args_.pool_pages = static_cast<int>(pools);
   }
   // K and V get different padding, so that a kernel that confuses their strides is found out.
   const auto kv_strides = [&](long long& of_batch, long long& of_head, long long& of_token, std::int64_t columns,

@@ -130,6 +130,8 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
       const int t = row / group, head = kv_head * group + row % group;
       const auto position = static_cast<int>(context - n + t), index = static_cast<int>(token);
       if (!sees(features, context, n, t, words[static_cast<std::size_t>(t)], token)) return -kInfinity;
+      if (details.hole_every > 0 && data_is_hole(seed, request, token / features.page_size, details.hole_every))
+        return -kInfinity;
       if (features.soft_cap > 0) score = features.soft_cap * std::tanh(score / features.soft_cap);
       if (features.alibi) score += static_cast<double>(data_alibi_slope(seed, head)) * (index - position);
       return details.score ? details.score(score, position, index, head) : score;
