@@ -148,7 +148,9 @@ std::string describe(const LayerContents& layer) {
     text += fmt::format("{}{} for {} ({}, {} SMs{}{})", text.empty() ? "" : ", ", device.winners, device.model.name,
                         device.model.arch, device.model.sm_count, device.model.mig_profile.empty() ? "" : ", MIG ",
                         device.model.mig_profile);
-    text += fmt::format(", measured with driver {} and NVRTC {}", newest.driver_release, newest.nvrtc_version);
+    text += fmt::format(", measured with driver {} and NVRTC {}",
+                        newest.driver_release.empty() ? "unknown" : newest.driver_release,
+                        newest.nvrtc_version.empty() ? "unknown" : newest.nvrtc_version);
     if (newest.library_revision != generator_revision()) text += " by another version of the kernels";
   }
   return fmt::format("{}, in {}", text.empty() ? "none" : text, layer.file.string());
