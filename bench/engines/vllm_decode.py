@@ -66,7 +66,8 @@ def main():
     llm = vllm.LLM(model=settings["model_dir"], load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", seed=0,
                    gpu_memory_utilization=settings["utilization"], max_model_len=settings["longest"], max_num_seqs=settings["most_requests"],
                    enable_prefix_caching=False, attention_config={"backend": backend},
-                   compilation_config={"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": settings["batches"]})
+                   compilation_config={"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": settings["batches"],
+                                       **({} if settings["compile"] else {"mode": 0})})
     engine = llm.llm_engine
     made = {"vllm": vllm.__version__, "torch": torch.__version__, "start_s": time.perf_counter() - start, "shapes": {}}
     layers = engine.vllm_config.compilation_config.static_forward_context.values()
