@@ -167,6 +167,33 @@ class Command(Simulated):
             self.assertIn(says, done.stderr)
 
 
+class CompilingAhead(unittest.TestCase):
+    def test_it_compiles_for_the_next_problem_and_is_ended_at_its_turn(self):
+        made, started = script(), []
+        here = sys.executable
+
+        class Program:
+            def start(self, *arguments, **options):
+                started.append(arguments)
+                # It ignores the request to end, as a compiler that is in the middle of a kernel does.
+                process = subprocess.Popen([here, "-c", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"],
+                                           stdout=subprocess.PIPE)
+                process.stdout.readline()
+                return process
+
+        device = {"ordinal": 0, "arch": "sm_89", "sms": 58}
+        process = made.compile_ahead(Program(), 7, device, 3)
+        self.addCleanup(process.stdout.close)
+        text = " ".join(started[0])
+        for part in ("tune --from-capture captures/7.jsonl", "--arch sm_89 --sms 58", "--jobs 3"):
+            self.assertIn(part, text)
+        made.stop(process)
+        self.assertIsNotNone(process.returncode)
+        self.assertIsNone(made.compile_ahead(Program(), 8, device, 0))
+        self.assertEqual(len(started), 1)
+        made.stop(None)
+
+
 class CommittedList(contract.Contract):
     """data/problems.json."""
 
