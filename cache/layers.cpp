@@ -1,7 +1,5 @@
 #include "cache/layers.hpp"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
@@ -24,7 +22,8 @@ constexpr int kBusyTimeoutMs = 2000;  ///< an engine that starts should not wait
 struct Layer {
   std::string name;
   std::filesystem::path file;
-  bool asked_for;  ///< somebody named it: its absence is worth a warning
+  bool asked_for;          ///< somebody named it: its absence is worth a warning
+  bool installed = false;  ///< with the library: nobody writes it where it lies
 };
 
 std::vector<Layer> layers(const std::optional<std::filesystem::path>& user_directory) {
@@ -36,10 +35,12 @@ std::vector<Layer> layers(const std::optional<std::filesystem::path>& user_direc
   if (user_directory) layers.push_back({"user", *user_directory / detail::tuning_schema().file_name, false});
   if (const std::string site = environment_variable("LEANATTN_SITE_DB"); !site.empty())
     layers.push_back({"site", file_in(site), true});
-  if (const std::string shipped = environment_variable("LEANATTN_SHIPPED_DB"); !shipped.empty()) {
+  const std::string shipped = environment_variable("LEANATTN_SHIPPED_DB");
+  if (shipped == "none") return layers;
+  if (!shipped.empty()) {
     layers.push_back({"shipped", file_in(shipped), true});
   } else if (const std::filesystem::path self = own_directory(); !self.empty()) {
-    layers.push_back({"shipped", self.parent_path() / "share" / "leanattn" / detail::tuning_schema().file_name, false});
+    layers.push_back({"shipped", installed_database(self), false, true});
   }
   return layers;
 }
@@ -55,24 +56,51 @@ void skip(const Layer& layer, const Error& why, Remarks remarks) {
   remarks.locked = remarks.locked || why.code == ErrorCode::database_busy;
 }
 
+Result<std::unique_ptr<TuningDb>> try_to_open(const Layer& layer) {
+  detail::OpenPolicy policy = detail::open_policy(layer.file.parent_path(), kBusyTimeoutMs);
+  policy.immutable = layer.installed;
+  return detail::open_tuning_file(layer.file, policy);
+}
+
 /// Null where the layer cannot be used.
 std::unique_ptr<TuningDb> open_layer(const Layer& layer, Remarks remarks) {
-  auto db = detail::open_tuning_file(layer.file, detail::open_policy(layer.file.parent_path(), kBusyTimeoutMs));
+  auto db = try_to_open(layer);
   if (db) return *std::move(db);
   if (db.error().code != ErrorCode::not_found || layer.asked_for) skip(layer, db.error(), remarks);
   return nullptr;
 }
 
-/// Appends the winners of a layer that no layer before it has.
+/// How far from `now` the software is that a winner was measured under. The smaller, the better: a driver changes
+/// times, and other kernels may also change which configuration is fastest.
+std::pair<int, int> software_distance(const Winner& winner, const Environment& now) {
+  if (same_software(winner.environment, now)) return {0, 0};
+  Environment only_kernels;
+  only_kernels.library_revision = now.library_revision;
+  if (same_software(winner.environment, only_kernels)) return {1, 0};
+  return {2, -winner.library_version};
+}
+
+/// Appends the winners of a layer that no layer before it has, and replaces those that are farther from `now`.
 void add_winners(std::vector<Winner> winners, const Layer& layer, const std::optional<Environment>& now,
                  LayeredWinners& result) {
   result.entries.reserve(result.entries.size() + winners.size());  // what follows looks into the entries' texts
-  std::set<std::tuple<std::string_view, std::string_view, std::string_view>> taken;
-  for (const auto& [winner, name] : result.entries) taken.emplace(winner.problem, winner.shape, winner.policy);
+  using Key = std::tuple<std::string_view, std::string_view, std::string_view>;
+  std::map<Key, std::size_t> taken;
+  for (std::size_t i = 0; i < result.entries.size(); ++i) {
+    const Winner& winner = result.entries[i].winner;
+    taken.emplace(Key(winner.problem, winner.shape, winner.policy), i);
+  }
   for (Winner& winner : winners) {
-    if (taken.contains({winner.problem, winner.shape, winner.policy})) continue;
     if (now) winner.stale = !same_software(winner.environment, *now);
-    result.entries.push_back({std::move(winner), layer.name});
+    const auto known = taken.find(Key(winner.problem, winner.shape, winner.policy));
+    if (known == taken.end()) {
+      result.entries.push_back({std::move(winner), layer.name});
+      continue;
+    }
+    LayeredWinners::Entry& entry = result.entries[known->second];
+    if (!now || software_distance(entry.winner, *now) <= software_distance(winner, *now)) continue;
+    taken.erase(known);  // its texts go
+    entry = {std::move(winner), layer.name};
   }
 }
 
@@ -104,7 +132,52 @@ std::optional<std::vector<Winner>> winners_of(TuningDb& db, const Layer& layer, 
   return *std::move(winners);
 }
 
+/// Errors: those of the database.
+Result<std::vector<LayerContents::Device>> devices_of(TuningDb& db) {
+  const auto stats = db.stats();
+  if (!stats) return tl::unexpected(stats.error());
+  std::vector<LayerContents::Device> devices;
+  for (const DeviceStats& device : stats->devices) {
+    auto environments = db.environments(device.model);
+    if (!environments) return tl::unexpected(environments.error());
+    devices.push_back({.model = device.model,
+                       .winners = device.winners,
+                       .newest = environments->empty() ? Environment{} : std::move(environments->back())});
+  }
+  return devices;
+}
+
 }  // namespace
+
+std::filesystem::path installed_database(const std::filesystem::path& directory) {
+  const std::filesystem::path beside = directory.parent_path();
+  std::vector<std::filesystem::path> prefixes{directory, beside};
+  if (beside.filename().native().starts_with("lib")) prefixes.push_back(beside.parent_path());
+  const auto below = [](const std::filesystem::path& prefix) {
+    return prefix / "share" / "leanattn" / detail::tuning_schema().file_name;
+  };
+  std::error_code error;
+  for (const std::filesystem::path& prefix : prefixes) {
+    if (std::filesystem::exists(below(prefix), error)) return below(prefix);
+  }
+  return below(beside);
+}
+
+std::vector<LayerContents> layer_contents(const std::optional<std::filesystem::path>& user_directory) {
+  std::vector<LayerContents> all;
+  for (Layer& layer : layers(user_directory)) {
+    LayerContents& contents = all.emplace_back();
+    auto db = try_to_open(layer);
+    auto devices = db ? devices_of(**db) : tl::unexpected(db.error());
+    if (devices) {
+      contents.devices = *std::move(devices);
+    } else {
+      contents.error = std::move(devices.error());
+    }
+    contents.layer = std::move(layer.name), contents.file = std::move(layer.file), contents.installed = layer.installed;
+  }
+  return all;
+}
 
 LayeredWinners load_layered_winners(const DeviceModel& device,
                                     const std::optional<std::filesystem::path>& user_directory,

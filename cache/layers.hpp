@@ -14,11 +14,14 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// Layers of winners, first match wins: user, site (LEANATTN_SITE_DB names a file), shipped (LEANATTN_SHIPPED_DB, else
-/// ../share/leanattn/tuning.db from the library's or program's directory). Missing layers are skipped; unusable ones
-/// are skipped with a warning; one that is locked is waited for (2 s, LEANATTN_BUSY_TIMEOUT_MS), then skipped too. All
-/// are opened read-only. `now` is what runs on this machine: a winner measured under
-/// other software is stale, whichever layer it is from; nullopt leaves each layer its own view.
+/// Layers of winners: user, site (LEANATTN_SITE_DB names a file), shipped (LEANATTN_SHIPPED_DB, else
+/// installed_database; "none": no such layer). Missing layers are skipped; unusable ones are skipped with a warning;
+/// one that is locked is waited for (2 s, LEANATTN_BUSY_TIMEOUT_MS), then skipped too. All are opened read-only, and
+/// the installed one without locks. `now` is what runs on this machine: a winner measured under other software is
+/// stale, whichever layer it is from; nullopt leaves each layer its own view. Of several layers that know a key, the
+/// one answers whose software is closest to `now`: that with the same driver, NVRTC and kernels (library revision),
+/// else that with the same kernels, else that of the highest library version. Of equally close ones, and where `now` is
+/// nullopt, it is the first. So a winner of an older library does not hide one that came with the newer library.
 struct LayeredWinners {
   struct Entry {
     Winner winner;
@@ -49,6 +52,27 @@ WinnersByProblem open_layered_winners(const DeviceModel& device,
                                       const std::optional<Environment>& now = std::nullopt);
 /// Those that are in memory already.
 WinnersByProblem by_problem(LayeredWinners winners);
+
+/// The database that is installed with this library or program, whether or not it is there. `directory` is
+/// own_directory(). It is share/leanattn/tuning.db below the directory (a Python package), beside it (lib, bin), or,
+/// from lib/x86_64-linux-gnu, beside the directory of libraries that it is in. Where none of these is there: beside.
+std::filesystem::path installed_database(const std::filesystem::path& directory);
+
+/// What one layer has.
+struct LayerContents {
+  struct Device {
+    DeviceModel model;
+    std::int64_t winners = 0;  ///< under all L2 policies
+    Environment newest = {};   ///< what its sessions were last measured under; empty without sessions
+  };
+  std::string layer;  ///< "user", "site" or "shipped"
+  std::filesystem::path file;
+  bool installed = false;      ///< it came with the library; no variable or flag named it
+  std::optional<Error> error;  ///< why it cannot be used; not_found: it does not exist
+  std::vector<Device> devices;
+};
+/// Of every layer, in their order, those that cannot be used included.
+std::vector<LayerContents> layer_contents(const std::optional<std::filesystem::path>& user_directory);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -25,9 +25,25 @@ if(BUILD_SHARED_LIBS)
   endif()
 endif()
 
+# The tuning database that is installed with library and wheel, which look for it beside themselves (cache/layers.hpp). scripts/shipped-winners
+# makes the default one; a tree without it installs none.
+set(LEANATTN_SHIPPED_WINNERS "${PROJECT_SOURCE_DIR}/data/tuning.db" CACHE FILEPATH "A tuning database to install; empty: none")
+set(LEANATTN_SHIPPED_WINNERS_OPTIONAL "")
+if(LEANATTN_SHIPPED_WINNERS STREQUAL "${PROJECT_SOURCE_DIR}/data/tuning.db")
+  set(LEANATTN_SHIPPED_WINNERS_OPTIONAL OPTIONAL)
+endif()
+# Installs it below a folder: the installation's, or the Python package's.
+function(leanattn_install_winners folder component)
+  if(LEANATTN_SHIPPED_WINNERS)
+    install(FILES "${LEANATTN_SHIPPED_WINNERS}" DESTINATION "${folder}share/leanattn" RENAME tuning.db COMPONENT ${component}
+      ${LEANATTN_SHIPPED_WINNERS_OPTIONAL})
+  endif()
+endfunction()
+
 if(NOT LEANATTN_INSTALL)
   return()
 endif()
+leanattn_install_winners("" leanattn_library)
 
 # A static library's dependencies are its users' too, and only packages, not fetched sources, can be named to them.
 set(LEANATTN_STATIC_PACKAGE FALSE)

@@ -227,6 +227,14 @@ std::string immutable_uri(const std::filesystem::path& file) {
   return uri + "?immutable=1";
 }
 
+/// Without locks, and without a look at journals.
+std::unique_ptr<SQLite::Database> open_immutable(const Schema& schema, const std::filesystem::path& file) {
+  auto database = std::make_unique<SQLite::Database>(immutable_uri(file),
+                                                     SQLite::OPEN_READONLY | SQLite::OPEN_URI | SQLITE_OPEN_NOMUTEX);
+  harden(*database, schema);
+  return database;
+}
+
 std::unique_ptr<SQLite::Database> open_with_locks(const Schema& schema, const std::filesystem::path& file, int flags,
                                                   const OpenPolicy& policy) {
   auto database = std::make_unique<SQLite::Database>(file.string(), flags | SQLITE_OPEN_NOMUTEX);
@@ -261,6 +269,7 @@ bool is_refusal(const SQLite::Exception& exception) {
 /// and no unfinished transaction is beside the file, it is read as something that does not change.
 Result<std::unique_ptr<SQLite::Database>> open_for_reading(const Schema& schema, const std::filesystem::path& file,
                                                            const OpenPolicy& policy) {
+  if (policy.immutable) return open_immutable(schema, file);
   try {
     return open_with_locks(schema, file, SQLite::OPEN_READONLY, policy);
   } catch (const SQLite::Exception& exception) {
@@ -279,10 +288,7 @@ Result<std::unique_ptr<SQLite::Database>> open_for_reading(const Schema& schema,
     if (copy) harden(**copy, schema);
     return copy;
   }
-  auto database = std::make_unique<SQLite::Database>(immutable_uri(file),
-                                                     SQLite::OPEN_READONLY | SQLite::OPEN_URI | SQLITE_OPEN_NOMUTEX);
-  harden(*database, schema);
-  return database;
+  return open_immutable(schema, file);
 }
 
 /// The damaged file under another name, and the new one under its own. The file is locked against other processes, so
@@ -396,12 +402,8 @@ Result<std::unique_ptr<SQLite::Database>> open_read_only(const Schema& schema, c
 }
 
 Result<std::unique_ptr<SQLite::Database>> open_damaged(const Schema& schema, const std::filesystem::path& file) {
-  return guarded(file.string(), [&]() -> Result<std::unique_ptr<SQLite::Database>> {
-    auto database = std::make_unique<SQLite::Database>(immutable_uri(file),
-                                                       SQLite::OPEN_READONLY | SQLite::OPEN_URI | SQLITE_OPEN_NOMUTEX);
-    harden(*database, schema);
-    return database;
-  });
+  return guarded(file.string(),
+                 [&]() -> Result<std::unique_ptr<SQLite::Database>> { return open_immutable(schema, file); });
 }
 
 Result<std::unique_ptr<SQLite::Database>> open_memory(const Schema& schema) {

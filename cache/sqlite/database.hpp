@@ -45,6 +45,7 @@ struct OpenPolicy {
   int sqlite_version = 0;         ///< as sqlite3_libversion_number()
   int queue_timeout_ms = 600000;  ///< how long maintenance waits for maintenance by other processes
   bool check_fully = false;       ///< integrity_check when opened for writing, whatever the schema and size
+  bool immutable = false;  ///< for reading: nobody changes the file, so no lock is taken and no journal looked for
 };
 
 /// For this directory, this process and the linked SQLite. LEANATTN_BUSY_TIMEOUT_MS overrides both times.

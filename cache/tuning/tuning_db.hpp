@@ -79,6 +79,7 @@ struct Winner {
   /// Measured under other software than the device model's newest session, or than runs now (load_layered_winners).
   bool stale = false;
   Environment environment = {};  ///< what it was measured under
+  int library_version = 0;       ///< of the library that measured it (0.2.1 is 2001); 0: not known
 };
 
 /// A cost model fitted to the trials of one problem on a device model: derived, rebuilt from trials at any time

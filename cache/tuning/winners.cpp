@@ -289,7 +289,8 @@ std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& 
                        .high_us = trial.high_us,
                        .read_limit_us = interpolate_read_limit(known->second, trial.bytes),
                        .stale = session.stale,
-                       .environment = session.row->environment});
+                       .environment = session.row->environment,
+                       .library_version = session.row->library_version});
   }
   return winners;
 }

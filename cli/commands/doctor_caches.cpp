@@ -11,6 +11,7 @@
 #include "cache/tuning/tuning_db.hpp"
 #include "cli/commands/doctor.hpp"
 #include "cli/flags/sizes.hpp"
+#include "generator/generator.hpp"
 #include "runtime/lookup/device_identity.hpp"
 
 namespace leanattn {
@@ -120,15 +121,65 @@ Finding look_at_winners(const DeviceFacts& device, const LayeredWinners& known) 
                 "`leanattn tune --model NAME` finds winners. `leanattn db import FILE` adds those of an equal GPU.");
   }
   std::map<std::string, int> layers;
-  int stale = 0;
-  for (const LayeredWinners::Entry& entry : known.entries) ++layers[entry.layer], stale += entry.winner.stale ? 1 : 0;
+  int stale = 0, shipped_stale = 0;
+  for (const LayeredWinners::Entry& entry : known.entries) {
+    ++layers[entry.layer];
+    if (entry.winner.stale) ++(entry.layer == "shipped" ? shipped_stale : stale);
+  }
   std::string text = std::to_string(known.entries.size()) + ":";
-  for (const auto& [layer, count] : layers) text += fmt::format(" {} from the {} database", count, layer);
+  for (const auto& [layer, count] : layers)
+    text += fmt::format("{} {} from the {} database", layer == layers.begin()->first ? "" : ",", count, layer);
+  // What was shipped has seldom met this machine's driver and NVRTC. That is nothing to mend.
+  if (shipped_stale > 0)
+    text += fmt::format("; {} of the shipped under another driver, NVRTC or library", shipped_stale);
   if (stale == 0) return good(subject, std::move(text));
   return doubtful(subject,
                   fmt::format("{}; {} {} stale, measured with another driver, NVRTC or library", text, stale,
                               stale == 1 ? "is" : "are"),
                   "`leanattn tune --revalidate` measures them and their closest rivals again.");
+}
+
+/// The winners of a layer for each device model, and what they were measured under.
+std::string describe(const LayerContents& layer) {
+  std::string text;
+  for (const LayerContents::Device& device : layer.devices) {
+    if (device.winners == 0) continue;
+    const Environment& newest = device.newest;
+    text += fmt::format("{}{} for {} ({}, {} SMs{}{})", text.empty() ? "" : ", ", device.winners, device.model.name,
+                        device.model.arch, device.model.sm_count, device.model.mig_profile.empty() ? "" : ", MIG ",
+                        device.model.mig_profile);
+    text += fmt::format(", measured with driver {} and NVRTC {}",
+                        newest.driver_release.empty() ? "unknown" : newest.driver_release,
+                        newest.nvrtc_version.empty() ? "unknown" : newest.nvrtc_version);
+    if (newest.library_revision != generator_revision()) text += " by another version of the kernels";
+  }
+  return fmt::format("{}, in {}", text.empty() ? "none" : text, layer.file.string());
+}
+
+/// What the site's and the shipped database have. Those that cannot be read are warned of elsewhere.
+Findings look_at_layers(const std::vector<LayerContents>& layers) {
+  Findings findings;
+  bool shipped = false;
+  for (const LayerContents& layer : layers) {
+    shipped = shipped || layer.layer == "shipped";
+    if (layer.layer == "user") continue;  // look_at_tuning_db()
+    if (!layer.error) {
+      findings.push_back(good(layer.layer + " winners", describe(layer)));
+    } else if (layer.installed && layer.error->code == ErrorCode::not_found) {
+      findings.push_back(good("shipped winners", fmt::format("none: there is no {}", layer.file.string())));
+    }
+  }
+  if (!shipped) findings.push_back(good("shipped winners", "none are looked for, as LEANATTN_SHIPPED_DB says"));
+  return findings;
+}
+
+/// How to mend what the layers warn of.
+std::string cure_of(const std::string& warning, const std::vector<LayerContents>& layers) {
+  const bool installed = std::any_of(layers.begin(), layers.end(), [&](const LayerContents& layer) {
+    return layer.installed && warning.find(layer.file.string()) != std::string::npos;
+  });
+  return installed ? "Install leanattn again, or set LEANATTN_SHIPPED_DB=none, which leaves this file out."
+                   : "Let LEANATTN_SITE_DB or LEANATTN_SHIPPED_DB name a readable tuning.db, or unset it.";
 }
 
 }  // namespace
@@ -148,6 +199,8 @@ Findings look_at_caches(const Console& console, const std::vector<DeviceFacts>& 
   } else {
     findings.push_back(bad("cache", found.error()));
   }
+  const std::vector<LayerContents> layers = layer_contents(directory);
+  add(look_at_layers(layers));
   // Without a GPU, the site's and the shipped database are opened for an empty device model, to see whether they can
   // be.
   std::vector<std::string> warnings;
@@ -163,8 +216,8 @@ Findings look_at_caches(const Console& console, const std::vector<DeviceFacts>& 
   }
   for (std::string& warning : warnings) {
     if (warning.starts_with("the user database")) continue;  // look_at_tuning_db() says it, with a hint
-    findings.push_back(doubtful("layers", std::move(warning),
-                                "Let LEANATTN_SITE_DB or LEANATTN_SHIPPED_DB name a readable tuning.db, or unset it."));
+    std::string cure = cure_of(warning, layers);
+    findings.push_back(doubtful("layers", std::move(warning), std::move(cure)));
   }
   return findings;
 }

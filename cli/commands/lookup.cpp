@@ -85,16 +85,24 @@ std::string why(const Choice& choice) {
   return "";
 }
 
+/// Which database the answer is from.
+std::string describe_layer(std::string_view layer) {
+  if (layer == "user") return "user: tuned into the cache directory";
+  if (layer == "site") return "site: the database that LEANATTN_SITE_DB names";
+  if (layer == "shipped") return "shipped: a database that came with leanattn, or that LEANATTN_SHIPPED_DB names";
+  return "none: no database has a winner that helps";
+}
+
 void print_explanation(const DecodeProblem& problem, const Shape& shape, const Choice& choice) {
   const KernelSpec& spec = choice.config.spec;
   const Launch launch = launch_of(problem, shape, choice.config);
   print_text(fmt::format("{}\n", describe(shape)));
   print_text(fmt::format("  why         {}: {}\n", to_string(choice.provenance), why(choice)));
   if (choice.tuned_us > 0) {
-    print_text(fmt::format("  measured    {:.1f} us for {}, {} layer{}\n", choice.tuned_us,
-                           describe(choice.tuned_shape), choice.layer,
+    print_text(fmt::format("  measured    {:.1f} us for {}{}\n", choice.tuned_us, describe(choice.tuned_shape),
                            choice.stale ? ", stale because driver, NVRTC or library have changed since" : ""));
   }
+  print_text(fmt::format("  layer       {}\n", describe_layer(choice.layer)));
   if (choice.predicted_us > 0)
     print_text(fmt::format("  expected    {:.1f} us by the fitted model\n", choice.predicted_us));
   if (!is_plain(problem.features)) print_text(fmt::format("  features    {}\n", to_json(problem.features)));
@@ -175,9 +183,9 @@ int run(const Console& console, const LookupFlags& flags) {
     warn(fmt::format("{} winners were written by another version and are left out", winners.skipped()));
 
   Json answers = Json::array();
-  Table table{.headings = {"batch", "context", "from", "measured us", "grid", "workspace", "kernel"},
+  Table table{.headings = {"batch", "context", "from", "layer", "measured us", "grid", "workspace", "kernel"},
               .rows = {},
-              .right_aligned = "rrlrrrl"};
+              .right_aligned = "rrllrrrl"};
   int missing = 0;
   for (const Shape& shape : workload->shapes) {
     const Choice choice = winners.find(workload->problem, shape);
@@ -189,7 +197,8 @@ int run(const Console& console, const LookupFlags& flags) {
     } else {
       table.rows.push_back({std::to_string(shape.batch), format_size(shape.longest_context),
                             std::string(to_string(choice.provenance)) + (choice.stale ? " (stale)" : ""),
-                            measured_us(shape, choice), std::to_string(choice.config.grid),
+                            choice.layer.empty() ? "-" : choice.layer, measured_us(shape, choice),
+                            std::to_string(choice.config.grid),
                             format_bytes(launch_of(workload->problem, shape, choice.config).workspace_bytes),
                             kernel_name(choice.config.spec)});
     }

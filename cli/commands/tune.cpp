@@ -39,6 +39,7 @@ struct TuneFlags {
   bool revalidate = false;
   bool shape_given = false;  ///< whether any flag of ShapeFlags was given
   bool resume = false;
+  bool missing = false;
   bool dry_run = false;
   bool in_process = false;
   std::string candidate_timeout;
@@ -221,7 +222,10 @@ Result<CallCaptureSum> read_shapes(const Console& console, const std::string& fi
   return capture;
 }
 
-Result<std::vector<TuneWork>> find_stale_work(const TuneFlags& flags, const Caches& caches) {
+/// What the database says is to be tuned on the chosen devices: `works` without what has a winner already, or, with
+/// --revalidate, all that is stale.
+Result<std::vector<TuneWork>> work_by_database(const TuneFlags& flags, const Caches& caches,
+                                               std::vector<TuneWork> works) {
   const Result<std::vector<int>> ordinals = chosen_devices(flags.device);
   if (!ordinals) return tl::unexpected(ordinals.error());
   std::vector<DeviceFacts> devices;
@@ -232,7 +236,7 @@ Result<std::vector<TuneWork>> find_stale_work(const TuneFlags& flags, const Cach
   }
   const Result<std::unique_ptr<TuningDb>> db = open_tuning(caches, OpenMode::read_only, CacheNeed::durable);
   if (!db) return tl::unexpected(db.error());
-  return stale_work(**db, devices);
+  return flags.missing ? missing_work(std::move(works), **db, devices) : stale_work(**db, devices);
 }
 
 /// Tunes one work after the other, each with its share of the budget. A work that fails is reported, and the others go
@@ -271,7 +275,8 @@ int run(const Console& console, const TuneFlags& flags) {
                          "Run it on the GPU and leave --arch out.",
                          {}});
   }
-  for (const auto& [flag, given] : {std::pair("--resume", flags.resume), std::pair("--in-process", flags.in_process),
+  for (const auto& [flag, given] : {std::pair("--resume", flags.resume), std::pair("--missing", flags.missing),
+                                    std::pair("--in-process", flags.in_process),
                                     std::pair("--candidate-timeout", !flags.candidate_timeout.empty())}) {
     if (given && !flags.device.arch.empty()) {
       return report_error(
@@ -322,18 +327,22 @@ int run(const Console& console, const TuneFlags& flags) {
                          "Give --arch, too, or leave --sms out.",
                          {}});
   }
-  // A dry run writes nothing. Only with --resume does it read the databases.
-  const bool in_memory = flags.dry_run && !flags.resume;
+  // A dry run writes nothing. Only with --resume or --missing does it read the databases.
+  const bool in_memory = flags.dry_run && !flags.resume && !flags.missing;
   Result<Caches> caches = in_memory ? Result<Caches>(Caches{std::nullopt, open_cubin_db(std::nullopt, nullptr)})
                                     : open_caches(console, flags.dry_run ? CacheNeed::optional : CacheNeed::durable);
   if (!caches) return report_error(caches.error());
-  if (by_shape) return tune_work(console, flags, works.front(), request, *caches, nullptr);
-  if (flags.from_capture.empty()) {
-    Result<std::vector<TuneWork>> stale = find_stale_work(flags, *caches);
-    if (!stale) return report_error(stale.error());
-    works = *std::move(stale);
-    if (works.empty()) note(console, "No winner is stale. Driver, NVRTC and library are those of all measurements.");
+  if (flags.missing || (!by_shape && flags.from_capture.empty())) {
+    Result<std::vector<TuneWork>> left = work_by_database(flags, *caches, std::move(works));
+    if (!left) return report_error(left.error());
+    works = *std::move(left);
+    if (works.empty()) {
+      note(console, flags.missing
+                        ? "No shape is missing. Each has a winner, measured with this driver, NVRTC and library."
+                        : "No winner is stale. Driver, NVRTC and library are those of all measurements.");
+    }
   }
+  if (by_shape && !works.empty()) return tune_work(console, flags, works.front(), request, *caches, nullptr);
   return tune_all(console, flags, works, request, *caches, std::move(document));
 }
 
@@ -362,6 +371,9 @@ Command add_tune(CLI::App& program) {
       "stale winners");
   revalidate->excludes(app->add_flag("--resume", flags->resume,
                                      "Skip candidates that this version has already tried with this driver and NVRTC"));
+  revalidate->excludes(
+      app->add_flag("--missing", flags->missing,
+                    "Only tune shapes that have no winner yet, measured with this driver, NVRTC and library"));
   revalidate->excludes(app->add_flag("--dry-run", flags->dry_run, "Only say what would be tried, and write nothing"));
   app->add_option("--candidate-timeout", flags->candidate_timeout,
                   "The most time that the check or a round of a candidate may take; default: much more than predicted")

@@ -69,6 +69,40 @@ Result<std::vector<TuneWork>> stale_work(TuningDb& db, std::span<const DeviceFac
   return works;
 }
 
+Result<std::vector<TuneWork>> missing_work(std::vector<TuneWork> works, TuningDb& db,
+                                           std::span<const DeviceFacts> devices) {
+  // max_batch does not decide what is fast, so shapes that differ in it alone are one.
+  const auto key = [](const DecodeProblem& problem, Shape shape, std::string_view policy) {
+    shape.max_batch = 0;
+    return std::tuple(to_json(problem), to_json(shape), std::string(policy));
+  };
+  std::map<std::tuple<std::string, std::string, std::string>, std::set<std::size_t>> won;  // on which of the devices
+  for (std::size_t device = 0; device < devices.size(); ++device) {
+    const Result<std::vector<Winner>> winners = db.winners(device_model(devices[device]));
+    if (!winners) return tl::unexpected(winners.error());
+    const Environment now = current_environment(devices[device]);
+    for (const Winner& winner : *winners) {
+      const Result<DecodeProblem> problem = problem_from_json(winner.problem);
+      const Result<Shape> shape = shape_from_json(winner.shape);
+      if (problem && shape && same_software(winner.environment, now))
+        won[key(*problem, *shape, winner.policy)].insert(device);
+    }
+  }
+  for (TuneWork& work : works) {
+    std::vector<Shape> shapes;
+    std::vector<double> weights;
+    for (std::size_t i = 0; i < work.workload.shapes.size(); ++i) {
+      const auto found = won.find(key(work.workload.problem, work.workload.shapes[i], to_string(work.policy)));
+      if (found != won.end() && found->second.size() == devices.size()) continue;
+      shapes.push_back(work.workload.shapes[i]);
+      if (!work.weights.empty()) weights.push_back(work.weights[i]);
+    }
+    work.workload.shapes = std::move(shapes), work.weights = std::move(weights);
+  }
+  std::erase_if(works, [](const TuneWork& work) { return work.workload.shapes.empty(); });
+  return works;
+}
+
 std::string describe(const CallCaptureSum& capture) {
   std::vector<std::pair<std::int64_t, std::string>> answers;
   for (const auto& [answer, calls] : capture.answers) answers.emplace_back(-calls, answer);

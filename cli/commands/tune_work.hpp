@@ -33,6 +33,11 @@ std::vector<TuneWork> captured_work(const CallCaptureSum& capture, L2Policy poli
 /// several models is in the list once, and is measured on all of them. Errors: those of the database.
 Result<std::vector<TuneWork>> stale_work(TuningDb& db, std::span<const DeviceFacts> devices);
 
+/// Leaves out the shapes that have a winner on the model of each of these devices, measured with the driver, NVRTC and
+/// library of now; and works of which no shape is left. Errors: those of the database.
+Result<std::vector<TuneWork>> missing_work(std::vector<TuneWork> works, TuningDb& db,
+                                           std::span<const DeviceFacts> devices);
+
 /// A call capture in one line: "1200 calls of 3 shapes: 80.0 % exact, 20.0 % nearest".
 std::string describe(const CallCaptureSum& capture);
 nlohmann::ordered_json to_json(const CallCaptureSum& capture);

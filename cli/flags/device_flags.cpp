@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <limits>
 
+#include "cache/layers.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/flags/suggestions.hpp"
 #include "runtime/lookup/device_identity.hpp"
@@ -195,14 +197,17 @@ Result<Target> resolve_target(const DeviceFlags& flags, const Caches& caches) {
   Result<DeviceFacts> facts = offline_facts(flags);
   if (!facts) return tl::unexpected(facts.error());
   Target target{*facts, device_model(*facts)};
-  // The database may have been tuned on another machine. Its winners belong to the device model that it names.
-  const Result<std::unique_ptr<TuningDb>> db = open_tuning(caches, OpenMode::read_only, CacheNeed::optional);
-  if (!db) return target;
-  const Result<std::vector<DeviceModel>> models = (*db)->device_models();
-  if (!models) return target;
+  // The databases may have been tuned on another machine. Their winners belong to the device model that they name. Who
+  // reads the winners is warned of what is wrong with the databases.
+  std::vector<DeviceModel> models;
+  for (const LayerContents& contents : layer_contents(caches.directory)) {
+    for (const LayerContents::Device& device : contents.devices) {
+      if (std::find(models.begin(), models.end(), device.model) == models.end()) models.push_back(device.model);
+    }
+  }
   const std::string model_name = parse_gpu(flags.arch)->model;
   std::string taken;
-  for (const DeviceModel& model : *models) {
+  for (const DeviceModel& model : models) {
     if (model.arch != to_string(facts->arch)) continue;
     if (!flags.sms.empty() && model.sm_count != facts->sm_count) continue;
     if (!model_name.empty() && !is_model(model.name, model_name)) continue;

@@ -58,8 +58,9 @@ struct Target {
   DeviceModel model;
 };
 
-/// Without --arch, a GPU of this machine. With --arch, the GPU of that architecture and number of SMs that the database
-/// knows, or else typical facts. Errors: no_driver, no_device (the hint names --arch), invalid_argument, unsupported.
+/// Without --arch, a GPU of this machine. With --arch, the first GPU of that architecture and number of SMs that the
+/// user's, the site's or the shipped database knows, or else typical facts. Errors: no_driver, no_device (the hint
+/// names --arch), invalid_argument, unsupported.
 Result<Target> resolve_target(const DeviceFlags& flags, const Caches& caches);
 
 }  // namespace v1

@@ -195,6 +195,9 @@ Raises leanattn.Error.)";
       .def_prop_ro(
           "provenance", [](const PlanObject& self) { return name_of(kProvenances, self.plan.info().provenance); },
           "How good the answer of the look-up is: exact, bucket, without_pdl, nearest, model or fallback.")
+      .def_prop_ro(
+          "layer", &info<&leanattn_plan_info::layer>,
+          "The database that has the winner: user, site, shipped, or an empty text where the plan rests on none.")
       .def_prop_ro("workspace_bytes", &info<&leanattn_plan_info::workspace_bytes>,
                    "Bytes of device memory that a launch needs.")
       .def_prop_ro("max_batch", &info<&leanattn_plan_info::max_batch>, "The most requests of a launch.")

@@ -382,7 +382,7 @@ def test_a_growing_cache_asks_for_few_plans(engine):
 
 def test_plans_say_what_they_are(engine):
     plan = engine.plan(leanattn.Problem(q_heads=Q_HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM), batch=2, max_batch=16, longest_context=8192)
-    assert (plan.max_batch, plan.provenance, plan.engine) == (16, "fallback", engine)
+    assert (plan.max_batch, plan.provenance, plan.layer, plan.engine) == (16, "fallback", "", engine)
     assert plan.kernel_name in repr(plan) and plan.grid > 0 and plan.workspace_bytes > 0
     with pytest.raises(ValueError, match="head_dim"):
         engine.plan(leanattn.Problem(head_dim=0))

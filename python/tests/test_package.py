@@ -1,5 +1,6 @@
 """The package as it is installed: what it says of itself, and what it says where there is no driver."""
 import ast
+import contextlib
 import dataclasses
 import importlib.metadata
 import inspect
@@ -9,13 +10,16 @@ import pathlib
 import pickle
 import pydoc
 import shutil
+import sqlite3
 import subprocess
 import sys
 import sysconfig
 
+import _fake_gpu
 import leanattn
 import leanattn.__main__ as program
 import pytest
+import simulated_program
 from leanattn import _nvrtc
 
 
@@ -123,6 +127,64 @@ def test_the_program_is_part_of_the_package(how, tmp_path):
     subjects = {finding["subject"] for finding in json.loads(doctor.stdout)["findings"]}
     assert {"driver", "NVRTC"} <= subjects, doctor.stdout
     assert run_program(*command, "explain", "--bogus", env=env).returncode == 2  # exit codes are the program's
+
+
+def shipped_winner(file):
+    """A winner of a plain problem in a database: its problem, shape and device model."""
+    with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
+        rows = database.execute("SELECT p.json, h.json, d.arch, d.sm_count FROM winners w JOIN problems p ON p.id = w.problem_id JOIN shapes h ON h.id = w.shape_id "
+                                "JOIN device_models d ON d.id = w.device_model_id WHERE w.policy = 'cold' ORDER BY d.id").fetchall()
+    for problem, shape, arch, sms in rows:
+        problem, shape = json.loads(problem), json.loads(shape)
+        if "features" not in problem and problem["layout"] == "contiguous" and not problem.get("pdl") and shape["total_context"] == 0:
+            return problem, shape, arch, sms
+    raise AssertionError(f"{file} has no winner of a dense problem")
+
+
+def test_winners_that_come_with_the_package_answer(tmp_path):
+    file = package_of("share", "leanattn", "tuning.db")
+    if not file.exists():
+        pytest.skip("a package without winners")
+    problem, shape, arch, sms = shipped_winner(file)
+    tmp_path.chmod(0o700)
+    lookup = run_program(sys.executable, "-m", "leanattn", "--json", "lookup", "--heads", str(problem["q_heads"]), "--kv-heads", str(problem["kv_heads"]),
+                         "--head-dim", str(problem["head_dim"]), "--dtype", problem["dtype"], "--batch", str(shape["batch"]), "--context",
+                         str(shape["longest_context"]), "--arch", arch, "--sms", str(sms), env={"LEANATTN_CACHE_DIR": str(tmp_path)})
+    assert lookup.returncode == 0, lookup.stderr
+    answer, = json.loads(lookup.stdout)["answers"]
+    assert (answer["provenance"], answer["layer"]) == ("exact", "shipped")
+
+
+def test_the_module_takes_winners_from_its_own_package(tmp_path):
+    """A copy of the package with a database of this test's in it, on a GPU that the database knows."""
+    if not (program := simulated_program.environment()):
+        pytest.skip("the simulated program is not built")
+    package, tuned, empty = tmp_path / "package", tmp_path / "tuned", tmp_path / "empty"
+    for directory in (tuned, empty):
+        directory.mkdir(mode=0o700)
+    shutil.copytree(pathlib.Path(leanattn.__file__).parent, package / "leanattn", ignore=shutil.ignore_patterns("bin", "share", "__pycache__"))
+    code = ("import _fake_gpu, leanattn, sys; problem = leanattn.Problem(q_heads=32, kv_heads=8, head_dim=128)\n"
+            "assert leanattn.__file__.startswith(sys.argv[1]), leanattn.__file__\n"
+            "if sys.argv[2] == 'tune': leanattn.tune(problem, [(2, 500)], budget=60)\n"
+            "plan = leanattn.plan(problem, batch=2, longest_context=500); print(plan.provenance, plan.layer)")
+    env = {**os.environ, **program, "PYTHONPATH": f"{package}:{pathlib.Path(_fake_gpu.__file__).parent}"}
+
+    def planned(cache, how="plan"):
+        ran = subprocess.run([sys.executable, "-c", code, str(package), how], capture_output=True, text=True, env={**env, "LEANATTN_CACHE_DIR": str(cache)}, timeout=300)
+        if "nvrtc_missing" in ran.stderr or "NVRTC library" in ran.stderr:
+            pytest.skip("NVRTC is not installed")
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.split()
+
+    assert planned(tuned, "tune") == ["exact", "user"]
+    assert planned(empty) == ["fallback"]
+    share = package / "leanattn" / "share" / "leanattn"
+    share.mkdir(parents=True)
+    shutil.copy(tuned / "tuning.db", share)
+    assert planned(empty) == ["exact", "shipped"]
+    assert planned(tuned) == ["exact", "user"]
+    (share / "tuning.db").write_bytes(b"damaged" * 1000)
+    assert planned(empty) == ["fallback"]
 
 
 def test_the_program_starts_as_from_a_shell():

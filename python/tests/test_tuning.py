@@ -65,6 +65,7 @@ def test_plans_are_exact_afterwards(engine, notes):
         assert 0 < result.read_limit_us <= result.median_us and 0 < result.read_limit_share <= 1
         assert result.default_us > 0 and result.candidates > 1
     after = planned(engine)
+    assert (before.layer, after.layer) == ("", "user")
     assert (after.provenance, after.tuned_us, before.provenance) == ("exact", results[0].median_us, "fallback")
     order, = orders(notes)
     assert (order["problem"]["q_heads"], order["parent"], order["budget_ms"], order["sm_count"]) == (8, os.getpid(), 600000, 132)

@@ -165,6 +165,7 @@ class BadInput(Contract):
         (["bench", *SHAPE, "--mode", "fa9"], "fa9"),
         (["bench", *SHAPE, "--mode"], "--mode needs a value"),
         (["tune", *SHAPE, *OFFLINE, "--resume"], "--resume is about measurements"),
+        (["tune", *SHAPE, *OFFLINE, "--missing"], "--missing is about measurements"),
         (["tune", *SHAPE, *OFFLINE, "--candidate-timeout", "1s"], "--candidate-timeout is about measurements"),
         (["evaluate", "search", *SHAPE, "--count", "5"], "--count has no meaning for evaluate search"),
         (["evaluate", "regret", *SHAPE], "--context has no meaning for evaluate regret.*\n.*--count"),

@@ -194,6 +194,7 @@ class FromCapture(Contract):
         self.expect(3, "tune", "--revalidate", *SHAPE)
         self.expect(2, "tune", "--revalidate", *OFFLINE, says="measures")
         self.expect(2, "tune", "--revalidate", "--resume", says="cannot be given together")
+        self.expect(2, "tune", "--revalidate", "--missing", says="cannot be given together")
 
 
 if __name__ == "__main__":

@@ -183,6 +183,18 @@ class Caches(Doctor):
         self.expect_finding("warning", "winners of NVIDIA Fictional 1", "1: 1 from the user database; 1 is stale", "--revalidate")
         self.expect_finding("ok", "winners of NVIDIA Other", "none", "leanattn tune", FAKE_NAME="NVIDIA Other")
 
+    def test_stale_winners_that_were_shipped_are_nothing_to_mend(self):
+        problem = {"q_heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bf16", "layout": "contiguous", "lse": False}
+        self.add_winner(self.make_database(), problem, {"grid": 132}, 10.0, name="NVIDIA Fictional 1")
+        shipped = self.root / "shipped.db"
+        (self.cache / "tuning.db").rename(shipped)
+        findings = self.expect_finding("ok", "winners of NVIDIA Fictional 1", "^1: 1 from the shipped database; 1 of the shipped under another driver", "^$",
+                                       LEANATTN_SHIPPED_DB=shipped)
+        found, = [finding for finding in findings if finding["subject"] == "shipped winners"]
+        self.assertEqual(found["text"], "1 for NVIDIA Fictional 1 (sm_90a, 132 SMs), measured with driver 580.1 and NVRTC 13.0 by another version of the kernels, "
+                         f"in {shipped}")
+        self.expect_finding("ok", "site winners", f"in {shipped}$", "^$", LEANATTN_SITE_DB=shipped)
+
     def test_the_journal_follows_from_the_sqlite_version(self):
         text = next(f["text"] for f in self.findings() if f["subject"] == "SQLite")
         version = [int(x) for x in re.match(r"(\d+)\.(\d+)\.(\d+), ", text).groups()]

@@ -2,7 +2,10 @@
 // simulated GPUs, the paper's sweeps (paper.json) and held-out regret (regret.json). It is called as
 //   simulated_tuning DIR [--hostile] [--brief]
 // With --hostile, names try to break out of every format. With --brief, few shapes have a short search: as many as
-// every part of a report needs.
+// every part of a report needs. Or as
+//   simulated_tuning DIR --from-capture FILE
+// which adds the shapes of a call capture to DIR/tuning.db, as `leanattn tune --from-capture FILE --missing` does on a
+// GPU. It prints how many it tuned.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -13,6 +16,9 @@
 #include <random>
 #include <string_view>
 
+#include "cli/commands/tune_work.hpp"
+#include "runtime/engine/call_capture_file.hpp"
+#include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "tests/unit/tuner/simulated_gpu.hpp"
 #include "tuner/evaluate/paper.hpp"
@@ -214,10 +220,39 @@ Result<void> write_all(const std::filesystem::path& directory, const Options& op
   return {};
 }
 
+/// Tunes what is missing of a call capture on a simulated H200, under the software of this machine.
+Result<void> tune_capture(const std::filesystem::path& directory, const std::filesystem::path& file) {
+  const DeviceFacts device = big_gpu();
+  const Environment now = current_environment(device);
+  const auto capture = read_call_capture(file);
+  if (!capture) return tl::unexpected(capture.error());
+  const auto db = TuningDb::open(directory, OpenMode::read_write, nullptr);
+  if (!db) return tl::unexpected(db.error());
+  const auto works = missing_work(captured_work(*capture, L2Policy::cold), **db, std::span(&device, 1));
+  if (!works) return tl::unexpected(works.error());
+  std::size_t tuned = 0;
+  for (const TuneWork& work : *works) {
+    TuneRequest request;
+    request.problem = work.workload.problem, request.shapes = work.workload.shapes, request.compile_threads = 2;
+    request.command = "simulated_tuning --from-capture";
+    SimulatedGpu gpu(request.problem, kSeed, device);
+    const auto done = run_session(request, device, now, gpu, **db, kBriefEffort, {}, nullptr);
+    if (!done) return tl::unexpected(done.error());
+    tuned += request.shapes.size();
+  }
+  std::printf("%zu\n", tuned);
+  return {};
+}
+
 }  // namespace
 }  // namespace leanattn
 
 int main(int argc, char** argv) {
+  if (argc == 4 && std::string_view(argv[2]) == "--from-capture") {
+    const auto tuned = leanattn::tune_capture(argv[1], argv[3]);
+    if (!tuned) std::fprintf(stderr, "simulated_tuning: %s\n", tuned.error().message.c_str());
+    return tuned ? 0 : 1;
+  }
   leanattn::Options options;
   bool understood = argc >= 2;
   for (int i = 2; i < argc; ++i) {
@@ -230,7 +265,8 @@ int main(int argc, char** argv) {
       understood = false;
   }
   if (!understood) {
-    std::fputs("usage: simulated_tuning DIR [--hostile] [--brief]\n", stderr);
+    std::fputs("usage: simulated_tuning DIR [--hostile] [--brief]\n       simulated_tuning DIR --from-capture FILE\n",
+               stderr);
     return 2;
   }
   const auto written = leanattn::write_all(argv[1], options);

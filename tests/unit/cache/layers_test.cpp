@@ -1,5 +1,9 @@
 #include <algorithm>
 
+#include "cache/sqlite/database.hpp"
+#include "cache/tuning/open.hpp"
+#include "cache/tuning/rows.hpp"
+#include "cache/tuning/schema.hpp"
 #include "cache_fixture.hpp"
 
 namespace leanattn {
@@ -11,14 +15,34 @@ class LayeredWinnersTest : public ::testing::Test {
  protected:
   /// A database in which `shapes` were won by a config that names the layer.
   static void make(const std::filesystem::path& directory, const std::string& layer,
-                   const std::vector<std::string>& shapes, const DeviceModel& device = h200()) {
+                   const std::vector<std::string>& shapes, const DeviceModel& device = h200(),
+                   const Environment& software = environment()) {
     const auto db = open_quietly(directory);
-    const auto session = db->begin_session(device, environment(), layer).value();
+    const auto session = db->begin_session(device, software, layer).value();
     for (const std::string& shape : shapes) {
       Trial put = trial("{\"from\":\"" + layer + "\"}", 10);
       put.shape = shape;
       ASSERT_TRUE(db->add_trial(session, put));
     }
+    ASSERT_TRUE(db->rebuild_winners());
+  }
+
+  /// Rewrites the one trial of a database as a library of another version would have written it.
+  static void make_older(const std::filesystem::path& directory, int library_version) {
+    const auto db = open_quietly(directory);
+    const Trial put = db->trials(h200(), "", "", "").value().at(0);
+    const SessionInfo session = db->sessions().value().at(0);
+    RawDatabase raw(directory / "tuning.db");
+    raw.exec("UPDATE sessions SET library_version = " + std::to_string(library_version));
+    detail::SessionRow row{.uuid = session.uuid, .device = h200(), .environment = put.environment};
+    row.library_version = library_version, row.schema_version = detail::tuning_schema().version();
+    std::string hex;
+    for (const auto byte : detail::trial_digest(row, put)) {
+      char digits[3];
+      std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(byte) & 0xffU);
+      hex += digits;
+    }
+    raw.exec("UPDATE trials SET digest = x'" + hex + "'");
     ASSERT_TRUE(db->rebuild_winners());
   }
 
@@ -198,6 +222,127 @@ TEST_F(WinnersByProblemTest, WarnAboutAFileThatWasThereAndIsGone) {
   EXPECT_EQ(read.entries[0].layer, "site");
   ASSERT_EQ(read.warnings.size(), 1u);
   EXPECT_NE(read.warnings[0].find("the user database was skipped"), std::string::npos) << read.warnings[0];
+}
+
+TEST_F(LayeredWinnersTest, LetTheLayerAnswerWhoseSoftwareIsClosestToWhatRuns) {
+  // In each line: the user's software and the shipped one's; who answers for a library of revision r2, driver 590.10.
+  const auto measured_under = [](const std::string& revision, const std::string& driver) {
+    Environment made = environment(revision);
+    made.driver_release = driver;
+    return made;
+  };
+  const Environment now = measured_under("r2", "590.10");
+  struct Case {
+    Environment user, shipped;
+    std::string answers;
+    bool stale;
+  };
+  for (const auto& [user, shipped, answers, stale] :
+       {Case{now, now, "user", false}, Case{measured_under("r1", "590.10"), now, "shipped", false},
+        Case{measured_under("r1", "590.10"), measured_under("r2", "580.1"), "shipped", true},
+        Case{measured_under("r2", "570.2"), measured_under("r2", "580.1"), "user", true},
+        Case{measured_under("r2", "580.1"), now, "shipped", false},
+        Case{measured_under("r1", "580.1"), measured_under("r0", "580.1"), "user", true}}) {
+    TemporaryDirectory first, last;
+    make(first.path(), "user", {"1"}, h200(), user);
+    make(last.path(), "shipped", {"1", "2"}, h200(), shipped);
+    const ScopedVariable variable("LEANATTN_SHIPPED_DB", last / "tuning.db");
+    const auto winners = load_layered_winners(h200(), first.path(), now);
+    ASSERT_EQ(winners.entries.size(), 2u);
+    const auto by_shape = [&](const char* shape) -> const LayeredWinners::Entry& {
+      return *std::find_if(winners.entries.begin(), winners.entries.end(),
+                           [&](const auto& entry) { return entry.winner.shape == shape; });
+    };
+    EXPECT_EQ(by_shape("1").layer, answers) << user.library_revision << " " << user.driver_release;
+    EXPECT_EQ(by_shape("1").winner.config, "{\"from\":\"" + answers + "\"}");
+    EXPECT_EQ(by_shape("1").winner.stale, stale);
+    EXPECT_EQ(by_shape("2").layer, "shipped");
+    const std::vector<std::string> problems{by_shape("1").winner.problem};
+    const auto read = open_layered_winners(h200(), first.path(), now).read(problems);
+    EXPECT_EQ(describe(read), describe(winners)) << "an engine reads the same";
+    EXPECT_EQ(load_layered_winners(h200(), first.path()).entries.at(0).layer, "user") << "nothing is known of now";
+  }
+}
+
+TEST_F(LayeredWinnersTest, LetTheNewerLibraryAnswerWhereNeitherHasTheKernelsThatRun) {
+  make(user_.path(), "user", {"1"}, h200(), environment("r0"));
+  make(shipped_.path(), "shipped", {"1"}, h200(), environment("r1"));
+  make_older(user_.path(), 1000);
+  ASSERT_EQ(load_layered_winners(h200(), user_.path()).entries.size(), 1u) << "the older one is sound";
+  const ScopedVariable shipped("LEANATTN_SHIPPED_DB", shipped_ / "tuning.db");
+  EXPECT_EQ(load_layered_winners(h200(), user_.path(), environment("r2")).entries.at(0).layer, "shipped");
+}
+
+TEST_F(LayeredWinnersTest, HaveNoShippedLayerWhereItIsTurnedOff) {
+  make(user_.path(), "user", {"1"});
+  const ScopedVariable shipped("LEANATTN_SHIPPED_DB", "none");
+  EXPECT_EQ(load_layered_winners(h200(), user_.path()).entries.size(), 1u);
+  EXPECT_TRUE(load_layered_winners(h200(), user_.path()).warnings.empty());
+  const auto contents = layer_contents(user_.path());
+  ASSERT_EQ(contents.size(), 1u);
+  EXPECT_EQ(contents[0].layer, "user");
+}
+
+TEST_F(LayeredWinnersTest, HaveContentsByDeviceModelAndTheReasonWhyThereAreNone) {
+  DeviceModel slice = h200();
+  slice.mig_profile = "3g.71gb";
+  make(site_.path(), "site", {"1", "2"}, h200(), environment("r3"));
+  make(site_.path(), "site", {"1"}, slice);
+  write_bytes(shipped_ / "tuning.db", std::vector<char>(4096, 'x'));
+  const ScopedVariable site("LEANATTN_SITE_DB", site_.path().string());
+  const ScopedVariable shipped("LEANATTN_SHIPPED_DB", shipped_ / "tuning.db");
+  const auto contents = layer_contents(user_.path());
+  ASSERT_EQ(contents.size(), 3u);
+  ASSERT_TRUE(contents[0].error);
+  EXPECT_EQ(contents[0].error->code, ErrorCode::not_found);
+  ASSERT_EQ(contents[1].devices.size(), 2u);
+  EXPECT_FALSE(contents[1].error);
+  EXPECT_EQ(contents[1].file, site_ / "tuning.db");
+  EXPECT_TRUE(contents[1].devices[0].model == h200());
+  EXPECT_EQ(contents[1].devices[0].winners, 2);
+  EXPECT_EQ(contents[1].devices[0].newest.library_revision, "r3");
+  EXPECT_EQ(contents[1].devices[1].winners, 1);
+  ASSERT_TRUE(contents[2].error);
+  EXPECT_EQ(contents[2].error->code, ErrorCode::database_corrupt);
+  EXPECT_FALSE(contents[2].installed) << "a variable names it";
+}
+
+class InstalledDatabase : public ::testing::Test {
+ protected:
+  std::filesystem::path put(const std::filesystem::path& prefix) {
+    std::filesystem::create_directories(prefix / "share/leanattn");
+    write_bytes(prefix / "share/leanattn/tuning.db", {'x'});
+    return prefix / "share/leanattn/tuning.db";
+  }
+  TemporaryDirectory root_;
+};
+
+TEST_F(InstalledDatabase, IsBesideTheDirectoriesOfLibrariesAndPrograms) {
+  const auto file = put(root_ / "usr");
+  EXPECT_EQ(installed_database(root_ / "usr/lib"), file);
+  EXPECT_EQ(installed_database(root_ / "usr/bin"), file);
+  EXPECT_EQ(installed_database(root_ / "usr/lib/x86_64-linux-gnu"), file);
+  EXPECT_EQ(installed_database(root_ / "usr/local/lib"), root_ / "usr/local/share/leanattn/tuning.db")
+      << "that of another installation is not taken";
+}
+
+TEST_F(InstalledDatabase, IsInsideAPythonPackageForItsModuleAndItsProgram) {
+  const auto file = put(root_ / "site-packages/leanattn");
+  put(root_ / "site-packages");
+  EXPECT_EQ(installed_database(root_ / "site-packages/leanattn"), file);
+  EXPECT_EQ(installed_database(root_ / "site-packages/leanattn/bin"), file);
+}
+
+TEST_F(LayeredWinnersTest, AreReadWithoutLocksWhereNobodyWritesTheFile) {
+  make(site_.path(), "site", {"1"});
+  RawDatabase writer(site_ / "tuning.db");
+  writer.exec("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE");
+  detail::OpenPolicy policy = detail::open_policy(site_.path(), 1);
+  EXPECT_EQ(detail::open_tuning_file(site_ / "tuning.db", policy).error().code, ErrorCode::database_busy);
+  policy.immutable = true;
+  const auto db = detail::open_tuning_file(site_ / "tuning.db", policy);
+  ASSERT_TRUE(db) << db.error().message;
+  EXPECT_EQ((*db)->winners(h200()).value().size(), 1u);
 }
 
 TEST_F(LayeredWinnersTest, AreReadWhileATunerWrites) {

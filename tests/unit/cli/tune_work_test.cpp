@@ -1,4 +1,5 @@
-// tune_work_test.cpp -- the stale winners of a database are measured again, each shape once.
+// tune_work_test.cpp -- the stale winners of a database are measured again, each shape once; shapes that have a winner
+// are left out.
 #include "cli/commands/tune_work.hpp"
 
 #include <gtest/gtest.h>
@@ -70,6 +71,58 @@ TEST_F(StaleWork, IsEmptyWhenAllWinnersAreOfThisSoftware) {
   const auto works = stale_work(*db, std::span(&hopper, 1));
   ASSERT_TRUE(works);
   EXPECT_TRUE(works->empty());
+}
+
+class MissingWork : public StaleWork {
+ protected:
+  std::vector<TuneWork> works(const std::vector<Shape>& shapes, const std::vector<double>& weights = {}) const {
+    return {{.workload = {.model = {}, .problem = {}, .shapes = shapes}, .weights = weights, .policy = L2Policy::cold}};
+  }
+  std::vector<TuneWork> missing(std::vector<TuneWork> of, std::span<const DeviceFacts> devices) {
+    auto left = missing_work(std::move(of), *db, devices);
+    EXPECT_TRUE(left);
+    return left.value();
+  }
+  std::string revision() const { return current_environment(hopper).library_revision; }
+};
+
+TEST_F(MissingWork, LeavesOutShapesThatHaveAWinnerOfThisSoftwareAndKeepsTheOthersWeights) {
+  won(hopper, revision(), small);
+  const auto left = missing(works({large, small, {.batch = 2, .longest_context = 512}}, {3, 2, 1}), {&hopper, 1});
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left.front().workload.shapes, (std::vector<Shape>{large, {.batch = 2, .longest_context = 512}}));
+  EXPECT_EQ(left.front().weights, (std::vector<double>{3, 1}));
+  EXPECT_TRUE(missing(works({small}), {&hopper, 1}).empty()) << "a work without shapes is none";
+}
+
+TEST_F(MissingWork, TakesNoWinnerOfAnotherSoftwarePolicyOrProblemForOne) {
+  won(hopper, "an older one", small);
+  won(hopper, revision(), small, "warm");
+  EXPECT_EQ(missing(works({small}), {&hopper, 1}).size(), 1u);
+  won(hopper, revision(), small);
+  auto paged = works({small});
+  paged.front().workload.problem.features.page_size = 16;
+  EXPECT_EQ(missing(paged, {&hopper, 1}).size(), 1u);
+  EXPECT_TRUE(missing(works({small}), {&hopper, 1}).empty());
+}
+
+TEST_F(MissingWork, CountsShapesThatDifferInMaxBatchAloneAsOne) {
+  Shape planned = small;
+  planned.max_batch = 64;
+  won(hopper, revision(), planned);
+  EXPECT_TRUE(missing(works({small}), {&hopper, 1}).empty());
+  won(hopper, revision(), large);
+  Shape asked = large;
+  asked.max_batch = 256;
+  EXPECT_TRUE(missing(works({asked}), {&hopper, 1}).empty());
+}
+
+TEST_F(MissingWork, KeepsAShapeThatOneOfSeveralDevicesLacks) {
+  won(hopper, revision(), small);
+  const DeviceFacts both[] = {hopper, ada};
+  EXPECT_EQ(missing(works({small}), both).size(), 1u);
+  won(ada, revision(), small);
+  EXPECT_TRUE(missing(works({small}), both).empty());
 }
 
 }  // namespace
