@@ -3,7 +3,7 @@
 // where CTAs read different context lengths. Then the thread reports a fault to the host and takes NaN for what it
 // waited for, so that the kernel ends. The next launch of the engine answers with an error.
 //
-// Time is the sum of short naps, each of which counts a millisecond at most. So it stands still while the GPU runs
+// Time is the sum of short naps, each of which counts a millisecond at most. So it hardly grows while the GPU runs
 // another process, or a debugger holds this one.
 
 constexpr u32 kQuickPolls = 1024;              // polls before the first nap: about a millisecond

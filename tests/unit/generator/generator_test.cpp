@@ -105,10 +105,10 @@ TEST(Generator, EveryPollForPartialsIsBounded) {
   std::vector<KernelSpec> specs = one_of_each_family();
   specs.push_back({.head_dim = 576,
                    .group = 16,
+                   .features = {.v_head_dim = 512, .latent = true},
                    .load = LoadPath::tensor,
                    .warps = 4,
-                   .stages = 2,
-                   .features = {.v_head_dim = 512, .latent = true}});
+                   .stages = 2});
   for (KernelSpec spec : specs) {
     for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
       spec.fixup = fixup;
