@@ -33,10 +33,11 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   const bool one_byte = spec.features.kv_format != KvFormat::same, paged = spec.features.page_size > 0;
   if (spec.dtype == DType::bf16) add({"attend/bf16.cuh"});
   if (spec.dtype == DType::fp16 || one_byte) add({"attend/fp16.cuh"});
-  add({"line/rows.cuh", "line/find_start.cuh", "line/walk.cuh", "line/steps.cuh", "attend/score.cuh",
+  add({"line/rows.cuh", "line/find_start.cuh", "line/walk.cuh", "line/steps.cuh", "kv/page_table.cuh", "attend/score.cuh",
        one_byte ? "kv/elements_8bit.cuh" : "kv/elements_16bit.cuh",
        spec.features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
   if (spec.features.append) add({"kv/append.cuh"});
+  if (one_byte) add({"attend/value_unit.cuh"});
   if (spec.load == LoadPath::tensor) {
     add({"attend/wgmma.cuh", "kv/tensor.cuh", paged ? "kv/produce_paged.cuh" : "kv/produce_dense.cuh"});
     if (query_rows_lead(spec)) add({"attend/row_scores.cuh"});

@@ -345,6 +345,7 @@ std::string to_json(const Shape& shape) {
 std::string to_json(const Config& config) {
   nlohmann::json json{{"grid", config.grid}, {"spec", nlohmann::json::parse(to_json(config.spec))}};
   if (config.segment_cost != 0) json["segment_cost"] = config.segment_cost;
+  if (config.l2_promotion != 128) json["l2_promotion"] = config.l2_promotion;
   return json.dump();
 }
 
@@ -385,6 +386,7 @@ Result<Config> config_from_json(std::string_view json) {
   Config config;
   reader.integer("grid", config.grid);
   reader.optional_integer("segment_cost", config.segment_cost);
+  reader.optional_integer("l2_promotion", config.l2_promotion);
   const auto spec_text = reader.object("spec");
   if (reader.error()) return tl::unexpected(*reader.error());
   if (auto ok = check_range("grid", config.grid, 1, kLargestInt); !ok) return tl::unexpected(ok.error());
@@ -394,6 +396,10 @@ Result<Config> config_from_json(std::string_view json) {
   if (!spec) return tl::unexpected(spec.error());
   if (auto ok = validate(*spec); !ok) return tl::unexpected(ok.error());
   config.spec = *spec;
+  if (config.l2_promotion != 128 && (config.l2_promotion != 256 || config.spec.load != LoadPath::tensor))
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("l2_promotion is {} on load path {}", config.l2_promotion, to_string(config.spec.load)),
+                "Give 128, or 256 on load path tensor.");
   return config;
 }
 

@@ -45,13 +45,17 @@ std::string_view to_string(L2Policy policy);
 /// Errors: invalid_argument, naming the choices.
 Result<L2Policy> parse_l2_policy(std::string_view text);
 
-/// One choice that can be launched: a kernel, a grid and a segment cost.
+/// One choice that can be launched: a kernel, a grid, a segment cost and what the copy engine asks of L2.
 struct Config {
   KernelSpec spec;
   std::int64_t grid = 1;  ///< CTAs
   /// Empty tile positions that the schedule puts before each output tile. They make the ranges of a ragged batch take
   /// equally long. In LeanTiles.
   int segment_cost = 0;
+  /// Bytes that L2 fetches from memory for a tensor copy that misses, 128 or 256. 256 hides latency where little is read,
+  /// and costs bandwidth where much is. It is a property of the launch's tensor maps and not of the kernel, so that it
+  /// costs no compilation. 128 on all load paths but tensor, which have no such setting.
+  int l2_promotion = 128;
 
   bool operator==(const Config&) const = default;
 };
@@ -82,7 +86,8 @@ std::int64_t visible_tokens(const DecodeProblem& problem, const Shape& shape);
 
 /// JSON on one line with sorted keys, for database keys and reports. Shapes are made canonical() first. A problem has
 /// "pdl" only when it is true and "features" only when they are not plain, and a config has "segment_cost" only when it
-/// is not 0, so that what means the same always has the same text. The readers ignore unknown keys and accept only what
+/// is not 0 and "l2_promotion" only when it is not 128, so that what means the same always has the same text. The
+/// readers ignore unknown keys and accept only what
 /// validate() accepts. Errors: invalid_argument (not such an object, a key missing, ill-typed or out of range), those
 /// of validate.
 std::string to_json(const DecodeProblem& problem);

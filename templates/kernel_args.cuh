@@ -15,14 +15,15 @@ struct LeanDecodeArgs {
   int context_capacity;      // tokens the KV allocation holds per request
   unsigned segment_cost;     // what an output tile costs beside its LeanTiles, in LeanTiles
   unsigned grid_reciprocal;  // lean_reciprocal(grid)
-  unsigned slots;            // batch-invariant kernels: pairs of partials that the workspace has room for
+  int pool_pages;            // pages of k and v; a number in the page table that is not one of them is a hole
   const void* k;  // [batch, kv_heads, context, head_dim] by k_stride_*; paged: [pages, kv_heads, page_size, ...]
   const void* v;  // the same, v_head_dim wide
 
   // Where K and V of the range lie.
   long long k_stride_batch, k_stride_head, k_stride_token;  // paged: k_stride_batch is the step from page to page
   long long v_stride_batch, v_stride_head, v_stride_token;
-  const int* page_table;  // [batch, max_pages]: the page in the pool that holds each page of a request; paged only
+  const int* page_table;  // [batch, max_pages]: the page in the pool that holds each page of a request, or a hole, whose
+                          // tokens nobody sees; paged only
   long long page_table_stride;
 
   // What is read while the first KV is on its way.
@@ -52,7 +53,7 @@ struct LeanDecodeArgs {
   const void* v_new;        // [batch, q_tokens, kv_heads, v_head_dim]
   long long k_new_stride_batch, k_new_stride_token, k_new_stride_head;
   long long v_new_stride_batch, v_new_stride_token, v_new_stride_head;
-  long long pool_pages;  // pages of k and v; read by the host's checks and tensor maps only
+  unsigned slots;  // batch-invariant kernels: pairs of partials that the workspace has room for
 };
 static_assert(sizeof(void*) == 8 && sizeof(long long) == 8, "64-bit only");
 static_assert(sizeof(LeanDecodeArgs) == 360, "host and device must agree on the argument block");

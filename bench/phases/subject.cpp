@@ -16,14 +16,14 @@ Result<Subject> Subject::make(GpuBackend& backend, const Config& config, const R
   auto kernel = LoadedKernel::prepare(*emitted, cubins);
   if (!kernel) return tl::unexpected(kernel.error());
   Subject subject(backend, config, std::move(*kernel));
-  const auto bound = backend.decode_case().bind(config.spec, {config.grid, config.segment_cost}, *subject.workspace_,
+  const auto bound = backend.decode_case().bind(config.spec, config, *subject.workspace_,
                                                 backend.stream().get());
   if (!bound) return tl::unexpected(bound.error());
   return subject;
 }
 
 Result<void> Subject::require_correct() {
-  const auto report = backend_->decode_case().check(kernel_, {config_.grid, config_.segment_cost}, *workspace_,
+  const auto report = backend_->decode_case().check(kernel_, config_, *workspace_,
                                                     backend_->stream().get(), 2);
   if (!report) return tl::unexpected(report.error());
   if (report->passed()) return {};

@@ -130,7 +130,8 @@ LoadedKernel::~LoadedKernel() {
   if (const auto api = driver()) (*api)->cuLibraryUnload(library_);
 }
 
-Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream) const {
+Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream,
+                                  int l2_promotion) const {
   if (grid < 1 || grid > kMostCtas) [[unlikely]] {
     return fail(ErrorCode::launch_failed, fmt::format("a grid of {} CTAs cannot be launched", grid),
                 fmt::format("Choose 1 to {}.", kMostCtas));
@@ -174,9 +175,9 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
   filled.grid_reciprocal = lean_reciprocal(static_cast<unsigned>(grid / ctas_of_range_));
   KvTensorMaps maps;
   if (spec_.load == LoadPath::tensor) {
-    const TensorMapKey key = tensor_map_key(args);
+    const TensorMapKey key = tensor_map_key(args, l2_promotion);
     if (!maps_->find(key, maps)) {
-      auto encoded = encode_tensor_maps(spec_, args);
+      auto encoded = encode_tensor_maps(spec_, args, l2_promotion);
       if (!encoded) [[unlikely]]
         return tl::unexpected(encoded.error());
       maps = *encoded;

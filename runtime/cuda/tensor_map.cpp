@@ -14,23 +14,16 @@ namespace {
 constexpr int kPanelDims = 64;  // 128 bytes, the widest swizzle
 constexpr std::int64_t kElementBytes = 2;
 
-/// L2 may fetch 256 bytes where 128 were requested. This hides latency in short launches, but costs a tenth of the rate
-/// where memory is the limit: on an H200, 16 MB of KV take 7.9 us with it and 8.3 us without, and 1 GB takes 261 us
-/// with it and 238 us without. Caches of at most so many bytes use it.
-constexpr std::int64_t kSmallCacheBytes = 24 << 20;
-
 }  // namespace
 
-Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecodeArgs& args) {
+Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecodeArgs& args, int l2_promotion) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
   const bool paged = spec.features.page_size > 0;
   const std::int64_t tokens = paged ? spec.features.page_size : args.context_capacity;
   const std::int64_t outer = paged ? args.pool_pages : args.batch;
-  const std::int64_t cache_bytes =
-      kElementBytes * cache_columns(spec) * std::int64_t{args.batch} * args.kv_heads * args.context_capacity;
   const auto promotion =
-      cache_bytes <= kSmallCacheBytes ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+      l2_promotion == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   const auto type = spec.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const int run = paged ? page_run(spec) : step_tokens(spec);
   const cuuint32_t every_element[] = {1, 1, 1, 1, 1};

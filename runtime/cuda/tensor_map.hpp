@@ -17,9 +17,9 @@ struct KvTensorMaps {
 /// The maps for the K and V of `args`, whose memory is not read. They have five dimensions (64 dims, tokens up to the
 /// capacity, panels of 64 dims, KV heads, requests), boxes of one step, and a swizzle of 128 bytes. A paged cache has
 /// the tokens of a page, and pages instead of requests; its box is a run of tokens of one panel, or a step of all
-/// panels where pages hold whole steps. Errors: unsupported (a stride of 2^40 bytes or more), launch_failed (the driver
-/// refuses them).
-Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecodeArgs& args);
+/// panels where pages hold whole steps. l2_promotion: Config::l2_promotion. Errors: unsupported (a stride of 2^40 bytes
+/// or more), launch_failed (the driver refuses them).
+Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecodeArgs& args, int l2_promotion);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -17,7 +17,7 @@ std::size_t set_of(const TensorMapKey& key) noexcept {
 
 }  // namespace
 
-TensorMapKey tensor_map_key(const LeanDecodeArgs& args) noexcept {
+TensorMapKey tensor_map_key(const LeanDecodeArgs& args, int l2_promotion) noexcept {
   const auto pair = [](int first, int second) {
     return static_cast<std::uint64_t>(static_cast<std::uint32_t>(first)) << 32 | static_cast<std::uint32_t>(second);
   };
@@ -25,7 +25,7 @@ TensorMapKey tensor_map_key(const LeanDecodeArgs& args) noexcept {
   return {{reinterpret_cast<std::uintptr_t>(args.k), reinterpret_cast<std::uintptr_t>(args.v),
            word(args.k_stride_token), word(args.k_stride_head), word(args.k_stride_batch), word(args.v_stride_token),
            word(args.v_stride_head), word(args.v_stride_batch), pair(args.batch, args.kv_heads),
-           word(args.context_capacity), word(args.pool_pages)}};
+           word(args.context_capacity), word(args.pool_pages), word(l2_promotion)}};
 }
 
 bool TensorMapCache::Entry::holds(const TensorMapKey& wanted) const noexcept {

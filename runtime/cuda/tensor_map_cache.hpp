@@ -13,11 +13,11 @@ inline namespace v1 {
 
 /// Everything of a launch on which its tensor maps depend.
 struct TensorMapKey {
-  std::array<std::uint64_t, 11> words{};
+  std::array<std::uint64_t, 12> words{};
 
   bool operator==(const TensorMapKey&) const = default;
 };
-TensorMapKey tensor_map_key(const LeanDecodeArgs& args) noexcept;
+TensorMapKey tensor_map_key(const LeanDecodeArgs& args, int l2_promotion) noexcept;
 
 /// The layers of a model take turns, each with a KV cache of its own, so there are many entries, in sets of four as in
 /// PlanCache. Each entry is a seqlock: readers never write, and of two writers one gives up.
@@ -34,7 +34,7 @@ class TensorMapCache {
   static constexpr std::size_t kMapWords = sizeof(CUtensorMap) / sizeof(std::uint64_t);
   struct alignas(64) Entry {
     std::atomic<std::uint64_t> sequence{0};  ///< odd while being written; 0: empty
-    std::array<std::atomic<std::uint64_t>, 11> key{};
+    std::array<std::atomic<std::uint64_t>, std::tuple_size_v<decltype(TensorMapKey::words)>> key{};
     std::array<std::atomic<std::uint64_t>, kMapWords> k{}, v{};
 
     bool holds(const TensorMapKey& wanted) const noexcept;

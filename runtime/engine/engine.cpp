@@ -38,8 +38,9 @@ std::int64_t launched_grid(const Choice& choice, const PreparedKernel& kernel) {
 /// A key that differs between most plans. same_launch() decides.
 std::string key_of(const DecodeProblem& problem, const PlanSize& size, const Choice& choice,
                    const PreparedKernel& kernel) {
-  return fmt::format("{} {} {} {} {} {}", kernel_name(choice.config.spec), launched_grid(choice, kernel),
-                     choice.config.segment_cost, problem.kv_heads, size.batch, size.context_capacity);
+  return fmt::format("{} {} {} {} {} {} {}", kernel_name(choice.config.spec), launched_grid(choice, kernel),
+                     choice.config.segment_cost, choice.config.l2_promotion, problem.kv_heads, size.batch,
+                     size.context_capacity);
 }
 
 bool same_launch(const PlanCore& plan, const DecodeProblem& problem, const PlanSize& size, const Choice& choice,
@@ -47,7 +48,8 @@ bool same_launch(const PlanCore& plan, const DecodeProblem& problem, const PlanS
   const Choice& mine = plan.choice();
   return plan.stand_in() == stand_in && plan.limits().problem == problem && plan.limits().size == size &&
          mine.config.grid == launched_grid(choice, kernel) && mine.config.spec == choice.config.spec &&
-         mine.config.segment_cost == choice.config.segment_cost && mine.provenance == choice.provenance &&
+         mine.config.segment_cost == choice.config.segment_cost &&
+         mine.config.l2_promotion == choice.config.l2_promotion && mine.provenance == choice.provenance &&
          mine.tuned_us == choice.tuned_us && mine.tuned_shape == choice.tuned_shape && mine.layer == choice.layer &&
          mine.stale == choice.stale && mine.tuned_pdl == choice.tuned_pdl;
 }

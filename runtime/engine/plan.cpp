@@ -51,7 +51,7 @@ Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace,
   if (checks_ != nullptr) [[unlikely]] {
     if (auto ok = checks_->before(limits_, *bound, stream); !ok) return ok;
   }
-  auto launched = kernel_->loaded->launch(*bound, choice_.config.grid, stream);
+  auto launched = kernel_->loaded->launch(*bound, choice_.config.grid, stream, choice_.config.l2_promotion);
   if (checks_ != nullptr && launched) [[unlikely]]
     return checks_->after(*bound, stream);
   return launched;

@@ -188,7 +188,7 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
   if (capacity > kMostTokens ||
       !lean_line_fits(static_cast<unsigned>(args.batch), static_cast<unsigned>(problem.kv_heads * limits.row_blocks),
                       static_cast<unsigned>(capacity), static_cast<unsigned>(limits.tile),
-                      static_cast<unsigned>(limits.segment_cost))) [[unlikely]] {
+                      static_cast<unsigned>(limits.segment_cost), features.sink_tokens)) [[unlikely]] {
     return fail(ErrorCode::unsupported,
                 fmt::format("batch {} x {} KV heads x context_capacity {} may need 2^30 LeanTiles of {} tokens or more",
                             args.batch, problem.kv_heads, capacity, limits.tile),
@@ -213,7 +213,7 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
   if (!plain) {
     bound.page_table = args.page_table;
     bound.page_table_stride = or_dense(args.page_table_stride, args.max_pages);
-    bound.pool_pages = args.pool_pages;
+    bound.pool_pages = static_cast<int>(args.pool_pages);
     bound.q_offsets = args.q_offsets;
     bound.tree_mask = args.tree_mask;
     bound.alibi_slopes = args.alibi_slopes;

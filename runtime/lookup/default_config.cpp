@@ -77,7 +77,8 @@ std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProbl
     const std::int64_t most = std::min(lean_tiles(problem, shape, *spec), kMostCtas);
     const std::int64_t resident = std::min(most, resident_grid(device, *spec));
     const Config config{*spec, even_grid(resident, std::min(outputs, kMostCtas)),
-                        is_ragged(visible_shape(problem, shape)) ? segment_cost(device, *spec) : 0};
+                        is_ragged(visible_shape(problem, shape)) ? segment_cost(device, *spec) : 0,
+                        l2_promotion(problem, shape, *spec)};
     configs.push_back(with_fitting_fix_up(device, problem, shape, config));
   }
   // Only an invalid problem gets here. Generating this kernel then fails with an error that says what is wrong.

@@ -40,6 +40,14 @@ std::int64_t ragged_grid(const DeviceFacts& device, const DecodeProblem& problem
 /// Config::segment_cost for a ragged batch: the time that starting and ending a segment takes, in LeanTiles.
 int segment_cost(const DeviceFacts& device, const KernelSpec& spec);
 
+/// Config::l2_promotion where none was measured: 256 on load path tensor for a step that reads at most 24 MiB, else 128.
+/// The bytes are those of the shape and not of what the cache has room for.
+int l2_promotion(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
+/// Config::l2_promotion of a `tuned` configuration for another problem, shape and spec: it stays what was measured,
+/// unless l2_promotion() tells the two apart.
+int carry_l2_promotion_over(const DecodeProblem& tuned_problem, const Shape& tuned_shape, const Config& tuned,
+                            const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
+
 /// The grid that does for `shape` what `tuned.grid` did for `tuned_shape`: it takes the same share of the GPU, and
 /// gives every output tile the same number of CTAs where the tuned one did. `spec` may differ from `tuned.spec`.
 std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tuned_problem, const Shape& tuned_shape,

@@ -206,7 +206,10 @@ std::optional<PredictedConfig> best_predicted(const Portfolio& portfolio, const 
                                                 ? std::vector<std::int64_t>{ragged_grid(device, problem, shape, *spec)}
                                                 : useful_grids(device, problem, shape, *spec, resident);
     for (const std::int64_t grid : grids) {
-      const Config config{.spec = *spec, .grid = grid, .segment_cost = ragged ? segment_cost(device, *spec) : 0};
+      const Config config{.spec = *spec,
+                          .grid = grid,
+                          .segment_cost = ragged ? segment_cost(device, *spec) : 0,
+                          .l2_promotion = l2_promotion(problem, shape, *spec)};
       const Prediction predicted =
           corrected.predict(model_features(kernel.parameters, device, problem, shape, config, kernel.resident));
       // A model that predicts an infinite time, or none, is of no use for this shape.

@@ -209,6 +209,8 @@ struct WinnerTable::Impl {
     Choice choice = tuned;
     choice.provenance = provenance;
     choice.config.spec = *spec;
+    choice.config.l2_promotion =
+        carry_l2_promotion_over(*found.problem, tuned.tuned_shape, tuned.config, problem, shape, *spec);
     const bool other_rows = found.problem->features.q_len != problem.features.q_len;
     // A load path that would read the cache more often than the default does is no guide.
     if ((provenance == Provenance::model || other_rows) &&

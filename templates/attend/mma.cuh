@@ -42,6 +42,7 @@ struct Attention {
   float max[kLaneRows];
   float sum[kLaneRows];                // of this lane's tokens only, until reduce_sums
   float out[kOutTiles][kRowTiles][4];  // (dim, row) (dim, row + 1) (dim + 1, row) (dim + 1, row + 1)
+  float unit[kScalesTokens ? kLaneRows : 1];  // what `out` counts in (attend/value_unit.cuh), if tokens have scales
 };
 
 // Gives q the warp's kQueryBytes of shared memory.
@@ -76,7 +77,10 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int la
 
 LEAN_DEVICE void clear(Attention& a) {
 #pragma unroll
-  for (int j = 0; j < kLaneRows; j++) a.max[j] = kNegInf, a.sum[j] = 0.0f;
+  for (int j = 0; j < kLaneRows; j++) {
+    a.max[j] = kNegInf, a.sum[j] = 0.0f;
+    if constexpr (kScalesTokens) a.unit[j] = kLeanLeastUnit;
+  }
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; tile++)
 #pragma unroll
@@ -91,7 +95,8 @@ LEAN_DEVICE u32 transpose_8x8(u32 x) {
   return y;
 }
 
-// Raises the maxima to the largest scores of the step and rescales what was accumulated under the old ones.
+// Raises the maxima to the largest scores of the step and rescales what was accumulated under the old ones. Where
+// tokens have scales, O's unit takes the factor instead of O, which change_units then rescales.
 LEAN_DEVICE void raise_max(Attention& a, const float (&step_max)[kLaneRows], float scale_log2) {
 #pragma unroll
   for (int j = 0; j < kLaneRows; j++) {
@@ -102,13 +107,31 @@ LEAN_DEVICE void raise_max(Attention& a, const float (&step_max)[kLaneRows], flo
     const float factor = m == kNegInf ? 1.0f : exp2_approx((a.max[j] - m) * scale_log2);  // (-inf) - (-inf) is NaN
     a.max[j] = m;
     a.sum[j] *= factor;
+    if constexpr (kScalesTokens) {
+      a.unit[j] *= factor;
+    } else {
 #pragma unroll
-    for (int d = 0; d < kOutTiles; d++) a.out[d][j / 2][j % 2] *= factor, a.out[d][j / 2][j % 2 + 2] *= factor;
+      for (int d = 0; d < kOutTiles; d++) a.out[d][j / 2][j % 2] *= factor, a.out[d][j / 2][j % 2 + 2] *= factor;
+    }
+  }
+}
+
+// Makes the units fit the step's largest products of weight and scale, and rescales O.
+LEAN_DEVICE void change_units(Attention& a, const float (&top)[kLaneRows]) {
+#pragma unroll
+  for (int j = 0; j < kLaneRows; j++) {
+    float t = top[j];
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2) t = fmaxf(t, __shfl_xor_sync(kFullMask, t, distance));
+    const float unit = lean_value_unit(a.unit[j], t), change = lean_unit_change(a.unit[j], lean_unit_factor(unit));
+    a.unit[j] = unit;
+#pragma unroll
+    for (int d = 0; d < kOutTiles; d++) a.out[d][j / 2][j % 2] *= change, a.out[d][j / 2][j % 2 + 2] *= change;
   }
 }
 
 // Changes scores as the spec says. Those of tokens that a row does not see become -inf.
-LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step, int lane,
+LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step, u32 holes, int lane,
                                float (&score)[kTokenBlocks][kRowTiles][4]) {
   const int g = lane / 4, c = lane % 4;
   if constexpr (kChangesScores || kKvBytes == 1) {
@@ -128,18 +151,54 @@ LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, con
         }
       }
   }
-  if (!has_masked(s, step)) return;
+  if (holes == 0 && !has_masked(s, step)) return;
 #pragma unroll
   for (int block = 0; block < kTokenBlocks; block++)
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const int offset = k_token(block, half, g);
-      if (kRowsSeeAlike && offset < step.count) continue;
+      const bool hole = in_hole(holes, offset);
+      if (kRowsSeeAlike && offset < step.count && !hole) continue;
 #pragma unroll
       for (int j = 0; j < kLaneRows; j++)
-        if (kRowsSeeAlike || !sees(args, s, step, offset, row_of(s.query, s.row_block, row_at(j, c))))
+        if (kRowsSeeAlike || hole || !sees(args, s, step, offset, row_of(s.query, s.row_block, row_at(j, c))))
           score[block][j / 2][2 * half + j % 2] = kNegInf;
     }
+}
+
+// Multiplies the step's weights, which stand where its scores did, by the scales of its tokens, and packs them in O's
+// units. raised: whether a maximum has risen, so that units are no powers of two.
+LEAN_DEVICE void scale_weights(const LeanDecodeArgs& args, const Segment& s, const Step& step, Attention& a,
+                               bool raised, int lane, float (&score)[kTokenBlocks][kRowTiles][4],
+                               u32 (&weight)[kTokenBlocks][kRowTiles][2]) {
+  float top[kLaneRows] = {};
+#pragma unroll
+  for (int block = 0; block < kTokenBlocks; block++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const float scale = v_scale_of(args, s, step, k_token(block, half, lane / 4));
+#pragma unroll
+      for (int j = 0; j < kLaneRows; j++) {
+        float& x = score[block][j / 2][2 * half + j % 2];
+        x *= scale;
+        top[j] = fmaxf(top[j], fabsf(x));
+      }
+    }
+  bool changes = raised;
+#pragma unroll
+  for (int j = 0; j < kLaneRows; j++) changes |= top[j] > a.unit[j] * (kLeanMostWeight / kLeanUnitWeight);
+  if (__any_sync(kFullMask, changes)) change_units(a, top);
+#pragma unroll
+  for (int tile = 0; tile < kRowTiles; tile++) {
+    const float factor0 = lean_unit_factor(a.unit[2 * tile]), factor1 = lean_unit_factor(a.unit[2 * tile + 1]);
+#pragma unroll
+    for (int block = 0; block < kTokenBlocks; block++)
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const float* x = &score[block][tile][2 * half];
+        weight[block][tile][half] = transpose_8x8(Operand::pack(x[0] * factor0, x[1] * factor1));
+      }
+  }
 }
 
 // One step.
@@ -172,7 +231,14 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
       for (int i = 0; i < 4; i++) score[block][tile][i] = sum[tile][0][i] + sum[tile][1][i];
   }
   kv.k_done();
-  finish_scores(args, s, step, lane, score);
+  u32 holes = 0;
+  if constexpr (kPageSize > 0) {
+    if (kv.at.holes) {
+      holes = holes_of(args, s, step);
+      kv.zero_v_holes(holes);
+    }
+  }
+  finish_scores(args, s, step, holes, lane, score);
 
   float step_max[kLaneRows];
   bool raise = false;
@@ -185,7 +251,8 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
     step_max[j] = m;
     raise |= m > a.max[j];
   }
-  if (__any_sync(kFullMask, raise)) raise_max(a, step_max, scale_log2);
+  const bool raised = __any_sync(kFullMask, raise);
+  if (raised) raise_max(a, step_max, scale_log2);
 
   u32 weight[kTokenBlocks][kRowTiles][2];  // P^T as matrix operand B
 #pragma unroll
@@ -196,14 +263,18 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         // Subtracting before scaling keeps differences near the maximum exact, however large the scores are.
-        const float *x = &score[block][tile][2 * half], p0 = exp2_approx((x[0] - reference0) * scale_log2),
+        float* x = &score[block][tile][2 * half];
+        const float p0 = exp2_approx((x[0] - reference0) * scale_log2),
                     p1 = exp2_approx((x[1] - reference1) * scale_log2);
         a.sum[2 * tile] += p0, a.sum[2 * tile + 1] += p1;
-        float scale = 1.0f;
-        if constexpr (kKvBytes == 1) scale = v_scale_of(args, s, step, k_token(block, half, lane / 4));
-        weight[block][tile][half] = transpose_8x8(Operand::pack(p0 * scale, p1 * scale));
+        if constexpr (kScalesTokens) {
+          x[0] = p0, x[1] = p1;
+        } else {
+          weight[block][tile][half] = transpose_8x8(Operand::pack(p0, p1));
+        }
       }
   }
+  if constexpr (kScalesTokens) scale_weights(args, s, step, a, raised, lane, score, weight);
 
 #pragma unroll
   for (int block = 0; block < kTokenBlocks; block++)
@@ -243,11 +314,13 @@ LEAN_DEVICE void store_state(Buffer& buffer, int warp, int lane, const Attention
   for (int j = 0; j < kLaneRows; j++) {
     const int row = row_at(j, c);
     if (g == 0) buffer.max[warp][row] = a.max[j], buffer.sum[warp][row] = a.sum[j];
+    float scale = 1.0f;
+    if constexpr (kScalesTokens) scale = a.unit[j] * (1.0f / kLeanUnitWeight);
     if (row < kRows) {
 #pragma unroll
       for (int d = 0; d < kOutTiles; d++)
         *(float2*)&buffer.out[warp][row][d * 16 + 2 * g] =
-            make_float2(a.out[d][j / 2][j % 2], a.out[d][j / 2][j % 2 + 2]);
+            make_float2(a.out[d][j / 2][j % 2] * scale, a.out[d][j / 2][j % 2 + 2] * scale);
     }
   }
 }

@@ -6,7 +6,8 @@
 // row `first_row` of the output tile.
 LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step, int first_row,
                                float (&score)[kStepTokens / 8][4]) {
-  const bool masked = has_masked(s, step);
+  const u32 holes = step_holes(args, s, step);
+  const bool masked = holes != 0 || has_masked(s, step);
   if (!kChangesScores && !masked) return;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
 #pragma unroll
@@ -20,7 +21,8 @@ LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, con
         const int token = tile * 8 + 2 * c + i;
         float& x = score[tile][2 * half + i];
         if constexpr (kChangesScores) x = change_score(args, x, of_row, step.token + token);
-        if (masked && !(kRowsSeeAlike ? token < step.count : sees(args, s, step, token, row))) x = kNegInf;
+        const bool hole = in_hole(holes, token);
+        if (masked && (hole || !(kRowsSeeAlike ? token < step.count : sees(args, s, step, token, row)))) x = kNegInf;
       }
   }
 }

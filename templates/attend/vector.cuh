@@ -97,6 +97,15 @@ struct KvPipe {
             : "r"(i * kRowsAtOnce), "r"(tokens - lane / kRowLanes));
       }
   }
+  // So do V rows in holes of the page table.
+  LEAN_DEVICE void zero_v_holes(u32 holes) {
+#pragma unroll
+    for (int i = 0; i < kLaneRows; i++) {
+      if (!in_hole(holes, i * kRowsAtOnce + lane / kRowLanes)) continue;
+#pragma unroll
+      for (int c = 0; c < kLaneChunks; c++) v_row[i][c] = make_uint4(0, 0, 0, 0);
+    }
+  }
 };
 
 // The lane's chunks of the query rows of a segment.
@@ -207,6 +216,11 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 
   // The token whose score is this lane's. Where a step has 16 tokens, pairs of lanes have the same one.
   const int token = lane % kLaneRows * kRowsAtOnce + lane / kRowLanes;
+  u32 holes = 0;
+  if constexpr (kPageSize > 0) {
+    if (kv.at.holes) holes = holes_of(args, s, step);
+  }
+  const bool hole = in_hole(holes, token);
   float score[kRows];
   bool raise = false;
 #pragma unroll
@@ -215,9 +229,9 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
     if constexpr (kChangesScores)
       x = change_score(args, x, score_row(args, s, row_of(s.query, s.row_block, row)), step.token + token);
     if constexpr (kRowsSeeAlike) {
-      score[row] = token < step.count ? x : kNegInf;
+      score[row] = token < step.count && !hole ? x : kNegInf;
     } else {
-      score[row] = sees(args, s, step, token, row_of(s.query, s.row_block, row)) ? x : kNegInf;
+      score[row] = !hole && sees(args, s, step, token, row_of(s.query, s.row_block, row)) ? x : kNegInf;
     }
     raise |= score[row] > a.max[row];
   }
@@ -232,6 +246,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
   }
 
   if (step.count < kStepTokens) kv.zero_v_rows(step.count);
+  if (holes != 0) kv.zero_v_holes(holes);
 #pragma unroll
   for (int i = 0; i < kLaneRows; i++) {
     float p[kRows];

@@ -71,24 +71,26 @@ LEAN_DEVICE void clear(Attention& a) {
 LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step,
                                float (&score)[kTokenBlocks][kRowTiles][4]) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const bool masked = has_masked(s, step);
+  const u32 holes = step_holes(args, s, step);
+  const bool masked = holes != 0 || has_masked(s, step);
   if (!kChangesScores && !masked) return;
 #pragma unroll
   for (int block = 0; block < kTokenBlocks; block++)
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const int token = block * 64 + warp * 16 + half * 8 + g;
+      const bool hole = in_hole(holes, token);
 #pragma unroll
       for (int tile = 0; tile < kRowTiles; tile++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
           float& x = score[block][tile][2 * half + i];
           if constexpr (kRowsSeeAlike && !kChangesScores) {
-            if (token >= step.count) x = kNegInf;
+            if (hole || token >= step.count) x = kNegInf;
           } else {
             const Row row = row_of(s.query, s.row_block, tile * 8 + 2 * c + i);
             if constexpr (kChangesScores) x = change_score(args, x, score_row(args, s, row), step.token + token);
-            if (masked && !sees(args, s, step, token, row)) x = kNegInf;
+            if (masked && (hole || !sees(args, s, step, token, row))) x = kNegInf;
           }
         }
     }

@@ -14,5 +14,6 @@ struct CheckFeatures {
   int append, rope, rope_dim;  // CheckRope
   int first_rope_dim;          // the first of the dims that turn
   int latent;                  // V is the first columns of K
+  int hole_every;              // paged: one of so many entries of the page table is a hole; 0: none
 };
-static_assert(sizeof(CheckFeatures) == 112, "host and device must agree on it");
+static_assert(sizeof(CheckFeatures) == 120, "host and device must agree on it");

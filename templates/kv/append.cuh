@@ -7,7 +7,7 @@ LEAN_DEVICE char* cache_row(const LeanDecodeArgs& args, const void* base, i64 st
   int outer = s.request;
   if constexpr (kPageSize > 0) {
     constexpr int kPage = kPageSize > 0 ? kPageSize : 1;
-    outer = args.page_table[s.request * args.page_table_stride + token / kPage];
+    outer = page_of(args, s, token);
     token %= kPage;
   }
   return (char*)base + kKvBytes * (outer * stride_outer + s.kv_head * stride_head + token * stride_token);
@@ -23,6 +23,7 @@ LEAN_DEVICE void append_tokens(const LeanDecodeArgs& args, const Segment& s, int
   for (int query = max(-first_new, 0); query < s.query.count; query++) {
     const int token = first_new + query, read = token - s.visible.shift;
     if (read < begin || read >= end || (read - begin) / kStepTokens % warps != warp) continue;
+    if (kPageSize > 0 && is_hole(page_of(args, s, token), args.pool_pages)) continue;
     const i64 outer = kRaggedQ ? 0 : s.request, at = kRaggedQ ? s.query.first + query : query;
     const char* k_new = (const char*)args.k_new + 2 * (outer * args.k_new_stride_batch + at * args.k_new_stride_token +
                                                        s.kv_head * args.k_new_stride_head);

@@ -94,6 +94,11 @@ struct KvPipe {
       __syncwarp();
     }
   }
+  LEAN_DEVICE void zero_v_holes(u32 holes) const {
+    ::zero_v_holes(base(), holes, lane);
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // as in acquire
+    __syncwarp();
+  }
   LEAN_DEVICE void read_k_fragment(int block, int part, KFragment& k) { read_k(base(), block, part, lane, k); }
   LEAN_DEVICE void k_done() {}
   LEAN_DEVICE void read_v_fragment(int block, int group, VFragment& v) { read_v(base(), block, group, lane, v); }

@@ -1,5 +1,7 @@
 // kv/elements_16bit.cuh -- KV elements of q's type: words of memory are what the matrix unit takes.
 
+constexpr bool kScalesTokens = false;
+
 // Pair i of neighbouring elements of what a lane holds of a row.
 LEAN_DEVICE u32 kv_pair(const u32* words, int i) { return words[i]; }
 LEAN_DEVICE u32 query_pair(u32 x) { return x; }

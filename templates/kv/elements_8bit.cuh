@@ -4,6 +4,7 @@
 
 enum { kE4m3, kE5m2, kInt8 };                             // kKvFormat
 enum { kScalePerTensor, kScalePerHead, kScalePerToken };  // kKvScale
+constexpr bool kScalesTokens = kKvScale == kScalePerToken;
 
 // Bytes 2 half and 2 half + 1 of a word as two fp16 values. e5m2 is the upper half of fp16, int8 becomes the low
 // mantissa bits of 1024 + 128 + x, and e4m3 has an instruction from sm_89 on (PTX ISA, "cvt").
@@ -33,27 +34,29 @@ LEAN_DEVICE u32 query_pair(u32 x) {
   return Operand::pack(y.x, y.y);
 }
 
-LEAN_DEVICE const float* token_scale(const LeanDecodeArgs& args, const float* scales, const Segment& s, int token) {
+// 1 in a hole of the page table.
+LEAN_DEVICE float token_scale(const LeanDecodeArgs& args, const float* scales, const Segment& s, int token) {
   i64 at = s.kv_head * args.kv_scale_stride_head;
   if constexpr (kPageSize > 0) {
     constexpr int kPage = kPageSize > 0 ? kPageSize : 1;
-    const int page = args.page_table[s.request * args.page_table_stride + token / kPage];
+    const int page = page_of(args, s, token);
+    if (is_hole(page, args.pool_pages)) return 1.0f;
     at += page * args.kv_scale_stride_batch + token % kPage * args.kv_scale_stride_token;
   } else {
     at += s.request * args.kv_scale_stride_batch + token * args.kv_scale_stride_token;
   }
-  return scales + at;
+  return scales[at];
 }
 
 LEAN_DEVICE float k_scale_of(const LeanDecodeArgs& args, const Segment& s, int token, bool valid) {
   if (args.k_scale == nullptr || !valid) return 1.0f;
-  if constexpr (kKvScale == kScalePerToken) return *token_scale(args, args.k_scale, s, token);
+  if constexpr (kKvScale == kScalePerToken) return token_scale(args, args.k_scale, s, token);
   return args.k_scale[kKvScale == kScalePerHead ? s.kv_head : 0];
 }
 LEAN_DEVICE float v_scale_of(const LeanDecodeArgs& args, const Segment& s, const Step& step, int offset) {
   if constexpr (kKvScale != kScalePerToken) return 1.0f;
   if (args.v_scale == nullptr || offset >= step.count) return 1.0f;
-  return *token_scale(args, args.v_scale, s, step.token + offset);
+  return token_scale(args, args.v_scale, s, step.token + offset);
 }
 // What all of a KV head's O is multiplied by.
 LEAN_DEVICE float output_scale(const LeanDecodeArgs& args, int kv_head) {

@@ -18,21 +18,31 @@ struct KvCursor {
   int sinks, shift;
   int lane;
   int page_step;        // which of the steps whose pages the lanes hold
-  int page, next_page;  // of this lane's run in those steps, and in the steps after
+  int page, next_page;  // of this lane's run in those steps, and in the steps after; 0 for a hole in those steps
+  int pool_pages;
+  bool holes;  // whether the segment has had one
 
   LEAN_DEVICE void init(const LeanDecodeArgs& args, int lane_index) {
     k_stride = row_stride(kKRowBytes, args.k_stride_token), v_stride = row_stride(kVRowBytes, args.v_stride_token);
     k_page_stride = args.k_stride_batch * kKvBytes, v_page_stride = args.v_stride_batch * kKvBytes;
     lane = lane_index;
+    pool_pages = args.pool_pages;
   }
 
   LEAN_DEVICE int token_at(int at) const { return at + (kWindow > 0 && at >= sinks ? shift : 0); }
 
-  // The page of this lane's run, of the steps from read index `from` on; 0 for a run without tokens.
+  // What the page table has for this lane's run, of the steps from read index `from` on; 0 for a run without tokens.
   LEAN_DEVICE int read_page(int from) const {
     const int at = from + lane / kStepRuns * kRoundTokens, run = lane % kStepRuns * kPageRun;
     const Step step = step_at(at, end, sinks, shift);
     return run < step.count ? table[(step.token + run) / kPageSize] : 0;
+  }
+
+  // Takes over what read_page has found. Of a hole, rows of page 0 travel, which nobody looks at (attend/score.cuh).
+  LEAN_DEVICE void take_pages(int found) {
+    const bool hole = is_hole(found, pool_pages);
+    holes |= __any_sync(kFullMask, hole);
+    page = hole ? 0 : found;
   }
 
   LEAN_DEVICE void locate() {
@@ -51,7 +61,8 @@ struct KvCursor {
     k_head = (const char*)args.k + kKvBytes * (s.kv_head * args.k_stride_head);
     v_head = (const char*)args.v + kKvBytes * (s.kv_head * args.v_stride_head);
     page_step = 0;
-    page = read_page(read);
+    holes = false;
+    take_pages(read_page(read));
     next_page = read_page(read + kPageSteps * kRoundTokens);
     locate();
   }
@@ -73,7 +84,7 @@ struct KvCursor {
     read += kRoundTokens;
     if (++page_step == kPageSteps) {
       page_step = 0;
-      page = next_page;
+      take_pages(next_page);
       next_page = read_page(read + kPageSteps * kRoundTokens);
     }
     locate();

@@ -11,7 +11,7 @@ constexpr int kCopies = kKCopies + (kLatent ? 0 : kStepRuns * (kWholeParts ? 1 :
 static_assert(kPageSize % kPageRun == 0 && kStepTokens % kPageRun == 0, "runs cross neither pages nor steps");
 static_assert(kStepRuns <= 32 && kPageRun % 8 == 0, "a run is made of swizzle atoms");
 
-// The page of this lane's run, of the steps from read index `from` on; 0 for a run without tokens.
+// What the page table has for this lane's run, of the steps from read index `from` on; 0 for a run without tokens.
 LEAN_DEVICE int read_page(const Segment& s, const int* table, int from) {
   const int lane = threadIdx.x % 32, run = lane % kStepRuns * kPageRun;
   const Step step = step_at(s, from + lane / kStepRuns * kStepTokens);
@@ -36,7 +36,8 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
     for (int read = first_read(s); read < end; read += kStepTokens) {
       if (++page_step == kPageSteps) {
         page_step = 0;
-        page = next_page;
+        page = next_page;  // the copies of a hole lie outside the pool and bring zeros
+        if (__any_sync(kFullMask, is_hole(page, args.pool_pages)) && lane == 0) note_hole();
         next_page = read_page(s, table, read + kPageSteps * kStepTokens);
       }
       const Step step = step_at(s, read);

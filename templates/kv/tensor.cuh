@@ -44,6 +44,18 @@ LEAN_DEVICE KvRing kv_ring(u32 stages) {
   return {stages, shared_address(barriers), shared_address(barriers + kStageParts * kStages)};
 }
 
+// Whether the CTA's range has had a hole of the page table. The producer notes one before its steps arrive, and readers
+// of a step ask after it has.
+LEAN_DEVICE u32 hole_note() {
+  __shared__ u32 note;
+  return shared_address(&note);
+}
+LEAN_DEVICE void note_hole() { asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole_note()), "r"(1) : "memory"); }
+LEAN_DEVICE u32 step_holes(const LeanDecodeArgs& args, const Segment& s, const Step& step) {
+  if constexpr (kPageSize == 0) return 0;
+  return load_shared_4(hole_note()) == 0 ? 0 : holes_of(args, s, step);
+}
+
 // The barrier of a stage's first part. Those of the other parts follow it.
 LEAN_DEVICE u32 full_barriers(const KvRing& ring, const RingPosition& at) {
   return ring.full + at.stage * (kStageParts * 8);
@@ -57,6 +69,7 @@ LEAN_DEVICE void init_ring(const KvRing& ring) {
   for (int s = 0; s < kStages; s++) {
     init_barrier(ring.empty + (u32)(s * 8), kStageReaders);  // the warps that read it
   }
+  if constexpr (kPageSize > 0) asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole_note()), "r"(0) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 

@@ -71,3 +71,11 @@ LEAN_DEVICE void zero_v_rows(u32 stage, int tokens, int lane) {
   for (int i = lane; i < (kStepTokens - tokens) * kChunks; i += 32)
     store_shared_zero_16(stage + v_row_offset(tokens + i / kChunks) + (u32)(i % kChunks * 16));
 }
+
+// So do V rows in holes of the page table.
+LEAN_DEVICE void zero_v_holes(u32 stage, u32 holes, int lane) {
+  constexpr int kChunks = kVRowBytes / 16;
+#pragma unroll 1
+  for (int i = lane; i < kStepTokens * kChunks; i += 32)
+    if (in_hole(holes, i / kChunks)) store_shared_zero_16(stage + v_row_offset(i / kChunks) + (u32)(i % kChunks * 16));
+}

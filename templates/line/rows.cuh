@@ -21,26 +21,10 @@ LEAN_DEVICE QueryTokens query_tokens(const int* q_offsets, int request) {
   return {first, min(max(q_offsets[request + 1] - first, 0), kQLen)};
 }
 
-// What of a context is read, in LeanTiles. Without a window that is all of it. With one it is the `sink_tiles`
-// LeanTiles that hold the first kSinkTokens tokens, if these do not touch the window, and then the window of the
-// earliest query token. Behind the sink tiles a token index is `shift` more than the token's read index
-// (line/steps.cuh).
-struct Visible {
-  u32 tiles;
-  u32 sink_tiles;
-  int shift;
-};
-
-LEAN_DEVICE Visible visible_of(int context_length, const int* q_offsets, int request) {
-  if constexpr (kWindow > 0) {
-    constexpr int kSinkTiles = (kSinkTokens + kTile - 1) / kTile;
-    // In a paged cache the window's part begins with a run, because steps are made of whole runs.
-    const int queries = query_tokens(q_offsets, request).count,
-              first = max(context_length - kWindow - queries + 1, 0) / kPageRun * kPageRun;
-    if (first > kSinkTokens)
-      return {kSinkTiles + lean_tiles_of(context_length - first, kTile), (u32)kSinkTiles, first - kSinkTiles * kTile};
-  }
-  return {lean_tiles_of(context_length, kTile), 0, 0};
+// What of a request's context is read.
+LEAN_DEVICE LeanVisible visible_of(int context_length, const int* q_offsets, int request) {
+  const int queries = kWindow > 0 ? query_tokens(q_offsets, request).count : 0;
+  return lean_visible(context_length, queries, kTile, kWindow, kSinkTokens, kPageRun);
 }
 
 struct Row {

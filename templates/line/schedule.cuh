@@ -21,17 +21,47 @@ struct LeanSplit {
   unsigned extra;  // the first `extra` CTAs take one more
 };
 
+// The most LeanTiles that an output tile can have whose context has up to `context_capacity` tokens. Sink tokens that
+// lie apart from the window end inside a LeanTile of their own, which can make one more (lean_visible).
+LEAN_HD unsigned long long lean_most_tiles(unsigned long long context_capacity, unsigned tile, int sink_tokens) {
+  return (context_capacity == 0 ? 1 : (context_capacity + tile - 1) / tile) + (sink_tokens > 0 ? 1 : 0);
+}
+
 // Whether any lengths up to `context_capacity` keep the line below 2^30 positions. outputs: KV heads * row blocks.
 LEAN_HD bool lean_line_fits(unsigned long long batch, unsigned long long outputs, unsigned long long context_capacity,
-                            unsigned tile, unsigned segment_cost) {
+                            unsigned tile, unsigned segment_cost, int sink_tokens) {
   const unsigned long long limit = 0x3fffffffull,
-                           tiles = segment_cost + (context_capacity == 0 ? 1 : (context_capacity + tile - 1) / tile);
+                           tiles = segment_cost + lean_most_tiles(context_capacity, tile, sink_tokens);
   return tiles <= limit && outputs <= limit / tiles && batch <= limit / (tiles * outputs);
 }
 
 // LeanTiles of a request's output tile. A request without tokens has one, empty, so that its output has an owner.
 LEAN_HD unsigned lean_tiles_of(int context_length, int tile) {
   return context_length <= 0 ? 1u : ((unsigned)context_length + (unsigned)tile - 1u) / (unsigned)tile;
+}
+
+// What of a context is read, in LeanTiles. Without a window that is all of it. With one it is the `sink_tiles`
+// LeanTiles that hold the first `sink_tokens` tokens, if these do not touch the window, and then the window of the
+// earliest query token. Behind the sink tiles a token index is `shift` more than the token's read index
+// (line/steps.cuh).
+struct LeanVisible {
+  unsigned tiles;
+  unsigned sink_tiles;
+  int shift;
+};
+
+// window: 0 for none. run: tokens that lie together in a paged cache; the window's part begins with a whole run, because
+// steps are made of runs.
+LEAN_HD LeanVisible lean_visible(int context_length, int query_tokens, int tile, int window, int sink_tokens, int run) {
+  LeanVisible visible = {lean_tiles_of(context_length, tile), 0u, 0};
+  if (window == 0) return visible;
+  const int seen_from = context_length - window - query_tokens + 1, first = (seen_from < 0 ? 0 : seen_from) / run * run,
+            sink_tiles = (sink_tokens + tile - 1) / tile;
+  if (first <= sink_tokens) return visible;
+  visible.tiles = (unsigned)sink_tiles + lean_tiles_of(context_length - first, tile);
+  visible.sink_tiles = (unsigned)sink_tiles;
+  visible.shift = first - sink_tiles * tile;
+  return visible;
 }
 
 // floor((2^32 - 1) / grid), by which the kernel splits the line without a division.

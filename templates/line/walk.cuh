@@ -10,7 +10,7 @@ struct Segment {
   u32 tiles;                 // LeanTiles of the output tile
   u32 tile_begin, tile_end;  // those of this segment
   QueryTokens query;
-  Visible visible;
+  LeanVisible visible;
 };
 
 struct Walk {

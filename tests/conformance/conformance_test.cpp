@@ -134,7 +134,7 @@ TEST_P(Conformance, EveryCaseAgreesWithTheOracle) {
       }
       ASSERT_TRUE(decode_case.has_value()) << decode_case.error().message;
       const Config& config = config_of(one.configs, (*kernel)->spec());
-      const auto ok = runner->check(group, *decode_case, **kernel, {config.grid, config.segment_cost}, 2);
+      const auto ok = runner->check(group, *decode_case, **kernel, config, 2);
       ASSERT_TRUE(ok.has_value()) << ok.error().message;
     }
   }
@@ -176,7 +176,7 @@ TEST_F(ConformanceEdges, VeryLowEqualScoresGiveExactlyOneAndTheirLse) {
         ASSERT_TRUE(made.has_value()) << made.error().message;
         const auto reference = made->reference(stream);
         ASSERT_TRUE(reference.has_value()) << reference.error().message;
-        const auto report = made->check(*kernel, {config.grid, config.segment_cost}, stream);
+        const auto report = made->check(*kernel, config, stream);
         ASSERT_TRUE(report.has_value()) << report.error().message;
         EXPECT_TRUE(report->passed()) << kernel_name(kernel->spec()) << ": " << report->first_failure;
         std::vector<std::uint16_t> o((*reference)->o.size());
@@ -220,7 +220,7 @@ TEST_F(ConformanceEdges, PagesBeyondTwoToThe31stElementAreFound) {
       ASSERT_NE(kernel, nullptr);
       auto made = DecodeCase::create(*oracles, problem, {3000, 17, 600}, {.pool_pages = pages}, stream);
       ASSERT_TRUE(made.has_value()) << made.error().message;
-      const auto report = made->check(*kernel, {config.grid, config.segment_cost}, stream);
+      const auto report = made->check(*kernel, config, stream);
       ASSERT_TRUE(report.has_value()) << report.error().message;
       EXPECT_TRUE(report->passed()) << kernel_name(kernel->spec()) << ": " << report->first_failure;
     }

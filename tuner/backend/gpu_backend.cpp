@@ -167,10 +167,10 @@ Result<CheckOutcome> GpuBackend::check(const Config& config) {
   }
   // It is launched twice: what the first launch leaves in the workspace, or a race, shows in the second.
   Result<ComparisonReport> report =
-      case_->check(**kernel, {config.grid, config.segment_cost}, check_workspace_, stream_.get(), 2);
+      case_->check(**kernel, config, check_workspace_, stream_.get(), 2);
   if (report && report->passed() && config.spec.pdl) {
     // Here q and the newest tokens arrive late, from the kernel right before.
-    report = case_->check(**kernel, {config.grid, config.segment_cost}, check_workspace_, stream_.get(), 2,
+    report = case_->check(**kernel, config, check_workspace_, stream_.get(), 2,
                           [&] { return chain_->produce(stream_.get()); });
   }
   if (!report) {
@@ -205,7 +205,7 @@ Result<TimedGraph> GpuBackend::graph(const LoadedKernel& kernel, const Config& c
     bind_workspace(args, case_->workspace(config.spec, config.grid), workspace);
     args.segment_cost = static_cast<unsigned>(config.segment_cost);
     if (adjust) adjust(launch, args);
-    return kernel.launch(args, config.grid, stream);
+    return kernel.launch(args, config.grid, stream, config.l2_promotion);
   });
 }
 

@@ -209,7 +209,8 @@ std::vector<RankedConfig> rank_grids(const ModelParameters& parameters, const De
     if (spec.fixup == FixUp::wait && grid > co_resident) continue;
     const Config config{.spec = spec,
                         .grid = grid,
-                        .segment_cost = is_ragged(visible_shape(problem, shape)) ? segment_cost(device, spec) : 0};
+                        .segment_cost = is_ragged(visible_shape(problem, shape)) ? segment_cost(device, spec) : 0,
+                        .l2_promotion = l2_promotion(problem, shape, spec)};
     ranked.push_back({config, predict_us(parameters, device, problem, shape, config, std::max(resident, 1))});
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const RankedConfig& a, const RankedConfig& b) {

@@ -35,13 +35,19 @@ struct DecodeCaseOptions {
   /// In a paged cache, the number of pages of the pool; 0: some more than are needed. The pages in use are the last
   /// ones of the pool, in random order.
   std::int64_t pool_pages = 0;
+  /// In a paged cache, one of about so many entries of the page table that a request uses is a hole, a number that no
+  /// page of the pool has; 0: none.
+  int hole_every = 0;
 };
 
 /// How a kernel under check is launched. A number of CTAs alone means a segment cost of 0.
 struct LaunchGrid {
   LaunchGrid(std::int64_t grid, int cost = 0) : ctas(grid), segment_cost(cost) {}
+  LaunchGrid(const Config& config)
+      : ctas(config.grid), segment_cost(config.segment_cost), l2_promotion(config.l2_promotion) {}
   std::int64_t ctas;
   int segment_cost;  ///< empty tile positions before each output tile
+  int l2_promotion = 128;
 };
 
 class DecodeCase {

@@ -130,7 +130,7 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
     }
     check_.max_pages = static_cast<int>(max_pages);
     args_.page_table_stride = max_pages + (options_.padded ? 3 : 0);
-    args_.pool_pages = pools;
+    args_.pool_pages = static_cast<int>(pools);
   }
   // K and V get different padding, so that a kernel that confuses their strides is found out.
   const auto kv_strides = [&](long long& of_batch, long long& of_head, long long& of_token, std::int64_t columns,

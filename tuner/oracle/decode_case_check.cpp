@@ -119,7 +119,7 @@ Result<ComparisonReport> DecodeCase::launch_and_compare(const LoadedKernel& kern
   for (int i = 0; i < launches; ++i) {
     LEANATTN_TRY(reset_outputs(stream));
     if (before) LEANATTN_TRY(before());
-    LEANATTN_TRY(kernel.launch(bound, grid.ctas, stream));
+    LEANATTN_TRY(kernel.launch(bound, grid.ctas, stream, grid.l2_promotion));
     if (appends)
       LEANATTN_TRY(
           kernels_->new_rows(NewRowsStep::count_wrong, args_, check_, wrong_appended_.as<std::uint64_t>(), stream));

@@ -76,7 +76,10 @@ std::vector<Config> find_relatives(const ShapeContext& context, const CostModel&
     if (octaves > kFarthestRelative) continue;
     const auto spec = with_tunables_of(base, config->spec);
     if (!spec) continue;
-    Config relative{.spec = *spec, .grid = config->grid, .segment_cost = config->segment_cost};
+    Config relative{.spec = *spec,
+                    .grid = config->grid,
+                    .segment_cost = config->segment_cost,
+                    .l2_promotion = spec->load == LoadPath::tensor ? config->l2_promotion : 128};
     if (octaves > 0) {
       const auto ranked = context.ranked_grids(model, *spec, guess_resident(session.device, *spec));
       if (ranked.empty()) continue;

@@ -10,6 +10,13 @@ namespace {
 
 constexpr double kWorthAnother = 0.995;  // a generation of neighbours that gains less is the last
 
+/// The candidates that the last steps of a refinement vary.
+std::vector<Candidate> best_few(const ShapeContext& context, const TimedCandidates& timed) {
+  std::vector<Candidate> best = timed.fastest_first();
+  if (best.size() > context.session.effort.refine_specs) best.resize(context.session.effort.refine_specs);
+  return best;
+}
+
 /// The kernels that a generation tries.
 std::vector<KernelSpec> near_specs(const TimedCandidates& timed, const SearchEffort& effort, bool with_twins) {
   std::vector<KernelSpec> near;
@@ -63,10 +70,8 @@ Result<TimedCandidates> try_segment_costs(const ShapeContext& context, Measurer&
                                           double until_s) {
   const DecodeProblem& problem = context.session.request.problem;
   if (!is_ragged(visible_shape(problem, context.shape)) || problem.features.batch_invariant) return timed;
-  std::vector<Candidate> best = timed.fastest_first();
-  if (best.size() > context.session.effort.refine_specs) best.resize(context.session.effort.refine_specs);
   std::vector<RankedConfig> charged;
-  for (const Candidate& candidate : best) {
+  for (const Candidate& candidate : best_few(context, timed)) {
     const int now = candidate.config.segment_cost;
     for (const int cost : {0, now / 2, now + 1, 2 * now}) {
       if (cost == now) continue;
@@ -76,6 +81,19 @@ Result<TimedCandidates> try_segment_costs(const ShapeContext& context, Measurer&
     }
   }
   if (auto done = measurer.try_configs(charged, "refine", until_s, timed); !done) return tl::unexpected(done.error());
+  return timed;
+}
+
+Result<TimedCandidates> try_l2_promotions(const ShapeContext& context, Measurer& measurer, TimedCandidates timed,
+                                          double until_s) {
+  std::vector<RankedConfig> promoted;
+  for (const Candidate& candidate : best_few(context, timed)) {
+    if (candidate.config.spec.load != LoadPath::tensor) continue;
+    Config config = candidate.config;
+    config.l2_promotion = config.l2_promotion == 128 ? 256 : 128;
+    promoted.push_back({config, candidate.us});
+  }
+  if (auto done = measurer.try_configs(promoted, "refine", until_s, timed); !done) return tl::unexpected(done.error());
   return timed;
 }
 

@@ -46,6 +46,7 @@ Result<Searched> find_candidates(const ShapeContext& context, const EarlierResul
       sweep(context, model, measurer, std::move(screened->timed), context.phase_end(kSweepEnds));
   if (timed) timed = refine(context, model, screened->trust, measurer, *std::move(timed), refine_ends);
   if (timed) timed = try_segment_costs(context, measurer, *std::move(timed), refine_ends);
+  if (timed) timed = try_l2_promotions(context, measurer, *std::move(timed), refine_ends);
   if (!timed) return tl::unexpected(timed.error());
   finished = finished && !context.stopped(refine_ends);
   return Searched{.timed = *std::move(timed), .finished = finished};

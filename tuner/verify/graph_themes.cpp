@@ -93,7 +93,7 @@ Result<void> verify_graph_replays(VerifyRunner& runner, VerifyGroup& group, cons
   const auto args = decode_case->bind(kernel.spec(), grid, runner.workspace(), stream);
   if (!args) return tl::unexpected(args.error());
   const auto graph = Graph::capture(runner.stream_object(),
-                                    [&](CUstream_st* capturing) { return kernel.launch(*args, grid.ctas, capturing); });
+                                    [&](CUstream_st* capturing) { return kernel.launch(*args, grid.ctas, capturing, grid.l2_promotion); });
   if (!graph) return stream_capture_failed(group, kernel, graph.error());
 
   const std::int64_t output_bytes = decode_case->o_bytes() + decode_case->lse_bytes();
@@ -160,7 +160,7 @@ Result<void> verify_back_to_back(VerifyRunner& runner, VerifyGroup& group, const
   // With programmatic dependent launch each one starts while its predecessor still merges on the same workspace.
   const auto graph = Graph::capture(runner.stream_object(), [&](CUstream_st* capturing) -> Result<void> {
     for (int i = 0; i < kLaunches; ++i) {
-      if (auto ok = kernel.launch(*args, grid.ctas, capturing); !ok) return ok;
+      if (auto ok = kernel.launch(*args, grid.ctas, capturing, grid.l2_promotion); !ok) return ok;
     }
     return {};
   });
@@ -199,7 +199,7 @@ Result<void> verify_dependent_chain(VerifyRunner& runner, VerifyGroup& group, co
       for (int link = 0; link < kLinks; ++link) {
         if (auto ok = produce(capturing); !ok) return ok;
         for (int i = 0; i < 2; ++i) {
-          if (auto ok = kernel.launch(*args, grid.ctas, capturing); !ok) return ok;
+          if (auto ok = kernel.launch(*args, grid.ctas, capturing, grid.l2_promotion); !ok) return ok;
         }
       }
       return {};

@@ -52,11 +52,11 @@ TEST(TensorMapCache, EverythingThatAMapDependsOnMakesAnotherKey) {
   for (std::size_t i = 0; i < changes.size(); ++i) {
     LeanDecodeArgs args = base;
     changes[i](args);
-    EXPECT_NE(tensor_map_key(args), tensor_map_key(base)) << i;
+    EXPECT_NE(tensor_map_key(args, 128), tensor_map_key(base, 128)) << i;
   }
   LeanDecodeArgs other_query = base;
   other_query.q = other_query.o = reinterpret_cast<void*>(0x1000);
-  EXPECT_EQ(tensor_map_key(other_query), tensor_map_key(base)) << "maps do not depend on queries";
+  EXPECT_EQ(tensor_map_key(other_query, 128), tensor_map_key(base, 128)) << "maps do not depend on queries";
 }
 
 TEST(TensorMapCache, ThreadsFindWholeMapsOfTheirOwnKeyOrNone) {
@@ -70,7 +70,7 @@ TEST(TensorMapCache, ThreadsFindWholeMapsOfTheirOwnKeyOrNone) {
       std::uniform_int_distribution<std::uintptr_t> layers(0, kLayers - 1);
       for (int round = 0; round < kRounds; ++round) {
         const std::uintptr_t layer = layers(random);
-        const TensorMapKey key = tensor_map_key(launch_of(layer));
+        const TensorMapKey key = tensor_map_key(launch_of(layer), 128);
         KvTensorMaps maps;
         if (!cache.find(key, maps)) {
           cache.insert(key, maps_of(layer));
