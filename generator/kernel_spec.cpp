@@ -133,8 +133,10 @@ int cache_columns(const KernelSpec& spec) {
 }
 
 int page_run(const KernelSpec& spec) {
-  const int page = spec.features.page_size;
-  return page == 0 ? 1 : std::min(page & -page, step_tokens(spec));
+  const int page = spec.features.page_size, block = spec.features.selection_block;
+  if (page == 0) return 1;
+  const int run = std::min(page & -page, step_tokens(spec));
+  return block == 0 ? run : std::min(run, block);
 }
 
 int row_blocks(const KernelSpec& spec) {

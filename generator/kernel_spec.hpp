@@ -94,8 +94,9 @@ int largest_head_dim(const Features& features);
 /// Columns of the cache that a token takes: those of K, and of V unless it is a part of K.
 int cache_columns(const KernelSpec& spec);
 
-/// Tokens of a run of a paged cache: the largest power of two that divides the page size, and at most a step. A run's
-/// tokens are adjacent in memory whatever the page table says. 1 for a dense cache.
+/// Tokens of a run of a paged cache: the largest power of two that divides the page size, and at most a step and a
+/// block of a selection. A run's tokens are adjacent in memory whatever the page table and the selection say. 1 for a
+/// dense cache.
 int page_run(const KernelSpec& spec);
 
 /// The query rows that one CTA carries in a pass over the cache, and how many such row blocks a KV head needs.

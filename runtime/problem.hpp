@@ -28,7 +28,8 @@ struct DecodeProblem {
   bool operator==(const DecodeProblem&) const = default;
 };
 
-/// What the caller knows or guesses about a step. It decides how fast a launch is, never whether it is right.
+/// What the caller knows or guesses about a step. It decides how fast a launch is, never whether it is right. With a
+/// selection, contexts count the tokens that a query token has selected, and not those of the request.
 struct Shape {
   int batch = 1;
   int max_batch = 0;                    ///< for which the workspace is sized; 0: the same as batch
@@ -52,9 +53,9 @@ struct Config {
   /// Empty tile positions that the schedule puts before each output tile. They make the ranges of a ragged batch take
   /// equally long. In LeanTiles.
   int segment_cost = 0;
-  /// Bytes that L2 fetches from memory for a tensor copy that misses, 128 or 256. 256 hides latency where little is read,
-  /// and costs bandwidth where much is. It is a property of the launch's tensor maps and not of the kernel, so that it
-  /// costs no compilation. 128 on all load paths but tensor, which have no such setting.
+  /// Bytes that L2 fetches from memory for a tensor copy that misses, 128 or 256. 256 hides latency where little is
+  /// read, and costs bandwidth where much is. It is a property of the launch's tensor maps and not of the kernel, so
+  /// that it costs no compilation. 128 on all load paths but tensor, which have no such setting.
   int l2_promotion = 128;
 
   bool operator==(const Config&) const = default;
@@ -99,7 +100,8 @@ Result<Config> config_from_json(std::string_view json);
 
 /// The lengths of all requests of one step, for a caller who knows them. The arrays stay the caller's.
 struct RequestLengths {
-  std::span<const int> context_lengths;    ///< [batch], in tokens; a negative one counts as 0
+  /// [batch], in tokens; a negative one counts as 0. With a selection: those that each query token has selected.
+  std::span<const int> context_lengths;
   std::span<const int> query_tokens = {};  ///< [batch], where they differ (ragged_q); empty: q_len each
   std::int64_t shared_tokens = 0;          ///< first tokens of every context, whose pages all requests share
 };

@@ -20,6 +20,7 @@ static_assert(kConsumerRegisters == 0 ||
 extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCtasPerSm)
     KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap k_map,
                 const __grid_constant__ LeanTensorMap v_map) {
+  if constexpr (kPdl && kSelectionBlock > 0) wait_for_previous_kernel();  // which may write the selection
   const int length = first_length(args);
   extern __shared__ unsigned char dynamic_shared[];
   __shared__ u32 part_sums[kParts];

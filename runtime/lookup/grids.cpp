@@ -52,7 +52,8 @@ bool is_ragged(const Shape& shape) {
 }
 
 std::int64_t output_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
-  return saturating_product(saturating_product(shape.batch, problem.kv_heads), row_blocks(spec));
+  const int lists = has_selection(problem.features) ? problem.features.q_len : 1;
+  return saturating_product(saturating_product(shape.batch, std::int64_t{problem.kv_heads} * lists), row_blocks(spec));
 }
 
 std::int64_t lean_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
@@ -108,7 +109,8 @@ int segment_cost(const DeviceFacts& device, const KernelSpec& spec) {
 }
 
 int l2_promotion(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
-  // On an H200, 16 MB of KV take 7.9 us with 256 and 8.3 us with 128, and 1 GB takes 261 us with 256 and 238 us with 128.
+  // On an H200, 16 MB of KV take 7.9 us with 256 and 8.3 us with 128, and 1 GB takes 261 us with 256 and 238 us with
+  // 128.
   constexpr std::int64_t kFewBytes = 24 << 20;
   return spec.load == LoadPath::tensor && kv_bytes(problem, shape) <= kFewBytes ? 256 : 128;
 }

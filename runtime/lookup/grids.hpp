@@ -11,7 +11,8 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// Output tiles of a launch: batch * kv_heads * row_blocks. Saturates at INT64_MAX.
+/// Output tiles of a launch: batch * kv_heads * row_blocks, and with a selection as many for each query token.
+/// Saturates at INT64_MAX.
 std::int64_t output_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
 /// LeanTiles on the line, of visible tokens only. Every request counts with the average length. Saturates at INT64_MAX.
 std::int64_t lean_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
@@ -40,8 +41,8 @@ std::int64_t ragged_grid(const DeviceFacts& device, const DecodeProblem& problem
 /// Config::segment_cost for a ragged batch: the time that starting and ending a segment takes, in LeanTiles.
 int segment_cost(const DeviceFacts& device, const KernelSpec& spec);
 
-/// Config::l2_promotion where none was measured: 256 on load path tensor for a step that reads at most 24 MiB, else 128.
-/// The bytes are those of the shape and not of what the cache has room for.
+/// Config::l2_promotion where none was measured: 256 on load path tensor for a step that reads at most 24 MiB, else
+/// 128. The bytes are those of the shape and not of what the cache has room for.
 int l2_promotion(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
 /// Config::l2_promotion of a `tuned` configuration for another problem, shape and spec: it stays what was measured,
 /// unless l2_promotion() tells the two apart.

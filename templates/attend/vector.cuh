@@ -98,7 +98,7 @@ struct KvPipe {
       }
   }
   // So do V rows in holes of the page table.
-  LEAN_DEVICE void zero_v_holes(u32 holes) {
+  LEAN_DEVICE void zero_v_holes(const Holes& holes) {
 #pragma unroll
     for (int i = 0; i < kLaneRows; i++) {
       if (!in_hole(holes, i * kRowsAtOnce + lane / kRowLanes)) continue;
@@ -216,7 +216,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 
   // The token whose score is this lane's. Where a step has 16 tokens, pairs of lanes have the same one.
   const int token = lane % kLaneRows * kRowsAtOnce + lane / kRowLanes;
-  u32 holes = 0;
+  Holes holes = {};
   if constexpr (kPageSize > 0) {
     if (kv.at.holes) holes = holes_of(args, s, step);
   }
@@ -246,7 +246,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
   }
 
   if (step.count < kStepTokens) kv.zero_v_rows(step.count);
-  if (holes != 0) kv.zero_v_holes(holes);
+  if (any_hole(holes)) kv.zero_v_holes(holes);
 #pragma unroll
   for (int i = 0; i < kLaneRows; i++) {
     float p[kRows];

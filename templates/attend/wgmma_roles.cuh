@@ -88,7 +88,11 @@ LEAN_DEVICE void weigh_step(const LeanDecodeArgs& args, const Segment& s, const 
   sync_weigher();  // nobody reads K any more
 
   if (step.count < kStepTokens) zero_v_rows(stage + kVOffset, step.count);
-  finish_scores(args, s, step, 0, score);
+  const Holes holes = step_holes(args, s, step);
+  if constexpr (kSelectionBlock > 0) {
+    if (any_hole(holes)) zero_v_holes(stage + kVOffset, holes);
+  }
+  finish_scores(args, s, step, holes, 0, score);
   float factor[2];
   u32 weight[kStepTokens / 8][2];
   weigh(softmax.max, softmax.sum, score, args.scale_log2, factor, weight);

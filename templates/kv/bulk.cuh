@@ -94,7 +94,7 @@ struct KvPipe {
       __syncwarp();
     }
   }
-  LEAN_DEVICE void zero_v_holes(u32 holes) const {
+  LEAN_DEVICE void zero_v_holes(const Holes& holes) const {
     ::zero_v_holes(base(), holes, lane);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // as in acquire
     __syncwarp();

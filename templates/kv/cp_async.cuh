@@ -63,7 +63,7 @@ struct KvPipe {
     asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
     __syncwarp();
   }
-  LEAN_DEVICE void zero_v_holes(u32 holes) const {
+  LEAN_DEVICE void zero_v_holes(const Holes& holes) const {
     ::zero_v_holes(base(), holes, lane);
     __syncwarp();
   }

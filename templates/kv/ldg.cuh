@@ -91,7 +91,7 @@ struct KvPipe {
   }
 
   LEAN_DEVICE void acquire(int) {}
-  LEAN_DEVICE void zero_v_holes(u32 holes) {
+  LEAN_DEVICE void zero_v_holes(const Holes& holes) {
 #pragma unroll
     for (int block = 0; block < kTokenBlocks; block++)
 #pragma unroll

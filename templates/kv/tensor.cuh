@@ -51,9 +51,9 @@ LEAN_DEVICE u32 hole_note() {
   return shared_address(&note);
 }
 LEAN_DEVICE void note_hole() { asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole_note()), "r"(1) : "memory"); }
-LEAN_DEVICE u32 step_holes(const LeanDecodeArgs& args, const Segment& s, const Step& step) {
-  if constexpr (kPageSize == 0) return 0;
-  return load_shared_4(hole_note()) == 0 ? 0 : holes_of(args, s, step);
+LEAN_DEVICE Holes step_holes(const LeanDecodeArgs& args, const Segment& s, const Step& step) {
+  if constexpr (kPageSize == 0) return Holes{};
+  return load_shared_4(hole_note()) == 0 ? Holes{} : holes_of(args, s, step);
 }
 
 // The barrier of a stage's first part. Those of the other parts follow it.
@@ -122,5 +122,15 @@ LEAN_DEVICE void zero_v_rows(u32 v, int tokens) {
   for (int i = threadIdx.x % 128; i < (kStepTokens - tokens) * 8 * kVPanels; i += 128) {
     const int token = tokens + i / (8 * kVPanels);
     store_shared_zero_16(v + (u32)(i / 8 % kVPanels * kPanelBytes + token * 128 + i % 8 * 16));
+  }
+}
+
+// So do V rows of a selection's holes. To be called by a whole warpgroup.
+LEAN_DEVICE void zero_v_holes(u32 v, const Holes& holes) {
+#pragma unroll 1
+  for (int i = threadIdx.x % 128; i < kStepTokens * 8 * kVPanels; i += 128) {
+    const int token = i / (8 * kVPanels);
+    if (in_hole(holes, token))
+      store_shared_zero_16(v + (u32)(i / 8 % kVPanels * kPanelBytes + token * 128 + i % 8 * 16));
   }
 }

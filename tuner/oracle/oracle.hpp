@@ -46,6 +46,7 @@ struct OracleRequest {
   int query_tokens = -1;           ///< how many it has; -1: the problem's q_len
   std::int64_t shared_tokens = 0;  ///< how many of its first tokens are those of request 0
   ScoreFunction score = {};        ///< empty: the problem has no score expression
+  DataSelection selection = {};    ///< of a problem with a selection
 };
 
 /// How many first tokens every request reads from request 0's pages. Only pages that request 0 fills are shared.

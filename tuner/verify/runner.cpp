@@ -87,7 +87,9 @@ Result<DecodeCase> VerifyRunner::make_case(const KernelSpec& spec, const CaseSha
                              .padded = shape.padded,
                              .kv_copies = 1,
                              .query_tokens = shape.query_tokens,
-                             .shared_prefix = shape.shared_prefix},
+                             .shared_prefix = shape.shared_prefix,
+                             .selection_spread = 2,
+                             .selection_holes = true},
                             stream_.get());
 }
 
@@ -168,9 +170,12 @@ Result<void> VerifyRunner::cross_check(VerifyGroup& group, DecodeCase& decode_ca
     if (std::int64_t{length} * query_tokens > kCpuOracleTokens || query_tokens == 0) continue;
     const int kv_head = request % problem.kv_heads;
     const std::int64_t heads = problem.q_heads / problem.kv_heads;
-    const OracleOutput expected = oracle_of_data(
-        problem, decode_case.options().data, decode_case.options().seed, decode_case.scale(), request, kv_head, length,
-        {.query_tokens = query_tokens, .shared_tokens = request > 0 ? decode_case.shared_tokens() : 0, .score = score});
+    const OracleOutput expected = oracle_of_data(problem, decode_case.options().data, decode_case.options().seed,
+                                                 decode_case.scale(), request, kv_head, length,
+                                                 {.query_tokens = query_tokens,
+                                                  .shared_tokens = request > 0 ? decode_case.shared_tokens() : 0,
+                                                  .score = score,
+                                                  .selection = decode_case.selection()});
     const auto columns = static_cast<std::size_t>(decode_case.v_head_dim());
     std::size_t wrong = 0;
     for (std::size_t row = 0; row < expected.lse.size(); ++row) {
