@@ -38,13 +38,15 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
        selects ? "kv/selection.cuh" : "kv/page_table.cuh", "attend/score.cuh",
        one_byte ? "kv/elements_8bit.cuh" : "kv/elements_16bit.cuh",
        spec.features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
+  if (selects) add({gathers_rows(spec) ? "kv/token_holes.cuh" : "kv/run_holes.cuh"});
   if (spec.features.append) add({"kv/append.cuh"});
   if (one_byte) add({"attend/value_unit.cuh"});
   if (spec.load == LoadPath::tensor) {
     add({"attend/wgmma.cuh", "kv/tensor.cuh",
-         selects ? "kv/produce_selected.cuh"
-         : paged ? "kv/produce_paged.cuh"
-                 : "kv/produce_dense.cuh"});
+         gathers_rows(spec) ? "kv/produce_gathered.cuh"
+         : selects          ? "kv/produce_selected.cuh"
+         : paged            ? "kv/produce_paged.cuh"
+                            : "kv/produce_dense.cuh"});
     if (query_rows_lead(spec)) add({"attend/row_scores.cuh"});
     add({warpgroups_have_roles(spec) ? "attend/wgmma_roles.cuh"
          : query_rows_lead(spec)     ? "attend/wgmma_rows.cuh"
@@ -254,6 +256,7 @@ std::string constants(const KernelSpec& spec) {
     add("int", "kSelectionQueries", features.q_len, "query tokens of a request, each with a selection");
     add("bool", "kSelectionCausal", features.mask == QueryMask::causal, "a query token sees those up to itself");
   }
+  add("bool", "kGathers", gathers_rows(spec), "rows of selected tokens are copied one by one");
   add("int", "kKvBytes", kv_element_bytes(spec.features), "bytes of an element of K and V");
   if (one_byte) {
     add("int", "kKvFormat", static_cast<int>(features.kv_format) - 1, "kE4m3, kE5m2, kInt8");

@@ -79,8 +79,8 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
     fence_async_proxy();
     sync_warpgroup(warpgroup);
   }
-  const Holes holes = step_holes(args, s, step);
-  if constexpr (kSelectionBlock > 0) {
+  const Holes holes = step_holes(args, s, step, stage);
+  if constexpr (kSelectionBlock > 0 && !kGathers) {
     if (any_hole(holes)) {
       zero_v_holes(v, holes);
       fence_async_proxy();

@@ -114,8 +114,8 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
   wgmma_end(score);
 
   if (step.count < kStepTokens) zero_v_rows(v, step.count);
-  const Holes holes = step_holes(args, s, step);
-  if constexpr (kSelectionBlock > 0) {
+  const Holes holes = step_holes(args, s, step, stage);
+  if constexpr (kSelectionBlock > 0 && !kGathers) {
     if (any_hole(holes)) zero_v_holes(v, holes);
   }
   finish_scores(args, s, step, holes, score);

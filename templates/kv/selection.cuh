@@ -60,31 +60,13 @@ LEAN_DEVICE int page_of_selected(const int* table, int token) {
   return kSelectionInPool ? token / kPageSize : table[token / kPageSize];
 }
 
-// The runs of a step that are holes, and those that are cut off behind their first `left` tokens, one bit each.
-struct Holes {
-  u32 runs, cut;
-  int left;
-};
-LEAN_DEVICE bool any_hole(const Holes& holes) { return (holes.runs | holes.cut) != 0; }
-
-// To be called by a whole warp, and only where there are any: load paths know that from what they look up, so that
-// other steps need not ask.
-LEAN_DEVICE Holes holes_of(const LeanDecodeArgs& args, const Segment& s, const Step& step) {
-  const int offset = (int)threadIdx.x % 32 * kPageRun, read = step.token + offset, tokens = selectable_tokens(args, s);
-  LeanSelectedRun run = {0, kPageRun};
-  bool hole = false;
-  if (offset < step.count) {
-    run = selected_run(selection_of(args, s)[read / kSelectionBlock], read, tokens);
-    hole = is_hole(page_of_selected(pages_of(args, s), run.token), args.pool_pages);
-  }
-  return {__ballot_sync(kFullMask, hole), __ballot_sync(kFullMask, !hole && run.count < kPageRun),
-          (int)((u32)tokens % kPageRun)};
-}
-
-// Whether nobody sees token number `offset` of the step.
-LEAN_DEVICE bool in_hole(const Holes& holes, int offset) {
-  const int run = offset / kPageRun;
-  return (holes.runs >> run & 1) != 0 || ((holes.cut >> run & 1) != 0 && offset % kPageRun >= holes.left);
+// Where token number `read` of what is selected lies, in tokens of the pool; below 0 in a hole.
+LEAN_DEVICE int place_of_selected(const LeanDecodeArgs& args, const Segment& s, int read) {
+  const int entry = selection_of(args, s)[read / kSelectionBlock],
+            token =
+                lean_selected_run(entry, read % kSelectionBlock, kSelectionBlock, 1, selectable_tokens(args, s)).token,
+            page = page_of_selected(pages_of(args, s), token);
+  return is_hole(page, args.pool_pages) ? -1 : page * kPageSize + token % kPageSize;
 }
 
 // What a warp knows of its steps' runs: lane l holds that of run l of the next 32 runs. An entry is requested two such
