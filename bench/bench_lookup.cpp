@@ -167,7 +167,8 @@ void time_launches(benchmark::State& state, Enqueue enqueue) {
 void launch_bare(benchmark::State& state) {
   time_launches(state, [](Step& step) {
     static const auto bound = bind_arguments(step.plan->limits(), step.args, step.workspace.data());
-    return bound && step.plan->kernel().loaded->launch(*bound, step.plan->choice().config.grid, step.stream.get());
+    return bound && step.plan->kernel().loaded->launch(*bound, step.plan->choice().config.grid, step.stream.get(),
+                                                       step.plan->choice().config.l2_promotion);
   });
 }
 BENCHMARK(launch_bare);
@@ -191,7 +192,7 @@ void encode_two_tensor_maps(benchmark::State& state) {
   args.k_stride_head = args.v_stride_head = 128 * 8192;
   args.k_stride_batch = args.v_stride_batch = 8 * 128 * 8192;
   for (auto _ : state) {
-    const auto maps = encode_tensor_maps(spec, args);
+    const auto maps = encode_tensor_maps(spec, args, 128);
     if (!maps) return state.SkipWithError(maps.error().message.c_str());
     benchmark::DoNotOptimize(*maps);
   }

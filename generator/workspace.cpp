@@ -17,9 +17,9 @@ int partial_floats(const KernelSpec& spec) { return lean_partial_floats(rows_per
 std::int64_t partial_slots(const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles,
                            std::int64_t context_capacity) {
   if (!spec.features.batch_invariant) return grid;
-  const auto tiles = static_cast<std::int64_t>(
-      lean_most_tiles(static_cast<std::uint64_t>(std::max<std::int64_t>(0, context_capacity)),
-                      static_cast<unsigned>(spec.tile), spec.features.sink_tokens));
+  const auto tiles =
+      static_cast<std::int64_t>(lean_most_tiles(static_cast<std::uint64_t>(std::max<std::int64_t>(0, context_capacity)),
+                                                static_cast<unsigned>(spec.tile), spec.features.sink_tokens));
   std::int64_t slots = 0;
   return __builtin_mul_overflow(tiles, output_tiles, &slots) ? std::numeric_limits<std::int64_t>::max() : slots;
 }

@@ -1,10 +1,12 @@
 """Times decode steps of vLLM with each attention backend in turn: FLASH_ATTN, TRITON_ATTN, FLASHINFER and leanattn.
 
-    python3 bench/engines --out results [--backends FLASH_ATTN,CUSTOM] [--steps 128]
+    python3 bench/engines --out results [--model deepseek] [--backends FLASH_ATTN,CUSTOM] [--steps 128]
 
-The model has the sizes of Llama-3-8B and random weights. Shapes are 1 x 8k, 16 x 8k, 64 x 4k, 8 x 32k, and a ragged mix: the contexts of the first
-step of bench/trace's conversations in which 64 requests run. Each backend has a process of its own, and a round runs all of them; of the rounds
-the median counts. A backend that cannot start is named in the report. Tune first what leanattn is asked for: docs/how-to/vllm.md.
+The model has random weights and the sizes of Llama-3-8B, or, with --model deepseek, the attention of DeepSeek V2 Lite (16 heads on a latent cache)
+and a dense feed-forward part; vLLM's own backends are FLASH_ATTN_MLA, FLASHMLA and TRITON_MLA then. Shapes are 1 x 8k, 16 x 8k, 64 x 4k, 8 x 32k,
+and a ragged mix: the contexts of the first step of bench/trace's conversations in which 64 requests run. Each backend has a process of its own, and
+a round runs all of them; of the rounds the median counts. A backend that cannot start is named in the report. Tune first what leanattn is asked
+for: docs/how-to/vllm.md.
 
 This program needs a GPU, vLLM, and the leanattn package where vLLM finds it. It writes engines.json and engines.md.
 """
@@ -26,9 +28,18 @@ import batcher  # noqa: E402  (the path first)
 import engine_report  # noqa: E402
 from peers import files  # noqa: E402
 
-MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
-         "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072,
-         "rope_theta": 500000.0, "rms_norm_eps": 1e-5, "hidden_act": "silu", "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2}
+COMMON = {"max_position_embeddings": 131072, "rope_theta": 500000.0, "rms_norm_eps": 1e-5, "hidden_act": "silu", "torch_dtype": "bfloat16",
+          "bos_token_id": 1, "eos_token_id": 2}
+# What each is in words, and its configuration.
+MODELS = {
+    "llama": ("the sizes of Llama-3-8B", {
+        **COMMON, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 14336, "vocab_size": 128256}),
+    "deepseek": ("the attention of DeepSeek V2 Lite and a dense feed-forward part", {
+        **COMMON, "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "hidden_size": 2048, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128, "intermediate_size": 10944, "n_routed_experts": 64, "num_experts_per_tok": 6,
+        "moe_intermediate_size": 1408, "n_shared_experts": 2, "first_k_dense_replace": 27, "vocab_size": 102400})}
 TRACE = HERE.parent / "trace/data/azure-llm-2023-conv.csv.gz"
 TRACE_RATE = 8.0  # requests arrive so many times as fast as they did, so that 64 of them run at once
 
@@ -48,15 +59,17 @@ def main():
 def parse():
     parser = argparse.ArgumentParser(prog="engines", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the results")
-    parser.add_argument("--backends", default=",".join(engine_report.BACKENDS), help="(%(default)s)")
+    parser.add_argument("--model", choices=list(MODELS), default="llama", help="(%(default)s)")
+    parser.add_argument("--backends", help="of " + "; ".join(f"{model}: {','.join(names)}" for model, names in engine_report.BACKENDS.items()))
     parser.add_argument("--steps", type=int, default=128, help="decode steps that are timed of a shape (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each backend (%(default)s)")
     parser.add_argument("--no-compile", action="store_true", help="without vLLM's own compilation of the model, which takes a minute a process")
     parser.add_argument("--report-only", action="store_true", help="write the Markdown again from engines.json; needs no GPU")
     options = parser.parse_args()
-    options.backends = options.backends.split(",")
-    if not set(options.backends) <= set(engine_report.BACKENDS):
-        parser.error("--backends takes " + ", ".join(engine_report.BACKENDS))
+    known = engine_report.BACKENDS[options.model]
+    options.backends = options.backends.split(",") if options.backends else list(known)
+    if not set(options.backends) <= set(known):
+        parser.error("--backends takes " + ", ".join(known))
     return options
 
 
@@ -71,12 +84,12 @@ def shapes():
     return [*([context] * requests for requests, context in engine_report.UNIFORM), ragged_mix()]
 
 
-def settings_for(contexts, steps, model_dir, compiled=True):
+def settings_for(contexts, steps, model_dir, vocabulary, compiled=True):
     """What a process of a backend is told."""
     batches = sorted({len(of_shape) for of_shape in contexts})
     # Room for the steps that are timed, profiled and run while other prompts are still read.
     longest = max(max(of_shape) for of_shape in contexts) + 4 * steps + 64 * batches[-1]
-    return {"model_dir": str(model_dir), "vocabulary": MODEL["vocab_size"], "shapes": contexts, "batches": batches, "most_requests": batches[-1],
+    return {"model_dir": str(model_dir), "vocabulary": vocabulary, "shapes": contexts, "batches": batches, "most_requests": batches[-1],
             "longest": longest, "steps": steps, "utilization": 0.85, "compile": compiled}
 
 
@@ -84,13 +97,15 @@ def measure(options):
     from peers import environment
 
     results = {"schema_version": 1, "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-               "environment": environment.environment([]), "model": "the sizes of Llama-3-8B", "compiled": not options.no_compile, "backends": {}}
+               "environment": environment.environment([]), "model": MODELS[options.model][0],
+               "peer": engine_report.BACKENDS[options.model][0], "compiled": not options.no_compile, "backends": {}}
     with tempfile.TemporaryDirectory() as folder:
         model = pathlib.Path(folder, "model")
         model.mkdir()
-        (model / "config.json").write_text(json.dumps(MODEL))
+        config = MODELS[options.model][1]
+        (model / "config.json").write_text(json.dumps(config))
         settings = pathlib.Path(folder, "settings.json")
-        settings.write_text(json.dumps(settings_for(shapes(), options.steps, model, not options.no_compile)))
+        settings.write_text(json.dumps(settings_for(shapes(), options.steps, model, config["vocab_size"], not options.no_compile)))
         rounds = {backend: [] for backend in options.backends}
         for _ in range(options.rounds):
             for backend in options.backends:

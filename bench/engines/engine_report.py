@@ -5,16 +5,17 @@ import statistics
 
 from peers.markdown_parts import escape, measured_on, table
 
-OWN, PEER = "CUSTOM", "FLASH_ATTN"
-BACKENDS = (PEER, "TRITON_ATTN", "FLASHINFER", OWN)
+OWN = "CUSTOM"
+# By model; the first is the one that speed-ups are over.
+BACKENDS = {"llama": ("FLASH_ATTN", "TRITON_ATTN", "FLASHINFER", OWN), "deepseek": ("FLASH_ATTN_MLA", "FLASHMLA", "TRITON_MLA", OWN)}
 NAMES = {OWN: "leanattn"}
 UNIFORM = ((1, 8192), (16, 8192), (64, 4096), (8, 32768))  # requests, tokens of each context
 RAGGED_REQUESTS = 64
 
 # The kernels that a decode step runs for attention beside its projections, by their names. The update of the cache is counted apart, because it
 # is the same kernel with every backend.
-_UPDATE = re.compile(r"reshape_and_cache", re.IGNORECASE)
-_ATTENTION = re.compile(r"\blean_|flash|fmha|attention|attn|reduce_segments|batch_?decode|batch_?prefill|merge_state|xqa|prepare_varlen|combine",
+_UPDATE = re.compile(r"reshape_and_cache|concat_and_cache", re.IGNORECASE)
+_ATTENTION = re.compile(r"\blean_|flash|fmha|\bmla_|attention|attn|reduce_segments|batch_?decode|batch_?prefill|merge_state|xqa|prepare_varlen|combine",
                         re.IGNORECASE)
 
 
@@ -60,12 +61,16 @@ def geometric_mean(values):
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
+def peer_of(results):
+    return results.get("peer", "FLASH_ATTN")
+
+
 def speed_ups(results, part=None):
-    """For each shape that both have: the time of FLASH_ATTN over that of leanattn, of a whole step or of a part of it."""
+    """For each shape that both have: the time of the peer over that of leanattn, of a whole step or of a part of it."""
     def time(line):
         return line["ms_per_step"] if part is None else line["us_by_part"][part]
 
-    own, peer = (results["backends"].get(name, {}).get("shapes", {}) for name in (OWN, PEER))
+    own, peer = (results["backends"].get(name, {}).get("shapes", {}) for name in (OWN, peer_of(results)))
     return {shape: time(peer[shape]) / time(own[shape]) for shape in peer if shape in own and time(own[shape]) > 0}
 
 
@@ -87,7 +92,7 @@ def markdown(results):
         text += [f"## {shape}", table(["backend", "ms a step", "tokens a second", "attention, us", "of the step"], rows)]
     ratios = [(title, values) for title, part in (("a step", None), ("attention in a step", "attention")) if (values := speed_ups(results, part))]
     if ratios:
-        text += ["## leanattn over FLASH_ATTN", table(["", *ratios[0][1], "geometric mean"], [
+        text += [f"## leanattn over {peer_of(results)}", table(["", *ratios[0][1], "geometric mean"], [
             [title, *(f"{value:.3f}" for value in values.values()), f"{geometric_mean(values.values()):.3f}"] for title, values in ratios])]
     rows = [[NAMES.get(name, name), f"{backend['start_s']:.1f}", f"{backend['warm_s']:.1f}", f"{backend['memory_bytes'] / 2**30:.2f}"]
             for name, backend in results["backends"].items() if "start_s" in backend]

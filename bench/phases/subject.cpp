@@ -16,15 +16,13 @@ Result<Subject> Subject::make(GpuBackend& backend, const Config& config, const R
   auto kernel = LoadedKernel::prepare(*emitted, cubins);
   if (!kernel) return tl::unexpected(kernel.error());
   Subject subject(backend, config, std::move(*kernel));
-  const auto bound = backend.decode_case().bind(config.spec, config, *subject.workspace_,
-                                                backend.stream().get());
+  const auto bound = backend.decode_case().bind(config.spec, config, *subject.workspace_, backend.stream().get());
   if (!bound) return tl::unexpected(bound.error());
   return subject;
 }
 
 Result<void> Subject::require_correct() {
-  const auto report = backend_->decode_case().check(kernel_, config_, *workspace_,
-                                                    backend_->stream().get(), 2);
+  const auto report = backend_->decode_case().check(kernel_, config_, *workspace_, backend_->stream().get(), 2);
   if (!report) return tl::unexpected(report.error());
   if (report->passed()) return {};
   return fail(ErrorCode::wrong_result, kernel_name(config_.spec) + ": " + report->first_failure);

@@ -119,7 +119,8 @@ void print_explanation(const DecodeProblem& problem, const Shape& shape, const C
                            choice.config.segment_cost, choice.config.segment_cost == 1 ? " is" : "s are"));
   }
   if (spec.load == LoadPath::tensor) {
-    print_text(fmt::format("  L2          fetches {} bytes for a tensor copy that misses\n", choice.config.l2_promotion));
+    print_text(
+        fmt::format("  L2          fetches {} bytes for a tensor copy that misses\n", choice.config.l2_promotion));
   }
   print_text(fmt::format("  workspace   {}\n", format_bytes(launch.workspace_bytes)));
 }

@@ -393,7 +393,8 @@ typedef struct leanattn_decode_args {
   float scale;              /* softmax scale, positive; 0: 1 / sqrt(head_dim), but not if latent */
   int32_t reserved;
   /* The arguments of the problem's features, each of which is named first. Those of other features stay 0. */
-  const int32_t* page_table; /* page_size: [batch, max_pages], numbers of pages in k and v, by page_table_stride;
+  const int32_t* page_table; /* page_size: [batch, max_pages], numbers of pages in k and v, by page_table_stride; the
+                                tokens of any other number, such as -1, are ignored as if they were masked.
                                 selection_in_pool: null */
   const int32_t* q_offsets;  /* ragged_q: [batch + 1], where the query tokens of each request start; the first is 0 */
   const uint32_t* tree_mask; /* tree: [query tokens]; bit j says that it sees the request's query token j */
@@ -437,20 +438,26 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  * launch is refused if its workspace is still in use on another stream, if a pointer is not device memory, or if a
  * length, query offset or page is out of its range. This takes a lock, a small kernel and a wait for it.
  *
- * On sm_90 and newer, a plan of a problem with `pdl` launches with the attribute programmatic stream serialization, so
- * that the kernel may start before the kernels in front of it in the stream have ended. What it reads before it
- * executes griddepcontrol.wait must therefore not be written by a kernel that may still be running then:
- *   - The kernel right before may write q, k_new and v_new, and the rows of k and v of each request's last q_len tokens
- *     (of one query token: token index context_length - 1).
- *   - It must not write context_lengths, q_offsets, page_table, or the rows of any earlier token. With selection_block
- *     it may write all that a launch reads, because the kernel waits for it before it reads anything.
- * The kernel right before may still be running. If that one was launched with the attribute, too, and executes
- * griddepcontrol.launch_dependents before its own wait, as the kernels of this library do, then so may the one before
- * it, and so on. The kernel before does not have to do anything, but a launch gains time only if it executes
- * launch_dependents early. A kernel after this one that is launched with the attribute must execute griddepcontrol.wait
- * before it reads o or lse, and before it writes anything that this launch reads or writes. A kernel without the
- * attribute has to do nothing. The workspace is read and written after the wait only, so consecutive launches on one
- * stream may share it.
+ * On sm_90 and newer, a plan of a problem with `pdl` makes dependent launches: they carry the attribute programmatic
+ * stream serialization, so that the kernel may start before the kernels in front of it in the stream have ended. The
+ * caller promises this contract, which docs/api.md has in the same words:
+ *   - A kernel that may still be running must not write context_lengths, q_offsets, page_table, tree_mask,
+ *     alibi_slopes, sink_logits, k_scale, v_scale, rope_table, or the rows of k and v of any token but each request's
+ *     last q_len: this launch reads them before it executes griddepcontrol.wait.
+ *   - It may write q, k_new, v_new, o, lse, the workspace, and the rows of k and v of each request's last q_len tokens
+ *     (of one query token: token index context_length - 1): this launch touches them only after the wait.
+ *   - The kernel right before may still be running. If that one was launched with the attribute, too, and executes
+ *     griddepcontrol.launch_dependents before its own wait, as the kernels of this library do, then so may the one
+ *     before it, and so on.
+ *   - The kernel before does not have to do anything. A launch gains time only if it executes
+ *     griddepcontrol.launch_dependents early and leaves room on the SMs.
+ *   - A kernel after this one that is launched with the attribute must execute griddepcontrol.wait before it reads o or
+ *     lse, and before it writes anything that this launch reads or writes. Until then it may not rely on the kernel
+ *     before this one having ended. A kernel without the attribute, a copy or a memset has to do nothing.
+ *   - Consecutive launches of one stream, dependent or not, may share a workspace, because the wait lasts until the
+ *     launch before has ended and its writes are visible.
+ *   - With a selection this launch reads nothing before the wait, so that the kernel right before may write all of the
+ *     above.
  *
  * Errors: invalid_argument (names the argument and its value; nothing was enqueued), launch_failed, context_lost. */
 LEANATTN_API leanattn_status leanattn_plan_launch(const leanattn_plan* plan, const leanattn_decode_args* args,

@@ -124,7 +124,8 @@ struct DecodeArgs {
   /// @}
 
   // The arguments of the problem's features, each of which is named first. Those of other features stay 0.
-  const std::int32_t* page_table = nullptr;  ///< page_size: [batch, max_pages], numbers of pages in k and v
+  const std::int32_t* page_table = nullptr;  ///< page_size: [batch, max_pages], numbers of pages in k and v; the tokens
+                                             ///< of any other number, such as -1, are ignored as if masked
   const std::int32_t* q_offsets = nullptr;   ///< ragged_q: [batch + 1], where the query tokens of a request start
   const std::uint32_t* tree_mask = nullptr;  ///< tree: [query tokens]; bit j: it sees the request's query token j
   const float* alibi_slopes = nullptr;       ///< alibi: [q_heads]

@@ -57,6 +57,10 @@ class Tensor(FastTensor):
         assert dim == -1 and self.shape[-1] % size == 0
         return tuple(self._view((*self.shape[:-1], size), self.strides, begin) for begin in range(0, self.shape[-1], size))
 
+    def unsqueeze(self, dimension):
+        stride = self.strides[dimension] * self.shape[dimension]
+        return self._view([*self.shape[:dimension], 1, *self.shape[dimension:]], [*self.strides[:dimension], stride, *self.strides[dimension:]], 0)
+
     def permute(self, *order):
         return self._view([self.shape[i] for i in order], [self.strides[i] for i in order], 0)
 
@@ -86,6 +90,9 @@ class Tensor(FastTensor):
         made = type(self)(shape, dtype)
         made.value = value
         return made
+
+    def new_empty(self, shape):
+        return type(self)(shape, self.dtype)
 
     def detach(self):
         return self

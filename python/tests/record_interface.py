@@ -31,12 +31,16 @@ CUDA_GRAPH_CALLS = [f"{backend}.{method}" for backend in ("attn_backend", "self.
 ENGINES = {
     "vllm": Engine(
         names={
+            "vllm.config.vllm": ["get_current_vllm_config_or_none"],
             "vllm.logger": ["init_logger"],
             "vllm.model_executor.layers.quantization.input_quant_fp8": ["QuantFP8"],
             "vllm.model_executor.layers.quantization.utils.quant_utils": ["GroupShape"],
             "vllm.plugins": ["DEFAULT_PLUGINS_GROUP"],
             "vllm.v1.attention.backend": ["AttentionBackend", "AttentionCGSupport", "AttentionImpl", "AttentionImplBase", "AttentionMetadataBuilder",
-                                          "AttentionType", "CommonAttentionMetadata", "max_decode_query_len"],
+                                          "AttentionType", "CommonAttentionMetadata", "MLAAttentionImpl", "max_decode_query_len"],
+            "vllm.model_executor.layers.attention.mla_attention": [
+                "MLACommonBackend", "MLACommonBaseImpl", "MLACommonDecodeMetadata", "MLACommonImpl", "MLACommonMetadata", "MLACommonMetadataBuilder",
+                "QueryLenSupport"],
             "vllm.v1.attention.backends.flash_attn": ["FlashAttentionBackend", "FlashAttentionImpl", "FlashAttentionMetadata",
                                                       "FlashAttentionMetadataBuilder"],
             "vllm.v1.attention.backends.registry": ["AttentionBackendEnum", "register_backend"],
@@ -44,6 +48,7 @@ ENGINES = {
         },
         calls={"vllm.model_executor.layers.attention.attention": ["impl_cls", "self.impl.forward", "attn_layer.impl.do_kv_cache_update",
                                                                   "self.impl.process_weights_after_loading"],
+               "vllm.model_executor.layers.attention.mla_attention": ["impl_cls", "self._build_decode", "self.impl.forward_mqa"],
                "vllm.v1.worker.utils": ["self.backend.get_builder_cls()", "builder_cls"]},
         members={"AttentionBackendEnum": {"CUSTOM", "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN"}}),
     "sglang": Engine(

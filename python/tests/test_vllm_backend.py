@@ -422,7 +422,7 @@ def test_a_tuning_that_fails_does_not_end_vllm(adapter, monkeypatch, caplog):
     model = Model(adapter)
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "could not tune" in line and "LEANATTN_PROGRAM is /nonexistent/leanattn" in line
-    assert model.builder._device.workspace is not None, "the plans are there"
+    assert model.builder.build(0, step([1])).rows.device.workspace is not None, "the plans are there"
 
 
 # The part without vLLM.

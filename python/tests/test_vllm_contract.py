@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 import engine_stand_in
@@ -27,6 +28,15 @@ def adapter(version):
         yield module
 
 
+def backends(adapter):
+    """The one for caches of keys and values, and that for latent caches."""
+    return adapter.Backend, adapter.LatentBackend
+
+
+def classes(backend):
+    return backend, backend.get_impl_cls(), backend.get_builder_cls()
+
+
 def recorded_methods(version):
     return engine_stand_in.recorded_methods(stand_in.contract(version))
 
@@ -38,27 +48,28 @@ def test_every_tried_version_is_recorded_and_no_other():
 
 
 def test_no_abstract_method_is_left(adapter):
-    backend = adapter.Backend
-    for cls in (backend, backend.get_impl_cls(), backend.get_builder_cls()):
-        assert not getattr(cls, "__abstractmethods__", ()), cls
+    for backend in backends(adapter):
+        for cls in classes(backend):
+            assert not getattr(cls, "__abstractmethods__", ()), cls
 
 
 def test_the_backend_has_the_name_of_a_member(adapter):
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-    assert adapter.Backend.get_name() in AttentionBackendEnum.__members__
+    for backend in backends(adapter):
+        assert backend.get_name() in AttentionBackendEnum.__members__
 
 
 def test_what_vllm_imports_by_path_is_there(adapter):
     """It notes a backend as module and name of the class, and workers import that again."""
-    cls = adapter.Backend
-    assert getattr(sys.modules[cls.__module__], cls.__qualname__) is cls
+    for cls in backends(adapter):
+        assert getattr(sys.modules[cls.__module__], cls.__qualname__) is cls
 
 
 def test_methods_that_replace_one_have_its_signature(adapter, version):
     recorded = recorded_methods(version)
-    backend, checked = adapter.Backend, 0
-    for cls in (backend, backend.get_impl_cls(), backend.get_builder_cls()):
+    checked = 0
+    for cls in [cls for backend in backends(adapter) for cls in classes(backend)]:
         own = [base for base in cls.__mro__ if base.__module__.startswith("leanattn.")]
         others = [base.__name__ for base in cls.__mro__ if base not in own]
         for base in own:
@@ -69,14 +80,14 @@ def test_methods_that_replace_one_have_its_signature(adapter, version):
                     continue
                 assert parameters(function) == parameters(found), f"{base.__name__}.{name} of {version}"
                 checked += 1
-    assert checked >= 8
+    assert checked >= 14
 
 
 def test_public_methods_that_replace_nothing_are_our_own(adapter, version):
     """A method that vLLM has renamed would go on to exist here, and never be called."""
     recorded = {method for _, method in recorded_methods(version)}
     ours = {"options"}
-    for cls in (adapter.Backend, adapter.Backend.get_impl_cls(), adapter.Backend.get_builder_cls()):
+    for cls in [cls for backend in backends(adapter) for cls in classes(backend)]:
         for base in cls.__mro__:
             if base.__module__.startswith("leanattn."):
                 public = {name for name, member in vars(base).items() if not name.startswith("_") and callable(getattr(member, "__func__", member))}
@@ -85,12 +96,16 @@ def test_public_methods_that_replace_nothing_are_our_own(adapter, version):
 
 def test_the_calls_of_vllms_layers_are_taken(adapter, version):
     """The arguments are those of the recorded calls; only how many and under which names."""
-    implementation, builder = adapter.Backend.get_impl_cls(), adapter.Backend.get_builder_cls()
-    calls = {name: texts for module in stand_in.contract(version)["calls"].values() for name, texts in module.items()}
-    found = {"impl_cls": implementation, "self.impl.forward": implementation.forward, "attn_layer.impl.do_kv_cache_update": None,
-             "self.impl.process_weights_after_loading": implementation.process_weights_after_loading,
-             "self.backend.get_builder_cls()": builder, "builder_cls": builder}
-    assert set(calls) <= set(found) and len(calls) >= 5
+    (implementation, builder), (latent, latent_builder) = ((backend.get_impl_cls(), backend.get_builder_cls()) for backend in backends(adapter))
+    layers, workers = "vllm.model_executor.layers.attention", "vllm.v1.worker.utils"
+    found = {(f"{layers}.attention", "impl_cls"): implementation, (f"{layers}.attention", "self.impl.forward"): implementation.forward,
+             (f"{layers}.attention", "attn_layer.impl.do_kv_cache_update"): None,
+             (f"{layers}.attention", "self.impl.process_weights_after_loading"): implementation.process_weights_after_loading,
+             (f"{layers}.mla_attention", "impl_cls"): latent, (f"{layers}.mla_attention", "self.impl.forward_mqa"): latent.forward_mqa,
+             (f"{layers}.mla_attention", "self._build_decode"): latent_builder._build_decode,
+             (workers, "self.backend.get_builder_cls()"): builder, (workers, "builder_cls"): builder}
+    calls = {(module, name): texts for module, of_module in stand_in.contract(version)["calls"].items() for name, texts in of_module.items()}
+    assert set(calls) <= set(found) and len(calls) >= 8
     for name, texts in calls.items():
         if found[name] is None:  # FlashAttention's own
             continue
@@ -124,8 +139,8 @@ def test_the_metadata_has_what_vllm_reads_of_it(adapter, version):
 def test_graphs_hold_decode_and_uniform_speculation(adapter):
     from vllm.v1.attention.backend import AttentionCGSupport
 
-    builder = adapter.Backend.get_builder_cls()
-    assert builder.get_cudagraph_support(None, None) is AttentionCGSupport.UNIFORM_BATCH
+    assert adapter.Backend.get_builder_cls().get_cudagraph_support(None, None) is AttentionCGSupport.UNIFORM_BATCH
+    assert adapter.LatentBackend.get_builder_cls()._cudagraph_support is AttentionCGSupport.UNIFORM_BATCH
 
 
 def test_it_registers_itself_and_nothing_else(adapter):
@@ -136,6 +151,17 @@ def test_it_registers_itself_and_nothing_else(adapter):
         leanattn.vllm.register()
     assert stand_in._overridden == {AttentionBackendEnum.CUSTOM: "leanattn.vllm.Backend"}
     assert leanattn.vllm.Backend is adapter.Backend
+
+
+def test_models_with_latent_attention_get_its_backend(adapter, monkeypatch):
+    import leanattn.vllm
+    import vllm.config.vllm as config
+
+    for model, backend in ((types.SimpleNamespace(use_mla=True), adapter.LatentBackend), (types.SimpleNamespace(use_mla=False), adapter.Backend),
+                           (None, adapter.Backend)):
+        monkeypatch.setattr(config, "get_current_vllm_config_or_none", lambda: types.SimpleNamespace(model_config=model))  # noqa: B023
+        assert leanattn.vllm.Backend is backend
+    assert adapter.LatentBackend.is_mla() and adapter.LatentBackend.get_preferred_block_size(16) == 64
 
 
 def test_it_leaves_the_backend_of_another_plugin_alone(adapter, caplog):

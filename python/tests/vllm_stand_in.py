@@ -57,6 +57,46 @@ def _flash_build(self, common_prefix_len, common_attn_metadata, fast_build=False
     return made
 
 
+def _latent_impl(self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap, attn_type,
+                 kv_sharing_target_layer_name, q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, qk_head_dim, v_head_dim, kv_b_proj,
+                 indexer=None, q_pad_num_heads=None):
+    self.num_heads, self.scale, self.kv_cache_dtype = num_heads, scale, kv_cache_dtype
+    self.kv_lora_rank, self.qk_rope_head_dim, self.supports_quant_query_input = kv_lora_rank, qk_rope_head_dim, True
+
+
+def _latent_builder(self, kv_cache_spec, layer_names, vllm_config, device, metadata_cls=None, supports_dcp_with_varlen=False):
+    _builder(self, kv_cache_spec, layer_names, vllm_config, device)
+    self.reorder_batch_threshold = _most_query_tokens(vllm_config)
+
+
+def _latent_build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+    common = common_attn_metadata
+    decodes, prefills, tokens, _ = _split(common, self.reorder_batch_threshold)
+    given = {"block_table_tensor": common.block_table_tensor[:decodes], "seq_lens_device": common.seq_lens[:decodes],
+             "max_seq_len": common.max_seq_len, "query_start_loc_cpu": HostNumbers(common.query_start_loc_cpu[:decodes + 1]),
+             "query_start_loc_device": common.query_start_loc[:decodes + 1], "num_decode_tokens": tokens,
+             "max_query_len": min(common.max_query_len, self.reorder_batch_threshold), "dcp_tot_seq_lens_device": None}
+    wanted = engine_stand_in.inspect.signature(self._build_decode).parameters
+    decode = self._build_decode(**{name: value for name, value in given.items() if name in wanted}) if decodes else None
+    cls = sys.modules["vllm.model_executor.layers.attention.mla_attention"].MLACommonMetadata
+    return cls(num_reqs=common.num_reqs, max_query_len=common.max_query_len, max_seq_len=common.max_seq_len,
+               num_actual_tokens=common.num_actual_tokens, query_start_loc=common.query_start_loc, slot_mapping=common.slot_mapping,
+               num_decodes=decodes, num_decode_tokens=tokens, num_prefills=prefills, decode=decode)
+
+
+class HostNumbers(list):
+    """A tensor in host memory, as far as the builder of latent attention uses one."""
+
+    def __getitem__(self, part):
+        return HostNumbers(super().__getitem__(part))
+
+    def sub(self, others):
+        return HostNumbers(one - other for one, other in zip(self, others, strict=True))
+
+    def max(self):
+        return max(self)
+
+
 def _update_block_table(self, metadata, blk_table, slot_mapping):
     made = copy.copy(metadata)
     made.block_table, made.slot_mapping = blk_table, slot_mapping
@@ -104,11 +144,15 @@ BEHAVIOUR = {
                               "supports_combination": lambda cls, head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse,
                               use_mm_prefix, device_capability: None},
     "CommonAttentionMetadata": {"replace": lambda self, **kwargs: dataclasses.replace(self, **kwargs)},
+    "MLACommonBackend": {"is_mla": lambda cls: True},
+    "MLACommonImpl": {"__init__": _latent_impl},
+    "MLACommonMetadataBuilder": {"__init__": _latent_builder, "build": _latent_build},
+    "MLACommonMetadata": {"__post_init__": lambda self: None},
     "AttentionBackendEnum": {"is_overridden": lambda self: self in _overridden,
                              "get_path": lambda self, include_classname=True: _overridden[self]},
     "QuantFP8": {"__init__": lambda self, static, group_shape, *rest, **more: setattr(self, "group_shape", group_shape)},
     None: {"split_decodes_and_prefills": _split, "register_backend": _register_backend, "max_decode_query_len": _most_query_tokens,
-           "init_logger": logging.getLogger},
+           "init_logger": logging.getLogger, "get_current_vllm_config_or_none": lambda: None},
 }
 
 

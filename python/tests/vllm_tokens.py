@@ -28,12 +28,18 @@ COMMON = {"vocab_size": 32000, "torch_dtype": "bfloat16", "bos_token_id": 1, "eo
           "max_position_embeddings": 8192, "rope_theta": 500000.0, "num_hidden_layers": 4, "attention_bias": False}
 LLAMA = {**COMMON, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32,
          "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 4096, "hidden_act": "silu"}
+DEEPSEEK = {**COMMON, "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "hidden_size": 2048, "num_attention_heads": 16,
+            "num_key_value_heads": 16, "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+            "intermediate_size": 2048, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256, "n_shared_experts": 1,
+            "first_k_dense_replace": COMMON["num_hidden_layers"], "hidden_act": "silu"}
+SPECULATION = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}}
+# What vLLM calls the backends of latent attention.
+LATENT = {"FLASH_ATTN": "FLASH_ATTN_MLA", "TRITON_ATTN": "TRITON_MLA"}
 # Kinds of attention, each a configuration and what the engine is told beside it.
 MODELS = {
     "llama": (LLAMA, {}),
     "llama, fp8 cache": (LLAMA, {"kv_cache_dtype": "fp8"}),
-    "llama, speculation": (LLAMA, {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3,
-                                                          "prompt_lookup_min": 1}}),
+    "llama, speculation": (LLAMA, SPECULATION),
     "gemma": ({**COMMON, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_size": 2048, "num_attention_heads": 8,
                "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 2048, "hidden_activation": "gelu_pytorch_tanh",
                "sliding_window": 256, "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
@@ -44,6 +50,8 @@ MODELS = {
                  "layer_types": ["sliding_attention", "full_attention"] * 2,
                  "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
                                   "original_max_position_embeddings": 4096}}, {}),
+    "deepseek": (DEEPSEEK, {}),
+    "deepseek, speculation": (DEEPSEEK, SPECULATION),
     "qwen": ({**COMMON, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 896, "num_attention_heads": 14,
               "num_key_value_heads": 2, "intermediate_size": 4864, "hidden_act": "silu"}, {}),
 }
@@ -62,6 +70,7 @@ def main():
     parser.add_argument("--models", default=",".join(MODELS).replace(", ", "+"), help="of %(default)s")
     parser.add_argument("--steps", type=int, default=256, help="tokens that are decoded (%(default)s)")
     parser.add_argument("--jobs", type=int, default=6, help="processes that share the GPU at a time (%(default)s)")
+    parser.add_argument("--keep", type=pathlib.Path, help="a folder for what each process found, as JSON")
     parser.add_argument("--run", nargs=3, metavar=("BACKEND", "MODEL", "OUT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
@@ -75,6 +84,9 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         runs = {(backend, model): pool.submit(run, backend, model, options.steps) for model in models for backend in backends}
     made = {backend: {model: runs[backend, model].result() for model in models} for backend in backends}
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
+        (options.keep / "tokens.json").write_text(json.dumps(made))
     yardstick, *others = made
     results = [(model, backend, compare(made[yardstick][model], made[backend][model], tolerance_of(model)))
                for backend in others for model in models]
@@ -95,6 +107,7 @@ def compare(yardstick, made, tolerance):
             return False, one["error"]
     beside_prefill = [max(abs(log[str(token)] - prefill) for tokens, logs, prefills in zip(one["tokens"], one["logprobs"], one["prefill"], strict=True)
                           for token, log, prefill in zip(tokens, logs, prefills)) for one in (yardstick, made)]
+    beside = f"; beside prefill by {beside_prefill[1]:.3f} (the yardstick: {beside_prefill[0]:.3f})"
     same, total, largest = 0, 0, 0.0
     for wanted, got, wanted_logs, got_logs in zip(yardstick["tokens"], made["tokens"], yardstick["logprobs"], made["logprobs"], strict=True):
         if len(wanted) != len(got):
@@ -102,13 +115,12 @@ def compare(yardstick, made, tolerance):
         until = next((at for at, pair in enumerate(zip(wanted, got)) if pair[0] != pair[1]), len(wanted) - 1)
         for token, wanted_log, got_log in zip(wanted[:until + 1], wanted_logs, got_logs):
             if str(token) not in got_log:
-                return False, f"a token of the yardstick is not among the likeliest {len(got_log)}"
+                return False, f"a token of the yardstick is not among the likeliest {len(got_log)}{beside}"
             largest = max(largest, abs(wanted_log[str(token)] - got_log[str(token)]))
         same += wanted == got
         total += until + 1
     text = f"{same} of {len(made['tokens'])} sequences are the same; over {total} tokens log-probabilities differ by {largest:.3f} at most"
-    text += f"; beside prefill by {beside_prefill[1]:.3f} (the yardstick: {beside_prefill[0]:.3f})"
-    return max(largest, beside_prefill[1]) < tolerance, text
+    return max(largest, beside_prefill[1]) < tolerance, text + beside
 
 
 def run(backend, model, steps):
@@ -130,11 +142,13 @@ def decode(backend, model, steps):
     import vllm
 
     config, told = MODELS[model]
+    if "kv_lora_rank" in config:
+        backend = LATENT.get(backend, backend)
     if config["model_type"] == "gpt_oss":
         leave_out_experts()
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "config.json").write_text(json.dumps(config))
-        llm = vllm.LLM(model=folder, load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", seed=0, kv_cache_memory_bytes=2**31,
+        llm = vllm.LLM(model=folder, load_format=random_weights(), skip_tokenizer_init=True, dtype="bfloat16", seed=0, kv_cache_memory_bytes=2**31,
                        gpu_memory_utilization=0.1, max_model_len=4096, max_num_seqs=16, max_num_batched_tokens=512, enable_prefix_caching=False,
                        max_logprobs=LIKELIEST, attention_config={"backend": backend}, **told,
                        compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64]})
@@ -142,7 +156,6 @@ def decode(backend, model, steps):
     found = {layer.attn_backend.get_name() for layer in layers if hasattr(layer, "attn_backend")}
     if found != {backend}:
         raise RuntimeError(f"asked for {backend}, but layers have {sorted(found)}")
-    llm.apply_model(make_attention_matter)
     drawn = random.Random(7)
     prompts = [{"prompt_token_ids": prompt(drawn, length, config["vocab_size"])} for length in PROMPTS]
     options = vllm.SamplingParams(temperature=0.0, max_tokens=steps, ignore_eos=True, detokenize=False, logprobs=LIKELIEST)
@@ -167,9 +180,22 @@ def prompt(drawn, length, vocabulary):
     return made[:length]
 
 
+def random_weights():
+    """The name of a loader that makes them, before vLLM and its backends derive anything from them."""
+    from vllm.model_executor.model_loader import register_model_loader
+    from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
+
+    @register_model_loader("random_weights")
+    class RandomWeights(DummyModelLoader):
+        def load_weights(self, model, model_config):
+            super().load_weights(model, model_config)
+            make_attention_matter(model)
+
+    return "random_weights"
+
+
 def make_attention_matter(model):
-    """Random weights are uniform and tiny: attention is flat then, and all logits are alike. This gives scores and logits the size of 1.
-    Backends may keep copies of weights in a form of their own, so they are told as vLLM does after loading."""
+    """Random weights are uniform and tiny: attention is flat then, and all logits are alike. This gives scores and logits the size of 1."""
     import torch
 
     generator = torch.Generator(device="cuda").manual_seed(4711)
@@ -181,13 +207,10 @@ def make_attention_matter(model):
                 weight.fill_(1 if not gemma else 15 if name == "model.norm.weight" else 0)
             elif name.endswith("sinks"):
                 weight.uniform_(-1, 2, generator=generator)
-            elif name.endswith(("qkv_proj.weight", "o_proj.weight")):
+            elif name.endswith(("q_proj.weight", "qkv_proj.weight", "kv_a_proj_with_mqa.weight", "kv_b_proj.weight", "o_proj.weight")):
                 weight.uniform_(-1, 1, generator=generator).mul_(2 / weight.shape[1] ** 0.5)
             elif name.endswith(("embed_tokens.weight", "embedding.weight", "lm_head.weight")):
                 weight.uniform_(-1, 1, generator=generator).mul_((0.25 if gemma else 4) / weight.shape[1] ** 0.5)
-    for module in model.modules():
-        if hasattr(module, "attn_backend"):
-            module.process_weights_after_loading(torch.bfloat16)
 
 
 def leave_out_experts():

@@ -54,7 +54,8 @@ class LoadedKernel {
   /// (args.grid_reciprocal) and, for load path tensor, from the KV cache's place (its tensor maps, encoded once for
   /// each of some hundred places); no allocation, no lock, no sync; legal under stream capture. FixUp::wait kernels go
   /// out cooperative and only up to resident_ctas(); pdl kernels with the programmatic-stream-serialization attribute.
-  /// l2_promotion: Config::l2_promotion, which other load paths than tensor ignore. Errors: launch_failed, context_lost.
+  /// l2_promotion: Config::l2_promotion, which other load paths than tensor ignore. Errors: launch_failed,
+  /// context_lost.
   Result<void> launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream, int l2_promotion = 128) const;
 
  private:

@@ -22,8 +22,7 @@ Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecode
   const bool paged = spec.features.page_size > 0;
   const std::int64_t tokens = paged ? spec.features.page_size : args.context_capacity;
   const std::int64_t outer = paged ? args.pool_pages : args.batch;
-  const auto promotion =
-      l2_promotion == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+  const auto promotion = l2_promotion == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   const auto type = spec.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const int run = paged ? page_run(spec) : step_tokens(spec);
   const cuuint32_t every_element[] = {1, 1, 1, 1, 1};

@@ -71,7 +71,7 @@ Result<void> describe(std::uint64_t offender, const DecodeProblem& problem, cons
   return fail(ErrorCode::invalid_argument,
               fmt::format("page_table, request {}, entry {} is {}, and the pool has {} pages", request, index,
                           (*page)[0], args.pool_pages),
-              "Every page of a context that is seen must exist.");
+              "Give a page of the pool. Without LEANATTN_DEBUG the tokens of such an entry are ignored, as if masked.");
 }
 
 }  // namespace

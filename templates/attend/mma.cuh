@@ -123,7 +123,7 @@ LEAN_DEVICE void change_units(Attention& a, const float (&top)[kLaneRows]) {
     float t = top[j];
 #pragma unroll
     for (int distance = 4; distance < 32; distance *= 2) t = fmaxf(t, __shfl_xor_sync(kFullMask, t, distance));
-    const float unit = lean_value_unit(a.unit[j], t), change = lean_unit_change(a.unit[j], lean_unit_factor(unit));
+    const float unit = lean_value_unit(a.unit[j], t), change = lean_ratio(a.unit[j], unit);
     a.unit[j] = unit;
 #pragma unroll
     for (int d = 0; d < kOutTiles; d++) a.out[d][j / 2][j % 2] *= change, a.out[d][j / 2][j % 2 + 2] *= change;
@@ -167,7 +167,7 @@ LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, con
 }
 
 // Multiplies the step's weights, which stand where its scores did, by the scales of its tokens, and packs them in O's
-// units. raised: whether a maximum has risen, so that units are no powers of two.
+// units. raised: whether a maximum has risen, and with it what O of the steps before is worth.
 LEAN_DEVICE void scale_weights(const LeanDecodeArgs& args, const Segment& s, const Step& step, Attention& a,
                                bool raised, int lane, float (&score)[kTokenBlocks][kRowTiles][4],
                                u32 (&weight)[kTokenBlocks][kRowTiles][2]) {
@@ -186,11 +186,12 @@ LEAN_DEVICE void scale_weights(const LeanDecodeArgs& args, const Segment& s, con
     }
   bool changes = raised;
 #pragma unroll
-  for (int j = 0; j < kLaneRows; j++) changes |= top[j] > a.unit[j] * (kLeanMostWeight / kLeanUnitWeight);
+  for (int j = 0; j < kLaneRows; j++) changes |= top[j] > a.unit[j];
   if (__any_sync(kFullMask, changes)) change_units(a, top);
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; tile++) {
-    const float factor0 = lean_unit_factor(a.unit[2 * tile]), factor1 = lean_unit_factor(a.unit[2 * tile + 1]);
+    const float factor0 = lean_ratio(kLeanUnitWeight, a.unit[2 * tile]),
+                factor1 = lean_ratio(kLeanUnitWeight, a.unit[2 * tile + 1]);
 #pragma unroll
     for (int block = 0; block < kTokenBlocks; block++)
 #pragma unroll
@@ -235,7 +236,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
   if constexpr (kPageSize > 0) {
     if (kv.at.holes) {
       holes = holes_of(args, s, step);
-      kv.zero_v_holes(holes);
+      zero_v_holes(kv, holes);
     }
   }
   finish_scores(args, s, step, holes, lane, score);

@@ -97,16 +97,17 @@ struct KvPipe {
             : "r"(i * kRowsAtOnce), "r"(tokens - lane / kRowLanes));
       }
   }
-  // So do V rows in holes of the page table.
-  LEAN_DEVICE void zero_v_holes(const Holes& holes) {
-#pragma unroll
-    for (int i = 0; i < kLaneRows; i++) {
-      if (!in_hole(holes, i * kRowsAtOnce + lane / kRowLanes)) continue;
-#pragma unroll
-      for (int c = 0; c < kLaneChunks; c++) v_row[i][c] = make_uint4(0, 0, 0, 0);
-    }
-  }
 };
+
+// V rows of the step in hand that lie in holes of the page table become zeros.
+LEAN_DEVICE void zero_v_holes(KvPipe& kv, const Holes& holes) {
+#pragma unroll
+  for (int i = 0; i < kLaneRows; i++) {
+    if (!in_hole(holes, i * kRowsAtOnce + kv.lane / kRowLanes)) continue;
+#pragma unroll
+    for (int c = 0; c < kLaneChunks; c++) kv.v_row[i][c] = make_uint4(0, 0, 0, 0);
+  }
+}
 
 // The lane's chunks of the query rows of a segment.
 struct Query {
@@ -246,7 +247,9 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
   }
 
   if (step.count < kStepTokens) kv.zero_v_rows(step.count);
-  if (any_hole(holes)) kv.zero_v_holes(holes);
+  if constexpr (kPageSize > 0) {
+    if (any_hole(holes)) zero_v_holes(kv, holes);
+  }
 #pragma unroll
   for (int i = 0; i < kLaneRows; i++) {
     float p[kRows];

@@ -174,7 +174,26 @@ CHECK_HD float check_kv_scale(int kind, check_u64 seed, int tensor, int kv_forma
   if (kind == kCheckOnes) return kv_format == kCheckInt8 && !keys ? 0.015625f : 1.0f;
   const float unit = kv_format == kCheckInt8 && !(keys && check_exact_keys(kind)) ? 0.015625f : 1.0f;
   if (check_exact_keys(kind)) return (hash & 1u) != 0u ? unit : unit * 0.5f;
-  return unit * (0.5f + (float)(unsigned)(hash >> 41) * 1.1920928955078125e-7f);
+  const float near_one = 0.5f + (float)(unsigned)(hash >> 41) * 1.1920928955078125e-7f;
+  if (keys || granularity != kCheckScaleToken) return unit * near_one;
+  // Values lie anywhere from 1e-4 to 1e3: those of a request near each other, or, of every second one, spread.
+  const check_u64 draw = check_hash(check_mix(seed + 31u), (unsigned)request);
+  const int middle = (int)((unsigned)(draw >> 40) % 23u) - 13;
+  const int exponent = middle + ((draw & 1u) != 0u ? (int)((unsigned)(hash & 0xffffu) % 17u) - 8 : 0);
+  const int limited = exponent < -13 ? -13 : exponent > 9 ? 9 : exponent;
+  return unit * near_one * check_bits_float((unsigned)(127 + limited) << 23);
+}
+
+// Whether an entry of a request's part of the page table is a hole, where one of so many is, and the number that stands
+// there: one of those nearest to the pool's, or farthest from them.
+CHECK_HD bool check_is_hole(check_u64 seed, int request, long long entry, int hole_every) {
+  if (hole_every == 0) return false;
+  return (unsigned)(check_hash(check_row_key(seed, 23, request, 0), (check_u64)entry) >> 40) % (unsigned)hole_every ==
+         0u;
+}
+CHECK_HD int check_hole_number(check_u64 seed, int request, long long entry, int pool_pages) {
+  const unsigned which = (unsigned)check_hash(check_row_key(seed, 29, request, 0), (check_u64)entry) & 3u;
+  return which == 0u ? -1 : which == 1u ? pool_pages : which == 2u ? 0x7fffffff : -0x7fffffff - 1;
 }
 
 // The ALiBi slope and the sink logit of a query head.

@@ -76,6 +76,8 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
     const int request = (int)(row / args.kv_heads / check.q_len);
     const long long token = check_position(args, check, request, t);
     if (t >= check_query_tokens(args, check, request) || token < 0) continue;
+    // Nothing is written into a hole. What is planted is what would be.
+    if (step != kCheckPlantNew && check_in_hole(args, check, request, token)) continue;
     for (int i = threadIdx.x; i < check_stored_columns(check); i += kCheckThreads) {
       const bool keys = i < check.head_dim;
       const int tensor = keys ? check_key_tensor(check) : kCheckV, column = keys ? i : i - check.head_dim;
@@ -109,7 +111,8 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
   }
 }
 
-// Fills the page table: with pages for what a request may read, and with numbers that no pool has everywhere else.
+// Fills the page table: with pages or holes for what a request may read, and with numbers that no pool has everywhere
+// else.
 // pages: [batch, max_pages], all different.
 extern "C" __global__ void __launch_bounds__(kCheckThreads)
     check_fill_table(LeanDecodeArgs args, CheckFeatures check, const int* pages) {
@@ -119,7 +122,11 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
     const int request = (int)(i / check.max_pages), entry = (int)(i % check.max_pages);
     const long long first = (long long)entry * check.page_size, end = first + check.page_size;
     int page = (entry & 1) != 0 ? -1 : 0x7fffffff;
-    if (check_live(args, check, request, first, end)) page = pages[end <= check_shared_tokens(args, check) ? entry : i];
+    if (check_live(args, check, request, first, end)) {
+      page = check_is_hole(check.seed, request, entry, check.hole_every)
+                 ? check_hole_number(check.seed, request, entry, args.pool_pages)
+                 : pages[end <= check_shared_tokens(args, check) ? entry : i];
+    }
     ((int*)args.page_table)[request * args.page_table_stride + entry] = page;
   }
 }
@@ -140,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
       if (check.selection_in_pool && index < count && block >= 0) {
         const int blocks_of_page = check.page_size / check.selection_block;
         const int page = args.page_table[request * args.page_table_stride + block / blocks_of_page];
-        block = page * blocks_of_page + block % blocks_of_page;
+        block = page < 0 || page >= args.pool_pages ? -1 : page * blocks_of_page + block % blocks_of_page;
       }
       list[index] = block;
     }
@@ -187,6 +194,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
       // A page is read as a whole or not at all. What a dense cache holds before the window is never read.
       const long long page = check.page_size == 0 ? 1 : check.page_size, first = token / page * page;
       if (!check_live(args, check, request, first, first + page)) continue;
+      if (check_in_hole(args, check, request, token)) continue;
       const int owner = token < shared ? 0 : request;
       if (column < check.head_dim) {
         *(uint4*)((char*)args.k + (check_k_offset(args, check, request, head, token) + column) * element_bytes) =
@@ -333,7 +341,8 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   for (int read = threadIdx.x; read < reads; read += kCheckThreads) {
     const int token = check_read_token(args, check, request, t, kv_head, read);
     T score = -infinity;
-    if (token >= 0 && (check.selection_in_pool || check_visible(check, context, query_tokens, t, word, token))) {
+    if (token >= 0 && !check_in_hole(args, check, request, token) &&
+        (check.selection_in_pool || check_visible(check, context, query_tokens, t, word, token))) {
       const long long offset = check_k_offset(args, check, request, kv_head, token);
       score = check_dot<T>(check, q_row, (const uint4*)((const char*)args.k + offset * element_bytes)) * (T)check.scale;
       if (scaled_k) score *= (T)args.k_scale[check_scale_offset(args, check, request, kv_head, token)];
@@ -348,14 +357,11 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   if (largest == -infinity) return result;
   const T highest = result.lse > largest ? result.lse : largest;
 
+  // Weights are rounded before they meet the scales of V, so that the error does not depend on where these lie.
   T sum = 0;
   for (int read = threadIdx.x; read < reads; read += kCheckThreads) {
-    T weight = Arithmetic::weight(weights[read] - highest);
+    const T weight = Arithmetic::weight(weights[read] - highest);
     sum += weight;
-    if (weight != 0 && scaled_v && by_token) {
-      const int token = check_read_token(args, check, request, t, kv_head, read);
-      weight *= (T)args.v_scale[check_scale_offset(args, check, request, kv_head, token)];
-    }
     weights[read] = Arithmetic::rounded(weight, weight_format);
   }
   sum = check_reduce(sum, scratch, CheckAdd());  // its barriers also publish the weights to the CTA
@@ -367,9 +373,10 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   if (slice < slices) {
 #pragma unroll 8
     for (int read = slice; read < reads; read += slices) {
-      const T weight = weights[read];
+      T weight = weights[read];
       if (weight == 0) continue;  // never seen, and perhaps NaN there
       const int token = check_read_token(args, check, request, t, kv_head, read);
+      if (scaled_v && by_token) weight *= (T)args.v_scale[check_scale_offset(args, check, request, kv_head, token)];
       const long long offset = check_v_offset(args, check, request, kv_head, token) + column;
       o += weight * (T)(element_bytes == 2
                             ? check_to_float(check.format, ((const unsigned short*)args.v)[offset])

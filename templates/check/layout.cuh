@@ -107,6 +107,14 @@ __device__ __forceinline__ int check_read_token(const LeanDecodeArgs& args, cons
   return block < 0 || token >= check_context(args, request) ? -1 : (int)token;
 }
 
+// Whether the page table has no page for a token that may be read.
+__device__ __forceinline__ bool check_in_hole(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                              long long token) {
+  if (check.page_size == 0) return false;
+  const int page = args.page_table[request * args.page_table_stride + token / check.page_size];
+  return page < 0 || page >= args.pool_pages;
+}
+
 // Where a token of a KV head lies: elements from the start of the tensor.
 __device__ __forceinline__ long long check_offset(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
                                                   int head, long long token, long long stride_batch,

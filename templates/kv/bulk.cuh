@@ -94,11 +94,6 @@ struct KvPipe {
       __syncwarp();
     }
   }
-  LEAN_DEVICE void zero_v_holes(const Holes& holes) const {
-    ::zero_v_holes(base(), holes, lane);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // as in acquire
-    __syncwarp();
-  }
   LEAN_DEVICE void read_k_fragment(int block, int part, KFragment& k) { read_k(base(), block, part, lane, k); }
   LEAN_DEVICE void k_done() {}
   LEAN_DEVICE void read_v_fragment(int block, int group, VFragment& v) { read_v(base(), block, group, lane, v); }
@@ -108,3 +103,10 @@ struct KvPipe {
     fetch();
   }
 };
+
+// V rows of the step in hand that lie in holes of the page table become zeros.
+LEAN_DEVICE void zero_v_holes(KvPipe& kv, const Holes& holes) {
+  zero_v_holes(kv.base(), holes, kv.lane);
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // as in acquire
+  __syncwarp();
+}

@@ -63,10 +63,6 @@ struct KvPipe {
     asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
     __syncwarp();
   }
-  LEAN_DEVICE void zero_v_holes(const Holes& holes) const {
-    ::zero_v_holes(base(), holes, lane);
-    __syncwarp();
-  }
   LEAN_DEVICE void read_k_fragment(int block, int part, KFragment& k) { read_k(base(), block, part, lane, k); }
   LEAN_DEVICE void k_done() {}
   LEAN_DEVICE void read_v_fragment(int block, int group, VFragment& v) { read_v(base(), block, group, lane, v); }
@@ -76,3 +72,9 @@ struct KvPipe {
     fetch();
   }
 };
+
+// V rows of the step in hand that lie in holes of the page table become zeros.
+LEAN_DEVICE void zero_v_holes(KvPipe& kv, const Holes& holes) {
+  zero_v_holes(kv.base(), holes, kv.lane);
+  __syncwarp();
+}

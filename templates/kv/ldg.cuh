@@ -91,20 +91,22 @@ struct KvPipe {
   }
 
   LEAN_DEVICE void acquire(int) {}
-  LEAN_DEVICE void zero_v_holes(const Holes& holes) {
-#pragma unroll
-    for (int block = 0; block < kTokenBlocks; block++)
-#pragma unroll
-      for (int r = 0; r < 4; r++) {
-        if (!in_hole(holes, lane % 4 * kQuarter + block * 4 + r)) continue;
-#pragma unroll
-        for (int group = 0; group < kVGroups; group++)
-#pragma unroll
-          for (int w = 0; w < kVRaw; w++) v_fragment[block][group].row[r][w] = 0;
-      }
-  }
   LEAN_DEVICE void read_k_fragment(int block, int, KFragment& k) { k = k_fragment[block]; }
   LEAN_DEVICE void k_done() { fetch_k(); }
   LEAN_DEVICE void read_v_fragment(int block, int group, VFragment& v) { v = v_fragment[block][group]; }
   LEAN_DEVICE void release() { fetch_v(); }
 };
+
+// V rows of the step in hand that lie in holes of the page table become zeros.
+LEAN_DEVICE void zero_v_holes(KvPipe& kv, const Holes& holes) {
+#pragma unroll
+  for (int block = 0; block < kTokenBlocks; block++)
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+      if (!in_hole(holes, kv.lane % 4 * kQuarter + block * 4 + r)) continue;
+#pragma unroll
+      for (int group = 0; group < kVGroups; group++)
+#pragma unroll
+        for (int w = 0; w < kVRaw; w++) kv.v_fragment[block][group].row[r][w] = 0;
+    }
+}

@@ -73,7 +73,8 @@ LEAN_DEVICE void note_hole() { asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole
 LEAN_DEVICE Holes step_holes(const LeanDecodeArgs& args, const Segment& s, const Step& step, u32 stage) {
   if constexpr (kGathers) return gathered_holes(stage);
   if constexpr (kPageSize == 0) return Holes{};
-  return load_shared_4(hole_note()) == 0 ? Holes{} : holes_of(args, s, step);
+  // The vote is for lanes that read the word before and after a note for a later step.
+  return __any_sync(kFullMask, load_shared_4(hole_note()) != 0) ? holes_of(args, s, step) : Holes{};
 }
 
 // The barrier of a stage's first part. Those of the other parts follow it.

@@ -26,9 +26,10 @@ LEAN_DEVICE QueryTokens query_tokens(const int* q_offsets, int request) {
 
 // What of a request's context is read.
 LEAN_DEVICE LeanVisible visible_of(int context_length, const int* q_offsets, int request) {
-  if constexpr (kSelectionBlock > 0) return lean_visible(context_length * kSelectionBlock, 0, kTile, 0, 0, 1);
-  const int queries = kWindow > 0 ? query_tokens(q_offsets, request).count : 0;
-  return lean_visible(context_length, queries, kTile, kWindow, kSinkTokens, kPageRun);
+  if constexpr (kSelectionBlock > 0) return {lean_tiles_of(context_length * kSelectionBlock, kTile), 0, 0};
+  if constexpr (kWindow > 0)
+    return lean_visible(context_length, query_tokens(q_offsets, request).count, kTile, kWindow, kSinkTokens, kPageRun);
+  return {lean_tiles_of(context_length, kTile), 0, 0};
 }
 
 struct Row {

@@ -50,11 +50,10 @@ struct LeanVisible {
   int shift;
 };
 
-// window: 0 for none. run: tokens that lie together in a paged cache; the window's part begins with a whole run, because
-// steps are made of runs.
+// Of a problem with a window. run: tokens that lie together in a paged cache; the window's part begins with a whole
+// run, because steps are made of runs.
 LEAN_HD LeanVisible lean_visible(int context_length, int query_tokens, int tile, int window, int sink_tokens, int run) {
   LeanVisible visible = {lean_tiles_of(context_length, tile), 0u, 0};
-  if (window == 0) return visible;
   const int seen_from = context_length - window - query_tokens + 1, first = (seen_from < 0 ? 0 : seen_from) / run * run,
             sink_tiles = (sink_tokens + tile - 1) / tile;
   if (first <= sink_tokens) return visible;

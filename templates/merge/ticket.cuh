@@ -147,7 +147,7 @@ LEAN_DEVICE void merge_all(const Pieces& pieces, float scale_log2, Body body) {
   }
 }
 
-LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const Results& results) {
+LEAN_DEVICE void store_and_merge(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const Results& results) {
   store_own_partial(args, f.c, results);
   if (share_ticket<0>(f.ticket) != f.members - 1) return;
   const u32 first = f.c.first_slot + f.group * f.width;
@@ -158,7 +158,6 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
     merge_all(pieces, args.scale_log2, [&](int column, const RowState& state, const float4& o) {
       store_partial(partial_at(args, group_slot(f, f.group), 1), column, state, o);
     });
-    if (threadIdx.x == 0) release_in_l2(first_counter(args, walk, f));
     if (share_ticket<1>(f.ticket) != f.groups - 1) return;
     pieces.first = pieces.base = partial_at(args, group_slot(f, 0), 1);
     pieces.count = f.groups;
@@ -166,7 +165,12 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
   merge_all(pieces, args.scale_log2, [&](int column, const RowState& state, const float4& o) {
     write_output(args, output_of(args, walk.segment, column), state, o);
   });
-  if (f.groups == 1 && threadIdx.x == 0) release_in_l2(first_counter(args, walk, f));
+}
+
+LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const Results& results) {
+  store_and_merge(args, walk, f, results);
+  release_own_partial(args, f.c);
+  if (threadIdx.x == 0) release_in_l2(first_counter(args, walk, f));
 }
 
 LEAN_DEVICE void end_fix_up(const LeanDecodeArgs&) {}

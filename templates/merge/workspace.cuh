@@ -74,32 +74,31 @@ LEAN_DEVICE void load_partial(float* partial, int column, bool wanted, RowState&
       : "memory");
 }
 
-// Whether each CTA asks for its partial's lines while its first KV is on its way. Between launches other kernels push
-// the workspace out of L2, and a contributor that looks for a partial would then wait for DRAM, behind KV. Not where
-// partials are so large that a grid of them would take L2 from everyone else, or a CTA stores many of them.
-constexpr bool kKeepsPartials = !kBatchInvariant && kPartialFloats * 4 <= 32768;
-
-// The reader's last use of a column. The thread whose part begins an L2 line lets go of the line.
 LEAN_DEVICE void clear_partial(float* partial, int column, bool wanted) {
   asm volatile(
       "{ .reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v4.u32 [%0], {%2, %2, %2, %2}; @p st.global.v2.u32 [%1], "
       "{%2, %2}; }" ::"l"(partial_column(partial, column)),
       "l"(partial_state(partial, column)), "r"(0), "r"((u32)wanted)
       : "memory");
-  if constexpr (kKeepsPartials) {
-    const float *o = partial_column(partial, column), *state = partial_state(partial, column);
-    if (wanted && (u64)o % kL2Line == 0) release_in_l2(o);
-    if (wanted && (u64)state % kL2Line == 0) release_in_l2(state);
-  }
 }
 
-LEAN_DEVICE void keep_own_partial(const LeanDecodeArgs& args, const Contributors& c) {
-  if constexpr (kKeepsPartials) {
-    constexpr int kPartialBytes = kPartialFloats * 4;
+// Between launches other kernels push the workspace out of L2. A contributor that looks for a partial would then wait
+// for DRAM, behind KV. So each CTA asks for its partial's lines while its first KV is on its way, unless partials are
+// so large that a grid of them would take L2 from everyone else, or a CTA stores many of them. It lets go of them when
+// it has done its part of the fix-up, so that L2 is everyone's again after the launch.
+template <class Body>
+LEAN_DEVICE void for_each_own_line(const LeanDecodeArgs& args, const Contributors& c, Body body) {
+  constexpr int kPartialBytes = kPartialFloats * 4;
+  if constexpr (!kBatchInvariant && kPartialBytes <= 32768) {
     const char* mine = (const char*)own_partial(args, c);
     const int before = kPartialBytes % kL2Line == 0 ? 0 : (int)((u64)mine % kL2Line);  // of the first line
 #pragma unroll 1
-    for (int at = (int)threadIdx.x * kL2Line - before; at < kPartialBytes; at += kThreads * kL2Line)
-      keep_in_l2(mine + at);
+    for (int at = (int)threadIdx.x * kL2Line - before; at < kPartialBytes; at += kThreads * kL2Line) body(mine + at);
   }
+}
+LEAN_DEVICE void keep_own_partial(const LeanDecodeArgs& args, const Contributors& c) {
+  for_each_own_line(args, c, [](const char* line) { keep_in_l2(line); });
+}
+LEAN_DEVICE void release_own_partial(const LeanDecodeArgs& args, const Contributors& c) {
+  for_each_own_line(args, c, [](const char* line) { release_in_l2(line); });
 }

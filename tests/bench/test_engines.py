@@ -24,7 +24,8 @@ class Engines(unittest.TestCase):
         for name in ("lean_sm90a_bf16_d128_g4_strided", "void cutlass::device_kernel<flash::FlashAttnFwdSm90<...>>", "kernel_unified_attention_2d",
                      "reduce_segments", "flashinfer::BatchDecodeWithPagedKVCacheKernel<...>", "flash::prepare_varlen_num_blocks_kernel"):
             self.assertEqual(engine_report.part_of(name), "attention", name)
-        self.assertEqual(engine_report.part_of("void vllm::reshape_and_cache_flash_kernel<...>"), "update")
+        for name in ("void vllm::reshape_and_cache_flash_kernel<...>", "void vllm::concat_and_cache_mla_kernel<...>"):
+            self.assertEqual(engine_report.part_of(name), "update", name)
         for name in ("nvjet_tst_64x8_64x16_4x1_v_bz_TNT", "void vllm::rms_norm_kernel<...>", "triton_poi_fused_silu_mul_0", "boolean_kernel"):
             self.assertEqual(engine_report.part_of(name), "rest", name)
 
@@ -54,7 +55,7 @@ class Engines(unittest.TestCase):
         self.assertEqual(engine_report.shape_name([91, 400, 4050]), "3 ragged, 91 to 4050")
 
     def test_a_process_has_room_for_every_step(self):
-        settings = bench_paths.program("engines").settings_for([[8192], [100, 300]], 10, "/a/model")
+        settings = bench_paths.program("engines").settings_for([[8192], [100, 300]], 10, "/a/model", 128256)
         self.assertEqual((settings["batches"], settings["most_requests"]), ([1, 2], 2))
         self.assertGreaterEqual(settings["longest"], 8192 + 4 * 10 + 64 * 2)
 
@@ -70,6 +71,14 @@ class Engines(unittest.TestCase):
         self.assertEqual(engine_report.speed_ups(RESULTS), {"1 x 8192": 1.25, "16 x 8192": 1.0})
         self.assertEqual(engine_report.speed_ups(RESULTS, "attention"), {"1 x 8192": 2.0, "16 x 8192": 2.0})
         self.assertEqual(engine_report.speed_ups({"backends": {"CUSTOM": RESULTS["backends"]["CUSTOM"]}}), {})
+
+    def test_a_model_of_latent_attention_has_other_peers(self):
+        results = {**RESULTS, "peer": "FLASH_ATTN_MLA", "backends": {"FLASH_ATTN_MLA": RESULTS["backends"]["FLASH_ATTN"],
+                                                                     "CUSTOM": RESULTS["backends"]["CUSTOM"]}}
+        self.assertEqual(engine_report.speed_ups(results), {"1 x 8192": 1.25, "16 x 8192": 1.0})
+        self.assertIn("## leanattn over FLASH_ATTN_MLA", engine_report.markdown(results))
+        models = bench_paths.program("engines").MODELS
+        self.assertEqual(set(models), set(engine_report.BACKENDS))
 
     def test_the_report_shows_steps_shares_and_what_was_left_out(self):
         text = engine_report.markdown(RESULTS)

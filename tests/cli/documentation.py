@@ -57,6 +57,15 @@ class Documentation(unittest.TestCase):
         return subprocess.run(["bash", "-euo", "pipefail", "-c", text], cwd=folder, env=env, capture_output=True, text=True,
                               stdin=subprocess.DEVNULL, timeout=300)
 
+    def test_the_contract_of_dependent_launches_has_one_text(self):
+        header = (SOURCE / "include/leanattn/leanattn.h").read_text()
+        comment = re.search(r"docs/api.md has in the same words:\n(.*?)\n \*\n", header, re.DOTALL).group(1)
+        page = (SOURCE / "docs/api.md").read_text()
+        listed = re.search(r"`leanattn_plan_launch` has in the same words:\n\n(.*?)\n\n", page, re.DOTALL).group(1)
+        in_header = " ".join(re.sub(r"(?m)^ \*", "", comment).split())
+        self.assertEqual(in_header, " ".join(listed.split()))
+        self.assertIn("- A kernel that may still be running must not write context_lengths", in_header)
+
     def test_commands_marked_as_needing_no_gpu_run(self):
         ran = 0
         for page in pages():

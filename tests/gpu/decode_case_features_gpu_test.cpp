@@ -133,6 +133,24 @@ TEST_F(SmallFeatureCase, PagesOutsideAWindowCannotBeFollowed) {
   }
 }
 
+TEST_F(SmallFeatureCase, EntriesThatAreDrawnAsHolesCannotBeFollowed) {
+  auto made = runner->make_case(spec_of({.page_size = 8}, 64, KvLayout::contiguous),
+                                {.kv_heads = 1, .context_lengths = {790, 300}, .hole_every = 3});
+  ASSERT_TRUE(made.has_value()) << made.error().message;
+  const LeanDecodeArgs& args = made->args();
+  const auto table = read_back<int>(args.page_table, 2 * args.page_table_stride, runner->stream_object());
+  int holes = 0;
+  for (int request = 0; request < 2; ++request) {
+    for (int entry = 0; entry * 8 < (request == 0 ? 790 : 300); ++entry) {
+      const int page = table[static_cast<std::size_t>(request * args.page_table_stride + entry)];
+      const bool hole = data_is_hole(made->options().seed, request, entry, 3);
+      EXPECT_EQ(page < 0 || page >= args.pool_pages, hole) << request << " " << entry;
+      holes += hole;
+    }
+  }
+  EXPECT_GT(holes, 15);
+}
+
 TEST_F(SmallFeatureCase, RowsOfQueryTokensThatARequestDoesNotHaveStayUnwritten) {
   const KernelSpec spec = spec_of({.q_len = 4, .ragged_q = true}, 64, KvLayout::contiguous);
   auto made = runner->make_case(

@@ -2,6 +2,7 @@
 // mates, and can share a prefix.
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -205,6 +206,52 @@ TEST_F(StepsOnGpu, BatchMatesDoNotChangeABit) {
   // Now the request has neighbours on one side only, and the grid is another.
   ASSERT_NO_FATAL_FAILURE(run(1, 3, 3, alone, lse_alone));
   EXPECT_EQ(std::memcmp(alone.data(), &together[q_row], 3 * q_row * 2), 0);
+}
+
+TEST_F(StepsOnGpu, HolesOfAPageTableAreAsIfTheirPagesWereNotThere) {
+  // Keys are not rotated, so that a context with holes is the same as the shorter one without them. The pages that the
+  // holes would name wildly, and page 0, are NaN.
+  constexpr int kPage = 16, kPages = 60, kMaxPages = 24, kRequests = 4;
+  const std::vector<std::int32_t> holes{-1, kPages, std::numeric_limits<std::int32_t>::max(),
+                                        std::numeric_limits<std::int32_t>::min()};
+  const std::size_t page_size = static_cast<std::size_t>(kKvHeads) * kPage * kDim, q_size = kRequests * kQHeads * kDim;
+  Bits k = random_bf16(kPages * page_size, 2), v = random_bf16(k.size(), 3);
+  std::fill_n(k.begin(), page_size, kNaN), std::fill_n(v.begin(), page_size, kNaN);
+  std::vector<std::int32_t> with_holes(kRequests * kMaxPages, -1), without = with_holes, long_lengths, short_lengths;
+  std::mt19937 random(5);
+  for (int request = 0; request < kRequests; ++request) {
+    int written = 0, kept = 0, page = 1 + request * 13;
+    // The last page is not full and no hole. The last request has nothing but holes before it.
+    for (; written < kMaxPages - 1 && kept < 11; ++written) {
+      const bool hole = request == kRequests - 1 || random() % 3 == 0;
+      const auto at = static_cast<std::size_t>(request * kMaxPages);
+      if (hole) {
+        with_holes[at + static_cast<std::size_t>(written)] = holes[random() % holes.size()];
+      } else {
+        with_holes[at + static_cast<std::size_t>(written)] = without[at + static_cast<std::size_t>(kept++)] = page++;
+      }
+    }
+    with_holes[static_cast<std::size_t>(request * kMaxPages + written)] =
+        without[static_cast<std::size_t>(request * kMaxPages + kept)] = page;
+    long_lengths.push_back(written * kPage + 5), short_lengths.push_back(kept * kPage + 5);
+  }
+  const Problem problem{.q_heads = kQHeads, .kv_heads = kKvHeads, .head_dim = kDim, .lse = true, .page_size = kPage};
+  DecodeArgs args;
+  args.q = upload(random_bf16(q_size, 1)), args.k = upload(k), args.v = upload(v);
+  args.batch = kRequests, args.max_pages = kMaxPages, args.pool_pages = kPages;
+  const auto run = [&](const std::vector<std::int32_t>& table, const std::vector<std::int32_t>& lengths, Bits& o,
+                       std::vector<float>& lse) {
+    args.page_table = upload(table), args.context_lengths = upload(lengths);
+    args.o = upload(Bits(q_size, kNaN)), args.lse = upload(std::vector<float>(kRequests * kQHeads, NAN));
+    step(problem, {.batch = kRequests, .longest_context = kMaxPages * kPage}, args);
+    o = download(static_cast<const std::uint16_t*>(args.o), q_size), lse = download(args.lse, kRequests * kQHeads);
+  };
+  Bits got, expected;
+  std::vector<float> got_lse, expected_lse;
+  ASSERT_NO_FATAL_FAILURE(run(with_holes, long_lengths, got, got_lse));
+  ASSERT_NO_FATAL_FAILURE(run(without, short_lengths, expected, expected_lse));
+  for (std::size_t i = 0; i < q_size; ++i) ASSERT_NEAR(to_float(got[i]), to_float(expected[i]), 4e-3f) << i;
+  for (std::size_t i = 0; i < got_lse.size(); ++i) ASSERT_NEAR(got_lse[i], expected_lse[i], 1e-3f) << i;
 }
 
 TEST_F(StepsOnGpu, ASharedPrefixReadOnceGivesTheWholeResult) {

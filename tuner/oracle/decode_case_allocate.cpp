@@ -76,6 +76,7 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   check_ = check_features(problem_, options_.data, options_.seed,
                           natural ? static_cast<double>(args_.score_scale) : scale_of_argument(args_.scale_log2));
   check_.shared_prefix = options_.shared_prefix;
+  check_.hole_every = options_.hole_every;
   first_query_tokens_.assign(1, 0);
   for (const int count : query_tokens_) first_query_tokens_.push_back(first_query_tokens_.back() + count);
 

@@ -144,6 +144,8 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
         return -kInfinity;
       if (!selected.empty() && !selected[static_cast<std::size_t>(t)][static_cast<std::size_t>(token)])
         return -kInfinity;
+      if (details.hole_every > 0 && data_is_hole(seed, request, token / features.page_size, details.hole_every))
+        return -kInfinity;
       if (features.soft_cap > 0) score = features.soft_cap * std::tanh(score / features.soft_cap);
       if (features.alibi) score += static_cast<double>(data_alibi_slope(seed, head)) * (index - position);
       return details.score ? details.score(score, position, index, head) : score;

@@ -47,6 +47,7 @@ struct OracleRequest {
   std::int64_t shared_tokens = 0;  ///< how many of its first tokens are those of request 0
   ScoreFunction score = {};        ///< empty: the problem has no score expression
   DataSelection selection = {};    ///< of a problem with a selection
+  int hole_every = 0;              ///< of a paged cache, whose pages in holes nobody sees (data_is_hole)
 };
 
 /// How many first tokens every request reads from request 0's pages. Only pages that request 0 fills are shared.

@@ -65,6 +65,10 @@ std::uint32_t data_tree_word(std::uint64_t seed, int request, int query_token) {
   return check_tree_word(seed, request, query_token);
 }
 
+bool data_is_hole(std::uint64_t seed, int request, std::int64_t entry, int hole_every) {
+  return check_is_hole(seed, request, entry, hole_every);
+}
+
 int data_query_tokens(std::uint64_t seed, int request, int q_len) {
   const std::uint64_t draw = check_hash(check_mix(seed + 19), static_cast<unsigned>(request));
   return static_cast<int>((draw >> 32) % static_cast<unsigned>(q_len + 1));

@@ -33,7 +33,8 @@ std::uint16_t data_bits(DataKind kind, std::uint64_t seed, DataTensor tensor, DT
                         std::int64_t token, int column, int head_dim);
 
 /// The byte of one element of a one-byte KV cache, and the scale of its tensor, head or token. Their product is close
-/// to the same element of a 16-bit cache. The scale is 1 if kv_format is same.
+/// to the same element of a 16-bit cache, but for V with scales by token: there it is a multiple that a request draws,
+/// and in every second request each token anew, from about 1e-4 to 1e3. The scale is 1 if kv_format is same.
 std::uint8_t data_byte(DataKind kind, std::uint64_t seed, DataTensor tensor, KvFormat format, int request, int head,
                        std::int64_t token, int column, int head_dim);
 float data_kv_scale(DataKind kind, std::uint64_t seed, DataTensor tensor, const Features& features, int request,
@@ -45,6 +46,8 @@ float data_sink_logit(std::uint64_t seed, int head);
 /// A word of the tree mask: which of its request's query tokens a query token sees. It sees itself. Bits of query
 /// tokens that the request does not have are random.
 std::uint32_t data_tree_word(std::uint64_t seed, int request, int query_token);
+/// Whether an entry of a request's part of the page table is a hole, where one of `hole_every` is (0: none).
+bool data_is_hole(std::uint64_t seed, int request, std::int64_t entry, int hole_every);
 /// The number of query tokens of a request in a ragged batch, 0 to q_len.
 int data_query_tokens(std::uint64_t seed, int request, int q_len);
 

@@ -23,6 +23,12 @@ std::string rival_row(std::string_view name, const std::optional<Rival>& rival) 
                          us_name(rival->median_us), rival->config.grid, kernel_name(rival->config.spec)));
 }
 
+/// Only load path tensor has an L2 promotion to name.
+std::string promotion_of(const Config& config) {
+  if (config.spec.load != LoadPath::tensor) return {};
+  return fmt::format(", L2 promotion {} bytes", config.l2_promotion);
+}
+
 std::string facts(const DeviceReport& device, const ReportedWinner& winner) {
   std::string time = fmt::format("{} us", us_name(winner.median_us));
   if (winner.high_us > 0)
@@ -41,8 +47,9 @@ std::string facts(const DeviceReport& device, const ReportedWinner& winner) {
   return "<div class=\"scroll\"><table class=\"facts\"><tbody>\n" + row("time", time) +
          row("reads", fmt::format("{}, {:.0f} GB/s", bytes_name(winner.kv_bytes), winner.gb_per_s)) +
          row("read limit", limit) + row("why not faster", reason) + row("where the time goes", html_parts_bar(winner)) +
-         row("kernel", fmt::format("<code>{}</code>, grid {}{}", kernel_name(winner.config.spec), winner.config.grid,
-                                   winner.stale ? ", <span class=\"bad\">stale</span>" : "")) +
+         row("kernel",
+             fmt::format("<code>{}</code>, grid {}{}{}", kernel_name(winner.config.spec), winner.config.grid,
+                         promotion_of(winner.config), winner.stale ? ", <span class=\"bad\">stale</span>" : "")) +
          rival_row("default", winner.default_config) + rival_row("runner-up", winner.runner_up) +
          rival_row("FA2 grid", winner.flash_attention2) + rival_row("FD grid", winner.flash_decoding) +
          row("candidates", candidates) + row("measured", escape_html(winner.measured)) + "</tbody></table></div>\n";

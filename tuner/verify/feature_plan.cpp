@@ -290,7 +290,21 @@ std::vector<PlannedCase> feature_cases(const KernelSpec& spec) {
   if (!features.alibi && features.score.empty())
     cases.push_back(
         {.shape = {.kv_heads = 2, .context_lengths = {1, 64, 777}, .data = DataKind::extreme}, .grids = {33}});
-  if (features.ragged_q) cases[0].shape.query_tokens = {features.q_len, 1, 0, features.q_len, 0};
+  if (features.page_size > 0) {
+    // Nothing but holes, every second or every fifth page: whole requests see nothing, and runs end anywhere.
+    cases.push_back({.shape = {.kv_heads = 2, .context_lengths = {83, 300, 1}, .hole_every = 1}, .grids = {9}});
+    cases.push_back({.shape = {.kv_heads = 2, .context_lengths = {700, 83, 0, 1290}, .padded = true, .hole_every = 2},
+                     .grids = {1, 132},
+                     .launches = 2});
+    cases.push_back({.shape = {.kv_heads = 1, .context_lengths = {3000}, .data = DataKind::peaked, .hole_every = 5},
+                     .grids = {131}});
+  }
+  if (features.ragged_q) {
+    for (PlannedCase& planned : cases) {
+      if (planned.shape.context_lengths.size() == 5)
+        planned.shape.query_tokens = {features.q_len, 1, 0, features.q_len, 0};
+    }
+  }
   return cases;
 }
 

@@ -92,8 +92,9 @@ Result<void> verify_graph_replays(VerifyRunner& runner, VerifyGroup& group, cons
 
   const auto args = decode_case->bind(kernel.spec(), grid, runner.workspace(), stream);
   if (!args) return tl::unexpected(args.error());
-  const auto graph = Graph::capture(runner.stream_object(),
-                                    [&](CUstream_st* capturing) { return kernel.launch(*args, grid.ctas, capturing, grid.l2_promotion); });
+  const auto graph = Graph::capture(runner.stream_object(), [&](CUstream_st* capturing) {
+    return kernel.launch(*args, grid.ctas, capturing, grid.l2_promotion);
+  });
   if (!graph) return stream_capture_failed(group, kernel, graph.error());
 
   const std::int64_t output_bytes = decode_case->o_bytes() + decode_case->lse_bytes();

@@ -30,6 +30,7 @@ struct CaseShape {
   DataKind data = DataKind::uniform;
   std::vector<int> query_tokens = {};  ///< with ragged_q; empty: drawn from the seed
   int shared_prefix = 0;               ///< how many first tokens requests share
+  int hole_every = 0;                  ///< with pages: one of so many entries of the page table is a hole; 0: none
 };
 
 /// A shape, the grids to launch on it, and how often each is launched.

@@ -156,6 +156,7 @@ std::vector<PlannedCase> random_cases(const KernelSpec& spec, std::uint64_t seed
       shape.query_tokens.push_back(draw.chance(15) ? 0 : draw.between(1, features.q_len));
     // Requests must not append into pages that they share.
     if (features.page_size > 0 && !features.append && draw.chance(40)) shape.shared_prefix = draw.between(1, longest);
+    if (features.page_size > 0 && draw.chance(25)) shape.hole_every = draw.of({1, 2, 3, 10, 50});
     const std::int64_t row = cache_columns(spec);
     const auto grid =
         draw.chance(50)

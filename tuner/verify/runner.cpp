@@ -22,10 +22,10 @@ constexpr double kOracleAgreement = 1e-9;        // The two oracles sum doubles 
 constexpr double kExpressionAgreement = 1e-5;    // Score expressions are written for fp32.
 
 std::string case_key(const KernelSpec& spec, const CaseShape& shape) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", to_string(spec.dtype), spec.head_dim, spec.group,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {}", to_string(spec.dtype), spec.head_dim, spec.group,
                      to_string(spec.layout), shape.kv_heads, fmt::join(shape.context_lengths, ","),
                      shape.context_capacity, shape.padded, to_string(shape.data), fmt::join(shape.query_tokens, ","),
-                     shape.shared_prefix, to_json(spec.features));
+                     shape.shared_prefix, shape.hole_every, to_json(spec.features));
 }
 
 bool same(double a, double b, double agreement) { return a == b || std::abs(a - b) <= agreement * (1 + std::abs(b)); }
@@ -40,6 +40,7 @@ std::string describe_case(const DecodeCase& decode_case, const std::vector<int>&
                   options.padded ? ", padded strides" : "", options.seed);
   if (features.ragged_q) text += fmt::format(", query tokens {}", describe_lengths(decode_case.query_tokens()));
   if (options.shared_prefix > 0) text += fmt::format(", shared prefix {}", options.shared_prefix);
+  if (options.hole_every > 0) text += fmt::format(", a hole in {} pages", options.hole_every);
   if (!is_plain(features)) text += fmt::format(", features {}", to_json(features));
   return text;
 }
@@ -89,7 +90,8 @@ Result<DecodeCase> VerifyRunner::make_case(const KernelSpec& spec, const CaseSha
                              .query_tokens = shape.query_tokens,
                              .shared_prefix = shape.shared_prefix,
                              .selection_spread = 2,
-                             .selection_holes = true},
+                             .selection_holes = true,
+                             .hole_every = shape.hole_every},
                             stream_.get());
 }
 
@@ -175,7 +177,8 @@ Result<void> VerifyRunner::cross_check(VerifyGroup& group, DecodeCase& decode_ca
                                                  {.query_tokens = query_tokens,
                                                   .shared_tokens = request > 0 ? decode_case.shared_tokens() : 0,
                                                   .score = score,
-                                                  .selection = decode_case.selection()});
+                                                  .selection = decode_case.selection(),
+                                                  .hole_every = decode_case.options().hole_every});
     const auto columns = static_cast<std::size_t>(decode_case.v_head_dim());
     std::size_t wrong = 0;
     for (std::size_t row = 0; row < expected.lse.size(); ++row) {

@@ -45,4 +45,13 @@ def __getattr__(name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import vllm
 
-    return importlib.import_module(f"{__name__}.{module_for(vllm.__version__)}").Backend
+    module = importlib.import_module(f"{__name__}.{module_for(vllm.__version__)}")
+    return module.LatentBackend if _attention_is_latent() else module.Backend
+
+
+def _attention_is_latent():
+    """Whether the model that vLLM is making has latent attention (MLA), for which backends have an interface of their own."""
+    from vllm.config.vllm import get_current_vllm_config_or_none
+
+    config = get_current_vllm_config_or_none()
+    return config is not None and config.model_config is not None and config.model_config.use_mla

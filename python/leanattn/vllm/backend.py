@@ -5,33 +5,14 @@ metadata of its own. Nothing here waits for the GPU or copies from it: the kerne
 them, so that one CUDA graph is right for all of them.
 """
 import dataclasses
-from typing import Any
 
-import vllm.envs as envs
-from vllm.logger import init_logger
 from vllm.v1.attention.backend import AttentionCGSupport
 from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend, FlashAttentionMetadata, FlashAttentionMetadataBuilder
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 from .._serving import plans
-from . import CONTEXT, TUNE
 from .implementation import Implementation
-
-logger = init_logger("vllm.leanattn")
-
-
-@dataclasses.dataclass(slots=True)
-class Rows:
-    """The rows of a step that run on leanattn: the first `tokens` query tokens, those of the first requests."""
-
-    tokens: int
-    lengths: Any  #: [requests] int32
-    page_table: Any  #: [requests, pages] int32
-    offsets: Any  #: [requests + 1] int32, where requests may have several query tokens; else None
-    most_tokens: int | None  #: of a request, where there are offsets
-    batch: int  #: the batch and the context of the plan
-    context: int
-    device: plans.Device
+from .step_plans import Rows, StepPlans, first
 
 
 @dataclasses.dataclass
@@ -79,7 +60,7 @@ class BuilderBase(FlashAttentionMetadataBuilder):
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        self._problems, self._batches, self._device = (), {}, None
+        self._plans = None
         layers = vllm_config.compilation_config.static_forward_context
         found = {impl.options(layers[name]) for name in layer_names if name in layers for impl in _variants(layers[name].impl)
                  if isinstance(impl, Implementation) and impl.decodes_here}
@@ -88,31 +69,7 @@ class BuilderBase(FlashAttentionMetadataBuilder):
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         if self.reorder_batch_threshold > plans.MOST_QUERY_TOKENS:
             self.reorder_batch_threshold = 1
-        longest = vllm_config.model_config.max_model_len
-        page_size = kv_cache_spec.block_size
-        if envs.VLLM_BATCH_INVARIANT:  # a plan's context is a limit then
-            self._pages = plans.pages_for(longest + plans.MOST_QUERY_TOKENS, page_size)
-            context = self._pages * page_size
-        else:
-            self._pages, context = None, plans.context_for(longest, CONTEXT)
-        graphs = vllm_config.compilation_config.cudagraph_capture_sizes or ()
-        several = self.reorder_batch_threshold
-        self._sizes = plans.Sizes(plans.batches_for({*graphs, *(size // several for size in graphs)}, vllm_config.scheduler_config.max_num_seqs), context)
-        self._problems = tuple(
-            plans.problem_of(options, dtype=plans.dtype_name(vllm_config.model_config.dtype), page_size=page_size, query_tokens=tokens,
-                             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT))
-            for options in found for tokens in sorted({1, several}))
-        self._device = plans.device(plans.ordinal_of(device))
-        tuned, failure = self._device.tune(self._problems, self._sizes, plans.tuning_seconds(TUNE))
-        if tuned:
-            logger.info("leanattn has tuned %d shapes for this GPU, as %s asks for", tuned, TUNE)
-        if failure:
-            logger.warning("leanattn could not tune, and goes on with what it knows: %s", failure)
-        provenances, seconds = self._device.prepare(self._problems, self._sizes)
-        if provenances:
-            logger.info("leanattn has plans for %d problems and %d batches up to %d at context %d, after %.1f s; looked up as %s",
-                        len(self._problems), len(self._sizes.batches), self._sizes.batches[-1], context, seconds,
-                        ", ".join(f"{name}: {count}" for name, count in provenances.most_common()))
+        self._plans = StepPlans(found, self.reorder_batch_threshold, kv_cache_spec, vllm_config, device)
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
         common = common_attn_metadata
@@ -132,9 +89,7 @@ class BuilderBase(FlashAttentionMetadataBuilder):
         return Metadata(
             num_actual_tokens=common.num_actual_tokens, max_query_len=common.max_query_len, query_start_loc=common.query_start_loc,
             max_seq_len=common.max_seq_len, seq_lens=common.seq_lens, block_table=common.block_table_tensor, slot_mapping=common.slot_mapping,
-            rows=Rows(tokens, _first(common.seq_lens, requests), self._page_table(common.block_table_tensor, requests),
-                      None if single else _first(common.query_start_loc, requests + 1), None if single else self.reorder_batch_threshold,
-                      self._batch_for(requests), self._sizes.context, self._device),
+            rows=self._plans.rows(tokens, requests, common.seq_lens, common.block_table_tensor, None if single else common.query_start_loc),
             prefill=prefill, **self.required_fields)
 
     def update_block_table(self, metadata, blk_table, slot_mapping):
@@ -142,37 +97,20 @@ class BuilderBase(FlashAttentionMetadataBuilder):
         rows = getattr(metadata, "rows", None)
         if rows is not None:
             requests = rows.lengths.shape[0]
-            made.rows = dataclasses.replace(rows, page_table=self._page_table(blk_table, requests))
+            made.rows = dataclasses.replace(rows, page_table=self._plans.page_table(blk_table, requests))
             if metadata.prefill is not None:
                 made.prefill = super().update_block_table(metadata.prefill, blk_table[requests:], slot_mapping[rows.tokens:])
         return made
 
     def _takes(self, common):
         """Whether leanattn has any part in the step: causal attention of decoder layers, without ranges that see beyond themselves."""
-        return (self._problems and common.causal is True and common.mm_req_doc_ranges is None and common.rswa_prefix_lens is None
+        return (self._plans is not None and common.causal is True and common.mm_req_doc_ranges is None and common.rswa_prefix_lens is None
                 and common.num_reqs > 0)
-
-    def _batch_for(self, requests):
-        batch = self._batches.get(requests)
-        if batch is None:
-            batch = self._batches[requests] = self._sizes.batch_for(requests)
-            if batch not in self._sizes.batches:
-                self._device.prepare(self._problems, plans.Sizes((batch,), self._sizes.context))
-        return batch
-
-    def _page_table(self, table, requests):
-        table = _first(table, requests)
-        return table if self._pages is None or table.shape[1] <= self._pages else table[:, :self._pages]
 
 
 def _variants(impl):
     variants = getattr(impl, "get_impl_variants", None)
     return variants() if variants is not None else (impl,)
-
-
-def _first(tensor, count):
-    """The first entries; the tensor itself where that is all, because a slice takes as long as everything else here."""
-    return tensor if tensor.shape[0] == count else tensor[:count]
 
 
 def _rest_of(common, requests, prefills, tokens, prefill_tokens):

@@ -1,5 +1,6 @@
 """v026.py -- what the interface of vLLM 0.26 has beyond the shared part: cascade attention, and its fields in the metadata."""
 from .backend import BackendBase, BuilderBase
+from .latent import LatentBackendBase, LatentBuilderBase
 
 
 class Builder(BuilderBase):
@@ -13,3 +14,15 @@ class Backend(BackendBase):
     @staticmethod
     def get_builder_cls():
         return Builder
+
+
+class LatentBuilder(LatentBuilderBase):
+    def _build_decode(self, block_table_tensor, seq_lens_device, max_seq_len, query_start_loc_cpu, query_start_loc_device, num_decode_tokens,
+                      dcp_tot_seq_lens_device):
+        return self._decode_metadata(block_table_tensor, seq_lens_device, query_start_loc_device, query_start_loc_cpu, num_decode_tokens)
+
+
+class LatentBackend(LatentBackendBase):
+    @staticmethod
+    def get_builder_cls():
+        return LatentBuilder

@@ -4,6 +4,7 @@ from vllm.v1.attention.backend import max_decode_query_len
 
 from .._serving import plans
 from .backend import BackendBase, BuilderBase
+from .latent import LatentBackendBase, LatentBuilderBase
 
 
 class Builder(BuilderBase):
@@ -23,3 +24,15 @@ class Backend(BackendBase):
     @staticmethod
     def get_builder_cls():
         return Builder
+
+
+class LatentBuilder(LatentBuilderBase):
+    def _build_decode(self, block_table_tensor, seq_lens_device, max_seq_len, query_start_loc_cpu, query_start_loc_device, num_decode_tokens, max_query_len,
+                      dcp_tot_seq_lens_device):
+        return self._decode_metadata(block_table_tensor, seq_lens_device, query_start_loc_device, query_start_loc_cpu, num_decode_tokens)
+
+
+class LatentBackend(LatentBackendBase):
+    @staticmethod
+    def get_builder_cls():
+        return LatentBuilder

@@ -75,6 +75,50 @@ TEST(Schedule, AnEmptyRequestStillHasOneTile) {
   EXPECT_EQ(lean_tiles_of(0x7fffffff, 16), 0x8000000u);
 }
 
+TEST(Schedule, NoContextHasMoreTilesThanTheBoundOfTheLine) {
+  const int tile = 16;
+  bool one_more = false;
+  for (const int window : {1, 5, 16, 40})
+    for (const int sinks : {0, 1, 15, 16, 17, 33})
+      for (const int queries : {0, 1, 4})
+        for (const int run : {1, 8, 16}) {
+          for (int capacity = 0; capacity <= 200; ++capacity) {
+            const auto bound = lean_most_tiles(static_cast<unsigned>(capacity), tile, sinks);
+            const LeanVisible visible = lean_visible(capacity, queries, tile, window, sinks, run);
+            ASSERT_LE(visible.tiles, bound) << capacity << " tokens, window " << window << ", sinks " << sinks
+                                            << ", query tokens " << queries << ", runs of " << run;
+            one_more |= visible.tiles == bound && visible.tiles > lean_tiles_of(capacity, tile);
+          }
+        }
+  EXPECT_TRUE(one_more) << "sink tokens apart from the window end inside a tile of their own";
+}
+
+TEST(Schedule, VisibleTilesHoldTheSinksAndTheWindowOfEveryQueryToken) {
+  const int tile = 16;
+  for (const int window : {1, 5, 16, 40})
+    for (const int sinks : {0, 1, 16, 17})
+      for (const int queries : {1, 4})
+        for (const int run : {1, 8})
+          for (int length = queries; length <= 150; ++length) {
+            const LeanVisible visible = lean_visible(length, queries, tile, window, sinks, run);
+            const int sinks_end = static_cast<int>(visible.sink_tiles) * tile, end = length - visible.shift;
+            ASSERT_LE(end, static_cast<int>(visible.tiles) * tile);
+            ASSERT_GT(end, static_cast<int>(visible.tiles - 1) * tile) << "no tile is empty";
+            std::vector<int> read(static_cast<std::size_t>(length), 0);
+            for (int at = 0; at < end; ++at) {
+              const int token = at < sinks_end ? at : at + visible.shift;
+              if (at >= sinks_end || at < sinks || visible.sink_tiles == 0) read.at(static_cast<std::size_t>(token))++;
+            }
+            for (int token = 0; token < length; ++token) {
+              const bool seen = token < sinks || token > length - queries - window;
+              ASSERT_LE(read[static_cast<std::size_t>(token)], 1) << token << " of " << length;
+              if (seen) {
+                ASSERT_EQ(read[static_cast<std::size_t>(token)], 1) << token << " of " << length;
+              }
+            }
+          }
+}
+
 TEST(Schedule, FlashAttention2IsTheGridWithOneCtaPerOutputTile) {
   const unsigned outputs = 32, tiles = 128;
   const LeanSplit split = split_of(outputs * tiles, outputs);
@@ -96,6 +140,9 @@ TEST(Schedule, LinesOf30BitsAndMoreAreRefused) {
   EXPECT_TRUE(lean_line_fits(0x3fffffffull, 1, 0, 16, 0, 0));
   EXPECT_FALSE(lean_line_fits(0x40000000ull, 1, 0, 16, 0, 0));
   EXPECT_FALSE(lean_line_fits(~0ull, ~0ull, ~0ull - 64, 16, 0, 0));
+  // 2^13 requests of 2^17 - 1 tiles just fit. With sink tokens each may have one tile more.
+  EXPECT_TRUE(lean_line_fits(1 << 13, 1, ((1 << 17) - 1) * 16, 16, 0, 0));
+  EXPECT_FALSE(lean_line_fits(1 << 13, 1, ((1 << 17) - 1) * 16, 16, 0, 4));
 }
 
 RC_GTEST_PROP(Schedule, TheReciprocalSplitsAsADivisionDoes, ()) {

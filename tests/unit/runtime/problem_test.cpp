@@ -393,6 +393,29 @@ TEST(Json, AnUnknownNameListsTheChoices) {
   EXPECT_NE(read.error().message.find("fp64"), std::string::npos) << read.error().message;
 }
 
+TEST(Json, AConfigSaysItsL2PromotionOnlyWhereItIsNotTheUsualOne) {
+  Config config{.spec = {.load = LoadPath::tensor, .stages = 3}, .grid = 132};
+  const std::string usual = to_json(config);
+  EXPECT_EQ(usual.find("l2_promotion"), std::string::npos) << "rows of older databases have no such key";
+  EXPECT_EQ(config_from_json(usual).value().l2_promotion, 128);
+  config.l2_promotion = 256;
+  const std::string promoted = to_json(config);
+  EXPECT_TRUE(promoted.starts_with(R"({"grid":132,"l2_promotion":256,"spec":)")) << promoted;
+  EXPECT_EQ(config_from_json(promoted).value(), config);
+  for (const char* impossible : {"64", "0", "-1", "512"}) {
+    std::string text = promoted;
+    text.replace(text.find("256"), 3, impossible);
+    const auto refused = config_from_json(text);
+    ASSERT_FALSE(refused) << text;
+    EXPECT_NE(refused.error().message.find("l2_promotion"), std::string::npos) << refused.error().message;
+  }
+  config.spec.load = LoadPath::bulk;
+  const auto refused = config_from_json(to_json(config));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
+  EXPECT_NE(refused.error().message.find("bulk"), std::string::npos) << refused.error().message;
+}
+
 TEST(Json, AConfigWithAnImpossibleGridOrSpecIsRefused) {
   const auto good = to_json(Config{.spec = {}, .grid = 132});
   ASSERT_TRUE(config_from_json(good));

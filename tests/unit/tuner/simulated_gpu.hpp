@@ -36,6 +36,7 @@ class SimulatedGpu final : public TuneBackend {
   ModelParameters truth;
   double noise = 0.01;        ///< the relative standard deviation of a sample
   double personality = 0.08;  ///< the largest relative distance of a kernel's time from the model
+  double promoted = 1;        ///< times a configuration's time that has an L2 promotion of 256 bytes
   std::function<bool(const KernelSpec&)> spills = [](const KernelSpec&) { return false; };
   std::function<bool(const Config&)> wrong = [](const Config&) {
     return false;
@@ -58,7 +59,8 @@ class SimulatedGpu final : public TuneBackend {
     if (wrong(config)) return 0.5 * read_us();
     const double us = predict_us(truth, device_, problem_, shape_, config, guess_resident(device_, config.spec));
     const auto hash = std::hash<std::string>()(kernel_name(config.spec));
-    return us * (1 + personality * (static_cast<double>(hash % 2001) / 1000.0 - 1));
+    return us * (config.l2_promotion == 256 ? promoted : 1) *
+           (1 + personality * (static_cast<double>(hash % 2001) / 1000.0 - 1));
   }
   double read_us() const { return 2.0 + static_cast<double>(kv_bytes(problem_, shape_)) / 4.6e6; }
   void set_shape(const Shape& shape) { shape_ = shape; }

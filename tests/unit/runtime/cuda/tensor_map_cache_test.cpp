@@ -54,6 +54,7 @@ TEST(TensorMapCache, EverythingThatAMapDependsOnMakesAnotherKey) {
     changes[i](args);
     EXPECT_NE(tensor_map_key(args, 128), tensor_map_key(base, 128)) << i;
   }
+  EXPECT_NE(tensor_map_key(base, 256), tensor_map_key(base, 128)) << "of two configurations with one kernel";
   LeanDecodeArgs other_query = base;
   other_query.q = other_query.o = reinterpret_cast<void*>(0x1000);
   EXPECT_EQ(tensor_map_key(other_query, 128), tensor_map_key(base, 128)) << "maps do not depend on queries";

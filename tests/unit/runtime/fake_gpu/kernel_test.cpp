@@ -164,9 +164,18 @@ TEST_F(FakeGpuKernel, ATensorKernelGetsMapsOfTheCallersStrides) {
   EXPECT_EQ(k.box, (std::vector<cuuint32_t>{64, 64, 2, 1, 1}));
   EXPECT_EQ(k.swizzle, CU_TENSOR_MAP_SWIZZLE_128B);
   EXPECT_EQ(k.promotion, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
-  args.batch = 1, args.context_capacity = 1024;  // 4 MB, a small cache
+  // L2 promotion is that of the configuration, however much room a cache has.
+  for (const int capacity : {1024, 131072}) {
+    args.batch = 1, args.context_capacity = capacity;
+    ASSERT_TRUE(loaded->launch(args, 7, nullptr));
+    EXPECT_EQ(fake_gpu().tensor_maps.back().promotion, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+    ASSERT_TRUE(loaded->launch(args, 7, nullptr, 256));
+    EXPECT_EQ(fake_gpu().tensor_maps.back().promotion, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  }
+  ASSERT_EQ(fake_gpu().tensor_maps.size(), 10u);
+  ASSERT_TRUE(loaded->launch(args, 7, nullptr, 256));
   ASSERT_TRUE(loaded->launch(args, 7, nullptr));
-  EXPECT_EQ(fake_gpu().tensor_maps.back().promotion, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  EXPECT_EQ(fake_gpu().tensor_maps.size(), 10u) << "both are kept";
   EXPECT_EQ(fake_gpu().tensor_maps.back().strides[3], 16u) << "the stride is not used for one request";
   args.batch = 2, args.k_stride_batch = std::int64_t{1} << 39;
   const auto refused = loaded->launch(args, 7, nullptr);

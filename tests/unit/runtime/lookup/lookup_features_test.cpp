@@ -53,6 +53,41 @@ TEST(LookupFeatures, TheProblemWithMoreSimilarFeaturesGoesFirst) {
   EXPECT_EQ(table.find(kPaged, kShape).tuned_us, 14);
 }
 
+TEST(LookupFeatures, L2PromotionFollowsWhatAShapeReads) {
+  const Shape kShort{.batch = 1, .longest_context = 1024}, kLong{.batch = 16, .longest_context = 65536};
+  const Config short_default = default_config(fictional_gpu(), kLlama, kShort);
+  ASSERT_EQ(short_default.spec.load, LoadPath::tensor);
+  EXPECT_EQ(short_default.l2_promotion, 256) << "4 MiB";
+  EXPECT_EQ(default_config(fictional_gpu(), kLlama, kLong).l2_promotion, 128);
+  DecodeProblem windowed = kLlama;
+  windowed.features.window = 1024;
+  EXPECT_EQ(l2_promotion(windowed, {.batch = 1, .longest_context = 131072}, short_default.spec), 256)
+      << "of the window";
+  KernelSpec bulk = short_default.spec;
+  bulk.load = LoadPath::bulk;
+  EXPECT_EQ(l2_promotion(kLlama, kShort, bulk), 128);
+}
+
+TEST(LookupFeatures, ATunedL2PromotionHoldsForShapesOfItsSideOnly) {
+  const Shape kTuned{.batch = 1, .longest_context = 4096}, kNear{.batch = 1, .longest_context = 3000},
+      kLonger{.batch = 8, .longest_context = 4000}, kSmall{.batch = 1, .longest_context = 2048};
+  Config config = default_config(fictional_gpu(), kLlama, kTuned);
+  ASSERT_EQ(config.spec.load, LoadPath::tensor);
+  config.l2_promotion = 128;  // against the rule
+  const auto table = table_of({winner(kLlama, kTuned, config, 12)});
+  EXPECT_EQ(table.find(kLlama, kTuned).config, config);
+  const Choice near = table.find(kLlama, kNear);
+  EXPECT_EQ(near.provenance, Provenance::bucket);
+  EXPECT_EQ(near.config.l2_promotion, 128) << "as it was measured";
+  Config large = default_config(fictional_gpu(), kLlama, kLonger);
+  large.l2_promotion = 256;  // against the rule, too
+  const auto of_large = table_of({winner(kLlama, kLonger, large, 30)});
+  EXPECT_EQ(of_large.find(kLlama, {.batch = 8, .longest_context = 3900}).config.l2_promotion, 256);
+  EXPECT_EQ(of_large.find(kLlama, kSmall).config.l2_promotion, 256) << "by the rule";
+  EXPECT_EQ(carry_l2_promotion_over(kLlama, kTuned, config, kLlama, kLonger, config.spec), 128) << "by the rule";
+  EXPECT_EQ(carry_l2_promotion_over(kLlama, kLonger, large, kLlama, kSmall, config.spec), 256) << "by the rule";
+}
+
 TEST(LookupFeatures, ABatchInvariantProblemHasOneKernelForAllShapes) {
   DecodeProblem invariant = kLlama;
   invariant.features.batch_invariant = true;

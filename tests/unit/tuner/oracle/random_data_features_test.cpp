@@ -2,6 +2,7 @@
 // promise.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -82,8 +83,8 @@ TEST(FeatureData, ByteTimesScaleStaysCloseToTheElementOfA16BitCache) {
       for (int token = 0; token < 200; ++token) {
         const double scale = data_kv_scale(DataKind::uniform, 3, tensor, features, 1, 2, token);
         const double unit = format == KvFormat::int8 ? 1.0 / 64 : 1;
-        EXPECT_GE(scale, 0.5 * unit);
-        EXPECT_LT(scale, 1.5 * unit);
+        EXPECT_GE(scale, (tensor == DataTensor::k ? 0.5 : 5e-5) * unit);
+        EXPECT_LT(scale, (tensor == DataTensor::k ? 1.5 : 1e3) * unit);
         for (int column = 0; column < 32; ++column) {
           const double value =
               value_of(DType::fp16, data_bits(DataKind::uniform, 3, tensor, DType::fp16, 1, 2, token, column, 32));
@@ -93,6 +94,38 @@ TEST(FeatureData, ByteTimesScaleStaysCloseToTheElementOfA16BitCache) {
         }
       }
     }
+  }
+}
+
+TEST(FeatureData, ScalesOfVByTokenLieFromTenThousandthsToAThousand) {
+  const Features features{.kv_format = KvFormat::fp8_e4m3, .kv_scale = KvScale::token};
+  double least = 1e9, most = 0;
+  int narrow = 0, wide = 0;
+  for (int request = 0; request < 200; ++request) {
+    double lowest = 1e9, highest = 0;
+    for (int token = 0; token < 200; ++token) {
+      const double scale = data_kv_scale(DataKind::uniform, 3, DataTensor::v, features, request, 2, token);
+      lowest = std::min(lowest, scale), highest = std::max(highest, scale);
+      const double of_k = data_kv_scale(DataKind::uniform, 3, DataTensor::k, features, request, 2, token);
+      EXPECT_TRUE(of_k >= 0.5 && of_k < 1.5) << of_k;
+    }
+    least = std::min(least, lowest), most = std::max(most, highest);
+    (highest / lowest > 4 ? wide : narrow)++;
+  }
+  EXPECT_LT(least, 1e-4);
+  EXPECT_GT(least, 5e-5);
+  EXPECT_GT(most, 600);
+  EXPECT_LT(most, 1e3);
+  EXPECT_GT(narrow, 50);
+  EXPECT_GT(wide, 50);
+}
+
+TEST(FeatureData, HolesComeAsOftenAsTheyShould) {
+  for (const int every : {0, 1, 2, 10}) {
+    int holes = 0;
+    for (int request = 0; request < 10; ++request)
+      for (int entry = 0; entry < 200; ++entry) holes += data_is_hole(5, request, entry, every);
+    EXPECT_NEAR(holes, every == 0 ? 0 : 2000 / every, every < 2 ? 0 : 120) << every;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "cache/layers.hpp"
 #include "runtime/lookup/default_config.hpp"
@@ -542,6 +543,39 @@ TEST_F(TuneSession, RaggedShapesAreTriedWithMoreAndLessCharged) {
   SimulatedGpu even(request.problem, kSeed + 1);
   ASSERT_TRUE(run(even));
   for (const auto& [text, samples] : even.samples) EXPECT_EQ(config_from_json(text).value().segment_cost, 0) << text;
+}
+
+TEST_F(TuneSession, TheBestOfLoadPathTensorAreTriedWithTheOtherL2Promotion) {
+  struct Expected {
+    Shape shape;
+    double promoted;  // what 256 bytes cost
+    int winner;
+  };
+  // Once as where nobody tuned, and once against that.
+  for (const Expected& expected : {Expected{{.batch = 4, .longest_context = 8192}, 1.1, 128},
+                                   Expected{{.batch = 4, .longest_context = 8192}, 0.9, 256},
+                                   Expected{{.batch = 1, .longest_context = 2048}, 0.9, 256},
+                                   Expected{{.batch = 1, .longest_context = 2048}, 1.1, 128}}) {
+    SetUpDatabase();
+    request.shapes = {expected.shape};
+    SimulatedGpu gpu(request.problem, kSeed);
+    gpu.spills = [](const KernelSpec& spec) { return spec.load != LoadPath::tensor; };
+    gpu.promoted = expected.promoted;
+    const auto summary = run(gpu);
+    ASSERT_TRUE(summary) << summary.error().message;
+    EXPECT_EQ(summary->shapes.at(0).winner.l2_promotion, expected.winner) << expected.promoted;
+    std::map<std::string, std::set<int>> promotions;  // by kernel, grid and segment cost
+    for (const auto& [text, samples] : gpu.samples) {
+      Config config = config_from_json(text).value();
+      const int promotion = std::exchange(config.l2_promotion, 128);
+      promotions[to_json(config)].insert(promotion);
+    }
+    const auto both =
+        std::count_if(promotions.begin(), promotions.end(), [](const auto& c) { return c.second.size() > 1; });
+    EXPECT_GE(both, 1);
+    EXPECT_LE(both, static_cast<std::ptrdiff_t>(effort.refine_specs)) << "the search does not double";
+    EXPECT_TRUE(gpu.timed_without_check.empty());
+  }
 }
 
 TEST_F(TuneSession, DependentLaunchIsRefusedWhereTheGpuHasNone) {

@@ -115,6 +115,20 @@ TEST(VerifyFeatures, EverySettingHasAKernelOnEveryArch) {
   }
 }
 
+TEST(VerifyFeatures, PagedProblemsHaveCasesWithHoles) {
+  const auto with_holes = [](const std::vector<PlannedCase>& cases) {
+    return std::count_if(cases.begin(), cases.end(), [](const PlannedCase& c) { return c.shape.hole_every > 0; });
+  };
+  EXPECT_EQ(with_holes(feature_cases({})), 0);
+  EXPECT_GE(with_holes(feature_cases({.features = {.page_size = 16}})), 3);
+  std::ptrdiff_t random = 0;
+  for (std::uint64_t seed = 1; seed < 40; ++seed) {
+    EXPECT_EQ(with_holes(random_cases({}, seed)), 0);
+    random += with_holes(random_cases({.features = {.page_size = 16}}, seed));
+  }
+  EXPECT_GT(random, 5);
+}
+
 TEST(VerifyFeatures, EveryLoadPathThatHasAFeatureIsCheckedWithIt) {
   const auto kernels = feature_kernels(kHopper, false);
   for (const VerifyFeature& feature : verify_features()) {

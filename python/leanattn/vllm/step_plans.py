@@ -1,0 +1,78 @@
+"""step_plans.py -- the rows of a step that run on leanattn, and the plans of a group of layers, which are made when vLLM makes their builder."""
+import dataclasses
+from typing import Any
+
+import vllm.envs as envs
+from vllm.logger import init_logger
+
+from .._serving import plans
+from . import CONTEXT, TUNE
+
+logger = init_logger("vllm.leanattn")
+
+
+@dataclasses.dataclass(slots=True)
+class Rows:
+    """The rows of a step that run on leanattn: the first `tokens` query tokens, those of the first requests."""
+
+    tokens: int
+    lengths: Any  #: [requests] int32
+    page_table: Any  #: [requests, pages] int32
+    offsets: Any  #: [requests + 1] int32, where requests may have several query tokens; else None
+    most_tokens: int | None  #: of a request, where there are offsets
+    batch: int  #: the batch and the context of the plan
+    context: int
+    device: plans.Device
+
+
+class StepPlans:
+    """The plans for all batches that steps may have, for layers with these options and requests of up to `query_tokens` query tokens."""
+
+    def __init__(self, options, query_tokens, kv_cache_spec, vllm_config, device):
+        longest, page_size = vllm_config.model_config.max_model_len, kv_cache_spec.block_size
+        if envs.VLLM_BATCH_INVARIANT:  # a plan's context is a limit then
+            self._pages = plans.pages_for(longest + plans.MOST_QUERY_TOKENS, page_size)
+            context = self._pages * page_size
+        else:
+            self._pages, context = None, plans.context_for(longest, CONTEXT)
+        graphs = vllm_config.compilation_config.cudagraph_capture_sizes or ()
+        self._sizes = plans.Sizes(plans.batches_for({*graphs, *(size // query_tokens for size in graphs)},
+                                                    vllm_config.scheduler_config.max_num_seqs), context)
+        self._problems = tuple(
+            plans.problem_of(one, dtype=plans.dtype_name(vllm_config.model_config.dtype), page_size=page_size, query_tokens=tokens,
+                             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT))
+            for one in options for tokens in sorted({1, query_tokens}))
+        self._query_tokens, self._batches = query_tokens, {}
+        self._device = plans.device(plans.ordinal_of(device))
+        tuned, failure = self._device.tune(self._problems, self._sizes, plans.tuning_seconds(TUNE))
+        if tuned:
+            logger.info("leanattn has tuned %d shapes for this GPU, as %s asks for", tuned, TUNE)
+        if failure:
+            logger.warning("leanattn could not tune, and goes on with what it knows: %s", failure)
+        provenances, seconds = self._device.prepare(self._problems, self._sizes)
+        if provenances:
+            logger.info("leanattn has plans for %d problems and %d batches up to %d at context %d, after %.1f s; looked up as %s",
+                        len(self._problems), len(self._sizes.batches), self._sizes.batches[-1], context, seconds,
+                        ", ".join(f"{name}: {count}" for name, count in provenances.most_common()))
+
+    def rows(self, tokens, requests, lengths, page_table, offsets):
+        """The first `requests` requests of a step, with `tokens` query tokens. Without offsets each has one."""
+        return Rows(tokens, first(lengths, requests), self.page_table(page_table, requests), None if offsets is None else first(offsets, requests + 1),
+                    None if offsets is None else self._query_tokens, self._batch_for(requests), self._sizes.context, self._device)
+
+    def page_table(self, table, requests):
+        table = first(table, requests)
+        return table if self._pages is None or table.shape[1] <= self._pages else table[:, :self._pages]
+
+    def _batch_for(self, requests):
+        batch = self._batches.get(requests)
+        if batch is None:
+            batch = self._batches[requests] = self._sizes.batch_for(requests)
+            if batch not in self._sizes.batches:
+                self._device.prepare(self._problems, plans.Sizes((batch,), self._sizes.context))
+        return batch
+
+
+def first(tensor, count):
+    """The first entries; the tensor itself where that is all, because a slice takes as long as everything else here."""
+    return tensor if tensor.shape[0] == count else tensor[:count]

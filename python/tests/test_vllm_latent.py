@@ -1,0 +1,144 @@
+"""Latent attention in vLLM on a GPU that is not there, in a vLLM that is not there: which rows go to leanattn, and what arrives at the driver."""
+import sys
+import types
+
+import pytest
+
+fake = pytest.importorskip("_fake_gpu", reason="built with the tests only")
+
+import leanattn  # noqa: E402
+import vllm_stand_in as stand_in  # noqa: E402
+from test_vllm_backend import GRAPHS, LONGEST, MOST_REQUESTS, WIDTH, step  # noqa: E402
+from vllm_stand_in import Tensor  # noqa: E402
+
+HEADS, LATENT, ROPE, PAGE, PAGES = 16, 512, 64, 64, 32
+ROW = LATENT + ROPE
+
+
+@pytest.fixture(params=stand_in.VERSIONS)
+def adapter(request, engines):
+    with stand_in.installed(request.param) as module:
+        yield module
+
+
+class Model:
+    """A model of latent attention, as vLLM knows it after loading: its configuration, a layer and the builder of its metadata."""
+
+    def __init__(self, adapter, speculative=0, kv_cache_dtype="auto", heads=HEADS):
+        backend = adapter.LatentBackend
+        self.impl = backend.get_impl_cls()(heads, ROW, 0.13, 1, None, None, kv_cache_dtype, None, "decoder", None, q_lora_rank=1536, kv_lora_rank=LATENT,
+                                           qk_nope_head_dim=128, qk_rope_head_dim=ROPE, qk_head_dim=192, v_head_dim=128, kv_b_proj=None)
+        self.layer = types.SimpleNamespace(impl=self.impl, _k_scale=Tensor((), "fp32"))
+        config = types.SimpleNamespace(
+            model_config=types.SimpleNamespace(max_model_len=LONGEST, dtype="torch.bfloat16"),
+            scheduler_config=types.SimpleNamespace(max_num_seqs=MOST_REQUESTS),
+            speculative_config=types.SimpleNamespace(num_speculative_tokens=speculative) if speculative else None,
+            compilation_config=types.SimpleNamespace(static_forward_context={"layer": self.layer}, cudagraph_capture_sizes=list(GRAPHS)))
+        try:
+            self.builder = backend.get_builder_cls()(types.SimpleNamespace(block_size=PAGE), ["layer"], config, types.SimpleNamespace(type="cuda", index=0))
+        except leanattn.Error as error:
+            if error.code == "nvrtc_missing":
+                pytest.skip(error.message)
+            raise
+        self.cache = Tensor((PAGES, PAGE, ROW), "fp8_e4m3" if kv_cache_dtype == "fp8" else "bf16")
+
+    def forward(self, metadata, tokens):
+        """What the layer does with a step's rows, for which every kernel is there already. Returns q, the output and the launches."""
+        q = Tensor((tokens, self.impl.num_heads, ROW))
+        before, loaded = len(fake.launches()), fake.calls("cuLibraryLoadData")
+        output, lse = self.impl.forward_mqa(q, self.cache, metadata, self.layer)
+        assert lse is None and output.shape == (tokens, self.impl.num_heads, LATENT)
+        assert fake.calls("cuLibraryLoadData") == loaded
+        return q, output, fake.launches()[before:]
+
+
+def test_a_decode_step_arrives_as_vllm_has_it(adapter):
+    model, common = Model(adapter), step([1, 1, 1])
+    metadata = model.builder.build(0, common)
+    q, output, (launch,) = model.forward(metadata, 3)
+    given = launch["arguments"]
+    assert (given["q"], given["o"], given["k"], given["v"]) == (q.data, output.data, model.cache.data, model.cache.data)
+    assert (given["context_lengths"], given["page_table"]) == (common.seq_lens.data, common.block_table_tensor.data)
+    assert (given["k_stride_batch"], given["k_stride_token"]) == (PAGE * ROW, ROW)
+    assert (given["batch"], given["pool_pages"], given["kv_heads"]) == (3, PAGES, 1)
+    rows = metadata.decode.rows
+    assert (rows.tokens, rows.batch, rows.context, rows.offsets) == (3, 4, LONGEST, None)
+
+
+def test_queries_in_two_parts_are_joined(adapter, monkeypatch):
+    """vLLM has what the projections made and what was rotated apart."""
+    model, joined = Model(adapter), Tensor((2, HEADS, ROW))
+    parts = Tensor((2, HEADS, LATENT)), Tensor((2, HEADS, ROPE))
+    seen = []
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cat=lambda tensors, dim: seen.append((tensors, dim)) or joined))
+    model.impl.forward_mqa(parts, model.cache, model.builder.build(0, step([1, 1])), model.layer)
+    assert seen == [(parts, -1)] and fake.launches()[-1]["arguments"]["q"] == joined.data
+
+
+def test_only_the_front_of_a_mixed_step_is_decoded(adapter):
+    model = Model(adapter)
+    metadata = model.builder.build(0, step([1, 1, 40]))
+    assert (metadata.num_decodes, metadata.num_decode_tokens, metadata.num_prefills) == (2, 2, 1)
+    rows = metadata.decode.rows
+    assert (rows.tokens, rows.lengths.shape, rows.page_table.shape) == (2, (2,), (2, WIDTH))
+    assert model.builder.build(0, step([40])).decode is None
+
+
+def test_speculation_is_ragged_and_padding_has_no_tokens(adapter):
+    model, common = Model(adapter, speculative=2), step([3, 2, 3, 0])
+    metadata = model.builder.build(0, common)
+    rows = metadata.decode.rows
+    assert (rows.tokens, rows.most_tokens, rows.lengths.shape) == (8, 3, (4,))
+    _, _, (launch,) = model.forward(metadata, 8)
+    assert (launch["arguments"]["q_offsets"], launch["arguments"]["batch"]) == (common.query_start_loc.data, 4)
+    assert model.builder.build(0, step([1, 1])).decode.rows.offsets is None
+
+
+def test_padding_without_speculation_is_left_out(adapter):
+    rows = Model(adapter).builder.build(0, step([1, 1, 0])).decode.rows
+    assert (rows.tokens, rows.lengths.shape, rows.offsets) == (2, (2,), None)
+
+
+def test_steps_need_nothing_that_was_not_made_at_start_up(adapter):
+    """Neither a kernel nor a plan, so that any step can be captured right away. forward() checks it."""
+    model = Model(adapter, speculative=2)
+    stream = fake.make_stream()
+    Tensor.current_stream = stream
+    try:
+        for tokens in ([1], [1, 1, 1], [3, 3], [3, 1, 2, 3]):
+            metadata = model.builder.build(0, step(tokens))
+            fake.begin_capture(stream)
+            model.forward(metadata, sum(tokens))
+            graph = fake.end_capture(stream)
+            fake.replay(graph, stream)
+            fake.destroy_graph(graph)
+    finally:
+        Tensor.current_stream = 0
+
+
+def test_an_fp8_cache_has_vllms_scale_and_queries_stay(adapter):
+    model = Model(adapter, kv_cache_dtype="fp8")
+    assert not model.impl.supports_quant_query_input
+    _, _, (launch,) = model.forward(model.builder.build(0, step([1, 1])), 2)
+    assert launch["arguments"]["k_scale"] == model.layer._k_scale.data
+
+
+def test_more_draft_tokens_than_the_kernels_take_are_prefill(adapter):
+    model = Model(adapter, speculative=16)
+    assert model.builder.reorder_batch_threshold == 1
+    assert model.builder.build(0, step([17, 17])).decode is None
+
+
+def test_more_heads_than_the_kernels_take_are_refused_by_name(adapter):
+    with pytest.raises(ValueError, match="256 query heads.*--attention-backend"):
+        Model(adapter, heads=256)
+
+
+def test_batch_invariance_is_vllms_own_setting(adapter, monkeypatch):
+    import vllm.envs
+
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True)
+    model = Model(adapter)
+    metadata = model.builder.build(0, step([1, 1]))
+    assert metadata.decode.rows.context >= LONGEST and len(model.forward(metadata, 2)[2]) == 1
+    assert adapter.LatentBackend.supports_batch_invariance()
