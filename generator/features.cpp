@@ -20,6 +20,7 @@ namespace {
 constexpr int kMostPageTokens = 1 << 20;
 constexpr int kMostQueryTokens = 16, kMostSharedQueryTokens = 1024;
 constexpr int kMostWindow = 1 << 30;
+constexpr const char* kBlockSizes = "Give 1, 16, 32, 64 or 128 tokens, or 0 for no selection.";
 
 tl::unexpected<Error> invalid(std::string message, std::string hint) {
   return fail(ErrorCode::invalid_argument, std::move(message), std::move(hint));
@@ -28,6 +29,40 @@ tl::unexpected<Error> invalid(std::string message, std::string hint) {
 Result<void> in_range(const char* name, int value, int least, int most) {
   if (value >= least && value <= most) return {};
   return invalid(fmt::format("{} is {}", name, value), fmt::format("Give {} to {}.", least, most));
+}
+
+/// What a query token's own list of blocks goes with.
+Result<void> validate_selection(const Features& f) {
+  constexpr int kMostBlockTokens = 128;
+  if (!has_selection(f)) {
+    if (f.selection_block < 0) return invalid(fmt::format("selection_block is {}", f.selection_block), kBlockSizes);
+    if (!f.selection_in_pool) return {};
+    return invalid("selection_in_pool without a selection", "Give selection_block, the tokens of an entry.");
+  }
+  const bool power = (f.selection_block & (f.selection_block - 1)) == 0;
+  if (f.selection_block != 1 && (f.selection_block < 16 || f.selection_block > kMostBlockTokens || !power))
+    return fail(ErrorCode::unsupported, fmt::format("selection_block is {}", f.selection_block), kBlockSizes);
+  if (f.page_size == 0)
+    return fail(ErrorCode::unsupported, "a selection from a dense cache",
+                "Give page_size: a request of a dense cache may be one page.");
+  struct Other {
+    bool asked;
+    const char* what;
+    const char* cure;
+  };
+  // A token's index in its context decides about these, and the kernel knows only its place in the list.
+  constexpr const char* kSelectFewer = "Leave it out, and select only tokens that the query token may see.";
+  for (const Other& other :
+       {Other{f.window > 0, "a window", kSelectFewer},
+        Other{f.q_len > 1 && f.mask == QueryMask::tree, "the query mask tree", kSelectFewer},
+        Other{f.ragged_q, "ragged_q", "Make a request of each query token, with q_len 1."},
+        Other{f.alibi, "alibi", "The kernel does not know how far a selected token is."},
+        Other{!f.score.empty(), "a score expression", "The kernel does not know how far a selected token is."},
+        Other{f.append, "append", "Write the new tokens before the launch: what is selected may be any of them."},
+        Other{f.rope != Rope::none, "rope", "Rotate q before the launch."}}) {
+    if (other.asked) return fail(ErrorCode::unsupported, fmt::format("{} with a selection", other.what), other.cure);
+  }
+  return {};
 }
 
 }  // namespace
@@ -87,7 +122,7 @@ bool transforms_scores(const Features& features) {
 
 int kv_element_bytes(const Features& features) { return features.kv_format == KvFormat::same ? 2 : 1; }
 
-int query_rows(const Features& features, int group) { return group * features.q_len; }
+int query_rows(const Features& features, int group) { return group * (has_selection(features) ? 1 : features.q_len); }
 
 Result<void> validate(const Features& f) {
   if (auto ok = in_range("page_size", f.page_size, 0, kMostPageTokens); !ok) return ok;
@@ -119,6 +154,7 @@ Result<void> validate(const Features& f) {
     return invalid(fmt::format("rope_dim is {} without rope", f.rope_dim), "Leave it 0.");
   if (f.rope_dim < 0 || f.rope_dim > 512 || f.rope_dim % 16 != 0)
     return invalid(fmt::format("rope_dim is {}", f.rope_dim), "Give a multiple of 16 up to head_dim, or 0 for all.");
+  if (auto ok = validate_selection(f); !ok) return ok;
   if (f.v_head_dim < 0) return invalid(fmt::format("v_head_dim is {}", f.v_head_dim), "Leave it 0 for head_dim.");
   return {};
 }
@@ -173,13 +209,14 @@ std::string features_name(const Features& f) {
   if (f.append) name += "_app";
   if (f.rope != Rope::none) name += fmt::format("_{}{}", f.rope == Rope::half_split ? "rh" : "ri", f.rope_dim);
   if (f.batch_invariant) name += "_inv";
+  if (has_selection(f)) name += fmt::format("_sel{}{}", f.selection_block, f.selection_in_pool ? "p" : "");
   return name;
 }
 
 std::uint64_t features_hash(const Features& f) {
   if (is_plain(f)) return 0;
   struct Words {
-    std::uint64_t page_size, q_len, flags, window, sink_tokens, soft_cap, v_head_dim, rope_dim;
+    std::uint64_t page_size, q_len, flags, window, sink_tokens, soft_cap, v_head_dim, rope_dim, selection_block;
   };
   const Words words{static_cast<std::uint64_t>(f.page_size),
                     static_cast<std::uint64_t>(f.q_len),
@@ -188,12 +225,14 @@ std::uint64_t features_hash(const Features& f) {
                         static_cast<std::uint64_t>(f.kv_format) << 32 | static_cast<std::uint64_t>(f.kv_scale) << 40 |
                         static_cast<std::uint64_t>(f.batch_invariant) << 48 |
                         static_cast<std::uint64_t>(f.append) << 49 | static_cast<std::uint64_t>(f.latent) << 50 |
+                        static_cast<std::uint64_t>(f.selection_in_pool) << 51 |
                         static_cast<std::uint64_t>(f.rope) << 56,
                     static_cast<std::uint64_t>(f.window),
                     static_cast<std::uint64_t>(f.sink_tokens),
                     std::bit_cast<std::uint64_t>(f.soft_cap),
                     static_cast<std::uint64_t>(f.v_head_dim),
-                    static_cast<std::uint64_t>(f.rope_dim)};
+                    static_cast<std::uint64_t>(f.rope_dim),
+                    static_cast<std::uint64_t>(f.selection_block)};
   const std::uint64_t hash = XXH3_64bits_withSeed(f.score.data(), f.score.size(), XXH3_64bits(&words, sizeof words));
   return hash != 0 ? hash : 1;
 }
@@ -219,6 +258,8 @@ std::string to_json(const Features& f) {
   if (f.rope != plain.rope) json["rope"] = to_string(f.rope);
   if (f.rope_dim != plain.rope_dim) json["rope_dim"] = f.rope_dim;
   if (f.batch_invariant) json["batch_invariant"] = true;
+  if (f.selection_block != plain.selection_block) json["selection_block"] = f.selection_block;
+  if (f.selection_in_pool) json["selection_in_pool"] = true;
   return json.dump();
 }
 
@@ -276,6 +317,8 @@ Result<Features> features_from_json(std::string_view text) {
   name("rope", f.rope, parse_rope);
   integer("rope_dim", f.rope_dim);
   boolean("batch_invariant", f.batch_invariant);
+  integer("selection_block", f.selection_block);
+  boolean("selection_in_pool", f.selection_in_pool);
   if (!ok) return tl::unexpected(ok.error());
   if (auto valid = validate(f); !valid) return tl::unexpected(valid.error());
   return f;

@@ -68,6 +68,13 @@ struct Features {
   /// A request's bits do not depend on its batch mates or the grid: every LeanTile is a partial of its own.
   bool batch_invariant = false;
 
+  /// Each query token brings a list of what it sees (a selection; sparse attention), whose entries are blocks of so
+  /// many tokens: 1, 16, 32, 64 or 128. 0: it sees all of its context. The cache is paged.
+  int selection_block = 0;
+  /// Entries count blocks from the start of the pool; otherwise from the start of the request's context, and the page
+  /// table says where these lie.
+  bool selection_in_pool = false;
+
   bool operator==(const Features&) const = default;
 };
 
@@ -78,7 +85,10 @@ bool is_plain(const Features& features);
 bool transforms_scores(const Features& features);
 /// Bytes of one element of K and V.
 int kv_element_bytes(const Features& features);
-/// Query rows of one KV head and request: group * q_len.
+/// Whether query tokens bring lists of what they see.
+inline bool has_selection(const Features& features) { return features.selection_block > 0; }
+/// Query rows that read the same tokens of one KV head: group * q_len, or the group of one query token where each has a
+/// selection of its own.
 int query_rows(const Features& features, int group);
 
 /// Whether every value is in its domain. Errors: invalid_argument (a value makes no sense, or contradicts another),

@@ -30,22 +30,29 @@ std::string_view template_text(std::string_view name) {
 std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   std::vector<std::string_view> modules{"kernel_args.cuh", "line/schedule.cuh", "shared_layout.cuh", "prelude.cuh"};
   const auto add = [&](std::initializer_list<std::string_view> names) { modules.insert(modules.end(), names); };
-  const bool one_byte = spec.features.kv_format != KvFormat::same, paged = spec.features.page_size > 0;
+  const bool one_byte = spec.features.kv_format != KvFormat::same, paged = spec.features.page_size > 0,
+             selects = has_selection(spec.features);
   if (spec.dtype == DType::bf16) add({"attend/bf16.cuh"});
   if (spec.dtype == DType::fp16 || one_byte) add({"attend/fp16.cuh"});
-  add({"line/rows.cuh", "line/find_start.cuh", "line/walk.cuh", "line/steps.cuh", "kv/page_table.cuh",
-       "attend/score.cuh", one_byte ? "kv/elements_8bit.cuh" : "kv/elements_16bit.cuh",
+  add({"line/rows.cuh", "line/find_start.cuh", "line/walk.cuh", "line/steps.cuh",
+       selects ? "kv/selection.cuh" : "kv/page_table.cuh", "attend/score.cuh",
+       one_byte ? "kv/elements_8bit.cuh" : "kv/elements_16bit.cuh",
        spec.features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
+  if (selects) add({gathers_rows(spec) ? "kv/token_holes.cuh" : "kv/run_holes.cuh"});
   if (spec.features.append) add({"kv/append.cuh"});
   if (one_byte) add({"attend/value_unit.cuh"});
   if (spec.load == LoadPath::tensor) {
-    add({"attend/wgmma.cuh", "kv/tensor.cuh", paged ? "kv/produce_paged.cuh" : "kv/produce_dense.cuh"});
+    add({"attend/wgmma.cuh", "kv/tensor.cuh",
+         gathers_rows(spec) ? "kv/produce_gathered.cuh"
+         : selects          ? "kv/produce_selected.cuh"
+         : paged            ? "kv/produce_paged.cuh"
+                            : "kv/produce_dense.cuh"});
     if (query_rows_lead(spec)) add({"attend/row_scores.cuh"});
     add({warpgroups_have_roles(spec) ? "attend/wgmma_roles.cuh"
          : query_rows_lead(spec)     ? "attend/wgmma_rows.cuh"
                                      : "attend/wgmma_tokens.cuh"});
   } else {
-    add({"kv/tokens.cuh", paged ? "kv/paged.cuh" : "kv/dense.cuh"});
+    add({"kv/tokens.cuh", selects ? "kv/selected.cuh" : paged ? "kv/paged.cuh" : "kv/dense.cuh"});
   }
   switch (spec.load) {
     case LoadPath::ldg: add({"kv/fragments.cuh", "kv/ldg.cuh", "attend/mma.cuh"}); break;
@@ -182,12 +189,13 @@ std::string constants(const KernelSpec& spec) {
     text += fmt::format("constexpr {} {} = {};   // {}\n", type, name, value, why);
   };
   const Features& features = spec.features;
-  const bool changes_scores = transforms_scores(features), one_byte = features.kv_format != KvFormat::same;
+  const bool changes_scores = transforms_scores(features), one_byte = features.kv_format != KvFormat::same,
+             selects = has_selection(features);
   add("int", "kHeadDim", spec.head_dim, "elements of one q or K row");
   add("int", "kValueDim", value_dim(spec), "elements of one V or o row");
   add("bool", "kLatent", features.latent, "V is the first columns of K");
   add("int", "kGroup", spec.group, "query heads per KV head");
-  add("int", "kQLen", features.q_len, "most query tokens of a request");
+  add("int", "kQLen", selects ? 1 : features.q_len, "most query tokens of a request");
   add("int", "kQueryRows", query_rows(features, spec.group), "query rows per KV head: group * query tokens");
   add("int", "kRowBlocks", row_blocks(spec), "output tiles per KV head");
   add("bool", "kRowBlocksInStep", row_blocks_in_step(spec), "CTAs of one range carry a row block each");
@@ -227,7 +235,8 @@ std::string constants(const KernelSpec& spec) {
   add("int", "kQueryMask", static_cast<int>(features.mask), "kCausal, kTree, kFull");
   add("int", "kWindow", features.window, "tokens a query sees; 0: all");
   add("int", "kSinkTokens", features.sink_tokens, "first tokens that stay visible beside the window");
-  add("bool", "kRowsSeeAlike", features.window == 0 && (features.q_len == 1 || features.mask == QueryMask::full),
+  add("bool", "kRowsSeeAlike",
+      features.window == 0 && (selects || features.q_len == 1 || features.mask == QueryMask::full),
       "all query rows see the same tokens");
   add("bool", "kSinkLogits", features.sink_logits, "a logit per query head in the denominator");
   add("bool", "kChangesScores", changes_scores, "scores change between scale and softmax");
@@ -241,6 +250,13 @@ std::string constants(const KernelSpec& spec) {
     add("int", "kFirstRopeDim", first_turning_dim(features, spec.head_dim), "the first of them");
   }
   add("bool", "kBatchInvariant", features.batch_invariant, "every LeanTile is a partial of its own");
+  add("int", "kSelectionBlock", features.selection_block, "tokens of an entry of a selection; 0: none");
+  if (selects) {
+    add("bool", "kSelectionInPool", features.selection_in_pool, "entries count blocks of the pool");
+    add("int", "kSelectionQueries", features.q_len, "query tokens of a request, each with a selection");
+    add("bool", "kSelectionCausal", features.mask == QueryMask::causal, "a query token sees those up to itself");
+  }
+  add("bool", "kGathers", gathers_rows(spec), "rows of selected tokens are copied one by one");
   add("int", "kKvBytes", kv_element_bytes(spec.features), "bytes of an element of K and V");
   if (one_byte) {
     add("int", "kKvFormat", static_cast<int>(features.kv_format) - 1, "kE4m3, kE5m2, kInt8");

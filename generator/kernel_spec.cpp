@@ -24,6 +24,7 @@ bool in(int value, std::initializer_list<int> allowed) {
 int wider_dim(const KernelSpec& spec) { return std::max(spec.head_dim, value_dim(spec)); }
 
 constexpr int kMatrixRows = 64;  // of a warpgroup's matrix instruction
+constexpr int kTensorRun = 8;    // tokens of the smallest tensor copy, which starts at a swizzle atom
 
 /// The most query rows of an output tile. mma.sync takes eight rows to a matrix tile, for which accumulator and query
 /// fragments take 3/8 * head_dim registers. With wgmma the queries stay in shared memory, and the warpgroup's threads
@@ -133,8 +134,11 @@ int cache_columns(const KernelSpec& spec) {
 }
 
 int page_run(const KernelSpec& spec) {
-  const int page = spec.features.page_size;
-  return page == 0 ? 1 : std::min(page & -page, step_tokens(spec));
+  const int page = spec.features.page_size, block = spec.features.selection_block;
+  if (page == 0) return 1;
+  const int run = std::min(page & -page, step_tokens(spec));
+  if (block == 0) return run;
+  return std::min(run, block) < kTensorRun && spec.load == LoadPath::tensor ? 1 : std::min(run, block);
 }
 
 int row_blocks(const KernelSpec& spec) {
@@ -145,6 +149,10 @@ int row_blocks(const KernelSpec& spec) {
 int rows_per_block(const KernelSpec& spec) {
   const int rows = query_rows(spec.features, spec.group), blocks = row_blocks(spec);
   return (rows + blocks - 1) / blocks;
+}
+
+bool gathers_rows(const KernelSpec& spec) {
+  return spec.load == LoadPath::tensor && has_selection(spec.features) && page_run(spec) == 1;
 }
 
 bool query_rows_lead(const KernelSpec& spec) {
@@ -190,6 +198,7 @@ int step_tokens(const KernelSpec& spec) { return spec.warp_tokens * (spec.load =
 int producer_warps(const KernelSpec& spec) {
   if (spec.load != LoadPath::tensor) return 0;
   if (warpgroups_have_roles(spec)) return 8;
+  if (gathers_rows(spec)) return 4;
   return query_rows_lead(spec) && spec.warps == 8 ? 4 : 1;
 }
 
@@ -252,7 +261,7 @@ Result<void> validate(const KernelSpec& spec) {
   if (spec.features.batch_invariant && spec.fixup != FixUp::ticket)
     return unsupported(fmt::format("a batch-invariant kernel with fix-up {}", to_string(spec.fixup)),
                        "A CTA may hold many partials of one output tile there; use ticket.");
-  if (spec.features.page_size > 0 && step_tokens(spec) / page_run(spec) > 32)
+  if (spec.features.page_size > 0 && step_tokens(spec) / page_run(spec) > 32 && !gathers_rows(spec))
     return unsupported(fmt::format("steps of {} tokens over pages of {}", step_tokens(spec), spec.features.page_size),
                        "a warp looks up at most 32 runs a step; use fewer tokens a step");
   // Wider K rows are read in parts (templates/kv/fragments.cuh), which ldg cannot do.
@@ -283,8 +292,7 @@ Result<void> validate(const KernelSpec& spec) {
     if (spec.head_dim % 64 != 0 || value_dim(spec) % 64 != 0)
       return unsupported(fmt::format("load path tensor with head sizes {} and {}", spec.head_dim, value_dim(spec)),
                          "it takes multiples of 64; use bulk, cp_async or ldg");
-    // A copy of a part of a step starts at a swizzle atom, which has eight rows.
-    if (spec.features.page_size > 0 && page_run(spec) < 8)
+    if (spec.features.page_size > 0 && page_run(spec) < kTensorRun && !gathers_rows(spec))
       return unsupported(fmt::format("load path tensor with pages of {} tokens", spec.features.page_size),
                          "it takes multiples of 8; use bulk, cp_async or ldg");
     if (spec.warps % 4 != 0)
@@ -303,6 +311,9 @@ Result<void> validate(const KernelSpec& spec) {
     if (warpgroups_have_roles(spec) && step_tokens(spec) != 64)
       return unsupported(fmt::format("steps of {} tokens over a latent cache with 8 warps", step_tokens(spec)),
                          "choose warp_tokens 16");
+    if (gathers_rows(spec) && step_tokens(spec) != 64)
+      return unsupported(fmt::format("steps of {} tokens, whose rows are gathered", step_tokens(spec)),
+                         "choose warp_tokens 16, or pages and blocks of a selection of 8 tokens or more");
     // If two warpgroups took a stage in turn, one of them could wait for it a round too early.
     if (!warpgroups_have_roles(spec) && rows_per_block(spec) <= kMatrixRows && spec.stages % (spec.warps / 4) != 0)
       return invalid(fmt::format("stages is {} with {} warpgroups", spec.stages, spec.warps / 4),

@@ -94,13 +94,18 @@ int largest_head_dim(const Features& features);
 /// Columns of the cache that a token takes: those of K, and of V unless it is a part of K.
 int cache_columns(const KernelSpec& spec);
 
-/// Tokens of a run of a paged cache: the largest power of two that divides the page size, and at most a step. A run's
-/// tokens are adjacent in memory whatever the page table says. 1 for a dense cache.
+/// Tokens of a run of a paged cache: the largest power of two that divides the page size, and at most a step and a
+/// block of a selection. A run's tokens are adjacent in memory whatever the page table and the selection say. 1 for a
+/// dense cache.
 int page_run(const KernelSpec& spec);
 
 /// The query rows that one CTA carries in a pass over the cache, and how many such row blocks a KV head needs.
 int rows_per_block(const KernelSpec& spec);
 int row_blocks(const KernelSpec& spec);
+
+/// Whether a warpgroup gathers the rows of selected tokens one by one (templates/kv/produce_gathered.cuh): load path
+/// tensor, with runs that are shorter than a tensor copy.
+bool gathers_rows(const KernelSpec& spec);
 
 /// Whether query rows, not tokens, take the 64 rows of the matrix instructions: load path tensor with more than 32 rows
 /// per block (templates/attend/wgmma_rows.cuh instead of wgmma_tokens.cuh), and where warpgroups have roles.
@@ -129,8 +134,8 @@ int stage_parts(const KernelSpec& spec);
 int shared_bytes(const KernelSpec& spec);
 
 /// Warps beside `warps`, which hold no part of O. Load path tensor has one that requests KV, or a whole warpgroup,
-/// which can hand over its registers, where two warpgroups hold 64 rows each. Where warpgroups have roles, the
-/// warpgroup that makes the weights is another four of them. The other load paths have none.
+/// which can hand over its registers, where two warpgroups hold 64 rows each or rows are gathered. Where warpgroups
+/// have roles, the warpgroup that makes the weights is another four of them. The other load paths have none.
 int producer_warps(const KernelSpec& spec);
 
 /// Threads of one CTA, producer warps included.

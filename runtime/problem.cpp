@@ -83,6 +83,11 @@ std::int64_t union_size(std::vector<TokenRange> ranges) {
 std::int64_t visible_tokens(const DecodeProblem& problem, const RequestLengths& lengths) {
   std::int64_t tokens = 0;
   std::vector<TokenRange> shared;
+  if (has_selection(problem.features)) {
+    for (const int selected : lengths.context_lengths)
+      tokens = saturating_sum(tokens, saturating_product(std::max(selected, 0), problem.features.q_len));
+    return tokens;
+  }
   for (std::size_t i = 0; i < lengths.context_lengths.size(); ++i) {
     const std::int64_t query_tokens = lengths.query_tokens.empty() ? problem.features.q_len : lengths.query_tokens[i];
     const std::int64_t context = std::max(lengths.context_lengths[i], 0);
@@ -307,7 +312,8 @@ std::int64_t visible_tokens(const DecodeProblem& problem, const Shape& shape) {
 }
 
 std::int64_t kv_bytes(const DecodeProblem& problem, const Shape& shape) {
-  return bytes_of_tokens(problem, visible_tokens(problem, shape));
+  const int lists = has_selection(problem.features) ? problem.features.q_len : 1;
+  return bytes_of_tokens(problem, saturating_product(visible_tokens(problem, shape), lists));
 }
 
 std::int64_t kv_bytes(const DecodeProblem& problem, const RequestLengths& lengths) {

@@ -28,7 +28,8 @@ struct DecodeProblem {
   bool operator==(const DecodeProblem&) const = default;
 };
 
-/// What the caller knows or guesses about a step. It decides how fast a launch is, never whether it is right.
+/// What the caller knows or guesses about a step. It decides how fast a launch is, never whether it is right. With a
+/// selection, contexts count the tokens that a query token has selected, and not those of the request.
 struct Shape {
   int batch = 1;
   int max_batch = 0;                    ///< for which the workspace is sized; 0: the same as batch
@@ -99,7 +100,8 @@ Result<Config> config_from_json(std::string_view json);
 
 /// The lengths of all requests of one step, for a caller who knows them. The arrays stay the caller's.
 struct RequestLengths {
-  std::span<const int> context_lengths;    ///< [batch], in tokens; a negative one counts as 0
+  /// [batch], in tokens; a negative one counts as 0. With a selection: those that each query token has selected.
+  std::span<const int> context_lengths;
   std::span<const int> query_tokens = {};  ///< [batch], where they differ (ragged_q); empty: q_len each
   std::int64_t shared_tokens = 0;          ///< first tokens of every context, whose pages all requests share
 };

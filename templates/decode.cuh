@@ -7,6 +7,7 @@ static_assert(kMergeBytes + kWarps * (kRingBytes + kQueryBytes) == kSharedBytes,
 
 extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args) {
+  if constexpr (kPdl && kSelectionBlock > 0) wait_for_previous_kernel();  // which may write the selection
   const int length = first_length(args);
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ u32 part_sums[kParts];

@@ -8,7 +8,7 @@ static_assert(sizeof(Operands) + kStages * kStageBytes + kLeanAtomBytes == kShar
 
 // Registers of a thread once the others have handed some of their own to the value warpgroups (PTX ISA,
 // "setmaxnreg").
-constexpr int kValueRegisters = 176, kWeigherRegisters = 112, kProducerRegisters = 48;
+constexpr int kValueRegisters = 176, kWeigherRegisters = kGathers ? 104 : 112, kProducerRegisters = kGathers ? 56 : 48;
 static_assert(kThreads * kValueRegisters + 128 * (kWeigherRegisters + kProducerRegisters) <= 65536,
               "an SM has 64 Ki registers");
 
@@ -41,6 +41,7 @@ LEAN_DEVICE void weigh_range(const LeanDecodeArgs& args, const KvRing& ring, u32
 extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCtasPerSm)
     KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap k_map,
                 const __grid_constant__ LeanTensorMap v_map) {
+  if constexpr (kPdl && kSelectionBlock > 0) wait_for_previous_kernel();  // which may write the selection
   const int length = first_length(args);
   extern __shared__ unsigned char dynamic_shared[];
   __shared__ u32 part_sums[kParts];
@@ -55,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   if constexpr (kPdl) asm volatile("griddepcontrol.launch_dependents;");
   if (warp == kWarps + 4) {
     if (lane == 0) {
-      prefetch_map(k_map);
+      if constexpr (!kGathers) prefetch_map(k_map);
 #pragma unroll
       for (int s = 0; s < kStages; s++) init_barrier(weighed + (u32)(s * 8), 4);
       init_ring(ring);
@@ -71,7 +72,8 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     Walk walk;
     if (!start_walk(args, length, part_sums, walk)) return;
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
-    if (warp == kWarps + 4) produce(args, k_map, v_map, ring, walk);
+    if constexpr (kGathers) sync_gatherers();
+    if (kGathers || warp == kWarps + 4) produce(args, k_map, v_map, ring, walk);
     return;
   }
 
@@ -105,6 +107,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
 #pragma unroll
       for (int part = 0; part < kStageParts; part++) wait_barrier(full_barriers(ring, at) + part * 8, at.parity);
       wait_barrier(weighed + at.stage * 8, at.parity);
+      if constexpr (kGathers) fence_async_proxy();
       add_values(ring.stages + at.stage * kStageBytes, operands.rows[at.stage], warp / 4, values);
       if (read + kStepTokens >= end) take_state(operands.rows[at.stage], values);
       __syncwarp();

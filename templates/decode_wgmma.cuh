@@ -9,10 +9,10 @@ static_assert(kMergeBytes + kWarpgroups * sizeof(Operands) + kStages * kStageByt
 
 // Registers of a thread after the producer's warpgroup has handed most of its own to the others (PTX ISA, "setmaxnreg",
 // which only whole warpgroups can do). 0 means that everyone keeps what the launch gives.
-constexpr int kConsumerRegisters = kProducerWarps < 4 ? 0
-                                   : kAppend          ? 200
-                                                      : 224,
-              kProducerRegisters = kAppend ? 104 : 56;
+constexpr int kConsumerRegisters = kProducerWarps < 4 || (kGathers && kWarps != 8) ? 0
+                                   : kAppend || kGathers                           ? 200
+                                                                                   : 224,
+              kProducerRegisters = kAppend || kGathers ? 104 : 56;
 static_assert(kConsumerRegisters == 0 ||
                   kCtasPerSm * (kConsumerRegisters * kThreads + kProducerRegisters * 128) <= 65536,
               "an SM has 64 Ki registers");
@@ -20,6 +20,7 @@ static_assert(kConsumerRegisters == 0 ||
 extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCtasPerSm)
     KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap k_map,
                 const __grid_constant__ LeanTensorMap v_map) {
+  if constexpr (kPdl && kSelectionBlock > 0) wait_for_previous_kernel();  // which may write the selection
   const int length = first_length(args);
   extern __shared__ unsigned char dynamic_shared[];
   __shared__ u32 part_sums[kParts];
@@ -33,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   const bool produces = threadIdx.x >= kThreads;
   if (threadIdx.x / 32 == kWarps) {
     if (lane == 0) {
-      prefetch_map(k_map), prefetch_map(v_map);
+      if constexpr (!kGathers) prefetch_map(k_map), prefetch_map(v_map);
       init_ring(ring);
     }
     __syncwarp();
@@ -43,7 +44,8 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   if (!start_walk(args, length, part_sums, walk)) return;  // there are more CTAs than tile positions
   if (produces) {
     if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
-    if (threadIdx.x / 32 == kWarps) produce(args, k_map, v_map, ring, walk);
+    if constexpr (kGathers) sync_gatherers();
+    if (kGathers || threadIdx.x / 32 == kWarps) produce(args, k_map, v_map, ring, walk);
     return;
   }
 
@@ -73,6 +75,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     for (int read = first_read(here.segment); read < end; read += kStepTokens) {
       if (kRowsAreSplit || turn == warpgroup) {
         wait_barrier(full_barriers(ring, at), at.parity);
+        if constexpr (kGathers) fence_async_proxy();
         attend(args, here.segment, step_at(here.segment, read), ring.stages + at.stage * kStageBytes, operands,
                attention, warpgroup);
         if (lane == 0) arrive(ring.empty + at.stage * 8);

@@ -67,8 +67,28 @@ struct LeanDecodeArgs {
   long long v_new_stride_batch, v_new_stride_token, v_new_stride_head;
   unsigned slots;  // batch-invariant kernels: pairs of partials that the workspace has room for
 
+  // What each query token has selected; selection kernels only. The line of such a kernel has a request for each query
+  // token, whose length counts entries of its list. So the kernel gets other values than the host has in batch,
+  // context_lengths and context_capacity (lean_line_of_selection).
+  int selection_capacity;      // entries of a list
+  const int* selection;        // [batch, q_tokens, kv_heads or 1, selection_capacity]: blocks, or holes
+  const int* selected_counts;  // [batch, q_tokens], entries that count; clamped to [0, selection_capacity]
+  long long selection_stride_batch, selection_stride_token, selection_stride_head;
+  const int* request_lengths;  // what the host has in context_lengths
+  int request_capacity;        // and in context_capacity
+
   // Read only by threads that have waited for long or found a fault. Null: they break the context instead.
   LeanStatus* status;
 };
+
+#if !defined(__CUDACC__)
+// The arguments as a kernel with a selection takes them. q_tokens: query tokens of a request.
+inline LeanDecodeArgs lean_line_of_selection(LeanDecodeArgs args, int q_tokens) {
+  args.request_lengths = args.context_lengths, args.request_capacity = args.context_capacity;
+  args.context_lengths = args.selected_counts, args.context_capacity = args.selection_capacity;
+  args.batch *= q_tokens;
+  return args;
+}
+#endif
 static_assert(sizeof(void*) == 8 && sizeof(long long) == 8, "64-bit only");
-static_assert(sizeof(LeanDecodeArgs) == 368, "host and device must agree on the argument block");
+static_assert(sizeof(LeanDecodeArgs) == 424, "host and device must agree on the argument block");

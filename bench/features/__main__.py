@@ -60,7 +60,7 @@ def tune(options, chosen):
     for batch, *heads, context in variants.SHAPES:
         for variant in chosen:
             shape_table.run(str(options.program), ["--quiet", *database, "tune", *shape_table.problem_flags(*heads), "--batch", str(batch),
-                                                   "--context", str(context), "--layout", variant.layout, "--budget", options.tune, *variant.flags])
+                                                   "--context", str(context // variant.selected), "--layout", variant.layout, "--budget", options.tune, *variant.flags])
 
 
 def measure(options, chosen):
@@ -138,7 +138,9 @@ class Step:
         batch, q_heads, kv_heads, head_dim, context = source.shape
         self.q_len = variant.field("q_len", 1)
         fields = {**dict(variant.fields), "kv_layout": int(variant.layout == "strided")}
-        self.plan = engine.query(q_heads, kv_heads, head_dim, batch, context, batch * context, stream=stream(torch), **fields).plan()
+        # With a selection, what leanattn calls a context is what a query token sees of it.
+        seen = context // variant.selected
+        self.plan = engine.query(q_heads, kv_heads, head_dim, batch, seen, batch * seen, stream=stream(torch), **fields).plan()
         self.info = self.plan.info()
         generator = torch.Generator(device="cuda").manual_seed(2)
         self.q = torch.randn(batch, self.q_len, q_heads, head_dim, device="cuda", dtype=torch.bfloat16, generator=generator)
@@ -161,10 +163,22 @@ class Step:
             k, v = (pool(torch, x, self.table, page, pages, variant.layout) for x in (k, v))
             more |= {"page_table": self.table.data_ptr(), "max_pages": self.table.shape[1], "pool_pages": pages}
             capacity = 0
+        if variant.selected > 1:
+            self.selection, self.counts = self.select(generator)
+            more |= {"selection": self.selection.data_ptr(), "selected_counts": self.counts.data_ptr(), "selection_capacity": self.selection.shape[-1]}
         self.copies = max(1, math.ceil(COLD_BYTES / variants.kv_bytes(variant, source.shape)))
         self.k, self.v = ([x] + [x.clone() for _ in range(self.copies - 1)] for x in (k, v))
         self.arguments = [self.plan.arguments(self.q.data_ptr(), self.k[i].data_ptr(), self.v[i].data_ptr(), self.out.data_ptr(),
                                               source.lengths.data_ptr(), batch, capacity, **more) for i in range(self.copies)]
+
+    def select(self, generator):
+        """The blocks that each query token sees through each KV head, in rising order: [batch, q_len, kv_heads, entries], and their counts."""
+        torch, block = self.torch, self.variant.field("selection_block")
+        batch, _, kv_heads, _, context = self.source.shape
+        blocks = context // block
+        draws = torch.rand(batch, self.q_len, kv_heads, blocks, device="cuda", generator=generator)
+        chosen = draws.topk(blocks // self.variant.selected, dim=-1).indices.sort(dim=-1).values.int().contiguous()
+        return chosen, torch.full((batch, self.q_len), chosen.shape[-1], dtype=torch.int32, device="cuda")
 
     def launch(self, copy):
         self.plan.launch(self.arguments[copy], self.workspace.data_ptr(), stream(self.torch))
@@ -197,7 +211,12 @@ class Step:
             scores = torch.einsum("tgd,jd->gtj", q, self.k_used[request, head].double()) / math.sqrt(head_dim)
             if cap := variant.field("soft_cap"):
                 scores = cap * torch.tanh(scores / cap)
-            weights = torch.softmax(scores.masked_fill(~seen[None], float("-inf")), dim=-1)
+            of_head = seen
+            if variant.selected > 1:
+                named = torch.zeros(self.q_len, context // variant.field("selection_block"), dtype=torch.bool, device="cuda")
+                named.scatter_(1, self.selection[request, :, head].long(), True)
+                of_head = seen & named.repeat_interleave(variant.field("selection_block"), 1)
+            weights = torch.softmax(scores.masked_fill(~of_head[None], float("-inf")), dim=-1)
             out.append(torch.einsum("gtj,jd->tgd", weights, self.v_used[request, head].double()))
         return torch.cat(out, dim=1)
 

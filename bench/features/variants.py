@@ -15,6 +15,7 @@ class Variant:
     flags: tuple = ()  # of `leanattn tune`
     layout: str = "contiguous"
     format: str | None = None  # torch dtype of one-byte K and V
+    selected: int = 1  # each query token and KV head sees one of so many blocks; 1: there is no selection
 
     def field(self, name, default=0):
         return dict(self.fields).get(name, default)
@@ -43,6 +44,8 @@ VARIANTS = [
     Variant("window 4096 + 4 sink tokens", (("window", 4096), ("sink_tokens", 4)), ("--window", "4096", "--sink-tokens", "4")),
     Variant("4 query tokens", (("q_len", 4),), ("--q-len", "4")),
     Variant("soft cap 50", (("soft_cap", 50.0),), ("--soft-cap", "50")),
+    Variant("a quarter of the blocks of 64", (("page_size", 64), ("selection_block", 64)), ("--page-size", "64", "--selection-block", "64"), selected=4),
+    Variant("a quarter of the blocks of 16", (("page_size", 64), ("selection_block", 16)), ("--page-size", "64", "--selection-block", "16"), selected=4),
     Variant("batch-invariant", (("batch_invariant", 1),), ("--batch-invariant",)),
 ]
 
@@ -53,7 +56,7 @@ SHAPES = [(1, 32, 8, 128, 131072), (64, 32, 8, 128, 4096), (16, 32, 8, 128, 3276
 def kv_bytes(variant, shape):
     """Bytes of K and V that a launch of the variant reads."""
     batch, _, kv_heads, head_dim, context = shape
-    return shapes.kv_bytes((context,) * batch, kv_heads, head_dim, element_bytes=1 if variant.format else shapes.ELEMENT_BYTES,
+    return shapes.kv_bytes((context // variant.selected,) * batch, kv_heads, head_dim, element_bytes=1 if variant.format else shapes.ELEMENT_BYTES,
                            q_len=variant.field("q_len", 1), window=variant.field("window"), sink_tokens=variant.field("sink_tokens"))
 
 

@@ -18,13 +18,18 @@ class LeanattnLatent(system_leanattn.LeanattnSystem):
     def candidate(self, data, pdl):
         step = data.case
         features = {"q_len": step.q_len} if step.q_len > 1 else {}
+        if step.selected:
+            features |= {"selection_block": 1, "selection_in_pool": 1}
         plan = self.query(step, pdl, page_size=steps.PAGE_SIZE, latent=1, v_head_dim=steps.VALUES, **features).plan()
         workspace = self.workspace(plan)
         outputs = [torch.empty(step.batch, step.q_len, step.heads, steps.VALUES, dtype=data.q.dtype, device="cuda") for _ in range(data.copies)]
+        if step.selected:
+            lengths, lists = None, {"selection": data.selection.data_ptr(), "selected_counts": data.counts.data_ptr(), "selection_capacity": step.selected}
+        else:
+            lengths, lists = data.lengths.data_ptr(), {"page_table": data.page_table.data_ptr(), "max_pages": data.page_table.shape[1]}
         # By default q and o are dense with the query tokens outside the heads, as here.
-        arguments = [plan.arguments(data.q.data_ptr(), data.pools[copy].data_ptr(), None, outputs[copy].data_ptr(), data.lengths.data_ptr(),
-                                    step.batch, 0, scale=steps.SCALE, page_table=data.page_table.data_ptr(),
-                                    max_pages=data.page_table.shape[1], pool_pages=step.pages) for copy in range(data.copies)]
+        arguments = [plan.arguments(data.q.data_ptr(), data.pools[copy].data_ptr(), None, outputs[copy].data_ptr(), lengths,
+                                    step.batch, 0, scale=steps.SCALE, pool_pages=step.pages, **lists) for copy in range(data.copies)]
 
         def launch(copy):
             plan.launch(arguments[copy], workspace, systems.stream())
@@ -44,6 +49,8 @@ class FlashMlaSystem:
         return {"flash_mla": "of vLLM's wheel"}
 
     def candidates(self, data, attempt):
+        if data.case.selected:
+            return [attempt("kernel", False, lambda: self.sparse(data))]
         return [attempt("kernel", False, lambda: self.candidate(data, "kernel")),
                 attempt("metadata and kernel", False, lambda: self.candidate(data, "metadata and kernel"))]
 
@@ -63,6 +70,22 @@ class FlashMlaSystem:
         return systems.Candidate(self.name, variant, launch, lambda copy: data.flat(outputs[copy]))
 
 
+    def sparse(self, data):
+        """Its kernel over selected rows of a bf16 cache, which has no schedule. It takes 64 or 128 heads: fewer are padded, as engines do."""
+        step = data.case
+        q = data.q.view(-1, step.heads, steps.WIDTH)
+        if step.heads % 64:
+            q = torch.nn.functional.pad(q, (0, 0, 0, 64 - step.heads % 64))
+        rows = [pool.view(-1, 1, steps.WIDTH) for pool in data.pools]
+        indices, counts = data.selection.view(-1, 1, step.selected), data.counts.view(-1)
+        outputs = [None] * data.copies
+
+        def launch(copy):
+            outputs[copy] = torch.ops._flashmla_C.sparse_prefill_fwd(q, rows[copy], indices, steps.SCALE, steps.VALUES, None, counts, None)[0]
+
+        return systems.Candidate(self.name, "kernel", launch, lambda copy: data.flat(outputs[copy][:, :step.heads].contiguous()))
+
+
 class FlashAttention3Latent:
     """FlashAttention-3 with q_v: its keys are the rotated columns, and its values are also keys, for q_v."""
 
@@ -76,6 +99,8 @@ class FlashAttention3Latent:
         return {"flash_attn_3": "of vLLM's wheel"}
 
     def candidates(self, data, attempt):
+        if data.case.selected:
+            return []
         return [attempt(f"{splits} splits", False, lambda: self.candidate(data, splits)) for splits in self.SPLITS]
 
     def candidate(self, data, splits):

@@ -29,6 +29,20 @@ class StepData:
         for request, count in enumerate(used):
             self.page_table[request, :count] = order[begin:begin + count]
             begin += count
+        if step.selected:
+            self.selection, self.counts = self.select(generator)
+
+    def select(self, generator):
+        """What each query token sees, as places in the pool: [batch, q_len, 1, selected] int32, in the order of an indexer's scores, which is none,
+        and [batch, q_len] counts. No token comes twice."""
+        step, device = self.case, self.q.device
+        tokens = torch.stack([torch.randperm(length - step.q_len + 1, generator=generator, device=device)[:step.selected]
+                              for length in step.lengths for _ in range(step.q_len)])
+        self.selected_tokens = tokens.view(step.batch, step.q_len, -1)
+        table = self.page_table.long().repeat_interleave(step.q_len, 0)
+        places = table.gather(1, tokens // steps.PAGE_SIZE) * steps.PAGE_SIZE + tokens % steps.PAGE_SIZE
+        counts = torch.full((step.batch, step.q_len), step.selected, dtype=torch.int32, device=device)
+        return places.view(step.batch, step.q_len, 1, -1).int().contiguous(), counts
 
     def reference(self):
         """softmax(q K^T * SCALE) V in FP64 under the causal mask: [batch, q_len * heads, VALUES]."""
@@ -38,7 +52,7 @@ class StepData:
             pages = self.page_table[request, :-(-length // steps.PAGE_SIZE)].long()
             rows = self.pools[0][pages].view(-1, steps.WIDTH)[:length].double()
             for token in range(step.q_len):
-                seen = rows[:max(0, length - step.q_len + 1 + token)]
+                seen = rows[self.selected_tokens[request, token]] if step.selected else rows[:max(0, length - step.q_len + 1 + token)]
                 logits = self.q[request, token].double() @ seen.T * steps.SCALE
                 result[request, token] = logits.softmax(-1) @ seen[:, :steps.VALUES]
         return result.view(step.batch, -1, steps.VALUES)

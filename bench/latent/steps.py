@@ -20,24 +20,28 @@ DRAWN_BYTES = (1 << 20, 1 << 30)
 class Step:
     """One decode step in bf16: q is [batch, q_len, heads, WIDTH], and request i has lengths[i] tokens, the last q_len of them the query's own."""
 
-    group: str  # the list it belongs to: "fixed", "drawn"
+    group: str  # the list it belongs to: "fixed", "selected", "drawn"
     name: str
     heads: int
     q_len: int
     lengths: tuple[int, ...]  # [batch] tokens
+    selected: int = 0  # tokens that each query token sees of its context; 0: all
 
     q_heads = property(lambda self: self.heads)
     kv_heads = property(lambda self: 1)
     head_dim = property(lambda self: WIDTH)
     batch = property(lambda self: len(self.lengths))
-    longest = property(lambda self: max(self.lengths))
-    tokens = property(lambda self: sum(self.lengths))
+    # With a selection, what leanattn calls a context is what a query token sees of it.
+    longest = property(lambda self: self.selected or max(self.lengths))
+    tokens = property(lambda self: self.selected * self.batch or sum(self.lengths))
     ragged = property(lambda self: min(self.lengths) != max(self.lengths))
     pages = property(lambda self: sum(-(-length // PAGE_SIZE) for length in self.lengths))
 
     @property
     def kv_bytes(self):
         """Bytes of the rows that the step must read."""
+        if self.selected:
+            return shapes.kv_bytes((self.selected,) * (self.batch * self.q_len), 1, WIDTH, latent=True)
         return shapes.kv_bytes(self.lengths, 1, WIDTH, latent=True)
 
     @property
@@ -63,6 +67,13 @@ def fixed():
         Step("fixed", "128 ragged, N(4096, 2048), 128 heads", 128, 1, normal),
         Step("fixed", "131072 + 63 x 1024, 128 heads", 128, 1, one_long),
         Step("fixed", "131072 + 63 x 1024, 16 heads", 16, 1, one_long)]
+
+
+def selected():
+    """Steps of sparse-attention models: each query token sees the 2048 tokens that an indexer chose of its context."""
+    uniforms = [(128, 128, 1, 16384), (1, 128, 1, 65536), (128, 16, 1, 16384), (16, 128, 1, 32768), (16, 16, 2, 32768)]
+    return [Step("selected", f"{batch}, {heads}, {q_len}, 2048 of {context}", heads, q_len, (context,) * batch, 2048)
+            for batch, heads, q_len, context in uniforms]
 
 
 def drawn(seed):

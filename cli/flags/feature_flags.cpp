@@ -101,6 +101,13 @@ void add_feature_flags(CLI::App& command, FeatureFlags& flags) {
       ->type_name("N");
   flag("--batch-invariant", flags.batch_invariant,
        "A request's result has the same bits whatever else is in its batch");
+  option(
+      "--selection-block", flags.selection_block,
+      "Each query token brings a list of the blocks of N tokens that it sees, 1 or 16 to 128; contexts then count the "
+      "tokens that are selected")
+      ->type_name("N");
+  flag("--selection-in-pool", flags.selection_in_pool,
+       "The lists count blocks from the start of the pool of pages, not of the request's context");
 }
 
 Result<Features> with_flags(Features features, const FeatureFlags& flags, DType dtype) {
@@ -114,7 +121,8 @@ Result<Features> with_flags(Features features, const FeatureFlags& flags, DType 
         Field{"--window", flags.window, features.window},
         Field{"--sink-tokens", flags.sink_tokens, features.sink_tokens},
         Field{"--v-head-dim", flags.v_head_dim, features.v_head_dim},
-        Field{"--rope-dim", flags.rope_dim, features.rope_dim}}) {
+        Field{"--rope-dim", flags.rope_dim, features.rope_dim},
+        Field{"--selection-block", flags.selection_block, features.selection_block}}) {
     if (field.text.empty()) continue;
     const Result<std::int64_t> value = parse_size(field.flag, field.text, 0, std::numeric_limits<int>::max());
     if (!value) return tl::unexpected(value.error());
@@ -126,6 +134,7 @@ Result<Features> with_flags(Features features, const FeatureFlags& flags, DType 
   features.latent = features.latent || flags.latent;
   features.append = flags.append;
   features.batch_invariant = flags.batch_invariant;
+  features.selection_in_pool = flags.selection_in_pool;
   if (!flags.score.empty()) features.score = flags.score;
   for (const Result<void>& read :
        {read_name("--query-mask", flags.query_mask, parse_query_mask, features.mask),

@@ -217,6 +217,9 @@ typedef struct leanattn_problem {
   int32_t rope_dim;        /* the first dims of a head (latent: behind the columns of v), which are rotated; 0: all */
   int32_t latent;          /* not 0: v is the first v_head_dim columns of k, so that there is no v (multi-head latent
                               attention with absorbed projections) */
+  int32_t selection_block;   /* each query token brings a list of the blocks that it sees, of so many tokens each: 1, 16,
+                                32, 64 or 128; 0: it sees its whole context. Needs page_size. */
+  int32_t selection_in_pool; /* not 0: the lists count blocks from the start of the pool, not of the request's context */
 } leanattn_problem;
 
 /* What the caller knows or guesses about a decode step. It decides how fast a launch is, never whether it is right: a
@@ -225,7 +228,7 @@ typedef struct leanattn_shape {
   size_t struct_size;
   int32_t batch;           /* requests of a typical step */
   int32_t max_batch;       /* the most requests of any step; 0: batch */
-  int64_t longest_context; /* tokens of the longest request */
+  int64_t longest_context; /* tokens of the longest request; selection_block: that a query token has selected at most */
   int64_t total_context;   /* tokens of all requests together; 0: batch * longest_context */
 } leanattn_shape;
 
@@ -404,7 +407,7 @@ typedef struct leanattn_decode_args {
   void* o;                        /* [batch, q_len, q_heads, v_head_dim] */
   float* lse;                     /* [batch, q_len, q_heads], natural logarithm; null unless the problem has lse */
   const int32_t* context_lengths; /* [batch], in tokens; the kernel reads them and clamps them to
-                                     [0, context_capacity] */
+                                     [0, context_capacity]; selection_in_pool: not read, may be null */
   int64_t q_stride_batch, q_stride_head;
   int64_t k_stride_batch, k_stride_head, k_stride_token;
   int64_t v_stride_batch, v_stride_head, v_stride_token;
@@ -415,7 +418,8 @@ typedef struct leanattn_decode_args {
   int32_t reserved;
   /* The arguments of the problem's features, each of which is named first. Those of other features stay 0. */
   const int32_t* page_table; /* page_size: [batch, max_pages], numbers of pages in k and v, by page_table_stride; the
-                                tokens of any other number, such as -1, are ignored as if they were masked */
+                                tokens of any other number, such as -1, are ignored as if they were masked.
+                                selection_in_pool: null */
   const int32_t* q_offsets;  /* ragged_q: [batch + 1], where the query tokens of each request start; the first is 0 */
   const uint32_t* tree_mask; /* tree: [query tokens]; bit j says that it sees the request's query token j */
   const float* alibi_slopes; /* alibi: [q_heads] */
@@ -433,6 +437,16 @@ typedef struct leanattn_decode_args {
   const float* rope_table; /* rope: [positions, rope_dim], each rope_dim / 2 cosines and then as many sines */
   int64_t k_new_stride_batch, k_new_stride_token, k_new_stride_head;
   int64_t v_new_stride_batch, v_new_stride_token, v_new_stride_head;
+  const int32_t* selection; /* selection_block: [batch, q_len, selection_heads, selection_capacity] by selection_stride_*:
+                               the blocks that each query token sees through each KV head, in any order. Block b of a
+                               request has its tokens from b * selection_block on, of which the query token sees those
+                               that its mask lets it see. A number that is no block of the context or the pool, such as
+                               -1, is a hole. A block that is named twice counts twice. */
+  const int32_t* selected_counts; /* selection_block: [batch, q_len], how many entries of its lists count; clamped to
+                                     [0, selection_capacity] */
+  int64_t selection_stride_batch, selection_stride_token, selection_stride_head;
+  int32_t selection_capacity; /* selection_block: entries of a list, holes included */
+  int32_t selection_heads;    /* lists of a query token: kv_heads (0 means the same), or 1 that all KV heads share */
 } leanattn_decode_args;
 
 /* Everything is 0 but struct_size: dense strides, the usual scale, no feature. */
@@ -467,6 +481,8 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  *     before this one having ended. A kernel without the attribute, a copy or a memset has to do nothing.
  *   - Consecutive launches of one stream, dependent or not, may share a workspace, because the wait lasts until the
  *     launch before has ended and its writes are visible.
+ *   - With a selection this launch reads nothing before the wait, so that the kernel right before may write all of the
+ *     above.
  *
  * Errors: invalid_argument (names the argument and its value), workspace_corrupt (an earlier launch of the engine ended
  * with a fault, see leanattn_engine_check), launch_failed, context_lost. Nothing was enqueued then. */

@@ -81,6 +81,9 @@ struct Problem {
   RopePairing rope = RopePairing::none;       ///< which dims of q and k_new are rotated together
   int rope_dim = 0;     ///< the first dims of a head (latent: behind the columns of v), which are rotated; 0: all
   bool latent = false;  ///< v is the first v_head_dim columns of k, so that there is no v (multi-head latent attention)
+  /// Tokens of the blocks of which each query token brings a list: 1, 16, 32, 64 or 128; 0: it sees its whole context.
+  int selection_block = 0;
+  bool selection_in_pool = false;  ///< lists count blocks from the start of the pool, not of the request's context
 };
 
 /// What the caller knows or guesses about a decode step. It decides how fast a launch is, never whether it is right.
@@ -148,6 +151,17 @@ struct DecodeArgs {
   std::int64_t k_new_stride_batch = 0, k_new_stride_token = 0, k_new_stride_head = 0;
   std::int64_t v_new_stride_batch = 0, v_new_stride_token = 0, v_new_stride_head = 0;
   /// @}
+
+  /// selection_block: [batch, q_len, selection_heads, selection_capacity], the blocks that each query token sees; a
+  /// number that is no block, such as -1, is a hole. See leanattn_decode_args.
+  const std::int32_t* selection = nullptr;
+  const std::int32_t* selected_counts = nullptr;  ///< selection_block: [batch, q_len], entries that count
+  /// Elements from one list to the next; 0: dense.
+  /// @{
+  std::int64_t selection_stride_batch = 0, selection_stride_token = 0, selection_stride_head = 0;
+  /// @}
+  int selection_capacity = 0;  ///< selection_block: entries of a list, holes included
+  int selection_heads = 0;     ///< lists of a query token: kv_heads (0: the same), or 1 that all KV heads share
 };
 
 /// The limits of a tuning; see leanattn_tune_options.
@@ -219,6 +233,8 @@ inline leanattn_problem to_c(const Problem& problem) {
   out.rope = static_cast<std::int32_t>(problem.rope);
   out.rope_dim = problem.rope_dim;
   out.latent = problem.latent;
+  out.selection_block = problem.selection_block;
+  out.selection_in_pool = problem.selection_in_pool;
   return out;
 }
 
@@ -296,6 +312,13 @@ inline leanattn_decode_args to_c(const DecodeArgs& args) {
   out.v_new_stride_batch = args.v_new_stride_batch;
   out.v_new_stride_token = args.v_new_stride_token;
   out.v_new_stride_head = args.v_new_stride_head;
+  out.selection = args.selection;
+  out.selected_counts = args.selected_counts;
+  out.selection_stride_batch = args.selection_stride_batch;
+  out.selection_stride_token = args.selection_stride_token;
+  out.selection_stride_head = args.selection_stride_head;
+  out.selection_capacity = args.selection_capacity;
+  out.selection_heads = args.selection_heads;
   return out;
 }
 

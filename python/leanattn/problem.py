@@ -37,6 +37,8 @@ class Problem:
     rope: str = "none"  #: rotation of q and new keys: "none", "half_split", "interleaved"
     rope_dim: int = 0  #: the first dims of a head (latent: behind the columns of v), which are rotated; 0: all
     latent: bool = False  #: v is the first v_head_dim columns of k, so that there is no v (multi-head latent attention)
+    selection_block: int = 0  #: tokens of the blocks of which each query token brings a list; 0: it sees its whole context
+    selection_in_pool: bool = False  #: the lists count blocks from the start of the pool, not of the request's context
 
     def __post_init__(self) -> None:
         _check_problem(self)

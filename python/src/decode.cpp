@@ -80,6 +80,7 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
                   nb::handle max_q_len, nb::handle q_offsets, nb::handle mask, nb::handle tree_mask, nb::handle window,
                   nb::handle sink_tokens, nb::handle sink_logits, nb::handle soft_cap, nb::handle alibi_slopes,
                   nb::handle score, nb::handle k_new, nb::handle v_new, nb::handle rope_table, nb::handle rope,
+                  nb::handle selection, nb::handle selected_counts, nb::handle selection_block,
                   nb::handle batch_invariant, nb::handle pdl, nb::handle typical_batch, nb::handle max_batch,
                   nb::handle longest_context, nb::handle total_context, nb::handle stream, nb::handle engine,
                   nb::handle workspace) {
@@ -120,6 +121,9 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
                              v_new,
                              rope_table,
                              rope,
+                             selection,
+                             selected_counts,
+                             selection_block,
                              batch_invariant,
                              pdl,
                              typical_batch,
@@ -152,7 +156,8 @@ constexpr const char* kSignature =
     "v_scale: typing.Any = None, max_q_len: int | None = None, q_offsets: typing.Any = None, mask: str | None = None, "
     "tree_mask: typing.Any = None, window: int = 0, sink_tokens: int = 0, sink_logits: typing.Any = None, "
     "soft_cap: float = 0.0, alibi_slopes: typing.Any = None, score: str | None = None, k_new: typing.Any = None, "
-    "v_new: typing.Any = None, rope_table: typing.Any = None, rope: str | None = None, batch_invariant: bool = False, "
+    "v_new: typing.Any = None, rope_table: typing.Any = None, rope: str | None = None, selection: typing.Any = None, "
+    "selected_counts: typing.Any = None, selection_block: int | None = None, batch_invariant: bool = False, "
     "pdl: bool = False, typical_batch: int | None = None, max_batch: int | None = None, "
     "longest_context: int | None = None, total_context: int | None = None, stream: typing.Any = None, "
     "engine: Engine | None = None, workspace: Workspace | None = None) -> typing.Any";
@@ -192,6 +197,11 @@ k_new, v_new     shaped as q, with kv_heads: the kernel writes them into the cac
                  for latent attention k_new alone
 rope_table       [positions, rope_dim] fp32, cosines and then sines, by which q and k_new are rotated
 rope             which dims are rotated together: "half_split" (the default) or "interleaved"
+selection        [batch, kv_heads or 1, entries] int32, or with several query tokens [batch, q_len, kv_heads or 1, entries]:
+                 the blocks that each query token sees, in any order; -1 for a hole. With page_table they are blocks of
+                 the request's context, and without it of the pool, where context_lengths may be None
+selected_counts  [batch] or [batch, q_len] int32: how many entries of a query token's lists count
+selection_block  tokens of a block: 1 (the default), 16, 32, 64 or 128
 batch_invariant  the bits of a request depend on neither the other requests nor the load of the GPU
 pdl              the launch may overlap the kernel before it; docs/api.md has the contract
 
@@ -214,20 +224,22 @@ been launched then.)";
 }  // namespace
 
 void bind_decode(nb::module_& module) {
-  module.def(
-      "decode", &decode, nb::arg("q").none(), nb::arg("k_cache").none(), nb::arg("v_cache").none(),
-      nb::arg("context_lengths").none(), nb::arg("page_table") = nb::none(), nb::kw_only(),
-      nb::arg("v_head_dim") = nb::none(), nb::arg("scale") = nb::none(), nb::arg("out") = nb::none(),
-      nb::arg("return_lse").none() = false, nb::arg("out_lse") = nb::none(), nb::arg("kv_layout").none() = "HND",
-      nb::arg("kv_dtype") = nb::none(), nb::arg("k_scale") = nb::none(), nb::arg("v_scale") = nb::none(),
-      nb::arg("max_q_len") = nb::none(), nb::arg("q_offsets") = nb::none(), nb::arg("mask") = nb::none(),
-      nb::arg("tree_mask") = nb::none(), nb::arg("window").none() = 0, nb::arg("sink_tokens").none() = 0,
-      nb::arg("sink_logits") = nb::none(), nb::arg("soft_cap").none() = 0.0, nb::arg("alibi_slopes") = nb::none(),
-      nb::arg("score") = nb::none(), nb::arg("k_new") = nb::none(), nb::arg("v_new") = nb::none(),
-      nb::arg("rope_table") = nb::none(), nb::arg("rope") = nb::none(), nb::arg("batch_invariant").none() = false,
-      nb::arg("pdl").none() = false, nb::arg("typical_batch") = nb::none(), nb::arg("max_batch") = nb::none(),
-      nb::arg("longest_context") = nb::none(), nb::arg("total_context") = nb::none(), nb::arg("stream") = nb::none(),
-      nb::arg("engine") = nb::none(), nb::arg("workspace") = nb::none(), nb::sig(kSignature), kDocumentation);
+  module.def("decode", &decode, nb::arg("q").none(), nb::arg("k_cache").none(), nb::arg("v_cache").none(),
+             nb::arg("context_lengths").none(), nb::arg("page_table") = nb::none(), nb::kw_only(),
+             nb::arg("v_head_dim") = nb::none(), nb::arg("scale") = nb::none(), nb::arg("out") = nb::none(),
+             nb::arg("return_lse").none() = false, nb::arg("out_lse") = nb::none(), nb::arg("kv_layout").none() = "HND",
+             nb::arg("kv_dtype") = nb::none(), nb::arg("k_scale") = nb::none(), nb::arg("v_scale") = nb::none(),
+             nb::arg("max_q_len") = nb::none(), nb::arg("q_offsets") = nb::none(), nb::arg("mask") = nb::none(),
+             nb::arg("tree_mask") = nb::none(), nb::arg("window").none() = 0, nb::arg("sink_tokens").none() = 0,
+             nb::arg("sink_logits") = nb::none(), nb::arg("soft_cap").none() = 0.0,
+             nb::arg("alibi_slopes") = nb::none(), nb::arg("score") = nb::none(), nb::arg("k_new") = nb::none(),
+             nb::arg("v_new") = nb::none(), nb::arg("rope_table") = nb::none(), nb::arg("rope") = nb::none(),
+             nb::arg("selection") = nb::none(), nb::arg("selected_counts") = nb::none(),
+             nb::arg("selection_block") = nb::none(), nb::arg("batch_invariant").none() = false,
+             nb::arg("pdl").none() = false, nb::arg("typical_batch") = nb::none(), nb::arg("max_batch") = nb::none(),
+             nb::arg("longest_context") = nb::none(), nb::arg("total_context") = nb::none(),
+             nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(), nb::arg("workspace") = nb::none(),
+             nb::sig(kSignature), kDocumentation);
 }
 
 }  // namespace leanattn::python

@@ -18,13 +18,12 @@ std::int64_t typical_context(std::int64_t tokens) {
 }
 
 DecodeArguments::DecodeArguments(const DecodeObjects& objects, CUstream_st* stream)
-    : stream_(stream),
-      q_(objects.q, "q", stream),
-      k_(objects.k_cache, "k_cache", stream),
-      lengths_(objects.context_lengths, "context_lengths", stream) {
+    : stream_(stream), q_(objects.q, "q", stream), k_(objects.k_cache, "k_cache", stream) {
   leanattn_problem_init(&problem_);
   leanattn_shape_init(&shape_);
   leanattn_decode_args_init(&launch_);
+  in_pool_ = given(objects.selection) && !given(objects.page_table);
+  if (!in_pool_ || given(objects.context_lengths)) lengths_.emplace(objects.context_lengths, "context_lengths", stream);
   read_queries(objects);
   read_cache(objects);
   read_cache_format(objects);
@@ -32,6 +31,7 @@ DecodeArguments::DecodeArguments(const DecodeObjects& objects, CUstream_st* stre
   read_masks(objects);
   read_scores(objects);
   read_new_tokens(objects);
+  read_selection(objects);
   read_shape(objects);
   problem_.lse = given(objects.out_lse) || bool_of(objects.return_lse, "return_lse");
 }
@@ -64,13 +64,16 @@ void DecodeArguments::read_queries(const DecodeObjects& objects) {
   launch_.q = q_.data();
   launch_.q_stride_head = q_.stride(heads);
 
-  lengths_.require_device(q_.device());
-  lengths_.require_type(ElementType::int32);
-  lengths_.require_rank(1, "[batch]");
-  lengths_.require_contiguous();
-  launch_.context_lengths = lengths_.data<std::int32_t>();
+  if (lengths_) {
+    lengths_->require_device(q_.device());
+    lengths_->require_type(ElementType::int32);
+    lengths_->require_rank(1, "[batch]");
+    lengths_->require_contiguous();
+    launch_.context_lengths = lengths_->data<std::int32_t>();
+  }
   if (ragged_) {
-    batch_ = lengths_.extent32(0);
+    if (!lengths_) bad_value("context_lengths", "is missing", "With q_offsets, give one length a request.");
+    batch_ = lengths_->extent32(0);
     if (!given(objects.max_q_len))
       bad_value("max_q_len", "is missing", "With q_offsets, say how many query tokens a request has at most.");
     problem_.q_len = int_of(objects.max_q_len, "max_q_len");
@@ -84,7 +87,7 @@ void DecodeArguments::read_queries(const DecodeObjects& objects) {
     launch_.q_offsets = q_offsets_->data<std::int32_t>();
   } else {
     batch_ = q_.extent32(0);
-    lengths_.require_extent(0, batch_, "batch");
+    if (lengths_) lengths_->require_extent(0, batch_, "batch");
     problem_.q_len = several_ ? q_.extent32(1) : 1;
     if (given(objects.max_q_len) && int_of(objects.max_q_len, "max_q_len") != problem_.q_len)
       bad_value("max_q_len",
@@ -102,8 +105,9 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
   const bool head_major = number_of(kCacheLayouts, objects.kv_layout, "kv_layout") == LEANATTN_KV_CONTIGUOUS;
   const bool paged = read(page_table_, objects.page_table, "page_table");
   const char* const shape =
-      paged ? (head_major ? "[pages, kv_heads, page_size, head_dim]" : "[pages, page_size, kv_heads, head_dim]")
-            : (head_major ? "[batch, kv_heads, context, head_dim]" : "[batch, context, kv_heads, head_dim]");
+      paged || in_pool_
+          ? (head_major ? "[pages, kv_heads, page_size, head_dim]" : "[pages, page_size, kv_heads, head_dim]")
+          : (head_major ? "[batch, kv_heads, context, head_dim]" : "[batch, context, kv_heads, head_dim]");
   const int heads = head_major ? 1 : 2, tokens = head_major ? 2 : 1;
   const bool latent = !read(v_, objects.v_cache, "v_cache");
   for (const TensorView* cache : {&k_, latent ? &k_ : &*v_}) {
@@ -147,6 +151,9 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
     launch_.page_table_stride = page_table_->stride(0);
     launch_.pool_pages = k_.extent32(0);
     capacity_ = std::int64_t{launch_.max_pages} * problem_.page_size;
+  } else if (in_pool_) {
+    problem_.page_size = static_cast<std::int32_t>(cache_tokens_);
+    launch_.pool_pages = k_.extent32(0);
   } else {
     k_.require_extent(0, batch_, "batch");
     capacity_ = cache_tokens_;

@@ -21,6 +21,7 @@ struct DecodeObjects {
   nanobind::handle max_q_len, q_offsets, mask, tree_mask;
   nanobind::handle window, sink_tokens, sink_logits, soft_cap, alibi_slopes, score;
   nanobind::handle k_new, v_new, rope_table, rope;
+  nanobind::handle selection, selected_counts, selection_block;
   nanobind::handle batch_invariant, pdl;
   nanobind::handle typical_batch, max_batch, longest_context, total_context;
 };
@@ -62,6 +63,7 @@ class DecodeArguments {
   void read_masks(const DecodeObjects& objects);
   void read_scores(const DecodeObjects& objects);
   void read_new_tokens(const DecodeObjects& objects);
+  void read_selection(const DecodeObjects& objects);
   void read_shape(const DecodeObjects& objects);
   void require_dense_floats(Optional& view, std::int64_t count, const char* what) const;
 
@@ -73,7 +75,9 @@ class DecodeArguments {
   bool ragged_ = false, several_ = false;  // q is [tokens, ...]; q is [batch, q_len, ...]
   std::int64_t batch_ = 0, query_tokens_ = 0, capacity_ = 0, cache_tokens_ = 0;
   std::int64_t v_columns_ = 0;  // of v and the result
-  TensorView q_, k_, lengths_;
+  bool in_pool_ = false;        // a selection says where in the pool tokens lie
+  TensorView q_, k_;
+  Optional lengths_, selection_, selected_counts_;
   Optional v_, out_, lse_, page_table_, k_scale_, v_scale_, q_offsets_, tree_mask_, sink_logits_, alibi_slopes_, k_new_,
       v_new_, rope_table_;
 };

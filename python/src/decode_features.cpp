@@ -157,4 +157,38 @@ void DecodeArguments::read_new_tokens(const DecodeObjects& objects) {
   launch_.rope_table = rope_table_->data<float>();
 }
 
+void DecodeArguments::read_selection(const DecodeObjects& objects) {
+  const bool counts = read(selected_counts_, objects.selected_counts, "selected_counts");
+  if (!read(selection_, objects.selection, "selection")) {
+    if (counts) bad_value("selection", "is missing, and selected_counts is given");
+    if (given(objects.selection_block)) bad_value("selection", "is missing, and selection_block is given");
+    return;
+  }
+  if (!counts) bad_value("selected_counts", "is missing", "Say how many entries of each query token's lists count.");
+  const int heads = q_.rank() - 2, entries = heads + 1;
+  selection_->require_type(ElementType::int32);
+  selection_->require_rank(q_.rank(),
+                           several_ ? "[batch, q_len, kv_heads or 1, entries]" : "[batch, kv_heads or 1, entries]");
+  for (int i = 0; i < heads; ++i) selection_->require_extent(i, q_.extent(i), "of q");
+  if (selection_->extent(heads) != 1) selection_->require_extent(heads, problem_.kv_heads, "kv_heads, or 1");
+  selection_->require_rows();
+  selected_counts_->require_type(ElementType::int32);
+  selected_counts_->require_rank(heads, several_ ? "[batch, q_len]" : "[batch]");
+  for (int i = 0; i < heads; ++i) selected_counts_->require_extent(i, q_.extent(i), "of q");
+  selected_counts_->require_contiguous();
+  problem_.selection_block = given(objects.selection_block) ? int_of(objects.selection_block, "selection_block") : 1;
+  if (problem_.selection_block < 1)
+    bad_value("selection_block", fmt::format("is {}", problem_.selection_block),
+              "Give the tokens of an entry: 1, 16, 32, 64 or 128.");
+  problem_.selection_in_pool = in_pool_;
+  launch_.selection = selection_->data<std::int32_t>();
+  launch_.selected_counts = selected_counts_->data<std::int32_t>();
+  launch_.selection_capacity = selection_->extent32(entries);
+  launch_.selection_heads = selection_->extent32(heads);
+  launch_.selection_stride_batch = selection_->stride(0);
+  launch_.selection_stride_head = selection_->stride(heads);
+  if (several_) launch_.selection_stride_token = selection_->stride(1);
+  capacity_ = std::int64_t{launch_.selection_capacity} * problem_.selection_block;
+}
+
 }  // namespace leanattn::python

@@ -41,7 +41,9 @@ DecodeProblem to_runtime(const Problem& problem) {
                    .append = problem.append,
                    .rope = static_cast<Rope>(problem.rope),
                    .rope_dim = problem.rope_dim,
-                   .batch_invariant = problem.batch_invariant};
+                   .batch_invariant = problem.batch_invariant,
+                   .selection_block = problem.selection_block,
+                   .selection_in_pool = problem.selection_in_pool};
   return made;
 }
 
@@ -76,6 +78,8 @@ Problem read_problem(nb::handle object) {
   problem.rope = static_cast<RopePairing>(number_of(kRopes, object.attr("rope"), "rope"));
   problem.rope_dim = integer("rope_dim");
   problem.latent = flag("latent");
+  problem.selection_block = integer("selection_block");
+  problem.selection_in_pool = flag("selection_in_pool");
   return problem;
 }
 

@@ -111,6 +111,12 @@ nb::dict arguments_of(const FakeLaunch& launch) {
   NUMBER(kv_scale_stride_head);
   NUMBER(kv_scale_stride_token);
   NUMBER(pool_pages);
+  POINTER(selection);
+  POINTER(request_lengths);
+  NUMBER(request_capacity);
+  NUMBER(selection_stride_batch);
+  NUMBER(selection_stride_token);
+  NUMBER(selection_stride_head);
   NUMBER(score_scale);
 #undef POINTER
 #undef NUMBER

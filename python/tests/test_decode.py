@@ -213,6 +213,46 @@ def test_what_latent_attention_has_not_is_refused_by_name(engine, named, changed
     assert named in str(caught.value) and fake.launches() == []
 
 
+def selected_inputs(**changed):
+    """A step in which each query token sees up to 20 blocks of 16 tokens of its request."""
+    return {**inputs(k_cache=FakeTensor((50, KV_HEADS, 64, HEAD_DIM)), v_cache=FakeTensor((50, KV_HEADS, 64, HEAD_DIM)), page_table=FakeTensor((BATCH, 9), "int32")),
+            "selection": FakeTensor((BATCH, KV_HEADS, 20), "int32"), "selected_counts": FakeTensor((BATCH,), "int32"), "selection_block": 16, **changed}
+
+
+def test_a_selection_of_blocks_of_a_request(engine):
+    given = selected_inputs()
+    _, launch = decoded(engine, **given)
+    arguments = launch["arguments"]
+    assert (arguments["selection"], arguments["context_lengths"]) == (given["selection"].data, given["selected_counts"].data)
+    assert (arguments["request_lengths"], arguments["request_capacity"]) == (given["context_lengths"].data, 9 * 64)
+    assert (arguments["context_capacity"], arguments["selection_stride_head"], arguments["selection_stride_batch"]) == (20, 20, KV_HEADS * 20)
+    shared = FakeTensor((BATCH, 1, 20), "int32")
+    _, launch = decoded(engine, **selected_inputs(selection=shared))
+    assert (launch["arguments"]["selection_stride_head"], launch["arguments"]["selection_stride_batch"]) == (0, 20)
+
+
+def test_a_selection_of_tokens_of_the_pool_for_several_query_tokens(engine):
+    given = latent_inputs(q=FakeTensor((BATCH, 2, 16, 576)), page_table=None, context_lengths=None,
+                          selection=FakeTensor((BATCH, 2, 1, 2048), "int32"), selected_counts=FakeTensor((BATCH, 2), "int32"))
+    o, launch = decoded(engine, **given)
+    arguments = launch["arguments"]
+    assert o.shape == (BATCH, 2, 16, 512)
+    assert (arguments["batch"], arguments["pool_pages"], arguments["page_table"], arguments["request_lengths"]) == (2 * BATCH, 40, 0, 0)
+    assert (arguments["selection_stride_token"], arguments["selection_stride_batch"]) == (2048, 4096)
+
+
+@pytest.mark.parametrize("named, changed", [
+    ("selected_counts", {"selected_counts": None}), ("selection", {"selection": None}), ("selection", {"selection": FakeTensor((BATCH, 3, 20), "int32")}),
+    ("selection", {"selection": FakeTensor((BATCH, KV_HEADS, 20), "int64")}), ("selected_counts", {"selected_counts": FakeTensor((BATCH + 1,), "int32")}),
+    ("selection_block", {"selection_block": 24}), ("selection_block", {"selection_block": 0}), ("a window", {"window": 30}),
+    ("selection", {"selection": None, "selected_counts": None}),
+])
+def test_what_a_selection_cannot_be_is_refused_by_name(engine, named, changed):
+    with pytest.raises((ValueError, TypeError, leanattn.Error)) as caught:
+        leanattn.decode(**selected_inputs(**changed), engine=engine)
+    assert named in str(caught.value) and fake.launches() == []
+
+
 def test_a_workspace_is_a_streams_own_and_stays(engine):
     used = {}
     streams = [0, fake.make_stream(), fake.make_stream()]

@@ -90,6 +90,8 @@ Result<void> read_features(const leanattn_problem& read, Features& out) {
   out.rope = static_cast<Rope>(read.rope);
   out.rope_dim = read.rope_dim;
   out.latent = read.latent != 0;
+  out.selection_block = read.selection_block;
+  out.selection_in_pool = read.selection_in_pool != 0;
   return {};
 }
 

@@ -163,10 +163,10 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
     attributes[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     attributes[config.numAttrs++].value.programmaticStreamSerializationAllowed = 1;
   }
-  LeanDecodeArgs filled = args;
+  LeanDecodeArgs filled = has_selection(spec_.features) ? lean_line_of_selection(args, spec_.features.q_len) : args;
   filled.grid_reciprocal = lean_reciprocal(static_cast<unsigned>(grid / ctas_of_range_));
   KvTensorMaps maps;
-  if (spec_.load == LoadPath::tensor) {
+  if (spec_.load == LoadPath::tensor && !gathers_rows(spec_)) {
     const TensorMapKey key = tensor_map_key(args, l2_promotion);
     if (!maps_->find(key, maps)) {
       auto encoded = encode_tensor_maps(spec_, args, l2_promotion);

@@ -58,6 +58,15 @@ Result<void> describe(std::uint64_t offender, const DecodeProblem& problem, cons
         fmt::format("q_offsets[{}] is {} and q_offsets[{}] {}", request, (*offsets)[0], request + 1, (*offsets)[1]),
         fmt::format("Offsets start at 0 and rise by 0 to q_len, {}.", problem.features.q_len));
   }
+  if (array == kLeanSelectedCounts) {
+    const int q_len = problem.features.q_len;
+    const auto count = read_entries<1>(args.selected_counts, request * q_len + index, stream);
+    if (!count) return tl::unexpected(count.error());
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("selected_counts, request {}, query token {} is {}, and lists have {} entries", request,
+                            index, (*count)[0], args.selection_capacity),
+                "Counts say how many entries of a list count, holes among them included.");
+  }
   const auto page = read_entries<1>(args.page_table, request * args.page_table_stride + index, stream);
   if (!page) return tl::unexpected(page.error());
   return fail(ErrorCode::invalid_argument,
@@ -98,8 +107,9 @@ Result<void> ArrayCheck::operator()(const DecodeProblem& problem, const LeanDeco
                                     CUstream_st* stream) const {
   constexpr unsigned kThreads = 256;  // as in templates/check/pages.cuh
   const Features& features = problem.features;
-  const LeanArrayLimits limits{features.page_size, features.q_len, features.window, features.sink_tokens,
-                               features.ragged_q};
+  const LeanArrayLimits limits{features.page_size,        features.q_len,    features.window,
+                               features.sink_tokens,      features.ragged_q, has_selection(features),
+                               features.selection_in_pool};
   const LaunchDims dims{.grid_x = static_cast<unsigned>(args.batch), .threads = kThreads};
   const auto offender = first_offender(
       stream, [&](unsigned long long* word) { return launch_with(function_, dims, stream, args, limits, word); });

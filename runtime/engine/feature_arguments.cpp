@@ -21,12 +21,15 @@ struct FeaturePointer {
 
 /// What a problem with a latent cache has not.
 constexpr const char* kNoLatent = "a v beside k, because it is latent";
+/// What a problem has not whose selections say where in the pool tokens lie.
+constexpr const char* kNoRequests = "pages of a request, because of selection_in_pool";
 
 Result<void> check_feature_pointers(const Features& features, const leanattn_decode_args& args) {
   const bool bytes = features.kv_format != KvFormat::same;
   const bool tree = features.mask == QueryMask::tree, latent = features.latent;
   for (const FeaturePointer& pointer :
-       {FeaturePointer{"page_table", args.page_table, features.page_size > 0, false, "page_size"},
+       {FeaturePointer{"page_table", args.page_table, features.page_size > 0 && !features.selection_in_pool, false,
+                       features.selection_in_pool ? kNoRequests : "page_size"},
         FeaturePointer{"q_offsets", args.q_offsets, features.ragged_q, false, "ragged_q"},
         FeaturePointer{"tree_mask", args.tree_mask, tree, false, "the query mask tree"},
         FeaturePointer{"alibi_slopes", args.alibi_slopes, features.alibi, false, "alibi"},
@@ -36,7 +39,9 @@ Result<void> check_feature_pointers(const Features& features, const leanattn_dec
         FeaturePointer{"rope_table", args.rope_table, features.rope != Rope::none, false, "rope"},
         FeaturePointer{"k_new", args.k_new, features.append, false, "append", kVectorBytes},
         FeaturePointer{"v_new", args.v_new, features.append && !latent, false, latent ? kNoLatent : "append",
-                       kVectorBytes}}) {
+                       kVectorBytes},
+        FeaturePointer{"selection", args.selection, has_selection(features), false, "selection_block"},
+        FeaturePointer{"selected_counts", args.selected_counts, has_selection(features), false, "selection_block"}}) {
     if (!pointer.wanted) {
       if (pointer.value == nullptr) [[likely]]
         continue;
@@ -54,7 +59,9 @@ Result<void> check_feature_pointers(const Features& features, const leanattn_dec
 Result<void> check_unused(const Features& features, const leanattn_decode_args& args) {
   const bool paged = features.page_size > 0;
   const bool scales = features.kv_format != KvFormat::same && features.kv_scale == KvScale::token;
-  const bool own_v = !features.latent, new_v = features.append && own_v;
+  const bool own_v = !features.latent, new_v = features.append && own_v, lists = has_selection(features),
+             tables = paged && !features.selection_in_pool;
+  const char* const of_tables = features.selection_in_pool ? kNoRequests : "page_size";
   const char* const of_new_v = own_v ? "append" : kNoLatent;
   struct Value {
     const char* name;
@@ -63,8 +70,8 @@ Result<void> check_unused(const Features& features, const leanattn_decode_args& 
     const char* feature;
   };
   for (const Value& value : {Value{"pool_pages", args.pool_pages, paged, "page_size"},
-                             Value{"max_pages", args.max_pages, paged, "page_size"},
-                             Value{"page_table_stride", args.page_table_stride, paged, "page_size"},
+                             Value{"max_pages", args.max_pages, tables, of_tables},
+                             Value{"page_table_stride", args.page_table_stride, tables, of_tables},
                              Value{"v_stride_batch", args.v_stride_batch, own_v, kNoLatent},
                              Value{"v_stride_head", args.v_stride_head, own_v, kNoLatent},
                              Value{"v_stride_token", args.v_stride_token, own_v, kNoLatent},
@@ -76,7 +83,12 @@ Result<void> check_unused(const Features& features, const leanattn_decode_args& 
                              Value{"k_new_stride_head", args.k_new_stride_head, features.append, "append"},
                              Value{"v_new_stride_batch", args.v_new_stride_batch, new_v, of_new_v},
                              Value{"v_new_stride_token", args.v_new_stride_token, new_v, of_new_v},
-                             Value{"v_new_stride_head", args.v_new_stride_head, new_v, of_new_v}}) {
+                             Value{"v_new_stride_head", args.v_new_stride_head, new_v, of_new_v},
+                             Value{"selection_stride_batch", args.selection_stride_batch, lists, "selection_block"},
+                             Value{"selection_stride_token", args.selection_stride_token, lists, "selection_block"},
+                             Value{"selection_stride_head", args.selection_stride_head, lists, "selection_block"},
+                             Value{"selection_capacity", args.selection_capacity, lists, "selection_block"},
+                             Value{"selection_heads", args.selection_heads, lists, "selection_block"}}) {
     if (value.used || value.value == 0) [[likely]]
       continue;
     return invalid(fmt::format("{} is {}, but this plan's problem has not {}", value.name, value.value, value.feature),
@@ -86,6 +98,14 @@ Result<void> check_unused(const Features& features, const leanattn_decode_args& 
     return invalid(fmt::format("decode_args.reserved2 is {}", args.reserved2),
                    "Leave it 0; leanattn_decode_args_init does.");
   return {};
+}
+
+Result<void> check_pool(const leanattn_decode_args& args) {
+  constexpr std::int64_t kMostPages = 0x7fffffff;  // page numbers are 32-bit
+  if (args.pool_pages >= 1 && args.pool_pages <= kMostPages) [[likely]]
+    return {};
+  return invalid(fmt::format("pool_pages is {}", args.pool_pages),
+                 fmt::format("Give the pages that k and v hold, 1 to {}.", kMostPages));
 }
 
 }  // namespace
@@ -103,13 +123,14 @@ Result<int> capacity_of(const Features& features, const leanattn_decode_args& ar
     return invalid(fmt::format("context_capacity is {}", args.context_capacity),
                    "Give the tokens that k and v hold per request, at least 1.");
   }
+  if (features.selection_in_pool) {
+    if (auto ok = check_pool(args); !ok) return tl::unexpected(std::move(ok.error()));
+    return 0;
+  }
   if (args.max_pages < 1)
     return invalid(fmt::format("max_pages is {}", args.max_pages),
                    "Give the entries of a request's row of page_table, at least 1.");
-  constexpr std::int64_t kMostPages = 0x7fffffff;  // page numbers are 32-bit
-  if (args.pool_pages < 1 || args.pool_pages > kMostPages)
-    return invalid(fmt::format("pool_pages is {}", args.pool_pages),
-                   fmt::format("Give the pages that k and v hold, 1 to {}.", kMostPages));
+  if (auto ok = check_pool(args); !ok) return tl::unexpected(std::move(ok.error()));
   const std::int64_t tokens = std::int64_t{args.max_pages} * features.page_size;
   if (tokens > kMostTokens) {
     return fail(ErrorCode::unsupported,
@@ -143,6 +164,54 @@ Result<void> bind_token_scales(const DecodeProblem& problem, const leanattn_deco
   return check_strides(kScale, {{"kv_scale_stride_batch", bound.kv_scale_stride_batch, outermost},
                                 {"kv_scale_stride_head", bound.kv_scale_stride_head, problem.kv_heads},
                                 {"kv_scale_stride_token", bound.kv_scale_stride_token, tokens}});
+}
+
+Result<int> bind_selection(const DecodeProblem& problem, const leanattn_decode_args& args, LeanDecodeArgs& bound) {
+  const Features& features = problem.features;
+  const int block = features.selection_block;
+  if (args.selection_capacity < 1)
+    return invalid(fmt::format("selection_capacity is {}", args.selection_capacity),
+                   "Give the entries of a query token's list, at least 1.");
+  if (args.selection_heads != 0 && args.selection_heads != 1 && args.selection_heads != problem.kv_heads)
+    return invalid(fmt::format("selection_heads is {}", args.selection_heads),
+                   fmt::format("Give {} lists a query token, one a KV head, or 1 that all share.", problem.kv_heads));
+  const std::int64_t tokens = std::int64_t{args.selection_capacity} * block;
+  if (tokens > kMostTokens)
+    return fail(ErrorCode::unsupported,
+                fmt::format("selection_capacity is {}: with blocks of {} tokens a query token may select {}, more than "
+                            "2^30",
+                            args.selection_capacity, block, tokens),
+                "Give shorter lists.");
+  // Tokens of the pool are counted in 32 bits.
+  if (args.pool_pages * features.page_size > 0x7fffffff)
+    return fail(ErrorCode::unsupported,
+                fmt::format("a selection from a pool of {} pages of {} tokens, more than 2^31 tokens", args.pool_pages,
+                            features.page_size),
+                "Split the pool, with a launch for the requests of each part.");
+  const std::int64_t heads = args.selection_heads == 0 ? problem.kv_heads : args.selection_heads;
+  const std::int64_t list = args.selection_capacity;
+  bound.selection_stride_head = or_dense(args.selection_stride_head, list);
+  bound.selection_stride_token =
+      or_dense(args.selection_stride_token, stride_product(heads, bound.selection_stride_head));
+  bound.selection_stride_batch =
+      or_dense(args.selection_stride_batch, stride_product(features.q_len, bound.selection_stride_token));
+  struct Stride {
+    const char* name;
+    std::int64_t stride, steps;
+  };
+  for (const Stride& stride : {Stride{"selection_stride_batch", bound.selection_stride_batch, args.batch},
+                               Stride{"selection_stride_token", bound.selection_stride_token, features.q_len},
+                               Stride{"selection_stride_head", bound.selection_stride_head, heads}}) {
+    std::int64_t reach = 0;
+    if (stride.steps > 1 && (stride.stride < list || __builtin_mul_overflow(stride.stride, stride.steps * 4, &reach)))
+      return invalid(fmt::format("{} is {}, with lists of {} entries", stride.name, stride.stride, list),
+                     "Leave it 0 for lists that follow each other.");
+  }
+  if (heads == 1) bound.selection_stride_head = 0;
+  bound.selection = args.selection;
+  bound.selected_counts = args.selected_counts;
+  bound.selection_capacity = args.selection_capacity;
+  return static_cast<int>(tokens);
 }
 
 Result<void> bind_new_tokens(const DecodeProblem& problem, const leanattn_decode_args& args, std::int64_t requests,

@@ -24,17 +24,26 @@ inline bool says_nothing_of_features(const leanattn_decode_args& args) noexcept 
   const auto word = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
   const std::uint64_t pointers = word(args.page_table) | word(args.q_offsets) | word(args.tree_mask) |
                                  word(args.alibi_slopes) | word(args.sink_logits) | word(args.k_scale) |
-                                 word(args.v_scale) | word(args.k_new) | word(args.v_new) | word(args.rope_table);
+                                 word(args.v_scale) | word(args.k_new) | word(args.v_new) | word(args.rope_table) |
+                                 word(args.selection) | word(args.selected_counts);
   const std::int64_t sizes = args.page_table_stride | args.kv_scale_stride_batch | args.kv_scale_stride_head |
                              args.kv_scale_stride_token | args.pool_pages | args.max_pages | args.reserved2 |
                              args.k_new_stride_batch | args.k_new_stride_token | args.k_new_stride_head |
-                             args.v_new_stride_batch | args.v_new_stride_token | args.v_new_stride_head;
+                             args.v_new_stride_batch | args.v_new_stride_token | args.v_new_stride_head |
+                             args.selection_stride_batch | args.selection_stride_token | args.selection_stride_head |
+                             args.selection_capacity | args.selection_heads;
   return pointers == 0 && sizes == 0;
 }
 
-/// Tokens that k and v hold per request: the caller's figure, or what its row of the page table amounts to. Errors:
+/// Tokens that k and v hold per request: the caller's figure, or what its row of the page table amounts to; 0 where
+/// selections say where in the pool tokens lie. Errors:
 /// invalid_argument (also for the sizes of pool and table), unsupported (more than 2^30).
 Result<int> capacity_of(const Features& features, const leanattn_decode_args& args);
+
+/// The lists of what query tokens have selected, [batch, q_len, selection_heads, selection_capacity] unless strides say
+/// otherwise. Returns how many tokens a list may name. Errors: invalid_argument, unsupported (more than 2^30 of them,
+/// or a pool of more than 2^31).
+Result<int> bind_selection(const DecodeProblem& problem, const leanattn_decode_args& args, LeanDecodeArgs& bound);
 
 /// Strides of k_scale and v_scale, for a scale per token: [outermost, kv_heads, tokens] unless given, where `outermost`
 /// counts requests, or pages of `tokens`. Errors: invalid_argument.

@@ -52,7 +52,8 @@ Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeAr
         Named{"page_table", args.page_table}, Named{"q_offsets", args.q_offsets}, Named{"tree_mask", args.tree_mask},
         Named{"alibi_slopes", args.alibi_slopes}, Named{"sink_logits", args.sink_logits},
         Named{"k_scale", args.k_scale}, Named{"v_scale", args.v_scale}, Named{"k_new", args.k_new},
-        Named{"v_new", args.v_new}, Named{"rope_table", args.rope_table}}) {
+        Named{"v_new", args.v_new}, Named{"rope_table", args.rope_table}, Named{"selection", args.selection},
+        Named{"selected_counts", args.selected_counts}}) {
     // bind_arguments() has refused null where a pointer is needed.
     if (named.pointer == nullptr) continue;
     if (auto ok = check_device_pointer(**api, named.name, named.pointer); !ok) return ok;

@@ -73,7 +73,9 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
     return invalid("v is given, but this plan's problem is latent", "Leave v null: it is the first columns of k.");
   for (const Pointer& pointer :
        {Pointer{"q", args.q, kVectorBytes}, Pointer{"k", args.k, kVectorBytes}, Pointer{"v", v, kVectorBytes},
-        Pointer{"o", args.o, kVectorBytes}, Pointer{"context_lengths", args.context_lengths, alignof(std::int32_t)},
+        Pointer{"o", args.o, kVectorBytes},
+        Pointer{"context_lengths", features.selection_in_pool ? args.selected_counts : args.context_lengths,
+                alignof(std::int32_t)},
         Pointer{"workspace", workspace, kWorkspaceBytes}}) {
     if (auto ok = check_pointer(pointer.name, pointer.value, pointer.alignment); !ok) [[unlikely]] {
       return tl::unexpected(std::move(ok.error()));
@@ -94,7 +96,8 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
   }
 
   const bool paged = features.page_size > 0;
-  const std::int64_t batch = args.batch, capacity = *tokens;
+  const std::int64_t batch = args.batch;
+  std::int64_t capacity = *tokens;
   // What k_stride_batch and k_stride_token step along: requests and their tokens, or pages and theirs.
   const std::int64_t entries = paged ? args.pool_pages : batch, entry_tokens = paged ? features.page_size : capacity;
   const int element_bytes = kv_element_bytes(features);
@@ -175,6 +178,16 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
       return tl::unexpected(std::move(ok.error()));
   }
 
+  const bool selects = has_selection(features);
+  if (selects) {
+    // From here on, lengths are those of lists.
+    const Result<int> selected = bind_selection(problem, args, bound);
+    if (!selected) [[unlikely]]
+      return tl::unexpected(selected.error());
+    capacity = *selected;
+  }
+  const std::int64_t lists = selects ? batch * features.q_len : batch;
+
   if (limits.size.context_capacity != 0 && capacity > limits.size.context_capacity) [[unlikely]] {
     return invalid(fmt::format("contexts of up to {} tokens, and this batch-invariant plan's workspace is made for {}",
                                capacity, limits.size.context_capacity),
@@ -186,7 +199,7 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
                 "Split the KV heads over several launches.");
   }
   if (capacity > kMostTokens ||
-      !lean_line_fits(static_cast<unsigned>(args.batch), static_cast<unsigned>(problem.kv_heads * limits.row_blocks),
+      !lean_line_fits(static_cast<unsigned>(lists), static_cast<unsigned>(problem.kv_heads * limits.row_blocks),
                       static_cast<unsigned>(capacity), static_cast<unsigned>(limits.tile),
                       static_cast<unsigned>(limits.segment_cost), features.sink_tokens)) [[unlikely]] {
     return fail(ErrorCode::unsupported,

@@ -52,7 +52,8 @@ bool is_ragged(const Shape& shape) {
 }
 
 std::int64_t output_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
-  return saturating_product(saturating_product(shape.batch, problem.kv_heads), row_blocks(spec));
+  const int lists = has_selection(problem.features) ? problem.features.q_len : 1;
+  return saturating_product(saturating_product(shape.batch, std::int64_t{problem.kv_heads} * lists), row_blocks(spec));
 }
 
 std::int64_t lean_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {

@@ -11,7 +11,8 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// Output tiles of a launch: batch * kv_heads * row_blocks. Saturates at INT64_MAX.
+/// Output tiles of a launch: batch * kv_heads * row_blocks, and with a selection as many for each query token.
+/// Saturates at INT64_MAX.
 std::int64_t output_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
 /// LeanTiles on the line, of visible tokens only. Every request counts with the average length. Saturates at INT64_MAX.
 std::int64_t lean_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);

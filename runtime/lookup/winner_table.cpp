@@ -43,7 +43,8 @@ double distance(const Features& a, const Features& b) {
          differ((a.page_size > 0) != (b.page_size > 0), 0.5) + differ(a.page_size != b.page_size, 0.1) +
          differ(a.kv_format != b.kv_format || a.kv_scale != b.kv_scale, 0.1) +
          differ(transforms_scores(a) != transforms_scores(b), 0.2) + differ(a.v_head_dim != b.v_head_dim, 0.2) +
-         differ(a.latent != b.latent, 2) + 0.05;
+         differ(a.latent != b.latent, 2) + differ(has_selection(a) != has_selection(b), 0.5) +
+         differ(a.selection_block != b.selection_block || a.selection_in_pool != b.selection_in_pool, 0.1) + 0.05;
 }
 
 /// How far two problems with the same heads are from each other, in octaves.

@@ -131,8 +131,8 @@ LEAN_DEVICE void change_units(Attention& a, const float (&top)[kLaneRows]) {
 }
 
 // Changes scores as the spec says. Those of tokens that a row does not see become -inf.
-LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step, u32 holes, int lane,
-                               float (&score)[kTokenBlocks][kRowTiles][4]) {
+LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step, const Holes& holes,
+                               int lane, float (&score)[kTokenBlocks][kRowTiles][4]) {
   const int g = lane / 4, c = lane % 4;
   if constexpr (kChangesScores || kKvBytes == 1) {
 #pragma unroll
@@ -151,7 +151,7 @@ LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, con
         }
       }
   }
-  if (holes == 0 && !has_masked(s, step)) return;
+  if (!any_hole(holes) && !has_masked(s, step)) return;
 #pragma unroll
   for (int block = 0; block < kTokenBlocks; block++)
 #pragma unroll
@@ -232,7 +232,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
       for (int i = 0; i < 4; i++) score[block][tile][i] = sum[tile][0][i] + sum[tile][1][i];
   }
   kv.k_done();
-  u32 holes = 0;
+  Holes holes = {};
   if constexpr (kPageSize > 0) {
     if (kv.at.holes) {
       holes = holes_of(args, s, step);

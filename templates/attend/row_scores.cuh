@@ -4,10 +4,9 @@
 
 // Changes scores as the spec says. Those of tokens that a row does not see become -inf. The warpgroup's rows begin with
 // row `first_row` of the output tile.
-LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step, int first_row,
-                               float (&score)[kStepTokens / 8][4]) {
-  const u32 holes = step_holes(args, s, step);
-  const bool masked = holes != 0 || has_masked(s, step);
+LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step, const Holes& holes,
+                               int first_row, float (&score)[kStepTokens / 8][4]) {
+  const bool masked = any_hole(holes) || has_masked(s, step);
   if (!kChangesScores && !masked) return;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
 #pragma unroll

@@ -100,7 +100,7 @@ struct KvPipe {
 };
 
 // V rows of the step in hand that lie in holes of the page table become zeros.
-LEAN_DEVICE void zero_v_holes(KvPipe& kv, u32 holes) {
+LEAN_DEVICE void zero_v_holes(KvPipe& kv, const Holes& holes) {
 #pragma unroll
   for (int i = 0; i < kLaneRows; i++) {
     if (!in_hole(holes, i * kRowsAtOnce + kv.lane / kRowLanes)) continue;
@@ -217,7 +217,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 
   // The token whose score is this lane's. Where a step has 16 tokens, pairs of lanes have the same one.
   const int token = lane % kLaneRows * kRowsAtOnce + lane / kRowLanes;
-  u32 holes = 0;
+  Holes holes = {};
   if constexpr (kPageSize > 0) {
     if (kv.at.holes) holes = holes_of(args, s, step);
   }
@@ -248,7 +248,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 
   if (step.count < kStepTokens) kv.zero_v_rows(step.count);
   if constexpr (kPageSize > 0) {
-    if (holes != 0) zero_v_holes(kv, holes);
+    if (any_hole(holes)) zero_v_holes(kv, holes);
   }
 #pragma unroll
   for (int i = 0; i < kLaneRows; i++) {

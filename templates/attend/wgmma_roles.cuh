@@ -79,6 +79,7 @@ LEAN_DEVICE void weigh_step(const LeanDecodeArgs& args, const Segment& s, const 
     if (k % (kPartPanels * 4) == 0) {
       if (k > 0) wgmma_commit();
       wait_barrier(full + (u32)(k / (kPartPanels * 4) * 8), parity);
+      if constexpr (kGathers) fence_async_proxy();
       wgmma_begin();
     }
     wgmma_shared<0, 0>(score, matrix_descriptor<0, 1024, true>(q + (u32)(k / 4 * 64 * 128 + k % 4 * 32)),
@@ -88,7 +89,11 @@ LEAN_DEVICE void weigh_step(const LeanDecodeArgs& args, const Segment& s, const 
   sync_weigher();  // nobody reads K any more
 
   if (step.count < kStepTokens) zero_v_rows(stage + kVOffset, step.count);
-  finish_scores(args, s, step, 0, score);
+  const Holes holes = step_holes(args, s, step, stage);
+  if constexpr (kSelectionBlock > 0 && !kGathers) {
+    if (any_hole(holes)) zero_v_holes(stage + kVOffset, holes);
+  }
+  finish_scores(args, s, step, holes, 0, score);
   float factor[2];
   u32 weight[kStepTokens / 8][2];
   weigh(softmax.max, softmax.sum, score, args.scale_log2, factor, weight);

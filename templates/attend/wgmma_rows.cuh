@@ -79,7 +79,15 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
     fence_async_proxy();
     sync_warpgroup(warpgroup);
   }
-  finish_scores(args, s, step, first_row(), score);
+  const Holes holes = step_holes(args, s, step, stage);
+  if constexpr (kSelectionBlock > 0 && !kGathers) {
+    if (any_hole(holes)) {
+      zero_v_holes(v, holes);
+      fence_async_proxy();
+      sync_warpgroup(warpgroup);
+    }
+  }
+  finish_scores(args, s, step, holes, first_row(), score);
 
   float factor[2];
   u32 weight[kTokenTiles][2];

@@ -68,11 +68,10 @@ LEAN_DEVICE void clear(Attention& a) {
 }
 
 // Changes scores as the spec says. Those of tokens that a row does not see become -inf.
-LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step,
+LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step, const Holes& holes,
                                float (&score)[kTokenBlocks][kRowTiles][4]) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const u32 holes = step_holes(args, s, step);
-  const bool masked = holes != 0 || has_masked(s, step);
+  const bool masked = any_hole(holes) || has_masked(s, step);
   if (!kChangesScores && !masked) return;
 #pragma unroll
   for (int block = 0; block < kTokenBlocks; block++)
@@ -115,7 +114,11 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
   wgmma_end(score);
 
   if (step.count < kStepTokens) zero_v_rows(v, step.count);
-  finish_scores(args, s, step, score);
+  const Holes holes = step_holes(args, s, step, stage);
+  if constexpr (kSelectionBlock > 0 && !kGathers) {
+    if (any_hole(holes)) zero_v_holes(v, holes);
+  }
+  finish_scores(args, s, step, holes, score);
 
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; tile++) {

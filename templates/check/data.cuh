@@ -213,6 +213,23 @@ CHECK_HD unsigned check_tree_word(check_u64 seed, int request, int query_token) 
   return (unsigned)(hash >> 32) | (1u << query_token);
 }
 
+// How many of the `blocks` of a context query token `t` selects: one of `spread`, and fewer for every second token.
+CHECK_HD int check_selected_count(int blocks, int spread, int t) {
+  const int count = (blocks + spread - 1) / spread;
+  return count > 1 ? count - t % 2 : count;
+}
+
+// Entry `index` of the `count` entries of a query token's list: a block, or -1 for a hole, of which there are some if
+// `holes`. All blocks differ. The last block of the context is one of them, and half of the lists are in falling order.
+CHECK_HD int check_selected_block(check_u64 seed, int request, int head, int t, int index, int count, int blocks,
+                                  int spread, int holes) {
+  const check_u64 key = check_row_key(seed, 19, request, head);
+  const check_u64 hash = check_hash(key, (check_u64)t << 32 | (unsigned)index);
+  if (holes != 0 && (hash & 7u) == 0u) return -1;
+  const int place = ((key >> 8) & 1u) != 0u ? count - 1 - index : index;
+  return place == count - 1 ? blocks - 1 : place * spread + (int)((unsigned)(hash >> 32) % (unsigned)spread);
+}
+
 // The rotary embedding of checks goes in quarter turns, which round nothing. This is how many of them a pair of dims
 // takes at `position`.
 CHECK_HD int check_quarter_turns(long long position, int pair) {

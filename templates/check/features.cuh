@@ -8,12 +8,15 @@ struct CheckFeatures {
   int q_heads, head_dim, v_head_dim;
   int q_len, ragged_q, mask;  // CheckMask
   int window, sink_tokens, sink_logits, alibi;
-  int page_size, max_pages;    // 0: dense
-  int shared_prefix;           // paged: tokens whose pages all requests read from request 0
-  int kv_format, kv_scale;     // CheckKvFormat, CheckKvScale
-  int append, rope, rope_dim;  // CheckRope
-  int first_rope_dim;          // the first of the dims that turn
-  int latent;                  // V is the first columns of K
-  int hole_every;              // paged: one of so many entries of the page table is a hole; 0: none
+  int page_size, max_pages;                // 0: dense
+  int shared_prefix;                       // paged: tokens whose pages all requests read from request 0
+  int kv_format, kv_scale;                 // CheckKvFormat, CheckKvScale
+  int append, rope, rope_dim;              // CheckRope
+  int first_rope_dim;                      // the first of the dims that turn
+  int latent;                              // V is the first columns of K
+  int hole_every;                          // paged: one of so many entries of the page table is a hole; 0: none
+  int selection_block, selection_in_pool;  // 0: none
+  int selection_heads;                     // lists of a query token: one a KV head, or 1
+  int selection_spread, selection_holes;   // check_selected_block
 };
-static_assert(sizeof(CheckFeatures) == 120, "host and device must agree on it");
+static_assert(sizeof(CheckFeatures) == 136, "host and device must agree on it");

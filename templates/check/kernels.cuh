@@ -131,6 +131,30 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
   }
 }
 
+// Writes the lists of what query tokens have selected, and their counts, after the page table. What stands behind the
+// entries that count is the block at the start. grid.x strides over (request, query token, list).
+extern "C" __global__ void __launch_bounds__(kCheckThreads)
+    check_fill_selection(LeanDecodeArgs args, CheckFeatures check) {
+  const long long lists = (long long)args.batch * check.q_len * check.selection_heads;
+  for (long long i = blockIdx.x; i < lists; i += gridDim.x) {
+    const int head = (int)(i % check.selection_heads), t = (int)(i / check.selection_heads % check.q_len);
+    const int request = (int)(i / check.selection_heads / check.q_len);
+    const int count = check_entries(args, check, request, t);
+    int* list = (int*)args.selection + request * args.selection_stride_batch + t * args.selection_stride_token +
+                head * args.selection_stride_head;
+    for (int index = threadIdx.x; index < args.selection_capacity; index += kCheckThreads) {
+      int block = index < count ? check_entry(args, check, request, t, head, index) : 0;
+      if (check.selection_in_pool && index < count && block >= 0) {
+        const int blocks_of_page = check.page_size / check.selection_block;
+        const int page = args.page_table[request * args.page_table_stride + block / blocks_of_page];
+        block = page < 0 || page >= args.pool_pages ? -1 : page * blocks_of_page + block % blocks_of_page;
+      }
+      list[index] = block;
+    }
+    if (head == 0 && threadIdx.x == 0) ((int*)args.selected_counts)[request * check.q_len + t] = count;
+  }
+}
+
 // 16 bytes of neighbouring elements of a row.
 __device__ __forceinline__ uint4 check_chunk(const CheckFeatures& check, int tensor, int request, int head,
                                              long long token, int column, int head_dim) {
@@ -312,10 +336,13 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
       check.mask == kCheckTree && check.q_len > 1 ? args.tree_mask[check_query_token(args, check, request, t)] : 0u;
   const int element_bytes = check.kv_format == kCheckSame ? 2 : 1;
 
+  const int reads = check_reads(args, check, request, t);
   T largest = -infinity;
-  for (int token = threadIdx.x; token < context; token += kCheckThreads) {
+  for (int read = threadIdx.x; read < reads; read += kCheckThreads) {
+    const int token = check_read_token(args, check, request, t, kv_head, read);
     T score = -infinity;
-    if (check_visible(check, context, query_tokens, t, word, token) && !check_in_hole(args, check, request, token)) {
+    if (token >= 0 && !check_in_hole(args, check, request, token) &&
+        (check.selection_in_pool || check_visible(check, context, query_tokens, t, word, token))) {
       const long long offset = check_k_offset(args, check, request, kv_head, token);
       score = check_dot<T>(check, q_row, (const uint4*)((const char*)args.k + offset * element_bytes)) * (T)check.scale;
       if (scaled_k) score *= (T)args.k_scale[check_scale_offset(args, check, request, kv_head, token)];
@@ -323,7 +350,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
       if (check.alibi) score += (T)args.alibi_slopes[head] * (T)(token - position);
       score = (T)(CHECK_SCORE(score, position, token, head));
     }
-    weights[token] = score;
+    weights[read] = score;
     largest = score > largest ? score : largest;
   }
   largest = check_reduce(largest, scratch, CheckMax());
@@ -332,10 +359,10 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
 
   // Weights are rounded before they meet the scales of V, so that the error does not depend on where these lie.
   T sum = 0;
-  for (int token = threadIdx.x; token < context; token += kCheckThreads) {
-    const T weight = Arithmetic::weight(weights[token] - highest);
+  for (int read = threadIdx.x; read < reads; read += kCheckThreads) {
+    const T weight = Arithmetic::weight(weights[read] - highest);
     sum += weight;
-    weights[token] = Arithmetic::rounded(weight, weight_format);
+    weights[read] = Arithmetic::rounded(weight, weight_format);
   }
   sum = check_reduce(sum, scratch, CheckAdd());  // its barriers also publish the weights to the CTA
   sum += Arithmetic::weight(result.lse - highest);
@@ -345,9 +372,10 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   T o = 0;
   if (slice < slices) {
 #pragma unroll 8
-    for (int token = slice; token < context; token += slices) {
-      T weight = weights[token];
+    for (int read = slice; read < reads; read += slices) {
+      T weight = weights[read];
       if (weight == 0) continue;  // never seen, and perhaps NaN there
+      const int token = check_read_token(args, check, request, t, kv_head, read);
       if (scaled_v && by_token) weight *= (T)args.v_scale[check_scale_offset(args, check, request, kv_head, token)];
       const long long offset = check_v_offset(args, check, request, kv_head, token) + column;
       o += weight * (T)(element_bytes == 2

@@ -73,6 +73,40 @@ __device__ __forceinline__ int check_shared_tokens(const LeanDecodeArgs& args, c
   return tokens - tokens % check.page_size;
 }
 
+// The blocks of a context from which lists are made. Those of the pool cannot hide what lies behind the context, so
+// that only whole blocks are named there.
+__device__ __forceinline__ int check_blocks(const LeanDecodeArgs& args, const CheckFeatures& check, int request) {
+  const int context = check_context(args, request);
+  return (context + (check.selection_in_pool ? 0 : check.selection_block - 1)) / check.selection_block;
+}
+
+// How many entries of a query token's lists count.
+__device__ __forceinline__ int check_entries(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                             int t) {
+  return check_selected_count(check_blocks(args, check, request), check.selection_spread, t);
+}
+
+// An entry of a query token's list, as a block of the request.
+__device__ __forceinline__ int check_entry(const LeanDecodeArgs& args, const CheckFeatures& check, int request, int t,
+                                           int kv_head, int index) {
+  return check_selected_block(check.seed, request, check.selection_heads == 1 ? 0 : kv_head, t, index,
+                              check_entries(args, check, request, t), check_blocks(args, check, request),
+                              check.selection_spread, check.selection_holes);
+}
+
+// How many tokens a query token reads, holes included, and which is number `index` of them; -1 in a hole.
+__device__ __forceinline__ int check_reads(const LeanDecodeArgs& args, const CheckFeatures& check, int request, int t) {
+  if (check.selection_block == 0) return check_context(args, request);
+  return check_entries(args, check, request, t) * check.selection_block;
+}
+__device__ __forceinline__ int check_read_token(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                                int t, int kv_head, int index) {
+  if (check.selection_block == 0) return index;
+  const int block = check_entry(args, check, request, t, kv_head, index / check.selection_block);
+  const long long token = (long long)block * check.selection_block + index % check.selection_block;
+  return block < 0 || token >= check_context(args, request) ? -1 : (int)token;
+}
+
 // Whether the page table has no page for a token that may be read.
 __device__ __forceinline__ bool check_in_hole(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
                                               long long token) {

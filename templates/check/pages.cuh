@@ -12,10 +12,11 @@ struct LeanArrayLimits {
   int q_len;
   int window;  // 0: none
   int sink_tokens;
-  int ragged_q;  // not 0: q_offsets are there
+  int ragged_q;                    // not 0: q_offsets are there
+  int selects, selection_in_pool;  // not 0: query tokens bring lists; of blocks of the pool
 };
 
-enum LeanArray { kLeanContextLengths = 0, kLeanQueryOffsets = 1, kLeanPageTable = 2 };
+enum LeanArray { kLeanContextLengths = 0, kLeanQueryOffsets = 1, kLeanPageTable = 2, kLeanSelectedCounts = 3 };
 
 constexpr unsigned long long kLeanNoOffender = ~0ull;
 
@@ -28,6 +29,13 @@ CHECK_PAGES_HD unsigned long long lean_offender(int request, LeanArray array, in
 // The first wrong entry of a request that thread `first` of `step` threads finds.
 CHECK_PAGES_HD unsigned long long lean_find_offender(const LeanDecodeArgs& args, const LeanArrayLimits& limits,
                                                      int request, int first, int step) {
+  if (limits.selects != 0) {
+    for (int query = first; query < limits.q_len; query += step) {
+      const int count = args.selected_counts[(long long)request * limits.q_len + query];
+      if (count < 0 || count > args.selection_capacity) return lean_offender(request, kLeanSelectedCounts, query);
+    }
+    if (limits.selection_in_pool != 0) return kLeanNoOffender;
+  }
   const int length = args.context_lengths[request];
   if (length < 0 || length > args.context_capacity) return lean_offender(request, kLeanContextLengths, 0);
   long long query_tokens = limits.q_len;
@@ -37,7 +45,8 @@ CHECK_PAGES_HD unsigned long long lean_find_offender(const LeanDecodeArgs& args,
     if (start < 0) return lean_offender(request, kLeanQueryOffsets, 0);
     if (query_tokens < 0 || query_tokens > limits.q_len) return lean_offender(request, kLeanQueryOffsets, 1);
   }
-  if (limits.page_size == 0) return kLeanNoOffender;
+  // What nobody selects may have no page.
+  if (limits.page_size == 0 || limits.selects != 0) return kLeanNoOffender;
   // Pages that hold no sink token and nothing of the first query token's window are not used.
   const long long seen_from = limits.window == 0 ? 0 : length - query_tokens - limits.window + 1;
   const int pages = length == 0 ? 0 : (length - 1) / limits.page_size + 1;

@@ -105,7 +105,7 @@ struct KvPipe {
 };
 
 // V rows of the step in hand that lie in holes of the page table become zeros.
-LEAN_DEVICE void zero_v_holes(KvPipe& kv, u32 holes) {
+LEAN_DEVICE void zero_v_holes(KvPipe& kv, const Holes& holes) {
   zero_v_holes(kv.base(), holes, kv.lane);
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // as in acquire
   __syncwarp();

@@ -74,7 +74,7 @@ struct KvPipe {
 };
 
 // V rows of the step in hand that lie in holes of the page table become zeros.
-LEAN_DEVICE void zero_v_holes(KvPipe& kv, u32 holes) {
+LEAN_DEVICE void zero_v_holes(KvPipe& kv, const Holes& holes) {
   zero_v_holes(kv.base(), holes, kv.lane);
   __syncwarp();
 }

@@ -37,6 +37,12 @@ LEAN_DEVICE u32 query_pair(u32 x) {
 // 1 in a hole of the page table.
 LEAN_DEVICE float token_scale(const LeanDecodeArgs& args, const float* scales, const Segment& s, int token) {
   i64 at = s.kv_head * args.kv_scale_stride_head;
+  if constexpr (kSelectionBlock > 0) {
+    const int place = place_of_selected(args, s, token);
+    if (place < 0) return 1.0f;
+    at += place / kPageSize * args.kv_scale_stride_batch + place % kPageSize * args.kv_scale_stride_token;
+    return scales[at];
+  }
   if constexpr (kPageSize > 0) {
     constexpr int kPage = kPageSize > 0 ? kPageSize : 1;
     const int page = page_of(args, s, token);

@@ -98,7 +98,7 @@ struct KvPipe {
 };
 
 // V rows of the step in hand that lie in holes of the page table become zeros.
-LEAN_DEVICE void zero_v_holes(KvPipe& kv, u32 holes) {
+LEAN_DEVICE void zero_v_holes(KvPipe& kv, const Holes& holes) {
 #pragma unroll
   for (int block = 0; block < kTokenBlocks; block++)
 #pragma unroll

@@ -21,6 +21,11 @@ static_assert(kStageBytes == kKStageBytes + (kLatent ? 0 : kVPanels * kPanelByte
 constexpr int kPartPanels = kKPanels / kStageParts;
 static_assert(kKPanels % kStageParts == 0 && (kLatent || kStageParts == 1), "the parts of a stage are equal");
 
+// Where rows are gathered, a part of a stage has arrived once the copies of 128 threads have, and the word of each of
+// their warps about holes.
+constexpr int kGatherArrivals = 128 + 4;
+static_assert(!kGathers || kStepTokens == 64, "holes are bits of 64-bit words");
+
 struct alignas(64) LeanTensorMap {
   unsigned char opaque[128];
 };  // CUtensorMap
@@ -44,6 +49,20 @@ LEAN_DEVICE KvRing kv_ring(u32 stages) {
   return {stages, shared_address(barriers), shared_address(barriers + kStageParts * kStages)};
 }
 
+// Where rows are gathered: the tokens of each stage that are holes, and the address of the first stage.
+struct GatheredHoles {
+  u64 tokens[kStages];
+  u32 stages;
+};
+LEAN_DEVICE GatheredHoles& gathered() {
+  __shared__ GatheredHoles holes;
+  return holes;
+}
+LEAN_DEVICE Holes gathered_holes(u32 stage) {
+  if constexpr (kGathers) return Holes{gathered().tokens[(stage - gathered().stages) / kStageBytes]};
+  return Holes{};
+}
+
 // Whether the CTA's range has had a hole of the page table. The producer notes one before its steps arrive, and readers
 // of a step ask after it has.
 LEAN_DEVICE u32 hole_note() {
@@ -51,10 +70,11 @@ LEAN_DEVICE u32 hole_note() {
   return shared_address(&note);
 }
 LEAN_DEVICE void note_hole() { asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole_note()), "r"(1) : "memory"); }
-LEAN_DEVICE u32 step_holes(const LeanDecodeArgs& args, const Segment& s, const Step& step) {
-  if constexpr (kPageSize == 0) return 0;
+LEAN_DEVICE Holes step_holes(const LeanDecodeArgs& args, const Segment& s, const Step& step, u32 stage) {
+  if constexpr (kGathers) return gathered_holes(stage);
+  if constexpr (kPageSize == 0) return Holes{};
   // The vote is for lanes that read the word before and after a note for a later step.
-  return __any_sync(kFullMask, load_shared_4(hole_note()) != 0) ? holes_of(args, s, step) : 0;
+  return __any_sync(kFullMask, load_shared_4(hole_note()) != 0) ? holes_of(args, s, step) : Holes{};
 }
 
 // The barrier of a stage's first part. Those of the other parts follow it.
@@ -65,11 +85,13 @@ LEAN_DEVICE u32 full_barriers(const KvRing& ring, const RingPosition& at) {
 // To be called by one thread.
 LEAN_DEVICE void init_ring(const KvRing& ring) {
 #pragma unroll
-  for (int i = 0; i < kStageParts * kStages; i++) init_barrier(ring.full + (u32)(i * 8), 1);
+  for (int i = 0; i < kStageParts * kStages; i++)
+    init_barrier(ring.full + (u32)(i * 8), kGathers ? kGatherArrivals : 1);
 #pragma unroll
   for (int s = 0; s < kStages; s++) {
     init_barrier(ring.empty + (u32)(s * 8), kStageReaders);  // the warps that read it
   }
+  if constexpr (kGathers) gathered().stages = ring.stages;
   if constexpr (kPageSize > 0) asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole_note()), "r"(0) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -123,5 +145,15 @@ LEAN_DEVICE void zero_v_rows(u32 v, int tokens) {
   for (int i = threadIdx.x % 128; i < (kStepTokens - tokens) * 8 * kVPanels; i += 128) {
     const int token = tokens + i / (8 * kVPanels);
     store_shared_zero_16(v + (u32)(i / 8 % kVPanels * kPanelBytes + token * 128 + i % 8 * 16));
+  }
+}
+
+// So do V rows of a selection's holes. To be called by a whole warpgroup.
+LEAN_DEVICE void zero_v_holes(u32 v, const Holes& holes) {
+#pragma unroll 1
+  for (int i = threadIdx.x % 128; i < kStepTokens * 8 * kVPanels; i += 128) {
+    const int token = i / (8 * kVPanels);
+    if (in_hole(holes, token))
+      store_shared_zero_16(v + (u32)(i / 8 % kVPanels * kPanelBytes + token * 128 + i % 8 * 16));
   }
 }

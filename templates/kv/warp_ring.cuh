@@ -73,7 +73,7 @@ LEAN_DEVICE void zero_v_rows(u32 stage, int tokens, int lane) {
 }
 
 // So do V rows in holes of the page table.
-LEAN_DEVICE void zero_v_holes(u32 stage, u32 holes, int lane) {
+LEAN_DEVICE void zero_v_holes(u32 stage, const Holes& holes, int lane) {
   constexpr int kChunks = kVRowBytes / 16;
 #pragma unroll 1
   for (int i = lane; i < kStepTokens * kChunks; i += 32)

@@ -10,6 +10,9 @@ constexpr u32 kOutputsOfKvHead = kRowBlocksInStep ? 1 : kRowBlocks;  // on the l
 LEAN_DEVICE u32 ranges() { return gridDim.x / kCtasOfRange; }
 LEAN_DEVICE u32 own_range() { return blockIdx.x / kCtasOfRange; }  // ranges() or more: this CTA has none
 
+// With a selection every query token is a request of the line: request `r` is query token r % kSelectionQueries of
+// request r / kSelectionQueries of the batch.
+//
 // A request's query tokens are the last `count` of its context; `first` counts those of the requests before it.
 struct QueryTokens {
   int first, count;
@@ -23,6 +26,7 @@ LEAN_DEVICE QueryTokens query_tokens(const int* q_offsets, int request) {
 
 // What of a request's context is read.
 LEAN_DEVICE LeanVisible visible_of(int context_length, const int* q_offsets, int request) {
+  if constexpr (kSelectionBlock > 0) return {lean_tiles_of(context_length * kSelectionBlock, kTile), 0, 0};
   if constexpr (kWindow > 0)
     return lean_visible(context_length, query_tokens(q_offsets, request).count, kTile, kWindow, kSinkTokens, kPageRun);
   return {lean_tiles_of(context_length, kTile), 0, 0};
@@ -48,6 +52,8 @@ LEAN_DEVICE i64 row_offset(int request, const QueryTokens& query, int kv_head, c
                            i64 stride_token, i64 stride_head) {
   const i64 of_head = (i64)(kv_head * kGroup + row.head) * stride_head;
   if constexpr (kRaggedQ) return (query.first + row.token) * stride_token + of_head;
+  if constexpr (kSelectionBlock > 0)
+    return request / kSelectionQueries * stride_batch + request % kSelectionQueries * stride_token + of_head;
   if constexpr (kQLen > 1) return request * stride_batch + row.token * stride_token + of_head;
   return request * stride_batch + of_head;
 }

@@ -1,5 +1,5 @@
 // line/steps.cuh -- a segment's tokens, in steps. A token index counts the tokens of a context; a read index counts
-// those of them that are read. Without a window the two are the same.
+// those of them that are read. Without a window the two are the same. With a selection both count selected tokens.
 
 // One step: its first token's index, and how many of its tokens count. A step behind the sink tokens may have none.
 struct Step {
@@ -8,6 +8,8 @@ struct Step {
 
 LEAN_DEVICE int first_read(const Segment& s) { return (int)(s.tile_begin * (u32)kTile); }
 LEAN_DEVICE int end_read(const Segment& s) {
+  if constexpr (kSelectionBlock > 0)
+    return s.tile_end == s.tiles ? s.context_length * kSelectionBlock : (int)(s.tile_end * (u32)kTile);
   return s.tile_end == s.tiles ? s.context_length - s.visible.shift : (int)(s.tile_end * (u32)kTile);
 }
 LEAN_DEVICE int sinks_end(const Segment& s) { return (int)(s.visible.sink_tiles * (u32)kTile); }

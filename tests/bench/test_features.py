@@ -27,6 +27,14 @@ class Variants(unittest.TestCase):
         self.assertEqual(variants.kv_bytes(window, shape), 4100 * token * 2)
         self.assertEqual(variants.kv_bytes(window, (2, 32, 8, 128, 1024)), 1024 * token * 2)
 
+    def test_a_quarter_of_the_blocks_is_a_quarter_of_the_bytes(self):
+        shape = (2, 32, 8, 128, 131072)
+        quarters = [variant for variant in variants.VARIANTS if variant.selected == 4]
+        self.assertEqual(len(quarters), 2)
+        for variant in quarters:
+            self.assertEqual(4 * variants.kv_bytes(variant, shape), variants.kv_bytes(variants.DENSE, shape))
+            self.assertTrue(all(context % (4 * variant.field("selection_block")) == 0 for *_, context in variants.SHAPES))
+
     def test_the_report_has_a_row_a_line_and_names_failures(self):
         line = {"variant": "page 16", "us": 1.5, "ratio": 1.02, "low": 1.01, "high": 1.03, "provenance": "exact", "kernel": "lean_x"}
         text = variants.markdown({"environment": {}, "cases": [{"name": "1, 32/8, 128, 8k", "kv_megabytes": 33.6, "lines": [line], "failures": {"page 1": "wrong"}}]})

@@ -23,6 +23,16 @@ class Latent(unittest.TestCase):
         self.assertEqual(step.flops, 2 * 2000 * 16 * (576 + 512))
         self.assertEqual(step.pages, 2 * 16)
 
+    def test_a_step_with_a_selection_reads_what_is_selected(self):
+        main = bench_paths.program("latent")
+        self.assertEqual(len({step.name for step in steps.selected()}), len(steps.selected()))
+        for step in steps.selected():
+            self.assertEqual(step.kv_bytes, step.batch * step.q_len * 2048 * 576 * 2)
+            self.assertGreater(min(step.lengths), 2048 + step.q_len)
+            call = main.call(step, pdl=False)
+            self.assertEqual(call["shape"]["longest_context"], 2048)
+            self.assertEqual((call["problem"]["features"]["selection_block"], call["problem"]["features"]["selection_in_pool"]), (1, True))
+
     def test_names_are_unique_and_drawn_steps_repeat_and_keep_their_bounds(self):
         fixed, drawn = steps.fixed(), steps.drawn(3)
         self.assertEqual(len({step.name for step in fixed}), len(fixed))

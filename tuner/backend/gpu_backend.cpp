@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "generator/workspace.hpp"
 #include "runtime/cuda/nvml.hpp"
@@ -112,8 +113,13 @@ Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths) {
   rotation_ = rotation_for(kv.read, device_.l2_bytes, room, kAssumedStart + static_cast<double>(kv.read) / kAssumedRate,
                            policy_ == L2Policy::cold);
 
-  auto made =
-      DecodeCase::create(oracle_, problem_, std::move(context_lengths), {.kv_copies = rotation_.copies}, stream_.get());
+  if (has_selection(problem_.features)) {
+    for (int& length : context_lengths)
+      length = static_cast<int>(
+          std::min<std::int64_t>(std::int64_t{length} * kMeasuredSpread, std::numeric_limits<int>::max() / 2));
+  }
+  auto made = DecodeCase::create(oracle_, problem_, std::move(context_lengths),
+                                 {.kv_copies = rotation_.copies, .selection_spread = kMeasuredSpread}, stream_.get());
   if (!made) return tl::unexpected(made.error());
   case_ = std::make_unique<DecodeCase>(std::move(*made));
   if (chain_) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 namespace leanattn {
@@ -17,8 +18,13 @@ constexpr double kMostLaunches = 2048;  // of one graph
 KvFootprint kv_footprint(const DecodeProblem& problem, std::span<const int> context_lengths) {
   DecodeProblem whole = problem;
   whole.features.window = 0;
+  whole.features.selection_block = 0, whole.features.selection_in_pool = false;
   const int longest = context_lengths.empty() ? 0 : *std::max_element(context_lengths.begin(), context_lengths.end());
-  const std::vector<int> capacities(context_lengths.size(), longest);
+  // In 64 bits, because the contexts are longer than what is selected of them.
+  const int spread = has_selection(problem.features) ? kMeasuredSpread : 1;
+  const std::vector<int> capacities(
+      context_lengths.size(),
+      static_cast<int>(std::min<std::int64_t>(std::int64_t{longest} * spread, std::numeric_limits<int>::max())));
   return {.read = std::max<std::int64_t>(kv_bytes(problem, RequestLengths{.context_lengths = context_lengths}), 1),
           .allocated = std::max<std::int64_t>(kv_bytes(whole, RequestLengths{.context_lengths = capacities}), 1)};
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "runtime/cuda/driver.hpp"
+#include "runtime/lookup/grids.hpp"
 #include "tuner/oracle/decode_case_detail.hpp"
 #include "tuner/oracle/oracle.hpp"
 
@@ -63,6 +64,7 @@ Result<void> DecodeCase::plant_kv(CUstream_st* stream) {
   if (check_.kv_scale == static_cast<int>(KvScale::token))
     LEANATTN_TRY(fill_bytes_async(kv_scales_.data(), kPoisonByte, kv_scales_.bytes(), stream));
   if (check_.page_size > 0) LEANATTN_TRY(kernels_->fill_table(args_, check_, pages_.as<int>(), stream));
+  if (check_.selection_block > 0) LEANATTN_TRY(kernels_->fill_selection(args_, check_, stream));
   for (int copy = 0; copy < options_.kv_copies; ++copy) {
     LEANATTN_TRY(kernels_->fill_kv(args(copy), check_, stream));
   }
@@ -88,12 +90,15 @@ Result<LeanDecodeArgs> DecodeCase::bind(const KernelSpec& spec, LaunchGrid grid,
 }
 
 std::int64_t DecodeCase::output_tiles(const KernelSpec& spec) const {
-  return std::int64_t{batch()} * problem_.kv_heads * row_blocks(spec);
+  return leanattn::output_tiles(problem_, {.batch = batch()}, spec);
 }
 
 WorkspaceLayout DecodeCase::workspace(const KernelSpec& spec, std::int64_t grid) const {
   const std::int64_t outputs = output_tiles(spec);
-  return workspace_layout(spec, partial_slots(spec, grid, outputs, options_.context_capacity), outputs);
+  const int lists = args_.selection_capacity * problem_.features.selection_block;
+  return workspace_layout(
+      spec, partial_slots(spec, grid, outputs, check_.selection_block > 0 ? lists : options_.context_capacity),
+      outputs);
 }
 
 int DecodeCase::clamped_length(int request) const {
@@ -107,10 +112,22 @@ std::int64_t DecodeCase::shared_tokens() const {
 std::int64_t DecodeCase::kv_bytes() const {
   std::vector<int> contexts(lengths_.size());
   for (int request = 0; request < batch(); ++request)
-    contexts[static_cast<std::size_t>(request)] = clamped_length(request);
+    contexts[static_cast<std::size_t>(request)] =
+        check_.selection_block > 0 ? selected_tokens(request) : clamped_length(request);
   const RequestLengths lengths{
       .context_lengths = contexts, .query_tokens = query_tokens_, .shared_tokens = shared_tokens()};
   return leanattn::kv_bytes(problem_, lengths) + kv_scale_bytes(problem_, lengths);
+}
+
+DataSelection DecodeCase::selection() const {
+  return {
+      .spread = check_.selection_spread, .holes = check_.selection_holes != 0, .shared = check_.selection_heads == 1};
+}
+
+int DecodeCase::selected_tokens(int request) const {
+  const auto list =
+      data_selection(options_.seed, problem_.features, selection(), request, 0, 0, clamped_length(request));
+  return static_cast<int>(list.size()) * problem_.features.selection_block;
 }
 
 Result<void> DecodeCase::set_context_lengths(std::vector<int> context_lengths, CUstream_st* stream) {

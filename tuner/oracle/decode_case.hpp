@@ -35,6 +35,10 @@ struct DecodeCaseOptions {
   /// In a paged cache, the number of pages of the pool; 0: some more than are needed. The pages in use are the last
   /// ones of the pool, in random order.
   std::int64_t pool_pages = 0;
+  /// With a selection, what the lists name: one of so many blocks of a context. KV heads share their lists if the case
+  /// is padded and has an odd number of requests.
+  int selection_spread = 2;
+  bool selection_holes = false;  ///< some entries of the lists are holes
   /// In a paged cache, one of about so many entries of the page table that a request uses is a hole, a number that no
   /// page of the pool has; 0: none.
   int hole_every = 0;
@@ -89,6 +93,8 @@ class DecodeCase {
   double scale() const { return check_.scale; }  ///< the softmax scale that the oracles use
   /// How many first tokens all requests share with request 0.
   std::int64_t shared_tokens() const;
+  /// What the lists of a problem with a selection name.
+  DataSelection selection() const;
   /// Bytes of the cache that one launch must read: kv_bytes() and kv_scale_bytes() of runtime/problem.hpp.
   std::int64_t kv_bytes() const;
 
@@ -135,6 +141,9 @@ class DecodeCase {
   Result<void> allocate_kv(CUstream_st* stream);
   Result<void> allocate_features(CUstream_st* stream);
   Result<void> allocate_new_tokens(CUstream_st* stream);
+  Result<void> allocate_selection(CUstream_st* stream);
+  /// How many tokens the lists of a request's first query token name, holes included.
+  int selected_tokens(int request) const;
   /// The number of elements from the start of o_ to a row of O.
   std::int64_t o_row(int request, int query_token, int head) const;
   std::int64_t padding(std::int64_t units, std::int64_t element_bytes) const;
@@ -149,6 +158,7 @@ class DecodeCase {
   DeviceBuffer q_, k_, v_, o_, lse_, lengths_device_;  ///< v_ is empty when K and V share memory
   DeviceBuffer pages_, page_table_, q_offsets_, tree_mask_, head_values_, kv_scales_;
   DeviceBuffer k_new_, v_new_, wrong_appended_, rope_table_;
+  DeviceBuffer selection_, selected_counts_;
   std::int64_t kv_copy_bytes_ = 0;  ///< from one copy to the next, in K as in V
   std::int64_t o_offset_ = 0;       ///< elements from o_'s start to args_.o
   PinnedBuffer host_;

@@ -98,6 +98,7 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   LEANATTN_TRY(allocate_kv(stream));
   LEANATTN_TRY(allocate_features(stream));
   LEANATTN_TRY(allocate_new_tokens(stream));
+  LEANATTN_TRY(allocate_selection(stream));
 
   o_offset_ = offset;
   args_.q = q_.at(offset * 2);
@@ -231,6 +232,33 @@ Result<void> DecodeCase::allocate_new_tokens(CUstream_st* stream) {
   args_.k_new = k_new_.data();
   args_.v_new = v_new_.data();
   return allocate_poisoned(wrong_appended_, 8, stream);
+}
+
+Result<void> DecodeCase::allocate_selection(CUstream_st* stream) {
+  const Features& features = problem_.features;
+  if (!has_selection(features)) return {};
+  // A block of the pool is a part of a page, because neighbouring pages belong to different requests.
+  if (features.selection_in_pool && features.page_size % features.selection_block != 0)
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("a decode case with blocks of {} tokens of a pool, in pages of {}",
+                            features.selection_block, features.page_size),
+                "Give pages of whole blocks.");
+  check_.selection_spread = options_.selection_spread;
+  check_.selection_holes = options_.selection_holes;
+  check_.selection_heads = options_.padded && batch() % 2 == 1 ? 1 : problem_.kv_heads;
+  const std::int64_t blocks = round_up(options_.context_capacity, features.selection_block) / features.selection_block;
+  const std::int64_t most = (blocks + options_.selection_spread - 1) / options_.selection_spread;
+  const std::int64_t odd = options_.padded ? 3 : 0;
+  args_.selection_capacity = static_cast<int>(most + odd);
+  args_.selection_stride_head = args_.selection_capacity + odd;
+  args_.selection_stride_token = check_.selection_heads * args_.selection_stride_head + odd;
+  args_.selection_stride_batch = features.q_len * args_.selection_stride_token + odd;
+  LEANATTN_TRY(allocate_poisoned(selection_, batch() * args_.selection_stride_batch * 4, stream));
+  LEANATTN_TRY(allocate_poisoned(selected_counts_, std::int64_t{batch()} * features.q_len * 4, stream));
+  args_.selection = selection_.as<int>();
+  args_.selected_counts = selected_counts_.as<int>();
+  if (check_.selection_heads == 1) args_.selection_stride_head = 0;
+  return {};
 }
 
 Result<void> DecodeCase::allocate_features(CUstream_st* stream) {

@@ -115,6 +115,17 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
   std::vector<std::uint32_t> words;
   words.reserve(static_cast<std::size_t>(n));
   for (int t = 0; t < n; ++t) words.push_back(features.mask == QueryMask::tree ? data_tree_word(seed, request, t) : 0u);
+  // Which tokens each query token has selected.
+  std::vector<std::vector<bool>> selected(has_selection(features) ? static_cast<std::size_t>(n) : 0);
+  for (std::size_t t = 0; t < selected.size(); ++t) {
+    selected[t].resize(static_cast<std::size_t>(context));
+    const std::int64_t block = features.selection_block;
+    for (const int entry :
+         data_selection(seed, features, details.selection, request, kv_head, static_cast<int>(t), context)) {
+      for (std::int64_t token = entry * block; entry >= 0 && token < std::min((entry + 1) * block, context); ++token)
+        selected[t][static_cast<std::size_t>(token)] = true;
+    }
+  }
   AttentionRows rows{.rows = n * group,
                      .head_dim = problem.head_dim,
                      .context_length = context,
@@ -129,7 +140,10 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
     rows.transform = [&](double score, int row, std::int64_t token) {
       const int t = row / group, head = kv_head * group + row % group;
       const auto position = static_cast<int>(context - n + t), index = static_cast<int>(token);
-      if (!sees(features, context, n, t, words[static_cast<std::size_t>(t)], token)) return -kInfinity;
+      if (!features.selection_in_pool && !sees(features, context, n, t, words[static_cast<std::size_t>(t)], token))
+        return -kInfinity;
+      if (!selected.empty() && !selected[static_cast<std::size_t>(t)][static_cast<std::size_t>(token)])
+        return -kInfinity;
       if (details.hole_every > 0 && data_is_hole(seed, request, token / features.page_size, details.hole_every))
         return -kInfinity;
       if (features.soft_cap > 0) score = features.soft_cap * std::tanh(score / features.soft_cap);

@@ -46,6 +46,7 @@ struct OracleRequest {
   int query_tokens = -1;           ///< how many it has; -1: the problem's q_len
   std::int64_t shared_tokens = 0;  ///< how many of its first tokens are those of request 0
   ScoreFunction score = {};        ///< empty: the problem has no score expression
+  DataSelection selection = {};    ///< of a problem with a selection
   int hole_every = 0;              ///< of a paged cache, whose pages in holes nobody sees (data_is_hole)
 };
 

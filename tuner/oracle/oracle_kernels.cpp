@@ -69,7 +69,13 @@ CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::u
           .rope = static_cast<int>(features.rope),
           .rope_dim = features.rope_dim > 0 ? features.rope_dim : turning_dims(features, problem.head_dim),
           .first_rope_dim = first_turning_dim(features, problem.head_dim),
-          .latent = features.latent};
+          .latent = features.latent,
+          .hole_every = 0,
+          .selection_block = features.selection_block,
+          .selection_in_pool = features.selection_in_pool,
+          .selection_heads = has_selection(features) ? problem.kv_heads : 0,
+          .selection_spread = 1,
+          .selection_holes = 0};
 }
 
 Result<std::shared_ptr<const OracleKernels>> OracleKernels::load(Arch arch, CubinCache* cubins,
@@ -89,7 +95,7 @@ Result<std::shared_ptr<const OracleKernels>> OracleKernels::load(Arch arch, Cubi
       {"check_fill_q", &kernels->fill_q_},       {"check_fill_table", &kernels->fill_table_},
       {"check_fill_rope", &kernels->fill_rope_}, {"check_new_rows", &kernels->new_rows_},
       {"check_fill_kv", &kernels->fill_kv_},     {"check_oracle", &kernels->oracle_},
-      {"check_plain", &kernels->plain_}};
+      {"check_plain", &kernels->plain_},         {"check_fill_selection", &kernels->fill_selection_}};
   for (const auto& [name, slot] : entries) {
     const Result<CUfunc_st*> function = kernels->source_.function(name);
     if (!function) return tl::unexpected(function.error());
@@ -116,6 +122,12 @@ Result<void> OracleKernels::fill_table(const LeanDecodeArgs& args, const CheckFe
   const std::int64_t entries = std::int64_t{args.batch} * check.max_pages;
   const std::int64_t blocks = std::clamp<std::int64_t>((entries + kThreads - 1) / kThreads, 1, 65536);
   return launch_with(fill_table_, dims(blocks), stream, args, check, pages);
+}
+
+Result<void> OracleKernels::fill_selection(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                           CUstream_st* stream) const {
+  const std::int64_t lists = std::int64_t{args.batch} * check.q_len * check.selection_heads;
+  return launch_with(fill_selection_, dims(std::min<std::int64_t>(lists, 65536)), stream, args, check);
 }
 
 Result<void> OracleKernels::fill_rope(const CheckFeatures& check, std::int64_t positions, float* table,

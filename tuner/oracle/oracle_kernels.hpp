@@ -60,6 +60,10 @@ class OracleKernels {
                           CUstream_st* stream) const;
   Result<void> fill_kv(const LeanDecodeArgs& args, const CheckFeatures& check, CUstream_st* stream) const;
 
+  /// Writes what query tokens have selected to args.selection and args.selected_counts, by the page table that
+  /// fill_table() has written. Stream-ordered.
+  Result<void> fill_selection(const LeanDecodeArgs& args, const CheckFeatures& check, CUstream_st* stream) const;
+
   /// Writes a table of rotations by quarter turns, float [positions, rope_dim]. They turn the q of fill_q() and
   /// appended keys into the case's data.
   Result<void> fill_rope(const CheckFeatures& check, std::int64_t positions, float* table, CUstream_st* stream) const;
@@ -88,6 +92,7 @@ class OracleKernels {
   CUfunc_st* fill_q_ = nullptr;
   CUfunc_st* fill_table_ = nullptr;
   CUfunc_st* fill_kv_ = nullptr;
+  CUfunc_st* fill_selection_ = nullptr;
   CUfunc_st* fill_rope_ = nullptr;
   CUfunc_st* new_rows_ = nullptr;
   CUfunc_st* oracle_ = nullptr;

@@ -74,6 +74,18 @@ int data_query_tokens(std::uint64_t seed, int request, int q_len) {
   return static_cast<int>((draw >> 32) % static_cast<unsigned>(q_len + 1));
 }
 
+std::vector<int> data_selection(std::uint64_t seed, const Features& features, const DataSelection& selection,
+                                int request, int kv_head, int t, std::int64_t context_length) {
+  const int block = features.selection_block, context = static_cast<int>(std::max<std::int64_t>(context_length, 0));
+  const int blocks = (context + (features.selection_in_pool ? 0 : block - 1)) / block;
+  const int count = check_selected_count(blocks, selection.spread, t);
+  std::vector<int> list(static_cast<std::size_t>(count));
+  for (int index = 0; index < count; ++index)
+    list[static_cast<std::size_t>(index)] = check_selected_block(
+        seed, request, selection.shared ? 0 : kv_head, t, index, count, blocks, selection.spread, selection.holes);
+  return list;
+}
+
 double extreme_scale(int head_dim) { return 1e4 / (4096.0 * head_dim); }
 
 double value_of(DType dtype, std::uint16_t bits) { return check_to_float(format_of(dtype), bits); }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "generator/kernel_spec.hpp"
 
@@ -49,6 +50,16 @@ std::uint32_t data_tree_word(std::uint64_t seed, int request, int query_token);
 bool data_is_hole(std::uint64_t seed, int request, std::int64_t entry, int hole_every);
 /// The number of query tokens of a request in a ragged batch, 0 to q_len.
 int data_query_tokens(std::uint64_t seed, int request, int q_len);
+
+/// What query token `t` of a request has selected through a KV head, in the order of its list: blocks, and -1 for
+/// holes.
+struct DataSelection {
+  int spread = 4;       ///< one of so many blocks of a context is selected
+  bool holes = false;   ///< some entries of the lists are holes
+  bool shared = false;  ///< the KV heads share a list
+};
+std::vector<int> data_selection(std::uint64_t seed, const Features& features, const DataSelection& selection,
+                                int request, int kv_head, int t, std::int64_t context_length);
 
 /// The softmax scale with which the logits of DataKind::extreme reach exactly +-1e4.
 double extreme_scale(int head_dim);

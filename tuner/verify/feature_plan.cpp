@@ -75,6 +75,41 @@ std::vector<Setting> latent_settings() {
   };
 }
 
+std::vector<Setting> selection_settings() {
+  const auto latent = [](auto change) {
+    return with(
+        [&](Features& f) {
+          f.latent = true, f.v_head_dim = 512, f.selection_block = 1, f.page_size = 64;
+          change(f);
+        },
+        576);
+  };
+  return {
+      with([](Features& f) { f.page_size = 16, f.selection_block = 64; }),
+      with([](Features& f) { f.page_size = 64, f.selection_block = 64, f.selection_in_pool = true; }),
+      with([](Features& f) { f.page_size = 64, f.selection_block = 16, f.q_len = 3; }),
+      with([](Features& f) { f.page_size = 1, f.selection_block = 1, f.q_len = 2, f.sink_logits = true; }),
+      with([](Features& f) { f.page_size = 24, f.selection_block = 32, f.soft_cap = 30; }),
+      with([](Features& f) {
+        f.page_size = 256, f.selection_block = 128, f.selection_in_pool = true, f.q_len = 2, f.mask = QueryMask::full;
+      }),
+      with([](Features& f) {
+        f.page_size = 16, f.selection_block = 16, f.kv_format = KvFormat::int8, f.kv_scale = KvScale::token;
+      }),
+      with([](Features& f) {
+        f.page_size = 64, f.selection_block = 64, f.kv_format = KvFormat::fp8_e4m3, f.kv_scale = KvScale::head;
+      }),
+      with([](Features& f) { f.page_size = 32, f.selection_block = 16, f.batch_invariant = true, f.q_len = 2; }),
+      with([](Features& f) { f.page_size = 4, f.selection_block = 16; }),
+      latent([](Features&) {}),
+      latent([](Features& f) { f.selection_in_pool = true; }),
+      latent([](Features& f) { f.selection_in_pool = true, f.q_len = 2, f.page_size = 1; }),
+      latent([](Features& f) { f.selection_block = 64, f.q_len = 3; }),
+      latent([](Features& f) { f.selection_block = 16, f.page_size = 16, f.batch_invariant = true; }),
+      latent([](Features& f) { f.kv_format = KvFormat::fp8_e4m3, f.selection_block = 1; }),
+  };
+}
+
 std::vector<Setting> score_settings() {
   std::vector<Setting> settings;
   for (const VerifyScore& score : verify_scores()) {
@@ -187,6 +222,7 @@ const std::vector<VerifyFeature>& verify_features() {
       {"head sizes", head_size_settings()},
       {"V of another size than K", v_head_size_settings()},
       {"latent cache", latent_settings()},
+      {"selection", selection_settings()},
   };
   return features;
 }

@@ -65,6 +65,14 @@ Features draw_features(Draw& draw) {
     f.rope = draw.of({Rope::half_split, Rope::interleaved});
     if (draw.chance(30)) f.rope_dim = 16 * draw.between(1, 8);
   }
+  if (f.page_size > 0 && draw.chance(25)) {
+    f.selection_block = draw.of({1, 1, 16, 32, 64, 128});
+    f.selection_in_pool = f.page_size % f.selection_block == 0 && draw.chance(50);
+    // What does not go with a selection.
+    f.window = f.sink_tokens = 0, f.ragged_q = f.alibi = f.append = false, f.rope = Rope::none, f.rope_dim = 0;
+    f.score.clear();
+    if (f.mask == QueryMask::tree) f.mask = QueryMask::causal;
+  }
   return f;
 }
 

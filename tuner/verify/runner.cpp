@@ -89,6 +89,8 @@ Result<DecodeCase> VerifyRunner::make_case(const KernelSpec& spec, const CaseSha
                              .kv_copies = 1,
                              .query_tokens = shape.query_tokens,
                              .shared_prefix = shape.shared_prefix,
+                             .selection_spread = 2,
+                             .selection_holes = true,
                              .hole_every = shape.hole_every},
                             stream_.get());
 }
@@ -175,6 +177,7 @@ Result<void> VerifyRunner::cross_check(VerifyGroup& group, DecodeCase& decode_ca
                                                  {.query_tokens = query_tokens,
                                                   .shared_tokens = request > 0 ? decode_case.shared_tokens() : 0,
                                                   .score = score,
+                                                  .selection = decode_case.selection(),
                                                   .hole_every = decode_case.options().hole_every});
     const auto columns = static_cast<std::size_t>(decode_case.v_head_dim());
     std::size_t wrong = 0;

@@ -41,6 +41,9 @@ std::vector<KernelSpec> family(Arch arch, int head_dim, LoadPath load) {
   return specs;
 }
 
+/// Bytes that a kernel may spill: of what warpgroups that trade registers keep from segment to segment.
+int spill_limit(const KernelSpec& spec) { return !warpgroups_have_roles(spec) ? 0 : gathers_rows(spec) ? 192 : 64; }
+
 /// `covering` has every head_dim with every load path on every arch, and of their dtypes and fix-ups one pair, in turn.
 /// `all` has every pair.
 enum class Combinations { covering, all };
@@ -81,6 +84,22 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
       specs.push_back(spec);
     }
   }
+  // What query tokens have selected, block by block on every load path and row by row over latent caches.
+  for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+    KernelSpec spec =
+        matrix_spec({9, 0, true}, DType::bf16, 128, load, FixUp::ticket, load == LoadPath::vector ? 1 : 4);
+    spec.features = {.page_size = 64, .selection_block = 64};
+    specs.push_back(spec);
+  }
+  for (const auto& [warps, group] : {std::pair{4, 16}, std::pair{8, 64}}) {
+    for (const bool in_pool : {false, true}) {
+      KernelSpec spec = matrix_spec({9, 0, true}, DType::bf16, 576, LoadPath::tensor, FixUp::wait, group);
+      spec.features = {.page_size = 64, .v_head_dim = 512, .latent = true, .selection_block = 1};
+      spec.features.selection_in_pool = in_pool;
+      spec.warps = warps, spec.stages = 2;
+      specs.push_back(spec);
+    }
+  }
   // Wide heads of one-byte elements, whose queries stand in shared memory whatever the load path.
   KernelSpec wide = matrix_spec({9, 0, true}, DType::fp16, 480, LoadPath::ldg, FixUp::wait, 8);
   wide.features = {.kv_format = KvFormat::int8, .v_head_dim = 16};
@@ -111,6 +130,10 @@ std::vector<KernelSpec> features_matrix(Combinations combinations) {
       {.q_len = 16, .kv_format = KvFormat::int8, .kv_scale = KvScale::head, .append = true},
       {.page_size = 16, .kv_format = KvFormat::int8, .append = true, .rope = Rope::half_split},
       {.q_len = 16, .append = true, .rope = Rope::half_split},
+      {.page_size = 64, .q_len = 3, .selection_block = 64},
+      {.page_size = 16, .kv_format = KvFormat::int8, .kv_scale = KvScale::token, .selection_block = 16},
+      {.page_size = 4, .selection_block = 128, .selection_in_pool = true},
+      {.page_size = 64, .selection_block = 1},
   };
   constexpr LoadPath kLoads[] = {LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::ldg, LoadPath::vector};
   std::vector<KernelSpec> specs;
@@ -160,8 +183,7 @@ void expect_all_compile(const std::vector<KernelSpec>& specs) {
       std::string failure;
       if (!compiled) {
         failure = compiled.error().message + "\n" + compiled.error().log;
-      } else if (compiled->resources.spill_store_bytes > (warpgroups_have_roles(specs[i]) ? 64 : 0) ||
-                 compiled->resources.registers == 0) {
+      } else if (compiled->resources.spill_store_bytes > spill_limit(specs[i]) || compiled->resources.registers == 0) {
         failure = "spills or an unread log: " + compiled->log;
       }
       if (!failure.empty()) {
@@ -185,7 +207,7 @@ TEST(CompileMatrix, EveryHeadDimAndLoadPathCompilesWithoutSpillsOnEveryArch) {
 
 TEST(CompileMatrix, EveryFeatureCompilesWithoutSpillsOnHopperAndOnAnotherArch) {
   const std::vector<KernelSpec> specs = features_matrix(Combinations::covering);
-  ASSERT_EQ(specs.size(), matrix_arches().size() * 6 + std::size_t{2 * 18}) << "every feature has a load path on both";
+  ASSERT_EQ(specs.size(), matrix_arches().size() * 6 + std::size_t{2 * 22}) << "every feature has a load path on both";
   expect_all_compile(specs);
 }
 
@@ -213,7 +235,7 @@ TEST(NvrtcVersions, KernelsOfEveryLoadPathCompileWithoutSpills) {
 /// Takes minutes: for every night rather than every change.
 TEST(CompileMatrixInFull, EveryFeatureCompilesWithoutSpillsOnEveryArch) {
   const std::vector<KernelSpec> specs = features_matrix(Combinations::all);
-  ASSERT_EQ(specs.size(), matrix_arches().size() * 22) << "every feature has a load path on every arch";
+  ASSERT_EQ(specs.size(), matrix_arches().size() * 28) << "every feature has a load path on every arch";
   expect_all_compile(specs);
 }
 TEST(CompileMatrixInFull, EveryCombinationCompilesWithoutSpillsOnEveryArch) {

@@ -39,6 +39,8 @@ Features any_features() {
   if (f.rope != Rope::none) f.rope_dim = *rc::gen::element(0, 64);
   f.latent = sometimes(rc::gen::arbitrary<bool>(), false);
   f.batch_invariant = sometimes(rc::gen::arbitrary<bool>(), false);
+  f.selection_block = sometimes(rc::gen::element(1, 16, 128), 0);
+  f.selection_in_pool = sometimes(rc::gen::arbitrary<bool>(), false);
   return f;
 }
 
@@ -69,6 +71,15 @@ TEST(Features, ALatentCacheTurnsTheDimsBehindV) {
   EXPECT_TRUE(validate_for_head({.latent = true}, 512));
 }
 
+TEST(Features, EachQueryTokenWithASelectionHasRowsOfItsOwn) {
+  const Features features{.page_size = 64, .q_len = 4, .selection_block = 16, .selection_in_pool = true};
+  EXPECT_TRUE(has_selection(features));
+  EXPECT_EQ(query_rows(features, 8), 8);
+  EXPECT_EQ(features_name(features), "_p64_q4_sel16p");
+  EXPECT_EQ(to_json(features), R"({"page_size":64,"q_len":4,"selection_block":16,"selection_in_pool":true})");
+  EXPECT_EQ(features_from_json(to_json(features)).value(), features);
+}
+
 TEST(Features, LimitsAreTheLastValuesThatPass) {
   const Features good[] = {
       {.page_size = 1},
@@ -82,6 +93,8 @@ TEST(Features, LimitsAreTheLastValuesThatPass) {
       {.soft_cap = 1e-3},
       {.soft_cap = 1e6},
       {.q_len = 4, .window = 8},
+      {.page_size = 1, .selection_block = 1},
+      {.page_size = 24, .q_len = 16, .selection_block = 128, .selection_in_pool = true},
   };
   for (const Features& f : good) EXPECT_TRUE(validate(f)) << features_name(f) << validate(f).error().message;
 }
@@ -117,6 +130,25 @@ TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
       {{.rope_dim = 64}, ErrorCode::invalid_argument, "rope_dim is 64 without rope"},
       {{.rope = Rope::half_split, .rope_dim = 24}, ErrorCode::invalid_argument, "rope_dim is 24"},
       {{.v_head_dim = -16}, ErrorCode::invalid_argument, "v_head_dim is -16"},
+      {{.page_size = 16, .selection_block = -1}, ErrorCode::invalid_argument, "selection_block is -1"},
+      {{.page_size = 16, .selection_block = 8}, ErrorCode::unsupported, "selection_block is 8"},
+      {{.page_size = 16, .selection_block = 48}, ErrorCode::unsupported, "selection_block is 48"},
+      {{.page_size = 16, .selection_block = 256}, ErrorCode::unsupported, "selection_block is 256"},
+      {{.selection_block = 16}, ErrorCode::unsupported, "a selection from a dense cache"},
+      {{.page_size = 16, .selection_in_pool = true}, ErrorCode::invalid_argument, "selection_in_pool without"},
+      {{.page_size = 16, .window = 9, .selection_block = 16}, ErrorCode::unsupported, "a window with a selection"},
+      {{.page_size = 16, .q_len = 2, .mask = QueryMask::tree, .selection_block = 16},
+       ErrorCode::unsupported,
+       "the query mask tree with a selection"},
+      {{.page_size = 16, .ragged_q = true, .selection_block = 16}, ErrorCode::unsupported, "ragged_q with a selection"},
+      {{.page_size = 16, .alibi = true, .selection_block = 16}, ErrorCode::unsupported, "alibi with a selection"},
+      {{.page_size = 16, .score = "score", .selection_block = 16},
+       ErrorCode::unsupported,
+       "a score expression with a selection"},
+      {{.page_size = 16, .append = true, .selection_block = 16}, ErrorCode::unsupported, "append with a selection"},
+      {{.page_size = 16, .rope = Rope::half_split, .selection_block = 16},
+       ErrorCode::unsupported,
+       "rope with a selection"},
   };
   for (const Case& c : cases) {
     const auto refused = validate(c.features);
@@ -149,7 +181,7 @@ TEST(Features, TheNameHasAPartForEachInOneOrder) {
 
 TEST(Features, EveryFieldCountsInTheHash) {
   const Features base{.q_len = 2, .window = 64, .kv_format = KvFormat::int8, .rope = Rope::half_split};
-  std::vector<Features> changed(18, base);
+  std::vector<Features> changed(20, base);
   changed[1].page_size = 16;
   changed[2].q_len = 3;
   changed[3].ragged_q = true;
@@ -167,6 +199,8 @@ TEST(Features, EveryFieldCountsInTheHash) {
   changed[15].append = true;
   changed[16].rope = Rope::interleaved;
   changed[17].rope_dim = 64;
+  changed[18].selection_block = 64;
+  changed[19].selection_in_pool = true;
   std::set<std::uint64_t> hashes;
   for (const Features& features : changed) hashes.insert(features_hash(features));
   EXPECT_EQ(hashes.size(), changed.size());

@@ -26,7 +26,7 @@ TEST(Abi, EngineOptions) {
 }
 
 TEST(Abi, Problem) {
-  EXPECT_EQ(sizeof(leanattn_problem), 120u);
+  EXPECT_EQ(sizeof(leanattn_problem), 128u);
   EXPECT_FIELD(leanattn_problem, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_problem, q_heads, 8, 4);
   EXPECT_FIELD(leanattn_problem, kv_heads, 12, 4);
@@ -54,6 +54,8 @@ TEST(Abi, Problem) {
   EXPECT_FIELD(leanattn_problem, rope, 108, 4);
   EXPECT_FIELD(leanattn_problem, rope_dim, 112, 4);
   EXPECT_FIELD(leanattn_problem, latent, 116, 4);
+  EXPECT_FIELD(leanattn_problem, selection_block, 120, 4);
+  EXPECT_FIELD(leanattn_problem, selection_in_pool, 124, 4);
 }
 
 TEST(Abi, PlanOptions) {
@@ -176,7 +178,7 @@ TEST(Abi, MergeArgs) {
 }
 
 TEST(Abi, DecodeArgs) {
-  EXPECT_EQ(sizeof(leanattn_decode_args), 344u);
+  EXPECT_EQ(sizeof(leanattn_decode_args), 392u);
   EXPECT_FIELD(leanattn_decode_args, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_decode_args, q, 8, 8);
   EXPECT_FIELD(leanattn_decode_args, k, 16, 8);
@@ -223,6 +225,13 @@ TEST(Abi, DecodeArgs) {
   EXPECT_FIELD(leanattn_decode_args, v_new_stride_batch, 320, 8);
   EXPECT_FIELD(leanattn_decode_args, v_new_stride_token, 328, 8);
   EXPECT_FIELD(leanattn_decode_args, v_new_stride_head, 336, 8);
+  EXPECT_FIELD(leanattn_decode_args, selection, 344, 8);
+  EXPECT_FIELD(leanattn_decode_args, selected_counts, 352, 8);
+  EXPECT_FIELD(leanattn_decode_args, selection_stride_batch, 360, 8);
+  EXPECT_FIELD(leanattn_decode_args, selection_stride_token, 368, 8);
+  EXPECT_FIELD(leanattn_decode_args, selection_stride_head, 376, 8);
+  EXPECT_FIELD(leanattn_decode_args, selection_capacity, 384, 4);
+  EXPECT_FIELD(leanattn_decode_args, selection_heads, 388, 4);
 }
 
 TEST(Abi, TheFirstReleasedSizesAreFrozen) {

@@ -317,6 +317,64 @@ TEST_F(FeatureArguments, OfALatentCacheVIsThePartOfKAtItsBeginning) {
   refuses("v_new_stride_token is 512", [&] { args.v_new_stride_token = 512; });
 }
 
+// ---- Selections ----
+
+TEST_F(FeatureArguments, ASelectionBringsListsAndTheirCounts) {
+  make_paged();
+  features().selection_block = 64, features().q_len = 3;
+  args.selection = at<std::int32_t>(0x7104), args.selected_counts = at<std::int32_t>(0x7204);
+  args.selection_capacity = 50;
+  LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.selection, at<int>(0x7104));
+  EXPECT_EQ(block.selected_counts, at<int>(0x7204));
+  EXPECT_EQ(block.selection_capacity, 50);
+  EXPECT_EQ(block.selection_stride_head, 50);
+  EXPECT_EQ(block.selection_stride_token, 8 * 50);
+  EXPECT_EQ(block.selection_stride_batch, 3 * 8 * 50);
+  EXPECT_EQ(block.context_capacity, 1600) << "what the page table has room for";
+  EXPECT_EQ(block.request_lengths, nullptr) << "which a launch fills in";
+
+  args.selection_heads = 1, args.selection_stride_token = 60;
+  block = bound();
+  EXPECT_EQ(block.selection_stride_head, 0) << "all KV heads share a list";
+  EXPECT_EQ(block.selection_stride_token, 60);
+  EXPECT_EQ(block.selection_stride_batch, 3 * 60);
+
+  refuses("selection is null", [&] { args.selection = nullptr; });
+  refuses("selected_counts is 0x7202", [&] { args.selected_counts = at<std::int32_t>(0x7202); });
+  refuses("selection_capacity is 0", [&] { args.selection_capacity = 0; });
+  refuses(
+      "selection_capacity is 16777217", [&] { args.selection_capacity = (1 << 24) + 1; }, ErrorCode::unsupported);
+  refuses("selection_heads is 4", [&] { args.selection_heads = 4; });
+  refuses("selection_stride_token is 49", [&] { args.selection_stride_token = 49; });
+  refuses("selection_stride_batch is -1", [&] { args.selection_stride_batch = -1; });
+  refuses(
+      "more than 2^31 tokens", [&] { args.pool_pages = 1 << 27; }, ErrorCode::unsupported);
+  refuses("page_table is null", [&] { args.page_table = nullptr; });
+  refuses("context_lengths is null", [&] { args.context_lengths = nullptr; });
+}
+
+TEST_F(FeatureArguments, AListOfBlocksOfThePoolNeedsNeitherPagesNorLengthsOfRequests) {
+  make_paged();
+  features().selection_block = 1, features().selection_in_pool = true;
+  args.page_table = nullptr, args.max_pages = 0, args.context_lengths = nullptr;
+  args.selection = at<std::int32_t>(0x7104), args.selected_counts = at<std::int32_t>(0x7204);
+  args.selection_capacity = 2048;
+  EXPECT_EQ(bound().pool_pages, 1000);
+  refuses("page_table is given", [&] { args.page_table = at<std::int32_t>(0x7000); });
+  refuses("max_pages is 5", [&] { args.max_pages = 5; });
+  refuses("pool_pages is 0", [&] { args.pool_pages = 0; });
+  refuses("selected_counts is null", [&] { args.selected_counts = nullptr; });
+}
+
+TEST_F(FeatureArguments, ListsOfAProblemWithoutASelectionAreRefused) {
+  refuses("selection is given", [&] { args.selection = at<std::int32_t>(0x7000); });
+  refuses("selected_counts is given", [&] { args.selected_counts = at<std::int32_t>(0x7000); });
+  refuses("selection_capacity is 5", [&] { args.selection_capacity = 5; });
+  refuses("selection_heads is 1", [&] { args.selection_heads = 1; });
+  refuses("selection_stride_head is 5", [&] { args.selection_stride_head = 5; });
+}
+
 TEST_F(FeatureArguments, StridesOfOneByteCachesAreMultiplesOfSixteenElements) {
   limits.problem.layout = KvLayout::strided;
   args.k_stride_token = 1032;

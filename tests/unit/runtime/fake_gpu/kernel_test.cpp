@@ -84,6 +84,38 @@ TEST_F(FakeGpuKernel, LaunchesWithTheEmittedSizesAndTheArgumentsByteForByte) {
   EXPECT_EQ(std::memcmp(launch.arguments.data(), &args, sizeof args), 0);
 }
 
+TEST_F(FakeGpuKernel, ASelectionsLineHasARequestForEachQueryToken) {
+  auto kernel = emitted();
+  kernel.spec.features.page_size = 16, kernel.spec.features.q_len = 3, kernel.spec.features.selection_block = 64;
+  auto loaded = LoadedKernel::prepare(kernel, nullptr);
+  ASSERT_TRUE(loaded);
+  LeanDecodeArgs args{};
+  args.batch = 2, args.context_capacity = 4096, args.selection_capacity = 30;
+  args.context_lengths = reinterpret_cast<const int*>(0x1000);
+  args.selected_counts = reinterpret_cast<const int*>(0x2000);
+  ASSERT_TRUE(loaded->launch(args, 10, nullptr));
+  LeanDecodeArgs seen;
+  std::memcpy(&seen, fake_gpu().launches.back().arguments.data(), sizeof seen);
+  EXPECT_EQ(seen.batch, 6);
+  EXPECT_EQ(seen.context_lengths, args.selected_counts);
+  EXPECT_EQ(seen.context_capacity, 30);
+  EXPECT_EQ(seen.request_lengths, args.context_lengths);
+  EXPECT_EQ(seen.request_capacity, 4096);
+}
+
+TEST_F(FakeGpuKernel, AKernelThatGathersRowsHasNoTensorMaps) {
+  auto kernel = emitted();
+  kernel.spec.load = LoadPath::tensor, kernel.spec.warp_tokens = 16, kernel.spec.head_dim = 128;
+  kernel.spec.features.page_size = 16, kernel.spec.features.selection_block = 1;
+  ASSERT_TRUE(gathers_rows(kernel.spec));
+  auto loaded = LoadedKernel::prepare(kernel, nullptr);
+  ASSERT_TRUE(loaded);
+  LeanDecodeArgs args{};
+  args.batch = 1, args.kv_heads = 1, args.pool_pages = 4;
+  ASSERT_TRUE(loaded->launch(args, 10, nullptr));
+  EXPECT_TRUE(fake_gpu().tensor_maps.empty());
+}
+
 TEST_F(FakeGpuKernel, RowBlocksInStepShareTheRangesOfAGrid) {
   auto kernel = emitted();
   kernel.spec.load = LoadPath::tensor, kernel.spec.warps = 8, kernel.spec.warp_tokens = 16;

@@ -240,6 +240,13 @@ DecodeProblem any_problem() {
   }
   if (f.rope != Rope::none) f.rope_dim = *rc::gen::element(0, 16);
   f.batch_invariant = sometimes(rc::gen::arbitrary<bool>(), false);
+  if (f.page_size > 0 && *rc::gen::inRange(0, 4) == 0) {
+    f.selection_block = *rc::gen::element(1, 16, 64);
+    f.selection_in_pool = *rc::gen::arbitrary<bool>();
+    f.window = f.sink_tokens = 0, f.ragged_q = f.alibi = f.append = false, f.rope = Rope::none, f.rope_dim = 0;
+    f.score.clear();
+    if (f.mask == QueryMask::tree) f.mask = QueryMask::causal;
+  }
   return canonical(problem);
 }
 

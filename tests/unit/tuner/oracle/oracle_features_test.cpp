@@ -1,6 +1,7 @@
 // oracle_features_test.cpp -- the CPU's oracle agrees with every feature's definition, written out one after another.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -14,6 +15,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::uint64_t kSeed = 77;
 constexpr double kScale = 0.11;
+constexpr DataSelection kSelection{.spread = 2, .holes = true};
 
 struct Case {
   DecodeProblem problem;
@@ -57,6 +59,11 @@ OracleOutput by_definition(const Case& c) {
           visible = j <= p;
           if (f.window > 0 && p - j >= f.window) visible = visible && j < f.sink_tokens;
         }
+        if (f.selection_in_pool) visible = true;
+        if (has_selection(f)) {
+          const std::vector<int> list = data_selection(kSeed, f, kSelection, c.request, c.kv_head, t, c.context);
+          visible = visible && std::count(list.begin(), list.end(), j / f.selection_block) == 1;
+        }
         if (c.hole_every > 0 && data_is_hole(kSeed, c.request, j / f.page_size, c.hole_every)) visible = false;
         if (!visible) continue;
         any = true;
@@ -91,6 +98,7 @@ void expect_agreement(const Case& c) {
                                           {.query_tokens = c.query_tokens,
                                            .shared_tokens = c.shared,
                                            .score = score_function(c.problem.features.score),
+                                           .selection = kSelection,
                                            .hole_every = c.hole_every});
   const std::string what = to_json(c.problem.features) + " context " + std::to_string(c.context) + ", query tokens " +
                            std::to_string(c.query_tokens);

@@ -1,0 +1,56 @@
+// kv/produce_selected.cuh -- the producer of load path "tensor" for what query tokens have selected. A step is made of
+// runs of kPageRun tokens. Each run of a panel is a copy of its own; where a step is one run, a copy takes all panels
+// of a part. Lane l holds the place of run l of the next 32 runs (kv/selection.cuh).
+
+constexpr int kStepRuns = kStepTokens / kPageRun;
+constexpr int kPageSteps = 32 / kStepRuns;    // steps whose runs the warp holds
+constexpr bool kWholeParts = kStepRuns == 1;  // a copy takes all panels of a part, not one of them
+constexpr int kKCopies = kStepRuns * (kWholeParts ? kStageParts : kKPanels);
+constexpr int kCopies = kKCopies + (kLatent ? 0 : kStepRuns * (kWholeParts ? 1 : kVPanels));
+static_assert(kPageSize % kPageRun == 0 && kSelectionBlock % kPageRun == 0 && kStepTokens % kPageRun == 0,
+              "runs cross neither pages nor blocks nor steps");
+static_assert(kStepRuns <= 32 && kPageRun % 8 == 0, "a run is made of swizzle atoms");
+
+// Requests every step of this CTA's range as stages become free. To be called by the whole producer warp.
+LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map, const LeanTensorMap& v_map,
+                         const KvRing& ring, Walk& walk) {
+  constexpr int kHole = -kPageSize;  // a copy from it lies outside the pool and brings zeros
+  const int lane = threadIdx.x % 32;
+  RingWriter writer;
+  do {
+    const Segment& s = walk.segment;
+    const int end = end_read(s);
+    const auto run_at = [&](int from) { return from + lane * kPageRun; };
+    SelectedRuns runs;
+    runs.start(args, s, run_at(first_read(s)), run_at(first_read(s) + kPageSteps * kStepTokens));
+    int place = 0, page_step = kPageSteps - 1;
+#pragma unroll 1
+    for (int read = first_read(s); read < end; read += kStepTokens) {
+      if (++page_step == kPageSteps) {
+        page_step = 0;
+        place = runs.take(kHole);
+        if (runs.holes && lane == 0) note_hole();
+        runs.look_up(run_at(read + kPageSteps * kStepTokens), run_at(read + 2 * kPageSteps * kStepTokens));
+        if (runs.holes && lane == 0) note_hole();
+      }
+      const Step step = step_at(s, read);
+      const int step_runs = (step.count + kPageRun - 1) / kPageRun;
+      const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
+      writer.claim(ring, s, step.token);
+      if (lane < kStageParts)
+        expect_bytes(full + lane * 8, (u32)(step_runs * kPageRun * (kStageColumns / kStageParts) * 2));
+      __syncwarp();
+#pragma unroll 1
+      for (int first = 0; first < kCopies; first += 32) {
+        const int copy = first + lane, of_operand = copy < kKCopies ? copy : copy - kKCopies,
+                  run = of_operand % kStepRuns, panel = of_operand / kStepRuns * (kWholeParts ? kPartPanels : 1);
+        const int at = __shfl_sync(kFullMask, place, page_step * kStepRuns + run);
+        if (copy < kCopies && run < step_runs)
+          copy_box(stage + (copy < kKCopies ? 0 : kKStageBytes) + (u32)(panel * kPanelBytes + run * kPageRun * 128),
+                   copy < kKCopies ? k_map : v_map, at % kPageSize, panel, s.kv_head, at / kPageSize,
+                   kStageParts == 1 ? full : full + panel / kPartPanels * 8);
+      }
+      writer.at.next();
+    }
+  } while (next_segment(args, walk));
+}
