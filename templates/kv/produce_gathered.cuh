@@ -9,7 +9,7 @@ constexpr int kRowsAtOnce = 4;                // of a warp's copy: eight lanes a
 constexpr int kRowTurns = kGatherRows / kRowsAtOnce;
 
 // A barrier of the producer's warpgroup, behind which the ring is initialised.
-LEAN_DEVICE void sync_gatherers() { asm volatile("bar.sync 6, 128;" ::: "memory"); }
+LEAN_DEVICE void sync_gatherers() { asm volatile("bar.sync 7, 128;" ::: "memory"); }
 
 // Copies 16 bytes, or writes as many zeros.
 LEAN_DEVICE void gather_16(u32 destination, const char* source, bool valid) {

@@ -280,3 +280,55 @@ def test_tensors_of_two_gpus_are_refused_by_name():
     q, k, v, lengths = tensors()
     with pytest.raises(ValueError, match="context_lengths is on CUDA device 1"):
         leanattn.decode(q, k, v, lengths.to("cuda:1"))
+
+
+def selected(q, k, v, lengths, lists, counts, block):
+    """Attention in FP64 of one query token a request to the blocks of its lists, [batch, kv_heads or 1, entries]; tokens behind the context are masked."""
+    batch, q_heads, head_dim = q.shape
+    kv_heads = k.shape[1]
+    group, o = q_heads // kv_heads, torch.zeros(batch, q_heads, v.shape[3], dtype=torch.float64, device=q.device)
+    for request in range(batch):
+        for head in range(kv_heads):
+            entries = lists[request, head % lists.shape[1], :counts[request]].tolist()
+            tokens = [token for entry in entries if entry >= 0 for token in range(entry * block, (entry + 1) * block) if token < lengths[request]]
+            heads = slice(head * group, (head + 1) * group)
+            if tokens:
+                logits = q[request, heads].double() @ k[request, head, tokens].double().T * head_dim**-0.5
+                o[request, heads] = logits.softmax(-1) @ v[request, head, tokens].double()
+    return o
+
+
+@pytest.mark.parametrize("page_size", [16, 64])
+@pytest.mark.parametrize("block", [1, 16, 64])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_selection(page_size, block, shared):
+    q, k, v, lengths = tensors(context=700)
+    pages_each = -(-700 // page_size)
+    (k_pool, table), (v_pool, _) = paged(k, page_size, pages_each), paged(v, page_size, pages_each)
+    blocks = -(-700 // block)
+    lists = torch.stack([torch.randperm(blocks)[:-(-blocks // 2)] for _ in range(3 * (1 if shared else 2))]).view(3, -1, -(-blocks // 2)).int().cuda()
+    lists[:, :, ::5] = -1
+    counts = torch.tensor([lists.shape[2], 0, lists.shape[2] - 1], dtype=torch.int32, device="cuda")
+    options = {"selected_counts": counts, "selection_block": block}
+    expected = selected(q, k, v, lengths, lists, counts, block)
+    expect(leanattn.decode(q, k_pool, v_pool, lengths, table, selection=lists, **options), expected)
+    if page_size % block == 0:  # the same tokens as places in the pool, of blocks that lie in the context as a whole
+        lists[(lists + 1) * block > lengths[:, None, None]] = -1
+        expected = selected(q, k, v, lengths, lists, counts, block)
+        pages = table[torch.arange(3, device="cuda")[:, None, None], (lists.clamp(min=0) * block // page_size).long()]
+        places = torch.where(lists < 0, -1, pages * (page_size // block) + lists % (page_size // block)).int()
+        expect(leanattn.decode(q, k_pool, v_pool, None, selection=places, **options), expected)
+
+
+def test_selected_tokens_of_a_latent_cache():
+    q = torch.randn(3, 2, 16, 576, device="cuda", dtype=torch.bfloat16)
+    pool = torch.randn(40, 1, 64, 576, device="cuda", dtype=torch.bfloat16)
+    selection = torch.stack([torch.randperm(40 * 64)[:500] for _ in range(6)]).view(3, 2, 1, 500).int().cuda()
+    counts = torch.tensor([[500, 1], [0, 250], [63, 64]], dtype=torch.int32, device="cuda")
+    o = leanattn.decode(q, pool, None, None, v_head_dim=512, scale=0.05, selection=selection, selected_counts=counts)
+    rows = pool.view(-1, 576).double()
+    for request in range(3):
+        for token in range(2):
+            seen = rows[selection[request, token, 0, :counts[request, token]].long()]
+            weights = (q[request, token].double() @ seen.T * 0.05).softmax(-1)
+            expect(o[request, token], weights @ seen[:, :512] if len(seen) else torch.zeros_like(o[request, token]).double())

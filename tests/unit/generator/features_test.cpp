@@ -39,8 +39,11 @@ Features any_features() {
   if (f.rope != Rope::none) f.rope_dim = *rc::gen::element(0, 64);
   f.latent = sometimes(rc::gen::arbitrary<bool>(), false);
   f.batch_invariant = sometimes(rc::gen::arbitrary<bool>(), false);
-  f.selection_block = sometimes(rc::gen::element(1, 16, 128), 0);
-  f.selection_in_pool = sometimes(rc::gen::arbitrary<bool>(), false);
+  if (*rc::gen::inRange(0, 8) == 0) {
+    f = {.page_size = *rc::gen::element(0, 1, 64), .q_len = f.q_len, .window = *rc::gen::element(0, 0, 0, 9)};
+    f.selection_block = *rc::gen::element(0, 1, 16, 128);
+    f.selection_in_pool = *rc::gen::arbitrary<bool>();
+  }
   return f;
 }
 
