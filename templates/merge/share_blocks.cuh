@@ -1,8 +1,7 @@
-// merge/share_blocks.cuh -- a contributor's share of a large output tile: the blocks mine, mine + count, mine + 2
-// count,
-// ... of eight neighbouring columns each. Eight lanes of a warp take a block's columns, and four such groups of lanes
-// take every fourth contributor. So many loads are in flight together, and few round trips to L2 follow each other.
-// Sums are taken in a fixed order, so results repeat bit for bit.
+// merge/share_blocks.cuh -- a contributor's share of a large output tile: every count-th block of eight neighbouring
+// columns, from block `mine` on. Eight lanes of a warp take a block's columns, and four such groups of lanes take every
+// fourth contributor. So many loads are in flight together, and few round trips to L2 follow each other. Sums are taken
+// in a fixed order, so results repeat bit for bit.
 
 constexpr int kBlockColumns = 8, kBlocks = kColumns / kBlockColumns, kMembers = 32 / kBlockColumns;
 
