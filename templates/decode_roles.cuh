@@ -72,8 +72,12 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     Walk walk;
     if (!start_walk(args, length, part_sums, walk)) return;
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
-    if constexpr (kGathers) sync_gatherers();
-    if (kGathers || warp == kWarps + 4) produce(args, k_map, v_map, ring, walk);
+    if constexpr (kGathers) {
+      sync_gatherers();
+      produce(args, k_map, v_map, ring, walk);
+      return;
+    }
+    if (warp == kWarps + 4) produce(args, k_map, v_map, ring, walk);
     return;
   }
 

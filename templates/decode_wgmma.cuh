@@ -44,8 +44,12 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   if (!start_walk(args, length, part_sums, walk)) return;  // there are more CTAs than tile positions
   if (produces) {
     if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
-    if constexpr (kGathers) sync_gatherers();
-    if (kGathers || threadIdx.x / 32 == kWarps) produce(args, k_map, v_map, ring, walk);
+    if constexpr (kGathers) {
+      sync_gatherers();
+      produce(args, k_map, v_map, ring, walk);
+      return;
+    }
+    if (threadIdx.x / 32 == kWarps) produce(args, k_map, v_map, ring, walk);
     return;
   }
 

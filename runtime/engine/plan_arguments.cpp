@@ -74,8 +74,8 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
   for (const Pointer& pointer :
        {Pointer{"q", args.q, kVectorBytes}, Pointer{"k", args.k, kVectorBytes}, Pointer{"v", v, kVectorBytes},
         Pointer{"o", args.o, kVectorBytes},
-        Pointer{"context_lengths", features.selection_in_pool ? args.selected_counts : args.context_lengths,
-                alignof(std::int32_t)},
+        features.selection_in_pool ? Pointer{"selected_counts", args.selected_counts, alignof(std::int32_t)}
+                                   : Pointer{"context_lengths", args.context_lengths, alignof(std::int32_t)},
         Pointer{"workspace", workspace, kWorkspaceBytes}}) {
     if (auto ok = check_pointer(pointer.name, pointer.value, pointer.alignment); !ok) [[unlikely]] {
       return tl::unexpected(std::move(ok.error()));

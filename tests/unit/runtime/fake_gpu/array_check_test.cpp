@@ -121,6 +121,22 @@ TEST_F(ArrayChecks, NameTheFirstPageThatIsUsedAndDoesNotExist) {
   EXPECT_EQ(finds(), "page_table, request 0, entry 3 is -1, and the pool has 8 pages");
 }
 
+TEST_F(ArrayChecks, NameTheFirstCountOfAListThatHasFewerEntries) {
+  problem_.features.selection_block = 16, problem_.features.q_len = 2;
+  std::vector<int> counts{5, 0, 3, 5, 1, 2};
+  args_.selected_counts = counts.data(), args_.selection_capacity = 5;
+  pages_[1] = -1;  // which may be nobody's choice
+  EXPECT_EQ(finds(), "");
+  counts[3] = 6;
+  EXPECT_EQ(finds(), "selected_counts, request 1, query token 1 is 6, and lists have 5 entries");
+  counts[0] = -1;
+  EXPECT_EQ(finds(), "selected_counts, request 0, query token 0 is -1, and lists have 5 entries");
+  counts[0] = counts[3] = 5;
+  problem_.features.selection_in_pool = true;
+  args_.context_lengths = nullptr, args_.page_table = nullptr;
+  EXPECT_EQ(finds(), "");
+}
+
 TEST_F(ArrayChecks, LeavePagesAloneThatAWindowHides) {
   problem_.features.window = 8;  // request 0 sees tokens 32 to 39, request 2 25 to 32
   pages_[0] = pages_[1] = pages_[10] = -1;
