@@ -150,7 +150,9 @@ Result<CompiledKernel> compile_through(std::string_view source, const std::strin
 
 /// Bytes that a thread may spill. Where warpgroups have roles, each role has another number of registers, and the
 /// compiler may put some words of what lives across segments into local memory.
-int most_spilled_bytes(const KernelSpec& spec) { return warpgroups_have_roles(spec) ? 64 : 0; }
+int most_spilled_bytes(const KernelSpec& spec) {
+  return !warpgroups_have_roles(spec) ? 0 : gathers_rows(spec) ? 192 : 64;
+}
 
 /// Rejects an emitted kernel that spills or serialises wgmma, because both cost more time than tuning can save.
 Result<CompiledKernel> reject_unfit(Result<CompiledKernel> compiled, const EmittedKernel& kernel) {

@@ -26,8 +26,7 @@ LEAN_DEVICE void arrive_with_copies(u32 barrier) {
 LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const LeanTensorMap&, const KvRing& ring,
                          Walk& walk) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, column = lane % 8, row_of_turn = lane / 8;
-  const i64 k_stride = 2 * args.k_stride_token, v_stride = 2 * args.v_stride_token,
-            k_page_stride = 2 * args.k_stride_batch, v_page_stride = 2 * args.v_stride_batch;
+  const i64 k_stride = 2 * args.k_stride_token, k_page_stride = 2 * args.k_stride_batch;
   RingWriter writer;
   do {
     const Segment& s = walk.segment;
@@ -36,7 +35,6 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       return from + lane / kGatherRows * kStepTokens + warp * kGatherRows + lane % kGatherRows;
     };
     const char* const k_head = (const char*)args.k + 2 * (s.kv_head * args.k_stride_head) + column * 16;
-    const char* const v_head = (const char*)args.v + 2 * (s.kv_head * args.v_stride_head) + column * 16;
     SelectedRuns runs;
     runs.start(args, s, run_at(first_read(s)), run_at(first_read(s) + 2 * kStepTokens));
     int place = 0, page_step = 1;
@@ -51,7 +49,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
       const u32 holes = __ballot_sync(kFullMask, place < 0) >> page_step * kGatherRows & 0xffffu;
       writer.claim(ring, s, step.token);
-      if (lane == 0) ((unsigned short*)&gathered().tokens[writer.at.stage])[warp] = (unsigned short)holes;
+      if (lane == 0) ((unsigned short*)&selected_holes().of_stage[writer.at.stage])[warp] = (unsigned short)holes;
       int at[kRowTurns];
 #pragma unroll
       for (int turn = 0; turn < kRowTurns; turn++) {
@@ -72,7 +70,9 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
           for (int panel = part * kPartPanels; panel < (part + 1) * kPartPanels; panel++)
             gather_16(to + (u32)(panel * kPanelBytes), k + panel * 128, valid);
           if constexpr (!kLatent) {
-            const char* const v = v_head + token / kPageSize * v_page_stride + token % kPageSize * v_stride;
+            const char* const v_head = (const char*)args.v + 2 * (s.kv_head * args.v_stride_head) + column * 16;
+            const char* const v =
+                v_head + token / kPageSize * (2 * args.v_stride_batch) + token % kPageSize * (2 * args.v_stride_token);
 #pragma unroll
             for (int panel = 0; panel < kVPanels; panel++)
               gather_16(to + (u32)(kKStageBytes + panel * kPanelBytes), v + panel * 128, valid);

@@ -24,19 +24,25 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
     SelectedRuns runs;
     runs.start(args, s, run_at(first_read(s)), run_at(first_read(s) + kPageSteps * kStepTokens));
     int place = 0, page_step = kPageSteps - 1;
+    u32 holes = 0, cut = 0;  // of the 32 runs, one bit each
 #pragma unroll 1
     for (int read = first_read(s); read < end; read += kStepTokens) {
       if (++page_step == kPageSteps) {
         page_step = 0;
         place = runs.take(kHole);
-        if (runs.holes && lane == 0) note_hole();
+        holes = __ballot_sync(kFullMask, place < 0);
+        cut = __ballot_sync(kFullMask, runs.count < kPageRun) & ~holes;
         runs.look_up(run_at(read + kPageSteps * kStepTokens), run_at(read + 2 * kPageSteps * kStepTokens));
-        if (runs.holes && lane == 0) note_hole();
       }
       const Step step = step_at(s, read);
       const int step_runs = (step.count + kPageRun - 1) / kPageRun;
       const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
       writer.claim(ring, s, step.token);
+      if (lane == 0) {
+        constexpr u32 kOfStep = kFullMask >> (32 - kStepRuns);
+        const int first = page_step * kStepRuns;
+        selected_holes().of_stage[writer.at.stage] = {holes >> first & kOfStep, cut >> first & kOfStep, runs.left()};
+      }
       if (lane < kStageParts)
         expect_bytes(full + lane * 8, (u32)(step_runs * kPageRun * (kStageColumns / kStageParts) * 2));
       __syncwarp();

@@ -77,6 +77,7 @@ struct SelectedRuns {
   int tokens, pool_pages, end;  // what is selected from; read index of the segment's end
   int entry;                    // of the 32 runs after those in `page`
   int page, inner;              // of the next 32 runs: page as the tables have it, and token of the page
+  int count;                    // tokens of them that count
   bool holes;                   // whether the segment has had a hole or a cut run
 
   // at: the read index of this lane's run, of the first 32 runs and of those after them.
@@ -93,15 +94,14 @@ struct SelectedRuns {
 
   // Requests the pages of the 32 runs whose entries are there, and the entries of those after them. `at` as in start.
   LEAN_DEVICE void look_up(int at, int next_at) {
-    page = inner = 0;
-    bool cut = false;
+    page = inner = 0, count = kPageRun;
     if (at < end) {
       const LeanSelectedRun run = selected_run(entry, at, tokens);
       page = page_of_selected(table, run.token);
       inner = run.token % kPageSize;
-      cut = run.count < kPageRun;
+      count = run.count;
     }
-    holes |= __any_sync(kFullMask, cut);
+    holes |= __any_sync(kFullMask, count < kPageRun);
     entry = entry_at(next_at);
   }
 
@@ -111,4 +111,7 @@ struct SelectedRuns {
     holes |= __any_sync(kFullMask, hole);
     return hole ? of_hole : page * kPageSize + inner;
   }
+
+  // How many tokens of a run count that the last visible token is in.
+  LEAN_DEVICE int left() const { return (int)((u32)tokens % kPageRun); }
 };

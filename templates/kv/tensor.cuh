@@ -49,18 +49,15 @@ LEAN_DEVICE KvRing kv_ring(u32 stages) {
   return {stages, shared_address(barriers), shared_address(barriers + kStageParts * kStages)};
 }
 
-// Where rows are gathered: the tokens of each stage that are holes, and the address of the first stage.
-struct GatheredHoles {
-  u64 tokens[kStages];
+// With a selection: what of each stage nobody sees, which the producer leaves there before the stage is full, and the
+// address of the first stage.
+struct SelectedHoles {
+  Holes of_stage[kStages];
   u32 stages;
 };
-LEAN_DEVICE GatheredHoles& gathered() {
-  __shared__ GatheredHoles holes;
+LEAN_DEVICE SelectedHoles& selected_holes() {
+  __shared__ SelectedHoles holes;
   return holes;
-}
-LEAN_DEVICE Holes gathered_holes(u32 stage) {
-  if constexpr (kGathers) return Holes{gathered().tokens[(stage - gathered().stages) / kStageBytes]};
-  return Holes{};
 }
 
 // Whether the CTA's range has had a hole of the page table. The producer notes one before its steps arrive, and readers
@@ -71,7 +68,7 @@ LEAN_DEVICE u32 hole_note() {
 }
 LEAN_DEVICE void note_hole() { asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole_note()), "r"(1) : "memory"); }
 LEAN_DEVICE Holes step_holes(const LeanDecodeArgs& args, const Segment& s, const Step& step, u32 stage) {
-  if constexpr (kGathers) return gathered_holes(stage);
+  if constexpr (kSelectionBlock > 0) return selected_holes().of_stage[(stage - selected_holes().stages) / kStageBytes];
   if constexpr (kPageSize == 0) return Holes{};
   // The vote is for lanes that read the word before and after a note for a later step.
   return __any_sync(kFullMask, load_shared_4(hole_note()) != 0) ? holes_of(args, s, step) : Holes{};
@@ -91,8 +88,9 @@ LEAN_DEVICE void init_ring(const KvRing& ring) {
   for (int s = 0; s < kStages; s++) {
     init_barrier(ring.empty + (u32)(s * 8), kStageReaders);  // the warps that read it
   }
-  if constexpr (kGathers) gathered().stages = ring.stages;
-  if constexpr (kPageSize > 0) asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole_note()), "r"(0) : "memory");
+  if constexpr (kSelectionBlock > 0) selected_holes().stages = ring.stages;
+  if constexpr (kPageSize > 0 && kSelectionBlock == 0)
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole_note()), "r"(0) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 

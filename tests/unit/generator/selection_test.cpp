@@ -179,7 +179,7 @@ struct Lists {
 template <class Cursor, class HolesOf, class InHole>
 void expect_every_row(int block, bool in_pool, int queries, bool causal, int page, int step_tokens, int warps,
                       HolesOf holes_of, InHole in_hole) {
-  constexpr int kSampled = 13;  // every so many tokens, because a shuffle between threads takes long
+  const int sampled = step_tokens > 32 ? 29 : 7;  // every so many tokens, because a shuffle of threads takes long
   int seen = 0, hidden = 0;
   const Lists lists(7, block, in_pool, queries, page);
   // More than two reads of 32 runs by every warp.
@@ -201,7 +201,7 @@ void expect_every_row(int block, bool in_pool, int queries, bool causal, int pag
             EXPECT_GE(at.tokens(), step.count);
             const auto holes = holes_of(lists.args, s, step);
             bool any = false;
-            for (int offset = 0; offset < step.count; offset += kSampled) {
+            for (int offset = at.read / step_tokens % 11; offset < step.count; offset += sampled) {
               const std::pair<int, int> place =
                   lists.place(s.request, s.kv_head, at.read + offset, block, in_pool, queries, causal, page);
               const int at_page = place.first, inner = place.second;

@@ -38,6 +38,16 @@ TEST(Problem, HeadDimsAreMultiplesOf16UpTo512AndOthersAreUnsupportedWithThat) {
   }
 }
 
+TEST(Problem, OfASelectionTheBytesAreWhatAllQueryTokensSelect) {
+  const DecodeProblem problem{.features = {.page_size = 16, .q_len = 3, .selection_block = 16}};
+  EXPECT_TRUE(validate(problem));
+  EXPECT_EQ(problem_from_json(to_json(problem)).value(), problem);
+  const std::int64_t token = 8 * 2 * 128 * 2;
+  EXPECT_EQ(kv_bytes(problem, {.batch = 2, .longest_context = 2048}), 2 * 3 * 2048 * token);
+  const std::vector<int> selected{2048, 160};
+  EXPECT_EQ(kv_bytes(problem, RequestLengths{.context_lengths = selected}), 3 * (2048 + 160) * token);
+}
+
 TEST(Problem, ALatentCacheHasWiderKeysAndCountsThemOnce) {
   const DecodeProblem latent{
       .q_heads = 128, .kv_heads = 1, .head_dim = 576, .features = {.v_head_dim = 512, .latent = true}};

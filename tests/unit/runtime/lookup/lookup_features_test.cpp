@@ -199,6 +199,10 @@ TEST(LookupFeatures, QueryTokensMultiplyRowsNotTiles) {
   const Config config = default_config(fictional_gpu(), several, kShape);
   EXPECT_EQ(rows_per_block(config.spec) * row_blocks(config.spec), 64);
   EXPECT_EQ(output_tiles(several, kShape, config.spec), 4 * 8 * row_blocks(config.spec));
+  DecodeProblem selecting = several;
+  selecting.features = {.page_size = 64, .q_len = 5, .selection_block = 64};
+  const Config own = default_config(fictional_gpu({9, 0, true}, 132), selecting, kShape);
+  EXPECT_EQ(output_tiles(selecting, kShape, own.spec), 4 * 8 * 5) << "each query token has output tiles of its own";
 }
 
 /// Any valid problem, with any combination of features.

@@ -42,5 +42,15 @@ TEST(Rotation, CoversTheL2WithWhatIsReadOfOneByteCachesAndWindows) {
   EXPECT_EQ(kv_footprint(problem, std::vector<int>{0, 0}).read, 1);
 }
 
+TEST(Rotation, ACacheHoldsMoreThanWhatQueryTokensSelect) {
+  DecodeProblem problem;
+  const std::int64_t all = kv_footprint(problem, std::vector<int>{1000}).read;
+  problem.features = {.page_size = 64, .q_len = 2, .selection_block = 64};
+  const KvFootprint selected = kv_footprint(problem, std::vector<int>{1000});
+  EXPECT_EQ(selected.read, 2 * all) << "each query token has a list of its own";
+  EXPECT_EQ(selected.allocated, kMeasuredSpread * all);
+  EXPECT_GT(kv_footprint(problem, std::vector<int>{0x7fffffff}).allocated, 0) << "which does not overflow";
+}
+
 }  // namespace
 }  // namespace leanattn
