@@ -215,9 +215,10 @@ typedef struct leanattn_problem {
   int32_t rope_dim;        /* the first dims of a head (latent: behind the columns of v), which are rotated; 0: all */
   int32_t latent;          /* not 0: v is the first v_head_dim columns of k, so that there is no v (multi-head latent
                               attention with absorbed projections) */
-  int32_t selection_block;   /* each query token brings a list of the blocks that it sees, of so many tokens each: 1, 16,
-                                32, 64 or 128; 0: it sees its whole context. Needs page_size. */
-  int32_t selection_in_pool; /* not 0: the lists count blocks from the start of the pool, not of the request's context */
+  int32_t selection_block; /* each query token brings a list of the blocks that it sees, of so many tokens each: 1, 16,
+                              32, 64 or 128; 0: it sees its whole context. Needs page_size. */
+  int32_t
+      selection_in_pool; /* not 0: the lists count blocks from the start of the pool, not of the request's context */
 } leanattn_problem;
 
 /* What the caller knows or guesses about a decode step. It decides how fast a launch is, never whether it is right: a
@@ -413,11 +414,12 @@ typedef struct leanattn_decode_args {
   const float* rope_table; /* rope: [positions, rope_dim], each rope_dim / 2 cosines and then as many sines */
   int64_t k_new_stride_batch, k_new_stride_token, k_new_stride_head;
   int64_t v_new_stride_batch, v_new_stride_token, v_new_stride_head;
-  const int32_t* selection; /* selection_block: [batch, q_len, selection_heads, selection_capacity] by selection_stride_*:
-                               the blocks that each query token sees through each KV head, in any order. Block b of a
-                               request has its tokens from b * selection_block on, of which the query token sees those
-                               that its mask lets it see. A number that is no block of the context or the pool, such as
-                               -1, is a hole. A block that is named twice counts twice. */
+  const int32_t*
+      selection;                  /* selection_block: [batch, q_len, selection_heads, selection_capacity] by
+                                     selection_stride_*:       the blocks that each query token sees through each KV head, in any
+                                     order. Block b of a       request has its tokens from b * selection_block on, of which the
+                                     query token sees those       that its mask lets it see. A number that is no block of the
+                                     context or the pool, such as       -1, is a hole. A block that is named twice counts twice. */
   const int32_t* selected_counts; /* selection_block: [batch, q_len], how many entries of its lists count; clamped to
                                      [0, selection_capacity] */
   int64_t selection_stride_batch, selection_stride_token, selection_stride_head;
