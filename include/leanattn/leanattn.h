@@ -414,12 +414,11 @@ typedef struct leanattn_decode_args {
   const float* rope_table; /* rope: [positions, rope_dim], each rope_dim / 2 cosines and then as many sines */
   int64_t k_new_stride_batch, k_new_stride_token, k_new_stride_head;
   int64_t v_new_stride_batch, v_new_stride_token, v_new_stride_head;
-  const int32_t*
-      selection;                  /* selection_block: [batch, q_len, selection_heads, selection_capacity] by
-                                     selection_stride_*:       the blocks that each query token sees through each KV head, in any
-                                     order. Block b of a       request has its tokens from b * selection_block on, of which the
-                                     query token sees those       that its mask lets it see. A number that is no block of the
-                                     context or the pool, such as       -1, is a hole. A block that is named twice counts twice. */
+  /* selection_block: what each query token sees through each KV head, [batch, q_len, selection_heads,
+   * selection_capacity] by selection_stride_*, as blocks in any order. Block b of a request has its tokens from
+   * b * selection_block on, of which the query token sees those that its mask lets it see. A number that is no block of
+   * the context or the pool, such as -1, is a hole. A block that is named twice counts twice. */
+  const int32_t* selection;
   const int32_t* selected_counts; /* selection_block: [batch, q_len], how many entries of its lists count; clamped to
                                      [0, selection_capacity] */
   int64_t selection_stride_batch, selection_stride_token, selection_stride_head;
