@@ -13,7 +13,7 @@ std::vector<std::size_t> Race::order() const {
   for (std::size_t i = 0; i < alive_.size(); ++i) {
     if (alive_[i]) order.push_back(i);
   }
-  const auto turn = static_cast<std::size_t>(rounds_ + discarded_);
+  const std::size_t turn = static_cast<std::size_t>(rounds_) + static_cast<std::size_t>(discarded_);
   // The order runs forwards and backwards in turn, and from another start every time: so both the neighbour of a
   // candidate and its position change.
   if (turn % 2 == 1) std::reverse(order.begin(), order.end());
