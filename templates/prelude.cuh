@@ -122,14 +122,9 @@ LEAN_DEVICE u64 evict_first() {
   return policy;
 }
 
-// Asks for a line of L2 that this launch writes and reads, and holds it there while KV streams past. It would stay in
-// front of everybody else's lines for good, so that its last use has to let it go (PTX ISA, "prefetch",
-// "applypriority").
+// Asks for a line of L2 that this launch writes and reads, and that should still be there in the next launch (PTX ISA,
+// "prefetch").
 LEAN_DEVICE void keep_in_l2(const void* p) { asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(p) : "memory"); }
-constexpr int kL2Line = 128;
-LEAN_DEVICE void release_in_l2(const void* p) {
-  asm volatile("applypriority.global.L2::evict_normal [%0], 128;" ::"l"((u64)p & ~(u64)(kL2Line - 1)) : "memory");
-}
 
 // mbarriers in shared memory. One completes a phase after `count` arrivals and the bytes that were expected.
 LEAN_DEVICE void init_barrier(u32 barrier, int count) {

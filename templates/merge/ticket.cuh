@@ -162,7 +162,7 @@ LEAN_DEVICE void merge_all(const LeanDecodeArgs& args, const Pieces& pieces, Bod
   }
 }
 
-LEAN_DEVICE void store_and_merge(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const Results& results) {
+LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const Results& results) {
   store_own_partial(args, f.c, results);
   if (!is_last(args, share_ticket<0>(f.ticket), f.members)) return;
   const u32 first = f.c.first_slot + f.group * f.width;
@@ -180,12 +180,6 @@ LEAN_DEVICE void store_and_merge(const LeanDecodeArgs& args, const Walk& walk, F
   merge_all(args, pieces, [&](int column, const RowState& state, const float4& o) {
     write_output(args, output_of(args, walk.segment, column), state, o);
   });
-}
-
-LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const Results& results) {
-  store_and_merge(args, walk, f, results);
-  release_own_partial(args, f.c);
-  if (threadIdx.x == 0) release_in_l2(first_counter(args, walk, f));
 }
 
 LEAN_DEVICE void end_fix_up(const LeanDecodeArgs&) {}

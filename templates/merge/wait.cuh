@@ -46,6 +46,5 @@ LEAN_DEVICE void end_fix_up(const LeanDecodeArgs& args) {
       turn = (turn + kWarps - slice_turns(shared_tiles()[0].c) % kWarps) % kWarps;
     const Segment& segment = shared_tiles()[which].segment;
     reduce_share(args, c, segment, turn);
-    release_own_partial(args, c);
   }
 }
