@@ -214,10 +214,12 @@ RC_GTEST_PROP(Features, ThatDifferInConsequenceDifferInNameAndHash, ()) {
   RC_ASSERT((features_hash(a) == features_hash(b)) == (a == b));
   RC_ASSERT((features_hash(a) == 0) == is_plain(a));
   if (a == b) RC_ASSERT(features_name(a) == features_name(b));
-  // A name leaves out what has no consequence: the mask of one query token, the scale of a cache that has none.
+  // A name leaves out what has no consequence: the mask of one query token, the scale of a cache that has none, and
+  // where a selection counts from that is none.
   const auto consequence = [](Features f) {
     if (f.q_len == 1) f.mask = QueryMask::causal;
     if (f.kv_format == KvFormat::same) f.kv_scale = KvScale::tensor;
+    if (f.selection_block == 0) f.selection_in_pool = false;
     return f;
   };
   RC_ASSERT((features_name(a) == features_name(b)) == (consequence(a) == consequence(b)));

@@ -496,7 +496,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
       launch.programmatic = attribute.value.programmaticStreamSerializationAllowed != 0;
     }
   }
-  if (gpu.argument_bytes > 0) {
+  // The check of a workspace has no argument block.
+  if (gpu.argument_bytes > 0 && launch.kernel != "lean_check_workspace") {
     const auto* bytes = static_cast<const unsigned char*>(params[0]);
     launch.arguments.assign(bytes, bytes + gpu.argument_bytes);
   }
