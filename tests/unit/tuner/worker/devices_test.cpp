@@ -14,8 +14,7 @@ class Devices : public WorkerSession {
  protected:
   Devices() {
     request.shapes.clear();
-    for (const int context : {1024, 4096, 16384, 32768})
-      request.shapes.push_back({.longest_context = context});
+    for (const int context : {1024, 4096, 16384, 32768}) request.shapes.push_back({.longest_context = context});
     effort.specs = 16;
     environment.library_revision = "r1";
     progress = [this](const TuneProgress& p) {
