@@ -88,9 +88,8 @@ std::int64_t visible_tokens(const DecodeProblem& problem, const Shape& shape);
 /// JSON on one line with sorted keys, for database keys and reports. Shapes are made canonical() first. A problem has
 /// "pdl" only when it is true and "features" only when they are not plain, and a config has "segment_cost" only when it
 /// is not 0 and "l2_promotion" only when it is not 128, so that what means the same always has the same text. The
-/// readers ignore unknown keys and accept only what
-/// validate() accepts. Errors: invalid_argument (not such an object, a key missing, ill-typed or out of range), those
-/// of validate.
+/// readers ignore unknown keys and accept only what validate() accepts. Errors: invalid_argument (not such an object, a
+/// key missing, ill-typed or out of range), those of validate.
 std::string to_json(const DecodeProblem& problem);
 std::string to_json(const Shape& shape);
 std::string to_json(const Config& config);

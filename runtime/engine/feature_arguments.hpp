@@ -36,8 +36,8 @@ inline bool says_nothing_of_features(const leanattn_decode_args& args) noexcept 
 }
 
 /// Tokens that k and v hold per request: the caller's figure, or what its row of the page table amounts to; 0 where
-/// selections say where in the pool tokens lie. Errors:
-/// invalid_argument (also for the sizes of pool and table), unsupported (more than 2^30).
+/// selections say where in the pool tokens lie. Errors: invalid_argument (also for the sizes of pool and table),
+/// unsupported (more than 2^30).
 Result<int> capacity_of(const Features& features, const leanattn_decode_args& args);
 
 /// The lists of what query tokens have selected, [batch, q_len, selection_heads, selection_capacity] unless strides say

@@ -347,13 +347,11 @@ TEST_F(CoResidencyOnGpu, AGreenContextOfFewSmsGetsAGridThatFits) {
       ASSERT_TRUE(decode_case->reset_outputs(stream));
       ASSERT_TRUE(runner->stream_object().synchronize());
       ASSERT_TRUE((*plan)->init_workspace(workspace.data(), workspace.bytes(), on));
-      leanattn_decode_args args;
-      leanattn_decode_args_init(&args);
-      const LeanDecodeArgs& block = decode_case->args();
-      args.q = block.q, args.k = block.k, args.v = latent ? nullptr : block.v, args.o = block.o;
-      args.context_lengths = block.context_lengths;
-      args.batch = block.batch, args.context_capacity = block.context_capacity;
-      args.scale = block.scale_log2 * 0.693147180559945309f;
+      leanattn_decode_args args = to_public(decode_case->args(), false);
+      if (latent) {
+        args.v = nullptr;
+        args.v_stride_batch = args.v_stride_head = args.v_stride_token = 0;
+      }
       const auto launched = (*plan)->launch(args, workspace.data(), on);
       ASSERT_TRUE(launched) << launched.error().message;
       ASSERT_TRUE(synchronize_context());

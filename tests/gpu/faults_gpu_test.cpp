@@ -27,18 +27,6 @@ KernelSpec spec_of(Arch arch, LoadPath load, FixUp fixup) {
   return spec;
 }
 
-/// A plan's launch with the arguments of a decode case, which has neither features nor LSE.
-leanattn_decode_args plain_args(const LeanDecodeArgs& block) {
-  leanattn_decode_args args;
-  leanattn_decode_args_init(&args);
-  args.q = block.q, args.k = block.k, args.v = block.v, args.o = block.o;
-  args.context_lengths = block.context_lengths;
-  args.batch = block.batch;
-  args.context_capacity = block.context_capacity;
-  args.scale = block.scale_log2 * 0.693147180559945309f;
-  return args;
-}
-
 class FaultsOnGpu : public GpuTest {
  protected:
   void SetUp() override {
@@ -242,7 +230,7 @@ TEST_F(FaultyEngineOnGpu, AReplayOnAPoisonedWorkspaceIsReportedByTheNextCallAndI
   ASSERT_TRUE(plan) << plan.error().message;
   auto workspace = DeviceBuffer::allocate((*plan)->limits().workspace.total_bytes).value();
   ASSERT_TRUE((*plan)->init_workspace(workspace.data(), workspace.bytes(), stream));
-  const auto args = plain_args(decode_case.args());
+  const auto args = to_public(decode_case.args(), false);
   const auto graph = Graph::capture(runner->stream_object(), [&](CUstream_st* capturing) {
     return (*plan)->launch(args, workspace.data(), capturing);
   });
@@ -275,7 +263,7 @@ TEST_F(FaultyEngineOnGpu, DebugModeNamesThePoisonedWordBeforeTheLaunch) {
   const std::int64_t bytes = (*plan)->limits().workspace.total_bytes;
   auto workspace = DeviceBuffer::allocate(bytes).value();
   ASSERT_TRUE((*plan)->init_workspace(workspace.data(), bytes, stream));
-  const auto args = plain_args(decode_case.args());
+  const auto args = to_public(decode_case.args(), false);
   for (int i = 0; i < 3; ++i) {
     const auto launched = (*plan)->launch(args, workspace.data(), stream);
     ASSERT_TRUE(launched) << "a launch leaves all zero: " << launched.error().message;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "leanattn/leanattn.h"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/gpu.hpp"
 #include "tuner/verify/runner.hpp"
@@ -45,6 +46,25 @@ struct GpuUnderTest {
     return false;
   }
 };
+
+/// What a caller of the public interface passes for a decode case without features.
+inline leanattn_decode_args to_public(const LeanDecodeArgs& block, bool lse) {
+  leanattn_decode_args args;
+  leanattn_decode_args_init(&args);
+  args.q = block.q, args.k = block.k, args.v = block.v, args.o = block.o;
+  args.lse = lse ? block.lse : nullptr;
+  args.context_lengths = block.context_lengths;
+  args.q_stride_batch = block.q_stride_batch, args.q_stride_head = block.q_stride_head;
+  args.k_stride_batch = block.k_stride_batch, args.k_stride_head = block.k_stride_head;
+  args.k_stride_token = block.k_stride_token;
+  args.v_stride_batch = block.v_stride_batch, args.v_stride_head = block.v_stride_head;
+  args.v_stride_token = block.v_stride_token;
+  args.o_stride_batch = block.o_stride_batch, args.o_stride_head = block.o_stride_head;
+  args.batch = block.batch;
+  args.context_capacity = block.context_capacity;
+  args.scale = block.scale_log2 * 0.693147180559945309f;
+  return args;
+}
 
 class GpuTest : public testing::Test {
  protected:

@@ -126,25 +126,18 @@ TEST_F(FaultsAtEveryStep, TwoReadErrorsInARowMoveNoSoundFile) {
   }
 }
 
-TEST_F(FaultsAtEveryStep, OfAllocationMoveNoSoundFile) {
+/// Calls `attempt(whose, n, lasting)`, which has the n-th allocation fail, or that and all after it, and returns how
+/// many were refused, for growing n until none is.
+template <class Attempt>
+void for_every_allocation(Attempt attempt) {
   for (const auto whose : {FailingMemory::Whose::sqlite, FailingMemory::Whose::cpp}) {
     for (const bool lasting : {false, true}) {
       int steps = 0;
       for (int n = 1;; n = next_step(n)) {
         SCOPED_TRACE((whose == FailingMemory::Whose::sqlite ? "SQLite's allocation " : "allocation ") +
                      std::to_string(n) + (lasting ? " and all after it" : ""));
-        int refused = 0;
-        {
-          FailingMemory memory(whose, n, lasting);
-          // The library's boundary is Result, and std::bad_alloc where even the error has no room.
-          try {
-            use(directory_.path(), source_ / "tuning.db");
-          } catch (const std::bad_alloc&) {
-          }
-          refused = memory.refusals();
-        }
-        expect_sound();
-        if (HasFailure() || refused == 0) break;
+        const int refused = attempt(whose, n, lasting);
+        if (testing::Test::HasFailure() || refused == 0) break;
         ++steps;
       }
       EXPECT_GT(steps, 20);
@@ -152,47 +145,55 @@ TEST_F(FaultsAtEveryStep, OfAllocationMoveNoSoundFile) {
   }
 }
 
+TEST_F(FaultsAtEveryStep, OfAllocationMoveNoSoundFile) {
+  for_every_allocation([&](FailingMemory::Whose whose, int n, bool lasting) {
+    int refused = 0;
+    {
+      FailingMemory memory(whose, n, lasting);
+      // The library's boundary is Result, and std::bad_alloc where even the error has no room.
+      try {
+        use(directory_.path(), source_ / "tuning.db");
+      } catch (const std::bad_alloc&) {
+      }
+      refused = memory.refusals();
+    }
+    expect_sound();
+    return refused;
+  });
+}
+
 TEST_F(FaultsAtEveryStep, OfAllocationInARepairLoseNoTrial) {
   spoil_an_index(directory_ / "tuning.db");
   const auto damaged = read_bytes(directory_ / "tuning.db");
-  for (const auto whose : {FailingMemory::Whose::sqlite, FailingMemory::Whose::cpp}) {
-    for (const bool lasting : {false, true}) {
-      int steps = 0;
-      for (int n = 1;; n = next_step(n)) {
-        SCOPED_TRACE((whose == FailingMemory::Whose::sqlite ? "SQLite's allocation " : "allocation ") +
-                     std::to_string(n) + (lasting ? " and all after it" : ""));
-        TemporaryDirectory directory;
-        write_bytes(directory / "tuning.db", damaged);
-        int refused = 0;
-        {
-          FailingMemory memory(whose, n, lasting);
-          try {
-            const auto db = TuningDb::open(directory.path(), OpenMode::read_write, nullptr);
-            if (!db) {
-              // Without memory a repair gives up, and the file is as damaged as it was.
-              EXPECT_TRUE(is_honest(db.error()) || db.error().code == ErrorCode::database_corrupt)
-                  << db.error().message;
-            }
-          } catch (const std::bad_alloc&) {
-          }
-          refused = memory.refusals();
+  for_every_allocation([&](FailingMemory::Whose whose, int n, bool lasting) {
+    TemporaryDirectory directory;
+    write_bytes(directory / "tuning.db", damaged);
+    int refused = 0;
+    {
+      FailingMemory memory(whose, n, lasting);
+      try {
+        const auto db = TuningDb::open(directory.path(), OpenMode::read_write, nullptr);
+        if (!db) {
+          // Without memory a repair gives up, and the file is as damaged as it was.
+          EXPECT_TRUE(is_honest(db.error()) || db.error().code == ErrorCode::database_corrupt) << db.error().message;
         }
-        {
-          const auto db = TuningDb::open(directory.path(), OpenMode::read_write, nullptr);
-          ASSERT_TRUE(db) << db.error().message;
-          EXPECT_EQ((*db)->stats()->trials, kTrials);
-          EXPECT_TRUE((*db)->check()->empty());
-        }
-        const auto aside = files_with_prefix(directory.path(), "tuning.db.corrupt-");
-        ASSERT_EQ(aside.size(), 1u);
-        EXPECT_EQ(read_bytes(aside[0]), damaged);
-        EXPECT_TRUE(files_with_prefix(directory.path(), "tuning.db.new").empty());
-        if (HasFailure() || refused == 0) break;
-        ++steps;
+      } catch (const std::bad_alloc&) {
       }
-      EXPECT_GT(steps, 20);
+      refused = memory.refusals();
     }
-  }
+    const auto db = TuningDb::open(directory.path(), OpenMode::read_write, nullptr);
+    if (!db) {
+      ADD_FAILURE() << db.error().message;
+      return refused;
+    }
+    EXPECT_EQ((*db)->stats()->trials, kTrials);
+    EXPECT_TRUE((*db)->check()->empty());
+    const auto aside = files_with_prefix(directory.path(), "tuning.db.corrupt-");
+    EXPECT_EQ(aside.size(), 1u);
+    if (aside.size() == 1) EXPECT_EQ(read_bytes(aside[0]), damaged);
+    EXPECT_TRUE(files_with_prefix(directory.path(), "tuning.db.new").empty());
+    return refused;
+  });
 }
 
 }  // namespace
