@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "generator/integers.hpp"
@@ -59,6 +60,19 @@ Line equal_ranges(std::int64_t start, std::int64_t length, std::int64_t period) 
 /// Whether contributors merge as a tree, groups first.
 bool has_groups(FixUp fixup, std::int64_t contributors) { return fixup == FixUp::ticket && contributors > kFlat; }
 
+/// The most tokens in a microsecond that one SM attends to, whatever its memory does. Few query rows never reach it.
+double attended_rate(const KernelSpec& spec) {
+  // On an H200: 64 rows of a latent cache with roles for the warpgroups (128 x 8192 tokens of 128 heads in 600 us), 16
+  // rows of it without (1 x 8192 tokens of 128 heads), and 64 rows of 128 columns of K and V (134 MB in 55 us).
+  const double columns = spec.head_dim + value_dim(spec);
+  if (warpgroups_have_roles(spec)) return 27.0 * 1088 / columns;
+  if (spec.load == LoadPath::tensor && spec.features.latent) return 45.0 * 1088 / columns;
+  if (query_rows_lead(spec)) return 36.0 * 256 / columns;
+  const int rows = rows_per_block(spec);
+  if (spec.load == LoadPath::tensor || (rows <= 16 && columns <= 512)) return std::numeric_limits<double>::infinity();
+  return 68.0 * 256 / columns * 16 / std::max(rows, 16);
+}
+
 /// Round trips to L2, one after the other, in which a contributor that waits reduces its slice of a large partial: a
 /// warp takes eight columns of 32 contributors in each (templates/merge/share_blocks.cuh).
 std::int64_t slice_trips(const KernelSpec& spec, std::int64_t contributors) {
@@ -76,8 +90,9 @@ double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors) {
   if (fixup == FixUp::wait)
     return 2.6 + 1.35 * std::log2(count) +
            (has_large_partials(spec) ? 8.0 * static_cast<double>(slice_trips(spec, contributors) - 1) : 0);
-  // The one that merges alone takes columns in turns. Two turns are what the partials of a few query rows need.
-  const double turns = has_large_partials(spec) ? std::max(1.0, partial_columns(spec) / (64.0 * spec.warps)) : 1;
+  // The one that merges alone reads them with the bandwidth of one SM. On an H200, a partial of 64 rows of 512 columns
+  // takes it 6.4 us, one of 32 rows 2.5 to 3.2 us, one of 8 rows 0.8 us, and one of 4 rows of 128 columns 0.1 us.
+  const double turns = std::max(1.0, partial_columns(spec) / 128.0);
   if (!has_groups(fixup, contributors)) return count * turns;
   const auto width = std::max(kMinWidth, static_cast<std::int64_t>(std::ceil(std::sqrt(count))));
   const std::int64_t groups = contributors / width, largest = contributors - (groups - 1) * width;
@@ -112,7 +127,8 @@ Costs costs_of(const std::array<double, kCosts>& v) {
 }
 
 std::array<double, kCosts> as_array(const ModelFeatures& f) {
-  return {1, f.memory, f.excess, f.segments + f.refills, f.shared, f.partials, f.tree};
+  // A refill stalls one pipeline of several on an SM. It takes a quarter of what a new segment takes.
+  return {1, f.memory, f.excess, f.segments + 0.25 * f.refills, f.shared, f.partials, f.tree};
 }
 
 std::string_view to_string(GridKind kind) {
@@ -139,6 +155,30 @@ ModelParameters default_parameters(const DeviceFacts& device) {
   parameters.memory_rate = per_sm * std::max(device.sm_count, 1);
   // An SM can pull more than its share while others are idle: 64 SMs of an H200's 132 use all of its memory bandwidth.
   parameters.sm_rate = 2.2 * per_sm;
+  return parameters;
+}
+
+ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& spec) {
+  ModelParameters parameters = default_parameters(device);
+  Costs& costs = parameters.costs;
+  // Of dependent launches two share an SM, and CTAs that share it already are in each other's way.
+  const bool alone = spec.ctas_per_sm == 1;
+  costs.stretch = spec.load == LoadPath::vector ? 0.95 : spec.load == LoadPath::tensor && alone ? 0.99 : 1.01;
+  if (spec.pdl && spec.load == LoadPath::tensor) costs.stretch += alone ? -0.02 : 0.02;
+  costs.wait = spec.features.latent ? 0.95 : 0.6;  // the matrix units of a latent cache's kernels overlap with nothing
+  costs.segment = 0.5;
+  costs.fix_up = 0.2;
+  costs.partial = has_large_partials(spec) ? 0.1 : 0.07;
+  switch (spec.load) {
+    case LoadPath::ldg: costs.start = 4.2; break;
+    case LoadPath::cp_async:
+    case LoadPath::vector: costs.start = 3.8; break;
+    case LoadPath::bulk: costs.start = 3.6; break;
+    case LoadPath::tensor: costs.start = 4.0; break;
+  }
+  if (spec.features.latent) costs.start += warpgroups_have_roles(spec) ? 3.5 : 1.2;
+  // While a dependent launch waits, only a producer warp goes on.
+  if (spec.pdl) costs.start -= spec.load == LoadPath::tensor ? kDependentStart : kDependentStart - 0.2;
   return parameters;
 }
 
@@ -173,6 +213,10 @@ ModelFeatures model_features(const ModelParameters& parameters, const DeviceFact
   }
   const std::int64_t waves = divide_up(ctas_on_sm, held);
   fills = std::max(1.0, fills);
+  // Where a launch leaves SMs idle, the one after it takes these first, and then others unevenly: 84 MB by 80 of 132
+  // SMs take 28.3 us a link of a chain of dependent launches, and 22.9 us a launch without. What fits into the rings
+  // has been requested by then.
+  const bool uneven = spec.pdl && grid < sms && fills > 1;
 
   // The last LeanTile of an output tile may have fewer tokens, and only tokens have bytes.
   // Row blocks that go in step read KV from memory once.
@@ -186,10 +230,15 @@ ModelFeatures model_features(const ModelParameters& parameters, const DeviceFact
   // A deep ring waits for memory while memory is busy with other requests. A ring of one stage, or registers, stand
   // still while their bytes are used, so their waiting comes on top of the time that memory takes.
   const bool overlapped = spec.stages > 1;
+  const double cta_attends_us =
+      static_cast<double>(std::min(line.longest * spec.tile, line.segments * (tiles_per_output * spec.tile))) /
+      attended_rate(spec);
   const auto wave_us = [&](std::int64_t ctas_on_busiest_sm, double wave_bytes) {
-    const double on_sm = std::min(static_cast<double>(ctas_on_busiest_sm) * cta_bytes, wave_bytes);
+    const auto ctas = static_cast<double>(uneven ? 2 * ctas_on_busiest_sm : ctas_on_busiest_sm);
+    const double on_sm = std::min(ctas * cta_bytes, wave_bytes);
     const double waiting = overlapped ? (fills - 1) * parameters.latency : 0;
-    return soft_max(std::max(on_sm / parameters.sm_rate, waiting), wave_bytes / parameters.memory_rate);
+    const double attending = static_cast<double>(ctas_on_busiest_sm) * cta_attends_us;
+    return soft_max(std::max({on_sm / parameters.sm_rate, waiting, attending}), wave_bytes / parameters.memory_rate);
   };
   ModelFeatures features;
   features.memory = bytes / parameters.memory_rate;

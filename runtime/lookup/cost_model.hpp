@@ -5,7 +5,8 @@
 //   memory: all bytes over the memory's rate.
 //   excess: how much longer than that the busiest SM takes for its own bytes, summed over the waves. By Little's law an
 //           SM pulls at most its bytes in flight (CTAs x warps x stages x KV of one step) over the latency of memory.
-//   segments: the segments of the busiest CTA after its first, and the refills of a ring of one stage.
+//           Of many query rows it attends to so many tokens in a microsecond and no more.
+//   segments: the segments of the busiest CTA after its first, and a quarter of the refills of a ring of one stage.
 //   fix-up: a constant where output tiles have several contributors, a cost for each merged partial, and a constant for
 //           the second level of a ticket tree.
 // The part of the schedule is exact for batches of equal lengths (templates/line/schedule.cuh), and an average for
@@ -35,6 +36,8 @@ struct Costs {
 
   bool operator==(const Costs&) const = default;
 };
+/// By how much less a dependent launch costs to start: launch and prologue overlap with the launch before it.
+inline constexpr double kDependentStart = 1.4;
 inline constexpr std::size_t kCosts = 7;
 std::array<double, kCosts> as_array(const Costs& costs);
 Costs costs_of(const std::array<double, kCosts>& values);
@@ -51,6 +54,9 @@ struct ModelParameters {
 
 /// Guesses for a device that was not measured, from its generation and number of SMs.
 ModelParameters default_parameters(const DeviceFacts& device);
+/// The same for one kernel, whose load path, cache and kind of launch have costs of their own. Where nothing was
+/// fitted, look-ups go by these. They are those of an H200, with the rates of `device`.
+ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& spec);
 
 /// What the model knows of one launch: the coefficients of the fitted costs.
 struct ModelFeatures {
