@@ -36,9 +36,9 @@ Shape rounded(const Shape& shape) {
     const std::uint64_t step = std::max(kLeastStep, std::bit_ceil(value) / 32);
     return static_cast<std::int64_t>((value + step - 1) / step * step);
   };
-  Shape whole = shape;
+  Shape whole = canonical(shape);
   whole.longest_context = up(shape.longest_context);
-  if (canonical(shape).total_context != 0) {
+  if (whole.total_context != 0) {
     const std::int64_t most = total_tokens({.batch = shape.batch, .longest_context = whole.longest_context});
     const std::int64_t average = up(total_tokens(shape) / shape.batch);
     const std::int64_t total = total_tokens({.batch = shape.batch, .longest_context = average});
