@@ -182,81 +182,85 @@ ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& 
   return parameters;
 }
 
-ModelFeatures model_features(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
-                             const Shape& shape, const Config& config, int resident) {
-  const KernelSpec& spec = config.spec;
-  const std::int64_t sms = std::max(device.sm_count, 1);
+LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
+                         const Shape& shape, const KernelSpec& spec, int resident)
+    : parameters_(parameters), spec_(spec), sms_(std::max(device.sm_count, 1)), held_(std::max(resident, 1)) {
   const std::int64_t outputs = output_tiles(problem, shape, spec);
-  const std::int64_t tiles = std::max<std::int64_t>(lean_tiles(problem, shape, spec), 1);
-  const std::int64_t grid = std::clamp<std::int64_t>(config.grid, 1, tiles);
-  const std::int64_t held = std::max(resident, 1);  // CTAs of one SM
-  const std::int64_t tiles_per_output = std::max<std::int64_t>(tiles / std::max<std::int64_t>(outputs, 1), 1);
-  const Line line = line_of(tiles, tiles_per_output, grid);
+  tiles_ = std::max<std::int64_t>(lean_tiles(problem, shape, spec), 1);
+  tiles_per_output_ = std::max<std::int64_t>(tiles_ / std::max<std::int64_t>(outputs, 1), 1);
+  token_bytes_ = kv_token_bytes(spec);
+  tokens_per_output_ = std::max(static_cast<double>(visible_tokens(problem, shape)) / shape.batch, 1.0);
+  // Row blocks that go in step read KV from memory once.
+  bytes_ = static_cast<double>(kv_bytes(problem, shape)) * (row_blocks_in_step(spec) ? 1 : row_blocks(spec));
+  step_tokens_ = step_of_cta(spec);
+  attended_rate_ = attended_rate(spec);
+}
+
+ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
+  const std::int64_t grid = std::clamp<std::int64_t>(wanted_grid, 1, tiles_);
+  const Line line = line_of(tiles_, tiles_per_output_, grid);
 
   // The CTAs that the busiest SM runs, one wave after the other.
-  const std::int64_t ctas_on_sm = divide_up(grid, sms);
-  const double token_bytes = kv_token_bytes(spec);
-  const double tokens_per_output = std::max(static_cast<double>(visible_tokens(problem, shape)) / shape.batch, 1.0);
+  const std::int64_t ctas_on_sm = divide_up(grid, sms_);
   // The number of times that a CTA fills its ring from one end to the other, each of which takes the latency of memory.
   // A producer warp goes on into the next segment. Without one, each segment fills the ring anew, and short segments
   // leave warps idle.
   const auto fills_of = [&](std::int64_t piece) {
-    const auto steps = divide_up(piece * spec.tile, step_of_cta(spec));
-    return static_cast<double>(steps) / fill_steps(spec);
+    return static_cast<double>(divide_up(piece * spec_.tile, step_tokens_)) / fill_steps(spec_);
   };
   double fills = fills_of(line.longest);
-  if (spec.load != LoadPath::tensor && line.segments > 1) {
+  if (spec_.load != LoadPath::tensor && line.segments > 1) {
     const std::int64_t middle = std::max<std::int64_t>(line.segments - 2, 0);
-    const std::int64_t last = std::max<std::int64_t>(line.longest - line.first_piece - middle * tiles_per_output, 0);
+    const std::int64_t last = std::max<std::int64_t>(line.longest - line.first_piece - middle * tiles_per_output_, 0);
     fills = std::max(1.0, fills_of(line.first_piece)) +
-            static_cast<double>(middle) * std::max(1.0, fills_of(tiles_per_output)) + std::max(1.0, fills_of(last));
+            static_cast<double>(middle) * std::max(1.0, fills_of(tiles_per_output_)) + std::max(1.0, fills_of(last));
   }
-  const std::int64_t waves = divide_up(ctas_on_sm, held);
+  const std::int64_t waves = divide_up(ctas_on_sm, held_);
   fills = std::max(1.0, fills);
   // Where a launch leaves SMs idle, the one after it takes these first, and then others unevenly: 84 MB by 80 of 132
   // SMs take 28.3 us a link of a chain of dependent launches, and 22.9 us a launch without. What fits into the rings
   // has been requested by then.
-  const bool uneven = spec.pdl && grid < sms && fills > 1;
+  const bool uneven = spec_.pdl && grid < sms_ && fills > 1;
 
   // The last LeanTile of an output tile may have fewer tokens, and only tokens have bytes.
-  // Row blocks that go in step read KV from memory once.
-  const double bytes =
-      static_cast<double>(kv_bytes(problem, shape)) * (row_blocks_in_step(spec) ? 1 : row_blocks(spec));
-  const std::int64_t whole = line.longest / tiles_per_output;
+  const std::int64_t whole = line.longest / tiles_per_output_;
+  const double rest_tokens = static_cast<double>(line.longest % tiles_per_output_ * spec_.tile);
   const double cta_bytes =
-      token_bytes * (static_cast<double>(whole) * tokens_per_output +
-                     std::min(static_cast<double>(line.longest % tiles_per_output * spec.tile), tokens_per_output));
+      token_bytes_ * (static_cast<double>(whole) * tokens_per_output_ + std::min(rest_tokens, tokens_per_output_));
 
   // A deep ring waits for memory while memory is busy with other requests. A ring of one stage, or registers, stand
   // still while their bytes are used, so their waiting comes on top of the time that memory takes.
-  const bool overlapped = spec.stages > 1;
-  const double cta_attends_us =
-      static_cast<double>(std::min(line.longest * spec.tile, line.segments * (tiles_per_output * spec.tile))) /
-      attended_rate(spec);
+  const bool overlapped = spec_.stages > 1;
+  const double cta_attends_us = static_cast<double>(line.longest * spec_.tile) / attended_rate_;
   const auto wave_us = [&](std::int64_t ctas_on_busiest_sm, double wave_bytes) {
     const auto ctas = static_cast<double>(uneven ? 2 * ctas_on_busiest_sm : ctas_on_busiest_sm);
     const double on_sm = std::min(ctas * cta_bytes, wave_bytes);
-    const double waiting = overlapped ? (fills - 1) * parameters.latency : 0;
+    const double waiting = overlapped ? (fills - 1) * parameters_.latency : 0;
     const double attending = static_cast<double>(ctas_on_busiest_sm) * cta_attends_us;
-    return soft_max(std::max({on_sm / parameters.sm_rate, waiting, attending}), wave_bytes / parameters.memory_rate);
+    return soft_max(std::max({on_sm / parameters_.sm_rate, waiting, attending}), wave_bytes / parameters_.memory_rate);
   };
   ModelFeatures features;
-  features.memory = bytes / parameters.memory_rate;
+  features.memory = bytes_ / parameters_.memory_rate;
   // All waves but the last have as many CTAs as are resident at once.
-  const std::int64_t wave = held * sms, last = grid - (waves - 1) * wave;
-  const double average_bytes = bytes / static_cast<double>(grid);
-  features.excess = static_cast<double>(waves - 1) * wave_us(held, static_cast<double>(wave) * average_bytes) +
-                    wave_us(divide_up(last, sms), static_cast<double>(last) * average_bytes) - features.memory;
+  const std::int64_t wave = held_ * sms_, last = grid - (waves - 1) * wave;
+  const double average_bytes = bytes_ / static_cast<double>(grid);
+  features.excess = static_cast<double>(waves - 1) * wave_us(held_, static_cast<double>(wave) * average_bytes) +
+                    wave_us(divide_up(last, sms_), static_cast<double>(last) * average_bytes) - features.memory;
   features.refills = overlapped ? 0 : fills - 1;
-  features.idle = grid < sms - sms / 8;
+  features.idle = grid < sms_ - sms_ / 8;
   // Each wave after the first starts with an empty pipeline, like a new segment.
   features.segments = static_cast<double>(line.segments * waves - 1);
   if (line.contributors > 1) {
     features.shared = 1;
-    features.tree = has_groups(spec.fixup, line.contributors) ? 1 : 0;
-    features.partials = merged_in_a_row(spec, line.contributors);
+    features.tree = has_groups(spec_.fixup, line.contributors) ? 1 : 0;
+    features.partials = merged_in_a_row(spec_, line.contributors);
   }
   return features;
+}
+
+ModelFeatures model_features(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
+                             const Shape& shape, const Config& config, int resident) {
+  return LaunchModel(parameters, device, problem, shape, config.spec, resident).features(config.grid);
 }
 
 double predict_us(const ModelParameters& parameters, const ModelFeatures& features) {

@@ -80,7 +80,24 @@ constexpr bool leaves_idle(GridKind kind) { return kind >= GridKind::idle_whole;
 std::string_view to_string(GridKind kind);
 GridKind kind_of(const ModelFeatures& features);
 
-/// resident: CTAs of this kernel that one SM holds (>= 1). Problem, shape and config must be valid.
+/// The features of one kernel at one shape, for any grid. What grids have in common is worked out once.
+class LaunchModel {
+ public:
+  /// resident: CTAs of this kernel that one SM holds (>= 1). Problem, shape and spec must be valid. Parameters and spec
+  /// must outlive this.
+  LaunchModel(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
+              const Shape& shape, const KernelSpec& spec, int resident);
+  ModelFeatures features(std::int64_t grid) const;
+
+ private:
+  const ModelParameters& parameters_;
+  const KernelSpec& spec_;
+  std::int64_t sms_, held_;
+  std::int64_t tiles_ = 1, tiles_per_output_ = 1, step_tokens_ = 1;
+  double token_bytes_ = 0, tokens_per_output_ = 1, bytes_ = 0, attended_rate_ = 1;
+};
+
+/// The same for one grid.
 ModelFeatures model_features(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
                              const Shape& shape, const Config& config, int resident);
 

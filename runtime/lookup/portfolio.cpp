@@ -201,18 +201,18 @@ std::optional<PredictedConfig> best_predicted(std::span<const PortfolioKernel> k
     if (ragged && waits && !has_large_partials(*spec)) continue;
     const int resident = waits ? std::min(kernel.resident, spec->ctas_per_sm) : kernel.resident;
     const Corrected corrected(kernel, here);
+    const LaunchModel launch(kernel.parameters, device, problem, shape, *spec, kernel.resident);
     const auto consider = [&](std::int64_t grid) {
-      const Config config{.spec = *spec,
-                          .grid = grid,
-                          .segment_cost = ragged ? segment_cost(device, *spec) : 0,
-                          .l2_promotion = l2_promotion(problem, shape, *spec)};
-      Prediction predicted =
-          corrected.predict(model_features(kernel.parameters, device, problem, shape, config, kernel.resident));
+      Prediction predicted = corrected.predict(launch.features(grid));
       predicted.us += start_us, predicted.doubtful_us += start_us;
       // A model that predicts an infinite time, or none, is of no use for this shape.
       if (!std::isfinite(predicted.us) || predicted.us <= 0) return;
       if (predicted.doubtful_us >= least) return;
       least = predicted.doubtful_us;
+      const Config config{.spec = *spec,
+                          .grid = grid,
+                          .segment_cost = ragged ? segment_cost(device, *spec) : 0,
+                          .l2_promotion = l2_promotion(problem, shape, *spec)};
       best = PredictedConfig{config, predicted.us, predicted.doubtful_us};
     };
     if (ragged) {
