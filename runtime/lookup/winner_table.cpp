@@ -219,16 +219,17 @@ struct WinnerTable::Impl {
           witnesses.push_back({&measured, octaves, octaves + distance(measured.shape_features, here)});
       }
     }
-    const auto closer = [](const Witness& a, const Witness& b) { return a.away < b.away; };
     if (witnesses.size() > kMostWitnesses) {
-      std::nth_element(witnesses.begin(), witnesses.begin() + kMostWitnesses, witnesses.end(), closer);
-      // Those that are as far away as the last one stay in an order that depends on the library, so all of them go.
-      const double last = witnesses[kMostWitnesses].away;
-      witnesses.erase(std::remove_if(witnesses.begin(), witnesses.end(),
-                                     [last](const Witness& witness) { return witness.away >= last; }),
-                      witnesses.end());
+      std::vector<double> distances(witnesses.size());
+      std::transform(witnesses.begin(), witnesses.end(), distances.begin(), [](const Witness& w) { return w.away; });
+      std::nth_element(distances.begin(), distances.begin() + kMostWitnesses, distances.end());
+      const double most = distances[kMostWitnesses];
+      const auto beyond = [most](const Witness& witness) { return witness.away > most; };
+      witnesses.erase(std::remove_if(witnesses.begin(), witnesses.end(), beyond), witnesses.end());
     }
+    const auto closer = [](const Witness& a, const Witness& b) { return a.away < b.away; };
     std::stable_sort(witnesses.begin(), witnesses.end(), closer);
+    witnesses.resize(std::min(witnesses.size(), kMostWitnesses));
     return witnesses;
   }
 
