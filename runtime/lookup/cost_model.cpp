@@ -91,8 +91,9 @@ double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors) {
     return 2.6 + 1.35 * std::log2(count) +
            (has_large_partials(spec) ? 8.0 * static_cast<double>(slice_trips(spec, contributors) - 1) : 0);
   // The one that merges alone reads them with the bandwidth of one SM. On an H200, a partial of 64 rows of 512 columns
-  // takes it 6.4 us, one of 32 rows 2.5 to 3.2 us, one of 8 rows 0.8 us, and one of 4 rows of 128 columns 0.1 us.
-  const double turns = std::max(1.0, partial_columns(spec) / 128.0);
+  // takes it 6.4 us, one of 32 rows 2.5 to 3.2 us, one of 8 rows 0.8 us. Those of heads up to 256 columns are small: 8
+  // rows of 128 columns take 0.1 us.
+  const double turns = std::max(1.0, partial_columns(spec) / (spec.features.latent ? 128.0 : 256.0));
   if (!has_groups(fixup, contributors)) return count * turns;
   const auto width = std::max(kMinWidth, static_cast<std::int64_t>(std::ceil(std::sqrt(count))));
   const std::int64_t groups = contributors / width, largest = contributors - (groups - 1) * width;
