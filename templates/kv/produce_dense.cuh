@@ -22,6 +22,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       if (leader) {
 #pragma unroll
         for (int part = 0; part < kStageParts; part++) {
+          if (part == kEarlyParts) writer.claim_rest(args, ring);
           expect_bytes(full + part * 8, kStageBytes / kStageParts);
           copy_box(stage + part * kPartPanels * kPanelBytes, k_map, token, part * kPartPanels, s.kv_head, s.request,
                    full + part * 8);
