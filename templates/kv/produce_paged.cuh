@@ -47,6 +47,20 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       writer.claim(args, ring, s, step.token);
       if (lane < kStageParts) expect_bytes(full + lane * 8, (u32)(runs * kPageRun * (kStageColumns / kStageParts) * 2));
       __syncwarp();
+      if constexpr (kPrefetchesSteps) {
+        static_assert(kStepRuns <= 32 && 32 % kStepRuns == 0, "a lane's copies are of one run");
+        const int later = read + kStages * kStepTokens, ahead = page_step + kStages, run = lane % kStepRuns;
+        const int id = __shfl_sync(kFullMask, page, ahead % kPageSteps * kStepRuns + run),
+                  next_id = __shfl_sync(kFullMask, next_page, ahead % kPageSteps * kStepRuns + run);
+        const Step step_later = step_at(s, later);
+        if (later < end && run * kPageRun < step_later.count) {
+#pragma unroll 1
+          for (int copy = lane; copy < kKCopies; copy += 32)
+            prefetch_box(k_map, (step_later.token + run * kPageRun) % kPageSize,
+                         copy / kStepRuns * (kWholeParts ? kPartPanels : 1), s.kv_head,
+                         ahead < kPageSteps ? id : next_id);
+        }
+      }
       const auto copies = [&](int begin, int end_copy) {
 #pragma unroll 1
         for (int first = begin; first < end_copy; first += 32) {
