@@ -218,10 +218,11 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   }
   const std::int64_t waves = divide_up(ctas_on_sm, held_);
   fills = std::max(1.0, fills);
-  // Where a launch leaves SMs idle, the one after it takes these first, and then others unevenly: 84 MB by 80 of 132
-  // SMs take 28.3 us a link of a chain of dependent launches, and 22.9 us a launch without. What fits into the rings
-  // has been requested by then.
-  const bool uneven = spec_.pdl && grid < sms_ && fills > 1;
+  // Where a dependent launch leaves less than half of the SMs idle, the one after it begins on these, and the rest of
+  // it late. CTAs that wait for each other then wait for the late ones: 84 MB by 80 of 132 SMs take 28.3 us a link of a
+  // chain, and 22.9 us a launch without. With tickets 537 MB by 64 SMs take as long as without. What fits into the
+  // rings has been requested by then.
+  const bool late = spec_.pdl && spec_.fixup == FixUp::wait && grid < sms_ && 2 * grid > sms_ && fills > 1;
 
   // The last LeanTile of an output tile may have fewer tokens, and only tokens have bytes.
   const std::int64_t whole = line.longest / tiles_per_output_;
@@ -234,7 +235,7 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   const bool overlapped = spec_.stages > 1;
   const double cta_attends_us = static_cast<double>(line.longest * spec_.tile) / attended_rate_;
   const auto wave_us = [&](std::int64_t ctas_on_busiest_sm, double wave_bytes) {
-    const auto ctas = static_cast<double>(uneven ? 2 * ctas_on_busiest_sm : ctas_on_busiest_sm);
+    const auto ctas = static_cast<double>(late ? 2 * ctas_on_busiest_sm : ctas_on_busiest_sm);
     const double on_sm = std::min(ctas * cta_bytes, wave_bytes);
     const double waiting = overlapped ? (fills - 1) * parameters_.latency : 0;
     const double attending = static_cast<double>(ctas_on_busiest_sm) * cta_attends_us;

@@ -34,9 +34,9 @@ constexpr Tunables kFewRows[] = {
     {LoadPath::vector, FixUp::ticket, 64, 4, 16, 1, 2},
 };
 constexpr Tunables kLatent[] = {
+    {LoadPath::tensor, FixUp::ticket, 128, 4, 16, 2, 1}, {LoadPath::tensor, FixUp::ticket, 64, 8, 16, 2, 1},
     {LoadPath::tensor, FixUp::wait, 128, 4, 16, 2, 1},   {LoadPath::tensor, FixUp::wait, 64, 4, 16, 1, 1},
-    {LoadPath::tensor, FixUp::ticket, 128, 4, 16, 2, 1}, {LoadPath::tensor, FixUp::wait, 64, 8, 16, 2, 1},
-    {LoadPath::tensor, FixUp::ticket, 64, 8, 16, 2, 1},
+    {LoadPath::tensor, FixUp::wait, 64, 8, 16, 2, 1},
 };
 
 }  // namespace
@@ -48,13 +48,14 @@ std::vector<KernelSpec> usual_kernels(const DeviceFacts& device, const DecodePro
     if (std::find(kernels.begin(), kernels.end(), spec) == kernels.end()) kernels.push_back(spec);
   };
   for (const Config& config : default_configs(device, problem, Shape{})) {
-    add(config.spec);
-    if (problem.features.batch_invariant) return kernels;
-    // default_config() chooses the fix-up by the shape.
-    if (!has_large_partials(config.spec)) continue;
-    KernelSpec twin = config.spec;
-    twin.fixup = config.spec.fixup == FixUp::wait ? FixUp::ticket : FixUp::wait;
-    if (validate(twin)) add(twin);
+    // default_config() chooses the fix-up by the shape. Where nothing is shared, both are as fast, and the first one
+    // counts.
+    for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+      KernelSpec spec = config.spec;
+      spec.fixup = fixup;
+      if (fixup == config.spec.fixup || (has_large_partials(spec) && validate(spec))) add(spec);
+    }
+    if (problem.features.batch_invariant) return {config.spec};
   }
   const auto add_all = [&](std::span<const Tunables> table) {
     for (const Tunables& tunables : table) {

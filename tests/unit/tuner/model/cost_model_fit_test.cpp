@@ -138,17 +138,20 @@ TEST_F(Model, ManyQueryRowsAreBoundByWhatAnSmAttendsTo) {
   EXPECT_EQ(model_features(costs, device, problem, shape, {spec, 128}, 1).segments, 0);
 }
 
-TEST_F(Model, DependentLaunchesStartSoonerAndDoNotWantIdleSms) {
+TEST_F(Model, DependentLaunchesStartSoonerAndThoseThatWaitDoNotWantIdleSms) {
   spec.load = LoadPath::tensor, spec.warps = 8, spec.warp_tokens = 16, spec.stages = 2, spec.tile = 128;
-  KernelSpec dependent = spec;
+  KernelSpec dependent = spec, waiting = spec;
   dependent.pdl = true;
   EXPECT_LT(default_parameters(device, dependent).costs.start, default_parameters(device, spec).costs.start);
   const Shape shape{.batch = 1, .longest_context = 65536};
   const auto excess = [&](const KernelSpec& of, std::int64_t grid) {
     return model_features(parameters, device, problem, shape, {of, grid}, 1).excess;
   };
-  EXPECT_GT(excess(dependent, 80), excess(spec, 80));
-  EXPECT_EQ(excess(dependent, 132), excess(spec, 132));
+  EXPECT_EQ(excess(dependent, 80), excess(spec, 80));
+  dependent.fixup = waiting.fixup = FixUp::wait;
+  EXPECT_GT(excess(dependent, 80), excess(waiting, 80));
+  EXPECT_EQ(excess(dependent, 64), excess(waiting, 64)) << "the next launch has SMs of its own";
+  EXPECT_EQ(excess(dependent, 132), excess(waiting, 132));
 }
 
 TEST_F(Model, ARingOfOneStagePaysForBeingFilledAgainAndDeeperOnesDoNot) {
