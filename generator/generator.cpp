@@ -34,8 +34,10 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
              selects = has_selection(spec.features);
   if (spec.dtype == DType::bf16) add({"attend/bf16.cuh"});
   if (spec.dtype == DType::fp16 || one_byte) add({"attend/fp16.cuh"});
-  add({"line/rows.cuh", "line/find_start.cuh", "line/walk.cuh", "line/steps.cuh",
-       selects ? "kv/selection.cuh" : "kv/page_table.cuh", "attend/score.cuh",
+  const bool group = in_group(spec.features);
+  add({"line/rows.cuh", "line/find_start.cuh",
+       needs_positions(spec.features) ? "line/part_of_context.cuh" : "line/whole_context.cuh", "line/walk.cuh",
+       "line/steps.cuh", selects ? "kv/selection.cuh" : "kv/page_table.cuh", "attend/score.cuh",
        one_byte ? "kv/elements_8bit.cuh" : "kv/elements_16bit.cuh",
        spec.features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
   if (selects) add({gathers_rows(spec) ? "kv/token_holes.cuh" : "kv/run_holes.cuh"});
@@ -64,13 +66,17 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   const bool roles = warpgroups_have_roles(spec);
   add({"merge/partial.cuh"});
   if (!roles) add({"merge/states.cuh"});
-  add({"merge/workspace.cuh", roles ? "merge/role_results.cuh" : "merge/buffer_results.cuh", "merge/bounded_wait.cuh"});
+  add({"merge/workspace.cuh"});
+  if (group) add({"merge/exchange.cuh"});
+  add({group ? "merge/send_columns.cuh" : "merge/write_columns.cuh",
+       roles ? "merge/role_results.cuh" : "merge/buffer_results.cuh", "merge/bounded_wait.cuh"});
   if (spec.fixup == FixUp::ticket) {
     add({"merge/ticket.cuh"});
   } else {
     add({"merge/slice.cuh", has_large_partials(spec) ? "merge/share_blocks.cuh" : "merge/share_columns.cuh",
          "merge/wait.cuh"});
   }
+  if (group) add({"merge/receive_columns.cuh"});
   add({"merge/finish_segment.cuh", roles                           ? "decode_roles.cuh"
                                    : spec.load == LoadPath::tensor ? "decode_wgmma.cuh"
                                                                    : "decode.cuh"});
@@ -91,8 +97,8 @@ std::string header_comment(const KernelSpec& spec) {
       to_string(spec.load), spec.stages, spec.stages == 1 ? "" : "s", to_string(spec.fixup), spec.ctas_per_sm,
       spec.ctas_per_sm == 1 ? "" : "s", spec.pdl ? "; programmatic dependent launch" : "", cta_threads(spec),
       shared_bytes(spec),
-      spec.fixup == FixUp::wait ? "Cooperative, because CTAs wait for each other: at most as many as are resident."
-                                : "Any grid, because no CTA waits for another.",
+      waits(spec) ? "Cooperative, because CTAs wait for each other: at most as many as are resident."
+                  : "Any grid, because no CTA waits for another.",
       to_json(spec));
 }
 
@@ -183,6 +189,18 @@ std::string matrix_instructions(const KernelSpec& spec) {
          matrix_instruction("wgmma_registers", spec.dtype, value_dim(spec), true);
 }
 
+/// A hash of what the columns that ranks send to each other depend on: their number and order, the dims of each, and
+/// what scores mean. The order of dims is that of the family (first_dim of templates/attend/).
+std::uint32_t exchange_format(const KernelSpec& spec) {
+  const std::string text = fmt::format("{} {} {} {} {} {} {}", spec.head_dim, value_dim(spec), spec.group,
+                                       to_string(spec.dtype), to_json(spec.features),
+                                       spec.load == LoadPath::tensor   ? 1 + query_rows_lead(spec)
+                                       : spec.load == LoadPath::vector ? 3
+                                                                       : 0,
+                                       kGeneratorVersion);
+  return static_cast<std::uint32_t>(XXH3_64bits(text.data(), text.size()));
+}
+
 std::string constants(const KernelSpec& spec) {
   std::string text = "// ---- specialisation ----\n";
   const auto add = [&](std::string_view type, std::string_view name, const auto& value, std::string_view why) {
@@ -255,6 +273,16 @@ std::string constants(const KernelSpec& spec) {
     add("bool", "kSelectionInPool", features.selection_in_pool, "entries count blocks of the pool");
     add("int", "kSelectionQueries", features.q_len, "query tokens of a request, each with a selection");
     add("bool", "kSelectionCausal", features.mask == QueryMask::causal, "a query token sees those up to itself");
+  }
+  add("int", "kRanks", features.context_parallel, "GPUs that hold a part of every context each");
+  add("bool", "kPositions", needs_positions(features), "masks ask where in the whole context tokens lie");
+  if (in_group(features)) {
+    add("int", "kInterleave", features.context_interleave, "tokens of a unit, in turn; 0: contiguous parts");
+    add("bool", "kReplicateOutput", features.replicate_output, "every rank writes all heads");
+    add("unsigned", "kRankBatch", std::min(features.context_parallel, merge_batch(spec)),
+        "ranks whose columns are in flight together, as registers allow");
+    add("unsigned", "kExchangeFormat", fmt::format("{:#010x}u", exchange_format(spec)),
+        "kernels of one format understand each other");
   }
   add("bool", "kGathers", gathers_rows(spec), "rows of selected tokens are copied one by one");
   add("int", "kKvBytes", kv_element_bytes(spec.features), "bytes of an element of K and V");

@@ -41,7 +41,12 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");
   }
   if (!produces) init_fix_up();
-  if (!start_walk(args, length, part_sums, walk)) return;  // there are more CTAs than tile positions
+  if (!start_walk(args, length, part_sums, walk)) {  // there are more CTAs than tile positions
+    if constexpr (kRanks > 1) {
+      if (!produces) take_part_without_range(args);
+    }
+    return;
+  }
   if (produces) {
     if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
     if constexpr (kGathers) {
@@ -61,6 +66,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   Query q;
   if constexpr (kPdl) wait_for_previous_kernel();  // which may write q
   load_query(args, walk.segment, q);
+  if constexpr (kRanks > 1) join_group(args);
   asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");  // the ring is initialised
   RingPosition at;
   FixUp fix = {};
@@ -98,4 +104,5 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     finish_segment(args, here, whole, fix, buffer);
   }
   end_fix_up(args);
+  if constexpr (kRanks > 1) receive_columns(args);
 }

@@ -2,7 +2,7 @@
 // context lengths in device memory.
 
 // A run of LeanTiles of one output tile.
-struct Segment {
+struct Segment : QueryPlace {
   int request;  // index into the batch
   int kv_head;
   int row_block;             // which kRows of the query rows
@@ -27,8 +27,14 @@ LEAN_DEVICE const char* query_row(const LeanDecodeArgs& args, const Segment& s, 
                                               args.q_stride_token, args.q_stride_head);
 }
 
+// The place of a request's first query token, which place_of() of a KV token is compared with: its token index in the
+// context, or, where the rank has a part of it, one that place_query set.
+LEAN_DEVICE int first_query(const Segment& s) {
+  if constexpr (kPositions) return s.first_query_place();
+  return s.context_length - s.query.count;
+}
 // A query row's token index in the context.
-LEAN_DEVICE int query_index(const Segment& s, const Row& row) { return s.context_length - s.query.count + row.token; }
+LEAN_DEVICE int query_index(const Segment& s, const Row& row) { return first_query(s) + row.token; }
 
 LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request, int context_length) {
   s.request = request;
@@ -36,6 +42,7 @@ LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request
   s.query = query_tokens(args.q_offsets, request);
   s.visible = visible_of(context_length, args.q_offsets, request);
   s.tiles = s.visible.tiles;
+  if constexpr (kPositions) s.place_query(args, request, s.query.count);
 }
 
 // Takes the LeanTiles from walk.position on that belong to the output tile at walk.origin and to the range; of a
