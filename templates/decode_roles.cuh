@@ -92,13 +92,9 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   }
 
   Walk walk;
-  if (!start_walk(args, length, part_sums, walk)) {
-    if constexpr (kRanks > 1) take_part_without_range(args);
-    return;
-  }
+  if (!start_walk(args, length, part_sums, walk)) return;
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kValueRegisters));
   if constexpr (kPdl) wait_for_previous_kernel();  // which may still read what this one writes
-  if constexpr (kRanks > 1) join_group(args);
   asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 128 + 32) : "memory");
   RingPosition at;
   FixUp fix = {};
@@ -127,5 +123,4 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     finish_segment(args, walk, whole, fix, values);
   } while (next_segment(args, walk));
   end_fix_up(args);
-  if constexpr (kRanks > 1) receive_columns(args);
 }

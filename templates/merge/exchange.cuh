@@ -93,6 +93,7 @@ LEAN_DEVICE u32 agreement(const LeanDecodeArgs& args) {
   constexpr u32 kPrime = 0x9e3779b1u;  // 2^32 / the golden ratio: spreads each value over all bits
   u32 lengths = 0;
   if (args.group_checks != 0) {
+#pragma unroll 1
     for (int i = (int)threadIdx.x % 32; i < args.batch; i += 32)
       lengths += ((u32)args.full_lengths[i] ^ (u32)i * kPrime) * kPrime;
     lengths = __reduce_add_sync(kFullMask, lengths);
@@ -115,6 +116,7 @@ LEAN_DEVICE void join_group(const LeanDecodeArgs& args) {
   if (threadIdx.x >= 32) return;
   Exchange& e = exchange();
   const u32 lane = threadIdx.x;
+#pragma unroll 1
   for (u32 rank = lane; rank < kRanks; rank += 32) e.base[rank] = (u64)args.group->exchange[rank];
   if (lane == 0) {
     u64 arrivals;
@@ -127,6 +129,7 @@ LEAN_DEVICE void join_group(const LeanDecodeArgs& args) {
   __syncwarp();
   if (blockIdx.x != 0) return;
   const u64 signal = (u64)agreement(args) << 32 | signal_tag(e);
+#pragma unroll 1
   for (u32 rank = lane; rank < kRanks; rank += 32) {
     if (rank == (u32)args.group_rank) continue;
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(signal_of(e, rank, (u32)args.group_rank)), "l"(signal)

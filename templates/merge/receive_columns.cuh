@@ -8,6 +8,7 @@
 LEAN_DEVICE void await_signals(const LeanDecodeArgs& args) {
   const Exchange& e = exchange();
   const u32 expected = agreement(args);
+#pragma unroll 1
   for (u32 rank = threadIdx.x % 32; rank < kRanks; rank += 32) {
     if (rank == (u32)args.group_rank) continue;
     u64 signal;

@@ -45,7 +45,7 @@ struct FakeGpu {
   int driver_version = 13000;
   std::string name = "NVIDIA Fictional 1";
   std::map<CUdevice_attribute, int> attributes;  ///< other than those above; 0 where absent
-  bool peers_reach = true;  ///< whether GPUs reach each other's memory
+  bool peers_reach = true;                       ///< whether GPUs reach each other's memory
   std::int64_t memory_bytes = std::int64_t{1} << 30;
   std::size_t argument_bytes = 0;
 
