@@ -43,6 +43,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   if (selects) add({gathers_rows(spec) ? "kv/token_holes.cuh" : "kv/run_holes.cuh"});
   if (spec.features.append) add({"kv/append.cuh"});
   if (one_byte) add({"attend/value_unit.cuh"});
+  add({"bounded_wait.cuh"});
   if (spec.load == LoadPath::tensor) {
     add({"attend/wgmma.cuh", "kv/tensor.cuh",
          gathers_rows(spec) ? "kv/produce_gathered.cuh"
@@ -69,7 +70,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   add({"merge/workspace.cuh"});
   if (group) add({"merge/exchange.cuh"});
   add({group ? "merge/send_columns.cuh" : "merge/write_columns.cuh",
-       roles ? "merge/role_results.cuh" : "merge/buffer_results.cuh", "merge/bounded_wait.cuh"});
+       roles ? "merge/role_results.cuh" : "merge/buffer_results.cuh"});
   if (spec.fixup == FixUp::ticket) {
     add({"merge/ticket.cuh"});
   } else {
@@ -182,7 +183,8 @@ std::string matrix_instructions(const KernelSpec& spec) {
       "// of its 16 inner elements.\n";
   if (warpgroups_have_roles(spec))
     return text + matrix_instruction("wgmma_shared", spec.dtype, step_tokens(spec), false) +
-           matrix_instruction("wgmma_values", spec.dtype, value_dim(spec) / 4, false);
+           matrix_instruction("wgmma_values", spec.dtype, value_dim(spec) / 2, false) +
+           matrix_instruction("wgmma_registers", spec.dtype, value_dim(spec) / 2, true);
   if (!query_rows_lead(spec))
     return text + matrix_instruction("wgmma_shared", spec.dtype, (rows_per_block(spec) + 7) / 8 * 8, false);
   return text + matrix_instruction("wgmma_shared", spec.dtype, step_tokens(spec), false) +
@@ -338,7 +340,7 @@ Result<EmittedKernel> emit(const KernelSpec& spec) {
     if (name == "attend/wgmma.cuh") modules += matrix_instructions(spec);
   }
   const int cuda_arch = 100 * spec.arch.major + 10 * spec.arch.minor;
-  kernel.source += remove_unreached(resolve_branches(modules, cuda_arch));
+  kernel.source += remove_unreached(shorten(resolve_branches(modules, cuda_arch)));
   return kernel;
 }
 

@@ -7,7 +7,7 @@ constexpr int kWarpgroups = kWarps / 4;
 // Whether the warpgroups share the rows and all take every step. Otherwise each holds all rows, and they take steps in
 // turn.
 constexpr bool kRowsAreSplit = kRows > 64;
-// Whether one warpgroup more makes the weights of each step, and these apply them to a part of O's columns each.
+// Whether they share O's columns and make the weights of steps in turn.
 constexpr bool kHasRoles = kLatent && kWarps == 8;
 constexpr int kStageReaders = kHasRoles || kRowsAreSplit ? kWarps : 4;  // the warps that say when a stage is free
 
@@ -37,11 +37,15 @@ LEAN_DEVICE void pin(float (&accumulators)[kA][kB][4]) {
 }
 // What was written before, to pinned registers and to shared memory, is visible to the wgmmas after this.
 LEAN_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+template <int kPending>
+LEAN_DEVICE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
 LEAN_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <class Accumulators>
 LEAN_DEVICE void wgmma_end(Accumulators& accumulators) {
   wgmma_commit();
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  wgmma_wait<0>();
   pin(accumulators);
 }
 // Makes what this thread stored in shared memory visible to the matrix unit and the copy engine, after the next
