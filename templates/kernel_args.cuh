@@ -101,7 +101,7 @@ struct LeanDecodeArgs {
   LeanStatus* status;
 
   // Kernels of a group only.
-  LeanGroup* group;           // of this rank
+  void* group;                // LeanGroup of this rank
   const int* full_lengths;    // [batch], tokens of the whole contexts, over all ranks
   const int* context_starts;  // [batch], where in the whole context this rank's tokens begin; contiguous parts only
   int group_rank;

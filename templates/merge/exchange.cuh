@@ -14,6 +14,7 @@ struct Exchange {
   u64 base[kRanks];  // of each rank's exchange memory
   u32 epoch, columns;
 };
+LEAN_DEVICE LeanGroup* group_of(const LeanDecodeArgs& args) { return (LeanGroup*)args.group; }
 LEAN_DEVICE Exchange& exchange() {
   __shared__ Exchange shared_exchange;
   return shared_exchange;
@@ -117,14 +118,14 @@ LEAN_DEVICE void join_group(const LeanDecodeArgs& args) {
   Exchange& e = exchange();
   const u32 lane = threadIdx.x;
 #pragma unroll 1
-  for (u32 rank = lane; rank < kRanks; rank += 32) e.base[rank] = (u64)args.group->exchange[rank];
+  for (u32 rank = lane; rank < kRanks; rank += 32) e.base[rank] = (u64)group_of(args)->exchange[rank];
   if (lane == 0) {
     u64 arrivals;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(arrivals) : "l"(&args.group->arrivals) : "memory");
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(arrivals) : "l"(&group_of(args)->arrivals) : "memory");
     e.epoch = (u32)(arrivals >> kLeanArrivalBits);
-    e.columns = args.group->columns;
+    e.columns = group_of(args)->columns;
     const u64 mine = blockIdx.x == 0 ? (1ull << kLeanArrivalBits) - (gridDim.x - 1) : 1ull;
-    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(&args.group->arrivals), "l"(mine) : "memory");
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(&group_of(args)->arrivals), "l"(mine) : "memory");
   }
   __syncwarp();
   if (blockIdx.x != 0) return;

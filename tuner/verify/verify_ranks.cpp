@@ -1,7 +1,6 @@
 // verify_ranks.cpp -- checks kernels of groups with all ranks on this GPU, each on a stream of its own.
 #include <algorithm>
 
-#include "tuner/oracle/decode_case_detail.hpp"
 #include "tuner/oracle/group_case.hpp"
 #include "tuner/verify/rank_plan.hpp"
 
@@ -27,19 +26,25 @@ Result<ComparisonReport> replay(GroupCase& ranks, const LoadedKernel& kernel, La
   }
   ComparisonReport report;
   for (std::size_t round = 0; round < 4; ++round) {
-    LEANATTN_TRY(ranks.set_context_lengths(kRankLengths[(round + 1) % kRankLengths.size()]));
-    LEANATTN_TRY(ranks.reset_outputs());
+    if (auto ok = ranks.set_context_lengths(kRankLengths[(round + 1) % kRankLengths.size()]); !ok)
+      return tl::unexpected(ok.error());
+    if (auto ok = ranks.reset_outputs(); !ok) return tl::unexpected(ok.error());
     for (int repeat = 0; repeat < 2; ++repeat) {
       for (int rank = 0; rank < ranks.ranks(); ++rank)
-        LEANATTN_TRY(graphs[static_cast<std::size_t>(rank)].launch(ranks.stream(rank).get()));
+        if (auto ok = graphs[static_cast<std::size_t>(rank)].launch(ranks.stream(rank).get()); !ok)
+          return tl::unexpected(ok.error());
     }
-    for (int rank = 0; rank < ranks.ranks(); ++rank) LEANATTN_TRY(ranks.stream(rank).synchronize());
+    for (int rank = 0; rank < ranks.ranks(); ++rank) {
+      if (auto ok = ranks.stream(rank).synchronize(); !ok) return tl::unexpected(ok.error());
+    }
     const auto one = ranks.compare(kernel.spec());
     if (!one) return one;
     merge(report, *one);
     if (!report.passed()) break;
   }
-  if (!report.passed()) LEANATTN_TRY(ranks.reset());
+  if (!report.passed()) {
+    if (auto ok = ranks.reset(); !ok) return tl::unexpected(ok.error());
+  }
   return report;
 }
 

@@ -50,6 +50,7 @@ class GroupsOfRanks : public FakeGpuEngine {
     EXPECT_TRUE(ok) << ok.error().message;
     return last_launch_args();
   }
+  static LeanGroup& group_of(const LeanDecodeArgs& args) { return *static_cast<LeanGroup*>(args.group); }
   template <class T>
   void expect_refused(const Result<T>& answer, ErrorCode code, const std::string& what) {
     ASSERT_FALSE(answer) << what;
@@ -71,13 +72,13 @@ TEST_F(GroupsOfRanks, ReachEachOthersMemoryInOneProcess) {
   EXPECT_EQ(second.group_rank, 1);
   ASSERT_NE(first.group, second.group);
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(first.group->exchange[rank], second.group->exchange[rank]) << "both mean the same memory";
-    EXPECT_NE(first.group->exchange[rank], nullptr);
+    EXPECT_EQ(group_of(first).exchange[rank], group_of(second).exchange[rank]) << "both mean the same memory";
+    EXPECT_NE(group_of(first).exchange[rank], nullptr);
   }
-  EXPECT_NE(first.group->exchange[0], first.group->exchange[1]);
-  EXPECT_EQ(first.group->arrivals, 0u);
+  EXPECT_NE(group_of(first).exchange[0], group_of(first).exchange[1]);
+  EXPECT_EQ(group_of(first).arrivals, 0u);
   // 8 requests of 16 of 32 query heads with 128 / 4 columns each.
-  EXPECT_EQ(first.group->columns, 8u * 16 * 32);
+  EXPECT_EQ(group_of(first).columns, 8u * 16 * 32);
   EXPECT_EQ(fake_gpu().calls["cuIpcOpenMemHandle"], 0);
 }
 
@@ -121,9 +122,9 @@ TEST_F(GroupsOfRanks, OfAnotherProcessAreOpenedByTheirHandlesAndClosedAgain) {
   // It is where the other rank has it.
   LeanGroup theirs{};
   ASSERT_TRUE(groups_[1].connect(blobs_of_one_process));
-  std::memcpy(&theirs, bound.group->exchange[1] - (bound.group->exchange[0] - reinterpret_cast<char*>(bound.group)),
+  std::memcpy(&theirs, group_of(bound).exchange[1] - (group_of(bound).exchange[0] - reinterpret_cast<char*>(bound.group)),
               sizeof theirs);
-  EXPECT_EQ(theirs.exchange[1], bound.group->exchange[1]);
+  EXPECT_EQ(theirs.exchange[1], group_of(bound).exchange[1]);
   groups_.clear();
   EXPECT_EQ(fake_gpu().live_imports, 0);
 }
@@ -249,13 +250,13 @@ TEST_F(GroupsOfRanks, FaultsNameTheRankUntilTheGroupIsReset) {
     // The group of rank 1 knows nothing of it.
     ASSERT_TRUE(groups_[1].reset(nullptr));
     EXPECT_FALSE(engines_[0].check());
-    bound.group->arrivals = 77;
-    *bound.group->exchange[0] = 1;
+    group_of(bound).arrivals = 77;
+    *group_of(bound).exchange[0] = 1;
     ASSERT_TRUE(groups_[0].reset(nullptr));
     EXPECT_TRUE(engines_[0].check());
-    EXPECT_EQ(bound.group->arrivals, 0u);
-    EXPECT_EQ(*bound.group->exchange[0], 0);
-    EXPECT_EQ(bound.group->exchange[1], launched(1, args()).group->exchange[1]) << "it stays connected";
+    EXPECT_EQ(group_of(bound).arrivals, 0u);
+    EXPECT_EQ(*group_of(bound).exchange[0], 0);
+    EXPECT_EQ(group_of(bound).exchange[1], group_of(launched(1, args())).exchange[1]) << "it stays connected";
   }
 }
 
