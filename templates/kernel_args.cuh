@@ -11,10 +11,9 @@ constexpr unsigned kLeanRankMissing = 3, kLeanRankDiffers = 4, kLeanRankShift = 
 // The status block of a context, in page-locked host memory that the GPU reads and writes in place. The first two
 // fields are read together.
 struct alignas(8) LeanStatus {
-  unsigned fault;          // kLean...; 0: none. Kernels set it, and the host clears it
-  unsigned wait_bound_us;  // how long a thread waits for a partial, in microseconds; the host sets it
-  unsigned long long
-      workspace;  // address of the tickets of the launch that set `fault`; of a rank's fault, its LeanGroup
+  unsigned fault;                // kLean...; 0: none. Kernels set it, and the host clears it
+  unsigned wait_bound_us;        // how long a thread waits for a partial, in microseconds; the host sets it
+  unsigned long long workspace;  // what `fault` is about: the tickets of its launch, or of a rank's fault the LeanGroup
 };
 
 // What a rank of a group knows of it, in the rank's device memory. The host writes it once. A launch adds
@@ -101,11 +100,10 @@ struct LeanDecodeArgs {
   LeanStatus* status;
 
   // Kernels of a group only.
-  void* group;                // LeanGroup of this rank
-  const int* full_lengths;    // [batch], tokens of the whole contexts, over all ranks
-  const int* context_starts;  // [batch], where in the whole context this rank's tokens begin; contiguous parts only
-  int group_rank;
-  int group_checks;  // not 0: ranks compare full_lengths
+  void* group;                   // LeanGroup of this rank
+  const int* full_lengths;       // [batch], tokens of the whole contexts, over all ranks
+  const int* context_starts;     // [batch], where in the whole context this rank's tokens begin; contiguous parts only
+  int group_rank, group_checks;  // group_checks is not 0 if ranks compare full_lengths
 };
 
 #if !defined(__CUDACC__)

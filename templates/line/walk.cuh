@@ -34,7 +34,7 @@ LEAN_DEVICE int first_query(const Segment& s) {
   return s.context_length - s.query.count;
 }
 // A query row's token index in the context.
-LEAN_DEVICE int query_index(const Segment& s, const Row& row) { return first_query(s) + row.token; }
+LEAN_DEVICE int query_index(const Segment& s, const Row& row) { return s.context_length - s.query.count + row.token; }
 
 LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request, int context_length) {
   s.request = request;

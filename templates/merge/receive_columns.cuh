@@ -20,9 +20,8 @@ LEAN_DEVICE void await_signals(const LeanDecodeArgs& args) {
                    : "l"(signal_of(e, (u32)args.group_rank, rank))
                    : "memory");
       waits = (u32)signal != signal_tag(e);
-    } while (waits && goes_on_waiting(args, waited, kLeanRankMissing | rank << kLeanRankShift, args.group));
-    if (!waits && (u32)(signal >> 32) != expected)
-      report_fault(args, kLeanRankDiffers | rank << kLeanRankShift, args.group);
+    } while (waits && goes_on_waiting(args, waited, kLeanRankMissing | rank << kLeanRankShift));
+    if (!waits && (u32)(signal >> 32) != expected) report_fault(args, kLeanRankDiffers | rank << kLeanRankShift);
   }
 }
 
@@ -56,7 +55,7 @@ LEAN_DEVICE void receive_column(const LeanDecodeArgs& args, u32 column, bool wan
         if (!here) missing = begin + i;
         all &= here;
       }
-      if (!all && !goes_on_waiting(args, waited, kLeanRankMissing | missing << kLeanRankShift, args.group)) {
+      if (!all && !goes_on_waiting(args, waited, kLeanRankMissing | missing << kLeanRankShift)) {
 #pragma unroll
         for (u32 i = 0; i < kRankBatch; i++) give_up(wanted && begin + i < kRanks, stat[i], out[i]);
       }

@@ -29,7 +29,7 @@ LEAN_DEVICE u32 draw_ticket(u32* counter, u32 count) {
 // Whether this CTA has drawn the last of `count` tickets. A ticket beyond them comes from a counter that was not zero
 // before the launch; then nobody may get the last one.
 LEAN_DEVICE bool is_last(const LeanDecodeArgs& args, u32 ticket, u32 count) {
-  if (ticket >= count && threadIdx.x == 0) report_fault(args, kLeanWrongTicket, args.tickets);
+  if (ticket >= count && threadIdx.x == 0) report_fault(args, kLeanWrongTicket);
   return ticket == count - 1;
 }
 
@@ -178,7 +178,7 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
     pieces.count = f.groups;
   }
   merge_all(args, pieces, [&](int column, const RowState& state, const float4& o) {
-    deliver(args, destination_of(args, walk.segment, column), state, o);
+    deliver(args, target_of(args, walk.segment, column), state, o);
   });
 }
 
