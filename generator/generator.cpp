@@ -35,9 +35,9 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   if (spec.dtype == DType::bf16) add({"attend/bf16.cuh"});
   if (spec.dtype == DType::fp16 || one_byte) add({"attend/fp16.cuh"});
   const bool group = in_group(spec.features);
-  add({"line/rows.cuh", "line/find_start.cuh",
-       needs_positions(spec.features) ? "line/part_of_context.cuh" : "line/whole_context.cuh", "line/walk.cuh",
-       "line/steps.cuh", selects ? "kv/selection.cuh" : "kv/page_table.cuh", "attend/score.cuh",
+  add({"line/rows.cuh", "line/find_start.cuh"});
+  if (needs_positions(spec.features)) add({"line/part_of_context.cuh"});
+  add({"line/walk.cuh", "line/steps.cuh", selects ? "kv/selection.cuh" : "kv/page_table.cuh", "attend/score.cuh",
        one_byte ? "kv/elements_8bit.cuh" : "kv/elements_16bit.cuh",
        spec.features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
   if (selects) add({gathers_rows(spec) ? "kv/token_holes.cuh" : "kv/run_holes.cuh"});
@@ -65,12 +65,11 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
     case LoadPath::tensor: break;
   }
   const bool roles = warpgroups_have_roles(spec);
-  add({"merge/partial.cuh"});
+  add({"merge/partial.cuh", "merge/output.cuh"});
   if (!roles) add({"merge/states.cuh"});
   add({"merge/workspace.cuh"});
-  if (group) add({"merge/exchange.cuh"});
-  add({group ? "merge/send_columns.cuh" : "merge/write_columns.cuh",
-       roles ? "merge/role_results.cuh" : "merge/buffer_results.cuh"});
+  if (group) add({"merge/exchange.cuh", "merge/send_columns.cuh"});
+  add({roles ? "merge/role_results.cuh" : "merge/buffer_results.cuh"});
   if (spec.fixup == FixUp::ticket) {
     add({"merge/ticket.cuh"});
   } else {
@@ -249,6 +248,8 @@ std::string constants(const KernelSpec& spec) {
   add("int", "kSharedBytes", shared_bytes(spec), "dynamic shared memory the host launches with");
 
   text += "// what the problem asks for beside plain dense decode\n";
+  if (in_group(features)) text += "#define LEAN_GROUP\n";
+  if (needs_positions(features)) text += "#define LEAN_POSITIONS\n";
   add("int", "kPageSize", features.page_size, "tokens per page; 0: dense");
   add("int", "kPageRun", page_run(spec), "tokens that steps of a paged cache take from one page at a time");
   add("bool", "kRaggedQ", features.ragged_q, "each request has its own number of query tokens");
@@ -277,7 +278,6 @@ std::string constants(const KernelSpec& spec) {
     add("bool", "kSelectionCausal", features.mask == QueryMask::causal, "a query token sees those up to itself");
   }
   add("int", "kRanks", features.context_parallel, "GPUs that hold a part of every context each");
-  add("bool", "kPositions", needs_positions(features), "masks ask where in the whole context tokens lie");
   if (in_group(features)) {
     add("int", "kInterleave", features.context_interleave, "tokens of a unit, in turn; 0: contiguous parts");
     add("bool", "kReplicateOutput", features.replicate_output, "every rank writes all heads");
@@ -314,6 +314,18 @@ void append_code(std::string& out, std::string_view text) {
   }
 }
 
+/// The module merge/output.cuh for kernels of a group, in which its names are those of what sends columns.
+std::string with_own_names(std::string_view text) {
+  std::string out(text);
+  for (const auto& [name, own] : {std::pair<std::string_view, std::string_view>{"Output", "OwnOutput"},
+                                  {"write_output", "write_own_output"},
+                                  {"output_of", "own_output_of"}}) {
+    for (std::size_t at = out.find(name); at != std::string::npos; at = out.find(name, at + own.size()))
+      out.replace(at, name.size(), own);
+  }
+  return out;
+}
+
 std::string with_entry_name(std::string_view text, std::string_view entry) {
   constexpr std::string_view kPlaceholder = "KERNEL_NAME";
   std::string out(text);
@@ -335,7 +347,9 @@ Result<EmittedKernel> emit(const KernelSpec& spec) {
   for (std::string_view name : modules_of(spec)) {
     modules += fmt::format("// ---- templates/{} ----\n", name);
     const std::string_view text = template_text(name);
-    modules += name.starts_with("decode") ? with_entry_name(text, kernel.entry) : std::string(text);
+    modules += name.starts_with("decode")                              ? with_entry_name(text, kernel.entry)
+               : name == "merge/output.cuh" && in_group(spec.features) ? with_own_names(text)
+                                                                       : std::string(text);
     modules += '\n';
     if (name == "attend/wgmma.cuh") modules += matrix_instructions(spec);
   }

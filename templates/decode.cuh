@@ -21,10 +21,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   KvPipe kv;
   kv.init(ring, warp, lane, args);
   Walk walk;
-  if (!start_walk(args, length, part_sums, walk)) {  // there are more CTAs than tile positions
-    if constexpr (kRanks > 1) take_part_without_range(args);
-    return;
-  }
+#if defined(LEAN_GROUP)
+  if (!start_walk(args, length, part_sums, walk)) return take_part_without_range(args);
+#else
+  if (!start_walk(args, length, part_sums, walk)) return;  // there are more CTAs than tile positions
+#endif
 
   if constexpr (kPdl) {
     if (holds_newest(walk.segment)) wait_for_previous_kernel();  // which may write the newest tokens

@@ -41,12 +41,11 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");
   }
   if (!produces) init_fix_up();
-  if (!start_walk(args, length, part_sums, walk)) {  // there are more CTAs than tile positions
-    if constexpr (kRanks > 1) {
-      if (!produces) take_part_without_range(args);
-    }
-    return;
-  }
+#if defined(LEAN_GROUP)
+  if (!start_walk(args, length, part_sums, walk)) return produces ? void() : take_part_without_range(args);
+#else
+  if (!start_walk(args, length, part_sums, walk)) return;  // there are more CTAs than tile positions
+#endif
   if (produces) {
     if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
     if constexpr (kGathers) {

@@ -13,7 +13,7 @@ constexpr unsigned kLeanRankMissing = 3, kLeanRankDiffers = 4, kLeanRankShift = 
 struct alignas(8) LeanStatus {
   unsigned fault;                // kLean...; 0: none. Kernels set it, and the host clears it
   unsigned wait_bound_us;        // how long a thread waits for a partial, in microseconds; the host sets it
-  unsigned long long workspace;  // what `fault` is about: the tickets of its launch, or of a rank's fault the LeanGroup
+  unsigned long long workspace;  // address of the tickets of the launch that set `fault`, or of a group's LeanGroup
 };
 
 // What a rank of a group knows of it, in the rank's device memory. The host writes it once. A launch adds
@@ -98,12 +98,14 @@ struct LeanDecodeArgs {
 
   // Read only by threads that have waited for long or found a fault. Null: they break the context instead.
   LeanStatus* status;
+#if !defined(__CUDACC__) || defined(LEAN_GROUP)
 
-  // Kernels of a group only.
+  // Kernels of a group only. Others have a shorter argument block, of which the driver copies no more.
   void* group;                   // LeanGroup of this rank
   const int* full_lengths;       // [batch], tokens of the whole contexts, over all ranks
   const int* context_starts;     // [batch], where in the whole context this rank's tokens begin; contiguous parts only
   int group_rank, group_checks;  // group_checks is not 0 if ranks compare full_lengths
+#endif
 };
 
 #if !defined(__CUDACC__)
@@ -116,4 +118,8 @@ inline LeanDecodeArgs lean_line_of_selection(LeanDecodeArgs args, int q_tokens) 
 }
 #endif
 static_assert(sizeof(void*) == 8 && sizeof(long long) == 8, "64-bit only");
+#if !defined(__CUDACC__) || defined(LEAN_GROUP)
 static_assert(sizeof(LeanDecodeArgs) == 456, "host and device must agree on the argument block");
+#else
+static_assert(sizeof(LeanDecodeArgs) == 424, "host and device must agree on the argument block");
+#endif

@@ -9,12 +9,8 @@ LEAN_DEVICE int place_of(int token) {
   return token + token / (kInterleave > 0 ? kInterleave : 1) * ((kRanks - 1) * kInterleave);
 }
 
-struct QueryPlace {
-  int first_query;  // the place of the request's first query token
-
-  LEAN_DEVICE int first_query_place() const { return first_query; }
-  LEAN_DEVICE void place_query(const LeanDecodeArgs& args, int request, int query_tokens) {
-    const int before = kInterleave > 0 ? args.group_rank * kInterleave : args.context_starts[request];
-    first_query = args.full_lengths[request] - query_tokens - before;
-  }
-};
+// Of the first of a request's query tokens.
+LEAN_DEVICE int place_of_query(const LeanDecodeArgs& args, int request, int query_tokens) {
+  const int before = kInterleave > 0 ? args.group_rank * kInterleave : args.context_starts[request];
+  return args.full_lengths[request] - query_tokens - before;
+}

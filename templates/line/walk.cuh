@@ -2,7 +2,7 @@
 // context lengths in device memory.
 
 // A run of LeanTiles of one output tile.
-struct Segment : QueryPlace {
+struct Segment {
   int request;  // index into the batch
   int kv_head;
   int row_block;             // which kRows of the query rows
@@ -11,6 +11,9 @@ struct Segment : QueryPlace {
   u32 tile_begin, tile_end;  // those of this segment
   QueryTokens query;
   LeanVisible visible;
+#if defined(LEAN_POSITIONS)
+  int first_query;  // the place of the first query token (line/part_of_context.cuh)
+#endif
 };
 
 struct Walk {
@@ -27,12 +30,6 @@ LEAN_DEVICE const char* query_row(const LeanDecodeArgs& args, const Segment& s, 
                                               args.q_stride_token, args.q_stride_head);
 }
 
-// The place of a request's first query token, which place_of() of a KV token is compared with: its token index in the
-// context, or, where the rank has a part of it, one that place_query set.
-LEAN_DEVICE int first_query(const Segment& s) {
-  if constexpr (kPositions) return s.first_query_place();
-  return s.context_length - s.query.count;
-}
 // A query row's token index in the context.
 LEAN_DEVICE int query_index(const Segment& s, const Row& row) { return s.context_length - s.query.count + row.token; }
 
@@ -42,7 +39,9 @@ LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request
   s.query = query_tokens(args.q_offsets, request);
   s.visible = visible_of(context_length, args.q_offsets, request);
   s.tiles = s.visible.tiles;
-  if constexpr (kPositions) s.place_query(args, request, s.query.count);
+#if defined(LEAN_POSITIONS)
+  s.first_query = place_of_query(args, request, s.query.count);
+#endif
 }
 
 // Takes the LeanTiles from walk.position on that belong to the output tile at walk.origin and to the range; of a

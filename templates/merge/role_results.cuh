@@ -26,7 +26,7 @@ LEAN_DEVICE void for_each_held(const Results& a, Body body) {
 // Writes the rows of a whole output tile.
 LEAN_DEVICE void write_results(const LeanDecodeArgs& args, const Segment& segment, const Results& results) {
   for_each_held(results, [&](int column, const RowState& state, const float4& o) {
-    deliver(args, target_of(args, segment, column), state, o);
+    write_output(args, output_of(args, segment, column), state, o);
   });
 }
 

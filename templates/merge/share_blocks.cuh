@@ -96,7 +96,7 @@ LEAN_DEVICE void reduce_blocks(const LeanDecodeArgs& args, const Contributors& c
       const u32 block = c.mine + (k + b) * c.count;
       if (member == 0 && block < (u32)kBlocks) {
         const int column = (int)(block * kBlockColumns + lane);
-        deliver(args, target_of(args, segment, column), state[b], o[b]);
+        write_output(args, output_of(args, segment, column), state[b], o[b]);
       }
     }
   }

@@ -23,7 +23,7 @@ LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c,
     if (c.mine + k * c.count >= (u32)kColumns) return;  // the warp's first column: the same for all lanes
     const u32 column = c.mine + (k + (lane >> lane_bits)) * c.count;
     const u32 count = column < (u32)kColumns ? c.count : 0;
-    const auto target = target_of(args, segment, (int)column);
+    const Output output = output_of(args, segment, (int)column);
     RowState state = {kNegInf, 0.0f};
     float4 o = make_float4(0, 0, 0, 0);
     u32 begin = 0;
@@ -81,7 +81,7 @@ LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c,
       o.x += __shfl_xor_sync(kFullMask, o.x, distance), o.y += __shfl_xor_sync(kFullMask, o.y, distance);
       o.z += __shfl_xor_sync(kFullMask, o.z, distance), o.w += __shfl_xor_sync(kFullMask, o.w, distance);
     }
-    if (member == 0 && count != 0) deliver(args, target, state, o);
+    if (member == 0 && count != 0) write_output(args, output, state, o);
   }
 }
 

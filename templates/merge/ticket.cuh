@@ -178,7 +178,7 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
     pieces.count = f.groups;
   }
   merge_all(args, pieces, [&](int column, const RowState& state, const float4& o) {
-    deliver(args, target_of(args, walk.segment, column), state, o);
+    write_output(args, output_of(args, walk.segment, column), state, o);
   });
 }
 
