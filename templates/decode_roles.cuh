@@ -51,8 +51,8 @@ LEAN_DEVICE void wait_weighed(const LeanDecodeArgs& args, const KvRing& ring, co
 
 // Attends to a segment. at: its first step, and then the one behind it.
 LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, const KvRing& ring, u32 weighed,
-                                Operands& operands, RingPosition& at, Values& a) {
-  const int own = threadIdx.x / 128, lane = threadIdx.x % 32, begin = first_read(s), end = end_read(s),
+                                Operands& operands, int own, RingPosition& at, Values& a) {
+  const int lane = threadIdx.x % 32, begin = first_read(s), end = end_read(s),
             steps = (end - begin + kStepTokens - 1) / kStepTokens;
   Softmax softmax;
   float other_sum[2] = {0.0f, 0.0f}, other_max[2] = {kNegInf, kNegInf};  // of the other's last step
@@ -63,6 +63,10 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, co
     for (int half = 0; half < 2; half++)
       other_max[half] = rows.max[lane_row() + 8 * half], other_sum[half] = rows.sum[lane_row() + 8 * half];
   };
+  // The shuffle tells the compiler that it is uniform.
+  const auto stage_of = [&](const RingPosition& of) {
+    return __shfl_sync(kFullMask, ring.stages + of.stage * kStageBytes, 0);
+  };
   const auto release = [&](const RingPosition& of) {
     __syncwarp();
     if (lane == 0) release_stage(ring, of);
@@ -72,10 +76,10 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, co
   if (owes) at.next();
 #pragma unroll 1
   for (int i = own; i < steps; i += 2) {
-    const u32 full = full_barriers(ring, at), stage = ring.stages + at.stage * kStageBytes;
+    const u32 full = full_barriers(ring, at), stage = stage_of(at);
     if (owes && !scores_come_first(args, full, at.parity, weighed + other.stage * 8, other.parity)) {
       wait_weighed(args, ring, other, weighed);
-      begin_values(ring.stages + other.stage * kStageBytes, operands.rows[other.stage], a);
+      begin_values(stage_of(other), own, operands.rows[other.stage], a);
       wgmma_commit();
       take_others(other);
       wgmma_wait<0>();
@@ -88,7 +92,7 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, co
     begin_scores(args, stage, full, at.parity, operands, score);
     if (__any_sync(kFullMask, owes)) {  // the vote tells the compiler that the branch is uniform
       wait_weighed(args, ring, other, weighed);
-      begin_values(ring.stages + other.stage * kStageBytes, operands.rows[other.stage], a);
+      begin_values(stage_of(other), own, operands.rows[other.stage], a);
       take_others(other);
     }
     wgmma_commit();  // of nothing if there are no values to add
@@ -100,7 +104,7 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, co
     wgmma_wait<0>();
     pin(a.out);
     if (owes) release(other);
-    add_own_values(stage, factor, weight, a);
+    add_own_values(stage, own, factor, weight, a);
     release(at);
     at.next();
     other = at;
@@ -109,7 +113,7 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, co
   }
   if (owes) {
     wait_weighed(args, ring, other, weighed);
-    begin_values(ring.stages + other.stage * kStageBytes, operands.rows[other.stage], a);
+    begin_values(stage_of(other), own, operands.rows[other.stage], a);
     wgmma_commit();
     take_others(other);
     wgmma_wait<0>();
@@ -189,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     if (!whole) plan_fix_up(args, here, fix);  // while the first KV is on its way
     Values values;
     clear(values);
-    attend_segment(args, here.segment, ring, weighed, operands, at, values);
+    attend_segment(args, here.segment, ring, weighed, operands, warp / 4, at, values);
     if (!whole) begin_fix_up(args, here, fix);
     more = next_segment(args, walk);
     sync_workers();  // all have read q, and are done with the fix-up before

@@ -22,6 +22,11 @@ LEAN_DEVICE u64 matrix_descriptor(u32 address) {
   return kFixed | (address & 0x3ffff) >> 4;
 }
 
+// The descriptor of what lies so many bytes, a multiple of 16, behind an operand.
+LEAN_DEVICE u64 behind(u64 descriptor, int bytes) {
+  return (descriptor & 0xffffffff00000000ull) | ((u32)descriptor + (u32)(bytes / 16));
+}
+
 // Keeps the compiler from moving writes of accumulators behind this point, or reads of them in front of it.
 template <int kA>
 LEAN_DEVICE void pin(float (&accumulators)[kA][4]) {

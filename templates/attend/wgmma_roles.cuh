@@ -86,14 +86,17 @@ LEAN_DEVICE void rescale(Values& a, const float (&factor)[2]) {
   }
 }
 
-// The warpgroup's columns of V in a stage.
-LEAN_DEVICE u32 own_values(u32 stage) { return stage + kVOffset + threadIdx.x / 128 * (kVPanels / 2 * kPanelBytes); }
+// A warpgroup's columns of V in a stage, as operand B.
+LEAN_DEVICE u64 own_values(u32 stage, int warpgroup) {
+  return matrix_descriptor<kPanelBytes, 1024, true>(stage + (u32)(kVOffset + warpgroup * (kVPanels / 2 * kPanelBytes)));
+}
 
 // Begins to multiply a step's q and k, whose K arrives in `stage` as the barriers from `full` on say.
 LEAN_DEVICE void begin_scores(const LeanDecodeArgs& args, u32 stage, u32 full, u32 parity, const Operands& shared,
                               float (&score)[kStepTokens / 8][4]) {
-  u32 q = shared_address(shared.q);
-  asm volatile("" : "+r"(q));  // lest the descriptors of all of q be kept from step to step
+  u64 q = matrix_descriptor<0, 1024, true>(shared_address(shared.q));
+  asm volatile("" : "+l"(q));  // lest the descriptors of all of q be kept from step to step
+  const u64 rows = matrix_descriptor<0, 1024, true>(stage);
 #pragma unroll
   for (int k = 0; k < kHeadDim / 16; k++) {  // 16 dims are 32 bytes of a panel's rows
     if (k % (kPartPanels * 4) == 0) {
@@ -101,23 +104,23 @@ LEAN_DEVICE void begin_scores(const LeanDecodeArgs& args, u32 stage, u32 full, u
       if constexpr (kGathers) fence_async_proxy();
       wgmma_begin();
     }
-    wgmma_shared<0, 0>(score, matrix_descriptor<0, 1024, true>(q + (u32)(k / 4 * 64 * 128 + k % 4 * 32)),
-                       matrix_descriptor<0, 1024, true>(stage + (u32)(k / 4 * kPanelBytes + k % 4 * 32)), k > 0);
+    wgmma_shared<0, 0>(score, behind(q, k / 4 * 64 * 128 + k % 4 * 32), behind(rows, k / 4 * kPanelBytes + k % 4 * 32),
+                       k > 0);
   }
   wgmma_commit();
 }
 
 // Begins to add a step of the other warpgroup to O.
-LEAN_DEVICE void begin_values(u32 stage, const StepRows& rows, Values& a) {
+LEAN_DEVICE void begin_values(u32 stage, int warpgroup, const StepRows& rows, Values& a) {
   const int row = lane_row();
   const float factor[2] = {rows.factor[row], rows.factor[row + 8]};
   rescale(a, factor);
+  const u64 weights = matrix_descriptor<0, 1024, true>(weights_of(stage)), values = own_values(stage, warpgroup);
   pin(a.out);
   wgmma_begin();
 #pragma unroll
   for (int k = 0; k < kStepTokens / 16; k++)  // 16 tokens are two atoms of eight rows of V
-    wgmma_values<0, 1>(a.out, matrix_descriptor<0, 1024, true>(weights_of(stage) + (u32)(k * 32)),
-                       matrix_descriptor<kPanelBytes, 1024, true>(own_values(stage) + (u32)(k * 2048)), true);
+    wgmma_values<0, 1>(a.out, behind(weights, k * 32), behind(values, k * 2048), true);
 }
 
 // The weights of an own step from its scores. before: the rows' maxima of all earlier steps. last: whether this is one
@@ -139,18 +142,22 @@ LEAN_DEVICE void weigh_step(const LeanDecodeArgs& args, const Segment& s, const 
   }
   weigh(softmax.max, softmax.sum, score, args.scale_log2, factor, weight);
 
-  const int c = threadIdx.x % 4;
+  // Lane 8 i + r says where row r of a block of eight rows and eight tokens goes: of the warp's rows and tokens 0 .. 7,
+  // rows 8 .. 15, and the same of the next eight tokens.
+  const int lane = threadIdx.x % 32, c = lane % 4;
+  const int place_row = (int)(threadIdx.x / 32 % 4) * 16 + lane % 16;
+  const u32 place = weights_of(stage) + (u32)(place_row * 128);
+#pragma unroll
+  for (int k = 0; k < kStepTokens / 16; k++)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     place + (u32)((2 * k + lane / 16 ^ place_row % 8) * 16)),
+                 "r"(weight[2 * k][0]), "r"(weight[2 * k][1]), "r"(weight[2 * k + 1][0]), "r"(weight[2 * k + 1][1])
+                 : "memory");
   float sum[2] = {softmax.sum[0], softmax.sum[1]};
   if (last) add_lanes(sum);
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const int row = lane_row() + half * 8;
-#pragma unroll
-    for (int tile = 0; tile < kStepTokens / 8; tile++)
-      asm volatile(
-          "st.shared.u32 [%0], %1;" ::"r"(weights_of(stage) + (u32)(row * 128 + (tile ^ row % 8) * 16 + c * 4)),
-          "r"(weight[tile][half])
-          : "memory");
     if (c == 0) rows.max[row] = softmax.max[half], rows.sum[row] = sum[half], rows.factor[row] = factor[half];
   }
   fence_async_proxy();
@@ -158,15 +165,16 @@ LEAN_DEVICE void weigh_step(const LeanDecodeArgs& args, const Segment& s, const 
 }
 
 // Adds an own step, whose weights are in registers, to O.
-LEAN_DEVICE void add_own_values(u32 stage, const float (&factor)[2], const u32 (&weight)[kStepTokens / 8][2],
-                                Values& a) {
+LEAN_DEVICE void add_own_values(u32 stage, int warpgroup, const float (&factor)[2],
+                                const u32 (&weight)[kStepTokens / 8][2], Values& a) {
   rescale(a, factor);
+  const u64 values = own_values(stage, warpgroup);
   pin(a.out);
   wgmma_begin();
 #pragma unroll
   for (int k = 0; k < kStepTokens / 16; k++) {
     const u32 p[4] = {weight[2 * k][0], weight[2 * k][1], weight[2 * k + 1][0], weight[2 * k + 1][1]};
-    wgmma_registers<1>(a.out, p, matrix_descriptor<kPanelBytes, 1024, true>(own_values(stage) + (u32)(k * 2048)), true);
+    wgmma_registers<1>(a.out, p, behind(values, k * 2048), true);
   }
   wgmma_end(a.out);
 }
