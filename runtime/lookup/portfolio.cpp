@@ -197,9 +197,8 @@ std::optional<PredictedConfig> best_predicted(std::span<const PortfolioKernel> k
     const Result<KernelSpec> spec = with_tunables_of(base, kernel.spec);
     if (!spec) continue;
     // A ragged batch gets segment costs and all the CTAs that are resident at once, and these wait for nobody.
-    const bool waits = spec->fixup == FixUp::wait;
-    if (ragged && waits && !has_large_partials(*spec)) continue;
-    const int resident = waits ? std::min(kernel.resident, spec->ctas_per_sm) : kernel.resident;
+    if (ragged && spec->fixup == FixUp::wait && !has_large_partials(*spec)) continue;
+    const int resident = waits(*spec) ? std::min(kernel.resident, spec->ctas_per_sm) : kernel.resident;
     const Corrected corrected(kernel, here);
     const LaunchModel launch(kernel.parameters, device, problem, shape, *spec, kernel.resident);
     const auto consider = [&](std::int64_t grid) {

@@ -140,6 +140,7 @@ DecodeProblem any_problem() {
   features.page_size = *rc::gen::element(0, 0, 16, 64);
   features.q_len = *rc::gen::element(1, 1, 1, 2, 4);
   if (*rc::gen::inRange(0, 4) == 0) features.kv_format = KvFormat::fp8_e4m3;
+  if (*rc::gen::inRange(0, 6) == 0) features.context_parallel = 2;
   problem.pdl = *rc::gen::arbitrary<bool>();
   return canonical(problem);
 }
@@ -191,7 +192,7 @@ RC_GTEST_PROP(UntunedShapes, EveryAnswerIsAValidLaunchThatKeepsTheGpuBusy, ()) {
   RC_ASSERT(spec.group * problem.kv_heads == problem.q_heads);
   const std::int64_t tiles = lean_tiles(problem, shape, spec);
   RC_ASSERT(grid >= 1 && grid <= std::min(tiles, kMostCtas));
-  if (spec.fixup == FixUp::wait) RC_ASSERT(grid <= resident_grid(device, spec));
+  if (waits(spec)) RC_ASSERT(grid <= resident_grid(device, spec));
   RC_ASSERT(shape.total_context != 0 || segment_cost == 0);
   // Less than half of the SMs use all of the memory's bandwidth, and 1 MiB is what one of them streams in 14 us.
   const std::int64_t wanted = std::min<std::int64_t>(device.sm_count * 2 / 5, kv_bytes(problem, shape) / (1 << 20));
