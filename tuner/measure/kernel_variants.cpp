@@ -39,7 +39,7 @@ Result<EmittedKernel> without_merging(EmittedKernel kernel) {
   const Result<void> cut =
       kernel.spec.fixup == FixUp::wait
           ? replace_once(kernel, "  end_fix_up(args);\n", "")
-          : replace_once(kernel, "  if (share_ticket<0>(f.ticket) != f.members - 1) return;\n", "  return;\n");
+          : replace_once(kernel, "  if (!is_last(args, share_ticket<0>(f.ticket), f.members)) return;\n", "  return;\n");
   if (!cut) return tl::unexpected(cut.error());
   return kernel;
 }
@@ -71,7 +71,6 @@ Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
       {"if (!start_walk(args, length, part_sums, walk)) return;", "", " " + stamp_at(Moment::placed)},
       {"if (!whole) begin_fix_up(args, here, fix);", stamp_at(Moment::streamed), ""},
       {"finish_segment(args, here, whole, fix, buffer);", stamp_at(Moment::gathered), " " + stamp_at(Moment::finished)},
-      {"end_fix_up(args);", "", " " + stamp_at(Moment::done)},
   };
   if (kernel.spec.load == LoadPath::tensor) {
     edits.push_back({"if (threadIdx.x / 32 == kWarps) produce(", stamp_at(Moment::requested, "kThreads"), ""});
@@ -83,6 +82,9 @@ Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
     const std::string text = edit.before + std::string(edit.piece) + edit.after;
     if (auto replaced = replace_once(kernel, edit.piece, text); !replaced) return tl::unexpected(replaced.error());
   }
+  // The entry point is the last declaration.
+  const std::size_t end = kernel.source.rfind("\n}");
+  kernel.source.insert(end, "\n  " + stamp_at(Moment::done));
   return kernel;
 }
 
