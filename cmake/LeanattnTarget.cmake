@@ -48,7 +48,7 @@ set(LEANATTN_PCH_TESTS_LINK ${LEANATTN_PCH_LIBRARY_LINK} GTest::gtest rapidcheck
 # the library first, whose code is optimised under sanitizers (leanattn_precompile). For programs that link all of the tuner.
 function(leanattn_prefer_library_code target)
   if(LEANATTN_SANITIZE)
-    foreach(component IN ITEMS tuner sessions runtime cache generator)
+    foreach(component IN ITEMS sessions runtime cache generator tuner)
       target_link_options(${target} PRIVATE "LINKER:--whole-archive,$<TARGET_FILE:leanattn_${component}>,--no-whole-archive")
     endforeach()
   endif()
@@ -80,21 +80,24 @@ function(leanattn_precompile target set)
     endif()
   endif()
   target_precompile_headers(${target} REUSE_FROM ${owner})
-  # The files of a folder are one unit, so names in their unnamed namespaces differ. A file elsewhere cannot clash with them.
   get_target_property(sources ${target} SOURCES)
-  foreach(source IN LISTS sources)
-    if(source MATCHES "\\.c$")
-      set_source_files_properties("${source}" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
-    elseif(NOT source MATCHES "^\\$")
+  set(c_sources ${sources})
+  list(FILTER c_sources INCLUDE REGEX "\\.c$")
+  set_source_files_properties(${c_sources} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  # The files of a folder are one unit, so names in their unnamed namespaces differ. A file elsewhere cannot clash with them. GCC compiles
+  # programs and tests file by file, so that what each of them includes is tried, too.
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "STATIC_LIBRARY" OR CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    foreach(source IN LISTS sources)
       get_filename_component(folder "${source}" ABSOLUTE)
       get_filename_component(folder "${folder}" DIRECTORY)
       file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${folder}")
       string(MAKE_C_IDENTIFIER "${folder}" folder)
       set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${folder}")
-    endif()
-  endforeach()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  target_compile_options(${target} PRIVATE -Wno-shadow)  # a local variable may have the name of something of another file
+    endforeach()
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+    target_compile_options(${target} PRIVATE -Wno-shadow)  # a local variable may have the name of something of another file
+  endif()
   # A precompiled header is refused where a macro that it saw has another definition.
   foreach(library IN LISTS LEANATTN_PCH_${upper}_LINK)
     target_compile_definitions(${target} PRIVATE $<TARGET_PROPERTY:${library},INTERFACE_COMPILE_DEFINITIONS>)
