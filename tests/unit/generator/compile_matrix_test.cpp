@@ -1,11 +1,15 @@
 // Kernels of every arch, head_dim, load path, dtype and fix-up compile under NVRTC without a spill, and so does every
-// feature. Compiled on all cores.
+// feature: a covering part of them on every change, all of them at night (CompileMatrixInFull). Compiled on all cores.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <mutex>
+#include <set>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "generator/generator.hpp"
@@ -44,17 +48,26 @@ std::vector<KernelSpec> family(Arch arch, int head_dim, LoadPath load) {
 /// Bytes that a kernel may spill: of what warpgroups that trade registers keep from segment to segment.
 int spill_limit(const KernelSpec& spec) { return !warpgroups_have_roles(spec) ? 0 : gathers_rows(spec) ? 192 : 64; }
 
-/// `covering` has every head_dim with every load path on every arch, and of their dtypes and fix-ups one pair, in turn.
-/// `all` has every pair.
+/// `covering` has every load path on every arch with two of the four head_dims, and of their dtypes and fix-ups one
+/// pair, in turn. The seed of the run decides which two an arch has; the next arch has the others. `all` has every
+/// head_dim with every pair.
 enum class Combinations { covering, all };
+
+/// LEANATTN_TEST_SEED, which scripts/test takes from the sources; 0 without it.
+std::size_t run_seed() {
+  const char* text = std::getenv("LEANATTN_TEST_SEED");
+  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+}
 
 std::vector<KernelSpec> matrix(Combinations combinations) {
   std::vector<KernelSpec> specs;
-  std::size_t turn = 0;
+  std::size_t turn = 0, arch_turn = run_seed();
   for (Arch arch : matrix_arches()) {
-    ++turn;
+    ++turn, ++arch_turn;
+    std::size_t dim_turn = 0;
     for (int head_dim : {64, 96, 128, 256}) {
       ++turn;
+      if (combinations == Combinations::covering && (arch_turn + dim_turn++) % 2 != 0) continue;
       for (LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
         if (load == LoadPath::bulk && arch.major < 9) continue;  // no bulk copies before Hopper
         if (load == LoadPath::tensor && (arch != Arch{9, 0, true} || head_dim % 64 != 0)) continue;  // wgmma
@@ -199,9 +212,16 @@ void expect_all_compile(const std::vector<KernelSpec>& specs) {
   ::testing::Test::RecordProperty("kernels", static_cast<int>(specs.size()));
 }
 
-TEST(CompileMatrix, EveryHeadDimAndLoadPathCompilesWithoutSpillsOnEveryArch) {
+TEST(CompileMatrix, EveryLoadPathCompilesWithoutSpillsOnEveryArchWithHalfOfTheHeadDims) {
   const std::vector<KernelSpec> specs = matrix(Combinations::covering);
-  ASSERT_GE(specs.size(), 60u);
+  std::set<std::pair<std::string, LoadPath>> met;
+  std::set<int> head_dims;
+  for (const KernelSpec& spec : specs) met.emplace(to_string(spec.arch), spec.load), head_dims.insert(spec.head_dim);
+  // Five load paths from Hopper on; before it there are no bulk copies, and elsewhere no tensor maps.
+  std::size_t expected = 1;
+  for (const Arch arch : matrix_arches()) expected += arch.major < 9 ? 3 : 4;
+  ASSERT_EQ(met.size(), expected);
+  for (const int head_dim : {64, 96, 128, 256}) ASSERT_TRUE(head_dims.contains(head_dim)) << head_dim;
   expect_all_compile(specs);
 }
 
