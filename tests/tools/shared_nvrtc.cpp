@@ -1,5 +1,5 @@
 // shared_nvrtc.cpp -- a libnvrtc for test runs: what one program had compiled is not compiled again for another.
-//   LEANATTN_NVRTC_DIR=<folder of this libnvrtc.so> LEANATTN_TEST_CUBINS=<folder> program
+//   LEANATTN_NVRTC_DIR=<folder of this libnvrtc.so> SHARED_NVRTC_CUBINS=<folder> program
 // The library finds it first, and it hands everything on to the NVRTC that the library would have found instead. The
 // cubins and logs of what compiled are in <folder>/cubin.db under all that they depend on: NVRTC's build, the options,
 // the architecture, the program's name and its source. What does not compile is not kept. Any process, any thread.
@@ -47,7 +47,7 @@ Behind open_behind() {
   LEANATTN_NVRTC_FUNCTIONS(LEANATTN_RESOLVE)
 #undef LEANATTN_RESOLVE
   behind.build = DynamicLibrary::build_id_of(reinterpret_cast<const void*>(behind.nvrtcVersion));
-  const char* folder = std::getenv("LEANATTN_TEST_CUBINS");
+  const char* folder = std::getenv("SHARED_NVRTC_CUBINS");
   if (folder != nullptr) behind.cubins = leanattn::open_cubin_db(folder, nullptr);
   return behind;
 }
