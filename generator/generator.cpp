@@ -41,6 +41,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   if (selects) add({gathers_rows(spec) ? "kv/token_holes.cuh" : "kv/run_holes.cuh"});
   if (spec.features.append) add({"kv/append.cuh"});
   if (one_byte) add({"attend/value_unit.cuh"});
+  add({"bounded_wait.cuh"});
   if (spec.load == LoadPath::tensor) {
     add({"attend/wgmma.cuh", "kv/tensor.cuh",
          gathers_rows(spec) ? "kv/produce_gathered.cuh"
@@ -64,7 +65,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   const bool roles = warpgroups_have_roles(spec);
   add({"merge/partial.cuh"});
   if (!roles) add({"merge/states.cuh"});
-  add({"merge/workspace.cuh", roles ? "merge/role_results.cuh" : "merge/buffer_results.cuh", "merge/bounded_wait.cuh"});
+  add({"merge/workspace.cuh", roles ? "merge/role_results.cuh" : "merge/buffer_results.cuh"});
   if (spec.fixup == FixUp::ticket) {
     add({"merge/ticket.cuh"});
   } else {
@@ -310,7 +311,7 @@ Result<EmittedKernel> emit(const KernelSpec& spec) {
     if (name == "attend/wgmma.cuh") modules += matrix_instructions(spec);
   }
   const int cuda_arch = 100 * spec.arch.major + 10 * spec.arch.minor;
-  kernel.source += remove_unreached(resolve_branches(modules, cuda_arch));
+  kernel.source += remove_unreached(shorten(resolve_branches(modules, cuda_arch)));
   return kernel;
 }
 

@@ -109,8 +109,8 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
 #pragma unroll 1
     for (int read = first_read(s); read < end; read += kStepTokens) {
 #pragma unroll
-      for (int part = 0; part < kStageParts; part++) wait_barrier(full_barriers(ring, at) + part * 8, at.parity);
-      wait_barrier(weighed + at.stage * 8, at.parity);
+      for (int part = 0; part < kStageParts; part++) wait_ring(args, full_barriers(ring, at) + part * 8, at.parity);
+      wait_ring(args, weighed + at.stage * 8, at.parity);
       if constexpr (kGathers) fence_async_proxy();
       add_values(ring.stages + at.stage * kStageBytes, operands.rows[at.stage], warp / 4, values);
       if (read + kStepTokens >= end) take_state(operands.rows[at.stage], values);

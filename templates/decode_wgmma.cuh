@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
 #pragma unroll 1
     for (int read = first_read(here.segment); read < end; read += kStepTokens) {
       if (kRowsAreSplit || turn == warpgroup) {
-        wait_barrier(full_barriers(ring, at), at.parity);
+        wait_ring(args, full_barriers(ring, at), at.parity);
         if constexpr (kGathers) fence_async_proxy();
         attend(args, here.segment, step_at(here.segment, read), ring.stages + at.stage * kStageBytes, operands,
                attention, warpgroup);

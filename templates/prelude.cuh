@@ -136,13 +136,14 @@ LEAN_DEVICE void arrive(u32 barrier) {
 LEAN_DEVICE void expect_bytes(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-LEAN_DEVICE void wait_barrier(u32 barrier, u32 parity) {
-  u32 done = 0;
-  while (!done)
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
+// Whether the barrier has completed the phase of that parity. The thread may be suspended for a while before.
+LEAN_DEVICE bool is_complete(u32 barrier, u32 parity) {
+  u32 done;
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return done != 0;
 }
 
 // The low or high 16-bit halves of two words, a's below b's.

@@ -77,9 +77,10 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int la
 
 LEAN_DEVICE void clear(Attention& a) {
 #pragma unroll
-  for (int j = 0; j < kLaneRows; j++) {
-    a.max[j] = kNegInf, a.sum[j] = 0.0f;
-    if constexpr (kScalesTokens) a.unit[j] = kLeanLeastUnit;
+  for (int j = 0; j < kLaneRows; j++) a.max[j] = kNegInf, a.sum[j] = 0.0f;
+  if constexpr (kScalesTokens) {
+#pragma unroll
+    for (int j = 0; j < kLaneRows; j++) a.unit[j] = kLeanLeastUnit;
   }
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; tile++)

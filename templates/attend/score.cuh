@@ -2,11 +2,13 @@
 
 // Whether a step has a token that some row does not see.
 LEAN_DEVICE bool has_masked(const Segment& s, const Step& step) {
-  bool any = step.count < kStepTokens;
-  if constexpr (kQLen > 1 && kQueryMask != kFull)
-    any |= step.token + kStepTokens > s.context_length - s.query.count + (kQueryMask == kTree ? 0 : 1);
-  if constexpr (kWindow > 0) any |= step.token < s.context_length - kWindow;
-  return any;
+  if constexpr (kQLen > 1 && kQueryMask != kFull) {
+    if (step.token + kStepTokens > s.context_length - s.query.count + (kQueryMask == kTree ? 0 : 1)) return true;
+  }
+  if constexpr (kWindow > 0) {
+    if (step.token < s.context_length - kWindow) return true;
+  }
+  return step.count < kStepTokens;
 }
 
 // Whether row `row` sees the step's token number `offset`.

@@ -78,7 +78,7 @@ LEAN_DEVICE void weigh_step(const LeanDecodeArgs& args, const Segment& s, const 
   for (int k = 0; k < kHeadDim / 16; k++) {  // 16 dims are 32 bytes of a panel's rows
     if (k % (kPartPanels * 4) == 0) {
       if (k > 0) wgmma_commit();
-      wait_barrier(full + (u32)(k / (kPartPanels * 4) * 8), parity);
+      wait_ring(args, full + (u32)(k / (kPartPanels * 4) * 8), parity);
       if constexpr (kGathers) fence_async_proxy();
       wgmma_begin();
     }

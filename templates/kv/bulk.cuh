@@ -87,7 +87,7 @@ struct KvPipe {
   LEAN_DEVICE u32 base() const { return ring + (u32)(stage * kStage.bytes); }
 
   LEAN_DEVICE void acquire(int tokens) {
-    wait_barrier(barriers + (u32)(stage * 8), parity);
+    while (!is_complete(barriers + (u32)(stage * 8), parity)) continue;
     if (tokens < kStepTokens) {
       zero_v_rows(base(), tokens, lane);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copy engine may overwrite these zeros later

@@ -41,7 +41,6 @@ struct KvCursor {
       if (read < sinks && read + kRoundTokens >= sinks) tokens += shift;
     }
     left -= kRoundTokens;
-    k += tokens * k_stride;
-    v += tokens * v_stride;
+    k += tokens * k_stride, v += tokens * v_stride;
   }
 };

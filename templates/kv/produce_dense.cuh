@@ -18,7 +18,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
     for (int read = first_read(s); read < end; read += kStepTokens) {
       const int token = step_at(s, read).token;
       const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
-      writer.claim(ring, s, token);
+      writer.claim(args, ring, s, token);
       if (leader) {
 #pragma unroll
         for (int part = 0; part < kStageParts; part++) {

@@ -48,7 +48,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       const Step step = step_at(s, read);
       const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
       const u32 holes = __ballot_sync(kFullMask, place < 0) >> page_step * kGatherRows & 0xffffu;
-      writer.claim(ring, s, step.token);
+      writer.claim(args, ring, s, step.token);
       if (lane == 0) ((unsigned short*)&selected_holes().of_stage[writer.at.stage])[warp] = (unsigned short)holes;
       int at[kRowTurns];
 #pragma unroll

@@ -43,7 +43,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       const Step step = step_at(s, read);
       const int runs = (step.count + kPageRun - 1) / kPageRun;
       const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
-      writer.claim(ring, s, step.token);
+      writer.claim(args, ring, s, step.token);
       if (lane < kStageParts) expect_bytes(full + lane * 8, (u32)(runs * kPageRun * (kStageColumns / kStageParts) * 2));
       __syncwarp();
 #pragma unroll 1

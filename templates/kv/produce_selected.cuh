@@ -37,7 +37,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       const Step step = step_at(s, read);
       const int step_runs = (step.count + kPageRun - 1) / kPageRun;
       const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
-      writer.claim(ring, s, step.token);
+      writer.claim(args, ring, s, step.token);
       if (lane == 0) {
         constexpr u32 kOfStep = kFullMask >> (32 - kStepRuns);
         const int first = page_step * kStepRuns;

@@ -94,6 +94,15 @@ LEAN_DEVICE void init_ring(const KvRing& ring) {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+// Waits for a phase of one of the ring's barriers, within the bound. The warps of a CTA read the context lengths for
+// themselves. If these change under way, some may wait for steps that others do not have.
+LEAN_DEVICE void wait_ring(const LeanDecodeArgs& args, u32 barrier, u32 parity) {
+  if (is_complete(barrier, parity)) return;
+  if constexpr (kPdl) wait_for_previous_kernel();  // as the readers do, for as long as it takes
+  u32 waited = 0;
+  while (!is_complete(barrier, parity) && goes_on_waiting(args, waited)) continue;
+}
+
 LEAN_DEVICE void prefetch_map(const LeanTensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -123,9 +132,9 @@ struct RingWriter {
 
   LEAN_DEVICE u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }
   // Waits until the stage is free, and until the step that begins with `token` may be read.
-  LEAN_DEVICE void claim(const KvRing& ring, const Segment& s, int token) {
+  LEAN_DEVICE void claim(const LeanDecodeArgs& args, const KvRing& ring, const Segment& s, int token) {
     if (filled == kStages) {
-      wait_barrier(ring.empty + at.stage * 8, at.parity ^ 1);
+      wait_ring(args, ring.empty + at.stage * 8, at.parity ^ 1);
     } else {
       filled++;
     }

@@ -192,7 +192,9 @@ TEST_F(CoResidencyOnGpu, LaunchesAreRightBesideAKernelThatHoldsSms) {
           std::chrono::steady_clock::now() + std::chrono::milliseconds(fixup == FixUp::wait ? 100 : 30000);
       while (!end->query().value() && std::chrono::steady_clock::now() < deadline) {
       }
-      if (fixup == FixUp::ticket) EXPECT_TRUE(end->query().value()) << "it needs no SM that is held: " << held;
+      if (fixup == FixUp::ticket) {
+        EXPECT_TRUE(end->query().value()) << "it needs no SM that is held: " << held;
+      }
       holder.release();
       ASSERT_TRUE(lane.stream.synchronize());
       EXPECT_EQ(outputs(lane), lane.expected[kSets.size() - 1]) << held << " SMs held, " << to_string(fixup);
@@ -341,8 +343,9 @@ TEST_F(CoResidencyOnGpu, AGreenContextOfFewSmsGetsAGridThatFits) {
     for (CUstream_st* const on : {stream, green->get(), stream, green->get()}) {
       const auto plan = engine.plan(problem, shape, on);
       ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
-      if (on == green->get() && (*plan)->waits())
+      if (on == green->get() && (*plan)->waits()) {
         EXPECT_LE((*plan)->choice().config.grid, green->sms() * (*plan)->kernel().resident_ctas_per_sm);
+      }
       auto workspace = DeviceBuffer::allocate((*plan)->limits().workspace.total_bytes).value();
       ASSERT_TRUE(decode_case->reset_outputs(stream));
       ASSERT_TRUE(runner->stream_object().synchronize());

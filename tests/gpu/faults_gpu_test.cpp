@@ -178,33 +178,66 @@ TEST_F(FaultsOnGpu, TwoStreamsOnOneWorkspaceEndAndItCanBeMended) {
   }
 }
 
+/// Writes one set of lengths after the other, until the host says otherwise.
+constexpr const char* kRewriter = R"(
+extern "C" __global__ void rewrite(volatile int* lengths, const int* sets, int count, volatile int* ended) {
+  for (int set = 0; *ended == 0; set = (set + 1) % count) {
+    lengths[threadIdx.x] = sets[set * blockDim.x + threadIdx.x];
+    __nanosleep(200 + 37 * set);
+  }
+}
+)";
+
 TEST_F(FaultsOnGpu, LengthsThatChangeWhileALaunchRunsDoNotHangIt) {
-  const auto other = Stream::create();
+  constexpr unsigned kBatch = 4;
+  const std::vector<std::vector<int>> sets{{4000, 100, 2000, 1}, {1, 4000, 0, 3999}, {0, 0, 4000, 0}, {7, 7, 7, 7}};
+  auto other = Stream::create();
   ASSERT_TRUE(other);
-  const std::vector<std::vector<int>> sets{{4000, 100, 2000, 1}, {1, 4000, 0, 3999}, {0, 0, 4000, 0}};
-  auto lengths = PinnedBuffer::allocate(static_cast<std::int64_t>(sets.size() * 4 * sizeof(int)));
-  ASSERT_TRUE(lengths);
+  auto pinned = PinnedBuffer::allocate(static_cast<std::int64_t>((sets.size() * kBatch + 1) * sizeof(int)));
+  ASSERT_TRUE(pinned);
   for (std::size_t set = 0; set < sets.size(); ++set)
-    std::memcpy(lengths->as<int>() + set * 4, sets[set].data(), 4 * sizeof(int));
-  for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
-    const KernelSpec spec = spec_of(runner->device().arch, LoadPath::cp_async, fixup);
-    const auto kernel = kernel_of(spec);
-    ASSERT_TRUE(kernel);
-    DecodeCase decode_case = make_case(spec, sets[0]);
-    DeviceBuffer workspace;
-    const LeanDecodeArgs args = bind(decode_case, spec, workspace);
-    ASSERT_TRUE(sync());
-    for (std::size_t round = 0; round < 500; ++round) {
-      ASSERT_TRUE(kernel->launch(args, kGrid, stream));
-      ASSERT_TRUE(copy_to_device_async(decode_case.lengths_on_device(), lengths->as<int>() + round % sets.size() * 4,
-                                       4 * sizeof(int), other->get()));
+    std::memcpy(pinned->as<int>() + set * kBatch, sets[set].data(), kBatch * sizeof(int));
+  int* const ended = pinned->as<int>() + sets.size() * kBatch;
+  const auto compiled = compile_source(kRewriter, runner->device().arch, nullptr);
+  ASSERT_TRUE(compiled) << compiled.error().message << compiled.error().log;
+  auto source = LoadedSource::load(*compiled);
+  ASSERT_TRUE(source);
+  CUfunc_st* const rewrite = source->function("rewrite", 0).value();
+
+  for (const LoadPath load : {LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor}) {
+    if (runner->device().arch.major < 9 && load != LoadPath::cp_async) continue;
+    for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+      for (const int warps : {4, 8}) {
+        KernelSpec spec = spec_of(runner->device().arch, load, fixup);
+        spec.warps = warps;
+        const std::string what = kernel_name(spec);
+        const auto kernel = kernel_of(spec);
+        ASSERT_TRUE(kernel) << what;
+        DecodeCase decode_case = make_case(spec, sets[0]);
+        DeviceBuffer workspace;
+        const LeanDecodeArgs args = bind(decode_case, spec, workspace);
+        ASSERT_TRUE(sync());
+        __atomic_store_n(ended, 0, __ATOMIC_RELEASE);
+        ASSERT_TRUE(launch_with(rewrite, LaunchDims{.grid_x = 1, .threads = kBatch}, other->get(),
+                                decode_case.lengths_on_device(), pinned->as<int>(), static_cast<int>(sets.size()),
+                                ended));
+        int faults = 0;
+        for (int round = 0; round < 50; ++round) {
+          for (int i = 0; i < 20; ++i) ASSERT_TRUE(kernel->launch(args, kGrid, stream));
+          const auto finished = sync();
+          ASSERT_TRUE(finished) << what << ": " << finished.error().message;
+          faults += status->has_fault() ? 1 : 0;
+          ASSERT_TRUE(fill_bytes_async(workspace.data(), 0, workspace.bytes(), stream));
+          status->acknowledge();
+        }
+        __atomic_store_n(ended, 1, __ATOMIC_RELEASE);
+        const auto also = other->synchronize();
+        ASSERT_TRUE(also) << also.error().message;
+        RecordProperty("faults_in_50_rounds_" + what, faults);
+        ASSERT_TRUE(decode_case.set_context_lengths(sets[0], stream));
+        mend(decode_case, *kernel, args, workspace, what + " after changes");
+      }
     }
-    const auto ended = sync(), also = other->synchronize();
-    ASSERT_TRUE(ended) << ended.error().message;
-    ASSERT_TRUE(also) << also.error().message;
-    RecordProperty(std::string(to_string(fixup)), status->has_fault() ? "fault" : "none");
-    ASSERT_TRUE(decode_case.set_context_lengths(sets[0], stream));
-    mend(decode_case, *kernel, args, workspace, "after changes");
   }
 }
 

@@ -172,7 +172,9 @@ TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {
     change(changed);
     const auto ok = validate(changed);
     EXPECT_FALSE(ok);
-    if (!ok) EXPECT_EQ(ok.error().code, code);
+    if (!ok) {
+      EXPECT_EQ(ok.error().code, code);
+    }
     return ok ? std::string() : ok.error().message;
   };
   EXPECT_NE(refusal([](KernelSpec& s) { s.features.v_head_dim = 384; }).find("384"), std::string::npos);

@@ -157,6 +157,79 @@ slow
   EXPECT_EQ(resolve_branches(kSource, 800), "#define DEVICE __device__\nslow\n#pragma unroll\n");
 }
 
+TEST(Shorten, AFunctionOfOneStatementTakesOneLine) {
+  constexpr std::string_view kSource = R"(LEAN_DEVICE int f(int x) {
+  return 2 * x;
+}
+struct S {
+  LEAN_DEVICE int g() const {
+    return 1;
+  }
+  const auto twice = [&] {
+    g();
+  };
+};
+LEAN_DEVICE int h(int x) {
+  return x;  // said of this
+}
+LEAN_DEVICE int i(int x) {
+  x++;
+  return x;
+}
+if (x) {
+  f();
+}
+)";
+  EXPECT_EQ(shorten(kSource), R"(LEAN_DEVICE int f(int x) { return 2 * x; }
+struct S {
+  LEAN_DEVICE int g() const { return 1; }
+  const auto twice = [&] { g(); };
+};
+LEAN_DEVICE int h(int x) {
+  return x;  // said of this
+}
+LEAN_DEVICE int i(int x) {
+  x++;
+  return x;
+}
+if (x) {
+  f();
+}
+)");
+  const std::string wide = "LEAN_DEVICE int f(int x) {\n  return " + std::string(90, 'x') + ";\n}\n";
+  EXPECT_EQ(shorten(wide), wide) << "it does not fit into 120 columns";
+}
+
+TEST(Shorten, CallsOfFunctionsThatDoNothingGo) {
+  constexpr std::string_view kSource = R"(LEAN_DEVICE void begin(int) {
+}
+LEAN_DEVICE void end(int) {}
+LEAN_DEVICE void work(int) { done(); }
+struct S {
+  LEAN_DEVICE void work_done() {}
+};
+void kernel(S s) {
+  begin(1);
+  begin_with(2);
+  work(3);
+  s.work_done();
+  end(4);
+}
+)";
+  EXPECT_EQ(shorten(kSource), R"(LEAN_DEVICE void begin(int) {}
+LEAN_DEVICE void end(int) {}
+LEAN_DEVICE void work(int) { done(); }
+struct S {
+  LEAN_DEVICE void work_done() {}
+};
+void kernel(S s) {
+  begin_with(2);
+  work(3);
+  s.work_done();
+}
+)");
+}
+
 constexpr std::string_view kModules = R"(// ---- templates/a.cuh ----
 // a.cuh -- numbers.
 

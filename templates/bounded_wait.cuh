@@ -1,7 +1,8 @@
-// merge/bounded_wait.cuh -- how long a thread polls for the partial of another CTA, and what becomes of a launch that
-// waits in vain. Partials never come where the workspace was not all zero, where two launches used it at a time, or
-// where CTAs read different context lengths. Then the thread reports a fault to the host and takes NaN for what it
-// waited for, so that the kernel ends. The next launch of the engine answers with an error.
+// bounded_wait.cuh -- how long a thread waits for another one, and what becomes of a launch that waits in vain. The
+// partial of another CTA never comes where the workspace was not all zero, where two launches used it at a time, or
+// where CTAs read different context lengths. A stage of the ring of load path "tensor" never comes, or is never free,
+// where warps of the CTA did. Then the thread reports a fault to the host and goes on without what it waited for, so
+// that the kernel ends. The next launch of the engine answers with an error.
 //
 // Time is the sum of short naps, each of which counts a millisecond at most. So it hardly grows while the GPU runs
 // another process, or a debugger holds this one.
@@ -16,12 +17,6 @@ constexpr u32 kDefaultWaitBoundUs = 10000000;  // where the launch has no status
 LEAN_DEVICE void report_fault(const LeanDecodeArgs& args, u32 fault) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&args.status->workspace), "l"((u64)args.tickets) : "memory");
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&args.status->fault), "r"(fault) : "memory");
-}
-
-// Takes NaN for a column that was polled. It counts as arrived, so that the loop that polls ends by the one condition
-// that it has; with a second one, or NaN only for what is missing, some kernels spill.
-LEAN_DEVICE void give_up(bool wanted, RowState& state, float4& o) {
-  if (wanted) state.max = o.x = __uint_as_float(0x7fffffffu);
 }
 
 // Whether to poll once more after a poll that has not found everything. waited: 0 at first; the polls so far and, once
