@@ -83,7 +83,7 @@ function(leanattn_precompile target set)
   get_target_property(sources ${target} SOURCES)
   set(c_sources ${sources})
   list(FILTER c_sources INCLUDE REGEX "\\.c$")
-  set_source_files_properties(${c_sources} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  set_source_files_properties(${c_sources} PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
   # The files of a folder are one unit, so names in their unnamed namespaces differ. A file elsewhere cannot clash with them. GCC compiles
   # programs and tests file by file, so that what each of them includes is tried, too.
   get_target_property(type ${target} TYPE)
