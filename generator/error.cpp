@@ -28,6 +28,7 @@ const char* error_code_name(ErrorCode code) {
     case ErrorCode::context_lost: return "context_lost";
     case ErrorCode::internal: return "internal";
     case ErrorCode::workspace_corrupt: return "workspace_corrupt";
+    case ErrorCode::group_broken: return "group_broken";
   }
   return "unknown";
 }

@@ -65,6 +65,42 @@ Result<void> validate_selection(const Features& f) {
   return {};
 }
 
+/// What goes with a context that several ranks share.
+Result<void> validate_group(const Features& f) {
+  constexpr int kMostInterleave = 256;
+  if (auto ok = in_range("context_parallel", f.context_parallel, 1, kMostContextParallel); !ok) return ok;
+  const int unit = f.context_interleave;
+  if (unit < 0 || unit > kMostInterleave || (unit & (unit - 1)) != 0)
+    return invalid(fmt::format("context_interleave is {}", unit),
+                   fmt::format("Give a power of two from 1 to {}, or 0 for contiguous parts.", kMostInterleave));
+  if (!in_group(f)) {
+    if (unit > 0)
+      return invalid(fmt::format("context_interleave is {} without context_parallel", unit),
+                     "Give context_parallel, the number of ranks, or leave it 0.");
+    if (f.replicate_output)
+      return invalid("replicate_output without context_parallel", "Give context_parallel, the number of ranks.");
+    return {};
+  }
+  struct Other {
+    bool asked;
+    const char* what;
+    const char* cure;
+  };
+  constexpr const char* kNotYet = "Kernels of a group do not have it yet: leave it out, or give one GPU the context.";
+  for (const Other& other :
+       {Other{f.window > 0, "a window", "A context of which so little is read fits one GPU."},
+        Other{f.q_len > 1 && f.mask == QueryMask::tree, "the query mask tree", kNotYet},
+        Other{f.alibi, "alibi", kNotYet}, Other{!f.score.empty(), "a score expression", kNotYet},
+        Other{f.append, "append", "Write the new tokens into the cache of their rank before the launch."},
+        Other{f.rope != Rope::none, "rope", "Rotate q before the launch."},
+        Other{has_selection(f), "a selection", kNotYet}, Other{f.batch_invariant, "batch_invariant", kNotYet}}) {
+    if (other.asked)
+      return fail(ErrorCode::unsupported, fmt::format("{} with context_parallel {}", other.what, f.context_parallel),
+                  other.cure);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string_view to_string(QueryMask v) {
@@ -155,6 +191,7 @@ Result<void> validate(const Features& f) {
   if (f.rope_dim < 0 || f.rope_dim > 512 || f.rope_dim % 16 != 0)
     return invalid(fmt::format("rope_dim is {}", f.rope_dim), "Give a multiple of 16 up to head_dim, or 0 for all.");
   if (auto ok = validate_selection(f); !ok) return ok;
+  if (auto ok = validate_group(f); !ok) return ok;
   if (f.v_head_dim < 0) return invalid(fmt::format("v_head_dim is {}", f.v_head_dim), "Leave it 0 for head_dim.");
   return {};
 }
@@ -210,29 +247,36 @@ std::string features_name(const Features& f) {
   if (f.rope != Rope::none) name += fmt::format("_{}{}", f.rope == Rope::half_split ? "rh" : "ri", f.rope_dim);
   if (f.batch_invariant) name += "_inv";
   if (has_selection(f)) name += fmt::format("_sel{}{}", f.selection_block, f.selection_in_pool ? "p" : "");
+  if (in_group(f)) {
+    name += fmt::format("_cp{}", f.context_parallel);
+    if (f.context_interleave > 0) name += fmt::format("i{}", f.context_interleave);
+    if (f.replicate_output) name += "r";
+  }
   return name;
 }
 
 std::uint64_t features_hash(const Features& f) {
   if (is_plain(f)) return 0;
   struct Words {
-    std::uint64_t page_size, q_len, flags, window, sink_tokens, soft_cap, v_head_dim, rope_dim, selection_block;
+    std::uint64_t page_size, q_len, flags, window, sink_tokens, soft_cap, v_head_dim, rope_dim, selection_block, group;
   };
-  const Words words{static_cast<std::uint64_t>(f.page_size),
-                    static_cast<std::uint64_t>(f.q_len),
-                    static_cast<std::uint64_t>(f.ragged_q) | static_cast<std::uint64_t>(f.mask) << 8 |
-                        static_cast<std::uint64_t>(f.sink_logits) << 16 | static_cast<std::uint64_t>(f.alibi) << 24 |
-                        static_cast<std::uint64_t>(f.kv_format) << 32 | static_cast<std::uint64_t>(f.kv_scale) << 40 |
-                        static_cast<std::uint64_t>(f.batch_invariant) << 48 |
-                        static_cast<std::uint64_t>(f.append) << 49 | static_cast<std::uint64_t>(f.latent) << 50 |
-                        static_cast<std::uint64_t>(f.selection_in_pool) << 51 |
-                        static_cast<std::uint64_t>(f.rope) << 56,
-                    static_cast<std::uint64_t>(f.window),
-                    static_cast<std::uint64_t>(f.sink_tokens),
-                    std::bit_cast<std::uint64_t>(f.soft_cap),
-                    static_cast<std::uint64_t>(f.v_head_dim),
-                    static_cast<std::uint64_t>(f.rope_dim),
-                    static_cast<std::uint64_t>(f.selection_block)};
+  const Words words{
+      static_cast<std::uint64_t>(f.page_size),
+      static_cast<std::uint64_t>(f.q_len),
+      static_cast<std::uint64_t>(f.ragged_q) | static_cast<std::uint64_t>(f.mask) << 8 |
+          static_cast<std::uint64_t>(f.sink_logits) << 16 | static_cast<std::uint64_t>(f.alibi) << 24 |
+          static_cast<std::uint64_t>(f.kv_format) << 32 | static_cast<std::uint64_t>(f.kv_scale) << 40 |
+          static_cast<std::uint64_t>(f.batch_invariant) << 48 | static_cast<std::uint64_t>(f.append) << 49 |
+          static_cast<std::uint64_t>(f.latent) << 50 | static_cast<std::uint64_t>(f.selection_in_pool) << 51 |
+          static_cast<std::uint64_t>(f.rope) << 56,
+      static_cast<std::uint64_t>(f.window),
+      static_cast<std::uint64_t>(f.sink_tokens),
+      std::bit_cast<std::uint64_t>(f.soft_cap),
+      static_cast<std::uint64_t>(f.v_head_dim),
+      static_cast<std::uint64_t>(f.rope_dim),
+      static_cast<std::uint64_t>(f.selection_block),
+      static_cast<std::uint64_t>(f.context_parallel) | static_cast<std::uint64_t>(f.context_interleave) << 16 |
+          static_cast<std::uint64_t>(f.replicate_output) << 32};
   const std::uint64_t hash = XXH3_64bits_withSeed(f.score.data(), f.score.size(), XXH3_64bits(&words, sizeof words));
   return hash != 0 ? hash : 1;
 }
@@ -260,6 +304,9 @@ std::string to_json(const Features& f) {
   if (f.batch_invariant) json["batch_invariant"] = true;
   if (f.selection_block != plain.selection_block) json["selection_block"] = f.selection_block;
   if (f.selection_in_pool) json["selection_in_pool"] = true;
+  if (f.context_parallel != plain.context_parallel) json["context_parallel"] = f.context_parallel;
+  if (f.context_interleave != plain.context_interleave) json["context_interleave"] = f.context_interleave;
+  if (f.replicate_output) json["replicate_output"] = true;
   return json.dump();
 }
 
@@ -319,6 +366,9 @@ Result<Features> features_from_json(std::string_view text) {
   boolean("batch_invariant", f.batch_invariant);
   integer("selection_block", f.selection_block);
   boolean("selection_in_pool", f.selection_in_pool);
+  integer("context_parallel", f.context_parallel);
+  integer("context_interleave", f.context_interleave);
+  boolean("replicate_output", f.replicate_output);
   if (!ok) return tl::unexpected(ok.error());
   if (auto valid = validate(f); !valid) return tl::unexpected(valid.error());
   return f;

@@ -75,6 +75,15 @@ struct Features {
   /// table says where these lie.
   bool selection_in_pool = false;
 
+  /// Ranks (GPUs) that hold a part of every context each and merge their results in the kernel: 2 to 8; 1: one GPU has
+  /// all of it.
+  int context_parallel = 1;
+  /// Which tokens a rank holds: units of so many tokens in turn, a power of two up to 256; 0: one contiguous part of
+  /// every context.
+  int context_interleave = 0;
+  /// Every rank writes the results of all query heads; otherwise each writes those of its share of the heads.
+  bool replicate_output = false;
+
   bool operator==(const Features&) const = default;
 };
 
@@ -87,6 +96,14 @@ bool transforms_scores(const Features& features);
 int kv_element_bytes(const Features& features);
 /// Whether query tokens bring lists of what they see.
 inline bool has_selection(const Features& features) { return features.selection_block > 0; }
+/// Whether several ranks share every context.
+inline bool in_group(const Features& features) { return features.context_parallel > 1; }
+/// Whether the kernel of a rank must know where in the whole context its tokens lie.
+inline bool needs_positions(const Features& features) {
+  return in_group(features) && features.q_len > 1 && features.mask != QueryMask::full;
+}
+/// The most ranks of a group.
+inline constexpr int kMostContextParallel = 8;
 /// Query rows that read the same tokens of one KV head: group * q_len, or the group of one query token where each has a
 /// selection of its own.
 int query_rows(const Features& features, int group);

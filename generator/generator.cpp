@@ -34,8 +34,10 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
              selects = has_selection(spec.features);
   if (spec.dtype == DType::bf16) add({"attend/bf16.cuh"});
   if (spec.dtype == DType::fp16 || one_byte) add({"attend/fp16.cuh"});
-  add({"line/rows.cuh", "line/find_start.cuh", "line/walk.cuh", "line/steps.cuh",
-       selects ? "kv/selection.cuh" : "kv/page_table.cuh", "attend/score.cuh",
+  const bool group = in_group(spec.features);
+  add({"line/rows.cuh", "line/find_start.cuh"});
+  if (needs_positions(spec.features)) add({"line/part_of_context.cuh"});
+  add({"line/walk.cuh", "line/steps.cuh", selects ? "kv/selection.cuh" : "kv/page_table.cuh", "attend/score.cuh",
        one_byte ? "kv/elements_8bit.cuh" : "kv/elements_16bit.cuh",
        spec.features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
   if (selects) add({gathers_rows(spec) ? "kv/token_holes.cuh" : "kv/run_holes.cuh"});
@@ -63,15 +65,18 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
     case LoadPath::tensor: break;
   }
   const bool roles = warpgroups_have_roles(spec);
-  add({"merge/partial.cuh"});
+  add({"merge/partial.cuh", "merge/output.cuh"});
   if (!roles) add({"merge/states.cuh"});
-  add({"merge/workspace.cuh", roles ? "merge/role_results.cuh" : "merge/buffer_results.cuh"});
+  add({"merge/workspace.cuh"});
+  if (group) add({"merge/exchange.cuh", "merge/send_columns.cuh"});
+  add({roles ? "merge/role_results.cuh" : "merge/buffer_results.cuh"});
   if (spec.fixup == FixUp::ticket) {
     add({"merge/ticket.cuh"});
   } else {
     add({"merge/slice.cuh", has_large_partials(spec) ? "merge/share_blocks.cuh" : "merge/share_columns.cuh",
          "merge/wait.cuh"});
   }
+  if (group) add({"merge/receive_columns.cuh"});
   add({"merge/finish_segment.cuh", roles                           ? "decode_roles.cuh"
                                    : spec.load == LoadPath::tensor ? "decode_wgmma.cuh"
                                                                    : "decode.cuh"});
@@ -92,8 +97,8 @@ std::string header_comment(const KernelSpec& spec) {
       to_string(spec.load), spec.stages, spec.stages == 1 ? "" : "s", to_string(spec.fixup), spec.ctas_per_sm,
       spec.ctas_per_sm == 1 ? "" : "s", spec.pdl ? "; programmatic dependent launch" : "", cta_threads(spec),
       shared_bytes(spec),
-      spec.fixup == FixUp::wait ? "Cooperative, because CTAs wait for each other: at most as many as are resident."
-                                : "Any grid, because no CTA waits for another.",
+      waits(spec) ? "Cooperative, because CTAs wait for each other: at most as many as are resident."
+                  : "Any grid, because no CTA waits for another.",
       to_json(spec));
 }
 
@@ -184,6 +189,18 @@ std::string matrix_instructions(const KernelSpec& spec) {
          matrix_instruction("wgmma_registers", spec.dtype, value_dim(spec), true);
 }
 
+/// A hash of what the columns that ranks send to each other depend on: their number and order, the dims of each, and
+/// what scores mean. The order of dims is that of the family (first_dim of templates/attend/).
+std::uint32_t exchange_format(const KernelSpec& spec) {
+  const std::string text = fmt::format("{} {} {} {} {} {} {}", spec.head_dim, value_dim(spec), spec.group,
+                                       to_string(spec.dtype), to_json(spec.features),
+                                       spec.load == LoadPath::tensor   ? 1 + query_rows_lead(spec)
+                                       : spec.load == LoadPath::vector ? 3
+                                                                       : 0,
+                                       kGeneratorVersion);
+  return static_cast<std::uint32_t>(XXH3_64bits(text.data(), text.size()));
+}
+
 std::string constants(const KernelSpec& spec) {
   std::string text = "// ---- specialisation ----\n";
   const auto add = [&](std::string_view type, std::string_view name, const auto& value, std::string_view why) {
@@ -230,6 +247,8 @@ std::string constants(const KernelSpec& spec) {
   add("int", "kSharedBytes", shared_bytes(spec), "dynamic shared memory the host launches with");
 
   text += "// what the problem asks for beside plain dense decode\n";
+  if (in_group(features)) text += "#define LEAN_GROUP\n";
+  if (needs_positions(features)) text += "#define LEAN_POSITIONS\n";
   add("int", "kPageSize", features.page_size, "tokens per page; 0: dense");
   add("int", "kPageRun", page_run(spec), "tokens that steps of a paged cache take from one page at a time");
   add("bool", "kRaggedQ", features.ragged_q, "each request has its own number of query tokens");
@@ -256,6 +275,15 @@ std::string constants(const KernelSpec& spec) {
     add("bool", "kSelectionInPool", features.selection_in_pool, "entries count blocks of the pool");
     add("int", "kSelectionQueries", features.q_len, "query tokens of a request, each with a selection");
     add("bool", "kSelectionCausal", features.mask == QueryMask::causal, "a query token sees those up to itself");
+  }
+  add("int", "kRanks", features.context_parallel, "GPUs that hold a part of every context each");
+  if (in_group(features)) {
+    add("int", "kInterleave", features.context_interleave, "tokens of a unit, in turn; 0: contiguous parts");
+    add("bool", "kReplicateOutput", features.replicate_output, "every rank writes all heads");
+    add("unsigned", "kRankBatch", std::min(features.context_parallel, merge_batch(spec)),
+        "ranks whose columns are in flight together, as registers allow");
+    add("unsigned", "kExchangeFormat", fmt::format("{:#010x}u", exchange_format(spec)),
+        "kernels of one format understand each other");
   }
   add("bool", "kGathers", gathers_rows(spec), "rows of selected tokens are copied one by one");
   add("int", "kKvBytes", kv_element_bytes(spec.features), "bytes of an element of K and V");
@@ -285,6 +313,18 @@ void append_code(std::string& out, std::string_view text) {
   }
 }
 
+/// The module merge/output.cuh for kernels of a group, in which its names are those of what sends columns.
+std::string with_own_names(std::string_view text) {
+  std::string out(text);
+  for (const auto& [name, own] : {std::pair<std::string_view, std::string_view>{"Output", "OwnOutput"},
+                                  {"write_output", "write_own_output"},
+                                  {"output_of", "own_output_of"}}) {
+    for (std::size_t at = out.find(name); at != std::string::npos; at = out.find(name, at + own.size()))
+      out.replace(at, name.size(), own);
+  }
+  return out;
+}
+
 std::string with_entry_name(std::string_view text, std::string_view entry) {
   constexpr std::string_view kPlaceholder = "KERNEL_NAME";
   std::string out(text);
@@ -306,7 +346,9 @@ Result<EmittedKernel> emit(const KernelSpec& spec) {
   for (std::string_view name : modules_of(spec)) {
     modules += fmt::format("// ---- templates/{} ----\n", name);
     const std::string_view text = template_text(name);
-    modules += name.starts_with("decode") ? with_entry_name(text, kernel.entry) : std::string(text);
+    modules += name.starts_with("decode")                              ? with_entry_name(text, kernel.entry)
+               : name == "merge/output.cuh" && in_group(spec.features) ? with_own_names(text)
+                                                                       : std::string(text);
     modules += '\n';
     if (name == "attend/wgmma.cuh") modules += matrix_instructions(spec);
   }

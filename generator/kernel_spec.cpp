@@ -308,6 +308,9 @@ Result<void> validate(const KernelSpec& spec) {
     if (warpgroups_have_roles(spec) && spec.features.append)
       return unsupported("append into a latent cache with 8 warps",
                          "the producer needs the registers that hold O; choose 4 warps");
+    // O fills the registers of the value warpgroups, and the addresses of other ranks' memory would be spilled.
+    if (warpgroups_have_roles(spec) && in_group(spec.features))
+      return unsupported("context_parallel over a latent cache with 8 warps", "choose 4 warps");
     if (warpgroups_have_roles(spec) && step_tokens(spec) != 64)
       return unsupported(fmt::format("steps of {} tokens over a latent cache with 8 warps", step_tokens(spec)),
                          "choose warp_tokens 16");

@@ -86,6 +86,10 @@ struct KernelSpec {
   bool operator==(const KernelSpec&) const = default;
 };
 
+/// Whether CTAs wait for others, of their own launch or of another rank's, so that all of a launch must be resident at
+/// once.
+inline bool waits(const KernelSpec& spec) { return spec.fixup == FixUp::wait || in_group(spec.features); }
+
 /// Columns of V and O.
 int value_dim(const KernelSpec& spec);
 

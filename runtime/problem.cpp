@@ -228,6 +228,22 @@ Result<L2Policy> parse_l2_policy(std::string_view text) {
   return parse_enum("L2 policy", text, std::array{L2Policy::cold, L2Policy::warm});
 }
 
+namespace {
+
+/// Whether each rank of a group gets whole KV heads, or a share of the query heads of one.
+Result<void> validate_head_shares(const DecodeProblem& problem) {
+  const int ranks = problem.features.context_parallel;
+  if (ranks == 1 || problem.features.replicate_output || problem.kv_heads % ranks == 0) return {};
+  if (ranks % problem.kv_heads == 0 && problem.q_heads % ranks == 0) return {};
+  return fail(ErrorCode::unsupported,
+              fmt::format("{} query heads over {} KV heads cannot be dealt to {} ranks", problem.q_heads,
+                          problem.kv_heads, ranks),
+              "A rank takes whole KV heads, or an equal share of the query heads of one. Set replicate_output, so that "
+              "every rank writes all heads.");
+}
+
+}  // namespace
+
 Result<void> validate(const DecodeProblem& problem) {
   if (auto ok = check_range("kv_heads", problem.kv_heads, 1, kLargestInt); !ok) return ok;
   if (auto ok = check_range("q_heads", problem.q_heads, 1, kLargestInt); !ok) return ok;
@@ -244,6 +260,7 @@ Result<void> validate(const DecodeProblem& problem) {
   }
   if (auto ok = validate(problem.features); !ok) return ok;
   if (auto ok = validate_for_head(problem.features, problem.head_dim); !ok) return ok;
+  if (auto ok = validate_head_shares(problem); !ok) return ok;
   return check_head_dim("v_head_dim", v_head_dim(problem), kLargestValueDim);
 }
 

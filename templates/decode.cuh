@@ -21,7 +21,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   KvPipe kv;
   kv.init(ring, warp, lane, args);
   Walk walk;
+#if defined(LEAN_GROUP)
+  if (!start_walk(args, length, part_sums, walk)) return take_part_without_range(args);
+#else
   if (!start_walk(args, length, part_sums, walk)) return;  // there are more CTAs than tile positions
+#endif
 
   if constexpr (kPdl) {
     if (holds_newest(walk.segment)) wait_for_previous_kernel();  // which may write the newest tokens
@@ -39,6 +43,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     if (!kPrefetchSegments) issue_loads();
     if constexpr (kPdl) {
       if (first) wait_for_previous_kernel();  // which may write q
+    }
+    if constexpr (kRanks > 1) {
+      if (first) join_group(args);
     }
     const Walk here = walk;
     const bool whole = is_whole(here.segment);
@@ -65,4 +72,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     if (!more) break;
   }
   end_fix_up(args);
+  if constexpr (kRanks > 1) receive_columns(args);
 }

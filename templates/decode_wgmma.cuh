@@ -41,7 +41,11 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");
   }
   if (!produces) init_fix_up();
+#if defined(LEAN_GROUP)
+  if (!start_walk(args, length, part_sums, walk)) return produces ? void() : take_part_without_range(args);
+#else
   if (!start_walk(args, length, part_sums, walk)) return;  // there are more CTAs than tile positions
+#endif
   if (produces) {
     if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
     if constexpr (kGathers) {
@@ -61,6 +65,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   Query q;
   if constexpr (kPdl) wait_for_previous_kernel();  // which may write q
   load_query(args, walk.segment, q);
+  if constexpr (kRanks > 1) join_group(args);
   asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");  // the ring is initialised
   RingPosition at;
   FixUp fix = {};
@@ -98,4 +103,5 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     finish_segment(args, here, whole, fix, buffer);
   }
   end_fix_up(args);
+  if constexpr (kRanks > 1) receive_columns(args);
 }

@@ -4,14 +4,33 @@
 // What a kernel may find wrong with its workspace (LeanStatus::fault): a partial of another CTA did not come within the
 // bound, or a ticket counter held more than there are contributors.
 constexpr unsigned kLeanWaitedInVain = 1, kLeanWrongTicket = 2;
+// And of a group (docs/groups.md): a rank did not send what it must within the bound, or launched something else. The
+// bits from kLeanRankShift on are the rank.
+constexpr unsigned kLeanRankMissing = 3, kLeanRankDiffers = 4, kLeanRankShift = 8;
 
 // The status block of a context, in page-locked host memory that the GPU reads and writes in place. The first two
 // fields are read together.
 struct alignas(8) LeanStatus {
   unsigned fault;                // kLean...; 0: none. Kernels set it, and the host clears it
   unsigned wait_bound_us;        // how long a thread waits for a partial, in microseconds; the host sets it
-  unsigned long long workspace;  // address of the tickets of the launch that set `fault`
+  unsigned long long workspace;  // address of the tickets of the launch that set `fault`, or of a group's LeanGroup
 };
+
+// What a rank of a group knows of it, in the rank's device memory. The host writes it once. A launch adds
+// 2^kLeanArrivalBits to `arrivals` in total, so that the bits above count launches: the epoch.
+constexpr int kLeanMostRanks = 72, kLeanArrivalBits = 16;
+struct LeanGroup {
+  unsigned long long arrivals;
+  unsigned columns;  // columns of O for which each slot of the exchange has room; a multiple of 16
+  unsigned reserved;
+  char* exchange[kLeanMostRanks];  // of each rank, where this GPU reaches it
+};
+
+// The exchange memory of a rank, all zero before its first launch and but for the signals between launches: a signal of
+// 8 bytes from each rank for each parity of the epoch, [2, kLeanMostRanks], then as many slots, [2, ranks]. A slot has
+// O [columns] float4, then (max, sum) [columns] (templates/merge/exchange.cuh).
+constexpr int kLeanColumnBytes = 24, kLeanSignalBytes = 1280;
+static_assert(kLeanSignalBytes >= 2 * 8 * kLeanMostRanks && kLeanSignalBytes % 256 == 0, "slots begin with a line");
 
 // Strides count elements, not bytes. All pointers are device pointers; bases and strides are multiples of 16 bytes.
 //
@@ -79,6 +98,14 @@ struct LeanDecodeArgs {
 
   // Read only by threads that have waited for long or found a fault. Null: they break the context instead.
   LeanStatus* status;
+#if !defined(__CUDACC__) || defined(LEAN_GROUP)
+
+  // Kernels of a group only. Others have a shorter argument block, of which the driver copies no more.
+  void* group;                   // LeanGroup of this rank
+  const int* full_lengths;       // [batch], tokens of the whole contexts, over all ranks
+  const int* context_starts;     // [batch], where in the whole context this rank's tokens begin; contiguous parts only
+  int group_rank, group_checks;  // group_checks is not 0 if ranks compare full_lengths
+#endif
 };
 
 #if !defined(__CUDACC__)
@@ -91,4 +118,8 @@ inline LeanDecodeArgs lean_line_of_selection(LeanDecodeArgs args, int q_tokens) 
 }
 #endif
 static_assert(sizeof(void*) == 8 && sizeof(long long) == 8, "64-bit only");
+#if !defined(__CUDACC__) || defined(LEAN_GROUP)
+static_assert(sizeof(LeanDecodeArgs) == 456, "host and device must agree on the argument block");
+#else
 static_assert(sizeof(LeanDecodeArgs) == 424, "host and device must agree on the argument block");
+#endif

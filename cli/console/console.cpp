@@ -73,6 +73,7 @@ int exit_code(ErrorCode code) {
     case ErrorCode::not_prepared:
     case ErrorCode::context_lost:
     case ErrorCode::workspace_corrupt:
+    case ErrorCode::group_broken:
     case ErrorCode::internal: return kExitFailure;
   }
   return kExitFailure;

@@ -108,6 +108,15 @@ void add_feature_flags(CLI::App& command, FeatureFlags& flags) {
       ->type_name("N");
   flag("--selection-in-pool", flags.selection_in_pool,
        "The lists count blocks from the start of the pool of pages, not of the request's context");
+  option(
+      "--context-parallel", flags.context_parallel,
+      "GPUs that hold a part of every context each, 2 to 8; contexts then count the tokens of one of them; default 1")
+      ->type_name("N");
+  option("--context-interleave", flags.context_interleave,
+         "They hold units of N tokens in turn, a power of two up to 256; default: contiguous parts")
+      ->type_name("N");
+  flag("--replicate-output", flags.replicate_output,
+       "Each of them writes the results of all query heads, instead of its share of the heads");
 }
 
 Result<Features> with_flags(Features features, const FeatureFlags& flags, DType dtype) {
@@ -122,7 +131,9 @@ Result<Features> with_flags(Features features, const FeatureFlags& flags, DType 
         Field{"--sink-tokens", flags.sink_tokens, features.sink_tokens},
         Field{"--v-head-dim", flags.v_head_dim, features.v_head_dim},
         Field{"--rope-dim", flags.rope_dim, features.rope_dim},
-        Field{"--selection-block", flags.selection_block, features.selection_block}}) {
+        Field{"--selection-block", flags.selection_block, features.selection_block},
+        Field{"--context-parallel", flags.context_parallel, features.context_parallel},
+        Field{"--context-interleave", flags.context_interleave, features.context_interleave}}) {
     if (field.text.empty()) continue;
     const Result<std::int64_t> value = parse_size(field.flag, field.text, 0, std::numeric_limits<int>::max());
     if (!value) return tl::unexpected(value.error());
@@ -135,6 +146,7 @@ Result<Features> with_flags(Features features, const FeatureFlags& flags, DType 
   features.append = flags.append;
   features.batch_invariant = flags.batch_invariant;
   features.selection_in_pool = flags.selection_in_pool;
+  features.replicate_output = flags.replicate_output;
   if (!flags.score.empty()) features.score = flags.score;
   for (const Result<void>& read :
        {read_name("--query-mask", flags.query_mask, parse_query_mask, features.mask),

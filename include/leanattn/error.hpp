@@ -34,6 +34,8 @@ enum class ErrorCode : int {
   internal = 21,           ///< a mistake of the library
   workspace_corrupt = 22,  ///< a workspace was not all zero between launches, or was used by two at a time: results of
                            ///< launches on it are wrong, and it must be zeroed
+  group_broken = 23,       ///< a rank of a group did not come in time, or launched something else than the others:
+                           ///< results since then are wrong, and all ranks must reset the group
 };
 
 /// The `snake_case` name of a code, for messages and JSON. Static storage.

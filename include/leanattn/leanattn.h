@@ -54,8 +54,10 @@ typedef enum leanattn_status {
   LEANATTN_INTERRUPTED = 19,       /* cancelled by the caller or a signal */
   LEANATTN_CONTEXT_LOST = 20,      /* the CUDA context is broken: make a new engine, if need be in a new process */
   LEANATTN_INTERNAL = 21,          /* a mistake of the library */
-  LEANATTN_WORKSPACE_CORRUPT = 22  /* a workspace was not all zero between launches, or was used by two at a time:
+  LEANATTN_WORKSPACE_CORRUPT = 22, /* a workspace was not all zero between launches, or was used by two at a time:
                                       results of launches on it are wrong, and it must be zeroed */
+  LEANATTN_GROUP_BROKEN = 23       /* a rank of a group did not come in time, or launched something else than the
+                                      others: results since then are wrong, and all ranks must reset the group */
 } leanattn_status;
 
 /* Element type of q, k, v and o. */
@@ -220,6 +222,14 @@ typedef struct leanattn_problem {
   int32_t selection_block; /* each query token brings a list of the blocks that it sees, of so many tokens each: 1, 16,
                               32, 64 or 128; 0: it sees its whole context. Needs page_size. */
   int32_t selection_in_pool; /* not 0: the lists count blocks of the pool, not of the request's context */
+  /* Contexts that several GPUs share; docs/groups.md. Plans of such a problem are made by leanattn_engine_plan_group.
+   */
+  int32_t context_parallel; /* ranks, each of which holds a part of every context: 2 to 8; 0 or 1: one has all of it */
+  int32_t context_interleave; /* ranks hold units of so many tokens in turn: a power of two up to 256; 0: rank r holds
+                                 the r-th contiguous part of every context, and parts may have any sizes */
+  int32_t replicate_output;   /* not 0: every rank writes o of all query heads. 0: rank r writes the r-th share of the
+                                 query heads, which context_parallel divides */
+  int32_t reserved2;
 } leanattn_problem;
 
 /* What the caller knows or guesses about a decode step. It decides how fast a launch is, never whether it is right: a
@@ -447,6 +457,13 @@ typedef struct leanattn_decode_args {
   int64_t selection_stride_batch, selection_stride_token, selection_stride_head;
   int32_t selection_capacity; /* selection_block: entries of a list, holes included */
   int32_t selection_heads;    /* lists of a query token: kv_heads (0 means the same), or 1 that all KV heads share */
+  /* context_parallel: [batch], tokens of the whole contexts, over all ranks. Needed for several query tokens with a
+   * causal mask. Where it is given, ranks of an engine with LEANATTN_DEBUG compare it. context_lengths counts the
+   * tokens of this rank, as k and v do. */
+  const int32_t* full_context_lengths;
+  /* context_parallel without context_interleave, for several query tokens with a causal mask: [batch], where in the
+   * whole context the tokens of this rank begin. Else null. */
+  const int32_t* context_starts;
 } leanattn_decode_args;
 
 /* Everything is 0 but struct_size: dense strides, the usual scale, no feature. */
@@ -488,6 +505,76 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  * with a fault, see leanattn_engine_check), launch_failed, context_lost. Nothing was enqueued then. */
 LEANATTN_API leanattn_status leanattn_plan_launch(const leanattn_plan* plan, const leanattn_decode_args* args,
                                                   void* workspace, leanattn_stream stream) LEANATTN_NOEXCEPT;
+
+/* ---- Groups: ranks that hold a part of every context each, and merge their results inside the kernel ---- */
+
+/* One rank's membership of a group. It belongs to the engine of the rank's GPU. docs/groups.md says how it works, and
+ * docs/how-to/several-gpus.md how it is used. */
+typedef struct leanattn_group leanattn_group;
+
+/* The bytes of the description of a rank, by which the others reach it. */
+#define LEANATTN_GROUP_BLOB_BYTES 256
+
+/* A rank and its group. All ranks give the same size and memory_bytes. */
+typedef struct leanattn_group_options {
+  size_t struct_size;
+  int32_t rank;         /* 0 to size - 1 */
+  int32_t size;         /* ranks: the context_parallel of the problems, 2 to 8 */
+  int64_t memory_bytes; /* of device memory for what the others send to this rank; the largest leanattn_group_bytes of
+                           the problems that are to be launched */
+} leanattn_group_options;
+
+/* Everything is 0 but struct_size. Set all of it. */
+static inline void leanattn_group_options_init(leanattn_group_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = sizeof *options;
+}
+
+/* The memory_bytes that a group needs for launches of this problem with up to `max_batch` requests. Errors:
+ * invalid_argument (also a problem whose context_parallel is not above 1), unsupported. */
+LEANATTN_API leanattn_status leanattn_group_bytes(const leanattn_problem* problem, int32_t max_batch,
+                                                  int64_t* bytes) LEANATTN_NOEXCEPT;
+
+/* Makes a rank's part of a group: allocates and zeroes its memory on the engine's GPU, and waits for that. The ranks of
+ * a group may be engines of one process, of one process for each GPU, or of several processes on one GPU; two engines
+ * of one GPU can stand in for two ranks. The group belongs to the caller until leanattn_group_destroy, which must come
+ * before leanattn_engine_destroy. Errors: invalid_argument, unsupported (the driver lacks a function), out_of_memory,
+ * context_lost. */
+LEANATTN_API leanattn_status leanattn_group_create(leanattn_engine* engine, const leanattn_group_options* options,
+                                                   leanattn_group** group) LEANATTN_NOEXCEPT;
+
+/* Writes LEANATTN_GROUP_BLOB_BYTES that describe this rank to `blob`, to be sent to the processes of all ranks by any
+ * means. They hold no secrets beyond a CUDA IPC handle, which processes of the same user may open. Errors:
+ * invalid_argument, launch_failed (the memory cannot be exported), context_lost. */
+LEANATTN_API leanattn_status leanattn_group_export(const leanattn_group* group, void* blob) LEANATTN_NOEXCEPT;
+
+/* Maps the memory of the other ranks. `blobs` has the blobs of all ranks in the order of their ranks, its own included,
+ * LEANATTN_GROUP_BLOB_BYTES each. Called once, on each rank, before its first launch; no rank waits for another.
+ * Errors: invalid_argument (a blob is damaged, of another group size, memory_bytes or library, or in the wrong place),
+ * unsupported (a GPU cannot reach another one's memory), launch_failed, context_lost. */
+LEANATTN_API leanattn_status leanattn_group_connect(leanattn_group* group, const void* blobs) LEANATTN_NOEXCEPT;
+
+/* Makes a group usable again after group_broken, or after a launch of any of its ranks was aborted: zeroes the memory
+ * of this rank, waits for the stream, and forgets a fault of this group. All ranks must do so, none while a launch of
+ * any rank runs, and none may launch before all have: put a barrier of all ranks before and after it. Errors:
+ * invalid_argument, launch_failed, context_lost. */
+LEANATTN_API leanattn_status leanattn_group_reset(leanattn_group* group, leanattn_stream stream) LEANATTN_NOEXCEPT;
+
+/* Frees a rank's part of a group and unmaps the others'. No launch of any rank may run or follow, and no graph of one
+ * be replayed: put a barrier of all ranks before it. Null is allowed. In a child process that was forked after the
+ * group was made, nothing is freed. */
+LEANATTN_API void leanattn_group_destroy(leanattn_group* group) LEANATTN_NOEXCEPT;
+
+/* leanattn_engine_plan for a problem with context_parallel, on a group of this engine that is connected. All ranks must
+ * launch plans of the same problem, with the same batch and scale, in the same order. Kernels of a rank wait for those
+ * of the others, so ranks of one process make all their plans before they launch any, because loading a kernel may wait
+ * for the GPU. The plan is valid until leanattn_engine_destroy and may be launched until leanattn_group_destroy.
+ * Errors: those of leanattn_engine_plan, invalid_argument (a group of another engine or size, not connected, or with
+ * too little memory). */
+LEANATTN_API leanattn_status leanattn_engine_plan_group(leanattn_engine* engine, const leanattn_problem* problem,
+                                                        const leanattn_shape* shape, leanattn_group* group,
+                                                        leanattn_stream stream,
+                                                        const leanattn_plan** plan) LEANATTN_NOEXCEPT;
 
 /* ---- Merging: from the results over disjoint pieces of a context to the result over all of it ---- */
 

@@ -2,6 +2,8 @@
 // function, except that an Engine must be destroyed last.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -84,6 +86,9 @@ struct Problem {
   /// Tokens of the blocks of which each query token brings a list: 1, 16, 32, 64 or 128; 0: it sees its whole context.
   int selection_block = 0;
   bool selection_in_pool = false;  ///< lists count blocks from the start of the pool, not of the request's context
+  int context_parallel = 1;        ///< ranks that hold a part of every context each, 2 to 8; 1: one has all of it
+  int context_interleave = 0;      ///< ranks hold units of so many tokens in turn; 0: contiguous parts
+  bool replicate_output = false;   ///< every rank writes o of all query heads, instead of its share of them
 };
 
 /// What the caller knows or guesses about a decode step. It decides how fast a launch is, never whether it is right.
@@ -162,6 +167,11 @@ struct DecodeArgs {
   /// @}
   int selection_capacity = 0;  ///< selection_block: entries of a list, holes included
   int selection_heads = 0;     ///< lists of a query token: kv_heads (0: the same), or 1 that all KV heads share
+
+  /// context_parallel: [batch], tokens of the whole contexts; needed for several query tokens with a causal mask.
+  const std::int32_t* full_context_lengths = nullptr;
+  /// The same, of contiguous parts only: [batch], where in the whole context the tokens of this rank begin.
+  const std::int32_t* context_starts = nullptr;
 };
 
 /// The limits of a tuning; see leanattn_tune_options.
@@ -235,6 +245,9 @@ inline leanattn_problem to_c(const Problem& problem) {
   out.latent = problem.latent;
   out.selection_block = problem.selection_block;
   out.selection_in_pool = problem.selection_in_pool;
+  out.context_parallel = problem.context_parallel;
+  out.context_interleave = problem.context_interleave;
+  out.replicate_output = problem.replicate_output;
   return out;
 }
 
@@ -319,6 +332,8 @@ inline leanattn_decode_args to_c(const DecodeArgs& args) {
   out.selection_stride_head = args.selection_stride_head;
   out.selection_capacity = args.selection_capacity;
   out.selection_heads = args.selection_heads;
+  out.full_context_lengths = args.full_context_lengths;
+  out.context_starts = args.context_starts;
   return out;
 }
 
@@ -368,6 +383,81 @@ class Plan {
   const leanattn_plan* plan_;
 };
 
+class Engine;
+
+/// One rank's membership of a group, whose ranks hold a part of every context each (docs/groups.md). Move-only. Destroy
+/// it before its Engine, after the last launch of every rank has ended.
+class Group {
+ public:
+  /// What the other ranks need to know of a rank. Plain bytes, to be sent by any means.
+  using Blob = std::array<unsigned char, LEANATTN_GROUP_BLOB_BYTES>;
+
+  /// The bytes that a group needs for launches of this problem; see leanattn_group_bytes, which also has the errors.
+  static Result<std::int64_t> bytes(const Problem& problem, int max_batch) {
+    const leanattn_problem c_problem = detail::to_c(problem);
+    std::int64_t bytes = 0;
+    const leanattn_status status = leanattn_group_bytes(&c_problem, max_batch, &bytes);
+    if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));
+    return bytes;
+  }
+
+  /// A rank of `size`, on the GPU of `engine`, with `memory_bytes` for what the others send. See
+  /// leanattn_group_create, which also has the errors.
+  static Result<Group> create(const Engine& engine, int rank, int size, std::int64_t memory_bytes);
+
+  /// One group of several engines of this process, in the order of their ranks; several may be of one GPU. Errors:
+  /// those of create and connect.
+  static Result<std::vector<Group>> of_engines(const std::vector<const Engine*>& engines, std::int64_t memory_bytes) {
+    std::vector<Group> groups;
+    std::vector<Blob> blobs;
+    for (const Engine* engine : engines) {
+      auto made = create(*engine, static_cast<int>(groups.size()), static_cast<int>(engines.size()), memory_bytes);
+      if (!made) return tl::unexpected<Error>(made.error());
+      groups.push_back(std::move(*made));
+      auto blob = groups.back().export_blob();
+      if (!blob) return tl::unexpected<Error>(blob.error());
+      blobs.push_back(*blob);
+    }
+    for (Group& group : groups) {
+      if (auto ok = group.connect(blobs); !ok) return tl::unexpected<Error>(ok.error());
+    }
+    return groups;
+  }
+
+  /// What this rank is to the others. See leanattn_group_export, which also has the errors.
+  Result<Blob> export_blob() const {
+    Blob blob{};
+    if (auto ok = detail::to_result(leanattn_group_export(group_.get(), blob.data())); !ok)
+      return tl::unexpected<Error>(ok.error());
+    return blob;
+  }
+  /// Maps the memory of all ranks, given their blobs in the order of their ranks. See leanattn_group_connect, which
+  /// also has the errors.
+  Result<void> connect(const std::vector<Blob>& blobs) {
+    if (blobs.size() != static_cast<std::size_t>(size_))
+      return tl::unexpected<Error>(
+          Error{ErrorCode::invalid_argument,
+                std::to_string(blobs.size()) + " blobs for a group of " + std::to_string(size_) + " ranks",
+                "Give those of all ranks, in the order of their ranks.",
+                {}});
+    return detail::to_result(leanattn_group_connect(group_.get(), blobs.data()));
+  }
+  /// Makes the group usable again after group_broken. All ranks must do so, between two barriers. See
+  /// leanattn_group_reset, which also has the errors.
+  Result<void> reset(leanattn_stream stream) { return detail::to_result(leanattn_group_reset(group_.get(), stream)); }
+
+  /// For calls of the C interface. This object owns it.
+  leanattn_group* get() const { return group_.get(); }
+
+ private:
+  struct Destroy {
+    void operator()(leanattn_group* group) const { leanattn_group_destroy(group); }
+  };
+  Group(leanattn_group* group, int size) : group_(group), size_(size) {}
+  std::unique_ptr<leanattn_group, Destroy> group_;
+  int size_;
+};
+
 /// The winners for one GPU, and the kernels that are loaded on it. Move-only. Destroy it after the last launch of its
 /// plans has ended.
 class Engine {
@@ -404,6 +494,19 @@ class Engine {
     const leanattn_plan* plan = nullptr;
     const leanattn_status status =
         leanattn_engine_plan_with(engine_.get(), &c_problem, &c_shape, &options, stream, &plan);
+    if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));
+    return Plan(plan);
+  }
+
+  /// The plan of a problem with context_parallel, on a connected group of this engine. Ranks of one process make all
+  /// their plans before they launch any. See leanattn_engine_plan_group, which also has the errors.
+  Result<Plan> plan(const Problem& problem, const PlanShape& shape, const Group& group,
+                    leanattn_stream stream = nullptr) const {
+    const leanattn_problem c_problem = detail::to_c(problem);
+    const leanattn_shape c_shape = detail::to_c(shape);
+    const leanattn_plan* plan = nullptr;
+    const leanattn_status status =
+        leanattn_engine_plan_group(engine_.get(), &c_problem, &c_shape, group.get(), stream, &plan);
     if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));
     return Plan(plan);
   }
@@ -477,6 +580,18 @@ class Engine {
   explicit Engine(leanattn_engine* engine) : engine_(engine) {}
   std::unique_ptr<leanattn_engine, Destroy> engine_;
 };
+
+inline Result<Group> Group::create(const Engine& engine, int rank, int size, std::int64_t memory_bytes) {
+  leanattn_group_options options;
+  leanattn_group_options_init(&options);
+  options.rank = rank;
+  options.size = size;
+  options.memory_bytes = memory_bytes;
+  leanattn_group* group = nullptr;
+  const leanattn_status status = leanattn_group_create(engine.get(), &options, &group);
+  if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));
+  return Group(group, size);
+}
 
 }  // namespace v1
 }  // namespace leanattn

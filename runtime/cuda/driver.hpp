@@ -26,13 +26,20 @@ inline namespace v1 {
   X(cuThreadExchangeStreamCaptureMode)
 // clang-format on
 
-/// Functions that only newer drivers have; null where the driver has none.
+/// Functions without which groups of GPUs do not work; null where the driver has none.
+// clang-format off
+#define LEANATTN_GROUP_DRIVER_FUNCTIONS(X) \
+  X(cuDeviceCanAccessPeer) X(cuCtxEnablePeerAccess) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle)
+// clang-format on
+
+/// Functions that not every driver has; null where the driver has none.
 #if CUDA_VERSION >= 12050
-#define LEANATTN_OPTIONAL_DRIVER_FUNCTIONS(X) X(cuCtxGetDevResource) X(cuGreenCtxGetDevResource) X(cuStreamGetCtx_v2)
+#define LEANATTN_OPTIONAL_DRIVER_FUNCTIONS(X) \
+  LEANATTN_GROUP_DRIVER_FUNCTIONS(X) X(cuCtxGetDevResource) X(cuGreenCtxGetDevResource) X(cuStreamGetCtx_v2)
 #elif CUDA_VERSION >= 12040
-#define LEANATTN_OPTIONAL_DRIVER_FUNCTIONS(X) X(cuCtxGetDevResource)
+#define LEANATTN_OPTIONAL_DRIVER_FUNCTIONS(X) LEANATTN_GROUP_DRIVER_FUNCTIONS(X) X(cuCtxGetDevResource)
 #else
-#define LEANATTN_OPTIONAL_DRIVER_FUNCTIONS(X)
+#define LEANATTN_OPTIONAL_DRIVER_FUNCTIONS(X) LEANATTN_GROUP_DRIVER_FUNCTIONS(X)
 #endif
 
 /// The table. Each function has the type that cuda.h declares for its name.

@@ -120,8 +120,8 @@ LoadedKernel::~LoadedKernel() {
   if (const auto api = driver()) (*api)->cuLibraryUnload(library_);
 }
 
-Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream,
-                                  int l2_promotion) const {
+Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream, int l2_promotion,
+                                  bool beside_ranks) const {
   if (grid < 1 || grid > kMostCtas) [[unlikely]] {
     return fail(ErrorCode::launch_failed, fmt::format("a grid of {} CTAs cannot be launched", grid),
                 fmt::format("Choose 1 to {}.", kMostCtas));
@@ -129,14 +129,14 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
   // A CTA for each row block at least, where these go in step. With so few, every output tile is whole and nothing is
   // stored in the workspace.
   grid = std::max(grid, ctas_of_range_);
-  const bool waits = spec_.fixup == FixUp::wait;
+  const bool waits = leanattn::waits(spec_);
   if (waits && grid > resident_total_) [[unlikely]] {
     return fail(
         ErrorCode::launch_failed,
         fmt::format(
             "a grid of {} CTAs that wait for each other exceeds the {} that the SMs of this context hold at once", grid,
             resident_total_),
-        "Use a smaller grid, or a kernel with the ticket fix-up, which never waits.");
+        "Use a smaller grid, or on one GPU a kernel with the ticket fix-up, which never waits.");
   }
   const auto api = driver();
   if (!api) [[unlikely]]
@@ -155,11 +155,11 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
   config.attrs = attributes;
   // Both may hold: an early start lets the prologue overlap, and a cooperative grid still becomes resident as a whole
   // once the previous kernel's CTAs leave.
-  if (waits) {
+  if (waits && !beside_ranks) {
     attributes[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
     attributes[config.numAttrs++].value.cooperative = 1;
   }
-  if (spec_.pdl) {
+  if (spec_.pdl && !beside_ranks) {
     attributes[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     attributes[config.numAttrs++].value.programmaticStreamSerializationAllowed = 1;
   }

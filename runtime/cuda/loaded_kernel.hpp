@@ -52,11 +52,14 @@ class LoadedKernel {
 
   /// Enqueues one launch of `grid` CTAs (1 .. kMostCtas), filling in what follows from the grid
   /// (args.grid_reciprocal) and, for load path tensor, from the KV cache's place (its tensor maps, encoded once for
-  /// each of some hundred places); no allocation, no lock, no sync; legal under stream capture. FixUp::wait kernels go
+  /// each of some hundred places); no allocation, no lock, no sync; legal under stream capture. Kernels that wait go
   /// out cooperative and only up to resident_ctas(); pdl kernels with the programmatic-stream-serialization attribute.
-  /// l2_promotion: Config::l2_promotion, which other load paths than tensor ignore. Errors: launch_failed,
-  /// context_lost.
-  Result<void> launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream, int l2_promotion = 128) const;
+  /// `beside_ranks`: other ranks of the group are on this GPU, and the caller sees to it that the CTAs of all of them
+  /// are resident together. Then neither attribute is set: cooperative grids might not run side by side, and the early
+  /// CTAs of a next launch would take the room of another rank's. l2_promotion: Config::l2_promotion, which other load
+  /// paths than tensor ignore. Errors: launch_failed, context_lost.
+  Result<void> launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream, int l2_promotion = 128,
+                      bool beside_ranks = false) const;
 
  private:
   LoadedKernel();

@@ -8,6 +8,7 @@
 
 #include "runtime/cuda/current_context.hpp"
 #include "runtime/cuda/gpu.hpp"
+#include "runtime/engine/group.hpp"
 #include "runtime/engine/launch_checks.hpp"
 #include "runtime/engine/launch_status.hpp"
 #include "runtime/lookup/default_config.hpp"
@@ -30,28 +31,28 @@ bool differ_in_tunables_only(const KernelSpec& spec, const KernelSpec& base) {
   return tuned && *tuned == spec;
 }
 
-/// Whether CTAs of the kernel wait for each other.
-bool waits(const Choice& choice) { return choice.config.spec.fixup == FixUp::wait; }
+/// Whether CTAs of the kernel wait for others.
+bool waits(const Choice& choice) { return waits(choice.config.spec); }
 
-/// The grid that PlanCore launches: at most as many CTAs as are resident at once, where CTAs wait for each other.
-std::int64_t launched_grid(const Choice& choice, const PreparedKernel& kernel) {
-  return waits(choice) ? std::min(choice.config.grid, kernel.resident_ctas) : choice.config.grid;
+/// The grid that PlanCore launches: at most as many CTAs as are resident at once, where CTAs wait for others.
+std::int64_t launched_grid(const Choice& choice, const PreparedKernel& kernel, const GroupMember* group = nullptr) {
+  return waits(choice) ? std::min(choice.config.grid, resident_share(group, kernel)) : choice.config.grid;
 }
 
 /// A key that differs between most plans. same_launch() decides.
 std::string key_of(const DecodeProblem& problem, const PlanSize& size, const Choice& choice,
-                   const PreparedKernel& kernel) {
-  return fmt::format("{} {} {} {} {} {} {}", kernel_name(choice.config.spec), launched_grid(choice, kernel),
+                   const PreparedKernel& kernel, const GroupMember* group) {
+  return fmt::format("{} {} {} {} {} {} {} {}", kernel_name(choice.config.spec), launched_grid(choice, kernel, group),
                      choice.config.segment_cost, choice.config.l2_promotion, problem.kv_heads, size.batch,
-                     size.context_capacity);
+                     size.context_capacity, group != nullptr ? group->number() : 0);
 }
 
 bool same_launch(const PlanCore& plan, const DecodeProblem& problem, const PlanSize& size, const Choice& choice,
-                 const PreparedKernel& kernel, bool stand_in) {
+                 const PreparedKernel& kernel, bool stand_in, const GroupMember* group) {
   const Choice& mine = plan.choice();
-  return plan.stand_in() == stand_in && plan.limits().problem == problem && plan.limits().size == size &&
-         mine.config.grid == launched_grid(choice, kernel) && mine.config.spec == choice.config.spec &&
-         mine.config.segment_cost == choice.config.segment_cost &&
+  return plan.stand_in() == stand_in && plan.group() == group && plan.limits().problem == problem &&
+         plan.limits().size == size && mine.config.grid == launched_grid(choice, kernel, group) &&
+         mine.config.spec == choice.config.spec && mine.config.segment_cost == choice.config.segment_cost &&
          mine.config.l2_promotion == choice.config.l2_promotion && mine.provenance == choice.provenance &&
          mine.tuned_us == choice.tuned_us && mine.tuned_shape == choice.tuned_shape && mine.layer == choice.layer &&
          mine.stale == choice.stale && mine.tuned_pdl == choice.tuned_pdl;
@@ -147,7 +148,7 @@ Result<void> EngineCore::set_autotune(Autotune mode, const TuneOptions& options)
 
 bool EngineCore::tuned_now(const DecodeProblem& problem, const Shape& shape, const Choice& choice,
                            CUstream_st* stream) {
-  if (!tuning_->wants(choice)) [[likely]]
+  if (!tuning_->wants(choice) || in_group(problem.features)) [[likely]]
     return false;
   if (stream != nullptr) {
     const auto capturing = parts_.is_capturing(stream);
@@ -204,6 +205,11 @@ Result<std::shared_ptr<const PreparedKernel>> EngineCore::fit(Choice& choice,
     const std::int64_t resident = std::min(kernel.resident_ctas, sms * kernel.resident_ctas_per_sm);
     return std::clamp<std::int64_t>(resident, 1, choice.config.grid);
   };
+  // CTAs of a group's kernel wait for those of other ranks, whatever the fix-up.
+  if (in_group(choice.config.spec.features)) {
+    choice.config.grid = one_wave(*waiting);
+    return waiting;
+  }
   KernelSpec spec = choice.config.spec;
   spec.fixup = FixUp::ticket;
   auto kernel = prepare(spec, stream);
@@ -293,16 +299,35 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
   return plan;
 }
 
+Result<std::unique_ptr<GroupMember>> EngineCore::create_group(int rank, int size, std::int64_t memory_bytes) {
+  if (!mark_.here()) return tl::unexpected(ProcessMark::forked());
+  return GroupMember::create(rank, size, memory_bytes, parts_.context, parts_.status);
+}
+
+Result<const PlanCore*> EngineCore::plan_group(const DecodeProblem& problem, const Shape& shape,
+                                               const GroupMember& group, CUstream_st* stream) {
+  if (auto valid = validate(problem, shape); !valid) return tl::unexpected(std::move(valid.error()));
+  if (auto fits = group.check(problem, plan_size(problem, shape).batch, parts_.context.get()); !fits)
+    return tl::unexpected(std::move(fits.error()));
+  const auto any = plan(problem, shape, stream);
+  if (!any) return any;
+  // The same kernel, bound to this group. The plan without a group keeps the kernel alive.
+  const std::lock_guard lock(mutex_);
+  return keep(problem, plan_size(problem, shape), (*any)->choice(), (*any)->shared_kernel(), (*any)->stand_in(),
+              &group);
+}
+
 const PlanCore* EngineCore::keep(const DecodeProblem& problem, const PlanSize& size, Choice choice,
-                                 std::shared_ptr<const PreparedKernel> kernel, bool stand_in) {
-  const auto [first, last] = plans_.equal_range(key_of(problem, size, choice, *kernel));
+                                 std::shared_ptr<const PreparedKernel> kernel, bool stand_in,
+                                 const GroupMember* group) {
+  const auto [first, last] = plans_.equal_range(key_of(problem, size, choice, *kernel, group));
   for (auto it = first; it != last; ++it) {
-    if (same_launch(*it->second, problem, size, choice, *kernel, stand_in)) return it->second.get();
+    if (same_launch(*it->second, problem, size, choice, *kernel, stand_in, group)) return it->second.get();
   }
   CUctx_st* const context = parts_.context ? parts_.context->get() : nullptr;
-  std::string key = key_of(problem, size, choice, *kernel);
+  std::string key = key_of(problem, size, choice, *kernel, group);
   auto plan = std::make_unique<PlanCore>(problem, size, std::move(choice), std::move(kernel), context, checks_.get(),
-                                         parts_.status.get(), stand_in);
+                                         parts_.status.get(), stand_in, group);
   return plans_.emplace(std::move(key), std::move(plan))->second.get();
 }
 

@@ -30,6 +30,7 @@ inline namespace v1 {
 
 class Context;       // runtime/cuda/gpu.hpp
 class CubinCache;    // cache/cubin/cubin_db.hpp
+class GroupMember;   // runtime/engine/group.hpp
 class LaunchStatus;  // runtime/engine/launch_status.hpp
 
 struct EngineCoreOptions {
@@ -94,6 +95,12 @@ class EngineCore : public ::leanattn_engine {
     return make_plan(problem, shape, stream, key, when_not_loaded);
   }
 
+  /// See leanattn_group_create. The group must not outlive the engine.
+  Result<std::unique_ptr<GroupMember>> create_group(int rank, int size, std::int64_t memory_bytes);
+  /// See leanattn_engine_plan_group. Takes a lock. The plan lives as long as the engine.
+  Result<const PlanCore*> plan_group(const DecodeProblem& problem, const Shape& shape, const GroupMember& group,
+                                     CUstream_st* stream);
+
   /// The configuration that plan() would launch. Compiles nothing. Errors: invalid_argument, unsupported.
   Result<Choice> lookup(const DecodeProblem& problem, const Shape& shape) const;
 
@@ -153,7 +160,7 @@ class EngineCore : public ::leanattn_engine {
   Config safe_config(const DecodeProblem& problem, const Shape& shape) const;
   Result<std::shared_ptr<const PreparedKernel>> prepare(const KernelSpec& spec, CUstream_st* stream);
   const PlanCore* keep(const DecodeProblem& problem, const PlanSize& size, Choice choice,
-                       std::shared_ptr<const PreparedKernel> kernel, bool stand_in);
+                       std::shared_ptr<const PreparedKernel> kernel, bool stand_in, const GroupMember* group = nullptr);
 
   const ProcessMark mark_;
   EngineParts parts_;

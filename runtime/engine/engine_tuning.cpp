@@ -1,5 +1,6 @@
 // engine_tuning.cpp -- chooses what to tune, has it tuned by the program, and says what came of it.
 #include "runtime/engine/engine_tuning.hpp"
+#include "runtime/lookup/one_gpu.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -92,6 +93,7 @@ Result<TuneReport> EngineTuning::tune(const DecodeProblem& problem, std::span<co
                                       const TuneOptions& options) {
   if (auto ok = check(options); !ok) return tl::unexpected(std::move(ok.error()));
   if (shapes.empty()) return fail(ErrorCode::invalid_argument, "there are no shapes to tune", "Give at least one.");
+  if (auto ok = one_gpu_only(problem, "tuning"); !ok) return tl::unexpected(std::move(ok.error()));
   for (const Shape& shape : shapes) {
     if (auto ok = validate(problem, shape); !ok) return tl::unexpected(std::move(ok.error()));
   }

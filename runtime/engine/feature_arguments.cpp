@@ -41,7 +41,12 @@ Result<void> check_feature_pointers(const Features& features, const leanattn_dec
         FeaturePointer{"v_new", args.v_new, features.append && !latent, false, latent ? kNoLatent : "append",
                        kVectorBytes},
         FeaturePointer{"selection", args.selection, has_selection(features), false, "selection_block"},
-        FeaturePointer{"selected_counts", args.selected_counts, has_selection(features), false, "selection_block"}}) {
+        FeaturePointer{"selected_counts", args.selected_counts, has_selection(features), false, "selection_block"},
+        FeaturePointer{"full_context_lengths", args.full_context_lengths, in_group(features),
+                       !needs_positions(features), "context_parallel"},
+        FeaturePointer{"context_starts", args.context_starts,
+                       needs_positions(features) && features.context_interleave == 0, false,
+                       "contiguous parts of contexts, whose query tokens see by position"}}) {
     if (!pointer.wanted) {
       if (pointer.value == nullptr) [[likely]]
         continue;

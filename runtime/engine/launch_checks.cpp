@@ -46,14 +46,27 @@ Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeAr
     const char* name;
     const void* pointer;
   };
-  for (const Named& named :
-       {Named{"q", args.q}, Named{"k", args.k}, Named{"v", args.v}, Named{"o", args.o},
-        Named{"context_lengths", args.context_lengths}, Named{"workspace", args.tickets}, Named{"lse", args.lse},
-        Named{"page_table", args.page_table}, Named{"q_offsets", args.q_offsets}, Named{"tree_mask", args.tree_mask},
-        Named{"alibi_slopes", args.alibi_slopes}, Named{"sink_logits", args.sink_logits},
-        Named{"k_scale", args.k_scale}, Named{"v_scale", args.v_scale}, Named{"k_new", args.k_new},
-        Named{"v_new", args.v_new}, Named{"rope_table", args.rope_table}, Named{"selection", args.selection},
-        Named{"selected_counts", args.selected_counts}}) {
+  for (const Named& named : {Named{"q", args.q},
+                             Named{"k", args.k},
+                             Named{"v", args.v},
+                             Named{"o", args.o},
+                             Named{"context_lengths", args.context_lengths},
+                             Named{"workspace", args.tickets},
+                             Named{"lse", args.lse},
+                             Named{"page_table", args.page_table},
+                             Named{"q_offsets", args.q_offsets},
+                             Named{"tree_mask", args.tree_mask},
+                             Named{"alibi_slopes", args.alibi_slopes},
+                             Named{"sink_logits", args.sink_logits},
+                             Named{"k_scale", args.k_scale},
+                             Named{"v_scale", args.v_scale},
+                             Named{"k_new", args.k_new},
+                             Named{"v_new", args.v_new},
+                             Named{"rope_table", args.rope_table},
+                             Named{"selection", args.selection},
+                             Named{"selected_counts", args.selected_counts},
+                             Named{"full_context_lengths", args.full_lengths},
+                             Named{"context_starts", args.context_starts}}) {
     // bind_arguments() has refused null where a pointer is needed.
     if (named.pointer == nullptr) continue;
     if (auto ok = check_device_pointer(**api, named.name, named.pointer); !ok) return ok;

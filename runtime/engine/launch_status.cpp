@@ -57,10 +57,26 @@ Result<void> LaunchStatus::check() const {
   if (fault == 0) [[likely]]
     return {};
   const std::uint64_t workspace = __atomic_load_n(&block()->workspace, __ATOMIC_RELAXED);
-  const std::string what = fault == kLeanWrongTicket
-                               ? "a counter there had an impossible value"
-                               : fmt::format("a CTA waited there for another one's partial result for {} ms in vain",
-                                             __atomic_load_n(&block()->wait_bound_us, __ATOMIC_RELAXED) / 1000);
+  const unsigned kind = fault & ((1u << kLeanRankShift) - 1), rank = fault >> kLeanRankShift;
+  const unsigned bound_ms = __atomic_load_n(&block()->wait_bound_us, __ATOMIC_RELAXED) / 1000;
+  if (kind == kLeanRankMissing)
+    return fail(ErrorCode::group_broken,
+                fmt::format("rank {} of a group did not send its results within {} ms", rank, bound_ms),
+                "It has ended, is late, has failed or has launched something else: look at its errors. Throw away the "
+                "results since the last check that was well, and reset the group on all ranks "
+                "(leanattn_group_reset), between two barriers. Where it was only late, give more time "
+                "(LEANATTN_WAIT_BOUND_MS).");
+  if (kind == kLeanRankDiffers)
+    return fail(ErrorCode::group_broken,
+                fmt::format("rank {} of a group launched another kernel, batch or scale than this one, or, with "
+                            "LEANATTN_DEBUG, was given other full_context_lengths",
+                            rank),
+                "All ranks must launch the same problems in the same order with the same batch, and plan with the same "
+                "tuning database. Then reset the group on all ranks (leanattn_group_reset), between two barriers.");
+  const std::string what =
+      fault == kLeanWrongTicket
+          ? "a counter there had an impossible value"
+          : fmt::format("a CTA waited there for another one's partial result for {} ms in vain", bound_ms);
   return fail(ErrorCode::workspace_corrupt,
               fmt::format("a launch on workspace {:#x} ended with a fault: {}", workspace, what),
               "The workspace was not all zero before the launch, or two launches used it at a time, or context_lengths "

@@ -30,12 +30,13 @@ class LaunchStatus {
 
   /// Whether a launch has ended with a fault. One load.
   bool has_fault() const { return __atomic_load_n(&block()->fault, __ATOMIC_ACQUIRE) != 0; }
-  /// Errors: workspace_corrupt, which names the workspace, what may have happened to it and what to do.
+  /// Errors: workspace_corrupt, which names the workspace, what may have happened to it and what to do; group_broken,
+  /// which names the rank.
   Result<void> check() const;
 
   /// Forgets the fault.
   void acknowledge() { __atomic_store_n(&block()->fault, 0, __ATOMIC_RELEASE); }
-  /// Whether the fault is of a launch on a workspace in these bytes.
+  /// Whether the fault is of a launch on a workspace in these bytes, or of the group whose state lies there.
   bool has_fault_in(const void* workspace, std::int64_t bytes) const;
   /// Forgets the fault once `stream`, on which its workspace is being zeroed, has got so far. Errors: those of check(),
   /// while CUDA captures the stream, so that nothing is zeroed yet; launch_failed, context_lost.

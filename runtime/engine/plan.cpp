@@ -5,6 +5,7 @@
 
 #include "runtime/cuda/current_context.hpp"
 #include "runtime/cuda/gpu.hpp"
+#include "runtime/engine/group.hpp"
 #include "runtime/engine/launch_checks.hpp"
 #include "runtime/engine/launch_status.hpp"
 #include "runtime/lookup/grids.hpp"
@@ -25,7 +26,7 @@ WorkspaceLayout workspace_for(const DecodeProblem& problem, const PlanSize& size
 
 PlanCore::PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice choice,
                    std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks,
-                   LaunchStatus* status, bool stand_in)
+                   LaunchStatus* status, bool stand_in, const GroupMember* group)
     : limits_{.problem = problem, .size = size, .workspace = {}},
       choice_(std::move(choice)),
       kernel_(std::move(kernel)),
@@ -33,9 +34,10 @@ PlanCore::PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice ch
       context_(context),
       checks_(checks),
       status_(status),
-      stand_in_(stand_in) {
+      stand_in_(stand_in),
+      group_(group) {
   Config& config = choice_.config;
-  if (waits()) config.grid = std::min(config.grid, kernel_->resident_ctas);
+  if (waits()) config.grid = std::min(config.grid, resident_share(group, *kernel_));
   limits_.tile = config.spec.tile;
   limits_.row_blocks = row_blocks(config.spec);
   limits_.segment_cost = config.segment_cost;
@@ -51,6 +53,13 @@ Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace,
       return status_->check();
     bound->status = status_->block();
   }
+  if (in_group(limits_.problem.features)) {
+    if (group_ == nullptr)
+      return fail(ErrorCode::invalid_argument, "this plan's problem has context_parallel, and the plan has no group",
+                  "Make it with leanattn_engine_plan_group.");
+    group_->bind(*bound);
+    bound->group_checks = checks_ != nullptr && bound->full_lengths != nullptr;
+  }
   if (!kernel_->loaded) [[unlikely]]
     return fail(ErrorCode::internal, "this plan's kernel was prepared without a GPU");
   const CurrentContext scope(context_);
@@ -59,7 +68,8 @@ Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace,
   if (checks_ != nullptr) [[unlikely]] {
     if (auto ok = checks_->before(limits_, *bound, stream); !ok) return ok;
   }
-  auto launched = kernel_->loaded->launch(*bound, choice_.config.grid, stream, choice_.config.l2_promotion);
+  auto launched = kernel_->loaded->launch(*bound, choice_.config.grid, stream, choice_.config.l2_promotion,
+                                          group_ != nullptr && group_->shares_gpu());
   if (checks_ != nullptr && launched) [[unlikely]]
     return checks_->after(*bound, stream);
   return launched;

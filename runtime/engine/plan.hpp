@@ -19,6 +19,7 @@ struct leanattn_plan {};
 namespace leanattn {
 inline namespace v1 {
 
+class GroupMember;   // runtime/engine/group.hpp
 class LaunchChecks;  // runtime/engine/launch_checks.hpp
 class LaunchStatus;  // runtime/engine/launch_status.hpp
 
@@ -56,19 +57,21 @@ Result<void> check_workspace(const WorkspaceLayout& layout, const void* workspac
 class PlanCore : public ::leanattn_plan {
  public:
   /// `context` and `status` (both null in tests) and `checks` (null for none) must outlive the plan. Where CTAs wait
-  /// for each other, the grid is cut to the CTAs that are resident at once. `stand_in` says that a better kernel is
-  /// being built.
+  /// for each other, the grid is cut to the CTAs that are resident at once; of a `group` (null for none), beside those
+  /// of the other ranks on the GPU. `stand_in` says that a better kernel is being built.
   PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice choice,
            std::shared_ptr<const PreparedKernel> kernel, CUctx_st* context, LaunchChecks* checks, LaunchStatus* status,
-           bool stand_in = false);
+           bool stand_in = false, const GroupMember* group = nullptr);
 
   const LaunchLimits& limits() const { return limits_; }
   const Choice& choice() const { return choice_; }
   const PreparedKernel& kernel() const { return *kernel_; }
+  const std::shared_ptr<const PreparedKernel>& shared_kernel() const { return kernel_; }
   const std::string& name() const { return name_; }
   bool stand_in() const { return stand_in_; }
+  const GroupMember* group() const { return group_; }  ///< null for none
   /// Whether its CTAs wait for each other, so that all of them must be resident at once.
-  bool waits() const { return choice_.config.spec.fixup == FixUp::wait; }
+  bool waits() const { return leanattn::waits(choice_.config.spec); }
 
   /// See leanattn_plan_launch.
   Result<void> launch(const leanattn_decode_args& args, void* workspace, CUstream_st* stream) const;
@@ -85,6 +88,7 @@ class PlanCore : public ::leanattn_plan {
   LaunchChecks* checks_;
   LaunchStatus* status_;
   bool stand_in_;
+  const GroupMember* group_;
 };
 
 }  // namespace v1

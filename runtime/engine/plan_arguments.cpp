@@ -236,6 +236,8 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
     bound.rope_table = args.rope_table;
     bound.k_new = args.k_new;
     bound.v_new = args.v_new;
+    bound.full_lengths = args.full_context_lengths;
+    bound.context_starts = args.context_starts;
   }
   bound.segment_cost = static_cast<unsigned>(limits.segment_cost);
   return bound;

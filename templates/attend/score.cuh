@@ -3,7 +3,11 @@
 // Whether a step has a token that some row does not see.
 LEAN_DEVICE bool has_masked(const Segment& s, const Step& step) {
   if constexpr (kQLen > 1 && kQueryMask != kFull) {
+#if defined(LEAN_POSITIONS)
+    if (place_of(step.token + kStepTokens - 1) > s.first_query) return true;
+#else
     if (step.token + kStepTokens > s.context_length - s.query.count + (kQueryMask == kTree ? 0 : 1)) return true;
+#endif
   }
   if constexpr (kWindow > 0) {
     if (step.token < s.context_length - kWindow) return true;
@@ -15,7 +19,11 @@ LEAN_DEVICE bool has_masked(const Segment& s, const Step& step) {
 LEAN_DEVICE bool sees(const LeanDecodeArgs& args, const Segment& s, const Step& step, int offset, const Row& row) {
   bool visible = offset < step.count;
   if constexpr (!kRowsSeeAlike) {
+#if defined(LEAN_POSITIONS)
+    const int token = place_of(step.token + offset), first_query = s.first_query;
+#else
     const int token = step.token + offset, first_query = s.context_length - s.query.count;
+#endif
     if constexpr (kQLen > 1 && kQueryMask == kCausal) visible &= token <= first_query + row.token;
     if constexpr (kQLen > 1 && kQueryMask == kTree) {
       const int query = token - first_query;  // which of the request's query tokens the KV token is, if any

@@ -11,6 +11,9 @@ struct Segment {
   u32 tile_begin, tile_end;  // those of this segment
   QueryTokens query;
   LeanVisible visible;
+#if defined(LEAN_POSITIONS)
+  int first_query;  // the place of the first query token (line/part_of_context.cuh)
+#endif
 };
 
 struct Walk {
@@ -36,6 +39,9 @@ LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request
   s.query = query_tokens(args.q_offsets, request);
   s.visible = visible_of(context_length, args.q_offsets, request);
   s.tiles = s.visible.tiles;
+#if defined(LEAN_POSITIONS)
+  s.first_query = place_of_query(args, request, s.query.count);
+#endif
 }
 
 // Takes the LeanTiles from walk.position on that belong to the output tile at walk.origin and to the range; of a

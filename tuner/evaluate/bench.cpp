@@ -9,6 +9,7 @@
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/grids.hpp"
+#include "runtime/lookup/one_gpu.hpp"
 #include "tuner/backend/compile_pool.hpp"
 #include "tuner/backend/gpu_backend.hpp"
 #include "tuner/measure/race.hpp"
@@ -183,6 +184,7 @@ Result<Choice> look_up(const DeviceFacts& device, const DecodeProblem& problem, 
 Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options, TuningDb& db,
                           CubinCache* cubins, const std::atomic<bool>* cancel) {
   if (auto ok = validate(problem, shape); !ok) return tl::unexpected(ok.error());
+  if (auto ok = one_gpu_only(problem, "a benchmark"); !ok) return tl::unexpected(ok.error());
   const Result<DeviceFacts> device = device_facts(options.device);
   if (!device) return tl::unexpected(device.error());
   if (auto ok = require_launches(*device, problem); !ok) return tl::unexpected(ok.error());

@@ -7,6 +7,7 @@
 
 #include "runtime/cuda/driver.hpp"
 #include "runtime/lookup/grids.hpp"
+#include "runtime/lookup/one_gpu.hpp"
 #include "tuner/oracle/decode_case_detail.hpp"
 #include "tuner/oracle/oracle.hpp"
 
@@ -22,6 +23,7 @@ Result<DecodeCase> DecodeCase::create(std::shared_ptr<const OracleKernels> kerne
                                       std::vector<int> context_lengths, const DecodeCaseOptions& options,
                                       CUstream_st* stream) {
   LEANATTN_TRY(validate(problem));
+  LEANATTN_TRY(one_gpu_only(problem, "a decode case"));
   const Features& features = problem.features;
   if (context_lengths.empty()) return fail(ErrorCode::invalid_argument, "a decode case needs at least one request");
   if (options.context_capacity < 0 || options.kv_copies < 1) {

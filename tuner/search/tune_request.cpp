@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "runtime/lookup/one_gpu.hpp"
 #include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
@@ -11,6 +12,7 @@ inline namespace v1 {
 
 Result<void> validate(const TuneRequest& request) {
   if (auto ok = validate(request.problem); !ok) return ok;
+  if (auto ok = one_gpu_only(request.problem, "tuning"); !ok) return ok;
   if (request.shapes.empty())
     return fail(ErrorCode::invalid_argument, "no shapes to tune for",
                 "Give at least one batch size and context length.");

@@ -16,6 +16,7 @@
 #include "tuner/verify/feature_plan.hpp"
 #include "tuner/verify/planned_run.hpp"
 #include "tuner/verify/random_plan.hpp"
+#include "tuner/verify/rank_plan.hpp"
 #include "tuner/verify/runner.hpp"
 #include "tuner/verify/themes.hpp"
 
@@ -44,6 +45,7 @@ std::vector<VerifyKernel> plan(VerifyPart part, Arch arch, const VerifyOptions& 
       // The compiler refuses about one in fifty, so some more are planned than are asked for.
       return random_kernels(arch, options.seed, random_combinations(options) / kRandomCasesPerKernel * 26 / 25);
     case VerifyPart::combinations: return verify_combinations(arch, options.quick);
+    case VerifyPart::groups: return rank_kernels(arch, options.quick);
   }
   return {};
 }
@@ -56,13 +58,15 @@ std::string_view to_string(VerifyPart part) {
     case VerifyPart::features: return "features";
     case VerifyPart::random: return "random";
     case VerifyPart::combinations: return "combinations";
+    case VerifyPart::groups: return "groups";
   }
   return "themes";
 }
 
 Result<VerifyPart> parse_verify_part(std::string_view text) {
   return parse_enum("part", text,
-                    std::array{VerifyPart::themes, VerifyPart::features, VerifyPart::random, VerifyPart::combinations});
+                    std::array{VerifyPart::themes, VerifyPart::features, VerifyPart::random, VerifyPart::combinations,
+                               VerifyPart::groups});
 }
 
 std::size_t random_combinations(const VerifyOptions& options) {
@@ -99,7 +103,8 @@ Result<VerifyReport> verify(const VerifyOptions& options, CubinCache* cubins, co
     std::move(more.begin(), more.end(), std::back_inserter(kernels));
     ends.push_back(kernels.size());
   }
-  if (representative.empty() && kernels.empty()) {
+  const auto of_ranks = kernels_of(VerifyPart::groups);
+  if (representative.empty() && kernels.empty() && of_ranks.empty()) {
     return fail(ErrorCode::invalid_argument, "no kernel has '" + options.filter + "' in its name",
                 "Kernel names look like " + kernel_name(KernelSpec{}) + ".");
   }
@@ -114,6 +119,8 @@ Result<VerifyReport> verify(const VerifyOptions& options, CubinCache* cubins, co
     const std::span part(kernels.data() + begin, ends[i] - begin);
     if (auto ok = verify_planned(*runner, part, queue, kParts[i].second); !ok) return tl::unexpected(ok.error());
   }
+
+  if (auto ok = verify_ranks(*runner, of_ranks); !ok) return tl::unexpected(ok.error());
 
   VerifyReport report;
   report.device = *device;

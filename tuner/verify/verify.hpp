@@ -22,6 +22,7 @@ enum class VerifyPart : std::uint8_t {
   features,      ///< one feature after the other, on every load path that has it
   random,        ///< random combinations of features, heads, tunables and shapes
   combinations,  ///< every combination without features, on a few shapes
+  groups,        ///< groups whose ranks share contexts, with all ranks on this GPU
 };
 std::string_view to_string(VerifyPart part);
 /// Errors: invalid_argument, naming the parts.

@@ -148,6 +148,9 @@ std::vector<KernelSpec> features_matrix(Combinations combinations) {
       {.page_size = 16, .kv_format = KvFormat::int8, .kv_scale = KvScale::token, .selection_block = 16},
       {.page_size = 4, .selection_block = 128, .selection_in_pool = true},
       {.page_size = 64, .selection_block = 1},
+      {.context_parallel = 2},
+      {.page_size = 16, .q_len = 4, .ragged_q = true, .context_parallel = 8, .context_interleave = 16},
+      {.q_len = 3, .kv_format = KvFormat::int8, .context_parallel = 4, .replicate_output = true},
   };
   constexpr LoadPath kLoads[] = {LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::ldg, LoadPath::vector};
   std::vector<KernelSpec> specs;

@@ -83,6 +83,27 @@ TEST(Features, EachQueryTokenWithASelectionHasRowsOfItsOwn) {
   EXPECT_EQ(features_from_json(to_json(features)).value(), features);
 }
 
+TEST(Features, AGroupHasANameAHashAndJson) {
+  const Features features{.context_parallel = 4, .context_interleave = 16, .replicate_output = true};
+  EXPECT_EQ(features_name(features), "_cp4i16r");
+  EXPECT_EQ(features_name({.context_parallel = 2}), "_cp2");
+  EXPECT_EQ(to_json(features), R"({"context_interleave":16,"context_parallel":4,"replicate_output":true})");
+  EXPECT_EQ(features_from_json(to_json(features)).value(), features);
+  EXPECT_FALSE(is_plain(features));
+  std::set<std::uint64_t> hashes;
+  for (const Features& f : {features, Features{.context_parallel = 4}, Features{.context_parallel = 2},
+                            Features{.context_parallel = 4, .context_interleave = 16},
+                            Features{.context_parallel = 4, .replicate_output = true}, Features{}})
+    EXPECT_TRUE(hashes.insert(features_hash(f)).second) << features_name(f);
+}
+
+TEST(Features, OnlySeveralQueryTokensWithAMaskAskForPositions) {
+  EXPECT_FALSE(needs_positions({.context_parallel = 2}));
+  EXPECT_FALSE(needs_positions({.q_len = 4}));
+  EXPECT_TRUE(needs_positions({.q_len = 4, .context_parallel = 2}));
+  EXPECT_FALSE(needs_positions({.q_len = 4, .mask = QueryMask::full, .context_parallel = 2}));
+}
+
 TEST(Features, LimitsAreTheLastValuesThatPass) {
   const Features good[] = {
       {.page_size = 1},
@@ -98,6 +119,8 @@ TEST(Features, LimitsAreTheLastValuesThatPass) {
       {.q_len = 4, .window = 8},
       {.page_size = 1, .selection_block = 1},
       {.page_size = 24, .q_len = 16, .selection_block = 128, .selection_in_pool = true},
+      {.context_parallel = 8, .context_interleave = 256, .replicate_output = true},
+      {.page_size = 16, .q_len = 16, .ragged_q = true, .soft_cap = 30, .context_parallel = 2},
   };
   for (const Features& f : good) EXPECT_TRUE(validate(f)) << features_name(f) << validate(f).error().message;
 }
@@ -152,6 +175,24 @@ TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
       {{.page_size = 16, .rope = Rope::half_split, .selection_block = 16},
        ErrorCode::unsupported,
        "rope with a selection"},
+      {{.context_parallel = 0}, ErrorCode::invalid_argument, "context_parallel is 0"},
+      {{.context_parallel = 9}, ErrorCode::invalid_argument, "context_parallel is 9"},
+      {{.context_parallel = 2, .context_interleave = 24}, ErrorCode::invalid_argument, "context_interleave is 24"},
+      {{.context_parallel = 2, .context_interleave = 512}, ErrorCode::invalid_argument, "context_interleave is 512"},
+      {{.context_interleave = 16}, ErrorCode::invalid_argument, "context_interleave is 16 without context_parallel"},
+      {{.replicate_output = true}, ErrorCode::invalid_argument, "replicate_output without context_parallel"},
+      {{.window = 9, .context_parallel = 2}, ErrorCode::unsupported, "a window with context_parallel 2"},
+      {{.q_len = 2, .mask = QueryMask::tree, .context_parallel = 2},
+       ErrorCode::unsupported,
+       "the query mask tree with context_parallel 2"},
+      {{.alibi = true, .context_parallel = 2}, ErrorCode::unsupported, "alibi with context_parallel 2"},
+      {{.score = "score", .context_parallel = 2}, ErrorCode::unsupported, "a score expression with context_parallel"},
+      {{.append = true, .context_parallel = 2}, ErrorCode::unsupported, "append with context_parallel 2"},
+      {{.rope = Rope::half_split, .context_parallel = 2}, ErrorCode::unsupported, "rope with context_parallel 2"},
+      {{.batch_invariant = true, .context_parallel = 2}, ErrorCode::unsupported, "batch_invariant with context_paral"},
+      {{.page_size = 16, .selection_block = 16, .context_parallel = 2},
+       ErrorCode::unsupported,
+       "a selection with context_parallel 2"},
   };
   for (const Case& c : cases) {
     const auto refused = validate(c.features);

@@ -141,7 +141,10 @@ std::vector<KernelSpec> specs_with_features() {
                                 {.v_head_dim = 64},
                                 {.v_head_dim = 64, .latent = true},
                                 {.page_size = 16, .append = true, .rope = Rope::half_split},
-                                {.append = true, .rope = Rope::interleaved, .batch_invariant = true}};
+                                {.append = true, .rope = Rope::interleaved, .batch_invariant = true},
+                                {.context_parallel = 2},
+                                {.q_len = 4, .context_parallel = 4, .context_interleave = 16},
+                                {.q_len = 2, .context_parallel = 3, .replicate_output = true}};
   std::vector<KernelSpec> specs;
   for (const KernelSpec& family : one_of_each_family()) {
     for (const Features& features : kFeatures) {

@@ -124,8 +124,9 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice) {
   std::strncpy(name, gpu.name.c_str(), static_cast<std::size_t>(length));
   return CUDA_SUCCESS;
 }
-CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice) {
+CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   for (int i = 0; i < 16; ++i) uuid->bytes[i] = static_cast<char>(i * 17);
+  uuid->bytes[0] = static_cast<char>(device);
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
@@ -209,6 +210,42 @@ CUresult cuCtxSynchronize() {
   ENTER(cuCtxSynchronize);
   NEED_CONTEXT();
   NOT_UNDER_CAPTURE();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceCanAccessPeer(int* reaches, CUdevice from, CUdevice to) {
+  ENTER(cuDeviceCanAccessPeer);
+  if (!valid_device(from) || !valid_device(to)) return CUDA_ERROR_INVALID_DEVICE;
+  *reaches = from != to && gpu.peers_reach;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned) {
+  ENTER(cuCtxEnablePeerAccess);
+  NEED_CONTEXT();
+  if (!gpu.peers_reach || peer == current_context) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  const bool fresh = gpu.peer_access.insert({current_context->device, peer->device}).second;
+  return fresh ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+}
+// Handles hold the address: all processes of these GPUs are this one.
+CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
+  ENTER(cuIpcGetMemHandle);
+  NEED_CONTEXT();
+  if (buffer_sizes.find(pointer) == buffer_sizes.end()) return CUDA_ERROR_INVALID_VALUE;
+  *handle = {};
+  std::memcpy(handle, &pointer, sizeof pointer);
+  return CUDA_SUCCESS;
+}
+CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned) {
+  ENTER(cuIpcOpenMemHandle);
+  NEED_CONTEXT();
+  std::memcpy(pointer, &handle, sizeof *pointer);
+  if (buffer_sizes.find(*pointer) == buffer_sizes.end()) return CUDA_ERROR_INVALID_VALUE;
+  ++gpu.live_imports;
+  return CUDA_SUCCESS;
+}
+CUresult cuIpcCloseMemHandle(CUdeviceptr) {
+  ENTER(cuIpcCloseMemHandle);
+  --gpu.live_imports;
   return CUDA_SUCCESS;
 }
 

@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 /// One call of cuLaunchKernelEx.
@@ -43,6 +45,7 @@ struct FakeGpu {
   int driver_version = 13000;
   std::string name = "NVIDIA Fictional 1";
   std::map<CUdevice_attribute, int> attributes;  ///< other than those above; 0 where absent
+  bool peers_reach = true;                       ///< whether GPUs reach each other's memory
   std::int64_t memory_bytes = std::int64_t{1} << 30;
   std::size_t argument_bytes = 0;
 
@@ -59,12 +62,13 @@ struct FakeGpu {
   std::map<std::string, int> calls;                         ///< by entry point, as cuda.h spells it before its macros
   std::map<CUfunction_attribute, int> function_attributes;  ///< last value set
   int live_contexts = 0, live_buffers = 0, live_pinned = 0, live_streams = 0, live_events = 0, live_graphs = 0,
-      live_graph_execs = 0, live_libraries = 0;
+      live_graph_execs = 0, live_libraries = 0, live_imports = 0;
+  std::set<std::pair<int, int>> peer_access;  ///< (device, peer) for which it was enabled
   std::int64_t allocated_bytes = 0;
 
   int live_objects() const {
     return live_contexts + live_buffers + live_pinned + live_streams + live_events + live_graphs + live_graph_execs +
-           live_libraries;
+           live_libraries + live_imports;
   }
 };
 

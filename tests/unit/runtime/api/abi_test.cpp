@@ -26,7 +26,7 @@ TEST(Abi, EngineOptions) {
 }
 
 TEST(Abi, Problem) {
-  EXPECT_EQ(sizeof(leanattn_problem), 128u);
+  EXPECT_EQ(sizeof(leanattn_problem), 144u);
   EXPECT_FIELD(leanattn_problem, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_problem, q_heads, 8, 4);
   EXPECT_FIELD(leanattn_problem, kv_heads, 12, 4);
@@ -56,6 +56,10 @@ TEST(Abi, Problem) {
   EXPECT_FIELD(leanattn_problem, latent, 116, 4);
   EXPECT_FIELD(leanattn_problem, selection_block, 120, 4);
   EXPECT_FIELD(leanattn_problem, selection_in_pool, 124, 4);
+  EXPECT_FIELD(leanattn_problem, context_parallel, 128, 4);
+  EXPECT_FIELD(leanattn_problem, context_interleave, 132, 4);
+  EXPECT_FIELD(leanattn_problem, replicate_output, 136, 4);
+  EXPECT_FIELD(leanattn_problem, reserved2, 140, 4);
 }
 
 TEST(Abi, PlanOptions) {
@@ -178,7 +182,7 @@ TEST(Abi, MergeArgs) {
 }
 
 TEST(Abi, DecodeArgs) {
-  EXPECT_EQ(sizeof(leanattn_decode_args), 392u);
+  EXPECT_EQ(sizeof(leanattn_decode_args), 408u);
   EXPECT_FIELD(leanattn_decode_args, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_decode_args, q, 8, 8);
   EXPECT_FIELD(leanattn_decode_args, k, 16, 8);
@@ -232,6 +236,17 @@ TEST(Abi, DecodeArgs) {
   EXPECT_FIELD(leanattn_decode_args, selection_stride_head, 376, 8);
   EXPECT_FIELD(leanattn_decode_args, selection_capacity, 384, 4);
   EXPECT_FIELD(leanattn_decode_args, selection_heads, 388, 4);
+  EXPECT_FIELD(leanattn_decode_args, full_context_lengths, 392, 8);
+  EXPECT_FIELD(leanattn_decode_args, context_starts, 400, 8);
+}
+
+TEST(Abi, GroupOptions) {
+  EXPECT_EQ(sizeof(leanattn_group_options), 24u);
+  EXPECT_FIELD(leanattn_group_options, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_group_options, rank, 8, 4);
+  EXPECT_FIELD(leanattn_group_options, size, 12, 4);
+  EXPECT_FIELD(leanattn_group_options, memory_bytes, 16, 8);
+  EXPECT_EQ(LEANATTN_GROUP_BLOB_BYTES, 256);
 }
 
 TEST(Abi, TheFirstReleasedSizesAreFrozen) {
@@ -245,6 +260,7 @@ TEST(Abi, TheFirstReleasedSizesAreFrozen) {
   EXPECT_EQ(detail::kFirstSize<leanattn_plan_options>, 16u);
   EXPECT_EQ(detail::kFirstSize<leanattn_tune_options>, 64u);
   EXPECT_EQ(detail::kFirstSize<leanattn_tuned_shape>, 64u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_group_options>, 24u);
 }
 
 TEST(Abi, ProvenancesKeepTheirValues) {
@@ -296,15 +312,16 @@ TEST(Abi, StatusesAreTheErrorCodes) {
   EXPECT_EQ(LEANATTN_CONTEXT_LOST, static_cast<int>(ErrorCode::context_lost));
   EXPECT_EQ(LEANATTN_INTERNAL, static_cast<int>(ErrorCode::internal));
   EXPECT_EQ(LEANATTN_WORKSPACE_CORRUPT, static_cast<int>(ErrorCode::workspace_corrupt));
+  EXPECT_EQ(LEANATTN_GROUP_BROKEN, static_cast<int>(ErrorCode::group_broken));
 }
 
 TEST(Abi, CAndCxxSeeTheSameStructs) {
-  const std::size_t sizes[] = {sizeof(leanattn_engine_options), sizeof(leanattn_problem),
-                               sizeof(leanattn_shape),          sizeof(leanattn_choice),
-                               sizeof(leanattn_plan_info),      sizeof(leanattn_decode_args),
-                               sizeof(leanattn_merge_args),     sizeof(leanattn_plan_options),
-                               sizeof(leanattn_tune_options),   sizeof(leanattn_tuned_shape)};
-  for (int i = 0; i < 10; ++i) EXPECT_EQ(abi_c_size_of(i), sizes[i]) << i;
+  const std::size_t sizes[] = {
+      sizeof(leanattn_engine_options), sizeof(leanattn_problem),      sizeof(leanattn_shape),
+      sizeof(leanattn_choice),         sizeof(leanattn_plan_info),    sizeof(leanattn_decode_args),
+      sizeof(leanattn_merge_args),     sizeof(leanattn_plan_options), sizeof(leanattn_tune_options),
+      sizeof(leanattn_tuned_shape),    sizeof(leanattn_group_options)};
+  for (int i = 0; i < 11; ++i) EXPECT_EQ(abi_c_size_of(i), sizes[i]) << i;
   EXPECT_EQ(abi_c_wrong_initialisers(), 0);
 }
 

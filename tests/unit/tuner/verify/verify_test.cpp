@@ -48,7 +48,7 @@ TEST(VerifyRunner, LongListsOfLengthsAreAbbreviated) {
 
 TEST(VerifyParts, AreReadByTheirNames) {
   for (const VerifyPart part :
-       {VerifyPart::themes, VerifyPart::features, VerifyPart::random, VerifyPart::combinations}) {
+       {VerifyPart::themes, VerifyPart::features, VerifyPart::random, VerifyPart::combinations, VerifyPart::groups}) {
     const auto parsed = parse_verify_part(to_string(part));
     ASSERT_TRUE(parsed.has_value());
     EXPECT_EQ(*parsed, part);

@@ -1,0 +1,113 @@
+// c_groups.cpp -- the C ABI's groups.
+#include <cstring>
+#include <limits>
+
+#include "leanattn/leanattn.h"
+#include "runtime/api/c_structs.hpp"
+#include "runtime/api/last_error.hpp"
+#include "runtime/engine/engine.hpp"
+#include "runtime/engine/group.hpp"
+
+namespace {
+
+using namespace leanattn;
+using leanattn::detail::guarded;
+using leanattn::detail::null_argument;
+
+EngineCore& engine_of(leanattn_engine* engine) { return *static_cast<EngineCore*>(engine); }
+GroupMember& member_of(leanattn_group* group) { return *static_cast<GroupMember*>(group); }
+const GroupMember& member_of(const leanattn_group* group) { return *static_cast<const GroupMember*>(group); }
+
+static_assert(sizeof(GroupMember::Blob) == LEANATTN_GROUP_BLOB_BYTES);
+
+}  // namespace
+
+extern "C" {
+
+leanattn_status leanattn_group_bytes(const leanattn_problem* problem, int32_t max_batch, int64_t* bytes) noexcept {
+  return guarded([&]() -> Result<void> {
+    if (bytes == nullptr) return tl::unexpected(null_argument("bytes"));
+    DecodeProblem read;
+    if (auto ok = detail::read_problem(problem, read); !ok) return ok;
+    if (auto ok = validate(read, Shape{.batch = max_batch, .longest_context = 1}); !ok) return ok;
+    if (!in_group(read.features))
+      return fail(ErrorCode::invalid_argument, "context_parallel is 1, so there is no group",
+                  "Set it to the number of ranks, 2 to 8.");
+    const std::int64_t needed = group_bytes(read.features.context_parallel, group_columns(read, max_batch));
+    if (needed == std::numeric_limits<std::int64_t>::max())
+      return fail(ErrorCode::unsupported, "a group for launches of " + std::to_string(max_batch) + " requests",
+                  "Results of more than 2^32 values a rank do not fit: give a smaller max_batch.");
+    *bytes = needed;
+    return {};
+  });
+}
+
+leanattn_status leanattn_group_create(leanattn_engine* engine, const leanattn_group_options* options,
+                                      leanattn_group** group) noexcept {
+  return guarded([&]() -> Result<void> {
+    if (group == nullptr) return tl::unexpected(null_argument("group"));
+    *group = nullptr;
+    if (engine == nullptr) return tl::unexpected(null_argument("engine"));
+    leanattn_group_options storage;
+    const auto read = detail::read_struct("group_options", options, storage);
+    if (!read) return tl::unexpected(read.error());
+    auto made = engine_of(engine).create_group((*read)->rank, (*read)->size, (*read)->memory_bytes);
+    if (!made) return tl::unexpected(std::move(made.error()));
+    *group = made->release();
+    return {};
+  });
+}
+
+leanattn_status leanattn_group_export(const leanattn_group* group, void* blob) noexcept {
+  return guarded([&]() -> Result<void> {
+    if (group == nullptr) return tl::unexpected(null_argument("group"));
+    if (blob == nullptr) return tl::unexpected(null_argument("blob"));
+    const auto made = member_of(group).export_blob();
+    if (!made) return tl::unexpected(made.error());
+    std::memcpy(blob, made->data(), made->size());
+    return {};
+  });
+}
+
+leanattn_status leanattn_group_connect(leanattn_group* group, const void* blobs) noexcept {
+  return guarded([&]() -> Result<void> {
+    if (group == nullptr) return tl::unexpected(null_argument("group"));
+    if (blobs == nullptr) return tl::unexpected(null_argument("blobs"));
+    std::vector<GroupMember::Blob> copies(static_cast<std::size_t>(member_of(group).size()));
+    std::memcpy(copies.data(), blobs, copies.size() * sizeof(GroupMember::Blob));
+    return member_of(group).connect(copies);
+  });
+}
+
+leanattn_status leanattn_group_reset(leanattn_group* group, leanattn_stream stream) noexcept {
+  return guarded([&]() -> Result<void> {
+    if (group == nullptr) return tl::unexpected(null_argument("group"));
+    return member_of(group).reset(stream);
+  });
+}
+
+void leanattn_group_destroy(leanattn_group* group) noexcept {
+  if (group == nullptr || !member_of(group).in_its_process()) return;
+  delete &member_of(group);
+}
+
+leanattn_status leanattn_engine_plan_group(leanattn_engine* engine, const leanattn_problem* problem,
+                                           const leanattn_shape* shape, leanattn_group* group, leanattn_stream stream,
+                                           const leanattn_plan** plan) noexcept {
+  return guarded([&]() -> Result<void> {
+    if (plan == nullptr) return tl::unexpected(null_argument("plan"));
+    *plan = nullptr;
+    if (engine == nullptr) return tl::unexpected(null_argument("engine"));
+    if (group == nullptr) return tl::unexpected(null_argument("group"));
+    DecodeProblem the_problem;
+    if (auto ok = detail::read_problem(problem, the_problem); !ok) return ok;
+    Shape the_shape;
+    if (auto ok = detail::read_shape(shape, the_shape); !ok) return ok;
+    const auto made = engine_of(engine).plan_group(the_problem, the_shape, member_of(group), stream);
+    if (!made) return tl::unexpected(made.error());
+    *plan = *made;
+    return {};
+  });
+}
+
+}  // extern "C"

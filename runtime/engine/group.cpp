@@ -1,0 +1,310 @@
+// group.cpp -- makes, connects and resets a rank's part of a group.
+#include "runtime/engine/group.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "cache/digest.hpp"
+#include "generator/generator.hpp"
+#include "runtime/cuda/current_context.hpp"
+#include "runtime/cuda/driver.hpp"
+#include "runtime/engine/launch_status.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr std::int64_t kMostColumns = 1 << 30;
+constexpr std::int64_t kColumnsStep = 16;  // so that every part of a slot begins with a line of memory
+constexpr std::int64_t kStateBytes = (sizeof(LeanGroup) + 255) / 256 * 256;
+constexpr std::uint64_t kBlobMagic = 0x6c65616e67727031;  // "leangrp1"
+
+tl::unexpected<Error> bad_argument(std::string message, std::string hint) {
+  return fail(ErrorCode::invalid_argument, std::move(message), std::move(hint));
+}
+
+/// What a blob holds. Sent between processes of one machine and library, so its layout is that of the compiler.
+struct BlobContents {
+  std::uint64_t magic = kBlobMagic;
+  std::int32_t rank = 0, size = 0;
+  std::int64_t columns = 0;
+  char library[40] = {};  ///< generator_revision()
+  char process[48] = {};  ///< of the process that made it
+  CUuuid gpu{};
+  CUcontext context = nullptr;  ///< these three mean something in that process only
+  void* exchange = nullptr;
+  CUdevice device = 0;
+  std::int32_t exported = 0;  ///< whether `memory` is there
+  std::int64_t offset = 0;    ///< from the start of `memory` to the exchange memory
+  CUipcMemHandle memory{};
+};
+static_assert(sizeof(BlobContents) <= LEANATTN_GROUP_BLOB_BYTES && std::is_trivially_copyable_v<BlobContents>);
+
+/// Differs between any two processes, also between a process and its forked child.
+std::string process_identity() {
+  static const std::string random = detail::make_uuid();
+  return fmt::format("{}.{}", random, getpid());
+}
+
+template <std::size_t N>
+void copy_text(char (&to)[N], const std::string& from) {
+  std::memcpy(to, from.data(), std::min(N - 1, from.size()));
+}
+
+BlobContents contents_of(const GroupMember::Blob& blob) {
+  BlobContents contents;
+  std::memcpy(&contents, blob.data(), sizeof contents);
+  return contents;
+}
+
+bool has_group_functions(const DriverApi& api) {
+  return api.cuDeviceCanAccessPeer != nullptr && api.cuCtxEnablePeerAccess != nullptr &&
+         api.cuIpcGetMemHandle != nullptr && api.cuIpcOpenMemHandle != nullptr && api.cuIpcCloseMemHandle != nullptr;
+}
+
+std::int64_t product(std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
+  return __builtin_mul_overflow(a, b, &result) ? std::numeric_limits<std::int64_t>::max() : result;
+}
+
+constexpr std::int64_t kFixedBytes = kStateBytes + kLeanSignalBytes;
+/// Bytes of a column in all slots.
+std::int64_t column_bytes(int ranks) { return std::int64_t{2} * ranks * kLeanColumnBytes; }
+
+}  // namespace
+
+std::int64_t group_columns(const DecodeProblem& problem, std::int64_t batch) {
+  const Features& features = problem.features;
+  // KV heads of which a rank gets rows.
+  const std::int64_t kv_heads =
+      features.replicate_output ? problem.kv_heads : std::max(problem.kv_heads / features.context_parallel, 1);
+  const std::int64_t rows = query_rows(features, problem.q_heads / problem.kv_heads);
+  return product(product(batch, kv_heads), rows * v_head_dim(problem) / 4);
+}
+
+std::int64_t group_bytes(int ranks, std::int64_t columns) {
+  if (columns > kMostColumns) return std::numeric_limits<std::int64_t>::max();
+  return kFixedBytes + (columns + kColumnsStep - 1) / kColumnsStep * kColumnsStep * column_bytes(ranks);
+}
+
+std::int64_t resident_share(const GroupMember* group, const PreparedKernel& kernel) {
+  return std::max<std::int64_t>(kernel.resident_ctas / (group != nullptr ? group->ranks_here() : 1), 1);
+}
+
+GroupMember::GroupMember(int rank, int size, std::int64_t columns, std::shared_ptr<const Context> context,
+                         std::shared_ptr<LaunchStatus> status)
+    : rank_(rank), size_(size), columns_(columns), context_(std::move(context)), status_(std::move(status)) {
+  static std::atomic<std::uint64_t> made{0};
+  number_ = ++made;
+}
+
+Result<std::unique_ptr<GroupMember>> GroupMember::create(int rank, int size, std::int64_t memory_bytes,
+                                                         std::shared_ptr<const Context> context,
+                                                         std::shared_ptr<LaunchStatus> status) {
+  if (size < 2 || size > kMostContextParallel)
+    return bad_argument(fmt::format("a group of {} ranks", size), fmt::format("Give 2 to {}.", kMostContextParallel));
+  if (rank < 0 || rank >= size)
+    return bad_argument(fmt::format("rank {} of a group of {}", rank, size), fmt::format("Give 0 to {}.", size - 1));
+  const std::int64_t columns =
+      std::max<std::int64_t>(memory_bytes - kFixedBytes, 0) / column_bytes(size) / kColumnsStep * kColumnsStep;
+  if (columns < kColumnsStep || columns > kMostColumns)
+    return bad_argument(fmt::format("memory_bytes of a group is {}", memory_bytes),
+                        "Give what leanattn_group_bytes says, the most of all problems.");
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  if (!has_group_functions(**api))
+    return fail(ErrorCode::unsupported, "the driver has no functions for peer access and CUDA IPC",
+                "Install a complete NVIDIA driver for CUDA 12.0 or newer.");
+  std::unique_ptr<GroupMember> member(new GroupMember(rank, size, columns, std::move(context), std::move(status)));
+  const CurrentContext scope(member->context_ ? member->context_->get() : nullptr);
+  if (!scope.entered()) return tl::unexpected(scope.entered().error());
+  auto memory = DeviceBuffer::allocate(group_bytes(size, columns));
+  if (!memory) return tl::unexpected(std::move(memory.error()));
+  member->memory_ = *std::move(memory);
+  member->exchange_.assign(static_cast<std::size_t>(size), nullptr);
+  member->exchange_[static_cast<std::size_t>(rank)] = static_cast<char*>(member->memory_.at(kStateBytes));
+  const auto stream = Stream::create();
+  if (!stream) return tl::unexpected(stream.error());
+  if (auto ok = member->write_state(stream->get()); !ok) return tl::unexpected(std::move(ok.error()));
+  return member;
+}
+
+GroupMember::~GroupMember() {
+  const CurrentContext scope(context_ ? context_->get() : nullptr);
+  if (const auto api = driver()) {
+    for (void* const memory : opened_) (*api)->cuIpcCloseMemHandle(reinterpret_cast<CUdeviceptr>(memory));
+  }
+  memory_ = DeviceBuffer();
+}
+
+Result<void> GroupMember::write_state(CUstream_st* stream) const {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  LeanGroup state{};
+  state.columns = static_cast<unsigned>(columns_);
+  std::copy(exchange_.begin(), exchange_.end(), state.exchange);
+  if (auto ok = fill_bytes_async(memory_.data(), 0, memory_.bytes(), stream); !ok) return ok;
+  if (auto ok = copy_to_device_async(memory_.data(), &state, sizeof state, stream); !ok) return ok;
+  return leanattn::check((*api)->cuStreamSynchronize(stream), "cuStreamSynchronize", ErrorCode::launch_failed);
+}
+
+Result<GroupMember::Blob> GroupMember::export_blob() const {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  const CurrentContext scope(context_ ? context_->get() : nullptr);
+  if (!scope.entered()) return tl::unexpected(scope.entered().error());
+  BlobContents contents;
+  contents.rank = rank_, contents.size = size_, contents.columns = columns_;
+  copy_text(contents.library, generator_revision());
+  copy_text(contents.process, process_identity());
+  if (auto ok = leanattn::check((*api)->cuCtxGetDevice(&contents.device), "cuCtxGetDevice"); !ok)
+    return tl::unexpected(std::move(ok.error()));
+  if (auto ok = leanattn::check((*api)->cuDeviceGetUuid(&contents.gpu, contents.device), "cuDeviceGetUuid"); !ok)
+    return tl::unexpected(std::move(ok.error()));
+  if (auto ok = leanattn::check((*api)->cuCtxGetCurrent(&contents.context), "cuCtxGetCurrent"); !ok)
+    return tl::unexpected(std::move(ok.error()));
+  contents.exchange = memory_.at(kStateBytes);
+  // Inside one process nobody needs the handle, and some systems have none.
+  contents.exported =
+      (*api)->cuIpcGetMemHandle(&contents.memory, reinterpret_cast<CUdeviceptr>(memory_.data())) == CUDA_SUCCESS;
+  contents.offset = kStateBytes;
+  Blob blob{};
+  std::memcpy(blob.data(), &contents, sizeof contents);
+  return blob;
+}
+
+Result<char*> GroupMember::map(const Blob& blob, int rank) {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  const BlobContents contents = contents_of(blob);
+  if (contents.process == process_identity()) {
+    CUdevice own = 0;
+    if (auto ok = leanattn::check((*api)->cuCtxGetDevice(&own), "cuCtxGetDevice"); !ok)
+      return tl::unexpected(std::move(ok.error()));
+    if (own == contents.device) return static_cast<char*>(contents.exchange);
+    int reaches = 0;
+    if (auto ok =
+            leanattn::check((*api)->cuDeviceCanAccessPeer(&reaches, own, contents.device), "cuDeviceCanAccessPeer");
+        !ok)
+      return tl::unexpected(std::move(ok.error()));
+    if (reaches == 0)
+      return fail(
+          ErrorCode::unsupported,
+          fmt::format("GPU {} of rank {} cannot reach the memory of GPU {} of rank {}", own, rank_, contents.device,
+                      rank),
+          "Ranks need peer access: NVLink, or PCIe without an IOMMU or ACS in between (nvidia-smi topo -p2p w).");
+    const CUresult enabled = (*api)->cuCtxEnablePeerAccess(contents.context, 0);
+    if (enabled != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
+      if (auto ok = leanattn::check(enabled, "cuCtxEnablePeerAccess", ErrorCode::launch_failed); !ok)
+        return tl::unexpected(std::move(ok.error()));
+    }
+    return static_cast<char*>(contents.exchange);
+  }
+  if (contents.exported == 0)
+    return fail(ErrorCode::unsupported, fmt::format("rank {} could not export its memory (CUDA IPC)", rank),
+                "Allow CUDA IPC in its container (--ipc=host), or put the ranks into one process.");
+  CUdeviceptr opened = 0;
+  const CUresult status = (*api)->cuIpcOpenMemHandle(&opened, contents.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (status == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED || status == CUDA_ERROR_INVALID_DEVICE)
+    return fail(ErrorCode::unsupported,
+                fmt::format("the GPU of rank {} cannot reach the memory of rank {}", rank_, rank),
+                "Ranks need peer access: NVLink, or PCIe without an IOMMU or ACS in between (nvidia-smi topo -p2p w).");
+  if (auto ok = leanattn::check(status, "cuIpcOpenMemHandle", ErrorCode::launch_failed); !ok) {
+    ok.error().hint =
+        fmt::format("Rank {} must run on this machine and still have its group; containers need --ipc=host.", rank);
+    return tl::unexpected(std::move(ok.error()));
+  }
+  opened_.push_back(reinterpret_cast<void*>(opened));
+  return reinterpret_cast<char*>(opened) + contents.offset;
+}
+
+Result<void> GroupMember::connect(std::span<const Blob> blobs) {
+  if (connected_) return bad_argument("the group is connected already", "Connect each group once.");
+  int here = 0;
+  const auto own = export_blob();
+  if (!own) return tl::unexpected(own.error());
+  const BlobContents mine = contents_of(*own);
+  for (int rank = 0; rank < size_; ++rank) {
+    const BlobContents contents = contents_of(blobs[static_cast<std::size_t>(rank)]);
+    if (contents.magic != kBlobMagic)
+      return bad_argument(fmt::format("blob {} is none that leanattn_group_export wrote", rank),
+                          fmt::format("Send all {} bytes of it.", LEANATTN_GROUP_BLOB_BYTES));
+    if (contents.rank != rank)
+      return bad_argument(fmt::format("blob {} is that of rank {}", rank, contents.rank),
+                          "Give the blobs in the order of their ranks.");
+    if (contents.size != size_ || contents.columns != columns_)
+      return bad_argument(
+          fmt::format("rank {} is of a group of {} ranks with room for {} columns, and rank {} of one of {} with {}",
+                      rank, contents.size, contents.columns, rank_, size_, columns_),
+          "Make the group with the same size and memory_bytes on all ranks.");
+    if (std::strncmp(contents.library, mine.library, sizeof mine.library) != 0)
+      return bad_argument(fmt::format("rank {} has another version of leanattn", rank),
+                          "Install the same version for all ranks.");
+    here += std::memcmp(&contents.gpu, &mine.gpu, sizeof mine.gpu) == 0;
+  }
+  if (const BlobContents placed = contents_of(blobs[static_cast<std::size_t>(rank_)]);
+      std::strncmp(placed.process, mine.process, sizeof mine.process) != 0 || placed.exchange != mine.exchange)
+    return bad_argument(fmt::format("blob {} is of another group than this one", rank_),
+                        "Give the blob that this rank's group has exported.");
+  const CurrentContext scope(context_ ? context_->get() : nullptr);
+  if (!scope.entered()) return scope.entered();
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    auto mapped = map(blobs[static_cast<std::size_t>(rank)], rank);
+    if (!mapped) return tl::unexpected(std::move(mapped.error()));
+    exchange_[static_cast<std::size_t>(rank)] = *mapped;
+  }
+  // Only the pointers are written: another rank may have begun to send.
+  const auto stream = Stream::create();
+  if (!stream) return tl::unexpected(stream.error());
+  if (auto ok = copy_to_device(static_cast<char*>(memory_.data()) + offsetof(LeanGroup, exchange), exchange_.data(),
+                               static_cast<std::int64_t>(exchange_.size() * sizeof(char*)), *stream);
+      !ok)
+    return ok;
+  ranks_here_ = here;
+  connected_ = true;
+  return {};
+}
+
+Result<void> GroupMember::reset(CUstream_st* stream) {
+  const CurrentContext scope(context_ ? context_->get() : nullptr);
+  if (!scope.entered()) return scope.entered();
+  if (auto ok = write_state(stream); !ok) return ok;
+  if (status_ && status_->has_fault_in(memory_.data(), memory_.bytes())) status_->acknowledge();
+  return {};
+}
+
+Result<void> GroupMember::check(const DecodeProblem& problem, int batch, const Context* context) const {
+  const int ranks = problem.features.context_parallel;
+  if (ranks == 1)
+    return bad_argument("a problem without context_parallel on a group",
+                        fmt::format("Set context_parallel to {}, or plan without the group.", size_));
+  if (ranks != size_)
+    return bad_argument(fmt::format("a problem with context_parallel {} on a group of {} ranks", ranks, size_),
+                        "Both must be the same number.");
+  if (context != context_.get())
+    return bad_argument("the group is of another engine", "Plan with the engine that the group was made with.");
+  if (!connected_) return bad_argument("the group is not connected", "Call leanattn_group_connect first.");
+  const std::int64_t columns = group_columns(problem, batch);
+  if (columns <= columns_) return {};
+  return bad_argument(fmt::format("launches of {} requests need a group with {} bytes, and this one has {}", batch,
+                                  group_bytes(size_, columns), group_bytes(size_, columns_)),
+                      "Make the group with the memory_bytes that leanattn_group_bytes says for the largest problem.");
+}
+
+const void* GroupMember::slots() const { return memory_.at(kFixedBytes); }
+std::int64_t GroupMember::slot_bytes() const { return memory_.bytes() - kFixedBytes; }
+
+void GroupMember::bind(LeanDecodeArgs& args) const {
+  args.group = memory_.as<LeanGroup>();
+  args.group_rank = rank_;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,96 @@
+// group.hpp -- GroupMember: one rank's part of a group of GPUs that share contexts: the memory into which the others
+// send, and where theirs is (docs/groups.md). Thread-safe but for connect(), which must come before all other use.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "leanattn/leanattn.h"
+#include "runtime/cuda/gpu.hpp"
+#include "runtime/cuda/process_mark.hpp"
+#include "runtime/engine/kernel_store.hpp"
+#include "runtime/problem.hpp"
+
+/// The opaque handle of the C ABI. Every object of it is the base of a GroupMember.
+struct leanattn_group {};
+
+namespace leanattn {
+inline namespace v1 {
+
+class LaunchStatus;  // runtime/engine/launch_status.hpp
+
+/// Columns of O, of four values each, that a rank may get from each of the others in a launch of so many requests.
+std::int64_t group_columns(const DecodeProblem& problem, std::int64_t batch);
+/// The memory that a group needs for so many. Saturates at INT64_MAX.
+std::int64_t group_bytes(int ranks, std::int64_t columns);
+
+class GroupMember : public ::leanattn_group {
+ public:
+  using Blob = std::array<unsigned char, LEANATTN_GROUP_BLOB_BYTES>;
+
+  /// See leanattn_group_create. `context` may be null in tests. Errors: invalid_argument, unsupported, out_of_memory,
+  /// context_lost.
+  static Result<std::unique_ptr<GroupMember>> create(int rank, int size, std::int64_t memory_bytes,
+                                                     std::shared_ptr<const Context> context,
+                                                     std::shared_ptr<LaunchStatus> status);
+  GroupMember(const GroupMember&) = delete;
+  GroupMember& operator=(const GroupMember&) = delete;
+  /// Unmaps what connect() mapped, and frees the memory of this rank.
+  ~GroupMember();
+
+  /// See leanattn_group_export. Errors: launch_failed, context_lost.
+  Result<Blob> export_blob() const;
+  /// See leanattn_group_connect. Errors: invalid_argument, unsupported, launch_failed, context_lost.
+  Result<void> connect(std::span<const Blob> blobs);
+  /// See leanattn_group_reset. Errors: launch_failed, context_lost.
+  Result<void> reset(CUstream_st* stream);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  std::int64_t columns() const { return columns_; }  ///< for which each slot of the exchange has room
+  bool connected() const { return connected_; }
+  /// Whether other ranks are on this rank's GPU. Their launches must find room beside each other, which cooperative
+  /// launches do not wait for together.
+  bool shares_gpu() const { return ranks_here_ > 1; }
+  int ranks_here() const { return ranks_here_; }    ///< on this rank's GPU, itself included
+  std::uint64_t number() const { return number_; }  ///< that no other group of the process has had; from 1 on
+  bool in_its_process() const { return mark_.here(); }
+
+  /// Whether this rank can launch the problem with so many requests. context: of the engine that asks. Errors:
+  /// invalid_argument, which says what does not fit.
+  Result<void> check(const DecodeProblem& problem, int batch, const Context* context) const;
+  /// Points the arguments of a launch to this rank's state.
+  void bind(LeanDecodeArgs& args) const;
+  /// What the other ranks send to this one, which is all zero between launches, for checks: a device pointer.
+  const void* slots() const;
+  std::int64_t slot_bytes() const;
+
+ private:
+  GroupMember(int rank, int size, std::int64_t columns, std::shared_ptr<const Context> context,
+              std::shared_ptr<LaunchStatus> status);
+  /// Where this GPU reaches the exchange memory that a blob describes.
+  Result<char*> map(const Blob& blob, int rank);
+  /// Zeroes the exchange memory, writes the state, and waits.
+  Result<void> write_state(CUstream_st* stream) const;
+
+  const ProcessMark mark_;
+  int rank_, size_;
+  std::int64_t columns_;
+  std::shared_ptr<const Context> context_;
+  std::shared_ptr<LaunchStatus> status_;
+  std::uint64_t number_;
+  bool connected_ = false;
+  int ranks_here_ = 1;
+  DeviceBuffer memory_;          ///< LeanGroup, then the exchange memory
+  std::vector<void*> opened_;    ///< memory of other processes
+  std::vector<char*> exchange_;  ///< [rank], as in LeanGroup
+};
+
+/// The CTAs of a kernel that are resident at once beside those of the other ranks on the GPU. group: null for none.
+std::int64_t resident_share(const GroupMember* group, const PreparedKernel& kernel);
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,48 @@
+// merge/output.cuh -- where a finished column goes, and how it is written. In kernels of a group a column goes to the
+// rank that writes it (merge/send_columns.cuh). The generator then gives the names here an "own" in front, under which
+// merge/receive_columns.cuh uses them.
+
+// Where a column of a segment's result goes.
+struct Output {
+  char* o;     // first_dim of the column; the second pair of dims lies kSecondPair further
+  float* lse;  // of the row; null unless this column is the one that writes it
+  bool valid;  // whether the row exists
+  int head;    // query head, and its KV head
+  int kv_head;
+};
+
+LEAN_DEVICE Output output_of(const LeanDecodeArgs& args, const Segment& s, int column) {
+  const int position = column % kRowColumns * 4;
+  const Row row = row_of(s.query, s.row_block, column / kRowColumns);
+  const int head = s.kv_head * kGroup + row.head;
+  const i64 of_o =
+      row_offset(s.request, s.query, s.kv_head, row, args.o_stride_batch, args.o_stride_token, args.o_stride_head);
+  float* lse = nullptr;
+  if constexpr (kLse) {
+    if (position == 0) lse = args.lse + (i64)(s.query.first + row.token) * args.kv_heads * kGroup + head;
+  }
+  return {(char*)args.o + 2 * (of_o + first_dim(position)), lse, row.valid, head, s.kv_head};
+}
+
+// Writes a column of O, divided by the row sum, and once per row the LSE. For a row that saw no token these are 0, and
+// -inf or the row's sink logit.
+LEAN_DEVICE void write_output(const LeanDecodeArgs& args, const Output& output, RowState state, const float4& o) {
+  if (!output.valid) return;
+  float keep = 1.0f, log2_max = state.max * args.scale_log2;
+  if constexpr (kSinkLogits) {
+    constexpr float kLog2E = 1.44269504088896341f;
+    const float sink = args.sink_logits[output.head] * kLog2E, larger = fmaxf(log2_max, sink);
+    keep = exp2_approx(log2_max - larger);
+    state.sum = fmaf(state.sum, keep, exp2_approx(sink - larger));
+    log2_max = larger;
+  }
+  const bool empty = state.sum == 0.0f;
+  float factor = empty ? 0.0f : __fdividef(keep, state.sum);
+  if constexpr (kKvBytes == 1) factor *= output_scale(args, output.kv_head);
+  *(u32*)output.o = Element::pack(o.x * factor, o.y * factor);
+  *(u32*)(output.o + 2 * kSecondPair) = Element::pack(o.z * factor, o.w * factor);
+  if constexpr (kLse) {
+    constexpr float kLn2 = 0.693147180559945309f;
+    if (output.lse != nullptr) *output.lse = empty ? kNegInf : (log2_max + __log2f(state.sum)) * kLn2;
+  }
+}

@@ -1,0 +1,282 @@
+// group_gpu_test.cpp -- groups of GPUs that share contexts, with several ranks on this one GPU: every load path and
+// fix-up, both placements of the output, both ways of dealing contexts, graphs whose lengths change, ranks that run
+// ahead, and ranks that never come.
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "generator/generator.hpp"
+#include "leanattn/leanattn.hpp"
+#include "runtime/lookup/specs.hpp"
+#include "tests/gpu/gpu_fixture.hpp"
+#include "tests/thoroughness.hpp"
+#include "tuner/oracle/group_case.hpp"
+
+namespace leanattn {
+namespace {
+
+constexpr std::int64_t kBoundMs = 200;
+
+class GroupOnGpu : public GpuTest {
+ protected:
+  /// A kernel of these features and heads with small tunables, which leave room for the CTAs of other ranks.
+  KernelSpec spec_of(LoadPath load, FixUp fixup, const Features& features, int group = 4, bool lse = true) {
+    KernelSpec spec = base_spec(runner->device().arch, DecodeProblem{.q_heads = group, .kv_heads = 1, .head_dim = 128});
+    spec.group = group, spec.lse = lse, spec.features = features;
+    spec.load = load, spec.fixup = fixup;
+    spec.warps = 4, spec.warp_tokens = 16, spec.tile = 64, spec.ctas_per_sm = 1;
+    spec.stages = loads_to_registers(load) ? 1 : 2;
+    if (load == LoadPath::ldg) spec.head_dim = 64;
+    return spec;
+  }
+  std::unique_ptr<LoadedKernel> kernel_of(const KernelSpec& spec) {
+    const auto emitted = emit(spec);
+    if (!emitted) return ADD_FAILURE() << emitted.error().message, nullptr;
+    auto loaded = LoadedKernel::prepare(*emitted, nullptr);
+    if (!loaded) return ADD_FAILURE() << loaded.error().message << loaded.error().log, nullptr;
+    return std::make_unique<LoadedKernel>(*std::move(loaded));
+  }
+  Result<GroupCase> case_of(const KernelSpec& spec, std::vector<int> lengths, int kv_heads = 4,
+                            std::int64_t bound_ms = 10000) {
+    KernelSpec whole = spec;
+    whole.features.context_parallel = 1, whole.features.context_interleave = 0;
+    whole.features.replicate_output = false, whole.features.page_size = 0;
+    auto made = runner->make_case(
+        whole, {.kv_heads = kv_heads, .context_lengths = std::move(lengths), .context_capacity = 2500});
+    if (!made) return tl::unexpected(made.error());
+    return GroupCase::create(std::move(*made), spec.features, bound_ms, stream);
+  }
+  void expect_right(GroupCase& group, const LoadedKernel& kernel, std::int64_t grid, int launches = 2) {
+    const std::string what = kernel_name(kernel.spec()) + ", grid " + std::to_string(grid);
+    const auto report = group.check(kernel, {grid, static_cast<int>(grid % 3)}, launches);
+    ASSERT_TRUE(report) << what << ": " << report.error().message;
+    EXPECT_TRUE(report->passed()) << what << ": " << report->first_failure;
+  }
+  Result<void> sync(const GroupCase& group) {
+    Result<void> all;
+    for (int rank = 0; rank < group.ranks(); ++rank) {
+      if (auto ok = group.stream(rank).synchronize(); !ok) all = ok;
+    }
+    return all;
+  }
+  std::vector<LoadPath> loads() {
+    if (runner->device().arch.major != 9) return {LoadPath::cp_async, LoadPath::ldg};
+    return {LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::ldg, LoadPath::vector};
+  }
+};
+
+const std::vector<int> kRagged{2000, 1234, 0, 77, 1, 2311};
+
+TEST_F(GroupOnGpu, TwoRanksAgreeWithTheOracleOnEveryLoadPathAndFixUp) {
+  for (const LoadPath load : loads()) {
+    for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+      const auto kernel = kernel_of(spec_of(load, fixup, {.context_parallel = 2}, load == LoadPath::vector ? 1 : 4));
+      ASSERT_TRUE(kernel);
+      auto group = case_of(kernel->spec(), kRagged);
+      ASSERT_TRUE(group) << group.error().message;
+      // More CTAs than tile positions, one CTA, and all that fit.
+      for (const std::int64_t grid : {std::int64_t{1}, std::int64_t{13}, group->most_ctas(*kernel)})
+        expect_right(*group, *kernel, std::min(grid, group->most_ctas(*kernel)));
+    }
+  }
+}
+
+TEST_F(GroupOnGpu, PlacementsAndWaysOfDealingAgreeWithTheOracle) {
+  for (const int ranks : {2, 3, 4, 8}) {
+    for (const int unit : {0, 1, 16, 256}) {
+      for (const int q_len : {1, 4}) {
+        for (const bool replicate : {false, true}) {
+          if (!replicate && ranks == 3) continue;  // 4 KV heads of 4 query heads cannot be dealt to 3
+          const Features features{.page_size = unit == 16 ? 16 : 0,
+                                  .q_len = q_len,
+                                  .ragged_q = q_len > 1 && unit == 1,
+                                  .context_parallel = ranks,
+                                  .context_interleave = unit,
+                                  .replicate_output = replicate};
+          const FixUp fixup = (ranks + q_len) % 2 == 0 ? FixUp::ticket : FixUp::wait;
+          const LoadPath load =
+              runner->device().arch.major == 9 && unit % 16 == 0 ? LoadPath::tensor : LoadPath::cp_async;
+          const auto kernel = kernel_of(spec_of(load, fixup, features));
+          ASSERT_TRUE(kernel);
+          auto group = case_of(kernel->spec(), kRagged);
+          ASSERT_TRUE(group) << group.error().message;
+          expect_right(*group, *kernel, std::min<std::int64_t>(group->most_ctas(*kernel), 40));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GroupOnGpu, RanksShareTheQueryHeadsOfOneKvHead) {
+  for (const int ranks : {2, 4}) {
+    const auto kernel = kernel_of(spec_of(LoadPath::cp_async, FixUp::ticket, {.context_parallel = ranks}, 8));
+    ASSERT_TRUE(kernel);
+    auto group = case_of(kernel->spec(), kRagged, 1);
+    ASSERT_TRUE(group) << group.error().message;
+    expect_right(*group, *kernel, 20);
+  }
+}
+
+TEST_F(GroupOnGpu, GraphsStayRightWhileLengthsChange) {
+  for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+    const auto kernel = kernel_of(spec_of(LoadPath::cp_async, fixup, {.q_len = 4, .context_parallel = 2}));
+    ASSERT_TRUE(kernel);
+    auto group = case_of(kernel->spec(), kRagged);
+    ASSERT_TRUE(group) << group.error().message;
+    const LaunchGrid grid(std::min<std::int64_t>(group->most_ctas(*kernel), 50), 1);
+    std::vector<Graph> graphs;
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto bound = group->bind(rank, kernel->spec(), grid);
+      ASSERT_TRUE(bound) << bound.error().message;
+      auto graph = Graph::capture(group->stream(rank), [&](CUstream_st* capturing) {
+        return kernel->launch(*bound, grid.ctas, capturing, 128, true);
+      });
+      ASSERT_TRUE(graph) << graph.error().message;
+      graphs.push_back(*std::move(graph));
+    }
+    const std::vector<std::vector<int>> sets{
+        kRagged, {0, 0, 0, 0, 0, 0}, {5, 2400, 700, 3, 0, 128}, {1, 1, 1, 1, 1, 1}};
+    for (int round = 0; round < tries(12, 200); ++round) {
+      ASSERT_TRUE(group->set_context_lengths(sets[static_cast<std::size_t>(round) % sets.size()]));
+      ASSERT_TRUE(group->reset_outputs());
+      for (int replay = 0; replay < 3; ++replay)
+        for (int rank = 0; rank < 2; ++rank)
+          ASSERT_TRUE(
+              graphs[static_cast<std::size_t>((rank + round) % 2)].launch(group->stream((rank + round) % 2).get()));
+      ASSERT_TRUE(sync(*group));
+      const auto report = group->compare(kernel->spec());
+      ASSERT_TRUE(report) << report.error().message;
+      ASSERT_TRUE(report->passed()) << to_string(fixup) << ", round " << round << ": " << report->first_failure;
+    }
+  }
+}
+
+TEST_F(GroupOnGpu, ARankThatRunsAheadOverwritesNothing) {
+  const auto kernel = kernel_of(spec_of(LoadPath::cp_async, FixUp::ticket, {.context_parallel = 2}));
+  ASSERT_TRUE(kernel);
+  auto group = case_of(kernel->spec(), kRagged);
+  ASSERT_TRUE(group) << group.error().message;
+  constexpr std::int64_t kGrid = 30;
+  std::vector<LeanDecodeArgs> bound;
+  for (int rank = 0; rank < 2; ++rank) bound.push_back(group->bind(rank, kernel->spec(), kGrid).value());
+  for (const int ahead : {0, 1}) {
+    ASSERT_TRUE(group->reset_outputs());
+    // All launches of one rank are enqueued before the first of the other.
+    for (const int rank : {ahead, 1 - ahead})
+      for (int i = 0; i < tries(100, 500); ++i)
+        ASSERT_TRUE(group->launch(rank, *kernel, kGrid, bound[static_cast<std::size_t>(rank)]));
+    ASSERT_TRUE(sync(*group));
+    const auto report = group->compare(kernel->spec());
+    ASSERT_TRUE(report) << report.error().message;
+    EXPECT_TRUE(report->passed()) << report->first_failure;
+  }
+}
+
+TEST_F(GroupOnGpu, ARankThatNeverComesIsNamedAndTheGroupWorksAfterAReset) {
+  for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+    const auto kernel =
+        kernel_of(spec_of(LoadPath::cp_async, fixup, {.context_parallel = 3, .replicate_output = true}));
+    ASSERT_TRUE(kernel);
+    auto group = case_of(kernel->spec(), kRagged, 4, kBoundMs);
+    ASSERT_TRUE(group) << group.error().message;
+    constexpr std::int64_t kGrid = 20;
+    for (const int missing : {1, 2}) {
+      ASSERT_TRUE(group->reset_outputs());
+      for (int rank = 0; rank < 3; ++rank) {
+        const auto bound = group->bind(rank, kernel->spec(), kGrid);
+        ASSERT_TRUE(bound) << bound.error().message;
+        if (rank != missing) ASSERT_TRUE(group->launch(rank, *kernel, kGrid, *bound));
+      }
+      ASSERT_TRUE(sync(*group)) << "the launches end by themselves";
+      for (int rank = 0; rank < 3; ++rank) {
+        const auto answer = group->status(rank).check();
+        if (rank == missing) {
+          EXPECT_TRUE(answer);
+          continue;
+        }
+        ASSERT_FALSE(answer);
+        EXPECT_EQ(answer.error().code, ErrorCode::group_broken);
+        EXPECT_NE(answer.error().message.find("rank " + std::to_string(missing)), std::string::npos)
+            << answer.error().message;
+      }
+      ASSERT_TRUE(group->reset());
+      expect_right(*group, *kernel, kGrid);
+    }
+  }
+}
+
+TEST_F(GroupOnGpu, ARankWithAnotherKernelBatchOrLengthsIsNamed) {
+  const auto kernel = kernel_of(spec_of(LoadPath::cp_async, FixUp::ticket, {.context_parallel = 2}));
+  ASSERT_TRUE(kernel);
+  auto group = case_of(kernel->spec(), kRagged, 4, kBoundMs);
+  ASSERT_TRUE(group) << group.error().message;
+  constexpr std::int64_t kGrid = 20;
+  for (const int what : {0, 1, 2}) {
+    for (int rank = 0; rank < 2; ++rank) {
+      LeanDecodeArgs args = group->bind(rank, kernel->spec(), kGrid).value();
+      if (rank == 1 && what == 0) args.batch = 3;
+      if (rank == 1 && what == 1) args.scale_log2 *= 2;
+      if (rank == 1 && what == 2) args.full_lengths = args.context_lengths;  // its own instead of all
+      ASSERT_TRUE(group->launch(rank, *kernel, kGrid, args));
+    }
+    ASSERT_TRUE(sync(*group));
+    const auto answer = group->status(0).check();
+    ASSERT_FALSE(answer) << what;
+    EXPECT_EQ(answer.error().code, ErrorCode::group_broken);
+    EXPECT_NE(answer.error().message.find("rank 1"), std::string::npos) << answer.error().message;
+    EXPECT_NE(answer.error().message.find("another kernel, batch or scale"), std::string::npos)
+        << answer.error().message;
+    ASSERT_TRUE(group->reset());
+  }
+  expect_right(*group, *kernel, kGrid);
+}
+
+TEST_F(GroupOnGpu, TwoEnginesOfOneGpuStandInForTwoRanks) {
+  const EngineOptions options{.disk_cache = false};
+  auto first = Engine::create(options), second = Engine::create(options);
+  ASSERT_TRUE(first && second);
+  const KernelSpec spec = spec_of(LoadPath::cp_async, FixUp::ticket, {.context_parallel = 2});
+  auto group = case_of(spec, kRagged);
+  ASSERT_TRUE(group) << group.error().message;
+  const Problem problem{.q_heads = 16, .kv_heads = 4, .head_dim = 128, .lse = true, .context_parallel = 2};
+  auto groups = Group::of_engines({&*first, &*second}, Group::bytes(problem, 6).value());
+  ASSERT_TRUE(groups) << groups.error().message;
+  std::vector<Plan> plans;
+  std::vector<DeviceBuffer> workspaces;
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto plan =
+        (rank == 0 ? *first : *second)
+            .plan(problem, {.batch = 6, .longest_context = 1200}, (*groups)[static_cast<std::size_t>(rank)]);
+    ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+    plans.push_back(*plan);
+    workspaces.push_back(DeviceBuffer::allocate(plan->workspace_bytes()).value());
+    ASSERT_TRUE(plan->init_workspace(workspaces.back().data(), workspaces.back().bytes(), stream));
+  }
+  // The case binds a workspace of its own for its comparison.
+  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(group->bind(rank, spec, 1));
+  ASSERT_TRUE(runner->stream_object().synchronize());
+  for (int launch = 0; launch < 3; ++launch) {
+    ASSERT_TRUE(group->reset_outputs());
+    for (int rank = 0; rank < 2; ++rank) {
+      const LeanDecodeArgs block = group->args(rank);
+      DecodeArgs args;
+      args.q = block.q, args.k = block.k, args.v = block.v, args.o = block.o, args.lse = block.lse;
+      args.context_lengths = block.context_lengths, args.full_context_lengths = block.full_lengths;
+      args.batch = block.batch, args.context_capacity = block.context_capacity;
+      args.scale = block.score_scale;
+      const auto r = static_cast<std::size_t>(rank);
+      const auto launched = plans[r].launch(args, workspaces[r].data(), group->stream(rank).get());
+      ASSERT_TRUE(launched) << launched.error().message;
+    }
+    ASSERT_TRUE(sync(*group));
+    ASSERT_TRUE(first->check() && second->check());
+    const auto report = group->compare(spec);
+    ASSERT_TRUE(report) << report.error().message;
+    EXPECT_TRUE(report->passed()) << report->first_failure;
+  }
+}
+
+}  // namespace
+}  // namespace leanattn

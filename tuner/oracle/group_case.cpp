@@ -1,0 +1,382 @@
+// group_case.cpp -- deals a decode case to the ranks of a group, launches them beside each other, and compares.
+#include "tuner/oracle/group_case.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "runtime/lookup/grids.hpp"
+#include "tuner/oracle/decode_case_detail.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+using decode_case_detail::round_up;
+using decode_case_detail::wait_for;
+
+/// Tokens of a context of `length` that a rank holds where units go in turn.
+int interleaved_length(int length, int unit, int ranks, int rank) {
+  const int round = unit * ranks;
+  return length / round * unit + std::clamp(length % round - rank * unit, 0, unit);
+}
+
+Result<std::vector<unsigned char>> download(const void* device, std::int64_t bytes, CUstream_st* stream) {
+  std::vector<unsigned char> host(static_cast<std::size_t>(bytes));
+  LEANATTN_TRY(copy_to_host_async(host.data(), device, bytes, stream));
+  LEANATTN_TRY(wait_for(stream));
+  return host;
+}
+
+template <class T>
+Result<void> upload_to(DeviceBuffer& buffer, const std::vector<T>& values, CUstream_st* stream) {
+  const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(T));
+  if (buffer.bytes() < bytes) {
+    auto made = DeviceBuffer::allocate(bytes);
+    if (!made) return tl::unexpected(made.error());
+    buffer = std::move(*made);
+  }
+  LEANATTN_TRY(copy_to_device_async(buffer.data(), values.data(), bytes, stream));
+  return wait_for(stream);
+}
+
+std::int64_t count_other_than(const unsigned char* begin, std::int64_t bytes, unsigned char value) {
+  return bytes - std::count(begin, begin + bytes, value);
+}
+
+void note_failure(ComparisonReport& report, std::string text) {
+  if (report.first_failure.empty()) report.first_failure = std::move(text);
+}
+
+}  // namespace
+
+Result<GroupCase> GroupCase::create(DecodeCase whole, const Features& features, std::int64_t wait_bound_ms,
+                                    CUstream_st* stream) {
+  GroupCase made;
+  made.whole_ = std::make_unique<DecodeCase>(std::move(whole));
+  made.problem_ = made.whole_->problem();
+  const Features& has = made.problem_.features;
+  if (has.page_size != 0 || in_group(has) || !in_group(features) || made.whole_->options().padded ||
+      made.problem_.layout != KvLayout::contiguous ||
+      (has.kv_format != KvFormat::same && has.kv_scale == KvScale::token))
+    return fail(ErrorCode::invalid_argument, "a group case of such a decode case",
+                "Deal a dense, contiguous case without padding and without scales per token.");
+  made.problem_.features = features;
+  LEANATTN_TRY(validate(made.problem_));
+  made.stream_ = stream;
+  const std::int64_t columns = group_columns(made.problem_, made.whole_->batch());
+  std::vector<GroupMember::Blob> blobs;
+  // One after the other, so that the driver gives each a work queue of its own as long as it has any
+  // (CUDA_DEVICE_MAX_CONNECTIONS): a rank whose launch stands behind another's in a queue would never begin.
+  std::vector<Stream> streams;
+  for (int number = 0; number < features.context_parallel; ++number) {
+    auto own = Stream::create();
+    if (!own) return tl::unexpected(own.error());
+    streams.push_back(std::move(*own));
+  }
+  for (int number = 0; number < features.context_parallel; ++number) {
+    Rank rank;
+    rank.stream = std::move(streams[static_cast<std::size_t>(number)]);
+    auto status = LaunchStatus::allocate(wait_bound_ms);
+    if (!status) return tl::unexpected(status.error());
+    rank.status = std::make_shared<LaunchStatus>(*std::move(status));
+    auto member = GroupMember::create(number, features.context_parallel,
+                                      group_bytes(features.context_parallel, columns), nullptr, rank.status);
+    if (!member) return tl::unexpected(member.error());
+    rank.member = *std::move(member);
+    const auto blob = rank.member->export_blob();
+    if (!blob) return tl::unexpected(blob.error());
+    blobs.push_back(*blob);
+    rank.workspace = std::make_unique<CheckWorkspace>();
+    for (const auto& [buffer, bytes] :
+         {std::pair(&rank.o, made.whole_->o_bytes()), std::pair(&rank.lse, made.whole_->lse_bytes())}) {
+      auto allocated = DeviceBuffer::allocate(bytes);
+      if (!allocated) return tl::unexpected(allocated.error());
+      *buffer = std::move(*allocated);
+    }
+    made.ranks_.push_back(std::move(rank));
+  }
+  for (Rank& rank : made.ranks_) LEANATTN_TRY(rank.member->connect(blobs));
+  // Pages in random order, the same on all ranks, of a pool with some pages more.
+  if (features.page_size > 0) {
+    made.pages_.resize(static_cast<std::size_t>(made.whole_->batch() * (made.rank_capacity() / features.page_size)));
+    std::iota(made.pages_.begin(), made.pages_.end(), 2);
+    std::shuffle(made.pages_.begin(), made.pages_.end(), std::mt19937_64(made.whole_->options().seed));
+  }
+  LEANATTN_TRY(made.deal());
+  return made;
+}
+
+std::int64_t GroupCase::rank_capacity() const {
+  const int page = problem_.features.page_size;
+  return round_up(whole_->options().context_capacity, page > 0 ? page : 1);
+}
+
+Result<void> GroupCase::deal() {
+  const Features& features = problem_.features;
+  const int batch = whole_->batch(), count = ranks(), unit = features.context_interleave;
+  std::mt19937_64 random(whole_->options().seed);
+  for (Rank& rank : ranks_) rank.lengths.clear(), rank.starts.clear();
+  std::vector<int> full;
+  for (int request = 0; request < batch; ++request) {
+    const int length = whole_->clamped_length(request);
+    full.push_back(length);
+    // Where the parts begin: contiguous ones are cut anywhere, or one rank has all.
+    std::vector<int> cuts{0};
+    for (int rank = 1; rank < count; ++rank) {
+      const int anywhere = static_cast<int>(random() % static_cast<unsigned>(length + 1));
+      cuts.push_back(request % 4 == 0   ? static_cast<int>(std::int64_t{length} * rank / count)
+                     : request % 4 == 1 ? (rank <= request / 4 % count ? 0 : length)
+                                        : anywhere);
+    }
+    cuts.push_back(length);
+    std::sort(cuts.begin(), cuts.end());
+    for (int rank = 0; rank < count; ++rank) {
+      const auto r = static_cast<std::size_t>(rank);
+      ranks_[r].starts.push_back(unit > 0 ? 0 : cuts[r]);
+      ranks_[r].lengths.push_back(unit > 0 ? interleaved_length(length, unit, count, rank) : cuts[r + 1] - cuts[r]);
+    }
+  }
+  const LeanDecodeArgs from = whole_->args();
+  const std::int64_t element = kv_element_bytes(features);
+  const auto k = download(from.k, batch * from.k_stride_batch * element, stream_);
+  if (!k) return tl::unexpected(k.error());
+  const auto v = features.latent ? k : download(from.v, batch * from.v_stride_batch * element, stream_);
+  if (!v) return tl::unexpected(v.error());
+  for (int number = 0; number < count; ++number) {
+    Rank& rank = ranks_[static_cast<std::size_t>(number)];
+    LEANATTN_TRY(deal_tensor(rank, number, true, *k));
+    if (!features.latent) LEANATTN_TRY(deal_tensor(rank, number, false, *v));
+    LEANATTN_TRY(upload_to(rank.lengths_device, rank.lengths, stream_));
+    LEANATTN_TRY(upload_to(rank.starts_device, rank.starts, stream_));
+    LEANATTN_TRY(upload_to(rank.full_device, full, stream_));
+    if (features.page_size == 0) continue;
+    // Entries behind a rank's tokens hold pages that no pool has.
+    std::vector<int> table = pages_;
+    const auto per_request = static_cast<int>(table.size()) / batch;
+    for (int request = 0; request < batch; ++request)
+      for (int page = 0; page < per_request; ++page)
+        if (page * features.page_size >= rank.lengths[static_cast<std::size_t>(request)])
+          table[static_cast<std::size_t>(request * per_request + page)] = 0x7ffffff0;
+    LEANATTN_TRY(upload_to(rank.page_table, table, stream_));
+  }
+  return {};
+}
+
+Result<void> GroupCase::deal_tensor(Rank& rank, int number, bool is_k, const std::vector<unsigned char>& from) {
+  const Features& features = problem_.features;
+  const LeanDecodeArgs whole = whole_->args();
+  const std::int64_t columns = is_k ? problem_.head_dim : whole_->v_head_dim();
+  const std::int64_t row = columns * kv_element_bytes(features), capacity = rank_capacity();
+  const std::int64_t page = features.page_size, heads = problem_.kv_heads, batch = whole_->batch();
+  const std::int64_t from_batch = is_k ? whole.k_stride_batch : whole.v_stride_batch,
+                     from_head = is_k ? whole.k_stride_head : whole.v_stride_head,
+                     from_token = is_k ? whole.k_stride_token : whole.v_stride_token;
+  const std::int64_t pool = page > 0 ? static_cast<std::int64_t>(pages_.size()) + 5 : 0;
+  const std::int64_t tokens = page > 0 ? pool * page : batch * capacity;
+  // What no kernel may read is NaN, or a value that no data has.
+  std::vector<unsigned char> to(static_cast<std::size_t>(tokens * heads * row),
+                                features.kv_format == KvFormat::int8 ? 0x80 : kPoisonByte);
+  const int unit = features.context_interleave;
+  for (std::int64_t request = 0; request < batch; ++request) {
+    const auto r = static_cast<std::size_t>(request);
+    for (std::int64_t token = 0; token < rank.lengths[r]; ++token) {
+      const std::int64_t position =
+          unit > 0 ? ((token / unit) * ranks() + number) * unit + token % unit : rank.starts[r] + token;
+      for (std::int64_t head = 0; head < heads; ++head) {
+        const std::int64_t at =
+            page > 0
+                ? (pages_[static_cast<std::size_t>(request * (capacity / page) + token / page)] * heads + head) * page +
+                      token % page
+                : (request * heads + head) * capacity + token;
+        const std::int64_t source =
+            (request * from_batch + head * from_head + position * from_token) * kv_element_bytes(features);
+        std::memcpy(to.data() + at * row, from.data() + source, static_cast<std::size_t>(row));
+      }
+    }
+  }
+  return upload_to(is_k ? rank.k : rank.v, to, stream_);
+}
+
+LeanDecodeArgs GroupCase::args(int number) const {
+  const Rank& rank = ranks_[static_cast<std::size_t>(number)];
+  const Features& features = problem_.features;
+  LeanDecodeArgs args = whole_->args();
+  const std::int64_t capacity = rank_capacity(), tokens = features.page_size > 0 ? features.page_size : capacity;
+  const auto strides = [&](long long& of_batch, long long& of_head, long long& of_token, std::int64_t columns) {
+    of_token = columns, of_head = tokens * columns, of_batch = problem_.kv_heads * tokens * columns;
+  };
+  strides(args.k_stride_batch, args.k_stride_head, args.k_stride_token, problem_.head_dim);
+  if (features.latent) {
+    args.v_stride_batch = args.k_stride_batch, args.v_stride_head = args.k_stride_head;
+    args.v_stride_token = args.k_stride_token;
+  } else {
+    strides(args.v_stride_batch, args.v_stride_head, args.v_stride_token, whole_->v_head_dim());
+  }
+  args.k = rank.k.data(), args.v = features.latent ? rank.k.data() : rank.v.data();
+  args.context_capacity = static_cast<int>(capacity);
+  args.context_lengths = rank.lengths_device.as<int>();
+  if (features.page_size > 0) {
+    args.page_table = rank.page_table.as<int>();
+    args.page_table_stride = capacity / features.page_size;
+    args.pool_pages = static_cast<int>(pages_.size()) + 5;
+  }
+  args.full_lengths = rank.full_device.as<int>();
+  args.context_starts = rank.starts_device.as<int>();
+  args.group_checks = 1;
+  args.o = rank.o.data(), args.lse = rank.lse.as<float>();
+  args.status = rank.status->block();
+  rank.member->bind(args);
+  return args;
+}
+
+Result<LeanDecodeArgs> GroupCase::bind(int number, const KernelSpec& spec, LaunchGrid grid) {
+  Rank& rank = ranks_[static_cast<std::size_t>(number)];
+  LeanDecodeArgs bound = args(number);
+  bound.segment_cost = static_cast<unsigned>(grid.segment_cost);
+  const std::int64_t outputs = output_tiles(problem_, {.batch = whole_->batch()}, spec);
+  LEANATTN_TRY(rank.workspace->bind(
+      bound, workspace_layout(spec, partial_slots(spec, grid.ctas, outputs, rank_capacity()), outputs), stream_));
+  LEANATTN_TRY(wait_for(stream_));
+  return bound;
+}
+
+Result<void> GroupCase::launch(int number, const LoadedKernel& kernel, LaunchGrid grid,
+                               const LeanDecodeArgs& args) const {
+  return kernel.launch(args, grid.ctas, stream(number).get(), grid.l2_promotion, true);
+}
+
+Result<void> GroupCase::reset_outputs() {
+  for (const Rank& rank : ranks_) {
+    LEANATTN_TRY(fill_bytes_async(rank.o.data(), kPoisonByte, rank.o.bytes(), stream_));
+    LEANATTN_TRY(fill_bytes_async(rank.lse.data(), kPoisonByte, rank.lse.bytes(), stream_));
+  }
+  return wait_for(stream_);
+}
+
+Result<std::vector<std::vector<unsigned char>>> GroupCase::outputs(ComparisonReport& report) {
+  std::vector<std::vector<unsigned char>> raw;
+  for (const Rank& rank : ranks_) {
+    auto o = download(rank.o.data(), rank.o.bytes(), stream_);
+    if (!o) return tl::unexpected(o.error());
+    const auto lse = download(rank.lse.data(), rank.lse.bytes(), stream_);
+    if (!lse) return tl::unexpected(lse.error());
+    o->insert(o->end(), lse->begin(), lse->end());
+    raw.push_back(*std::move(o));
+  }
+  if (problem_.features.replicate_output) return raw;
+  // Each rank has its heads of every row; all else must still be poison.
+  const auto o_bytes = static_cast<std::size_t>(whole_->o_bytes()),
+             row = static_cast<std::size_t>(whole_->v_head_dim()) * 2;
+  const auto heads = static_cast<std::size_t>(problem_.q_heads), of_rank = heads / ranks_.size();
+  std::vector<unsigned char> merged(raw.front().size(), kPoisonByte);
+  for (std::size_t rank = 0; rank < raw.size(); ++rank) {
+    const auto take = [&](std::size_t begin, std::size_t bytes, std::size_t head) {
+      if (head / of_rank == rank) {
+        std::memcpy(merged.data() + begin, raw[rank].data() + begin, bytes);
+      } else if (const std::int64_t stray =
+                     count_other_than(raw[rank].data() + begin, static_cast<std::int64_t>(bytes), kPoisonByte);
+                 stray > 0) {
+        report.stray_writes += stray;
+        note_failure(report, fmt::format("rank {} wrote query head {}, which is not one of its own", rank, head));
+      }
+    };
+    std::size_t at = 0;
+    for (std::size_t i = 0; at + row <= o_bytes; ++i, at += row) take(at, row, i % heads);
+    // What is left behind the rows is padding of the allocation.
+    std::memcpy(merged.data() + at, raw[rank].data() + at, o_bytes - at);
+    for (std::size_t i = 0; o_bytes + (i + 1) * 4 <= merged.size(); ++i) take(o_bytes + i * 4, 4, i % heads);
+  }
+  return std::vector<std::vector<unsigned char>>{std::move(merged)};
+}
+
+Result<ComparisonReport> GroupCase::compare(const KernelSpec& spec) {
+  const Result<const Reference*> expected = whole_->reference(stream_);
+  if (!expected) return tl::unexpected(expected.error());
+  ComparisonReport report;
+  const auto raw = outputs(report);
+  if (!raw) return tl::unexpected(raw.error());
+  for (const std::vector<unsigned char>& of_rank : *raw)
+    merge(report, whole_->compare_raw(**expected, of_rank.data(), of_rank.data() + whole_->o_bytes(), spec.lse));
+  for (std::size_t number = 0; number < ranks_.size(); ++number) {
+    const Rank& rank = ranks_[number];
+    if (auto fault = rank.status->check(); !fault) {
+      report.workspace_left += 1;
+      note_failure(report, fmt::format("rank {}: {}", number, fault.error().message));
+    }
+    struct Zeros {
+      const char* name;
+      const void* at;
+      std::int64_t bytes;
+    };
+    for (const Zeros& zeros : {Zeros{"the workspace", rank.workspace->buffer().data(), rank.workspace->bound_bytes()},
+                               Zeros{"the exchange memory", rank.member->slots(), rank.member->slot_bytes()}}) {
+      const auto bytes = download(zeros.at, zeros.bytes, stream_);
+      if (!bytes) return tl::unexpected(bytes.error());
+      const std::int64_t left = count_other_than(bytes->data(), zeros.bytes, 0);
+      report.workspace_left += left;
+      if (left > 0)
+        note_failure(report, fmt::format("rank {} left {} bytes of {} non-zero, the first at byte {}", number, left,
+                                         zeros.name, std::find_if(bytes->begin(), bytes->end(), [](unsigned char b) {
+                                                       return b != 0;
+                                                     }) - bytes->begin()));
+    }
+  }
+  return report;
+}
+
+Result<ComparisonReport> GroupCase::check(const LoadedKernel& kernel, LaunchGrid grid, int launches) {
+  std::vector<LeanDecodeArgs> bound;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    auto args = bind(rank, kernel.spec(), grid);
+    if (!args) return tl::unexpected(args.error());
+    bound.push_back(*args);
+  }
+  ComparisonReport report;
+  std::vector<std::vector<unsigned char>> first;
+  for (int i = 0; i < launches; ++i) {
+    LEANATTN_TRY(reset_outputs());
+    // Each rank goes first now and then.
+    for (int rank = 0; rank < ranks(); ++rank) {
+      const int number = (rank + i) % ranks();
+      LEANATTN_TRY(launch(number, kernel, grid, bound[static_cast<std::size_t>(number)]));
+    }
+    for (const Rank& rank : ranks_) LEANATTN_TRY(rank.stream.synchronize());
+    const auto one = compare(kernel.spec());
+    if (!one) return one;
+    merge(report, *one);
+    ComparisonReport ignored;
+    auto raw = outputs(ignored);
+    if (!raw) return tl::unexpected(raw.error());
+    if (first.empty()) first = *raw;
+    for (std::size_t k = 0; k < first.size(); ++k) {
+      for (std::size_t byte = 0; byte < first[k].size(); ++byte)
+        report.unequal_repeats += first[k][byte] != (*raw)[k][byte];
+    }
+    if (report.unequal_repeats > 0) note_failure(report, fmt::format("launch {} differs from the first one", i + 1));
+    if (!report.passed()) break;
+  }
+  if (!report.passed()) LEANATTN_TRY(reset());
+  return report;
+}
+
+Result<void> GroupCase::set_context_lengths(std::vector<int> context_lengths) {
+  LEANATTN_TRY(whole_->set_context_lengths(std::move(context_lengths), stream_));
+  LEANATTN_TRY(wait_for(stream_));
+  return deal();
+}
+
+Result<void> GroupCase::reset() {
+  for (Rank& rank : ranks_) {
+    LEANATTN_TRY(rank.workspace->reset(stream_));
+    LEANATTN_TRY(rank.member->reset(stream_));
+    rank.status->acknowledge();
+  }
+  return wait_for(stream_);
+}
+
+}  // namespace v1
+}  // namespace leanattn

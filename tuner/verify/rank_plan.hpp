@@ -1,0 +1,30 @@
+// rank_plan.hpp -- what `verify` checks of groups whose ranks share contexts: kernels and shapes. Pure functions of the
+// architecture; any thread; no GPU. verify_ranks() runs them, with all ranks on one GPU.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "tuner/verify/plan.hpp"
+#include "tuner/verify/runner.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// Kernels of groups on every load path and with both fix-ups, which together have 1 to 8 query heads per KV head, one
+/// and several query tokens, dense and paged caches, one-byte elements, latent heads, 2 to 8 ranks, both placements of
+/// the output and contexts in contiguous parts and in units of several sizes. quick: two ranks, and some of these.
+std::vector<VerifyKernel> rank_kernels(Arch arch, bool quick);
+
+/// The whole case that the ranks of such a kernel share: its heads, dense, on one GPU.
+KernelSpec whole_spec(KernelSpec spec);
+/// The KV heads of its cases, which the ranks can share out.
+int rank_kv_heads(const KernelSpec& spec);
+
+/// Checks every kernel against the oracle of the whole contexts: ragged lengths with ranks that hold nothing, repeated
+/// launches that must agree bit for bit, and one launch captured into a graph a rank whose lengths change. Errors:
+/// context_lost, out_of_memory, nvrtc_missing.
+Result<void> verify_ranks(VerifyRunner& runner, std::span<const VerifyKernel> kernels);
+
+}  // namespace v1
+}  // namespace leanattn
