@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <mutex>
 #include <set>
 #include <string>
@@ -121,37 +122,38 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
   return specs;
 }
 
+const Features kFeatures[] = {
+    {.page_size = 16},
+    {.page_size = 1},
+    {.page_size = 48, .q_len = 3, .ragged_q = true, .mask = QueryMask::tree},
+    {.q_len = 4},
+    {.q_len = 40, .mask = QueryMask::full},
+    {.window = 500, .sink_tokens = 4, .sink_logits = true},
+    {.page_size = 8, .q_len = 2, .window = 100, .soft_cap = 30, .alibi = true},
+    {.score = "score * 0.5f + fminf(1.0f, kv_index - q_index) * head"},
+    {.kv_format = KvFormat::fp8_e4m3},
+    {.page_size = 32, .kv_format = KvFormat::fp8_e5m2, .kv_scale = KvScale::head},
+    {.kv_format = KvFormat::int8, .kv_scale = KvScale::token},
+    {.v_head_dim = 64},
+    {.page_size = 16, .v_head_dim = 64, .latent = true, .append = true, .rope = Rope::interleaved},
+    {.page_size = 16, .append = true, .rope = Rope::half_split},
+    {.append = true, .rope = Rope::interleaved, .rope_dim = 64, .batch_invariant = true},
+    {.q_len = 16, .kv_format = KvFormat::int8, .kv_scale = KvScale::head, .append = true},
+    {.page_size = 16, .kv_format = KvFormat::int8, .append = true, .rope = Rope::half_split},
+    {.q_len = 16, .append = true, .rope = Rope::half_split},
+    {.page_size = 64, .q_len = 3, .selection_block = 64},
+    {.page_size = 16, .kv_format = KvFormat::int8, .kv_scale = KvScale::token, .selection_block = 16},
+    {.page_size = 4, .selection_block = 128, .selection_in_pool = true},
+    {.page_size = 64, .selection_block = 1},
+    {.context_parallel = 2},
+    {.page_size = 16, .q_len = 4, .ragged_q = true, .context_parallel = 8, .context_interleave = 16},
+    {.q_len = 3, .kv_format = KvFormat::int8, .context_parallel = 4, .replicate_output = true},
+};
+
 /// Each feature, with the load paths in turn; the second of two arches gets what the first did not. Then uncommon
 /// head_dims and latent caches. `covering` has every feature on Hopper and on one other arch, in turn, and uncommon
 /// head_dims on every other arch, beginning with the first or the second, as the seed of the run says.
 std::vector<KernelSpec> features_matrix(Combinations combinations) {
-  const Features kFeatures[] = {
-      {.page_size = 16},
-      {.page_size = 1},
-      {.page_size = 48, .q_len = 3, .ragged_q = true, .mask = QueryMask::tree},
-      {.q_len = 4},
-      {.q_len = 40, .mask = QueryMask::full},
-      {.window = 500, .sink_tokens = 4, .sink_logits = true},
-      {.page_size = 8, .q_len = 2, .window = 100, .soft_cap = 30, .alibi = true},
-      {.score = "score * 0.5f + fminf(1.0f, kv_index - q_index) * head"},
-      {.kv_format = KvFormat::fp8_e4m3},
-      {.page_size = 32, .kv_format = KvFormat::fp8_e5m2, .kv_scale = KvScale::head},
-      {.kv_format = KvFormat::int8, .kv_scale = KvScale::token},
-      {.v_head_dim = 64},
-      {.page_size = 16, .v_head_dim = 64, .latent = true, .append = true, .rope = Rope::interleaved},
-      {.page_size = 16, .append = true, .rope = Rope::half_split},
-      {.append = true, .rope = Rope::interleaved, .rope_dim = 64, .batch_invariant = true},
-      {.q_len = 16, .kv_format = KvFormat::int8, .kv_scale = KvScale::head, .append = true},
-      {.page_size = 16, .kv_format = KvFormat::int8, .append = true, .rope = Rope::half_split},
-      {.q_len = 16, .append = true, .rope = Rope::half_split},
-      {.page_size = 64, .q_len = 3, .selection_block = 64},
-      {.page_size = 16, .kv_format = KvFormat::int8, .kv_scale = KvScale::token, .selection_block = 16},
-      {.page_size = 4, .selection_block = 128, .selection_in_pool = true},
-      {.page_size = 64, .selection_block = 1},
-      {.context_parallel = 2},
-      {.page_size = 16, .q_len = 4, .ragged_q = true, .context_parallel = 8, .context_interleave = 16},
-      {.q_len = 3, .kv_format = KvFormat::int8, .context_parallel = 4, .replicate_output = true},
-  };
   constexpr LoadPath kLoads[] = {LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::ldg, LoadPath::vector};
   std::vector<KernelSpec> specs;
   std::size_t turn = 0, arches_before = 0, arch_turn = 0;
@@ -234,7 +236,7 @@ TEST(CompileMatrix, EveryLoadPathCompilesWithoutSpillsOnEveryArchWithHalfOfTheHe
 TEST(CompileMatrix, EveryFeatureCompilesWithoutSpillsOnHopperAndOnAnotherArch) {
   const std::vector<KernelSpec> specs = features_matrix(Combinations::covering);
   ASSERT_EQ(matrix_arches().size() % 2, 0u);
-  ASSERT_EQ(specs.size(), matrix_arches().size() / 2 * (5 + 2) + std::size_t{2 * 22})
+  ASSERT_EQ(specs.size(), matrix_arches().size() / 2 * (5 + 2) + 2 * std::size(kFeatures))
       << "every feature has a load path on both; of two arches one has a head_dim, and both have latent caches";
   expect_all_compile(specs);
 }
@@ -263,7 +265,8 @@ TEST(NvrtcVersions, KernelsOfEveryLoadPathCompileWithoutSpills) {
 /// Takes minutes: for every night rather than every change.
 TEST(CompileMatrixInFull, EveryFeatureCompilesWithoutSpillsOnEveryArch) {
   const std::vector<KernelSpec> specs = features_matrix(Combinations::all);
-  ASSERT_EQ(specs.size(), matrix_arches().size() * 28) << "every feature has a load path on every arch";
+  ASSERT_EQ(specs.size(), matrix_arches().size() * (std::size(kFeatures) + 6))
+      << "every feature has a load path on every arch";
   expect_all_compile(specs);
 }
 TEST(CompileMatrixInFull, EveryCombinationCompilesWithoutSpillsOnEveryArch) {
