@@ -2,7 +2,8 @@
 #   sanitizers.
 # leanattn_settings(target): the same settings for any other target of ours.
 # leanattn_prefer_library_code(target): a test's inline functions are the library's, which are faster under sanitizers.
-# leanattn_precompile(target set): with LEANATTN_PCH, `target` takes the headers of `set` (library, program or tests) from a precompiled header.
+# leanattn_precompile(target set): with LEANATTN_PCH, `target` takes the headers of `set` (library, program or tests) from a precompiled
+#   header, and those of its files that are in one folder are compiled as one.
 function(leanattn_settings target)
   target_include_directories(${target} PUBLIC
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>")
@@ -10,6 +11,9 @@ function(leanattn_settings target)
     $<$<BOOL:${LEANATTN_WERROR}>:-Werror>)
   if(LEANATTN_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${LEANATTN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND LEANATTN_SANITIZE MATCHES "undefined")
+      target_compile_options(${target} PRIVATE "-fsanitize-ignorelist=${PROJECT_SOURCE_DIR}/cmake/sanitizers.txt")
+    endif()
     target_link_options(${target} PUBLIC -fsanitize=${LEANATTN_SANITIZE})
   endif()
   if(LEANATTN_STATIC_DEPENDENCIES)
@@ -26,18 +30,6 @@ function(leanattn_component name)
   leanattn_settings(${name})
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
   leanattn_precompile(${name} ${arg_PRECOMPILED})
-  if(LEANATTN_PCH)
-    # The files of a folder are compiled as one, so names in their unnamed namespaces differ. A file elsewhere cannot clash with them.
-    foreach(source IN LISTS arg_SOURCES)
-      get_filename_component(source "${source}" ABSOLUTE)
-      get_filename_component(folder "${source}" DIRECTORY)
-      file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${folder}")
-      string(MAKE_C_IDENTIFIER "${folder}" folder)
-      set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${folder}")
-    endforeach()
-    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-    target_compile_options(${name} PRIVATE -Wno-shadow)  # a local variable may have the name of something of another file
-  endif()
 endfunction()
 
 # The headers that take the compiler longest, and what most files include. A precompiled header is shared by everything of its set, so it
@@ -56,7 +48,7 @@ set(LEANATTN_PCH_TESTS_LINK ${LEANATTN_PCH_LIBRARY_LINK} GTest::gtest rapidcheck
 # the library first, whose code is optimised under sanitizers (leanattn_precompile). For programs that link all of the tuner.
 function(leanattn_prefer_library_code target)
   if(LEANATTN_SANITIZE)
-    foreach(component IN ITEMS tuner runtime cache generator)
+    foreach(component IN ITEMS sessions runtime cache generator tuner)
       target_link_options(${target} PRIVATE "LINKER:--whole-archive,$<TARGET_FILE:leanattn_${component}>,--no-whole-archive")
     endforeach()
   endif()
@@ -83,11 +75,29 @@ function(leanattn_precompile target set)
     target_compile_options(${owner} PRIVATE ${optimisation})
     target_link_libraries(${owner} PRIVATE ${LEANATTN_PCH_${upper}_LINK})
     target_precompile_headers(${owner} PRIVATE ${LEANATTN_PCH_${upper}})
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+      target_compile_options(${owner} PRIVATE -fpch-instantiate-templates)  # once in the header rather than in every unit
+    endif()
   endif()
   target_precompile_headers(${target} REUSE_FROM ${owner})
   get_target_property(sources ${target} SOURCES)
-  list(FILTER sources INCLUDE REGEX "\\.c$")
-  set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  set(c_sources ${sources})
+  list(FILTER c_sources INCLUDE REGEX "\\.c$")
+  set_source_files_properties(${c_sources} PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
+  # The files of a folder are one unit, so names in their unnamed namespaces differ. A file elsewhere cannot clash with them. GCC compiles
+  # programs and tests file by file, so that what each of them includes is tried, too.
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "STATIC_LIBRARY" OR CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    foreach(source IN LISTS sources)
+      get_filename_component(folder "${source}" ABSOLUTE)
+      get_filename_component(folder "${folder}" DIRECTORY)
+      file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${folder}")
+      string(MAKE_C_IDENTIFIER "${folder}" folder)
+      set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${folder}")
+    endforeach()
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+    target_compile_options(${target} PRIVATE -Wno-shadow)  # a local variable may have the name of something of another file
+  endif()
   # A precompiled header is refused where a macro that it saw has another definition.
   foreach(library IN LISTS LEANATTN_PCH_${upper}_LINK)
     target_compile_definitions(${target} PRIVATE $<TARGET_PROPERTY:${library},INTERFACE_COMPILE_DEFINITIONS>)

@@ -22,7 +22,7 @@ The cost of the fix-up, which merges the partial results of the CTAs that share 
 |--:|--:|--:|
 )";
 
-constexpr const char* kLaunches =
+constexpr const char* kLaunchList =
     R"(
 ## Tuned launches
 
@@ -78,7 +78,7 @@ std::string launch_row(const Json& row) {
 std::string phases_markdown(const Json& document) {
   std::string text = fmt::format(kHead, document.at("device").at("name").get<std::string>());
   for (const Json& row : document.at("fix_up")) text += fix_up_row(row);
-  text += kLaunches;
+  text += kLaunchList;
   text +=
       "| shape (B, Hq/Hkv, d, context) | KV MB | kernel, grid, provenance | read limit | us | without merging | "
       "with stamps |";

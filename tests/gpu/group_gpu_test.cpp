@@ -17,7 +17,7 @@
 namespace leanattn {
 namespace {
 
-constexpr std::int64_t kBoundMs = 200;
+constexpr std::int64_t kGroupBoundMs = 200;
 
 class GroupOnGpu : public GpuTest {
  protected:
@@ -179,7 +179,7 @@ TEST_F(GroupOnGpu, ARankThatNeverComesIsNamedAndTheGroupWorksAfterAReset) {
     const auto kernel =
         kernel_of(spec_of(LoadPath::cp_async, fixup, {.context_parallel = 3, .replicate_output = true}));
     ASSERT_TRUE(kernel);
-    auto group = case_of(kernel->spec(), kRagged, 4, kBoundMs);
+    auto group = case_of(kernel->spec(), kRagged, 4, kGroupBoundMs);
     ASSERT_TRUE(group) << group.error().message;
     constexpr std::int64_t kGrid = 20;
     for (const int missing : {1, 2}) {
@@ -211,7 +211,7 @@ TEST_F(GroupOnGpu, ARankThatNeverComesIsNamedAndTheGroupWorksAfterAReset) {
 TEST_F(GroupOnGpu, ARankWithAnotherKernelBatchOrLengthsIsNamed) {
   const auto kernel = kernel_of(spec_of(LoadPath::cp_async, FixUp::ticket, {.context_parallel = 2}));
   ASSERT_TRUE(kernel);
-  auto group = case_of(kernel->spec(), kRagged, 4, kBoundMs);
+  auto group = case_of(kernel->spec(), kRagged, 4, kGroupBoundMs);
   ASSERT_TRUE(group) << group.error().message;
   constexpr std::int64_t kGrid = 20;
   for (const int what : {0, 1, 2}) {

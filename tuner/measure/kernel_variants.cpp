@@ -39,7 +39,8 @@ Result<EmittedKernel> without_merging(EmittedKernel kernel) {
   const Result<void> cut =
       kernel.spec.fixup == FixUp::wait
           ? replace_once(kernel, "  end_fix_up(args);\n", "")
-          : replace_once(kernel, "  if (!is_last(args, share_ticket<0>(f.ticket), f.members)) return;\n", "  return;\n");
+          : replace_once(kernel, "  if (!is_last(args, share_ticket<0>(f.ticket), f.members)) return;\n",
+                         "  return;\n");
   if (!cut) return tl::unexpected(cut.error());
   return kernel;
 }

@@ -13,7 +13,7 @@ namespace {
 
 using namespace cache_test;
 
-constexpr int kTrials = 4;
+constexpr int kFaultTrials = 4;
 
 struct Fault {
   FailingVfs::Kind kind;
@@ -55,7 +55,7 @@ class DiskFaults : public ::testing::TestWithParam<Fault> {
   static void fill(const std::filesystem::path& directory, const std::string& name) {
     const auto db = open_quietly(directory);
     const auto session = db->begin_session(h200(), environment(), name).value();
-    for (int i = 0; i < kTrials; ++i) {
+    for (int i = 0; i < kFaultTrials; ++i) {
       Trial put = trial("{\"" + name + "\":" + std::to_string(i) + "}", 10 + i);
       put.created = "2020-01-01T00:00:00.000Z";
       ASSERT_TRUE(db->add_trial(session, put));
@@ -81,7 +81,7 @@ TEST_P(DiskFaults, OfATuningSessionCostItNothingAndTheFileOnlyWhatItWarnsOf) {
     std::set<std::string> promised, all;
     const auto session = db->begin_session(h200(), environment(), "");
     ASSERT_TRUE(session) << session.error().message;
-    for (int i = 0; i < kTrials; ++i) {
+    for (int i = 0; i < kFaultTrials; ++i) {
       const auto uuid = db->add_trial(*session, trial("{\"i\":" + std::to_string(i) + "}", 10 + i));
       ASSERT_TRUE(uuid) << uuid.error().message;
       if (db->take_warning()) durable = false;
@@ -119,7 +119,7 @@ TEST_P(DiskFaults, OfMaintenanceAreErrorsThatChangeNothing) {
     if (!imported) {
       expect_honest(imported.error());
     } else {
-      EXPECT_EQ(*imported, kTrials);
+      EXPECT_EQ(*imported, kFaultTrials);
     }
     const auto rebuilt = (*opened)->rebuild_winners();
     if (!rebuilt) expect_honest(rebuilt.error());
@@ -141,7 +141,7 @@ TEST_P(DiskFaults, OfMaintenanceAreErrorsThatChangeNothing) {
     }
     const auto after = stored(directory);
     if (!collected) {
-      EXPECT_EQ(after.size(), before.size() + (imported ? kTrials : 0)) << "all of an import, or nothing";
+      EXPECT_EQ(after.size(), before.size() + (imported ? kFaultTrials : 0)) << "all of an import, or nothing";
     } else {
       EXPECT_GE(after.size(), 1u);
     }

@@ -15,12 +15,12 @@ namespace {
 
 using namespace cache_test;
 
-constexpr int kTrials = 12;
+constexpr int kStepTrials = 12;
 
 void fill(const std::filesystem::path& directory, const std::string& name) {
   const auto db = open_quietly(directory);
   const auto session = db->begin_session(h200(), environment(), name).value();
-  for (int i = 0; i < kTrials; ++i)
+  for (int i = 0; i < kStepTrials; ++i)
     ASSERT_TRUE(db->add_trial(session, trial("{\"" + name + "\":" + std::to_string(i) + "}", 10 + i)));
   ASSERT_TRUE(db->set_read_limit(h200(), "cold", 33554432, 9.0));
   ASSERT_TRUE(db->rebuild_winners());
@@ -83,7 +83,7 @@ class FaultsAtEveryStep : public ::testing::Test {
     EXPECT_TRUE(files_with_prefix(directory_.path(), "tuning.db.new").empty());
     const auto db = TuningDb::open(directory_.path(), OpenMode::read_only, nullptr);
     ASSERT_TRUE(db) << db.error().message;
-    EXPECT_GE((*db)->stats()->trials, kTrials);
+    EXPECT_GE((*db)->stats()->trials, kStepTrials);
   }
 
   TemporaryDirectory directory_, source_;
@@ -186,7 +186,7 @@ TEST_F(FaultsAtEveryStep, OfAllocationInARepairLoseNoTrial) {
       ADD_FAILURE() << db.error().message;
       return refused;
     }
-    EXPECT_EQ((*db)->stats()->trials, kTrials);
+    EXPECT_EQ((*db)->stats()->trials, kStepTrials);
     EXPECT_TRUE((*db)->check()->empty());
     const auto aside = files_with_prefix(directory.path(), "tuning.db.corrupt-");
     EXPECT_EQ(aside.size(), 1u);

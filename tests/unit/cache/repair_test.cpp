@@ -25,7 +25,7 @@ namespace {
 
 using namespace cache_test;
 
-constexpr int kTrials = 30;
+constexpr int kRepairTrials = 30;
 
 class Repair : public ::testing::Test {
  protected:
@@ -34,7 +34,7 @@ class Repair : public ::testing::Test {
     {
       const auto db = open_quietly(directory);
       const auto session = db->begin_session(h200(), environment(), "fill").value();
-      for (int i = 0; i < kTrials; ++i)
+      for (int i = 0; i < kRepairTrials; ++i)
         ASSERT_TRUE(db->add_trial(session, trial("{\"tile\":" + std::to_string(i) + "}", 10 + i)));
       ASSERT_TRUE(db->rebuild_winners());
       ASSERT_TRUE(db->finish_session(session));
@@ -74,12 +74,12 @@ TEST_F(Repair, LosesNothingWhereverItIsKilled) {
     // A reader finds the damaged file or the repaired one, never an empty one.
     if (const auto reader = TuningDb::open(directory.path(), OpenMode::read_only, nullptr)) {
       if (const auto trials = (*reader)->trials(h200(), "", "", "")) {
-        EXPECT_EQ(trials->size(), static_cast<std::size_t>(kTrials));
+        EXPECT_EQ(trials->size(), static_cast<std::size_t>(kRepairTrials));
       }
     }
     const auto db = TuningDb::open(directory.path(), OpenMode::read_write, nullptr);
     ASSERT_TRUE(db) << db.error().message;
-    EXPECT_EQ((*db)->stats()->trials, kTrials);
+    EXPECT_EQ((*db)->stats()->trials, kRepairTrials);
     EXPECT_TRUE((*db)->check()->empty());
     const auto aside = asides(directory.path());
     ASSERT_EQ(aside.size(), 1u);
@@ -112,7 +112,7 @@ TEST_F(Repair, IsDoneByAChildThatOpensTheFileAnewAfterFork) {
   write_bytes(directory_ / "other" / "tuning.db", damaged);
   EXPECT_EQ(wait_for(start_process([&] {
               const auto session = db->begin_session(h200(), environment(), "child");
-              return session && db->stats()->trials == kTrials && db->take_warning() ? 0 : 1;
+              return session && db->stats()->trials == kRepairTrials && db->take_warning() ? 0 : 1;
             })),
             0);
 }
@@ -135,7 +135,7 @@ TEST_F(Repair, IsDoneByTheEndOfASessionThatWentOnInMemory) {
   const auto said = db->take_warning();
   ASSERT_TRUE(said);
   EXPECT_NE(said->find("could be written again"), std::string::npos) << *said;
-  EXPECT_EQ(open_quietly(directory_.path())->stats()->trials, kTrials + 1);
+  EXPECT_EQ(open_quietly(directory_.path())->stats()->trials, kRepairTrials + 1);
 }
 
 TEST_F(Repair, ByAnotherProcessIsNoticedByAWriterThatHasTheOldFileOpen) {

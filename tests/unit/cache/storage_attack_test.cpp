@@ -13,7 +13,7 @@ namespace {
 
 using namespace cache_test;
 
-constexpr int kTrials = 1500;
+constexpr int kAttackTrials = 1500;
 
 /// How often, for a test that does its thing `usual` times: LEANATTN_ATTACK multiplies it.
 int rounds(int usual) {
@@ -30,7 +30,7 @@ class StorageAttack : public ::testing::Test {
  protected:
   void SetUp() override {
     if (std::getenv("LEANATTN_ATTACK") == nullptr) GTEST_SKIP() << "LEANATTN_ATTACK=1 runs it";
-    fill(original_.path(), "own", kTrials);
+    fill(original_.path(), "own", kAttackTrials);
     fill(source_.path(), "source", 200);
   }
 
@@ -110,7 +110,7 @@ TEST_F(StorageAttack, KillsOfRepair) {
     (wait_for(child) == 0 ? finished : kills) += 1;
     const auto db = TuningDb::open(directory.path(), OpenMode::maintain, nullptr);
     ASSERT_TRUE(db) << db.error().message;
-    EXPECT_EQ((*db)->stats()->trials, kTrials);
+    EXPECT_EQ((*db)->stats()->trials, kAttackTrials);
     EXPECT_TRUE((*db)->check()->empty());
     EXPECT_EQ(files_with_prefix(directory.path(), "tuning.db.corrupt-").size(), 1u);
   }

@@ -9,13 +9,13 @@ namespace {
 
 using namespace cache_test;
 
-constexpr int kTrials = 60;
+constexpr int kDamageTrials = 60;
 
-/// A database with kTrials trials over several pages, in `directory`.
+/// A database with kDamageTrials trials over several pages, in `directory`.
 void fill(const std::filesystem::path& directory) {
   const auto db = open_quietly(directory);
   const auto session = db->begin_session(h200(), environment(), "fill").value();
-  for (int i = 0; i < kTrials; ++i) {
+  for (int i = 0; i < kDamageTrials; ++i) {
     Trial put = trial("{\"tile\":" + std::to_string(i) + "}", 10 + i);
     put.samples_json = "[" + std::string(400, '1') + "]";
     ASSERT_TRUE(db->add_trial(session, put));
@@ -85,7 +85,7 @@ TEST_F(TuningDbDamage, OfOnePageLosesOnlyTheTrialsOnIt) {
   auto bytes = read_bytes(directory_ / "tuning.db");
   std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>((root - 1) * 4096), 4096, '\xEE');
   write_bytes(directory_ / "tuning.db", bytes);
-  EXPECT_EQ(expect_replaced(bytes), kTrials) << "an index holds nothing that the tables do not";
+  EXPECT_EQ(expect_replaced(bytes), kDamageTrials) << "an index holds nothing that the tables do not";
 }
 
 TEST_F(TuningDbDamage, IsAnErrorWhenReadOnly) {
@@ -171,7 +171,7 @@ TEST_F(TuningDbDamage, OfAnyKindNeverCrashesLiesOrLosesSilently) {
       for (const Trial& got : *trials) {
         ++seen;
         const bool as_written =
-            device == h200() && got.median_us >= 10 && got.median_us < 10 + kTrials &&
+            device == h200() && got.median_us >= 10 && got.median_us < 10 + kDamageTrials &&
             got.config == "{\"tile\":" + std::to_string(static_cast<int>(got.median_us) - 10) + "}" &&
             got.problem == trial("", 1).problem && got.shape == trial("", 1).shape && got.registers == 128;
         if (!as_written) {
@@ -183,7 +183,7 @@ TEST_F(TuningDbDamage, OfAnyKindNeverCrashesLiesOrLosesSilently) {
       }
     }
     if (warning.empty() && !left_out) {
-      EXPECT_EQ(seen, kTrials);
+      EXPECT_EQ(seen, kDamageTrials);
     }
     const auto session = (*db)->begin_session(h200(), environment(), "goes on");
     ASSERT_TRUE(session) << session.error().message;

@@ -17,14 +17,14 @@ namespace {
 
 using namespace cache_test;
 
-constexpr int kTrials = 60;
+constexpr int kUnfinishedTrials = 60;
 
 class UnfinishedCommit : public ::testing::Test {
  protected:
   void SetUp() override {
     const auto db = open_quietly(directory_.path());
     const auto session = db->begin_session(h200(), environment(), "fill").value();
-    for (int i = 0; i < kTrials; ++i) {
+    for (int i = 0; i < kUnfinishedTrials; ++i) {
       Trial put = trial("{\"tile\":" + std::to_string(i) + "}", 10 + i);
       put.samples_json = "[" + std::string(400, '1') + "]";
       ASSERT_TRUE(db->add_trial(session, put));
@@ -47,7 +47,7 @@ class UnfinishedCommit : public ::testing::Test {
   static void expect_whole(TuningDb& db) {
     const auto trials = db.trials(h200(), "", "", "");
     ASSERT_TRUE(trials) << trials.error().message;
-    EXPECT_EQ(trials->size(), static_cast<std::size_t>(kTrials));
+    EXPECT_EQ(trials->size(), static_cast<std::size_t>(kUnfinishedTrials));
     for (const Trial& got : *trials) EXPECT_EQ(got.reason, "");
     EXPECT_TRUE(db.check()->empty());
   }
@@ -88,7 +88,7 @@ TEST_F(UnfinishedCommit, IsReadPastWhereTheFileMustNotBeChanged) {
   const auto before = read_bytes(file());
   EXPECT_EQ(run_unprivileged([&] {
               const auto db = TuningDb::open(directory_.path(), OpenMode::read_only, nullptr);
-              return db && (*db)->check()->empty() && (*db)->trials(h200(), "", "", "")->size() == kTrials &&
+              return db && (*db)->check()->empty() && (*db)->trials(h200(), "", "", "")->size() == kUnfinishedTrials &&
                              (*db)->winners(h200())->size() == 1
                          ? 0
                          : 1;
@@ -117,7 +117,7 @@ TEST_F(UnfinishedCommit, IsReadPastWhereItIsInTheWriteAheadLog) {
               const auto db = detail::open_tuning_file(file(), policy);
               if (!db) return 1;
               const auto trials = (*db)->trials(h200(), "", "", "");
-              return trials && trials->size() == kTrials && trials->front().reason == "committed" ? 0 : 2;
+              return trials && trials->size() == kUnfinishedTrials && trials->front().reason == "committed" ? 0 : 2;
             }),
             0);
 }

@@ -6,14 +6,14 @@
 namespace leanattn {
 namespace {
 
-ShapeFlags llama() {
+ShapeFlags llama_shape() {
   ShapeFlags flags;
   flags.model = "llama-3-8b";
   return flags;
 }
 
 TEST(ShapeFlags, ShapesAreEveryBatchWithEveryContextBatchMajor) {
-  ShapeFlags flags = llama();
+  ShapeFlags flags = llama_shape();
   flags.batch = "1,16";
   flags.context = "1k,64k";
   const auto workload = resolve(flags, "1", "8k");
@@ -26,7 +26,7 @@ TEST(ShapeFlags, ShapesAreEveryBatchWithEveryContextBatchMajor) {
 }
 
 TEST(ShapeFlags, DefaultsAreThoseOfTheCommand) {
-  const auto workload = resolve(llama(), "2", "3k");
+  const auto workload = resolve(llama_shape(), "2", "3k");
   ASSERT_TRUE(workload.has_value());
   ASSERT_EQ(workload->shapes.size(), 1u);
   EXPECT_EQ(workload->shapes[0].batch, 2);
@@ -34,7 +34,7 @@ TEST(ShapeFlags, DefaultsAreThoseOfTheCommand) {
 }
 
 TEST(ShapeFlags, HeadFlagsOverrideTheModel) {
-  ShapeFlags flags = llama();
+  ShapeFlags flags = llama_shape();
   flags.kv_heads = "32";
   const auto workload = resolve(flags, "1", "8k");
   ASSERT_TRUE(workload.has_value());
@@ -43,7 +43,7 @@ TEST(ShapeFlags, HeadFlagsOverrideTheModel) {
 }
 
 TEST(ShapeFlags, PdlIsOffUnlessAskedFor) {
-  ShapeFlags flags = llama();
+  ShapeFlags flags = llama_shape();
   EXPECT_FALSE(resolve(flags, "1", "8k")->problem.pdl);
   flags.pdl = true;
   const auto workload = resolve(flags, "1", "8k");
@@ -70,7 +70,7 @@ TEST(ShapeFlags, TheModelsDtypeHoldsUntilAFlagSaysOtherwise) {
 }
 
 TEST(ShapeFlags, ShapesWhoseSizeOverflowsAreRefused) {
-  ShapeFlags flags = llama();
+  ShapeFlags flags = llama_shape();
   flags.batch = "2147483647";
   flags.context = "2147483647";
   flags.heads = "2147483647";

@@ -11,6 +11,10 @@
 
 namespace leanattn {
 
+inline const DecodeProblem kLlama{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
+inline const Shape kMeasured{.batch = 4, .longest_context = 8192};
+inline CUstream_st* const kStream = reinterpret_cast<CUstream_st*>(0x1000);
+
 inline DeviceFacts fictional_gpu(Arch arch = {9, 0, true}, int sm_count = 132) {
   DeviceFacts device = facts_for_arch(arch, sm_count).value();
   device.name = "Fictional 1";
@@ -45,6 +49,10 @@ inline LayeredWinners layered(std::vector<LayeredWinners::Entry> entries) {
   LayeredWinners winners;
   winners.entries = std::move(entries);
   return winners;
+}
+
+inline WinnerTable table_of(std::vector<LayeredWinners::Entry> entries) {
+  return WinnerTable::build(fictional_gpu(), layered(std::move(entries)));
 }
 
 inline PreparedKernel pretended(const KernelSpec& spec, int sm_count = 132) {

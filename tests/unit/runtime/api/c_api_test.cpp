@@ -15,7 +15,6 @@
 namespace leanattn {
 namespace {
 
-const DecodeProblem kLlama{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
 const Shape kShape{.batch = 4, .longest_context = 8192};
 
 class CApi : public ::testing::Test {

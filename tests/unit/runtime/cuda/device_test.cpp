@@ -15,7 +15,7 @@
 namespace leanattn {
 namespace {
 
-constexpr Arch kAmpere{8, 0, false}, kGeforceAmpere{8, 6, false}, kAda{8, 9, false}, kHopper{9, 0, true},
+constexpr Arch kAmpere{8, 0, false}, kGeforceAmpere{8, 6, false}, kAda{8, 9, false}, kHopperSpecific{9, 0, true},
     kBlackwell{10, 0, true}, kGeforceBlackwell{12, 0, true};
 
 struct ArchFact {
@@ -39,13 +39,12 @@ TEST_P(ArchFacts, AreThoseOfTheProgrammingGuide) {
   EXPECT_GT(facts->l2_bytes, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Matrix, ArchFacts,
-                         ::testing::Values(ArchFact{kAmpere, 164, 163, 2048, 32},
-                                           ArchFact{kGeforceAmpere, 100, 99, 1536, 16},
-                                           ArchFact{kAda, 100, 99, 1536, 24}, ArchFact{kHopper, 228, 227, 2048, 32},
-                                           ArchFact{kBlackwell, 228, 227, 2048, 32},
-                                           ArchFact{kGeforceBlackwell, 100, 99, 1536, 24}),
-                         [](const auto& instance) { return to_string(instance.param.arch); });
+INSTANTIATE_TEST_SUITE_P(
+    Matrix, ArchFacts,
+    ::testing::Values(ArchFact{kAmpere, 164, 163, 2048, 32}, ArchFact{kGeforceAmpere, 100, 99, 1536, 16},
+                      ArchFact{kAda, 100, 99, 1536, 24}, ArchFact{kHopperSpecific, 228, 227, 2048, 32},
+                      ArchFact{kBlackwell, 228, 227, 2048, 32}, ArchFact{kGeforceBlackwell, 100, 99, 1536, 24}),
+    [](const auto& instance) { return to_string(instance.param.arch); });
 
 TEST(FactsForArch, ExistForTheWholeCompileMatrix) {
   for (const Arch arch : matrix_arches()) EXPECT_TRUE(facts_for_arch(arch, 1)) << to_string(arch);
@@ -55,7 +54,7 @@ TEST(FactsForArch, RefuseUnknownArchesAndImpossibleSmCounts) {
   EXPECT_EQ(facts_for_arch(Arch{13, 7, false}, 10).error().code, ErrorCode::unsupported);
   EXPECT_EQ(facts_for_arch(Arch{7, 5, false}, 10).error().code, ErrorCode::unsupported);
   for (const int sms : {0, -1, 100000}) {
-    const auto facts = facts_for_arch(kHopper, sms);
+    const auto facts = facts_for_arch(kHopperSpecific, sms);
     ASSERT_FALSE(facts) << sms;
     EXPECT_EQ(facts.error().code, ErrorCode::invalid_argument);
     EXPECT_NE(facts.error().message.find(std::to_string(sms)), std::string::npos);
@@ -81,7 +80,7 @@ TEST(Devices, AreListedOrTheReasonIsGiven) {
 }
 
 TEST(Occupancy, OfAnH100MatchesWorkedExamples) {
-  const auto h100 = *facts_for_arch(kHopper, 132);
+  const auto h100 = *facts_for_arch(kHopperSpecific, 132);
   EXPECT_EQ(resident_ctas_per_sm(h100, 32, 1024, 0), 2) << "threads: 2048 / 1024";
   EXPECT_EQ(resident_ctas_per_sm(h100, 33, 1024, 0), 1) << "33 registers round up to 40 a thread";
   EXPECT_EQ(resident_ctas_per_sm(h100, 255, 256, 0), 1) << "two warps of 255 registers in each sub-partition";
@@ -93,7 +92,7 @@ TEST(Occupancy, OfAnH100MatchesWorkedExamples) {
 }
 
 TEST(Occupancy, IsZeroForWhatCannotBeLaunched) {
-  const auto h100 = *facts_for_arch(kHopper, 132);
+  const auto h100 = *facts_for_arch(kHopperSpecific, 132);
   EXPECT_EQ(resident_ctas_per_sm(h100, 32, 0, 0), 0);
   EXPECT_EQ(resident_ctas_per_sm(h100, 32, 1025, 0), 0);
   EXPECT_EQ(resident_ctas_per_sm(h100, 256, 32, 0), 0);
@@ -102,7 +101,7 @@ TEST(Occupancy, IsZeroForWhatCannotBeLaunched) {
 }
 
 RC_GTEST_PROP(Occupancy, NeverGrowsWithWhatACtaUses, ()) {
-  const auto arch = *rc::gen::element(kAmpere, kGeforceAmpere, kAda, kHopper, kBlackwell, kGeforceBlackwell);
+  const auto arch = *rc::gen::element(kAmpere, kGeforceAmpere, kAda, kHopperSpecific, kBlackwell, kGeforceBlackwell);
   const auto facts = *facts_for_arch(arch, 1);
   const int registers = *rc::gen::inRange(1, 256), warps = *rc::gen::inRange(1, 33),
             shared = *rc::gen::inRange(0, facts.shared_bytes_per_cta + 1);
@@ -115,7 +114,7 @@ RC_GTEST_PROP(Occupancy, NeverGrowsWithWhatACtaUses, ()) {
 
 #ifdef LEANATTN_HAS_OCCUPANCY_HEADER
 RC_GTEST_PROP(Occupancy, AgreesWithNvidiasCalculator, ()) {
-  const auto arch = *rc::gen::element(kAmpere, kGeforceAmpere, kAda, kHopper, kBlackwell, kGeforceBlackwell);
+  const auto arch = *rc::gen::element(kAmpere, kGeforceAmpere, kAda, kHopperSpecific, kBlackwell, kGeforceBlackwell);
   const auto facts = *facts_for_arch(arch, 1);
   const int registers = *rc::gen::inRange(1, 256), threads = *rc::gen::inRange(1, 1025);
   const int shared = *rc::gen::inRange(0, facts.shared_bytes_per_cta + 1);

@@ -17,9 +17,7 @@
 namespace leanattn {
 namespace {
 
-const DecodeProblem kLlama{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
 const Shape kTuned{.batch = 4, .longest_context = 8192};
-CUstream_st* const kStream = reinterpret_cast<CUstream_st*>(0x1000);
 
 /// An engine with one winner, whose kernel is built only when the test opens the gate. The default's is built at once.
 class BackgroundBuild : public ::testing::Test {

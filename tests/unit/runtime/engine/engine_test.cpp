@@ -16,9 +16,7 @@
 namespace leanattn {
 namespace {
 
-const DecodeProblem kLlama{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
 const Shape kShape{.batch = 4, .longest_context = 8192};
-CUstream_st* const kStream = reinterpret_cast<CUstream_st*>(0x1000);
 
 TEST(Engine, AStampedePreparesEachKernelOnce) {
   constexpr int kThreads = 32;

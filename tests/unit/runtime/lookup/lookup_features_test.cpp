@@ -12,34 +12,28 @@
 namespace leanattn {
 namespace {
 
-const DecodeProblem kLlama{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
 const DecodeProblem kPaged{.q_heads = 32, .kv_heads = 8, .head_dim = 128, .features = {.page_size = 16}};
-const Shape kShape{.batch = 4, .longest_context = 8192};
-
-WinnerTable table_of(std::vector<LayeredWinners::Entry> entries) {
-  return WinnerTable::build(fictional_gpu(), layered(std::move(entries)));
-}
 
 TEST(LookupFeatures, WinnersOfOneShapeStandSideBySide) {
-  const auto table = table_of(
-      {winner(kLlama, kShape, tuned_config(kLlama, 224), 12), winner(kPaged, kShape, tuned_config(kPaged, 64), 14)});
+  const auto table = table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 224), 12),
+                               winner(kPaged, kMeasured, tuned_config(kPaged, 64), 14)});
   ASSERT_EQ(table.size(), 2u);
-  EXPECT_EQ(table.find(kLlama, kShape).config, tuned_config(kLlama, 224));
-  EXPECT_EQ(table.find(kPaged, kShape).config, tuned_config(kPaged, 64));
-  EXPECT_EQ(table.find(kPaged, kShape).provenance, Provenance::exact);
-  ASSERT_NE(table.find_exact(kPaged, kShape), nullptr);
-  EXPECT_EQ(table.find_exact(kPaged, kShape)->tuned_us, 14);
+  EXPECT_EQ(table.find(kLlama, kMeasured).config, tuned_config(kLlama, 224));
+  EXPECT_EQ(table.find(kPaged, kMeasured).config, tuned_config(kPaged, 64));
+  EXPECT_EQ(table.find(kPaged, kMeasured).provenance, Provenance::exact);
+  ASSERT_NE(table.find_exact(kPaged, kMeasured), nullptr);
+  EXPECT_EQ(table.find_exact(kPaged, kMeasured)->tuned_us, 14);
 }
 
 TEST(LookupFeatures, AConfigWithOtherFeaturesThanItsProblemIsSkipped) {
-  const auto table =
-      table_of({winner(kLlama, kShape, tuned_config(kPaged, 132)), winner(kPaged, kShape, tuned_config(kLlama, 132))});
+  const auto table = table_of(
+      {winner(kLlama, kMeasured, tuned_config(kPaged, 132)), winner(kPaged, kMeasured, tuned_config(kLlama, 132))});
   EXPECT_EQ(table.size(), 0u);
   EXPECT_EQ(table.skipped(), 2u);
 }
 
 TEST(LookupFeatures, WithoutAWinnerOfItsOwnAProblemGetsTheTunablesOfASimilarOne) {
-  const Choice choice = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12)}).find(kPaged, kShape);
+  const Choice choice = table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 224), 12)}).find(kPaged, kMeasured);
   EXPECT_EQ(choice.provenance, Provenance::nearest);
   EXPECT_EQ(choice.config.spec, tuned_config(kPaged, 224).spec);
   EXPECT_TRUE(validate(choice.config.spec));
@@ -48,9 +42,9 @@ TEST(LookupFeatures, WithoutAWinnerOfItsOwnAProblemGetsTheTunablesOfASimilarOne)
 TEST(LookupFeatures, TheProblemWithMoreSimilarFeaturesGoesFirst) {
   DecodeProblem other_pages = kPaged;
   other_pages.features.page_size = 32;
-  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12),
-                               winner(other_pages, kShape, tuned_config(other_pages, 64), 14)});
-  EXPECT_EQ(table.find(kPaged, kShape).tuned_us, 14);
+  const auto table = table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 224), 12),
+                               winner(other_pages, kMeasured, tuned_config(other_pages, 64), 14)});
+  EXPECT_EQ(table.find(kPaged, kMeasured).tuned_us, 14);
 }
 
 TEST(LookupFeatures, L2PromotionFollowsWhatAShapeReads) {
@@ -92,7 +86,7 @@ TEST(LookupFeatures, ATunedL2PromotionHoldsForShapesOfItsSideOnly) {
 TEST(LookupFeatures, ABatchInvariantProblemHasOneKernelForAllShapes) {
   DecodeProblem invariant = kLlama;
   invariant.features.batch_invariant = true;
-  Config own = default_config(fictional_gpu(), invariant, kShape);
+  Config own = default_config(fictional_gpu(), invariant, kMeasured);
   own.grid = 24;
   Config other = own;
   other.spec.tile = 1024;
@@ -100,18 +94,18 @@ TEST(LookupFeatures, ABatchInvariantProblemHasOneKernelForAllShapes) {
   charged.segment_cost = 1;
   const Shape kShort{.batch = 1, .longest_context = 1000}, kLong{.batch = 64, .longest_context = 131072};
   const auto table =
-      table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12), winner(invariant, kShape, own, 14),
+      table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 224), 12), winner(invariant, kMeasured, own, 14),
                 winner(invariant, kShort, other, 9), winner(invariant, kLong, charged, 9)});
   EXPECT_EQ(table.skipped(), 2u);  // one has another kernel, the other a segment cost
-  EXPECT_EQ(table.find(invariant, kShape).config, own);
-  EXPECT_EQ(table.find(invariant, kShape).provenance, Provenance::exact);
+  EXPECT_EQ(table.find(invariant, kMeasured).config, own);
+  EXPECT_EQ(table.find(invariant, kMeasured).provenance, Provenance::exact);
   for (const Shape& shape : {kShort, kLong}) {
     EXPECT_EQ(table.find(invariant, shape).config.spec, own.spec);
     EXPECT_EQ(table.find(invariant, shape).provenance, Provenance::fallback);
     EXPECT_EQ(table.find(invariant, shape).config.segment_cost, 0);
   }
   // Ordinary problems do not get that kernel either.
-  EXPECT_EQ(table_of({winner(invariant, kShape, own, 14)}).find(kLlama, kShape).provenance, Provenance::fallback);
+  EXPECT_EQ(table_of({winner(invariant, kMeasured, own, 14)}).find(kLlama, kMeasured).provenance, Provenance::fallback);
 }
 
 TEST(LookupFeatures, LargePartialsOfSharedOutputTilesAreMergedByAllWhoMadeThem) {
@@ -137,8 +131,8 @@ TEST(LookupFeatures, LargePartialsOfSharedOutputTilesAreMergedByAllWhoMadeThem) 
 TEST(LookupFeatures, FeaturesThatChangeNothingFindThePlainWinner) {
   DecodeProblem repeats = kLlama;
   repeats.features.v_head_dim = 128;
-  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12)});
-  EXPECT_EQ(table.find(repeats, kShape).provenance, Provenance::exact);
+  const auto table = table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 224), 12)});
+  EXPECT_EQ(table.find(repeats, kMeasured).provenance, Provenance::exact);
 }
 
 TEST(LookupFeatures, TunablesThatAFeatureForbidsAreNotCarriedOver) {
@@ -148,7 +142,7 @@ TEST(LookupFeatures, TunablesThatAFeatureForbidsAreNotCarriedOver) {
   ASSERT_TRUE(validate(tensor.spec)) << validate(tensor.spec).error().message;
   DecodeProblem bytes = kLlama;
   bytes.features.kv_format = KvFormat::fp8_e4m3;
-  const Choice choice = table_of({winner(kLlama, kShape, tensor, 12)}).find(bytes, kShape);
+  const Choice choice = table_of({winner(kLlama, kMeasured, tensor, 12)}).find(bytes, kMeasured);
   EXPECT_TRUE(validate(choice.config.spec));
   EXPECT_NE(choice.config.spec.load, LoadPath::tensor);
 }
@@ -168,12 +162,16 @@ TEST(LookupFeatures, KernelsThatTradeRegistersHaveAnSmToThemselves) {
   crowded.features = many.features;
   ASSERT_GT(producer_warps(crowded), 1);
   EXPECT_FALSE(validate(crowded));
+<<<<<<< HEAD
   const auto carried = with_tunables_of(base_spec(fictional_gpu().arch, many), config.spec);
   ASSERT_TRUE(carried) << carried.error().message;
   EXPECT_EQ(carried->warps, 8);
   EXPECT_EQ(carried->stages, 2);
   EXPECT_EQ(carried->ctas_per_sm, 1);
   const Choice choice = table_of({winner(few, kShape, config)}).find(many, kShape);
+=======
+  const Choice choice = table_of({winner(few, kMeasured, config)}).find(many, kMeasured);
+>>>>>>> testtime
   EXPECT_EQ(choice.provenance, Provenance::nearest);
   EXPECT_TRUE(validate(choice.config.spec));
 }
@@ -200,13 +198,13 @@ TEST(LookupFeatures, ARaggedBatchWhoseWindowsAreEqualHasNoSegmentCost) {
 TEST(LookupFeatures, QueryTokensMultiplyRowsNotTiles) {
   DecodeProblem several = kLlama;
   several.features.q_len = 16;  // 64 rows of a KV head
-  const Config config = default_config(fictional_gpu(), several, kShape);
+  const Config config = default_config(fictional_gpu(), several, kMeasured);
   EXPECT_EQ(rows_per_block(config.spec) * row_blocks(config.spec), 64);
-  EXPECT_EQ(output_tiles(several, kShape, config.spec), 4 * 8 * row_blocks(config.spec));
+  EXPECT_EQ(output_tiles(several, kMeasured, config.spec), 4 * 8 * row_blocks(config.spec));
   DecodeProblem selecting = several;
   selecting.features = {.page_size = 64, .q_len = 5, .selection_block = 64};
-  const Config own = default_config(fictional_gpu({9, 0, true}, 132), selecting, kShape);
-  EXPECT_EQ(output_tiles(selecting, kShape, own.spec), 4 * 8 * 5) << "each query token has output tiles of its own";
+  const Config own = default_config(fictional_gpu({9, 0, true}, 132), selecting, kMeasured);
+  EXPECT_EQ(output_tiles(selecting, kMeasured, own.spec), 4 * 8 * 5) << "each query token has output tiles of its own";
 }
 
 /// Any valid problem, with any combination of features.
@@ -325,7 +323,7 @@ RC_GTEST_PROP(LookupFeatures, EveryAnswerIsAKernelOfItsProblemWhateverWasTuned, 
 RC_GTEST_PROP(LookupFeatures, KeysTellProblemsApart, ()) {
   const auto problem = any_problem();
   auto other = *rc::gen::arbitrary<bool>() ? problem : any_problem();
-  const auto key = make_lookup_key(problem, kShape), other_key = make_lookup_key(other, kShape);
+  const auto key = make_lookup_key(problem, kMeasured), other_key = make_lookup_key(other, kMeasured);
   RC_ASSERT((key == other_key) == (problem == other));
   RC_ASSERT((hash(key) == hash(other_key)) == (problem == other));
   RC_ASSERT(key.words.back() == features_hash(problem.features));

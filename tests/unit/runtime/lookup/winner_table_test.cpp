@@ -18,30 +18,23 @@
 namespace leanattn {
 namespace {
 
-const DecodeProblem kLlama{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
-const Shape kShape{.batch = 4, .longest_context = 8192};
-
-WinnerTable table_of(std::vector<LayeredWinners::Entry> entries) {
-  return WinnerTable::build(fictional_gpu(), layered(std::move(entries)));
-}
-
 TEST(Lookup, AMeasuredShapeGetsItsWinnerUnchanged) {
   const Config config = tuned_config(kLlama, 224);
-  const Choice choice = table_of({winner(kLlama, kShape, config, 12.5, "cold", "site")}).find(kLlama, kShape);
+  const Choice choice = table_of({winner(kLlama, kMeasured, config, 12.5, "cold", "site")}).find(kLlama, kMeasured);
   EXPECT_EQ(choice.provenance, Provenance::exact);
   EXPECT_EQ(choice.config, config);
   EXPECT_EQ(choice.tuned_us, 12.5);
-  EXPECT_EQ(choice.tuned_shape, kShape);
+  EXPECT_EQ(choice.tuned_shape, kMeasured);
   EXPECT_EQ(choice.layer, "site");
 }
 
 TEST(Lookup, HowManyRequestsAPlanMustHoldDoesNotChangeItsWinner) {
-  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224))});
+  const auto table = table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 224))});
   EXPECT_EQ(table.find(kLlama, {.batch = 4, .max_batch = 64, .longest_context = 8192}).provenance, Provenance::exact);
 }
 
 TEST(Lookup, ATotalThatOnlyRepeatsBatchTimesLongestIsTheSameShape) {
-  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224))});
+  const auto table = table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 224))});
   EXPECT_EQ(table.find(kLlama, {.batch = 4, .longest_context = 8192, .total_context = 4 * 8192}).provenance,
             Provenance::exact);
 }
@@ -92,8 +85,8 @@ TEST(Lookup, OtherNumbersOfKvHeadsOfTheSameGroupShareKernels) {
 
 TEST(Lookup, ALargeGroupIsNotAnsweredWithAKernelThatReadsTheCacheTwice) {
   const DecodeProblem wide{.q_heads = 176, .kv_heads = 16, .head_dim = 256};
-  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224))});
-  const Choice hopper = table.find(wide, kShape);
+  const auto table = table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 224))});
+  const Choice hopper = table.find(wide, kMeasured);
   ASSERT_EQ(fictional_gpu().arch, (Arch{9, 0, true}));
   EXPECT_EQ(hopper.config.spec.load, LoadPath::tensor);
   EXPECT_EQ(row_blocks(hopper.config.spec), 1);
@@ -124,9 +117,11 @@ TEST(Lookup, VectorKernelsAreCarriedOverOnlyToRowsThatLanesShareAlike) {
     const auto spec = with_tunables_of(base_spec({9, 0, true}, heads_of(head_dim)), from);
     EXPECT_EQ(spec.has_value(), carried) << head_dim;
     // The look-up then answers with another load path.
-    const auto table = table_of({winner(heads_of(128), kShape, {.spec = from, .grid = 224})});
-    const Choice choice = table.find(heads_of(head_dim), kShape);
-    if (!carried) EXPECT_NE(choice.config.spec.load, LoadPath::vector) << head_dim;
+    const auto table = table_of({winner(heads_of(128), kMeasured, {.spec = from, .grid = 224})});
+    const Choice choice = table.find(heads_of(head_dim), kMeasured);
+    if (!carried) {
+      EXPECT_NE(choice.config.spec.load, LoadPath::vector) << head_dim;
+    }
     for (const KernelSpec& usual : usual_kernels(fictional_gpu(), heads_of(head_dim)))
       EXPECT_TRUE(carried || usual.load != LoadPath::vector) << head_dim;
   }
@@ -141,7 +136,7 @@ TEST(Lookup, ByDefaultOnlyRaggedBatchesHaveASegmentCost) {
 
 TEST(Lookup, OtherHeadsOnAMeasuredGpuGetAKernelOfTheirsByTheModel) {
   const DecodeProblem opt{.q_heads = 32, .kv_heads = 32, .head_dim = 64, .dtype = DType::fp16};
-  const Choice choice = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224))}).find(opt, kShape);
+  const Choice choice = table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 224))}).find(opt, kMeasured);
   EXPECT_EQ(choice.provenance, Provenance::model);
   EXPECT_EQ(choice.config.spec.head_dim, 64);
   EXPECT_EQ(choice.config.spec.group, 1);
@@ -152,10 +147,10 @@ TEST(Lookup, OtherHeadsOnAMeasuredGpuGetAKernelOfTheirsByTheModel) {
 }
 
 TEST(Lookup, AnUnknownGpuGetsAUsualKernelWithEnoughCtas) {
-  const Choice choice = table_of({}).find(kLlama, kShape);
+  const Choice choice = table_of({}).find(kLlama, kMeasured);
   const auto usual = usual_kernels(fictional_gpu(), kLlama);
   EXPECT_EQ(choice.provenance, Provenance::fallback);
-  EXPECT_EQ(usual.front(), default_config(fictional_gpu(), kLlama, kShape).spec);
+  EXPECT_EQ(usual.front(), default_config(fictional_gpu(), kLlama, kMeasured).spec);
   EXPECT_NE(std::find(usual.begin(), usual.end(), choice.config.spec), usual.end());
   EXPECT_GE(choice.config.grid, 128);
   EXPECT_EQ(choice.tuned_us, 0);
@@ -165,7 +160,7 @@ TEST(Lookup, AnUnknownGpuGetsAUsualKernelWithEnoughCtas) {
 TEST(Lookup, ContextsThatGrowALittleKeepTheirKernelAndGrid) {
   for (const bool tuned : {false, true}) {
     std::vector<LayeredWinners::Entry> entries;
-    if (tuned) entries.push_back(winner(kLlama, kShape, tuned_config(kLlama, 128)));
+    if (tuned) entries.push_back(winner(kLlama, kMeasured, tuned_config(kLlama, 128)));
     const WinnerTable table = table_of(std::move(entries));
     const Choice first = table.find(kLlama, {.batch = 4, .longest_context = 60000});
     for (int context = 60001; context < 61000; ++context)
@@ -174,15 +169,15 @@ TEST(Lookup, ContextsThatGrowALittleKeepTheirKernelAndGrid) {
 }
 
 TEST(Lookup, TheFirstLayerWinsAndColdBeatsWarm) {
-  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 1), 1, "warm", "user"),
-                               winner(kLlama, kShape, tuned_config(kLlama, 2), 2, "cold", "site"),
-                               winner(kLlama, kShape, tuned_config(kLlama, 3), 3, "cold", "shipped")});
-  EXPECT_EQ(table.find(kLlama, kShape).config.grid, 2);
+  const auto table = table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 1), 1, "warm", "user"),
+                               winner(kLlama, kMeasured, tuned_config(kLlama, 2), 2, "cold", "site"),
+                               winner(kLlama, kMeasured, tuned_config(kLlama, 3), 3, "cold", "shipped")});
+  EXPECT_EQ(table.find(kLlama, kMeasured).config.grid, 2);
   EXPECT_EQ(table.size(), 1u);
 }
 
 TEST(Lookup, RowsWhoseConfigDoesNotFitTheirProblemAreSkippedAndCounted) {
-  auto broken = winner(kLlama, kShape, tuned_config(kLlama, 1));
+  auto broken = winner(kLlama, kMeasured, tuned_config(kLlama, 1));
   broken.winner.config = "{\"grid\":1}";
   Config other_arch = tuned_config(kLlama, 1);
   other_arch.spec.arch = {8, 0, false};
@@ -191,12 +186,12 @@ TEST(Lookup, RowsWhoseConfigDoesNotFitTheirProblemAreSkippedAndCounted) {
   other_heads.spec.head_dim = 64;
   Config never_resident = tuned_config(kLlama, 133);
   never_resident.spec.fixup = FixUp::wait;
-  const auto table =
-      table_of({broken, winner(kLlama, kShape, other_arch), winner(kLlama, kShape, other_heads),
-                winner(kLlama, kShape, never_resident), winner(kLlama, kShape, tuned_config(kLlama, 2147483647))});
+  const auto table = table_of({broken, winner(kLlama, kMeasured, other_arch), winner(kLlama, kMeasured, other_heads),
+                               winner(kLlama, kMeasured, never_resident),
+                               winner(kLlama, kMeasured, tuned_config(kLlama, 2147483647))});
   EXPECT_EQ(table.size(), 0u);
   EXPECT_EQ(table.skipped(), 5u);
-  EXPECT_EQ(table.find(kLlama, kShape).provenance, Provenance::fallback);
+  EXPECT_EQ(table.find(kLlama, kMeasured).provenance, Provenance::fallback);
 }
 
 TEST(Lookup, TunablesThatDoNotFitABiggerHeadAreCutUntilTheyDo) {
@@ -206,7 +201,7 @@ TEST(Lookup, TunablesThatDoNotFitABiggerHeadAreCutUntilTheyDo) {
   config.spec.warp_tokens = 16;
   ASSERT_TRUE(validate(config.spec)) << validate(config.spec).error().message;
   const DecodeProblem gemma{.q_heads = 16, .kv_heads = 8, .head_dim = 256};
-  const Choice choice = table_of({winner(kLlama, kShape, config)}).find(gemma, kShape);
+  const Choice choice = table_of({winner(kLlama, kMeasured, config)}).find(gemma, kMeasured);
   EXPECT_EQ(choice.provenance, Provenance::model);
   EXPECT_LT(choice.config.spec.stages, 6);
   EXPECT_TRUE(validate(choice.config.spec));
@@ -231,10 +226,10 @@ TEST(Lookup, ThousandsOfWinnersAreAllFoundAgain) {
 const DecodeProblem kDependent{.q_heads = 32, .kv_heads = 8, .head_dim = 128, .pdl = true};
 
 TEST(LookupPdl, DependentAndOrdinaryWinnersOfOneShapeStandSideBySide) {
-  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12),
-                               winner(kDependent, kShape, tuned_config(kDependent, 64), 10)});
+  const auto table = table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 224), 12),
+                               winner(kDependent, kMeasured, tuned_config(kDependent, 64), 10)});
   ASSERT_EQ(table.size(), 2u);
-  const Choice ordinary = table.find(kLlama, kShape), dependent = table.find(kDependent, kShape);
+  const Choice ordinary = table.find(kLlama, kMeasured), dependent = table.find(kDependent, kMeasured);
   EXPECT_EQ(ordinary.provenance, Provenance::exact);
   EXPECT_EQ(ordinary.config, tuned_config(kLlama, 224));
   EXPECT_FALSE(ordinary.tuned_pdl);
@@ -245,13 +240,13 @@ TEST(LookupPdl, DependentAndOrdinaryWinnersOfOneShapeStandSideBySide) {
 }
 
 TEST(LookupPdl, WithoutAWinnerOfItsOwnTheAnswerRestsOnTheOrdinaryOne) {
-  const auto table = table_of({winner(kLlama, kShape, tuned_config(kLlama, 131), 12.5, "cold", "site")});
-  const Choice choice = table.find(kDependent, kShape);
+  const auto table = table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 131), 12.5, "cold", "site")});
+  const Choice choice = table.find(kDependent, kMeasured);
   EXPECT_EQ(choice.provenance, Provenance::without_pdl);
   EXPECT_TRUE(choice.config.spec.pdl);
   EXPECT_GE(choice.config.grid, 128);
   EXPECT_EQ(choice.tuned_us, 12.5);
-  EXPECT_EQ(choice.tuned_shape, kShape);
+  EXPECT_EQ(choice.tuned_shape, kMeasured);
   EXPECT_FALSE(choice.tuned_pdl);
   EXPECT_EQ(choice.layer, "site");
   const Choice same_bucket = table.find(kDependent, {.batch = 4, .longest_context = 5000});
@@ -265,17 +260,17 @@ TEST(LookupPdl, WithoutAWinnerOfItsOwnTheAnswerRestsOnTheOrdinaryOne) {
 
 TEST(LookupPdl, AWinnerOfItsOwnInTheBucketGoesBeforeTheOrdinaryOneOfTheShape) {
   const auto table =
-      table_of({winner(kLlama, kShape, tuned_config(kLlama, 224), 12),
+      table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 224), 12),
                 winner(kDependent, {.batch = 3, .longest_context = 5000}, tuned_config(kDependent, 48), 7)});
-  const Choice choice = table.find(kDependent, kShape);
+  const Choice choice = table.find(kDependent, kMeasured);
   EXPECT_EQ(choice.provenance, Provenance::bucket);
   EXPECT_EQ(choice.tuned_us, 7);
   EXPECT_TRUE(choice.tuned_pdl);
 }
 
 TEST(LookupPdl, AnOrdinaryProblemNeverGetsADependentKernel) {
-  const auto table = table_of({winner(kDependent, kShape, tuned_config(kDependent, 224), 9)});
-  const Choice choice = table.find(kLlama, kShape);
+  const auto table = table_of({winner(kDependent, kMeasured, tuned_config(kDependent, 224), 9)});
+  const Choice choice = table.find(kLlama, kMeasured);
   EXPECT_EQ(choice.provenance, Provenance::nearest);
   EXPECT_FALSE(choice.config.spec.pdl);
   EXPECT_TRUE(choice.tuned_pdl);
@@ -301,19 +296,19 @@ TEST(LookupPdl, BeforeHopperAProblemWithPdlIsAnsweredAsOneWithout) {
   const Arch ampere{8, 0, false};
   Config config = tuned_config(kLlama, 216, ampere);
   config.spec.load = LoadPath::cp_async;
-  const auto table = WinnerTable::build(fictional_gpu(ampere, 108), layered({winner(kLlama, kShape, config, 30)}));
-  const Choice choice = table.find(kDependent, kShape);
+  const auto table = WinnerTable::build(fictional_gpu(ampere, 108), layered({winner(kLlama, kMeasured, config, 30)}));
+  const Choice choice = table.find(kDependent, kMeasured);
   EXPECT_EQ(choice.provenance, Provenance::exact);
   EXPECT_EQ(choice.config, config);
-  ASSERT_NE(table.find_exact(kDependent, kShape), nullptr);
-  const Choice untuned = WinnerTable::build(fictional_gpu(ampere, 108), {}).find(kDependent, kShape);
+  ASSERT_NE(table.find_exact(kDependent, kMeasured), nullptr);
+  const Choice untuned = WinnerTable::build(fictional_gpu(ampere, 108), {}).find(kDependent, kMeasured);
   EXPECT_TRUE(validate(untuned.config.spec));
   EXPECT_FALSE(untuned.config.spec.pdl);
 }
 
 TEST(LookupPdl, AConfigForTheOtherKindOfLaunchIsSkipped) {
-  const auto table = table_of(
-      {winner(kLlama, kShape, tuned_config(kDependent, 132)), winner(kDependent, kShape, tuned_config(kLlama, 132))});
+  const auto table = table_of({winner(kLlama, kMeasured, tuned_config(kDependent, 132)),
+                               winner(kDependent, kMeasured, tuned_config(kLlama, 132))});
   EXPECT_EQ(table.size(), 0u);
   EXPECT_EQ(table.skipped(), 2u);
 }
@@ -366,7 +361,7 @@ TEST(Grid, TheDefaultGivesEveryOutputTileTheSameNumberOfCtasWhereThatFillsTheGpu
   EXPECT_EQ(uneven.grid, 66 * uneven.spec.ctas_per_sm);
 }
 
-DecodeProblem any_problem() {
+DecodeProblem problem_of_the_table() {
   const int group = *rc::gen::inRange(1, 65);
   const int kv_heads = *rc::gen::element(1, 2, 3, 8, 10, 32, 56, 128);
   return {.q_heads = group * kv_heads,
@@ -378,7 +373,7 @@ DecodeProblem any_problem() {
           .pdl = *rc::gen::arbitrary<bool>()};
 }
 
-Shape any_shape() {
+Shape shape_of_the_table() {
   Shape shape;
   shape.batch = *rc::gen::element(1, 2, 3, 7, 16, 64, 333, 1000);
   shape.longest_context = *rc::gen::inRange<std::int64_t>(1, 1 << 20);
@@ -387,15 +382,15 @@ Shape any_shape() {
   return shape;
 }
 
-DeviceFacts any_gpu() {
+DeviceFacts gpu_of_the_table() {
   const auto arches = matrix_arches();
   return fictional_gpu(arches[*rc::gen::inRange<std::size_t>(0, arches.size())], *rc::gen::inRange(1, 200));
 }
 
 RC_GTEST_PROP(Grid, UsefulGridsAreSortedUniqueAndAtMostOneCtaPerLeanTile, ()) {
-  const auto gpu = any_gpu();
-  const auto problem = any_problem();
-  const auto shape = any_shape();
+  const auto gpu = gpu_of_the_table();
+  const auto problem = problem_of_the_table();
+  const auto shape = shape_of_the_table();
   const auto spec = default_config(gpu, problem, shape).spec;
   const auto grids = useful_grids(gpu, problem, shape, spec, *rc::gen::inRange(1, 9));
   RC_ASSERT(!grids.empty());
@@ -406,9 +401,9 @@ RC_GTEST_PROP(Grid, UsefulGridsAreSortedUniqueAndAtMostOneCtaPerLeanTile, ()) {
 }
 
 RC_GTEST_PROP(Grid, UsefulGridsHoldFlashAttention2sAndFlashDecodings, ()) {
-  const auto gpu = any_gpu();
-  const auto problem = any_problem();
-  const auto shape = any_shape();
+  const auto gpu = gpu_of_the_table();
+  const auto problem = problem_of_the_table();
+  const auto shape = shape_of_the_table();
   const auto spec = default_config(gpu, problem, shape).spec;
   const auto grids = useful_grids(gpu, problem, shape, spec, 2);
   const auto outputs = output_tiles(problem, shape, spec), tiles = lean_tiles(problem, shape, spec);
@@ -418,9 +413,9 @@ RC_GTEST_PROP(Grid, UsefulGridsHoldFlashAttention2sAndFlashDecodings, ()) {
 }
 
 RC_GTEST_PROP(Lookup, TheDefaultIsAValidResidentLaunchOfTickets, ()) {
-  const auto gpu = any_gpu();
-  const auto problem = any_problem();
-  const auto shape = any_shape();
+  const auto gpu = gpu_of_the_table();
+  const auto problem = problem_of_the_table();
+  const auto shape = shape_of_the_table();
   const auto configs = default_configs(gpu, problem, shape);
   RC_ASSERT(configs.front() == default_config(gpu, problem, shape));
   for (const Config& config : configs) {
@@ -433,13 +428,13 @@ RC_GTEST_PROP(Lookup, TheDefaultIsAValidResidentLaunchOfTickets, ()) {
 }
 
 RC_GTEST_PROP(Lookup, EveryAnswerCanBeLaunchedWhateverWasTuned, ()) {
-  const auto gpu = any_gpu();
+  const auto gpu = gpu_of_the_table();
   std::vector<LayeredWinners::Entry> entries;
   const int count = *rc::gen::inRange(0, 12);
   for (int i = 0; i < count; ++i) {
-    auto problem = any_problem();
+    auto problem = problem_of_the_table();
     problem.pdl = problem.pdl && has_dependent_launch(gpu.arch);  // as in a database, where no other problem is tuned
-    const auto shape = any_shape();
+    const auto shape = shape_of_the_table();
     Config config = default_config(gpu, problem, shape);
     const auto grids = useful_grids(gpu, problem, shape, config.spec, config.spec.ctas_per_sm);
     config.grid = grids[*rc::gen::inRange<std::size_t>(0, grids.size())];
@@ -451,8 +446,8 @@ RC_GTEST_PROP(Lookup, EveryAnswerCanBeLaunchedWhateverWasTuned, ()) {
   }
   const auto table = WinnerTable::build(gpu, layered(entries));
   RC_ASSERT(table.skipped() == 0u);
-  const auto problem = any_problem();
-  const auto shape = any_shape();
+  const auto problem = problem_of_the_table();
+  const auto shape = shape_of_the_table();
   const Choice choice = table.find(problem, shape);
   const KernelSpec& spec = choice.config.spec;
   const auto valid = validate(spec);
@@ -467,8 +462,9 @@ RC_GTEST_PROP(Lookup, EveryAnswerCanBeLaunchedWhateverWasTuned, ()) {
 }
 
 RC_GTEST_PROP(LookupKey, IsEqualExactlyWhenProblemAndCanonicalShapeAre, ()) {
-  const auto problem = any_problem(), other_problem = *rc::gen::arbitrary<bool>() ? problem : any_problem();
-  const auto shape = any_shape(), other_shape = *rc::gen::arbitrary<bool>() ? shape : any_shape();
+  const auto problem = problem_of_the_table(),
+             other_problem = *rc::gen::arbitrary<bool>() ? problem : problem_of_the_table();
+  const auto shape = shape_of_the_table(), other_shape = *rc::gen::arbitrary<bool>() ? shape : shape_of_the_table();
   const bool equal = problem == other_problem && canonical(shape) == canonical(other_shape);
   const auto key = make_lookup_key(problem, shape), other = make_lookup_key(other_problem, other_shape);
   RC_ASSERT((key == other) == equal);

@@ -14,12 +14,10 @@
 namespace leanattn {
 namespace {
 
-const DecodeProblem kLlama{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
 const DecodeProblem kSliced{.q_heads = 8, .kv_heads = 2, .head_dim = 128};  // has the same kernels
 const DecodeProblem kSmall{.q_heads = 16, .kv_heads = 16, .head_dim = 64};  // has other kernels
 const DecodeProblem kOther{.q_heads = 64, .kv_heads = 4, .head_dim = 256};  // has other kernels
-const Shape kShape{.batch = 4, .longest_context = 8192};
-const Shape kFar{.batch = 500, .longest_context = 100};  // in another bucket than kShape
+const Shape kFar{.batch = 500, .longest_context = 100};                     // in another bucket than kMeasured
 
 /// Winners in memory, which count how often each problem was read, and in how many visits.
 struct Watched {
@@ -46,7 +44,7 @@ struct Watched {
 LayeredWinners one_winner_each() {
   std::vector<LayeredWinners::Entry> entries;
   for (const DecodeProblem& problem : {kLlama, kSliced, kSmall, kOther})
-    entries.push_back(winner(problem, kShape, tuned_config(problem, problem.q_heads), problem.q_heads));
+    entries.push_back(winner(problem, kMeasured, tuned_config(problem, problem.q_heads), problem.q_heads));
   return layered(std::move(entries));
 }
 
@@ -61,11 +59,11 @@ TEST(WonProblems, AnExactHitReadsItsOwnProblemOnce) {
   Watched watched(one_winner_each());
   const WinnerTable table(fictional_gpu(), watched.source);
   for (int i = 0; i < 3; ++i) {
-    const Choice choice = table.find(kLlama, kShape);
+    const Choice choice = table.find(kLlama, kMeasured);
     EXPECT_EQ(choice.provenance, Provenance::exact);
     EXPECT_EQ(choice.tuned_us, 32);
   }
-  EXPECT_NE(table.find_exact(kLlama, kShape), nullptr);
+  EXPECT_NE(table.find_exact(kLlama, kMeasured), nullptr);
   EXPECT_EQ(watched.visits, 1);
   EXPECT_EQ(watched.of(kLlama), 1);
   EXPECT_EQ(watched.reads.size(), 1u);
@@ -75,7 +73,7 @@ TEST(WonProblems, AnExactHitReadsItsOwnProblemOnce) {
 TEST(WonProblems, AShapeOutsideOfItsBucketReadsTheProblemsWithTheSameKernels) {
   Watched watched(one_winner_each());
   const WinnerTable table(fictional_gpu(), watched.source);
-  EXPECT_EQ(table.find(kLlama, kShape).provenance, Provenance::exact);
+  EXPECT_EQ(table.find(kLlama, kMeasured).provenance, Provenance::exact);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(table.find(kLlama, kFar).provenance, Provenance::nearest);
   EXPECT_EQ(watched.visits, 2) << "one for its own winners, and one for all that were missing";
   EXPECT_EQ(watched.of(kLlama), 1);
@@ -87,11 +85,11 @@ TEST(WonProblems, WithoutAnyOfTheSameKernelsAllAreRead) {
   Watched watched(one_winner_each());
   const WinnerTable table(fictional_gpu(), watched.source);
   const DecodeProblem unknown{.q_heads = 12, .kv_heads = 4, .head_dim = 96};
-  EXPECT_EQ(table.find(unknown, kShape).provenance, Provenance::model);
+  EXPECT_EQ(table.find(unknown, kMeasured).provenance, Provenance::model);
   EXPECT_EQ(watched.reads.size(), 4u);
   EXPECT_EQ(watched.visits, 1);
   EXPECT_EQ(table.size(), 4u);
-  table.find(kOther, kShape);
+  table.find(kOther, kMeasured);
   EXPECT_EQ(watched.visits, 1);
 }
 
@@ -100,7 +98,7 @@ TEST(WonProblems, ADependentProblemReadsTheOrdinaryOne) {
   const WinnerTable table(fictional_gpu(), watched.source);
   DecodeProblem dependent = kLlama;
   dependent.pdl = true;
-  EXPECT_EQ(table.find(dependent, kShape).provenance, Provenance::without_pdl);
+  EXPECT_EQ(table.find(dependent, kMeasured).provenance, Provenance::without_pdl);
   EXPECT_EQ(watched.of(kLlama), 1);
   EXPECT_EQ(watched.reads.size(), 1u);
 }
@@ -108,14 +106,15 @@ TEST(WonProblems, ADependentProblemReadsTheOrdinaryOne) {
 TEST(WonProblems, ABatchInvariantProblemIsNotReadForOthers) {
   DecodeProblem invariant = kSliced;
   invariant.features.batch_invariant = true;
-  LayeredWinners winners = layered({winner(kLlama, kShape, tuned_config(kLlama, 64)),
-                                    winner(invariant, kShape, default_config(fictional_gpu(), invariant, kShape))});
+  LayeredWinners winners =
+      layered({winner(kLlama, kMeasured, tuned_config(kLlama, 64)),
+               winner(invariant, kMeasured, default_config(fictional_gpu(), invariant, kMeasured))});
   Watched watched(std::move(winners));
   const WinnerTable table(fictional_gpu(), watched.source);
   table.find(kLlama, kFar);
   table.find(kOther, kFar);
   EXPECT_EQ(watched.of(invariant), 0);
-  EXPECT_EQ(table.find(invariant, kShape).provenance, Provenance::exact);
+  EXPECT_EQ(table.find(invariant, kMeasured).provenance, Provenance::exact);
 }
 
 TEST(WonProblems, OfEquallyNearWinnersOfTwoProblemsTheColdOneGoesFirst) {
@@ -133,8 +132,8 @@ TEST(WonProblems, OneProblemWrittenTwoWaysIsOneProblem) {
   auto other_text = winner(kLlama, {.batch = 2, .longest_context = 64}, tuned_config(kLlama, 7), 7);
   other_text.winner.problem.insert(1, " ");
   const WinnerTable table(fictional_gpu(),
-                          by_problem(layered({winner(kLlama, kShape, tuned_config(kLlama, 9), 9), other_text})));
-  EXPECT_EQ(table.find(kLlama, kShape).tuned_us, 9);
+                          by_problem(layered({winner(kLlama, kMeasured, tuned_config(kLlama, 9), 9), other_text})));
+  EXPECT_EQ(table.find(kLlama, kMeasured).tuned_us, 9);
   EXPECT_EQ(table.find(kLlama, {.batch = 2, .longest_context = 64}).tuned_us, 7);
 }
 
@@ -145,7 +144,7 @@ TEST(WonProblems, WinnersOfAnUnreadableProblemAreCountedAtOnceAndOthersWhenTheyA
   Watched watched(std::move(winners));
   const WinnerTable table(fictional_gpu(), watched.source);
   EXPECT_EQ(table.skipped(), 1u);
-  table.find(kLlama, kShape);
+  table.find(kLlama, kMeasured);
   EXPECT_EQ(table.skipped(), 2u);
 }
 
@@ -159,8 +158,8 @@ TEST(WonProblems, AWarningAboutReadingIsGivenOnce) {
   };
   const WinnerTable table(fictional_gpu(), source);
   EXPECT_EQ(table.warnings(), std::vector<std::string>{"the site database was skipped"});
-  table.find(kLlama, kShape);
-  table.find(kSmall, kShape);
+  table.find(kLlama, kMeasured);
+  table.find(kSmall, kMeasured);
   EXPECT_EQ(table.warnings(),
             (std::vector<std::string>{"the site database was skipped", "the user database was skipped"}));
 }

@@ -47,6 +47,17 @@ TEST(KernelVariants, StampEveryMomentOnce) {
   }
 }
 
+TEST(KernelVariants, EveryFamilyLosesItsMerge) {
+  for (const LoadPath load : kFamilies) {
+    for (const FixUp fixup : kFixUps) {
+      const EmittedKernel whole = emitted(load, fixup);
+      const auto shorter = without_merging(whole);
+      ASSERT_TRUE(shorter.has_value()) << shorter.error().message;
+      EXPECT_LT(shorter->source.size(), whole.source.size()) << to_string(load) << " " << to_string(fixup);
+    }
+  }
+}
+
 TEST(KernelVariants, OfKernelsWithLseHaveNowhereToStamp) {
   KernelSpec spec = emitted(LoadPath::bulk, FixUp::wait).spec;
   spec.lse = true;

@@ -10,7 +10,7 @@
 namespace leanattn {
 namespace {
 
-constexpr std::uint64_t kSeed = 7;
+constexpr std::uint64_t kStatisticsSeed = 7;
 
 /// Noise like that of GPUs: above the true time there is a small jitter, and now and then an interruption.
 std::vector<double> noisy_samples(std::mt19937_64& random, double truth, std::size_t count, double spoilt_share) {
@@ -36,14 +36,15 @@ TEST(Statistics, MadIsTheMedianDistance) {
 }
 
 TEST(Statistics, MedianShrugsOffATenthOfSpoiltSamples) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kStatisticsSeed);
   for (int repeat = 0; repeat < 50; ++repeat) {
-    EXPECT_NEAR(median(noisy_samples(random, 10, 41, 0.1)), 10.0, 0.25) << "seed " << kSeed << ", repeat " << repeat;
+    EXPECT_NEAR(median(noisy_samples(random, 10, 41, 0.1)), 10.0, 0.25)
+        << "seed " << kStatisticsSeed << ", repeat " << repeat;
   }
 }
 
 TEST(Statistics, IntervalCoversTheTrueMedianAboutAsOftenAsItSays) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kStatisticsSeed);
   const double truth = 10 + 0.1 * std::log(2.0);  // median of the exponential jitter
   int covered = 0;
   constexpr int kRepeats = 300;
@@ -52,19 +53,19 @@ TEST(Statistics, IntervalCoversTheTrueMedianAboutAsOftenAsItSays) {
     covered += interval.low <= truth && truth <= interval.high;
   }
   // Percentile intervals of 25 samples are a little optimistic; 85 % is far from what a wrong formula gives.
-  EXPECT_GE(covered, kRepeats * 85 / 100) << "seed " << kSeed;
+  EXPECT_GE(covered, kRepeats * 85 / 100) << "seed " << kStatisticsSeed;
   EXPECT_LT(covered, kRepeats);
 }
 
 TEST(Statistics, IntervalNarrowsWithSamples) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kStatisticsSeed);
   const Interval few = bootstrap_median(noisy_samples(random, 10, 9, 0));
   const Interval many = bootstrap_median(noisy_samples(random, 10, 400, 0));
   EXPECT_LT(many.high - many.low, few.high - few.low);
 }
 
 TEST(Statistics, SameSamplesAlwaysGiveTheSameInterval) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kStatisticsSeed);
   const std::vector<double> samples = noisy_samples(random, 10, 30, 0.1);
   const Interval a = bootstrap_median(samples), b = bootstrap_median(samples);
   EXPECT_EQ(a.low, b.low);
@@ -90,7 +91,7 @@ TEST(Statistics, NoSamplesSummariseToZero) {
 }
 
 TEST(Statistics, PairingSeesTwoPercentThroughDriftOfThirty) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kStatisticsSeed);
   std::uniform_real_distribution<double> drift(1.0, 1.3);
   std::normal_distribution<double> jitter(0, 0.003);
   std::vector<double> a, b;
@@ -100,13 +101,13 @@ TEST(Statistics, PairingSeesTwoPercentThroughDriftOfThirty) {
     b.push_back(10.0 * clock * (1 + jitter(random)));
   }
   const PairedRatio ratio = paired_ratio(a, b);
-  EXPECT_TRUE(ratio.slower(0.01)) << ratio.ratio << " " << ratio.low << ", seed " << kSeed;
+  EXPECT_TRUE(ratio.slower(0.01)) << ratio.ratio << " " << ratio.low << ", seed " << kStatisticsSeed;
   EXPECT_NEAR(ratio.ratio, 1.02, 0.005);
   EXPECT_FALSE(paired_ratio(b, a).slower(0));
 }
 
 TEST(Statistics, PairedIntervalsOfARaceCoverTheTrueRatioInSpiteOfDriftAndInterruptions) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kStatisticsSeed);
   std::uniform_real_distribution<double> drift(1.0, 1.3);
   constexpr int kRepeats = 400;
   for (const std::size_t rounds : {12u, 28u}) {
@@ -122,19 +123,19 @@ TEST(Statistics, PairedIntervalsOfARaceCoverTheTrueRatioInSpiteOfDriftAndInterru
       covered += ratio.low <= 1.015 && 1.015 <= ratio.high;
       width += (ratio.high - ratio.low) / kRepeats;
     }
-    EXPECT_GE(covered, kRepeats * 88 / 100) << rounds << " rounds, seed " << kSeed;
+    EXPECT_GE(covered, kRepeats * 88 / 100) << rounds << " rounds, seed " << kStatisticsSeed;
     EXPECT_LT(width, rounds == 12 ? 0.06 : 0.03)
-        << "wide intervals cover everything; " << rounds << " rounds, seed " << kSeed;
+        << "wide intervals cover everything; " << rounds << " rounds, seed " << kStatisticsSeed;
   }
 }
 
 TEST(Statistics, EqualCandidatesAreSeldomCalledSlower) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kStatisticsSeed);
   int wrong = 0;
   for (int repeat = 0; repeat < 200; ++repeat) {
     wrong += paired_ratio(noisy_samples(random, 10, 15, 0.05), noisy_samples(random, 10, 15, 0.05)).slower(0.003);
   }
-  EXPECT_LE(wrong, 20) << "seed " << kSeed;
+  EXPECT_LE(wrong, 20) << "seed " << kStatisticsSeed;
 }
 
 TEST(IndependentRatio, CoversTheTrueRatioOfTwoNoisySets) {

@@ -12,7 +12,7 @@
 namespace leanattn {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNoMass = -std::numeric_limits<double>::infinity();  ///< log-sum-exp of nothing
 constexpr std::uint64_t kSeed = 77;
 constexpr double kScale = 0.11;
 constexpr DataSelection kSelection{.spread = 2, .holes = true};
@@ -86,7 +86,7 @@ OracleOutput by_definition(const Case& c) {
       if (f.sink_logits) denominator += std::exp(static_cast<long double>(data_sink_logit(kSeed, head)));
       for (int i = 0; i < columns; ++i)
         out.o.push_back(any ? static_cast<double>(numerator[static_cast<std::size_t>(i)] / denominator) : 0);
-      out.lse.push_back(denominator > 0 ? static_cast<double>(std::log(denominator)) : -kInfinity);
+      out.lse.push_back(denominator > 0 ? static_cast<double>(std::log(denominator)) : kNoMass);
     }
   }
   return out;
@@ -166,10 +166,10 @@ TEST(OracleFeatures, ARowThatSeesNothingHasItsSinkLogitAlone) {
     const OracleOutput out = oracle_of_data(problem, DataKind::uniform, kSeed, kScale, 0, 0, 2);
     ASSERT_EQ(out.lse.size(), 8u);
     for (std::size_t row = 0; row < 4; ++row) {  // Two query tokens lie before the context.
-      EXPECT_EQ(out.lse[row], sink ? data_sink_logit(kSeed, static_cast<int>(row % 2)) : -kInfinity);
+      EXPECT_EQ(out.lse[row], sink ? data_sink_logit(kSeed, static_cast<int>(row % 2)) : kNoMass);
       for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(out.o[row * 16 + i], 0);
     }
-    EXPECT_GT(out.lse[4], -kInfinity);
+    EXPECT_GT(out.lse[4], kNoMass);
   }
 }
 

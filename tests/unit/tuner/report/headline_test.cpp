@@ -6,7 +6,7 @@
 namespace leanattn {
 namespace {
 
-ReportedWinner winner(std::int64_t context, double us, double limit_us, double over_default) {
+ReportedWinner headline_winner(std::int64_t context, double us, double limit_us, double over_default) {
   ReportedWinner made;
   made.shape = {.batch = 1, .max_batch = 0, .longest_context = context, .total_context = 0};
   made.median_us = us, made.read_limit_us = limit_us;
@@ -22,8 +22,8 @@ DeviceReport device(std::vector<ReportedWinner> winners) {
 }
 
 TEST(Headline, SaysShapesAndMediansInWords) {
-  const auto text =
-      detail::headline_text(device({winner(1024, 20, 10, 1.5), winner(2048, 12, 10, 1.1), winner(4096, 11, 10, 1.25)}));
+  const auto text = detail::headline_text(device(
+      {headline_winner(1024, 20, 10, 1.5), headline_winner(2048, 12, 10, 1.1), headline_winner(4096, 11, 10, 1.25)}));
   EXPECT_EQ(text,
             "3 shapes of 1 problem are tuned. The median winner takes 1.20 times its read limit. In the median, a "
             "winner is 1.25 times as fast as what an untuned library launches. The furthest from its limit is 1 x 1k "
@@ -32,8 +32,8 @@ TEST(Headline, SaysShapesAndMediansInWords) {
 
 TEST(Headline, LeavesOutWhatIsNotKnown) {
   EXPECT_EQ(detail::headline_text(device({})), "No shape is tuned.");
-  EXPECT_EQ(detail::headline_text(device({winner(1024, 20, 0, 0)})), "1 shape of 1 problem is tuned.");
-  EXPECT_EQ(detail::headline_text(device({winner(1024, 20, 10, 1.001)})),
+  EXPECT_EQ(detail::headline_text(device({headline_winner(1024, 20, 0, 0)})), "1 shape of 1 problem is tuned.");
+  EXPECT_EQ(detail::headline_text(device({headline_winner(1024, 20, 10, 1.001)})),
             "1 shape of 1 problem is tuned. The median winner takes 2.00 times its read limit. In the median, a winner "
             "is as fast as what an untuned library launches.");
 }

@@ -6,11 +6,11 @@
 namespace leanattn {
 namespace {
 
-constexpr Arch kHopper{9, 0, true};
+constexpr Arch kQueueArch{9, 0, true};
 
 TEST(CompileQueue, HandsOutEveryKernelInOrder) {
   if (const auto version = nvrtc_version(); !version) GTEST_SKIP() << "there is no NVRTC: " << version.error().message;
-  auto kernels = representative_kernels(kHopper, true);
+  auto kernels = representative_kernels(kQueueArch, true);
   CompileQueue queue(kernels, nullptr, 2, 2);
   for (const VerifyKernel& kernel : kernels) {
     const auto choice = queue.next();
@@ -23,7 +23,7 @@ TEST(CompileQueue, HandsOutEveryKernelInOrder) {
 }
 
 TEST(CompileQueue, MayBeDestroyedWhileKernelsAreLeft) {
-  const auto kernels = representative_kernels(kHopper, true);
+  const auto kernels = representative_kernels(kQueueArch, true);
   CompileQueue queue(kernels, nullptr, 2, 1);
   // The destructor must neither hang nor leak, which the sanitizers would report.
 }

@@ -9,8 +9,8 @@
 namespace leanattn {
 namespace {
 
-constexpr Arch kHopper{9, 0, true};
-constexpr Arch kAmpere{8, 0, false};
+constexpr Arch kPlanHopper{9, 0, true};
+constexpr Arch kPlanAmpere{8, 0, false};
 
 using Features = std::tuple<int, int, int, int, int, int, bool>;
 Features features(const KernelSpec& spec) {
@@ -32,7 +32,7 @@ bool exists(const KernelSpec& base) {
 }
 
 TEST(VerifyPlan, AFullRunHasEveryCombinationThatExists) {
-  for (const Arch arch : {kHopper, kAmpere}) {
+  for (const Arch arch : {kPlanHopper, kPlanAmpere}) {
     std::set<Features> met;
     for (const VerifyKernel& kernel : verify_combinations(arch, false)) {
       for (const KernelSpec& spec : kernel.specs) met.insert(features(spec));
@@ -67,15 +67,15 @@ TEST(VerifyPlan, AFullRunHasEveryCombinationThatExists) {
 
 TEST(VerifyPlan, EverySpecIsValidAndDiffersOnlyInTunablesFromItsAlternatives) {
   for (const bool quick : {false, true}) {
-    auto kernels = verify_combinations(kHopper, quick);
-    const auto representative = representative_kernels(kHopper, quick);
+    auto kernels = verify_combinations(kPlanHopper, quick);
+    const auto representative = representative_kernels(kPlanHopper, quick);
     kernels.insert(kernels.end(), representative.begin(), representative.end());
     for (const VerifyKernel& kernel : kernels) {
       ASSERT_FALSE(kernel.specs.empty());
       for (const KernelSpec& spec : kernel.specs) {
         EXPECT_TRUE(validate(spec).has_value()) << kernel_name(spec);
         EXPECT_EQ(features(spec), features(kernel.specs.front()));
-        EXPECT_EQ(spec.arch, kHopper);
+        EXPECT_EQ(spec.arch, kPlanHopper);
       }
     }
   }
@@ -86,7 +86,7 @@ struct Met {
   std::set<int> dtypes, head_dims, groups, loads, fixups, layouts;
   std::set<bool> lse, pdl;
 };
-Met met_by(const std::vector<VerifyKernel>& kernels) {
+Met parameters_met_by(const std::vector<VerifyKernel>& kernels) {
   Met met;
   for (const VerifyKernel& kernel : kernels) {
     const KernelSpec& spec = kernel.specs.front();
@@ -103,7 +103,7 @@ Met met_by(const std::vector<VerifyKernel>& kernels) {
 }
 
 TEST(VerifyPlan, AQuickRunStillHasEveryValueOfEveryParameter) {
-  const Met met = met_by(verify_combinations(kHopper, true));
+  const Met met = parameters_met_by(verify_combinations(kPlanHopper, true));
   EXPECT_EQ(met.dtypes.size(), 2u);
   EXPECT_EQ(met.head_dims.size(), 4u);
   EXPECT_EQ(met.groups.size(), verify_groups().size());
@@ -112,12 +112,12 @@ TEST(VerifyPlan, AQuickRunStillHasEveryValueOfEveryParameter) {
   EXPECT_EQ(met.layouts.size(), 2u);
   EXPECT_EQ(met.lse.size(), 2u);
   EXPECT_EQ(met.pdl.size(), 2u);
-  EXPECT_LE(verify_combinations(kHopper, true).size(), 64u);
+  EXPECT_LE(verify_combinations(kPlanHopper, true).size(), 64u);
 }
 
 TEST(VerifyPlan, RepresentativesHaveEveryValueOfEveryParameter) {
-  EXPECT_EQ(representative_kernels(kHopper, false).size(), 22u) << "a row of the list that no kernel can meet";
-  const Met met = met_by(representative_kernels(kHopper, false));
+  EXPECT_EQ(representative_kernels(kPlanHopper, false).size(), 22u) << "a row of the list that no kernel can meet";
+  const Met met = parameters_met_by(representative_kernels(kPlanHopper, false));
   EXPECT_EQ(met.dtypes.size(), 2u);
   EXPECT_EQ(met.head_dims.size(), 4u);
   EXPECT_EQ(met.loads.size(), 5u);
@@ -130,7 +130,7 @@ TEST(VerifyPlan, RepresentativesHaveEveryValueOfEveryParameter) {
 
 TEST(VerifyPlan, RotationGivesEveryLoadPathEveryTunable) {
   std::set<std::tuple<int, int, int>> met;
-  for (const VerifyKernel& kernel : verify_combinations(kHopper, false)) {
+  for (const VerifyKernel& kernel : verify_combinations(kPlanHopper, false)) {
     if (kernel.group.rfind("tunables", 0) == 0) continue;
     const KernelSpec& spec = kernel.specs.front();
     met.insert({static_cast<int>(spec.load), spec.warps, spec.tile});
@@ -138,7 +138,7 @@ TEST(VerifyPlan, RotationGivesEveryLoadPathEveryTunable) {
   std::set<std::tuple<int, int, int>> wanted;
   for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
     for (const Tunables& tunables : verify_tunables()) {
-      const KernelSpec spec = with_tunables({.arch = kHopper, .head_dim = 64, .group = 1, .load = load}, tunables);
+      const KernelSpec spec = with_tunables({.arch = kPlanHopper, .head_dim = 64, .group = 1, .load = load}, tunables);
       if (validate(spec)) wanted.insert({static_cast<int>(load), spec.warps, spec.tile});
     }
   }
@@ -146,13 +146,13 @@ TEST(VerifyPlan, RotationGivesEveryLoadPathEveryTunable) {
 }
 
 TEST(VerifyPlan, NoBulkAndNoPdlBelowHopper) {
-  for (const VerifyKernel& kernel : verify_combinations(kAmpere, false)) {
+  for (const VerifyKernel& kernel : verify_combinations(kPlanAmpere, false)) {
     for (const KernelSpec& spec : kernel.specs) {
       EXPECT_NE(spec.load, LoadPath::bulk);
       EXPECT_FALSE(spec.pdl);
     }
   }
-  EXPECT_EQ(representative_kernels(kAmpere, false).size(), representative_kernels(kHopper, false).size());
+  EXPECT_EQ(representative_kernels(kPlanAmpere, false).size(), representative_kernels(kPlanHopper, false).size());
 }
 
 }  // namespace

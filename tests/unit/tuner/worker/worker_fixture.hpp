@@ -15,6 +15,7 @@
 #include "planted_faults.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "tests/temporary_directory.hpp"
+#include "tests/thoroughness.hpp"
 #include "tests/unit/tuner/simulated_gpu.hpp"
 #include "tuner/worker/backend.hpp"
 
@@ -44,7 +45,12 @@ class WorkerSession : public ::testing::Test {
     request.shapes = {{.batch = 1, .longest_context = 8192}};
     request.compile_threads = 2;
     environment.library_revision = "r1";
-    effort.specs = 20;
+    // What these tests are about happens in a short search as well: every session checks, sweeps, refines, races and
+    // confirms.
+    effort.specs = tries(12, 20);
+    effort.sweep_specs = tries(3, 8), effort.refine_specs = tries(1, 3), effort.twin_specs = tries(4, 20);
+    effort.refine_generations = tries(1, 2);
+    effort.race_size = tries(8, 24);
     db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, nullptr));
   }
   void TearDown() override {
