@@ -197,7 +197,7 @@ int step_tokens(const KernelSpec& spec) { return spec.warp_tokens * (spec.load =
 
 int producer_warps(const KernelSpec& spec) {
   if (spec.load != LoadPath::tensor) return 0;
-  if (warpgroups_have_roles(spec)) return 4;
+  if (warpgroups_have_roles(spec)) return 8;
   if (gathers_rows(spec)) return 4;
   return query_rows_lead(spec) && spec.warps == 8 ? 4 : 1;
 }

@@ -1,137 +1,41 @@
-// decode_roles.cuh -- the kernel of the wgmma family whose warpgroups share O's columns: warps 0 .. 7 attend, and warp
-// 8 requests KV.
+// decode_roles.cuh -- the kernel of the wgmma family whose warpgroups have roles: warps 0 .. 7 hold O, warps 8 .. 11
+// weigh, and warp 12 requests KV. Each role walks the CTA's range by itself, and they meet at the barriers of the ring
+// only. So the weigher is at the next segment's first step while the others still hand over a result.
 
 static_assert(kHasRoles, "the ring counts the readers of a stage");
 static_assert(sizeof(Operands) + kStages * kStageBytes + kLeanAtomBytes == kSharedBytes,
               "host and device must agree on dynamic shared memory");
 
-// Registers of a thread once the producer's warpgroup has handed most of its own to the others (PTX ISA,
+// Registers of a thread once the others have handed some of their own to the value warpgroups (PTX ISA,
 // "setmaxnreg").
-constexpr int kConsumerRegisters = kGathers ? 200 : 224, kProducerRegisters = kGathers ? 104 : 56;
-static_assert(kThreads * kConsumerRegisters + 128 * kProducerRegisters <= 65536, "an SM has 64 Ki registers");
+constexpr int kValueRegisters = 176, kWeigherRegisters = kGathers ? 104 : 112, kProducerRegisters = kGathers ? 56 : 48;
+static_assert(kThreads * kValueRegisters + 128 * (kWeigherRegisters + kProducerRegisters) <= 65536,
+              "an SM has 64 Ki registers");
 
-// `weighed` of the stages: their weights are in shared memory.
+// `weighed` of the stages: their weights are there.
 LEAN_DEVICE u32 weighed_barriers() {
   __shared__ __align__(8) u64 barriers[kStages];
   return shared_address(barriers);
 }
 
-// Whether `x` holds in any thread of the warpgroup.
-LEAN_DEVICE bool any_of_warpgroup(bool x) {
-  u32 any;
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; barrier.cta.red.or.pred p, %2, 128, p; selp.u32 %0, 1, 0, p; }"
-               : "=r"(any)
-               : "r"((u32)x), "r"(threadIdx.x / 128 + 5)
-               : "memory");
-  return any != 0;
-}
-
-// Whether the scores of an own step come before the values of the other warpgroup's: what there is to multiply with
-// first. A stage has no room for the step after the next before both have multiplied its values.
-LEAN_DEVICE bool scores_come_first(const LeanDecodeArgs& args, u32 full, u32 parity, u32 weighed, u32 other_parity) {
-  u32 waited = 0;
-  do {
-    if (any_of_warpgroup(is_complete_now(full, parity))) return true;
-    if (any_of_warpgroup(is_complete_now(weighed, other_parity))) return false;
-  } while (any_of_warpgroup(goes_on_waiting(args, waited)));
-  return true;
-}
-
-// Waits for the weights of a step of the other warpgroup, and for the part of its V that this one multiplies.
-LEAN_DEVICE void wait_weighed(const LeanDecodeArgs& args, const KvRing& ring, const RingPosition& at, u32 weighed) {
-  const int first = (int)(threadIdx.x / 128) * (kVPanels / 2);
-#pragma unroll
-  for (int part = 0; part < kStageParts; part++) {
-    if ((part + 1) * kPartPanels > first && part * kPartPanels < first + kVPanels / 2)
-      wait_ring(args, full_barriers(ring, at) + part * 8, at.parity);
-  }
-  wait_ring(args, weighed + at.stage * 8, at.parity);
-  if constexpr (kGathers) fence_async_proxy();
-}
-
-// Attends to a segment. at: its first step, and then the one behind it.
-LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, const KvRing& ring, u32 weighed,
-                                Operands& operands, int own, RingPosition& at, Values& a) {
-  const int lane = threadIdx.x % 32, begin = first_read(s), end = end_read(s),
-            steps = (end - begin + kStepTokens - 1) / kStepTokens;
-  Softmax softmax;
-  float other_sum[2] = {0.0f, 0.0f}, other_max[2] = {kNegInf, kNegInf};  // of the other's last step
-  // The rows' state after a step of the other, which the next own one follows.
-  const auto take_others = [&](const RingPosition& of) {
-    const StepRows& rows = operands.rows[of.stage];
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-      other_max[half] = rows.max[lane_row() + 8 * half], other_sum[half] = rows.sum[lane_row() + 8 * half];
-  };
-  // The shuffle tells the compiler that it is uniform.
-  const auto stage_of = [&](const RingPosition& of) {
-    return __shfl_sync(kFullMask, ring.stages + of.stage * kStageBytes, 0);
-  };
-  const auto release = [&](const RingPosition& of) {
-    __syncwarp();
-    if (lane == 0) release_stage(ring, of);
-  };
-  RingPosition other = at;
-  bool owes = own == 1 && steps > 0;  // a step of the other, `other`, is not added yet
-  if (owes) at.next();
+// To be called by the weigher.
+LEAN_DEVICE void weigh_range(const LeanDecodeArgs& args, const KvRing& ring, u32 weighed, Operands& operands,
+                             Walk& walk) {
+  RingPosition at;
 #pragma unroll 1
-  for (int i = own; i < steps; i += 2) {
-    const u32 full = full_barriers(ring, at), stage = stage_of(at);
-    if (owes && !scores_come_first(args, full, at.parity, weighed + other.stage * 8, other.parity)) {
-      wait_weighed(args, ring, other, weighed);
-      begin_values(stage_of(other), own, operands.rows[other.stage], a);
-      wgmma_commit();
-      take_others(other);
-      wgmma_wait<0>();
-      pin(a.out);
-      release(other);
-      owes = false;
+  do {
+    const Segment& s = walk.segment;
+    load_query(args, s, operands);
+    Softmax softmax;
+    const int end = end_read(s);
+#pragma unroll 1
+    for (int read = first_read(s); read < end; read += kStepTokens) {
+      weigh_step(args, s, step_at(s, read), read + kStepTokens >= end, ring.stages + at.stage * kStageBytes,
+                 full_barriers(ring, at), at.parity, operands, operands.rows[at.stage], softmax);
+      if (threadIdx.x % 32 == 0) arrive(weighed + at.stage * 8);
+      at.next();
     }
-    float score[kStepTokens / 8][4], factor[2];
-    u32 weight[kStepTokens / 8][2];
-    begin_scores(args, stage, full, at.parity, operands, score);
-    if (__any_sync(kFullMask, owes)) {  // the vote tells the compiler that the branch is uniform
-      wait_weighed(args, ring, other, weighed);
-      begin_values(stage_of(other), own, operands.rows[other.stage], a);
-      take_others(other);
-    }
-    wgmma_commit();  // of nothing if there are no values to add
-    wgmma_wait<1>();
-    pin(score);
-    weigh_step(args, s, step_at(s, begin + i * kStepTokens), i + 2 >= steps, stage, operands.rows[at.stage], other_max,
-               softmax, score, factor, weight);
-    if (lane == 0) arrive(weighed + at.stage * 8);
-    wgmma_wait<0>();
-    pin(a.out);
-    if (owes) release(other);
-    add_own_values(stage, own, factor, weight, a);
-    release(at);
-    at.next();
-    other = at;
-    owes = i + 1 < steps;
-    if (owes) at.next();
-  }
-  if (owes) {
-    wait_weighed(args, ring, other, weighed);
-    begin_values(stage_of(other), own, operands.rows[other.stage], a);
-    wgmma_commit();
-    take_others(other);
-    wgmma_wait<0>();
-    pin(a.out);
-    release(other);
-  }
-  // The sums of both, under the maximum of the last step.
-  add_lanes(softmax.sum);
-  const bool is_last = steps > 0 && (steps - 1) % 2 == own;
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const float last_max = is_last ? softmax.max[half] : other_max[half],
-                last_sum = is_last ? softmax.sum[half] : other_sum[half],
-                max = is_last ? other_max[half] : softmax.max[half],
-                sum = is_last ? other_sum[half] : softmax.sum[half];
-    a.max[half] = last_max;
-    a.sum[half] = fmaf(sum, exp2_approx((max - reference_of(last_max)) * args.scale_log2), last_sum);
-  }
+  } while (next_segment(args, walk));
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCtasPerSm)
@@ -150,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   // The shuffle tells the compiler that `warp` is uniform.
   const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0);
   if constexpr (kPdl) asm volatile("griddepcontrol.launch_dependents;");
-  if (warp == kWarps) {
+  if (warp == kWarps + 4) {
     if (lane == 0) {
       if constexpr (!kGathers) prefetch_map(k_map);
 #pragma unroll
@@ -158,13 +62,13 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
       init_ring(ring);
     }
     __syncwarp();
-    asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");
+    asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 128 + 32) : "memory");
   }
   if (warp < kWarps) init_fix_up();
 
-  // Each role has a walk of its own, so that no register is taken by it in both. A walk that does not start means that
-  // there are more CTAs than tile positions.
-  if (warp >= kWarps) {
+  // Each role has a walk of its own, so that no register is taken by it in all of them. A walk that does not start
+  // means that there are more CTAs than tile positions.
+  if (warp >= kWarps + 4) {
     Walk walk;
     if (!start_walk(args, length, part_sums, walk)) return;
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
@@ -173,33 +77,50 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
       produce(args, k_map, v_map, ring, walk);
       return;
     }
-    if (warp == kWarps) produce(args, k_map, v_map, ring, walk);
+    if (warp == kWarps + 4) produce(args, k_map, v_map, ring, walk);
+    return;
+  }
+
+  if (warp >= kWarps) {
+    Walk walk;
+    if (!start_walk(args, length, part_sums, walk)) return;
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kWeigherRegisters));
+    if constexpr (kPdl) wait_for_previous_kernel();                         // which may write q
+    asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 128 + 32) : "memory");  // the barriers are initialised
+    weigh_range(args, ring, weighed, operands, walk);
     return;
   }
 
   Walk walk;
   if (!start_walk(args, length, part_sums, walk)) return;
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
-  if constexpr (kPdl) wait_for_previous_kernel();  // which may write q
-  load_query(args, walk.segment, operands);
-  asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");  // the barriers are initialised
-  sync_workers();                                                   // q is in place
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kValueRegisters));
+  if constexpr (kPdl) wait_for_previous_kernel();  // which may still read what this one writes
+  asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 128 + 32) : "memory");
   RingPosition at;
   FixUp fix = {};
 #pragma unroll 1
-  for (bool more = true; more;) {
-    const Walk here = walk;
-    const bool whole = is_whole(here.segment);
-    if (!whole) plan_fix_up(args, here, fix);  // while the first KV is on its way
+  do {
+    const Segment& s = walk.segment;
+    const bool whole = is_whole(s);
+    if (!whole) plan_fix_up(args, walk, fix);  // while the first KV is on its way
     Values values;
     clear(values);
-    attend_segment(args, here.segment, ring, weighed, operands, warp / 4, at, values);
-    if (!whole) begin_fix_up(args, here, fix);
-    more = next_segment(args, walk);
-    sync_workers();  // all have read q, and are done with the fix-up before
-    if (more) load_query(args, walk.segment, operands);
-    finish_segment(args, here, whole, fix, values);
-    sync_workers();
-  }
+    const int end = end_read(s);
+#pragma unroll 1
+    for (int read = first_read(s); read < end; read += kStepTokens) {
+#pragma unroll
+      for (int part = 0; part < kStageParts; part++) wait_ring(args, full_barriers(ring, at) + part * 8, at.parity);
+      wait_ring(args, weighed + at.stage * 8, at.parity);
+      if constexpr (kGathers) fence_async_proxy();
+      add_values(ring.stages + at.stage * kStageBytes, operands.rows[at.stage], warp / 4, values);
+      if (read + kStepTokens >= end) take_state(operands.rows[at.stage], values);
+      __syncwarp();
+      if (lane == 0) arrive(ring.empty + at.stage * 8);
+      at.next();
+    }
+    if (!whole) begin_fix_up(args, walk, fix);
+    sync_workers();  // all are done with the fix-up before
+    finish_segment(args, walk, whole, fix, values);
+  } while (next_segment(args, walk));
   end_fix_up(args);
 }

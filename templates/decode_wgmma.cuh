@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
         if constexpr (kGathers) fence_async_proxy();
         attend(args, here.segment, step_at(here.segment, read), ring.stages + at.stage * kStageBytes, operands,
                attention, warpgroup);
-        if (lane == 0) release_stage(ring, at);
+        if (lane == 0) arrive(ring.empty + at.stage * 8);
       }
       if (++turn == kWarpgroups) turn = 0;
       at.next();

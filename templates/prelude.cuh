@@ -145,15 +145,6 @@ LEAN_DEVICE bool is_complete(u32 barrier, u32 parity) {
                : "memory");
   return done != 0;
 }
-// The same without suspending the thread.
-LEAN_DEVICE bool is_complete_now(u32 barrier, u32 parity) {
-  u32 done;
-  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-               : "=r"(done)
-               : "r"(barrier), "r"(parity)
-               : "memory");
-  return done != 0;
-}
 
 // The low or high 16-bit halves of two words, a's below b's.
 LEAN_DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }

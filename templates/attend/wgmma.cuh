@@ -7,7 +7,7 @@ constexpr int kWarpgroups = kWarps / 4;
 // Whether the warpgroups share the rows and all take every step. Otherwise each holds all rows, and they take steps in
 // turn.
 constexpr bool kRowsAreSplit = kRows > 64;
-// Whether they share O's columns and make the weights of steps in turn.
+// Whether one warpgroup more makes the weights of each step, and these apply them to a part of O's columns each.
 constexpr bool kHasRoles = kLatent && kWarps == 8;
 constexpr int kStageReaders = kHasRoles || kRowsAreSplit ? kWarps : 4;  // the warps that say when a stage is free
 
@@ -20,11 +20,6 @@ LEAN_DEVICE u64 matrix_descriptor(u32 address) {
   constexpr u64 kFixed =
       (u64)(kLeading / 16) << 16 | (u64)(kStride / 16) << 32 | (kSwizzled ? 1ull << 62 : 0ull);  // 1: 128-byte swizzle
   return kFixed | (address & 0x3ffff) >> 4;
-}
-
-// The descriptor of what lies so many bytes, a multiple of 16, behind an operand.
-LEAN_DEVICE u64 behind(u64 descriptor, int bytes) {
-  return (descriptor & 0xffffffff00000000ull) | ((u32)descriptor + (u32)(bytes / 16));
 }
 
 // Keeps the compiler from moving writes of accumulators behind this point, or reads of them in front of it.
@@ -42,15 +37,11 @@ LEAN_DEVICE void pin(float (&accumulators)[kA][kB][4]) {
 }
 // What was written before, to pinned registers and to shared memory, is visible to the wgmmas after this.
 LEAN_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-template <int kPending>
-LEAN_DEVICE void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
 LEAN_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <class Accumulators>
 LEAN_DEVICE void wgmma_end(Accumulators& accumulators) {
   wgmma_commit();
-  wgmma_wait<0>();
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
   pin(accumulators);
 }
 // Makes what this thread stored in shared memory visible to the matrix unit and the copy engine, after the next

@@ -20,15 +20,8 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
       writer.claim(args, ring, s, token);
       if (leader) {
-        if (kPrefetchesSteps && read + kStages * kStepTokens < end) {
-#pragma unroll
-          for (int part = 0; part < kStageParts; part++)
-            prefetch_box(k_map, step_at(s, read + kStages * kStepTokens).token, part * kPartPanels, s.kv_head,
-                         s.request);
-        }
 #pragma unroll
         for (int part = 0; part < kStageParts; part++) {
-          if (part == kEarlyParts) writer.claim_rest(args, ring);
           expect_bytes(full + part * 8, kStageBytes / kStageParts);
           copy_box(stage + part * kPartPanels * kPanelBytes, k_map, token, part * kPartPanels, s.kv_head, s.request,
                    full + part * 8);

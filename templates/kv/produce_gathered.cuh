@@ -59,7 +59,6 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       }
 #pragma unroll
       for (int part = 0; part < kStageParts; part++) {
-        if (part == kEarlyParts) writer.claim_rest(args, ring);
 #pragma unroll
         for (int turn = 0; turn < kRowTurns; turn++) {
           const int row = warp * kGatherRows + turn * kRowsAtOnce + row_of_turn;

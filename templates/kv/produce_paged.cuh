@@ -8,7 +8,6 @@ constexpr int kPageSteps = 32 / kStepRuns;    // steps whose pages the warp hold
 constexpr bool kWholeParts = kStepRuns == 1;  // a copy takes all panels of a part, not one of them
 constexpr int kKCopies = kStepRuns * (kWholeParts ? kStageParts : kKPanels);
 constexpr int kCopies = kKCopies + (kLatent ? 0 : kStepRuns * (kWholeParts ? 1 : kVPanels));
-constexpr int kEarlyCopies = kStepRuns * kEarlyParts * (kWholeParts ? 1 : kPartPanels);
 static_assert(kPageSize % kPageRun == 0 && kStepTokens % kPageRun == 0, "runs cross neither pages nor steps");
 static_assert(kStepRuns <= 32 && kPageRun % 8 == 0, "a run is made of swizzle atoms");
 
@@ -47,35 +46,16 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       writer.claim(args, ring, s, step.token);
       if (lane < kStageParts) expect_bytes(full + lane * 8, (u32)(runs * kPageRun * (kStageColumns / kStageParts) * 2));
       __syncwarp();
-      if constexpr (kPrefetchesSteps) {
-        static_assert(kStepRuns <= 32 && 32 % kStepRuns == 0, "a lane's copies are of one run");
-        const int later = read + kStages * kStepTokens, ahead = page_step + kStages, run = lane % kStepRuns;
-        const int id = __shfl_sync(kFullMask, page, ahead % kPageSteps * kStepRuns + run),
-                  next_id = __shfl_sync(kFullMask, next_page, ahead % kPageSteps * kStepRuns + run);
-        const Step step_later = step_at(s, later);
-        if (later < end && run * kPageRun < step_later.count) {
 #pragma unroll 1
-          for (int copy = lane; copy < kKCopies; copy += 32)
-            prefetch_box(k_map, (step_later.token + run * kPageRun) % kPageSize,
-                         copy / kStepRuns * (kWholeParts ? kPartPanels : 1), s.kv_head,
-                         ahead < kPageSteps ? id : next_id);
-        }
+      for (int first = 0; first < kCopies; first += 32) {
+        const int copy = first + lane, of_operand = copy < kKCopies ? copy : copy - kKCopies,
+                  run = of_operand % kStepRuns, panel = of_operand / kStepRuns * (kWholeParts ? kPartPanels : 1);
+        const int id = __shfl_sync(kFullMask, page, page_step * kStepRuns + run);
+        if (copy < kCopies && run < runs)
+          copy_box(stage + (copy < kKCopies ? 0 : kKStageBytes) + (u32)(panel * kPanelBytes + run * kPageRun * 128),
+                   copy < kKCopies ? k_map : v_map, (step.token + run * kPageRun) % kPageSize, panel, s.kv_head, id,
+                   kStageParts == 1 ? full : full + panel / kPartPanels * 8);
       }
-      const auto copies = [&](int begin, int end_copy) {
-#pragma unroll 1
-        for (int first = begin; first < end_copy; first += 32) {
-          const int copy = first + lane, of_operand = copy < kKCopies ? copy : copy - kKCopies,
-                    run = of_operand % kStepRuns, panel = of_operand / kStepRuns * (kWholeParts ? kPartPanels : 1);
-          const int id = __shfl_sync(kFullMask, page, page_step * kStepRuns + run);
-          if (copy < end_copy && run < runs)
-            copy_box(stage + (copy < kKCopies ? 0 : kKStageBytes) + (u32)(panel * kPanelBytes + run * kPageRun * 128),
-                     copy < kKCopies ? k_map : v_map, (step.token + run * kPageRun) % kPageSize, panel, s.kv_head, id,
-                     kStageParts == 1 ? full : full + panel / kPartPanels * 8);
-        }
-      };
-      if constexpr (kReleases == 2) copies(0, kEarlyCopies);
-      writer.claim_rest(args, ring);
-      copies(kReleases == 2 ? kEarlyCopies : 0, kCopies);
       writer.at.next();
     }
   } while (next_segment(args, walk));

@@ -38,7 +38,6 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       const int step_runs = (step.count + kPageRun - 1) / kPageRun;
       const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
       writer.claim(args, ring, s, step.token);
-      writer.claim_rest(args, ring);
       if (lane == 0) {
         constexpr u32 kOfStep = kFullMask >> (32 - kStepRuns);
         const int first = page_step * kStepRuns;

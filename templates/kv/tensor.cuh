@@ -26,11 +26,6 @@ static_assert(kKPanels % kStageParts == 0 && (kLatent || kStageParts == 1), "the
 constexpr int kGatherArrivals = 128 + 4;
 static_assert(!kGathers || kStepTokens == 64, "holes are bits of 64-bit words");
 
-// A stage is freed as a whole. Where warpgroups share O's columns it is freed in two pieces: its first parts, of which
-// only the first warpgroup needs V, once that has multiplied them, and the others once both have.
-constexpr int kEarlyParts = kHasRoles ? kVPanels / 2 / kPartPanels : 0;
-constexpr int kReleases = kEarlyParts > 0 ? 2 : 1;
-
 struct alignas(64) LeanTensorMap {
   unsigned char opaque[128];
 };  // CUtensorMap
@@ -38,7 +33,7 @@ struct alignas(64) LeanTensorMap {
 struct KvRing {
   u32 stages;  // shared memory, 1024-byte aligned
   u32 full;    // mbarriers, one for each part of each stage: its bytes have arrived
-  u32 empty;   // kReleases for each stage: its readers are done
+  u32 empty;   // one for each stage: its readers are done
 };
 
 // A stage of the ring, and the parity that its barriers complete with.
@@ -50,7 +45,7 @@ struct RingPosition {
 };
 
 LEAN_DEVICE KvRing kv_ring(u32 stages) {
-  __shared__ __align__(8) u64 barriers[(kStageParts + kReleases) * kStages];
+  __shared__ __align__(8) u64 barriers[(kStageParts + 1) * kStages];
   return {stages, shared_address(barriers), shared_address(barriers + kStageParts * kStages)};
 }
 
@@ -91,8 +86,7 @@ LEAN_DEVICE void init_ring(const KvRing& ring) {
     init_barrier(ring.full + (u32)(i * 8), kGathers ? kGatherArrivals : 1);
 #pragma unroll
   for (int s = 0; s < kStages; s++) {
-    if constexpr (kReleases == 2) init_barrier(ring.empty + (u32)(s * kReleases * 8), 4);
-    init_barrier(ring.empty + (u32)((s * kReleases + kReleases - 1) * 8), kStageReaders);  // the warps that read it
+    init_barrier(ring.empty + (u32)(s * 8), kStageReaders);  // the warps that read it
   }
   if constexpr (kSelectionBlock > 0) selected_holes().stages = ring.stages;
   if constexpr (kPageSize > 0 && kSelectionBlock == 0)
@@ -107,13 +101,6 @@ LEAN_DEVICE void wait_ring(const LeanDecodeArgs& args, u32 barrier, u32 parity) 
   if constexpr (kPdl) wait_for_previous_kernel();  // as the readers do, for as long as it takes
   u32 waited = 0;
   while (!is_complete(barrier, parity) && goes_on_waiting(args, waited)) continue;
-}
-
-// Says that a warp does not need a stage any more. To be called by one lane of each warp that reads it.
-LEAN_DEVICE void release_stage(const KvRing& ring, const RingPosition& at) {
-  const u32 empty = ring.empty + at.stage * (kReleases * 8);
-  if (kReleases == 2 && threadIdx.x < 128) arrive(empty);
-  arrive(empty + (kReleases - 1) * 8);
 }
 
 LEAN_DEVICE void prefetch_map(const LeanTensorMap& map) {
@@ -138,27 +125,16 @@ LEAN_DEVICE void copy_box(u32 destination, const LeanTensorMap& map, int token, 
   }
 }
 
-// Asks L2 for what copy_box will copy. A stage of a latent cache is as large as the ring is short, so that the ring
-// alone does not hide how long memory takes: the step that comes behind it is on its way to L2 already.
-constexpr bool kPrefetchesSteps = kHasRoles;
-LEAN_DEVICE void prefetch_box(const LeanTensorMap& map, int token, int panel, int kv_head, int outer) {
-  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];" ::"l"(&map), "r"(0),
-               "r"(token), "r"(panel), "r"(kv_head), "r"(outer)
-               : "memory");
-}
-
 // The producer's side of the ring.
 struct RingWriter {
   RingPosition at;
   u32 filled = 0;
-  bool waits = false;  // whether the stage has been in use
 
   LEAN_DEVICE u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }
-  // Waits until the stage's first piece is free, and until the step that begins with `token` may be read.
+  // Waits until the stage is free, and until the step that begins with `token` may be read.
   LEAN_DEVICE void claim(const LeanDecodeArgs& args, const KvRing& ring, const Segment& s, int token) {
-    waits = filled == kStages;
-    if (waits) {
-      wait_ring(args, ring.empty + at.stage * (kReleases * 8), at.parity ^ 1);
+    if (filled == kStages) {
+      wait_ring(args, ring.empty + at.stage * 8, at.parity ^ 1);
     } else {
       filled++;
     }
@@ -166,10 +142,6 @@ struct RingWriter {
       // The newest tokens may come from the previous kernel.
       if (token + kStepTokens > s.context_length - kQLen) wait_for_previous_kernel();
     }
-  }
-  // Waits until the parts from kEarlyParts on are free, too.
-  LEAN_DEVICE void claim_rest(const LeanDecodeArgs& args, const KvRing& ring) const {
-    if (kReleases == 2 && waits) wait_ring(args, ring.empty + at.stage * (kReleases * 8) + 8, at.parity ^ 1);
   }
 };
 
