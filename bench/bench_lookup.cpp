@@ -11,6 +11,8 @@
 #include "runtime/cuda/tensor_map.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/lookup/specs.hpp"
+#include "runtime/lookup/usual_kernels.hpp"
+#include "runtime/lookup/winner_table.hpp"
 
 namespace leanattn {
 namespace {
@@ -72,6 +74,27 @@ void look_up_many_shapes(benchmark::State& state) {
   }
 }
 BENCHMARK(look_up_many_shapes)->Arg(16)->Arg(256);
+
+/// Shapes that nobody tuned, each asked for the first time, with so many winners of the problem.
+void choose_for_untuned_shapes(benchmark::State& state) {
+  const DeviceFacts device = facts_for_arch({9, 0, true}, kSms).value();
+  const DecodeProblem problem;
+  const std::vector<KernelSpec> kernels = usual_kernels(device, problem);
+  LayeredWinners winners;
+  for (int i = 0; i < state.range(0); ++i) {
+    Winner row;
+    row.problem = to_json(problem), row.shape = to_json(Shape{.batch = 1 + i % 8, .longest_context = 512 << i / 8});
+    row.config = to_json(Config{.spec = kernels[static_cast<std::size_t>(i) % kernels.size()], .grid = 64});
+    row.policy = "cold", row.median_us = 10;
+    winners.entries.push_back({row, "user"});
+  }
+  const WinnerTable table = WinnerTable::build(device, winners);
+  std::mt19937 random(1);
+  std::uniform_int_distribution<int> batch(9, 4096), context(16, 1 << 17);
+  for (auto _ : state)
+    benchmark::DoNotOptimize(table.find(problem, {.batch = batch(random), .longest_context = context(random)}));
+}
+BENCHMARK(choose_for_untuned_shapes)->Arg(0)->Arg(1)->Arg(64);
 
 void look_up_through_the_c_abi(benchmark::State& state) {
   leanattn_engine* const engine = &engine_without_gpu();

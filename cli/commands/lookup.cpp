@@ -69,18 +69,18 @@ std::string why(const Choice& choice) {
   switch (choice.provenance) {
     case Provenance::exact: return "this shape was measured";
     case Provenance::bucket:
-      return fmt::format("{}, a shape of the same bucket, was measured", describe(choice.tuned_shape));
+      return fmt::format("{}, a shape of the same bucket, was measured; the cost model chose kernel and grid",
+                         describe(choice.tuned_shape));
     case Provenance::nearest:
-      return fmt::format("{}, the nearest tuned shape, was measured; {}{}", describe(choice.tuned_shape),
-                         choice.predicted_us > 0 ? "kernel and grid are the fitted model's choice for this shape"
-                                                 : "its grid is carried over",
-                         launch_caveat(choice));
+      return fmt::format("{}, the nearest tuned shape, was measured; the cost model chose kernel and grid{}",
+                         describe(choice.tuned_shape), launch_caveat(choice));
     case Provenance::model: return "no tuned shape is near; the cost model ranks this configuration first";
     case Provenance::fallback:
-      return "nothing is tuned for this GPU and problem; this is the default, which is safe everywhere";
+      return "nothing is tuned for this GPU; of the usual kernels the cost model ranks this configuration first";
     case Provenance::without_pdl:
-      return fmt::format("{} was measured with ordinary launches; dependent launch is switched on",
-                         describe(choice.tuned_shape));
+      return fmt::format(
+          "{} was measured with ordinary launches; the cost model chose kernel and grid for dependent ones",
+          describe(choice.tuned_shape));
   }
   return "";
 }
@@ -104,7 +104,7 @@ void print_explanation(const DecodeProblem& problem, const Shape& shape, const C
   }
   print_text(fmt::format("  layer       {}\n", describe_layer(choice.layer)));
   if (choice.predicted_us > 0)
-    print_text(fmt::format("  expected    {:.1f} us by the fitted model\n", choice.predicted_us));
+    print_text(fmt::format("  expected    {:.1f} us by the cost model\n", choice.predicted_us));
   if (!is_plain(problem.features)) print_text(fmt::format("  features    {}\n", to_json(problem.features)));
   if (const std::int64_t visible = visible_tokens(problem, shape); visible < total_tokens(shape)) {
     print_text(fmt::format("  window      {} of {} tokens are read\n", visible, total_tokens(shape)));

@@ -104,8 +104,8 @@ typedef enum leanattn_provenance {
   LEANATTN_EXACT = 0,      /* measured for this problem and shape */
   LEANATTN_BUCKET = 1,     /* measured for a shape with the same powers of two of batch and contexts */
   LEANATTN_NEAREST = 2,    /* measured for the nearest shape of a problem with the same head_dim and group */
-  LEANATTN_MODEL = 3,      /* tunables measured for another problem on this GPU; the grid is estimated */
-  LEANATTN_FALLBACK = 4,   /* nothing that was measured helps: the default, which is safe everywhere */
+  LEANATTN_MODEL = 3,      /* measured for another problem on this GPU */
+  LEANATTN_FALLBACK = 4,   /* nothing that was measured helps */
   LEANATTN_WITHOUT_PDL = 5 /* only for a problem with pdl: measured for this shape or its bucket, but with ordinary
                               launches, so that the time with dependent launch is not known */
 } leanattn_provenance;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "generator/integers.hpp"
@@ -59,6 +60,19 @@ Line equal_ranges(std::int64_t start, std::int64_t length, std::int64_t period) 
 /// Whether contributors merge as a tree, groups first.
 bool has_groups(FixUp fixup, std::int64_t contributors) { return fixup == FixUp::ticket && contributors > kFlat; }
 
+/// The most tokens in a microsecond that one SM attends to, whatever its memory does. Few query rows never reach it.
+double attended_rate(const KernelSpec& spec) {
+  // On an H200: 64 rows of a latent cache with roles for the warpgroups (128 x 8192 tokens of 128 heads in 600 us), 16
+  // rows of it without (1 x 8192 tokens of 128 heads), and 64 rows of 128 columns of K and V (134 MB in 55 us).
+  const double columns = spec.head_dim + value_dim(spec);
+  if (warpgroups_have_roles(spec)) return 27.0 * 1088 / columns;
+  if (spec.load == LoadPath::tensor && spec.features.latent) return 45.0 * 1088 / columns;
+  if (query_rows_lead(spec)) return 36.0 * 256 / columns;
+  const int rows = rows_per_block(spec);
+  if (spec.load == LoadPath::tensor || (rows <= 16 && columns <= 512)) return std::numeric_limits<double>::infinity();
+  return 68.0 * 256 / columns * 16 / std::max(rows, 16);
+}
+
 /// Round trips to L2, one after the other, in which a contributor that waits reduces its slice of a large partial: a
 /// warp takes eight columns of 32 contributors in each (templates/merge/share_blocks.cuh).
 std::int64_t slice_trips(const KernelSpec& spec, std::int64_t contributors) {
@@ -76,8 +90,10 @@ double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors) {
   if (fixup == FixUp::wait)
     return 2.6 + 1.35 * std::log2(count) +
            (has_large_partials(spec) ? 8.0 * static_cast<double>(slice_trips(spec, contributors) - 1) : 0);
-  // The one that merges alone takes columns in turns. Two turns are what the partials of a few query rows need.
-  const double turns = has_large_partials(spec) ? std::max(1.0, partial_columns(spec) / (64.0 * spec.warps)) : 1;
+  // The one that merges alone reads them with the bandwidth of one SM. On an H200, a partial of 64 rows of 512 columns
+  // takes it 6.4 us, one of 32 rows 2.5 to 3.2 us, one of 8 rows 0.8 us. Those of heads up to 256 columns are small: 8
+  // rows of 128 columns take 0.1 us.
+  const double turns = std::max(1.0, partial_columns(spec) / (spec.features.latent ? 128.0 : 256.0));
   if (!has_groups(fixup, contributors)) return count * turns;
   const auto width = std::max(kMinWidth, static_cast<std::int64_t>(std::ceil(std::sqrt(count))));
   const std::int64_t groups = contributors / width, largest = contributors - (groups - 1) * width;
@@ -112,7 +128,8 @@ Costs costs_of(const std::array<double, kCosts>& v) {
 }
 
 std::array<double, kCosts> as_array(const ModelFeatures& f) {
-  return {1, f.memory, f.excess, f.segments + f.refills, f.shared, f.partials, f.tree};
+  // A refill stalls one pipeline of several on an SM. It takes a quarter of what a new segment takes.
+  return {1, f.memory, f.excess, f.segments + 0.25 * f.refills, f.shared, f.partials, f.tree};
 }
 
 std::string_view to_string(GridKind kind) {
@@ -142,72 +159,110 @@ ModelParameters default_parameters(const DeviceFacts& device) {
   return parameters;
 }
 
-ModelFeatures model_features(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
-                             const Shape& shape, const Config& config, int resident) {
-  const KernelSpec& spec = config.spec;
-  const std::int64_t sms = std::max(device.sm_count, 1);
+ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& spec) {
+  ModelParameters parameters = default_parameters(device);
+  Costs& costs = parameters.costs;
+  // Of dependent launches two share an SM, and CTAs that share it already are in each other's way.
+  const bool alone = spec.ctas_per_sm == 1;
+  costs.stretch = spec.load == LoadPath::vector ? 0.95 : spec.load == LoadPath::tensor && alone ? 0.99 : 1.01;
+  if (spec.pdl && spec.load == LoadPath::tensor) costs.stretch += alone ? -0.02 : 0.02;
+  costs.wait = spec.features.latent ? 0.95 : 0.6;  // the matrix units of a latent cache's kernels overlap with nothing
+  costs.segment = 0.5;
+  costs.fix_up = 0.2;
+  costs.partial = has_large_partials(spec) ? 0.1 : 0.07;
+  switch (spec.load) {
+    case LoadPath::ldg: costs.start = 4.2; break;
+    case LoadPath::cp_async:
+    case LoadPath::vector: costs.start = 3.8; break;
+    case LoadPath::bulk: costs.start = 3.6; break;
+    case LoadPath::tensor: costs.start = 4.0; break;
+  }
+  if (spec.features.latent) costs.start += warpgroups_have_roles(spec) ? 3.5 : 1.2;
+  // While a dependent launch waits, only a producer warp goes on.
+  if (spec.pdl) costs.start -= spec.load == LoadPath::tensor ? kDependentStart : kDependentStart - 0.2;
+  return parameters;
+}
+
+LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
+                         const Shape& shape, const KernelSpec& spec, int resident)
+    : parameters_(parameters), spec_(spec), sms_(std::max(device.sm_count, 1)), held_(std::max(resident, 1)) {
   const std::int64_t outputs = output_tiles(problem, shape, spec);
-  const std::int64_t tiles = std::max<std::int64_t>(lean_tiles(problem, shape, spec), 1);
-  const std::int64_t grid = std::clamp<std::int64_t>(config.grid, 1, tiles);
-  const std::int64_t held = std::max(resident, 1);  // CTAs of one SM
-  const std::int64_t tiles_per_output = std::max<std::int64_t>(tiles / std::max<std::int64_t>(outputs, 1), 1);
-  const Line line = line_of(tiles, tiles_per_output, grid);
+  tiles_ = std::max<std::int64_t>(lean_tiles(problem, shape, spec), 1);
+  tiles_per_output_ = std::max<std::int64_t>(tiles_ / std::max<std::int64_t>(outputs, 1), 1);
+  token_bytes_ = kv_token_bytes(spec);
+  tokens_per_output_ = std::max(static_cast<double>(visible_tokens(problem, shape)) / shape.batch, 1.0);
+  // Row blocks that go in step read KV from memory once.
+  bytes_ = static_cast<double>(kv_bytes(problem, shape)) * (row_blocks_in_step(spec) ? 1 : row_blocks(spec));
+  step_tokens_ = step_of_cta(spec);
+  attended_rate_ = attended_rate(spec);
+}
+
+ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
+  const std::int64_t grid = std::clamp<std::int64_t>(wanted_grid, 1, tiles_);
+  const Line line = line_of(tiles_, tiles_per_output_, grid);
 
   // The CTAs that the busiest SM runs, one wave after the other.
-  const std::int64_t ctas_on_sm = divide_up(grid, sms);
-  const double token_bytes = kv_token_bytes(spec);
-  const double tokens_per_output = std::max(static_cast<double>(visible_tokens(problem, shape)) / shape.batch, 1.0);
+  const std::int64_t ctas_on_sm = divide_up(grid, sms_);
   // The number of times that a CTA fills its ring from one end to the other, each of which takes the latency of memory.
   // A producer warp goes on into the next segment. Without one, each segment fills the ring anew, and short segments
   // leave warps idle.
   const auto fills_of = [&](std::int64_t piece) {
-    const auto steps = divide_up(piece * spec.tile, step_of_cta(spec));
-    return static_cast<double>(steps) / fill_steps(spec);
+    return static_cast<double>(divide_up(piece * spec_.tile, step_tokens_)) / fill_steps(spec_);
   };
   double fills = fills_of(line.longest);
-  if (spec.load != LoadPath::tensor && line.segments > 1) {
+  if (spec_.load != LoadPath::tensor && line.segments > 1) {
     const std::int64_t middle = std::max<std::int64_t>(line.segments - 2, 0);
-    const std::int64_t last = std::max<std::int64_t>(line.longest - line.first_piece - middle * tiles_per_output, 0);
+    const std::int64_t last = std::max<std::int64_t>(line.longest - line.first_piece - middle * tiles_per_output_, 0);
     fills = std::max(1.0, fills_of(line.first_piece)) +
-            static_cast<double>(middle) * std::max(1.0, fills_of(tiles_per_output)) + std::max(1.0, fills_of(last));
+            static_cast<double>(middle) * std::max(1.0, fills_of(tiles_per_output_)) + std::max(1.0, fills_of(last));
   }
-  const std::int64_t waves = divide_up(ctas_on_sm, held);
+  const std::int64_t waves = divide_up(ctas_on_sm, held_);
   fills = std::max(1.0, fills);
+  // Where a dependent launch leaves less than half of the SMs idle, the one after it begins on these, and the rest of
+  // it late. CTAs that wait for each other then wait for the late ones: 84 MB by 80 of 132 SMs take 28.3 us a link of a
+  // chain, and 22.9 us a launch without. With tickets 537 MB by 64 SMs take as long as without. What fits into the
+  // rings has been requested by then.
+  const bool late = spec_.pdl && spec_.fixup == FixUp::wait && grid < sms_ && 2 * grid > sms_ && fills > 1;
 
   // The last LeanTile of an output tile may have fewer tokens, and only tokens have bytes.
-  // Row blocks that go in step read KV from memory once.
-  const double bytes =
-      static_cast<double>(kv_bytes(problem, shape)) * (row_blocks_in_step(spec) ? 1 : row_blocks(spec));
-  const std::int64_t whole = line.longest / tiles_per_output;
+  const std::int64_t whole = line.longest / tiles_per_output_;
+  const double rest_tokens = static_cast<double>(line.longest % tiles_per_output_ * spec_.tile);
   const double cta_bytes =
-      token_bytes * (static_cast<double>(whole) * tokens_per_output +
-                     std::min(static_cast<double>(line.longest % tiles_per_output * spec.tile), tokens_per_output));
+      token_bytes_ * (static_cast<double>(whole) * tokens_per_output_ + std::min(rest_tokens, tokens_per_output_));
 
   // A deep ring waits for memory while memory is busy with other requests. A ring of one stage, or registers, stand
   // still while their bytes are used, so their waiting comes on top of the time that memory takes.
-  const bool overlapped = spec.stages > 1;
+  const bool overlapped = spec_.stages > 1;
+  const double cta_attends_us = static_cast<double>(line.longest * spec_.tile) / attended_rate_;
   const auto wave_us = [&](std::int64_t ctas_on_busiest_sm, double wave_bytes) {
-    const double on_sm = std::min(static_cast<double>(ctas_on_busiest_sm) * cta_bytes, wave_bytes);
-    const double waiting = overlapped ? (fills - 1) * parameters.latency : 0;
-    return soft_max(std::max(on_sm / parameters.sm_rate, waiting), wave_bytes / parameters.memory_rate);
+    const auto ctas = static_cast<double>(late ? 2 * ctas_on_busiest_sm : ctas_on_busiest_sm);
+    const double on_sm = std::min(ctas * cta_bytes, wave_bytes);
+    const double waiting = overlapped ? (fills - 1) * parameters_.latency : 0;
+    const double attending = static_cast<double>(ctas_on_busiest_sm) * cta_attends_us;
+    return soft_max(std::max({on_sm / parameters_.sm_rate, waiting, attending}), wave_bytes / parameters_.memory_rate);
   };
   ModelFeatures features;
-  features.memory = bytes / parameters.memory_rate;
+  features.memory = bytes_ / parameters_.memory_rate;
   // All waves but the last have as many CTAs as are resident at once.
-  const std::int64_t wave = held * sms, last = grid - (waves - 1) * wave;
-  const double average_bytes = bytes / static_cast<double>(grid);
-  features.excess = static_cast<double>(waves - 1) * wave_us(held, static_cast<double>(wave) * average_bytes) +
-                    wave_us(divide_up(last, sms), static_cast<double>(last) * average_bytes) - features.memory;
+  const std::int64_t wave = held_ * sms_, last = grid - (waves - 1) * wave;
+  const double average_bytes = bytes_ / static_cast<double>(grid);
+  features.excess = static_cast<double>(waves - 1) * wave_us(held_, static_cast<double>(wave) * average_bytes) +
+                    wave_us(divide_up(last, sms_), static_cast<double>(last) * average_bytes) - features.memory;
   features.refills = overlapped ? 0 : fills - 1;
-  features.idle = grid < sms - sms / 8;
+  features.idle = grid < sms_ - sms_ / 8;
   // Each wave after the first starts with an empty pipeline, like a new segment.
   features.segments = static_cast<double>(line.segments * waves - 1);
   if (line.contributors > 1) {
     features.shared = 1;
-    features.tree = has_groups(spec.fixup, line.contributors) ? 1 : 0;
-    features.partials = merged_in_a_row(spec, line.contributors);
+    features.tree = has_groups(spec_.fixup, line.contributors) ? 1 : 0;
+    features.partials = merged_in_a_row(spec_, line.contributors);
   }
   return features;
+}
+
+ModelFeatures model_features(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
+                             const Shape& shape, const Config& config, int resident) {
+  return LaunchModel(parameters, device, problem, shape, config.spec, resident).features(config.grid);
 }
 
 double predict_us(const ModelParameters& parameters, const ModelFeatures& features) {

@@ -5,7 +5,8 @@
 //   memory: all bytes over the memory's rate.
 //   excess: how much longer than that the busiest SM takes for its own bytes, summed over the waves. By Little's law an
 //           SM pulls at most its bytes in flight (CTAs x warps x stages x KV of one step) over the latency of memory.
-//   segments: the segments of the busiest CTA after its first, and the refills of a ring of one stage.
+//           Of many query rows it attends to so many tokens in a microsecond and no more.
+//   segments: the segments of the busiest CTA after its first, and a quarter of the refills of a ring of one stage.
 //   fix-up: a constant where output tiles have several contributors, a cost for each merged partial, and a constant for
 //           the second level of a ticket tree.
 // The part of the schedule is exact for batches of equal lengths (templates/line/schedule.cuh), and an average for
@@ -35,6 +36,8 @@ struct Costs {
 
   bool operator==(const Costs&) const = default;
 };
+/// By how much less a dependent launch costs to start: launch and prologue overlap with the launch before it.
+inline constexpr double kDependentStart = 1.4;
 inline constexpr std::size_t kCosts = 7;
 std::array<double, kCosts> as_array(const Costs& costs);
 Costs costs_of(const std::array<double, kCosts>& values);
@@ -51,6 +54,9 @@ struct ModelParameters {
 
 /// Guesses for a device that was not measured, from its generation and number of SMs.
 ModelParameters default_parameters(const DeviceFacts& device);
+/// The same for one kernel, whose load path, cache and kind of launch have costs of their own. Where nothing was
+/// fitted, look-ups go by these. They are those of an H200, with the rates of `device`.
+ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& spec);
 
 /// What the model knows of one launch: the coefficients of the fitted costs.
 struct ModelFeatures {
@@ -74,7 +80,24 @@ constexpr bool leaves_idle(GridKind kind) { return kind >= GridKind::idle_whole;
 std::string_view to_string(GridKind kind);
 GridKind kind_of(const ModelFeatures& features);
 
-/// resident: CTAs of this kernel that one SM holds (>= 1). Problem, shape and config must be valid.
+/// The features of one kernel at one shape, for any grid. What grids have in common is worked out once.
+class LaunchModel {
+ public:
+  /// resident: CTAs of this kernel that one SM holds (>= 1). Problem, shape and spec must be valid. Parameters and spec
+  /// must outlive this.
+  LaunchModel(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
+              const Shape& shape, const KernelSpec& spec, int resident);
+  ModelFeatures features(std::int64_t grid) const;
+
+ private:
+  const ModelParameters& parameters_;
+  const KernelSpec& spec_;
+  std::int64_t sms_, held_;
+  std::int64_t tiles_ = 1, tiles_per_output_ = 1, step_tokens_ = 1;
+  double token_bytes_ = 0, tokens_per_output_ = 1, bytes_ = 0, attended_rate_ = 1;
+};
+
+/// The same for one grid.
 ModelFeatures model_features(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
                              const Shape& shape, const Config& config, int resident);
 

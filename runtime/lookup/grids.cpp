@@ -27,7 +27,7 @@ std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
 std::int64_t largest_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
                           const KernelSpec& spec) {
   const std::int64_t most = std::min(lean_tiles(problem, shape, spec), kMostCtas);
-  return spec.fixup == FixUp::wait ? std::min(most, resident_grid(device, spec)) : most;
+  return waits(spec) ? std::min(most, resident_grid(device, spec)) : most;
 }
 
 /// Whether two specs are equal except for programmatic dependent launch, which changes when a kernel starts but not
@@ -68,8 +68,8 @@ std::vector<std::int64_t> useful_grids(const DeviceFacts& device, const DecodePr
   const std::int64_t sms = std::max(1, device.sm_count);
   const std::int64_t resident = sms * std::max(1, resident_ctas_per_sm);
   const std::int64_t outputs = output_tiles(problem, shape, spec);
-  const std::int64_t most = spec.fixup == FixUp::wait ? std::min(lean_tiles(problem, shape, spec), resident)
-                                                      : std::min(lean_tiles(problem, shape, spec), kMostCtas);
+  const std::int64_t most = waits(spec) ? std::min(lean_tiles(problem, shape, spec), resident)
+                                        : std::min(lean_tiles(problem, shape, spec), kMostCtas);
   // More than two waves never pay, because each further CTA only adds a segment and a partial.
   const std::int64_t two_waves = 2 * resident;
   std::vector<std::int64_t> grids{outputs, std::max<std::int64_t>(1, sms / outputs) * outputs, resident, most};

@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "generator/parse_json.hpp"
-#include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/specs.hpp"
 
@@ -20,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormat = 3;
+constexpr int kFormat = 4;         // of another one the costs are of another formula
 constexpr int kMostResident = 32;  // CTAs that an SM of any architecture holds
 
 double number(const nlohmann::json& json) {
@@ -49,7 +48,7 @@ PortfolioKernel kernel_from(const nlohmann::json& json) {
   if (!spec) throw std::invalid_argument(spec.error().message);
   if (const auto valid = validate(*spec); !valid) throw std::invalid_argument(valid.error().message);
   PortfolioKernel kernel{
-      .spec = *spec, .resident = require_integer<int>(json.at("resident")), .parameters = {}, .seen = {}};
+      .spec = *spec, .resident = require_integer<int>(json.at("resident")), .parameters = {}, .seen = {}, .doubt = 0};
   if (kernel.resident < 1 || kernel.resident > kMostResident)
     throw std::invalid_argument("a kernel of which an SM holds " + std::to_string(kernel.resident));
   kernel.parameters.memory_rate = positive(json.at("memory_rate"));
@@ -63,7 +62,8 @@ PortfolioKernel kernel_from(const nlohmann::json& json) {
                                               .tokens_per_output = number(at.at(1)),
                                               .raggedness = number(at.at(2))},
                            .kind = kind_from(at.at(3)),
-                           .log_ratio = number(at.at(4))});
+                           .log_ratio = number(at.at(4)),
+                           .away = 0});
   }
   return kernel;
 }
@@ -86,7 +86,7 @@ std::array<Correction, std::size(kGridKinds)> corrections_at(std::span<const See
   };
   std::array<Sums, std::size(kGridKinds)> sums;
   for (const SeenShape& at : seen) {
-    const double octaves = distance(at.shape_features, here) / kReach;
+    const double octaves = (distance(at.shape_features, here) + at.away) / kReach;
     const double nearness = std::exp(-octaves * octaves / 2);
     for (const GridKind kind : kGridKinds) {
       const double weight = affinity(at.kind, kind) * nearness;
@@ -110,8 +110,8 @@ class Corrected {
  public:
   Corrected(const PortfolioKernel& kernel, const ShapeFeatures& here) : parameters_(kernel.parameters) {
     const auto corrections = corrections_at(kernel.seen, here);
-    std::transform(corrections.begin(), corrections.end(), of_kind_.begin(), [](const Correction& correction) {
-      return Factors{std::exp(correction.log_ratio), std::exp(correction.doubt)};
+    std::transform(corrections.begin(), corrections.end(), of_kind_.begin(), [&](const Correction& correction) {
+      return Factors{std::exp(correction.log_ratio), std::exp(correction.doubt + kernel.doubt)};
     });
   }
 
@@ -185,38 +185,43 @@ Prediction predict(const PortfolioKernel& kernel, const DeviceFacts& device, con
       .predict(model_features(kernel.parameters, device, problem, shape, config, kernel.resident));
 }
 
-std::optional<PredictedConfig> best_predicted(const Portfolio& portfolio, const DeviceFacts& device,
-                                              const DecodeProblem& problem, const Shape& shape) {
+std::optional<PredictedConfig> best_predicted(std::span<const PortfolioKernel> kernels, const DeviceFacts& device,
+                                              const DecodeProblem& problem, const Shape& shape,
+                                              std::span<const std::int64_t> also, double start_us) {
   const KernelSpec base = base_spec(device.arch, problem);
   const ShapeFeatures here = shape_features_of(problem, shape, base);
-  const int fewest_blocks = row_blocks(default_config(device, problem, shape).spec);
   const bool ragged = is_ragged(visible_shape(problem, shape));
   std::optional<PredictedConfig> best;
   double least = std::numeric_limits<double>::infinity();  // of doubtful_us
-  for (const PortfolioKernel& kernel : portfolio.kernels) {
+  for (const PortfolioKernel& kernel : kernels) {
     const Result<KernelSpec> spec = with_tunables_of(base, kernel.spec);
-    // A load path that would read the cache more often than the default does is no guide.
-    if (!spec || row_blocks(*spec) > fewest_blocks) continue;
+    if (!spec) continue;
     // A ragged batch gets segment costs and all the CTAs that are resident at once, and these wait for nobody.
-    if (ragged && spec->fixup == FixUp::wait) continue;
-    const bool waits = spec->fixup == FixUp::wait;
-    const int resident = waits ? std::min(kernel.resident, spec->ctas_per_sm) : kernel.resident;
+    if (ragged && spec->fixup == FixUp::wait && !has_large_partials(*spec)) continue;
+    const int resident = waits(*spec) ? std::min(kernel.resident, spec->ctas_per_sm) : kernel.resident;
     const Corrected corrected(kernel, here);
-    const std::vector<std::int64_t> grids = ragged
-                                                ? std::vector<std::int64_t>{ragged_grid(device, problem, shape, *spec)}
-                                                : useful_grids(device, problem, shape, *spec, resident);
-    for (const std::int64_t grid : grids) {
+    const LaunchModel launch(kernel.parameters, device, problem, shape, *spec, kernel.resident);
+    const auto consider = [&](std::int64_t grid) {
+      Prediction predicted = corrected.predict(launch.features(grid));
+      predicted.us += start_us, predicted.doubtful_us += start_us;
+      // A model that predicts an infinite time, or none, is of no use for this shape.
+      if (!std::isfinite(predicted.us) || predicted.us <= 0) return;
+      if (predicted.doubtful_us >= least) return;
+      least = predicted.doubtful_us;
       const Config config{.spec = *spec,
                           .grid = grid,
                           .segment_cost = ragged ? segment_cost(device, *spec) : 0,
                           .l2_promotion = l2_promotion(problem, shape, *spec)};
-      const Prediction predicted =
-          corrected.predict(model_features(kernel.parameters, device, problem, shape, config, kernel.resident));
-      // A model that predicts an infinite time, or none, is of no use for this shape.
-      if (!std::isfinite(predicted.us) || predicted.us <= 0) continue;
-      if (predicted.doubtful_us >= least) continue;
-      least = predicted.doubtful_us;
-      best = PredictedConfig{config, predicted.us};
+      best = PredictedConfig{config, predicted.us, predicted.doubtful_us};
+    };
+    if (ragged) {
+      consider(ragged_grid(device, problem, shape, *spec));
+      continue;
+    }
+    const std::vector<std::int64_t> grids = useful_grids(device, problem, shape, *spec, resident);
+    for (const std::int64_t grid : grids) consider(grid);
+    for (const std::int64_t grid : also) {
+      if (grid <= grids.back()) consider(grid);
     }
   }
   return best;

@@ -20,6 +20,7 @@ struct SeenShape {
   ShapeFeatures shape_features;
   GridKind kind = GridKind::whole;
   double log_ratio = 0;  ///< log(measured / modelled)
+  double away = 0;       ///< how far the measured problem and kernel are from those in question, in octaves; not stored
 
   bool operator==(const SeenShape&) const = default;
 };
@@ -29,6 +30,7 @@ struct PortfolioKernel {
   int resident = 1;  ///< CTAs that one SM holds
   ModelParameters parameters;
   std::vector<SeenShape> seen;
+  double doubt = 0;  ///< a surcharge on its predictions beside that of corrections; logarithm; not stored
 
   bool operator==(const PortfolioKernel&) const = default;
 };
@@ -65,6 +67,7 @@ Correction correction_at(std::span<const SeenShape> seen, const ShapeFeatures& h
 struct PredictedConfig {
   Config config;
   double us = 0;
+  double doubtful_us = 0;  ///< with doubt: configurations are compared by this
 };
 /// How long a configuration of one of the portfolio's kernels is expected to take.
 struct Prediction {
@@ -74,11 +77,13 @@ struct Prediction {
 Prediction predict(const PortfolioKernel& kernel, const DeviceFacts& device, const DecodeProblem& problem,
                    const Shape& shape, const Config& config);
 
-/// The configuration of least doubtful_us over the portfolio's kernels and their useful grids. The kernels are made to
-/// fit `problem`, which may have other KV heads or features than the problem of the fit. nullopt when no kernel fits.
-/// Takes some 100 ns for each kernel and grid.
-std::optional<PredictedConfig> best_predicted(const Portfolio& portfolio, const DeviceFacts& device,
-                                              const DecodeProblem& problem, const Shape& shape);
+/// The configuration of least doubtful_us over the kernels and their useful grids, and over those of the grids
+/// `also` that a kernel can have. The kernels are made to fit `problem`, which may have other heads or features than
+/// the problem in which they were measured. start_us is added to every time. nullopt when no kernel fits. Takes some
+/// 100 ns for each kernel and grid.
+std::optional<PredictedConfig> best_predicted(std::span<const PortfolioKernel> kernels, const DeviceFacts& device,
+                                              const DecodeProblem& problem, const Shape& shape,
+                                              std::span<const std::int64_t> also = {}, double start_us = 0);
 
 }  // namespace v1
 }  // namespace leanattn

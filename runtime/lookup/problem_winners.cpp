@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
 
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
+#include "runtime/lookup/residency.hpp"
 #include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
@@ -84,6 +86,11 @@ void ProblemWinners::add(const DeviceFacts& device, const LayeredWinners::Entry&
   Slot& slot = slots_[slot_of(key)];
   if (slot.shape != kEmpty) return;  // an earlier layer or policy has a winner for it
   slot = {key, static_cast<std::uint32_t>(shapes_.size())};
+  const ShapeFeatures features = shape_features_of(problem_, shape, base_spec(device.arch, problem_));
+  const ModelParameters parameters = default_parameters(device, config.spec);
+  const ModelFeatures modelled =
+      model_features(parameters, device, problem_, shape, config, guess_resident(device, config.spec));
+  const double ratio = row.winner.median_us / predict_us(parameters, modelled);
   shapes_.push_back({{.config = config,
                       .provenance = Provenance::exact,
                       .tuned_us = row.winner.median_us,
@@ -91,7 +98,11 @@ void ProblemWinners::add(const DeviceFacts& device, const LayeredWinners::Entry&
                       .layer = row.layer,
                       .stale = row.winner.stale,
                       .tuned_pdl = problem_.pdl},
-                     shape_features_of(problem_, shape, base_spec(device.arch, problem_))});
+                     features,
+                     {.shape_features = features,
+                      .kind = kind_of(modelled),
+                      // A row that was edited by hand may have any time.
+                      .log_ratio = std::log(ratio > 0 ? std::clamp(ratio, 0.25, 4.0) : 1.0)}});
 }
 
 std::size_t ProblemWinners::slot_of(const LookupKey& key) const noexcept {

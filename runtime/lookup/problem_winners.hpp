@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/lookup/key.hpp"
+#include "runtime/lookup/portfolio.hpp"
 #include "runtime/lookup/shape_features.hpp"
 #include "runtime/lookup/winner_table.hpp"
 
@@ -19,6 +20,7 @@ namespace detail {
 struct MeasuredShape {
   Choice choice;  ///< as an exact hit returns it
   ShapeFeatures shape_features;
+  SeenShape seen;  ///< how far its time is from that of default_parameters()
 };
 
 class ProblemWinners {

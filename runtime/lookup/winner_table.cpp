@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/estimate.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/parsed_texts.hpp"
 #include "runtime/lookup/portfolio.hpp"
@@ -23,6 +24,31 @@ namespace {
 
 using detail::MeasuredShape;
 using detail::ProblemWinners;
+using detail::Witness;
+
+/// The shape with its contexts rounded up to the next of 16 steps of an octave, and to 16 tokens.
+/// Neighbouring shapes then get the same answer, so that contexts may grow without another kernel for each length.
+Shape rounded(const Shape& shape) {
+  const auto up = [](std::int64_t tokens) {
+    const auto value = static_cast<std::uint64_t>(std::max<std::int64_t>(tokens, 1));
+    constexpr std::uint64_t kHuge = std::uint64_t{1} << 40, kLeastStep = 16;
+    if (value >= kHuge) return tokens;
+    const std::uint64_t step = std::max(kLeastStep, std::bit_ceil(value) / 32);
+    return static_cast<std::int64_t>((value + step - 1) / step * step);
+  };
+  Shape whole = canonical(shape);
+  whole.longest_context = up(shape.longest_context);
+  if (whole.total_context != 0) {
+    const std::int64_t most = total_tokens({.batch = shape.batch, .longest_context = whole.longest_context});
+    const std::int64_t average = up(total_tokens(shape) / shape.batch);
+    const std::int64_t total = total_tokens({.batch = shape.batch, .longest_context = average});
+    whole.total_context = std::clamp(total, whole.longest_context, most);
+  }
+  return whole;
+}
+
+// So many of the nearest winners have a say.
+constexpr std::size_t kMostWitnesses = 48;
 
 /// The power of two to which each size is rounded up: a winner for 8192 tokens speaks for 4097 to 8192.
 std::array<int, 3> bucket_of(const Shape& shape) {
@@ -54,6 +80,19 @@ double distance(const DecodeProblem& a, const DecodeProblem& b) {
 }
 
 int group_of(const DecodeProblem& problem) { return problem.q_heads / problem.kv_heads; }
+
+/// Kernels do not depend on the number of KV heads. It only multiplies output tiles, which are among the features of a
+/// shape.
+bool share_kernels(const DecodeProblem& a, const DecodeProblem& b) {
+  return a.head_dim == b.head_dim && group_of(a) == group_of(b);
+}
+
+/// How far any two problems are from each other, in octaves.
+double distance_of_any(const DecodeProblem& a, const DecodeProblem& b) {
+  const double heads = std::abs(std::log2(static_cast<double>(a.head_dim) / b.head_dim)) +
+                       std::abs(std::log2(static_cast<double>(group_of(a)) / group_of(b)));
+  return distance(a, b) + 2.0 * heads;
+}
 
 }  // namespace
 
@@ -146,13 +185,19 @@ struct WinnerTable::Impl {
     });
   }
 
-  /// The closest winner of all the problems that are `wanted`. further(problem) is added to the distance of its shapes.
-  template <class Wanted, class Further>
-  Found find_closest(const ShapeFeatures& here, Wanted wanted, Further further) const {
-    const auto candidates = problems.find_all([&](const DecodeProblem& candidate) {
+  /// The winners of all the problems that are `wanted`.
+  template <class Wanted>
+  std::vector<const ProblemWinners*> winners_of(Wanted wanted) const {
+    return problems.find_all([&](const DecodeProblem& candidate) {
       // The one kernel of a batch-invariant problem has LeanTiles that are too long for others.
       return !candidate.features.batch_invariant && wanted(candidate);
     });
+  }
+
+  /// The closest winner of these problems. further(problem) is added to the distance of its shapes.
+  template <class Further>
+  static Found find_closest(std::span<const ProblemWinners* const> candidates, const ShapeFeatures& here,
+                            Further further) {
     return cheapest(candidates, [&](const DecodeProblem& candidate) {
       return [&here, octaves = further(candidate)](const MeasuredShape& measured) {
         return distance(measured.shape_features, here) + octaves;
@@ -160,10 +205,43 @@ struct WinnerTable::Impl {
     });
   }
 
+  /// The winners of these problems that are closest to the shape, nearest first. Warm ones speak where there is no cold
+  /// one.
+  template <class Further>
+  static std::vector<Witness> witnesses_of(std::span<const ProblemWinners* const> candidates, const ShapeFeatures& here,
+                                           Further further) {
+    std::vector<Witness> witnesses;
+    for (const L2Policy policy : {L2Policy::cold, L2Policy::warm}) {
+      if (!witnesses.empty()) break;
+      for (const ProblemWinners* winners : candidates) {
+        const double octaves = further(winners->problem());
+        for (const MeasuredShape& measured : winners->shapes(policy))
+          witnesses.push_back({&measured, octaves, octaves + distance(measured.shape_features, here)});
+      }
+    }
+    if (witnesses.size() > kMostWitnesses) {
+      std::vector<double> distances(witnesses.size());
+      std::transform(witnesses.begin(), witnesses.end(), distances.begin(), [](const Witness& w) { return w.away; });
+      std::nth_element(distances.begin(), distances.begin() + kMostWitnesses, distances.end());
+      const double most = distances[kMostWitnesses];
+      const auto beyond = [most](const Witness& witness) { return witness.away > most; };
+      witnesses.erase(std::remove_if(witnesses.begin(), witnesses.end(), beyond), witnesses.end());
+    }
+    const auto closer = [](const Witness& a, const Witness& b) { return a.away < b.away; };
+    std::stable_sort(witnesses.begin(), witnesses.end(), closer);
+    witnesses.resize(std::min(witnesses.size(), kMostWitnesses));
+    return witnesses;
+  }
+
+  struct FittedPortfolio {
+    const Portfolio* portfolio = nullptr;
+    double start_us = 0;  ///< what a launch of the problem in question takes more to start than one of the portfolio
+  };
+
   /// The portfolio of this problem, or of the closest one with the same kernels that is less than `octaves` away; or
-  /// null.
-  const Portfolio* portfolio_for(const DecodeProblem& problem, double octaves) const {
-    const Portfolio* best = nullptr;
+  /// none.
+  FittedPortfolio portfolio_for(const DecodeProblem& problem, double octaves) const {
+    FittedPortfolio best;
     double least = std::numeric_limits<double>::infinity();
     for (Model& model : models) {
       if (model.problem.head_dim != problem.head_dim || group_of(model.problem) != group_of(problem) ||
@@ -174,63 +252,52 @@ struct WinnerTable::Impl {
       const double heads = std::abs(std::log2(static_cast<double>(model.problem.kv_heads) / problem.kv_heads));
       const double now = away + 0.01 * heads;
       if (now >= least) continue;
-      if (const Portfolio* portfolio = model.get()) least = now, best = portfolio;
+      const Portfolio* portfolio = model.get();
+      if (portfolio == nullptr) continue;
+      least = now;
+      best = {portfolio, (model.problem.pdl ? kDependentStart : 0) - (problem.pdl ? kDependentStart : 0)};
     }
     return best;
   }
 
-  /// The answer of adapt(). Where the portfolio of a problem exists that is closer than the winner, kernel and grid are
-  /// the best ones that it predicts for this shape.
-  std::optional<Choice> predict(const Found& found, Provenance provenance, const DecodeProblem& problem,
-                                const Shape& shape) const {
-    std::optional<Choice> choice = adapt(found, provenance, problem, shape);
-    if (choice && provenance != Provenance::model) take_prediction(found, problem, shape, *choice);
-    if (choice) choice->config = with_fitting_fix_up(device, problem, shape, choice->config);
-    return choice;
-  }
-
-  /// Replaces the choice by what the portfolio predicts, where there is one that is closer than the winner.
-  void take_prediction(const Found& found, const DecodeProblem& problem, const Shape& shape, Choice& choice) const {
-    const ShapeFeatures here = shape_features_of(problem, shape, base_spec(device.arch, problem));
-    const double octaves = distance(found.measured->shape_features, here) + distance(*found.problem, problem);
-    const Portfolio* portfolio = portfolio_for(problem, octaves);
-    if (portfolio == nullptr) return;
-    if (const auto best = best_predicted(*portfolio, device, problem, shape)) {
-      choice.config = best->config;
+  /// What answers for a shape without a winner of its own: the configuration that is predicted to be fastest. `found`
+  /// is the winner on which the answer rests, or nothing.
+  Choice estimate(const Found& found, Provenance provenance, const DecodeProblem& problem, const Shape& asked,
+                  const ShapeFeatures& here, std::span<const Witness> witnesses) const {
+    Choice choice;
+    const Shape shape = rounded(asked);
+    std::vector<std::int64_t> also;  // grids
+    FittedPortfolio fitted;
+    if (found) {
+      choice = found.measured->choice;
+      choice.provenance = provenance;
+      if (provenance == Provenance::model) {
+        choice.tuned_us = 0;
+      } else {
+        const double octaves = distance(found.measured->shape_features, here) + distance(*found.problem, problem);
+        fitted = portfolio_for(problem, octaves);
+        if (const auto spec = with_tunables_of(base_spec(device.arch, problem), choice.config.spec))
+          also.push_back(
+              carry_grid_over(device, *found.problem, choice.tuned_shape, choice.config, problem, shape, *spec));
+      }
+    }
+    std::optional<PredictedConfig> best;
+    if (fitted.portfolio != nullptr)
+      best = best_predicted(fitted.portfolio->kernels, device, problem, shape, also, fitted.start_us);
+    const std::vector<PortfolioKernel> kernels =
+        detail::estimated_kernels(device, problem, witnesses, best ? fitted.portfolio : nullptr, fitted.start_us);
+    const auto other = best_predicted(kernels, device, problem, shape, also);
+    if (other && (!best || other->doubtful_us < best->doubtful_us)) best = other;
+    // Where even the default kernel has no finite prediction.
+    if (!best) best = PredictedConfig{.config = default_config(device, problem, shape), .us = 0, .doubtful_us = 0};
+    if (found) {
+      best->config.l2_promotion =
+          carry_l2_promotion_over(*found.problem, choice.tuned_shape, choice.config, problem, shape, best->config.spec);
       choice.predicted_us = best->us;
     }
-  }
-
-  /// The winner made to fit this problem and shape; nullopt when it cannot be.
-  std::optional<Choice> adapt(const Found& found, Provenance provenance, const DecodeProblem& problem,
-                              const Shape& shape) const {
-    const Choice& tuned = found.measured->choice;
-    const auto spec = with_tunables_of(base_spec(device.arch, problem), tuned.config.spec);
-    if (!spec) return std::nullopt;
-    Choice choice = tuned;
-    choice.provenance = provenance;
-    choice.config.spec = *spec;
-    choice.config.l2_promotion =
-        carry_l2_promotion_over(*found.problem, tuned.tuned_shape, tuned.config, problem, shape, *spec);
-    const bool other_rows = found.problem->features.q_len != problem.features.q_len;
-    // A load path that would read the cache more often than the default does is no guide.
-    if ((provenance == Provenance::model || other_rows) &&
-        row_blocks(*spec) > row_blocks(default_config(device, problem, shape).spec)) {
-      return std::nullopt;
-    }
-    if (provenance == Provenance::model) {
-      choice.tuned_us = 0;
-      choice.config.grid = cheapest_grid(device, problem, shape, *spec);
-    } else {
-      choice.config.grid =
-          carry_grid_over(device, *found.problem, tuned.tuned_shape, tuned.config, problem, shape, *spec);
-    }
-    const double raggedness = shape_features_of(problem, shape, *spec).raggedness;
-    if (raggedness > found.measured->shape_features.raggedness + kRaggedOctaves) {
-      choice.config.spec.fixup = FixUp::ticket;
-      choice.config.grid = ragged_grid(device, problem, shape, choice.config.spec);
-      choice.config.segment_cost = segment_cost(device, choice.config.spec);
-    }
+    choice.config = best->config;
+    choice.config.grid = std::min(choice.config.grid, lean_tiles(problem, asked, choice.config.spec));
+    if (choice.config.segment_cost > 0) choice.config = with_fitting_fix_up(device, problem, shape, choice.config);
     return choice;
   }
 };
@@ -285,11 +352,15 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
     choice.config = default_config(impl_->device, problem, shape);
     return choice;
   }
-  const ShapeFeatures here = shape_features_of(problem, shape, base_spec(impl_->device.arch, problem));
+  const ShapeFeatures here = shape_features_of(problem, rounded(shape), base_spec(impl_->device.arch, problem));
 
-  if (const auto found = Impl::find_bucket(winners, shape, here)) {
-    if (auto choice = impl_->predict(found, Provenance::bucket, problem, shape)) return *std::move(choice);
-  }
+  const auto further = [&](const DecodeProblem& candidate) { return distance(candidate, problem); };
+  const auto answer = [&](const Impl::Found& found, Provenance provenance,
+                          std::span<const ProblemWinners* const> candidates) {
+    return impl_->estimate(found, provenance, problem, shape, here, Impl::witnesses_of(candidates, here, further));
+  };
+  if (const auto found = Impl::find_bucket(winners, shape, here))
+    return answer(found, Provenance::bucket, {&winners, 1});
   // A kernel that streams well also does so when it may start earlier. So this is a better guess than another shape.
   if (problem.pdl) {
     DecodeProblem ordinary = problem;
@@ -298,31 +369,21 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
     auto found = Impl::find_exact(ordinary_winners, shape);
     if (!found) found = Impl::find_bucket(ordinary_winners, shape, here);
     if (found) {
-      if (auto choice = impl_->predict(found, Provenance::without_pdl, problem, shape)) return *std::move(choice);
+      std::vector<const ProblemWinners*> both{ordinary_winners};
+      if (winners != nullptr) both.push_back(winners);
+      return answer(found, Provenance::without_pdl, both);
     }
   }
-  // Kernels do not depend on the number of KV heads. It only multiplies output tiles, which are among the features of a
-  // shape.
-  const auto same_kernel = [&](const DecodeProblem& candidate) {
-    return candidate.head_dim == problem.head_dim && group_of(candidate) == group_of(problem);
-  };
-  const auto further = [&](const DecodeProblem& candidate) { return distance(candidate, problem); };
-  if (const auto found = impl_->find_closest(here, same_kernel, further)) {
-    if (auto choice = impl_->predict(found, Provenance::nearest, problem, shape)) return *std::move(choice);
-  }
-  // Of problems with other heads only the tunables are a guide, not the grid and the time.
-  const auto any = [](const DecodeProblem&) { return true; };
-  const auto further_by_heads = [&](const DecodeProblem& candidate) {
-    const double heads = std::abs(std::log2(static_cast<double>(candidate.head_dim) / problem.head_dim)) +
-                         std::abs(std::log2(static_cast<double>(group_of(candidate)) / group_of(problem)));
-    return distance(candidate, problem) + 2.0 * heads;
-  };
-  if (const auto found = impl_->find_closest(here, any, further_by_heads)) {
-    if (auto choice = impl_->predict(found, Provenance::model, problem, shape)) return *std::move(choice);
-  }
-  Choice choice;
-  choice.config = default_config(impl_->device, problem, shape);
-  return choice;
+  const auto same_kernels =
+      impl_->winners_of([&](const DecodeProblem& candidate) { return share_kernels(candidate, problem); });
+  if (const auto found = Impl::find_closest(same_kernels, here, further))
+    return answer(found, Provenance::nearest, same_kernels);
+  // Of problems with other heads only tunables and costs are a guide, not the grid and the time.
+  const auto further_by_heads = [&](const DecodeProblem& candidate) { return distance_of_any(candidate, problem); };
+  const auto all = impl_->winners_of([](const DecodeProblem&) { return true; });
+  const auto found = Impl::find_closest(all, here, further_by_heads);
+  return impl_->estimate(found, found ? Provenance::model : Provenance::fallback, problem, shape, here,
+                         Impl::witnesses_of(all, here, further_by_heads));
 }
 
 std::size_t WinnerTable::size() const { return impl_->problems.size(); }

@@ -15,17 +15,17 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// How good the answer of a look-up is. For bucket, nearest and without_pdl, the portfolio of a problem that is close
-/// enough chooses kernel and grid for this shape (portfolio.hpp). Where there is none, the answer is the measured
-/// kernel, with the measured grid carried over. The C ABI's leanattn_provenance has the same values; rank() says which
-/// is better.
+/// How good the answer of a look-up is: the closest measurement on which it rests. Unless that is exact, kernel and
+/// grid are those of the least predicted time for this shape, over the portfolio of a problem that is close enough
+/// (portfolio.hpp) and usual kernels, or where there is no portfolio over the nearest winners and usual kernels
+/// (estimate.hpp). The C ABI's leanattn_provenance has the same values; rank() says which is better.
 enum class Provenance : std::uint8_t {
   exact,     ///< measured for this problem and shape
   bucket,    ///< measured for this problem and a shape with the same powers of two of batch, longest, average context
   nearest,   ///< measured for a problem with the same head_dim and group
-  model,     ///< the kernel of another problem that was measured on this GPU; its grid comes from schedule_cost()
-  fallback,  ///< nothing that was measured helps: default_config()
-  without_pdl,  ///< measured for this shape or its bucket with ordinary launches; dependent launch is switched on
+  model,     ///< measured for another problem on this GPU
+  fallback,  ///< nothing was measured on this GPU: a usual kernel by default costs
+  without_pdl,  ///< measured for this shape or its bucket with ordinary launches
 };
 std::string_view to_string(Provenance p);
 /// 0 for the best, 5 for the last of exact, bucket, without_pdl, nearest, model, fallback.
@@ -36,7 +36,7 @@ struct Choice {
   Config config;
   Provenance provenance = Provenance::fallback;
   double tuned_us = 0;      ///< median of the winner, in microseconds; 0 for model and fallback
-  double predicted_us = 0;  ///< microseconds that a portfolio expects of an untuned shape; 0 where none was asked
+  double predicted_us = 0;  ///< microseconds that are expected of an untuned shape; 0 for exact and fallback
   Shape tuned_shape;        ///< the shape for which the winner was tuned
   std::string layer;        ///< that has the winner: "user", "site", "shipped" or empty
   bool stale = false;       ///< the winner was measured with another driver, NVRTC or library than runs now
@@ -59,9 +59,10 @@ class WinnerTable {
 
   /// The first of exact, bucket, without_pdl, nearest, model and fallback that has an answer, so there is one for every
   /// valid problem and shape. A batch-invariant problem has one kernel for all shapes, so its answer is exact (measured
-  /// with that kernel) or fallback. max_batch plays no part. The config's spec has pdl exactly when the problem asks
-  /// for it and the device has it. Once winners have been read, an exact answer takes two hashes; others take some
-  /// nanoseconds for each winner.
+  /// with that kernel) or fallback, which then is default_config(). max_batch plays no part. Contexts count rounded up
+  /// to 16 steps of an octave, so that shapes which differ less have one answer. The config's spec has pdl exactly when
+  /// the problem asks for it and the device has it. Once winners have been read, an exact answer takes two hashes;
+  /// others take some nanoseconds for each winner and some 100 ns for each kernel and grid that is considered.
   Choice find(const DecodeProblem& problem, const Shape& shape) const;
   /// The exact winner, which lives as long as this table; or null.
   const Choice* find_exact(const DecodeProblem& problem, const Shape& shape) const;

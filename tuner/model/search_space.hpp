@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/cuda/device.hpp"
+#include "runtime/lookup/residency.hpp"
 #include "runtime/problem.hpp"
 #include "tuner/model/cost_model_fit.hpp"
 
@@ -21,10 +22,6 @@ inline constexpr double kModelResolution = 0.03;
 /// suffice are left out, and so are those that differ from another one only in name. All have programmatic dependent
 /// launch where the problem asks for it and the device has it, else none has.
 std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem& problem);
-
-/// A guess of how many CTAs one SM will hold, for as long as the compiler has not said how many registers the kernel
-/// takes. At least 1.
-int guess_resident(const DeviceFacts& device, const KernelSpec& spec);
 
 /// `count` of all_specs(), most promising first: each pair of a shape and a load path names in turn the next best one
 /// by the model. Among specs that the model cannot tell apart (3 %) a fixed shuffle chooses, so that the list is

@@ -98,7 +98,7 @@ TEST_F(CApi, DependentLaunchIsAskedForInTheProblemAndReported) {
   ASSERT_EQ(leanattn_plan_get_info(dependent, &info), LEANATTN_OK);
   ASSERT_EQ(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_OK);
   EXPECT_EQ(info.provenance, LEANATTN_WITHOUT_PDL);
-  EXPECT_EQ(info.grid, 224);
+  EXPECT_EQ(info.grid, choice.grid);
   EXPECT_EQ(info.pdl, 1);
   EXPECT_EQ(info.tuned_pdl, 0);
   EXPECT_EQ(choice.provenance, LEANATTN_WITHOUT_PDL);

@@ -83,7 +83,8 @@ TEST(LookupFeatures, ATunedL2PromotionHoldsForShapesOfItsSideOnly) {
   large.l2_promotion = 256;  // against the rule, too
   const auto of_large = table_of({winner(kLlama, kLonger, large, 30)});
   EXPECT_EQ(of_large.find(kLlama, {.batch = 8, .longest_context = 3900}).config.l2_promotion, 256);
-  EXPECT_EQ(of_large.find(kLlama, kSmall).config.l2_promotion, 256) << "by the rule";
+  const Config small = of_large.find(kLlama, kSmall).config;
+  EXPECT_EQ(small.l2_promotion, l2_promotion(kLlama, kSmall, small.spec)) << "by the rule";
   EXPECT_EQ(carry_l2_promotion_over(kLlama, kTuned, config, kLlama, kLonger, config.spec), 128) << "by the rule";
   EXPECT_EQ(carry_l2_promotion_over(kLlama, kLonger, large, kLlama, kSmall, config.spec), 256) << "by the rule";
 }
@@ -167,11 +168,14 @@ TEST(LookupFeatures, KernelsThatTradeRegistersHaveAnSmToThemselves) {
   crowded.features = many.features;
   ASSERT_GT(producer_warps(crowded), 1);
   EXPECT_FALSE(validate(crowded));
+  const auto carried = with_tunables_of(base_spec(fictional_gpu().arch, many), config.spec);
+  ASSERT_TRUE(carried) << carried.error().message;
+  EXPECT_EQ(carried->warps, 8);
+  EXPECT_EQ(carried->stages, 2);
+  EXPECT_EQ(carried->ctas_per_sm, 1);
   const Choice choice = table_of({winner(few, kShape, config)}).find(many, kShape);
   EXPECT_EQ(choice.provenance, Provenance::nearest);
-  EXPECT_EQ(choice.config.spec.warps, 8);
-  EXPECT_EQ(choice.config.spec.stages, 2);
-  EXPECT_EQ(choice.config.spec.ctas_per_sm, 1);
+  EXPECT_TRUE(validate(choice.config.spec));
 }
 
 TEST(LookupFeatures, AWindowLeavesFewTilesOnTheLine) {

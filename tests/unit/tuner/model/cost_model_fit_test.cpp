@@ -123,6 +123,37 @@ TEST_F(Model, LargePartialsTakeLongWhereOneCtaMergesThem) {
   EXPECT_GT(partials(FixUp::ticket), 5 * partials(FixUp::wait));
 }
 
+TEST_F(Model, ManyQueryRowsAreBoundByWhatAnSmAttendsTo) {
+  // 8 x 131072 tokens of 128 heads took 600 us on an H200, where the bytes alone take 266.
+  problem = {.q_heads = 128, .kv_heads = 1, .head_dim = 576};
+  problem.features.latent = true, problem.features.v_head_dim = 512;
+  spec = base_spec(device.arch, problem);
+  spec.load = LoadPath::tensor, spec.warps = 8, spec.warp_tokens = 16, spec.stages = 2;
+  const Shape shape{.batch = 8, .longest_context = 131072};
+  ModelParameters costs = default_parameters(device, spec);
+  costs.memory_rate = 4.6e6, costs.sm_rate = 76e3;
+  const double rows = predict_us(costs, device, problem, shape, {spec, 128}, 1);
+  EXPECT_GT(rows, 500);
+  EXPECT_LT(rows, 700);
+  EXPECT_EQ(model_features(costs, device, problem, shape, {spec, 128}, 1).segments, 0);
+}
+
+TEST_F(Model, DependentLaunchesStartSoonerAndThoseThatWaitDoNotWantIdleSms) {
+  spec.load = LoadPath::tensor, spec.warps = 8, spec.warp_tokens = 16, spec.stages = 2, spec.tile = 128;
+  KernelSpec dependent = spec, waiting = spec;
+  dependent.pdl = true;
+  EXPECT_LT(default_parameters(device, dependent).costs.start, default_parameters(device, spec).costs.start);
+  const Shape shape{.batch = 1, .longest_context = 65536};
+  const auto excess = [&](const KernelSpec& of, std::int64_t grid) {
+    return model_features(parameters, device, problem, shape, {of, grid}, 1).excess;
+  };
+  EXPECT_EQ(excess(dependent, 80), excess(spec, 80));
+  dependent.fixup = waiting.fixup = FixUp::wait;
+  EXPECT_GT(excess(dependent, 80), excess(waiting, 80));
+  EXPECT_EQ(excess(dependent, 64), excess(waiting, 64)) << "the next launch has SMs of its own";
+  EXPECT_EQ(excess(dependent, 132), excess(waiting, 132));
+}
+
 TEST_F(Model, ARingOfOneStagePaysForBeingFilledAgainAndDeeperOnesDoNot) {
   // Each CTA has whole output tiles of four steps.
   spec.load = LoadPath::bulk, spec.warps = 4, spec.warp_tokens = 16, spec.tile = 64, spec.ctas_per_sm = 1;
@@ -134,7 +165,7 @@ TEST_F(Model, ARingOfOneStagePaysForBeingFilledAgainAndDeeperOnesDoNot) {
   spec.stages = 2;
   const ModelFeatures two = model_features(parameters, device, problem, shape, {spec, 128}, 1);
   EXPECT_EQ(two.refills, 0);
-  EXPECT_GE(predict_us(parameters, one), predict_us(parameters, two) + 2 * parameters.costs.segment);
+  EXPECT_GE(predict_us(parameters, one), predict_us(parameters, two) + 0.7 * parameters.costs.segment);
 }
 
 TEST_F(Model, OneCtaTooManyForAWaveTakesAlmostAsLongAsItsWholeStream) {

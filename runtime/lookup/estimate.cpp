@@ -1,0 +1,92 @@
+// estimate.cpp -- from winners and usual kernels to kernels whose times can be predicted.
+#include "runtime/lookup/estimate.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "runtime/lookup/residency.hpp"
+#include "runtime/lookup/specs.hpp"
+#include "runtime/lookup/usual_kernels.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace detail {
+namespace {
+
+constexpr std::size_t kMostOfWitnesses = 8;
+// What a winner says of other kernels of its load path and fix-up: so many octaves less, and that they are slower, or
+// else they would have won.
+constexpr double kRelativeAway = 1.0, kRelativeSlower = 0.03;
+// Surcharges on the predictions of kernels that nobody timed: where others were, where a portfolio was fitted, and
+// where nothing was timed at all and the default kernel, which every shape can have, saves compiling.
+constexpr double kUntried = 0.03, kUntriedBesidePortfolio = 0.08, kNotTheDefault = 0.05;
+
+/// Whether two kernels move and use KV in the same way, so that they differ in LeanTile and launch bounds only.
+bool streams_like(const KernelSpec& a, const KernelSpec& b) {
+  return a.load == b.load && a.fixup == b.fixup && a.warps == b.warps && a.warp_tokens == b.warp_tokens &&
+         a.stages == b.stages;
+}
+
+bool same_but_for_fix_up(KernelSpec a, const KernelSpec& b) {
+  a.fixup = b.fixup;
+  return a == b;
+}
+
+/// nullopt where the portfolio has no kernel of this load path and fix-up, which then are no match for the others.
+std::optional<ModelParameters> parameters_of(const DeviceFacts& device, const KernelSpec& spec, const Portfolio* fitted,
+                                             double start_us) {
+  if (fitted == nullptr) return default_parameters(device, spec);
+  for (const PortfolioKernel& kernel : fitted->kernels) {
+    if (kernel.spec.load != spec.load || kernel.spec.fixup != spec.fixup ||
+        warpgroups_have_roles(kernel.spec) != warpgroups_have_roles(spec))
+      continue;
+    ModelParameters parameters = kernel.parameters;
+    parameters.costs.start += start_us;
+    return parameters;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<PortfolioKernel> estimated_kernels(const DeviceFacts& device, const DecodeProblem& problem,
+                                               std::span<const Witness> witnesses, const Portfolio* fitted,
+                                               double start_us) {
+  const KernelSpec base = base_spec(device.arch, problem);
+  std::vector<PortfolioKernel> kernels;
+  const auto add = [&](const KernelSpec& spec, double doubt) {
+    const auto same = [&](const PortfolioKernel& kernel) { return kernel.spec == spec; };
+    if (std::find_if(kernels.begin(), kernels.end(), same) != kernels.end()) return;
+    const auto parameters = parameters_of(device, spec, fitted, start_us);
+    if (!parameters) return;
+    PortfolioKernel kernel{
+        .spec = spec, .resident = guess_resident(device, spec), .parameters = *parameters, .seen = {}, .doubt = doubt};
+    // The parameters are fitted, or else the winners' errors are those of the default ones.
+    if (fitted == nullptr) {
+      for (const Witness& witness : witnesses) {
+        const KernelSpec& measured = witness.measured->choice.config.spec;
+        if (measured.load != spec.load || measured.fixup != spec.fixup) continue;
+        SeenShape seen = witness.measured->seen;
+        seen.away = witness.problem_away;
+        if (!streams_like(measured, spec)) seen.away += kRelativeAway, seen.log_ratio += kRelativeSlower;
+        kernel.seen.push_back(seen);
+      }
+    }
+    kernels.push_back(std::move(kernel));
+  };
+  if (fitted == nullptr) {
+    for (const Witness& witness : witnesses) {
+      if (kernels.size() >= kMostOfWitnesses) break;
+      if (const auto spec = with_tunables_of(base, witness.measured->choice.config.spec)) add(*spec, 0);
+    }
+  }
+  const double doubt = fitted != nullptr ? kUntriedBesidePortfolio : kernels.empty() ? kNotTheDefault : kUntried;
+  const std::vector<KernelSpec> usual = usual_kernels(device, problem);
+  for (const KernelSpec& spec : usual)
+    add(spec, witnesses.empty() && same_but_for_fix_up(spec, usual.front()) ? 0 : doubt);
+  return kernels;
+}
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,32 @@
+// estimate.hpp -- the kernels that look-ups consider for a shape without a winner, with what is known of their costs.
+// Internal to this folder. Pure functions; any thread.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "runtime/lookup/portfolio.hpp"
+#include "runtime/lookup/problem_winners.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace detail {
+
+/// A winner that says something about another shape.
+struct Witness {
+  const MeasuredShape* measured = nullptr;
+  double problem_away = 0;  ///< how far its problem is from the one in question, in octaves
+  double away = 0;          ///< the same, and its shape
+};
+
+/// The kernels of the nearest witnesses and the usual ones (usual_kernels.hpp), made to fit the problem. Costs are
+/// those that `fitted` has for the same load path and fix-up, if it is given, else the defaults; witnesses correct
+/// them. With a portfolio, whose kernels are considered by themselves, the witnesses add no kernels. Witnesses are
+/// sorted, nearest first. start_us is added to fitted costs, because the portfolio may be of the other kind of launch.
+std::vector<PortfolioKernel> estimated_kernels(const DeviceFacts& device, const DecodeProblem& problem,
+                                               std::span<const Witness> witnesses, const Portfolio* fitted,
+                                               double start_us);
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn

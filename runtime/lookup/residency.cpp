@@ -1,0 +1,42 @@
+// residency.cpp -- guesses of registers, from what each family of kernels holds in them.
+#include "runtime/lookup/residency.hpp"
+
+#include <algorithm>
+
+#include "runtime/lookup/specs.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr int kTypicalRegisters = 168;  // what a kernel takes if its launch bounds leave it enough
+
+}  // namespace
+
+int register_limit(const KernelSpec& spec) {
+  return std::min(255, 65536 / (cta_threads(spec) * spec.ctas_per_sm) / 8 * 8);
+}
+
+int least_registers(const KernelSpec& spec) {
+  // This is as below, but P is in registers, too. A producer warpgroup hands its registers over.
+  if (query_rows_lead(spec)) return producer_warps(spec) > 1 ? 0 : 64 + value_dim(spec) / 2 + step_tokens(spec) * 3 / 4;
+  // The scores of a step and the accumulators are in registers; operands stay in shared memory.
+  if (spec.load == LoadPath::tensor)
+    return 40 + (rows_per_block(spec) + 7) / 8 * 4 * (step_tokens(spec) / 64 + value_dim(spec) / 64);
+  // A step of K and V, accumulators, and the partial sums of the products are in registers.
+  if (spec.load == LoadPath::vector) return 64 + spec.warp_tokens * spec.head_dim / 32 + 16 * spec.group;
+  const int row_tiles = (rows_per_block(spec) + 7) / 8;
+  const int accumulators = value_dim(spec) / 4 * row_tiles,
+            query = spec.head_dim > 256 ? 0 : spec.head_dim / 8 * row_tiles;
+  const int dims = kv_token_bytes(spec) / 2;
+  const int kv = spec.load == LoadPath::ldg ? spec.warp_tokens / 16 * dims / 4 : std::min(dims / 8, 64);
+  return 24 + accumulators + query + kv;
+}
+
+int guess_resident(const DeviceFacts& device, const KernelSpec& spec) {
+  const int registers = std::min(register_limit(spec), std::max(kTypicalRegisters, least_registers(spec)));
+  return std::max(resident_ctas_per_sm(device, registers, cta_threads(spec), shared_bytes(spec)), 1);
+}
+
+}  // namespace v1
+}  // namespace leanattn

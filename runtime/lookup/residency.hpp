@@ -1,0 +1,20 @@
+// residency.hpp -- how many registers a kernel needs and gets, and how many of its CTAs an SM holds, for as long as the
+// compiler has not said so. Pure functions; any thread.
+#pragma once
+
+#include "runtime/cuda/device.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// The registers that the launch bounds leave to a thread.
+int register_limit(const KernelSpec& spec);
+/// The registers below which a kernel surely spills: for accumulators, query, one block of K and V (ldg keeps a whole
+/// step) and addresses.
+int least_registers(const KernelSpec& spec);
+
+/// A guess of how many CTAs one SM will hold. At least 1.
+int guess_resident(const DeviceFacts& device, const KernelSpec& spec);
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,81 @@
+// usual_kernels.cpp -- the table of usual kernels, made to fit a problem.
+#include "runtime/lookup/usual_kernels.hpp"
+
+#include <algorithm>
+#include <span>
+
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/residency.hpp"
+#include "runtime/lookup/specs.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+struct Tunables {
+  LoadPath load;
+  FixUp fixup;
+  int tile, warps, warp_tokens, stages, ctas_per_sm;
+};
+
+// Kernels that won for several shapes on an H200 (bench/results/h200/tuning_report.json.gz). Deep rings of load path
+// tensor stream long contexts. Kernels that wait merge sooner when many CTAs share an output tile. Several CTAs on an
+// SM, and registers instead of a ring, suit many short contexts, because one CTA streams while another one starts or
+// ends a segment.
+constexpr Tunables kDense[] = {
+    {LoadPath::tensor, FixUp::ticket, 128, 8, 16, 4, 1}, {LoadPath::tensor, FixUp::wait, 128, 8, 16, 4, 1},
+    {LoadPath::tensor, FixUp::ticket, 64, 4, 16, 3, 1},  {LoadPath::tensor, FixUp::ticket, 64, 4, 16, 2, 3},
+    {LoadPath::bulk, FixUp::wait, 64, 4, 32, 2, 1},      {LoadPath::bulk, FixUp::ticket, 64, 8, 16, 2, 1},
+    {LoadPath::bulk, FixUp::ticket, 64, 4, 16, 2, 2},    {LoadPath::cp_async, FixUp::ticket, 64, 4, 16, 3, 2},
+    {LoadPath::ldg, FixUp::ticket, 32, 2, 16, 1, 3},
+};
+constexpr Tunables kFewRows[] = {
+    {LoadPath::vector, FixUp::ticket, 32, 8, 32, 1, 1},
+    {LoadPath::vector, FixUp::ticket, 64, 4, 16, 1, 2},
+};
+constexpr Tunables kLatent[] = {
+    {LoadPath::tensor, FixUp::ticket, 128, 4, 16, 2, 1}, {LoadPath::tensor, FixUp::ticket, 64, 8, 16, 2, 1},
+    {LoadPath::tensor, FixUp::wait, 128, 4, 16, 2, 1},   {LoadPath::tensor, FixUp::wait, 64, 4, 16, 1, 1},
+    {LoadPath::tensor, FixUp::wait, 64, 8, 16, 2, 1},
+};
+
+}  // namespace
+
+std::vector<KernelSpec> usual_kernels(const DeviceFacts& device, const DecodeProblem& problem) {
+  const KernelSpec base = base_spec(device.arch, problem);
+  std::vector<KernelSpec> kernels;
+  const auto add = [&](const KernelSpec& spec) {
+    if (std::find(kernels.begin(), kernels.end(), spec) == kernels.end()) kernels.push_back(spec);
+  };
+  for (const Config& config : default_configs(device, problem, Shape{})) {
+    // default_config() chooses the fix-up by the shape. Where nothing is shared, both are as fast, and the first one
+    // counts.
+    for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+      KernelSpec spec = config.spec;
+      spec.fixup = fixup;
+      if (fixup == config.spec.fixup || (has_large_partials(spec) && validate(spec))) add(spec);
+    }
+    if (problem.features.batch_invariant) return {config.spec};
+  }
+  const auto add_all = [&](std::span<const Tunables> table) {
+    for (const Tunables& tunables : table) {
+      KernelSpec from = base;
+      from.head_dim = 128;  // for which they proved fast; rows of some other heads do not suit load path vector
+      from.load = tunables.load, from.fixup = tunables.fixup, from.tile = tunables.tile;
+      from.warps = tunables.warps, from.warp_tokens = tunables.warp_tokens, from.stages = tunables.stages;
+      from.ctas_per_sm = tunables.ctas_per_sm;
+      const auto spec = with_tunables_of(base, from);
+      if (spec && register_limit(*spec) >= least_registers(*spec)) add(*spec);
+    }
+  };
+  if (base.features.latent) {
+    add_all(kLatent);
+  } else {
+    add_all(kDense);
+    if (base.group * base.features.q_len <= 2) add_all(kFewRows);
+  }
+  return kernels;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Collects what bench/results/h200 has measured of single configurations, for the tests of look-ups.
+
+    tests/tools/lookup_times.py bench/results/h200 > tests/unit/tuner/evaluate/h200_times.json
+
+The result has the lists `problems`, `specs` and `times`. An entry of `times` is [index of the problem, batch, longest
+context, total context or 0, index of the spec, grid, microseconds with a cold L2, kind]. Kinds: `winner` (of a tuning),
+`best` (of an exhaustive sweep) and `other`.
+"""
+import gzip
+import json
+import pathlib
+import re
+import statistics
+import sys
+
+NAME = re.compile(
+    r"lean_sm90a_(?P<dtype>bf16|fp16)_d(?P<head_dim>\d+)_g(?P<group>\d+)_(?P<layout>contig|strided)(?P<features>.*?)"
+    r"_(?P<load>ldg|cp_async|bulk|tensor|vector)_(?P<fixup>ticket|wait)(?P<pdl>_pdl)?"
+    r"_t(?P<tile>\d+)_w(?P<warps>\d+)x(?P<warp_tokens>\d+)_s(?P<stages>\d+)_o(?P<ctas_per_sm>\d+)")
+
+
+def spec_of(name):
+    """The spec of a kernel's name (generator/kernel_spec.cpp)."""
+    match = NAME.fullmatch(name)
+    if not match:
+        raise SystemExit(f"not the name of a kernel: {name}")
+    features = {}
+    for part in filter(None, match["features"].split("_")):
+        if part == "latent":
+            features["latent"] = True
+        elif part[0] in "pqv" and part[1:].isdigit():
+            features[{"p": "page_size", "q": "q_len", "v": "v_head_dim"}[part[0]]] = int(part[1:])
+        else:
+            raise SystemExit(f"a feature that this script does not know: {part}")
+    spec = {"arch": "sm_90a", "dtype": match["dtype"], "fixup": match["fixup"], "load": match["load"], "lse": False,
+            "layout": {"contig": "contiguous", "strided": "strided"}[match["layout"]], "pdl": bool(match["pdl"])}
+    for key in ("head_dim", "group", "tile", "warps", "warp_tokens", "stages", "ctas_per_sm"):
+        spec[key] = int(match[key])
+    if features:
+        spec["features"] = features
+    return spec
+
+
+class Times:
+    def __init__(self):
+        self.problems, self.specs, self.times = [], [], []
+
+    @staticmethod
+    def index(values, value):
+        if value not in values:
+            values.append(value)
+        return values.index(value)
+
+    def add(self, problem, shape, config, us, kind):
+        entry = [self.index(self.problems, problem), shape["batch"], shape["longest_context"], shape["total_context"],
+                 self.index(self.specs, config["spec"]), config["grid"], round(us, 3), kind]
+        if entry not in self.times:
+            self.times.append(entry)
+
+
+def load(folder, name):
+    with gzip.open(folder / f"{name}.json.gz") as file:
+        return json.load(file)
+
+
+def main():
+    folder, times = pathlib.Path(sys.argv[1]), Times()
+    for winner in load(folder, "tuning_report")["devices"][0]["winners"]:
+        times.add(winner["problem"], winner["shape"], winner["config"], winner["median_us"], "winner")
+        for rival in ("default", "runner_up", "fa2", "fd"):
+            if winner.get(rival) and winner[rival]["config"] != winner["config"]:
+                us = winner["median_us"] * winner[rival]["over_winner"]["ratio"]
+                times.add(winner["problem"], winner["shape"], winner[rival]["config"], us, "other")
+    for case in load(folder, "evaluate/regret")["cases"]:
+        times.add(case["problem"], case["shape"], case["best"], case["best_us"], "best")
+        times.add(case["problem"], case["shape"], case["looked_up"], case["looked_up_us"], "other")
+    for name in ("latent/latent", "peers/peers"):
+        for case in load(folder, name)["cases"]:
+            for line in case["modes"].get("cold", {"lines": []})["lines"]:
+                if line["system"] != "leanattn" or not line.get("samples_us"):
+                    continue
+                facts, batch, longest = line["facts"], case["batch"], case["longest_context"]
+                spec, total = spec_of(facts["kernel_name"]), case["total_context"]
+                if facts["provenance"] == "exact" and name != "latent/latent":
+                    continue  # the report has it
+                problem = {key: spec[key] for key in ("dtype", "head_dim", "layout", "lse")}
+                problem |= {"q_heads": case["q_heads"], "kv_heads": case["kv_heads"]}
+                problem |= {"pdl": True} if spec["pdl"] else {}
+                problem |= {"features": spec["features"]} if "features" in spec else {}
+                ragged = bool(case.get("lengths"))
+                shape = {"batch": batch, "longest_context": longest, "total_context": total if ragged else 0}
+                times.add(problem, shape, {"spec": spec, "grid": facts["grid"]},
+                          statistics.median(line["samples_us"]), "winner" if facts["provenance"] == "exact" else "other")
+    rows = ["{"]
+    for key in ("problems", "specs", "times"):
+        values = ",\n".join(json.dumps(value, sort_keys=True, separators=(",", ":")) for value in getattr(times, key))
+        rows.append(f'"{key}": [\n{values}\n]' + ("," if key != "times" else ""))
+    print("\n".join(rows + ["}"]))
+
+
+main()

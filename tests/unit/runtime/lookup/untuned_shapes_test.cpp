@@ -1,0 +1,234 @@
+// untuned_shapes_test.cpp -- what look-ups answer for shapes and problems that nobody tuned: the cases that were once
+// answered badly on an H200, and what holds for drawn ones.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/lookup/cost_model.hpp"
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/grids.hpp"
+#include "runtime/lookup/residency.hpp"
+#include "runtime/lookup/specs.hpp"
+#include "runtime/lookup/usual_kernels.hpp"
+#include "runtime/lookup/winner_table.hpp"
+#include "tests/unit/runtime/engine_fixture.hpp"
+
+namespace leanattn {
+namespace {
+
+DeviceFacts h200() {
+  DeviceFacts device = fictional_gpu();
+  device.memory_bytes = 140ll << 30;
+  return device;
+}
+
+// ---- Latent caches (bench/results/h200/latent) ----
+
+DecodeProblem latent_problem(int heads, int q_len = 1) {
+  DecodeProblem problem{.q_heads = heads, .kv_heads = 1, .head_dim = 576};
+  problem.features.page_size = 64, problem.features.latent = true, problem.features.v_head_dim = 512;
+  problem.features.q_len = q_len;
+  return problem;
+}
+
+LayeredWinners::Entry latent_winner(int heads, int q_len, const Shape& shape, FixUp fixup, int tile, int warps,
+                                    int stages, std::int64_t grid, double us) {
+  const DecodeProblem problem = latent_problem(heads, q_len);
+  KernelSpec spec = base_spec({9, 0, true}, problem);
+  spec.load = LoadPath::tensor, spec.fixup = fixup, spec.tile = tile, spec.warps = warps, spec.warp_tokens = 16;
+  spec.stages = stages, spec.ctas_per_sm = 1;
+  return winner(problem, shape, {spec, grid}, us);
+}
+
+/// The winners of the fixed steps, as they were tuned.
+WinnerTable latent_table() {
+  constexpr FixUp kTicket = FixUp::ticket, kWait = FixUp::wait;
+  const auto of = [](int batch, std::int64_t context) { return Shape{.batch = batch, .longest_context = context}; };
+  WinnerTable table =
+      WinnerTable::build(h200(), layered({latent_winner(128, 1, of(128, 4096), kTicket, 128, 8, 2, 128, 269.7),
+                                          latent_winner(128, 1, of(64, 16384), kTicket, 64, 8, 2, 128, 523.8),
+                                          latent_winner(128, 2, of(32, 8192), kWait, 64, 8, 2, 128, 257.0),
+                                          latent_winner(128, 1, of(8, 131072), kWait, 128, 8, 2, 128, 542.8),
+                                          latent_winner(128, 1, of(16, 4096), kWait, 128, 8, 2, 128, 61.1),
+                                          latent_winner(128, 1, of(1, 1024), kWait, 64, 4, 1, 128, 9.8),
+                                          latent_winner(128, 1, of(1, 8192), kWait, 128, 4, 2, 128, 19.8),
+                                          latent_winner(128, 1, of(1, 65536), kWait, 128, 8, 2, 128, 57.9),
+                                          latent_winner(64, 1, of(64, 8192), kTicket, 128, 8, 2, 128, 184.0),
+                                          latent_winner(32, 1, of(64, 8192), kTicket, 128, 8, 2, 128, 165.6),
+                                          latent_winner(16, 1, of(128, 4096), kTicket, 128, 4, 2, 128, 144.7),
+                                          latent_winner(16, 1, of(128, 1024), kTicket, 128, 4, 2, 128, 43.5),
+                                          latent_winner(8, 1, of(128, 4096), kTicket, 128, 4, 2, 128, 142.3),
+                                          latent_winner(16, 1, of(32, 32768), kWait, 128, 4, 2, 128, 284.6),
+                                          latent_winner(16, 1, of(16, 4096), kWait, 256, 4, 2, 128, 29.7),
+                                          latent_winner(16, 1, of(1, 1024), kWait, 64, 4, 1, 16, 9.1),
+                                          latent_winner(16, 1, of(1, 8192), kWait, 128, 4, 2, 64, 11.5),
+                                          latent_winner(16, 1, of(1, 65536), kWait, 128, 4, 2, 128, 30.4)}));
+  EXPECT_EQ(table.find(latent_problem(16), of(1, 1024)).provenance, Provenance::exact);
+  return table;
+}
+
+struct LatentStep {
+  int batch, heads, q_len;
+  std::int64_t context;
+  int least_ctas;  ///< that keep most of the GPU busy, or all that there is to do
+};
+
+TEST(UntunedShapes, StepsOfLatentCachesFillTheGpuAndShareTheirMerges) {
+  constexpr LatentStep kSteps[] = {
+      {5, 16, 2, 14852, 120},  {1, 128, 1, 2506, 100},   {8, 8, 1, 451, 40},       {8, 128, 1, 94436, 120},
+      {21, 128, 1, 9371, 120}, {7, 16, 1, 8249, 110},    {2, 64, 1, 7466, 100},    {16, 128, 1, 487, 64},
+      {16, 16, 1, 470, 60},    {32, 128, 1, 12170, 120}, {11, 128, 2, 32656, 120}, {10, 64, 1, 1661, 100},
+      {47, 16, 1, 9215, 120},  {13, 32, 2, 1543, 100},   {116, 8, 4, 3476, 110},   {39, 16, 2, 3554, 110},
+      {18, 128, 2, 393, 64},   {2, 32, 2, 19802, 110},   {1, 32, 4, 125547, 120},  {5, 64, 1, 730, 30},
+      {2, 8, 1, 30874, 110},   {2, 16, 2, 2934, 60},     {69, 8, 1, 4219, 110},    {14, 16, 2, 56106, 120},
+  };
+  const WinnerTable table = latent_table();
+  const DeviceFacts device = h200();
+  for (const LatentStep& step : kSteps) {
+    const DecodeProblem problem = latent_problem(step.heads, step.q_len);
+    const Shape shape{.batch = step.batch, .longest_context = step.context};
+    const Choice choice = table.find(problem, shape);
+    const KernelSpec& spec = choice.config.spec;
+    SCOPED_TRACE(to_json(problem) + " " + to_json(shape) + " " + to_json(choice.config));
+    EXPECT_EQ(spec.load, LoadPath::tensor);
+    EXPECT_GE(choice.config.grid, step.least_ctas);
+    // A partial of 64 rows takes one CTA 6 us to merge, so many of them are merged by all who made them.
+    const std::int64_t outputs = output_tiles(problem, shape, spec);
+    if (has_large_partials(spec) && choice.config.grid > 4 * outputs) EXPECT_EQ(spec.fixup, FixUp::wait);
+    EXPECT_GT(choice.predicted_us, 0);
+  }
+}
+
+TEST(UntunedShapes, SeveralQueryTokensRestOnTheWinnersOfOne) {
+  const Choice choice = latent_table().find(latent_problem(16, 2), {.batch = 2, .longest_context = 2934});
+  EXPECT_EQ(choice.provenance, Provenance::nearest) << "and not the fallback, because the kernels have other rows";
+}
+
+// ---- Many short requests ----
+
+TEST(UntunedShapes, ThousandsOfShortRequestsHaveSeveralCtasOnAnSm) {
+  // Llama-3-8B's heads, tuned for long contexts only.
+  const DecodeProblem problem;
+  KernelSpec spec = base_spec({9, 0, true}, problem);
+  spec.load = LoadPath::tensor, spec.fixup = FixUp::ticket;
+  spec.tile = 128, spec.warps = 8, spec.warp_tokens = 16, spec.stages = 4, spec.ctas_per_sm = 1;
+  const WinnerTable table =
+      WinnerTable::build(h200(), layered({winner(problem, {.batch = 64, .longest_context = 4096}, {spec, 128}, 236.4),
+                                          winner(problem, {.batch = 1, .longest_context = 131072}, {spec, 128}, 121)}));
+  const Shape shape{.batch = 4096, .longest_context = 100};
+  const Choice choice = table.find(problem, shape);
+  EXPECT_EQ(choice.provenance, Provenance::nearest);
+  EXPECT_GT(guess_resident(h200(), choice.config.spec), 1);
+  EXPECT_LT(choice.predicted_us, 600) << "one CTA an SM takes 718 us on an H200";
+  EXPECT_EQ(table.find(problem, {.batch = 60, .longest_context = 4000}).config.spec, spec) << "near what was tuned";
+}
+
+// ---- Drawn problems and shapes ----
+
+DecodeProblem any_problem() {
+  DecodeProblem problem;
+  problem.kv_heads = *rc::gen::element(1, 2, 4, 5, 8, 16, 32);
+  const int group = *rc::gen::element(1, 2, 3, 4, 5, 7, 8, 12, 16, 32, 64, 71, 128);
+  problem.head_dim = *rc::gen::element(64, 80, 96, 128, 192, 256, 512);
+  Features& features = problem.features;
+  if (*rc::gen::inRange(0, 4) == 0) {
+    problem.kv_heads = 1, problem.head_dim = 576, features.latent = true, features.v_head_dim = 512;
+  }
+  problem.q_heads = problem.kv_heads * group;
+  features.page_size = *rc::gen::element(0, 0, 16, 64);
+  features.q_len = *rc::gen::element(1, 1, 1, 2, 4);
+  if (*rc::gen::inRange(0, 4) == 0) features.kv_format = KvFormat::fp8_e4m3;
+  if (*rc::gen::inRange(0, 6) == 0) features.context_parallel = 2;
+  problem.pdl = *rc::gen::arbitrary<bool>();
+  return canonical(problem);
+}
+
+Shape any_shape() {
+  const auto octaves = [](int from, int to) { return std::exp2(*rc::gen::inRange(100 * from, 100 * to + 1) / 100.0); };
+  Shape shape{.batch = static_cast<int>(octaves(0, 12)), .longest_context = static_cast<std::int64_t>(octaves(4, 20))};
+  if (*rc::gen::inRange(0, 4) == 0) {
+    const std::int64_t whole = shape.batch * shape.longest_context;
+    shape.total_context = *rc::gen::inRange<std::int64_t>(shape.longest_context, whole + 1);
+  }
+  return shape;
+}
+
+/// Winners of some problems near this one, of which many have grids that suit no other shape.
+LayeredWinners any_winners(const DeviceFacts& device, const DecodeProblem& problem) {
+  std::vector<LayeredWinners::Entry> entries;
+  const int count = *rc::gen::inRange(0, 10);
+  for (int i = 0; i < count; ++i) {
+    DecodeProblem tuned = *rc::gen::inRange(0, 3) == 0 ? any_problem() : problem;
+    if (*rc::gen::arbitrary<bool>()) tuned.pdl = !tuned.pdl;
+    const Shape shape = any_shape();
+    const auto kernels = usual_kernels(device, tuned);
+    Config config{.spec = kernels[*rc::gen::inRange<std::size_t>(0, kernels.size())]};
+    const auto grids = useful_grids(device, tuned, shape, config.spec, config.spec.ctas_per_sm);
+    config.grid = grids[*rc::gen::inRange<std::size_t>(0, grids.size())];
+    const double us = predict_us(default_parameters(device, config.spec), device, tuned, shape, config,
+                                 guess_resident(device, config.spec));
+    entries.push_back(winner(tuned, shape, config, us * *rc::gen::element(0.7, 1.0, 1.4)));
+  }
+  return layered(entries);
+}
+
+RC_GTEST_PROP(UntunedShapes, EveryAnswerIsAValidLaunchThatKeepsTheGpuBusy, ()) {
+  const DeviceFacts device = h200();
+  const DecodeProblem problem = any_problem();
+  const Shape shape = any_shape();
+  if (!validate(problem, shape)) RC_DISCARD("no such problem");
+  const WinnerTable table = WinnerTable::build(device, any_winners(device, problem));
+  const Choice choice = table.find(problem, shape);
+  RC_PRE(choice.provenance != Provenance::exact);
+  const auto& [spec, grid, segment_cost, promotion] = choice.config;
+  RC_LOG() << to_json(problem) << to_json(shape) << to_json(choice.config) << to_string(choice.provenance) << "\n";
+  const auto valid = validate(spec);
+  if (!valid) RC_FAIL(valid.error().message);
+  RC_ASSERT(config_from_json(to_json(choice.config)).value() == choice.config);
+  RC_ASSERT(spec.features == base_spec(device.arch, problem).features);
+  RC_ASSERT(spec.pdl == problem.pdl);
+  RC_ASSERT(spec.group * problem.kv_heads == problem.q_heads);
+  const std::int64_t tiles = lean_tiles(problem, shape, spec);
+  RC_ASSERT(grid >= 1 && grid <= std::min(tiles, kMostCtas));
+  if (waits(spec)) RC_ASSERT(grid <= resident_grid(device, spec));
+  RC_ASSERT(shape.total_context != 0 || segment_cost == 0);
+  // Less than half of the SMs use all of the memory's bandwidth, and 1 MiB is what one of them streams in 14 us.
+  const std::int64_t wanted = std::min<std::int64_t>(device.sm_count * 2 / 5, kv_bytes(problem, shape) / (1 << 20));
+  RC_ASSERT(grid >= std::min(tiles, wanted));
+}
+
+RC_GTEST_PROP(UntunedShapes, AnAnswerIsAlwaysTheSame, ()) {
+  const DeviceFacts device = h200();
+  const DecodeProblem problem = any_problem();
+  const Shape shape = any_shape();
+  if (!validate(problem, shape)) RC_DISCARD("no such problem");
+  LayeredWinners winners = any_winners(device, problem);
+  const Choice first = WinnerTable::build(device, winners).find(problem, shape);
+  const WinnerTable table = WinnerTable::build(device, winners);
+  table.find(any_problem(), any_shape());
+  const Choice again = table.find(problem, shape);
+  RC_ASSERT(again.config == first.config && again.provenance == first.provenance);
+  RC_ASSERT(again.predicted_us == first.predicted_us);
+}
+
+RC_GTEST_PROP(UsualKernels, AreValidDistinctAndBeginWithTheDefault, ()) {
+  const DeviceFacts device = h200();
+  const DecodeProblem problem = any_problem();
+  RC_PRE(validate(problem).has_value());
+  const auto kernels = usual_kernels(device, problem);
+  RC_ASSERT(!kernels.empty() && kernels.size() <= 16u);
+  KernelSpec usual = default_config(device, problem, {}).spec;
+  usual.fixup = kernels.front().fixup;
+  RC_ASSERT(kernels.front() == usual);
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    const auto valid = validate(kernels[i]);
+    if (!valid) RC_FAIL(valid.error().message);
+    RC_ASSERT(std::find(kernels.begin(), kernels.begin() + static_cast<std::ptrdiff_t>(i), kernels[i]) ==
+              kernels.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+}  // namespace
+}  // namespace leanattn
