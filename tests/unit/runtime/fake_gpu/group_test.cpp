@@ -122,7 +122,8 @@ TEST_F(GroupsOfRanks, OfAnotherProcessAreOpenedByTheirHandlesAndClosedAgain) {
   // It is where the other rank has it.
   LeanGroup theirs{};
   ASSERT_TRUE(groups_[1].connect(blobs_of_one_process));
-  std::memcpy(&theirs, group_of(bound).exchange[1] - (group_of(bound).exchange[0] - reinterpret_cast<char*>(bound.group)),
+  std::memcpy(&theirs,
+              group_of(bound).exchange[1] - (group_of(bound).exchange[0] - reinterpret_cast<char*>(bound.group)),
               sizeof theirs);
   EXPECT_EQ(theirs.exchange[1], group_of(bound).exchange[1]);
   groups_.clear();
