@@ -38,6 +38,10 @@ TEST_F(SmallFeatureCase, GpuOracleAgreesWithTheCpusOnEveryFeature) {
       for (const PlannedCase& planned : feature_cases(spec)) {
         auto made = runner->make_case(spec, planned.shape);
         ASSERT_TRUE(made.has_value()) << feature.name << ": " << made.error().message;
+        if (setting.features.selection_block == 0) {
+          EXPECT_LE(made->kv_bytes(), made->kv_copy_bytes() * (setting.features.latent ? 1 : 2))
+              << feature.name << " " << to_json(setting.features) << ": the read limit reads what is not there";
+        }
         const auto ok = runner->cross_check(group, *made);
         ASSERT_TRUE(ok.has_value()) << feature.name << ": " << ok.error().message;
         // Values are below 3 (at most 64 in a latent cache, and up to 768 times as large where tokens have scales),

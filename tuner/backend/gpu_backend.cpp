@@ -131,8 +131,9 @@ Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths) {
 
 Result<void> GpuBackend::choose_read_variant() {
   // K and V are allocated to the capacity; the first kv_bytes of them stand for the bytes a step reads. Of a latent
-  // cache both halves are K's.
-  const std::int64_t bytes_each = std::max<std::int64_t>(case_->kv_bytes() / 2 / 16 * 16, 16);
+  // cache both halves are K's. Query tokens that select the same tokens cannot make a step read more than there is.
+  const std::int64_t room = case_->kv_copy_bytes() / (problem_.features.latent ? 2 : 1),
+                     bytes_each = std::max<std::int64_t>(std::min(case_->kv_bytes() / 2, room) / 16 * 16, 16);
   std::vector<TimedGraph> graphs;
   std::vector<const TimedGraph*> pointers;
   for (std::size_t variant = 0; variant < read_limit_->variants().size(); ++variant) {

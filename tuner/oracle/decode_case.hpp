@@ -97,6 +97,9 @@ class DecodeCase {
   DataSelection selection() const;
   /// Bytes of the cache that one launch must read: kv_bytes() and kv_scale_bytes() of runtime/problem.hpp.
   std::int64_t kv_bytes() const;
+  /// Bytes of one copy of K, and as many of V; of a latent cache K is both. In all they are at least kv_bytes(), but
+  /// for selections, of which several may name the same token.
+  std::int64_t kv_copy_bytes() const { return kv_copy_bytes_; }
 
   /// Gives the same number of requests new context lengths. K and V are written anew, and the next reference() computes
   /// the oracle again. Stream-ordered.

@@ -152,8 +152,12 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
     kv_strides(args_.v_stride_batch, args_.v_stride_head, args_.v_stride_token, check_.v_head_dim, 2);
   const std::int64_t offset = pad(1), v_in_pool = args_.k_stride_batch;
   if (one_pool) args_.k_stride_batch = args_.v_stride_batch = args_.k_stride_batch + args_.v_stride_batch;
-  kv_copy_bytes_ = round_up(
-      (offset + pools * std::max(args_.k_stride_batch, args_.v_stride_batch)) * element_bytes + kUnitBytes, 256);
+  // Where tokens have scales, what stands for a launch's reads takes them for more of K and V.
+  const bool scales_tokens = features.kv_format != KvFormat::same && features.kv_scale == KvScale::token;
+  const std::int64_t scale_bytes = scales_tokens ? pools * tokens * problem_.kv_heads * 4 : 0;
+  kv_copy_bytes_ = round_up((offset + pools * std::max(args_.k_stride_batch, args_.v_stride_batch)) * element_bytes +
+                                scale_bytes + kUnitBytes,
+                            256);
   LEANATTN_TRY(allocate_poisoned(k_, kv_copy_bytes_ * options_.kv_copies, stream));
   args_.k = k_.at(offset * element_bytes);
   if (features.latent) {

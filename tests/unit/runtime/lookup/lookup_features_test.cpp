@@ -162,16 +162,12 @@ TEST(LookupFeatures, KernelsThatTradeRegistersHaveAnSmToThemselves) {
   crowded.features = many.features;
   ASSERT_GT(producer_warps(crowded), 1);
   EXPECT_FALSE(validate(crowded));
-<<<<<<< HEAD
   const auto carried = with_tunables_of(base_spec(fictional_gpu().arch, many), config.spec);
   ASSERT_TRUE(carried) << carried.error().message;
   EXPECT_EQ(carried->warps, 8);
   EXPECT_EQ(carried->stages, 2);
   EXPECT_EQ(carried->ctas_per_sm, 1);
-  const Choice choice = table_of({winner(few, kShape, config)}).find(many, kShape);
-=======
   const Choice choice = table_of({winner(few, kMeasured, config)}).find(many, kMeasured);
->>>>>>> testtime
   EXPECT_EQ(choice.provenance, Provenance::nearest);
   EXPECT_TRUE(validate(choice.config.spec));
 }

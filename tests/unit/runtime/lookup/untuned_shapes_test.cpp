@@ -127,7 +127,7 @@ TEST(UntunedShapes, ThousandsOfShortRequestsHaveSeveralCtasOnAnSm) {
 
 // ---- Drawn problems and shapes ----
 
-DecodeProblem any_problem() {
+DecodeProblem common_problem() {
   DecodeProblem problem;
   problem.kv_heads = *rc::gen::element(1, 2, 4, 5, 8, 16, 32);
   const int group = *rc::gen::element(1, 2, 3, 4, 5, 7, 8, 12, 16, 32, 64, 71, 128);
@@ -145,7 +145,7 @@ DecodeProblem any_problem() {
   return canonical(problem);
 }
 
-Shape any_shape() {
+Shape common_shape() {
   const auto octaves = [](int from, int to) { return std::exp2(*rc::gen::inRange(100 * from, 100 * to + 1) / 100.0); };
   Shape shape{.batch = static_cast<int>(octaves(0, 12)), .longest_context = static_cast<std::int64_t>(octaves(4, 20))};
   if (*rc::gen::inRange(0, 4) == 0) {
@@ -160,9 +160,9 @@ LayeredWinners any_winners(const DeviceFacts& device, const DecodeProblem& probl
   std::vector<LayeredWinners::Entry> entries;
   const int count = *rc::gen::inRange(0, 10);
   for (int i = 0; i < count; ++i) {
-    DecodeProblem tuned = *rc::gen::inRange(0, 3) == 0 ? any_problem() : problem;
+    DecodeProblem tuned = *rc::gen::inRange(0, 3) == 0 ? common_problem() : problem;
     if (*rc::gen::arbitrary<bool>()) tuned.pdl = !tuned.pdl;
-    const Shape shape = any_shape();
+    const Shape shape = common_shape();
     const auto kernels = usual_kernels(device, tuned);
     Config config{.spec = kernels[*rc::gen::inRange<std::size_t>(0, kernels.size())]};
     const auto grids = useful_grids(device, tuned, shape, config.spec, config.spec.ctas_per_sm);
@@ -176,8 +176,8 @@ LayeredWinners any_winners(const DeviceFacts& device, const DecodeProblem& probl
 
 RC_GTEST_PROP(UntunedShapes, EveryAnswerIsAValidLaunchThatKeepsTheGpuBusy, ()) {
   const DeviceFacts device = h200();
-  const DecodeProblem problem = any_problem();
-  const Shape shape = any_shape();
+  const DecodeProblem problem = common_problem();
+  const Shape shape = common_shape();
   if (!validate(problem, shape)) RC_DISCARD("no such problem");
   const WinnerTable table = WinnerTable::build(device, any_winners(device, problem));
   const Choice choice = table.find(problem, shape);
@@ -201,13 +201,13 @@ RC_GTEST_PROP(UntunedShapes, EveryAnswerIsAValidLaunchThatKeepsTheGpuBusy, ()) {
 
 RC_GTEST_PROP(UntunedShapes, AnAnswerIsAlwaysTheSame, ()) {
   const DeviceFacts device = h200();
-  const DecodeProblem problem = any_problem();
-  const Shape shape = any_shape();
+  const DecodeProblem problem = common_problem();
+  const Shape shape = common_shape();
   if (!validate(problem, shape)) RC_DISCARD("no such problem");
   LayeredWinners winners = any_winners(device, problem);
   const Choice first = WinnerTable::build(device, winners).find(problem, shape);
   const WinnerTable table = WinnerTable::build(device, winners);
-  table.find(any_problem(), any_shape());
+  table.find(common_problem(), common_shape());
   const Choice again = table.find(problem, shape);
   RC_ASSERT(again.config == first.config && again.provenance == first.provenance);
   RC_ASSERT(again.predicted_us == first.predicted_us);
@@ -215,7 +215,7 @@ RC_GTEST_PROP(UntunedShapes, AnAnswerIsAlwaysTheSame, ()) {
 
 RC_GTEST_PROP(UsualKernels, AreValidDistinctAndBeginWithTheDefault, ()) {
   const DeviceFacts device = h200();
-  const DecodeProblem problem = any_problem();
+  const DecodeProblem problem = common_problem();
   RC_PRE(validate(problem).has_value());
   const auto kernels = usual_kernels(device, problem);
   RC_ASSERT(!kernels.empty() && kernels.size() <= 16u);
