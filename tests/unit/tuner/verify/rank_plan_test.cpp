@@ -12,7 +12,7 @@
 namespace leanattn {
 namespace {
 
-constexpr Arch kHopper{9, 0, true};
+constexpr Arch kRankHopper{9, 0, true};
 
 TEST(RankPlan, EveryKernelIsAGroupsAndItsHeadsCanBeDealt) {
   for (const Arch arch : matrix_arches()) {
@@ -43,7 +43,7 @@ TEST(RankPlan, EveryLoadPathAndFixUpMeetsEveryWayOfDealing) {
   std::set<std::tuple<LoadPath, FixUp>> families;
   std::set<int> ranks, groups, query_tokens, units, pages;
   std::set<bool> placements, lse;
-  for (const VerifyKernel& kernel : rank_kernels(kHopper, false)) {
+  for (const VerifyKernel& kernel : rank_kernels(kRankHopper, false)) {
     for (const KernelSpec& spec : kernel.specs) {
       families.insert({spec.load, spec.fixup});
       ranks.insert(spec.features.context_parallel);
