@@ -638,7 +638,9 @@ std::string shorten(std::string_view source) {
       if (!opens || last >= lines.size() || lines[last] != closing_line) continue;
       const std::string statement = statements == 0 ? "" : lines[i + 1].substr(indent(lines[i + 1]));
       const bool is_one = statements == 0 || (statement.ends_with(';') && statement.find("//") == std::string::npos);
-      std::string all = line + (statements == 0 ? "" : " " + statement + " ") + closing_line.substr(indent(line));
+      std::string all = line;
+      if (statements > 0) all.append(" ").append(statement).append(" ");
+      all.append(closing_line, indent(line));
       if (!is_one || all.size() > kWidth) continue;
       line = std::move(all);
       i = last;

@@ -203,6 +203,7 @@ Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, cons
   while (race.rounds() < most && !cancelled(cancel)) {
     const std::vector<std::size_t> order = race.order();
     std::vector<Config> configs;
+    configs.reserve(order.size());
     for (const std::size_t i : order) configs.push_back((*entrants)[i].config);
     const Result<RoundTimes> times = (*backend)->time(configs);
     if (!times) return tl::unexpected(times.error());

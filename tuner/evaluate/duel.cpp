@@ -38,6 +38,7 @@ Result<Duel> duel(TuneBackend& backend, const Config& first, const Config& secon
   while (race.rounds() < kMostDuelRounds) {
     const std::vector<std::size_t> order = race.order();
     std::vector<Config> configs;
+    configs.reserve(order.size());
     for (const std::size_t i : order) configs.push_back(both[i]);
     const Result<RoundTimes> times = backend.time(configs);
     if (!times) return tl::unexpected(times.error());

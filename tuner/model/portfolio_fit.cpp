@@ -46,6 +46,7 @@ std::vector<MeasuredShape> by_shape(std::span<const ModelSample> samples) {
     kernel.best_us = std::min(kernel.best_us, sample.us);
   }
   std::vector<MeasuredShape> list;
+  list.reserve(shapes.size());
   for (auto& [json, at] : shapes) list.push_back(std::move(at));
   return list;
 }
@@ -194,6 +195,7 @@ Portfolio fit_portfolio(const DeviceFacts& device, std::span<const ModelSample> 
                         std::span<const std::pair<std::int64_t, double>> read_limits) {
   const std::vector<MeasuredShape> measured = by_shape(samples);
   std::vector<const MeasuredShape*> all;
+  all.reserve(measured.size());
   for (const MeasuredShape& at : measured) all.push_back(&at);
   Portfolio portfolio = portfolio_of(device, all, read_limits);
   const std::size_t folds = std::min(kFolds, measured.size());

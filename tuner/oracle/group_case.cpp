@@ -160,7 +160,8 @@ Result<void> GroupCase::deal() {
     for (int request = 0; request < batch; ++request)
       for (int page = 0; page < per_request; ++page)
         if (page * features.page_size >= rank.lengths[static_cast<std::size_t>(request)])
-          table[static_cast<std::size_t>(request * per_request + page)] = 0x7ffffff0;
+          table[static_cast<std::size_t>(request) * static_cast<std::size_t>(per_request) +
+                static_cast<std::size_t>(page)] = 0x7ffffff0;
     LEANATTN_TRY(upload_to(rank.page_table, table, stream_));
   }
   return {};
@@ -345,7 +346,7 @@ Result<ComparisonReport> GroupCase::check(const LoadedKernel& kernel, LaunchGrid
       LEANATTN_TRY(launch(number, kernel, grid, bound[static_cast<std::size_t>(number)]));
     }
     for (const Rank& rank : ranks_) LEANATTN_TRY(rank.stream.synchronize());
-    const auto one = compare(kernel.spec());
+    auto one = compare(kernel.spec());
     if (!one) return one;
     merge(report, *one);
     ComparisonReport ignored;

@@ -111,6 +111,7 @@ Result<std::vector<ModelSummary>> tune_devices(const TuneRequest& request, std::
   const std::vector<std::vector<DeviceToTune>> models = by_model(devices);
   const int threads = compile_thread_count(request.compile_threads);
   std::vector<std::unique_ptr<ModelGroup>> groups;
+  groups.reserve(models.size());
   for (const std::vector<DeviceToTune>& equal : models) {
     groups.push_back(
         std::make_unique<ModelGroup>(request, equal, workers, std::max(threads / static_cast<int>(models.size()), 1)));

@@ -123,6 +123,7 @@ Result<RoundTimes> Measurer::time(std::span<const Config> configs) {
 
 Result<void> Measurer::time_batch(const std::vector<Candidate>& batch, TimedCandidates& timed) {
   std::vector<Config> configs;
+  configs.reserve(batch.size());
   for (const Candidate& candidate : batch) configs.push_back(candidate.config);
   Result<RoundTimes> times = time(configs);
   for (int again = 0; again < kNoisyRepetitions && times && noisy(*times); ++again) times = time(configs);

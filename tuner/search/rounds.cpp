@@ -26,6 +26,7 @@ Result<bool> run_rounds(const ShapeContext& context, Measurer& measurer, std::sp
     if (context.stopped(plan.until_s)) return false;
     const std::vector<std::size_t> order = race.order();
     std::vector<Config> configs;
+    configs.reserve(order.size());
     for (const std::size_t i : order) configs.push_back(candidates[i].config);
     context.report(plan.phase, fmt::format("{} candidates", order.size()), race.rounds(), enough, plan.best_us);
     const Result<RoundTimes> times = measurer.time(configs);

@@ -80,7 +80,7 @@ Result<void> verify_graph_replays(VerifyRunner& runner, VerifyGroup& group, cons
   if (!decode_case) return tl::unexpected(decode_case.error());
 
   std::vector<Expected> expected;
-  auto lengths = PinnedBuffer::allocate(kLengthSets * kBatch * 4);
+  auto lengths = PinnedBuffer::allocate(std::int64_t{kLengthSets} * kBatch * 4);
   if (!lengths) return tl::unexpected(lengths.error());
   for (std::size_t set = 0; set < sets.size(); ++set) {
     if (auto ok = decode_case->set_context_lengths(sets[set], stream); !ok) return ok;
@@ -108,8 +108,8 @@ Result<void> verify_graph_replays(VerifyRunner& runner, VerifyGroup& group, cons
       used.push_back(set);
       auto* out = outputs->as<std::uint8_t>() + i * output_bytes;
       // The new lengths arrive in stream order, outside the graph. K, V and the NaN behind them are written anew.
-      auto ok =
-          copy_to_device_async(decode_case->lengths_on_device(), lengths->as<int>() + set * kBatch, kBatch * 4, stream);
+      auto ok = copy_to_device_async(decode_case->lengths_on_device(), lengths->as<int>() + set * kBatch,
+                                     std::int64_t{kBatch} * 4, stream);
       if (ok) ok = decode_case->plant_kv(stream);
       if (ok) ok = decode_case->reset_outputs(stream);
       if (ok) ok = graph->launch(stream);

@@ -37,7 +37,7 @@ Result<ComparisonReport> replay(GroupCase& ranks, const LoadedKernel& kernel, La
     for (int rank = 0; rank < ranks.ranks(); ++rank) {
       if (auto ok = ranks.stream(rank).synchronize(); !ok) return tl::unexpected(ok.error());
     }
-    const auto one = ranks.compare(kernel.spec());
+    auto one = ranks.compare(kernel.spec());
     if (!one) return one;
     merge(report, *one);
     if (!report.passed()) break;

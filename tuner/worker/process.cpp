@@ -57,7 +57,7 @@ bool WorkerProcess::alive() {
 std::string WorkerProcess::end(bool by_us) {
   if (pid_ <= 0) return "it is gone";
   // One that has closed its socket by itself ends soon. If it goes on, nothing more is expected of it.
-  const std::string ending = reap_child(pid_, by_us ? milliseconds(0) : kInsistAfter);
+  std::string ending = reap_child(pid_, by_us ? milliseconds(0) : kInsistAfter);
   read_words();
   close_if_open(socket_);
   close_if_open(words_);
