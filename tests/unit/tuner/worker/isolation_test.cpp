@@ -53,13 +53,13 @@ class BadCandidates : public WorkerSession, public ::testing::WithParamInterface
 };
 
 TEST_P(BadCandidates, CostThemselvesWhenTheyAreChecked) {
-  faults = {{.what = GetParam().what, .when = "check", .load = "bulk", .stages = 2}};
+  faults = {{.what = GetParam().what, .when = "check", .load = "bulk", .stages = 3}};
   expect_they_alone_paid(run());
   EXPECT_GT(backend->restarts(), 0);
 }
 
 TEST_P(BadCandidates, CostThemselvesWhenTheyAreTimedWithOthers) {
-  faults = {{.what = GetParam().what, .when = "time", .load = "bulk", .stages = 2}};
+  faults = {{.what = GetParam().what, .when = "time", .load = "bulk", .stages = 3}};
   expect_they_alone_paid(run());
   EXPECT_GT(backend->restarts(), 0);
 }
@@ -104,7 +104,7 @@ TEST_F(Isolation, OneThatBreaksDuringTheRaceLeavesItAndTheRaceGoesOn) {
 }
 
 TEST_F(Isolation, TheReasonQuotesTheWorkersLastWordsInOneLine) {
-  faults = {{.what = "segv", .when = "check", .load = "bulk", .stages = 2}};
+  faults = {{.what = "segv", .when = "check", .load = "bulk", .stages = 3}};
   ASSERT_TRUE(run());
   int quoted = 0;
   for (const Trial& trial : trials(TrialStatus::launch_fail)) {
@@ -115,7 +115,7 @@ TEST_F(Isolation, TheReasonQuotesTheWorkersLastWordsInOneLine) {
 }
 
 TEST_F(Isolation, MegabytesOnItsStandardStreamsHoldNothingUp) {
-  faults = {{.what = "chatter", .when = "check", .load = "bulk", .stages = 2}};
+  faults = {{.what = "chatter", .when = "check", .load = "bulk", .stages = 3}};
   const auto summary = run();
   ASSERT_TRUE(summary) << summary.error().message;
   EXPECT_TRUE(trials(TrialStatus::launch_fail).empty());
@@ -128,7 +128,7 @@ TEST_F(Isolation, ACompilerThatCrashesOrHangsCostsTheKernel) {
            {"segv", "killed by signal 11"}, {"hang", "did not answer within 30 ms"}, {"torn", "exited with code 0"}}) {
     SCOPED_TRACE(what);
     db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, nullptr));
-    faults = {{.what = what, .when = "compile", .load = "bulk", .stages = 2}};
+    faults = {{.what = what, .when = "compile", .load = "bulk", .stages = 3}};
     const auto summary = run();
     ASSERT_TRUE(summary) << summary.error().message;
     expect_right_winner(*summary);
