@@ -109,6 +109,13 @@ inline std::string json_fault(std::string_view text) {
       at = std::min(text.size(), error.byte > 0 ? error.byte - 1 : 0);
       why = error.what();
       if (const std::size_t colon = why.find(": "); colon != std::string::npos) why.erase(0, colon + 2);
+    } catch (const nlohmann::json::out_of_range& error) {
+      // A number that no double holds. The message has no position: "[json....] number overflow parsing '1e999'".
+      why = error.what();
+      if (const std::size_t bracket = why.find("] "); bracket != std::string::npos) why.erase(0, bracket + 2);
+      const std::size_t quote = std::min(why.find('\''), why.size()), end = std::min(why.rfind('\''), why.size());
+      const std::string number = quote < end ? why.substr(quote + 1, end - quote - 1) : std::string();
+      at = std::min(text.find(number), text.size());
     }
   }
   const std::string_view before = text.substr(0, at);

@@ -170,6 +170,7 @@ TEST(ModelConfig, BrokenJsonIsLocated) {
       {"{\"a\": 1,,}", "line 1, column 9: "},
       {"{\n \"a\": tru\n}", "line 2, column 10: "},
       {"{\n\n\n", "line 4, column 1: "},
+      {"{\"layers\": 2,\n \"hidden_size\": 41e308544}", "line 2, column 17: number overflow parsing '41e308544'"},
   };
   for (const auto& [text, where] : cases) {
     const auto model = model_from_config(text, "config.json");

@@ -27,6 +27,12 @@ TEST(IntegerOf, TakesTheWholeNumbersOfTheTypeAndNothingElse) {
     EXPECT_FALSE(integer_of<std::int64_t>(other)) << other;
 }
 
+TEST(JsonFault, SaysWhereANumberStandsThatNoDoubleHolds) {
+  EXPECT_TRUE(parse_json("{\"a\": 1e999}").is_discarded());
+  EXPECT_EQ(json_fault("{\"a\": 1e999}"), "line 1, column 7: number overflow parsing '1e999'");
+  EXPECT_EQ(json_fault("[1,\n -2e400]"), "line 2, column 2: number overflow parsing '-2e400'");
+}
+
 TEST(IntegerOf, RequiringOneSaysWhatStoodThere) {
   EXPECT_EQ(require_integer<int>(json(12)), 12);
   try {
