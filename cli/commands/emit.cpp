@@ -14,6 +14,7 @@
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
 #include "generator/generator.hpp"
+#include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/winner_table.hpp"
 
@@ -39,7 +40,17 @@ DeviceFlags with_arch(const Console& console, DeviceFlags flags) {
   return flags;
 }
 
-Result<KernelSpec> with_overrides(KernelSpec spec, const EmitFlags& flags) {
+/// `spec` with the flags' tunables. `usual`: the problem's default, whose tunables suit every load path.
+Result<KernelSpec> with_overrides(KernelSpec spec, const KernelSpec& usual, const EmitFlags& flags) {
+  if (!flags.load.empty()) {
+    const Result<LoadPath> load = parse_load_path(flags.load);
+    if (!load) return tl::unexpected(load.error());
+    // What was tuned for one load path need not suit another.
+    if (*load != spec.load) spec = usual;
+    spec.load = *load;
+    // A load path without a ring has one stage.
+    if (loads_to_registers(*load)) spec.stages = 1;
+  }
   struct Field {
     const char* flag;
     const std::string& text;
@@ -53,13 +64,6 @@ Result<KernelSpec> with_overrides(KernelSpec spec, const EmitFlags& flags) {
     const Result<std::int64_t> value = parse_size(field.flag, field.text, 1, 1 << 20);
     if (!value) return tl::unexpected(value.error());
     field.value = static_cast<int>(*value);
-  }
-  if (!flags.load.empty()) {
-    const Result<LoadPath> load = parse_load_path(flags.load);
-    if (!load) return tl::unexpected(load.error());
-    spec.load = *load;
-    // A load path without a ring has one stage, whatever number was chosen for another path.
-    if (loads_to_registers(*load) && flags.stages.empty()) spec.stages = 1;
   }
   if (!flags.fixup.empty()) {
     const Result<FixUp> fixup = parse_fix_up(flags.fixup);
@@ -93,7 +97,8 @@ int run(const Console& console, const EmitFlags& flags) {
   for (const std::string& warning : layers.warnings) warn(warning);
   const Choice choice = WinnerTable::build(target->facts, layers).find(workload->problem, workload->shapes.front());
 
-  const Result<KernelSpec> spec = with_overrides(choice.config.spec, flags);
+  const Result<KernelSpec> spec = with_overrides(
+      choice.config.spec, default_config(target->facts, workload->problem, workload->shapes.front()).spec, flags);
   if (!spec) return report_error(spec.error());
   const Result<EmittedKernel> kernel = emit(*spec);
   if (!kernel) return report_error(kernel.error());

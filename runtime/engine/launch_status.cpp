@@ -76,7 +76,8 @@ Result<void> LaunchStatus::check() const {
   const std::string what =
       fault == kLeanWrongTicket
           ? "a counter there had an impossible value"
-          : fmt::format("a CTA waited there for another one's partial result for {} ms in vain", bound_ms);
+          : fmt::format("a CTA waited for {} ms in vain, for another one's partial result there or for its own KV",
+                        bound_ms);
   return fail(ErrorCode::workspace_corrupt,
               fmt::format("a launch on workspace {:#x} ended with a fault: {}", workspace, what),
               "The workspace was not all zero before the launch, or two launches used it at a time, or context_lengths "

@@ -326,6 +326,12 @@ class NoDevice(Contract):
 
 
 class Output(Contract):
+    def test_emit_has_a_kernel_of_every_load_path(self):
+        for load in ("ldg", "cp_async", "bulk", "tensor"):
+            for fixup in ("ticket", "wait"):
+                text = self.expect(0, "emit", *SHAPE, *OFFLINE, "--load", load, "--fixup", fixup).stdout
+                self.assertIn(f"_{load}_{fixup}_", text.partition("\n")[0])
+
     def test_emit_writes_the_same_self_contained_source_every_time(self):
         first = self.expect(0, "emit", *SHAPE, *OFFLINE)
         self.assertIn("__global__", first.stdout)

@@ -121,6 +121,24 @@ TEST(Generator, EveryPollForPartialsIsBounded) {
   }
 }
 
+TEST(Generator, EveryWaitForAStageOfTheRingIsBounded) {
+  KernelSpec tokens{.arch = {9, 0, true}, .load = LoadPath::tensor, .warps = 4, .stages = 2};
+  KernelSpec roles = tokens;
+  roles.head_dim = 576, roles.group = 128, roles.warps = 8;
+  roles.features.latent = true, roles.features.v_head_dim = 512, roles.features.page_size = 64;
+  for (const KernelSpec& spec : {tokens, roles}) {
+    const auto emitted = emit(spec);
+    ASSERT_TRUE(emitted) << emitted.error().message;
+    int waits = 0;
+    for (const std::string& line : code_lines(emitted->source)) {
+      if (line.find("while (!is_complete(") == std::string::npos) continue;
+      ++waits;
+      EXPECT_NE(line.find("goes_on_waiting(args, waited)"), std::string::npos) << kernel_name(spec) << ": " << line;
+    }
+    EXPECT_EQ(waits, 1) << kernel_name(spec) << ": all others call it";
+  }
+}
+
 TEST(Generator, PlainDenseKernelsHaveFewerThan1200LinesOfCode) {
   for (KernelSpec spec : one_of_each_family()) {
     spec.lse = false;
