@@ -16,7 +16,8 @@ struct RowPlaces {
   // Where this lane's row in the two steps from `read` on lies, in bytes from the KV head's first one; below 0 where it
   // has none, because of a hole or because that token does not count. Requests that in the steps after them.
   LEAN_DEVICE i64 take(const Segment& s, int read) {
-    const int place = run_at(read) < end_read(s) ? runs.take(-1) : -1;
+    int place = runs.take(-1);  // all lanes vote in it
+    if (run_at(read) >= end_read(s)) place = -1;
     runs.look_up(run_at(read + 2 * kStepTokens), run_at(read + 4 * kStepTokens));
     return place < 0 ? -1 : place / kPageSize * outer + place % kPageSize * stride;
   }
