@@ -19,7 +19,7 @@ class Tensor(FakeTensor):
         return self
 
 
-torch = MagicMock(bfloat16="bf16", int32="int32")
+torch = MagicMock(bfloat16="bf16", int32="int32", uint8="uint8")
 torch.testing = MagicMock(unsafe=True)  # has names that begin with "assert"
 torch.randn = lambda *shape, device, dtype: Tensor(shape, dtype)
 torch.full = lambda shape, value, device, dtype: Tensor(shape, dtype)
