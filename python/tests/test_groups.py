@@ -2,7 +2,6 @@
 import gc
 import pickle
 import sys
-import threading
 import types
 import warnings
 
@@ -12,6 +11,7 @@ fake = pytest.importorskip("_fake_gpu", reason="built with the tests only")
 
 import leanattn  # noqa: E402
 from fake_tensors import FakeTensor  # noqa: E402
+from rank_threads import Ranks  # noqa: E402
 
 BATCH, Q_HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 3, 8, 4, 64, 256
 RANKS = 2
@@ -292,52 +292,6 @@ def test_the_problem_must_be_of_as_many_ranks(engines):
         leanattn.Problem(context_interleave=16)
     with pytest.raises(leanattn.ArgumentError, match="context_parallel"):
         leanattn.Problem(context_parallel=9)
-
-
-class Ranks:
-    """torch.distributed for ranks that are threads of this process."""
-
-    def __init__(self, size):
-        self.size, self.mine, self.meeting, self.values = size, threading.local(), threading.Barrier(size, timeout=60), [None] * size
-        self.exchanges = 0
-        self.group = types.SimpleNamespace(WORLD="world")
-
-    def is_available(self):
-        return True
-
-    def is_initialized(self):
-        return True
-
-    def get_rank(self, process_group):
-        return self.mine.rank
-
-    def get_world_size(self, process_group):
-        return self.size
-
-    def all_gather_object(self, values, value, group):
-        self.values[self.mine.rank] = pickle.dumps(value)
-        self.meeting.wait()
-        values[:] = [pickle.loads(each) for each in self.values]
-        self.exchanges += self.mine.rank == 0
-        self.meeting.wait()
-
-    def run(self, work):
-        """What work(rank) returned or raised on each rank."""
-        results = [None] * self.size
-
-        def of_rank(rank):
-            self.mine.rank = rank
-            try:
-                results[rank] = work(rank)
-            except Exception as error:
-                results[rank] = error
-
-        threads = [threading.Thread(target=of_rank, args=(rank,)) for rank in range(self.size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return results
 
 
 @pytest.fixture
