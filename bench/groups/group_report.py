@@ -5,6 +5,7 @@ import group_model
 from peers import markdown_parts, summary
 from peers.markdown_parts import escape, table
 
+# The names of the candidates (group_systems.py).
 OURS, ONE, HEADS, OWN, OWN_TUNED, GATHER, ALL_TO_ALL = (
     "leanattn group", "one GPU", "split heads", "own part", "own part, as looked up", "LSE all-gather + reduce-scatter", "packed all-to-all")
 

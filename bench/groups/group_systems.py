@@ -12,9 +12,7 @@ import torch.distributed as dist
 
 import group_kernels
 import leanattn
-
-OURS, ONE, HEADS, OWN, OWN_TUNED, GATHER, ALL_TO_ALL = (
-    "leanattn group", "one GPU", "split heads", "own part", "own part, as looked up", "LSE all-gather + reduce-scatter", "packed all-to-all")
+from group_report import ALL_TO_ALL, GATHER, HEADS, ONE, OURS, OWN, OWN_TUNED
 
 
 @dataclasses.dataclass
