@@ -3,6 +3,7 @@
 
 #include "decode.hpp"
 #include "engine_object.hpp"
+#include "group_object.hpp"
 #include "leanattn/leanattn.h"
 #include "page_rows.hpp"
 #include "problem.hpp"
@@ -14,6 +15,7 @@ NB_MODULE(_leanattn, module) {
   nanobind::set_leak_warnings(false);
   module.attr("__version__") = leanattn_version();
   leanattn::python::bind_engine(module);
+  leanattn::python::bind_group(module);
   leanattn::python::bind_decode(module);
   leanattn::python::bind_merge(module);
   leanattn::python::bind_tuning(module);
