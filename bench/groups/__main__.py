@@ -14,6 +14,7 @@ import gzip
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -87,7 +88,7 @@ def measure(options):
         results = files.read_json(written) if written.exists() else {"schema_version": 1, "ranks": RANKS, "one_gpu": options.ranks_on_one_gpu, "rounds": options.rounds,
                                                                      "seed": options.seed, "finished": False, "steps": []}
     results["failure"] = failure
-    results["environment"] = {**group_ranks.environment(), "leanattn": version(), "link": link(), "revision": revision()}
+    results["environment"] = {**group_ranks.environment(), "leanattn": version(), "link": link()}
     return results
 
 
@@ -106,7 +107,7 @@ def write_compressed(path, value):
 
 
 def version():
-    """The package and, where its program is there, the revision of its kernels."""
+    """The version of the package and, where its program is there, the revision of the library."""
     import leanattn
 
     doctor = output([sys.executable, "-m", "leanattn", "--json", "doctor"], accepted=(0, 1, 3, 4, 5))
@@ -118,18 +119,18 @@ def version():
 
 def link():
     """How the first two GPUs are connected, as nvidia-smi calls it: NV18 is 18 links of NVLink."""
-    lines = [line.split() for line in output(["nvidia-smi", "topo", "-m"]).splitlines()]
+    return link_of(output(["nvidia-smi", "topo", "-m"]))
+
+
+def link_of(topology):
+    """What the table of `nvidia-smi topo -m` has between GPU 0 and GPU 1; None where there is no such table."""
+    lines = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", topology).splitlines()]
     try:
-        head = next(cells for cells in lines if "GPU1" in cells)
-        row = next(cells for cells in lines if cells and cells[0].endswith("GPU0") and cells is not head)
-        return row[1 + [cell for cell in head if cell.startswith("GPU")].index("GPU1")]
-    except (StopIteration, ValueError, IndexError):
+        head = next(cells for cells in lines if "GPU1" in cells)  # has no name over the first column
+        row = next(cells for cells in lines if cells and cells[0] == "GPU0" and cells is not head)
+        return row[1 + head.index("GPU1")]
+    except (StopIteration, IndexError):
         return None
-
-
-def revision():
-    """The revision of the checkout; None where this is none."""
-    return output(["git", "-C", str(HERE), "rev-parse", "--short=12", "HEAD"]).strip() or None
 
 
 def output(command, accepted=(0,)):

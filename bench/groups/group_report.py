@@ -31,13 +31,11 @@ def markdown(results):
 def head(results):
     facts = dict(results["environment"])
     gpus = facts.pop("gpus", [])
-    link, revision = facts.pop("link", None), facts.pop("revision", None)
+    link = facts.pop("link", None)
     where = f"{results['ranks']} ranks on one GPU, for a test: these times mean nothing. " if results["one_gpu"] else ""
     on = markdown_parts.measured_on(facts).replace("Measured on one ", f"Measured on {len(set(gpus)) == 1 and len(gpus) or 'several'} x ", 1)
     if link:
         on += f" The GPUs are linked by {escape(link)}."
-    if revision:
-        on += f" Revision {escape(revision)}."
     return (f"# Groups of GPUs\n\n{where}{on}\n\n"
             f"Each time is the median of {results['rounds']} interleaved rounds, in microseconds a step: a CUDA graph of many steps in a row, with a cold L2, on all GPUs "
             "at once. It is the slower rank's. Every step has one query token a request, in bf16, and contexts are cut into two parts.\n\n"

@@ -124,6 +124,15 @@ class Report(unittest.TestCase):
             self.assertEqual(pathlib.Path(folder, "groups.md").read_text(), group_report.markdown(json.loads(json.dumps(record(LINES)))))
 
 
+class Link(unittest.TestCase):
+    def test_the_link_of_two_gpus_is_read_beside_the_diagonal_and_colours(self):
+        main = bench_paths.program("groups")
+        table = "\t\x1b[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\nGPU0\t X \tNV18\t0-31\t0\t\tN/A\nGPU1\tNV18\t X \t0-31\t0\t\tN/A\n"
+        self.assertEqual(main.link_of(table), "NV18")
+        self.assertIsNone(main.link_of(""))
+        self.assertIsNone(main.link_of("\tGPU0\nGPU0\t X \n"))
+
+
 class ExitCode(unittest.TestCase):
     def test_a_wrong_result_or_a_rank_that_failed_is_1_and_rows_left_over_are_6(self):
         main = bench_paths.program("groups")
