@@ -1,6 +1,6 @@
 """Times decode steps whose contexts two GPUs share: a group of leanattn, and what engines do instead, beside one GPU and split heads.
 
-    python3 bench/groups --out results
+    python3 bench/groups --tune 3 --out results
 
 One process a GPU. All ways to do a step run in interleaved rounds, as CUDA graphs of many steps in a row, with a cold L2; the time of a step is that of
 the slower rank. Every result is first compared with attention in FP64, on every rank and in every copy of the caches. NCCL does the collectives of the
@@ -50,6 +50,8 @@ def parse():
     parser.add_argument("--rounds", type=int, default=21, help="(%(default)s)")
     parser.add_argument("--seconds", type=float, default=90, help="start no further row after this long, process start not counted (%(default)s)")
     parser.add_argument("--db", type=pathlib.Path, help="cache directory with leanattn's tuning database; default: the user's")
+    parser.add_argument("--tune", type=float, metavar="SECONDS", help="first tune what the rows look up, this long a shape, on GPU 0")
+    parser.add_argument("--program", type=pathlib.Path, help="the leanattn program, for --tune; default: the package's")
     parser.add_argument("--seed", type=int, default=1, help="of the data and the order of rounds")
     parser.add_argument("--ranks-on-one-gpu", action="store_true", help="a test of this program: both ranks are processes on one GPU, without NCCL; the times mean nothing")
     parser.add_argument("--report-only", action="store_true", help="write Markdown again from groups.json.gz; needs no GPU")
@@ -60,6 +62,8 @@ def parse():
             parser.error(f"--rows: {row!r} is not one of {', '.join(group_steps.steps())}")
     if options.rounds < 1:
         parser.error("--rounds takes a number from 1 on")
+    if options.tune is not None and not options.tune > 0:
+        parser.error("--tune takes seconds above 0")
     return options
 
 
@@ -74,8 +78,9 @@ def measure(options):
     needed = 1 if options.ranks_on_one_gpu else RANKS
     if torch.cuda.device_count() < needed:
         sys.exit(f"groups: {torch.cuda.device_count()} GPUs are there, and {needed} are needed; --ranks-on-one-gpu tries the program on one")
+    if options.tune:
+        tune(options)
     with tempfile.TemporaryDirectory() as folder:
-        pathlib.Path(folder, "empty").mkdir(mode=0o700)
         settings = {"folder": folder, "ranks": RANKS, "one_gpu": options.ranks_on_one_gpu, "steps": options.rows, "rounds": options.rounds, "seed": options.seed,
                     "seconds": options.seconds, "cache_dir": str(options.db.resolve()) if options.db else None}
         failure = None
@@ -90,6 +95,18 @@ def measure(options):
     results["failure"] = failure
     results["environment"] = {**group_ranks.environment(), "leanattn": version(), "link": link()}
     return results
+
+
+def tune(options):
+    """Tunes what the rows look up, in the database that the ranks then read."""
+    import group_systems
+    import leanattn
+
+    engine = leanattn.Engine(0, cache_dir=options.db.resolve()) if options.db else leanattn.engine(0)
+    steps = group_steps.steps()
+    for problem, shapes in group_systems.tuned_shapes([steps[row] for row in options.rows], RANKS).items():
+        for tuned in leanattn.tune(problem, shapes, budget=options.tune * len(shapes), program=options.program, engine=engine):
+            print(f"{problem.q_heads}/{problem.kv_heads} heads{', LSE' if problem.lse else ''}, {tuned.shape}: {tuned.status}, {tuned.median_us:.2f} us", flush=True)
 
 
 def exit_code(results):
