@@ -16,7 +16,7 @@ NB_MODULE(_leanattn, module) {
   nanobind::set_leak_warnings(false);
   module.attr("__version__") = leanattn_version();
   // Of the kernels and the generator, for records of measurements.
-  module.attr("_revision") = leanattn::generator_revision();
+  module.attr("_revision") = leanattn::generator_revision().c_str();
   leanattn::python::bind_engine(module);
   leanattn::python::bind_group(module);
   leanattn::python::bind_decode(module);
