@@ -125,6 +125,7 @@ std::string_view to_string(KvFormat v) {
     case KvFormat::fp8_e4m3: return "fp8_e4m3";
     case KvFormat::fp8_e5m2: return "fp8_e5m2";
     case KvFormat::int8: return "int8";
+    case KvFormat::fp8_ds_mla: return "fp8_ds_mla";
   }
   return "same";
 }
@@ -143,8 +144,9 @@ Result<Rope> parse_rope(std::string_view text) {
   return parse_enum("rope", text, std::array{Rope::none, Rope::half_split, Rope::interleaved});
 }
 Result<KvFormat> parse_kv_format(std::string_view text) {
-  return parse_enum("KV format", text,
-                    std::array{KvFormat::same, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8});
+  return parse_enum(
+      "KV format", text,
+      std::array{KvFormat::same, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8, KvFormat::fp8_ds_mla});
 }
 Result<KvScale> parse_kv_scale(std::string_view text) {
   return parse_enum("KV scale", text, std::array{KvScale::tensor, KvScale::head, KvScale::token});
@@ -157,6 +159,11 @@ bool transforms_scores(const Features& features) {
 }
 
 int kv_element_bytes(const Features& features) { return features.kv_format == KvFormat::same ? 2 : 1; }
+
+bool has_one_byte_elements(const Features& features) {
+  return features.kv_format == KvFormat::fp8_e4m3 || features.kv_format == KvFormat::fp8_e5m2 ||
+         features.kv_format == KvFormat::int8;
+}
 
 int query_rows(const Features& features, int group) { return group * (has_selection(features) ? 1 : features.q_len); }
 
@@ -182,7 +189,7 @@ Result<void> validate(const Features& f) {
   if (!f.score.empty()) {
     if (const auto source = score_source(f.score); !source) return tl::unexpected(source.error());
   }
-  if (f.append && f.kv_format != KvFormat::same && f.kv_scale == KvScale::token)
+  if (f.append && has_one_byte_elements(f) && f.kv_scale == KvScale::token)
     return fail(ErrorCode::unsupported,
                 fmt::format("append into a cache of {} with a scale per token", to_string(f.kv_format)),
                 "Append rounds to scales that are there before: one per tensor or per head.");
@@ -237,7 +244,7 @@ std::string features_name(const Features& f) {
   if (!f.score.empty())
     name += fmt::format("_x{:08x}", static_cast<unsigned>(XXH3_64bits(f.score.data(), f.score.size())));
   if (f.kv_format != KvFormat::same) {
-    constexpr std::string_view kFormats[] = {"", "e4m3", "e5m2", "i8"}, kScales[] = {"", "h", "t"};
+    constexpr std::string_view kFormats[] = {"", "e4m3", "e5m2", "i8", "dsmla"}, kScales[] = {"", "h", "t"};
     name += fmt::format("_{}{}", kFormats[static_cast<std::size_t>(f.kv_format)],
                         kScales[static_cast<std::size_t>(f.kv_scale)]);
   }

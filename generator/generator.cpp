@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "generator/prune.hpp"
+#include "generator/row_format.hpp"
 #include "generator/score_expression.hpp"
 #include "generator/templates.hpp"
 
@@ -30,26 +31,33 @@ std::string_view template_text(std::string_view name) {
 std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   std::vector<std::string_view> modules{"kernel_args.cuh", "line/schedule.cuh", "shared_layout.cuh", "prelude.cuh"};
   const auto add = [&](std::initializer_list<std::string_view> names) { modules.insert(modules.end(), names); };
-  const bool one_byte = spec.features.kv_format != KvFormat::same, paged = spec.features.page_size > 0,
-             selects = has_selection(spec.features);
+  const bool one_byte = has_one_byte_elements(spec.features), rows = row_format(spec.features) != nullptr,
+             paged = spec.features.page_size > 0, selects = has_selection(spec.features);
   if (spec.dtype == DType::bf16) add({"attend/bf16.cuh"});
   if (spec.dtype == DType::fp16 || one_byte) add({"attend/fp16.cuh"});
   const bool group = in_group(spec.features);
   add({"line/rows.cuh", "line/find_start.cuh"});
   if (needs_positions(spec.features)) add({"line/part_of_context.cuh"});
-  add({"line/walk.cuh", "line/steps.cuh", selects ? "kv/selection.cuh" : "kv/page_table.cuh", "attend/score.cuh",
-       one_byte ? "kv/elements_8bit.cuh" : "kv/elements_16bit.cuh",
+  add({"line/walk.cuh", "line/steps.cuh",
+       selects ? "kv/selection.cuh"
+       : rows  ? "kv/row_pages.cuh"
+               : "kv/page_table.cuh",
+       "attend/score.cuh", one_byte ? "kv/elements_8bit.cuh" : "kv/elements_16bit.cuh",
        spec.features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
-  if (selects) add({gathers_rows(spec) ? "kv/token_holes.cuh" : "kv/run_holes.cuh"});
+  if (selects || rows) add({gathers_rows(spec) ? "kv/token_holes.cuh" : "kv/run_holes.cuh"});
   if (spec.features.append) add({"kv/append.cuh"});
   if (one_byte) add({"attend/value_unit.cuh"});
   add({"bounded_wait.cuh"});
   if (spec.load == LoadPath::tensor) {
-    add({"attend/wgmma.cuh", "kv/tensor.cuh",
-         gathers_rows(spec) ? "kv/produce_gathered.cuh"
-         : selects          ? "kv/produce_selected.cuh"
-         : paged            ? "kv/produce_paged.cuh"
-                            : "kv/produce_dense.cuh"});
+    add({"attend/wgmma.cuh", "kv/tensor.cuh"});
+    if (rows)
+      add({"kv/row_lanes.cuh", selects ? "kv/selected_places.cuh" : "kv/row_places.cuh", "kv/row_copies.cuh",
+           "kv/row_panels.cuh"});
+    add({rows                 ? "kv/produce_rows.cuh"
+         : gathers_rows(spec) ? "kv/produce_gathered.cuh"
+         : selects            ? "kv/produce_selected.cuh"
+         : paged              ? "kv/produce_paged.cuh"
+                              : "kv/produce_dense.cuh"});
     if (query_rows_lead(spec)) add({"attend/row_scores.cuh"});
     add({warpgroups_have_roles(spec) ? "attend/wgmma_roles.cuh"
          : query_rows_lead(spec)     ? "attend/wgmma_rows.cuh"
@@ -204,8 +212,9 @@ std::string constants(const KernelSpec& spec) {
     text += fmt::format("constexpr {} {} = {};   // {}\n", type, name, value, why);
   };
   const Features& features = spec.features;
-  const bool changes_scores = transforms_scores(features), one_byte = features.kv_format != KvFormat::same,
+  const bool changes_scores = transforms_scores(features), one_byte = has_one_byte_elements(features),
              selects = has_selection(features);
+  const RowFormat* const row = row_format(features);
   add("int", "kHeadDim", spec.head_dim, "elements of one q or K row");
   add("int", "kValueDim", value_dim(spec), "elements of one V or o row");
   add("bool", "kLatent", features.latent, "V is the first columns of K");
@@ -283,7 +292,16 @@ std::string constants(const KernelSpec& spec) {
         "kernels of one format understand each other");
   }
   add("bool", "kGathers", gathers_rows(spec), "rows of selected tokens are copied one by one");
-  add("int", "kKvBytes", kv_element_bytes(spec.features), "bytes of an element of K and V");
+  add("int", "kKvBytes", row != nullptr ? 2 : kv_element_bytes(spec.features),
+      row != nullptr ? "bytes of an element of K and V in shared memory" : "bytes of an element of K and V");
+  if (row != nullptr) {
+    add("int", "kRowLatentColumns", row->latent_columns, "of a row of the cache: fp8 e4m3, one byte each");
+    add("int", "kRowGroup", row->group_columns, "latent columns that share a scale");
+    add("int", "kRowLatent", row->latent_offset, "where they begin, in bytes");
+    add("int", "kRowScales", row->scales_offset, "where the groups' scales begin: fp32");
+    add("int", "kRowRope", row->rope_offset, "where the other columns begin: bf16");
+    add("int", "kRowBytes", row->bytes, "of a row");
+  }
   if (one_byte) {
     add("int", "kKvFormat", static_cast<int>(features.kv_format) - 1, "kE4m3, kE5m2, kInt8");
     add("int", "kKvScale", static_cast<int>(features.kv_scale), "kScalePerTensor, kScalePerHead, kScalePerToken");

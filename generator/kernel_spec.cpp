@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "generator/parse_enum.hpp"
+#include "generator/row_format.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -133,9 +134,13 @@ int cache_columns(const KernelSpec& spec) {
   return spec.features.latent ? spec.head_dim : spec.head_dim + value_dim(spec);
 }
 
+int cache_token_bytes(const KernelSpec& spec) {
+  return row_elements(spec.features, cache_columns(spec)) * kv_element_bytes(spec.features);
+}
+
 int page_run(const KernelSpec& spec) {
   const int page = spec.features.page_size, block = spec.features.selection_block;
-  if (page == 0) return 1;
+  if (page == 0 || row_format(spec.features) != nullptr) return 1;
   const int run = std::min(page & -page, step_tokens(spec));
   if (block == 0) return run;
   return std::min(run, block) < kTensorRun && spec.load == LoadPath::tensor ? 1 : std::min(run, block);
@@ -152,7 +157,8 @@ int rows_per_block(const KernelSpec& spec) {
 }
 
 bool gathers_rows(const KernelSpec& spec) {
-  return spec.load == LoadPath::tensor && has_selection(spec.features) && page_run(spec) == 1;
+  if (spec.load != LoadPath::tensor) return false;
+  return row_format(spec.features) != nullptr || (has_selection(spec.features) && page_run(spec) == 1);
 }
 
 bool query_rows_lead(const KernelSpec& spec) {
@@ -248,7 +254,15 @@ Result<void> validate(const KernelSpec& spec) {
                                      spec.head_dim, spec.warp_tokens),
                          "use fewer tokens a step");
   }
-  if (spec.features.kv_format != KvFormat::same && (spec.load == LoadPath::tensor || spec.load == LoadPath::vector))
+  if (auto ok = validate_row_format(spec.features, spec.head_dim, spec.dtype); !ok) return ok;
+  if (row_format(spec.features) != nullptr && spec.arch != Arch{9, 0, true})
+    return unsupported(fmt::format("KV format {} on {}", to_string(spec.features.kv_format), to_string(spec.arch)),
+                       "Rows with a format of their own have kernels on sm_90a (H100, H200) only.");
+  if (row_format(spec.features) != nullptr && spec.load != LoadPath::tensor)
+    return unsupported(
+        fmt::format("load path {} with KV format {}", to_string(spec.load), to_string(spec.features.kv_format)),
+        "use tensor, whose producer converts rows with a format of their own");
+  if (has_one_byte_elements(spec.features) && (spec.load == LoadPath::tensor || spec.load == LoadPath::vector))
     return unsupported(
         fmt::format("load path {} with KV format {}", to_string(spec.load), to_string(spec.features.kv_format)),
         "use bulk, cp_async or ldg, which convert in registers");
@@ -335,7 +349,9 @@ Result<void> validate(const KernelSpec& spec) {
                        "choose 1, or 4 warps");
   // Beside the dynamic part there are tickets, barriers and what the search in a large batch needs.
   constexpr int kStaticBytes = 1024;
-  if (const int bytes = shared_bytes(spec) + kStaticBytes;
+  const RowFormat* const row = row_format(spec.features);
+  const int scales = row != nullptr ? spec.stages * step_tokens(spec) * scale_bytes(*row) : 0;
+  if (const int bytes = shared_bytes(spec) + kStaticBytes + scales;
       bytes > max_shared_bytes_per_cta(spec.arch) ||
       spec.ctas_per_sm * (bytes + 1024) > shared_bytes_per_sm(spec.arch)) {
     return unsupported(

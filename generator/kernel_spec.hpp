@@ -97,6 +97,8 @@ int value_dim(const KernelSpec& spec);
 int largest_head_dim(const Features& features);
 /// Columns of the cache that a token takes: those of K, and of V unless it is a part of K.
 int cache_columns(const KernelSpec& spec);
+/// And its bytes, those of all KV heads apart.
+int cache_token_bytes(const KernelSpec& spec);
 
 /// Tokens of a run of a paged cache: the largest power of two that divides the page size, and at most a step and a
 /// block of a selection. A run's tokens are adjacent in memory whatever the page table and the selection say. 1 for a
@@ -107,8 +109,9 @@ int page_run(const KernelSpec& spec);
 int rows_per_block(const KernelSpec& spec);
 int row_blocks(const KernelSpec& spec);
 
-/// Whether a warpgroup gathers the rows of selected tokens one by one (templates/kv/produce_gathered.cuh): load path
-/// tensor, with runs that are shorter than a tensor copy.
+/// Whether a warpgroup gathers rows one by one: load path tensor, and selected tokens with runs that are shorter than a
+/// tensor copy (templates/kv/produce_gathered.cuh), or rows with a format of their own
+/// (templates/kv/produce_rows.cuh).
 bool gathers_rows(const KernelSpec& spec);
 
 /// Whether query rows, not tokens, take the 64 rows of the matrix instructions: load path tensor with more than 32 rows

@@ -13,6 +13,7 @@
 
 #include "generator/parse_enum.hpp"
 #include "generator/parse_json.hpp"
+#include "generator/row_format.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -51,8 +52,9 @@ std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
 }
 
 std::int64_t bytes_of_tokens(const DecodeProblem& problem, std::int64_t tokens) {
-  const std::int64_t columns = std::int64_t{problem.head_dim} + (problem.features.latent ? 0 : v_head_dim(problem));
-  return saturating_product(saturating_product(tokens, problem.kv_heads), columns * kv_element_bytes(problem.features));
+  const int columns = problem.head_dim + (problem.features.latent ? 0 : v_head_dim(problem));
+  const std::int64_t row = std::int64_t{row_elements(problem.features, columns)} * kv_element_bytes(problem.features);
+  return saturating_product(saturating_product(tokens, problem.kv_heads), row);
 }
 
 /// Tokens from `first` on, and before `end`.
@@ -260,6 +262,7 @@ Result<void> validate(const DecodeProblem& problem) {
   }
   if (auto ok = validate(problem.features); !ok) return ok;
   if (auto ok = validate_for_head(problem.features, problem.head_dim); !ok) return ok;
+  if (auto ok = validate_row_format(problem.features, problem.head_dim, problem.dtype); !ok) return ok;
   if (auto ok = validate_head_shares(problem); !ok) return ok;
   return check_head_dim("v_head_dim", v_head_dim(problem), kLargestValueDim);
 }
@@ -339,7 +342,7 @@ std::int64_t kv_bytes(const DecodeProblem& problem, const RequestLengths& length
 
 std::int64_t kv_scale_bytes(const DecodeProblem& problem, const RequestLengths& lengths) {
   const Features& features = problem.features;
-  if (features.kv_format == KvFormat::same || features.kv_scale != KvScale::token) return 0;
+  if (!has_one_byte_elements(features) || features.kv_scale != KvScale::token) return 0;
   // A key and a value have one each, and a latent row one for both.
   const std::int64_t bytes_of_token = std::int64_t{features.latent ? 1 : 2} * sizeof(float);
   return saturating_product(saturating_product(visible_tokens(problem, lengths), problem.kv_heads), bytes_of_token);

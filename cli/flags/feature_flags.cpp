@@ -84,8 +84,9 @@ void add_feature_flags(CLI::App& command, FeatureFlags& flags) {
   option("--score", flags.score, "An expression of score, q_index, kv_index and head that gives the new score")
       ->type_name("EXPR");
   option("--kv-dtype", flags.kv_dtype,
-         "The type of a one-byte KV cache; fp8 means fp8_e4m3; default: the one of --dtype")
-      ->type_name("fp8_e4m3|fp8_e5m2|int8");
+         "The type of a one-byte KV cache; fp8 means fp8_e4m3; fp8_ds_mla: the rows of 656 bytes of latent caches; "
+         "default: the one of --dtype")
+      ->type_name("fp8_e4m3|fp8_e5m2|int8|fp8_ds_mla");
   option("--kv-scale", flags.kv_scale, "What has a scale of its own in a one-byte cache; default tensor")
       ->type_name("tensor|head|token");
   option("--v-head-dim", flags.v_head_dim, "The head size of V and O; default: the one of --head-dim")->type_name("N");
@@ -155,11 +156,12 @@ Result<Features> with_flags(Features features, const FeatureFlags& flags, DType 
         read_name("--kv-scale", flags.kv_scale, parse_kv_scale, features.kv_scale)}) {
     if (!read) return tl::unexpected(read.error());
   }
-  if (!flags.kv_scale.empty() && features.kv_format == KvFormat::same) {
-    return fail(ErrorCode::invalid_argument,
-                fmt::format("--kv-scale {} cannot be had, because only a cache of one-byte elements has scales",
-                            flags.kv_scale),
-                "Give --kv-dtype fp8_e4m3, fp8_e5m2 or int8.");
+  if (!flags.kv_scale.empty() && !has_one_byte_elements(features)) {
+    return fail(
+        ErrorCode::invalid_argument,
+        fmt::format("--kv-scale {} cannot be had, because only a cache of one-byte elements has scales beside it",
+                    flags.kv_scale),
+        "Give --kv-dtype fp8_e4m3, fp8_e5m2 or int8.");
   }
   return features;
 }

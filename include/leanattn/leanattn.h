@@ -76,12 +76,15 @@ typedef enum leanattn_query_mask {
   LEANATTN_MASK_FULL = 2    /* each sees all of them */
 } leanattn_query_mask;
 
-/* Element type of the cache: that of q, or one byte. */
+/* Element type of the cache: that of q, or one byte. LEANATTN_KV_FP8_DS_MLA are rows of a latent cache of 576 columns
+ * with a format of their own: 512 fp8 e4m3 values, four fp32 scales of 128 of them each, and 64 bf16 values, 656 bytes
+ * in all. Strides of k then count bytes. docs/how-to/latent.md says what goes with it. */
 typedef enum leanattn_kv_format {
   LEANATTN_KV_SAME = 0, /* that of q */
   LEANATTN_KV_FP8_E4M3 = 1,
   LEANATTN_KV_FP8_E5M2 = 2,
-  LEANATTN_KV_INT8 = 3
+  LEANATTN_KV_INT8 = 3,
+  LEANATTN_KV_FP8_DS_MLA = 4
 } leanattn_kv_format;
 
 /* Rotary position embedding: which dims are rotated together. */

@@ -31,12 +31,13 @@ enum class AttentionMask : std::int32_t {
   full = LEANATTN_MASK_FULL
 };
 
-/// Element type of the cache: that of q, or one byte.
+/// Element type of the cache: that of q, or one byte. fp8_ds_mla: LEANATTN_KV_FP8_DS_MLA.
 enum class CacheFormat : std::int32_t {
   same = LEANATTN_KV_SAME,
   fp8_e4m3 = LEANATTN_KV_FP8_E4M3,
   fp8_e5m2 = LEANATTN_KV_FP8_E5M2,
-  int8 = LEANATTN_KV_INT8
+  int8 = LEANATTN_KV_INT8,
+  fp8_ds_mla = LEANATTN_KV_FP8_DS_MLA
 };
 
 /// What has a scale of its own in a cache of one-byte elements; leanattn_kv_scale has the shapes.

@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "errors.hpp"
+#include "generator/row_format.hpp"
 #include "names.hpp"
 
 namespace leanattn::python {
@@ -109,11 +110,13 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
       paged || in_pool_
           ? (head_major ? "[pages, kv_heads, page_size, head_dim]" : "[pages, page_size, kv_heads, head_dim]")
           : (head_major ? "[batch, kv_heads, context, head_dim]" : "[batch, context, kv_heads, head_dim]");
-  const int heads = head_major ? 1 : 2, tokens = head_major ? 2 : 1;
   const bool latent = !read(v_, objects.v_cache, "v_cache");
+  // Engines keep latent caches without a dimension for the one KV head.
+  const bool flat = latent && k_.rank() == 3;
+  const int heads = head_major ? 1 : 2, tokens = head_major && !flat ? 2 : 1, columns = flat ? 2 : 3;
   for (const TensorView* cache : {&k_, latent ? &k_ : &*v_}) {
     cache->require_device(q_.device());
-    cache->require_rank(4, shape);
+    if (!flat) cache->require_rank(4, shape);
     cache->require_aligned_rows();
   }
   if (latent) {
@@ -125,16 +128,22 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
     problem_.latent = 1;
     problem_.v_head_dim = int_of(objects.v_head_dim, "v_head_dim");
     v_columns_ = problem_.v_head_dim;
-    if (v_columns_ < 1 || v_columns_ > k_.extent(3))
-      bad_value("v_head_dim", fmt::format("is {}, and k_cache has {} columns", v_columns_, k_.extent(3)));
+    if (v_columns_ < 1 || v_columns_ > k_.extent(columns))
+      bad_value("v_head_dim", fmt::format("is {}, and k_cache has {} columns", v_columns_, k_.extent(columns)));
   } else {
     if (given(objects.v_head_dim))
       bad_value("v_head_dim", "is given with v_cache", "It is for latent attention, where v_cache is None.");
     v_columns_ = v_->extent(3);
     for (const int dimension : {0, heads, tokens}) v_->require_extent(dimension, k_.extent(dimension), "of k_cache");
   }
-  k_.require_extent(3, problem_.head_dim, "head_dim of q");
-  problem_.kv_heads = k_.extent32(heads);
+  // Rows with a format of their own are bytes, whose number is not that of the columns.
+  const RowFormat* const row =
+      given(objects.kv_dtype)
+          ? row_format(static_cast<KvFormat>(number_of(kCacheFormats, objects.kv_dtype, "kv_dtype")))
+          : nullptr;
+  k_.require_extent(columns, row != nullptr ? row->bytes : problem_.head_dim,
+                    row != nullptr ? "bytes of a row of the kv_dtype" : "head_dim of q");
+  problem_.kv_heads = flat ? 1 : k_.extent32(heads);
   if (problem_.q_heads % problem_.kv_heads != 0) {
     bad_value("q",
               fmt::format("has {} heads, which is no multiple of k_cache's {}", problem_.q_heads, problem_.kv_heads));
@@ -162,7 +171,7 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
   }
   launch_.k = k_.data();
   launch_.k_stride_batch = k_.stride(0);
-  launch_.k_stride_head = k_.stride(heads);
+  if (!flat) launch_.k_stride_head = k_.stride(heads);
   launch_.k_stride_token = k_.stride(tokens);
   if (v_) {
     launch_.v = v_->data();
@@ -172,7 +181,7 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
   }
   // The strides decide and not the names of the dimensions, because a transposed view of one layout is the other one.
   const bool adjacent =
-      cache_tokens_ == 1 || (k_.stride(tokens) == k_.extent(3) && (!v_ || v_->stride(tokens) == v_->extent(3)));
+      cache_tokens_ == 1 || (k_.stride(tokens) == k_.extent(columns) && (!v_ || v_->stride(tokens) == v_->extent(3)));
   problem_.kv_layout = adjacent ? LEANATTN_KV_CONTIGUOUS : LEANATTN_KV_STRIDED;
 }
 
@@ -188,7 +197,7 @@ void DecodeArguments::read_cache_format(const DecodeObjects& objects) {
     case ElementType::uint8:
       if (wanted == LEANATTN_KV_SAME)
         bad_type("k_cache", "is uint8, which does not say what its bytes are",
-                 "Give kv_dtype: \"fp8_e4m3\", \"fp8_e5m2\" or \"int8\".");
+                 "Give kv_dtype: \"fp8_e4m3\", \"fp8_e5m2\", \"int8\" or \"fp8_ds_mla\".");
       found = wanted;
       break;
     default: k_.require_type(q_.type());

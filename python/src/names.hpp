@@ -25,7 +25,8 @@ inline constexpr Name kMasks[] = {
 inline constexpr Name kCacheFormats[] = {{"same", LEANATTN_KV_SAME},
                                          {"fp8_e4m3", LEANATTN_KV_FP8_E4M3},
                                          {"fp8_e5m2", LEANATTN_KV_FP8_E5M2},
-                                         {"int8", LEANATTN_KV_INT8}};
+                                         {"int8", LEANATTN_KV_INT8},
+                                         {"fp8_ds_mla", LEANATTN_KV_FP8_DS_MLA}};
 inline constexpr Name kCacheScales[] = {
     {"tensor", LEANATTN_SCALE_TENSOR}, {"head", LEANATTN_SCALE_HEAD}, {"token", LEANATTN_SCALE_TOKEN}};
 inline constexpr Name kRopes[] = {

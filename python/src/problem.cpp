@@ -13,7 +13,7 @@ namespace {
 DecodeProblem to_runtime(const Problem& problem) {
   static_assert(static_cast<int>(DataType::bf16) == 0 && static_cast<int>(CacheLayout::contiguous) == 0);
   static_assert(static_cast<int>(AttentionMask::full) == static_cast<int>(QueryMask::full));
-  static_assert(static_cast<int>(CacheFormat::int8) == static_cast<int>(KvFormat::int8));
+  static_assert(static_cast<int>(CacheFormat::fp8_ds_mla) == static_cast<int>(KvFormat::fp8_ds_mla));
   static_assert(static_cast<int>(CacheScale::token) == static_cast<int>(KvScale::token));
   static_assert(static_cast<int>(RopePairing::interleaved) == static_cast<int>(Rope::interleaved));
   DecodeProblem made;

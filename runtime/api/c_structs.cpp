@@ -38,7 +38,8 @@ static_assert(static_cast<int>(QueryMask::causal) == LEANATTN_MASK_CAUSAL &&
 static_assert(static_cast<int>(KvFormat::same) == LEANATTN_KV_SAME &&
               static_cast<int>(KvFormat::fp8_e4m3) == LEANATTN_KV_FP8_E4M3 &&
               static_cast<int>(KvFormat::fp8_e5m2) == LEANATTN_KV_FP8_E5M2 &&
-              static_cast<int>(KvFormat::int8) == LEANATTN_KV_INT8);
+              static_cast<int>(KvFormat::int8) == LEANATTN_KV_INT8 &&
+              static_cast<int>(KvFormat::fp8_ds_mla) == LEANATTN_KV_FP8_DS_MLA);
 static_assert(static_cast<int>(Rope::none) == LEANATTN_ROPE_NONE &&
               static_cast<int>(Rope::half_split) == LEANATTN_ROPE_HALF_SPLIT &&
               static_cast<int>(Rope::interleaved) == LEANATTN_ROPE_INTERLEAVED);
@@ -58,9 +59,9 @@ Result<void> read_features(const leanattn_problem& read, Features& out) {
                                  "LEANATTN_MASK_CAUSAL (0), LEANATTN_MASK_TREE (1) or LEANATTN_MASK_FULL (2)");
       !ok) [[unlikely]]
     return ok;
-  if (auto ok = check_enumerator("kv_format", read.kv_format, LEANATTN_KV_INT8,
-                                 "LEANATTN_KV_SAME (0), LEANATTN_KV_FP8_E4M3 (1), LEANATTN_KV_FP8_E5M2 (2) or "
-                                 "LEANATTN_KV_INT8 (3)");
+  if (auto ok = check_enumerator("kv_format", read.kv_format, LEANATTN_KV_FP8_DS_MLA,
+                                 "LEANATTN_KV_SAME (0), LEANATTN_KV_FP8_E4M3 (1), LEANATTN_KV_FP8_E5M2 (2), "
+                                 "LEANATTN_KV_INT8 (3) or LEANATTN_KV_FP8_DS_MLA (4)");
       !ok) [[unlikely]]
     return ok;
   if (auto ok = check_enumerator("kv_scale", read.kv_scale, LEANATTN_SCALE_TOKEN,

@@ -11,6 +11,7 @@
 
 #include "cache/cubin/cubin_db.hpp"
 #include "generator/parse_json.hpp"
+#include "generator/row_format.hpp"
 #include "runtime/cuda/nvrtc.hpp"
 #include "runtime/cuda/ptxas_log.hpp"
 
@@ -149,8 +150,10 @@ Result<CompiledKernel> compile_through(std::string_view source, const std::strin
 }
 
 /// Bytes that a thread may spill. Where warpgroups have roles, each role has another number of registers, and the
-/// compiler may put some words of what lives across segments into local memory.
+/// compiler may put some words of what lives across segments into local memory. So it may where the producer converts
+/// rows, of what lives across steps.
 int most_spilled_bytes(const KernelSpec& spec) {
+  if (row_format(spec.features) != nullptr) return warpgroups_have_roles(spec) ? 256 : 32;
   return !warpgroups_have_roles(spec) ? 0 : gathers_rows(spec) ? 192 : 64;
 }
 

@@ -25,7 +25,7 @@ constexpr const char* kNoLatent = "a v beside k, because it is latent";
 constexpr const char* kNoRequests = "pages of a request, because of selection_in_pool";
 
 Result<void> check_feature_pointers(const Features& features, const leanattn_decode_args& args) {
-  const bool bytes = features.kv_format != KvFormat::same;
+  const bool bytes = has_one_byte_elements(features);
   const bool tree = features.mask == QueryMask::tree, latent = features.latent;
   for (const FeaturePointer& pointer :
        {FeaturePointer{"page_table", args.page_table, features.page_size > 0 && !features.selection_in_pool, false,

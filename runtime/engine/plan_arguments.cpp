@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "generator/row_format.hpp"
 #include "runtime/engine/argument_checks.hpp"
 #include "runtime/engine/feature_arguments.hpp"
 #include "runtime/engine/plan.hpp"
@@ -103,7 +104,10 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
   const int element_bytes = kv_element_bytes(features);
   const Row q_row{"head_dim", problem.head_dim, kQueryElementBytes};
   const Row o_row{features.v_head_dim != 0 ? "v_head_dim" : "head_dim", v_head_dim(problem), kQueryElementBytes};
-  const Row k_row{q_row.name, q_row.columns, element_bytes}, v_row{o_row.name, o_row.columns, element_bytes};
+  const bool own_rows = row_format(features) != nullptr;
+  const Row k_row{own_rows ? "a row of the kv_format" : q_row.name, row_elements(features, problem.head_dim),
+                  element_bytes},
+      v_row{o_row.name, o_row.columns, element_bytes};
   const DenseCache dense_k = dense_cache(problem, entry_tokens, k_row.columns);
   LeanDecodeArgs bound{};
   bound.q_stride_head = or_dense(args.q_stride_head, q_row.columns);
@@ -173,7 +177,7 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
     if (auto ok = bind_new_tokens(problem, args, requests, query_tokens, bound); !ok) [[unlikely]]
       return tl::unexpected(std::move(ok.error()));
   }
-  if (features.kv_format != KvFormat::same && features.kv_scale == KvScale::token) {
+  if (has_one_byte_elements(features) && features.kv_scale == KvScale::token) {
     if (auto ok = bind_token_scales(problem, args, entry_tokens, entries, bound); !ok) [[unlikely]]
       return tl::unexpected(std::move(ok.error()));
   }

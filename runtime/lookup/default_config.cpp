@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "generator/generator.hpp"
+#include "generator/row_format.hpp"
 #include "runtime/cuda/loaded_kernel.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/specs.hpp"
@@ -26,9 +27,10 @@ std::int64_t even_grid(std::int64_t most, std::int64_t outputs) {
   return static_cast<double>(even) >= kWorthwhileShare * static_cast<double>(most) ? even : most;
 }
 
-/// The spec of this load path with the deepest ring that fits. Its fix-up is by tickets, because they never wait for a
-/// CTA that has not started. nullopt where the load path has no kernel for what `base` asks.
-std::optional<KernelSpec> safe_spec(const KernelSpec& base, LoadPath load) {
+/// The spec of this load path with the deepest ring that fits, of up to `most_warps` warps. Its fix-up is by tickets,
+/// because they never wait for a CTA that has not started. nullopt where the load path has no kernel for what `base`
+/// asks.
+std::optional<KernelSpec> safe_spec(const KernelSpec& base, LoadPath load, int most_warps) {
   // With sixteen tokens a warp there are registers left for the accumulators. With two CTAs an SM, one streams while
   // the other fixes up. Where query rows lead, two warpgroups share a CTA, so that one computes while the other one
   // waits.
@@ -44,7 +46,7 @@ std::optional<KernelSpec> safe_spec(const KernelSpec& base, LoadPath load) {
   spec.warp_tokens = 16;
   for (const Depth& depth : kDepths) {
     spec.warps = depth.warps;
-    if (depth.warps == 8 && !query_rows_lead(spec)) continue;
+    if (depth.warps > most_warps || (depth.warps == 8 && !query_rows_lead(spec))) continue;
     // Warpgroups with roles hold 64 rows. So few rows as one warpgroup can hold without are not worth padding.
     if (warpgroups_have_roles(spec) && query_rows(base.features, base.group) <= kFewRows) continue;
     // A producer warp serves a whole warpgroup, and with one stage the two would only wait for each other.
@@ -65,15 +67,27 @@ std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProbl
   // `tensor` comes first: it streams fastest, and it reads the cache once even for a large group, whose rows do not fit
   // the registers of mma in one pass. With many query rows `bulk` comes next, because it needs no address registers in
   // each thread, without which the kernel would spill. With few rows `cp_async` comes next, because it copies the short
-  // rows of a strided cache faster. `cp_async` is always tried, for it alone has every feature.
-  constexpr int kManyRows = 16;
+  // rows of a strided cache faster. `cp_async` is always tried, for it alone has every feature. Rows with a format of
+  // their own have load path `tensor` only. There, kernels whose warpgroups have roles spill with some features, and
+  // those without come next.
+  constexpr int kManyRows = 16, kMostWarps = 8, kWithoutRoles = 4;
   const KernelSpec base = base_spec(device.arch, problem);
   const bool many_rows = rows_per_block(base) > kManyRows;
   std::vector<Config> configs;
-  for (const LoadPath load : {LoadPath::tensor, many_rows ? LoadPath::bulk : LoadPath::cp_async,
-                              many_rows ? LoadPath::cp_async : LoadPath::bulk}) {
-    const auto spec = safe_spec(base, load);
-    if (!spec) continue;
+  struct Attempt {
+    LoadPath load;
+    int most_warps;
+  };
+  std::vector<Attempt> attempts{{LoadPath::tensor, kMostWarps},
+                                {many_rows ? LoadPath::bulk : LoadPath::cp_async, kMostWarps},
+                                {many_rows ? LoadPath::cp_async : LoadPath::bulk, kMostWarps}};
+  if (row_format(base.features) != nullptr)
+    attempts = {{LoadPath::tensor, kMostWarps}, {LoadPath::tensor, kWithoutRoles}};
+  for (const Attempt& attempt : attempts) {
+    const auto spec = safe_spec(base, attempt.load, attempt.most_warps);
+    if (!spec ||
+        (!configs.empty() && configs.back().spec.warps == spec->warps && configs.back().spec.load == spec->load))
+      continue;
     const std::int64_t outputs = output_tiles(problem, shape, *spec);
     const std::int64_t most = std::min(lean_tiles(problem, shape, *spec), kMostCtas);
     const std::int64_t resident = std::min(most, resident_grid(device, *spec));

@@ -34,7 +34,7 @@ KernelSpec base_spec(Arch arch, const DecodeProblem& problem) {
 
 bool has_dependent_launch(Arch arch) { return arch.major >= 9; }
 
-int kv_token_bytes(const KernelSpec& spec) { return kv_element_bytes(spec.features) * cache_columns(spec); }
+int kv_token_bytes(const KernelSpec& spec) { return cache_token_bytes(spec); }
 
 Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& from) {
   if (from.load == LoadPath::vector && vector_lane_chunks(base.head_dim) != vector_lane_chunks(from.head_dim)) {

@@ -184,6 +184,38 @@ CHECK_HD float check_kv_scale(int kind, check_u64 seed, int tensor, int kv_forma
   return unit * near_one * check_bits_float((unsigned)(127 + limited) << 23);
 }
 
+// Where rows have a format of their own: the power of two that the scales of a group of latent columns count in, from
+// 2^-13 to 2^9. All groups have the same, or each has its own, in every second case. It is that of all rows, so that q
+// can undo it: else a group of large scales would decide all scores.
+CHECK_HD float check_group_unit(int kind, check_u64 seed, int group) {
+  if (check_exact_keys(kind)) return 1.0f;
+  const bool apart = (check_mix(seed + 37u) & 1u) != 0u;
+  const check_u64 draw = check_hash(check_mix(seed + 41u), apart ? (unsigned)group : 0u);
+  return check_bits_float((unsigned)(127 - 13 + (int)((unsigned)(draw >> 40) % 23u)) << 23);
+}
+
+// The scale of a group of a row: four significant bits, so that its products with fp8 values are bf16 numbers, from
+// about 1e-4 to 1e3.
+CHECK_HD float check_group_scale(int kind, check_u64 seed, int request, int head, long long token, int group) {
+  if (kind == kCheckOnes) return 1.0f;
+  const check_u64 hash =
+      check_hash(check_row_key(~seed, kCheckLatent, request, head), (check_u64)token * 64u + (unsigned)group);
+  if (check_exact_keys(kind)) return (hash & 1u) != 0u ? 1.0f : 0.5f;
+  return check_group_unit(kind, seed, group) * (1.0f + (float)(unsigned)(hash & 7u) * 0.125f);
+}
+
+// What a column of q is multiplied by. group: columns that share a scale, 0 where rows have no format of their own.
+CHECK_HD float check_query_unit(int kind, check_u64 seed, int group, int latent_columns, int column) {
+  return group == 0 || column >= latent_columns ? 1.0f : 1.0f / check_group_unit(kind, seed, column / group);
+}
+
+// The bits of an element of q.
+CHECK_HD unsigned short check_query_element(int kind, check_u64 seed, int format, int request, int head,
+                                            long long token, int column, int head_dim, int group, int latent_columns) {
+  return check_from_float(format, check_value(kind, seed, kCheckQ, request, head, token, column, head_dim) *
+                                      check_query_unit(kind, seed, group, latent_columns, column));
+}
+
 // Whether an entry of a request's part of the page table is a hole, where one of so many is, and the number that stands
 // there: one of those nearest to the pool's, or farthest from them.
 CHECK_HD bool check_is_hole(check_u64 seed, int request, long long entry, int hole_every) {

@@ -18,5 +18,10 @@ struct CheckFeatures {
   int selection_block, selection_in_pool;  // 0: none
   int selection_heads;                     // lists of a query token: one a KV head, or 1
   int selection_spread, selection_holes;   // check_selected_block
+  // Rows of a latent cache with a format of their own (generator/row_format.hpp). Offsets are bytes of a row.
+  int row_bytes;                                                     // 0: elements of one type
+  int row_latent, row_latent_format, row_latent_columns, row_group;  // CheckKvFormat; columns that share a scale
+  int row_scales, row_rope;
+  int reserved;
 };
-static_assert(sizeof(CheckFeatures) == 136, "host and device must agree on it");
+static_assert(sizeof(CheckFeatures) == 168, "host and device must agree on it");

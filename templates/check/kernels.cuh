@@ -11,6 +11,13 @@
 constexpr int kCheckThreads = 512;
 constexpr int kCheckMaxHeadDim = 640;
 
+// The bits of an element of q, not turned.
+__device__ __forceinline__ unsigned short check_query_bits(const CheckFeatures& check, int request, int head, int t,
+                                                           int column) {
+  return check_query_element(check.kind, check.seed, check.format, request, head, t, column, check.head_dim,
+                             check.row_group, check.row_latent_columns);
+}
+
 // grid.x strides over (request, query token, query head) rows.
 extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_q(LeanDecodeArgs args, CheckFeatures check) {
   const long long rows = (long long)args.batch * check.q_len * check.q_heads;
@@ -22,8 +29,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_q(LeanDec
     unsigned short* q = (unsigned short*)check_q_row(args, check, request, t, head);
     for (int column = threadIdx.x; column < check.head_dim; column += kCheckThreads) {
       const CheckTurned from = check_unturned(check.rope, check.first_rope_dim, check.rope_dim, position, column);
-      const unsigned short bits =
-          check_element(check.kind, check.seed, kCheckQ, check.format, request, head, t, from.column, check.head_dim);
+      const unsigned short bits = check_query_bits(check, request, head, t, from.column);
       q[column] = from.negative ? bits ^ 0x8000u : bits;
     }
   }
@@ -175,6 +181,36 @@ __device__ __forceinline__ uint4 check_chunk(const CheckFeatures& check, int ten
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+// Four bytes of a row with a format of its own, from byte `at` on.
+__device__ __forceinline__ unsigned check_row_word(const CheckFeatures& check, int request, int head, long long token,
+                                                   int at) {
+  const int latent = at - check.row_latent, group = (at - check.row_scales) / 4,
+            rope = (at - check.row_rope) / 2 + check.row_latent_columns;
+  unsigned word = 0;
+  if (latent >= 0 && latent < check.row_latent_columns) {
+    for (int j = 3; j >= 0; --j)
+      word = word << 8 | check_byte(check.kind, check.seed, kCheckLatent, check.row_latent_format, request, head, token,
+                                    latent + j, check.head_dim);
+    return word;
+  }
+  if (at >= check.row_scales && group < check.row_latent_columns / check.row_group)
+    return check_float_bits(check_group_scale(check.kind, check.seed, request, head, token, group));
+  for (int j = 1; j >= 0 && at >= check.row_rope && rope < check.head_dim; --j)
+    word = word << 16 | check_element(check.kind, check.seed, kCheckLatent, check.format, request, head, token,
+                                      rope + j, check.head_dim);
+  return word;
+}
+
+// The value of a column of such a row.
+template <class T>
+__device__ __forceinline__ T check_row_value(const CheckFeatures& check, const unsigned char* row, int column) {
+  if (column >= check.row_latent_columns)
+    return (T)check_to_float(check.format,
+                             ((const unsigned short*)(row + check.row_rope))[column - check.row_latent_columns]);
+  return (T)check_byte_to_float(check.row_latent_format, row[check.row_latent + column]) *
+         (T)((const float*)(row + check.row_scales))[column / check.row_group];
+}
+
 // Writes K, V and the tokens' scales where some query token may read them, 16 bytes a thread. grid.y strides over
 // (request, KV head), and grid.x over chunks. Pages that requests share are written more than once, with the same
 // bytes.
@@ -182,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
   const long long rows = (long long)args.batch * args.kv_heads;
   const int chunk_elements = check.kv_format == kCheckSame ? 8 : 16, element_bytes = 16 / chunk_elements;
   const int widest = check.head_dim > check.v_head_dim ? check.head_dim : check.v_head_dim;
-  const int chunks_per_token = widest / chunk_elements;
+  const int chunks_per_token = check.row_bytes > 0 ? check.row_bytes / 16 : widest / chunk_elements;
   const int shared = check_shared_tokens(args, check);
   for (long long row = blockIdx.y; row < rows; row += gridDim.y) {
     const int request = (int)(row / args.kv_heads), head = (int)(row % args.kv_heads);
@@ -196,6 +232,13 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
       if (!check_live(args, check, request, first, first + page)) continue;
       if (check_in_hole(args, check, request, token)) continue;
       const int owner = token < shared ? 0 : request;
+      if (check.row_bytes > 0) {
+        const int at = (int)(chunk % chunks_per_token) * 16;
+        *(uint4*)((char*)args.k + check_k_offset(args, check, request, head, token) + at) = make_uint4(
+            check_row_word(check, owner, head, token, at), check_row_word(check, owner, head, token, at + 4),
+            check_row_word(check, owner, head, token, at + 8), check_row_word(check, owner, head, token, at + 12));
+        continue;
+      }
       if (column < check.head_dim) {
         *(uint4*)((char*)args.k + (check_k_offset(args, check, request, head, token) + column) * element_bytes) =
             check_chunk(check, check_key_tensor(check), owner, head, token, column, check.head_dim);
@@ -282,6 +325,11 @@ __device__ __forceinline__ bool check_visible(const CheckFeatures& check, int co
 template <class T>
 __device__ T check_dot(const CheckFeatures& check, const T* q_row, const uint4* row) {
   T score = 0;
+  if (check.row_bytes > 0) {
+    for (int column = 0; column < check.head_dim; ++column)
+      score += q_row[column] * check_row_value<T>(check, (const unsigned char*)row, column);
+    return score;
+  }
   const int chunk_elements = check.kv_format == kCheckSame ? 8 : 16;
   for (int chunk = 0; chunk < check.head_dim / chunk_elements; ++chunk) {
     const uint4 packed = row[chunk];
@@ -320,9 +368,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   for (int column = threadIdx.x; column < check.head_dim; column += kCheckThreads) {
     // The row that turning gives, instead of the one before.
     const unsigned short bits =
-        check.rope == kCheckNoRope
-            ? q[column]
-            : check_element(check.kind, check.seed, kCheckQ, check.format, request, head, t, column, check.head_dim);
+        check.rope == kCheckNoRope ? q[column] : check_query_bits(check, request, head, t, column);
     q_row[column] = (T)check_to_float(check.format, bits);
   }
   __syncthreads();
@@ -331,7 +377,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   const bool scaled_v = check.kv_format != kCheckSame && args.v_scale != nullptr;
   const bool by_token = check.kv_scale == kCheckScaleToken;
   // A plain kernel multiplies one-byte values, made fp16, by fp16 weights.
-  const int weight_format = check.kv_format == kCheckSame ? check.format : kCheckFp16;
+  const int weight_format = check.kv_format == kCheckSame || check.row_bytes > 0 ? check.format : kCheckFp16;
   const unsigned word =
       check.mask == kCheckTree && check.q_len > 1 ? args.tree_mask[check_query_token(args, check, request, t)] : 0u;
   const int element_bytes = check.kv_format == kCheckSame ? 2 : 1;
@@ -377,7 +423,11 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
       if (weight == 0) continue;  // never seen, and perhaps NaN there
       const int token = check_read_token(args, check, request, t, kv_head, read);
       if (scaled_v && by_token) weight *= (T)args.v_scale[check_scale_offset(args, check, request, kv_head, token)];
-      const long long offset = check_v_offset(args, check, request, kv_head, token) + column;
+      const long long row = check_v_offset(args, check, request, kv_head, token), offset = row + column;
+      if (check.row_bytes > 0) {
+        o += weight * check_row_value<T>(check, (const unsigned char*)args.v + row, column);
+        continue;
+      }
       o += weight * (T)(element_bytes == 2
                             ? check_to_float(check.format, ((const unsigned short*)args.v)[offset])
                             : check_byte_to_float(check.kv_format, ((const unsigned char*)args.v)[offset]));

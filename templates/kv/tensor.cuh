@@ -68,8 +68,9 @@ LEAN_DEVICE u32 hole_note() {
 }
 LEAN_DEVICE void note_hole() { asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole_note()), "r"(1) : "memory"); }
 LEAN_DEVICE Holes step_holes(const LeanDecodeArgs& args, const Segment& s, const Step& step, u32 stage) {
-  if constexpr (kSelectionBlock > 0) return selected_holes().of_stage[(stage - selected_holes().stages) / kStageBytes];
   if constexpr (kPageSize == 0) return Holes{};
+  if constexpr (kSelectionBlock > 0 || kGathers)
+    return selected_holes().of_stage[(stage - selected_holes().stages) / kStageBytes];
   // The vote is for lanes that read the word before and after a note for a later step.
   return __any_sync(kFullMask, load_shared_4(hole_note()) != 0) ? holes_of(args, s, step) : Holes{};
 }
@@ -88,8 +89,8 @@ LEAN_DEVICE void init_ring(const KvRing& ring) {
   for (int s = 0; s < kStages; s++) {
     init_barrier(ring.empty + (u32)(s * 8), kStageReaders);  // the warps that read it
   }
-  if constexpr (kSelectionBlock > 0) selected_holes().stages = ring.stages;
-  if constexpr (kPageSize > 0 && kSelectionBlock == 0)
+  if constexpr (kPageSize > 0 && (kSelectionBlock > 0 || kGathers)) selected_holes().stages = ring.stages;
+  if constexpr (kPageSize > 0 && kSelectionBlock == 0 && !kGathers)
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole_note()), "r"(0) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

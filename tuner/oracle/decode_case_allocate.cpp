@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "generator/row_format.hpp"
 #include "tuner/oracle/decode_case.hpp"
 #include "tuner/oracle/decode_case_detail.hpp"
 #include "tuner/oracle/oracle.hpp"
@@ -147,13 +148,14 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
       of_batch = tokens * of_token + pad(units + 4);
     }
   };
-  kv_strides(args_.k_stride_batch, args_.k_stride_head, args_.k_stride_token, problem_.head_dim, 1);
+  kv_strides(args_.k_stride_batch, args_.k_stride_head, args_.k_stride_token, row_elements(features, problem_.head_dim),
+             1);
   if (!features.latent)
     kv_strides(args_.v_stride_batch, args_.v_stride_head, args_.v_stride_token, check_.v_head_dim, 2);
   const std::int64_t offset = pad(1), v_in_pool = args_.k_stride_batch;
   if (one_pool) args_.k_stride_batch = args_.v_stride_batch = args_.k_stride_batch + args_.v_stride_batch;
   // Where tokens have scales, what stands for a launch's reads takes them for more of K and V.
-  const bool scales_tokens = features.kv_format != KvFormat::same && features.kv_scale == KvScale::token;
+  const bool scales_tokens = has_one_byte_elements(features) && features.kv_scale == KvScale::token;
   const std::int64_t scale_bytes = scales_tokens ? pools * tokens * problem_.kv_heads * 4 : 0;
   kv_copy_bytes_ = round_up((offset + pools * std::max(args_.k_stride_batch, args_.v_stride_batch)) * element_bytes +
                                 scale_bytes + kUnitBytes,
@@ -181,7 +183,7 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
     LEANATTN_TRY(allocate_poisoned(page_table_, (before + batch() * args_.page_table_stride) * 4, stream));
     args_.page_table = page_table_.as<int>() + before;
   }
-  if (features.kv_format == KvFormat::same) return {};
+  if (!has_one_byte_elements(features)) return {};
   if (features.kv_scale != KvScale::token) {
     const bool by_head = features.kv_scale == KvScale::head;
     std::vector<float> scales;

@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(128)
       chunks = (is_k ? check.head_dim : check.v_head_dim) / 8;
     } else if (is_k) {
       address = (char*)args.k + check_k_offset(args, check, request, head, token) * element_bytes;
-      chunks = check.head_dim * element_bytes / 16;
+      chunks = (check.row_bytes > 0 ? check.row_bytes : check.head_dim * element_bytes) / 16;
     } else {
       address = (char*)args.v + check_v_offset(args, check, request, head, token) * element_bytes;
       chunks = check.v_head_dim * element_bytes / 16;

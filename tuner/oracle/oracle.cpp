@@ -9,6 +9,8 @@
 #include <numbers>
 #include <thread>
 
+#include "generator/row_format.hpp"
+
 namespace leanattn {
 inline namespace v1 {
 
@@ -88,8 +90,8 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
   for (int t = 0; t < n; ++t) {
     for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       for (int column = 0; column < problem.head_dim; ++column)
-        q.push_back(value_of(problem.dtype, data_bits(kind, seed, DataTensor::q, problem.dtype, request, head, t,
-                                                      column, problem.head_dim)));
+        q.push_back(value_of(problem.dtype, data_query_bits(kind, seed, features, problem.dtype, request, head, t,
+                                                            column, problem.head_dim)));
       if (features.sink_logits) sinks.push_back(data_sink_logit(seed, head));
     }
   }
@@ -97,6 +99,10 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
     const int owner = token < details.shared_tokens ? 0 : request;
     const double unit = data_kv_scale(kind, seed, tensor, features, owner, kv_head, token);
     for (int column = 0; column < columns; ++column) {
+      if (row_format(features) != nullptr) {
+        to.push_back(data_row_value(kind, seed, features, owner, kv_head, token, column, columns));
+        continue;
+      }
       to.push_back(features.kv_format == KvFormat::same
                        ? value_of(problem.dtype,
                                   data_bits(kind, seed, tensor, problem.dtype, owner, kv_head, token, column, columns))

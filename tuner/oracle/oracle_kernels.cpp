@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "cache/cubin/cubin_db.hpp"
+#include "generator/row_format.hpp"
 #include "generator/score_expression.hpp"
 #include "generator/templates.hpp"
 #include "runtime/cuda/compiler.hpp"
@@ -45,6 +46,7 @@ std::string oracle_source(std::string_view score) {
 
 CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::uint64_t seed, double scale) {
   const Features& features = problem.features;
+  const RowFormat* const row = row_format(features);
   return {.seed = seed,
           .scale = scale,
           .soft_cap = features.soft_cap,
@@ -75,7 +77,15 @@ CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::u
           .selection_in_pool = features.selection_in_pool,
           .selection_heads = has_selection(features) ? problem.kv_heads : 0,
           .selection_spread = 1,
-          .selection_holes = 0};
+          .selection_holes = 0,
+          .row_bytes = row != nullptr ? row->bytes : 0,
+          .row_latent = row != nullptr ? row->latent_offset : 0,
+          .row_latent_format = row != nullptr ? static_cast<int>(row->latent_type) : 0,
+          .row_latent_columns = row != nullptr ? row->latent_columns : 0,
+          .row_group = row != nullptr ? row->group_columns : 0,
+          .row_scales = row != nullptr ? row->scales_offset : 0,
+          .row_rope = row != nullptr ? row->rope_offset : 0,
+          .reserved = 0};
 }
 
 Result<std::shared_ptr<const OracleKernels>> OracleKernels::load(Arch arch, CubinCache* cubins,

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "generator/row_format.hpp"
+
 namespace leanattn {
 inline namespace v1 {
 namespace {
@@ -54,9 +56,32 @@ std::uint8_t data_byte(DataKind kind, std::uint64_t seed, DataTensor tensor, KvF
 
 float data_kv_scale(DataKind kind, std::uint64_t seed, DataTensor tensor, const Features& features, int request,
                     int head, std::int64_t token) {
-  if (features.kv_format == KvFormat::same) return 1;
+  if (!has_one_byte_elements(features)) return 1;
   return check_kv_scale(static_cast<int>(kind), seed, static_cast<int>(tensor), static_cast<int>(features.kv_format),
                         static_cast<int>(features.kv_scale), request, head, token);
+}
+
+std::uint16_t data_query_bits(DataKind kind, std::uint64_t seed, const Features& features, DType dtype, int request,
+                              int head, std::int64_t token, int column, int head_dim) {
+  const RowFormat* const row = row_format(features);
+  return check_query_element(static_cast<int>(kind), seed, format_of(dtype), request, head, token, column, head_dim,
+                             row != nullptr ? row->group_columns : 0, row != nullptr ? row->latent_columns : 0);
+}
+
+float data_group_scale(DataKind kind, std::uint64_t seed, int request, int head, std::int64_t token, int group) {
+  return check_group_scale(static_cast<int>(kind), seed, request, head, token, group);
+}
+
+double data_row_value(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
+                      std::int64_t token, int column, int head_dim) {
+  const RowFormat& row = *row_format(features);
+  if (column >= row.latent_columns)
+    return value_of(row.rope_type,
+                    data_bits(kind, seed, DataTensor::latent, row.rope_type, request, head, token, column, head_dim));
+  const std::uint8_t byte =
+      data_byte(kind, seed, DataTensor::latent, row.latent_type, request, head, token, column, head_dim);
+  return byte_value(row.latent_type, byte) *
+         static_cast<double>(data_group_scale(kind, seed, request, head, token, column / row.group_columns));
 }
 
 float data_alibi_slope(std::uint64_t seed, int head) { return check_alibi_slope(seed, head); }

@@ -34,11 +34,22 @@ std::uint16_t data_bits(DataKind kind, std::uint64_t seed, DataTensor tensor, DT
 
 /// The byte of one element of a one-byte KV cache, and the scale of its tensor, head or token. Their product is close
 /// to the same element of a 16-bit cache, but for V with scales by token: there it is a multiple that a request draws,
-/// and in every second request each token anew, from about 1e-4 to 1e3. The scale is 1 if kv_format is same.
+/// and in every second request each token anew, from about 1e-4 to 1e3. The scale is 1 if elements are not one
+/// byte.
 std::uint8_t data_byte(DataKind kind, std::uint64_t seed, DataTensor tensor, KvFormat format, int request, int head,
                        std::int64_t token, int column, int head_dim);
 float data_kv_scale(DataKind kind, std::uint64_t seed, DataTensor tensor, const Features& features, int request,
                     int head, std::int64_t token);
+
+/// The bits of an element of q. As data_bits, but where rows of the cache have a format of their own, columns are
+/// divided by the power of two in which the scales of their group count.
+std::uint16_t data_query_bits(DataKind kind, std::uint64_t seed, const Features& features, DType dtype, int request,
+                              int head, std::int64_t token, int column, int head_dim);
+/// The scale of a group of latent columns in a row with a format of its own, from about 1e-4 to 1e3, and the value of a
+/// column of the row. features.kv_format has an entry in row_formats().
+float data_group_scale(DataKind kind, std::uint64_t seed, int request, int head, std::int64_t token, int group);
+double data_row_value(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
+                      std::int64_t token, int column, int head_dim);
 
 /// The ALiBi slope and the sink logit of a query head.
 float data_alibi_slope(std::uint64_t seed, int head);

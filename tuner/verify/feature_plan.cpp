@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "generator/row_format.hpp"
+
 namespace leanattn {
 inline namespace v1 {
 namespace {
@@ -75,6 +77,39 @@ std::vector<Setting> latent_settings() {
   };
 }
 
+std::vector<Setting> row_format_settings() {
+  std::vector<Setting> settings;
+  for (const RowFormat& row : row_formats()) {
+    const auto add = [&](auto change) {
+      settings.push_back(with(
+          [&](Features& f) {
+            f.latent = true, f.v_head_dim = row.latent_columns, f.kv_format = row.format;
+            change(f);
+          },
+          key_columns(row)));
+    };
+    add([](Features&) {});
+    add([](Features& f) { f.page_size = 64; });
+    add([](Features& f) { f.page_size = 1, f.q_len = 4; });
+    add([](Features& f) { f.page_size = 256, f.q_len = 2, f.sink_logits = true; });
+    add([](Features& f) { f.page_size = 48, f.q_len = 3, f.ragged_q = true; });
+    add([](Features& f) { f.q_len = 16, f.mask = QueryMask::full; });
+    add([](Features& f) { f.page_size = 8, f.q_len = 9, f.mask = QueryMask::tree; });
+    add([](Features& f) { f.page_size = 16, f.window = 100, f.sink_tokens = 5, f.q_len = 8; });
+    add([](Features& f) { f.window = 64, f.sink_tokens = 70; });
+    add([](Features& f) { f.batch_invariant = true, f.page_size = 64, f.q_len = 2; });
+    add([](Features& f) { f.rope = Rope::interleaved, f.soft_cap = 30, f.alibi = true; });
+    // Selected tokens, for which engines keep such rows.
+    add([](Features& f) { f.page_size = 64, f.selection_block = 1; });
+    add([](Features& f) { f.page_size = 64, f.selection_block = 1, f.selection_in_pool = true; });
+    add([](Features& f) { f.page_size = 1, f.selection_block = 1, f.selection_in_pool = true, f.q_len = 2; });
+    add([](Features& f) { f.page_size = 64, f.selection_block = 64, f.q_len = 3, f.sink_logits = true; });
+    add([](Features& f) { f.page_size = 24, f.selection_block = 32; });
+    add([](Features& f) { f.page_size = 64, f.selection_block = 1, f.batch_invariant = true, f.q_len = 4; });
+  }
+  return settings;
+}
+
 std::vector<Setting> selection_settings() {
   const auto latent = [](auto change) {
     return with(
@@ -132,6 +167,39 @@ constexpr Heads kFeatureHeads[] = {
     {64, 1, DType::bf16, KvLayout::contiguous},  {96, 3, DType::fp16, KvLayout::strided},
     {80, 16, DType::bf16, KvLayout::contiguous},
 };
+
+/// Kernels for rows of a format of their own, which one load path of one architecture has: up to 16 query rows in a
+/// block on one warpgroup, and up to 64 with roles for three of them.
+void add_row_format_kernels(std::vector<VerifyKernel>& kernels, Arch arch, const std::string& name,
+                            const Setting& setting, bool quick, std::size_t& rotation) {
+  if (arch != Arch{9, 0, true}) return;
+  constexpr int kGroups[2][4] = {{16, 5, 1, 8}, {128, 64, 17, 40}};
+  constexpr int kWarps[] = {4, 8};
+  for (const int with_roles : {0, 1}) {
+    if (quick && with_roles != static_cast<int>(rotation % 2)) continue;
+    const std::size_t turn = rotation / 2;
+    KernelSpec spec{.arch = arch,
+                    .head_dim = setting.head_dim,
+                    .group = kGroups[with_roles][turn % 4],
+                    .layout = turn % 3 == 2 ? KvLayout::strided : KvLayout::contiguous,
+                    .lse = true,
+                    .features = setting.features,
+                    .load = LoadPath::tensor,
+                    .fixup = turn % 2 == 0 || setting.features.batch_invariant ? FixUp::ticket : FixUp::wait};
+    spec = with_tunables(spec, {.warps = kWarps[with_roles],
+                                .warp_tokens = 16,
+                                .steps_per_tile = turn % 3 == 0 ? 1 : 2,
+                                .stages = turn % 5 == 4 && with_roles == 0 ? 1 : 2,
+                                .ctas_per_sm = 1,
+                                .pdl = turn % 2 == 1});
+    std::vector<KernelSpec> specs{spec};
+    specs.push_back(with_tunables(
+        spec, {.warps = 4, .warp_tokens = 16, .steps_per_tile = 2, .stages = 2, .ctas_per_sm = 1, .pdl = false}));
+    std::erase_if(specs, [](const KernelSpec& each) { return !validate(each); });
+    if (!specs.empty()) kernels.push_back({.group = name, .specs = std::move(specs), .required = false});
+  }
+  rotation += quick ? 1 : 2;
+}
 
 }  // namespace
 
@@ -223,6 +291,7 @@ const std::vector<VerifyFeature>& verify_features() {
       {"V of another size than K", v_head_size_settings()},
       {"latent cache", latent_settings()},
       {"selection", selection_settings()},
+      {"latent rows of a format of their own", row_format_settings()},
   };
   return features;
 }
@@ -232,6 +301,10 @@ std::vector<VerifyKernel> feature_kernels(Arch arch, bool quick) {
   std::size_t rotation = 0;
   for (const VerifyFeature& feature : verify_features()) {
     for (const Setting& setting : feature.settings) {
+      if (row_format(setting.features) != nullptr) {
+        add_row_format_kernels(kernels, arch, "feature: " + feature.name, setting, quick, rotation);
+        continue;
+      }
       const auto loads = load_paths_of(arch);
       for (std::size_t i = 0; i < loads.size(); ++i) {
         const LoadPath load = loads[(i + (quick ? rotation : 0)) % loads.size()];

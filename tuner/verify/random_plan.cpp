@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "generator/row_format.hpp"
 #include "tuner/verify/feature_plan.hpp"
 
 namespace leanattn {
@@ -86,6 +87,14 @@ Tunables draw_tunables(Draw& draw) {
           .pdl = draw.chance(50)};
 }
 
+/// Gives the spec a cache of such rows, without what does not go with them.
+void take_row_format(KernelSpec& spec, const RowFormat& row) {
+  spec.head_dim = key_columns(row), spec.dtype = row.rope_type, spec.load = LoadPath::tensor;
+  Features& f = spec.features;
+  f.v_head_dim = row.latent_columns, f.kv_format = row.format, f.kv_scale = KvScale::tensor;
+  f.append = false;
+}
+
 KernelSpec draw_heads(Draw& draw, Arch arch) {
   KernelSpec spec{.arch = arch};
   spec.head_dim = draw.chance(60) ? draw.of({64, 96, 128, 128, 256}) : 16 * draw.between(1, 32);
@@ -101,6 +110,7 @@ KernelSpec draw_heads(Draw& draw, Arch arch) {
   if (spec.features.latent) {
     spec.features.v_head_dim = draw.of({512, 512, 256, 128, 64});
     spec.head_dim = spec.features.v_head_dim + draw.of({64, 64, 64, 16, 128});
+    if (draw.chance(25)) take_row_format(spec, draw.of(std::vector(row_formats().begin(), row_formats().end())));
   }
   if (spec.features.batch_invariant) spec.fixup = FixUp::ticket;
   return spec;

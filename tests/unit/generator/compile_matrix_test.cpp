@@ -47,7 +47,10 @@ std::vector<KernelSpec> family(Arch arch, int head_dim, LoadPath load) {
 }
 
 /// Bytes that a kernel may spill: of what warpgroups that trade registers keep from segment to segment.
-int spill_limit(const KernelSpec& spec) { return !warpgroups_have_roles(spec) ? 0 : gathers_rows(spec) ? 192 : 64; }
+int spill_limit(const KernelSpec& spec) {
+  if (spec.features.kv_format == KvFormat::fp8_ds_mla) return warpgroups_have_roles(spec) ? 256 : 32;
+  return !warpgroups_have_roles(spec) ? 0 : gathers_rows(spec) ? 192 : 64;
+}
 
 /// `covering` has every load path on every arch with two of the four head_dims, and of their dtypes and fix-ups one
 /// pair, in turn. The seed of the run decides which two an arch has; the next arch has the others. `all` has every
@@ -111,6 +114,20 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
       spec.features = {.page_size = 64, .v_head_dim = 512, .latent = true, .selection_block = 1};
       spec.features.selection_in_pool = in_pool;
       spec.warps = warps, spec.stages = 2;
+      specs.push_back(spec);
+    }
+  }
+  // Rows of a format of their own: as a whole, from pages of any size, selected.
+  for (const auto& [warps, group] : {std::pair{4, 16}, std::pair{8, 128}}) {
+    for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+      KernelSpec spec = matrix_spec({9, 0, true}, DType::bf16, 576, LoadPath::tensor, fixup, group);
+      spec.features = {.kv_format = KvFormat::fp8_ds_mla, .v_head_dim = 512, .latent = true};
+      spec.warps = warps, spec.stages = 2;
+      if (fixup == FixUp::ticket) specs.push_back(spec);
+      spec.features.page_size = fixup == FixUp::wait ? 64 : 1, spec.features.q_len = 2;
+      specs.push_back(spec);
+      spec.features.page_size = 64, spec.features.selection_block = 1;
+      spec.features.selection_in_pool = fixup == FixUp::wait;
       specs.push_back(spec);
     }
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "generator/row_format.hpp"
 #include "tuner/oracle/oracle.hpp"
 #include "tuner/verify/feature_plan.hpp"
 #include "tuner/verify/random_plan.hpp"
@@ -29,6 +30,14 @@ double element(const Case& c, DataTensor tensor, int token, int column) {
   if (f.kv_format == KvFormat::same)
     return value_of(c.problem.dtype, data_bits(DataKind::uniform, kSeed, tensor, c.problem.dtype, request, c.kv_head,
                                                token, column, columns));
+  if (const RowFormat* const row = row_format(f); row != nullptr && column >= row->latent_columns)
+    return value_of(DType::bf16, data_bits(DataKind::uniform, kSeed, DataTensor::latent, DType::bf16, request,
+                                           c.kv_head, token, column, columns));
+  if (const RowFormat* const row = row_format(f); row != nullptr)
+    return byte_value(KvFormat::fp8_e4m3, data_byte(DataKind::uniform, kSeed, DataTensor::latent, KvFormat::fp8_e4m3,
+                                                    request, c.kv_head, token, column, columns)) *
+           static_cast<double>(
+               data_group_scale(DataKind::uniform, kSeed, request, c.kv_head, token, column / row->group_columns));
   const std::uint8_t byte =
       data_byte(DataKind::uniform, kSeed, tensor, f.kv_format, request, c.kv_head, token, column, columns);
   return byte_value(f.kv_format, byte) *
@@ -70,8 +79,8 @@ OracleOutput by_definition(const Case& c) {
         long double s = 0;
         for (int i = 0; i < c.problem.head_dim; ++i)
           s += static_cast<long double>(
-                   value_of(c.problem.dtype, data_bits(DataKind::uniform, kSeed, DataTensor::q, c.problem.dtype,
-                                                       c.request, head, t, i, c.problem.head_dim))) *
+                   value_of(c.problem.dtype, data_query_bits(DataKind::uniform, kSeed, f, c.problem.dtype, c.request,
+                                                             head, t, i, c.problem.head_dim))) *
                element(c, f.latent ? DataTensor::latent : DataTensor::k, j, i);
         s *= kScale;
         if (f.soft_cap > 0) s = f.soft_cap * std::tanh(s / f.soft_cap);
@@ -104,7 +113,8 @@ void expect_agreement(const Case& c) {
                            std::to_string(c.query_tokens);
   ASSERT_EQ(got.o.size(), expected.o.size()) << what;
   ASSERT_EQ(got.lse.size(), expected.lse.size()) << what;
-  const double agreement = c.problem.features.kv_scale == KvScale::token ? 1e-9 : 1e-12;  // of scales up to 1e3
+  const bool large = c.problem.features.kv_scale == KvScale::token || row_format(c.problem.features) != nullptr;
+  const double agreement = large ? 1e-9 : 1e-12;  // of scales up to 1e3
   for (std::size_t i = 0; i < got.o.size(); ++i) ASSERT_NEAR(got.o[i], expected.o[i], agreement) << what << " at " << i;
   for (std::size_t i = 0; i < got.lse.size(); ++i) {
     if (std::isinf(expected.lse[i])) {
@@ -121,7 +131,7 @@ TEST(OracleFeatures, EverySettingOfEveryFeatureFollowsItsDefinition) {
       Case c{.problem = {.q_heads = 6,
                          .kv_heads = 2,
                          .head_dim = setting.head_dim > 0 ? setting.head_dim : 32,
-                         .dtype = DType::fp16,
+                         .dtype = row_format(setting.features) != nullptr ? DType::bf16 : DType::fp16,
                          .lse = true,
                          .features = setting.features}};
       const int q_len = setting.features.q_len;

@@ -1,0 +1,54 @@
+// kv/produce_rows.cuh -- the producer of load path "tensor" for a latent cache whose rows have a format of their own.
+// Its warpgroup copies rows as they are and converts them to bf16 in the stages, once for K and V (kv/row_panels.cuh).
+// Each warp goes on by itself: it asks for the rows of the next step as soon as its stage is free, and converts a step
+// once its rows are there, whichever is first.
+
+// Requests and converts every step of this CTA's range as stages become free. To be called by the whole producer
+// warpgroup.
+LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const LeanTensorMap&, const KvRing& ring,
+                         Walk& walk) {
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  if (lane == 0) {
+#pragma unroll
+    for (int s = 0; s < kStages; s++) init_barrier(arrived_barrier(s), 32);
+  }
+  __syncwarp();
+  RingWriter writer;
+  RingPosition oldest;  // of the stages that are requested and not converted
+  int requested = 0;    // how many these are
+  RowPlaces places;
+  i64 row = 0;
+  int turn = 0;  // the lanes' row in hand is one of this step if 0, and of this one or the next if 1
+  int read = first_read(walk.segment);
+  places.start(args, walk.segment);
+#pragma unroll 1
+  for (bool more = true; more || requested > 0;) {
+    const Segment& s = walk.segment;
+    if (more && read >= end_read(s)) {
+      more = next_segment(args, walk);
+      read = first_read(s), turn = 0;
+      if (more) places.start(args, s);
+      continue;
+    }
+    const bool free = more && (writer.filled < kStages || requested == 0 ||
+                               is_complete_now(ring.empty + writer.at.stage * 8, writer.at.parity ^ 1));
+    if (!free) {
+      if (!is_complete_now(arrived_barrier(oldest.stage), oldest.parity)) continue;
+      convert_rows(ring.stages + oldest.stage * kStageBytes, oldest.stage, full_barriers(ring, oldest));
+      oldest.next();
+      requested--;
+      continue;
+    }
+    if (turn == 0) row = places.take(s, read);
+    writer.claim(args, ring, s, step_at(s, read).token);
+    if constexpr (kPageSize > 0) {
+      const u32 holes = __ballot_sync(kFullMask, row < 0) >> turn * kWarpRows & 0xffffu;
+      if (lane == 0) ((unsigned short*)&selected_holes().of_stage[writer.at.stage])[warp] = (unsigned short)holes;
+    }
+    request_rows((const char*)args.k + s.kv_head * args.k_stride_head, row, turn, writer.stage(ring), writer.at.stage);
+    writer.at.next();
+    requested++;
+    turn ^= 1;
+    read += kStepTokens;
+  }
+}

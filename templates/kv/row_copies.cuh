@@ -1,0 +1,65 @@
+// kv/row_copies.cuh -- what copies and converts rows with a format of their own is written with: 16-byte copies, a
+// barrier for each warp's copies, and values of bytes.
+
+// A barrier of the producer's warpgroup, behind which the ring is initialised.
+LEAN_DEVICE void sync_gatherers() { asm volatile("bar.sync 7, 128;" ::: "memory"); }
+
+// What the producer has beside the ring: the scales of each stage's rows, and a barrier for each of its warps, which
+// completes once the copies of its 32 lanes are there.
+struct RowBuffers {
+  float scales[kStages][kStepTokens][kRowLatentColumns / kRowGroup];
+  u64 arrived[4][kStages];
+};
+LEAN_DEVICE RowBuffers& row_buffers() {
+  __shared__ __align__(16) RowBuffers buffers;
+  return buffers;
+}
+LEAN_DEVICE u32 arrived_barrier(u32 stage) {
+  return shared_address(&row_buffers().arrived[threadIdx.x / 32 % 4][stage]);
+}
+
+// Copies 16 bytes, or writes as many zeros (PTX ISA, "cp.async").
+LEAN_DEVICE void gather_16(u32 destination, const char* source, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(valid ? 16 : 0)
+               : "memory");
+}
+// Arrives at the barrier once the copies that this thread has issued are there.
+LEAN_DEVICE void arrive_with_copies(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// Whether the barrier has completed the phase of that parity by now, in the eyes of the whole warp (PTX ISA,
+// "mbarrier.test_wait").
+LEAN_DEVICE bool is_complete_now(u32 barrier, u32 parity) {
+  u32 done;
+  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return __all_sync(kFullMask, done != 0);
+}
+
+// Says of a part of a stage that this warp's rows are there. The barrier counts 33 arrivals of a warp, as where each of
+// its lanes arrives with its copies and one of them once more.
+static_assert(kGatherArrivals == 4 * 33, "so many arrivals make a part of a stage full");
+LEAN_DEVICE void arrive_for_warp(u32 barrier) {
+  fence_async_proxy();
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], 33;" ::"r"(barrier) : "memory");
+}
+
+// Two fp8 e4m3 values, the low bytes of a word, times their scale, as bf16 (PTX ISA, "cvt"). fp16 has every e4m3 value.
+LEAN_DEVICE u32 scaled_pair(u32 bytes, float scale) {
+  u32 halves;
+  asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; cvt.rn.f16x2.e4m3x2 %0, lo; }" : "=r"(halves) : "r"(bytes));
+  float x, y;
+  asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }"
+      : "=f"(x), "=f"(y)
+      : "r"(halves));
+  return Element::pack(x * scale, y * scale);
+}
+
+LEAN_DEVICE void store_shared_16(u32 address, const uint4& x) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
+}

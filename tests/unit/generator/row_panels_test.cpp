@@ -1,0 +1,501 @@
+// row_panels_test.cpp -- the producer of rows that have a format of their own, run on 128 threads as the lanes of its
+// warpgroup, with copies that arrive late and in any order: stages hold what a swizzled tensor copy of a bf16 cache
+// would bring, and say so when it is there. The modules of kernels are compiled here as they are, once for each set of
+// constants.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <barrier>
+#include <bit>
+#include <cmath>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "generator/row_format.hpp"
+#include "templates/kernel_args.cuh"
+
+namespace {
+namespace row_panels {
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#pragma GCC diagnostic ignored "-Wunused-function"
+#pragma GCC diagnostic ignored "-Wunused-const-variable"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+// ---- what CUDA and the modules before give ----
+// Empty lines keep the modules in the order in which they build on each other.
+
+using u32 = unsigned;
+using i64 = long long;
+using u64 = unsigned long long;
+using std::max;
+using std::min;
+constexpr u32 kFullMask = 0xffffffffu;
+constexpr unsigned kLanes = 32, kProducers = 128;
+
+struct ThreadIndex {
+  unsigned x;
+};
+thread_local ThreadIndex threadIdx{};
+
+/// The lanes' values of one vote or shuffle of a warp.
+class Warp {
+ public:
+  template <class Read>
+  auto exchange(i64 value, Read read) {
+    values_[threadIdx.x % kLanes] = value;
+    barrier_.arrive_and_wait();
+    const auto result = read(values_);
+    barrier_.arrive_and_wait();
+    return result;
+  }
+  void sync() { barrier_.arrive_and_wait(); }
+
+ private:
+  std::array<i64, kLanes> values_{};
+  std::barrier<> barrier_{kLanes};
+};
+Warp& warp_of_lanes() {
+  static std::array<Warp, 4> warps;
+  return warps[threadIdx.x / kLanes % 4];
+}
+template <class T>
+T __shfl_sync(u32, T value, int lane) {  // NOLINT(bugprone-reserved-identifier): CUDA's names
+  return static_cast<T>(
+      warp_of_lanes().exchange(value, [&](const auto& values) { return values[static_cast<unsigned>(lane) % 32]; }));
+}
+u32 __ballot_sync(u32, bool value) {  // NOLINT(bugprone-reserved-identifier)
+  return warp_of_lanes().exchange(value ? 1 : 0, [](const auto& values) {
+    u32 bits = 0;
+    for (unsigned lane = 0; lane < kLanes; ++lane) bits |= static_cast<u32>(values[lane]) << lane;
+    return bits;
+  });
+}
+bool __any_sync(u32 mask, bool value) { return __ballot_sync(mask, value) != 0; }          // NOLINT
+bool __all_sync(u32 mask, bool value) { return __ballot_sync(mask, value) == kFullMask; }  // NOLINT
+void __syncwarp() { warp_of_lanes().sync(); }                                              // NOLINT
+
+struct uint4 {
+  u32 x, y, z, w;
+};
+uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+
+/// Shared memory, whose addresses count from its beginning, and mbarriers in it.
+alignas(1024) std::array<unsigned char, 240 << 10> g_shared;
+struct Barrier {
+  int count = 0, left = 0;
+  u32 phase = 0;
+};
+std::mutex g_barriers_mutex;
+std::map<u32, Barrier> g_barriers;
+
+u32 shared_address(const void* p) { return static_cast<u32>(static_cast<const unsigned char*>(p) - g_shared.data()); }
+void init_barrier(u32 barrier, int count) {
+  const std::lock_guard lock(g_barriers_mutex);
+  g_barriers[barrier] = {count, count, 0};
+}
+void arrive(u32 barrier, int times) {
+  const std::lock_guard lock(g_barriers_mutex);
+  Barrier& b = g_barriers.at(barrier);
+  b.left -= times;
+  EXPECT_GE(b.left, 0) << "more arrivals than the barrier counts";
+  if (b.left == 0) b.left = b.count, ++b.phase;
+}
+bool is_complete(u32 barrier, u32 parity) {
+  const std::lock_guard lock(g_barriers_mutex);
+  return g_barriers.at(barrier).phase % 2 != parity;
+}
+void wait_for(u32 barrier, u32 parity) {
+  while (!is_complete(barrier, parity)) std::this_thread::yield();
+}
+
+uint4 load_shared_16(u32 address) {
+  uint4 x;
+  std::memcpy(&x, g_shared.data() + address, 16);
+  return x;
+}
+void store_shared_16(u32 address, const uint4& x) { std::memcpy(g_shared.data() + address, &x, 16); }
+
+/// Copies that were asked for. Those of a lane land, in falling order, some time after it has said that it waits for
+/// them; others overtake them.
+struct Copy {
+  u32 to;
+  const char* from;
+  bool valid;
+};
+thread_local std::vector<Copy> t_asked;
+class CopyEngine {
+ public:
+  CopyEngine() : thread_([this](const std::stop_token& stop) { run(stop); }) {}
+  void give(std::vector<Copy> copies, u32 barrier) {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back({std::move(copies), barrier});
+  }
+
+ private:
+  struct Work {
+    std::vector<Copy> copies;
+    u32 barrier;
+  };
+  void run(const std::stop_token& stop) {
+    std::mt19937 random(3);
+    while (!stop.stop_requested()) {
+      Work work;
+      {
+        const std::lock_guard lock(mutex_);
+        if (!queue_.empty()) {
+          const std::size_t at = random() % queue_.size();
+          work = std::move(queue_[at]);
+          queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(at));
+        }
+      }
+      if (work.copies.empty()) {
+        std::this_thread::yield();
+        continue;
+      }
+      for (auto copy = work.copies.rbegin(); copy != work.copies.rend(); ++copy) {
+        if (copy->valid) {
+          std::memcpy(g_shared.data() + copy->to, copy->from, 16);
+        } else {
+          std::memset(g_shared.data() + copy->to, 0, 16);
+        }
+      }
+      arrive(work.barrier, 1);
+    }
+  }
+  std::mutex mutex_;
+  std::vector<Work> queue_;
+  std::jthread thread_;
+};
+CopyEngine& copy_engine() {
+  static CopyEngine engine;
+  return engine;
+}
+void gather_16(u32 destination, const char* source, bool valid) { t_asked.push_back({destination, source, valid}); }
+void arrive_with_copies(u32 barrier) { copy_engine().give(std::exchange(t_asked, {}), barrier); }
+void arrive_for_warp(u32 barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(barrier, 33);
+}
+bool is_complete_now(u32 barrier, u32 parity) { return __all_sync(kFullMask, is_complete(barrier, parity)); }
+
+float value_of_e4m3(u32 byte) {
+  const int exponent = static_cast<int>(byte >> 3 & 15), fraction = static_cast<int>(byte & 7);
+  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
+                                        : std::ldexp(8.0f + static_cast<float>(fraction), exponent - 10);
+  return (byte & 0x80) != 0 ? -magnitude : magnitude;
+}
+u32 bf16_of(float value) {
+  const u32 bits = std::bit_cast<u32>(value);
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+u32 scaled_pair(u32 bytes, float scale) {
+  return bf16_of(value_of_e4m3(bytes & 0xff) * scale) | bf16_of(value_of_e4m3(bytes >> 8 & 0xff) * scale) << 16;
+}
+
+struct LeanTensorMap {};
+struct Segment {
+  int request, kv_head, first, end;  // first, end: read indices
+};
+struct Step {
+  int token, count;
+};
+int first_read(const Segment& s) { return s.first; }
+int end_read(const Segment& s) { return s.end; }
+struct Walk {
+  Segment segment;
+  const std::vector<Segment>* segments;
+  std::size_t at;
+};
+bool next_segment(const LeanDecodeArgs&, Walk& walk) {
+  if (++walk.at == walk.segments->size()) return false;
+  walk.segment = (*walk.segments)[walk.at];
+  return true;
+}
+
+constexpr int kStages = 2, kStepTokens = 64, kPanelBytes = kStepTokens * 128;
+constexpr bool kLatent = true;
+Step step_at(const Segment& s, int read) { return {read, min(kStepTokens, s.end - read)}; }
+
+struct KvRing {
+  u32 stages, full, empty;
+};
+struct RingPosition {
+  u32 stage = 0, parity = 0;
+  void next() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+struct SelectedHoles {
+  std::array<u64, kStages> of_stage;
+};
+SelectedHoles& selected_holes() {
+  static SelectedHoles holes;
+  return holes;
+}
+
+#define LEAN_DEVICE inline
+#define ROWS(latent_columns, rope_columns, group, latent_at, scales_at, rope_at, parts, page)                          \
+  constexpr int kRowLatentColumns = latent_columns, kRowGroup = group, kRowLatent = latent_at, kRowScales = scales_at, \
+                kRowRope = rope_at, kValueDim = latent_columns, kVPanels = latent_columns / 64,                        \
+                kKPanels = (latent_columns + rope_columns) / 64, kStageParts = parts,                                  \
+                kPartPanels = kKPanels / kStageParts, kStageBytes = kKPanels * kPanelBytes, kPageSize = page;          \
+  struct RowBuffers {                                                                                                  \
+    float scales[kStages][kStepTokens][kRowLatentColumns / kRowGroup];                                                 \
+    u64 arrived[4][kStages];                                                                                           \
+  };                                                                                                                   \
+  inline RowBuffers& row_buffers() { return *reinterpret_cast<RowBuffers*>(g_shared.data() + (200 << 10)); }           \
+  inline u32 arrived_barrier(u32 stage) {                                                                              \
+    return shared_address(&row_buffers().arrived[threadIdx.x / 32 % 4][stage]);                                        \
+  }                                                                                                                    \
+  inline u32 full_barriers(const KvRing& ring, const RingPosition& at) {                                               \
+    return ring.full + at.stage * (kStageParts * 8);                                                                   \
+  }                                                                                                                    \
+  struct RingWriter {                                                                                                  \
+    RingPosition at;                                                                                                   \
+    u32 filled = 0;                                                                                                    \
+    u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }                               \
+    void claim(const LeanDecodeArgs&, const KvRing& ring, const Segment&, int) {                                       \
+      if (filled == kStages) {                                                                                         \
+        wait_for(ring.empty + at.stage * 8, at.parity ^ 1);                                                            \
+      } else {                                                                                                         \
+        filled++;                                                                                                      \
+      }                                                                                                                \
+    }                                                                                                                  \
+  };
+
+namespace dense {
+ROWS(512, 64, 128, 0, 512, 528, 3, 0)
+inline bool is_hole(int, int) { return false; }
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/row_places.cuh"
+
+#include "templates/kv/row_panels.cuh"
+
+#include "templates/kv/produce_rows.cuh"
+}  // namespace dense
+namespace pages {
+ROWS(512, 64, 128, 0, 512, 528, 1, 24)
+#include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/row_places.cuh"
+
+#include "templates/kv/row_panels.cuh"
+
+#include "templates/kv/produce_rows.cuh"
+}  // namespace pages
+namespace selected {
+ROWS(512, 64, 128, 0, 512, 528, 3, 16)
+constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
+constexpr bool kSelectionInPool = true, kSelectionCausal = true;
+#include "templates/kv/selection.cuh"
+
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/selected_places.cuh"
+
+#include "templates/kv/row_panels.cuh"
+
+#include "templates/kv/produce_rows.cuh"
+}  // namespace selected
+/// A format that nobody has: other widths, small groups, everything in another order.
+namespace other {
+ROWS(256, 128, 64, 32, 16, 288, 1, 1)
+#include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/row_places.cuh"
+
+#include "templates/kv/row_panels.cuh"
+
+#include "templates/kv/produce_rows.cuh"
+}  // namespace other
+#pragma GCC diagnostic pop
+
+/// Where the parts of a row lie, and how stages are divided.
+struct Layout {
+  int latent_columns, rope_columns, group, latent, scales, rope, bytes, parts;
+};
+
+/// A cache of random rows with random arguments; what `place` says of a token of a segment is where its row lies, in
+/// rows of the cache, or below 0.
+struct Rows {
+  static constexpr int kRows = 900, kTokenBytes = 16;  // rows are that much apart beside their own bytes
+  Layout layout;
+  std::vector<char> memory;
+  std::vector<int> table, selection;
+  LeanDecodeArgs args{};
+
+  explicit Rows(const Layout& of) : layout(of), memory(static_cast<std::size_t>(kRows * stride())) {
+    std::mt19937 random(11);
+    for (char& byte : memory) byte = static_cast<char>(random() % 0x7f | (random() % 2) << 7);  // no NaN
+    for (int row = 0; row < kRows; ++row)
+      for (int group = 0; group < of.latent_columns / of.group; ++group) {
+        const float scale =
+            std::ldexp(1.0f + static_cast<float>(random() % 8191) / 8192.0f, static_cast<int>(random() % 23) - 13);
+        std::memcpy(memory.data() + row * stride() + of.scales + 4 * group, &scale, 4);
+      }
+    args.k = memory.data();
+    args.k_stride_token = stride();
+  }
+  int stride() const { return layout.bytes + kTokenBytes; }
+  const char* at(int row) const { return memory.data() + row * stride(); }
+
+  /// The bits of a column of a row as bf16.
+  u32 column(int row, int column) const {
+    const char* const from = at(row);
+    if (column < layout.latent_columns) {
+      float scale = 0;
+      std::memcpy(&scale, from + layout.scales + 4 * (column / layout.group), 4);
+      return bf16_of(value_of_e4m3(static_cast<unsigned char>(from[layout.latent + column])) * scale);
+    }
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, from + layout.rope + 2 * (column - layout.latent_columns), 2);
+    return bits;
+  }
+};
+
+/// Runs the producer over the segments, and reads every step as its parts become full.
+void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool has_holes,
+                   const std::function<void(const KvRing&, Walk&)>& produce,
+                   const std::function<int(const Segment&, int)>& place) {
+  const KvRing ring{0, 210 << 10, 220 << 10};
+  const Layout& layout = rows.layout;
+  const int panels = (layout.latent_columns + layout.rope_columns) / 64, of_part = panels / layout.parts;
+  g_shared.fill(0xff);
+  for (int i = 0; i < kStages * layout.parts; ++i) init_barrier(ring.full + static_cast<u32>(8 * i), 4 * 33);
+  for (int i = 0; i < kStages; ++i) init_barrier(ring.empty + static_cast<u32>(8 * i), 1);
+  std::vector<std::jthread> lanes;
+  for (unsigned lane = 0; lane < kProducers; ++lane) {
+    lanes.emplace_back([&, lane] {
+      threadIdx.x = lane;
+      Walk walk{segments.front(), &segments, 0};
+      produce(ring, walk);
+    });
+  }
+  RingPosition at;
+  int steps = 0, hidden = 0, wrong = 0;
+  for (const Segment& s : segments) {
+    for (int read = s.first; read < s.end; read += kStepTokens, at.next(), ++steps) {
+      for (int part = 0; part < layout.parts; ++part) {
+        wait_for(ring.full + at.stage * static_cast<u32>(layout.parts * 8) + static_cast<u32>(part * 8), at.parity);
+        for (int token = 0; token < kStepTokens; ++token) {
+          const int row = read + token < s.end ? place(s, read + token) : -1;
+          hidden += row < 0 && part == 0;
+          for (int column = part * of_part * 64; column < (part + 1) * of_part * 64; ++column) {
+            const u32 chunk = static_cast<u32>(column % 64 / 8 ^ token % 8);
+            const std::size_t address = at.stage * static_cast<u32>(panels * kPanelBytes) +
+                                        static_cast<std::size_t>(column / 64 * kPanelBytes + token * 128) + chunk * 16 +
+                                        static_cast<std::size_t>(column % 8 * 2);
+            std::uint16_t found = 0;
+            std::memcpy(&found, g_shared.data() + address, 2);
+            const u32 expected = row < 0 ? 0 : rows.column(row, column);
+            if (found != expected && wrong++ < 5)
+              ADD_FAILURE() << "read " << read + token << ", column " << column << ": " << found << ", not "
+                            << expected;
+          }
+          if (has_holes && part == 0 && read + token < s.end) {
+            EXPECT_EQ(selected_holes().of_stage[at.stage] >> token & 1, row < 0 ? 1u : 0u) << read + token;
+          }
+        }
+      }
+      arrive(ring.empty + at.stage * 8, 1);
+    }
+  }
+  EXPECT_GT(steps, 2 * kStages);
+  EXPECT_GT(hidden, 0);
+  EXPECT_EQ(wrong, 0);
+}
+
+constexpr Layout kDsMla{512, 64, 128, 0, 512, 528, 656, 3};
+
+TEST(RowPanels, TheTableSaysWhatTheLoaderIsTriedWith) {
+  const leanattn::RowFormat* const row = leanattn::row_format(leanattn::KvFormat::fp8_ds_mla);
+  ASSERT_NE(row, nullptr);
+  EXPECT_EQ(row->latent_columns, kDsMla.latent_columns);
+  EXPECT_EQ(row->rope_columns, kDsMla.rope_columns);
+  EXPECT_EQ(row->group_columns, kDsMla.group);
+  EXPECT_EQ(row->latent_offset, kDsMla.latent);
+  EXPECT_EQ(row->scales_offset, kDsMla.scales);
+  EXPECT_EQ(row->rope_offset, kDsMla.rope);
+  EXPECT_EQ(row->bytes, kDsMla.bytes);
+}
+
+TEST(RowPanels, RowsOfADenseCacheBecomePanels) {
+  Rows rows(kDsMla);
+  rows.args.k_stride_batch = 300 * rows.stride();
+  // The second segment has no tokens, and others end inside a step.
+  const std::vector<Segment> segments{{0, 0, 0, 290}, {1, 0, 0, 0}, {2, 0, 64, 130}, {1, 0, 0, 1}, {0, 0, 128, 192}};
+  expect_panels(
+      rows, segments, false, [&](const KvRing& ring, Walk& walk) { dense::produce(rows.args, {}, {}, ring, walk); },
+      [](const Segment& s, int read) { return s.request * 300 + read; });
+}
+
+TEST(RowPanels, RowsOfPagesBecomePanelsAndHolesZeros) {
+  Rows rows({512, 64, 128, 0, 512, 528, 656, 1});
+  std::mt19937 random(5);
+  for (int i = 0; i < 2 * 20; ++i)
+    rows.table.push_back(random() % 4 == 0 ? 36 + static_cast<int>(random() % 3) : static_cast<int>(random() % 36));
+  rows.table[3] = -1;
+  rows.args.k_stride_batch = 24 * rows.stride();
+  rows.args.page_table = rows.table.data(), rows.args.page_table_stride = 20, rows.args.pool_pages = 36;
+  const std::vector<Segment> segments{{0, 0, 0, 333}, {1, 0, 128, 450}};
+  expect_panels(
+      rows, segments, true, [&](const KvRing& ring, Walk& walk) { pages::produce(rows.args, {}, {}, ring, walk); },
+      [&](const Segment& s, int read) {
+        const int page = rows.table[static_cast<std::size_t>(s.request * 20 + read / 24)];
+        return page < 0 || page >= 36 ? -1 : page * 24 + read % 24;
+      });
+}
+
+TEST(RowPanels, SelectedRowsBecomePanels) {
+  Rows rows(kDsMla);
+  std::mt19937 random(6);
+  for (int i = 0; i < 2 * 400; ++i)
+    rows.selection.push_back(random() % 9 == 0   ? -1
+                             : random() % 9 == 1 ? 800 + static_cast<int>(random() % 9)
+                                                 : static_cast<int>(random() % 800));
+  rows.args.k_stride_batch = 16 * rows.stride();
+  rows.args.pool_pages = 50;
+  rows.args.selection = rows.selection.data(), rows.args.selection_capacity = 400;
+  rows.args.selection_stride_batch = 400;
+  const std::vector<Segment> segments{{0, 0, 0, 400}, {1, 0, 192, 350}, {1, 0, 0, 5}};
+  expect_panels(
+      rows, segments, true, [&](const KvRing& ring, Walk& walk) { selected::produce(rows.args, {}, {}, ring, walk); },
+      [&](const Segment& s, int read) {
+        const int token = rows.selection[static_cast<std::size_t>(s.request * 400 + read)];
+        return token < 0 || token >= 800 ? -1 : token;
+      });
+}
+
+TEST(RowPanels, AnotherFormatIsOnlyOtherNumbers) {
+  Rows rows({256, 128, 64, 32, 16, 288, 544, 1});
+  std::mt19937 random(8);
+  for (int i = 0; i < 300; ++i) rows.table.push_back(static_cast<int>(random() % 900) - 5);
+  rows.args.k_stride_batch = rows.stride();
+  rows.args.page_table = rows.table.data(), rows.args.pool_pages = 890;
+  const std::vector<Segment> segments{{0, 0, 0, 300}};
+  expect_panels(
+      rows, segments, true, [&](const KvRing& ring, Walk& walk) { other::produce(rows.args, {}, {}, ring, walk); },
+      [&](const Segment&, int read) {
+        const int row = rows.table[static_cast<std::size_t>(read)];
+        return row < 0 || row >= 890 ? -1 : row;
+      });
+}
+
+}  // namespace row_panels
+}  // namespace
