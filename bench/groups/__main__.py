@@ -1,6 +1,6 @@
 """Times decode steps whose contexts two GPUs share: a group of leanattn, and what engines do instead, beside one GPU and split heads.
 
-    python3 bench/groups --out results
+    python3 bench/groups --tune 3 --out results
 
 One process a GPU. All ways to do a step run in interleaved rounds, as CUDA graphs of many steps in a row, with a cold L2; the time of a step is that of
 the slower rank. Every result is first compared with attention in FP64, on every rank and in every copy of the caches. NCCL does the collectives of the
@@ -14,6 +14,7 @@ import gzip
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,8 @@ def parse():
     parser.add_argument("--rounds", type=int, default=21, help="(%(default)s)")
     parser.add_argument("--seconds", type=float, default=90, help="start no further row after this long, process start not counted (%(default)s)")
     parser.add_argument("--db", type=pathlib.Path, help="cache directory with leanattn's tuning database; default: the user's")
+    parser.add_argument("--tune", type=float, metavar="SECONDS", help="first tune what the rows look up, this long a shape, on GPU 0")
+    parser.add_argument("--program", type=pathlib.Path, help="the leanattn program, for --tune; default: the package's")
     parser.add_argument("--seed", type=int, default=1, help="of the data and the order of rounds")
     parser.add_argument("--ranks-on-one-gpu", action="store_true", help="a test of this program: both ranks are processes on one GPU, without NCCL; the times mean nothing")
     parser.add_argument("--report-only", action="store_true", help="write Markdown again from groups.json.gz; needs no GPU")
@@ -59,6 +62,8 @@ def parse():
             parser.error(f"--rows: {row!r} is not one of {', '.join(group_steps.steps())}")
     if options.rounds < 1:
         parser.error("--rounds takes a number from 1 on")
+    if options.tune is not None and not options.tune > 0:
+        parser.error("--tune takes seconds above 0")
     return options
 
 
@@ -73,8 +78,9 @@ def measure(options):
     needed = 1 if options.ranks_on_one_gpu else RANKS
     if torch.cuda.device_count() < needed:
         sys.exit(f"groups: {torch.cuda.device_count()} GPUs are there, and {needed} are needed; --ranks-on-one-gpu tries the program on one")
+    if options.tune:
+        tune(options)
     with tempfile.TemporaryDirectory() as folder:
-        pathlib.Path(folder, "empty").mkdir(mode=0o700)
         settings = {"folder": folder, "ranks": RANKS, "one_gpu": options.ranks_on_one_gpu, "steps": options.rows, "rounds": options.rounds, "seed": options.seed,
                     "seconds": options.seconds, "cache_dir": str(options.db.resolve()) if options.db else None}
         failure = None
@@ -87,8 +93,20 @@ def measure(options):
         results = files.read_json(written) if written.exists() else {"schema_version": 1, "ranks": RANKS, "one_gpu": options.ranks_on_one_gpu, "rounds": options.rounds,
                                                                      "seed": options.seed, "finished": False, "steps": []}
     results["failure"] = failure
-    results["environment"] = {**group_ranks.environment(), "leanattn": version(), "link": link(), "revision": revision()}
+    results["environment"] = {**group_ranks.environment(), "leanattn": version(), "link": link()}
     return results
+
+
+def tune(options):
+    """Tunes what the rows look up, in the database that the ranks then read."""
+    import group_systems
+    import leanattn
+
+    engine = leanattn.Engine(0, cache_dir=options.db.resolve()) if options.db else leanattn.engine(0)
+    steps = group_steps.steps()
+    for problem, shapes in group_systems.tuned_shapes([steps[row] for row in options.rows], RANKS).items():
+        for tuned in leanattn.tune(problem, shapes, budget=options.tune * len(shapes), program=options.program, engine=engine):
+            print(f"{problem.q_heads}/{problem.kv_heads} heads{', LSE' if problem.lse else ''}, {tuned.shape}: {tuned.status}, {tuned.median_us:.2f} us", flush=True)
 
 
 def exit_code(results):
@@ -106,38 +124,34 @@ def write_compressed(path, value):
 
 
 def version():
-    """The package and, where its program is there, the revision of its kernels."""
+    """The version of the package and the revision of its kernels."""
     import leanattn
 
-    doctor = output([sys.executable, "-m", "leanattn", "--json", "doctor"], accepted=(0, 1, 3, 4, 5))
-    try:
-        return next(finding["text"] for finding in json.loads(doctor)["findings"] if finding["subject"] == "leanattn")
-    except (KeyError, StopIteration, TypeError, ValueError):
-        return leanattn.__version__
+    return f"{leanattn.__version__}, library {leanattn._leanattn._revision}"
 
 
 def link():
     """How the first two GPUs are connected, as nvidia-smi calls it: NV18 is 18 links of NVLink."""
-    lines = [line.split() for line in output(["nvidia-smi", "topo", "-m"]).splitlines()]
+    return link_of(output(["nvidia-smi", "topo", "-m"]))
+
+
+def link_of(topology):
+    """What the table of `nvidia-smi topo -m` has between GPU 0 and GPU 1; None where there is no such table."""
+    lines = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", topology).splitlines()]
     try:
-        head = next(cells for cells in lines if "GPU1" in cells)
-        row = next(cells for cells in lines if cells and cells[0].endswith("GPU0") and cells is not head)
-        return row[1 + [cell for cell in head if cell.startswith("GPU")].index("GPU1")]
-    except (StopIteration, ValueError, IndexError):
+        head = next(cells for cells in lines if "GPU1" in cells)  # has no name over the first column
+        row = next(cells for cells in lines if cells and cells[0] == "GPU0" and cells is not head)
+        return row[1 + head.index("GPU1")]
+    except (StopIteration, IndexError):
         return None
 
 
-def revision():
-    """The revision of the checkout; None where this is none."""
-    return output(["git", "-C", str(HERE), "rev-parse", "--short=12", "HEAD"]).strip() or None
-
-
-def output(command, accepted=(0,)):
+def output(command):
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout if done.returncode in accepted else ""
+    return done.stdout if done.returncode == 0 else ""
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class Ranks:
         all_steps = group_steps.steps()
         chosen = [all_steps[key] for key in settings["steps"]]
         largest = max(chosen, key=lambda step: step.batch * step.q_heads * step.head_dim)
-        self.systems = group_systems.Rank(rank, self.count, self.control, self.nccl, largest, settings["cache_dir"], str(pathlib.Path(settings["folder"], "empty")))
+        self.systems = group_systems.Rank(rank, self.count, self.control, self.nccl, largest, settings["cache_dir"])
         self.meeting = None if self.nccl is not None else Meeting(self.systems)
         self.align()
         torch.cuda.synchronize()
@@ -85,7 +85,7 @@ class Meeting:
         q = torch.zeros(1, step.q_heads, 64, dtype=torch.bfloat16, device="cuda")
         cache = torch.zeros(1, step.kv_heads, 16, 64, dtype=torch.bfloat16, device="cuda")
         lengths, out = torch.full((1,), 16, dtype=torch.int32, device="cuda"), torch.empty_like(q)
-        of_rank.untuned.plan(group_systems.group_problem(step, of_rank.ranks), 1, longest_context=16, group=of_rank.group)
+        of_rank.engine.plan(group_systems.group_problem(step, of_rank.ranks), 1, longest_context=16, group=of_rank.group)
         self._launch = lambda: leanattn.decode(q, cache, cache, lengths, out=out, group=of_rank.group)
 
     def __call__(self):
@@ -140,7 +140,7 @@ def measure_step(key, step, ranks, settings):
         candidate, replay, failure = prepare(ranks, make, arguments, copies, launches, reference)
         if failure is not None:
             record["failures"].append(failure)
-        elif not all(ranks.tell(repeats(candidate, running))):
+        else:
             running.append(candidate)
             replays.append(replay)
     record["seconds_to_prepare"] = time.perf_counter() - began
@@ -200,19 +200,10 @@ def error_of(ranks, candidate, replay, reference):
     ranks.tell(None)  # nobody clears an output that a replay has written
     replay()
     torch.cuda.synchronize()
-    ranks.systems.untuned.check()
     ranks.systems.engine.check()
     if candidate.heads is None:
         return None
     return max(oracle.error(made, reference[:, candidate.heads]) for made in candidate.outputs)
-
-
-def repeats(candidate, running):
-    """Whether the candidate is the part of a rank as the look-up has it, and that is the default configuration, which is there already."""
-    if candidate.name != group_systems.OWN_TUNED:
-        return False
-    own = next((other for other in running if other.name == group_systems.OWN), None)
-    return own is not None and all(own.facts[name] == candidate.facts[name] for name in ("kernel", "grid"))
 
 
 def race(ranks, replays, rounds, seed):
@@ -224,7 +215,6 @@ def race(ranks, replays, rounds, seed):
     for _ in range(rounds):
         generator.shuffle(order)
         samples.append(time_round(ranks, replays, order))
-    ranks.systems.untuned.check()
     ranks.systems.engine.check()
     return [list(times) for times in zip(*samples)]
 
@@ -274,8 +264,7 @@ def recover(ranks):
     attempt(torch.cuda.synchronize)
     ranks.tell(None)
     attempt(ranks.systems.group.reset)
-    for engine in (ranks.systems.untuned, ranks.systems.engine):
-        attempt(engine.reset_workspaces)
+    attempt(ranks.systems.engine.reset_workspaces)
     ranks.tell(None)
 
 

@@ -6,8 +6,8 @@ from peers import markdown_parts, summary
 from peers.markdown_parts import escape, table
 
 # The names of the candidates (group_systems.py).
-OURS, ONE, HEADS, OWN, OWN_TUNED, GATHER, ALL_TO_ALL = (
-    "leanattn group", "one GPU", "split heads", "own part", "own part, as looked up", "LSE all-gather + reduce-scatter", "packed all-to-all")
+OURS, ONE, HEADS, OWN, GATHER, ALL_TO_ALL = (
+    "leanattn group", "one GPU", "split heads", "own part", "LSE all-gather + reduce-scatter", "packed all-to-all")
 
 
 def markdown(results):
@@ -31,13 +31,11 @@ def markdown(results):
 def head(results):
     facts = dict(results["environment"])
     gpus = facts.pop("gpus", [])
-    link, revision = facts.pop("link", None), facts.pop("revision", None)
+    link = facts.pop("link", None)
     where = f"{results['ranks']} ranks on one GPU, for a test: these times mean nothing. " if results["one_gpu"] else ""
     on = markdown_parts.measured_on(facts).replace("Measured on one ", f"Measured on {len(set(gpus)) == 1 and len(gpus) or 'several'} x ", 1)
     if link:
         on += f" The GPUs are linked by {escape(link)}."
-    if revision:
-        on += f" Revision {escape(revision)}."
     return (f"# Groups of GPUs\n\n{where}{on}\n\n"
             f"Each time is the median of {results['rounds']} interleaved rounds, in microseconds a step: a CUDA graph of many steps in a row, with a cold L2, on all GPUs "
             "at once. It is the slower rank's. Every step has one query token a request, in bf16, and contexts are cut into two parts.\n\n"
@@ -59,11 +57,6 @@ def line_of(step, name):
     return next((line for line in step["lines"] if line["name"] == name), None)
 
 
-def own_of(step, name):
-    """The line of the part alone whose kernel the candidate's attention has."""
-    return line_of(step, OWN) if name == OURS else line_of(step, OWN_TUNED) or line_of(step, OWN)
-
-
 def median(step, name):
     line = line_of(step, name)
     return statistics.median(slower(line)) if line else None
@@ -71,7 +64,7 @@ def median(step, name):
 
 def added(step, name):
     """What a candidate takes more than the part alone: the median of the rounds, or None."""
-    line, own = line_of(step, name), own_of(step, name)
+    line, own = line_of(step, name), line_of(step, OWN)
     return statistics.median(a - b for a, b in zip(slower(line), slower(own))) if line and own else None
 
 
@@ -101,15 +94,14 @@ def merges(steps):
         ours, gather, exchange = (added(step, name) for name in (OURS, GATHER, ALL_TO_ALL))
         shares = [number(ours / other if ours is not None and other else None, "{:.3f}") for other in (gather, exchange)]
         rows.append([escape(step["name"]), f"{step['exchanged_bytes'] / 1e3:.4g}", *(number(value) for value in (ours, gather, exchange)), *shares])
-    return ("The time of the slower rank less that of the slower part alone, with the same kernel: the default configuration for the group, and what the look-up "
-            "answers for the other two.\n\n" +
+    return ("The time of the slower rank less that of the slower part alone, whose kernel the table of plans names.\n\n" +
             table(["step", "KB a rank gets", OURS, GATHER, ALL_TO_ALL, "group / reduce-scatter", "group / all-to-all"], rows))
 
 
 def plans(steps):
     rows = [[escape(step["name"]), line["name"], ", ".join(dict.fromkeys(f"{facts['kernel']}, {facts['grid']} CTAs" for facts in line["facts"])),
              ", ".join(dict.fromkeys(facts["provenance"] + (f" ({facts['layer']})" if facts["layer"] else "") for facts in line["facts"])),
-             number(max((facts.get("error") or 0 for facts in line["facts"]), default=0)) if line["name"] not in (OWN, OWN_TUNED) else "-"]
+             number(max((facts.get("error") or 0 for facts in line["facts"]), default=0)) if line["name"] != OWN else "-"]
             for step in steps for line in step["lines"]]
     return ("The kernel of each candidate's attention, and its largest error against attention in FP64 over the tolerance; above 1 it is wrong.\n\n" +
             table(["step", "candidate", "kernel", "provenance", "error"], rows))

@@ -1,10 +1,9 @@
 """group_systems.py -- the ways to do a decode step on several GPUs, as candidates. Each is made on every rank, by calls in the same order.
 
-A candidate's attention is always leanattn's, so that they differ in how work is dealt out and results are brought together. That of `ours` and
-`own part` is the default configuration, because groups are not tuned; that of the others is what the look-up answers.
+A candidate's attention is always leanattn's, with the kernel that the look-up answers, so that they differ in how work is dealt out and results are
+brought together. A group's kernel is that of the part alone, where this was tuned.
 """
 import dataclasses
-import os
 from typing import Callable
 
 import torch
@@ -12,7 +11,7 @@ import torch.distributed as dist
 
 import group_kernels
 import leanattn
-from group_report import ALL_TO_ALL, GATHER, HEADS, ONE, OURS, OWN, OWN_TUNED
+from group_report import ALL_TO_ALL, GATHER, HEADS, ONE, OURS, OWN
 
 
 @dataclasses.dataclass
@@ -28,23 +27,21 @@ class Candidate:
 
 
 class Rank:
-    """This process's rank: its engines, its group, and what the baselines need. nccl: a process group, or None for none."""
+    """This process's rank: its engine, its group, and what the baselines need. nccl: a process group, or None for none."""
 
-    def __init__(self, rank, ranks, control, nccl, largest, cache_dir, empty_dir):
+    def __init__(self, rank, ranks, control, nccl, largest, cache_dir):
         self.rank, self.ranks, self.nccl = rank, ranks, nccl
         device = torch.cuda.current_device()
         self.engine = leanattn.Engine(device, cache_dir=cache_dir) if cache_dir else leanattn.engine(device)
-        self.untuned = engine_without_winners(empty_dir)
         self.kernels = group_kernels.GroupKernels() if nccl else None
-        self.group = leanattn.Group.from_process_group(control, problem=group_problem(largest, ranks), max_batch=largest.batch, engine=self.untuned)
+        self.group = leanattn.Group.from_process_group(control, problem=group_problem(largest, ranks), max_batch=largest.batch, engine=self.engine)
 
     def candidates(self, data):
         """The candidates of a step, not launched yet. Plans are made here, so that no rank waits in a kernel while another one compiles."""
         yield self._ours, data
         yield self._one, data
         yield self._heads, data
-        yield self._own, data, OWN, self.untuned
-        yield self._own, data, OWN_TUNED, self.engine
+        yield self._own, data
         if self.nccl is not None:
             yield self._gather, data
             yield self._all_to_all, data
@@ -52,7 +49,7 @@ class Rank:
     def _ours(self, data):
         step, caches = data.step, data.part
         options = dict(shape_of(caches), group=self.group, context_interleave=step.interleave, page_table=caches.page_table)
-        facts = facts_of(self.untuned.plan(group_problem(step, self.ranks), step.batch, group=self.group, **shape_of(caches)))
+        facts = facts_of(self.engine.plan(group_problem(step, self.ranks), step.batch, group=self.group, **shape_of(caches)))
         outputs = [torch.empty_like(data.q) for _ in range(data.copies)]
 
         def launch(copy):
@@ -62,25 +59,25 @@ class Rank:
         return Candidate(OURS, launch, [o[:, heads] for o in outputs], heads, facts)
 
     def _one(self, data):
-        return self._plain(ONE, data, data.whole, data.whole.copies, slice(0, data.step.q_heads), self.engine, slice(0, data.step.q_heads))
+        return self._plain(ONE, data, data.whole, data.whole.copies, slice(0, data.step.q_heads), slice(0, data.step.q_heads))
 
     def _heads(self, data):
         step = data.step
         mine = [slice(count * self.rank // self.ranks, count * (self.rank + 1) // self.ranks) for count in (step.q_heads, step.kv_heads)]
-        return self._plain(HEADS, data, data.whole, data.whole.heads(mine[1].start, mine[1].stop), mine[0], self.engine, mine[0])
+        return self._plain(HEADS, data, data.whole, data.whole.heads(mine[1].start, mine[1].stop), mine[0], mine[0])
 
-    def _own(self, data, name, engine):
-        return self._plain(name, data, data.part, data.part.copies, slice(0, data.step.q_heads), engine, None)
+    def _own(self, data):
+        return self._plain(OWN, data, data.part, data.part.copies, slice(0, data.step.q_heads), None)
 
-    def _plain(self, name, data, caches, copies, q_heads, engine, written):
+    def _plain(self, name, data, caches, copies, q_heads, written):
         """Attention of some query heads over some caches, with no other rank."""
         step, q = data.step, data.q[:, q_heads]
         outputs = [torch.empty(q.shape, dtype=q.dtype, device=q.device) for _ in range(data.copies)]
         problem = problem_of(step, q_heads=q.shape[1], kv_heads=copies[0][0].shape[1])
-        facts = facts_of(engine.plan(problem, step.batch, **shape_of(caches)))
+        facts = facts_of(self.engine.plan(problem, step.batch, **shape_of(caches)))
 
         def launch(copy):
-            leanattn.decode(q, *copies[copy], caches.lengths, caches.page_table, out=outputs[copy], engine=engine, **shape_of(caches))
+            leanattn.decode(q, *copies[copy], caches.lengths, caches.page_table, out=outputs[copy], engine=self.engine, **shape_of(caches))
 
         return Candidate(name, launch, outputs, written, facts)
 
@@ -130,19 +127,6 @@ class Rank:
         return Candidate(ALL_TO_ALL, launch, outputs, self.group.heads(step.q_heads), facts)
 
 
-def engine_without_winners(empty_dir):
-    """An engine whose plans are all of the default configuration, as those of groups are. `empty_dir` is for the kernels that it compiles."""
-    before = os.environ.get("LEANATTN_SHIPPED_DB")
-    os.environ["LEANATTN_SHIPPED_DB"] = "none"
-    try:
-        return leanattn.Engine(torch.cuda.current_device(), cache_dir=empty_dir)
-    finally:
-        if before is None:
-            del os.environ["LEANATTN_SHIPPED_DB"]
-        else:
-            os.environ["LEANATTN_SHIPPED_DB"] = before
-
-
 def problem_of(step, **changed):
     return leanattn.Problem(**{"q_heads": step.q_heads, "kv_heads": step.kv_heads, "head_dim": step.head_dim, "page_size": step.page_size, **changed})
 
@@ -158,3 +142,15 @@ def shape_of(caches):
 
 def facts_of(plan):
     return {"kernel": plan.kernel_name, "grid": plan.grid, "provenance": plan.provenance, "layer": plan.layer, "tuned_us": plan.tuned_us}
+
+
+def tuned_shapes(steps, ranks):
+    """What the steps look up but for groups, whose kernels follow: {problem: {(batch, longest context, all tokens)}}."""
+    wanted = {}
+    for step in steps:
+        parts = [[len(tokens) for tokens in step.part(rank, ranks)] for rank in range(ranks)]
+        asked = [(problem_of(step), step.lengths), (problem_of(step, q_heads=step.q_heads // ranks, kv_heads=step.kv_heads // ranks), step.lengths)]
+        asked += [(problem_of(step, lse=lse), counts) for counts in parts for lse in (False, True)]
+        for problem, counts in asked:
+            wanted.setdefault(problem, {})[step.batch, max(max(counts), 1), max(sum(counts), 1)] = None
+    return {problem: list(shapes) for problem, shapes in wanted.items()}

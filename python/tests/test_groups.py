@@ -72,6 +72,11 @@ def test_ranks_of_one_process_launch_on_their_gpus_and_reach_each_other(groups):
     assert reached[0] == reached[1] and len(set(reached[0])) == RANKS and all(reached[0])
 
 
+def test_the_revision_of_the_kernels_is_there_for_records():
+    revision = leanattn._leanattn._revision
+    assert isinstance(revision, str) and len(revision) >= 16
+
+
 def test_each_rank_writes_its_share_of_the_heads(groups):
     assert [group.heads(Q_HEADS) for group in groups] == [slice(0, 4, 1), slice(4, 8, 1)]
     with pytest.raises(leanattn.ArgumentError, match="q_heads is 9, which 2 ranks do not divide"):

@@ -29,7 +29,7 @@ def record(lines, **changed):
 
 
 LINES = [line("leanattn group", 65.0, 66.0), line("one GPU", 121.0, 122.0), line("split heads", 63.0, 63.5), line("own part", 64.0, 64.5),
-         line("LSE all-gather + reduce-scatter", 90.0, 91.0), line("packed all-to-all", 80.0, 79.0), line("own part, as looked up", 62.0, 61.0, "exact")]
+         line("LSE all-gather + reduce-scatter", 90.0, 91.0), line("packed all-to-all", 80.0, 79.0)]
 
 
 class Steps(unittest.TestCase):
@@ -88,13 +88,11 @@ class Report(unittest.TestCase):
         self.assertEqual(group_report.median(step, "packed all-to-all"), 80.0)
         self.assertEqual(group_report.median(step, "one GPU"), 121.0)
 
-    def test_the_merge_is_what_is_added_to_the_part_with_the_same_kernel(self):
+    def test_the_merge_is_what_is_added_to_the_part_alone(self):
         step = record(LINES)["steps"][0]
         self.assertEqual(group_report.added(step, "leanattn group"), 66.0 - 64.5)
-        self.assertEqual(group_report.added(step, "LSE all-gather + reduce-scatter"), 91.0 - 62.0)
-        self.assertEqual(group_report.added(step, "packed all-to-all"), 80.0 - 62.0)
-        without = record(LINES[:-1])["steps"][0]
-        self.assertEqual(group_report.added(without, "packed all-to-all"), 80.0 - 64.5)
+        self.assertEqual(group_report.added(step, "LSE all-gather + reduce-scatter"), 91.0 - 64.5)
+        self.assertEqual(group_report.added(step, "packed all-to-all"), 80.0 - 64.5)
         self.assertIsNone(group_report.added(record(LINES[:3])["steps"][0], "leanattn group"))
 
     def test_the_page_says_on_what_it_was_measured_and_what_is_a_model(self):
@@ -102,7 +100,7 @@ class Report(unittest.TestCase):
         self.assertIn("Measured on 2 x Fictional", text)
         self.assertIn("linked by NV18", text)
         self.assertIn("| 1 x 128k | 536.9 | 66.00 | 121.00 | 63.50 | 64.50 | 91.00 | 80.00 | 1.833", text)
-        self.assertIn("| 1 x 128k | 12.29 | 1.50 | 29.00 | 18.00 | 0.052 | 0.083 |", text)
+        self.assertIn("| 1 x 128k | 12.29 | 1.50 | 26.50 | 15.50 | 0.057 | 0.097 |", text)
         self.assertIn("Not measured.", text.split("## A model of more GPUs")[1])
 
     def test_a_test_on_one_gpu_has_no_model_and_says_that_its_times_mean_nothing(self):
@@ -124,6 +122,15 @@ class Report(unittest.TestCase):
             self.assertEqual(pathlib.Path(folder, "groups.md").read_text(), group_report.markdown(json.loads(json.dumps(record(LINES)))))
 
 
+class Link(unittest.TestCase):
+    def test_the_link_of_two_gpus_is_read_beside_the_diagonal_and_colours(self):
+        main = bench_paths.program("groups")
+        table = "\t\x1b[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\nGPU0\t X \tNV18\t0-31\t0\t\tN/A\nGPU1\tNV18\t X \t0-31\t0\t\tN/A\n"
+        self.assertEqual(main.link_of(table), "NV18")
+        self.assertIsNone(main.link_of(""))
+        self.assertIsNone(main.link_of("\tGPU0\nGPU0\t X \n"))
+
+
 class ExitCode(unittest.TestCase):
     def test_a_wrong_result_or_a_rank_that_failed_is_1_and_rows_left_over_are_6(self):
         main = bench_paths.program("groups")
@@ -134,7 +141,7 @@ class ExitCode(unittest.TestCase):
         self.assertEqual(main.exit_code(record([], failures=[{"name": "all", "reason": "b", "left": True}])), 6)
 
     def test_rows_that_are_not_there_are_wrong_usage(self):
-        for arguments in (["--rows", "2x3"], ["--rounds", "0"]):
+        for arguments in (["--rows", "2x3"], ["--rounds", "0"], ["--tune", "0"]):
             ran = subprocess.run([sys.executable, str(bench_paths.ROOT / "bench/groups"), "--out", "x", *arguments], capture_output=True, text=True)
             self.assertEqual(ran.returncode, 2)
 
