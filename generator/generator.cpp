@@ -198,14 +198,11 @@ std::string matrix_instructions(const KernelSpec& spec) {
 }
 
 /// A hash of what the columns that ranks send to each other depend on: their number and order, the dims of each, and
-/// what scores mean. The order of dims is that of the family (first_dim of templates/attend/).
+/// what scores mean.
 std::uint32_t exchange_format(const KernelSpec& spec) {
-  const std::string text = fmt::format("{} {} {} {} {} {} {}", spec.head_dim, value_dim(spec), spec.group,
-                                       to_string(spec.dtype), to_json(spec.features),
-                                       spec.load == LoadPath::tensor   ? 1 + query_rows_lead(spec)
-                                       : spec.load == LoadPath::vector ? 3
-                                                                       : 0,
-                                       kGeneratorVersion);
+  const std::string text =
+      fmt::format("{} {} {} {} {} {} {}", spec.head_dim, value_dim(spec), spec.group, to_string(spec.dtype),
+                  to_json(spec.features), exchange_order(spec), kGeneratorVersion);
   return static_cast<std::uint32_t>(XXH3_64bits(text.data(), text.size()));
 }
 
@@ -352,6 +349,12 @@ std::string with_entry_name(std::string_view text, std::string_view entry) {
 }
 
 }  // namespace
+
+int exchange_order(const KernelSpec& spec) {
+  // first_dim of templates/attend/.
+  if (spec.load == LoadPath::tensor) return query_rows_lead(spec) ? 2 : 1;
+  return spec.load == LoadPath::vector ? 3 : 0;
+}
 
 Result<EmittedKernel> emit(const KernelSpec& spec) {
   if (auto ok = validate(spec); !ok) return tl::unexpected(ok.error());

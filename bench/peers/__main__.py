@@ -15,6 +15,7 @@ import argparse
 import datetime
 import os
 import pathlib
+import secrets
 import sys
 import time
 
@@ -31,10 +32,21 @@ def main():
     if options.report_only:
         write_reports(options.out, files.read_json(options.out / "peers.json"))
         return 0
-    cases = chosen_cases(options)
+    results = begun(options)
+    cases = chosen_cases(options, results.get("fresh_seed", shapes.DRAWN_SEED))
     if options.tune and not options.resume:
         tune(options)
-    return measure(options, cases)
+    return measure(options, cases, results)
+
+
+def begun(options):
+    """The record of the run: a new one, with the seed of its fresh list, or the one that --resume goes on with."""
+    path = options.out / "peers.json"
+    if options.resume and path.exists():
+        return files.read_json(path)
+    return {"schema_version": 1, "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "seconds": options.seconds,
+            "seed": options.seed, "fresh_seed": secrets.randbits(31) if options.fresh_seed is None else options.fresh_seed, "environment": {},
+            "not_installed": {}, "cases": [], "crashed": []}
 
 
 def parse():
@@ -51,6 +63,7 @@ def parse():
     parser.add_argument("--seconds", type=float, default=1.5, help="time of a shape's race in each mode, which has 15 to 31 rounds whatever this is (%(default)s)")
     parser.add_argument("--time-limit", type=float, default=float("inf"), metavar="SECONDS", help="start no further shape after this long")
     parser.add_argument("--seed", type=int, default=1, help="of the data and the order of rounds")
+    parser.add_argument("--fresh-seed", type=int, help="draws the shapes of the list \"fresh\"; default: another one in each run, which the report names")
     parser.add_argument("--resume", action="store_true", help="keep what --out has and measure the rest")
     parser.add_argument("--report-only", action="store_true", help="write Markdown and SVG again from peers.json or peers.json.gz; needs no GPU")
     options = parser.parse_args()
@@ -64,8 +77,8 @@ def parse():
     return options
 
 
-def chosen_cases(options):
-    cases = [case for name in options.lists for case in shapes.LISTS[name]()]
+def chosen_cases(options, fresh_seed):
+    cases = [case for name in options.lists for case in shapes.LISTS[name](fresh_seed)]
     return [cases[int(i)] for i in options.only.split(",")] if options.only else cases
 
 
@@ -84,16 +97,13 @@ def tune(options):
                                           ",".join(contexts), "--budget", f"{budget * len(contexts):g}s", *pdl])
 
 
-def measure(options, cases):
+def measure(options, cases, results):
     import torch  # after --help and --report-only, which need none of this
 
     from peers import environment, measure as one_case, systems
 
     began = time.monotonic()
     path = options.out / "peers.json"
-    results = files.read_json(path) if options.resume and path.exists() else {
-        "schema_version": 1, "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "seconds": options.seconds,
-        "seed": options.seed, "environment": {}, "not_installed": {}, "cases": [], "crashed": []}
     with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
         all_systems = make_systems(options, results)
         results["environment"] = environment.environment(all_systems)

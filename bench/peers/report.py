@@ -7,7 +7,9 @@ from .markdown_parts import escape, measured_on, table
 LISTS = {
     "published": "Published shapes, which were tuned",
     "ragged": "Ragged batches, whose kernels were tuned on uniform batches",
+    "unusual": "Unusual shapes, which were not tuned",
     "drawn": "Shapes drawn at random, which were not tuned",
+    "fresh": "Shapes drawn anew in this run, which were not tuned",
 }
 
 
@@ -22,7 +24,8 @@ def markdown(results):
         for group, title in LISTS.items():
             cases = [case for case in measured if case["list"] == group]
             if cases:
-                parts += [f"### {title}", case_table(cases, mode), sums(cases, mode)]
+                seed = f"The seed of these is {results['fresh_seed']}." if group == "fresh" else ""
+                parts += [f"### {title}", seed, case_table(cases, mode), sums(cases, mode)]
         if len({case["list"] for case in measured}) > 1:
             parts += ["### All lists", sums(measured, mode)]
     parts.append(failures(results))

@@ -1,6 +1,7 @@
 """shapes.py -- the decode steps that are measured, and how many bytes of K and V a step reads.
 
-There are published shapes, ragged batches, and a list drawn at random with a fixed seed. This module needs neither torch nor a GPU.
+There are published shapes, which are tuned, and shapes that nobody tuned: ragged batches, a list of unusual steps, one drawn at random with a
+fixed seed, and one drawn anew in each run. This module needs neither torch nor a GPU.
 """
 import dataclasses
 import random
@@ -12,6 +13,7 @@ ELEMENT_BYTES = 2  # bf16
 
 DRAWN_SEED = 20260101
 DRAWN_COUNT = 36
+FRESH_COUNT = 24
 # Below 1 MB of K and V, a cold L2 takes more than 256 copies of them, and the time of every system is little more than that of a launch.
 DRAWN_KV_BYTES = (1 << 20, 8 << 30)
 DRAWN_HEAD_DIMS = (64, 96, 128, 256)
@@ -32,7 +34,7 @@ def kv_bytes(lengths, kv_heads, head_dim, *, v_head_dim=None, element_bytes=ELEM
 class Case:
     """One decode step in bf16: q is [batch, q_heads, head_dim], and request i attends to lengths[i] tokens of kv_heads heads of head_dim."""
 
-    group: str  # the list it belongs to: "published", "ragged", "drawn"
+    group: str  # the list it belongs to, a key of LISTS
     name: str
     q_heads: int
     kv_heads: int
@@ -85,6 +87,18 @@ def ragged():
     return [Case("ragged", name, 32, 8, 128, tuple(lengths)) for name, lengths in shape_table.RAGGED]
 
 
+def unusual():
+    """Steps that look-ups find hard: many short requests, many query heads on one KV head, head sizes and groups that few models have."""
+    steps = [(4096, 32, 8, 128, 100), (1024, 32, 8, 128, 200), (96, 16, 16, 128, 1500), (200, 8, 1, 128, 300), (64, 64, 8, 64, 200), (1, 71, 1, 64, 20000),
+             (1, 64, 4, 128, 200000), (1, 96, 8, 192, 16384), (1, 28, 4, 128, 10000), (5, 12, 2, 256, 51200)]
+    return [uniform_case("unusual", *step) for step in steps]
+
+
+def fresh(seed):
+    """As drawn(), by the seed of this run."""
+    return [dataclasses.replace(case, group="fresh") for case in drawn(seed, FRESH_COUNT)]
+
+
 def drawn(seed=DRAWN_SEED, count=DRAWN_COUNT):
     """`count` shapes that nothing was tuned for; the same seed gives the same list.
 
@@ -106,4 +120,5 @@ def drawn(seed=DRAWN_SEED, count=DRAWN_COUNT):
     return cases
 
 
-LISTS = {"published": published, "ragged": ragged, "drawn": drawn}
+# What makes the cases of a list, from the seed of the run.
+LISTS = {"published": lambda seed: published(), "ragged": lambda seed: ragged(), "unusual": lambda seed: unusual(), "drawn": lambda seed: drawn(), "fresh": fresh}

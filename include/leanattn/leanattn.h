@@ -564,8 +564,9 @@ LEANATTN_API leanattn_status leanattn_group_connect(leanattn_group* group, const
 LEANATTN_API leanattn_status leanattn_group_reset(leanattn_group* group, leanattn_stream stream) LEANATTN_NOEXCEPT;
 
 /* Frees a rank's part of a group and unmaps the others'. No launch of any rank may run or follow, and no graph of one
- * be replayed: put a barrier of all ranks before it. Null is allowed. In a child process that was forked after the
- * group was made, nothing is freed. */
+ * be replayed: put a barrier of all ranks before it. A fault of this group is forgotten, so that the engine's other
+ * launches go on; ask leanattn_engine_check before. Null is allowed. In a child process that was forked after the group
+ * was made, nothing is freed. */
 LEANATTN_API void leanattn_group_destroy(leanattn_group* group) LEANATTN_NOEXCEPT;
 
 /* leanattn_engine_plan for a problem with context_parallel, on a group of this engine that is connected. All ranks must

@@ -7,8 +7,8 @@ decode() takes CUDA tensors of PyTorch, CuPy, JAX or any other library that spea
 stream. `import leanattn.torch` adds torch.ops.leanattn, for torch.compile. `import leanattn.transformers` adds the attention implementation
 "leanattn" to Hugging Face Transformers. vLLM and SGLang find their backends by themselves. Start with help(leanattn.decode).
 """
-from ._leanattn import Engine, Plan, Workspace, __version__, decode, engine, merge_partials, page_table, plan
-from .errors import ArgumentError, ArgumentTypeError, Error, NotPrepared, OutOfMemory, Unsupported
+from ._leanattn import Engine, Group, Plan, Workspace, __version__, decode, engine, merge_partials, page_table, plan
+from .errors import ArgumentError, ArgumentTypeError, Error, GroupBroken, NotPrepared, OutOfMemory, Unsupported
 from .problem import Problem
 from .tuning import Shape, TunedShape, TuneProgress, autotune, tune
 
@@ -17,6 +17,8 @@ __all__ = [
     "ArgumentTypeError",
     "Engine",
     "Error",
+    "Group",
+    "GroupBroken",
     "NotPrepared",
     "OutOfMemory",
     "Plan",

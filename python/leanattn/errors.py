@@ -1,4 +1,5 @@
 """errors.py -- the exceptions of leanattn. Each has the code and the hint of the library and, after a compilation, its log."""
+import re
 
 
 class Error(Exception):
@@ -43,7 +44,20 @@ class OutOfMemory(Error, MemoryError):
     """There is no more device or host memory."""
 
 
-_CLASSES = {"invalid_argument": ArgumentError, "unsupported": Unsupported, "not_prepared": NotPrepared, "out_of_memory": OutOfMemory}
+class GroupBroken(Error, RuntimeError):
+    """A rank of a group did not come in time, failed, or launched something else than the others: results since then are wrong.
+
+    rank  the rank that is at fault
+    """
+
+    @property
+    def rank(self) -> int | None:
+        named = re.match(r"rank (\d+) ", self.message)
+        return int(named[1]) if named else None
+
+
+_CLASSES = {"invalid_argument": ArgumentError, "unsupported": Unsupported, "not_prepared": NotPrepared, "out_of_memory": OutOfMemory,
+            "group_broken": GroupBroken}
 
 
 def make(code: str, message: str, hint: str, log: str) -> Error:
@@ -54,4 +68,6 @@ def make(code: str, message: str, hint: str, log: str) -> Error:
         hint += " In Python: run the same decode() once before the capture, or Engine.plan() for its problem and shape."
     if code == "workspace_corrupt":
         hint += " In Python: Engine.reset_workspaces() does so."
+    if code == "group_broken":
+        hint += " In Python: Group.reset()."
     return _CLASSES.get(code, Error)(message, code, hint.strip(), log)

@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 
 #include "decode_arguments.hpp"
 #include "engine_object.hpp"
 #include "errors.hpp"
+#include "group_object.hpp"
 #include "names.hpp"
 #include "page_rows.hpp"
 #include "streams.hpp"
@@ -29,23 +31,24 @@ Result<void*> memory_of(EngineObject& object, const WorkspaceObject* given, cons
               "Make it as large as the largest Plan.workspace_bytes of its launches.");
 }
 
-/// `rows` may be null; else its conversion runs first.
+/// `rows` and `group` may be null. With rows, their conversion runs first.
 Result<void> launch(EngineObject& object, const DecodeArguments& arguments, const WorkspaceObject* given,
-                    const PageRows* rows, CUstream_st* stream, bool wait) {
+                    const PageRows* rows, const Group* group, CUstream_st* stream, bool wait) {
   const auto problem = arguments.problem();
   const auto shape = arguments.shape();
   const leanattn_plan* handle = nullptr;
-  if (const auto status = leanattn_engine_plan(object.engine.get(), &problem, &shape, stream, &handle);
-      status != LEANATTN_OK) {
-    return tl::unexpected(detail::last_error(status));
-  }
+  const auto status = group == nullptr ? leanattn_engine_plan(object.engine.get(), &problem, &shape, stream, &handle)
+                                       : leanattn_engine_plan_group(object.engine.get(), &problem, &shape, group->get(),
+                                                                    stream, &handle);
+  if (status != LEANATTN_OK) return tl::unexpected(detail::last_error(status));
   const auto workspace = memory_of(object, given, handle, stream);
   if (!workspace) return tl::unexpected(workspace.error());
   if (rows != nullptr) [[unlikely]] {
     if (auto ok = rows->launch(object.page_rows); !ok) return ok;
   }
-  if (const auto status = leanattn_plan_launch(handle, &arguments.launch(), *workspace, stream); status != LEANATTN_OK)
-    return tl::unexpected(detail::last_error(status));
+  if (const auto launched = leanattn_plan_launch(handle, &arguments.launch(), *workspace, stream);
+      launched != LEANATTN_OK)
+    return tl::unexpected(detail::last_error(launched));
   return wait ? synchronise(stream) : Result<void>{};
 }
 
@@ -82,9 +85,12 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
                   nb::handle score, nb::handle k_new, nb::handle v_new, nb::handle rope_table, nb::handle rope,
                   nb::handle selection, nb::handle selected_counts, nb::handle selection_block,
                   nb::handle batch_invariant, nb::handle pdl, nb::handle typical_batch, nb::handle max_batch,
-                  nb::handle longest_context, nb::handle total_context, nb::handle stream, nb::handle engine,
-                  nb::handle workspace) {
+                  nb::handle longest_context, nb::handle total_context, nb::handle group,
+                  nb::handle full_context_lengths, nb::handle context_starts, nb::handle context_interleave,
+                  nb::handle replicate_output, nb::handle stream, nb::handle engine, nb::handle workspace) {
   const Stream on = find_stream(stream, q);
+  const GroupObject* const member = find_group(group);
+  const std::shared_ptr<Group> of_rank = member != nullptr ? member->get() : nullptr;
   std::optional<PageRows> rows;
   nb::object typical;
   if (PyTuple_Check(page_table.ptr())) [[unlikely]] {
@@ -129,9 +135,14 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
                              typical_batch,
                              max_batch,
                              longest_context,
-                             total_context},
+                             total_context,
+                             full_context_lengths,
+                             context_starts,
+                             context_interleave,
+                             replicate_output,
+                             member != nullptr ? member->size() : 1},
                             on.handle);
-  EngineObject& object = find_engine(engine, arguments.device());
+  EngineObject& object = find_engine(member, engine, arguments.device());
   const WorkspaceObject* const memory = find_workspace(workspace, arguments.device());
   const nb::object result = out.is_none() ? empty(q, arguments.out_shape(), false) : nb::borrow(out);
   arguments.set_out(result, "out");
@@ -142,7 +153,7 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
   }
   const auto launched = [&] {
     const nb::gil_scoped_release without_gil;  // because the first launch of a kernel compiles it
-    return launch(object, arguments, memory, rows ? &*rows : nullptr, on.handle, on.synchronise);
+    return launch(object, arguments, memory, rows ? &*rows : nullptr, of_rank.get(), on.handle, on.synchronise);
   }();
   unwrap(launched);
   return arguments.wants_lse() ? nb::make_tuple(result, lse) : result;
@@ -159,8 +170,10 @@ constexpr const char* kSignature =
     "v_new: typing.Any = None, rope_table: typing.Any = None, rope: str | None = None, selection: typing.Any = None, "
     "selected_counts: typing.Any = None, selection_block: int | None = None, batch_invariant: bool = False, "
     "pdl: bool = False, typical_batch: int | None = None, max_batch: int | None = None, "
-    "longest_context: int | None = None, total_context: int | None = None, stream: typing.Any = None, "
-    "engine: Engine | None = None, workspace: Workspace | None = None) -> typing.Any";
+    "longest_context: int | None = None, total_context: int | None = None, group: Group | None = None, "
+    "full_context_lengths: typing.Any = None, context_starts: typing.Any = None, context_interleave: int = 0, "
+    "replicate_output: bool = False, stream: typing.Any = None, engine: Engine | None = None, workspace: "
+    "Workspace | None = None) -> typing.Any";
 
 constexpr const char* kDocumentation =
     R"(One decode step: softmax(scale * q k^T) v for the last tokens of every request, in one launch.
@@ -209,8 +222,19 @@ typical_batch, max_batch, longest_context, total_context
                  the shape for which a configuration is looked up: requests of a typical step and most requests of any
                  step, tokens of the longest request and of all together. They decide how fast the launch is, never
                  whether it is right. Where they are left out, the batch is q's, and requests are taken to fill the cache
+group            this rank's Group, where several GPUs hold a part of every context each: the caches and context_lengths
+                 are those of this rank, q has all query heads, and of `out` and `out_lse` this rank writes the heads
+                 Group.heads(q_heads) only. All ranks make the same calls in the same order
+full_context_lengths
+                 [batch] int32: tokens of the whole contexts, over all ranks; needed for several query tokens with a causal
+                 mask
+context_starts   [batch] int32: where in the whole context this rank's tokens begin; needed for the same, and only then,
+                 where ranks hold contiguous parts
+context_interleave
+                 ranks hold units of so many tokens in turn, a power of two up to 256; 0: contiguous parts
+replicate_output every rank writes the result of all query heads
 stream           a CUDA stream, or its handle, to use instead of the framework's current one
-engine           an Engine to use instead of the one that is made for the GPU
+engine           an Engine to use instead of the one that is made for the GPU, or that of the group
 workspace        a Workspace to use instead of the one that the engine keeps for the stream or the captured graph; launches
                  that share one must follow one another
 
@@ -238,8 +262,10 @@ void bind_decode(nb::module_& module) {
              nb::arg("selection_block") = nb::none(), nb::arg("batch_invariant").none() = false,
              nb::arg("pdl").none() = false, nb::arg("typical_batch") = nb::none(), nb::arg("max_batch") = nb::none(),
              nb::arg("longest_context") = nb::none(), nb::arg("total_context") = nb::none(),
-             nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(), nb::arg("workspace") = nb::none(),
-             nb::sig(kSignature), kDocumentation);
+             nb::arg("group") = nb::none(), nb::arg("full_context_lengths") = nb::none(),
+             nb::arg("context_starts") = nb::none(), nb::arg("context_interleave").none() = 0,
+             nb::arg("replicate_output").none() = false, nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
+             nb::arg("workspace") = nb::none(), nb::sig(kSignature), kDocumentation);
 }
 
 }  // namespace leanattn::python

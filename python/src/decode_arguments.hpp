@@ -24,6 +24,8 @@ struct DecodeObjects {
   nanobind::handle selection, selected_counts, selection_block;
   nanobind::handle batch_invariant, pdl;
   nanobind::handle typical_batch, max_batch, longest_context, total_context;
+  nanobind::handle full_context_lengths, context_starts, context_interleave, replicate_output;
+  int ranks = 1;  ///< of the group; 1: there is none
 };
 
 /// A context length for the look-up. It is rounded up by at most an eighth, so that it does not change at every step of
@@ -64,6 +66,7 @@ class DecodeArguments {
   void read_scores(const DecodeObjects& objects);
   void read_new_tokens(const DecodeObjects& objects);
   void read_selection(const DecodeObjects& objects);
+  void read_group(const DecodeObjects& objects);
   void read_shape(const DecodeObjects& objects);
   void require_dense_floats(Optional& view, std::int64_t count, const char* what) const;
 
@@ -77,7 +80,7 @@ class DecodeArguments {
   std::int64_t v_columns_ = 0;  // of v and the result
   bool in_pool_ = false;        // a selection says where in the pool tokens lie
   TensorView q_, k_;
-  Optional lengths_, selection_, selected_counts_;
+  Optional lengths_, selection_, selected_counts_, full_lengths_, starts_;
   Optional v_, out_, lse_, page_table_, k_scale_, v_scale_, q_offsets_, tree_mask_, sink_logits_, alibi_slopes_, k_new_,
       v_new_, rope_table_;
 };

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <utility>
 
 #include "decode_arguments.hpp"
 #include "errors.hpp"
@@ -189,6 +190,34 @@ void DecodeArguments::read_selection(const DecodeObjects& objects) {
   launch_.selection_stride_head = selection_->stride(heads);
   if (several_) launch_.selection_stride_token = selection_->stride(1);
   capacity_ = std::int64_t{launch_.selection_capacity} * problem_.selection_block;
+}
+
+void DecodeArguments::read_group(const DecodeObjects& objects) {
+  const bool full = read(full_lengths_, objects.full_context_lengths, "full_context_lengths"),
+             starts = read(starts_, objects.context_starts, "context_starts");
+  problem_.context_interleave = int_of(objects.context_interleave, "context_interleave");
+  problem_.replicate_output = bool_of(objects.replicate_output, "replicate_output");
+  if (objects.ranks == 1) [[likely]] {
+    const char* const asks = full                               ? "full_context_lengths"
+                             : starts                           ? "context_starts"
+                             : problem_.context_interleave != 0 ? "context_interleave"
+                             : problem_.replicate_output != 0   ? "replicate_output"
+                                                                : nullptr;
+    if (asks != nullptr)
+      bad_value("group", fmt::format("is missing, and {} is given", asks),
+                "Give the rank's Group, or leave out what is for one.");
+    return;
+  }
+  problem_.context_parallel = objects.ranks;
+  for (const auto& [given, view] : {std::pair{full, &full_lengths_}, std::pair{starts, &starts_}}) {
+    if (!given) continue;
+    (*view)->require_type(ElementType::int32);
+    (*view)->require_rank(1, "[batch]");
+    (*view)->require_extent(0, batch_, "batch");
+    (*view)->require_contiguous();
+  }
+  if (full) launch_.full_context_lengths = full_lengths_->data<std::int32_t>();
+  if (starts) launch_.context_starts = starts_->data<std::int32_t>();
 }
 
 }  // namespace leanattn::python

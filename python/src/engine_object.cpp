@@ -12,6 +12,7 @@
 
 #include "cache/paths.hpp"
 #include "errors.hpp"
+#include "group_object.hpp"
 #include "names.hpp"
 #include "problem.hpp"
 #include "runtime/cuda/driver.hpp"
@@ -23,15 +24,18 @@ namespace nb = nanobind;
 namespace {
 
 PlanObject plan(nb::object self, nb::handle problem, int batch, int max_batch, std::int64_t longest_context,
-                std::int64_t total_context, nb::handle stream) {
+                std::int64_t total_context, nb::handle stream, nb::object group) {
   const auto& object = nb::cast<EngineObject&>(self);
   const Problem read = read_problem(problem);
+  const GroupObject* const member = find_group(group);
+  const std::shared_ptr<Group> kept = member != nullptr ? member->get() : nullptr;
   CUstream_st* const handle = stream.is_none() ? nullptr : find_stream(stream, problem).handle;
   const auto made = [&] {
     const nb::gil_scoped_release without_gil;  // because it may compile
-    return object.engine.plan(read, {batch, max_batch, longest_context, total_context}, handle);
+    const PlanShape shape{batch, max_batch, longest_context, total_context};
+    return kept ? object.engine.plan(read, shape, *kept, handle) : object.engine.plan(read, shape, handle);
   }();
-  return {std::move(self), unwrap(made)};
+  return {std::move(self), std::move(group), unwrap(made)};
 }
 
 std::string describe(const PlanObject& object) {
@@ -186,6 +190,8 @@ batch            requests of a typical step
 max_batch        the most requests of any step; 0: batch
 longest_context  tokens of the longest request
 total_context    tokens of all requests; 0: batch * longest_context
+group            for a problem with context_parallel: the rank's Group, whose engine is used; contexts then count the
+                 tokens of one rank
 Raises leanattn.Error.)";
   nb::class_<PlanObject>(module, "Plan",
                          "What is launched for a problem and a shape: the kernel, its grid, and how they were found.")
@@ -248,10 +254,11 @@ Raises leanattn.Error: no_driver, no_device, driver_too_old, unsupported, out_of
           "change.")
       .def(
           "check", [](const EngineObject& self) { unwrap(self.engine.check()); },
-          R"(Raises leanattn.Error with code workspace_corrupt if a launch of the engine has ended with a fault.
+          R"(Raises leanattn.Error with code workspace_corrupt, or leanattn.GroupBroken, if a launch of the engine has ended with
+a fault.
 
 A launch ends with a fault if its workspace was not all zero, was used by two launches at a time, or if context lengths
-changed while it ran. Its results are wrong. decode() asks, too, before it launches; replays of CUDA graphs do not. This
+changed while it ran; or if a rank of its group did not come in time or launched something else. Its results are wrong. decode() asks, too, before it launches; replays of CUDA graphs do not. This
 reads one word and does not wait: synchronise first to ask about launches that may still run.)")
       .def(
           "reset_workspaces",
@@ -264,12 +271,14 @@ reads one word and does not wait: synchronise first to ask about launches that m
             unwrap(done);
           },
           R"(Makes the engine usable again after a fault: waits for the GPU, zeroes all workspaces of streams, of captured
-graphs and of leanattn.Workspace, and acknowledges the fault. Raises leanattn.Error.)")
+graphs and of leanattn.Workspace, and acknowledges the fault. After leanattn.GroupBroken call Group.reset() instead.
+Raises leanattn.Error.)")
       .def("plan", &plan, nb::arg("problem"), nb::arg("batch") = 1, nb::kw_only(), nb::arg("max_batch") = 0,
            nb::arg("longest_context") = 1024, nb::arg("total_context") = 0, nb::arg("stream") = nb::none(),
+           nb::arg("group") = nb::none(),
            nb::sig("def plan(self, problem: leanattn.Problem, batch: int = 1, *, max_batch: int = 0, longest_context: "
                    "int = 1024, "
-                   "total_context: int = 0, stream: typing.Any = None) -> Plan"),
+                   "total_context: int = 0, stream: typing.Any = None, group: Group | None = None) -> Plan"),
            kPlanDocumentation);
 
   nb::class_<WorkspaceObject>(
@@ -302,15 +311,19 @@ Raises leanattn.Error: out_of_memory.)")
   module.def(
       "plan",
       [](nb::handle problem, int batch, int max_batch, std::int64_t longest_context, std::int64_t total_context,
-         nb::handle stream, int device) {
-        return plan(nb::cast(&find_engine(nb::none(), device), nb::rv_policy::reference), problem, batch, max_batch,
-                    longest_context, total_context, stream);
+         nb::handle stream, int device, nb::object group) {
+        const GroupObject* const member = find_group(group);
+        nb::object engine =
+            member != nullptr ? member->engine() : nb::cast(&find_engine(nb::none(), device), nb::rv_policy::reference);
+        return plan(std::move(engine), problem, batch, max_batch, longest_context, total_context, stream,
+                    std::move(group));
       },
       nb::arg("problem"), nb::arg("batch") = 1, nb::kw_only(), nb::arg("max_batch") = 0,
       nb::arg("longest_context") = 1024, nb::arg("total_context") = 0, nb::arg("stream") = nb::none(),
-      nb::arg("device") = 0,
+      nb::arg("device") = 0, nb::arg("group") = nb::none(),
       nb::sig("def plan(problem: leanattn.Problem, batch: int = 1, *, max_batch: int = 0, longest_context: int = 1024, "
-              "total_context: int = 0, stream: typing.Any = None, device: int = 0) -> Plan"),
+              "total_context: int = 0, stream: typing.Any = None, device: int = 0, group: Group | None = None) -> "
+              "Plan"),
       kPlanDocumentation);
 }
 

@@ -26,6 +26,7 @@ struct EngineObject {
 /// A plan and the Python engine that keeps it alive.
 struct PlanObject {
   nanobind::object engine;
+  nanobind::object group;  ///< that it launches on, or none
   Plan plan;
 };
 

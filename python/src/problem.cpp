@@ -43,7 +43,10 @@ DecodeProblem to_runtime(const Problem& problem) {
                    .rope_dim = problem.rope_dim,
                    .batch_invariant = problem.batch_invariant,
                    .selection_block = problem.selection_block,
-                   .selection_in_pool = problem.selection_in_pool};
+                   .selection_in_pool = problem.selection_in_pool,
+                   .context_parallel = problem.context_parallel,
+                   .context_interleave = problem.context_interleave,
+                   .replicate_output = problem.replicate_output};
   return made;
 }
 
@@ -80,6 +83,9 @@ Problem read_problem(nb::handle object) {
   problem.latent = flag("latent");
   problem.selection_block = integer("selection_block");
   problem.selection_in_pool = flag("selection_in_pool");
+  problem.context_parallel = integer("context_parallel");
+  problem.context_interleave = integer("context_interleave");
+  problem.replicate_output = flag("replicate_output");
   return problem;
 }
 

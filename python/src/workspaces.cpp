@@ -82,6 +82,12 @@ void Workspaces::free(DeviceBuffer buffer) {
   buffer = {};
 }
 
+Result<void> Workspaces::wait() {
+  const CurrentContext scope(context_.get());
+  if (!scope.entered()) return scope.entered();
+  return synchronize_context();
+}
+
 Result<void> Workspaces::reset() {
   const CurrentContext scope(context_.get());
   if (!scope.entered()) return scope.entered();

@@ -37,6 +37,9 @@ class Workspaces {
   /// Frees such a workspace. No launch that uses it may be running.
   void free(DeviceBuffer buffer);
 
+  /// Waits for everything in the context. Errors: launch_failed (a stream is being captured), context_lost.
+  Result<void> wait();
+
   /// Zeroes all workspaces, also those of make() and of graphs, after everything in the context has ended. Errors:
   /// launch_failed (a stream is being captured), context_lost.
   Result<void> reset();

@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 
 import _fake_gpu
 from fake_tensors import FakeTensor
+from rank_threads import Ranks
 
 
 class Tensor(FakeTensor):
@@ -21,8 +22,11 @@ class Tensor(FakeTensor):
 
 torch = MagicMock(bfloat16="bf16", int32="int32", uint8="uint8")
 torch.testing = MagicMock(unsafe=True)  # has names that begin with "assert"
-torch.randn = lambda *shape, device, dtype: Tensor(shape, dtype)
-torch.full = lambda shape, value, device, dtype: Tensor(shape, dtype)
+ranks = Ranks(2)  # a block that uses torch.distributed runs on two of them
+torch.distributed = ranks
+torch.cuda.current_device = lambda: getattr(ranks.mine, "rank", 0)
+torch.randn = lambda *shape, device, dtype: Tensor(shape, dtype, device_id=torch.cuda.current_device())
+torch.full = lambda shape, value, device, dtype: Tensor(shape, dtype, device_id=torch.cuda.current_device())
 sys.modules["torch"] = torch
 for module in ("flashinfer", "transformers", "transformers.integrations", "transformers.integrations.sdpa_attention", "transformers.masking_utils"):
     sys.modules[module] = MagicMock()
@@ -35,13 +39,20 @@ for made in ("and_masks", "sliding_window_overlay"):
 import leanattn  # noqa: E402  (after what stands in for its frameworks)
 
 _fake_gpu.reset()
+_fake_gpu.set_devices(2, True)
 model_class = MagicMock()
 PAGES = [Tensor((40, 16, 2, 64)) for _ in range(2)]  # token-major, as FlashInfer has them by default
-exec(compile(sys.stdin.read(), "block", "exec"),
-     {"leanattn": leanattn, "q": Tensor((3, 8, 64)), "k_cache": Tensor((3, 2, 256, 64)), "v_cache": Tensor((3, 2, 256, 64)),
-      "context_lengths": Tensor((3,), "int32"), "k_pages": PAGES[0], "v_pages": PAGES[1], "layers": [SimpleNamespace(k_pages=PAGES[0], v_pages=PAGES[1])] * 2,
-      "indptr": Tensor((4,), "int32"), "indices": Tensor((20,), "int32"), "last_page_len": Tensor((3,), "int32"), "page_size": 16, "num_qo_heads": 8,
-      "num_kv_heads": 2, "head_dim": 64, "workspace_buffer": Tensor((1 << 20,), "uint8"), "name": "a/model", "AutoModelForCausalLM": model_class})
+text = sys.stdin.read()
+block = compile(text, "block", "exec")
+said = {"leanattn": leanattn, "q": Tensor((3, 8, 64)), "k_cache": Tensor((3, 2, 256, 64)), "v_cache": Tensor((3, 2, 256, 64)),
+        "context_lengths": Tensor((3,), "int32"), "k_pages": PAGES[0], "v_pages": PAGES[1], "layers": [SimpleNamespace(k_pages=PAGES[0], v_pages=PAGES[1])] * 2,
+        "indptr": Tensor((4,), "int32"), "indices": Tensor((20,), "int32"), "last_page_len": Tensor((3,), "int32"), "page_size": 16, "num_qo_heads": 8,
+        "num_kv_heads": 2, "head_dim": 64, "workspace_buffer": Tensor((1 << 20,), "uint8"), "name": "a/model", "AutoModelForCausalLM": model_class}
+if "torch.distributed" in text:
+    for failure in filter(None, ranks.run(lambda rank: exec(block, dict(said)))):
+        raise failure
+else:
+    exec(block, said)
 
 registered = [call.args[0] for call in sys.modules["transformers"].AttentionInterface.register.call_args_list]
 for call in model_class.from_pretrained.call_args_list:

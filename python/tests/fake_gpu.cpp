@@ -118,6 +118,10 @@ nb::dict arguments_of(const FakeLaunch& launch) {
   NUMBER(selection_stride_token);
   NUMBER(selection_stride_head);
   NUMBER(score_scale);
+  POINTER(group);
+  NUMBER(group_rank);
+  POINTER(full_lengths);
+  POINTER(context_starts);
 #undef POINTER
 #undef NUMBER
   return result;
@@ -131,6 +135,8 @@ nb::list launches() {
     one["grid"] = launch.grid;
     one["stream"] = handle_of(launch.stream);
     one["programmatic"] = launch.programmatic;
+    one["cooperative"] = launch.cooperative;
+    one["device"] = launch.device;
     one["arguments"] = arguments_of(launch);
     result.append(one);
   }
@@ -154,6 +160,26 @@ NB_MODULE(_fake_gpu, module) {
     std::memcpy(&args, bytes.data(), std::min(sizeof args, bytes.size()));
     args.status->workspace = handle_of(args.tickets);
     args.status->fault = kLeanWaitedInVain;
+  });
+  // What the kernel of the last launch says of another rank of its group.
+  module.def("report_rank", [](int rank, bool differs) {
+    LeanDecodeArgs args{};
+    const auto& bytes = fake_gpu().launches.back().arguments;
+    std::memcpy(&args, bytes.data(), std::min(sizeof args, bytes.size()));
+    args.status->workspace = handle_of(args.group);
+    args.status->fault = (differs ? kLeanRankDiffers : kLeanRankMissing) | static_cast<unsigned>(rank)
+                                                                               << kLeanRankShift;
+  });
+  module.def("set_devices", [](int count, bool peers_reach) {
+    fake_gpu().devices = count;
+    fake_gpu().peers_reach = peers_reach;
+  });
+  // What a launch sees of its group: for each rank, where the memory is into which it sends.
+  module.def("exchanges", [](Handle group, int ranks) {
+    nb::list result;
+    for (int rank = 0; rank < ranks; ++rank)
+      result.append(handle_of(static_cast<const LeanGroup*>(reinterpret_cast<void*>(group))->exchange[rank]));
+    return result;
   });
   module.def("live_buffers", [] { return fake_gpu().live_buffers; });
   module.def("make_stream", [] {

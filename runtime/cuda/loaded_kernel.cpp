@@ -43,33 +43,53 @@ Result<LoadedKernel> LoadedKernel::load(const EmittedKernel& kernel, const Compi
   const auto library = load_cubin(compiled.cubin);
   if (!library) return tl::unexpected(library.error());
   LoadedKernel loaded;
-  loaded.library_ = *library;
+  loaded.library_ = std::shared_ptr<CUlib_st>(*library, [](CUlib_st* owned) {
+    if (const auto unloading = driver()) (*unloading)->cuLibraryUnload(owned);
+  });
+  loaded.entry_ = kernel.entry;
   loaded.spec_ = kernel.spec;
   loaded.threads_ = kernel.threads;
   loaded.shared_bytes_ = kernel.shared_bytes;
-  if (row_blocks_in_step(kernel.spec)) loaded.ctas_of_range_ = row_blocks(kernel.spec);
-  if (kernel.spec.load == LoadPath::tensor) loaded.maps_ = std::make_unique<TensorMapCache>();
+  if (auto found = loaded.find_function(); !found) return tl::unexpected(std::move(found.error()));
+  return loaded;
+}
+
+Result<LoadedKernel> LoadedKernel::in_current_context() const {
+  LoadedKernel loaded;
+  loaded.library_ = library_;
+  loaded.entry_ = entry_;
+  loaded.spec_ = spec_;
+  loaded.threads_ = threads_;
+  loaded.shared_bytes_ = shared_bytes_;
+  if (auto found = loaded.find_function(); !found) return tl::unexpected(std::move(found.error()));
+  return loaded;
+}
+
+Result<void> LoadedKernel::find_function() {
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  if (row_blocks_in_step(spec_)) ctas_of_range_ = row_blocks(spec_);
+  if (spec_.load == LoadPath::tensor) maps_ = std::make_unique<TensorMapCache>();
   // Rings in shared memory want all of it; loads straight to registers stage their lines in L1, so there the driver
   // decides.
-  const auto carve_out = loads_to_registers(kernel.spec.load) ? CarveOut::automatic : CarveOut::largest_shared;
-  const auto function = load_function(loaded.library_, kernel.entry, kernel.shared_bytes, carve_out);
+  const auto carve_out = loads_to_registers(spec_.load) ? CarveOut::automatic : CarveOut::largest_shared;
+  const auto function = load_function(library_.get(), entry_, shared_bytes_, carve_out);
   if (!function) return tl::unexpected(function.error());
-  loaded.function_ = *function;
-  const auto counted =
-      check((*api)->cuOccupancyMaxActiveBlocksPerMultiprocessor(&loaded.resident_, loaded.function_, loaded.threads_,
-                                                                static_cast<std::size_t>(loaded.shared_bytes_)),
-            "cuOccupancyMaxActiveBlocksPerMultiprocessor", ErrorCode::load_failed);
-  if (!counted) return tl::unexpected(counted.error());
-  if (loaded.resident_ < 1) {
+  function_ = *function;
+  const auto counted = check((*api)->cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                                 &resident_, function_, threads_, static_cast<std::size_t>(shared_bytes_)),
+                             "cuOccupancyMaxActiveBlocksPerMultiprocessor", ErrorCode::load_failed);
+  if (!counted) return counted;
+  if (resident_ < 1) {
     return fail(ErrorCode::load_failed,
                 fmt::format("not one CTA of {} ({} threads, {} bytes of shared memory) fits an SM of this device",
-                            kernel.entry, kernel.threads, kernel.shared_bytes),
+                            entry_, threads_, shared_bytes_),
                 "Choose fewer warps, stages or tokens per warp.");
   }
   const auto sms = current_sm_count();
   if (!sms) return tl::unexpected(sms.error());
-  loaded.resident_total_ = std::int64_t{*sms} * loaded.resident_;
-  return loaded;
+  resident_total_ = std::int64_t{*sms} * resident_;
+  return {};
 }
 
 Result<LoadedKernel> LoadedKernel::prepare(const EmittedKernel& kernel, CubinCache* cache, CompiledKernel* compiled) {
@@ -88,37 +108,10 @@ Result<LoadedKernel> LoadedKernel::prepare(const EmittedKernel& kernel, CubinCac
   return loaded;
 }
 
-LoadedKernel::LoadedKernel(LoadedKernel&& other) noexcept
-    : library_(std::exchange(other.library_, nullptr)),
-      function_(std::exchange(other.function_, nullptr)),
-      spec_(std::move(other.spec_)),
-      threads_(other.threads_),
-      shared_bytes_(other.shared_bytes_),
-      resident_(other.resident_),
-      resident_total_(other.resident_total_),
-      ctas_of_range_(other.ctas_of_range_),
-      maps_(std::move(other.maps_)) {}
-
-LoadedKernel& LoadedKernel::operator=(LoadedKernel&& other) noexcept {
-  LoadedKernel taken(std::move(other));
-  std::swap(library_, taken.library_);
-  std::swap(function_, taken.function_);
-  std::swap(spec_, taken.spec_);
-  std::swap(threads_, taken.threads_);
-  std::swap(shared_bytes_, taken.shared_bytes_);
-  std::swap(resident_, taken.resident_);
-  std::swap(resident_total_, taken.resident_total_);
-  std::swap(ctas_of_range_, taken.ctas_of_range_);
-  std::swap(maps_, taken.maps_);
-  return *this;
-}
-
 LoadedKernel::LoadedKernel() = default;
-
-LoadedKernel::~LoadedKernel() {
-  if (library_ == nullptr) return;
-  if (const auto api = driver()) (*api)->cuLibraryUnload(library_);
-}
+LoadedKernel::LoadedKernel(LoadedKernel&&) noexcept = default;
+LoadedKernel& LoadedKernel::operator=(LoadedKernel&&) noexcept = default;
+LoadedKernel::~LoadedKernel() = default;
 
 Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid, CUstream_st* stream, int l2_promotion,
                                   bool beside_ranks) const {

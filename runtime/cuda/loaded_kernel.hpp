@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "generator/workspace.hpp"
 #include "runtime/cuda/compiler.hpp"
@@ -31,6 +32,10 @@ class LoadedKernel {
   /// Loads into the current context and raises the dynamic shared-memory limit.
   /// Errors: no_driver, driver_too_old, load_failed, out_of_memory, context_lost.
   static Result<LoadedKernel> load(const EmittedKernel& kernel, const CompiledKernel& compiled);
+
+  /// The same kernel for the context that is current now, which may be of another GPU of the same architecture. Errors:
+  /// those of load().
+  Result<LoadedKernel> in_current_context() const;
 
   /// compile() through the cache, then load(). A cached cubin that the driver refuses is deleted and compiled again,
   /// once. `compiled`, when not null, receives what compile() said (resources, time, where it came from). cache may be
@@ -63,8 +68,12 @@ class LoadedKernel {
 
  private:
   LoadedKernel();
-  CUlib_st* library_ = nullptr;
+  /// Of a library that is loaded, everything else.
+  Result<void> find_function();
+
+  std::shared_ptr<CUlib_st> library_;  ///< of all contexts
   CUfunc_st* function_ = nullptr;
+  std::string entry_;
   KernelSpec spec_;
   int threads_ = 0;
   int shared_bytes_ = 0;

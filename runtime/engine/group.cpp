@@ -140,6 +140,8 @@ GroupMember::~GroupMember() {
   if (const auto api = driver()) {
     for (void* const memory : opened_) (*api)->cuIpcCloseMemHandle(reinterpret_cast<CUdeviceptr>(memory));
   }
+  // Nobody could reset the group later, and the engine's other launches shall go on.
+  if (status_ && status_->has_fault_in(memory_.data(), memory_.bytes())) status_->acknowledge();
   memory_ = DeviceBuffer();
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "generator/generator.hpp"
 #include "generator/row_format.hpp"
 #include "runtime/cuda/loaded_kernel.hpp"
 #include "runtime/lookup/grids.hpp"
@@ -110,6 +111,11 @@ Config with_fitting_fix_up(const DeviceFacts& device, const DecodeProblem& probl
       is_ragged(visible_shape(problem, shape)) || output_tiles(problem, shape, config.spec) % config.grid != 0;
   if (shared && config.grid <= resident_grid(device, waiting) && validate(waiting)) config.spec = waiting;
   return config;
+}
+
+bool fits_group(const DeviceFacts& device, const DecodeProblem& problem, const KernelSpec& spec) {
+  return !in_group(problem.features) ||
+         exchange_order(spec) == exchange_order(default_config(device, problem, Shape{}).spec);
 }
 
 Config default_config(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape) {

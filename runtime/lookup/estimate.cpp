@@ -18,7 +18,8 @@ constexpr std::size_t kMostOfWitnesses = 8;
 // else they would have won.
 constexpr double kRelativeAway = 1.0, kRelativeSlower = 0.03;
 // Surcharges on the predictions of kernels that nobody timed: where others were, where a portfolio was fitted, and
-// where nothing was timed at all and the default kernel, which every shape can have, saves compiling.
+// where nothing was timed at all and the default kernel, which every shape can have, saves compiling. Ranks of a group
+// make their plans before the first launch, so that there is nothing to save.
 constexpr double kUntried = 0.03, kUntriedBesidePortfolio = 0.08, kNotTheDefault = 0.05;
 
 /// Whether two kernels move and use KV in the same way, so that they differ in LeanTile and launch bounds only.
@@ -80,7 +81,8 @@ std::vector<PortfolioKernel> estimated_kernels(const DeviceFacts& device, const 
       if (const auto spec = with_tunables_of(base, witness.measured->choice.config.spec)) add(*spec, 0);
     }
   }
-  const double doubt = fitted != nullptr ? kUntriedBesidePortfolio : kernels.empty() ? kNotTheDefault : kUntried;
+  const double untimed = in_group(problem.features) ? 0 : kNotTheDefault;
+  const double doubt = fitted != nullptr ? kUntriedBesidePortfolio : kernels.empty() ? untimed : kUntried;
   const std::vector<KernelSpec> usual = usual_kernels(device, problem);
   for (const KernelSpec& spec : usual)
     add(spec, witnesses.empty() && same_but_for_fix_up(spec, usual.front()) ? 0 : doubt);

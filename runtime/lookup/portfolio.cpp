@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "generator/parse_json.hpp"
+#include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/specs.hpp"
 
@@ -195,7 +196,7 @@ std::optional<PredictedConfig> best_predicted(std::span<const PortfolioKernel> k
   double least = std::numeric_limits<double>::infinity();  // of doubtful_us
   for (const PortfolioKernel& kernel : kernels) {
     const Result<KernelSpec> spec = with_tunables_of(base, kernel.spec);
-    if (!spec) continue;
+    if (!spec || !fits_group(device, problem, *spec)) continue;
     // A ragged batch gets segment costs and all the CTAs that are resident at once, and these wait for nobody.
     if (ragged && spec->fixup == FixUp::wait && !has_large_partials(*spec)) continue;
     const int resident = waits(*spec) ? std::min(kernel.resident, spec->ctas_per_sm) : kernel.resident;

@@ -79,6 +79,15 @@ double distance(const DecodeProblem& a, const DecodeProblem& b) {
          (a.dtype != b.dtype ? 0.02 : 0.0) + distance(a.features, b.features);
 }
 
+/// The problem of one rank's part alone.
+DecodeProblem without_group(DecodeProblem problem) {
+  const Features none;
+  problem.features.context_parallel = none.context_parallel;
+  problem.features.context_interleave = none.context_interleave;
+  problem.features.replicate_output = none.replicate_output;
+  return problem;
+}
+
 int group_of(const DecodeProblem& problem) { return problem.q_heads / problem.kv_heads; }
 
 /// Kernels do not depend on the number of KV heads. It only multiplies output tiles, which are among the features of a
@@ -260,6 +269,20 @@ struct WinnerTable::Impl {
     return best;
   }
 
+  /// A winner of this shape for a rank's part alone, as the configuration of a group's launch, if its tunables fit and
+  /// its CTAs are surely resident at once. Only the end of such a launch differs from what was measured.
+  std::optional<Choice> carried_to_group(const Found& found, const DecodeProblem& problem) const {
+    if (!found) return std::nullopt;
+    Choice choice = found.measured->choice;
+    const auto spec = with_tunables_of(base_spec(device.arch, problem), choice.config.spec);
+    if (!spec || !fits_group(device, problem, *spec) || choice.config.grid > resident_grid(device, *spec))
+      return std::nullopt;
+    choice.config.spec = *spec;
+    choice.provenance = Provenance::nearest;
+    choice.predicted_us = choice.tuned_us;
+    return choice;
+  }
+
   /// What answers for a shape without a winner of its own: the configuration that is predicted to be fastest. `found`
   /// is the winner on which the answer rests, or nothing.
   Choice estimate(const Found& found, Provenance provenance, const DecodeProblem& problem, const Shape& asked,
@@ -372,6 +395,18 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
       std::vector<const ProblemWinners*> both{ordinary_winners};
       if (winners != nullptr) both.push_back(winners);
       return answer(found, Provenance::without_pdl, both);
+    }
+  }
+  // A rank streams its part as a launch without a group does. So this is a better guess than other heads and features.
+  if (in_group(problem.features)) {
+    const ProblemWinners* part = impl_->problems.find(without_group(problem));
+    auto found = Impl::find_exact(part, shape);
+    if (auto carried = impl_->carried_to_group(found, problem)) return *carried;
+    if (!found) found = Impl::find_bucket(part, shape, here);
+    if (found) {
+      std::vector<const ProblemWinners*> both{part};
+      if (winners != nullptr) both.push_back(winners);
+      return answer(found, Provenance::nearest, both);
     }
   }
   const auto same_kernels =

@@ -38,6 +38,17 @@ class Shapes(unittest.TestCase):
     def test_drawn_shapes_are_none_that_were_tuned(self):
         self.assertFalse({c.name for c in shapes.drawn()} & {c.name for c in shapes.published()})
 
+    def test_a_fresh_list_follows_from_its_seed_and_is_not_the_fixed_one(self):
+        self.assertEqual(shapes.fresh(7), shapes.LISTS["fresh"](7))
+        self.assertNotEqual(shapes.fresh(7), shapes.fresh(8))
+        self.assertEqual(len(shapes.fresh(7)), shapes.FRESH_COUNT)
+        self.assertEqual({case.group for case in shapes.fresh(7)}, {"fresh"})
+
+    def test_every_list_names_its_cases_and_no_unusual_one_is_published(self):
+        for name, make in shapes.LISTS.items():
+            self.assertEqual({case.group for case in make(7)}, {name})
+        self.assertFalse({case.name for case in shapes.unusual()} & {case.name for case in shapes.published()})
+
     def test_bytes_and_capacity_of_a_step(self):
         case = shapes.Case("test", "test", 32, 8, 128, (3000, 17))
         self.assertEqual(case.kv_bytes, 2 * 3017 * 8 * 128 * 2)

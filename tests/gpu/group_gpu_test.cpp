@@ -1,6 +1,6 @@
-// group_gpu_test.cpp -- groups of GPUs that share contexts, with several ranks on this one GPU: every load path and
-// fix-up, both placements of the output, both ways of dealing contexts, graphs whose lengths change, ranks that run
-// ahead, and ranks that never come.
+// group_gpu_test.cpp -- groups of GPUs that share contexts, with ranks on all GPUs that are alike, and several on each
+// where there are more ranks: every load path and fix-up, both placements of the output, both ways of dealing contexts,
+// graphs whose lengths change, ranks that run ahead, and ranks that never come.
 #include <array>
 #include <memory>
 #include <string>
@@ -9,6 +9,7 @@
 
 #include "generator/generator.hpp"
 #include "leanattn/leanattn.hpp"
+#include "runtime/cuda/driver.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "tests/gpu/gpu_fixture.hpp"
 #include "tests/thoroughness.hpp"
@@ -39,14 +40,14 @@ class GroupOnGpu : public GpuTest {
     return std::make_unique<LoadedKernel>(*std::move(loaded));
   }
   Result<GroupCase> case_of(const KernelSpec& spec, std::vector<int> lengths, int kv_heads = 4,
-                            std::int64_t bound_ms = 10000) {
+                            std::int64_t bound_ms = 10000, int most_gpus = 8) {
     KernelSpec whole = spec;
     whole.features.context_parallel = 1, whole.features.context_interleave = 0;
     whole.features.replicate_output = false, whole.features.page_size = 0;
     auto made = runner->make_case(
         whole, {.kv_heads = kv_heads, .context_lengths = std::move(lengths), .context_capacity = 2500});
     if (!made) return tl::unexpected(made.error());
-    return GroupCase::create(std::move(*made), spec.features, bound_ms, stream);
+    return GroupCase::create(std::move(*made), spec.features, bound_ms, stream, most_gpus);
   }
   void expect_right(GroupCase& group, const LoadedKernel& kernel, std::int64_t grid, int launches = 2) {
     const std::string what = kernel_name(kernel.spec()) + ", grid " + std::to_string(grid);
@@ -60,6 +61,12 @@ class GroupOnGpu : public GpuTest {
       if (auto ok = group.stream(rank).synchronize(); !ok) all = ok;
     }
     return all;
+  }
+  void expect_engines_to_agree(int most_gpus);
+  static int current_device() {
+    CUdevice device = 0;
+    EXPECT_EQ(driver().value()->cuCtxGetDevice(&device), CUDA_SUCCESS);
+    return device;
   }
   std::vector<LoadPath> loads() {
     if (runner->device().arch.major != 9) return {LoadPath::cp_async, LoadPath::ldg};
@@ -126,13 +133,14 @@ TEST_F(GroupOnGpu, GraphsStayRightWhileLengthsChange) {
     auto group = case_of(kernel->spec(), kRagged);
     ASSERT_TRUE(group) << group.error().message;
     const LaunchGrid grid(std::min<std::int64_t>(group->most_ctas(*kernel), 50), 1);
+    ASSERT_TRUE(group->prepare(*kernel)) << "nothing is loaded during a capture";
     std::vector<Graph> graphs;
     for (int rank = 0; rank < 2; ++rank) {
       const auto bound = group->bind(rank, kernel->spec(), grid);
       ASSERT_TRUE(bound) << bound.error().message;
-      auto graph = Graph::capture(group->stream(rank), [&](CUstream_st* capturing) {
-        return kernel->launch(*bound, grid.ctas, capturing, 128, true);
-      });
+      const CurrentContext scope = group->enter(rank);
+      auto graph =
+          Graph::capture(group->stream(rank), [&](CUstream_st*) { return group->launch(rank, *kernel, grid, *bound); });
       ASSERT_TRUE(graph) << graph.error().message;
       graphs.push_back(*std::move(graph));
     }
@@ -234,31 +242,40 @@ TEST_F(GroupOnGpu, ARankWithAnotherKernelBatchOrLengthsIsNamed) {
   expect_right(*group, *kernel, kGrid);
 }
 
-TEST_F(GroupOnGpu, TwoEnginesOfOneGpuStandInForTwoRanks) {
-  EngineOptions options;
-  options.disk_cache = false;
-  auto first = Engine::create(options), second = Engine::create(options);
-  ASSERT_TRUE(first && second);
+/// Two ranks with an engine each, through the public interface.
+void GroupOnGpu::expect_engines_to_agree(int most_gpus) {
   const KernelSpec spec = spec_of(LoadPath::cp_async, FixUp::ticket, {.context_parallel = 2});
-  auto group = case_of(spec, kRagged);
+  auto group = case_of(spec, kRagged, 4, 10000, most_gpus);
   ASSERT_TRUE(group) << group.error().message;
+  if (group->gpus() < most_gpus) GTEST_SKIP() << "this machine has one GPU of this kind";
   const Problem problem{.q_heads = 16, .kv_heads = 4, .head_dim = 128, .lse = true, .context_parallel = 2};
-  auto groups = Group::of_engines({&*first, &*second}, Group::bytes(problem, 6).value());
+  std::vector<Engine> engines;
+  for (int rank = 0; rank < 2; ++rank) {
+    // The GPUs of the case in their order; the tests run on GPU 0.
+    const CurrentContext scope = group->enter(rank);
+    EngineOptions options;
+    options.disk_cache = false;
+    options.device = current_device();
+    auto engine = Engine::create(options);
+    ASSERT_TRUE(engine) << engine.error().message;
+    engines.push_back(std::move(*engine));
+  }
+  auto groups = Group::of_engines({&engines[0], &engines[1]}, Group::bytes(problem, 6).value());
   ASSERT_TRUE(groups) << groups.error().message;
   std::vector<Plan> plans;
   std::vector<DeviceBuffer> workspaces;
-  for (int rank = 0; rank < 2; ++rank) {
-    const auto plan =
-        (rank == 0 ? *first : *second)
-            .plan(problem, {.batch = 6, .longest_context = 1200}, (*groups)[static_cast<std::size_t>(rank)]);
+  for (std::size_t r = 0; r < 2; ++r) {
+    const CurrentContext scope = group->enter(static_cast<int>(r));
+    const auto plan = engines[r].plan(problem, {.batch = 6, .longest_context = 1200}, (*groups)[r]);
     ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
     plans.push_back(*plan);
     workspaces.push_back(DeviceBuffer::allocate(plan->workspace_bytes()).value());
-    ASSERT_TRUE(plan->init_workspace(workspaces.back().data(), workspaces.back().bytes(), stream));
+    ASSERT_TRUE(plan->init_workspace(workspaces.back().data(), workspaces.back().bytes(),
+                                     group->stream(static_cast<int>(r)).get()));
+    // The case binds a workspace of its own for its comparison.
+    ASSERT_TRUE(group->bind(static_cast<int>(r), spec, 1));
   }
-  // The case binds a workspace of its own for its comparison.
-  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(group->bind(rank, spec, 1));
-  ASSERT_TRUE(runner->stream_object().synchronize());
+  ASSERT_TRUE(sync(*group));
   for (int launch = 0; launch < 3; ++launch) {
     ASSERT_TRUE(group->reset_outputs());
     for (int rank = 0; rank < 2; ++rank) {
@@ -273,12 +290,20 @@ TEST_F(GroupOnGpu, TwoEnginesOfOneGpuStandInForTwoRanks) {
       ASSERT_TRUE(launched) << launched.error().message;
     }
     ASSERT_TRUE(sync(*group));
-    ASSERT_TRUE(first->check() && second->check());
+    ASSERT_TRUE(engines[0].check() && engines[1].check());
     const auto report = group->compare(spec);
     ASSERT_TRUE(report) << report.error().message;
     EXPECT_TRUE(report->passed()) << report->first_failure;
   }
+  for (std::size_t r = 0; r < 2; ++r) {
+    const CurrentContext scope = group->enter(static_cast<int>(r));
+    workspaces[r] = DeviceBuffer();
+  }
 }
+
+TEST_F(GroupOnGpu, TwoEnginesOfOneGpuStandInForTwoRanks) { expect_engines_to_agree(1); }
+
+TEST_F(GroupOnGpu, EnginesOfTwoGpusAreTwoRanks) { expect_engines_to_agree(2); }
 
 }  // namespace
 }  // namespace leanattn

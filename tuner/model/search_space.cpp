@@ -10,6 +10,7 @@
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/residency.hpp"
 #include "runtime/lookup/specs.hpp"
+#include "runtime/lookup/usual_kernels.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -22,6 +23,22 @@ bool roomier_twin_exists(KernelSpec spec) {
   spec.ctas_per_sm += 1;
   spec.tile = step_tokens(spec);
   return register_limit(spec) >= kMoreThanAnyTakes && validate(spec).has_value();
+}
+
+/// Adds to `specs`, which have tickets, those of the same kernels with the fix-up wait. Returns for each of the first
+/// ones where its twin is; its own index where it has none or where the twin is in the list anyway.
+std::vector<std::size_t> add_waiting_twins(std::vector<KernelSpec>& specs) {
+  const std::size_t count = specs.size();
+  std::vector<std::size_t> twins(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    twins[i] = i;
+    KernelSpec twin = specs[i];
+    twin.fixup = FixUp::wait;
+    if (twin.features.batch_invariant || has_large_partials(twin) || twin == specs[i] || !validate(twin)) continue;
+    twins[i] = specs.size();
+    specs.push_back(twin);
+  }
+  return twins;
 }
 
 /// The key of the fixed shuffle: FNV-1a with a final mix.
@@ -56,6 +73,78 @@ std::vector<int> tiles_for(const KernelSpec& spec) {
   for (int tile = step_tokens(spec); tile <= std::clamp(spec.warps * spec.warp_tokens, 64, 256); tile *= 2)
     tiles.push_back(tile);
   return tiles;
+}
+
+/// Times that the model cannot tell apart have the same bin, but for those at its borders.
+std::int64_t bin_of(double us) {
+  return static_cast<std::int64_t>(std::floor(std::log(us) / std::log1p(kModelResolution)));
+}
+
+/// A kernel with its best grid for a shape.
+struct Ranked {
+  std::int64_t bin = 0;
+  std::uint64_t shuffle = 0;
+  std::size_t spec = 0;
+  auto operator<=>(const Ranked&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 sees a 0 in it
+};
+
+/// The kernels of each pair of a shape and a load path, best first. `twins` are those of add_waiting_twins(specs).
+std::vector<std::vector<Ranked>> rank_specs(const CostModel& model, const DeviceFacts& device,
+                                            const DecodeProblem& problem, std::span<const Shape> shapes,
+                                            const std::vector<KernelSpec>& specs,
+                                            const std::vector<std::size_t>& twins) {
+  constexpr std::int64_t kNoGrid = std::numeric_limits<std::int64_t>::max();
+  std::vector<std::uint64_t> shuffle;
+  std::vector<int> resident;
+  for (const KernelSpec& spec : specs) {
+    shuffle.push_back(shuffle_key(kernel_name(spec)));
+    resident.push_back(guess_resident(device, spec));
+  }
+  std::vector<std::vector<Ranked>> buckets;
+  for (const Shape& shape : shapes) {
+    const auto best_bin = [&](std::size_t i) {
+      const auto grids = rank_grids(model.of(specs[i]), device, problem, shape, specs[i], resident[i]);
+      return grids.empty() ? kNoGrid : bin_of(grids.front().predicted_us);
+    };
+    std::map<LoadPath, std::vector<Ranked>> by_load;
+    for (std::size_t i = 0; i < twins.size(); ++i) {
+      // Of a kernel and its twin with the other fix-up one is enough: that with tickets, unless the model tells the
+      // twin from it.
+      const std::int64_t own = best_bin(i), waiting = twins[i] == i ? own : best_bin(twins[i]);
+      const std::size_t chosen = waiting < own ? twins[i] : i;
+      const std::int64_t bin = std::min(own, waiting);
+      if (bin != kNoGrid) by_load[specs[chosen].load].push_back({bin, shuffle[chosen], chosen});
+    }
+    for (auto& [load, ranked] : by_load) {
+      std::sort(ranked.begin(), ranked.end());
+      buckets.push_back(std::move(ranked));
+    }
+  }
+  return buckets;
+}
+
+/// The usual kernels, and first those that are predicted to come closest to the best of them for some shape.
+std::vector<KernelSpec> usual_kernels_first(const DeviceFacts& device, const DecodeProblem& problem,
+                                            std::span<const Shape> shapes) {
+  std::vector<KernelSpec> kernels = usual_kernels(device, problem);
+  std::map<std::string, double> behind;  // of each kernel, the least ratio to the best
+  for (const Shape& shape : shapes) {
+    std::vector<double> predicted;
+    for (const KernelSpec& spec : kernels) {
+      const auto grids =
+          rank_grids(default_parameters(device, spec), device, problem, shape, spec, guess_resident(device, spec));
+      predicted.push_back(grids.empty() ? std::numeric_limits<double>::infinity() : grids.front().predicted_us);
+    }
+    const double best = *std::min_element(predicted.begin(), predicted.end());
+    for (std::size_t i = 0; i < kernels.size(); ++i) {
+      const auto [entry, is_new] = behind.emplace(kernel_name(kernels[i]), predicted[i] / best);
+      if (!is_new) entry->second = std::min(entry->second, predicted[i] / best);
+    }
+  }
+  std::stable_sort(kernels.begin(), kernels.end(), [&](const KernelSpec& a, const KernelSpec& b) {
+    return behind[kernel_name(a)] < behind[kernel_name(b)];
+  });
+  return kernels;
 }
 
 }  // namespace
@@ -93,36 +182,13 @@ std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem
 
 std::vector<KernelSpec> choose_specs(const CostModel& model, const DeviceFacts& device, const DecodeProblem& problem,
                                      std::span<const Shape> shapes, std::size_t count) {
-  const std::vector<KernelSpec> specs = all_specs(device, problem);
-  struct Entry {
-    std::int64_t bin = 0;
-    std::uint64_t shuffle = 0;
-    std::size_t spec = 0;
-    auto operator<=>(const Entry&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 sees a 0 in it
-  };
-  std::vector<std::uint64_t> shuffle;
-  std::vector<int> resident;
-  for (const KernelSpec& spec : specs) {
-    shuffle.push_back(shuffle_key(kernel_name(spec)));
-    resident.push_back(guess_resident(device, spec));
-  }
-  std::vector<std::vector<Entry>> buckets;  // one for each pair of shape and load path, best first
-  for (const Shape& shape : shapes) {
-    std::map<LoadPath, std::vector<Entry>> by_load;
-    for (std::size_t i = 0; i < specs.size(); ++i) {
-      const auto ranked = rank_grids(model.of(specs[i]), device, problem, shape, specs[i], resident[i]);
-      if (ranked.empty()) continue;
-      const auto bin =
-          static_cast<std::int64_t>(std::floor(std::log(ranked.front().predicted_us) / std::log1p(kModelResolution)));
-      by_load[specs[i].load].push_back({bin, shuffle[i], i});
-    }
-    for (auto& [load, entries] : by_load) {
-      std::sort(entries.begin(), entries.end());
-      buckets.push_back(std::move(entries));
-    }
-  }
-  std::vector<KernelSpec> chosen;
-  std::vector<bool> taken(specs.size());
+  std::vector<KernelSpec> specs = all_specs(device, problem);
+  const std::vector<std::size_t> twins = add_waiting_twins(specs);
+  const std::vector<std::vector<Ranked>> buckets = rank_specs(model, device, problem, shapes, specs, twins);
+  std::vector<KernelSpec> chosen = usual_kernels_first(device, problem, shapes);
+  if (chosen.size() > count) chosen.resize(count);
+  std::vector<bool> taken;
+  for (const KernelSpec& spec : specs) taken.push_back(std::find(chosen.begin(), chosen.end(), spec) != chosen.end());
   std::vector<std::size_t> next(buckets.size());
   for (bool any = true; any && chosen.size() < count;) {
     any = false;

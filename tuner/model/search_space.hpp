@@ -18,14 +18,17 @@ inline namespace v1 {
 inline constexpr double kModelResolution = 0.03;
 
 /// Every spec of this problem that the generator accepts and that may be worth compiling: all combinations of load
-/// path, warps, tokens a warp, stages, tile and CTAs per SM, with the ticket fix-up. Specs whose registers cannot
-/// suffice are left out, and so are those that differ from another one only in name. All have programmatic dependent
-/// launch where the problem asks for it and the device has it, else none has.
+/// path, warps, tokens a warp, stages, tile and CTAs per SM, with the ticket fix-up, and where partials are large with
+/// the fix-up wait as well. Specs whose registers cannot suffice are left out, and so are those that differ from
+/// another one only in name. All have programmatic dependent launch where the problem asks for it and the device has
+/// it, else none has.
 std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem& problem);
 
-/// `count` of all_specs(), most promising first: each pair of a shape and a load path names in turn the next best one
-/// by the model. Among specs that the model cannot tell apart (3 %) a fixed shuffle chooses, so that the list is
-/// diverse. The shapes share the list, since a kernel is compiled once for all of them.
+/// `count` kernels, most promising first: the usual ones, which won for other problems, and then those that each pair
+/// of a shape and a load path names in turn as its next best by the model. These are of all_specs(), or have the fix-up
+/// wait instead where the model expects it to be faster for that shape. Among specs that the model cannot tell apart
+/// (3 %) a fixed shuffle chooses, so that the list is diverse. The shapes share the list, since a kernel is compiled
+/// once for all of them.
 std::vector<KernelSpec> choose_specs(const CostModel& model, const DeviceFacts& device, const DecodeProblem& problem,
                                      std::span<const Shape> shapes, std::size_t count);
 

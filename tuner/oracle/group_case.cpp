@@ -8,6 +8,8 @@
 #include <numeric>
 #include <random>
 
+#include "runtime/cuda/device.hpp"
+#include "runtime/cuda/driver.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "tuner/oracle/decode_case_detail.hpp"
 
@@ -51,10 +53,49 @@ void note_failure(ComparisonReport& report, std::string text) {
   if (report.first_failure.empty()) report.first_failure = std::move(text);
 }
 
+/// The contexts of up to `most` other GPUs that are like the current one, which reach it and which it reaches.
+Result<std::vector<std::shared_ptr<const Context>>> gpus_beside(int most) {
+  std::vector<std::shared_ptr<const Context>> found;
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  CUcontext current = nullptr;
+  CUdevice own = 0;
+  int count = 0;
+  LEANATTN_TRY(leanattn::check((*api)->cuCtxGetCurrent(&current), "cuCtxGetCurrent"));
+  LEANATTN_TRY(leanattn::check((*api)->cuCtxGetDevice(&own), "cuCtxGetDevice"));
+  LEANATTN_TRY(leanattn::check((*api)->cuDeviceGetCount(&count), "cuDeviceGetCount"));
+  if (most < 1 || count < 2 || (*api)->cuDeviceCanAccessPeer == nullptr) return found;
+  const auto mine = device_facts(own);
+  if (!mine) return tl::unexpected(mine.error());
+  for (int other = 0; other < count && static_cast<int>(found.size()) < most; ++other) {
+    if (other == own) continue;
+    const auto facts = device_facts(other);
+    if (!facts || facts->name != mine->name || facts->sm_count != mine->sm_count) continue;
+    int there = 0, back = 0;
+    if ((*api)->cuDeviceCanAccessPeer(&there, own, other) != CUDA_SUCCESS || there == 0) continue;
+    if ((*api)->cuDeviceCanAccessPeer(&back, other, own) != CUDA_SUCCESS || back == 0) continue;
+    auto context = Context::retain(other);
+    (*api)->cuCtxSetCurrent(current);
+    if (!context) continue;  // such as a GPU that another process has for itself
+    found.push_back(std::make_shared<const Context>(*std::move(context)));
+  }
+  return found;
+}
+
 }  // namespace
 
+GroupCase::Rank::~Rank() {
+  const CurrentContext scope(context());
+  workspace.reset();
+  member.reset();
+  status.reset();
+  stream = Stream();
+  for (DeviceBuffer* buffer : {&k, &v, &o, &lse, &lengths_device, &starts_device, &full_device, &page_table})
+    *buffer = DeviceBuffer();
+}
+
 Result<GroupCase> GroupCase::create(DecodeCase whole, const Features& features, std::int64_t wait_bound_ms,
-                                    CUstream_st* stream) {
+                                    CUstream_st* stream, int most_gpus) {
   GroupCase made;
   made.whole_ = std::make_unique<DecodeCase>(std::move(whole));
   made.problem_ = made.whole_->problem();
@@ -67,37 +108,31 @@ Result<GroupCase> GroupCase::create(DecodeCase whole, const Features& features, 
   made.problem_.features = features;
   LEANATTN_TRY(validate(made.problem_));
   made.stream_ = stream;
-  const std::int64_t columns = group_columns(made.problem_, made.whole_->batch());
-  std::vector<GroupMember::Blob> blobs;
+  const auto others = gpus_beside(std::min(most_gpus, features.context_parallel) - 1);
+  if (!others) return tl::unexpected(others.error());
+  made.gpus_ = 1 + static_cast<int>(others->size());
+  const auto gpu_of = [&](int number) {
+    const int gpu = made.gpu_of(number);
+    return gpu == 0 ? nullptr : (*others)[static_cast<std::size_t>(gpu - 1)];
+  };
   // One after the other, so that the driver gives each a work queue of its own as long as it has any
   // (CUDA_DEVICE_MAX_CONNECTIONS): a rank whose launch stands behind another's in a queue would never begin.
   std::vector<Stream> streams;
   for (int number = 0; number < features.context_parallel; ++number) {
+    const CurrentContext scope(gpu_of(number) ? gpu_of(number)->get() : nullptr);
     auto own = Stream::create();
     if (!own) return tl::unexpected(own.error());
     streams.push_back(std::move(*own));
   }
-  for (int number = 0; number < features.context_parallel; ++number) {
-    Rank rank;
-    rank.stream = std::move(streams[static_cast<std::size_t>(number)]);
-    auto status = LaunchStatus::allocate(wait_bound_ms);
-    if (!status) return tl::unexpected(status.error());
-    rank.status = std::make_shared<LaunchStatus>(*std::move(status));
-    auto member = GroupMember::create(number, features.context_parallel,
-                                      group_bytes(features.context_parallel, columns), nullptr, rank.status);
-    if (!member) return tl::unexpected(member.error());
-    rank.member = *std::move(member);
+  made.ranks_.reserve(streams.size());
+  for (int number = 0; number < features.context_parallel; ++number)
+    LEANATTN_TRY(
+        made.add_rank(number, wait_bound_ms, gpu_of(number), std::move(streams[static_cast<std::size_t>(number)])));
+  std::vector<GroupMember::Blob> blobs;
+  for (const Rank& rank : made.ranks_) {
     const auto blob = rank.member->export_blob();
     if (!blob) return tl::unexpected(blob.error());
     blobs.push_back(*blob);
-    rank.workspace = std::make_unique<CheckWorkspace>();
-    for (const auto& [buffer, bytes] :
-         {std::pair(&rank.o, made.whole_->o_bytes()), std::pair(&rank.lse, made.whole_->lse_bytes())}) {
-      auto allocated = DeviceBuffer::allocate(bytes);
-      if (!allocated) return tl::unexpected(allocated.error());
-      *buffer = std::move(*allocated);
-    }
-    made.ranks_.push_back(std::move(rank));
   }
   for (Rank& rank : made.ranks_) LEANATTN_TRY(rank.member->connect(blobs));
   // Pages in random order, the same on all ranks, of a pool with some pages more.
@@ -108,6 +143,51 @@ Result<GroupCase> GroupCase::create(DecodeCase whole, const Features& features, 
   }
   LEANATTN_TRY(made.deal());
   return made;
+}
+
+Result<void> GroupCase::add_rank(int number, std::int64_t wait_bound_ms, const std::shared_ptr<const Context>& gpu,
+                                 Stream stream) {
+  Rank& rank = ranks_.emplace_back();
+  rank.gpu = gpu;
+  rank.stream = std::move(stream);
+  const CurrentContext scope(rank.context());
+  LEANATTN_TRY(scope.entered());
+  auto status = LaunchStatus::allocate(wait_bound_ms);
+  if (!status) return tl::unexpected(status.error());
+  rank.status = std::make_shared<LaunchStatus>(*std::move(status));
+  const int ranks = problem_.features.context_parallel;
+  auto member = GroupMember::create(number, ranks, group_bytes(ranks, group_columns(problem_, whole_->batch())), gpu,
+                                    rank.status);
+  if (!member) return tl::unexpected(member.error());
+  rank.member = *std::move(member);
+  rank.workspace = std::make_unique<CheckWorkspace>();
+  for (const auto& [buffer, bytes] :
+       {std::pair(&rank.o, whole_->o_bytes()), std::pair(&rank.lse, whole_->lse_bytes())}) {
+    auto allocated = DeviceBuffer::allocate(bytes);
+    if (!allocated) return tl::unexpected(allocated.error());
+    *buffer = std::move(*allocated);
+  }
+  return {};
+}
+
+Result<const LoadedKernel*> GroupCase::kernel_of(int number, const LoadedKernel& kernel) {
+  const int gpu = gpu_of(number);
+  if (gpu == 0) return &kernel;
+  auto key = std::pair(gpu, kernel_name(kernel.spec()));
+  if (const auto found = kernels_.find(key); found != kernels_.end()) return &found->second;
+  const CurrentContext scope = enter(number);
+  LEANATTN_TRY(scope.entered());
+  auto loaded = kernel.in_current_context();
+  if (!loaded) return tl::unexpected(loaded.error());
+  return &kernels_.emplace(std::move(key), *std::move(loaded)).first->second;
+}
+
+Result<void> GroupCase::prepare(const LoadedKernel& kernel) {
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const auto loaded = kernel_of(rank, kernel);
+    if (!loaded) return tl::unexpected(loaded.error());
+  }
+  return {};
 }
 
 std::int64_t GroupCase::rank_capacity() const {
@@ -148,11 +228,13 @@ Result<void> GroupCase::deal() {
   if (!v) return tl::unexpected(v.error());
   for (int number = 0; number < count; ++number) {
     Rank& rank = ranks_[static_cast<std::size_t>(number)];
+    const CurrentContext scope = enter(number);
+    LEANATTN_TRY(scope.entered());
     LEANATTN_TRY(deal_tensor(rank, number, true, *k));
     if (!features.latent) LEANATTN_TRY(deal_tensor(rank, number, false, *v));
-    LEANATTN_TRY(upload_to(rank.lengths_device, rank.lengths, stream_));
-    LEANATTN_TRY(upload_to(rank.starts_device, rank.starts, stream_));
-    LEANATTN_TRY(upload_to(rank.full_device, full, stream_));
+    LEANATTN_TRY(upload_to(rank.lengths_device, rank.lengths, rank.stream.get()));
+    LEANATTN_TRY(upload_to(rank.starts_device, rank.starts, rank.stream.get()));
+    LEANATTN_TRY(upload_to(rank.full_device, full, rank.stream.get()));
     if (features.page_size == 0) continue;
     // Entries behind a rank's tokens hold pages that no pool has.
     std::vector<int> table = pages_;
@@ -162,7 +244,7 @@ Result<void> GroupCase::deal() {
         if (page * features.page_size >= rank.lengths[static_cast<std::size_t>(request)])
           table[static_cast<std::size_t>(request) * static_cast<std::size_t>(per_request) +
                 static_cast<std::size_t>(page)] = 0x7ffffff0;
-    LEANATTN_TRY(upload_to(rank.page_table, table, stream_));
+    LEANATTN_TRY(upload_to(rank.page_table, table, rank.stream.get()));
   }
   return {};
 }
@@ -199,7 +281,7 @@ Result<void> GroupCase::deal_tensor(Rank& rank, int number, bool is_k, const std
       }
     }
   }
-  return upload_to(is_k ? rank.k : rank.v, to, stream_);
+  return upload_to(is_k ? rank.k : rank.v, to, rank.stream.get());
 }
 
 LeanDecodeArgs GroupCase::args(int number) const {
@@ -237,33 +319,44 @@ LeanDecodeArgs GroupCase::args(int number) const {
 Result<LeanDecodeArgs> GroupCase::bind(int number, const KernelSpec& spec, LaunchGrid grid) {
   Rank& rank = ranks_[static_cast<std::size_t>(number)];
   LeanDecodeArgs bound = args(number);
+  const CurrentContext scope = enter(number);
+  LEANATTN_TRY(scope.entered());
   bound.segment_cost = static_cast<unsigned>(grid.segment_cost);
   const std::int64_t outputs = output_tiles(problem_, {.batch = whole_->batch()}, spec);
   LEANATTN_TRY(rank.workspace->bind(
-      bound, workspace_layout(spec, partial_slots(spec, grid.ctas, outputs, rank_capacity()), outputs), stream_));
-  LEANATTN_TRY(wait_for(stream_));
+      bound, workspace_layout(spec, partial_slots(spec, grid.ctas, outputs, rank_capacity()), outputs),
+      rank.stream.get()));
+  LEANATTN_TRY(wait_for(rank.stream.get()));
   return bound;
 }
 
-Result<void> GroupCase::launch(int number, const LoadedKernel& kernel, LaunchGrid grid,
-                               const LeanDecodeArgs& args) const {
-  return kernel.launch(args, grid.ctas, stream(number).get(), grid.l2_promotion, true);
+Result<void> GroupCase::launch(int number, const LoadedKernel& kernel, LaunchGrid grid, const LeanDecodeArgs& args) {
+  const auto loaded = kernel_of(number, kernel);
+  if (!loaded) return tl::unexpected(loaded.error());
+  const CurrentContext scope = enter(number);
+  LEANATTN_TRY(scope.entered());
+  return (*loaded)->launch(args, grid.ctas, stream(number).get(), grid.l2_promotion, member(number).shares_gpu());
 }
 
 Result<void> GroupCase::reset_outputs() {
   for (const Rank& rank : ranks_) {
-    LEANATTN_TRY(fill_bytes_async(rank.o.data(), kPoisonByte, rank.o.bytes(), stream_));
-    LEANATTN_TRY(fill_bytes_async(rank.lse.data(), kPoisonByte, rank.lse.bytes(), stream_));
+    const CurrentContext scope(rank.context());
+    LEANATTN_TRY(scope.entered());
+    LEANATTN_TRY(fill_bytes_async(rank.o.data(), kPoisonByte, rank.o.bytes(), rank.stream.get()));
+    LEANATTN_TRY(fill_bytes_async(rank.lse.data(), kPoisonByte, rank.lse.bytes(), rank.stream.get()));
+    LEANATTN_TRY(wait_for(rank.stream.get()));
   }
-  return wait_for(stream_);
+  return {};
 }
 
 Result<std::vector<std::vector<unsigned char>>> GroupCase::outputs(ComparisonReport& report) {
   std::vector<std::vector<unsigned char>> raw;
   for (const Rank& rank : ranks_) {
-    auto o = download(rank.o.data(), rank.o.bytes(), stream_);
+    const CurrentContext scope(rank.context());
+    LEANATTN_TRY(scope.entered());
+    auto o = download(rank.o.data(), rank.o.bytes(), rank.stream.get());
     if (!o) return tl::unexpected(o.error());
-    const auto lse = download(rank.lse.data(), rank.lse.bytes(), stream_);
+    const auto lse = download(rank.lse.data(), rank.lse.bytes(), rank.stream.get());
     if (!lse) return tl::unexpected(lse.error());
     o->insert(o->end(), lse->begin(), lse->end());
     raw.push_back(*std::move(o));
@@ -304,6 +397,8 @@ Result<ComparisonReport> GroupCase::compare(const KernelSpec& spec) {
     merge(report, whole_->compare_raw(**expected, of_rank.data(), of_rank.data() + whole_->o_bytes(), spec.lse));
   for (std::size_t number = 0; number < ranks_.size(); ++number) {
     const Rank& rank = ranks_[number];
+    const CurrentContext scope(rank.context());
+    LEANATTN_TRY(scope.entered());
     if (auto fault = rank.status->check(); !fault) {
       report.workspace_left += 1;
       note_failure(report, fmt::format("rank {}: {}", number, fault.error().message));
@@ -315,7 +410,7 @@ Result<ComparisonReport> GroupCase::compare(const KernelSpec& spec) {
     };
     for (const Zeros& zeros : {Zeros{"the workspace", rank.workspace->buffer().data(), rank.workspace->bound_bytes()},
                                Zeros{"the exchange memory", rank.member->slots(), rank.member->slot_bytes()}}) {
-      const auto bytes = download(zeros.at, zeros.bytes, stream_);
+      const auto bytes = download(zeros.at, zeros.bytes, rank.stream.get());
       if (!bytes) return tl::unexpected(bytes.error());
       const std::int64_t left = count_other_than(bytes->data(), zeros.bytes, 0);
       report.workspace_left += left;
@@ -330,6 +425,7 @@ Result<ComparisonReport> GroupCase::compare(const KernelSpec& spec) {
 }
 
 Result<ComparisonReport> GroupCase::check(const LoadedKernel& kernel, LaunchGrid grid, int launches) {
+  LEANATTN_TRY(prepare(kernel));
   std::vector<LeanDecodeArgs> bound;
   for (int rank = 0; rank < ranks(); ++rank) {
     auto args = bind(rank, kernel.spec(), grid);
@@ -372,11 +468,14 @@ Result<void> GroupCase::set_context_lengths(std::vector<int> context_lengths) {
 
 Result<void> GroupCase::reset() {
   for (Rank& rank : ranks_) {
-    LEANATTN_TRY(rank.workspace->reset(stream_));
-    LEANATTN_TRY(rank.member->reset(stream_));
+    const CurrentContext scope(rank.context());
+    LEANATTN_TRY(scope.entered());
+    LEANATTN_TRY(rank.workspace->reset(rank.stream.get()));
+    LEANATTN_TRY(rank.member->reset(rank.stream.get()));
     rank.status->acknowledge();
+    LEANATTN_TRY(wait_for(rank.stream.get()));
   }
-  return wait_for(stream_);
+  return {};
 }
 
 }  // namespace v1

@@ -1,4 +1,4 @@
-// verify_ranks.cpp -- checks kernels of groups with all ranks on this GPU, each on a stream of its own.
+// verify_ranks.cpp -- checks kernels of groups with ranks on this GPU and those like it, each on a stream of its own.
 #include <algorithm>
 
 #include "tuner/oracle/group_case.hpp"
@@ -18,9 +18,9 @@ Result<ComparisonReport> replay(GroupCase& ranks, const LoadedKernel& kernel, La
   for (int rank = 0; rank < ranks.ranks(); ++rank) {
     const auto bound = ranks.bind(rank, kernel.spec(), grid);
     if (!bound) return tl::unexpected(bound.error());
-    auto graph = Graph::capture(ranks.stream(rank), [&](CUstream_st* capturing) {
-      return kernel.launch(*bound, grid.ctas, capturing, grid.l2_promotion, true);
-    });
+    const CurrentContext scope = ranks.enter(rank);
+    auto graph =
+        Graph::capture(ranks.stream(rank), [&](CUstream_st*) { return ranks.launch(rank, kernel, grid, *bound); });
     if (!graph) return tl::unexpected(graph.error());
     graphs.push_back(*std::move(graph));
   }

@@ -261,6 +261,18 @@ TEST_F(GroupsOfRanks, FaultsNameTheRankUntilTheGroupIsReset) {
   }
 }
 
+TEST_F(GroupsOfRanks, AFaultEndsWithItsGroupSoThatTheEngineGoesOn) {
+  make(0, 0);
+  std::vector<Group> others = Group::of_engines({&engines_[0], &engines_[1]}, bytes()).value();
+  const LeanDecodeArgs bound = launched(0, args());
+  bound.status->workspace = reinterpret_cast<std::uintptr_t>(bound.group);
+  bound.status->fault = kLeanRankMissing | 1u << kLeanRankShift;
+  others.clear();
+  EXPECT_FALSE(engines_[0].check()) << "it is not the fault of another group";
+  groups_.clear();
+  EXPECT_TRUE(engines_[0].check());
+}
+
 TEST_F(GroupsOfRanks, TheCInterfaceRefusesNull) {
   make(0, 0);
   leanattn_group* made = nullptr;

@@ -313,6 +313,74 @@ TEST(LookupPdl, AConfigForTheOtherKindOfLaunchIsSkipped) {
   EXPECT_EQ(table.skipped(), 2u);
 }
 
+const DecodeProblem kOfGroup{.q_heads = 32, .kv_heads = 8, .head_dim = 128, .features = {.context_parallel = 2}};
+
+Config tensor_config(const DecodeProblem& problem, std::int64_t grid, FixUp fixup = FixUp::wait) {
+  KernelSpec spec = base_spec({9, 0, true}, problem);
+  spec.load = LoadPath::tensor, spec.fixup = fixup;
+  spec.warps = 8, spec.warp_tokens = 16, spec.tile = 128, spec.stages = 4, spec.ctas_per_sm = 1;
+  return {spec, grid};
+}
+
+TEST(LookupOfGroups, ARanksPartGetsTheWinnerOfThePartAlone) {
+  for (const int interleave : {0, 16}) {
+    for (const bool replicate : {false, true}) {
+      DecodeProblem problem = kOfGroup;
+      problem.features.context_interleave = interleave, problem.features.replicate_output = replicate;
+      const auto table = table_of({winner(kLlama, kMeasured, tensor_config(kLlama, 120), 12.5, "cold", "site")});
+      const Choice choice = table.find(problem, kMeasured);
+      EXPECT_EQ(choice.provenance, Provenance::nearest) << "the merge was not measured";
+      EXPECT_EQ(choice.config, tensor_config(problem, 120));
+      EXPECT_EQ(choice.tuned_us, 12.5);
+      EXPECT_EQ(choice.layer, "site");
+      const Choice same_bucket = table.find(problem, {.batch = 4, .longest_context = 5000});
+      EXPECT_EQ(same_bucket.provenance, Provenance::nearest);
+      EXPECT_EQ(same_bucket.tuned_us, 12.5);
+      EXPECT_TRUE(in_group(same_bucket.config.spec.features));
+    }
+  }
+}
+
+TEST(LookupOfGroups, AWinnerOfMoreCtasThanAreResidentGivesAwayItsGrid) {
+  const auto table = table_of({winner(kLlama, kMeasured, tensor_config(kLlama, 264, FixUp::ticket), 12.5)});
+  const Choice choice = table.find(kOfGroup, kMeasured);
+  EXPECT_EQ(choice.provenance, Provenance::nearest);
+  EXPECT_LE(choice.config.grid, resident_grid(fictional_gpu(), choice.config.spec));
+}
+
+TEST(LookupOfGroups, RanksAgreeOnTheOrderOfDimsWhateverWasTunedForTheirShapes) {
+  std::vector<LayeredWinners::Entry> rows;
+  std::vector<Shape> shapes;
+  for (const int batch : {1, 16, 64}) {
+    for (const std::int64_t context : {128, 2048, 16384, 131072}) {
+      shapes.push_back({.batch = batch, .longest_context = context});
+      // In turn of other families than the default kernel's, and of the same.
+      rows.push_back(
+          winner(kLlama, shapes.back(), shapes.size() % 2 == 0 ? tuned_config(kLlama, 64) : tensor_config(kLlama, 64)));
+    }
+  }
+  const int order = exchange_order(default_config(fictional_gpu(), kOfGroup, {}).spec);
+  for (const bool tuned : {false, true}) {
+    const auto table = table_of(tuned ? rows : std::vector<LayeredWinners::Entry>{});
+    for (const Shape& shape : shapes) {
+      for (const std::int64_t more : {0, 3, 700}) {
+        const Choice choice =
+            table.find(kOfGroup, {.batch = shape.batch, .longest_context = shape.longest_context + more});
+        EXPECT_EQ(exchange_order(choice.config.spec), order) << to_json(shape) << ", " << more;
+        EXPECT_LE(choice.config.grid, resident_grid(fictional_gpu(), choice.config.spec));
+      }
+    }
+  }
+  EXPECT_NE(exchange_order(tuned_config(kOfGroup, 64).spec), order) << "or this test says nothing";
+}
+
+TEST(LookupOfGroups, WithoutWinnersTheModelChoosesAndNoCompileIsSaved) {
+  const auto table = table_of({});
+  const Choice choice = table.find(kOfGroup, {.batch = 1, .longest_context = 16384});
+  EXPECT_EQ(choice.provenance, Provenance::fallback);
+  EXPECT_EQ(choice.config.spec.fixup, FixUp::wait) << kernel_name(choice.config.spec);
+}
+
 TEST(LookupPdl, RanksGoFromExactToFallback) {
   const Provenance ladder[] = {Provenance::exact,   Provenance::bucket, Provenance::without_pdl,
                                Provenance::nearest, Provenance::model,  Provenance::fallback};

@@ -9,6 +9,7 @@
 
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/specs.hpp"
+#include "runtime/lookup/usual_kernels.hpp"
 
 namespace leanattn {
 namespace {
@@ -131,10 +132,45 @@ TEST(SearchSpace, AShorterListIsABeginningOfTheLonger) {
   EXPECT_TRUE(std::equal(few.begin(), few.end(), many.begin()));
 }
 
-TEST(SearchSpace, AskingForMoreThanThereAreGivesAll) {
+TEST(SearchSpace, AskingForMoreThanThereAreGivesEveryKernelWithOneFixUpOrBoth) {
   const DeviceFacts device = h200();
-  const auto all = choose_specs(default_model(device), device, {}, kShapes, 100000);
-  EXPECT_EQ(all.size(), all_specs(device, {}).size());
+  std::set<std::string> chosen;
+  for (KernelSpec spec : choose_specs(default_model(device), device, {}, kShapes, 100000)) {
+    spec.fixup = FixUp::ticket;
+    chosen.insert(kernel_name(spec));
+  }
+  std::set<std::string> all;
+  for (const KernelSpec& spec : all_specs(device, {})) all.insert(kernel_name(spec));
+  EXPECT_TRUE(std::includes(chosen.begin(), chosen.end(), all.begin(), all.end()));  // and usual ones beside them
+}
+
+TEST(SearchSpace, KernelsThatWaitComeFirstWhereManyCtasShareAnOutputTile) {
+  const DeviceFacts device = h200();
+  const DecodeProblem problem{.q_heads = 8, .kv_heads = 1, .head_dim = 128};
+  const auto usual = static_cast<std::ptrdiff_t>(usual_kernels(device, problem).size());
+  // How many of the first 12 behind the usual kernels wait, and whether the first of all does.
+  const auto count_waiting = [&](const Shape& shape) {
+    const auto chosen = choose_specs(default_model(device), device, problem, {{shape}}, 60);
+    const auto waits = [](const KernelSpec& spec) { return spec.fixup == FixUp::wait; };
+    return std::pair(std::count_if(chosen.begin() + usual, chosen.begin() + usual + 12, waits), waits(chosen.front()));
+  };
+  // One output tile, of which more than 60 CTAs compute a part each.
+  const auto [of_one, first_of_one] = count_waiting({.batch = 1, .longest_context = 8192});
+  EXPECT_GE(of_one, 10);
+  EXPECT_TRUE(first_of_one);
+  // 4096 output tiles, of which hardly any is shared.
+  const auto [of_many, first_of_many] = count_waiting({.batch = 4096, .longest_context = 8192});
+  EXPECT_EQ(of_many, 0);
+  EXPECT_FALSE(first_of_many);
+}
+
+TEST(SearchSpace, TheUsualKernelsComeFirst) {
+  const DeviceFacts device = h200();
+  const auto usual = usual_kernels(device, {});
+  const auto chosen = choose_specs(default_model(device), device, {}, kShapes, 60);
+  ASSERT_GT(usual.size(), 8u);
+  const auto beginning = chosen.begin() + static_cast<std::ptrdiff_t>(usual.size());
+  EXPECT_TRUE(std::is_permutation(usual.begin(), usual.end(), chosen.begin(), beginning));
 }
 
 TEST(SearchSpace, NeighboursAreValidDistinctAndNearby) {

@@ -1,0 +1,158 @@
+"""Times decode steps whose contexts two GPUs share: a group of leanattn, and what engines do instead, beside one GPU and split heads.
+
+    python3 bench/groups --tune 3 --out results
+
+One process a GPU. All ways to do a step run in interleaved rounds, as CUDA graphs of many steps in a row, with a cold L2; the time of a step is that of
+the slower rank. Every result is first compared with attention in FP64, on every rank and in every copy of the caches. NCCL does the collectives of the
+baselines, with NVLink's multicast off (NCCL_NVLS_ENABLE=0). This program needs two GPUs of one host, PyTorch with NCCL, and the leanattn package.
+
+It writes groups.json.gz (raw samples of every rank) and groups.md. Exit codes: 0 done; 1 a result was wrong, or something failed; 2 wrong usage;
+6 --seconds ended the run with rows left over.
+"""
+import argparse
+import gzip
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]  # for the packages beside this one
+
+import group_report  # noqa: E402  (the path first)
+import group_steps  # noqa: E402
+from peers import files  # noqa: E402
+
+RANKS = 2
+SETTINGS = {"NCCL_NVLS_ENABLE": "0", "LEANATTN_WAIT_BOUND_MS": "3000", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+def main():
+    options = parse()
+    if options.report_only:
+        results = files.read_json(options.out / "groups.json")
+    else:
+        results = measure(options)
+        write_compressed(options.out / "groups.json.gz", results)
+    text = group_report.markdown(results)
+    files.write_text(options.out / "groups.md", text)
+    print(text)
+    return exit_code(results)
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="groups", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the results")
+    parser.add_argument("--rows", default=",".join(group_steps.steps()), help="of %(default)s")
+    parser.add_argument("--rounds", type=int, default=21, help="(%(default)s)")
+    parser.add_argument("--seconds", type=float, default=90, help="start no further row after this long, process start not counted (%(default)s)")
+    parser.add_argument("--db", type=pathlib.Path, help="cache directory with leanattn's tuning database; default: the user's")
+    parser.add_argument("--tune", type=float, metavar="SECONDS", help="first tune what the rows look up, this long a shape, on GPU 0")
+    parser.add_argument("--program", type=pathlib.Path, help="the leanattn program, for --tune; default: the package's")
+    parser.add_argument("--seed", type=int, default=1, help="of the data and the order of rounds")
+    parser.add_argument("--ranks-on-one-gpu", action="store_true", help="a test of this program: both ranks are processes on one GPU, without NCCL; the times mean nothing")
+    parser.add_argument("--report-only", action="store_true", help="write Markdown again from groups.json.gz; needs no GPU")
+    options = parser.parse_args()
+    options.rows = options.rows.split(",")
+    for row in options.rows:
+        if row not in group_steps.steps():
+            parser.error(f"--rows: {row!r} is not one of {', '.join(group_steps.steps())}")
+    if options.rounds < 1:
+        parser.error("--rounds takes a number from 1 on")
+    if options.tune is not None and not options.tune > 0:
+        parser.error("--tune takes seconds above 0")
+    return options
+
+
+def measure(options):
+    """The record of a run. The ranks write what they have after every step, so that a rank which fails takes no finished step with it."""
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    import torch  # after --help and --report-only, which need none of this
+
+    import group_ranks
+
+    needed = 1 if options.ranks_on_one_gpu else RANKS
+    if torch.cuda.device_count() < needed:
+        sys.exit(f"groups: {torch.cuda.device_count()} GPUs are there, and {needed} are needed; --ranks-on-one-gpu tries the program on one")
+    if options.tune:
+        tune(options)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"folder": folder, "ranks": RANKS, "one_gpu": options.ranks_on_one_gpu, "steps": options.rows, "rounds": options.rounds, "seed": options.seed,
+                    "seconds": options.seconds, "cache_dir": str(options.db.resolve()) if options.db else None}
+        failure = None
+        try:
+            torch.multiprocessing.spawn(group_ranks.run, args=(settings,), nprocs=RANKS)
+        except Exception as problem:  # of a rank, with its traceback
+            failure = str(problem)
+            print(failure, file=sys.stderr, flush=True)
+        written = pathlib.Path(folder, "results.json")
+        results = files.read_json(written) if written.exists() else {"schema_version": 1, "ranks": RANKS, "one_gpu": options.ranks_on_one_gpu, "rounds": options.rounds,
+                                                                     "seed": options.seed, "finished": False, "steps": []}
+    results["failure"] = failure
+    results["environment"] = {**group_ranks.environment(), "leanattn": version(), "link": link()}
+    return results
+
+
+def tune(options):
+    """Tunes what the rows look up, in the database that the ranks then read."""
+    import group_systems
+    import leanattn
+
+    engine = leanattn.Engine(0, cache_dir=options.db.resolve()) if options.db else leanattn.engine(0)
+    steps = group_steps.steps()
+    for problem, shapes in group_systems.tuned_shapes([steps[row] for row in options.rows], RANKS).items():
+        for tuned in leanattn.tune(problem, shapes, budget=options.tune * len(shapes), program=options.program, engine=engine):
+            print(f"{problem.q_heads}/{problem.kv_heads} heads{', LSE' if problem.lse else ''}, {tuned.shape}: {tuned.status}, {tuned.median_us:.2f} us", flush=True)
+
+
+def exit_code(results):
+    failures = [failure for step in results["steps"] for failure in step["failures"]]
+    if not results["finished"] or any(not failure.get("left") for failure in failures):
+        return 1
+    return 6 if failures else 0
+
+
+def write_compressed(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_bytes(gzip.compress(json.dumps(value).encode(), 9, mtime=0))
+    os.replace(temporary, path)
+
+
+def version():
+    """The version of the package and the revision of its kernels."""
+    import leanattn
+
+    return f"{leanattn.__version__}, library {leanattn._leanattn._revision}"
+
+
+def link():
+    """How the first two GPUs are connected, as nvidia-smi calls it: NV18 is 18 links of NVLink."""
+    return link_of(output(["nvidia-smi", "topo", "-m"]))
+
+
+def link_of(topology):
+    """What the table of `nvidia-smi topo -m` has between GPU 0 and GPU 1; None where there is no such table."""
+    lines = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", topology).splitlines()]
+    try:
+        head = next(cells for cells in lines if "GPU1" in cells)  # has no name over the first column
+        row = next(cells for cells in lines if cells and cells[0] == "GPU0" and cells is not head)
+        return row[1 + head.index("GPU1")]
+    except (StopIteration, IndexError):
+        return None
+
+
+def output(command):
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

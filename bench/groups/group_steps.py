@@ -1,0 +1,84 @@
+"""group_steps.py -- the decode steps that are measured, and which tokens of a context each rank holds. Needs neither torch nor a GPU."""
+import dataclasses
+import random
+
+from peers import shapes
+
+PAGE_SIZE = 16
+RAGGED_SEED = 20260101
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One decode step in bf16 of `lengths` tokens, whole contexts, one query token a request."""
+
+    name: str
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    lengths: tuple[int, ...]  # [batch] tokens
+    page_size: int = 0  # tokens a page; 0: dense
+    interleave: int = 0  # ranks hold units of so many tokens in turn; 0: contiguous parts
+
+    @property
+    def batch(self):
+        return len(self.lengths)
+
+    @property
+    def longest(self):
+        return max(self.lengths)
+
+    @property
+    def tokens(self):
+        return sum(self.lengths)
+
+    @property
+    def kv_bytes(self):
+        """Bytes of K and V of the whole contexts."""
+        return shapes.kv_bytes(self.lengths, self.kv_heads, self.head_dim)
+
+    def part(self, rank, ranks):
+        """The tokens that a rank holds of each request: [batch] of sequences of token numbers in rising order."""
+        return [self._part_of(length, rank, ranks) for length in self.lengths]
+
+    def _part_of(self, length, rank, ranks):
+        if self.interleave:
+            return [token for token in range(length) if token // self.interleave % ranks == rank]
+        unit = max(self.page_size, 1)  # a page lies on one rank
+        units = -(-length // unit)
+        return range(min(units * rank // ranks * unit, length), min(units * (rank + 1) // ranks * unit, length))
+
+    def part_bytes(self, rank, ranks):
+        """Bytes of K and V that a rank reads."""
+        return shapes.kv_bytes([len(tokens) for tokens in self.part(rank, ranks)], self.kv_heads, self.head_dim)
+
+    def exchanged_bytes(self, ranks):
+        """Bytes of partial results that a rank gets from the others in a launch of a group: 24 for every four values of O (docs/groups.md)."""
+        return self.batch * self.q_heads * self.head_dim * 6 * (ranks - 1) // ranks
+
+
+def ragged(requests=64, shortest=128, longest=32768):
+    """Contexts whose logarithms are uniform; the same at every call."""
+    generator = random.Random(RAGGED_SEED)
+    return tuple(round(shortest * (longest / shortest) ** generator.random()) for _ in range(requests))
+
+
+def llama(name, lengths, **how):
+    return Step(name, 32, 8, 128, tuple(lengths), **how)
+
+
+def steps():
+    """All steps by key: the heads of Llama-3-8B, and the heads and batch of the paper's several-GPU figure."""
+    thousand = 1024
+    return {
+        "1x32k": llama("1 x 32k", [32 * thousand]),
+        "1x128k": llama("1 x 128k", [128 * thousand]),
+        "1x512k": llama("1 x 512k", [512 * thousand]),
+        "ragged": llama("64, ragged 128..32k", ragged()),
+        "ragged-interleaved": llama("64, ragged 128..32k, interleaved by 16", ragged(), interleave=16),
+        "64x4k": llama("64 x 4096", [4096] * 64),
+        "16x16k": llama("16 x 16k", [16 * thousand] * 16),
+        "1x128k-paged": llama("1 x 128k, pages of 16", [128 * thousand], page_size=PAGE_SIZE),
+        "paper-4k": Step("192 heads: 4 x 4k", 192, 192, 64, (4 * thousand,) * 4),
+        "paper-32k": Step("192 heads: 4 x 32k", 192, 192, 64, (32 * thousand,) * 4),
+    }

@@ -1,0 +1,365 @@
+"""Groups on GPUs that are not there: how ranks find each other, what their launches carry, how a group ends, and what is refused by name."""
+import gc
+import pickle
+import sys
+import types
+import warnings
+
+import pytest
+
+fake = pytest.importorskip("_fake_gpu", reason="built with the tests only")
+
+import leanattn  # noqa: E402
+from fake_tensors import FakeTensor  # noqa: E402
+from rank_threads import Ranks  # noqa: E402
+
+BATCH, Q_HEADS, KV_HEADS, HEAD_DIM, CONTEXT = 3, 8, 4, 64, 256
+RANKS = 2
+
+
+def problem(**changed):
+    return leanattn.Problem(**{"q_heads": Q_HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM, "context_parallel": RANKS, **changed})
+
+
+@pytest.fixture
+def engines(cache_dir):
+    """Two engines of two GPUs that nobody has used."""
+    gc.collect()
+    fake.reset()
+    fake.set_devices(2, True)
+    return [leanattn.Engine(device, cache_dir=cache_dir) for device in range(RANKS)]
+
+
+@pytest.fixture
+def groups(engines):
+    made = leanattn.Group.of_engines(engines, problem=problem(), max_batch=8)
+    yield made
+    for group in made:
+        group.close()
+
+
+def inputs(rank=0, **changed):
+    def on_gpu(*arguments):
+        return FakeTensor(*arguments, device_id=rank)
+
+    made = {"q": on_gpu((BATCH, Q_HEADS, HEAD_DIM)), "k_cache": on_gpu((BATCH, KV_HEADS, CONTEXT, HEAD_DIM)),
+            "v_cache": on_gpu((BATCH, KV_HEADS, CONTEXT, HEAD_DIM)), "context_lengths": on_gpu((BATCH,), "int32")}
+    return {**made, **changed}
+
+
+def decoded(**arguments):
+    try:
+        result = leanattn.decode(**arguments)
+    except leanattn.Error as error:
+        if error.code == "nvrtc_missing":
+            pytest.skip(error.message)
+        raise
+    return result, fake.launches()[-1]
+
+
+def test_ranks_of_one_process_launch_on_their_gpus_and_reach_each_other(groups):
+    reached = []
+    for rank, group in enumerate(groups):
+        assert (group.rank, group.size, group.engine.device, group.connected, group.closed) == (rank, RANKS, rank, True, False)
+        given = inputs(rank)
+        o, launch = decoded(**given, group=group)
+        arguments = launch["arguments"]
+        assert (launch["device"], launch["cooperative"], arguments["group_rank"]) == (rank, True, rank)
+        assert (arguments["q"], arguments["context_lengths"], arguments["o"]) == (given["q"].data, given["context_lengths"].data, o.data)
+        assert o.shape == (BATCH, Q_HEADS, HEAD_DIM)
+        assert (arguments["full_lengths"], arguments["context_starts"]) == (0, 0)
+        reached.append(fake.exchanges(arguments["group"], RANKS))
+    assert reached[0] == reached[1] and len(set(reached[0])) == RANKS and all(reached[0])
+
+
+def test_the_revision_of_the_kernels_is_there_for_records():
+    revision = leanattn._leanattn._revision
+    assert isinstance(revision, str) and len(revision) >= 16
+
+
+def test_each_rank_writes_its_share_of_the_heads(groups):
+    assert [group.heads(Q_HEADS) for group in groups] == [slice(0, 4, 1), slice(4, 8, 1)]
+    with pytest.raises(leanattn.ArgumentError, match="q_heads is 9, which 2 ranks do not divide"):
+        groups[0].heads(9)
+
+
+@pytest.mark.parametrize("unit", [0, 16])
+def test_several_query_tokens_say_where_a_ranks_tokens_lie(engines, unit):
+    with leanattn.Group.of_engines(engines, problem=problem(q_len=4), max_batch=BATCH)[0] as group:
+        given = inputs(q=FakeTensor((BATCH, 4, Q_HEADS, HEAD_DIM)))
+        lengths, starts = FakeTensor((BATCH,), "int32"), FakeTensor((BATCH,), "int32")
+        where = {"full_context_lengths": lengths, "context_interleave": unit, **({} if unit else {"context_starts": starts})}
+        _, launch = decoded(**given, group=group, **where)
+        assert launch["arguments"]["full_lengths"] == lengths.data
+        assert launch["arguments"]["context_starts"] == (0 if unit else starts.data)
+        for name in where:
+            if name != "context_interleave":
+                with pytest.raises(leanattn.ArgumentError, match=name):
+                    leanattn.decode(**given, group=group, **{key: value for key, value in where.items() if key != name})
+
+
+def test_a_replicated_output_is_another_kernel_and_needs_more_memory(engines):
+    assert leanattn.Group.bytes(problem(replicate_output=True), 8) > leanattn.Group.bytes(problem(), 8)
+    groups = leanattn.Group.of_engines(engines, problem=problem(replicate_output=True), max_batch=8)
+    _, shared = decoded(**inputs(), group=groups[0])
+    _, everywhere = decoded(**inputs(), group=groups[0], replicate_output=True)
+    assert shared["kernel"] != everywhere["kernel"] or shared["arguments"]["group"] == everywhere["arguments"]["group"]
+    names = {leanattn.plan(problem(replicate_output=flag), BATCH, group=groups[0]).kernel_name for flag in (False, True)}
+    assert len(names) == 2
+    for group in groups:
+        group.close()
+
+
+def test_plans_of_a_group(engines, groups):
+    plan = engines[0].plan(problem(), BATCH, longest_context=CONTEXT, group=groups[0])
+    assert "cp2" in plan.kernel_name and plan.engine is engines[0]
+    assert leanattn.plan(problem(), BATCH, longest_context=CONTEXT, group=groups[1]).engine is engines[1]
+    compiled = len(fake.launches())
+    decoded(**inputs(), group=groups[0])
+    assert len(fake.launches()) == compiled + 1
+    for wrong, said in [((engines[1], problem(), groups[0]), "another engine"), ((engines[0], leanattn.Problem(), groups[0]), "context_parallel")]:
+        with pytest.raises(leanattn.ArgumentError, match=said):
+            wrong[0].plan(wrong[1], BATCH, group=wrong[2])
+    with pytest.raises(leanattn.ArgumentError, match="launches of 9 requests need a group with"):
+        engines[0].plan(problem(), 9, group=groups[0])
+
+
+def test_launches_are_captured_with_their_group(groups):
+    stream = fake.make_stream()
+    decoded(**inputs(), group=groups[0], stream=stream)
+    fake.begin_capture(stream)
+    leanattn.decode(**inputs(), group=groups[0], stream=stream)
+    graph = fake.end_capture(stream)
+    before = len(fake.launches())
+    fake.replay(graph, stream)
+    launch = fake.launches()[-1]
+    assert len(fake.launches()) == before + 1 and launch["arguments"]["group_rank"] == 0 and launch["arguments"]["group"] != 0
+    fake.destroy_graph(graph)
+
+
+@pytest.mark.parametrize("named, changed", [
+    ("group is missing, and full_context_lengths", {"full_context_lengths": FakeTensor((BATCH,), "int32")}),
+    ("group is missing, and context_starts", {"context_starts": FakeTensor((BATCH,), "int32")}),
+    ("group is missing, and context_interleave", {"context_interleave": 16}), ("group is missing, and replicate_output", {"replicate_output": True}),
+    ("group is not a leanattn.Group", {"group": 1}), ("replicate_output", {"replicate_output": 1}), ("context_interleave", {"context_interleave": 1.5}),
+])
+def test_what_is_for_a_group_needs_one(engines, named, changed):
+    with pytest.raises((ValueError, TypeError), match=named):
+        leanattn.decode(**inputs(), engine=engines[0], **changed)
+    assert fake.launches() == []
+
+
+@pytest.mark.parametrize("named, changed", [
+    ("full_context_lengths", {"full_context_lengths": FakeTensor((BATCH,), "int64")}),
+    ("full_context_lengths", {"full_context_lengths": FakeTensor((BATCH + 1,), "int32")}),
+    ("full_context_lengths", {"full_context_lengths": FakeTensor((BATCH,), "int32", device_id=1)}),
+    ("context_starts", {"context_starts": FakeTensor((BATCH,), "int32", strides=(2,))}), ("context_starts is given", {"context_starts": FakeTensor((BATCH,), "int32")}),
+    ("context_interleave is 24", {"context_interleave": 24}), ("context_interleave is 512", {"context_interleave": 512}), ("a window", {"window": 30}),
+    ("k_new", {"k_new": FakeTensor((BATCH, KV_HEADS, HEAD_DIM)), "v_new": FakeTensor((BATCH, KV_HEADS, HEAD_DIM)), "rope": None}),
+])
+def test_what_a_group_cannot_do_is_refused_by_name(groups, named, changed):
+    with pytest.raises((ValueError, TypeError, NotImplementedError)) as caught:
+        leanattn.decode(**inputs(), group=groups[0], **changed)
+    assert named in str(caught.value) or named == "k_new" and "append" in str(caught.value)
+    assert fake.launches() == []
+
+
+def test_tensors_of_another_gpu_or_engine_are_refused(engines, groups):
+    with pytest.raises(leanattn.ArgumentError, match="group is of CUDA device 0, but q is on device 1"):
+        leanattn.decode(**inputs(1), group=groups[0])
+    with pytest.raises(leanattn.ArgumentError, match="engine is not that of the group"):
+        leanattn.decode(**inputs(), group=groups[0], engine=engines[1])
+    decoded(**inputs(), group=groups[0], engine=engines[0])
+
+
+@pytest.mark.parametrize("differs, said", [(False, "did not send its results within 10000 ms"), (True, "launched another kernel, batch or scale")])
+def test_a_broken_group_names_the_rank_until_it_is_reset(groups, differs, said):
+    decoded(**inputs(), group=groups[0])
+    fake.report_rank(1, differs)
+    for ask in (groups[0].engine.check, lambda: leanattn.decode(**inputs(), group=groups[0])):
+        with pytest.raises(leanattn.GroupBroken, match=said) as caught:
+            ask()
+        assert caught.value.rank == 1 and caught.value.code == "group_broken"
+        assert "Group.reset()" in caught.value.hint and isinstance(caught.value, RuntimeError)
+        assert pickle.loads(pickle.dumps(caught.value)).rank == 1
+    groups[1].engine.check()
+    groups[0].reset()
+    groups[0].engine.check()
+    decoded(**inputs(), group=groups[0])
+
+
+def test_closing_a_broken_group_lets_the_engine_go_on(engines, groups):
+    decoded(**inputs(), group=groups[0])
+    fake.report_rank(1, False)
+    with pytest.raises(leanattn.GroupBroken):
+        leanattn.decode(**inputs(), engine=engines[0])
+    groups[0].close()
+    decoded(**inputs(), engine=engines[0])
+
+
+def test_a_closed_group_frees_its_memory_and_says_that_it_is_closed(engines):
+    before = fake.live_buffers()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        groups = leanattn.Group.of_engines(engines, problem=problem(), max_batch=8)
+        assert fake.live_buffers() == before + RANKS
+        for group in groups:
+            group.close()
+            group.close()
+            assert group.closed and "closed" in repr(group)
+        del group, groups
+        gc.collect()
+    assert fake.live_buffers() == before
+    closed = leanattn.Group(engines[0], 0, 2, leanattn.Group.bytes(problem(), 8))
+    closed.close()
+    for use in (lambda: leanattn.decode(**inputs(), group=closed), lambda: engines[0].plan(problem(), group=closed), closed.export, closed.reset,
+                lambda: closed.connect([])):
+        with pytest.raises(leanattn.ArgumentError, match="group is closed"):
+            use()
+
+
+def test_a_group_that_may_still_be_written_to_keeps_its_memory(engines):
+    memory_bytes = leanattn.Group.bytes(problem(), 8)
+    before = fake.live_buffers()
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        leanattn.Group(engines[0], 0, 2, memory_bytes)
+        gc.collect()
+    assert fake.live_buffers() == before + 1
+    with pytest.raises(KeyError), leanattn.Group(engines[0], 0, 2, memory_bytes) as group:
+        raise KeyError
+    assert group.closed and fake.live_buffers() == before + 2
+    with leanattn.Group(engines[0], 0, 2, memory_bytes) as group:
+        assert not group.closed
+    assert group.closed and fake.live_buffers() == before + 2
+
+
+def test_a_group_keeps_its_engine_alive(cache_dir):
+    gc.collect()
+    fake.reset()
+    group = leanattn.Group(leanattn.Engine(cache_dir=cache_dir), 0, 2, leanattn.Group.bytes(problem(), 8))
+    gc.collect()
+    group.engine.check()
+    assert len(group.export()) == 256
+    group.close()
+
+
+@pytest.mark.parametrize("said, arguments", [
+    ("a group of 1 ranks", (0, 1)), ("a group of 9 ranks", (0, 9)), ("rank 2 of a group of 2", (2, 2)), ("rank -1", (-1, 2)),
+    ("rank is of type str", ("0", 2)), ("size is of type NoneType", (0, None)),
+])
+def test_ranks_that_cannot_be_are_refused(engines, said, arguments):
+    with pytest.raises((ValueError, TypeError), match=said):
+        leanattn.Group(engines[0], *arguments, 1 << 20)
+
+
+def test_memory_that_is_too_small_is_refused(engines):
+    with pytest.raises(leanattn.ArgumentError, match="memory_bytes of a group is 100"):
+        leanattn.Group(engines[0], 0, 2, 100)
+    with pytest.raises(leanattn.ArgumentTypeError, match="engine is not a leanattn.Engine"):
+        leanattn.Group(None, 0, 2, 1 << 20)
+
+
+def test_blobs_are_checked_one_by_one(engines):
+    memory_bytes = leanattn.Group.bytes(problem(), 8)
+    ranks = [leanattn.Group(engines[rank], rank, 2, memory_bytes) for rank in range(2)]
+    blobs = [group.export() for group in ranks]
+    for wrong, said in [(blobs[:1], "1 blobs for a group of 2"), (blobs[::-1], "blob 0 is that of rank 1"), ([blobs[0], blobs[1][:-1]], "an entry 1 of 255 bytes"),
+                        ([blobs[0], bytes(256)], "blob 1 is none that"), ([blobs[0], None], "an entry 1 that is not bytes"), (blobs[0], "not a sequence of bytes")]:
+        with pytest.raises((ValueError, TypeError), match=said):
+            ranks[0].connect(wrong)
+    assert not ranks[0].connected and "not connected" in repr(ranks[0])
+    with pytest.raises(leanattn.ArgumentError, match="not connected"):
+        leanattn.decode(**inputs(), group=ranks[0])
+    for group in ranks:
+        group.connect(blobs)
+        assert group.connected
+    with pytest.raises(leanattn.ArgumentError, match="connected already"):
+        ranks[0].connect(blobs)
+    for group in ranks:
+        group.close()
+
+
+def test_gpus_that_do_not_reach_each_other_are_named(engines):
+    fake.set_devices(2, False)
+    before = fake.live_buffers()
+    with pytest.raises(leanattn.Unsupported, match="GPU 0 of rank 0 cannot reach the memory of GPU 1 of rank 1"):
+        leanattn.Group.of_engines(engines, problem=problem(), max_batch=8)
+    gc.collect()
+    assert fake.live_buffers() == before
+
+
+def test_the_problem_must_be_of_as_many_ranks(engines):
+    with pytest.raises(leanattn.ArgumentError, match=r"context_parallel 4, and there are 2 engines. Make it with Problem\(..., context_parallel=2\)"):
+        leanattn.Group.of_engines(engines, problem=problem(context_parallel=4), max_batch=8)
+    with pytest.raises(leanattn.ArgumentError, match="context_parallel is 1"):
+        leanattn.Group.bytes(leanattn.Problem(), 8)
+    with pytest.raises(leanattn.ArgumentError, match="context_interleave"):
+        leanattn.Problem(context_interleave=16)
+    with pytest.raises(leanattn.ArgumentError, match="context_parallel"):
+        leanattn.Problem(context_parallel=9)
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    made = Ranks(RANKS)
+    torch = types.ModuleType("torch")
+    torch.distributed = made
+    torch.cuda = types.SimpleNamespace(current_device=lambda: made.mine.rank)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.distributed", made)
+    return made
+
+
+def test_processes_of_torch_distributed_make_a_group_and_end_it_together(engines, ranks):
+    def work(rank):
+        with leanattn.Group.from_process_group(problem=problem(), max_batch=8, engine=engines[rank]) as group:
+            assert (group.rank, group.size, group.connected, group.engine) == (rank, RANKS, True, engines[rank])
+            exchanges = ranks.exchanges
+            leanattn.decode(**inputs(rank), group=group)
+            assert ranks.exchanges == exchanges, "a step needs no exchange"
+        assert group.closed
+        return "done"
+
+    made = ranks.run(work)
+    if any(getattr(result, "code", "") == "nvrtc_missing" for result in made):
+        pytest.skip("NVRTC is not installed")
+    assert made == ["done"] * RANKS
+    assert ranks.exchanges == 3  # blobs, whether all have connected, and the barrier of close()
+    assert sorted(launch["device"] for launch in fake.launches()) == [0, 1]
+
+
+def test_the_engine_of_torchs_current_device_is_the_default(ranks, monkeypatch, engines):
+    import leanattn._groups
+
+    monkeypatch.setattr(leanattn._groups, "default_engine", lambda device: engines[device])
+    made = ranks.run(lambda rank: leanattn.Group.from_process_group(problem=problem(), max_batch=1))
+    assert [group.engine.device for group in made] == [0, 1]
+    for group in made:
+        group.close(barrier=False)
+    assert ranks.exchanges == 2
+
+
+def test_a_rank_that_fails_makes_all_ranks_raise(engines, ranks):
+    before = fake.live_buffers()
+
+    def one_has_another_problem(rank):
+        return leanattn.Group.from_process_group(problem=problem(context_parallel=2 + 2 * rank), max_batch=8, engine=engines[rank])
+
+    first, second = ranks.run(one_has_another_problem)
+    assert isinstance(second, leanattn.ArgumentError) and "the process group has 2 ranks" in str(second)
+    assert isinstance(first, leanattn.GroupBroken) and first.rank == 1 and "the process group has 2 ranks" in str(first)
+
+    first, second = ranks.run(lambda rank: leanattn.Group.from_process_group(problem=problem(), max_batch=8 * (rank + 1), engine=engines[rank]))
+    for error in (first, second):
+        assert isinstance(error, leanattn.ArgumentError) and "memory_bytes on all ranks" in str(error)
+    gc.collect()
+    assert fake.live_buffers() == before
+
+
+def test_without_torch_distributed_the_call_says_what_to_do(ranks, engines):
+    ranks.is_initialized = lambda: False
+    with pytest.raises(leanattn.ArgumentError, match="init_process_group"):
+        leanattn.Group.from_process_group(problem=problem(), max_batch=8, engine=engines[0])
+    ranks.is_available = lambda: False
+    with pytest.raises(leanattn.ArgumentError, match=r"connect\(\)"):
+        leanattn.Group.from_process_group(problem=problem(), max_batch=8, engine=engines[0])
