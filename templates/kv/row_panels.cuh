@@ -74,14 +74,14 @@ LEAN_DEVICE void convert_rows(u32 stage, u32 at_stage, u32 full) {
       for (int i = 0; i < kAtOnce; i++) {
         const int token = row + i * 4;
         const float scale = row_buffers().scales[at_stage][token][(pair * 128 + c * 16) / kRowGroup];
+        const uint4 low = scaled_eight(bytes[i].x, bytes[i].y, scale),
+                    high = scaled_eight(bytes[i].z, bytes[i].w, scale);
         // Lanes of the second panel write their eights the other way round, so that eight lanes write to all banks.
         const bool swap = c >= 4;
-        const uint4 x = bytes[i], one = scaled_eight(swap ? x.z : x.x, swap ? x.w : x.y, scale),
-                    other = scaled_eight(swap ? x.x : x.z, swap ? x.y : x.w, scale);
         const u32 to = panel + (u32)(c / 4 * kPanelBytes + token * 128);
         const int chunk = c % 4 * 2;
-        store_shared_16(to + (u32)(((chunk + swap) ^ token % 8) * 16), one);
-        store_shared_16(to + (u32)(((chunk + !swap) ^ token % 8) * 16), other);
+        store_shared_16(to + (u32)(((chunk + swap) ^ token % 8) * 16), swap ? high : low);
+        store_shared_16(to + (u32)(((chunk + !swap) ^ token % 8) * 16), swap ? low : high);
       }
     }
     panel += (u32)(2 * kPanelBytes);
