@@ -52,9 +52,9 @@ int spill_limit(const KernelSpec& spec) {
   return !warpgroups_have_roles(spec) ? 0 : gathers_rows(spec) ? 192 : 64;
 }
 
-/// `covering` has every load path on every arch with one of the four head_dims, on Hopper with two of them, and of their
-/// dtypes and fix-ups one pair, in turn. The seed of the run decides which ones an arch has; the next arch has others.
-/// `all` has every head_dim with every pair.
+/// `covering` has every load path on every arch with one of the four head_dims, on Hopper with two of them, and of
+/// their dtypes and fix-ups one pair, in turn. The seed of the run decides which ones an arch has; the next arch has
+/// others. `all` has every head_dim with every pair.
 enum class Combinations { covering, all };
 
 /// LEANATTN_TEST_SEED, which scripts/test takes from the sources; 0 without it.
