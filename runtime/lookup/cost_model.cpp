@@ -17,6 +17,13 @@ namespace {
 // The most contributors that merge at one level, and the fewest that make a group (templates/merge/ticket.cuh).
 constexpr std::int64_t kFlat = 16, kMinWidth = 8;
 
+// What a CTA takes from its launch until its first KV is there, and from its last KV until the next CTA has its place.
+constexpr double kCtaUs = 6.0;
+// The warps that an SM steps with at once as fast as with one.
+constexpr double kWarpsApart = 8.0;
+// The loss of a dependent launch that leaves room free, as a share of the time at the memory's rate and of the room.
+constexpr double kLate = 0.6;
+
 /// Tokens that all warps of a CTA attend to in one step.
 std::int64_t step_of_cta(const KernelSpec& spec) {
   return spec.load == LoadPath::tensor ? step_tokens(spec) : std::int64_t{step_tokens(spec)} * spec.warps;
@@ -60,6 +67,9 @@ Line equal_ranges(std::int64_t start, std::int64_t length, std::int64_t period) 
 /// Whether contributors merge as a tree, groups first.
 bool has_groups(FixUp fixup, std::int64_t contributors) { return fixup == FixUp::ticket && contributors > kFlat; }
 
+/// Whether every row of K and V is a bulk copy of its own.
+bool copies_each_row(const KernelSpec& spec) { return spec.load == LoadPath::bulk && spec.layout == KvLayout::strided; }
+
 /// The most tokens in a microsecond that one SM attends to, whatever its memory does. Few query rows never reach it.
 double attended_rate(const KernelSpec& spec) {
   // On an H200: 64 rows of a latent cache with roles for the warpgroups (128 x 8192 tokens of 128 heads in 600 us), 16
@@ -71,6 +81,20 @@ double attended_rate(const KernelSpec& spec) {
   const int rows = rows_per_block(spec);
   if (spec.load == LoadPath::tensor || (rows <= 16 && columns <= 512)) return std::numeric_limits<double>::infinity();
   return 68.0 * 256 / columns * 16 / std::max(rows, 16);
+}
+
+/// Microseconds from one step of a warp, or of a warpgroup of load path tensor, to the next if its KV is there: waiting
+/// for the barrier, two products and the softmax between them depend on each other. Measured with one CTA of four warps
+/// on an SM, where nothing else hides it. 0 where attended_rate() knows better.
+double warp_step_us(const KernelSpec& spec) {
+  constexpr double kChain = 0.47, kPerTile = 0.23;  // a tile is 16 tokens of 128 columns
+  if (spec.features.latent || query_rows_lead(spec)) return 0;
+  const double tiles = spec.warp_tokens * spec.head_dim / 2048.0;
+  const int rows = rows_per_block(spec);
+  if (spec.load == LoadPath::vector) return 0.5 * kChain + kPerTile * tiles * rows;
+  // In a strided cache each row of K and of V is a bulk copy of its own.
+  const double copies_us = copies_each_row(spec) ? 0.03 * 2 * spec.warp_tokens : 0;
+  return kChain + kPerTile * tiles * (1 + static_cast<double>(divide_up(rows, 8))) / 2 + copies_us;
 }
 
 /// Round trips to L2, one after the other, in which a contributor that waits reduces its slice of a large partial: a
@@ -128,8 +152,8 @@ Costs costs_of(const std::array<double, kCosts>& v) {
 }
 
 std::array<double, kCosts> as_array(const ModelFeatures& f) {
-  // A refill stalls one pipeline of several on an SM. It takes a quarter of what a new segment takes.
-  return {1, f.memory, f.excess, f.segments + 0.25 * f.refills, f.shared, f.partials, f.tree};
+  // A refill stalls one pipeline of several on an SM. It takes a tenth of what a new segment takes.
+  return {1, f.memory, f.excess, f.segments + 0.1 * f.refills, f.shared, f.partials, f.tree};
 }
 
 std::string_view to_string(GridKind kind) {
@@ -162,12 +186,12 @@ ModelParameters default_parameters(const DeviceFacts& device) {
 ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& spec) {
   ModelParameters parameters = default_parameters(device);
   Costs& costs = parameters.costs;
-  // Of dependent launches two share an SM, and CTAs that share it already are in each other's way.
   const bool alone = spec.ctas_per_sm == 1;
   costs.stretch = spec.load == LoadPath::vector ? 0.95 : spec.load == LoadPath::tensor && alone ? 0.99 : 1.01;
-  if (spec.pdl && spec.load == LoadPath::tensor) costs.stretch += alone ? -0.02 : 0.02;
   costs.wait = spec.features.latent ? 0.95 : 0.6;  // the matrix units of a latent cache's kernels overlap with nothing
-  costs.segment = 0.5;
+  // A producer warp goes on into the next segment, while others fill their ring anew.
+  costs.segment = spec.features.latent ? 0.5 : spec.load == LoadPath::tensor ? 1.1 : 1.6;
+  if (!spec.features.latent) parameters.latency = 1.2;  // steps of warps count by themselves
   costs.fix_up = 0.2;
   costs.partial = has_large_partials(spec) ? 0.1 : 0.07;
   switch (spec.load) {
@@ -178,8 +202,14 @@ ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& 
     case LoadPath::tensor: costs.start = 4.0; break;
   }
   if (spec.features.latent) costs.start += warpgroups_have_roles(spec) ? 3.5 : 1.2;
-  // While a dependent launch waits, only a producer warp goes on.
-  if (spec.pdl) costs.start -= spec.load == LoadPath::tensor ? kDependentStart : kDependentStart - 0.2;
+  // Query rows are staged and partials of them stored.
+  if (!spec.features.latent) costs.start += 0.03 * std::max(rows_per_block(spec) - 8, 0);
+  if (copies_each_row(spec)) costs.start += 2.0;  // of the first step
+  // While a dependent launch waits, only a producer warp goes on. CTAs that wait for each other hold their SMs longer.
+  if (spec.pdl) {
+    costs.start -= spec.load == LoadPath::tensor ? kDependentStart : kDependentStart - 0.2;
+    if (spec.fixup == FixUp::wait) costs.start += 0.3;
+  }
   return parameters;
 }
 
@@ -195,6 +225,7 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& d
   bytes_ = static_cast<double>(kv_bytes(problem, shape)) * (row_blocks_in_step(spec) ? 1 : row_blocks(spec));
   step_tokens_ = step_of_cta(spec);
   attended_rate_ = attended_rate(spec);
+  warp_step_us_ = warp_step_us(spec);
 }
 
 ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
@@ -209,20 +240,18 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   const auto fills_of = [&](std::int64_t piece) {
     return static_cast<double>(divide_up(piece * spec_.tile, step_tokens_)) / fill_steps(spec_);
   };
+  const auto steps_of = [&](std::int64_t piece) { return divide_up(piece * spec_.tile, step_tokens_); };
   double fills = fills_of(line.longest);
+  std::int64_t steps = steps_of(line.longest);
   if (spec_.load != LoadPath::tensor && line.segments > 1) {
     const std::int64_t middle = std::max<std::int64_t>(line.segments - 2, 0);
     const std::int64_t last = std::max<std::int64_t>(line.longest - line.first_piece - middle * tiles_per_output_, 0);
     fills = std::max(1.0, fills_of(line.first_piece)) +
             static_cast<double>(middle) * std::max(1.0, fills_of(tiles_per_output_)) + std::max(1.0, fills_of(last));
+    steps = steps_of(line.first_piece) + middle * steps_of(tiles_per_output_) + steps_of(last);
   }
   const std::int64_t waves = divide_up(ctas_on_sm, held_);
   fills = std::max(1.0, fills);
-  // Where a dependent launch leaves less than half of the SMs idle, the one after it begins on these, and the rest of
-  // it late. CTAs that wait for each other then wait for the late ones: 84 MB by 80 of 132 SMs take 28.3 us a link of a
-  // chain, and 22.9 us a launch without. With tickets 537 MB by 64 SMs take as long as without. What fits into the
-  // rings has been requested by then.
-  const bool late = spec_.pdl && spec_.fixup == FixUp::wait && grid < sms_ && 2 * grid > sms_ && fills > 1;
 
   // The last LeanTile of an output tile may have fewer tokens, and only tokens have bytes.
   const std::int64_t whole = line.longest / tiles_per_output_;
@@ -230,32 +259,57 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   const double cta_bytes =
       token_bytes_ * (static_cast<double>(whole) * tokens_per_output_ + std::min(rest_tokens, tokens_per_output_));
 
-  // A deep ring waits for memory while memory is busy with other requests. A ring of one stage, or registers, stand
-  // still while their bytes are used, so their waiting comes on top of the time that memory takes.
+  // A ring is filled again one latency, and the transfer and use of a stage, after it was full: the latter two count by
+  // half, because neighbours are not in step. A deep ring waits for memory while memory is busy with other requests. A
+  // ring of one stage, or registers, stand still while their bytes are used, so their waiting comes on top of the time
+  // that memory takes.
   const bool overlapped = spec_.stages > 1;
-  const double cta_attends_us = static_cast<double>(line.longest * spec_.tile) / attended_rate_;
-  const auto wave_us = [&](std::int64_t ctas_on_busiest_sm, double wave_bytes) {
-    const auto ctas = static_cast<double>(late ? 2 * ctas_on_busiest_sm : ctas_on_busiest_sm);
+  const double sms_at_work = static_cast<double>(std::min(grid, sms_));
+  const double stage_us = warp_step_us_ > 0 ? static_cast<double>(step_tokens_) * token_bytes_ /
+                                                  std::min(parameters_.memory_rate / sms_at_work, parameters_.sm_rate)
+                                            : 0;
+  const double refill_us = parameters_.latency + 0.5 * (stage_us + warp_step_us_);
+  const double waiting = overlapped ? (fills - 1) * refill_us : 0;
+  // Warpgroups take steps in turn; warps share a step. From about eight warps on, an SM's warps are in each other's
+  // way.
+  const double turns = static_cast<double>(steps) / (spec_.load == LoadPath::tensor ? spec_.warps / 4 : 1);
+  const double chain_us = std::max(turns - 1, 0.0) * warp_step_us_;
+  const double rated_us = static_cast<double>(line.longest * spec_.tile) / attended_rate_;
+  const auto wave_us = [&](std::int64_t ctas_on_busiest_sm, double wave_bytes, double start_us) {
+    const auto ctas = static_cast<double>(ctas_on_busiest_sm);
     const double on_sm = std::min(ctas * cta_bytes, wave_bytes);
-    const double waiting = overlapped ? (fills - 1) * parameters_.latency : 0;
-    const double attending = static_cast<double>(ctas_on_busiest_sm) * cta_attends_us;
-    return soft_max(std::max({on_sm / parameters_.sm_rate, waiting, attending}), wave_bytes / parameters_.memory_rate);
+    const double attending = std::max(ctas * rated_us, chain_us * std::max(1.0, ctas * spec_.warps / kWarpsApart));
+    return soft_max(start_us + std::max({on_sm / parameters_.sm_rate, waiting, attending}),
+                    wave_bytes / parameters_.memory_rate);
   };
   ModelFeatures features;
   features.memory = bytes_ / parameters_.memory_rate;
-  // All waves but the last have as many CTAs as are resident at once.
+  // All waves but the last have as many CTAs as are resident at once. The start of the first one is among the costs. A
+  // CTA that follows another one starts and ends while the others on its SM stream, if there are any.
   const std::int64_t wave = held_ * sms_, last = grid - (waves - 1) * wave;
   const double average_bytes = bytes_ / static_cast<double>(grid);
-  features.excess = static_cast<double>(waves - 1) * wave_us(held_, static_cast<double>(wave) * average_bytes) +
-                    wave_us(divide_up(last, sms_), static_cast<double>(last) * average_bytes) - features.memory;
+  const double full_bytes = static_cast<double>(wave) * average_bytes;
+  const double last_bytes = static_cast<double>(last) * average_bytes;
+  features.excess = -features.memory;
+  if (waves == 1) {
+    features.excess += wave_us(divide_up(last, sms_), last_bytes, 0);
+  } else {
+    features.excess += wave_us(held_, full_bytes, 0) + wave_us(divide_up(last, sms_), last_bytes, kCtaUs);
+    if (waves > 2) features.excess += static_cast<double>(waves - 2) * wave_us(held_, full_bytes, kCtaUs);
+  }
+  // Where a dependent launch leaves less than half of the room for CTAs free, the one after it begins there, and the
+  // rest of it comes late: 84 MB by 80 CTAs, one an SM, take 28.4 us a link of a chain, and 23.1 us a launch without.
+  if (spec_.pdl && grid < wave && 2 * grid > wave)
+    features.excess += kLate * features.memory * static_cast<double>(wave - grid) / static_cast<double>(wave);
   features.refills = overlapped ? 0 : fills - 1;
   features.idle = grid < sms_ - sms_ / 8;
-  // Each wave after the first starts with an empty pipeline, like a new segment.
-  features.segments = static_cast<double>(line.segments * waves - 1);
+  features.segments = static_cast<double>((line.segments - 1) * waves);
   if (line.contributors > 1) {
     features.shared = 1;
     features.tree = has_groups(spec_.fixup, line.contributors) ? 1 : 0;
     features.partials = merged_in_a_row(spec_, line.contributors);
+    // At both ends of such a range a CTA waits for others.
+    if (spec_.fixup == FixUp::wait && line.segments > 1) features.partials *= 2;
   }
   return features;
 }

@@ -4,9 +4,11 @@
 //   time = start + stretch * memory + wait * excess + segment * segments + fix-up
 //   memory: all bytes over the memory's rate.
 //   excess: how much longer than that the busiest SM takes for its own bytes, summed over the waves. By Little's law an
-//           SM pulls at most its bytes in flight (CTAs x warps x stages x KV of one step) over the latency of memory.
-//           Of many query rows it attends to so many tokens in a microsecond and no more.
-//   segments: the segments of the busiest CTA after its first, and a quarter of the refills of a ring of one stage.
+//           SM pulls at most its bytes in flight (CTAs x warps x stages x KV of one step) over the time until a stage
+//           is filled again. A warp takes some time for each of its steps, and of many query rows an SM attends to so
+//           many tokens in a microsecond and no more. CTAs of later waves have to start and to end. A dependent launch
+//           that leaves a part of the room for CTAs free delays the launch after it.
+//   segments: the segments of the busiest CTA after its first, and a tenth of the refills of a ring of one stage.
 //   fix-up: a constant where output tiles have several contributors, a cost for each merged partial, and a constant for
 //           the second level of a ticket tree.
 // The part of the schedule is exact for batches of equal lengths (templates/line/schedule.cuh), and an average for
@@ -94,7 +96,7 @@ class LaunchModel {
   const KernelSpec& spec_;
   std::int64_t sms_, held_;
   std::int64_t tiles_ = 1, tiles_per_output_ = 1, step_tokens_ = 1;
-  double token_bytes_ = 0, tokens_per_output_ = 1, bytes_ = 0, attended_rate_ = 1;
+  double token_bytes_ = 0, tokens_per_output_ = 1, bytes_ = 0, attended_rate_ = 1, warp_step_us_ = 0;
 };
 
 /// The same for one grid.

@@ -2,10 +2,12 @@
 """Collects what bench/results/h200 has measured of single configurations, for the tests of look-ups.
 
     tests/tools/lookup_times.py bench/results/h200 > tests/unit/tuner/evaluate/h200_times.json
+    tests/tools/lookup_times.py bench/results/h200 answers > tests/unit/tuner/evaluate/h200_answers.json
 
-The result has the lists `problems`, `specs` and `times`. An entry of `times` is [index of the problem, batch, longest
+The second form collects what look-ups answered in the two runs beside peers: `peers-untuned`, for which the published
+shapes were tuned, and `peers`, with the winners that come with leanattn. The result has the lists `problems`, `specs` and `times`. An entry of `times` is [index of the problem, batch, longest
 context, total context or 0, index of the spec, grid, microseconds with a cold L2, kind]. Kinds: `winner` (of a tuning),
-`best` (of an exhaustive sweep) and `other`.
+`best` (of an exhaustive sweep) and `other`; of answers the run, and `winner` where the shape was tuned.
 """
 import gzip
 import json
@@ -64,8 +66,32 @@ def load(folder, name):
         return json.load(file)
 
 
-def main():
-    folder, times = pathlib.Path(sys.argv[1]), Times()
+def add_lines(times, case, kind):
+    """The lines of leanattn in a case of bench/peers or bench/latent. kind(facts) is None for what is left out."""
+    for line in case["modes"].get("cold", {"lines": []})["lines"]:
+        if line["system"] != "leanattn" or not line.get("samples_us"):
+            continue
+        facts = line["facts"]
+        if kind(facts) is None:
+            continue
+        spec = spec_of(facts["kernel_name"])
+        problem = {key: spec[key] for key in ("dtype", "head_dim", "layout", "lse")}
+        problem |= {"q_heads": case["q_heads"], "kv_heads": case["kv_heads"]}
+        problem |= {"pdl": True} if spec["pdl"] else {}
+        problem |= {"features": spec["features"]} if "features" in spec else {}
+        shape = {"batch": case["batch"], "longest_context": case["longest_context"],
+                 "total_context": case["total_context"] if case.get("lengths") else 0}
+        times.add(problem, shape, {"spec": spec, "grid": facts["grid"]}, statistics.median(line["samples_us"]),
+                  kind(facts))
+
+
+def collect_answers(folder, times):
+    for name in ("peers-untuned", "peers"):
+        for case in load(folder, f"{name}/peers")["cases"]:
+            add_lines(times, case, lambda facts: "winner" if facts["provenance"] == "exact" else name)
+
+
+def collect_times(folder, times):
     for winner in load(folder, "tuning_report")["devices"][0]["winners"]:
         times.add(winner["problem"], winner["shape"], winner["config"], winner["median_us"], "winner")
         for rival in ("default", "runner_up", "fa2", "fd"):
@@ -77,21 +103,15 @@ def main():
         times.add(case["problem"], case["shape"], case["looked_up"], case["looked_up_us"], "other")
     for name in ("latent/latent", "peers/peers"):
         for case in load(folder, name)["cases"]:
-            for line in case["modes"].get("cold", {"lines": []})["lines"]:
-                if line["system"] != "leanattn" or not line.get("samples_us"):
-                    continue
-                facts, batch, longest = line["facts"], case["batch"], case["longest_context"]
-                spec, total = spec_of(facts["kernel_name"]), case["total_context"]
-                if facts["provenance"] == "exact" and name != "latent/latent":
-                    continue  # the report has it
-                problem = {key: spec[key] for key in ("dtype", "head_dim", "layout", "lse")}
-                problem |= {"q_heads": case["q_heads"], "kv_heads": case["kv_heads"]}
-                problem |= {"pdl": True} if spec["pdl"] else {}
-                problem |= {"features": spec["features"]} if "features" in spec else {}
-                ragged = bool(case.get("lengths"))
-                shape = {"batch": batch, "longest_context": longest, "total_context": total if ragged else 0}
-                times.add(problem, shape, {"spec": spec, "grid": facts["grid"]},
-                          statistics.median(line["samples_us"]), "winner" if facts["provenance"] == "exact" else "other")
+            if name == "latent/latent":
+                add_lines(times, case, lambda facts: "winner" if facts["provenance"] == "exact" else "other")
+            else:  # the report has the winners
+                add_lines(times, case, lambda facts: None if facts["provenance"] == "exact" else "other")
+
+
+def main():
+    folder, times = pathlib.Path(sys.argv[1]), Times()
+    (collect_answers if sys.argv[2:] == ["answers"] else collect_times)(folder, times)
     rows = ["{"]
     for key in ("problems", "specs", "times"):
         values = ",\n".join(json.dumps(value, sort_keys=True, separators=(",", ":")) for value in getattr(times, key))
