@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kFormat = 4;         // of another one the costs are of another formula
+constexpr int kFormat = 5;         // of another one the costs are of another formula
 constexpr int kMostResident = 32;  // CTAs that an SM of any architecture holds
 
 double number(const nlohmann::json& json) {
