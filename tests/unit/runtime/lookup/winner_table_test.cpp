@@ -300,7 +300,9 @@ TEST(LookupPdl, LinksOfAChainThatWaitDoNotLeaveSmsIdleWhereAnOrdinaryLaunchMay) 
   idle.spec.warps = 8, idle.spec.warp_tokens = 16, idle.spec.stages = 4, idle.spec.tile = 128;
   ASSERT_TRUE(validate(idle.spec));
   const Shape shape{.batch = 1, .longest_context = 16384};
-  const Choice choice = table_of({winner(heads, shape, idle, 22.8)}).find(dependent, shape);
+  DeviceFacts h200 = fictional_gpu();
+  h200.memory_bytes = 140ll << 30;
+  const Choice choice = WinnerTable::build(h200, layered({winner(heads, shape, idle, 22.8)})).find(dependent, shape);
   EXPECT_EQ(choice.provenance, Provenance::without_pdl);
   if (choice.config.spec.fixup == FixUp::wait) EXPECT_GE(choice.config.grid, 120);
 }
