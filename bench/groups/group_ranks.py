@@ -81,7 +81,7 @@ class Meeting:
     def __init__(self, of_rank):
         import leanattn
 
-        step = group_steps.Step("meeting", 2 * of_rank.ranks, 2 * of_rank.ranks, 64, (16,))
+        step = group_steps.Step("groups", "meeting", 2 * of_rank.ranks, 2 * of_rank.ranks, 64, (16,))
         q = torch.zeros(1, step.q_heads, 64, dtype=torch.bfloat16, device="cuda")
         cache = torch.zeros(1, step.kv_heads, 16, 64, dtype=torch.bfloat16, device="cuda")
         lengths, out = torch.full((1,), 16, dtype=torch.int32, device="cuda"), torch.empty_like(q)

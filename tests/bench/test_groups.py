@@ -35,7 +35,7 @@ LINES = [line("leanattn group", 65.0, 66.0), line("one GPU", 121.0, 122.0), line
 class Steps(unittest.TestCase):
     def test_every_token_is_on_exactly_one_rank(self):
         for unit, page_size in ((0, 0), (16, 0), (1, 0), (256, 0), (0, 16)):
-            step = group_steps.Step("a", 8, 2, 64, (1000, 1, 0, 17, 31, 256), page_size, unit)
+            step = group_steps.Step("groups", "a", 8, 2, 64, (1000, 1, 0, 17, 31, 256), page_size, unit)
             for ranks in (2, 3, 8):
                 parts = [step.part(rank, ranks) for rank in range(ranks)]
                 for request, length in enumerate(step.lengths):
@@ -44,7 +44,7 @@ class Steps(unittest.TestCase):
                 self.assertEqual(sum(step.part_bytes(rank, ranks) for rank in range(ranks)), step.kv_bytes)
 
     def test_units_lie_where_the_library_looks_for_them(self):
-        step = group_steps.Step("a", 8, 2, 64, (200,), interleave=16)
+        step = group_steps.Step("groups", "a", 8, 2, 64, (200,), interleave=16)
         for rank in range(3):
             held = step.part(rank, 3)[0]
             self.assertEqual(held, [(i // 16 * 3 + rank) * 16 + i % 16 for i in range(len(held))])  # docs/groups.md
