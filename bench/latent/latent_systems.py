@@ -20,6 +20,8 @@ class LeanattnLatent(system_leanattn.LeanattnSystem):
         features = {"q_len": step.q_len} if step.q_len > 1 else {}
         if step.selected:
             features |= {"selection_block": 1, "selection_in_pool": 1}
+        if step.rows:
+            features |= {"kv_format": self.library.enums["leanattn_kv_format"]["LEANATTN_KV_FP8_DS_MLA"]}
         plan = self.query(step, pdl, page_size=steps.PAGE_SIZE, latent=1, v_head_dim=steps.VALUES, **features).plan()
         workspace = self.workspace(plan)
         outputs = [torch.empty(step.batch, step.q_len, step.heads, steps.VALUES, dtype=data.q.dtype, device="cuda") for _ in range(data.copies)]
@@ -50,7 +52,7 @@ class FlashMlaSystem:
 
     def candidates(self, data, attempt):
         if data.case.selected:
-            return [attempt("kernel", False, lambda: self.sparse(data))]
+            return [attempt("kernel", False, lambda: self.sparse_rows(data) if data.case.rows else self.sparse(data))]
         return [attempt("kernel", False, lambda: self.candidate(data, "kernel")),
                 attempt("metadata and kernel", False, lambda: self.candidate(data, "metadata and kernel"))]
 
@@ -84,6 +86,26 @@ class FlashMlaSystem:
             outputs[copy] = torch.ops._flashmla_C.sparse_prefill_fwd(q, rows[copy], indices, steps.SCALE, steps.VALUES, None, counts, None)[0]
 
         return systems.Candidate(self.name, "kernel", launch, lambda copy: data.flat(outputs[copy][:, :step.heads].contiguous()))
+
+    def sparse_rows(self, data):
+        """Its decode kernel over selected rows of ROW_BYTES, with a schedule that is made once."""
+        step = data.case
+        q = torch.nn.functional.pad(data.q, (0, 0, 0, -step.heads % 64))
+        indices = data.selection.view(step.batch, step.q_len, step.selected)
+        decode = torch.ops._flashmla_C.sparse_decode_fwd
+        # Newer versions have one argument more, whether bits may depend on the batch.
+        more = (False,) * (len(decode.default._schema.arguments) - 13)
+        outputs = [None] * data.copies
+
+        def call(copy, schedule):
+            return decode(q, data.pools[copy], indices, None, None, *schedule, None, None, None, steps.VALUES, steps.SCALE, None, *more)
+
+        made = tuple(call(0, (None, None))[2:])
+
+        def launch(copy):
+            outputs[copy] = call(copy, made)[0]
+
+        return systems.Candidate(self.name, "kernel", launch, lambda copy: data.flat(outputs[copy][:, :, :step.heads].contiguous()))
 
 
 class FlashAttention3Latent:

@@ -5,8 +5,27 @@ import steps
 from peers import data as case_data
 
 
+def rows_of(columns):
+    """[..., WIDTH] bf16 as rows of the format fp8_ds_mla: [..., ROW_BYTES] uint8. A scale is the largest magnitude of its group over 448."""
+    latent = columns[..., :steps.VALUES].float().unflatten(-1, (-1, steps.GROUP))
+    scales = latent.abs().amax(-1, keepdim=True) / 448
+    quantised = (latent / scales).to(torch.float8_e4m3fn).flatten(-2)
+    return torch.cat([quantised.view(torch.uint8), scales.squeeze(-1).contiguous().view(torch.uint8),
+                      columns[..., steps.VALUES:].contiguous().view(torch.uint8)], -1)
+
+
+def values_of(rows):
+    """The columns of rows [..., ROW_BYTES] as fp32; bf16 columns as they are."""
+    if rows.dtype != torch.uint8:
+        return rows
+    rope = steps.VALUES + steps.VALUES // steps.GROUP * 4
+    latent = rows[..., :steps.VALUES].contiguous().view(torch.float8_e4m3fn).float()
+    scales = rows[..., steps.VALUES:rope].contiguous().view(torch.float32)
+    return torch.cat([latent * scales.repeat_interleave(steps.GROUP, -1), rows[..., rope:].contiguous().view(torch.bfloat16).float()], -1)
+
+
 class StepData:
-    """q: [batch, q_len, heads, WIDTH]. pools[copy]: [pages, PAGE_SIZE, 1, WIDTH]. page_table: [batch, pages of the longest request] int32, and
+    """q: [batch, q_len, heads, WIDTH]. pools[copy]: [pages, PAGE_SIZE, 1, WIDTH], or [..., ROW_BYTES] uint8. page_table: [batch, pages of the longest request] int32, and
     lengths: [batch] int32, on the GPU. k and v are the halves of a copy, for kernels that only read."""
 
     def __init__(self, step, copies, seed):
@@ -18,6 +37,8 @@ class StepData:
         self.q.normal_(0, case_data.LOGIT_DEVIATION / (steps.WIDTH ** 0.5 * steps.SCALE), generator=generator)
         first = torch.empty(step.pages, steps.PAGE_SIZE, 1, steps.WIDTH, dtype=torch.bfloat16, device=device)
         first.normal_(generator=generator)
+        if step.rows:
+            first = rows_of(first)
         self.pools = [first] + [first.clone() for _ in range(copies - 1)]
         halves = [pool.view(2, -1) for pool in self.pools]
         self.k, self.v = [half[0] for half in halves], [half[1] for half in halves]
@@ -50,7 +71,7 @@ class StepData:
         result = torch.zeros(step.batch, step.q_len, step.heads, steps.VALUES, dtype=torch.float64, device=self.q.device)
         for request, length in enumerate(step.lengths):
             pages = self.page_table[request, :-(-length // steps.PAGE_SIZE)].long()
-            rows = self.pools[0][pages].view(-1, steps.WIDTH)[:length].double()
+            rows = values_of(self.pools[0][pages]).view(-1, steps.WIDTH)[:length].double()
             for token in range(step.q_len):
                 seen = rows[self.selected_tokens[request, token]] if step.selected else rows[:max(0, length - step.q_len + 1 + token)]
                 logits = self.q[request, token].double() @ seen.T * steps.SCALE

@@ -12,20 +12,25 @@ WIDTH, VALUES = 576, 512
 PAGE_SIZE = 64  # tokens; FlashMLA takes no other
 SCALE = 192 ** -0.5  # of DeepSeek V3 before its projections are absorbed
 
+# A row as vLLM's and SGLang's kv_cache_dtype fp8_ds_mla has it: VALUES fp8 e4m3 bytes, an fp32 scale for each GROUP of them, and the other columns
+# in bf16.
+GROUP, ROW_BYTES = 128, 656
+
 DRAWN_COUNT = 24
 DRAWN_BYTES = (1 << 20, 1 << 30)
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One decode step in bf16: q is [batch, q_len, heads, WIDTH], and request i has lengths[i] tokens, the last q_len of them the query's own."""
+    """One decode step: q is [batch, q_len, heads, WIDTH] in bf16, and request i has lengths[i] tokens, the last q_len of them the query's own."""
 
-    group: str  # the list it belongs to: "fixed", "selected", "drawn"
+    group: str  # the list it belongs to: "fixed", "selected", "rows", "drawn"
     name: str
     heads: int
     q_len: int
     lengths: tuple[int, ...]  # [batch] tokens
     selected: int = 0  # tokens that each query token sees of its context; 0: all
+    rows: bool = False  # rows of ROW_BYTES instead of bf16
 
     q_heads = property(lambda self: self.heads)
     kv_heads = property(lambda self: 1)
@@ -40,6 +45,8 @@ class Step:
     @property
     def kv_bytes(self):
         """Bytes of the rows that the step must read."""
+        if self.rows:
+            return (self.selected * self.batch * self.q_len or sum(self.lengths)) * ROW_BYTES
         if self.selected:
             return shapes.kv_bytes((self.selected,) * (self.batch * self.q_len), 1, WIDTH, latent=True)
         return shapes.kv_bytes(self.lengths, 1, WIDTH, latent=True)
@@ -74,6 +81,11 @@ def selected():
     uniforms = [(128, 128, 1, 16384), (1, 128, 1, 65536), (128, 16, 1, 16384), (16, 128, 1, 32768), (16, 16, 2, 32768)]
     return [Step("selected", f"{batch}, {heads}, {q_len}, 2048 of {context}", heads, q_len, (context,) * batch, 2048)
             for batch, heads, q_len, context in uniforms]
+
+
+def rows():
+    """The same over rows of ROW_BYTES, which such models have in engines."""
+    return [dataclasses.replace(step, group="rows", name=f"{step.name}, fp8_ds_mla", rows=True) for step in selected()]
 
 
 def drawn(seed):

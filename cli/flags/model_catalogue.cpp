@@ -48,6 +48,9 @@ std::span<const ModelShape> model_catalogue() {
       ModelShape{"deepseek-v3-tp16", 8, 1, 576, DType::bf16, {.v_head_dim = 512, .latent = true}},
       ModelShape{"kimi-k2", 64, 1, 576, DType::bf16, {.v_head_dim = 512, .latent = true}},
       ModelShape{"kimi-k2-tp8", 8, 1, 576, DType::bf16, {.v_head_dim = 512, .latent = true}},
+      ModelShape{"glm-4.7-flash", 20, 1, 576, DType::bf16, {.v_head_dim = 512, .latent = true}},
+      ModelShape{"glm-5", 64, 1, 576, DType::bf16, {.v_head_dim = 512, .latent = true}},
+      ModelShape{"glm-5-tp8", 8, 1, 576, DType::bf16, {.v_head_dim = 512, .latent = true}},
       ModelShape{"opt-1.3b", 32, 32, 64, DType::fp16},
       ModelShape{"opt-6.7b", 32, 32, 128, DType::fp16},
   };

@@ -189,12 +189,14 @@ k_cache, v_cache [batch, kv_heads, context, head_dim]; kv_layout "NHD": [batch, 
 context_lengths  [batch] int32: tokens of each request, its query tokens included; read when the kernel runs
 page_table       [batch, max_pages] int32: the numbers of each request's pages in the pool; or, with None as
                  context_lengths, a tuple (indptr, indices, last_page_len), of which page_table() makes both
-v_head_dim       for latent attention, where v_cache is None: values are the first v_head_dim columns of k_cache
+v_head_dim       for latent attention, where v_cache is None: values are the first v_head_dim columns of k_cache, which may
+                 lack the dimension kv_heads
 
 scale            the softmax scale; None: 1 / sqrt(head_dim), but not for latent attention
 out, out_lse     tensors to write to; out_lse is [batch, q_heads] or [batch, q_len, q_heads], fp32
 return_lse       also returns the log-sum-exp of every query row, a natural logarithm
-kv_dtype         what a uint8 cache holds: "fp8_e4m3", "fp8_e5m2" or "int8"; not needed for other caches
+kv_dtype         what a uint8 cache holds: "fp8_e4m3", "fp8_e5m2", "int8", or "fp8_ds_mla" (latent rows of 656 bytes in
+                 place of head_dim columns; docs/how-to/latent.md); not needed for other caches
 k_scale, v_scale the scales of a one-byte cache, fp32: [1], [kv_heads], or [batch or pages, kv_heads, tokens]
 q_offsets        [batch + 1] int32: the query tokens of request r are q[q_offsets[r]:q_offsets[r + 1]]
 max_q_len        with q_offsets: the most query tokens of a request

@@ -136,11 +136,13 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
     v_columns_ = v_->extent(3);
     for (const int dimension : {0, heads, tokens}) v_->require_extent(dimension, k_.extent(dimension), "of k_cache");
   }
+  const std::int32_t wanted =
+      given(objects.kv_dtype) ? number_of(kCacheFormats, objects.kv_dtype, "kv_dtype") : LEANATTN_KV_SAME;
+  if (k_.type() == ElementType::uint8 && wanted == LEANATTN_KV_SAME)
+    bad_type("k_cache", "is uint8, which does not say what its bytes are",
+             "Give kv_dtype: \"fp8_e4m3\", \"fp8_e5m2\", \"int8\" or \"fp8_ds_mla\".");
   // Rows with a format of their own are bytes, whose number is not that of the columns.
-  const RowFormat* const row =
-      given(objects.kv_dtype)
-          ? row_format(static_cast<KvFormat>(number_of(kCacheFormats, objects.kv_dtype, "kv_dtype")))
-          : nullptr;
+  const RowFormat* const row = row_format(static_cast<KvFormat>(wanted));
   k_.require_extent(columns, row != nullptr ? row->bytes : problem_.head_dim,
                     row != nullptr ? "bytes of a row of the kv_dtype" : "head_dim of q");
   problem_.kv_heads = flat ? 1 : k_.extent32(heads);
@@ -194,12 +196,7 @@ void DecodeArguments::read_cache_format(const DecodeObjects& objects) {
     case ElementType::int8: found = LEANATTN_KV_INT8; break;
     case ElementType::fp8_e4m3: found = LEANATTN_KV_FP8_E4M3; break;
     case ElementType::fp8_e5m2: found = LEANATTN_KV_FP8_E5M2; break;
-    case ElementType::uint8:
-      if (wanted == LEANATTN_KV_SAME)
-        bad_type("k_cache", "is uint8, which does not say what its bytes are",
-                 "Give kv_dtype: \"fp8_e4m3\", \"fp8_e5m2\", \"int8\" or \"fp8_ds_mla\".");
-      found = wanted;
-      break;
+    case ElementType::uint8: found = wanted; break;
     default: k_.require_type(q_.type());
   }
   // Frameworks whose DLPack has no fp8 may pass it as int8.

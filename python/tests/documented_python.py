@@ -20,7 +20,7 @@ class Tensor(FakeTensor):
         return self
 
 
-torch = MagicMock(bfloat16="bf16", int32="int32")
+torch = MagicMock(bfloat16="bf16", int32="int32", uint8="uint8")
 torch.testing = MagicMock(unsafe=True)  # has names that begin with "assert"
 ranks = Ranks(2)  # a block that uses torch.distributed runs on two of them
 torch.distributed = ranks

@@ -213,6 +213,42 @@ def test_what_latent_attention_has_not_is_refused_by_name(engine, named, changed
     assert named in str(caught.value) and fake.launches() == []
 
 
+@pytest.mark.parametrize("shape, layout", [((40, 1, 64, 656), "HND"), ((40, 64, 1, 656), "NHD"), ((40, 64, 656), "HND"), ((40, 64, 656), "NHD")])
+def test_rows_with_a_format_of_their_own_are_bytes(engine, shape, layout):
+    given = latent_inputs(k_cache=FakeTensor(shape, "uint8"), kv_dtype="fp8_ds_mla", kv_layout=layout)
+    o, launch = decoded(engine, **given)
+    arguments = launch["arguments"]
+    assert o.shape == (BATCH, 16, 512) and "dsmla" in launch["kernel"]
+    assert arguments["k"] == arguments["v"] == given["k_cache"].data
+    assert (arguments["k_stride_token"], arguments["k_stride_batch"], arguments["pool_pages"]) == (656, 64 * 656, 40)
+    assert (arguments["k_scale"], arguments["v_scale"]) == (0, 0)
+
+
+def test_selected_rows_with_a_format_of_their_own(engine):
+    given = latent_inputs(k_cache=FakeTensor((40, 64, 656), "uint8"), kv_dtype="fp8_ds_mla", page_table=None, context_lengths=None,
+                          selection=FakeTensor((BATCH, 1, 2048), "int32"), selected_counts=FakeTensor((BATCH,), "int32"))
+    _, launch = decoded(engine, **given)
+    assert (launch["arguments"]["k_stride_token"], launch["arguments"]["pool_pages"]) == (656, 40)
+
+
+@pytest.mark.parametrize("error, said, changed", [
+    (TypeError, "fp8_ds_mla", {"kv_dtype": None}), (ValueError, "bytes of a row", {"k_cache": FakeTensor((40, 64, 576), "uint8")}),
+    (ValueError, "kv_dtype", {"k_cache": FakeTensor((40, 64, 656))}), (ValueError, "k_scale", {"k_scale": FakeTensor((1,), "fp32")}),
+    (leanattn.Unsupported, "512 are V", {"v_head_dim": 256}),
+    (leanattn.Unsupported, "rotated columns are bf16", {"q": FakeTensor((BATCH, 16, 576), "fp16")}),
+    (leanattn.Unsupported, "with append", {"k_new": FakeTensor((BATCH, 1, 576))}),
+])
+def test_what_rows_with_a_format_of_their_own_have_not_is_refused_by_name(engine, error, said, changed):
+    with pytest.raises(error) as caught:
+        leanattn.decode(**{**latent_inputs(k_cache=FakeTensor((40, 64, 656), "uint8"), kv_dtype="fp8_ds_mla"), **changed}, engine=engine)
+    assert said in str(caught.value) and fake.launches() == []
+
+
+def test_a_latent_cache_needs_no_dimension_for_its_one_head(engine):
+    _, launch = decoded(engine, **latent_inputs(k_cache=FakeTensor((40, 64, 576))))
+    assert (launch["arguments"]["k_stride_token"], launch["arguments"]["k_stride_batch"]) == (576, 64 * 576)
+
+
 def selected_inputs(**changed):
     """A step in which each query token sees up to 20 blocks of 16 tokens of its request."""
     return {**inputs(k_cache=FakeTensor((50, KV_HEADS, 64, HEAD_DIM)), v_cache=FakeTensor((50, KV_HEADS, 64, HEAD_DIM)), page_table=FakeTensor((BATCH, 9), "int32")),

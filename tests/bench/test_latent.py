@@ -33,6 +33,15 @@ class Latent(unittest.TestCase):
             self.assertEqual(call["shape"]["longest_context"], 2048)
             self.assertEqual((call["problem"]["features"]["selection_block"], call["problem"]["features"]["selection_in_pool"]), (1, True))
 
+    def test_rows_of_a_format_of_their_own_are_counted_in_their_bytes(self):
+        main = bench_paths.program("latent")
+        self.assertEqual(len(steps.rows()), len(steps.selected()))
+        for step in steps.rows():
+            self.assertEqual(step.kv_bytes, step.batch * step.q_len * 2048 * 656)
+            self.assertEqual(main.call(step, pdl=False)["problem"]["features"]["kv_format"], "fp8_ds_mla")
+        for step in steps.selected() + steps.fixed():
+            self.assertNotIn("kv_format", main.call(step, pdl=False)["problem"]["features"])
+
     def test_names_are_unique_and_drawn_steps_repeat_and_keep_their_bounds(self):
         fixed, drawn = steps.fixed(), steps.drawn(3)
         self.assertEqual(len({step.name for step in fixed}), len(fixed))

@@ -1,9 +1,11 @@
 // decode_case_features_gpu_test.cpp -- decode cases with features have the right data on the GPU, and the GPU's oracle
 // agrees with the CPU's.
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <vector>
 
+#include "generator/row_format.hpp"
 #include "tests/gpu/gpu_fixture.hpp"
 #include "tuner/verify/feature_plan.hpp"
 
@@ -33,8 +35,9 @@ TEST_F(SmallFeatureCase, GpuOracleAgreesWithTheCpusOnEveryFeature) {
   VerifyGroup group;
   for (const VerifyFeature& feature : verify_features()) {
     for (const VerifyFeature::Setting& setting : feature.settings) {
-      const KernelSpec spec = spec_of(setting.features, setting.head_dim > 0 ? setting.head_dim : 64,
-                                      group.cases % 2 == 0 ? KvLayout::contiguous : KvLayout::strided);
+      KernelSpec spec = spec_of(setting.features, setting.head_dim > 0 ? setting.head_dim : 64,
+                                group.cases % 2 == 0 ? KvLayout::contiguous : KvLayout::strided);
+      if (const RowFormat* const row = row_format(setting.features)) spec.dtype = row->rope_type;
       for (const PlannedCase& planned : feature_cases(spec)) {
         auto made = runner->make_case(spec, planned.shape);
         ASSERT_TRUE(made.has_value()) << feature.name << ": " << made.error().message;
@@ -48,7 +51,9 @@ TEST_F(SmallFeatureCase, GpuOracleAgreesWithTheCpusOnEveryFeature) {
         // and weights and outputs are rounded to fp16. A larger yardstick would let anything pass.
         const bool scaled_tokens =
             setting.features.kv_format != KvFormat::same && setting.features.kv_scale == KvScale::token;
-        const double largest_value = setting.features.latent ? 64 : scaled_tokens ? 3 * 768 : 3;
+        // Rows of a format of their own have values of up to 3250, weights are rounded to bf16, and so is O.
+        const bool own_rows = row_format(setting.features) != nullptr;
+        const double largest_value = own_rows ? 4 * 3250 : setting.features.latent ? 64 : scaled_tokens ? 3 * 768 : 3;
         const auto reference = made->reference(stream);
         ASSERT_TRUE(reference.has_value()) << reference.error().message;
         for (const Yardstick& yardstick : (*reference)->yardsticks)
@@ -108,6 +113,45 @@ TEST_F(SmallFeatureCase, APoolHoldsTheHostsDataOnThePagesOfItsTableAndNaNOnAllOt
       for (std::size_t i = 0; i < pool.size(); ++i)
         not_nan += !filled.contains(i) && !std::isnan(value_of(DType::fp16, pool[i]));
       EXPECT_EQ(not_nan, 0u);
+    }
+  }
+}
+
+TEST_F(SmallFeatureCase, RowsOfAFormatOfTheirOwnHoldTheHostsData) {
+  for (const RowFormat& row : row_formats()) {
+    KernelSpec spec =
+        spec_of({.page_size = 16, .kv_format = row.format, .v_head_dim = row.latent_columns, .latent = true},
+                key_columns(row), KvLayout::contiguous);
+    spec.dtype = row.rope_type;
+    auto made = runner->make_case(spec, {.kv_heads = 1, .context_lengths = {40}, .padded = true});
+    ASSERT_TRUE(made.has_value()) << made.error().message;
+    const LeanDecodeArgs& args = made->args();
+    EXPECT_EQ(args.k_stride_token, row.bytes);
+    EXPECT_EQ(args.k_scale, nullptr);
+    const auto table = read_back<int>(args.page_table, 3, runner->stream_object());
+    const auto pool =
+        read_back<std::uint8_t>(args.k, args.pool_pages * args.k_stride_batch - row.bytes, runner->stream_object());
+    for (int token = 0; token < 40; ++token) {
+      const auto at = static_cast<std::size_t>(table[static_cast<std::size_t>(token / 16)] * args.k_stride_batch +
+                                               token % 16 * args.k_stride_token);
+      for (int column = 0; column < key_columns(row); ++column) {
+        double found = 0;
+        if (column < row.latent_columns) {
+          float scale = 0;
+          std::memcpy(&scale, &pool[at + static_cast<std::size_t>(row.scales_offset + column / row.group_columns * 4)],
+                      4);
+          found = byte_value(row.latent_type, pool[at + static_cast<std::size_t>(row.latent_offset + column)]) *
+                  static_cast<double>(scale);
+        } else {
+          std::uint16_t bits = 0;
+          std::memcpy(&bits, &pool[at + static_cast<std::size_t>(row.rope_offset + 2 * (column - row.latent_columns))],
+                      2);
+          found = value_of(row.rope_type, bits);
+        }
+        ASSERT_EQ(found, data_row_value(DataKind::uniform, runner->options().seed, spec.features, 0, 0, token, column,
+                                        key_columns(row)))
+            << "token " << token << ", column " << column;
+      }
     }
   }
 }

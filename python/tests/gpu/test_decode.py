@@ -332,3 +332,37 @@ def test_selected_tokens_of_a_latent_cache():
             seen = rows[selection[request, token, 0, :counts[request, token]].long()]
             weights = (q[request, token].double() @ seen.T * 0.05).softmax(-1)
             expect(o[request, token], weights @ seen[:, :512] if len(seen) else torch.zeros_like(o[request, token]).double())
+
+
+def ds_mla_rows(columns):
+    """[..., 576] bf16 as rows of 656 bytes, as vLLM's concat_and_cache_mla writes them, and the values that they then have, [..., 576] fp32."""
+    latent = columns[..., :512].float().unflatten(-1, (4, 128))
+    scales = latent.abs().amax(-1, keepdim=True) / 448
+    quantised = (latent / scales).to(torch.float8_e4m3fn)
+    rows = torch.cat([quantised.flatten(-2).view(torch.uint8), scales.squeeze(-1).contiguous().view(torch.uint8),
+                      columns[..., 512:].contiguous().view(torch.uint8)], -1)
+    return rows, torch.cat([(quantised.float() * scales).flatten(-2), columns[..., 512:].float()], -1)
+
+
+@pytest.mark.parametrize("heads", [16, 128])
+def test_rows_that_engines_quantise(heads):
+    # Groups of very different sizes, which q makes up for. Scales have all their bits, and values are rounded to bf16 in the kernel.
+    sizes = torch.tensor([1e-2, 1.0, 30.0, 1e3], device="cuda").repeat_interleave(128)
+    q = torch.randn(3, heads, 576, device="cuda")
+    q[..., :512] /= sizes
+    columns = torch.randn(40, 64, 576, device="cuda")
+    columns[..., :512] *= sizes
+    rows, values = ds_mla_rows(columns.bfloat16())
+    q, values = q.bfloat16(), values.view(-1, 576).double()
+    table = torch.randperm(40)[:39].view(3, 13).int().cuda()
+    lengths = torch.tensor([800, 1, 130], dtype=torch.int32, device="cuda")
+    selection = torch.stack([torch.randperm(40 * 64)[:500] for _ in range(3)]).view(3, 1, 500).int().cuda()
+    counts = torch.tensor([500, 64, 0], dtype=torch.int32, device="cuda")
+    paged = leanattn.decode(q, rows, None, lengths, table, v_head_dim=512, scale=0.05, kv_dtype="fp8_ds_mla")
+    chosen = leanattn.decode(q, rows, None, None, v_head_dim=512, scale=0.05, kv_dtype="fp8_ds_mla", selection=selection, selected_counts=counts)
+    for request in range(3):
+        tokens = torch.arange(int(lengths[request]), device="cuda")
+        places = table[request].long()[tokens // 64] * 64 + tokens % 64
+        for o, seen in ((paged, values[places]), (chosen, values[selection[request, 0, :counts[request]].long()])):
+            expected = (q[request].double() @ seen.T * 0.05).softmax(-1) @ seen[:, :512] if len(seen) else torch.zeros(heads, 512, device="cuda").double()
+            torch.testing.assert_close(o[request].double() / sizes, expected / sizes, rtol=0, atol=0.03)

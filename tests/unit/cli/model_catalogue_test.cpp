@@ -225,6 +225,14 @@ TEST(ModelConfig, LatentAttentionIsOneKvHeadWithAbsorbedProjections) {
   EXPECT_EQ(model->head_dim, 576);
   EXPECT_EQ(model->features, (Features{.v_head_dim = 512, .latent = true}));
 
+  // The head_dim of such a file is that of the rotated columns.
+  const auto glm = model_from_config(
+      R"({"model_type":"glm4_moe_lite","num_attention_heads":20,"num_key_value_heads":20,"hidden_size":2048,"head_dim":64,
+          "kv_lora_rank":512,"qk_nope_head_dim":192,"qk_rope_head_dim":64,"v_head_dim":256,"dtype":"bfloat16"})",
+      "glm-4.7-flash");
+  ASSERT_TRUE(glm.has_value()) << glm.error().message;
+  EXPECT_EQ(*glm, find_model("glm-4.7-flash").value());
+
   const auto without = model_from_config(R"({"num_attention_heads":8,"kv_lora_rank":256})", "x");
   ASSERT_TRUE(without.has_value());
   EXPECT_EQ(without->head_dim, 256);

@@ -31,7 +31,8 @@ Features any_features() {
   f.soft_cap = sometimes(rc::gen::element(0.001, 15.5, 30.0, 50.0, 1e6), 0.0);
   f.alibi = sometimes(rc::gen::arbitrary<bool>(), false);
   f.score = sometimes(rc::gen::element<std::string>("score * 2", "score - 0.1f * (q_index - kv_index)"), std::string());
-  f.kv_format = sometimes(rc::gen::element(KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8), KvFormat::same);
+  f.kv_format = sometimes(
+      rc::gen::element(KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8, KvFormat::fp8_ds_mla), KvFormat::same);
   f.kv_scale = sometimes(rc::gen::element(KvScale::head, KvScale::token), KvScale::tensor);
   f.v_head_dim = sometimes(rc::gen::element(16, 64, 512), 0);
   f.append = sometimes(rc::gen::arbitrary<bool>(), false);

@@ -188,6 +188,35 @@ TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {
             std::string::npos);
 }
 
+TEST(KernelSpec, RowsWithAFormatOfTheirOwnAreGatheredByTheProducerThatConvertsThem) {
+  KernelSpec spec{.head_dim = 576, .group = 128};
+  spec.features = {.page_size = 64, .kv_format = KvFormat::fp8_ds_mla, .v_head_dim = 512, .latent = true};
+  spec.load = LoadPath::tensor, spec.warps = 8, spec.warp_tokens = 16, spec.stages = 2;
+  ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
+  EXPECT_TRUE(gathers_rows(spec));
+  EXPECT_EQ(page_run(spec), 1);
+  EXPECT_EQ(cache_token_bytes(spec), 656);
+  EXPECT_EQ(cta_threads(spec), 512);
+  for (const int page : {0, 1, 7, 48, 256}) {
+    spec.features.page_size = page;
+    EXPECT_TRUE(validate(spec)) << page;
+  }
+  KernelSpec tokens = spec;
+  tokens.warps = 4, tokens.group = 16;
+  ASSERT_TRUE(validate(tokens)) << validate(tokens).error().message;
+  EXPECT_EQ(cta_threads(tokens), 256) << "a warpgroup copies and converts";
+
+  KernelSpec other = spec;
+  other.load = LoadPath::bulk, other.warps = 2;
+  EXPECT_EQ(validate(other).error().message, "load path bulk with KV format fp8_ds_mla");
+  other = spec, other.arch = {10, 0, true};
+  EXPECT_EQ(validate(other).error().message, "KV format fp8_ds_mla on sm_100a");
+  other = spec, other.dtype = DType::fp16;
+  EXPECT_EQ(validate(other).error().message, "a cache of fp8_ds_mla with fp16 queries");
+  other = tokens, other.warp_tokens = 32, other.tile = 128;
+  EXPECT_EQ(validate(other).error().message, "steps of 128 tokens, whose rows are gathered");
+}
+
 TEST(KernelSpec, WarpgroupsHoldSixtyFourQueryRowsEach) {
   KernelSpec spec{.group = 32, .load = LoadPath::tensor, .warps = 4};
   EXPECT_FALSE(query_rows_lead(spec));

@@ -20,10 +20,12 @@
 #include <vector>
 
 #include "generator/row_format.hpp"
-#include "templates/kernel_args.cuh"
 
 namespace {
+// Other tests of this folder include the modules too.
 namespace row_panels {
+
+#include "templates/kernel_args.cuh"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wconversion"

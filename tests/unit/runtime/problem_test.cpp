@@ -74,6 +74,55 @@ TEST(Problem, ALatentCacheHasWiderKeysAndCountsThemOnce) {
   EXPECT_EQ(canonical(whole).features.v_head_dim, 0);
 }
 
+TEST(Problem, RowsWithAFormatOfTheirOwnAreCountedWithTheirScalesAndGoWithALatentCacheOfTheirColumns) {
+  const DecodeProblem rows{.q_heads = 128,
+                           .kv_heads = 1,
+                           .head_dim = 576,
+                           .features = {.kv_format = KvFormat::fp8_ds_mla, .v_head_dim = 512, .latent = true}};
+  EXPECT_TRUE(validate(rows));
+  EXPECT_EQ(canonical(rows), rows);
+  EXPECT_EQ(problem_from_json(to_json(rows)).value(), rows);
+  EXPECT_EQ(kv_bytes(rows, {.batch = 3, .longest_context = 100}), 3 * 100 * 656);
+  const std::vector<int> lengths(3, 100);
+  EXPECT_EQ(kv_scale_bytes(rows, RequestLengths{.context_lengths = lengths}), 0) << "rows hold their scales";
+  const auto refused = [&](auto change) {
+    DecodeProblem changed = rows;
+    change(changed);
+    const auto ok = validate(changed);
+    EXPECT_EQ(code_of(ok), ErrorCode::unsupported);
+    return ok ? std::string() : ok.error().message + ". " + ok.error().hint;
+  };
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.latent = false, p.head_dim = 512; }),
+            "a cache of fp8_ds_mla that is not latent. Its rows hold K and V: set latent, and give no v.");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.head_dim = 560; }),
+            "a cache of fp8_ds_mla with head_dim 560 and v_head_dim 512. Its rows have 576 columns, of which the first "
+            "512 are V.");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.v_head_dim = 256; }),
+            "a cache of fp8_ds_mla with head_dim 576 and v_head_dim 256. Its rows have 576 columns, of which the first "
+            "512 are V.");
+  EXPECT_EQ(
+      refused([](DecodeProblem& p) { p.dtype = DType::fp16; }),
+      "a cache of fp8_ds_mla with fp16 queries. Its rotated columns are bf16, and so must q be: give dtype bf16.");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.kv_scale = KvScale::token; }),
+            "a cache of fp8_ds_mla with a scale per token. Its rows hold the scales: leave kv_scale out.");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.append = true; }),
+            "a cache of fp8_ds_mla with append. Write the new rows into the cache before the launch, as engines do.");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.context_parallel = 2, p.features.replicate_output = true; }),
+            "a cache of fp8_ds_mla with context_parallel 2. Kernels of a group do not have it yet: leave it out, or "
+            "give one GPU the context.");
+  for (const int page : {0, 1, 16, 64, 256, 48}) {
+    for (const int q_len : {1, 4}) {
+      DecodeProblem good = rows;
+      good.features.page_size = page, good.features.q_len = q_len;
+      good.lse = good.pdl = good.features.sink_logits = good.features.batch_invariant = true;
+      EXPECT_TRUE(validate(good)) << page;
+      if (page == 0) continue;
+      good.features.selection_block = 1, good.features.selection_in_pool = true;
+      EXPECT_TRUE(validate(good)) << page;
+    }
+  }
+}
+
 TEST(Problem, ItsFeaturesAreCheckedWithIt) {
   EXPECT_TRUE(validate(DecodeProblem{.q_heads = 128, .kv_heads = 1, .features = {.q_len = 16}}));
   const auto refused = validate(DecodeProblem{.features = {.sink_tokens = 4}});

@@ -317,6 +317,26 @@ TEST_F(FeatureArguments, OfALatentCacheVIsThePartOfKAtItsBeginning) {
   refuses("v_new_stride_token is 512", [&] { args.v_new_stride_token = 512; });
 }
 
+TEST_F(FeatureArguments, StridesOfRowsWithAFormatOfTheirOwnCountBytes) {
+  limits.problem.kv_heads = 1, limits.problem.head_dim = 576;
+  features().v_head_dim = 512, features().latent = true, features().kv_format = KvFormat::fp8_ds_mla;
+  args.v = nullptr, args.scale = 0.125f;
+  const LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.v, args.k);
+  EXPECT_EQ(block.k_stride_token, 656);
+  EXPECT_EQ(block.k_stride_batch, 8192 * 656);
+  EXPECT_EQ(block.q_stride_head, 576);
+  EXPECT_EQ(block.o_stride_head, 512);
+  refuses("k_scale is given", [&] { args.k_scale = at<float>(0x7000); });
+  refuses("k_stride_token is 672, but the problem's KV layout is contiguous: 656", [&] { args.k_stride_token = 672; });
+  refuses("k_stride_batch is 640 elements, less than a row of the kv_format, 656", [&] { args.k_stride_batch = 640; });
+  limits.problem.layout = KvLayout::strided;
+  refuses("k_stride_token is 664 elements, not a multiple of 16 (16 bytes)", [&] { args.k_stride_token = 664; });
+  args.k_stride_token = 768;
+  args.k_stride_batch = 8192 * 768;
+  EXPECT_EQ(bound().k_stride_token, 768);
+}
+
 // ---- Selections ----
 
 TEST_F(FeatureArguments, ASelectionBringsListsAndTheirCounts) {

@@ -285,6 +285,29 @@ RC_GTEST_PROP(LookupFeatures, EveryValidProblemHasAValidDefaultOnEveryArch, ()) 
   RC_ASSERT(grids.back() <= lean_tiles(problem, shape, configs.front().spec));
 }
 
+TEST(LookupFeatures, RowsWithAFormatOfTheirOwnHaveAKernelThatCannotSpillBehindOneWithRoles) {
+  const auto gpu = fictional_gpu({9, 0, true}, 132);
+  DecodeProblem rows{.q_heads = 128, .kv_heads = 1, .head_dim = 576};
+  rows.features = {.kv_format = KvFormat::fp8_ds_mla, .v_head_dim = 512, .latent = true};
+  for (const int page : {0, 1, 64}) {
+    for (const int block : {0, 1, 64}) {
+      rows.features.page_size = page, rows.features.selection_block = page > 0 ? block : 0;
+      rows.q_heads = 128;
+      auto configs = default_configs(gpu, rows, {.batch = 4, .longest_context = 4096});
+      ASSERT_EQ(configs.size(), 2u);
+      EXPECT_TRUE(warpgroups_have_roles(configs.front().spec));
+      EXPECT_FALSE(warpgroups_have_roles(configs.back().spec));
+      for (const Config& config : configs) EXPECT_TRUE(validate(config.spec)) << validate(config.spec).error().message;
+      rows.q_heads = 16;
+      configs = default_configs(gpu, rows, {.batch = 4, .longest_context = 4096});
+      ASSERT_EQ(configs.size(), 1u) << "up to 16 query rows need no roles";
+      EXPECT_TRUE(validate(configs.front().spec)) << validate(configs.front().spec).error().message;
+    }
+  }
+  const Config none = default_config(fictional_gpu({8, 0, false}, 108), rows, {.batch = 1, .longest_context = 64});
+  EXPECT_EQ(validate(none.spec).error().message, "KV format fp8_ds_mla on sm_80");
+}
+
 RC_GTEST_PROP(LookupFeatures, EveryAnswerIsAKernelOfItsProblemWhateverWasTuned, ()) {
   const auto gpu = any_gpu();
   std::vector<LayeredWinners::Entry> entries;
