@@ -114,9 +114,9 @@ class Report(unittest.TestCase):
         self.assertNotIn("## Times", text)
 
     def test_the_record_is_written_compressed_and_read_again(self):
-        main = bench_paths.program("groups")
         with tempfile.TemporaryDirectory() as folder:
-            main.write_compressed(pathlib.Path(folder, "groups.json.gz"), record(LINES))
+            group_report.write(pathlib.Path(folder), record(LINES))
+            pathlib.Path(folder, "groups.md").unlink()
             ran = subprocess.run([sys.executable, str(bench_paths.ROOT / "bench/groups"), "--report-only", "--out", folder], capture_output=True, text=True)
             self.assertEqual(ran.returncode, 0, ran.stderr)
             self.assertEqual(pathlib.Path(folder, "groups.md").read_text(), group_report.markdown(json.loads(json.dumps(record(LINES)))))
@@ -129,6 +129,15 @@ class Link(unittest.TestCase):
         self.assertEqual(main.link_of(table), "NV18")
         self.assertIsNone(main.link_of(""))
         self.assertIsNone(main.link_of("\tGPU0\nGPU0\t X \n"))
+
+
+class Record(unittest.TestCase):
+    def test_a_run_that_was_ended_early_has_a_record_and_a_page_of_its_finished_rows(self):
+        with tempfile.TemporaryDirectory() as folder:
+            group_report.write(pathlib.Path(folder), dict(record(LINES), finished=False))
+            ran = subprocess.run([sys.executable, str(bench_paths.ROOT / "bench/groups"), "--report-only", "--out", folder], capture_output=True, text=True)
+            self.assertEqual(ran.returncode, 1, "it did not finish")
+            self.assertIn("| 1 x 128k | 536.9 |", ran.stdout)
 
 
 class ExitCode(unittest.TestCase):
