@@ -124,7 +124,7 @@ def modelled(steps):
     usable = [step for step in steps if all(median(step, name) is not None for name in (OURS, ONE, OWN))]
     if not usable:
         return ""
-    latency, rate = group_model.fit([(step["exchanged_bytes"], added(step, OURS)) for step in usable])
+    latency, rate = group_model.fit([(step["exchanged_bytes"], added(step, OURS), median(step, OURS)) for step in usable])
     rows = []
     for step in usable:
         one, own, columns = median(step, ONE), median(step, OWN), step["batch"] * step["q_heads"] * step["head_dim"] * 6

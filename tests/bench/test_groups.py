@@ -69,11 +69,12 @@ class Steps(unittest.TestCase):
 
 class Model(unittest.TestCase):
     def test_the_fit_finds_the_constants_of_its_own_model(self):
-        latency, rate = group_model.fit([(bytes_, 1.5 + bytes_ / 2e5) for bytes_ in (12288, 786432, 5e6)])
+        latency, rate = group_model.fit([(bytes_, 1.5 + bytes_ / 2e5, 20.0 * i) for i, bytes_ in enumerate((12288, 786432, 5e6), 1)])
         self.assertAlmostEqual(latency, 1.5, 6)
         self.assertAlmostEqual(rate, 2e5, 0)
-        self.assertEqual(group_model.fit([(1.0, 2.0)]), (2.0, math.inf))
-        self.assertEqual(group_model.fit([(1.0, 2.0), (100.0, 1.0)])[1], math.inf)
+        self.assertEqual(group_model.fit([(1.0, 2.0, 9.0)]), (2.0, math.inf))
+        self.assertEqual(group_model.fit([(1.0, 2.0, 9.0), (100.0, 1.0, 9.0)])[1], math.inf)
+        self.assertAlmostEqual(group_model.fit([(1.0, 2.0, 10.0), (1.0, 4.0, 1000.0)])[0], 2.0, 3)  # short steps tell more
 
     def test_two_gpus_are_what_was_measured_and_72_are_two_levels(self):
         self.assertAlmostEqual(group_model.step_us(121.0, 64.0, 24576, 2, 1.5, 1e5), 64.0 + 1.5 + 12288 / 1e5)
