@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "runtime/lookup/default_config.hpp"
+#include "tests/thoroughness.hpp"
 #include "tests/unit/runtime/engine_fixture.hpp"
 
 namespace leanattn {
@@ -89,7 +90,7 @@ TEST(Engine, MorePairsThanTheCacheHoldsAreStillAnsweredRight) {
   EngineCore engine(fictional_parts());
   std::mt19937 random(7);
   std::uniform_int_distribution<int> batch(1, 512), context(1, 1 << 17);
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < tries(6000, 20000); ++i) {
     const Shape shape{.batch = batch(random), .longest_context = context(random)};
     const auto plan = engine.plan(kLlama, shape, nullptr);
     ASSERT_TRUE(plan) << plan.error().message;
@@ -100,7 +101,8 @@ TEST(Engine, MorePairsThanTheCacheHoldsAreStillAnsweredRight) {
 
 TEST(Engine, ThreadsThatLookUpWhileOthersFillAndReloadSeeOnlyPlansOfTheirShape) {
   EngineCore engine(fictional_parts());
-  constexpr int kThreads = 16, kRounds = 4000;
+  constexpr int kThreads = 16;
+  const int kRounds = tries(1000, 4000);
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/thoroughness.hpp"
+
 namespace leanattn {
 namespace {
 
@@ -173,9 +175,9 @@ std::string explore(const Protocol& protocol, std::size_t* states = nullptr) {
 
 TEST(GroupProtocol, NothingIsLostInAnyOrder) {
   std::size_t states = 0;
-  EXPECT_EQ(explore({.launches = 4}, &states), "");
+  EXPECT_EQ(explore({.launches = tries(3, 4)}, &states), "");
   EXPECT_GT(states, 1000u) << "orders differ";
-  EXPECT_EQ(explore({.ranks = 3, .owners = 1}), "");
+  EXPECT_EQ(explore({.ranks = 3, .launches = tries(2, 3), .owners = 1}), "");
 }
 
 TEST(GroupProtocol, OneParityIsNotEnough) {

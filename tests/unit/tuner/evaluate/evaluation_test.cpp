@@ -164,9 +164,9 @@ TEST_F(Evaluate, ADuelFindsTheSlowerAndSaysByHowMuch) {
 }
 
 TEST_F(Evaluate, EveryCaseIsHandedOutAtOnceAndOnlyTheLastOneCompletes) {
-  setup.effort = {.specs = 8, .sweep_specs = 2, .refine_specs = 1, .twin_specs = 2, .refine_generations = 1};
-  setup.exhaustive = exhaustive_effort(8, 1.3);
-  setup.exhaustive.refine_generations = 1;
+  setup.effort = {.specs = 2, .sweep_specs = 2, .refine_specs = 1, .twin_specs = 2, .refine_generations = 0};
+  setup.exhaustive = exhaustive_effort(2, 1.1);
+  setup.exhaustive.refine_generations = 0;
   std::vector<std::pair<std::size_t, bool>> told;
   const auto note = [&](const auto& evaluation) { told.emplace_back(evaluation.cases.size(), evaluation.interrupted); };
   const std::vector<std::pair<std::size_t, bool>> each = {{1, true}, {2, false}};
