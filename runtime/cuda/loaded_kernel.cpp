@@ -76,9 +76,9 @@ Result<void> LoadedKernel::find_function() {
   const auto function = load_function(library_.get(), entry_, shared_bytes_, carve_out);
   if (!function) return tl::unexpected(function.error());
   function_ = *function;
-  const auto counted = check((*api)->cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                                 &resident_, function_, threads_, static_cast<std::size_t>(shared_bytes_)),
-                             "cuOccupancyMaxActiveBlocksPerMultiprocessor", ErrorCode::load_failed);
+  auto counted = check((*api)->cuOccupancyMaxActiveBlocksPerMultiprocessor(&resident_, function_, threads_,
+                                                                           static_cast<std::size_t>(shared_bytes_)),
+                       "cuOccupancyMaxActiveBlocksPerMultiprocessor", ErrorCode::load_failed);
   if (!counted) return counted;
   if (resident_ < 1) {
     return fail(ErrorCode::load_failed,

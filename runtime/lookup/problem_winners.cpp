@@ -26,7 +26,7 @@ bool belongs(const DeviceFacts& device, const DecodeProblem& problem, const Conf
   return spec.arch == base.arch && spec.head_dim == base.head_dim && spec.group == base.group &&
          spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse && spec.pdl == base.pdl &&
          problem.pdl == base.pdl && spec.features == base.features &&
-         (spec.fixup != FixUp::wait || config.grid <= resident_grid(device, spec)) &&
+         (spec.fixup != FixUp::wait || config.grid <= most_resident(device, spec)) &&
          // A batch-invariant problem has one kernel for all shapes, because bits depend on the kernel. For the same
          // reason its line has no segment costs.
          (!problem.features.batch_invariant ||

@@ -38,5 +38,12 @@ int guess_resident(const DeviceFacts& device, const KernelSpec& spec) {
   return std::max(resident_ctas_per_sm(device, registers, cta_threads(spec), shared_bytes(spec)), 1);
 }
 
+std::int64_t most_resident(const DeviceFacts& device, const KernelSpec& spec) {
+  constexpr int kFewestRegisters = 24;  // ptxas gives no kernel of this kind less
+  const int registers = std::max(kFewestRegisters, std::min(least_registers(spec), register_limit(spec)));
+  return std::int64_t{std::max(device.sm_count, 1)} *
+         std::max(resident_ctas_per_sm(device, registers, cta_threads(spec), shared_bytes(spec)), 1);
+}
+
 }  // namespace v1
 }  // namespace leanattn

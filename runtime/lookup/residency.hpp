@@ -2,6 +2,8 @@
 // compiler has not said so. Pure functions; any thread.
 #pragma once
 
+#include <cstdint>
+
 #include "runtime/cuda/device.hpp"
 
 namespace leanattn {
@@ -15,6 +17,9 @@ int least_registers(const KernelSpec& spec);
 
 /// A guess of how many CTAs one SM will hold. At least 1.
 int guess_resident(const DeviceFacts& device, const KernelSpec& spec);
+
+/// More CTAs than this are never resident on the device at once, however few registers the kernel takes.
+std::int64_t most_resident(const DeviceFacts& device, const KernelSpec& spec);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -3,6 +3,7 @@
 on other GPUs, damaged and turned off."""
 
 import argparse
+import contextlib
 import gzip
 import importlib.machinery
 import importlib.util
@@ -231,6 +232,25 @@ class CommittedList(contract.Contract):
         model = {"q_heads": 64, "kv_heads": 4, "head_dim": 128, "dtype": "bf16", "features": {}, "layer_window": 0}
         self.assertEqual([cut[:2] for cut in made.slices(model, {"tensor_parallel": [1, 2, 4, 8]})], [(64, 4), (32, 2), (16, 1), (8, 1)])
         self.assertEqual([cut[:2] for cut in made.slices({**model, "q_heads": 40, "kv_heads": 10}, {"tensor_parallel": [2, 4, 8]})], [(20, 5)])
+
+
+class CommittedWinners(contract.Contract):
+    """data/tuning.db."""
+
+    def test_every_winner_answers_for_its_shape(self):
+        file = SOURCE / "data/tuning.db"
+        with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro&immutable=1", uri=True)) as database:
+            won = {problem for problem, in database.execute("SELECT DISTINCT problem_id FROM winners")}
+            shapes = database.execute("SELECT COUNT(*) FROM winners").fetchone()[0]
+        self.assertGreater(len(won), 20)
+        self.assertGreater(shapes, 150)
+        # A look-up reads all problems where it has to compare them, and says what it leaves out.
+        said = self.expect(0, "--json", "lookup", "--heads", "6", "--kv-heads", "2", "--head-dim", "128", "--arch", "sm_90a", LEANATTN_SHIPPED_DB=str(file))
+        self.assertNotIn("left out", said.stderr)
+        said = self.expect(0, "--json", "lookup", "--model", "llama-3-70b", "--page-size", "16", "--layout", "strided", "--batch", "64", "--context", "3000",
+                           "--arch", "sm_90a", LEANATTN_SHIPPED_DB=str(file))
+        found, = json.loads(said.stdout)["answers"]
+        self.assertEqual((found["provenance"], found["layer"]), ("exact", "shipped"))
 
 
 class Layer(Simulated):

@@ -116,8 +116,11 @@ Environment environment(const char* revision, bool hostile) {
 /// Plants faults of every kind. Their reasons have names and numbers, as real ones do.
 void plant_faults(SimulatedGpu& gpu, bool hostile) {
   gpu.spills = [](const KernelSpec& spec) { return spec.load == LoadPath::ldg && spec.ctas_per_sm == 4; };
-  gpu.wrong = [](const Config& config) { return config.spec.load == LoadPath::bulk && config.spec.stages == 6; };
-  gpu.fails_check = [](const Config& config) { return config.spec.stages == 4 && config.spec.warps == 2; };
+  // Among the usual kernels, which a search of any length tries, is one of each.
+  gpu.wrong = [](const Config& config) { return config.spec.load == LoadPath::bulk && config.spec.stages == 2; };
+  gpu.fails_check = [](const Config& config) {
+    return config.spec.load == LoadPath::cp_async && config.spec.stages == 3;
+  };
   gpu.noise = 0.012;
   if (hostile) gpu.failure = "</td></table><script>alert(document.domain)</script>";
 }

@@ -184,7 +184,7 @@ TEST(Lookup, RowsWhoseConfigDoesNotFitTheirProblemAreSkippedAndCounted) {
   other_arch.spec.load = LoadPath::cp_async;
   Config other_heads = tuned_config(kLlama, 1);
   other_heads.spec.head_dim = 64;
-  Config never_resident = tuned_config(kLlama, 133);
+  Config never_resident = tuned_config(kLlama, 33 * 132);  // an SM holds 32 CTAs at most
   never_resident.spec.fixup = FixUp::wait;
   const auto table = table_of({broken, winner(kLlama, kMeasured, other_arch), winner(kLlama, kMeasured, other_heads),
                                winner(kLlama, kMeasured, never_resident),
@@ -192,6 +192,19 @@ TEST(Lookup, RowsWhoseConfigDoesNotFitTheirProblemAreSkippedAndCounted) {
   EXPECT_EQ(table.size(), 0u);
   EXPECT_EQ(table.skipped(), 5u);
   EXPECT_EQ(table.find(kLlama, kMeasured).provenance, Provenance::fallback);
+}
+
+TEST(Lookup, AWinnerThatWaitsMayHaveMoreCtasThanItsLaunchBoundsPromise) {
+  Config config = tuned_config(kLlama, 256);
+  config.spec.fixup = FixUp::wait;
+  config.spec.load = LoadPath::tensor, config.spec.tile = 64, config.spec.warps = 4, config.spec.warp_tokens = 16;
+  config.spec.stages = 3, config.spec.ctas_per_sm = 1;
+  ASSERT_TRUE(validate(config.spec));
+  const auto table = table_of({winner(kLlama, kMeasured, config)});
+  const Choice choice = table.find(kLlama, kMeasured);
+  EXPECT_EQ(table.skipped(), 0u);
+  EXPECT_EQ(choice.provenance, Provenance::exact);
+  EXPECT_EQ(choice.config, config);
 }
 
 TEST(Lookup, TunablesThatDoNotFitABiggerHeadAreCutUntilTheyDo) {
