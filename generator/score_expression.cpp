@@ -179,7 +179,7 @@ class Parser {
     const std::size_t place = at_;
     if (take("!")) {
       const Node operand = unary();
-      return {"!" + enclosed(operand, kUnary), kUnary, Type::integer};
+      return {fmt::format("!{}", enclosed(operand, kUnary)), kUnary, Type::integer};
     }
     for (const std::string_view sign : {"-", "+"}) {
       if (!take(sign)) continue;
@@ -187,7 +187,7 @@ class Parser {
         complain(place, fmt::format("'{0}{0}' is not an operator here", sign));
       const Node operand = unary();
       // Parentheses keep two signs apart.
-      return {std::string(sign) + enclosed(operand, operand.precedence == kUnary ? kPrimary : kUnary), kUnary,
+      return {fmt::format("{}{}", sign, enclosed(operand, operand.precedence == kUnary ? kPrimary : kUnary)), kUnary,
               operand.type};
     }
     return primary();

@@ -6,18 +6,17 @@ One process a GPU. All ways to do a step run in interleaved rounds, as CUDA grap
 the slower rank. Every result is first compared with attention in FP64, on every rank and in every copy of the caches. NCCL does the collectives of the
 baselines, with NVLink's multicast off (NCCL_NVLS_ENABLE=0). This program needs two GPUs of one host, PyTorch with NCCL, and the leanattn package.
 
-It writes groups.json.gz (raw samples of every rank) and groups.md. Exit codes: 0 done; 1 a result was wrong, or something failed; 2 wrong usage;
+It writes groups.json.gz (raw samples of every rank) and groups.md, both after every row. Exit codes: 0 done; 1 a result was wrong, or something failed; 2 wrong usage;
 6 --seconds ended the run with rows left over.
 """
 import argparse
-import gzip
-import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]  # for the packages beside this one
@@ -31,15 +30,14 @@ SETTINGS = {"NCCL_NVLS_ENABLE": "0", "LEANATTN_WAIT_BOUND_MS": "3000", "GLOO_SOC
 
 
 def main():
+    began = time.monotonic()
     options = parse()
     if options.report_only:
         results = files.read_json(options.out / "groups.json")
     else:
-        results = measure(options)
-        write_compressed(options.out / "groups.json.gz", results)
-    text = group_report.markdown(results)
-    files.write_text(options.out / "groups.md", text)
-    print(text)
+        results = measure(options, began)
+    group_report.write(options.out, results)
+    print(group_report.markdown(results))
     return exit_code(results)
 
 
@@ -48,7 +46,7 @@ def parse():
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the results")
     parser.add_argument("--rows", default=",".join(group_steps.steps()), help="of %(default)s")
     parser.add_argument("--rounds", type=int, default=21, help="(%(default)s)")
-    parser.add_argument("--seconds", type=float, default=90, help="start no further row after this long, process start not counted (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=100, help="start no further row after this long; at most half of it is for --tune (%(default)s)")
     parser.add_argument("--db", type=pathlib.Path, help="cache directory with leanattn's tuning database; default: the user's")
     parser.add_argument("--tune", type=float, metavar="SECONDS", help="first tune what the rows look up, this long a shape, on GPU 0")
     parser.add_argument("--program", type=pathlib.Path, help="the leanattn program, for --tune; default: the package's")
@@ -67,8 +65,8 @@ def parse():
     return options
 
 
-def measure(options):
-    """The record of a run. The ranks write what they have after every step, so that a rank which fails takes no finished step with it."""
+def measure(options, began):
+    """The record of a run. Rank 0 writes what there is after every step, so that nothing is lost where a rank fails or somebody ends the run."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     import torch  # after --help and --report-only, which need none of this
@@ -78,34 +76,37 @@ def measure(options):
     needed = 1 if options.ranks_on_one_gpu else RANKS
     if torch.cuda.device_count() < needed:
         sys.exit(f"groups: {torch.cuda.device_count()} GPUs are there, and {needed} are needed; --ranks-on-one-gpu tries the program on one")
+    environment = {**group_ranks.environment(), "leanattn": version(), "link": link()}
     if options.tune:
-        tune(options)
+        tune(options, began + options.seconds / 2)
+    results = {"schema_version": 1, "ranks": RANKS, "one_gpu": options.ranks_on_one_gpu, "rounds": options.rounds, "seed": options.seed, "environment": environment,
+               "finished": False, "steps": []}
+    group_report.write(options.out, results)
+    failure = None
     with tempfile.TemporaryDirectory() as folder:
-        settings = {"folder": folder, "ranks": RANKS, "one_gpu": options.ranks_on_one_gpu, "steps": options.rows, "rounds": options.rounds, "seed": options.seed,
-                    "seconds": options.seconds, "cache_dir": str(options.db.resolve()) if options.db else None}
-        failure = None
+        settings = {"folder": folder, "out": str(options.out.resolve()), "ranks": RANKS, "one_gpu": options.ranks_on_one_gpu, "steps": options.rows,
+                    "rounds": options.rounds, "seed": options.seed, "deadline": began + options.seconds, "environment": environment,
+                    "cache_dir": str(options.db.resolve()) if options.db else None}
         try:
             torch.multiprocessing.spawn(group_ranks.run, args=(settings,), nprocs=RANKS)
         except Exception as problem:  # of a rank, with its traceback
             failure = str(problem)
             print(failure, file=sys.stderr, flush=True)
-        written = pathlib.Path(folder, "results.json")
-        results = files.read_json(written) if written.exists() else {"schema_version": 1, "ranks": RANKS, "one_gpu": options.ranks_on_one_gpu, "rounds": options.rounds,
-                                                                     "seed": options.seed, "finished": False, "steps": []}
-    results["failure"] = failure
-    results["environment"] = {**group_ranks.environment(), "leanattn": version(), "link": link()}
-    return results
+    return dict(files.read_json(options.out / "groups.json"), failure=failure)
 
 
-def tune(options):
-    """Tunes what the rows look up, in the database that the ranks then read."""
+def tune(options, until):
+    """Tunes what the rows look up, in the database that the ranks then read, and ends at `until` at the latest."""
     import group_systems
     import leanattn
 
     engine = leanattn.Engine(0, cache_dir=options.db.resolve()) if options.db else leanattn.engine(0)
     steps = group_steps.steps()
     for problem, shapes in group_systems.tuned_shapes([steps[row] for row in options.rows], RANKS).items():
-        for tuned in leanattn.tune(problem, shapes, budget=options.tune * len(shapes), program=options.program, engine=engine):
+        budget = min(options.tune * len(shapes), until - time.monotonic())
+        if budget < 1:
+            return print("no time was left to tune more", flush=True)
+        for tuned in leanattn.tune(problem, shapes, budget=budget, program=options.program, engine=engine):
             print(f"{problem.q_heads}/{problem.kv_heads} heads{', LSE' if problem.lse else ''}, {tuned.shape}: {tuned.status}, {tuned.median_us:.2f} us", flush=True)
 
 
@@ -114,13 +115,6 @@ def exit_code(results):
     if not results["finished"] or any(not failure.get("left") for failure in failures):
         return 1
     return 6 if failures else 0
-
-
-def write_compressed(path, value):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_bytes(gzip.compress(json.dumps(value).encode(), 9, mtime=0))
-    os.replace(temporary, path)
 
 
 def version():

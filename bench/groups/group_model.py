@@ -12,13 +12,14 @@ GPUS = (4, 8, 72)
 
 
 def fit(points):
-    """(latency us, bytes a us) by least squares of relative errors; points: (bytes, us). Infinity where more bytes take no longer."""
-    weights = [1 / max(us, 0.1) ** 2 for _, us in points]
+    """(latency us, bytes a us) by least squares; infinity where more bytes take no longer. points: (bytes, us that the merge added, us of the step). What
+    was added is the difference of two times, so that its error grows with these."""
+    weights = [1 / step_us ** 2 for *_, step_us in points]
     total = sum(weights)
-    mean_x = sum(w * x for w, (x, _) in zip(weights, points)) / total
-    mean_y = sum(w * y for w, (_, y) in zip(weights, points)) / total
-    spread = sum(w * (x - mean_x) ** 2 for w, (x, _) in zip(weights, points))
-    slope = sum(w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weights, points)) / spread if spread else 0.0
+    mean_x = sum(w * x for w, (x, *_) in zip(weights, points)) / total
+    mean_y = sum(w * y for w, (_, y, _) in zip(weights, points)) / total
+    spread = sum(w * (x - mean_x) ** 2 for w, (x, *_) in zip(weights, points))
+    slope = sum(w * (x - mean_x) * (y - mean_y) for w, (x, y, _) in zip(weights, points)) / spread if spread else 0.0
     if slope <= 0:
         return mean_y, math.inf
     return max(mean_y - slope * mean_x, 0.0), 1 / slope

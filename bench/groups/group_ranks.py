@@ -1,7 +1,7 @@
 """group_ranks.py -- the process of one rank: makes every step's candidates, has their results checked, and times them together with the other ranks.
 
 What one rank finds, such as a result that is wrong, is told to all (`Ranks.tell`), so that all leave out the same candidate and none waits for a
-collective that another one does not make. The main process is told by a file that rank 0 writes after every step.
+collective that another one does not make. Rank 0 writes the record after every step.
 """
 import datetime
 import os
@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 
 import group_data
+import group_report
 import group_steps
 import group_systems
 from peers import data as case_data
-from peers import files, measure, oracle, systems, timing
+from peers import measure, oracle, systems, timing
 
 SAMPLE_US = 2000  # a graph runs for about this long
 LEAD_CYCLES = 2_000_000  # the GPUs wait about 1 ms while their hosts queue a round
@@ -81,7 +82,7 @@ class Meeting:
     def __init__(self, of_rank):
         import leanattn
 
-        step = group_steps.Step("meeting", 2 * of_rank.ranks, 2 * of_rank.ranks, 64, (16,))
+        step = group_steps.Step("groups", "meeting", 2 * of_rank.ranks, 2 * of_rank.ranks, 64, (16,))
         q = torch.zeros(1, step.q_heads, 64, dtype=torch.bfloat16, device="cuda")
         cache = torch.zeros(1, step.kv_heads, 16, 64, dtype=torch.bfloat16, device="cuda")
         lengths, out = torch.full((1,), 16, dtype=torch.int32, device="cuda"), torch.empty_like(q)
@@ -94,13 +95,13 @@ class Meeting:
 
 def measure_all(ranks, settings):
     results = {"schema_version": 1, "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "ranks": ranks.count,
-               "one_gpu": settings["one_gpu"], "rounds": settings["rounds"], "seed": settings["seed"], "finished": False, "steps": []}
-    began = time.monotonic()
+               "one_gpu": settings["one_gpu"], "rounds": settings["rounds"], "seed": settings["seed"], "environment": settings["environment"], "finished": False,
+               "steps": []}
     for key in settings["steps"]:
         step = group_steps.steps()[key]
-        spent = max(ranks.tell(time.monotonic() - began))
-        if spent > settings["seconds"]:
-            results["steps"].append(dict(empty_record(key, step, ranks.count), failures=[{"name": "all", "reason": f"no time was left after {spent:.0f} s", "left": True}]))
+        # The clock is the machine's, so that it is the same in all processes.
+        if any(ranks.tell(time.monotonic() > settings["deadline"])):
+            results["steps"].append(dict(empty_record(key, step, ranks.count), failures=[{"name": "all", "reason": "no time was left", "left": True}]))
         else:
             results["steps"].append(measure_step(key, step, ranks, settings))
         torch.cuda.empty_cache()
@@ -113,7 +114,7 @@ def measure_all(ranks, settings):
 
 def write(ranks, settings, results):
     if ranks.rank == 0:
-        files.write_json(pathlib.Path(settings["folder"], "results.json"), results)
+        group_report.write(pathlib.Path(settings["out"]), results)
 
 
 def empty_record(key, step, ranks):

@@ -1,13 +1,26 @@
-"""group_report.py -- the Markdown of a run, from its JSON record alone."""
+"""group_report.py -- the Markdown of a run, from its JSON record alone, and how both are written."""
+import gzip
+import json
+import os
 import statistics
 
 import group_model
-from peers import markdown_parts, summary
+from peers import files, markdown_parts, summary
 from peers.markdown_parts import escape, table
 
 # The names of the candidates (group_systems.py).
 OURS, ONE, HEADS, OWN, GATHER, ALL_TO_ALL = (
     "leanattn group", "one GPU", "split heads", "own part", "LSE all-gather + reduce-scatter", "packed all-to-all")
+
+
+def write(folder, results):
+    """groups.json.gz and groups.md; each is written whole or not at all."""
+    path = folder / "groups.json.gz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_bytes(gzip.compress(json.dumps(results).encode(), 9, mtime=0))
+    os.replace(temporary, path)
+    files.write_text(folder / "groups.md", markdown(results))
 
 
 def markdown(results):
@@ -111,7 +124,7 @@ def modelled(steps):
     usable = [step for step in steps if all(median(step, name) is not None for name in (OURS, ONE, OWN))]
     if not usable:
         return ""
-    latency, rate = group_model.fit([(step["exchanged_bytes"], added(step, OURS)) for step in usable])
+    latency, rate = group_model.fit([(step["exchanged_bytes"], added(step, OURS), median(step, OURS)) for step in usable])
     rows = []
     for step in usable:
         one, own, columns = median(step, ONE), median(step, OWN), step["batch"] * step["q_heads"] * step["head_dim"] * 6

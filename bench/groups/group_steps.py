@@ -9,33 +9,11 @@ RAGGED_SEED = 20260101
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-    """One decode step in bf16 of `lengths` tokens, whole contexts, one query token a request."""
+class Step(shapes.Case):
+    """A case whose lengths are those of whole contexts."""
 
-    name: str
-    q_heads: int
-    kv_heads: int
-    head_dim: int
-    lengths: tuple[int, ...]  # [batch] tokens
     page_size: int = 0  # tokens a page; 0: dense
     interleave: int = 0  # ranks hold units of so many tokens in turn; 0: contiguous parts
-
-    @property
-    def batch(self):
-        return len(self.lengths)
-
-    @property
-    def longest(self):
-        return max(self.lengths)
-
-    @property
-    def tokens(self):
-        return sum(self.lengths)
-
-    @property
-    def kv_bytes(self):
-        """Bytes of K and V of the whole contexts."""
-        return shapes.kv_bytes(self.lengths, self.kv_heads, self.head_dim)
 
     def part(self, rank, ranks):
         """The tokens that a rank holds of each request: [batch] of sequences of token numbers in rising order."""
@@ -64,7 +42,7 @@ def ragged(requests=64, shortest=128, longest=32768):
 
 
 def llama(name, lengths, **how):
-    return Step(name, 32, 8, 128, tuple(lengths), **how)
+    return Step("groups", name, 32, 8, 128, tuple(lengths), **how)
 
 
 def steps():
@@ -79,6 +57,6 @@ def steps():
         "64x4k": llama("64 x 4096", [4096] * 64),
         "16x16k": llama("16 x 16k", [16 * thousand] * 16),
         "1x128k-paged": llama("1 x 128k, pages of 16", [128 * thousand], page_size=PAGE_SIZE),
-        "paper-4k": Step("192 heads: 4 x 4k", 192, 192, 64, (4 * thousand,) * 4),
-        "paper-32k": Step("192 heads: 4 x 32k", 192, 192, 64, (32 * thousand,) * 4),
+        "paper-4k": Step("groups", "192 heads: 4 x 4k", 192, 192, 64, (4 * thousand,) * 4),
+        "paper-32k": Step("groups", "192 heads: 4 x 32k", 192, 192, 64, (32 * thousand,) * 4),
     }

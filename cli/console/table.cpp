@@ -1,5 +1,7 @@
 #include "cli/console/table.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cassert>
 
@@ -41,7 +43,8 @@ std::string line_of(const Table& table, const Row& row, const std::vector<std::s
   for (std::size_t i = 0; i < count; ++i) {
     const std::string padding(widths[i] - width(row[i]), ' ');
     const bool right = i < table.right_aligned.size() && table.right_aligned[i] == 'r';
-    line += (i == 0 ? "" : std::string(kGap, ' ')) + (right ? padding + row[i] : row[i] + padding);
+    line +=
+        fmt::format("{}{}{}", std::string(i == 0 ? 0 : kGap, ' '), right ? padding : row[i], right ? row[i] : padding);
   }
   line.erase(line.find_last_not_of(' ') + 1);
   return line + "\n";
@@ -86,7 +89,7 @@ std::string to_text(const Table& raw, std::size_t columns) {
   std::string text;
   const auto append = [&](const Row& row) {
     text += line_of(table, row, widths, whole ? count : count - 1);
-    if (split) text += std::string(kGap, ' ') + row.back() + "\n";
+    if (split) text += fmt::format("{}{}\n", std::string(kGap, ' '), row.back());
   };
   append(table.headings);
   for (const Row& row : table.rows) append(row);

@@ -15,7 +15,7 @@ def from_process_group(process_group, problem, max_batch, engine):
         nonlocal group
         _check(problem, size, f"the process group has {size} ranks")
         at = engine if engine is not None else default_engine(sys.modules["torch"].cuda.current_device())
-        group = Group(at, rank, size, Group.bytes(problem, max_batch))
+        group = Group(at, rank, size, Group.bytes_for(problem, max_batch))
         return group.export()
 
     try:
@@ -33,7 +33,7 @@ def of_engines(engines, problem, max_batch):
     """Group.of_engines."""
     engines = list(engines)
     _check(problem, len(engines), f"there are {len(engines)} engines")
-    size = Group.bytes(problem, max_batch)
+    size = Group.bytes_for(problem, max_batch)
     groups = []
     try:
         for rank, of_rank in enumerate(engines):

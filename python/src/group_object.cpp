@@ -59,7 +59,7 @@ torch.distributed, every rank makes a Group, sends its export() to all others by
 
 engine        the Engine of the rank's GPU, which the group keeps alive
 rank, size    which of how many ranks this is; size is the context_parallel of the problems, 2 to 8
-memory_bytes  of device memory for what the other ranks send: the largest Group.bytes() of the problems; the same on all
+memory_bytes  of device memory for what the other ranks send: the largest Group.bytes_for() of the problems; the same on all
               ranks
 Raises leanattn.Error: invalid_argument, unsupported, out_of_memory.
 
@@ -212,12 +212,12 @@ max_batch  the most requests of a launch
 Raises leanattn.Error. Make the plans of all ranks before the first launch: loading a kernel may wait for a GPU on which
 another rank's kernel waits already.)")
       .def_static(
-          "bytes",
+          "bytes_for",
           [](nb::handle problem, nb::handle max_batch) {
             return unwrap(Group::bytes(read_problem(problem), int_of(max_batch, "max_batch")));
           },
           nb::arg("problem").none(), nb::arg("max_batch").none(),
-          nb::sig("def bytes(problem: leanattn.Problem, max_batch: int) -> int"),
+          nb::sig("def bytes_for(problem: leanattn.Problem, max_batch: int) -> int"),
           "The memory_bytes that launches of a problem with up to max_batch requests need. Raises leanattn.Error.")
       .def("__repr__", &describe)
       .def(

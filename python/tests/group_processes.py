@@ -70,7 +70,7 @@ def victim(connection, device, cache_dir, wait_bound_ms):
     os.environ["LEANATTN_WAIT_BOUND_MS"] = str(wait_bound_ms)
     torch.cuda.set_device(device)
     engine = leanattn.Engine(device, cache_dir=cache_dir)
-    group = leanattn.Group(engine, 1, 2, leanattn.Group.bytes(problem(), BATCH))
+    group = leanattn.Group(engine, 1, 2, leanattn.Group.bytes_for(problem(), BATCH))
     connection.send(group.export())
     group.connect(connection.recv())
     with torch.cuda.stream(torch.cuda.Stream()):

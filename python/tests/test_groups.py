@@ -99,7 +99,7 @@ def test_several_query_tokens_say_where_a_ranks_tokens_lie(engines, unit):
 
 
 def test_a_replicated_output_is_another_kernel_and_needs_more_memory(engines):
-    assert leanattn.Group.bytes(problem(replicate_output=True), 8) > leanattn.Group.bytes(problem(), 8)
+    assert leanattn.Group.bytes_for(problem(replicate_output=True), 8) > leanattn.Group.bytes_for(problem(), 8)
     groups = leanattn.Group.of_engines(engines, problem=problem(replicate_output=True), max_batch=8)
     _, shared = decoded(**inputs(), group=groups[0])
     _, everywhere = decoded(**inputs(), group=groups[0], replicate_output=True)
@@ -210,7 +210,7 @@ def test_a_closed_group_frees_its_memory_and_says_that_it_is_closed(engines):
         del group, groups
         gc.collect()
     assert fake.live_buffers() == before
-    closed = leanattn.Group(engines[0], 0, 2, leanattn.Group.bytes(problem(), 8))
+    closed = leanattn.Group(engines[0], 0, 2, leanattn.Group.bytes_for(problem(), 8))
     closed.close()
     for use in (lambda: leanattn.decode(**inputs(), group=closed), lambda: engines[0].plan(problem(), group=closed), closed.export, closed.reset,
                 lambda: closed.connect([])):
@@ -219,7 +219,7 @@ def test_a_closed_group_frees_its_memory_and_says_that_it_is_closed(engines):
 
 
 def test_a_group_that_may_still_be_written_to_keeps_its_memory(engines):
-    memory_bytes = leanattn.Group.bytes(problem(), 8)
+    memory_bytes = leanattn.Group.bytes_for(problem(), 8)
     before = fake.live_buffers()
     with pytest.warns(ResourceWarning, match="was not closed"):
         leanattn.Group(engines[0], 0, 2, memory_bytes)
@@ -236,7 +236,7 @@ def test_a_group_that_may_still_be_written_to_keeps_its_memory(engines):
 def test_a_group_keeps_its_engine_alive(cache_dir):
     gc.collect()
     fake.reset()
-    group = leanattn.Group(leanattn.Engine(cache_dir=cache_dir), 0, 2, leanattn.Group.bytes(problem(), 8))
+    group = leanattn.Group(leanattn.Engine(cache_dir=cache_dir), 0, 2, leanattn.Group.bytes_for(problem(), 8))
     gc.collect()
     group.engine.check()
     assert len(group.export()) == 256
@@ -260,7 +260,7 @@ def test_memory_that_is_too_small_is_refused(engines):
 
 
 def test_blobs_are_checked_one_by_one(engines):
-    memory_bytes = leanattn.Group.bytes(problem(), 8)
+    memory_bytes = leanattn.Group.bytes_for(problem(), 8)
     ranks = [leanattn.Group(engines[rank], rank, 2, memory_bytes) for rank in range(2)]
     blobs = [group.export() for group in ranks]
     for wrong, said in [(blobs[:1], "1 blobs for a group of 2"), (blobs[::-1], "blob 0 is that of rank 1"), ([blobs[0], blobs[1][:-1]], "an entry 1 of 255 bytes"),
@@ -292,7 +292,7 @@ def test_the_problem_must_be_of_as_many_ranks(engines):
     with pytest.raises(leanattn.ArgumentError, match=r"context_parallel 4, and there are 2 engines. Make it with Problem\(..., context_parallel=2\)"):
         leanattn.Group.of_engines(engines, problem=problem(context_parallel=4), max_batch=8)
     with pytest.raises(leanattn.ArgumentError, match="context_parallel is 1"):
-        leanattn.Group.bytes(leanattn.Problem(), 8)
+        leanattn.Group.bytes_for(leanattn.Problem(), 8)
     with pytest.raises(leanattn.ArgumentError, match="context_interleave"):
         leanattn.Problem(context_interleave=16)
     with pytest.raises(leanattn.ArgumentError, match="context_parallel"):

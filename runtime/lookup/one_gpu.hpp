@@ -14,7 +14,9 @@ inline Result<void> one_gpu_only(const DecodeProblem& problem, const char* what)
   return fail(
       ErrorCode::unsupported,
       std::string(what) + " of a problem with context_parallel " + std::to_string(problem.features.context_parallel),
-      "There is none for groups yet: leave context_parallel out, and give the contexts of one rank.");
+      "There is none for groups: leave context_parallel out, and give the contexts of one rank. Plans of the group "
+      "then "
+      "rest on what is tuned for the part alone.");
 }
 
 }  // namespace v1

@@ -35,7 +35,7 @@ LINES = [line("leanattn group", 65.0, 66.0), line("one GPU", 121.0, 122.0), line
 class Steps(unittest.TestCase):
     def test_every_token_is_on_exactly_one_rank(self):
         for unit, page_size in ((0, 0), (16, 0), (1, 0), (256, 0), (0, 16)):
-            step = group_steps.Step("a", 8, 2, 64, (1000, 1, 0, 17, 31, 256), page_size, unit)
+            step = group_steps.Step("groups", "a", 8, 2, 64, (1000, 1, 0, 17, 31, 256), page_size, unit)
             for ranks in (2, 3, 8):
                 parts = [step.part(rank, ranks) for rank in range(ranks)]
                 for request, length in enumerate(step.lengths):
@@ -44,7 +44,7 @@ class Steps(unittest.TestCase):
                 self.assertEqual(sum(step.part_bytes(rank, ranks) for rank in range(ranks)), step.kv_bytes)
 
     def test_units_lie_where_the_library_looks_for_them(self):
-        step = group_steps.Step("a", 8, 2, 64, (200,), interleave=16)
+        step = group_steps.Step("groups", "a", 8, 2, 64, (200,), interleave=16)
         for rank in range(3):
             held = step.part(rank, 3)[0]
             self.assertEqual(held, [(i // 16 * 3 + rank) * 16 + i % 16 for i in range(len(held))])  # docs/groups.md
@@ -69,11 +69,12 @@ class Steps(unittest.TestCase):
 
 class Model(unittest.TestCase):
     def test_the_fit_finds_the_constants_of_its_own_model(self):
-        latency, rate = group_model.fit([(bytes_, 1.5 + bytes_ / 2e5) for bytes_ in (12288, 786432, 5e6)])
+        latency, rate = group_model.fit([(bytes_, 1.5 + bytes_ / 2e5, 20.0 * i) for i, bytes_ in enumerate((12288, 786432, 5e6), 1)])
         self.assertAlmostEqual(latency, 1.5, 6)
         self.assertAlmostEqual(rate, 2e5, 0)
-        self.assertEqual(group_model.fit([(1.0, 2.0)]), (2.0, math.inf))
-        self.assertEqual(group_model.fit([(1.0, 2.0), (100.0, 1.0)])[1], math.inf)
+        self.assertEqual(group_model.fit([(1.0, 2.0, 9.0)]), (2.0, math.inf))
+        self.assertEqual(group_model.fit([(1.0, 2.0, 9.0), (100.0, 1.0, 9.0)])[1], math.inf)
+        self.assertAlmostEqual(group_model.fit([(1.0, 2.0, 10.0), (1.0, 4.0, 1000.0)])[0], 2.0, 3)  # short steps tell more
 
     def test_two_gpus_are_what_was_measured_and_72_are_two_levels(self):
         self.assertAlmostEqual(group_model.step_us(121.0, 64.0, 24576, 2, 1.5, 1e5), 64.0 + 1.5 + 12288 / 1e5)
@@ -114,9 +115,9 @@ class Report(unittest.TestCase):
         self.assertNotIn("## Times", text)
 
     def test_the_record_is_written_compressed_and_read_again(self):
-        main = bench_paths.program("groups")
         with tempfile.TemporaryDirectory() as folder:
-            main.write_compressed(pathlib.Path(folder, "groups.json.gz"), record(LINES))
+            group_report.write(pathlib.Path(folder), record(LINES))
+            pathlib.Path(folder, "groups.md").unlink()
             ran = subprocess.run([sys.executable, str(bench_paths.ROOT / "bench/groups"), "--report-only", "--out", folder], capture_output=True, text=True)
             self.assertEqual(ran.returncode, 0, ran.stderr)
             self.assertEqual(pathlib.Path(folder, "groups.md").read_text(), group_report.markdown(json.loads(json.dumps(record(LINES)))))
@@ -129,6 +130,15 @@ class Link(unittest.TestCase):
         self.assertEqual(main.link_of(table), "NV18")
         self.assertIsNone(main.link_of(""))
         self.assertIsNone(main.link_of("\tGPU0\nGPU0\t X \n"))
+
+
+class Record(unittest.TestCase):
+    def test_a_run_that_was_ended_early_has_a_record_and_a_page_of_its_finished_rows(self):
+        with tempfile.TemporaryDirectory() as folder:
+            group_report.write(pathlib.Path(folder), dict(record(LINES), finished=False))
+            ran = subprocess.run([sys.executable, str(bench_paths.ROOT / "bench/groups"), "--report-only", "--out", folder], capture_output=True, text=True)
+            self.assertEqual(ran.returncode, 1, "it did not finish")
+            self.assertIn("| 1 x 128k | 536.9 |", ran.stdout)
 
 
 class ExitCode(unittest.TestCase):

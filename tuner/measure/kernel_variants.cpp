@@ -69,15 +69,17 @@ Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
   std::vector<Edit> edits = {
       {"extern \"C\" __global__ void __launch_bounds__(kThreads", function, ""},
       {"const int length = first_length(args);", stamp_at(Moment::started), ""},
-      {"if (!start_walk(args, length, part_sums, walk)) return;", "", " " + stamp_at(Moment::placed)},
+      {"if (!start_walk(args, length, part_sums, walk)) return;", "", fmt::format(" {}", stamp_at(Moment::placed))},
       {"if (!whole) begin_fix_up(args, here, fix);", stamp_at(Moment::streamed), ""},
-      {"finish_segment(args, here, whole, fix, buffer);", stamp_at(Moment::gathered), " " + stamp_at(Moment::finished)},
+      {"finish_segment(args, here, whole, fix, buffer);", stamp_at(Moment::gathered),
+       fmt::format(" {}", stamp_at(Moment::finished))},
   };
   if (kernel.spec.load == LoadPath::tensor) {
     edits.push_back({"if (threadIdx.x / 32 == kWarps) produce(", stamp_at(Moment::requested, "kThreads"), ""});
   } else {
     const bool ahead = !loads_to_registers(kernel.spec.load);
-    edits.push_back({ahead ? "\n  issue_loads();" : "\n    issue_loads();", "", " " + stamp_at(Moment::requested)});
+    edits.push_back(
+        {ahead ? "\n  issue_loads();" : "\n    issue_loads();", "", fmt::format(" {}", stamp_at(Moment::requested))});
   }
   for (const Edit& edit : edits) {
     const std::string text = edit.before + std::string(edit.piece) + edit.after;
@@ -85,7 +87,7 @@ Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
   }
   // The entry point is the last declaration.
   const std::size_t end = kernel.source.rfind("\n}");
-  kernel.source.insert(end, "\n  " + stamp_at(Moment::done));
+  kernel.source.insert(end, fmt::format("\n  {}", stamp_at(Moment::done)));
   return kernel;
 }
 

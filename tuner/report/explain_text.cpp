@@ -68,7 +68,7 @@ std::string one(const Schedule& schedule) {
 
 std::string to_text(std::span<const Schedule> schedules) {
   std::string text;
-  for (const Schedule& schedule : schedules) text += (text.empty() ? "" : "\n") + one(schedule);
+  for (const Schedule& schedule : schedules) text += fmt::format("{}{}", text.empty() ? "" : "\n", one(schedule));
   return text;
 }
 

@@ -22,9 +22,10 @@ std::string shape_index(const Report& report) {
     if (report.devices.size() > 1)
       lists += fmt::format("<p><b><bdi>{}</bdi></b></p>\n", escape_html(place.device.device.name));
     for (std::size_t i = 0; i < place.device.problems.size(); ++i) {
-      lists += "<p>" + html_link(problem_id(place, i), group_title(place.device.problems[i])) + ":";
-      for (const std::size_t winner : place.device.problems[i].winners)
-        lists += " " + html_link(shape_id(place, winner), shape_name(place.device.winners[winner].shape));
+      lists += fmt::format("<p>{}:", html_link(problem_id(place, i), group_title(place.device.problems[i])));
+      for (const std::size_t winner : place.device.problems[i].winners) {
+        lists += fmt::format(" {}", html_link(shape_id(place, winner), shape_name(place.device.winners[winner].shape)));
+      }
       lists += "</p>\n";
     }
   }

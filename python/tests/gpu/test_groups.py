@@ -275,7 +275,7 @@ def test_a_rank_that_is_killed_is_named_and_the_survivor_goes_on(tmp_path, monke
         while len(waiting) < min(WAITING_VICTIMS, KILLS - turn):
             waiting.append(Victim(context, tmp_path))
         victim = waiting.popleft()
-        group = leanattn.Group(engine, 0, 2, leanattn.Group.bytes(group_processes.problem(), group_processes.BATCH))
+        group = leanattn.Group(engine, 0, 2, leanattn.Group.bytes_for(group_processes.problem(), group_processes.BATCH))
         blobs = [group.export(), victim.receive()]
         victim.connection.send(blobs)
         group.connect(blobs)

@@ -51,6 +51,7 @@ FakeGpu gpu;
 CUctx_st primary_contexts[4] = {{0}, {1}, {2}, {3}};
 std::recursive_mutex mutex;
 thread_local CUcontext current_context = nullptr;
+thread_local std::vector<CUcontext> contexts_below;  // that were current when it was pushed
 int capturing_streams = 0;
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 std::map<CUdeviceptr, std::size_t> buffer_sizes;
@@ -171,10 +172,18 @@ CUresult cuCtxSetCurrent(CUcontext context) {
   current_context = context;
   return CUDA_SUCCESS;
 }
-CUresult cuCtxPushCurrent(CUcontext context) { return cuCtxSetCurrent(context); }
+CUresult cuCtxPushCurrent(CUcontext context) {
+  CUcontext const before = current_context;
+  const CUresult status = cuCtxSetCurrent(context);
+  if (status == CUDA_SUCCESS) contexts_below.push_back(before);
+  return status;
+}
 CUresult cuCtxPopCurrent(CUcontext* context) {
   *context = current_context;
   current_context = nullptr;
+  if (contexts_below.empty()) return CUDA_SUCCESS;
+  current_context = contexts_below.back();
+  contexts_below.pop_back();
   return CUDA_SUCCESS;
 }
 CUresult cuCtxGetDevice(CUdevice* device) {

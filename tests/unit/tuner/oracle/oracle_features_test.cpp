@@ -136,6 +136,7 @@ TEST(OracleFeatures, EverySettingOfEveryFeatureFollowsItsDefinition) {
                          .features = setting.features}};
       const int q_len = setting.features.q_len;
       for (const int context : {0, 1, q_len - 1, q_len, 40, 131}) {
+        if (row_format(setting.features) != nullptr && context > 40) continue;  // wide rows, for which this is slow
         c.context = context;
         for (const int query_tokens : {q_len, q_len / 2, 0}) {
           if (query_tokens != q_len && !setting.features.ragged_q) continue;

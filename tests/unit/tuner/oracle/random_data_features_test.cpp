@@ -187,5 +187,41 @@ TEST(FeatureData, SlopesAndSinkLogitsStayInTheirRangesAndDiffer) {
   EXPECT_GT(sinks.size(), 60u);
 }
 
+TEST(FeatureData, GroupsOfARowHaveScalesOfAnySizeThatQMakesUpForAndThatRoundNothing) {
+  const Features rows{.kv_format = KvFormat::fp8_ds_mla, .v_head_dim = 512, .latent = true};
+  float least = 1, most = 1;
+  bool apart = false, alike = false;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    std::set<int> exponents;
+    for (int group = 0; group < 4; ++group) {
+      std::set<int> of_group;
+      for (int token = 0; token < 20; ++token) {
+        const float scale = data_group_scale(DataKind::uniform, seed, token % 3, 0, token, group);
+        least = std::min(least, scale), most = std::max(most, scale);
+        of_group.insert(std::ilogb(scale));
+        const double value =
+            data_row_value(DataKind::uniform, seed, rows, token % 3, 0, token, group * 128 + token, 576);
+        EXPECT_EQ(value_of(DType::bf16, bits_of(DType::bf16, static_cast<float>(value))), value) << "a bf16 number";
+      }
+      ASSERT_EQ(of_group.size(), 1u) << "all rows share the power of two";
+      exponents.insert(*of_group.begin());
+      const int column = group * 128 + 5;
+      const double plain =
+          value_of(DType::bf16, data_bits(DataKind::uniform, seed, DataTensor::q, DType::bf16, 0, 3, 1, column, 576));
+      EXPECT_EQ(
+          value_of(DType::bf16, data_query_bits(DataKind::uniform, seed, rows, DType::bf16, 0, 3, 1, column, 576)),
+          std::ldexp(plain, -*of_group.begin()));
+    }
+    (exponents.size() > 1 ? apart : alike) = true;
+    EXPECT_EQ(data_query_bits(DataKind::uniform, seed, rows, DType::bf16, 0, 3, 1, 512, 576),
+              data_bits(DataKind::uniform, seed, DataTensor::q, DType::bf16, 0, 3, 1, 512, 576))
+        << "rotated columns have no scale";
+    EXPECT_LE(data_group_scale(DataKind::extreme, seed, 0, 0, 7, 1), 1.0f) << "scores stay exact";
+  }
+  EXPECT_TRUE(apart && alike);
+  EXPECT_LT(least, 3e-4f);
+  EXPECT_GT(most, 500.0f);
+}
+
 }  // namespace
 }  // namespace leanattn
