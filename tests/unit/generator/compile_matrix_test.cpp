@@ -68,19 +68,22 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
   std::size_t turn = 0, arch_turn = run_seed();
   for (Arch arch : matrix_arches()) {
     ++turn, ++arch_turn;
-    std::size_t dim_turn = 0;
-    const std::size_t every = arch == Arch{9, 0, true} ? 2 : 4;
-    for (int head_dim : {64, 96, 128, 256}) {
-      ++turn;
-      if (combinations == Combinations::covering && (arch_turn + dim_turn++) % every != 0) continue;
-      for (LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
-        if (load == LoadPath::bulk && arch.major < 9) continue;  // no bulk copies before Hopper
+    for (LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+      if (load == LoadPath::bulk && arch.major < 9) continue;  // no bulk copies before Hopper
+      std::vector<std::vector<KernelSpec>> of_dims;            // of each head_dim that the load path has
+      for (int head_dim : {64, 96, 128, 256}) {
         if (load == LoadPath::tensor && (arch != Arch{9, 0, true} || head_dim % 64 != 0)) continue;  // wgmma
-        const std::vector<KernelSpec> kernels = family(arch, head_dim, load);
+        if (auto kernels = family(arch, head_dim, load); !kernels.empty()) of_dims.push_back(std::move(kernels));
+      }
+      std::size_t count = of_dims.size();
+      if (combinations == Combinations::covering)
+        count = std::min<std::size_t>(count, arch == Arch{9, 0, true} ? 2 : 1);
+      for (std::size_t i = 0; i < count; ++i) {
+        const auto& kernels = of_dims[(arch_turn + static_cast<std::size_t>(load) + i) % of_dims.size()];
         if (combinations == Combinations::all || load == LoadPath::tensor) {
           specs.insert(specs.end(), kernels.begin(), kernels.end());
-        } else if (!kernels.empty()) {
-          specs.push_back(kernels[(turn + static_cast<std::size_t>(load)) % kernels.size()]);
+        } else {
+          specs.push_back(kernels[++turn % kernels.size()]);
         }
       }
     }
