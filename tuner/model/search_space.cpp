@@ -187,8 +187,9 @@ std::vector<KernelSpec> choose_specs(const CostModel& model, const DeviceFacts& 
   const std::vector<std::vector<Ranked>> buckets = rank_specs(model, device, problem, shapes, specs, twins);
   std::vector<KernelSpec> chosen = usual_kernels_first(device, problem, shapes);
   if (chosen.size() > count) chosen.resize(count);
-  std::vector<bool> taken;
-  for (const KernelSpec& spec : specs) taken.push_back(std::find(chosen.begin(), chosen.end(), spec) != chosen.end());
+  std::vector<bool> taken(specs.size());
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    taken[i] = std::find(chosen.begin(), chosen.end(), specs[i]) != chosen.end();
   std::vector<std::size_t> next(buckets.size());
   for (bool any = true; any && chosen.size() < count;) {
     any = false;
