@@ -237,7 +237,7 @@ class CommittedList(contract.Contract):
 class CommittedWinners(contract.Contract):
     """data/tuning.db."""
 
-    def test_every_winner_answers_for_its_shape(self):
+    def test_no_winner_is_left_out_and_one_answers_for_its_shape(self):
         file = SOURCE / "data/tuning.db"
         with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro&immutable=1", uri=True)) as database:
             won = {problem for problem, in database.execute("SELECT DISTINCT problem_id FROM winners")}
