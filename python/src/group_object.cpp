@@ -148,7 +148,6 @@ const GroupObject* find_group(nb::handle given) {
     return nullptr;
   GroupObject* object = nullptr;
   if (!nb::try_cast(given, object) || object == nullptr) bad_type("group", "is not a leanattn.Group");
-  object->get();
   return object;
 }
 

@@ -49,7 +49,7 @@ class GroupObject {
   bool connected_ = false;
 };
 
-/// `given`, which must be a Group that is not closed; null for None. Raises leanattn.Error.
+/// `given`, which must be a Group; null for None. Raises leanattn.Error.
 const GroupObject* find_group(nanobind::handle given);
 
 /// The engine of a launch with tensors on `device`: that of the group, and otherwise as find_engine() says. Raises

@@ -50,7 +50,7 @@ Result<LoadedKernel> LoadedKernel::load(const EmittedKernel& kernel, const Compi
   loaded.spec_ = kernel.spec;
   loaded.threads_ = kernel.threads;
   loaded.shared_bytes_ = kernel.shared_bytes;
-  if (auto found = loaded.find_function(); !found) return tl::unexpected(std::move(found.error()));
+  if (auto found = loaded.bind_to_current_context(); !found) return tl::unexpected(std::move(found.error()));
   return loaded;
 }
 
@@ -61,11 +61,11 @@ Result<LoadedKernel> LoadedKernel::in_current_context() const {
   loaded.spec_ = spec_;
   loaded.threads_ = threads_;
   loaded.shared_bytes_ = shared_bytes_;
-  if (auto found = loaded.find_function(); !found) return tl::unexpected(std::move(found.error()));
+  if (auto found = loaded.bind_to_current_context(); !found) return tl::unexpected(std::move(found.error()));
   return loaded;
 }
 
-Result<void> LoadedKernel::find_function() {
+Result<void> LoadedKernel::bind_to_current_context() {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
   if (row_blocks_in_step(spec_)) ctas_of_range_ = row_blocks(spec_);

@@ -68,8 +68,8 @@ class LoadedKernel {
 
  private:
   LoadedKernel();
-  /// Of a library that is loaded, everything else.
-  Result<void> find_function();
+  /// Finds the function of the loaded library in the current context, and how many of its CTAs that context holds.
+  Result<void> bind_to_current_context();
 
   std::shared_ptr<CUlib_st> library_;  ///< of all contexts
   CUfunc_st* function_ = nullptr;

@@ -104,10 +104,10 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
   const int element_bytes = kv_element_bytes(features);
   const Row q_row{"head_dim", problem.head_dim, kQueryElementBytes};
   const Row o_row{features.v_head_dim != 0 ? "v_head_dim" : "head_dim", v_head_dim(problem), kQueryElementBytes};
-  const bool own_rows = row_format(features) != nullptr;
-  const Row k_row{own_rows ? "a row of the kv_format" : q_row.name, row_elements(features, problem.head_dim),
-                  element_bytes},
-      v_row{o_row.name, o_row.columns, element_bytes};
+  const RowFormat* const format = row_format(features);
+  const Row k_row = format != nullptr ? Row{"a row of the kv_format", format->bytes, element_bytes}
+                                      : Row{q_row.name, q_row.columns, element_bytes};
+  const Row v_row{o_row.name, o_row.columns, element_bytes};
   const DenseCache dense_k = dense_cache(problem, entry_tokens, k_row.columns);
   LeanDecodeArgs bound{};
   bound.q_stride_head = or_dense(args.q_stride_head, q_row.columns);

@@ -239,10 +239,8 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   // The number of times that a CTA fills its ring from one end to the other, each of which takes the latency of memory.
   // A producer warp goes on into the next segment. Without one, each segment fills the ring anew, and short segments
   // leave warps idle.
-  const auto fills_of = [&](std::int64_t piece) {
-    return static_cast<double>(divide_up(piece * spec_.tile, step_tokens_)) / fill_steps(spec_);
-  };
   const auto steps_of = [&](std::int64_t piece) { return divide_up(piece * spec_.tile, step_tokens_); };
+  const auto fills_of = [&](std::int64_t piece) { return static_cast<double>(steps_of(piece)) / fill_steps(spec_); };
   double fills = fills_of(line.longest);
   std::int64_t steps = steps_of(line.longest);
   if (spec_.load != LoadPath::tensor && line.segments > 1) {

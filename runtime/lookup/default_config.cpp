@@ -113,9 +113,9 @@ Config with_fitting_fix_up(const DeviceFacts& device, const DecodeProblem& probl
   return config;
 }
 
-bool fits_group(const DeviceFacts& device, const DecodeProblem& problem, const KernelSpec& spec) {
-  return !in_group(problem.features) ||
-         exchange_order(spec) == exchange_order(default_config(device, problem, Shape{}).spec);
+std::optional<int> order_of_group(const DeviceFacts& device, const DecodeProblem& problem) {
+  if (!in_group(problem.features)) return std::nullopt;
+  return exchange_order(default_config(device, problem, Shape{}).spec);
 }
 
 Config default_config(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape) {

@@ -1,6 +1,7 @@
 // default_config.hpp -- the configurations that an untuned library launches. Pure functions; any thread.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "runtime/cuda/device.hpp"
@@ -18,10 +19,10 @@ Config default_config(const DeviceFacts& device, const DecodeProblem& problem, c
 /// them are valid if the problem is.
 std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape);
 
-/// Whether a rank of a group may launch this kernel of the problem. Ranks have parts of different sizes, whose look-ups
-/// need not agree, but their columns must have one order: that of the default kernel, which does not depend on the
-/// shape. Always true without a group.
-bool fits_group(const DeviceFacts& device, const DecodeProblem& problem, const KernelSpec& spec);
+/// The exchange_order() that kernels of a group's ranks must have; nullopt without a group, where any will do. Ranks
+/// have parts of different sizes, whose look-ups need not agree, but their columns must have one order: that of the
+/// default kernel, which does not depend on the shape.
+std::optional<int> order_of_group(const DeviceFacts& device, const DecodeProblem& problem);
 
 /// `config` with the fix-up `wait` instead of `ticket` where CTAs share output tiles whose partials are so large that
 /// one CTA would take long to merge them alone, and all CTAs are resident at once; else `config` itself. For

@@ -14,9 +14,8 @@ inline Result<void> one_gpu_only(const DecodeProblem& problem, const char* what)
   return fail(
       ErrorCode::unsupported,
       std::string(what) + " of a problem with context_parallel " + std::to_string(problem.features.context_parallel),
-      "There is none for groups: leave context_parallel out, and give the contexts of one rank. Plans of the group "
-      "then "
-      "rest on what is tuned for the part alone.");
+      "Leave context_parallel out, and give the contexts of one rank. Plans of the group go by what is tuned "
+      "for that.");
 }
 
 }  // namespace v1

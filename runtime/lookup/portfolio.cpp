@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "generator/generator.hpp"
 #include "generator/parse_json.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
@@ -192,11 +193,12 @@ std::optional<PredictedConfig> best_predicted(std::span<const PortfolioKernel> k
   const KernelSpec base = base_spec(device.arch, problem);
   const ShapeFeatures here = shape_features_of(problem, shape, base);
   const bool ragged = is_ragged(visible_shape(problem, shape));
+  const std::optional<int> order = order_of_group(device, problem);
   std::optional<PredictedConfig> best;
   double least = std::numeric_limits<double>::infinity();  // of doubtful_us
   for (const PortfolioKernel& kernel : kernels) {
     const Result<KernelSpec> spec = with_tunables_of(base, kernel.spec);
-    if (!spec || !fits_group(device, problem, *spec)) continue;
+    if (!spec || (order && exchange_order(*spec) != *order)) continue;
     // A ragged batch gets segment costs and all the CTAs that are resident at once, and these wait for nobody.
     if (ragged && spec->fixup == FixUp::wait && !has_large_partials(*spec)) continue;
     const int resident = waits(*spec) ? std::min(kernel.resident, spec->ctas_per_sm) : kernel.resident;

@@ -79,8 +79,8 @@ Prediction predict(const PortfolioKernel& kernel, const DeviceFacts& device, con
 
 /// The configuration of least doubtful_us over the kernels and their useful grids, and over those of the grids
 /// `also` that a kernel can have. The kernels are made to fit `problem`, which may have other heads or features than
-/// the problem in which they were measured; of a group those count that fits_group() allows. start_us is added to every
-/// time. nullopt when no kernel fits. Takes some 100 ns for each kernel and grid.
+/// the problem in which they were measured; of a group those count that have order_of_group(). start_us is added to
+/// every time. nullopt when no kernel fits. Takes some 100 ns for each kernel and grid.
 std::optional<PredictedConfig> best_predicted(std::span<const PortfolioKernel> kernels, const DeviceFacts& device,
                                               const DecodeProblem& problem, const Shape& shape,
                                               std::span<const std::int64_t> also = {}, double start_us = 0);

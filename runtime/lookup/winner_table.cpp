@@ -9,6 +9,7 @@
 #include <limits>
 #include <mutex>
 
+#include "generator/generator.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/estimate.hpp"
 #include "runtime/lookup/grids.hpp"
@@ -275,7 +276,8 @@ struct WinnerTable::Impl {
     if (!found) return std::nullopt;
     Choice choice = found.measured->choice;
     const auto spec = with_tunables_of(base_spec(device.arch, problem), choice.config.spec);
-    if (!spec || !fits_group(device, problem, *spec) || choice.config.grid > resident_grid(device, *spec))
+    if (!spec || exchange_order(*spec) != order_of_group(device, problem) ||
+        choice.config.grid > resident_grid(device, *spec))
       return std::nullopt;
     choice.config.spec = *spec;
     choice.provenance = Provenance::nearest;

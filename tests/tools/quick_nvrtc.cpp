@@ -6,7 +6,6 @@
 // process, any thread.
 #include <nvrtc.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>

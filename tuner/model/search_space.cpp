@@ -126,24 +126,26 @@ std::vector<std::vector<Ranked>> rank_specs(const CostModel& model, const Device
 /// The usual kernels, and first those that are predicted to come closest to the best of them for some shape.
 std::vector<KernelSpec> usual_kernels_first(const DeviceFacts& device, const DecodeProblem& problem,
                                             std::span<const Shape> shapes) {
-  std::vector<KernelSpec> kernels = usual_kernels(device, problem);
-  std::map<std::string, double> behind;  // of each kernel, the least ratio to the best
+  struct Usual {
+    KernelSpec spec;
+    double behind = std::numeric_limits<double>::infinity();  // of all shapes, the least ratio to the best
+  };
+  std::vector<Usual> usual;
+  for (KernelSpec& spec : usual_kernels(device, problem)) usual.push_back({.spec = std::move(spec)});
   for (const Shape& shape : shapes) {
     std::vector<double> predicted;
-    for (const KernelSpec& spec : kernels) {
-      const auto grids =
-          rank_grids(default_parameters(device, spec), device, problem, shape, spec, guess_resident(device, spec));
+    for (const Usual& kernel : usual) {
+      const auto grids = rank_grids(default_parameters(device, kernel.spec), device, problem, shape, kernel.spec,
+                                    guess_resident(device, kernel.spec));
       predicted.push_back(grids.empty() ? std::numeric_limits<double>::infinity() : grids.front().predicted_us);
     }
     const double best = *std::min_element(predicted.begin(), predicted.end());
-    for (std::size_t i = 0; i < kernels.size(); ++i) {
-      const auto [entry, is_new] = behind.emplace(kernel_name(kernels[i]), predicted[i] / best);
-      if (!is_new) entry->second = std::min(entry->second, predicted[i] / best);
-    }
+    for (std::size_t i = 0; i < usual.size(); ++i) usual[i].behind = std::min(usual[i].behind, predicted[i] / best);
   }
-  std::stable_sort(kernels.begin(), kernels.end(), [&](const KernelSpec& a, const KernelSpec& b) {
-    return behind[kernel_name(a)] < behind[kernel_name(b)];
-  });
+  std::stable_sort(usual.begin(), usual.end(), [](const Usual& a, const Usual& b) { return a.behind < b.behind; });
+  std::vector<KernelSpec> kernels;
+  kernels.reserve(usual.size());
+  for (Usual& kernel : usual) kernels.push_back(std::move(kernel.spec));
   return kernels;
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "generator/row_format.hpp"
+#include "tests/unit/generator/warp_lanes.hpp"
 
 namespace {
 // Other tests of this folder include the modules too.
@@ -37,55 +38,11 @@ namespace row_panels {
 // ---- what CUDA and the modules before give ----
 // Empty lines keep the modules in the order in which they build on each other.
 
-using u32 = unsigned;
-using i64 = long long;
+using namespace leanattn::warp_lanes;
 using u64 = unsigned long long;
 using std::max;
 using std::min;
-constexpr u32 kFullMask = 0xffffffffu;
-constexpr unsigned kLanes = 32, kProducers = 128;
-
-struct ThreadIndex {
-  unsigned x;
-};
-thread_local ThreadIndex threadIdx{};
-
-/// The lanes' values of one vote or shuffle of a warp.
-class Warp {
- public:
-  template <class Read>
-  auto exchange(i64 value, Read read) {
-    values_[threadIdx.x % kLanes] = value;
-    barrier_.arrive_and_wait();
-    const auto result = read(values_);
-    barrier_.arrive_and_wait();
-    return result;
-  }
-  void sync() { barrier_.arrive_and_wait(); }
-
- private:
-  std::array<i64, kLanes> values_{};
-  std::barrier<> barrier_{kLanes};
-};
-Warp& warp_of_lanes() {
-  static std::array<Warp, 4> warps;
-  return warps[threadIdx.x / kLanes % 4];
-}
-template <class T>
-T __shfl_sync(u32, T value, int lane) {  // NOLINT(bugprone-reserved-identifier): CUDA's names
-  return static_cast<T>(
-      warp_of_lanes().exchange(value, [&](const auto& values) { return values[static_cast<unsigned>(lane) % 32]; }));
-}
-u32 __ballot_sync(u32, bool value) {  // NOLINT(bugprone-reserved-identifier)
-  return warp_of_lanes().exchange(value ? 1 : 0, [](const auto& values) {
-    u32 bits = 0;
-    for (unsigned lane = 0; lane < kLanes; ++lane) bits |= static_cast<u32>(values[lane]) << lane;
-    return bits;
-  });
-}
-bool __any_sync(u32 mask, bool value) { return __ballot_sync(mask, value) != 0; }          // NOLINT
-bool __all_sync(u32 mask, bool value) { return __ballot_sync(mask, value) == kFullMask; }  // NOLINT
-void __syncwarp() { warp_of_lanes().sync(); }                                              // NOLINT
+constexpr unsigned kProducers = 128;
 
 struct uint4 {
   u32 x, y, z, w;

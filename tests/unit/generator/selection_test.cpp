@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "templates/kernel_args.cuh"
+#include "tests/unit/generator/warp_lanes.hpp"
 
 namespace {
 
@@ -24,51 +25,9 @@ namespace {
 // ---- what CUDA and the modules before give ----
 // Empty lines keep the modules in the order in which they build on each other.
 
-using u32 = unsigned;
-using i64 = long long;
+using namespace leanattn::warp_lanes;
 using std::max;
 using std::min;
-constexpr u32 kFullMask = 0xffffffffu;
-constexpr int kLanes = 32;
-
-struct ThreadIndex {
-  unsigned x;
-};
-thread_local ThreadIndex threadIdx{};
-
-/// The lanes' values of one vote or shuffle.
-class Warp {
- public:
-  template <class Read>
-  auto exchange(int value, Read read) {
-    values_[threadIdx.x] = value;
-    barrier_.arrive_and_wait();
-    const auto result = read(values_);
-    barrier_.arrive_and_wait();
-    return result;
-  }
-
- private:
-  std::array<int, kLanes> values_{};
-  std::barrier<> barrier_{kLanes};
-};
-Warp& warp_of_lanes() {
-  static Warp warp;
-  return warp;
-}
-int __shfl_sync(u32, int value, int lane) {  // NOLINT(bugprone-reserved-identifier): CUDA's names
-  return warp_of_lanes().exchange(value, [&](const auto& values) { return values[static_cast<unsigned>(lane) % 32]; });
-}
-u32 __ballot_sync(u32, bool value) {  // NOLINT(bugprone-reserved-identifier)
-  return warp_of_lanes().exchange(value ? 1 : 0, [](const auto& values) {
-    u32 bits = 0;
-    for (unsigned lane = 0; lane < kLanes; ++lane) bits |= static_cast<u32>(values[lane]) << lane;
-    return bits;
-  });
-}
-bool __any_sync(u32 mask, bool value) {
-  return __ballot_sync(mask, value) != 0;
-}  // NOLINT(bugprone-reserved-identifier)
 
 struct Segment {
   int request, kv_head, first, end;  // first, end: read indices
