@@ -3,8 +3,8 @@
 // The library finds it first, and it hands everything on to the NVRTC that the library would have found instead. With
 // QUICK_NVRTC=1 that NVRTC checks a source's syntax and types, and then compiles kernels of the same names that do
 // nothing, which takes a tenth of the time. Log and cubin of such kernels say that they are empty (kMark), and
-// nvrtcVersion() is of this file, so that the cubins have keys of their own in a cubin.db (NvrtcApi::build). The compile
-// matrix and the tests of compilation need NVRTC itself. Any process, any thread.
+// nvrtcVersion() is of this file, so that the cubins have keys of their own in a cubin.db (NvrtcApi::build). The
+// compile matrix and the tests of compilation need NVRTC itself. Any process, any thread.
 #include <nvrtc.h>
 
 #include <algorithm>
