@@ -255,8 +255,9 @@ std::string constants(const KernelSpec& spec) {
   }
   add("bool", "kColumnsInBlocks", holds_results(spec) && rows_per_block(spec) % 8 == 0,
       "how columns of partials are numbered (merge/partial.cuh)");
-  add("unsigned", "kRunLoads", run_loads(spec),
-      "columns of partials that a thread asks for at once; 1: where it has few");
+  add("int", "kStateColumns", state_columns(spec), "columns of a partial that share a state");
+  if (spec.fixup == FixUp::wait && run_loads(spec) > 1)
+    add("int", "kRunLoads", run_loads(spec), "columns of partials that a thread asks for at once");
   add("int", "kSharedBytes", shared_bytes(spec), "dynamic shared memory the host launches with");
 
   text += "// what the problem asks for beside plain dense decode\n";

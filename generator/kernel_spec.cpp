@@ -199,6 +199,8 @@ int run_loads(const KernelSpec& spec) {
   return columns / threads < 8 || registers < 112 ? 4 : 8;
 }
 
+int state_columns(const KernelSpec& spec) { return std::max(run_loads(spec) / 4, 1); }
+
 bool holds_results(const KernelSpec& spec) {
   if (spec.load != LoadPath::tensor) return false;
   return spec.warps == 4 || warpgroups_have_roles(spec) || splits_columns(spec) || rows_per_block(spec) > kMatrixRows;

@@ -138,6 +138,8 @@ int registers_for_each(const KernelSpec& spec);
 /// (templates/merge/share_runs.cuh): 4 or 8, as it has columns and registers for. 1 where a thread that
 /// merges has fewer than four columns of a partial; contributors then take single columns (templates/merge/slice.cuh).
 int run_loads(const KernelSpec& spec);
+/// Neighbouring columns of a partial that have one maximum and sum between them. A warp loads so many of them together.
+int state_columns(const KernelSpec& spec);
 /// Whether these are so many that one CTA alone takes long to merge them.
 bool has_large_partials(const KernelSpec& spec);
 

@@ -13,7 +13,7 @@ namespace {
 }  // namespace
 
 int partial_floats(const KernelSpec& spec) {
-  return lean_partial_floats(rows_per_block(spec), value_dim(spec), run_loads(spec));
+  return lean_partial_floats(4 * partial_columns(spec), state_columns(spec));
 }
 
 std::int64_t partial_slots(const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles,

@@ -19,15 +19,9 @@ LEAN_HD constexpr int lean_merge_bytes(int states, int rows, int value_dim) {
   return 4 * states * (2 * lean_round_up(rows, 8) + rows * (value_dim + 4));
 }
 
-// Neighbouring columns of a partial result that have one state between them. Where a thread asks for `run_loads` of
-// them at once, so many are of one warp's (merge/share_runs.cuh).
-LEAN_HD constexpr int lean_state_columns(int run_loads) { return run_loads < 4 ? 1 : run_loads / 4; }
-
-// A partial result in the workspace, in floats: O, in columns of four values, and the states, a maximum and a sum each.
-LEAN_HD constexpr int lean_partial_floats(int rows, int value_dim, int run_loads) {
-  const int columns = rows * value_dim / 4;
-  return columns * 4 + lean_round_up(2 * columns / lean_state_columns(run_loads), 4);
-}
+// A partial result in the workspace, in floats: `values` of O, in columns of four, and a maximum and a sum for each
+// `share` columns.
+LEAN_HD constexpr int lean_partial_floats(int values, int share) { return values + values / (2 * share); }
 
 // One stage of a warp's ring: `tokens` rows of K back to back, then four quarters of V. A skew of 32 bytes between the
 // quarters keeps reads of V free of bank conflicts.

@@ -26,9 +26,6 @@ struct alignas(kLeanAtomBytes) Operands {
 };
 static_assert(sizeof(Operands) == lean_token_operand_bytes(kRows, kHeadDim, kStepTokens, kSharers),
               "host and device must agree on the operands");
-LEAN_DEVICE Weights& own_weights(Operands& shared, int warpgroup) {
-  return shared.weights[kColumnsAreSplit ? warpgroup : 0];
-}
 
 // The 16-byte chunks of q that this thread carries to shared memory.
 constexpr int kQChunks = kRowTiles * 8 * kHeadDim / 8;
@@ -110,7 +107,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
                         Attention& a, int warpgroup) {
   const float scale_log2 = args.scale_log2;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  Weights& own = own_weights(shared, warpgroup);
+  Weights& own = shared.weights[kColumnsAreSplit ? warpgroup : 0];
   const u32 q = shared_address(shared.q), weights = shared_address(own.p), v = stage + kVOffset,
             v_columns = v + (kColumnsAreSplit ? (u32)(warpgroup * kOutTiles * kPanelBytes) : 0);
   float score[kTokenBlocks][kRowTiles][4];
@@ -196,7 +193,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 // Adds up the lanes' and then the warps' shares of the row sums.
 LEAN_DEVICE void reduce_sums(Attention& a, Operands& shared, int warpgroup) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  Weights& own = own_weights(shared, warpgroup);
+  Weights& own = shared.weights[kColumnsAreSplit ? warpgroup : 0];
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; tile++) {
 #pragma unroll

@@ -7,5 +7,7 @@ constexpr int kRoundTokens = kWarps * kStepTokens;  // from one step of a warp t
 
 // Bytes from one token's row to the next. Where V is a part of K, its rows are as far apart as K's.
 LEAN_DEVICE i64 row_stride(int row_bytes, i64 token_stride) {
-  return !kContiguous ? token_stride * kKvBytes : kLatent ? kKRowBytes : row_bytes;
+  if constexpr (!kContiguous) return token_stride * kKvBytes;
+  if constexpr (kLatent) return kKRowBytes;
+  return row_bytes;
 }

@@ -20,9 +20,7 @@ LEAN_DEVICE Step step_at(int read, int end, int sinks, int shift) {
   const bool sink = read < sinks;
   return {read + (sink ? 0 : shift), max(min(kStepTokens, (sink ? min(end, kSinkTokens) : end) - read), 0)};
 }
-LEAN_DEVICE Step step_at(const Segment& s, int read) {
-  return step_at(read, end_read(s), sinks_end(s), s.visible.shift);
-}
+LEAN_DEVICE Step step_at(const Segment& s, int at) { return step_at(at, end_read(s), sinks_end(s), s.visible.shift); }
 
 // Whether a segment reads the query tokens' own K and V, which with programmatic dependent launch the previous kernel
 // may still be writing.

@@ -9,9 +9,7 @@ constexpr int kThreads = kWarps * 32;
 constexpr int kColumnsPerThread = (kColumns + kThreads - 1) / kThreads;
 // In the workspace a partial is O [kColumns] float4, then (max, sum) [kColumns / kStateColumns]. Neighbouring columns
 // that share a state are of one row, and neighbouring lanes load them.
-constexpr int kStateColumns = lean_state_columns(kRunLoads);
-constexpr int kPartialFloats = lean_partial_floats(kRows, kValueDim, kRunLoads);
-static_assert(kRowColumns % kStateColumns == 0, "columns that share a state are of one row");
+constexpr int kPartialFloats = lean_partial_floats(4 * kColumns, kStateColumns);
 
 struct RowState {
   float max, sum;
@@ -20,10 +18,12 @@ struct RowState {
 // Columns are numbered row by row. Where results stay in registers, the numbers go by blocks of eight rows and four
 // neighbouring columns of each, as the lanes of a warp hold them: then a warp stores 512 neighbouring bytes.
 LEAN_DEVICE int column_row(int column) {
-  return kColumnsInBlocks ? column / (8 * kRowColumns) * 8 + column % 32 / 4 : column / kRowColumns;
+  if constexpr (kColumnsInBlocks) return column / (8 * kRowColumns) * 8 + column % 32 / 4;
+  return column / kRowColumns;
 }
 LEAN_DEVICE int column_in_row(int column) {
-  return kColumnsInBlocks ? column / 32 % (kRowColumns / 4) * 4 + column % 4 : column % kRowColumns;
+  if constexpr (kColumnsInBlocks) return column / 32 % (kRowColumns / 4) * 4 + column % 4;
+  return column % kRowColumns;
 }
 LEAN_DEVICE int column_at(int row, int in_row) {
   if constexpr (!kColumnsInBlocks) return row * kRowColumns + in_row;

@@ -1,7 +1,12 @@
 // merge/role_columns.cuh -- the columns that a thread of a value warpgroup holds.
 
-// The row and the index of the first of them.
-LEAN_DEVICE int first_held_row() { return threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4; }
+// The row of the first of them. The compiler must not know it, lest it keep the addresses of all columns from segment
+// to segment.
+LEAN_DEVICE int first_held_row() {
+  int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+  asm volatile("" : "+r"(row));
+  return row;
+}
 LEAN_DEVICE int first_held_column(int first_row) {
   return column_at(first_row, threadIdx.x / 128 * (kRowColumns / 2) + threadIdx.x % 4);
 }

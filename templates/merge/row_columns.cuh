@@ -1,8 +1,13 @@
 // merge/row_columns.cuh -- the columns that a thread holds where query rows sit on the matrix rows and one warpgroup
 // has a row's whole state.
 
-// The row and the index of the first of them.
-LEAN_DEVICE int first_held_row() { return first_row() + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4; }
+// The row of the first of them. The compiler must not know it, lest it keep the addresses of all columns from segment
+// to segment.
+LEAN_DEVICE int first_held_row() {
+  int row = first_row() + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+  asm volatile("" : "+r"(row));
+  return row;
+}
 LEAN_DEVICE int first_held_column(int first_row) { return column_at(first_row, threadIdx.x % 4); }
 
 // Calls body(offset, state, o) for each of them. offset: how far it lies behind the first one.

@@ -2,10 +2,12 @@
 // attended to all steps. The results of two neighbouring rows lie in a lane's registers, each for every second dim of
 // what two lanes hold. So the two lanes trade, and the one with the even g has the first row.
 
-// The row and the index of the first of them.
+// The row of the first of them. The compiler must not know it, lest it keep the addresses of all columns from segment
+// to segment.
 LEAN_DEVICE int first_held_row() {
-  const int lane = threadIdx.x % 32;
-  return lane % 4 * 2 + lane / 4 % 2;
+  int row = threadIdx.x % 4 * 2 + threadIdx.x / 4 % 2;
+  asm volatile("" : "+r"(row));
+  return row;
 }
 LEAN_DEVICE int first_held_column(int first_row) {
   const int warp = threadIdx.x / 32, half = kColumnsAreSplit ? warp / 4 : 0;

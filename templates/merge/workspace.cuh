@@ -17,7 +17,8 @@ struct Contributors {
 
 // The slots of a row block's CTAs are neighbours, also where row blocks go in step.
 LEAN_DEVICE u32 slot_of_range(u32 range, int row_block) {
-  return kRowBlocksInStep ? (u32)row_block * ranges() + range : range;
+  if constexpr (kRowBlocksInStep) return (u32)row_block * ranges() + range;
+  return range;
 }
 
 LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk& walk) {
@@ -40,11 +41,9 @@ LEAN_DEVICE float* own_partial(const LeanDecodeArgs& args, const Contributors& c
   return partial_at(args, c.first_slot + c.mine, c.mine == 0 ? 1 : 0);
 }
 LEAN_DEVICE float* partial_column(float* partial, int column) { return partial + column * 4; }
-LEAN_DEVICE float* partial_state(float* partial, int column) {
-  return partial + kColumns * 4 + column / kStateColumns * 2;
-}
+LEAN_DEVICE float* partial_state(float* p, int column) { return p + kColumns * 4 + column / kStateColumns * 2; }
 // Whether the thread that has `column` writes the column's state, and puts its zeros back.
-LEAN_DEVICE bool has_state(int column) { return kStateColumns == 1 || column % kStateColumns == 0; }
+LEAN_DEVICE bool has_state(int column) { return column % kStateColumns == 0; }
 
 LEAN_DEVICE float present(float x) { return x == 0.0f ? -0.0f : x; }
 LEAN_DEVICE bool arrived(const RowState& state, const float4& o) {
@@ -57,23 +56,18 @@ LEAN_DEVICE void give_up(bool wanted, RowState& state, float4& o) {
   if (wanted) state.max = o.x = __uint_as_float(0x7fffffffu);
 }
 
-LEAN_DEVICE void store_column(float* at, const float4& o) {
+// Stores a column at `to` and, if it `writes_state`, the state at `state_to`.
+LEAN_DEVICE void store_column(float* to, const float4& o, float* state_to, bool writes_state, const RowState& state) {
   asm volatile(
-      "{ .reg .b64 lo, hi; .reg .b128 x; mov.b64 lo, {%1, %2}; mov.b64 hi, {%3, %4}; mov.b128 x, {lo, hi};\n"
-      "st.relaxed.gpu.global.b128 [%0], x; }" ::"l"(at),
-      "f"(present(o.x)), "f"(o.y), "f"(o.z), "f"(o.w)
+      "{ .reg .pred p; .reg .b64 lo, hi; .reg .b128 x; setp.ne.u32 p, %8, 0;\n"
+      "mov.b64 lo, {%2, %3}; mov.b64 hi, {%4, %5}; mov.b128 x, {lo, hi}; st.relaxed.gpu.global.b128 [%0], x;\n"
+      "mov.b64 lo, {%6, %7}; @p st.relaxed.gpu.global.b64 [%1], lo; }" ::"l"(to),
+      "l"(state_to), "f"(present(o.x)), "f"(o.y), "f"(o.z), "f"(o.w), "f"(present(state.max)), "f"(state.sum),
+      "r"((u32)writes_state)
       : "memory");
 }
-LEAN_DEVICE void store_state(float* at, bool wanted, const RowState& state) {
-  asm volatile(
-      "{ .reg .pred p; .reg .b64 x; setp.ne.u32 p, %3, 0; mov.b64 x, {%1, %2}; @p st.relaxed.gpu.global.b64 [%0], x; "
-      "}" ::"l"(at),
-      "f"(present(state.max)), "f"(state.sum), "r"((u32)wanted)
-      : "memory");
-}
-LEAN_DEVICE void store_partial(float* partial, int column, const RowState& state, const float4& o) {
-  store_column(partial_column(partial, column), o);
-  store_state(partial_state(partial, column), has_state(column), state);
+LEAN_DEVICE void store_partial(float* p, int column, const RowState& state, const float4& o) {
+  store_column(partial_column(p, column), o, partial_state(p, column), has_state(column), state);
 }
 
 // Loads a column if `wanted`, and leaves `o` and `state` as they are otherwise.
@@ -95,14 +89,12 @@ LEAN_DEVICE void load_partial(float* partial, int column, bool wanted, RowState&
 
 // To be called once all lanes of the warp have loaded their columns, because some may share a state.
 LEAN_DEVICE void clear_partial(float* partial, int column, bool wanted) {
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.v4.u32 [%0], {%1, %1, %1, %1}; }" ::"l"(
-                   partial_column(partial, column)),
-               "r"(0), "r"((u32)wanted)
-               : "memory");
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.v2.u32 [%0], {%1, %1}; }" ::"l"(
-                   partial_state(partial, column)),
-               "r"(0), "r"((u32)(wanted && has_state(column)))
-               : "memory");
+  asm volatile(
+      "{ .reg .pred p, q; setp.ne.u32 p, %3, 0; setp.ne.and.u32 q, %4, 0, p;\n"
+      "@p st.global.v4.u32 [%0], {%2, %2, %2, %2}; @q st.global.v2.u32 [%1], {%2, %2}; }" ::"l"(
+          partial_column(partial, column)),
+      "l"(partial_state(partial, column)), "r"(0), "r"((u32)wanted), "r"((u32)has_state(column))
+      : "memory");
 }
 
 // Between launches other kernels push the workspace out of L2. A contributor that looks for a partial would then wait

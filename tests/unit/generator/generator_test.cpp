@@ -119,9 +119,11 @@ TEST(Generator, EveryPollForPartialsIsBounded) {
       spec.fixup = fixup;
       const auto emitted = emit(spec);
       ASSERT_TRUE(emitted) << emitted.error().message;
-      const int polls = count(emitted->source, "} while (!all);");
-      EXPECT_GT(polls, 0) << kernel_name(spec);
-      EXPECT_EQ(count(emitted->source, "if (!all && !goes_on_waiting(args, waited)) {"), polls) << kernel_name(spec);
+      const int loops = count(emitted->source, "} while (!all);"),
+                leaves = count(emitted->source, "if (__all_sync(kFullMask, all)) break;");
+      EXPECT_GT(loops + leaves, 0) << kernel_name(spec);
+      EXPECT_EQ(count(emitted->source, "if (!all && !goes_on_waiting(args, waited)) {"), loops) << kernel_name(spec);
+      EXPECT_EQ(count(emitted->source, "      if (!goes_on_waiting(args, waited)) {"), leaves) << kernel_name(spec);
     }
   }
 }
