@@ -99,10 +99,12 @@ Result<TimedCandidates> screen_in_group(const ShapeContext& context, const Earli
   const GroupKernels kernels(context);
   const auto results = part_results(context, kernels);
   if (!results) return tl::unexpected(results.error());
-  std::vector<Config> first{context.default_config};
-  first.insert(first.end(), earlier.incumbents.begin(), earlier.incumbents.end());
+  // Where the time ends early there is an answer that is no worse than the part's.
+  std::vector<Config> first = earlier.incumbents;
   const std::vector<Config> of_part = chosen_of(*results);
   first.insert(first.end(), of_part.begin(), of_part.end());
+  first.insert(first.begin() + static_cast<std::ptrdiff_t>(std::min(first.size(), earlier.incumbents.size() + 1)),
+               context.default_config);
   if (of_part.empty()) {  // the part was not measured: the kernels that the model likes
     for (const KernelSpec& spec : knowledge.specs) {
       const auto fitted = kernels.of(spec);

@@ -9,8 +9,8 @@ namespace leanattn {
 inline namespace v1 {
 
 /// Checks and times, in the group:
-///   1. the default, earlier winners of the group, and the kernels that were fastest for the part alone, with the grids
-///      that they were fastest with, cut to what is resident beside the other ranks;
+///   1. earlier winners of the group, and the kernels that were fastest for the part alone, with the grids that they
+///      were fastest with, cut to what is resident beside the other ranks; the default comes second among these;
 ///   2. the fastest of these with the other fix-up, and with further grids that the model likes.
 /// Kernels that send columns in another order than the default's are left out, because ranks need one order. Stops
 /// early, without an error, when `until_s` has come or the caller has cancelled. Errors: database errors, those of the

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <set>
+#include <string>
 
 #include "runtime/engine/group.hpp"
 #include "runtime/lookup/device_identity.hpp"
@@ -42,6 +44,28 @@ TuneRequest part_request(const TuneRequest& request) {
   return part;
 }
 
+Result<TuneRequest> part_request_of_untuned(const TuneRequest& request, const DeviceFacts& device,
+                                            const Environment& environment, TuningDb& db) {
+  TuneRequest part = part_request(request);
+  const Result<std::vector<Winner>> winners = db.winners(device_model(device));
+  if (!winners) return tl::unexpected(winners.error());
+  const std::string problem = to_json(part.problem);
+  std::set<std::string> tuned;  // shapes
+  for (const Winner& winner : *winners) {
+    if (winner.problem == problem && winner.policy == to_string(part.policy) &&
+        same_software(winner.environment, environment))
+      tuned.insert(winner.shape);
+  }
+  part.shapes.clear();
+  part.weights.clear();
+  for (std::size_t i = 0; i < request.shapes.size(); ++i) {
+    if (tuned.contains(to_json(request.shapes[i]))) continue;
+    part.shapes.push_back(request.shapes[i]);
+    if (!request.weights.empty()) part.weights.push_back(request.weights[i]);
+  }
+  return part;
+}
+
 Result<TuneRequest> group_request(const TuneRequest& request, std::span<const DeviceFacts> devices, double seconds) {
   std::vector<std::string> uuids;
   for (const DeviceFacts& device : devices) {
@@ -56,8 +80,9 @@ Result<TuneRequest> group_request(const TuneRequest& request, std::span<const De
   TuneRequest group = request;
   group.problem.group_link = group_link(uuids);
   if (request.budget)
-    group.budget =
-        std::chrono::milliseconds(std::max<std::int64_t>(1, request.budget->count() - std::llround(seconds * 1000)));
+    group.budget = std::chrono::milliseconds(
+        std::max<std::int64_t>({1, request.budget->count() - std::llround(seconds * 1000),
+                                std::llround(static_cast<double>(request.budget->count()) * (1 - kShareOfPart))}));
   return group;
 }
 
@@ -65,8 +90,7 @@ Result<TuneSummary> tune_group(const TuneRequest& request, const DeviceFacts& fi
                                TuningDb& db, CubinCache* cubins, const ProgressSink& progress,
                                const std::atomic<bool>* cancel) {
   if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
-  const TuneRequest part = part_request(request);
-  if (request.dry_run) return plan_session(part, first, effort);
+  if (request.dry_run) return plan_session(part_request(request), first, effort);
   std::vector<DeviceFacts> devices{first};
   for (const int ordinal : request.rank_devices) {
     const auto known = [&](const DeviceFacts& device) { return device.ordinal == ordinal; };
@@ -77,10 +101,12 @@ Result<TuneSummary> tune_group(const TuneRequest& request, const DeviceFacts& fi
   }
   const Environment environment = current_environment(first);
   const Stopwatch watch;
-  if (!request.revalidate) {
-    const auto backend = GpuBackend::create(first, part.problem, part.policy, cubins);
+  const Result<TuneRequest> part = part_request_of_untuned(request, first, environment, db);
+  if (!part) return tl::unexpected(part.error());
+  if (!request.revalidate && !part->shapes.empty()) {
+    const auto backend = GpuBackend::create(first, part->problem, part->policy, cubins);
     if (!backend) return tl::unexpected(backend.error());
-    const auto tuned = run_session(part, first, environment, **backend, db, effort, progress, cancel);
+    const auto tuned = run_session(*part, first, environment, **backend, db, effort, progress, cancel);
     if (!tuned) return tuned;
   }
   const Result<TuneRequest> group = group_request(request, devices, watch.seconds());
@@ -105,8 +131,12 @@ Result<std::vector<ModelSummary>> tune_group_devices(const TuneRequest& request,
   const Stopwatch watch;
   ModelSummary model;
   for (const DeviceFacts& device : facts) model.ordinals.push_back(device.ordinal);
-  if (!request.revalidate) {
-    auto parts = tune_devices(part_request(request), devices, workers, open_db, effort, progress, cancel);
+  const Result<std::unique_ptr<TuningDb>> db = open_db();
+  if (!db) return tl::unexpected(db.error());
+  const auto part = part_request_of_untuned(request, facts.front(), devices.front().environment, **db);
+  if (!part) return tl::unexpected(part.error());
+  if (!request.revalidate && !part->shapes.empty()) {
+    auto parts = tune_devices(*part, devices, workers, open_db, effort, progress, cancel);
     if (!parts) return parts;
     for (ModelSummary& part : *parts) {
       model.failures.insert(model.failures.end(), part.failures.begin(), part.failures.end());
@@ -115,8 +145,6 @@ Result<std::vector<ModelSummary>> tune_group_devices(const TuneRequest& request,
   }
   const Result<TuneRequest> group = group_request(request, facts, watch.seconds());
   if (!group) return tl::unexpected(group.error());
-  const Result<std::unique_ptr<TuningDb>> db = open_db();
-  if (!db) return tl::unexpected(db.error());
   const auto compiler = std::make_shared<WorkerCompiler>(facts.front(), workers);
   Result<TuneSummary> summary = TuneSummary{};
   {

@@ -12,8 +12,12 @@ inline namespace v1 {
 /// The request for the part of one rank alone. It resumes: what is known of it with today's software is not measured
 /// again. It has a share of the budget.
 TuneRequest part_request(const TuneRequest& request);
-/// The request for the group itself: its problem says which link the ranks have, and the budget is what is left.
-/// seconds: those that the part has taken. Errors: unsupported (the ranks' GPUs are not of one device model).
+/// The same without the shapes that have a winner which was measured with this software. Errors: database errors.
+Result<TuneRequest> part_request_of_untuned(const TuneRequest& request, const DeviceFacts& device,
+                                            const Environment& environment, TuningDb& db);
+/// The request for the group itself: its problem says which link the ranks have, and the budget is what is left, or
+/// the share that is kept for it. seconds: those that the part has taken. Errors: unsupported (the ranks' GPUs are not
+/// of one device model).
 Result<TuneRequest> group_request(const TuneRequest& request, std::span<const DeviceFacts> devices, double seconds);
 
 /// tune() of a problem of a group, in this process.

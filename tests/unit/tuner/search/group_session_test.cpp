@@ -168,6 +168,14 @@ TEST_F(GroupSession, ThePartIsNotMeasuredAgainWithTheSameSoftware) {
   tune();
   EXPECT_EQ(samples_of_part, 0u);
   EXPECT_FALSE(tried.empty()) << "the group is";
+  request.shapes.push_back({.batch = 1, .longest_context = 999});
+  request.weights = {1, 7};
+  const auto left = part_request_of_untuned(request, device, environment, *db);
+  ASSERT_TRUE(left) << left.error().message;
+  EXPECT_EQ(left->shapes, std::vector<Shape>{request.shapes.back()}) << "no session begins for the others";
+  EXPECT_EQ(left->weights, std::vector<double>{7});
+  environment.library_revision = "r2";
+  EXPECT_EQ(part_request_of_untuned(request, device, environment, *db)->shapes, request.shapes);
 }
 
 TEST_F(GroupSession, WithoutAMeasurementOfThePartTheModelNamesCandidates) {
@@ -205,6 +213,8 @@ TEST_F(GroupSession, RequestsDivideTheBudgetAndNameTheLink) {
   const auto group = group_request(request, std::vector<DeviceFacts>{device, other}, 30);
   ASSERT_TRUE(group) << group.error().message;
   EXPECT_EQ(group->budget->count(), 70000);
+  EXPECT_EQ(group_request(request, std::vector<DeviceFacts>{device}, 99)->budget->count(), 40000)
+      << "a share is kept for the group";
   EXPECT_EQ(group->problem.group_link, GroupLink::same_gpu) << "both have one UUID";
   other.name = "Another GPU";
   const auto different = group_request(request, std::vector<DeviceFacts>{device, other}, 30);
