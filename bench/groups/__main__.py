@@ -116,9 +116,7 @@ def tune(options, until):
 
 def tune_groups(options, until):
     """Tunes the groups themselves with `leanattn tune`, which races what was best for the parts on both GPUs together."""
-    import group_systems
-
-    lines = group_systems.captured_groups([group_steps.steps()[row] for row in options.rows], RANKS)
+    lines = group_steps.captured_groups([group_steps.steps()[row] for row in options.rows], RANKS)
     budget = min(options.tune * len(lines), until - time.monotonic())
     if budget < 1:
         return print("no time was left to tune the groups", flush=True)

@@ -4,7 +4,6 @@ A candidate's attention is always leanattn's, with the kernel that the look-up a
 brought together.
 """
 import dataclasses
-import json
 from typing import Callable
 
 import torch
@@ -145,23 +144,8 @@ def facts_of(plan):
     return {"kernel": plan.kernel_name, "grid": plan.grid, "provenance": plan.provenance, "layer": plan.layer, "tuned_us": plan.tuned_us}
 
 
-def captured_groups(steps, ranks):
-    """What the groups of the steps look up, as lines of a call capture (docs/tuning.md): one for each problem and shape of a rank."""
-    lines = {}
-    for step in steps:
-        features = {"context_parallel": ranks, **({"context_interleave": step.interleave} if step.interleave else {}),
-                    **({"page_size": step.page_size} if step.page_size else {})}
-        problem = {"q_heads": step.q_heads, "kv_heads": step.kv_heads, "head_dim": step.head_dim, "dtype": "bf16", "layout": "contiguous", "lse": False,
-                   "features": features}
-        for rank in range(ranks):
-            counts = [len(tokens) for tokens in step.part(rank, ranks)]
-            shape = {"batch": step.batch, "max_batch": 0, "longest_context": max(max(counts), 1), "total_context": max(sum(counts), 1)}
-            lines[json.dumps([problem, shape])] = {"leanattn_capture": 1, "problem": problem, "shape": shape, "calls": 1, "answer": "fallback"}
-    return list(lines.values())
-
-
 def tuned_shapes(steps, ranks):
-    """What the steps look up but for groups, which captured_groups() names: {problem: {(batch, longest context, all tokens)}}."""
+    """What the steps look up but for groups, which group_steps.captured_groups() names: {problem: {(batch, longest context, all tokens)}}."""
     wanted = {}
     for step in steps:
         parts = [[len(tokens) for tokens in step.part(rank, ranks)] for rank in range(ranks)]

@@ -417,8 +417,8 @@ Command add_tune(CLI::App& program) {
                       {"Tune what a server has asked for", "leanattn tune --from-capture capture.jsonl"},
                       {"Tune a paged cache of fp8 on all GPUs",
                        "leanattn tune --model qwen3-8b --page-size 16 --kv-dtype fp8 --device all"},
-                      {"Tune the kernels of two GPUs that share contexts, of which each holds 64k tokens",
-                       "leanattn tune --model llama-3-8b --context 64k --context-parallel 2 --device 0,1"},
+                      {"Tune two GPUs that each hold a part of every context",
+                       "leanattn tune --model llama-3-8b --context-parallel 2 --device 0,1"},
                       {"Say what would be tried on an H100, which need not be here",
                        "leanattn tune --model llama-3-8b --arch h100 --dry-run"}});
   return {app, [flags, shape](const Console& console) {
