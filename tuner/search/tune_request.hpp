@@ -20,7 +20,7 @@ struct TuneRequest {
   std::vector<Shape> shapes;
   int device = 0;
   /// Of a problem of a group: the CUDA ordinal of each rank's GPU. One GPU may stand in for several. Else empty.
-  std::vector<int> rank_devices;
+  std::vector<int> rank_devices = {};
   L2Policy policy = L2Policy::cold;
   std::optional<std::chrono::milliseconds>
       budget;                   ///< for all shapes together; at its end the best answer so far stays
