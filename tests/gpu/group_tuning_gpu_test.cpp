@@ -21,7 +21,9 @@ class GroupTuningOnGpu : public GpuTest {
     request.budget = std::chrono::seconds(40);
   }
   void TearDown() override {
-    if (GpuUnderTest::instance().context) ASSERT_TRUE(GpuUnderTest::instance().context->make_current());
+    if (const auto& context = GpuUnderTest::instance().context) {
+      ASSERT_TRUE(context->make_current());
+    }
   }
   static bool two_of_a_kind() {
     const auto first = device_facts(0), second = device_facts(1);
