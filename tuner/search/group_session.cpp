@@ -12,6 +12,7 @@
 #include "runtime/lookup/device_identity.hpp"
 #include "tuner/backend/gpu_backend.hpp"
 #include "tuner/backend/group_backend.hpp"
+#include "tuner/search/answer.hpp"
 #include "tuner/search/session.hpp"
 #include "tuner/worker/backend.hpp"
 
@@ -30,6 +31,13 @@ class Stopwatch {
 };
 
 bool is_set(const std::atomic<bool>* cancel) { return cancel != nullptr && cancel->load(); }
+
+/// What is known of the group where the session ended before it came to it.
+TuneSummary interrupted_before(const TuneRequest& group, const DeviceFacts& device, TuningDb& db) {
+  TuneSummary summary{.device = device, .shapes = {}, .interrupted = true};
+  for (const Shape& shape : group.shapes) summary.shapes.push_back(known_answer(group, device, shape, db));
+  return summary;
+}
 
 }  // namespace
 
@@ -111,6 +119,7 @@ Result<TuneSummary> tune_group(const TuneRequest& request, const DeviceFacts& fi
   }
   const Result<TuneRequest> group = group_request(request, devices, watch.seconds());
   if (!group) return tl::unexpected(group.error());
+  if (is_set(cancel)) return interrupted_before(*group, first, db);
   const auto backend = GroupBackend::create(first, group->problem, group->policy, cubins, group->rank_devices);
   if (!backend) return tl::unexpected(backend.error());
   auto summary = run_session(*group, first, environment, **backend, db, effort, progress, cancel);
@@ -145,6 +154,11 @@ Result<std::vector<ModelSummary>> tune_group_devices(const TuneRequest& request,
   }
   const Result<TuneRequest> group = group_request(request, facts, watch.seconds());
   if (!group) return tl::unexpected(group.error());
+  if (is_set(cancel)) {
+    model.summary = interrupted_before(*group, facts.front(), **db);
+    model.summary.seconds = watch.seconds();
+    return std::vector<ModelSummary>{std::move(model)};
+  }
   const auto compiler = std::make_shared<WorkerCompiler>(facts.front(), workers);
   Result<TuneSummary> summary = TuneSummary{};
   {

@@ -185,6 +185,19 @@ TEST_F(Groups, AKernelThatEndsWorkersInTheGroupCostsItselfOnly) {
   }
 }
 
+TEST_F(Groups, AnInterruptOfThePartEndsBothWithoutAnError) {
+  on_report = [this](const TuneProgress& p) { cancel = cancel || p.phase == "race"; };
+  const auto models = tune({host(0), host(1)});
+  ASSERT_TRUE(models) << models.error().message;
+  EXPECT_TRUE(models->front().summary.interrupted);
+  ASSERT_EQ(models->front().summary.shapes.size(), request.shapes.size());
+  for (const TunedShape& shape : models->front().summary.shapes) {
+    EXPECT_FALSE(shape.finished);
+    EXPECT_EQ(shape.median_us, 0) << "nothing is known of the group";
+  }
+  EXPECT_EQ(opened()->sessions()->size(), 2u) << "those of the part";
+}
+
 TEST_F(Groups, GpusOfDifferentModelsAreRefusedBeforeAnythingIsMeasured) {
   const auto models = tune({host(0, "Model A"), host(1, "Model B")});
   ASSERT_FALSE(models);
