@@ -52,8 +52,16 @@ Result<std::unique_ptr<GroupBackend>> GroupBackend::create(const DeviceFacts& de
     const Result<DeviceFacts> facts = device_facts(ordinal);
     if (!facts) return tl::unexpected(facts.error());
     auto& uuids = backend->uuids_;
-    if (std::find(uuids.begin(), uuids.end(), facts->uuid) == uuids.end()) uuids.push_back(facts->uuid);
+    if (std::find(uuids.begin(), uuids.end(), facts->uuid) != uuids.end()) continue;
+    uuids.push_back(facts->uuid);
+    if (ordinal == device.ordinal) continue;
+    Result<Context> context = Context::retain(ordinal);
+    if (!context) return tl::unexpected(context.error());
+    backend->contexts_.push_back(std::move(*context));
   }
+  Result<Context> first = Context::retain(device.ordinal);  // The last one that is retained is current.
+  if (!first) return tl::unexpected(first.error());
+  backend->contexts_.push_back(std::move(*first));
   return backend;
 }
 

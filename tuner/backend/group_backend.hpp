@@ -68,6 +68,7 @@ class GroupBackend final : public TuneBackend {
   DecodeProblem problem_;
   std::vector<int> rank_devices_;
   std::vector<std::string> uuids_;  ///< of the different GPUs
+  std::vector<Context> contexts_;   ///< of all GPUs, so that no shape makes one anew
   std::unique_ptr<GroupCase> case_;
   std::vector<DeviceBuffer> workspaces_;      ///< by rank, for timed launches; every graph points into them
   std::vector<std::vector<Event>> events_;    ///< by rank
