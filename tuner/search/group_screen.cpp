@@ -1,5 +1,7 @@
 #include "tuner/search/group_screen.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -128,6 +130,10 @@ Result<TimedCandidates> screen_in_group(const ShapeContext& context, const Earli
     return measurer.try_configs(batch, phase, until_s, timed);
   };
   if (auto done = try_all(first, "screen"); !done) return tl::unexpected(done.error());
+  if (timed.fastest_first().empty() && !context.stopped(until_s) && !measurer.counts().failure.empty())
+    return fail(ErrorCode::launch_failed,
+                fmt::format("no kernel ran in the group; the last failure: {}", measurer.counts().failure),
+                "Run leanattn verify --only groups on these GPUs.");
 
   // The ends of a launch differ most by the fix-up and the number of CTAs.
   const std::vector<KernelSpec> best = timed.best_specs(kSweptKernels);

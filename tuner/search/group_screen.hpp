@@ -13,8 +13,8 @@ inline namespace v1 {
 ///      were fastest with, cut to what is resident beside the other ranks; the default comes second among these;
 ///   2. the fastest of these with the other fix-up, and with further grids that the model likes.
 /// Kernels that send columns in another order than the default's are left out, because ranks need one order. Stops
-/// early, without an error, when `until_s` has come or the caller has cancelled. Errors: database errors, those of the
-/// backend that end a session.
+/// early, without an error, when `until_s` has come or the caller has cancelled. Errors: launch_failed (no candidate
+/// passed its check; the message has the last reason), database errors, those of the backend that end a session.
 Result<TimedCandidates> screen_in_group(const ShapeContext& context, const EarlierResults& earlier,
                                         const SessionKnowledge& knowledge, Measurer& measurer, double until_s);
 

@@ -202,6 +202,18 @@ TEST_F(GroupSession, ACandidateThatIsWrongInTheGroupNeverWins) {
   EXPECT_GT(summary->shapes.front().incorrect, 0);
 }
 
+TEST_F(GroupSession, WhereNothingRunsTheErrorNamesTheCause) {
+  TuneRequest group = request;
+  SimulatedGpu together(group.problem, kGroupSeed);
+  together.fails_check = [](const Config&) { return true; };
+  together.failure = "rank 1 did not send within 2000 ms";
+  const auto summary = run(group, together);
+  ASSERT_FALSE(summary);
+  EXPECT_EQ(summary.error().code, ErrorCode::launch_failed);
+  EXPECT_NE(summary.error().message.find("rank 1 did not send"), std::string::npos) << summary.error().message;
+  EXPECT_NE(summary.error().hint.find("verify --only groups"), std::string::npos);
+}
+
 TEST_F(GroupSession, RequestsDivideTheBudgetAndNameTheLink) {
   request.budget = std::chrono::seconds(100);
   const TuneRequest part = part_request(request);
