@@ -2,8 +2,9 @@
 #   sanitizers.
 # leanattn_settings(target): the same settings for any other target of ours.
 # leanattn_prefer_library_code(target): a test's inline functions are the library's, which are faster under sanitizers.
-# leanattn_precompile(target set): with LEANATTN_PCH, `target` takes the headers of `set` (library, program or tests) from a precompiled
-#   header, and those of its files that are in one folder are compiled as one.
+# leanattn_precompile(target set): with LEANATTN_PCH, `target` takes the headers of `set` (library or tests) from a precompiled header, and
+#   those of its files that are in one folder are compiled as one. The set "computing" is that of the library for components in which
+#   sanitized tests spend their time: they get some optimisation there.
 function(leanattn_settings target)
   target_include_directories(${target} PUBLIC
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>")
@@ -43,27 +44,31 @@ set(LEANATTN_PCH_LIBRARY <algorithm> <array> <atomic> <chrono> <cmath> <cstdint>
     <memory> <mutex> <optional> <random> <set> <span> <sstream> <string> <string_view> <thread> <tuple> <unordered_map> <utility> <variant>
     <vector> <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp> <tl/expected.hpp>)
 set(LEANATTN_PCH_LIBRARY_LINK fmt::fmt nlohmann_json::nlohmann_json tl::expected)
-set(LEANATTN_PCH_PROGRAM ${LEANATTN_PCH_LIBRARY})
-set(LEANATTN_PCH_PROGRAM_LINK ${LEANATTN_PCH_LIBRARY_LINK})
+set(LEANATTN_PCH_COMPUTING ${LEANATTN_PCH_LIBRARY})
+set(LEANATTN_PCH_COMPUTING_LINK ${LEANATTN_PCH_LIBRARY_LINK})
 set(LEANATTN_PCH_TESTS ${LEANATTN_PCH_LIBRARY} <gtest/gtest.h> <rapidcheck.h> <rapidcheck/gtest.h>)
 set(LEANATTN_PCH_TESTS_LINK ${LEANATTN_PCH_LIBRARY_LINK} GTest::gtest rapidcheck)
 
 # An inline function that both a test and the library use has code in both, and the linker keeps what it meets first. This lets it meet
-# the library first, whose code is optimised under sanitizers (leanattn_precompile). For programs that link all of the tuner.
+# first the components that are optimised under sanitizers (leanattn_precompile). For programs that link all of the tuner.
 function(leanattn_prefer_library_code target)
   if(LEANATTN_SANITIZE)
-    foreach(component IN ITEMS sessions runtime cache generator tuner)
+    foreach(component IN ITEMS model generator runtime cache tuner)
       target_link_options(${target} PRIVATE "LINKER:--whole-archive,$<TARGET_FILE:leanattn_${component}>,--no-whole-archive")
     endforeach()
   endif()
 endfunction()
 
 function(leanattn_precompile target set)
-  # Sanitized tests spend their time in the library, so it gets some optimisation also where tests get none. (A precompiled header
+  # Optimising sanitized code takes the compiler two to three times as long, so that only what computes is worth it. (A precompiled header
   # holds for one level of optimisation.)
   set(optimisation "")
-  if(LEANATTN_SANITIZE AND set STREQUAL "library")
-    set(optimisation "$<$<CONFIG:Debug>:-O1>")
+  if(set STREQUAL "computing")
+    if(LEANATTN_SANITIZE)
+      set(optimisation "$<$<CONFIG:Debug>:-O1>")
+    else()
+      set(set library)
+    endif()
   endif()
   target_compile_options(${target} PRIVATE ${optimisation})
   if(NOT LEANATTN_PCH)

@@ -1,36 +1,21 @@
-# Builds examples/add_subdirectory with a shared library, looks at what that exports, installs it and uses it; configures
-# examples/fetch_content. The variables of check_installed.cmake without BUILD; SETTINGS: -D options for both; GENERATOR.
+# Uses leanattn from its sources, as examples/add_subdirectory and examples/fetch_content do.
+# The variables of check_installed.cmake; SETTINGS: -D options for both; GENERATOR; SHARED: whether BUILD makes a shared library.
+#
+# Where BUILD has made that library already (SHARED), add_subdirectory would make it again by the same commands. It is configured, its
+# commands are compared with those of BUILD (same_commands.py), and example_installed tries the library. With LEANATTN_TEST_THOROUGH=1,
+# and in other trees, all of it is built, looked at, installed and used.
 include("${CMAKE_CURRENT_LIST_DIR}/steps.cmake")
 file(REMOVE_RECURSE "${WORK}")
 set(how -G "${GENERATOR}" "-DCMAKE_C_COMPILER=${CC}" "-DCMAKE_CXX_COMPILER=${CXX}" ${SETTINGS})
+set(project "${WORK}/build")
 step("${CMAKE_COMMAND}" -S "${SOURCE}/fetch_content" -B "${WORK}/fetched" ${how})
-step("${CMAKE_COMMAND}" -S "${SOURCE}/add_subdirectory" -B "${WORK}/build" ${how} -DBUILD_SHARED_LIBS=ON -DLEANATTN_INSTALL=ON)
-step("${CMAKE_COMMAND}" --build "${WORK}/build" --parallel 2 --target plan)
-step("${WORK}/build/plan")
-
-file(GLOB library "${WORK}/build/leanattn/libleanattn.so.*.*.*")
-execute_process(COMMAND nm --dynamic --defined-only --format=posix "${library}" OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
-string(REGEX MATCHALL "[^\n]+" symbols "${symbols}")
-set(functions 0)
-foreach(symbol IN LISTS symbols)
-  if(symbol MATCHES "^leanattn_[a-z_]+(@@LEANATTN_[0-9]+)? T ")
-    math(EXPR functions "${functions} + 1")
-  elseif(NOT symbol MATCHES "^LEANATTN_[0-9]+(@@LEANATTN_[0-9]+)? A")
-    message(FATAL_ERROR "${library} exports '${symbol}', which is not of the C interface")
-  endif()
-endforeach()
-file(READ "${SOURCE}/../include/leanattn/leanattn.h" header)
-string(REPLACE ";" "." header "${header}")
-string(REGEX MATCHALL "\nLEANATTN_API " declared "${header}")
-list(LENGTH declared declared)
-if(NOT functions EQUAL declared)
-  message(FATAL_ERROR "${library} exports ${functions} functions, and leanattn.h declares ${declared}")
+step("${CMAKE_COMMAND}" -S "${SOURCE}/add_subdirectory" -B "${project}" ${how} -DBUILD_SHARED_LIBS=ON -DLEANATTN_INSTALL=ON)
+if(SHARED AND NOT "$ENV{LEANATTN_TEST_THOROUGH}" STREQUAL "1")
+  step("${PYTHON}" "${CMAKE_CURRENT_LIST_DIR}/same_commands.py" --build "${BUILD}" --as-part "${project}" --part leanattn --source "${SOURCE}/..")
+  return()
 endif()
-execute_process(COMMAND readelf -d "${library}" OUTPUT_VARIABLE dynamic COMMAND_ERROR_IS_FATAL ANY)
-string(REGEX MATCH "LEANATTN_VERSION_MAJOR ([0-9]+)" _ "${header}")
-if(NOT dynamic MATCHES "SONAME[^\n]*\\[libleanattn\\.so\\.${CMAKE_MATCH_1}\\]")
-  message(FATAL_ERROR "the soname is not libleanattn.so.${CMAKE_MATCH_1}:\n${dynamic}")
-endif()
-
-step("${CMAKE_COMMAND}" --install "${WORK}/build" --component leanattn_library --prefix "${WORK}/prefix")
+step("${CMAKE_COMMAND}" --build "${project}" --parallel 2 --target plan)
+step("${project}/plan")
+check_shared_library("${project}/leanattn")
+step("${CMAKE_COMMAND}" --install "${project}" --component leanattn_library --prefix "${WORK}/prefix")
 check_install_tree("${WORK}/prefix")

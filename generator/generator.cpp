@@ -74,15 +74,21 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   }
   const bool roles = warpgroups_have_roles(spec);
   add({"merge/partial.cuh", "merge/output.cuh"});
-  if (!roles) add({"merge/states.cuh"});
+  if (!holds_results(spec)) add({"merge/states.cuh"});
   add({"merge/workspace.cuh"});
   if (group) add({"merge/exchange.cuh", "merge/send_columns.cuh"});
-  add({roles ? "merge/role_results.cuh" : "merge/buffer_results.cuh"});
+  if (holds_results(spec)) {
+    add({roles                   ? "merge/role_columns.cuh"
+         : query_rows_lead(spec) ? "merge/row_columns.cuh"
+                                 : "merge/token_columns.cuh",
+         "merge/held_results.cuh"});
+  } else {
+    add({"merge/buffer_results.cuh"});
+  }
   if (spec.fixup == FixUp::ticket) {
     add({"merge/ticket.cuh"});
   } else {
-    add({"merge/slice.cuh", has_large_partials(spec) ? "merge/share_blocks.cuh" : "merge/share_columns.cuh",
-         "merge/wait.cuh"});
+    add({run_loads(spec) > 1 ? "merge/share_runs.cuh" : "merge/slice.cuh", "merge/wait.cuh"});
   }
   if (group) add({"merge/receive_columns.cuh"});
   add({"merge/finish_segment.cuh", roles                           ? "decode_roles.cuh"
@@ -109,9 +115,6 @@ std::string header_comment(const KernelSpec& spec) {
                   : "Any grid, because no CTA waits for another.",
       to_json(spec));
 }
-
-/// Registers that a thread can have.
-int registers_for_each(const KernelSpec& spec) { return 65536 / (cta_threads(spec) * spec.ctas_per_sm); }
 
 /// Partials that a thread loads together. n of them take about 6 n registers, beside what the main loop keeps across a
 /// fix-up.
@@ -250,6 +253,10 @@ std::string constants(const KernelSpec& spec) {
         "partials whose loads are in flight together, as registers allow");
     add("int", "kMergeColumns", merge_columns(spec), "columns that a thread merges together");
   }
+  add("bool", "kColumnsInBlocks", holds_results(spec) && rows_per_block(spec) % 8 == 0,
+      "how columns of partials are numbered (merge/partial.cuh)");
+  add("unsigned", "kRunLoads", run_loads(spec),
+      "columns of partials that a thread asks for at once; 1: where it has few");
   add("int", "kSharedBytes", shared_bytes(spec), "dynamic shared memory the host launches with");
 
   text += "// what the problem asks for beside plain dense decode\n";

@@ -33,6 +33,7 @@ constexpr int kTensorRun = 8;    // tokens of the smallest tensor copy, which st
 int most_rows(const KernelSpec& spec) {
   if (spec.load != LoadPath::tensor) return 8 * std::clamp(256 / wider_dim(spec), 1, 4);
   if (warpgroups_have_roles(spec)) return kMatrixRows;
+  if (splits_columns(spec)) return kLeanFewRows;
   if (wider_dim(spec) > 128) return value_dim(spec) > 256 ? 16 : 32;
   return spec.warps == 8 ? 2 * kMatrixRows : kMatrixRows;
 }
@@ -45,11 +46,11 @@ int tensor_shared_bytes(const KernelSpec& spec) {
     return lean_warpgroup_shared_bytes(0, 1, lean_role_operand_bytes(spec.head_dim, spec.stages), spec.stages, stage);
   }
   const bool rows_lead = query_rows_lead(spec);
-  const int states = rows > kMatrixRows ? 1 : warpgroups;
-  const int operands = rows_lead ? lean_row_operand_bytes(spec.head_dim)
-                                 : lean_token_operand_bytes(rows, spec.head_dim, step_tokens(spec));
-  return lean_warpgroup_shared_bytes(lean_merge_bytes(states, rows_lead ? 1 : 4, rows, value_dim(spec)), warpgroups,
-                                     operands, spec.stages, stage);
+  const int operands =
+      rows_lead ? lean_row_operand_bytes(spec.head_dim)
+                : lean_token_operand_bytes(rows, spec.head_dim, step_tokens(spec), splits_columns(spec) ? 2 : 1);
+  const int merge = holds_results(spec) ? 0 : lean_merge_bytes(warpgroups, rows, value_dim(spec));
+  return lean_warpgroup_shared_bytes(merge, splits_columns(spec) ? 1 : warpgroups, operands, spec.stages, stage);
 }
 
 }  // namespace
@@ -166,7 +167,12 @@ bool query_rows_lead(const KernelSpec& spec) {
 }
 
 bool warpgroups_have_roles(const KernelSpec& spec) {
-  return spec.load == LoadPath::tensor && spec.features.latent && spec.warps == 8;
+  return spec.load == LoadPath::tensor && spec.features.latent && spec.warps == 8 &&
+         query_rows(spec.features, spec.group) > kLeanFewRows;
+}
+
+bool splits_columns(const KernelSpec& spec) {
+  return spec.load == LoadPath::tensor && spec.features.latent && spec.warps == 8 && !warpgroups_have_roles(spec);
 }
 
 bool row_blocks_in_step(const KernelSpec& spec) {
@@ -183,6 +189,21 @@ bool has_large_partials(const KernelSpec& spec) {
   return spec.features.latent && partial_columns(spec) >= kManyColumns;
 }
 
+int registers_for_each(const KernelSpec& spec) { return 65536 / (cta_threads(spec) * spec.ctas_per_sm); }
+
+int run_loads(const KernelSpec& spec) {
+  const int threads = 32 * spec.warps, columns = partial_columns(spec);
+  if (columns % threads != 0 || columns / threads < 4) return 1;
+  // n of them take about 8 n registers.
+  const int registers = registers_for_each(spec);
+  return columns / threads < 8 || registers < 112 ? 4 : 8;
+}
+
+bool holds_results(const KernelSpec& spec) {
+  if (spec.load != LoadPath::tensor) return false;
+  return spec.warps == 4 || warpgroups_have_roles(spec) || splits_columns(spec) || rows_per_block(spec) > kMatrixRows;
+}
+
 int stage_parts(const KernelSpec& spec) {
   constexpr int kParts = 3, kPanelDims = 64;
   return warpgroups_have_roles(spec) && spec.head_dim % (kParts * kPanelDims) == 0 ? kParts : 1;
@@ -191,7 +212,7 @@ int stage_parts(const KernelSpec& spec) {
 int shared_bytes(const KernelSpec& spec) {
   if (spec.load == LoadPath::tensor) return tensor_shared_bytes(spec);
   const int rows = rows_per_block(spec), element = kv_element_bytes(spec.features);
-  const int merge = lean_merge_bytes(spec.warps, 1, rows, value_dim(spec));
+  const int merge = lean_merge_bytes(spec.warps, rows, value_dim(spec));
   const bool ring = !loads_to_registers(spec.load), query = spec.load != LoadPath::vector;
   return lean_warp_shared_bytes(
       merge, spec.warps, spec.stages,
@@ -205,7 +226,7 @@ int producer_warps(const KernelSpec& spec) {
   if (spec.load != LoadPath::tensor) return 0;
   if (warpgroups_have_roles(spec)) return 8;
   if (gathers_rows(spec)) return 4;
-  return query_rows_lead(spec) && spec.warps == 8 ? 4 : 1;
+  return splits_columns(spec) || (query_rows_lead(spec) && spec.warps == 8) ? 4 : 1;
 }
 
 int cta_threads(const KernelSpec& spec) { return 32 * (spec.warps + producer_warps(spec)); }
@@ -319,6 +340,9 @@ Result<void> validate(const KernelSpec& spec) {
       return unsupported(
           fmt::format("8 warps over a latent cache of {} columns, {} of them V", spec.head_dim, value_dim(spec)),
           "V takes a multiple of 256, and 64 more are left; choose 4 warps");
+    if (splits_columns(spec) && value_dim(spec) % 128 != 0)
+      return unsupported(fmt::format("8 warps over a latent cache with {} columns of V", value_dim(spec)),
+                         "each half has a multiple of 64; choose 4 warps");
     if (warpgroups_have_roles(spec) && spec.features.append)
       return unsupported("append into a latent cache with 8 warps",
                          "the producer needs the registers that hold O; choose 4 warps");
@@ -332,7 +356,8 @@ Result<void> validate(const KernelSpec& spec) {
       return unsupported(fmt::format("steps of {} tokens, whose rows are gathered", step_tokens(spec)),
                          "choose warp_tokens 16, or pages and blocks of a selection of 8 tokens or more");
     // If two warpgroups took a stage in turn, one of them could wait for it a round too early.
-    if (!warpgroups_have_roles(spec) && rows_per_block(spec) <= kMatrixRows && spec.stages % (spec.warps / 4) != 0)
+    if (!warpgroups_have_roles(spec) && !splits_columns(spec) && rows_per_block(spec) <= kMatrixRows &&
+        spec.stages % (spec.warps / 4) != 0)
       return invalid(fmt::format("stages is {} with {} warpgroups", spec.stages, spec.warps / 4),
                      "choose a multiple of the warpgroups");
   }

@@ -119,8 +119,11 @@ bool gathers_rows(const KernelSpec& spec);
 bool query_rows_lead(const KernelSpec& spec);
 
 /// Whether one warpgroup makes the weights of a step and two others, with half of O's columns each, apply them
-/// (templates/attend/wgmma_roles.cuh): load path tensor, a latent cache, and 8 warps.
+/// (templates/attend/wgmma_roles.cuh): load path tensor, a latent cache, 8 warps, and more than 16 query rows.
 bool warpgroups_have_roles(const KernelSpec& spec);
+/// Whether two warpgroups have half of O's columns each and both compute all scores
+/// (templates/attend/wgmma_tokens.cuh): load path tensor, a latent cache, 8 warps, and up to 16 query rows.
+bool splits_columns(const KernelSpec& spec);
 
 /// Whether CTAs that take the same range of the line carry a row block each, so that they read the same KV at about the
 /// same time, and all but the first of them from L2 (templates/line/rows.cuh). Otherwise the line has the row blocks of
@@ -129,9 +132,19 @@ bool row_blocks_in_step(const KernelSpec& spec);
 
 /// Columns of four values in a partial, the unit in which partials are merged (templates/merge/partial.cuh).
 int partial_columns(const KernelSpec& spec);
-/// Whether these are so many that a merge by one column of a thread at a time would take many round trips to L2, one
-/// after the other (templates/merge/share_blocks.cuh).
+/// Registers that a thread can have.
+int registers_for_each(const KernelSpec& spec);
+/// Columns of partials that a thread asks for at once where contributors wait and take runs of neighbouring columns
+/// (templates/merge/share_runs.cuh): 4 or 8, as it has columns and registers for. 1 where a thread that
+/// merges has fewer than four columns of a partial; contributors then take single columns (templates/merge/slice.cuh).
+int run_loads(const KernelSpec& spec);
+/// Whether these are so many that one CTA alone takes long to merge them.
 bool has_large_partials(const KernelSpec& spec);
+
+/// Whether the results of a segment stay in registers until they are written, because one warpgroup has a row's whole
+/// softmax state (templates/merge/held_results.cuh). Elsewhere the states of a CTA's warps or warpgroups meet in shared
+/// memory.
+bool holds_results(const KernelSpec& spec);
 
 /// Parts of a stage of the ring that arrive one after the other, so that the first matrix instructions need not wait
 /// for all of it. Load path tensor: a part is that many of K's panels of 64 columns. 1 but where warpgroups have roles.

@@ -12,7 +12,9 @@ namespace {
 
 }  // namespace
 
-int partial_floats(const KernelSpec& spec) { return lean_partial_floats(rows_per_block(spec), value_dim(spec)); }
+int partial_floats(const KernelSpec& spec) {
+  return lean_partial_floats(rows_per_block(spec), value_dim(spec), run_loads(spec));
+}
 
 std::int64_t partial_slots(const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles,
                            std::int64_t context_capacity) {

@@ -103,8 +103,8 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     const Segment& s = walk.segment;
     const bool whole = is_whole(s);
     if (!whole) plan_fix_up(args, walk, fix);  // while the first KV is on its way
-    Values values;
-    clear(values);
+    Attention attention;
+    clear(attention);
     const int end = end_read(s);
 #pragma unroll 1
     for (int read = first_read(s); read < end; read += kStepTokens) {
@@ -112,15 +112,15 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
       for (int part = 0; part < kStageParts; part++) wait_ring(args, full_barriers(ring, at) + part * 8, at.parity);
       wait_ring(args, weighed + at.stage * 8, at.parity);
       if constexpr (kGathers) fence_async_proxy();
-      add_values(ring.stages + at.stage * kStageBytes, operands.rows[at.stage], warp / 4, values);
-      if (read + kStepTokens >= end) take_state(operands.rows[at.stage], values);
+      add_values(ring.stages + at.stage * kStageBytes, operands.rows[at.stage], warp / 4, attention);
+      if (read + kStepTokens >= end) take_state(operands.rows[at.stage], attention);
       __syncwarp();
       if (lane == 0) arrive(ring.empty + at.stage * 8);
       at.next();
     }
     if (!whole) begin_fix_up(args, walk, fix);
     sync_workers();  // all are done with the fix-up before
-    finish_segment(args, walk, whole, fix, values);
+    finish_segment(args, walk, whole, fix, attention);
   } while (next_segment(args, walk));
   end_fix_up(args);
 }

@@ -3,8 +3,9 @@
 // kWarps - 1 are the warpgroups, and the next one is the producer.
 
 static_assert(!kHasRoles, "the ring counts the readers of a stage");
-constexpr int kMergeBytes = lean_round_up(sizeof(MergeBuffer), kLeanAtomBytes);
-static_assert(kMergeBytes + kWarpgroups * sizeof(Operands) + kStages * kStageBytes + kLeanAtomBytes == kSharedBytes,
+constexpr int kMergeBytes = kHoldsResults ? 0 : lean_round_up(sizeof(MergeBuffer), kLeanAtomBytes);
+constexpr int kOperands = kColumnsAreSplit ? 1 : kWarpgroups;
+static_assert(kMergeBytes + kOperands * sizeof(Operands) + kStages * kStageBytes + kLeanAtomBytes == kSharedBytes,
               "host and device must agree on dynamic shared memory");
 
 // Registers of a thread after the producer's warpgroup has handed most of its own to the others (PTX ISA, "setmaxnreg",
@@ -27,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   unsigned char* const shared =
       dynamic_shared + (-shared_address(dynamic_shared) & 1023);  // swizzle atoms start at multiples of 1024
   MergeBuffer& buffer = *(MergeBuffer*)shared;
-  const KvRing ring = kv_ring(shared_address(shared) + kMergeBytes + kWarpgroups * (u32)sizeof(Operands));
+  const KvRing ring = kv_ring(shared_address(shared) + kMergeBytes + kOperands * (u32)sizeof(Operands));
   const int lane = threadIdx.x % 32;
   Walk walk;
   if constexpr (kPdl) asm volatile("griddepcontrol.launch_dependents;");
@@ -61,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   // The shuffle tells the compiler that `warp` is uniform.
   const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0);
   const int warpgroup = warp / 4;
-  Operands& operands = ((Operands*)(shared + kMergeBytes))[warpgroup];
+  Operands& operands = ((Operands*)(shared + kMergeBytes))[kColumnsAreSplit ? 0 : warpgroup];
   Query q;
   if constexpr (kPdl) wait_for_previous_kernel();  // which may write q
   load_query(args, walk.segment, q);
@@ -78,11 +79,15 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     if (!whole) plan_fix_up(args, here, fix);  // while the first KV is on its way
     Attention attention;
     clear(attention);
-    sync_warpgroup(warpgroup);  // q is in place
+    if constexpr (kColumnsAreSplit) {
+      sync_workers();  // q is in place
+    } else {
+      sync_warpgroup(warpgroup);
+    }
     const int end = end_read(here.segment);
 #pragma unroll 1
     for (int read = first_read(here.segment); read < end; read += kStepTokens) {
-      if (kRowsAreSplit || turn == warpgroup) {
+      if (kAllTakeSteps || turn == warpgroup) {
         wait_ring(args, full_barriers(ring, at), at.parity);
         if constexpr (kGathers) fence_async_proxy();
         attend(args, here.segment, step_at(here.segment, read), ring.stages + at.stage * kStageBytes, operands,
@@ -93,14 +98,13 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
       at.next();
     }
     if (!whole) begin_fix_up(args, here, fix);
-    reduce_sums(attention);
+    reduce_sums(attention, operands, warpgroup);
     more = next_segment(args, walk);
-    sync_workers();  // the last readers of the buffer are done
-    store_state(buffer, attention);
-    // The next query is loaded before the fix-up, which is all latency, and after the state has left the registers.
+    share_state(buffer, attention);
+    // The next query is loaded before the fix-up, which is all latency, and where the state leaves the registers, after
+    // that.
     if (more) load_query(args, walk.segment, q);
-    sync_workers();
-    finish_segment(args, here, whole, fix, buffer);
+    finish_segment(args, here, whole, fix, results_of(buffer, attention));
   }
   end_fix_up(args);
   if constexpr (kRanks > 1) receive_columns(args);

@@ -126,6 +126,12 @@ LEAN_DEVICE u64 evict_first() {
 // "prefetch").
 LEAN_DEVICE void keep_in_l2(const void* p) { asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(p) : "memory"); }
 
+// Copies 16 bytes to shared memory, or writes as many zeros (PTX ISA, "cp.async").
+LEAN_DEVICE void copy_async_16(u32 destination, const char* source, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
 // mbarriers in shared memory. One completes a phase after `count` arrivals and the bytes that were expected.
 LEAN_DEVICE void init_barrier(u32 barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");

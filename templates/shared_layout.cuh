@@ -5,21 +5,29 @@
 //   mma and vector families: | merge buffer | a ring of KV stages per warp | the queries of each warp, of wide heads |
 //   wgmma family:            | merge buffer | operands of each warpgroup   | one ring of KV stages | room to align |
 //   with roles:              | operands of all warpgroups                  | one ring of KV stages | room to align |
+//
+// There is no merge buffer where results stay in registers (merge/held_results.cuh).
 #if !defined(LEAN_HD)
 #define LEAN_HD inline  // the device's is in schedule.cuh
 #endif
 
 LEAN_HD constexpr int lean_round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// The merge buffer: `states` softmax states of `rows` query rows, each with a maximum and `sums_per_state` sums. Rows
-// of O are padded by four floats.
-LEAN_HD constexpr int lean_merge_bytes(int states, int sums_per_state, int rows, int value_dim) {
-  const int padded_rows = lean_round_up(rows, 8);
-  return 4 * states * ((1 + sums_per_state) * padded_rows + rows * (value_dim + 4));
+// The merge buffer: `states` softmax states of `rows` query rows, each with a maximum and a sum. Rows of O are padded
+// by four floats.
+LEAN_HD constexpr int lean_merge_bytes(int states, int rows, int value_dim) {
+  return 4 * states * (2 * lean_round_up(rows, 8) + rows * (value_dim + 4));
 }
 
-// A partial result in the workspace, in floats: O, and a row's maximum and sum once for each four columns of it.
-LEAN_HD constexpr int lean_partial_floats(int rows, int value_dim) { return rows * value_dim / 4 * 6; }
+// Neighbouring columns of a partial result that have one state between them. Where a thread asks for `run_loads` of
+// them at once, so many are of one warp's (merge/share_runs.cuh).
+LEAN_HD constexpr int lean_state_columns(int run_loads) { return run_loads < 4 ? 1 : run_loads / 4; }
+
+// A partial result in the workspace, in floats: O, in columns of four values, and the states, a maximum and a sum each.
+LEAN_HD constexpr int lean_partial_floats(int rows, int value_dim, int run_loads) {
+  const int columns = rows * value_dim / 4;
+  return columns * 4 + lean_round_up(2 * columns / lean_state_columns(run_loads), 4);
+}
 
 // One stage of a warp's ring: `tokens` rows of K back to back, then four quarters of V. A skew of 32 bytes between the
 // quarters keeps reads of V free of bank conflicts.
@@ -42,11 +50,14 @@ LEAN_HD constexpr int lean_query_bytes(int rows, int head_dim) {
 
 constexpr int kLeanAtomBytes = 1024;  // what the 128-byte swizzle repeats after, and so starts at multiples of
 
-// A warpgroup's operands beside KV. With tokens on the 64 matrix rows: q, the weights of a step, and each of the four
-// warps' maxima. With query rows on them: 64 rows of q.
-LEAN_HD constexpr int lean_token_operand_bytes(int rows, int head_dim, int step_tokens) {
+// The most query rows of a latent cache that two warpgroups take without roles.
+constexpr int kLeanFewRows = 16;
+
+// A warpgroup's operands beside KV. With tokens on the 64 matrix rows: q, and, for each of the warpgroups that share
+// it, the weights of a step and each of the four warps' maxima and sums. With query rows on them: 64 rows of q.
+LEAN_HD constexpr int lean_token_operand_bytes(int rows, int head_dim, int step_tokens, int sharers) {
   const int padded_rows = lean_round_up(rows, 8);
-  return lean_round_up(padded_rows * (head_dim + step_tokens) * 2 + 4 * padded_rows * 4, kLeanAtomBytes);
+  return lean_round_up(padded_rows * (head_dim * 2 + sharers * (step_tokens * 2 + 4 * 8)), kLeanAtomBytes);
 }
 LEAN_HD constexpr int lean_row_operand_bytes(int head_dim) { return 64 * head_dim * 2; }
 
@@ -59,12 +70,11 @@ LEAN_HD constexpr int lean_role_operand_bytes(int head_dim, int stages) {
 // One stage of the CTA's ring: rows of K, then of V, which together have so many columns.
 LEAN_HD constexpr int lean_warpgroup_stage_bytes(int tokens, int columns) { return tokens * columns * 2; }
 
-// All of it. stage_bytes: of a warp's ring, or of the CTA's one.
+// All of it. stage_bytes: of a warp's ring, or of the CTA's one. operands: how many of them there are.
 LEAN_HD constexpr int lean_warp_shared_bytes(int merge_bytes, int warps, int stages, int stage_bytes, int query_bytes) {
   return lean_round_up(merge_bytes, 128) + warps * (stages * stage_bytes + query_bytes);
 }
-LEAN_HD constexpr int lean_warpgroup_shared_bytes(int merge_bytes, int warpgroups, int operand_bytes, int stages,
+LEAN_HD constexpr int lean_warpgroup_shared_bytes(int merge_bytes, int operands, int operand_bytes, int stages,
                                                   int stage_bytes) {
-  return lean_round_up(merge_bytes, kLeanAtomBytes) + warpgroups * operand_bytes + stages * stage_bytes +
-         kLeanAtomBytes;
+  return lean_round_up(merge_bytes, kLeanAtomBytes) + operands * operand_bytes + stages * stage_bytes + kLeanAtomBytes;
 }

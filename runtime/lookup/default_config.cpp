@@ -34,7 +34,6 @@ std::optional<KernelSpec> safe_spec(const KernelSpec& base, LoadPath load, int m
   // With sixteen tokens a warp there are registers left for the accumulators. With two CTAs an SM, one streams while
   // the other fixes up. Where query rows lead, two warpgroups share a CTA, so that one computes while the other one
   // waits.
-  constexpr int kFewRows = 16;
   struct Depth {
     int warps, ctas_per_sm, stages;
   };
@@ -46,9 +45,7 @@ std::optional<KernelSpec> safe_spec(const KernelSpec& base, LoadPath load, int m
   spec.warp_tokens = 16;
   for (const Depth& depth : kDepths) {
     spec.warps = depth.warps;
-    if (depth.warps > most_warps || (depth.warps == 8 && !query_rows_lead(spec))) continue;
-    // Warpgroups with roles hold 64 rows. So few rows as one warpgroup can hold without are not worth padding.
-    if (warpgroups_have_roles(spec) && query_rows(base.features, base.group) <= kFewRows) continue;
+    if (depth.warps > most_warps || (depth.warps == 8 && !query_rows_lead(spec) && !splits_columns(spec))) continue;
     // A producer warp serves a whole warpgroup, and with one stage the two would only wait for each other.
     if (load == LoadPath::tensor && (depth.warps < 4 || depth.stages < 2)) continue;
     spec.ctas_per_sm = depth.ctas_per_sm;

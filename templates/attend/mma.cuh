@@ -5,7 +5,6 @@
 constexpr int kRowTiles = (kRows + 7) / 8;  // column tiles of eight query rows
 constexpr int kLaneRows = 2 * kRowTiles;    // query rows of a lane's scores: row_at(j, c)
 constexpr int kStates = kWarps;             // softmax states of a CTA, one a warp
-constexpr int kSumsPerState = 1;
 LEAN_DEVICE int row_at(int j, int c) { return j / 2 * 8 + 2 * c + j % 2; }
 
 // O stays in "fragment order": position 16 t + 2 g + i of a row is dim (t / kVWords * 8 + g) * 2 kVWords + 2 (t %

@@ -14,7 +14,6 @@ constexpr int kRowsAtOnce = 32 / kRowLanes;            // rows a warp reads at o
 constexpr int kLaneRows = kStepTokens / kRowsAtOnce;   // rows a lane holds a chunk of
 constexpr int kRowTiles = 1;                           // the merge buffer has room for eight query rows
 constexpr int kStates = kWarps;                        // softmax states of a CTA, one a warp
-constexpr int kSumsPerState = 1;
 static_assert(kRowLanes * kLaneChunks * 8 == kHeadDim && kRowLanes <= 32, "rows are shared evenly");
 static_assert(kStepTokens <= 32 && kLaneRows * kRowsAtOnce == kStepTokens, "a lane takes one score per query row");
 constexpr int kQueryBytes = 0;  // and neither is q

@@ -7,9 +7,12 @@ constexpr int kWarpgroups = kWarps / 4;
 // Whether the warpgroups share the rows and all take every step. Otherwise each holds all rows, and they take steps in
 // turn.
 constexpr bool kRowsAreSplit = kRows > 64;
-// Whether one warpgroup more makes the weights of each step, and these apply them to a part of O's columns each.
-constexpr bool kHasRoles = kLatent && kWarps == 8;
-constexpr int kStageReaders = kHasRoles || kRowsAreSplit ? kWarps : 4;  // the warps that say when a stage is free
+// Where two warpgroups attend to a latent cache, each has half of O's columns. With few query rows both compute all
+// scores. With many, one warpgroup more makes the weights of each step for both.
+constexpr bool kColumnsAreSplit = kLatent && kWarps == 8 && kQueryRows <= kLeanFewRows,
+               kHasRoles = kLatent && kWarps == 8 && kQueryRows > kLeanFewRows;
+constexpr bool kAllTakeSteps = kRowsAreSplit || kColumnsAreSplit || kHasRoles;
+constexpr int kStageReaders = kAllTakeSteps ? kWarps : 4;  // the warps that say when a stage is free
 
 // What an operand's descriptor says beside its address (PTX ISA, "Matrix descriptor": leading and stride byte offset).
 // A swizzled operand is made of atoms of eight rows of 128 bytes, kStride bytes from one to the next, and is one atom

@@ -38,25 +38,22 @@ LEAN_DEVICE void sync_weigher() { asm volatile("bar.sync 5, 128;" ::: "memory");
 // Loads the rows of q to shared memory. To be called by the weigher.
 LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Operands& shared) {
   constexpr int kColumnChunks = kHeadDim / 8, kChunksPerThread = 64 * kColumnChunks / 128;
-  constexpr int kBatch = kRotates ? 1 : kChunksPerThread % 6 == 0 ? 6 : 4;  // loads in flight
-  sync_weigher();                                                           // all have read the rows before
-#pragma unroll 1
-  for (int first = 0; first < kChunksPerThread; first += kBatch) {
-    uint4 chunk[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; i++) {
-      const int at = (first + i) * 128 + (int)threadIdx.x % 128;
-      const Row row = row_of(s.query, s.row_block, at / kColumnChunks);
-      chunk[i] = row.valid ? rotated_16(args, query_row(args, s, row), at % kColumnChunks * 8, query_index(s, row))
-                           : make_uint4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; i++) {
-      const int at = (first + i) * 128 + (int)threadIdx.x % 128, row = at / kColumnChunks, column = at % kColumnChunks;
-      *(uint4*)&shared.q[column / 8][row * 128 + ((column ^ row) % 8) * 16] = chunk[i];
+  sync_weigher();  // all have read the rows before
+#pragma unroll(kChunksPerThread % 4 == 0 ? 4 : 1)
+  for (int i = 0; i < kChunksPerThread; i++) {
+    const int at = i * 128 + (int)threadIdx.x % 128, index = at / kColumnChunks, column = at % kColumnChunks;
+    const Row row = row_of(s.query, s.row_block, index);
+    unsigned char* const to = &shared.q[column / 8][index * 128 + ((column ^ index) % 8) * 16];
+    if constexpr (kRotates) {
+      *(uint4*)to = row.valid ? rotated_16(args, query_row(args, s, row), column * 8, query_index(s, row))
+                              : make_uint4(0, 0, 0, 0);
+    } else {
+      // An address must be valid even if none of its bytes are copied.
+      const char* const from = row.valid ? query_row(args, s, row) + column * 16 : (const char*)args.q;
+      copy_async_16(shared_address(to), from, row.valid);
     }
   }
-  static_assert(kChunksPerThread % kBatch == 0, "batches are whole");
+  if constexpr (!kRotates) asm volatile("cp.async.wait_all;" ::: "memory");
   fence_async_proxy();
   sync_weigher();
 }
@@ -118,19 +115,19 @@ LEAN_DEVICE void weigh_step(const LeanDecodeArgs& args, const Segment& s, const 
 
 // A value warpgroup's half of O: (row g, dim 2c) (g, 2c + 1) (g + 8, 2c) (g + 8, 2c + 1) of each eight dims, and the
 // rows' state.
-struct Values {
+struct Attention {
   float out[kOutTiles][4];
   float max[2], sum[2];
 };
 
-LEAN_DEVICE void clear(Values& a) {
+LEAN_DEVICE void clear(Attention& a) {
 #pragma unroll
   for (int d = 0; d < kOutTiles; d++) a.out[d][0] = a.out[d][1] = a.out[d][2] = a.out[d][3] = 0.0f;
   a.max[0] = a.max[1] = kNegInf, a.sum[0] = a.sum[1] = 0.0f;
 }
 
 // Adds a step to O. half: which of the value warpgroups this is.
-LEAN_DEVICE void add_values(u32 stage, const StepRows& rows, int half, Values& a) {
+LEAN_DEVICE void add_values(u32 stage, const StepRows& rows, int half, Attention& a) {
   const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
   const float factor[2] = {rows.factor[row], rows.factor[row + 8]};
   if (__any_sync(kFullMask, factor[0] != 1.0f || factor[1] != 1.0f)) {
@@ -155,7 +152,7 @@ LEAN_DEVICE void add_values(u32 stage, const StepRows& rows, int half, Values& a
 }
 
 // Takes over the rows' state after a segment's last step, while the stage still belongs to its readers.
-LEAN_DEVICE void take_state(const StepRows& rows, Values& a) {
+LEAN_DEVICE void take_state(const StepRows& rows, Attention& a) {
   const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
   for (int half = 0; half < 2; half++) a.max[half] = rows.max[row + half * 8], a.sum[half] = rows.sum[row + half * 8];

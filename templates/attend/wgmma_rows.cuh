@@ -5,12 +5,13 @@
 
 constexpr int kRowTiles = (kRows + 7) / 8;
 constexpr int kStates = kRowsAreSplit ? 1 : kWarpgroups;  // softmax states of a CTA for each row
-constexpr int kSumsPerState = 1;
+constexpr bool kHoldsResults = kStates == 1;              // whether results stay in registers
 static_assert(kRows <= 64 * (kRowsAreSplit ? kWarpgroups : 1), "a warpgroup holds 64 rows");
 
-// O stays in dim order.
-constexpr int kSecondPair = 2;
-LEAN_DEVICE int first_dim(int position) { return position; }
+// O stays in dim order, or else as lanes hold it: of 16 dims, position 4 c + i is dim 2c + i, and position 4 c + 2 + i
+// is dim 8 + 2c + i (merge/row_columns.cuh).
+constexpr int kSecondPair = kHoldsResults ? 8 : 2;
+LEAN_DEVICE int first_dim(int position) { return kHoldsResults ? position / 16 * 16 + position % 16 / 2 : position; }
 
 // What a warpgroup has in shared memory beside the ring.
 struct alignas(kLeanAtomBytes) Operands {
@@ -111,20 +112,20 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 }
 
 // Adds up the lanes' shares of the row sums.
-LEAN_DEVICE void reduce_sums(Attention& a) { add_lanes(a.sum); }
+LEAN_DEVICE void reduce_sums(Attention& a, Operands&, int) { add_lanes(a.sum); }
 
 // Hands the warpgroup's state to the merge buffer.
 template <class Buffer>
 LEAN_DEVICE void store_state(Buffer& buffer, const Attention& a) {
   const int warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4,
-            c = lane % 4, state = kRowsAreSplit ? 0 : warpgroup;
+            c = lane % 4;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    const int row = first_row() + warp * 16 + half * 8 + g;
+    const int row = warp * 16 + half * 8 + g;
     if (row >= kRows) continue;
-    if (c == 0) buffer.max[state][row] = a.max[half], buffer.sum[state][row] = a.sum[half];
+    if (c == 0) buffer.max[warpgroup][row] = a.max[half], buffer.sum[warpgroup][row] = a.sum[half];
 #pragma unroll
     for (int d = 0; d < kValueDim / 8; d++)
-      *(float2*)&buffer.out[state][row][d * 8 + 2 * c] = make_float2(a.out[d][2 * half], a.out[d][2 * half + 1]);
+      *(float2*)&buffer.out[warpgroup][row][d * 8 + 2 * c] = make_float2(a.out[d][2 * half], a.out[d][2 * half + 1]);
   }
 }

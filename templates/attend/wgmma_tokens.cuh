@@ -2,28 +2,37 @@
 // softmax, O^T += V^T P^T. Tokens (then dims) sit on the 64 matrix rows and query rows on the columns. A thread holds
 // four scores for each eight query rows and 64 tokens.
 
-constexpr int kRowTiles = (kRows + 7) / 8;      // of eight query rows each
-constexpr int kTokenBlocks = kStepTokens / 64;  // 64-token blocks of a step
-constexpr int kOutTiles = kValueDim / 64;       // 64-dim output tiles
-constexpr int kStates = kWarpgroups;            // softmax states of a CTA, one a warpgroup
-constexpr int kSumsPerState = 4;                // one of each warp's tokens
+constexpr int kRowTiles = (kRows + 7) / 8;                   // of eight query rows each
+constexpr int kTokenBlocks = kStepTokens / 64;               // 64-token blocks of a step
+constexpr int kSharers = kColumnsAreSplit ? 2 : 1;           // warpgroups that share q
+constexpr int kOutTiles = kValueDim / 64 / kSharers;         // 64-dim output tiles of a warpgroup
+constexpr int kStates = kColumnsAreSplit ? 1 : kWarpgroups;  // softmax states of a CTA for each row
+static_assert(kValueDim % (64 * kSharers) == 0, "a warpgroup has whole output tiles");
+constexpr bool kHoldsResults = kStates == 1;  // whether results stay in registers
 
-// O stays in dim order.
-constexpr int kSecondPair = 2;
-LEAN_DEVICE int first_dim(int position) { return position; }
+// O stays in dim order, or else as lanes hold it: of 16 dims, position 4 h + i is dim 2h + i, and position 4 h + 2 + i
+// is dim 8 + 2h + i (merge/token_columns.cuh).
+constexpr int kSecondPair = kHoldsResults ? 8 : 2;
+LEAN_DEVICE int first_dim(int position) { return kHoldsResults ? position / 16 * 16 + position % 16 / 2 : position; }
 
 // What a warpgroup has in shared memory beside the ring.
-struct alignas(kLeanAtomBytes) Operands {
-  unsigned char q[kKPanels][kRowTiles][8 * 128];       // [row][64 dims], 128-byte swizzled
-  unsigned char weights[kRowTiles][kStepTokens * 16];  // P^T: [token][8 rows]
-  float max[4][kRowTiles * 8];                         // of each warp's tokens
+struct Weights {
+  unsigned char p[kRowTiles][kStepTokens * 16];        // P^T: [token][8 rows]
+  float max[4][kRowTiles * 8], sum[4][kRowTiles * 8];  // of each warp's tokens
 };
-static_assert(sizeof(Operands) == lean_token_operand_bytes(kRows, kHeadDim, kStepTokens),
+struct alignas(kLeanAtomBytes) Operands {
+  unsigned char q[kKPanels][kRowTiles][8 * 128];  // [row][64 dims], 128-byte swizzled
+  Weights weights[kSharers];
+};
+static_assert(sizeof(Operands) == lean_token_operand_bytes(kRows, kHeadDim, kStepTokens, kSharers),
               "host and device must agree on the operands");
+LEAN_DEVICE Weights& own_weights(Operands& shared, int warpgroup) {
+  return shared.weights[kColumnsAreSplit ? warpgroup : 0];
+}
 
 // The 16-byte chunks of q that this thread carries to shared memory.
 constexpr int kQChunks = kRowTiles * 8 * kHeadDim / 8;
-constexpr int kQChunksPerThread = (kQChunks + 127) / 128;
+constexpr int kQThreads = 128 * kSharers, kQChunksPerThread = (kQChunks + kQThreads - 1) / kQThreads;
 struct Query {
   uint4 chunk[kQChunksPerThread];
 };
@@ -31,7 +40,7 @@ struct Query {
 LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Query& q) {
 #pragma unroll
   for (int i = 0; i < kQChunksPerThread; i++) {
-    const int chunk = i * 128 + (int)threadIdx.x % 128, column = chunk % (kHeadDim / 8);
+    const int chunk = i * kQThreads + (int)threadIdx.x % kQThreads, column = chunk % (kHeadDim / 8);
     const Row row = row_of(s.query, s.row_block, chunk / (kHeadDim / 8));
     q.chunk[i] =
         row.valid ? rotated_16(args, query_row(args, s, row), column * 8, query_index(s, row)) : make_uint4(0, 0, 0, 0);
@@ -41,8 +50,9 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Query&
 LEAN_DEVICE void store_query(Operands& shared, const Query& q) {
 #pragma unroll
   for (int i = 0; i < kQChunksPerThread; i++) {
-    const int chunk = i * 128 + (int)threadIdx.x % 128, row = chunk / (kHeadDim / 8), column = chunk % (kHeadDim / 8);
-    if (kQChunks % 128 == 0 || chunk < kQChunks)
+    const int chunk = i * kQThreads + (int)threadIdx.x % kQThreads, row = chunk / (kHeadDim / 8),
+              column = chunk % (kHeadDim / 8);
+    if (kQChunks % kQThreads == 0 || chunk < kQChunks)
       *(uint4*)&shared.q[column / 8][row / 8][row % 8 * 128 + ((column ^ row) % 8) * 16] = q.chunk[i];
   }
   fence_async_proxy();
@@ -95,12 +105,14 @@ LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, con
     }
 }
 
-// One step, whose KV is in `stage`.
+// One step, whose KV is in `stage`. warpgroup: which one this is.
 LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step& step, u32 stage, Operands& shared,
                         Attention& a, int warpgroup) {
   const float scale_log2 = args.scale_log2;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const u32 q = shared_address(shared.q), weights = shared_address(shared.weights), v = stage + kVOffset;
+  Weights& own = own_weights(shared, warpgroup);
+  const u32 q = shared_address(shared.q), weights = shared_address(own.p), v = stage + kVOffset,
+            v_columns = v + (kColumnsAreSplit ? (u32)(warpgroup * kOutTiles * kPanelBytes) : 0);
   float score[kTokenBlocks][kRowTiles][4];
   wgmma_begin();
 #pragma unroll
@@ -132,7 +144,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
       for (int distance = 4; distance < 32; distance *= 2)
         m[i] = fmaxf(m[i], __shfl_xor_sync(kFullMask, m[i], distance));
     }
-    if (g == 0) *(float2*)&shared.max[warp][tile * 8 + 2 * c] = make_float2(m[0], m[1]);
+    if (g == 0) *(float2*)&own.max[warp][tile * 8 + 2 * c] = make_float2(m[0], m[1]);
   }
   sync_warpgroup(warpgroup);
 #pragma unroll
@@ -140,7 +152,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
     float m[2] = {a.max[tile][0], a.max[tile][1]};
 #pragma unroll
     for (int w = 0; w < 4; w++) {
-      const float2 other = *(const float2*)&shared.max[w][tile * 8 + 2 * c];
+      const float2 other = *(const float2*)&own.max[w][tile * 8 + 2 * c];
       m[0] = fmaxf(m[0], other.x), m[1] = fmaxf(m[1], other.y);
     }
 #pragma unroll
@@ -164,7 +176,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
     for (int block = 0; block < kTokenBlocks; block++)
 #pragma unroll
       for (int half = 0; half < 2; half++)
-        *(u32*)&shared.weights[tile][(block * 64 + warp * 16 + half * 8 + g) * 16 + c * 4] =
+        *(u32*)&own.p[tile][(block * 64 + warp * 16 + half * 8 + g) * 16 + c * 4] =
             Element::pack(score[block][tile][2 * half], score[block][tile][2 * half + 1]);
   }
   fence_async_proxy();
@@ -176,20 +188,34 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
   for (int d = 0; d < kOutTiles; d++)
 #pragma unroll
     for (int k = 0; k < kStepTokens / 16; k++)  // 16 tokens are two atoms of eight
-      wgmma_shared<1, 1>(a.out[d], matrix_descriptor<0, 1024, true>(v + (u32)(d * kPanelBytes + k * 2048)),
+      wgmma_shared<1, 1>(a.out[d], matrix_descriptor<0, 1024, true>(v_columns + (u32)(d * kPanelBytes + k * 2048)),
                          matrix_descriptor<128, kStepTokens * 16, false>(weights + (u32)(k * 256)), true);
   wgmma_end(a.out);
 }
 
-// Adds up the lanes' shares of the row sums. Each warp then holds the sums of its own tokens.
-LEAN_DEVICE void reduce_sums(Attention& a) {
+// Adds up the lanes' and then the warps' shares of the row sums.
+LEAN_DEVICE void reduce_sums(Attention& a, Operands& shared, int warpgroup) {
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+  Weights& own = own_weights(shared, warpgroup);
 #pragma unroll
-  for (int tile = 0; tile < kRowTiles; tile++)
+  for (int tile = 0; tile < kRowTiles; tile++) {
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
       for (int distance = 4; distance < 32; distance *= 2)
         a.sum[tile][i] += __shfl_xor_sync(kFullMask, a.sum[tile][i], distance);
+    if (g == 0) *(float2*)&own.sum[warp][tile * 8 + 2 * c] = make_float2(a.sum[tile][0], a.sum[tile][1]);
+  }
+  sync_warpgroup(warpgroup);
+#pragma unroll
+  for (int tile = 0; tile < kRowTiles; tile++) {
+    a.sum[tile][0] = a.sum[tile][1] = 0.0f;
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+      const float2 of_warp = *(const float2*)&own.sum[w][tile * 8 + 2 * c];
+      a.sum[tile][0] += of_warp.x, a.sum[tile][1] += of_warp.y;
+    }
+  }
 }
 
 // Hands the warpgroup's state to the merge buffer.
@@ -201,10 +227,8 @@ LEAN_DEVICE void store_state(Buffer& buffer, const Attention& a) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       const int row = tile * 8 + 2 * c + i;
-      if (g == 0) {
-        if (warp % 4 == 0) buffer.max[warp / 4][row] = a.max[tile][i];  // the same in all warps of a warpgroup
-        buffer.sum[warp][row] = a.sum[tile][i];
-      }
+      if (g == 0 && warp % 4 == 0)  // the same in all warps of a warpgroup
+        buffer.max[warp / 4][row] = a.max[tile][i], buffer.sum[warp / 4][row] = a.sum[tile][i];
       if (row < kRows) {
 #pragma unroll
         for (int d = 0; d < kOutTiles; d++) {

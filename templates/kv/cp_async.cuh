@@ -15,11 +15,6 @@ struct KvPipe {
     stage = fetch_stage = 0;
   }
 
-  LEAN_DEVICE static void copy_16(u32 destination, const char* source, bool valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(valid ? 16 : 0)
-                 : "memory");
-  }
-
   // Commits a group per call, even an empty one, so that groups and steps count alike. An address must be valid even if
   // none of its bytes are copied, so rows that do not count are read from where the first one is.
   LEAN_DEVICE void fetch() {
@@ -35,7 +30,7 @@ struct KvPipe {
         const bool valid = token < tokens;
         const char* row = at.k_row(valid ? token : 0);
         if (kStepTokens * kKRowChunks % 32 == 0 || token < kStepTokens)
-          copy_16(base + (u32)(token * kKRowBytes + column), row + column, valid);
+          copy_async_16(base + (u32)(token * kKRowBytes + column), row + column, valid);
       }
 #pragma unroll(kVCopies <= kMost ? kVCopies : 4)
       for (int i = 0; i < kVCopies; i++) {
@@ -43,7 +38,7 @@ struct KvPipe {
         const bool valid = token < tokens;
         const char* row = at.v_row(valid ? token : 0);
         if (kStepTokens * kVRowChunks % 32 == 0 || token < kStepTokens)
-          copy_16(base + v_row_offset(token) + (u32)column, row + column, valid);
+          copy_async_16(base + v_row_offset(token) + (u32)column, row + column, valid);
       }
       at.next();
       if (++fetch_stage == kStages) fetch_stage = 0;

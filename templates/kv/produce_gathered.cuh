@@ -11,12 +11,6 @@ constexpr int kRowTurns = kGatherRows / kRowsAtOnce;
 // A barrier of the producer's warpgroup, behind which the ring is initialised.
 LEAN_DEVICE void sync_gatherers() { asm volatile("bar.sync 7, 128;" ::: "memory"); }
 
-// Copies 16 bytes, or writes as many zeros.
-LEAN_DEVICE void gather_16(u32 destination, const char* source, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(valid ? 16 : 0)
-               : "memory");
-}
-
 // Arrives at the barrier once the copies that this thread has issued are there.
 LEAN_DEVICE void arrive_with_copies(u32 barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
@@ -68,14 +62,14 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
           const char* const k = k_head + token / kPageSize * k_page_stride + token % kPageSize * k_stride;
 #pragma unroll
           for (int panel = part * kPartPanels; panel < (part + 1) * kPartPanels; panel++)
-            gather_16(to + (u32)(panel * kPanelBytes), k + panel * 128, valid);
+            copy_async_16(to + (u32)(panel * kPanelBytes), k + panel * 128, valid);
           if constexpr (!kLatent) {
             const char* const v_head = (const char*)args.v + 2 * (s.kv_head * args.v_stride_head) + column * 16;
             const char* const v =
                 v_head + token / kPageSize * (2 * args.v_stride_batch) + token % kPageSize * (2 * args.v_stride_token);
 #pragma unroll
             for (int panel = 0; panel < kVPanels; panel++)
-              gather_16(to + (u32)(kKStageBytes + panel * kPanelBytes), v + panel * 128, valid);
+              copy_async_16(to + (u32)(kKStageBytes + panel * kPanelBytes), v + panel * 128, valid);
           }
         }
         arrive_with_copies(full + (u32)(part * 8));

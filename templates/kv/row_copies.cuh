@@ -18,11 +18,6 @@ LEAN_DEVICE u32 arrived_barrier(u32 stage) {
   return shared_address(&row_buffers().arrived[threadIdx.x / 32 % 4][stage]);
 }
 
-// Copies 16 bytes, or writes as many zeros (PTX ISA, "cp.async").
-LEAN_DEVICE void gather_16(u32 destination, const char* source, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(valid ? 16 : 0)
-               : "memory");
-}
 // Arrives at the barrier once the copies that this thread has issued are there.
 LEAN_DEVICE void arrive_with_copies(u32 barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

@@ -25,7 +25,7 @@ LEAN_DEVICE void request_rows(const char* k_head, i64 row, int turn, u32 stage, 
     const u32 to = stage + (u32)(kPanelBytes + (first + i) * 128 + lane % 8 * 16);
 #pragma unroll
     for (int pair = lane / 8; pair < kRowPairs; pair += 4)
-      gather_16(to + (u32)(2 * pair * kPanelBytes), latent + pair * 128, from >= 0);
+      copy_async_16(to + (u32)(2 * pair * kPanelBytes), latent + pair * 128, from >= 0);
   }
   // The rotated columns: 64 for eight lanes.
 #pragma unroll
@@ -36,14 +36,14 @@ LEAN_DEVICE void request_rows(const char* k_head, i64 row, int turn, u32 stage, 
     const u32 to = stage + (u32)(kVPanels * kPanelBytes + token * 128 + (column ^ token % 8) * 16);
 #pragma unroll
     for (int panel = 0; panel < kKPanels - kVPanels; panel++)
-      gather_16(to + (u32)(panel * kPanelBytes), rope + panel * 128, from >= 0);
+      copy_async_16(to + (u32)(panel * kPanelBytes), rope + panel * 128, from >= 0);
   }
   const i64 from = __shfl_sync(kFullMask, row, turn * kWarpRows + lane % kWarpRows);
   if (lane < kWarpRows) {
 #pragma unroll
     for (int i = 0; i < kRowGroups; i += 4)
-      gather_16(shared_address(&row_buffers().scales[at_stage][first + lane][i]),
-                k_head + (from < 0 ? 0 : from) + kRowScales + i * 4, from >= 0);
+      copy_async_16(shared_address(&row_buffers().scales[at_stage][first + lane][i]),
+                    k_head + (from < 0 ? 0 : from) + kRowScales + i * 4, from >= 0);
   }
   arrive_with_copies(arrived_barrier(at_stage));
 }

@@ -3,6 +3,18 @@
 
 typedef MergeBuffer Results;
 
+// To be called by all workers, and then results_of.
+template <class State>
+LEAN_DEVICE void share_state(MergeBuffer& buffer, const State& state) {
+  sync_workers();  // the last readers of the buffer are done
+  store_state(buffer, state);
+}
+template <class State>
+LEAN_DEVICE const Results& results_of(MergeBuffer& buffer, const State&) {
+  sync_workers();
+  return buffer;
+}
+
 // Writes the rows of a whole output tile.
 LEAN_DEVICE void write_results(const LeanDecodeArgs& args, const Segment& segment, const Results& results) {
   for_each_column([&](int column) {

@@ -12,8 +12,8 @@ struct Output {
 };
 
 LEAN_DEVICE Output output_of(const LeanDecodeArgs& args, const Segment& s, int column) {
-  const int position = column % kRowColumns * 4;
-  const Row row = row_of(s.query, s.row_block, column / kRowColumns);
+  const int position = column_in_row(column) * 4;
+  const Row row = row_of(s.query, s.row_block, column_row(column));
   const int head = s.kv_head * kGroup + row.head;
   const i64 of_o =
       row_offset(s.request, s.query, s.kv_head, row, args.o_stride_batch, args.o_stride_token, args.o_stride_head);

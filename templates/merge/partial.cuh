@@ -7,13 +7,29 @@ constexpr int kRowColumns = kValueDim / 4;     // columns of a row
 constexpr int kColumns = kRows * kRowColumns;  // of a partial
 constexpr int kThreads = kWarps * 32;
 constexpr int kColumnsPerThread = (kColumns + kThreads - 1) / kThreads;
-// In the workspace a partial is O [kColumns] float4, then (max, sum) [kColumns]: repeated for each column, so that one
-// thread alone reads a column's pair and puts its zeros back.
-constexpr int kPartialFloats = lean_partial_floats(kRows, kValueDim);
+// In the workspace a partial is O [kColumns] float4, then (max, sum) [kColumns / kStateColumns]. Neighbouring columns
+// that share a state are of one row, and neighbouring lanes load them.
+constexpr int kStateColumns = lean_state_columns(kRunLoads);
+constexpr int kPartialFloats = lean_partial_floats(kRows, kValueDim, kRunLoads);
+static_assert(kRowColumns % kStateColumns == 0, "columns that share a state are of one row");
 
 struct RowState {
   float max, sum;
 };
+
+// Columns are numbered row by row. Where results stay in registers, the numbers go by blocks of eight rows and four
+// neighbouring columns of each, as the lanes of a warp hold them: then a warp stores 512 neighbouring bytes.
+LEAN_DEVICE int column_row(int column) {
+  return kColumnsInBlocks ? column / (8 * kRowColumns) * 8 + column % 32 / 4 : column / kRowColumns;
+}
+LEAN_DEVICE int column_in_row(int column) {
+  return kColumnsInBlocks ? column / 32 % (kRowColumns / 4) * 4 + column % 4 : column % kRowColumns;
+}
+LEAN_DEVICE int column_at(int row, int in_row) {
+  if constexpr (!kColumnsInBlocks) return row * kRowColumns + in_row;
+  return (row / 8 * (kRowColumns / 4) + in_row / 4) * 32 + row % 8 * 4 + in_row % 4;
+}
+constexpr int kFourFurther = kColumnsInBlocks ? 32 : 4;  // from a column to the one that is four further in its row
 
 LEAN_DEVICE void add_scaled(float4& sum, const float4& x, float weight) {
   sum.x = fmaf(x.x, weight, sum.x), sum.y = fmaf(x.y, weight, sum.y), sum.z = fmaf(x.z, weight, sum.z),
@@ -23,7 +39,7 @@ LEAN_DEVICE void add_scaled(float4& sum, const float4& x, float weight) {
 // Calls body(column) for each column that this thread owns.
 template <class Body>
 LEAN_DEVICE void for_each_column(Body body) {
-#pragma unroll 1
+#pragma unroll(kProducerWarps > 0 && kColumnsPerThread % 4 == 0 ? 4 : 1)  // others have no registers to spare
   for (int i = 0; i < kColumnsPerThread; i++) {
     const int column = i * kThreads + (int)threadIdx.x;
     if (kColumns % kThreads == 0 || column < kColumns) body(column);

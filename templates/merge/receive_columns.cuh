@@ -97,7 +97,7 @@ LEAN_DEVICE void receive_columns(const LeanDecodeArgs& args) {
     s.kv_head = (int)(first_kv_head + of_kv_head - request * kv_heads);
     s.row_block = (int)(row / kRows);
     s.query = query_tokens(args.q_offsets, s.request);
-    const OwnOutput output = own_output_of(args, s, (int)(row % kRows * kRowColumns + column % kRowColumns));
+    const OwnOutput output = own_output_of(args, s, column_at((int)(row % kRows), (int)(column % kRowColumns)));
     const bool wanted =
         first + lane < total && output.valid && (kReplicateOutput || owner_of_head(args, output.head) == rank);
     receive_column(args, column, wanted, output);

@@ -9,12 +9,12 @@ struct Output {
 };
 
 LEAN_DEVICE Output output_of(const LeanDecodeArgs& args, const Segment& s, int column) {
-  const int row_of_tile = column / kRowColumns;
+  const int row_of_tile = column_row(column);
   const Row row = row_of(s.query, s.row_block, row_of_tile);
   const u32 owner = owner_of_head(args, s.kv_head * kGroup + row.head), kv_heads = kv_heads_of_rank(args),
             kv_head = (u32)s.kv_head - first_kv_head_of(args, owner);
   const u32 row_index = (u32)(s.row_block * kRows + row_of_tile);
-  return {((s.request * kv_heads + kv_head) * kQueryRows + row_index) * kRowColumns + (u32)column % kRowColumns, owner,
+  return {((s.request * kv_heads + kv_head) * kQueryRows + row_index) * kRowColumns + (u32)column_in_row(column), owner,
           row.valid};
 }
 

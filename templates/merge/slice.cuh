@@ -1,13 +1,13 @@
 // merge/slice.cuh -- one contributor's share of an output tile's reduction: the columns mine, mine + count, mine + 2
 // count, ... from the workspace. Some neighbouring lanes take a column together. Lane i of them takes the contributors
 // i, i + lanes, ..., kBatch of them at a time. Sums are taken in a fixed order, so results repeat bit for bit. Shares
-// of many columns are reduced in blocks instead (merge/share_blocks.cuh).
+// of many columns are taken otherwise (merge/share_runs.cuh).
 
 // log2 of the lanes that take one column. There are at least two contributors.
 LEAN_DEVICE int slice_lane_bits(const Contributors& c) { return min(32 - __clz((int)c.count - 1), 5); }
 
-// Turns that a slice takes. In each, a warp reduces as many columns as it has groups of lanes.
-LEAN_DEVICE u32 slice_turns(const Contributors& c) {
+// Turns that a share takes. In each, a warp reduces as many columns as it has groups of lanes.
+LEAN_DEVICE u32 share_turns(const Contributors& c) {
   const u32 columns = lean_quotient((u32)kColumns + c.count - 1 - min(c.mine, (u32)kColumns), c.count);
   return ((columns << slice_lane_bits(c)) + 31) / 32;
 }
@@ -87,7 +87,7 @@ LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c,
 
 // All columns of the share. A lane takes all its partials of a column in one round trip up to 160 contributors, and
 // five at a time above.
-LEAN_DEVICE void reduce_columns(const LeanDecodeArgs& args, const Contributors& c, const Segment& segment, u32 turn) {
+LEAN_DEVICE void reduce_share(const LeanDecodeArgs& args, const Contributors& c, const Segment& segment, u32 turn) {
   if (c.count <= 32) {
     reduce_slice<1>(args, c, segment, turn);
   } else if (c.count <= 64) {

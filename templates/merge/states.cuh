@@ -4,10 +4,10 @@
 constexpr int kRowStride = kValueDim + 4;  // floats; the pad keeps the 8-byte stores of a half warp on different banks
 struct MergeBuffer {
   float max[kStates][kRowTiles * 8];
-  float sum[kStates * kSumsPerState][kRowTiles * 8];
+  float sum[kStates][kRowTiles * 8];
   float out[kStates][kRows][kRowStride];  // in the order of first_dim
 };
-static_assert(sizeof(MergeBuffer) == lean_merge_bytes(kStates, kSumsPerState, kRows, kValueDim),
+static_assert(sizeof(MergeBuffer) == lean_merge_bytes(kStates, kRows, kValueDim),
               "host and device must agree on the merge buffer");
 
 // A column of the CTA's result, and the state of its row.
@@ -21,8 +21,7 @@ LEAN_DEVICE RowState merge_states(const MergeBuffer& buffer, int column, float s
 #pragma unroll
   for (int i = 0; i < kStates; i++) {
     const float weight = exp2_approx((buffer.max[i][row] - reference) * scale_log2);
-#pragma unroll
-    for (int j = 0; j < kSumsPerState; j++) state.sum = fmaf(buffer.sum[i * kSumsPerState + j][row], weight, state.sum);
+    state.sum = fmaf(buffer.sum[i][row], weight, state.sum);
     add_scaled(o, *(const float4*)&buffer.out[i][row][position], weight);
   }
   return state;

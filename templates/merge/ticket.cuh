@@ -117,6 +117,7 @@ LEAN_DEVICE void merge_pieces(const LeanDecodeArgs& args, const Pieces& pieces, 
       for (int n = 0; n < kMergeColumns; n++)
 #pragma unroll
         for (u32 i = 0; i < kMergeBatch; i++) all &= arrived(stat[n][i], out[n][i]) || begin + i >= pieces.count;
+      if constexpr (kStateColumns > 1) all = __all_sync(kFullMask, all);  // lanes load a state together
       if (!all && !goes_on_waiting(args, waited)) {
         readable = 0;
 #pragma unroll

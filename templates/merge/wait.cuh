@@ -43,7 +43,7 @@ LEAN_DEVICE void end_fix_up(const LeanDecodeArgs& args) {
     const Contributors c = shared_tiles()[which].c;
     if (c.count == 0) continue;
     if (which == 1 && shared_tiles()[0].c.count > 0)  // warps that the first tile left idle begin with the second
-      turn = (turn + kWarps - slice_turns(shared_tiles()[0].c) % kWarps) % kWarps;
+      turn = (turn + kWarps - share_turns(shared_tiles()[0].c) % kWarps) % kWarps;
     const Segment& segment = shared_tiles()[which].segment;
     reduce_share(args, c, segment, turn);
   }

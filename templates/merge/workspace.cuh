@@ -40,7 +40,11 @@ LEAN_DEVICE float* own_partial(const LeanDecodeArgs& args, const Contributors& c
   return partial_at(args, c.first_slot + c.mine, c.mine == 0 ? 1 : 0);
 }
 LEAN_DEVICE float* partial_column(float* partial, int column) { return partial + column * 4; }
-LEAN_DEVICE float* partial_state(float* partial, int column) { return partial + kColumns * 4 + column * 2; }
+LEAN_DEVICE float* partial_state(float* partial, int column) {
+  return partial + kColumns * 4 + column / kStateColumns * 2;
+}
+// Whether the thread that has `column` writes the column's state, and puts its zeros back.
+LEAN_DEVICE bool has_state(int column) { return kStateColumns == 1 || column % kStateColumns == 0; }
 
 LEAN_DEVICE float present(float x) { return x == 0.0f ? -0.0f : x; }
 LEAN_DEVICE bool arrived(const RowState& state, const float4& o) {
@@ -53,16 +57,23 @@ LEAN_DEVICE void give_up(bool wanted, RowState& state, float4& o) {
   if (wanted) state.max = o.x = __uint_as_float(0x7fffffffu);
 }
 
-LEAN_DEVICE void store_partial(float* partial, int column, RowState state, const float4& o) {
+LEAN_DEVICE void store_column(float* at, const float4& o) {
   asm volatile(
       "{ .reg .b64 lo, hi; .reg .b128 x; mov.b64 lo, {%1, %2}; mov.b64 hi, {%3, %4}; mov.b128 x, {lo, hi};\n"
-      "st.relaxed.gpu.global.b128 [%0], x; }" ::"l"(partial_column(partial, column)),
+      "st.relaxed.gpu.global.b128 [%0], x; }" ::"l"(at),
       "f"(present(o.x)), "f"(o.y), "f"(o.z), "f"(o.w)
       : "memory");
+}
+LEAN_DEVICE void store_state(float* at, bool wanted, const RowState& state) {
   asm volatile(
-      "{ .reg .b64 x; mov.b64 x, {%1, %2}; st.relaxed.gpu.global.b64 [%0], x; }" ::"l"(partial_state(partial, column)),
-      "f"(present(state.max)), "f"(state.sum)
+      "{ .reg .pred p; .reg .b64 x; setp.ne.u32 p, %3, 0; mov.b64 x, {%1, %2}; @p st.relaxed.gpu.global.b64 [%0], x; "
+      "}" ::"l"(at),
+      "f"(present(state.max)), "f"(state.sum), "r"((u32)wanted)
       : "memory");
+}
+LEAN_DEVICE void store_partial(float* partial, int column, const RowState& state, const float4& o) {
+  store_column(partial_column(partial, column), o);
+  store_state(partial_state(partial, column), has_state(column), state);
 }
 
 // Loads a column if `wanted`, and leaves `o` and `state` as they are otherwise.
@@ -82,12 +93,16 @@ LEAN_DEVICE void load_partial(float* partial, int column, bool wanted, RowState&
       : "memory");
 }
 
+// To be called once all lanes of the warp have loaded their columns, because some may share a state.
 LEAN_DEVICE void clear_partial(float* partial, int column, bool wanted) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v4.u32 [%0], {%2, %2, %2, %2}; @p st.global.v2.u32 [%1], "
-      "{%2, %2}; }" ::"l"(partial_column(partial, column)),
-      "l"(partial_state(partial, column)), "r"(0), "r"((u32)wanted)
-      : "memory");
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.v4.u32 [%0], {%1, %1, %1, %1}; }" ::"l"(
+                   partial_column(partial, column)),
+               "r"(0), "r"((u32)wanted)
+               : "memory");
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.v2.u32 [%0], {%1, %1}; }" ::"l"(
+                   partial_state(partial, column)),
+               "r"(0), "r"((u32)(wanted && has_state(column)))
+               : "memory");
 }
 
 // Between launches other kernels push the workspace out of L2. A contributor that looks for a partial would then wait

@@ -2,10 +2,12 @@
 //   LEANATTN_NVRTC_DIR=<folder of this libnvrtc.so> QUICK_NVRTC=1 program
 // The library finds it first, and it hands everything on to the NVRTC that the library would have found instead. With
 // QUICK_NVRTC=1 that NVRTC checks a source's syntax and types, and then compiles kernels of the same names that do
-// nothing, which takes a tenth of the time. The compile matrix and the tests of compilation need NVRTC itself. Any
-// process, any thread.
+// nothing, which takes a tenth of the time. Log and cubin of such kernels say that they are empty (kMark), and
+// nvrtcVersion() is of this file, so that the cubins have keys of their own in a cubin.db (NvrtcApi::build). The
+// compile matrix and the tests of compilation need NVRTC itself. Any process, any thread.
 #include <nvrtc.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -20,6 +22,9 @@
 namespace {
 
 using leanattn::DynamicLibrary;
+
+/// The first line of a log, and a variable's value in the cubin, where kernels are empty.
+constexpr const char* kMark = "quick_nvrtc checked the source and compiled empty kernels of the same names";
 
 /// The NVRTC behind this one; its functions are null where none is found.
 struct Behind {
@@ -58,16 +63,20 @@ struct Program {
   nvrtcProgram given = nullptr, empty = nullptr;  ///< what the caller gave, and its kernels without their bodies
   std::string source;
   nvrtcProgram compiled() const { return empty != nullptr ? empty : given; }
+  /// What stands before the log of compiled().
+  std::string log_head() const { return empty != nullptr ? std::string(kMark) + '\n' : ""; }
 };
 
 Program& program_of(nvrtcProgram handle) { return *reinterpret_cast<Program*>(handle); }
 
-/// Kernels of the same names as those of `source`, which do nothing.
+/// Kernels of the same names as those of `source`, which do nothing, and kMark. Empty where `source` has no kernel.
 std::string empty_kernels(const std::string& source) {
   static const std::regex kernel(R"(__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?([A-Za-z_]\w*)\s*\()");
   std::string kernels;
   for (std::sregex_iterator found(source.begin(), source.end(), kernel), end; found != end; ++found)
     kernels += "extern \"C\" __global__ void " + (*found)[1].str() + "() {}\n";
+  if (!kernels.empty())
+    kernels += "extern \"C\" __device__ const char quick_nvrtc_mark[] = \"" + std::string(kMark) + "\";\n";
   return kernels;
 }
 
@@ -127,11 +136,15 @@ nvrtcResult nvrtcGetCUBIN(nvrtcProgram handle, char* cubin) {
 }
 
 nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram handle, std::size_t* size) {
-  return behind().nvrtcGetProgramLogSize(program_of(handle).compiled(), size);
+  const Program& program = program_of(handle);
+  const nvrtcResult status = behind().nvrtcGetProgramLogSize(program.compiled(), size);
+  if (status == NVRTC_SUCCESS) *size += program.log_head().size();
+  return status;
 }
 
 nvrtcResult nvrtcGetProgramLog(nvrtcProgram handle, char* log) {
-  return behind().nvrtcGetProgramLog(program_of(handle).compiled(), log);
+  const std::string head = program_of(handle).log_head();
+  return behind().nvrtcGetProgramLog(program_of(handle).compiled(), std::copy(head.begin(), head.end(), log));
 }
 
 }  // extern "C"

@@ -71,8 +71,9 @@ Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
       {"const int length = first_length(args);", stamp_at(Moment::started), ""},
       {"if (!start_walk(args, length, part_sums, walk)) return;", "", fmt::format(" {}", stamp_at(Moment::placed))},
       {"if (!whole) begin_fix_up(args, here, fix);", stamp_at(Moment::streamed), ""},
-      {"finish_segment(args, here, whole, fix, buffer);", stamp_at(Moment::gathered),
-       fmt::format(" {}", stamp_at(Moment::finished))},
+      {kernel.spec.load == LoadPath::tensor ? "finish_segment(args, here, whole, fix, results_of(buffer, attention));"
+                                            : "finish_segment(args, here, whole, fix, buffer);",
+       stamp_at(Moment::gathered), fmt::format(" {}", stamp_at(Moment::finished))},
   };
   if (kernel.spec.load == LoadPath::tensor) {
     edits.push_back({"if (threadIdx.x / 32 == kWarps) produce(", stamp_at(Moment::requested, "kThreads"), ""});

@@ -4,10 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include "tests/thoroughness.hpp"
@@ -26,9 +27,9 @@ struct Protocol {
 
 /// What a store does when it arrives.
 struct Store {
-  std::uint8_t at;     ///< rank whose memory it is
-  std::uint8_t place;  ///< of its memory
-  std::uint8_t value;  ///< 0: zeros put back
+  std::uint8_t at = 0;     ///< rank whose memory it is
+  std::uint8_t place = 0;  ///< of its memory
+  std::uint8_t value = 0;  ///< 0: zeros put back
   auto operator<=>(const Store&) const = default;
 };
 
@@ -37,32 +38,32 @@ struct Store {
 /// launch's have arrived when the next one begins, by the order of the stream.
 class Model {
  public:
-  explicit Model(Protocol protocol) : p_(protocol) {}
+  explicit Model(Protocol protocol) : p_(protocol) { assert(p_.ranks <= kMostRanks && places() <= kMostPlaces); }
 
   /// Tries every order. Returns what went wrong first, or nothing. `states`: how many were met.
   std::string explore(std::size_t& states) {
-    std::vector<State> open{initial()};
+    std::vector<State> open(1);
     std::unordered_set<std::string> met{key(open.front())};
     while (!open.empty()) {
-      const State state = std::move(open.back());
+      const State state = open.back();
       open.pop_back();
       bool stuck = true, done = true;
       for (int rank = 0; rank < p_.ranks; ++rank) {
-        const Rank& r = state.ranks[static_cast<std::size_t>(rank)];
+        const Rank& r = state.ranks[rank];
         done &= r.launch == p_.launches;
-        for (std::size_t i = 0; i < r.pending.size(); ++i) {
+        for (int i = 0; i < r.stores; ++i) {
           if (i > 0 && r.pending[i] == r.pending[i - 1]) continue;
           stuck = false;
           State next = state;
           if (const std::string wrong = arrive(next, rank, i); !wrong.empty()) return wrong;
-          if (met.insert(key(next)).second) open.push_back(std::move(next));
+          if (met.insert(key(next)).second) open.push_back(next);
         }
         State next = state;
         std::string wrong;
         if (!step(next, rank, wrong)) continue;
         if (!wrong.empty()) return wrong;
         stuck = false;
-        if (met.insert(key(next)).second) open.push_back(std::move(next));
+        if (met.insert(key(next)).second) open.push_back(next);
       }
       if (stuck && !done) return "ranks wait for each other for ever";
     }
@@ -71,14 +72,20 @@ class Model {
   }
 
  private:
+  static constexpr int kMostRanks = 3, kMostPlaces = 2 * 2 * kMostRanks, kMostPending = 8;
+
+  // Bytes without gaps, so that a state is its own key in the set of those that were met: each of them takes the
+  // sanitizers a while.
   struct Rank {
-    int launch = 0, at = 0;      // which launch it is in, and which of its steps comes next
-    std::vector<Store> pending;  // stores that have not arrived, sorted
+    std::uint8_t launch = 0, at = 0;   // which launch it is in, and which of its steps comes next
+    std::uint8_t stores = 0;           // of `pending`
+    Store pending[kMostPending] = {};  // stores that have not arrived, sorted; zeros behind them
   };
   struct State {
-    std::vector<Rank> ranks;
-    std::vector<std::uint8_t> memory;  // [rank, place]
+    Rank ranks[kMostRanks];
+    std::uint8_t memory[kMostRanks * kMostPlaces] = {};  // [rank, place]
   };
+  static_assert(std::has_unique_object_representations_v<State>);
 
   // Places of a rank's memory: slots [parity, from], then signals likewise.
   int places() const { return 2 * p_.parities * p_.ranks; }
@@ -88,35 +95,22 @@ class Model {
   std::uint8_t signal(int launch, int from) const {
     return static_cast<std::uint8_t>(p_.parities * p_.ranks + launch % p_.parities * p_.ranks + from);
   }
-  State initial() const {
-    State state;
-    state.ranks.resize(static_cast<std::size_t>(p_.ranks));
-    state.memory.assign(static_cast<std::size_t>(p_.ranks * places()), 0);
-    return state;
-  }
-  std::uint8_t& memory(State& state, int rank, int place) const {
-    return state.memory[static_cast<std::size_t>(rank * places() + place)];
-  }
-  static std::string key(const State& state) {
-    std::string text(state.memory.begin(), state.memory.end());
-    for (const Rank& rank : state.ranks) {
-      text.push_back(static_cast<char>(rank.launch));
-      text.push_back(static_cast<char>(rank.at));
-      text.push_back(static_cast<char>(rank.pending.size()));
-      for (const Store& store : rank.pending)
-        for (const std::uint8_t byte : {store.at, store.place, store.value}) text.push_back(static_cast<char>(byte));
-    }
-    return text;
-  }
+  std::uint8_t& memory(State& state, int rank, int place) const { return state.memory[rank * kMostPlaces + place]; }
+  static std::string key(const State& state) { return {reinterpret_cast<const char*>(&state), sizeof(State)}; }
   static void send(Rank& rank, Store store) {
-    rank.pending.insert(std::upper_bound(rank.pending.begin(), rank.pending.end(), store), store);
+    assert(rank.stores < kMostPending);
+    Store* const end = rank.pending + rank.stores++;
+    Store* const at = std::upper_bound(rank.pending, end, store);
+    std::copy_backward(at, end, end + 1);
+    *at = store;
   }
 
   /// Store number i of the rank arrives. Returns what it destroys, if anything.
-  std::string arrive(State& state, int rank, std::size_t i) const {
-    Rank& r = state.ranks[static_cast<std::size_t>(rank)];
+  std::string arrive(State& state, int rank, int i) const {
+    Rank& r = state.ranks[rank];
     const Store store = r.pending[i];
-    r.pending.erase(r.pending.begin() + static_cast<std::ptrdiff_t>(i));
+    std::copy(r.pending + i + 1, r.pending + r.stores, r.pending + i);
+    r.pending[--r.stores] = {};
     std::uint8_t& there = memory(state, store.at, store.place);
     const bool is_signal = store.place >= p_.parities * p_.ranks;
     if (!is_signal && store.value != 0 && there != 0) return "a column overwrites one that nobody has read";
@@ -127,7 +121,7 @@ class Model {
 
   /// The rank's next step. False: it waits, or has ended. wrong: what it found that must not be.
   bool step(State& state, int rank, std::string& wrong) const {
-    Rank& r = state.ranks[static_cast<std::size_t>(rank)];
+    Rank& r = state.ranks[rank];
     if (r.launch == p_.launches) return false;
     const auto tag = static_cast<std::uint8_t>(r.launch + 1);
     const bool owns = rank < p_.owners;
@@ -157,7 +151,7 @@ class Model {
       ++r.at;
       return true;
     }
-    if (!r.pending.empty()) return false;
+    if (r.stores > 0) return false;
     ++r.launch;
     r.at = 0;
     return true;

@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 
 #include "runtime/cuda/compiler.hpp"
+#include "tests/thoroughness.hpp"
 
 namespace leanattn {
 namespace {
 
 TEST(ReadLimit, CompilesWithoutSpillsOnEveryArch) {
-  for (const Arch arch : matrix_arches()) {
+  const auto arches = matrix_arches();
+  for (std::size_t i = 0; i < arches.size(); ++i) {
+    const Arch arch = arches[i];
+    if (arch != Arch{9, 0, true} && !in_turn(i, arches.size())) continue;
     const auto compiled = compile_source(read_limit_source(), arch, nullptr);
     if (!compiled && compiled.error().code == ErrorCode::nvrtc_missing) GTEST_SKIP() << compiled.error().message;
     ASSERT_TRUE(compiled) << to_string(arch) << ": " << compiled.error().message << "\n" << compiled.error().log;

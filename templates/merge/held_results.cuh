@@ -1,0 +1,38 @@
+// merge/held_results.cuh -- the results of a segment are complete in the registers of the warps that attended to it, in
+// columns as a lane holds them.
+
+typedef Attention Results;
+struct MergeBuffer {};
+
+LEAN_DEVICE void share_state(MergeBuffer&, const Attention&) {}
+LEAN_DEVICE const Results& results_of(MergeBuffer&, const Attention& a) {
+  sync_workers();  // all are done with the fix-up before
+  return a;
+}
+
+// The first row that a thread holds, which the compiler takes for unknown, lest it keep the addresses of all columns
+// from segment to segment.
+LEAN_DEVICE int opaque_held_row() {
+  int row = first_held_row();
+  asm volatile("" : "+r"(row));
+  return row;
+}
+
+// Writes the rows of a whole output tile.
+LEAN_DEVICE void write_results(const LeanDecodeArgs& args, const Segment& segment, const Results& results) {
+  const int row = opaque_held_row(), first = first_held_column(row);
+  for_each_held(results, row, [&](int offset, const RowState& state, const float4& o) {
+    write_output(args, output_of(args, segment, first + offset), state, o);
+  });
+}
+
+// Stores this CTA's state as its partial.
+LEAN_DEVICE void store_own_partial(const LeanDecodeArgs& args, const Contributors& c, const Results& results) {
+  const int row = opaque_held_row(), first = first_held_column(row);
+  float *columns = partial_column(own_partial(args, c), first), *states = partial_state(own_partial(args, c), first);
+  asm volatile("" : "+l"(columns), "+l"(states));  // lest they be worked out anew for each column
+  for_each_held(results, row, [&](int offset, const RowState& state, const float4& o) {
+    store_column(columns + offset * 4, o);
+    store_state(states + offset / kStateColumns * 2, has_state(first), state);
+  });
+}

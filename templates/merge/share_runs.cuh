@@ -1,0 +1,158 @@
+// merge/share_runs.cuh -- a contributor's share of an output tile that has many columns: a run of neighbouring ones.
+// The lanes of a warp load neighbouring columns of the same partial, so that few requests go to L2, and up to kRunLoads
+// columns each before they use any, so that few round trips follow each other. Where the run is shorter than a warp,
+// its lanes take several partials; where it leaves warps without columns, these take a part of the partials too, and
+// the warps meet in shared memory. Sums are taken in a fixed order, so results repeat bit for bit.
+
+constexpr u32 kPollNs = 64;  // between two polls of all that a thread waits for
+
+// The first column of contributor `mine`'s run; behind the last one, kColumns.
+LEAN_DEVICE u32 run_begin(const Contributors& c, u32 mine) {
+  return mine == c.count ? (u32)kColumns : lean_quotient(mine * (kColumns / kStateColumns), c.count) * kStateColumns;
+}
+
+// log2, rounded up.
+LEAN_DEVICE u32 bits_of(u32 n) { return n <= 1 ? 0 : 32 - __clz((int)n - 1); }
+
+// A lane's part of a run.
+struct RunPart {
+  u32 column, end;         // the lane's column, and the end of the run
+  u32 contributor, apart;  // its first contributor, and how many further the next one is
+};
+
+// What the partials of a part add up to, kBatch of them at a time.
+template <int kBatch>
+LEAN_DEVICE RowState add_partials(const LeanDecodeArgs& args, const Contributors& c, const RunPart& part, float4& o) {
+  RowState state = {kNegInf, 0.0f};
+  o = make_float4(0, 0, 0, 0);
+#pragma unroll 1
+  for (u32 begin = part.contributor; __any_sync(kFullMask, begin < c.count); begin += kBatch * part.apart) {
+    const auto contributor_of = [&](int i) { return begin + i * part.apart; };
+    const auto wanted = [&](int i) { return contributor_of(i) < c.count && part.column < part.end; };
+    const auto partial_of = [&](int i) {
+      return partial_at(args, c.first_slot + contributor_of(i), contributor_of(i) == 0 ? 1 : 0);
+    };
+    RowState stat[kBatch];
+    float4 out[kBatch];
+    u32 waited = 0;
+    while (true) {
+      // What is not wanted counts as nothing, and as having arrived.
+#pragma unroll
+      for (int i = 0; i < kBatch; i++) {
+        stat[i] = {kNegInf, 0.0f}, out[i] = make_float4(-0.0f, 0, 0, 0);
+        load_partial(partial_of(i), (int)part.column, wanted(i), stat[i], out[i]);
+      }
+      bool all = true;
+#pragma unroll
+      for (int i = 0; i < kBatch; i++) all &= arrived(stat[i], out[i]);
+      if (__all_sync(kFullMask, all)) break;  // the vote, so that nobody clears a state that others still wait for
+      if (!goes_on_waiting(args, waited)) {
+#pragma unroll
+        for (int i = 0; i < kBatch; i++) give_up(wanted(i), stat[i], out[i]);
+        break;
+      }
+      __nanosleep(kPollNs);
+    }
+    const float before = state.max;
+#pragma unroll
+    for (int i = 0; i < kBatch; i++) {
+      state.max = fmaxf(state.max, stat[i].max);
+      clear_partial(partial_of(i), (int)part.column, wanted(i));
+    }
+    const float reference = reference_of(state.max), keep = exp2_approx((before - reference) * args.scale_log2);
+    state.sum *= keep;
+    o.x *= keep, o.y *= keep, o.z *= keep, o.w *= keep;
+#pragma unroll
+    for (int i = 0; i < kBatch; i++) {
+      const float weight = exp2_approx((stat[i].max - reference) * args.scale_log2);
+      state.sum = fmaf(stat[i].sum, weight, state.sum);
+      add_scaled(o, out[i], weight);
+    }
+  }
+  return state;
+}
+
+// Rescales a state and its column to the maximum `max`.
+LEAN_DEVICE void raise_to(float max, float scale_log2, RowState& state, float4& o) {
+  const float weight = exp2_approx((state.max - reference_of(max)) * scale_log2);
+  state = {max, state.sum * weight};
+  o.x *= weight, o.y *= weight, o.z *= weight, o.w *= weight;
+}
+
+// Adds up what lanes `distance` apart, and multiples of it, have of the same column.
+LEAN_DEVICE void add_members(u32 distance, float scale_log2, RowState& state, float4& o) {
+  float max = state.max;
+#pragma unroll 1
+  for (u32 d = distance; d < 32; d *= 2) max = fmaxf(max, __shfl_xor_sync(kFullMask, max, d));
+  raise_to(max, scale_log2, state, o);
+#pragma unroll 1
+  for (u32 d = distance; d < 32; d *= 2) {
+    state.sum += __shfl_xor_sync(kFullMask, state.sum, d);
+    o.x += __shfl_xor_sync(kFullMask, o.x, d), o.y += __shfl_xor_sync(kFullMask, o.y, d);
+    o.z += __shfl_xor_sync(kFullMask, o.z, d), o.w += __shfl_xor_sync(kFullMask, o.w, d);
+  }
+}
+
+// Where warps that share columns meet. It takes the place of what the CTA had in shared memory before its fix-up.
+struct RunMeeting {
+  float4 o[kWarps][32];
+  RowState state[kWarps][32];
+};
+static_assert(sizeof(RunMeeting) <= kSharedBytes, "it takes the place of what was there");
+
+// To be called by all workers.
+LEAN_DEVICE void reduce_share(const LeanDecodeArgs& args, const Contributors& c, const Segment& segment, u32) {
+  extern __shared__ __align__(16) unsigned char run_shared[];
+  RunMeeting& meeting = *(RunMeeting*)run_shared;
+  const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const u32 first = run_begin(c, c.mine), end = run_begin(c, c.mine + 1);
+  if (first == end) return;
+  // `width` lanes have neighbouring columns. The run has so many pieces of this width. A piece has a team of warps.
+  const u32 width_bits = min(bits_of(end - first), 5u), width = 1u << width_bits;
+  const u32 pieces = (end - first + width - 1) >> width_bits;
+  constexpr u32 kWarpBits = kWarps >= 16 ? 4 : kWarps >= 8 ? 3 : kWarps >= 4 ? 2 : kWarps >= 2 ? 1 : 0;
+  const u32 piece_bits = min(bits_of(pieces), kWarpBits), team = (u32)kWarps >> piece_bits, rank = warp >> piece_bits;
+#pragma unroll 1
+  for (u32 piece = warp & ((1u << piece_bits) - 1); piece < pieces && rank < team; piece += 1u << piece_bits) {
+    RunPart part;
+    part.column = first + piece * width + lane % width, part.end = end;
+    part.contributor = (rank << (5 - width_bits)) + (lane >> width_bits), part.apart = team << (5 - width_bits);
+    float4 o;
+    RowState state;
+    if (kRunLoads > 4 && c.count > 4 * part.apart) {
+      state = add_partials<kRunLoads>(args, c, part, o);
+    } else if (c.count > 2 * part.apart) {
+      state = add_partials<4>(args, c, part, o);
+    } else {
+      state = add_partials<2>(args, c, part, o);
+    }
+    add_members(width, args.scale_log2, state, o);
+    if (team > 1) {
+      meeting.o[warp][lane] = o, meeting.state[warp][lane] = state;
+    } else if (lane < width && part.column < end) {
+      write_output(args, output_of(args, segment, (int)part.column), state, o);
+    }
+  }
+  if (team == 1) return;
+  sync_workers();
+  const u32 column = first + warp * width + lane;  // warp: the piece, whose team's first warp this is
+  if (warp < pieces && lane < width && column < end) {
+    RowState state = meeting.state[warp][lane];
+    float4 o = meeting.o[warp][lane];
+#pragma unroll 1
+    for (u32 other = warp + (1u << piece_bits); other < team << piece_bits; other += 1u << piece_bits) {
+      RowState stat = meeting.state[other][lane];
+      float4 out = meeting.o[other][lane];
+      const float max = fmaxf(state.max, stat.max);
+      raise_to(max, args.scale_log2, state, o);
+      raise_to(max, args.scale_log2, stat, out);
+      state.sum += stat.sum;
+      add_scaled(o, out, 1.0f);
+    }
+    write_output(args, output_of(args, segment, (int)column), state, o);
+  }
+  sync_workers();  // another share may follow
+}
+
+// The warps of a CTA begin with each share together.
+LEAN_DEVICE u32 share_turns(const Contributors&) { return 0; }
