@@ -231,10 +231,11 @@ TEST(Generator, EveryKernelChecksTheSharedMemoryThatItsHostLaunchesWith) {
     const std::string shared = "constexpr int kSharedBytes = " + std::to_string(kernel.shared_bytes) + ";";
     EXPECT_NE(kernel.source.find(shared), std::string::npos) << kernel.entry;
     EXPECT_NE(kernel.source.find(" == kSharedBytes,"), std::string::npos) << kernel.entry;
-    EXPECT_NE(kernel.source.find(warpgroups_have_roles(kernel.spec)
-                                     ? "static_assert(sizeof(Operands) == lean_role_operand_bytes("
-                                     : "static_assert(sizeof(MergeBuffer) == lean_merge_bytes("),
-              std::string::npos);
+    const std::string_view type = warpgroups_have_roles(kernel.spec) ? "Operands) == lean_role_operand_bytes("
+                                  : !holds_results(kernel.spec)      ? "MergeBuffer) == lean_merge_bytes("
+                                  : query_rows_lead(kernel.spec)     ? "Operands) == lean_row_operand_bytes("
+                                                                     : "Operands) == lean_token_operand_bytes(";
+    EXPECT_NE(kernel.source.find(fmt::format("static_assert(sizeof({}", type)), std::string::npos) << kernel.entry;
   }
 }
 

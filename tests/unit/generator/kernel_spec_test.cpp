@@ -149,6 +149,18 @@ TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {
   EXPECT_FALSE(warpgroups_have_roles(tokens));
   EXPECT_EQ(rows_per_block(tokens), 16);
   EXPECT_EQ(cta_threads(tokens), 160);
+  KernelSpec halves = tokens;
+  halves.warps = 8;
+  ASSERT_TRUE(validate(halves)) << validate(halves).error().message;
+  EXPECT_TRUE(splits_columns(halves));
+  EXPECT_FALSE(warpgroups_have_roles(halves)) << "so few rows are not worth padding";
+  EXPECT_EQ(rows_per_block(halves), 16);
+  EXPECT_EQ(cta_threads(halves), 384);
+  halves.group = 17;
+  EXPECT_TRUE(warpgroups_have_roles(halves));
+  halves.group = 16, halves.head_dim = 256, halves.features.v_head_dim = 192;
+  EXPECT_EQ(validate(halves).error().code, ErrorCode::unsupported) << "halves of 96 columns";
+  for (const KernelSpec& held : {spec, tokens}) EXPECT_TRUE(holds_results(held));
   EXPECT_TRUE(row_blocks_in_step(spec));
   EXPECT_EQ(stage_parts(spec), 3) << "nine panels of 64 columns";
   EXPECT_FALSE(row_blocks_in_step(tokens));
@@ -300,6 +312,21 @@ TEST(Workspace, HoldsTwoPartialsPerCtaAndOneCounterPerOutputTile) {
   EXPECT_EQ(layout.partials_offset % 256, 0);
   EXPECT_GE(layout.total_bytes, layout.partials_offset + 132 * 2 * partial_floats(spec) * 4);
   EXPECT_LT(layout.total_bytes, layout.partials_offset + 132 * 2 * partial_floats(spec) * 4 + 256);
+}
+
+TEST(Workspace, ManyColumnsHaveAStateForSomeNeighboursEach) {
+  KernelSpec spec{.head_dim = 576, .group = 16, .features = {.v_head_dim = 512, .latent = true}};
+  spec.load = LoadPath::tensor, spec.warps = 4, spec.warp_tokens = 16, spec.stages = 2;
+  ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
+  EXPECT_EQ(run_loads(spec), 8);
+  EXPECT_EQ(partial_floats(spec), 16 * 512 + 16 * 512 / 4 / 2 * 2) << "two columns share a maximum and a sum";
+  spec.features.v_head_dim = 256, spec.head_dim = 320;
+  EXPECT_EQ(run_loads(spec), 8);
+  spec.group = 8;
+  EXPECT_EQ(run_loads(spec), 4) << "four columns a thread";
+  EXPECT_EQ(partial_floats(spec), 8 * 256 + 8 * 256 / 4 * 2);
+  spec.group = 4;
+  EXPECT_EQ(run_loads(spec), 1) << "two columns a thread";
 }
 
 TEST(Workspace, BatchInvariantKernelsHaveASlotPerLeanTile) {

@@ -140,7 +140,7 @@ CopyEngine& copy_engine() {
   static CopyEngine engine;
   return engine;
 }
-void gather_16(u32 destination, const char* source, bool valid) { t_asked.push_back({destination, source, valid}); }
+void copy_async_16(u32 destination, const char* source, bool valid) { t_asked.push_back({destination, source, valid}); }
 void arrive_with_copies(u32 barrier) { copy_engine().give(std::exchange(t_asked, {}), barrier); }
 void arrive_for_warp(u32 barrier) {
   __syncwarp();
