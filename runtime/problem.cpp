@@ -184,6 +184,11 @@ class Reader {
     }
   }
 
+  template <class T>
+  void optional_name(const char* key, T& out, Result<T> (*parse)(std::string_view)) {
+    if (object_.is_object() && object_.contains(key)) name(key, out, parse);
+  }
+
   /// Left alone where the key is missing.
   template <class T>
   void optional_object(const char* key, T& out, Result<T> (*parse)(std::string_view)) {
@@ -228,6 +233,20 @@ std::string_view to_string(L2Policy policy) { return policy == L2Policy::cold ? 
 
 Result<L2Policy> parse_l2_policy(std::string_view text) {
   return parse_enum("L2 policy", text, std::array{L2Policy::cold, L2Policy::warm});
+}
+
+std::string_view to_string(GroupLink link) {
+  switch (link) {
+    case GroupLink::unknown: return "unknown";
+    case GroupLink::nvlink: return "nvlink";
+    case GroupLink::pcie: return "pcie";
+    case GroupLink::same_gpu: return "same_gpu";
+  }
+  return "unknown";
+}
+
+Result<GroupLink> parse_group_link(std::string_view text) {
+  return parse_enum("link of a group", text, std::array{GroupLink::nvlink, GroupLink::pcie, GroupLink::same_gpu});
 }
 
 namespace {
@@ -305,6 +324,16 @@ DecodeProblem canonical(DecodeProblem problem) {
   if (features.rope_dim == turning_dims(features, problem.head_dim)) features.rope_dim = 0;
   if (features.kv_format == KvFormat::same) features.kv_scale = KvScale::tensor;
   if (features.q_len == 1 && features.mask == QueryMask::full) features.mask = QueryMask::causal;
+  if (!in_group(features)) problem.group_link = GroupLink::unknown;
+  return problem;
+}
+
+DecodeProblem without_group(DecodeProblem problem) {
+  const Features none;
+  problem.features.context_parallel = none.context_parallel;
+  problem.features.context_interleave = none.context_interleave;
+  problem.features.replicate_output = none.replicate_output;
+  problem.group_link = GroupLink::unknown;
   return problem;
 }
 
@@ -356,6 +385,7 @@ std::string to_json(const DecodeProblem& problem) {
                       {"layout", to_string(problem.layout)}, {"lse", problem.lse}};
   if (problem.pdl) json["pdl"] = true;
   if (!is_plain(problem.features)) json["features"] = nlohmann::json::parse(to_json(problem.features));
+  if (problem.group_link != GroupLink::unknown) json["group_link"] = to_string(problem.group_link);
   return json.dump();
 }
 
@@ -386,6 +416,7 @@ Result<DecodeProblem> problem_from_json(std::string_view json) {
   reader.boolean("lse", problem.lse);
   reader.optional_boolean("pdl", problem.pdl);
   reader.optional_object("features", problem.features, features_from_json);
+  reader.optional_name("group_link", problem.group_link, parse_group_link);
   if (reader.error()) return tl::unexpected(*reader.error());
   if (auto ok = validate(problem); !ok) return tl::unexpected(ok.error());
   return canonical(std::move(problem));

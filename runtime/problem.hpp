@@ -12,6 +12,13 @@
 namespace leanattn {
 inline namespace v1 {
 
+/// By what the ranks of a group reach each other's memory: the slowest link between any two of them. It decides what is
+/// fast and never what is right. unknown: any of them, which is what a look-up asks that does not know.
+enum class GroupLink : std::uint8_t { unknown, nvlink, pcie, same_gpu };
+std::string_view to_string(GroupLink link);
+/// Errors: invalid_argument, naming the choices.
+Result<GroupLink> parse_group_link(std::string_view text);
+
 /// What never changes in a model.
 struct DecodeProblem {
   int q_heads = 32;
@@ -24,6 +31,8 @@ struct DecodeProblem {
   /// contract. GPUs before sm_90 have no such launches and ignore this.
   bool pdl = false;
   Features features{};  ///< what is asked for beside plain dense decode
+  /// Of the group that shares the contexts; unknown without context_parallel. Measurements belong to one link.
+  GroupLink group_link = GroupLink::unknown;
 
   bool operator==(const DecodeProblem&) const = default;
 };
@@ -67,9 +76,11 @@ Result<void> validate(const DecodeProblem& problem);
 Result<void> validate(const DecodeProblem& problem, const Shape& shape);
 
 /// The same problem, with those features at their defaults that change nothing: v_head_dim and rope_dim where they
-/// repeat head_dim, kv_scale of a cache with q's elements, a full mask over one query token. Problems that mean the
-/// same are equal then. The results of the JSON readers are canonical.
+/// repeat head_dim, kv_scale of a cache with q's elements, a full mask over one query token, the link of no group.
+/// Problems that mean the same are equal then. The results of the JSON readers are canonical.
 DecodeProblem canonical(DecodeProblem problem);
+/// The problem of one rank's part alone: without context_parallel and what goes with it. Without a group the same one.
+DecodeProblem without_group(DecodeProblem problem);
 /// Columns of V and O.
 int v_head_dim(const DecodeProblem& problem);
 
@@ -86,10 +97,10 @@ Shape visible_shape(const DecodeProblem& problem, const Shape& shape);
 std::int64_t visible_tokens(const DecodeProblem& problem, const Shape& shape);
 
 /// JSON on one line with sorted keys, for database keys and reports. Shapes are made canonical() first. A problem has
-/// "pdl" only when it is true and "features" only when they are not plain, and a config has "segment_cost" only when it
-/// is not 0 and "l2_promotion" only when it is not 128, so that what means the same always has the same text. The
-/// readers ignore unknown keys and accept only what validate() accepts. Errors: invalid_argument (not such an object, a
-/// key missing, ill-typed or out of range), those of validate.
+/// "pdl" only when it is true, "features" only when they are not plain and "group_link" only when it is known, and a
+/// config has "segment_cost" only when it is not 0 and "l2_promotion" only when it is not 128, so that what means the
+/// same always has the same text. The readers ignore unknown keys and accept only what validate() accepts. Errors:
+/// invalid_argument (not such an object, a key missing, ill-typed or out of range), those of validate.
 std::string to_json(const DecodeProblem& problem);
 std::string to_json(const Shape& shape);
 std::string to_json(const Config& config);

@@ -10,6 +10,7 @@ It writes groups.json.gz (raw samples of every rank) and groups.md, both after e
 6 --seconds ended the run with rows left over.
 """
 import argparse
+import json
 import os
 import pathlib
 import re
@@ -48,7 +49,7 @@ def parse():
     parser.add_argument("--rounds", type=int, default=21, help="(%(default)s)")
     parser.add_argument("--seconds", type=float, default=100, help="start no further row after this long; at most half of it is for --tune (%(default)s)")
     parser.add_argument("--db", type=pathlib.Path, help="cache directory with leanattn's tuning database; default: the user's")
-    parser.add_argument("--tune", type=float, metavar="SECONDS", help="first tune what the rows look up, this long a shape, on GPU 0")
+    parser.add_argument("--tune", type=float, metavar="SECONDS", help="first tune what the rows look up, this long a shape: the parts on GPU 0, then the groups on both")
     parser.add_argument("--program", type=pathlib.Path, help="the leanattn program, for --tune; default: the package's")
     parser.add_argument("--seed", type=int, default=1, help="of the data and the order of rounds")
     parser.add_argument("--ranks-on-one-gpu", action="store_true", help="a test of this program: both ranks are processes on one GPU, without NCCL; the times mean nothing")
@@ -108,6 +109,24 @@ def tune(options, until):
             return print("no time was left to tune more", flush=True)
         for tuned in leanattn.tune(problem, shapes, budget=budget, program=options.program, engine=engine):
             print(f"{problem.q_heads}/{problem.kv_heads} heads{', LSE' if problem.lse else ''}, {tuned.shape}: {tuned.status}, {tuned.median_us:.2f} us", flush=True)
+
+
+    tune_groups(options, until)
+
+
+def tune_groups(options, until):
+    """Tunes the groups themselves with `leanattn tune`, which races what was best for the parts on both GPUs together."""
+    lines = group_steps.captured_groups([group_steps.steps()[row] for row in options.rows], RANKS)
+    budget = min(options.tune * len(lines), until - time.monotonic())
+    if budget < 1:
+        return print("no time was left to tune the groups", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        capture = pathlib.Path(folder, "groups.jsonl")
+        capture.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        program = [str(options.program.resolve())] if options.program else [sys.executable, "-m", "leanattn"]
+        database = ["--db", str(options.db.resolve())] if options.db else []
+        devices = "0" if options.ranks_on_one_gpu else ",".join(str(rank) for rank in range(RANKS))
+        subprocess.run([*program, *database, "tune", "--from-capture", str(capture), "--device", devices, "--budget", f"{budget:.0f}s"], check=True)
 
 
 def exit_code(results):

@@ -1,5 +1,6 @@
 """group_steps.py -- the decode steps that are measured, and which tokens of a context each rank holds. Needs neither torch nor a GPU."""
 import dataclasses
+import json
 import random
 
 from peers import shapes
@@ -60,3 +61,18 @@ def steps():
         "paper-4k": Step("groups", "192 heads: 4 x 4k", 192, 192, 64, (4 * thousand,) * 4),
         "paper-32k": Step("groups", "192 heads: 4 x 32k", 192, 192, 64, (32 * thousand,) * 4),
     }
+
+
+def captured_groups(steps, ranks):
+    """What the groups of the steps look up, as lines of a call capture (docs/tuning.md): one for each problem and shape of a rank."""
+    lines = {}
+    for step in steps:
+        features = {"context_parallel": ranks, **({"context_interleave": step.interleave} if step.interleave else {}),
+                    **({"page_size": step.page_size} if step.page_size else {})}
+        problem = {"q_heads": step.q_heads, "kv_heads": step.kv_heads, "head_dim": step.head_dim, "dtype": "bf16", "layout": "contiguous", "lse": False,
+                   "features": features}
+        for rank in range(ranks):
+            counts = [len(tokens) for tokens in step.part(rank, ranks)]
+            shape = {"batch": step.batch, "max_batch": 0, "longest_context": max(max(counts), 1), "total_context": max(sum(counts), 1)}
+            lines[json.dumps([problem, shape])] = {"leanattn_capture": 1, "problem": problem, "shape": shape, "calls": 1, "answer": "fallback"}
+    return list(lines.values())

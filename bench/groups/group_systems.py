@@ -1,7 +1,7 @@
 """group_systems.py -- the ways to do a decode step on several GPUs, as candidates. Each is made on every rank, by calls in the same order.
 
 A candidate's attention is always leanattn's, with the kernel that the look-up answers, so that they differ in how work is dealt out and results are
-brought together. A group's kernel is that of the part alone, where this was tuned.
+brought together.
 """
 import dataclasses
 from typing import Callable
@@ -145,7 +145,7 @@ def facts_of(plan):
 
 
 def tuned_shapes(steps, ranks):
-    """What the steps look up but for groups, whose kernels follow: {problem: {(batch, longest context, all tokens)}}."""
+    """What the steps look up but for groups, which group_steps.captured_groups() names: {problem: {(batch, longest context, all tokens)}}."""
     wanted = {}
     for step in steps:
         parts = [[len(tokens) for tokens in step.part(rank, ranks)] for rank in range(ranks)]

@@ -28,7 +28,7 @@ const std::string kBenchContext = "8k";
 struct BenchFlags {
   ShapeFlags shape;
   std::string mode, policy = "cold", rounds, lengths, out, budget;
-  int device = 0;
+  DeviceFlags device;
   bool paper = false;
 };
 
@@ -60,7 +60,6 @@ Result<void> parse_rounds(const BenchFlags& flags, std::int64_t least, int& roun
 
 Result<BenchOptions> parse_options(const BenchFlags& flags) {
   BenchOptions options;
-  options.device = flags.device;
   const Result<L2Policy> policy = parse_l2_policy(flags.policy);
   if (!policy) return tl::unexpected(policy.error());
   options.policy = *policy;
@@ -137,7 +136,6 @@ Result<PaperOptions> parse_paper_options(const BenchFlags& flags) {
                   "The paper's sweeps have shapes and modes of their own. Leave out one of the two flags.");
   }
   PaperOptions options;
-  options.device = flags.device;
   if (!flags.budget.empty()) {
     const auto budget = parse_duration("--budget", flags.budget);
     if (!budget) return tl::unexpected(budget.error());
@@ -147,10 +145,21 @@ Result<PaperOptions> parse_paper_options(const BenchFlags& flags) {
   return options;
 }
 
+/// The GPU that --device names. Errors: invalid_argument (several), those of chosen_devices().
+Result<int> one_device(const BenchFlags& flags) {
+  const Result<std::vector<int>> ordinals = chosen_devices(flags.device);
+  if (!ordinals) return tl::unexpected(ordinals.error());
+  if (ordinals->size() == 1) return ordinals->front();
+  return fail(ErrorCode::invalid_argument, fmt::format("--device names {} GPUs", ordinals->size()),
+              "Name one, or give --context-parallel, of which each rank has a GPU.");
+}
+
 int run_paper_sweeps(const Console& console, const BenchFlags& flags) {
-  const Result<PaperOptions> options = parse_paper_options(flags);
+  Result<PaperOptions> options = parse_paper_options(flags);
   if (!options) return report_error(options.error());
-  if (const Result<DeviceFacts> facts = device_facts(options->device); !facts) return report_error(facts.error());
+  const Result<int> device = one_device(flags);
+  if (!device) return report_error(device.error());
+  options->device = *device;
   const Result<Caches> caches = open_caches(console, CacheNeed::optional);
   if (!caches) return report_error(caches.error());
   Result<std::unique_ptr<TuningDb>> db = open_tuning(*caches, OpenMode::read_write, CacheNeed::optional);
@@ -198,7 +207,16 @@ int run(const Console& console, const BenchFlags& flags) {
           "and cross output tiles.");
     }
   }
-  if (const Result<DeviceFacts> facts = device_facts(options->device); !facts) return report_error(facts.error());
+  if (const Features& features = workload->problem.features; in_group(features)) {
+    Result<std::vector<int>> devices = devices_of_ranks(flags.device, features.context_parallel);
+    if (!devices) return report_error(devices.error());
+    options->device = devices->front();
+    options->rank_devices = *std::move(devices);
+  } else {
+    const Result<int> device = one_device(flags);
+    if (!device) return report_error(device.error());
+    options->device = *device;
+  }
   const Result<Caches> caches = open_caches(console, CacheNeed::optional);
   if (!caches) return report_error(caches.error());
   Result<std::unique_ptr<TuningDb>> db = open_tuning(*caches, OpenMode::read_write, CacheNeed::optional);
@@ -248,7 +266,9 @@ Command add_bench(CLI::App& program) {
   app->add_option("--rounds", flags->rounds,
                   "The number of rounds; default: until the interval of every median is 1% wide")
       ->type_name("N");
-  app->add_option("--device", flags->device, "The CUDA ordinal of the GPU; default 0")->type_name("N");
+  app->add_option("--device,--devices", flags->device.devices,
+                  "The CUDA ordinal of the GPU, or those of the ranks of --context-parallel; default 0")
+      ->type_name("LIST");
   app->add_option(
          "-o,--out", flags->out,
          "Also write the JSON with all samples to this file; with --paper: write JSON, Markdown and figures into this "

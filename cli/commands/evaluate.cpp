@@ -19,6 +19,7 @@
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
 #include "runtime/lookup/device_identity.hpp"
+#include "runtime/lookup/one_gpu.hpp"
 #include "tuner/backend/gpu_backend.hpp"
 #include "tuner/evaluate/random_shapes.hpp"
 
@@ -188,6 +189,7 @@ Result<void> refuse_useless(const EvaluateFlags& flags) {
 int run(const Console& console, const EvaluateFlags& flags) {
   const Result<Workload> workload = resolve(console, flags.shape, kEvaluateBatch, kEvaluateContext);
   if (!workload) return report_error(workload.error());
+  if (auto alone = one_gpu_only(workload->problem, "an evaluation"); !alone) return report_error(alone.error());
   const Result<Counts> counts = parse_counts(flags);
   if (!counts) return report_error(counts.error());
   if (const Result<void> useful = refuse_useless(flags); !useful) return report_error(useful.error());

@@ -32,7 +32,7 @@ struct LookupFlags {
   ShapeFlags shape;
   DeviceFlags device;
   bool explain = false;
-  std::string require;
+  std::string require, link;
 };
 
 /// What of a shape decides how long it takes.
@@ -93,6 +93,14 @@ std::string describe_layer(std::string_view layer) {
   return "none: no database has a winner that helps";
 }
 
+/// What the time of an answer for a group is that of.
+std::string group_basis(const Choice& choice) {
+  if (choice.tuned_us <= 0) return "nothing was measured, neither in a group nor for the part of one rank";
+  if (!choice.tuned_group) return "measured for the part of one rank alone, without the exchange";
+  return fmt::format("measured on all ranks together, with the exchange ({})",
+                     choice.tuned_link == GroupLink::unknown ? "link unknown" : to_string(choice.tuned_link));
+}
+
 void print_explanation(const DecodeProblem& problem, const Shape& shape, const Choice& choice) {
   const KernelSpec& spec = choice.config.spec;
   const Launch launch = launch_of(problem, shape, choice.config);
@@ -102,6 +110,8 @@ void print_explanation(const DecodeProblem& problem, const Shape& shape, const C
     print_text(fmt::format("  measured    {:.1f} us for {}{}\n", choice.tuned_us, describe(choice.tuned_shape),
                            choice.stale ? ", stale because driver, NVRTC or library have changed since" : ""));
   }
+  if (in_group(problem.features))
+    print_text(fmt::format("  group       {} ranks: {}\n", problem.features.context_parallel, group_basis(choice)));
   print_text(fmt::format("  layer       {}\n", describe_layer(choice.layer)));
   if (choice.predicted_us > 0)
     print_text(fmt::format("  expected    {:.1f} us by the cost model\n", choice.predicted_us));
@@ -151,7 +161,8 @@ Json json_of(const DecodeProblem& problem, const Shape& shape, const Choice& cho
           {"layer", choice.layer},
           {"stale", choice.stale},
           {"pdl", choice.config.spec.pdl},
-          {"tuned_pdl", measured ? Json(choice.tuned_pdl) : Json(nullptr)}};
+          {"tuned_pdl", measured ? Json(choice.tuned_pdl) : Json(nullptr)},
+          {"tuned_link", measured && choice.tuned_group ? Json(to_string(choice.tuned_link)) : Json(nullptr)}};
 }
 
 Result<Provenance> parse_provenance(const std::string& text) {
@@ -164,8 +175,18 @@ Result<Provenance> parse_provenance(const std::string& text) {
 }
 
 int run(const Console& console, const LookupFlags& flags) {
-  const Result<Workload> workload = resolve(console, flags.shape, kLookupBatch, kLookupContext);
+  Result<Workload> workload = resolve(console, flags.shape, kLookupBatch, kLookupContext);
   if (!workload) return report_error(workload.error());
+  if (!flags.link.empty()) {
+    if (!in_group(workload->problem.features))
+      return report_error({ErrorCode::invalid_argument,
+                           fmt::format("--link {} is about a group, and --context-parallel is not given", flags.link),
+                           "Give --context-parallel, the number of ranks, or leave --link out.",
+                           {}});
+    const Result<GroupLink> link = parse_group_link(flags.link);
+    if (!link) return report_error(link.error());
+    workload->problem.group_link = *link;
+  }
   Provenance worst_allowed = Provenance::fallback;
   if (!flags.require.empty()) {
     const Result<Provenance> required = parse_provenance(flags.require);
@@ -233,6 +254,9 @@ Command add_lookup(CLI::App& program) {
                 "Print the reason, the kernel, the grid and the workspace of every answer");
   app->add_option("--require", flags->require, "Exit with 4 when an answer is worse than this")
       ->type_name("exact|bucket|without_pdl|nearest|model");
+  app->add_option("--link", flags->link,
+                  "What joins the GPUs of --context-parallel; default: the first of these that was tuned")
+      ->type_name("nvlink|pcie|same_gpu");
   set_examples(*app,
                {{"Say what would be launched on this GPU, and why",
                  "leanattn lookup --model llama-3-8b --batch 4 --context 64k --explain"},

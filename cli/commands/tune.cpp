@@ -17,6 +17,7 @@
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
+#include "runtime/engine/group.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "tuner/search/tune.hpp"
 
@@ -146,7 +147,8 @@ int tune_on_gpu(const Console& console, const TuneFlags& flags, const Workload& 
                         "compiled and ranked, and their cubins are kept.");
     return report_error(error);
   }
-  if (flags.in_process && ordinals->size() > 1) {
+  const bool group = in_group(request.problem.features);
+  if (flags.in_process && ordinals->size() > 1 && !group) {
     return report_error({ErrorCode::invalid_argument,
                          fmt::format("--in-process tunes one GPU, but {} were given", ordinals->size()),
                          "Name one with --device, or leave --in-process out.",
@@ -162,7 +164,8 @@ int tune_on_gpu(const Console& console, const TuneFlags& flags, const Workload& 
   const auto connect = [&caches] { return TuningDb::open(caches.directory, OpenMode::read_write, nullptr); };
   const Result<std::vector<ModelSummary>> models =
       flags.in_process || request.dry_run
-          ? tune_in_process(request, *ordinals, **db, caches.cubins.get(), sink, stop)
+          ? tune_in_process(request, group ? std::span(*ordinals).first(1) : std::span(*ordinals), **db,
+                            caches.cubins.get(), sink, stop)
           : tune_in_workers(request, *ordinals, worker_options(flags, caches), connect, sink, stop);
   line.clear();
   if (!models) return report_error(models.error());
@@ -195,10 +198,27 @@ int tune_work(const Console& console, const TuneFlags& flags, const TuneWork& wo
               Json* tunings) {
   request.problem = work.workload.problem;
   request.shapes = work.workload.shapes;
+  Workload workload = work.workload;
+  if (in_group(request.problem.features) && flags.device.arch.empty()) {
+    const auto ranks = devices_of_ranks(flags.device, request.problem.features.context_parallel);
+    // Where there is no GPU at all, the session says what to do.
+    if (!ranks && ranks.error().code == ErrorCode::invalid_argument) return report_error(ranks.error());
+    if (ranks) {
+      const Result<GroupLink> link = group_link_of(*ranks);
+      if (!link) return report_error(link.error());
+      if (request.revalidate && request.problem.group_link != *link && !flags.shape_given) {
+        note(console, fmt::format("{} is left out, because the GPUs of --device make another group ({}).",
+                                  describe(request.problem), to_string(*link)));
+        return kExitOk;
+      }
+      request.rank_devices = *ranks;
+      workload.problem.group_link = request.problem.group_link = *link;
+    }
+  }
   request.weights = work.weights;
   request.policy = work.policy;
-  return flags.device.arch.empty() ? tune_on_gpu(console, flags, work.workload, request, caches, tunings)
-                                   : tune_without_gpu(console, flags, work.workload, request, caches, tunings);
+  return flags.device.arch.empty() ? tune_on_gpu(console, flags, workload, request, caches, tunings)
+                                   : tune_without_gpu(console, flags, workload, request, caches, tunings);
 }
 
 /// A call capture that has shapes. Lines of it that cannot be read are warned of.
@@ -233,6 +253,15 @@ Result<std::vector<TuneWork>> work_by_database(const TuneFlags& flags, const Cac
     Result<DeviceFacts> device = device_facts(ordinal);
     if (!device) return tl::unexpected(device.error());
     devices.push_back(*std::move(device));
+  }
+  for (TuneWork& work : works) {
+    DecodeProblem& problem = work.workload.problem;
+    if (!in_group(problem.features)) continue;
+    const auto ranks = devices_of_ranks(flags.device, problem.features.context_parallel);
+    if (!ranks) return tl::unexpected(ranks.error());
+    const Result<GroupLink> link = group_link_of(*ranks);
+    if (!link) return tl::unexpected(link.error());
+    problem.group_link = *link;
   }
   const Result<std::unique_ptr<TuningDb>> db = open_tuning(caches, OpenMode::read_only, CacheNeed::durable);
   if (!db) return tl::unexpected(db.error());
@@ -388,6 +417,8 @@ Command add_tune(CLI::App& program) {
                       {"Tune what a server has asked for", "leanattn tune --from-capture capture.jsonl"},
                       {"Tune a paged cache of fp8 on all GPUs",
                        "leanattn tune --model qwen3-8b --page-size 16 --kv-dtype fp8 --device all"},
+                      {"Tune two GPUs that each hold a part of every context",
+                       "leanattn tune --model llama-3-8b --context-parallel 2 --device 0,1"},
                       {"Say what would be tried on an H100, which need not be here",
                        "leanattn tune --model llama-3-8b --arch h100 --dry-run"}});
   return {app, [flags, shape](const Console& console) {

@@ -109,7 +109,7 @@ void add_device_flags(CLI::App& command, DeviceFlags& flags) {
 
 void add_device_list_flags(CLI::App& command, DeviceFlags& flags) {
   CLI::Option* device =
-      command.add_option("--device", flags.devices, "CUDA ordinals of GPUs, such as 0,2, or all; default 0");
+      command.add_option("--device,--devices", flags.devices, "CUDA ordinals of GPUs, such as 0,2, or all; default 0");
   add_offline_flags(command, flags, device->type_name("LIST")->group(kGpuGroup));
 }
 
@@ -134,6 +134,24 @@ Result<std::vector<int>> chosen_devices(const DeviceFlags& flags) {
     ordinals.push_back(static_cast<int>(ordinal));
   }
   return ordinals;
+}
+
+Result<std::vector<int>> devices_of_ranks(const DeviceFlags& flags, int ranks) {
+  Result<std::vector<int>> distinct = chosen_devices(flags);
+  if (!distinct) return distinct;
+  const auto wanted = static_cast<std::size_t>(ranks);
+  if (distinct->size() == 1) return std::vector<int>(wanted, distinct->front());
+  std::vector<int> devices = *distinct;
+  if (flags.devices != "all") {
+    constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+    const Result<std::vector<std::int64_t>> named = parse_length_list("--device", flags.devices, 0, kMost);
+    if (!named) return tl::unexpected(named.error());
+    devices.assign(named->begin(), named->end());
+  }
+  if (devices.size() == wanted) return devices;
+  return fail(
+      ErrorCode::invalid_argument, fmt::format("{} GPUs for --context-parallel {}", devices.size(), ranks),
+      fmt::format("Name {} GPUs with --device, one for each rank, or one that stands in for all of them.", ranks));
 }
 
 int usual_sm_count(Arch arch) { return usual_of(arch).sm_count; }

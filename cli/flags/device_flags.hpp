@@ -27,10 +27,16 @@ struct DeviceFlags {
 /// Registers --device, --arch and --sms. `flags` must live until the program has run.
 void add_device_flags(CLI::App& command, DeviceFlags& flags);
 
-/// The same for a command that can use several GPUs: --device takes a list or `all` and fills `flags.devices`.
+/// The same for a command that can use several GPUs: --device (or --devices) takes a list or `all` and fills
+/// `flags.devices`.
 void add_device_list_flags(CLI::App& command, DeviceFlags& flags);
 /// The ordinals that --device names, in the order given. Errors: invalid_argument (not numbers), no_driver, no_device.
 Result<std::vector<int>> chosen_devices(const DeviceFlags& flags);
+
+/// The GPU of each of a group's ranks, by CUDA ordinal: those that --device names, where one may stand in for several
+/// (0,0,1,1), or the one that stands in for all ranks. Errors: invalid_argument (another number of GPUs than ranks),
+/// those of chosen_devices().
+Result<std::vector<int>> devices_of_ranks(const DeviceFlags& flags, int ranks);
 
 /// The number of SMs of the architecture's most common product (A100, H100, B200 ...), which is the default of --sms.
 int usual_sm_count(Arch arch);

@@ -218,9 +218,11 @@ std::string describe(const DecodeProblem& problem) {
       features += letter;
     }
   }
-  return fmt::format("{}/{} heads x {}, {}{}{}{}{}", problem.q_heads, problem.kv_heads, problem.head_dim,
+  const std::string link =
+      problem.group_link == GroupLink::unknown ? "" : fmt::format(", {}", to_string(problem.group_link));
+  return fmt::format("{}/{} heads x {}, {}{}{}{}{}{}", problem.q_heads, problem.kv_heads, problem.head_dim,
                      to_string(problem.dtype), problem.layout == KvLayout::strided ? ", strided" : "",
-                     problem.lse ? ", lse" : "", problem.pdl ? ", pdl" : "", features);
+                     problem.lse ? ", lse" : "", problem.pdl ? ", pdl" : "", features, link);
 }
 
 std::string describe(const Shape& shape) {

@@ -36,15 +36,6 @@ constexpr int kSubPartitions = 4;          // of an SM, each with its own quarte
 constexpr int kSharedGranularity = 128;    // bytes
 constexpr int kSharedReserved = 1024;      // bytes of every CTA, taken by the driver (compute capability 8.0 and later)
 
-std::string uuid_text(const CUuuid& uuid, bool mig) {
-  std::string text = mig ? "MIG" : "GPU";
-  for (int i = 0; i < 16; ++i) {
-    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
-  }
-  return text;
-}
-
 /// The number of SMs that the calling thread may use. The device's own count already allows for MIG slices and for MPS.
 /// A context may have fewer (a green context, MPS partitions); the current one counts, if it is on this device.
 int sms_of_context(const DriverApi& api, CUdevice device, int device_sm_count) {
@@ -104,7 +95,7 @@ Result<DeviceFacts> read_facts(const DriverApi& api, int ordinal) {
   CUuuid uuid{};
   // A MIG slice has its profile in its name, as in "NVIDIA H200 MIG 1g.18gb", and another prefix in its UUID.
   if (api.cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS)
-    facts.uuid = uuid_text(uuid, facts.name.find(" MIG ") != std::string::npos);
+    facts.uuid = uuid_text(uuid.bytes, facts.name.find(" MIG ") != std::string::npos);
   facts.driver_version = api.version;
   facts.driver_release = driver_release();
   return facts;
@@ -118,6 +109,15 @@ Result<int> device_count(const DriverApi& api) {
 }
 
 }  // namespace
+
+std::string uuid_text(std::span<const char, 16> uuid, bool mig) {
+  std::string text = mig ? "MIG" : "GPU";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid[static_cast<std::size_t>(i)]));
+  }
+  return text;
+}
 
 Result<int> current_sm_count() {
   const auto api = driver();

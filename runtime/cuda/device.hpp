@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,9 @@ struct DeviceFacts {
   int driver_version = 0;      ///< as cuDriverGetVersion: 13000
   std::string driver_release;  ///< such as "580.159.04"; empty without NVML
 };
+
+/// "GPU-...", or for a MIG slice "MIG-...": the driver's UUID as DeviceFacts and NVML have it.
+std::string uuid_text(std::span<const char, 16> uuid, bool mig);
 
 /// All visible GPUs. Errors: no_driver, no_device (there are none).
 Result<std::vector<DeviceFacts>> list_devices();

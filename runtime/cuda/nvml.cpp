@@ -20,6 +20,7 @@ constexpr unsigned kTemperatureGpu = 0;
 constexpr unsigned kClockSm = 1, kClockMemory = 2;
 constexpr int kComputeProhibited = 2;
 constexpr unsigned kMigEnabled = 1;
+constexpr int kP2pOverNvlink = 2, kP2pOk = 0;  // nvmlGpuP2PCapsIndex_t and nvmlGpuP2PStatus_t
 
 /// nvmlProcessInfo_t of the functions whose names end in _v2 and _v3, and nvmlUtilization_t.
 struct NvmlProcess {
@@ -51,6 +52,7 @@ struct NvmlApi {
   int (*default_power_limit)(NvmlDevice*, unsigned*) = nullptr;
   int (*application_clock)(NvmlDevice*, unsigned, unsigned*) = nullptr;
   int (*default_application_clock)(NvmlDevice*, unsigned, unsigned*) = nullptr;
+  int (*p2p_status)(NvmlDevice*, NvmlDevice*, int, int*) = nullptr;
   bool usable = false;
 };
 
@@ -83,6 +85,7 @@ NvmlApi open_nvml() {
   resolve(api.default_power_limit, "nvmlDeviceGetPowerManagementDefaultLimit");
   resolve(api.application_clock, "nvmlDeviceGetApplicationsClock");
   resolve(api.default_application_clock, "nvmlDeviceGetDefaultApplicationsClock");
+  resolve(api.p2p_status, "nvmlDeviceGetP2PStatus");
   api.usable = api.init != nullptr && api.init() == kSuccess;
   return api;
 }
@@ -212,6 +215,17 @@ GpuInventory gpu_inventory() {
       ++inventory.prohibited;
   }
   return inventory;
+}
+
+int joined_by_nvlink(const std::string& uuid, const std::string& other) {
+  const auto& api = nvml();
+  NvmlDevice* const device = device_of(api, uuid);
+  NvmlDevice* const peer = device_of(api, other);
+  int status = 0;
+  if (device == nullptr || peer == nullptr || api.p2p_status == nullptr ||
+      api.p2p_status(device, peer, kP2pOverNvlink, &status) != kSuccess)
+    return -1;
+  return status == kP2pOk ? 1 : 0;
 }
 
 std::string neighbours_text(const GpuNeighbours& neighbours) {

@@ -63,6 +63,9 @@ struct GpuInventory {
 };
 GpuInventory gpu_inventory();
 
+/// Whether NVLink joins two GPUs, by their UUIDs; -1 where NVML does not know.
+int joined_by_nvlink(const std::string& uuid, const std::string& other);
+
 /// A text such as "shared with 2 other processes, 35 % busy"; empty where there are none.
 std::string neighbours_text(const GpuNeighbours& neighbours);
 

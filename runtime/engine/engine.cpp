@@ -309,7 +309,9 @@ Result<const PlanCore*> EngineCore::plan_group(const DecodeProblem& problem, con
   if (auto valid = validate(problem, shape); !valid) return tl::unexpected(std::move(valid.error()));
   if (auto fits = group.check(problem, plan_size(problem, shape).batch, parts_.context.get()); !fits)
     return tl::unexpected(std::move(fits.error()));
-  auto any = plan(problem, shape, stream);
+  DecodeProblem linked = problem;
+  linked.group_link = group.link();
+  auto any = plan(linked, shape, stream);
   if (!any) return any;
   // The same kernel, bound to this group. The plan without a group keeps the kernel alive.
   const std::lock_guard lock(mutex_);

@@ -13,7 +13,9 @@
 #include "cache/digest.hpp"
 #include "generator/generator.hpp"
 #include "runtime/cuda/current_context.hpp"
+#include "runtime/cuda/device.hpp"
 #include "runtime/cuda/driver.hpp"
+#include "runtime/cuda/nvml.hpp"
 #include "runtime/engine/launch_status.hpp"
 
 namespace leanattn {
@@ -91,6 +93,30 @@ std::int64_t group_columns(const DecodeProblem& problem, std::int64_t batch) {
 std::int64_t group_bytes(int ranks, std::int64_t columns) {
   if (columns > kMostColumns) return std::numeric_limits<std::int64_t>::max();
   return kFixedBytes + (columns + kColumnsStep - 1) / kColumnsStep * kColumnsStep * column_bytes(ranks);
+}
+
+GroupLink group_link(std::span<const std::string> uuids) {
+  GroupLink slowest = GroupLink::same_gpu;
+  for (std::size_t i = 0; i < uuids.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (uuids[i] == uuids[j]) continue;
+      const int nvlink = joined_by_nvlink(uuids[i], uuids[j]);
+      if (nvlink < 0) return GroupLink::unknown;
+      if (nvlink == 0) slowest = GroupLink::pcie;
+      if (slowest == GroupLink::same_gpu) slowest = GroupLink::nvlink;
+    }
+  }
+  return slowest;
+}
+
+Result<GroupLink> group_link_of(std::span<const int> ordinals) {
+  std::vector<std::string> uuids;
+  for (const int ordinal : ordinals) {
+    const Result<DeviceFacts> facts = device_facts(ordinal);
+    if (!facts) return tl::unexpected(facts.error());
+    uuids.push_back(facts->uuid);
+  }
+  return group_link(uuids);
 }
 
 std::int64_t resident_share(const GroupMember* group, const PreparedKernel& kernel) {
@@ -229,6 +255,7 @@ Result<char*> GroupMember::map(const Blob& blob, int rank) {
 Result<void> GroupMember::connect(std::span<const Blob> blobs) {
   if (connected_) return bad_argument("the group is connected already", "Connect each group once.");
   int here = 0;
+  std::vector<std::string> gpus;  // UUIDs, by rank
   const auto own = export_blob();
   if (!own) return tl::unexpected(own.error());
   const BlobContents mine = contents_of(*own);
@@ -249,6 +276,7 @@ Result<void> GroupMember::connect(std::span<const Blob> blobs) {
       return bad_argument(fmt::format("rank {} has another version of leanattn", rank),
                           "Install the same version for all ranks.");
     here += std::memcmp(&contents.gpu, &mine.gpu, sizeof mine.gpu) == 0;
+    gpus.push_back(uuid_text(contents.gpu.bytes, false));
   }
   if (const BlobContents placed = contents_of(blobs[static_cast<std::size_t>(rank_)]);
       std::strncmp(placed.process, mine.process, sizeof mine.process) != 0 || placed.exchange != mine.exchange)
@@ -270,6 +298,7 @@ Result<void> GroupMember::connect(std::span<const Blob> blobs) {
       !ok)
     return ok;
   ranks_here_ = here;
+  link_ = group_link(gpus);
   connected_ = true;
   return {};
 }

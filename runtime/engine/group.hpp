@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "leanattn/leanattn.h"
@@ -55,6 +56,8 @@ class GroupMember : public ::leanattn_group {
   /// Whether other ranks are on this rank's GPU. Their launches must find room beside each other, which cooperative
   /// launches do not wait for together.
   bool shares_gpu() const { return ranks_here_ > 1; }
+  /// The slowest link between any two of the ranks; unknown until connect(), and where NVML does not say.
+  GroupLink link() const { return link_; }
   int ranks_here() const { return ranks_here_; }    ///< on this rank's GPU, itself included
   std::uint64_t number() const { return number_; }  ///< that no other group of the process has had; from 1 on
   bool in_its_process() const { return mark_.here(); }
@@ -84,10 +87,17 @@ class GroupMember : public ::leanattn_group {
   std::uint64_t number_;
   bool connected_ = false;
   int ranks_here_ = 1;
+  GroupLink link_ = GroupLink::unknown;
   DeviceBuffer memory_;          ///< LeanGroup, then the exchange memory
   std::vector<void*> opened_;    ///< memory of other processes
   std::vector<char*> exchange_;  ///< [rank], as in LeanGroup
 };
+
+/// The slowest link between any two of these GPUs, each of which stands for a rank. uuids: as in DeviceFacts. unknown
+/// where NVML does not say.
+GroupLink group_link(std::span<const std::string> uuids);
+/// The same by the CUDA ordinals of this process. Errors: no_driver, no_device.
+Result<GroupLink> group_link_of(std::span<const int> ordinals);
 
 /// The CTAs of a kernel that are resident at once beside those of the other ranks on the GPU. group: null for none.
 std::int64_t resident_share(const GroupMember* group, const PreparedKernel& kernel);

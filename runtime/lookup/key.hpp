@@ -32,7 +32,8 @@ inline LookupKey make_lookup_key(const DecodeProblem& problem, const Shape& shap
   const std::int64_t total = shape.total_context == uniform ? 0 : shape.total_context;
   const std::uint64_t kind = static_cast<std::uint64_t>(problem.dtype) << 32 |
                              static_cast<std::uint64_t>(problem.layout) << 40 |
-                             static_cast<std::uint64_t>(problem.lse) << 48 | (problem.pdl ? kKeyPdl : 0);
+                             static_cast<std::uint64_t>(problem.lse) << 48 | (problem.pdl ? kKeyPdl : 0) |
+                             static_cast<std::uint64_t>(problem.group_link) << 50;
   return {{pair(problem.q_heads, problem.kv_heads), low(problem.head_dim) | kind, pair(shape.batch, max_batch),
            static_cast<std::uint64_t>(shape.longest_context), static_cast<std::uint64_t>(total),
            is_plain_fast(problem.features) ? 0 : features_hash(problem.features)}};

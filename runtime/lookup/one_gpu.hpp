@@ -14,8 +14,8 @@ inline Result<void> one_gpu_only(const DecodeProblem& problem, const char* what)
   return fail(
       ErrorCode::unsupported,
       std::string(what) + " of a problem with context_parallel " + std::to_string(problem.features.context_parallel),
-      "Leave context_parallel out, and give the contexts of one rank. Plans of the group go by what is tuned "
-      "for that.");
+      "Leave context_parallel out, and give the contexts of one rank; `leanattn tune` with a --device for each rank "
+      "tunes the group itself.");
 }
 
 }  // namespace v1

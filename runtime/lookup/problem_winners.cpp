@@ -8,6 +8,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "generator/generator.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/residency.hpp"
@@ -26,7 +27,9 @@ bool belongs(const DeviceFacts& device, const DecodeProblem& problem, const Conf
   return spec.arch == base.arch && spec.head_dim == base.head_dim && spec.group == base.group &&
          spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse && spec.pdl == base.pdl &&
          problem.pdl == base.pdl && spec.features == base.features &&
-         (spec.fixup != FixUp::wait || config.grid <= most_resident(device, spec)) &&
+         (!waits(spec) || config.grid <= most_resident(device, spec)) &&
+         // Ranks may launch different kernels, which send columns in one order.
+         (!in_group(problem.features) || exchange_order(spec) == order_of_group(device, problem)) &&
          // A batch-invariant problem has one kernel for all shapes, because bits depend on the kernel. For the same
          // reason its line has no segment costs.
          (!problem.features.batch_invariant ||
@@ -97,7 +100,9 @@ void ProblemWinners::add(const DeviceFacts& device, const LayeredWinners::Entry&
                       .tuned_shape = shape,
                       .layer = row.layer,
                       .stale = row.winner.stale,
-                      .tuned_pdl = problem_.pdl},
+                      .tuned_pdl = problem_.pdl,
+                      .tuned_group = in_group(problem_.features),
+                      .tuned_link = problem_.group_link},
                      features,
                      {.shape_features = features,
                       .kind = kind_of(modelled),

@@ -80,15 +80,6 @@ double distance(const DecodeProblem& a, const DecodeProblem& b) {
          (a.dtype != b.dtype ? 0.02 : 0.0) + distance(a.features, b.features);
 }
 
-/// The problem of one rank's part alone.
-DecodeProblem without_group(DecodeProblem problem) {
-  const Features none;
-  problem.features.context_parallel = none.context_parallel;
-  problem.features.context_interleave = none.context_interleave;
-  problem.features.replicate_output = none.replicate_output;
-  return problem;
-}
-
 int group_of(const DecodeProblem& problem) { return problem.q_heads / problem.kv_heads; }
 
 /// Kernels do not depend on the number of KV heads. It only multiplies output tiles, which are among the features of a
@@ -146,7 +137,8 @@ struct WinnerTable::Impl {
       for (const FittedModel& row : source.models) {
         if (row.policy != to_string(policy)) continue;
         const auto& problem = problems(row.problem);
-        if (problem && !problem->features.batch_invariant) models.emplace_back(*problem, row.json);
+        if (problem && !problem->features.batch_invariant && !in_group(problem->features))
+          models.emplace_back(*problem, row.json);
       }
     }
     return models;
@@ -199,9 +191,21 @@ struct WinnerTable::Impl {
   template <class Wanted>
   std::vector<const ProblemWinners*> winners_of(Wanted wanted) const {
     return problems.find_all([&](const DecodeProblem& candidate) {
-      // The one kernel of a batch-invariant problem has LeanTiles that are too long for others.
-      return !candidate.features.batch_invariant && wanted(candidate);
+      // The one kernel of a batch-invariant problem has LeanTiles that are too long for others, and the times of a
+      // group have the exchange in them.
+      return !candidate.features.batch_invariant && !in_group(candidate.features) && wanted(candidate);
     });
+  }
+
+  /// The problem as its group was tuned: where its link is not known, with the first link that has winners.
+  DecodeProblem with_tuned_link(DecodeProblem problem) const {
+    if (!in_group(problem.features) || problem.group_link != GroupLink::unknown) return problem;
+    for (const GroupLink link : {GroupLink::nvlink, GroupLink::pcie, GroupLink::same_gpu}) {
+      DecodeProblem linked = problem;
+      linked.group_link = link;
+      if (problems.find(linked) != nullptr) return linked;
+    }
+    return problem;
   }
 
   /// The closest winner of these problems. further(problem) is added to the distance of its shapes.
@@ -369,7 +373,7 @@ const Choice* WinnerTable::find_exact(const DecodeProblem& problem, const Shape&
 }
 
 Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
-  const DecodeProblem problem = impl_->heeded(canonical(asked));
+  const DecodeProblem problem = impl_->with_tuned_link(impl_->heeded(canonical(asked)));
   const ProblemWinners* winners = impl_->problems.find(problem);
   if (const auto exact = Impl::find_exact(winners, shape)) return exact.measured->choice;
   if (problem.features.batch_invariant) {  // its one kernel may not be exchanged

@@ -35,12 +35,14 @@ int rank(Provenance p);
 struct Choice {
   Config config;
   Provenance provenance = Provenance::fallback;
-  double tuned_us = 0;      ///< median of the winner, in microseconds; 0 for model and fallback
-  double predicted_us = 0;  ///< microseconds that are expected of an untuned shape; 0 for exact and fallback
-  Shape tuned_shape;        ///< the shape for which the winner was tuned
-  std::string layer;        ///< that has the winner: "user", "site", "shipped" or empty
-  bool stale = false;       ///< the winner was measured with another driver, NVRTC or library than runs now
-  bool tuned_pdl = false;   ///< the winner was measured with programmatic dependent launch
+  double tuned_us = 0;       ///< median of the winner, in microseconds; 0 for model and fallback
+  double predicted_us = 0;   ///< microseconds that are expected of an untuned shape; 0 for exact and fallback
+  Shape tuned_shape;         ///< the shape for which the winner was tuned
+  std::string layer;         ///< that has the winner: "user", "site", "shipped" or empty
+  bool stale = false;        ///< the winner was measured with another driver, NVRTC or library than runs now
+  bool tuned_pdl = false;    ///< the winner was measured with programmatic dependent launch
+  bool tuned_group = false;  ///< the winner was measured in a group, with the exchange in its time
+  GroupLink tuned_link = GroupLink::unknown;  ///< of that group
 };
 
 class WinnerTable {
@@ -58,12 +60,14 @@ class WinnerTable {
   ~WinnerTable();
 
   /// The first of exact, bucket, without_pdl, nearest, model and fallback that has an answer, so there is one for every
-  /// valid problem and shape. For a problem of a group, a winner of the shape, or else in its bucket, for a rank's part
-  /// alone is the nearest one. A batch-invariant problem has one kernel for all shapes, so its answer is exact
-  /// (measured with that kernel) or fallback, which then is default_config(). max_batch plays no part. Contexts count
-  /// rounded up to 16 steps of an octave, so that shapes which differ less have one answer. The config's spec has pdl
-  /// exactly when the problem asks for it and the device has it. Once winners have been read, an exact answer takes two
-  /// hashes; others take some nanoseconds for each winner and some 100 ns for each kernel and grid that is considered.
+  /// valid problem and shape. For a problem of a group, exact and bucket are measured in groups of its size and link
+  /// (where it does not say its link, those of the first link with winners), and a winner of the shape, or else in its
+  /// bucket, for a rank's part alone is the nearest one. A batch-invariant problem has one kernel for all shapes, so
+  /// its answer is exact (measured with that kernel) or fallback, which then is default_config(). max_batch plays no
+  /// part. Contexts count rounded up to 16 steps of an octave, so that shapes which differ less have one answer. The
+  /// config's spec has pdl exactly when the problem asks for it and the device has it. Once winners have been read, an
+  /// exact answer takes two hashes; others take some nanoseconds for each winner and some 100 ns for each kernel and
+  /// grid that is considered.
   Choice find(const DecodeProblem& problem, const Shape& shape) const;
   /// The exact winner, which lives as long as this table; or null.
   const Choice* find_exact(const DecodeProblem& problem, const Shape& shape) const;

@@ -49,6 +49,14 @@ class Steps(unittest.TestCase):
             held = step.part(rank, 3)[0]
             self.assertEqual(held, [(i // 16 * 3 + rank) * 16 + i % 16 for i in range(len(held))])  # docs/groups.md
 
+    def test_groups_are_tuned_at_the_shape_of_every_rank(self):
+        steps = group_steps.steps()
+        lines = group_steps.captured_groups([steps["1x128k-paged"], steps["ragged-interleaved"]], 2)
+        self.assertEqual([line["problem"]["features"] for line in lines],
+                         [{"context_parallel": 2, "page_size": 16}, *[{"context_parallel": 2, "context_interleave": 16}] * 2])
+        self.assertEqual(lines[0]["shape"], {"batch": 1, "max_batch": 0, "longest_context": 65536, "total_context": 65536})  # both ranks have this one
+        self.assertEqual(sum(line["shape"]["total_context"] for line in lines[1:]), sum(steps["ragged-interleaved"].lengths))
+
     def test_pages_are_not_cut_and_parts_are_halves(self):
         steps = group_steps.steps()
         paged = steps["1x128k-paged"]

@@ -146,6 +146,8 @@ class BadInput(Contract):
         (["lookup", *SHAPE, *OFFLINE, "--device", "7"], "(--arch and --device|--device and --arch) cannot be given together"),
         (["lookup", *SHAPE, "--sms", "132"], "--arch"),
         (["lookup", *SHAPE, *OFFLINE, "--require", "luck"], "luck"),
+        (["lookup", *SHAPE, *OFFLINE, "--link", "nvlink"], "--link nvlink.*\n.*--context-parallel"),
+        (["lookup", *SHAPE, *OFFLINE, "--context-parallel", "2", "--link", "wire"], "wire.*\n.*nvlink, pcie, same_gpu"),
         (["emit", *SHAPE, *OFFLINE, "--tile", "7"], "7"),
         (["emit", *SHAPE, *OFFLINE, "--warps", "99"], "99"),
         (["emit", *SHAPE, *OFFLINE, "--load", "carrier_pigeon"], "carrier_pigeon"),
@@ -445,6 +447,11 @@ class Output(Contract):
         self.assertIn(answer["provenance"], ("model", "fallback"))
         self.assertGreater(answer["workspace_bytes"], 0)
         self.expect(4, "lookup", *SHAPE, *OFFLINE, "--require", "exact", says="leanattn tune")
+
+    def test_lookup_of_a_group_says_what_its_time_is_that_of(self):
+        group = [*SHAPE, *OFFLINE, "--context-parallel", "2", "--link", "nvlink"]
+        self.assertIsNone(json.loads(self.expect(0, "lookup", "--json", *group).stdout)["answers"][0]["tuned_link"])
+        self.assertRegex(self.expect(0, "lookup", "--explain", *group).stdout, "group +2 ranks: nothing was measured")
 
     def test_prewarm_compiles_once_and_then_answers_from_the_cache(self):
         first = json.loads(self.expect(0, "prewarm", "--json", *SHAPE, *OFFLINE).stdout)["kernels"]

@@ -312,6 +312,12 @@ class Reports(unittest.TestCase):
         rows = [line for line in markdown.splitlines() if "32 x up to 128k, 159k in all" in line]
         self.assertEqual(len(rows), 3, "winners, margins and what changed")
 
+    def test_groups_are_named_with_their_ranks_and_their_link(self):
+        self.assertIn("32/8 x 128 bf16 cp2 nvlink", self.report("--format", "md", *self.given()))
+        rows = list(csv.DictReader(io.StringIO(self.report("--format", "csv"))))
+        self.assertEqual({row["group_link"] for row in rows}, {"", "nvlink"})
+        self.assertEqual([row["group_link"] for row in rows if "context_parallel" in row["features"]], ["nvlink"])
+
     def test_failures_are_grouped_by_cause_and_say_what_they_share(self):
         _, page = self.page()
         words = " ".join(page.words)

@@ -47,7 +47,7 @@ class GroupOnGpu : public GpuTest {
     auto made = runner->make_case(
         whole, {.kv_heads = kv_heads, .context_lengths = std::move(lengths), .context_capacity = 2500});
     if (!made) return tl::unexpected(made.error());
-    return GroupCase::create(std::move(*made), spec.features, bound_ms, stream, most_gpus);
+    return GroupCase::create(std::move(*made), spec.features, bound_ms, stream, {.most_gpus = most_gpus});
   }
   void expect_right(GroupCase& group, const LoadedKernel& kernel, std::int64_t grid, int launches = 2) {
     const std::string what = kernel_name(kernel.spec()) + ", grid " + std::to_string(grid);

@@ -39,6 +39,7 @@ struct Session {
 DecodeProblem multi_head(int heads) { return {.q_heads = heads, .kv_heads = heads, .head_dim = 64}; }
 
 const DecodeProblem kPagedFp8{.features = {.page_size = 16, .kv_format = KvFormat::fp8_e4m3}};
+const DecodeProblem kGroup{.features = {.context_parallel = 2}, .group_link = GroupLink::nvlink};
 constexpr Shape kRagged{.batch = 32, .max_batch = 0, .longest_context = 131072, .total_context = 131072 + 31 * 1024};
 
 std::vector<Session> big_sessions() {
@@ -48,6 +49,7 @@ std::vector<Session> big_sessions() {
           {.problem = {}, .policy = L2Policy::warm, .batches = {1}, .contexts = {1 << 10, 1 << 12}},
           {.problem = {.q_heads = 8, .kv_heads = 1}, .batches = {1, 32}, .contexts = {1 << 13, 1 << 17}},
           {.problem = kPagedFp8, .batches = {1, 16}, .contexts = {1 << 13, 1 << 16}},
+          {.problem = kGroup, .batches = {1, 16}, .contexts = {1 << 14, 1 << 16}},
           {.problem = multi_head(16), .batches = {1, 4}, .contexts = contexts},
           {.problem = multi_head(32), .batches = {1}, .contexts = {1 << 14, 1 << 16}},
           {.problem = multi_head(56), .batches = {1}, .contexts = {1 << 14, 1 << 16}}};
@@ -60,6 +62,7 @@ std::vector<Session> brief_sessions() {
           {.problem = {.pdl = true}, .batches = {1}, .contexts = {1 << 10}},
           {.problem = {}, .policy = L2Policy::warm, .batches = {1}, .contexts = {1 << 10}},
           {.problem = kPagedFp8, .batches = {1}, .contexts = {1 << 13}},
+          {.problem = kGroup, .batches = {1}, .contexts = {1 << 10}},
           {.problem = multi_head(16), .batches = {1}, .contexts = {1 << 10, 1 << 14, 1 << 17}}};
 }
 
@@ -131,6 +134,7 @@ Result<void> tune_all(TuningDb& db, const DeviceFacts& device, const std::vector
   for (const Session& session : sessions) {
     TuneRequest request;
     request.problem = session.problem, request.policy = session.policy, request.compile_threads = 2;
+    if (in_group(session.problem.features)) request.rank_devices = {0, 1};
     request.command = "simulated_tuning";
     for (const int batch : session.batches) {
       for (const std::int64_t context : session.contexts)

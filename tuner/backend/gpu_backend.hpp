@@ -55,6 +55,10 @@ class GpuBackend final : public TuneBackend {
   /// One sample of each graph, back to back, with the sentinel before and after them. Errors: launch_failed,
   /// context_lost.
   Result<RoundTimes> time_graphs(std::span<const TimedGraph* const> graphs);
+  /// A kernel that was compiled or adopted, loaded into the device's context, which is current. Errors: internal (it
+  /// was neither), load_failed, out_of_memory, context_lost.
+  Result<const LoadedKernel*> loaded(const KernelSpec& spec);
+  const std::shared_ptr<const OracleKernels>& oracle() const { return oracle_; }
   DecodeCase& decode_case() { return *case_; }
   const Rotation& rotation() const { return rotation_; }
   const Stream& stream() const { return stream_; }
@@ -75,7 +79,6 @@ class GpuBackend final : public TuneBackend {
         cubins_(cubins),
         memory_bytes_(memory_bytes) {}
 
-  Result<const LoadedKernel*> loaded(const KernelSpec& spec);
   Result<void> reserve_workspace(std::span<const Config> configs);
   Result<const TimedGraph*> graph_of(const Config& config);
   Result<void> choose_read_variant();

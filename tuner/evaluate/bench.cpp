@@ -6,12 +6,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/engine/group.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/grids.hpp"
-#include "runtime/lookup/one_gpu.hpp"
 #include "tuner/backend/compile_pool.hpp"
 #include "tuner/backend/gpu_backend.hpp"
+#include "tuner/backend/group_backend.hpp"
 #include "tuner/measure/race.hpp"
 #include "tuner/model/search_space.hpp"
 #include "tuner/search/session.hpp"
@@ -49,7 +50,7 @@ std::vector<Config> baseline_configs(const std::string& mode, const DeviceFacts&
   return configs;
 }
 
-Result<void> require_correct(GpuBackend& backend, const Config& config) {
+Result<void> require_correct(TuneBackend& backend, const Config& config) {
   const Result<CheckOutcome> outcome = backend.check(config);
   if (!outcome) return tl::unexpected(outcome.error());
   if (outcome->verdict == Verdict::passed) return {};
@@ -62,7 +63,7 @@ Result<void> require_correct(GpuBackend& backend, const Config& config) {
 bool cancelled(const std::atomic<bool>* cancel) { return cancel != nullptr && cancel->load(); }
 
 /// The fastest of several configurations by a few rounds. Each is checked before it is timed.
-Result<Config> fastest(GpuBackend& backend, const std::vector<Config>& configs, const std::atomic<bool>* cancel) {
+Result<Config> fastest(TuneBackend& backend, const std::vector<Config>& configs, const std::atomic<bool>* cancel) {
   const Config* best = nullptr;
   double best_ratio = 0;
   for (std::size_t first = 0; first < configs.size(); first += kBatch) {
@@ -90,9 +91,10 @@ Result<Config> fastest(GpuBackend& backend, const std::vector<Config>& configs, 
 /// The entrant of each mode that was asked for: lean's configuration and the best one of each baseline.
 Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const Shape& shape,
                                              const BenchOptions& options, const DeviceFacts& device,
-                                             GpuBackend& backend, TuningDb& db, const std::atomic<bool>* cancel) {
+                                             TuneBackend& backend, TuningDb& db, const std::atomic<bool>* cancel) {
   const auto wanted = [&](const char* mode) {
-    return options.modes.empty() || std::find(options.modes.begin(), options.modes.end(), mode) != options.modes.end();
+    const bool any = options.modes.empty() && (!in_group(problem.features) || mode == std::string_view("lean"));
+    return any || std::find(options.modes.begin(), options.modes.end(), mode) != options.modes.end();
   };
   if (!wanted("lean") && !wanted("fa2") && !wanted("fd")) return std::vector<Entrant>{};
   const Result<Choice> lean = look_up(device, problem, shape, options.policy, db);
@@ -149,6 +151,36 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const
   return entrants;
 }
 
+/// What times the entrants of a shape.
+struct Bench {
+  std::unique_ptr<TuneBackend> backend;
+  std::string read_kernel;  ///< the sentinel
+};
+
+Result<Bench> begin_bench(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                          const std::vector<int>& lengths, const BenchOptions& options, CubinCache* cubins) {
+  if (!in_group(problem.features)) {
+    auto backend = GpuBackend::create(device, problem, options.policy, cubins);
+    if (!backend) return tl::unexpected(backend.error());
+    if (const auto begun = (*backend)->begin_lengths(lengths); !begun) return tl::unexpected(begun.error());
+    std::string read_kernel = (*backend)->read_variant().name;
+    return Bench{std::move(*backend), std::move(read_kernel)};
+  }
+  for (const std::string& mode : options.modes) {
+    if (mode != "fa2" && mode != "fd") continue;
+    return fail(ErrorCode::unsupported, fmt::format("mode {} in a group", mode),
+                "Only lean has kernels that share contexts. Give lean and read, or leave context_parallel out.");
+  }
+  if (!options.context_lengths.empty())
+    return fail(ErrorCode::unsupported, "context lengths of their own in a group",
+                "All ranks get the same part: give a batch and a context of one rank.");
+  auto backend = GroupBackend::create(device, problem, options.policy, cubins, options.rank_devices);
+  if (!backend) return tl::unexpected(backend.error());
+  if (const auto begun = (*backend)->begin_shape(shape); !begun) return tl::unexpected(begun.error());
+  std::string read_kernel = (*backend)->read_variant().name;
+  return Bench{std::move(*backend), std::move(read_kernel)};
+}
+
 }  // namespace
 
 BenchLine bench_line(std::string mode, std::span<const double> samples_us, std::span<const double> read_us,
@@ -181,20 +213,24 @@ Result<Choice> look_up(const DeviceFacts& device, const DecodeProblem& problem, 
   return WinnerTable::build(device, std::move(layered)).find(problem, shape);
 }
 
-Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options, TuningDb& db,
+Result<BenchReport> bench(const DecodeProblem& asked, const Shape& shape, const BenchOptions& options, TuningDb& db,
                           CubinCache* cubins, const std::atomic<bool>* cancel) {
-  if (auto ok = validate(problem, shape); !ok) return tl::unexpected(ok.error());
-  if (auto ok = one_gpu_only(problem, "a benchmark"); !ok) return tl::unexpected(ok.error());
+  if (auto ok = validate(asked, shape); !ok) return tl::unexpected(ok.error());
+  DecodeProblem problem = asked;
+  if (in_group(problem.features)) {
+    const Result<GroupLink> link = group_link_of(options.rank_devices);
+    if (!link) return tl::unexpected(link.error());
+    problem.group_link = *link;
+  }
   const Result<DeviceFacts> device = device_facts(options.device);
   if (!device) return tl::unexpected(device.error());
   if (auto ok = require_launches(*device, problem); !ok) return tl::unexpected(ok.error());
-  Result<std::unique_ptr<GpuBackend>> backend = GpuBackend::create(*device, problem, options.policy, cubins);
-  if (!backend) return tl::unexpected(backend.error());
   const std::vector<int> lengths =
       options.context_lengths.empty() ? context_lengths_of(shape) : options.context_lengths;
-  if (const Result<double> begun = (*backend)->begin_lengths(lengths); !begun) return tl::unexpected(begun.error());
+  const Result<Bench> begun = begin_bench(*device, problem, shape, lengths, options, cubins);
+  if (!begun) return tl::unexpected(begun.error());
   const Result<std::vector<Entrant>> entrants =
-      choose_entrants(problem, canonical(shape), options, *device, **backend, db, cancel);
+      choose_entrants(problem, canonical(shape), options, *device, *begun->backend, db, cancel);
   if (!entrants) return tl::unexpected(entrants.error());
 
   std::vector<double> read;
@@ -205,7 +241,7 @@ Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, cons
     std::vector<Config> configs;
     configs.reserve(order.size());
     for (const std::size_t i : order) configs.push_back((*entrants)[i].config);
-    const Result<RoundTimes> times = (*backend)->time(configs);
+    const Result<RoundTimes> times = begun->backend->time(configs);
     if (!times) return tl::unexpected(times.error());
     if (!race.add(order, *times)) continue;
     read.push_back(times->sentinel_us);
@@ -232,7 +268,7 @@ Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, cons
   }
   if (options.modes.empty() || std::find(options.modes.begin(), options.modes.end(), "read") != options.modes.end()) {
     BenchLine line = bench_line("read", read, read, bytes);
-    line.provenance = (*backend)->read_variant().name;
+    line.provenance = begun->read_kernel;
     report.lines.push_back(std::move(line));
   }
   return report;

@@ -19,6 +19,7 @@ inline namespace v1 {
 
 struct BenchOptions {
   int device = 0;
+  std::vector<int> rank_devices;  ///< of a problem of a group: the GPU of each rank, of which the first is `device`
   L2Policy policy = L2Policy::cold;
   int rounds = 0;                    ///< 0: until the interval of every median is 1 % wide, 101 at most
   std::vector<std::string> modes;    ///< some of "lean", "fa2", "fd" and "read"; empty: all
@@ -59,9 +60,10 @@ Result<Choice> look_up(const DeviceFacts& device, const DecodeProblem& problem, 
                        TuningDb& db);
 
 /// Every configuration is checked against the oracle before it is timed. If the problem has pdl, all modes launch with
-/// it back to back, but the read limit is still that of ordinary launches. cubins and cancel may be null. Errors:
-/// no_driver, no_device, nvrtc_missing, wrong_result, invalid_argument, unsupported (pdl before sm_90), interrupted,
-/// context_lost.
+/// it back to back, but the read limit is still that of ordinary launches. A problem of a group is timed on all ranks,
+/// whose shape it is; the time is that of the slower rank, and the read limit that of the first rank's part. cubins and
+/// cancel may be null. Errors: no_driver, no_device, nvrtc_missing, wrong_result, invalid_argument, unsupported (pdl
+/// before sm_90; fa2, fd and lengths of their own in a group), interrupted, context_lost.
 Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options, TuningDb& db,
                           CubinCache* cubins, const std::atomic<bool>* cancel);
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <span>
 
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/driver.hpp"
@@ -82,6 +83,44 @@ Result<std::vector<std::shared_ptr<const Context>>> gpus_beside(int most) {
   return found;
 }
 
+/// The contexts of these GPUs but for the first, which is the current one.
+Result<std::vector<std::shared_ptr<const Context>>> gpus_named(std::span<const int> ordinals) {
+  std::vector<std::shared_ptr<const Context>> found;
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  CUcontext current = nullptr;
+  LEANATTN_TRY(leanattn::check((*api)->cuCtxGetCurrent(&current), "cuCtxGetCurrent"));
+  const auto first = device_facts(ordinals.front());
+  if (!first) return tl::unexpected(first.error());
+  for (const int ordinal : ordinals.subspan(1)) {
+    const auto facts = device_facts(ordinal);
+    if (!facts) return tl::unexpected(facts.error());
+    if (facts->name != first->name || facts->sm_count != first->sm_count)
+      return fail(ErrorCode::unsupported,
+                  fmt::format("a group of different GPUs: {} is {} with {} SMs, {} is {} with {}", ordinals.front(),
+                              first->name, first->sm_count, ordinal, facts->name, facts->sm_count),
+                  "Name GPUs of one kind. `leanattn devices` lists them.");
+    auto context = Context::retain(ordinal);
+    (*api)->cuCtxSetCurrent(current);
+    if (!context) return tl::unexpected(context.error());
+    found.push_back(std::make_shared<const Context>(*std::move(context)));
+  }
+  return found;
+}
+
+/// The different ones, in the order in which they come first.
+std::vector<int> distinct_of(const std::vector<int>& ordinals) {
+  std::vector<int> distinct;
+  for (const int ordinal : ordinals)
+    if (std::find(distinct.begin(), distinct.end(), ordinal) == distinct.end()) distinct.push_back(ordinal);
+  return distinct;
+}
+
+/// Tokens of a whole context that the first rank holds, which has the most of them.
+int even_part(int length, int unit, int ranks) {
+  return unit > 0 ? interleaved_length(length, unit, ranks, 0) : (length + ranks - 1) / ranks;
+}
+
 }  // namespace
 
 GroupCase::Rank::~Rank() {
@@ -90,13 +129,15 @@ GroupCase::Rank::~Rank() {
   member.reset();
   status.reset();
   stream = Stream();
-  for (DeviceBuffer* buffer : {&k, &v, &o, &lse, &lengths_device, &starts_device, &full_device, &page_table})
+  for (DeviceBuffer* buffer : {&k, &v, &o, &lse, &lengths_device, &starts_device, &full_device, &page_table, &q,
+                               &q_offsets, &sink_logits, &k_scale, &v_scale})
     *buffer = DeviceBuffer();
 }
 
 Result<GroupCase> GroupCase::create(DecodeCase whole, const Features& features, std::int64_t wait_bound_ms,
-                                    CUstream_st* stream, int most_gpus) {
+                                    CUstream_st* stream, const GroupCaseOptions& options) {
   GroupCase made;
+  made.options_ = options;
   made.whole_ = std::make_unique<DecodeCase>(std::move(whole));
   made.problem_ = made.whole_->problem();
   const Features& has = made.problem_.features;
@@ -106,11 +147,26 @@ Result<GroupCase> GroupCase::create(DecodeCase whole, const Features& features, 
     return fail(ErrorCode::invalid_argument, "a group case of such a decode case",
                 "Deal a dense, contiguous case without padding and without scales per token.");
   made.problem_.features = features;
+  made.problem_.layout = options.layout;
   LEANATTN_TRY(validate(made.problem_));
   made.stream_ = stream;
-  const auto others = gpus_beside(std::min(most_gpus, features.context_parallel) - 1);
+  if (!options.devices.empty() && options.devices.size() != static_cast<std::size_t>(features.context_parallel))
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("{} GPUs for {} ranks", options.devices.size(), features.context_parallel),
+                "Name a GPU for each rank.");
+  const std::vector<int> distinct = distinct_of(options.devices);
+  const auto others =
+      distinct.empty() ? gpus_beside(std::min(options.most_gpus, features.context_parallel) - 1) : gpus_named(distinct);
   if (!others) return tl::unexpected(others.error());
   made.gpus_ = 1 + static_cast<int>(others->size());
+  made.gpu_of_.clear();
+  for (int number = 0; number < features.context_parallel; ++number) {
+    const auto at = static_cast<std::size_t>(number);
+    made.gpu_of_.push_back(
+        distinct.empty()
+            ? number % made.gpus_
+            : static_cast<int>(std::find(distinct.begin(), distinct.end(), options.devices[at]) - distinct.begin()));
+  }
   const auto gpu_of = [&](int number) {
     const int gpu = made.gpu_of(number);
     return gpu == 0 ? nullptr : (*others)[static_cast<std::size_t>(gpu - 1)];
@@ -142,7 +198,45 @@ Result<GroupCase> GroupCase::create(DecodeCase whole, const Features& features, 
     std::shuffle(made.pages_.begin(), made.pages_.end(), std::mt19937_64(made.whole_->options().seed));
   }
   LEANATTN_TRY(made.deal());
+  for (Rank& rank : made.ranks_) {
+    if (rank.gpu) LEANATTN_TRY(made.copy_inputs(rank));
+  }
   return made;
+}
+
+int GroupCase::ranks_on_a_gpu() const {
+  int most = 0;
+  for (int gpu = 0; gpu < gpus_; ++gpu)
+    most = std::max(most, static_cast<int>(std::count(gpu_of_.begin(), gpu_of_.end(), gpu)));
+  return most;
+}
+
+Result<void> GroupCase::copy_inputs(Rank& rank) {
+  const LeanDecodeArgs& from = whole_->args();
+  const Features& features = problem_.features;
+  const std::int64_t batch = whole_->batch();
+  const std::vector<int>& tokens = whole_->query_tokens();
+  const std::int64_t q_elements =
+      features.ragged_q ? std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}) * from.q_stride_token
+                        : batch * from.q_stride_batch;
+  const std::int64_t scales = features.kv_scale == KvScale::head ? problem_.kv_heads : 1;
+  struct Input {
+    const void* at;
+    std::int64_t bytes;
+    DeviceBuffer& to;
+  };
+  for (const Input& input :
+       {Input{from.q, q_elements * 2, rank.q}, Input{from.q_offsets, (batch + 1) * 4, rank.q_offsets},
+        Input{from.sink_logits, std::int64_t{problem_.q_heads} * 4, rank.sink_logits},
+        Input{from.k_scale, scales * 4, rank.k_scale}, Input{from.v_scale, scales * 4, rank.v_scale}}) {
+    if (input.at == nullptr || input.bytes == 0) continue;
+    const auto bytes = download(input.at, input.bytes, stream_);
+    if (!bytes) return tl::unexpected(bytes.error());
+    const CurrentContext scope(rank.context());
+    LEANATTN_TRY(scope.entered());
+    LEANATTN_TRY(upload_to(input.to, *bytes, rank.stream.get()));
+  }
+  return {};
 }
 
 Result<void> GroupCase::add_rank(int number, std::int64_t wait_bound_ms, const std::shared_ptr<const Context>& gpu,
@@ -191,8 +285,19 @@ Result<void> GroupCase::prepare(const LoadedKernel& kernel) {
 }
 
 std::int64_t GroupCase::rank_capacity() const {
-  const int page = problem_.features.page_size;
-  return round_up(whole_->options().context_capacity, page > 0 ? page : 1);
+  constexpr int kBehind = 8, kStep = 16;  // tokens of NaN behind an even part at least
+  const int page = problem_.features.page_size, whole = whole_->options().context_capacity;
+  const std::int64_t tokens =
+      options_.even ? round_up(even_part(whole, problem_.features.context_interleave, ranks()) + kBehind, kStep)
+                    : whole;
+  return round_up(tokens, page > 0 ? page : 1);
+}
+
+GroupCase::Strides GroupCase::strides(std::int64_t columns) const {
+  const std::int64_t heads = problem_.kv_heads,
+                     tokens = problem_.features.page_size > 0 ? problem_.features.page_size : rank_capacity();
+  if (problem_.layout == KvLayout::contiguous) return {heads * tokens * columns, tokens * columns, columns};
+  return {tokens * heads * columns, columns, heads * columns};
 }
 
 Result<void> GroupCase::deal() {
@@ -208,9 +313,9 @@ Result<void> GroupCase::deal() {
     std::vector<int> cuts{0};
     for (int rank = 1; rank < count; ++rank) {
       const int anywhere = static_cast<int>(random() % static_cast<unsigned>(length + 1));
-      cuts.push_back(request % 4 == 0   ? static_cast<int>(std::int64_t{length} * rank / count)
-                     : request % 4 == 1 ? (rank <= request / 4 % count ? 0 : length)
-                                        : anywhere);
+      cuts.push_back(options_.even || request % 4 == 0 ? static_cast<int>(std::int64_t{length} * rank / count)
+                     : request % 4 == 1                ? (rank <= request / 4 % count ? 0 : length)
+                                                       : anywhere);
     }
     cuts.push_back(length);
     std::sort(cuts.begin(), cuts.end());
@@ -260,46 +365,54 @@ Result<void> GroupCase::deal_tensor(Rank& rank, int number, bool is_k, const std
                      from_token = is_k ? whole.k_stride_token : whole.v_stride_token;
   const std::int64_t pool = page > 0 ? static_cast<std::int64_t>(pages_.size()) + 5 : 0;
   const std::int64_t tokens = page > 0 ? pool * page : batch * capacity;
+  const Strides place = strides(columns);
   // What no kernel may read is NaN, or a value that no data has.
   std::vector<unsigned char> to(static_cast<std::size_t>(tokens * heads * row),
                                 features.kv_format == KvFormat::int8 ? 0x80 : kPoisonByte);
   const int unit = features.context_interleave;
   for (std::int64_t request = 0; request < batch; ++request) {
     const auto r = static_cast<std::size_t>(request);
-    for (std::int64_t token = 0; token < rank.lengths[r]; ++token) {
+    // Tokens that follow each other here and there are copied at once.
+    const std::int64_t element = kv_element_bytes(features);
+    const bool in_a_row = place.token == columns && from_token == columns;
+    for (std::int64_t token = 0, run = 0; token < rank.lengths[r]; token += run) {
+      run = in_a_row ? rank.lengths[r] - token : 1;
+      if (unit > 0) run = std::min(run, unit - token % unit);
+      if (page > 0) run = std::min(run, page - token % page);
       const std::int64_t position =
           unit > 0 ? ((token / unit) * ranks() + number) * unit + token % unit : rank.starts[r] + token;
+      const std::int64_t block =
+          page > 0 ? pages_[static_cast<std::size_t>(request * (capacity / page) + token / page)] : request;
       for (std::int64_t head = 0; head < heads; ++head) {
         const std::int64_t at =
-            page > 0
-                ? (pages_[static_cast<std::size_t>(request * (capacity / page) + token / page)] * heads + head) * page +
-                      token % page
-                : (request * heads + head) * capacity + token;
-        const std::int64_t source =
-            (request * from_batch + head * from_head + position * from_token) * kv_element_bytes(features);
-        std::memcpy(to.data() + at * row, from.data() + source, static_cast<std::size_t>(row));
+            block * place.batch + head * place.head + (page > 0 ? token % page : token) * place.token;
+        const std::int64_t source = request * from_batch + head * from_head + position * from_token;
+        std::memcpy(to.data() + at * element, from.data() + source * element, static_cast<std::size_t>(run * row));
       }
     }
   }
-  return upload_to(is_k ? rank.k : rank.v, to, rank.stream.get());
+  DeviceBuffer& buffer = is_k ? rank.k : rank.v;
+  const auto bytes = static_cast<std::int64_t>(to.size());
+  if (buffer.bytes() < bytes * options_.kv_copies) {
+    auto allocated = DeviceBuffer::allocate(bytes * options_.kv_copies);
+    if (!allocated) return tl::unexpected(allocated.error());
+    buffer = std::move(*allocated);
+  }
+  for (int copy = 0; copy < options_.kv_copies; ++copy)
+    LEANATTN_TRY(copy_to_device_async(buffer.at(copy * bytes), to.data(), bytes, rank.stream.get()));
+  return wait_for(rank.stream.get());
 }
 
-LeanDecodeArgs GroupCase::args(int number) const {
+LeanDecodeArgs GroupCase::args(int number, int kv_copy) const {
   const Rank& rank = ranks_[static_cast<std::size_t>(number)];
   const Features& features = problem_.features;
   LeanDecodeArgs args = whole_->args();
-  const std::int64_t capacity = rank_capacity(), tokens = features.page_size > 0 ? features.page_size : capacity;
-  const auto strides = [&](long long& of_batch, long long& of_head, long long& of_token, std::int64_t columns) {
-    of_token = columns, of_head = tokens * columns, of_batch = problem_.kv_heads * tokens * columns;
-  };
-  strides(args.k_stride_batch, args.k_stride_head, args.k_stride_token, problem_.head_dim);
-  if (features.latent) {
-    args.v_stride_batch = args.k_stride_batch, args.v_stride_head = args.k_stride_head;
-    args.v_stride_token = args.k_stride_token;
-  } else {
-    strides(args.v_stride_batch, args.v_stride_head, args.v_stride_token, whole_->v_head_dim());
-  }
-  args.k = rank.k.data(), args.v = features.latent ? rank.k.data() : rank.v.data();
+  const std::int64_t capacity = rank_capacity();
+  const Strides k = strides(problem_.head_dim), v = features.latent ? k : strides(whole_->v_head_dim());
+  args.k_stride_batch = k.batch, args.k_stride_head = k.head, args.k_stride_token = k.token;
+  args.v_stride_batch = v.batch, args.v_stride_head = v.head, args.v_stride_token = v.token;
+  args.k = rank.k.at(rank.k.bytes() / options_.kv_copies * kv_copy);
+  args.v = features.latent ? args.k : rank.v.at(rank.v.bytes() / options_.kv_copies * kv_copy);
   args.context_capacity = static_cast<int>(capacity);
   args.context_lengths = rank.lengths_device.as<int>();
   if (features.page_size > 0) {
@@ -311,9 +424,19 @@ LeanDecodeArgs GroupCase::args(int number) const {
   args.context_starts = rank.starts_device.as<int>();
   args.group_checks = 1;
   args.o = rank.o.data(), args.lse = rank.lse.as<float>();
+  if (rank.gpu) {
+    args.q = rank.q.data(), args.q_offsets = rank.q_offsets.as<int>();
+    args.sink_logits = rank.sink_logits.as<float>();
+    args.k_scale = rank.k_scale.as<float>(), args.v_scale = rank.v_scale.as<float>();
+  }
   args.status = rank.status->block();
   rank.member->bind(args);
   return args;
+}
+
+WorkspaceLayout GroupCase::workspace(const KernelSpec& spec, LaunchGrid grid) const {
+  const std::int64_t outputs = output_tiles(problem_, {.batch = whole_->batch()}, spec);
+  return workspace_layout(spec, partial_slots(spec, grid.ctas, outputs, rank_capacity()), outputs);
 }
 
 Result<LeanDecodeArgs> GroupCase::bind(int number, const KernelSpec& spec, LaunchGrid grid) {
@@ -322,10 +445,7 @@ Result<LeanDecodeArgs> GroupCase::bind(int number, const KernelSpec& spec, Launc
   const CurrentContext scope = enter(number);
   LEANATTN_TRY(scope.entered());
   bound.segment_cost = static_cast<unsigned>(grid.segment_cost);
-  const std::int64_t outputs = output_tiles(problem_, {.batch = whole_->batch()}, spec);
-  LEANATTN_TRY(rank.workspace->bind(
-      bound, workspace_layout(spec, partial_slots(spec, grid.ctas, outputs, rank_capacity()), outputs),
-      rank.stream.get()));
+  LEANATTN_TRY(rank.workspace->bind(bound, workspace(spec, grid), rank.stream.get()));
   LEANATTN_TRY(wait_for(rank.stream.get()));
   return bound;
 }

@@ -18,15 +18,26 @@
 namespace leanattn {
 inline namespace v1 {
 
+struct GroupCaseOptions {
+  /// Ranks are on the current GPU and others of its kind that it reaches in turn, on at most so many.
+  int most_gpus = std::numeric_limits<int>::max();
+  /// The CUDA ordinal of each rank's GPU instead, of which the first is the current one; empty: as above.
+  std::vector<int> devices = {};
+  KvLayout layout = KvLayout::contiguous;  ///< of the ranks' caches
+  /// Contiguous parts are cut evenly, and each rank has room for just its share, so that all ranks have equal work.
+  bool even = false;
+  int kv_copies = 1;  ///< equal copies of each rank's K and V, which launches take in turn where L2 has to be cold
+};
+
 class GroupCase {
  public:
-  /// Deals the K and V of `whole`, a case of a dense cache without scales per token, to the ranks of `features`, which
-  /// are those of whole.problem() with context_parallel and what goes with it, and may have a page_size. With
-  /// contiguous parts request 0 is dealt evenly, request 1 lies on one rank only, others are cut anywhere. Ranks are on
-  /// the current GPU and others of its kind that it reaches in turn, on at most so many. Waits. Errors:
-  /// invalid_argument, those of GroupMember, out_of_memory, launch_failed, context_lost.
+  /// Deals the K and V of `whole`, a contiguous case of a dense cache without scales per token, to the ranks of
+  /// `features`, which are those of whole.problem() with context_parallel and what goes with it, and may have a
+  /// page_size. Unless parts are to be even, of contiguous ones request 0 is dealt evenly, request 1 lies on one rank
+  /// only, others are cut anywhere. Waits. Errors: invalid_argument, unsupported (GPUs that differ, or do not reach
+  /// each other), those of GroupMember, out_of_memory, launch_failed, context_lost.
   static Result<GroupCase> create(DecodeCase whole, const Features& features, std::int64_t wait_bound_ms,
-                                  CUstream_st* stream, int most_gpus = std::numeric_limits<int>::max());
+                                  CUstream_st* stream, const GroupCaseOptions& options = {});
 
   int ranks() const { return static_cast<int>(ranks_.size()); }
   DecodeCase& whole() { return *whole_; }
@@ -38,18 +49,22 @@ class GroupCase {
   const std::vector<int>& lengths(int rank) const { return ranks_[static_cast<std::size_t>(rank)].lengths; }
 
   int gpus() const { return gpus_; }
-  int gpu_of(int rank) const { return rank % gpus_; }  ///< 0: the one that was current
+  /// The number of the rank's GPU, 0 for the one that was current.
+  int gpu_of(int rank) const { return gpu_of_[static_cast<std::size_t>(rank)]; }
+  /// The most ranks that are on one GPU.
+  int ranks_on_a_gpu() const;
   /// Makes the context of the rank's GPU current.
   CurrentContext enter(int rank) const { return CurrentContext(ranks_[static_cast<std::size_t>(rank)].context()); }
 
   /// CTAs that each rank may have, so that those of all ranks are resident at once.
-  std::int64_t most_ctas(const LoadedKernel& kernel) const {
-    return kernel.resident_ctas() / ((ranks() + gpus_ - 1) / gpus_);
-  }
+  std::int64_t most_ctas(const LoadedKernel& kernel) const { return kernel.resident_ctas() / ranks_on_a_gpu(); }
+  /// The workspace of a rank's launch.
+  WorkspaceLayout workspace(const KernelSpec& spec, LaunchGrid grid) const;
   /// Loads a kernel of this GPU on those of all ranks, which launches otherwise do when they are first made.
   Result<void> prepare(const LoadedKernel& kernel);
-  /// The arguments of a rank's launch, without a workspace; and with one of the rank's own for this grid.
-  LeanDecodeArgs args(int rank) const;
+  /// The arguments of a rank's launch on a copy of its K and V, without a workspace; and on the first copy, with a
+  /// workspace of the rank's own for this grid.
+  LeanDecodeArgs args(int rank, int kv_copy = 0) const;
   Result<LeanDecodeArgs> bind(int rank, const KernelSpec& spec, LaunchGrid grid);
   /// Enqueues a rank's launch on its stream. `kernel` is that of this GPU.
   Result<void> launch(int rank, const LoadedKernel& kernel, LaunchGrid grid, const LeanDecodeArgs& args);
@@ -81,6 +96,7 @@ class GroupCase {
     std::unique_ptr<GroupMember> member;
     std::vector<int> lengths, starts;
     DeviceBuffer k, v, o, lse, lengths_device, starts_device, full_device, page_table;
+    DeviceBuffer q, q_offsets, sink_logits, k_scale, v_scale;  ///< those of the whole case, of ranks on another GPU
     std::unique_ptr<CheckWorkspace> workspace;
   };
 
@@ -90,6 +106,13 @@ class GroupCase {
   /// The kernel on the rank's GPU.
   Result<const LoadedKernel*> kernel_of(int rank, const LoadedKernel& kernel);
   Result<void> deal();
+  /// Copies to a rank's GPU what all ranks read alike.
+  Result<void> copy_inputs(Rank& rank);
+  /// Elements from one request (or page), head and token to the next of a rank's K or V.
+  struct Strides {
+    std::int64_t batch = 0, head = 0, token = 0;
+  };
+  Strides strides(std::int64_t columns) const;
   Result<void> deal_tensor(Rank& rank, int number, bool is_k, const std::vector<unsigned char>& from);
   std::int64_t rank_capacity() const;  ///< tokens of a request for which each rank has room
   /// Raw outputs as the whole case has them, made of what the ranks have written.
@@ -98,6 +121,8 @@ class GroupCase {
   std::unique_ptr<DecodeCase> whole_;
   DecodeProblem problem_;
   std::vector<Rank> ranks_;
+  GroupCaseOptions options_;
+  std::vector<int> gpu_of_{0};  ///< by rank
   int gpus_ = 1;
   std::map<std::pair<int, std::string>, LoadedKernel> kernels_;  ///< of other GPUs, by GPU and name
   std::vector<int> pages_;  ///< [batch, pages of a request], where a rank has them in its pool

@@ -12,9 +12,11 @@ namespace detail {
 std::string problem_name(const DecodeProblem& problem) {
   std::string features = features_name(problem.features);
   for (char& c : features) c = c == '_' ? ' ' : c;
-  return fmt::format("{}/{} x {} {}{}{}{}{}", problem.q_heads, problem.kv_heads, problem.head_dim,
+  const std::string link =
+      problem.group_link == GroupLink::unknown ? "" : fmt::format(" {}", to_string(problem.group_link));
+  return fmt::format("{}/{} x {} {}{}{}{}{}{}", problem.q_heads, problem.kv_heads, problem.head_dim,
                      to_string(problem.dtype), problem.layout == KvLayout::strided ? " strided" : "",
-                     problem.lse ? " lse" : "", problem.pdl ? " pdl" : "", features);
+                     problem.lse ? " lse" : "", problem.pdl ? " pdl" : "", features, link);
 }
 
 std::string size_name(std::int64_t value) {

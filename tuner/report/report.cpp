@@ -66,7 +66,8 @@ Result<ReportedWinner> read_winner(const Winner& winner, Texts& texts) {
 
 auto problem_key(const ReportedWinner& w) {
   return std::tuple(w.problem.q_heads, w.problem.kv_heads, w.problem.head_dim, to_string(w.problem.dtype),
-                    to_string(w.problem.layout), w.problem.lse, w.problem.pdl, to_json(w.problem.features), w.policy);
+                    to_string(w.problem.layout), w.problem.lse, w.problem.pdl, to_json(w.problem.features),
+                    to_string(w.problem.group_link), w.policy);
 }
 
 bool before(const ReportedWinner& a, const ReportedWinner& b) {

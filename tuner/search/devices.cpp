@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "runtime/lookup/device_identity.hpp"
+#include "runtime/lookup/one_gpu.hpp"
 #include "tuner/search/answer.hpp"
 #include "tuner/search/session.hpp"
 #include "tuner/worker/backend.hpp"
@@ -107,6 +108,8 @@ Result<std::vector<ModelSummary>> tune_devices(const TuneRequest& request, std::
                                                const SearchEffort& effort, const ProgressSink& progress,
                                                const std::atomic<bool>* cancel) {
   if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
+  if (auto ok = one_gpu_only(request.problem, "tuning on devices that share nothing"); !ok)
+    return tl::unexpected(ok.error());
   if (devices.empty()) return fail(ErrorCode::no_device, "no devices to tune on", "Name at least one.");
   const std::vector<std::vector<DeviceToTune>> models = by_model(devices);
   const int threads = compile_thread_count(request.compile_threads);

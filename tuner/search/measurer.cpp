@@ -176,6 +176,7 @@ void Measurer::keep(Candidate candidate, double us, TimedCandidates& timed) {
 
 void Measurer::record(const Candidate& candidate, TrialStatus status, std::string reason,
                       std::span<const double> samples, const std::string& throttle) {
+  if (status != TrialStatus::ok && status != TrialStatus::pruned) counts_.failure = reason;
   const Summary summary = summarize(samples);
   Trial trial;
   trial.problem = context_.problem_json, trial.shape = context_.shape_json, trial.policy = session_.policy();

@@ -24,6 +24,7 @@ struct SearchCounts {
   int candidates = 0, compiled = 0, rejected = 0, incorrect = 0;
   double gpu_seconds = 0;  ///< spent on checking and timing
   std::string neighbours;  ///< other processes on the GPU, where there were any
+  std::string failure;     ///< why the last candidate that failed did so
 };
 
 class Measurer {

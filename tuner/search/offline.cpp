@@ -9,6 +9,7 @@
 
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/one_gpu.hpp"
 #include "tuner/backend/compile_pool.hpp"
 #include "tuner/model/search_space.hpp"
 #include "tuner/search/search_effort.hpp"
@@ -70,6 +71,7 @@ std::vector<OfflineTie> model_ties(const OfflineShape& shape) {
 Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const DeviceFacts& device,
                                                CubinCache* cubins, const ProgressSink& progress,
                                                const std::atomic<bool>* cancel) {
+  if (auto ok = one_gpu_only(request.problem, "tuning without a GPU"); !ok) return tl::unexpected(ok.error());
   if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
   if (auto ok = require_launches(device, request.problem); !ok) return tl::unexpected(ok.error());
   const double started = now_s();

@@ -85,7 +85,9 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
   const double started = backend.now_s();
   const DeviceModel model = device_model(device);
   const std::string_view policy = to_string(request.policy);
-  Result<std::vector<ModelSample>> samples = measured_samples(db, model, device, request.problem, policy);
+  // The ranks of a group stream as the part alone does, so what was measured of that ranks their kernels and grids.
+  const DecodeProblem alone = without_group(request.problem);
+  Result<std::vector<ModelSample>> samples = measured_samples(db, model, device, alone, policy);
   if (!samples) return tl::unexpected(samples.error());
   const auto read_limits = db.read_limits(model, policy);
   if (!read_limits) return tl::unexpected(read_limits.error());

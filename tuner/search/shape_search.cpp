@@ -5,6 +5,7 @@
 #include "tuner/search/answer.hpp"
 #include "tuner/search/confirm.hpp"
 #include "tuner/search/earlier_results.hpp"
+#include "tuner/search/group_screen.hpp"
 #include "tuner/search/race.hpp"
 #include "tuner/search/refine.hpp"
 #include "tuner/search/revalidate.hpp"
@@ -50,6 +51,15 @@ Result<Searched> find_candidates(const ShapeContext& context, const EarlierResul
   if (!timed) return tl::unexpected(timed.error());
   finished = finished && !context.stopped(refine_ends);
   return Searched{.timed = *std::move(timed), .finished = finished};
+}
+
+/// The same for a group: a screen of what is best for the part alone.
+Result<Searched> find_group_candidates(const ShapeContext& context, const EarlierResults& earlier,
+                                       SessionKnowledge& knowledge, Measurer& measurer) {
+  const double ends = context.phase_end(kRefineEnds);
+  Result<TimedCandidates> timed = screen_in_group(context, earlier, knowledge, measurer, ends);
+  if (!timed) return tl::unexpected(timed.error());
+  return Searched{.timed = *std::move(timed), .finished = !context.stopped(ends)};
 }
 
 /// Race and confirmation.
@@ -125,9 +135,13 @@ Result<TunedShape> tune_shape(const SessionSetup& session, SessionKnowledge& kno
     tuned.candidates = static_cast<int>(earlier->known.size());
     return answer(context, knowledge, std::move(tuned));
   }
-  enqueue_kernels(context, *earlier, knowledge.specs);
-  Measurer measurer(context, earlier->known, knowledge.samples);
-  const Result<Searched> searched = find_candidates(context, *earlier, knowledge, measurer);
+  const bool group = in_group(session.request.problem.features);
+  if (!group) enqueue_kernels(context, *earlier, knowledge.specs);
+  // Times with the exchange in them say nothing about the costs of the part.
+  std::vector<ModelSample> of_group;
+  Measurer measurer(context, earlier->known, group ? of_group : knowledge.samples);
+  const Result<Searched> searched = group ? find_group_candidates(context, *earlier, knowledge, measurer)
+                                          : find_candidates(context, *earlier, knowledge, measurer);
   if (!searched) return tl::unexpected(searched.error());
   const TimedCandidates& timed = searched->timed;
   // What proved itself here is worth a look for the other shapes.

@@ -3,6 +3,7 @@
 #include "runtime/lookup/device_identity.hpp"
 #include "tuner/backend/gpu_backend.hpp"
 #include "tuner/search/devices.hpp"
+#include "tuner/search/group_session.hpp"
 #include "tuner/search/session.hpp"
 
 namespace leanattn {
@@ -15,6 +16,7 @@ Result<TuneSummary> tune(const TuneRequest& request, TuningDb& db, CubinCache* c
   if (!device) return tl::unexpected(device.error());
   if (auto ok = require_launches(*device, request.problem); !ok) return tl::unexpected(ok.error());
   const SearchEffort effort = effort_for(compile_thread_count(request.compile_threads));
+  if (in_group(request.problem.features)) return tune_group(request, *device, effort, db, cubins, progress, cancel);
   if (request.dry_run) return plan_session(request, *device, effort);
   Result<std::unique_ptr<GpuBackend>> backend = GpuBackend::create(*device, request.problem, request.policy, cubins);
   if (!backend) return tl::unexpected(backend.error());
@@ -31,6 +33,9 @@ Result<std::vector<ModelSummary>> tune_in_workers(const TuneRequest& request, st
     if (auto ok = require_launches(*device, request.problem); !ok) return tl::unexpected(ok.error());
     devices.push_back({*device, current_environment(*device)});
   }
+  if (in_group(request.problem.features))
+    return tune_group_devices(request, devices, workers, open_db,
+                              effort_for(compile_thread_count(request.compile_threads)), progress, cancel);
   return tune_devices(request, devices, workers, open_db, effort_for(compile_thread_count(request.compile_threads)),
                       progress, cancel);
 }

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
-#include "runtime/lookup/one_gpu.hpp"
 #include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
@@ -12,7 +12,11 @@ inline namespace v1 {
 
 Result<void> validate(const TuneRequest& request) {
   if (auto ok = validate(request.problem); !ok) return ok;
-  if (auto ok = one_gpu_only(request.problem, "tuning"); !ok) return ok;
+  const int ranks = request.problem.features.context_parallel;
+  if (in_group(request.problem.features) && request.rank_devices.size() != static_cast<std::size_t>(ranks))
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("{} GPUs for a group of {} ranks", request.rank_devices.size(), ranks),
+                "Name a GPU for each rank, such as --device 0,1, or one that stands in for all of them.");
   if (request.shapes.empty())
     return fail(ErrorCode::invalid_argument, "no shapes to tune for",
                 "Give at least one batch size and context length.");
@@ -34,6 +38,13 @@ Result<void> validate(const TuneRequest& request) {
                 "Give a positive time, or none at all.");
   }
   return {};
+}
+
+int ranks_on_a_gpu(const TuneRequest& request) {
+  std::ptrdiff_t most = 1;
+  for (const int device : request.rank_devices)
+    most = std::max(most, std::count(request.rank_devices.begin(), request.rank_devices.end(), device));
+  return static_cast<int>(most);
 }
 
 Result<void> require_launches(const DeviceFacts& device, const DecodeProblem& problem) {

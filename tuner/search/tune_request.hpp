@@ -12,12 +12,15 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// A problem with pdl is tuned for launches that follow each other with programmatic dependent launch: every candidate
-/// is launched so, and a time is that of one link of such a chain.
+/// Shapes of a problem of a group are those of one rank. A problem with pdl is tuned for launches that follow each
+/// other with programmatic dependent launch: every candidate is launched so, and a time is that of one link of such a
+/// chain.
 struct TuneRequest {
   DecodeProblem problem;
   std::vector<Shape> shapes;
   int device = 0;
+  /// Of a problem of a group: the CUDA ordinal of each rank's GPU. One GPU may stand in for several. Else empty.
+  std::vector<int> rank_devices = {};
   L2Policy policy = L2Policy::cold;
   std::optional<std::chrono::milliseconds>
       budget;                   ///< for all shapes together; at its end the best answer so far stays
@@ -29,9 +32,12 @@ struct TuneRequest {
   std::string command;          ///< recorded with the session
 };
 
-/// Errors: invalid_argument and unsupported, for the problem, for a shape, for no shapes at all, for wrong weights and
-/// for a budget that is not positive.
+/// Errors: invalid_argument and unsupported, for the problem, for a shape, for no shapes at all, for wrong weights, for
+/// a budget that is not positive, and for another number of GPUs than the group has ranks.
 Result<void> validate(const TuneRequest& request);
+
+/// The most ranks of the group that share a GPU; 1 without a group.
+int ranks_on_a_gpu(const TuneRequest& request);
 
 /// Whether the device can launch this problem as it asks. Errors: unsupported (pdl before sm_90).
 Result<void> require_launches(const DeviceFacts& device, const DecodeProblem& problem);

@@ -28,13 +28,14 @@ CheckOutcome outcome_of(const WorkerLoss& loss) {
 
 WorkerBackend::WorkerBackend(const DeviceFacts& device, const DecodeProblem& problem, L2Policy policy,
                              WorkerOptions options, std::shared_ptr<WorkerCompiler> compiler,
-                             const std::atomic<bool>* cancel)
+                             const std::atomic<bool>* cancel, std::vector<int> rank_devices)
     : device_(device),
       problem_(problem),
       policy_(policy),
       options_(std::move(options)),
       compiler_(std::move(compiler)),
-      cancel_(cancel) {}
+      cancel_(cancel),
+      rank_devices_(std::move(rank_devices)) {}
 
 double WorkerBackend::now_s() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -68,7 +69,8 @@ Result<void> WorkerBackend::ready() {
                                   .uuid = device_.uuid,
                                   .problem = problem_,
                                   .policy = policy_,
-                                  .memory_bytes = options_.memory_bytes},
+                                  .memory_bytes = options_.memory_bytes,
+                                  .rank_devices = rank_devices_},
                        {.kind = WorkerCall::Kind::start}});
     }
     if (shape_) {

@@ -23,8 +23,10 @@ class WorkerBackend final : public TuneBackend {
  public:
   /// Starts nothing yet: the first call that needs the device does. `compiler` compiles for the device and may be
   /// shared with other backends. Once `cancel` (may be null) is set, a call that is not answered soon is ended.
+  /// rank_devices: of a problem of a group, the CUDA ordinal of each rank's GPU, of which the first is `device`.
   WorkerBackend(const DeviceFacts& device, const DecodeProblem& problem, L2Policy policy, WorkerOptions options,
-                std::shared_ptr<WorkerCompiler> compiler, const std::atomic<bool>* cancel);
+                std::shared_ptr<WorkerCompiler> compiler, const std::atomic<bool>* cancel,
+                std::vector<int> rank_devices = {});
 
   /// Starts the worker and opens the device, so that what is missing is known at once. Errors: those of
   /// GpuBackend::create(), context_lost (see begin_shape()), internal (there is no such program).
@@ -73,6 +75,7 @@ class WorkerBackend final : public TuneBackend {
   const WorkerOptions options_;
   const std::shared_ptr<WorkerCompiler> compiler_;
   const std::atomic<bool>* cancel_;
+  const std::vector<int> rank_devices_;
 
   std::unique_ptr<WorkerProcess> process_;
   int starts_ = 0;

@@ -22,7 +22,9 @@ constexpr double kMostHours = 24;
 
 double oracle_us(const DecodeProblem& problem, const Shape& shape) {
   const double rows = static_cast<double>(problem.q_heads) * std::max(problem.features.q_len, 1);
-  return static_cast<double>(total_tokens(shape)) * rows * (problem.head_dim + v_head_dim(problem)) / kOracleRate;
+  // The oracle attends to the contexts of all ranks.
+  return static_cast<double>(total_tokens(shape)) * problem.features.context_parallel * rows *
+         (problem.head_dim + v_head_dim(problem)) / kOracleRate;
 }
 
 double predicted_us(const WorkerCall& call, const Config& config) {

@@ -97,11 +97,14 @@ WorkerRequest parse_request(const Json& json, const Frame& frame) {
                  .cache_directory = json.at("cache_directory").get<std::string>()};
   if (kind == "compile") return CompileKernel{spec_from(json.at("spec"))};
   if (kind == "open") {
-    return OpenDevice{.ordinal = require_count<int>(json.at("ordinal")),
-                      .uuid = json.at("uuid").get<std::string>(),
-                      .problem = require(problem_from_json(json.at("problem").get<std::string>())),
-                      .policy = require(parse_l2_policy(json.at("policy").get<std::string>())),
-                      .memory_bytes = require_count<std::int64_t>(json.at("memory_bytes"))};
+    OpenDevice open{.ordinal = require_count<int>(json.at("ordinal")),
+                    .uuid = json.at("uuid").get<std::string>(),
+                    .problem = require(problem_from_json(json.at("problem").get<std::string>())),
+                    .policy = require(parse_l2_policy(json.at("policy").get<std::string>())),
+                    .memory_bytes = require_count<std::int64_t>(json.at("memory_bytes")),
+                    .rank_devices = {}};
+    for (const Json& ordinal : list(json.at("rank_devices"))) open.rank_devices.push_back(require_count<int>(ordinal));
+    return open;
   }
   if (kind == "adopt") return AdoptKernel{spec_from(json.at("spec")), kernel_from(json.at("kernel"), frame)};
   if (kind == "begin") return BeginShape{require(shape_from_json(json.at("shape").get<std::string>()))};
@@ -164,7 +167,8 @@ Frame to_frame(const WorkerRequest& request) {
                              {"uuid", open.uuid},
                              {"problem", to_json(open.problem)},
                              {"policy", to_string(open.policy)},
-                             {"memory_bytes", open.memory_bytes}});
+                             {"memory_bytes", open.memory_bytes},
+                             {"rank_devices", open.rank_devices}});
           },
           [](const AdoptKernel& adopt) {
             return frame_of({{"ask", "adopt"}, {"spec", spec_text(adopt.spec)}, {"kernel", kernel_json(adopt.kernel)}},

@@ -16,7 +16,7 @@ namespace leanattn {
 inline namespace v1 {
 
 /// Both sides must have the same version.
-inline constexpr int kWorkerProtocolVersion = 2;
+inline constexpr int kWorkerProtocolVersion = 3;
 
 // The requests. Hello comes first, and once. OpenDevice comes before those that need a device, and AdoptKernel before
 // the first use of a kernel. An arrow names the reply.
@@ -34,7 +34,8 @@ struct OpenDevice {  // -> Done
   std::string uuid;  ///< of the device that the session means by this ordinal
   DecodeProblem problem;
   L2Policy policy = L2Policy::cold;
-  std::int64_t memory_bytes = 0;  ///< the most for K and V; 0: most of what is free
+  std::int64_t memory_bytes = 0;       ///< the most for K and V; 0: most of what is free
+  std::vector<int> rank_devices = {};  ///< of a problem of a group: the CUDA ordinal of each rank's GPU
   bool operator==(const OpenDevice&) const = default;
 };
 struct AdoptKernel {  // -> Done

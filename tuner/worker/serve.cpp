@@ -12,6 +12,7 @@
 
 #include "cache/cubin/cubin_db.hpp"
 #include "tuner/backend/gpu_backend.hpp"
+#include "tuner/backend/group_backend.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -125,6 +126,11 @@ WorkerService gpu_worker_service() {
     if (device->uuid != wanted.uuid)
       return fail(ErrorCode::no_device, fmt::format("device {} is {} in the worker and {} in the session",
                                                     wanted.ordinal, device->uuid, wanted.uuid));
+    if (in_group(wanted.problem.features)) {
+      auto group = GroupBackend::create(*device, wanted.problem, wanted.policy, cubins->get(), wanted.rank_devices);
+      if (!group) return tl::unexpected(group.error());
+      return std::move(*group);
+    }
     auto backend = GpuBackend::create(*device, wanted.problem, wanted.policy, cubins->get(), wanted.memory_bytes);
     if (!backend) return tl::unexpected(backend.error());
     return std::move(*backend);

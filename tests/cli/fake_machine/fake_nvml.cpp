@@ -42,6 +42,10 @@ int nvmlDeviceGetHandleByUUID(const char*, Device** device) {
   *device = &the_device;
   return 0;
 }
+int nvmlDeviceGetP2PStatus(Device*, Device*, int, int* status) {
+  *status = static_cast<int>(number("FAKE_P2P_STATUS", 0));  // over NVLink
+  return 0;
+}
 int nvmlDeviceGetEnforcedPowerLimit(Device*, unsigned* milliwatts) {
   *milliwatts = number("FAKE_POWER_LIMIT_W", 700) * 1000;
   return 0;

@@ -319,6 +319,25 @@ TEST(Json, AProblemSaysPdlOnlyWhenItHasIt) {
   EXPECT_NE(refused.error().message.find("'pdl'"), std::string::npos) << refused.error().message;
 }
 
+TEST(Json, TheLinkOfAGroupIsPartOfItsKeyAndNothingElseHasOne) {
+  DecodeProblem group{.features = {.context_parallel = 2}};
+  EXPECT_EQ(to_json(group).find("group_link"), std::string::npos) << "what is not known is not written";
+  for (const GroupLink link : {GroupLink::nvlink, GroupLink::pcie, GroupLink::same_gpu}) {
+    group.group_link = link;
+    const std::string key = to_json(group);
+    EXPECT_NE(key.find("\"group_link\":\"" + std::string(to_string(link)) + "\""), std::string::npos) << key;
+    EXPECT_EQ(problem_from_json(key).value(), group);
+    EXPECT_EQ(without_group(group), DecodeProblem{});
+    DecodeProblem alone;
+    alone.group_link = link;
+    EXPECT_EQ(canonical(alone), DecodeProblem{});
+  }
+  const auto refused = problem_from_json(
+      R"({"dtype":"bf16","features":{"context_parallel":2},"group_link":"wire","head_dim":128,"kv_heads":8,"layout":"contiguous","lse":false,"q_heads":32})");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().hint.find("nvlink, pcie, same_gpu"), std::string::npos) << refused.error().hint;
+}
+
 TEST(Json, AProblemSaysFeaturesOnlyWhenItHasThem) {
   const DecodeProblem paged{.features = {.page_size = 16, .window = 4096}};
   const std::string key = to_json(paged);

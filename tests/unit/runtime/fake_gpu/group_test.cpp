@@ -10,6 +10,8 @@
 
 #include "fake_gpu_fixture.hpp"
 #include "runtime/engine/group.hpp"
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/device_identity.hpp"
 #include "tests/unit/runtime/engine_fixture.hpp"
 
 namespace leanattn {
@@ -211,6 +213,39 @@ TEST_F(GroupsOfRanks, TwoGroupsOfAnEngineHavePlansOfTheirOwn) {
   EXPECT_EQ(one->get(), again->get());
   EXPECT_NE(one->get(), other->get());
   EXPECT_EQ(fake_gpu().live_libraries, 1) << "they share their kernel";
+}
+
+TEST_F(GroupsOfRanks, PlansTakeWhatWasTunedOverTheirLink) {
+  use_fresh_directory();
+  const DeviceFacts facts = device_facts(0).value();
+  const auto store = [&](GroupLink link, std::int64_t grid) {
+    DecodeProblem problem;
+    problem.features.context_parallel = 2, problem.group_link = link;
+    const Shape shape{.batch = 2, .max_batch = 0, .longest_context = 1024, .total_context = 0};
+    Config config = default_config(facts, problem, shape);
+    config.grid = grid;
+    const auto db = TuningDb::open(directory_, OpenMode::read_write, nullptr).value();
+    const auto session = db->begin_session(device_model(facts), current_environment(facts), "test").value();
+    Trial trial;
+    trial.problem = to_json(problem), trial.shape = to_json(shape), trial.policy = "cold";
+    trial.config = to_json(config), trial.median_us = 10;
+    ASSERT_TRUE(db->add_trial(session, trial));
+    ASSERT_TRUE(db->rebuild_winners());
+  };
+  store(GroupLink::same_gpu, 24);
+  store(GroupLink::pcie, 40);
+  for (const bool one_gpu : {true, false}) {
+    groups_.clear();
+    engines_.clear();
+    make(0, one_gpu ? 0 : 1);
+    for (const int rank : {0, 1}) {
+      const auto made = plan(rank);
+      ASSERT_TRUE(made) << made.error().message << made.error().log;
+      EXPECT_EQ(made->info().provenance, LEANATTN_EXACT);
+      // Without NVML nobody knows what joins two GPUs, and what is tuned for any link is a better guess than the part.
+      EXPECT_EQ(made->info().grid, one_gpu ? 24 : 40);
+    }
+  }
 }
 
 TEST_F(GroupsOfRanks, PositionsAreAskedForWhereMasksNeedThem) {

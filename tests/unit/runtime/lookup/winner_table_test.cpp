@@ -356,6 +356,61 @@ TEST(LookupOfGroups, ARanksPartGetsTheWinnerOfThePartAlone) {
   }
 }
 
+DecodeProblem group_over(GroupLink link) {
+  DecodeProblem problem = kOfGroup;
+  problem.group_link = link;
+  return problem;
+}
+
+TEST(LookupOfGroups, AWinnerOfTheGroupGoesBeforeThatOfThePartForItsLinkOnly) {
+  const DecodeProblem nvlink = group_over(GroupLink::nvlink), pcie = group_over(GroupLink::pcie);
+  const auto table =
+      table_of({winner(kLlama, kMeasured, tensor_config(kLlama, 120), 12.5),
+                winner(nvlink, kMeasured, tensor_config(nvlink, 128, FixUp::ticket), 14, "cold", "site")});
+  for (const DecodeProblem& problem : {nvlink, kOfGroup}) {
+    const Choice choice = table.find(problem, kMeasured);
+    EXPECT_EQ(choice.provenance, Provenance::exact) << "also where the link is not known";
+    EXPECT_EQ(choice.config, tensor_config(nvlink, 128, FixUp::ticket));
+    EXPECT_EQ(choice.layer, "site");
+    EXPECT_TRUE(choice.tuned_group);
+    EXPECT_EQ(choice.tuned_link, GroupLink::nvlink);
+  }
+  EXPECT_FALSE(make_lookup_key(nvlink, kMeasured) == make_lookup_key(pcie, kMeasured));
+  const Choice other = table.find(pcie, kMeasured);
+  EXPECT_EQ(other.provenance, Provenance::nearest);
+  EXPECT_EQ(other.tuned_us, 12.5) << "of the part alone";
+  EXPECT_FALSE(other.tuned_group);
+}
+
+TEST(LookupOfGroups, WhoDoesNotKnowTheLinkGetsTheFirstThatIsTuned) {
+  const DecodeProblem pcie = group_over(GroupLink::pcie), same = group_over(GroupLink::same_gpu);
+  const auto table = table_of(
+      {winner(same, kMeasured, tensor_config(same, 60), 30), winner(pcie, kMeasured, tensor_config(pcie, 120), 20)});
+  EXPECT_EQ(table.find(kOfGroup, kMeasured).tuned_link, GroupLink::pcie);
+}
+
+TEST(LookupOfGroups, TimesOfGroupsAnswerNothingElse) {
+  const DecodeProblem nvlink = group_over(GroupLink::nvlink);
+  const auto table = table_of({winner(nvlink, kMeasured, tensor_config(nvlink, 120), 14)});
+  EXPECT_EQ(table.find(kLlama, kMeasured).provenance, Provenance::fallback);
+  DecodeProblem of_four = kOfGroup;
+  of_four.features.context_parallel = 4;
+  EXPECT_EQ(table.find(of_four, kMeasured).provenance, Provenance::fallback);
+}
+
+TEST(LookupOfGroups, AWinnerThatOtherRanksCouldNotLaunchBesideIsSkipped) {
+  const DecodeProblem nvlink = group_over(GroupLink::nvlink);
+  const KernelSpec base = base_spec({9, 0, true}, nvlink);
+  const Config other_order{with_tunables_of(base, tuned_config(kLlama, 64).spec).value(), 64};
+  ASSERT_NE(exchange_order(other_order.spec), order_of_group(fictional_gpu(), nvlink));
+  const auto table =
+      table_of({winner(nvlink, kMeasured, other_order, 14),
+                winner(nvlink, {.batch = 1, .longest_context = 9000}, tensor_config(nvlink, 100000), 14)});
+  table.find(nvlink, kMeasured);
+  EXPECT_EQ(table.size(), 0u);
+  EXPECT_EQ(table.skipped(), 2u) << "also one whose CTAs are never resident at once";
+}
+
 TEST(LookupOfGroups, AWinnerOfMoreCtasThanAreResidentGivesAwayItsGrid) {
   const auto table = table_of({winner(kLlama, kMeasured, tensor_config(kLlama, 264, FixUp::ticket), 12.5)});
   const Choice choice = table.find(kOfGroup, kMeasured);

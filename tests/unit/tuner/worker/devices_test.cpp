@@ -1,10 +1,10 @@
-// devices_test.cpp -- several devices tune at once into one database: equal ones share the shapes, and different ones
-// have winners of their own.
+// devices_test.cpp -- several devices tune at once into one database: equal ones share the shapes, different ones have
+// winners of their own, and those of a group are tuned together.
 #include <mutex>
 #include <set>
 
 #include "runtime/lookup/device_identity.hpp"
-#include "tuner/search/devices.hpp"
+#include "tuner/search/group_session.hpp"
 #include "worker_fixture.hpp"
 
 namespace leanattn::worker_test {
@@ -134,6 +134,85 @@ TEST_F(Devices, ASingleOneIsNotNamedInProgress) {
   ASSERT_TRUE(tune({host(3)}));
   EXPECT_EQ(reports.size(), 1u);
   EXPECT_TRUE(reports.contains(-1));
+}
+
+class Groups : public Devices {
+ protected:
+  Groups() {
+    request.shapes.resize(2);
+    request.problem.features.context_parallel = 2;
+    request.rank_devices = {0, 1};
+  }
+  Result<std::vector<ModelSummary>> tune(const std::vector<DeviceToTune>& devices) {
+    const WorkerOptions workers{.command = worker_command(FAKE_WORKER, faults), .limit = short_for_hangs(faults)};
+    const auto connect = [this] { return TuningDb::open(directory.path(), OpenMode::read_write, nullptr); };
+    return tune_group_devices(request, devices, workers, connect, effort, progress, &cancel);
+  }
+  /// Stored winners by problem.
+  std::map<std::string, int> winners() {
+    std::map<std::string, int> count;
+    const auto stored = opened()->winners(device_model(device)).value();
+    for (const Winner& winner : stored) ++count[winner.problem];
+    return count;
+  }
+};
+
+TEST_F(Groups, TuneThePartOnAllGpusAndThenTheGroupInOneWorker) {
+  const auto models = tune({host(0), host(1)});
+  ASSERT_TRUE(models) << models.error().message;
+  ASSERT_EQ(models->size(), 1u);
+  EXPECT_EQ(models->front().ordinals, (std::vector<int>{0, 1}));
+  EXPECT_TRUE(models->front().failures.empty());
+  ASSERT_EQ(models->front().summary.shapes.size(), request.shapes.size());
+  for (const TunedShape& shape : models->front().summary.shapes) {
+    EXPECT_TRUE(shape.finished);
+    EXPECT_TRUE(in_group(shape.winner.spec.features)) << "the summary is that of the group";
+  }
+  DecodeProblem group = request.problem;
+  EXPECT_EQ(winners()[to_json(without_group(group))], 2);
+  EXPECT_EQ(winners()[to_json(group)], 2) << "without NVML the link is unknown";
+  EXPECT_EQ(opened()->sessions()->size(), 3u) << "two for the part, one for the group";
+}
+
+TEST_F(Groups, AKernelThatEndsWorkersInTheGroupCostsItselfOnly) {
+  // 3 stages are those of the default kernel.
+  faults = {{.what = "abort", .when = "check", .load = "tensor", .stages = 2}};
+  const auto models = tune({host(0), host(1)});
+  ASSERT_TRUE(models) << models.error().message;
+  for (const TunedShape& shape : models->front().summary.shapes) {
+    EXPECT_GT(shape.median_us, 0);
+    EXPECT_NE(shape.winner.spec.stages, 2);
+  }
+}
+
+TEST_F(Groups, AnInterruptOfThePartEndsBothWithoutAnError) {
+  on_report = [this](const TuneProgress& p) { cancel = cancel || p.phase == "race"; };
+  const auto models = tune({host(0), host(1)});
+  ASSERT_TRUE(models) << models.error().message;
+  EXPECT_TRUE(models->front().summary.interrupted);
+  ASSERT_EQ(models->front().summary.shapes.size(), request.shapes.size());
+  for (const TunedShape& shape : models->front().summary.shapes) {
+    EXPECT_FALSE(shape.finished);
+    EXPECT_EQ(shape.median_us, 0) << "nothing is known of the group";
+  }
+  EXPECT_EQ(opened()->sessions()->size(), 2u) << "those of the part";
+}
+
+TEST_F(Groups, GpusOfDifferentModelsAreRefusedBeforeAnythingIsMeasured) {
+  const auto models = tune({host(0, "Model A"), host(1, "Model B")});
+  ASSERT_FALSE(models);
+  EXPECT_EQ(models.error().code, ErrorCode::unsupported);
+  EXPECT_TRUE(opened()->sessions()->empty());
+}
+
+TEST_F(Groups, StaleWinnersAreMeasuredAgainInTheGroupAlone) {
+  ASSERT_TRUE(tune({host(0), host(1)}));
+  environment.library_revision = "r2";
+  request.revalidate = true;
+  const auto models = tune({host(0), host(1)});
+  ASSERT_TRUE(models) << models.error().message;
+  EXPECT_EQ(opened()->sessions()->size(), 4u) << "no session for the part";
+  for (const TunedShape& shape : models->front().summary.shapes) EXPECT_GT(shape.raced, 0);
 }
 
 }  // namespace

@@ -150,6 +150,9 @@ int run(const char* plan) {
       if (fault.when != "open" || (fault.ordinal >= 0 && fault.ordinal != device.ordinal)) continue;
       if (const auto error = commit(fault)) return tl::unexpected(*error);
     }
+    const Features& features = device.problem.features;
+    if (device.rank_devices.size() != (in_group(features) ? static_cast<std::size_t>(features.context_parallel) : 0))
+      return fail(ErrorCode::internal, "another number of GPUs than ranks");
     return std::make_unique<FaultyGpu>(device, faults);
   };
   return serve_worker(kWorkerDescriptor, service);

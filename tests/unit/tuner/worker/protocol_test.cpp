@@ -23,6 +23,8 @@ std::vector<Config> some_configs() {
 std::vector<WorkerRequest> some_requests() {
   DecodeProblem problem;
   problem.features.page_size = 16;
+  DecodeProblem group;
+  group.features.context_parallel = 2, group.group_link = GroupLink::pcie;
   const std::vector<Config> configs = some_configs();
   CompiledKernel kernel;
   kernel.cubin = {0, 1, 2, 255, 'L', 'A', 'W', '1'};
@@ -31,6 +33,7 @@ std::vector<WorkerRequest> some_requests() {
   return {Hello{.cache_directory = "/a b/\xC3\xA4"},
           CompileKernel{configs[3].spec},
           OpenDevice{.ordinal = 7, .uuid = "GPU-1", .problem = problem, .policy = L2Policy::warm},
+          OpenDevice{.ordinal = 1, .uuid = "GPU-1", .problem = group, .rank_devices = {1, 0}},
           AdoptKernel{configs[5].spec, kernel},
           BeginShape{{.batch = 3, .longest_context = 65536, .total_context = 70000}},
           CheckConfig{configs[1]},
