@@ -24,6 +24,7 @@ Result<BenchLine> line_of(const BenchReport& report, const char* mode) {
 Result<PaperMeasurement> measure(const PaperPoint& point, const PaperOptions& options, TuningDb& db, CubinCache* cubins,
                                  const std::atomic<bool>* cancel) {
   const BenchOptions bench_options{.device = options.device,
+                                   .rank_devices = {},
                                    .policy = L2Policy::cold,
                                    .rounds = options.rounds,
                                    .modes = {},
