@@ -360,8 +360,7 @@ std::string with_entry_name(std::string_view text, std::string_view entry) {
 
 int exchange_order(const KernelSpec& spec) {
   // first_dim of templates/attend/.
-  if (spec.load == LoadPath::tensor) return query_rows_lead(spec) ? 2 : 1;
-  return spec.load == LoadPath::vector ? 3 : 0;
+  return spec.load == LoadPath::tensor ? 1 : spec.load == LoadPath::vector ? 2 : 0;
 }
 
 Result<EmittedKernel> emit(const KernelSpec& spec) {

@@ -8,10 +8,9 @@ constexpr int kStates = kRowsAreSplit ? 1 : kWarpgroups;  // softmax states of a
 constexpr bool kHoldsResults = kStates == 1;              // whether results stay in registers
 static_assert(kRows <= 64 * (kRowsAreSplit ? kWarpgroups : 1), "a warpgroup holds 64 rows");
 
-// O stays in dim order, or else as lanes hold it: of 16 dims, position 4 c + i is dim 2c + i, and position 4 c + 2 + i
-// is dim 8 + 2c + i (merge/row_columns.cuh).
-constexpr int kSecondPair = kHoldsResults ? 8 : 2;
-LEAN_DEVICE int first_dim(int position) { return kHoldsResults ? position / 16 * 16 + position % 16 / 2 : position; }
+// Of 16 dims, position 4 c + i of O is dim 2c + i, and position 4 c + 2 + i is dim 8 + 2c + i, as lanes hold them.
+constexpr int kSecondPair = 8;
+LEAN_DEVICE int first_dim(int position) { return position / 16 * 16 + position % 16 / 2; }
 
 // What a warpgroup has in shared memory beside the ring.
 struct alignas(kLeanAtomBytes) Operands {
@@ -126,6 +125,7 @@ LEAN_DEVICE void store_state(Buffer& buffer, const Attention& a) {
     if (c == 0) buffer.max[warpgroup][row] = a.max[half], buffer.sum[warpgroup][row] = a.sum[half];
 #pragma unroll
     for (int d = 0; d < kValueDim / 8; d++)
-      *(float2*)&buffer.out[warpgroup][row][d * 8 + 2 * c] = make_float2(a.out[d][2 * half], a.out[d][2 * half + 1]);
+      *(float2*)&buffer.out[warpgroup][row][d / 2 * 16 + 4 * c + d % 2 * 2] =
+          make_float2(a.out[d][2 * half], a.out[d][2 * half + 1]);
   }
 }

@@ -10,10 +10,10 @@ constexpr int kStates = kColumnsAreSplit ? 1 : kWarpgroups;  // softmax states o
 static_assert(kValueDim % (64 * kSharers) == 0, "a warpgroup has whole output tiles");
 constexpr bool kHoldsResults = kStates == 1;  // whether results stay in registers
 
-// O stays in dim order, or else as lanes hold it: of 16 dims, position 4 h + i is dim 2h + i, and position 4 h + 2 + i
-// is dim 8 + 2h + i (merge/token_columns.cuh).
-constexpr int kSecondPair = kHoldsResults ? 8 : 2;
-LEAN_DEVICE int first_dim(int position) { return kHoldsResults ? position / 16 * 16 + position % 16 / 2 : position; }
+// Of 16 dims, position 4 h + i of O is dim 2h + i, and position 4 h + 2 + i is dim 8 + 2h + i, in the same way as in
+// the other modules of this family.
+constexpr int kSecondPair = 8;
+LEAN_DEVICE int first_dim(int position) { return position / 16 * 16 + position % 16 / 2; }
 
 // What a warpgroup has in shared memory beside the ring.
 struct Weights {
@@ -229,8 +229,8 @@ LEAN_DEVICE void store_state(Buffer& buffer, const Attention& a) {
       if (row < kRows) {
 #pragma unroll
         for (int d = 0; d < kOutTiles; d++) {
-          float* out = &buffer.out[warp / 4][row][d * 64 + warp % 4 * 16 + g];
-          out[0] = a.out[d][tile][i], out[8] = a.out[d][tile][i + 2];
+          float* out = &buffer.out[warp / 4][row][d * 64 + warp % 4 * 16 + g / 2 * 4 + g % 2];
+          out[0] = a.out[d][tile][i], out[2] = a.out[d][tile][i + 2];
         }
       }
     }

@@ -241,6 +241,24 @@ TEST(Generator, EveryKernelChecksTheSharedMemoryThatItsHostLaunchesWith) {
   }
 }
 
+TEST(Generator, KernelsThatRanksMayMixHaveTheirDimsInOneOrder) {
+  KernelSpec tokens{.arch = {9, 0, true}, .load = LoadPath::tensor, .warps = 4, .stages = 2};
+  KernelSpec in_turn = tokens, rows = tokens, split_rows = tokens, roles = tokens;
+  in_turn.warps = 8, rows.group = 64, split_rows.group = 128, split_rows.warps = 8;
+  roles.head_dim = 576, roles.group = 128, roles.warps = 8, roles.features.latent = true,
+  roles.features.v_head_dim = 512;
+  std::set<int> orders;
+  for (const KernelSpec& spec : {tokens, in_turn, rows, split_rows, roles}) {
+    const auto emitted = emit(spec);
+    ASSERT_TRUE(emitted) << emitted.error().message;
+    EXPECT_NE(emitted->source.find("int first_dim(int position) { return position / 16 * 16 + position % 16 / 2; }"),
+              std::string::npos)
+        << kernel_name(spec);
+    orders.insert(exchange_order(spec));
+  }
+  EXPECT_EQ(orders.size(), 1u);
+}
+
 TEST(Generator, KernelsThatWaitSayThatNotEveryGridWillDo) {
   for (const KernelSpec& spec : one_of_each_family())
     EXPECT_EQ(emit(spec)->source.find("Any grid") != std::string::npos, spec.fixup == FixUp::ticket);
