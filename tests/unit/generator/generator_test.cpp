@@ -1,5 +1,6 @@
 #include "generator/generator.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
