@@ -542,8 +542,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
       launch.programmatic = attribute.value.programmaticStreamSerializationAllowed != 0;
     }
   }
-  // Only decode kernels, which are named after their architecture, have an argument block.
-  if (gpu.argument_bytes > 0 && launch.kernel.starts_with("lean_sm")) {
+  // Only decode kernels have an argument block. The generator's are named after their architecture.
+  if (gpu.argument_bytes > 0 && (launch.kernel == "decode" || launch.kernel.starts_with("lean_sm"))) {
     const auto* bytes = static_cast<const unsigned char*>(params[0]);
     launch.arguments.assign(bytes, bytes + gpu.argument_bytes);
   }
