@@ -88,7 +88,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   if (spec.fixup == FixUp::ticket) {
     add({"merge/ticket.cuh"});
   } else {
-    add({run_loads(spec) > 1 ? "merge/share_runs.cuh" : "merge/slice.cuh", "merge/wait.cuh"});
+    add({strip_loads(spec) > 1 ? "merge/share_strips.cuh" : "merge/slice.cuh", "merge/wait.cuh"});
   }
   if (group) add({"merge/receive_columns.cuh"});
   add({"merge/finish_segment.cuh", roles                           ? "decode_roles.cuh"
@@ -256,8 +256,8 @@ std::string constants(const KernelSpec& spec) {
   add("bool", "kColumnsInBlocks", holds_results(spec) && rows_per_block(spec) % 8 == 0,
       "how columns of partials are numbered (merge/partial.cuh)");
   add("int", "kStateColumns", state_columns(spec), "columns of a partial that share a state");
-  if (spec.fixup == FixUp::wait && run_loads(spec) > 1)
-    add("int", "kRunLoads", run_loads(spec), "columns of partials that a thread asks for at once");
+  if (spec.fixup == FixUp::wait && strip_loads(spec) > 1)
+    add("int", "kStripLoads", strip_loads(spec), "columns of partials that a thread asks for at once");
   add("int", "kSharedBytes", shared_bytes(spec), "dynamic shared memory the host launches with");
 
   text += "// what the problem asks for beside plain dense decode\n";

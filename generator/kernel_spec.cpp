@@ -191,7 +191,7 @@ bool has_large_partials(const KernelSpec& spec) {
 
 int registers_for_each(const KernelSpec& spec) { return 65536 / (cta_threads(spec) * spec.ctas_per_sm); }
 
-int run_loads(const KernelSpec& spec) {
+int strip_loads(const KernelSpec& spec) {
   const int threads = 32 * spec.warps, columns = partial_columns(spec);
   if (columns % threads != 0 || columns / threads < 4) return 1;
   // n of them take about 8 n registers.
@@ -199,7 +199,7 @@ int run_loads(const KernelSpec& spec) {
   return columns / threads < 8 || registers < 112 ? 4 : 8;
 }
 
-int state_columns(const KernelSpec& spec) { return std::max(run_loads(spec) / 4, 1); }
+int state_columns(const KernelSpec& spec) { return std::max(strip_loads(spec) / 4, 1); }
 
 bool holds_results(const KernelSpec& spec) {
   if (spec.load != LoadPath::tensor) return false;

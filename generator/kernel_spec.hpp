@@ -134,10 +134,10 @@ bool row_blocks_in_step(const KernelSpec& spec);
 int partial_columns(const KernelSpec& spec);
 /// Registers that a thread can have.
 int registers_for_each(const KernelSpec& spec);
-/// Columns of partials that a thread asks for at once where contributors wait and take runs of neighbouring columns
-/// (templates/merge/share_runs.cuh): 4 or 8, as it has columns and registers for. 1 where a thread that
+/// Columns of partials that a thread asks for at once where contributors wait and take strips of neighbouring columns
+/// (templates/merge/share_strips.cuh): 4 or 8, as it has columns and registers for. 1 where a thread that
 /// merges has fewer than four columns of a partial; contributors then take single columns (templates/merge/slice.cuh).
-int run_loads(const KernelSpec& spec);
+int strip_loads(const KernelSpec& spec);
 /// Neighbouring columns of a partial that have one maximum and sum between them. A warp loads so many of them together.
 int state_columns(const KernelSpec& spec);
 /// Whether these are so many that one CTA alone takes long to merge them.

@@ -99,13 +99,13 @@ double warp_step_us(const KernelSpec& spec) {
   return kChain + kPerTile * tiles * (1 + static_cast<double>(divide_up(rows, 8))) / 2 + copies_us;
 }
 
-/// Round trips to L2, one after the other, in which a contributor that waits reduces its run of columns
-/// (templates/merge/share_runs.cuh). 0 where it has few columns.
-std::int64_t run_trips(const KernelSpec& spec, std::int64_t contributors) {
-  const std::int64_t loads = run_loads(spec);
+/// Round trips to L2, one after the other, in which a contributor that waits reduces its strip of columns
+/// (templates/merge/share_strips.cuh). 0 where it has few columns.
+std::int64_t strip_trips(const KernelSpec& spec, std::int64_t contributors) {
+  const std::int64_t loads = strip_loads(spec);
   if (loads == 1) return 0;
-  const std::int64_t run = divide_up(std::int64_t{partial_columns(spec)}, contributors);
-  return divide_up(run * contributors, 32 * spec.warps * loads);
+  const std::int64_t strip = divide_up(std::int64_t{partial_columns(spec)}, contributors);
+  return divide_up(strip * contributors, 32 * spec.warps * loads);
 }
 
 /// The number of partials that would take as long to merge one after the other, which on an H200 takes 0.1 us for each
@@ -116,7 +116,7 @@ double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors) {
   // Contributors that wait for each other reduce a slice each, many partials at a time. This takes 0.76 us for 2 of
   // them, 0.98 us for 8, 1.17 us for 16 and 1.57 us for 132. Where they have many columns, a round trip takes 0.8 us.
   if (fixup == FixUp::wait)
-    return 2.6 + 1.35 * std::log2(count) + 8.0 * static_cast<double>(run_trips(spec, contributors));
+    return 2.6 + 1.35 * std::log2(count) + 8.0 * static_cast<double>(strip_trips(spec, contributors));
   // The one that merges alone reads them with the bandwidth of one SM. On an H200, a partial of 64 rows of 512 columns
   // takes it 6.4 us, one of 32 rows 2.5 to 3.2 us, one of 8 rows 0.8 us. Those of heads up to 256 columns are small: 8
   // rows of 128 columns take 0.1 us.

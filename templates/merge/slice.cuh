@@ -1,7 +1,7 @@
 // merge/slice.cuh -- one contributor's share of an output tile's reduction: the columns mine, mine + count, mine + 2
 // count, ... from the workspace. Some neighbouring lanes take a column together. Lane i of them takes the contributors
 // i, i + lanes, ..., kBatch of them at a time. Sums are taken in a fixed order, so results repeat bit for bit. Shares
-// of many columns are taken otherwise (merge/share_runs.cuh).
+// of many columns are taken otherwise (merge/share_strips.cuh).
 
 // log2 of the lanes that take one column. There are at least two contributors.
 LEAN_DEVICE int slice_lane_bits(const Contributors& c) { return min(32 - __clz((int)c.count - 1), 5); }

@@ -318,15 +318,15 @@ TEST(Workspace, ManyColumnsHaveAStateForSomeNeighboursEach) {
   KernelSpec spec{.head_dim = 576, .group = 16, .features = {.v_head_dim = 512, .latent = true}};
   spec.load = LoadPath::tensor, spec.warps = 4, spec.warp_tokens = 16, spec.stages = 2;
   ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
-  EXPECT_EQ(run_loads(spec), 8);
+  EXPECT_EQ(strip_loads(spec), 8);
   EXPECT_EQ(partial_floats(spec), 16 * 512 + 16 * 512 / 4 / 2 * 2) << "two columns share a maximum and a sum";
   spec.features.v_head_dim = 256, spec.head_dim = 320;
-  EXPECT_EQ(run_loads(spec), 8);
+  EXPECT_EQ(strip_loads(spec), 8);
   spec.group = 8;
-  EXPECT_EQ(run_loads(spec), 4) << "four columns a thread";
+  EXPECT_EQ(strip_loads(spec), 4) << "four columns a thread";
   EXPECT_EQ(partial_floats(spec), 8 * 256 + 8 * 256 / 4 * 2);
   spec.group = 4;
-  EXPECT_EQ(run_loads(spec), 1) << "two columns a thread";
+  EXPECT_EQ(strip_loads(spec), 1) << "two columns a thread";
 }
 
 TEST(Workspace, BatchInvariantKernelsHaveASlotPerLeanTile) {

@@ -1,8 +1,8 @@
-// share_runs_test.cpp -- who takes what of an output tile with many columns: each column of each contributor's partial
-// is loaded and cleared once, each column of the result is written once, and a state that columns share is cleared by
-// the warp that loads it. merge/share_runs.cuh is compiled here as it is, once for each set of constants. Lanes run one
-// after the other: votes and shuffles give a lane its own value back, so that sums are not looked at here. `leanattn
-// verify` does that.
+// share_strips_test.cpp -- who takes what of an output tile with many columns: each column of each contributor's
+// partial is loaded and cleared once, each column of the result is written once, and a state that columns share is
+// cleared by the warp that loads it. merge/share_strips.cuh is compiled here as it is, once for each set of constants.
+// Lanes run one after the other: votes and shuffles give a lane its own value back, so that sums are not looked at
+// here. `leanattn verify` does that.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include <vector>
 
 namespace {
-namespace share_runs {
+namespace share_strips {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wconversion"
@@ -111,36 +111,36 @@ inline void write_output(const LeanDecodeArgs&, const Output& output, const RowS
   ++g_written.at(static_cast<std::size_t>(output.column));
 }
 
-// ---- merge/share_runs.cuh, for several kernels ----
-#define SHARE_RUNS_OF(name, columns, warps, loads)                                                      \
+// ---- merge/share_strips.cuh, for several kernels ----
+#define SHARE_STRIPS_OF(name, columns, warps, loads)                                                    \
   namespace name {                                                                                      \
-  constexpr int kColumns = columns, kWarps = warps, kRunLoads = loads;                                  \
+  constexpr int kColumns = columns, kWarps = warps, kStripLoads = loads;                                \
   constexpr int kStateColumns = loads / 4, kSharedBytes = 1 << 20;                                      \
-  alignas(16) unsigned char run_shared[kSharedBytes];                                                   \
+  alignas(16) unsigned char strip_shared[kSharedBytes];                                                 \
   inline void load_partial(const Partial& p, int c, bool w, RowState& s, float4&) { load(p, c, w, s); } \
   inline void clear_partial(const Partial& p, int c, bool w) { clear(p, c, w, c % kStateColumns == 0); }
-SHARE_RUNS_OF(latent_16, 2048, 4, 8)
-#include "templates/merge/share_runs.cuh"
+SHARE_STRIPS_OF(latent_16, 2048, 4, 8)
+#include "templates/merge/share_strips.cuh"
 }  // namespace latent_16
-SHARE_RUNS_OF(halves_16, 2048, 8, 8)
-#include "templates/merge/share_runs.cuh"
+SHARE_STRIPS_OF(halves_16, 2048, 8, 8)
+#include "templates/merge/share_strips.cuh"
 }  // namespace halves_16
-SHARE_RUNS_OF(roles_64, 8192, 8, 8)
-#include "templates/merge/share_runs.cuh"
+SHARE_STRIPS_OF(roles_64, 8192, 8, 8)
+#include "templates/merge/share_strips.cuh"
 }  // namespace roles_64
-SHARE_RUNS_OF(group_16, 512, 4, 4)
-#include "templates/merge/share_runs.cuh"
+SHARE_STRIPS_OF(group_16, 512, 4, 4)
+#include "templates/merge/share_strips.cuh"
 }  // namespace group_16
-SHARE_RUNS_OF(group_10, 1280, 4, 8)
-#include "templates/merge/share_runs.cuh"
+SHARE_STRIPS_OF(group_10, 1280, 4, 8)
+#include "templates/merge/share_strips.cuh"
 }  // namespace group_10
-SHARE_RUNS_OF(one_warp, 128, 1, 4)
-#include "templates/merge/share_runs.cuh"
+SHARE_STRIPS_OF(one_warp, 128, 1, 4)
+#include "templates/merge/share_strips.cuh"
 }  // namespace one_warp
 #undef LEAN_DEVICE
 #undef __shared__
 #undef __align__
-#undef SHARE_RUNS_OF
+#undef SHARE_STRIPS_OF
 #pragma GCC diagnostic pop
 
 template <class Reduce>
@@ -162,7 +162,7 @@ void expect_everything_once(int columns, int warps, int state_columns, u32 count
         << "a warp clears a state that another one may still wait for";
 }
 
-TEST(ShareRuns, EveryColumnOfEveryPartialIsTakenOnceWhateverTheNumberOfContributors) {
+TEST(ShareStrips, EveryColumnOfEveryPartialIsTakenOnceWhateverTheNumberOfContributors) {
   std::vector<u32> counts;
   for (u32 count = 2; count <= 20; ++count) counts.push_back(count);
   for (const u32 count : {33u, 64u, 65u, 128u, 132u, 264u}) counts.push_back(count);
@@ -177,5 +177,5 @@ TEST(ShareRuns, EveryColumnOfEveryPartialIsTakenOnceWhateverTheNumberOfContribut
     expect_everything_once(8192, 8, roles_64::kStateColumns, count, roles_64::reduce_share);
 }
 
-}  // namespace share_runs
+}  // namespace share_strips
 }  // namespace

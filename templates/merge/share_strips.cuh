@@ -1,28 +1,28 @@
-// merge/share_runs.cuh -- a contributor's share of an output tile that has many columns: a run of neighbouring ones.
-// The lanes of a warp load neighbouring columns of the same partial, so that few requests go to L2, and up to kRunLoads
-// columns each before they use any, so that few round trips follow each other. Where the run is shorter than a warp,
-// its lanes take several partials; where it leaves warps without columns, these take a part of the partials too, and
-// the warps meet in shared memory. Sums are taken in a fixed order, so results repeat bit for bit.
+// merge/share_strips.cuh -- a contributor's share of an output tile that has many columns: a strip of neighbouring
+// ones. The lanes of a warp load neighbouring columns of the same partial, so that few requests go to L2, and up to
+// kStripLoads columns each before they use any, so that few round trips follow each other. Where the strip is narrower
+// than a warp, its lanes take several partials; where it leaves warps without columns, these take a part of the
+// partials too, and the warps meet in shared memory. Sums are taken in a fixed order, so results repeat bit for bit.
 
 constexpr u32 kPollNs = 64;  // between two polls of all that a thread waits for
 
-// The first column of contributor `mine`'s run; behind the last one, kColumns.
-LEAN_DEVICE u32 run_begin(const Contributors& c, u32 mine) {
+// The first column of contributor `mine`'s strip; behind the last one, kColumns.
+LEAN_DEVICE u32 strip_begin(const Contributors& c, u32 mine) {
   return mine == c.count ? (u32)kColumns : lean_quotient(mine * (kColumns / kStateColumns), c.count) * kStateColumns;
 }
 
 // log2, rounded up.
 LEAN_DEVICE u32 bits_of(u32 n) { return n <= 1 ? 0 : 32 - __clz((int)n - 1); }
 
-// A lane's part of a run.
-struct RunPart {
-  u32 column, end;         // the lane's column, and the end of the run
+// A lane's part of a strip.
+struct StripPart {
+  u32 column, end;         // the lane's column, and the end of the strip
   u32 contributor, apart;  // its first contributor, and how many further the next one is
 };
 
 // What the partials of a part add up to, kBatch of them at a time.
 template <int kBatch>
-LEAN_DEVICE RowState add_partials(const LeanDecodeArgs& args, const Contributors& c, const RunPart& part, float4& o) {
+LEAN_DEVICE RowState add_partials(const LeanDecodeArgs& args, const Contributors& c, const StripPart& part, float4& o) {
   RowState state = {kNegInf, 0.0f};
   o = make_float4(0, 0, 0, 0);
 #pragma unroll 1
@@ -94,33 +94,33 @@ LEAN_DEVICE void add_members(u32 distance, float scale_log2, RowState& state, fl
 }
 
 // Where warps that share columns meet. It takes the place of what the CTA had in shared memory before its fix-up.
-struct RunMeeting {
+struct WarpMeeting {
   float4 o[kWarps][32];
   RowState state[kWarps][32];
 };
-static_assert(sizeof(RunMeeting) <= kSharedBytes, "it takes the place of what was there");
+static_assert(sizeof(WarpMeeting) <= kSharedBytes, "it takes the place of what was there");
 
 // To be called by all workers.
 LEAN_DEVICE void reduce_share(const LeanDecodeArgs& args, const Contributors& c, const Segment& segment, u32) {
-  extern __shared__ __align__(16) unsigned char run_shared[];
-  RunMeeting& meeting = *(RunMeeting*)run_shared;
+  extern __shared__ __align__(16) unsigned char strip_shared[];
+  WarpMeeting& meeting = *(WarpMeeting*)strip_shared;
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const u32 first = run_begin(c, c.mine), end = run_begin(c, c.mine + 1);
+  const u32 first = strip_begin(c, c.mine), end = strip_begin(c, c.mine + 1);
   if (first == end) return;
-  // `width` lanes have neighbouring columns. The run has so many pieces of this width. A piece has a team of warps.
+  // `width` lanes have neighbouring columns. The strip has so many pieces of this width. A piece has a team of warps.
   const u32 width_bits = min(bits_of(end - first), 5u), width = 1u << width_bits;
   const u32 pieces = (end - first + width - 1) >> width_bits;
   constexpr u32 kWarpBits = kWarps >= 16 ? 4 : kWarps >= 8 ? 3 : kWarps >= 4 ? 2 : kWarps >= 2 ? 1 : 0;
   const u32 piece_bits = min(bits_of(pieces), kWarpBits), team = (u32)kWarps >> piece_bits, rank = warp >> piece_bits;
 #pragma unroll 1
   for (u32 piece = warp & ((1u << piece_bits) - 1); piece < pieces && rank < team; piece += 1u << piece_bits) {
-    RunPart part;
+    StripPart part;
     part.column = first + piece * width + lane % width, part.end = end;
     part.contributor = (rank << (5 - width_bits)) + (lane >> width_bits), part.apart = team << (5 - width_bits);
     float4 o;
     RowState state;
-    if (kRunLoads > 4 && c.count > 4 * part.apart) {
-      state = add_partials<kRunLoads>(args, c, part, o);
+    if (kStripLoads > 4 && c.count > 4 * part.apart) {
+      state = add_partials<kStripLoads>(args, c, part, o);
     } else if (c.count > 2 * part.apart) {
       state = add_partials<4>(args, c, part, o);
     } else {
