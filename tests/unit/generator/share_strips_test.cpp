@@ -134,6 +134,9 @@ SHARE_STRIPS_OF(group_16, 512, 4, 4)
 SHARE_STRIPS_OF(group_10, 1280, 4, 8)
 #include "templates/merge/share_strips.cuh"
 }  // namespace group_10
+SHARE_STRIPS_OF(twelve_warps, 3072, 12, 8)
+#include "templates/merge/share_strips.cuh"
+}  // namespace twelve_warps
 SHARE_STRIPS_OF(one_warp, 128, 1, 4)
 #include "templates/merge/share_strips.cuh"
 }  // namespace one_warp
@@ -171,6 +174,7 @@ TEST(ShareStrips, EveryColumnOfEveryPartialIsTakenOnceWhateverTheNumberOfContrib
     expect_everything_once(2048, 8, halves_16::kStateColumns, count, halves_16::reduce_share);
     expect_everything_once(512, 4, group_16::kStateColumns, count, group_16::reduce_share);
     expect_everything_once(1280, 4, group_10::kStateColumns, count, group_10::reduce_share);
+    expect_everything_once(3072, 12, twelve_warps::kStateColumns, count, twelve_warps::reduce_share);
     expect_everything_once(128, 1, one_warp::kStateColumns, count, one_warp::reduce_share);
   }
   for (const u32 count : {2u, 5u, 17u, 66u, 132u})
