@@ -346,11 +346,12 @@ Result<void> validate(const KernelSpec& spec) {
       return unsupported(fmt::format("8 warps over a latent cache with {} columns of V", value_dim(spec)),
                          "each half has a multiple of 64; choose 4 warps");
     if (warpgroups_have_roles(spec) && spec.features.append)
-      return unsupported("append into a latent cache with 8 warps",
+      return unsupported("append into a latent cache with 8 warps and more than 16 query rows",
                          "the producer needs the registers that hold O; choose 4 warps");
     // O fills the registers of the value warpgroups, and the addresses of other ranks' memory would be spilled.
     if (warpgroups_have_roles(spec) && in_group(spec.features))
-      return unsupported("context_parallel over a latent cache with 8 warps", "choose 4 warps");
+      return unsupported("context_parallel over a latent cache with 8 warps and more than 16 query rows",
+                         "choose 4 warps");
     if (warpgroups_have_roles(spec) && step_tokens(spec) != 64)
       return unsupported(fmt::format("steps of {} tokens over a latent cache with 8 warps", step_tokens(spec)),
                          "choose warp_tokens 16");

@@ -28,16 +28,13 @@ using Json = nlohmann::ordered_json;
 
 struct Launch {
   int batch, q_heads, kv_heads, head_dim, context;
+  int latent_values = 0;  // columns of V of a latent cache; 0: K and V lie apart
 };
-constexpr int kLatentWidth = 576, kLatentValues = 512;  // of DeepSeek V2 and V3: launches of this head size are latent
-constexpr Launch kLaunches[] = {{1, 32, 8, 128, 1024},          {1, 8, 1, 128, 8192},
-                                {1, 32, 32, 128, 1024},         {1, 32, 8, 128, 8192},
-                                {1, 8, 1, 128, 131072},         {1, 32, 8, 128, 32768},
-                                {1, 32, 32, 128, 8192},         {32, 8, 1, 128, 8192},
-                                {16, 32, 8, 128, 4096},         {3, 40, 10, 128, 16384},
-                                {8, 32, 8, 128, 32768},         {1, 16, 1, kLatentWidth, 1024},
-                                {1, 16, 1, kLatentWidth, 8192}, {16, 16, 1, kLatentWidth, 4096},
-                                {1, 16, 1, kLatentWidth, 65536}};
+constexpr Launch kLaunches[] = {{1, 32, 8, 128, 1024},      {1, 8, 1, 128, 8192},        {1, 32, 32, 128, 1024},
+                                {1, 32, 8, 128, 8192},      {1, 8, 1, 128, 131072},      {1, 32, 8, 128, 32768},
+                                {1, 32, 32, 128, 8192},     {32, 8, 1, 128, 8192},       {16, 32, 8, 128, 4096},
+                                {3, 40, 10, 128, 16384},    {8, 32, 8, 128, 32768},      {1, 16, 1, 576, 1024, 512},
+                                {1, 16, 1, 576, 8192, 512}, {16, 16, 1, 576, 4096, 512}, {1, 16, 1, 576, 65536, 512}};
 
 Result<void> write_report(const std::filesystem::path& folder, const Json& document) {
   try {
@@ -86,9 +83,9 @@ Result<Json> measure(int ordinal, const std::optional<std::filesystem::path>& di
   for (const Launch& launch : kLaunches) {
     DecodeProblem problem;
     problem.q_heads = launch.q_heads, problem.kv_heads = launch.kv_heads, problem.head_dim = launch.head_dim;
-    if (launch.head_dim == kLatentWidth) {
+    if (launch.latent_values > 0) {
       problem.features.latent = true;
-      problem.features.v_head_dim = kLatentValues;
+      problem.features.v_head_dim = launch.latent_values;
       problem.features.page_size = 64;
     }
     const Shape shape{.batch = launch.batch, .longest_context = launch.context};

@@ -65,7 +65,9 @@ Result<std::unique_ptr<GroupBackend>> GroupBackend::create(const DeviceFacts& de
   return backend;
 }
 
-GroupBackend::~GroupBackend() {
+GroupBackend::~GroupBackend() { end_shape(); }
+
+void GroupBackend::end_shape() {
   graphs_.clear();
   for (std::size_t rank = 0; case_ && rank < workspaces_.size(); ++rank) {
     const CurrentContext scope = case_->enter(static_cast<int>(rank));
@@ -76,13 +78,7 @@ GroupBackend::~GroupBackend() {
 }
 
 Result<double> GroupBackend::begin_shape(const Shape& shape) {
-  graphs_.clear();
-  for (std::size_t rank = 0; case_ && rank < workspaces_.size(); ++rank) {
-    const CurrentContext scope = case_->enter(static_cast<int>(rank));
-    workspaces_[rank] = DeviceBuffer();
-    events_[rank].clear();
-  }
-  case_.reset();  // before the part's memory is taken
+  end_shape();  // before the part's memory is taken
   const Result<double> read_limit_us = part_->begin_shape(shape);
   if (!read_limit_us) return read_limit_us;
 

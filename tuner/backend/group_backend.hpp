@@ -53,6 +53,8 @@ class GroupBackend final : public TuneBackend {
                std::vector<int> rank_devices)
       : part_(std::move(part)), device_(device), problem_(problem), rank_devices_(std::move(rank_devices)) {}
 
+  /// Gives back what the ranks have of the current shape, each in its own context.
+  void end_shape();
   Result<void> reserve_workspaces(std::span<const Config> configs);
   Result<const RankGraphs*> graphs_of(const Config& config);
   /// Replays a candidate's graphs on all ranks, and records the event of this number after them.

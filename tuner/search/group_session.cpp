@@ -147,9 +147,9 @@ Result<std::vector<ModelSummary>> tune_group_devices(const TuneRequest& request,
   if (!request.revalidate && !part->shapes.empty()) {
     auto parts = tune_devices(*part, devices, workers, open_db, effort, progress, cancel);
     if (!parts) return parts;
-    for (ModelSummary& part : *parts) {
-      model.failures.insert(model.failures.end(), part.failures.begin(), part.failures.end());
-      model.warnings.insert(model.warnings.end(), part.warnings.begin(), part.warnings.end());
+    for (const ModelSummary& of_part : *parts) {
+      model.failures.insert(model.failures.end(), of_part.failures.begin(), of_part.failures.end());
+      model.warnings.insert(model.warnings.end(), of_part.warnings.begin(), of_part.warnings.end());
     }
   }
   const Result<TuneRequest> group = group_request(request, facts, watch.seconds());
