@@ -4,7 +4,8 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 # The components' objects, not their archives: an installed static library then has no archives of ours beside it.
-add_library(leanattn $<TARGET_OBJECTS:leanattn_generator> $<TARGET_OBJECTS:leanattn_cache> $<TARGET_OBJECTS:leanattn_runtime>)
+add_library(leanattn $<TARGET_OBJECTS:leanattn_generator> $<TARGET_OBJECTS:leanattn_cache> $<TARGET_OBJECTS:leanattn_cuda>
+  $<TARGET_OBJECTS:leanattn_lookup> $<TARGET_OBJECTS:leanattn_runtime>)
 add_library(leanattn::leanattn ALIAS leanattn)
 target_include_directories(leanattn PUBLIC
   "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")

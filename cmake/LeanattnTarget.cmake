@@ -53,7 +53,7 @@ set(LEANATTN_PCH_TESTS_LINK ${LEANATTN_PCH_LIBRARY_LINK} GTest::gtest rapidcheck
 # first the components that are optimised under sanitizers (leanattn_precompile). For programs that link all of the tuner.
 function(leanattn_prefer_library_code target)
   if(LEANATTN_SANITIZE)
-    foreach(component IN ITEMS model generator runtime cache tuner)
+    foreach(component IN ITEMS model generator lookup runtime cache tuner)
       target_link_options(${target} PRIVATE "LINKER:--whole-archive,$<TARGET_FILE:leanattn_${component}>,--no-whole-archive")
     endforeach()
   endif()

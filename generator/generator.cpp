@@ -7,7 +7,7 @@
 #include <cassert>
 #include <vector>
 
-#include "generator/prune.hpp"
+#include "generator/prune/prune.hpp"
 #include "generator/row_format.hpp"
 #include "generator/score_expression.hpp"
 #include "generator/templates.hpp"
@@ -383,6 +383,14 @@ Result<EmittedKernel> emit(const KernelSpec& spec) {
   const int cuda_arch = 100 * spec.arch.major + 10 * spec.arch.minor;
   kernel.source += remove_unreached(shorten(resolve_branches(modules, cuda_arch)));
   return kernel;
+}
+
+std::string joined_templates(std::string_view first_line, std::initializer_list<std::string_view> names) {
+  std::string source(first_line);
+  source += '\n';
+  for (const std::string_view name : names)
+    source.append("// ---- templates/").append(name).append(" ----\n").append(template_text(name)).append("\n");
+  return source;
 }
 
 const std::string& generator_revision() {

@@ -1,7 +1,9 @@
 // templates.hpp -- the files of templates/, embedded at build time. Immutable; any thread.
 #pragma once
 
+#include <initializer_list>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace leanattn {
@@ -13,6 +15,9 @@ struct EmbeddedTemplate {
 };
 
 std::span<const EmbeddedTemplate> embedded_templates();
+
+/// One source of these templates, each of which must be there, below a first line. For kernels that no spec describes.
+std::string joined_templates(std::string_view first_line, std::initializer_list<std::string_view> names);
 
 }  // namespace v1
 }  // namespace leanattn

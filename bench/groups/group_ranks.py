@@ -72,7 +72,7 @@ class Ranks:
 
     def end(self):
         torch.cuda.synchronize()
-        self.systems.group.close(barrier=False)
+        self.systems.close()
         dist.destroy_process_group()
 
 

@@ -11,6 +11,7 @@ from peers.markdown_parts import escape, table
 # The names of the candidates (group_systems.py).
 OURS, ONE, HEADS, OWN, GATHER, ALL_TO_ALL = (
     "leanattn group", "one GPU", "split heads", "own part", "LSE all-gather + reduce-scatter", "packed all-to-all")
+OVER_NCCL = "group over NCCL"  # runs before it was there have none
 
 
 def write(folder, results):
@@ -58,7 +59,9 @@ def head(results):
             f"- *{OWN}*: each GPU attends to its part, and nothing is brought together.\n"
             f"- *{GATHER}*: attention on each part, an all-gather of the LSE, a kernel that scales, and a reduce-scatter of O, by NCCL; what vLLM's decode "
             "context parallelism does.\n"
-            f"- *{ALL_TO_ALL}*: attention on each part, a kernel that packs O and LSE, one all-to-all by NCCL, and `leanattn.merge_partials`.")
+            f"- *{ALL_TO_ALL}*: attention on each part, a kernel that packs O and LSE, one all-to-all by NCCL, and `leanattn.merge_partials`." +
+            (f"\n- *{OVER_NCCL}*: a group whose ranks are no peers: a small kernel, attention on each part, sends and receives of O and LSE by NCCL, and the merge."
+             if any(line_of(step, OVER_NCCL) for step in results["steps"]) else ""))
 
 
 def slower(line):
@@ -95,20 +98,26 @@ def ratio(step, name, over):
 
 
 def times(steps):
-    names = [OURS, ONE, HEADS, OWN, GATHER, ALL_TO_ALL]
+    names = [OURS, ONE, HEADS, OWN, GATHER, ALL_TO_ALL, *over_nccl(steps)]
     rows = [[escape(step["name"]), f"{step['kv_bytes'] / 1e6:.4g}", *(number(median(step, name)) for name in names), ratio(step, ONE, OURS),
-             ratio(step, GATHER, OURS), ratio(step, ALL_TO_ALL, OURS)] for step in steps]
-    return table(["step", "KV MB", *names, f"{ONE} / {OURS}", "reduce-scatter / group", "all-to-all / group"], rows)
+             ratio(step, GATHER, OURS), ratio(step, ALL_TO_ALL, OURS), *(ratio(step, name, OURS) for name in over_nccl(steps))] for step in steps]
+    return table(["step", "KV MB", *names, f"{ONE} / {OURS}", "reduce-scatter / group", "all-to-all / group", *(f"{name} / group" for name in over_nccl(steps))], rows)
+
+
+def over_nccl(steps):
+    """[OVER_NCCL], or nothing where no step has it."""
+    return [OVER_NCCL] if any(line_of(step, OVER_NCCL) for step in steps) else []
 
 
 def merges(steps):
+    others = [GATHER, ALL_TO_ALL, *over_nccl(steps)]
     rows = []
     for step in steps:
-        ours, gather, exchange = (added(step, name) for name in (OURS, GATHER, ALL_TO_ALL))
-        shares = [number(ours / other if ours is not None and other else None, "{:.3f}") for other in (gather, exchange)]
-        rows.append([escape(step["name"]), f"{step['exchanged_bytes'] / 1e3:.4g}", *(number(value) for value in (ours, gather, exchange)), *shares])
+        ours, by_others = added(step, OURS), [added(step, name) for name in others]
+        shares = [number(ours / other if ours is not None and other else None, "{:.3f}") for other in by_others]
+        rows.append([escape(step["name"]), f"{step['exchanged_bytes'] / 1e3:.4g}", *(number(value) for value in (ours, *by_others)), *shares])
     return ("The time of the slower rank less that of the slower part alone, whose kernel the table of plans names.\n\n" +
-            table(["step", "KB a rank gets", OURS, GATHER, ALL_TO_ALL, "group / reduce-scatter", "group / all-to-all"], rows))
+            table(["step", "KB a rank gets", OURS, *others, "group / reduce-scatter", "group / all-to-all", *(f"group / {name}" for name in over_nccl(steps))], rows))
 
 
 def plans(steps):

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import group_kernels
 import leanattn
-from group_report import ALL_TO_ALL, GATHER, HEADS, ONE, OURS, OWN
+from group_report import ALL_TO_ALL, GATHER, HEADS, ONE, OURS, OVER_NCCL, OWN
 
 
 @dataclasses.dataclass
@@ -34,29 +34,39 @@ class Rank:
         device = torch.cuda.current_device()
         self.engine = leanattn.Engine(device, cache_dir=cache_dir) if cache_dir else leanattn.engine(device)
         self.kernels = group_kernels.GroupKernels() if nccl else None
-        self.group = leanattn.Group.from_process_group(control, problem=group_problem(largest, ranks), max_batch=largest.batch, engine=self.engine)
+        self.group = self._make_group(control, largest, "peers")
+        self.group_over_nccl = self._make_group(control, largest, "nccl") if nccl else None
+
+    def _make_group(self, control, largest, transport):
+        return leanattn.Group.from_process_group(control, problem=group_problem(largest, self.ranks), max_batch=largest.batch, engine=self.engine, transport=transport)
+
+    def close(self):
+        for group in (self.group, self.group_over_nccl):
+            if group is not None:
+                group.close(barrier=False)
 
     def candidates(self, data):
         """The candidates of a step, not launched yet. Plans are made here, so that no rank waits in a kernel while another one compiles."""
-        yield self._ours, data
+        yield self._ours, data, OURS, self.group
         yield self._one, data
         yield self._heads, data
         yield self._own, data
         if self.nccl is not None:
             yield self._gather, data
             yield self._all_to_all, data
+            yield self._ours, data, OVER_NCCL, self.group_over_nccl
 
-    def _ours(self, data):
+    def _ours(self, data, name, group):
         step, caches = data.step, data.part
-        options = dict(shape_of(caches), group=self.group, context_interleave=step.interleave, page_table=caches.page_table)
-        facts = facts_of(self.engine.plan(group_problem(step, self.ranks), step.batch, group=self.group, **shape_of(caches)))
+        options = dict(shape_of(caches), group=group, context_interleave=step.interleave, page_table=caches.page_table)
+        facts = facts_of(self.engine.plan(group_problem(step, self.ranks), step.batch, group=group, **shape_of(caches)))
         outputs = [torch.empty_like(data.q) for _ in range(data.copies)]
 
         def launch(copy):
             leanattn.decode(data.q, *caches.copies[copy], caches.lengths, out=outputs[copy], **options)
 
-        heads = self.group.heads(step.q_heads)
-        return Candidate(OURS, launch, [o[:, heads] for o in outputs], heads, facts)
+        heads = group.heads(step.q_heads)
+        return Candidate(name, launch, [o[:, heads] for o in outputs], heads, facts)
 
     def _one(self, data):
         return self._plain(ONE, data, data.whole, data.whole.copies, slice(0, data.step.q_heads), slice(0, data.step.q_heads))

@@ -21,7 +21,8 @@ def structs(text):
     plain = without_comments(text)
     for name, number in re.findall(r"#define (\w+) (\d+)\s*$", plain, flags=re.MULTILINE):
         plain = plain.replace(f"[{name}]", f"[{number}]")
-    scalars = SCALARS | {name: ctypes.c_void_p for name in re.findall(r"typedef \w+ \(\*(\w+)\)\(", plain)}
+    pointers = re.findall(r"typedef \w+ \(\*(\w+)\)\(|typedef struct \w+\* (\w+);", plain)  # to functions, and to structs of others
+    scalars = SCALARS | {name: ctypes.c_void_p for name in map("".join, pointers)}
     found = re.finditer(r"typedef struct (\w+) \{(.*?)\} \1;", plain, flags=re.DOTALL)
     return {match[1]: type(match[1], (ctypes.Structure,), {"_fields_": fields(match[2], scalars)}) for match in found}
 

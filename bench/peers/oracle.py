@@ -9,6 +9,8 @@ import math
 
 import torch
 
+from . import shapes
+
 ROW_TOLERANCE = 0.04
 RELATIVE_TOLERANCE = 0.01
 CHUNK_ELEMENTS = 1 << 28  # of K, and as many of V, in FP64 at a time
@@ -21,19 +23,13 @@ def attention(q, k, v, lengths):
     kv_heads = k.shape[1]
     grouped = q.view(batch, kv_heads, q_heads // kv_heads, head_dim)
     result = torch.zeros(grouped.shape, dtype=torch.float64, device=q.device)
-    first = 0
-    while first < batch:
-        # Requests of one length are computed together, as many as a chunk holds; of a longer one, as many heads.
-        length, last = lengths[first], first + 1
-        most = max(1, CHUNK_ELEMENTS // max(1, length * kv_heads * head_dim))
-        while last < batch and lengths[last] == length and last - first < most:
-            last += 1
+    for length, requests in shapes.by_length(lengths, lambda length: CHUNK_ELEMENTS // max(1, length * kv_heads * head_dim)):
         heads = max(1, min(kv_heads, CHUNK_ELEMENTS // max(1, length * head_dim)))
         for head in range(0, kv_heads if length else 0, heads):
-            part = (slice(first, last), slice(head, head + heads))
-            logits = grouped[part].double() @ k[part][:, :, :length].double().transpose(-1, -2) / math.sqrt(head_dim)
-            result[part] = logits.softmax(-1) @ v[part][:, :, :length].double()
-        first = last
+            part = (requests, slice(head, head + heads))
+            seen = (*part, slice(0, length))
+            logits = grouped[part].double() @ k[seen].double().transpose(-1, -2) / math.sqrt(head_dim)
+            result[part] = logits.softmax(-1) @ v[seen].double()
     return result.view(batch, q_heads, head_dim)
 
 

@@ -30,6 +30,22 @@ def kv_bytes(lengths, kv_heads, head_dim, *, v_head_dim=None, element_bytes=ELEM
     return sum(min(length, visible) for length in lengths) * kv_heads * columns * element_bytes
 
 
+def by_length(lengths, most_of):
+    """Yields (length, requests) of all requests, where `requests`, an index, have this length: as many as most_of(length), and at least one. It is
+    a slice where they are neighbours, else a list; a batch of thousands of requests has far fewer lengths."""
+    order = sorted(range(len(lengths)), key=lambda request: lengths[request])
+    first = 0
+    while first < len(order):
+        length, last = lengths[order[first]], first + 1
+        most = max(1, most_of(length))
+        while last < len(order) and lengths[order[last]] == length and last - first < most:
+            last += 1
+        requests = order[first:last]
+        neighbours = requests[-1] - requests[0] == last - first - 1  # sorted() keeps the order of equal ones
+        yield length, slice(requests[0], requests[-1] + 1) if neighbours else requests
+        first = last
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One decode step in bf16: q is [batch, q_heads, head_dim], and request i attends to lengths[i] tokens of kv_heads heads of head_dim."""

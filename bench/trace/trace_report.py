@@ -1,4 +1,5 @@
 """trace_report.py -- the Markdown and the plot of a replayed trace, from its JSON record alone. Plain Python, no GPU."""
+import mixes
 from peers import plot, summary
 from peers.markdown_parts import measured_on, table
 
@@ -60,10 +61,23 @@ def middle(values):
     return summary.percentile(values, 0.5)
 
 
+def mix_of(results):
+    """Which requests were replayed. Records from before there was a choice do not say it."""
+    mix = mixes.CONVERSATION
+    return results.get("mix", {"name": mix.name, "title": mix.title, "text": mix.text})
+
+
+def arrival(mix, rate):
+    if mix["name"] == mixes.CONVERSATION.name:
+        return f"They arrive {rate:g} times as fast as they did,"
+    return f"The seed is {mix['seed']}. They arrive" + ("" if rate == 1 else f" {rate:g} times as fast")
+
+
 def markdown(results):
     pages = "; *leanattn, pages* reads the pages that FlashInfer reads" if has_pages(results) else ""
-    parts = [f"# Decode steps of a conversation trace\n\n{measured_on(results['environment'])}\n\n"
-             f"The trace is one hour of requests to a conversation service (data/NOTICE). They arrive {results['rate']:g} times as fast as they did, at a continuous batcher whose "
+    mix = mix_of(results)
+    parts = [f"# Decode steps of {mix['title']}\n\n{measured_on(results['environment'])}\n\n"
+             f"{mix['text']} {arrival(mix, results['rate'])} at a continuous batcher whose "
              f"steps take {results['step_seconds'] * 1000:g} ms. The context lengths of every {results['every']}th decode step are one ragged batch. What is timed is the attention of "
              f"one layer: 32 query heads and 8 KV heads of 128, bf16, cold L2. leanattn reads a dense cache{pages}. FlashInfer reads pages of 16 tokens, which lie in the order of the requests.\n\n"
              "*Over the limit* is a step's time over the read limit, the time of kernels that only read the same bytes. *With plan* adds the host time of FlashInfer's plan() or of "
@@ -112,7 +126,7 @@ def svg(results):
             series["FlashInfer"] = points(found[BEST], "over")
             series["FlashInfer with plan()"] = points(found[BEST], "over_with_plan")
         panels.append((f"at most {limit} requests at a time", series))
-    return plot.figure("Time over the read limit of decode steps of a conversation trace", "time over the read limit (lower is better)", panels)
+    return plot.figure(f"Time over the read limit of decode steps of {mix_of(results)['title']}", "time over the read limit (lower is better)", panels)
 
 
 def points(row, column):

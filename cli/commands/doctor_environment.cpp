@@ -27,12 +27,21 @@ Finding judge_number(const std::string& name, const std::string& value) {
                   fmt::format("Correct it or unset {}.", name));
 }
 
-Finding judge_nvrtc_file(const std::string& name, const std::string& value) {
+/// A library that is looked for nowhere else once it is named.
+Finding judge_library(const std::string& name, const std::string& value, const char* library, const char* example) {
   std::error_code error;
   // The loader looks for a name without a slash in its own directories.
   if (value.find('/') == std::string::npos || std::filesystem::is_regular_file(value, error)) return good(name, value);
-  return doubtful(name, fmt::format("'{}' is not a file, and no other NVRTC is looked for", value),
-                  "Name the file itself, such as /usr/local/cuda/lib64/libnvrtc.so.13, or unset it.");
+  return doubtful(name, fmt::format("'{}' is not a file, and no other {} is looked for", value, library),
+                  fmt::format("Name the file itself, such as {}, or unset it.", example));
+}
+
+Finding judge_nvrtc_file(const std::string& name, const std::string& value) {
+  return judge_library(name, value, "NVRTC", "/usr/local/cuda/lib64/libnvrtc.so.13");
+}
+
+Finding judge_nccl_file(const std::string& name, const std::string& value) {
+  return judge_library(name, value, "NCCL", "/usr/lib/x86_64-linux-gnu/libnccl.so.2");
 }
 
 Finding judge_nvrtc_directory(const std::string& name, const std::string& value) {
@@ -82,8 +91,10 @@ constexpr Variable kVariables[] = {
     {"LEANATTN_CUBIN_CACHE_MB", judge_number},
     {"LEANATTN_BUSY_TIMEOUT_MS", judge_number},
     {"LEANATTN_WAIT_BOUND_MS", judge_number},
+    {"LEANATTN_JOIN_BOUND_MS", judge_number},
     {"LEANATTN_NVRTC_LIB", judge_nvrtc_file},
     {"LEANATTN_NVRTC_DIR", judge_nvrtc_directory},
+    {"LEANATTN_NCCL_LIB", judge_nccl_file},
     {"LEANATTN_CAPTURE", judge_capture},
     {"LEANATTN_DEBUG", judge_debug},
     {"LEANATTN_PROGRAM", judge_program},

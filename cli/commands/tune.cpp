@@ -361,6 +361,9 @@ int run(const Console& console, const TuneFlags& flags) {
   Result<Caches> caches = in_memory ? Result<Caches>(Caches{std::nullopt, open_cubin_db(std::nullopt, nullptr)})
                                     : open_caches(console, flags.dry_run ? CacheNeed::optional : CacheNeed::durable);
   if (!caches) return report_error(caches.error());
+  request.open_winners = [directory = caches->directory](const DeviceModel& device, const Environment& now) {
+    return open_layered_winners(device, directory, now);
+  };
   if (flags.missing || (!by_shape && flags.from_capture.empty())) {
     Result<std::vector<TuneWork>> left = work_by_database(flags, *caches, std::move(works));
     if (!left) return report_error(left.error());

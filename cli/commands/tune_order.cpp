@@ -58,6 +58,9 @@ Result<ModelSummary> carry_out(const TuningOrder& order, const ProgressSink& pro
   request.shapes = order.shapes;
   request.budget = order.budget;
   request.command = fmt::format("leanattn {}", kTuneOrderCommand);
+  request.open_winners = [&](const DeviceModel& model, const Environment& now) {
+    return open_layered_winners(model, *directory, now);
+  };
   std::string warning;
   // The workers' connections are silent, so this one says what is wrong with the database.
   if (const auto db = TuningDb::open(*directory, OpenMode::read_write, &warning); !db)

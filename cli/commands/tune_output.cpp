@@ -10,6 +10,7 @@
 #include "cli/console/table.hpp"
 #include "cli/flags/sizes.hpp"
 #include "tuner/model/search_space.hpp"
+#include "tuner/search/answer.hpp"
 #include "tuner/search/offline.hpp"
 
 namespace leanattn {
@@ -30,7 +31,7 @@ void print_winners(const Workload& workload, const TuneSummary& summary) {
   for (const TunedShape& tuned : summary.shapes) {
     if (tuned.median_us <= 0) {
       table.rows.push_back({std::to_string(tuned.shape.batch), format_size(tuned.shape.longest_context), "-", "-", "-",
-                            "-", "-", "-", "(nothing was measured)"});
+                            "-", "-", "-", tuned.no_winner.empty() ? "(nothing was measured)" : "(no winner)"});
       continue;
     }
     table.rows.push_back(
@@ -42,6 +43,9 @@ void print_winners(const Workload& workload, const TuneSummary& summary) {
          std::to_string(tuned.winner.grid), kernel_name(tuned.winner.spec) + (tuned.finished ? "" : " (cut short)")});
   }
   print_table(table);
+  for (const TunedShape& tuned : summary.shapes) {
+    if (!tuned.no_winner.empty()) print_text(fmt::format("{}\n", no_winner_text(tuned)));
+  }
 }
 
 Json winners_json(const Workload& workload, const ModelSummary& model) {
@@ -57,6 +61,7 @@ Json winners_json(const Workload& workload, const ModelSummary& model) {
                       {"gb_per_s", gb_per_s(kv_bytes(workload.problem, tuned.shape), tuned.median_us)},
                       {"read_limit_us", tuned.read_limit_us},
                       {"default_us", tuned.default_us},
+                      {"looked_up_us", tuned.looked_up_us},
                       {"candidates", tuned.candidates},
                       {"compiled", tuned.compiled},
                       {"rejected", tuned.rejected},
@@ -64,6 +69,7 @@ Json winners_json(const Workload& workload, const ModelSummary& model) {
                       {"gpu_seconds", tuned.gpu_seconds},
                       {"neighbours", tuned.neighbours},
                       {"raced", tuned.raced},
+                      {"no_winner", tuned.no_winner},
                       {"finished", tuned.finished}});
   }
   Json failures = Json::array();

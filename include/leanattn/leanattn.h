@@ -231,7 +231,7 @@ typedef struct leanattn_problem {
   int32_t context_interleave; /* ranks hold units of so many tokens in turn: a power of two up to 256; 0: rank r holds
                                  the r-th contiguous part of every context, and parts may have any sizes */
   int32_t replicate_output;   /* not 0: every rank writes o of all query heads. 0: rank r writes the r-th share of the
-                                 query heads, which context_parallel divides */
+                                 query heads, which context_parallel divides (two levels: docs/groups.md) */
   int32_t reserved2;
 } leanattn_problem;
 
@@ -509,7 +509,7 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
 LEANATTN_API leanattn_status leanattn_plan_launch(const leanattn_plan* plan, const leanattn_decode_args* args,
                                                   void* workspace, leanattn_stream stream) LEANATTN_NOEXCEPT;
 
-/* ---- Groups: ranks that hold a part of every context each, and merge their results inside the kernel ---- */
+/* ---- Groups: ranks that hold a part of every context each, and merge their results ---- */
 
 /* One rank's membership of a group. It belongs to the engine of the rank's GPU. docs/groups.md says how it works, and
  * docs/how-to/several-gpus.md how it is used. */
@@ -524,10 +524,15 @@ typedef struct leanattn_group_options {
   int32_t rank;         /* 0 to size - 1 */
   int32_t size;         /* ranks: the context_parallel of the problems, 2 to 8 */
   int64_t memory_bytes; /* of device memory for what the others send to this rank; the largest leanattn_group_bytes of
-                           the problems that are to be launched */
+                           the problems that are to be launched. Where there are peers and NCCL it is taken twice */
+  int32_t peers; /* ranks that reach each other's memory and merge their results inside the decode kernel. 0: all of
+                    them. 1: none, so that results are brought together by NCCL. A divisor of size between: rank r has
+                    the peers r - r % peers and so on, such as the GPUs of one host, and NCCL brings their results
+                    together. size / peers is at most LEANATTN_MERGE_PARTS */
+  int32_t reserved;
 } leanattn_group_options;
 
-/* Everything is 0 but struct_size. Set all of it. */
+/* Everything is 0 but struct_size. Set rank, size and memory_bytes at least. */
 static inline void leanattn_group_options_init(leanattn_group_options* options) {
   memset(options, 0, sizeof *options);
   options->struct_size = sizeof *options;
@@ -541,40 +546,85 @@ LEANATTN_API leanattn_status leanattn_group_bytes(const leanattn_problem* proble
 /* Makes a rank's part of a group: allocates and zeroes its memory on the engine's GPU, and waits for that. The ranks of
  * a group may be engines of one process, of one process for each GPU, or of several processes on one GPU; two engines
  * of one GPU can stand in for two ranks. The group belongs to the caller until leanattn_group_destroy, which must come
- * before leanattn_engine_destroy. Errors: invalid_argument, unsupported (the driver lacks a function), out_of_memory,
- * context_lost. */
+ * before leanattn_engine_destroy. It is then connected: to its peers, where it has any, by leanattn_group_connect, and
+ * over NCCL, unless all ranks are peers, by leanattn_group_connect_nccl. Errors: invalid_argument, unsupported (the
+ * driver lacks a function), out_of_memory, context_lost. */
 LEANATTN_API leanattn_status leanattn_group_create(leanattn_engine* engine, const leanattn_group_options* options,
                                                    leanattn_group** group) LEANATTN_NOEXCEPT;
 
-/* Writes LEANATTN_GROUP_BLOB_BYTES that describe this rank to `blob`, to be sent to the processes of all ranks by any
+/* Writes LEANATTN_GROUP_BLOB_BYTES that describe this rank to `blob`, to be sent to the processes of its peers by any
  * means. They hold no secrets beyond a CUDA IPC handle, which processes of the same user may open. Errors:
- * invalid_argument, launch_failed (the memory cannot be exported), context_lost. */
+ * invalid_argument (also a rank without peers), launch_failed (the memory cannot be exported), context_lost. */
 LEANATTN_API leanattn_status leanattn_group_export(const leanattn_group* group, void* blob) LEANATTN_NOEXCEPT;
 
-/* Maps the memory of the other ranks. `blobs` has the blobs of all ranks in the order of their ranks, its own included,
- * LEANATTN_GROUP_BLOB_BYTES each. Called once, on each rank, before its first launch; no rank waits for another.
- * Errors: invalid_argument (a blob is damaged, of another group size, memory_bytes or library, or in the wrong place),
- * unsupported (a GPU cannot reach another one's memory), launch_failed, context_lost. */
+/* Maps the memory of the peers. `blobs` has the blobs of all peers in the order of their ranks, its own included,
+ * LEANATTN_GROUP_BLOB_BYTES each: of all ranks, unless the options had other peers. Called once, on each rank, before
+ * its first launch; no rank waits for another. Errors: invalid_argument (a blob is damaged, of another group size,
+ * memory_bytes or library, or in the wrong place), unsupported (a GPU cannot reach another one's memory: make the group
+ * over NCCL on all ranks), launch_failed, context_lost. */
 LEANATTN_API leanattn_status leanattn_group_connect(leanattn_group* group, const void* blobs) LEANATTN_NOEXCEPT;
+
+/* The bytes of NCCL's unique id, by which the ranks of a communicator find each other. */
+#define LEANATTN_NCCL_ID_BYTES 128
+
+/* The same type as ncclComm_t of nccl.h. */
+typedef struct ncclComm* leanattn_nccl_comm;
+
+/* Writes a new unique id of NCCL to `id`, LEANATTN_NCCL_ID_BYTES. One rank makes it, and sends it to all ranks that
+ * exchange over NCCL with it by any means: to all ranks without peers; with peers, to those with the same r % peers. An
+ * id is good for one communicator. NCCL listens on a port of this process for it. Errors: invalid_argument, unsupported
+ * (there is no NCCL 2.14 or newer), launch_failed. */
+LEANATTN_API leanattn_status leanattn_nccl_unique_id(void* id) LEANATTN_NOEXCEPT;
+
+/* The communicator by which a rank exchanges with others: one of the two. */
+typedef struct leanattn_nccl_options {
+  size_t struct_size;
+  const void* unique_id;   /* LEANATTN_NCCL_ID_BYTES: the group makes a communicator of its own, and aborts it when it
+                              breaks or ends. Copied */
+  leanattn_nccl_comm comm; /* a communicator of the caller's: rank r of the group is its rank r / peers of size / peers,
+                              on the engine's GPU. It stays the caller's, who does not destroy it before the group */
+} leanattn_nccl_options;
+
+/* Everything is 0 but struct_size. Set unique_id or comm. */
+static inline void leanattn_nccl_options_init(leanattn_nccl_options* options) {
+  memset(options, 0, sizeof *options);
+  options->struct_size = sizeof *options;
+}
+
+/* Connects a group whose ranks are not all peers over NCCL, whose library is loaded at run time (LEANATTN_NCCL_LIB).
+ * Called on all ranks before their first plan. With a unique id it returns at once, and a thread of the group waits for
+ * the other ranks; leanattn_engine_plan_group waits for that thread, each step at most for a bound
+ * (LEANATTN_JOIN_BOUND_MS). With a communicator of the caller's the ranks exchange a few bytes and wait for each other,
+ * so that ranks of one process call it from a thread each, and without a bound where the communicator is a blocking
+ * one. No other use of that communicator may be in progress, then and during launches of the group. After group_broken
+ * a group may be connected again, with another id or communicator, once no launch and no replay of a graph of it
+ * follows; such graphs are captured anew. Errors: invalid_argument (all ranks are peers, not exactly one of the two,
+ * connected already, a communicator of other ranks or another GPU), unsupported (there is no NCCL 2.14 or newer),
+ * launch_failed (with the words of NCCL), group_broken, out_of_memory, context_lost. */
+LEANATTN_API leanattn_status leanattn_group_connect_nccl(leanattn_group* group,
+                                                         const leanattn_nccl_options* options) LEANATTN_NOEXCEPT;
 
 /* Makes a group usable again after group_broken, or after a launch of any of its ranks was aborted: zeroes the memory
  * of this rank, waits for the stream, and forgets a fault of this group. All ranks must do so, none while a launch of
- * any rank runs, and none may launch before all have: put a barrier of all ranks before and after it. Errors:
- * invalid_argument, launch_failed, context_lost. */
+ * any rank runs, and none may launch before all have: put a barrier of all ranks before and after it. What NCCL has
+ * broken is mended by leanattn_group_connect_nccl instead. Errors: invalid_argument, launch_failed, group_broken (its
+ * communicator does not work any more), context_lost. */
 LEANATTN_API leanattn_status leanattn_group_reset(leanattn_group* group, leanattn_stream stream) LEANATTN_NOEXCEPT;
 
 /* Frees a rank's part of a group and unmaps the others'. No launch of any rank may run or follow, and no graph of one
- * be replayed: put a barrier of all ranks before it. A fault of this group is forgotten, so that the engine's other
- * launches go on; ask leanattn_engine_check before. Null is allowed. In a child process that was forked after the group
- * was made, nothing is freed. */
+ * be replayed: put a barrier of all ranks before it. A communicator of its own is aborted. A fault of this group is
+ * forgotten, so that the engine's other launches go on; ask leanattn_engine_check before. Null is allowed. In a child
+ * process that was forked after the group was made, nothing is freed. */
 LEANATTN_API void leanattn_group_destroy(leanattn_group* group) LEANATTN_NOEXCEPT;
 
 /* leanattn_engine_plan for a problem with context_parallel, on a group of this engine that is connected. All ranks must
  * launch plans of the same problem, with the same batch and scale, in the same order. Kernels of a rank wait for those
  * of the others, so ranks of one process make all their plans before they launch any, because loading a kernel may wait
  * for the GPU. The plan is valid until leanattn_engine_destroy and may be launched until leanattn_group_destroy.
- * Errors: those of leanattn_engine_plan, invalid_argument (a group of another engine or size, not connected, or with
- * too little memory). */
+ * Over NCCL it waits until all ranks are connected, and has the kernel for the rank's part alone (or for that of its
+ * peers). A launch then enqueues that kernel between a small one and the exchange with its merge, takes a lock, and is
+ * no dependent launch. Errors: those of leanattn_engine_plan, invalid_argument (a group of another engine or size, not
+ * connected, or with too little memory), group_broken (over NCCL: a rank did not come). */
 LEANATTN_API leanattn_status leanattn_engine_plan_group(leanattn_engine* engine, const leanattn_problem* problem,
                                                         const leanattn_shape* shape, leanattn_group* group,
                                                         leanattn_stream stream,

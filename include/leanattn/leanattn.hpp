@@ -386,12 +386,18 @@ class Plan {
 
 class Engine;
 
+/// How the ranks of a group bring their results together: inside the decode kernel, by the memory of GPUs that reach
+/// each other; by NCCL; or by the first of these that works.
+enum class GroupTransport { automatic, peers, nccl };
+
 /// One rank's membership of a group, whose ranks hold a part of every context each (docs/groups.md). Move-only. Destroy
 /// it before its Engine, after the last launch of every rank has ended.
 class Group {
  public:
   /// What the other ranks need to know of a rank. Plain bytes, to be sent by any means.
   using Blob = std::array<unsigned char, LEANATTN_GROUP_BLOB_BYTES>;
+  /// NCCL's unique id. Plain bytes, to be sent by any means.
+  using NcclId = std::array<unsigned char, LEANATTN_NCCL_ID_BYTES>;
 
   /// The bytes that a group needs for launches of this problem; see leanattn_group_bytes, which also has the errors.
   static Result<std::int64_t> bytes(const Problem& problem, int max_batch) {
@@ -402,27 +408,34 @@ class Group {
     return bytes;
   }
 
-  /// A rank of `size`, on the GPU of `engine`, with `memory_bytes` for what the others send. See
-  /// leanattn_group_create, which also has the errors.
-  static Result<Group> create(const Engine& engine, int rank, int size, std::int64_t memory_bytes);
+  /// A rank of `size`, on the GPU of `engine`, with `memory_bytes` for what the others send. `peers` of the ranks merge
+  /// inside the kernel: 0 stands for all, and 1 for none. See leanattn_group_create, which also has the errors.
+  static Result<Group> create(const Engine& engine, int rank, int size, std::int64_t memory_bytes, int peers = 0);
 
-  /// One group of several engines of this process, in the order of their ranks; several may be of one GPU. Errors:
-  /// those of create and connect.
-  static Result<std::vector<Group>> of_engines(const std::vector<const Engine*>& engines, std::int64_t memory_bytes) {
-    std::vector<Group> groups;
-    std::vector<Blob> blobs;
-    for (const Engine* engine : engines) {
-      auto made = create(*engine, static_cast<int>(groups.size()), static_cast<int>(engines.size()), memory_bytes);
-      if (!made) return tl::unexpected<Error>(made.error());
-      groups.push_back(std::move(*made));
-      auto blob = groups.back().export_blob();
-      if (!blob) return tl::unexpected<Error>(blob.error());
-      blobs.push_back(*blob);
+  /// One group of several engines of this process, connected, in the order of their ranks. Several engines may be of
+  /// one GPU, but not over NCCL. `automatic` takes NCCL where a GPU does not reach the memory of another one. Errors:
+  /// those of create, connect and connect_nccl.
+  static Result<std::vector<Group>> of_engines(const std::vector<const Engine*>& engines, std::int64_t memory_bytes,
+                                               GroupTransport transport = GroupTransport::automatic) {
+    if (transport != GroupTransport::nccl) {
+      auto groups = of_peers(engines, memory_bytes);
+      if (groups || transport == GroupTransport::peers || groups.error().code != ErrorCode::unsupported) return groups;
     }
-    for (Group& group : groups) {
-      if (auto ok = group.connect(blobs); !ok) return tl::unexpected<Error>(ok.error());
+    auto groups = create_all(engines, memory_bytes, 1);
+    if (!groups) return groups;
+    const auto id = nccl_id();
+    if (!id) return tl::unexpected<Error>(id.error());
+    for (Group& group : *groups) {
+      if (auto ok = group.connect_nccl(*id); !ok) return tl::unexpected<Error>(ok.error());
     }
     return groups;
+  }
+
+  /// A new unique id of NCCL. See leanattn_nccl_unique_id, which also has the errors.
+  static Result<NcclId> nccl_id() {
+    NcclId id{};
+    if (auto ok = detail::to_result(leanattn_nccl_unique_id(id.data())); !ok) return tl::unexpected<Error>(ok.error());
+    return id;
   }
 
   /// What this rank is to the others. See leanattn_group_export, which also has the errors.
@@ -432,16 +445,31 @@ class Group {
       return tl::unexpected<Error>(ok.error());
     return blob;
   }
-  /// Maps the memory of all ranks, given their blobs in the order of their ranks. See leanattn_group_connect, which
-  /// also has the errors.
+  /// Maps the memory of the peers (of all ranks, unless create() was told otherwise), given their blobs in the order of
+  /// their ranks. See leanattn_group_connect, which also has the errors.
   Result<void> connect(const std::vector<Blob>& blobs) {
-    if (blobs.size() != static_cast<std::size_t>(size_))
-      return tl::unexpected<Error>(
-          Error{ErrorCode::invalid_argument,
-                std::to_string(blobs.size()) + " blobs for a group of " + std::to_string(size_) + " ranks",
-                "Give those of all ranks, in the order of their ranks.",
-                {}});
+    if (blobs.size() != static_cast<std::size_t>(peers_))
+      return tl::unexpected<Error>(Error{ErrorCode::invalid_argument,
+                                         std::to_string(blobs.size()) + " blobs for a group of " +
+                                             std::to_string(peers_) + (peers_ == size_ ? " ranks" : " peers"),
+                                         "Give those of all of them, in the order of their ranks.",
+                                         {}});
     return detail::to_result(leanattn_group_connect(group_.get(), blobs.data()));
+  }
+  /// Connects ranks that are no peers, by a communicator that the group makes of NCCL's unique id. See
+  /// leanattn_group_connect_nccl, which also has the errors.
+  Result<void> connect_nccl(const NcclId& id) {
+    leanattn_nccl_options options;
+    leanattn_nccl_options_init(&options);
+    options.unique_id = id.data();
+    return detail::to_result(leanattn_group_connect_nccl(group_.get(), &options));
+  }
+  /// The same by a communicator of the caller's, which stays the caller's and must outlive the group.
+  Result<void> connect_nccl(leanattn_nccl_comm comm) {
+    leanattn_nccl_options options;
+    leanattn_nccl_options_init(&options);
+    options.comm = comm;
+    return detail::to_result(leanattn_group_connect_nccl(group_.get(), &options));
   }
   /// Makes the group usable again after group_broken. All ranks must do so, between two barriers. See
   /// leanattn_group_reset, which also has the errors.
@@ -454,9 +482,35 @@ class Group {
   struct Destroy {
     void operator()(leanattn_group* group) const { leanattn_group_destroy(group); }
   };
-  Group(leanattn_group* group, int size) : group_(group), size_(size) {}
+  Group(leanattn_group* group, int size, int peers) : group_(group), size_(size), peers_(peers) {}
+  static Result<std::vector<Group>> create_all(const std::vector<const Engine*>& engines, std::int64_t memory_bytes,
+                                               int peers) {
+    std::vector<Group> groups;
+    for (const Engine* engine : engines) {
+      auto made =
+          create(*engine, static_cast<int>(groups.size()), static_cast<int>(engines.size()), memory_bytes, peers);
+      if (!made) return tl::unexpected<Error>(made.error());
+      groups.push_back(std::move(*made));
+    }
+    return groups;
+  }
+  static Result<std::vector<Group>> of_peers(const std::vector<const Engine*>& engines, std::int64_t memory_bytes) {
+    auto groups = create_all(engines, memory_bytes, 0);
+    if (!groups) return groups;
+    std::vector<Blob> blobs;
+    for (const Group& group : *groups) {
+      auto blob = group.export_blob();
+      if (!blob) return tl::unexpected<Error>(blob.error());
+      blobs.push_back(*blob);
+    }
+    for (Group& group : *groups) {
+      if (auto ok = group.connect(blobs); !ok) return tl::unexpected<Error>(ok.error());
+    }
+    return groups;
+  }
+
   std::unique_ptr<leanattn_group, Destroy> group_;
-  int size_;
+  int size_, peers_;
 };
 
 /// The winners for one GPU, and the kernels that are loaded on it. Move-only. Destroy it after the last launch of its
@@ -582,16 +636,17 @@ class Engine {
   std::unique_ptr<leanattn_engine, Destroy> engine_;
 };
 
-inline Result<Group> Group::create(const Engine& engine, int rank, int size, std::int64_t memory_bytes) {
+inline Result<Group> Group::create(const Engine& engine, int rank, int size, std::int64_t memory_bytes, int peers) {
   leanattn_group_options options;
   leanattn_group_options_init(&options);
   options.rank = rank;
   options.size = size;
   options.memory_bytes = memory_bytes;
+  options.peers = peers;
   leanattn_group* group = nullptr;
   const leanattn_status status = leanattn_group_create(engine.get(), &options, &group);
   if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));
-  return Group(group, size);
+  return Group(group, size, peers != 0 ? peers : size);
 }
 
 }  // namespace v1

@@ -1,26 +1,55 @@
 """_groups.py -- groups of the processes of torch.distributed, and of several engines of one process. The compiled half calls these functions."""
+import pathlib
+import socket
 import sys
 
 from ._leanattn import Group, engine as default_engine
-from .errors import ArgumentError, GroupBroken
+from .errors import ArgumentError, GroupBroken, Unsupported
 
 
-def from_process_group(process_group, problem, max_batch, engine):
+TRANSPORTS = ("auto", "peers", "nccl", "two_level")
+
+
+def from_process_group(process_group, problem, max_batch, engine, transport):
     """Group.from_process_group. Every step that can fail on one rank ends with an exchange, so that all ranks raise and none waits for ever."""
+    _check_transport(transport, TRANSPORTS)
     dist = _distributed(process_group)
     rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
     group = None
 
-    def make():
+    def make(peers):
         nonlocal group
         _check(problem, size, f"the process group has {size} ranks")
         at = engine if engine is not None else default_engine(sys.modules["torch"].cuda.current_device())
-        group = Group(at, rank, size, Group.bytes_for(problem, max_batch))
-        return group.export()
+        group = Group(at, rank, size, Group.bytes_for(problem, max_batch), peers)
+        return group.export() if peers != 1 else None, _host()
 
     try:
-        blobs = _together(process_group, size, make)
-        _together(process_group, size, lambda: group.connect(blobs))
+        peers = 1 if transport == "nccl" else size
+        made = _together(process_group, size, lambda: make(peers))
+        hosts = [host for _, host in made]
+        if transport == "two_level" or transport == "auto" and len(set(hosts)) > 1:
+            group.close()
+            peers = peers_of(hosts)
+            if transport == "auto" and not _has_two_levels(problem):
+                peers = 1
+            if transport == "two_level" and not 1 < peers < size:
+                raise ArgumentError(f"transport is 'two_level', and the ranks are on {len(set(hosts))} machines in this way: {_numbered(hosts)}", "invalid_argument",
+                                    "It needs several machines, with the same number of ranks above 1, which follow each other. Take 'auto'.")
+            made = _together(process_group, size, lambda: make(peers))
+        if peers > 1:
+            first = rank // peers * peers
+            blobs = [blob for blob, _ in made[first:first + peers]]
+            failures, own = _attempt(process_group, size, lambda: group.connect(blobs))
+            if transport == "auto" and failures and all(unsupported for _, unsupported in failures.values()):
+                group.close()
+                peers = 1
+                _together(process_group, size, lambda: make(peers))
+            else:
+                _raise(failures, own)
+        if peers < size:
+            ids = _together(process_group, size, lambda: Group.nccl_id() if rank < peers else None)
+            _together(process_group, size, lambda: group.connect_nccl(ids[rank % peers]))
     except BaseException:
         if group is not None:
             group.close()  # no rank has launched anything
@@ -29,23 +58,66 @@ def from_process_group(process_group, problem, max_batch, engine):
     return group
 
 
-def of_engines(engines, problem, max_batch):
+def of_engines(engines, problem, max_batch, transport):
     """Group.of_engines."""
+    _check_transport(transport, TRANSPORTS[:3])
     engines = list(engines)
     _check(problem, len(engines), f"there are {len(engines)} engines")
+    if transport != "nccl":
+        try:
+            return _all_of(engines, problem, max_batch, 0)
+        except Unsupported:
+            if transport == "peers":
+                raise
+    return _all_of(engines, problem, max_batch, 1)
+
+
+def _all_of(engines, problem, max_batch, peers):
+    """The groups of all engines, whose ranks are all peers (0), or none is (1)."""
     size = Group.bytes_for(problem, max_batch)
     groups = []
     try:
         for rank, of_rank in enumerate(engines):
-            groups.append(Group(of_rank, rank, len(engines), size))
-        blobs = [group.export() for group in groups]
+            groups.append(Group(of_rank, rank, len(engines), size, peers))
+        ready = [group.export() for group in groups] if peers == 0 else Group.nccl_id()
         for group in groups:
-            group.connect(blobs)
+            group.connect(ready) if peers == 0 else group.connect_nccl(ready)
     except BaseException:
         for group in groups:
             group.close()
         raise
     return groups
+
+
+def peers_of(hosts):
+    """How many ranks of each machine follow each other, by the machine of every rank; 1 where that is not the same everywhere."""
+    size = len(hosts)
+    each = size // len(set(hosts)) if size % len(set(hosts)) == 0 else 1
+    return each if all(len(set(hosts[first:first + each])) == 1 for first in range(0, size, each)) else 1
+
+
+def _has_two_levels(problem):
+    """Whether kernels of peers know where the tokens of a rank lie, where that matters."""
+    return problem.context_interleave == 0 or problem.q_len == 1 or problem.mask == "full"
+
+
+def _host():
+    """A name of this machine that others do not have."""
+    try:
+        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def _numbered(hosts):
+    """The machines of the ranks as numbers, in the order in which they come."""
+    names = list(dict.fromkeys(hosts))
+    return ", ".join(str(names.index(host)) for host in hosts)
+
+
+def _check_transport(transport, known):
+    if transport not in known:
+        raise ArgumentError(f"transport is {transport!r}", "invalid_argument", f"Give one of {', '.join(map(repr, known))}.")
 
 
 def barrier(process_group):
@@ -78,6 +150,25 @@ def _exchange(process_group, size, value):
     return values
 
 
+def _attempt(process_group, size, step):
+    """What step() raised: {rank: (reason, whether it is Unsupported)}, and this rank's own error or None."""
+    own = None
+    try:
+        step()
+    except Exception as error:
+        own = error
+    told = _exchange(process_group, size, None if own is None else (f"{type(own).__name__}: {own}", isinstance(own, Unsupported)))
+    return {rank: reason for rank, reason in enumerate(told) if reason is not None}, own
+
+
+def _raise(failures, own):
+    """Raises on all ranks where some have failed."""
+    if own is not None:
+        raise own
+    for rank, (reason, _) in failures.items():
+        raise GroupBroken(f"rank {rank} could not make its part of the group: {reason}", "group_broken", "Mend what it says, and call this on all ranks again.")
+
+
 def _together(process_group, size, step):
     """What step() has returned on each rank. Where it raised on some, all of them raise."""
     result = failure = None
@@ -85,10 +176,6 @@ def _together(process_group, size, step):
         result = step()
     except Exception as error:  # also of the problem, or of torch: the other ranks must not wait for this one
         failure = error
-    results = _exchange(process_group, size, (result, None if failure is None else f"{type(failure).__name__}: {failure}"))
-    if failure is not None:
-        raise failure
-    for rank, (_, reason) in enumerate(results):
-        if reason is not None:
-            raise GroupBroken(f"rank {rank} could not make its part of the group: {reason}", "group_broken", "Mend what it says, and call this on all ranks again.")
+    results = _exchange(process_group, size, (result, None if failure is None else (f"{type(failure).__name__}: {failure}", False)))
+    _raise({rank: reason for rank, (_, reason) in enumerate(results) if reason is not None}, failure)
     return [value for value, _ in results]

@@ -47,7 +47,7 @@ class OutOfMemory(Error, MemoryError):
 class GroupBroken(Error, RuntimeError):
     """A rank of a group did not come in time, failed, or launched something else than the others: results since then are wrong.
 
-    rank  the rank that is at fault
+    rank  the rank that is at fault; None where NCCL has found the error, which does not say
     """
 
     @property
@@ -69,5 +69,5 @@ def make(code: str, message: str, hint: str, log: str) -> Error:
     if code == "workspace_corrupt":
         hint += " In Python: Engine.reset_workspaces() does so."
     if code == "group_broken":
-        hint += " In Python: Group.reset()."
+        hint += " In Python: Group.connect_nccl()." if "connect_nccl" in hint else " In Python: Group.reset()."
     return _CLASSES.get(code, Error)(message, code, hint.strip(), log)

@@ -43,9 +43,16 @@ std::vector<Group::Blob> read_blobs(nb::handle blobs) {
   return read;
 }
 
+const char* transport_of(const GroupObject& self) {
+  return self.peers() == self.size() ? "peers" : self.peers() == 1 ? "nccl" : "two_level";
+}
+
 std::string describe(const GroupObject& self) {
-  return fmt::format("<leanattn.Group rank {} of {} on CUDA device {}, {}>", self.rank(), self.size(),
+  return fmt::format("<leanattn.Group rank {} of {} on CUDA device {}{}, {}>", self.rank(), self.size(),
                      nb::cast<const EngineObject&>(self.engine()).device,
+                     self.peers() == self.size() ? ""
+                     : self.peers() == 1         ? " over NCCL"
+                                                 : fmt::format(" with {} peers and over NCCL", self.peers()),
                      self.closed()      ? "closed"
                      : self.connected() ? "connected"
                                         : "not connected");
@@ -60,7 +67,9 @@ torch.distributed, every rank makes a Group, sends its export() to all others by
 engine        the Engine of the rank's GPU, which the group keeps alive
 rank, size    which of how many ranks this is; size is the context_parallel of the problems, 2 to 8
 memory_bytes  of device memory for what the other ranks send: the largest Group.bytes_for() of the problems; the same on all
-              ranks
+              ranks. Taken twice where there are peers and NCCL
+peers         ranks that reach each other's memory and merge their results inside the kernel: 0 for all, 1 for none, or a
+              divisor of size, such as the GPUs of a host. What peers do not, NCCL brings together: see connect_nccl()
 Raises leanattn.Error: invalid_argument, unsupported, out_of_memory.
 
 All ranks launch the same problems in the same order, with the same batch and scale, and a group serves one stream of each
@@ -71,12 +80,17 @@ everything else may be called from any thread.)";
 
 }  // namespace
 
-GroupObject::GroupObject(nb::object engine, int rank, int size, std::int64_t bytes)
-    : process_group(nb::none()), engine_(std::move(engine)), rank_(rank), size_(size), bytes_(bytes) {
+GroupObject::GroupObject(nb::object engine, int rank, int size, std::int64_t bytes, int peers)
+    : process_group(nb::none()),
+      engine_(std::move(engine)),
+      rank_(rank),
+      size_(size),
+      peers_(peers != 0 ? peers : size),
+      bytes_(bytes) {
   const auto& object = nb::cast<const EngineObject&>(engine_);
   auto made = [&]() -> Result<Group> {
     const nb::gil_scoped_release without_gil;
-    return Group::create(object.engine, rank, size, bytes);
+    return Group::create(object.engine, rank, size, bytes, peers);
   }();
   group_ = std::make_shared<Group>(unwrap(std::move(made)));
 }
@@ -116,6 +130,29 @@ void GroupObject::connect(nb::handle blobs) {
     return group->connect(read);
   }());
   connected_ = true;
+}
+
+void GroupObject::connect_nccl(nb::handle unique_id, nb::handle comm) {
+  const auto group = get();
+  if (given(unique_id) == given(comm))
+    bad_value("unique_id", given(comm) ? "is given, and so is comm" : "is missing, and so is comm",
+              "Give one of the two.");
+  Group::NcclId id{};
+  if (given(unique_id)) {
+    if (!PyBytes_Check(unique_id.ptr())) bad_type("unique_id", "is not bytes", "Give what Group.nccl_id() returned.");
+    const auto bytes = nb::borrow<nb::bytes>(unique_id);
+    if (bytes.size() != id.size())
+      bad_value("unique_id", fmt::format("has {} bytes", bytes.size()),
+                fmt::format("Give all {} bytes that Group.nccl_id() returned.", id.size()));
+    std::memcpy(id.data(), bytes.data(), id.size());
+  }
+  const std::int64_t handle = given(comm) ? int64_of(comm, "comm") : 0;
+  if (given(comm) && handle == 0) bad_value("comm", "is 0", "Give the address of an ncclComm_t.");
+  unwrap([&] {
+    const nb::gil_scoped_release without_gil;
+    return handle != 0 ? group->connect_nccl(reinterpret_cast<leanattn_nccl_comm>(handle)) : group->connect_nccl(id);
+  }());
+  connected_nccl_ = true;
 }
 
 void GroupObject::reset(nb::handle stream) {
@@ -167,47 +204,57 @@ void bind_group(nb::module_& module) {
   nb::class_<GroupObject>(module, "Group", kClassDocumentation)
       .def(
           "__init__",
-          [](GroupObject* self, nb::object engine, nb::handle rank, nb::handle size, nb::handle memory_bytes) {
+          [](GroupObject* self, nb::object engine, nb::handle rank, nb::handle size, nb::handle memory_bytes,
+             nb::handle peers) {
             EngineObject* object = nullptr;
             if (!nb::try_cast(engine, object) || object == nullptr) bad_type("engine", "is not a leanattn.Engine");
             new (self) GroupObject(std::move(engine), int_of(rank, "rank"), int_of(size, "size"),
-                                   int64_of(memory_bytes, "memory_bytes"));
+                                   int64_of(memory_bytes, "memory_bytes"), int_of(peers, "peers"));
           },
           nb::arg("engine").none(), nb::arg("rank").none(), nb::arg("size").none(), nb::arg("memory_bytes").none(),
-          nb::sig("def __init__(self, engine: Engine, rank: int, size: int, memory_bytes: int) -> None"))
+          nb::arg("peers").none() = 0,
+          nb::sig("def __init__(self, engine: Engine, rank: int, size: int, memory_bytes: int, peers: int = 0) -> "
+                  "None"))
       .def_static(
           "from_process_group",
-          [](nb::handle process_group, nb::handle problem, nb::handle max_batch, nb::handle engine) {
-            return of_processes().attr("from_process_group")(process_group, problem, max_batch, engine);
+          [](nb::handle process_group, nb::handle problem, nb::handle max_batch, nb::handle engine,
+             nb::handle transport) {
+            return of_processes().attr("from_process_group")(process_group, problem, max_batch, engine, transport);
           },
           nb::arg("process_group") = nb::none(), nb::kw_only(), nb::arg("problem").none(), nb::arg("max_batch").none(),
-          nb::arg("engine") = nb::none(),
+          nb::arg("engine") = nb::none(), nb::arg("transport").none() = "auto",
           nb::sig("def from_process_group(process_group: typing.Any = None, *, problem: leanattn.Problem, max_batch: "
-                  "int, engine: Engine | None = None) -> Group"),
+                  "int, engine: Engine | None = None, transport: str = 'auto') -> Group"),
           R"(This process's rank of a group of all processes of a torch.distributed process group, connected.
 
-Every process of the process group makes this call, and each has a GPU of this machine that reaches the memory of the
-others. What they tell each other goes through the process group, which may have any backend (NCCL, Gloo). Where one of
-them fails, all of them raise, and name it. close() then has a barrier of the process group.
+Every process of the process group makes this call, and each has a GPU of its own. What they tell each other meanwhile goes
+through the process group, which may have any backend (NCCL, Gloo). Where one of them fails, all of them raise, and name
+it. close() then has a barrier of the process group.
 
 process_group  None: the default one
 problem        a Problem whose context_parallel is the size of the process group; the largest, if there are several
 max_batch      the most requests of a launch
 engine         the Engine of this rank; None: that of decode() for torch's current CUDA device
+transport      how results are brought together in a step: "peers", inside the kernel, by the memory of GPUs of one machine
+               that reach each other; "nccl", by a communicator that the group makes; "two_level", by peers within each
+               machine, whose ranks follow each other, and by NCCL between them; "auto": the first of peers (all ranks
+               are on one machine), two_level and nccl that there can be
 Raises leanattn.Error.)")
       .def_static(
           "of_engines",
-          [](nb::handle engines, nb::handle problem, nb::handle max_batch) {
-            return of_processes().attr("of_engines")(engines, problem, max_batch);
+          [](nb::handle engines, nb::handle problem, nb::handle max_batch, nb::handle transport) {
+            return of_processes().attr("of_engines")(engines, problem, max_batch, transport);
           },
           nb::arg("engines").none(), nb::kw_only(), nb::arg("problem").none(), nb::arg("max_batch").none(),
-          nb::sig("def of_engines(engines: typing.Sequence[Engine], *, problem: leanattn.Problem, max_batch: int) -> "
-                  "list[Group]"),
+          nb::arg("transport").none() = "auto",
+          nb::sig("def of_engines(engines: typing.Sequence[Engine], *, problem: leanattn.Problem, max_batch: int, "
+                  "transport: str = 'auto') -> list[Group]"),
           R"(One group of several engines of this process, connected, in the order of their ranks.
 
-engines    of different GPUs; or, for tests, several of one
+engines    of different GPUs; or, for tests and not over NCCL, several of one
 problem    a Problem whose context_parallel is the number of engines; the largest, if there are several
 max_batch  the most requests of a launch
+transport  "peers", "nccl", or "auto": peers where all GPUs reach each other's memory, else NCCL
 Raises leanattn.Error. Make the plans of all ranks before the first launch: loading a kernel may wait for a GPU on which
 another rank's kernel waits already.)")
       .def_static(
@@ -218,6 +265,16 @@ another rank's kernel waits already.)")
           nb::arg("problem").none(), nb::arg("max_batch").none(),
           nb::sig("def bytes_for(problem: leanattn.Problem, max_batch: int) -> int"),
           "The memory_bytes that launches of a problem with up to max_batch requests need. Raises leanattn.Error.")
+      .def_static(
+          "nccl_id",
+          [] {
+            const auto id = unwrap(Group::nccl_id());
+            return nb::bytes(id.data(), id.size());
+          },
+          nb::sig("def nccl_id() -> bytes"),
+          R"(A new unique id of NCCL, for connect_nccl(): made by one rank, and sent to all ranks of a communicator by any means.
+
+Raises leanattn.Error: unsupported where there is no NCCL 2.14 or newer.)")
       .def("__repr__", &describe)
       .def(
           "export", &GroupObject::export_blob, nb::sig("def export(self) -> bytes"),
@@ -225,10 +282,21 @@ another rank's kernel waits already.)")
 handle, which processes of the same user may open. Raises leanattn.Error.)")
       .def("connect", &GroupObject::connect, nb::arg("blobs").none(),
            nb::sig("def connect(self, blobs: typing.Sequence[bytes]) -> None"),
-           R"(Maps the memory of all ranks, given the export() of each in the order of their ranks, its own included.
+           R"(Maps the memory of the peers, given the export() of each in the order of their ranks, its own included.
 
 Called once, before the first launch; no rank waits for another. Raises leanattn.Error: invalid_argument (a blob is
 damaged, in the wrong place, or of another group or version), unsupported (a GPU cannot reach another one's memory).)")
+      .def("connect_nccl", &GroupObject::connect_nccl, nb::arg("unique_id") = nb::none(), nb::kw_only(),
+           nb::arg("comm") = nb::none(),
+           nb::sig("def connect_nccl(self, unique_id: bytes | None = None, *, comm: int | None = None) -> None"),
+           R"(Connects a group whose ranks are not all peers over NCCL.
+
+unique_id  what Group.nccl_id() returned on one rank: the group makes a communicator of its own, and aborts it when it breaks
+           or ends. The call returns at once, and the first plan waits for the other ranks, at most LEANATTN_JOIN_BOUND_MS a step
+comm       the address of an ncclComm_t of the caller's, in which rank r of the group is rank r // peers of size // peers. It
+           stays the caller's and outlives the group; all ranks wait for each other in this call
+After leanattn.GroupBroken it may be called again on all ranks, with another id or communicator. Raises leanattn.Error:
+invalid_argument, unsupported (there is no NCCL), launch_failed, group_broken.)")
       .def("reset", &GroupObject::reset, nb::arg("stream") = nb::none(),
            nb::sig("def reset(self, stream: typing.Any = None) -> None"),
            R"(Makes the group usable again after leanattn.GroupBroken: zeroes this rank's part and waits for the stream.
@@ -236,7 +304,7 @@ damaged, in the wrong place, or of another group or version), unsupported (a GPU
 All ranks do so, between two barriers: none while a launch of any rank runs, and none launches before all have.
 
 stream  a CUDA stream or its handle, on which the part is zeroed; None: the legacy default stream
-Raises leanattn.Error.)")
+Raises leanattn.Error, also where NCCL is broken: then connect_nccl() again, or make a new group.)")
       .def("close", &GroupObject::close, nb::kw_only(), nb::arg("barrier") = true,
            nb::sig("def close(self, *, barrier: bool = True) -> None"),
            R"(Waits for this rank's GPU, then for all ranks of the process group, and frees this rank's part.
@@ -263,14 +331,18 @@ Raises leanattn.Error.)")
             if (heads < 1 || heads % self.size() != 0)
               bad_value("q_heads", fmt::format("is {}, which {} ranks do not divide", heads, self.size()));
             const int share = heads / self.size();
-            return nb::slice(self.rank() * share, (self.rank() + 1) * share, 1);
+            return nb::slice(self.share() * share, (self.share() + 1) * share, 1);
           },
           nb::arg("q_heads").none(), nb::sig("def heads(self, q_heads: int) -> slice"),
           "The query heads of which this rank writes the result, unless every rank writes all: a slice.")
       .def_prop_ro("rank", &GroupObject::rank, "Which of the ranks this is.")
       .def_prop_ro("size", &GroupObject::size, "The number of ranks.")
       .def_prop_ro("memory_bytes", &GroupObject::bytes, "Bytes of device memory for what the other ranks send.")
-      .def_prop_ro("connected", &GroupObject::connected, "Whether connect() has been called.")
+      .def_prop_ro("peers", &GroupObject::peers, "The ranks that merge inside the kernel, this one included.")
+      .def_prop_ro("transport", &transport_of,
+                   "How results are brought together: \"peers\", \"nccl\" or \"two_level\".")
+      .def_prop_ro("connected", &GroupObject::connected,
+                   "Whether connect() and connect_nccl() have been called, as far as the group needs them.")
       .def_prop_ro("closed", &GroupObject::closed, "Whether the group has ended.")
       .def_prop_ro(
           "engine", [](const GroupObject& self) { return self.engine(); }, "The engine of the rank's GPU.",

@@ -16,7 +16,7 @@ struct EngineObject;
 class GroupObject {
  public:
   /// Raises leanattn.Error.
-  GroupObject(nanobind::object engine, int rank, int size, std::int64_t bytes);
+  GroupObject(nanobind::object engine, int rank, int size, std::int64_t bytes, int peers);
   GroupObject(const GroupObject&) = delete;
   GroupObject& operator=(const GroupObject&) = delete;
   ~GroupObject();
@@ -24,8 +24,11 @@ class GroupObject {
   const nanobind::object& engine() const { return engine_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
+  int peers() const { return peers_; }  ///< ranks that merge inside the kernel, this one included
   std::int64_t bytes() const { return bytes_; }
-  bool connected() const { return connected_; }
+  bool connected() const { return (peers_ == 1 || connected_) && (peers_ == size_ || connected_nccl_); }
+  /// Which of the equal shares of the query heads the rank writes.
+  int share() const { return rank_ % peers_ * (size_ / peers_) + rank_ / peers_; }
   bool closed() const { return group_ == nullptr; }
   /// For calls of the library, also without the GIL, while another thread may close the group. Raises leanattn.Error
   /// where it is closed.
@@ -33,6 +36,7 @@ class GroupObject {
 
   nanobind::bytes export_blob() const;
   void connect(nanobind::handle blobs);
+  void connect_nccl(nanobind::handle unique_id, nanobind::handle comm);
   void reset(nanobind::handle stream);
   void close(bool barrier);
   /// Leaves the part to the end of the process.
@@ -44,9 +48,9 @@ class GroupObject {
  private:
   nanobind::object engine_;
   std::shared_ptr<Group> group_;  ///< null once closed
-  int rank_, size_;
+  int rank_, size_, peers_;
   std::int64_t bytes_;
-  bool connected_ = false;
+  bool connected_ = false, connected_nccl_ = false;
 };
 
 /// `given`, which must be a Group; null for None. Raises leanattn.Error.

@@ -1,5 +1,5 @@
-// fake_gpu.cpp -- the module _fake_gpu of the tests: a libcuda.so.1 without a GPU (fake_cuda.hpp), which the package
-// finds because this module has loaded it, and what arrived there.
+// fake_gpu.cpp -- the module _fake_gpu of the tests: a libcuda.so.1 without a GPU (fake_cuda.hpp) and a libnccl.so.2
+// (fake_nccl.hpp), which the package finds because this module has loaded them, and what arrived there.
 #include "tests/unit/runtime/fake_cuda.hpp"
 
 #include <nanobind/nanobind.h>
@@ -12,6 +12,7 @@
 
 #include "templates/kernel_args.cuh"
 #include "templates/standalone/page_rows.cuh"
+#include "tests/unit/runtime/fake_nccl.hpp"
 
 namespace {
 
@@ -44,6 +45,7 @@ class WithContext {
 };
 
 void reset() {
+  reset_fake_nccl();
   fake_gpu() = FakeGpu{};
   fake_gpu().argument_bytes = sizeof(LeanDecodeArgs);
   fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 9;
@@ -180,6 +182,14 @@ NB_MODULE(_fake_gpu, module) {
     for (int rank = 0; rank < ranks; ++rank)
       result.append(handle_of(static_cast<const LeanGroup*>(reinterpret_cast<void*>(group))->exchange[rank]));
     return result;
+  });
+  module.def("nccl_finds", [](int status) { fake_nccl().async_error = status; });
+  module.def("nccl_moved", [] { return fake_nccl().bytes_moved.load(); });
+  module.def("live_nccl_comms", [] { return fake_nccl().live_comms.load(); });
+  module.def("make_nccl_comms", [](int ranks) {
+    nb::list comms;
+    for (ncclComm* const comm : make_fake_comms(ranks)) comms.append(handle_of(comm));
+    return comms;
   });
   module.def("live_buffers", [] { return fake_gpu().live_buffers; });
   module.def("make_stream", [] {

@@ -46,12 +46,12 @@ class Step:
         leanattn.decode(self.q, self.k, self.v, self.lengths, out=self.o, group=self.group, workspace=self.workspace, longest_context=CONTEXT)
 
 
-def member(rank, device, folder, results):
+def member(rank, device, folder, results, transport):
     """A process of torch.distributed: puts (rank, its o, or what went wrong) into `results`."""
     try:
         torch.cuda.set_device(device)
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-        with leanattn.Group.from_process_group(problem=problem(), max_batch=BATCH) as group:
+        with leanattn.Group.from_process_group(problem=problem(), max_batch=BATCH, transport=transport) as group:
             step = Step(rank, group.engine, group)
             torch.distributed.barrier()
             for _ in range(3):

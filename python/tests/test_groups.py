@@ -283,7 +283,7 @@ def test_gpus_that_do_not_reach_each_other_are_named(engines):
     fake.set_devices(2, False)
     before = fake.live_buffers()
     with pytest.raises(leanattn.Unsupported, match="GPU 0 of rank 0 cannot reach the memory of GPU 1 of rank 1"):
-        leanattn.Group.of_engines(engines, problem=problem(), max_batch=8)
+        leanattn.Group.of_engines(engines, problem=problem(), max_batch=8, transport="peers")
     gc.collect()
     assert fake.live_buffers() == before
 
@@ -363,3 +363,140 @@ def test_without_torch_distributed_the_call_says_what_to_do(ranks, engines):
     ranks.is_available = lambda: False
     with pytest.raises(leanattn.ArgumentError, match=r"connect\(\)"):
         leanattn.Group.from_process_group(problem=problem(), max_batch=8, engine=engines[0])
+
+
+def step_of_all(ranks, groups, **changed):
+    """A step of every rank, each on a thread, because the simulated NCCL waits for what it receives. The kernels of each rank in their order."""
+    before = len(fake.launches())
+    results = ranks.run(lambda rank: leanattn.decode(**inputs(rank, **changed), group=groups[rank]))
+    for result in results:
+        if getattr(result, "code", "") == "nvrtc_missing":
+            pytest.skip("NVRTC is not installed")
+        if isinstance(result, Exception):
+            raise result
+    launches = fake.launches()[before:]
+    return [[launch["kernel"] for launch in launches if launch["device"] == rank] for rank in range(len(groups))]
+
+
+def warmed_up(groups, engines):
+    for group, engine in zip(groups, engines):
+        engine.plan(problem(context_parallel=group.size), BATCH, longest_context=CONTEXT, group=group)
+
+
+@pytest.mark.parametrize("transport, reach", [("nccl", True), ("auto", False)])
+def test_ranks_without_peers_exchange_over_nccl(engines, ranks, transport, reach):
+    fake.set_devices(2, reach)
+    groups = leanattn.Group.of_engines(engines, problem=problem(), max_batch=8, transport=transport)
+    warmed_up(groups, engines)
+    for rank, kernels in enumerate(step_of_all(ranks, groups)):
+        assert [kernels[0], kernels[2], kernels[3]] == ["begin_exchange", "nccl", "merge_partials_bf16"] and "_cp" not in kernels[1] and len(kernels) == 4
+        assert (groups[rank].transport, groups[rank].peers, groups[rank].connected) == ("nccl", 1, True)
+    assert "over NCCL" in repr(groups[0]) and groups[1].heads(Q_HEADS) == slice(4, 8, 1)
+    assert fake.nccl_moved() > 0 and fake.live_nccl_comms() == 2
+    for group in groups:
+        group.close()
+    assert fake.live_nccl_comms() == 0
+
+
+def test_what_nccl_finds_is_raised_with_the_cure(engines, ranks):
+    groups = leanattn.Group.of_engines(engines, problem=problem(), max_batch=8, transport="nccl")
+    warmed_up(groups, engines)
+    step_of_all(ranks, groups)
+    fake.nccl_finds(6)
+    with pytest.raises(leanattn.GroupBroken, match="remote process exited") as caught:
+        leanattn.decode(**inputs(), group=groups[0])
+    assert caught.value.rank is None and "Group.connect_nccl()" in caught.value.hint
+    with pytest.raises(leanattn.GroupBroken, match="no communicator"):
+        groups[0].reset()
+    with pytest.raises(leanattn.GroupBroken):
+        leanattn.decode(**inputs(1), group=groups[1])
+    fake.nccl_finds(0)
+    unique_id = leanattn.Group.nccl_id()
+    assert len(unique_id) == 128
+    for group in groups:
+        group.connect_nccl(unique_id)
+    step_of_all(ranks, groups)
+    for group in groups:
+        group.close()
+
+
+def test_communicators_of_the_caller_stay_the_callers(engines, ranks):
+    memory_bytes = leanattn.Group.bytes_for(problem(), 8)
+    groups = [leanattn.Group(engines[rank], rank, 2, memory_bytes, peers=1) for rank in range(2)]
+    comms = fake.make_nccl_comms(2)
+    for wrong, said in [({}, "unique_id is missing"), ({"unique_id": bytes(128), "comm": comms[0]}, "unique_id is given, and so is comm"),
+                        ({"unique_id": b"short"}, "unique_id has 5 bytes"), ({"unique_id": 7}, "unique_id is not bytes"), ({"comm": 0}, "comm is 0"),
+                        ({"comm": comms[1]}, "rank 1 of 2, and the group needs rank 0 of 2")]:
+        with pytest.raises((ValueError, TypeError), match=said):
+            groups[0].connect_nccl(**wrong)
+    assert not groups[0].connected
+    assert ranks.run(lambda rank: groups[rank].connect_nccl(comm=comms[rank])) == [None, None]
+    warmed_up(groups, engines)
+    step_of_all(ranks, groups)
+    for group in groups:
+        group.close()
+    assert fake.live_nccl_comms() == 2
+
+
+@pytest.mark.parametrize("transport, reach, machines, expected, exchanges", [
+    ("auto", True, "AA", "peers", 2), ("nccl", True, "AA", "nccl", 3), ("auto", False, "AA", "nccl", 5), ("auto", True, "AB", "nccl", 4),
+])
+def test_processes_choose_the_transport_together(engines, ranks, monkeypatch, transport, reach, machines, expected, exchanges):
+    import leanattn._groups
+
+    fake.set_devices(2, reach)
+    monkeypatch.setattr(leanattn._groups, "_host", lambda: machines[ranks.mine.rank])
+    groups = ranks.run(lambda rank: leanattn.Group.from_process_group(problem=problem(), max_batch=8, engine=engines[rank], transport=transport))
+    assert [getattr(group, "transport", group) for group in groups] == [expected] * 2
+    assert all(group.connected for group in groups) and ranks.exchanges == exchanges
+    warmed_up(groups, engines)
+    kernels = step_of_all(ranks, groups)
+    assert all((len(of_rank) == 1) == (expected == "peers") for of_rank in kernels)
+    for group in groups:
+        group.close(barrier=False)
+
+
+def test_machines_of_two_ranks_each_have_two_levels(cache_dir, monkeypatch):
+    import leanattn._groups
+
+    gc.collect()
+    fake.reset()
+    fake.set_devices(4, True)
+    ranks = Ranks(4)
+    torch = types.ModuleType("torch")
+    torch.distributed = ranks
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.distributed", ranks)
+    monkeypatch.setattr(leanattn._groups, "_host", lambda: "AABB"[ranks.mine.rank])
+    engines = [leanattn.Engine(device, cache_dir=cache_dir) for device in range(4)]
+    of_four = problem(context_parallel=4)
+    groups = ranks.run(lambda rank: leanattn.Group.from_process_group(problem=of_four, max_batch=8, engine=engines[rank]))
+    assert [getattr(group, "transport", group) for group in groups] == ["two_level"] * 4
+    assert [(group.peers, group.heads(Q_HEADS)) for group in groups] == [(2, slice(2 * share, 2 * share + 2, 1)) for share in (0, 2, 1, 3)]
+    warmed_up(groups, engines)
+    for kernels in step_of_all(ranks, groups):
+        assert len(kernels) == 4 and "_cp2" in kernels[1]
+    for group in groups:
+        group.close(barrier=False)
+    # Kernels of peers would have to know more of where tokens lie.
+    in_turn = problem(context_parallel=4, context_interleave=16, q_len=4)
+    groups = ranks.run(lambda rank: leanattn.Group.from_process_group(problem=in_turn, max_batch=8, engine=engines[rank]))
+    assert [getattr(group, "transport", group) for group in groups] == ["nccl"] * 4
+    for group in groups:
+        group.close(barrier=False)
+
+
+def test_ranks_are_cut_into_machines_that_follow_each_other():
+    from leanattn._groups import peers_of
+
+    assert [peers_of(hosts) for hosts in ("AABB", "ABAB", "AAB", "AAAA", "ABCD", "AAABBB")] == [2, 1, 1, 4, 1, 3]
+
+
+@pytest.mark.parametrize("transport, said", [("pigeons", "transport is 'pigeons'"), (None, "transport is None"), ("two_level", "the ranks are on 1 machines")])
+def test_transports_that_cannot_be_are_refused(engines, ranks, transport, said):
+    results = ranks.run(lambda rank: leanattn.Group.from_process_group(problem=problem(), max_batch=8, engine=engines[rank], transport=transport))
+    for result in results:
+        assert isinstance(result, leanattn.ArgumentError) and said in str(result)
+    if transport != "two_level":
+        with pytest.raises(leanattn.ArgumentError, match=said):
+            leanattn.Group.of_engines(engines, problem=problem(), max_batch=8, transport=transport)

@@ -1,10 +1,12 @@
 // c_groups.cpp -- the C ABI's groups.
 #include <cstring>
 #include <limits>
+#include <string>
 
 #include "leanattn/leanattn.h"
 #include "runtime/api/c_structs.hpp"
 #include "runtime/api/last_error.hpp"
+#include "runtime/cuda/nccl.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/engine/group.hpp"
 
@@ -19,6 +21,7 @@ GroupMember& member_of(leanattn_group* group) { return *static_cast<GroupMember*
 const GroupMember& member_of(const leanattn_group* group) { return *static_cast<const GroupMember*>(group); }
 
 static_assert(sizeof(GroupMember::Blob) == LEANATTN_GROUP_BLOB_BYTES);
+static_assert(sizeof(NcclUniqueId) == LEANATTN_NCCL_ID_BYTES);
 
 }  // namespace
 
@@ -51,7 +54,11 @@ leanattn_status leanattn_group_create(leanattn_engine* engine, const leanattn_gr
     leanattn_group_options storage;
     const auto read = detail::read_struct("group_options", options, storage);
     if (!read) return tl::unexpected(read.error());
-    auto made = engine_of(engine).create_group((*read)->rank, (*read)->size, (*read)->memory_bytes);
+    if ((*read)->reserved != 0)
+      return fail(ErrorCode::invalid_argument, "group_options.reserved is " + std::to_string((*read)->reserved),
+                  "Leave it 0; leanattn_group_options_init does.");
+    auto made = engine_of(engine).create_group(
+        {.rank = (*read)->rank, .size = (*read)->size, .peers = (*read)->peers, .memory_bytes = (*read)->memory_bytes});
     if (!made) return tl::unexpected(std::move(made.error()));
     *group = made->release();
     return {};
@@ -73,9 +80,39 @@ leanattn_status leanattn_group_connect(leanattn_group* group, const void* blobs)
   return guarded([&]() -> Result<void> {
     if (group == nullptr) return tl::unexpected(null_argument("group"));
     if (blobs == nullptr) return tl::unexpected(null_argument("blobs"));
-    std::vector<GroupMember::Blob> copies(static_cast<std::size_t>(member_of(group).size()));
+    std::vector<GroupMember::Blob> copies(static_cast<std::size_t>(member_of(group).peers()));
     std::memcpy(copies.data(), blobs, copies.size() * sizeof(GroupMember::Blob));
     return member_of(group).connect(copies);
+  });
+}
+
+leanattn_status leanattn_nccl_unique_id(void* id) noexcept {
+  return guarded([&]() -> Result<void> {
+    if (id == nullptr) return tl::unexpected(null_argument("id"));
+    const auto api = nccl();
+    if (!api) return tl::unexpected(api.error());
+    NcclUniqueId made{};
+    if (auto ok = check_nccl(**api, (*api)->ncclGetUniqueId(&made), "ncclGetUniqueId"); !ok) return ok;
+    std::memcpy(id, &made, sizeof made);
+    return {};
+  });
+}
+
+leanattn_status leanattn_group_connect_nccl(leanattn_group* group, const leanattn_nccl_options* options) noexcept {
+  return guarded([&]() -> Result<void> {
+    if (group == nullptr) return tl::unexpected(null_argument("group"));
+    leanattn_nccl_options storage;
+    const auto read = detail::read_struct("nccl_options", options, storage);
+    if (!read) return tl::unexpected(read.error());
+    const leanattn_nccl_options& given = **read;
+    if ((given.unique_id == nullptr) == (given.comm == nullptr))
+      return fail(ErrorCode::invalid_argument,
+                  given.comm == nullptr ? "neither unique_id nor comm is given" : "both unique_id and comm are given",
+                  "Give one of the two.");
+    if (given.comm != nullptr) return member_of(group).connect_nccl(given.comm);
+    NcclUniqueId id;
+    std::memcpy(&id, given.unique_id, sizeof id);
+    return member_of(group).connect_nccl(id);
   });
 }
 

@@ -36,6 +36,8 @@ inline constexpr std::size_t kFirstSize<leanattn_decode_args> = 152;
 template <>
 inline constexpr std::size_t kFirstSize<leanattn_group_options> = 24;
 template <>
+inline constexpr std::size_t kFirstSize<leanattn_nccl_options> = 24;
+template <>
 inline constexpr std::size_t kFirstSize<leanattn_merge_args> = 192;
 template <>
 inline constexpr std::size_t kFirstSize<leanattn_tune_options> = 64;

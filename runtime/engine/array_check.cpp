@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cassert>
 #include <cstdint>
 #include <string_view>
 
@@ -78,15 +77,8 @@ Result<void> describe(std::uint64_t offender, const DecodeProblem& problem, cons
 }  // namespace
 
 std::string array_check_source() {
-  std::string source = "// Checks of leanattn's launches: what the arrays on the device hold.\n";
-  for (const std::string_view name : {"kernel_args.cuh", "check/pages.cuh", "check/workspace.cuh"}) {
-    const auto templates = embedded_templates();
-    const auto found =
-        std::find_if(templates.begin(), templates.end(), [&](const EmbeddedTemplate& t) { return t.name == name; });
-    assert(found != templates.end());
-    source.append("// ---- templates/").append(name).append(" ----\n").append(found->text).append("\n");
-  }
-  return source;
+  return joined_templates("// Checks of leanattn's launches: what the arrays on the device hold.",
+                          {"kernel_args.cuh", "check/pages.cuh", "check/workspace.cuh"});
 }
 
 Result<ArrayCheck> ArrayCheck::load(Arch arch, CubinCache* cubins) {

@@ -94,14 +94,15 @@ EngineCore::~EngineCore() {
   parts_.status.reset();
 }
 
+Result<bool> EngineCore::unready_and_capturing(CUstream_st* stream) const {
+  if (stream == nullptr || merger_->ready()) return false;
+  return parts_.is_capturing(stream);
+}
+
 Result<void> EngineCore::merge_partials(const leanattn_merge_args& args, CUstream_st* stream) {
-  bool capturing = false;
-  if (stream != nullptr && !merger_->ready()) {
-    const auto asked = parts_.is_capturing(stream);
-    if (!asked) return tl::unexpected(asked.error());
-    capturing = *asked;
-  }
-  return merger_->launch(args, capturing, stream);
+  const auto capturing = unready_and_capturing(stream);
+  if (!capturing) return tl::unexpected(capturing.error());
+  return merger_->launch(args, *capturing, stream);
 }
 
 Result<void> EngineCore::check() const { return parts_.status ? parts_.status->check() : Result<void>{}; }
@@ -299,9 +300,9 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
   return plan;
 }
 
-Result<std::unique_ptr<GroupMember>> EngineCore::create_group(int rank, int size, std::int64_t memory_bytes) {
+Result<std::unique_ptr<GroupMember>> EngineCore::create_group(const GroupMemberOptions& options) {
   if (!mark_.here()) return tl::unexpected(ProcessMark::forked());
-  return GroupMember::create(rank, size, memory_bytes, parts_.context, parts_.status);
+  return GroupMember::create(options, parts_.context, parts_.status, merger_.get());
 }
 
 Result<const PlanCore*> EngineCore::plan_group(const DecodeProblem& problem, const Shape& shape,
@@ -309,9 +310,15 @@ Result<const PlanCore*> EngineCore::plan_group(const DecodeProblem& problem, con
   if (auto valid = validate(problem, shape); !valid) return tl::unexpected(std::move(valid.error()));
   if (auto fits = group.check(problem, plan_size(problem, shape).batch, parts_.context.get()); !fits)
     return tl::unexpected(std::move(fits.error()));
-  DecodeProblem linked = problem;
-  linked.group_link = group.link();
-  auto any = plan(linked, shape, stream);
+  DecodeProblem part = problem;
+  if (group.over_nccl() != nullptr) {
+    const auto capturing = unready_and_capturing(stream);
+    if (!capturing) return tl::unexpected(capturing.error());
+    if (auto ok = group.over_nccl()->prepare(*capturing); !ok) return tl::unexpected(std::move(ok.error()));
+    part = part_over_nccl(problem, group.place());
+  }
+  if (in_group(part.features)) part.group_link = group.link();
+  auto any = plan(part, shape, stream);
   if (!any) return any;
   // The same kernel, bound to this group. The plan without a group keeps the kernel alive.
   const std::lock_guard lock(mutex_);

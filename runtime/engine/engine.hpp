@@ -28,10 +28,11 @@ struct leanattn_engine {};
 namespace leanattn {
 inline namespace v1 {
 
-class Context;       // runtime/cuda/gpu.hpp
-class CubinCache;    // cache/cubin/cubin_db.hpp
-class GroupMember;   // runtime/engine/group.hpp
-class LaunchStatus;  // runtime/engine/launch_status.hpp
+class Context;              // runtime/cuda/gpu.hpp
+class CubinCache;           // cache/cubin/cubin_db.hpp
+class GroupMember;          // runtime/engine/group.hpp
+struct GroupMemberOptions;  // runtime/engine/group.hpp
+class LaunchStatus;         // runtime/engine/launch_status.hpp
 
 struct EngineCoreOptions {
   int device = 0;                                  ///< CUDA ordinal
@@ -96,7 +97,7 @@ class EngineCore : public ::leanattn_engine {
   }
 
   /// See leanattn_group_create. The group must not outlive the engine.
-  Result<std::unique_ptr<GroupMember>> create_group(int rank, int size, std::int64_t memory_bytes);
+  Result<std::unique_ptr<GroupMember>> create_group(const GroupMemberOptions& options);
   /// See leanattn_engine_plan_group. Takes a lock. The plan lives as long as the engine.
   Result<const PlanCore*> plan_group(const DecodeProblem& problem, const Shape& shape, const GroupMember& group,
                                      CUstream_st* stream);
@@ -159,6 +160,8 @@ class EngineCore : public ::leanattn_engine {
   /// The configuration of a stand-in, with a kernel that is loaded already if there is one.
   Config safe_config(const DecodeProblem& problem, const Shape& shape) const;
   Result<std::shared_ptr<const PreparedKernel>> prepare(const KernelSpec& spec, CUstream_st* stream);
+  /// Whether the merger's kernels would have to be loaded, but cannot be, because CUDA is capturing the stream.
+  Result<bool> unready_and_capturing(CUstream_st* stream) const;
   const PlanCore* keep(const DecodeProblem& problem, const PlanSize& size, Choice choice,
                        std::shared_ptr<const PreparedKernel> kernel, bool stand_in, const GroupMember* group = nullptr);
 

@@ -25,6 +25,9 @@ namespace {
 constexpr std::int64_t kMostColumns = 1 << 30;
 constexpr std::int64_t kColumnsStep = 16;  // so that every part of a slot begins with a line of memory
 constexpr std::int64_t kStateBytes = (sizeof(LeanGroup) + 255) / 256 * 256;
+constexpr const char* kNoPeers =
+    "Peers need peer access: NVLink, or PCIe without an IOMMU or ACS in between (nvidia-smi topo -p2p w). Others "
+    "exchange over NCCL: make the group with fewer peers.";
 constexpr std::uint64_t kBlobMagic = 0x6c65616e67727031;  // "leangrp1"
 
 tl::unexpected<Error> bad_argument(std::string message, std::string hint) {
@@ -123,38 +126,55 @@ std::int64_t resident_share(const GroupMember* group, const PreparedKernel& kern
   return std::max<std::int64_t>(kernel.resident_ctas / (group != nullptr ? group->ranks_here() : 1), 1);
 }
 
-GroupMember::GroupMember(int rank, int size, std::int64_t columns, std::shared_ptr<const Context> context,
+GroupMember::GroupMember(const GroupPlace& place, std::int64_t columns, std::shared_ptr<const Context> context,
                          std::shared_ptr<LaunchStatus> status)
-    : rank_(rank), size_(size), columns_(columns), context_(std::move(context)), status_(std::move(status)) {
+    : place_(place), columns_(columns), context_(std::move(context)), status_(std::move(status)) {
   static std::atomic<std::uint64_t> made{0};
   number_ = ++made;
 }
 
-Result<std::unique_ptr<GroupMember>> GroupMember::create(int rank, int size, std::int64_t memory_bytes,
+Result<std::unique_ptr<GroupMember>> GroupMember::create(const GroupMemberOptions& options,
                                                          std::shared_ptr<const Context> context,
-                                                         std::shared_ptr<LaunchStatus> status) {
-  if (size < 2 || size > kMostContextParallel)
-    return bad_argument(fmt::format("a group of {} ranks", size), fmt::format("Give 2 to {}.", kMostContextParallel));
-  if (rank < 0 || rank >= size)
-    return bad_argument(fmt::format("rank {} of a group of {}", rank, size), fmt::format("Give 0 to {}.", size - 1));
-  const std::int64_t columns =
-      std::max<std::int64_t>(memory_bytes - kFixedBytes, 0) / column_bytes(size) / kColumnsStep * kColumnsStep;
+                                                         std::shared_ptr<LaunchStatus> status, PartialsMerger* merger) {
+  const GroupPlace place{options.rank, options.size, options.peers != 0 ? options.peers : options.size};
+  if (place.size < 2 || place.size > kMostContextParallel)
+    return bad_argument(fmt::format("a group of {} ranks", place.size),
+                        fmt::format("Give 2 to {}.", kMostContextParallel));
+  if (place.rank < 0 || place.rank >= place.size)
+    return bad_argument(fmt::format("rank {} of a group of {}", place.rank, place.size),
+                        fmt::format("Give 0 to {}.", place.size - 1));
+  if (place.peers < 1 || place.size % place.peers != 0)
+    return bad_argument(fmt::format("peers is {} in a group of {} ranks", place.peers, place.size),
+                        "Give a divisor of the ranks: those of one host; 1 where all go over NCCL; 0 where none does.");
+  if (place.nccl_ranks() > LEANATTN_MERGE_PARTS)
+    return fail(ErrorCode::unsupported,
+                fmt::format("{} ranks that exchange over NCCL, of a group of {} with peers {}", place.nccl_ranks(),
+                            place.size, place.peers),
+                fmt::format("At most {} do: let the GPUs of a host be peers.", LEANATTN_MERGE_PARTS));
+  const std::int64_t columns = std::max<std::int64_t>(options.memory_bytes - kFixedBytes, 0) /
+                               column_bytes(place.peers) / kColumnsStep * kColumnsStep;
   if (columns < kColumnsStep || columns > kMostColumns)
-    return bad_argument(fmt::format("memory_bytes of a group is {}", memory_bytes),
+    return bad_argument(fmt::format("memory_bytes of a group is {}", options.memory_bytes),
                         "Give what leanattn_group_bytes says, the most of all problems.");
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
-  if (!has_group_functions(**api))
+  if (place.peers > 1 && !has_group_functions(**api))
     return fail(ErrorCode::unsupported, "the driver has no functions for peer access and CUDA IPC",
                 "Install a complete NVIDIA driver for CUDA 12.0 or newer.");
-  std::unique_ptr<GroupMember> member(new GroupMember(rank, size, columns, std::move(context), std::move(status)));
+  std::unique_ptr<GroupMember> member(new GroupMember(place, columns, std::move(context), std::move(status)));
   const CurrentContext scope(member->context_ ? member->context_->get() : nullptr);
   if (!scope.entered()) return tl::unexpected(scope.entered().error());
-  auto memory = DeviceBuffer::allocate(group_bytes(size, columns));
+  if (place.nccl_ranks() > 1) {
+    auto exchange = GroupExchange::create(place, options.memory_bytes, member->context_, member->status_, merger);
+    if (!exchange) return tl::unexpected(std::move(exchange.error()));
+    member->exchange_over_nccl_ = *std::move(exchange);
+  }
+  if (place.peers == 1) return member;
+  auto memory = DeviceBuffer::allocate(group_bytes(place.peers, columns));
   if (!memory) return tl::unexpected(std::move(memory.error()));
   member->memory_ = *std::move(memory);
-  member->exchange_.assign(static_cast<std::size_t>(size), nullptr);
-  member->exchange_[static_cast<std::size_t>(rank)] = static_cast<char*>(member->memory_.at(kStateBytes));
+  member->exchange_.assign(static_cast<std::size_t>(place.peers), nullptr);
+  member->exchange_[static_cast<std::size_t>(place.peer())] = static_cast<char*>(member->memory_.at(kStateBytes));
   const auto stream = Stream::create();
   if (!stream) return tl::unexpected(stream.error());
   if (auto ok = member->write_state(stream->get()); !ok) return tl::unexpected(std::move(ok.error()));
@@ -166,6 +186,7 @@ GroupMember::~GroupMember() {
   if (const auto api = driver()) {
     for (void* const memory : opened_) (*api)->cuIpcCloseMemHandle(reinterpret_cast<CUdeviceptr>(memory));
   }
+  exchange_over_nccl_.reset();
   // Nobody could reset the group later, and the engine's other launches shall go on.
   if (status_ && status_->has_fault_in(memory_.data(), memory_.bytes())) status_->acknowledge();
   memory_ = DeviceBuffer();
@@ -182,13 +203,24 @@ Result<void> GroupMember::write_state(CUstream_st* stream) const {
   return leanattn::check((*api)->cuStreamSynchronize(stream), "cuStreamSynchronize", ErrorCode::launch_failed);
 }
 
+Result<void> GroupMember::check_nccl_level() const {
+  if (!exchange_over_nccl_)
+    return bad_argument(fmt::format("all {} ranks of the group are peers, so that none exchanges over NCCL", size()),
+                        "Make the group with peers 1, or with the number of ranks of a host.");
+  if (!in_its_process()) return tl::unexpected(ProcessMark::forked());
+  return {};
+}
+
 Result<GroupMember::Blob> GroupMember::export_blob() const {
+  if (peers() == 1)
+    return bad_argument("a rank without peers has nothing to export",
+                        "All of its exchange is over NCCL: call leanattn_group_connect_nccl.");
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
   const CurrentContext scope(context_ ? context_->get() : nullptr);
   if (!scope.entered()) return tl::unexpected(scope.entered().error());
   BlobContents contents;
-  contents.rank = rank_, contents.size = size_, contents.columns = columns_;
+  contents.rank = place_.rank, contents.size = place_.size, contents.columns = columns_;
   copy_text(contents.library, generator_revision());
   copy_text(contents.process, process_identity());
   if (auto ok = leanattn::check((*api)->cuCtxGetDevice(&contents.device), "cuCtxGetDevice"); !ok)
@@ -222,11 +254,10 @@ Result<char*> GroupMember::map(const Blob& blob, int rank) {
         !ok)
       return tl::unexpected(std::move(ok.error()));
     if (reaches == 0)
-      return fail(
-          ErrorCode::unsupported,
-          fmt::format("GPU {} of rank {} cannot reach the memory of GPU {} of rank {}", own, rank_, contents.device,
-                      rank),
-          "Ranks need peer access: NVLink, or PCIe without an IOMMU or ACS in between (nvidia-smi topo -p2p w).");
+      return fail(ErrorCode::unsupported,
+                  fmt::format("GPU {} of rank {} cannot reach the memory of GPU {} of rank {}", own, place_.rank,
+                              contents.device, rank),
+                  kNoPeers);
     const CUresult enabled = (*api)->cuCtxEnablePeerAccess(contents.context, 0);
     if (enabled != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
       if (auto ok = leanattn::check(enabled, "cuCtxEnablePeerAccess", ErrorCode::launch_failed); !ok)
@@ -241,8 +272,7 @@ Result<char*> GroupMember::map(const Blob& blob, int rank) {
   const CUresult status = (*api)->cuIpcOpenMemHandle(&opened, contents.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   if (status == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED || status == CUDA_ERROR_INVALID_DEVICE)
     return fail(ErrorCode::unsupported,
-                fmt::format("the GPU of rank {} cannot reach the memory of rank {}", rank_, rank),
-                "Ranks need peer access: NVLink, or PCIe without an IOMMU or ACS in between (nvidia-smi topo -p2p w).");
+                fmt::format("the GPU of rank {} cannot reach the memory of rank {}", place_.rank, rank), kNoPeers);
   if (auto ok = leanattn::check(status, "cuIpcOpenMemHandle", ErrorCode::launch_failed); !ok) {
     ok.error().hint =
         fmt::format("Rank {} must run on this machine and still have its group; containers need --ipc=host.", rank);
@@ -255,40 +285,44 @@ Result<char*> GroupMember::map(const Blob& blob, int rank) {
 Result<void> GroupMember::connect(std::span<const Blob> blobs) {
   if (connected_) return bad_argument("the group is connected already", "Connect each group once.");
   int here = 0;
-  std::vector<std::string> gpus;  // UUIDs, by rank
+  std::vector<std::string> gpus;  // UUIDs, by peer
   const auto own = export_blob();
   if (!own) return tl::unexpected(own.error());
   const BlobContents mine = contents_of(*own);
-  for (int rank = 0; rank < size_; ++rank) {
-    const BlobContents contents = contents_of(blobs[static_cast<std::size_t>(rank)]);
+  const int first = place_.rank - place_.peer();  // the rank of peer 0
+  for (int peer = 0; peer < peers(); ++peer) {
+    const BlobContents contents = contents_of(blobs[static_cast<std::size_t>(peer)]);
     if (contents.magic != kBlobMagic)
-      return bad_argument(fmt::format("blob {} is none that leanattn_group_export wrote", rank),
+      return bad_argument(fmt::format("blob {} is none that leanattn_group_export wrote", peer),
                           fmt::format("Send all {} bytes of it.", LEANATTN_GROUP_BLOB_BYTES));
-    if (contents.rank != rank)
-      return bad_argument(fmt::format("blob {} is that of rank {}", rank, contents.rank),
-                          "Give the blobs in the order of their ranks.");
-    if (contents.size != size_ || contents.columns != columns_)
+    if (contents.rank != first + peer)
+      return bad_argument(fmt::format("blob {} is that of rank {}", peer, contents.rank),
+                          first == 0 ? "Give the blobs in the order of their ranks."
+                                     : fmt::format("Give those of ranks {} to {}, the peers, in the order of their "
+                                                   "ranks.",
+                                                   first, first + peers() - 1));
+    if (contents.size != size() || contents.columns != columns_)
       return bad_argument(
           fmt::format("rank {} is of a group of {} ranks with room for {} columns, and rank {} of one of {} with {}",
-                      rank, contents.size, contents.columns, rank_, size_, columns_),
-          "Make the group with the same size and memory_bytes on all ranks.");
+                      contents.rank, contents.size, contents.columns, rank(), size(), columns_),
+          "Make the group with the same size, peers and memory_bytes on all ranks.");
     if (std::strncmp(contents.library, mine.library, sizeof mine.library) != 0)
-      return bad_argument(fmt::format("rank {} has another version of leanattn", rank),
+      return bad_argument(fmt::format("rank {} has another version of leanattn", contents.rank),
                           "Install the same version for all ranks.");
     here += std::memcmp(&contents.gpu, &mine.gpu, sizeof mine.gpu) == 0;
     gpus.push_back(uuid_text(contents.gpu.bytes, false));
   }
-  if (const BlobContents placed = contents_of(blobs[static_cast<std::size_t>(rank_)]);
+  if (const BlobContents placed = contents_of(blobs[static_cast<std::size_t>(place_.peer())]);
       std::strncmp(placed.process, mine.process, sizeof mine.process) != 0 || placed.exchange != mine.exchange)
-    return bad_argument(fmt::format("blob {} is of another group than this one", rank_),
+    return bad_argument(fmt::format("blob {} is of another group than this one", place_.peer()),
                         "Give the blob that this rank's group has exported.");
   const CurrentContext scope(context_ ? context_->get() : nullptr);
   if (!scope.entered()) return scope.entered();
-  for (int rank = 0; rank < size_; ++rank) {
-    if (rank == rank_) continue;
-    auto mapped = map(blobs[static_cast<std::size_t>(rank)], rank);
+  for (int peer = 0; peer < peers(); ++peer) {
+    if (peer == place_.peer()) continue;
+    auto mapped = map(blobs[static_cast<std::size_t>(peer)], first + peer);
     if (!mapped) return tl::unexpected(std::move(mapped.error()));
-    exchange_[static_cast<std::size_t>(rank)] = *mapped;
+    exchange_[static_cast<std::size_t>(peer)] = *mapped;
   }
   // Only the pointers are written: another rank may have begun to send.
   const auto stream = Stream::create();
@@ -304,6 +338,10 @@ Result<void> GroupMember::connect(std::span<const Blob> blobs) {
 }
 
 Result<void> GroupMember::reset(CUstream_st* stream) {
+  if (exchange_over_nccl_ && !exchange_over_nccl_->connected())
+    return fail(ErrorCode::group_broken, "the group has no communicator of NCCL that works",
+                "Connect it again on all ranks (leanattn_group_connect_nccl), or make a new group.");
+  if (peers() == 1) return {};
   const CurrentContext scope(context_ ? context_->get() : nullptr);
   if (!scope.entered()) return scope.entered();
   if (auto ok = write_state(stream); !ok) return ok;
@@ -315,17 +353,25 @@ Result<void> GroupMember::check(const DecodeProblem& problem, int batch, const C
   const int ranks = problem.features.context_parallel;
   if (ranks == 1)
     return bad_argument("a problem without context_parallel on a group",
-                        fmt::format("Set context_parallel to {}, or plan without the group.", size_));
-  if (ranks != size_)
-    return bad_argument(fmt::format("a problem with context_parallel {} on a group of {} ranks", ranks, size_),
+                        fmt::format("Set context_parallel to {}, or plan without the group.", size()));
+  if (ranks != size())
+    return bad_argument(fmt::format("a problem with context_parallel {} on a group of {} ranks", ranks, size()),
                         "Both must be the same number.");
   if (context != context_.get())
     return bad_argument("the group is of another engine", "Plan with the engine that the group was made with.");
-  if (!connected_) return bad_argument("the group is not connected", "Call leanattn_group_connect first.");
-  const std::int64_t columns = group_columns(problem, batch);
-  if (columns <= columns_) return {};
+  if (peers() > 1 && !connected_)
+    return bad_argument("the group is not connected", "Call leanattn_group_connect first.");
+  bool fits = true;
+  if (exchange_over_nccl_) {
+    if (auto ok = validate_over_nccl(problem, place_); !ok) return ok;
+    fits = exchange_layout(problem, place_, batch).total <= exchange_over_nccl_->bytes();
+  }
+  if (fits && peers() > 1)
+    fits = group_columns(exchange_over_nccl_ ? part_over_nccl(problem, place_) : problem, batch) <= columns_;
+  if (fits) return {};
   return bad_argument(fmt::format("launches of {} requests need a group with {} bytes, and this one has {}", batch,
-                                  group_bytes(size_, columns), group_bytes(size_, columns_)),
+                                  group_bytes(size(), group_columns(problem, batch)),
+                                  exchange_over_nccl_ ? exchange_over_nccl_->bytes() : group_bytes(size(), columns_)),
                       "Make the group with the memory_bytes that leanattn_group_bytes says for the largest problem.");
 }
 
@@ -334,7 +380,7 @@ std::int64_t GroupMember::slot_bytes() const { return memory_.bytes() - kFixedBy
 
 void GroupMember::bind(LeanDecodeArgs& args) const {
   args.group = memory_.as<LeanGroup>();
-  args.group_rank = rank_;
+  args.group_rank = place_.peer();
 }
 
 }  // namespace v1

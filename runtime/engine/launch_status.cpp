@@ -7,6 +7,7 @@
 #include <new>
 
 #include "cache/environment_variable.hpp"
+#include "runtime/cuda/beside_captures.hpp"
 #include "runtime/cuda/driver.hpp"
 
 namespace leanattn {
@@ -14,31 +15,25 @@ inline namespace v1 {
 namespace {
 
 constexpr std::int64_t kLongestWaitBoundMs = 3600000;  // fits 32 bits in microseconds
-
-/// Allows this thread, while it lives, what a stream that is captured in global mode forbids to all threads (CUDA
-/// driver API, cuThreadExchangeStreamCaptureMode).
-class BesideCaptures {
- public:
-  explicit BesideCaptures(const DriverApi& api) : api_(api) { api_.cuThreadExchangeStreamCaptureMode(&mode_); }
-  BesideCaptures(const BesideCaptures&) = delete;
-  BesideCaptures& operator=(const BesideCaptures&) = delete;
-  ~BesideCaptures() { api_.cuThreadExchangeStreamCaptureMode(&mode_); }
-
- private:
-  const DriverApi& api_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-};
+constexpr unsigned kHostFault = 255;                   // no kernel reports it
 
 }  // namespace
 
-std::int64_t wait_bound_from_environment(std::string* warning) {
-  const std::string text = environment_variable("LEANATTN_WAIT_BOUND_MS");
-  if (text.empty()) return kDefaultWaitBoundMs;
+Result<std::int64_t> bound_from_environment(const char* variable, std::int64_t otherwise) {
+  const std::string text = environment_variable(variable);
+  if (text.empty()) return otherwise;
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc() && *end == '\0' && value >= 1 && value <= kLongestWaitBoundMs) return value;
-  *warning = fmt::format("LEANATTN_WAIT_BOUND_MS is \"{}\", which is no number from 1 to {}; {} holds", text,
-                         kLongestWaitBoundMs, kDefaultWaitBoundMs);
+  return fail(ErrorCode::invalid_argument,
+              fmt::format("{} is \"{}\", which is no number from 1 to {}", variable, text, kLongestWaitBoundMs),
+              "Give milliseconds, or unset it.");
+}
+
+std::int64_t wait_bound_from_environment(std::string* warning) {
+  const auto bound = bound_from_environment("LEANATTN_WAIT_BOUND_MS", kDefaultWaitBoundMs);
+  if (bound) return *bound;
+  *warning = fmt::format("{}; {} holds", bound.error().message, kDefaultWaitBoundMs);
   return kDefaultWaitBoundMs;
 }
 
@@ -59,6 +54,10 @@ Result<void> LaunchStatus::check() const {
   const std::uint64_t workspace = __atomic_load_n(&block()->workspace, __ATOMIC_RELAXED);
   const unsigned kind = fault & ((1u << kLeanRankShift) - 1), rank = fault >> kLeanRankShift;
   const unsigned bound_ms = __atomic_load_n(&block()->wait_bound_us, __ATOMIC_RELAXED) / 1000;
+  if (kind == kHostFault) {
+    const std::lock_guard lock(host_->mutex);
+    return tl::unexpected(host_->error);
+  }
   if (kind == kLeanRankMissing)
     return fail(ErrorCode::group_broken,
                 fmt::format("rank {} of a group did not send its results within {} ms", rank, bound_ms),
@@ -84,6 +83,14 @@ Result<void> LaunchStatus::check() const {
               "changed while a launch ran, or another kernel held the SMs for longer (LEANATTN_WAIT_BOUND_MS). Throw "
               "away the results since the last check that was well, and initialise this workspace again. "
               "LEANATTN_DEBUG=1 finds the cause.");
+}
+
+void LaunchStatus::report(const void* workspace, const Error& error) {
+  const std::lock_guard lock(host_->mutex);
+  if (has_fault()) return;
+  host_->error = error;
+  __atomic_store_n(&block()->workspace, reinterpret_cast<std::uintptr_t>(workspace), __ATOMIC_RELAXED);
+  __atomic_store_n(&block()->fault, kHostFault, __ATOMIC_RELEASE);
 }
 
 bool LaunchStatus::has_fault_in(const void* workspace, std::int64_t bytes) const {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
 
 #include "runtime/cuda/gpu.hpp"
@@ -14,8 +16,11 @@ inline namespace v1 {
 /// How long a thread of a kernel waits for a partial, in milliseconds, where LEANATTN_WAIT_BOUND_MS says nothing.
 inline constexpr std::int64_t kDefaultWaitBoundMs = 10000;
 
-/// What LEANATTN_WAIT_BOUND_MS says: 1 to 3600000. Of anything else `warning` becomes a sentence, and the default
-/// holds.
+/// What an environment variable says of a bound in milliseconds: 1 to 3600000. `otherwise` where it is not set. Errors:
+/// invalid_argument.
+Result<std::int64_t> bound_from_environment(const char* variable, std::int64_t otherwise);
+
+/// What LEANATTN_WAIT_BOUND_MS says. Of what is no bound `warning` becomes a sentence, and the default holds.
 std::int64_t wait_bound_from_environment(std::string* warning);
 
 /// Made and destroyed while the context of the engine is current. No launch that was given the block may run later.
@@ -28,12 +33,18 @@ class LaunchStatus {
   /// API, "Unified Addressing").
   LeanStatus* block() const { return memory_.as<LeanStatus>(); }
 
+  /// How long launches wait for each other, in milliseconds.
+  std::int64_t wait_bound_ms() const { return __atomic_load_n(&block()->wait_bound_us, __ATOMIC_RELAXED) / 1000; }
+
   /// Whether a launch has ended with a fault. One load.
   bool has_fault() const { return __atomic_load_n(&block()->fault, __ATOMIC_ACQUIRE) != 0; }
   /// Errors: workspace_corrupt, which names the workspace, what may have happened to it and what to do; group_broken,
   /// which names the rank.
   Result<void> check() const;
 
+  /// Makes check() return this error, as if a launch on `workspace` had found it: for faults that the host finds. An
+  /// earlier fault stays.
+  void report(const void* workspace, const Error& error);
   /// Forgets the fault.
   void acknowledge() { __atomic_store_n(&block()->fault, 0, __ATOMIC_RELEASE); }
   /// Whether the fault is of a launch on a workspace in these bytes, or of the group whose state lies there.
@@ -43,8 +54,13 @@ class LaunchStatus {
   Result<void> acknowledge_after(CUstream_st* stream);
 
  private:
-  explicit LaunchStatus(PinnedBuffer memory) : memory_(std::move(memory)) {}
+  struct HostFault {
+    std::mutex mutex;  ///< guards error
+    Error error;
+  };
+  explicit LaunchStatus(PinnedBuffer memory) : memory_(std::move(memory)), host_(std::make_unique<HostFault>()) {}
   PinnedBuffer memory_;  ///< one LeanStatus
+  std::unique_ptr<HostFault> host_;
 };
 
 }  // namespace v1

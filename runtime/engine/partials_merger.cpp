@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cassert>
 #include <cstdint>
 #include <limits>
@@ -11,7 +10,6 @@
 #include "generator/templates.hpp"
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/cuda/current_context.hpp"
-#include "runtime/cuda/driver.hpp"
 #include "runtime/cuda/gpu.hpp"
 #include "runtime/engine/argument_checks.hpp"
 
@@ -19,12 +17,10 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-#include "templates/standalone/merge_partials.cuh"
-
 static_assert(LEANATTN_MERGE_PARTS == LEAN_MERGE_PARTS);
 
-constexpr unsigned kThreads = 128;
-constexpr std::int64_t kRowsPerCta = kThreads / 32;
+constexpr unsigned kMergeThreads = 128;
+constexpr std::int64_t kRowsPerCta = kMergeThreads / 32;
 
 using detail::invalid;
 
@@ -36,15 +32,17 @@ Result<void> check_aligned(const char* name, int part, const void* pointer, std:
   return {};
 }
 
-std::string_view merge_source() {
-  const auto templates = embedded_templates();
-  const auto found = std::find_if(templates.begin(), templates.end(),
-                                  [](const EmbeddedTemplate& t) { return t.name == "standalone/merge_partials.cuh"; });
-  assert(found != templates.end());
-  return found->text;
+/// One CTA of the merger's kernels for every `each` of `count`.
+LaunchDims ctas_for(std::int64_t count, std::int64_t each) {
+  return {.grid_x = static_cast<unsigned>((count + each - 1) / each), .threads = kMergeThreads};
 }
 
 }  // namespace
+
+std::string merge_source() {
+  return joined_templates("// Merging of leanattn's partial results.",
+                          {"standalone/merge_partials.cuh", "standalone/begin_exchange.cuh"});
+}
 
 Result<void> check_merge(const leanattn_merge_args& args) {
   if (args.parts < 1 || args.parts > LEANATTN_MERGE_PARTS)
@@ -84,45 +82,57 @@ Result<void> PartialsMerger::load() {
   if (!compiled) return tl::unexpected(compiled.error());
   auto loaded = LoadedSource::load(*compiled);
   if (!loaded) return tl::unexpected(std::move(loaded.error()));
-  const auto bf16 = loaded->function("merge_partials_bf16"), fp16 = loaded->function("merge_partials_fp16");
-  if (!bf16) return tl::unexpected(bf16.error());
-  if (!fp16) return tl::unexpected(fp16.error());
+  const auto bf16 = loaded->function("merge_partials_bf16"), fp16 = loaded->function("merge_partials_fp16"),
+             begin = loaded->function("begin_exchange");
+  for (const auto* function : {&bf16, &fp16, &begin}) {
+    if (!*function) return tl::unexpected(function->error());
+  }
   source_ = std::make_unique<LoadedSource>(*std::move(loaded));
+  begin_.store(*begin, std::memory_order_release);
   functions_[LEANATTN_FP16].store(*fp16, std::memory_order_release);
   functions_[LEANATTN_BF16].store(*bf16, std::memory_order_release);
   return {};
 }
 
-Result<void> PartialsMerger::launch(const leanattn_merge_args& args, bool capturing, CUstream_st* stream) {
-  if (auto ok = check_merge(args); !ok) return ok;
-  const auto api = driver();
-  if (!api) return tl::unexpected(api.error());
+Result<void> PartialsMerger::prepare(bool capturing) {
+  if (ready()) return {};
+  if (capturing)
+    return fail(ErrorCode::not_prepared, "merge_partials is not loaded yet, and the stream is being captured",
+                "Merge once, or make the plan of the group, before the stream capture begins.");
   const CurrentContext scope(context_);
   if (!scope.entered()) return scope.entered();
-  if (!ready()) {
-    if (capturing)
-      return fail(ErrorCode::not_prepared, "merge_partials is not loaded yet, and the stream is being captured",
-                  "Merge once before the stream capture begins.");
-    if (auto ok = load(); !ok) return ok;
-  }
-  CUfunc_st* const function = functions_[static_cast<std::size_t>(args.dtype)].load(std::memory_order_acquire);
+  return load();
+}
+
+Result<void> PartialsMerger::merge(const LeanMergeArgs& args, DType dtype, CUstream_st* stream) const {
+  assert(ready());
+  CUfunc_st* const function = functions_[dtype == DType::fp16 ? LEANATTN_FP16 : LEANATTN_BF16].load();
+  return launch_with(function, ctas_for(std::int64_t{args.tokens} * args.heads, kRowsPerCta), stream, args);
+}
+
+Result<void> PartialsMerger::begin(const LeanBeginArgs& args, CUstream_st* stream) const {
+  assert(ready());
+  const std::int64_t masks = args.tree_mask != nullptr ? std::int64_t{args.batch} * args.query_tokens : 1;
+  return launch_with(begin_.load(), ctas_for(masks, kMergeThreads), stream, args);
+}
+
+Result<void> PartialsMerger::launch(const leanattn_merge_args& args, bool capturing, CUstream_st* stream) {
+  if (auto ok = check_merge(args); !ok) return ok;
+  if (auto ok = prepare(capturing); !ok) return ok;
+  const CurrentContext scope(context_);
+  if (!scope.entered()) return scope.entered();
   LeanMergeArgs bound{};
   for (int part = 0; part < args.parts; ++part) bound.o[part] = args.o[part], bound.lse[part] = args.lse[part];
   bound.out_o = args.out_o;
   bound.out_lse = args.out_lse;
-  bound.o_stride_row = args.o_stride_row != 0 ? args.o_stride_row : args.dim;
-  bound.out_stride_row = args.out_stride_row != 0 ? args.out_stride_row : args.dim;
-  bound.rows = args.rows;
+  bound.o_stride_token = args.o_stride_row != 0 ? args.o_stride_row : args.dim;
+  bound.out_stride_batch = args.out_stride_row != 0 ? args.out_stride_row : args.dim;
+  bound.lse_stride_token = bound.out_lse_stride_token = 1;
+  bound.tokens = static_cast<int>(args.rows);
+  bound.heads = bound.request_tokens = 1;
   bound.parts = args.parts;
   bound.dim = args.dim;
-  CUlaunchConfig config{};
-  config.gridDimX = static_cast<unsigned>((args.rows + kRowsPerCta - 1) / kRowsPerCta);
-  config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
-  config.blockDimX = kThreads;
-  config.hStream = stream;
-  void* params[] = {&bound};
-  return check((*api)->cuLaunchKernelEx(&config, function, params, nullptr), "cuLaunchKernelEx",
-               ErrorCode::launch_failed);
+  return merge(bound, args.dtype == LEANATTN_FP16 ? DType::fp16 : DType::bf16, stream);
 }
 
 }  // namespace v1

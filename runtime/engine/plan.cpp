@@ -53,12 +53,14 @@ Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace,
       return status_->check();
     bound->status = status_->block();
   }
+  GroupExchange* over_nccl = nullptr;
   if (in_group(limits_.problem.features)) {
     if (group_ == nullptr)
       return fail(ErrorCode::invalid_argument, "this plan's problem has context_parallel, and the plan has no group",
                   "Make it with leanattn_engine_plan_group.");
     group_->bind(*bound);
     bound->group_checks = checks_ != nullptr && bound->full_lengths != nullptr;
+    over_nccl = group_->over_nccl();
   }
   if (!kernel_->loaded) [[unlikely]]
     return fail(ErrorCode::internal, "this plan's kernel was prepared without a GPU");
@@ -68,8 +70,12 @@ Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace,
   if (checks_ != nullptr) [[unlikely]] {
     if (auto ok = checks_->before(limits_, *bound, stream); !ok) return ok;
   }
-  auto launched = kernel_->loaded->launch(*bound, choice_.config.grid, stream, choice_.config.l2_promotion,
-                                          group_ != nullptr && group_->shares_gpu());
+  const bool beside_ranks = group_ != nullptr && group_->shares_gpu();
+  const auto launch_kernel = [&] {
+    return kernel_->loaded->launch(*bound, choice_.config.grid, stream, choice_.config.l2_promotion, beside_ranks);
+  };
+  const auto launched =
+      over_nccl != nullptr ? over_nccl->around(limits_.problem, *bound, stream, launch_kernel) : launch_kernel();
   if (checks_ != nullptr && launched) [[unlikely]]
     return checks_->after(*bound, stream);
   return launched;

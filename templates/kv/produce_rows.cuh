@@ -18,7 +18,8 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
   int requested = 0;    // how many these are
   RowPlaces places;
   i64 row = 0;
-  int turn = 0;  // the lanes' row in hand is one of this step if 0, and of this one or the next if 1
+  bool known = false;  // whether the lanes' rows in hand are those of the next step to request
+  int turn = 0;        // which of the two steps in hand that is
   int read = first_read(walk.segment);
   places.start(args, walk.segment);
 #pragma unroll 1
@@ -26,7 +27,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
     const Segment& s = walk.segment;
     if (more && read >= end_read(s)) {
       more = next_segment(args, walk);
-      read = first_read(s), turn = 0;
+      read = first_read(s), turn = 0, known = false;
       if (more) places.start(args, s);
       continue;
     }
@@ -39,16 +40,19 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       requested--;
       continue;
     }
-    if (turn == 0) row = places.take(s, read);
+    if (!known) row = places.take(s, read), known = true;
     writer.claim(args, ring, s, step_at(s, read).token);
     if constexpr (kPageSize > 0) {
       const u32 holes = __ballot_sync(kFullMask, row < 0) >> turn * kWarpRows & 0xffffu;
       if (lane == 0) ((unsigned short*)&selected_holes().of_stage[writer.at.stage])[warp] = (unsigned short)holes;
     }
-    request_rows((const char*)args.k + s.kv_head * args.k_stride_head, row, turn, writer.stage(ring), writer.at.stage);
+    const char* const k_head = (const char*)args.k + s.kv_head * args.k_stride_head;
+    request_rows(k_head, row, turn, writer.stage(ring), writer.at.stage);
     writer.at.next();
     requested++;
     turn ^= 1;
     read += kStepTokens;
+    if (turn == 0) row = places.take(s, read);
+    if constexpr (!kHasRoles) prefetch_rows(k_head, row, turn);  // with roles it would take registers that are spilled
   }
 }

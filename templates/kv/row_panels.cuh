@@ -11,41 +11,51 @@
 constexpr int kRowPairs = kRowLatentColumns / 128;  // of panels
 constexpr int kRowGroups = kRowLatentColumns / kRowGroup;
 static_assert(kLatent && kValueDim == kRowLatentColumns && kRowLatentColumns % 128 == 0, "V is the latent columns");
-static_assert(128 % kRowGroup == 0 && kRowGroup % 16 == 0 && kRowGroups % 4 == 0, "16 columns have one scale");
+static_assert(128 % kRowGroup == 0 && kRowGroup % 8 == 0 && kRowGroups % 4 == 0, "eight columns have one scale");
+static_assert(kRowBytes % 16 == 0, "a row is copied by 16 bytes");
 
 // Requests this warp's rows of the step that is to lie in `stage`, the at_stage-th of the ring. row: where that of each
 // lane lies, in bytes from k_head, or below 0 (RowPlaces::take). turn: which of the two steps in `row` it is.
 LEAN_DEVICE void request_rows(const char* k_head, i64 row, int turn, u32 stage, u32 at_stage) {
   const int lane = threadIdx.x % 32, first = (int)threadIdx.x / 32 % 4 * kWarpRows;
+  const u32 exists = __ballot_sync(kFullMask, row >= 0) >> turn * kWarpRows;  // of each of the warp's rows, a bit
+  const i64 own = (i64)(k_head + (row < 0 ? 0 : row));
+  const auto row_at = [&](int i) { return (const char*)__shfl_sync(kFullMask, own, turn * kWarpRows + i); };
   // The latent columns of a row: 128 for eight lanes.
-#pragma unroll 2
+#pragma unroll(kHasRoles ? 2 : 8)
   for (int i = 0; i < kWarpRows; i++) {
-    const i64 from = __shfl_sync(kFullMask, row, turn * kWarpRows + i);
-    const char* const latent = k_head + (from < 0 ? 0 : from) + kRowLatent + lane % 8 * 16;
+    const char* const latent = row_at(i) + kRowLatent + lane % 8 * 16;
     const u32 to = stage + (u32)(kPanelBytes + (first + i) * 128 + lane % 8 * 16);
 #pragma unroll
     for (int pair = lane / 8; pair < kRowPairs; pair += 4)
-      copy_async_16(to + (u32)(2 * pair * kPanelBytes), latent + pair * 128, from >= 0);
+      copy_async_16(to + (u32)(2 * pair * kPanelBytes), latent + pair * 128, exists >> i & 1);
   }
   // The rotated columns: 64 for eight lanes.
 #pragma unroll
   for (int i = 0; i < kWarpRows; i += 4) {
     const int token = first + i + lane / 8, column = lane % 8;
-    const i64 from = __shfl_sync(kFullMask, row, turn * kWarpRows + i + lane / 8);
-    const char* const rope = k_head + (from < 0 ? 0 : from) + kRowRope + column * 16;
+    const char* const rope = row_at(i + lane / 8) + kRowRope + column * 16;
     const u32 to = stage + (u32)(kVPanels * kPanelBytes + token * 128 + (column ^ token % 8) * 16);
 #pragma unroll
     for (int panel = 0; panel < kKPanels - kVPanels; panel++)
-      copy_async_16(to + (u32)(panel * kPanelBytes), rope + panel * 128, from >= 0);
+      copy_async_16(to + (u32)(panel * kPanelBytes), rope + panel * 128, exists >> (i + lane / 8) & 1);
   }
-  const i64 from = __shfl_sync(kFullMask, row, turn * kWarpRows + lane % kWarpRows);
+  const char* const scales = row_at(lane % kWarpRows) + kRowScales;
   if (lane < kWarpRows) {
 #pragma unroll
     for (int i = 0; i < kRowGroups; i += 4)
-      copy_async_16(shared_address(&row_buffers().scales[at_stage][first + lane][i]),
-                    k_head + (from < 0 ? 0 : from) + kRowScales + i * 4, from >= 0);
+      copy_async_16(shared_address(&row_buffers().scales[at_stage][first + lane][i]), scales + i * 4,
+                    exists >> lane & 1);
   }
   arrive_with_copies(arrived_barrier(at_stage));
+}
+
+// Asks L2 for the rows of the next step, whose copies will begin once a stage is free.
+LEAN_DEVICE void prefetch_rows(const char* k_head, i64 row, int turn) {
+  constexpr int kLine = 128;
+  if (step_of_lane() != turn || row < 0) return;
+#pragma unroll
+  for (int at = 0; at < kRowBytes + kLine; at += kLine) prefetch_to_l2(k_head + row + min(at, kRowBytes - 1));
 }
 
 // Eight neighbouring columns, the bytes of two words.
@@ -54,35 +64,71 @@ LEAN_DEVICE uint4 scaled_eight(u32 low, u32 high, float scale) {
                     scaled_pair(high >> 16, scale));
 }
 
+// What a lane converts at a time: of each of several rows, eight columns of either panel of a pair and their scales.
+// Lanes of odd rows begin with the second panel, so that half a warp reads from all banks.
+constexpr int kAtOnce = kHasRoles ? 2 : 4;            // rows, each the fourth from the one before
+constexpr int kPairScales = kRowGroup < 128 ? 2 : 1;  // that a row has for the lane's columns of a pair
+struct LaneBytes {
+  uint2 eight[kAtOnce][2];
+  float scale[kAtOnce][kPairScales];
+};
+LEAN_DEVICE int first_panel_of_lane() { return (int)threadIdx.x % 16 / 8; }
+
+// row: the lane's first one. panel: where the pair begins.
+LEAN_DEVICE void load_bytes(u32 panel, u32 at_stage, int pair, int row, LaneBytes& bytes) {
+  const int c = threadIdx.x % 8, begin = first_panel_of_lane();
+#pragma unroll
+  for (int i = 0; i < kAtOnce; i++) {
+    const int token = row + i * 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+      bytes.eight[i][half] = load_shared_8(panel + (u32)(kPanelBytes + token * 128 + (half ^ begin) * 64 + c * 8));
+#pragma unroll
+    for (int half = 0; half < kPairScales; half++) {
+      const int column = pair * 128 + (kPairScales > 1 ? (half ^ begin) * 64 + c * 8 : 0);
+      bytes.scale[i][half] = row_buffers().scales[at_stage][token][column / kRowGroup];
+    }
+  }
+}
+
+LEAN_DEVICE void store_values(u32 panel, int row, const LaneBytes& bytes) {
+  const int c = threadIdx.x % 8, begin = first_panel_of_lane();
+#pragma unroll
+  for (int i = 0; i < kAtOnce; i++) {
+    const int token = row + i * 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+      store_shared_16(
+          panel + (u32)((half ^ begin) * kPanelBytes + token * 128 + (c ^ token % 8) * 16),
+          scaled_eight(bytes.eight[i][half].x, bytes.eight[i][half].y, bytes.scale[i][half < kPairScales ? half : 0]));
+  }
+}
+
 // Converts this warp's rows of the step in `stage`, whose bytes are there, and says so of each part of the stage at its
-// barrier. Of 128 columns, lane (r, c) takes columns 16 c ... 16 c + 15 of each fourth row from r on.
+// barrier. Of 128 columns, lane (r, c) takes eight of each panel, from 8 c on, of each fourth row from r on. The bytes
+// of a pair are in registers before its columns are written, and where there are enough, before those of the pair in
+// front of it are.
 LEAN_DEVICE void convert_rows(u32 stage, u32 at_stage, u32 full) {
-  constexpr int kAtOnce = 2;  // rows of a lane
-  const int lane = threadIdx.x % 32, c = lane % 8, first = (int)threadIdx.x / 32 % 4 * kWarpRows + lane / 8;
+  const int first = (int)threadIdx.x / 32 % 4 * kWarpRows + (int)threadIdx.x % 32 / 8;
   u32 panel = stage;  // the first of the pair
   int part = 0;       // the next one to be complete
+  LaneBytes bytes;
+  if constexpr (!kHasRoles) load_bytes(panel, at_stage, 0, first, bytes);
 #pragma unroll 1
   for (int pair = 0; pair < kRowPairs; pair++) {
+    if constexpr (kHasRoles) {
 #pragma unroll 1
-    for (int row = first; row < first + kWarpRows; row += 4 * kAtOnce) {
-      uint4 bytes[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; i++)
-        bytes[i] = load_shared_16(panel + (u32)(kPanelBytes + (row + i * 4) * 128 + c * 16));
-      __syncwarp();  // all have read these rows of the second panel
-#pragma unroll
-      for (int i = 0; i < kAtOnce; i++) {
-        const int token = row + i * 4;
-        const float scale = row_buffers().scales[at_stage][token][(pair * 128 + c * 16) / kRowGroup];
-        const uint4 low = scaled_eight(bytes[i].x, bytes[i].y, scale),
-                    high = scaled_eight(bytes[i].z, bytes[i].w, scale);
-        // Lanes of the second panel write their eights the other way round, so that eight lanes write to all banks.
-        const bool swap = c >= 4;
-        const u32 to = panel + (u32)(c / 4 * kPanelBytes + token * 128);
-        const int chunk = c % 4 * 2;
-        store_shared_16(to + (u32)(((chunk + swap) ^ token % 8) * 16), swap ? high : low);
-        store_shared_16(to + (u32)(((chunk + !swap) ^ token % 8) * 16), swap ? low : high);
+      for (int row = first; row < first + kWarpRows; row += 4 * kAtOnce) {
+        load_bytes(panel, at_stage, pair, row, bytes);
+        __syncwarp();  // all have read these rows of the second panel
+        store_values(panel, row, bytes);
       }
+    } else {
+      static_assert(kHasRoles || kWarpRows == 4 * kAtOnce, "these are all rows of a lane");
+      __syncwarp();  // all have read the second panel
+      const LaneBytes now = bytes;
+      if (pair + 1 < kRowPairs) load_bytes(panel + (u32)(2 * kPanelBytes), at_stage, pair + 1, first, bytes);
+      store_values(panel, first, now);
     }
     panel += (u32)(2 * kPanelBytes);
     while (part < kStageParts && (pair + 1 == kRowPairs || (part + 1) * kPartPanels <= 2 * (pair + 1)))

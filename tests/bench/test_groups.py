@@ -112,6 +112,13 @@ class Report(unittest.TestCase):
         self.assertIn("| 1 x 128k | 12.29 | 1.50 | 26.50 | 15.50 | 0.057 | 0.097 |", text)
         self.assertIn("Not measured.", text.split("## A model of more GPUs")[1])
 
+    def test_a_group_over_nccl_has_columns_where_it_was_measured(self):
+        text = group_report.markdown(record([*LINES, line("group over NCCL", 84.5, 83.0)]))
+        self.assertIn("| 64.50 | 91.00 | 80.00 | 84.50 |", text)
+        self.assertIn("| 1.50 | 26.50 | 15.50 | 20.00 | 0.057 | 0.097 | 0.075 |", text)
+        self.assertIn("whose ranks are no peers", text)
+        self.assertNotIn("group over NCCL", group_report.markdown(record(LINES)))
+
     def test_a_test_on_one_gpu_has_no_model_and_says_that_its_times_mean_nothing(self):
         text = group_report.markdown(dict(record(LINES[:4]), one_gpu=True))
         self.assertIn("these times mean nothing", text)

@@ -1,5 +1,6 @@
 """The lists of shapes have what they promise, and a drawn list never changes by accident."""
 import hashlib
+import random
 import unittest
 
 import bench_paths  # noqa: F401  (the path)
@@ -69,6 +70,25 @@ class Shapes(unittest.TestCase):
         self.assertEqual(shapes.kv_bytes((1000, 24), 1, 128, window=100), (100 + 24) * row)
         self.assertEqual(shapes.kv_bytes((1000, 24), 1, 128, window=100, sink_tokens=4, q_len=8), (100 + 4 + 7 + 24) * row)
         self.assertEqual(shapes.kv_bytes((), 1, 128), 0)
+
+
+class ByLength(unittest.TestCase):
+    def test_every_request_comes_once_with_its_length_and_no_more_than_fit(self):
+        for seed in range(20):
+            generator = random.Random(seed)
+            lengths = [generator.randint(0, 9) for _ in range(generator.randint(1, 60))]
+            seen = []
+            for length, requests in shapes.by_length(lengths, lambda length: 7 - length):
+                chosen = list(range(len(lengths)))[requests] if isinstance(requests, slice) else requests
+                self.assertEqual({lengths[i] for i in chosen}, {length}, f"seed {seed}")
+                self.assertLessEqual(len(chosen), max(1, 7 - length))
+                seen += chosen
+            self.assertEqual(sorted(seen), list(range(len(lengths))), f"seed {seed}")
+
+    def test_neighbours_are_a_slice_so_that_nothing_is_copied(self):
+        self.assertEqual(list(shapes.by_length([5] * 4, lambda length: 100)), [(5, slice(0, 4))])
+        self.assertEqual(list(shapes.by_length([5, 3, 5, 3], lambda length: 100)), [(3, [1, 3]), (5, [0, 2])])
+        self.assertEqual(len(list(shapes.by_length([i % 50 for i in range(4096)], lambda length: 1 << 20))), 50)
 
 
 if __name__ == "__main__":

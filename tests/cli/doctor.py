@@ -55,6 +55,11 @@ class Machine(Doctor):
         for fault in faults:
             self.assertNotEqual(fault["hint"], "", fault)
 
+    def test_an_nccl_that_is_no_file_is_doubted(self):
+        self.expect_finding("warning", "LEANATTN_NCCL_LIB", "/nonexistent/libnccl.so.2' is not a file", "unset it", LEANATTN_NCCL_LIB="/nonexistent/libnccl.so.2")
+        self.assertIn({"subject": "LEANATTN_NCCL_LIB", "level": "ok"},
+                      [{key: f[key] for key in ("subject", "level")} for f in self.findings(LEANATTN_NCCL_LIB="libnccl.so.2")])
+
     def test_the_text_says_what_the_json_says(self):
         text = self.on_machine("doctor", FAKE_PERSISTENCE=0).stdout
         self.assertRegex(text, r"(?m)^warning  device 0: persistence mode is off.*\n         .*nvidia-smi -pm 1")

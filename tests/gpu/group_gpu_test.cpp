@@ -1,7 +1,8 @@
 // group_gpu_test.cpp -- groups of GPUs that share contexts, with ranks on all GPUs that are alike, and several on each
 // where there are more ranks: every load path and fix-up, both placements of the output, both ways of dealing contexts,
-// graphs whose lengths change, ranks that run ahead, and ranks that never come.
+// graphs whose lengths change, ranks that run ahead, and ranks that never come. Groups over NCCL need two GPUs.
 #include <array>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "generator/generator.hpp"
 #include "leanattn/leanattn.hpp"
 #include "runtime/cuda/driver.hpp"
+#include "runtime/cuda/nccl.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "tests/gpu/gpu_fixture.hpp"
 #include "tests/thoroughness.hpp"
@@ -63,6 +65,9 @@ class GroupOnGpu : public GpuTest {
     return all;
   }
   void expect_engines_to_agree(int most_gpus);
+  /// Ranks of two GPUs with an engine each, over NCCL.
+  struct OverNccl;
+  void open_over_nccl(OverNccl& ranks, const Features& features, int kv_heads = 4);
   static int current_device() {
     CUdevice device = 0;
     EXPECT_EQ(driver().value()->cuCtxGetDevice(&device), CUDA_SUCCESS);
@@ -298,6 +303,185 @@ void GroupOnGpu::expect_engines_to_agree(int most_gpus) {
   for (std::size_t r = 0; r < 2; ++r) {
     const CurrentContext scope = group->enter(static_cast<int>(r));
     workspaces[r] = DeviceBuffer();
+  }
+}
+
+struct GroupOnGpu::OverNccl {
+  ~OverNccl() {
+    for (std::size_t rank = 0; rank < workspaces.size(); ++rank) {
+      const CurrentContext scope = group->enter(static_cast<int>(rank));
+      workspaces[rank] = DeviceBuffer();
+    }
+  }
+  KernelSpec spec;
+  std::unique_ptr<GroupCase> group;  ///< has the data, and judges the results
+  std::vector<Engine> engines;
+  std::vector<Group> groups;
+  std::vector<Plan> plans;
+  std::vector<DeviceBuffer> workspaces;
+
+  CUstream_st* stream(std::size_t rank) const { return group->stream(static_cast<int>(rank)).get(); }
+  Result<void> launch(std::size_t rank) const {
+    const LeanDecodeArgs block = group->args(static_cast<int>(rank));
+    const Features& features = spec.features;
+    DecodeArgs args;
+    args.q = block.q, args.k = block.k, args.v = block.v, args.o = block.o, args.lse = block.lse;
+    args.context_lengths = block.context_lengths, args.full_context_lengths = block.full_lengths;
+    if (features.q_len > 1 && features.context_interleave == 0) args.context_starts = block.context_starts;
+    if (features.ragged_q) args.q_offsets = block.q_offsets;
+    if (features.sink_logits) args.sink_logits = block.sink_logits;
+    if (features.page_size > 0) {
+      args.page_table = block.page_table, args.page_table_stride = block.page_table_stride;
+      args.pool_pages = block.pool_pages, args.max_pages = static_cast<int>(block.page_table_stride);
+    } else {
+      args.context_capacity = block.context_capacity;
+    }
+    args.batch = block.batch;
+    args.scale = block.score_scale;
+    return plans[rank].launch(args, workspaces[rank].data(), stream(rank));
+  }
+  /// Compares once all streams have ended. A part's O is rounded to 16 bits before it is merged, which may cost half as
+  /// much again as the rounding of the result.
+  void expect_right(const std::string& what) {
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      ASSERT_TRUE(group->stream(static_cast<int>(rank)).synchronize());
+      const auto checked = engines[rank].check();
+      ASSERT_TRUE(checked) << what << ": " << checked.error().message;
+    }
+    const auto report = group->compare(spec);
+    ASSERT_TRUE(report) << report.error().message;
+    EXPECT_EQ(report->unwritten + report->pattern_mismatches + report->stray_writes + report->workspace_left, 0)
+        << what << ": " << report->first_failure;
+    EXPECT_LE(report->error_ratio, 3.0) << what << ": " << report->first_failure;
+    EXPECT_LE(report->mean_ratio, 3.0) << what << ": " << report->first_failure;
+    EXPECT_LE(report->lse_ratio, 1.0) << what << ": " << report->first_failure;
+  }
+};
+
+void GroupOnGpu::open_over_nccl(OverNccl& ranks, const Features& features, int kv_heads) {
+  if (const auto api = nccl(); !api) GTEST_SKIP() << api.error().message;
+  ranks.spec = spec_of(LoadPath::cp_async, FixUp::ticket, features);
+  auto group = case_of(ranks.spec, kRagged, kv_heads);
+  ASSERT_TRUE(group) << group.error().message;
+  ranks.group = std::make_unique<GroupCase>(*std::move(group));
+  if (ranks.group->gpus() < 2) GTEST_SKIP() << "this machine has one GPU of this kind";
+  Problem problem{.q_heads = 4 * kv_heads, .kv_heads = kv_heads, .head_dim = 128, .lse = true};
+  problem.context_parallel = 2, problem.context_interleave = features.context_interleave;
+  problem.replicate_output = features.replicate_output;
+  problem.q_len = features.q_len, problem.ragged_q = features.ragged_q, problem.sink_logits = features.sink_logits;
+  problem.page_size = features.page_size;
+  for (int rank = 0; rank < 2; ++rank) {
+    const CurrentContext scope = ranks.group->enter(rank);
+    EngineOptions options;
+    options.disk_cache = false;
+    options.device = current_device();
+    auto engine = Engine::create(options);
+    ASSERT_TRUE(engine) << engine.error().message;
+    ranks.engines.push_back(std::move(*engine));
+  }
+  auto groups =
+      Group::of_engines({&ranks.engines[0], &ranks.engines[1]}, Group::bytes(problem, 6).value(), GroupTransport::nccl);
+  ASSERT_TRUE(groups) << groups.error().message;
+  ranks.groups = std::move(*groups);
+  for (std::size_t r = 0; r < 2; ++r) {
+    const CurrentContext scope = ranks.group->enter(static_cast<int>(r));
+    const auto plan = ranks.engines[r].plan(problem, {.batch = 6, .longest_context = 1200}, ranks.groups[r]);
+    ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+    ranks.plans.push_back(*plan);
+    ranks.workspaces.push_back(DeviceBuffer::allocate(plan->workspace_bytes()).value());
+    ASSERT_TRUE(plan->init_workspace(ranks.workspaces.back().data(), ranks.workspaces.back().bytes(), ranks.stream(r)));
+    // The case binds a workspace of its own for its comparison.
+    ASSERT_TRUE(ranks.group->bind(static_cast<int>(r), ranks.spec, 1));
+  }
+}
+
+TEST_F(GroupOnGpu, RanksOverNcclAgreeWithTheOracle) {
+  struct Case {
+    const char* what;
+    Features features;
+  };
+  for (const Case& one :
+       {Case{"scattered", {.context_parallel = 2}},
+        Case{"replicated", {.context_parallel = 2, .replicate_output = true}},
+        Case{"sink logits, pages", {.page_size = 16, .sink_logits = true, .context_parallel = 2}},
+        Case{"four tokens of contiguous parts", {.q_len = 4, .context_parallel = 2}},
+        Case{"four tokens in turn", {.page_size = 16, .q_len = 4, .context_parallel = 2, .context_interleave = 1}},
+        Case{"ragged tokens", {.q_len = 4, .ragged_q = true, .context_parallel = 2, .context_interleave = 16}}}) {
+    OverNccl ranks;
+    open_over_nccl(ranks, one.features);
+    if (IsSkipped() || HasFatalFailure()) return;
+    for (int launch = 0; launch < 3; ++launch) {
+      ASSERT_TRUE(ranks.group->reset_outputs());
+      for (std::size_t rank = 0; rank < 2; ++rank) {
+        const auto launched = ranks.launch(rank);
+        ASSERT_TRUE(launched) << one.what << ": " << launched.error().message;
+      }
+      ranks.expect_right(one.what);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(GroupOnGpu, GraphsOverNcclStayRightWhileLengthsChange) {
+  OverNccl ranks;
+  open_over_nccl(ranks, {.q_len = 4, .context_parallel = 2});
+  if (IsSkipped() || HasFatalFailure()) return;
+  std::vector<Graph> graphs;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const CurrentContext scope = ranks.group->enter(static_cast<int>(rank));
+    auto graph =
+        Graph::capture(ranks.group->stream(static_cast<int>(rank)), [&](CUstream_st*) { return ranks.launch(rank); });
+    ASSERT_TRUE(graph) << graph.error().message;
+    graphs.push_back(*std::move(graph));
+  }
+  const std::vector<std::vector<int>> sets{kRagged, {4, 4, 4, 4, 4, 4}, {5, 2400, 700, 4, 9, 128}};
+  for (int round = 0; round < tries(12, 200); ++round) {
+    ASSERT_TRUE(ranks.group->set_context_lengths(sets[static_cast<std::size_t>(round) % sets.size()]));
+    ASSERT_TRUE(ranks.group->reset_outputs());
+    for (int replay = 0; replay < 3; ++replay) {
+      for (std::size_t i = 0; i < 2; ++i) {
+        const std::size_t rank = (i + static_cast<std::size_t>(round)) % 2;
+        const CurrentContext scope = ranks.group->enter(static_cast<int>(rank));
+        ASSERT_TRUE(graphs[rank].launch(ranks.stream(rank)));
+      }
+    }
+    ranks.expect_right("round " + std::to_string(round));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(GroupOnGpu, ARankThatNeverComesOverNcclEndsTheLaunchAndTheGroupIsConnectedAgain) {
+  setenv("LEANATTN_WAIT_BOUND_MS", "500", 1);
+  OverNccl ranks;
+  open_over_nccl(ranks, {.context_parallel = 2});
+  unsetenv("LEANATTN_WAIT_BOUND_MS");
+  if (IsSkipped() || HasFatalFailure()) return;
+  ASSERT_TRUE(ranks.launch(0));
+  ASSERT_TRUE(ranks.group->stream(0).synchronize()) << "the launch ends, because its communicator is aborted";
+  const auto answer = ranks.engines[0].check();
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().code, ErrorCode::group_broken);
+  EXPECT_NE(answer.error().message.find("did not send its results within 500 ms"), std::string::npos)
+      << answer.error().message;
+  EXPECT_FALSE(ranks.launch(0)) << "nothing is launched until the group is connected again";
+  // Rank 1 finds the end of the communicator as rank 0 did.
+  if (ranks.launch(1)) {
+    ASSERT_TRUE(ranks.group->stream(1).synchronize());
+  }
+  EXPECT_FALSE(ranks.engines[1].check());
+  const Group::NcclId id = Group::nccl_id().value();
+  for (Group& group : ranks.groups) {
+    const auto again = group.connect_nccl(id);
+    ASSERT_TRUE(again) << again.error().message;
+  }
+  for (int launch = 0; launch < 2; ++launch) {
+    ASSERT_TRUE(ranks.group->reset_outputs());
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      const auto launched = ranks.launch(rank);
+      ASSERT_TRUE(launched) << launched.error().message;
+    }
+    ranks.expect_right("connected again");
+    if (HasFatalFailure()) return;
   }
 }
 

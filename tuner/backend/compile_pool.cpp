@@ -35,13 +35,18 @@ CompilePool::~CompilePool() {
 void CompilePool::enqueue(std::span<const KernelSpec> specs, bool urgent) {
   {
     const std::lock_guard lock(mutex_);
-    auto position = urgent ? waiting_.begin() : waiting_.end();
+    std::vector<KernelSpec> added;
     for (const KernelSpec& spec : specs) {
       Entry& entry = entries_[kernel_name(spec)];
-      if (entry.queued) continue;
+      if (entry.queued) {
+        const auto waits = urgent ? std::find(waiting_.begin(), waiting_.end(), spec) : waiting_.end();
+        if (waits == waiting_.end()) continue;
+        waiting_.erase(waits);
+      }
       entry.queued = true;
-      position = waiting_.insert(position, spec) + 1;
+      added.push_back(spec);
     }
+    waiting_.insert(urgent ? waiting_.begin() : waiting_.end(), added.begin(), added.end());
   }
   work_there_.notify_all();
 }

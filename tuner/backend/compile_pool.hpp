@@ -29,7 +29,8 @@ class CompilePool {
   CompilePool(const CompilePool&) = delete;
   CompilePool& operator=(const CompilePool&) = delete;
 
-  /// Each spec is compiled once, however often it is asked for. Urgent ones come before everything that waits.
+  /// Each spec is compiled once, however often it is asked for. Urgent ones come before everything that waits, even
+  /// when they have been asked for before.
   void enqueue(std::span<const KernelSpec> specs, bool urgent = false);
   /// Drops what has not been started.
   void abandon();

@@ -118,8 +118,9 @@ Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths) {
       length = static_cast<int>(
           std::min<std::int64_t>(std::int64_t{length} * kMeasuredSpread, std::numeric_limits<int>::max() / 2));
   }
-  auto made = DecodeCase::create(oracle_, problem_, std::move(context_lengths),
-                                 {.kv_copies = rotation_.copies, .selection_spread = kMeasuredSpread}, stream_.get());
+  auto made = DecodeCase::create(
+      oracle_, problem_, std::move(context_lengths),
+      {.kv_copies = rotation_.copies, .selection_spread = kMeasuredSpread, .selection_shuffled = true}, stream_.get());
   if (!made) return tl::unexpected(made.error());
   case_ = std::make_unique<DecodeCase>(std::move(*made));
   if (chain_) {

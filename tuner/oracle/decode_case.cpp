@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <random>
+#include <vector>
 
 #include "runtime/cuda/driver.hpp"
 #include "runtime/lookup/grids.hpp"
@@ -67,6 +69,7 @@ Result<void> DecodeCase::plant_kv(CUstream_st* stream) {
     LEANATTN_TRY(fill_bytes_async(kv_scales_.data(), kPoisonByte, kv_scales_.bytes(), stream));
   if (check_.page_size > 0) LEANATTN_TRY(kernels_->fill_table(args_, check_, pages_.as<int>(), stream));
   if (check_.selection_block > 0) LEANATTN_TRY(kernels_->fill_selection(args_, check_, stream));
+  if (check_.selection_block > 0 && options_.selection_shuffled) LEANATTN_TRY(shuffle_selection(stream));
   for (int copy = 0; copy < options_.kv_copies; ++copy) {
     LEANATTN_TRY(kernels_->fill_kv(args(copy), check_, stream));
   }
@@ -124,6 +127,29 @@ std::int64_t DecodeCase::kv_bytes() const {
 DataSelection DecodeCase::selection() const {
   return {
       .spread = check_.selection_spread, .holes = check_.selection_holes != 0, .shared = check_.selection_heads == 1};
+}
+
+Result<void> DecodeCase::shuffle_selection(CUstream_st* stream) const {
+  std::vector<int> lists(static_cast<std::size_t>(selection_.bytes() / 4)),
+      counts(static_cast<std::size_t>(selected_counts_.bytes() / 4));
+  LEANATTN_TRY(copy_to_host_async(lists.data(), selection_.data(), selection_.bytes(), stream));
+  LEANATTN_TRY(copy_to_host_async(counts.data(), selected_counts_.data(), selected_counts_.bytes(), stream));
+  LEANATTN_TRY(decode_case_detail::wait_for(stream));
+  std::mt19937_64 random(options_.seed);
+  const int query_tokens = problem_.features.q_len;
+  for (int request = 0; request < batch(); ++request) {
+    for (int t = 0; t < query_tokens; ++t) {
+      const int count =
+          std::clamp(counts[static_cast<std::size_t>(request * query_tokens + t)], 0, args_.selection_capacity);
+      for (int head = 0; head < check_.selection_heads; ++head) {
+        const auto first = lists.begin() + (request * args_.selection_stride_batch + t * args_.selection_stride_token +
+                                            head * args_.selection_stride_head);
+        std::shuffle(first, first + count, random);
+      }
+    }
+  }
+  LEANATTN_TRY(copy_to_device_async(selection_.data(), lists.data(), selection_.bytes(), stream));
+  return decode_case_detail::wait_for(stream);
 }
 
 int DecodeCase::selected_tokens(int request) const {

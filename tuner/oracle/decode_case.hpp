@@ -39,6 +39,9 @@ struct DecodeCaseOptions {
   /// is padded and has an odd number of requests.
   int selection_spread = 2;
   bool selection_holes = false;  ///< some entries of the lists are holes
+  /// Each list is in random order, as an indexer's scores leave it, instead of that of the context. With it create(),
+  /// set_context_lengths() and plant_kv() wait for the stream.
+  bool selection_shuffled = false;
   /// In a paged cache, one of about so many entries of the page table that a request uses is a hole, a number that no
   /// page of the pool has; 0: none.
   int hole_every = 0;
@@ -145,6 +148,8 @@ class DecodeCase {
   Result<void> allocate_features(CUstream_st* stream);
   Result<void> allocate_new_tokens(CUstream_st* stream);
   Result<void> allocate_selection(CUstream_st* stream);
+  /// Puts the entries of each list into random order. Waits.
+  Result<void> shuffle_selection(CUstream_st* stream) const;
   /// How many tokens the lists of a request's first query token name, holes included.
   int selected_tokens(int request) const;
   /// The number of elements from the start of o_ to a row of O.

@@ -250,8 +250,9 @@ Result<void> GroupCase::add_rank(int number, std::int64_t wait_bound_ms, const s
   if (!status) return tl::unexpected(status.error());
   rank.status = std::make_shared<LaunchStatus>(*std::move(status));
   const int ranks = problem_.features.context_parallel;
-  auto member = GroupMember::create(number, ranks, group_bytes(ranks, group_columns(problem_, whole_->batch())), gpu,
-                                    rank.status);
+  auto member = GroupMember::create(
+      {.rank = number, .size = ranks, .memory_bytes = group_bytes(ranks, group_columns(problem_, whole_->batch()))},
+      gpu, rank.status);
   if (!member) return tl::unexpected(member.error());
   rank.member = *std::move(member);
   rank.workspace = std::make_unique<CheckWorkspace>();

@@ -1,5 +1,7 @@
 #include "tuner/search/answer.hpp"
 
+#include <fmt/format.h>
+
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
 
@@ -32,6 +34,11 @@ TunedShape known_answer(const TuneRequest& request, const DeviceFacts& device, c
   const std::string problem = to_json(request.problem), wanted = to_json(shape);
   take_winner(*winners, {model, problem, wanted, to_string(request.policy)}, known);
   return known;
+}
+
+std::string no_winner_text(const TunedShape& shape) {
+  return fmt::format("batch {}, longest context {}: no winner is stored, because {}", shape.shape.batch,
+                     shape.shape.longest_context, shape.no_winner);
 }
 
 Result<TunedShape> stored_answer(TuningDb& db, const WinnerKey& key, TunedShape tuned) {

@@ -12,17 +12,18 @@ namespace {
 
 constexpr double kGoodInterval = 0.01;  // relative width of the leader's interval at which the confirmation ends early
 constexpr int kMoreRounds = 4;          // run at a time once the least number of rounds is done
-constexpr int kFewestRounds = 3;        // with fewer rounds than this, nothing is confirmed
 
 }  // namespace
 
-Result<Decision> confirm(const ShapeContext& context, Measurer& measurer, const TimedCandidates& timed,
-                         std::vector<Candidate> finalists) {
-  const auto is_default = [&](const Candidate& candidate) { return candidate.config == context.default_config; };
-  if (std::none_of(finalists.begin(), finalists.end(), is_default)) {
-    const Candidate* const usual = timed.find(context.default_config);
-    if (usual != nullptr && !usual->known && !context.session.backend.condemned(usual->config))
-      finalists.push_back(*usual);
+Result<std::optional<Decision>> confirm(const ShapeContext& context, Measurer& measurer, const TimedCandidates& timed,
+                                        std::vector<Candidate> finalists) {
+  for (const Candidate& candidate : timed.in_order()) {
+    const bool in = std::any_of(finalists.begin(), finalists.end(),
+                                [&](const Candidate& finalist) { return finalist.config == candidate.config; });
+    // A default of an earlier session was not checked in this one.
+    const bool checked = !candidate.known || candidate.config == context.looked_up;
+    if (!in && checked && context.stays(candidate.config) && !measurer.failed(candidate.config))
+      finalists.push_back(candidate);
   }
   Race race(finalists.size());
   const int least = context.session.effort.confirm_rounds_min, most = context.session.effort.confirm_rounds_max;
@@ -37,7 +38,7 @@ Result<Decision> confirm(const ShapeContext& context, Measurer& measurer, const 
     const Summary leader = summarize(race.samples(race.leader()));
     if (leader.high - leader.low < kGoodInterval * leader.median) break;
   }
-  if (race.rounds() < kFewestRounds || race.alive() == 0) return settle_early(context, measurer, finalists, race);
+  if (race.rounds() < kFewestRounds || race.alive() == 0) return std::nullopt;
 
   Decision decision{.finished = race.rounds() >= least};
   const std::size_t leader = race.leader();
@@ -47,7 +48,8 @@ Result<Decision> confirm(const ShapeContext& context, Measurer& measurer, const 
   });
   for (std::size_t i = 0; i < finalists.size(); ++i) {
     if (!race.is_alive(i)) continue;  // it was recorded when it left
-    if (is_default(finalists[i])) decision.default_us = median(race.samples(i));
+    if (finalists[i].config == context.default_config) decision.default_us = median(race.samples(i));
+    if (finalists[i].config == context.looked_up) decision.looked_up_us = median(race.samples(i));
     const bool tie = std::find(tied.begin(), tied.end(), i) != tied.end();
     const PairedRatio behind = race.ratio(i, leader);
     measurer.record(finalists[i], tie ? TrialStatus::ok : TrialStatus::pruned,

@@ -2,6 +2,7 @@
 // own. One thread, the session's. Internal to tuner/search.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "tuner/search/decision.hpp"
@@ -9,11 +10,12 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// Measures the finalists anew, because the samples that chose them favour the lucky ones, and the default of `timed`
-/// beside them. Records all of them, and the ties among them in a fixed order. Stops early, without an error, when the
-/// shape's time is over or the caller has cancelled. Errors: those of the backend that end a session.
-Result<Decision> confirm(const ShapeContext& context, Measurer& measurer, const TimedCandidates& timed,
-                         std::vector<Candidate> finalists);
+/// Measures the finalists anew, because the samples that chose them favour the lucky ones, and beside them the default
+/// of `timed` and what look-ups answered before. Records all of them, and the ties among them in a fixed order. Stops
+/// early, without an error, when the shape's time is over or the caller has cancelled; nullopt when that was before
+/// kFewestRounds rounds. Errors: those of the backend that end a session.
+Result<std::optional<Decision>> confirm(const ShapeContext& context, Measurer& measurer, const TimedCandidates& timed,
+                                        std::vector<Candidate> finalists);
 
 }  // namespace v1
 }  // namespace leanattn

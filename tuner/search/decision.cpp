@@ -1,28 +1,32 @@
 #include "tuner/search/decision.hpp"
 
+#include <algorithm>
+
 namespace leanattn {
 inline namespace v1 {
 
 Decision settle_early(const ShapeContext& context, Measurer& measurer, std::span<const Candidate> candidates,
                       const Race& race) {
   Decision decision{.finished = false};
-  if (race.rounds() > 0 && race.alive() > 0) {
-    const std::size_t leader = race.leader();
-    const Summary summary = summarize(race.samples(leader));
-    measurer.record(candidates[leader], TrialStatus::ok, "", race.samples(leader), race.noise());
-    decision.winner = candidates[leader].config;
-    decision.median_us = summary.median, decision.low_us = summary.low, decision.high_us = summary.high;
-    return decision;
+  if (race.rounds() < kFewestRounds) return decision;
+  const auto runs = [&](std::size_t i) { return !context.session.backend.condemned(candidates[i].config); };
+  std::optional<std::size_t> best;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (!race.is_alive(i) || !runs(i)) continue;
+    if (!best || median(race.samples(i)) < median(race.samples(*best))) best = i;
   }
-  const Candidate* best = nullptr;
-  for (const Candidate& candidate : candidates) {
-    if (context.session.backend.condemned(candidate.config)) continue;
-    if (best == nullptr || candidate.us < best->us) best = &candidate;
+  bool compared = !context.looked_up || context.session.backend.condemned(*context.looked_up);
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (!(candidates[i].config == context.looked_up)) continue;
+    compared = true;
+    if (static_cast<int>(race.samples(i).size()) >= kFewestRounds) decision.looked_up_us = median(race.samples(i));
+    if (best && i != *best && runs(i) && race.ratio(*best, i).ratio > 1) best = i;
   }
-  if (best == nullptr) return decision;
-  if (!best->known) measurer.record(*best, TrialStatus::ok, "", {&best->us, 1});
-  decision.winner = best->config;
-  decision.median_us = decision.low_us = decision.high_us = best->us;
+  if (!best || !compared) return decision;
+  const Summary summary = summarize(race.samples(*best));
+  measurer.record(candidates[*best], TrialStatus::ok, "", race.samples(*best), race.noise());
+  decision.winner = candidates[*best].config;
+  decision.median_us = summary.median, decision.low_us = summary.low, decision.high_us = summary.high;
   return decision;
 }
 

@@ -39,10 +39,10 @@ class GroupKernels {
   std::int64_t most_ctas(const CompiledSpec& compiled) const {
     return std::max<std::int64_t>(std::int64_t{compiled.resident} * device_.sm_count / ranks_here_, 1);
   }
-  RankedConfig cut(Config config, const CompiledSpec& compiled) const {
+  Config cut(Config config, const CompiledSpec& compiled) const {
     config.grid = std::min(config.grid, most_ctas(compiled));
     if (config.spec.load != LoadPath::tensor) config.l2_promotion = 128;
-    return {config, 0};
+    return config;
   }
 
  private:
@@ -95,8 +95,13 @@ std::vector<Config> chosen_of(const std::vector<std::pair<double, Config>>& resu
 
 }  // namespace
 
+Config cut_for_group(const ShapeContext& context, Config config, const CompiledSpec& compiled) {
+  return GroupKernels(context).cut(std::move(config), compiled);
+}
+
 Result<TimedCandidates> screen_in_group(const ShapeContext& context, const EarlierResults& earlier,
-                                        const SessionKnowledge& knowledge, Measurer& measurer, double until_s) {
+                                        const SessionKnowledge& knowledge, Measurer& measurer, TimedCandidates timed,
+                                        double until_s) {
   const SessionSetup& session = context.session;
   const GroupKernels kernels(context);
   const auto results = part_results(context, kernels);
@@ -119,13 +124,12 @@ Result<TimedCandidates> screen_in_group(const ShapeContext& context, const Earli
   for (const Config& config : first) specs.push_back(config.spec);
   session.compiles.enqueue(specs, /*urgent=*/true);
 
-  TimedCandidates timed;
   const auto try_all = [&](const std::vector<Config>& configs, const char* phase) -> Result<void> {
     std::vector<RankedConfig> batch;
     for (const Config& config : configs) {
       if (context.stopped(until_s)) break;
       if (const auto ready = measurer.compiled(config.spec, knowledge.model, until_s))
-        batch.push_back(kernels.cut(config, *ready));
+        batch.push_back({kernels.cut(config, *ready), 0});
     }
     return measurer.try_configs(batch, phase, until_s, timed);
   };

@@ -15,8 +15,13 @@ inline namespace v1 {
 /// Kernels that send columns in another order than the default's are left out, because ranks need one order. Stops
 /// early, without an error, when `until_s` has come or the caller has cancelled. Errors: launch_failed (no candidate
 /// passed its check; the message has the last reason), database errors, those of the backend that end a session.
+/// Adds to `timed`, which is returned.
 Result<TimedCandidates> screen_in_group(const ShapeContext& context, const EarlierResults& earlier,
-                                        const SessionKnowledge& knowledge, Measurer& measurer, double until_s);
+                                        const SessionKnowledge& knowledge, Measurer& measurer, TimedCandidates timed,
+                                        double until_s);
+
+/// The configuration with no more CTAs than are resident beside the other ranks on the GPU.
+Config cut_for_group(const ShapeContext& context, Config config, const CompiledSpec& compiled);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -48,6 +48,7 @@ std::optional<CompiledSpec> Measurer::counted(const Result<CompiledSpec>* result
       const Config config{.spec = spec, .grid = ranked.empty() ? 1 : ranked.front().config.grid};
       // An internal error (there is no process to compile in) says nothing about the kernel.
       const bool of_kernel = result->error().code != ErrorCode::internal;
+      if (of_kernel) failed_kernels_.insert(kernel_name(spec));
       if (of_kernel && !known_.contains(to_json(config)))
         record({.config = config}, TrialStatus::compile_fail, result->error().message);
     }
@@ -92,7 +93,10 @@ Result<void> Measurer::try_configs(std::span<const RankedConfig> configs, const 
     Candidate candidate{.config = ranked.config, .compiled = result != nullptr && *result ? **result : CompiledSpec{}};
     if (const auto it = known_.find(key); it != known_.end()) {
       // An earlier trial without a time is settled; one with a time takes part with it.
-      if (it->second.median_us <= 0) continue;
+      if (it->second.median_us <= 0) {
+        failed_configs_.insert(key);
+        continue;
+      }
       candidate.known = true;
       candidate.us = it->second.median_us;
       timed.add(std::move(candidate));
@@ -149,6 +153,11 @@ Result<void> Measurer::time_batch(const std::vector<Candidate>& batch, TimedCand
   return {};
 }
 
+bool Measurer::failed(const Config& config) const {
+  return failed_kernels_.contains(kernel_name(config.spec)) || failed_configs_.contains(to_json(config)) ||
+         session_.backend.condemned(config);
+}
+
 bool Measurer::record_condemned(const Candidate& candidate) {
   const std::optional<CheckOutcome> outcome = session_.backend.condemned(candidate.config);
   if (!outcome) return false;
@@ -176,7 +185,10 @@ void Measurer::keep(Candidate candidate, double us, TimedCandidates& timed) {
 
 void Measurer::record(const Candidate& candidate, TrialStatus status, std::string reason,
                       std::span<const double> samples, const std::string& throttle) {
-  if (status != TrialStatus::ok && status != TrialStatus::pruned) counts_.failure = reason;
+  if (status != TrialStatus::ok && status != TrialStatus::pruned) {
+    counts_.failure = reason;
+    if (status != TrialStatus::compile_fail) failed_configs_.insert(to_json(candidate.config));
+  }
   const Summary summary = summarize(samples);
   Trial trial;
   trial.problem = context_.problem_json, trial.shape = context_.shape_json, trial.policy = session_.policy();

@@ -57,6 +57,10 @@ class Measurer {
   void record(const Candidate& candidate, TrialStatus status, std::string reason, std::span<const double> samples = {},
               const std::string& throttle = {});
 
+  /// Whether it is settled that this configuration cannot run here or gives wrong results: its kernel was refused, its
+  /// check failed, or it took its worker with it.
+  bool failed(const Config& config) const;
+
   const SearchCounts& counts() const { return counts_; }
   /// 0 until begin().
   double read_limit_us() const { return read_limit_us_; }
@@ -72,7 +76,7 @@ class Measurer {
   const KnownTrials& known_;
   std::vector<ModelSample>& samples_;
   SearchCounts counts_;
-  std::set<std::string> seen_configs_, seen_kernels_;
+  std::set<std::string> seen_configs_, seen_kernels_, failed_configs_, failed_kernels_;
   bool begun_ = false;
   double read_limit_us_ = 0;
 };

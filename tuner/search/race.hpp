@@ -2,7 +2,6 @@
 // drop out. One thread, the session's. Internal to tuner/search; tuner/measure/race.hpp has the rules.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "tuner/search/decision.hpp"
@@ -12,12 +11,14 @@ namespace leanattn {
 inline namespace v1 {
 
 struct Raced {
-  int entrants = 0;
-  std::vector<Candidate> finalists;  ///< the fastest in the screen first; empty when the race ended early
-  std::optional<Decision> early;     ///< the answer of a race that ended early
+  std::vector<Candidate> entrants;   ///< the fastest in the screen first
+  Race race;                         ///< of these
+  std::vector<Candidate> finalists;  ///< those that are left, in the same order
+  bool finished = true;              ///< false: it ended early; then the finalists are the best so far
 };
 
-/// Stops early, without an error, when the race's time is over or the caller has cancelled. Errors: wrong_result (a
+/// Stops early, without an error, when the race's time is over or the caller has cancelled, but not before the best so
+/// far had kFewestRounds rounds beside what look-ups answer. Errors: wrong_result (a
 /// candidate was right in an earlier session and is wrong now), those of the backend that end a session.
 Result<Raced> race(const ShapeContext& context, const EarlierResults& earlier, Measurer& measurer,
                    const TimedCandidates& timed);

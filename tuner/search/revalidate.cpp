@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tuner/search/confirm.hpp"
+#include "tuner/search/looked_up.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -47,7 +48,7 @@ Result<std::vector<Config>> stored_finalists(const ShapeContext& context) {
 
 }  // namespace
 
-Result<std::optional<Decision>> revalidate(const ShapeContext& context, const CostModel& model, Measurer& measurer) {
+Result<std::optional<Decision>> revalidate(ShapeContext& context, const CostModel& model, Measurer& measurer) {
   Result<std::vector<Config>> finalists = stored_finalists(context);
   if (!finalists) return tl::unexpected(finalists.error());
   if (finalists->empty()) return std::nullopt;  // the default alone would have no rival
@@ -56,8 +57,11 @@ Result<std::optional<Decision>> revalidate(const ShapeContext& context, const Co
   std::vector<KernelSpec> specs;
   for (const Config& config : *finalists) specs.push_back(config.spec);
   context.session.compiles.enqueue(specs, /*urgent=*/true);
-  const double until_s = context.phase_end(kCompilesEnd);
   TimedCandidates timed;
+  const Result<bool> tried = try_looked_up(context, model, measurer, timed);
+  if (!tried) return tl::unexpected(tried.error());
+  if (!*tried) return std::nullopt;
+  const double until_s = context.phase_end(kCompilesEnd);
   for (const Config& config : *finalists) {
     if (!measurer.compiled(config.spec, model, until_s)) continue;
     const RankedConfig once{config, 0};
@@ -66,10 +70,9 @@ Result<std::optional<Decision>> revalidate(const ShapeContext& context, const Co
   }
   // When it is cut short before this, what is stored stays: a single sample is no reason to replace it.
   if (timed.empty() || context.stopped(context.phase_end(1.0))) return std::nullopt;
-  Result<Decision> decision = confirm(context, measurer, timed, timed.in_order());
-  if (!decision) return tl::unexpected(decision.error());
-  decision->raced = static_cast<int>(timed.in_order().size());
-  return *std::move(decision);
+  Result<std::optional<Decision>> decision = confirm(context, measurer, timed, timed.in_order());
+  if (decision && *decision) (*decision)->raced = static_cast<int>(timed.in_order().size());
+  return decision;
 }
 
 }  // namespace v1

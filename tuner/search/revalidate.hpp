@@ -9,9 +9,10 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// Confirms the stored winner, its closest rivals and the default anew. nullopt: nothing usable is stored, or there was
-/// no time; what is stored stays. Errors: of the database, those of the backend that end a session.
-Result<std::optional<Decision>> revalidate(const ShapeContext& context, const CostModel& model, Measurer& measurer);
+/// Confirms the stored winner, its closest rivals, the default and what look-ups answer anew. nullopt: nothing usable
+/// is stored, or there was no time; what is stored stays. Errors: of the database, those of the backend that end a
+/// session.
+Result<std::optional<Decision>> revalidate(ShapeContext& context, const CostModel& model, Measurer& measurer);
 
 }  // namespace v1
 }  // namespace leanattn

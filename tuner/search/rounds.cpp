@@ -23,7 +23,7 @@ Result<bool> run_rounds(const ShapeContext& context, Measurer& measurer, std::sp
                         const RoundPlan& plan, Race& race) {
   const int enough = race.rounds() + plan.rounds;
   while (race.rounds() < enough) {
-    if (context.stopped(plan.until_s)) return false;
+    if (!plan.to_the_end && context.stopped(plan.until_s)) return false;
     const std::vector<std::size_t> order = race.order();
     std::vector<Config> configs;
     configs.reserve(order.size());

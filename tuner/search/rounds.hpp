@@ -15,11 +15,12 @@ struct RoundPlan {
   int rounds = 0;          ///< so many more that count
   double until_s = 0;
   double best_us = 0;
+  bool to_the_end = false;  ///< also when `until_s` has come or the caller has cancelled
 };
 
 /// Runs rounds of those of `candidates` that are still in `race`. A candidate that the backend condemns meanwhile is
-/// recorded and leaves the race. False when `until_s` came first, when the caller cancelled, or when no candidate is
-/// left. Errors: those of the backend that end a session.
+/// recorded and leaves the race. False when `until_s` came first, when the caller cancelled, when the backend was
+/// interrupted, or when no candidate is left. Errors: those of the backend that end a session.
 Result<bool> run_rounds(const ShapeContext& context, Measurer& measurer, std::span<const Candidate> candidates,
                         const RoundPlan& plan, Race& race);
 

@@ -38,7 +38,6 @@ SpecOrder spec_order(const ShapeContext& context, const SessionKnowledge& knowle
   return order;
 }
 
-/// Whatever happens later, there is an answer after these.
 Result<void> try_configs_to_beat(const ShapeContext& context, const EarlierResults& earlier, const CostModel& model,
                                  Measurer& measurer, double until_s, TimedCandidates& timed) {
   std::vector<Config> first = earlier.incumbents;
@@ -58,10 +57,10 @@ Result<void> try_configs_to_beat(const ShapeContext& context, const EarlierResul
 }  // namespace
 
 Result<Screened> screen(const ShapeContext& context, const EarlierResults& earlier, const SessionKnowledge& knowledge,
-                        Measurer& measurer, double until_s) {
+                        Measurer& measurer, TimedCandidates timed, double until_s) {
   const SearchEffort& effort = context.session.effort;
   CostModel model = knowledge.model;
-  Screened screened;
+  Screened screened{.timed = std::move(timed)};
   if (auto done = try_configs_to_beat(context, earlier, model, measurer, until_s, screened.timed); !done)
     return tl::unexpected(done.error());
   screened.trust.fitted = knowledge.samples.size() >= kEnoughToFit;

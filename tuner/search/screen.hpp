@@ -16,10 +16,10 @@ struct Screened {
 };
 
 /// Times the configurations that have to be beaten (earlier winners and the default), then what won elsewhere, then the
-/// kernels of `knowledge`, whose samples `measurer` adds to. Stops early, without an error, when `until_s` has come or
-/// the caller has cancelled. Errors: those of the backend that end a session.
+/// kernels of `knowledge`, whose samples `measurer` adds to. The result begins with `timed`. Stops early, without an
+/// error, when `until_s` has come or the caller has cancelled. Errors: those of the backend that end a session.
 Result<Screened> screen(const ShapeContext& context, const EarlierResults& earlier, const SessionKnowledge& knowledge,
-                        Measurer& measurer, double until_s);
+                        Measurer& measurer, TimedCandidates timed, double until_s);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <string>
 
+#include "tuner/search/answer.hpp"
+
 namespace leanattn {
 inline namespace v1 {
 namespace {
@@ -58,6 +60,9 @@ Result<void> answer(std::string_view text, MessageWriter& writer, const CarryOut
   if (!model) return tl::unexpected(model.error());
   const auto& shapes = model->summary.shapes;
   for (std::size_t i = 0; i < shapes.size(); ++i) writer.write(result_of(static_cast<int>(i), shapes[i]));
+  for (const TunedShape& shape : shapes) {
+    if (!shape.no_winner.empty()) writer.write(TuningWarning{no_winner_text(shape)});
+  }
   for (const std::string& warning : model->warnings) writer.write(TuningWarning{warning});
   if (!model->failures.empty()) return tl::unexpected(model->failures.front().second);
   return {};

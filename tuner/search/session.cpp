@@ -8,6 +8,7 @@
 #include "tuner/model/portfolio_fit.hpp"
 #include "tuner/model/search_space.hpp"
 #include "tuner/search/answer.hpp"
+#include "tuner/search/looked_up.hpp"
 #include "tuner/search/shape_search.hpp"
 
 namespace leanattn {
@@ -91,6 +92,8 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
   if (!samples) return tl::unexpected(samples.error());
   const auto read_limits = db.read_limits(model, policy);
   if (!read_limits) return tl::unexpected(read_limits.error());
+  Result<std::vector<Config>> looked_up = looked_up_configs(request, device, model, environment, db);
+  if (!looked_up) return tl::unexpected(looked_up.error());
   const Result<std::string> session = db.begin_session(model, environment, request.command);
   if (!session) return tl::unexpected(session.error());
 
@@ -110,6 +113,7 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
                        .environment = environment,
                        .progress = progress,
                        .cancel = cancel,
+                       .looked_up = *std::move(looked_up),
                        .started_s = started};
     if (request.budget) setup.ends_s = started + static_cast<double>(request.budget->count()) / 1000.0;
     SessionKnowledge knowledge{

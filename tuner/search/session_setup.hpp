@@ -5,6 +5,7 @@
 #include <atomic>
 #include <limits>
 #include <string_view>
+#include <vector>
 
 #include "tuner/backend/backend.hpp"
 #include "tuner/backend/compile_pool.hpp"
@@ -29,7 +30,8 @@ struct SessionSetup {
   const Environment& environment;  ///< a resumed session counts trials of the same software only
   const ProgressSink& progress;
   const std::atomic<bool>* cancel = nullptr;
-  double started_s = 0;                                     ///< on the backend's clock
+  std::vector<Config> looked_up = {};  ///< of each shape of the request, what a look-up answered before the session
+  double started_s = 0;                ///< on the backend's clock
   double ends_s = std::numeric_limits<double>::infinity();  ///< when the budget is spent
 
   bool cancelled() const { return cancel != nullptr && cancel->load(); }

@@ -1,11 +1,15 @@
 #include "tuner/search/shape_search.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 
 #include "tuner/search/answer.hpp"
 #include "tuner/search/confirm.hpp"
 #include "tuner/search/earlier_results.hpp"
 #include "tuner/search/group_screen.hpp"
+#include "tuner/search/looked_up.hpp"
 #include "tuner/search/race.hpp"
 #include "tuner/search/refine.hpp"
 #include "tuner/search/revalidate.hpp"
@@ -21,7 +25,8 @@ constexpr double kScreenEnds = 0.45, kSweepEnds = 0.6, kRefineEnds = 0.75;
 
 /// Asks the compiler for the kernels that have to be beaten, then for all others.
 void enqueue_kernels(const ShapeContext& context, const EarlierResults& earlier, std::span<const KernelSpec> specs) {
-  std::vector<KernelSpec> first{context.default_config.spec};
+  std::vector<KernelSpec> first{context.session.looked_up[static_cast<std::size_t>(context.index)].spec,
+                                context.default_config.spec};
   for (const Config& incumbent : earlier.incumbents) first.push_back(incumbent.spec);
   for (const Config& relative : earlier.relatives) first.push_back(relative.spec);
   context.session.compiles.enqueue(first, /*urgent=*/true);
@@ -34,11 +39,11 @@ struct Searched {
   bool finished = true;  ///< false: no time was left for some of them
 };
 
-/// Screen, sweep and refinement.
+/// Screen, sweep and refinement. The candidates begin with `first`.
 Result<Searched> find_candidates(const ShapeContext& context, const EarlierResults& earlier,
-                                 SessionKnowledge& knowledge, Measurer& measurer) {
+                                 SessionKnowledge& knowledge, Measurer& measurer, TimedCandidates first) {
   const double screen_ends = context.phase_end(kScreenEnds), refine_ends = context.phase_end(kRefineEnds);
-  Result<Screened> screened = screen(context, earlier, knowledge, measurer, screen_ends);
+  Result<Screened> screened = screen(context, earlier, knowledge, measurer, std::move(first), screen_ends);
   if (!screened) return tl::unexpected(screened.error());
   bool finished = !context.stopped(screen_ends);
   knowledge.model = knowledge.fitted(context.session.device);
@@ -55,9 +60,9 @@ Result<Searched> find_candidates(const ShapeContext& context, const EarlierResul
 
 /// The same for a group: a screen of what is best for the part alone.
 Result<Searched> find_group_candidates(const ShapeContext& context, const EarlierResults& earlier,
-                                       SessionKnowledge& knowledge, Measurer& measurer) {
+                                       SessionKnowledge& knowledge, Measurer& measurer, TimedCandidates first) {
   const double ends = context.phase_end(kRefineEnds);
-  Result<TimedCandidates> timed = screen_in_group(context, earlier, knowledge, measurer, ends);
+  Result<TimedCandidates> timed = screen_in_group(context, earlier, knowledge, measurer, std::move(first), ends);
   if (!timed) return tl::unexpected(timed.error());
   return Searched{.timed = *std::move(timed), .finished = !context.stopped(ends)};
 }
@@ -65,18 +70,39 @@ Result<Searched> find_group_candidates(const ShapeContext& context, const Earlie
 /// Race and confirmation.
 Result<Decision> decide(const ShapeContext& context, const EarlierResults& earlier, Measurer& measurer,
                         const TimedCandidates& timed) {
-  Result<Raced> raced = race(context, earlier, measurer, timed);
+  const Result<Raced> raced = race(context, earlier, measurer, timed);
   if (!raced) return tl::unexpected(raced.error());
-  Result<Decision> decision = raced->early ? Result<Decision>(*std::move(raced->early))
-                                           : confirm(context, measurer, timed, std::move(raced->finalists));
-  if (decision) decision->raced = raced->entrants;
+  Result<std::optional<Decision>> confirmed = confirm(context, measurer, timed, raced->finalists);
+  if (!confirmed) return tl::unexpected(confirmed.error());
+  Decision decision =
+      *confirmed ? *std::move(*confirmed) : settle_early(context, measurer, raced->entrants, raced->race);
+  decision.raced = static_cast<int>(raced->entrants.size());
+  decision.finished = decision.finished && raced->finished;
   return decision;
+}
+
+/// Why a search has no winner, and what helps.
+std::string why_no_winner(const ShapeContext& context, const Measurer& measurer, bool compared) {
+  const bool cancelled = context.session.cancelled();
+  const char* const ended = cancelled ? "the session was interrupted" : "the time was over";
+  const char* const cure = cancelled ? "Run it again with --resume." : "Give a larger budget.";
+  if (!compared)
+    return fmt::format(
+        "{} before the configuration that look-ups answer was compiled and timed, so that nothing could "
+        "be compared with it. {}",
+        ended, cure);
+  if (context.looked_up)
+    return fmt::format("{} before any candidate had {} rounds beside the configuration that look-ups answer. {}", ended,
+                       kFewestRounds, cure);
+  if (measurer.counts().failure.empty()) return fmt::format("{} before any candidate was timed. {}", ended, cure);
+  return fmt::format("no candidate ran; the last one failed so: {}", measurer.counts().failure);
 }
 
 void take_decision(const Decision& decision, TunedShape& tuned) {
   tuned.raced = decision.raced;
   tuned.finished = tuned.finished && decision.finished;
   if (decision.default_us) tuned.default_us = *decision.default_us;
+  if (decision.looked_up_us) tuned.looked_up_us = *decision.looked_up_us;
   if (!decision.winner) return;
   tuned.winner = *decision.winner;
   tuned.median_us = decision.median_us, tuned.low_us = decision.low_us, tuned.high_us = decision.high_us;
@@ -106,7 +132,7 @@ Result<TunedShape> answer(const ShapeContext& context, SessionKnowledge& knowled
                        std::move(tuned));
 }
 
-Result<TunedShape> revalidate_shape(const ShapeContext& context, SessionKnowledge& knowledge, TunedShape tuned) {
+Result<TunedShape> revalidate_shape(ShapeContext& context, SessionKnowledge& knowledge, TunedShape tuned) {
   const KnownTrials nothing_known;
   Measurer measurer(context, nothing_known, knowledge.samples);
   const Result<std::optional<Decision>> decision = revalidate(context, knowledge.model, measurer);
@@ -124,7 +150,7 @@ Result<TunedShape> revalidate_shape(const ShapeContext& context, SessionKnowledg
 }  // namespace
 
 Result<TunedShape> tune_shape(const SessionSetup& session, SessionKnowledge& knowledge, int index, double deadline_s) {
-  const ShapeContext context = shape_context(session, index, deadline_s);
+  ShapeContext context = shape_context(session, index, deadline_s);
   TunedShape tuned{.shape = context.requested, .winner = context.default_config};
   if (session.request.revalidate) return revalidate_shape(context, knowledge, std::move(tuned));
 
@@ -140,8 +166,18 @@ Result<TunedShape> tune_shape(const SessionSetup& session, SessionKnowledge& kno
   // Times with the exchange in them say nothing about the costs of the part.
   std::vector<ModelSample> of_group;
   Measurer measurer(context, earlier->known, group ? of_group : knowledge.samples);
-  const Result<Searched> searched = group ? find_group_candidates(context, *earlier, knowledge, measurer)
-                                          : find_candidates(context, *earlier, knowledge, measurer);
+  TimedCandidates first;
+  const Result<bool> looked_up = try_looked_up(context, knowledge.model, measurer, first);
+  if (!looked_up) return tl::unexpected(looked_up.error());
+  if (!*looked_up) {
+    tuned.finished = false;
+    tuned.no_winner = why_no_winner(context, measurer, false);
+    take_counts(measurer, tuned);
+    return answer(context, knowledge, std::move(tuned));
+  }
+  const Result<Searched> searched =
+      group ? find_group_candidates(context, *earlier, knowledge, measurer, std::move(first))
+            : find_candidates(context, *earlier, knowledge, measurer, std::move(first));
   if (!searched) return tl::unexpected(searched.error());
   const TimedCandidates& timed = searched->timed;
   // What proved itself here is worth a look for the other shapes.
@@ -155,6 +191,9 @@ Result<TunedShape> tune_shape(const SessionSetup& session, SessionKnowledge& kno
     const Result<Decision> decision = decide(context, *earlier, measurer, timed);
     if (!decision) return tl::unexpected(decision.error());
     take_decision(*decision, tuned);
+    if (!decision->winner) tuned.no_winner = why_no_winner(context, measurer, true);
+  } else if (timed.empty()) {
+    tuned.no_winner = why_no_winner(context, measurer, true);
   }
   take_counts(measurer, tuned);
   return answer(context, knowledge, std::move(tuned));

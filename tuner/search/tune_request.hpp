@@ -1,11 +1,13 @@
-// tune_request.hpp -- TuneRequest: what to tune, and within which limits. Plain data; any thread.
+// tune_request.hpp -- TuneRequest: what to tune, and within which limits. Any thread.
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cache/layers.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/problem.hpp"
 
@@ -30,6 +32,10 @@ struct TuneRequest {
   bool dry_run = false;         ///< say what would be tried, and touch nothing
   int compile_threads = 0;      ///< 0: one per core
   std::string command;          ///< recorded with the session
+  /// The winners from which look-ups on this device answer before the session, because none is stored that was not
+  /// compared with that answer. Called when a session begins, on its thread. Empty: the winners of the database that is
+  /// tuned into.
+  std::function<WinnersByProblem(const DeviceModel&, const Environment&)> open_winners = {};
 };
 
 /// Errors: invalid_argument and unsupported, for the problem, for a shape, for no shapes at all, for wrong weights, for

@@ -18,9 +18,11 @@ struct TunedShape {
   double median_us = 0, low_us = 0, high_us = 0;
   double read_limit_us = 0;  ///< measured on this device for the same bytes
   double default_us = 0;     ///< the default configuration's time in the same race
+  double looked_up_us = 0;   ///< likewise of what look-ups answered before the session
   double gpu_seconds = 0;    ///< spent on checking and timing candidates
   int candidates = 0, compiled = 0, rejected = 0, incorrect = 0, raced = 0;
   std::string neighbours = {};  ///< names the other processes on the GPU meanwhile; empty when there were none
+  std::string no_winner = {};   ///< why this search stored no winner; empty: it stored one, or there was none
   bool finished = true;         ///< false: the budget or an interrupt cut the search short
 };
 

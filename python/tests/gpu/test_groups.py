@@ -32,9 +32,9 @@ TOLERANCE = {torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
 class Ranks:
     """Both ranks in this process, each with an engine, a stream and a workspace of its own."""
 
-    def __init__(self, problem, batch, longest):
+    def __init__(self, problem, batch, longest, transport="auto"):
         self.engines = [leanattn.Engine(device) for device in DEVICES]
-        self.groups = leanattn.Group.of_engines(self.engines, problem=problem, max_batch=batch)
+        self.groups = leanattn.Group.of_engines(self.engines, problem=problem, max_batch=batch, transport=transport)
         self.streams = [torch.cuda.Stream(device) for device in DEVICES]
         # Nothing is compiled, loaded or allocated once a rank's kernel may wait for the other one's.
         plans = [engine.plan(problem, batch, longest_context=longest, group=group) for engine, group in zip(self.engines, self.groups)]
@@ -141,16 +141,29 @@ CASES = {
 }
 
 
+def nccl_or_skip():
+    """Skips where groups over NCCL cannot be tried."""
+    if DEVICES[0] == DEVICES[1]:
+        pytest.skip("NCCL needs two GPUs")
+    try:
+        leanattn.Group.nccl_id()
+    except leanattn.Unsupported as missing:
+        pytest.skip(missing.message)
+
+
+@pytest.mark.parametrize("transport", ["peers", "nccl"])
 @pytest.mark.parametrize("replicate", [False, True], ids=["scattered", "replicated"])
 @pytest.mark.parametrize("case", CASES)
-def test_ranks_agree_with_attention_over_the_whole_contexts(case, replicate):
+def test_ranks_agree_with_attention_over_the_whole_contexts(case, replicate, transport):
+    if transport == "nccl":
+        nccl_or_skip()
     contexts = Contexts(LENGTHS, CUTS, **CASES[case])
     q, k = contexts.q, contexts.k
     options = CASES[case]
     problem = leanattn.Problem(q_heads=q.shape[-2], kv_heads=k.shape[1], head_dim=128, dtype="fp16" if q.dtype == torch.float16 else "bf16", lse=True,
                                page_size=options.get("page_size", 0), q_len=options.get("tokens", 1), context_parallel=2,
                                context_interleave=options.get("unit", 0), replicate_output=replicate)
-    ranks = Ranks(problem, len(LENGTHS), contexts.longest)
+    ranks = Ranks(problem, len(LENGTHS), contexts.longest, transport)
     try:
         for _ in range(3):
             contexts.run(ranks, replicate)
@@ -159,8 +172,11 @@ def test_ranks_agree_with_attention_over_the_whole_contexts(case, replicate):
         ranks.close()
 
 
-def test_captured_graphs_follow_lengths_that_change_between_replays():
+@pytest.mark.parametrize("transport", ["peers", "nccl"])
+def test_captured_graphs_follow_lengths_that_change_between_replays(transport):
     """Ranks run ahead of each other by a random number of replays, and every replay has other lengths."""
+    if transport == "nccl":
+        nccl_or_skip()
     seed = random.randrange(1 << 32)
     print(f"seed {seed}, {REPLAYS} replays")
     generator = random.Random(seed)
@@ -175,7 +191,7 @@ def test_captured_graphs_follow_lengths_that_change_between_replays():
             whole = [torch.cat([part[i][request, :, :count[request]] for part, count in zip(parts, of_ranks)], 1)[None] for i in range(2)]
             made[request] = reference.decode(q[request:request + 1], *whole, [sum(count[request] for count in of_ranks)])[0]
         expected.append(made)
-    ranks = Ranks(leanattn.Problem(q_heads=heads, kv_heads=kv_heads, context_parallel=2), batch, capacity)
+    ranks = Ranks(leanattn.Problem(q_heads=heads, kv_heads=kv_heads, context_parallel=2), batch, capacity, transport)
     graphs, outs, lengths, tables = [], [], [], []
     try:
         for rank, device in enumerate(DEVICES):
@@ -220,11 +236,14 @@ def expected_of_processes():
     return made
 
 
-def test_processes_of_torch_distributed():
+@pytest.mark.parametrize("transport", ["auto", "nccl"])
+def test_processes_of_torch_distributed(transport):
+    if transport == "nccl":
+        nccl_or_skip()
     context = group_processes.server()
     results = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        processes = [context.Process(target=group_processes.member, args=(rank, device, folder, results), daemon=True) for rank, device in enumerate(DEVICES)]
+        processes = [context.Process(target=group_processes.member, args=(rank, device, folder, results, transport), daemon=True) for rank, device in enumerate(DEVICES)]
         for process in processes:
             process.start()
         expected = expected_of_processes()

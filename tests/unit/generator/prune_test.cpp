@@ -1,5 +1,5 @@
 // What an emitted kernel keeps of its modules: the branches that are taken, and what its entry point reaches.
-#include "generator/prune.hpp"
+#include "generator/prune/prune.hpp"
 
 #include <gtest/gtest.h>
 

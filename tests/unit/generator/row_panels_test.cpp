@@ -47,6 +47,9 @@ constexpr unsigned kProducers = 128;
 struct uint4 {
   u32 x, y, z, w;
 };
+struct uint2 {
+  u32 x, y;
+};
 uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 
 /// Shared memory, whose addresses count from its beginning, and mbarriers in it.
@@ -83,6 +86,11 @@ uint4 load_shared_16(u32 address) {
   std::memcpy(&x, g_shared.data() + address, 16);
   return x;
 }
+uint2 load_shared_8(u32 address) {
+  uint2 x;
+  std::memcpy(&x, g_shared.data() + address, 8);
+  return x;
+}
 void store_shared_16(u32 address, const uint4& x) { std::memcpy(g_shared.data() + address, &x, 16); }
 
 /// Copies that were asked for. Those of a lane land, in falling order, some time after it has said that it waits for
@@ -97,8 +105,11 @@ class CopyEngine {
  public:
   CopyEngine() : thread_([this](const std::stop_token& stop) { run(stop); }) {}
   void give(std::vector<Copy> copies, u32 barrier) {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back({std::move(copies), barrier});
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back({std::move(copies), barrier});
+    }
+    given_.notify_one();
   }
 
  private:
@@ -108,19 +119,14 @@ class CopyEngine {
   };
   void run(const std::stop_token& stop) {
     std::mt19937 random(3);
-    while (!stop.stop_requested()) {
+    for (;;) {
       Work work;
       {
-        const std::lock_guard lock(mutex_);
-        if (!queue_.empty()) {
-          const std::size_t at = random() % queue_.size();
-          work = std::move(queue_[at]);
-          queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(at));
-        }
-      }
-      if (work.copies.empty()) {
-        std::this_thread::yield();
-        continue;
+        std::unique_lock lock(mutex_);
+        if (!given_.wait(lock, stop, [this] { return !queue_.empty(); })) return;
+        const std::size_t at = random() % queue_.size();
+        work = std::move(queue_[at]);
+        queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(at));
       }
       for (auto copy = work.copies.rbegin(); copy != work.copies.rend(); ++copy) {
         if (copy->valid) {
@@ -133,12 +139,20 @@ class CopyEngine {
     }
   }
   std::mutex mutex_;
+  std::condition_variable_any given_;
   std::vector<Work> queue_;
   std::jthread thread_;
 };
 CopyEngine& copy_engine() {
   static CopyEngine engine;
   return engine;
+}
+/// What L2 was asked for.
+std::mutex g_prefetched_mutex;
+std::vector<std::uintptr_t> g_prefetched;
+void prefetch_to_l2(const char* from) {
+  const std::lock_guard lock(g_prefetched_mutex);
+  g_prefetched.push_back(reinterpret_cast<std::uintptr_t>(from));
 }
 void copy_async_16(u32 destination, const char* source, bool valid) { t_asked.push_back({destination, source, valid}); }
 void arrive_with_copies(u32 barrier) { copy_engine().give(std::exchange(t_asked, {}), barrier); }
@@ -183,7 +197,7 @@ bool next_segment(const LeanDecodeArgs&, Walk& walk) {
 }
 
 constexpr int kStages = 2, kStepTokens = 64, kPanelBytes = kStepTokens * 128;
-constexpr bool kLatent = true;
+constexpr bool kLatent = true, kHasRoles = true;  // other: without roles
 Step step_at(const Segment& s, int read) { return {read, min(kStepTokens, s.end - read)}; }
 
 struct KvRing {
@@ -206,8 +220,8 @@ SelectedHoles& selected_holes() {
 #define LEAN_DEVICE inline
 #define ROWS(latent_columns, rope_columns, group, latent_at, scales_at, rope_at, parts, page)                          \
   constexpr int kRowLatentColumns = latent_columns, kRowGroup = group, kRowLatent = latent_at, kRowScales = scales_at, \
-                kRowRope = rope_at, kValueDim = latent_columns, kVPanels = latent_columns / 64,                        \
-                kKPanels = (latent_columns + rope_columns) / 64, kStageParts = parts,                                  \
+                kRowRope = rope_at, kRowBytes = rope_at + rope_columns * 2, kValueDim = latent_columns,                \
+                kVPanels = latent_columns / 64, kKPanels = (latent_columns + rope_columns) / 64, kStageParts = parts,  \
                 kPartPanels = kKPanels / kStageParts, kStageBytes = kKPanels * kPanelBytes, kPageSize = page;          \
   struct RowBuffers {                                                                                                  \
     float scales[kStages][kStepTokens][kRowLatentColumns / kRowGroup];                                                 \
@@ -270,8 +284,10 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true;
 
 #include "templates/kv/produce_rows.cuh"
 }  // namespace selected
-/// A format that nobody has: other widths, small groups, everything in another order.
+/// A format that nobody has: other widths, small groups, everything in another order. The producer has registers for
+/// more rows at a time.
 namespace other {
+constexpr bool kHasRoles = false;
 ROWS(256, 128, 64, 32, 16, 288, 1, 1)
 #include "templates/kv/row_pages.cuh"
 
@@ -328,14 +344,17 @@ struct Rows {
   }
 };
 
-/// Runs the producer over the segments, and reads every step as its parts become full.
+/// Runs the producer over the segments, and reads every step as its parts become full. Where `prefetches`, L2 was asked
+/// once for every line of every row behind a segment's first step, and elsewhere for nothing.
 void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool has_holes,
                    const std::function<void(const KvRing&, Walk&)>& produce,
-                   const std::function<int(const Segment&, int)>& place) {
+                   const std::function<int(const Segment&, int)>& place, bool prefetches = false) {
   const KvRing ring{0, 210 << 10, 220 << 10};
   const Layout& layout = rows.layout;
   const int panels = (layout.latent_columns + layout.rope_columns) / 64, of_part = panels / layout.parts;
   g_shared.fill(0xff);
+  g_prefetched.clear();
+  std::vector<std::uintptr_t> expected;
   for (int i = 0; i < kStages * layout.parts; ++i) init_barrier(ring.full + static_cast<u32>(8 * i), 4 * 33);
   for (int i = 0; i < kStages; ++i) init_barrier(ring.empty + static_cast<u32>(8 * i), 1);
   std::vector<std::jthread> lanes;
@@ -355,6 +374,9 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
         for (int token = 0; token < kStepTokens; ++token) {
           const int row = read + token < s.end ? place(s, read + token) : -1;
           hidden += row < 0 && part == 0;
+          if (row >= 0 && part == 0 && read > s.first)
+            for (int byte = 0; byte < layout.bytes + 128; byte += 128)
+              expected.push_back(reinterpret_cast<std::uintptr_t>(rows.at(row) + std::min(byte, layout.bytes - 1)));
           for (int column = part * of_part * 64; column < (part + 1) * of_part * 64; ++column) {
             const u32 chunk = static_cast<u32>(column % 64 / 8 ^ token % 8);
             const std::size_t address = at.stage * static_cast<u32>(panels * kPanelBytes) +
@@ -375,6 +397,10 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
       arrive(ring.empty + at.stage * 8, 1);
     }
   }
+  lanes.clear();
+  std::sort(g_prefetched.begin(), g_prefetched.end());
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(g_prefetched, prefetches ? expected : std::vector<std::uintptr_t>());
   EXPECT_GT(steps, 2 * kStages);
   EXPECT_GT(hidden, 0);
   EXPECT_EQ(wrong, 0);
@@ -453,7 +479,8 @@ TEST(RowPanels, AnotherFormatIsOnlyOtherNumbers) {
       [&](const Segment&, int read) {
         const int row = rows.table[static_cast<std::size_t>(read)];
         return row < 0 || row >= 890 ? -1 : row;
-      });
+      },
+      /*prefetches=*/true);
 }
 
 }  // namespace row_panels

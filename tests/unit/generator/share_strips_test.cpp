@@ -160,9 +160,11 @@ void expect_everything_once(int columns, int warps, int state_columns, u32 count
   EXPECT_TRUE(std::all_of(g_places.begin(), g_places.end(),
                           [](const Place& place) { return place.loads == 1 && place.clears == 1; }));
   const auto shared = static_cast<std::size_t>(state_columns);
+  // One assertion for all places, of which there are millions.
+  std::size_t cleared_by_others = 0;
   for (std::size_t i = 0; i < g_places.size(); ++i)
-    ASSERT_EQ(g_places[i].loaded_by, g_places[i / shared * shared].state_cleared_by)
-        << "a warp clears a state that another one may still wait for";
+    cleared_by_others += g_places[i].loaded_by != g_places[i / shared * shared].state_cleared_by ? 1 : 0;
+  EXPECT_EQ(cleared_by_others, 0u) << "a warp clears a state that another one may still wait for";
 }
 
 TEST(ShareStrips, EveryColumnOfEveryPartialIsTakenOnceWhateverTheNumberOfContributors) {

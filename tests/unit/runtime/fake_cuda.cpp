@@ -75,6 +75,12 @@ bool valid_device(CUdevice device) {
 
 FakeGpu& fake_gpu() { return gpu; }
 
+CUfunction fake_kernel(const std::string& name) {
+  const std::lock_guard guard(mutex);
+  static std::map<std::string, CUkern_st> kernels;
+  return reinterpret_cast<CUfunction>(&kernels.try_emplace(name, CUkern_st{name}).first->second);
+}
+
 #define LOCKED() const std::lock_guard guard(mutex)
 #define ENTER(name) \
   LOCKED();         \

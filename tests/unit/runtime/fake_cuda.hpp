@@ -74,3 +74,6 @@ struct FakeGpu {
 
 /// The state of the GPUs, which are all alike. Assign FakeGpu{} to start anew.
 FakeGpu& fake_gpu();
+
+/// A kernel of this name that no cubin has, for libraries that launch some of their own.
+CUfunction fake_kernel(const std::string& name);

@@ -12,6 +12,7 @@
 
 #include "runtime/cuda/device.hpp"
 #include "runtime/lookup/cost_model.hpp"
+#include "tests/thoroughness.hpp"
 #include "tuner/model/search_space.hpp"
 #include "tuner/search/session.hpp"
 #include "tuner/search/tune.hpp"
@@ -23,6 +24,12 @@ inline DeviceFacts simulated_device() {
   device.name = "Simulated GPU";
   device.memory_bytes = 64ll << 30;
   return device;
+}
+
+/// A search that has everything a longer one has: it sweeps, refines, tries twins, races and confirms.
+inline SearchEffort brief_effort() {
+  return {
+      .specs = 20, .sweep_specs = tries<std::size_t>(3, 8), .refine_specs = 3, .twin_specs = tries<std::size_t>(4, 20)};
 }
 
 class SimulatedGpu final : public TuneBackend {
@@ -38,6 +45,12 @@ class SimulatedGpu final : public TuneBackend {
   double personality = 0.08;  ///< the largest relative distance of a kernel's time from the model
   double promoted = 1;        ///< times a configuration's time that has an L2 promotion of 256 bytes
   std::function<bool(const KernelSpec&)> spills = [](const KernelSpec&) { return false; };
+  std::function<bool(const KernelSpec&)> no_compiler = [](const KernelSpec&) { return false; };  ///< no process for it
+  std::function<double(const Config&)> factor = [](const Config&) {
+    return 1.0;
+  };  ///< multiplies a configuration's time
+  /// Multiplies one sample of a configuration, the first of which is number 0.
+  std::function<double(const Config&, int sample)> disturbance = [](const Config&, int) { return 1.0; };
   std::function<bool(const Config&)> wrong = [](const Config&) {
     return false;
   };  ///< gives wrong results and is very fast
@@ -46,6 +59,7 @@ class SimulatedGpu final : public TuneBackend {
   std::function<bool(const Config&)> kills_context = [](const Config&) { return false; };
   std::function<bool(int round)> throttled = [](int) { return false; };  ///< everything takes three times as long
   std::function<void(int round)> before_round = [](int) {};
+  const std::atomic<bool>* interrupts = nullptr;         ///< once it is true, rounds and checks are cut off
   std::string failure = "too many resources requested";  ///< the driver's message when a check fails
   double compile_s = 0.3, compile_cores = 8, check_s = 3e-4, launches_per_sample = 30;
 
@@ -59,7 +73,7 @@ class SimulatedGpu final : public TuneBackend {
     if (wrong(config)) return 0.5 * read_us();
     const double us = predict_us(truth, device_, problem_, shape_, config, guess_resident(device_, config.spec));
     const auto hash = std::hash<std::string>()(kernel_name(config.spec));
-    return us * (config.l2_promotion == 256 ? promoted : 1) *
+    return us * (config.l2_promotion == 256 ? promoted : 1) * factor(config) *
            (1 + personality * (static_cast<double>(hash % 2001) / 1000.0 - 1));
   }
   double read_us() const { return 2.0 + static_cast<double>(kv_bytes(problem_, shape_)) / 4.6e6; }
@@ -67,6 +81,7 @@ class SimulatedGpu final : public TuneBackend {
 
   Result<CompiledSpec> compile(const KernelSpec& spec) override {
     ++compiles;
+    if (no_compiler(spec)) return fail(ErrorCode::internal, "no process compiles");
     if (spills(spec)) return fail(ErrorCode::kernel_rejected, kernel_name(spec) + " spills registers");
     return CompiledSpec{.registers = 128, .resident = guess_resident(device_, spec), .compile_ms = compile_s * 1e3};
   }
@@ -78,6 +93,7 @@ class SimulatedGpu final : public TuneBackend {
     return read_us();
   }
   Result<CheckOutcome> check(const Config& config) override {
+    if (interrupts != nullptr && *interrupts) return fail(ErrorCode::interrupted, "the session was cancelled");
     clock_s_ += check_s;
     // The clock moves when a compilation's result is first needed, as if the session had waited for one of
     // compile_cores. If the compiling threads moved it, it would depend on how the host schedules them.
@@ -90,6 +106,7 @@ class SimulatedGpu final : public TuneBackend {
   }
   Result<RoundTimes> time(std::span<const Config> configs) override {
     before_round(rounds);
+    if (interrupts != nullptr && *interrupts) return fail(ErrorCode::interrupted, "the session was cancelled");
     RoundTimes times;
     const double slow = throttled(rounds) ? 3.0 : 1.0;
     if (slow > 1) times.throttle = "hardware thermal";
@@ -97,8 +114,8 @@ class SimulatedGpu final : public TuneBackend {
     for (const Config& config : configs) {
       if (fails_timing(config)) return fail(ErrorCode::launch_failed, "cannot be captured");
       if (!checks.contains(to_json(config))) timed_without_check.insert(to_json(config));
-      ++samples[to_json(config)];
-      times.us.push_back(noisy(true_us(config)) * slow);
+      const double disturbed = disturbance(config, samples[to_json(config)]++);
+      times.us.push_back(noisy(true_us(config)) * disturbed * slow);
       clock_s_ += times.us.back() * launches_per_sample * 1e-6;
     }
     times.sentinel_us = noisy(read_us()) * slow;

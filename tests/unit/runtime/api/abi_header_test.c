@@ -6,10 +6,11 @@
 #endif
 
 size_t abi_c_size_of(int which) {
-  const size_t sizes[] = {sizeof(leanattn_engine_options), sizeof(leanattn_problem),      sizeof(leanattn_shape),
-                          sizeof(leanattn_choice),         sizeof(leanattn_plan_info),    sizeof(leanattn_decode_args),
-                          sizeof(leanattn_merge_args),     sizeof(leanattn_plan_options), sizeof(leanattn_tune_options),
-                          sizeof(leanattn_tuned_shape),    sizeof(leanattn_group_options)};
+  const size_t sizes[] = {
+      sizeof(leanattn_engine_options), sizeof(leanattn_problem),       sizeof(leanattn_shape),
+      sizeof(leanattn_choice),         sizeof(leanattn_plan_info),     sizeof(leanattn_decode_args),
+      sizeof(leanattn_merge_args),     sizeof(leanattn_plan_options),  sizeof(leanattn_tune_options),
+      sizeof(leanattn_tuned_shape),    sizeof(leanattn_group_options), sizeof(leanattn_nccl_options)};
   return which >= 0 && (size_t)which < sizeof sizes / sizeof sizes[0] ? sizes[which] : 0;
 }
 
@@ -26,6 +27,7 @@ int abi_c_wrong_initialisers(void) {
   leanattn_tune_options tune_options;
   leanattn_tuned_shape tuned;
   leanattn_group_options group;
+  leanattn_nccl_options nccl;
   int wrong = 0;
   memset(&options, 0xff, sizeof options);
   memset(&args, 0xff, sizeof args);
@@ -40,6 +42,7 @@ int abi_c_wrong_initialisers(void) {
   leanattn_tune_options_init(&tune_options);
   leanattn_tuned_shape_init(&tuned);
   leanattn_group_options_init(&group);
+  leanattn_nccl_options_init(&nccl);
   wrong += options.struct_size != sizeof options || options.device != 0 || options.cache_dir != NULL;
   wrong += problem.struct_size != sizeof problem || problem.q_heads != 0 || problem.pdl != 0;
   wrong += shape.struct_size != sizeof shape || shape.total_context != 0;
@@ -51,6 +54,7 @@ int abi_c_wrong_initialisers(void) {
       plan_options.struct_size != sizeof plan_options || plan_options.when_missing != LEANATTN_WHEN_MISSING_COMPILE;
   wrong += tune_options.struct_size != sizeof tune_options || tune_options.program != NULL || tune_options.retune != 0;
   wrong += tuned.struct_size != sizeof tuned || tuned.status != LEANATTN_OK || tuned.median_us != 0;
-  wrong += group.struct_size != sizeof group || group.size != 0 || group.memory_bytes != 0;
+  wrong += group.struct_size != sizeof group || group.size != 0 || group.memory_bytes != 0 || group.peers != 0;
+  wrong += nccl.struct_size != sizeof nccl || nccl.unique_id != NULL || nccl.comm != NULL;
   return wrong;
 }

@@ -241,12 +241,22 @@ TEST(Abi, DecodeArgs) {
 }
 
 TEST(Abi, GroupOptions) {
-  EXPECT_EQ(sizeof(leanattn_group_options), 24u);
+  EXPECT_EQ(sizeof(leanattn_group_options), 32u);
   EXPECT_FIELD(leanattn_group_options, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_group_options, rank, 8, 4);
   EXPECT_FIELD(leanattn_group_options, size, 12, 4);
   EXPECT_FIELD(leanattn_group_options, memory_bytes, 16, 8);
+  EXPECT_FIELD(leanattn_group_options, peers, 24, 4);
+  EXPECT_FIELD(leanattn_group_options, reserved, 28, 4);
   EXPECT_EQ(LEANATTN_GROUP_BLOB_BYTES, 256);
+}
+
+TEST(Abi, NcclOptions) {
+  EXPECT_EQ(sizeof(leanattn_nccl_options), 24u);
+  EXPECT_FIELD(leanattn_nccl_options, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_nccl_options, unique_id, 8, 8);
+  EXPECT_FIELD(leanattn_nccl_options, comm, 16, 8);
+  EXPECT_EQ(LEANATTN_NCCL_ID_BYTES, 128);
 }
 
 TEST(Abi, TheFirstReleasedSizesAreFrozen) {
@@ -261,6 +271,7 @@ TEST(Abi, TheFirstReleasedSizesAreFrozen) {
   EXPECT_EQ(detail::kFirstSize<leanattn_tune_options>, 64u);
   EXPECT_EQ(detail::kFirstSize<leanattn_tuned_shape>, 64u);
   EXPECT_EQ(detail::kFirstSize<leanattn_group_options>, 24u);
+  EXPECT_EQ(detail::kFirstSize<leanattn_nccl_options>, 24u);
 }
 
 TEST(Abi, ProvenancesKeepTheirValues) {
@@ -317,11 +328,11 @@ TEST(Abi, StatusesAreTheErrorCodes) {
 
 TEST(Abi, CAndCxxSeeTheSameStructs) {
   const std::size_t sizes[] = {
-      sizeof(leanattn_engine_options), sizeof(leanattn_problem),      sizeof(leanattn_shape),
-      sizeof(leanattn_choice),         sizeof(leanattn_plan_info),    sizeof(leanattn_decode_args),
-      sizeof(leanattn_merge_args),     sizeof(leanattn_plan_options), sizeof(leanattn_tune_options),
-      sizeof(leanattn_tuned_shape),    sizeof(leanattn_group_options)};
-  for (int i = 0; i < 11; ++i) EXPECT_EQ(abi_c_size_of(i), sizes[i]) << i;
+      sizeof(leanattn_engine_options), sizeof(leanattn_problem),       sizeof(leanattn_shape),
+      sizeof(leanattn_choice),         sizeof(leanattn_plan_info),     sizeof(leanattn_decode_args),
+      sizeof(leanattn_merge_args),     sizeof(leanattn_plan_options),  sizeof(leanattn_tune_options),
+      sizeof(leanattn_tuned_shape),    sizeof(leanattn_group_options), sizeof(leanattn_nccl_options)};
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(abi_c_size_of(i), sizes[i]) << i;
   EXPECT_EQ(abi_c_wrong_initialisers(), 0);
 }
 

@@ -174,7 +174,7 @@ TEST_F(GroupsOfRanks, SayWhichGpusDoNotReachEachOther) {
   fake_gpu().peers_reach = false;
   engines_.push_back(open(0));
   engines_.push_back(open(1));
-  const auto made = Group::of_engines({&engines_[0], &engines_[1]}, bytes());
+  const auto made = Group::of_engines({&engines_[0], &engines_[1]}, bytes(), GroupTransport::peers);
   expect_refused(made, ErrorCode::unsupported, "GPU 0 of rank 0 cannot reach the memory of GPU 1 of rank 1");
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "generator/row_format.hpp"
+#include "tests/thoroughness.hpp"
 #include "tuner/oracle/oracle.hpp"
 #include "tuner/verify/feature_plan.hpp"
 #include "tuner/verify/random_plan.hpp"
@@ -135,7 +136,7 @@ TEST(OracleFeatures, EverySettingOfEveryFeatureFollowsItsDefinition) {
                          .lse = true,
                          .features = setting.features}};
       const int q_len = setting.features.q_len;
-      for (const int context : {0, 1, q_len - 1, q_len, 40, 131}) {
+      for (const int context : {0, 1, q_len - 1, q_len, 40, tries(70, 131)}) {
         if (row_format(setting.features) != nullptr && context > 40) continue;  // wide rows, for which this is slow
         c.context = context;
         for (const int query_tokens : {q_len, q_len / 2, 0}) {

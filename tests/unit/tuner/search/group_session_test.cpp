@@ -33,7 +33,7 @@ class GroupSession : public ::testing::Test {
     request.shapes = {{.batch = 4, .longest_context = 16384}};
     request.compile_threads = 2;
     environment.library_revision = "r1";
-    effort.specs = 20;
+    effort = brief_effort();
   }
 
   Result<TuneSummary> run(const TuneRequest& asked, SimulatedGpu& gpu) {

@@ -26,7 +26,7 @@ class TuneSession : public ::testing::Test {
     request.shapes = {{.batch = 1, .longest_context = 8192}};
     request.compile_threads = 2;
     environment.library_revision = "r1";
-    effort.specs = 20;
+    effort = brief_effort();
   }
 
   /// An empty database in memory.
@@ -37,6 +37,14 @@ class TuneSession : public ::testing::Test {
 
   Result<TuneSummary> run(SimulatedGpu& gpu, const std::atomic<bool>* cancel = nullptr) {
     return run_session(request, device, environment, gpu, *db, effort, progress, cancel);
+  }
+
+  /// What a look-up answers from the database as it is.
+  Config look_up(const Shape& shape) {
+    LayeredWinners layers;
+    auto winners = db->winners(device_model(device)).value();
+    for (Winner& winner : winners) layers.entries.push_back({std::move(winner), "user"});
+    return WinnerTable::build(device, std::move(layers)).find(request.problem, shape).config;
   }
 
   std::vector<Trial> all_trials() { return db->trials(device_model(device), "", "", "").value(); }
@@ -152,10 +160,12 @@ TEST_F(TuneSession, TheBudgetIsKeptWithTheBestAnswerSoFar) {
   request.shapes = {{.batch = 1, .longest_context = 1024}, {.batch = 16, .longest_context = 65536}};
   for (const int budget_ms : {300, 1000, 3000}) {
     SimulatedGpu gpu(request.problem, kSeed);
+    gpu.launches_per_sample = 6;  // as where a launch takes as long as the second shape's
     request.budget = std::chrono::milliseconds(budget_ms);
     const auto summary = run(gpu);
     ASSERT_TRUE(summary);
-    // When time is up, a batch, one compilation a thread and the preparation of a shape may have begun.
+    // When time is up, a batch, one compilation a thread and the preparation of a shape may have begun. The three
+    // rounds that decide something follow.
     EXPECT_LE(summary->seconds, budget_ms / 1000.0 + 0.5) << budget_ms;
     ASSERT_EQ(summary->shapes.size(), 2u);
     EXPECT_FALSE(summary->shapes[0].finished) << budget_ms;
@@ -210,7 +220,8 @@ TEST_F(TuneSession, ResumeIgnoresTrialsOfOtherSoftware) {
 }
 
 TEST_F(TuneSession, CancelKeepsTheBestSoFarAndResumeGoesOn) {
-  for (const int cancel_at : {1, 4, 20, 45}) {
+  constexpr int kInTheRace = -1;
+  for (const int cancel_at : {1, 45, kInTheRace}) {
     std::string warning;
     db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, &warning));
     request.resume = false;
@@ -219,15 +230,25 @@ TEST_F(TuneSession, CancelKeepsTheBestSoFarAndResumeGoesOn) {
     first.before_round = [&](int round) {
       if (round == cancel_at) cancel = true;
     };
+    progress = [&](const TuneProgress& p) {
+      if (cancel_at == kInTheRace && std::string(p.phase) == "race" && p.done == 2)
+        cancel = true;  // in the third round
+    };
     const auto summary = run(first, &cancel);
     ASSERT_TRUE(summary) << summary.error().message;
     EXPECT_TRUE(summary->interrupted);
     EXPECT_FALSE(summary->shapes[0].finished);
-    EXPECT_LE(first.rounds, cancel_at + 1);
+    // The best so far has three rounds beside what look-ups answer all the same.
+    if (cancel_at != kInTheRace) {
+      EXPECT_LE(first.rounds, cancel_at + 1 + 3);
+    }
     EXPECT_GT(summary->shapes[0].median_us, 0);
+    EXPECT_GT(summary->shapes[0].looked_up_us, 0);
     EXPECT_EQ(trials(TrialStatus::ok).size(), 1u);
+    EXPECT_GE(trials(TrialStatus::ok).front().samples, 3);
 
     request.resume = true;
+    progress = {};
     SimulatedGpu second(request.problem, kSeed + 1);
     const auto resumed = run(second);
     ASSERT_TRUE(resumed);
@@ -238,6 +259,159 @@ TEST_F(TuneSession, CancelKeepsTheBestSoFarAndResumeGoesOn) {
       EXPECT_TRUE(config == to_json(summary->shapes[0].winner) || count == 1) << config;
     }
   }
+}
+
+/// A search that would hardly come upon what look-ups answer by itself.
+constexpr SearchEffort kNarrowSearch{
+    .specs = 2, .grids_per_spec = 1, .sweep_specs = 0, .refine_specs = 0, .twin_specs = 0, .refine_generations = 0};
+
+TEST_F(TuneSession, AWinnerIsNeverSlowerThanWhatLookUpsAnsweredHoweverShortTheBudget) {
+  for (const int budget_ms : {1, 60, 100, 200, 400, 1000, 2000}) {
+    for (const Shape shape :
+         {Shape{.batch = 1, .longest_context = 8192}, Shape{.batch = 128, .longest_context = 2048}}) {
+      SetUpDatabase();
+      request.shapes = {shape};
+      request.budget = std::chrono::milliseconds(budget_ms);
+      const Config before = look_up(shape);
+      SimulatedGpu gpu(request.problem, kSeed + static_cast<std::uint64_t>(budget_ms));
+      gpu.personality = 0.3;
+      gpu.factor = [&](const Config& config) { return config == before ? 0.8 : 1; };
+      const auto summary = run(gpu);
+      ASSERT_TRUE(summary) << summary.error().message;
+      const TunedShape& tuned = summary->shapes[0];
+      gpu.set_shape(shape);
+      const auto winners = db->winners(device_model(device)).value();
+      ASSERT_EQ(winners.size(), 1u) << tuned.no_winner;
+      for (const Winner& winner : winners) {
+        EXPECT_LE(gpu.true_us(config_from_json(winner.config).value()), gpu.true_us(before) * 1.01)
+            << budget_ms << " ms, batch " << shape.batch << ", seed " << kSeed;
+        EXPECT_GT(tuned.looked_up_us, 0);
+      }
+    }
+  }
+}
+
+TEST_F(TuneSession, WhatLookUpsAnswerSurvivesABadFirstSampleAndANarrowSearch) {
+  effort = kNarrowSearch;
+  const Config before = look_up(request.shapes[0]);
+  for (const bool best : {true, false}) {
+    SetUpDatabase();
+    SimulatedGpu gpu(request.problem, kSeed);
+    gpu.factor = [&](const Config& config) { return config == before ? (best ? 0.7 : 1.5) : 1; };
+    gpu.disturbance = [&](const Config& config, int sample) { return config == before && sample == 0 ? 5 : 1; };
+    const auto summary = run(gpu);
+    ASSERT_TRUE(summary) << summary.error().message;
+    const TunedShape& tuned = summary->shapes[0];
+    EXPECT_EQ(tuned.winner == before, best);
+    EXPECT_GE(gpu.samples[to_json(before)], effort.confirm_rounds_min) << "it is there to the end, fast or slow";
+    gpu.set_shape(request.shapes[0]);
+    EXPECT_NEAR(tuned.looked_up_us, gpu.true_us(before), 0.05 * tuned.looked_up_us);
+  }
+}
+
+TEST_F(TuneSession, TheWinnersOfOtherLayersAreComparedToo) {
+  effort = kNarrowSearch;
+  // The shipped winner is a kernel that neither the look-up nor the search would come upon.
+  SimulatedGpu gpu(request.problem, kSeed);
+  Config shipped = default_config(device, request.problem, request.shapes[0]);
+  shipped.grid = 77;
+  gpu.factor = [&](const Config& config) { return config == shipped ? 0.5 : 1; };
+  request.open_winners = [&](const DeviceModel&, const Environment&) {
+    LayeredWinners layers;
+    layers.entries.push_back({Winner{.problem = to_json(request.problem),
+                                     .shape = to_json(request.shapes[0]),
+                                     .policy = "cold",
+                                     .config = to_json(shipped),
+                                     .median_us = 1,
+                                     .low_us = 1,
+                                     .high_us = 1},
+                              "shipped"});
+    return by_problem(std::move(layers));
+  };
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary) << summary.error().message;
+  EXPECT_EQ(summary->shapes[0].winner, shipped);
+  EXPECT_EQ(db->winners(device_model(device))->front().config, to_json(shipped));
+}
+
+TEST_F(TuneSession, NothingIsStoredThatWasNotComparedWithWhatLookUpsAnswer) {
+  const Config before = look_up(request.shapes[0]);
+  SimulatedGpu gpu(request.problem, kSeed);
+  gpu.no_compiler = [&](const KernelSpec& spec) { return spec == before.spec; };
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary) << summary.error().message;
+  EXPECT_FALSE(summary->shapes[0].finished);
+  EXPECT_EQ(summary->shapes[0].median_us, 0);
+  EXPECT_NE(summary->shapes[0].no_winner.find("look-ups answer was compiled"), std::string::npos)
+      << summary->shapes[0].no_winner;
+  EXPECT_TRUE(db->winners(device_model(device))->empty());
+  EXPECT_TRUE(trials(TrialStatus::ok).empty());
+
+  // Interrupted in its first round, of which the backend then says nothing.
+  SetUpDatabase();
+  std::atomic<bool> cancel = false;
+  SimulatedGpu cut(request.problem, kSeed);
+  cut.before_round = [&](int) { cancel = true; };
+  cut.interrupts = &cancel;
+  const auto interrupted = run(cut, &cancel);
+  ASSERT_TRUE(interrupted) << interrupted.error().message;
+  EXPECT_EQ(interrupted->shapes[0].median_us, 0);
+  EXPECT_NE(interrupted->shapes[0].no_winner.find("interrupted before"), std::string::npos)
+      << interrupted->shapes[0].no_winner;
+  EXPECT_NE(interrupted->shapes[0].no_winner.find("--resume"), std::string::npos);
+  EXPECT_TRUE(trials(TrialStatus::ok).empty());
+}
+
+TEST_F(TuneSession, WhereWhatLookUpsAnswerCannotRunAnEnginesNextChoiceHasToBeBeaten) {
+  effort = kNarrowSearch;
+  effort.specs = 8;
+  const Config before = look_up(request.shapes[0]);
+  const std::vector<Config> defaults = default_configs(device, request.problem, request.shapes[0]);
+  const Config usual = defaults.front();
+  ASSERT_FALSE(before == usual);
+  const auto planted = [&](SimulatedGpu& gpu, int how) {
+    gpu.spills = [&, how](const KernelSpec& spec) { return how == 0 && spec == before.spec; };
+    gpu.fails_check = [&, how](const Config& config) { return how == 1 && config == before; };
+    gpu.wrong = [&, how](const Config& config) { return how == 2 && config == before; };
+    gpu.fails_timing = [&, how](const Config& config) { return how == 3 && config == before; };
+  };
+  for (const int how : {0, 1, 2, 3}) {
+    SCOPED_TRACE(how);
+    SetUpDatabase();
+    SimulatedGpu gpu(request.problem, kSeed);
+    planted(gpu, how);
+    const auto summary = run(gpu);
+    ASSERT_TRUE(summary) << summary.error().message;
+    EXPECT_GT(summary->shapes[0].median_us, 0);
+    EXPECT_FALSE(summary->shapes[0].winner == before);
+    EXPECT_EQ(summary->shapes[0].looked_up_us, summary->shapes[0].default_us);
+    EXPECT_GE(gpu.samples[to_json(usual)], effort.confirm_rounds_min);
+  }
+  // Where an engine has nothing to launch, whatever runs is better.
+  SetUpDatabase();
+  SimulatedGpu gpu(request.problem, kSeed);
+  gpu.fails_check = [&](const Config& config) {
+    return config == before || std::find(defaults.begin(), defaults.end(), config) != defaults.end();
+  };
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary) << summary.error().message;
+  EXPECT_GT(summary->shapes[0].median_us, 0);
+  EXPECT_EQ(summary->shapes[0].looked_up_us, 0);
+}
+
+TEST_F(TuneSession, RevalidationThatCannotMeasureWhatLookUpsAnswerKeepsTheStoredWinner) {
+  environment.driver_version = 13000;
+  SimulatedGpu first(request.problem, kSeed);
+  const auto before = run(first);
+  ASSERT_TRUE(before);
+  environment.driver_version = 13010;
+  request.revalidate = true;
+  SimulatedGpu second(request.problem, kSeed + 1);
+  second.no_compiler = [&](const KernelSpec& spec) { return spec == before->shapes[0].winner.spec; };
+  const auto after = run(second);
+  ASSERT_TRUE(after) << after.error().message;
+  EXPECT_EQ(after->shapes[0].winner, before->shapes[0].winner);
+  EXPECT_EQ(db->winners(device_model(device))->front().environment.driver_version, 13000);
 }
 
 TEST_F(TuneSession, ALaunchFailureCostsOnlyItsCandidate) {

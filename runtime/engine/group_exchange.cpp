@@ -1,0 +1,262 @@
+// group_exchange.cpp -- lays out the staging memory, and enqueues the three parts of a launch over NCCL.
+#include "runtime/engine/group_exchange.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <new>
+#include <utility>
+
+#include "runtime/engine/launch_status.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+/// NCCL takes seconds to find its way between hosts, and ranks may compile kernels before they join.
+constexpr std::int64_t kDefaultJoinBoundMs = 60000;
+constexpr std::int64_t kStagingAlignment = 16;  // small, so that what leanattn_group_bytes says always suffices
+
+std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment;
+}
+
+/// Whether the kernel of a rank alone gets its masks of query tokens as words of a tree.
+bool masks_are_words(const DecodeProblem& problem, const GroupPlace& place) {
+  return place.peers == 1 && needs_positions(problem.features);
+}
+
+}  // namespace
+
+Result<void> validate_over_nccl(const DecodeProblem& problem, const GroupPlace& place) {
+  const Features& features = problem.features;
+  if (place.peers > 1 && needs_positions(features) && features.context_interleave > 0)
+    return fail(ErrorCode::unsupported,
+                fmt::format("context_interleave {} with a causal mask over several query tokens, and with peers {} of "
+                            "a group of {}",
+                            features.context_interleave, place.peers, place.size),
+                "Kernels of such a group know where contiguous parts lie only: set context_interleave to 0.");
+  if (!features.replicate_output && problem.q_heads % place.size != 0)
+    return fail(ErrorCode::unsupported,
+                fmt::format("{} query heads cannot be dealt to {} ranks", problem.q_heads, place.size),
+                "Set replicate_output, so that every rank writes all heads.");
+  return {};
+}
+
+DecodeProblem part_over_nccl(const DecodeProblem& problem, const GroupPlace& place) {
+  DecodeProblem part = place.peers == 1 ? without_group(problem) : problem;
+  Features& features = part.features;
+  if (place.peers > 1) {
+    features.context_parallel = place.peers;
+    features.context_interleave = 0;
+  }
+  if (masks_are_words(problem, place)) features.mask = QueryMask::tree;
+  features.sink_logits = false;  // the merge counts them, once
+  part.lse = true;
+  part.pdl =
+      false;  // the kernel before writes what this one reads early, and NCCL's kernel after does not depend on it
+  return part;
+}
+
+ExchangeLayout exchange_layout(const DecodeProblem& problem, const GroupPlace& place, std::int64_t batch) {
+  const Features& features = problem.features;
+  const bool all = features.replicate_output;
+  constexpr std::int64_t kElementBytes = 2;
+  ExchangeLayout layout;
+  layout.tokens = batch * features.q_len;
+  layout.heads = all ? problem.q_heads : problem.q_heads / place.peers;
+  layout.first_head = all ? 0 : place.peer() * layout.heads;
+  layout.share_heads = all ? layout.heads : layout.heads / place.nccl_ranks();
+  const std::int64_t head_bytes = layout.tokens * v_head_dim(problem) * kElementBytes;
+  layout.share_bytes = layout.share_heads * head_bytes;
+  layout.lse_bytes = layout.tokens * problem.q_heads * std::int64_t{sizeof(float)};
+  layout.send_lse = aligned(layout.heads * head_bytes);
+  layout.receive = layout.send_lse + aligned(layout.lse_bytes);
+  layout.receive_lse = layout.receive + place.nccl_ranks() * aligned(layout.share_bytes);
+  layout.masks = layout.receive_lse + place.nccl_ranks() * aligned(layout.lse_bytes);
+  layout.total = layout.masks + aligned(layout.tokens * std::int64_t{sizeof(unsigned)});
+  return layout;
+}
+
+Result<std::unique_ptr<GroupExchange>> GroupExchange::create(const GroupPlace& place, std::int64_t memory_bytes,
+                                                             std::shared_ptr<const Context> context,
+                                                             std::shared_ptr<LaunchStatus> status,
+                                                             PartialsMerger* merger) {
+  std::unique_ptr<GroupExchange> made(new GroupExchange);
+  made->place_ = place;
+  made->context_ = std::move(context);
+  made->status_ = std::move(status);
+  made->merger_ = merger;
+  auto staging = DeviceBuffer::allocate(memory_bytes);
+  if (!staging) return tl::unexpected(std::move(staging.error()));
+  auto count = DeviceBuffer::allocate(sizeof(unsigned));
+  if (!count) return tl::unexpected(std::move(count.error()));
+  auto progress = PinnedBuffer::allocate(sizeof(LeanExchangeProgress));
+  if (!progress) return tl::unexpected(std::move(progress.error()));
+  made->staging_ = *std::move(staging);
+  made->count_ = *std::move(count);
+  made->progress_ = *std::move(progress);
+  new (made->progress_.data()) LeanExchangeProgress{0, 0};
+  const auto stream = Stream::create();
+  if (!stream) return tl::unexpected(stream.error());
+  if (auto ok = fill_bytes_async(made->count_.data(), 0, made->count_.bytes(), stream->get()); !ok)
+    return tl::unexpected(std::move(ok.error()));
+  if (auto ok = stream->synchronize(); !ok) return tl::unexpected(std::move(ok.error()));
+  return made;
+}
+
+GroupExchange::~GroupExchange() {
+  communicator_.reset();  // it reads progress_
+  // Nobody could connect the group later, and the engine's other launches shall go on.
+  if (status_ && status_->has_fault_in(staging_.data(), staging_.bytes())) status_->acknowledge();
+}
+
+std::shared_ptr<GroupCommunicator> GroupExchange::communicator() const {
+  const std::lock_guard lock(mutex_);
+  return communicator_;
+}
+
+bool GroupExchange::connected() const {
+  const auto communicator = this->communicator();
+  return communicator && !communicator->broken();
+}
+
+Result<void> GroupExchange::connect_with(
+    const std::function<Result<std::unique_ptr<GroupCommunicator>>(const NcclApi&, CommunicatorOptions)>& make) {
+  if (connected())
+    return fail(ErrorCode::invalid_argument, "the group is connected over NCCL already",
+                "Connect each group once, and again only after group_broken.");
+  const auto join_ms = bound_from_environment("LEANATTN_JOIN_BOUND_MS", kDefaultJoinBoundMs);
+  if (!join_ms) return tl::unexpected(join_ms.error());
+  const auto api = nccl();
+  if (!api) return tl::unexpected(api.error());
+  {
+    const std::lock_guard lock(mutex_);
+    communicator_.reset();
+  }
+  // What a launch that broke the last communicator has left.
+  auto* const progress = progress_.as<LeanExchangeProgress>();
+  __atomic_store_n(&progress->ended, __atomic_load_n(&progress->begun, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
+  CommunicatorOptions options;
+  options.rank = place_.nccl_rank(), options.ranks = place_.nccl_ranks();
+  options.join_ms = *join_ms;
+  options.bound_ms = status_ ? status_->wait_bound_ms() : kDefaultWaitBoundMs;
+  options.context = context_;
+  options.progress = progress;
+  options.on_break = [status = status_, staging = staging_.data()](const Error& error) {
+    if (status) status->report(staging, error);
+  };
+  auto made = make(**api, std::move(options));
+  if (!made) return tl::unexpected(std::move(made.error()));
+  if (status_ && status_->has_fault_in(staging_.data(), staging_.bytes())) status_->acknowledge();
+  const std::lock_guard lock(mutex_);
+  communicator_ = *std::move(made);
+  return {};
+}
+
+Result<void> GroupExchange::connect(const NcclUniqueId& id) {
+  return connect_with([&](const NcclApi& api, CommunicatorOptions options) {
+    return GroupCommunicator::join(api, id, std::move(options));
+  });
+}
+
+Result<void> GroupExchange::connect(ncclComm* comm) {
+  return connect_with([&](const NcclApi& api, CommunicatorOptions options) {
+    return GroupCommunicator::borrow(api, comm, std::move(options));
+  });
+}
+
+Result<void> GroupExchange::prepare(bool capturing) {
+  const auto communicator = this->communicator();
+  if (!communicator)
+    return fail(ErrorCode::invalid_argument, "the group is not connected over NCCL",
+                "Call leanattn_group_connect_nccl on all ranks first.");
+  if (auto ok = communicator->ready(); !ok) return ok;
+  return merger_->prepare(capturing);
+}
+
+Result<void> GroupExchange::begin(const DecodeProblem& problem, LeanDecodeArgs& args, CUstream_st* stream) {
+  const ExchangeLayout layout = exchange_layout(problem, place_, args.batch);
+  const Features& features = problem.features;
+  LeanBeginArgs before{};
+  before.progress = progress_.as<LeanExchangeProgress>();
+  before.launch = count_.as<unsigned>();
+  before.batch = args.batch;
+  if (masks_are_words(problem, place_)) {
+    before.tree_mask = static_cast<unsigned*>(staging_.at(layout.masks));
+    before.context_lengths = args.context_lengths;
+    before.full_lengths = args.full_lengths;
+    before.context_starts = args.context_starts;
+    before.q_offsets = args.q_offsets;
+    before.query_tokens = features.q_len;
+    before.context_capacity = args.context_capacity;
+    before.rank = place_.rank, before.ranks = place_.size;
+    before.unit = features.context_interleave;
+    args.tree_mask = before.tree_mask;
+  }
+  if (auto ok = merger_->begin(before, stream); !ok) return ok;
+  const std::int64_t dim = v_head_dim(problem), head_stride = layout.tokens * dim;
+  // The kernel counts heads from the first of all. This address is only the start of that count.
+  args.o = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(staging_.at(0)) -
+                                   static_cast<std::uintptr_t>(layout.first_head * head_stride * 2));
+  args.o_stride_head = head_stride;
+  args.o_stride_token = dim;
+  args.o_stride_batch = features.q_len * dim;
+  args.lse = static_cast<float*>(staging_.at(layout.send_lse));
+  args.sink_logits = nullptr;
+  if (place_.peers == 1) args.full_lengths = nullptr, args.context_starts = nullptr;
+  return {};
+}
+
+Result<void> GroupExchange::finish(const DecodeProblem& problem, const LeanDecodeArgs& asked, CUstream_st* stream) {
+  const auto communicator = this->communicator();
+  if (!communicator)
+    return fail(ErrorCode::invalid_argument, "the group is not connected over NCCL",
+                "Call leanattn_group_connect_nccl on all ranks first.");
+  const Features& features = problem.features;
+  const ExchangeLayout layout = exchange_layout(problem, place_, asked.batch);
+  const int ranks = place_.nccl_ranks(), own = place_.nccl_rank();
+  const auto share_sent_to = [&](int rank) {
+    return staging_.at(features.replicate_output ? 0 : rank * layout.share_bytes);
+  };
+  const auto received = [&](int rank) { return staging_.at(layout.receive + rank * aligned(layout.share_bytes)); };
+  const auto received_lse = [&](int rank) {
+    return staging_.at(layout.receive_lse + rank * aligned(layout.lse_bytes));
+  };
+  std::array<Transfer, std::size_t{2} * LEAN_MERGE_PARTS> transfers;
+  std::size_t count = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (rank == own) continue;
+    transfers[count++] = {rank, share_sent_to(rank), received(rank), layout.share_bytes};
+    transfers[count++] = {rank, staging_.at(layout.send_lse), received_lse(rank), layout.lse_bytes};
+  }
+  if (auto ok = communicator->exchange({transfers.data(), count}, stream); !ok) return ok;
+
+  const std::int64_t dim = v_head_dim(problem);
+  const int first_head = features.replicate_output ? 0 : place_.share() * layout.share_heads;
+  LeanMergeArgs merge{};
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto part = static_cast<std::size_t>(rank);
+    merge.o[part] = rank == own ? share_sent_to(own) : received(rank);
+    merge.lse[part] =
+        static_cast<const float*>(rank == own ? staging_.at(layout.send_lse) : received_lse(rank)) + first_head;
+  }
+  merge.o_stride_token = dim, merge.o_stride_head = layout.tokens * dim;
+  merge.lse_stride_token = merge.out_lse_stride_token = problem.q_heads;
+  merge.out_o = static_cast<char*>(asked.o) + first_head * asked.o_stride_head * 2;
+  merge.out_stride_token = asked.o_stride_token, merge.out_stride_head = asked.o_stride_head;
+  merge.out_stride_batch = features.ragged_q ? features.q_len * asked.o_stride_token : asked.o_stride_batch;
+  if (asked.lse != nullptr) merge.out_lse = asked.lse + first_head;
+  if (asked.sink_logits != nullptr) merge.sink_logits = asked.sink_logits + first_head;
+  if (features.ragged_q) merge.token_count = asked.q_offsets + asked.batch;
+  merge.progress = progress_.as<LeanExchangeProgress>();
+  merge.launch = count_.as<unsigned>();
+  merge.tokens = static_cast<int>(layout.tokens), merge.heads = layout.share_heads;
+  merge.request_tokens = features.q_len;
+  merge.parts = ranks;
+  merge.dim = static_cast<int>(dim);
+  return merger_->merge(merge, problem.dtype, stream);
+}
+
+}  // namespace v1
+}  // namespace leanattn

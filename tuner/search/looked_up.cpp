@@ -1,0 +1,71 @@
+#include "tuner/search/looked_up.hpp"
+
+#include <algorithm>
+
+#include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/winner_table.hpp"
+#include "tuner/search/group_screen.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+Result<WinnersByProblem> winners_of(const DeviceModel& model, TuningDb& db) {
+  Result<std::vector<Winner>> winners = db.winners(model);
+  if (!winners) return tl::unexpected(winners.error());
+  Result<std::vector<FittedModel>> models = db.cost_models(model);
+  if (!models) return tl::unexpected(models.error());
+  LayeredWinners layered{.entries = {}, .models = *std::move(models), .warnings = {}};
+  for (Winner& winner : *winners) layered.entries.push_back({std::move(winner), "user"});
+  return by_problem(std::move(layered));
+}
+
+/// What an engine tries to launch for the shape, in its order.
+std::vector<Config> launch_order(const ShapeContext& context) {
+  const SessionSetup& session = context.session;
+  std::vector<Config> order;
+  if (const Config& answer = session.looked_up[static_cast<std::size_t>(context.index)]; context.fits(answer))
+    order.push_back(answer);
+  for (const Config& config : default_configs(session.device, session.request.problem, context.shape)) {
+    if (std::find(order.begin(), order.end(), config) == order.end()) order.push_back(config);
+  }
+  return order;
+}
+
+}  // namespace
+
+Result<std::vector<Config>> looked_up_configs(const TuneRequest& request, const DeviceFacts& device,
+                                              const DeviceModel& model, const Environment& environment, TuningDb& db) {
+  Result<WinnersByProblem> winners =
+      request.open_winners ? request.open_winners(model, environment) : winners_of(model, db);
+  if (!winners) return tl::unexpected(winners.error());
+  const WinnerTable table(device, *std::move(winners));
+  std::vector<Config> configs;
+  for (const Shape& shape : request.shapes) configs.push_back(table.find(request.problem, shape).config);
+  return configs;
+}
+
+Result<bool> try_looked_up(ShapeContext& context, const CostModel& model, Measurer& measurer, TimedCandidates& timed) {
+  const bool group = in_group(context.session.request.problem.features);
+  for (Config config : launch_order(context)) {
+    context.session.compiles.enqueue({&config.spec, 1}, /*urgent=*/true);
+    context.report("screen", kernel_name(config.spec), 0, 0, 0);
+    const auto ready = measurer.compiled(config.spec, model, context.deadline_s);
+    context.started_s = context.session.backend.now_s();
+    if (ready) {
+      if (group) config = cut_for_group(context, config, *ready);
+      const RankedConfig once{config, 0};
+      if (auto done = measurer.try_configs({&once, 1}, "screen", context.deadline_s, timed); !done)
+        return tl::unexpected(done.error());
+      if (timed.find(config) != nullptr) {
+        context.looked_up = config;
+        return true;
+      }
+    }
+    if (!measurer.failed(config)) return false;
+  }
+  return true;
+}
+
+}  // namespace v1
+}  // namespace leanattn
