@@ -504,8 +504,10 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  *   - With a selection this launch reads nothing before the wait, so that the kernel right before may write all of the
  *     above.
  *
- * Errors: invalid_argument (names the argument and its value), workspace_corrupt (an earlier launch of the engine ended
- * with a fault, see leanattn_engine_check), launch_failed, context_lost. Nothing was enqueued then. */
+ * Errors: invalid_argument (names the argument and its value), workspace_corrupt and group_broken (an earlier launch of
+ * the engine ended with a fault, see leanattn_engine_check), not_prepared (the ranks of a group over NCCL are still
+ * connecting), launch_failed, context_lost. Nothing was enqueued then, but where a launch over NCCL fails part of it
+ * may run, and o and lse are not to be used. */
 LEANATTN_API leanattn_status leanattn_plan_launch(const leanattn_plan* plan, const leanattn_decode_args* args,
                                                   void* workspace, leanattn_stream stream) LEANATTN_NOEXCEPT;
 
@@ -560,8 +562,8 @@ LEANATTN_API leanattn_status leanattn_group_export(const leanattn_group* group, 
 /* Maps the memory of the peers. `blobs` has the blobs of all peers in the order of their ranks, its own included,
  * LEANATTN_GROUP_BLOB_BYTES each: of all ranks, unless the options had other peers. Called once, on each rank, before
  * its first launch; no rank waits for another. Errors: invalid_argument (a blob is damaged, of another group size,
- * memory_bytes or library, or in the wrong place), unsupported (a GPU cannot reach another one's memory: make the group
- * over NCCL on all ranks), launch_failed, context_lost. */
+ * memory_bytes or library, or in the wrong place), unsupported (a GPU cannot reach another one's memory, or CUDA IPC is
+ * not allowed: make the group over NCCL on all ranks), launch_failed, context_lost. */
 LEANATTN_API leanattn_status leanattn_group_connect(leanattn_group* group, const void* blobs) LEANATTN_NOEXCEPT;
 
 /* The bytes of NCCL's unique id, by which the ranks of a communicator find each other. */
@@ -582,7 +584,10 @@ typedef struct leanattn_nccl_options {
   const void* unique_id;   /* LEANATTN_NCCL_ID_BYTES: the group makes a communicator of its own, and aborts it when it
                               breaks or ends. Copied */
   leanattn_nccl_comm comm; /* a communicator of the caller's: rank r of the group is its rank r / peers of size / peers,
-                              on the engine's GPU. It stays the caller's, who does not destroy it before the group */
+                              on the engine's GPU. It is of the NCCL that this library has loaded, and stays the
+                              caller's, who does not destroy it before the group. After group_broken the caller aborts
+                              it (ncclCommAbort) before the group is connected again or destroyed, because these wait
+                              for its kernels */
 } leanattn_nccl_options;
 
 /* Everything is 0 but struct_size. Set unique_id or comm. */
@@ -596,19 +601,23 @@ static inline void leanattn_nccl_options_init(leanattn_nccl_options* options) {
  * the other ranks; leanattn_engine_plan_group waits for that thread, each step at most for a bound
  * (LEANATTN_JOIN_BOUND_MS). With a communicator of the caller's the ranks exchange a few bytes and wait for each other,
  * so that ranks of one process call it from a thread each, and without a bound where the communicator is a blocking
- * one. No other use of that communicator may be in progress, then and during launches of the group. After group_broken
- * a group may be connected again, with another id or communicator, once no launch and no replay of a graph of it
- * follows; such graphs are captured anew. Errors: invalid_argument (all ranks are peers, not exactly one of the two,
- * connected already, a communicator of other ranks or another GPU), unsupported (there is no NCCL 2.14 or newer),
- * launch_failed (with the words of NCCL), group_broken, out_of_memory, context_lost. */
+ * one. No other use of that communicator may be in progress, then and from a launch of the group until the GPU has done
+ * it, because a thread of the group asks the communicator for errors meanwhile.
+ *
+ * A call on a group that is connected replaces its communicator, which is aborted if it is the group's own. So after
+ * group_broken on any rank all ranks connect again, with another id or communicator, once no launch and no replay of a
+ * graph of the group follows; such graphs are captured anew. Where there are peers, leanattn_group_reset follows.
+ * Errors: invalid_argument (all ranks are peers, not exactly one of the two, a communicator of other ranks or another
+ * GPU), unsupported (there is no NCCL 2.14 or newer), launch_failed (with the words of NCCL), group_broken,
+ * out_of_memory, context_lost. */
 LEANATTN_API leanattn_status leanattn_group_connect_nccl(leanattn_group* group,
                                                          const leanattn_nccl_options* options) LEANATTN_NOEXCEPT;
 
 /* Makes a group usable again after group_broken, or after a launch of any of its ranks was aborted: zeroes the memory
  * of this rank, waits for the stream, and forgets a fault of this group. All ranks must do so, none while a launch of
- * any rank runs, and none may launch before all have: put a barrier of all ranks before and after it. What NCCL has
- * broken is mended by leanattn_group_connect_nccl instead. Errors: invalid_argument, launch_failed, group_broken (its
- * communicator does not work any more), context_lost. */
+ * any rank runs, and none may launch before all have: put a barrier of all ranks before and after it. Where ranks also
+ * exchange over NCCL, leanattn_group_connect_nccl comes first; where all do, it is enough. Errors: invalid_argument,
+ * launch_failed, group_broken (its communicator does not work any more), context_lost. */
 LEANATTN_API leanattn_status leanattn_group_reset(leanattn_group* group, leanattn_stream stream) LEANATTN_NOEXCEPT;
 
 /* Frees a rank's part of a group and unmaps the others'. No launch of any rank may run or follow, and no graph of one
@@ -622,9 +631,12 @@ LEANATTN_API void leanattn_group_destroy(leanattn_group* group) LEANATTN_NOEXCEP
  * of the others, so ranks of one process make all their plans before they launch any, because loading a kernel may wait
  * for the GPU. The plan is valid until leanattn_engine_destroy and may be launched until leanattn_group_destroy.
  * Over NCCL it waits until all ranks are connected, and has the kernel for the rank's part alone (or for that of its
- * peers). A launch then enqueues that kernel between a small one and the exchange with its merge, takes a lock, and is
- * no dependent launch. Errors: those of leanattn_engine_plan, invalid_argument (a group of another engine or size, not
- * connected, or with too little memory), group_broken (over NCCL: a rank did not come). */
+ * peers). A launch then enqueues that kernel between a small one and the exchange with its merge. It takes a lock,
+ * waits until NCCL has prepared the exchange (LEANATTN_WAIT_BOUND_MS at most), and is no dependent launch. Launch on a
+ * stream that was made, not on CU_STREAM_PER_THREAD, and not between ncclGroupStart and ncclGroupEnd of the same
+ * thread, where the exchange would come after the merge. Errors: those of leanattn_engine_plan, invalid_argument (a
+ * group of another engine or size, not connected, or with too little memory), group_broken (over NCCL: a rank did not
+ * come). */
 LEANATTN_API leanattn_status leanattn_engine_plan_group(leanattn_engine* engine, const leanattn_problem* problem,
                                                         const leanattn_shape* shape, leanattn_group* group,
                                                         leanattn_stream stream,

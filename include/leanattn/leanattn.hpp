@@ -417,14 +417,19 @@ class Group {
   /// those of create, connect and connect_nccl.
   static Result<std::vector<Group>> of_engines(const std::vector<const Engine*>& engines, std::int64_t memory_bytes,
                                                GroupTransport transport = GroupTransport::automatic) {
+    std::string no_peers;
     if (transport != GroupTransport::nccl) {
       auto groups = of_peers(engines, memory_bytes);
       if (groups || transport == GroupTransport::peers || groups.error().code != ErrorCode::unsupported) return groups;
+      no_peers = groups.error().message;
     }
     auto groups = create_all(engines, memory_bytes, 1);
     if (!groups) return groups;
-    const auto id = nccl_id();
-    if (!id) return tl::unexpected<Error>(id.error());
+    auto id = nccl_id();
+    if (!id) {
+      if (!no_peers.empty()) id.error().message += ", and not all ranks can be peers: " + no_peers;
+      return tl::unexpected<Error>(id.error());
+    }
     for (Group& group : *groups) {
       if (auto ok = group.connect_nccl(*id); !ok) return tl::unexpected<Error>(ok.error());
     }
@@ -464,7 +469,8 @@ class Group {
     options.unique_id = id.data();
     return detail::to_result(leanattn_group_connect_nccl(group_.get(), &options));
   }
-  /// The same by a communicator of the caller's, which stays the caller's and must outlive the group.
+  /// The same by a communicator of the caller's, which stays the caller's and outlives the group, unless that is
+  /// broken.
   Result<void> connect_nccl(leanattn_nccl_comm comm) {
     leanattn_nccl_options options;
     leanattn_nccl_options_init(&options);

@@ -15,33 +15,26 @@ def from_process_group(process_group, problem, max_batch, engine, transport):
     _check_transport(transport, TRANSPORTS)
     dist = _distributed(process_group)
     rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
-    group = None
+    group = unreached = None
+
+    def look():
+        _check(problem, size, f"the process group has {size} ranks")
+        return _host()
 
     def make(peers):
         nonlocal group
-        _check(problem, size, f"the process group has {size} ranks")
         at = engine if engine is not None else default_engine(sys.modules["torch"].cuda.current_device())
         group = Group(at, rank, size, Group.bytes_for(problem, max_batch), peers)
-        return group.export() if peers != 1 else None, _host()
+        return group.export() if peers != 1 else None
 
     try:
-        peers = 1 if transport == "nccl" else size
-        made = _together(process_group, size, lambda: make(peers))
-        hosts = [host for _, host in made]
-        if transport == "two_level" or transport == "auto" and len(set(hosts)) > 1:
-            group.close()
-            peers = peers_of(hosts)
-            if transport == "auto" and not _has_two_levels(problem):
-                peers = 1
-            if transport == "two_level" and not 1 < peers < size:
-                raise ArgumentError(f"transport is 'two_level', and the ranks are on {len(set(hosts))} machines in this way: {_numbered(hosts)}", "invalid_argument",
-                                    "It needs several machines, with the same number of ranks above 1, which follow each other. Take 'auto'.")
-            made = _together(process_group, size, lambda: make(peers))
+        peers = _peers_for(transport, _together(process_group, size, look), problem)
+        blobs = _together(process_group, size, lambda: make(peers))
         if peers > 1:
             first = rank // peers * peers
-            blobs = [blob for blob, _ in made[first:first + peers]]
-            failures, own = _attempt(process_group, size, lambda: group.connect(blobs))
+            failures, own = _attempt(process_group, size, lambda: group.connect(blobs[first:first + peers]))
             if transport == "auto" and failures and all(unsupported for _, unsupported in failures.values()):
+                unreached = Unsupported(f"not all ranks can be peers: {next(iter(failures.values()))[0]}", "unsupported")
                 group.close()
                 peers = 1
                 _together(process_group, size, lambda: make(peers))
@@ -50,9 +43,11 @@ def from_process_group(process_group, problem, max_batch, engine, transport):
         if peers < size:
             ids = _together(process_group, size, lambda: Group.nccl_id() if rank < peers else None)
             _together(process_group, size, lambda: group.connect_nccl(ids[rank % peers]))
-    except BaseException:
+    except BaseException as error:
         if group is not None:
             group.close()  # no rank has launched anything
+        if unreached is not None:
+            raise error from unreached
         raise
     group._process_group = process_group if process_group is not None else dist.group.WORLD
     return group
@@ -63,13 +58,14 @@ def of_engines(engines, problem, max_batch, transport):
     _check_transport(transport, TRANSPORTS[:3])
     engines = list(engines)
     _check(problem, len(engines), f"there are {len(engines)} engines")
-    if transport != "nccl":
-        try:
-            return _all_of(engines, problem, max_batch, 0)
-        except Unsupported:
-            if transport == "peers":
-                raise
-    return _all_of(engines, problem, max_batch, 1)
+    if transport == "nccl":
+        return _all_of(engines, problem, max_batch, 1)
+    try:
+        return _all_of(engines, problem, max_batch, 0)
+    except Unsupported:
+        if transport == "peers":
+            raise
+        return _all_of(engines, problem, max_batch, 1)  # an error of this has the first one as its context
 
 
 def _all_of(engines, problem, max_batch, peers):
@@ -87,6 +83,22 @@ def _all_of(engines, problem, max_batch, peers):
             group.close()
         raise
     return groups
+
+
+def _peers_for(transport, hosts, problem):
+    """How many ranks merge inside their kernels, by the machine of every rank."""
+    machines = len(set(hosts))
+    if transport == "nccl":
+        return 1
+    if transport == "peers" or transport == "auto" and machines == 1:
+        return len(hosts)
+    peers = peers_of(hosts)
+    if transport == "auto":
+        return peers if _has_two_levels(problem) else 1
+    if not 1 < peers < len(hosts):
+        raise ArgumentError(f"transport is 'two_level', and the ranks are on {machines} machines in this way: {_numbered(hosts)}", "invalid_argument",
+                            "It needs several machines, with the same number of ranks above 1, which follow each other. Take 'auto'.")
+    return peers
 
 
 def peers_of(hosts):

@@ -294,9 +294,11 @@ damaged, in the wrong place, or of another group or version), unsupported (a GPU
 unique_id  what Group.nccl_id() returned on one rank: the group makes a communicator of its own, and aborts it when it breaks
            or ends. The call returns at once, and the first plan waits for the other ranks, at most LEANATTN_JOIN_BOUND_MS a step
 comm       the address of an ncclComm_t of the caller's, in which rank r of the group is rank r // peers of size // peers. It
-           stays the caller's and outlives the group; all ranks wait for each other in this call
-After leanattn.GroupBroken it may be called again on all ranks, with another id or communicator. Raises leanattn.Error:
-invalid_argument, unsupported (there is no NCCL), launch_failed, group_broken.)")
+           stays the caller's and outlives the group; after leanattn.GroupBroken the caller aborts it before the next
+           connect_nccl() or close(). All ranks wait for each other in this call
+After leanattn.GroupBroken on any rank, all ranks call it again, with another id or communicator, which replaces the first.
+Where there are peers, reset() follows. Raises leanattn.Error: invalid_argument, unsupported (there is no NCCL),
+launch_failed, group_broken.)")
       .def("reset", &GroupObject::reset, nb::arg("stream") = nb::none(),
            nb::sig("def reset(self, stream: typing.Any = None) -> None"),
            R"(Makes the group usable again after leanattn.GroupBroken: zeroes this rank's part and waits for the stream.
@@ -304,7 +306,8 @@ invalid_argument, unsupported (there is no NCCL), launch_failed, group_broken.)"
 All ranks do so, between two barriers: none while a launch of any rank runs, and none launches before all have.
 
 stream  a CUDA stream or its handle, on which the part is zeroed; None: the legacy default stream
-Raises leanattn.Error, also where NCCL is broken: then connect_nccl() again, or make a new group.)")
+Raises leanattn.Error, also where NCCL is broken: then connect_nccl() comes first, and where no ranks are peers it is
+enough.)")
       .def("close", &GroupObject::close, nb::kw_only(), nb::arg("barrier") = true,
            nb::sig("def close(self, *, barrier: bool = True) -> None"),
            R"(Waits for this rank's GPU, then for all ranks of the process group, and frees this rank's part.

@@ -99,9 +99,8 @@ def pools(kind=FakeTensor, head_major=False):
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 def test_decode_makes_the_table_before_it_launches(engine, layout):
     k, v = pools(head_major=layout == "HND")
-    stream = fake.make_stream()
-    called(leanattn.decode, FakeTensor((3, 8, HEAD_DIM)), k, v, None, arrays([([7, 8], 2), ([1], 16), ([5, 6, 9], 4)]), kv_layout=layout, stream=stream,
-           engine=engine)
+    stream, three = fake.make_stream(), arrays([([7, 8], 2), ([1], 16), ([5, 6, 9], 4)])
+    called(leanattn.decode, FakeTensor((3, 8, HEAD_DIM)), k, v, None, three, kv_layout=layout, stream=stream, engine=engine)
     rows, decode = fake.launches()
     assert rows["kernel"] == "page_rows" and rows["stream"] == decode["stream"] == stream
     given = decode["arguments"]

@@ -7,16 +7,18 @@ namespace leanattn {
 inline namespace v1 {
 
 /// Allows this thread, while it lives, what a stream that is captured in global mode forbids to all threads (CUDA
-/// driver API, cuThreadExchangeStreamCaptureMode).
+/// driver API, cuThreadExchangeStreamCaptureMode). Without a driver it does nothing.
 class BesideCaptures {
  public:
-  explicit BesideCaptures(const DriverApi& api) : api_(api) { api_.cuThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures() { exchange(); }
   BesideCaptures(const BesideCaptures&) = delete;
   BesideCaptures& operator=(const BesideCaptures&) = delete;
-  ~BesideCaptures() { api_.cuThreadExchangeStreamCaptureMode(&mode_); }
+  ~BesideCaptures() { exchange(); }
 
  private:
-  const DriverApi& api_;
+  void exchange() {
+    if (const auto api = driver()) (*api)->cuThreadExchangeStreamCaptureMode(&mode_);
+  }
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 

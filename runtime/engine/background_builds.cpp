@@ -1,21 +1,11 @@
 // background_builds.cpp -- the builder's queue and its thread.
 #include "runtime/engine/background_builds.hpp"
 
-#include "runtime/cuda/driver.hpp"
+#include "runtime/cuda/beside_captures.hpp"
 #include "runtime/engine/own_thread.hpp"
 
 namespace leanattn {
 inline namespace v1 {
-namespace {
-
-/// While a thread captures a stream in global mode, no other thread may load a kernel, unless that thread declares that
-/// its calls have nothing to do with stream captures (CUDA driver API, cuThreadExchangeStreamCaptureMode).
-void ignore_stream_captures() {
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  if (const auto api = driver()) (*api)->cuThreadExchangeStreamCaptureMode(&mode);
-}
-
-}  // namespace
 
 BackgroundBuilds::~BackgroundBuilds() {
   {
@@ -47,7 +37,7 @@ void BackgroundBuilds::forgive() {
 }
 
 void BackgroundBuilds::run() {
-  ignore_stream_captures();
+  const BesideCaptures relaxed;  // else nobody may capture a stream in global mode while a kernel is loaded
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [&] { return stopping_ || !queue_.empty(); });

@@ -173,6 +173,7 @@ Result<std::unique_ptr<GroupMember>> GroupMember::create(const GroupMemberOption
   auto memory = DeviceBuffer::allocate(group_bytes(place.peers, columns));
   if (!memory) return tl::unexpected(std::move(memory.error()));
   member->memory_ = *std::move(memory);
+  if (member->status_) member->status_->count_ranks_from(member->memory_.data(), place.rank - place.peer());
   member->exchange_.assign(static_cast<std::size_t>(place.peers), nullptr);
   member->exchange_[static_cast<std::size_t>(place.peer())] = static_cast<char*>(member->memory_.at(kStateBytes));
   const auto stream = Stream::create();
@@ -188,7 +189,10 @@ GroupMember::~GroupMember() {
   }
   exchange_over_nccl_.reset();
   // Nobody could reset the group later, and the engine's other launches shall go on.
-  if (status_ && status_->has_fault_in(memory_.data(), memory_.bytes())) status_->acknowledge();
+  if (status_ && memory_.data() != nullptr) {
+    status_->acknowledge(memory_.data(), memory_.bytes());
+    status_->forget_ranks(memory_.data());
+  }
   memory_ = DeviceBuffer();
 }
 
@@ -273,7 +277,8 @@ Result<char*> GroupMember::map(const Blob& blob, int rank) {
   if (status == CUDA_ERROR_PEER_ACCESS_UNSUPPORTED || status == CUDA_ERROR_INVALID_DEVICE)
     return fail(ErrorCode::unsupported,
                 fmt::format("the GPU of rank {} cannot reach the memory of rank {}", place_.rank, rank), kNoPeers);
-  if (auto ok = leanattn::check(status, "cuIpcOpenMemHandle", ErrorCode::launch_failed); !ok) {
+  // What the driver answers where CUDA IPC is not allowed differs between systems.
+  if (auto ok = leanattn::check(status, "cuIpcOpenMemHandle", ErrorCode::unsupported); !ok) {
     ok.error().hint =
         fmt::format("Rank {} must run on this machine and still have its group; containers need --ipc=host.", rank);
     return tl::unexpected(std::move(ok.error()));
@@ -345,7 +350,7 @@ Result<void> GroupMember::reset(CUstream_st* stream) {
   const CurrentContext scope(context_ ? context_->get() : nullptr);
   if (!scope.entered()) return scope.entered();
   if (auto ok = write_state(stream); !ok) return ok;
-  if (status_ && status_->has_fault_in(memory_.data(), memory_.bytes())) status_->acknowledge();
+  if (status_) status_->acknowledge(memory_.data(), memory_.bytes());
   return {};
 }
 

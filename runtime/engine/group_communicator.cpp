@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "runtime/cuda/beside_captures.hpp"
 #include "runtime/cuda/current_context.hpp"
-#include "runtime/cuda/driver.hpp"
 #include "runtime/cuda/gpu.hpp"
 #include "runtime/engine/own_thread.hpp"
 
@@ -31,14 +30,12 @@ constexpr std::int64_t kHelloBytes = 256;                   // that every two ra
 /// the captures of others.
 class OnTheSide {
  public:
-  explicit OnTheSide(CUctx_st* context) : scope_(context) {
-    if (const auto api = driver()) relaxed_.emplace(**api);
-  }
+  explicit OnTheSide(CUctx_st* context) : scope_(context) {}
   const Result<void>& entered() const { return scope_.entered(); }
 
  private:
   const CurrentContext scope_;
-  std::optional<BesideCaptures> relaxed_;
+  const BesideCaptures relaxed_;
 };
 
 constexpr const char* kReconnect =
@@ -329,7 +326,8 @@ void GroupCommunicator::abort_in_background(const std::shared_ptr<State>& state)
       return;
     }
   }
-  start_own_thread([state] {
+  const auto abort = [state] {
+    std::shared_ptr<const Context> context;  // given back when nothing needs it any more
     {
       const OnTheSide scope(state->context());
       {
@@ -339,15 +337,21 @@ void GroupCommunicator::abort_in_background(const std::shared_ptr<State>& state)
         state->changed.wait_for(lock, milliseconds(state->options.bound_ms), [&] { return !state->in_call; });
       }
       state->api->ncclCommAbort(state->comm);
+      const std::lock_guard lock(state->mutex);
       state->hello.reset();
+      state->options.on_break = nullptr;  // the engine may be gone, so that this frees its status
+      context = std::move(state->options.context);
     }
+    context.reset();
     const std::lock_guard lock(state->mutex);
-    // Before anybody goes on, so that this thread keeps nothing of the engine alive.
-    state->options.on_break = nullptr;
-    state->options.context.reset();
     state->aborted = true;
     state->changed.notify_all();
-  }).detach();
+  };
+  try {
+    start_own_thread(abort).detach();
+  } catch (const std::system_error&) {
+    abort();  // the process has no thread left
+  }
 }
 
 /// Whether NCCL or a launch of another thread has found an error. In a Call.
@@ -402,8 +406,17 @@ Result<void> GroupCommunicator::ready() {
   return {};
 }
 
+Result<void> GroupCommunicator::usable() const {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->phase == State::Phase::broken) return tl::unexpected(state_->error);
+  if (state_->phase == State::Phase::starting)
+    return fail(ErrorCode::not_prepared, "the ranks of the group are still connecting over NCCL",
+                "Make a plan of the group first, on all ranks: that waits for them.");
+  return {};
+}
+
 Result<void> GroupCommunicator::exchange(std::span<const Transfer> transfers, CUstream_st* stream) {
-  if (auto ok = ready(); !ok) return ok;
+  if (auto ok = usable(); !ok) return ok;
   Result<void> done;
   {
     const Call call(*state_, true);

@@ -58,7 +58,10 @@ class GroupCommunicator {
 
   /// Waits until all ranks are connected, at most for join_ms for each step. Errors: group_broken, those of NCCL.
   Result<void> ready();
-  /// Enqueues all transfers as one. Errors: group_broken; launch_failed, after which the communicator is broken, too.
+  /// Whether all ranks are connected by now. Errors: group_broken; not_prepared, while ready() would wait.
+  Result<void> usable() const;
+  /// Enqueues all transfers as one. Errors: those of usable(); launch_failed, after which the communicator is broken,
+  /// too.
   Result<void> exchange(std::span<const Transfer> transfers, CUstream_st* stream);
   /// Whether an error has ended it.
   bool broken() const;

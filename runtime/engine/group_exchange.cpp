@@ -36,10 +36,6 @@ Result<void> validate_over_nccl(const DecodeProblem& problem, const GroupPlace& 
                             "a group of {}",
                             features.context_interleave, place.peers, place.size),
                 "Kernels of such a group know where contiguous parts lie only: set context_interleave to 0.");
-  if (!features.replicate_output && problem.q_heads % place.size != 0)
-    return fail(ErrorCode::unsupported,
-                fmt::format("{} query heads cannot be dealt to {} ranks", problem.q_heads, place.size),
-                "Set replicate_output, so that every rank writes all heads.");
   return {};
 }
 
@@ -108,7 +104,7 @@ Result<std::unique_ptr<GroupExchange>> GroupExchange::create(const GroupPlace& p
 GroupExchange::~GroupExchange() {
   communicator_.reset();  // it reads progress_
   // Nobody could connect the group later, and the engine's other launches shall go on.
-  if (status_ && status_->has_fault_in(staging_.data(), staging_.bytes())) status_->acknowledge();
+  if (status_) status_->acknowledge(staging_.data(), staging_.bytes());
 }
 
 std::shared_ptr<GroupCommunicator> GroupExchange::communicator() const {
@@ -123,9 +119,6 @@ bool GroupExchange::connected() const {
 
 Result<void> GroupExchange::connect_with(
     const std::function<Result<std::unique_ptr<GroupCommunicator>>(const NcclApi&, CommunicatorOptions)>& make) {
-  if (connected())
-    return fail(ErrorCode::invalid_argument, "the group is connected over NCCL already",
-                "Connect each group once, and again only after group_broken.");
   const auto join_ms = bound_from_environment("LEANATTN_JOIN_BOUND_MS", kDefaultJoinBoundMs);
   if (!join_ms) return tl::unexpected(join_ms.error());
   const auto api = nccl();
@@ -148,7 +141,7 @@ Result<void> GroupExchange::connect_with(
   };
   auto made = make(**api, std::move(options));
   if (!made) return tl::unexpected(std::move(made.error()));
-  if (status_ && status_->has_fault_in(staging_.data(), staging_.bytes())) status_->acknowledge();
+  if (status_) status_->acknowledge(staging_.data(), staging_.bytes());
   const std::lock_guard lock(mutex_);
   communicator_ = *std::move(made);
   return {};
@@ -167,15 +160,27 @@ Result<void> GroupExchange::connect(ncclComm* comm) {
 }
 
 Result<void> GroupExchange::prepare(bool capturing) {
-  const auto communicator = this->communicator();
-  if (!communicator)
-    return fail(ErrorCode::invalid_argument, "the group is not connected over NCCL",
-                "Call leanattn_group_connect_nccl on all ranks first.");
-  if (auto ok = communicator->ready(); !ok) return ok;
+  const auto communicator = needed_communicator();
+  if (!communicator) return tl::unexpected(communicator.error());
+  if (auto ok = (*communicator)->ready(); !ok) return ok;
   return merger_->prepare(capturing);
 }
 
+Result<std::shared_ptr<GroupCommunicator>> GroupExchange::needed_communicator() const {
+  auto communicator = this->communicator();
+  if (communicator) return communicator;
+  return fail(ErrorCode::invalid_argument, "the group is not connected over NCCL",
+              "Call leanattn_group_connect_nccl on all ranks first.");
+}
+
 Result<void> GroupExchange::begin(const DecodeProblem& problem, LeanDecodeArgs& args, CUstream_st* stream) {
+  if (stream == CU_STREAM_PER_THREAD)
+    return fail(
+        ErrorCode::invalid_argument, "stream is CU_STREAM_PER_THREAD, on a group over NCCL",
+        "NCCL launches from threads of its own, for which that is another stream. Give a stream that was made.");
+  const auto communicator = needed_communicator();
+  if (!communicator) return tl::unexpected(communicator.error());
+  if (auto ok = (*communicator)->usable(); !ok) return ok;
   const ExchangeLayout layout = exchange_layout(problem, place_, args.batch);
   const Features& features = problem.features;
   LeanBeginArgs before{};
@@ -208,11 +213,18 @@ Result<void> GroupExchange::begin(const DecodeProblem& problem, LeanDecodeArgs& 
   return {};
 }
 
+void GroupExchange::take_back(CUstream_st* stream) const {
+  LeanMergeArgs nothing{};
+  nothing.progress = progress_.as<LeanExchangeProgress>();
+  nothing.launch = count_.as<unsigned>();
+  nothing.heads = nothing.request_tokens = 1;
+  // Where even this fails, the communicator's watch ends the group.
+  (void)merger_->merge(nothing, DType::bf16, stream);
+}
+
 Result<void> GroupExchange::finish(const DecodeProblem& problem, const LeanDecodeArgs& asked, CUstream_st* stream) {
-  const auto communicator = this->communicator();
-  if (!communicator)
-    return fail(ErrorCode::invalid_argument, "the group is not connected over NCCL",
-                "Call leanattn_group_connect_nccl on all ranks first.");
+  const auto communicator = needed_communicator();
+  if (!communicator) return tl::unexpected(communicator.error());
   const Features& features = problem.features;
   const ExchangeLayout layout = exchange_layout(problem, place_, asked.batch);
   const int ranks = place_.nccl_ranks(), own = place_.nccl_rank();
@@ -230,7 +242,7 @@ Result<void> GroupExchange::finish(const DecodeProblem& problem, const LeanDecod
     transfers[count++] = {rank, share_sent_to(rank), received(rank), layout.share_bytes};
     transfers[count++] = {rank, staging_.at(layout.send_lse), received_lse(rank), layout.lse_bytes};
   }
-  if (auto ok = communicator->exchange({transfers.data(), count}, stream); !ok) return ok;
+  if (auto ok = (*communicator)->exchange({transfers.data(), count}, stream); !ok) return ok;
 
   const std::int64_t dim = v_head_dim(problem);
   const int first_head = features.replicate_output ? 0 : place_.share() * layout.share_heads;

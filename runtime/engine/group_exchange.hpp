@@ -58,7 +58,7 @@ class GroupExchange {
                                                        std::shared_ptr<LaunchStatus> status, PartialsMerger* merger);
   ~GroupExchange();
 
-  /// See leanattn_group_connect_nccl. Errors: invalid_argument (connected already), those of NCCL.
+  /// See leanattn_group_connect_nccl. A communicator that there is already is given up. Errors: those of NCCL.
   Result<void> connect(const NcclUniqueId& id);
   Result<void> connect(ncclComm* comm);
   /// Whether connect() was called, and since then nothing broke.
@@ -69,26 +69,33 @@ class GroupExchange {
 
   std::int64_t bytes() const { return staging_.bytes(); }
   /// Enqueues a launch of the group's problem, of which launch_kernel() enqueues the decode kernel with `args`. These
-  /// are the caller's at first, and point to the staging memory when it is called. Errors: those of launch_kernel,
-  /// group_broken, launch_failed, context_lost.
+  /// are the caller's at first, and point to the staging memory when it is called. Errors: invalid_argument (not
+  /// connected, the stream), not_prepared, those of launch_kernel, group_broken, launch_failed, context_lost.
   template <class LaunchKernel>
   Result<void> around(const DecodeProblem& problem, LeanDecodeArgs& args, CUstream_st* stream,
                       const LaunchKernel& launch_kernel) {
     const LeanDecodeArgs asked = args;
     if (auto ok = begin(problem, args, stream); !ok) return ok;
-    if (auto ok = launch_kernel(); !ok) return ok;
+    if (auto ok = launch_kernel(); !ok) {
+      take_back(stream);
+      return ok;
+    }
     return finish(problem, asked, stream);
   }
 
  private:
   /// Enqueues what goes before the decode kernel, and points its arguments at the staging memory.
   Result<void> begin(const DecodeProblem& problem, LeanDecodeArgs& args, CUstream_st* stream);
+  /// After a begin() that no exchange follows: enqueues what says so, because it would be waited for otherwise.
+  void take_back(CUstream_st* stream) const;
   /// Enqueues the exchange and the merge. asked: the arguments as they were before begin().
   Result<void> finish(const DecodeProblem& problem, const LeanDecodeArgs& asked, CUstream_st* stream);
   GroupExchange() = default;
   Result<void> connect_with(
       const std::function<Result<std::unique_ptr<GroupCommunicator>>(const NcclApi&, CommunicatorOptions)>& make);
   std::shared_ptr<GroupCommunicator> communicator() const;
+  /// The same. Errors: invalid_argument, before connect().
+  Result<std::shared_ptr<GroupCommunicator>> needed_communicator() const;
 
   GroupPlace place_;
   std::shared_ptr<const Context> context_;

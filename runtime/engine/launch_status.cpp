@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <new>
 
@@ -16,6 +17,12 @@ namespace {
 
 constexpr std::int64_t kLongestWaitBoundMs = 3600000;  // fits 32 bits in microseconds
 constexpr unsigned kHostFault = 255;                   // no kernel reports it
+
+/// Whether an address lies in these bytes.
+bool lies_in(std::uint64_t address, const void* memory, std::int64_t bytes) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory);
+  return address >= begin && address - begin < static_cast<std::uint64_t>(bytes);
+}
 
 }  // namespace
 
@@ -38,9 +45,7 @@ std::int64_t wait_bound_from_environment(std::string* warning) {
 }
 
 Result<LaunchStatus> LaunchStatus::allocate(std::int64_t wait_bound_ms) {
-  const auto api = driver();
-  if (!api) return tl::unexpected(api.error());
-  const BesideCaptures relaxed(**api);
+  const BesideCaptures relaxed;
   auto memory = PinnedBuffer::allocate(sizeof(LeanStatus));
   if (!memory) return tl::unexpected(std::move(memory.error()));
   new (memory->data()) LeanStatus{0, static_cast<unsigned>(wait_bound_ms * 1000), 0};
@@ -52,11 +57,18 @@ Result<void> LaunchStatus::check() const {
   if (fault == 0) [[likely]]
     return {};
   const std::uint64_t workspace = __atomic_load_n(&block()->workspace, __ATOMIC_RELAXED);
-  const unsigned kind = fault & ((1u << kLeanRankShift) - 1), rank = fault >> kLeanRankShift;
-  const unsigned bound_ms = __atomic_load_n(&block()->wait_bound_us, __ATOMIC_RELAXED) / 1000;
-  if (kind == kHostFault) {
+  const unsigned kind = fault & ((1u << kLeanRankShift) - 1), peer = fault >> kLeanRankShift;
+  const std::int64_t bound_ms = wait_bound_ms();
+  int rank = static_cast<int>(peer);
+  {
     const std::lock_guard lock(host_->mutex);
-    return tl::unexpected(host_->error);
+    if (kind == kHostFault) {
+      for (const HostFault& found : host_->faults) {
+        if (found.workspace == workspace) return tl::unexpected(found.error);
+      }
+      return {};  // acknowledged meanwhile
+    }
+    if (const auto first = host_->first_ranks.find(workspace); first != host_->first_ranks.end()) rank += first->second;
   }
   if (kind == kLeanRankMissing)
     return fail(ErrorCode::group_broken,
@@ -87,18 +99,45 @@ Result<void> LaunchStatus::check() const {
 
 void LaunchStatus::report(const void* workspace, const Error& error) {
   const std::lock_guard lock(host_->mutex);
-  if (has_fault()) return;
-  host_->error = error;
-  __atomic_store_n(&block()->workspace, reinterpret_cast<std::uintptr_t>(workspace), __ATOMIC_RELAXED);
+  host_->faults.push_back({reinterpret_cast<std::uintptr_t>(workspace), error});
+  tell_next();
+}
+
+void LaunchStatus::tell_next() {
+  if (has_fault() || host_->faults.empty()) return;
+  __atomic_store_n(&block()->workspace, host_->faults.front().workspace, __ATOMIC_RELAXED);
   __atomic_store_n(&block()->fault, kHostFault, __ATOMIC_RELEASE);
+}
+
+void LaunchStatus::acknowledge() {
+  const std::lock_guard lock(host_->mutex);
+  const std::uint64_t workspace = __atomic_load_n(&block()->workspace, __ATOMIC_RELAXED);
+  if (__atomic_exchange_n(&block()->fault, 0, __ATOMIC_ACQ_REL) == kHostFault)
+    std::erase_if(host_->faults, [&](const HostFault& found) { return found.workspace == workspace; });
+  tell_next();
+}
+
+void LaunchStatus::acknowledge(const void* workspace, std::int64_t bytes) {
+  const std::lock_guard lock(host_->mutex);
+  std::erase_if(host_->faults, [&](const HostFault& found) { return lies_in(found.workspace, workspace, bytes); });
+  if (has_fault_in(workspace, bytes)) __atomic_store_n(&block()->fault, 0, __ATOMIC_RELEASE);
+  tell_next();
 }
 
 bool LaunchStatus::has_fault_in(const void* workspace, std::int64_t bytes) const {
   if (!has_fault()) [[likely]]
     return false;
-  const std::uint64_t named = __atomic_load_n(&block()->workspace, __ATOMIC_RELAXED);
-  const auto begin = reinterpret_cast<std::uintptr_t>(workspace);
-  return named >= begin && named - begin < static_cast<std::uint64_t>(bytes);
+  return lies_in(__atomic_load_n(&block()->workspace, __ATOMIC_RELAXED), workspace, bytes);
+}
+
+void LaunchStatus::count_ranks_from(const void* group, int first_rank) {
+  const std::lock_guard lock(host_->mutex);
+  host_->first_ranks[reinterpret_cast<std::uintptr_t>(group)] = first_rank;
+}
+
+void LaunchStatus::forget_ranks(const void* group) {
+  const std::lock_guard lock(host_->mutex);
+  host_->first_ranks.erase(reinterpret_cast<std::uintptr_t>(group));
 }
 
 Result<void> LaunchStatus::acknowledge_after(CUstream_st* stream) {

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "runtime/cuda/gpu.hpp"
 #include "runtime/cuda/loaded_kernel.hpp"
@@ -42,25 +44,39 @@ class LaunchStatus {
   /// which names the rank.
   Result<void> check() const;
 
-  /// Makes check() return this error, as if a launch on `workspace` had found it: for faults that the host finds. An
-  /// earlier fault stays.
+  /// Makes check() return this error, as if a launch on `workspace` had found it: for faults that the host finds. Where
+  /// there is an earlier fault, once that is acknowledged.
   void report(const void* workspace, const Error& error);
-  /// Forgets the fault.
-  void acknowledge() { __atomic_store_n(&block()->fault, 0, __ATOMIC_RELEASE); }
+  /// Forgets the fault that check() tells of. The next one that the host has found takes its place.
+  void acknowledge();
+  /// Forgets all faults of launches on workspaces in these bytes, or of groups whose state lies there.
+  void acknowledge(const void* workspace, std::int64_t bytes);
   /// Whether the fault is of a launch on a workspace in these bytes, or of the group whose state lies there.
   bool has_fault_in(const void* workspace, std::int64_t bytes) const;
   /// Forgets the fault once `stream`, on which its workspace is being zeroed, has got so far. Errors: those of check(),
   /// while CUDA captures the stream, so that nothing is zeroed yet; launch_failed, context_lost.
   Result<void> acknowledge_after(CUstream_st* stream);
 
+  /// Kernels count the peers of a group from 0 on. Of the group whose state is `group`, peer 0 is this rank, until
+  /// forget_ranks().
+  void count_ranks_from(const void* group, int first_rank);
+  void forget_ranks(const void* group);
+
  private:
   struct HostFault {
-    std::mutex mutex;  ///< guards error
+    std::uint64_t workspace;
     Error error;
   };
-  explicit LaunchStatus(PinnedBuffer memory) : memory_(std::move(memory)), host_(std::make_unique<HostFault>()) {}
+  struct Host {
+    std::mutex mutex;  ///< guards what follows
+    std::vector<HostFault> faults;
+    std::map<std::uint64_t, int> first_ranks;  ///< by the state of the group
+  };
+  explicit LaunchStatus(PinnedBuffer memory) : memory_(std::move(memory)), host_(std::make_unique<Host>()) {}
+  /// Where no fault is told, tells the first one that the host has found. With host_->mutex held.
+  void tell_next();
   PinnedBuffer memory_;  ///< one LeanStatus
-  std::unique_ptr<HostFault> host_;
+  std::unique_ptr<Host> host_;
 };
 
 }  // namespace v1

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cassert>
 #include <cstdint>
 #include <limits>
@@ -107,7 +108,8 @@ Result<void> PartialsMerger::prepare(bool capturing) {
 Result<void> PartialsMerger::merge(const LeanMergeArgs& args, DType dtype, CUstream_st* stream) const {
   assert(ready());
   CUfunc_st* const function = functions_[dtype == DType::fp16 ? LEANATTN_FP16 : LEANATTN_BF16].load();
-  return launch_with(function, ctas_for(std::int64_t{args.tokens} * args.heads, kRowsPerCta), stream, args);
+  const std::int64_t rows = std::int64_t{args.tokens} * args.heads;
+  return launch_with(function, ctas_for(std::max<std::int64_t>(rows, 1), kRowsPerCta), stream, args);
 }
 
 Result<void> PartialsMerger::begin(const LeanBeginArgs& args, CUstream_st* stream) const {

@@ -42,8 +42,8 @@ class PartialsMerger {
   Result<void> launch(const leanattn_merge_args& args, bool capturing, CUstream_st* stream);
   /// Loads the kernels where they are not yet. Errors: those of leanattn_engine_merge_partials.
   Result<void> prepare(bool capturing);
-  /// Enqueue a kernel whose arguments are right, after prepare(), in the current context. Errors: launch_failed,
-  /// context_lost.
+  /// Enqueue a kernel whose arguments are right, after prepare(), in the current context; also with no tokens. Errors:
+  /// launch_failed, context_lost.
   Result<void> merge(const LeanMergeArgs& args, DType dtype, CUstream_st* stream) const;
   Result<void> begin(const LeanBeginArgs& args, CUstream_st* stream) const;
   /// Whether the kernels are loaded.

@@ -19,10 +19,12 @@ static_assert(kRowBytes % 16 == 0, "a row is copied by 16 bytes");
 LEAN_DEVICE void request_rows(const char* k_head, i64 row, int turn, u32 stage, u32 at_stage) {
   const int lane = threadIdx.x % 32, first = (int)threadIdx.x / 32 % 4 * kWarpRows;
   const u32 exists = __ballot_sync(kFullMask, row >= 0) >> turn * kWarpRows;  // of each of the warp's rows, a bit
-  const i64 own = (i64)(k_head + (row < 0 ? 0 : row));
-  const auto row_at = [&](int i) { return (const char*)__shfl_sync(kFullMask, own, turn * kWarpRows + i); };
-  // The latent columns of a row: 128 for eight lanes.
-#pragma unroll(kHasRoles ? 2 : 8)
+  const auto row_at = [&](int i) {
+    const i64 at = __shfl_sync(kFullMask, row, turn * kWarpRows + i);
+    return k_head + (at < 0 ? 0 : at);
+  };
+  // The latent columns of a row: 128 for eight lanes. With roles registers are few.
+#pragma unroll(kHasRoles ? 1 : 8)
   for (int i = 0; i < kWarpRows; i++) {
     const char* const latent = row_at(i) + kRowLatent + lane % 8 * 16;
     const u32 to = stage + (u32)(kPanelBytes + (first + i) * 128 + lane % 8 * 16);

@@ -16,16 +16,16 @@ struct LeanBeginArgs {
 static_assert(sizeof(LeanBeginArgs) == 80, "host and device must agree on the argument block");
 
 #if defined(__CUDACC__)
-#define LEAN_BOTH_SIDES __host__ __device__ __forceinline__
-#else
-#define LEAN_BOTH_SIDES inline
+#define LEAN_HD __host__ __device__ __forceinline__
+#elif !defined(LEAN_HD)
+#define LEAN_HD inline
 #endif
 
 // Which of the last `count` tokens that the rank holds of a context query token `t` of `count` sees, where query tokens
 // are the last `count` tokens of the whole context and see what is not behind them: bit j speaks of the rank's token
 // length - count + j. All tokens before these lie before all query tokens, because a rank holds tokens in their order.
-LEAN_BOTH_SIDES unsigned lean_mask_of_part(const LeanBeginArgs& args, int length, int full_length, int start, int count,
-                                           int t) {
+LEAN_HD unsigned lean_mask_of_part(const LeanBeginArgs& args, int length, int full_length, int start, int count,
+                                   int t) {
   unsigned word = 0;
   for (int j = 0; j < count; j++) {
     const int token = length - count + j;

@@ -48,7 +48,7 @@ struct CUlib_st {
 namespace {
 
 FakeGpu gpu;
-CUctx_st primary_contexts[4] = {{0}, {1}, {2}, {3}};
+CUctx_st primary_contexts[6] = {{0}, {1}, {2}, {3}, {4}, {5}};
 std::recursive_mutex mutex;
 thread_local CUcontext current_context = nullptr;
 thread_local std::vector<CUcontext> contexts_below;  // that were current when it was pushed
@@ -303,6 +303,7 @@ CUresult cuMemAllocHost(void** memory, std::size_t bytes) {
 }
 CUresult cuMemFreeHost(void* memory) {
   LOCKED();
+  if (current_context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   std::free(memory);
   --gpu.live_pinned;
   return CUDA_SUCCESS;

@@ -139,7 +139,7 @@ void reset_fake_nccl() {
   nccl.version = 22809;
   nccl.fail_once.clear();
   nccl.calls.clear();
-  nccl.async_error = 0, nccl.waits = true, nccl.late_groups = 0;
+  nccl.async_error = 0, nccl.waits = true, nccl.late_groups = 0, nccl.holds_aborts = false;
   nccl.live_comms = 0, nccl.aborted = 0, nccl.bytes_moved = 0;
   rooms.clear();
 }
@@ -202,6 +202,7 @@ int ncclCommInitRankConfig(ncclComm** comm, int ranks, FakeUniqueId id, int rank
   return kInProgress;
 }
 int ncclCommAbort(ncclComm* comm) {
+  nccl.holds_aborts.wait(true);
   {
     const std::lock_guard lock(mutex);
     ++nccl.calls["ncclCommAbort"];

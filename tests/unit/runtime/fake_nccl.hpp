@@ -20,6 +20,7 @@ struct FakeNccl {
   /// Whether an exchange outside captures waits until all that it receives is there, as a stream that is waited for
   /// does. Otherwise it returns at once, and bytes arrive when they are sent.
   std::atomic<bool> waits{true};
+  std::atomic<bool> holds_aborts{false};  ///< ncclCommAbort() waits as long as this is so, as for graphs that are left
   std::atomic<int> late_groups{0};  ///< so many next ncclGroupEnd() end in progress, and are done at the second look
 
   // What has happened to it.

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <map>
 #include <random>
 #include <string>
 #include <thread>
@@ -218,6 +217,35 @@ class GroupsOverNccl : public FakeGpuEngine {
     ASSERT_TRUE(made) << made.error().message;
     groups_ = std::move(*made);
   }
+  /// Hosts of `peers` ranks each: peers within a host, NCCL between ranks of the same place.
+  void make_two_levels(int ranks, int peers, const Problem& problem) {
+    open_engines(ranks);
+    peers_ = peers;
+    std::vector<Group::Blob> blobs;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Engine& engine = engines_[static_cast<std::size_t>(rank)];
+      groups_.push_back(Group::create(engine, rank, ranks, Group::bytes(problem, 8).value(), peers).value());
+      blobs.push_back(groups_.back().export_blob().value());
+    }
+    std::vector<Group::NcclId> ids;
+    for (int peer = 0; peer < peers; ++peer) ids.push_back(Group::nccl_id().value());
+    for (int rank = 0; rank < ranks; ++rank) {
+      Group& group = groups_[static_cast<std::size_t>(rank)];
+      const auto first = blobs.begin() + rank / peers * peers;
+      ASSERT_TRUE(group.connect({first, first + peers}));
+      ASSERT_TRUE(group.connect_nccl(ids[static_cast<std::size_t>(rank % peers)]));
+    }
+  }
+  /// The arguments of the last decode kernel on a GPU.
+  static LeanDecodeArgs last_decode_of(int device) {
+    const auto& launches = fake_gpu().launches;
+    const auto launch = std::find_if(launches.rbegin(), launches.rend(), [&](const FakeLaunch& l) {
+      return l.device == device && l.kernel.starts_with("lean_sm");
+    });
+    LeanDecodeArgs args{};
+    if (launch != launches.rend()) std::memcpy(&args, launch->arguments.data(), sizeof args);
+    return args;
+  }
   Result<Plan> plan(int rank, const Problem& problem, leanattn_stream stream = nullptr) {
     const auto r = static_cast<std::size_t>(rank);
     return engines_[r].plan(problem, shape_, groups_[r], stream);
@@ -225,8 +253,10 @@ class GroupsOverNccl : public FakeGpuEngine {
 
   // What the kernels do.
   void run(const std::string& kernel, void** params) {
-    ++ran_[kernel];
-    if (kernel == "begin_exchange") return begin(*static_cast<const LeanBeginArgs*>(params[0]));
+    if (kernel == "begin_exchange") {
+      if (refuses_next_) fake_gpu().fail_once["cuLaunchKernelEx"] = CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+      return begin(*static_cast<const LeanBeginArgs*>(params[0]));
+    }
     if (kernel == "merge_partials_bf16") return merge(*static_cast<const LeanMergeArgs*>(params[0]));
     if (kernel.starts_with("lean_sm") && contexts_ != nullptr) decode(*static_cast<const LeanDecodeArgs*>(params[0]));
   }
@@ -280,7 +310,8 @@ class GroupsOverNccl : public FakeGpuEngine {
       }
     }
   }
-  static void merge(const LeanMergeArgs& args) {
+  void merge(const LeanMergeArgs& args) {
+    progress_ = args.progress;
     if (args.progress != nullptr) __atomic_store_n(&args.progress->ended, *args.launch, __ATOMIC_RELEASE);
     for (int token = 0; token < args.tokens; ++token) {
       if (args.token_count != nullptr && token >= *args.token_count) continue;
@@ -411,7 +442,8 @@ class GroupsOverNccl : public FakeGpuEngine {
   Contexts* contexts_ = nullptr;
   int peers_ = 1, borrowed_ = 0;
   bool replicated_ = false;
-  std::map<std::string, int> ran_;
+  bool refuses_next_ = false;                       ///< the launch behind a begin_exchange fails
+  const LeanExchangeProgress* progress_ = nullptr;  ///< of the last merge
 };
 
 TEST_F(GroupsOverNccl, AgreeWithAttentionOverWholeContexts) {
@@ -443,37 +475,61 @@ TEST_F(GroupsOverNccl, AgreeWithAttentionOverWholeContexts) {
 }
 
 TEST_F(GroupsOverNccl, TwoLevelsAgreeWithAttentionOverWholeContexts) {
+  struct Case {
+    const char* what;
+    int peers;
+    Contexts contexts;
+    bool replicate;
+  };
+  std::vector<Case> cases;
   for (const bool replicate : {false, true}) {
-    for (const int q_len : {1, 2}) {
-      groups_.clear(), engines_.clear();
-      Contexts contexts{.ranks = 4, .q_len = q_len, .sinks = true};
-      Problem problem = problem_of(contexts);
-      problem.replicate_output = replicate;
-      open_engines(4);
-      peers_ = 2;
-      std::vector<Group::Blob> blobs;
-      for (int rank = 0; rank < 4; ++rank) {
-        groups_.push_back(
-            Group::create(engines_[static_cast<std::size_t>(rank)], rank, 4, Group::bytes(problem, 8).value(), peers_)
-                .value());
-        blobs.push_back(groups_.back().export_blob().value());
-      }
-      const std::vector<Group::NcclId> ids{Group::nccl_id().value(), Group::nccl_id().value()};
-      for (std::size_t rank = 0; rank < 4; ++rank) {
-        const std::size_t host = rank / 2;
-        ASSERT_TRUE(groups_[rank].connect({blobs[2 * host], blobs[2 * host + 1]}));
-        ASSERT_TRUE(groups_[rank].connect_nccl(ids[rank % 2]));
-      }
-      contexts.make(7);
-      step(contexts, problem);
-      expect_right(contexts, problem, replicate ? "replicated" : "scattered");
-      const FakeLaunch& kernel = *std::find_if(fake_gpu().launches.rbegin(), fake_gpu().launches.rend(),
-                                               [](const FakeLaunch& l) { return l.kernel.starts_with("lean_sm"); });
-      EXPECT_TRUE(kernel.cooperative) << "peers wait for each other inside the kernel";
-      EXPECT_NE(kernel.kernel.find("_cp2"), std::string::npos) << kernel.kernel;
-      peers_ = 1;
-    }
+    cases.push_back({"2 x 2", 2, {.ranks = 4, .sinks = true}, replicate});
+    cases.push_back({"2 x 2, two tokens", 2, {.ranks = 4, .q_len = 2, .sinks = true}, replicate});
+    cases.push_back({"3 hosts of 2", 2, {.ranks = 6, .q_len = 2, .q_heads = 12, .kv_heads = 6}, replicate});
+    cases.push_back({"2 hosts of 3", 3, {.ranks = 6, .q_heads = 12, .kv_heads = 6, .sinks = true}, replicate});
+    cases.push_back({"ragged tokens", 2, {.ranks = 4, .q_len = 3, .ragged = true}, replicate});
+    cases.push_back({"units in turn", 2, {.ranks = 4, .unit = 2}, replicate});
   }
+  fake_gpu().devices = 6;
+  for (Case& one : cases) {
+    groups_.clear(), engines_.clear();
+    Contexts& contexts = one.contexts;
+    Problem problem = problem_of(contexts);
+    problem.replicate_output = one.replicate;
+    make_two_levels(contexts.ranks, one.peers, problem);
+    if (HasFatalFailure()) return;
+    contexts.make(7);
+    step(contexts, problem);
+    expect_right(contexts, problem, one.what);
+    if (HasFatalFailure()) return;
+    const LeanDecodeArgs args = last_decode_of(0);
+    EXPECT_NE(args.group, nullptr);
+    const FakeLaunch& kernel = *std::find_if(fake_gpu().launches.rbegin(), fake_gpu().launches.rend(),
+                                             [](const FakeLaunch& l) { return l.kernel.starts_with("lean_sm"); });
+    EXPECT_TRUE(kernel.cooperative) << "peers wait for each other inside the kernel";
+    EXPECT_NE(kernel.kernel.find("_cp" + std::to_string(one.peers)), std::string::npos) << kernel.kernel;
+  }
+}
+
+TEST_F(GroupsOverNccl, OfTwoLevelsAFaultNamesTheRankAndBothLevelsAreMended) {
+  Contexts contexts{.ranks = 4};
+  const Problem problem = problem_of(contexts);
+  make_two_levels(4, 2, problem);
+  contexts.make(7);
+  step(contexts, problem);
+  // The kernel of rank 2 has waited for its peer 1, which is rank 3.
+  const LeanDecodeArgs args = last_decode_of(2);
+  args.status->workspace = reinterpret_cast<std::uintptr_t>(args.group);
+  args.status->fault = kLeanRankMissing | 1u << kLeanRankShift;
+  expect_refused(engines_[2].check(), ErrorCode::group_broken, "rank 3 of a group did not send its results");
+  const std::vector<Group::NcclId> ids{Group::nccl_id().value(), Group::nccl_id().value()};
+  for (std::size_t rank = 0; rank < 4; ++rank) ASSERT_TRUE(groups_[rank].connect_nccl(ids[rank % 2]));
+  expect_refused(engines_[2].check(), ErrorCode::group_broken, "rank 3");
+  for (Group& group : groups_) ASSERT_TRUE(group.reset(nullptr));
+  EXPECT_TRUE(engines_[2].check());
+  contexts.make(8);
+  step(contexts, problem);
+  expect_right(contexts, problem, "mended");
 }
 
 TEST_F(GroupsOverNccl, AStepIsFourLaunchesInOneOrderAlsoUnderCapture) {
@@ -572,19 +628,81 @@ TEST_F(GroupsOverNccl, ARankThatDoesNotSendEndsTheLaunchesAndTheGroupIsConnected
   expect_refused(plans[0].launch(arguments(contexts, problem, 0), workspace.data, nullptr), ErrorCode::group_broken,
                  "did not send");
   expect_refused(groups_[0].reset(nullptr), ErrorCode::group_broken, "no communicator of NCCL that works");
-  EXPECT_TRUE(engines_[1].check()) << "it has waited for nobody";
-  expect_refused(groups_[1].connect_nccl(Group::nccl_id().value()), ErrorCode::invalid_argument, "connected over NCCL");
+  EXPECT_TRUE(engines_[1].check()) << "it has waited for nobody, so that its communicator still works";
 
-  // Rank 1 gets what rank 0 has sent, waits for more in vain, and both go on.
-  EXPECT_TRUE(plans[1].launch(arguments(contexts, problem, 1), workspace.data, nullptr));
-  (void)plans[1].launch(arguments(contexts, problem, 1), workspace.data, nullptr);
-  expect_refused(engines_[1].check(), ErrorCode::group_broken, "did not send its results within 60 ms");
+  // Both connect again.
   const Group::NcclId id = Group::nccl_id().value();
-  for (Group& group : groups_) ASSERT_TRUE(group.connect_nccl(id));
+  ASSERT_TRUE(groups_[0].connect_nccl(id));
+  expect_refused(plans[0].launch(arguments(contexts, problem, 0), workspace.data, nullptr), ErrorCode::not_prepared,
+                 "still connecting");
+  ASSERT_TRUE(groups_[1].connect_nccl(id));
+  EXPECT_EQ(fake_nccl().aborted, 2) << "a communicator is given up for a new one";
   EXPECT_TRUE(engines_[0].check() && engines_[1].check()) << "the fault is forgotten";
   contexts.make(2);
   step(contexts, problem);
   expect_right(contexts, problem, "connected again");
+}
+
+TEST_F(GroupsOverNccl, ALaunchThatTheDriverRefusesIsNotWaitedFor) {
+  Contexts contexts;
+  const Problem problem = problem_of(contexts);
+  make_and_step(contexts, problem);
+  const Plan made = plan(0, problem).value();
+  Workspace workspace(made.workspace_bytes());
+  refuses_next_ = true;
+  expect_refused(made.launch(arguments(contexts, problem, 0), workspace.data, nullptr), ErrorCode::launch_failed,
+                 "does not fit the SMs of this stream");
+  refuses_next_ = false;
+  EXPECT_EQ(fake_gpu().launches.back().kernel, "merge_partials_bf16");
+  EXPECT_EQ(progress_->begun, progress_->ended) << "or the group would break once the bound is over";
+  contexts.make(2);
+  step(contexts, problem);
+  expect_right(contexts, problem, "after a refused launch");
+}
+
+TEST_F(GroupsOverNccl, AFaultOfEachGroupStaysUntilThatGroupIsMendedOrEnds) {
+  const EnvironmentOf bound("LEANATTN_JOIN_BOUND_MS", "40");
+  const Problem problem = problem_of({});
+  open_engines(1);
+  for (int group = 0; group < 2; ++group) {
+    groups_.push_back(Group::create(engines_[0], 0, 2, Group::bytes(problem, 8).value(), 1).value());
+    ASSERT_TRUE(groups_.back().connect_nccl(Group::nccl_id().value()));
+    expect_refused(engines_[0].plan(problem, shape_, groups_.back()), ErrorCode::group_broken, "have joined it within");
+  }
+  groups_.erase(groups_.begin());
+  expect_refused(engines_[0].check(), ErrorCode::group_broken, "have joined it within");
+  ASSERT_TRUE(groups_[0].connect_nccl(Group::nccl_id().value()));
+  EXPECT_TRUE(engines_[0].check()) << "it connects again";
+  expect_refused(engines_[0].plan(problem, shape_, groups_[0]), ErrorCode::group_broken, "have joined it within");
+  ASSERT_TRUE(engines_[0].acknowledge());
+  EXPECT_TRUE(engines_[0].check());
+}
+
+TEST_F(GroupsOverNccl, AnAbortThatTakesLongOutlivesTheEngine) {
+  const Problem problem = problem_of({});
+  open_engines(1);
+  groups_.push_back(Group::create(engines_[0], 0, 2, Group::bytes(problem, 8).value(), 1).value());
+  ASSERT_TRUE(groups_[0].connect_nccl(Group::nccl_id().value()));
+  ASSERT_TRUE(eventually([] { return fake_nccl().live_comms == 1; }));
+  fake_nccl().holds_aborts = true;
+  groups_.clear();  // which waits for a second
+  engines_.clear();
+  EXPECT_EQ(fake_nccl().aborted, 0);
+  fake_nccl().holds_aborts = false;
+  fake_nccl().holds_aborts.notify_all();
+  EXPECT_TRUE(eventually([] { return fake_gpu().live_objects() == 0; })) << "all is given back with a context current";
+}
+
+TEST_F(GroupsOverNccl, TheStreamOfAThreadIsRefused) {
+  Contexts contexts;
+  const Problem problem = problem_of(contexts);
+  make_and_step(contexts, problem);
+  const Plan made = plan(0, problem).value();
+  Workspace workspace(made.workspace_bytes());
+  const std::size_t launches = fake_gpu().launches.size();
+  expect_refused(made.launch(arguments(contexts, problem, 0), workspace.data, CU_STREAM_PER_THREAD),
+                 ErrorCode::invalid_argument, "stream is CU_STREAM_PER_THREAD");
+  EXPECT_EQ(fake_gpu().launches.size(), launches);
 }
 
 TEST_F(GroupsOverNccl, WhatNcclFindsIsToldByTheNextCall) {
@@ -753,7 +871,8 @@ TEST(ExchangeLayout, AlwaysFitsWhatAGroupAsksFor) {
   EXPECT_GT(tried, 500);
 }
 
-/// Rounding each part's O to 16 bits costs less than rounding the result once more.
+/// An experiment that docs/groups.md quotes: what it costs that the O of each part is rounded to 16 bits before the
+/// merge and the result once more. The merge is the arithmetic of merge_partials.cuh, in FP64.
 TEST(MergedParts, AreAsExactAsTheRoundingOfTheirOutput) {
   std::mt19937 random(11);
   std::normal_distribution<double> normal;
@@ -788,8 +907,8 @@ TEST(MergedParts, AreAsExactAsTheRoundingOfTheirOutput) {
   RecordProperty("rms_ratio", std::to_string(ratio));
   RecordProperty("worst_of_one", std::to_string(worst_one));
   RecordProperty("worst_of_parts", std::to_string(worst_parts));
-  EXPECT_LT(ratio, 2.0);
-  EXPECT_LT(worst_parts, 2.5 * worst_one);
+  EXPECT_LT(ratio, 1.6);
+  EXPECT_LT(worst_parts, 2 * worst_one);
 }
 
 }  // namespace
