@@ -91,13 +91,17 @@ class Tensor(FastTensor):
         made.value = value
         return made
 
-    def new_empty(self, shape):
-        return type(self)(shape, self.dtype)
+    def new_empty(self, shape, dtype=None):
+        return type(self)(shape, {None: self.dtype, "float32": "fp32"}[dtype])
 
     def detach(self):
         return self
 
-    contiguous = detach
+    def is_contiguous(self):
+        return tuple(self.strides) == _dense(self.shape)
+
+    def contiguous(self):
+        return self if self.is_contiguous() else type(self)(self.shape, self.dtype)
 
     def float(self):
         Tensor.operations += 1

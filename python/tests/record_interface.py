@@ -19,7 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 @dataclasses.dataclass(frozen=True)
 class Engine:
     names: dict  #: {module: its classes, functions and constants that the backend, or a class that it extends, takes its interface from}
-    calls: dict  #: {module: how the engine calls a backend there}; the arguments of these calls
+    calls: dict  #: {module: how the engine calls a backend there, or what the backend calls in the same way}; the arguments of these calls
     members: dict  #: {class: those of its many attributes}
     instances: dict = dataclasses.field(default_factory=dict)  #: {module: {class: the attributes of an instance that the backend reads}}
 
@@ -32,6 +32,7 @@ ENGINES = {
     "vllm": Engine(
         names={
             "vllm.config.vllm": ["get_current_vllm_config_or_none"],
+            "vllm.distributed.parallel_state": ["get_dcp_group"],
             "vllm.logger": ["init_logger"],
             "vllm.model_executor.layers.quantization.input_quant_fp8": ["QuantFP8"],
             "vllm.model_executor.layers.quantization.utils.quant_utils": ["GroupShape"],
@@ -42,15 +43,28 @@ ENGINES = {
                 "MLACommonBackend", "MLACommonBaseImpl", "MLACommonDecodeMetadata", "MLACommonImpl", "MLACommonMetadata", "MLACommonMetadataBuilder",
                 "QueryLenSupport"],
             "vllm.v1.attention.backends.flash_attn": ["FlashAttentionBackend", "FlashAttentionImpl", "FlashAttentionMetadata",
-                                                      "FlashAttentionMetadataBuilder"],
+                                                      "FlashAttentionMetadataBuilder", "cp_lse_ag_out_rs", "dcp_a2a_lse_reduce"],
             "vllm.v1.attention.backends.registry": ["AttentionBackendEnum", "register_backend"],
             "vllm.v1.attention.backends.utils": ["split_decodes_and_prefills"],
+            "vllm.v1.attention.ops.common": ["cp_lse_ag_out_rs"],
+            "vllm.v1.attention.ops.dcp": ["cp_lse_ag_out_rs", "dcp_a2a_lse_reduce"],
+            "vllm.v1.attention.ops.dcp_alltoall": ["dcp_a2a_lse_reduce"],
         },
         calls={"vllm.model_executor.layers.attention.attention": ["impl_cls", "self.impl.forward", "attn_layer.impl.do_kv_cache_update",
                                                                   "self.impl.process_weights_after_loading"],
                "vllm.model_executor.layers.attention.mla_attention": ["impl_cls", "self._build_decode", "self.impl.forward_mqa"],
+               "vllm.v1.attention.backends.flash_attn": ["get_dcp_group().all_gather", "self.dcp_combine"],
                "vllm.v1.worker.utils": ["self.backend.get_builder_cls()", "builder_cls"]},
-        members={"AttentionBackendEnum": {"CUSTOM", "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN"}}),
+        members={"AttentionBackendEnum": {"CUSTOM", "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN"}},
+        instances={
+            "vllm.model_executor.layers.attention.mla_attention": {
+                "MLACommonMetadataBuilder": ["cp_kv_cache_interleave_size", "dcp_world_size", "device", "kv_cache_spec", "vllm_config"]},
+            "vllm.v1.attention.backend": {
+                "AttentionImplBase": ["dcp_world_size", "need_to_return_lse_for_decode", "pcp_world_size"],
+                "AttentionMetadataBuilder": ["device", "kv_cache_spec", "vllm_config"]},
+            "vllm.v1.attention.backends.flash_attn": {
+                "FlashAttentionImpl": ["dcp_combine"],
+                "FlashAttentionMetadataBuilder": ["cp_kv_cache_interleave_size", "dcp_world_size"]}}),
     "sglang": Engine(
         names={
             "sglang.srt.layers.attention.attention_registry": ["ATTENTION_BACKENDS", "register_attention_backend"],

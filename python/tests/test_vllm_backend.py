@@ -15,6 +15,7 @@ from vllm_stand_in import Tensor  # noqa: E402
 np = pytest.importorskip("numpy")
 Q_HEADS, KV_HEADS, HEAD_DIM, PAGE, PAGES, WIDTH = 8, 2, 64, 16, 32, 8
 GRAPHS, MOST_REQUESTS, LONGEST = (1, 2, 4), 4, WIDTH * PAGE
+INTERLEAVE = 8  # tokens that one of several ranks has in a row
 VARIABLE, TUNE = "LEANATTN_VLLM_CONTEXT", "LEANATTN_VLLM_TUNE"
 
 
@@ -32,9 +33,10 @@ def adapter(version, engines):
 class Model:
     """A model of one kind of layer, as vLLM knows it after loading: its configuration, a layer and the builder of its metadata."""
 
-    def __init__(self, adapter, speculative=0, context_parallel=1, kv_cache_dtype="auto", scale_heads=1, layout="NHD", **implementation):
-        self.head_dim = implementation.pop("head_size", HEAD_DIM)
-        backend, kv_heads = adapter.Backend, implementation.pop("num_kv_heads", KV_HEADS)
+    def __init__(self, adapter, speculative=0, ranks=1, kv_cache_dtype="auto", scale_heads=1, layout="NHD", **implementation):
+        self.head_dim, stand_in.group.world_size = implementation.pop("head_size", HEAD_DIM), ranks
+        # vLLM has context parallelism only where ranks share a KV head.
+        backend, kv_heads = adapter.Backend, implementation.pop("num_kv_heads", KV_HEADS if ranks == 1 else 1)
         given = {"alibi_slopes": None, "sliding_window": None, "kv_cache_dtype": kv_cache_dtype, **implementation}
         self.impl = backend.get_impl_cls()(Q_HEADS, self.head_dim, self.head_dim**-0.5, kv_heads, **given)
         scale = lambda: Tensor((scale_heads,) if scale_heads > 1 else (), "fp32")  # noqa: E731
@@ -42,7 +44,7 @@ class Model:
         self.config = types.SimpleNamespace(
             model_config=types.SimpleNamespace(max_model_len=LONGEST, dtype="torch.bfloat16"),
             scheduler_config=types.SimpleNamespace(max_num_seqs=MOST_REQUESTS),
-            parallel_config=types.SimpleNamespace(decode_context_parallel_size=context_parallel),
+            parallel_config=types.SimpleNamespace(decode_context_parallel_size=ranks, cp_kv_cache_interleave_size=INTERLEAVE),
             speculative_config=types.SimpleNamespace(num_speculative_tokens=speculative) if speculative else None,
             compilation_config=types.SimpleNamespace(static_forward_context={"layer": self.layer}, cudagraph_capture_sizes=list(GRAPHS)))
         self.impl.process_weights_after_loading("torch.bfloat16")
@@ -79,6 +81,11 @@ def step(query_tokens, padded=0, **more):
         query_start_loc=Tensor((count + 1,), "int32"), query_start_loc_cpu=starts, seq_lens=Tensor((count,), "int32"), num_reqs=count,
         num_actual_tokens=tokens, max_query_len=max(query_tokens), max_seq_len=100, block_table_tensor=Tensor((count, WIDTH), "int32"),
         slot_mapping=Tensor((tokens,), "int64"), **more)
+
+
+def local(count):
+    """What vLLM adds to the metadata of a step of so many requests where contexts are spread over several ranks."""
+    return {"dcp_local_seq_lens": Tensor((count,), "int32")}
 
 
 def rows_of(metadata):
@@ -144,6 +151,55 @@ def test_steps_need_nothing_that_was_not_made_at_start_up(adapter):
     assert leanattn.engine(0).workspace_bytes == 0
     for graph in graphs:
         fake.destroy_graph(graph)
+
+
+def test_ranks_have_their_part_of_every_context(adapter):
+    """A launch has the query heads of all ranks and the lengths on this one, as vLLM has them; its results go to vLLM's own exchange."""
+    model, common = Model(adapter, ranks=4), step([1, 1, 1], **local(3))
+    Tensor.operations = 0
+    rows = model.builder.build(0, common).rows
+    assert Tensor.operations == 0 and rows.lengths is common.dcp_local_seq_lens and rows.page_table is common.block_table_tensor
+    assert (rows.tokens, rows.batch, rows.context, rows.offsets) == (3, 4, LONGEST // 4, None)
+
+    q, output, (launch,) = model.forward(model.builder.build(0, common), 3)
+    ((own, gathered),), (combined,) = stand_in.group.gathered, stand_in.group.combined
+    assert own.shape == q.shape and gathered.shape == (3, 4 * Q_HEADS, HEAD_DIM)
+    given = launch["arguments"]
+    assert (given["q"], given["o"], given["lse"]) == (gathered.data, combined.part.data, combined.lse.data)
+    assert (given["context_lengths"], given["page_table"]) == (common.dcp_local_seq_lens.data, common.block_table_tensor.data)
+    assert combined.part.shape == gathered.shape and (combined.lse.shape, combined.lse.dtype) == ((3, 4 * Q_HEADS), "fp32")
+    assert (combined.ways, combined.named_ways) == ((), {"is_lse_base_on_e": True})
+    assert output.copied is combined.result and model.impl.flash.seen == []
+
+
+def test_steps_over_ranks_need_nothing_that_was_not_made_at_start_up(adapter):
+    """And their graphs read the lengths where vLLM keeps them."""
+    model, kept, stream = Model(adapter, ranks=2), local(MOST_REQUESTS)["dcp_local_seq_lens"], fake.make_stream()
+    loaded, Tensor.current_stream = fake.calls("cuLibraryLoadData"), stream
+    for requests in range(1, MOST_REQUESTS + 1):
+        metadata = model.builder.build(0, step([1] * requests, dcp_local_seq_lens=kept[:requests]))
+        fake.begin_capture(stream)
+        model.forward(metadata, requests)
+        graph = fake.end_capture(stream)
+        fake.replay(graph, stream)
+        assert fake.launches()[-1]["arguments"]["context_lengths"] == kept.data
+        fake.destroy_graph(graph)
+    Tensor.current_stream = 0
+    assert fake.calls("cuLibraryLoadData") == loaded and leanattn.engine(0).workspace_bytes == 0
+
+
+def test_the_prefill_of_a_mixed_step_over_ranks_is_flash_attentions(adapter, monkeypatch):
+    model, parts = Model(adapter, ranks=2), []
+    flash = model.builder.__class__.__mro__[[cls.__name__ for cls in model.builder.__class__.__mro__].index("FlashAttentionMetadataBuilder")]
+    of_flash = flash.build
+    monkeypatch.setattr(flash, "build", lambda self, prefix, common, *more: parts.append(common) or of_flash(self, prefix, common, *more))
+    common = step([1, 1, 40], **local(3))
+    metadata = model.builder.build(0, common)
+    assert (metadata.rows.tokens, metadata.rows.lengths.shape, metadata.rows.lengths.data) == (2, (2,), common.dcp_local_seq_lens.data)
+    assert (parts[0].dcp_local_seq_lens.shape, parts[0].dcp_local_seq_lens.data) == ((1,), common.dcp_local_seq_lens.data + 8)
+    q, output, launches = model.forward(metadata, 42)
+    (seen,), (combined,) = model.impl.flash.seen, stand_in.group.combined
+    assert len(launches) == 1 and combined.part.shape[0] == 2 and (seen.query.shape[0], seen.metadata) == (40, metadata.prefill)
 
 
 def test_a_second_builder_finds_everything_made(adapter):
@@ -232,11 +288,17 @@ def test_the_rest_of_a_mixed_step_is_counted_from_its_first_token(adapter, monke
     ("images seen both ways", [1, 1], {"mm_req_doc_ranges": {0: [(0, 4)]}}, {}),
     ("a window beside a prompt", [1, 1], {"rswa_prefix_lens": "a tensor"}, {}),
     ("padded by tokens alone", [1, 1], {"padded": 2}, {}),
-    ("context parallelism", [1, 1], {}, {"context_parallel": 2}),
     ("an encoder", [1, 1], {}, {"attn_type": "encoder_only"}),
+    ("windows over ranks", [1, 1], {}, {"ranks": 2, "sliding_window": 24}),
+    ("ALiBi over ranks", [1, 1], {}, {"ranks": 2, "alibi_slopes": [0.5] * Q_HEADS}),
+    ("sinks over ranks", [1, 1], {}, {"ranks": 2, "sinks": "a tensor"}),
+    ("speculation over ranks", [1, 1], {}, {"ranks": 2, "speculative": 2}),
+    ("half of a step over ranks", [1, 1], {"dcp_local_seq_lens": None}, {"ranks": 2}),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_flash_attention_has_what_leanattn_does_not(adapter, why, tokens, common, model):
-    model = Model(adapter, **model)
+    if "sinks" in model:
+        model = {**model, "sinks": Tensor((Q_HEADS,), "bf16")}
+    model, common = Model(adapter, **model), {**(local(len(tokens)) if "ranks" in model else {}), **common}
     metadata = model.builder.build(0, step(tokens, **common))
     assert rows_of(metadata) is None and metadata.scheduler_metadata == "of FlashAttention"
     _, output, launches = model.forward(metadata, sum(tokens))
@@ -244,7 +306,7 @@ def test_flash_attention_has_what_leanattn_does_not(adapter, why, tokens, common
 
 
 def test_the_order_of_a_batch_is_left_alone_where_nothing_is_ours(adapter):
-    for model in (Model(adapter, context_parallel=2), Model(adapter, attn_type="encoder_only")):
+    for model in (Model(adapter, ranks=2, sliding_window=24), Model(adapter, attn_type="encoder_only")):
         assert model.builder.reorder_batch_threshold is None
 
 
@@ -336,6 +398,9 @@ def test_batch_invariance_is_vllms_own_setting(adapter, monkeypatch):
     # A plan's context is a limit then, and so no page table may be wider.
     assert metadata.rows.context >= LONGEST and metadata.rows.page_table.shape[1] * PAGE == metadata.rows.context
     assert model.impl._constant["batch_invariant"] and len(model.forward(metadata, 2)[2]) == 1
+    shared = Model(adapter, ranks=2)
+    rows = shared.builder.build(0, step([1, 1], **local(2)).replace(block_table_tensor=wide)).rows
+    assert LONGEST // 2 <= rows.context < LONGEST and rows.page_table.shape[1] * PAGE == rows.context
 
 
 def test_output_is_not_quantised_and_says_so(adapter):
@@ -360,8 +425,18 @@ def test_a_cache_of_another_type_than_the_model_is_refused(adapter):
 
 
 def test_a_group_that_is_too_large_is_refused_by_name(adapter):
-    with pytest.raises(ValueError, match="256 query heads share 1 KV heads.*--attention-backend"):
-        adapter.Backend.get_impl_cls()(256, HEAD_DIM, 1.0, 1, None, None, "auto")
+    for ranks, heads in ((1, 256), (4, 64)):  # of all ranks together
+        stand_in.group.world_size = ranks
+        with pytest.raises(ValueError, match="256 query heads share 1 KV heads.*--attention-backend"):
+            adapter.Backend.get_impl_cls()(heads, HEAD_DIM, 1.0, 1, None, None, "auto")
+
+
+@pytest.mark.parametrize("tokens, ranks, interleave, most", [(100, 1, 1, 100), (100, 1, 16, 100), (100, 4, 1, 25), (101, 4, 1, 26), (96, 2, 16, 48),
+                                                            (97, 2, 16, 64), (1, 4, 8, 1)])
+def test_the_most_tokens_on_a_rank(adapter, tokens, ranks, interleave, most):
+    from leanattn.vllm import step_plans
+
+    assert step_plans._most_here(tokens, types.SimpleNamespace(dcp_world_size=ranks, cp_kv_cache_interleave_size=interleave)) == most
 
 
 def test_graphs_of_uneven_speculation_where_vllm_has_them(adapter, version):

@@ -14,6 +14,7 @@ import record_interface
 import vllm_stand_in as stand_in
 from engine_stand_in import parameters, takes_anything
 
+FLASH = "vllm.v1.attention.backends.flash_attn"
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -103,11 +104,12 @@ def test_the_calls_of_vllms_layers_are_taken(adapter, version):
              (f"{layers}.attention", "self.impl.process_weights_after_loading"): implementation.process_weights_after_loading,
              (f"{layers}.mla_attention", "impl_cls"): latent, (f"{layers}.mla_attention", "self.impl.forward_mqa"): latent.forward_mqa,
              (f"{layers}.mla_attention", "self._build_decode"): latent_builder._build_decode,
-             (workers, "self.backend.get_builder_cls()"): builder, (workers, "builder_cls"): builder}
+             (workers, "self.backend.get_builder_cls()"): builder, (workers, "builder_cls"): builder,
+             (FLASH, "get_dcp_group().all_gather"): None, (FLASH, "self.dcp_combine"): None}
     calls = {(module, name): texts for module, of_module in stand_in.contract(version)["calls"].items() for name, texts in of_module.items()}
     assert set(calls) <= set(found) and len(calls) >= 8
     for name, texts in calls.items():
-        if found[name] is None:  # FlashAttention's own
+        if found[name] is None:  # FlashAttention's own, and what leanattn calls as it does
             continue
         for text in texts:
             call = ast.parse(f"f({text})", mode="eval").body
@@ -115,6 +117,27 @@ def test_the_calls_of_vllms_layers_are_taken(adapter, version):
             named = {keyword.arg: object() for keyword in call.keywords if keyword.arg is not None}
             own = [] if inspect.isclass(found[name]) else [object()]
             inspect.signature(found[name]).bind(*own, *given, **named)
+
+
+def test_what_leanattn_takes_of_context_parallelism_is_there(version):
+    recorded = stand_in.contract(version)
+    assert recorded["calls"][FLASH]["get_dcp_group().all_gather"] == ["query, dim=1"]  # and so leanattn's call is
+    for name, module in recorded["modules"][FLASH]["imports"].items():
+        signature = engine_stand_in.signature_of(recorded["modules"][module]["functions"][name])
+        assert list(signature.parameters)[:3] == ["cp_attn_out", "cp_attn_lse", "cp_group"]
+        signature.bind(object(), object(), object(), is_lse_base_on_e=True)
+    for classes in record_interface.ENGINES["vllm"].instances.values():
+        for name, attributes in classes.items():
+            assert recorded["instances"][name] == attributes, f"{name} of {version}"
+    base = recorded["modules"]["vllm.v1.attention.backend"]["classes"]
+    assert {"can_return_lse_for_decode", "lse_base_on_e", "supports_dcp"} <= set(base["AttentionImplBase"]["attributes"])
+    assert "dcp_local_seq_lens" in base["CommonAttentionMetadata"]["attributes"]
+
+
+def test_vllm_may_spread_contexts_over_ranks(adapter):
+    for backend in backends(adapter):
+        impl = backend.get_impl_cls()
+        assert impl.can_return_lse_for_decode and impl.lse_base_on_e and impl.supports_dcp
 
 
 def test_the_stand_in_does_not_drift_either(version):

@@ -8,7 +8,7 @@ fake = pytest.importorskip("_fake_gpu", reason="built with the tests only")
 
 import leanattn  # noqa: E402
 import vllm_stand_in as stand_in  # noqa: E402
-from test_vllm_backend import GRAPHS, LONGEST, MOST_REQUESTS, WIDTH, step  # noqa: E402
+from test_vllm_backend import GRAPHS, INTERLEAVE, LONGEST, MOST_REQUESTS, WIDTH, local, step  # noqa: E402
 from vllm_stand_in import Tensor  # noqa: E402
 
 HEADS, LATENT, ROPE, PAGE, PAGES = 16, 512, 64, 64, 32
@@ -24,14 +24,16 @@ def adapter(request, engines):
 class Model:
     """A model of latent attention, as vLLM knows it after loading: its configuration, a layer and the builder of its metadata."""
 
-    def __init__(self, adapter, speculative=0, kv_cache_dtype="auto", heads=HEADS):
-        backend = adapter.LatentBackend
+    def __init__(self, adapter, speculative=0, kv_cache_dtype="auto", heads=HEADS, ranks=1):
+        backend, self.ranks = adapter.LatentBackend, ranks
+        stand_in.group.world_size = ranks
         self.impl = backend.get_impl_cls()(heads, ROW, 0.13, 1, None, None, kv_cache_dtype, None, "decoder", None, q_lora_rank=1536, kv_lora_rank=LATENT,
                                            qk_nope_head_dim=128, qk_rope_head_dim=ROPE, qk_head_dim=192, v_head_dim=128, kv_b_proj=None)
         self.layer = types.SimpleNamespace(impl=self.impl, _k_scale=Tensor((), "fp32"))
         config = types.SimpleNamespace(
             model_config=types.SimpleNamespace(max_model_len=LONGEST, dtype="torch.bfloat16"),
             scheduler_config=types.SimpleNamespace(max_num_seqs=MOST_REQUESTS),
+            parallel_config=types.SimpleNamespace(decode_context_parallel_size=ranks, cp_kv_cache_interleave_size=INTERLEAVE),
             speculative_config=types.SimpleNamespace(num_speculative_tokens=speculative) if speculative else None,
             compilation_config=types.SimpleNamespace(static_forward_context={"layer": self.layer}, cudagraph_capture_sizes=list(GRAPHS)))
         try:
@@ -44,12 +46,16 @@ class Model:
 
     def forward(self, metadata, tokens):
         """What the layer does with a step's rows, for which every kernel is there already. Returns q, the output and the launches."""
-        q = Tensor((tokens, self.impl.num_heads, ROW))
+        q = Tensor((tokens, self.impl.num_heads * self.ranks, ROW))  # vLLM has the heads of all ranks in it
         before, loaded = len(fake.launches()), fake.calls("cuLibraryLoadData")
         output, lse = self.impl.forward_mqa(q, self.cache, metadata, self.layer)
-        assert lse is None and output.shape == (tokens, self.impl.num_heads, LATENT)
-        assert fake.calls("cuLibraryLoadData") == loaded
-        return q, output, fake.launches()[before:]
+        assert output.shape == (*q.shape[:2], LATENT) and fake.calls("cuLibraryLoadData") == loaded
+        launches = fake.launches()[before:]
+        if self.ranks == 1:
+            assert lse is None and launches[0]["arguments"]["lse"] == 0
+        else:
+            assert (lse.shape, lse.dtype, lse.data) == (q.shape[:2], "fp32", launches[0]["arguments"]["lse"])
+        return q, output, launches
 
 
 def test_a_decode_step_arrives_as_vllm_has_it(adapter):
@@ -116,6 +122,34 @@ def test_steps_need_nothing_that_was_not_made_at_start_up(adapter):
         Tensor.current_stream = 0
 
 
+def test_ranks_have_their_part_of_every_context(adapter):
+    model, common = Model(adapter, ranks=4), step([1, 1, 1], **local(3))
+    assert model.impl.need_to_return_lse_for_decode and model.impl.lse_base_on_e
+    metadata = model.builder.build(0, common)
+    rows = metadata.decode.rows
+    assert (rows.tokens, rows.batch, rows.context, rows.offsets) == (3, 4, LONGEST // 4, None)
+    assert metadata.decode.seq_lens.data == common.dcp_local_seq_lens.data  # by which vLLM masks ranks without tokens
+    assert metadata.decode.dcp_tot_seq_lens.data == common.seq_lens.data
+    q, output, (launch,) = model.forward(metadata, 3)
+    given = launch["arguments"]
+    assert (given["q"], given["o"], given["context_lengths"]) == (q.data, output.data, common.dcp_local_seq_lens.data)
+
+
+def test_over_ranks_only_single_tokens_are_decoded(adapter):
+    """What is causal in the positions of a context is not so in those of a rank."""
+    model = Model(adapter, speculative=2, ranks=2)
+    assert model.builder.reorder_batch_threshold == 1
+    metadata = model.builder.build(0, step([1, 1, 3], **local(3)))
+    assert (metadata.num_decodes, metadata.num_prefills, metadata.decode.rows.offsets) == (2, 1, None)
+
+
+def test_ranks_of_both_kinds_are_refused_by_name(adapter):
+    stand_in.group.prefill_ranks = 2
+    with pytest.raises(ValueError, match="prefill context parallelism.*--attention-backend"):
+        Model(adapter, ranks=2)
+    assert Model(adapter).impl.pcp_world_size == 2
+
+
 def test_an_fp8_cache_has_vllms_scale_and_queries_stay(adapter):
     model = Model(adapter, kv_cache_dtype="fp8")
     assert not model.impl.supports_quant_query_input
@@ -130,8 +164,9 @@ def test_more_draft_tokens_than_the_kernels_take_are_prefill(adapter):
 
 
 def test_more_heads_than_the_kernels_take_are_refused_by_name(adapter):
-    with pytest.raises(ValueError, match="256 query heads.*--attention-backend"):
-        Model(adapter, heads=256)
+    for ranks, heads in ((1, 256), (4, 64)):  # of all ranks together
+        with pytest.raises(ValueError, match="256 query heads.*--attention-backend"):
+            Model(adapter, heads=heads, ranks=ranks)
 
 
 def test_batch_invariance_is_vllms_own_setting(adapter, monkeypatch):

@@ -30,6 +30,14 @@ def _flash_impl(self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, s
     self.kv_cache_dtype, self.logits_soft_cap, self.attn_type, self.sinks = kv_cache_dtype, logits_soft_cap or 0, attn_type, sinks
     self.batch_invariant_enabled = sys.modules["vllm.envs"].VLLM_BATCH_INVARIANT
     self.supports_quant_query_input, self.seen = True, []
+    self.dcp_combine = _combine
+    _of_a_rank(self)
+
+
+def _of_a_rank(impl):
+    """What AttentionImplBase.__new__ says of the ranks."""
+    impl.dcp_world_size, impl.pcp_world_size = group.world_size, group.prefill_ranks
+    impl.need_to_return_lse_for_decode = impl.dcp_world_size > 1 and impl.can_return_lse_for_decode
 
 
 def _flash_forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None, output_block_scale=None):
@@ -44,7 +52,12 @@ def _builder(self, kv_cache_spec, layer_names, vllm_config, device):
 def _flash_builder(self, kv_cache_spec, layer_names, vllm_config, device):
     super(sys.modules["vllm.v1.attention.backends.flash_attn"].FlashAttentionMetadataBuilder, self).__init__(
         kv_cache_spec, layer_names, vllm_config, device)
-    self.dcp_world_size = vllm_config.parallel_config.decode_context_parallel_size
+    _builder_of_a_rank(self)
+
+
+def _builder_of_a_rank(builder):
+    builder.dcp_world_size = group.world_size
+    builder.cp_kv_cache_interleave_size = builder.vllm_config.parallel_config.cp_kv_cache_interleave_size
 
 
 def _flash_build(self, common_prefix_len, common_attn_metadata, fast_build=False):
@@ -62,20 +75,23 @@ def _latent_impl(self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, 
                  indexer=None, q_pad_num_heads=None):
     self.num_heads, self.scale, self.kv_cache_dtype = num_heads, scale, kv_cache_dtype
     self.kv_lora_rank, self.qk_rope_head_dim, self.supports_quant_query_input = kv_lora_rank, qk_rope_head_dim, True
+    _of_a_rank(self)
 
 
 def _latent_builder(self, kv_cache_spec, layer_names, vllm_config, device, metadata_cls=None, supports_dcp_with_varlen=False):
     _builder(self, kv_cache_spec, layer_names, vllm_config, device)
-    self.reorder_batch_threshold = _most_query_tokens(vllm_config)
+    _builder_of_a_rank(self)
+    _threshold(self, supports_spec_as_decode=True, supports_dcp_with_varlen=supports_dcp_with_varlen)
 
 
 def _latent_build(self, common_prefix_len, common_attn_metadata, fast_build=False):
     common = common_attn_metadata
     decodes, prefills, tokens, _ = _split(common, self.reorder_batch_threshold)
-    given = {"block_table_tensor": common.block_table_tensor[:decodes], "seq_lens_device": common.seq_lens[:decodes],
+    lengths, whole = (common.seq_lens, None) if self.dcp_world_size == 1 else (common.dcp_local_seq_lens, common.seq_lens[:decodes])
+    given = {"block_table_tensor": common.block_table_tensor[:decodes], "seq_lens_device": lengths[:decodes],
              "max_seq_len": common.max_seq_len, "query_start_loc_cpu": HostNumbers(common.query_start_loc_cpu[:decodes + 1]),
              "query_start_loc_device": common.query_start_loc[:decodes + 1], "num_decode_tokens": tokens,
-             "max_query_len": min(common.max_query_len, self.reorder_batch_threshold), "dcp_tot_seq_lens_device": None}
+             "max_query_len": min(common.max_query_len, self.reorder_batch_threshold), "dcp_tot_seq_lens_device": whole}
     wanted = engine_stand_in.inspect.signature(self._build_decode).parameters
     decode = self._build_decode(**{name: value for name, value in given.items() if name in wanted}) if decodes else None
     cls = sys.modules["vllm.model_executor.layers.attention.mla_attention"].MLACommonMetadata
@@ -110,6 +126,8 @@ def _update_draft(self, metadata):
 def _threshold(self, reorder_batch_threshold=1, supports_spec_as_decode=False, supports_dcp_with_varlen=False):
     assert supports_spec_as_decode
     self.reorder_batch_threshold = max(reorder_batch_threshold, _most_query_tokens(self.vllm_config))
+    if self.vllm_config.parallel_config.decode_context_parallel_size > 1 and not supports_dcp_with_varlen:
+        self.reorder_batch_threshold = 1
 
 
 def _most_query_tokens(vllm_config):
@@ -122,6 +140,29 @@ def _split(common_attn_metadata, decode_threshold=1, require_uniform=False, trea
     while first < common_attn_metadata.num_reqs and starts[first + 1] - starts[first] <= decode_threshold:
         first += 1
     return first, common_attn_metadata.num_reqs - first, starts[first], common_attn_metadata.num_actual_tokens - starts[first]
+
+
+class Group:
+    """One of the ranks of decode context parallelism. It notes what was gathered from all, and what was combined."""
+
+    def __init__(self):
+        self.world_size, self.prefill_ranks, self.gathered, self.combined = 1, 1, [], []
+
+    def all_gather(self, tensor, dim):
+        assert dim == 1 and tensor.is_contiguous(), "ranks exchange memory without gaps"
+        tokens, heads, *rest = tensor.shape
+        self.gathered.append((tensor, Tensor((tokens, heads * self.world_size, *rest), tensor.dtype)))
+        return self.gathered[-1][1]
+
+
+group = Group()
+
+
+def _combine(part, lse, group, *ways, **named_ways):
+    tokens, heads, *rest = part.shape
+    made = Tensor((tokens, heads // group.world_size, *rest), part.dtype)
+    group.combined.append(types.SimpleNamespace(part=part, lse=lse, result=made, ways=ways, named_ways=named_ways))
+    return made
 
 
 _overridden = {}
@@ -152,7 +193,8 @@ BEHAVIOUR = {
                              "get_path": lambda self, include_classname=True: _overridden[self]},
     "QuantFP8": {"__init__": lambda self, static, group_shape, *rest, **more: setattr(self, "group_shape", group_shape)},
     None: {"split_decodes_and_prefills": _split, "register_backend": _register_backend, "max_decode_query_len": _most_query_tokens,
-           "init_logger": logging.getLogger, "get_current_vllm_config_or_none": lambda: None},
+           "init_logger": logging.getLogger, "get_dcp_group": lambda: group, "cp_lse_ag_out_rs": _combine, "dcp_a2a_lse_reduce": _combine,
+           "get_current_vllm_config_or_none": lambda: None},
 }
 
 
@@ -181,6 +223,7 @@ def installed(version):
     modules["vllm"].__version__, modules["vllm.envs"].VLLM_BATCH_INVARIANT = recorded["vllm"], False
     known["FlashAttentionMetadataBuilder"]._cudagraph_support = known["AttentionCGSupport"].ALWAYS
     _overridden.clear()
+    group.__init__()
     with engine_stand_in.in_place(modules, "vllm", "leanattn.vllm", "leanattn._serving"):
         own = importlib.import_module("leanattn.vllm")
         yield importlib.import_module(f"leanattn.vllm.{own.module_for(recorded['vllm'])}")

@@ -5,8 +5,8 @@
 
 vLLM's builder, implementation and backend are the real ones, and so are those of leanattn. Without --gpu neither a GPU nor compiled kernels are
 needed: tensors are in host memory, and attention in plain PyTorch stands in for kernels. That of leanattn.decode reads pages, lengths and offsets
-as they are given, that of FlashAttention likewise. The last line says how many steps agree; the line before, how long a builder takes for one
-without prefill.
+as they are given, that of FlashAttention likewise. There contexts are spread over ranks, too (decode context parallelism), which are threads
+(vllm_ranks.py). The last line says how many steps agree; the line before, how long a builder takes for one without prefill.
 """
 import importlib
 import importlib.machinery
@@ -15,6 +15,7 @@ import importlib.util
 import itertools
 import pathlib
 import sys
+import threading
 import time
 import types
 from unittest.mock import MagicMock
@@ -22,12 +23,14 @@ from unittest.mock import MagicMock
 import torch
 
 import leanattn
+import vllm_ranks
 
 Q_HEADS, KV_HEADS, HEAD_DIM, PAGE, PAGES, WIDTH = 4, 2, 64, 16, 64, 6
 DEVICE = torch.device("cuda" if "--gpu" in sys.argv else "cpu", 0)
 # What caches hold where nothing was written, and page tables behind a request's end. FlashAttention's kernels multiply the one by zero, and follow
 # the other to memory that they do not use, as vLLM allows; on the CPU any use would show.
 UNWRITTEN, STALE = (1e4, PAGES - 1) if DEVICE.type == "cuda" else (float("nan"), 10**6)
+WHOLE = vllm_ranks.Part(page=PAGE)
 COMPILED = ("vllm._C", "vllm._moe_C", "vllm.cumem_allocator", "vllm.vllm_flash_attn._vllm_fa2_C", "vllm.vllm_flash_attn._vllm_fa3_C")
 # Packages that vLLM looks for to find out where it is.
 LEFT_OUT = {"libtpu", "amdsmi", "torch_xla", "tpu_inference", "vllm_xpu_kernels", "flash_attn", "aiter", "ray", "deep_gemm", "flashinfer", "quack",
@@ -99,7 +102,12 @@ def load(folder):
 
 
 def attention(q, k, v, first, *, scale, window=0, soft_cap=0.0, sinks=None, slopes=None):
-    """q [tokens, heads, d] at positions first..., k and v [context, kv_heads, d], in fp64."""
+    """The first of attention_and_lse."""
+    return attention_and_lse(q, k, v, first, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks, slopes=slopes)[0]
+
+
+def attention_and_lse(q, k, v, first, *, scale, window=0, soft_cap=0.0, sinks=None, slopes=None):
+    """q [tokens, heads, d] at positions first..., k and v [context, kv_heads, d], in fp64. Also the log-sum-exp, [tokens, heads]."""
     group = q.shape[1] // k.shape[1]
     k, v = (tensor.double().repeat_interleave(group, 1) for tensor in (k, v))
     scores = torch.einsum("thd,chd->htc", q.double(), k) * scale
@@ -115,7 +123,7 @@ def attention(q, k, v, first, *, scale, window=0, soft_cap=0.0, sinks=None, slop
     if sinks is not None:
         scores = torch.cat((scores, sinks.double()[:, None, None].expand(-1, q.shape[0], 1)), -1)
     weights = torch.softmax(scores, -1)[..., :k.shape[0]].nan_to_num(0.0)
-    return torch.einsum("htc,chd->thd", weights, v)
+    return torch.einsum("htc,chd->thd", weights, v), torch.logsumexp(scores, -1).T
 
 
 class Calls:
@@ -123,59 +131,74 @@ class Calls:
 
     def __init__(self):
         self.decoded = self.prefilled = 0
+        self.planned = set()  # query heads, KV heads, and whether with log-sum-exp
+        self._counting = threading.Lock()
 
-    def decode(self, q, k_cache, v_cache, context_lengths, page_table, *, out, q_offsets=None, max_q_len=None, scale, window=0, soft_cap=0.0,
-               sink_logits=None, alibi_slopes=None, typical_batch, longest_context, engine, workspace, batch_invariant):
+    def decode(self, q, k_cache, v_cache, context_lengths, page_table, *, out=None, return_lse=False, q_offsets=None, max_q_len=None, scale,
+               window=0, soft_cap=0.0, sink_logits=None, alibi_slopes=None, typical_batch, longest_context, engine, workspace, batch_invariant):
         assert k_cache.shape[2] == v_cache.shape[2] == PAGE and typical_batch >= len(context_lengths) == len(page_table)
-        assert (q_offsets is None) == (max_q_len is None)
+        assert (q_offsets is None) == (max_q_len is None) and (q.shape[1], k_cache.shape[1], return_lse) in self.planned
+        out, lse = torch.full_like(q, float("nan")) if out is None else out, torch.full(q.shape[:2], float("nan"), dtype=torch.float32)
         starts = list(range(len(context_lengths) + 1)) if q_offsets is None else q_offsets.tolist()
         assert max(b - a for a, b in itertools.pairwise(starts)) <= (max_q_len or 1) and starts[-1] <= len(q) == len(out)
         for request, (begin, end) in enumerate(itertools.pairwise(starts)):
             length = int(context_lengths[request])
             pages = page_table[request, :-(-length // PAGE)].long()
             k, v = (cache[pages].transpose(1, 2).reshape(-1, cache.shape[1], cache.shape[3])[:length] for cache in (k_cache, v_cache))
-            out[begin:end] = attention(q[begin:end], k, v, length - (end - begin), scale=scale, window=window, soft_cap=soft_cap, sinks=sink_logits,
-                                       slopes=alibi_slopes).to(out.dtype)
-            self.decoded += end - begin
-        return out
+            out[begin:end], lse[begin:end] = attention_and_lse(q[begin:end], k, v, length - (end - begin), scale=scale, window=window,
+                                                               soft_cap=soft_cap, sinks=sink_logits, slopes=alibi_slopes)
+        self._count(decoded=starts[-1])
+        return (out, lse) if return_lse else out
 
-    def flash(self, q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, seqused_k, softmax_scale, causal, window_size, block_table, out, softcap=0.0,
-              alibi_slopes=None, s_aux=None, **_):
-        assert causal is True and max_seqlen_q >= int((cu_seqlens_q[1:] - cu_seqlens_q[:-1]).max()) and cu_seqlens_q[0] == 0
-        assert cu_seqlens_q[-1] == len(q) and max_seqlen_k >= int(seqused_k.max())
+    def flash(self, q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, softmax_scale, causal, window_size, out, seqused_k=None, cu_seqlens_k=None,
+              block_table=None, softcap=0.0, alibi_slopes=None, s_aux=None, return_softmax_lse=False, **_):
+        """Over the cache by its pages, or over the tokens of k and v. Over ranks both are for prefill: the first, which is not causal, for what lies
+        before its tokens."""
+        lengths = seqused_k if block_table is not None else cu_seqlens_k[1:] - cu_seqlens_k[:-1]
+        assert max_seqlen_q >= int((cu_seqlens_q[1:] - cu_seqlens_q[:-1]).max()) and cu_seqlens_q[0] == 0
+        assert cu_seqlens_q[-1] == len(q) and max_seqlen_k >= int(lengths.max())
+        lse = torch.full(q.shape[:2], float("nan"), dtype=torch.float32)
         for request, (begin, end) in enumerate(itertools.pairwise(cu_seqlens_q.tolist())):
-            length = int(seqused_k[request])
-            pages = block_table[request, :-(-length // PAGE)].long()
-            keys, values = (cache[pages].reshape(-1, cache.shape[2], cache.shape[3])[:length] for cache in (k, v))
+            length = int(lengths[request])
+            if block_table is None:
+                keys, values = (tensor[cu_seqlens_k[request]:cu_seqlens_k[request + 1]] for tensor in (k, v))
+            else:
+                pages = block_table[request, :-(-length // PAGE)].long()
+                keys, values = (cache[pages].reshape(-1, cache.shape[2], cache.shape[3])[:length] for cache in (k, v))
             window = window_size[0] + 1 if window_size and window_size[0] >= 0 else 0
-            out[begin:end] = attention(q[begin:end], keys, values, length - (end - begin), scale=softmax_scale, window=window, soft_cap=softcap,
-                                       sinks=s_aux, slopes=alibi_slopes).to(out.dtype)
-            self.prefilled += end - begin
-        return out
+            first = length - (end - begin) if causal else length
+            out[begin:end], lse[begin:end] = attention_and_lse(q[begin:end], keys, values, first, scale=softmax_scale, window=window,
+                                                               soft_cap=softcap, sinks=s_aux, slopes=alibi_slopes)
+        if causal:
+            self._count(prefilled=len(q))
+        return (out, lse.T) if return_softmax_lse else out
 
-
-def update_cache(key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale):
-    """vLLM's: caches [blocks, block, kv_heads, d], tokens to slots."""
-    for token, slot in enumerate(slot_mapping.tolist()):
-        key_cache[slot // PAGE, slot % PAGE], value_cache[slot // PAGE, slot % PAGE] = key[token], value[token]
-
-
-class Engine:
-    """Of plans that are never launched."""
+    def _count(self, decoded=0, prefilled=0):
+        with self._counting:
+            self.decoded, self.prefilled = self.decoded + decoded, self.prefilled + prefilled
 
     def plan(self, problem, batch, *, max_batch, longest_context):
+        """Of the engine."""
         assert batch == max_batch and longest_context > 0 and problem.head_dim == HEAD_DIM and problem.page_size == PAGE
+        self.planned.add((problem.q_heads, problem.kv_heads, problem.lse))
         return types.SimpleNamespace(provenance="exact", workspace_bytes=4096)
 
 
-def configuration(speculative):
+def update_cache(key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale):
+    """vLLM's: caches [blocks, block, kv_heads, d], tokens to slots; a negative slot is another rank's."""
+    for token, slot in enumerate(slot_mapping.tolist()):
+        if slot >= 0:
+            key_cache[slot // PAGE, slot % PAGE], value_cache[slot // PAGE, slot % PAGE] = key[token], value[token]
+
+
+def configuration(speculative, part, kv_heads):
     """What vLLM's builder reads of its configuration; everything else may be anything."""
     made = MagicMock()
     made.model_config.max_model_len, made.model_config.dtype = WIDTH * PAGE, torch.bfloat16
-    made.model_config.get_num_attention_heads.return_value, made.model_config.get_num_kv_heads.return_value = Q_HEADS, KV_HEADS
+    made.model_config.get_num_attention_heads.return_value, made.model_config.get_num_kv_heads.return_value = Q_HEADS, kv_heads
     made.model_config.get_head_size.return_value, made.model_config.rswa_window = HEAD_DIM, None
     made.model_config.is_mm_prefix_lm = made.kernel_config.enable_jit_warmup = made.use_v2_model_runner = False
-    made.parallel_config.decode_context_parallel_size = made.parallel_config.cp_kv_cache_interleave_size = 1
+    made.parallel_config.decode_context_parallel_size, made.parallel_config.cp_kv_cache_interleave_size = part.ranks, part.interleave
     made.cache_config.cache_dtype, made.scheduler_config.max_num_seqs = "auto", 8
     made.compilation_config.max_cudagraph_capture_size, made.compilation_config.cudagraph_capture_sizes = 8, [1, 2, 4, 8]
     made.compilation_config.cudagraph_mode.has_full_cudagraphs.return_value = True
@@ -187,22 +210,26 @@ def configuration(speculative):
 
 
 class Model:
-    def __init__(self, backend, speculative, layout, **features):
+    """A layer and the builder of its metadata; on one of several ranks, where `part` says so. These share a KV head and have Q_HEADS heads each."""
+
+    def __init__(self, backend, speculative, layout, part=WHOLE, **features):
         from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-        self.features = features
+        self.features, self.part, self.kv_heads = features, part, KV_HEADS if part.ranks == 1 else 1
         with DEVICE:  # as vLLM does while it makes a model
-            self.impl = backend.get_impl_cls()(Q_HEADS, HEAD_DIM, HEAD_DIM**-0.5, KV_HEADS, features.get("alibi_slopes"), features.get("sliding_window"),
-                                           "auto", features.get("logits_soft_cap"), "decoder", None, **{k: v for k, v in features.items() if k == "sinks"})
+            self.impl = backend.get_impl_cls()(Q_HEADS, HEAD_DIM, HEAD_DIM**-0.5, self.kv_heads, features.get("alibi_slopes"),
+                                               features.get("sliding_window"), "auto", features.get("logits_soft_cap"), "decoder", None,
+                                               **{k: v for k, v in features.items() if k == "sinks"})
         self.impl.process_weights_after_loading(torch.bfloat16)
+        self.impl.flash._dcp_dtype = torch.bfloat16  # in an engine, of vLLM's configuration
         one = torch.ones((), device=DEVICE)
         self.layer = types.SimpleNamespace(impl=self.impl, _q_scale=one, _k_scale=one, _v_scale=one)
-        config = configuration(speculative)
+        config = configuration(speculative, part, self.kv_heads)
         config.compilation_config.static_forward_context = {"layer": self.layer}
-        spec = FullAttentionSpec(block_size=PAGE, num_kv_heads=KV_HEADS, head_size=HEAD_DIM, dtype=torch.bfloat16,
+        spec = FullAttentionSpec(block_size=PAGE, num_kv_heads=self.kv_heads, head_size=HEAD_DIM, dtype=torch.bfloat16,
                                  sliding_window=features.get("sliding_window"))
         self.builder = backend.get_builder_cls()(spec, ["layer"], config, DEVICE)
-        whole = torch.full((PAGES, PAGE, KV_HEADS, 2 * HEAD_DIM), UNWRITTEN, dtype=torch.bfloat16, device=DEVICE)
+        whole = torch.full((PAGES, PAGE, self.kv_heads, 2 * HEAD_DIM), UNWRITTEN, dtype=torch.bfloat16, device=DEVICE)
         self.cache = whole.permute(0, 2, 1, 3) if layout == "NHD" else whole.permute(0, 2, 1, 3).contiguous()
 
     def has_no_prefill(self):
@@ -212,35 +239,41 @@ class Model:
     def step(self, query_tokens, contexts, generator, padding=0):
         """Fills the cache, runs one step through vLLM's interface, and returns the largest error. `padding` requests of a graph are empty."""
         from vllm.v1.attention.backend import CommonAttentionMetadata
+        from vllm.v1.attention.backends.utils import get_dcp_local_seq_lens
 
+        part, kv_heads = self.part, self.kv_heads
         requests, tokens = len(query_tokens), sum(query_tokens)
         order = torch.randperm(PAGES, generator=generator, dtype=torch.int32)
         table = torch.full((requests + padding, WIDTH), STALE, dtype=torch.int32)
         table[requests:] = 0
-        qkv = torch.randn(tokens, (Q_HEADS + 2 * KV_HEADS) * HEAD_DIM, generator=generator).bfloat16().to(DEVICE)
-        query, key, value = (part.unflatten(-1, (-1, HEAD_DIM)) for part in qkv.split([n * HEAD_DIM for n in (Q_HEADS, KV_HEADS, KV_HEADS)], -1))
+        qkv = torch.randn(tokens, (part.ranks * Q_HEADS + 2 * kv_heads) * HEAD_DIM, generator=generator).bfloat16().to(DEVICE)
+        query, key, value = (part.unflatten(-1, (-1, HEAD_DIM)) for part in
+                             qkv.split([n * HEAD_DIM for n in (part.ranks * Q_HEADS, kv_heads, kv_heads)], -1))
+        query = query[:, part.rank * Q_HEADS:(part.rank + 1) * Q_HEADS]
         slots, whole, used = [], [], 0
         for request, (new, context) in enumerate(zip(query_tokens, contexts)):
-            pages = -(-context // PAGE)
+            pages = part.pages(context)
             table[request, :pages] = order[used:used + pages]
             used += pages
             begin = sum(query_tokens[:request])
-            old = torch.randn(2, context - new, KV_HEADS, HEAD_DIM, generator=generator).bfloat16().to(DEVICE)
-            k, v = (torch.cat((part, fresh[begin:begin + new])) for part, fresh in zip(old, (key, value)))
+            old = torch.randn(2, context - new, kv_heads, HEAD_DIM, generator=generator).bfloat16().to(DEVICE)
+            k, v = (torch.cat((before, fresh[begin:begin + new])) for before, fresh in zip(old, (key, value)))
             whole.append((k, v))
-            places = [int(table[request, token // PAGE]) * PAGE + token % PAGE for token in range(context)]
+            places = [part.slot(table[request], token) for token in range(context)]
             before = slice(0, context - new)  # the new tokens are vLLM's to write
             update_cache(k[before], v[before], *self.cache.transpose(1, 2).split(HEAD_DIM, -1), torch.tensor(places[before]), None, None, None)
             slots += places[context - new:]
         starts = torch.tensor([0, *itertools.accumulate(query_tokens), *[tokens] * padding], dtype=torch.int32)
-        rows = tokens + padding
+        rows, lengths = tokens + padding, torch.tensor([*contexts, *[0] * padding], dtype=torch.int32)
+        local = {} if part.ranks == 1 else {"dcp_local_seq_lens": get_dcp_local_seq_lens(lengths, part.ranks, part.rank, part.interleave).to(DEVICE)}
         common = CommonAttentionMetadata(
-            query_start_loc=starts.to(DEVICE), query_start_loc_cpu=starts, seq_lens=torch.tensor([*contexts, *[0] * padding], dtype=torch.int32, device=DEVICE),
+            query_start_loc=starts.to(DEVICE), query_start_loc_cpu=starts, seq_lens=lengths.to(DEVICE), seq_lens_cpu_upper_bound=lengths,
             num_reqs=requests + padding, num_actual_tokens=rows, max_query_len=max(query_tokens), max_seq_len=max(contexts), block_table_tensor=table.to(DEVICE),
-            slot_mapping=torch.tensor(slots, device=DEVICE))
+            slot_mapping=torch.tensor(slots, device=DEVICE), **local)
         metadata = self.builder.build(0, common)
         output = torch.full((rows, Q_HEADS, HEAD_DIM), float("nan"), dtype=torch.bfloat16, device=DEVICE)
-        query = torch.cat((query, query.new_zeros(padding, Q_HEADS, HEAD_DIM)))
+        if padding:
+            query = torch.cat((query, query.new_zeros(padding, Q_HEADS, HEAD_DIM)))
         self.impl.do_kv_cache_update(self.layer, key, value, self.cache, common.slot_mapping)
         self.impl.forward(self.layer, query, key, value, self.cache, metadata, output)
         sinks, slopes = self.features.get("sinks"), self.features.get("alibi_slopes")
@@ -248,6 +281,7 @@ class Model:
                                       window=self.features.get("sliding_window") or 0, soft_cap=self.features.get("logits_soft_cap") or 0.0,
                                       slopes=None if slopes is None else torch.tensor(slopes, device=DEVICE))
                             for begin, new, context, (k, v) in zip(starts.tolist(), query_tokens, contexts, whole)])
+        assert part.ranks == 1 or not output.isnan().any()  # not of padding either, for which all ranks have nothing to read
         return (output[:tokens].double() - wanted).abs().max().item(), common
 
 
@@ -255,6 +289,12 @@ STEPS = {0: [([1, 1, 1], [33, 96, 1], 0), ([1, 1], [50, 7], 2), ([1, 1, 20, 5], 
          2: [([3, 3], [33, 96], 0), ([3, 1, 2], [17, 64, 2], 1), ([1, 1], [5, 80], 0), ([3, 2, 20, 4], [30, 31, 20, 64], 0), ([40], [50], 0)]}
 FEATURES = [{}, {"sliding_window": 9}, {"logits_soft_cap": 5.0}, {"sinks": torch.linspace(-1, 2, Q_HEADS).bfloat16().to(DEVICE)}, {"alibi_slopes": [0.5, 0.25, 0.125, 0.0625]},
             {"sliding_window": 20, "logits_soft_cap": 3.0, "sinks": torch.linspace(1, -2, Q_HEADS).bfloat16().to(DEVICE)}]
+
+
+# Over ranks: with contexts that leave some of them without a token.
+RANK_STEPS = {0: [([1, 1, 1], [33, 96, 1], 0), ([1, 1], [2, 1], 0), ([1, 1], [50, 7], 2), ([1, 1, 20, 5], [40, 16, 20, 64], 0), ([9, 30], [9, 95], 0),
+                  ([20], [20], 0)],
+              2: [([3, 3], [33, 96], 0), ([1, 3, 20], [5, 80, 50], 0)]}
 
 
 def main():
@@ -288,9 +328,39 @@ def main():
                 assert (calls.decoded - before[0], calls.prefilled - before[1]) == (mine + padding * (speculative == 0), sum(query_tokens) - mine)
             assert error < 0.02, (features, layout, query_tokens, error)
             steps, worst = steps + 1, max(worst, error)
+    if calls is not None:
+        more, largest = steps_over_ranks(backend, calls)
+        steps, worst = steps + more, max(worst, largest)
     common = step_without_prefill(model, generator)
     print(f"vLLM {version}, PyTorch {torch.__version__}: the builder takes {host_time(model.builder, common):.1f} us for a step without prefill")
     print(f"{steps} steps agree; largest error {worst:.4f}")
+
+
+def steps_over_ranks(backend, calls):
+    """Decode context parallelism: every step on each rank, all with the same random numbers. Returns how many steps agree, and the largest error."""
+    from vllm.distributed import parallel_state
+
+    steps, worst = 0, 0.0
+    kinds = itertools.product((2, 4), (1, 4, PAGE), ({}, {"logits_soft_cap": 5.0}), RANK_STEPS.items())
+    for size, interleave, features, (speculative, given) in kinds:
+        parallel_state._DCP = group = vllm_ranks.Group(size)
+        models = []
+        for rank in range(size):
+            group.mine.rank = rank
+            models.append(Model(backend, speculative, "NHD", vllm_ranks.Part(rank, size, interleave, PAGE), **features))
+        for query_tokens, contexts, padding in given:
+            before = calls.decoded, calls.prefilled
+            found = group.run(lambda rank: models[rank].step(query_tokens, contexts, torch.Generator().manual_seed(steps), padding)[0])  # noqa: B023
+            if failures := [error for error in found if isinstance(error, Exception)]:
+                raise min(failures, key=lambda error: isinstance(error, threading.BrokenBarrierError))  # else it only waited for a rank that failed
+            # With speculation all rows are FlashAttention's.
+            mine = 0 if speculative else sum(itertools.takewhile(lambda count: count == 1, query_tokens)) + padding
+            counted = calls.decoded - before[0], calls.prefilled - before[1]
+            assert counted == (size * mine, size * (sum(query_tokens) + padding - mine)), (size, interleave, query_tokens, counted)
+            assert max(found) < 0.02, (size, interleave, features, query_tokens, found)
+            steps, worst = steps + 1, max(worst, *found)
+    parallel_state._DCP = None
+    return steps, worst
 
 
 def stand_in_for_kernels():
@@ -298,12 +368,16 @@ def stand_in_for_kernels():
     from leanattn.vllm import implementation
     from vllm.v1.attention.backends import flash_attn
 
-    calls, engine = Calls(), Engine()
-    leanattn.decode, leanattn.engine = calls.decode, lambda ordinal: engine
+    calls = Calls()
+    leanattn.decode, leanattn.engine = calls.decode, lambda ordinal: calls
     leanattn.Workspace = lambda engine, size: types.SimpleNamespace(bytes=size)
     assert implementation.leanattn is plans.leanattn is leanattn
     flash_attn.flash_attn_varlen_func, flash_attn.reshape_and_cache_flash = calls.flash, update_cache
     flash_attn.get_scheduler_metadata = lambda **_: torch.zeros(5, dtype=torch.int32)
+    flash_attn.merge_attn_states = vllm_ranks.merge_attn_states
+    sys.modules[flash_attn.cp_lse_ag_out_rs.__module__].correct_attn_out = vllm_ranks.correct_attn_out
+    flash_attn.current_workspace_manager = lambda: types.SimpleNamespace(
+        get_simultaneous=lambda *specs: [torch.full(shape, float("nan"), dtype=dtype) for shape, dtype in specs])
     return calls
 
 

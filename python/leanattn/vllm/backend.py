@@ -62,14 +62,16 @@ class BuilderBase(FlashAttentionMetadataBuilder):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self._plans = None
         layers = vllm_config.compilation_config.static_forward_context
-        found = {impl.options(layers[name]) for name in layer_names if name in layers for impl in _variants(layers[name].impl)
-                 if isinstance(impl, Implementation) and impl.decodes_here}
-        if not found or self.dcp_world_size > 1:
+        found = [(impl, layers[name]) for name in layer_names if name in layers for impl in _variants(layers[name].impl)
+                 if isinstance(impl, Implementation)]
+        # vLLM's lengths on a rank may count drafts that were rejected since, and of draft models are those of the step before.
+        stale = self.dcp_world_size > 1 and vllm_config.speculative_config is not None
+        if not found or not all(impl.decodes_here for impl, _ in found) or stale:
             return  # all rows are FlashAttention's, and so is their order
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         if self.reorder_batch_threshold > plans.MOST_QUERY_TOKENS:
             self.reorder_batch_threshold = 1
-        self._plans = StepPlans(found, self.reorder_batch_threshold, kv_cache_spec, vllm_config, device)
+        self._plans = StepPlans({impl.options(layer) for impl, layer in found}, self)
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
         common = common_attn_metadata
@@ -86,10 +88,11 @@ class BuilderBase(FlashAttentionMetadataBuilder):
         single = tokens == requests and (common.max_query_len == 1 or self.reorder_batch_threshold == 1)
         if not single and self.reorder_batch_threshold == 1:
             return super().build(common_prefix_len, common, fast_build)
+        lengths = common.seq_lens if self.dcp_world_size == 1 else common.dcp_local_seq_lens
         return Metadata(
             num_actual_tokens=common.num_actual_tokens, max_query_len=common.max_query_len, query_start_loc=common.query_start_loc,
             max_seq_len=common.max_seq_len, seq_lens=common.seq_lens, block_table=common.block_table_tensor, slot_mapping=common.slot_mapping,
-            rows=self._plans.rows(tokens, requests, common.seq_lens, common.block_table_tensor, None if single else common.query_start_loc),
+            rows=self._plans.rows(tokens, requests, lengths, common.block_table_tensor, None if single else common.query_start_loc),
             prefill=prefill, **self.required_fields)
 
     def update_block_table(self, metadata, blk_table, slot_mapping):
@@ -103,9 +106,10 @@ class BuilderBase(FlashAttentionMetadataBuilder):
         return made
 
     def _takes(self, common):
-        """Whether leanattn has any part in the step: causal attention of decoder layers, without ranges that see beyond themselves."""
+        """Whether leanattn has any part in the step: causal attention of decoder layers, without ranges that see beyond themselves, and over the
+        ranks of a context-parallel group with the lengths on this one, which vLLM leaves out where it splits a step in two (DBO)."""
         return (self._plans is not None and common.causal is True and common.mm_req_doc_ranges is None and common.rswa_prefix_lens is None
-                and common.num_reqs > 0)
+                and common.num_reqs > 0 and (self.dcp_world_size == 1 or common.dcp_local_seq_lens is not None))
 
 
 def _variants(impl):
@@ -123,4 +127,6 @@ def _rest_of(common, requests, prefills, tokens, prefill_tokens):
                           **forgotten)
 
 
-_BY_REQUEST = ("seq_lens", "block_table_tensor", "seq_lens_cpu_upper_bound", "is_prefilling", "_seq_lens_cpu", "_num_computed_tokens_cpu")
+# Not all are in every version.
+_BY_REQUEST = ("seq_lens", "block_table_tensor", "seq_lens_cpu_upper_bound", "is_prefilling", "_seq_lens_cpu", "_num_computed_tokens_cpu",
+               "dcp_local_seq_lens", "dcp_local_seq_lens_cpu", "dcp_local_seq_lens_cpu_upper_bound")

@@ -1,5 +1,6 @@
 """implementation.py -- the attention of a layer in vLLM: rows with few query tokens on leanattn, all others on FlashAttention."""
 import leanattn
+from vllm.distributed.parallel_state import get_dcp_group
 from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
 from vllm.model_executor.layers.quantization.utils.quant_utils import GroupShape
 from vllm.v1.attention.backend import AttentionType
@@ -14,10 +15,13 @@ class Implementation(FlashAttentionImpl):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.flash = FlashAttentionImpl(*args, **kwargs)
-        self.decodes_here = self.attn_type == AttentionType.DECODER
-        if self.decodes_here and self.num_heads > plans.LARGEST_GROUP * self.num_kv_heads:
-            raise ValueError(f"{self.num_heads} query heads share {self.num_kv_heads} KV heads, but leanattn has at most {plans.LARGEST_GROUP} for each. "
-                             "Choose another --attention-backend")
+        # A rank of a context-parallel group has tokens from all over a context, and does not know where they stand in it. So it has no windows and no
+        # ALiBi; and a sink would count on every rank.
+        whole = self._window or self.alibi_slopes is not None or self.sinks is not None
+        self.decodes_here = self.attn_type == AttentionType.DECODER and not (self._over_ranks and whole)
+        if self.decodes_here and self._query_heads > plans.LARGEST_GROUP * self.num_kv_heads:
+            raise ValueError(f"{self._query_heads} query heads share {self.num_kv_heads} KV heads, but leanattn has at most {plans.LARGEST_GROUP} "
+                             "for each. Choose another --attention-backend")
         self._constant = None
         # FlashAttention wants queries as fp8 beside an fp8 cache, and leanattn as they are. So the layer is told to leave them.
         self._fp8_queries = None
@@ -28,6 +32,16 @@ class Implementation(FlashAttentionImpl):
                                  True: QuantFP8(static=True, group_shape=GroupShape(-1, by_head))}
 
     @property
+    def _over_ranks(self):
+        """Whether the tokens of a context are spread over the ranks of a group (decode context parallelism)."""
+        return self.dcp_world_size > 1
+
+    @property
+    def _query_heads(self):
+        """Those of a launch: of all ranks that hold a part of the same contexts."""
+        return self.num_heads * self.dcp_world_size
+
+    @property
     def _one_byte(self):
         return self.kv_cache_dtype.startswith("fp8")
 
@@ -35,9 +49,9 @@ class Implementation(FlashAttentionImpl):
         """What the kernels of this layer depend on."""
         by_head = self._one_byte and layer._k_scale.numel() > 1
         return plans.Options(
-            q_heads=self.num_heads, kv_heads=self.num_kv_heads, head_dim=self.head_size, window=self._window, sink_logits=self.sinks is not None,
+            q_heads=self._query_heads, kv_heads=self.num_kv_heads, head_dim=self.head_size, window=self._window, sink_logits=self.sinks is not None,
             alibi=self.alibi_slopes is not None, soft_cap=float(self.logits_soft_cap or 0.0), kv_dtype="fp8_e4m3" if self._one_byte else None,
-            kv_scale="head" if by_head else "tensor")
+            kv_scale="head" if by_head else "tensor", lse=self._over_ranks)
 
     def process_weights_after_loading(self, act_dtype):
         super().process_weights_after_loading(act_dtype)
@@ -63,10 +77,18 @@ class Implementation(FlashAttentionImpl):
         if self._constant is None:
             self._constant = self._constant_arguments()
         k_cache, v_cache = kv_cache.split(self.head_size, dim=-1)  # [pages, kv_heads, page_size, 2 * head_size]
-        scales = {"k_scale": layer._k_scale, "v_scale": layer._v_scale} if self._one_byte else {}
-        leanattn.decode(query, k_cache, v_cache, rows.lengths, rows.page_table, out=output, q_offsets=rows.offsets, max_q_len=rows.most_tokens,
-                        typical_batch=rows.batch, longest_context=rows.context, engine=rows.device.engine, workspace=rows.device.workspace,
-                        **scales, **self._constant)
+        arguments = {"q_offsets": rows.offsets, "max_q_len": rows.most_tokens, "typical_batch": rows.batch, "longest_context": rows.context,
+                     "engine": rows.device.engine, "workspace": rows.device.workspace, **self._constant}
+        if self._one_byte:
+            arguments.update(k_scale=layer._k_scale, v_scale=layer._v_scale)
+        if not self._over_ranks:
+            leanattn.decode(query, k_cache, v_cache, rows.lengths, rows.page_table, out=output, **arguments)
+            return
+        # Each rank computes the query heads of all ranks over its own tokens, and gets the result of its own heads.
+        group = get_dcp_group()
+        query = group.all_gather(query.contiguous(), dim=1)
+        part, lse = leanattn.decode(query, k_cache, v_cache, rows.lengths, rows.page_table, return_lse=True, **arguments)
+        output.copy_(self.dcp_combine(part, lse, group, is_lse_base_on_e=True))
 
     def _flash(self, layer, query, key, value, kv_cache, metadata, output, *scales):
         if self._fp8_queries is not None and metadata is not None:
@@ -91,7 +113,6 @@ class Implementation(FlashAttentionImpl):
         if self._one_byte:
             made["kv_dtype"] = "fp8_e4m3"
         return made
-
 
     def _sink_logits(self):
         """The sinks in the type of the kernels. Weights that are loaded again go to the same memory, which captured graphs read."""

@@ -19,24 +19,36 @@ class DecodeMetadata(MLACommonDecodeMetadata):
 
 
 class LatentImplementation(MLACommonImpl):
+    can_return_lse_for_decode = True  # vLLM sets need_to_return_lse_for_decode where it wants that, for decode context parallelism
+    lse_base_on_e = True
+    supports_dcp = True
+
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        if self.num_heads > plans.LARGEST_GROUP:
-            raise ValueError(f"{self.num_heads} query heads share a latent cache, but leanattn has at most {plans.LARGEST_GROUP}. "
+        if self.dcp_world_size > 1 and self.pcp_world_size > 1:
+            raise ValueError("leanattn has no prefill context parallelism beside decode context parallelism. Choose another --attention-backend")
+        if self._query_heads > plans.LARGEST_GROUP:
+            raise ValueError(f"{self._query_heads} query heads share a latent cache, but leanattn has at most {plans.LARGEST_GROUP}. "
                              "Choose another --attention-backend")
         self.supports_quant_query_input = False  # queries stay as they are beside an fp8 cache
 
     def options(self, layer):
         """What the kernels of this layer depend on."""
-        return plans.Options(q_heads=self.num_heads, kv_heads=1, head_dim=self.kv_lora_rank + self.qk_rope_head_dim, v_head_dim=self.kv_lora_rank,
-                             latent=True, kv_layout="HND", kv_dtype="fp8_e4m3" if self._one_byte else None)
+        return plans.Options(q_heads=self._query_heads, kv_heads=1, head_dim=self.kv_lora_rank + self.qk_rope_head_dim, v_head_dim=self.kv_lora_rank,
+                             latent=True, kv_layout="HND", kv_dtype="fp8_e4m3" if self._one_byte else None, lse=self.need_to_return_lse_for_decode)
+
+    @property
+    def _query_heads(self):
+        """Those of a launch: of all ranks that hold a part of the same contexts."""
+        return self.num_heads * self.dcp_world_size
 
     @property
     def _one_byte(self):
         return self.kv_cache_dtype.startswith("fp8")
 
     def forward_mqa(self, q, kv_c_and_k_pe_cache, attn_metadata, layer):
-        """q: [tokens, heads, latent + rope], or its two parts. The cache: [pages, page_size, latent + rope]. Returns [tokens, heads, latent]."""
+        """q: [tokens, heads, latent + rope], or its two parts. The cache: [pages, page_size, latent + rope]. Returns [tokens, heads, latent],
+        and [tokens, heads] log-sum-exp or None."""
         if isinstance(q, tuple):
             import torch  # here, so that this module can be held against vLLM's interface without it
 
@@ -44,11 +56,11 @@ class LatentImplementation(MLACommonImpl):
         rows = attn_metadata.decode.rows
         out = q.new_empty((q.shape[0], q.shape[1], self.kv_lora_rank))
         one_byte = {"kv_dtype": "fp8_e4m3", "k_scale": layer._k_scale} if self._one_byte else {}
-        leanattn.decode(q, kv_c_and_k_pe_cache.unsqueeze(1), None, rows.lengths, rows.page_table, out=out, v_head_dim=self.kv_lora_rank,
-                        q_offsets=rows.offsets, max_q_len=rows.most_tokens, scale=self.scale, typical_batch=rows.batch,
-                        longest_context=rows.context, engine=rows.device.engine, workspace=rows.device.workspace,
-                        batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **one_byte)
-        return out, None
+        made = leanattn.decode(q, kv_c_and_k_pe_cache.unsqueeze(1), None, rows.lengths, rows.page_table, out=out, v_head_dim=self.kv_lora_rank,
+                               return_lse=self.need_to_return_lse_for_decode, q_offsets=rows.offsets, max_q_len=rows.most_tokens, scale=self.scale,
+                               typical_batch=rows.batch, longest_context=rows.context, engine=rows.device.engine, workspace=rows.device.workspace,
+                               batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **one_byte)
+        return made if self.need_to_return_lse_for_decode else (made, None)
 
 
 class LatentBuilderBase(MLACommonMetadataBuilder):
@@ -63,15 +75,16 @@ class LatentBuilderBase(MLACommonMetadataBuilder):
             self.reorder_batch_threshold = 1
         layers = vllm_config.compilation_config.static_forward_context
         options = {layers[name].impl.options(layers[name]) for name in layer_names}
-        self._plans = StepPlans(options, self.reorder_batch_threshold, kv_cache_spec, vllm_config, device)
+        self._plans = StepPlans(options, self)
 
-    def _decode_metadata(self, block_table, lengths, starts, starts_on_host, tokens):
-        """Of the requests at the front of a step. Those that only pad a graph have no query tokens and stand behind all others."""
+    def _decode_metadata(self, block_table, lengths, starts, starts_on_host, tokens, whole_lengths):
+        """Of the requests at the front of a step. Those that only pad a graph have no query tokens and stand behind all others. `lengths` are those
+        on this rank, and `whole_lengths` those over all ranks, where contexts are spread over several."""
         requests = min(lengths.shape[0], tokens)
         single = tokens == requests and (self.reorder_batch_threshold == 1 or int(starts_on_host[1:].sub(starts_on_host[:-1]).max()) <= 1)
         if not single:
             requests = lengths.shape[0]
-        return DecodeMetadata(block_table=block_table, seq_lens=lengths, dcp_tot_seq_lens=None,
+        return DecodeMetadata(block_table=block_table, seq_lens=lengths, dcp_tot_seq_lens=whole_lengths,
                               rows=self._plans.rows(tokens, requests, lengths, block_table, None if single else starts))
 
 

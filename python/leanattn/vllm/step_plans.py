@@ -26,15 +26,16 @@ class Rows:
 
 
 class StepPlans:
-    """The plans for all batches that steps may have, for layers with these options and requests of up to `query_tokens` query tokens."""
+    """The plans for all batches that steps of a metadata builder may have, for layers with these options."""
 
-    def __init__(self, options, query_tokens, kv_cache_spec, vllm_config, device):
-        longest, page_size = vllm_config.model_config.max_model_len, kv_cache_spec.block_size
+    def __init__(self, options, builder):
+        vllm_config, query_tokens, page_size = builder.vllm_config, builder.reorder_batch_threshold, builder.kv_cache_spec.block_size
+        longest = vllm_config.model_config.max_model_len
         if envs.VLLM_BATCH_INVARIANT:  # a plan's context is a limit then
-            self._pages = plans.pages_for(longest + plans.MOST_QUERY_TOKENS, page_size)
+            self._pages = plans.pages_for(_most_here(longest, builder) + plans.MOST_QUERY_TOKENS, page_size)
             context = self._pages * page_size
         else:
-            self._pages, context = None, plans.context_for(longest, CONTEXT)
+            self._pages, context = None, _most_here(plans.context_for(longest, CONTEXT), builder)
         graphs = vllm_config.compilation_config.cudagraph_capture_sizes or ()
         self._sizes = plans.Sizes(plans.batches_for({*graphs, *(size // query_tokens for size in graphs)},
                                                     vllm_config.scheduler_config.max_num_seqs), context)
@@ -43,7 +44,7 @@ class StepPlans:
                              batch_invariant=bool(envs.VLLM_BATCH_INVARIANT))
             for one in options for tokens in sorted({1, query_tokens}))
         self._query_tokens, self._batches = query_tokens, {}
-        self._device = plans.device(plans.ordinal_of(device))
+        self._device = plans.device(plans.ordinal_of(builder.device))
         tuned, failure = self._device.tune(self._problems, self._sizes, plans.tuning_seconds(TUNE))
         if tuned:
             logger.info("leanattn has tuned %d shapes for this GPU, as %s asks for", tuned, TUNE)
@@ -71,6 +72,12 @@ class StepPlans:
             if batch not in self._sizes.batches:
                 self._device.prepare(self._problems, plans.Sizes((batch,), self._sizes.context))
         return batch
+
+
+def _most_here(tokens, builder):
+    """The most of a context's tokens that this rank may have, where the ranks of a group hold units of some tokens in turn."""
+    unit = builder.cp_kv_cache_interleave_size
+    return min(tokens, plans.pages_for(tokens, builder.dcp_world_size * unit) * unit)
 
 
 def first(tensor, count):

@@ -19,7 +19,8 @@ class Backend(BackendBase):
 class LatentBuilder(LatentBuilderBase):
     def _build_decode(self, block_table_tensor, seq_lens_device, max_seq_len, query_start_loc_cpu, query_start_loc_device, num_decode_tokens,
                       dcp_tot_seq_lens_device):
-        return self._decode_metadata(block_table_tensor, seq_lens_device, query_start_loc_device, query_start_loc_cpu, num_decode_tokens)
+        return self._decode_metadata(block_table_tensor, seq_lens_device, query_start_loc_device, query_start_loc_cpu, num_decode_tokens,
+                                     dcp_tot_seq_lens_device)
 
 
 class LatentBackend(LatentBackendBase):
