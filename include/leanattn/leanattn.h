@@ -532,6 +532,9 @@ typedef struct leanattn_group_options {
                     the peers r - r % peers and so on, such as the GPUs of one host, and NCCL brings their results
                     together. size / peers is at most LEANATTN_MERGE_PARTS */
   int32_t reserved;
+  void* memory; /* memory_bytes of device memory of the caller's on the engine's GPU for what peers send, at a multiple
+                   of 256 bytes, such as a symmetric allocation. It belongs to the group until leanattn_group_destroy,
+                   and the caller frees it then. Null: the group allocates it */
 } leanattn_group_options;
 
 /* Everything is 0 but struct_size. Set rank, size and memory_bytes at least. */
@@ -565,6 +568,14 @@ LEANATTN_API leanattn_status leanattn_group_export(const leanattn_group* group, 
  * memory_bytes or library, or in the wrong place), unsupported (a GPU cannot reach another one's memory, or CUDA IPC is
  * not allowed: make the group over NCCL on all ranks), launch_failed, context_lost. */
 LEANATTN_API leanattn_status leanattn_group_connect(leanattn_group* group, const void* blobs) LEANATTN_NOEXCEPT;
+
+/* The same where the caller has mapped the memory that all peers were given in their options, by any means: symmetric
+ * memory of PyTorch or NVSHMEM, or fabric handles between hosts that NVLink joins. memory[p] is where this rank's GPU
+ * reaches the memory of peer p, with its own among them; it is read by this call alone, and stays mapped until
+ * leanattn_group_destroy. The group maps nothing then. Errors: those of leanattn_group_connect, also where a peer was
+ * given no memory. */
+LEANATTN_API leanattn_status leanattn_group_connect_mapped(leanattn_group* group, const void* blobs,
+                                                           void* const* memory) LEANATTN_NOEXCEPT;
 
 /* The bytes of NCCL's unique id, by which the ranks of a communicator find each other. */
 #define LEANATTN_NCCL_ID_BYTES 128

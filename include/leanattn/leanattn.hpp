@@ -409,8 +409,11 @@ class Group {
   }
 
   /// A rank of `size`, on the GPU of `engine`, with `memory_bytes` for what the others send. `peers` of the ranks merge
-  /// inside the kernel: 0 stands for all, and 1 for none. See leanattn_group_create, which also has the errors.
-  static Result<Group> create(const Engine& engine, int rank, int size, std::int64_t memory_bytes, int peers = 0);
+  /// inside the kernel: 0 stands for all, and 1 for none. `memory` is device memory of the caller's for what peers
+  /// send, which outlives the group; null: the group allocates it. See leanattn_group_create, which also has the
+  /// errors.
+  static Result<Group> create(const Engine& engine, int rank, int size, std::int64_t memory_bytes, int peers = 0,
+                              void* memory = nullptr);
 
   /// One group of several engines of this process, connected, in the order of their ranks. Several engines may be of
   /// one GPU, but not over NCCL. `automatic` takes NCCL where a GPU does not reach the memory of another one. Errors:
@@ -453,13 +456,15 @@ class Group {
   /// Maps the memory of the peers (of all ranks, unless create() was told otherwise), given their blobs in the order of
   /// their ranks. See leanattn_group_connect, which also has the errors.
   Result<void> connect(const std::vector<Blob>& blobs) {
-    if (blobs.size() != static_cast<std::size_t>(peers_))
-      return tl::unexpected<Error>(Error{ErrorCode::invalid_argument,
-                                         std::to_string(blobs.size()) + " blobs for a group of " +
-                                             std::to_string(peers_) + (peers_ == size_ ? " ranks" : " peers"),
-                                         "Give those of all of them, in the order of their ranks.",
-                                         {}});
+    if (auto ok = check_count(blobs.size(), "blobs"); !ok) return ok;
     return detail::to_result(leanattn_group_connect(group_.get(), blobs.data()));
+  }
+  /// The same where the caller has mapped the memory that all peers were given: memory[p] is where this rank's GPU
+  /// reaches that of peer p. See leanattn_group_connect_mapped, which also has the errors.
+  Result<void> connect(const std::vector<Blob>& blobs, const std::vector<void*>& memory) {
+    if (auto ok = check_count(blobs.size(), "blobs"); !ok) return ok;
+    if (auto ok = check_count(memory.size(), "addresses"); !ok) return ok;
+    return detail::to_result(leanattn_group_connect_mapped(group_.get(), blobs.data(), memory.data()));
   }
   /// Connects ranks that are no peers, by a communicator that the group makes of NCCL's unique id. See
   /// leanattn_group_connect_nccl, which also has the errors.
@@ -489,6 +494,14 @@ class Group {
     void operator()(leanattn_group* group) const { leanattn_group_destroy(group); }
   };
   Group(leanattn_group* group, int size, int peers) : group_(group), size_(size), peers_(peers) {}
+  Result<void> check_count(std::size_t count, const char* of_what) const {
+    if (count == static_cast<std::size_t>(peers_)) return {};
+    return tl::unexpected<Error>(Error{ErrorCode::invalid_argument,
+                                       std::to_string(count) + " " + of_what + " for a group of " +
+                                           std::to_string(peers_) + (peers_ == size_ ? " ranks" : " peers"),
+                                       "Give those of all of them, in the order of their ranks.",
+                                       {}});
+  }
   static Result<std::vector<Group>> create_all(const std::vector<const Engine*>& engines, std::int64_t memory_bytes,
                                                int peers) {
     std::vector<Group> groups;
@@ -642,13 +655,15 @@ class Engine {
   std::unique_ptr<leanattn_engine, Destroy> engine_;
 };
 
-inline Result<Group> Group::create(const Engine& engine, int rank, int size, std::int64_t memory_bytes, int peers) {
+inline Result<Group> Group::create(const Engine& engine, int rank, int size, std::int64_t memory_bytes, int peers,
+                                   void* memory) {
   leanattn_group_options options;
   leanattn_group_options_init(&options);
   options.rank = rank;
   options.size = size;
   options.memory_bytes = memory_bytes;
   options.peers = peers;
+  options.memory = memory;
   leanattn_group* group = nullptr;
   const leanattn_status status = leanattn_group_create(engine.get(), &options, &group);
   if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));

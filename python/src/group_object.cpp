@@ -43,6 +43,15 @@ std::vector<Group::Blob> read_blobs(nb::handle blobs) {
   return read;
 }
 
+std::vector<void*> read_addresses(nb::handle memory) {
+  if (!PySequence_Check(memory.ptr()))
+    bad_type("memory", "is not a sequence of addresses", "Give where this GPU reaches the memory of each peer.");
+  std::vector<void*> read;
+  for (const nb::handle address : nb::iter(memory))
+    read.push_back(reinterpret_cast<void*>(int64_of(address, "memory")));
+  return read;
+}
+
 const char* transport_of(const GroupObject& self) {
   return self.peers() == self.size() ? "peers" : self.peers() == 1 ? "nccl" : "two_level";
 }
@@ -70,6 +79,8 @@ memory_bytes  of device memory for what the other ranks send: the largest Group.
               ranks. Taken twice where there are peers and NCCL
 peers         ranks that reach each other's memory and merge their results inside the kernel: 0 for all, 1 for none, or a
               divisor of size, such as the GPUs of a host. What peers do not, NCCL brings together: see connect_nccl()
+memory        the address of memory_bytes of device memory of yours for what peers send, at a multiple of 256 bytes, which
+              you keep until the group has ended; None: the group allocates it
 Raises leanattn.Error: invalid_argument, unsupported, out_of_memory.
 
 All ranks launch the same problems in the same order, with the same batch and scale, and a group serves one stream of each
@@ -80,7 +91,7 @@ everything else may be called from any thread.)";
 
 }  // namespace
 
-GroupObject::GroupObject(nb::object engine, int rank, int size, std::int64_t bytes, int peers)
+GroupObject::GroupObject(nb::object engine, int rank, int size, std::int64_t bytes, int peers, void* memory)
     : process_group(nb::none()),
       engine_(std::move(engine)),
       rank_(rank),
@@ -90,7 +101,7 @@ GroupObject::GroupObject(nb::object engine, int rank, int size, std::int64_t byt
   const auto& object = nb::cast<const EngineObject&>(engine_);
   auto made = [&]() -> Result<Group> {
     const nb::gil_scoped_release without_gil;
-    return Group::create(object.engine, rank, size, bytes, peers);
+    return Group::create(object.engine, rank, size, bytes, peers, memory);
   }();
   group_ = std::make_shared<Group>(unwrap(std::move(made)));
 }
@@ -122,12 +133,13 @@ nb::bytes GroupObject::export_blob() const {
   return nb::bytes(blob.data(), blob.size());
 }
 
-void GroupObject::connect(nb::handle blobs) {
+void GroupObject::connect(nb::handle blobs, nb::handle memory) {
   const auto group = get();
   const std::vector<Group::Blob> read = read_blobs(blobs);
+  const std::vector<void*> addresses = given(memory) ? read_addresses(memory) : std::vector<void*>();
   unwrap([&] {
     const nb::gil_scoped_release without_gil;
-    return group->connect(read);
+    return given(memory) ? group->connect(read, addresses) : group->connect(read);
   }());
   connected_ = true;
 }
@@ -205,16 +217,19 @@ void bind_group(nb::module_& module) {
       .def(
           "__init__",
           [](GroupObject* self, nb::object engine, nb::handle rank, nb::handle size, nb::handle memory_bytes,
-             nb::handle peers) {
+             nb::handle peers, nb::handle memory) {
             EngineObject* object = nullptr;
             if (!nb::try_cast(engine, object) || object == nullptr) bad_type("engine", "is not a leanattn.Engine");
+            const std::int64_t address = given(memory) ? int64_of(memory, "memory") : 0;
+            if (given(memory) && address == 0) bad_value("memory", "is 0", "Give the address of device memory.");
             new (self) GroupObject(std::move(engine), int_of(rank, "rank"), int_of(size, "size"),
-                                   int64_of(memory_bytes, "memory_bytes"), int_of(peers, "peers"));
+                                   int64_of(memory_bytes, "memory_bytes"), int_of(peers, "peers"),
+                                   reinterpret_cast<void*>(address));
           },
           nb::arg("engine").none(), nb::arg("rank").none(), nb::arg("size").none(), nb::arg("memory_bytes").none(),
-          nb::arg("peers").none() = 0,
-          nb::sig("def __init__(self, engine: Engine, rank: int, size: int, memory_bytes: int, peers: int = 0) -> "
-                  "None"))
+          nb::arg("peers").none() = 0, nb::arg("memory") = nb::none(),
+          nb::sig("def __init__(self, engine: Engine, rank: int, size: int, memory_bytes: int, peers: int = 0, memory: "
+                  "int | None = None) -> None"))
       .def_static(
           "from_process_group",
           [](nb::handle process_group, nb::handle problem, nb::handle max_batch, nb::handle engine,
@@ -280,10 +295,13 @@ Raises leanattn.Error: unsupported where there is no NCCL 2.14 or newer.)")
           "export", &GroupObject::export_blob, nb::sig("def export(self) -> bytes"),
           R"(What the other ranks need to know of this one: bytes, to be sent by any means. They hold no secret but a CUDA IPC
 handle, which processes of the same user may open. Raises leanattn.Error.)")
-      .def("connect", &GroupObject::connect, nb::arg("blobs").none(),
-           nb::sig("def connect(self, blobs: typing.Sequence[bytes]) -> None"),
+      .def("connect", &GroupObject::connect, nb::arg("blobs").none(), nb::arg("memory") = nb::none(),
+           nb::sig("def connect(self, blobs: typing.Sequence[bytes], memory: typing.Sequence[int] | None = None) -> "
+                   "None"),
            R"(Maps the memory of the peers, given the export() of each in the order of their ranks, its own included.
 
+memory  where this GPU reaches the memory that each peer was given when it was made, such as the buffer_ptrs of PyTorch's
+        symmetric memory; None: the group maps it by CUDA IPC
 Called once, before the first launch; no rank waits for another. Raises leanattn.Error: invalid_argument (a blob is
 damaged, in the wrong place, or of another group or version), unsupported (a GPU cannot reach another one's memory).)")
       .def("connect_nccl", &GroupObject::connect_nccl, nb::arg("unique_id") = nb::none(), nb::kw_only(),

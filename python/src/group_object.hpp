@@ -15,8 +15,8 @@ struct EngineObject;
 /// to the end of the process when the object goes: other ranks may still write there.
 class GroupObject {
  public:
-  /// Raises leanattn.Error.
-  GroupObject(nanobind::object engine, int rank, int size, std::int64_t bytes, int peers);
+  /// memory: of the caller's, `bytes` long; null for none. Raises leanattn.Error.
+  GroupObject(nanobind::object engine, int rank, int size, std::int64_t bytes, int peers, void* memory);
   GroupObject(const GroupObject&) = delete;
   GroupObject& operator=(const GroupObject&) = delete;
   ~GroupObject();
@@ -35,7 +35,7 @@ class GroupObject {
   std::shared_ptr<Group> get() const;
 
   nanobind::bytes export_blob() const;
-  void connect(nanobind::handle blobs);
+  void connect(nanobind::handle blobs, nanobind::handle memory);
   void connect_nccl(nanobind::handle unique_id, nanobind::handle comm);
   void reset(nanobind::handle stream);
   void close(bool barrier);

@@ -3,6 +3,7 @@
 The package is the real one, and so is what it does up to the driver. PyTorch, Transformers and FlashInfer are stand-ins, there or not: of them only what
 makes tensors does anything. A block may take for granted what its page says before it: the package, a step's tensors, a model's name and class.
 """
+import ctypes
 import sys
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -23,7 +24,26 @@ class Tensor(FakeTensor):
 torch = MagicMock(bfloat16="bf16", int32="int32", uint8="uint8")
 torch.testing = MagicMock(unsafe=True)  # has names that begin with "assert"
 ranks = Ranks(2)  # a block that uses torch.distributed runs on two of them
-torch.distributed = ranks
+torch.distributed = sys.modules["torch.distributed"] = ranks
+
+
+class SymmetricMemory:
+    """Of PyTorch, between the ranks."""
+
+    def empty(self, size, dtype, device):
+        made = Tensor((size,), dtype, device_id=int(device.removeprefix("cuda:")))
+        made.memory = ctypes.create_string_buffer(size + 256)
+        made.data = (ctypes.addressof(made.memory) + 255) // 256 * 256
+        made.data_ptr = lambda: made.data
+        return made
+
+    def rendezvous(self, memory, group):
+        mapped = [None] * ranks.size
+        ranks.all_gather_object(mapped, memory.data, group)
+        return SimpleNamespace(buffer_ptrs=mapped)
+
+
+ranks._symmetric_memory = SymmetricMemory()
 torch.cuda.current_device = lambda: getattr(ranks.mine, "rank", 0)
 torch.randn = lambda *shape, device, dtype: Tensor(shape, dtype, device_id=torch.cuda.current_device())
 torch.full = lambda shape, value, device, dtype: Tensor(shape, dtype, device_id=torch.cuda.current_device())

@@ -30,7 +30,7 @@ class Ranks:
     def barrier(self):
         self.meeting.wait()
 
-    def all_gather_object(self, values, value, group):
+    def all_gather_object(self, values, value, group=None):
         self.values[self.mine.rank] = pickle.dumps(value)
         self.meeting.wait()
         values[:] = [pickle.loads(each) for each in self.values]

@@ -1,4 +1,5 @@
 """Groups on GPUs that are not there: how ranks find each other, what their launches carry, how a group ends, and what is refused by name."""
+import ctypes
 import gc
 import pickle
 import sys
@@ -414,6 +415,27 @@ def test_what_nccl_finds_is_raised_with_the_cure(engines, ranks):
     for group in groups:
         group.connect_nccl(unique_id)
     step_of_all(ranks, groups)
+    for group in groups:
+        group.close()
+
+
+def test_memory_of_the_caller_is_used_where_it_is_mapped(engines, ranks):
+    size = leanattn.Group.bytes_for(problem(), 8)
+    memory = [ctypes.create_string_buffer(size + 256) for _ in range(2)]
+    own = [(ctypes.addressof(part) + 255) // 256 * 256 for part in memory]
+    for wrong, said in [(0, "memory is 0"), ("there", "memory is of type str"), (own[0] + 16, "not a multiple of 256 bytes")]:
+        with pytest.raises((ValueError, TypeError), match=said):
+            leanattn.Group(engines[0], 0, 2, size, memory=wrong)
+    groups = [leanattn.Group(engines[rank], rank, 2, size, memory=own[rank]) for rank in range(2)]
+    blobs = [group.export() for group in groups]
+    for wrong, said in [(7, "memory is not a sequence"), ([own[0]], "1 addresses for a group of 2 ranks"), ([own[0], 0], r"memory\[1\] is null")]:
+        with pytest.raises((ValueError, TypeError), match=said):
+            groups[0].connect(blobs, memory=wrong)
+    for group in groups:
+        group.connect(blobs, memory=own)
+    warmed_up(groups, engines)
+    step_of_all(ranks, groups)
+    assert {launch["arguments"]["group"] for launch in fake.launches()} == set(own)
     for group in groups:
         group.close()
 

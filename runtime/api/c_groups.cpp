@@ -2,6 +2,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "leanattn/leanattn.h"
 #include "runtime/api/c_structs.hpp"
@@ -19,6 +20,13 @@ using leanattn::detail::null_argument;
 EngineCore& engine_of(leanattn_engine* engine) { return *static_cast<EngineCore*>(engine); }
 GroupMember& member_of(leanattn_group* group) { return *static_cast<GroupMember*>(group); }
 const GroupMember& member_of(const leanattn_group* group) { return *static_cast<const GroupMember*>(group); }
+
+/// Blobs, which the caller may have at any address.
+std::vector<GroupMember::Blob> copies_of(const void* blobs, int count) {
+  std::vector<GroupMember::Blob> copies(static_cast<std::size_t>(count));
+  std::memcpy(copies.data(), blobs, copies.size() * sizeof(GroupMember::Blob));
+  return copies;
+}
 
 static_assert(sizeof(GroupMember::Blob) == LEANATTN_GROUP_BLOB_BYTES);
 static_assert(sizeof(NcclUniqueId) == LEANATTN_NCCL_ID_BYTES);
@@ -57,8 +65,11 @@ leanattn_status leanattn_group_create(leanattn_engine* engine, const leanattn_gr
     if ((*read)->reserved != 0)
       return fail(ErrorCode::invalid_argument, "group_options.reserved is " + std::to_string((*read)->reserved),
                   "Leave it 0; leanattn_group_options_init does.");
-    auto made = engine_of(engine).create_group(
-        {.rank = (*read)->rank, .size = (*read)->size, .peers = (*read)->peers, .memory_bytes = (*read)->memory_bytes});
+    auto made = engine_of(engine).create_group({.rank = (*read)->rank,
+                                                .size = (*read)->size,
+                                                .peers = (*read)->peers,
+                                                .memory_bytes = (*read)->memory_bytes,
+                                                .memory = (*read)->memory});
     if (!made) return tl::unexpected(std::move(made.error()));
     *group = made->release();
     return {};
@@ -80,9 +91,16 @@ leanattn_status leanattn_group_connect(leanattn_group* group, const void* blobs)
   return guarded([&]() -> Result<void> {
     if (group == nullptr) return tl::unexpected(null_argument("group"));
     if (blobs == nullptr) return tl::unexpected(null_argument("blobs"));
-    std::vector<GroupMember::Blob> copies(static_cast<std::size_t>(member_of(group).peers()));
-    std::memcpy(copies.data(), blobs, copies.size() * sizeof(GroupMember::Blob));
-    return member_of(group).connect(copies);
+    return member_of(group).connect(copies_of(blobs, member_of(group).peers()));
+  });
+}
+
+leanattn_status leanattn_group_connect_mapped(leanattn_group* group, const void* blobs, void* const* memory) noexcept {
+  return guarded([&]() -> Result<void> {
+    if (group == nullptr) return tl::unexpected(null_argument("group"));
+    if (blobs == nullptr) return tl::unexpected(null_argument("blobs"));
+    if (memory == nullptr) return tl::unexpected(null_argument("memory"));
+    return member_of(group).connect(copies_of(blobs, member_of(group).peers()), memory);
   });
 }
 

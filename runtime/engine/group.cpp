@@ -24,7 +24,8 @@ namespace {
 
 constexpr std::int64_t kMostColumns = 1 << 30;
 constexpr std::int64_t kColumnsStep = 16;  // so that every part of a slot begins with a line of memory
-constexpr std::int64_t kStateBytes = (sizeof(LeanGroup) + 255) / 256 * 256;
+constexpr std::int64_t kMemoryAlignment = 256;
+constexpr std::int64_t kStateBytes = (sizeof(LeanGroup) + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
 constexpr const char* kNoPeers =
     "Peers need peer access: NVLink, or PCIe without an IOMMU or ACS in between (nvidia-smi topo -p2p w). Others "
     "exchange over NCCL: make the group with fewer peers.";
@@ -46,6 +47,7 @@ struct BlobContents {
   void* exchange = nullptr;
   CUdevice device = 0;
   std::int32_t exported = 0;  ///< whether `memory` is there
+  std::int32_t given = 0;     ///< whether the exchange memory is the caller's
   std::int64_t offset = 0;    ///< from the start of `memory` to the exchange memory
   CUipcMemHandle memory{};
 };
@@ -151,6 +153,12 @@ Result<std::unique_ptr<GroupMember>> GroupMember::create(const GroupMemberOption
                 fmt::format("{} ranks that exchange over NCCL, of a group of {} with peers {}", place.nccl_ranks(),
                             place.size, place.peers),
                 fmt::format("At most {} do: let the GPUs of a host be peers.", LEANATTN_MERGE_PARTS));
+  if (options.memory != nullptr && place.peers == 1)
+    return bad_argument("memory is given to a rank without peers", "Nobody sends into it: leave it null.");
+  if (reinterpret_cast<std::uintptr_t>(options.memory) % kMemoryAlignment != 0)
+    return bad_argument(
+        fmt::format("memory is {}, which is not a multiple of {} bytes", options.memory, kMemoryAlignment),
+        "Give the beginning of an allocation.");
   const std::int64_t columns = std::max<std::int64_t>(options.memory_bytes - kFixedBytes, 0) /
                                column_bytes(place.peers) / kColumnsStep * kColumnsStep;
   if (columns < kColumnsStep || columns > kMostColumns)
@@ -170,12 +178,17 @@ Result<std::unique_ptr<GroupMember>> GroupMember::create(const GroupMemberOption
     member->exchange_over_nccl_ = *std::move(exchange);
   }
   if (place.peers == 1) return member;
-  auto memory = DeviceBuffer::allocate(group_bytes(place.peers, columns));
-  if (!memory) return tl::unexpected(std::move(memory.error()));
-  member->memory_ = *std::move(memory);
-  if (member->status_) member->status_->count_ranks_from(member->memory_.data(), place.rank - place.peer());
+  member->memory_bytes_ = group_bytes(place.peers, columns);
+  member->memory_ = static_cast<char*>(options.memory);
+  if (options.memory == nullptr) {
+    auto memory = DeviceBuffer::allocate(member->memory_bytes_);
+    if (!memory) return tl::unexpected(std::move(memory.error()));
+    member->own_memory_ = *std::move(memory);
+    member->memory_ = static_cast<char*>(member->own_memory_.data());
+  }
+  if (member->status_) member->status_->count_ranks_from(member->memory_, place.rank - place.peer());
   member->exchange_.assign(static_cast<std::size_t>(place.peers), nullptr);
-  member->exchange_[static_cast<std::size_t>(place.peer())] = static_cast<char*>(member->memory_.at(kStateBytes));
+  member->exchange_[static_cast<std::size_t>(place.peer())] = member->exchange_memory();
   const auto stream = Stream::create();
   if (!stream) return tl::unexpected(stream.error());
   if (auto ok = member->write_state(stream->get()); !ok) return tl::unexpected(std::move(ok.error()));
@@ -189,12 +202,14 @@ GroupMember::~GroupMember() {
   }
   exchange_over_nccl_.reset();
   // Nobody could reset the group later, and the engine's other launches shall go on.
-  if (status_ && memory_.data() != nullptr) {
-    status_->acknowledge(memory_.data(), memory_.bytes());
-    status_->forget_ranks(memory_.data());
+  if (status_ && memory_ != nullptr) {
+    status_->acknowledge(memory_, memory_bytes_);
+    status_->forget_ranks(memory_);
   }
-  memory_ = DeviceBuffer();
+  own_memory_ = DeviceBuffer();
 }
+
+char* GroupMember::exchange_memory() const { return memory_ + kStateBytes; }
 
 Result<void> GroupMember::write_state(CUstream_st* stream) const {
   const auto api = driver();
@@ -202,8 +217,8 @@ Result<void> GroupMember::write_state(CUstream_st* stream) const {
   LeanGroup state{};
   state.columns = static_cast<unsigned>(columns_);
   std::copy(exchange_.begin(), exchange_.end(), state.exchange);
-  if (auto ok = fill_bytes_async(memory_.data(), 0, memory_.bytes(), stream); !ok) return ok;
-  if (auto ok = copy_to_device_async(memory_.data(), &state, sizeof state, stream); !ok) return ok;
+  if (auto ok = fill_bytes_async(memory_, 0, memory_bytes_, stream); !ok) return ok;
+  if (auto ok = copy_to_device_async(memory_, &state, sizeof state, stream); !ok) return ok;
   return leanattn::check((*api)->cuStreamSynchronize(stream), "cuStreamSynchronize", ErrorCode::launch_failed);
 }
 
@@ -233,11 +248,16 @@ Result<GroupMember::Blob> GroupMember::export_blob() const {
     return tl::unexpected(std::move(ok.error()));
   if (auto ok = leanattn::check((*api)->cuCtxGetCurrent(&contents.context), "cuCtxGetCurrent"); !ok)
     return tl::unexpected(std::move(ok.error()));
-  contents.exchange = memory_.at(kStateBytes);
-  // Inside one process nobody needs the handle, and some systems have none.
-  contents.exported =
-      (*api)->cuIpcGetMemHandle(&contents.memory, reinterpret_cast<CUdeviceptr>(memory_.data())) == CUDA_SUCCESS;
-  contents.offset = kStateBytes;
+  contents.exchange = exchange_memory();
+  contents.given = own_memory_.data() == nullptr;
+  // Inside one process nobody needs the handle, and some systems and allocations have none. It is that of a whole
+  // allocation, of which the memory that the caller has given may be a part.
+  auto start = reinterpret_cast<CUdeviceptr>(memory_);
+  if (contents.given != 0)
+    (*api)->cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                  reinterpret_cast<CUdeviceptr>(memory_));
+  contents.exported = (*api)->cuIpcGetMemHandle(&contents.memory, start) == CUDA_SUCCESS;
+  contents.offset = exchange_memory() - reinterpret_cast<char*>(start);
   Blob blob{};
   std::memcpy(blob.data(), &contents, sizeof contents);
   return blob;
@@ -287,7 +307,7 @@ Result<char*> GroupMember::map(const Blob& blob, int rank) {
   return reinterpret_cast<char*>(opened) + contents.offset;
 }
 
-Result<void> GroupMember::connect(std::span<const Blob> blobs) {
+Result<void> GroupMember::connect(std::span<const Blob> blobs, void* const* mapped) {
   if (connected_) return bad_argument("the group is connected already", "Connect each group once.");
   int here = 0;
   std::vector<std::string> gpus;  // UUIDs, by peer
@@ -314,6 +334,12 @@ Result<void> GroupMember::connect(std::span<const Blob> blobs) {
     if (std::strncmp(contents.library, mine.library, sizeof mine.library) != 0)
       return bad_argument(fmt::format("rank {} has another version of leanattn", contents.rank),
                           "Install the same version for all ranks.");
+    if (mapped != nullptr && (contents.given == 0 || mapped[peer] == nullptr))
+      return bad_argument(contents.given == 0
+                              ? fmt::format("rank {} has allocated the memory of its group itself", contents.rank)
+                              : fmt::format("memory[{}] is null", peer),
+                          "All peers give their ranks memory when they make them, and say here where this GPU reaches "
+                          "it; or connect without memory.");
     here += std::memcmp(&contents.gpu, &mine.gpu, sizeof mine.gpu) == 0;
     gpus.push_back(uuid_text(contents.gpu.bytes, false));
   }
@@ -325,14 +351,18 @@ Result<void> GroupMember::connect(std::span<const Blob> blobs) {
   if (!scope.entered()) return scope.entered();
   for (int peer = 0; peer < peers(); ++peer) {
     if (peer == place_.peer()) continue;
-    auto mapped = map(blobs[static_cast<std::size_t>(peer)], first + peer);
-    if (!mapped) return tl::unexpected(std::move(mapped.error()));
-    exchange_[static_cast<std::size_t>(peer)] = *mapped;
+    if (mapped != nullptr) {
+      exchange_[static_cast<std::size_t>(peer)] = static_cast<char*>(mapped[peer]) + kStateBytes;
+      continue;
+    }
+    auto reached = map(blobs[static_cast<std::size_t>(peer)], first + peer);
+    if (!reached) return tl::unexpected(std::move(reached.error()));
+    exchange_[static_cast<std::size_t>(peer)] = *reached;
   }
   // Only the pointers are written: another rank may have begun to send.
   const auto stream = Stream::create();
   if (!stream) return tl::unexpected(stream.error());
-  if (auto ok = copy_to_device(static_cast<char*>(memory_.data()) + offsetof(LeanGroup, exchange), exchange_.data(),
+  if (auto ok = copy_to_device(memory_ + offsetof(LeanGroup, exchange), exchange_.data(),
                                static_cast<std::int64_t>(exchange_.size() * sizeof(char*)), *stream);
       !ok)
     return ok;
@@ -350,7 +380,7 @@ Result<void> GroupMember::reset(CUstream_st* stream) {
   const CurrentContext scope(context_ ? context_->get() : nullptr);
   if (!scope.entered()) return scope.entered();
   if (auto ok = write_state(stream); !ok) return ok;
-  if (status_) status_->acknowledge(memory_.data(), memory_.bytes());
+  if (status_) status_->acknowledge(memory_, memory_bytes_);
   return {};
 }
 
@@ -380,11 +410,11 @@ Result<void> GroupMember::check(const DecodeProblem& problem, int batch, const C
                       "Make the group with the memory_bytes that leanattn_group_bytes says for the largest problem.");
 }
 
-const void* GroupMember::slots() const { return memory_.at(kFixedBytes); }
-std::int64_t GroupMember::slot_bytes() const { return memory_.bytes() - kFixedBytes; }
+const void* GroupMember::slots() const { return memory_ + kFixedBytes; }
+std::int64_t GroupMember::slot_bytes() const { return memory_bytes_ - kFixedBytes; }
 
 void GroupMember::bind(LeanDecodeArgs& args) const {
-  args.group = memory_.as<LeanGroup>();
+  args.group = memory_;
   args.group_rank = place_.peer();
 }
 

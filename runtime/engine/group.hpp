@@ -30,6 +30,7 @@ struct GroupMemberOptions {
   int rank = 0, size = 2;
   int peers = 0;  ///< ranks that exchange inside their kernels; 0: all, 1: none
   std::int64_t memory_bytes = 0;
+  void* memory = nullptr;  ///< into which peers send, of the caller's; null: the rank allocates it
 };
 
 /// Columns of O, of four values each, that a rank may get from each of the others in a launch of so many requests.
@@ -54,8 +55,9 @@ class GroupMember : public ::leanattn_group {
 
   /// See leanattn_group_export. Errors: launch_failed, context_lost.
   Result<Blob> export_blob() const;
-  /// See leanattn_group_connect. Errors: invalid_argument, unsupported, launch_failed, context_lost.
-  Result<void> connect(std::span<const Blob> blobs);
+  /// See leanattn_group_connect, and, with `mapped`, leanattn_group_connect_mapped. Errors: invalid_argument,
+  /// unsupported, launch_failed, context_lost.
+  Result<void> connect(std::span<const Blob> blobs, void* const* mapped = nullptr);
   /// See leanattn_group_connect_nccl. Errors: invalid_argument, unsupported, launch_failed, group_broken.
   template <class Id>
   Result<void> connect_nccl(const Id& id) {
@@ -102,6 +104,7 @@ class GroupMember : public ::leanattn_group {
   Result<char*> map(const Blob& blob, int rank);
   /// Zeroes the exchange memory, writes the state, and waits.
   Result<void> write_state(CUstream_st* stream) const;
+  char* exchange_memory() const;
 
   const ProcessMark mark_;
   GroupPlace place_;
@@ -112,7 +115,9 @@ class GroupMember : public ::leanattn_group {
   bool connected_ = false;
   int ranks_here_ = 1;
   GroupLink link_ = GroupLink::unknown;
-  DeviceBuffer memory_;                                ///< LeanGroup, then the exchange memory
+  DeviceBuffer own_memory_;                            ///< empty where the caller has given it
+  char* memory_ = nullptr;                             ///< LeanGroup, then the exchange memory
+  std::int64_t memory_bytes_ = 0;                      ///< of it that is used
   std::vector<void*> opened_;                          ///< memory of other processes
   std::vector<char*> exchange_;                        ///< [peer], as in LeanGroup
   std::unique_ptr<GroupExchange> exchange_over_nccl_;  ///< null where all ranks are peers

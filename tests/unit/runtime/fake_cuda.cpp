@@ -335,6 +335,15 @@ CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t count, CUs
   return CUDA_SUCCESS;
 }
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  LOCKED();
+  if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) {
+    const auto behind = buffer_sizes.upper_bound(pointer);
+    if (behind == buffer_sizes.begin()) return CUDA_ERROR_INVALID_VALUE;
+    const auto& [start, bytes] = *std::prev(behind);
+    if (pointer - start >= bytes) return CUDA_ERROR_INVALID_VALUE;
+    *static_cast<CUdeviceptr*>(value) = start;
+    return CUDA_SUCCESS;
+  }
   if (!gpu.knows_pointers || pointer == gpu.unknown_pointer || attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
     return CUDA_ERROR_INVALID_VALUE;
   *static_cast<unsigned*>(value) = CU_MEMORYTYPE_DEVICE;

@@ -241,13 +241,14 @@ TEST(Abi, DecodeArgs) {
 }
 
 TEST(Abi, GroupOptions) {
-  EXPECT_EQ(sizeof(leanattn_group_options), 32u);
+  EXPECT_EQ(sizeof(leanattn_group_options), 40u);
   EXPECT_FIELD(leanattn_group_options, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_group_options, rank, 8, 4);
   EXPECT_FIELD(leanattn_group_options, size, 12, 4);
   EXPECT_FIELD(leanattn_group_options, memory_bytes, 16, 8);
   EXPECT_FIELD(leanattn_group_options, peers, 24, 4);
   EXPECT_FIELD(leanattn_group_options, reserved, 28, 4);
+  EXPECT_FIELD(leanattn_group_options, memory, 32, 8);
   EXPECT_EQ(LEANATTN_GROUP_BLOB_BYTES, 256);
 }
 

@@ -132,6 +132,63 @@ TEST_F(GroupsOfRanks, OfAnotherProcessAreOpenedByTheirHandlesAndClosedAgain) {
   EXPECT_EQ(fake_gpu().live_imports, 0);
 }
 
+TEST_F(GroupsOfRanks, TakeMemoryOfTheCallersThatTheCallerHasMapped) {
+  constexpr std::int64_t kInside = 512;  // the memory is a part of an allocation
+  std::vector<DeviceBuffer> memory;
+  std::vector<Group::Blob> blobs;
+  for (int rank = 0; rank < 2; ++rank) {
+    engines_.push_back(open(rank));
+    const auto context = Context::retain(rank);
+    memory.push_back(DeviceBuffer::allocate(kInside + bytes()).value());
+    groups_.push_back(Group::create(engines_.back(), rank, 2, bytes(), 0, memory.back().at(kInside)).value());
+    blobs.push_back(groups_.back().export_blob().value());
+  }
+  // Where the GPU of rank 0 reaches both.
+  std::vector<char> window(static_cast<std::size_t>(bytes()));
+  const std::vector<void*> mapped{memory[0].at(kInside), window.data()};
+  expect_refused(groups_[0].connect(blobs, {mapped[0]}), ErrorCode::invalid_argument,
+                 "1 addresses for a group of 2 ranks");
+  expect_refused(groups_[0].connect(blobs, {mapped[0], nullptr}), ErrorCode::invalid_argument, "memory[1] is null");
+  ASSERT_TRUE(groups_[0].connect(blobs, mapped));
+  EXPECT_TRUE(fake_gpu().peer_access.empty());
+  EXPECT_EQ(fake_gpu().calls["cuIpcOpenMemHandle"], 0);
+  // By its handle, as from another process.
+  std::vector<Group::Blob> sent = blobs;
+  const std::string all(reinterpret_cast<const char*>(sent[0].data()), sent[0].size());
+  sent[0][all.find("." + std::to_string(getpid()))] = 'x';
+  ASSERT_TRUE(groups_[1].connect(sent));
+  EXPECT_EQ(fake_gpu().calls["cuIpcOpenMemHandle"], 1);
+  const LeanDecodeArgs first = launched(0, args()), second = launched(1, args());
+  EXPECT_EQ(first.group, memory[0].at(kInside));
+  EXPECT_EQ(second.group, memory[1].at(kInside));
+  const std::ptrdiff_t offset = group_of(first).exchange[0] - static_cast<char*>(first.group);
+  EXPECT_EQ(group_of(first).exchange[1], window.data() + offset);
+  EXPECT_EQ(group_of(second).exchange[0], group_of(first).exchange[0]) << "the handle is that of the whole allocation";
+  const int buffers = fake_gpu().live_buffers;
+  groups_.clear();
+  EXPECT_EQ(fake_gpu().live_buffers, buffers) << "it stays the caller's";
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto context = Context::retain(rank);
+    memory[static_cast<std::size_t>(rank)] = DeviceBuffer();
+  }
+}
+
+TEST_F(GroupsOfRanks, RefuseMemoryThatCannotServe) {
+  engines_.push_back(open(0));
+  std::vector<char> memory(static_cast<std::size_t>(bytes()) + 512);
+  void* const aligned = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(memory.data()) + 255) / 256 * 256);
+  expect_refused(Group::create(engines_[0], 0, 2, bytes(), 0, static_cast<char*>(aligned) + 16),
+                 ErrorCode::invalid_argument, "which is not a multiple of 256 bytes");
+  expect_refused(Group::create(engines_[0], 0, 2, bytes(), 1, aligned), ErrorCode::invalid_argument,
+                 "memory is given to a rank without peers");
+  const Group other = Group::create(engines_[0], 1, 2, bytes()).value();
+  groups_.push_back(Group::create(engines_[0], 0, 2, bytes(), 0, aligned).value());
+  expect_refused(
+      groups_[0].connect({groups_[0].export_blob().value(), other.export_blob().value()}, {aligned, aligned}),
+      ErrorCode::invalid_argument, "rank 1 has allocated the memory of its group itself");
+  EXPECT_EQ(leanattn_group_connect_mapped(groups_[0].get(), aligned, nullptr), LEANATTN_INVALID_ARGUMENT);
+}
+
 TEST_F(GroupsOfRanks, RefuseWhatIsNoGroup) {
   engines_.push_back(open(0));
   for (const auto& [rank, size] : {std::pair(0, 1), std::pair(0, 9)})
