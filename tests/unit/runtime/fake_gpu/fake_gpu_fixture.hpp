@@ -69,6 +69,15 @@ class FakeGpuEngine : public ::testing::Test {
     return block;
   }
 
+  /// Whether the answer is an error of this kind, whose message says that, with a hint.
+  template <class T>
+  static void expect_refused(const Result<T>& answer, ErrorCode code, const std::string& what) {
+    ASSERT_FALSE(answer) << what;
+    EXPECT_EQ(answer.error().code, code) << answer.error().message;
+    EXPECT_NE(answer.error().message.find(what), std::string::npos) << answer.error().message;
+    EXPECT_FALSE(answer.error().hint.empty()) << what;
+  }
+
   const Problem problem_{};
   const PlanShape shape_{2, 8, 1024};
   std::filesystem::path directory_;

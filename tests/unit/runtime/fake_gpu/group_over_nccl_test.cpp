@@ -423,13 +423,6 @@ class GroupsOverNccl : public FakeGpuEngine {
       }
     }
   }
-  template <class T>
-  void expect_refused(const Result<T>& answer, ErrorCode code, const std::string& what) {
-    ASSERT_FALSE(answer) << what;
-    EXPECT_EQ(answer.error().code, code) << answer.error().message;
-    EXPECT_NE(answer.error().message.find(what), std::string::npos) << answer.error().message;
-    EXPECT_FALSE(answer.error().hint.empty()) << what;
-  }
   /// Waits until something is so that another thread makes so.
   template <class Condition>
   static bool eventually(const Condition& condition) {

@@ -53,13 +53,6 @@ class GroupsOfRanks : public FakeGpuEngine {
     return last_launch_args();
   }
   static LeanGroup& group_of(const LeanDecodeArgs& args) { return *static_cast<LeanGroup*>(args.group); }
-  template <class T>
-  void expect_refused(const Result<T>& answer, ErrorCode code, const std::string& what) {
-    ASSERT_FALSE(answer) << what;
-    EXPECT_EQ(answer.error().code, code) << answer.error().message;
-    EXPECT_NE(answer.error().message.find(what), std::string::npos) << answer.error().message;
-    EXPECT_FALSE(answer.error().hint.empty()) << what;
-  }
 
   Problem problem_of_two_{};
   std::vector<Engine> engines_;
