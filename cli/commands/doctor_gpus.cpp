@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "cache/environment_variable.hpp"
 #include "cli/commands/doctor.hpp"
 #include "cli/flags/sizes.hpp"
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/cuda/gpu.hpp"
+#include "runtime/cuda/nccl.hpp"
 #include "runtime/cuda/nvrtc.hpp"
 
 namespace leanattn {
@@ -52,6 +54,18 @@ Findings prove(const std::vector<DeviceFacts>& devices) {
                                 : bad(subject_of(device), function.error()));
   }
   return findings;
+}
+
+/// NCCL, without which all else works. Where the user names a file, that is to be one.
+Finding look_at_nccl() {
+  const Result<const NcclApi*> api = nccl();
+  if (api) return good("NCCL", fmt::format("{} at {}", nccl_version_text((*api)->version), (*api)->path));
+  if (environment_variable("LEANATTN_NCCL_LIB").empty())
+    return good(
+        "NCCL",
+        fmt::format("{}. Only groups of GPUs that do not reach each other's memory need it", api.error().message),
+        api.error().hint);
+  return doubtful("NCCL", api.error().message, api.error().hint);
 }
 
 }  // namespace
@@ -165,6 +179,7 @@ Findings look_at_gpus(std::vector<DeviceFacts>& devices) {
   }
   const Findings proof = prove(supported);
   findings.insert(findings.end(), proof.begin(), proof.end());
+  findings.push_back(look_at_nccl());
   return findings;
 }
 

@@ -19,10 +19,6 @@ constexpr const char* kNcclCure =
     "Install NCCL 2.14 or newer (NVIDIA's wheel nvidia-nccl-cu13 or nvidia-nccl-cu12, which PyTorch brings along, or "
     "the package libnccl2), or name its file in LEANATTN_NCCL_LIB.";
 
-std::string nccl_version_text(int version) {
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
-
 /// The table of an opened library. Errors: unsupported, when it is no NCCL that groups can use.
 Result<NcclApi> describe_nccl(const DynamicLibrary& library) {
   NcclApi api;
@@ -59,6 +55,10 @@ Result<NcclApi> describe_nccl(const DynamicLibrary& library) {
 }
 
 }  // namespace
+
+std::string nccl_version_text(int version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
 
 std::vector<std::string> nccl_candidates(const std::filesystem::path& site_packages) {
   if (const auto file = environment_variable("LEANATTN_NCCL_LIB"); !file.empty()) return {file};

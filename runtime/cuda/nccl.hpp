@@ -67,6 +67,9 @@ struct NcclApi {
 /// Errors: unsupported, which names what was tried.
 Result<const NcclApi*> nccl();
 
+/// A version as NCCL writes it: 2.28.9 for 22809.
+std::string nccl_version_text(int version);
+
 /// The candidates of that search, in order, with the environment as it is now. `site_packages` as for NVRTC.
 std::vector<std::string> nccl_candidates(
     const std::filesystem::path& site_packages = site_packages_of(own_directory()));

@@ -60,6 +60,12 @@ class Machine(Doctor):
         self.assertIn({"subject": "LEANATTN_NCCL_LIB", "level": "ok"},
                       [{key: f[key] for key in ("subject", "level")} for f in self.findings(LEANATTN_NCCL_LIB="libnccl.so.2")])
 
+    def test_nccl_is_needed_where_it_is_named_alone(self):
+        unnamed = [f for f in self.findings() if f["subject"] == "NCCL"]
+        self.assertEqual([f["level"] for f in unnamed], ["ok"])
+        self.assertRegex(unnamed[0]["text"], r"^2\.\d+\.\d+ at .*libnccl|cannot be loaded.*Only groups of GPUs")
+        self.expect_finding("warning", "NCCL", "libm.so.6 lacks entry points: ncclGetVersion", "NCCL 2.14 or newer", LEANATTN_NCCL_LIB="libm.so.6")
+
     def test_the_text_says_what_the_json_says(self):
         text = self.on_machine("doctor", FAKE_PERSISTENCE=0).stdout
         self.assertRegex(text, r"(?m)^warning  device 0: persistence mode is off.*\n         .*nvidia-smi -pm 1")
