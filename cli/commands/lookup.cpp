@@ -14,6 +14,7 @@
 #include "cli/help/command_page.hpp"
 #include "generator/generator.hpp"
 #include "runtime/engine/plan.hpp"
+#include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/winner_table.hpp"
@@ -197,6 +198,7 @@ int run(const Console& console, const LookupFlags& flags) {
   if (!caches) return report_error(caches.error());
   const Result<Target> target = resolve_target(flags.device, *caches);
   if (!target) return report_error(target.error());
+  if (const auto valid = validate_on(target->facts, workload->problem); !valid) return report_error(valid.error());
   const LayeredWinners layers = load_layered_winners(target->model, caches->directory, current_software(target->facts));
   for (const std::string& warning : layers.warnings) warn(warning);
   const WinnerTable winners = WinnerTable::build(target->facts, layers);

@@ -98,6 +98,10 @@ std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProbl
   return configs;
 }
 
+Result<void> validate_on(const DeviceFacts& device, const DecodeProblem& problem) {
+  return validate(default_config(device, problem, Shape{}).spec);
+}
+
 Config with_fitting_fix_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, Config config) {
   if (config.spec.features.batch_invariant || !has_large_partials(config.spec)) return config;
   KernelSpec waiting = config.spec;

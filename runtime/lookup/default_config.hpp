@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "leanattn/error.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/problem.hpp"
 
@@ -15,8 +16,11 @@ inline namespace v1 {
 /// (tickets), except as with_fitting_fix_up() says.
 Config default_config(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape);
 
+/// Whether GPUs of this architecture have kernels for the problem, which must be valid. Errors: unsupported.
+Result<void> validate_on(const DeviceFacts& device, const DecodeProblem& problem);
+
 /// The default, followed by those to try when this NVRTC cannot compile it without spills. There is always one. All of
-/// them are valid if the problem is.
+/// them are valid if the problem is, and validate_on() the device.
 std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape);
 
 /// The exchange_order() that kernels of a group's ranks must have; nullopt without a group, where any will do. Ranks

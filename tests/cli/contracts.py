@@ -19,6 +19,7 @@ from contract import Contract, HEADS, OFFLINE, SHAPE
 
 COMMANDS = ["tune", "lookup", "emit", "prewarm", "verify", "bench", "evaluate", "explain", "report", "db", "models", "devices", "doctor",
             "completion"]
+ROWS_OF_656_BYTES = ["--heads", "16", "--kv-heads", "1", "--head-dim", "576", "--latent", "--v-head-dim", "512", "--kv-dtype", "fp8_ds_mla"]
 BELOW = [["db", command] for command in ("path", "stats", "check", "gc", "export", "import", "rebuild")] + \
         [["evaluate", command] for command in ("search", "regret", "repeat")]
 
@@ -141,6 +142,8 @@ class BadInput(Contract):
         (["bench", *HEADS, "--lengths", "5", "--batch", "2"], "(--lengths and --batch|--batch and --lengths) cannot be given together"),
         (["explain", *SHAPE, "--mode", "fa2", "--grid", "7"], "--grid 7.*--mode fa2"),
         (["lookup", *SHAPE, "--arch", "sm_70"], "sm_70"),
+        (["lookup", *ROWS_OF_656_BYTES, "--arch", "sm_80"], "KV format fp8_ds_mla on sm_80.*\n.*sm_90a"),
+        (["tune", *ROWS_OF_656_BYTES, "--arch", "sm_80", "--dry-run"], "KV format fp8_ds_mla on sm_80.*\n.*sm_90a"),
         (["lookup", *SHAPE, "--arch", "hopper"], "hopper"),
         (["lookup", *SHAPE, "--arch", "h1000"], "h1000.*\n.*Did you mean h100"),
         (["lookup", *SHAPE, *OFFLINE, "--device", "7"], "(--arch and --device|--device and --arch) cannot be given together"),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
@@ -48,10 +49,11 @@ int ranks_on_a_gpu(const TuneRequest& request) {
 }
 
 Result<void> require_launches(const DeviceFacts& device, const DecodeProblem& problem) {
-  if (!problem.pdl || has_dependent_launch(device.arch)) return {};
-  return fail(ErrorCode::unsupported,
-              fmt::format("programmatic dependent launch needs sm_90 or newer, this is {}", to_string(device.arch)),
-              "Leave --pdl out: here a problem with it launches as one without.");
+  if (problem.pdl && !has_dependent_launch(device.arch))
+    return fail(ErrorCode::unsupported,
+                fmt::format("programmatic dependent launch needs sm_90 or newer, this is {}", to_string(device.arch)),
+                "Leave --pdl out: here a problem with it launches as one without.");
+  return validate_on(device, problem);
 }
 
 }  // namespace v1

@@ -45,7 +45,7 @@ Result<void> validate(const TuneRequest& request);
 /// The most ranks of the group that share a GPU; 1 without a group.
 int ranks_on_a_gpu(const TuneRequest& request);
 
-/// Whether the device can launch this problem as it asks. Errors: unsupported (pdl before sm_90).
+/// Whether the device can launch this problem as it asks. Errors: unsupported (pdl before sm_90, no kernels).
 Result<void> require_launches(const DeviceFacts& device, const DecodeProblem& problem);
 
 }  // namespace v1
