@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "runtime/cuda/driver.hpp"
 #include "runtime/engine/launch_status.hpp"
 
 namespace leanattn {
