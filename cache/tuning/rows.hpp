@@ -19,7 +19,7 @@ inline namespace v1 {
 namespace detail {
 
 struct SessionRow {
-  std::string uuid, started, finished, command;
+  std::string uuid = {}, started = {}, finished = {}, command = {};
   DeviceModel device;
   Environment environment;
   int library_version = 0;  ///< kLibraryVersion of what wrote it; 0: before these were noted

@@ -29,14 +29,14 @@ struct DeviceModel {
 
 /// What a measurement was taken under.
 struct Environment {
-  int driver_version = 0;      ///< 13000
-  std::string driver_release;  ///< "580.159.04"
-  std::string nvrtc_version;   ///< "13.0"
+  int driver_version = 0;           ///< 13000
+  std::string driver_release = {};  ///< "580.159.04"
+  std::string nvrtc_version = {};   ///< "13.0"
   int clock_khz = 0;
   int memory_clock_khz = 0;
   int power_limit_mw = 0;  ///< 0: unknown
   bool ecc = false;
-  std::string library_revision;  ///< generator_revision()
+  std::string library_revision = {};  ///< generator_revision()
   bool operator==(const Environment&) const = default;
 };
 
@@ -73,7 +73,7 @@ struct Trial {
 /// The best trial per (device model, problem, shape, policy): derived, rebuilt from trials at any time.
 struct Winner {
   std::string problem, shape, policy, config;
-  std::string trial_uuid;
+  std::string trial_uuid = {};
   double median_us = 0, low_us = 0, high_us = 0;
   double read_limit_us = 0;  ///< measured pure-read time of the trial's bytes, interpolated; 0: unknown
   /// Measured under other software than the device model's newest session, or than runs now (load_layered_winners).

@@ -190,7 +190,9 @@ TEST_F(FaultsAtEveryStep, OfAllocationInARepairLoseNoTrial) {
     EXPECT_TRUE((*db)->check()->empty());
     const auto aside = files_with_prefix(directory.path(), "tuning.db.corrupt-");
     EXPECT_EQ(aside.size(), 1u);
-    if (aside.size() == 1) EXPECT_EQ(read_bytes(aside[0]), damaged);
+    if (aside.size() == 1) {
+      EXPECT_EQ(read_bytes(aside[0]), damaged);
+    }
     EXPECT_TRUE(files_with_prefix(directory.path(), "tuning.db.new").empty());
     return refused;
   });

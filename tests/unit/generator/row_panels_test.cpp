@@ -384,10 +384,9 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
                                         static_cast<std::size_t>(column % 8 * 2);
             std::uint16_t found = 0;
             std::memcpy(&found, g_shared.data() + address, 2);
-            const u32 expected = row < 0 ? 0 : rows.column(row, column);
-            if (found != expected && wrong++ < 5)
-              ADD_FAILURE() << "read " << read + token << ", column " << column << ": " << found << ", not "
-                            << expected;
+            const u32 value = row < 0 ? 0 : rows.column(row, column);
+            if (found != value && wrong++ < 5)
+              ADD_FAILURE() << "read " << read + token << ", column " << column << ": " << found << ", not " << value;
           }
           if (has_holes && part == 0 && read + token < s.end) {
             EXPECT_EQ(selected_holes().of_stage[at.stage] >> token & 1, row < 0 ? 1u : 0u) << read + token;

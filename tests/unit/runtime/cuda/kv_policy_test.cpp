@@ -32,8 +32,9 @@ TEST(KvPolicy, KvLeavesFirstOnlyWhereItIsReadOnce) {
       const auto kernel = emit(spec);
       ASSERT_TRUE(kernel) << kernel.error().message;
       // The compile matrix has every feature; here one kernel with a hint and one without are enough.
-      if (thorough() || (load == LoadPath::tensor && c.features.q_len == 1))
+      if (thorough() || (load == LoadPath::tensor && c.features.q_len == 1)) {
         ASSERT_TRUE(compile(*kernel)) << c.what << ", " << to_string(load);
+      }
       for (const std::string_view hint : {"L2::cache_hint", "createpolicy.fractional.L2::evict_first"})
         EXPECT_EQ(kernel->source.find(hint) != std::string::npos, c.read_once) << c.what << ", " << to_string(load);
     }

@@ -56,10 +56,10 @@ struct RowResult {
 struct Contexts {
   int ranks = 2, batch = 3, q_len = 1, q_heads = 8, kv_heads = 4, dim = 16, unit = 0;
   bool ragged = false, sinks = false;
-  std::vector<int> lengths, counts, offsets;     ///< of whole contexts; query tokens of each request
-  std::vector<std::uint16_t> q;                  ///< [tokens, q_heads, dim]
-  std::vector<std::vector<std::uint16_t>> k, v;  ///< by request: [length, kv_heads, dim]
-  std::vector<float> sink_logits;
+  std::vector<int> lengths = {}, counts = {}, offsets = {};  ///< of whole contexts; query tokens of each request
+  std::vector<std::uint16_t> q = {};                         ///< [tokens, q_heads, dim]
+  std::vector<std::vector<std::uint16_t>> k = {}, v = {};    ///< by request: [length, kv_heads, dim]
+  std::vector<float> sink_logits = {};
   struct Part {
     std::vector<std::vector<int>> held;  ///< by request: the tokens of the context that the rank holds
     std::vector<int> lengths, starts;
@@ -67,7 +67,7 @@ struct Contexts {
     std::vector<float> lse;
     int capacity = 1;
   };
-  std::vector<Part> parts;
+  std::vector<Part> parts = {};
 
   int tokens() const { return batch * q_len; }
   int first(int request) const { return ragged ? offsets[static_cast<std::size_t>(request)] : request * q_len; }
@@ -422,8 +422,9 @@ class GroupsOverNccl : public FakeGpuEngine {
         }
       }
       for (std::size_t token = 0; token < written.size(); ++token) {
-        if (!written[token])
+        if (!written[token]) {
           ASSERT_EQ(part.o[token * static_cast<std::size_t>(c.q_heads * c.dim)], 0x7fc0) << what << ": no such token";
+        }
       }
     }
   }

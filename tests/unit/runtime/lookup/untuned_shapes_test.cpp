@@ -96,7 +96,9 @@ TEST(UntunedShapes, StepsOfLatentCachesFillTheGpuAndShareTheirMerges) {
     EXPECT_GE(choice.config.grid, step.least_ctas);
     // A partial of 64 rows takes one CTA 6 us to merge, so many of them are merged by all who made them.
     const std::int64_t outputs = output_tiles(problem, shape, spec);
-    if (has_large_partials(spec) && choice.config.grid > 4 * outputs) EXPECT_EQ(spec.fixup, FixUp::wait);
+    if (has_large_partials(spec) && choice.config.grid > 4 * outputs) {
+      EXPECT_EQ(spec.fixup, FixUp::wait);
+    }
     EXPECT_GT(choice.predicted_us, 0);
   }
 }

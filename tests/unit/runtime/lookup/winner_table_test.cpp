@@ -304,7 +304,9 @@ TEST(LookupPdl, LinksOfAChainThatWaitDoNotLeaveSmsIdleWhereAnOrdinaryLaunchMay) 
   h200.memory_bytes = 140ll << 30;
   const Choice choice = WinnerTable::build(h200, layered({winner(heads, shape, idle, 22.8)})).find(dependent, shape);
   EXPECT_EQ(choice.provenance, Provenance::without_pdl);
-  if (choice.config.spec.fixup == FixUp::wait) EXPECT_GE(choice.config.grid, 120);
+  if (choice.config.spec.fixup == FixUp::wait) {
+    EXPECT_GE(choice.config.grid, 120);
+  }
 }
 
 TEST(LookupPdl, BeforeHopperAProblemWithPdlIsAnsweredAsOneWithout) {
