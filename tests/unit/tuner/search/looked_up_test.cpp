@@ -210,6 +210,23 @@ TEST_F(NeverSlower, ASearchThatIsCutShortComparesItAlsoAfterABadFirstSample) {
   EXPECT_GE(trials(TrialStatus::ok).front().samples, 3);
 }
 
+TEST_F(NeverSlower, TheLuckyTimeOfAShortTuningGivesWayToALongerOne) {
+  const Config lucky = look_up(request.shapes[0]);
+  std::atomic<bool> cancel = false;
+  progress = [&](const TuneProgress& p) { cancel = cancel || p.phase == "sweep"; };
+  SimulatedGpu first(request.problem, kSeed);
+  first.factor = [&](const Config& config) { return config == lucky ? 0.5 : 1; };
+  ASSERT_TRUE(run(first, &cancel));
+  ASSERT_EQ(look_up(request.shapes[0]), lucky);
+  progress = {};
+  SimulatedGpu second(request.problem, kSeed + 1);
+  second.factor = [&](const Config& config) { return config == lucky ? 1.5 : 1; };
+  const auto summary = run(second);
+  ASSERT_TRUE(summary) << summary.error().message;
+  EXPECT_FALSE(summary->shapes[0].winner == lucky);
+  EXPECT_EQ(look_up(request.shapes[0]), summary->shapes[0].winner);
+}
+
 TEST_F(NeverSlower, TooFewSamplesOfItDecideNothing) {
   SimulatedGpu gpu(request.problem, kSeed);
   CompilePool compiles([&](const KernelSpec& spec) { return gpu.compile(spec); }, 1);
