@@ -79,7 +79,7 @@ void GroupBackend::end_shape() {
 
 Result<double> GroupBackend::begin_shape(const Shape& shape) {
   end_shape();  // before the part's memory is taken
-  const Result<double> read_limit_us = part_->begin_shape(shape);
+  Result<double> read_limit_us = part_->begin_shape(shape);
   if (!read_limit_us) return read_limit_us;
 
   const int ranks = problem_.features.context_parallel;

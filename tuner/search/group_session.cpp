@@ -114,7 +114,7 @@ Result<TuneSummary> tune_group(const TuneRequest& request, const DeviceFacts& fi
   if (!request.revalidate && !part->shapes.empty()) {
     const auto backend = GpuBackend::create(first, part->problem, part->policy, cubins);
     if (!backend) return tl::unexpected(backend.error());
-    const auto tuned = run_session(*part, first, environment, **backend, db, effort, progress, cancel);
+    auto tuned = run_session(*part, first, environment, **backend, db, effort, progress, cancel);
     if (!tuned) return tuned;
   }
   const Result<TuneRequest> group = group_request(request, devices, watch.seconds());
