@@ -1,6 +1,7 @@
 #include "cache/tuning/winner_rule.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <string_view>
 #include <tuple>
@@ -10,6 +11,9 @@ inline namespace v1 {
 namespace detail {
 
 std::optional<ChosenTrials> choose_winner(std::vector<MeasuredTrial> trials, std::string_view latest_credible) {
+  std::vector<MeasuredTrial> losses;
+  std::copy_if(trials.begin(), trials.end(), std::back_inserter(losses), [](const auto& trial) { return trial.lost; });
+  std::erase_if(trials, [](const MeasuredTrial& trial) { return trial.lost; });
   if (trials.empty()) return std::nullopt;
   const auto age = [&](const MeasuredTrial& trial) {
     const bool credible = trial.created <= latest_credible;
@@ -20,10 +24,17 @@ std::optional<ChosenTrials> choose_winner(std::vector<MeasuredTrial> trials, std
                                        [&](const MeasuredTrial& a, const MeasuredTrial& b) { return age(a) < age(b); });
   const std::string software = newest->software;
 
+  std::erase_if(trials, [&](const MeasuredTrial& trial) { return trial.software != software; });
+  const auto overruled = [&](const MeasuredTrial& trial) {
+    return std::any_of(losses.begin(), losses.end(), [&](const MeasuredTrial& loss) {
+      return loss.config == trial.config && loss.software == software && loss.samples >= trial.samples &&
+             age(trial) < age(loss);
+    });
+  };
+  if (!std::all_of(trials.begin(), trials.end(), overruled)) std::erase_if(trials, overruled);
+
   std::map<std::string_view, std::vector<const MeasuredTrial*>> by_config;
-  for (const MeasuredTrial& trial : trials) {
-    if (trial.software == software) by_config[trial.config].push_back(&trial);
-  }
+  for (const MeasuredTrial& trial : trials) by_config[trial.config].push_back(&trial);
   std::vector<const MeasuredTrial*> representatives;  // in the order of their config texts
   for (auto& [config, group] : by_config) {
     std::sort(group.begin(), group.end(), [](const MeasuredTrial* a, const MeasuredTrial* b) {

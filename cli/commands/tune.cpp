@@ -128,7 +128,10 @@ Result<std::vector<ModelSummary>> tune_in_process(TuneRequest request, std::span
       equal->ordinals.push_back(ordinal);
       continue;
     }
-    models.push_back({.summary = std::move(*summary), .ordinals = {ordinal}, .failures = {}, .warnings = {}});
+    ModelSummary& model = models.emplace_back();
+    model.ordinals = {ordinal};
+    model.warnings = summary->warnings;
+    model.summary = std::move(*summary);
   }
   if (std::optional<std::string> warning = db.take_warning()) models.front().warnings.push_back(std::move(*warning));
   return models;

@@ -14,6 +14,7 @@ import tempfile
 import unittest
 
 PROGRAM = None
+FAKES = None  # the folder that has cuda/libcuda.so.1 and nvidia-ml/libnvidia-ml.so.1, for OnMachine
 HEADS = ["--heads", "32", "--kv-heads", "8", "--head-dim", "128"]
 SHAPE = [*HEADS, "--context", "4k"]
 OFFLINE = ["--arch", "sm_90a", "--sms", "132"]
@@ -86,10 +87,22 @@ class Contract(unittest.TestCase):
         self.expect(0, "db", "check")
 
 
+class OnMachine(Contract):
+    """On a machine with a GPU that executes nothing, as FAKE_* variables say."""
+
+    def on_machine(self, *args, gpu=True, nvml=True, sent="", **changes):
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("LEANATTN_", "XDG_", "CUDA_VISIBLE")) or k.startswith("LEANATTN_NVRTC")}
+        folders = [str(FAKES / "cuda")] * gpu + [str(FAKES / "nvidia-ml")] * nvml + [env.get("LD_LIBRARY_PATH", "")]
+        env.update(LEANATTN_CACHE_DIR=str(self.cache), HOME=str(self.root), LD_LIBRARY_PATH=":".join(filter(None, folders)))
+        env.update({k: str(v) for k, v in changes.items()})
+        return subprocess.run([PROGRAM, *args], capture_output=True, text=True, input=sent, env=env, cwd=self.root, timeout=120)
+
+
 def main():
-    global PROGRAM
+    global PROGRAM, FAKES
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True)
+    parser.add_argument("--fakes", type=lambda folder: pathlib.Path(folder).absolute())
     options, rest = parser.parse_known_args()
-    PROGRAM = os.path.abspath(options.program)
+    PROGRAM, FAKES = os.path.abspath(options.program), options.fakes
     unittest.main(argv=[sys.argv[0], *rest])

@@ -1,30 +1,14 @@
 #!/usr/bin/env python3
 """What `leanattn doctor` finds with a fake driver and NVML, broken NVRTCs, hostile caches and odd variables."""
 
-import argparse
 import json
-import os
-import pathlib
 import re
 import sqlite3
-import subprocess
-import sys
-import unittest
 
 import contract
 
-PROGRAM = None
-FAKES = None  # the folder that has cuda/libcuda.so.1 and nvidia-ml/libnvidia-ml.so.1
 
-
-class Doctor(contract.Contract):
-    def on_machine(self, *args, gpu=True, nvml=True, **changes):
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("LEANATTN_", "XDG_", "CUDA_VISIBLE")) or k.startswith("LEANATTN_NVRTC")}
-        folders = [str(FAKES / "cuda")] * gpu + [str(FAKES / "nvidia-ml")] * nvml + [env.get("LD_LIBRARY_PATH", "")]
-        env.update(LEANATTN_CACHE_DIR=str(self.cache), HOME=str(self.root), LD_LIBRARY_PATH=":".join(filter(None, folders)))
-        env.update({k: str(v) for k, v in changes.items()})
-        return subprocess.run([PROGRAM, *args], capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env, cwd=self.root, timeout=120)
-
+class Doctor(contract.OnMachine):
     def findings(self, code=0, **changes):
         result = self.on_machine("doctor", "--json", **changes)
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
@@ -134,10 +118,10 @@ class Nvrtc(Doctor):
 
     def test_without_its_builtins(self):
         self.expect_finding("failure", "NVRTC", "cannot load its built-in functions", "libnvrtc-builtins of the same version", code=3,
-                    LEANATTN_NVRTC_LIB=FAKES / "nvrtc/libnvrtc.so.1")
+                    LEANATTN_NVRTC_LIB=contract.FAKES / "nvrtc/libnvrtc.so.1")
 
     def test_some_other_library(self):
-        self.expect_finding("failure", "NVRTC", "lacks entry points", "LEANATTN_NVRTC_LIB", code=3, LEANATTN_NVRTC_LIB=FAKES / "cuda/libcuda.so.1")
+        self.expect_finding("failure", "NVRTC", "lacks entry points", "LEANATTN_NVRTC_LIB", code=3, LEANATTN_NVRTC_LIB=contract.FAKES / "cuda/libcuda.so.1")
 
 
 class Caches(Doctor):
@@ -236,16 +220,5 @@ class Environment(Doctor):
         self.assertEqual(list(self.root.glob("capture-*")), [], "looking must not make the file")
 
 
-def main():
-    global PROGRAM, FAKES
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--program", required=True)
-    parser.add_argument("--fakes", required=True)
-    options, rest = parser.parse_known_args()
-    contract.PROGRAM = PROGRAM = os.path.abspath(options.program)
-    FAKES = pathlib.Path(options.fakes).absolute()
-    unittest.main(argv=[sys.argv[0], *rest])
-
-
 if __name__ == "__main__":
-    main()
+    contract.main()

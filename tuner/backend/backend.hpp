@@ -41,9 +41,9 @@ class TuneBackend {
   /// the candidate).
   virtual Result<CheckOutcome> check(const Config& config) = 0;
 
-  /// One sample of each configuration, back to back, with the sentinel before and after them. All of them must have
-  /// passed check(). Errors: launch_failed (for one of them, and condemned() may know which), context_lost,
-  /// interrupted.
+  /// One sample of each configuration, back to back, with the sentinel before and after them; without any, the
+  /// sentinel alone. All of them must have passed check(). Errors: launch_failed (for one of them, and condemned() may
+  /// know which), context_lost, interrupted.
   virtual Result<RoundTimes> time(std::span<const Config> configs) = 0;
 
   /// Why this candidate must not be launched again, if check() or time() has lost a process to it.

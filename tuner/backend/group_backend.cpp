@@ -225,6 +225,7 @@ void GroupBackend::note_states(RoundTimes& times) const {
 }
 
 Result<RoundTimes> GroupBackend::time(std::span<const Config> configs) {
+  if (configs.empty()) return part_->time_graphs({});  // the sentinel alone
   if (auto reserved = reserve_workspaces(configs); !reserved) return tl::unexpected(reserved.error());
   if (graphs_.size() + configs.size() > kMostRankGraphs) graphs_.clear();
   std::vector<const RankGraphs*> graphs;

@@ -37,8 +37,9 @@ TunedShape known_answer(const TuneRequest& request, const DeviceFacts& device, c
 }
 
 std::string no_winner_text(const TunedShape& shape) {
-  return fmt::format("batch {}, longest context {}: no winner is stored, because {}", shape.shape.batch,
-                     shape.shape.longest_context, shape.no_winner);
+  return fmt::format("batch {}, longest context {}: no new winner is stored{}, because {}", shape.shape.batch,
+                     shape.shape.longest_context, shape.median_us > 0 ? " and the earlier one stays" : "",
+                     shape.no_winner);
 }
 
 Result<TunedShape> stored_answer(TuningDb& db, const WinnerKey& key, TunedShape tuned) {

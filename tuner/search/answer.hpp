@@ -15,7 +15,8 @@ inline namespace v1 {
 /// The stored winner of a shape that was not searched, or the default; not finished in either case.
 TunedShape known_answer(const TuneRequest& request, const DeviceFacts& device, const Shape& shape, TuningDb& db);
 
-/// Which shape has no winner of this session, why, and what helps: a line for people. shape.no_winner is not empty.
+/// Which shape has no winner of this session, what stays, why, and what helps: a line for people. shape.no_winner is
+/// not empty.
 std::string no_winner_text(const TunedShape& shape);
 
 /// Which shape's winner is meant, as the database has it.

@@ -16,7 +16,9 @@ constexpr int kMoreRounds = 4;          // run at a time once the least number o
 }  // namespace
 
 Result<std::optional<Decision>> confirm(const ShapeContext& context, Measurer& measurer, const TimedCandidates& timed,
-                                        std::vector<Candidate> finalists) {
+                                        std::vector<Candidate> finalists, bool whole) {
+  // The last rounds of a race that was cut short may have cost some of them.
+  std::erase_if(finalists, [&](const Candidate& finalist) { return measurer.failed(finalist.config); });
   for (const Candidate& candidate : timed.in_order()) {
     const bool in = std::any_of(finalists.begin(), finalists.end(),
                                 [&](const Candidate& finalist) { return finalist.config == candidate.config; });
@@ -25,6 +27,7 @@ Result<std::optional<Decision>> confirm(const ShapeContext& context, Measurer& m
     if (!in && checked && context.stays(candidate.config) && !measurer.failed(candidate.config))
       finalists.push_back(candidate);
   }
+  if (finalists.empty()) return std::nullopt;
   Race race(finalists.size());
   const int least = context.session.effort.confirm_rounds_min, most = context.session.effort.confirm_rounds_max;
   while (race.rounds() < most) {
@@ -53,7 +56,7 @@ Result<std::optional<Decision>> confirm(const ShapeContext& context, Measurer& m
     const bool tie = std::find(tied.begin(), tied.end(), i) != tied.end();
     const PairedRatio behind = race.ratio(i, leader);
     measurer.record(finalists[i], tie ? TrialStatus::ok : TrialStatus::pruned,
-                    tie ? ""
+                    tie ? (whole && decision.finished ? "" : kCutShort)
                         : fmt::format("{:.1f} % slower than the winner (95 % interval {:.1f} .. {:.1f})",
                                       (behind.ratio - 1) * 100, (behind.low - 1) * 100, (behind.high - 1) * 100),
                     race.samples(i), race.noise());

@@ -17,14 +17,15 @@ Decision settle_early(const ShapeContext& context, Measurer& measurer, std::span
   }
   bool compared = !context.looked_up || context.session.backend.condemned(*context.looked_up);
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (!(candidates[i].config == context.looked_up)) continue;
+    const bool often_enough = static_cast<int>(race.samples(i).size()) >= kFewestRounds;
+    if (!(candidates[i].config == context.looked_up) || !often_enough) continue;
     compared = true;
-    if (static_cast<int>(race.samples(i).size()) >= kFewestRounds) decision.looked_up_us = median(race.samples(i));
+    decision.looked_up_us = median(race.samples(i));
     if (best && i != *best && runs(i) && race.ratio(*best, i).ratio > 1) best = i;
   }
   if (!best || !compared) return decision;
   const Summary summary = summarize(race.samples(*best));
-  measurer.record(candidates[*best], TrialStatus::ok, "", race.samples(*best), race.noise());
+  measurer.record(candidates[*best], TrialStatus::ok, kCutShort, race.samples(*best), race.noise());
   decision.winner = candidates[*best].config;
   decision.median_us = summary.median, decision.low_us = summary.low, decision.high_us = summary.high;
   return decision;

@@ -17,6 +17,9 @@ inline constexpr double kTie = 0.003;
 /// With fewer rounds than this, nothing is decided: the first samples of a candidate may be far off.
 inline constexpr int kFewestRounds = 3;
 
+/// The reason of `ok` trials of a search that did not come to its end.
+inline constexpr const char* kCutShort = "the search was cut short";
+
 struct Decision {
   std::optional<Config> winner = {};  ///< nullopt: no candidate was left, or too few rounds
   double median_us = 0, low_us = 0, high_us = 0;

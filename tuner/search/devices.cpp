@@ -71,7 +71,7 @@ DeviceOutcome tune_on_device(const TuneRequest& request, const DeviceToTune& dev
   return outcome;
 }
 
-/// For each shape the answer of the device that tuned it, or that of the database if none did.
+/// For each shape the answer of the device that searched it, or that of the database if none did.
 Result<ModelSummary> merged(const TuneRequest& request, const ModelGroup& group, std::vector<DeviceOutcome> outcomes,
                             const OpenTuningDb& open_db) {
   ModelSummary model;
@@ -85,10 +85,13 @@ Result<ModelSummary> merged(const TuneRequest& request, const ModelGroup& group,
       continue;
     }
     TuneSummary& summary = *outcomes[i].summary;
+    model.warn_once(summary.warnings);
     model.summary.seconds = std::max(model.summary.seconds, summary.seconds);
     model.summary.interrupted = model.summary.interrupted || summary.interrupted;
     for (std::size_t shape = 0; shape < shapes.size(); ++shape) {
-      if (summary.shapes[shape].candidates > 0) shapes[shape] = std::move(summary.shapes[shape]);
+      TunedShape& tuned = summary.shapes[shape];
+      // A search may end before its first candidate; then it says why.
+      if (tuned.candidates > 0 || !tuned.no_winner.empty()) shapes[shape] = std::move(tuned);
     }
   }
   const Result<std::unique_ptr<TuningDb>> db = open_db();

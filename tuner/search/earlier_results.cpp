@@ -5,6 +5,7 @@
 
 #include "runtime/lookup/parsed_texts.hpp"
 #include "runtime/lookup/specs.hpp"
+#include "tuner/search/decision.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -122,7 +123,7 @@ Result<EarlierResults> earlier_results(const ShapeContext& context, const CostMo
 bool EarlierResults::finished(const SearchEffort& effort) const {
   return std::any_of(known.begin(), known.end(), [&](const auto& entry) {
     const Trial& trial = entry.second;
-    return trial.status == TrialStatus::ok && trial.samples >= effort.confirm_rounds_min;
+    return trial.status == TrialStatus::ok && trial.samples >= effort.confirm_rounds_min && trial.reason != kCutShort;
   });
 }
 

@@ -18,7 +18,7 @@ struct EarlierResults {
   /// The shape's trials with the same software, where the session resumes.
   KnownTrials known;
 
-  /// Whether a search with this software got to the end of its confirmation, so that resuming would add nothing.
+  /// Whether a search with this software came to its end, so that resuming would add nothing.
   bool finished(const SearchEffort& effort) const;
   /// The time of a known configuration, or nothing.
   std::optional<double> us_of(const Config& config) const;

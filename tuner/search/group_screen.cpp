@@ -121,6 +121,7 @@ Result<TimedCandidates> screen_in_group(const ShapeContext& context, const Earli
     }
   }
   std::vector<KernelSpec> specs;
+  specs.reserve(first.size());
   for (const Config& config : first) specs.push_back(config.spec);
   session.compiles.enqueue(specs, /*urgent=*/true);
 

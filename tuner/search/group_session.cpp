@@ -114,7 +114,7 @@ Result<TuneSummary> tune_group(const TuneRequest& request, const DeviceFacts& fi
   if (!request.revalidate && !part->shapes.empty()) {
     const auto backend = GpuBackend::create(first, part->problem, part->policy, cubins);
     if (!backend) return tl::unexpected(backend.error());
-    const auto tuned = run_session(*part, first, environment, **backend, db, effort, progress, cancel);
+    auto tuned = run_session(*part, first, environment, **backend, db, effort, progress, cancel);
     if (!tuned) return tuned;
   }
   const Result<TuneRequest> group = group_request(request, devices, watch.seconds());
@@ -149,7 +149,7 @@ Result<std::vector<ModelSummary>> tune_group_devices(const TuneRequest& request,
     if (!parts) return parts;
     for (const ModelSummary& of_part : *parts) {
       model.failures.insert(model.failures.end(), of_part.failures.begin(), of_part.failures.end());
-      model.warnings.insert(model.warnings.end(), of_part.warnings.begin(), of_part.warnings.end());
+      model.warn_once(of_part.warnings);
     }
   }
   const Result<TuneRequest> group = group_request(request, facts, watch.seconds());
@@ -174,6 +174,7 @@ Result<std::vector<ModelSummary>> tune_group_devices(const TuneRequest& request,
   }
   if (!summary) return tl::unexpected(summary.error());
   if (auto warning = (*db)->take_warning()) model.warnings.push_back(std::move(*warning));
+  model.warn_once(summary->warnings);
   model.summary = std::move(*summary);
   model.summary.seconds = watch.seconds();
   model.summary.interrupted = model.summary.interrupted || is_set(cancel);

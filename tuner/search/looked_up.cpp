@@ -1,5 +1,8 @@
 #include "tuner/search/looked_up.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "runtime/lookup/default_config.hpp"
@@ -34,15 +37,23 @@ std::vector<Config> launch_order(const ShapeContext& context) {
 
 }  // namespace
 
-Result<std::vector<Config>> looked_up_configs(const TuneRequest& request, const DeviceFacts& device,
-                                              const DeviceModel& model, const Environment& environment, TuningDb& db) {
-  Result<WinnersByProblem> winners =
-      request.open_winners ? request.open_winners(model, environment) : winners_of(model, db);
-  if (!winners) return tl::unexpected(winners.error());
-  const WinnerTable table(device, *std::move(winners));
-  std::vector<Config> configs;
-  for (const Shape& shape : request.shapes) configs.push_back(table.find(request.problem, shape).config);
-  return configs;
+Result<LookedUp> looked_up_configs(const TuneRequest& request, const DeviceFacts& device, const DeviceModel& model,
+                                   const Environment& environment, TuningDb& db) {
+  for (bool again = false;; again = true) {
+    Result<WinnersByProblem> winners =
+        request.open_winners ? request.open_winners(model, environment) : winners_of(model, db);
+    if (!winners) return tl::unexpected(winners.error());
+    const WinnerTable table(device, *std::move(winners));
+    LookedUp answers;
+    for (const Shape& shape : request.shapes) answers.configs.push_back(table.find(request.problem, shape).config);
+    answers.warnings = table.warnings();
+    if (!table.locked()) return answers;
+    if (again)
+      return fail(ErrorCode::database_busy,
+                  fmt::format("it is not known what look-ups answer, so nothing could be compared with that: {}",
+                              fmt::join(answers.warnings, "; ")),
+                  "Run it again when the process that keeps the database locked has ended.");
+  }
 }
 
 Result<bool> try_looked_up(ShapeContext& context, const CostModel& model, Measurer& measurer, TimedCandidates& timed) {

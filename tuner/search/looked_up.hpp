@@ -2,6 +2,7 @@
 // compared with it could be slower. One thread, the session's. Internal to tuner/search.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "runtime/cuda/device.hpp"
@@ -11,9 +12,15 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// What a look-up answers for each shape of the request. `environment` is what runs now. Errors: of the database.
-Result<std::vector<Config>> looked_up_configs(const TuneRequest& request, const DeviceFacts& device,
-                                              const DeviceModel& model, const Environment& environment, TuningDb& db);
+struct LookedUp {
+  std::vector<Config> configs = {};        ///< for each shape of the request
+  std::vector<std::string> warnings = {};  ///< of winners that could not be read
+};
+
+/// What look-ups answer. `environment` is what runs now. Errors: database_busy (another process kept some of the
+/// winners locked, so that the answers are not known), others of the database.
+Result<LookedUp> looked_up_configs(const TuneRequest& request, const DeviceFacts& device, const DeviceModel& model,
+                                   const Environment& environment, TuningDb& db);
 
 /// Asks the compiler first of all for what the shape's look-up answers, waits for it until the shape's time is over,
 /// and times it: adds it to `timed`, and sets context.looked_up and the moment when the search starts. Where it cannot

@@ -44,6 +44,7 @@ std::optional<CompiledSpec> Measurer::counted(const Result<CompiledSpec>* result
   if (seen_kernels_.insert(kernel_name(spec)).second) {
     ++(*result ? counts_.compiled : counts_.rejected);
     if (!*result) {
+      counts_.failure = result->error().message;
       const auto ranked = context_.ranked_grids(model, spec, 1);
       const Config config{.spec = spec, .grid = ranked.empty() ? 1 : ranked.front().config.grid};
       // An internal error (there is no process to compile in) says nothing about the kernel.
@@ -95,6 +96,7 @@ Result<void> Measurer::try_configs(std::span<const RankedConfig> configs, const 
       // An earlier trial without a time is settled; one with a time takes part with it.
       if (it->second.median_us <= 0) {
         failed_configs_.insert(key);
+        counts_.failure = it->second.reason;
         continue;
       }
       candidate.known = true;

@@ -80,6 +80,7 @@ std::vector<Candidate> finalists_of(const Race& race, std::span<const Candidate>
     std::sort(left.begin(), left.end());
   }
   std::vector<Candidate> finalists;
+  finalists.reserve(left.size());
   for (const std::size_t i : left) finalists.push_back(entrants[i]);
   return finalists;
 }

@@ -70,7 +70,7 @@ Result<std::optional<Decision>> revalidate(ShapeContext& context, const CostMode
   }
   // When it is cut short before this, what is stored stays: a single sample is no reason to replace it.
   if (timed.empty() || context.stopped(context.phase_end(1.0))) return std::nullopt;
-  Result<std::optional<Decision>> decision = confirm(context, measurer, timed, timed.in_order());
+  Result<std::optional<Decision>> decision = confirm(context, measurer, timed, timed.in_order(), true);
   if (decision && *decision) (*decision)->raced = static_cast<int>(timed.in_order().size());
   return decision;
 }

@@ -92,13 +92,14 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
   if (!samples) return tl::unexpected(samples.error());
   const auto read_limits = db.read_limits(model, policy);
   if (!read_limits) return tl::unexpected(read_limits.error());
-  Result<std::vector<Config>> looked_up = looked_up_configs(request, device, model, environment, db);
+  Result<LookedUp> looked_up = looked_up_configs(request, device, model, environment, db);
   if (!looked_up) return tl::unexpected(looked_up.error());
   const Result<std::string> session = db.begin_session(model, environment, request.command);
   if (!session) return tl::unexpected(session.error());
 
   TuneSummary summary;
   summary.device = device;
+  summary.warnings = std::move(looked_up->warnings);
   Result<void> tuned;
   {
     TrialWriter trials(db, *session);
@@ -113,7 +114,7 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
                        .environment = environment,
                        .progress = progress,
                        .cancel = cancel,
-                       .looked_up = *std::move(looked_up),
+                       .looked_up = std::move(looked_up->configs),
                        .started_s = started};
     if (request.budget) setup.ends_s = started + static_cast<double>(request.budget->count()) / 1000.0;
     SessionKnowledge knowledge{

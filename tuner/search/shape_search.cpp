@@ -23,14 +23,18 @@ namespace {
 // Shares of a shape's time by which the phases end.
 constexpr double kScreenEnds = 0.45, kSweepEnds = 0.6, kRefineEnds = 0.75;
 
-/// Asks the compiler for the kernels that have to be beaten, then for all others.
+/// Asks the compiler for the kernels that have to be beaten, then for all others. The screen of a group chooses the
+/// others itself.
 void enqueue_kernels(const ShapeContext& context, const EarlierResults& earlier, std::span<const KernelSpec> specs) {
+  const bool group = in_group(context.session.request.problem.features);
   std::vector<KernelSpec> first{context.session.looked_up[static_cast<std::size_t>(context.index)].spec,
                                 context.default_config.spec};
   for (const Config& incumbent : earlier.incumbents) first.push_back(incumbent.spec);
-  for (const Config& relative : earlier.relatives) first.push_back(relative.spec);
+  if (!group) {
+    for (const Config& relative : earlier.relatives) first.push_back(relative.spec);
+  }
   context.session.compiles.enqueue(first, /*urgent=*/true);
-  context.session.compiles.enqueue(specs);
+  if (!group) context.session.compiles.enqueue(specs);
 }
 
 /// All candidates that are worth a race.
@@ -69,33 +73,34 @@ Result<Searched> find_group_candidates(const ShapeContext& context, const Earlie
 
 /// Race and confirmation.
 Result<Decision> decide(const ShapeContext& context, const EarlierResults& earlier, Measurer& measurer,
-                        const TimedCandidates& timed) {
+                        const Searched& searched) {
+  const TimedCandidates& timed = searched.timed;
   const Result<Raced> raced = race(context, earlier, measurer, timed);
   if (!raced) return tl::unexpected(raced.error());
-  Result<std::optional<Decision>> confirmed = confirm(context, measurer, timed, raced->finalists);
+  Result<std::optional<Decision>> confirmed =
+      confirm(context, measurer, timed, raced->finalists, searched.finished && raced->finished);
   if (!confirmed) return tl::unexpected(confirmed.error());
   Decision decision =
       *confirmed ? *std::move(*confirmed) : settle_early(context, measurer, raced->entrants, raced->race);
   decision.raced = static_cast<int>(raced->entrants.size());
-  decision.finished = decision.finished && raced->finished;
+  decision.finished = decision.finished && searched.finished && raced->finished;
   return decision;
 }
 
-/// Why a search has no winner, and what helps.
+/// Why a search stores no new winner, and what helps. `compared`: what look-ups answer was timed, or cannot run.
 std::string why_no_winner(const ShapeContext& context, const Measurer& measurer, bool compared) {
   const bool cancelled = context.session.cancelled();
-  const char* const ended = cancelled ? "the session was interrupted" : "the time was over";
-  const char* const cure = cancelled ? "Run it again with --resume." : "Give a larger budget.";
-  if (!compared)
-    return fmt::format(
-        "{} before the configuration that look-ups answer was compiled and timed, so that nothing could "
-        "be compared with it. {}",
-        ended, cure);
-  if (context.looked_up)
-    return fmt::format("{} before any candidate had {} rounds beside the configuration that look-ups answer. {}", ended,
-                       kFewestRounds, cure);
-  if (measurer.counts().failure.empty()) return fmt::format("{} before any candidate was timed. {}", ended, cure);
-  return fmt::format("no candidate ran; the last one failed so: {}", measurer.counts().failure);
+  if (!cancelled && context.session.backend.now_s() < context.deadline_s)
+    return fmt::format("{} failed so: {}", compared ? "no candidate is left; the last one" : "what look-ups answer",
+                       measurer.counts().failure);
+  const std::string before =
+      !compared ? "the configuration that look-ups answer was compiled and timed, so that nothing could be compared "
+                  "with it"
+      : context.looked_up
+          ? fmt::format("any candidate had {} rounds beside the configuration that look-ups answer", kFewestRounds)
+          : "any candidate was timed";
+  return cancelled ? fmt::format("the session was interrupted before {}.", before)
+                   : fmt::format("the time was over before {}. Give a larger budget.", before);
 }
 
 void take_decision(const Decision& decision, TunedShape& tuned) {
@@ -161,8 +166,8 @@ Result<TunedShape> tune_shape(const SessionSetup& session, SessionKnowledge& kno
     tuned.candidates = static_cast<int>(earlier->known.size());
     return answer(context, knowledge, std::move(tuned));
   }
+  enqueue_kernels(context, *earlier, knowledge.specs);
   const bool group = in_group(session.request.problem.features);
-  if (!group) enqueue_kernels(context, *earlier, knowledge.specs);
   // Times with the exchange in them say nothing about the costs of the part.
   std::vector<ModelSample> of_group;
   Measurer measurer(context, earlier->known, group ? of_group : knowledge.samples);
@@ -188,7 +193,7 @@ Result<TunedShape> tune_shape(const SessionSetup& session, SessionKnowledge& kno
   tuned.finished = searched->finished;
   if (const Candidate* usual = timed.find(context.default_config)) tuned.default_us = usual->us;
   if (timed.anything_new()) {
-    const Result<Decision> decision = decide(context, *earlier, measurer, timed);
+    const Result<Decision> decision = decide(context, *earlier, measurer, *searched);
     if (!decision) return tl::unexpected(decision.error());
     take_decision(*decision, tuned);
     if (!decision->winner) tuned.no_winner = why_no_winner(context, measurer, true);

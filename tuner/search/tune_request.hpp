@@ -32,9 +32,9 @@ struct TuneRequest {
   bool dry_run = false;         ///< say what would be tried, and touch nothing
   int compile_threads = 0;      ///< 0: one per core
   std::string command;          ///< recorded with the session
-  /// The winners from which look-ups on this device answer before the session, because none is stored that was not
-  /// compared with that answer. Called when a session begins, on its thread. Empty: the winners of the database that is
-  /// tuned into.
+  /// The winners from which look-ups on this device answer before the session: what they answer is compared with all
+  /// that the session may store. Called when a session begins, on its thread; again where a database was locked. Empty:
+  /// the winners of the database that is tuned into.
   std::function<WinnersByProblem(const DeviceModel&, const Environment&)> open_winners = {};
 };
 

@@ -1,6 +1,7 @@
 // tune_summary.hpp -- TuneSummary: what a session found. Plain data; any thread.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,8 +23,10 @@ struct TunedShape {
   double gpu_seconds = 0;    ///< spent on checking and timing candidates
   int candidates = 0, compiled = 0, rejected = 0, incorrect = 0, raced = 0;
   std::string neighbours = {};  ///< names the other processes on the GPU meanwhile; empty when there were none
-  std::string no_winner = {};   ///< why this search stored no winner; empty: it stored one, or there was none
-  bool finished = true;         ///< false: the budget or an interrupt cut the search short
+  /// Why this search stored no new winner, and what helps. Empty where it stored one or had nothing left to try, and
+  /// where the shape was not searched. An earlier winner is above all the same.
+  std::string no_winner = {};
+  bool finished = true;  ///< false: the budget or an interrupt cut the search short
 };
 
 /// The answer of one device.
@@ -32,6 +35,7 @@ struct TuneSummary {
   std::vector<TunedShape> shapes;  ///< in the request's order
   double seconds = 0;
   bool interrupted = false;
+  std::vector<std::string> warnings = {};  ///< of the winners from which look-ups answer
 };
 
 /// What the devices of one model found together: they divide the shapes among themselves.
@@ -39,7 +43,13 @@ struct ModelSummary {
   TuneSummary summary;  ///< its `device` is the first of them
   std::vector<int> ordinals;
   std::vector<std::pair<int, Error>> failures;  ///< devices that gave up, by ordinal; the others did their shapes
-  std::vector<std::string> warnings;            ///< from the database
+  std::vector<std::string> warnings;            ///< from the databases, each once
+
+  void warn_once(const std::vector<std::string>& more) {
+    for (const std::string& warning : more) {
+      if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end()) warnings.push_back(warning);
+    }
+  }
 };
 
 }  // namespace v1

@@ -219,7 +219,7 @@ Result<RoundTimes> WorkerBackend::time(std::span<const Config> configs) {
     if (auto goes_on = condemn(config, std::get<CheckOutcome>(times.error())); !goes_on)
       return tl::unexpected(goes_on.error());
   }
-  if (sound.size() == configs.size()) return std::move(*times);
+  if (times && sound.size() == configs.size()) return std::move(*times);
   return fail(ErrorCode::launch_failed, first.reason);
 }
 

@@ -287,6 +287,27 @@ TEST_F(TuningDbTest, CountsWhatItHolds) {
   EXPECT_EQ(stats.bytes, static_cast<std::int64_t>(std::filesystem::file_size(directory_ / "tuning.db")));
 }
 
+TEST_F(TuningDbTest, WhatLostLaterOverrulesALuckyTimeIfItMatchesItsDigest) {
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  const auto add = [&](Trial put, TrialStatus status, int samples, const std::string& created) {
+    put.status = status, put.samples = samples, put.created = created;
+    return db_->add_trial(session, put).value();
+  };
+  const auto winner = [&] {
+    EXPECT_TRUE(db_->rebuild_winners());
+    return db_->winners(h200())->at(0).config;
+  };
+  add(trial("lucky", 9.7), TrialStatus::ok, 3, "2026-01-01T00:00:00.000Z");
+  add(trial("steady", 10), TrialStatus::ok, 12, "2026-01-02T00:00:00.000Z");
+  EXPECT_EQ(winner(), "lucky");
+  const std::string loss = add(trial("lucky", 10.2), TrialStatus::pruned, 12, "2026-01-02T00:00:01.000Z");
+  EXPECT_EQ(winner(), "steady");
+  ASSERT_TRUE(db_->rebuild_winners(h200(), trial("", 1).problem, trial("", 1).shape, "cold"));
+  EXPECT_EQ(db_->winners(h200())->at(0).config, "steady");
+  RawDatabase(directory_ / "tuning.db").exec("UPDATE trials SET samples = 13 WHERE uuid = '" + loss + "'");
+  EXPECT_EQ(winner(), "lucky") << "anybody may have written that";
+}
+
 TEST_F(TuningDbTest, ChecksOutSoundAndNamesWhatIsNot) {
   const auto session = db_->begin_session(h200(), environment(), "").value();
   const auto uuid = db_->add_trial(session, trial("{}", 10)).value();

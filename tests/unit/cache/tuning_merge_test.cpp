@@ -333,6 +333,7 @@ TEST_F(TuningGarbage, NeverChangesAWinnerNowOrAfterARebuild) {
         put.policy = *rc::gen::element<std::string>("cold", "warm");
         put.created = days_ago(*rc::gen::inRange(0, 100));
         put.status = *rc::gen::element(TrialStatus::ok, TrialStatus::ok, TrialStatus::pruned);
+        put.samples = *rc::gen::inRange(2, 6);
         RC_ASSERT(db->add_trial(session, put).has_value());
       }
     }

@@ -60,6 +60,36 @@ TEST(WinnerRule, RepresentsAConfigurationByItsMiddleTrialAndNotByItsLuckiest) {
       << "of two trials the slower one counts";
 }
 
+TEST(WinnerRule, ALaterLossInAsManySamplesOverrulesALuckyTime) {
+  const auto of = [](std::int64_t id, const std::string& config, double us, int samples, const std::string& day,
+                     bool lost = false) {
+    MeasuredTrial made = measured(id, config, us, us - 0.1, us + 0.1, "r1", day + "T00:00:00.000Z");
+    made.samples = samples, made.lost = lost;
+    return made;
+  };
+  const MeasuredTrial lucky = of(1, "lucky", 9.7, 3, "2026-01-01"), steady = of(2, "steady", 10, 12, "2026-01-02");
+  EXPECT_EQ(choose_winner({lucky, steady, of(3, "lucky", 10.2, 12, "2026-01-02", true)})->winner, 2);
+  EXPECT_EQ(choose_winner({lucky, steady, of(3, "lucky", 10.2, 2, "2026-01-02", true)})->winner, 1)
+      << "fewer samples say less";
+  EXPECT_EQ(choose_winner({lucky, steady, of(3, "lucky", 10.2, 12, "2025-12-31", true)})->winner, 1)
+      << "an earlier loss may have been bad luck";
+  EXPECT_EQ(choose_winner({lucky, steady, of(3, "lucky", 10.2, 12, "2031-01-01", true)})->winner, 1)
+      << "what a clock in the future says counts as the oldest";
+  MeasuredTrial elsewhere = of(3, "lucky", 10.2, 12, "2026-01-02", true);
+  elsewhere.software = "r0";
+  EXPECT_EQ(choose_winner({lucky, steady, elsewhere})->winner, 1) << "other software says nothing of this one's times";
+  EXPECT_EQ(choose_winner({lucky, of(3, "lucky", 10.2, 12, "2026-01-02", true)})->winner, 1) << "something has to win";
+  EXPECT_EQ(choose_winner(
+                {lucky, steady, of(3, "lucky", 10.2, 12, "2026-01-02", true), of(4, "lucky", 9.8, 12, "2026-01-03")})
+                ->winner,
+            4)
+      << "it has won since";
+  EXPECT_FALSE(choose_winner({of(3, "lucky", 10.2, 12, "2026-01-02", true)})) << "what lost does not win";
+  MeasuredTrial newer = of(5, "other", 8, 12, "2026-01-03", true);
+  newer.software = "r2";
+  EXPECT_EQ(choose_winner({lucky, newer})->winner, 1) << "a loss does not say whose software counts";
+}
+
 TEST(WinnerRule, CountsOnlyTheSoftwareOfTheNewestTrial) {
   const auto chosen = choose_winner({measured(1, "a", 5, 5, 5, "old", "2026-01-01T00:00:00.000Z"),
                                      measured(2, "b", 9, 9, 9, "new", "2026-01-02T00:00:00.000Z"),
@@ -108,9 +138,12 @@ TEST(WinnerRule, DependsOnTheSetOfTrialsAlone) {
       trials.push_back(measured(i, std::string(1, static_cast<char>('a' + *rc::gen::inRange(0, 5))), median,
                                 median - width, median + width, *rc::gen::element<std::string>("r1", "r2"),
                                 "2026-01-0" + std::to_string(*rc::gen::inRange(1, 4)) + "T00:00:00.000Z"));
+      trials.back().samples = *rc::gen::inRange(3, 6);
+      trials.back().lost = i > 0 && *rc::gen::arbitrary<bool>();
     }
     const auto chosen = choose_winner(trials);
     RC_ASSERT(chosen.has_value());
+    RC_ASSERT(!trials[static_cast<std::size_t>(chosen->winner)].lost);
     auto shuffled = trials;
     std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937(*rc::gen::arbitrary<unsigned>()));
     const auto again = choose_winner(shuffled);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -56,9 +57,13 @@ class SimulatedGpu final : public TuneBackend {
   };  ///< gives wrong results and is very fast
   std::function<bool(const Config&)> fails_check = [](const Config&) { return false; };   ///< cannot be launched
   std::function<bool(const Config&)> fails_timing = [](const Config&) { return false; };  ///< cannot be captured
+  /// Loses its process in this round, which condemns it.
+  std::function<bool(const Config&, int round)> dies = [](const Config&, int) { return false; };
   std::function<bool(const Config&)> kills_context = [](const Config&) { return false; };
   std::function<bool(int round)> throttled = [](int) { return false; };  ///< everything takes three times as long
   std::function<void(int round)> before_round = [](int) {};
+  std::function<void(const KernelSpec&)> before_compile = [](const KernelSpec&) {};  ///< on the compiling thread
+  double tick_s = 0;                                     ///< how far the clock moves whenever the session looks at it
   const std::atomic<bool>* interrupts = nullptr;         ///< once it is true, rounds and checks are cut off
   std::string failure = "too many resources requested";  ///< the driver's message when a check fails
   double compile_s = 0.3, compile_cores = 8, check_s = 3e-4, launches_per_sample = 30;
@@ -78,8 +83,10 @@ class SimulatedGpu final : public TuneBackend {
   }
   double read_us() const { return 2.0 + static_cast<double>(kv_bytes(problem_, shape_)) / 4.6e6; }
   void set_shape(const Shape& shape) { shape_ = shape; }
+  void pass(double seconds) { clock_s_ += seconds; }
 
   Result<CompiledSpec> compile(const KernelSpec& spec) override {
+    before_compile(spec);
     ++compiles;
     if (no_compiler(spec)) return fail(ErrorCode::internal, "no process compiles");
     if (spills(spec)) return fail(ErrorCode::kernel_rejected, kernel_name(spec) + " spills registers");
@@ -110,6 +117,10 @@ class SimulatedGpu final : public TuneBackend {
     RoundTimes times;
     const double slow = throttled(rounds) ? 3.0 : 1.0;
     if (slow > 1) times.throttle = "hardware thermal";
+    for (const Config& config : configs) {
+      if (dies(config, rounds)) died_.insert(to_json(config));
+      if (condemned(config)) return fail(ErrorCode::launch_failed, "its process died");
+    }
     ++rounds;
     for (const Config& config : configs) {
       if (fails_timing(config)) return fail(ErrorCode::launch_failed, "cannot be captured");
@@ -121,7 +132,11 @@ class SimulatedGpu final : public TuneBackend {
     times.sentinel_us = noisy(read_us()) * slow;
     return times;
   }
-  double now_s() const override { return clock_s_; }
+  std::optional<CheckOutcome> condemned(const Config& config) const override {
+    if (!died_.contains(to_json(config))) return std::nullopt;
+    return CheckOutcome{Verdict::launch_failed, "its process died"};
+  }
+  double now_s() const override { return clock_s_ += tick_s; }
 
  private:
   double noisy(double us) {
@@ -134,8 +149,8 @@ class SimulatedGpu final : public TuneBackend {
   DeviceFacts device_;
   Shape shape_;
   std::mt19937_64 random_;
-  double clock_s_ = 0;
-  std::set<std::string> needed_;
+  mutable double clock_s_ = 0;
+  std::set<std::string> needed_, died_;
 };
 
 }  // namespace leanattn

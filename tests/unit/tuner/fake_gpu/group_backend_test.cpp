@@ -132,6 +132,15 @@ TEST_F(TuningOfGroups, OneGpuStandsInForAllRanksAndHoldsTheirCtasTogether) {
   EXPECT_NE(outcome->reason.find("holds " + std::to_string(resident / 2)), std::string::npos) << outcome->reason;
 }
 
+TEST_F(TuningOfGroups, ARoundWithoutCandidatesIsTheSentinelAlone) {
+  open({0, 1});
+  ASSERT_TRUE(backend->begin_shape(shape));
+  const auto times = backend->time({});
+  ASSERT_TRUE(times) << times.error().message;
+  EXPECT_TRUE(times->us.empty());
+  EXPECT_GT(times->sentinel_us, 0);
+}
+
 TEST_F(TuningOfGroups, ShapesFollowEachOther) {
   problem.features.page_size = 16, problem.features.context_interleave = 16;
   problem.layout = KvLayout::strided;

@@ -29,24 +29,33 @@ TEST(MeasuredSelection, ListsAreInNoOrderAsAnIndexerLeavesThem) {
                            {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536},
                            {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},
                            {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32}};
-  constexpr int kBatch = 3, kCount = 100;
+  // Each KV head of each query token has a list of its own, and each token has a number of entries of its own.
+  constexpr int kBatch = 3, kTokens = 2, kHeads = 2, kMostCount = 150;
+  const auto for_each_list = [](const LeanDecodeArgs& args, const auto& visit) {
+    for (int list = 0; list < kBatch * kTokens * kHeads; ++list) {
+      const int head = list % kHeads, token = list / kHeads % kTokens, request = list / kHeads / kTokens;
+      const int count = kMostCount - 10 * (list / kHeads);
+      visit(const_cast<int*>(args.selection) + request * args.selection_stride_batch +
+                token * args.selection_stride_token + head * args.selection_stride_head,
+            count, 1000 * list);
+    }
+  };
   int filled = 0;
   fake_gpu().run = [&](const std::string& kernel, void** params) {
     if (kernel != "check_fill_selection") return;
     const auto& args = *static_cast<const LeanDecodeArgs*>(params[0]);
-    ASSERT_GT(args.selection_capacity, kCount) << "so that there are entries that do not count";
+    ASSERT_GT(args.selection_capacity, kMostCount) << "so that there are entries that do not count";
+    ASSERT_NE(args.selection_stride_head, 0) << "so that heads have lists of their own";
     ++filled;
-    for (int request = 0; request < kBatch; ++request) {
-      const_cast<int*>(args.selected_counts)[request] = kCount;
-      int* const list = const_cast<int*>(args.selection) + request * args.selection_stride_batch;
-      std::iota(list, list + args.selection_capacity, 1000 * request);
-    }
+    for (int i = 0; i < kBatch * kTokens; ++i) const_cast<int*>(args.selected_counts)[i] = kMostCount - 10 * i;
+    for_each_list(args, [&](int* list, int, int first) { std::iota(list, list + args.selection_capacity, first); });
   };
   {
     const auto cubins = open_cubin_db(std::nullopt, nullptr);
     const auto device = device_facts(0);
     ASSERT_TRUE(device) << device.error().message;
-    DecodeProblem problem{.q_heads = 16, .kv_heads = 1, .head_dim = 128};
+    DecodeProblem problem{.q_heads = 16, .kv_heads = kHeads, .head_dim = 128};
+    problem.features.q_len = kTokens;
     problem.features.page_size = 64;
     problem.features.selection_block = 1;
     problem.features.selection_in_pool = true;
@@ -68,16 +77,14 @@ TEST(MeasuredSelection, ListsAreInNoOrderAsAnIndexerLeavesThem) {
       ++launches;
       LeanDecodeArgs args;
       std::memcpy(&args, launch.arguments.data(), sizeof args);
-      for (int request = 0; request < kBatch; ++request) {
-        const int* const list = args.selection + request * args.selection_stride_batch;
+      for_each_list(args, [&](const int* list, int count, int first) {
         std::vector<int> ordered(list, list + args.selection_capacity);
-        EXPECT_FALSE(std::is_sorted(list, list + kCount));
-        EXPECT_FALSE(std::is_sorted(list, list + kCount, std::greater<>()));
-        std::sort(ordered.begin(), ordered.begin() + kCount);
+        EXPECT_FALSE(std::is_sorted(list, list + count));
+        EXPECT_FALSE(std::is_sorted(list, list + count, std::greater<>()));
+        std::sort(ordered.begin(), ordered.begin() + count);
         for (int i = 0; i < args.selection_capacity; ++i)
-          ASSERT_EQ(ordered[static_cast<std::size_t>(i)], 1000 * request + i)
-              << "the same entries, and no others moved";
-      }
+          ASSERT_EQ(ordered[static_cast<std::size_t>(i)], first + i) << "the same entries, and no others moved";
+      });
     }
     EXPECT_GT(launches, 0);
   }

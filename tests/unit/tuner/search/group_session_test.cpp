@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <latch>
 #include <map>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "cache/layers.hpp"
 #include "generator/generator.hpp"
@@ -115,6 +117,62 @@ TEST_F(GroupSession, OnlyKernelsWithTheGroupsOrderOfColumnsAndResidentGridsAreTr
     const std::int64_t resident = std::int64_t{guess_resident(device, config.spec)} * device.sm_count;
     EXPECT_LE(config.grid, resident / 2) << "two ranks share the GPU";
   }
+}
+
+TEST_F(GroupSession, WhatLookUpsAnswerIsComparedAsItFitsBesideTheOtherRanks) {
+  request.rank_devices = {0, 0};
+  request.problem.group_link = GroupLink::same_gpu;
+  Config stored = default_config(device, request.problem, request.shapes.front());
+  const std::int64_t resident = std::int64_t{guess_resident(device, stored.spec)} * device.sm_count;
+  stored.grid = resident;
+  Config fits = stored;
+  fits.grid = resident / 2;
+  request.open_winners = [&](const DeviceModel&, const Environment&) {
+    LayeredWinners layers;
+    layers.entries.push_back({Winner{.problem = to_json(request.problem),
+                                     .shape = to_json(request.shapes.front()),
+                                     .policy = "cold",
+                                     .config = to_json(stored),
+                                     .median_us = 1},
+                              "site"});
+    return by_problem(std::move(layers));
+  };
+  for (const bool best : {true, false}) {
+    db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, nullptr));
+    SimulatedGpu gpu(request.problem, kGroupSeed);
+    gpu.factor = [&](const Config& config) { return config == fits ? (best ? 0.5 : 2) : 1; };
+    const auto summary = run(request, gpu);
+    ASSERT_TRUE(summary) << summary.error().message;
+    const TunedShape& tuned = summary->shapes.front();
+    EXPECT_EQ(tuned.winner == fits, best);
+    EXPECT_GE(gpu.samples[to_json(fits)], effort.confirm_rounds_min) << "it is there to the end";
+    EXPECT_FALSE(gpu.samples.contains(to_json(stored))) << "two ranks share the GPU";
+    gpu.set_shape(request.shapes.front());
+    EXPECT_NEAR(tuned.looked_up_us, gpu.true_us(fits), 0.05 * tuned.looked_up_us);
+  }
+}
+
+TEST_F(GroupSession, TheDefaultAndEarlierWinnersAreCompiledBesideWhatLookUpsAnswer) {
+  request.problem.group_link = GroupLink::nvlink;
+  const Config usual = default_config(device, request.problem, request.shapes.front());
+  const Config answer = look_up(GroupLink::nvlink).config;
+  ASSERT_FALSE(answer.spec == usual.spec);
+  request.budget = std::chrono::seconds(10);
+  SimulatedGpu gpu(request.problem, kGroupSeed);
+  gpu.tick_s = 0.05;  // so that a search which waits in vain comes to its end
+  std::latch other_began{1}, over{1};
+  gpu.before_compile = [&](const KernelSpec& spec) {
+    if (spec == usual.spec) other_began.count_down();
+    if (spec == answer.spec) {
+      while (!other_began.try_wait() && !over.try_wait()) std::this_thread::yield();
+    }
+  };
+  CompilePool compiles([&](const KernelSpec& spec) { return gpu.compile(spec); }, 2);
+  ShapeQueue shapes(1, 1);
+  const auto summary = run_session(request, device, environment, gpu, *db, effort, {}, nullptr, {shapes, compiles});
+  over.count_down();
+  ASSERT_TRUE(summary) << summary.error().message;
+  EXPECT_GT(summary->shapes.front().median_us, 0) << summary->shapes.front().no_winner;
 }
 
 TEST_F(GroupSession, WinnersAnswerGroupsOfTheirSizeAndLinkOnly) {

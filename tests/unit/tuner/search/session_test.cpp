@@ -11,70 +11,12 @@
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/winner_table.hpp"
-#include "tests/unit/tuner/simulated_gpu.hpp"
+#include "tests/unit/tuner/search/session_fixture.hpp"
 
 namespace leanattn {
 namespace {
 
-constexpr std::uint64_t kSeed = 20261121;
-
-class TuneSession : public ::testing::Test {
- protected:
-  TuneSession() {
-    RecordProperty("seed", std::to_string(kSeed));
-    SetUpDatabase();
-    request.shapes = {{.batch = 1, .longest_context = 8192}};
-    request.compile_threads = 2;
-    environment.library_revision = "r1";
-    effort = brief_effort();
-  }
-
-  /// An empty database in memory.
-  void SetUpDatabase() {
-    std::string warning;
-    db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, &warning));
-  }
-
-  Result<TuneSummary> run(SimulatedGpu& gpu, const std::atomic<bool>* cancel = nullptr) {
-    return run_session(request, device, environment, gpu, *db, effort, progress, cancel);
-  }
-
-  /// What a look-up answers from the database as it is.
-  Config look_up(const Shape& shape) {
-    LayeredWinners layers;
-    auto winners = db->winners(device_model(device)).value();
-    for (Winner& winner : winners) layers.entries.push_back({std::move(winner), "user"});
-    return WinnerTable::build(device, std::move(layers)).find(request.problem, shape).config;
-  }
-
-  std::vector<Trial> all_trials() { return db->trials(device_model(device), "", "", "").value(); }
-
-  std::vector<Trial> trials(TrialStatus status) {
-    std::vector<Trial> found = all_trials();
-    std::erase_if(found, [&](const Trial& trial) { return trial.status != status; });
-    return found;
-  }
-
-  /// The best true time of any kernel with any useful grid.
-  double exhaustive_best(SimulatedGpu& gpu, const Shape& shape) {
-    gpu.set_shape(shape);
-    double best = 1e9;
-    for (const KernelSpec& spec : all_specs(device, request.problem)) {
-      for (const RankedConfig& ranked :
-           rank_grids(gpu.truth, device, request.problem, shape, spec, guess_resident(device, spec))) {
-        best = std::min(best, gpu.true_us(ranked.config));
-      }
-    }
-    return best;
-  }
-
-  DeviceFacts device = simulated_device();
-  TuneRequest request;
-  Environment environment;
-  SearchEffort effort;
-  ProgressSink progress;
-  std::unique_ptr<TuningDb> db;
-};
+class TuneSession : public SessionTest {};
 
 TEST_F(TuneSession, FindsAConfigurationCloseToTheExhaustiveBest) {
   request.shapes = {{.batch = 1, .longest_context = 1024},
@@ -261,157 +203,59 @@ TEST_F(TuneSession, CancelKeepsTheBestSoFarAndResumeGoesOn) {
   }
 }
 
-/// A search that would hardly come upon what look-ups answer by itself.
-constexpr SearchEffort kNarrowSearch{
-    .specs = 2, .grids_per_spec = 1, .sweep_specs = 0, .refine_specs = 0, .twin_specs = 0, .refine_generations = 0};
-
-TEST_F(TuneSession, AWinnerIsNeverSlowerThanWhatLookUpsAnsweredHoweverShortTheBudget) {
-  for (const int budget_ms : {1, 60, 100, 200, 400, 1000, 2000}) {
-    for (const Shape shape :
-         {Shape{.batch = 1, .longest_context = 8192}, Shape{.batch = 128, .longest_context = 2048}}) {
-      SetUpDatabase();
-      request.shapes = {shape};
-      request.budget = std::chrono::milliseconds(budget_ms);
-      const Config before = look_up(shape);
-      SimulatedGpu gpu(request.problem, kSeed + static_cast<std::uint64_t>(budget_ms));
-      gpu.personality = 0.3;
-      gpu.factor = [&](const Config& config) { return config == before ? 0.8 : 1; };
-      const auto summary = run(gpu);
-      ASSERT_TRUE(summary) << summary.error().message;
-      const TunedShape& tuned = summary->shapes[0];
-      gpu.set_shape(shape);
-      const auto winners = db->winners(device_model(device)).value();
-      ASSERT_EQ(winners.size(), 1u) << tuned.no_winner;
-      for (const Winner& winner : winners) {
-        EXPECT_LE(gpu.true_us(config_from_json(winner.config).value()), gpu.true_us(before) * 1.01)
-            << budget_ms << " ms, batch " << shape.batch << ", seed " << kSeed;
-        EXPECT_GT(tuned.looked_up_us, 0);
-      }
-    }
-  }
-}
-
-TEST_F(TuneSession, WhatLookUpsAnswerSurvivesABadFirstSampleAndANarrowSearch) {
-  effort = kNarrowSearch;
-  const Config before = look_up(request.shapes[0]);
-  for (const bool best : {true, false}) {
-    SetUpDatabase();
-    SimulatedGpu gpu(request.problem, kSeed);
-    gpu.factor = [&](const Config& config) { return config == before ? (best ? 0.7 : 1.5) : 1; };
-    gpu.disturbance = [&](const Config& config, int sample) { return config == before && sample == 0 ? 5 : 1; };
-    const auto summary = run(gpu);
-    ASSERT_TRUE(summary) << summary.error().message;
-    const TunedShape& tuned = summary->shapes[0];
-    EXPECT_EQ(tuned.winner == before, best);
-    EXPECT_GE(gpu.samples[to_json(before)], effort.confirm_rounds_min) << "it is there to the end, fast or slow";
-    gpu.set_shape(request.shapes[0]);
-    EXPECT_NEAR(tuned.looked_up_us, gpu.true_us(before), 0.05 * tuned.looked_up_us);
-  }
-}
-
-TEST_F(TuneSession, TheWinnersOfOtherLayersAreComparedToo) {
-  effort = kNarrowSearch;
-  // The shipped winner is a kernel that neither the look-up nor the search would come upon.
-  SimulatedGpu gpu(request.problem, kSeed);
-  Config shipped = default_config(device, request.problem, request.shapes[0]);
-  shipped.grid = 77;
-  gpu.factor = [&](const Config& config) { return config == shipped ? 0.5 : 1; };
-  request.open_winners = [&](const DeviceModel&, const Environment&) {
-    LayeredWinners layers;
-    layers.entries.push_back({Winner{.problem = to_json(request.problem),
-                                     .shape = to_json(request.shapes[0]),
-                                     .policy = "cold",
-                                     .config = to_json(shipped),
-                                     .median_us = 1,
-                                     .low_us = 1,
-                                     .high_us = 1},
-                              "shipped"});
-    return by_problem(std::move(layers));
-  };
-  const auto summary = run(gpu);
-  ASSERT_TRUE(summary) << summary.error().message;
-  EXPECT_EQ(summary->shapes[0].winner, shipped);
-  EXPECT_EQ(db->winners(device_model(device))->front().config, to_json(shipped));
-}
-
-TEST_F(TuneSession, NothingIsStoredThatWasNotComparedWithWhatLookUpsAnswer) {
-  const Config before = look_up(request.shapes[0]);
-  SimulatedGpu gpu(request.problem, kSeed);
-  gpu.no_compiler = [&](const KernelSpec& spec) { return spec == before.spec; };
-  const auto summary = run(gpu);
-  ASSERT_TRUE(summary) << summary.error().message;
-  EXPECT_FALSE(summary->shapes[0].finished);
-  EXPECT_EQ(summary->shapes[0].median_us, 0);
-  EXPECT_NE(summary->shapes[0].no_winner.find("look-ups answer was compiled"), std::string::npos)
-      << summary->shapes[0].no_winner;
-  EXPECT_TRUE(db->winners(device_model(device))->empty());
-  EXPECT_TRUE(trials(TrialStatus::ok).empty());
-
-  // Interrupted in its first round, of which the backend then says nothing.
-  SetUpDatabase();
-  std::atomic<bool> cancel = false;
-  SimulatedGpu cut(request.problem, kSeed);
-  cut.before_round = [&](int) { cancel = true; };
-  cut.interrupts = &cancel;
-  const auto interrupted = run(cut, &cancel);
-  ASSERT_TRUE(interrupted) << interrupted.error().message;
-  EXPECT_EQ(interrupted->shapes[0].median_us, 0);
-  EXPECT_NE(interrupted->shapes[0].no_winner.find("interrupted before"), std::string::npos)
-      << interrupted->shapes[0].no_winner;
-  EXPECT_NE(interrupted->shapes[0].no_winner.find("--resume"), std::string::npos);
-  EXPECT_TRUE(trials(TrialStatus::ok).empty());
-}
-
-TEST_F(TuneSession, WhereWhatLookUpsAnswerCannotRunAnEnginesNextChoiceHasToBeBeaten) {
-  effort = kNarrowSearch;
-  effort.specs = 8;
-  const Config before = look_up(request.shapes[0]);
-  const std::vector<Config> defaults = default_configs(device, request.problem, request.shapes[0]);
-  const Config usual = defaults.front();
-  ASSERT_FALSE(before == usual);
-  const auto planted = [&](SimulatedGpu& gpu, int how) {
-    gpu.spills = [&, how](const KernelSpec& spec) { return how == 0 && spec == before.spec; };
-    gpu.fails_check = [&, how](const Config& config) { return how == 1 && config == before; };
-    gpu.wrong = [&, how](const Config& config) { return how == 2 && config == before; };
-    gpu.fails_timing = [&, how](const Config& config) { return how == 3 && config == before; };
-  };
-  for (const int how : {0, 1, 2, 3}) {
-    SCOPED_TRACE(how);
-    SetUpDatabase();
-    SimulatedGpu gpu(request.problem, kSeed);
-    planted(gpu, how);
-    const auto summary = run(gpu);
-    ASSERT_TRUE(summary) << summary.error().message;
-    EXPECT_GT(summary->shapes[0].median_us, 0);
-    EXPECT_FALSE(summary->shapes[0].winner == before);
-    EXPECT_EQ(summary->shapes[0].looked_up_us, summary->shapes[0].default_us);
-    EXPECT_GE(gpu.samples[to_json(usual)], effort.confirm_rounds_min);
-  }
-  // Where an engine has nothing to launch, whatever runs is better.
-  SetUpDatabase();
-  SimulatedGpu gpu(request.problem, kSeed);
-  gpu.fails_check = [&](const Config& config) {
-    return config == before || std::find(defaults.begin(), defaults.end(), config) != defaults.end();
-  };
-  const auto summary = run(gpu);
-  ASSERT_TRUE(summary) << summary.error().message;
-  EXPECT_GT(summary->shapes[0].median_us, 0);
-  EXPECT_EQ(summary->shapes[0].looked_up_us, 0);
-}
-
-TEST_F(TuneSession, RevalidationThatCannotMeasureWhatLookUpsAnswerKeepsTheStoredWinner) {
-  environment.driver_version = 13000;
+TEST_F(TuneSession, ResumingGoesOnAfterARaceThatTheBudgetCutAlthoughItsWinnerWasConfirmed) {
+  request.budget = std::chrono::seconds(1000);
   SimulatedGpu first(request.problem, kSeed);
-  const auto before = run(first);
-  ASSERT_TRUE(before);
-  environment.driver_version = 13010;
-  request.revalidate = true;
-  SimulatedGpu second(request.problem, kSeed + 1);
-  second.no_compiler = [&](const KernelSpec& spec) { return spec == before->shapes[0].winner.spec; };
-  const auto after = run(second);
-  ASSERT_TRUE(after) << after.error().message;
-  EXPECT_EQ(after->shapes[0].winner, before->shapes[0].winner);
-  EXPECT_EQ(db->winners(device_model(device))->front().environment.driver_version, 13000);
+  progress = [&](const TuneProgress& p) {
+    if (p.phase == "race" && p.elapsed_s < 900) first.pass(930 - p.elapsed_s);  // the confirmation has the rest
+  };
+  const auto cut = run(first);
+  ASSERT_TRUE(cut) << cut.error().message;
+  EXPECT_FALSE(cut->shapes[0].finished);
+  ASSERT_FALSE(trials(TrialStatus::ok).empty());
+  for (const Trial& trial : trials(TrialStatus::ok)) {
+    EXPECT_GE(trial.samples, effort.confirm_rounds_min);
+    EXPECT_EQ(trial.reason, "the search was cut short");
+  }
+
+  request.resume = true;
+  progress = {};
+  SimulatedGpu second(request.problem, kSeed + 1), third(request.problem, kSeed + 2);
+  const auto resumed = run(second);
+  ASSERT_TRUE(resumed) << resumed.error().message;
+  EXPECT_TRUE(resumed->shapes[0].finished);
+  EXPECT_FALSE(second.samples.empty());
+  const auto again = run(third);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_TRUE(again->shapes[0].finished);
+  EXPECT_TRUE(third.samples.empty()) << "it came to its end";
+}
+
+TEST_F(TuneSession, ACandidateThatBreaksInTheLastRoundsOfACutRaceIsNotConfirmed) {
+  request.budget = std::chrono::seconds(1000);
+  SimulatedGpu gpu(request.problem, kSeed);
+  std::optional<int> cut_at;  // the round
+  progress = [&](const TuneProgress& p) {
+    if (p.phase != "race" || cut_at) return;
+    gpu.pass(930 - p.elapsed_s);  // the confirmation has the rest
+    cut_at = gpu.rounds;
+  };
+  const Config usual = default_config(device, request.problem, request.shapes[0]), answer = look_up(request.shapes[0]);
+  std::string broken;
+  gpu.dies = [&](const Config& config, int round) {
+    if (!cut_at || round != *cut_at + 1 || config == usual || config == answer) return false;
+    if (broken.empty()) broken = to_json(config);
+    return broken == to_json(config);
+  };
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary) << summary.error().message;
+  ASSERT_FALSE(broken.empty());
+  EXPECT_GT(summary->shapes[0].median_us, 0);
+  EXPECT_NE(to_json(summary->shapes[0].winner), broken);
+  std::map<std::string, int> stored;
+  for (const Trial& trial : all_trials()) ++stored[trial.config];
+  for (const auto& [config, count] : stored) EXPECT_EQ(count, 1) << config;
+  EXPECT_EQ(trials(TrialStatus::launch_fail).size(), 1u);
 }
 
 TEST_F(TuneSession, ALaunchFailureCostsOnlyItsCandidate) {

@@ -1,10 +1,17 @@
 // devices_test.cpp -- several devices tune at once into one database: equal ones share the shapes, different ones have
 // winners of their own, and those of a group are tuned together.
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <set>
 
 #include "runtime/lookup/device_identity.hpp"
+#include "runtime/tuning/tuning_order.hpp"
 #include "tuner/search/group_session.hpp"
+#include "tuner/search/serve_order.hpp"
 #include "worker_fixture.hpp"
 
 namespace leanattn::worker_test {
@@ -128,6 +135,53 @@ TEST_F(Devices, AnInterruptEndsAllOfThemWithWhatTheyHave) {
   const TunedShape& first = models->front().summary.shapes[0];
   EXPECT_GT(first.median_us, 0);
   EXPECT_FALSE(models->front().summary.shapes.back().finished);
+}
+
+TEST_F(Devices, AShapeWhoseSearchEndedBeforeItsFirstCandidateSaysWhy) {
+  on_report = [this](const TuneProgress&) { cancel = true; };
+  const auto models = tune({host(0)});
+  ASSERT_TRUE(models) << models.error().message;
+  const auto& shapes = models->front().summary.shapes;
+  EXPECT_EQ(shapes[0].candidates, 0);
+  EXPECT_TRUE(shapes[0].no_winner.starts_with("the session was interrupted before")) << shapes[0].no_winner;
+  EXPECT_EQ(shapes[1].no_winner, "") << "it was not searched";
+}
+
+TEST_F(Devices, AnEngineIsToldWhyAShapeHasNoWinner) {
+  const TuningOrder order{.problem = request.problem,
+                          .shapes = request.shapes,
+                          .budget = std::chrono::hours(1),
+                          .cache_directory = directory.path().string(),
+                          .parent = ::getppid()};
+  std::FILE* const output = std::tmpfile();
+  ASSERT_NE(output, nullptr);
+  const auto served =
+      serve_order(to_json(order), output, [&](const TuningOrder&, const ProgressSink&) -> Result<ModelSummary> {
+        on_report = [this](const TuneProgress&) { cancel = true; };
+        auto models = tune({host(0)});
+        if (!models) return tl::unexpected(models.error());
+        models->front().warn_once({"the site database was skipped", "the site database was skipped"});
+        return std::move(models->front());
+      });
+  ::prctl(PR_SET_PDEATHSIG, 0);  // which serving an order has set for this process
+  EXPECT_TRUE(served) << served.error().message;
+  std::rewind(output);
+  std::vector<std::string> warnings;
+  char* line = nullptr;
+  std::size_t room = 0;
+  while (::getline(&line, &room, output) > 0) {
+    const auto message = tuning_message_from_json(line);
+    ASSERT_TRUE(message) << message.error().message;
+    if (const auto* warning = std::get_if<TuningWarning>(&*message)) warnings.push_back(warning->text);
+  }
+  std::free(line);
+  std::fclose(output);
+  ASSERT_EQ(warnings.size(), 2u);
+  EXPECT_TRUE(
+      warnings[0].starts_with("batch 1, longest context 1024: no new winner is stored, because the session was "
+                              "interrupted before"))
+      << warnings[0];
+  EXPECT_EQ(warnings[0].find("--"), std::string::npos) << "a program has no flags: " << warnings[0];
 }
 
 TEST_F(Devices, ASingleOneIsNotNamedInProgress) {

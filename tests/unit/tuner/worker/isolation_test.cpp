@@ -1,4 +1,6 @@
 // isolation_test.cpp -- what a candidate does to the process that runs it costs only the candidate.
+#include "cache/layers.hpp"
+#include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "worker_fixture.hpp"
 
@@ -101,6 +103,71 @@ TEST_F(Isolation, OneThatBreaksDuringTheRaceLeavesItAndTheRaceGoesOn) {
   }
   EXPECT_GT(dropped, 0);
   for (const auto& [config, count] : stored) EXPECT_EQ(count, 1) << config;
+}
+
+TEST_F(Isolation, WhereEveryCandidateBreaksInTheRaceNothingWinsAndTheReasonIsSaid) {
+  effort = {.specs = 1,
+            .grids_per_spec = 1,
+            .sweep_specs = 0,
+            .refine_specs = 0,
+            .twin_specs = 0,
+            .refine_generations = 0,
+            .race_size = 2};
+  for (const int candidates : {1, 2}) {
+    SCOPED_TRACE(candidates);
+    const TemporaryDirectory counts;
+    db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, nullptr));
+    // Each survives its first sample and ends its worker in the next one.
+    faults = {{.what = "segv", .when = "time", .after = 1, .memory = counts.path().string()}};
+    const Config usual = default_config(device, request.problem, request.shapes[0]);
+    request.open_winners = [&](const DeviceModel&, const Environment&) {
+      LayeredWinners layers;
+      layers.entries.push_back({Winner{.problem = to_json(request.problem),
+                                       .shape = to_json(request.shapes[0]),
+                                       .policy = "cold",
+                                       .config = to_json(usual),
+                                       .median_us = 1},
+                                "shipped"});
+      return by_problem(std::move(layers));
+    };
+    // All others are out before the race.
+    if (candidates == 1) {
+      for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor}) {
+        if (load != usual.spec.load)
+          faults.push_back({.what = "wrong", .when = "check", .load = std::string(to_string(load))});
+      }
+    }
+    const auto summary = run();
+    ASSERT_TRUE(summary) << summary.error().message;
+    EXPECT_EQ(summary->shapes[0].raced, candidates);
+    EXPECT_EQ(summary->shapes[0].median_us, 0);
+    EXPECT_FALSE(summary->shapes[0].finished);
+    EXPECT_TRUE(summary->shapes[0].no_winner.starts_with("no candidate is left; the last one failed so:"))
+        << summary->shapes[0].no_winner;
+    EXPECT_NE(summary->shapes[0].no_winner.find("killed by signal 11"), std::string::npos);
+    EXPECT_TRUE(db->winners(device_model(device))->empty());
+    std::map<std::string, int> stored;
+    for (const Trial& trial : trials()) ++stored[trial.config];
+    for (const auto& [config, count] : stored) EXPECT_EQ(count, 1) << config;
+  }
+}
+
+TEST_F(Isolation, ARoundWithoutCandidatesWhoseWorkerDiesIsAnError) {
+  WorkerOptions options{.command = worker_command(FAKE_WORKER, faults)};
+  options.limit = [&](const WorkerCall& call) {
+    if (call.kind == WorkerCall::Kind::time) {  // it is dead before it is asked
+      siginfo_t died;
+      EXPECT_EQ(::kill(backend->worker_pid(), SIGKILL), 0);
+      EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(backend->worker_pid()), &died, WEXITED | WNOWAIT), 0);
+    }
+    return std::chrono::milliseconds(120'000);
+  };
+  compiler = std::make_shared<WorkerCompiler>(device, options);
+  backend = std::make_unique<WorkerBackend>(device, request.problem, request.policy, options, compiler, &cancel);
+  ASSERT_TRUE(backend->begin_shape(request.shapes[0]));
+  const auto timed = backend->time({});
+  ASSERT_FALSE(timed);
+  EXPECT_EQ(timed.error().code, ErrorCode::launch_failed);
 }
 
 TEST_F(Isolation, TheReasonQuotesTheWorkersLastWordsInOneLine) {
