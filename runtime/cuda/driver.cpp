@@ -107,6 +107,11 @@ Result<const DriverApi*> driver() {
   return opened;
 }
 
+bool may_be_capturing(const DriverApi& api, CUstream_st* stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return api.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 bool is_sticky(CUresult status) {
   switch (status) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:

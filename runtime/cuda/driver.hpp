@@ -60,6 +60,9 @@ Result<const DriverApi*> driver();
 /// for all others, with the name of the call and the words of the driver.
 Result<void> check(CUresult status, const char* call, ErrorCode code = ErrorCode::internal);
 
+/// Whether CUDA captures the stream into a graph; true where it cannot say. Work of such a stream cannot be waited for.
+bool may_be_capturing(const DriverApi& api, CUstream_st* stream);
+
 /// Whether this status means that the CUDA context is broken, as by an illegal address, a launch timeout or a trap.
 bool is_sticky(CUresult status);
 

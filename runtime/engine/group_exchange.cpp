@@ -103,7 +103,7 @@ Result<std::unique_ptr<GroupExchange>> GroupExchange::create(const GroupPlace& p
 }
 
 GroupExchange::~GroupExchange() {
-  communicator_.reset();  // it reads progress_
+  communicator_.reset();  // it reads progress_, and its launches the memory of checks_
   // Nobody could connect the group later, and the engine's other launches shall go on.
   if (status_) status_->acknowledge(staging_.data(), staging_.bytes());
 }
@@ -174,7 +174,8 @@ Result<std::shared_ptr<GroupCommunicator>> GroupExchange::needed_communicator() 
               "Call leanattn_group_connect_nccl on all ranks first.");
 }
 
-Result<void> GroupExchange::begin(const DecodeProblem& problem, LeanDecodeArgs& args, CUstream_st* stream) {
+Result<void> GroupExchange::begin(const DecodeProblem& problem, LeanDecodeArgs& args, CUstream_st* stream,
+                                  bool checked) {
   if (stream == CU_STREAM_PER_THREAD)
     return fail(
         ErrorCode::invalid_argument, "stream is CU_STREAM_PER_THREAD, on a group over NCCL",
@@ -182,6 +183,17 @@ Result<void> GroupExchange::begin(const DecodeProblem& problem, LeanDecodeArgs& 
   const auto communicator = needed_communicator();
   if (!communicator) return tl::unexpected(communicator.error());
   if (auto ok = (*communicator)->usable(); !ok) return ok;
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  checking_ = checked && !may_be_capturing(**api, stream);
+  if (checking_) [[unlikely]] {
+    if (!checks_) {
+      auto made = ExchangeChecks::create(place_);
+      if (!made) return tl::unexpected(std::move(made.error()));
+      checks_ = *std::move(made);
+    }
+    if (auto ok = checks_->before(problem, args, stream); !ok) return ok;
+  }
   const ExchangeLayout layout = exchange_layout(problem, place_, args.batch);
   const Features& features = problem.features;
   LeanBeginArgs before{};
@@ -236,14 +248,18 @@ Result<void> GroupExchange::finish(const DecodeProblem& problem, const LeanDecod
   const auto received_lse = [&](int rank) {
     return staging_.at(layout.receive_lse + rank * aligned(layout.lse_bytes));
   };
-  std::array<Transfer, std::size_t{2} * LEAN_MERGE_PARTS> transfers;
+  std::array<Transfer, std::size_t{3} * LEAN_MERGE_PARTS> transfers;
   std::size_t count = 0;
   for (int rank = 0; rank < ranks; ++rank) {
     if (rank == own) continue;
     transfers[count++] = {rank, share_sent_to(rank), received(rank), layout.share_bytes};
     transfers[count++] = {rank, staging_.at(layout.send_lse), received_lse(rank), layout.lse_bytes};
+    if (checking_) transfers[count++] = checks_->transfer_with(rank);
   }
   if (auto ok = (*communicator)->exchange({transfers.data(), count}, stream); !ok) return ok;
+  if (checking_) [[unlikely]] {
+    if (auto ok = checks_->after(stream); !ok) return ok;
+  }
 
   const std::int64_t dim = v_head_dim(problem);
   const int first_head = features.replicate_output ? 0 : place_.share() * layout.share_heads;

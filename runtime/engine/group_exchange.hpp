@@ -10,6 +10,7 @@
 
 #include "runtime/cuda/gpu.hpp"
 #include "runtime/cuda/loaded_kernel.hpp"
+#include "runtime/engine/exchange_checks.hpp"
 #include "runtime/engine/group_communicator.hpp"
 #include "runtime/problem.hpp"
 
@@ -69,13 +70,14 @@ class GroupExchange {
 
   std::int64_t bytes() const { return staging_.bytes(); }
   /// Enqueues a launch of the group's problem, of which launch_kernel() enqueues the decode kernel with `args`. These
-  /// are the caller's at first, and point to the staging memory when it is called. Errors: invalid_argument (not
-  /// connected, the stream), not_prepared, those of launch_kernel, group_broken, launch_failed, context_lost.
+  /// are the caller's at first, and point to the staging memory when it is called. checked: ranks compare what they
+  /// launch, except while CUDA captures the stream. Errors: invalid_argument (not connected, the stream), not_prepared,
+  /// those of launch_kernel, group_broken, launch_failed, context_lost.
   template <class LaunchKernel>
-  Result<void> around(const DecodeProblem& problem, LeanDecodeArgs& args, CUstream_st* stream,
+  Result<void> around(const DecodeProblem& problem, LeanDecodeArgs& args, CUstream_st* stream, bool checked,
                       const LaunchKernel& launch_kernel) {
     const LeanDecodeArgs asked = args;
-    if (auto ok = begin(problem, args, stream); !ok) return ok;
+    if (auto ok = begin(problem, args, stream, checked); !ok) return ok;
     if (auto ok = launch_kernel(); !ok) {
       take_back(stream);
       return ok;
@@ -85,7 +87,7 @@ class GroupExchange {
 
  private:
   /// Enqueues what goes before the decode kernel, and points its arguments at the staging memory.
-  Result<void> begin(const DecodeProblem& problem, LeanDecodeArgs& args, CUstream_st* stream);
+  Result<void> begin(const DecodeProblem& problem, LeanDecodeArgs& args, CUstream_st* stream, bool checked);
   /// After a begin() that no exchange follows: enqueues what says so, because it would be waited for otherwise.
   void take_back(CUstream_st* stream) const;
   /// Enqueues the exchange and the merge. asked: the arguments as they were before begin().
@@ -102,9 +104,11 @@ class GroupExchange {
   std::shared_ptr<LaunchStatus> status_;
   PartialsMerger* merger_ = nullptr;
   DeviceBuffer staging_;
-  DeviceBuffer count_;        ///< the number of launches, 4 bytes
-  PinnedBuffer progress_;     ///< one LeanExchangeProgress
-  mutable std::mutex mutex_;  ///< guards communicator_
+  DeviceBuffer count_;                      ///< the number of launches, 4 bytes
+  PinnedBuffer progress_;                   ///< one LeanExchangeProgress
+  std::unique_ptr<ExchangeChecks> checks_;  ///< from the first checked launch on
+  bool checking_ = false;                   ///< the launch in hand
+  mutable std::mutex mutex_;                ///< guards communicator_
   std::shared_ptr<GroupCommunicator> communicator_;
 };
 

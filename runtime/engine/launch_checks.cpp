@@ -31,12 +31,6 @@ std::int64_t bytes_from(const DriverApi& api, const void* pointer) {
   return static_cast<std::int64_t>(size - (address - start));
 }
 
-/// Whether CUDA captures the stream into a graph. Events of such a stream may not be queried.
-bool is_capturing(const DriverApi& api, CUstream_st* stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return api.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 }  // namespace
 
 Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeArgs& args, CUstream_st* stream) {
@@ -75,7 +69,7 @@ Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeAr
   if (bytes > 0) {
     if (auto ok = check_workspace(limits.workspace, args.tickets, bytes); !ok) return ok;
   }
-  if (is_capturing(**api, stream)) return {};
+  if (may_be_capturing(**api, stream)) return {};
   if (auto ok = check_use(args, stream); !ok) return ok;
   return check_arrays(limits, args, stream);
 }
@@ -108,7 +102,7 @@ Result<void> LaunchChecks::check_arrays(const LaunchLimits& limits, const LeanDe
 Result<void> LaunchChecks::after(const LeanDecodeArgs& args, CUstream_st* stream) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
-  if (is_capturing(**api, stream)) return {};
+  if (may_be_capturing(**api, stream)) return {};
   const std::lock_guard lock(mutex_);
   auto use = uses_.find(args.tickets);
   if (use == uses_.end()) {

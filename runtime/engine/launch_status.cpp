@@ -143,9 +143,7 @@ void LaunchStatus::forget_ranks(const void* group) {
 Result<void> LaunchStatus::acknowledge_after(CUstream_st* stream) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if ((*api)->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE)
-    return check();
+  if (may_be_capturing(**api, stream)) return check();
   if (auto ok = leanattn::check((*api)->cuStreamSynchronize(stream), "cuStreamSynchronize", ErrorCode::launch_failed);
       !ok)
     return ok;

@@ -359,7 +359,11 @@ class GroupsOverNccl : public FakeGpuEngine {
     for (std::size_t rank = 0; rank < plans.size(); ++rank) {
       threads.emplace_back([&, rank] {
         Workspace workspace(plans[rank].workspace_bytes());
-        launched[rank] = plans[rank].launch(arguments(c, problem, rank), workspace.data, nullptr);
+        std::memset(workspace.data, 0, static_cast<std::size_t>(workspace.bytes));
+        DecodeArgs args = arguments(c, problem, rank);
+        if (rank == other_lengths_.rank) args.full_context_lengths = other_lengths_.value;
+        if (rank == other_scale_.rank) args.scale = other_scale_.value;
+        launched[rank] = plans[rank].launch(args, workspace.data, nullptr);
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -430,6 +434,14 @@ class GroupsOverNccl : public FakeGpuEngine {
     return condition();
   }
 
+  /// Something that one rank alone is given.
+  template <class T>
+  struct OfOneRank {
+    std::size_t rank = ~std::size_t{0};
+    T value{};
+  };
+  OfOneRank<const int*> other_lengths_;
+  OfOneRank<float> other_scale_;
   std::vector<Engine> engines_;
   std::vector<Group> groups_;
   Contexts* contexts_ = nullptr;
@@ -684,6 +696,43 @@ TEST_F(GroupsOverNccl, AnAbortThatTakesLongOutlivesTheEngine) {
   fake_nccl().holds_aborts = false;
   fake_nccl().holds_aborts.notify_all();
   EXPECT_TRUE(eventually([] { return fake_gpu().live_objects() == 0; })) << "all is given back with a context current";
+}
+
+TEST_F(GroupsOverNccl, WithDebugTheNextLaunchNamesTheRankThatLaunchedSomethingElse) {
+  const EnvironmentOf debug("LEANATTN_DEBUG", "1");
+  fake_gpu().knows_pointers = true;
+  Contexts contexts{.ranks = 4};
+  const Problem problem = problem_of(contexts);
+  make(4, problem);
+  contexts.make(1);
+  step(contexts, problem);
+  step(contexts, problem);
+  // Rank 2 is told of another context.
+  std::vector<int> other = contexts.lengths;
+  ++other[0];
+  other_lengths_ = {2, other.data()};
+  step(contexts, problem);
+  other_lengths_ = {};
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    const Plan made = plan(static_cast<int>(rank), problem).value();
+    Workspace workspace(made.workspace_bytes());
+    std::memset(workspace.data, 0, static_cast<std::size_t>(workspace.bytes));
+    expect_refused(
+        made.launch(arguments(contexts, problem, rank), workspace.data, nullptr), ErrorCode::group_broken,
+        "rank " + std::to_string(rank == 2 ? 0 : 2) + " of a group was given other full_context_lengths than this one");
+  }
+  contexts.make(2);
+  step(contexts, problem);
+  expect_right(contexts, problem, "after a disagreement");
+  // Scales differ.
+  other_scale_ = {1, 0.5f};
+  step(contexts, problem);
+  other_scale_ = {};
+  const Plan made = plan(3, problem).value();
+  Workspace workspace(made.workspace_bytes());
+  std::memset(workspace.data, 0, static_cast<std::size_t>(workspace.bytes));
+  expect_refused(made.launch(arguments(contexts, problem, 3), workspace.data, nullptr), ErrorCode::group_broken,
+                 "rank 1 of a group launched with scale 0.5, and this one with 0.25");
 }
 
 TEST_F(GroupsOverNccl, TheStreamOfAThreadIsRefused) {
