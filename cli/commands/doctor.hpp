@@ -31,8 +31,8 @@ Finding good(std::string subject, std::string text, std::string hint = {});
 Finding doubtful(std::string subject, std::string text, std::string hint);
 Finding bad(std::string subject, const Error& error);
 
-/// Looks at driver, GPUs, NVRTC and NCCL. Each GPU has to load a kernel that NVRTC compiles for it. `devices` receives the
-/// GPUs that CUDA shows.
+/// Looks at driver, GPUs, NVRTC and NCCL. Each GPU has to load a kernel that NVRTC compiles for it. `devices` receives
+/// the GPUs that CUDA shows.
 Findings look_at_gpus(std::vector<DeviceFacts>& devices);
 /// Looks at the cache directory, both databases, SQLite, the site's and the shipped layer, and the winners that they
 /// have for `devices`.

@@ -19,8 +19,8 @@ std::string counted(std::size_t count, const char* noun) {
 std::string over_default_text(double ratio) {
   constexpr double kSame = 0.005;
   if (ratio > 1 + kSame)
-    return fmt::format(" In the median, a winner is {:.2f} times as fast as what an untuned library launches.", ratio);
-  return " In the median, a winner is as fast as what an untuned library launches.";
+    return fmt::format(" In the median, a winner is {:.2f} times as fast as the default configuration.", ratio);
+  return " In the median, a winner is as fast as the default configuration.";
 }
 
 }  // namespace

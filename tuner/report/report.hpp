@@ -82,7 +82,7 @@ struct ReportedWinner {
 
   int samples = 0;
   std::string measured;                       ///< the time of the measurement, ISO 8601 in UTC; empty: unknown
-  std::optional<Rival> default_config;        ///< what an untuned library launches
+  std::optional<Rival> default_config;        ///< the default configuration
   std::optional<Rival> runner_up;             ///< the fastest other configuration with at least three samples
   std::optional<Rival> flash_attention2;      ///< the best with one CTA for each output tile
   std::optional<Rival> flash_decoding;        ///< the best with the same number of CTAs for each output tile

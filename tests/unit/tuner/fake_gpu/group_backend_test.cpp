@@ -13,7 +13,7 @@
 #include "runtime/cuda/nvrtc.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/specs.hpp"
-#include "tests/unit/runtime/fake_cuda.hpp"
+#include "tests/unit/tuner/fake_gpu/tuned_gpu.hpp"
 #include "tuner/backend/group_backend.hpp"
 
 namespace leanattn {
@@ -23,18 +23,7 @@ class TuningOfGroups : public ::testing::Test {
  protected:
   void SetUp() override {
     if (const auto api = nvrtc(); !api) GTEST_SKIP() << api.error().message;
-    fake_gpu() = FakeGpu{};
-    fake_gpu().devices = 2;
-    fake_gpu().memory_bytes = std::int64_t{4} << 30;
-    fake_gpu().argument_bytes = sizeof(LeanDecodeArgs);
-    fake_gpu().attributes = {{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
-                             {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
-                             {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 4 << 20},
-                             {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 228 << 10},
-                             {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 227 << 10},
-                             {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 65536},
-                             {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},
-                             {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32}};
+    fake_gpu() = tuned_gpu(2);
     if (!cubins) cubins = open_cubin_db(std::nullopt, nullptr);
     problem.features.context_parallel = 2;
   }

@@ -26,7 +26,7 @@ TEST(Headline, SaysShapesAndMediansInWords) {
       {headline_winner(1024, 20, 10, 1.5), headline_winner(2048, 12, 10, 1.1), headline_winner(4096, 11, 10, 1.25)}));
   EXPECT_EQ(text,
             "3 shapes of 1 problem are tuned. The median winner takes 1.20 times its read limit. In the median, a "
-            "winner is 1.25 times as fast as what an untuned library launches. The furthest from its limit is 1 x 1k "
+            "winner is 1.25 times as fast as the default configuration. The furthest from its limit is 1 x 1k "
             "of 32/8 x 128 bf16, with 2.00 times.");
 }
 
@@ -35,7 +35,7 @@ TEST(Headline, LeavesOutWhatIsNotKnown) {
   EXPECT_EQ(detail::headline_text(device({headline_winner(1024, 20, 0, 0)})), "1 shape of 1 problem is tuned.");
   EXPECT_EQ(detail::headline_text(device({headline_winner(1024, 20, 10, 1.001)})),
             "1 shape of 1 problem is tuned. The median winner takes 2.00 times its read limit. In the median, a winner "
-            "is as fast as what an untuned library launches.");
+            "is as fast as the default configuration.");
 }
 
 }  // namespace
