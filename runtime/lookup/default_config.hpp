@@ -11,8 +11,8 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// The first of default_configs(). It is safe on every supported GPU, because its CTAs are resident all at once and need
-/// few registers. They wait for nobody (tickets), except as with_fitting_fix_up() says.
+/// The first of default_configs(). It is safe on every supported GPU, because its CTAs are resident all at once and
+/// need few registers. They wait for nobody (tickets), except as with_fitting_fix_up() says.
 Config default_config(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape);
 
 /// Whether GPUs of this architecture have kernels for the problem, which must be valid. Errors: unsupported.
