@@ -104,6 +104,7 @@ constexpr Variable kVariables[] = {
     {"LEANATTN_CUDA_WHEELS", accept},  // The project's scripts and tests read these.
     {"LEANATTN_FA3_LIBRARY", accept},
     {"LEANATTN_TEST_JOBS", accept},
+    {"LEANATTN_LINT_SHARES", accept},
     {"LEANATTN_TEST_SEED", accept},
     {"LEANATTN_TEST_SECONDS", accept},
     {"LEANATTN_TEST_THOROUGH", accept},

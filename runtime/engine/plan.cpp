@@ -74,7 +74,7 @@ Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace,
   const auto launch_kernel = [&] {
     return kernel_->loaded->launch(*bound, choice_.config.grid, stream, choice_.config.l2_promotion, beside_ranks);
   };
-  const auto launched = over_nccl != nullptr
+  auto launched = over_nccl != nullptr
                             ? over_nccl->around(limits_.problem, *bound, stream, checks_ != nullptr, launch_kernel)
                             : launch_kernel();
   if (checks_ != nullptr && launched) [[unlikely]]

@@ -105,7 +105,7 @@ std::int64_t strip_trips(const KernelSpec& spec, std::int64_t contributors) {
   const std::int64_t loads = strip_loads(spec);
   if (loads == 1) return 0;
   const std::int64_t strip = divide_up(std::int64_t{partial_columns(spec)}, contributors);
-  return divide_up(strip * contributors, 32 * spec.warps * loads);
+  return divide_up(strip * contributors, loads * 32 * spec.warps);
 }
 
 /// The number of partials that would take as long to merge one after the other, which on an H200 takes 0.1 us for each

@@ -136,11 +136,10 @@ Result<void> DecodeCase::shuffle_selection(CUstream_st* stream) const {
   LEANATTN_TRY(copy_to_host_async(counts.data(), selected_counts_.data(), selected_counts_.bytes(), stream));
   LEANATTN_TRY(decode_case_detail::wait_for(stream));
   std::mt19937_64 random(options_.seed);
-  const int query_tokens = problem_.features.q_len;
+  auto counted = counts.begin();
   for (int request = 0; request < batch(); ++request) {
-    for (int t = 0; t < query_tokens; ++t) {
-      const int count =
-          std::clamp(counts[static_cast<std::size_t>(request * query_tokens + t)], 0, args_.selection_capacity);
+    for (int t = 0; t < problem_.features.q_len; ++t) {
+      const int count = std::clamp(*counted++, 0, args_.selection_capacity);
       for (int head = 0; head < check_.selection_heads; ++head) {
         const auto first = lists.begin() + (request * args_.selection_stride_batch + t * args_.selection_stride_token +
                                             head * args_.selection_stride_head);
