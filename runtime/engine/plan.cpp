@@ -75,8 +75,8 @@ Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace,
     return kernel_->loaded->launch(*bound, choice_.config.grid, stream, choice_.config.l2_promotion, beside_ranks);
   };
   auto launched = over_nccl != nullptr
-                            ? over_nccl->around(limits_.problem, *bound, stream, checks_ != nullptr, launch_kernel)
-                            : launch_kernel();
+                      ? over_nccl->around(limits_.problem, *bound, stream, checks_ != nullptr, launch_kernel)
+                      : launch_kernel();
   if (checks_ != nullptr && launched) [[unlikely]]
     return checks_->after(*bound, stream);
   return launched;
