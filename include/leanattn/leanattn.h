@@ -506,8 +506,9 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  *
  * Errors: invalid_argument (names the argument and its value), workspace_corrupt and group_broken (an earlier launch of
  * the engine ended with a fault, see leanattn_engine_check), not_prepared (the ranks of a group over NCCL are still
- * connecting), launch_failed, context_lost. Nothing was enqueued then, but where a launch over NCCL fails part of it
- * may run, and o and lse are not to be used. */
+ * connecting), launch_failed, context_lost. With LEANATTN_DEBUG group_broken also says that ranks over NCCL launched
+ * different things with the launch before; leanattn_engine_check does not know of that. Nothing was enqueued then, but
+ * where a launch over NCCL fails part of it may run, and o and lse are not to be used. */
 LEANATTN_API leanattn_status leanattn_plan_launch(const leanattn_plan* plan, const leanattn_decode_args* args,
                                                   void* workspace, leanattn_stream stream) LEANATTN_NOEXCEPT;
 
@@ -566,14 +567,15 @@ LEANATTN_API leanattn_status leanattn_group_export(const leanattn_group* group, 
  * LEANATTN_GROUP_BLOB_BYTES each: of all ranks, unless the options had other peers. Called once, on each rank, before
  * its first launch; no rank waits for another. Errors: invalid_argument (a blob is damaged, of another group size,
  * memory_bytes or library, or in the wrong place), unsupported (a GPU cannot reach another one's memory, or CUDA IPC is
- * not allowed: make the group over NCCL on all ranks), launch_failed, context_lost. */
+ * not allowed: make the group over NCCL on all ranks; or memory of the caller's is not of cuMemAlloc, which is all that
+ * CUDA IPC exports), launch_failed, context_lost. */
 LEANATTN_API leanattn_status leanattn_group_connect(leanattn_group* group, const void* blobs) LEANATTN_NOEXCEPT;
 
 /* The same where the caller has mapped the memory that all peers were given in their options, by any means: symmetric
  * memory of PyTorch or NVSHMEM, or fabric handles between hosts that NVLink joins. memory[p] is where this rank's GPU
- * reaches the memory of peer p, with its own among them; it is read by this call alone, and stays mapped until
- * leanattn_group_destroy. The group maps nothing then. Errors: those of leanattn_group_connect, also where a peer was
- * given no memory. */
+ * reaches the memory of peer p; for the rank itself it is the address in its options. The array is read by this call
+ * alone, and the memory stays mapped until leanattn_group_destroy. The group maps nothing then. Errors: those of
+ * leanattn_group_connect, also where a peer was given no memory. */
 LEANATTN_API leanattn_status leanattn_group_connect_mapped(leanattn_group* group, const void* blobs,
                                                            void* const* memory) LEANATTN_NOEXCEPT;
 
@@ -615,7 +617,8 @@ static inline void leanattn_nccl_options_init(leanattn_nccl_options* options) {
  * one. No other use of that communicator may be in progress, then and from a launch of the group until the GPU has done
  * it, because a thread of the group asks the communicator for errors meanwhile.
  *
- * A call on a group that is connected replaces its communicator, which is aborted if it is the group's own. So after
+ * A call on a group that is connected replaces its communicator, which is aborted if it is the group's own. After an
+ * error the group is not connected. So after
  * group_broken on any rank all ranks connect again, with another id or communicator, once no launch and no replay of a
  * graph of the group follows; such graphs are captured anew. Where there are peers, leanattn_group_reset follows.
  * Errors: invalid_argument (all ranks are peers, not exactly one of the two, a communicator of other ranks or another

@@ -48,6 +48,7 @@ void reset() {
   reset_fake_nccl();
   fake_gpu() = FakeGpu{};
   fake_gpu().argument_bytes = sizeof(LeanDecodeArgs);
+  fake_gpu().knows_pointers = true;  // tensors of tests are memory of the host
   fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 9;
   fake_gpu().attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR] = 0;
 }

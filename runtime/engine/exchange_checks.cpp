@@ -84,10 +84,12 @@ Result<void> ExchangeChecks::compare() const {
       what = "was given other full_context_lengths than this one";
     }
     if (what.empty()) continue;
-    return fail(
-        ErrorCode::group_broken, fmt::format("rank {} of a group {}", rank * peers_ + peer_, what),
-        "All ranks must launch the same problems in the same order with the same batch, and name the same whole "
-        "contexts. Throw away the results of the launch before this one.");
+    return fail(ErrorCode::group_broken, fmt::format("rank {} of a group {}", rank * peers_ + peer_, what),
+                fmt::format("All ranks must launch the same problems in the same order with the same batch, and name "
+                            "the same whole contexts. Throw away the results of the launch before this one.{}",
+                            peers_ > 1 ? " Ranks whose peers refuse this launch wait for them in vain: then connect "
+                                         "the group again on all ranks (leanattn_group_connect_nccl) and reset it."
+                                       : ""));
   }
   return {};
 }

@@ -34,6 +34,8 @@ class ExchangeChecks {
   /// Waits for the stream, compares what the ranks told with the launch before, and takes down what this one is to
   /// tell. Errors: group_broken, which names the rank; launch_failed, context_lost.
   Result<void> before(const DecodeProblem& problem, const LeanDecodeArgs& args, CUstream_st* stream);
+  /// Forgets what was told, when launches have ended before all was told.
+  void forget() { told_last_ = false; }
   /// How this rank and another one of the communicator tell each other.
   Transfer transfer_with(int nccl_rank) const;
   /// Brings what was told to the host. To be called behind the exchange. Errors: launch_failed, context_lost.

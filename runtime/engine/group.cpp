@@ -14,6 +14,7 @@
 #include "generator/generator.hpp"
 #include "runtime/cuda/current_context.hpp"
 #include "runtime/cuda/device.hpp"
+#include "runtime/cuda/device_pointer.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "runtime/cuda/nvml.hpp"
 #include "runtime/engine/launch_status.hpp"
@@ -180,7 +181,15 @@ Result<std::unique_ptr<GroupMember>> GroupMember::create(const GroupMemberOption
   if (place.peers == 1) return member;
   member->memory_bytes_ = group_bytes(place.peers, columns);
   member->memory_ = static_cast<char*>(options.memory);
-  if (options.memory == nullptr) {
+  if (options.memory != nullptr) {
+    if (auto ok = check_cuda_pointer(**api, "memory", options.memory); !ok)
+      return tl::unexpected(std::move(ok.error()));
+    const std::int64_t left = bytes_from(**api, options.memory);
+    if (left != 0 && left < member->memory_bytes_)
+      return bad_argument(fmt::format("memory is {}, with {} bytes to the end of its allocation, and memory_bytes {}",
+                                      options.memory, left, options.memory_bytes),
+                          "Give memory_bytes of device memory.");
+  } else {
     auto memory = DeviceBuffer::allocate(member->memory_bytes_);
     if (!memory) return tl::unexpected(std::move(memory.error()));
     member->own_memory_ = *std::move(memory);
@@ -252,12 +261,10 @@ Result<GroupMember::Blob> GroupMember::export_blob() const {
   contents.given = own_memory_.data() == nullptr;
   // Inside one process nobody needs the handle, and some systems and allocations have none. It is that of a whole
   // allocation, of which the memory that the caller has given may be a part.
-  auto start = reinterpret_cast<CUdeviceptr>(memory_);
-  if (contents.given != 0)
-    (*api)->cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                                  reinterpret_cast<CUdeviceptr>(memory_));
-  contents.exported = (*api)->cuIpcGetMemHandle(&contents.memory, start) == CUDA_SUCCESS;
-  contents.offset = exchange_memory() - reinterpret_cast<char*>(start);
+  const std::int64_t before = contents.given != 0 ? bytes_before(**api, memory_) : 0;
+  contents.exported =
+      (*api)->cuIpcGetMemHandle(&contents.memory, reinterpret_cast<CUdeviceptr>(memory_ - before)) == CUDA_SUCCESS;
+  contents.offset = before + kStateBytes;
   Blob blob{};
   std::memcpy(blob.data(), &contents, sizeof contents);
   return blob;
@@ -267,6 +274,10 @@ Result<char*> GroupMember::map(const Blob& blob, int rank) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
   const BlobContents contents = contents_of(blob);
+  if (contents.given != 0 && contents.exported == 0)
+    return fail(ErrorCode::unsupported, fmt::format("CUDA IPC cannot export the memory that rank {} was given", rank),
+                "It is not of cuMemAlloc: map it yourself, and connect with the addresses "
+                "(leanattn_group_connect_mapped).");
   if (contents.process == process_identity()) {
     CUdevice own = 0;
     if (auto ok = leanattn::check((*api)->cuCtxGetDevice(&own), "cuCtxGetDevice"); !ok)
@@ -340,6 +351,11 @@ Result<void> GroupMember::connect(std::span<const Blob> blobs, void* const* mapp
                               : fmt::format("memory[{}] is null", peer),
                           "All peers give their ranks memory when they make them, and say here where this GPU reaches "
                           "it; or connect without memory.");
+    if (mapped != nullptr && peer == place_.peer() && mapped[peer] != memory_)
+      return bad_argument(
+          fmt::format("memory[{}] is {}, and this rank was given {}", peer, mapped[peer], static_cast<void*>(memory_)),
+          "Give the addresses in the order of the ranks, and of the memory itself, not of the "
+          "allocation around it.");
     here += std::memcmp(&contents.gpu, &mine.gpu, sizeof mine.gpu) == 0;
     gpus.push_back(uuid_text(contents.gpu.bytes, false));
   }

@@ -92,6 +92,7 @@ struct GroupCommunicator::State {
   bool in_call = false;  ///< a thread calls NCCL for it, but for its end
   Phase phase = Phase::starting;
   Error error;
+  bool breaking = false;  ///< error is set, and the phase becomes broken
   bool stop = false;      ///< the object is being destroyed
   bool aborting = false;  ///< comm has been given to a thread that aborts it
   bool aborted = false;
@@ -306,12 +307,16 @@ void GroupCommunicator::break_up(const std::shared_ptr<State>& state, const Erro
   Error told = error.code == ErrorCode::launch_failed ? broken_by(error) : error;
   {
     const std::lock_guard lock(state->mutex);
-    if (state->phase == State::Phase::broken) return;
-    state->phase = State::Phase::broken;
+    if (std::exchange(state->breaking, true)) return;
     state->error = told;
   }
-  state->changed.notify_all();
+  // Before any call answers that it is broken, so that all of them agree.
   if (state->options.on_break) state->options.on_break(told);
+  {
+    const std::lock_guard lock(state->mutex);
+    state->phase = State::Phase::broken;
+  }
+  state->changed.notify_all();
   if (state->owned) abort_in_background(state);
 }
 

@@ -128,6 +128,9 @@ Result<void> GroupExchange::connect_with(
     const std::lock_guard lock(mutex_);
     communicator_.reset();
   }
+  // Nothing of the last communicator reports any more.
+  if (status_) status_->acknowledge(staging_.data(), staging_.bytes());
+  if (checks_) checks_->forget();
   // What a launch that broke the last communicator has left.
   auto* const progress = progress_.as<LeanExchangeProgress>();
   __atomic_store_n(&progress->ended, __atomic_load_n(&progress->begun, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
@@ -142,7 +145,6 @@ Result<void> GroupExchange::connect_with(
   };
   auto made = make(**api, std::move(options));
   if (!made) return tl::unexpected(std::move(made.error()));
-  if (status_) status_->acknowledge(staging_.data(), staging_.bytes());
   const std::lock_guard lock(mutex_);
   communicator_ = *std::move(made);
   return {};

@@ -3,36 +3,10 @@
 
 #include <fmt/format.h>
 
-#include "runtime/cuda/driver.hpp"
+#include "runtime/cuda/device_pointer.hpp"
 
 namespace leanattn {
 inline namespace v1 {
-namespace {
-
-Result<void> check_device_pointer(const DriverApi& api, const char* name, const void* pointer) {
-  unsigned type = 0;
-  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
-  const CUresult status = api.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
-  if (is_sticky(status)) return check(status, "cuPointerGetAttribute");
-  if (status == CUDA_SUCCESS) return {};
-  return fail(ErrorCode::invalid_argument, fmt::format("{} is {}, which CUDA did not allocate", name, pointer),
-              "Give device memory (LEANATTN_DEBUG=1 refuses memory that only the operating system knows).");
-}
-
-/// Bytes from `pointer` to the end of its allocation; 0 when the driver does not know.
-std::int64_t bytes_from(const DriverApi& api, const void* pointer) {
-  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
-  CUdeviceptr start = 0;
-  std::size_t size = 0;
-  if (api.cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) != CUDA_SUCCESS ||
-      api.cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) != CUDA_SUCCESS) {
-    return 0;
-  }
-  return static_cast<std::int64_t>(size - (address - start));
-}
-
-}  // namespace
-
 Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeArgs& args, CUstream_st* stream) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
@@ -63,7 +37,7 @@ Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeAr
                              Named{"context_starts", args.context_starts}}) {
     // bind_arguments() has refused null where a pointer is needed.
     if (named.pointer == nullptr) continue;
-    if (auto ok = check_device_pointer(**api, named.name, named.pointer); !ok) return ok;
+    if (auto ok = check_cuda_pointer(**api, named.name, named.pointer); !ok) return ok;
   }
   const std::int64_t bytes = bytes_from(**api, args.tickets);
   if (bytes > 0) {

@@ -66,6 +66,7 @@ Result<void> LaunchStatus::check() const {
       for (const HostFault& found : host_->faults) {
         if (found.workspace == workspace) return tl::unexpected(found.error);
       }
+      if (!host_->faults.empty()) return tl::unexpected(host_->faults.front().error);
       return {};  // acknowledged meanwhile
     }
     if (const auto first = host_->first_ranks.find(workspace); first != host_->first_ranks.end()) rank += first->second;
@@ -104,9 +105,11 @@ void LaunchStatus::report(const void* workspace, const Error& error) {
 }
 
 void LaunchStatus::tell_next() {
-  if (has_fault() || host_->faults.empty()) return;
-  __atomic_store_n(&block()->workspace, host_->faults.front().workspace, __ATOMIC_RELAXED);
-  __atomic_store_n(&block()->fault, kHostFault, __ATOMIC_RELEASE);
+  if (host_->faults.empty()) return;
+  unsigned none = 0;
+  if (!__atomic_compare_exchange_n(&block()->fault, &none, kHostFault, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    return;
+  __atomic_store_n(&block()->workspace, host_->faults.front().workspace, __ATOMIC_RELEASE);
 }
 
 void LaunchStatus::acknowledge() {

@@ -49,8 +49,8 @@ Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace,
   if (!bound) [[unlikely]]
     return tl::unexpected(bound.error());
   if (status_ != nullptr) {
-    if (status_->has_fault()) [[unlikely]]
-      return status_->check();
+    if (auto ok = status_->check(); !ok) [[unlikely]]
+      return ok;
     bound->status = status_->block();
   }
   GroupExchange* over_nccl = nullptr;

@@ -336,13 +336,15 @@ CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t count, CUs
 }
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
   LOCKED();
-  if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) {
-    const auto behind = buffer_sizes.upper_bound(pointer);
-    if (behind == buffer_sizes.begin()) return CUDA_ERROR_INVALID_VALUE;
+  const auto behind = buffer_sizes.upper_bound(pointer);
+  if (behind != buffer_sizes.begin() && pointer - std::prev(behind)->first < std::prev(behind)->second) {
     const auto& [start, bytes] = *std::prev(behind);
-    if (pointer - start >= bytes) return CUDA_ERROR_INVALID_VALUE;
-    *static_cast<CUdeviceptr*>(value) = start;
-    return CUDA_SUCCESS;
+    switch (attribute) {
+      case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *static_cast<CUdeviceptr*>(value) = start; return CUDA_SUCCESS;
+      case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<std::size_t*>(value) = bytes; return CUDA_SUCCESS;
+      case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *static_cast<unsigned*>(value) = CU_MEMORYTYPE_DEVICE; return CUDA_SUCCESS;
+      default: return CUDA_ERROR_INVALID_VALUE;
+    }
   }
   if (!gpu.knows_pointers || pointer == gpu.unknown_pointer || attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
     return CUDA_ERROR_INVALID_VALUE;

@@ -350,7 +350,8 @@ class GroupsOverNccl : public FakeGpuEngine {
     replicated_ = problem.replicate_output;
     std::vector<Plan> plans;
     for (int rank = 0; rank < c.ranks; ++rank) {
-      const auto made = plan(rank, problem);
+      const bool other = static_cast<std::size_t>(rank) == other_problem_.rank;
+      const auto made = plan(rank, other ? other_problem_.value : problem);
       ASSERT_TRUE(made) << made.error().message << made.error().log;
       plans.push_back(*made);
     }
@@ -369,6 +370,14 @@ class GroupsOverNccl : public FakeGpuEngine {
     for (std::thread& thread : threads) thread.join();
     for (const auto& ok : launched) EXPECT_TRUE(ok) << ok.error().message;
     contexts_ = nullptr;
+  }
+  /// A launch of one rank, on a workspace of its own that LEANATTN_DEBUG finds in order.
+  Result<void> checked_launch(std::size_t rank, Contexts& c, const Problem& problem) {
+    const auto made = plan(static_cast<int>(rank), problem);
+    if (!made) return tl::unexpected<Error>(made.error());
+    Workspace workspace(made->workspace_bytes());
+    std::memset(workspace.data, 0, static_cast<std::size_t>(workspace.bytes));
+    return made->launch(arguments(c, problem, rank), workspace.data, nullptr);
   }
   /// Two ranks that have done a step.
   void make_and_step(Contexts& c, const Problem& problem) {
@@ -443,6 +452,7 @@ class GroupsOverNccl : public FakeGpuEngine {
   };
   OfOneRank<const int*> other_lengths_;
   OfOneRank<float> other_scale_;
+  OfOneRank<Problem> other_problem_;
   std::vector<Engine> engines_;
   std::vector<Group> groups_;
   Contexts* contexts_ = nullptr;
@@ -667,20 +677,28 @@ TEST_F(GroupsOverNccl, ALaunchThatTheDriverRefusesIsNotWaitedFor) {
 }
 
 TEST_F(GroupsOverNccl, AFaultOfEachGroupStaysUntilThatGroupIsMendedOrEnds) {
-  const EnvironmentOf bound("LEANATTN_JOIN_BOUND_MS", "40");
   const Problem problem = problem_of({});
   open_engines(1);
-  for (int group = 0; group < 2; ++group) {
-    groups_.push_back(Group::create(engines_[0], 0, 2, Group::bytes(problem, 8).value(), 1).value());
-    ASSERT_TRUE(groups_.back().connect_nccl(Group::nccl_id().value()));
-    expect_refused(engines_[0].plan(problem, shape_, groups_.back()), ErrorCode::group_broken, "have joined it within");
-  }
+  const auto break_two_groups = [&] {
+    const EnvironmentOf bound("LEANATTN_JOIN_BOUND_MS", "40");
+    for (int group = 0; group < 2; ++group) {
+      groups_.push_back(Group::create(engines_[0], 0, 2, Group::bytes(problem, 8).value(), 1).value());
+      ASSERT_TRUE(groups_.back().connect_nccl(Group::nccl_id().value()));
+      expect_refused(engines_[0].plan(problem, shape_, groups_.back()), ErrorCode::group_broken,
+                     "have joined it within");
+    }
+  };
+  break_two_groups();
   groups_.erase(groups_.begin());
   expect_refused(engines_[0].check(), ErrorCode::group_broken, "have joined it within");
   ASSERT_TRUE(groups_[0].connect_nccl(Group::nccl_id().value()));
   EXPECT_TRUE(engines_[0].check()) << "it connects again";
-  expect_refused(engines_[0].plan(problem, shape_, groups_[0]), ErrorCode::group_broken, "have joined it within");
-  ASSERT_TRUE(engines_[0].acknowledge());
+  groups_.clear();
+  break_two_groups();
+  for (int group = 0; group < 2; ++group) {
+    expect_refused(engines_[0].check(), ErrorCode::group_broken, "have joined it within");
+    ASSERT_TRUE(engines_[0].acknowledge());
+  }
   EXPECT_TRUE(engines_[0].check());
 }
 
@@ -715,11 +733,8 @@ TEST_F(GroupsOverNccl, WithDebugTheNextLaunchNamesTheRankThatLaunchedSomethingEl
   step(contexts, problem);
   other_lengths_ = {};
   for (std::size_t rank = 0; rank < 4; ++rank) {
-    const Plan made = plan(static_cast<int>(rank), problem).value();
-    Workspace workspace(made.workspace_bytes());
-    std::memset(workspace.data, 0, static_cast<std::size_t>(workspace.bytes));
     expect_refused(
-        made.launch(arguments(contexts, problem, rank), workspace.data, nullptr), ErrorCode::group_broken,
+        checked_launch(rank, contexts, problem), ErrorCode::group_broken,
         "rank " + std::to_string(rank == 2 ? 0 : 2) + " of a group was given other full_context_lengths than this one");
   }
   contexts.make(2);
@@ -729,11 +744,47 @@ TEST_F(GroupsOverNccl, WithDebugTheNextLaunchNamesTheRankThatLaunchedSomethingEl
   other_scale_ = {1, 0.5f};
   step(contexts, problem);
   other_scale_ = {};
-  const Plan made = plan(3, problem).value();
-  Workspace workspace(made.workspace_bytes());
-  std::memset(workspace.data, 0, static_cast<std::size_t>(workspace.bytes));
-  expect_refused(made.launch(arguments(contexts, problem, 3), workspace.data, nullptr), ErrorCode::group_broken,
+  expect_refused(checked_launch(3, contexts, problem), ErrorCode::group_broken,
                  "rank 1 of a group launched with scale 0.5, and this one with 0.25");
+}
+
+TEST_F(GroupsOverNccl, WithDebugRanksOfTwoLevelsNameEachOtherAndProblemsMustBeEqual) {
+  const EnvironmentOf debug("LEANATTN_DEBUG", "1");
+  fake_gpu().knows_pointers = true;
+  Contexts contexts{.ranks = 4};
+  const Problem problem = problem_of(contexts);
+  make_two_levels(4, 2, problem);
+  contexts.make(1);
+  Problem capped = problem;
+  capped.soft_cap = 30;
+  other_problem_ = {2, capped};
+  step(contexts, problem);
+  other_problem_ = {};
+  expect_refused(checked_launch(0, contexts, problem), ErrorCode::group_broken,
+                 "rank 2 of a group launched another problem than this one");
+  expect_refused(checked_launch(2, contexts, problem), ErrorCode::group_broken,
+                 "rank 0 of a group launched another problem than this one");
+}
+
+TEST_F(GroupsOverNccl, WithDebugALaunchThatIsCapturedTellsNothing) {
+  const EnvironmentOf debug("LEANATTN_DEBUG", "1");
+  fake_gpu().knows_pointers = true;
+  Contexts contexts;
+  const Problem problem = problem_of(contexts);
+  make_and_step(contexts, problem);
+  const auto context = Context::retain(0);
+  {
+    const auto stream = Stream::create();
+    const auto made = plan(0, problem);
+    Workspace workspace(made->workspace_bytes());
+    const int sends = fake_nccl().calls["ncclSend"];
+    const auto graph = Graph::capture(*stream, [&](CUstream_st* captured) {
+      return made->launch(arguments(contexts, problem, 0), workspace.data, captured);
+    });
+    ASSERT_TRUE(graph) << graph.error().message;
+    EXPECT_EQ(fake_nccl().calls["ncclSend"], sends + 2) << "O and LSE";
+  }
+  cuCtxSetCurrent(nullptr);
 }
 
 TEST_F(GroupsOverNccl, TheStreamOfAThreadIsRefused) {
@@ -746,6 +797,22 @@ TEST_F(GroupsOverNccl, TheStreamOfAThreadIsRefused) {
   expect_refused(made.launch(arguments(contexts, problem, 0), workspace.data, CU_STREAM_PER_THREAD),
                  ErrorCode::invalid_argument, "stream is CU_STREAM_PER_THREAD");
   EXPECT_EQ(fake_gpu().launches.size(), launches);
+}
+
+TEST_F(GroupsOverNccl, WithDebugABrokenLaunchAccusesNobodyOnceTheGroupIsConnectedAgain) {
+  const EnvironmentOf bound("LEANATTN_WAIT_BOUND_MS", "60"), debug("LEANATTN_DEBUG", "1");
+  fake_gpu().knows_pointers = true;
+  Contexts contexts;
+  const Problem problem = problem_of(contexts);
+  make_and_step(contexts, problem);
+  contexts.make(2);
+  (void)checked_launch(0, contexts, problem);  // rank 1 tells nothing of these lengths
+  expect_refused(engines_[0].check(), ErrorCode::group_broken, "did not send its results within 60 ms");
+  const Group::NcclId id = Group::nccl_id().value();
+  for (Group& group : groups_) ASSERT_TRUE(group.connect_nccl(id));
+  contexts.make(3);
+  step(contexts, problem);
+  expect_right(contexts, problem, "connected again");
 }
 
 TEST_F(GroupsOverNccl, WhatNcclFindsIsToldByTheNextCall) {

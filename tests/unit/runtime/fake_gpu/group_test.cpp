@@ -142,6 +142,8 @@ TEST_F(GroupsOfRanks, TakeMemoryOfTheCallersThatTheCallerHasMapped) {
   expect_refused(groups_[0].connect(blobs, {mapped[0]}), ErrorCode::invalid_argument,
                  "1 addresses for a group of 2 ranks");
   expect_refused(groups_[0].connect(blobs, {mapped[0], nullptr}), ErrorCode::invalid_argument, "memory[1] is null");
+  expect_refused(groups_[0].connect(blobs, {memory[0].data(), mapped[1]}), ErrorCode::invalid_argument, "memory[0] is");
+  expect_refused(groups_[0].connect(blobs, {mapped[1], mapped[0]}), ErrorCode::invalid_argument, "memory[0] is");
   ASSERT_TRUE(groups_[0].connect(blobs, mapped));
   EXPECT_TRUE(fake_gpu().peer_access.empty());
   EXPECT_EQ(fake_gpu().calls["cuIpcOpenMemHandle"], 0);
@@ -168,8 +170,15 @@ TEST_F(GroupsOfRanks, TakeMemoryOfTheCallersThatTheCallerHasMapped) {
 
 TEST_F(GroupsOfRanks, RefuseMemoryThatCannotServe) {
   engines_.push_back(open(0));
-  std::vector<char> memory(static_cast<std::size_t>(bytes()) + 512);
-  void* const aligned = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(memory.data()) + 255) / 256 * 256);
+  engines_.push_back(open(1));
+  const auto context = Context::retain(0);
+  DeviceBuffer memory = DeviceBuffer::allocate(bytes() + 256).value();
+  void* const aligned = memory.at(256);
+  const Workspace of_the_host(bytes());
+  expect_refused(Group::create(engines_[0], 0, 2, bytes(), 0, of_the_host.data), ErrorCode::invalid_argument,
+                 "which CUDA did not allocate");
+  expect_refused(Group::create(engines_[0], 0, 2, bytes(), 0, memory.at(512)), ErrorCode::invalid_argument,
+                 "bytes to the end of its allocation");
   expect_refused(Group::create(engines_[0], 0, 2, bytes(), 0, static_cast<char*>(aligned) + 16),
                  ErrorCode::invalid_argument, "which is not a multiple of 256 bytes");
   expect_refused(Group::create(engines_[0], 0, 2, bytes(), 1, aligned), ErrorCode::invalid_argument,
@@ -180,6 +189,14 @@ TEST_F(GroupsOfRanks, RefuseMemoryThatCannotServe) {
       groups_[0].connect({groups_[0].export_blob().value(), other.export_blob().value()}, {aligned, aligned}),
       ErrorCode::invalid_argument, "rank 1 has allocated the memory of its group itself");
   EXPECT_EQ(leanattn_group_connect_mapped(groups_[0].get(), aligned, nullptr), LEANATTN_INVALID_ARGUMENT);
+  // Memory that CUDA IPC does not export cannot be mapped by the group, also not within a process.
+  fake_gpu().fail_once["cuIpcGetMemHandle"] = CUDA_ERROR_INVALID_VALUE;
+  const Group::Blob not_exported = groups_[0].export_blob().value();
+  groups_.push_back(Group::create(engines_[1], 1, 2, bytes()).value());
+  expect_refused(groups_[1].connect({not_exported, groups_[1].export_blob().value()}), ErrorCode::unsupported,
+                 "CUDA IPC cannot export the memory that rank 0 was given");
+  groups_.clear();
+  memory = DeviceBuffer();
 }
 
 TEST_F(GroupsOfRanks, RefuseWhatIsNoGroup) {
