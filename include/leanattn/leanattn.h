@@ -617,13 +617,12 @@ static inline void leanattn_nccl_options_init(leanattn_nccl_options* options) {
  * one. No other use of that communicator may be in progress, then and from a launch of the group until the GPU has done
  * it, because a thread of the group asks the communicator for errors meanwhile.
  *
- * A call on a group that is connected replaces its communicator, which is aborted if it is the group's own. After an
- * error the group is not connected. So after
+ * A call on a group that is connected replaces its communicator, which is aborted if it is the group's own. So after
  * group_broken on any rank all ranks connect again, with another id or communicator, once no launch and no replay of a
- * graph of the group follows; such graphs are captured anew. Where there are peers, leanattn_group_reset follows.
- * Errors: invalid_argument (all ranks are peers, not exactly one of the two, a communicator of other ranks or another
- * GPU), unsupported (there is no NCCL 2.14 or newer), launch_failed (with the words of NCCL), group_broken,
- * out_of_memory, context_lost. */
+ * graph of the group follows; such graphs are captured anew. Where there are peers, leanattn_group_reset follows. After
+ * an error the group is not connected. Errors: invalid_argument (all ranks are peers, not exactly one of the
+ * two, a communicator of other ranks or another GPU), unsupported (there is no NCCL 2.14 or newer), launch_failed (with
+ * the words of NCCL), group_broken, out_of_memory, context_lost. */
 LEANATTN_API leanattn_status leanattn_group_connect_nccl(leanattn_group* group,
                                                          const leanattn_nccl_options* options) LEANATTN_NOEXCEPT;
 
