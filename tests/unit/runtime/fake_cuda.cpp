@@ -75,6 +75,11 @@ bool valid_device(CUdevice device) {
 
 FakeGpu& fake_gpu() { return gpu; }
 
+int live_objects_now() {
+  const std::lock_guard guard(mutex);
+  return gpu.live_objects();
+}
+
 CUfunction fake_kernel(const std::string& name) {
   const std::lock_guard guard(mutex);
   static std::map<std::string, CUkern_st> kernels;

@@ -74,6 +74,8 @@ struct FakeGpu {
 
 /// The state of the GPUs, which are all alike. Assign FakeGpu{} to start anew.
 FakeGpu& fake_gpu();
+/// Its live_objects(), while other threads call the driver.
+int live_objects_now();
 
 /// A kernel of this name that no cubin has, for libraries that launch some of their own.
 CUfunction fake_kernel(const std::string& name);

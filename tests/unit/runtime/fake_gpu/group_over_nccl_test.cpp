@@ -714,7 +714,7 @@ TEST_F(GroupsOverNccl, AnAbortThatTakesLongOutlivesTheEngine) {
   EXPECT_EQ(fake_nccl().aborted, 0);
   fake_nccl().holds_aborts = false;
   fake_nccl().holds_aborts.notify_all();
-  EXPECT_TRUE(eventually([] { return fake_gpu().live_objects() == 0; })) << "all is given back with a context current";
+  EXPECT_TRUE(eventually([] { return live_objects_now() == 0; })) << "all is given back with a context current";
 }
 
 TEST_F(GroupsOverNccl, WithDebugTheNextLaunchNamesTheRankThatLaunchedSomethingElse) {
