@@ -11,7 +11,7 @@
 #include "errors.hpp"
 #include "names.hpp"
 #include "problem.hpp"
-#include "stream_capture.hpp"
+#include "runtime/cuda/beside_captures.hpp"
 #include "streams.hpp"
 
 namespace leanattn::python {
@@ -188,7 +188,7 @@ void GroupObject::close(bool barrier) {
   group_ = nullptr;
   process_group = nb::none();
   const nb::gil_scoped_release without_gil;
-  const RelaxedCaptureMode relaxed;
+  const BesideCaptures relaxed;
   ended.reset();
 }
 

@@ -20,7 +20,6 @@ struct CaptureApi {
   CUresult (*cuUserObjectCreate)(CUuserObject*, void*, CUhostFn, unsigned, unsigned) = nullptr;
   CUresult (*cuUserObjectRelease)(CUuserObject, unsigned) = nullptr;
   CUresult (*cuGraphRetainUserObject)(CUgraph, CUuserObject, unsigned, unsigned) = nullptr;
-  CUresult (*cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode*) = nullptr;
 };
 
 Result<CaptureApi> open_api() {
@@ -39,7 +38,6 @@ Result<CaptureApi> open_api() {
   LEANATTN_RESOLVE(cuUserObjectCreate)
   LEANATTN_RESOLVE(cuUserObjectRelease)
   LEANATTN_RESOLVE(cuGraphRetainUserObject)
-  LEANATTN_RESOLVE(cuThreadExchangeStreamCaptureMode)
 #undef LEANATTN_RESOLVE
   if (missing.empty()) return api;
   return fail(ErrorCode::driver_too_old, "the NVIDIA driver lacks entry points:" + missing,
@@ -96,21 +94,6 @@ Result<void> tell_end(const StreamCapture& capture, std::shared_ptr<std::atomic<
     return ok;
   }
   return {};
-}
-
-RelaxedCaptureMode::RelaxedCaptureMode() : before_(CU_STREAM_CAPTURE_MODE_RELAXED) {
-  if (const auto& api = capture_api()) {
-    auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    api->cuThreadExchangeStreamCaptureMode(&mode);
-    before_ = mode;
-  }
-}
-
-RelaxedCaptureMode::~RelaxedCaptureMode() {
-  if (const auto& api = capture_api()) {
-    auto mode = static_cast<CUstreamCaptureMode>(before_);
-    api->cuThreadExchangeStreamCaptureMode(&mode);
-  }
 }
 
 }  // namespace leanattn::python

@@ -26,16 +26,4 @@ Result<StreamCapture> stream_capture_of(CUstream_st* stream);
 /// Has `ended` set to true when the graph, and all that was instantiated from it, is gone. Errors: as above.
 Result<void> tell_end(const StreamCapture& capture, std::shared_ptr<std::atomic<bool>> ended);
 
-/// For its lifetime, this thread may allocate and free memory while a stream is being captured.
-class RelaxedCaptureMode {
- public:
-  RelaxedCaptureMode();
-  RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
-  RelaxedCaptureMode& operator=(const RelaxedCaptureMode&) = delete;
-  ~RelaxedCaptureMode();
-
- private:
-  int before_;
-};
-
 }  // namespace leanattn::python

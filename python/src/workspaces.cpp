@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/cuda/beside_captures.hpp"
 #include "runtime/cuda/current_context.hpp"
 
 namespace leanattn::python {
@@ -49,13 +50,13 @@ Result<void*> Workspaces::get(const leanattn_plan* plan, CUstream_st* stream) {
 
 /// Allocates at least `bytes`, rounded up so that plans which need a little more fit as well.
 Result<DeviceBuffer> Workspaces::allocate(std::int64_t bytes) {
-  const RelaxedCaptureMode relaxed;
+  const BesideCaptures relaxed;
   return DeviceBuffer::allocate((std::max<std::int64_t>(bytes, 1) + kGranule - 1) / kGranule * kGranule);
 }
 
 /// Zeroes now, on a stream of its own: within a capture every replay would zero the buffer.
 Result<void> Workspaces::zero(void* data, std::int64_t bytes) {
-  const RelaxedCaptureMode relaxed;
+  const BesideCaptures relaxed;
   const auto side = Stream::create();
   if (!side) return tl::unexpected(side.error());
   if (auto ok = fill_bytes_async(data, 0, bytes, side->get()); !ok) return ok;

@@ -421,7 +421,6 @@ Result<void> GroupCommunicator::usable() const {
 }
 
 Result<void> GroupCommunicator::exchange(std::span<const Transfer> transfers, CUstream_st* stream) {
-  if (auto ok = usable(); !ok) return ok;
   Result<void> done;
   {
     const Call call(*state_, true);

@@ -60,8 +60,7 @@ class GroupCommunicator {
   Result<void> ready();
   /// Whether all ranks are connected by now. Errors: group_broken; not_prepared, while ready() would wait.
   Result<void> usable() const;
-  /// Enqueues all transfers as one. Errors: those of usable(); launch_failed, after which the communicator is broken,
-  /// too.
+  /// Enqueues all transfers as one, after usable(). Errors: group_broken, also where this call breaks it.
   Result<void> exchange(std::span<const Transfer> transfers, CUstream_st* stream);
   /// Whether an error has ended it.
   bool broken() const;

@@ -176,27 +176,33 @@ Result<std::shared_ptr<GroupCommunicator>> GroupExchange::needed_communicator() 
               "Call leanattn_group_connect_nccl on all ranks first.");
 }
 
-Result<void> GroupExchange::begin(const DecodeProblem& problem, LeanDecodeArgs& args, CUstream_st* stream,
-                                  bool checked) {
+Result<std::shared_ptr<GroupCommunicator>> GroupExchange::communicator_for(CUstream_st* stream) const {
   if (stream == CU_STREAM_PER_THREAD)
     return fail(
         ErrorCode::invalid_argument, "stream is CU_STREAM_PER_THREAD, on a group over NCCL",
         "NCCL launches from threads of its own, for which that is another stream. Give a stream that was made.");
-  const auto communicator = needed_communicator();
-  if (!communicator) return tl::unexpected(communicator.error());
-  if (auto ok = (*communicator)->usable(); !ok) return ok;
+  auto communicator = needed_communicator();
+  if (!communicator) return communicator;
+  if (auto ok = (*communicator)->usable(); !ok) return tl::unexpected(std::move(ok.error()));
+  return communicator;
+}
+
+Result<bool> GroupExchange::compare_and_tell(const DecodeProblem& problem, const LeanDecodeArgs& args,
+                                             CUstream_st* stream) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
-  checking_ = checked && !may_be_capturing(**api, stream);
-  if (checking_) [[unlikely]] {
-    if (!checks_) {
-      auto made = ExchangeChecks::create(place_);
-      if (!made) return tl::unexpected(std::move(made.error()));
-      checks_ = *std::move(made);
-    }
-    if (auto ok = checks_->before(problem, args, stream); !ok) return ok;
+  if (may_be_capturing(**api, stream)) return false;
+  if (!checks_) {
+    auto made = ExchangeChecks::create(place_);
+    if (!made) return tl::unexpected(std::move(made.error()));
+    checks_ = *std::move(made);
   }
-  const ExchangeLayout layout = exchange_layout(problem, place_, args.batch);
+  if (auto ok = checks_->before(problem, args, stream); !ok) return tl::unexpected(std::move(ok.error()));
+  return true;
+}
+
+Result<void> GroupExchange::begin(const DecodeProblem& problem, const ExchangeLayout& layout, LeanDecodeArgs& args,
+                                  CUstream_st* stream) {
   const Features& features = problem.features;
   LeanBeginArgs before{};
   before.progress = progress_.as<LeanExchangeProgress>();
@@ -237,11 +243,10 @@ void GroupExchange::take_back(CUstream_st* stream) const {
   (void)merger_->merge(nothing, DType::bf16, stream);
 }
 
-Result<void> GroupExchange::finish(const DecodeProblem& problem, const LeanDecodeArgs& asked, CUstream_st* stream) {
-  const auto communicator = needed_communicator();
-  if (!communicator) return tl::unexpected(communicator.error());
+Result<void> GroupExchange::finish(const DecodeProblem& problem, const ExchangeLayout& layout,
+                                   const LeanDecodeArgs& asked, CUstream_st* stream, GroupCommunicator& communicator,
+                                   bool tells) {
   const Features& features = problem.features;
-  const ExchangeLayout layout = exchange_layout(problem, place_, asked.batch);
   const int ranks = place_.nccl_ranks(), own = place_.nccl_rank();
   const auto share_sent_to = [&](int rank) {
     return staging_.at(features.replicate_output ? 0 : rank * layout.share_bytes);
@@ -256,10 +261,10 @@ Result<void> GroupExchange::finish(const DecodeProblem& problem, const LeanDecod
     if (rank == own) continue;
     transfers[count++] = {rank, share_sent_to(rank), received(rank), layout.share_bytes};
     transfers[count++] = {rank, staging_.at(layout.send_lse), received_lse(rank), layout.lse_bytes};
-    if (checking_) transfers[count++] = checks_->transfer_with(rank);
+    if (tells) transfers[count++] = checks_->transfer_with(rank);
   }
-  if (auto ok = (*communicator)->exchange({transfers.data(), count}, stream); !ok) return ok;
-  if (checking_) [[unlikely]] {
+  if (auto ok = communicator.exchange({transfers.data(), count}, stream); !ok) return ok;
+  if (tells) [[unlikely]] {
     if (auto ok = checks_->after(stream); !ok) return ok;
   }
 

@@ -76,22 +76,35 @@ class GroupExchange {
   template <class LaunchKernel>
   Result<void> around(const DecodeProblem& problem, LeanDecodeArgs& args, CUstream_st* stream, bool checked,
                       const LaunchKernel& launch_kernel) {
+    const auto communicator = communicator_for(stream);
+    if (!communicator) return tl::unexpected(communicator.error());
+    const auto telling = checked ? compare_and_tell(problem, args, stream) : Result<bool>(false);
+    if (!telling) return tl::unexpected(telling.error());
     const LeanDecodeArgs asked = args;
-    if (auto ok = begin(problem, args, stream, checked); !ok) return ok;
+    const ExchangeLayout layout = exchange_layout(problem, place_, args.batch);
+    if (auto ok = begin(problem, layout, args, stream); !ok) return ok;
     if (auto ok = launch_kernel(); !ok) {
       take_back(stream);
       return ok;
     }
-    return finish(problem, asked, stream);
+    return finish(problem, layout, asked, stream, **communicator, *telling);
   }
 
  private:
+  /// The communicator of a launch on this stream. Errors: invalid_argument, not_prepared, group_broken.
+  Result<std::shared_ptr<GroupCommunicator>> communicator_for(CUstream_st* stream) const;
+  /// What ExchangeChecks::before() says; and whether this launch is told, which it is not while CUDA captures the
+  /// stream.
+  Result<bool> compare_and_tell(const DecodeProblem& problem, const LeanDecodeArgs& args, CUstream_st* stream);
   /// Enqueues what goes before the decode kernel, and points its arguments at the staging memory.
-  Result<void> begin(const DecodeProblem& problem, LeanDecodeArgs& args, CUstream_st* stream, bool checked);
+  Result<void> begin(const DecodeProblem& problem, const ExchangeLayout& layout, LeanDecodeArgs& args,
+                     CUstream_st* stream);
   /// After a begin() that no exchange follows: enqueues what says so, because it would be waited for otherwise.
   void take_back(CUstream_st* stream) const;
-  /// Enqueues the exchange and the merge. asked: the arguments as they were before begin().
-  Result<void> finish(const DecodeProblem& problem, const LeanDecodeArgs& asked, CUstream_st* stream);
+  /// Enqueues the exchange and the merge. asked: the arguments as they were before begin(). tells: the ranks tell each
+  /// other of the launch.
+  Result<void> finish(const DecodeProblem& problem, const ExchangeLayout& layout, const LeanDecodeArgs& asked,
+                      CUstream_st* stream, GroupCommunicator& communicator, bool tells);
   GroupExchange() = default;
   Result<void> connect_with(
       const std::function<Result<std::unique_ptr<GroupCommunicator>>(const NcclApi&, CommunicatorOptions)>& make);
@@ -107,8 +120,8 @@ class GroupExchange {
   DeviceBuffer count_;                      ///< the number of launches, 4 bytes
   PinnedBuffer progress_;                   ///< one LeanExchangeProgress
   std::unique_ptr<ExchangeChecks> checks_;  ///< from the first checked launch on
-  bool checking_ = false;                   ///< the launch in hand
-  mutable std::mutex mutex_;                ///< guards communicator_
+
+  mutable std::mutex mutex_;  ///< guards communicator_
   std::shared_ptr<GroupCommunicator> communicator_;
 };
 

@@ -49,8 +49,9 @@ Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace,
   if (!bound) [[unlikely]]
     return tl::unexpected(bound.error());
   if (status_ != nullptr) {
-    if (auto ok = status_->check(); !ok) [[unlikely]]
-      return ok;
+    if (status_->has_fault()) [[unlikely]] {
+      if (auto ok = status_->check(); !ok) return ok;  // else it was acknowledged in between
+    }
     bound->status = status_->block();
   }
   GroupExchange* over_nccl = nullptr;

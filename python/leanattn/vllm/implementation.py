@@ -77,18 +77,17 @@ class Implementation(FlashAttentionImpl):
         if self._constant is None:
             self._constant = self._constant_arguments()
         k_cache, v_cache = kv_cache.split(self.head_size, dim=-1)  # [pages, kv_heads, page_size, 2 * head_size]
-        arguments = {"q_offsets": rows.offsets, "max_q_len": rows.most_tokens, "typical_batch": rows.batch, "longest_context": rows.context,
-                     "engine": rows.device.engine, "workspace": rows.device.workspace, **self._constant}
-        if self._one_byte:
-            arguments.update(k_scale=layer._k_scale, v_scale=layer._v_scale)
-        if not self._over_ranks:
-            leanattn.decode(query, k_cache, v_cache, rows.lengths, rows.page_table, out=output, **arguments)
-            return
-        # Each rank computes the query heads of all ranks over its own tokens, and gets the result of its own heads.
-        group = get_dcp_group()
-        query = group.all_gather(query.contiguous(), dim=1)
-        part, lse = leanattn.decode(query, k_cache, v_cache, rows.lengths, rows.page_table, return_lse=True, **arguments)
-        output.copy_(self.dcp_combine(part, lse, group, is_lse_base_on_e=True))
+        scales = {"k_scale": layer._k_scale, "v_scale": layer._v_scale} if self._one_byte else {}
+        result = {"out": output}
+        if self._over_ranks:
+            # Each rank computes the query heads of all ranks over its own tokens, and gets the result of its own heads.
+            group, result = get_dcp_group(), {"return_lse": True}
+            query = group.all_gather(query.contiguous(), dim=1)
+        made = leanattn.decode(query, k_cache, v_cache, rows.lengths, rows.page_table, q_offsets=rows.offsets, max_q_len=rows.most_tokens,
+                               typical_batch=rows.batch, longest_context=rows.context, engine=rows.device.engine, workspace=rows.device.workspace,
+                               **result, **scales, **self._constant)
+        if self._over_ranks:
+            output.copy_(self.dcp_combine(*made, group, is_lse_base_on_e=True))
 
     def _flash(self, layer, query, key, value, kv_cache, metadata, output, *scales):
         if self._fp8_queries is not None and metadata is not None:
