@@ -299,7 +299,8 @@ std::string constants(const KernelSpec& spec) {
     add("unsigned", "kExchangeFormat", fmt::format("{:#010x}u", exchange_format(spec)),
         "kernels of one format understand each other");
   }
-  add("bool", "kGathers", gathers_rows(spec), "rows of selected tokens are copied one by one");
+  add("bool", "kGathers", gathers_rows(spec), "rows are copied one by one");
+  add("int", "kGatherWarps", gathering_warps(spec), "producer warps that copy them");
   add("int", "kKvBytes", row != nullptr ? 2 : kv_element_bytes(spec.features),
       row != nullptr ? "bytes of an element of K and V in shared memory" : "bytes of an element of K and V");
   if (row != nullptr) {

@@ -162,6 +162,11 @@ bool gathers_rows(const KernelSpec& spec) {
   return row_format(spec.features) != nullptr || (has_selection(spec.features) && page_run(spec) == 1);
 }
 
+int gathering_warps(const KernelSpec& spec) {
+  if (!gathers_rows(spec)) return 0;
+  return row_format(spec.features) != nullptr && !warpgroups_have_roles(spec) ? 8 : 4;
+}
+
 bool query_rows_lead(const KernelSpec& spec) {
   return spec.load == LoadPath::tensor && (rows_per_block(spec) > 32 || warpgroups_have_roles(spec));
 }
@@ -227,7 +232,7 @@ int step_tokens(const KernelSpec& spec) { return spec.warp_tokens * (spec.load =
 int producer_warps(const KernelSpec& spec) {
   if (spec.load != LoadPath::tensor) return 0;
   if (warpgroups_have_roles(spec)) return 8;
-  if (gathers_rows(spec)) return 4;
+  if (gathers_rows(spec)) return gathering_warps(spec);
   return splits_columns(spec) || (query_rows_lead(spec) && spec.warps == 8) ? 4 : 1;
 }
 

@@ -113,6 +113,8 @@ int row_blocks(const KernelSpec& spec);
 /// tensor copy (templates/kv/produce_gathered.cuh), or rows with a format of their own
 /// (templates/kv/produce_rows.cuh).
 bool gathers_rows(const KernelSpec& spec);
+/// The warps that do: a warpgroup, or two where they convert rows and registers allow. 0 where rows are not gathered.
+int gathering_warps(const KernelSpec& spec);
 
 /// Whether query rows, not tokens, take the 64 rows of the matrix instructions: load path tensor with more than 32 rows
 /// per block (templates/attend/wgmma_rows.cuh instead of wgmma_tokens.cuh), and where warpgroups have roles.
@@ -156,8 +158,9 @@ int stage_parts(const KernelSpec& spec);
 int shared_bytes(const KernelSpec& spec);
 
 /// Warps beside `warps`, which hold no part of O. Load path tensor has one that requests KV, or a whole warpgroup,
-/// which can hand over its registers, where two warpgroups hold 64 rows each or rows are gathered. Where warpgroups
-/// have roles, the warpgroup that makes the weights is another four of them. The other load paths have none.
+/// which can hand over its registers, where two warpgroups hold 64 rows each or rows are gathered, or two warpgroups
+/// that convert rows. Where warpgroups have roles, the warpgroup that makes the weights is another four of them. The
+/// other load paths have none.
 int producer_warps(const KernelSpec& spec);
 
 /// Threads of one CTA, producer warps included.

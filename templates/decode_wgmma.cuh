@@ -10,13 +10,19 @@ static_assert(kMergeBytes + kOperands * sizeof(Operands) + kStages * kStageBytes
 
 // Registers of a thread after the producer's warpgroup has handed most of its own to the others (PTX ISA, "setmaxnreg",
 // which only whole warpgroups can do). 0 means that everyone keeps what the launch gives.
-constexpr int kConsumerRegisters = kProducerWarps < 4 || (kGathers && kWarps != 8) ? 0
-                                   : kAppend || kGathers                           ? 200
-                                                                                   : 224,
-              kProducerRegisters = kAppend || kGathers ? 104 : 56;
-static_assert(kConsumerRegisters == 0 ||
-                  kCtasPerSm * (kConsumerRegisters * kThreads + kProducerRegisters * 128) <= 65536,
-              "an SM has 64 Ki registers");
+constexpr bool kTwoProducers = kProducerWarps == 8;  // warpgroups
+constexpr int kConsumerRegisters = kTwoProducers                                     ? kWarps == 8 ? 152 : 240
+                                   : kProducerWarps < 4 || (kGathers && kWarps != 8) ? 0
+                                   : kAppend || kGathers                             ? 200
+                                                                                     : 224,
+              kProducerRegisters = kTwoProducers         ? kWarps == 8 ? 104 : 128
+                                   : kAppend || kGathers ? 104
+                                                         : 56;
+// What a launch gives the CTA, a multiple of 8 to each thread.
+constexpr int kLaunchRegisters = 65536 / (kThreads + 32 * kProducerWarps) / kCtasPerSm / 8 * 8;
+static_assert(kConsumerRegisters == 0 || kConsumerRegisters * kThreads + kProducerRegisters * 32 * kProducerWarps <=
+                                             kLaunchRegisters * (kThreads + 32 * kProducerWarps),
+              "warps trade the registers that the CTA has");
 
 extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCtasPerSm)
     KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap k_map,

@@ -1,13 +1,22 @@
 // kv/produce_rows.cuh -- the producer of load path "tensor" for a latent cache whose rows have a format of their own.
-// Its warpgroup copies rows as they are and converts them to bf16 in the stages, once for K and V (kv/row_panels.cuh).
-// Each warp goes on by itself: it asks for the rows of the next step as soon as its stage is free, and converts a step
+// Its warps copy rows as they are and convert them to bf16 in the stages, once for K and V (kv/row_panels.cuh). Each of
+// them goes on by itself: it asks for the rows of the next step as soon as its stage is free, and converts a step
 // once its rows are there, whichever is first.
 
-// Requests and converts every step of this CTA's range as stages become free. To be called by the whole producer
-// warpgroup.
+// Notes which rows of a stage this warp has found to be holes, a bit for each.
+LEAN_DEVICE void note_holes(u32 stage, u32 holes) {
+  Holes& of_stage = selected_holes().of_stage[stage];
+  if constexpr (kWarpRows == 16) {
+    ((unsigned short*)&of_stage)[gather_warp()] = (unsigned short)holes;
+  } else {
+    ((unsigned char*)&of_stage)[gather_warp()] = (unsigned char)holes;
+  }
+}
+
+// Requests and converts every step of this CTA's range as stages become free. To be called by all warps that copy rows.
 LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const LeanTensorMap&, const KvRing& ring,
                          Walk& walk) {
-  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  const int lane = threadIdx.x % 32;
   if (lane == 0) {
 #pragma unroll
     for (int s = 0; s < kStages; s++) init_barrier(arrived_barrier(s), 32);
@@ -19,7 +28,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
   RowPlaces places;
   i64 row = 0;
   bool known = false;  // whether the lanes' rows in hand are those of the next step to request
-  int turn = 0;        // which of the two steps in hand that is
+  int turn = 0;        // which of the steps in hand that is
   int read = first_read(walk.segment);
   places.start(args, walk.segment);
 #pragma unroll 1
@@ -43,14 +52,14 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
     if (!known) row = places.take(s, read), known = true;
     writer.claim(args, ring, s, step_at(s, read).token);
     if constexpr (kPageSize > 0) {
-      const u32 holes = __ballot_sync(kFullMask, row < 0) >> turn * kWarpRows & 0xffffu;
-      if (lane == 0) ((unsigned short*)&selected_holes().of_stage[writer.at.stage])[warp] = (unsigned short)holes;
+      const u32 holes = __ballot_sync(kFullMask, row < 0) >> turn * kWarpRows;
+      if (lane == 0) note_holes(writer.at.stage, holes);
     }
     const char* const k_head = (const char*)args.k + s.kv_head * args.k_stride_head;
     request_rows(k_head, row, turn, writer.stage(ring), writer.at.stage);
     writer.at.next();
     requested++;
-    turn ^= 1;
+    turn = (turn + 1) % kStepsInHand;
     read += kStepTokens;
     if (turn == 0) row = places.take(s, read);
     if constexpr (!kHasRoles) prefetch_rows(k_head, row, turn);  // with roles it would take registers that are spilled

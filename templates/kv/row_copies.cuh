@@ -1,22 +1,20 @@
 // kv/row_copies.cuh -- what copies and converts rows with a format of their own is written with: 16-byte copies, a
 // barrier for each warp's copies, and values of bytes.
 
-// A barrier of the producer's warpgroup, behind which the ring is initialised.
-LEAN_DEVICE void sync_gatherers() { asm volatile("bar.sync 7, 128;" ::: "memory"); }
+// A barrier of the warps that copy rows, behind which the ring is initialised.
+LEAN_DEVICE void sync_gatherers() { asm volatile("bar.sync 7, %0;" ::"n"(kGatherWarps * 32) : "memory"); }
 
 // What the producer has beside the ring: the scales of each stage's rows, and a barrier for each of its warps, which
 // completes once the copies of its 32 lanes are there.
 struct RowBuffers {
   float scales[kStages][kStepTokens][kRowLatentColumns / kRowGroup];
-  u64 arrived[4][kStages];
+  u64 arrived[kGatherWarps][kStages];
 };
 LEAN_DEVICE RowBuffers& row_buffers() {
   __shared__ __align__(16) RowBuffers buffers;
   return buffers;
 }
-LEAN_DEVICE u32 arrived_barrier(u32 stage) {
-  return shared_address(&row_buffers().arrived[threadIdx.x / 32 % 4][stage]);
-}
+LEAN_DEVICE u32 arrived_barrier(u32 stage) { return shared_address(&row_buffers().arrived[gather_warp()][stage]); }
 
 // Arrives at the barrier once the copies that this thread has issued are there.
 LEAN_DEVICE void arrive_with_copies(u32 barrier) {
@@ -36,7 +34,7 @@ LEAN_DEVICE bool is_complete_now(u32 barrier, u32 parity) {
 
 // Says of a part of a stage that this warp's rows are there. The barrier counts 33 arrivals of a warp, as where each of
 // its lanes arrives with its copies and one of them once more.
-static_assert(kGatherArrivals == 4 * 33, "so many arrivals make a part of a stage full");
+static_assert(kGatherArrivals == kGatherWarps * 33, "so many arrivals make a part of a stage full");
 LEAN_DEVICE void arrive_for_warp(u32 barrier) {
   fence_async_proxy();
   __syncwarp();

@@ -1,9 +1,13 @@
-// kv/row_lanes.cuh -- which rows a warp of the producer's warpgroup copies: 16 of the 64 tokens of a step. Its lanes
-// hold where they lie, of one step and the one after it.
+// kv/row_lanes.cuh -- which rows a producer warp copies: an equal share of the 64 tokens of a step. Its lanes hold
+// where they lie, of as many steps as there are lanes for.
 
-constexpr int kWarpRows = kStepTokens / 4;
-static_assert(kWarpRows == 16, "lanes hold the rows of two steps");
+constexpr int kWarpRows = kStepTokens / kGatherWarps;
+constexpr int kStepsInHand = 32 / kWarpRows;
+static_assert(kWarpRows == 16 || kWarpRows == 8, "a warp's holes are one or two bytes of a step's");
 
-// Of this lane: the token of a step, and which of the two steps.
-LEAN_DEVICE int row_of_lane() { return (int)threadIdx.x / 32 % 4 * kWarpRows + (int)threadIdx.x % kWarpRows; }
+// The number of this warp among those that copy rows, which are consecutive. Any order does.
+LEAN_DEVICE int gather_warp() { return (int)threadIdx.x / 32 % kGatherWarps; }
+
+// Of this lane: the token of a step, and which of the steps in hand.
+LEAN_DEVICE int row_of_lane() { return gather_warp() * kWarpRows + (int)threadIdx.x % kWarpRows; }
 LEAN_DEVICE int step_of_lane() { return (int)threadIdx.x % 32 / kWarpRows; }

@@ -1,6 +1,6 @@
 // kv/row_panels.cuh -- rows with a format of their own (generator/row_format.hpp) become what a swizzled tensor copy of
-// a bf16 cache would bring: panels of [kStepTokens][64 columns]. Each warp of the producer has 16 tokens of a step and
-// needs none of the others. Host and device compile this file.
+// a bf16 cache would bring: panels of [kStepTokens][64 columns]. Each warp that copies rows has its own tokens of a
+// step and needs none of the others. Host and device compile this file.
 //
 // The bytes travel to where their values will be. The 128 latent columns of a pair of panels wait in the second panel
 // of the pair: its 128 bytes of a token are as many columns. A warp reads those of a token into registers before it
@@ -15,9 +15,9 @@ static_assert(128 % kRowGroup == 0 && kRowGroup % 8 == 0 && kRowGroups % 4 == 0,
 static_assert(kRowBytes % 16 == 0, "a row is copied by 16 bytes");
 
 // Requests this warp's rows of the step that is to lie in `stage`, the at_stage-th of the ring. row: where that of each
-// lane lies, in bytes from k_head, or below 0 (RowPlaces::take). turn: which of the two steps in `row` it is.
+// lane lies, in bytes from k_head, or below 0 (RowPlaces::take). turn: which of the steps in `row` it is.
 LEAN_DEVICE void request_rows(const char* k_head, i64 row, int turn, u32 stage, u32 at_stage) {
-  const int lane = threadIdx.x % 32, first = (int)threadIdx.x / 32 % 4 * kWarpRows;
+  const int lane = threadIdx.x % 32, first = gather_warp() * kWarpRows;
   const u32 exists = __ballot_sync(kFullMask, row >= 0) >> turn * kWarpRows;  // of each of the warp's rows, a bit
   const auto row_at = [&](int i) {
     const i64 at = __shfl_sync(kFullMask, row, turn * kWarpRows + i);
@@ -68,7 +68,7 @@ LEAN_DEVICE uint4 scaled_eight(u32 low, u32 high, float scale) {
 
 // What a lane converts at a time: of each of several rows, eight columns of either panel of a pair and their scales.
 // Lanes of odd rows begin with the second panel, so that half a warp reads from all banks.
-constexpr int kAtOnce = kHasRoles ? 2 : 4;            // rows, each the fourth from the one before
+constexpr int kAtOnce = 2;                            // rows, each the fourth from the one before
 constexpr int kPairScales = kRowGroup < 128 ? 2 : 1;  // that a row has for the lane's columns of a pair
 struct LaneBytes {
   uint2 eight[kAtOnce][2];
@@ -111,7 +111,7 @@ LEAN_DEVICE void store_values(u32 panel, int row, const LaneBytes& bytes) {
 // of a pair are in registers before its columns are written, and where there are enough, before those of the pair in
 // front of it are.
 LEAN_DEVICE void convert_rows(u32 stage, u32 at_stage, u32 full) {
-  const int first = (int)threadIdx.x / 32 % 4 * kWarpRows + (int)threadIdx.x % 32 / 8;
+  const int first = gather_warp() * kWarpRows + (int)threadIdx.x % 32 / 8;
   u32 panel = stage;  // the first of the pair
   int part = 0;       // the next one to be complete
   LaneBytes bytes;

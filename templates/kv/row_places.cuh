@@ -19,7 +19,7 @@ struct RowPlaces {
     look_up(s, first_read(s));
   }
 
-  // Requests the place of this lane's row in the two steps from read index `read` on.
+  // Requests the place of this lane's row in the steps in hand, from read index `read` on.
   LEAN_DEVICE void look_up(const Segment& s, int read) {
     const int offset = row_of_lane();
     const Step step = step_at(s, read + step_of_lane() * kStepTokens);
@@ -30,7 +30,7 @@ struct RowPlaces {
     }
   }
 
-  // Where this lane's row in the two steps from `read` on lies, in bytes from the KV head's first one; below 0 where it
+  // Where this lane's row in the steps from `read` on lies, in bytes from the KV head's first one; below 0 where it
   // has none, because of a hole or because that token does not count. Requests that in the steps after them.
   LEAN_DEVICE i64 take(const Segment& s, int read) {
     i64 row = outer + token * stride;
@@ -39,7 +39,7 @@ struct RowPlaces {
       row = is_hole(next_page, pool_pages) ? -1 : next_page * outer + token % kPage * stride;
     }
     if (token < 0) row = -1;
-    look_up(s, read + 2 * kStepTokens);
+    look_up(s, read + kStepsInHand * kStepTokens);
     return row;
   }
 };

@@ -10,15 +10,15 @@ struct RowPlaces {
   LEAN_DEVICE void start(const LeanDecodeArgs& args, const Segment& s) {
     outer = args.k_stride_batch, stride = args.k_stride_token;
     const int read = first_read(s);
-    runs.start(args, s, run_at(read), run_at(read + 2 * kStepTokens));
+    runs.start(args, s, run_at(read), run_at(read + kStepsInHand * kStepTokens));
   }
 
-  // Where this lane's row in the two steps from `read` on lies, in bytes from the KV head's first one; below 0 where it
+  // Where this lane's row in the steps from `read` on lies, in bytes from the KV head's first one; below 0 where it
   // has none, because of a hole or because that token does not count. Requests that in the steps after them.
   LEAN_DEVICE i64 take(const Segment& s, int read) {
     int place = runs.take(-1);  // all lanes vote in it
     if (run_at(read) >= end_read(s)) place = -1;
-    runs.look_up(run_at(read + 2 * kStepTokens), run_at(read + 4 * kStepTokens));
+    runs.look_up(run_at(read + kStepsInHand * kStepTokens), run_at(read + 2 * kStepsInHand * kStepTokens));
     return place < 0 ? -1 : place / kPageSize * outer + place % kPageSize * stride;
   }
 };

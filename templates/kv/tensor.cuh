@@ -21,9 +21,9 @@ static_assert(kStageBytes == kKStageBytes + (kLatent ? 0 : kVPanels * kPanelByte
 constexpr int kPartPanels = kKPanels / kStageParts;
 static_assert(kKPanels % kStageParts == 0 && (kLatent || kStageParts == 1), "the parts of a stage are equal");
 
-// Where rows are gathered, a part of a stage has arrived once the copies of 128 threads have, and the word of each of
+// Where rows are gathered, a part of a stage has arrived once the copies of all lanes have, and the word of each of
 // their warps about holes.
-constexpr int kGatherArrivals = 128 + 4;
+constexpr int kGatherArrivals = kGatherWarps * 33;
 static_assert(!kGathers || kStepTokens == 64, "holes are bits of 64-bit words");
 
 struct alignas(64) LeanTensorMap {

@@ -4,6 +4,6 @@
 struct Holes {
   u64 tokens;
 };
-static_assert(sizeof(Holes) == 8, "each warp of the producer writes 16 bits");
+static_assert(sizeof(Holes) == 8, "each warp that copies rows writes its bytes");
 LEAN_DEVICE bool any_hole(const Holes& holes) { return holes.tokens != 0; }
 LEAN_DEVICE bool in_hole(const Holes& holes, int offset) { return (holes.tokens >> offset & 1) != 0; }

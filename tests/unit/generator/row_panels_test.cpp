@@ -1,6 +1,6 @@
-// row_panels_test.cpp -- the producer of rows that have a format of their own, run on 128 threads as the lanes of its
-// warpgroup, with copies that arrive late and in any order: stages hold what a swizzled tensor copy of a bf16 cache
-// would bring, and say so when it is there. The modules of kernels are compiled here as they are, once for each set of
+// row_panels_test.cpp -- the producer of rows that have a format of their own, run on threads as the lanes of its
+// warps, with copies that arrive late and in any order: stages hold what a swizzled tensor copy of a bf16 cache would
+// bring, and say so when it is there. The modules of kernels are compiled here as they are, once for each set of
 // constants.
 #include <gtest/gtest.h>
 
@@ -42,7 +42,6 @@ using namespace leanattn::warp_lanes;
 using u64 = unsigned long long;
 using std::max;
 using std::min;
-constexpr unsigned kProducers = 128;
 
 struct uint4 {
   u32 x, y, z, w;
@@ -197,7 +196,7 @@ bool next_segment(const LeanDecodeArgs&, Walk& walk) {
 }
 
 constexpr int kStages = 2, kStepTokens = 64, kPanelBytes = kStepTokens * 128;
-constexpr bool kLatent = true, kHasRoles = true;  // other: without roles
+constexpr bool kLatent = true;
 Step step_at(const Segment& s, int read) { return {read, min(kStepTokens, s.end - read)}; }
 
 struct KvRing {
@@ -218,18 +217,21 @@ SelectedHoles& selected_holes() {
 }
 
 #define LEAN_DEVICE inline
-#define ROWS(latent_columns, rope_columns, group, latent_at, scales_at, rope_at, parts, page)                          \
+// Where there are no roles, eight warps copy rows.
+#define ROWS(latent_columns, rope_columns, group, latent_at, scales_at, rope_at, parts, page, roles)                   \
+  constexpr bool kHasRoles = roles;                                                                                    \
   constexpr int kRowLatentColumns = latent_columns, kRowGroup = group, kRowLatent = latent_at, kRowScales = scales_at, \
                 kRowRope = rope_at, kRowBytes = rope_at + rope_columns * 2, kValueDim = latent_columns,                \
                 kVPanels = latent_columns / 64, kKPanels = (latent_columns + rope_columns) / 64, kStageParts = parts,  \
-                kPartPanels = kKPanels / kStageParts, kStageBytes = kKPanels * kPanelBytes, kPageSize = page;          \
+                kPartPanels = kKPanels / kStageParts, kStageBytes = kKPanels * kPanelBytes, kPageSize = page,          \
+                kGatherWarps = roles ? 4 : 8;                                                                          \
   struct RowBuffers {                                                                                                  \
     float scales[kStages][kStepTokens][kRowLatentColumns / kRowGroup];                                                 \
-    u64 arrived[4][kStages];                                                                                           \
+    u64 arrived[kGatherWarps][kStages];                                                                                \
   };                                                                                                                   \
   inline RowBuffers& row_buffers() { return *reinterpret_cast<RowBuffers*>(g_shared.data() + (200 << 10)); }           \
   inline u32 arrived_barrier(u32 stage) {                                                                              \
-    return shared_address(&row_buffers().arrived[threadIdx.x / 32 % 4][stage]);                                        \
+    return shared_address(&row_buffers().arrived[threadIdx.x / 32 % kGatherWarps][stage]);                             \
   }                                                                                                                    \
   inline u32 full_barriers(const KvRing& ring, const RingPosition& at) {                                               \
     return ring.full + at.stage * (kStageParts * 8);                                                                   \
@@ -248,7 +250,7 @@ SelectedHoles& selected_holes() {
   };
 
 namespace dense {
-ROWS(512, 64, 128, 0, 512, 528, 3, 0)
+ROWS(512, 64, 128, 0, 512, 528, 3, 0, true)
 inline bool is_hole(int, int) { return false; }
 #include "templates/kv/row_lanes.cuh"
 
@@ -259,7 +261,7 @@ inline bool is_hole(int, int) { return false; }
 #include "templates/kv/produce_rows.cuh"
 }  // namespace dense
 namespace pages {
-ROWS(512, 64, 128, 0, 512, 528, 1, 24)
+ROWS(512, 64, 128, 0, 512, 528, 1, 24, true)
 #include "templates/kv/row_pages.cuh"
 
 #include "templates/kv/row_lanes.cuh"
@@ -271,7 +273,7 @@ ROWS(512, 64, 128, 0, 512, 528, 1, 24)
 #include "templates/kv/produce_rows.cuh"
 }  // namespace pages
 namespace selected {
-ROWS(512, 64, 128, 0, 512, 528, 3, 16)
+ROWS(512, 64, 128, 0, 512, 528, 3, 16, true)
 constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
 constexpr bool kSelectionInPool = true, kSelectionCausal = true;
 #include "templates/kv/selection.cuh"
@@ -284,11 +286,23 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true;
 
 #include "templates/kv/produce_rows.cuh"
 }  // namespace selected
-/// A format that nobody has: other widths, small groups, everything in another order. The producer has registers for
-/// more rows at a time.
+namespace selected_by_eight {
+ROWS(512, 64, 128, 0, 512, 528, 1, 16, false)
+constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
+constexpr bool kSelectionInPool = true, kSelectionCausal = true;
+#include "templates/kv/selection.cuh"
+
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/selected_places.cuh"
+
+#include "templates/kv/row_panels.cuh"
+
+#include "templates/kv/produce_rows.cuh"
+}  // namespace selected_by_eight
+/// A format that nobody has: other widths, small groups, everything in another order.
 namespace other {
-constexpr bool kHasRoles = false;
-ROWS(256, 128, 64, 32, 16, 288, 1, 1)
+ROWS(256, 128, 64, 32, 16, 288, 1, 1, false)
 #include "templates/kv/row_pages.cuh"
 
 #include "templates/kv/row_lanes.cuh"
@@ -344,21 +358,23 @@ struct Rows {
   }
 };
 
-/// Runs the producer over the segments, and reads every step as its parts become full. Where `prefetches`, L2 was asked
-/// once for every line of every row behind a segment's first step, and elsewhere for nothing.
+/// Runs a producer of `warps` warps over the segments, and reads every step as its parts become full. Where
+/// `prefetches`, L2 was asked once for every line of every row behind a segment's first step, and elsewhere for
+/// nothing.
 void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool has_holes,
                    const std::function<void(const KvRing&, Walk&)>& produce,
-                   const std::function<int(const Segment&, int)>& place, bool prefetches = false) {
+                   const std::function<int(const Segment&, int)>& place, unsigned warps = 4, bool prefetches = false) {
   const KvRing ring{0, 210 << 10, 220 << 10};
   const Layout& layout = rows.layout;
   const int panels = (layout.latent_columns + layout.rope_columns) / 64, of_part = panels / layout.parts;
   g_shared.fill(0xff);
   g_prefetched.clear();
   std::vector<std::uintptr_t> expected;
-  for (int i = 0; i < kStages * layout.parts; ++i) init_barrier(ring.full + static_cast<u32>(8 * i), 4 * 33);
+  for (int i = 0; i < kStages * layout.parts; ++i)
+    init_barrier(ring.full + static_cast<u32>(8 * i), static_cast<int>(warps) * 33);
   for (int i = 0; i < kStages; ++i) init_barrier(ring.empty + static_cast<u32>(8 * i), 1);
   std::vector<std::jthread> lanes;
-  for (unsigned lane = 0; lane < kProducers; ++lane) {
+  for (unsigned lane = 0; lane < 32 * warps; ++lane) {
     lanes.emplace_back([&, lane] {
       threadIdx.x = lane;
       Walk walk{segments.front(), &segments, 0};
@@ -446,8 +462,10 @@ TEST(RowPanels, RowsOfPagesBecomePanelsAndHolesZeros) {
       });
 }
 
-TEST(RowPanels, SelectedRowsBecomePanels) {
-  Rows rows(kDsMla);
+/// A cache of which random tokens are selected, with holes and tokens that the pool does not have, and what lists them.
+void expect_selected_panels(const Layout& layout, unsigned warps, bool prefetches,
+                            const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce) {
+  Rows rows(layout);
   std::mt19937 random(6);
   for (int i = 0; i < 2 * 400; ++i)
     rows.selection.push_back(random() % 9 == 0   ? -1
@@ -459,11 +477,26 @@ TEST(RowPanels, SelectedRowsBecomePanels) {
   rows.args.selection_stride_batch = 400;
   const std::vector<Segment> segments{{0, 0, 0, 400}, {1, 0, 192, 350}, {1, 0, 0, 5}};
   expect_panels(
-      rows, segments, true, [&](const KvRing& ring, Walk& walk) { selected::produce(rows.args, {}, {}, ring, walk); },
+      rows, segments, true, [&](const KvRing& ring, Walk& walk) { produce(rows.args, ring, walk); },
       [&](const Segment& s, int read) {
         const int token = rows.selection[static_cast<std::size_t>(s.request * 400 + read)];
         return token < 0 || token >= 800 ? -1 : token;
-      });
+      },
+      warps, prefetches);
+}
+
+TEST(RowPanels, SelectedRowsBecomePanels) {
+  expect_selected_panels(kDsMla, 4, false, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
+    selected::produce(args, {}, {}, ring, walk);
+  });
+}
+
+TEST(RowPanels, EightWarpsConvertSelectedRows) {
+  Layout layout = kDsMla;
+  layout.parts = 1;
+  expect_selected_panels(layout, 8, true, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
+    selected_by_eight::produce(args, {}, {}, ring, walk);
+  });
 }
 
 TEST(RowPanels, AnotherFormatIsOnlyOtherNumbers) {
@@ -479,7 +512,7 @@ TEST(RowPanels, AnotherFormatIsOnlyOtherNumbers) {
         const int row = rows.table[static_cast<std::size_t>(read)];
         return row < 0 || row >= 890 ? -1 : row;
       },
-      /*prefetches=*/true);
+      /*warps=*/8, /*prefetches=*/true);
 }
 
 }  // namespace row_panels
