@@ -9,10 +9,10 @@
 #include "runtime/engine/group.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
-#include "runtime/lookup/grids.hpp"
 #include "tuner/backend/compile_pool.hpp"
 #include "tuner/backend/gpu_backend.hpp"
 #include "tuner/backend/group_backend.hpp"
+#include "tuner/evaluate/baselines.hpp"
 #include "tuner/measure/race.hpp"
 #include "tuner/model/search_space.hpp"
 #include "tuner/search/session.hpp"
@@ -32,23 +32,6 @@ struct Entrant {
   Config config;
   std::string provenance;
 };
-
-/// The grids that a baseline may have with this kernel: FlashAttention-2 has one CTA for each output tile,
-/// FlashDecoding the same number of CTAs for each. A baseline also chooses among kernels, so that only the schedules
-/// are compared.
-std::vector<Config> baseline_configs(const std::string& mode, const DeviceFacts& device, const DecodeProblem& problem,
-                                     const Shape& shape, const KernelSpec& spec, int resident) {
-  const std::int64_t outputs = output_tiles(problem, shape, spec), most = lean_tiles(problem, shape, spec);
-  if (mode == "fa2") return {{spec, outputs}};
-  std::vector<Config> configs;
-  const std::int64_t slots = 2ll * resident * std::max(device.sm_count, 1);
-  for (std::int64_t splits = 1; splits * outputs <= std::min(most, slots) || splits == 1;
-       splits += std::max<std::int64_t>(1, splits / 4)) {
-    if (spec.fixup == FixUp::wait && splits * outputs > slots / 2) break;
-    configs.push_back({spec, splits * outputs});
-  }
-  return configs;
-}
 
 Result<void> require_correct(TuneBackend& backend, const Config& config) {
   const Result<CheckOutcome> outcome = backend.check(config);
@@ -108,6 +91,7 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const
     for (const KernelSpec& spec : more) {
       if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
     }
+    specs = baseline_kernels(device, problem, shape, std::move(specs));
   }
   CompilePool pool([&backend](const KernelSpec& spec) { return backend.compile(spec); }, 0);
   pool.enqueue(specs);
@@ -130,6 +114,9 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const
       const auto more = baseline_configs(mode, device, problem, shape, spec, resident);
       configs.insert(configs.end(), more.begin(), more.end());
     }
+    if (configs.empty())
+      return fail(ErrorCode::unsupported, fmt::format("no kernel can have a grid of mode {} for this shape", mode),
+                  "Their CTAs wait for each other, and the GPU does not hold so many at once. Give --mode lean,read.");
     const Result<Config> config = fastest(backend, configs, cancel);
     if (!config) return tl::unexpected(config.error());
     entrants.push_back({mode, *config, "best of its kind"});
