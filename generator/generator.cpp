@@ -52,8 +52,9 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
     add({"attend/wgmma.cuh", "kv/tensor.cuh"});
     if (rows)
       add({"kv/row_lanes.cuh", selects ? "kv/selected_places.cuh" : "kv/row_places.cuh", "kv/row_copies.cuh",
-           "kv/row_panels.cuh"});
-    add({rows                 ? "kv/produce_rows.cuh"
+           buffers_rows(spec) ? "kv/row_buffer.cuh" : "kv/row_panels.cuh"});
+    add({buffers_rows(spec)   ? "kv/produce_buffered_rows.cuh"
+         : rows               ? "kv/produce_rows.cuh"
          : gathers_rows(spec) ? "kv/produce_gathered.cuh"
          : selects            ? "kv/produce_selected.cuh"
          : paged              ? "kv/produce_paged.cuh"
@@ -301,6 +302,7 @@ std::string constants(const KernelSpec& spec) {
   }
   add("bool", "kGathers", gathers_rows(spec), "rows are copied one by one");
   add("int", "kGatherWarps", gathering_warps(spec), "producer warps that copy them");
+  if (tensor) add("int", "kRowBufferBytes", row_buffer_bytes(spec), "rows that wait beside the ring as they are");
   add("int", "kKvBytes", row != nullptr ? 2 : kv_element_bytes(spec.features),
       row != nullptr ? "bytes of an element of K and V in shared memory" : "bytes of an element of K and V");
   if (row != nullptr) {

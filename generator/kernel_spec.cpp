@@ -50,7 +50,8 @@ int tensor_shared_bytes(const KernelSpec& spec) {
       rows_lead ? lean_row_operand_bytes(spec.head_dim)
                 : lean_token_operand_bytes(rows, spec.head_dim, step_tokens(spec), splits_columns(spec) ? 2 : 1);
   const int merge = holds_results(spec) ? 0 : lean_merge_bytes(warpgroups, rows, value_dim(spec));
-  return lean_warpgroup_shared_bytes(merge, splits_columns(spec) ? 1 : warpgroups, operands, spec.stages, stage);
+  return lean_warpgroup_shared_bytes(merge, splits_columns(spec) ? 1 : warpgroups, operands, spec.stages, stage) +
+         row_buffer_bytes(spec);
 }
 
 }  // namespace
@@ -160,6 +161,15 @@ int rows_per_block(const KernelSpec& spec) {
 bool gathers_rows(const KernelSpec& spec) {
   if (spec.load != LoadPath::tensor) return false;
   return row_format(spec.features) != nullptr || (has_selection(spec.features) && page_run(spec) == 1);
+}
+
+bool buffers_rows(const KernelSpec& spec) {
+  return gathers_rows(spec) && row_format(spec.features) != nullptr && !warpgroups_have_roles(spec) &&
+         rows_per_block(spec) <= kLeanFewRows;
+}
+
+int row_buffer_bytes(const KernelSpec& spec) {
+  return buffers_rows(spec) ? lean_row_buffer_bytes(step_tokens(spec), row_format(spec.features)->bytes) : 0;
 }
 
 int gathering_warps(const KernelSpec& spec) {
@@ -383,7 +393,7 @@ Result<void> validate(const KernelSpec& spec) {
   // Beside the dynamic part there are tickets, barriers and what the search in a large batch needs.
   constexpr int kStaticBytes = 1024;
   const RowFormat* const row = row_format(spec.features);
-  const int scales = row != nullptr ? spec.stages * step_tokens(spec) * scale_bytes(*row) : 0;
+  const int scales = row != nullptr && !buffers_rows(spec) ? spec.stages * step_tokens(spec) * scale_bytes(*row) : 0;
   if (const int bytes = shared_bytes(spec) + kStaticBytes + scales;
       bytes > max_shared_bytes_per_cta(spec.arch) ||
       spec.ctas_per_sm * (bytes + 1024) > shared_bytes_per_sm(spec.arch)) {

@@ -111,10 +111,16 @@ int row_blocks(const KernelSpec& spec);
 
 /// Whether a warpgroup gathers rows one by one: load path tensor, and selected tokens with runs that are shorter than a
 /// tensor copy (templates/kv/produce_gathered.cuh), or rows with a format of their own
-/// (templates/kv/produce_rows.cuh).
+/// (templates/kv/produce_rows.cuh or produce_buffered_rows.cuh).
 bool gathers_rows(const KernelSpec& spec);
 /// The warps that do: a warpgroup, or two where they convert rows and registers allow. 0 where rows are not gathered.
 int gathering_warps(const KernelSpec& spec);
+
+/// Whether rows with a format of their own wait in a buffer beside the ring (templates/kv/row_buffer.cuh), and not in
+/// the stages (templates/kv/row_panels.cuh): up to 16 query rows, which leave room for it. And the bytes of that
+/// buffer.
+bool buffers_rows(const KernelSpec& spec);
+int row_buffer_bytes(const KernelSpec& spec);
 
 /// Whether query rows, not tokens, take the 64 rows of the matrix instructions: load path tensor with more than 32 rows
 /// per block (templates/attend/wgmma_rows.cuh instead of wgmma_tokens.cuh), and where warpgroups have roles.

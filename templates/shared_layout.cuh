@@ -3,10 +3,12 @@
 // checked against it.
 //
 //   mma and vector families: | merge buffer | a ring of KV stages per warp | the queries of each warp, of wide heads |
-//   wgmma family:            | merge buffer | operands of each warpgroup   | one ring of KV stages | room to align |
-//   with roles:              | operands of all warpgroups                  | one ring of KV stages | room to align |
+//   wgmma family:            | merge buffer | operands of each warpgroup   | one ring of KV stages | rows | room to
+//   align | with roles:              | operands of all warpgroups                  | one ring of KV stages | room to
+//   align |
 //
-// There is no merge buffer where results stay in registers (merge/held_results.cuh).
+// There is no merge buffer where results stay in registers (merge/held_results.cuh), and rows wait beside the ring only
+// in kv/row_buffer.cuh.
 #if !defined(LEAN_HD)
 #define LEAN_HD inline  // the device's is in schedule.cuh
 #endif
@@ -64,7 +66,13 @@ LEAN_HD constexpr int lean_role_operand_bytes(int head_dim, int stages) {
 // One stage of the CTA's ring: rows of K, then of V, which together have so many columns.
 LEAN_HD constexpr int lean_warpgroup_stage_bytes(int tokens, int columns) { return tokens * columns * 2; }
 
-// All of it. stage_bytes: of a warp's ring, or of the CTA's one. operands: how many of them there are.
+// A step's rows as they are in memory, of `row_bytes` each.
+LEAN_HD constexpr int lean_row_buffer_bytes(int tokens, int row_bytes) {
+  return lean_round_up(tokens * row_bytes, kLeanAtomBytes);
+}
+
+// All of it but for such rows. stage_bytes: of a warp's ring, or of the CTA's one. operands: how many of them there
+// are.
 LEAN_HD constexpr int lean_warp_shared_bytes(int merge_bytes, int warps, int stages, int stage_bytes, int query_bytes) {
   return lean_round_up(merge_bytes, 128) + warps * (stages * stage_bytes + query_bytes);
 }

@@ -3,16 +3,6 @@
 // them goes on by itself: it asks for the rows of the next step as soon as its stage is free, and converts a step
 // once its rows are there, whichever is first.
 
-// Notes which rows of a stage this warp has found to be holes, a bit for each.
-LEAN_DEVICE void note_holes(u32 stage, u32 holes) {
-  Holes& of_stage = selected_holes().of_stage[stage];
-  if constexpr (kWarpRows == 16) {
-    ((unsigned short*)&of_stage)[gather_warp()] = (unsigned short)holes;
-  } else {
-    ((unsigned char*)&of_stage)[gather_warp()] = (unsigned char)holes;
-  }
-}
-
 // Requests and converts every step of this CTA's range as stages become free. To be called by all warps that copy rows.
 LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const LeanTensorMap&, const KvRing& ring,
                          Walk& walk) {

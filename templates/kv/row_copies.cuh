@@ -4,8 +4,8 @@
 // A barrier of the warps that copy rows, behind which the ring is initialised.
 LEAN_DEVICE void sync_gatherers() { asm volatile("bar.sync 7, %0;" ::"n"(kGatherWarps * 32) : "memory"); }
 
-// What the producer has beside the ring: the scales of each stage's rows, and a barrier for each of its warps, which
-// completes once the copies of its 32 lanes are there.
+// Where rows wait in the stages, what the producer has beside the ring: the scales of each stage's rows, and a barrier
+// for each of its warps, which completes once the copies of its 32 lanes are there.
 struct RowBuffers {
   float scales[kStages][kStepTokens][kRowLatentColumns / kRowGroup];
   u64 arrived[kGatherWarps][kStages];
@@ -15,6 +15,24 @@ LEAN_DEVICE RowBuffers& row_buffers() {
   return buffers;
 }
 LEAN_DEVICE u32 arrived_barrier(u32 stage) { return shared_address(&row_buffers().arrived[gather_warp()][stage]); }
+
+// Where rows wait in a buffer: the barrier of this warp's, which completes once they are there.
+LEAN_DEVICE u32 row_barrier() {
+  __shared__ __align__(8) u64 barriers[kGatherWarps];
+  return shared_address(&barriers[gather_warp()]);
+}
+// To be called by one lane.
+LEAN_DEVICE void init_row_barrier() {
+  init_barrier(row_barrier(), 1);
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// Copies a row as it is.
+LEAN_DEVICE void copy_row(u32 destination, const char* row, u32 barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(destination),
+      "l"(row), "n"(kRowBytes), "r"(barrier)
+      : "memory");
+}
 
 // Arrives at the barrier once the copies that this thread has issued are there.
 LEAN_DEVICE void arrive_with_copies(u32 barrier) {

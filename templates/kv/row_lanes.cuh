@@ -11,3 +11,13 @@ LEAN_DEVICE int gather_warp() { return (int)threadIdx.x / 32 % kGatherWarps; }
 // Of this lane: the token of a step, and which of the steps in hand.
 LEAN_DEVICE int row_of_lane() { return gather_warp() * kWarpRows + (int)threadIdx.x % kWarpRows; }
 LEAN_DEVICE int step_of_lane() { return (int)threadIdx.x % 32 / kWarpRows; }
+
+// Notes which rows of a stage this warp has found to be holes, a bit for each.
+LEAN_DEVICE void note_holes(u32 stage, u32 holes) {
+  Holes& of_stage = selected_holes().of_stage[stage];
+  if constexpr (kWarpRows == 16) {
+    ((unsigned short*)&of_stage)[gather_warp()] = (unsigned short)holes;
+  } else {
+    ((unsigned char*)&of_stage)[gather_warp()] = (unsigned char)holes;
+  }
+}

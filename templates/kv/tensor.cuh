@@ -126,23 +126,31 @@ LEAN_DEVICE void copy_box(u32 destination, const LeanTensorMap& map, int token, 
   }
 }
 
+// Waits until the step that begins with `token` may be read: its newest tokens may come from the previous kernel.
+LEAN_DEVICE void wait_for_tokens(const Segment& s, int token) {
+  if constexpr (kPdl) {
+    if (token + kStepTokens > s.context_length - kQLen) wait_for_previous_kernel();
+  }
+}
+
 // The producer's side of the ring.
 struct RingWriter {
   RingPosition at;
   u32 filled = 0;
 
   LEAN_DEVICE u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }
-  // Waits until the stage is free, and until the step that begins with `token` may be read.
-  LEAN_DEVICE void claim(const LeanDecodeArgs& args, const KvRing& ring, const Segment& s, int token) {
+  // Waits until the stage is free.
+  LEAN_DEVICE void claim(const LeanDecodeArgs& args, const KvRing& ring) {
     if (filled == kStages) {
       wait_ring(args, ring.empty + at.stage * 8, at.parity ^ 1);
     } else {
       filled++;
     }
-    if constexpr (kPdl) {
-      // The newest tokens may come from the previous kernel.
-      if (token + kStepTokens > s.context_length - kQLen) wait_for_previous_kernel();
-    }
+  }
+  // And until the step that begins with `token` may be read.
+  LEAN_DEVICE void claim(const LeanDecodeArgs& args, const KvRing& ring, const Segment& s, int token) {
+    claim(args, ring);
+    wait_for_tokens(s, token);
   }
 };
 

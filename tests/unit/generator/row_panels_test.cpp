@@ -1,4 +1,4 @@
-// row_panels_test.cpp -- the producer of rows that have a format of their own, run on threads as the lanes of its
+// row_panels_test.cpp -- the producers of rows that have a format of their own, run on threads as the lanes of their
 // warps, with copies that arrive late and in any order: stages hold what a swizzled tensor copy of a bf16 cache would
 // bring, and say so when it is there. The modules of kernels are compiled here as they are, once for each set of
 // constants.
@@ -55,6 +55,7 @@ uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 alignas(1024) std::array<unsigned char, 240 << 10> g_shared;
 struct Barrier {
   int count = 0, left = 0;
+  i64 bytes = 0;  // that were expected and have not come
   u32 phase = 0;
 };
 std::mutex g_barriers_mutex;
@@ -63,14 +64,29 @@ std::map<u32, Barrier> g_barriers;
 u32 shared_address(const void* p) { return static_cast<u32>(static_cast<const unsigned char*>(p) - g_shared.data()); }
 void init_barrier(u32 barrier, int count) {
   const std::lock_guard lock(g_barriers_mutex);
-  g_barriers[barrier] = {count, count, 0};
+  g_barriers[barrier] = {count, count, 0, 0};
+}
+void complete(Barrier& b) {
+  if (b.left == 0 && b.bytes == 0) b.left = b.count, ++b.phase;
 }
 void arrive(u32 barrier, int times) {
   const std::lock_guard lock(g_barriers_mutex);
   Barrier& b = g_barriers.at(barrier);
   b.left -= times;
   EXPECT_GE(b.left, 0) << "more arrivals than the barrier counts";
-  if (b.left == 0) b.left = b.count, ++b.phase;
+  complete(b);
+}
+void expect_bytes(u32 barrier, u32 bytes) {
+  const std::lock_guard lock(g_barriers_mutex);
+  Barrier& b = g_barriers.at(barrier);
+  --b.left, b.bytes += bytes;
+  complete(b);
+}
+void bytes_came(u32 barrier, u32 bytes) {
+  const std::lock_guard lock(g_barriers_mutex);
+  Barrier& b = g_barriers.at(barrier);
+  b.bytes -= bytes;
+  complete(b);
 }
 bool is_complete(u32 barrier, u32 parity) {
   const std::lock_guard lock(g_barriers_mutex);
@@ -85,6 +101,13 @@ uint4 load_shared_16(u32 address) {
   std::memcpy(&x, g_shared.data() + address, 16);
   return x;
 }
+u32 load_shared_4(u32 address) {
+  u32 x = 0;
+  std::memcpy(&x, g_shared.data() + address, 4);
+  return x;
+}
+float __uint_as_float(u32 bits) { return std::bit_cast<float>(bits); }
+int __popc(u32 bits) { return std::popcount(bits); }
 uint2 load_shared_8(u32 address) {
   uint2 x;
   std::memcpy(&x, g_shared.data() + address, 8);
@@ -93,11 +116,12 @@ uint2 load_shared_8(u32 address) {
 void store_shared_16(u32 address, const uint4& x) { std::memcpy(g_shared.data() + address, &x, 16); }
 
 /// Copies that were asked for. Those of a lane land, in falling order, some time after it has said that it waits for
-/// them; others overtake them.
+/// them; others overtake them. One of more than 16 bytes tells its barrier how many came.
 struct Copy {
   u32 to;
   const char* from;
   bool valid;
+  u32 bytes = 16;
 };
 thread_local std::vector<Copy> t_asked;
 class CopyEngine {
@@ -129,12 +153,16 @@ class CopyEngine {
       }
       for (auto copy = work.copies.rbegin(); copy != work.copies.rend(); ++copy) {
         if (copy->valid) {
-          std::memcpy(g_shared.data() + copy->to, copy->from, 16);
+          std::memcpy(g_shared.data() + copy->to, copy->from, copy->bytes);
         } else {
           std::memset(g_shared.data() + copy->to, 0, 16);
         }
       }
-      arrive(work.barrier, 1);
+      if (work.copies.size() == 1 && work.copies[0].bytes > 16) {
+        bytes_came(work.barrier, work.copies[0].bytes);
+      } else {
+        arrive(work.barrier, 1);
+      }
     }
   }
   std::mutex mutex_;
@@ -152,6 +180,9 @@ std::vector<std::uintptr_t> g_prefetched;
 void prefetch_to_l2(const char* from) {
   const std::lock_guard lock(g_prefetched_mutex);
   g_prefetched.push_back(reinterpret_cast<std::uintptr_t>(from));
+}
+void copy_bulk(u32 destination, const char* source, u32 bytes, u32 barrier) {
+  copy_engine().give({{destination, source, true, bytes}}, barrier);
 }
 void copy_async_16(u32 destination, const char* source, bool valid) { t_asked.push_back({destination, source, valid}); }
 void arrive_with_copies(u32 barrier) { copy_engine().give(std::exchange(t_asked, {}), barrier); }
@@ -211,6 +242,8 @@ struct RingPosition {
 struct SelectedHoles {
   std::array<u64, kStages> of_stage;
 };
+using Holes = u64;
+void wait_for_tokens(const Segment&, int) {}
 SelectedHoles& selected_holes() {
   static SelectedHoles holes;
   return holes;
@@ -233,6 +266,9 @@ SelectedHoles& selected_holes() {
   inline u32 arrived_barrier(u32 stage) {                                                                              \
     return shared_address(&row_buffers().arrived[threadIdx.x / 32 % kGatherWarps][stage]);                             \
   }                                                                                                                    \
+  inline u32 row_barrier() { return shared_address(&row_buffers().arrived[threadIdx.x / 32 % kGatherWarps][0]); }      \
+  inline void init_row_barrier() { init_barrier(row_barrier(), 1); }                                                   \
+  inline void copy_row(u32 to, const char* row, u32 barrier) { copy_bulk(to, row, kRowBytes, barrier); }               \
   inline u32 full_barriers(const KvRing& ring, const RingPosition& at) {                                               \
     return ring.full + at.stage * (kStageParts * 8);                                                                   \
   }                                                                                                                    \
@@ -240,13 +276,14 @@ SelectedHoles& selected_holes() {
     RingPosition at;                                                                                                   \
     u32 filled = 0;                                                                                                    \
     u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }                               \
-    void claim(const LeanDecodeArgs&, const KvRing& ring, const Segment&, int) {                                       \
+    void claim(const LeanDecodeArgs&, const KvRing& ring) {                                                            \
       if (filled == kStages) {                                                                                         \
         wait_for(ring.empty + at.stage * 8, at.parity ^ 1);                                                            \
       } else {                                                                                                         \
         filled++;                                                                                                      \
       }                                                                                                                \
     }                                                                                                                  \
+    void claim(const LeanDecodeArgs& args, const KvRing& ring, const Segment&, int) { claim(args, ring); }             \
   };
 
 namespace dense {
@@ -286,7 +323,18 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true;
 
 #include "templates/kv/produce_rows.cuh"
 }  // namespace selected
-namespace selected_by_eight {
+namespace buffered {
+ROWS(512, 64, 128, 0, 512, 528, 1, 0, false)
+inline bool is_hole(int, int) { return false; }
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/row_places.cuh"
+
+#include "templates/kv/row_buffer.cuh"
+
+#include "templates/kv/produce_buffered_rows.cuh"
+}  // namespace buffered
+namespace buffered_selection {
 ROWS(512, 64, 128, 0, 512, 528, 1, 16, false)
 constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
 constexpr bool kSelectionInPool = true, kSelectionCausal = true;
@@ -296,10 +344,10 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true;
 
 #include "templates/kv/selected_places.cuh"
 
-#include "templates/kv/row_panels.cuh"
+#include "templates/kv/row_buffer.cuh"
 
-#include "templates/kv/produce_rows.cuh"
-}  // namespace selected_by_eight
+#include "templates/kv/produce_buffered_rows.cuh"
+}  // namespace buffered_selection
 /// A format that nobody has: other widths, small groups, everything in another order.
 namespace other {
 ROWS(256, 128, 64, 32, 16, 288, 1, 1, false)
@@ -313,6 +361,18 @@ ROWS(256, 128, 64, 32, 16, 288, 1, 1, false)
 
 #include "templates/kv/produce_rows.cuh"
 }  // namespace other
+namespace other_buffered {
+ROWS(256, 128, 64, 32, 16, 288, 1, 1, false)
+#include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/row_places.cuh"
+
+#include "templates/kv/row_buffer.cuh"
+
+#include "templates/kv/produce_buffered_rows.cuh"
+}  // namespace other_buffered
 #pragma GCC diagnostic pop
 
 /// Where the parts of a row lie, and how stages are divided.
@@ -421,7 +481,7 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
   EXPECT_EQ(wrong, 0);
 }
 
-constexpr Layout kDsMla{512, 64, 128, 0, 512, 528, 656, 3};
+constexpr Layout kDsMla{512, 64, 128, 0, 512, 528, 656, 3}, kInOnePart{512, 64, 128, 0, 512, 528, 656, 1};
 
 TEST(RowPanels, TheTableSaysWhatTheLoaderIsTriedWith) {
   const leanattn::RowFormat* const row = leanattn::row_format(leanattn::KvFormat::fp8_ds_mla);
@@ -435,14 +495,27 @@ TEST(RowPanels, TheTableSaysWhatTheLoaderIsTriedWith) {
   EXPECT_EQ(row->bytes, kDsMla.bytes);
 }
 
-TEST(RowPanels, RowsOfADenseCacheBecomePanels) {
-  Rows rows(kDsMla);
+/// A dense cache. The second segment has no tokens, and others end inside a step.
+void expect_panels_of_dense_rows(const Layout& layout, unsigned warps,
+                                 const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce) {
+  Rows rows(layout);
   rows.args.k_stride_batch = 300 * rows.stride();
-  // The second segment has no tokens, and others end inside a step.
   const std::vector<Segment> segments{{0, 0, 0, 290}, {1, 0, 0, 0}, {2, 0, 64, 130}, {1, 0, 0, 1}, {0, 0, 128, 192}};
   expect_panels(
-      rows, segments, false, [&](const KvRing& ring, Walk& walk) { dense::produce(rows.args, {}, {}, ring, walk); },
-      [](const Segment& s, int read) { return s.request * 300 + read; });
+      rows, segments, false, [&](const KvRing& ring, Walk& walk) { produce(rows.args, ring, walk); },
+      [](const Segment& s, int read) { return s.request * 300 + read; }, warps);
+}
+
+TEST(RowPanels, RowsOfADenseCacheBecomePanels) {
+  expect_panels_of_dense_rows(kDsMla, 4, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
+    dense::produce(args, {}, {}, ring, walk);
+  });
+}
+
+TEST(RowPanels, RowsThatWaitInABufferBecomePanels) {
+  expect_panels_of_dense_rows(kInOnePart, 8, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
+    buffered::produce(args, {}, {}, ring, walk);
+  });
 }
 
 TEST(RowPanels, RowsOfPagesBecomePanelsAndHolesZeros) {
@@ -462,9 +535,9 @@ TEST(RowPanels, RowsOfPagesBecomePanelsAndHolesZeros) {
       });
 }
 
-/// A cache of which random tokens are selected, with holes and tokens that the pool does not have, and what lists them.
-void expect_selected_panels(const Layout& layout, unsigned warps, bool prefetches,
-                            const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce) {
+/// A cache of which random tokens are selected, with holes and tokens that the pool does not have.
+void expect_panels_of_selected_rows(const Layout& layout, unsigned warps,
+                                    const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce) {
   Rows rows(layout);
   std::mt19937 random(6);
   for (int i = 0; i < 2 * 400; ++i)
@@ -482,24 +555,24 @@ void expect_selected_panels(const Layout& layout, unsigned warps, bool prefetche
         const int token = rows.selection[static_cast<std::size_t>(s.request * 400 + read)];
         return token < 0 || token >= 800 ? -1 : token;
       },
-      warps, prefetches);
+      warps);
 }
 
 TEST(RowPanels, SelectedRowsBecomePanels) {
-  expect_selected_panels(kDsMla, 4, false, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
+  expect_panels_of_selected_rows(kDsMla, 4, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
     selected::produce(args, {}, {}, ring, walk);
   });
 }
 
-TEST(RowPanels, EightWarpsConvertSelectedRows) {
-  Layout layout = kDsMla;
-  layout.parts = 1;
-  expect_selected_panels(layout, 8, true, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
-    selected_by_eight::produce(args, {}, {}, ring, walk);
+TEST(RowPanels, SelectedRowsThatWaitInABufferBecomePanels) {
+  expect_panels_of_selected_rows(kInOnePart, 8, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
+    buffered_selection::produce(args, {}, {}, ring, walk);
   });
 }
 
-TEST(RowPanels, AnotherFormatIsOnlyOtherNumbers) {
+/// A format that no engine has, in pages of one token, of which some are holes.
+void expect_panels_of_another_format(const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce,
+                                     bool prefetches) {
   Rows rows({256, 128, 64, 32, 16, 288, 544, 1});
   std::mt19937 random(8);
   for (int i = 0; i < 300; ++i) rows.table.push_back(static_cast<int>(random() % 900) - 5);
@@ -507,12 +580,21 @@ TEST(RowPanels, AnotherFormatIsOnlyOtherNumbers) {
   rows.args.page_table = rows.table.data(), rows.args.pool_pages = 890;
   const std::vector<Segment> segments{{0, 0, 0, 300}};
   expect_panels(
-      rows, segments, true, [&](const KvRing& ring, Walk& walk) { other::produce(rows.args, {}, {}, ring, walk); },
+      rows, segments, true, [&](const KvRing& ring, Walk& walk) { produce(rows.args, ring, walk); },
       [&](const Segment&, int read) {
         const int row = rows.table[static_cast<std::size_t>(read)];
         return row < 0 || row >= 890 ? -1 : row;
       },
-      /*warps=*/8, /*prefetches=*/true);
+      8, prefetches);
+}
+
+TEST(RowPanels, AnotherFormatIsOnlyOtherNumbers) {
+  expect_panels_of_another_format(
+      [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) { other::produce(args, {}, {}, ring, walk); },
+      true);
+  expect_panels_of_another_format([](const LeanDecodeArgs& args, const KvRing& ring,
+                                     Walk& walk) { other_buffered::produce(args, {}, {}, ring, walk); },
+                                  false);
 }
 
 }  // namespace row_panels

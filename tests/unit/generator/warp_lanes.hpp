@@ -10,7 +10,7 @@ namespace leanattn::warp_lanes {
 using u32 = unsigned;
 using i64 = long long;
 inline constexpr u32 kFullMask = 0xffffffffu;
-inline constexpr unsigned kLanes = 32, kMostWarps = 4;
+inline constexpr unsigned kLanes = 32, kMostWarps = 8;
 
 struct ThreadIndex {
   unsigned x;

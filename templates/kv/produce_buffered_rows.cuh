@@ -1,0 +1,52 @@
+// kv/produce_buffered_rows.cuh -- the producer of load path "tensor" for a latent cache whose rows have a format of
+// their own, where shared memory has room for a step's rows beside the ring (kv/row_buffer.cuh). Each warp goes on by
+// itself: it takes its rows of a step into registers, requests those of the next step, and converts the rows in hand
+// once a stage is free.
+
+// Requests and converts every step of this CTA's range. To be called by all warps that copy rows.
+LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const LeanTensorMap&, const KvRing& ring,
+                         Walk& walk) {
+  const bool leads = threadIdx.x % 32 == 0;
+  const u32 buffer = ring.stages + kStages * kStageBytes;
+  if (leads) init_row_barrier();
+  __syncwarp();
+  RingWriter writer;
+  RowPlaces places;
+  i64 row = 0;    // where the lanes' rows of the steps in hand lie
+  int turn = 0;   // which of these is the next one to request
+  u32 exist = 0;  // the rows of the step that was requested
+  int read = first_read(walk.segment);
+  places.start(args, walk.segment);
+  // Requests the next step. False: the range has no more.
+  const auto request = [&] {
+    const Segment& s = walk.segment;
+    while (read >= end_read(s)) {
+      if (!next_segment(args, walk)) return false;
+      read = first_read(s), turn = 0;
+      places.start(args, s);
+    }
+    if (turn == 0) row = places.take(s, read);
+    wait_for_tokens(s, step_at(s, read).token);
+    exist = request_rows((const char*)args.k + s.kv_head * args.k_stride_head, row, turn, buffer);
+    turn = (turn + 1) % kStepsInHand;
+    read += kStepTokens;
+    return true;
+  };
+  u32 parity = 0;
+#pragma unroll 1
+  for (bool more = request(); more; parity ^= 1) {
+    while (!is_complete(row_barrier(), parity)) continue;
+    LaneRows rows;
+    load_rows(buffer, exist, rows);
+    const u32 holes = ~exist;
+    __syncwarp();  // all have read the buffer
+    more = request();
+    writer.claim(args, ring);
+    if constexpr (kPageSize > 0) {
+      if (leads) note_holes(writer.at.stage, holes);
+    }
+    store_rows(writer.stage(ring), rows);
+    arrive_for_warp(full_barriers(ring, writer.at));
+    writer.at.next();
+  }
+}

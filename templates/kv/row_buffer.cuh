@@ -1,0 +1,88 @@
+// kv/row_buffer.cuh -- rows with a format of their own (generator/row_format.hpp) wait as they are in a buffer beside
+// the ring, and become in a stage what a swizzled tensor copy of a bf16 cache would bring: panels of [kStepTokens][64
+// columns]. Each warp that copies rows has its own rows of the buffer and its own tokens of a step, and needs none of
+// the others. Host and device compile this file.
+//
+// A step's rows pass through the registers of their warp. So the buffer is free for the next step's rows before this
+// step has a stage. Rows of holes, and of tokens behind the last one, are zeros.
+
+constexpr int kRowPairs = kRowLatentColumns / 128;  // of panels
+constexpr int kRopePanels = kKPanels - kVPanels;
+constexpr int kRowTurns = kWarpRows / 4;  // eight lanes take a row, and each fourth one after it
+static_assert(kLatent && kValueDim == kRowLatentColumns && kRowLatentColumns % 128 == 0, "V is the latent columns");
+static_assert(kRowGroup % 16 == 0 && kRowScales % 4 == 0, "sixteen columns have one scale");
+static_assert(kRowBytes % 16 == 0 && kRowLatent % 16 == 0 && kRowRope % 16 == 0,
+              "a row is copied and read by 16 bytes");
+static_assert(kStageParts == 1, "a stage arrives as one");
+
+// Requests this warp's rows of a step. row: where that of each lane lies, in bytes from k_head, or below 0
+// (RowPlaces::take). turn: which of the steps in `row` it is. Returns which of the rows exist, a bit for each.
+LEAN_DEVICE u32 request_rows(const char* k_head, i64 row, int turn, u32 buffer) {
+  const u32 exist = __ballot_sync(kFullMask, row >= 0) >> turn * kWarpRows & (1u << kWarpRows) - 1;
+  if (threadIdx.x % 32 == 0) expect_bytes(row_barrier(), (u32)(__popc(exist) * kRowBytes));
+  __syncwarp();
+  if (step_of_lane() == turn && row >= 0)
+    copy_row(buffer + (u32)(row_of_lane() * kRowBytes), k_head + row, row_barrier());
+  return exist;
+}
+
+// What a lane converts of a step: of each of its rows, sixteen columns of each pair of panels with their scale, and
+// eight of each panel of rotated columns. Lanes 4 to 7 of a row have the second panel of a pair.
+struct LaneRows {
+  uint4 latent[kRowTurns][kRowPairs];
+  float scale[kRowTurns][kRowPairs];
+  uint4 rope[kRowTurns][kRopePanels];
+};
+LEAN_DEVICE int row_of_turn(int turn) { return turn * 4 + (int)threadIdx.x % 32 / 8; }  // of the warp's
+
+// exist: as request_rows said.
+LEAN_DEVICE void load_rows(u32 buffer, u32 exist, LaneRows& rows) {
+  const int lane = threadIdx.x % 8;
+#pragma unroll
+  for (int turn = 0; turn < kRowTurns; turn++) {
+    const int row = row_of_turn(turn);
+    const bool exists = (exist >> row & 1) != 0;
+    const u32 from = buffer + (u32)((gather_warp() * kWarpRows + row) * kRowBytes);
+#pragma unroll
+    for (int pair = 0; pair < kRowPairs; pair++) {
+      const int column = pair * 128 + lane * 16;
+      rows.latent[turn][pair] = exists ? load_shared_16(from + (u32)(kRowLatent + column)) : make_uint4(0, 0, 0, 0);
+      rows.scale[turn][pair] =
+          exists ? __uint_as_float(load_shared_4(from + (u32)(kRowScales + column / kRowGroup * 4))) : 0.0f;
+    }
+#pragma unroll
+    for (int panel = 0; panel < kRopePanels; panel++)
+      rows.rope[turn][panel] =
+          exists ? load_shared_16(from + (u32)(kRowRope + panel * 128 + lane * 16)) : make_uint4(0, 0, 0, 0);
+  }
+}
+
+// Eight neighbouring columns, the bytes of two words.
+LEAN_DEVICE uint4 scaled_eight(u32 low, u32 high, float scale) {
+  return make_uint4(scaled_pair(low, scale), scaled_pair(low >> 16, scale), scaled_pair(high, scale),
+                    scaled_pair(high >> 16, scale));
+}
+
+// Lanes with the second panel begin with their last eight columns, so that the lanes of a row write to all banks.
+LEAN_DEVICE void store_rows(u32 stage, const LaneRows& rows) {
+  const int lane = threadIdx.x % 8, second = lane / 4;
+#pragma unroll
+  for (int turn = 0; turn < kRowTurns; turn++) {
+    const int token = gather_warp() * kWarpRows + row_of_turn(turn);
+    const u32 to = stage + (u32)(token * 128);
+#pragma unroll
+    for (int pair = 0; pair < kRowPairs; pair++) {
+      const uint4 bytes = rows.latent[turn][pair];
+      const float scale = rows.scale[turn][pair];
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const int half = i ^ second, chunk = lane % 4 * 2 + half;
+        store_shared_16(to + (u32)((2 * pair + second) * kPanelBytes + (chunk ^ token % 8) * 16),
+                        scaled_eight(half ? bytes.z : bytes.x, half ? bytes.w : bytes.y, scale));
+      }
+    }
+#pragma unroll
+    for (int panel = 0; panel < kRopePanels; panel++)
+      store_shared_16(to + (u32)((kVPanels + panel) * kPanelBytes + (lane ^ token % 8) * 16), rows.rope[turn][panel]);
+  }
+}
