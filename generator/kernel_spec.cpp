@@ -164,8 +164,7 @@ bool gathers_rows(const KernelSpec& spec) {
 }
 
 bool buffers_rows(const KernelSpec& spec) {
-  return gathers_rows(spec) && row_format(spec.features) != nullptr && !warpgroups_have_roles(spec) &&
-         rows_per_block(spec) <= kLeanFewRows;
+  return gathers_rows(spec) && row_format(spec.features) != nullptr && !warpgroups_have_roles(spec);
 }
 
 int row_buffer_bytes(const KernelSpec& spec) {
@@ -174,7 +173,7 @@ int row_buffer_bytes(const KernelSpec& spec) {
 
 int gathering_warps(const KernelSpec& spec) {
   if (!gathers_rows(spec)) return 0;
-  return row_format(spec.features) != nullptr && !warpgroups_have_roles(spec) ? 8 : 4;
+  return buffers_rows(spec) ? 8 : 4;
 }
 
 bool query_rows_lead(const KernelSpec& spec) {

@@ -117,8 +117,8 @@ bool gathers_rows(const KernelSpec& spec);
 int gathering_warps(const KernelSpec& spec);
 
 /// Whether rows with a format of their own wait in a buffer beside the ring (templates/kv/row_buffer.cuh), and not in
-/// the stages (templates/kv/row_panels.cuh): up to 16 query rows, which leave room for it. And the bytes of that
-/// buffer.
+/// the stages (templates/kv/row_panels.cuh): where warpgroups have no roles, whose queries leave no room. And its
+/// bytes.
 bool buffers_rows(const KernelSpec& spec);
 int row_buffer_bytes(const KernelSpec& spec);
 

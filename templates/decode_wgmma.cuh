@@ -12,11 +12,11 @@ static_assert(kMergeBytes + kOperands * sizeof(Operands) + kStages * kStageBytes
 // Registers of a thread after the producer's warpgroup has handed most of its own to the others (PTX ISA, "setmaxnreg",
 // which only whole warpgroups can do). 0 means that everyone keeps what the launch gives.
 constexpr bool kTwoProducers = kProducerWarps == 8;  // warpgroups
-constexpr int kConsumerRegisters = kTwoProducers                                     ? kWarps == 8 ? 136 : 232
+constexpr int kConsumerRegisters = kTwoProducers                                     ? kWarps == 8 ? 152 : 232
                                    : kProducerWarps < 4 || (kGathers && kWarps != 8) ? 0
                                    : kAppend || kGathers                             ? 200
                                                                                      : 224,
-              kProducerRegisters = kTwoProducers         ? kWarps == 8 ? 120 : 136
+              kProducerRegisters = kTwoProducers         ? kWarps == 8 ? 104 : 136
                                    : kAppend || kGathers ? 104
                                                          : 56;
 // What a launch gives the CTA, a multiple of 8 to each thread.

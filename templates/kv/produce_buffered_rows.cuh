@@ -34,19 +34,16 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
   };
   u32 parity = 0;
 #pragma unroll 1
-  for (bool more = request(); more; parity ^= 1) {
+  for (bool more = request(); more; more = request(), parity ^= 1) {
     while (!is_complete(row_barrier(), parity)) continue;
     LaneRows rows;
     load_rows(buffer, exist, rows);
-    const u32 holes = ~exist;
-    __syncwarp();  // all have read the buffer
-    more = request();
     writer.claim(args, ring);
     if constexpr (kPageSize > 0) {
-      if (leads) note_holes(writer.at.stage, holes);
+      if (leads) note_holes(writer.at.stage, ~exist);
     }
     store_rows(writer.stage(ring), rows);
-    arrive_for_warp(full_barriers(ring, writer.at));
+    arrive_for_warp(full_barriers(ring, writer.at));  // and all have read the buffer, which may be overwritten
     writer.at.next();
   }
 }

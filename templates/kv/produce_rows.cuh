@@ -1,7 +1,7 @@
-// kv/produce_rows.cuh -- the producer of load path "tensor" for a latent cache whose rows have a format of their own.
-// Its warps copy rows as they are and convert them to bf16 in the stages, once for K and V (kv/row_panels.cuh). Each of
-// them goes on by itself: it asks for the rows of the next step as soon as its stage is free, and converts a step
-// once its rows are there, whichever is first.
+// kv/produce_rows.cuh -- the producer of load path "tensor" for a latent cache whose rows have a format of their own,
+// where warpgroups have roles and leave no room for rows beside the ring. Its warps copy rows as they are and convert
+// them to bf16 in the stages, once for K and V (kv/row_panels.cuh). Each of them goes on by itself: it asks for the
+// rows of the next step as soon as its stage is free, and converts a step once its rows are there, whichever is first.
 
 // Requests and converts every step of this CTA's range as stages become free. To be called by all warps that copy rows.
 LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const LeanTensorMap&, const KvRing& ring,
@@ -52,6 +52,5 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
     turn = (turn + 1) % kStepsInHand;
     read += kStepTokens;
     if (turn == 0) row = places.take(s, read);
-    if constexpr (!kHasRoles) prefetch_rows(k_head, row, turn);  // with roles it would take registers that are spilled
   }
 }

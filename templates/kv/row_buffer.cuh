@@ -3,8 +3,7 @@
 // columns]. Each warp that copies rows has its own rows of the buffer and its own tokens of a step, and needs none of
 // the others. Host and device compile this file.
 //
-// A step's rows pass through the registers of their warp. So the buffer is free for the next step's rows before this
-// step has a stage. Rows of holes, and of tokens behind the last one, are zeros.
+// Rows of holes, and of tokens behind the last one, are zeros.
 
 constexpr int kRowPairs = kRowLatentColumns / 128;  // of panels
 constexpr int kRopePanels = kKPanels - kVPanels;

@@ -59,9 +59,6 @@ LEAN_DEVICE void arrive_for_warp(u32 barrier) {
   if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], 33;" ::"r"(barrier) : "memory");
 }
 
-// Asks for a line of global memory to be in L2 soon (PTX ISA, "prefetch").
-LEAN_DEVICE void prefetch_to_l2(const char* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory"); }
-
 // Two fp8 e4m3 values, the low bytes of a word, times their scale, as bf16 (PTX ISA, "cvt"). fp16 has every e4m3 value.
 LEAN_DEVICE u32 scaled_pair(u32 bytes, float scale) {
   u32 halves;

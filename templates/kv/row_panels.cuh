@@ -23,8 +23,8 @@ LEAN_DEVICE void request_rows(const char* k_head, i64 row, int turn, u32 stage, 
     const i64 at = __shfl_sync(kFullMask, row, turn * kWarpRows + i);
     return k_head + (at < 0 ? 0 : at);
   };
-  // The latent columns of a row: 128 for eight lanes. With roles registers are few.
-#pragma unroll(kHasRoles ? 1 : 8)
+  // The latent columns of a row: 128 for eight lanes. Registers are few.
+#pragma unroll 1
   for (int i = 0; i < kWarpRows; i++) {
     const char* const latent = row_at(i) + kRowLatent + lane % 8 * 16;
     const u32 to = stage + (u32)(kPanelBytes + (first + i) * 128 + lane % 8 * 16);
@@ -50,14 +50,6 @@ LEAN_DEVICE void request_rows(const char* k_head, i64 row, int turn, u32 stage, 
                     exists >> lane & 1);
   }
   arrive_with_copies(arrived_barrier(at_stage));
-}
-
-// Asks L2 for the rows of the next step, whose copies will begin once a stage is free.
-LEAN_DEVICE void prefetch_rows(const char* k_head, i64 row, int turn) {
-  constexpr int kLine = 128;
-  if (step_of_lane() != turn || row < 0) return;
-#pragma unroll
-  for (int at = 0; at < kRowBytes + kLine; at += kLine) prefetch_to_l2(k_head + row + min(at, kRowBytes - 1));
 }
 
 // Eight neighbouring columns, the bytes of two words.
@@ -108,29 +100,19 @@ LEAN_DEVICE void store_values(u32 panel, int row, const LaneBytes& bytes) {
 
 // Converts this warp's rows of the step in `stage`, whose bytes are there, and says so of each part of the stage at its
 // barrier. Of 128 columns, lane (r, c) takes eight of each panel, from 8 c on, of each fourth row from r on. The bytes
-// of a pair are in registers before its columns are written, and where there are enough, before those of the pair in
-// front of it are.
+// of rows are in registers before their columns are written.
 LEAN_DEVICE void convert_rows(u32 stage, u32 at_stage, u32 full) {
   const int first = gather_warp() * kWarpRows + (int)threadIdx.x % 32 / 8;
   u32 panel = stage;  // the first of the pair
   int part = 0;       // the next one to be complete
   LaneBytes bytes;
-  if constexpr (!kHasRoles) load_bytes(panel, at_stage, 0, first, bytes);
 #pragma unroll 1
   for (int pair = 0; pair < kRowPairs; pair++) {
-    if constexpr (kHasRoles) {
 #pragma unroll 1
-      for (int row = first; row < first + kWarpRows; row += 4 * kAtOnce) {
-        load_bytes(panel, at_stage, pair, row, bytes);
-        __syncwarp();  // all have read these rows of the second panel
-        store_values(panel, row, bytes);
-      }
-    } else {
-      static_assert(kHasRoles || kWarpRows == 4 * kAtOnce, "these are all rows of a lane");
-      __syncwarp();  // all have read the second panel
-      const LaneBytes now = bytes;
-      if (pair + 1 < kRowPairs) load_bytes(panel + (u32)(2 * kPanelBytes), at_stage, pair + 1, first, bytes);
-      store_values(panel, first, now);
+    for (int row = first; row < first + kWarpRows; row += 4 * kAtOnce) {
+      load_bytes(panel, at_stage, pair, row, bytes);
+      __syncwarp();  // all have read these rows of the second panel
+      store_values(panel, row, bytes);
     }
     panel += (u32)(2 * kPanelBytes);
     while (part < kStageParts && (pair + 1 == kRowPairs || (part + 1) * kPartPanels <= 2 * (pair + 1)))
