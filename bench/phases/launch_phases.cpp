@@ -44,11 +44,10 @@ Result<CtaMoments> read_moments(const GpuBackend& backend, const TimedGraph& gra
 
 }  // namespace
 
-Result<Json> launch_phases(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, TuningDb& db,
-                           CubinCache* cubins) {
-  const auto choice = look_up(device, problem, shape, L2Policy::cold, db);
-  if (!choice) return tl::unexpected(choice.error());
-  const Config& config = choice->config;
+Result<Json> launch_phases(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
+                           const LayeredWinners& winners, CubinCache* cubins) {
+  const Choice choice = look_up(device, problem, shape, L2Policy::cold, winners);
+  const Config& config = choice.config;
   const auto emitted = emit(config.spec);
   if (!emitted) return tl::unexpected(emitted.error());
   const auto made = GpuBackend::create(device, problem, L2Policy::cold, cubins);
@@ -83,7 +82,7 @@ Result<Json> launch_phases(const DeviceFacts& device, const DecodeProblem& probl
             {"kv_bytes", backend.decode_case().kv_bytes()},
             {"kernel", kernel_name(config.spec)},
             {"config", Json::parse(to_json(config))},
-            {"provenance", to_string(choice->provenance)},
+            {"provenance", to_string(choice.provenance)},
             {"copies", backend.rotation().copies},
             {"read_variant", backend.read_variant().name},
             {"read_limit_us", median(samples->read_us)},

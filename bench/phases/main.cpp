@@ -16,9 +16,10 @@
 #include "bench/phases/report.hpp"
 #include "cache/cubin/cubin_db.hpp"
 #include "cache/files.hpp"
-#include "cache/tuning/tuning_db.hpp"
+#include "cache/layers.hpp"
 #include "generator/generator.hpp"
 #include "runtime/cuda/gpu.hpp"
+#include "runtime/lookup/device_identity.hpp"
 #include "tuner/evaluate/device_json.hpp"
 
 namespace leanattn {
@@ -61,8 +62,7 @@ Result<Json> measure(int ordinal, const std::optional<std::filesystem::path>& di
   // Every row has a backend of its own. This keeps the context from one to the next.
   const auto context = Context::retain(ordinal);
   if (!context) return tl::unexpected(context.error());
-  const auto db = TuningDb::open(directory, OpenMode::read_only, nullptr);
-  if (!db) return tl::unexpected(db.error());
+  const LayeredWinners winners = load_layered_winners(device_model(*device), directory, current_software(*device));
   const auto cubins = open_cubin_db(std::nullopt, nullptr);  // in memory, for the kernels that all rows have
 
   Json document{{"schema_version", 1},
@@ -89,7 +89,7 @@ Result<Json> measure(int ordinal, const std::optional<std::filesystem::path>& di
       problem.features.page_size = 64;
     }
     const Shape shape{.batch = launch.batch, .longest_context = launch.context};
-    if (auto kept = keep("launches", launch_phases(*device, problem, shape, **db, cubins.get())); !kept)
+    if (auto kept = keep("launches", launch_phases(*device, problem, shape, winners, cubins.get())); !kept)
       return tl::unexpected(kept.error());
   }
   return document;
@@ -104,7 +104,7 @@ int run(int argc, char** argv) {
   std::filesystem::path out;
   bool report_only = false;
   app.add_option("--device", ordinal, "GPU, by ordinal")->capture_default_str();
-  app.add_option("--db", db, "folder of tuning.db; without it every launch is the built-in default's");
+  app.add_option("--db", db, "folder of tuning.db; the winners that are installed count, too");
   app.add_option("--out", out, "folder for phases.json and phases.md")->required();
   app.add_flag("--report-only", report_only, "write phases.md again from phases.json; needs no GPU");
   CLI11_PARSE(app, argc, argv);

@@ -162,16 +162,13 @@ int run_paper_sweeps(const Console& console, const BenchFlags& flags) {
   options->device = *device;
   const Result<Caches> caches = open_caches(console, CacheNeed::optional);
   if (!caches) return report_error(caches.error());
-  Result<std::unique_ptr<TuningDb>> db = open_tuning(*caches, OpenMode::read_write, CacheNeed::optional);
-  if (!db) return report_error(db.error());
   const std::atomic<bool>* stop = stop_on_signals();
   const auto progress = [&](std::size_t done, std::size_t total, const PaperPoint& next) {
     note(console, fmt::format("[{}/{}] {} heads x {}, {}", done + 1, total, next.heads, next.head_dim,
                               describe(shape_of(next))));
   };
-  const Result<PaperReport> report = run_paper(*options, **db, caches->cubins.get(), progress, stop);
+  const Result<PaperReport> report = run_paper(*options, caches->directory, caches->cubins.get(), progress, stop);
   if (!report) return report_error(report.error());
-  if (const std::optional<std::string> warning = (*db)->take_warning()) warn(*warning);
   if (!report->missing.empty())
     note(console, fmt::format("{} points of the sweeps were not measured.", report->missing.size()));
   if (console.json) {
@@ -219,23 +216,24 @@ int run(const Console& console, const BenchFlags& flags) {
   }
   const Result<Caches> caches = open_caches(console, CacheNeed::optional);
   if (!caches) return report_error(caches.error());
-  Result<std::unique_ptr<TuningDb>> db = open_tuning(*caches, OpenMode::read_write, CacheNeed::optional);
-  if (!db) return report_error(db.error());
 
   const std::atomic<bool>* stop = stop_on_signals();
   std::vector<BenchReport> reports;
   for (const Shape& shape : workload->shapes) {
     if (stop->load()) break;
     note(console, fmt::format("[{}/{}] {}", reports.size() + 1, workload->shapes.size(), describe(shape)));
-    Result<BenchReport> report = bench(workload->problem, shape, *options, **db, caches->cubins.get(), stop);
+    Result<BenchReport> report =
+        bench(workload->problem, shape, *options, caches->directory, caches->cubins.get(), stop);
     if (!report) {
       if (report.error().code == ErrorCode::interrupted) break;
       return report_error(report.error());
     }
+    if (reports.empty()) {
+      for (const std::string& warning : report->warnings) warn(warning);
+    }
     if (!console.json) print_report(*report);
     reports.push_back(std::move(*report));
   }
-  if (const std::optional<std::string> warning = (*db)->take_warning()) warn(*warning);
   if (console.json) print_json_text(to_json(reports) + "\n");
   if (!flags.out.empty()) {
     if (const Result<void> written = write_file(flags.out, to_json(reports) + "\n"); !written)

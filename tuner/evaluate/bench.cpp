@@ -74,15 +74,15 @@ Result<Config> fastest(TuneBackend& backend, const std::vector<Config>& configs,
 /// The entrant of each mode that was asked for: lean's configuration and the best one of each baseline.
 Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const Shape& shape,
                                              const BenchOptions& options, const DeviceFacts& device,
-                                             TuneBackend& backend, TuningDb& db, const std::atomic<bool>* cancel) {
+                                             TuneBackend& backend, const LayeredWinners& winners,
+                                             const std::atomic<bool>* cancel) {
   const auto wanted = [&](const char* mode) {
     const bool any = options.modes.empty() && (!in_group(problem.features) || mode == std::string_view("lean"));
     return any || std::find(options.modes.begin(), options.modes.end(), mode) != options.modes.end();
   };
   if (!wanted("lean") && !wanted("fa2") && !wanted("fd")) return std::vector<Entrant>{};
-  const Result<Choice> lean = look_up(device, problem, shape, options.policy, db);
-  if (!lean) return tl::unexpected(lean.error());
-  std::vector<KernelSpec> specs{lean->config.spec};
+  const Choice lean = look_up(device, problem, shape, options.policy, winners);
+  std::vector<KernelSpec> specs{lean.config.spec};
   if (wanted("fa2") || wanted("fd")) {
     const Shape shapes[] = {shape};
     std::vector<KernelSpec> more = choose_specs(default_model(device), device, problem, shapes,
@@ -101,12 +101,12 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const
     if (compiled == nullptr) return fail(ErrorCode::interrupted, "interrupted before anything was measured");
     if (*compiled) {
       usable.emplace_back(spec, (*compiled)->resident);
-    } else if (spec == lean->config.spec) {
+    } else if (spec == lean.config.spec) {
       return tl::unexpected(compiled->error());  // A baseline leaves out kernels that spill.
     }
   }
   std::vector<Entrant> entrants;
-  std::vector<Config> for_lean{lean->config};
+  std::vector<Config> for_lean{lean.config};
   for (const char* mode : {"fa2", "fd"}) {
     if (!wanted(mode)) continue;
     std::vector<Config> configs;
@@ -133,8 +133,8 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const
   const Result<Config> config = fastest(backend, for_lean, cancel);
   if (!config) return tl::unexpected(config.error());
   const std::string looked_up =
-      lean->provenance == Provenance::fallback ? "default" : std::string(to_string(lean->provenance));
-  entrants.insert(entrants.begin(), {"lean", *config, *config == lean->config ? looked_up : "best of its kind"});
+      lean.provenance == Provenance::fallback ? "default" : std::string(to_string(lean.provenance));
+  entrants.insert(entrants.begin(), {"lean", *config, *config == lean.config ? looked_up : "best of its kind"});
   return entrants;
 }
 
@@ -182,26 +182,17 @@ BenchLine bench_line(std::string mode, std::span<const double> samples_us, std::
   return line;
 }
 
-Result<Choice> look_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy,
-                       TuningDb& db) {
+Choice look_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy,
+               LayeredWinners winners) {
   const std::string_view wanted = to_string(policy);
-  const DeviceModel model = device_model(device);
-  Result<std::vector<Winner>> winners = db.winners(model);
-  if (!winners) return tl::unexpected(winners.error());
-  Result<std::vector<FittedModel>> models = db.cost_models(model);
-  if (!models) return tl::unexpected(models.error());
-  LayeredWinners layered;
-  for (Winner& winner : *winners) {
-    if (winner.policy == wanted) layered.entries.push_back({std::move(winner), "user"});
-  }
-  for (FittedModel& fitted : *models) {
-    if (fitted.policy == wanted) layered.models.push_back(std::move(fitted));
-  }
-  return WinnerTable::build(device, std::move(layered)).find(problem, shape);
+  std::erase_if(winners.entries, [&](const LayeredWinners::Entry& entry) { return entry.winner.policy != wanted; });
+  std::erase_if(winners.models, [&](const FittedModel& model) { return model.policy != wanted; });
+  return WinnerTable::build(device, std::move(winners)).find(problem, shape);
 }
 
-Result<BenchReport> bench(const DecodeProblem& asked, const Shape& shape, const BenchOptions& options, TuningDb& db,
-                          CubinCache* cubins, const std::atomic<bool>* cancel) {
+Result<BenchReport> bench(const DecodeProblem& asked, const Shape& shape, const BenchOptions& options,
+                          const std::optional<std::filesystem::path>& directory, CubinCache* cubins,
+                          const std::atomic<bool>* cancel) {
   if (auto ok = validate(asked, shape); !ok) return tl::unexpected(ok.error());
   DecodeProblem problem = asked;
   if (in_group(problem.features)) {
@@ -216,8 +207,9 @@ Result<BenchReport> bench(const DecodeProblem& asked, const Shape& shape, const 
       options.context_lengths.empty() ? context_lengths_of(shape) : options.context_lengths;
   const Result<Bench> begun = begin_bench(*device, problem, shape, lengths, options, cubins);
   if (!begun) return tl::unexpected(begun.error());
+  const LayeredWinners winners = load_layered_winners(device_model(*device), directory, current_software(*device));
   const Result<std::vector<Entrant>> entrants =
-      choose_entrants(problem, canonical(shape), options, *device, *begun->backend, db, cancel);
+      choose_entrants(problem, canonical(shape), options, *device, *begun->backend, winners, cancel);
   if (!entrants) return tl::unexpected(entrants.error());
 
   std::vector<double> read;
@@ -245,7 +237,7 @@ Result<BenchReport> bench(const DecodeProblem& asked, const Shape& shape, const 
 
   BenchReport report;
   report.device = *device, report.problem = problem, report.shape = shape, report.policy = options.policy;
-  report.interrupted = cancelled(cancel);
+  report.warnings = winners.warnings, report.interrupted = cancelled(cancel);
   const std::int64_t bytes = kv_bytes(problem, RequestLengths{.context_lengths = lengths});
   for (std::size_t i = 0; i < entrants->size(); ++i) {
     BenchLine line = bench_line((*entrants)[i].mode, race.samples(i), read, bytes);

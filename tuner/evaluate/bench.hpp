@@ -4,12 +4,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cache/cubin/cubin_db.hpp"
-#include "cache/tuning/tuning_db.hpp"
+#include "cache/layers.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/lookup/winner_table.hpp"
 #include "runtime/problem.hpp"
@@ -51,21 +53,25 @@ struct BenchReport {
   Shape shape;
   L2Policy policy = L2Policy::cold;
   std::vector<BenchLine> lines;
+  std::vector<std::string> warnings = {};  ///< of winners that could not be read
   bool interrupted = false;
 };
 
-/// The configuration that an engine launches for the shape when it has this database only, by the winners of this L2
-/// policy. Errors: those of the database.
-Result<Choice> look_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy,
-                       TuningDb& db);
+/// The configuration that an engine launches for the shape when it has these winners, of which those of this L2 policy
+/// count.
+Choice look_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy,
+               LayeredWinners winners);
 
-/// Every configuration is checked against the oracle before it is timed. If the problem has pdl, all modes launch with
-/// it back to back, but the read limit is still that of ordinary launches. A problem of a group is timed on all ranks,
-/// whose shape it is; the time is that of the slower rank, and the read limit that of the first rank's part. cubins and
-/// cancel may be null. Errors: no_driver, no_device, nvrtc_missing, wrong_result, invalid_argument, unsupported (pdl
-/// before sm_90; fa2, fd and lengths of their own in a group), interrupted, context_lost.
-Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options, TuningDb& db,
-                          CubinCache* cubins, const std::atomic<bool>* cancel);
+/// Look-ups have the winners of tuning.db in `directory` (nullopt: there is none), of the site and of the installation,
+/// as those of an engine. Every configuration is checked against the oracle before it is timed. If the problem has pdl,
+/// all modes launch with it back to back, but the read limit is still that of ordinary launches. A problem of a group
+/// is timed on all ranks, whose shape it is; the time is that of the slower rank, and the read limit that of the first
+/// rank's part. cubins and cancel may be null. Errors: no_driver, no_device, nvrtc_missing, wrong_result,
+/// invalid_argument, unsupported (pdl before sm_90; fa2, fd and lengths of their own in a group), interrupted,
+/// context_lost.
+Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options,
+                          const std::optional<std::filesystem::path>& directory, CubinCache* cubins,
+                          const std::atomic<bool>* cancel);
 
 /// The reports as JSON, with GPU, driver, NVRTC, generator revision and all samples.
 std::string to_json(const std::vector<BenchReport>& reports);

@@ -105,8 +105,8 @@ using PaperProgress = std::function<void(std::size_t done, std::size_t total, co
 /// Measures the points. Each is checked against the oracle before it is timed. When the budget is spent or `cancel` is
 /// set, the report has the points that were measured. A kernel that does not compile, or too little memory, costs its
 /// point only. Other errors are those of bench().
-Result<PaperReport> run_paper(const PaperOptions& options, TuningDb& db, CubinCache* cubins,
-                              const PaperProgress& progress, const std::atomic<bool>* cancel);
+Result<PaperReport> run_paper(const PaperOptions& options, const std::optional<std::filesystem::path>& directory,
+                              CubinCache* cubins, const PaperProgress& progress, const std::atomic<bool>* cancel);
 
 /// The report as JSON with device and all samples, and its reader. Errors of the reader: invalid_argument.
 std::string to_json(const PaperReport& report);

@@ -21,7 +21,8 @@ Result<BenchLine> line_of(const BenchReport& report, const char* mode) {
   return *found;
 }
 
-Result<PaperMeasurement> measure(const PaperPoint& point, const PaperOptions& options, TuningDb& db, CubinCache* cubins,
+Result<PaperMeasurement> measure(const PaperPoint& point, const PaperOptions& options,
+                                 const std::optional<std::filesystem::path>& directory, CubinCache* cubins,
                                  const std::atomic<bool>* cancel) {
   const BenchOptions bench_options{.device = options.device,
                                    .rank_devices = {},
@@ -31,7 +32,8 @@ Result<PaperMeasurement> measure(const PaperPoint& point, const PaperOptions& op
                                    .context_lengths = {},
                                    .kernels = kKernels,
                                    .lean_grids = kLeanGrids};
-  const Result<BenchReport> report = bench(problem_of(point), shape_of(point), bench_options, db, cubins, cancel);
+  const Result<BenchReport> report =
+      bench(problem_of(point), shape_of(point), bench_options, directory, cubins, cancel);
   if (!report) return tl::unexpected(report.error());
   PaperMeasurement measured;
   measured.point = point;
@@ -51,8 +53,8 @@ bool costs_one_point(ErrorCode code) {
 
 }  // namespace
 
-Result<PaperReport> run_paper(const PaperOptions& options, TuningDb& db, CubinCache* cubins,
-                              const PaperProgress& progress, const std::atomic<bool>* cancel) {
+Result<PaperReport> run_paper(const PaperOptions& options, const std::optional<std::filesystem::path>& directory,
+                              CubinCache* cubins, const PaperProgress& progress, const std::atomic<bool>* cancel) {
   const Result<DeviceFacts> device = device_facts(options.device);
   if (!device) return tl::unexpected(device.error());
   PaperReport report{
@@ -72,7 +74,7 @@ Result<PaperReport> run_paper(const PaperOptions& options, TuningDb& db, CubinCa
       continue;
     }
     if (progress) progress(i, points.size(), points[i]);
-    Result<PaperMeasurement> measured = measure(points[i], options, db, cubins, cancel);
+    Result<PaperMeasurement> measured = measure(points[i], options, directory, cubins, cancel);
     if (measured) {
       report.measurements.push_back(std::move(*measured));
     } else if (measured.error().code == ErrorCode::interrupted) {

@@ -63,8 +63,9 @@ TEST_F(EvaluateThoroughly, TheSearchIsAsGoodAsAnExhaustiveOneForASmallPartOfItsG
   }
 }
 
-/// Tunes a problem for several shapes on the simulated GPU and gives the winners that an engine would read.
-WinnerTable tuned_table(EvaluationSetup& setup, TuningDb& db) {
+/// Tunes a problem for several shapes on the simulated GPU and gives the winners and the model that an engine would
+/// read.
+LayeredWinners tuned_winners(EvaluationSetup& setup, TuningDb& db) {
   TuneRequest request = setup.request;
   request.shapes.clear();
   for (const int batch : {1, 4, 16, 64}) {
@@ -82,12 +83,13 @@ WinnerTable tuned_table(EvaluationSetup& setup, TuningDb& db) {
   for (const Winner& winner : winners) layers.entries.push_back({winner, "user"});
   layers.models = db.cost_models(model).value();
   EXPECT_EQ(layers.models.size(), 1u);
-  return WinnerTable::build(setup.device, layers);
+  return layers;
 }
 
 TEST_F(EvaluateThoroughly, LookUpsOfShapesThatNobodyTunedLoseLittle) {
   const auto db = TuningDb::open(std::nullopt, OpenMode::read_write, nullptr).value();
-  const WinnerTable table = tuned_table(setup, *db);
+  const LayeredWinners winners = tuned_winners(setup, *db);
+  const WinnerTable table = WinnerTable::build(setup.device, winners);
   setup.request.shapes = random_shapes(problem, 12, kSeed, false, {});
   setup.exhaustive = exhaustive_effort(24, 1.5);
   const auto evaluation = evaluate_regret(setup, table);
@@ -99,7 +101,7 @@ TEST_F(EvaluateThoroughly, LookUpsOfShapesThatNobodyTunedLoseLittle) {
   for (const RegretCase& one : evaluation->cases) {
     EXPECT_NE(one.choice.provenance, Provenance::exact);
     // bench() looks up what an engine looks up.
-    EXPECT_EQ(look_up(device, problem, one.shape, L2Policy::cold, *db)->config, one.choice.config);
+    EXPECT_EQ(look_up(device, problem, one.shape, L2Policy::cold, winners).config, one.choice.config);
     gpu.set_shape(one.shape);
     EXPECT_NEAR(one.duel.ratio.ratio, gpu.true_us(one.choice.config) / gpu.true_us(one.swept.winner), 0.01);
     errors.push_back(std::abs(one.choice.predicted_us / gpu.true_us(one.choice.config) - 1));
@@ -119,7 +121,7 @@ TEST_F(EvaluateThoroughly, LookUpsOfShapesThatNobodyTunedLoseLittle) {
 
 TEST_F(EvaluateThoroughly, TheFitSaysHowWellItDoesOnShapesLeftOut) {
   const auto db = TuningDb::open(std::nullopt, OpenMode::read_write, nullptr).value();
-  tuned_table(setup, *db);
+  tuned_winners(setup, *db);
   const auto models = db->cost_models(device_model(device)).value();
   const Portfolio portfolio = portfolio_from_json(models.at(0).json).value();
   EXPECT_GE(portfolio.shapes, 10);
