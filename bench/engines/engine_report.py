@@ -22,6 +22,8 @@ ENGINES = {
                                       "deepseek": ("FLASH_ATTN_MLA", "FLASHMLA", "TRITON_MLA", "CUSTOM")}, "every step as one CUDA graph"),
     "transformers": Engine("Transformers' continuous batching", "leanattn", {"llama": ("flash_attention_3", "sdpa", "leanattn")},
                            "with FlashAttention and leanattn every step as one CUDA graph"),
+    "sglang": Engine("SGLang", "leanattn", {"llama": ("fa3", "triton", "leanattn")},
+                     "every step as one CUDA graph and by SGLang's own benchmark of one batch, without a scheduler"),
 }
 UNIFORM = ((1, 8192), (16, 8192), (64, 4096), (8, 32768))  # requests, tokens of each context
 RAGGED_REQUESTS = 64

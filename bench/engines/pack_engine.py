@@ -1,9 +1,9 @@
 """Packs an engine of bench/engines from published wheels, small enough to travel to a GPU machine that reaches no package index.
 
-    python3 bench/engines/pack_engine.py transformers OUT.tar.xz
-    # there: mkdir -p /tmp/site && tar -C /tmp/site -xJf OUT.tar.xz && PYTHONPATH=/tmp/site python3 bench/engines --engine transformers --out results
+    python3 bench/engines/pack_engine.py sglang OUT.tar.xz
+    # there: mkdir -p /tmp/site && tar -C /tmp/site -xJf OUT.tar.xz && PYTHONPATH=/tmp/site python3 bench/engines --engine sglang --out results
 
-It needs pip, xz and some minutes, and no GPU. The machine there needs Python 3.12, PyTorch 2.11 for CUDA 13, and a GPU of compute capability 9.0. Of
+It needs pip, xz, zstd and some minutes, and no GPU. The machine there needs Python 3.12, PyTorch 2.11 for CUDA 13, and a GPU of compute capability 9.0. Of
 compiled kernels, the machine code of other GPUs and, of FlashAttention-3, that of other types than bf16 and other head sizes than 128 is zeroed, so
 that it compresses; whatever asks for such a kernel fails.
 """
@@ -21,15 +21,16 @@ PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (39, 35, 34, 31, 28, 27,
     "manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "any"]
 FATBIN, PTX, MACHINE_CODE, ARCH = 0xBA55ED50, 1, 2, 90
 DEBUG = (b".debug_", b".nv_debug_")  # sections that no launch reads
-# In a mangled name of FlashAttention-3: the head size of the values and the type.
-_FLASH = re.compile(rb"Li(\d+)EN7cutlass\d+(bfloat16_t|half_t|float_e4m3_t)E")
+ZSTD = b"\x28\xb5\x2f\xfd"
+# In a mangled name of FlashAttention: the end of the tile, whose last size is that of queries and keys, the head size of the values, and the type.
+_FLASH = re.compile(rb"(\w_|E)EEELi(\d+)EN(?:7cutlass|S_)\d+(bfloat16_t|half_t|float_e4m3_t)E")
 
 
 @dataclasses.dataclass(frozen=True)
 class Package:
     """What a pack consists of."""
 
-    wheels: tuple  # requirements, exact
+    wheels: list  # requirements, exact
     left_out: str = r"$^"  # files of wheels, as a regular expression
     pruned: tuple = ()  # shared libraries whose kernels are thinned out
     files: dict = dataclasses.field(default_factory=dict)  # beside the wheels': {path: text}
@@ -37,9 +38,18 @@ class Package:
 
 PACKAGES = {
     # FlashAttention-3 from a wheel that is built for the stable ABI of PyTorch. Transformers looks for a distribution of this name.
-    "transformers": Package(("transformers==5.23.0", "tokenspeed-fa3==3.0.0.post20260810"), pruned=("flash_attn_3/_C.abi3.so",), files={
+    "transformers": Package(["transformers==5.23.0", "tokenspeed-fa3==3.0.0.post20260810"], pruned=("flash_attn_3/_C.abi3.so",), files={
         "flash_attn_3-3.0.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: flash-attn-3\nVersion: 3.0.0\n",
         "flash_attn_3-3.0.0.dist-info/top_level.txt": "flash_attn_interface\n"}),
+    # With what a step of sglang_decode.py imports; FlashAttention-3 is in sglang-kernel.
+    "sglang": Package("""sglang==0.5.16 sglang-kernel==0.4.5 transformers==5.12.1 tokenizers==0.22.2 annotated-doc==0.0.7 annotated-types==0.8.0
+        apache-tvm-ffi==0.1.11 compressed-tensors==0.20.0 dill==0.4.1 distro==1.9.0 fastapi==0.136.3 gguf==0.19.0 jiter==0.19.0 loguru==0.7.3
+        msgspec==0.22.0 openai==2.6.1 orjson==3.13.0 partial-json-parser==0.2.1.1.post7 pybase64==1.5.1 pydantic==2.14.3 pydantic-core==2.50.4
+        python-multipart==0.0.34 pyzmq==27.3.0 setproctitle==1.3.8 sniffio==1.3.1 starlette==1.10.0 typing-inspection==0.4.5
+        uvicorn==0.54.0""".split(),
+        left_out=r"sglang/(multimodal_gen|test|srt/grpc/_core|jit_kernel/(benchmark|tests)/)|sgl_kernel/(sm100/|flashmla_ops|infllm_ops)|"
+                 r"(triton_kernels|lib|include|bin|tests)/|_mscclpp",
+        pruned=("sgl_kernel/flash_ops.abi3.so", "sgl_kernel/sm90/common_ops.abi3.so")),
 }
 
 
@@ -53,7 +63,7 @@ def main():
         site = pathlib.Path(folder, "site")
         unpack(package, pathlib.Path(folder, "wheels"), site)
         with out.open("wb") as file:
-            tar = subprocess.Popen(["tar", "-C", site, "-cf", "-", *sorted(path.name for path in site.iterdir())], stdout=subprocess.PIPE)
+            tar = subprocess.Popen(["tar", "-C", site, "--sparse", "-cf", "-", *sorted(path.name for path in site.iterdir())], stdout=subprocess.PIPE)
             subprocess.run(["xz", "-T0", "-6"], stdin=tar.stdout, stdout=file, check=True)
             if tar.wait():
                 sys.exit("tar failed")
@@ -105,19 +115,46 @@ def fat_entries(data):
 
 
 def is_wanted(code):
-    """Whether machine code has kernels that a model with bf16 and head size 128 runs, as far as names tell."""
+    """Whether machine code has kernels that a model with bf16 and head size 128 runs, as far as names tell. A size of 128 for queries and keys is
+    written as a reference to the tile's first size, which is 128, too."""
     kinds = set(_FLASH.findall(code))
-    return not kinds or (b"128", b"bfloat16_t") in kinds
+    return not kinds or any(end != b"E" and (size, type) == (b"128", b"bfloat16_t") for end, size, type in kinds)
+
+
+def without_unused(code):
+    """Machine code with zeros for what debuggers read and, where no model here runs its kernels, for instructions."""
+    code = bytearray(code)
+    unused = DEBUG if is_wanted(bytes(code)) else (*DEBUG, b".text.")
+    for name, begin, length in list(sections(code)):
+        if name.startswith(unused):
+            code[begin:begin + length] = bytes(length)
+    return bytes(code)
 
 
 def zero_unused(data, offset, size):
-    """Zeroes what debuggers read in machine code, and the instructions of kernels that no model here runs. Compressed code stays as it is."""
-    if data[offset:offset + 4] != b"\x7fELF":
-        return
-    unused = DEBUG if is_wanted(bytes(data[offset:offset + size])) else (*DEBUG, b".text.")
-    for name, begin, length in list(sections(data, offset)):
-        if name.startswith(unused):
-            data[begin:begin + length] = bytes(length)
+    """The same for machine code in a library, which may be compressed: then it is compressed anew, and its length noted in the entry's header."""
+    head = bytes(data[offset:offset + 4])
+    if head == b"\x7fELF":
+        data[offset:offset + size] = without_unused(data[offset:offset + size])
+    elif head == ZSTD:
+        length = struct.unpack_from("<I", data, offset - 64 + 16)[0]
+        code = subprocess.run(["zstd", "-dcq"], input=bytes(data[offset:offset + length]), stdout=subprocess.PIPE, check=True).stdout
+        if not is_wanted(code):
+            made = subprocess.run(["zstd", "-q", "-19"], input=without_unused(code), stdout=subprocess.PIPE, check=True).stdout
+            data[offset:offset + size] = made + bytes(size - len(made))
+            struct.pack_into("<I", data, offset - 64 + 16, len(made))
+
+
+def write_sparse(path, data, block=1 << 16):
+    """Writes a file whose zeros take no space."""
+    with path.open("wb") as file:
+        for start in range(0, len(data), block):
+            part = bytes(data[start:start + block])
+            if part.count(0) == len(part):
+                file.seek(len(part), 1)
+            else:
+                file.write(part)
+        file.truncate(len(data))
 
 
 def prune(path):
@@ -133,7 +170,7 @@ def prune(path):
                 zero_unused(data, offset, size)
             elif native or kind != PTX or arch > ARCH:
                 data[offset:offset + size] = bytes(size)
-    path.write_bytes(data)
+    write_sparse(path, data)
 
 
 if __name__ == "__main__":
