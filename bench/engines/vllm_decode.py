@@ -15,10 +15,8 @@ import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 
-import engine_report  # noqa: E402  (the path first)
-
-OFFLINE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
-           "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
+import engine_process  # noqa: E402  (the path first)
+import engine_report  # noqa: E402
 
 
 class Requests:
@@ -35,7 +33,7 @@ class Requests:
         self.names = []  # as the engine knows them; its outputs have the names that were given
         for context in contexts:
             Requests.serial += 1
-            prompt = {"prompt_token_ids": [drawn.randrange(10, vocabulary) for _ in range(context)]}
+            prompt = {"prompt_token_ids": engine_process.random_tokens(drawn, context, vocabulary)}
             self.names.append(engine.add_request(f"request-{Requests.serial}", prompt, options))
 
     def step(self):
@@ -56,9 +54,9 @@ class Requests:
 
 
 def main():
-    backend, settings, out = sys.argv[1], json.loads(pathlib.Path(sys.argv[2]).read_text()), pathlib.Path(sys.argv[3])
-    for name, value in OFFLINE.items():
-        os.environ.setdefault(name, value)
+    backend, settings, out = engine_process.arguments(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1")
+    if settings["tune"]:
+        os.environ["LEANATTN_VLLM_TUNE"] = str(settings["tune"])
     import torch
     import vllm
 
@@ -80,9 +78,7 @@ def main():
         requests.until_all_decode()
         requests.end()
     made["warm_s"] = time.perf_counter() - start
-    known = torch.cuda.memory_allocated()  # weights, KV cache and torch's other tensors
-    free, total = torch.cuda.mem_get_info()
-    made["memory_bytes"] = total - free - known
+    made["memory_bytes"] = engine_process.memory_beyond_tensors(torch)
     for contexts in settings["shapes"]:
         made["shapes"][engine_report.shape_name(contexts)] = decode(torch, engine, contexts, settings)
         out.write_text(json.dumps(made))
@@ -115,11 +111,7 @@ def profile(torch, requests, steps=4):
         for _ in range(steps):
             requests.step()
         torch.cuda.synchronize()
-    found = collections.Counter()
-    for event in profiler.events():
-        if str(event.device_type).endswith("CUDA"):
-            found[event.name] += event.time_range.elapsed_us() / steps
-    return dict(found)
+    return engine_process.kernel_times(profiler, steps)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def register_continuous_batching():
         import transformers
 
         raise ImportError(f"leanattn knows no continuous batching of Transformers {transformers.__version__}. It is written for that of versions 5.20 "
-                          "to 5.23; install one of these")
+                          "to 5.24; install one of these")
     for name in FLASH_NAMES:
         flash = AttentionInterface()[name]
         if getattr(flash, "func", None) is not paged_attention:
@@ -107,9 +107,12 @@ def paged_attention(flash, module, query, key, value, attention_mask, **kwargs):
     """The attention interface for continuous batching. In a step with a block table every request has one query token: query
     [1, q_heads, requests, head_dim], key and value [1, kv_heads, requests, head_dim], which the kernel writes into the cache. `flash` has the rest."""
     cache, given = kwargs.get("cache"), dict(kwargs)
-    if cache is None or given.get("block_table") is None or not _fits(query, key, value, kwargs.get("dropout") or 0.0):
+    # From Transformers 5.24 on, the model has asked the cache already, and gives the layer's own part of everything.
+    asked = given.get("k_cache") is not None
+    if (cache is None and not asked) or given.get("block_table") is None or not _fits(query, key, value, kwargs.get("dropout") or 0.0):
         return flash(module, query, key, value, attention_mask, **kwargs)
-    cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=given)  # gives the layer's part of `given`; writes nothing
+    if not asked:
+        cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=given)  # gives the layer's part of `given`; writes nothing
     requests, ends, table = query.shape[2], given["cu_seq_lens_k"], given["block_table"]
     if ends.shape[0] != requests + 1 or table.shape[0] != requests:
         return flash(module, query, key, value, attention_mask, **kwargs)

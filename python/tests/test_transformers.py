@@ -210,8 +210,10 @@ def test_decode_steps_of_continuous_batching_go_to_leanattn_and_agree(flash, app
     assert appends.count(4) > layers and flash.calls >= 3 * layers and steps + flash.calls // layers < 4 * BATCHED_TOKENS
 
 
-def test_requests_of_a_graph_that_are_nobodys_have_no_tokens(flash, appends):
-    """Lengths and rows as Transformers pads them: the sums stay as they are, and the rows of the block table are -1."""
+@pytest.mark.parametrize("asked", [False, True])
+def test_requests_of_a_graph_that_are_nobodys_have_no_tokens(flash, appends, asked):
+    """Lengths and rows as Transformers pads them: the sums stay as they are, and the rows of the block table are -1. The cache gives the layer's part
+    of them when it is asked, or the model has asked it already."""
     cache = type("Cache", (), {"update": lambda self, key_states, value_states, layer_idx, kwargs: kwargs.update(
         cu_seq_lens_k=kwargs["cu_seq_lens_k"]["full"], block_table=kwargs["block_table"][0], k_cache=pool[0], v_cache=pool[1])})()
     torch.manual_seed(5)
@@ -219,8 +221,12 @@ def test_requests_of_a_graph_that_are_nobodys_have_no_tokens(flash, appends):
     q, k, v = torch.randn(1, 4, 3, 64), torch.randn(1, 2, 3, 64), torch.randn(1, 2, 3, 64)
     table = torch.tensor([[[4, 1], [-1, -1], [-1, -1]]], dtype=torch.int32)
     before = pool.clone()
-    o, _ = leanattn.transformers.paged_attention(None, type("Module", (), {"layer_idx": 0}), q, k, v, None, cache=cache, block_table=table, scaling=0.2,
-                                                 cu_seq_lens_k={"full": torch.tensor([0, 19, 19, 19], dtype=torch.int32)})
+    given = {"block_table": table, "cu_seq_lens_k": {"full": torch.tensor([0, 19, 19, 19], dtype=torch.int32)}}
+    if asked:
+        cache.update(k, v, 0, given)
+    else:
+        given["cache"] = cache
+    o, _ = leanattn.transformers.paged_attention(None, type("Module", (), {"layer_idx": 0}), q, k, v, None, scaling=0.2, **given)
     assert o.shape == (1, 3, 4, 64) and not o[0, 1:].any()
     before[0, 1, 2], before[1, 1, 2] = k[0, :, 0], v[0, :, 0]
     assert torch.equal(pool, before)
@@ -245,5 +251,5 @@ def test_what_has_no_block_table_stays_with_flash_attention(appends):
 def test_another_interface_of_continuous_batching_is_refused_with_what_to_do(monkeypatch):
     batching = pytest.importorskip("transformers.generation.continuous_batching", reason="this Transformers has none")
     monkeypatch.setattr(batching, "PagedAttentionCache", type("PagedAttentionCache", (), {"update": lambda self, key_states, read_index: None}))
-    with pytest.raises(ImportError, match="5.20 to 5.23; install one"):
+    with pytest.raises(ImportError, match="5.20 to 5.24; install one"):
         leanattn.transformers.register_continuous_batching()
