@@ -45,7 +45,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
        "attend/score.cuh", one_byte ? "kv/elements_8bit.cuh" : "kv/elements_16bit.cuh",
        spec.features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
   if (selects || rows) add({gathers_rows(spec) ? "kv/token_holes.cuh" : "kv/run_holes.cuh"});
-  if (spec.features.append) add({"kv/append.cuh"});
+  if (spec.features.append && !rows) add({"kv/append_elements.cuh", "kv/append.cuh"});
   if (one_byte) add({"attend/value_unit.cuh"});
   add({"bounded_wait.cuh"});
   if (spec.load == LoadPath::tensor) {
@@ -53,6 +53,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
     if (rows)
       add({"kv/row_lanes.cuh", selects ? "kv/selected_places.cuh" : "kv/row_places.cuh", "kv/row_copies.cuh",
            "kv/row_panels.cuh"});
+    if (rows && spec.features.append) add({"kv/append_rows.cuh", "kv/append.cuh"});
     add({rows                 ? "kv/produce_rows.cuh"
          : gathers_rows(spec) ? "kv/produce_gathered.cuh"
          : selects            ? "kv/produce_selected.cuh"
@@ -277,6 +278,7 @@ std::string constants(const KernelSpec& spec) {
   add("float", "kSoftCap", fmt::format("{:#}f", static_cast<float>(features.soft_cap)), "0: none");
   add("bool", "kAlibi", features.alibi, "slope * (kv index - q index) is added to scores");
   add("bool", "kAppend", features.append, "the query tokens' own K and V are written into the cache first");
+  if (features.append) add("int", "kStrideBytes", kv_element_bytes(features), "that strides of K and V count");
   if (features.rope != Rope::none) {
     add("int", "kRope", static_cast<int>(features.rope), "kHalfSplit, kInterleaved");
     add("int", "kRopeDim", features.rope_dim > 0 ? features.rope_dim : turning_dims(features, spec.head_dim),

@@ -345,7 +345,7 @@ Result<void> validate(const KernelSpec& spec) {
     if (splits_columns(spec) && value_dim(spec) % 128 != 0)
       return unsupported(fmt::format("8 warps over a latent cache with {} columns of V", value_dim(spec)),
                          "each half has a multiple of 64; choose 4 warps");
-    if (warpgroups_have_roles(spec) && spec.features.append)
+    if (warpgroups_have_roles(spec) && spec.features.append && row_format(spec.features) == nullptr)
       return unsupported("append into a latent cache with 8 warps and more than 16 query rows",
                          "the producer needs the registers that hold O; choose 4 warps");
     // O fills the registers of the value warpgroups, and the addresses of other ranks' memory would be spilled.

@@ -209,7 +209,7 @@ soft_cap         scores become cap * tanh(score / cap); 0: unchanged
 alibi_slopes     [q_heads] fp32: slope * (key index - query index) is added to scores
 score            an expression (docs/features.md) of score, q_index, kv_index and head that replaces scores
 k_new, v_new     shaped as q, with kv_heads: the kernel writes them into the cache as the query tokens' keys and values;
-                 for latent attention k_new alone
+                 for latent attention k_new alone, in q's type; in rows of 656 bytes it is quantised
 rope_table       [positions, rope_dim] fp32, cosines and then sines, by which q and k_new are rotated
 rope             which dims are rotated together: "half_split" (the default) or "interleaved"
 selection        [batch, kv_heads or 1, entries] int32, or with several query tokens [batch, q_len, kv_heads or 1, entries]:

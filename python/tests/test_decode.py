@@ -224,6 +224,15 @@ def test_rows_with_a_format_of_their_own_are_bytes(engine, shape, layout):
     assert (arguments["k_scale"], arguments["v_scale"]) == (0, 0)
 
 
+def test_new_rows_of_a_format_of_their_own_are_given_in_the_type_of_q(engine):
+    new = FakeTensor((BATCH, 1, 576))
+    _, launch = decoded(engine, **latent_inputs(k_cache=FakeTensor((40, 64, 656), "uint8"), kv_dtype="fp8_ds_mla", k_new=new,
+                                                rope_table=FakeTensor((9 * 64, 64), "fp32"), rope="interleaved"))
+    arguments = launch["arguments"]
+    assert (arguments["k_new"], arguments["v_new"], arguments["k_new_stride_batch"]) == (new.data, 0, 576)
+    assert "dsmla" in launch["kernel"] and "_app" in launch["kernel"]
+
+
 def test_selected_rows_with_a_format_of_their_own(engine):
     given = latent_inputs(k_cache=FakeTensor((40, 64, 656), "uint8"), kv_dtype="fp8_ds_mla", page_table=None, context_lengths=None,
                           selection=FakeTensor((BATCH, 1, 2048), "int32"), selected_counts=FakeTensor((BATCH,), "int32"))
@@ -236,7 +245,8 @@ def test_selected_rows_with_a_format_of_their_own(engine):
     (ValueError, "kv_dtype", {"k_cache": FakeTensor((40, 64, 656))}), (ValueError, "k_scale", {"k_scale": FakeTensor((1,), "fp32")}),
     (leanattn.Unsupported, "512 are V", {"v_head_dim": 256}),
     (leanattn.Unsupported, "rotated columns are bf16", {"q": FakeTensor((BATCH, 16, 576), "fp16")}),
-    (leanattn.Unsupported, "with append", {"k_new": FakeTensor((BATCH, 1, 576))}),
+    (ValueError, "v_new", {"k_new": FakeTensor((BATCH, 1, 576)), "v_new": FakeTensor((BATCH, 1, 512))}),
+    (TypeError, "k_new", {"k_new": FakeTensor((BATCH, 1, 656), "uint8")}), (ValueError, "k_new", {"k_new": FakeTensor((BATCH, 1, 656))}),
 ])
 def test_what_rows_with_a_format_of_their_own_have_not_is_refused_by_name(engine, error, said, changed):
     with pytest.raises(error) as caught:

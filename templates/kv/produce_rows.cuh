@@ -40,7 +40,13 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       requested--;
       continue;
     }
-    if (!known) row = places.take(s, read), known = true;
+    if (!known) {
+      if constexpr (kAppend) {
+        if (kPdl && holds_newest(s)) wait_for_previous_kernel();
+        append_tokens(args, s, warp, 4);
+      }
+      row = places.take(s, read), known = true;
+    }
     writer.claim(args, ring, s, step_at(s, read).token);
     if constexpr (kPageSize > 0) {
       const u32 holes = __ballot_sync(kFullMask, row < 0) >> turn * kWarpRows & 0xffffu;

@@ -99,6 +99,13 @@ std::vector<Setting> row_format_settings() {
     add([](Features& f) { f.window = 64, f.sink_tokens = 70; });
     add([](Features& f) { f.batch_invariant = true, f.page_size = 64, f.q_len = 2; });
     add([](Features& f) { f.rope = Rope::interleaved, f.soft_cap = 30, f.alibi = true; });
+    add([](Features& f) { f.append = true; });
+    add([](Features& f) { f.append = true, f.rope = Rope::interleaved, f.page_size = 64; });
+    add([](Features& f) { f.append = true, f.rope = Rope::half_split, f.page_size = 1, f.q_len = 4; });
+    add([](Features& f) { f.append = true, f.page_size = 48, f.q_len = 7, f.ragged_q = true, f.window = 60; });
+    add([](Features& f) {
+      f.append = true, f.q_len = 2, f.batch_invariant = true, f.rope = Rope::half_split, f.rope_dim = 32;
+    });
     // Selected tokens, for which engines keep such rows.
     add([](Features& f) { f.page_size = 64, f.selection_block = 1; });
     add([](Features& f) { f.page_size = 64, f.selection_block = 1, f.selection_in_pool = true; });

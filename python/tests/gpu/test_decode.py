@@ -345,6 +345,39 @@ def ds_mla_rows(columns):
 
 
 @pytest.mark.parametrize("heads", [16, 128])
+def test_new_rows_are_stored_as_engines_quantise_them_and_seen_as_stored(heads):
+    sizes = torch.tensor([1e-2, 1.0, 30.0, 1e3], device="cuda").repeat_interleave(128)
+    q = torch.randn(3, heads, 576, device="cuda")
+    q[..., :512] /= sizes
+    columns = torch.randn(40, 64, 576, device="cuda")
+    columns[..., :512] *= sizes
+    k_new = torch.randn(3, 1, 576, device="cuda")
+    k_new[..., :512] *= sizes
+    k_new[1, :, 128:256] = 0
+    rows, values = ds_mla_rows(columns.bfloat16())
+    q, k_new = q.bfloat16(), k_new.bfloat16()
+    table = torch.randperm(40)[:39].view(3, 13).int().cuda()
+    lengths = torch.tensor([800, 1, 130], dtype=torch.int32, device="cuda")
+    last = (lengths - 1).long()
+    places = table[torch.arange(3, device="cuda"), last // 64].long() * 64 + last % 64
+    expected_rows, expected_values = ds_mla_rows(k_new.squeeze(1))
+    # The smallest normal number is the scale of a group of zeros, whose bytes would be those of NaN otherwise.
+    expected_rows[1, 128:256], expected_values[1, 128:256] = 0, 0
+    expected_rows[1, 516:520] = torch.tensor([torch.finfo(torch.float32).tiny]).view(torch.uint8).cuda()
+    before = rows.clone()
+    o = leanattn.decode(q, rows, None, lengths, table, v_head_dim=512, scale=0.05, kv_dtype="fp8_ds_mla", k_new=k_new)
+    before.view(-1, 656)[places] = expected_rows
+    assert torch.equal(rows, before)
+    values = values.view(-1, 576).double()
+    values[places] = expected_values.double()
+    for request in range(3):
+        tokens = torch.arange(int(lengths[request]), device="cuda")
+        seen = values[table[request].long()[tokens // 64] * 64 + tokens % 64]
+        expected = (q[request].double() @ seen.T * 0.05).softmax(-1) @ seen[:, :512]
+        torch.testing.assert_close(o[request].double() / sizes, expected / sizes, rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("heads", [16, 128])
 def test_rows_that_engines_quantise(heads):
     # Groups of very different sizes, which q makes up for. Scales have all their bits, and values are rounded to bf16 in the kernel.
     sizes = torch.tensor([1e-2, 1.0, 30.0, 1e3], device="cuda").repeat_interleave(128)

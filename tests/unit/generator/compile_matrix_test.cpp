@@ -109,7 +109,7 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
       specs.push_back(spec);
     }
   }
-  // Rows of a format of their own: as a whole, from pages of any size, selected.
+  // Rows of a format of their own: as a whole, from pages of any size, with new rows, selected.
   for (const auto& [warps, group] : {std::pair{4, 16}, std::pair{8, 128}}) {
     for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
       KernelSpec spec = matrix_spec({9, 0, true}, DType::bf16, 576, LoadPath::tensor, fixup, group);
@@ -118,6 +118,11 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
       if (fixup == FixUp::ticket) specs.push_back(spec);
       spec.features.page_size = fixup == FixUp::wait ? 64 : 1, spec.features.q_len = 2;
       specs.push_back(spec);
+      KernelSpec appends = spec;
+      appends.features.append = true;
+      specs.push_back(appends);
+      appends.features.rope = Rope::interleaved, appends.warps = 8;
+      specs.push_back(appends);
       spec.features.page_size = 64, spec.features.selection_block = 1;
       spec.features.selection_in_pool = fixup == FixUp::wait;
       specs.push_back(spec);

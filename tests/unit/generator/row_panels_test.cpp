@@ -198,6 +198,19 @@ bool next_segment(const LeanDecodeArgs&, Walk& walk) {
 
 constexpr int kStages = 2, kStepTokens = 64, kPanelBytes = kStepTokens * 128;
 constexpr bool kLatent = true, kHasRoles = true;  // other: without roles
+constexpr bool kAppend = false, kPdl = true;      // pages: with new rows
+bool holds_newest(const Segment&) { return true; }
+
+/// What the producer has to do before it asks for a row of a segment, of which it tells the warp.
+std::function<void(const Segment&, int)> g_append;
+thread_local bool t_waited = false;
+void wait_for_previous_kernel() { t_waited = true; }
+void append_tokens(const LeanDecodeArgs&, const Segment& s, int warp, int warps) {
+  EXPECT_EQ(warps, 4);
+  EXPECT_TRUE(std::exchange(t_waited, false)) << "the previous kernel may write the new rows";
+  if (threadIdx.x % 32 == 0) g_append(s, warp);
+  __syncwarp();
+}
 Step step_at(const Segment& s, int read) { return {read, min(kStepTokens, s.end - read)}; }
 
 struct KvRing {
@@ -259,6 +272,7 @@ inline bool is_hole(int, int) { return false; }
 #include "templates/kv/produce_rows.cuh"
 }  // namespace dense
 namespace pages {
+constexpr bool kAppend = true;
 ROWS(512, 64, 128, 0, 512, 528, 1, 24)
 #include "templates/kv/row_pages.cuh"
 
@@ -429,7 +443,7 @@ TEST(RowPanels, RowsOfADenseCacheBecomePanels) {
       [](const Segment& s, int read) { return s.request * 300 + read; });
 }
 
-TEST(RowPanels, RowsOfPagesBecomePanelsAndHolesZeros) {
+TEST(RowPanels, RowsOfPagesBecomePanelsOnceTheyAreAppendedAndHolesZeros) {
   Rows rows({512, 64, 128, 0, 512, 528, 656, 1});
   std::mt19937 random(5);
   for (int i = 0; i < 2 * 20; ++i)
@@ -438,12 +452,23 @@ TEST(RowPanels, RowsOfPagesBecomePanelsAndHolesZeros) {
   rows.args.k_stride_batch = 24 * rows.stride();
   rows.args.page_table = rows.table.data(), rows.args.page_table_stride = 20, rows.args.pool_pages = 36;
   const std::vector<Segment> segments{{0, 0, 0, 333}, {1, 0, 128, 450}};
+  const auto place = [&](const Segment& s, int read) {
+    const int page = rows.table[static_cast<std::size_t>(s.request * 20 + read / 24)];
+    return page < 0 || page >= 36 ? -1 : page * 24 + read % 24;
+  };
+  // No row is there before the warp that reads it has appended it.
+  const std::vector<char> appended = rows.memory;
+  std::fill(rows.memory.begin(), rows.memory.end(), '\x7f');
+  g_append = [&](const Segment& s, int warp) {
+    for (int read = s.first; read < s.end; ++read) {
+      const std::ptrdiff_t row = place(s, read), bytes = rows.stride();
+      if ((read - s.first) % 64 / 16 == warp && row >= 0)
+        std::copy_n(appended.begin() + row * bytes, bytes, rows.memory.begin() + row * bytes);
+    }
+  };
   expect_panels(
       rows, segments, true, [&](const KvRing& ring, Walk& walk) { pages::produce(rows.args, {}, {}, ring, walk); },
-      [&](const Segment& s, int read) {
-        const int page = rows.table[static_cast<std::size_t>(s.request * 20 + read / 24)];
-        return page < 0 || page >= 36 ? -1 : page * 24 + read % 24;
-      });
+      place);
 }
 
 TEST(RowPanels, SelectedRowsBecomePanels) {

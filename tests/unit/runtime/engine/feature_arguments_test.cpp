@@ -335,6 +335,15 @@ TEST_F(FeatureArguments, StridesOfRowsWithAFormatOfTheirOwnCountBytes) {
   args.k_stride_token = 768;
   args.k_stride_batch = 8192 * 768;
   EXPECT_EQ(bound().k_stride_token, 768);
+
+  // New rows are given in q's type, as for other latent caches.
+  features().append = true;
+  args.k_new = at(0x6000);
+  EXPECT_EQ(bound().k_new_stride_token, 576);
+  EXPECT_EQ(bound().k_new, args.k_new);
+  refuses("k_new is null", [&] { args.k_new = nullptr; });
+  refuses("v_new is given", [&] { args.v_new = at(0x6000); });
+  refuses("k_new_stride_batch is 570 elements", [&] { args.k_new_stride_batch = 570; });
 }
 
 // ---- Selections ----

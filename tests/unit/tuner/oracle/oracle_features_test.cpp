@@ -35,8 +35,8 @@ double element(const Case& c, DataTensor tensor, int token, int column) {
     return value_of(DType::bf16, data_bits(DataKind::uniform, kSeed, DataTensor::latent, DType::bf16, request,
                                            c.kv_head, token, column, columns));
   if (const RowFormat* const row = row_format(f); row != nullptr)
-    return byte_value(KvFormat::fp8_e4m3, data_byte(DataKind::uniform, kSeed, DataTensor::latent, KvFormat::fp8_e4m3,
-                                                    request, c.kv_head, token, column, columns)) *
+    return byte_value(KvFormat::fp8_e4m3,
+                      data_row_byte(DataKind::uniform, kSeed, f, request, c.kv_head, token, column, columns)) *
            static_cast<double>(
                data_group_scale(DataKind::uniform, kSeed, request, c.kv_head, token, column / row->group_columns));
   const std::uint8_t byte =
