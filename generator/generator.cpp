@@ -264,6 +264,7 @@ std::string constants(const KernelSpec& spec) {
   text += "// what the problem asks for beside plain dense decode\n";
   if (in_group(features)) text += "#define LEAN_GROUP\n";
   if (needs_positions(features)) text += "#define LEAN_POSITIONS\n";
+  if (features.second_cache) text += "#define LEAN_SECOND_CACHE\n";
   add("int", "kPageSize", features.page_size, "tokens per page; 0: dense");
   add("int", "kPageRun", page_run(spec), "tokens that steps of a paged cache take from one page at a time");
   add("bool", "kRaggedQ", features.ragged_q, "each request has its own number of query tokens");
@@ -286,6 +287,8 @@ std::string constants(const KernelSpec& spec) {
     add("int", "kFirstRopeDim", first_turning_dim(features, spec.head_dim), "the first of them");
   }
   add("bool", "kBatchInvariant", features.batch_invariant, "every LeanTile is a partial of its own");
+  add("bool", "kSecondCache", features.second_cache,
+      "a second cache beside the selection, whose first tokens are read");
   add("int", "kSelectionBlock", features.selection_block, "tokens of an entry of a selection; 0: none");
   if (selects) {
     add("bool", "kSelectionInPool", features.selection_in_pool, "entries count blocks of the pool");

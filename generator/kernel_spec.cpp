@@ -332,6 +332,9 @@ Result<void> validate(const KernelSpec& spec) {
     if (spec.features.page_size > 0 && page_run(spec) < kTensorRun && !gathers_rows(spec))
       return unsupported(fmt::format("load path tensor with pages of {} tokens", spec.features.page_size),
                          "it takes multiples of 8; use bulk, cp_async or ldg");
+    if (spec.features.second_cache && !gathers_rows(spec))
+      return unsupported("load path tensor with second_cache and runs of 8 tokens or more",
+                         "its copies reach one cache; use cp_async, bulk or ldg");
     if (spec.warps % 4 != 0)
       return invalid(fmt::format("warps is {} with load path tensor", spec.warps), "choose 4, 8, 12 or 16");
     if (spec.features.latent && spec.warps > 8)

@@ -290,6 +290,15 @@ CHECK_HD int check_selected_block(check_u64 seed, int request, int head, int t, 
   return place == count - 1 ? blocks - 1 : place * spread + (int)((unsigned)(hash >> 32) % (unsigned)spread);
 }
 
+// The second cache of a request has the data of another request, which no batch has; and how many of its tokens, of up
+// to `capacity`, query token `t` sees: none now and then, or all.
+constexpr int kCheckSecondRequest = 1 << 24;
+CHECK_HD int check_second_length(check_u64 seed, int request, int t, int capacity) {
+  const check_u64 draw = check_hash(check_row_key(seed, 53, request, 0), (unsigned)t);
+  const unsigned which = (unsigned)draw & 7u;
+  return which == 0u ? 0 : which == 1u ? capacity : (int)((unsigned)(draw >> 32) % (unsigned)(capacity + 1));
+}
+
 // The rotary embedding of checks goes in quarter turns, which round nothing. This is how many of them a pair of dims
 // takes at `position`.
 CHECK_HD int check_quarter_turns(long long position, int pair) {

@@ -188,8 +188,9 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
     const long long first = (long long)entry * check.page_size, end = first + check.page_size;
     int page = (entry & 1) != 0 ? -1 : 0x7fffffff;
     if (check_live(args, check, request, first, end)) {
-      page = check_is_hole(check.seed, request, entry, check.hole_every)
-                 ? check_hole_number(check.seed, request, entry, args.pool_pages)
+      const int owner = request + check.data_request;
+      page = check_is_hole(check.seed, owner, entry, check.hole_every)
+                 ? check_hole_number(check.seed, owner, entry, args.pool_pages)
                  : pages[end <= check_shared_tokens(args, check) ? entry : i];
     }
     ((int*)args.page_table)[request * args.page_table_stride + entry] = page;
@@ -270,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
       const long long page = check.page_size == 0 ? 1 : check.page_size, first = token / page * page;
       if (!check_live(args, check, request, first, first + page)) continue;
       if (check_in_hole(args, check, request, token)) continue;
-      const int owner = token < shared ? 0 : request;
+      const int owner = token < shared ? 0 : request + check.data_request;
       if (check.row_bytes > 0) {
         const int at = (int)(chunk % chunks_per_token) * 16;
         *(uint4*)((char*)args.k + check_k_offset(args, check, request, head, token) + at) = make_uint4(
@@ -401,7 +402,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   CheckRow<T> result;
   result.o = 0;
   result.lse = check.sink_logits ? (T)args.sink_logits[head] : -infinity;
-  if (context == 0 || t >= query_tokens) return result;
+  if ((context == 0 && !check.second_cache) || t >= query_tokens) return result;
 
   const unsigned short* q = check_q_row(args, check, request, t, head);
   for (int column = threadIdx.x; column < check.head_dim; column += kCheckThreads) {
@@ -426,8 +427,16 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   for (int read = threadIdx.x; read < reads; read += kCheckThreads) {
     const int token = check_read_token(args, check, request, t, kv_head, read);
     T score = -infinity;
-    if (token >= 0 && !check_in_hole(args, check, request, token) &&
-        (check.selection_in_pool || check_visible(check, context, query_tokens, t, word, token))) {
+    if (token < -1) {
+      const long long offset = check_second_offset(args, check, request, kv_head, -2 - token, args.k_stride_batch,
+                                                   args.k_stride_head, args.k_stride_token);
+      if (offset >= 0) {
+        score = check_dot<T>(check, q_row, (const uint4*)((const char*)args.second_k + offset * element_bytes)) *
+                (T)check.scale;
+        if (check.soft_cap != 0) score = (T)check.soft_cap * Arithmetic::tangent(score / (T)check.soft_cap);
+      }
+    } else if (token >= 0 && !check_in_hole(args, check, request, token) &&
+               (check.selection_in_pool || check_visible(check, context, query_tokens, t, word, token))) {
       const long long offset = check_k_offset(args, check, request, kv_head, token);
       score = check_dot<T>(check, q_row, (const uint4*)((const char*)args.k + offset * element_bytes)) * (T)check.scale;
       if (scaled_k) score *= (T)args.k_scale[check_scale_offset(args, check, request, kv_head, token)];
@@ -462,14 +471,18 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
       if (weight == 0) continue;  // never seen, and perhaps NaN there
       const int token = check_read_token(args, check, request, t, kv_head, read);
       if (scaled_v && by_token) weight *= (T)args.v_scale[check_scale_offset(args, check, request, kv_head, token)];
-      const long long row = check_v_offset(args, check, request, kv_head, token), offset = row + column;
+      const bool second = token < -1;
+      const void* const v = second ? args.second_v : args.v;
+      const long long row = second ? check_second_offset(args, check, request, kv_head, -2 - token, args.v_stride_batch,
+                                                         args.v_stride_head, args.v_stride_token)
+                                   : check_v_offset(args, check, request, kv_head, token),
+                      offset = row + column;
       if (check.row_bytes > 0) {
-        o += weight * check_row_value<T>(check, (const unsigned char*)args.v + row, column);
+        o += weight * check_row_value<T>(check, (const unsigned char*)v + row, column);
         continue;
       }
-      o += weight * (T)(element_bytes == 2
-                            ? check_to_float(check.format, ((const unsigned short*)args.v)[offset])
-                            : check_byte_to_float(check.kv_format, ((const unsigned char*)args.v)[offset]));
+      o += weight * (T)(element_bytes == 2 ? check_to_float(check.format, ((const unsigned short*)v)[offset])
+                                           : check_byte_to_float(check.kv_format, ((const unsigned char*)v)[offset]));
     }
   }
   __syncthreads();

@@ -52,7 +52,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       const u32 holes = __ballot_sync(kFullMask, row < 0) >> turn * kWarpRows & 0xffffu;
       if (lane == 0) ((unsigned short*)&selected_holes().of_stage[writer.at.stage])[warp] = (unsigned short)holes;
     }
-    const char* const k_head = (const char*)args.k + s.kv_head * args.k_stride_head;
+    const char* const k_head = first_cache(args) + s.kv_head * args.k_stride_head;
     request_rows(k_head, row, turn, writer.stage(ring), writer.at.stage);
     writer.at.next();
     requested++;

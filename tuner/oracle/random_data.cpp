@@ -126,6 +126,11 @@ std::vector<int> data_selection(std::uint64_t seed, const Features& features, co
   return list;
 }
 
+static_assert(kSecondRequest == kCheckSecondRequest);
+int data_second_length(std::uint64_t seed, int request, int t, int capacity) {
+  return check_second_length(seed, request, t, capacity);
+}
+
 double extreme_scale(int head_dim) { return 1e4 / (4096.0 * head_dim); }
 
 double value_of(DType dtype, std::uint16_t bits) { return check_to_float(format_of(dtype), bits); }

@@ -79,6 +79,11 @@ struct DataSelection {
 std::vector<int> data_selection(std::uint64_t seed, const Features& features, const DataSelection& selection,
                                 int request, int kv_head, int t, std::int64_t context_length);
 
+/// How many tokens of a request's second cache, of up to `capacity`, a query token sees: 0 to all. Its K and V are
+/// those of request `request` + kSecondRequest.
+inline constexpr int kSecondRequest = 1 << 24;
+int data_second_length(std::uint64_t seed, int request, int t, int capacity);
+
 /// The softmax scale with which the logits of DataKind::extreme reach exactly +-1e4.
 double extreme_scale(int head_dim);
 

@@ -113,6 +113,11 @@ std::vector<Setting> row_format_settings() {
     add([](Features& f) { f.page_size = 64, f.selection_block = 64, f.q_len = 3, f.sink_logits = true; });
     add([](Features& f) { f.page_size = 24, f.selection_block = 32; });
     add([](Features& f) { f.page_size = 64, f.selection_block = 1, f.batch_invariant = true, f.q_len = 4; });
+    add([](Features& f) { f.page_size = 64, f.selection_block = 1, f.second_cache = true; });
+    add([](Features& f) {
+      f.page_size = 16, f.selection_block = 1, f.selection_in_pool = f.second_cache = true, f.q_len = 3;
+    });
+    add([](Features& f) { f.page_size = 64, f.selection_block = 64, f.second_cache = f.sink_logits = true; });
   }
   return settings;
 }
@@ -150,6 +155,25 @@ std::vector<Setting> selection_settings() {
       latent([](Features& f) { f.selection_block = 16, f.page_size = 16, f.batch_invariant = true; }),
       latent([](Features& f) { f.kv_format = KvFormat::fp8_e4m3, f.selection_block = 1; }),
   };
+}
+
+std::vector<Setting> second_cache_settings() {
+  std::vector<Setting> settings{
+      with([](Features& f) { f.page_size = 64, f.selection_block = 64; }),
+      with([](Features& f) { f.page_size = 16, f.selection_block = 64, f.q_len = 3; }),
+      with([](Features& f) { f.page_size = 64, f.selection_block = 16, f.selection_in_pool = true, f.soft_cap = 30; }),
+      with([](Features& f) { f.page_size = 24, f.selection_block = 32, f.q_len = 2, f.sink_logits = true; }),
+      with([](Features& f) { f.page_size = 1, f.selection_block = 1, f.q_len = 2, f.mask = QueryMask::full; }),
+      with([](Features& f) { f.page_size = 64, f.selection_block = 1, f.latent = true, f.v_head_dim = 512; }, 576),
+      with(
+          [](Features& f) {
+            f.page_size = 64, f.selection_block = 1, f.selection_in_pool = true, f.latent = true, f.v_head_dim = 512,
+            f.q_len = 2, f.sink_logits = true;
+          },
+          576),
+  };
+  for (Setting& setting : settings) setting.features.second_cache = true;
+  return settings;
 }
 
 std::vector<Setting> score_settings() {
@@ -299,6 +323,7 @@ const std::vector<VerifyFeature>& verify_features() {
       {"latent cache", latent_settings()},
       {"selection", selection_settings()},
       {"latent rows of a format of their own", row_format_settings()},
+      {"second cache", second_cache_settings()},
   };
   return features;
 }

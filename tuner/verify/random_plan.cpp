@@ -73,6 +73,7 @@ Features draw_features(Draw& draw) {
     f.window = f.sink_tokens = 0, f.ragged_q = f.alibi = f.append = false, f.rope = Rope::none, f.rope_dim = 0;
     f.score.clear();
     if (f.mask == QueryMask::tree) f.mask = QueryMask::causal;
+    f.second_cache = f.kv_format == KvFormat::same && !f.batch_invariant && draw.chance(40);
   }
   return f;
 }

@@ -178,11 +178,12 @@ u32 scaled_pair(u32 bytes, float scale) {
 
 struct LeanTensorMap {};
 struct Segment {
-  int request, kv_head, first, end;  // first, end: read indices
+  int request, kv_head, first, end, selected = 0;  // first, end: read indices
 };
 struct Step {
   int token, count;
 };
+int second_tokens(int length, int capacity) { return min(max(length, 0), capacity); }
 int first_read(const Segment& s) { return s.first; }
 int end_read(const Segment& s) { return s.end; }
 struct Walk {
@@ -287,7 +288,7 @@ ROWS(512, 64, 128, 0, 512, 528, 1, 24)
 namespace selected {
 ROWS(512, 64, 128, 0, 512, 528, 3, 16)
 constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
-constexpr bool kSelectionInPool = true, kSelectionCausal = true;
+constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = false;
 #include "templates/kv/selection.cuh"
 
 #include "templates/kv/row_lanes.cuh"
@@ -298,6 +299,20 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true;
 
 #include "templates/kv/produce_rows.cuh"
 }  // namespace selected
+namespace two_caches {
+ROWS(512, 64, 128, 0, 512, 528, 3, 16)
+constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
+constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = true;
+#include "templates/kv/selection.cuh"
+
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/selected_places.cuh"
+
+#include "templates/kv/row_panels.cuh"
+
+#include "templates/kv/produce_rows.cuh"
+}  // namespace two_caches
 /// A format that nobody has: other widths, small groups, everything in another order. The producer has registers for
 /// more rows at a time.
 namespace other {
@@ -489,6 +504,39 @@ TEST(RowPanels, SelectedRowsBecomePanels) {
         const int token = rows.selection[static_cast<std::size_t>(s.request * 400 + read)];
         return token < 0 || token >= 800 ? -1 : token;
       });
+}
+
+TEST(RowPanels, SelectedRowsAndThoseOfASecondCacheBecomePanels) {
+  // The second cache lies before or behind the first one.
+  for (const bool before : {true, false}) {
+    Rows rows(kDsMla);
+    std::mt19937 random(9);
+    for (int i = 0; i < 2 * 400; ++i)
+      rows.selection.push_back(random() % 9 == 0 ? -1 : static_cast<int>(random() % 432));
+    for (int i = 0; i < 2 * 10; ++i) rows.table.push_back(static_cast<int>(random() % 30) - 1);
+    const int first = before ? 448 : 0, second = before ? 0 : 448;  // rows at which the two pools begin
+    const std::array<int, 2> lengths{150, 37};
+    rows.args.k = rows.at(first), rows.args.second_k = rows.at(second);
+    rows.args.k_stride_batch = 16 * rows.stride();
+    rows.args.pool_pages = 27, rows.args.second_pool_pages = 28;
+    rows.args.selection = rows.selection.data(), rows.args.selection_capacity = 400;
+    rows.args.selection_stride_batch = 400;
+    rows.args.second_page_table = rows.table.data(), rows.args.second_page_table_stride = 10;
+    rows.args.second_lengths = lengths.data(), rows.args.second_capacity = 160;
+    const std::vector<Segment> segments{{0, 0, 0, 350, 200}, {1, 0, 192, 337, 300}, {1, 0, 0, 37, 0}};
+    expect_panels(
+        rows, segments, true,
+        [&](const KvRing& ring, Walk& walk) { two_caches::produce(rows.args, {}, {}, ring, walk); },
+        [&](const Segment& s, int read) {
+          if (read >= s.selected) {
+            const int token = read - s.selected,
+                      page = rows.table[static_cast<std::size_t>(s.request * 10 + token / 16)];
+            return page < 0 || page >= 28 ? -1 : second + page * 16 + token % 16;
+          }
+          const int token = rows.selection[static_cast<std::size_t>(s.request * 400 + read)];
+          return token < 0 || token >= 432 ? -1 : first + token;
+        });
+  }
 }
 
 TEST(RowPanels, AnotherFormatIsOnlyOtherNumbers) {
