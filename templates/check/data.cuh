@@ -186,7 +186,7 @@ CHECK_HD float check_kv_scale(int kind, check_u64 seed, int tensor, int kv_forma
 
 // Where rows have a format of their own, a group of latent columns is as engines quantise it: its largest magnitude is
 // the largest of the format, 448 of e4m3. So values are multiplied by so much before they become bytes, and one column
-// of a group that could lack a 448 gets one. The smallest power of two that undoes it is a factor of the scales.
+// of a group that could lack a 448 gets one. A power of two that undoes it is a factor of the scales.
 CHECK_HD float check_row_span(int kind) {
   return kind == kCheckCoverage ? 448.0f : check_exact_keys(kind) ? 7.0f : 256.0f;
 }
@@ -217,7 +217,8 @@ CHECK_HD float check_group_scale(int kind, check_u64 seed, int request, int head
   const check_u64 hash =
       check_hash(check_row_key(~seed, kCheckLatent, request, head), (check_u64)token * 64u + (unsigned)group);
   if (check_exact_keys(kind)) return (hash & 1u) != 0u ? 0.125f : 0.0625f;
-  return check_group_unit(kind, seed, group) * (1.0f + (float)(unsigned)(hash & 7u) * 0.125f) * 0.00390625f;
+  const float undone = kind == kCheckCoverage ? 0.001953125f : 0.00390625f;  // check_row_span, as a power of two
+  return check_group_unit(kind, seed, group) * (1.0f + (float)(unsigned)(hash & 7u) * 0.125f) * undone;
 }
 
 // The bits, of bf16, of a latent column of a new row that becomes this byte of a group with this scale once the row is

@@ -41,8 +41,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       if (lane == 0) {
         constexpr u32 kOfStep = kFullMask >> (32 - kStepRuns);
         const int first = page_step * kStepRuns;
-        selected_holes().of_stage[writer.at.stage] = {holes >> first & kOfStep, cut >> first & kOfStep, runs.left(), 0,
-                                                      0};
+        selected_holes().of_stage[writer.at.stage] = {holes >> first & kOfStep, cut >> first & kOfStep, runs.left()};
       }
       if (lane < kStageParts)
         expect_bytes(full + lane * 8, (u32)(step_runs * kPageRun * (kStageColumns / kStageParts) * 2));

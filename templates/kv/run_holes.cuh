@@ -4,7 +4,9 @@
 struct Holes {
   u32 runs, cut;
   int left;
+#if defined(LEAN_SECOND_CACHE)
   int second, second_left;  // the same of runs of the second cache, which begin with token number `second` of the step
+#endif
 };
 LEAN_DEVICE bool any_hole(const Holes& holes) { return (holes.runs | holes.cut) != 0; }
 
@@ -26,7 +28,7 @@ LEAN_DEVICE Holes holes_of(const LeanDecodeArgs& args, const Segment& s, const S
     }
   }
   Holes holes = {__ballot_sync(kFullMask, hole), __ballot_sync(kFullMask, !hole && run.count < kPageRun),
-                 (int)((u32)tokens % kPageRun), 0, 0};
+                 (int)((u32)tokens % kPageRun)};
   if constexpr (kSecondCache)
     holes.second = second.first - step.token, holes.second_left = (int)((u32)second.tokens % kPageRun);
   return holes;
@@ -34,6 +36,8 @@ LEAN_DEVICE Holes holes_of(const LeanDecodeArgs& args, const Segment& s, const S
 
 // Whether nobody sees token number `offset` of the step.
 LEAN_DEVICE bool in_hole(const Holes& holes, int offset) {
-  const int run = offset / kPageRun, left = kSecondCache && offset >= holes.second ? holes.second_left : holes.left;
+  const int run = offset / kPageRun;
+  int left = holes.left;
+  if constexpr (kSecondCache) left = offset >= holes.second ? holes.second_left : left;
   return (holes.runs >> run & 1) != 0 || ((holes.cut >> run & 1) != 0 && offset % kPageRun >= left);
 }

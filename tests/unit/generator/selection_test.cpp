@@ -21,6 +21,7 @@ namespace {
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma GCC diagnostic ignored "-Wunused-const-variable"
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
 // ---- what CUDA and the modules before give ----
 // Empty lines keep the modules in the order in which they build on each other.
@@ -41,6 +42,7 @@ int end_read(const Segment& s) { return s.end; }
 int second_tokens(int length, int capacity) { return min(max(length, 0), capacity); }
 
 #define LEAN_DEVICE inline
+#define LEAN_SECOND_CACHE
 #define CURSOR(second, block, in_pool, queries, causal, page, run, step, warps)                         \
   constexpr int kSelectionBlock = block, kSelectionQueries = queries, kPageSize = page, kPageRun = run, \
                 kStepTokens = step, kWarps = warps, kRoundTokens = kWarps * kStepTokens;                \
@@ -104,6 +106,7 @@ CURSOR(true, 1, false, 1, true, 24, 1, 16, 3)
 
 #include "templates/kv/selected.cuh"
 }  // namespace two_caches_of_tokens
+#undef LEAN_SECOND_CACHE
 #pragma GCC diagnostic pop
 
 /// Two requests with random lists, in which a part of the entries and pages are holes of every kind.
