@@ -36,6 +36,8 @@ Result<void> validate_selection(const Features& f) {
   constexpr int kMostBlockTokens = 128;
   if (!has_selection(f)) {
     if (f.selection_block < 0) return invalid(fmt::format("selection_block is {}", f.selection_block), kBlockSizes);
+    if (f.second_cache)
+      return invalid("second_cache without a selection", "Give selection_block: without one, a cache is read whole.");
     if (!f.selection_in_pool) return {};
     return invalid("selection_in_pool without a selection", "Give selection_block, the tokens of an entry.");
   }
@@ -61,6 +63,12 @@ Result<void> validate_selection(const Features& f) {
         Other{f.append, "append", "Write the new tokens before the launch: what is selected may be any of them."},
         Other{f.rope != Rope::none, "rope", "Rotate q before the launch."}}) {
     if (other.asked) return fail(ErrorCode::unsupported, fmt::format("{} with a selection", other.what), other.cure);
+  }
+  constexpr const char* kMerge = "Read the second cache in a launch of its own, and merge the two results.";
+  for (const Other& other : {Other{f.batch_invariant, "batch_invariant", kMerge},
+                             Other{has_one_byte_elements(f), "a one-byte kv_format", kMerge}}) {
+    if (f.second_cache && other.asked)
+      return fail(ErrorCode::unsupported, fmt::format("{} with second_cache", other.what), other.cure);
   }
   return {};
 }
@@ -254,6 +262,7 @@ std::string features_name(const Features& f) {
   if (f.rope != Rope::none) name += fmt::format("_{}{}", f.rope == Rope::half_split ? "rh" : "ri", f.rope_dim);
   if (f.batch_invariant) name += "_inv";
   if (has_selection(f)) name += fmt::format("_sel{}{}", f.selection_block, f.selection_in_pool ? "p" : "");
+  if (has_selection(f) && f.second_cache) name += "_two";
   if (in_group(f)) {
     name += fmt::format("_cp{}", f.context_parallel);
     if (f.context_interleave > 0) name += fmt::format("i{}", f.context_interleave);
@@ -275,7 +284,7 @@ std::uint64_t features_hash(const Features& f) {
           static_cast<std::uint64_t>(f.kv_format) << 32 | static_cast<std::uint64_t>(f.kv_scale) << 40 |
           static_cast<std::uint64_t>(f.batch_invariant) << 48 | static_cast<std::uint64_t>(f.append) << 49 |
           static_cast<std::uint64_t>(f.latent) << 50 | static_cast<std::uint64_t>(f.selection_in_pool) << 51 |
-          static_cast<std::uint64_t>(f.rope) << 56,
+          static_cast<std::uint64_t>(f.second_cache) << 52 | static_cast<std::uint64_t>(f.rope) << 56,
       static_cast<std::uint64_t>(f.window),
       static_cast<std::uint64_t>(f.sink_tokens),
       std::bit_cast<std::uint64_t>(f.soft_cap),
@@ -311,6 +320,7 @@ std::string to_json(const Features& f) {
   if (f.batch_invariant) json["batch_invariant"] = true;
   if (f.selection_block != plain.selection_block) json["selection_block"] = f.selection_block;
   if (f.selection_in_pool) json["selection_in_pool"] = true;
+  if (f.second_cache) json["second_cache"] = true;
   if (f.context_parallel != plain.context_parallel) json["context_parallel"] = f.context_parallel;
   if (f.context_interleave != plain.context_interleave) json["context_interleave"] = f.context_interleave;
   if (f.replicate_output) json["replicate_output"] = true;
@@ -373,6 +383,7 @@ Result<Features> features_from_json(std::string_view text) {
   boolean("batch_invariant", f.batch_invariant);
   integer("selection_block", f.selection_block);
   boolean("selection_in_pool", f.selection_in_pool);
+  boolean("second_cache", f.second_cache);
   integer("context_parallel", f.context_parallel);
   integer("context_interleave", f.context_interleave);
   boolean("replicate_output", f.replicate_output);

@@ -75,6 +75,9 @@ struct Features {
   /// Entries count blocks from the start of the pool; otherwise from the start of the request's context, and the page
   /// table says where these lie.
   bool selection_in_pool = false;
+  /// Beside what it has selected, a query token sees the first tokens of its request in a second cache, whose pages are
+  /// as those of the first.
+  bool second_cache = false;
 
   /// Ranks (GPUs) that hold a part of every context each and merge their results in the kernel: 2 to 8; 1: one GPU has
   /// all of it.

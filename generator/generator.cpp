@@ -45,7 +45,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
        "attend/score.cuh", one_byte ? "kv/elements_8bit.cuh" : "kv/elements_16bit.cuh",
        spec.features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
   if (selects || rows) add({gathers_rows(spec) ? "kv/token_holes.cuh" : "kv/run_holes.cuh"});
-  if (spec.features.append) add({"kv/append.cuh"});
+  if (spec.features.append && !rows) add({"kv/append_elements.cuh", "kv/append.cuh"});
   if (one_byte) add({"attend/value_unit.cuh"});
   add({"bounded_wait.cuh"});
   if (spec.load == LoadPath::tensor) {
@@ -53,6 +53,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
     if (rows)
       add({"kv/row_lanes.cuh", selects ? "kv/selected_places.cuh" : "kv/row_places.cuh", "kv/row_copies.cuh",
            buffers_rows(spec) ? "kv/row_buffer.cuh" : "kv/row_panels.cuh"});
+    if (rows && spec.features.append) add({"kv/append_rows.cuh", "kv/append.cuh"});
     add({buffers_rows(spec)   ? "kv/produce_buffered_rows.cuh"
          : rows               ? "kv/produce_rows.cuh"
          : gathers_rows(spec) ? "kv/produce_gathered.cuh"
@@ -264,6 +265,7 @@ std::string constants(const KernelSpec& spec) {
   text += "// what the problem asks for beside plain dense decode\n";
   if (in_group(features)) text += "#define LEAN_GROUP\n";
   if (needs_positions(features)) text += "#define LEAN_POSITIONS\n";
+  if (features.second_cache) text += "#define LEAN_SECOND_CACHE\n";
   add("int", "kPageSize", features.page_size, "tokens per page; 0: dense");
   add("int", "kPageRun", page_run(spec), "tokens that steps of a paged cache take from one page at a time");
   add("bool", "kRaggedQ", features.ragged_q, "each request has its own number of query tokens");
@@ -278,6 +280,7 @@ std::string constants(const KernelSpec& spec) {
   add("float", "kSoftCap", fmt::format("{:#}f", static_cast<float>(features.soft_cap)), "0: none");
   add("bool", "kAlibi", features.alibi, "slope * (kv index - q index) is added to scores");
   add("bool", "kAppend", features.append, "the query tokens' own K and V are written into the cache first");
+  if (features.append) add("int", "kStrideBytes", kv_element_bytes(features), "that strides of K and V count");
   if (features.rope != Rope::none) {
     add("int", "kRope", static_cast<int>(features.rope), "kHalfSplit, kInterleaved");
     add("int", "kRopeDim", features.rope_dim > 0 ? features.rope_dim : turning_dims(features, spec.head_dim),
@@ -285,6 +288,8 @@ std::string constants(const KernelSpec& spec) {
     add("int", "kFirstRopeDim", first_turning_dim(features, spec.head_dim), "the first of them");
   }
   add("bool", "kBatchInvariant", features.batch_invariant, "every LeanTile is a partial of its own");
+  add("bool", "kSecondCache", features.second_cache,
+      "a second cache beside the selection, whose first tokens are read");
   add("int", "kSelectionBlock", features.selection_block, "tokens of an entry of a selection; 0: none");
   if (selects) {
     add("bool", "kSelectionInPool", features.selection_in_pool, "entries count blocks of the pool");

@@ -346,6 +346,9 @@ Result<void> validate(const KernelSpec& spec) {
     if (spec.features.page_size > 0 && page_run(spec) < kTensorRun && !gathers_rows(spec))
       return unsupported(fmt::format("load path tensor with pages of {} tokens", spec.features.page_size),
                          "it takes multiples of 8; use bulk, cp_async or ldg");
+    if (spec.features.second_cache && !gathers_rows(spec))
+      return unsupported("load path tensor with second_cache and runs of 8 tokens or more",
+                         "its copies reach one cache; use cp_async, bulk or ldg");
     if (spec.warps % 4 != 0)
       return invalid(fmt::format("warps is {} with load path tensor", spec.warps), "choose 4, 8, 12 or 16");
     if (spec.features.latent && spec.warps > 8)
@@ -359,7 +362,7 @@ Result<void> validate(const KernelSpec& spec) {
     if (splits_columns(spec) && value_dim(spec) % 128 != 0)
       return unsupported(fmt::format("8 warps over a latent cache with {} columns of V", value_dim(spec)),
                          "each half has a multiple of 64; choose 4 warps");
-    if (warpgroups_have_roles(spec) && spec.features.append)
+    if (warpgroups_have_roles(spec) && spec.features.append && row_format(spec.features) == nullptr)
       return unsupported("append into a latent cache with 8 warps and more than 16 query rows",
                          "the producer needs the registers that hold O; choose 4 warps");
     // O fills the registers of the value warpgroups, and the addresses of other ranks' memory would be spilled.

@@ -8,7 +8,11 @@ static_assert(sizeof(Operands) + kStages * kStageBytes + kLeanAtomBytes == kShar
 
 // Registers of a thread once the others have handed some of their own to the value warpgroups (PTX ISA,
 // "setmaxnreg").
-constexpr int kValueRegisters = 176, kWeigherRegisters = kGathers ? 104 : 112, kProducerRegisters = kGathers ? 56 : 48;
+constexpr bool kProducesMuch = kAppend || kSecondCache;
+constexpr int kValueRegisters = kProducesMuch ? 168 : 176, kWeigherRegisters = kGathers ? 104 : 112,
+              kProducerRegisters = kProducesMuch ? 72
+                                   : kGathers    ? 56
+                                                 : 48;
 static_assert(kThreads * kValueRegisters + 128 * (kWeigherRegisters + kProducerRegisters) <= 65536,
               "an SM has 64 Ki registers");
 

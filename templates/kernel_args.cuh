@@ -98,13 +98,24 @@ struct LeanDecodeArgs {
 
   // Read only by threads that have waited for long or found a fault. Null: they break the context instead.
   LeanStatus* status;
-#if !defined(__CUDACC__) || defined(LEAN_GROUP)
+#if !defined(__CUDACC__) || defined(LEAN_GROUP) || defined(LEAN_SECOND_CACHE)
 
   // Kernels of a group only. Others have a shorter argument block, of which the driver copies no more.
   void* group;                   // LeanGroup of this rank
   const int* full_lengths;       // [batch], tokens of the whole contexts, over all ranks
   const int* context_starts;     // [batch], where in the whole context this rank's tokens begin; contiguous parts only
   int group_rank, group_checks;  // group_checks is not 0 if ranks compare full_lengths
+#endif
+#if !defined(__CUDACC__) || defined(LEAN_SECOND_CACHE)
+
+  // Kernels with a second cache beside selected KV only: pages as those of k and v, with the same strides.
+  const void* second_k;
+  const void* second_v;
+  const int* second_page_table;  // [batch, max_pages] by second_page_table_stride
+  const int* second_lengths;     // [batch, q_tokens], its first tokens that each query token sees; clamped to
+                                 // [0, second_capacity]
+  long long second_page_table_stride;
+  int second_pool_pages, second_capacity;
 #endif
 };
 
@@ -118,7 +129,9 @@ inline LeanDecodeArgs lean_line_of_selection(LeanDecodeArgs args, int q_tokens) 
 }
 #endif
 static_assert(sizeof(void*) == 8 && sizeof(long long) == 8, "64-bit only");
-#if !defined(__CUDACC__) || defined(LEAN_GROUP)
+#if !defined(__CUDACC__) || defined(LEAN_SECOND_CACHE)
+static_assert(sizeof(LeanDecodeArgs) == 504, "host and device must agree on the argument block");
+#elif defined(LEAN_GROUP)
 static_assert(sizeof(LeanDecodeArgs) == 456, "host and device must agree on the argument block");
 #else
 static_assert(sizeof(LeanDecodeArgs) == 424, "host and device must agree on the argument block");

@@ -109,6 +109,7 @@ void add_feature_flags(CLI::App& command, FeatureFlags& flags) {
       ->type_name("N");
   flag("--selection-in-pool", flags.selection_in_pool,
        "The lists count blocks from the start of the pool of pages, not of the request's context");
+  flag("--second-cache", flags.second_cache, "Beside what they select, query tokens see the tokens of a second cache");
   option(
       "--context-parallel", flags.context_parallel,
       "GPUs that hold a part of every context each, 2 to 8; contexts then count the tokens of one of them; default 1")
@@ -147,6 +148,7 @@ Result<Features> with_flags(Features features, const FeatureFlags& flags, DType 
   features.append = flags.append;
   features.batch_invariant = flags.batch_invariant;
   features.selection_in_pool = flags.selection_in_pool;
+  features.second_cache = flags.second_cache;
   features.replicate_output = flags.replicate_output;
   if (!flags.score.empty()) features.score = flags.score;
   for (const Result<void>& read :

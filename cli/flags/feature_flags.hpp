@@ -22,7 +22,7 @@ struct FeatureFlags {
   std::string v_head_dim, rope, rope_dim;
   std::string selection_block, context_parallel, context_interleave;
   bool ragged_q = false, sink_logits = false, alibi = false, latent = false, append = false, batch_invariant = false;
-  bool selection_in_pool = false, replicate_output = false;
+  bool selection_in_pool = false, second_cache = false, replicate_output = false;
 };
 
 /// Registers the flags. `flags` must live until the program has been parsed and run.

@@ -232,7 +232,8 @@ typedef struct leanattn_problem {
                                  the r-th contiguous part of every context, and parts may have any sizes */
   int32_t replicate_output;   /* not 0: every rank writes o of all query heads. 0: rank r writes the r-th share of the
                                  query heads, which context_parallel divides (two levels: docs/groups.md) */
-  int32_t reserved2;
+  int32_t second_cache; /* not 0: with a selection, query tokens also see the first tokens of a second cache, which is
+                           read whole */
 } leanattn_problem;
 
 /* What the caller knows or guesses about a decode step. It decides how fast a launch is, never whether it is right: a
@@ -467,6 +468,16 @@ typedef struct leanattn_decode_args {
   /* context_parallel without context_interleave, for several query tokens with a causal mask: [batch], where in the
    * whole context the tokens of this rank begin. Else null. */
   const int32_t* context_starts;
+  /* second_cache: pages as those of k and v, of the same page_size and by the same strides. second_v: null if latent */
+  const void* second_k;
+  const void* second_v;
+  const int32_t* second_page_table; /* [batch, second_max_pages] by second_page_table_stride, numbers of its pages */
+  const int32_t* second_lengths; /* [batch, q_len]: each query token sees so many first tokens of its request's pages;
+                                    clamped to [0, second_max_pages * page_size] */
+  int64_t second_page_table_stride; /* 0: second_max_pages */
+  int64_t second_pool_pages;        /* pages that second_k and second_v hold */
+  int32_t second_max_pages;         /* entries of second_page_table for a request */
+  int32_t reserved3;
 } leanattn_decode_args;
 
 /* Everything is 0 but struct_size: dense strides, the usual scale, no feature. */

@@ -87,9 +87,11 @@ struct Problem {
   /// Tokens of the blocks of which each query token brings a list: 1, 16, 32, 64 or 128; 0: it sees its whole context.
   int selection_block = 0;
   bool selection_in_pool = false;  ///< lists count blocks from the start of the pool, not of the request's context
-  int context_parallel = 1;        ///< ranks that hold a part of every context each, 2 to 8; 1: one has all of it
-  int context_interleave = 0;      ///< ranks hold units of so many tokens in turn; 0: contiguous parts
-  bool replicate_output = false;   ///< every rank writes o of all query heads, instead of its share of them
+  /// With a selection, query tokens also see the first tokens of a second cache, which is read whole.
+  bool second_cache = false;
+  int context_parallel = 1;       ///< ranks that hold a part of every context each, 2 to 8; 1: one has all of it
+  int context_interleave = 0;     ///< ranks hold units of so many tokens in turn; 0: contiguous parts
+  bool replicate_output = false;  ///< every rank writes o of all query heads, instead of its share of them
 };
 
 /// What the caller knows or guesses about a decode step. It decides how fast a launch is, never whether it is right.
@@ -173,6 +175,14 @@ struct DecodeArgs {
   const std::int32_t* full_context_lengths = nullptr;
   /// The same, of contiguous parts only: [batch], where in the whole context the tokens of this rank begin.
   const std::int32_t* context_starts = nullptr;
+
+  const void* second_k = nullptr;  ///< second_cache: pages as those of k, of the same page_size and strides
+  const void* second_v = nullptr;  ///< likewise of v; null if latent
+  const std::int32_t* second_page_table = nullptr;  ///< second_cache: [batch, second_max_pages]
+  const std::int32_t* second_lengths = nullptr;     ///< second_cache: [batch, q_len], first tokens that each sees
+  std::int64_t second_page_table_stride = 0;        ///< entries from one request's row to the next; 0: dense
+  std::int64_t second_pool_pages = 0;               ///< second_cache: pages that second_k and second_v hold
+  int second_max_pages = 0;                         ///< second_cache: entries of second_page_table for each request
 };
 
 /// The limits of a tuning; see leanattn_tune_options.
@@ -246,6 +256,7 @@ inline leanattn_problem to_c(const Problem& problem) {
   out.latent = problem.latent;
   out.selection_block = problem.selection_block;
   out.selection_in_pool = problem.selection_in_pool;
+  out.second_cache = problem.second_cache;
   out.context_parallel = problem.context_parallel;
   out.context_interleave = problem.context_interleave;
   out.replicate_output = problem.replicate_output;
@@ -335,6 +346,13 @@ inline leanattn_decode_args to_c(const DecodeArgs& args) {
   out.selection_heads = args.selection_heads;
   out.full_context_lengths = args.full_context_lengths;
   out.context_starts = args.context_starts;
+  out.second_k = args.second_k;
+  out.second_v = args.second_v;
+  out.second_page_table = args.second_page_table;
+  out.second_lengths = args.second_lengths;
+  out.second_page_table_stride = args.second_page_table_stride;
+  out.second_pool_pages = args.second_pool_pages;
+  out.second_max_pages = args.second_max_pages;
   return out;
 }
 

@@ -39,6 +39,7 @@ class Problem:
     latent: bool = False  #: v is the first v_head_dim columns of k, so that there is no v (multi-head latent attention)
     selection_block: int = 0  #: tokens of the blocks of which each query token brings a list; 0: it sees its whole context
     selection_in_pool: bool = False  #: the lists count blocks from the start of the pool, not of the request's context
+    second_cache: bool = False  #: beside what they select, query tokens see the first tokens of a second cache
     context_parallel: int = 1  #: ranks of a group, each of which holds a part of every context, 2 to 8; 1: one has all of it
     context_interleave: int = 0  #: ranks hold units of so many tokens in turn; 0: rank r holds the r-th contiguous part
     replicate_output: bool = False  #: every rank writes the result of all query heads, instead of its share of them

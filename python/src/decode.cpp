@@ -84,8 +84,9 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
                   nb::handle sink_tokens, nb::handle sink_logits, nb::handle soft_cap, nb::handle alibi_slopes,
                   nb::handle score, nb::handle k_new, nb::handle v_new, nb::handle rope_table, nb::handle rope,
                   nb::handle selection, nb::handle selected_counts, nb::handle selection_block,
-                  nb::handle batch_invariant, nb::handle pdl, nb::handle typical_batch, nb::handle max_batch,
-                  nb::handle longest_context, nb::handle total_context, nb::handle group,
+                  nb::handle second_k_cache, nb::handle second_v_cache, nb::handle second_page_table,
+                  nb::handle second_lengths, nb::handle batch_invariant, nb::handle pdl, nb::handle typical_batch,
+                  nb::handle max_batch, nb::handle longest_context, nb::handle total_context, nb::handle group,
                   nb::handle full_context_lengths, nb::handle context_starts, nb::handle context_interleave,
                   nb::handle replicate_output, nb::handle stream, nb::handle engine, nb::handle workspace) {
   const Stream on = find_stream(stream, q);
@@ -130,6 +131,10 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
                              selection,
                              selected_counts,
                              selection_block,
+                             second_k_cache,
+                             second_v_cache,
+                             second_page_table,
+                             second_lengths,
                              batch_invariant,
                              pdl,
                              typical_batch,
@@ -168,7 +173,9 @@ constexpr const char* kSignature =
     "tree_mask: typing.Any = None, window: int = 0, sink_tokens: int = 0, sink_logits: typing.Any = None, "
     "soft_cap: float = 0.0, alibi_slopes: typing.Any = None, score: str | None = None, k_new: typing.Any = None, "
     "v_new: typing.Any = None, rope_table: typing.Any = None, rope: str | None = None, selection: typing.Any = None, "
-    "selected_counts: typing.Any = None, selection_block: int | None = None, batch_invariant: bool = False, "
+    "selected_counts: typing.Any = None, selection_block: int | None = None, "
+    "second_k_cache: typing.Any = None, second_v_cache: typing.Any = None, second_page_table: typing.Any = None, "
+    "second_lengths: typing.Any = None, batch_invariant: bool = False, "
     "pdl: bool = False, typical_batch: int | None = None, max_batch: int | None = None, "
     "longest_context: int | None = None, total_context: int | None = None, group: Group | None = None, "
     "full_context_lengths: typing.Any = None, context_starts: typing.Any = None, context_interleave: int = 0, "
@@ -209,7 +216,7 @@ soft_cap         scores become cap * tanh(score / cap); 0: unchanged
 alibi_slopes     [q_heads] fp32: slope * (key index - query index) is added to scores
 score            an expression (docs/features.md) of score, q_index, kv_index and head that replaces scores
 k_new, v_new     shaped as q, with kv_heads: the kernel writes them into the cache as the query tokens' keys and values;
-                 for latent attention k_new alone
+                 for latent attention k_new alone, in q's type; in rows of 656 bytes it is quantised
 rope_table       [positions, rope_dim] fp32, cosines and then sines, by which q and k_new are rotated
 rope             which dims are rotated together: "half_split" (the default) or "interleaved"
 selection        [batch, kv_heads or 1, entries] int32, or with several query tokens [batch, q_len, kv_heads or 1, entries]:
@@ -217,6 +224,12 @@ selection        [batch, kv_heads or 1, entries] int32, or with several query to
                  the request's context, and without it of the pool, where context_lengths may be None
 selected_counts  [batch] or [batch, q_len] int32: how many entries of a query token's lists count
 selection_block  tokens of a block: 1 (the default), 16, 32, 64 or 128
+second_k_cache, second_v_cache
+                 with a selection, pools of pages shaped and strided as k_cache and v_cache, of which query tokens see the
+                 first tokens beside what they select (docs/how-to/sparse.md)
+second_page_table
+                 [batch, pages of a request] int32: the numbers of each request's pages in these pools
+second_lengths   [batch] or [batch, q_len] int32: how many tokens each query token sees there
 batch_invariant  the bits of a request depend on neither the other requests nor the load of the GPU
 pdl              the launch may overlap the kernel before it; docs/api.md has the contract
 
@@ -261,7 +274,9 @@ void bind_decode(nb::module_& module) {
              nb::arg("alibi_slopes") = nb::none(), nb::arg("score") = nb::none(), nb::arg("k_new") = nb::none(),
              nb::arg("v_new") = nb::none(), nb::arg("rope_table") = nb::none(), nb::arg("rope") = nb::none(),
              nb::arg("selection") = nb::none(), nb::arg("selected_counts") = nb::none(),
-             nb::arg("selection_block") = nb::none(), nb::arg("batch_invariant").none() = false,
+             nb::arg("selection_block") = nb::none(), nb::arg("second_k_cache") = nb::none(),
+             nb::arg("second_v_cache") = nb::none(), nb::arg("second_page_table") = nb::none(),
+             nb::arg("second_lengths") = nb::none(), nb::arg("batch_invariant").none() = false,
              nb::arg("pdl").none() = false, nb::arg("typical_batch") = nb::none(), nb::arg("max_batch") = nb::none(),
              nb::arg("longest_context") = nb::none(), nb::arg("total_context") = nb::none(),
              nb::arg("group") = nb::none(), nb::arg("full_context_lengths") = nb::none(),

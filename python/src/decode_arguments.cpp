@@ -33,6 +33,7 @@ DecodeArguments::DecodeArguments(const DecodeObjects& objects, CUstream_st* stre
   read_scores(objects);
   read_new_tokens(objects);
   read_selection(objects);
+  read_second_cache(objects);
   read_group(objects);
   read_shape(objects);
   problem_.lse = given(objects.out_lse) || bool_of(objects.return_lse, "return_lse");

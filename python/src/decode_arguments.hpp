@@ -22,6 +22,7 @@ struct DecodeObjects {
   nanobind::handle window, sink_tokens, sink_logits, soft_cap, alibi_slopes, score;
   nanobind::handle k_new, v_new, rope_table, rope;
   nanobind::handle selection, selected_counts, selection_block;
+  nanobind::handle second_k_cache, second_v_cache, second_page_table, second_lengths;
   nanobind::handle batch_invariant, pdl;
   nanobind::handle typical_batch, max_batch, longest_context, total_context;
   nanobind::handle full_context_lengths, context_starts, context_interleave, replicate_output;
@@ -66,6 +67,7 @@ class DecodeArguments {
   void read_scores(const DecodeObjects& objects);
   void read_new_tokens(const DecodeObjects& objects);
   void read_selection(const DecodeObjects& objects);
+  void read_second_cache(const DecodeObjects& objects);
   void read_group(const DecodeObjects& objects);
   void read_shape(const DecodeObjects& objects);
   void require_dense_floats(Optional& view, std::int64_t count, const char* what) const;
@@ -81,6 +83,7 @@ class DecodeArguments {
   bool in_pool_ = false;        // a selection says where in the pool tokens lie
   TensorView q_, k_;
   Optional lengths_, selection_, selected_counts_, full_lengths_, starts_;
+  Optional second_k_, second_v_, second_page_table_, second_lengths_;
   Optional v_, out_, lse_, page_table_, k_scale_, v_scale_, q_offsets_, tree_mask_, sink_logits_, alibi_slopes_, k_new_,
       v_new_, rope_table_;
 };

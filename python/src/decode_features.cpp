@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "decode_arguments.hpp"
@@ -190,6 +191,64 @@ void DecodeArguments::read_selection(const DecodeObjects& objects) {
   launch_.selection_stride_head = selection_->stride(heads);
   if (several_) launch_.selection_stride_token = selection_->stride(1);
   capacity_ = std::int64_t{launch_.selection_capacity} * problem_.selection_block;
+}
+
+void DecodeArguments::read_second_cache(const DecodeObjects& objects) {
+  const bool has_k = read(second_k_, objects.second_k_cache, "second_k_cache"),
+             has_v = read(second_v_, objects.second_v_cache, "second_v_cache"),
+             table = read(second_page_table_, objects.second_page_table, "second_page_table"),
+             lengths = read(second_lengths_, objects.second_lengths, "second_lengths");
+  if (!has_k) {
+    const char* const asks = has_v     ? "second_v_cache"
+                             : table   ? "second_page_table"
+                             : lengths ? "second_lengths"
+                                       : nullptr;
+    if (asks != nullptr) bad_value("second_k_cache", fmt::format("is missing, and {} is given", asks));
+    return;
+  }
+  if (!selection_)
+    bad_value("second_k_cache", "is given without a selection", "It is a second cache beside selected KV.");
+  if (!table) bad_value("second_page_table", "is missing", "Say where the pages of each request are.");
+  if (!lengths) bad_value("second_lengths", "is missing", "Say how many of its tokens each query token sees.");
+  if (has_v != v_.has_value())
+    bad_value("second_v_cache", has_v ? "is given, and v_cache is None" : "is missing, and v_cache is given");
+  // One kernel reads both caches, by the same strides.
+  for (const auto& [view, of, name] :
+       {std::tuple{&second_k_, &k_, "of k_cache"}, std::tuple{&second_v_, has_v ? &*v_ : nullptr, "of v_cache"}}) {
+    if (of == nullptr) continue;
+    (*view)->require_type(of->type());
+    (*view)->require_rank(of->rank(), "that of k_cache");
+    (*view)->require_aligned_rows();
+    for (int i = 1; i < of->rank(); ++i) (*view)->require_extent(i, of->extent(i), name);
+    for (int i = 0; i < of->rank(); ++i) {
+      if ((*view)->stride(i) != of->stride(i) && (*view)->extent(i) > 1 && of->extent(i) > 1)
+        bad_value(
+            of == &k_ ? "second_k_cache" : "second_v_cache",
+            fmt::format("has stride {} in dimension {}, and the other cache {}", (*view)->stride(i), i, of->stride(i)),
+            "Both caches have the same layout.");
+    }
+  }
+  const int heads = q_.rank() - 2;
+  second_page_table_->require_type(ElementType::int32);
+  second_page_table_->require_rank(2, "[batch, pages of a request]");
+  second_page_table_->require_extent(0, batch_, "batch");
+  second_page_table_->require_rows();
+  second_lengths_->require_type(ElementType::int32);
+  second_lengths_->require_rank(heads, several_ ? "[batch, q_len]" : "[batch]");
+  for (int i = 0; i < heads; ++i) second_lengths_->require_extent(i, q_.extent(i), "of q");
+  second_lengths_->require_contiguous();
+  problem_.second_cache = 1;
+  launch_.second_k = second_k_->data();
+  if (has_v) {
+    second_v_->require_extent(0, second_k_->extent(0), "of second_k_cache");
+    launch_.second_v = second_v_->data();
+  }
+  launch_.second_page_table = second_page_table_->data<std::int32_t>();
+  launch_.second_lengths = second_lengths_->data<std::int32_t>();
+  launch_.second_page_table_stride = second_page_table_->stride(0);
+  launch_.second_pool_pages = second_k_->extent32(0);
+  launch_.second_max_pages = second_page_table_->extent32(1);
+  capacity_ += std::int64_t{launch_.second_max_pages} * problem_.page_size;
 }
 
 void DecodeArguments::read_group(const DecodeObjects& objects) {

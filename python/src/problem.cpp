@@ -44,6 +44,7 @@ DecodeProblem to_runtime(const Problem& problem) {
                    .batch_invariant = problem.batch_invariant,
                    .selection_block = problem.selection_block,
                    .selection_in_pool = problem.selection_in_pool,
+                   .second_cache = problem.second_cache,
                    .context_parallel = problem.context_parallel,
                    .context_interleave = problem.context_interleave,
                    .replicate_output = problem.replicate_output};
@@ -83,6 +84,7 @@ Problem read_problem(nb::handle object) {
   problem.latent = flag("latent");
   problem.selection_block = integer("selection_block");
   problem.selection_in_pool = flag("selection_in_pool");
+  problem.second_cache = flag("second_cache");
   problem.context_parallel = integer("context_parallel");
   problem.context_interleave = integer("context_interleave");
   problem.replicate_output = flag("replicate_output");

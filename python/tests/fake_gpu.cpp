@@ -125,6 +125,13 @@ nb::dict arguments_of(const FakeLaunch& launch) {
   NUMBER(group_rank);
   POINTER(full_lengths);
   POINTER(context_starts);
+  POINTER(second_k);
+  POINTER(second_v);
+  POINTER(second_page_table);
+  POINTER(second_lengths);
+  NUMBER(second_page_table_stride);
+  NUMBER(second_pool_pages);
+  NUMBER(second_capacity);
 #undef POINTER
 #undef NUMBER
   return result;

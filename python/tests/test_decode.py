@@ -224,6 +224,58 @@ def test_rows_with_a_format_of_their_own_are_bytes(engine, shape, layout):
     assert (arguments["k_scale"], arguments["v_scale"]) == (0, 0)
 
 
+def second_cache(**changed):
+    return {**latent_inputs(k_cache=FakeTensor((40, 64, 656), "uint8"), kv_dtype="fp8_ds_mla", page_table=None, context_lengths=None,
+                            selection=FakeTensor((BATCH, 1, 2048), "int32"), selected_counts=FakeTensor((BATCH,), "int32")),
+            "second_k_cache": FakeTensor((9, 64, 656), "uint8"), "second_page_table": FakeTensor((BATCH, 2), "int32"),
+            "second_lengths": FakeTensor((BATCH,), "int32"), **changed}
+
+
+def test_a_second_cache_is_read_beside_selected_rows(engine):
+    given = second_cache()
+    _, launch = decoded(engine, **given)
+    arguments = launch["arguments"]
+    assert "_two" in launch["kernel"]
+    assert (arguments["second_k"], arguments["second_v"]) == (given["second_k_cache"].data,) * 2
+    assert (arguments["second_page_table"], arguments["second_lengths"]) == (given["second_page_table"].data, given["second_lengths"].data)
+    assert (arguments["second_page_table_stride"], arguments["second_pool_pages"], arguments["second_capacity"]) == (2, 9, 128)
+
+
+def test_a_second_cache_beside_selected_blocks_has_values_of_its_own(engine):
+    given = inputs(page_table=FakeTensor((BATCH, 9), "int32"), k_cache=FakeTensor((40, KV_HEADS, 64, HEAD_DIM)), v_cache=FakeTensor((40, KV_HEADS, 64, HEAD_DIM)),
+                   selection=FakeTensor((BATCH, KV_HEADS, 20), "int32"), selected_counts=FakeTensor((BATCH,), "int32"), selection_block=64,
+                   second_k_cache=FakeTensor((9, KV_HEADS, 64, HEAD_DIM)), second_v_cache=FakeTensor((9, KV_HEADS, 64, HEAD_DIM)),
+                   second_page_table=FakeTensor((BATCH, 2), "int32"), second_lengths=FakeTensor((BATCH,), "int32"))
+    _, launch = decoded(engine, **given)
+    arguments = launch["arguments"]
+    assert (arguments["second_k"], arguments["second_v"]) == (given["second_k_cache"].data, given["second_v_cache"].data)
+
+
+@pytest.mark.parametrize("named, changed", [
+    ("second_k_cache", {"second_k_cache": None}), ("second_k_cache", {"selection": None, "selected_counts": None, "context_lengths": FakeTensor((BATCH,), "int32"),
+                                                              "page_table": FakeTensor((BATCH, 9), "int32")}),
+    ("second_page_table", {"second_page_table": None}), ("second_lengths", {"second_lengths": None}),
+    ("second_v_cache", {"second_v_cache": FakeTensor((9, 64, 656), "uint8")}),
+    ("second_k_cache", {"second_k_cache": FakeTensor((9, 32, 656), "uint8")}),
+    ("second_k_cache", {"second_k_cache": FakeTensor((9, 64, 656), "uint8", strides=(64 * 672, 672, 1))}),
+    ("second_page_table", {"second_page_table": FakeTensor((BATCH + 1, 2), "int32")}),
+    ("second_lengths", {"second_lengths": FakeTensor((BATCH, 2), "int32")}),
+])
+def test_a_second_cache_that_does_not_fit_is_refused_by_name(engine, named, changed):
+    with pytest.raises(ValueError) as caught:
+        leanattn.decode(**second_cache(**changed), engine=engine)
+    assert named in str(caught.value) and fake.launches() == []
+
+
+def test_new_rows_of_a_format_of_their_own_are_given_in_the_type_of_q(engine):
+    new = FakeTensor((BATCH, 1, 576))
+    _, launch = decoded(engine, **latent_inputs(k_cache=FakeTensor((40, 64, 656), "uint8"), kv_dtype="fp8_ds_mla", k_new=new,
+                                                rope_table=FakeTensor((9 * 64, 64), "fp32"), rope="interleaved"))
+    arguments = launch["arguments"]
+    assert (arguments["k_new"], arguments["v_new"], arguments["k_new_stride_batch"]) == (new.data, 0, 576)
+    assert "dsmla" in launch["kernel"] and "_app" in launch["kernel"]
+
+
 def test_selected_rows_with_a_format_of_their_own(engine):
     given = latent_inputs(k_cache=FakeTensor((40, 64, 656), "uint8"), kv_dtype="fp8_ds_mla", page_table=None, context_lengths=None,
                           selection=FakeTensor((BATCH, 1, 2048), "int32"), selected_counts=FakeTensor((BATCH,), "int32"))
@@ -236,7 +288,8 @@ def test_selected_rows_with_a_format_of_their_own(engine):
     (ValueError, "kv_dtype", {"k_cache": FakeTensor((40, 64, 656))}), (ValueError, "k_scale", {"k_scale": FakeTensor((1,), "fp32")}),
     (leanattn.Unsupported, "512 are V", {"v_head_dim": 256}),
     (leanattn.Unsupported, "rotated columns are bf16", {"q": FakeTensor((BATCH, 16, 576), "fp16")}),
-    (leanattn.Unsupported, "with append", {"k_new": FakeTensor((BATCH, 1, 576))}),
+    (ValueError, "v_new", {"k_new": FakeTensor((BATCH, 1, 576)), "v_new": FakeTensor((BATCH, 1, 512))}),
+    (TypeError, "k_new", {"k_new": FakeTensor((BATCH, 1, 656), "uint8")}), (ValueError, "k_new", {"k_new": FakeTensor((BATCH, 1, 656))}),
 ])
 def test_what_rows_with_a_format_of_their_own_have_not_is_refused_by_name(engine, error, said, changed):
     with pytest.raises(error) as caught:

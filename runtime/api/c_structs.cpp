@@ -93,12 +93,10 @@ Result<void> read_features(const leanattn_problem& read, Features& out) {
   out.latent = read.latent != 0;
   out.selection_block = read.selection_block;
   out.selection_in_pool = read.selection_in_pool != 0;
+  out.second_cache = read.second_cache != 0;
   out.context_parallel = read.context_parallel != 0 ? read.context_parallel : 1;
   out.context_interleave = read.context_interleave;
   out.replicate_output = read.replicate_output != 0;
-  if (read.reserved2 != 0) [[unlikely]]
-    return fail(ErrorCode::invalid_argument, fmt::format("problem.reserved2 is {}", read.reserved2),
-                "Leave it 0; leanattn_problem_init does.");
   return {};
 }
 

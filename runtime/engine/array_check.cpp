@@ -59,6 +59,15 @@ Result<void> describe(std::uint64_t offender, const DecodeProblem& problem, cons
   }
   if (array == kLeanSelectedCounts) {
     const int q_len = problem.features.q_len;
+    if (index >= q_len) {
+      const auto length = read_entries<1>(args.second_lengths, request * q_len + index - q_len, stream);
+      if (!length) return tl::unexpected(length.error());
+      return fail(ErrorCode::invalid_argument,
+                  fmt::format("second_lengths, request {}, query token {} is {}, and the second cache has {} tokens a "
+                              "request",
+                              request, index - q_len, (*length)[0], args.second_capacity),
+                  "Lengths count tokens of the request's pages in the second cache.");
+    }
     const auto count = read_entries<1>(args.selected_counts, request * q_len + index, stream);
     if (!count) return tl::unexpected(count.error());
     return fail(ErrorCode::invalid_argument,
@@ -77,8 +86,9 @@ Result<void> describe(std::uint64_t offender, const DecodeProblem& problem, cons
 }  // namespace
 
 std::string array_check_source() {
-  return joined_templates("// Checks of leanattn's launches: what the arrays on the device hold.",
-                          {"kernel_args.cuh", "check/pages.cuh", "check/workspace.cuh"});
+  return joined_templates(
+      "// Checks of leanattn's launches: what the arrays on the device hold.\n#define LEAN_SECOND_CACHE",
+      {"kernel_args.cuh", "check/pages.cuh", "check/workspace.cuh"});
 }
 
 Result<ArrayCheck> ArrayCheck::load(Arch arch, CubinCache* cubins) {
@@ -99,9 +109,9 @@ Result<void> ArrayCheck::operator()(const DecodeProblem& problem, const LeanDeco
                                     CUstream_st* stream) const {
   constexpr unsigned kThreads = 256;  // as in templates/check/pages.cuh
   const Features& features = problem.features;
-  const LeanArrayLimits limits{features.page_size,        features.q_len,    features.window,
-                               features.sink_tokens,      features.ragged_q, has_selection(features),
-                               features.selection_in_pool};
+  const LeanArrayLimits limits{features.page_size,         features.q_len,       features.window,
+                               features.sink_tokens,       features.ragged_q,    has_selection(features),
+                               features.selection_in_pool, features.second_cache};
   const LaunchDims dims{.grid_x = static_cast<unsigned>(args.batch), .threads = kThreads};
   const auto offender = first_offender(
       stream, [&](unsigned long long* word) { return launch_with(function_, dims, stream, args, limits, word); });

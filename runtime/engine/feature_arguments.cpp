@@ -21,6 +21,8 @@ struct FeaturePointer {
 
 /// What a problem with a latent cache has not.
 constexpr const char* kNoLatent = "a v beside k, because it is latent";
+/// What a problem has not whose second cache holds K and V in one.
+constexpr const char* kNoSecondV = "a second_v beside second_k, because it is latent";
 /// What a problem has not whose selections say where in the pool tokens lie.
 constexpr const char* kNoRequests = "pages of a request, because of selection_in_pool";
 
@@ -42,6 +44,11 @@ Result<void> check_feature_pointers(const Features& features, const leanattn_dec
                        kVectorBytes},
         FeaturePointer{"selection", args.selection, has_selection(features), false, "selection_block"},
         FeaturePointer{"selected_counts", args.selected_counts, has_selection(features), false, "selection_block"},
+        FeaturePointer{"second_k", args.second_k, features.second_cache, false, "second_cache", kVectorBytes},
+        FeaturePointer{"second_v", args.second_v, features.second_cache && !latent, false,
+                       features.second_cache && latent ? kNoSecondV : "second_cache", kVectorBytes},
+        FeaturePointer{"second_page_table", args.second_page_table, features.second_cache, false, "second_cache"},
+        FeaturePointer{"second_lengths", args.second_lengths, features.second_cache, false, "second_cache"},
         FeaturePointer{"full_context_lengths", args.full_context_lengths, in_group(features),
                        !needs_positions(features), "context_parallel"},
         FeaturePointer{"context_starts", args.context_starts,
@@ -65,7 +72,7 @@ Result<void> check_unused(const Features& features, const leanattn_decode_args& 
   const bool paged = features.page_size > 0;
   const bool scales = features.kv_format != KvFormat::same && features.kv_scale == KvScale::token;
   const bool own_v = !features.latent, new_v = features.append && own_v, lists = has_selection(features),
-             tables = paged && !features.selection_in_pool;
+             tables = paged && !features.selection_in_pool, second = features.second_cache;
   const char* const of_tables = features.selection_in_pool ? kNoRequests : "page_size";
   const char* const of_new_v = own_v ? "append" : kNoLatent;
   struct Value {
@@ -93,15 +100,19 @@ Result<void> check_unused(const Features& features, const leanattn_decode_args& 
                              Value{"selection_stride_token", args.selection_stride_token, lists, "selection_block"},
                              Value{"selection_stride_head", args.selection_stride_head, lists, "selection_block"},
                              Value{"selection_capacity", args.selection_capacity, lists, "selection_block"},
-                             Value{"selection_heads", args.selection_heads, lists, "selection_block"}}) {
+                             Value{"selection_heads", args.selection_heads, lists, "selection_block"},
+                             Value{"second_page_table_stride", args.second_page_table_stride, second, "second_cache"},
+                             Value{"second_pool_pages", args.second_pool_pages, second, "second_cache"},
+                             Value{"second_max_pages", args.second_max_pages, second, "second_cache"}}) {
     if (value.used || value.value == 0) [[likely]]
       continue;
     return invalid(fmt::format("{} is {}, but this plan's problem has not {}", value.name, value.value, value.feature),
                    "Leave it 0; leanattn_decode_args_init does.");
   }
-  if (args.reserved2 != 0) [[unlikely]]
-    return invalid(fmt::format("decode_args.reserved2 is {}", args.reserved2),
-                   "Leave it 0; leanattn_decode_args_init does.");
+  for (const auto& [name, value] : {std::pair{"reserved2", args.reserved2}, std::pair{"reserved3", args.reserved3}}) {
+    if (value != 0) [[unlikely]]
+      return invalid(fmt::format("decode_args.{} is {}", name, value), "Leave it 0; leanattn_decode_args_init does.");
+  }
   return {};
 }
 
@@ -216,6 +227,46 @@ Result<int> bind_selection(const DecodeProblem& problem, const leanattn_decode_a
   bound.selection = args.selection;
   bound.selected_counts = args.selected_counts;
   bound.selection_capacity = args.selection_capacity;
+  return static_cast<int>(tokens);
+}
+
+Result<int> bind_second_cache(const Features& features, const leanattn_decode_args& args, LeanDecodeArgs& bound) {
+  if (args.second_max_pages < 1)
+    return invalid(fmt::format("second_max_pages is {}", args.second_max_pages),
+                   "Give the entries of a request's row of second_page_table, at least 1.");
+  const std::int64_t tokens = std::int64_t{args.second_max_pages} * features.page_size;
+  if (tokens > kMostTokens)
+    return fail(ErrorCode::unsupported,
+                fmt::format("second_max_pages is {}: with pages of {} tokens a request may have {}, more than 2^30",
+                            args.second_max_pages, features.page_size, tokens),
+                "Give shorter rows of second_page_table.");
+  if (args.second_pool_pages < 1)
+    return invalid(fmt::format("second_pool_pages is {}", args.second_pool_pages),
+                   "Give the pages that second_k and second_v hold, at least 1.");
+  // A bit of the place of a token says in which cache it is.
+  for (const auto& [name, pages] :
+       {std::pair{"pool_pages", args.pool_pages}, std::pair{"second_pool_pages", args.second_pool_pages}}) {
+    if (pages > kMostTokens / features.page_size)
+      return fail(ErrorCode::unsupported,
+                  fmt::format("{} is {}: pools of pages of {} tokens beside a second cache have up to 2^30 tokens",
+                              name, pages, features.page_size),
+                  "Split the pool, with a launch for the requests of each part.");
+  }
+  if (args.second_page_table_stride != 0 && args.batch > 1) {
+    std::int64_t last = 0;
+    if (args.second_page_table_stride < args.second_max_pages ||
+        __builtin_mul_overflow(args.second_page_table_stride, std::int64_t{args.batch} * 4, &last))
+      return invalid(fmt::format("second_page_table_stride is {}, with rows of {} entries for {} requests",
+                                 args.second_page_table_stride, args.second_max_pages, args.batch),
+                     "Leave it 0 for rows that follow each other.");
+  }
+  bound.second_k = args.second_k;
+  bound.second_v = features.latent ? args.second_k : args.second_v;
+  bound.second_page_table = args.second_page_table;
+  bound.second_lengths = args.second_lengths;
+  bound.second_page_table_stride = or_dense(args.second_page_table_stride, args.second_max_pages);
+  bound.second_pool_pages = static_cast<int>(args.second_pool_pages);
+  bound.second_capacity = static_cast<int>(tokens);
   return static_cast<int>(tokens);
 }
 

@@ -26,13 +26,15 @@ inline bool says_nothing_of_features(const leanattn_decode_args& args) noexcept 
                                  word(args.alibi_slopes) | word(args.sink_logits) | word(args.k_scale) |
                                  word(args.v_scale) | word(args.k_new) | word(args.v_new) | word(args.rope_table) |
                                  word(args.selection) | word(args.selected_counts) | word(args.full_context_lengths) |
-                                 word(args.context_starts);
+                                 word(args.context_starts) | word(args.second_k) | word(args.second_v) |
+                                 word(args.second_page_table) | word(args.second_lengths);
   const std::int64_t sizes = args.page_table_stride | args.kv_scale_stride_batch | args.kv_scale_stride_head |
                              args.kv_scale_stride_token | args.pool_pages | args.max_pages | args.reserved2 |
                              args.k_new_stride_batch | args.k_new_stride_token | args.k_new_stride_head |
                              args.v_new_stride_batch | args.v_new_stride_token | args.v_new_stride_head |
                              args.selection_stride_batch | args.selection_stride_token | args.selection_stride_head |
-                             args.selection_capacity | args.selection_heads;
+                             args.selection_capacity | args.selection_heads | args.second_page_table_stride |
+                             args.second_pool_pages | args.second_max_pages | args.reserved3;
   return pointers == 0 && sizes == 0;
 }
 
@@ -45,6 +47,10 @@ Result<int> capacity_of(const Features& features, const leanattn_decode_args& ar
 /// otherwise. Returns how many tokens a list may name. Errors: invalid_argument, unsupported (more than 2^30 of them,
 /// or a pool of more than 2^31).
 Result<int> bind_selection(const DecodeProblem& problem, const leanattn_decode_args& args, LeanDecodeArgs& bound);
+
+/// The second cache. Returns how many tokens of it a query token may see. Errors: invalid_argument, unsupported (more
+/// than 2^30 of them, or either pool has more tokens).
+Result<int> bind_second_cache(const Features& features, const leanattn_decode_args& args, LeanDecodeArgs& bound);
 
 /// Strides of k_scale and v_scale, for a scale per token: [outermost, kv_heads, tokens] unless given, where `outermost`
 /// counts requests, or pages of `tokens`. Errors: invalid_argument.

@@ -33,6 +33,10 @@ Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeAr
                              Named{"rope_table", args.rope_table},
                              Named{"selection", args.selection},
                              Named{"selected_counts", args.selected_counts},
+                             Named{"second_k", args.second_k},
+                             Named{"second_v", args.second_v},
+                             Named{"second_page_table", args.second_page_table},
+                             Named{"second_lengths", args.second_lengths},
                              Named{"full_context_lengths", args.full_lengths},
                              Named{"context_starts", args.context_starts}}) {
     // bind_arguments() has refused null where a pointer is needed.

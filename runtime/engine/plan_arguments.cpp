@@ -189,6 +189,12 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
     if (!selected) [[unlikely]]
       return tl::unexpected(selected.error());
     capacity = *selected;
+    if (features.second_cache) {
+      const Result<int> second = bind_second_cache(features, args, bound);
+      if (!second) [[unlikely]]
+        return tl::unexpected(second.error());
+      capacity += *second + features.selection_block;  // whose last block may have a part only
+    }
   }
   const std::int64_t lists = selects ? batch * features.q_len : batch;
 

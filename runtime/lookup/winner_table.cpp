@@ -71,7 +71,10 @@ double distance(const Features& a, const Features& b) {
          differ(a.kv_format != b.kv_format || a.kv_scale != b.kv_scale, 0.1) +
          differ(transforms_scores(a) != transforms_scores(b), 0.2) + differ(a.v_head_dim != b.v_head_dim, 0.2) +
          differ(a.latent != b.latent, 2) + differ(has_selection(a) != has_selection(b), 0.5) +
-         differ(a.selection_block != b.selection_block || a.selection_in_pool != b.selection_in_pool, 0.1) + 0.05;
+         differ(a.selection_block != b.selection_block || a.selection_in_pool != b.selection_in_pool ||
+                    a.second_cache != b.second_cache,
+                0.1) +
+         0.05;
 }
 
 /// How far two problems with the same heads are from each other, in octaves.

@@ -184,9 +184,25 @@ CHECK_HD float check_kv_scale(int kind, check_u64 seed, int tensor, int kv_forma
   return unit * near_one * check_bits_float((unsigned)(127 + limited) << 23);
 }
 
-// Where rows have a format of their own: the power of two that the scales of a group of latent columns count in, from
-// 2^-13 to 2^9. All groups have the same, or each has its own, in every second case. It is that of all rows, so that q
-// can undo it: else a group of large scales would decide all scores.
+// Where rows have a format of their own, a group of latent columns is as engines quantise it: its largest magnitude is
+// the largest of the format, 448 of e4m3. So values are multiplied by so much before they become bytes, and one column
+// of a group that could lack a 448 gets one. A power of two that undoes it is a factor of the scales.
+CHECK_HD float check_row_span(int kind) {
+  return kind == kCheckCoverage ? 448.0f : check_exact_keys(kind) ? 7.0f : 256.0f;
+}
+
+// The byte of a latent column of such a row. group: columns that share a scale.
+CHECK_HD unsigned char check_row_byte(int kind, check_u64 seed, int kv_format, int request, int head, long long token,
+                                      int column, int head_dim, int group) {
+  const float value = check_value(kind, seed, kCheckLatent, request, head, token, column, head_dim);
+  const check_u64 draw = check_hash(check_row_key(seed, 43, request, head), (check_u64)token * 64u + column / group);
+  const bool largest = !check_exact_keys(kind) && kind != kCheckCoverage && (int)(draw >> 40) % group == column % group;
+  return check_byte_from_float(kv_format, largest ? (value < 0.0f ? -448.0f : 448.0f) : value * check_row_span(kind));
+}
+
+// The power of two that the scales of a group count in, times 256, from 2^-13 to 2^9. All groups have the same, or each
+// has its own, in every second case. It is that of all rows, so that q can undo it: else a group of large scales would
+// decide all scores.
 CHECK_HD float check_group_unit(int kind, check_u64 seed, int group) {
   if (check_exact_keys(kind)) return 1.0f;
   const bool apart = (check_mix(seed + 37u) & 1u) != 0u;
@@ -195,13 +211,26 @@ CHECK_HD float check_group_unit(int kind, check_u64 seed, int group) {
 }
 
 // The scale of a group of a row: four significant bits, so that its products with fp8 values are bf16 numbers, from
-// about 1e-4 to 1e3.
+// about 5e-7 to 4. Scores that are exact have factors of 56 and 28.
 CHECK_HD float check_group_scale(int kind, check_u64 seed, int request, int head, long long token, int group) {
-  if (kind == kCheckOnes) return 1.0f;
+  if (kind == kCheckOnes) return 0.125f;
   const check_u64 hash =
       check_hash(check_row_key(~seed, kCheckLatent, request, head), (check_u64)token * 64u + (unsigned)group);
-  if (check_exact_keys(kind)) return (hash & 1u) != 0u ? 1.0f : 0.5f;
-  return check_group_unit(kind, seed, group) * (1.0f + (float)(unsigned)(hash & 7u) * 0.125f);
+  if (check_exact_keys(kind)) return (hash & 1u) != 0u ? 0.125f : 0.0625f;
+  const float undone = kind == kCheckCoverage ? 0.001953125f : 0.00390625f;  // check_row_span, as a power of two
+  return check_group_unit(kind, seed, group) * (1.0f + (float)(unsigned)(hash & 7u) * 0.125f) * undone;
+}
+
+// The bits, of bf16, of a latent column of a new row that becomes this byte of a group with this scale once the row is
+// quantised: those of their product or, where the byte is not the largest of its format, of up to three bf16 numbers
+// below. These are still nearest to the byte, from which the next one is at least 1/16 of its value away.
+CHECK_HD unsigned short check_new_latent(int kv_format, check_u64 seed, unsigned char byte, float scale, int request,
+                                         int head, long long token, int column, int head_dim) {
+  const unsigned short bits = check_from_float(kCheckBf16, check_byte_to_float(kv_format, byte) * scale);
+  if ((byte & 0x7fu) == 0u || (byte & 0x7fu) == 0x7eu) return bits;
+  const check_u64 hash =
+      check_hash(check_row_key(seed, 47, request, head), (check_u64)token * (unsigned)head_dim + (unsigned)column);
+  return (unsigned short)(bits - (unsigned)(hash & 3u));
 }
 
 // What a column of q is multiplied by. group: columns that share a scale, 0 where rows have no format of their own.
@@ -260,6 +289,15 @@ CHECK_HD int check_selected_block(check_u64 seed, int request, int head, int t, 
   if (holes != 0 && (hash & 7u) == 0u) return -1;
   const int place = ((key >> 8) & 1u) != 0u ? count - 1 - index : index;
   return place == count - 1 ? blocks - 1 : place * spread + (int)((unsigned)(hash >> 32) % (unsigned)spread);
+}
+
+// The second cache of a request has the data of another request, which no batch has; and how many of its tokens, of up
+// to `capacity`, query token `t` sees: none now and then, or all.
+constexpr int kCheckSecondRequest = 1 << 24;
+CHECK_HD int check_second_length(check_u64 seed, int request, int t, int capacity) {
+  const check_u64 draw = check_hash(check_row_key(seed, 53, request, 0), (unsigned)t);
+  const unsigned which = (unsigned)draw & 7u;
+  return which == 0u ? 0 : which == 1u ? capacity : (int)((unsigned)(draw >> 32) % (unsigned)(capacity + 1));
 }
 
 // The rotary embedding of checks goes in quarter turns, which round nothing. This is how many of them a pair of dims

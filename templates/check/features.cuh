@@ -22,6 +22,8 @@ struct CheckFeatures {
   int row_bytes;                                                     // 0: elements of one type
   int row_latent, row_latent_format, row_latent_columns, row_group;  // CheckKvFormat; columns that share a scale
   int row_scales, row_rope;
+  int second_cache;  // query tokens also see the first tokens of a second cache
+  int data_request;  // what is added to a request's number where its K and V are drawn
   int reserved;
 };
-static_assert(sizeof(CheckFeatures) == 168, "host and device must agree on it");
+static_assert(sizeof(CheckFeatures) == 176, "host and device must agree on it");

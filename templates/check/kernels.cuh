@@ -57,7 +57,13 @@ __device__ __forceinline__ unsigned short check_new_element(const CheckFeatures&
   const CheckTurned from = check_unturned(tensor != kCheckV ? check.rope : kCheckNoRope, check.first_rope_dim,
                                           check.rope_dim, token, column);
   unsigned short bits;
-  if (check.kv_format == kCheckSame) {
+  if (check.row_bytes > 0 && from.column < check.row_latent_columns) {
+    const unsigned char byte = check_row_byte(check.kind, check.seed, check.row_latent_format, request, head, token,
+                                              from.column, columns, check.row_group);
+    const float scale = check_group_scale(check.kind, check.seed, request, head, token, from.column / check.row_group);
+    bits =
+        check_new_latent(check.row_latent_format, check.seed, byte, scale, request, head, token, from.column, columns);
+  } else if (check.kv_format == kCheckSame || check.row_bytes > 0) {
     bits = check_element(check.kind, check.seed, tensor, check.format, request, head, token, from.column, columns);
   } else {
     const float scale =
@@ -67,6 +73,48 @@ __device__ __forceinline__ unsigned short check_new_element(const CheckFeatures&
     bits = check_from_float(check.format, check_byte_to_float(check.kv_format, byte) * scale);
   }
   return from.negative ? bits ^ 0x8000u : bits;
+}
+
+// Four bytes of a row with a format of its own, from byte `at` on.
+__device__ __forceinline__ unsigned check_row_word(const CheckFeatures& check, int request, int head, long long token,
+                                                   int at) {
+  const int latent = at - check.row_latent, group = (at - check.row_scales) / 4,
+            rope = (at - check.row_rope) / 2 + check.row_latent_columns;
+  unsigned word = 0;
+  if (latent >= 0 && latent < check.row_latent_columns) {
+    for (int j = 3; j >= 0; --j)
+      word = word << 8 | check_row_byte(check.kind, check.seed, check.row_latent_format, request, head, token,
+                                        latent + j, check.head_dim, check.row_group);
+    return word;
+  }
+  if (at >= check.row_scales && group < check.row_latent_columns / check.row_group)
+    return check_float_bits(check_group_scale(check.kind, check.seed, request, head, token, group));
+  for (int j = 1; j >= 0 && at >= check.row_rope && rope < check.head_dim; --j)
+    word = word << 16 | check_element(check.kind, check.seed, kCheckLatent, check.format, request, head, token,
+                                      rope + j, check.head_dim);
+  return word;
+}
+
+// Whether these four bytes belong to a part of the row, and how many of their elements are not as in `expected`. Zeros
+// of rotated columns may have either sign, because turning one may change it.
+__device__ __forceinline__ bool check_is_stored(const CheckFeatures& check, int at) {
+  const int rope_bytes = 2 * (check.head_dim - check.row_latent_columns),
+            scale_bytes = check.row_latent_columns / check.row_group * 4;
+  return (at >= check.row_latent && at < check.row_latent + check.row_latent_columns) ||
+         (at >= check.row_scales && at < check.row_scales + scale_bytes) ||
+         (at >= check.row_rope && at < check.row_rope + rope_bytes);
+}
+__device__ __forceinline__ int check_wrong_elements(const CheckFeatures& check, int at, unsigned expected,
+                                                    unsigned found) {
+  const unsigned differs = expected ^ found;
+  if (at >= check.row_rope && at < check.row_rope + 2 * (check.head_dim - check.row_latent_columns)) {
+    const bool low_zeros = ((expected | found) & 0x7fffu) == 0u, high_zeros = ((expected | found) & 0x7fff0000u) == 0u;
+    return ((differs & 0xffffu) != 0u && !low_zeros) + (differs >> 16 != 0u && !high_zeros);
+  }
+  if (at >= check.row_scales && at < check.row_scales + check.row_latent_columns / check.row_group * 4)
+    return differs != 0u;
+  return ((differs & 0xffu) != 0u) + ((differs >> 8 & 0xffu) != 0u) + ((differs >> 16 & 0xffu) != 0u) +
+         (differs >> 24 != 0u);
 }
 
 enum CheckNewStep { kCheckPlantNew = 0, kCheckSpoilCached = 1, kCheckCountWrong = 2 };
@@ -84,6 +132,17 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
     if (t >= check_query_tokens(args, check, request) || token < 0) continue;
     // Nothing is written into a hole. What is planted is what would be.
     if (step != kCheckPlantNew && check_in_hole(args, check, request, token)) continue;
+    if (check.row_bytes > 0 && step != kCheckPlantNew) {
+      unsigned* const words = (unsigned*)((char*)args.k + check_k_offset(args, check, request, head, token));
+      for (int i = threadIdx.x; i < check.row_bytes / 4; i += kCheckThreads) {
+        if (!check_is_stored(check, 4 * i)) continue;
+        if (step == kCheckSpoilCached) words[i] = 0xffffffffu;
+        const int differ =
+            check_wrong_elements(check, 4 * i, check_row_word(check, request, head, token, 4 * i), words[i]);
+        if (step == kCheckCountWrong && differ > 0) atomicAdd(wrong, (unsigned long long)differ);
+      }
+      continue;
+    }
     for (int i = threadIdx.x; i < check_stored_columns(check); i += kCheckThreads) {
       const bool keys = i < check.head_dim;
       const int tensor = keys ? check_key_tensor(check) : kCheckV, column = keys ? i : i - check.head_dim;
@@ -129,8 +188,9 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
     const long long first = (long long)entry * check.page_size, end = first + check.page_size;
     int page = (entry & 1) != 0 ? -1 : 0x7fffffff;
     if (check_live(args, check, request, first, end)) {
-      page = check_is_hole(check.seed, request, entry, check.hole_every)
-                 ? check_hole_number(check.seed, request, entry, args.pool_pages)
+      const int owner = request + check.data_request;
+      page = check_is_hole(check.seed, owner, entry, check.hole_every)
+                 ? check_hole_number(check.seed, owner, entry, args.pool_pages)
                  : pages[end <= check_shared_tokens(args, check) ? entry : i];
     }
     ((int*)args.page_table)[request * args.page_table_stride + entry] = page;
@@ -181,26 +241,6 @@ __device__ __forceinline__ uint4 check_chunk(const CheckFeatures& check, int ten
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Four bytes of a row with a format of its own, from byte `at` on.
-__device__ __forceinline__ unsigned check_row_word(const CheckFeatures& check, int request, int head, long long token,
-                                                   int at) {
-  const int latent = at - check.row_latent, group = (at - check.row_scales) / 4,
-            rope = (at - check.row_rope) / 2 + check.row_latent_columns;
-  unsigned word = 0;
-  if (latent >= 0 && latent < check.row_latent_columns) {
-    for (int j = 3; j >= 0; --j)
-      word = word << 8 | check_byte(check.kind, check.seed, kCheckLatent, check.row_latent_format, request, head, token,
-                                    latent + j, check.head_dim);
-    return word;
-  }
-  if (at >= check.row_scales && group < check.row_latent_columns / check.row_group)
-    return check_float_bits(check_group_scale(check.kind, check.seed, request, head, token, group));
-  for (int j = 1; j >= 0 && at >= check.row_rope && rope < check.head_dim; --j)
-    word = word << 16 | check_element(check.kind, check.seed, kCheckLatent, check.format, request, head, token,
-                                      rope + j, check.head_dim);
-  return word;
-}
-
 // The value of a column of such a row.
 template <class T>
 __device__ __forceinline__ T check_row_value(const CheckFeatures& check, const unsigned char* row, int column) {
@@ -231,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
       const long long page = check.page_size == 0 ? 1 : check.page_size, first = token / page * page;
       if (!check_live(args, check, request, first, first + page)) continue;
       if (check_in_hole(args, check, request, token)) continue;
-      const int owner = token < shared ? 0 : request;
+      const int owner = token < shared ? 0 : request + check.data_request;
       if (check.row_bytes > 0) {
         const int at = (int)(chunk % chunks_per_token) * 16;
         *(uint4*)((char*)args.k + check_k_offset(args, check, request, head, token) + at) = make_uint4(
@@ -362,7 +402,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   CheckRow<T> result;
   result.o = 0;
   result.lse = check.sink_logits ? (T)args.sink_logits[head] : -infinity;
-  if (context == 0 || t >= query_tokens) return result;
+  if ((context == 0 && !check.second_cache) || t >= query_tokens) return result;
 
   const unsigned short* q = check_q_row(args, check, request, t, head);
   for (int column = threadIdx.x; column < check.head_dim; column += kCheckThreads) {
@@ -387,8 +427,16 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   for (int read = threadIdx.x; read < reads; read += kCheckThreads) {
     const int token = check_read_token(args, check, request, t, kv_head, read);
     T score = -infinity;
-    if (token >= 0 && !check_in_hole(args, check, request, token) &&
-        (check.selection_in_pool || check_visible(check, context, query_tokens, t, word, token))) {
+    if (token < -1) {
+      const long long offset = check_second_offset(args, check, request, kv_head, -2 - token, args.k_stride_batch,
+                                                   args.k_stride_head, args.k_stride_token);
+      if (offset >= 0) {
+        score = check_dot<T>(check, q_row, (const uint4*)((const char*)args.second_k + offset * element_bytes)) *
+                (T)check.scale;
+        if (check.soft_cap != 0) score = (T)check.soft_cap * Arithmetic::tangent(score / (T)check.soft_cap);
+      }
+    } else if (token >= 0 && !check_in_hole(args, check, request, token) &&
+               (check.selection_in_pool || check_visible(check, context, query_tokens, t, word, token))) {
       const long long offset = check_k_offset(args, check, request, kv_head, token);
       score = check_dot<T>(check, q_row, (const uint4*)((const char*)args.k + offset * element_bytes)) * (T)check.scale;
       if (scaled_k) score *= (T)args.k_scale[check_scale_offset(args, check, request, kv_head, token)];
@@ -423,14 +471,18 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
       if (weight == 0) continue;  // never seen, and perhaps NaN there
       const int token = check_read_token(args, check, request, t, kv_head, read);
       if (scaled_v && by_token) weight *= (T)args.v_scale[check_scale_offset(args, check, request, kv_head, token)];
-      const long long row = check_v_offset(args, check, request, kv_head, token), offset = row + column;
+      const bool second = token < -1;
+      const void* const v = second ? args.second_v : args.v;
+      const long long row = second ? check_second_offset(args, check, request, kv_head, -2 - token, args.v_stride_batch,
+                                                         args.v_stride_head, args.v_stride_token)
+                                   : check_v_offset(args, check, request, kv_head, token),
+                      offset = row + column;
       if (check.row_bytes > 0) {
-        o += weight * check_row_value<T>(check, (const unsigned char*)args.v + row, column);
+        o += weight * check_row_value<T>(check, (const unsigned char*)v + row, column);
         continue;
       }
-      o += weight * (T)(element_bytes == 2
-                            ? check_to_float(check.format, ((const unsigned short*)args.v)[offset])
-                            : check_byte_to_float(check.kv_format, ((const unsigned char*)args.v)[offset]));
+      o += weight * (T)(element_bytes == 2 ? check_to_float(check.format, ((const unsigned short*)v)[offset])
+                                           : check_byte_to_float(check.kv_format, ((const unsigned char*)v)[offset]));
     }
   }
   __syncthreads();

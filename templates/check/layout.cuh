@@ -94,14 +94,25 @@ __device__ __forceinline__ int check_entry(const LeanDecodeArgs& args, const Che
                               check.selection_spread, check.selection_holes);
 }
 
-// How many tokens a query token reads, holes included, and which is number `index` of them; -1 in a hole.
+// How many tokens of the second cache a query token sees.
+__device__ __forceinline__ int check_second_tokens(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                                   int t) {
+  if (!check.second_cache) return 0;
+  const int length = args.second_lengths[request * check.q_len + t];
+  return length < 0 ? 0 : length > args.second_capacity ? args.second_capacity : length;
+}
+
+// How many tokens a query token reads, holes included, and which is number `index` of them: -1 in a hole, and for token
+// j of the second cache -2 - j.
 __device__ __forceinline__ int check_reads(const LeanDecodeArgs& args, const CheckFeatures& check, int request, int t) {
   if (check.selection_block == 0) return check_context(args, request);
-  return check_entries(args, check, request, t) * check.selection_block;
+  return check_entries(args, check, request, t) * check.selection_block + check_second_tokens(args, check, request, t);
 }
 __device__ __forceinline__ int check_read_token(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
                                                 int t, int kv_head, int index) {
   if (check.selection_block == 0) return index;
+  const int selected = check_entries(args, check, request, t) * check.selection_block;
+  if (index >= selected) return -2 - (index - selected);
   const int block = check_entry(args, check, request, t, kv_head, index / check.selection_block);
   const long long token = (long long)block * check.selection_block + index % check.selection_block;
   return block < 0 || token >= check_context(args, request) ? -1 : (int)token;
@@ -113,6 +124,15 @@ __device__ __forceinline__ bool check_in_hole(const LeanDecodeArgs& args, const 
   if (check.page_size == 0) return false;
   const int page = args.page_table[request * args.page_table_stride + token / check.page_size];
   return page < 0 || page >= args.pool_pages;
+}
+
+// Where token `token` of a KV head lies in the second cache, in elements from its start; below 0 in a hole.
+__device__ __forceinline__ long long check_second_offset(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                                         int request, int head, int token, long long stride_batch,
+                                                         long long stride_head, long long stride_token) {
+  const int page = args.second_page_table[request * args.second_page_table_stride + token / check.page_size];
+  if (page < 0 || page >= args.second_pool_pages) return -1;
+  return page * stride_batch + head * stride_head + token % check.page_size * stride_token;
 }
 
 // Where a token of a KV head lies: elements from the start of the tensor.

@@ -14,8 +14,10 @@ struct LeanArrayLimits {
   int sink_tokens;
   int ragged_q;                    // not 0: q_offsets are there
   int selects, selection_in_pool;  // not 0: query tokens bring lists; of blocks of the pool
+  int second_cache;                // not 0: second_lengths are there
 };
 
+// Behind the q_len selected_counts of a request stand its second_lengths.
 enum LeanArray { kLeanContextLengths = 0, kLeanQueryOffsets = 1, kLeanPageTable = 2, kLeanSelectedCounts = 3 };
 
 constexpr unsigned long long kLeanNoOffender = ~0ull;
@@ -33,6 +35,10 @@ CHECK_PAGES_HD unsigned long long lean_find_offender(const LeanDecodeArgs& args,
     for (int query = first; query < limits.q_len; query += step) {
       const int count = args.selected_counts[(long long)request * limits.q_len + query];
       if (count < 0 || count > args.selection_capacity) return lean_offender(request, kLeanSelectedCounts, query);
+      if (limits.second_cache == 0) continue;
+      const int length = args.second_lengths[(long long)request * limits.q_len + query];
+      if (length < 0 || length > args.second_capacity)
+        return lean_offender(request, kLeanSelectedCounts, limits.q_len + query);
     }
     if (limits.selection_in_pool != 0) return kLeanNoOffender;
   }

@@ -12,9 +12,10 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
   __syncwarp();
   RingWriter writer;
   RowPlaces places;
-  i64 row = 0;    // where the lanes' rows of the steps in hand lie
-  int turn = 0;   // which of these is the next one to request
-  u32 exist = 0;  // the rows of the step that was requested
+  i64 row = 0;          // where the lanes' rows of the steps in hand lie
+  int turn = 0;         // which of these is the next one to request
+  u32 exist = 0;        // the rows of the step that was requested
+  bool entered = true;  // whether no step of the segment was requested
   int read = first_read(walk.segment);
   places.start(args, walk.segment);
   // Requests the next step. False: the range has no more.
@@ -22,12 +23,19 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
     const Segment& s = walk.segment;
     while (read >= end_read(s)) {
       if (!next_segment(args, walk)) return false;
-      read = first_read(s), turn = 0;
+      read = first_read(s), turn = 0, entered = true;
       places.start(args, s);
     }
+    if constexpr (kAppend) {
+      if (entered) {
+        if (kPdl && holds_newest(s)) wait_for_previous_kernel();
+        append_tokens(args, s, gather_warp(), kGatherWarps);
+      }
+    }
+    entered = false;
     if (turn == 0) row = places.take(s, read);
     wait_for_tokens(s, step_at(s, read).token);
-    exist = request_rows((const char*)args.k + s.kv_head * args.k_stride_head, row, turn, buffer);
+    exist = request_rows(first_cache(args) + s.kv_head * args.k_stride_head, row, turn, buffer);
     turn = (turn + 1) % kStepsInHand;
     read += kStepTokens;
     return true;

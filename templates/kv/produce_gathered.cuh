@@ -57,16 +57,18 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
         for (int turn = 0; turn < kRowTurns; turn++) {
           const int row = warp * kGatherRows + turn * kRowsAtOnce + row_of_turn;
           const bool valid = at[turn] >= 0;
-          const u32 token = valid ? (u32)at[turn] : 0u;
+          const u32 token = valid ? token_of_pool(at[turn]) : 0u;
           const u32 to = stage + (u32)(row * 128 + (column ^ row % 8) * 16);
-          const char* const k = k_head + token / kPageSize * k_page_stride + token % kPageSize * k_stride;
+          const char* const k = k_head + to_cache(at[turn], to_second_k(args)) + token / kPageSize * k_page_stride +
+                                token % kPageSize * k_stride;
 #pragma unroll
           for (int panel = part * kPartPanels; panel < (part + 1) * kPartPanels; panel++)
             copy_async_16(to + (u32)(panel * kPanelBytes), k + panel * 128, valid);
           if constexpr (!kLatent) {
             const char* const v_head = (const char*)args.v + 2 * (s.kv_head * args.v_stride_head) + column * 16;
-            const char* const v =
-                v_head + token / kPageSize * (2 * args.v_stride_batch) + token % kPageSize * (2 * args.v_stride_token);
+            const char* const v = v_head + to_cache(at[turn], to_second_v(args)) +
+                                  token / kPageSize * (2 * args.v_stride_batch) +
+                                  token % kPageSize * (2 * args.v_stride_token);
 #pragma unroll
             for (int panel = 0; panel < kVPanels; panel++)
               copy_async_16(to + (u32)(kKStageBytes + panel * kPanelBytes), v + panel * 128, valid);

@@ -39,13 +39,19 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       requested--;
       continue;
     }
-    if (!known) row = places.take(s, read), known = true;
+    if (!known) {
+      if constexpr (kAppend) {
+        if (kPdl && holds_newest(s)) wait_for_previous_kernel();
+        append_tokens(args, s, gather_warp(), kGatherWarps);
+      }
+      row = places.take(s, read), known = true;
+    }
     writer.claim(args, ring, s, step_at(s, read).token);
     if constexpr (kPageSize > 0) {
       const u32 holes = __ballot_sync(kFullMask, row < 0) >> turn * kWarpRows;
       if (lane == 0) note_holes(writer.at.stage, holes);
     }
-    const char* const k_head = (const char*)args.k + s.kv_head * args.k_stride_head;
+    const char* const k_head = first_cache(args) + s.kv_head * args.k_stride_head;
     request_rows(k_head, row, turn, writer.stage(ring), writer.at.stage);
     writer.at.next();
     requested++;

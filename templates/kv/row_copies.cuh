@@ -70,6 +70,13 @@ LEAN_DEVICE u32 scaled_pair(u32 bytes, float scale) {
   return Element::pack(x * scale, y * scale);
 }
 
+// Two values as fp8 e4m3, rounded to nearest and limited to +-448; the low bytes of a word (PTX ISA, "cvt").
+LEAN_DEVICE u32 e4m3_pair(float low, float high) {
+  unsigned short y;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(y) : "f"(high), "f"(low));
+  return y;
+}
+
 LEAN_DEVICE void store_shared_16(u32 address, const uint4& x) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                : "memory");

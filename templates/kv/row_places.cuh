@@ -1,6 +1,9 @@
 // kv/row_places.cuh -- where the rows of a warp's tokens lie, one in each lane, in a cache that is read as a whole. The
 // page of a token is requested one read ahead of its use.
 
+// What places of rows count from.
+LEAN_DEVICE const char* first_cache(const LeanDecodeArgs& args) { return (const char*)args.k; }
+
 struct RowPlaces {
   const int* table;  // the request's pages
   int pool_pages;

@@ -16,8 +16,9 @@ struct KvCursor {
   const char* v;
   int read, end;  // read indices of the step and of the segment's end
   int lane;
-  int page_step;  // which of the steps whose runs the lanes hold
-  int place;      // of this lane's run in those steps, in tokens of the pool; 0 for a hole
+  int page_step;         // which of the steps whose runs the lanes hold
+  int place;             // of this lane's run in those steps, in tokens of the pool; 0 for a hole
+  i64 k_apart, v_apart;  // bytes to the second cache
   SelectedRuns runs;
   bool holes;  // whether the segment has had one
 
@@ -25,6 +26,13 @@ struct KvCursor {
     k_stride = row_stride(kKRowBytes, args.k_stride_token), v_stride = row_stride(kVRowBytes, args.v_stride_token);
     k_page_stride = args.k_stride_batch * kKvBytes, v_page_stride = args.v_stride_batch * kKvBytes;
     lane = lane_index;
+    k_apart = to_second_k(args), v_apart = to_second_v(args);
+  }
+
+  // The row of token `inner` of the run at `place`.
+  LEAN_DEVICE const char* row_at(const char* head, i64 page_stride, i64 stride, i64 apart, int place, int inner) const {
+    const u32 at = token_of_pool(place);
+    return head + to_cache(place, apart) + (i64)(at / kPageSize) * page_stride + (i64)(at % kPageSize + inner) * stride;
   }
 
   // The read index of this lane's run, of the steps from read index `from` on.
@@ -41,9 +49,9 @@ struct KvCursor {
 
   LEAN_DEVICE void locate() {
     if constexpr (kStepRuns == 1) {
-      const u32 at = (u32)__shfl_sync(kFullMask, place, page_step);
-      k = k_head + (i64)(at / kPageSize) * k_page_stride + (i64)(at % kPageSize) * k_stride;
-      v = v_head + (i64)(at / kPageSize) * v_page_stride + (i64)(at % kPageSize) * v_stride;
+      const int at = __shfl_sync(kFullMask, place, page_step);
+      k = row_at(k_head, k_page_stride, k_stride, k_apart, at, 0);
+      v = row_at(v_head, v_page_stride, v_stride, v_apart, at, 0);
     }
   }
 
@@ -63,13 +71,14 @@ struct KvCursor {
   LEAN_DEVICE int tokens() const { return end - read; }
 
   // A row of the step. Where a step has several runs, all lanes must ask together.
-  LEAN_DEVICE const char* row(int token, const char* head, const char* first, i64 page_stride, i64 stride) const {
+  LEAN_DEVICE const char* row(int token, const char* head, const char* first, i64 page_stride, i64 stride,
+                              i64 apart) const {
     if constexpr (kStepRuns == 1) return first + token * stride;
-    const u32 at = (u32)__shfl_sync(kFullMask, place, page_step * kStepRuns + token / kPageRun);
-    return head + (i64)(at / kPageSize) * page_stride + (i64)(at % kPageSize + token % kPageRun) * stride;
+    const int at = __shfl_sync(kFullMask, place, page_step * kStepRuns + token / kPageRun);
+    return row_at(head, page_stride, stride, apart, at, token % kPageRun);
   }
-  LEAN_DEVICE const char* k_row(int token) const { return row(token, k_head, k, k_page_stride, k_stride); }
-  LEAN_DEVICE const char* v_row(int token) const { return row(token, v_head, v, v_page_stride, v_stride); }
+  LEAN_DEVICE const char* k_row(int token) const { return row(token, k_head, k, k_page_stride, k_stride, k_apart); }
+  LEAN_DEVICE const char* v_row(int token) const { return row(token, v_head, v, v_page_stride, v_stride, v_apart); }
 
   LEAN_DEVICE void next() {
     read += kRoundTokens;

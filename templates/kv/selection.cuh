@@ -54,6 +54,43 @@ LEAN_DEVICE LeanSelectedRun selected_run(int entry, int read, int tokens) {
   return lean_selected_run(entry, read % kSelectionBlock, kSelectionBlock, kPageRun, tokens);
 }
 
+// A place in the second cache is a token of its pool with this bit. The host sees to it that pools have fewer tokens.
+constexpr int kOfSecond = 1 << 30;
+// A place without it.
+LEAN_DEVICE u32 token_of_pool(int place) { return kSecondCache ? (u32)place & ~(u32)kOfSecond : (u32)place; }
+// Bytes from the cache to the one in which a place is, where `apart` lead to the second one.
+LEAN_DEVICE i64 to_cache(int place, i64 apart) {
+  if constexpr (kSecondCache) return (place & kOfSecond) != 0 ? apart : 0;
+  return 0;
+}
+LEAN_DEVICE i64 to_second_k(const LeanDecodeArgs& args) {
+  if constexpr (kSecondCache) return (const char*)args.second_k - (const char*)args.k;
+  return 0;
+}
+LEAN_DEVICE i64 to_second_v(const LeanDecodeArgs& args) {
+  if constexpr (kSecondCache) return (const char*)args.second_v - (const char*)args.v;
+  return 0;
+}
+
+// What a query token sees of the second cache, whose blocks follow those of its list: from which read index on, its
+// tokens, and the request's pages of it.
+struct SecondCache {
+  int first, tokens, pool_pages;
+  const int* table;
+
+  LEAN_DEVICE void start(const LeanDecodeArgs& args, const Segment& s) {
+    if constexpr (kSecondCache) {
+      first = s.selected * kSelectionBlock;
+      tokens = second_tokens(args.second_lengths[s.request], args.second_capacity);
+      pool_pages = args.second_pool_pages;
+      table = args.second_page_table + s.request / kSelectionQueries * args.second_page_table_stride;
+    }
+  }
+  LEAN_DEVICE int entry(int read) const { return (read - first) / kSelectionBlock; }
+  // No page of the pool in a hole.
+  LEAN_DEVICE int page_of(int token) const { return token < 0 ? -1 : table[token / kPageSize]; }
+};
+
 // The page of a token as the tables have it. No page of the pool in a hole.
 LEAN_DEVICE int page_of_selected(const int* table, int token) {
   if (token < 0) return -1;
@@ -79,6 +116,7 @@ struct SelectedRuns {
   int page, inner;              // of the next 32 runs: page as the tables have it, and token of the page
   int count;                    // tokens of them that count
   bool holes;                   // whether the segment has had a hole or a cut run
+  SecondCache second;
 
   // at: the read index of this lane's run, of the first 32 runs and of those after them.
   LEAN_DEVICE void start(const LeanDecodeArgs& args, const Segment& s, int at, int next_at) {
@@ -86,28 +124,45 @@ struct SelectedRuns {
     table = pages_of(args, s);
     tokens = selectable_tokens(args, s), pool_pages = args.pool_pages, end = end_read(s);
     holes = false;
+    second.start(args, s);
     entry = entry_at(at);
     look_up(at, next_at);
   }
 
-  LEAN_DEVICE int entry_at(int at) const { return at < end ? list[at / kSelectionBlock] : 0; }
+  LEAN_DEVICE int entry_at(int at) const {
+    if constexpr (kSecondCache) {
+      if (at >= second.first) return second.entry(at);
+    }
+    return at < end ? list[at / kSelectionBlock] : 0;
+  }
 
   // Requests the pages of the 32 runs whose entries are there, and the entries of those after them. `at` as in start.
   LEAN_DEVICE void look_up(int at, int next_at) {
     page = inner = 0, count = kPageRun;
-    if (at < end) {
+    if (at < (kSecondCache ? min(second.first, end) : end)) {
       const LeanSelectedRun run = selected_run(entry, at, tokens);
       page = page_of_selected(table, run.token);
       inner = run.token % kPageSize;
       count = run.count;
     }
+    if constexpr (kSecondCache) {
+      if (at >= second.first && at < end) {
+        const LeanSelectedRun run = selected_run(entry, at, second.tokens);
+        page = second.page_of(run.token);
+        inner = run.token % kPageSize | kOfSecond;
+        count = run.count;
+      }
+    }
     holes |= __any_sync(kFullMask, count < kPageRun);
     entry = entry_at(next_at);
   }
 
-  // The runs that look_up has found, as tokens of the pool; `in_hole` for a hole.
+  // The runs that look_up has found, as places; `of_hole` for a hole.
   LEAN_DEVICE int take(int of_hole) {
-    const bool hole = is_hole(page, pool_pages);
+    bool hole = is_hole(page, pool_pages);
+    if constexpr (kSecondCache) {
+      if ((inner & kOfSecond) != 0) hole = is_hole(page, second.pool_pages);
+    }
     holes |= __any_sync(kFullMask, hole);
     return hole ? of_hole : page * kPageSize + inner;
   }

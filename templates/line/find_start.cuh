@@ -28,8 +28,16 @@ struct Batch {
   const int* q_offsets;
   int size, context_capacity;
   u32 segment_cost, outputs, grid_reciprocal;  // outputs: output tiles of a request on the line
+#if defined(LEAN_SECOND_CACHE)
+  const int* second_lengths;
+  int second_capacity;
+#endif
 
+  // The length of a request; with a second cache that of a query token's list and of the blocks behind it.
   LEAN_DEVICE int context_length_of(int request) const {
+    if constexpr (kSecondCache)
+      return min(max(context_lengths[min(request, size - 1)], 0), context_capacity) +
+             second_blocks(second_lengths[min(request, size - 1)], second_capacity);
     return min(max(context_lengths[min(request, size - 1)], 0), context_capacity);
   }
   // Tile positions that one output tile of a request takes; none behind the last request.

@@ -24,6 +24,14 @@ LEAN_DEVICE QueryTokens query_tokens(const int* q_offsets, int request) {
   return {first, min(max(q_offsets[request + 1] - first, 0), kQLen)};
 }
 
+// With a second cache, the list of a query token goes on with the blocks of that cache. How many tokens of it the query
+// token sees, and how many blocks they take; length as the host has it.
+LEAN_DEVICE int second_tokens(int length, int capacity) { return min(max(length, 0), capacity); }
+LEAN_DEVICE int second_blocks(int length, int capacity) {
+  constexpr int kBlock = kSelectionBlock > 0 ? kSelectionBlock : 1;
+  return (second_tokens(length, capacity) + kBlock - 1) / kBlock;
+}
+
 // What of a request's context is read.
 LEAN_DEVICE LeanVisible visible_of(int context_length, const int* q_offsets, int request) {
   if constexpr (kSelectionBlock > 0) return {lean_tiles_of(context_length * kSelectionBlock, kTile), 0, 0};

@@ -14,6 +14,9 @@ struct Segment {
 #if defined(LEAN_POSITIONS)
   int first_query;  // the place of the first query token (line/part_of_context.cuh)
 #endif
+#if defined(LEAN_SECOND_CACHE)
+  int selected;  // entries of the query token's list, behind which the blocks of the second cache follow
+#endif
 };
 
 struct Walk {
@@ -39,6 +42,8 @@ LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request
   s.query = query_tokens(args.q_offsets, request);
   s.visible = visible_of(context_length, args.q_offsets, request);
   s.tiles = s.visible.tiles;
+  if constexpr (kSecondCache)
+    s.selected = context_length - second_blocks(args.second_lengths[request], args.second_capacity);
 #if defined(LEAN_POSITIONS)
   s.first_query = place_of_query(args, request, s.query.count);
 #endif
@@ -64,9 +69,17 @@ LEAN_DEVICE bool take_range(const LeanDecodeArgs& args, Walk& walk, u32 line) {
   return walk.position != walk.end;
 }
 
+// The length of a request with a second cache: the entries of a query token's list and the blocks behind them.
+LEAN_DEVICE int length_with_second(const LeanDecodeArgs& args, int request) {
+  const int at = min(request, args.batch - 1);
+  return min(max(args.context_lengths[at], 0), args.context_capacity) +
+         second_blocks(args.second_lengths[at], args.second_capacity);
+}
+
 // The length that start_walk needs first. A kernel asks for it before anything else, because all that follows waits
 // for it.
 LEAN_DEVICE int first_length(const LeanDecodeArgs& args) {
+  if constexpr (kSecondCache) return length_with_second(args, args.batch > 32 ? 0 : (int)threadIdx.x % 32);
   return args.context_lengths[args.batch > 32 ? 0 : min((int)threadIdx.x % 32, args.batch - 1)];
 }
 
@@ -75,13 +88,15 @@ LEAN_DEVICE int first_length(const LeanDecodeArgs& args) {
 LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk) {
   const int lane = threadIdx.x % 32;
   const u32 outputs = (u32)args.kv_heads * kOutputsOfKvHead;  // output tiles of a request on the line
-  int request = 0, length = min(max(first_length, 0), args.context_capacity);
+  int request = 0, length = kSecondCache ? first_length : min(max(first_length, 0), args.context_capacity);
   const u32 positions = args.segment_cost + visible_of(length, args.q_offsets, min(lane, args.batch - 1)).tiles;
   u32 line = positions * outputs, origin = 0;  // tile positions of all requests, and of those before this one
   if (args.batch > 1) {
     if (args.batch > 32) {
-      const Batch batch = {args.context_lengths, args.q_offsets, args.batch,          args.context_capacity,
-                           args.segment_cost,    outputs,        args.grid_reciprocal};
+      Batch batch = {args.context_lengths, args.q_offsets, args.batch,          args.context_capacity,
+                     args.segment_cost,    outputs,        args.grid_reciprocal};
+      if constexpr (kSecondCache)
+        batch.second_lengths = args.second_lengths, batch.second_capacity = args.second_capacity;
       const Start start = args.batch <= 64           ? find_start_alone<2>(batch)
                           : args.batch <= kMostAlone ? find_start_alone<kMostAlone / 32>(batch)
                                                      : find_start_together(batch, part_sums);
@@ -124,7 +139,8 @@ LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
       s.kv_head = 0;
       // The line ends before the range does only if lengths have changed since the launch began.
       if (s.request + 1 == args.batch) return false;
-      const int length = min(max(args.context_lengths[s.request + 1], 0), args.context_capacity);
+      int length = min(max(args.context_lengths[s.request + 1], 0), args.context_capacity);
+      if constexpr (kSecondCache) length = length_with_second(args, s.request + 1);
       set_request(args, s, s.request + 1, length);
     }
   }

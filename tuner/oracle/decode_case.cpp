@@ -73,10 +73,28 @@ Result<void> DecodeCase::plant_kv(CUstream_st* stream) {
   for (int copy = 0; copy < options_.kv_copies; ++copy) {
     LEANATTN_TRY(kernels_->fill_kv(args(copy), check_, stream));
   }
+  if (check_.second_cache != 0) LEANATTN_TRY(plant_second_cache(stream));
   if (check_.rope != 0)
     LEANATTN_TRY(kernels_->fill_q(args_, check_, stream));  // The lengths decide the tokens' positions.
   if (check_.append != 0) LEANATTN_TRY(kernels_->new_rows(NewRowsStep::plant, args_, check_, nullptr, stream));
   return {};
+}
+
+Result<void> DecodeCase::plant_second_cache(CUstream_st* stream) {
+  // It is a paged cache as the first, of requests that are full.
+  LeanDecodeArgs second = args_;
+  second.k = args_.second_k, second.v = args_.second_v;
+  second.page_table = args_.second_page_table, second.page_table_stride = args_.second_page_table_stride;
+  second.pool_pages = args_.second_pool_pages;
+  second.context_lengths = second_full_lengths_.as<int>(), second.context_capacity = args_.second_capacity;
+  CheckFeatures check = check_;
+  check.data_request = kSecondRequest;
+  check.max_pages = args_.second_capacity / check_.page_size;
+  check.shared_prefix = 0, check.selection_block = 0;
+  LEANATTN_TRY(fill_bytes_async(second_k_.data(), kPoisonByte, second_k_.bytes(), stream));
+  LEANATTN_TRY(fill_bytes_async(second_v_.data(), kPoisonByte, second_v_.bytes(), stream));
+  LEANATTN_TRY(kernels_->fill_table(second, check, second_pages_.as<int>(), stream));
+  return kernels_->fill_kv(second, check, stream);
 }
 
 LeanDecodeArgs DecodeCase::args(int kv_copy) const {
@@ -118,7 +136,8 @@ std::int64_t DecodeCase::kv_bytes() const {
   std::vector<int> contexts(lengths_.size());
   for (int request = 0; request < batch(); ++request)
     contexts[static_cast<std::size_t>(request)] =
-        check_.selection_block > 0 ? selected_tokens(request) : clamped_length(request);
+        (check_.selection_block > 0 ? selected_tokens(request) : clamped_length(request)) +
+        (check_.second_cache != 0 ? data_second_length(options_.seed, request, 0, args_.second_capacity) : 0);
   const RequestLengths lengths{
       .context_lengths = contexts, .query_tokens = query_tokens_, .shared_tokens = shared_tokens()};
   return leanattn::kv_bytes(problem_, lengths) + kv_scale_bytes(problem_, lengths);

@@ -42,6 +42,8 @@ struct DecodeCaseOptions {
   /// Each list is in random order, as an indexer's scores leave it, instead of that of the context. With it create(),
   /// set_context_lengths() and plant_kv() wait for the stream.
   bool selection_shuffled = false;
+  /// With a second cache, about how many tokens of it a request has room for.
+  int second_capacity = 128;
   /// In a paged cache, one of about so many entries of the page table that a request uses is a hole, a number that no
   /// page of the pool has; 0: none.
   int hole_every = 0;
@@ -148,6 +150,9 @@ class DecodeCase {
   Result<void> allocate_features(CUstream_st* stream);
   Result<void> allocate_new_tokens(CUstream_st* stream);
   Result<void> allocate_selection(CUstream_st* stream);
+  Result<void> allocate_second_cache(CUstream_st* stream);
+  /// Writes the second cache and its page table.
+  Result<void> plant_second_cache(CUstream_st* stream);
   /// Puts the entries of each list into random order. Waits.
   Result<void> shuffle_selection(CUstream_st* stream) const;
   /// How many tokens the lists of a request's first query token name, holes included.
@@ -167,6 +172,7 @@ class DecodeCase {
   DeviceBuffer pages_, page_table_, q_offsets_, tree_mask_, head_values_, kv_scales_;
   DeviceBuffer k_new_, v_new_, wrong_appended_, rope_table_;
   DeviceBuffer selection_, selected_counts_;
+  DeviceBuffer second_k_, second_v_, second_pages_, second_page_table_, second_lengths_, second_full_lengths_;
   std::int64_t kv_copy_bytes_ = 0;  ///< from one copy to the next, in K as in V
   std::int64_t o_offset_ = 0;       ///< elements from o_'s start to args_.o
   PinnedBuffer host_;

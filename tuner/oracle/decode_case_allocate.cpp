@@ -100,6 +100,7 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   LEANATTN_TRY(allocate_features(stream));
   LEANATTN_TRY(allocate_new_tokens(stream));
   LEANATTN_TRY(allocate_selection(stream));
+  LEANATTN_TRY(allocate_second_cache(stream));
 
   o_offset_ = offset;
   args_.q = q_.at(offset * 2);
@@ -265,6 +266,40 @@ Result<void> DecodeCase::allocate_selection(CUstream_st* stream) {
   args_.selected_counts = selected_counts_.as<int>();
   if (check_.selection_heads == 1) args_.selection_stride_head = 0;
   return {};
+}
+
+Result<void> DecodeCase::allocate_second_cache(CUstream_st* stream) {
+  const Features& features = problem_.features;
+  if (!features.second_cache) return {};
+  const std::int64_t page = features.page_size, each = (options_.second_capacity + page - 1) / page,
+                     used = batch() * each, pools = used + used / 4 + 3;
+  args_.second_capacity = static_cast<int>(each * page);
+  args_.second_page_table_stride = each + (options_.padded ? 3 : 0);
+  args_.second_pool_pages = static_cast<int>(pools);
+  const std::int64_t element_bytes = kv_element_bytes(features);
+  // K and V lie in pools of their own, by the strides of the first cache.
+  LEANATTN_TRY(
+      allocate_poisoned(second_k_, round_up(pools * args_.k_stride_batch * element_bytes + kUnitBytes, 256), stream));
+  args_.second_k = args_.second_v = second_k_.data();
+  if (!features.latent) {
+    LEANATTN_TRY(
+        allocate_poisoned(second_v_, round_up(pools * args_.v_stride_batch * element_bytes + kUnitBytes, 256), stream));
+    args_.second_v = second_v_.data();
+  }
+  std::vector<int> pages(static_cast<std::size_t>(pools));
+  std::iota(pages.begin(), pages.end(), 0);
+  std::shuffle(pages.begin(), pages.end(), std::mt19937_64(options_.seed + 1));
+  LEANATTN_TRY(upload(second_pages_, pages, 0, stream));
+  LEANATTN_TRY(allocate_poisoned(second_page_table_, batch() * args_.second_page_table_stride * 4, stream));
+  args_.second_page_table = second_page_table_.as<int>();
+  std::vector<int> lengths;
+  for (int request = 0; request < batch(); ++request)
+    for (int t = 0; t < features.q_len; ++t)
+      lengths.push_back(data_second_length(options_.seed, request, t, args_.second_capacity));
+  LEANATTN_TRY(upload(second_lengths_, lengths, 0, stream));
+  args_.second_lengths = second_lengths_.as<int>();
+  return upload(second_full_lengths_, std::vector<int>(static_cast<std::size_t>(batch()), args_.second_capacity), 0,
+                stream);
 }
 
 Result<void> DecodeCase::allocate_features(CUstream_st* stream) {

@@ -32,7 +32,7 @@ Result<const Reference*> DecodeCase::reference(CUstream_st* stream) {
   const std::int64_t elements = rows * columns;
   std::int64_t longest = 1;
   for (int request = 0; request < batch(); ++request)
-    longest = std::max<std::int64_t>(longest, clamped_length(request) + check_.selection_block);
+    longest = std::max<std::int64_t>(longest, clamped_length(request) + check_.selection_block + args_.second_capacity);
   const std::int64_t rows_at_once = std::clamp<std::int64_t>(kOracleScratchBytes / (longest * 8), 1, rows);
 
   // One device allocation holds the weights, then o, lse and the plain implementation's o.

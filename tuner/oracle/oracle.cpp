@@ -95,8 +95,10 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
       if (features.sink_logits) sinks.push_back(data_sink_logit(seed, head));
     }
   }
-  const auto append = [&](std::vector<double>& to, DataTensor tensor, std::int64_t token, int columns) {
-    const int owner = token < details.shared_tokens ? 0 : request;
+  const auto append = [&](std::vector<double>& to, DataTensor tensor, std::int64_t at, int columns) {
+    // Tokens of the second cache stand behind those of the context.
+    const std::int64_t token = at < context ? at : at - context;
+    const int owner = at >= context ? request + kSecondRequest : at < details.shared_tokens ? 0 : request;
     const double unit = data_kv_scale(kind, seed, tensor, features, owner, kv_head, token);
     for (int column = 0; column < columns; ++column) {
       if (row_format(features) != nullptr) {
@@ -110,7 +112,8 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
                                                                          kv_head, token, column, columns)));
     }
   };
-  for (std::int64_t token = 0; token < context; ++token) {
+  const std::int64_t second = features.second_cache ? details.second_capacity : 0;
+  for (std::int64_t token = 0; token < context + second; ++token) {
     append(k, features.latent ? DataTensor::latent : DataTensor::k, token, problem.head_dim);
     if (features.latent) {
       v.insert(v.end(), k.end() - problem.head_dim, k.end() - problem.head_dim + v_head_dim);
@@ -134,7 +137,7 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
   }
   AttentionRows rows{.rows = n * group,
                      .head_dim = problem.head_dim,
-                     .context_length = context,
+                     .context_length = context + second,
                      .scale = scale,
                      .q = q,
                      .k = k,
@@ -146,6 +149,13 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
     rows.transform = [&](double score, int row, std::int64_t token) {
       const int t = row / group, head = kv_head * group + row % group;
       const auto position = static_cast<int>(context - n + t), index = static_cast<int>(token);
+      if (token >= context) {
+        const std::int64_t in_second = token - context;
+        const bool hole = details.hole_every > 0 && data_is_hole(seed, request + kSecondRequest,
+                                                                 in_second / features.page_size, details.hole_every);
+        if (hole || in_second >= data_second_length(seed, request, t, details.second_capacity)) return -kInfinity;
+        return features.soft_cap > 0 ? features.soft_cap * std::tanh(score / features.soft_cap) : score;
+      }
       if (!features.selection_in_pool && !sees(features, context, n, t, words[static_cast<std::size_t>(t)], token))
         return -kInfinity;
       if (!selected.empty() && !selected[static_cast<std::size_t>(t)][static_cast<std::size_t>(token)])

@@ -48,6 +48,7 @@ struct OracleRequest {
   ScoreFunction score = {};        ///< empty: the problem has no score expression
   DataSelection selection = {};    ///< of a problem with a selection
   int hole_every = 0;              ///< of a paged cache, whose pages in holes nobody sees (data_is_hole)
+  int second_capacity = 0;         ///< of a problem with a second cache: most tokens of a request there
 };
 
 /// How many first tokens every request reads from request 0's pages. Only pages that request 0 fills are shared.

@@ -34,7 +34,8 @@ void append_template(std::string& source, std::string_view name) {
 }
 
 std::string oracle_source(std::string_view score) {
-  std::string source = "// Helper kernels of leanattn's checks: data, FP64 oracle, plain implementation.\n";
+  std::string source =
+      "// Helper kernels of leanattn's checks: data, FP64 oracle, plain implementation.\n#define LEAN_SECOND_CACHE\n";
   if (!score.empty()) {
     source.append("#define CHECK_SCORE(score, q_index, kv_index, head) (").append(score).append(")\n");
   }
@@ -85,6 +86,8 @@ CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::u
           .row_group = row != nullptr ? row->group_columns : 0,
           .row_scales = row != nullptr ? row->scales_offset : 0,
           .row_rope = row != nullptr ? row->rope_offset : 0,
+          .second_cache = features.second_cache,
+          .data_request = 0,
           .reserved = 0};
 }
 

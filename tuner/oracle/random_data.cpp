@@ -72,14 +72,29 @@ float data_group_scale(DataKind kind, std::uint64_t seed, int request, int head,
   return check_group_scale(static_cast<int>(kind), seed, request, head, token, group);
 }
 
+std::uint8_t data_row_byte(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
+                           std::int64_t token, int column, int head_dim) {
+  const RowFormat& row = *row_format(features);
+  return check_row_byte(static_cast<int>(kind), seed, static_cast<int>(row.latent_type), request, head, token, column,
+                        head_dim, row.group_columns);
+}
+
+std::uint16_t data_new_latent(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
+                              std::int64_t token, int column, int head_dim) {
+  const RowFormat& row = *row_format(features);
+  return check_new_latent(static_cast<int>(row.latent_type), seed,
+                          data_row_byte(kind, seed, features, request, head, token, column, head_dim),
+                          data_group_scale(kind, seed, request, head, token, column / row.group_columns), request, head,
+                          token, column, head_dim);
+}
+
 double data_row_value(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
                       std::int64_t token, int column, int head_dim) {
   const RowFormat& row = *row_format(features);
   if (column >= row.latent_columns)
     return value_of(row.rope_type,
                     data_bits(kind, seed, DataTensor::latent, row.rope_type, request, head, token, column, head_dim));
-  const std::uint8_t byte =
-      data_byte(kind, seed, DataTensor::latent, row.latent_type, request, head, token, column, head_dim);
+  const std::uint8_t byte = data_row_byte(kind, seed, features, request, head, token, column, head_dim);
   return byte_value(row.latent_type, byte) *
          static_cast<double>(data_group_scale(kind, seed, request, head, token, column / row.group_columns));
 }
@@ -109,6 +124,11 @@ std::vector<int> data_selection(std::uint64_t seed, const Features& features, co
     list[static_cast<std::size_t>(index)] = check_selected_block(
         seed, request, selection.shared ? 0 : kv_head, t, index, count, blocks, selection.spread, selection.holes);
   return list;
+}
+
+static_assert(kSecondRequest == kCheckSecondRequest);
+int data_second_length(std::uint64_t seed, int request, int t, int capacity) {
+  return check_second_length(seed, request, t, capacity);
 }
 
 double extreme_scale(int head_dim) { return 1e4 / (4096.0 * head_dim); }

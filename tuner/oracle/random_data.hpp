@@ -45,11 +45,18 @@ float data_kv_scale(DataKind kind, std::uint64_t seed, DataTensor tensor, const 
 /// divided by the power of two in which the scales of their group count.
 std::uint16_t data_query_bits(DataKind kind, std::uint64_t seed, const Features& features, DType dtype, int request,
                               int head, std::int64_t token, int column, int head_dim);
-/// The scale of a group of latent columns in a row with a format of its own, from about 1e-4 to 1e3, and the value of a
-/// column of the row. features.kv_format has an entry in row_formats().
+/// Of a row with a format of its own: the byte of a latent column, the scale of a group of them, from about 5e-7 to 4,
+/// and the value of any column. In each group some byte is the largest of its format, as engines quantise.
+/// features.kv_format has an entry in row_formats().
+std::uint8_t data_row_byte(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
+                           std::int64_t token, int column, int head_dim);
 float data_group_scale(DataKind kind, std::uint64_t seed, int request, int head, std::int64_t token, int group);
 double data_row_value(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
                       std::int64_t token, int column, int head_dim);
+/// The bits of a latent column of a new row, in q's type, which become that byte and that scale once the row is stored.
+/// Some have to be rounded.
+std::uint16_t data_new_latent(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
+                              std::int64_t token, int column, int head_dim);
 
 /// The ALiBi slope and the sink logit of a query head.
 float data_alibi_slope(std::uint64_t seed, int head);
@@ -71,6 +78,11 @@ struct DataSelection {
 };
 std::vector<int> data_selection(std::uint64_t seed, const Features& features, const DataSelection& selection,
                                 int request, int kv_head, int t, std::int64_t context_length);
+
+/// How many tokens of a request's second cache, of up to `capacity`, a query token sees: 0 to all. Its K and V are
+/// those of request `request` + kSecondRequest.
+inline constexpr int kSecondRequest = 1 << 24;
+int data_second_length(std::uint64_t seed, int request, int t, int capacity);
 
 /// The softmax scale with which the logits of DataKind::extreme reach exactly +-1e4.
 double extreme_scale(int head_dim);

@@ -99,6 +99,13 @@ std::vector<Setting> row_format_settings() {
     add([](Features& f) { f.window = 64, f.sink_tokens = 70; });
     add([](Features& f) { f.batch_invariant = true, f.page_size = 64, f.q_len = 2; });
     add([](Features& f) { f.rope = Rope::interleaved, f.soft_cap = 30, f.alibi = true; });
+    add([](Features& f) { f.append = true; });
+    add([](Features& f) { f.append = true, f.rope = Rope::interleaved, f.page_size = 64; });
+    add([](Features& f) { f.append = true, f.rope = Rope::half_split, f.page_size = 1, f.q_len = 4; });
+    add([](Features& f) { f.append = true, f.page_size = 48, f.q_len = 7, f.ragged_q = true, f.window = 60; });
+    add([](Features& f) {
+      f.append = true, f.q_len = 2, f.batch_invariant = true, f.rope = Rope::half_split, f.rope_dim = 32;
+    });
     // Selected tokens, for which engines keep such rows.
     add([](Features& f) { f.page_size = 64, f.selection_block = 1; });
     add([](Features& f) { f.page_size = 64, f.selection_block = 1, f.selection_in_pool = true; });
@@ -106,6 +113,11 @@ std::vector<Setting> row_format_settings() {
     add([](Features& f) { f.page_size = 64, f.selection_block = 64, f.q_len = 3, f.sink_logits = true; });
     add([](Features& f) { f.page_size = 24, f.selection_block = 32; });
     add([](Features& f) { f.page_size = 64, f.selection_block = 1, f.batch_invariant = true, f.q_len = 4; });
+    add([](Features& f) { f.page_size = 64, f.selection_block = 1, f.second_cache = true; });
+    add([](Features& f) {
+      f.page_size = 16, f.selection_block = 1, f.selection_in_pool = f.second_cache = true, f.q_len = 3;
+    });
+    add([](Features& f) { f.page_size = 64, f.selection_block = 64, f.second_cache = f.sink_logits = true; });
   }
   return settings;
 }
@@ -143,6 +155,25 @@ std::vector<Setting> selection_settings() {
       latent([](Features& f) { f.selection_block = 16, f.page_size = 16, f.batch_invariant = true; }),
       latent([](Features& f) { f.kv_format = KvFormat::fp8_e4m3, f.selection_block = 1; }),
   };
+}
+
+std::vector<Setting> second_cache_settings() {
+  std::vector<Setting> settings{
+      with([](Features& f) { f.page_size = 64, f.selection_block = 64; }),
+      with([](Features& f) { f.page_size = 16, f.selection_block = 64, f.q_len = 3; }),
+      with([](Features& f) { f.page_size = 64, f.selection_block = 16, f.selection_in_pool = true, f.soft_cap = 30; }),
+      with([](Features& f) { f.page_size = 24, f.selection_block = 32, f.q_len = 2, f.sink_logits = true; }),
+      with([](Features& f) { f.page_size = 1, f.selection_block = 1, f.q_len = 2, f.mask = QueryMask::full; }),
+      with([](Features& f) { f.page_size = 64, f.selection_block = 1, f.latent = true, f.v_head_dim = 512; }, 576),
+      with(
+          [](Features& f) {
+            f.page_size = 64, f.selection_block = 1, f.selection_in_pool = true, f.latent = true, f.v_head_dim = 512,
+            f.q_len = 2, f.sink_logits = true;
+          },
+          576),
+  };
+  for (Setting& setting : settings) setting.features.second_cache = true;
+  return settings;
 }
 
 std::vector<Setting> score_settings() {
@@ -292,6 +323,7 @@ const std::vector<VerifyFeature>& verify_features() {
       {"latent cache", latent_settings()},
       {"selection", selection_settings()},
       {"latent rows of a format of their own", row_format_settings()},
+      {"second cache", second_cache_settings()},
   };
   return features;
 }

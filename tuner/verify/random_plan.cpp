@@ -73,6 +73,7 @@ Features draw_features(Draw& draw) {
     f.window = f.sink_tokens = 0, f.ragged_q = f.alibi = f.append = false, f.rope = Rope::none, f.rope_dim = 0;
     f.score.clear();
     if (f.mask == QueryMask::tree) f.mask = QueryMask::causal;
+    f.second_cache = f.kv_format == KvFormat::same && !f.batch_invariant && draw.chance(40);
   }
   return f;
 }
@@ -87,12 +88,11 @@ Tunables draw_tunables(Draw& draw) {
           .pdl = draw.chance(50)};
 }
 
-/// Gives the spec a cache of such rows, without what does not go with them.
+/// Gives the spec a cache of such rows.
 void take_row_format(KernelSpec& spec, const RowFormat& row) {
   spec.head_dim = key_columns(row), spec.dtype = row.rope_type, spec.load = LoadPath::tensor;
   Features& f = spec.features;
   f.v_head_dim = row.latent_columns, f.kv_format = row.format, f.kv_scale = KvScale::tensor;
-  f.append = false;
 }
 
 KernelSpec draw_heads(Draw& draw, Arch arch) {

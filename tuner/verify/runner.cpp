@@ -178,7 +178,8 @@ Result<void> VerifyRunner::cross_check(VerifyGroup& group, DecodeCase& decode_ca
                                                   .shared_tokens = request > 0 ? decode_case.shared_tokens() : 0,
                                                   .score = score,
                                                   .selection = decode_case.selection(),
-                                                  .hole_every = decode_case.options().hole_every});
+                                                  .hole_every = decode_case.options().hole_every,
+                                                  .second_capacity = decode_case.args().second_capacity});
     const auto columns = static_cast<std::size_t>(decode_case.v_head_dim());
     std::size_t wrong = 0;
     for (std::size_t row = 0; row < expected.lse.size(); ++row) {

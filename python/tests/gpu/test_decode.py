@@ -334,6 +334,53 @@ def test_selected_tokens_of_a_latent_cache():
             expect(o[request, token], weights @ seen[:, :512] if len(seen) else torch.zeros_like(o[request, token]).double())
 
 
+@pytest.mark.parametrize("page_size, block", [(16, 1), (16, 64), (64, 16)])
+def test_a_second_cache_beside_selected_blocks(page_size, block):
+    q, k, v, lengths = tensors(context=700)
+    pages_each = -(-700 // page_size)
+    (k_pool, table), (v_pool, _) = paged(k, page_size, pages_each), paged(v, page_size, pages_each)
+    blocks = -(-700 // block)
+    lists = torch.stack([torch.randperm(blocks)[:-(-blocks // 3)] for _ in range(6)]).view(3, 2, -1).int().cuda()
+    counts = torch.tensor([lists.shape[2], 0, lists.shape[2] - 1], dtype=torch.int32, device="cuda")
+    window_k, window_v = (torch.randn(3, 2, 2 * 64, 128, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    (second_k, second_table), (second_v, _) = paged(window_k, page_size, 128 // page_size), paged(window_v, page_size, 128 // page_size)
+    second_lengths = torch.tensor([128, 37, 0], dtype=torch.int32, device="cuda")
+    o = leanattn.decode(q, k_pool, v_pool, lengths, table, selection=lists, selected_counts=counts, selection_block=block, second_k_cache=second_k,
+                        second_v_cache=second_v, second_page_table=second_table, second_lengths=second_lengths)
+    group = q.shape[1] // 2
+    for request in range(3):
+        for head in range(q.shape[1]):
+            kv_head = head // group
+            chosen = lists[request, kv_head, :counts[request]].long()
+            tokens = (chosen[:, None] * block + torch.arange(block, device="cuda")).flatten()
+            tokens = tokens[tokens < lengths[request]]
+            own = second_lengths[request]
+            keys = torch.cat([k[request, kv_head, tokens], window_k[request, kv_head, :own]]).double()
+            values = torch.cat([v[request, kv_head, tokens], window_v[request, kv_head, :own]]).double()
+            weights = (q[request, head].double() @ keys.T * q.shape[-1] ** -0.5).softmax(-1)
+            expect(o[request, head], weights @ values)
+
+
+@pytest.mark.parametrize("heads, rows", [(16, False), (128, False), (16, True), (128, True)])
+def test_a_second_cache_beside_selected_tokens_of_a_latent_cache(heads, rows):
+    q = torch.randn(3, 2, heads, 576, device="cuda", dtype=torch.bfloat16)
+    columns, window = (torch.randn(pages, 64, 576, device="cuda", dtype=torch.bfloat16) for pages in (40, 9))
+    (cache, values), (second, second_values) = (ds_mla_rows(x) if rows else (x, x) for x in (columns, window))
+    selection = torch.stack([torch.randperm(40 * 64)[:500] for _ in range(6)]).view(3, 2, 1, 500).int().cuda()
+    counts = torch.tensor([[500, 1], [0, 250], [63, 64]], dtype=torch.int32, device="cuda")
+    table = torch.randperm(9)[:6].view(3, 2).int().cuda()
+    second_lengths = torch.tensor([[128, 127], [3, 0], [0, 64]], dtype=torch.int32, device="cuda")
+    o = leanattn.decode(q, cache, None, None, v_head_dim=512, scale=0.05, selection=selection, selected_counts=counts, second_k_cache=second,
+                        second_page_table=table, second_lengths=second_lengths, **({"kv_dtype": "fp8_ds_mla"} if rows else {}))
+    values, second_values = values.reshape(-1, 576).double(), second_values.double()
+    for request in range(3):
+        for token in range(2):
+            own = second_values[table[request].long()].reshape(-1, 576)[:second_lengths[request, token]]
+            seen = torch.cat([values[selection[request, token, 0, :counts[request, token]].long()], own])
+            weights = (q[request, token].double() @ seen.T * 0.05).softmax(-1)
+            expect(o[request, token], weights @ seen[:, :512] if len(seen) else torch.zeros_like(o[request, token]).double())
+
+
 def ds_mla_rows(columns):
     """[..., 576] bf16 as rows of 656 bytes, as vLLM's concat_and_cache_mla writes them, and the values that they then have, [..., 576] fp32."""
     latent = columns[..., :512].float().unflatten(-1, (4, 128))
@@ -342,6 +389,39 @@ def ds_mla_rows(columns):
     rows = torch.cat([quantised.flatten(-2).view(torch.uint8), scales.squeeze(-1).contiguous().view(torch.uint8),
                       columns[..., 512:].contiguous().view(torch.uint8)], -1)
     return rows, torch.cat([(quantised.float() * scales).flatten(-2), columns[..., 512:].float()], -1)
+
+
+@pytest.mark.parametrize("heads", [16, 128])
+def test_new_rows_are_stored_as_engines_quantise_them_and_seen_as_stored(heads):
+    sizes = torch.tensor([1e-2, 1.0, 30.0, 1e3], device="cuda").repeat_interleave(128)
+    q = torch.randn(3, heads, 576, device="cuda")
+    q[..., :512] /= sizes
+    columns = torch.randn(40, 64, 576, device="cuda")
+    columns[..., :512] *= sizes
+    k_new = torch.randn(3, 1, 576, device="cuda")
+    k_new[..., :512] *= sizes
+    k_new[1, :, 128:256] = 0
+    rows, values = ds_mla_rows(columns.bfloat16())
+    q, k_new = q.bfloat16(), k_new.bfloat16()
+    table = torch.randperm(40)[:39].view(3, 13).int().cuda()
+    lengths = torch.tensor([800, 1, 130], dtype=torch.int32, device="cuda")
+    last = (lengths - 1).long()
+    places = table[torch.arange(3, device="cuda"), last // 64].long() * 64 + last % 64
+    expected_rows, expected_values = ds_mla_rows(k_new.squeeze(1))
+    # The smallest normal number is the scale of a group of zeros, whose bytes would be those of NaN otherwise.
+    expected_rows[1, 128:256], expected_values[1, 128:256] = 0, 0
+    expected_rows[1, 516:520] = torch.tensor([torch.finfo(torch.float32).tiny]).view(torch.uint8).cuda()
+    before = rows.clone()
+    o = leanattn.decode(q, rows, None, lengths, table, v_head_dim=512, scale=0.05, kv_dtype="fp8_ds_mla", k_new=k_new)
+    before.view(-1, 656)[places] = expected_rows
+    assert torch.equal(rows, before)
+    values = values.view(-1, 576).double()
+    values[places] = expected_values.double()
+    for request in range(3):
+        tokens = torch.arange(int(lengths[request]), device="cuda")
+        seen = values[table[request].long()[tokens // 64] * 64 + tokens % 64]
+        expected = (q[request].double() @ seen.T * 0.05).softmax(-1) @ seen[:, :512]
+        torch.testing.assert_close(o[request].double() / sizes, expected / sizes, rtol=0, atol=0.03)
 
 
 @pytest.mark.parametrize("heads", [16, 128])

@@ -107,9 +107,11 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
       spec.features.selection_in_pool = in_pool;
       spec.warps = warps, spec.stages = 2;
       specs.push_back(spec);
+      spec.features.second_cache = true;
+      specs.push_back(spec);
     }
   }
-  // Rows of a format of their own: as a whole, from pages of any size, selected.
+  // Rows of a format of their own: as a whole, from pages of any size, with new rows, selected.
   for (const auto& [warps, group] : {std::pair{4, 16}, std::pair{8, 128}}) {
     for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
       KernelSpec spec = matrix_spec({9, 0, true}, DType::bf16, 576, LoadPath::tensor, fixup, group);
@@ -118,8 +120,15 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
       if (fixup == FixUp::ticket) specs.push_back(spec);
       spec.features.page_size = fixup == FixUp::wait ? 64 : 1, spec.features.q_len = 2;
       specs.push_back(spec);
+      KernelSpec appends = spec;
+      appends.features.append = true;
+      specs.push_back(appends);
+      appends.features.rope = Rope::interleaved, appends.warps = 8;
+      specs.push_back(appends);
       spec.features.page_size = 64, spec.features.selection_block = 1;
       spec.features.selection_in_pool = fixup == FixUp::wait;
+      specs.push_back(spec);
+      spec.features.second_cache = true;
       specs.push_back(spec);
     }
   }
@@ -154,6 +163,8 @@ const Features kFeatures[] = {
     {.page_size = 16, .kv_format = KvFormat::int8, .kv_scale = KvScale::token, .selection_block = 16},
     {.page_size = 4, .selection_block = 128, .selection_in_pool = true},
     {.page_size = 64, .selection_block = 1},
+    {.page_size = 64, .q_len = 2, .selection_block = 64, .second_cache = true},
+    {.page_size = 4, .selection_block = 16, .second_cache = true},
     {.context_parallel = 2},
     {.page_size = 16, .q_len = 4, .ragged_q = true, .context_parallel = 8, .context_interleave = 16},
     {.q_len = 3, .kv_format = KvFormat::int8, .context_parallel = 4, .replicate_output = true},

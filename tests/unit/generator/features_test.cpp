@@ -44,6 +44,7 @@ Features any_features() {
     f = {.page_size = *rc::gen::element(0, 1, 64), .q_len = f.q_len, .window = *rc::gen::element(0, 0, 0, 9)};
     f.selection_block = *rc::gen::element(0, 1, 16, 128);
     f.selection_in_pool = *rc::gen::arbitrary<bool>();
+    f.second_cache = *rc::gen::arbitrary<bool>();
   }
   return f;
 }
@@ -176,6 +177,13 @@ TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
       {{.page_size = 16, .rope = Rope::half_split, .selection_block = 16},
        ErrorCode::unsupported,
        "rope with a selection"},
+      {{.page_size = 16, .second_cache = true}, ErrorCode::invalid_argument, "second_cache without a selection"},
+      {{.page_size = 16, .batch_invariant = true, .selection_block = 1, .second_cache = true},
+       ErrorCode::unsupported,
+       "batch_invariant with second_cache"},
+      {{.page_size = 16, .kv_format = KvFormat::int8, .selection_block = 1, .second_cache = true},
+       ErrorCode::unsupported,
+       "a one-byte kv_format with second_cache"},
       {{.context_parallel = 0}, ErrorCode::invalid_argument, "context_parallel is 0"},
       {{.context_parallel = 9}, ErrorCode::invalid_argument, "context_parallel is 9"},
       {{.context_parallel = 2, .context_interleave = 24}, ErrorCode::invalid_argument, "context_interleave is 24"},
@@ -226,7 +234,7 @@ TEST(Features, TheNameHasAPartForEachInOneOrder) {
 
 TEST(Features, EveryFieldCountsInTheHash) {
   const Features base{.q_len = 2, .window = 64, .kv_format = KvFormat::int8, .rope = Rope::half_split};
-  std::vector<Features> changed(20, base);
+  std::vector<Features> changed(21, base);
   changed[1].page_size = 16;
   changed[2].q_len = 3;
   changed[3].ragged_q = true;
@@ -246,6 +254,7 @@ TEST(Features, EveryFieldCountsInTheHash) {
   changed[17].rope_dim = 64;
   changed[18].selection_block = 64;
   changed[19].selection_in_pool = true;
+  changed[20].second_cache = true;
   std::set<std::uint64_t> hashes;
   for (const Features& features : changed) hashes.insert(features_hash(features));
   EXPECT_EQ(hashes.size(), changed.size());
@@ -257,11 +266,11 @@ RC_GTEST_PROP(Features, ThatDifferInConsequenceDifferInNameAndHash, ()) {
   RC_ASSERT((features_hash(a) == 0) == is_plain(a));
   if (a == b) RC_ASSERT(features_name(a) == features_name(b));
   // A name leaves out what has no consequence: the mask of one query token, the scale of a cache that has none, and
-  // where a selection counts from that is none.
+  // where a selection counts from that is none, which has no second cache either.
   const auto consequence = [](Features f) {
     if (f.q_len == 1) f.mask = QueryMask::causal;
     if (f.kv_format == KvFormat::same) f.kv_scale = KvScale::tensor;
-    if (f.selection_block == 0) f.selection_in_pool = false;
+    if (f.selection_block == 0) f.selection_in_pool = f.second_cache = false;
     return f;
   };
   RC_ASSERT((features_name(a) == features_name(b)) == (consequence(a) == consequence(b)));

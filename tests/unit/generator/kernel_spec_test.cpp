@@ -218,6 +218,17 @@ TEST(KernelSpec, RowsWithAFormatOfTheirOwnAreGatheredByTheProducerThatConvertsTh
   ASSERT_TRUE(validate(tokens)) << validate(tokens).error().message;
   EXPECT_EQ(cta_threads(tokens), 256) << "a warpgroup copies and converts";
 
+  // The producer quantises new rows in kernels of either kind; that of other latent caches lacks the registers.
+  for (KernelSpec appends : {spec, tokens}) {
+    appends.features.append = true;
+    EXPECT_TRUE(validate(appends)) << validate(appends).error().message;
+    if (appends.warps == 8) {
+      appends.features.kv_format = KvFormat::same;
+      EXPECT_EQ(validate(appends).error().message,
+                "append into a latent cache with 8 warps and more than 16 query rows");
+    }
+  }
+
   KernelSpec other = spec;
   other.load = LoadPath::bulk, other.warps = 2;
   EXPECT_EQ(validate(other).error().message, "load path bulk with KV format fp8_ds_mla");

@@ -201,11 +201,12 @@ u32 scaled_pair(u32 bytes, float scale) {
 
 struct LeanTensorMap {};
 struct Segment {
-  int request, kv_head, first, end;  // first, end: read indices
+  int request, kv_head, first, end, selected = 0;  // first, end: read indices
 };
 struct Step {
   int token, count;
 };
+int second_tokens(int length, int capacity) { return min(max(length, 0), capacity); }
 int first_read(const Segment& s) { return s.first; }
 int end_read(const Segment& s) { return s.end; }
 struct Walk {
@@ -221,6 +222,20 @@ bool next_segment(const LeanDecodeArgs&, Walk& walk) {
 
 constexpr int kStages = 2, kStepTokens = 64, kPanelBytes = kStepTokens * 128;
 constexpr bool kLatent = true;
+constexpr bool kAppend = false, kPdl = true;  // pages: with new rows
+bool holds_newest(const Segment&) { return true; }
+
+/// What the producers have to do before it asks for a row of a segment, of which it tells the warp.
+std::function<void(const Segment&, int)> g_append;
+int g_append_warps = 4;
+thread_local bool t_waited = false;
+void wait_for_previous_kernel() { t_waited = true; }
+void append_tokens(const LeanDecodeArgs&, const Segment& s, int warp, int warps) {
+  EXPECT_EQ(warps, g_append_warps);
+  EXPECT_TRUE(std::exchange(t_waited, false)) << "the previous kernel may write the new rows";
+  if (threadIdx.x % 32 == 0) g_append(s, warp);
+  __syncwarp();
+}
 Step step_at(const Segment& s, int read) { return {read, min(kStepTokens, s.end - read)}; }
 
 struct KvRing {
@@ -291,6 +306,7 @@ inline bool is_hole(int, int) { return false; }
 #include "templates/kv/produce_rows.cuh"
 }  // namespace dense
 namespace pages {
+constexpr bool kAppend = true;
 ROWS(512, 64, 128, 0, 512, 528, 1, 24, true)
 #include "templates/kv/row_pages.cuh"
 
@@ -305,7 +321,7 @@ ROWS(512, 64, 128, 0, 512, 528, 1, 24, true)
 namespace selected {
 ROWS(512, 64, 128, 0, 512, 528, 3, 16, true)
 constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
-constexpr bool kSelectionInPool = true, kSelectionCausal = true;
+constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = false;
 #include "templates/kv/selection.cuh"
 
 #include "templates/kv/row_lanes.cuh"
@@ -316,6 +332,20 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true;
 
 #include "templates/kv/produce_rows.cuh"
 }  // namespace selected
+namespace two_caches {
+ROWS(512, 64, 128, 0, 512, 528, 3, 16, true)
+constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
+constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = true;
+#include "templates/kv/selection.cuh"
+
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/selected_places.cuh"
+
+#include "templates/kv/row_panels.cuh"
+
+#include "templates/kv/produce_rows.cuh"
+}  // namespace two_caches
 namespace buffered {
 ROWS(512, 64, 128, 0, 512, 528, 1, 0, false)
 inline bool is_hole(int, int) { return false; }
@@ -327,10 +357,23 @@ inline bool is_hole(int, int) { return false; }
 
 #include "templates/kv/produce_buffered_rows.cuh"
 }  // namespace buffered
-namespace buffered_selection {
+namespace buffered_pages {
+constexpr bool kAppend = true;
+ROWS(512, 64, 128, 0, 512, 528, 1, 24, false)
+#include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/row_places.cuh"
+
+#include "templates/kv/row_buffer.cuh"
+
+#include "templates/kv/produce_buffered_rows.cuh"
+}  // namespace buffered_pages
+namespace buffered_caches {
 ROWS(512, 64, 128, 0, 512, 528, 1, 16, false)
 constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
-constexpr bool kSelectionInPool = true, kSelectionCausal = true;
+constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = true;
 #include "templates/kv/selection.cuh"
 
 #include "templates/kv/row_lanes.cuh"
@@ -340,7 +383,7 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true;
 #include "templates/kv/row_buffer.cuh"
 
 #include "templates/kv/produce_buffered_rows.cuh"
-}  // namespace buffered_selection
+}  // namespace buffered_caches
 /// A format that nobody has: other widths, small groups, everything in another order.
 namespace other {
 ROWS(256, 128, 64, 32, 16, 288, 1, 1, true)
@@ -501,8 +544,10 @@ TEST(RowPanels, RowsThatWaitInABufferBecomePanels) {
   });
 }
 
-TEST(RowPanels, RowsOfPagesBecomePanelsAndHolesZeros) {
-  Rows rows({512, 64, 128, 0, 512, 528, 656, 1});
+/// A paged cache with holes. No row is there before the warp that reads it has appended it.
+void expect_panels_of_appended_rows(int warps,
+                                    const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce) {
+  Rows rows(kInOnePart);
   std::mt19937 random(5);
   for (int i = 0; i < 2 * 20; ++i)
     rows.table.push_back(random() % 4 == 0 ? 36 + static_cast<int>(random() % 3) : static_cast<int>(random() % 36));
@@ -510,12 +555,31 @@ TEST(RowPanels, RowsOfPagesBecomePanelsAndHolesZeros) {
   rows.args.k_stride_batch = 24 * rows.stride();
   rows.args.page_table = rows.table.data(), rows.args.page_table_stride = 20, rows.args.pool_pages = 36;
   const std::vector<Segment> segments{{0, 0, 0, 333}, {1, 0, 128, 450}};
+  const auto place = [&](const Segment& s, int read) {
+    const int page = rows.table[static_cast<std::size_t>(s.request * 20 + read / 24)];
+    return page < 0 || page >= 36 ? -1 : page * 24 + read % 24;
+  };
+  const std::vector<char> appended = rows.memory;
+  std::fill(rows.memory.begin(), rows.memory.end(), '\x7f');
+  g_append_warps = warps;
+  g_append = [&](const Segment& s, int warp) {
+    for (int read = s.first; read < s.end; ++read) {
+      const std::ptrdiff_t row = place(s, read), bytes = rows.stride();
+      if ((read - s.first) % 64 / (64 / warps) == warp && row >= 0)
+        std::copy_n(appended.begin() + row * bytes, bytes, rows.memory.begin() + row * bytes);
+    }
+  };
   expect_panels(
-      rows, segments, true, [&](const KvRing& ring, Walk& walk) { pages::produce(rows.args, {}, {}, ring, walk); },
-      [&](const Segment& s, int read) {
-        const int page = rows.table[static_cast<std::size_t>(s.request * 20 + read / 24)];
-        return page < 0 || page >= 36 ? -1 : page * 24 + read % 24;
-      });
+      rows, segments, true, [&](const KvRing& ring, Walk& walk) { produce(rows.args, ring, walk); }, place,
+      static_cast<unsigned>(warps));
+}
+
+TEST(RowPanels, RowsOfPagesBecomePanelsOnceTheyAreAppendedAndHolesZeros) {
+  expect_panels_of_appended_rows(
+      4, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) { pages::produce(args, {}, {}, ring, walk); });
+  expect_panels_of_appended_rows(8, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
+    buffered_pages::produce(args, {}, {}, ring, walk);
+  });
 }
 
 /// A cache of which random tokens are selected, with holes and tokens that the pool does not have.
@@ -547,9 +611,46 @@ TEST(RowPanels, SelectedRowsBecomePanels) {
   });
 }
 
-TEST(RowPanels, SelectedRowsThatWaitInABufferBecomePanels) {
-  expect_panels_of_selected_rows(kInOnePart, 8, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
-    buffered_selection::produce(args, {}, {}, ring, walk);
+/// Selected rows and those of a second cache, which lies before or behind the first one.
+void expect_panels_of_two_caches(const Layout& layout, unsigned warps,
+                                 const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce) {
+  for (const bool before : {true, false}) {
+    Rows rows(layout);
+    std::mt19937 random(9);
+    for (int i = 0; i < 2 * 400; ++i)
+      rows.selection.push_back(random() % 9 == 0 ? -1 : static_cast<int>(random() % 432));
+    for (int i = 0; i < 2 * 10; ++i) rows.table.push_back(static_cast<int>(random() % 30) - 1);
+    const int first = before ? 448 : 0, second = before ? 0 : 448;  // rows at which the two pools begin
+    const std::array<int, 2> lengths{150, 37};
+    rows.args.k = rows.at(first), rows.args.second_k = rows.at(second);
+    rows.args.k_stride_batch = 16 * rows.stride();
+    rows.args.pool_pages = 27, rows.args.second_pool_pages = 28;
+    rows.args.selection = rows.selection.data(), rows.args.selection_capacity = 400;
+    rows.args.selection_stride_batch = 400;
+    rows.args.second_page_table = rows.table.data(), rows.args.second_page_table_stride = 10;
+    rows.args.second_lengths = lengths.data(), rows.args.second_capacity = 160;
+    const std::vector<Segment> segments{{0, 0, 0, 350, 200}, {1, 0, 192, 337, 300}, {1, 0, 0, 37, 0}};
+    expect_panels(
+        rows, segments, true, [&](const KvRing& ring, Walk& walk) { produce(rows.args, ring, walk); },
+        [&](const Segment& s, int read) {
+          if (read >= s.selected) {
+            const int token = read - s.selected,
+                      page = rows.table[static_cast<std::size_t>(s.request * 10 + token / 16)];
+            return page < 0 || page >= 28 ? -1 : second + page * 16 + token % 16;
+          }
+          const int token = rows.selection[static_cast<std::size_t>(s.request * 400 + read)];
+          return token < 0 || token >= 432 ? -1 : first + token;
+        },
+        warps);
+  }
+}
+
+TEST(RowPanels, SelectedRowsAndThoseOfASecondCacheBecomePanels) {
+  expect_panels_of_two_caches(kDsMla, 4, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
+    two_caches::produce(args, {}, {}, ring, walk);
+  });
+  expect_panels_of_two_caches(kInOnePart, 8, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
+    buffered_caches::produce(args, {}, {}, ring, walk);
   });
 }
 

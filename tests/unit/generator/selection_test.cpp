@@ -21,6 +21,7 @@ namespace {
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma GCC diagnostic ignored "-Wunused-const-variable"
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
 // ---- what CUDA and the modules before give ----
 // Empty lines keep the modules in the order in which they build on each other.
@@ -30,7 +31,7 @@ using std::max;
 using std::min;
 
 struct Segment {
-  int request, kv_head, first, end;  // first, end: read indices
+  int request, kv_head, first, end, selected;  // first, end: read indices
 };
 struct Step {
   int token, count;
@@ -38,16 +39,19 @@ struct Step {
 int first_read(const Segment& s) { return s.first; }
 int end_read(const Segment& s) { return s.end; }
 
+int second_tokens(int length, int capacity) { return min(max(length, 0), capacity); }
+
 #define LEAN_DEVICE inline
-#define CURSOR(name, block, in_pool, queries, causal, page, run, step, warps)                           \
+#define LEAN_SECOND_CACHE
+#define CURSOR(second, block, in_pool, queries, causal, page, run, step, warps)                         \
   constexpr int kSelectionBlock = block, kSelectionQueries = queries, kPageSize = page, kPageRun = run, \
                 kStepTokens = step, kWarps = warps, kRoundTokens = kWarps * kStepTokens;                \
-  constexpr bool kSelectionInPool = in_pool, kSelectionCausal = causal;                                 \
+  constexpr bool kSelectionInPool = in_pool, kSelectionCausal = causal, kSecondCache = second;          \
   constexpr int kKvBytes = 2, kKRowBytes = 256, kVRowBytes = 128;                                       \
   inline i64 row_stride(int, i64 token_stride) { return token_stride * kKvBytes; }
 
 namespace runs_of_a_step {
-CURSOR(runs_of_a_step, 64, false, 3, true, 16, 16, 16, 2)
+CURSOR(false, 64, false, 3, true, 16, 16, 16, 2)
 #include "templates/kv/selection.cuh"
 
 #include "templates/kv/run_holes.cuh"
@@ -55,7 +59,7 @@ CURSOR(runs_of_a_step, 64, false, 3, true, 16, 16, 16, 2)
 #include "templates/kv/selected.cuh"
 }  // namespace runs_of_a_step
 namespace blocks_of_the_pool {
-CURSOR(blocks_of_the_pool, 16, true, 2, true, 64, 16, 64, 1)
+CURSOR(false, 16, true, 2, true, 64, 16, 64, 1)
 #include "templates/kv/selection.cuh"
 
 #include "templates/kv/run_holes.cuh"
@@ -63,7 +67,7 @@ CURSOR(blocks_of_the_pool, 16, true, 2, true, 64, 16, 64, 1)
 #include "templates/kv/selected.cuh"
 }  // namespace blocks_of_the_pool
 namespace single_tokens {
-CURSOR(single_tokens, 1, false, 1, true, 24, 1, 16, 3)
+CURSOR(false, 1, false, 1, true, 24, 1, 16, 3)
 #include "templates/kv/selection.cuh"
 
 #include "templates/kv/run_holes.cuh"
@@ -71,19 +75,45 @@ CURSOR(single_tokens, 1, false, 1, true, 24, 1, 16, 3)
 #include "templates/kv/selected.cuh"
 }  // namespace single_tokens
 namespace small_pages {
-CURSOR(small_pages, 32, false, 2, false, 8, 8, 32, 2)
+CURSOR(false, 32, false, 2, false, 8, 8, 32, 2)
 #include "templates/kv/selection.cuh"
 
 #include "templates/kv/run_holes.cuh"
 
 #include "templates/kv/selected.cuh"
 }  // namespace small_pages
+namespace two_caches_of_runs {
+CURSOR(true, 64, false, 3, true, 16, 16, 16, 2)
+#include "templates/kv/selection.cuh"
+
+#include "templates/kv/run_holes.cuh"
+
+#include "templates/kv/selected.cuh"
+}  // namespace two_caches_of_runs
+namespace two_caches_of_pools {
+CURSOR(true, 16, true, 2, true, 64, 16, 64, 1)
+#include "templates/kv/selection.cuh"
+
+#include "templates/kv/run_holes.cuh"
+
+#include "templates/kv/selected.cuh"
+}  // namespace two_caches_of_pools
+namespace two_caches_of_tokens {
+CURSOR(true, 1, false, 1, true, 24, 1, 16, 3)
+#include "templates/kv/selection.cuh"
+
+#include "templates/kv/run_holes.cuh"
+
+#include "templates/kv/selected.cuh"
+}  // namespace two_caches_of_tokens
+#undef LEAN_SECOND_CACHE
 #pragma GCC diagnostic pop
 
 /// Two requests with random lists, in which a part of the entries and pages are holes of every kind.
 struct Lists {
   static constexpr int kRequests = 2, kHeads = 2, kPoolPages = 300, kCapacity = 320, kTableWidth = 120;
-  std::vector<int> lengths, table, selection;
+  static constexpr int kSecondPages = 40, kSecondWidth = 30;
+  std::vector<int> lengths, table, selection, second_table, second_lengths;
   LeanDecodeArgs args{};
 
   Lists(unsigned seed, int block, bool in_pool, int queries, int page) {
@@ -112,6 +142,29 @@ struct Lists {
     args.selection_stride_head = kCapacity, args.selection_stride_token = kHeads * kCapacity;
     args.selection_stride_batch = queries * kHeads * kCapacity;
     args.request_lengths = lengths.data(), args.request_capacity = kTableWidth * page;
+    for (int i = 0; i < kRequests * kSecondWidth; ++i)
+      second_table.push_back(draw(0, 9) == 0 ? (draw(0, 1) == 0 ? -1 : kSecondPages + draw(0, 5))
+                                             : draw(0, kSecondPages - 1));
+    // Lengths below 0 and above the capacity are clamped.
+    for (int i = 0; i < kRequests * queries; ++i) second_lengths.push_back(draw(100, kSecondWidth * page));
+    second_lengths.back() = kSecondWidth * page + 7;
+    args.second_k = reinterpret_cast<const void*>((std::uintptr_t{1} << 40) - (1 << 30));  // before the first
+    args.second_v = reinterpret_cast<const void*>((std::uintptr_t{1} << 44) + (1 << 29));
+    args.second_page_table = second_table.data(), args.second_page_table_stride = kSecondWidth;
+    args.second_lengths = second_lengths.data(), args.second_capacity = kSecondWidth * page;
+    args.second_pool_pages = kSecondPages;
+  }
+
+  /// Tokens of the second cache that a request of the line sees.
+  int second(int line_request) const {
+    return std::clamp(second_lengths[static_cast<std::size_t>(line_request)], 0, args.second_capacity);
+  }
+  /// Where its token `token` lies there, as in place().
+  std::pair<int, int> second_place(int line_request, int token, int queries, int page) const {
+    if (token >= second(line_request)) return {-1, 0};
+    const int found = second_table[static_cast<std::size_t>(line_request / queries * kSecondWidth + token / page)];
+    if (found < 0 || found >= kSecondPages) return {-1, 0};
+    return {found, token % page};
   }
 
   /// Where token `read` of a list lies, page and token of the page; a page below 0 where nobody sees it.
@@ -136,16 +189,21 @@ struct Lists {
 
 /// Walks the segments of some lists with the cursor, as every warp does.
 template <class Cursor, class HolesOf, class InHole>
-void expect_every_row(int block, bool in_pool, int queries, bool causal, int page, int step_tokens, int warps,
-                      HolesOf holes_of, InHole in_hole) {
+void expect_every_row(bool two_caches, int block, bool in_pool, int queries, bool causal, int page, int step_tokens,
+                      int warps, HolesOf holes_of, InHole in_hole) {
   const int sampled = step_tokens > 32 ? 29 : 7;  // every so many tokens, because a shuffle of threads takes long
-  int seen = 0, hidden = 0;
+  int seen = 0, hidden = 0, of_second = 0;
   const Lists lists(7, block, in_pool, queries, page);
   // More than two reads of 32 runs by every warp.
   const int end = std::min(Lists::kCapacity * block, 1200);
   std::vector<Segment> segments;
-  for (int request = 0; request < Lists::kRequests * queries; request += 3)
-    segments.push_back({request, request % 2, request % 2 == 0 ? 0 : step_tokens * warps, end});
+  for (int request = 0; request < Lists::kRequests * queries; request += two_caches ? 1 : 3) {
+    // With a second cache, lists of some entries, or of none, have its blocks behind them.
+    const int selected = two_caches ? (request % 3 == 1 ? 0 : end / block / 2 - request) : end / block,
+              all = (selected + (lists.second(request) + block - 1) / block) * block;
+    segments.push_back({request, request % 2, request % 2 == 0 ? 0 : step_tokens * warps,
+                        two_caches ? std::min(all, end + 200) : end, selected});
+  }
   std::vector<std::thread> lanes;
   for (unsigned lane = 0; lane < kLanes; ++lane) {
     lanes.emplace_back([&, lane] {
@@ -161,9 +219,13 @@ void expect_every_row(int block, bool in_pool, int queries, bool causal, int pag
             const auto holes = holes_of(lists.args, s, step);
             bool any = false;
             for (int offset = at.read / step_tokens % 11; offset < step.count; offset += sampled) {
+              const int behind = at.read + offset - s.selected * block;
+              const bool second = two_caches && behind >= 0;
               const std::pair<int, int> place =
-                  lists.place(s.request, s.kv_head, at.read + offset, block, in_pool, queries, causal, page);
+                  second ? lists.second_place(s.request, behind, queries, page)
+                         : lists.place(s.request, s.kv_head, at.read + offset, block, in_pool, queries, causal, page);
               const int at_page = place.first, inner = place.second;
+              if (lane == 0 && second && at_page >= 0) ++of_second;
               const char *k = at.k_row(offset), *v = at.v_row(offset);
               any |= at_page < 0;
               EXPECT_EQ(in_hole(holes, offset), at_page < 0) << "request " << s.request << " read " << at.read + offset;
@@ -174,8 +236,9 @@ void expect_every_row(int block, bool in_pool, int queries, bool causal, int pag
                        2 * (at_page * of_page + s.kv_head * of_head + inner * of_token);
               };
               const LeanDecodeArgs& a = lists.args;
-              EXPECT_EQ(k, expected(a.k, a.k_stride_batch, a.k_stride_head, a.k_stride_token)) << at.read + offset;
-              EXPECT_EQ(v, expected(a.v, a.v_stride_batch, a.v_stride_head, a.v_stride_token)) << at.read + offset;
+              const void *const k_base = second ? a.second_k : a.k, *const v_base = second ? a.second_v : a.v;
+              EXPECT_EQ(k, expected(k_base, a.k_stride_batch, a.k_stride_head, a.k_stride_token)) << at.read + offset;
+              EXPECT_EQ(v, expected(v_base, a.v_stride_batch, a.v_stride_head, a.v_stride_token)) << at.read + offset;
             }
             EXPECT_TRUE(!any || at.holes) << "a step with a hole is looked at";
           }
@@ -186,19 +249,24 @@ void expect_every_row(int block, bool in_pool, int queries, bool causal, int pag
   for (std::thread& lane : lanes) lane.join();
   EXPECT_GT(seen, 15);
   EXPECT_GT(hidden, 5);
+  EXPECT_EQ(of_second > 15, two_caches);
 }
 
-#define EXPECT_EVERY_ROW(name)                                                                                         \
-  expect_every_row<name::KvCursor>(                                                                                    \
-      name::kSelectionBlock, name::kSelectionInPool, name::kSelectionQueries, name::kSelectionCausal, name::kPageSize, \
-      name::kStepTokens, name::kWarps,                                                                                 \
-      [](const LeanDecodeArgs& args, const Segment& s, const Step& step) { return name::holes_of(args, s, step); },    \
+#define EXPECT_EVERY_ROW(name)                                                                                      \
+  expect_every_row<name::KvCursor>(                                                                                 \
+      name::kSecondCache, name::kSelectionBlock, name::kSelectionInPool, name::kSelectionQueries,                   \
+      name::kSelectionCausal, name::kPageSize, name::kStepTokens, name::kWarps,                                     \
+      [](const LeanDecodeArgs& args, const Segment& s, const Step& step) { return name::holes_of(args, s, step); }, \
       [](const name::Holes& holes, int offset) { return name::in_hole(holes, offset); })
 
 TEST(Selection, TheCursorFindsBlocksThatAreLargerThanPages) { EXPECT_EVERY_ROW(runs_of_a_step); }
 TEST(Selection, TheCursorFindsBlocksOfThePool) { EXPECT_EVERY_ROW(blocks_of_the_pool); }
 TEST(Selection, TheCursorFindsSingleTokens) { EXPECT_EVERY_ROW(single_tokens); }
 TEST(Selection, TheCursorFindsBlocksOverPagesThatAreSmallerThanAStep) { EXPECT_EVERY_ROW(small_pages); }
+
+TEST(Selection, TheCursorGoesOnWithTheBlocksOfASecondCache) { EXPECT_EVERY_ROW(two_caches_of_runs); }
+TEST(Selection, TheCursorGoesOnWithASecondCacheBesideAPool) { EXPECT_EVERY_ROW(two_caches_of_pools); }
+TEST(Selection, TheCursorGoesOnWithTheTokensOfASecondCache) { EXPECT_EVERY_ROW(two_caches_of_tokens); }
 
 TEST(Selection, ARunEndsWithTheTokensThatCount) {
   using namespace single_tokens;

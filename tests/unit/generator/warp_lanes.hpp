@@ -4,6 +4,7 @@
 
 #include <array>
 #include <barrier>
+#include <bit>
 
 namespace leanattn::warp_lanes {
 
@@ -44,6 +45,12 @@ template <class T>
 T __shfl_sync(u32, T value, int lane) {
   return static_cast<T>(warp_of_lanes().exchange(
       value, [&](const auto& values) { return values[static_cast<unsigned>(lane) % kLanes]; }));
+}
+inline float __shfl_xor_sync(u32, float value, int distance) {
+  return std::bit_cast<float>(
+      static_cast<u32>(warp_of_lanes().exchange(std::bit_cast<u32>(value), [&](const auto& values) {
+        return values[threadIdx.x % kLanes ^ static_cast<unsigned>(distance)];
+      })));
 }
 inline u32 __ballot_sync(u32, bool value) {
   return warp_of_lanes().exchange(value ? 1 : 0, [](const auto& values) {

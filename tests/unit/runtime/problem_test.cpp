@@ -105,8 +105,6 @@ TEST(Problem, RowsWithAFormatOfTheirOwnAreCountedWithTheirScalesAndGoWithALatent
       "a cache of fp8_ds_mla with fp16 queries. Its rotated columns are bf16, and so must q be: give dtype bf16.");
   EXPECT_EQ(refused([](DecodeProblem& p) { p.features.kv_scale = KvScale::token; }),
             "a cache of fp8_ds_mla with a scale per token. Its rows hold the scales: leave kv_scale out.");
-  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.append = true; }),
-            "a cache of fp8_ds_mla with append. Write the new rows into the cache before the launch, as engines do.");
   EXPECT_EQ(refused([](DecodeProblem& p) { p.features.context_parallel = 2, p.features.replicate_output = true; }),
             "a cache of fp8_ds_mla with context_parallel 2. Kernels of a group do not have it yet: leave it out, or "
             "give one GPU the context.");

@@ -59,7 +59,7 @@ TEST(Abi, Problem) {
   EXPECT_FIELD(leanattn_problem, context_parallel, 128, 4);
   EXPECT_FIELD(leanattn_problem, context_interleave, 132, 4);
   EXPECT_FIELD(leanattn_problem, replicate_output, 136, 4);
-  EXPECT_FIELD(leanattn_problem, reserved2, 140, 4);
+  EXPECT_FIELD(leanattn_problem, second_cache, 140, 4);
 }
 
 TEST(Abi, PlanOptions) {
@@ -182,7 +182,7 @@ TEST(Abi, MergeArgs) {
 }
 
 TEST(Abi, DecodeArgs) {
-  EXPECT_EQ(sizeof(leanattn_decode_args), 408u);
+  EXPECT_EQ(sizeof(leanattn_decode_args), 464u);
   EXPECT_FIELD(leanattn_decode_args, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_decode_args, q, 8, 8);
   EXPECT_FIELD(leanattn_decode_args, k, 16, 8);
@@ -238,6 +238,14 @@ TEST(Abi, DecodeArgs) {
   EXPECT_FIELD(leanattn_decode_args, selection_heads, 388, 4);
   EXPECT_FIELD(leanattn_decode_args, full_context_lengths, 392, 8);
   EXPECT_FIELD(leanattn_decode_args, context_starts, 400, 8);
+  EXPECT_FIELD(leanattn_decode_args, second_k, 408, 8);
+  EXPECT_FIELD(leanattn_decode_args, second_v, 416, 8);
+  EXPECT_FIELD(leanattn_decode_args, second_page_table, 424, 8);
+  EXPECT_FIELD(leanattn_decode_args, second_lengths, 432, 8);
+  EXPECT_FIELD(leanattn_decode_args, second_page_table_stride, 440, 8);
+  EXPECT_FIELD(leanattn_decode_args, second_pool_pages, 448, 8);
+  EXPECT_FIELD(leanattn_decode_args, second_max_pages, 456, 4);
+  EXPECT_FIELD(leanattn_decode_args, reserved3, 460, 4);
 }
 
 TEST(Abi, GroupOptions) {

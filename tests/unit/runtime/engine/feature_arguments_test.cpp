@@ -335,9 +335,58 @@ TEST_F(FeatureArguments, StridesOfRowsWithAFormatOfTheirOwnCountBytes) {
   args.k_stride_token = 768;
   args.k_stride_batch = 8192 * 768;
   EXPECT_EQ(bound().k_stride_token, 768);
+
+  // New rows are given in q's type, as for other latent caches.
+  features().append = true;
+  args.k_new = at(0x6000);
+  EXPECT_EQ(bound().k_new_stride_token, 576);
+  EXPECT_EQ(bound().k_new, args.k_new);
+  refuses("k_new is null", [&] { args.k_new = nullptr; });
+  refuses("v_new is given", [&] { args.v_new = at(0x6000); });
+  refuses("k_new_stride_batch is 570 elements", [&] { args.k_new_stride_batch = 570; });
 }
 
 // ---- Selections ----
+
+TEST_F(FeatureArguments, ASecondCacheHasPagesAndLengthsOfItsOwnAndTheStridesOfTheFirst) {
+  make_paged();
+  features().selection_block = 64, features().q_len = 3;
+  args.selection = at<std::int32_t>(0x7104), args.selected_counts = at<std::int32_t>(0x7204);
+  args.selection_capacity = 20;
+  refuses("second_k is given, but this plan's problem has not second_cache", [&] { args.second_k = at(0x8000); });
+  refuses("second_max_pages is 2, but this plan's problem has not second_cache", [&] { args.second_max_pages = 2; });
+  refuses("decode_args.reserved3 is 1", [&] { args.reserved3 = 1; });
+  features().second_cache = true;
+  args.second_k = at(0x8000), args.second_v = at(0x9000);
+  args.second_page_table = at<std::int32_t>(0x7304), args.second_lengths = at<std::int32_t>(0x7404);
+  args.second_pool_pages = 9, args.second_max_pages = 2;
+  LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.second_k, at(0x8000));
+  EXPECT_EQ(block.second_v, at(0x9000));
+  EXPECT_EQ(block.second_page_table, at<int>(0x7304));
+  EXPECT_EQ(block.second_lengths, at<int>(0x7404));
+  EXPECT_EQ(block.second_page_table_stride, 2);
+  EXPECT_EQ(block.second_pool_pages, 9);
+  EXPECT_EQ(block.second_capacity, 2 * features().page_size);
+  refuses("second_k is null", [&] { args.second_k = nullptr; });
+  refuses("second_v is null", [&] { args.second_v = nullptr; });
+  refuses("second_k is 0x8008", [&] { args.second_k = at(0x8008); });
+  refuses("second_page_table is null", [&] { args.second_page_table = nullptr; });
+  refuses("second_lengths is null", [&] { args.second_lengths = nullptr; });
+  refuses("second_lengths is 0x7402", [&] { args.second_lengths = at<std::int32_t>(0x7402); });
+  refuses("second_max_pages is 0", [&] { args.second_max_pages = 0; });
+  refuses(
+      "second_max_pages is 2147483647: with pages of", [&] { args.second_max_pages = 0x7fffffff; },
+      ErrorCode::unsupported);
+  refuses("second_pool_pages is 0", [&] { args.second_pool_pages = 0; });
+  refuses(
+      "second_pool_pages is 1073741824: pools of pages of", [&] { args.second_pool_pages = 1 << 30; },
+      ErrorCode::unsupported);
+  args.batch = 2;
+  refuses("second_page_table_stride is 1, with rows of 2 entries", [&] { args.second_page_table_stride = 1; });
+  args.second_page_table_stride = 5;
+  EXPECT_EQ(bound().second_page_table_stride, 5);
+}
 
 TEST_F(FeatureArguments, ASelectionBringsListsAndTheirCounts) {
   make_paged();

@@ -137,6 +137,20 @@ TEST_F(ArrayChecks, NameTheFirstCountOfAListThatHasFewerEntries) {
   EXPECT_EQ(finds(), "");
 }
 
+TEST_F(ArrayChecks, NameTheFirstLengthThatASecondCacheDoesNotHave) {
+  problem_.features.selection_block = 16, problem_.features.q_len = 2, problem_.features.second_cache = true;
+  std::vector<int> counts{5, 0, 3, 5, 1, 2}, lengths{32, 0, 7, 1, 2, 3};
+  args_.selected_counts = counts.data(), args_.selection_capacity = 5;
+  args_.second_lengths = lengths.data(), args_.second_capacity = 32;
+  EXPECT_EQ(finds(), "");
+  lengths[3] = 33;
+  EXPECT_EQ(finds(), "second_lengths, request 1, query token 1 is 33, and the second cache has 32 tokens a request");
+  lengths[2] = -1;
+  EXPECT_EQ(finds(), "second_lengths, request 1, query token 0 is -1, and the second cache has 32 tokens a request");
+  counts[2] = 6;
+  EXPECT_EQ(finds(), "selected_counts, request 1, query token 0 is 6, and lists have 5 entries");
+}
+
 TEST_F(ArrayChecks, LeavePagesAloneThatAWindowHides) {
   problem_.features.window = 8;  // request 0 sees tokens 32 to 39, request 2 25 to 32
   pages_[0] = pages_[1] = pages_[10] = -1;

@@ -245,6 +245,7 @@ DecodeProblem any_problem() {
   if (f.page_size > 0 && *rc::gen::inRange(0, 4) == 0) {
     f.selection_block = *rc::gen::element(1, 16, 64);
     f.selection_in_pool = *rc::gen::arbitrary<bool>();
+    f.second_cache = f.kv_format == KvFormat::same && !f.batch_invariant && *rc::gen::arbitrary<bool>();
     f.window = f.sink_tokens = 0, f.ragged_q = f.alibi = f.append = false, f.rope = Rope::none, f.rope_dim = 0;
     f.score.clear();
     if (f.mask == QueryMask::tree) f.mask = QueryMask::causal;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "generator/row_format.hpp"
 #include "tests/thoroughness.hpp"
@@ -19,6 +20,8 @@ constexpr std::uint64_t kSeed = 77;
 constexpr double kScale = 0.11;
 constexpr DataSelection kSelection{.spread = 2, .holes = true};
 
+constexpr int kSecond = 1 << 20, kSecondCapacity = 33;
+
 struct Case {
   DecodeProblem problem;
   int request = 2, kv_head = 1, context = 40, query_tokens = 1, shared = 0, hole_every = 0;
@@ -27,7 +30,9 @@ struct Case {
 double element(const Case& c, DataTensor tensor, int token, int column) {
   const Features& f = c.problem.features;
   const int columns = tensor == DataTensor::v && f.v_head_dim > 0 ? f.v_head_dim : c.problem.head_dim;
-  const int request = token < c.shared ? 0 : c.request;
+  // Tokens of the second cache have numbers from kSecond on.
+  const int request = token >= kSecond ? c.request + kSecondRequest : token < c.shared ? 0 : c.request;
+  token %= kSecond;
   if (f.kv_format == KvFormat::same)
     return value_of(c.problem.dtype, data_bits(DataKind::uniform, kSeed, tensor, c.problem.dtype, request, c.kv_head,
                                                token, column, columns));
@@ -35,8 +40,8 @@ double element(const Case& c, DataTensor tensor, int token, int column) {
     return value_of(DType::bf16, data_bits(DataKind::uniform, kSeed, DataTensor::latent, DType::bf16, request,
                                            c.kv_head, token, column, columns));
   if (const RowFormat* const row = row_format(f); row != nullptr)
-    return byte_value(KvFormat::fp8_e4m3, data_byte(DataKind::uniform, kSeed, DataTensor::latent, KvFormat::fp8_e4m3,
-                                                    request, c.kv_head, token, column, columns)) *
+    return byte_value(KvFormat::fp8_e4m3,
+                      data_row_byte(DataKind::uniform, kSeed, f, request, c.kv_head, token, column, columns)) *
            static_cast<double>(
                data_group_scale(DataKind::uniform, kSeed, request, c.kv_head, token, column / row->group_columns));
   const std::uint8_t byte =
@@ -57,9 +62,15 @@ OracleOutput by_definition(const Case& c) {
       long double denominator = 0;
       std::vector<long double> numerator(static_cast<std::size_t>(columns), 0);
       bool any = false;
-      for (int j = 0; j < c.context; ++j) {
+      std::vector<int> tokens(static_cast<std::size_t>(c.context));
+      std::iota(tokens.begin(), tokens.end(), 0);
+      for (int j = 0; f.second_cache && j < data_second_length(kSeed, c.request, t, kSecondCapacity); ++j)
+        tokens.push_back(kSecond + j);
+      for (const int j : tokens) {
         bool visible = false;
-        if (f.q_len > 1 && f.mask == QueryMask::full) {
+        if (j >= kSecond) {
+          visible = true;
+        } else if (f.q_len > 1 && f.mask == QueryMask::full) {
           visible = true;
         } else if (f.q_len > 1 && f.mask == QueryMask::tree) {
           visible = true;
@@ -70,11 +81,13 @@ OracleOutput by_definition(const Case& c) {
           if (f.window > 0 && p - j >= f.window) visible = visible && j < f.sink_tokens;
         }
         if (f.selection_in_pool) visible = true;
-        if (has_selection(f)) {
+        if (has_selection(f) && j < kSecond) {
           const std::vector<int> list = data_selection(kSeed, f, kSelection, c.request, c.kv_head, t, c.context);
           visible = visible && std::count(list.begin(), list.end(), j / f.selection_block) == 1;
         }
-        if (c.hole_every > 0 && data_is_hole(kSeed, c.request, j / f.page_size, c.hole_every)) visible = false;
+        if (c.hole_every > 0 && data_is_hole(kSeed, j < kSecond ? c.request : c.request + kSecondRequest,
+                                             j % kSecond / f.page_size, c.hole_every))
+          visible = false;
         if (!visible) continue;
         any = true;
         long double s = 0;
@@ -109,7 +122,8 @@ void expect_agreement(const Case& c) {
                                            .shared_tokens = c.shared,
                                            .score = score_function(c.problem.features.score),
                                            .selection = kSelection,
-                                           .hole_every = c.hole_every});
+                                           .hole_every = c.hole_every,
+                                           .second_capacity = kSecondCapacity});
   const std::string what = to_json(c.problem.features) + " context " + std::to_string(c.context) + ", query tokens " +
                            std::to_string(c.query_tokens);
   ASSERT_EQ(got.o.size(), expected.o.size()) << what;

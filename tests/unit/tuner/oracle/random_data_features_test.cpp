@@ -210,17 +210,46 @@ TEST(FeatureData, GroupsOfARowHaveScalesOfAnySizeThatQMakesUpForAndThatRoundNoth
           value_of(DType::bf16, data_bits(DataKind::uniform, seed, DataTensor::q, DType::bf16, 0, 3, 1, column, 576));
       EXPECT_EQ(
           value_of(DType::bf16, data_query_bits(DataKind::uniform, seed, rows, DType::bf16, 0, 3, 1, column, 576)),
-          std::ldexp(plain, -*of_group.begin()));
+          std::ldexp(plain, -*of_group.begin() - 8))
+          << "bytes are 256 times as large as elements of other caches";
     }
     (exponents.size() > 1 ? apart : alike) = true;
     EXPECT_EQ(data_query_bits(DataKind::uniform, seed, rows, DType::bf16, 0, 3, 1, 512, 576),
               data_bits(DataKind::uniform, seed, DataTensor::q, DType::bf16, 0, 3, 1, 512, 576))
         << "rotated columns have no scale";
-    EXPECT_LE(data_group_scale(DataKind::extreme, seed, 0, 0, 7, 1), 1.0f) << "scores stay exact";
+    const double exact = data_row_value(DataKind::extreme, seed, rows, 0, 0, 7, 200, 576);
+    EXPECT_TRUE(std::abs(exact) == 56 || std::abs(exact) == 28) << "scores stay exact";
   }
   EXPECT_TRUE(apart && alike);
-  EXPECT_LT(least, 3e-4f);
-  EXPECT_GT(most, 500.0f);
+  EXPECT_LT(least, 1.2e-6f);
+  EXPECT_GT(most, 1.9f);
+}
+
+TEST(FeatureData, NewRowsBecomeTheRowsOfTheCacheOnceTheyAreQuantised) {
+  const Features rows{.kv_format = KvFormat::fp8_ds_mla, .v_head_dim = 512, .latent = true};
+  for (const DataKind kind :
+       {DataKind::uniform, DataKind::peaked, DataKind::extreme, DataKind::coverage, DataKind::ones}) {
+    int rounded = 0, largest_bytes = 0;
+    for (int token = 0; token < 60; ++token) {
+      const int group = token % 4;
+      float largest = 0;
+      for (int column = group * 128; column < (group + 1) * 128; ++column)
+        largest = std::max(largest, std::abs(static_cast<float>(value_of(
+                                        DType::bf16, data_new_latent(kind, 5, rows, 1, 0, token, column, 576)))));
+      const float scale = largest / 448;
+      ASSERT_EQ(scale, data_group_scale(kind, 5, 1, 0, token, group)) << to_string(kind) << ", token " << token;
+      for (int column = group * 128; column < (group + 1) * 128; ++column) {
+        const auto value =
+            static_cast<float>(value_of(DType::bf16, data_new_latent(kind, 5, rows, 1, 0, token, column, 576)));
+        const std::uint8_t byte = data_row_byte(kind, 5, rows, 1, 0, token, column, 576);
+        ASSERT_EQ(byte_of(KvFormat::fp8_e4m3, value / scale), byte) << to_string(kind) << ", column " << column;
+        rounded += static_cast<double>(value) != data_row_value(kind, 5, rows, 1, 0, token, column, 576);
+        largest_bytes += (byte & 0x7f) == 0x7e;
+      }
+    }
+    EXPECT_GE(largest_bytes, 60) << to_string(kind);
+    if (kind == DataKind::uniform || kind == DataKind::peaked) EXPECT_GT(rounded, 60 * 64) << to_string(kind);
+  }
 }
 
 }  // namespace

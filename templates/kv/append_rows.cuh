@@ -1,0 +1,50 @@
+// kv/append_rows.cuh -- how a new row is stored where rows have a format of their own (generator/row_format.hpp). Each
+// group of latent columns gets the scale with which its largest magnitude becomes the largest fp8 value. That is what
+// engines store (vLLM, csrc/cache_kernels.cu, concat_and_cache_ds_mla_kernel), and the bytes are the same. Host and
+// device compile this file.
+
+constexpr int kGroupLanes = kRowGroup / 8;  // that have the columns of a group, eight each
+static_assert(kGroupLanes >= 2 && 32 % kGroupLanes == 0, "lanes of a group are neighbours");
+
+LEAN_DEVICE float larger_magnitude(float largest, u32 pair) {
+  const float2 x = Element::unpack(pair);
+  return fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y)));
+}
+
+// The scale of the group of which this lane has the columns x. A group of zeros has the smallest normal number, so that
+// no value is divided by 0. All lanes of the warp call this.
+LEAN_DEVICE float scale_of_group(const uint4& x) {
+  constexpr float kLargestE4m3 = 448.0f, kSmallestNormal = __builtin_bit_cast(float, 0x00800000u);
+  float largest = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 4; i++) largest = larger_magnitude(largest, word(x, i));
+#pragma unroll
+  for (int distance = kGroupLanes / 2; distance > 0; distance /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, distance));
+  return fmaxf(largest / kLargestE4m3, kSmallestNormal);
+}
+
+LEAN_DEVICE u32 quantised_four(u32 low, u32 high, float scale) {
+  const float2 x = Element::unpack(low), y = Element::unpack(high);
+  return e4m3_pair(x.x / scale, x.y / scale) | e4m3_pair(y.x / scale, y.y / scale) << 16;
+}
+
+// Writes a new token's row. k_new: the row as it is given, kHeadDim columns of q's type. To be called by all lanes of a
+// warp.
+LEAN_DEVICE void append_row(const LeanDecodeArgs& args, const Segment&, int token, const char* k_new, const char*,
+                            char* row, char*) {
+  constexpr int kAtOnce = 32 * 8;  // columns of a warp
+  const int first = (int)threadIdx.x % 32 * 8;
+#pragma unroll 1
+  for (int column = first; column - first < kRowLatentColumns; column += kAtOnce) {
+    const bool exists = kRowLatentColumns % kAtOnce == 0 || column < kRowLatentColumns;
+    const uint4 x = exists ? load_cached<uint4>(k_new + column * 2) : make_uint4(0, 0, 0, 0);
+    const float scale = scale_of_group(x);
+    if (!exists) continue;
+    *(uint2*)(row + kRowLatent + column) = make_uint2(quantised_four(x.x, x.y, scale), quantised_four(x.z, x.w, scale));
+    if (column % kRowGroup == 0) *(float*)(row + kRowScales + column / kRowGroup * 4) = scale;
+  }
+#pragma unroll 1
+  for (int column = first; column < kHeadDim - kRowLatentColumns; column += kAtOnce)
+    *(uint4*)(row + kRowRope + column * 2) = rotated_16(args, k_new, kRowLatentColumns + column, token);
+}

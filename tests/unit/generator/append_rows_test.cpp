@@ -1,0 +1,328 @@
+// append_rows_test.cpp -- new rows of a cache whose rows have a format of their own, written by 128 threads as the
+// lanes of the producer's warpgroup: bytes and scales are those that engines store, rotated columns are turned for
+// their token, and each row is written by the warp that reads it. The modules of kernels are compiled here as they are.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "generator/row_format.hpp"
+#include "tests/unit/generator/warp_lanes.hpp"
+
+namespace {
+// Other tests of this folder include the modules too.
+namespace append_rows {
+
+#include "templates/kernel_args.cuh"
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wconversion"
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+#pragma GCC diagnostic ignored "-Wunused-function"
+#pragma GCC diagnostic ignored "-Wunused-const-variable"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+// ---- what CUDA and the modules before give ----
+// Empty lines keep the modules in the order in which they build on each other.
+
+using namespace leanattn::warp_lanes;
+using std::max;
+using std::min;
+
+struct uint4 {
+  u32 x, y, z, w;
+};
+struct uint2 {
+  u32 x, y;
+};
+struct float2 {
+  float x, y;
+};
+uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
+u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+template <class T>
+T load_cached(const void* p) {
+  T r;
+  std::memcpy(&r, p, sizeof(T));
+  return r;
+}
+struct Element {
+  static float2 unpack(u32 x) { return {std::bit_cast<float>(x << 16), std::bit_cast<float>(x & 0xffff0000u)}; }
+};
+
+/// By its definition (PTX ISA, "cvt"): steps of 2^-9 up to 2^-6, then of an eighth of the power of two below.
+u32 e4m3_of(float value) {
+  if (std::isnan(value)) return 0x7f;
+  const u32 sign = std::signbit(value) ? 0x80u : 0u;
+  const float magnitude = std::min(std::abs(value), 448.0f);
+  const int exponent = magnitude < std::ldexp(1.0f, -6) ? -6 : std::ilogb(magnitude);
+  const int steps = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 3 - exponent)));  // a carry is the next power
+  return sign | static_cast<u32>((exponent + 6) * 8 + steps);
+}
+u32 e4m3_pair(float low, float high) { return e4m3_of(low) | e4m3_of(high) << 8; }
+
+/// Which warp wrote the rotated columns of a token, of which request.
+std::mutex g_written_mutex;
+std::map<std::pair<const char*, int>, std::set<int>> g_written;
+/// Stands for the rotation: every element changes with its column and its token.
+u32 turned(u32 pair, int column, int token) {
+  return pair ^ (static_cast<u32>(column * 7 + token * 64) & 0xffffu) * 0x10001u;
+}
+uint4 rotated_16(const LeanDecodeArgs&, const char* row, int column, int token) {
+  {
+    const std::lock_guard lock(g_written_mutex);
+    g_written[{row, token}].insert(static_cast<int>(threadIdx.x / 32));
+  }
+  uint4 x = load_cached<uint4>(row + 2 * column);
+  x.x = turned(x.x, column, token), x.y = turned(x.y, column + 2, token), x.z = turned(x.z, column + 4, token),
+  x.w = turned(x.w, column + 6, token);
+  return x;
+}
+
+struct QueryTokens {
+  int first, count;
+};
+struct LeanVisibleShift {
+  int shift;
+};
+struct Segment {
+  int request, kv_head, context_length, first, end;  // first, end: read indices
+  QueryTokens query;
+  LeanVisibleShift visible;
+};
+int first_read(const Segment& s) { return s.first; }
+int end_read(const Segment& s) { return s.end; }
+bool holds_newest(const Segment& s) { return s.end + s.visible.shift > s.context_length - s.query.count; }
+
+constexpr int kStepTokens = 64, kStrideBytes = 1;
+constexpr bool kGathers = true, kRaggedQ = false;
+
+#define LEAN_DEVICE inline
+#define FORMAT(latent_columns, rope_columns, group, latent_at, scales_at, rope_at, page)                               \
+  constexpr int kRowLatentColumns = latent_columns, kRowGroup = group, kRowLatent = latent_at, kRowScales = scales_at, \
+                kRowRope = rope_at, kHeadDim = latent_columns + rope_columns, kPageSize = page;
+namespace dense {
+FORMAT(512, 64, 128, 0, 512, 528, 0)
+inline int page_of(const LeanDecodeArgs&, const Segment&, int) { return 0; }
+inline bool is_hole(int, int) { return false; }
+#include "templates/kv/append_rows.cuh"
+
+#include "templates/kv/append.cuh"
+}  // namespace dense
+namespace pages {
+FORMAT(512, 64, 128, 0, 512, 528, 24)
+#include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/append_rows.cuh"
+
+#include "templates/kv/append.cuh"
+}  // namespace pages
+/// A format that nobody has: other widths, of which a warp's second round has a part only, small groups, everything in
+/// another order.
+namespace other {
+FORMAT(384, 128, 32, 64, 0, 448, 1)
+#include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/append_rows.cuh"
+
+#include "templates/kv/append.cuh"
+}  // namespace other
+#pragma GCC diagnostic pop
+
+// ---- the definition ----
+
+struct Layout {
+  int latent_columns, rope_columns, group, latent, scales, rope, bytes;
+  int columns() const { return latent_columns + rope_columns; }
+};
+
+/// Of each byte that is a number, its value.
+const std::vector<std::pair<float, int>>& e4m3_values() {
+  static const auto values = [] {
+    std::vector<std::pair<float, int>> all;
+    for (int byte = 0; byte < 0x7f; ++byte) {
+      const int exponent = byte >> 3, fraction = byte & 7;
+      all.emplace_back(exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
+                                     : std::ldexp(static_cast<float>(8 + fraction), exponent - 10),
+                       byte);
+    }
+    return all;
+  }();
+  return values;
+}
+/// The nearest one, that with an even byte where two are as near; by trying all.
+int nearest_byte(float value) {
+  int best = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& [candidate, byte] : e4m3_values()) {
+    const double away = std::abs(static_cast<double>(candidate) - std::abs(static_cast<double>(value)));
+    if (away < least || (away == least && byte % 2 == 0)) least = away, best = byte;
+  }
+  return best | (std::signbit(value) ? 0x80 : 0);
+}
+
+float value_of(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+std::uint16_t bf16_of(float value) { return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16); }
+
+/// The row that engines store for these columns at position `token`, on memory that was all `rest`.
+std::vector<unsigned char> stored_row(const Layout& layout, const std::uint16_t* columns, int token, int rest) {
+  std::vector<unsigned char> row(static_cast<std::size_t>(layout.bytes), static_cast<unsigned char>(rest));
+  for (int group = 0; group < layout.latent_columns / layout.group; ++group) {
+    float largest = 0;
+    for (int i = group * layout.group; i < (group + 1) * layout.group; ++i)
+      largest = std::max(largest, std::abs(value_of(columns[i])));
+    const float scale = std::max(largest / 448, std::numeric_limits<float>::min());
+    std::memcpy(row.data() + layout.scales + 4 * group, &scale, 4);
+    for (int i = group * layout.group; i < (group + 1) * layout.group; ++i)
+      row[static_cast<std::size_t>(layout.latent + i)] =
+          static_cast<unsigned char>(nearest_byte(value_of(columns[i]) / scale));
+  }
+  for (int i = 0; i < layout.rope_columns; i += 2) {
+    u32 pair = 0;
+    std::memcpy(&pair, columns + layout.latent_columns + i, 4);
+    pair = turned(pair, layout.latent_columns + i, token);
+    std::memcpy(row.data() + layout.rope + 2 * i, &pair, 4);
+  }
+  return row;
+}
+
+constexpr Layout kDsMla{512, 64, 128, 0, 512, 528, 656}, kOther{384, 128, 32, 64, 0, 448, 704};
+constexpr int kCached = 400, kQueryTokens = 3, kRequests = 4, kRest = 0xa5;
+
+/// A cache of 0xa5, and new rows whose groups are of any size: of zeros, of the smallest and the largest numbers, and
+/// between.
+struct Rows {
+  Layout layout;
+  std::vector<unsigned char> memory;
+  std::vector<std::uint16_t> fresh;
+  std::vector<int> table;
+  LeanDecodeArgs args{};
+
+  explicit Rows(const Layout& of) : layout(of) {
+    memory.assign(static_cast<std::size_t>(kRequests * kCached * stride()), kRest);
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    for (int row = 0; row < kRequests * kQueryTokens; ++row) {
+      for (int column = 0; column < of.columns(); ++column) {
+        const int kind = (row * 5 + column / of.group) % 7;
+        const float x = normal(random);
+        fresh.push_back(bf16_of(kind == 0   ? (column % 2 == 0 ? 0.0f : -0.0f)
+                                : kind == 1 ? std::ldexp(x, -130)
+                                : kind == 2 ? std::copysign(3.38e38f, x) * (column % 3 == 0 ? 1.0f : 0.3f)
+                                : kind == 3 ? std::ldexp(x, static_cast<int>(random() % 40) - 20)
+                                            : x));
+      }
+    }
+    args.k = memory.data(), args.k_new = fresh.data();
+    args.k_stride_token = stride(), args.k_stride_batch = kCached * stride();
+    args.k_new_stride_token = of.columns(), args.k_new_stride_batch = kQueryTokens * of.columns();
+  }
+  int stride() const { return layout.bytes + 16; }
+  const std::uint16_t* new_row(int request, int query) const {
+    return fresh.data() + (request * kQueryTokens + query) * layout.columns();
+  }
+
+  /// Lets all four warps append to each of the segments, and compares every byte of the cache with what `place` says of
+  /// a request's token: the row of the cache, or below 0. `appended` counts the rows that had to be written.
+  template <class Append>
+  void expect_rows(const std::vector<Segment>& segments, Append append, const std::function<int(int, int)>& place,
+                   int appended) {
+    std::vector<unsigned char> expected = memory;
+    g_written.clear();
+    std::map<std::pair<const char*, int>, std::set<int>> readers;
+    for (const Segment& s : segments) {
+      for (int query = 0; query < s.query.count; ++query) {
+        const int token = s.context_length - s.query.count + query, read = token - s.visible.shift,
+                  row = token < 0 || read < s.first || read >= s.end ? -1 : place(s.request, token);
+        if (row < 0) continue;
+        --appended;
+        const auto stored = stored_row(layout, new_row(s.request, query), token, kRest);
+        std::copy(stored.begin(), stored.end(), expected.begin() + static_cast<std::ptrdiff_t>(row) * stride());
+        readers[{reinterpret_cast<const char*>(new_row(s.request, query)), token}] = {(read - s.first) % 64 / 16};
+      }
+      std::vector<std::jthread> lanes;
+      for (unsigned lane = 0; lane < 128; ++lane) {
+        lanes.emplace_back([&, lane] {
+          threadIdx.x = lane;
+          append(args, s, static_cast<int>(lane / 32));
+        });
+      }
+    }
+    EXPECT_EQ(appended, 0);
+    EXPECT_EQ(g_written, readers) << "the warp that reads a row writes it";
+    for (std::size_t i = 0; i < memory.size(); ++i)
+      ASSERT_EQ(static_cast<int>(memory[i]), static_cast<int>(expected[i]))
+          << "byte " << i % static_cast<std::size_t>(stride()) << " of row " << i / static_cast<std::size_t>(stride());
+  }
+};
+
+Segment segment(int request, int context, int first, int end, int shift = 0) {
+  return {request, 0, context, first, end, {request * kQueryTokens, kQueryTokens}, {shift}};
+}
+
+TEST(AppendRows, TheTableSaysWhatIsTried) {
+  const leanattn::RowFormat* const row = leanattn::row_format(leanattn::KvFormat::fp8_ds_mla);
+  ASSERT_NE(row, nullptr);
+  EXPECT_EQ(row->latent_columns, kDsMla.latent_columns);
+  EXPECT_EQ(row->rope_columns, kDsMla.rope_columns);
+  EXPECT_EQ(row->group_columns, kDsMla.group);
+  EXPECT_EQ(row->latent_offset, kDsMla.latent);
+  EXPECT_EQ(row->scales_offset, kDsMla.scales);
+  EXPECT_EQ(row->rope_offset, kDsMla.rope);
+  EXPECT_EQ(row->bytes, kDsMla.bytes);
+}
+
+TEST(AppendRows, ADenseCacheGetsTheRowsThatEnginesStore) {
+  Rows rows(kDsMla);
+  // New tokens on both sides of a warp's and of a segment's end, a context that is shorter than the query tokens, and
+  // one that does not end in the segment.
+  rows.expect_rows(
+      {segment(0, 129, 64, 128), segment(0, 129, 128, 129), segment(1, 83, 0, 83), segment(2, 2, 0, 2),
+       segment(3, 300, 0, 128)},
+      [](const LeanDecodeArgs& args, const Segment& s, int warp) { dense::append_tokens(args, s, warp, 4); },
+      [](int request, int token) { return request * kCached + token; }, 8);
+}
+
+TEST(AppendRows, PagesGetThemAndHolesGetNothing) {
+  Rows rows(kDsMla);
+  rows.table = {5, 9, 40, 1, 3, 8, -1, 7, 2, 66, 60, 61, 4, 13, 62, 65};
+  rows.args.page_table = rows.table.data(), rows.args.page_table_stride = 4, rows.args.pool_pages = 66;
+  rows.args.k_stride_batch = 24 * rows.stride();
+  // The second request's window begins 10 tokens later than its read indices.
+  rows.expect_rows(
+      {segment(0, 49, 0, 49), segment(1, 50, 0, 40, 10), segment(2, 26, 0, 26), segment(3, 96, 0, 96)},
+      [](const LeanDecodeArgs& args, const Segment& s, int warp) { pages::append_tokens(args, s, warp, 4); },
+      [&](int request, int token) {
+        const int page = rows.table[static_cast<std::size_t>(request * 4 + token / 24)];
+        return page < 0 || page >= 66 ? -1 : page * 24 + token % 24;
+      },
+      // Of the second request one new token is in front of a hole, and of the third one.
+      3 + 1 + 1 + 3);
+}
+
+TEST(AppendRows, AnotherFormatIsOnlyOtherNumbers) {
+  Rows rows(kOther);
+  for (int i = 0; i < 4 * 100; ++i) rows.table.push_back(i * 37 % 1600);
+  rows.args.page_table = rows.table.data(), rows.args.page_table_stride = 100, rows.args.pool_pages = 1600;
+  rows.args.k_stride_batch = rows.stride();
+  rows.expect_rows(
+      {segment(0, 1, 0, 1), segment(1, 100, 64, 100), segment(2, 17, 0, 17), segment(3, 66, 0, 66)},
+      [](const LeanDecodeArgs& args, const Segment& s, int warp) { other::append_tokens(args, s, warp, 4); },
+      [&](int request, int token) { return rows.table[static_cast<std::size_t>(request * 100 + token)]; }, 10);
+}
+
+}  // namespace append_rows
+}  // namespace
