@@ -36,9 +36,9 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   if (spec.dtype == DType::bf16) add({"attend/bf16.cuh"});
   if (spec.dtype == DType::fp16 || one_byte) add({"attend/fp16.cuh"});
   const bool group = in_group(spec.features);
-  add({"line/rows.cuh", "line/find_start.cuh"});
+  add({"line/rows.cuh"});
   if (needs_positions(spec.features)) add({"line/part_of_context.cuh"});
-  add({"line/walk.cuh", "line/steps.cuh",
+  add({"line/find_start.cuh", "line/walk.cuh", "line/steps.cuh",
        selects ? "kv/selection.cuh"
        : rows  ? "kv/row_pages.cuh"
                : "kv/page_table.cuh",
@@ -263,6 +263,7 @@ std::string constants(const KernelSpec& spec) {
   text += "// what the problem asks for beside plain dense decode\n";
   if (in_group(features)) text += "#define LEAN_GROUP\n";
   if (needs_positions(features)) text += "#define LEAN_POSITIONS\n";
+  if (needs_positions(features) && features.window > 0) text += "#define LEAN_WINDOW_OF_PART\n";
   add("int", "kPageSize", features.page_size, "tokens per page; 0: dense");
   add("int", "kPageRun", page_run(spec), "tokens that steps of a paged cache take from one page at a time");
   add("bool", "kRaggedQ", features.ragged_q, "each request has its own number of query tokens");

@@ -460,12 +460,12 @@ typedef struct leanattn_decode_args {
   int64_t selection_stride_batch, selection_stride_token, selection_stride_head;
   int32_t selection_capacity; /* selection_block: entries of a list, holes included */
   int32_t selection_heads;    /* lists of a query token: kv_heads (0 means the same), or 1 that all KV heads share */
-  /* context_parallel: [batch], tokens of the whole contexts, over all ranks. Needed for several query tokens with a
-   * causal mask. Where it is given, ranks of an engine with LEANATTN_DEBUG compare it. context_lengths counts the
-   * tokens of this rank, as k and v do. */
+  /* context_parallel: [batch], tokens of the whole contexts, over all ranks. Needed where something depends on
+   * positions: a window, or several query tokens with a causal mask. Where it is given, ranks of an engine with
+   * LEANATTN_DEBUG compare it. context_lengths counts the tokens of this rank, as k and v do. */
   const int32_t* full_context_lengths;
-  /* context_parallel without context_interleave, for several query tokens with a causal mask: [batch], where in the
-   * whole context the tokens of this rank begin. Else null. */
+  /* context_parallel without context_interleave, where something depends on positions: [batch], where in the whole
+   * context the tokens of this rank begin. Else null. */
   const int32_t* context_starts;
 } leanattn_decode_args;
 

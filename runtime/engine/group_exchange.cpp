@@ -24,17 +24,20 @@ std::int64_t aligned(std::int64_t bytes) {
 
 /// Whether the kernel of a rank alone gets its masks of query tokens as words of a tree.
 bool masks_are_words(const DecodeProblem& problem, const GroupPlace& place) {
-  return place.peers == 1 && needs_positions(problem.features);
+  const Features& features = problem.features;
+  return place.peers == 1 && features.q_len > 1 && features.mask != QueryMask::full;
 }
 
 }  // namespace
 
 Result<void> validate_over_nccl(const DecodeProblem& problem, const GroupPlace& place) {
   const Features& features = problem.features;
+  if (place.peers == 1 && features.window > 0)
+    return fail(ErrorCode::unsupported, "a window on a group over NCCL",
+                "Give the group peers that reach each other's memory, or leave the window out.");
   if (place.peers > 1 && needs_positions(features) && features.context_interleave > 0)
     return fail(ErrorCode::unsupported,
-                fmt::format("context_interleave {} with a causal mask over several query tokens, and with peers {} of "
-                            "a group of {}",
+                fmt::format("context_interleave {} with what depends on positions, and with peers {} of a group of {}",
                             features.context_interleave, place.peers, place.size),
                 "Kernels of such a group know where contiguous parts lie only: set context_interleave to 0.");
   return {};

@@ -10,7 +10,11 @@ LEAN_DEVICE bool has_masked(const Segment& s, const Step& step) {
 #endif
   }
   if constexpr (kWindow > 0) {
+#if defined(LEAN_POSITIONS)
+    if (place_of(step.token) < s.first_query + s.query.count - kWindow) return true;
+#else
     if (step.token < s.context_length - kWindow) return true;
+#endif
   }
   return step.count < kStepTokens;
 }
@@ -29,7 +33,11 @@ LEAN_DEVICE bool sees(const LeanDecodeArgs& args, const Segment& s, const Step& 
       const int query = token - first_query;  // which of the request's query tokens the KV token is, if any
       if (query >= 0 && row.valid) visible &= (args.tree_mask[s.query.first + row.token] >> query & 1) != 0;
     }
+#if defined(LEAN_WINDOW_OF_PART)
+    visible &= token > first_query + row.token - kWindow || step.token + offset < s.sink_tokens;
+#else
     if constexpr (kWindow > 0) visible &= token > first_query + row.token - kWindow || token < kSinkTokens;
+#endif
   }
   return visible;
 }

@@ -28,13 +28,22 @@ struct Batch {
   const int* q_offsets;
   int size, context_capacity;
   u32 segment_cost, outputs, grid_reciprocal;  // outputs: output tiles of a request on the line
+#if defined(LEAN_WINDOW_OF_PART)
+  const int* full_lengths;
+  const int* context_starts;
+  int group_rank;
+#endif
 
   LEAN_DEVICE int context_length_of(int request) const {
     return min(max(context_lengths[min(request, size - 1)], 0), context_capacity);
   }
   // Tile positions that one output tile of a request takes; none behind the last request.
   LEAN_DEVICE u32 positions_of(int request, int context_length) const {
+#if defined(LEAN_WINDOW_OF_PART)
+    return request < size ? segment_cost + visible_of_part(*this, request, context_length).tiles : 0u;
+#else
     return request < size ? segment_cost + visible_of(context_length, q_offsets, request).tiles : 0u;
+#endif
   }
   // The first tile position of this CTA's range, on a line of `line` positions.
   LEAN_DEVICE u32 begin_of_range(u32 line) const {

@@ -14,6 +14,9 @@ struct Segment {
 #if defined(LEAN_POSITIONS)
   int first_query;  // the place of the first query token (line/part_of_context.cuh)
 #endif
+#if defined(LEAN_WINDOW_OF_PART)
+  int sink_tokens;  // of this rank's tokens, how many of the first are sink tokens
+#endif
 };
 
 struct Walk {
@@ -37,7 +40,12 @@ LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request
   s.request = request;
   s.context_length = context_length;
   s.query = query_tokens(args.q_offsets, request);
+#if defined(LEAN_WINDOW_OF_PART)
+  s.sink_tokens = sinks_of_part(args, request, context_length);
+  s.visible = visible_of_part(args, request, context_length);
+#else
   s.visible = visible_of(context_length, args.q_offsets, request);
+#endif
   s.tiles = s.visible.tiles;
 #if defined(LEAN_POSITIONS)
   s.first_query = place_of_query(args, request, s.query.count);
@@ -76,12 +84,22 @@ LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* p
   const int lane = threadIdx.x % 32;
   const u32 outputs = (u32)args.kv_heads * kOutputsOfKvHead;  // output tiles of a request on the line
   int request = 0, length = min(max(first_length, 0), args.context_capacity);
+#if defined(LEAN_WINDOW_OF_PART)
+  const u32 positions = args.segment_cost + visible_of_part(args, min(lane, args.batch - 1), length).tiles;
+#else
   const u32 positions = args.segment_cost + visible_of(length, args.q_offsets, min(lane, args.batch - 1)).tiles;
+#endif
   u32 line = positions * outputs, origin = 0;  // tile positions of all requests, and of those before this one
   if (args.batch > 1) {
     if (args.batch > 32) {
+#if defined(LEAN_WINDOW_OF_PART)
+      const Batch batch = {args.context_lengths, args.q_offsets, args.batch,           args.context_capacity,
+                           args.segment_cost,    outputs,        args.grid_reciprocal, args.full_lengths,
+                           args.context_starts,  args.group_rank};
+#else
       const Batch batch = {args.context_lengths, args.q_offsets, args.batch,          args.context_capacity,
                            args.segment_cost,    outputs,        args.grid_reciprocal};
+#endif
       const Start start = args.batch <= 64           ? find_start_alone<2>(batch)
                           : args.batch <= kMostAlone ? find_start_alone<kMostAlone / 32>(batch)
                                                      : find_start_together(batch, part_sums);

@@ -95,6 +95,27 @@ TEST_F(GroupOnGpu, TwoRanksAgreeWithTheOracleOnEveryLoadPathAndFixUp) {
   }
 }
 
+TEST_F(GroupOnGpu, WindowsOverWholeContextsAgreeWithTheOracle) {
+  for (const LoadPath load : loads()) {
+    for (const int unit : {0, 1, 16}) {
+      for (const int q_len : {1, 3}) {
+        const Features features{.page_size = unit == 16 ? 16 : 0,
+                                .q_len = q_len,
+                                .window = q_len == 1 ? 64 : 700,
+                                .sink_tokens = unit == 1 ? 0 : 5,
+                                .context_parallel = 2,
+                                .context_interleave = unit};
+        const FixUp fixup = (unit + q_len) % 2 == 0 ? FixUp::ticket : FixUp::wait;
+        const auto kernel = kernel_of(spec_of(load, fixup, features, load == LoadPath::vector ? 1 : 4));
+        ASSERT_TRUE(kernel);
+        auto group = case_of(kernel->spec(), kRagged);
+        ASSERT_TRUE(group) << group.error().message;
+        expect_right(*group, *kernel, std::min<std::int64_t>(group->most_ctas(*kernel), 40));
+      }
+    }
+  }
+}
+
 TEST_F(GroupOnGpu, PlacementsAndWaysOfDealingAgreeWithTheOracle) {
   for (const int ranks : {2, 3, 4, 8}) {
     for (const int unit : {0, 1, 16, 256}) {

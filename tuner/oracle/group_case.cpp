@@ -342,17 +342,39 @@ Result<void> GroupCase::deal() {
     LEANATTN_TRY(upload_to(rank.starts_device, rank.starts, rank.stream.get()));
     LEANATTN_TRY(upload_to(rank.full_device, full, rank.stream.get()));
     if (features.page_size == 0) continue;
-    // Entries behind a rank's tokens hold pages that no pool has.
+    // Entries behind a rank's tokens and outside of windows hold pages that no pool has.
     std::vector<int> table = pages_;
     const auto per_request = static_cast<int>(table.size()) / batch;
     for (int request = 0; request < batch; ++request)
       for (int page = 0; page < per_request; ++page)
-        if (page * features.page_size >= rank.lengths[static_cast<std::size_t>(request)])
+        if (!page_is_seen(rank, number, request, page))
           table[static_cast<std::size_t>(request) * static_cast<std::size_t>(per_request) +
                 static_cast<std::size_t>(page)] = 0x7ffffff0;
     LEANATTN_TRY(upload_to(rank.page_table, table, rank.stream.get()));
   }
   return {};
+}
+
+std::int64_t GroupCase::position_of(const Rank& rank, int number, std::int64_t request, std::int64_t token) const {
+  const int unit = problem_.features.context_interleave;
+  if (unit > 0) return ((token / unit) * ranks() + number) * unit + token % unit;
+  return rank.starts[static_cast<std::size_t>(request)] + token;
+}
+
+bool GroupCase::seen(std::int64_t request, std::int64_t position) const {
+  const Features& features = problem_.features;
+  if (features.window == 0 || position < features.sink_tokens) return true;
+  const int queries = whole_->query_tokens()[static_cast<std::size_t>(request)];
+  return position > whole_->clamped_length(static_cast<int>(request)) - queries - features.window;
+}
+
+bool GroupCase::page_is_seen(const Rank& rank, int number, std::int64_t request, std::int64_t page) const {
+  const std::int64_t first = page * problem_.features.page_size,
+                     end = std::min<std::int64_t>(first + problem_.features.page_size,
+                                                  rank.lengths[static_cast<std::size_t>(request)]);
+  for (std::int64_t token = first; token < end; ++token)
+    if (seen(request, position_of(rank, number, request, token))) return true;
+  return false;
 }
 
 Result<void> GroupCase::deal_tensor(Rank& rank, int number, bool is_k, const std::vector<unsigned char>& from) {
@@ -367,7 +389,9 @@ Result<void> GroupCase::deal_tensor(Rank& rank, int number, bool is_k, const std
   const std::int64_t pool = page > 0 ? static_cast<std::int64_t>(pages_.size()) + 5 : 0;
   const std::int64_t tokens = page > 0 ? pool * page : batch * capacity;
   const Strides place = strides(columns);
-  // What no kernel may read is NaN, or a value that no data has.
+  // What no kernel may read is NaN, or a value that no data has. What it may read but must not use, tokens outside the
+  // window in a page with tokens that are seen, is neither that nor data.
+  constexpr unsigned char kUnseenByte = 0x40;  // 3 in bf16, 2 in fp16 and fp8, 64 in int8
   std::vector<unsigned char> to(static_cast<std::size_t>(tokens * heads * row),
                                 features.kv_format == KvFormat::int8 ? 0x80 : kPoisonByte);
   const int unit = features.context_interleave;
@@ -380,8 +404,8 @@ Result<void> GroupCase::deal_tensor(Rank& rank, int number, bool is_k, const std
       run = in_a_row ? rank.lengths[r] - token : 1;
       if (unit > 0) run = std::min(run, unit - token % unit);
       if (page > 0) run = std::min(run, page - token % page);
-      const std::int64_t position =
-          unit > 0 ? ((token / unit) * ranks() + number) * unit + token % unit : rank.starts[r] + token;
+      const std::int64_t position = position_of(rank, number, request, token);
+      const bool mixed = page > 0 && features.window > 0 && page_is_seen(rank, number, request, token / page);
       const std::int64_t block =
           page > 0 ? pages_[static_cast<std::size_t>(request * (capacity / page) + token / page)] : request;
       for (std::int64_t head = 0; head < heads; ++head) {
@@ -389,6 +413,9 @@ Result<void> GroupCase::deal_tensor(Rank& rank, int number, bool is_k, const std
             block * place.batch + head * place.head + (page > 0 ? token % page : token) * place.token;
         const std::int64_t source = request * from_batch + head * from_head + position * from_token;
         std::memcpy(to.data() + at * element, from.data() + source * element, static_cast<std::size_t>(run * row));
+        for (std::int64_t i = 0; mixed && i < run; ++i)
+          if (!seen(request, position + i))
+            std::memset(to.data() + (at + i * place.token) * element, kUnseenByte, static_cast<std::size_t>(row));
       }
     }
   }

@@ -106,6 +106,11 @@ class GroupCase {
   /// The kernel on the rank's GPU.
   Result<const LoadedKernel*> kernel_of(int rank, const LoadedKernel& kernel);
   Result<void> deal();
+  /// Where in the whole context a rank's token lies; whether a query token sees the token there; and whether one sees
+  /// a token of a page of the rank.
+  std::int64_t position_of(const Rank& rank, int number, std::int64_t request, std::int64_t token) const;
+  bool seen(std::int64_t request, std::int64_t position) const;
+  bool page_is_seen(const Rank& rank, int number, std::int64_t request, std::int64_t page) const;
   /// Copies to a rank's GPU what all ranks read alike.
   Result<void> copy_inputs(Rank& rank);
   /// Elements from one request (or page), head and token to the next of a rank's K or V.

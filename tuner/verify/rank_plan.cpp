@@ -20,6 +20,8 @@ std::vector<RankHeads> rank_heads(bool quick) {
       {128, 8, {.page_size = 16, .q_len = 4, .context_parallel = 2, .context_interleave = 16}, DType::fp16},
       {64, 1, {.context_parallel = 2, .replicate_output = true}, DType::bf16, false},
       {128, 4, {.q_len = 4, .ragged_q = true, .context_parallel = 2}},
+      {128, 4, {.page_size = 16, .window = 300, .sink_tokens = 5, .context_parallel = 2}},
+      {64, 2, {.q_len = 3, .window = 100, .sink_tokens = 70, .context_parallel = 2, .context_interleave = 1}},
   };
   if (quick) return heads;
   const std::vector<RankHeads> more{
@@ -30,6 +32,30 @@ std::vector<RankHeads> rank_heads(bool quick) {
       {128, 8, {.q_len = 2, .mask = QueryMask::full, .context_parallel = 8, .context_interleave = 2}},
       {128, 4, {.sink_logits = true, .soft_cap = 30, .kv_format = KvFormat::int8, .context_parallel = 2}},
       {576, 16, {.v_head_dim = 512, .latent = true, .context_parallel = 2}},
+      {128, 1, {.window = 700, .sink_tokens = 3, .context_parallel = 2, .context_interleave = 16}},
+      {128, 1, {.window = 1, .context_parallel = 4, .replicate_output = true}},
+      {128,
+       4,
+       {.q_len = 4,
+        .ragged_q = true,
+        .window = 200,
+        .sink_tokens = 4,
+        .context_parallel = 3,
+        .replicate_output = true}},
+      {64,
+       8,
+       {.page_size = 64, .window = 1000, .sink_tokens = 130, .context_parallel = 4, .context_interleave = 16},
+       DType::fp16},
+      {128,
+       4,
+       {.page_size = 48,
+        .q_len = 2,
+        .window = 64,
+        .sink_logits = true,
+        .soft_cap = 30,
+        .context_parallel = 8,
+        .context_interleave = 256}},
+      {128, 2, {.window = 5000, .sink_tokens = 1, .kv_format = KvFormat::fp8_e4m3, .context_parallel = 2}},
   };
   heads.insert(heads.end(), more.begin(), more.end());
   return heads;
@@ -60,6 +86,10 @@ std::vector<VerifyKernel> rank_kernels(Arch arch, bool quick) {
     }
   }
   return kernels;
+}
+
+std::vector<std::vector<int>> rank_lengths(const KernelSpec&) {
+  return {{2000, 1234, 0, 77, 1, 2311}, {0, 3, 0, 0, kRankCapacity, 640}};
 }
 
 KernelSpec whole_spec(KernelSpec spec) {

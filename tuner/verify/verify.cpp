@@ -69,6 +69,10 @@ Result<VerifyPart> parse_verify_part(std::string_view text) {
                                VerifyPart::groups});
 }
 
+std::size_t random_rank_combinations(const VerifyOptions& options) {
+  return options.quick ? 8 : options.extended ? 600 : 60;
+}
+
 std::size_t random_combinations(const VerifyOptions& options) {
   return options.quick ? 200 : options.extended ? 20000 : 2000;
 }
@@ -104,7 +108,11 @@ Result<VerifyReport> verify(const VerifyOptions& options, CubinCache* cubins, co
     ends.push_back(kernels.size());
   }
   const auto of_ranks = kernels_of(VerifyPart::groups);
-  if (representative.empty() && kernels.empty() && of_ranks.empty()) {
+  std::vector<VerifyKernel> random_ranks;
+  if (!options.only || *options.only == VerifyPart::groups)
+    random_ranks =
+        filtered(random_rank_kernels(device->arch, options.seed, random_rank_combinations(options)), options.filter);
+  if (representative.empty() && kernels.empty() && of_ranks.empty() && random_ranks.empty()) {
     return fail(ErrorCode::invalid_argument, "no kernel has '" + options.filter + "' in its name",
                 "Kernel names look like " + kernel_name(KernelSpec{}) + ".");
   }
@@ -120,7 +128,9 @@ Result<VerifyReport> verify(const VerifyOptions& options, CubinCache* cubins, co
     if (auto ok = verify_planned(*runner, part, queue, kParts[i].second); !ok) return tl::unexpected(ok.error());
   }
 
-  if (auto ok = verify_ranks(*runner, of_ranks); !ok) return tl::unexpected(ok.error());
+  if (auto ok = verify_ranks(*runner, of_ranks, rank_lengths); !ok) return tl::unexpected(ok.error());
+  const auto lengths_of = [&](const KernelSpec& spec) { return random_rank_lengths(spec, options.seed); };
+  if (auto ok = verify_ranks(*runner, random_ranks, lengths_of); !ok) return tl::unexpected(ok.error());
 
   VerifyReport report;
   report.device = *device;

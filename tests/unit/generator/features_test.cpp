@@ -98,11 +98,13 @@ TEST(Features, AGroupHasANameAHashAndJson) {
     EXPECT_TRUE(hashes.insert(features_hash(f)).second) << features_name(f);
 }
 
-TEST(Features, OnlySeveralQueryTokensWithAMaskAskForPositions) {
+TEST(Features, CausalMasksAndWindowsOfAGroupAskForPositions) {
   EXPECT_FALSE(needs_positions({.context_parallel = 2}));
   EXPECT_FALSE(needs_positions({.q_len = 4}));
   EXPECT_TRUE(needs_positions({.q_len = 4, .context_parallel = 2}));
   EXPECT_FALSE(needs_positions({.q_len = 4, .mask = QueryMask::full, .context_parallel = 2}));
+  EXPECT_FALSE(needs_positions({.window = 9}));
+  EXPECT_TRUE(needs_positions({.window = 9, .context_parallel = 2}));
 }
 
 TEST(Features, LimitsAreTheLastValuesThatPass) {
@@ -122,6 +124,7 @@ TEST(Features, LimitsAreTheLastValuesThatPass) {
       {.page_size = 24, .q_len = 16, .selection_block = 128, .selection_in_pool = true},
       {.context_parallel = 8, .context_interleave = 256, .replicate_output = true},
       {.page_size = 16, .q_len = 16, .ragged_q = true, .soft_cap = 30, .context_parallel = 2},
+      {.page_size = 16, .q_len = 16, .window = 9, .sink_tokens = 4, .context_parallel = 2, .context_interleave = 16},
   };
   for (const Features& f : good) EXPECT_TRUE(validate(f)) << features_name(f) << validate(f).error().message;
 }
@@ -182,7 +185,6 @@ TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
       {{.context_parallel = 2, .context_interleave = 512}, ErrorCode::invalid_argument, "context_interleave is 512"},
       {{.context_interleave = 16}, ErrorCode::invalid_argument, "context_interleave is 16 without context_parallel"},
       {{.replicate_output = true}, ErrorCode::invalid_argument, "replicate_output without context_parallel"},
-      {{.window = 9, .context_parallel = 2}, ErrorCode::unsupported, "a window with context_parallel 2"},
       {{.q_len = 2, .mask = QueryMask::tree, .context_parallel = 2},
        ErrorCode::unsupported,
        "the query mask tree with context_parallel 2"},

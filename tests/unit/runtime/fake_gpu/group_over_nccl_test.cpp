@@ -255,6 +255,11 @@ TEST_F(GroupsOverNccl, RefuseWhatCannotBe) {
   const Group other = Group::create(engines_[0], 1, 4, Group::bytes(of_four, 8).value(), 2).value();
   ASSERT_TRUE(pairs.connect({pairs.export_blob().value(), other.export_blob().value()}));
   expect_refused(engines_[0].plan(of_four, shape_, pairs), ErrorCode::unsupported, "context_interleave 16");
+
+  // Over NCCL alone they know no positions at all.
+  Problem windowed = problem;
+  windowed.window = 100;
+  expect_refused(engines_[0].plan(windowed, shape_, alone), ErrorCode::unsupported, "a window on a group over NCCL");
 }
 
 TEST(ExchangeLayout, AlwaysFitsWhatAGroupAsksFor) {

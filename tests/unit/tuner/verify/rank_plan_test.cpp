@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "runtime/problem.hpp"
+#include "tuner/verify/random_plan.hpp"
 
 namespace leanattn {
 namespace {
@@ -37,6 +38,41 @@ TEST(RankPlan, EveryKernelIsAGroupsAndItsHeadsCanBeDealt) {
       }
     }
   }
+}
+
+TEST(RankPlan, EveryLoadPathAndFixUpMeetsWindowsOverBothWaysOfDealing) {
+  std::set<std::tuple<LoadPath, FixUp, bool>> families;
+  for (const VerifyKernel& kernel : rank_kernels(kRankHopper, false))
+    for (const KernelSpec& spec : kernel.specs)
+      if (spec.features.window > 0) families.insert({spec.load, spec.fixup, spec.features.context_interleave > 0});
+  EXPECT_EQ(families.size(), 20u);
+}
+
+TEST(RankPlan, RandomKernelsCanBeDealtAndHaveWhatGroupsHave) {
+  const auto kernels = random_rank_kernels(kRankHopper, 3, 150), again = random_rank_kernels(kRankHopper, 3, 150);
+  ASSERT_EQ(kernels.size(), 150u);
+  std::set<std::tuple<int, bool, bool>> windows;  // ranks, contiguous, several query tokens
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    const KernelSpec& spec = kernels[i].specs.front();
+    EXPECT_EQ(spec, again[i].specs.front());
+    const int kv_heads = rank_kv_heads(spec);
+    const DecodeProblem problem{.q_heads = kv_heads * spec.group,
+                                .kv_heads = kv_heads,
+                                .head_dim = spec.head_dim,
+                                .dtype = spec.dtype,
+                                .features = spec.features};
+    EXPECT_TRUE(validate(problem)) << kernel_name(spec) << validate(problem).error().message;
+    ASSERT_TRUE(in_group(spec.features));
+    const auto& f = spec.features;
+    if (f.window > 0) windows.insert({f.context_parallel, f.context_interleave == 0, f.q_len > 1});
+    const auto lengths = random_rank_lengths(spec, 3);
+    EXPECT_EQ(lengths, random_rank_lengths(spec, 3));
+    ASSERT_EQ(lengths.size(), 2u);
+    EXPECT_EQ(lengths[0].size(), lengths[1].size());
+    for (const auto& of_step : lengths)
+      for (const int length : of_step) EXPECT_TRUE(length >= 0 && length <= kRankCapacity) << length;
+  }
+  EXPECT_GE(windows.size(), 8u);
 }
 
 TEST(RankPlan, EveryLoadPathAndFixUpMeetsEveryWayOfDealing) {
