@@ -264,6 +264,7 @@ std::string constants(const KernelSpec& spec) {
   if (in_group(features)) text += "#define LEAN_GROUP\n";
   if (needs_positions(features)) text += "#define LEAN_POSITIONS\n";
   if (needs_positions(features) && features.window > 0) text += "#define LEAN_WINDOW_OF_PART\n";
+  if (needs_indices(features)) text += "#define LEAN_INDEX_OF_PART\n";
   add("int", "kPageSize", features.page_size, "tokens per page; 0: dense");
   add("int", "kPageRun", page_run(spec), "tokens that steps of a paged cache take from one page at a time");
   add("bool", "kRaggedQ", features.ragged_q, "each request has its own number of query tokens");

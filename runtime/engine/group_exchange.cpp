@@ -32,9 +32,13 @@ bool masks_are_words(const DecodeProblem& problem, const GroupPlace& place) {
 
 Result<void> validate_over_nccl(const DecodeProblem& problem, const GroupPlace& place) {
   const Features& features = problem.features;
-  if (place.peers == 1 && features.window > 0)
-    return fail(ErrorCode::unsupported, "a window on a group over NCCL",
-                "Give the group peers that reach each other's memory, or leave the window out.");
+  const char* const positions = features.window > 0       ? "a window"
+                                : features.alibi          ? "alibi"
+                                : !features.score.empty() ? "a score expression"
+                                                          : nullptr;
+  if (place.peers == 1 && positions != nullptr)
+    return fail(ErrorCode::unsupported, fmt::format("{} on a group over NCCL", positions),
+                "Give the group peers that reach each other's memory, or leave it out.");
   if (place.peers > 1 && needs_positions(features) && features.context_interleave > 0)
     return fail(ErrorCode::unsupported,
                 fmt::format("context_interleave {} with what depends on positions, and with peers {} of a group of {}",

@@ -1,7 +1,8 @@
 // line/part_of_context.cuh -- where the tokens of a request lie in its context, where the rank has a part of it. Masks
 // of several query tokens and windows ask. What they compare are places: with contiguous parts token indices of this
 // rank, among which a query token of another rank's part may be negative or behind the end; with units in turn
-// positions in the whole context, less those of the units before this rank's first.
+// positions in the whole context, less those of the units before this rank's first. What changes scores asks for
+// positions in the whole context themselves.
 
 // Of token `token` of this rank.
 LEAN_DEVICE int place_of(int token) {

@@ -14,6 +14,9 @@ struct Segment {
 #if defined(LEAN_POSITIONS)
   int first_query;  // the place of the first query token (line/part_of_context.cuh)
 #endif
+#if defined(LEAN_INDEX_OF_PART)
+  int first_position;  // that of place 0 in the whole context
+#endif
 #if defined(LEAN_WINDOW_OF_PART)
   int sink_tokens;  // of this rank's tokens, how many of the first are sink tokens
 #endif
@@ -34,7 +37,11 @@ LEAN_DEVICE const char* query_row(const LeanDecodeArgs& args, const Segment& s, 
 }
 
 // A query row's token index in the context.
+#if defined(LEAN_INDEX_OF_PART)
+LEAN_DEVICE int query_index(const Segment& s, const Row& row) { return s.first_position + s.first_query + row.token; }
+#else
 LEAN_DEVICE int query_index(const Segment& s, const Row& row) { return s.context_length - s.query.count + row.token; }
+#endif
 
 LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request, int context_length) {
   s.request = request;
@@ -49,6 +56,9 @@ LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request
   s.tiles = s.visible.tiles;
 #if defined(LEAN_POSITIONS)
   s.first_query = place_of_query(args, request, s.query.count);
+#endif
+#if defined(LEAN_INDEX_OF_PART)
+  s.first_position = position_of_places(args, request);
 #endif
 }
 

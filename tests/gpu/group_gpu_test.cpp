@@ -116,6 +116,26 @@ TEST_F(GroupOnGpu, WindowsOverWholeContextsAgreeWithTheOracle) {
   }
 }
 
+TEST_F(GroupOnGpu, ScoresOfPositionsInWholeContextsAgreeWithTheOracle) {
+  for (const LoadPath load : loads()) {
+    for (const int unit : {0, 16}) {
+      for (const bool expression : {false, true}) {
+        const Features features{.q_len = load == LoadPath::vector ? 1 : 2,
+                                .alibi = !expression,
+                                .score = expression ? "score - 0.01f * (q_index - kv_index)" : "",
+                                .context_parallel = 2,
+                                .context_interleave = unit};
+        const auto kernel = kernel_of(
+            spec_of(load, expression ? FixUp::ticket : FixUp::wait, features, load == LoadPath::vector ? 1 : 4));
+        ASSERT_TRUE(kernel);
+        auto group = case_of(kernel->spec(), kRagged);
+        ASSERT_TRUE(group) << group.error().message;
+        expect_right(*group, *kernel, std::min<std::int64_t>(group->most_ctas(*kernel), 40));
+      }
+    }
+  }
+}
+
 TEST_F(GroupOnGpu, PlacementsAndWaysOfDealingAgreeWithTheOracle) {
   for (const int ranks : {2, 3, 4, 8}) {
     for (const int unit : {0, 1, 16, 256}) {

@@ -130,7 +130,7 @@ GroupCase::Rank::~Rank() {
   status.reset();
   stream = Stream();
   for (DeviceBuffer* buffer : {&k, &v, &o, &lse, &lengths_device, &starts_device, &full_device, &page_table, &q,
-                               &q_offsets, &sink_logits, &k_scale, &v_scale})
+                               &q_offsets, &sink_logits, &alibi_slopes, &k_scale, &v_scale})
     *buffer = DeviceBuffer();
 }
 
@@ -228,6 +228,7 @@ Result<void> GroupCase::copy_inputs(Rank& rank) {
   for (const Input& input :
        {Input{from.q, q_elements * 2, rank.q}, Input{from.q_offsets, (batch + 1) * 4, rank.q_offsets},
         Input{from.sink_logits, std::int64_t{problem_.q_heads} * 4, rank.sink_logits},
+        Input{from.alibi_slopes, std::int64_t{problem_.q_heads} * 4, rank.alibi_slopes},
         Input{from.k_scale, scales * 4, rank.k_scale}, Input{from.v_scale, scales * 4, rank.v_scale}}) {
     if (input.at == nullptr || input.bytes == 0) continue;
     const auto bytes = download(input.at, input.bytes, stream_);
@@ -454,7 +455,7 @@ LeanDecodeArgs GroupCase::args(int number, int kv_copy) const {
   args.o = rank.o.data(), args.lse = rank.lse.as<float>();
   if (rank.gpu) {
     args.q = rank.q.data(), args.q_offsets = rank.q_offsets.as<int>();
-    args.sink_logits = rank.sink_logits.as<float>();
+    args.sink_logits = rank.sink_logits.as<float>(), args.alibi_slopes = rank.alibi_slopes.as<float>();
     args.k_scale = rank.k_scale.as<float>(), args.v_scale = rank.v_scale.as<float>();
   }
   args.status = rank.status->block();

@@ -96,7 +96,8 @@ class GroupCase {
     std::unique_ptr<GroupMember> member;
     std::vector<int> lengths, starts;
     DeviceBuffer k, v, o, lse, lengths_device, starts_device, full_device, page_table;
-    DeviceBuffer q, q_offsets, sink_logits, k_scale, v_scale;  ///< those of the whole case, of ranks on another GPU
+    DeviceBuffer q, q_offsets, sink_logits, alibi_slopes, k_scale,
+        v_scale;  ///< those of the whole case, of ranks on another GPU
     std::unique_ptr<CheckWorkspace> workspace;
   };
 

@@ -98,13 +98,20 @@ TEST(Features, AGroupHasANameAHashAndJson) {
     EXPECT_TRUE(hashes.insert(features_hash(f)).second) << features_name(f);
 }
 
-TEST(Features, CausalMasksAndWindowsOfAGroupAskForPositions) {
+TEST(Features, WhatDependsOnPositionsAsksAGroupForThem) {
   EXPECT_FALSE(needs_positions({.context_parallel = 2}));
   EXPECT_FALSE(needs_positions({.q_len = 4}));
   EXPECT_TRUE(needs_positions({.q_len = 4, .context_parallel = 2}));
   EXPECT_FALSE(needs_positions({.q_len = 4, .mask = QueryMask::full, .context_parallel = 2}));
   EXPECT_FALSE(needs_positions({.window = 9}));
   EXPECT_TRUE(needs_positions({.window = 9, .context_parallel = 2}));
+  for (const Features& f : {Features{.alibi = true}, Features{.score = "score * kv_index"}}) {
+    Features of_group = f;
+    of_group.context_parallel = 2;
+    EXPECT_FALSE(needs_positions(f) || needs_indices(f));
+    EXPECT_TRUE(needs_positions(of_group) && needs_indices(of_group));
+  }
+  EXPECT_FALSE(needs_indices({.q_len = 4, .window = 9, .soft_cap = 30, .context_parallel = 2}));
 }
 
 TEST(Features, LimitsAreTheLastValuesThatPass) {
@@ -188,8 +195,6 @@ TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
       {{.q_len = 2, .mask = QueryMask::tree, .context_parallel = 2},
        ErrorCode::unsupported,
        "the query mask tree with context_parallel 2"},
-      {{.alibi = true, .context_parallel = 2}, ErrorCode::unsupported, "alibi with context_parallel 2"},
-      {{.score = "score", .context_parallel = 2}, ErrorCode::unsupported, "a score expression with context_parallel"},
       {{.append = true, .context_parallel = 2}, ErrorCode::unsupported, "append with context_parallel 2"},
       {{.rope = Rope::half_split, .context_parallel = 2}, ErrorCode::unsupported, "rope with context_parallel 2"},
       {{.batch_invariant = true, .context_parallel = 2}, ErrorCode::unsupported, "batch_invariant with context_paral"},

@@ -1,7 +1,7 @@
 // part_of_context_test.cpp -- what a rank of a group reads and sees of the part of a context that it holds, with a
 // window over the positions of the whole context: every token that a query token sees is read once, whole LeanTiles
-// that nobody sees are not, and masks agree with the definition. The modules of kernels are compiled here as they are,
-// once for each set of constants.
+// that nobody sees are not, and masks and the positions that scores get agree with the definition. The modules of
+// kernels are compiled here as they are, once for each set of constants.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,6 +28,7 @@ namespace {
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #pragma GCC diagnostic ignored "-Wunused-const-variable"
 #pragma GCC diagnostic ignored "-Wunused-variable"
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
 // ---- what CUDA and the modules before give ----
 // Empty lines keep the modules in the order in which they build on each other.
@@ -62,6 +63,7 @@ inline float __fdividef(float x, float y) { return x / y; }
 #define __noinline__
 #define LEAN_POSITIONS
 #define LEAN_WINDOW_OF_PART
+#define LEAN_INDEX_OF_PART
 #define PART(ranks, unit, q_len, ragged, window, sinks, tile, step, run)                                      \
   constexpr bool kRowBlocksInStep = false, kRaggedQ = ragged, kBatchInvariant = false, kRowsSeeAlike = false, \
                  kAlibi = false, kAppend = false;                                                             \
@@ -72,7 +74,7 @@ inline float __fdividef(float x, float y) { return x / y; }
                 kKRowBytes = 32, kVRowBytes = 32;                                                             \
   constexpr float kSoftCap = 0;                                                                               \
   inline i64 row_stride(int, i64 token_stride) { return token_stride * kKvBytes; }                            \
-  inline float score_expression(float score, int, int, int) { return score; }
+  inline float score_expression(float, int q_index, int kv_index, int) { return 1000.0f * q_index + kv_index; }
 
 namespace contiguous {
 PART(3, 0, 1, false, 40, 5, 32, 16, 1)
@@ -249,6 +251,9 @@ struct Parts {
               for (int query = 0; query < parts.queries(request); ++query) {                                           \
                 const bool expected = parts.sees(request, query, position, kWindow, kSinkTokens);                      \
                 ASSERT_EQ(sees(parts.args, s, step, offset, Row{query, 0, true}), expected) << token << " " << query;  \
+                const ScoreRow of_row = score_row(parts.args, s, Row{query, 0, true});                                 \
+                ASSERT_EQ(change_score(parts.args, 0, of_row, token),                                                  \
+                          static_cast<float>(1000 * (parts.full[at] - parts.queries(request) + query) + position));    \
                 ASSERT_TRUE(expected || masked) << token << " " << query;                                              \
                 ++(expected ? seen : hidden);                                                                          \
               }                                                                                                        \

@@ -257,9 +257,14 @@ TEST_F(GroupsOverNccl, RefuseWhatCannotBe) {
   expect_refused(engines_[0].plan(of_four, shape_, pairs), ErrorCode::unsupported, "context_interleave 16");
 
   // Over NCCL alone they know no positions at all.
-  Problem windowed = problem;
-  windowed.window = 100;
-  expect_refused(engines_[0].plan(windowed, shape_, alone), ErrorCode::unsupported, "a window on a group over NCCL");
+  for (const auto& [change, what] :
+       {std::pair<void (*)(Problem&), std::string>{[](Problem& p) { p.window = 100; }, "a window"},
+        {[](Problem& p) { p.alibi = true; }, "alibi"},
+        {[](Problem& p) { p.score = "score + kv_index"; }, "a score expression"}}) {
+    Problem positions = problem;
+    change(positions);
+    expect_refused(engines_[0].plan(positions, shape_, alone), ErrorCode::unsupported, what + " on a group over NCCL");
+  }
 }
 
 TEST(ExchangeLayout, AlwaysFitsWhatAGroupAsksFor) {

@@ -48,6 +48,14 @@ TEST(RankPlan, EveryLoadPathAndFixUpMeetsWindowsOverBothWaysOfDealing) {
   EXPECT_EQ(families.size(), 20u);
 }
 
+TEST(RankPlan, EveryLoadPathAndFixUpMeetsScoresThatDependOnPositions) {
+  std::set<std::tuple<LoadPath, FixUp, bool>> families;
+  for (const VerifyKernel& kernel : rank_kernels(kRankHopper, false))
+    for (const KernelSpec& spec : kernel.specs)
+      if (needs_indices(spec.features)) families.insert({spec.load, spec.fixup, spec.features.alibi});
+  EXPECT_EQ(families.size(), 20u);
+}
+
 TEST(RankPlan, RandomKernelsCanBeDealtAndHaveWhatGroupsHave) {
   const auto kernels = random_rank_kernels(kRankHopper, 3, 150), again = random_rank_kernels(kRankHopper, 3, 150);
   ASSERT_EQ(kernels.size(), 150u);
