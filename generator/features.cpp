@@ -89,8 +89,6 @@ Result<void> validate_group(const Features& f) {
   constexpr const char* kNotYet = "Kernels of a group do not have it yet: leave it out, or give one GPU the context.";
   for (const Other& other :
        {Other{f.q_len > 1 && f.mask == QueryMask::tree, "the query mask tree", kNotYet},
-        Other{f.append, "append", "Write the new tokens into the cache of their rank before the launch."},
-        Other{f.rope != Rope::none, "rope", "Rotate q before the launch."},
         Other{has_selection(f), "a selection", kNotYet}, Other{f.batch_invariant, "batch_invariant", kNotYet}}) {
     if (other.asked)
       return fail(ErrorCode::unsupported, fmt::format("{} with context_parallel {}", other.what, f.context_parallel),

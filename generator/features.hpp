@@ -103,12 +103,12 @@ inline bool has_selection(const Features& features) { return features.selection_
 inline bool in_group(const Features& features) { return features.context_parallel > 1; }
 /// Whether the kernel of a rank computes with indices of tokens in the whole context.
 inline bool needs_indices(const Features& features) {
-  return in_group(features) && (features.alibi || !features.score.empty());
+  return in_group(features) && (features.alibi || !features.score.empty() || features.rope != Rope::none);
 }
 /// Whether the kernel of a rank must know where in the whole context its tokens lie.
 inline bool needs_positions(const Features& features) {
-  return needs_indices(features) ||
-         (in_group(features) && (features.window > 0 || (features.q_len > 1 && features.mask != QueryMask::full)));
+  return needs_indices(features) || (in_group(features) && (features.window > 0 || features.append ||
+                                                            (features.q_len > 1 && features.mask != QueryMask::full)));
 }
 /// The most ranks of a group.
 inline constexpr int kMostContextParallel = 8;

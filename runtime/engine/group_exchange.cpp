@@ -32,10 +32,12 @@ bool masks_are_words(const DecodeProblem& problem, const GroupPlace& place) {
 
 Result<void> validate_over_nccl(const DecodeProblem& problem, const GroupPlace& place) {
   const Features& features = problem.features;
-  const char* const positions = features.window > 0       ? "a window"
-                                : features.alibi          ? "alibi"
-                                : !features.score.empty() ? "a score expression"
-                                                          : nullptr;
+  const char* const positions = features.window > 0           ? "a window"
+                                : features.alibi              ? "alibi"
+                                : !features.score.empty()     ? "a score expression"
+                                : features.append             ? "append"
+                                : features.rope != Rope::none ? "rope"
+                                                              : nullptr;
   if (place.peers == 1 && positions != nullptr)
     return fail(ErrorCode::unsupported, fmt::format("{} on a group over NCCL", positions),
                 "Give the group peers that reach each other's memory, or leave it out.");

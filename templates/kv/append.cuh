@@ -18,10 +18,20 @@ LEAN_DEVICE char* cache_row(const LeanDecodeArgs& args, const void* base, i64 st
 LEAN_DEVICE void append_tokens(const LeanDecodeArgs& args, const Segment& s, int warp, int warps) {
   if (!holds_newest(s)) return;
   constexpr int kKRowChunks = kHeadDim / 8, kRowChunks = kKRowChunks + (kLatent ? 0 : kValueDim / 8);
+#if defined(LEAN_POSITIONS)
+  // Of the ranks that share the context, the one that holds a token's position writes it, and no other.
+  if (tokens_before(s.first_query) >= s.context_length) return;  // this rank has none of them
+  const int begin = first_read(s), end = end_read(s);
+#pragma unroll 1
+  for (int query = 0; query < s.query.count; query++) {
+    const int token = token_at(s.first_query + query), read = token - s.visible.shift;
+    if (token < 0 || token >= s.context_length) continue;
+#else
   const int first_new = s.context_length - s.query.count, begin = first_read(s), end = end_read(s);
 #pragma unroll 1
   for (int query = max(-first_new, 0); query < s.query.count; query++) {
     const int token = first_new + query, read = token - s.visible.shift;
+#endif
     if (read < begin || read >= end || (read - begin) / kStepTokens % warps != warp) continue;
     if (kPageSize > 0 && is_hole(page_of(args, s, token), args.pool_pages)) continue;
     const i64 outer = kRaggedQ ? 0 : s.request, at = kRaggedQ ? s.query.first + query : query;
@@ -36,7 +46,11 @@ LEAN_DEVICE void append_tokens(const LeanDecodeArgs& args, const Segment& s, int
 #pragma unroll 1
     for (int chunk = threadIdx.x % 32; chunk < kRowChunks; chunk += 32) {
       if (chunk < kKRowChunks) {
+#if defined(LEAN_INDEX_OF_PART)
+        store_kv_chunk(k, chunk, rotated_16(args, k_new, chunk * 8, kv_index_of(s, token)), k_scale);
+#else
         store_kv_chunk(k, chunk, rotated_16(args, k_new, chunk * 8, token), k_scale);
+#endif
       } else {
         store_kv_chunk(v, chunk - kKRowChunks, load_cached<uint4>(v_new + (chunk - kKRowChunks) * 16), v_scale);
       }

@@ -1,8 +1,8 @@
 // line/part_of_context.cuh -- where the tokens of a request lie in its context, where the rank has a part of it. Masks
 // of several query tokens and windows ask. What they compare are places: with contiguous parts token indices of this
 // rank, among which a query token of another rank's part may be negative or behind the end; with units in turn
-// positions in the whole context, less those of the units before this rank's first. What changes scores asks for
-// positions in the whole context themselves.
+// positions in the whole context, less those of the units before this rank's first. What changes scores or turns rows
+// asks for positions in the whole context themselves, and append for the tokens at the places of query tokens.
 
 // Of token `token` of this rank.
 LEAN_DEVICE int place_of(int token) {
@@ -28,6 +28,13 @@ LEAN_DEVICE int tokens_before(int place) {
   if constexpr (kInterleave == 0) return max(place, 0);
   constexpr int kUnit = kInterleave > 0 ? kInterleave : 1, kRound = kUnit * kRanks;
   return place <= 0 ? 0 : place / kRound * kUnit + min(place % kRound, kUnit);
+}
+
+// Which of this rank's tokens is at a place, if there are enough; -1 where another rank has it.
+LEAN_DEVICE int token_at(int place) {
+  if constexpr (kInterleave == 0) return max(place, -1);
+  constexpr int kUnit = kInterleave > 0 ? kInterleave : 1, kRound = kUnit * kRanks;
+  return place < 0 || place % kRound >= kUnit ? -1 : place / kRound * kUnit + place % kRound;
 }
 
 // How many of a request's tokens on this rank, its first ones, are sink tokens.

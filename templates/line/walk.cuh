@@ -39,6 +39,8 @@ LEAN_DEVICE const char* query_row(const LeanDecodeArgs& args, const Segment& s, 
 // A query row's token index in the context.
 #if defined(LEAN_INDEX_OF_PART)
 LEAN_DEVICE int query_index(const Segment& s, const Row& row) { return s.first_position + s.first_query + row.token; }
+// And that of a token of this rank.
+LEAN_DEVICE int kv_index_of(const Segment& s, int token) { return s.first_position + place_of(token); }
 #else
 LEAN_DEVICE int query_index(const Segment& s, const Row& row) { return s.context_length - s.query.count + row.token; }
 #endif

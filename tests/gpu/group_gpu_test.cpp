@@ -136,6 +136,28 @@ TEST_F(GroupOnGpu, ScoresOfPositionsInWholeContextsAgreeWithTheOracle) {
   }
 }
 
+TEST_F(GroupOnGpu, NewTokensAreWrittenByTheRankThatOwnsThemAndByNoOther) {
+  for (const LoadPath load : loads()) {
+    for (const int unit : {0, 1, 16}) {
+      for (const bool rotated : {false, true}) {
+        const Features features{.page_size = unit == 16 ? 16 : 0,
+                                .q_len = load == LoadPath::vector ? 1 : 3,
+                                .ragged_q = unit == 1,
+                                .append = true,
+                                .rope = rotated ? Rope::half_split : Rope::none,
+                                .context_parallel = 2,
+                                .context_interleave = unit};
+        const auto kernel =
+            kernel_of(spec_of(load, rotated ? FixUp::ticket : FixUp::wait, features, load == LoadPath::vector ? 1 : 4));
+        ASSERT_TRUE(kernel);
+        auto group = case_of(kernel->spec(), kRagged);
+        ASSERT_TRUE(group) << group.error().message;
+        expect_right(*group, *kernel, std::min<std::int64_t>(group->most_ctas(*kernel), 40));
+      }
+    }
+  }
+}
+
 TEST_F(GroupOnGpu, PlacementsAndWaysOfDealingAgreeWithTheOracle) {
   for (const int ranks : {2, 3, 4, 8}) {
     for (const int unit : {0, 1, 16, 256}) {

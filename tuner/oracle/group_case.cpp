@@ -129,8 +129,9 @@ GroupCase::Rank::~Rank() {
   member.reset();
   status.reset();
   stream = Stream();
-  for (DeviceBuffer* buffer : {&k, &v, &o, &lse, &lengths_device, &starts_device, &full_device, &page_table, &q,
-                               &q_offsets, &sink_logits, &alibi_slopes, &k_scale, &v_scale})
+  for (DeviceBuffer* buffer :
+       {&k, &v, &o, &lse, &lengths_device, &starts_device, &full_device, &page_table, &q, &q_offsets, &sink_logits,
+        &alibi_slopes, &rope_table, &k_new, &v_new, &k_scale, &v_scale})
     *buffer = DeviceBuffer();
 }
 
@@ -220,6 +221,12 @@ Result<void> GroupCase::copy_inputs(Rank& rank) {
       features.ragged_q ? std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}) * from.q_stride_token
                         : batch * from.q_stride_batch;
   const std::int64_t scales = features.kv_scale == KvScale::head ? problem_.kv_heads : 1;
+  const std::int64_t rope_dim = features.rope_dim > 0 ? features.rope_dim : turning_dims(features, problem_.head_dim);
+  const auto new_bytes = [&](long long of_batch, long long of_token) {
+    return (features.ragged_q ? std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}) * of_token
+                              : batch * of_batch) *
+           2;
+  };
   struct Input {
     const void* at;
     std::int64_t bytes;
@@ -229,6 +236,9 @@ Result<void> GroupCase::copy_inputs(Rank& rank) {
        {Input{from.q, q_elements * 2, rank.q}, Input{from.q_offsets, (batch + 1) * 4, rank.q_offsets},
         Input{from.sink_logits, std::int64_t{problem_.q_heads} * 4, rank.sink_logits},
         Input{from.alibi_slopes, std::int64_t{problem_.q_heads} * 4, rank.alibi_slopes},
+        Input{from.rope_table, std::max(1, whole_->options().context_capacity) * rope_dim * 4, rank.rope_table},
+        Input{from.k_new, new_bytes(from.k_new_stride_batch, from.k_new_stride_token), rank.k_new},
+        Input{from.v_new, new_bytes(from.v_new_stride_batch, from.v_new_stride_token), rank.v_new},
         Input{from.k_scale, scales * 4, rank.k_scale}, Input{from.v_scale, scales * 4, rank.v_scale}}) {
     if (input.at == nullptr || input.bytes == 0) continue;
     const auto bytes = download(input.at, input.bytes, stream_);
@@ -369,6 +379,46 @@ bool GroupCase::seen(std::int64_t request, std::int64_t position) const {
   return position > whole_->clamped_length(static_cast<int>(request)) - queries - features.window;
 }
 
+bool GroupCase::is_new(std::int64_t request, std::int64_t position) const {
+  return position >=
+         whole_->clamped_length(static_cast<int>(request)) - whole_->query_tokens()[static_cast<std::size_t>(request)];
+}
+
+Result<void> GroupCase::check_caches(ComparisonReport& report) {
+  const KvFormat format = problem_.features.kv_format;
+  const std::size_t element = static_cast<std::size_t>(kv_element_bytes(problem_.features));
+  for (std::size_t number = 0; number < ranks_.size(); ++number) {
+    const Rank& rank = ranks_[number];
+    const CurrentContext scope(rank.context());
+    LEANATTN_TRY(scope.entered());
+    for (const bool is_k : {true, false}) {
+      const std::vector<unsigned char>& expected = is_k ? rank.k_expected : rank.v_expected;
+      if (expected.empty()) continue;
+      const auto found =
+          download((is_k ? rank.k : rank.v).data(), static_cast<std::int64_t>(expected.size()), rank.stream.get());
+      if (!found) return tl::unexpected(found.error());
+      if (*found == expected) continue;
+      std::int64_t wrong = 0;
+      for (std::size_t at = 0; at < expected.size(); at += element) {
+        // Turning a zero may change its sign, which is in the last byte.
+        const unsigned char sign = format == KvFormat::int8 ? 0 : 0x80;
+        bool zeros = true, equal = true;
+        for (std::size_t i = 0; i < element; ++i) {
+          const auto bits = static_cast<unsigned char>(i + 1 == element ? ~sign : 0xff);
+          equal &= (*found)[at + i] == expected[at + i];
+          zeros &= ((*found)[at + i] & bits) == 0 && (expected[at + i] & bits) == 0;
+        }
+        wrong += !equal && !zeros;
+      }
+      report.wrong_appended += wrong;
+      if (wrong > 0)
+        note_failure(report, fmt::format("rank {} has {} wrong elements in its cache of {} after an append", number,
+                                         wrong, is_k ? "K" : "V"));
+    }
+  }
+  return {};
+}
+
 bool GroupCase::page_is_seen(const Rank& rank, int number, std::int64_t request, std::int64_t page) const {
   const std::int64_t first = page * problem_.features.page_size,
                      end = std::min<std::int64_t>(first + problem_.features.page_size,
@@ -393,6 +443,7 @@ Result<void> GroupCase::deal_tensor(Rank& rank, int number, bool is_k, const std
   // What no kernel may read is NaN, or a value that no data has. What it may read but must not use, tokens outside the
   // window in a page with tokens that are seen, is neither that nor data.
   constexpr unsigned char kUnseenByte = 0x40;  // 3 in bf16, 2 in fp16 and fp8, 64 in int8
+  const unsigned char kSpoiltByte = features.kv_format == KvFormat::int8 ? 0x80 : kPoisonByte;  // of new tokens' rows
   std::vector<unsigned char> to(static_cast<std::size_t>(tokens * heads * row),
                                 features.kv_format == KvFormat::int8 ? 0x80 : kPoisonByte);
   const int unit = features.context_interleave;
@@ -419,6 +470,22 @@ Result<void> GroupCase::deal_tensor(Rank& rank, int number, bool is_k, const std
             std::memset(to.data() + (at + i * place.token) * element, kUnseenByte, static_cast<std::size_t>(row));
       }
     }
+  }
+  if (features.append) {
+    (is_k ? rank.k_expected : rank.v_expected) = to;
+    for (std::int64_t request = 0; request < batch; ++request) {
+      for (std::int64_t token = 0; token < rank.lengths[static_cast<std::size_t>(request)]; ++token) {
+        if (!is_new(request, position_of(rank, number, request, token))) continue;
+        const std::int64_t block =
+            page > 0 ? pages_[static_cast<std::size_t>(request * (capacity / page) + token / page)] : request;
+        for (std::int64_t head = 0; head < heads; ++head) {
+          const std::int64_t at =
+              block * place.batch + head * place.head + (page > 0 ? token % page : token) * place.token;
+          std::memset(to.data() + at * kv_element_bytes(features), kSpoiltByte, static_cast<std::size_t>(row));
+        }
+      }
+    }
+    (is_k ? rank.k_spoilt : rank.v_spoilt) = to;
   }
   DeviceBuffer& buffer = is_k ? rank.k : rank.v;
   const auto bytes = static_cast<std::int64_t>(to.size());
@@ -456,6 +523,8 @@ LeanDecodeArgs GroupCase::args(int number, int kv_copy) const {
   if (rank.gpu) {
     args.q = rank.q.data(), args.q_offsets = rank.q_offsets.as<int>();
     args.sink_logits = rank.sink_logits.as<float>(), args.alibi_slopes = rank.alibi_slopes.as<float>();
+    args.rope_table = rank.rope_table.as<float>();
+    args.k_new = rank.k_new.data(), args.v_new = rank.v_new.data();
     args.k_scale = rank.k_scale.as<float>(), args.v_scale = rank.v_scale.as<float>();
   }
   args.status = rank.status->block();
@@ -491,6 +560,10 @@ Result<void> GroupCase::reset_outputs() {
   for (const Rank& rank : ranks_) {
     const CurrentContext scope(rank.context());
     LEANATTN_TRY(scope.entered());
+    for (const auto& [buffer, spoilt] : {std::pair(&rank.k, &rank.k_spoilt), std::pair(&rank.v, &rank.v_spoilt)})
+      if (!spoilt->empty())
+        LEANATTN_TRY(copy_to_device_async(buffer->data(), spoilt->data(), static_cast<std::int64_t>(spoilt->size()),
+                                          rank.stream.get()));
     LEANATTN_TRY(fill_bytes_async(rank.o.data(), kPoisonByte, rank.o.bytes(), rank.stream.get()));
     LEANATTN_TRY(fill_bytes_async(rank.lse.data(), kPoisonByte, rank.lse.bytes(), rank.stream.get()));
     LEANATTN_TRY(wait_for(rank.stream.get()));
@@ -544,6 +617,7 @@ Result<ComparisonReport> GroupCase::compare(const KernelSpec& spec) {
   if (!raw) return tl::unexpected(raw.error());
   for (const std::vector<unsigned char>& of_rank : *raw)
     merge(report, whole_->compare_raw(**expected, of_rank.data(), of_rank.data() + whole_->o_bytes(), spec.lse));
+  if (problem_.features.append) LEANATTN_TRY(check_caches(report));
   for (std::size_t number = 0; number < ranks_.size(); ++number) {
     const Rank& rank = ranks_[number];
     const CurrentContext scope(rank.context());

@@ -69,10 +69,11 @@ class GroupCase {
   /// Enqueues a rank's launch on its stream. `kernel` is that of this GPU.
   Result<void> launch(int rank, const LoadedKernel& kernel, LaunchGrid grid, const LeanDecodeArgs& args);
 
-  /// Fills the outputs of all ranks with kPoisonByte. Waits.
+  /// Fills the outputs of all ranks, and the rows of tokens that they are to append, with what no data is. Waits.
   Result<void> reset_outputs();
   /// Compares what the ranks have written with the oracle, once their streams have ended: that each has written its
-  /// heads and nothing else, and left its workspace and the exchange memory all zero. Waits.
+  /// heads, the new tokens that it owns (append) and nothing else, and left its workspace and the exchange memory all
+  /// zero. Waits.
   Result<ComparisonReport> compare(const KernelSpec& spec);
   /// Launches all ranks so many times, and compares each time. All launches must agree bit for bit. The launches of
   /// rank 0 all go out first, or last.
@@ -96,7 +97,9 @@ class GroupCase {
     std::unique_ptr<GroupMember> member;
     std::vector<int> lengths, starts;
     DeviceBuffer k, v, o, lse, lengths_device, starts_device, full_device, page_table;
-    DeviceBuffer q, q_offsets, sink_logits, alibi_slopes, k_scale,
+    /// With append: what K and V hold after a launch, and before it.
+    std::vector<unsigned char> k_expected, v_expected, k_spoilt, v_spoilt;
+    DeviceBuffer q, q_offsets, sink_logits, alibi_slopes, rope_table, k_new, v_new, k_scale,
         v_scale;  ///< those of the whole case, of ranks on another GPU
     std::unique_ptr<CheckWorkspace> workspace;
   };
@@ -107,10 +110,14 @@ class GroupCase {
   /// The kernel on the rank's GPU.
   Result<const LoadedKernel*> kernel_of(int rank, const LoadedKernel& kernel);
   Result<void> deal();
-  /// Where in the whole context a rank's token lies; whether a query token sees the token there; and whether one sees
-  /// a token of a page of the rank.
+  /// Where in the whole context a rank's token lies, and whether a query token sees the token there.
   std::int64_t position_of(const Rank& rank, int number, std::int64_t request, std::int64_t token) const;
   bool seen(std::int64_t request, std::int64_t position) const;
+  /// Whether the token there is a query token's own.
+  bool is_new(std::int64_t request, std::int64_t position) const;
+  /// Whether each rank's cache holds what it must after a launch with append.
+  Result<void> check_caches(ComparisonReport& report);
+  /// Whether a query token sees a token of a page of the rank.
   bool page_is_seen(const Rank& rank, int number, std::int64_t request, std::int64_t page) const;
   /// Copies to a rank's GPU what all ranks read alike.
   Result<void> copy_inputs(Rank& rank);

@@ -128,8 +128,9 @@ bool take_group(Draw& draw, KernelSpec& spec) {
   if (f.mask == QueryMask::tree) f.mask = QueryMask::causal;
   if (f.kv_scale == KvScale::token) f.kv_scale = KvScale::head;
   f.selection_block = 0, f.selection_in_pool = false, f.batch_invariant = false;
-  f.append = false, f.rope = Rope::none, f.rope_dim = 0;
-  if (row_format(f) != nullptr || f.q_len > 32 || spec.head_dim * spec.group > 4096) return false;
+  if (row_format(f) != nullptr || f.q_len > 32 || spec.head_dim * spec.group > 4096 ||
+      spec.head_dim * f.context_parallel > 1024)
+    return false;
   const int kv_heads = rank_kv_heads(spec);
   DecodeProblem problem{.q_heads = kv_heads * spec.group, .kv_heads = kv_heads, .head_dim = spec.head_dim};
   problem.dtype = spec.dtype, problem.features = f;

@@ -105,7 +105,10 @@ TEST(Features, WhatDependsOnPositionsAsksAGroupForThem) {
   EXPECT_FALSE(needs_positions({.q_len = 4, .mask = QueryMask::full, .context_parallel = 2}));
   EXPECT_FALSE(needs_positions({.window = 9}));
   EXPECT_TRUE(needs_positions({.window = 9, .context_parallel = 2}));
-  for (const Features& f : {Features{.alibi = true}, Features{.score = "score * kv_index"}}) {
+  EXPECT_TRUE(needs_positions({.append = true, .context_parallel = 2}));
+  EXPECT_FALSE(needs_indices({.append = true, .context_parallel = 2}));
+  for (const Features& f :
+       {Features{.alibi = true}, Features{.score = "score * kv_index"}, Features{.rope = Rope::interleaved}}) {
     Features of_group = f;
     of_group.context_parallel = 2;
     EXPECT_FALSE(needs_positions(f) || needs_indices(f));
@@ -195,8 +198,6 @@ TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
       {{.q_len = 2, .mask = QueryMask::tree, .context_parallel = 2},
        ErrorCode::unsupported,
        "the query mask tree with context_parallel 2"},
-      {{.append = true, .context_parallel = 2}, ErrorCode::unsupported, "append with context_parallel 2"},
-      {{.rope = Rope::half_split, .context_parallel = 2}, ErrorCode::unsupported, "rope with context_parallel 2"},
       {{.batch_invariant = true, .context_parallel = 2}, ErrorCode::unsupported, "batch_invariant with context_paral"},
       {{.page_size = 16, .selection_block = 16, .context_parallel = 2},
        ErrorCode::unsupported,

@@ -1,7 +1,8 @@
 // part_of_context_test.cpp -- what a rank of a group reads and sees of the part of a context that it holds, with a
 // window over the positions of the whole context: every token that a query token sees is read once, whole LeanTiles
-// that nobody sees are not, and masks and the positions that scores get agree with the definition. The modules of
-// kernels are compiled here as they are, once for each set of constants.
+// that nobody sees are not, masks and the positions that scores get agree with the definition, and new tokens are
+// written by the rank that owns them. The modules of kernels are compiled here as they are, once for each set of
+// constants.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,10 +54,32 @@ inline u32 __reduce_add_sync(u32, u32 value) {
     return sum;
   }));
 }
-inline void __syncthreads() { __syncwarp(); }  // CTAs of one warp
+inline void __syncthreads() { warp_of_lanes().sync(); }  // CTAs of one warp
 inline float exp2_approx(float x) { return std::exp2(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 // NOLINTEND(bugprone-reserved-identifier)
+
+/// What append writes: a chunk of 16 bytes of a row, where it comes from, and the position for which it is turned.
+struct uint4 {
+  const char* from;
+  int position;
+};
+struct Written {
+  const char* to;
+  uint4 chunk;
+};
+inline std::vector<Written> written;
+template <class T>
+T load_cached(const char* from) {
+  return {from, -1};
+}
+inline uint4 rotated_16(const LeanDecodeArgs&, const char* row, int, int position) { return {row, position}; }
+inline void store_kv_chunk(char* row, int, const uint4& chunk, float) { written.push_back({row, chunk}); }
+inline int page_of(...) { return 0; }
+inline bool is_hole(int, int) { return false; }
+inline float k_scale_of(...) { return 1; }
+inline float output_scale(...) { return 1; }
+#define __syncwarp() static_cast<void>(0)  // a warp's lanes follow each other where the module waits for them
 
 #define LEAN_DEVICE inline
 #define __device__
@@ -64,16 +87,16 @@ inline float __fdividef(float x, float y) { return x / y; }
 #define LEAN_POSITIONS
 #define LEAN_WINDOW_OF_PART
 #define LEAN_INDEX_OF_PART
-#define PART(ranks, unit, q_len, ragged, window, sinks, tile, step, run)                                      \
-  constexpr bool kRowBlocksInStep = false, kRaggedQ = ragged, kBatchInvariant = false, kRowsSeeAlike = false, \
-                 kAlibi = false, kAppend = false;                                                             \
-  constexpr int kRowBlocks = 1, kQLen = q_len, kGroup = 2, kQueryRows = kGroup * kQLen, kRows = kQueryRows,   \
-                kQueryMask = 0, kSelectionBlock = 0, kSelectionQueries = 1, kTile = tile, kWindow = window,   \
-                kSinkTokens = sinks, kPageRun = run, kWarps = 1, kProducerWarps = 0, kStepTokens = step,      \
-                kRoundTokens = kWarps * kStepTokens, kRanks = ranks, kInterleave = unit, kKvBytes = 2,        \
-                kKRowBytes = 32, kVRowBytes = 32;                                                             \
-  constexpr float kSoftCap = 0;                                                                               \
-  inline i64 row_stride(int, i64 token_stride) { return token_stride * kKvBytes; }                            \
+#define PART(ranks, unit, q_len, ragged, window, sinks, tile, step, run)                                              \
+  constexpr bool kRowBlocksInStep = false, kRaggedQ = ragged, kBatchInvariant = false, kRowsSeeAlike = false,         \
+                 kAlibi = false, kAppend = true, kLatent = false;                                                     \
+  constexpr int kRowBlocks = 1, kQLen = q_len, kGroup = 2, kQueryRows = kGroup * kQLen, kRows = kQueryRows,           \
+                kQueryMask = 0, kSelectionBlock = 0, kSelectionQueries = 1, kTile = tile, kWindow = window,           \
+                kSinkTokens = sinks, kPageRun = run, kWarps = 1, kProducerWarps = 0, kStepTokens = step,              \
+                kRoundTokens = kWarps * kStepTokens, kRanks = ranks, kInterleave = unit, kKvBytes = 2, kPageSize = 0, \
+                kHeadDim = 8, kValueDim = 8, kKRowBytes = 32, kVRowBytes = 32;                                        \
+  constexpr float kSoftCap = 0;                                                                                       \
+  inline i64 row_stride(int, i64 token_stride) { return token_stride * kKvBytes; }                                    \
   inline float score_expression(float, int q_index, int kv_index, int) { return 1000.0f * q_index + kv_index; }
 
 namespace contiguous {
@@ -89,6 +112,8 @@ PART(3, 0, 1, false, 40, 5, 32, 16, 1)
 #include "templates/line/steps.cuh"
 
 #include "templates/attend/score.cuh"
+
+#include "templates/kv/append.cuh"
 
 #include "templates/kv/dense.cuh"
 }  // namespace contiguous
@@ -106,6 +131,8 @@ PART(2, 0, 4, true, 25, 40, 32, 16, 8)
 
 #include "templates/attend/score.cuh"
 
+#include "templates/kv/append.cuh"
+
 #include "templates/kv/dense.cuh"
 }  // namespace contiguous_rows
 namespace single_tokens {
@@ -121,6 +148,8 @@ PART(3, 1, 3, false, 50, 7, 16, 16, 1)
 #include "templates/line/steps.cuh"
 
 #include "templates/attend/score.cuh"
+
+#include "templates/kv/append.cuh"
 
 #include "templates/kv/dense.cuh"
 }  // namespace single_tokens
@@ -138,6 +167,8 @@ PART(4, 16, 2, true, 1, 0, 16, 16, 16)
 
 #include "templates/attend/score.cuh"
 
+#include "templates/kv/append.cuh"
+
 #include "templates/kv/dense.cuh"
 }  // namespace units
 namespace large_units {
@@ -153,6 +184,8 @@ PART(2, 64, 1, false, 100, 70, 48, 16, 16)
 #include "templates/line/steps.cuh"
 
 #include "templates/attend/score.cuh"
+
+#include "templates/kv/append.cuh"
 
 #include "templates/kv/dense.cuh"
 }  // namespace large_units
@@ -192,6 +225,10 @@ struct Parts {
     args.v = reinterpret_cast<const void*>(std::uintptr_t{1} << 44);
     args.k_stride_token = args.v_stride_token = 16, args.k_stride_head = args.v_stride_head = 1000 * 16;
     args.k_stride_batch = args.v_stride_batch = 2 * 1000 * 16;
+    args.k_new = reinterpret_cast<const void*>(std::uintptr_t{1} << 42);
+    args.v_new = reinterpret_cast<const void*>(std::uintptr_t{1} << 46);
+    args.k_new_stride_head = args.v_new_stride_head = 16, args.k_new_stride_token = args.v_new_stride_token = 32;
+    args.k_new_stride_batch = args.v_new_stride_batch = 32 * q_len;
   }
 
   int position_of(int request, int token) const {
@@ -285,6 +322,65 @@ TEST(PartOfContext, SoItIsWithSeveralQueryTokens) { EXPECT_READS(contiguous_rows
 TEST(PartOfContext, SingleTokensInTurnAreReadAsFarAsTheWindowShowsThem) { EXPECT_READS(single_tokens); }
 TEST(PartOfContext, UnitsInTurnMayLieOutsideAWindowOfOneToken) { EXPECT_READS(units); }
 TEST(PartOfContext, UnitsThatTheSinksEndInAreReadUpToThere) { EXPECT_READS(large_units); }
+
+/// Of a request's new tokens, a rank writes those whose positions it holds, once, and nothing else.
+#define EXPECT_APPENDS(name)                                                                                           \
+  do {                                                                                                                 \
+    using namespace name;                                                                                              \
+    int own = 0, others = 0;                                                                                           \
+    for (int round = 0; round < 40 * kRanks; ++round) {                                                                \
+      std::mt19937 random(100 + round / kRanks);                                                                       \
+      const Parts parts(random, kRanks, kInterleave, round % kRanks, kQLen, kRaggedQ, 6);                              \
+      for (int request = 0; request < 6; ++request) {                                                                  \
+        const auto at = static_cast<std::size_t>(request);                                                             \
+        SCOPED_TRACE(#name " round " + std::to_string(round) + " request " + std::to_string(request));                 \
+        Segment s{};                                                                                                   \
+        set_request(parts.args, s, request, parts.lengths[at]);                                                        \
+        written.clear();                                                                                               \
+        const unsigned cut = s.tiles / 2;                                                                              \
+        for (int half = cut == 0 ? 1 : 0; half < 2; ++half) {                                                          \
+          s.tile_begin = half == 0 ? 0 : cut, s.tile_end = half == 0 ? cut : s.tiles;                                  \
+          for (int warp = 0; warp < 3; ++warp) {                                                                       \
+            for (const unsigned lane : {0u, 1u}) {                                                                     \
+              threadIdx.x = lane;                                                                                      \
+              append_tokens(parts.args, s, warp, 3);                                                                   \
+            }                                                                                                          \
+          }                                                                                                            \
+        }                                                                                                              \
+        threadIdx.x = 0;                                                                                               \
+        std::size_t expected = 0;                                                                                      \
+        for (int token = 0; token < parts.lengths[at]; ++token) {                                                      \
+          const int position = parts.position_of(request, token),                                                      \
+                    query = position - (parts.full[at] - parts.queries(request));                                      \
+          if (query < 0) continue;                                                                                     \
+          ++own;                                                                                                       \
+          const i64 row = 2 * (kRaggedQ ? (parts.q_offsets[at] + query) * 32 : (request * kQLen + query) * 32),        \
+                    cache = 2 * (request * parts.args.k_stride_batch + token * 16);                                    \
+          for (const bool keys : {true, false}) {                                                                      \
+            const auto* const base = static_cast<const char*>(keys ? parts.args.k : parts.args.v);                     \
+            const auto* const from = static_cast<const char*>(keys ? parts.args.k_new : parts.args.v_new);             \
+            const auto found = std::count_if(written.begin(), written.end(), [&](const Written& w) {                   \
+              return w.to == base + cache && w.chunk.from == from + row && w.chunk.position == (keys ? position : -1); \
+            });                                                                                                        \
+            ASSERT_EQ(found, 1) << "token " << token << " at " << position << (keys ? " of K" : " of V");              \
+            ++expected;                                                                                                \
+          }                                                                                                            \
+        }                                                                                                              \
+        others += parts.queries(request) - static_cast<int>(expected / 2);                                             \
+        ASSERT_EQ(written.size(), expected);                                                                           \
+      }                                                                                                                \
+    }                                                                                                                  \
+    EXPECT_GT(own, 100);                                                                                               \
+    EXPECT_GT(others, 100);                                                                                            \
+  } while (false)
+
+TEST(PartOfContext, NewTokensAreWrittenByTheRankOfTheirPositionAndByNoOther) {
+  EXPECT_APPENDS(contiguous);
+  EXPECT_APPENDS(contiguous_rows);
+  EXPECT_APPENDS(single_tokens);
+  EXPECT_APPENDS(units);
+  EXPECT_APPENDS(large_units);
+}
 
 /// The walks of all CTAs together take every LeanTile of every output tile once.
 #define EXPECT_WALKS(name, batch)                                                                 \

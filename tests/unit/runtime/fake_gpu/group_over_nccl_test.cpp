@@ -260,7 +260,9 @@ TEST_F(GroupsOverNccl, RefuseWhatCannotBe) {
   for (const auto& [change, what] :
        {std::pair<void (*)(Problem&), std::string>{[](Problem& p) { p.window = 100; }, "a window"},
         {[](Problem& p) { p.alibi = true; }, "alibi"},
-        {[](Problem& p) { p.score = "score + kv_index"; }, "a score expression"}}) {
+        {[](Problem& p) { p.score = "score + kv_index"; }, "a score expression"},
+        {[](Problem& p) { p.append = true; }, "append"},
+        {[](Problem& p) { p.rope = RopePairing::half_split; }, "rope"}}) {
     Problem positions = problem;
     change(positions);
     expect_refused(engines_[0].plan(positions, shape_, alone), ErrorCode::unsupported, what + " on a group over NCCL");

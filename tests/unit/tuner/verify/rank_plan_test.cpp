@@ -56,6 +56,16 @@ TEST(RankPlan, EveryLoadPathAndFixUpMeetsScoresThatDependOnPositions) {
   EXPECT_EQ(families.size(), 20u);
 }
 
+TEST(RankPlan, EveryLoadPathAndFixUpAppendsWithAndWithoutRotationToBothWaysOfDealing) {
+  std::set<std::tuple<LoadPath, FixUp, bool, bool>> families;
+  for (const VerifyKernel& kernel : rank_kernels(kRankHopper, false))
+    for (const KernelSpec& spec : kernel.specs)
+      if (spec.features.append)
+        families.insert(
+            {spec.load, spec.fixup, spec.features.rope != Rope::none, spec.features.context_interleave > 0});
+  EXPECT_GE(families.size(), 38u) << "of 10 times 4, of which vector has fewer";
+}
+
 TEST(RankPlan, RandomKernelsCanBeDealtAndHaveWhatGroupsHave) {
   const auto kernels = random_rank_kernels(kRankHopper, 3, 150), again = random_rank_kernels(kRankHopper, 3, 150);
   ASSERT_EQ(kernels.size(), 150u);
