@@ -265,6 +265,7 @@ std::string constants(const KernelSpec& spec) {
   if (needs_positions(features)) text += "#define LEAN_POSITIONS\n";
   if (needs_positions(features) && features.window > 0) text += "#define LEAN_WINDOW_OF_PART\n";
   if (needs_indices(features)) text += "#define LEAN_INDEX_OF_PART\n";
+  if (features.context_ranks > 0) text += "#define LEAN_CONTEXT_RANKS\n";
   add("int", "kPageSize", features.page_size, "tokens per page; 0: dense");
   add("int", "kPageRun", page_run(spec), "tokens that steps of a paged cache take from one page at a time");
   add("bool", "kRaggedQ", features.ragged_q, "each request has its own number of query tokens");
@@ -293,8 +294,11 @@ std::string constants(const KernelSpec& spec) {
     add("bool", "kSelectionCausal", features.mask == QueryMask::causal, "a query token sees those up to itself");
   }
   add("int", "kRanks", features.context_parallel, "GPUs that hold a part of every context each");
-  if (in_group(features)) {
+  if (needs_positions(features)) {
+    add("int", "kContextRanks", ranks_of_context(features), "GPUs to which the tokens of every context are dealt");
     add("int", "kInterleave", features.context_interleave, "tokens of a unit, in turn; 0: contiguous parts");
+  }
+  if (in_group(features)) {
     add("bool", "kReplicateOutput", features.replicate_output, "every rank writes all heads");
     add("unsigned", "kRankBatch", std::min(features.context_parallel, merge_batch(spec)),
         "ranks whose columns are in flight together, as registers allow");

@@ -66,8 +66,8 @@ struct TokenRange {
 /// The most of `tokens` neighbouring tokens that one GPU has: all, or of units that ranks have in turn its share. Of
 /// contiguous parts the last one that has tokens may have all of them.
 std::int64_t most_on_rank(const Features& features, std::int64_t tokens) {
-  if (!in_group(features) || features.context_interleave == 0) return tokens;
-  const std::int64_t unit = features.context_interleave, round = unit * features.context_parallel;
+  if (features.context_interleave == 0) return tokens;
+  const std::int64_t unit = features.context_interleave, round = unit * ranks_of_context(features);
   return tokens / round * unit + std::min(tokens % round, unit);
 }
 
@@ -342,6 +342,7 @@ DecodeProblem without_group(DecodeProblem problem) {
   const Features none;
   problem.features.context_parallel = none.context_parallel;
   problem.features.context_interleave = none.context_interleave;
+  problem.features.context_ranks = none.context_ranks;
   problem.features.replicate_output = none.replicate_output;
   problem.group_link = GroupLink::unknown;
   return problem;

@@ -79,7 +79,8 @@ Result<void> validate(const DecodeProblem& problem, const Shape& shape);
 /// repeat head_dim, kv_scale of a cache with q's elements, a full mask over one query token, the link of no group.
 /// Problems that mean the same are equal then. The results of the JSON readers are canonical.
 DecodeProblem canonical(DecodeProblem problem);
-/// The problem of one rank's part alone: without context_parallel and what goes with it. Without a group the same one.
+/// The problem of one rank's part alone: without context_parallel and what goes with it, as if the part were all of it.
+/// Without a group the same one.
 DecodeProblem without_group(DecodeProblem problem);
 /// Columns of V and O.
 int v_head_dim(const DecodeProblem& problem);

@@ -33,7 +33,7 @@ CHECK_PAGES_HD long long lean_tokens_before(const LeanDecodeArgs& args, const Le
                                             long long position) {
   if (limits.ranks <= 1) return position;
   const long long unit = limits.context_interleave, round = unit * limits.ranks,
-                  place = position - (unit > 0 ? args.group_rank * unit : args.context_starts[request]);
+                  place = position - (unit > 0 ? args.context_rank * unit : args.context_starts[request]);
   if (place <= 0) return 0;
   return unit == 0 ? place : place / round * unit + (place % round < unit ? place % round : unit);
 }

@@ -31,7 +31,11 @@ struct Batch {
 #if defined(LEAN_WINDOW_OF_PART)
   const int* full_lengths;
   const int* context_starts;
+#if defined(LEAN_CONTEXT_RANKS)
+  int context_rank;
+#else
   int group_rank;
+#endif
 #endif
 
   LEAN_DEVICE int context_length_of(int request) const {

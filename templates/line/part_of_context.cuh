@@ -7,13 +7,24 @@
 // Of token `token` of this rank.
 LEAN_DEVICE int place_of(int token) {
   if constexpr (kInterleave == 0) return token;
-  return token + token / (kInterleave > 0 ? kInterleave : 1) * ((kRanks - 1) * kInterleave);
+  return token + token / (kInterleave > 0 ? kInterleave : 1) * ((kContextRanks - 1) * kInterleave);
 }
 
-// The position of place 0 in the whole context. Arrays: the arguments of a kernel, or those that a search has.
+// Which of the ranks this one is to which tokens are dealt. Arrays: the arguments of a kernel, or those of them that a
+// search has.
+template <class Arrays>
+LEAN_DEVICE int rank_in_context(const Arrays& args) {
+#if defined(LEAN_CONTEXT_RANKS)
+  return args.context_rank;
+#else
+  return args.group_rank;
+#endif
+}
+
+// The position of place 0 in the whole context.
 template <class Arrays>
 LEAN_DEVICE int position_of_places(const Arrays& args, int request) {
-  return kInterleave > 0 ? args.group_rank * kInterleave : args.context_starts[request];
+  return kInterleave > 0 ? rank_in_context(args) * kInterleave : args.context_starts[request];
 }
 
 // Of the first of a request's query tokens.
@@ -26,14 +37,14 @@ LEAN_DEVICE int place_of_query(const Arrays& args, int request, int query_tokens
 // How many of this rank's tokens lie at places before `place`, if there are enough.
 LEAN_DEVICE int tokens_before(int place) {
   if constexpr (kInterleave == 0) return max(place, 0);
-  constexpr int kUnit = kInterleave > 0 ? kInterleave : 1, kRound = kUnit * kRanks;
+  constexpr int kUnit = kInterleave > 0 ? kInterleave : 1, kRound = kUnit * kContextRanks;
   return place <= 0 ? 0 : place / kRound * kUnit + min(place % kRound, kUnit);
 }
 
 // Which of this rank's tokens is at a place, if there are enough; -1 where another rank has it.
 LEAN_DEVICE int token_at(int place) {
   if constexpr (kInterleave == 0) return max(place, -1);
-  constexpr int kUnit = kInterleave > 0 ? kInterleave : 1, kRound = kUnit * kRanks;
+  constexpr int kUnit = kInterleave > 0 ? kInterleave : 1, kRound = kUnit * kContextRanks;
   return place < 0 || place % kRound >= kUnit ? -1 : place / kRound * kUnit + place % kRound;
 }
 

@@ -105,9 +105,10 @@ LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* p
   if (args.batch > 1) {
     if (args.batch > 32) {
 #if defined(LEAN_WINDOW_OF_PART)
-      const Batch batch = {args.context_lengths, args.q_offsets, args.batch,           args.context_capacity,
-                           args.segment_cost,    outputs,        args.grid_reciprocal, args.full_lengths,
-                           args.context_starts,  args.group_rank};
+      const Batch batch = {args.context_lengths,  args.q_offsets,    args.batch,
+                           args.context_capacity, args.segment_cost, outputs,
+                           args.grid_reciprocal,  args.full_lengths, args.context_starts,
+                           rank_in_context(args)};
 #else
       const Batch batch = {args.context_lengths, args.q_offsets, args.batch,          args.context_capacity,
                            args.segment_cost,    outputs,        args.grid_reciprocal};

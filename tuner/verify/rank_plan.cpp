@@ -20,11 +20,6 @@ std::vector<RankHeads> rank_heads(bool quick) {
       {128, 8, {.page_size = 16, .q_len = 4, .context_parallel = 2, .context_interleave = 16}, DType::fp16},
       {64, 1, {.context_parallel = 2, .replicate_output = true}, DType::bf16, false},
       {128, 4, {.q_len = 4, .ragged_q = true, .context_parallel = 2}},
-      {128, 4, {.page_size = 16, .window = 300, .sink_tokens = 5, .context_parallel = 2}},
-      {64, 2, {.q_len = 3, .window = 100, .sink_tokens = 70, .context_parallel = 2, .context_interleave = 1}},
-      {64, 2, {.q_len = 2, .alibi = true, .context_parallel = 2, .context_interleave = 16}},
-      {128, 4, {.page_size = 16, .append = true, .rope = Rope::half_split, .context_parallel = 2}},
-      {64, 1, {.q_len = 2, .append = true, .context_parallel = 2, .context_interleave = 1}},
   };
   if (quick) return heads;
   const std::vector<RankHeads> more{
@@ -35,94 +30,101 @@ std::vector<RankHeads> rank_heads(bool quick) {
       {128, 8, {.q_len = 2, .mask = QueryMask::full, .context_parallel = 8, .context_interleave = 2}},
       {128, 4, {.sink_logits = true, .soft_cap = 30, .kv_format = KvFormat::int8, .context_parallel = 2}},
       {576, 16, {.v_head_dim = 512, .latent = true, .context_parallel = 2}},
-      {64, 1, {.append = true, .rope = Rope::interleaved, .context_parallel = 2, .context_interleave = 64}},
-      {128, 1, {.append = true, .context_parallel = 3, .replicate_output = true}},
-      {64,
-       4,
-       {.q_len = 4,
-        .ragged_q = true,
-        .append = true,
-        .rope = Rope::half_split,
-        .rope_dim = 32,
-        .context_parallel = 4,
-        .context_interleave = 2}},
-      {128,
-       4,
-       {.page_size = 64,
-        .q_len = 4,
-        .window = 150,
-        .sink_tokens = 3,
-        .kv_format = KvFormat::int8,
-        .append = true,
-        .rope = Rope::half_split,
-        .context_parallel = 3,
-        .replicate_output = true}},
-      {128, 8, {.q_len = 3, .mask = QueryMask::full, .append = true, .context_parallel = 8, .context_interleave = 16}},
-      {576,
-       16,
-       {.page_size = 16,
-        .v_head_dim = 512,
-        .latent = true,
-        .append = true,
-        .rope = Rope::interleaved,
-        .context_parallel = 2}},
-      {128, 1, {.alibi = true, .context_parallel = 3, .replicate_output = true}},
-      {128,
-       1,
-       {.soft_cap = 30,
-        .score = "score - 0.03125f * (float)(q_index - kv_index) * (float)(1 + head % 4)",
-        .context_parallel = 2}},
-      {64, 4, {.page_size = 16, .q_len = 4, .ragged_q = true, .alibi = true, .context_parallel = 4}},
-      {128,
-       8,
-       {.q_len = 2,
-        .window = 900,
-        .sink_tokens = 9,
-        .alibi = true,
-        .score = "kv_index % 3 == 0 ? score - 1.0f : score",
-        .context_parallel = 2,
-        .context_interleave = 64},
-       DType::fp16},
-      {128, 1, {.window = 700, .sink_tokens = 3, .context_parallel = 2, .context_interleave = 16}},
-      {128, 1, {.window = 1, .context_parallel = 4, .replicate_output = true}},
-      {128,
-       4,
-       {.q_len = 4,
-        .ragged_q = true,
-        .window = 200,
-        .sink_tokens = 4,
-        .context_parallel = 3,
-        .replicate_output = true}},
-      {64,
-       8,
-       {.page_size = 64, .window = 1000, .sink_tokens = 130, .context_parallel = 4, .context_interleave = 16},
-       DType::fp16},
-      {128,
-       4,
-       {.page_size = 48,
-        .q_len = 2,
-        .window = 64,
-        .sink_logits = true,
-        .soft_cap = 30,
-        .context_parallel = 8,
-        .context_interleave = 256}},
-      {128, 2, {.window = 5000, .sink_tokens = 1, .kv_format = KvFormat::fp8_e4m3, .context_parallel = 2}},
   };
   heads.insert(heads.end(), more.begin(), more.end());
   return heads;
+}
+
+/// What depends on positions in the whole contexts, over contiguous parts and over units in turn.
+struct PositionTheme {
+  std::vector<RankHeads> contiguous, in_turn;
+};
+
+template <class Change>
+RankHeads heads_with(int head_dim, int group, int ranks, int unit, Change change) {
+  RankHeads heads{head_dim, group, {.context_parallel = ranks, .context_interleave = unit}};
+  heads.features.replicate_output = ranks == 3;  // which do not divide KV heads
+  change(heads.features);
+  return heads;
+}
+
+std::vector<PositionTheme> position_themes() {
+  using F = Features;
+  constexpr const char* kDistance = "score - 0.03125f * (float)(q_index - kv_index) * (float)(1 + head % 4)";
+  constexpr auto with = [](int head_dim, int group, int ranks, int unit, auto change) {
+    return heads_with(head_dim, group, ranks, unit, change);
+  };
+  const PositionTheme windows{
+      {with(128, 4, 2, 0, [](F& f) { f.page_size = 16, f.window = 300, f.sink_tokens = 5; }),
+       with(128, 1, 4, 0, [](F& f) { f.window = 1, f.replicate_output = true; }),
+       with(128, 4, 3, 0, [](F& f) { f.q_len = 4, f.ragged_q = true, f.window = 200, f.sink_tokens = 4; }),
+       with(128, 2, 2, 0, [](F& f) { f.window = 5000, f.sink_tokens = 1, f.kv_format = KvFormat::fp8_e4m3; })},
+      {with(64, 2, 2, 1, [](F& f) { f.q_len = 3, f.window = 100, f.sink_tokens = 70; }),
+       with(128, 1, 2, 16, [](F& f) { f.window = 700, f.sink_tokens = 3; }),
+       with(64, 8, 4, 16, [](F& f) { f.page_size = 64, f.window = 1000, f.sink_tokens = 130; }),
+       with(128, 4, 8, 256,
+            [](F& f) { f.page_size = 48, f.q_len = 2, f.window = 64, f.sink_logits = true, f.soft_cap = 30; })}};
+  const PositionTheme scores{
+      {with(128, 1, 3, 0, [](F& f) { f.alibi = true; }),
+       with(128, 1, 2, 0,
+            [](F& f) {
+              f.soft_cap = 30;
+              f.score = kDistance;
+            }),
+       with(64, 4, 4, 0, [](F& f) { f.page_size = 16, f.q_len = 4, f.ragged_q = true, f.alibi = true; })},
+      {with(64, 2, 2, 16, [](F& f) { f.q_len = 2, f.alibi = true; }),
+       with(128, 1, 2, 1, [](F& f) { f.score = "kv_index % 3 == 0 ? score - 1.0f : score"; }),
+       with(128, 8, 2, 64, [](F& f) {
+         f.q_len = 2, f.window = 900, f.sink_tokens = 9, f.alibi = true;
+         f.score = "kv_index % 3 == 0 ? score - 1.0f : score";
+       })}};
+  const PositionTheme new_tokens{
+      {with(128, 4, 2, 0, [](F& f) { f.page_size = 16, f.append = true, f.rope = Rope::half_split; }),
+       with(128, 1, 3, 0, [](F& f) { f.append = true; }),
+       with(128, 4, 3, 0,
+            [](F& f) {
+              f.page_size = 64, f.q_len = 4, f.window = 150, f.sink_tokens = 3, f.kv_format = KvFormat::int8;
+              f.append = true, f.rope = Rope::half_split;
+            }),
+       with(
+           576, 16, 2, 0,
+           [](F& f) { f.page_size = 16, f.v_head_dim = 512, f.latent = f.append = true, f.rope = Rope::interleaved; })},
+      {with(64, 1, 2, 1, [](F& f) { f.q_len = 2, f.append = true; }),
+       with(64, 1, 2, 64, [](F& f) { f.append = true, f.rope = Rope::interleaved; }),
+       with(64, 4, 4, 2,
+            [](F& f) { f.q_len = 4, f.ragged_q = f.append = true, f.rope = Rope::half_split, f.rope_dim = 32; }),
+       with(128, 8, 8, 16, [](F& f) { f.q_len = 3, f.mask = QueryMask::full, f.append = true; })}};
+  return {windows, scores, new_tokens};
+}
+
+KernelSpec spec_of(Arch arch, const RankHeads& heads, LoadPath load, FixUp fixup) {
+  KernelSpec spec{.arch = arch, .head_dim = heads.head_dim, .group = heads.group, .dtype = heads.dtype};
+  spec.lse = heads.lse, spec.features = heads.features;
+  spec.load = load, spec.fixup = fixup;
+  return spec;
 }
 
 }  // namespace
 
 std::vector<VerifyKernel> rank_kernels(Arch arch, bool quick) {
   std::vector<VerifyKernel> kernels;
-  std::size_t turn = 0;
+  std::size_t turn = 0, family = 0;
+  const std::vector<PositionTheme> themes = position_themes();
   for (const LoadPath load : load_paths_of(arch)) {
     for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
-      for (const RankHeads& heads : rank_heads(quick)) {
-        KernelSpec base{.arch = arch, .head_dim = heads.head_dim, .group = heads.group, .dtype = heads.dtype};
-        base.lse = heads.lse, base.features = heads.features;
-        base.load = load, base.fixup = fixup;
+      std::vector<RankHeads> all = rank_heads(quick);
+      // Of each theme, the next ones in turn that the load path has.
+      for (const PositionTheme& theme : themes) {
+        for (std::vector<RankHeads> some : {theme.contiguous, theme.in_turn}) {
+          std::erase_if(some, [&](const RankHeads& heads) {
+            return kernel_variants(spec_of(arch, heads, load, fixup), 0).empty();
+          });
+          if (!some.empty()) all.push_back(some[family % some.size()]);
+        }
+      }
+      ++family;
+      for (const RankHeads& heads : all) {
+        const KernelSpec base = spec_of(arch, heads, load, fixup);
         VerifyKernel kernel{.group = "groups: " + std::string(to_string(load)) + " " + std::string(to_string(fixup)),
                             .specs = kernel_variants(base, turn++),
                             .required = load == LoadPath::cp_async};

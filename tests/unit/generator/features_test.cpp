@@ -98,6 +98,19 @@ TEST(Features, AGroupHasANameAHashAndJson) {
     EXPECT_TRUE(hashes.insert(features_hash(f)).second) << features_name(f);
 }
 
+TEST(Features, APartOfAContextMayHaveItsResultsMergedElsewhere) {
+  const Features part{.window = 9, .context_interleave = 16, .context_ranks = 4};
+  EXPECT_TRUE(validate(part)) << validate(part).error().message;
+  EXPECT_FALSE(in_group(part) || is_plain(part));
+  EXPECT_TRUE(has_part_of_context(part) && needs_positions(part));
+  EXPECT_EQ(features_name(part), "_win9_of4i16");
+  EXPECT_EQ(features_name({.context_parallel = 2, .context_ranks = 4}), "_cp2_of4");
+  EXPECT_EQ(features_from_json(to_json(part)).value(), part);
+  EXPECT_EQ(ranks_of_context({.context_parallel = 2}), 2);
+  EXPECT_EQ(ranks_of_context({.context_parallel = 2, .context_ranks = 4}), 4);
+  EXPECT_NE(features_hash(part), features_hash({.window = 9, .context_interleave = 16, .context_ranks = 8}));
+}
+
 TEST(Features, WhatDependsOnPositionsAsksAGroupForThem) {
   EXPECT_FALSE(needs_positions({.context_parallel = 2}));
   EXPECT_FALSE(needs_positions({.q_len = 4}));
@@ -195,6 +208,13 @@ TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
       {{.context_parallel = 2, .context_interleave = 512}, ErrorCode::invalid_argument, "context_interleave is 512"},
       {{.context_interleave = 16}, ErrorCode::invalid_argument, "context_interleave is 16 without context_parallel"},
       {{.replicate_output = true}, ErrorCode::invalid_argument, "replicate_output without context_parallel"},
+      {{.context_ranks = 1}, ErrorCode::invalid_argument, "context_ranks is 1"},
+      {{.context_parallel = 2, .context_ranks = 2}, ErrorCode::invalid_argument, "context_ranks is 2"},
+      {{.context_parallel = 2, .context_ranks = 5}, ErrorCode::invalid_argument, "context_ranks is 5"},
+      {{.context_ranks = 9}, ErrorCode::invalid_argument, "context_ranks is 9"},
+      {{.context_ranks = 2, .replicate_output = true},
+       ErrorCode::invalid_argument,
+       "replicate_output without context_parallel"},
       {{.q_len = 2, .mask = QueryMask::tree, .context_parallel = 2},
        ErrorCode::unsupported,
        "the query mask tree with context_parallel 2"},

@@ -87,16 +87,16 @@ inline float output_scale(...) { return 1; }
 #define LEAN_POSITIONS
 #define LEAN_WINDOW_OF_PART
 #define LEAN_INDEX_OF_PART
-#define PART(ranks, unit, q_len, ragged, window, sinks, tile, step, run)                                              \
-  constexpr bool kRowBlocksInStep = false, kRaggedQ = ragged, kBatchInvariant = false, kRowsSeeAlike = false,         \
-                 kAlibi = false, kAppend = true, kLatent = false;                                                     \
-  constexpr int kRowBlocks = 1, kQLen = q_len, kGroup = 2, kQueryRows = kGroup * kQLen, kRows = kQueryRows,           \
-                kQueryMask = 0, kSelectionBlock = 0, kSelectionQueries = 1, kTile = tile, kWindow = window,           \
-                kSinkTokens = sinks, kPageRun = run, kWarps = 1, kProducerWarps = 0, kStepTokens = step,              \
-                kRoundTokens = kWarps * kStepTokens, kRanks = ranks, kInterleave = unit, kKvBytes = 2, kPageSize = 0, \
-                kHeadDim = 8, kValueDim = 8, kKRowBytes = 32, kVRowBytes = 32;                                        \
-  constexpr float kSoftCap = 0;                                                                                       \
-  inline i64 row_stride(int, i64 token_stride) { return token_stride * kKvBytes; }                                    \
+#define PART(ranks, unit, q_len, ragged, window, sinks, tile, step, run)                                      \
+  constexpr bool kRowBlocksInStep = false, kRaggedQ = ragged, kBatchInvariant = false, kRowsSeeAlike = false, \
+                 kAlibi = false, kAppend = true, kLatent = false;                                             \
+  constexpr int kRowBlocks = 1, kQLen = q_len, kGroup = 2, kQueryRows = kGroup * kQLen, kRows = kQueryRows,   \
+                kQueryMask = 0, kSelectionBlock = 0, kSelectionQueries = 1, kTile = tile, kWindow = window,   \
+                kSinkTokens = sinks, kPageRun = run, kWarps = 1, kProducerWarps = 0, kStepTokens = step,      \
+                kRoundTokens = kWarps * kStepTokens, kContextRanks = ranks, kInterleave = unit, kKvBytes = 2, \
+                kPageSize = 0, kHeadDim = 8, kValueDim = 8, kKRowBytes = 32, kVRowBytes = 32;                 \
+  constexpr float kSoftCap = 0;                                                                               \
+  inline i64 row_stride(int, i64 token_stride) { return token_stride * kKvBytes; }                            \
   inline float score_expression(float, int q_index, int kv_index, int) { return 1000.0f * q_index + kv_index; }
 
 namespace contiguous {
@@ -258,7 +258,7 @@ struct Parts {
     std::mt19937 random(11);                                                                                           \
     int seen = 0, hidden = 0, skipped = 0;                                                                             \
     for (int round = 0; round < 60; ++round) {                                                                         \
-      const Parts parts(random, kRanks, kInterleave, round % kRanks, kQLen, kRaggedQ, 6);                              \
+      const Parts parts(random, kContextRanks, kInterleave, round % kContextRanks, kQLen, kRaggedQ, 6);                \
       for (int request = 0; request < 6; ++request) {                                                                  \
         const auto at = static_cast<std::size_t>(request);                                                             \
         const int length = parts.lengths[at];                                                                          \
@@ -328,9 +328,9 @@ TEST(PartOfContext, UnitsThatTheSinksEndInAreReadUpToThere) { EXPECT_READS(large
   do {                                                                                                                 \
     using namespace name;                                                                                              \
     int own = 0, others = 0;                                                                                           \
-    for (int round = 0; round < 40 * kRanks; ++round) {                                                                \
-      std::mt19937 random(100 + round / kRanks);                                                                       \
-      const Parts parts(random, kRanks, kInterleave, round % kRanks, kQLen, kRaggedQ, 6);                              \
+    for (int round = 0; round < 40 * kContextRanks; ++round) {                                                         \
+      std::mt19937 random(100 + round / kContextRanks);                                                                \
+      const Parts parts(random, kContextRanks, kInterleave, round % kContextRanks, kQLen, kRaggedQ, 6);                \
       for (int request = 0; request < 6; ++request) {                                                                  \
         const auto at = static_cast<std::size_t>(request);                                                             \
         SCOPED_TRACE(#name " round " + std::to_string(round) + " request " + std::to_string(request));                 \
@@ -387,7 +387,7 @@ TEST(PartOfContext, NewTokensAreWrittenByTheRankOfTheirPositionAndByNoOther) {
   do {                                                                                            \
     using namespace name;                                                                         \
     std::mt19937 random(5);                                                                       \
-    const Parts parts(random, kRanks, kInterleave, 1, kQLen, kRaggedQ, batch);                    \
+    const Parts parts(random, kContextRanks, kInterleave, 1, kQLen, kRaggedQ, batch);             \
     LeanDecodeArgs args = parts.args;                                                             \
     constexpr unsigned kGrid = 7;                                                                 \
     args.grid_reciprocal = lean_reciprocal(kGrid);                                                \
