@@ -686,6 +686,10 @@ Result<ComparisonReport> GroupCase::check(const LoadedKernel& kernel, LaunchGrid
 Result<void> GroupCase::set_context_lengths(std::vector<int> context_lengths) {
   LEANATTN_TRY(whole_->set_context_lengths(std::move(context_lengths), stream_));
   LEANATTN_TRY(wait_for(stream_));
+  // Where rows are turned, q depends on positions, as new tokens always do.
+  for (Rank& rank : ranks_) {
+    if (rank.gpu) LEANATTN_TRY(copy_inputs(rank));
+  }
   return deal();
 }
 

@@ -87,8 +87,8 @@ std::vector<PositionTheme> position_themes() {
               f.append = true, f.rope = Rope::half_split;
             }),
        with(
-           576, 16, 2, 0,
-           [](F& f) { f.page_size = 16, f.v_head_dim = 512, f.latent = f.append = true, f.rope = Rope::interleaved; })},
+           320, 8, 2, 0,
+           [](F& f) { f.page_size = 16, f.v_head_dim = 256, f.latent = f.append = true, f.rope = Rope::interleaved; })},
       {with(64, 1, 2, 1, [](F& f) { f.q_len = 2, f.append = true; }),
        with(64, 1, 2, 64, [](F& f) { f.append = true, f.rope = Rope::interleaved; }),
        with(64, 4, 4, 2,
