@@ -462,7 +462,7 @@ typedef struct leanattn_decode_args {
   int32_t selection_heads;    /* lists of a query token: kv_heads (0 means the same), or 1 that all KV heads share */
   /* context_parallel: [batch], tokens of the whole contexts, over all ranks. Needed where something depends on
    * positions: a window, alibi, a score, append, rope, or several query tokens with a causal mask. Where it is given,
-   * ranks of an engine with LEANATTN_DEBUG compare it. context_lengths counts the tokens of this rank, as k and v do. */
+   * ranks of an engine with LEANATTN_DEBUG compare it. context_lengths counts this rank's tokens, as k and v do. */
   const int32_t* full_context_lengths;
   /* context_parallel without context_interleave, where something depends on positions: [batch], where in the whole
    * context the tokens of this rank begin. Else null. */
