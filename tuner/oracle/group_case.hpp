@@ -26,6 +26,10 @@ struct GroupCaseOptions {
   KvLayout layout = KvLayout::contiguous;  ///< of the ranks' caches
   /// Contiguous parts are cut evenly, and each rank has room for just its share, so that all ranks have equal work.
   bool even = false;
+  /// Kernels that are launched are those of parts over NCCL (Features::context_ranks), each of which writes all heads
+  /// of its part. The case merges them as a launch over NCCL does. The problem has replicate_output, and no sink
+  /// logits.
+  bool merged_here = false;
   int kv_copies = 1;  ///< equal copies of each rank's K and V, which launches take in turn where L2 has to be cold
 };
 
@@ -128,6 +132,9 @@ class GroupCase {
   Strides strides(std::int64_t columns) const;
   Result<void> deal_tensor(Rank& rank, int number, bool is_k, const std::vector<unsigned char>& from);
   std::int64_t rank_capacity() const;  ///< tokens of a request for which each rank has room
+  /// One output like those of all ranks, merged of the ranks' parts.
+  std::vector<unsigned char> merged_of_parts(const std::vector<std::vector<unsigned char>>& parts,
+                                             ComparisonReport& report) const;
   /// Raw outputs as the whole case has them, made of what the ranks have written.
   Result<std::vector<std::vector<unsigned char>>> outputs(ComparisonReport& report);
 

@@ -104,6 +104,13 @@ KernelSpec spec_of(Arch arch, const RankHeads& heads, LoadPath load, FixUp fixup
   return spec;
 }
 
+/// Those that a load path has.
+std::vector<RankHeads> those_of(std::vector<RankHeads> some, Arch arch, LoadPath load, FixUp fixup) {
+  std::erase_if(some,
+                [&](const RankHeads& heads) { return kernel_variants(spec_of(arch, heads, load, fixup), 0).empty(); });
+  return some;
+}
+
 }  // namespace
 
 std::vector<VerifyKernel> rank_kernels(Arch arch, bool quick) {
@@ -116,9 +123,7 @@ std::vector<VerifyKernel> rank_kernels(Arch arch, bool quick) {
       // Of each theme, the next ones in turn that the load path has.
       for (const PositionTheme& theme : themes) {
         for (std::vector<RankHeads> some : {theme.contiguous, theme.in_turn}) {
-          std::erase_if(some, [&](const RankHeads& heads) {
-            return kernel_variants(spec_of(arch, heads, load, fixup), 0).empty();
-          });
+          some = those_of(std::move(some), arch, load, fixup);
           if (!some.empty()) all.push_back(some[family % some.size()]);
         }
       }
@@ -141,13 +146,53 @@ std::vector<VerifyKernel> rank_kernels(Arch arch, bool quick) {
   return kernels;
 }
 
+std::vector<VerifyKernel> rank_part_kernels(Arch arch) {
+  std::vector<VerifyKernel> kernels;
+  std::vector<PositionTheme> themes = position_themes();
+  themes.push_back({{heads_with(128, 4, 2, 0, [](Features& f) { f.q_len = 4; })},
+                    {heads_with(64, 1, 4, 16, [](Features& f) { f.q_len = 2, f.page_size = 16; })}});
+  std::size_t turn = 0;
+  for (const LoadPath load : load_paths_of(arch)) {
+    for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+      for (const PositionTheme& theme : themes) {
+        const std::vector<RankHeads> some =
+            those_of(turn % 2 == 0 ? theme.contiguous : theme.in_turn, arch, load, fixup);
+        if (some.empty()) continue;
+        RankHeads heads = some[turn / 2 % some.size()];
+        Features& f = heads.features;
+        f.context_ranks = f.context_parallel, f.context_parallel = 1;
+        f.replicate_output = f.sink_logits = false;  // the merge counts sink logits
+        const KernelSpec base = spec_of(arch, heads, load, fixup);
+        VerifyKernel kernel{.group = "groups: parts over NCCL",
+                            .specs = kernel_variants(base, turn++),
+                            .required = load == LoadPath::cp_async};
+        if (const KernelSpec modest = modest_variant(base); validate(modest)) {
+          std::erase(kernel.specs, modest);
+          kernel.specs.push_back(modest);
+        }
+        if (!kernel.specs.empty()) kernels.push_back(std::move(kernel));
+      }
+      ++turn;
+    }
+  }
+  return kernels;
+}
+
+Features group_of(const Features& features) {
+  Features group = features;
+  if (in_group(features)) return group;
+  group.context_parallel = features.context_ranks, group.context_ranks = 0;
+  group.replicate_output = true;
+  return group;
+}
+
 std::vector<std::vector<int>> rank_lengths(const KernelSpec&) {
   return {{2000, 1234, 0, 77, 1, 2311}, {0, 3, 0, 0, kRankCapacity, 640}};
 }
 
 KernelSpec whole_spec(KernelSpec spec) {
   spec.features.context_parallel = 1, spec.features.context_interleave = 0;
-  spec.features.replicate_output = false, spec.features.page_size = 0;
+  spec.features.context_ranks = 0, spec.features.replicate_output = false, spec.features.page_size = 0;
   return spec;
 }
 

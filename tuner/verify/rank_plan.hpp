@@ -18,6 +18,10 @@ inline namespace v1 {
 /// these.
 std::vector<VerifyKernel> rank_kernels(Arch arch, bool quick);
 
+/// Kernels of parts whose results are merged over NCCL, on every load path and with both fix-ups: with causal masks,
+/// windows, scores that depend on positions, and new tokens, over both ways of dealing contexts.
+std::vector<VerifyKernel> rank_part_kernels(Arch arch);
+
 /// The lengths of the whole contexts of such a kernel's cases: those of the first launches, and others of as many
 /// requests, which take turns with them in graphs.
 std::vector<std::vector<int>> rank_lengths(const KernelSpec& spec);
@@ -28,6 +32,9 @@ inline constexpr int kRankCapacity = 2500;
 KernelSpec whole_spec(KernelSpec spec);
 /// The KV heads of its cases, which the ranks can share out.
 int rank_kv_heads(const KernelSpec& spec);
+
+/// The features of the group for whose ranks a kernel of rank_kernels() or rank_part_kernels() is.
+Features group_of(const Features& features);
 
 /// Checks every kernel against the oracle of the whole contexts, whose lengths `lengths_of` gives as rank_lengths()
 /// does: ragged lengths with ranks that hold nothing, repeated launches that must agree bit for bit, and one launch

@@ -45,7 +45,13 @@ std::vector<VerifyKernel> plan(VerifyPart part, Arch arch, const VerifyOptions& 
       // The compiler refuses about one in fifty, so some more are planned than are asked for.
       return random_kernels(arch, options.seed, random_combinations(options) / kRandomCasesPerKernel * 26 / 25);
     case VerifyPart::combinations: return verify_combinations(arch, options.quick);
-    case VerifyPart::groups: return rank_kernels(arch, options.quick);
+    case VerifyPart::groups: {
+      auto kernels = rank_kernels(arch, options.quick);
+      if (options.quick) return kernels;
+      auto parts = rank_part_kernels(arch);
+      std::move(parts.begin(), parts.end(), std::back_inserter(kernels));
+      return kernels;
+    }
   }
   return {};
 }

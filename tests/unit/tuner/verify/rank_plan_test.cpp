@@ -60,6 +60,29 @@ TEST(RankPlan, EveryLoadPathAndFixUpMeetsWhatDependsOnPositionsOverBothWaysOfDea
   }
 }
 
+TEST(RankPlan, KernelsOfPartsKnowPositionsAndHaveAGroupWhoseRanksTheyServe) {
+  for (const Arch arch : matrix_arches()) {
+    std::set<std::pair<LoadPath, FixUp>> families;
+    std::set<bool> in_turn, windows, appends, indices, causal;
+    for (const VerifyKernel& kernel : rank_part_kernels(arch)) {
+      ASSERT_FALSE(kernel.specs.empty());
+      const KernelSpec& spec = kernel.specs.front();
+      const auto& f = spec.features;
+      EXPECT_TRUE(validate(spec)) << kernel_name(spec);
+      EXPECT_TRUE(needs_positions(f) && !in_group(f)) << kernel_name(spec);
+      const auto group = group_of(f);
+      EXPECT_TRUE(validate(group) && in_group(group) && group.replicate_output) << kernel_name(spec);
+      EXPECT_EQ(group.context_parallel, f.context_ranks);
+      EXPECT_FALSE(has_part_of_context(whole_spec(spec).features));
+      families.insert({spec.load, spec.fixup});
+      in_turn.insert(f.context_interleave > 0), windows.insert(f.window > 0), appends.insert(f.append);
+      indices.insert(needs_indices(f)), causal.insert(f.q_len > 1);
+    }
+    EXPECT_EQ(families.size(), 2 * load_paths_of(arch).size());
+    for (const auto& met : {in_turn, windows, appends, indices, causal}) EXPECT_EQ(met.size(), 2u);
+  }
+}
+
 TEST(RankPlan, RandomKernelsCanBeDealtAndHaveWhatGroupsHave) {
   const auto kernels = random_rank_kernels(kRankHopper, 3, 150), again = random_rank_kernels(kRankHopper, 3, 150);
   ASSERT_EQ(kernels.size(), 150u);
