@@ -120,10 +120,12 @@ std::vector<VerifyKernel> rank_kernels(Arch arch, bool quick) {
   for (const LoadPath load : load_paths_of(arch)) {
     for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
       std::vector<RankHeads> all = rank_heads(quick);
-      // Of each theme, the next ones in turn that the load path has.
-      for (const PositionTheme& theme : themes) {
-        for (std::vector<RankHeads> some : {theme.contiguous, theme.in_turn}) {
-          some = those_of(std::move(some), arch, load, fixup);
+      // Of each theme, the next ones in turn that the load path has: over both ways of dealing, or if quick over one.
+      for (std::size_t theme = 0; theme < themes.size(); ++theme) {
+        for (const bool in_turn : {false, true}) {
+          if (quick && in_turn != ((family + theme) % 2 == 1)) continue;
+          const std::vector<RankHeads> some =
+              those_of(in_turn ? themes[theme].in_turn : themes[theme].contiguous, arch, load, fixup);
           if (!some.empty()) all.push_back(some[family % some.size()]);
         }
       }
