@@ -14,8 +14,8 @@ inline namespace v1 {
 
 /// Kernels of groups on every load path and with both fix-ups, which together have 1 to 8 query heads per KV head, one
 /// and several query tokens, dense and paged caches, one-byte elements, latent heads, 2 to 8 ranks, both placements of
-/// the output, contexts in contiguous parts and in units of several sizes, and windows. quick: two ranks, and some of
-/// these.
+/// the output, contexts in contiguous parts and in units of several sizes; and windows, scores that depend on positions
+/// and new tokens. quick: some of these.
 std::vector<VerifyKernel> rank_kernels(Arch arch, bool quick);
 
 /// Kernels of parts whose results are merged over NCCL, on every load path and with both fix-ups: with causal masks,
