@@ -81,12 +81,17 @@ Result<void> validate_group(const Features& f) {
   if (unit < 0 || unit > kMostInterleave || (unit & (unit - 1)) != 0)
     return invalid(fmt::format("context_interleave is {}", unit),
                    fmt::format("Give a power of two from 1 to {}, or 0 for contiguous parts.", kMostInterleave));
-  if (!in_group(f)) {
+  if (const int all = f.context_ranks;
+      all != 0 && (all <= f.context_parallel || all > kMostContextParallel || all % f.context_parallel != 0))
+    return invalid(
+        fmt::format("context_ranks is {} with context_parallel {}", all, f.context_parallel),
+        fmt::format("Leave it 0, or give a larger multiple of context_parallel up to {}.", kMostContextParallel));
+  if (f.replicate_output && !in_group(f))
+    return invalid("replicate_output without context_parallel", "Give context_parallel, the number of ranks.");
+  if (!has_part_of_context(f)) {
     if (unit > 0)
       return invalid(fmt::format("context_interleave is {} without context_parallel", unit),
                      "Give context_parallel, the number of ranks, or leave it 0.");
-    if (f.replicate_output)
-      return invalid("replicate_output without context_parallel", "Give context_parallel, the number of ranks.");
     return {};
   }
   struct Other {
@@ -96,14 +101,10 @@ Result<void> validate_group(const Features& f) {
   };
   constexpr const char* kNotYet = "Kernels of a group do not have it yet: leave it out, or give one GPU the context.";
   for (const Other& other :
-       {Other{f.window > 0, "a window", "A context of which so little is read fits one GPU."},
-        Other{f.q_len > 1 && f.mask == QueryMask::tree, "the query mask tree", kNotYet},
-        Other{f.alibi, "alibi", kNotYet}, Other{!f.score.empty(), "a score expression", kNotYet},
-        Other{f.append, "append", "Write the new tokens into the cache of their rank before the launch."},
-        Other{f.rope != Rope::none, "rope", "Rotate q before the launch."},
+       {Other{f.q_len > 1 && f.mask == QueryMask::tree, "the query mask tree", kNotYet},
         Other{has_selection(f), "a selection", kNotYet}, Other{f.batch_invariant, "batch_invariant", kNotYet}}) {
     if (other.asked)
-      return fail(ErrorCode::unsupported, fmt::format("{} with context_parallel {}", other.what, f.context_parallel),
+      return fail(ErrorCode::unsupported, fmt::format("{} with context_parallel {}", other.what, ranks_of_context(f)),
                   other.cure);
   }
   return {};
@@ -263,8 +264,9 @@ std::string features_name(const Features& f) {
   if (f.batch_invariant) name += "_inv";
   if (has_selection(f)) name += fmt::format("_sel{}{}", f.selection_block, f.selection_in_pool ? "p" : "");
   if (has_selection(f) && f.second_cache) name += "_two";
-  if (in_group(f)) {
-    name += fmt::format("_cp{}", f.context_parallel);
+  if (has_part_of_context(f)) {
+    if (in_group(f)) name += fmt::format("_cp{}", f.context_parallel);
+    if (f.context_ranks > 0) name += fmt::format("_of{}", f.context_ranks);
     if (f.context_interleave > 0) name += fmt::format("i{}", f.context_interleave);
     if (f.replicate_output) name += "r";
   }
@@ -292,7 +294,7 @@ std::uint64_t features_hash(const Features& f) {
       static_cast<std::uint64_t>(f.rope_dim),
       static_cast<std::uint64_t>(f.selection_block),
       static_cast<std::uint64_t>(f.context_parallel) | static_cast<std::uint64_t>(f.context_interleave) << 16 |
-          static_cast<std::uint64_t>(f.replicate_output) << 32};
+          static_cast<std::uint64_t>(f.replicate_output) << 32 | static_cast<std::uint64_t>(f.context_ranks) << 40};
   const std::uint64_t hash = XXH3_64bits_withSeed(f.score.data(), f.score.size(), XXH3_64bits(&words, sizeof words));
   return hash != 0 ? hash : 1;
 }
@@ -323,6 +325,7 @@ std::string to_json(const Features& f) {
   if (f.second_cache) json["second_cache"] = true;
   if (f.context_parallel != plain.context_parallel) json["context_parallel"] = f.context_parallel;
   if (f.context_interleave != plain.context_interleave) json["context_interleave"] = f.context_interleave;
+  if (f.context_ranks != plain.context_ranks) json["context_ranks"] = f.context_ranks;
   if (f.replicate_output) json["replicate_output"] = true;
   return json.dump();
 }
@@ -386,6 +389,7 @@ Result<Features> features_from_json(std::string_view text) {
   boolean("second_cache", f.second_cache);
   integer("context_parallel", f.context_parallel);
   integer("context_interleave", f.context_interleave);
+  integer("context_ranks", f.context_ranks);
   boolean("replicate_output", f.replicate_output);
   if (!ok) return tl::unexpected(ok.error());
   if (auto valid = validate(f); !valid) return tl::unexpected(valid.error());

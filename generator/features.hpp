@@ -85,6 +85,10 @@ struct Features {
   /// Which tokens a rank holds: units of so many tokens in turn, a power of two up to 256; 0: one contiguous part of
   /// every context.
   int context_interleave = 0;
+  /// Ranks to which the tokens of every context are dealt, where these are more than the context_parallel ranks that
+  /// merge in the kernel; 0: those. Callers leave it 0: groups over NCCL ask it of the kernels of their parts, where
+  /// these must know positions in the whole contexts.
+  int context_ranks = 0;
   /// Every rank writes the results of all query heads; otherwise each writes those of its share of the heads.
   bool replicate_output = false;
 
@@ -102,11 +106,23 @@ int kv_element_bytes(const Features& features);
 bool has_one_byte_elements(const Features& features);
 /// Whether query tokens bring lists of what they see.
 inline bool has_selection(const Features& features) { return features.selection_block > 0; }
-/// Whether several ranks share every context.
+/// Whether several ranks share every context, and merge their results in the kernel.
 inline bool in_group(const Features& features) { return features.context_parallel > 1; }
+/// Ranks to which the tokens of every context are dealt; 1: the GPU has all of them.
+inline int ranks_of_context(const Features& features) {
+  return features.context_ranks > 0 ? features.context_ranks : features.context_parallel;
+}
+/// Whether the GPU has a part of every context, whoever merges the results.
+inline bool has_part_of_context(const Features& features) { return ranks_of_context(features) > 1; }
+/// Whether the kernel of a rank computes with indices of tokens in the whole context.
+inline bool needs_indices(const Features& features) {
+  return has_part_of_context(features) && (features.alibi || !features.score.empty() || features.rope != Rope::none);
+}
 /// Whether the kernel of a rank must know where in the whole context its tokens lie.
 inline bool needs_positions(const Features& features) {
-  return in_group(features) && features.q_len > 1 && features.mask != QueryMask::full;
+  return needs_indices(features) ||
+         (has_part_of_context(features) &&
+          (features.window > 0 || features.append || (features.q_len > 1 && features.mask != QueryMask::full)));
 }
 /// The most ranks of a group.
 inline constexpr int kMostContextParallel = 8;

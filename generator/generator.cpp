@@ -36,9 +36,9 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   if (spec.dtype == DType::bf16) add({"attend/bf16.cuh"});
   if (spec.dtype == DType::fp16 || one_byte) add({"attend/fp16.cuh"});
   const bool group = in_group(spec.features);
-  add({"line/rows.cuh", "line/find_start.cuh"});
+  add({"line/rows.cuh"});
   if (needs_positions(spec.features)) add({"line/part_of_context.cuh"});
-  add({"line/walk.cuh", "line/steps.cuh",
+  add({"line/find_start.cuh", "line/walk.cuh", "line/steps.cuh",
        selects ? "kv/selection.cuh"
        : rows  ? "kv/row_pages.cuh"
                : "kv/page_table.cuh",
@@ -266,6 +266,9 @@ std::string constants(const KernelSpec& spec) {
   if (in_group(features)) text += "#define LEAN_GROUP\n";
   if (needs_positions(features)) text += "#define LEAN_POSITIONS\n";
   if (features.second_cache) text += "#define LEAN_SECOND_CACHE\n";
+  if (needs_positions(features) && features.window > 0) text += "#define LEAN_WINDOW_OF_PART\n";
+  if (needs_indices(features)) text += "#define LEAN_INDEX_OF_PART\n";
+  if (features.context_ranks > 0) text += "#define LEAN_CONTEXT_RANKS\n";
   add("int", "kPageSize", features.page_size, "tokens per page; 0: dense");
   add("int", "kPageRun", page_run(spec), "tokens that steps of a paged cache take from one page at a time");
   add("bool", "kRaggedQ", features.ragged_q, "each request has its own number of query tokens");
@@ -297,8 +300,11 @@ std::string constants(const KernelSpec& spec) {
     add("bool", "kSelectionCausal", features.mask == QueryMask::causal, "a query token sees those up to itself");
   }
   add("int", "kRanks", features.context_parallel, "GPUs that hold a part of every context each");
-  if (in_group(features)) {
+  if (needs_positions(features)) {
+    add("int", "kContextRanks", ranks_of_context(features), "GPUs to which the tokens of every context are dealt");
     add("int", "kInterleave", features.context_interleave, "tokens of a unit, in turn; 0: contiguous parts");
+  }
+  if (in_group(features)) {
     add("bool", "kReplicateOutput", features.replicate_output, "every rank writes all heads");
     add("unsigned", "kRankBatch", std::min(features.context_parallel, merge_batch(spec)),
         "ranks whose columns are in flight together, as registers allow");

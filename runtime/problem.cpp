@@ -63,12 +63,22 @@ struct TokenRange {
   std::int64_t size() const { return std::max<std::int64_t>(end - first, 0); }
 };
 
-/// The visible tokens of one request: its sinks, and its window or all of its context.
+/// The most of `tokens` neighbouring tokens that one GPU has: all, or of units that ranks have in turn its share. Of
+/// contiguous parts the last one that has tokens may have all of them.
+std::int64_t most_on_rank(const Features& features, std::int64_t tokens) {
+  if (features.context_interleave == 0) return tokens;
+  const std::int64_t unit = features.context_interleave, round = unit * ranks_of_context(features);
+  return tokens / round * unit + std::min(tokens % round, unit);
+}
+
+/// The visible tokens of one request: its sinks, and its window or all of its context. Of a group's request, the most
+/// that a rank with so many tokens sees.
 std::array<TokenRange, 2> visible_ranges(const Features& features, std::int64_t context, std::int64_t query_tokens) {
   if (features.window == 0) return {TokenRange{}, TokenRange{0, context}};
   // The first query token looks back furthest.
-  const std::int64_t first = std::max<std::int64_t>(context - features.window - query_tokens + 1, 0);
-  return {TokenRange{0, std::min<std::int64_t>(features.sink_tokens, first)}, TokenRange{first, context}};
+  const std::int64_t window = most_on_rank(features, std::int64_t{features.window} + query_tokens - 1),
+                     first = std::max<std::int64_t>(context - window, 0);
+  return {TokenRange{0, std::min(most_on_rank(features, features.sink_tokens), first)}, TokenRange{first, context}};
 }
 
 /// Tokens that lie in at least one of the ranges.
@@ -332,6 +342,7 @@ DecodeProblem without_group(DecodeProblem problem) {
   const Features none;
   problem.features.context_parallel = none.context_parallel;
   problem.features.context_interleave = none.context_interleave;
+  problem.features.context_ranks = none.context_ranks;
   problem.features.replicate_output = none.replicate_output;
   problem.group_link = GroupLink::unknown;
   return problem;
@@ -345,7 +356,8 @@ Shape visible_shape(const DecodeProblem& problem, const Shape& shape) {
   const Features& features = problem.features;
   if (features.window == 0) return shape;
   // The first query token looks back furthest.
-  const std::int64_t most = std::int64_t{features.sink_tokens} + features.window + features.q_len - 1;
+  const std::int64_t most = most_on_rank(features, features.sink_tokens) +
+                            most_on_rank(features, std::int64_t{features.window} + features.q_len - 1);
   const std::int64_t longest = std::min(shape.longest_context, most);
   const std::int64_t others = total_tokens(shape) - shape.longest_context;
   Shape visible = shape;

@@ -79,7 +79,8 @@ Result<void> validate(const DecodeProblem& problem, const Shape& shape);
 /// repeat head_dim, kv_scale of a cache with q's elements, a full mask over one query token, the link of no group.
 /// Problems that mean the same are equal then. The results of the JSON readers are canonical.
 DecodeProblem canonical(DecodeProblem problem);
-/// The problem of one rank's part alone: without context_parallel and what goes with it. Without a group the same one.
+/// The problem of one rank's part alone: without context_parallel and what goes with it, as if the part were all of it.
+/// Without a group the same one.
 DecodeProblem without_group(DecodeProblem problem);
 /// Columns of V and O.
 int v_head_dim(const DecodeProblem& problem);
@@ -91,7 +92,8 @@ Shape canonical(const Shape& shape);
 std::int64_t total_tokens(const Shape& shape);
 /// The shape counted in visible tokens, those that at least one query token sees: without a window the same shape. Of a
 /// ragged batch only the longest request is known. The others are taken to be equally long, which can count too many
-/// tokens but never too few.
+/// tokens but never too few. Of a group, lengths are those of a rank's parts, and a window shows as much of them as of
+/// the rank that has most of it.
 Shape visible_shape(const DecodeProblem& problem, const Shape& shape);
 /// Visible tokens over the batch: total_tokens of visible_shape().
 std::int64_t visible_tokens(const DecodeProblem& problem, const Shape& shape);
@@ -118,7 +120,8 @@ struct RequestLengths {
 
 /// The definition of the bytes that a step reads: the K and V of the visible tokens, in the elements of the cache, each
 /// byte once, without scales. Divided by the time of a step this is its achieved bandwidth. A window or a ragged batch
-/// makes the number for a shape an upper bound (visible_shape()); for lengths it is exact. Both saturate at INT64_MAX.
+/// makes the number for a shape an upper bound (visible_shape()); for lengths it is exact, except that of a group with
+/// a window it is that of the rank that has most of the window. Both saturate at INT64_MAX.
 std::int64_t kv_bytes(const DecodeProblem& problem, const Shape& shape);
 std::int64_t kv_bytes(const DecodeProblem& problem, const RequestLengths& lengths);
 /// Bytes of the scales that such a step reads beside them: two floats (latent: one) for each token and KV head of a

@@ -98,13 +98,16 @@ struct LeanDecodeArgs {
 
   // Read only by threads that have waited for long or found a fault. Null: they break the context instead.
   LeanStatus* status;
-#if !defined(__CUDACC__) || defined(LEAN_GROUP) || defined(LEAN_SECOND_CACHE)
+#if !defined(__CUDACC__) || defined(LEAN_GROUP) || defined(LEAN_CONTEXT_RANKS) || defined(LEAN_SECOND_CACHE)
 
   // Kernels of a group only. Others have a shorter argument block, of which the driver copies no more.
   void* group;                   // LeanGroup of this rank
   const int* full_lengths;       // [batch], tokens of the whole contexts, over all ranks
   const int* context_starts;     // [batch], where in the whole context this rank's tokens begin; contiguous parts only
   int group_rank, group_checks;  // group_checks is not 0 if ranks compare full_lengths
+#if !defined(__CUDACC__) || defined(LEAN_CONTEXT_RANKS) || defined(LEAN_SECOND_CACHE)
+  int context_rank, reserved;  // this rank among all of a group, of which not all merge in the kernel
+#endif
 #endif
 #if !defined(__CUDACC__) || defined(LEAN_SECOND_CACHE)
 
@@ -130,7 +133,9 @@ inline LeanDecodeArgs lean_line_of_selection(LeanDecodeArgs args, int q_tokens) 
 #endif
 static_assert(sizeof(void*) == 8 && sizeof(long long) == 8, "64-bit only");
 #if !defined(__CUDACC__) || defined(LEAN_SECOND_CACHE)
-static_assert(sizeof(LeanDecodeArgs) == 504, "host and device must agree on the argument block");
+static_assert(sizeof(LeanDecodeArgs) == 512, "host and device must agree on the argument block");
+#elif defined(LEAN_CONTEXT_RANKS)
+static_assert(sizeof(LeanDecodeArgs) == 464, "host and device must agree on the argument block");
 #elif defined(LEAN_GROUP)
 static_assert(sizeof(LeanDecodeArgs) == 456, "host and device must agree on the argument block");
 #else

@@ -446,7 +446,7 @@ typedef struct leanattn_decode_args {
   int64_t pool_pages; /* page_size: pages that k and v hold; k_stride_batch and v_stride_batch lead from page to page */
   int32_t max_pages;  /* page_size: entries of page_table for a request, which may have max_pages * page_size tokens */
   int32_t reserved2;
-  const void* k_new;       /* append: [batch, q_len, kv_heads, head_dim] */
+  const void* k_new;       /* append: [batch, q_len, kv_heads, head_dim]; in a group the same on all ranks */
   const void* v_new;       /* likewise, v_head_dim wide */
   const float* rope_table; /* rope: [positions, rope_dim], each rope_dim / 2 cosines and then as many sines */
   int64_t k_new_stride_batch, k_new_stride_token, k_new_stride_head;
@@ -461,12 +461,12 @@ typedef struct leanattn_decode_args {
   int64_t selection_stride_batch, selection_stride_token, selection_stride_head;
   int32_t selection_capacity; /* selection_block: entries of a list, holes included */
   int32_t selection_heads;    /* lists of a query token: kv_heads (0 means the same), or 1 that all KV heads share */
-  /* context_parallel: [batch], tokens of the whole contexts, over all ranks. Needed for several query tokens with a
-   * causal mask. Where it is given, ranks of an engine with LEANATTN_DEBUG compare it. context_lengths counts the
-   * tokens of this rank, as k and v do. */
+  /* context_parallel: [batch], tokens of the whole contexts, over all ranks. Needed where something depends on
+   * positions: a window, alibi, a score, append, rope, or several query tokens with a causal mask. Where it is given,
+   * ranks of an engine with LEANATTN_DEBUG compare it. context_lengths counts this rank's tokens, as k and v do. */
   const int32_t* full_context_lengths;
-  /* context_parallel without context_interleave, for several query tokens with a causal mask: [batch], where in the
-   * whole context the tokens of this rank begin. Else null. */
+  /* context_parallel without context_interleave, where something depends on positions: [batch], where in the whole
+   * context the tokens of this rank begin. Else null. */
   const int32_t* context_starts;
   /* second_cache: pages as those of k and v, of the same page_size and by the same strides. second_v: null if latent */
   const void* second_k;

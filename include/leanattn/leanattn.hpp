@@ -171,7 +171,7 @@ struct DecodeArgs {
   int selection_capacity = 0;  ///< selection_block: entries of a list, holes included
   int selection_heads = 0;     ///< lists of a query token: kv_heads (0: the same), or 1 that all KV heads share
 
-  /// context_parallel: [batch], tokens of the whole contexts; needed for several query tokens with a causal mask.
+  /// context_parallel: [batch], tokens of the whole contexts; needed where something depends on positions.
   const std::int32_t* full_context_lengths = nullptr;
   /// The same, of contiguous parts only: [batch], where in the whole context the tokens of this rank begin.
   const std::int32_t* context_starts = nullptr;

@@ -241,8 +241,9 @@ group            this rank's Group, where several GPUs hold a part of every cont
                  are those of this rank, q has all query heads, and of `out` and `out_lse` this rank writes the heads
                  Group.heads(q_heads) only. All ranks make the same calls in the same order
 full_context_lengths
-                 [batch] int32: tokens of the whole contexts, over all ranks; needed for several query tokens with a causal
-                 mask
+                 [batch] int32: tokens of the whole contexts, over all ranks; needed where something depends on
+                 positions: a window, ALiBi, a score expression, new tokens, a rotation, or several query tokens and a
+                 causal mask
 context_starts   [batch] int32: where in the whole context this rank's tokens begin; needed for the same, and only then,
                  where ranks hold contiguous parts
 context_interleave

@@ -87,7 +87,8 @@ Result<void> describe(std::uint64_t offender, const DecodeProblem& problem, cons
 
 std::string array_check_source() {
   return joined_templates(
-      "// Checks of leanattn's launches: what the arrays on the device hold.\n#define LEAN_SECOND_CACHE",
+      "// Checks of leanattn's launches: what the arrays on the device hold.\n#define LEAN_CONTEXT_RANKS\n#define "
+      "LEAN_SECOND_CACHE",
       {"kernel_args.cuh", "check/pages.cuh", "check/workspace.cuh"});
 }
 
@@ -109,9 +110,10 @@ Result<void> ArrayCheck::operator()(const DecodeProblem& problem, const LeanDeco
                                     CUstream_st* stream) const {
   constexpr unsigned kThreads = 256;  // as in templates/check/pages.cuh
   const Features& features = problem.features;
-  const LeanArrayLimits limits{features.page_size,         features.q_len,       features.window,
-                               features.sink_tokens,       features.ragged_q,    has_selection(features),
-                               features.selection_in_pool, features.second_cache};
+  const LeanArrayLimits limits{features.page_size,         features.q_len,        features.window,
+                               features.sink_tokens,       features.ragged_q,     has_selection(features),
+                               features.selection_in_pool, features.second_cache, features.context_parallel,
+                               features.context_interleave};
   const LaunchDims dims{.grid_x = static_cast<unsigned>(args.batch), .threads = kThreads};
   const auto offender = first_offender(
       stream, [&](unsigned long long* word) { return launch_with(function_, dims, stream, args, limits, word); });

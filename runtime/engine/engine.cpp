@@ -149,7 +149,7 @@ Result<void> EngineCore::set_autotune(Autotune mode, const TuneOptions& options)
 
 bool EngineCore::tuned_now(const DecodeProblem& problem, const Shape& shape, const Choice& choice,
                            CUstream_st* stream) {
-  if (!tuning_->wants(choice) || in_group(problem.features)) [[likely]]
+  if (!tuning_->wants(choice) || has_part_of_context(problem.features)) [[likely]]
     return false;
   if (stream != nullptr) {
     const auto capturing = parts_.is_capturing(stream);

@@ -53,7 +53,7 @@ Result<void> check_feature_pointers(const Features& features, const leanattn_dec
                        !needs_positions(features), "context_parallel"},
         FeaturePointer{"context_starts", args.context_starts,
                        needs_positions(features) && features.context_interleave == 0, false,
-                       "contiguous parts of contexts, whose query tokens see by position"}}) {
+                       "contiguous parts of contexts and what depends on positions"}}) {
     if (!pointer.wanted) {
       if (pointer.value == nullptr) [[likely]]
         continue;

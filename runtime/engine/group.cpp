@@ -414,7 +414,6 @@ Result<void> GroupMember::check(const DecodeProblem& problem, int batch, const C
     return bad_argument("the group is not connected", "Call leanattn_group_connect first.");
   bool fits = true;
   if (exchange_over_nccl_) {
-    if (auto ok = validate_over_nccl(problem, place_); !ok) return ok;
     fits = exchange_layout(problem, place_, batch).total <= exchange_over_nccl_->bytes();
   }
   if (fits && peers() > 1)
@@ -432,6 +431,7 @@ std::int64_t GroupMember::slot_bytes() const { return memory_bytes_ - kFixedByte
 void GroupMember::bind(LeanDecodeArgs& args) const {
   args.group = memory_;
   args.group_rank = place_.peer();
+  args.context_rank = place_.rank;
 }
 
 }  // namespace v1

@@ -22,32 +22,16 @@ std::int64_t aligned(std::int64_t bytes) {
   return (bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment;
 }
 
-/// Whether the kernel of a rank alone gets its masks of query tokens as words of a tree.
-bool masks_are_words(const DecodeProblem& problem, const GroupPlace& place) {
-  return place.peers == 1 && needs_positions(problem.features);
-}
-
 }  // namespace
-
-Result<void> validate_over_nccl(const DecodeProblem& problem, const GroupPlace& place) {
-  const Features& features = problem.features;
-  if (place.peers > 1 && needs_positions(features) && features.context_interleave > 0)
-    return fail(ErrorCode::unsupported,
-                fmt::format("context_interleave {} with a causal mask over several query tokens, and with peers {} of "
-                            "a group of {}",
-                            features.context_interleave, place.peers, place.size),
-                "Kernels of such a group know where contiguous parts lie only: set context_interleave to 0.");
-  return {};
-}
 
 DecodeProblem part_over_nccl(const DecodeProblem& problem, const GroupPlace& place) {
   DecodeProblem part = place.peers == 1 ? without_group(problem) : problem;
   Features& features = part.features;
-  if (place.peers > 1) {
-    features.context_parallel = place.peers;
-    features.context_interleave = 0;
-  }
-  if (masks_are_words(problem, place)) features.mask = QueryMask::tree;
+  if (place.peers > 1) features.context_parallel = place.peers;
+  // Where contiguous parts of peers lie, a kernel knows from context_starts, whatever other ranks there are.
+  const bool positions = needs_positions(problem.features);
+  if (positions && (place.peers == 1 || problem.features.context_interleave > 0)) features.context_ranks = place.size;
+  features.context_interleave = positions ? problem.features.context_interleave : 0;
   features.sink_logits = false;  // the merge counts them, once
   part.lse = true;
   part.pdl =
@@ -70,8 +54,7 @@ ExchangeLayout exchange_layout(const DecodeProblem& problem, const GroupPlace& p
   layout.send_lse = aligned(layout.heads * head_bytes);
   layout.receive = layout.send_lse + aligned(layout.lse_bytes);
   layout.receive_lse = layout.receive + place.nccl_ranks() * aligned(layout.share_bytes);
-  layout.masks = layout.receive_lse + place.nccl_ranks() * aligned(layout.lse_bytes);
-  layout.total = layout.masks + aligned(layout.tokens * std::int64_t{sizeof(unsigned)});
+  layout.total = layout.receive_lse + place.nccl_ranks() * aligned(layout.lse_bytes);
   return layout;
 }
 
@@ -207,19 +190,6 @@ Result<void> GroupExchange::begin(const DecodeProblem& problem, const ExchangeLa
   LeanBeginArgs before{};
   before.progress = progress_.as<LeanExchangeProgress>();
   before.launch = count_.as<unsigned>();
-  before.batch = args.batch;
-  if (masks_are_words(problem, place_)) {
-    before.tree_mask = static_cast<unsigned*>(staging_.at(layout.masks));
-    before.context_lengths = args.context_lengths;
-    before.full_lengths = args.full_lengths;
-    before.context_starts = args.context_starts;
-    before.q_offsets = args.q_offsets;
-    before.query_tokens = features.q_len;
-    before.context_capacity = args.context_capacity;
-    before.rank = place_.rank, before.ranks = place_.size;
-    before.unit = features.context_interleave;
-    args.tree_mask = before.tree_mask;
-  }
   if (auto ok = merger_->begin(before, stream); !ok) return ok;
   const std::int64_t dim = v_head_dim(problem), head_stride = layout.tokens * dim;
   // The kernel counts heads from the first of all. This address is only the start of that count.
@@ -230,7 +200,6 @@ Result<void> GroupExchange::begin(const DecodeProblem& problem, const ExchangeLa
   args.o_stride_batch = features.q_len * dim;
   args.lse = static_cast<float*>(staging_.at(layout.send_lse));
   args.sink_logits = nullptr;
-  if (place_.peers == 1) args.full_lengths = nullptr, args.context_starts = nullptr;
   return {};
 }
 

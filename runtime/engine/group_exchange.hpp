@@ -31,8 +31,6 @@ struct GroupPlace {
   int share() const { return peer() * nccl_ranks() + nccl_rank(); }
 };
 
-/// Whether a problem can be launched on a group with a level over NCCL. Errors: unsupported.
-Result<void> validate_over_nccl(const DecodeProblem& problem, const GroupPlace& place);
 /// The problem of the kernel that a rank launches there: of its own part, or of those of its peers.
 DecodeProblem part_over_nccl(const DecodeProblem& problem, const GroupPlace& place);
 
@@ -45,7 +43,6 @@ struct ExchangeLayout {
   std::int64_t share_bytes = 0, lse_bytes = 0;  ///< of one part: O [share_heads, tokens, dim] and LSE [tokens, q_heads]
   std::int64_t send = 0, send_lse = 0;          ///< O [heads, tokens, dim] and LSE of this rank's own part
   std::int64_t receive = 0, receive_lse = 0;    ///< [nccl_ranks] O and LSE of the others
-  std::int64_t masks = 0;                       ///< [tokens] words
   std::int64_t total = 0;
 };
 ExchangeLayout exchange_layout(const DecodeProblem& problem, const GroupPlace& place, std::int64_t batch);

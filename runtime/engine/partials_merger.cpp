@@ -114,8 +114,7 @@ Result<void> PartialsMerger::merge(const LeanMergeArgs& args, DType dtype, CUstr
 
 Result<void> PartialsMerger::begin(const LeanBeginArgs& args, CUstream_st* stream) const {
   assert(ready());
-  const std::int64_t masks = args.tree_mask != nullptr ? std::int64_t{args.batch} * args.query_tokens : 1;
-  return launch_with(begin_.load(), ctas_for(masks, kMergeThreads), stream, args);
+  return launch_with(begin_.load(), LaunchDims{.grid_x = 1, .threads = 32}, stream, args);
 }
 
 Result<void> PartialsMerger::launch(const leanattn_merge_args& args, bool capturing, CUstream_st* stream) {

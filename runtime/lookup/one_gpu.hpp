@@ -10,10 +10,10 @@ inline namespace v1 {
 
 /// Errors: unsupported, where the problem has context_parallel. what: what cannot be done, such as "tuning".
 inline Result<void> one_gpu_only(const DecodeProblem& problem, const char* what) {
-  if (!in_group(problem.features)) return {};
+  if (!has_part_of_context(problem.features)) return {};
   return fail(
       ErrorCode::unsupported,
-      std::string(what) + " of a problem with context_parallel " + std::to_string(problem.features.context_parallel),
+      std::string(what) + " of a problem with context_parallel " + std::to_string(ranks_of_context(problem.features)),
       "Leave context_parallel out, and give the contexts of one rank; `leanattn tune` with a --device for each rank "
       "tunes the group itself.");
 }

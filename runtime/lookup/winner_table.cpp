@@ -140,7 +140,7 @@ struct WinnerTable::Impl {
       for (const FittedModel& row : source.models) {
         if (row.policy != to_string(policy)) continue;
         const auto& problem = problems(row.problem);
-        if (problem && !problem->features.batch_invariant && !in_group(problem->features))
+        if (problem && !problem->features.batch_invariant && !has_part_of_context(problem->features))
           models.emplace_back(*problem, row.json);
       }
     }
@@ -196,7 +196,7 @@ struct WinnerTable::Impl {
     return problems.find_all([&](const DecodeProblem& candidate) {
       // The one kernel of a batch-invariant problem has LeanTiles that are too long for others, and the times of a
       // group have the exchange in them.
-      return !candidate.features.batch_invariant && !in_group(candidate.features) && wanted(candidate);
+      return !candidate.features.batch_invariant && !has_part_of_context(candidate.features) && wanted(candidate);
     });
   }
 
@@ -283,8 +283,9 @@ struct WinnerTable::Impl {
     if (!found) return std::nullopt;
     Choice choice = found.measured->choice;
     const auto spec = with_tunables_of(base_spec(device.arch, problem), choice.config.spec);
-    if (!spec || exchange_order(*spec) != order_of_group(device, problem) ||
-        choice.config.grid > resident_grid(device, *spec))
+    if (!spec) return std::nullopt;
+    if (in_group(problem.features) &&
+        (exchange_order(*spec) != order_of_group(device, problem) || choice.config.grid > resident_grid(device, *spec)))
       return std::nullopt;
     choice.config.spec = *spec;
     choice.provenance = Provenance::nearest;
@@ -407,7 +408,7 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
     }
   }
   // A rank streams its part as a launch without a group does. So this is a better guess than other heads and features.
-  if (in_group(problem.features)) {
+  if (has_part_of_context(problem.features)) {
     const ProblemWinners* part = impl_->problems.find(without_group(problem));
     auto found = Impl::find_exact(part, shape);
     if (auto carried = impl_->carried_to_group(found, problem)) return *carried;

@@ -10,7 +10,11 @@ LEAN_DEVICE bool has_masked(const Segment& s, const Step& step) {
 #endif
   }
   if constexpr (kWindow > 0) {
+#if defined(LEAN_POSITIONS)
+    if (place_of(step.token) < s.first_query + s.query.count - kWindow) return true;
+#else
     if (step.token < s.context_length - kWindow) return true;
+#endif
   }
   return step.count < kStepTokens;
 }
@@ -29,7 +33,11 @@ LEAN_DEVICE bool sees(const LeanDecodeArgs& args, const Segment& s, const Step& 
       const int query = token - first_query;  // which of the request's query tokens the KV token is, if any
       if (query >= 0 && row.valid) visible &= (args.tree_mask[s.query.first + row.token] >> query & 1) != 0;
     }
+#if defined(LEAN_WINDOW_OF_PART)
+    visible &= token > first_query + row.token - kWindow || step.token + offset < s.sink_tokens;
+#else
     if constexpr (kWindow > 0) visible &= token > first_query + row.token - kWindow || token < kSinkTokens;
+#endif
   }
   return visible;
 }
@@ -39,9 +47,15 @@ struct ScoreRow {
   int query;  // token index in the context
   int head;   // query head
   float slope;
+#if defined(LEAN_INDEX_OF_PART)
+  int first_position;  // that of place 0 (line/part_of_context.cuh)
+#endif
 };
 LEAN_DEVICE ScoreRow score_row(const LeanDecodeArgs& args, const Segment& s, const Row& row) {
   ScoreRow r = {query_index(s, row), s.kv_head * kGroup + row.head, 0.0f};
+#if defined(LEAN_INDEX_OF_PART)
+  r.first_position = s.first_position;
+#endif
   if constexpr (kAlibi) r.slope = row.valid ? args.alibi_slopes[r.head] : 0.0f;
   return r;
 }
@@ -54,6 +68,9 @@ LEAN_DEVICE float tanh_exact(float x) {
 
 // The score of a row and a token in natural units, from the product of q and k.
 LEAN_DEVICE float change_score(const LeanDecodeArgs& args, float product, const ScoreRow& row, int kv_index) {
+#if defined(LEAN_INDEX_OF_PART)
+  kv_index = row.first_position + place_of(kv_index);  // of a token of this rank
+#endif
   float score = product * args.score_scale;
   if constexpr (kSoftCap > 0) score = kSoftCap * tanh_exact(score * (1.0f / kSoftCap));
   if constexpr (kAlibi) score = fmaf(row.slope, (float)(kv_index - row.query), score);

@@ -15,6 +15,7 @@ struct LeanArrayLimits {
   int ragged_q;                    // not 0: q_offsets are there
   int selects, selection_in_pool;  // not 0: query tokens bring lists; of blocks of the pool
   int second_cache;                // not 0: second_lengths are there
+  int ranks, context_interleave;   // of a group whose windows count positions of whole contexts; 1: no group
 };
 
 // Behind the q_len selected_counts of a request stand its second_lengths.
@@ -26,6 +27,17 @@ constexpr unsigned long long kLeanNoOffender = ~0ull;
 // first.
 CHECK_PAGES_HD unsigned long long lean_offender(int request, LeanArray array, int index) {
   return (unsigned long long)request << 33 | (unsigned long long)array << 31 | (unsigned long long)index;
+}
+
+// How many of a request's tokens lie at positions of the whole context before `position`, of which this rank may have a
+// part, if there are enough.
+CHECK_PAGES_HD long long lean_tokens_before(const LeanDecodeArgs& args, const LeanArrayLimits& limits, int request,
+                                            long long position) {
+  if (limits.ranks <= 1) return position;
+  const long long unit = limits.context_interleave, round = unit * limits.ranks,
+                  place = position - (unit > 0 ? args.context_rank * unit : args.context_starts[request]);
+  if (place <= 0) return 0;
+  return unit == 0 ? place : place / round * unit + (place % round < unit ? place % round : unit);
 }
 
 // The first wrong entry of a request that thread `first` of `step` threads finds.
@@ -54,11 +66,16 @@ CHECK_PAGES_HD unsigned long long lean_find_offender(const LeanDecodeArgs& args,
   // What nobody selects may have no page.
   if (limits.page_size == 0 || limits.selects != 0) return kLeanNoOffender;
   // Pages that hold no sink token and nothing of the first query token's window are not used.
-  const long long seen_from = limits.window == 0 ? 0 : length - query_tokens - limits.window + 1;
+  long long seen_from = 0, sinks = 0;
+  if (limits.window != 0) {
+    const long long whole = limits.ranks > 1 ? args.full_lengths[request] : length;
+    seen_from = lean_tokens_before(args, limits, request, whole - query_tokens - limits.window + 1);
+    sinks = lean_tokens_before(args, limits, request, limits.sink_tokens);
+  }
   const int pages = length == 0 ? 0 : (length - 1) / limits.page_size + 1;
   for (int page = first; page < pages; page += step) {
     const long long start = (long long)page * limits.page_size;
-    if (start >= limits.sink_tokens && start + limits.page_size <= seen_from) continue;
+    if (start >= sinks && start + limits.page_size <= seen_from) continue;
     const int id = args.page_table[request * args.page_table_stride + page];
     if (id < 0 || id >= args.pool_pages) return lean_offender(request, kLeanPageTable, page);
   }

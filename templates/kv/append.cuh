@@ -20,10 +20,20 @@ LEAN_DEVICE char* cache_row(const LeanDecodeArgs& args, const void* base, i64 st
 // which may then request them, by the copy engine too.
 LEAN_DEVICE void append_tokens(const LeanDecodeArgs& args, const Segment& s, int warp, int warps) {
   if (!holds_newest(s)) return;
+#if defined(LEAN_POSITIONS)
+  // Of the ranks that share the context, the one that holds a token's position writes it, and no other.
+  if (tokens_before(s.first_query) >= s.context_length) return;  // this rank has none of them
+  const int begin = first_read(s), end = end_read(s);
+#pragma unroll 1
+  for (int query = 0; query < s.query.count; query++) {
+    const int token = token_at(s.first_query + query), read = token - s.visible.shift;
+    if (token < 0 || token >= s.context_length) continue;
+#else
   const int first_new = s.context_length - s.query.count, begin = first_read(s), end = end_read(s);
 #pragma unroll 1
   for (int query = max(-first_new, 0); query < s.query.count; query++) {
     const int token = first_new + query, read = token - s.visible.shift;
+#endif
     if (read < begin || read >= end || (read - begin) / kTurnTokens % warps != warp) continue;
     if (kPageSize > 0 && is_hole(page_of(args, s, token), args.pool_pages)) continue;
     const i64 outer = kRaggedQ ? 0 : s.request, at = kRaggedQ ? s.query.first + query : query;
@@ -31,7 +41,12 @@ LEAN_DEVICE void append_tokens(const LeanDecodeArgs& args, const Segment& s, int
                                                        s.kv_head * args.k_new_stride_head);
     const char* v_new = (const char*)args.v_new + 2 * (outer * args.v_new_stride_batch + at * args.v_new_stride_token +
                                                        s.kv_head * args.v_new_stride_head);
-    append_row(args, s, token, k_new, v_new,
+#if defined(LEAN_INDEX_OF_PART)
+    const int index = kv_index_of(s, token);
+#else
+    const int index = token;
+#endif
+    append_row(args, s, token, index, k_new, v_new,
                cache_row(args, args.k, args.k_stride_batch, args.k_stride_head, args.k_stride_token, s, token),
                cache_row(args, args.v, args.v_stride_batch, args.v_stride_head, args.v_stride_token, s, token));
   }

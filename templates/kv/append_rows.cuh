@@ -29,9 +29,9 @@ LEAN_DEVICE u32 quantised_four(u32 low, u32 high, float scale) {
   return e4m3_pair(x.x / scale, x.y / scale) | e4m3_pair(y.x / scale, y.y / scale) << 16;
 }
 
-// Writes a new token's row. k_new: the row as it is given, kHeadDim columns of q's type. To be called by all lanes of a
-// warp.
-LEAN_DEVICE void append_row(const LeanDecodeArgs& args, const Segment&, int token, const char* k_new, const char*,
+// Writes a new token's row. index: its position, by which keys rotate. k_new: the row as it is given, kHeadDim columns
+// of q's type. To be called by all lanes of a warp.
+LEAN_DEVICE void append_row(const LeanDecodeArgs& args, const Segment&, int, int index, const char* k_new, const char*,
                             char* row, char*) {
   constexpr int kAtOnce = 32 * 8;  // columns of a warp
   const int first = (int)threadIdx.x % 32 * 8;
@@ -46,5 +46,5 @@ LEAN_DEVICE void append_row(const LeanDecodeArgs& args, const Segment&, int toke
   }
 #pragma unroll 1
   for (int column = first; column < kHeadDim - kRowLatentColumns; column += kAtOnce)
-    *(uint4*)(row + kRowRope + column * 2) = rotated_16(args, k_new, kRowLatentColumns + column, token);
+    *(uint4*)(row + kRowRope + column * 2) = rotated_16(args, k_new, kRowLatentColumns + column, index);
 }

@@ -7,6 +7,9 @@ struct KvCursor {
   int left;  // tokens from the step to the end of the segment
   int end;   // read index of that end
   int sinks, shift;
+#if defined(LEAN_WINDOW_OF_PART)
+  int sink_tokens;
+#endif
 
   LEAN_DEVICE void init(const LeanDecodeArgs& args, int) {
     k_stride = row_stride(kKRowBytes, args.k_stride_token), v_stride = row_stride(kVRowBytes, args.v_stride_token);
@@ -17,6 +20,9 @@ struct KvCursor {
     const int read = first_read(s) + warp * kStepTokens;
     left = end - read;
     sinks = sinks_end(s), shift = s.visible.shift;
+#if defined(LEAN_WINDOW_OF_PART)
+    sink_tokens = s.sink_tokens;
+#endif
     const int token = read + (kWindow > 0 && read >= sinks ? shift : 0);
     k = (const char*)args.k + kKvBytes * (s.request * args.k_stride_batch + s.kv_head * args.k_stride_head) +
         token * k_stride;
@@ -27,8 +33,12 @@ struct KvCursor {
   LEAN_DEVICE bool done() const { return left <= 0; }
   // At least the step's tokens; without a window all that are left of the segment.
   LEAN_DEVICE int tokens() const {
+#if defined(LEAN_WINDOW_OF_PART)
+    return step_at(end - left, end, sinks, shift, sink_tokens).count;
+#else
     if constexpr (kWindow > 0) return step_at(end - left, end, sinks, shift).count;
     return left;
+#endif
   }
   // Rows of the step's tokens.
   LEAN_DEVICE const char* k_row(int token) const { return k + token * k_stride; }

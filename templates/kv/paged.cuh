@@ -16,6 +16,9 @@ struct KvCursor {
   const char* v;
   int read, end;  // read indices of the step and of the segment's end
   int sinks, shift;
+#if defined(LEAN_WINDOW_OF_PART)
+  int sink_tokens;
+#endif
   int lane;
   int page_step;        // which of the steps whose pages the lanes hold
   int page, next_page;  // of this lane's run in those steps, and in the steps after; 0 for a hole in those steps
@@ -34,7 +37,11 @@ struct KvCursor {
   // What the page table has for this lane's run, of the steps from read index `from` on; 0 for a run without tokens.
   LEAN_DEVICE int read_page(int from) const {
     const int at = from + lane / kStepRuns * kRoundTokens, run = lane % kStepRuns * kPageRun;
+#if defined(LEAN_WINDOW_OF_PART)
+    const Step step = step_at(at, end, sinks, shift, sink_tokens);
+#else
     const Step step = step_at(at, end, sinks, shift);
+#endif
     return run < step.count ? table[(step.token + run) / kPageSize] : 0;
   }
 
@@ -57,6 +64,9 @@ struct KvCursor {
     read = first_read(s) + warp * kStepTokens;
     end = end_read(s);
     sinks = sinks_end(s), shift = s.visible.shift;
+#if defined(LEAN_WINDOW_OF_PART)
+    sink_tokens = s.sink_tokens;
+#endif
     table = args.page_table + s.request * args.page_table_stride;
     k_head = (const char*)args.k + kKvBytes * (s.kv_head * args.k_stride_head);
     v_head = (const char*)args.v + kKvBytes * (s.kv_head * args.v_stride_head);
@@ -69,7 +79,11 @@ struct KvCursor {
 
   LEAN_DEVICE bool done() const { return read >= end; }
   // At least the step's tokens; without a window all that are left of the segment.
+#if defined(LEAN_WINDOW_OF_PART)
+  LEAN_DEVICE int tokens() const { return step_at(read, end, sinks, shift, sink_tokens).count; }
+#else
   LEAN_DEVICE int tokens() const { return kWindow > 0 ? step_at(read, end, sinks, shift).count : end - read; }
+#endif
 
   // A row of the step. Where a step has several runs, all lanes must ask together.
   LEAN_DEVICE const char* row(int token, const char* head, const char* first, i64 page_stride, i64 stride) const {

@@ -32,6 +32,15 @@ struct Batch {
   const int* second_lengths;
   int second_capacity;
 #endif
+#if defined(LEAN_WINDOW_OF_PART)
+  const int* full_lengths;
+  const int* context_starts;
+#if defined(LEAN_CONTEXT_RANKS)
+  int context_rank;
+#else
+  int group_rank;
+#endif
+#endif
 
   // The length of a request; with a second cache that of a query token's list and of the blocks behind it.
   LEAN_DEVICE int context_length_of(int request) const {
@@ -42,7 +51,11 @@ struct Batch {
   }
   // Tile positions that one output tile of a request takes; none behind the last request.
   LEAN_DEVICE u32 positions_of(int request, int context_length) const {
+#if defined(LEAN_WINDOW_OF_PART)
+    return request < size ? segment_cost + visible_of_part(*this, request, context_length).tiles : 0u;
+#else
     return request < size ? segment_cost + visible_of(context_length, q_offsets, request).tiles : 0u;
+#endif
   }
   // The first tile position of this CTA's range, on a line of `line` positions.
   LEAN_DEVICE u32 begin_of_range(u32 line) const {

@@ -63,6 +63,21 @@ LEAN_HD LeanVisible lean_visible(int context_length, int query_tokens, int tile,
   return visible;
 }
 
+// The same of a part of a context, of which the window shows the tokens from `first` on, and of whose first tokens
+// `sink_tokens` are sink tokens. Either may show nothing of it. Both count tokens of the part and are at most
+// `part_length`.
+LEAN_HD LeanVisible lean_visible_part(int part_length, int first, int sink_tokens, int tile, int run) {
+  LeanVisible visible = {lean_tiles_of(part_length, tile), 0u, 0};
+  const bool empty = first >= part_length;
+  if (!empty) first = first / run * run;
+  if (first <= sink_tokens) return visible;
+  visible.sink_tiles = (unsigned)((sink_tokens + tile - 1) / tile);
+  visible.tiles = visible.sink_tiles + (empty ? 0u : lean_tiles_of(part_length - first, tile));
+  if (visible.tiles == 0) visible.tiles = 1;
+  visible.shift = first - (int)visible.sink_tiles * tile;
+  return visible;
+}
+
 // floor((2^32 - 1) / grid), by which the kernel splits the line without a division.
 LEAN_HD unsigned lean_reciprocal(unsigned grid) { return 0xffffffffu / grid; }
 

@@ -15,12 +15,23 @@ LEAN_DEVICE int end_read(const Segment& s) {
 LEAN_DEVICE int sinks_end(const Segment& s) { return (int)(s.visible.sink_tiles * (u32)kTile); }
 
 // The step that begins at read index `read`, of a segment that ends at `end`. Sink tokens end at `sinks`.
+#if defined(LEAN_WINDOW_OF_PART)
+// There are `sink_tokens` of them on this rank.
+LEAN_DEVICE Step step_at(int read, int end, int sinks, int shift, int sink_tokens) {
+  const bool sink = read < sinks;
+  return {read + (sink ? 0 : shift), max(min(kStepTokens, (sink ? min(end, sink_tokens) : end) - read), 0)};
+}
+LEAN_DEVICE Step step_at(const Segment& s, int at) {
+  return step_at(at, end_read(s), sinks_end(s), s.visible.shift, s.sink_tokens);
+}
+#else
 LEAN_DEVICE Step step_at(int read, int end, int sinks, int shift) {
   if constexpr (kWindow == 0) return {read, min(kStepTokens, end - read)};
   const bool sink = read < sinks;
   return {read + (sink ? 0 : shift), max(min(kStepTokens, (sink ? min(end, kSinkTokens) : end) - read), 0)};
 }
 LEAN_DEVICE Step step_at(const Segment& s, int at) { return step_at(at, end_read(s), sinks_end(s), s.visible.shift); }
+#endif
 
 // Whether a segment reads the query tokens' own K and V, which with programmatic dependent launch the previous kernel
 // may still be writing.

@@ -17,6 +17,12 @@ struct Segment {
 #if defined(LEAN_SECOND_CACHE)
   int selected;  // entries of the query token's list, behind which the blocks of the second cache follow
 #endif
+#if defined(LEAN_INDEX_OF_PART)
+  int first_position;  // that of place 0 in the whole context
+#endif
+#if defined(LEAN_WINDOW_OF_PART)
+  int sink_tokens;  // of this rank's tokens, how many of the first are sink tokens
+#endif
 };
 
 struct Walk {
@@ -34,18 +40,32 @@ LEAN_DEVICE const char* query_row(const LeanDecodeArgs& args, const Segment& s, 
 }
 
 // A query row's token index in the context.
+#if defined(LEAN_INDEX_OF_PART)
+LEAN_DEVICE int query_index(const Segment& s, const Row& row) { return s.first_position + s.first_query + row.token; }
+// And that of a token of this rank.
+LEAN_DEVICE int kv_index_of(const Segment& s, int token) { return s.first_position + place_of(token); }
+#else
 LEAN_DEVICE int query_index(const Segment& s, const Row& row) { return s.context_length - s.query.count + row.token; }
+#endif
 
 LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request, int context_length) {
   s.request = request;
   s.context_length = context_length;
   s.query = query_tokens(args.q_offsets, request);
+#if defined(LEAN_WINDOW_OF_PART)
+  s.sink_tokens = sinks_of_part(args, request, context_length);
+  s.visible = visible_of_part(args, request, context_length);
+#else
   s.visible = visible_of(context_length, args.q_offsets, request);
+#endif
   s.tiles = s.visible.tiles;
   if constexpr (kSecondCache)
     s.selected = context_length - second_blocks(args.second_lengths[request], args.second_capacity);
 #if defined(LEAN_POSITIONS)
   s.first_query = place_of_query(args, request, s.query.count);
+#endif
+#if defined(LEAN_INDEX_OF_PART)
+  s.first_position = position_of_places(args, request);
 #endif
 }
 
@@ -89,14 +109,25 @@ LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* p
   const int lane = threadIdx.x % 32;
   const u32 outputs = (u32)args.kv_heads * kOutputsOfKvHead;  // output tiles of a request on the line
   int request = 0, length = kSecondCache ? first_length : min(max(first_length, 0), args.context_capacity);
+#if defined(LEAN_WINDOW_OF_PART)
+  const u32 positions = args.segment_cost + visible_of_part(args, min(lane, args.batch - 1), length).tiles;
+#else
   const u32 positions = args.segment_cost + visible_of(length, args.q_offsets, min(lane, args.batch - 1)).tiles;
+#endif
   u32 line = positions * outputs, origin = 0;  // tile positions of all requests, and of those before this one
   if (args.batch > 1) {
     if (args.batch > 32) {
+#if defined(LEAN_WINDOW_OF_PART)
+      const Batch batch = {args.context_lengths,  args.q_offsets,    args.batch,
+                           args.context_capacity, args.segment_cost, outputs,
+                           args.grid_reciprocal,  args.full_lengths, args.context_starts,
+                           rank_in_context(args)};
+#else
       Batch batch = {args.context_lengths, args.q_offsets, args.batch,          args.context_capacity,
                      args.segment_cost,    outputs,        args.grid_reciprocal};
       if constexpr (kSecondCache)
         batch.second_lengths = args.second_lengths, batch.second_capacity = args.second_capacity;
+#endif
       const Start start = args.batch <= 64           ? find_start_alone<2>(batch)
                           : args.batch <= kMostAlone ? find_start_alone<kMostAlone / 32>(batch)
                                                      : find_start_together(batch, part_sums);

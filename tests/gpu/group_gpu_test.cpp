@@ -95,6 +95,69 @@ TEST_F(GroupOnGpu, TwoRanksAgreeWithTheOracleOnEveryLoadPathAndFixUp) {
   }
 }
 
+TEST_F(GroupOnGpu, WindowsOverWholeContextsAgreeWithTheOracle) {
+  for (const LoadPath load : loads()) {
+    for (const int unit : {0, 1, 16}) {
+      for (const int q_len : {1, 3}) {
+        const Features features{.page_size = unit == 16 ? 16 : 0,
+                                .q_len = q_len,
+                                .window = q_len == 1 ? 64 : 700,
+                                .sink_tokens = unit == 1 ? 0 : 5,
+                                .context_parallel = 2,
+                                .context_interleave = unit};
+        const FixUp fixup = (unit + q_len) % 2 == 0 ? FixUp::ticket : FixUp::wait;
+        const auto kernel = kernel_of(spec_of(load, fixup, features, load == LoadPath::vector ? 1 : 4));
+        ASSERT_TRUE(kernel);
+        auto group = case_of(kernel->spec(), kRagged);
+        ASSERT_TRUE(group) << group.error().message;
+        expect_right(*group, *kernel, std::min<std::int64_t>(group->most_ctas(*kernel), 40));
+      }
+    }
+  }
+}
+
+TEST_F(GroupOnGpu, ScoresOfPositionsInWholeContextsAgreeWithTheOracle) {
+  for (const LoadPath load : loads()) {
+    for (const int unit : {0, 16}) {
+      for (const bool expression : {false, true}) {
+        const Features features{.q_len = load == LoadPath::vector ? 1 : 2,
+                                .alibi = !expression,
+                                .score = expression ? "score - 0.01f * (q_index - kv_index)" : "",
+                                .context_parallel = 2,
+                                .context_interleave = unit};
+        const auto kernel = kernel_of(
+            spec_of(load, expression ? FixUp::ticket : FixUp::wait, features, load == LoadPath::vector ? 1 : 4));
+        ASSERT_TRUE(kernel);
+        auto group = case_of(kernel->spec(), kRagged);
+        ASSERT_TRUE(group) << group.error().message;
+        expect_right(*group, *kernel, std::min<std::int64_t>(group->most_ctas(*kernel), 40));
+      }
+    }
+  }
+}
+
+TEST_F(GroupOnGpu, NewTokensAreWrittenByTheRankThatOwnsThemAndByNoOther) {
+  for (const LoadPath load : loads()) {
+    for (const int unit : {0, 1, 16}) {
+      for (const bool rotated : {false, true}) {
+        const Features features{.page_size = unit == 16 ? 16 : 0,
+                                .q_len = load == LoadPath::vector ? 1 : 3,
+                                .ragged_q = unit == 1,
+                                .append = true,
+                                .rope = rotated ? Rope::half_split : Rope::none,
+                                .context_parallel = 2,
+                                .context_interleave = unit};
+        const auto kernel =
+            kernel_of(spec_of(load, rotated ? FixUp::ticket : FixUp::wait, features, load == LoadPath::vector ? 1 : 4));
+        ASSERT_TRUE(kernel);
+        auto group = case_of(kernel->spec(), kRagged);
+        ASSERT_TRUE(group) << group.error().message;
+        expect_right(*group, *kernel, std::min<std::int64_t>(group->most_ctas(*kernel), 40));
+      }
+    }
+  }
+}
+
 TEST_F(GroupOnGpu, PlacementsAndWaysOfDealingAgreeWithTheOracle) {
   for (const int ranks : {2, 3, 4, 8}) {
     for (const int unit : {0, 1, 16, 256}) {
@@ -329,9 +392,12 @@ struct GroupOnGpu::OverNccl {
     DecodeArgs args;
     args.q = block.q, args.k = block.k, args.v = block.v, args.o = block.o, args.lse = block.lse;
     args.context_lengths = block.context_lengths, args.full_context_lengths = block.full_lengths;
-    if (features.q_len > 1 && features.context_interleave == 0) args.context_starts = block.context_starts;
+    if (needs_positions(features) && features.context_interleave == 0) args.context_starts = block.context_starts;
     if (features.ragged_q) args.q_offsets = block.q_offsets;
     if (features.sink_logits) args.sink_logits = block.sink_logits;
+    if (features.alibi) args.alibi_slopes = block.alibi_slopes;
+    if (features.rope != Rope::none) args.rope_table = block.rope_table;
+    if (features.append) args.k_new = block.k_new, args.v_new = block.v_new;
     if (features.page_size > 0) {
       args.page_table = block.page_table, args.page_table_stride = block.page_table_stride;
       args.pool_pages = block.pool_pages, args.max_pages = static_cast<int>(block.page_table_stride);
@@ -352,7 +418,9 @@ struct GroupOnGpu::OverNccl {
     }
     const auto report = group->compare(spec);
     ASSERT_TRUE(report) << report.error().message;
-    EXPECT_EQ(report->unwritten + report->pattern_mismatches + report->stray_writes + report->workspace_left, 0)
+    EXPECT_EQ(report->unwritten + report->pattern_mismatches + report->stray_writes + report->workspace_left +
+                  report->wrong_appended,
+              0)
         << what << ": " << report->first_failure;
     EXPECT_LE(report->error_ratio, 3.0) << what << ": " << report->first_failure;
     EXPECT_LE(report->mean_ratio, 3.0) << what << ": " << report->first_failure;
@@ -373,6 +441,9 @@ void GroupOnGpu::open_over_nccl(OverNccl& ranks, const Features& features, int k
   problem.replicate_output = features.replicate_output;
   problem.q_len = features.q_len, problem.ragged_q = features.ragged_q, problem.sink_logits = features.sink_logits;
   problem.page_size = features.page_size;
+  problem.window = features.window, problem.sink_tokens = features.sink_tokens;
+  problem.alibi = features.alibi, problem.score = features.score, problem.append = features.append;
+  if (features.rope == Rope::half_split) problem.rope = RopePairing::half_split;
   for (int rank = 0; rank < 2; ++rank) {
     const CurrentContext scope = ranks.group->enter(rank);
     EngineOptions options;
@@ -409,7 +480,16 @@ TEST_F(GroupOnGpu, RanksOverNcclAgreeWithTheOracle) {
         Case{"sink logits, pages", {.page_size = 16, .sink_logits = true, .context_parallel = 2}},
         Case{"four tokens of contiguous parts", {.q_len = 4, .context_parallel = 2}},
         Case{"four tokens in turn", {.page_size = 16, .q_len = 4, .context_parallel = 2, .context_interleave = 1}},
-        Case{"ragged tokens", {.q_len = 4, .ragged_q = true, .context_parallel = 2, .context_interleave = 16}}}) {
+        Case{"ragged tokens", {.q_len = 4, .ragged_q = true, .context_parallel = 2, .context_interleave = 16}},
+        Case{"a window", {.window = 300, .sink_tokens = 5, .context_parallel = 2}},
+        Case{"a window over units in turn",
+             {.page_size = 16, .q_len = 2, .window = 300, .context_parallel = 2, .context_interleave = 16}},
+        Case{"ALiBi", {.q_len = 2, .alibi = true, .context_parallel = 2}},
+        Case{"a score expression",
+             {.score = "score - 0.01f * (q_index - kv_index)", .context_parallel = 2, .context_interleave = 1}},
+        Case{"new tokens", {.q_len = 2, .append = true, .rope = Rope::half_split, .context_parallel = 2}},
+        Case{"new tokens of units in turn",
+             {.page_size = 16, .append = true, .context_parallel = 2, .context_interleave = 1}}}) {
     OverNccl ranks;
     open_over_nccl(ranks, one.features);
     if (IsSkipped() || HasFatalFailure()) return;

@@ -220,7 +220,7 @@ Portfolio fit_portfolio(const DeviceFacts& device, std::span<const ModelSample> 
 
 Result<void> refit(TuningDb& db, const DeviceFacts& device, const DecodeProblem& problem, std::string_view policy) {
   // One kernel and one way to launch it; and times with the exchange of a group in them.
-  if (problem.features.batch_invariant || in_group(problem.features)) return {};
+  if (problem.features.batch_invariant || has_part_of_context(problem.features)) return {};
   const DeviceModel model = device_model(device);
   const auto samples = measured_samples(db, model, device, problem, policy);
   if (!samples) return tl::unexpected(samples.error());

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -13,6 +14,7 @@
 #include "runtime/cuda/driver.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "tuner/oracle/decode_case_detail.hpp"
+#include "tuner/oracle/random_data.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -129,8 +131,9 @@ GroupCase::Rank::~Rank() {
   member.reset();
   status.reset();
   stream = Stream();
-  for (DeviceBuffer* buffer : {&k, &v, &o, &lse, &lengths_device, &starts_device, &full_device, &page_table, &q,
-                               &q_offsets, &sink_logits, &k_scale, &v_scale})
+  for (DeviceBuffer* buffer :
+       {&k, &v, &o, &lse, &lengths_device, &starts_device, &full_device, &page_table, &q, &q_offsets, &sink_logits,
+        &alibi_slopes, &rope_table, &k_new, &v_new, &k_scale, &v_scale})
     *buffer = DeviceBuffer();
 }
 
@@ -220,6 +223,12 @@ Result<void> GroupCase::copy_inputs(Rank& rank) {
       features.ragged_q ? std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}) * from.q_stride_token
                         : batch * from.q_stride_batch;
   const std::int64_t scales = features.kv_scale == KvScale::head ? problem_.kv_heads : 1;
+  const std::int64_t rope_dim = features.rope_dim > 0 ? features.rope_dim : turning_dims(features, problem_.head_dim);
+  const auto new_bytes = [&](long long of_batch, long long of_token) {
+    return (features.ragged_q ? std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}) * of_token
+                              : batch * of_batch) *
+           2;
+  };
   struct Input {
     const void* at;
     std::int64_t bytes;
@@ -228,6 +237,10 @@ Result<void> GroupCase::copy_inputs(Rank& rank) {
   for (const Input& input :
        {Input{from.q, q_elements * 2, rank.q}, Input{from.q_offsets, (batch + 1) * 4, rank.q_offsets},
         Input{from.sink_logits, std::int64_t{problem_.q_heads} * 4, rank.sink_logits},
+        Input{from.alibi_slopes, std::int64_t{problem_.q_heads} * 4, rank.alibi_slopes},
+        Input{from.rope_table, std::max(1, whole_->options().context_capacity) * rope_dim * 4, rank.rope_table},
+        Input{from.k_new, new_bytes(from.k_new_stride_batch, from.k_new_stride_token), rank.k_new},
+        Input{from.v_new, new_bytes(from.v_new_stride_batch, from.v_new_stride_token), rank.v_new},
         Input{from.k_scale, scales * 4, rank.k_scale}, Input{from.v_scale, scales * 4, rank.v_scale}}) {
     if (input.at == nullptr || input.bytes == 0) continue;
     const auto bytes = download(input.at, input.bytes, stream_);
@@ -342,17 +355,79 @@ Result<void> GroupCase::deal() {
     LEANATTN_TRY(upload_to(rank.starts_device, rank.starts, rank.stream.get()));
     LEANATTN_TRY(upload_to(rank.full_device, full, rank.stream.get()));
     if (features.page_size == 0) continue;
-    // Entries behind a rank's tokens hold pages that no pool has.
+    // Entries behind a rank's tokens and outside of windows hold pages that no pool has.
     std::vector<int> table = pages_;
     const auto per_request = static_cast<int>(table.size()) / batch;
     for (int request = 0; request < batch; ++request)
       for (int page = 0; page < per_request; ++page)
-        if (page * features.page_size >= rank.lengths[static_cast<std::size_t>(request)])
+        if (!page_is_seen(rank, number, request, page))
           table[static_cast<std::size_t>(request) * static_cast<std::size_t>(per_request) +
                 static_cast<std::size_t>(page)] = 0x7ffffff0;
     LEANATTN_TRY(upload_to(rank.page_table, table, rank.stream.get()));
   }
   return {};
+}
+
+std::int64_t GroupCase::position_of(const Rank& rank, int number, std::int64_t request, std::int64_t token) const {
+  const int unit = problem_.features.context_interleave;
+  if (unit > 0) return ((token / unit) * ranks() + number) * unit + token % unit;
+  return rank.starts[static_cast<std::size_t>(request)] + token;
+}
+
+bool GroupCase::seen(std::int64_t request, std::int64_t position) const {
+  const Features& features = problem_.features;
+  if (features.window == 0 || position < features.sink_tokens) return true;
+  const int queries = whole_->query_tokens()[static_cast<std::size_t>(request)];
+  return position > whole_->clamped_length(static_cast<int>(request)) - queries - features.window;
+}
+
+bool GroupCase::is_new(std::int64_t request, std::int64_t position) const {
+  return position >=
+         whole_->clamped_length(static_cast<int>(request)) - whole_->query_tokens()[static_cast<std::size_t>(request)];
+}
+
+Result<void> GroupCase::check_caches(ComparisonReport& report) {
+  const KvFormat format = problem_.features.kv_format;
+  const std::size_t element = static_cast<std::size_t>(kv_element_bytes(problem_.features));
+  for (std::size_t number = 0; number < ranks_.size(); ++number) {
+    const Rank& rank = ranks_[number];
+    const CurrentContext scope(rank.context());
+    LEANATTN_TRY(scope.entered());
+    for (const bool is_k : {true, false}) {
+      const std::vector<unsigned char>& expected = is_k ? rank.k_expected : rank.v_expected;
+      if (expected.empty()) continue;
+      const auto found =
+          download((is_k ? rank.k : rank.v).data(), static_cast<std::int64_t>(expected.size()), rank.stream.get());
+      if (!found) return tl::unexpected(found.error());
+      if (*found == expected) continue;
+      std::int64_t wrong = 0;
+      for (std::size_t at = 0; at < expected.size(); at += element) {
+        // Turning a zero may change its sign, which is in the last byte.
+        const unsigned char sign = format == KvFormat::int8 ? 0 : 0x80;
+        bool zeros = true, equal = true;
+        for (std::size_t i = 0; i < element; ++i) {
+          const auto bits = static_cast<unsigned char>(i + 1 == element ? ~sign : 0xff);
+          equal &= (*found)[at + i] == expected[at + i];
+          zeros &= ((*found)[at + i] & bits) == 0 && (expected[at + i] & bits) == 0;
+        }
+        wrong += !equal && !zeros;
+      }
+      report.wrong_appended += wrong;
+      if (wrong > 0)
+        note_failure(report, fmt::format("rank {} has {} wrong elements in its cache of {} after an append", number,
+                                         wrong, is_k ? "K" : "V"));
+    }
+  }
+  return {};
+}
+
+bool GroupCase::page_is_seen(const Rank& rank, int number, std::int64_t request, std::int64_t page) const {
+  const std::int64_t first = page * problem_.features.page_size,
+                     end = std::min<std::int64_t>(first + problem_.features.page_size,
+                                                  rank.lengths[static_cast<std::size_t>(request)]);
+  for (std::int64_t token = first; token < end; ++token)
+    if (seen(request, position_of(rank, number, request, token))) return true;
+  return false;
 }
 
 Result<void> GroupCase::deal_tensor(Rank& rank, int number, bool is_k, const std::vector<unsigned char>& from) {
@@ -367,7 +442,10 @@ Result<void> GroupCase::deal_tensor(Rank& rank, int number, bool is_k, const std
   const std::int64_t pool = page > 0 ? static_cast<std::int64_t>(pages_.size()) + 5 : 0;
   const std::int64_t tokens = page > 0 ? pool * page : batch * capacity;
   const Strides place = strides(columns);
-  // What no kernel may read is NaN, or a value that no data has.
+  // What no kernel may read is NaN, or a value that no data has. What it may read but must not use, tokens outside the
+  // window in a page with tokens that are seen, is neither that nor data.
+  constexpr unsigned char kUnseenByte = 0x40;  // 3 in bf16, 2 in fp16 and fp8, 64 in int8
+  const unsigned char kSpoiltByte = features.kv_format == KvFormat::int8 ? 0x80 : kPoisonByte;  // of new tokens' rows
   std::vector<unsigned char> to(static_cast<std::size_t>(tokens * heads * row),
                                 features.kv_format == KvFormat::int8 ? 0x80 : kPoisonByte);
   const int unit = features.context_interleave;
@@ -380,8 +458,8 @@ Result<void> GroupCase::deal_tensor(Rank& rank, int number, bool is_k, const std
       run = in_a_row ? rank.lengths[r] - token : 1;
       if (unit > 0) run = std::min(run, unit - token % unit);
       if (page > 0) run = std::min(run, page - token % page);
-      const std::int64_t position =
-          unit > 0 ? ((token / unit) * ranks() + number) * unit + token % unit : rank.starts[r] + token;
+      const std::int64_t position = position_of(rank, number, request, token);
+      const bool mixed = page > 0 && features.window > 0 && page_is_seen(rank, number, request, token / page);
       const std::int64_t block =
           page > 0 ? pages_[static_cast<std::size_t>(request * (capacity / page) + token / page)] : request;
       for (std::int64_t head = 0; head < heads; ++head) {
@@ -389,8 +467,27 @@ Result<void> GroupCase::deal_tensor(Rank& rank, int number, bool is_k, const std
             block * place.batch + head * place.head + (page > 0 ? token % page : token) * place.token;
         const std::int64_t source = request * from_batch + head * from_head + position * from_token;
         std::memcpy(to.data() + at * element, from.data() + source * element, static_cast<std::size_t>(run * row));
+        for (std::int64_t i = 0; mixed && i < run; ++i)
+          if (!seen(request, position + i))
+            std::memset(to.data() + (at + i * place.token) * element, kUnseenByte, static_cast<std::size_t>(row));
       }
     }
+  }
+  if (features.append) {
+    (is_k ? rank.k_expected : rank.v_expected) = to;
+    for (std::int64_t request = 0; request < batch; ++request) {
+      for (std::int64_t token = 0; token < rank.lengths[static_cast<std::size_t>(request)]; ++token) {
+        if (!is_new(request, position_of(rank, number, request, token))) continue;
+        const std::int64_t block =
+            page > 0 ? pages_[static_cast<std::size_t>(request * (capacity / page) + token / page)] : request;
+        for (std::int64_t head = 0; head < heads; ++head) {
+          const std::int64_t at =
+              block * place.batch + head * place.head + (page > 0 ? token % page : token) * place.token;
+          std::memset(to.data() + at * kv_element_bytes(features), kSpoiltByte, static_cast<std::size_t>(row));
+        }
+      }
+    }
+    (is_k ? rank.k_spoilt : rank.v_spoilt) = to;
   }
   DeviceBuffer& buffer = is_k ? rank.k : rank.v;
   const auto bytes = static_cast<std::int64_t>(to.size());
@@ -427,7 +524,9 @@ LeanDecodeArgs GroupCase::args(int number, int kv_copy) const {
   args.o = rank.o.data(), args.lse = rank.lse.as<float>();
   if (rank.gpu) {
     args.q = rank.q.data(), args.q_offsets = rank.q_offsets.as<int>();
-    args.sink_logits = rank.sink_logits.as<float>();
+    args.sink_logits = rank.sink_logits.as<float>(), args.alibi_slopes = rank.alibi_slopes.as<float>();
+    args.rope_table = rank.rope_table.as<float>();
+    args.k_new = rank.k_new.data(), args.v_new = rank.v_new.data();
     args.k_scale = rank.k_scale.as<float>(), args.v_scale = rank.v_scale.as<float>();
   }
   args.status = rank.status->block();
@@ -463,11 +562,55 @@ Result<void> GroupCase::reset_outputs() {
   for (const Rank& rank : ranks_) {
     const CurrentContext scope(rank.context());
     LEANATTN_TRY(scope.entered());
+    for (const auto& [buffer, spoilt] : {std::pair(&rank.k, &rank.k_spoilt), std::pair(&rank.v, &rank.v_spoilt)})
+      if (!spoilt->empty())
+        LEANATTN_TRY(copy_to_device_async(buffer->data(), spoilt->data(), static_cast<std::int64_t>(spoilt->size()),
+                                          rank.stream.get()));
     LEANATTN_TRY(fill_bytes_async(rank.o.data(), kPoisonByte, rank.o.bytes(), rank.stream.get()));
     LEANATTN_TRY(fill_bytes_async(rank.lse.data(), kPoisonByte, rank.lse.bytes(), rank.stream.get()));
     LEANATTN_TRY(wait_for(rank.stream.get()));
   }
   return {};
+}
+
+std::vector<unsigned char> GroupCase::merged_of_parts(const std::vector<std::vector<unsigned char>>& parts,
+                                                      ComparisonReport& report) const {
+  const std::vector<int>& tokens = whole_->query_tokens();
+  const std::size_t rows = static_cast<std::size_t>(std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0})) *
+                           static_cast<std::size_t>(problem_.q_heads),
+                    columns = static_cast<std::size_t>(whole_->v_head_dim()),
+                    lse_begin = static_cast<std::size_t>(whole_->o_bytes());
+  std::vector<unsigned char> merged = parts.front();  // with its padding, which must be poison
+  std::vector<float> lse(parts.size());
+  for (std::size_t row = 0; row < rows; ++row) {
+    const auto bits_at = [&](std::size_t part, std::size_t column) {
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, parts[part].data() + (row * columns + column) * 2, 2);
+      return bits;
+    };
+    for (std::size_t part = 0; part < parts.size(); ++part)
+      std::memcpy(&lse[part], parts[part].data() + lse_begin + row * 4, 4);
+    const float most = *std::max_element(lse.begin(), lse.end());
+    double sum = 0;
+    for (const float each : lse) sum += std::isinf(most) && most < 0 ? 0 : std::exp(static_cast<double>(each) - most);
+    for (std::size_t column = 0; column < columns; ++column) {
+      double o = 0;
+      for (std::size_t part = 0; part < parts.size(); ++part) {
+        const double value = value_of(problem_.dtype, bits_at(part, column));
+        const double weight = std::isinf(lse[part]) ? 0 : std::exp(static_cast<double>(lse[part]) - most) / sum;
+        o += weight == 0 ? 0 : weight * value;
+        if (std::isinf(lse[part]) && value != 0) {
+          ++report.stray_writes;
+          note_failure(report, fmt::format("rank {} sees nothing in row {}, and its O is {}", part, row, value));
+        }
+      }
+      const std::uint16_t bits = bits_of(problem_.dtype, static_cast<float>(o));
+      std::memcpy(merged.data() + (row * columns + column) * 2, &bits, 2);
+    }
+    const auto whole = static_cast<float>(sum == 0 ? most : most + std::log(sum));
+    std::memcpy(merged.data() + lse_begin + row * 4, &whole, 4);
+  }
+  return merged;
 }
 
 Result<std::vector<std::vector<unsigned char>>> GroupCase::outputs(ComparisonReport& report) {
@@ -482,6 +625,7 @@ Result<std::vector<std::vector<unsigned char>>> GroupCase::outputs(ComparisonRep
     o->insert(o->end(), lse->begin(), lse->end());
     raw.push_back(*std::move(o));
   }
+  if (options_.merged_here) return std::vector<std::vector<unsigned char>>{merged_of_parts(raw, report)};
   if (problem_.features.replicate_output) return raw;
   // Each rank has its heads of every row; all else must still be poison.
   const auto o_bytes = static_cast<std::size_t>(whole_->o_bytes()),
@@ -516,6 +660,11 @@ Result<ComparisonReport> GroupCase::compare(const KernelSpec& spec) {
   if (!raw) return tl::unexpected(raw.error());
   for (const std::vector<unsigned char>& of_rank : *raw)
     merge(report, whole_->compare_raw(**expected, of_rank.data(), of_rank.data() + whole_->o_bytes(), spec.lse));
+  if (options_.merged_here) {
+    // A part's O is rounded before it is merged, which may cost half as much again as the rounding of the result.
+    report.error_ratio /= 1.5, report.mean_ratio /= 1.5;
+  }
+  if (problem_.features.append) LEANATTN_TRY(check_caches(report));
   for (std::size_t number = 0; number < ranks_.size(); ++number) {
     const Rank& rank = ranks_[number];
     const CurrentContext scope(rank.context());
@@ -584,6 +733,10 @@ Result<ComparisonReport> GroupCase::check(const LoadedKernel& kernel, LaunchGrid
 Result<void> GroupCase::set_context_lengths(std::vector<int> context_lengths) {
   LEANATTN_TRY(whole_->set_context_lengths(std::move(context_lengths), stream_));
   LEANATTN_TRY(wait_for(stream_));
+  // Where rows are turned, q depends on positions, as new tokens always do.
+  for (Rank& rank : ranks_) {
+    if (rank.gpu) LEANATTN_TRY(copy_inputs(rank));
+  }
   return deal();
 }
 

@@ -26,6 +26,10 @@ struct GroupCaseOptions {
   KvLayout layout = KvLayout::contiguous;  ///< of the ranks' caches
   /// Contiguous parts are cut evenly, and each rank has room for just its share, so that all ranks have equal work.
   bool even = false;
+  /// Kernels that are launched are those of parts over NCCL (Features::context_ranks), each of which writes all heads
+  /// of its part. The case merges them as a launch over NCCL does. The problem has replicate_output, and no sink
+  /// logits.
+  bool merged_here = false;
   int kv_copies = 1;  ///< equal copies of each rank's K and V, which launches take in turn where L2 has to be cold
 };
 
@@ -69,10 +73,11 @@ class GroupCase {
   /// Enqueues a rank's launch on its stream. `kernel` is that of this GPU.
   Result<void> launch(int rank, const LoadedKernel& kernel, LaunchGrid grid, const LeanDecodeArgs& args);
 
-  /// Fills the outputs of all ranks with kPoisonByte. Waits.
+  /// Fills the outputs of all ranks, and the rows of tokens that they are to append, with what no data is. Waits.
   Result<void> reset_outputs();
   /// Compares what the ranks have written with the oracle, once their streams have ended: that each has written its
-  /// heads and nothing else, and left its workspace and the exchange memory all zero. Waits.
+  /// heads, the new tokens that it owns (append) and nothing else, and left its workspace and the exchange memory all
+  /// zero. Waits.
   Result<ComparisonReport> compare(const KernelSpec& spec);
   /// Launches all ranks so many times, and compares each time. All launches must agree bit for bit. The launches of
   /// rank 0 all go out first, or last.
@@ -96,7 +101,10 @@ class GroupCase {
     std::unique_ptr<GroupMember> member;
     std::vector<int> lengths, starts;
     DeviceBuffer k, v, o, lse, lengths_device, starts_device, full_device, page_table;
-    DeviceBuffer q, q_offsets, sink_logits, k_scale, v_scale;  ///< those of the whole case, of ranks on another GPU
+    /// With append: what K and V hold after a launch, and before it.
+    std::vector<unsigned char> k_expected, v_expected, k_spoilt, v_spoilt;
+    DeviceBuffer q, q_offsets, sink_logits, alibi_slopes, rope_table, k_new, v_new, k_scale,
+        v_scale;  ///< those of the whole case, of ranks on another GPU
     std::unique_ptr<CheckWorkspace> workspace;
   };
 
@@ -106,6 +114,15 @@ class GroupCase {
   /// The kernel on the rank's GPU.
   Result<const LoadedKernel*> kernel_of(int rank, const LoadedKernel& kernel);
   Result<void> deal();
+  /// Where in the whole context a rank's token lies, and whether a query token sees the token there.
+  std::int64_t position_of(const Rank& rank, int number, std::int64_t request, std::int64_t token) const;
+  bool seen(std::int64_t request, std::int64_t position) const;
+  /// Whether the token there is a query token's own.
+  bool is_new(std::int64_t request, std::int64_t position) const;
+  /// Whether each rank's cache holds what it must after a launch with append.
+  Result<void> check_caches(ComparisonReport& report);
+  /// Whether a query token sees a token of a page of the rank.
+  bool page_is_seen(const Rank& rank, int number, std::int64_t request, std::int64_t page) const;
   /// Copies to a rank's GPU what all ranks read alike.
   Result<void> copy_inputs(Rank& rank);
   /// Elements from one request (or page), head and token to the next of a rank's K or V.
@@ -115,6 +132,9 @@ class GroupCase {
   Strides strides(std::int64_t columns) const;
   Result<void> deal_tensor(Rank& rank, int number, bool is_k, const std::vector<unsigned char>& from);
   std::int64_t rank_capacity() const;  ///< tokens of a request for which each rank has room
+  /// One output like those of all ranks, merged of the ranks' parts.
+  std::vector<unsigned char> merged_of_parts(const std::vector<std::vector<unsigned char>>& parts,
+                                             ComparisonReport& report) const;
   /// Raw outputs as the whole case has them, made of what the ranks have written.
   Result<std::vector<std::vector<unsigned char>>> outputs(ComparisonReport& report);
 

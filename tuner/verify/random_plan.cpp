@@ -6,7 +6,9 @@
 #include <set>
 
 #include "generator/row_format.hpp"
+#include "runtime/problem.hpp"
 #include "tuner/verify/feature_plan.hpp"
+#include "tuner/verify/rank_plan.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -116,6 +118,25 @@ KernelSpec draw_heads(Draw& draw, Arch arch) {
   return spec;
 }
 
+/// Gives the spec a group to share contexts in, without what groups and their cases do not have. False where its heads
+/// cannot be dealt.
+bool take_group(Draw& draw, KernelSpec& spec) {
+  Features& f = spec.features;
+  f.context_parallel = draw.of({2, 2, 2, 3, 4, 8});
+  f.context_interleave = draw.of({0, 0, 0, 1, 2, 16, 64, 256});
+  f.replicate_output = draw.chance(40);
+  if (f.mask == QueryMask::tree) f.mask = QueryMask::causal;
+  if (f.kv_scale == KvScale::token) f.kv_scale = KvScale::head;
+  f.selection_block = 0, f.selection_in_pool = false, f.batch_invariant = false;
+  if (row_format(f) != nullptr || f.q_len > 32 || spec.head_dim * spec.group > 4096 ||
+      spec.head_dim * f.context_parallel > 1024)
+    return false;
+  const int kv_heads = rank_kv_heads(spec);
+  DecodeProblem problem{.q_heads = kv_heads * spec.group, .kv_heads = kv_heads, .head_dim = spec.head_dim};
+  problem.dtype = spec.dtype, problem.features = f;
+  return validate(problem).has_value();
+}
+
 /// The FNV-1a hash. With it, a kernel's cases follow from its name and the seed alone.
 std::uint64_t hash_of(const std::string& text) {
   std::uint64_t hash = 0xcbf29ce484222325u;
@@ -125,12 +146,16 @@ std::uint64_t hash_of(const std::string& text) {
 
 }  // namespace
 
-std::vector<VerifyKernel> random_kernels(Arch arch, std::uint64_t seed, std::size_t count) {
+namespace {
+
+std::vector<VerifyKernel> draw_kernels(Arch arch, std::uint64_t seed, std::size_t count, const char* group,
+                                       bool ranks) {
   Draw draw(seed);
   std::vector<VerifyKernel> kernels;
   std::set<std::string> names;
   for (std::size_t i = 0; kernels.size() < count && i < count * kDrawsPerKernel; ++i) {
-    const KernelSpec heads = draw_heads(draw, arch);
+    KernelSpec heads = draw_heads(draw, arch);
+    if (ranks && !take_group(draw, heads)) continue;
     std::vector<KernelSpec> specs;
     for (int attempt = 0; attempt < kTunableDraws && specs.empty(); ++attempt) {
       const KernelSpec spec = with_tunables(heads, draw_tunables(draw));
@@ -139,9 +164,31 @@ std::vector<VerifyKernel> random_kernels(Arch arch, std::uint64_t seed, std::siz
     if (specs.empty() || !names.insert(kernel_name(specs.front())).second) continue;
     if (const KernelSpec modest = modest_variant(heads); validate(modest) && modest != specs.front())
       specs.push_back(modest);
-    kernels.push_back({.group = "random features", .specs = std::move(specs), .required = false});
+    kernels.push_back({.group = group, .specs = std::move(specs), .required = false});
   }
   return kernels;
+}
+
+}  // namespace
+
+std::vector<VerifyKernel> random_kernels(Arch arch, std::uint64_t seed, std::size_t count) {
+  return draw_kernels(arch, seed, count, "random features", false);
+}
+
+std::vector<VerifyKernel> random_rank_kernels(Arch arch, std::uint64_t seed, std::size_t count) {
+  return draw_kernels(arch, seed, count, "groups: random features", true);
+}
+
+std::vector<std::vector<int>> random_rank_lengths(const KernelSpec& spec, std::uint64_t seed) {
+  Draw draw(seed ^ hash_of(kernel_name(spec)));
+  const int batch = draw.chance(15) ? draw.between(33, 80) : draw.between(1, 8);
+  std::vector<std::vector<int>> lengths(2);
+  for (std::vector<int>& of_step : lengths) {
+    const int longest = batch > 8 ? draw.of({4, 40, 200}) : draw.of({4, 40, 700, kRankCapacity, kRankCapacity});
+    for (int request = 0; request < batch; ++request)
+      of_step.push_back(draw.chance(8) ? 0 : draw.chance(10) ? longest : draw.between(1, longest));
+  }
+  return lengths;
 }
 
 std::vector<PlannedCase> random_cases(const KernelSpec& spec, std::uint64_t seed) {

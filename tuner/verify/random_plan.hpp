@@ -19,5 +19,10 @@ std::vector<PlannedCase> random_cases(const KernelSpec& spec, std::uint64_t seed
 
 inline constexpr std::size_t kRandomCasesPerKernel = 8;
 
+/// The same for groups of 2 to 8 ranks that share contexts (rank_plan.hpp): different kernels, and the lengths of their
+/// cases.
+std::vector<VerifyKernel> random_rank_kernels(Arch arch, std::uint64_t seed, std::size_t count);
+std::vector<std::vector<int>> random_rank_lengths(const KernelSpec& spec, std::uint64_t seed);
+
 }  // namespace v1
 }  // namespace leanattn

@@ -45,7 +45,13 @@ std::vector<VerifyKernel> plan(VerifyPart part, Arch arch, const VerifyOptions& 
       // The compiler refuses about one in fifty, so some more are planned than are asked for.
       return random_kernels(arch, options.seed, random_combinations(options) / kRandomCasesPerKernel * 26 / 25);
     case VerifyPart::combinations: return verify_combinations(arch, options.quick);
-    case VerifyPart::groups: return rank_kernels(arch, options.quick);
+    case VerifyPart::groups: {
+      auto kernels = rank_kernels(arch, options.quick);
+      if (options.quick) return kernels;
+      auto parts = rank_part_kernels(arch);
+      std::move(parts.begin(), parts.end(), std::back_inserter(kernels));
+      return kernels;
+    }
   }
   return {};
 }
@@ -67,6 +73,10 @@ Result<VerifyPart> parse_verify_part(std::string_view text) {
   return parse_enum("part", text,
                     std::array{VerifyPart::themes, VerifyPart::features, VerifyPart::random, VerifyPart::combinations,
                                VerifyPart::groups});
+}
+
+std::size_t random_rank_combinations(const VerifyOptions& options) {
+  return options.quick ? 8 : options.extended ? 600 : 60;
 }
 
 std::size_t random_combinations(const VerifyOptions& options) {
@@ -104,7 +114,11 @@ Result<VerifyReport> verify(const VerifyOptions& options, CubinCache* cubins, co
     ends.push_back(kernels.size());
   }
   const auto of_ranks = kernels_of(VerifyPart::groups);
-  if (representative.empty() && kernels.empty() && of_ranks.empty()) {
+  std::vector<VerifyKernel> random_ranks;
+  if (!options.only || *options.only == VerifyPart::groups)
+    random_ranks =
+        filtered(random_rank_kernels(device->arch, options.seed, random_rank_combinations(options)), options.filter);
+  if (representative.empty() && kernels.empty() && of_ranks.empty() && random_ranks.empty()) {
     return fail(ErrorCode::invalid_argument, "no kernel has '" + options.filter + "' in its name",
                 "Kernel names look like " + kernel_name(KernelSpec{}) + ".");
   }
@@ -120,7 +134,9 @@ Result<VerifyReport> verify(const VerifyOptions& options, CubinCache* cubins, co
     if (auto ok = verify_planned(*runner, part, queue, kParts[i].second); !ok) return tl::unexpected(ok.error());
   }
 
-  if (auto ok = verify_ranks(*runner, of_ranks); !ok) return tl::unexpected(ok.error());
+  if (auto ok = verify_ranks(*runner, of_ranks, rank_lengths); !ok) return tl::unexpected(ok.error());
+  const auto lengths_of = [&](const KernelSpec& spec) { return random_rank_lengths(spec, options.seed); };
+  if (auto ok = verify_ranks(*runner, random_ranks, lengths_of); !ok) return tl::unexpected(ok.error());
 
   VerifyReport report;
   report.device = *device;

@@ -58,6 +58,8 @@ struct VerifyReport {
 
 /// How many random combinations of kernel and shape a run has: 2000; 200 if quick, 20000 if extended.
 std::size_t random_combinations(const VerifyOptions& options);
+/// How many random kernels of groups: 60; 8 if quick, 600 if extended.
+std::size_t random_rank_combinations(const VerifyOptions& options);
 
 using VerifySink = std::function<void(const VerifyGroup&)>;
 

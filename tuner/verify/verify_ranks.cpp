@@ -9,11 +9,10 @@ inline namespace v1 {
 namespace {
 
 constexpr std::int64_t kRankBoundMs = 5000;
-constexpr int kRankCapacity = 2500;
-const std::vector<std::vector<int>> kRankLengths{{2000, 1234, 0, 77, 1, 2311}, {0, 3, 0, 0, 2500, 640}};
 
 /// Launches of one graph a rank, while lengths change in between.
-Result<ComparisonReport> replay(GroupCase& ranks, const LoadedKernel& kernel, LaunchGrid grid) {
+Result<ComparisonReport> replay(GroupCase& ranks, const LoadedKernel& kernel, LaunchGrid grid,
+                                const std::vector<std::vector<int>>& lengths) {
   std::vector<Graph> graphs;
   for (int rank = 0; rank < ranks.ranks(); ++rank) {
     const auto bound = ranks.bind(rank, kernel.spec(), grid);
@@ -26,7 +25,7 @@ Result<ComparisonReport> replay(GroupCase& ranks, const LoadedKernel& kernel, La
   }
   ComparisonReport report;
   for (std::size_t round = 0; round < 4; ++round) {
-    if (auto ok = ranks.set_context_lengths(kRankLengths[(round + 1) % kRankLengths.size()]); !ok)
+    if (auto ok = ranks.set_context_lengths(lengths[(round + 1) % lengths.size()]); !ok)
       return tl::unexpected(ok.error());
     if (auto ok = ranks.reset_outputs(); !ok) return tl::unexpected(ok.error());
     for (int repeat = 0; repeat < 2; ++repeat) {
@@ -50,7 +49,8 @@ Result<ComparisonReport> replay(GroupCase& ranks, const LoadedKernel& kernel, La
 
 }  // namespace
 
-Result<void> verify_ranks(VerifyRunner& runner, std::span<const VerifyKernel> kernels) {
+Result<void> verify_ranks(VerifyRunner& runner, std::span<const VerifyKernel> kernels,
+                          const std::function<std::vector<std::vector<int>>(const KernelSpec&)>& lengths_of) {
   const std::vector<VerifyKernel> list(kernels.begin(), kernels.end());
   CompileQueue queue(list, nullptr);
   VerifyGroup group;
@@ -67,11 +67,13 @@ Result<void> verify_ranks(VerifyRunner& runner, std::span<const VerifyKernel> ke
     if (*kernel == nullptr) continue;
     const KernelSpec& spec = (*kernel)->spec();
     const auto run = [&]() -> Result<void> {
-      auto whole = runner.make_case(whole_spec(spec), {.kv_heads = rank_kv_heads(spec),
-                                                       .context_lengths = kRankLengths.front(),
-                                                       .context_capacity = kRankCapacity});
+      const auto lengths = lengths_of(spec);
+      auto whole = runner.make_case(
+          whole_spec(spec),
+          {.kv_heads = rank_kv_heads(spec), .context_lengths = lengths.front(), .context_capacity = kRankCapacity});
       if (!whole) return tl::unexpected(whole.error());
-      auto ranks = GroupCase::create(std::move(*whole), spec.features, kRankBoundMs, runner.stream());
+      auto ranks = GroupCase::create(std::move(*whole), group_of(spec.features), kRankBoundMs, runner.stream(),
+                                     {.merged_here = !in_group(spec.features)});
       if (!ranks) return tl::unexpected(ranks.error());
       const std::int64_t most = ranks->most_ctas(**kernel);
       for (const std::int64_t ctas : {std::int64_t{7}, most}) {
@@ -81,7 +83,7 @@ Result<void> verify_ranks(VerifyRunner& runner, std::span<const VerifyKernel> ke
         runner.record(group, *report, ranks->whole(), ranks->whole().context_lengths(), **kernel, grid);
       }
       const LaunchGrid grid(most, 1);
-      const auto report = replay(*ranks, **kernel, grid);
+      const auto report = replay(*ranks, **kernel, grid, lengths);
       if (!report) return tl::unexpected(report.error());
       runner.record(group, *report, ranks->whole(), ranks->whole().context_lengths(), **kernel, grid);
       return {};

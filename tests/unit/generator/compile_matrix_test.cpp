@@ -168,6 +168,21 @@ const Features kFeatures[] = {
     {.context_parallel = 2},
     {.page_size = 16, .q_len = 4, .ragged_q = true, .context_parallel = 8, .context_interleave = 16},
     {.q_len = 3, .kv_format = KvFormat::int8, .context_parallel = 4, .replicate_output = true},
+    {.page_size = 16, .q_len = 2, .window = 500, .sink_tokens = 4, .context_parallel = 3, .context_interleave = 16},
+    {.page_size = 16, .q_len = 2, .append = true, .rope = Rope::half_split, .context_parallel = 2},
+    {.append = true, .context_parallel = 3, .context_interleave = 16},
+    {.q_len = 4,
+     .window = 100,
+     .append = true,
+     .rope = Rope::interleaved,
+     .context_interleave = 16,
+     .context_ranks = 4},
+    {.page_size = 16, .q_len = 2, .alibi = true, .context_parallel = 2, .context_interleave = 1, .context_ranks = 4},
+    {.soft_cap = 20,
+     .alibi = true,
+     .score = "score + q_index - kv_index",
+     .context_parallel = 2,
+     .context_interleave = 1},
 };
 
 /// Each feature, with the load paths in turn; the second of two arches gets what the first did not. Then uncommon

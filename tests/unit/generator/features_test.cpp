@@ -99,11 +99,36 @@ TEST(Features, AGroupHasANameAHashAndJson) {
     EXPECT_TRUE(hashes.insert(features_hash(f)).second) << features_name(f);
 }
 
-TEST(Features, OnlySeveralQueryTokensWithAMaskAskForPositions) {
+TEST(Features, APartOfAContextMayHaveItsResultsMergedElsewhere) {
+  const Features part{.window = 9, .context_interleave = 16, .context_ranks = 4};
+  EXPECT_TRUE(validate(part)) << validate(part).error().message;
+  EXPECT_FALSE(in_group(part) || is_plain(part));
+  EXPECT_TRUE(has_part_of_context(part) && needs_positions(part));
+  EXPECT_EQ(features_name(part), "_win9_of4i16");
+  EXPECT_EQ(features_name({.context_parallel = 2, .context_ranks = 4}), "_cp2_of4");
+  EXPECT_EQ(features_from_json(to_json(part)).value(), part);
+  EXPECT_EQ(ranks_of_context({.context_parallel = 2}), 2);
+  EXPECT_EQ(ranks_of_context({.context_parallel = 2, .context_ranks = 4}), 4);
+  EXPECT_NE(features_hash(part), features_hash({.window = 9, .context_interleave = 16, .context_ranks = 8}));
+}
+
+TEST(Features, WhatDependsOnPositionsAsksAGroupForThem) {
   EXPECT_FALSE(needs_positions({.context_parallel = 2}));
   EXPECT_FALSE(needs_positions({.q_len = 4}));
   EXPECT_TRUE(needs_positions({.q_len = 4, .context_parallel = 2}));
   EXPECT_FALSE(needs_positions({.q_len = 4, .mask = QueryMask::full, .context_parallel = 2}));
+  EXPECT_FALSE(needs_positions({.window = 9}));
+  EXPECT_TRUE(needs_positions({.window = 9, .context_parallel = 2}));
+  EXPECT_TRUE(needs_positions({.append = true, .context_parallel = 2}));
+  EXPECT_FALSE(needs_indices({.append = true, .context_parallel = 2}));
+  for (const Features& f :
+       {Features{.alibi = true}, Features{.score = "score * kv_index"}, Features{.rope = Rope::interleaved}}) {
+    Features of_group = f;
+    of_group.context_parallel = 2;
+    EXPECT_FALSE(needs_positions(f) || needs_indices(f));
+    EXPECT_TRUE(needs_positions(of_group) && needs_indices(of_group));
+  }
+  EXPECT_FALSE(needs_indices({.q_len = 4, .window = 9, .soft_cap = 30, .context_parallel = 2}));
 }
 
 TEST(Features, LimitsAreTheLastValuesThatPass) {
@@ -123,6 +148,7 @@ TEST(Features, LimitsAreTheLastValuesThatPass) {
       {.page_size = 24, .q_len = 16, .selection_block = 128, .selection_in_pool = true},
       {.context_parallel = 8, .context_interleave = 256, .replicate_output = true},
       {.page_size = 16, .q_len = 16, .ragged_q = true, .soft_cap = 30, .context_parallel = 2},
+      {.page_size = 16, .q_len = 16, .window = 9, .sink_tokens = 4, .context_parallel = 2, .context_interleave = 16},
   };
   for (const Features& f : good) EXPECT_TRUE(validate(f)) << features_name(f) << validate(f).error().message;
 }
@@ -190,14 +216,16 @@ TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
       {{.context_parallel = 2, .context_interleave = 512}, ErrorCode::invalid_argument, "context_interleave is 512"},
       {{.context_interleave = 16}, ErrorCode::invalid_argument, "context_interleave is 16 without context_parallel"},
       {{.replicate_output = true}, ErrorCode::invalid_argument, "replicate_output without context_parallel"},
-      {{.window = 9, .context_parallel = 2}, ErrorCode::unsupported, "a window with context_parallel 2"},
+      {{.context_ranks = 1}, ErrorCode::invalid_argument, "context_ranks is 1"},
+      {{.context_parallel = 2, .context_ranks = 2}, ErrorCode::invalid_argument, "context_ranks is 2"},
+      {{.context_parallel = 2, .context_ranks = 5}, ErrorCode::invalid_argument, "context_ranks is 5"},
+      {{.context_ranks = 9}, ErrorCode::invalid_argument, "context_ranks is 9"},
+      {{.context_ranks = 2, .replicate_output = true},
+       ErrorCode::invalid_argument,
+       "replicate_output without context_parallel"},
       {{.q_len = 2, .mask = QueryMask::tree, .context_parallel = 2},
        ErrorCode::unsupported,
        "the query mask tree with context_parallel 2"},
-      {{.alibi = true, .context_parallel = 2}, ErrorCode::unsupported, "alibi with context_parallel 2"},
-      {{.score = "score", .context_parallel = 2}, ErrorCode::unsupported, "a score expression with context_parallel"},
-      {{.append = true, .context_parallel = 2}, ErrorCode::unsupported, "append with context_parallel 2"},
-      {{.rope = Rope::half_split, .context_parallel = 2}, ErrorCode::unsupported, "rope with context_parallel 2"},
       {{.batch_invariant = true, .context_parallel = 2}, ErrorCode::unsupported, "batch_invariant with context_paral"},
       {{.page_size = 16, .selection_block = 16, .context_parallel = 2},
        ErrorCode::unsupported,

@@ -218,6 +218,20 @@ TEST(VisibleTokens, AreThoseOfSinksAndWindowOfTheFirstQueryToken) {
   EXPECT_EQ(visible_tokens(windowed, {.batch = 32, .longest_context = 5000, .total_context = 15000}), 32 * 113);
 }
 
+TEST(VisibleTokens, OfAGroupAreThoseOfTheRankThatHasMostOfTheWindow) {
+  DecodeProblem windowed{.features = {.q_len = 4, .window = 100, .sink_tokens = 10, .context_parallel = 4}};
+  const std::vector<int> contexts{1000, 20};
+  EXPECT_EQ(visible_tokens(windowed, {.batch = 1, .longest_context = 5000}), 113) << "one part may have all of it";
+  EXPECT_EQ(kv_bytes(windowed, RequestLengths{.context_lengths = contexts}), (113 + 20) * 4096);
+  windowed.features.context_interleave = 1;
+  EXPECT_EQ(visible_tokens(windowed, {.batch = 1, .longest_context = 5000}), 26 + 3);
+  windowed.features.context_interleave = 16;  // of 103 tokens a round of 64, and 16 of the others
+  EXPECT_EQ(visible_tokens(windowed, {.batch = 1, .longest_context = 5000}), 32 + 10);
+  EXPECT_EQ(kv_bytes(windowed, RequestLengths{.context_lengths = contexts}), (42 + 20) * 4096);
+  windowed.features.context_interleave = 256;
+  EXPECT_EQ(visible_tokens(windowed, {.batch = 1, .longest_context = 5000}), 113);
+}
+
 TEST(KvBytes, FollowFormatWidthsAndWindow) {
   const Shape shape{.batch = 2, .longest_context = 1000};
   const std::int64_t rows = 2 * 1000 * 8;

@@ -68,26 +68,5 @@ TEST(MergePartials, ItsKernelsCompileForEveryGeneration) {
   }
 }
 
-/// The words of a rank that holds these tokens of a context of 12 with 4 query tokens.
-TEST(MasksOfAPart, ShowWhatIsNotBehindAQueryToken) {
-  LeanBeginArgs args{};
-  args.ranks = 2;
-  const auto words = [&](int length, int start) {
-    std::vector<unsigned> of_tokens;
-    for (int t = 0; t < 4; ++t) of_tokens.push_back(lean_mask_of_part(args, length, 12, start, 4, t));
-    return of_tokens;
-  };
-  // Contiguous: the last six tokens, 6 to 11, are the last ones of the context.
-  EXPECT_EQ(words(6, 6), (std::vector<unsigned>{0b0001, 0b0011, 0b0111, 0b1111}));
-  // The first ten: 6 and 7 lie before all query tokens, 8 and 9 are two of them.
-  EXPECT_EQ(words(10, 0), (std::vector<unsigned>{0b0111, 0b1111, 0b1111, 0b1111}));
-  // The last two: bits 0 and 1 speak of nothing.
-  EXPECT_EQ(words(2, 10), (std::vector<unsigned>{0b0000, 0b0000, 0b0100, 0b1100}));
-  EXPECT_EQ(words(0, 12), (std::vector<unsigned>{0, 0, 0, 0}));
-  // Single tokens in turn: rank 1 has 1, 3, 5, 7, 9 and 11.
-  args.rank = 1, args.unit = 1;
-  EXPECT_EQ(words(6, 0), (std::vector<unsigned>{0b0011, 0b0111, 0b0111, 0b1111}));
-}
-
 }  // namespace
 }  // namespace leanattn

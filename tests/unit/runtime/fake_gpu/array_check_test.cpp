@@ -165,6 +165,30 @@ TEST_F(ArrayChecks, LeavePagesAloneThatAWindowHides) {
   EXPECT_EQ(finds(), "page_table, request 0, entry 1 is -1, and the pool has 8 pages");
 }
 
+TEST_F(ArrayChecks, LeavePagesAloneThatAWindowOverAWholeContextHidesFromARank) {
+  problem_.features.context_parallel = 2, problem_.features.window = 20;
+  // The parts of request 0 and 2 are tokens 10 to 49 of 60, and 0 to 32 of 100.
+  std::vector<int> full{60, 0, 100}, starts{10, 0, 0};
+  args_.full_lengths = full.data(), args_.context_starts = starts.data(), args_.context_rank = 0;
+  pages_[0] = pages_[10] = pages_[11] = pages_[12] = -1;  // request 0 is seen from its token 30 on
+  EXPECT_EQ(finds(), "");
+  pages_[1] = -1;
+  EXPECT_EQ(finds(), "page_table, request 0, entry 1 is -1, and the pool has 8 pages");
+  pages_[1] = 1;
+  problem_.features.sink_tokens = 11;  // one of them is this rank's
+  EXPECT_EQ(finds(), "page_table, request 0, entry 0 is -1, and the pool has 8 pages");
+  problem_.features.sink_tokens = 10;
+  EXPECT_EQ(finds(), "page_table, request 2, entry 0 is -1, and the pool has 8 pages");
+  // Units of 16 tokens in turn: rank 1 has tokens 16 to 31, 48 to 63 and 80 to 87 of 88.
+  problem_.features.context_interleave = 16, problem_.features.sink_tokens = 0;
+  full = {88, 0, 88}, lengths_ = {40, 0, 40}, args_.context_starts = nullptr, args_.context_rank = 1;
+  problem_.features.window = 24;  // from token 64 on
+  pages_[0] = pages_[1] = pages_[10] = pages_[11] = -1, pages_[12] = 2;
+  EXPECT_EQ(finds(), "");
+  problem_.features.window = 25;
+  EXPECT_EQ(finds(), "page_table, request 0, entry 1 is -1, and the pool has 8 pages");
+}
+
 TEST_F(ArrayChecks, NameQueryOffsetsThatFallOrRiseTooFar) {
   problem_.features.q_len = 4;
   problem_.features.ragged_q = true;

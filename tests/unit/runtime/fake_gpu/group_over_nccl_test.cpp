@@ -28,6 +28,8 @@ TEST_F(GroupsOverNccl, AgreeWithAttentionOverWholeContexts) {
   cases.push_back(
       {"ragged tokens with sink logits", {.q_len = 4, .unit = 1, .ragged = true, .sinks = true}, false, true});
   cases.push_back({"three ranks", {.ranks = 3, .sinks = true}, true, true});
+  cases.push_back({"a window over contiguous parts", {.window = 9, .sink_tokens = 2}, false, true});
+  cases.push_back({"a window over units in turn", {.ranks = 3, .q_len = 2, .unit = 4, .window = 20}, true, true});
   for (Case& one : cases) {
     groups_.clear(), engines_.clear();
     Problem problem = problem_of(one.contexts);
@@ -59,6 +61,9 @@ TEST_F(GroupsOverNccl, TwoLevelsAgreeWithAttentionOverWholeContexts) {
     cases.push_back({"2 hosts of 3", 3, {.ranks = 6, .q_heads = 12, .kv_heads = 6, .sinks = true}, replicate});
     cases.push_back({"ragged tokens", 2, {.ranks = 4, .q_len = 3, .ragged = true}, replicate});
     cases.push_back({"units in turn", 2, {.ranks = 4, .unit = 2}, replicate});
+    cases.push_back({"two tokens, units in turn", 2, {.ranks = 4, .q_len = 2, .unit = 2}, replicate});
+    cases.push_back({"a window", 2, {.ranks = 4, .window = 12, .sink_tokens = 3}, replicate});
+    cases.push_back({"a window, units in turn", 2, {.ranks = 4, .unit = 1, .window = 12}, replicate});
   }
   fake_gpu().devices = 6;
   for (Case& one : cases) {
@@ -77,7 +82,13 @@ TEST_F(GroupsOverNccl, TwoLevelsAgreeWithAttentionOverWholeContexts) {
     const FakeLaunch& kernel = *std::find_if(fake_gpu().launches.rbegin(), fake_gpu().launches.rend(),
                                              [](const FakeLaunch& l) { return l.kernel.starts_with("lean_sm"); });
     EXPECT_TRUE(kernel.cooperative) << "peers wait for each other inside the kernel";
-    EXPECT_NE(kernel.kernel.find("_cp" + std::to_string(one.peers)), std::string::npos) << kernel.kernel;
+    const bool dealt_to_all = contexts.unit > 0 && contexts.depends_on_positions();
+    EXPECT_NE(kernel.kernel.find("_cp" + std::to_string(one.peers) +
+                                 (one.replicate && !dealt_to_all ? "r_"
+                                  : dealt_to_all                 ? "_of" + std::to_string(contexts.ranks) + "i"
+                                                                 : "_")),
+              std::string::npos)
+        << kernel.kernel;
   }
 }
 
@@ -247,14 +258,36 @@ TEST_F(GroupsOverNccl, RefuseWhatCannotBe) {
   }
   fake_nccl().fail_once["ncclGetUniqueId"] = 2;
   expect_refused(Group::nccl_id(), ErrorCode::launch_failed, "ncclGetUniqueId: told to fail (2)");
+}
 
-  // With peers, kernels do not know where units in turn lie in the whole context.
-  Contexts in_turn{.ranks = 4, .q_len = 2, .unit = 16};
-  const Problem of_four = problem_of(in_turn);
-  Group pairs = Group::create(engines_[0], 0, 4, Group::bytes(of_four, 8).value(), 2).value();
-  const Group other = Group::create(engines_[0], 1, 4, Group::bytes(of_four, 8).value(), 2).value();
-  ASSERT_TRUE(pairs.connect({pairs.export_blob().value(), other.export_blob().value()}));
-  expect_refused(engines_[0].plan(of_four, shape_, pairs), ErrorCode::unsupported, "context_interleave 16");
+TEST_F(GroupsOverNccl, KernelsOfPartsAskForPositionsWhereTheProblemDependsOnThem) {
+  make(2, problem_of({.q_len = 4}));
+  const struct {
+    const char* name;
+    void (*change)(Problem&);
+  } features[] = {{"_win100", [](Problem& p) { p.window = 100; }},
+                  {"_alibi", [](Problem& p) { p.alibi = true; }},
+                  {"_x", [](Problem& p) { p.score = "score + kv_index"; }},
+                  {"_app", [](Problem& p) { p.append = true; }},
+                  {"_rh", [](Problem& p) { p.rope = RopePairing::half_split, p.rope_dim = 16; }},
+                  {"_q4", [](Problem& p) { p.q_len = 4; }}};
+  for (const int unit : {0, 16}) {
+    for (const auto& feature : features) {
+      Problem problem = problem_of({});
+      problem.context_interleave = unit;
+      feature.change(problem);
+      const auto made = plan(0, problem);
+      ASSERT_TRUE(made) << feature.name << ": " << made.error().message << made.error().log;
+      const std::string kernel = made->info().kernel_name;
+      EXPECT_NE(kernel.find(feature.name), std::string::npos) << kernel;
+      EXPECT_NE(kernel.find(unit == 0 ? "_of2_" : "_of2i16_"), std::string::npos) << kernel;
+      EXPECT_EQ(kernel.find("_cp"), std::string::npos) << kernel;
+    }
+  }
+  Problem plain = problem_of({});
+  plain.context_interleave = 16;
+  EXPECT_EQ(std::string(plan(0, plain)->info().kernel_name).find("_of"), std::string::npos)
+      << "nothing depends on positions";
 }
 
 TEST(ExchangeLayout, AlwaysFitsWhatAGroupAsksFor) {

@@ -337,6 +337,26 @@ TEST_F(GroupsOfRanks, PositionsAreAskedForWhereMasksNeedThem) {
   expect_refused(plain->launch(given, workspace.data, nullptr), ErrorCode::invalid_argument, "context_starts is given");
 }
 
+TEST_F(GroupsOfRanks, PositionsAreAskedForWhereWindowsNeedThem) {
+  problem_of_two_.window = 100;
+  make(0, 0);
+  for (const int unit : {0, 16}) {
+    problem_of_two_.context_interleave = unit;
+    const auto made = plan(0);
+    ASSERT_TRUE(made) << made.error().message << made.error().log;
+    Workspace workspace(made->workspace_bytes());
+    DecodeArgs given = args();
+    expect_refused(made->launch(given, workspace.data, nullptr), ErrorCode::invalid_argument, "full_context_lengths");
+    given.full_context_lengths = reinterpret_cast<std::int32_t*>(0x6000);
+    if (unit == 0)
+      expect_refused(made->launch(given, workspace.data, nullptr), ErrorCode::invalid_argument, "context_starts");
+    if (unit == 0) given.context_starts = reinterpret_cast<std::int32_t*>(0x7000);
+    ASSERT_TRUE(made->launch(given, workspace.data, nullptr));
+    EXPECT_EQ(last_launch_args().full_lengths, given.full_context_lengths);
+    EXPECT_EQ(last_launch_args().context_starts, given.context_starts);
+  }
+}
+
 TEST_F(GroupsOfRanks, FaultsNameTheRankUntilTheGroupIsReset) {
   make(0, 0);
   const LeanDecodeArgs bound = launched(0, args());

@@ -53,6 +53,7 @@ class GroupsOverNccl : public FakeGpuEngine {
     problem.q_heads = c.q_heads, problem.kv_heads = c.kv_heads, problem.head_dim = c.dim;
     problem.q_len = c.q_len, problem.ragged_q = c.ragged, problem.sink_logits = c.sinks, problem.lse = true;
     problem.context_parallel = c.ranks, problem.context_interleave = c.unit;
+    problem.window = c.window, problem.sink_tokens = c.sink_tokens;
     return problem;
   }
   void open_engines(int ranks) {
@@ -115,15 +116,6 @@ class GroupsOverNccl : public FakeGpuEngine {
   }
   static void begin(const LeanBeginArgs& args) {
     __atomic_store_n(&args.progress->begun, ++*args.launch, __ATOMIC_RELEASE);
-    if (args.tree_mask == nullptr) return;
-    for (int r = 0; r < args.batch; ++r) {
-      const int first = args.q_offsets != nullptr ? args.q_offsets[r] : r * args.query_tokens;
-      const int count = args.q_offsets != nullptr ? args.q_offsets[r + 1] - first : args.query_tokens;
-      const int start = args.context_starts != nullptr ? args.context_starts[r] : 0;
-      for (int t = 0; t < count; ++t)
-        args.tree_mask[first + t] =
-            lean_mask_of_part(args, args.context_lengths[r], args.full_lengths[r], start, count, t);
-    }
   }
   void decode(const LeanDecodeArgs& args) const {
     const Contexts& c = *contexts_;
@@ -134,6 +126,11 @@ class GroupsOverNccl : public FakeGpuEngine {
     const int first_head = replicated_ ? 0 : static_cast<int>(rank - first_peer) * heads;
     EXPECT_EQ(args.group != nullptr, peers_ > 1);
     EXPECT_EQ(args.sink_logits, nullptr) << "they would count in each part";
+    EXPECT_EQ(args.context_rank, static_cast<int>(rank));
+    if (c.depends_on_positions()) {
+      EXPECT_EQ(args.full_lengths, c.lengths.data());
+      EXPECT_EQ(args.context_starts, c.unit > 0 ? nullptr : c.parts[rank].starts.data());
+    }
     for (int r = 0; r < c.batch; ++r) {
       for (int t = 0; t < c.count(r); ++t) {
         // The tokens that this kernel, or its peers' together, see.
@@ -141,15 +138,8 @@ class GroupsOverNccl : public FakeGpuEngine {
         const auto request = static_cast<std::size_t>(r);
         for (std::size_t peer = first_peer; peer < first_peer + peers; ++peer) {
           const auto& held = c.parts[peer].held[request];
-          const int length = static_cast<int>(held.size()), behind = length - c.count(r);
-          for (int i = 0; i < length; ++i) {
-            bool visible = true;
-            if (peers_ > 1) {
-              visible = held[static_cast<std::size_t>(i)] <= c.lengths[request] - c.count(r) + t;
-            } else if (c.q_len > 1 && i >= behind) {
-              visible = (args.tree_mask[c.first(r) + t] >> (i - behind) & 1) != 0;
-            }
-            if (visible) seen.push_back(held[static_cast<std::size_t>(i)]);
+          for (const int token : held) {
+            if (c.sees(r, t, token)) seen.push_back(token);
           }
         }
         for (int head = first_head; head < first_head + heads; ++head) {
@@ -248,7 +238,7 @@ class GroupsOverNccl : public FakeGpuEngine {
     if (c.sinks) args.sink_logits = c.sink_logits.data();
     if (c.ragged) args.q_offsets = c.offsets.data();
     args.full_context_lengths = c.lengths.data();
-    if (c.q_len > 1 && c.unit == 0) args.context_starts = part.starts.data();
+    if (c.depends_on_positions() && c.unit == 0) args.context_starts = part.starts.data();
     return args;
   }
   /// Whether every rank has written the right values of its heads, and nothing else.

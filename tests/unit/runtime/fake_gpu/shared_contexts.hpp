@@ -37,6 +37,7 @@ struct RowResult {
 struct Contexts {
   int ranks = 2, batch = 3, q_len = 1, q_heads = 8, kv_heads = 4, dim = 16, unit = 0;
   bool ragged = false, sinks = false;
+  int window = 0, sink_tokens = 0;
   std::vector<int> lengths = {}, counts = {}, offsets = {};  ///< of whole contexts; query tokens of each request
   std::vector<std::uint16_t> q = {};                         ///< [tokens, q_heads, dim]
   std::vector<std::vector<std::uint16_t>> k = {}, v = {};    ///< by request: [length, kv_heads, dim]
@@ -153,9 +154,16 @@ struct Contexts {
   std::vector<int> seen_by(int request, int t) const {
     std::vector<int> seen;
     const int length = lengths[static_cast<std::size_t>(request)];
-    for (int token = 0; token <= length - count(request) + t; ++token) seen.push_back(token);
+    for (int token = 0; token < length; ++token) {
+      if (sees(request, t, token)) seen.push_back(token);
+    }
     return seen;
   }
+  bool sees(int request, int t, int token) const {
+    const int position = lengths[static_cast<std::size_t>(request)] - count(request) + t;
+    return token <= position && (window == 0 || token > position - window || token < sink_tokens);
+  }
+  bool depends_on_positions() const { return q_len > 1 || window > 0; }
 };
 
 }  // namespace leanattn

@@ -358,6 +358,18 @@ TEST(LookupOfGroups, ARanksPartGetsTheWinnerOfThePartAlone) {
   }
 }
 
+TEST(LookupOfGroups, APartWhoseResultsAreMergedElsewhereGetsTheWinnerOfThePartAloneAndAnyGrid) {
+  DecodeProblem alone = kLlama;
+  alone.features.window = 2000;
+  DecodeProblem part = alone;
+  part.features.context_ranks = 4, part.features.context_interleave = 16;
+  const auto table = table_of({winner(alone, kMeasured, tensor_config(alone, 264, FixUp::ticket), 12.5)});
+  const Choice choice = table.find(part, kMeasured);
+  EXPECT_EQ(choice.provenance, Provenance::nearest);
+  EXPECT_EQ(choice.config, tensor_config(part, 264, FixUp::ticket)) << "no CTA waits for another";
+  EXPECT_EQ(choice.tuned_us, 12.5);
+}
+
 DecodeProblem group_over(GroupLink link) {
   DecodeProblem problem = kOfGroup;
   problem.group_link = link;

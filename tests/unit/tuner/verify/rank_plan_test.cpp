@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "runtime/problem.hpp"
+#include "tuner/verify/random_plan.hpp"
 
 namespace leanattn {
 namespace {
@@ -37,6 +38,77 @@ TEST(RankPlan, EveryKernelIsAGroupsAndItsHeadsCanBeDealt) {
       }
     }
   }
+}
+
+TEST(RankPlan, EveryLoadPathAndFixUpMeetsWhatDependsOnPositionsOverBothWaysOfDealing) {
+  std::set<std::tuple<LoadPath, FixUp, bool>> windows, scores, appends;
+  std::set<std::tuple<LoadPath, bool>> rotated;
+  for (const bool quick : {true, false}) {
+    for (const VerifyKernel& kernel : rank_kernels(kRankHopper, quick)) {
+      const KernelSpec& spec = kernel.specs.front();
+      const auto& f = spec.features;
+      const std::tuple family{spec.load, spec.fixup, f.context_interleave > 0};
+      if (f.window > 0) windows.insert(family);
+      if (f.alibi || !f.score.empty()) scores.insert(family);
+      if (f.append) appends.insert(family), rotated.insert({spec.load, f.rope != Rope::none});
+    }
+    // A quick run has one way of dealing for each.
+    EXPECT_GE(windows.size(), quick ? 10u : 20u) << quick;
+    EXPECT_GE(scores.size(), quick ? 10u : 20u) << quick;
+    EXPECT_GE(appends.size(), quick ? 10u : 20u) << quick;
+    if (!quick) EXPECT_EQ(rotated.size(), 10u);
+    windows.clear(), scores.clear(), appends.clear(), rotated.clear();
+  }
+}
+
+TEST(RankPlan, KernelsOfPartsKnowPositionsAndHaveAGroupWhoseRanksTheyServe) {
+  for (const Arch arch : matrix_arches()) {
+    std::set<std::pair<LoadPath, FixUp>> families;
+    std::set<bool> in_turn, windows, appends, indices, causal;
+    for (const VerifyKernel& kernel : rank_part_kernels(arch)) {
+      ASSERT_FALSE(kernel.specs.empty());
+      const KernelSpec& spec = kernel.specs.front();
+      const auto& f = spec.features;
+      EXPECT_TRUE(validate(spec)) << kernel_name(spec);
+      EXPECT_TRUE(needs_positions(f) && !in_group(f)) << kernel_name(spec);
+      const auto group = group_of(f);
+      EXPECT_TRUE(validate(group) && in_group(group) && group.replicate_output) << kernel_name(spec);
+      EXPECT_EQ(group.context_parallel, f.context_ranks);
+      EXPECT_FALSE(has_part_of_context(whole_spec(spec).features));
+      families.insert({spec.load, spec.fixup});
+      in_turn.insert(f.context_interleave > 0), windows.insert(f.window > 0), appends.insert(f.append);
+      indices.insert(needs_indices(f)), causal.insert(f.q_len > 1);
+    }
+    EXPECT_EQ(families.size(), 2 * load_paths_of(arch).size());
+    for (const auto& met : {in_turn, windows, appends, indices, causal}) EXPECT_EQ(met.size(), 2u);
+  }
+}
+
+TEST(RankPlan, RandomKernelsCanBeDealtAndHaveWhatGroupsHave) {
+  const auto kernels = random_rank_kernels(kRankHopper, 3, 150), again = random_rank_kernels(kRankHopper, 3, 150);
+  ASSERT_EQ(kernels.size(), 150u);
+  std::set<std::tuple<int, bool, bool>> windows;  // ranks, contiguous, several query tokens
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    const KernelSpec& spec = kernels[i].specs.front();
+    EXPECT_EQ(spec, again[i].specs.front());
+    const int kv_heads = rank_kv_heads(spec);
+    const DecodeProblem problem{.q_heads = kv_heads * spec.group,
+                                .kv_heads = kv_heads,
+                                .head_dim = spec.head_dim,
+                                .dtype = spec.dtype,
+                                .features = spec.features};
+    EXPECT_TRUE(validate(problem)) << kernel_name(spec) << validate(problem).error().message;
+    ASSERT_TRUE(in_group(spec.features));
+    const auto& f = spec.features;
+    if (f.window > 0) windows.insert({f.context_parallel, f.context_interleave == 0, f.q_len > 1});
+    const auto lengths = random_rank_lengths(spec, 3);
+    EXPECT_EQ(lengths, random_rank_lengths(spec, 3));
+    ASSERT_EQ(lengths.size(), 2u);
+    EXPECT_EQ(lengths[0].size(), lengths[1].size());
+    for (const auto& of_step : lengths)
+      for (const int length : of_step) EXPECT_TRUE(length >= 0 && length <= kRankCapacity) << length;
+  }
+  EXPECT_GE(windows.size(), 8u);
 }
 
 TEST(RankPlan, EveryLoadPathAndFixUpMeetsEveryWayOfDealing) {
