@@ -158,6 +158,8 @@ def load(one_batch, settings, backend):
 
     one_batch.get_tokenizer = lambda *_, **__: None  # prompts are tokens
     told = server_args(settings, backend)
+    for initialize in (one_batch.initialize_moe_config, one_batch.initialize_fp8_gemm_config, one_batch.initialize_fp4_gemm_config):
+        initialize(told)
     runner, _ = one_batch.load_model(told, PortArgs.init_new(told), 0, 0)
     return runner
 
