@@ -31,7 +31,8 @@ class Package:
     """What a pack consists of."""
 
     wheels: list  # requirements, exact
-    left_out: str = r"$^"  # files of wheels, as a regular expression
+    kept: str = ""  # files of wheels, as a regular expression
+    left_out: str = r"$^"  # of these
     pruned: tuple = ()  # shared libraries whose kernels are thinned out
     files: dict = dataclasses.field(default_factory=dict)  # beside the wheels': {path: text}
 
@@ -41,6 +42,8 @@ PACKAGES = {
     "transformers": Package(["transformers==5.23.0", "tokenspeed-fa3==3.0.0.post20260810"], pruned=("flash_attn_3/_C.abi3.so",), files={
         "flash_attn_3-3.0.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: flash-attn-3\nVersion: 3.0.0\n",
         "flash_attn_3-3.0.0.dist-info/top_level.txt": "flash_attn_interface\n"}),
+    # What models with selected tokens need beside a small package of vLLM: the kernels of the indexer, which are compiled there.
+    "vllm-deep-gemm": Package(["vllm==0.26.0"], kept=r"vllm/third_party/deep_gemm/", left_out=r".*/_C\.cpython-3(10|11|13|14)"),
     # With what a step of sglang_decode.py imports; FlashAttention-3 is in sglang-kernel.
     "sglang": Package("""sglang==0.5.16 sglang-kernel==0.4.5 transformers==5.12.1 tokenizers==0.22.2 annotated-doc==0.0.7 annotated-types==0.8.0
         apache-tvm-ffi==0.1.11 compressed-tensors==0.20.0 dill==0.4.1 distro==1.9.0 fastapi==0.136.3 gguf==0.19.0 jiter==0.19.0 loguru==0.7.3
@@ -75,10 +78,10 @@ def unpack(package, wheels, site):
     flags = [flag for platform in PLATFORMS for flag in ("--platform", platform)]
     subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--python-version", "3.12", "--implementation",
                     "cp", "--abi", "cp312", "--abi", "abi3", "--abi", "none", *flags, "--dest", wheels, *package.wheels], check=True)
-    left_out = re.compile(package.left_out)
+    kept, left_out = re.compile(package.kept), re.compile(package.left_out)
     for wheel in sorted(wheels.iterdir()):
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(site, [name for name in archive.namelist() if not left_out.match(name)])
+            archive.extractall(site, [name for name in archive.namelist() if kept.match(name) and not left_out.match(name)])
     for name in package.pruned:
         prune(site / name)
     for name, text in package.files.items():

@@ -11,7 +11,7 @@ def fill(model, seed=4711):
     import torch
 
     generator = torch.Generator(device=next(model.parameters()).device).manual_seed(seed)
-    with torch.no_grad():
+    with torch.inference_mode():  # some engines have weights that may be written in no other
         for name, weight in model.named_parameters():
             if name.endswith("norm.weight"):
                 weight.fill_(1)

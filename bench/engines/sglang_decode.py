@@ -25,7 +25,8 @@ import random_weights  # noqa: E402
 
 OWN = engine_report.ENGINES["sglang"].own
 SPARE = ("IPython", "xgrammar", "rnc2rng")  # of notebooks, grammars and a parser of tool calls
-STATIC_SHARE = 0.6  # of the GPU's memory for weights and KV cache; prefill of the largest batch needs most of the rest
+STATIC_SHARE = 0.75  # of the GPU's memory for weights and KV cache
+PREFILL_TOKENS = 65536  # of a pass
 
 
 class Absent(types.ModuleType):
@@ -71,14 +72,33 @@ def _importer():
     return "" if frame is None else frame.f_code.co_filename
 
 
-class Batch:
-    """The requests of one shape, decoded together. Reads their prompts."""
+def in_passes(lengths, most):
+    """Slices of consecutive prompts, of these lengths, that have at most so many tokens together; a longer prompt is alone."""
+    start, tokens = 0, 0
+    for index, length in enumerate(lengths):
+        if index > start and tokens + length > most:
+            yield slice(start, index)
+            start, tokens = index, 0
+        tokens += length
+    yield slice(start, len(lengths))
 
-    def __init__(self, one_batch, runner, prompts):
-        self.runner = runner
+
+class Batch:
+    """The requests of one shape, decoded together. Reads their prompts, some requests at a time."""
+
+    def __init__(self, torch, one_batch, runner, prompts):
+        self.runner, self.batch = runner, None
         runner.clear()
         requests = one_batch.prepare_synthetic_inputs_for_latency_test(len(prompts), 0, prompts)
-        self.tokens, self.logits, self.batch = runner.extend(requests)
+        read = []
+        for part in in_passes([len(prompt) for prompt in prompts], PREFILL_TOKENS):
+            *made, batch = runner.extend(requests[part])
+            read.append(made)
+            if self.batch is None:
+                self.batch = batch
+            else:
+                self.batch.merge_batch(batch)
+        self.tokens, self.logits = (torch.cat(parts) for parts in zip(*read))
 
     def step(self):
         """One decode step; returns when the GPU has the new tokens."""
@@ -111,7 +131,7 @@ def main():
     made = {"sglang": sglang.__version__, "torch": torch.__version__, "start_s": time.perf_counter() - start, "shapes": {}}
     start = time.perf_counter()
     for count in settings["batches"]:
-        batch = Batch(one_batch, runner, engine_process.prompts([64] * count, settings["vocabulary"]))
+        batch = Batch(torch, one_batch, runner, engine_process.prompts([64] * count, settings["vocabulary"]))
         for _ in range(4):
             batch.step()
     made["warm_s"] = time.perf_counter() - start
@@ -138,13 +158,15 @@ def load(one_batch, settings, backend):
 
     one_batch.get_tokenizer = lambda *_, **__: None  # prompts are tokens
     told = server_args(settings, backend)
+    for initialize in (one_batch.initialize_moe_config, one_batch.initialize_fp8_gemm_config, one_batch.initialize_fp4_gemm_config):
+        initialize(told)
     runner, _ = one_batch.load_model(told, PortArgs.init_new(told), 0, 0)
     return runner
 
 
 def decode(torch, one_batch, runner, contexts, settings, backend):
     drawn = random.Random(len(contexts))
-    batch = Batch(one_batch, runner, [engine_process.random_tokens(drawn, context, settings["vocabulary"]) for context in contexts])
+    batch = Batch(torch, one_batch, runner, [engine_process.random_tokens(drawn, context, settings["vocabulary"]) for context in contexts])
     for _ in range(4):
         batch.step()
     times = []
@@ -164,7 +186,7 @@ def decode(torch, one_batch, runner, contexts, settings, backend):
 def answers(torch, one_batch, runner, settings):
     """Greedy tokens of prompts of several lengths and their log-probabilities: [{"tokens", "logprobs"}]."""
     prompts = engine_process.prompts(settings["prompts"], settings["vocabulary"])
-    batch = Batch(one_batch, runner, prompts)
+    batch = Batch(torch, one_batch, runner, prompts)
     tokens, logprobs = [], []
     for step in range(settings["token_steps"]):
         if step:

@@ -44,6 +44,8 @@ ENGINES = {
                 "QueryLenSupport"],
             "vllm.v1.attention.backends.flash_attn": ["FlashAttentionBackend", "FlashAttentionImpl", "FlashAttentionMetadata",
                                                       "FlashAttentionMetadataBuilder", "cp_lse_ag_out_rs", "dcp_a2a_lse_reduce"],
+            "vllm.model_executor.layers.attention.sparse_mla_attention": ["SparseMLACommonImpl", "SparseMLACommonMetadataBuilder"],
+            "vllm.v1.attention.backends.mla.flashmla_sparse": ["FlashMLASparseBackend", "FlashMLASparseImpl", "FlashMLASparseMetadataBuilder"],
             "vllm.v1.attention.backends.registry": ["AttentionBackendEnum", "register_backend"],
             "vllm.v1.attention.backends.utils": ["split_decodes_and_prefills"],
             "vllm.v1.attention.ops.common": ["cp_lse_ag_out_rs"],
@@ -54,10 +56,16 @@ ENGINES = {
                                                                   "self.impl.process_weights_after_loading"],
                "vllm.model_executor.layers.attention.mla_attention": ["impl_cls", "self._build_decode", "self.impl.forward_mqa"],
                "vllm.v1.attention.backends.flash_attn": ["get_dcp_group().all_gather", "self.dcp_combine"],
+               "vllm.v1.attention.backends.mla.flashmla_sparse": ["self._fp8_flash_mla_kernel", "self._bf16_flash_mla_kernel"],
                "vllm.v1.worker.utils": ["self.backend.get_builder_cls()", "builder_cls"]},
         members={"AttentionBackendEnum": {"CUSTOM", "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN"}},
         instances={
+            "vllm.model_executor.layers.attention.sparse_mla_attention": {
+                "SparseMLACommonMetadataBuilder": ["dcp_world_size", "device", "topk_tokens", "vllm_config"]},
+            "vllm.v1.attention.backends.mla.flashmla_sparse": {
+                "FlashMLASparseImpl": ["softmax_scale"], "FlashMLASparseMetadataBuilder": ["topk_tokens_tensor"]},
             "vllm.model_executor.layers.attention.mla_attention": {
+                "MLACommonBaseImpl": ["kv_cache_dtype", "kv_lora_rank", "num_heads", "qk_rope_head_dim"],
                 "MLACommonMetadataBuilder": ["cp_kv_cache_interleave_size", "dcp_world_size", "device", "kv_cache_spec", "vllm_config"]},
             "vllm.v1.attention.backend": {
                 "AttentionImplBase": ["dcp_world_size", "need_to_return_lse_for_decode", "pcp_world_size"],

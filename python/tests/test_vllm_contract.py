@@ -15,6 +15,7 @@ import vllm_stand_in as stand_in
 from engine_stand_in import parameters, takes_anything
 
 FLASH = "vllm.v1.attention.backends.flash_attn"
+FLASH_MLA = "vllm.v1.attention.backends.mla.flashmla_sparse"
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -30,8 +31,8 @@ def adapter(version):
 
 
 def backends(adapter):
-    """The one for caches of keys and values, and that for latent caches."""
-    return adapter.Backend, adapter.LatentBackend
+    """The one for caches of keys and values, that for latent caches, and that for latent caches of which tokens are selected."""
+    return adapter.Backend, adapter.LatentBackend, adapter.SelectedBackend
 
 
 def classes(backend):
@@ -97,7 +98,8 @@ def test_public_methods_that_replace_nothing_are_our_own(adapter, version):
 
 def test_the_calls_of_vllms_layers_are_taken(adapter, version):
     """The arguments are those of the recorded calls; only how many and under which names."""
-    (implementation, builder), (latent, latent_builder) = ((backend.get_impl_cls(), backend.get_builder_cls()) for backend in backends(adapter))
+    (implementation, builder), (latent, latent_builder), (selected, _) = (
+        (backend.get_impl_cls(), backend.get_builder_cls()) for backend in backends(adapter))
     layers, workers = "vllm.model_executor.layers.attention", "vllm.v1.worker.utils"
     found = {(f"{layers}.attention", "impl_cls"): implementation, (f"{layers}.attention", "self.impl.forward"): implementation.forward,
              (f"{layers}.attention", "attn_layer.impl.do_kv_cache_update"): None,
@@ -105,6 +107,7 @@ def test_the_calls_of_vllms_layers_are_taken(adapter, version):
              (f"{layers}.mla_attention", "impl_cls"): latent, (f"{layers}.mla_attention", "self.impl.forward_mqa"): latent.forward_mqa,
              (f"{layers}.mla_attention", "self._build_decode"): latent_builder._build_decode,
              (workers, "self.backend.get_builder_cls()"): builder, (workers, "builder_cls"): builder,
+             **{(FLASH_MLA, f"self.{name}"): getattr(selected, name) for name in ("_fp8_flash_mla_kernel", "_bf16_flash_mla_kernel")},
              (FLASH, "get_dcp_group().all_gather"): None, (FLASH, "self.dcp_combine"): None}
     calls = {(module, name): texts for module, of_module in stand_in.contract(version)["calls"].items() for name, texts in of_module.items()}
     assert set(calls) <= set(found) and len(calls) >= 8
@@ -135,7 +138,7 @@ def test_what_leanattn_takes_of_context_parallelism_is_there(version):
 
 
 def test_vllm_may_spread_contexts_over_ranks(adapter):
-    for backend in backends(adapter):
+    for backend in (adapter.Backend, adapter.LatentBackend):
         impl = backend.get_impl_cls()
         assert impl.can_return_lse_for_decode and impl.lse_base_on_e and impl.supports_dcp
 
@@ -164,6 +167,7 @@ def test_graphs_hold_decode_and_uniform_speculation(adapter):
 
     assert adapter.Backend.get_builder_cls().get_cudagraph_support(None, None) is AttentionCGSupport.UNIFORM_BATCH
     assert adapter.LatentBackend.get_builder_cls()._cudagraph_support is AttentionCGSupport.UNIFORM_BATCH
+    assert "_cudagraph_support" not in vars(adapter.SelectedBackend.get_builder_cls())  # vLLM's own
 
 
 def test_it_registers_itself_and_nothing_else(adapter):
@@ -180,8 +184,10 @@ def test_models_with_latent_attention_get_its_backend(adapter, monkeypatch):
     import leanattn.vllm
     import vllm.config.vllm as config
 
-    for model, backend in ((types.SimpleNamespace(use_mla=True), adapter.LatentBackend), (types.SimpleNamespace(use_mla=False), adapter.Backend),
-                           (None, adapter.Backend)):
+    dense, sparse = types.SimpleNamespace(), types.SimpleNamespace(index_topk=2048)
+    for model, backend in ((types.SimpleNamespace(use_mla=True, hf_config=dense), adapter.LatentBackend),
+                           (types.SimpleNamespace(use_mla=True, hf_config=sparse), adapter.SelectedBackend),
+                           (types.SimpleNamespace(use_mla=False, hf_config=dense), adapter.Backend), (None, adapter.Backend)):
         monkeypatch.setattr(config, "get_current_vllm_config_or_none", lambda: types.SimpleNamespace(model_config=model))  # noqa: B023
         assert leanattn.vllm.Backend is backend
     assert adapter.LatentBackend.is_mla() and adapter.LatentBackend.get_preferred_block_size(16) == 64

@@ -1,4 +1,4 @@
-"""The backend in vLLM's own Python, where vLLM and PyTorch are installed; see vllm_steps.py. No GPU is needed."""
+"""The backends in vLLM's own Python, where vLLM and PyTorch are installed; see vllm_steps.py and vllm_selected_steps.py. No GPU is needed."""
 import importlib.util
 import pathlib
 import subprocess
@@ -6,11 +6,12 @@ import sys
 
 import pytest
 
-PROGRAM = pathlib.Path(__file__).resolve().parent / "vllm_steps.py"
+HERE = pathlib.Path(__file__).resolve().parent
 
 
 @pytest.mark.skipif(not all(importlib.util.find_spec(name) for name in ("torch", "vllm")), reason="vLLM and PyTorch are not installed")
-def test_mixed_steps_agree_with_attention_over_the_whole_context():
-    ran = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, timeout=600)
+@pytest.mark.parametrize("program, steps", [("vllm_steps.py", 216), ("vllm_selected_steps.py", 32)])
+def test_mixed_steps_agree_with_attention_over_what_query_tokens_see(program, steps):
+    ran = subprocess.run([sys.executable, HERE / program], capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr[-4000:]
-    assert "216 steps agree" in ran.stdout.splitlines()[-1]
+    assert f"{steps} steps agree" in ran.stdout.splitlines()[-1]

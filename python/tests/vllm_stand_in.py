@@ -100,6 +100,26 @@ def _latent_build(self, common_prefix_len, common_attn_metadata, fast_build=Fals
                num_decodes=decodes, num_decode_tokens=tokens, num_prefills=prefills, decode=decode)
 
 
+def _selected_impl(self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap, attn_type,
+                   kv_sharing_target_layer_name, topk_indices_buffer=None, indexer=None, **mla_args):
+    self.num_heads, self.softmax_scale, self.kv_cache_dtype = num_heads, scale, kv_cache_dtype
+    self.kv_lora_rank, self.qk_rope_head_dim, self.seen = mla_args["kv_lora_rank"], mla_args["qk_rope_head_dim"], []
+
+
+def _flash_mla(self, *given, **named):
+    """Either of FlashMLA's kernels. It notes what it was given."""
+    self.seen.append((given, named))
+    return "of FlashMLA"
+
+
+def _selected_builder(self, kv_cache_spec, layer_names, vllm_config, device):
+    _builder(self, kv_cache_spec, layer_names, vllm_config, device)
+    _builder_of_a_rank(self)
+    self.topk_tokens = vllm_config.model_config.hf_config.index_topk
+    self.topk_tokens_tensor = Tensor((vllm_config.scheduler_config.max_num_seqs,), "int32")
+    self.use_hisparse = getattr(vllm_config, "hisparse", False)
+
+
 class HostNumbers(list):
     """A tensor in host memory, as far as the builder of latent attention uses one."""
 
@@ -188,6 +208,8 @@ BEHAVIOUR = {
     "MLACommonBackend": {"is_mla": lambda cls: True},
     "MLACommonImpl": {"__init__": _latent_impl},
     "MLACommonMetadataBuilder": {"__init__": _latent_builder, "build": _latent_build},
+    "FlashMLASparseImpl": {"__init__": _selected_impl, "_fp8_flash_mla_kernel": _flash_mla, "_bf16_flash_mla_kernel": _flash_mla},
+    "FlashMLASparseMetadataBuilder": {"__init__": _selected_builder},
     "MLACommonMetadata": {"__post_init__": lambda self: None},
     "AttentionBackendEnum": {"is_overridden": lambda self: self in _overridden,
                              "get_path": lambda self, include_classname=True: _overridden[self]},

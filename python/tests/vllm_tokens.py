@@ -12,7 +12,8 @@ longer than a step may read, so that steps mix prefill and decode. Two things ar
 - Afterwards the same engine reads prompt and answer as one prompt. Its log-probabilities of the answer's tokens then come from the kernels of
   prefill, which are FlashAttention's with every backend, and those of decode must differ from them by less than the tolerance.
 
-This program needs a GPU, vLLM, and the leanattn package where vLLM finds it. It exits with 1 if a model does not agree.
+This program needs a GPU, vLLM, and the leanattn package where vLLM finds it; for models with selected tokens also DeepGEMM as vLLM brings it, which
+compiles the indexer's kernels with nvcc. It exits with 1 if a model does not agree.
 """
 import argparse
 import concurrent.futures
@@ -32,9 +33,16 @@ DEEPSEEK = {**COMMON, "architectures": ["DeepseekV2ForCausalLM"], "model_type": 
             "num_key_value_heads": 16, "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
             "intermediate_size": 2048, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256, "n_shared_experts": 1,
             "first_k_dense_replace": COMMON["num_hidden_layers"], "hidden_act": "silu"}
+# An indexer chooses tokens, from contexts of more than index_topk on. What it chooses follows from the same projections with every backend, but where two
+# scores nearly tie, it may choose differently.
+SELECTED = {**{name: value for name, value in DEEPSEEK.items() if name != "q_lora_rank"}, "architectures": ["DeepseekV32ForCausalLM"],
+            "model_type": "deepseek_v32", "q_lora_rank": 1536, "index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128, "n_group": 1,
+            "topk_group": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": True, "routed_scaling_factor": 1.0,
+            "moe_layer_freq": 1}
 SPECULATION = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}}
 # What vLLM calls the backends of latent attention.
 LATENT = {"FLASH_ATTN": "FLASH_ATTN_MLA", "TRITON_ATTN": "TRITON_MLA"}
+OF_SELECTED = {"FLASH_ATTN": "FLASHMLA_SPARSE"}
 # Kinds of attention, each a configuration and what the engine is told beside it.
 MODELS = {
     "llama": (LLAMA, {}),
@@ -52,6 +60,8 @@ MODELS = {
                                   "original_max_position_embeddings": 4096}}, {}),
     "deepseek": (DEEPSEEK, {}),
     "deepseek, speculation": (DEEPSEEK, SPECULATION),
+    "deepseek selected": ({**SELECTED, "num_attention_heads": 64, "num_key_value_heads": 64}, {}),
+    "deepseek selected, packed rows": (SELECTED, {"kv_cache_dtype": "fp8_ds_mla"}),
     "qwen": ({**COMMON, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 896, "num_attention_heads": 14,
               "num_key_value_heads": 2, "intermediate_size": 4864, "hidden_act": "silu"}, {}),
 }
@@ -143,7 +153,7 @@ def decode(backend, model, steps):
 
     config, told = MODELS[model]
     if "kv_lora_rank" in config:
-        backend = LATENT.get(backend, backend)
+        backend = (OF_SELECTED if "index_topk" in config else LATENT).get(backend, backend)
     if config["model_type"] == "gpt_oss":
         leave_out_experts()
     with tempfile.TemporaryDirectory() as folder:
@@ -207,7 +217,8 @@ def make_attention_matter(model):
                 weight.fill_(1 if not gemma else 15 if name == "model.norm.weight" else 0)
             elif name.endswith("sinks"):
                 weight.uniform_(-1, 2, generator=generator)
-            elif name.endswith(("q_proj.weight", "qkv_proj.weight", "kv_a_proj_with_mqa.weight", "kv_b_proj.weight", "o_proj.weight")):
+            elif name.endswith(("q_proj.weight", "qkv_proj.weight", "kv_a_proj_with_mqa.weight", "kv_b_proj.weight", "o_proj.weight",
+                                "fused_qkv_a_proj.weight", "q_b_proj.weight", "wq_b.weight", "wk_weights_proj.weight")):
                 weight.uniform_(-1, 1, generator=generator).mul_(2 / weight.shape[1] ** 0.5)
             elif name.endswith(("embed_tokens.weight", "embedding.weight", "lm_head.weight")):
                 weight.uniform_(-1, 1, generator=generator).mul_((0.25 if gemma else 4) / weight.shape[1] ** 0.5)

@@ -160,6 +160,14 @@ class Engines(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "no kernel of leanattn"):
             engine_process.check_kernels("leanattn", "leanattn", {"flash_fwd": 1.0})
 
+    def test_sglang_reads_prompts_in_passes_of_bounded_size(self):
+        def passes(lengths, most):
+            return [(part.start, part.stop) for part in sglang_decode.in_passes(lengths, most)]
+
+        self.assertEqual(passes([4, 4, 4, 4, 4], 8), [(0, 2), (2, 4), (4, 5)])
+        self.assertEqual(passes([9, 1, 9], 8), [(0, 1), (1, 2), (2, 3)])
+        self.assertEqual(passes([3], 8), [(0, 1)])
+
     def test_sglang_gets_stand_ins_for_packages_that_a_step_does_not_use_and_for_no_others(self):
         finder = sglang_decode.Finder()
         for name in ("IPython", "IPython.display", "xgrammar"):

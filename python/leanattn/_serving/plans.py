@@ -59,7 +59,8 @@ def problem_of(layer, *, dtype, page_size, query_tokens=1, ragged=True, mask="ca
         q_heads=layer.q_heads, kv_heads=layer.kv_heads, head_dim=layer.head_dim, v_head_dim=layer.v_head_dim, dtype=dtype,
         kv_layout=layer.kv_layout, latent=layer.latent, page_size=page_size, q_len=query_tokens, ragged_q=ragged and query_tokens > 1, mask=mask,
         window=layer.window, sink_logits=layer.sink_logits, alibi=layer.alibi, soft_cap=layer.soft_cap, kv_dtype=layer.kv_dtype or "same",
-        kv_scale=layer.kv_scale, lse=layer.lse, batch_invariant=batch_invariant)
+        kv_scale=layer.kv_scale, lse=layer.lse, selection_block=layer.selection_block, selection_in_pool=layer.selection_in_pool,
+        batch_invariant=batch_invariant)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,8 @@ class Options:
     v_head_dim: int = 0  #: 0: head_dim
     lse: bool = False  #: launches also give the log-sum-exp, with which engines join what ranks computed
     latent: bool = False  #: V is the first v_head_dim columns of K
+    selection_block: int = 0  #: tokens of what an entry of a query token's list names; 0: there are no lists
+    selection_in_pool: bool = False  #: the lists name places in the pool
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,12 +46,16 @@ def __getattr__(name):
     import vllm
 
     module = importlib.import_module(f"{__name__}.{module_for(vllm.__version__)}")
-    return module.LatentBackend if _attention_is_latent() else module.Backend
+    return getattr(module, f"{_kind_of_attention()}Backend")
 
 
-def _attention_is_latent():
-    """Whether the model that vLLM is making has latent attention (MLA), for which backends have an interface of their own."""
+def _kind_of_attention():
+    """Of the model that vLLM is making: "Latent" (MLA), "Selected" (MLA whose query tokens see what an indexer chose), or "". Backends have an interface
+    of their own for each."""
     from vllm.config.vllm import get_current_vllm_config_or_none
 
     config = get_current_vllm_config_or_none()
-    return config is not None and config.model_config is not None and config.model_config.use_mla
+    model = None if config is None else config.model_config
+    if model is None or not model.use_mla:
+        return ""
+    return "Selected" if hasattr(model.hf_config, "index_topk") else "Latent"

@@ -45,16 +45,7 @@ class StepPlans:
             for one in options for tokens in sorted({1, query_tokens}))
         self._query_tokens, self._batches = query_tokens, {}
         self._device = plans.device(plans.ordinal_of(builder.device))
-        tuned, failure = self._device.tune(self._problems, self._sizes, plans.tuning_seconds(TUNE))
-        if tuned:
-            logger.info("leanattn has tuned %d shapes for this GPU, as %s asks for", tuned, TUNE)
-        if failure:
-            logger.warning("leanattn could not tune, and goes on with what it knows: %s", failure)
-        provenances, seconds = self._device.prepare(self._problems, self._sizes)
-        if provenances:
-            logger.info("leanattn has plans for %d problems and %d batches up to %d at context %d, after %.1f s; looked up as %s",
-                        len(self._problems), len(self._sizes.batches), self._sizes.batches[-1], context, seconds,
-                        ", ".join(f"{name}: {count}" for name, count in provenances.most_common()))
+        make_plans(self._device, self._problems, self._sizes)
 
     def rows(self, tokens, requests, lengths, page_table, offsets):
         """The first `requests` requests of a step, with `tokens` query tokens. Without offsets each has one."""
@@ -72,6 +63,20 @@ class StepPlans:
             if batch not in self._sizes.batches:
                 self._device.prepare(self._problems, plans.Sizes((batch,), self._sizes.context))
         return batch
+
+
+def make_plans(device, problems, sizes):
+    """Tunes as TUNE asks for, makes the plans, and says in the log what came of it."""
+    tuned, failure = device.tune(problems, sizes, plans.tuning_seconds(TUNE))
+    if tuned:
+        logger.info("leanattn has tuned %d shapes for this GPU, as %s asks for", tuned, TUNE)
+    if failure:
+        logger.warning("leanattn could not tune, and goes on with what it knows: %s", failure)
+    provenances, seconds = device.prepare(problems, sizes)
+    if provenances:
+        logger.info("leanattn has plans for %d problems and %d batches up to %d at context %d, after %.1f s; looked up as %s",
+                    len(problems), len(sizes.batches), sizes.batches[-1], sizes.context, seconds,
+                    ", ".join(f"{name}: {count}" for name, count in provenances.most_common()))
 
 
 def _most_here(tokens, builder):

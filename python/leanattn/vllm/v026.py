@@ -1,6 +1,8 @@
-"""v026.py -- what the interface of vLLM 0.26 has beyond the shared part: cascade attention, and its fields in the metadata."""
+"""v026.py -- what the interface of vLLM 0.26 has beyond the shared part: cascade attention, and its fields in the metadata; and a kernel for selected
+tokens that returns no log-sum-exp."""
 from .backend import BackendBase, BuilderBase
 from .latent import LatentBackendBase, LatentBuilderBase
+from .selected import SelectedBackendBase, SelectedImplementation
 
 
 class Builder(BuilderBase):
@@ -27,3 +29,15 @@ class LatentBackend(LatentBackendBase):
     @staticmethod
     def get_builder_cls():
         return LatentBuilder
+
+
+class Selected(SelectedImplementation):
+    def _bf16_flash_mla_kernel(self, q, kv_c_and_k_pe_cache, topk_indices, topk_length=None):
+        made = self._bf16(q, kv_c_and_k_pe_cache, topk_indices, topk_length, q.shape[1])
+        return super()._bf16_flash_mla_kernel(q, kv_c_and_k_pe_cache, topk_indices, topk_length) if made is None else made
+
+
+class SelectedBackend(SelectedBackendBase):
+    @staticmethod
+    def get_impl_cls():
+        return Selected

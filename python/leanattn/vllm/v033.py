@@ -1,10 +1,11 @@
 """v033.py -- what the interface of vLLM 0.33 has beyond the shared part: graphs of batches whose requests have different numbers of query tokens,
-and graphs that hold several steps of a draft model."""
+graphs that hold several steps of a draft model, and a kernel for selected tokens with padded heads and a log-sum-exp."""
 from vllm.v1.attention.backend import max_decode_query_len
 
 from .._serving import plans
 from .backend import BackendBase, BuilderBase
 from .latent import LatentBackendBase, LatentBuilderBase
+from .selected import SelectedBackendBase, SelectedImplementation
 
 
 class Builder(BuilderBase):
@@ -37,3 +38,18 @@ class LatentBackend(LatentBackendBase):
     @staticmethod
     def get_builder_cls():
         return LatentBuilder
+
+
+class Selected(SelectedImplementation):
+    def _bf16_flash_mla_kernel(self, q, kv_c_and_k_pe_cache, topk_indices, topk_length=None, actual_num_heads=None, out=None):
+        heads = q.shape[1] if actual_num_heads is None else actual_num_heads
+        made = None if out is not None else self._bf16(q, kv_c_and_k_pe_cache, topk_indices, topk_length, heads)
+        if made is None:
+            return super()._bf16_flash_mla_kernel(q, kv_c_and_k_pe_cache, topk_indices, topk_length, actual_num_heads, out)
+        return made, None
+
+
+class SelectedBackend(SelectedBackendBase):
+    @staticmethod
+    def get_impl_cls():
+        return Selected
