@@ -313,6 +313,7 @@ std::string constants(const KernelSpec& spec) {
   }
   add("bool", "kGathers", gathers_rows(spec), "rows are copied one by one");
   add("int", "kGatherWarps", gathering_warps(spec), "producer warps that copy them");
+  add("bool", "kConvertsRows", row_format(features) != nullptr, "and make bf16 of them");
   if (tensor) add("int", "kRowBufferBytes", row_buffer_bytes(spec), "rows that wait beside the ring as they are");
   add("int", "kKvBytes", row != nullptr ? 2 : kv_element_bytes(spec.features),
       row != nullptr ? "bytes of an element of K and V in shared memory" : "bytes of an element of K and V");

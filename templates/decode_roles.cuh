@@ -7,12 +7,16 @@ static_assert(sizeof(Operands) + kStages * kStageBytes + kLeanAtomBytes == kShar
               "host and device must agree on dynamic shared memory");
 
 // Registers of a thread once the others have handed some of their own to the value warpgroups (PTX ISA,
-// "setmaxnreg").
-constexpr bool kProducesMuch = kAppend || kSecondCache;
-constexpr int kValueRegisters = kProducesMuch ? 168 : 176, kWeigherRegisters = kGathers ? 104 : 112,
-              kProducerRegisters = kProducesMuch ? 72
-                                   : kGathers    ? 56
-                                                 : 48;
+// "setmaxnreg"). A producer that converts rows needs most.
+constexpr bool kProducesMuch = kAppend || kSecondCache || kConvertsRows;
+constexpr int kValueRegisters = kProducesMuch ? 168 : 176,
+              kWeigherRegisters = kConvertsRows ? 96
+                                  : kGathers    ? 104
+                                                : 112,
+              kProducerRegisters = kConvertsRows   ? 80
+                                   : kProducesMuch ? 72
+                                   : kGathers      ? 56
+                                                   : 48;
 static_assert(kThreads * kValueRegisters + 128 * (kWeigherRegisters + kProducerRegisters) <= 65536,
               "an SM has 64 Ki registers");
 

@@ -30,6 +30,9 @@ LEAN_DEVICE u32 rotated_pair(const LeanDecodeArgs& args, const char* row, int di
 
 // Eight neighbouring dims of it.
 LEAN_DEVICE uint4 rotated_16(const LeanDecodeArgs& args, const char* row, int dim, int position) {
+  if constexpr (kFirstRopeDim > 0) {
+    if (dim + 8 <= kFirstRopeDim) return load_cached<uint4>(row + 2 * dim);
+  }
   return make_uint4(rotated_pair(args, row, dim, position), rotated_pair(args, row, dim + 2, position),
                     rotated_pair(args, row, dim + 4, position), rotated_pair(args, row, dim + 6, position));
 }

@@ -3,7 +3,7 @@
 // writes the same bytes. How a row is stored says kv/append_elements.cuh or kv/append_rows.cuh.
 
 // Tokens that go to one warp before the next warp has its turn.
-constexpr int kTurnTokens = kGathers ? kStepTokens / max(kGatherWarps, 1) : kStepTokens;
+constexpr int kTurnTokens = kStepTokens / (kGathers ? kGatherWarps : 1);
 
 LEAN_DEVICE char* cache_row(const LeanDecodeArgs& args, const void* base, i64 stride_outer, i64 stride_head,
                             i64 stride_token, const Segment& s, int token) {

@@ -23,8 +23,8 @@ LEAN_DEVICE void request_rows(const char* k_head, i64 row, int turn, u32 stage, 
     const i64 at = __shfl_sync(kFullMask, row, turn * kWarpRows + i);
     return k_head + (at < 0 ? 0 : at);
   };
-  // The latent columns of a row: 128 for eight lanes. Registers are few.
-#pragma unroll 1
+  // The latent columns of a row: 128 for eight lanes.
+#pragma unroll 8
   for (int i = 0; i < kWarpRows; i++) {
     const char* const latent = row_at(i) + kRowLatent + lane % 8 * 16;
     const u32 to = stage + (u32)(kPanelBytes + (first + i) * 128 + lane % 8 * 16);
@@ -60,7 +60,7 @@ LEAN_DEVICE uint4 scaled_eight(u32 low, u32 high, float scale) {
 
 // What a lane converts at a time: of each of several rows, eight columns of either panel of a pair and their scales.
 // Lanes of odd rows begin with the second panel, so that half a warp reads from all banks.
-constexpr int kAtOnce = 2;                            // rows, each the fourth from the one before
+constexpr int kAtOnce = 4;                            // rows, each the fourth from the one before
 constexpr int kPairScales = kRowGroup < 128 ? 2 : 1;  // that a row has for the lane's columns of a pair
 struct LaneBytes {
   uint2 eight[kAtOnce][2];
@@ -106,14 +106,12 @@ LEAN_DEVICE void convert_rows(u32 stage, u32 at_stage, u32 full) {
   u32 panel = stage;  // the first of the pair
   int part = 0;       // the next one to be complete
   LaneBytes bytes;
+  static_assert(kWarpRows == 4 * kAtOnce, "these are all rows of a lane");
 #pragma unroll 1
   for (int pair = 0; pair < kRowPairs; pair++) {
-#pragma unroll 1
-    for (int row = first; row < first + kWarpRows; row += 4 * kAtOnce) {
-      load_bytes(panel, at_stage, pair, row, bytes);
-      __syncwarp();  // all have read these rows of the second panel
-      store_values(panel, row, bytes);
-    }
+    load_bytes(panel, at_stage, pair, first, bytes);
+    __syncwarp();  // all have read the second panel
+    store_values(panel, first, bytes);
     panel += (u32)(2 * kPanelBytes);
     while (part < kStageParts && (pair + 1 == kRowPairs || (part + 1) * kPartPanels <= 2 * (pair + 1)))
       arrive_for_warp(full + (u32)(part++ * 8));

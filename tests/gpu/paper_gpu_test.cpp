@@ -7,22 +7,11 @@
 namespace leanattn {
 namespace {
 
-class PaperGpu : public GpuTest {
- protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    auto opened = TuningDb::open(std::nullopt, OpenMode::read_write, nullptr);
-    ASSERT_TRUE(opened) << opened.error().message;
-    db = std::move(*opened);
-  }
-
-  std::unique_ptr<TuningDb> db;
-};
+using PaperGpu = GpuTest;
 
 TEST_F(PaperGpu, EveryModeKeepsToItsGridAndABudgetLeavesTheRestListed) {
   const PaperOptions options{.device = 0, .budget = std::chrono::milliseconds(500), .rounds = 5};
-  const auto report = run_paper(options, *db, nullptr, {}, nullptr);
+  const auto report = run_paper(options, std::nullopt, nullptr, {}, nullptr);
   ASSERT_TRUE(report) << report.error().message;
   const std::size_t all = paper_points(paper_lines(), device_facts(0)->memory_bytes).size();
   EXPECT_EQ(report->measurements.size() + report->missing.size(), all);
@@ -44,7 +33,7 @@ TEST_F(PaperGpu, EveryModeKeepsToItsGridAndABudgetLeavesTheRestListed) {
 
 TEST_F(PaperGpu, AnInterruptBeforeTheFirstPointMeasuresNothing) {
   const std::atomic<bool> cancel = true;
-  const auto report = run_paper({}, *db, nullptr, {}, &cancel);
+  const auto report = run_paper({}, std::nullopt, nullptr, {}, &cancel);
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_TRUE(report->measurements.empty());
   EXPECT_FALSE(report->missing.empty());
