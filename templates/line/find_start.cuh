@@ -28,10 +28,6 @@ struct Batch {
   const int* q_offsets;
   int size, context_capacity;
   u32 segment_cost, outputs, grid_reciprocal;  // outputs: output tiles of a request on the line
-#if defined(LEAN_SECOND_CACHE)
-  const int* second_lengths;
-  int second_capacity;
-#endif
 #if defined(LEAN_WINDOW_OF_PART)
   const int* full_lengths;
   const int* context_starts;
@@ -40,6 +36,10 @@ struct Batch {
 #else
   int group_rank;
 #endif
+#endif
+#if defined(LEAN_SECOND_CACHE)
+  const int* second_lengths;
+  int second_capacity;
 #endif
 
   // The length of a request; with a second cache that of a query token's list and of the blocks behind it.

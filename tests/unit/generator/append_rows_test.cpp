@@ -109,6 +109,7 @@ bool holds_newest(const Segment& s) { return s.end + s.visible.shift > s.context
 
 constexpr int kStepTokens = 64, kStrideBytes = 1;
 constexpr bool kGathers = true, kRaggedQ = false;
+constexpr int kGatherWarps = 4;
 
 #define LEAN_DEVICE inline
 #define FORMAT(latent_columns, rope_columns, group, latent_at, scales_at, rope_at, page)                               \

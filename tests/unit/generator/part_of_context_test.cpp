@@ -87,16 +87,18 @@ inline float output_scale(...) { return 1; }
 #define LEAN_POSITIONS
 #define LEAN_WINDOW_OF_PART
 #define LEAN_INDEX_OF_PART
-#define PART(ranks, unit, q_len, ragged, window, sinks, tile, step, run)                                      \
-  constexpr bool kRowBlocksInStep = false, kRaggedQ = ragged, kBatchInvariant = false, kRowsSeeAlike = false, \
-                 kAlibi = false, kAppend = true, kLatent = false;                                             \
-  constexpr int kRowBlocks = 1, kQLen = q_len, kGroup = 2, kQueryRows = kGroup * kQLen, kRows = kQueryRows,   \
-                kQueryMask = 0, kSelectionBlock = 0, kSelectionQueries = 1, kTile = tile, kWindow = window,   \
-                kSinkTokens = sinks, kPageRun = run, kWarps = 1, kProducerWarps = 0, kStepTokens = step,      \
-                kRoundTokens = kWarps * kStepTokens, kContextRanks = ranks, kInterleave = unit, kKvBytes = 2, \
-                kPageSize = 0, kHeadDim = 8, kValueDim = 8, kKRowBytes = 32, kVRowBytes = 32;                 \
-  constexpr float kSoftCap = 0;                                                                               \
-  inline i64 row_stride(int, i64 token_stride) { return token_stride * kKvBytes; }                            \
+#define LEAN_SECOND_CACHE
+#define PART(ranks, unit, q_len, ragged, window, sinks, tile, step, run)                                         \
+  constexpr bool kRowBlocksInStep = false, kRaggedQ = ragged, kBatchInvariant = false, kRowsSeeAlike = false,    \
+                 kAlibi = false, kAppend = true, kLatent = false, kGathers = false, kSecondCache = false;        \
+  constexpr int kRowBlocks = 1, kQLen = q_len, kGroup = 2, kQueryRows = kGroup * kQLen, kRows = kQueryRows,      \
+                kQueryMask = 0, kSelectionBlock = 0, kSelectionQueries = 1, kTile = tile, kWindow = window,      \
+                kSinkTokens = sinks, kPageRun = run, kWarps = 1, kProducerWarps = 0, kStepTokens = step,         \
+                kRoundTokens = kWarps * kStepTokens, kContextRanks = ranks, kInterleave = unit, kKvBytes = 2,    \
+                kGatherWarps = 0, kStrideBytes = 2, kPageSize = 0, kHeadDim = 8, kValueDim = 8, kKRowBytes = 32, \
+                kVRowBytes = 32;                                                                                 \
+  constexpr float kSoftCap = 0;                                                                                  \
+  inline i64 row_stride(int, i64 token_stride) { return token_stride * kKvBytes; }                               \
   inline float score_expression(float, int q_index, int kv_index, int) { return 1000.0f * q_index + kv_index; }
 
 namespace contiguous {
@@ -112,6 +114,8 @@ PART(3, 0, 1, false, 40, 5, 32, 16, 1)
 #include "templates/line/steps.cuh"
 
 #include "templates/attend/score.cuh"
+
+#include "templates/kv/append_elements.cuh"
 
 #include "templates/kv/append.cuh"
 
@@ -131,6 +135,8 @@ PART(2, 0, 4, true, 25, 40, 32, 16, 8)
 
 #include "templates/attend/score.cuh"
 
+#include "templates/kv/append_elements.cuh"
+
 #include "templates/kv/append.cuh"
 
 #include "templates/kv/dense.cuh"
@@ -148,6 +154,8 @@ PART(3, 1, 3, false, 50, 7, 16, 16, 1)
 #include "templates/line/steps.cuh"
 
 #include "templates/attend/score.cuh"
+
+#include "templates/kv/append_elements.cuh"
 
 #include "templates/kv/append.cuh"
 
@@ -167,6 +175,8 @@ PART(4, 16, 2, true, 1, 0, 16, 16, 16)
 
 #include "templates/attend/score.cuh"
 
+#include "templates/kv/append_elements.cuh"
+
 #include "templates/kv/append.cuh"
 
 #include "templates/kv/dense.cuh"
@@ -184,6 +194,8 @@ PART(2, 64, 1, false, 100, 70, 48, 16, 16)
 #include "templates/line/steps.cuh"
 
 #include "templates/attend/score.cuh"
+
+#include "templates/kv/append_elements.cuh"
 
 #include "templates/kv/append.cuh"
 
