@@ -5,8 +5,8 @@
 static_assert(!kHasRoles, "the ring counts the readers of a stage");
 constexpr int kMergeBytes = kHoldsResults ? 0 : lean_round_up(sizeof(MergeBuffer), kLeanAtomBytes);
 constexpr int kOperands = kColumnsAreSplit ? 1 : kWarpgroups;
-static_assert(kMergeBytes + kOperands * sizeof(Operands) + kStages * kStageBytes + kRowBufferBytes + kLeanAtomBytes ==
-                  kSharedBytes,
+constexpr int kRingAndRowBytes = kStages * kStageBytes + kRowBufferBytes;
+static_assert(kMergeBytes + kOperands * sizeof(Operands) + kRingAndRowBytes + kLeanAtomBytes == kSharedBytes,
               "host and device must agree on dynamic shared memory");
 
 // Registers of a thread after the producer's warpgroup has handed most of its own to the others (PTX ISA, "setmaxnreg",

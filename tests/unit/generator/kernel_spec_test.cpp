@@ -216,7 +216,9 @@ TEST(KernelSpec, RowsWithAFormatOfTheirOwnAreGatheredByTheProducerThatConvertsTh
   KernelSpec tokens = spec;
   tokens.warps = 4, tokens.group = 16;
   ASSERT_TRUE(validate(tokens)) << validate(tokens).error().message;
-  EXPECT_EQ(cta_threads(tokens), 256) << "a warpgroup copies and converts";
+  EXPECT_EQ(cta_threads(tokens), 384) << "two warpgroups copy and convert";
+  EXPECT_EQ(row_buffer_bytes(spec), 0) << "64 rows of q leave no room";
+  EXPECT_EQ(row_buffer_bytes(tokens), 64 * 656);
 
   // The producer quantises new rows in kernels of either kind; that of other latent caches lacks the registers.
   for (KernelSpec appends : {spec, tokens}) {
