@@ -195,6 +195,7 @@ std::vector<std::vector<int>> rank_lengths(const KernelSpec&) {
 KernelSpec whole_spec(KernelSpec spec) {
   spec.features.context_parallel = 1, spec.features.context_interleave = 0;
   spec.features.context_ranks = 0, spec.features.replicate_output = false, spec.features.page_size = 0;
+  spec.layout = KvLayout::contiguous;
   return spec;
 }
 

@@ -73,7 +73,7 @@ Result<void> verify_ranks(VerifyRunner& runner, std::span<const VerifyKernel> ke
           {.kv_heads = rank_kv_heads(spec), .context_lengths = lengths.front(), .context_capacity = kRankCapacity});
       if (!whole) return tl::unexpected(whole.error());
       auto ranks = GroupCase::create(std::move(*whole), group_of(spec.features), kRankBoundMs, runner.stream(),
-                                     {.merged_here = !in_group(spec.features)});
+                                     {.layout = spec.layout, .merged_here = !in_group(spec.features)});
       if (!ranks) return tl::unexpected(ranks.error());
       const std::int64_t most = ranks->most_ctas(**kernel);
       for (const std::int64_t ctas : {std::int64_t{7}, most}) {

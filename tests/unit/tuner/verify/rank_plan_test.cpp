@@ -88,6 +88,7 @@ TEST(RankPlan, RandomKernelsCanBeDealtAndHaveWhatGroupsHave) {
   const auto kernels = random_rank_kernels(kRankHopper, 3, 150), again = random_rank_kernels(kRankHopper, 3, 150);
   ASSERT_EQ(kernels.size(), 150u);
   std::set<std::tuple<int, bool, bool>> windows;  // ranks, contiguous, several query tokens
+  int strided = 0;
   for (std::size_t i = 0; i < kernels.size(); ++i) {
     const KernelSpec& spec = kernels[i].specs.front();
     EXPECT_EQ(spec, again[i].specs.front());
@@ -99,6 +100,8 @@ TEST(RankPlan, RandomKernelsCanBeDealtAndHaveWhatGroupsHave) {
                                 .features = spec.features};
     EXPECT_TRUE(validate(problem)) << kernel_name(spec) << validate(problem).error().message;
     ASSERT_TRUE(in_group(spec.features));
+    strided += spec.layout == KvLayout::strided;
+    EXPECT_EQ(whole_spec(spec).layout, KvLayout::contiguous) << "from which parts are dealt into either layout";
     const auto& f = spec.features;
     if (f.window > 0) windows.insert({f.context_parallel, f.context_interleave == 0, f.q_len > 1});
     const auto lengths = random_rank_lengths(spec, 3);
@@ -109,6 +112,7 @@ TEST(RankPlan, RandomKernelsCanBeDealtAndHaveWhatGroupsHave) {
       for (const int length : of_step) EXPECT_TRUE(length >= 0 && length <= kRankCapacity) << length;
   }
   EXPECT_GE(windows.size(), 8u);
+  EXPECT_GT(strided, 30);
 }
 
 TEST(RankPlan, EveryLoadPathAndFixUpMeetsEveryWayOfDealing) {
