@@ -1,15 +1,20 @@
 // group_gpu_test.cpp -- groups of GPUs that share contexts, with ranks on all GPUs that are alike, and several on each
 // where there are more ranks: every load path and fix-up, both placements of the output, both ways of dealing contexts,
 // graphs whose lengths change, ranks that run ahead, and ranks that never come. Groups over NCCL need two GPUs.
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "cache/cubin/cubin_db.hpp"
 #include "generator/generator.hpp"
 #include "leanattn/leanattn.hpp"
+#include "runtime/cuda/compiler.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "runtime/cuda/nccl.hpp"
 #include "runtime/lookup/specs.hpp"
@@ -37,9 +42,26 @@ class GroupOnGpu : public GpuTest {
   std::unique_ptr<LoadedKernel> kernel_of(const KernelSpec& spec) {
     const auto emitted = emit(spec);
     if (!emitted) return ADD_FAILURE() << emitted.error().message, nullptr;
-    auto loaded = LoadedKernel::prepare(*emitted, nullptr);
+    auto loaded = LoadedKernel::prepare(*emitted, &cubins());
     if (!loaded) return ADD_FAILURE() << loaded.error().message << loaded.error().log, nullptr;
     return std::make_unique<LoadedKernel>(*std::move(loaded));
+  }
+  /// What was compiled in this process.
+  static CubinCache& cubins() {
+    static const auto cache = open_cubin_db(std::nullopt, nullptr);
+    return *cache;
+  }
+  /// Compiles kernels side by side, each of which takes a second, so that kernel_of finds them.
+  static void compile_together(const std::vector<KernelSpec>& specs) {
+    std::atomic<std::size_t> next = 0;
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 0; i < std::min<std::size_t>(specs.size(), std::thread::hardware_concurrency()); ++i) {
+      threads.emplace_back([&] {
+        for (std::size_t at = next++; at < specs.size(); at = next++) {
+          if (const auto emitted = emit(specs[at])) static_cast<void>(compile(*emitted, &cubins()));
+        }
+      });
+    }
   }
   Result<GroupCase> case_of(const KernelSpec& spec, std::vector<int> lengths, int kv_heads = 4,
                             std::int64_t bound_ms = 10000, int most_gpus = 8) {
@@ -57,6 +79,8 @@ class GroupOnGpu : public GpuTest {
     ASSERT_TRUE(report) << what << ": " << report.error().message;
     EXPECT_TRUE(report->passed()) << what << ": " << report->first_failure;
   }
+  /// Kernels with ranks of ragged parts, each with a grid of 40 CTAs or as many as fit.
+  void expect_all_right(const std::vector<KernelSpec>& specs);
   Result<void> sync(const GroupCase& group) {
     Result<void> all;
     for (int rank = 0; rank < group.ranks(); ++rank) {
@@ -81,6 +105,19 @@ class GroupOnGpu : public GpuTest {
 
 const std::vector<int> kRagged{2000, 1234, 0, 77, 1, 2311};
 
+void GroupOnGpu::expect_all_right(const std::vector<KernelSpec>& specs) {
+  ASSERT_FALSE(specs.empty());
+  compile_together(specs);
+  for (const KernelSpec& spec : specs) {
+    const auto kernel = kernel_of(spec);
+    ASSERT_TRUE(kernel);
+    auto group = case_of(spec, kRagged);
+    ASSERT_TRUE(group) << group.error().message;
+    expect_right(*group, *kernel, std::min<std::int64_t>(group->most_ctas(*kernel), 40));
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST_F(GroupOnGpu, TwoRanksAgreeWithTheOracleOnEveryLoadPathAndFixUp) {
   for (const LoadPath load : loads()) {
     for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
@@ -96,6 +133,7 @@ TEST_F(GroupOnGpu, TwoRanksAgreeWithTheOracleOnEveryLoadPathAndFixUp) {
 }
 
 TEST_F(GroupOnGpu, WindowsOverWholeContextsAgreeWithTheOracle) {
+  std::vector<KernelSpec> specs;
   for (const LoadPath load : loads()) {
     for (const int unit : {0, 1, 16}) {
       for (const int q_len : {1, 3}) {
@@ -106,17 +144,15 @@ TEST_F(GroupOnGpu, WindowsOverWholeContextsAgreeWithTheOracle) {
                                 .context_parallel = 2,
                                 .context_interleave = unit};
         const FixUp fixup = (unit + q_len) % 2 == 0 ? FixUp::ticket : FixUp::wait;
-        const auto kernel = kernel_of(spec_of(load, fixup, features, load == LoadPath::vector ? 1 : 4));
-        ASSERT_TRUE(kernel);
-        auto group = case_of(kernel->spec(), kRagged);
-        ASSERT_TRUE(group) << group.error().message;
-        expect_right(*group, *kernel, std::min<std::int64_t>(group->most_ctas(*kernel), 40));
+        specs.push_back(spec_of(load, fixup, features, load == LoadPath::vector ? 1 : 4));
       }
     }
   }
+  expect_all_right(specs);
 }
 
 TEST_F(GroupOnGpu, ScoresOfPositionsInWholeContextsAgreeWithTheOracle) {
+  std::vector<KernelSpec> specs;
   for (const LoadPath load : loads()) {
     for (const int unit : {0, 16}) {
       for (const bool expression : {false, true}) {
@@ -125,18 +161,16 @@ TEST_F(GroupOnGpu, ScoresOfPositionsInWholeContextsAgreeWithTheOracle) {
                                 .score = expression ? "score - 0.01f * (q_index - kv_index)" : "",
                                 .context_parallel = 2,
                                 .context_interleave = unit};
-        const auto kernel = kernel_of(
+        specs.push_back(
             spec_of(load, expression ? FixUp::ticket : FixUp::wait, features, load == LoadPath::vector ? 1 : 4));
-        ASSERT_TRUE(kernel);
-        auto group = case_of(kernel->spec(), kRagged);
-        ASSERT_TRUE(group) << group.error().message;
-        expect_right(*group, *kernel, std::min<std::int64_t>(group->most_ctas(*kernel), 40));
       }
     }
   }
+  expect_all_right(specs);
 }
 
 TEST_F(GroupOnGpu, NewTokensAreWrittenByTheRankThatOwnsThemAndByNoOther) {
+  std::vector<KernelSpec> specs;
   for (const LoadPath load : loads()) {
     for (const int unit : {0, 1, 16}) {
       for (const bool rotated : {false, true}) {
@@ -147,18 +181,16 @@ TEST_F(GroupOnGpu, NewTokensAreWrittenByTheRankThatOwnsThemAndByNoOther) {
                                 .rope = rotated ? Rope::half_split : Rope::none,
                                 .context_parallel = 2,
                                 .context_interleave = unit};
-        const auto kernel =
-            kernel_of(spec_of(load, rotated ? FixUp::ticket : FixUp::wait, features, load == LoadPath::vector ? 1 : 4));
-        ASSERT_TRUE(kernel);
-        auto group = case_of(kernel->spec(), kRagged);
-        ASSERT_TRUE(group) << group.error().message;
-        expect_right(*group, *kernel, std::min<std::int64_t>(group->most_ctas(*kernel), 40));
+        specs.push_back(
+            spec_of(load, rotated ? FixUp::ticket : FixUp::wait, features, load == LoadPath::vector ? 1 : 4));
       }
     }
   }
+  expect_all_right(specs);
 }
 
 TEST_F(GroupOnGpu, PlacementsAndWaysOfDealingAgreeWithTheOracle) {
+  std::vector<KernelSpec> specs;
   for (const int ranks : {2, 3, 4, 8}) {
     for (const int unit : {0, 1, 16, 256}) {
       for (const int q_len : {1, 4}) {
@@ -173,15 +205,12 @@ TEST_F(GroupOnGpu, PlacementsAndWaysOfDealingAgreeWithTheOracle) {
           const FixUp fixup = (ranks + q_len) % 2 == 0 ? FixUp::ticket : FixUp::wait;
           const LoadPath load =
               runner->device().arch.major == 9 && unit % 16 == 0 ? LoadPath::tensor : LoadPath::cp_async;
-          const auto kernel = kernel_of(spec_of(load, fixup, features));
-          ASSERT_TRUE(kernel);
-          auto group = case_of(kernel->spec(), kRagged);
-          ASSERT_TRUE(group) << group.error().message;
-          expect_right(*group, *kernel, std::min<std::int64_t>(group->most_ctas(*kernel), 40));
+          specs.push_back(spec_of(load, fixup, features));
         }
       }
     }
   }
+  expect_all_right(specs);
 }
 
 TEST_F(GroupOnGpu, RanksShareTheQueryHeadsOfOneKvHead) {
