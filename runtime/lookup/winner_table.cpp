@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "generator/generator.hpp"
+#include "generator/row_format.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/estimate.hpp"
 #include "runtime/lookup/grids.hpp"
@@ -89,6 +90,12 @@ int group_of(const DecodeProblem& problem) { return problem.q_heads / problem.kv
 /// shape.
 bool share_kernels(const DecodeProblem& a, const DecodeProblem& b) {
   return a.head_dim == b.head_dim && group_of(a) == group_of(b);
+}
+
+/// Whether kernels read both caches in the same way. V of a latent cache is a part of K, and rows with a format of
+/// their own are converted, so that neither kernels nor costs are a guide to the other kind.
+bool read_alike(const DecodeProblem& a, const DecodeProblem& b) {
+  return a.features.latent == b.features.latent && row_format(a.features) == row_format(b.features);
 }
 
 /// How far any two problems are from each other, in octaves.
@@ -262,7 +269,7 @@ struct WinnerTable::Impl {
     double least = std::numeric_limits<double>::infinity();
     for (Model& model : models) {
       if (model.problem.head_dim != problem.head_dim || group_of(model.problem) != group_of(problem) ||
-          model.problem.features.q_len != problem.features.q_len)
+          model.problem.features.q_len != problem.features.q_len || !read_alike(model.problem, problem))
         continue;
       const double away = distance(model.problem, problem);
       if (away >= octaves) continue;
@@ -419,13 +426,14 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
       return answer(found, Provenance::nearest, both);
     }
   }
-  const auto same_kernels =
-      impl_->winners_of([&](const DecodeProblem& candidate) { return share_kernels(candidate, problem); });
+  const auto same_kernels = impl_->winners_of([&](const DecodeProblem& candidate) {
+    return share_kernels(candidate, problem) && read_alike(candidate, problem);
+  });
   if (const auto found = Impl::find_closest(same_kernels, here, further))
     return answer(found, Provenance::nearest, same_kernels);
   // Of problems with other heads only tunables and costs are a guide, not the grid and the time.
   const auto further_by_heads = [&](const DecodeProblem& candidate) { return distance_of_any(candidate, problem); };
-  const auto all = impl_->winners_of([](const DecodeProblem&) { return true; });
+  const auto all = impl_->winners_of([&](const DecodeProblem& candidate) { return read_alike(candidate, problem); });
   const auto found = Impl::find_closest(all, here, further_by_heads);
   return impl_->estimate(found, found ? Provenance::model : Provenance::fallback, problem, shape, here,
                          Impl::witnesses_of(all, here, further_by_heads));

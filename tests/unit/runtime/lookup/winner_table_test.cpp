@@ -146,6 +146,25 @@ TEST(Lookup, OtherHeadsOnAMeasuredGpuGetAKernelOfTheirsByTheModel) {
   EXPECT_GE(choice.config.grid, 128);
 }
 
+TEST(Lookup, WinnersOverCachesThatAreReadInAnotherWaySayNothing) {
+  DecodeProblem latent{.q_heads = 16, .kv_heads = 1, .head_dim = 576};
+  latent.features = {.page_size = 64, .v_head_dim = 512, .latent = true};
+  DecodeProblem rows = latent;
+  rows.features.kv_format = KvFormat::fp8_ds_mla;
+  for (const DecodeProblem& tuned : {kLlama, latent, rows}) {
+    // One that is far faster than any model would have it.
+    const Config config = default_config(fictional_gpu(), tuned, kMeasured);
+    const WinnerTable table = table_of({winner(tuned, kMeasured, config, 1.0)});
+    for (const DecodeProblem& asked : {kLlama, latent, rows}) {
+      if (asked == tuned) continue;
+      const Shape shape{.batch = 3, .longest_context = 16384};
+      const Choice choice = table.find(asked, shape);
+      EXPECT_EQ(choice.provenance, Provenance::fallback);
+      EXPECT_EQ(choice.config, table_of({}).find(asked, shape).config);
+    }
+  }
+}
+
 TEST(Lookup, AnUnknownGpuGetsAUsualKernelWithEnoughCtas) {
   const Choice choice = table_of({}).find(kLlama, kMeasured);
   const auto usual = usual_kernels(fictional_gpu(), kLlama);
