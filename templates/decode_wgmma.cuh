@@ -1,6 +1,6 @@
-// decode_wgmma.cuh -- the kernel of the wgmma family. One producer warp streams KV through a ring. The warpgroups
-// attend to its steps, merge their states, and write the result of a segment or hand it to the fix-up. Warps 0 ..
-// kWarps - 1 are the warpgroups, and the next one is the producer.
+// decode_wgmma.cuh -- the kernel of the wgmma family. A producer streams KV through a ring: one warp, or the warps that
+// copy rows one by one. The warpgroups attend to its steps, merge their states, and write the result of a segment or
+// hand it to the fix-up. Warps 0 .. kWarps - 1 are the warpgroups, and those behind them the producer.
 
 static_assert(!kHasRoles, "the ring counts the readers of a stage");
 constexpr int kMergeBytes = kHoldsResults ? 0 : lean_round_up(sizeof(MergeBuffer), kLeanAtomBytes);
