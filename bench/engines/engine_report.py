@@ -29,9 +29,9 @@ UNIFORM = ((1, 8192), (16, 8192), (64, 4096), (8, 32768))  # requests, tokens of
 RAGGED_REQUESTS = 64
 
 # The kernels that a decode step runs for attention beside its projections, by their names. The update of the cache is counted apart, because it
-# is the same kernel with every backend.
-_UPDATE = re.compile(r"reshape_and_cache|concat_and_cache", re.IGNORECASE)
-_ATTENTION = re.compile(r"\blean_|flash|fmha|\bmla_|attention|attn|reduce_segments|batch_?decode|batch_?prefill|merge_state|xqa|prepare_varlen|combine",
+# is the same kernel with every backend. FlashInfer has norms and activations, too.
+_UPDATE = re.compile(r"reshape_and_cache|concat_and_cache|store_kvcache", re.IGNORECASE)
+_ATTENTION = re.compile(r"\blean_|flash(?!infer::(?:norm|activation|sampling))|fmha|\bmla_|attention|attn|reduce_segments|batch_?decode|batch_?prefill|merge_state|xqa|prepare_varlen|combine",
                         re.IGNORECASE)
 
 

@@ -38,9 +38,11 @@ class Engines(unittest.TestCase):
         for name in ("lean_sm90a_bf16_d128_g4_strided", "void cutlass::device_kernel<flash::FlashAttnFwdSm90<...>>", "kernel_unified_attention_2d",
                      "reduce_segments", "flashinfer::BatchDecodeWithPagedKVCacheKernel<...>", "flash::prepare_varlen_num_blocks_kernel"):
             self.assertEqual(engine_report.part_of(name), "attention", name)
-        for name in ("void vllm::reshape_and_cache_flash_kernel<...>", "void vllm::concat_and_cache_mla_kernel<...>"):
+        for name in ("void vllm::reshape_and_cache_flash_kernel<...>", "void vllm::concat_and_cache_mla_kernel<...>",
+                     "void (anonymous namespace)::store_kvcache<2048l, 4, true, long>(...)"):
             self.assertEqual(engine_report.part_of(name), "update", name)
-        for name in ("nvjet_tst_64x8_64x16_4x1_v_bz_TNT", "void vllm::rms_norm_kernel<...>", "triton_poi_fused_silu_mul_0", "boolean_kernel"):
+        for name in ("nvjet_tst_64x8_64x16_4x1_v_bz_TNT", "void vllm::rms_norm_kernel<...>", "triton_poi_fused_silu_mul_0", "boolean_kernel",
+                     "void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>(...)"):
             self.assertEqual(engine_report.part_of(name), "rest", name)
 
     def test_times_are_summed_by_part(self):
