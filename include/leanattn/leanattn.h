@@ -497,9 +497,9 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  * On sm_90 and newer, a plan of a problem with `pdl` makes dependent launches: they carry the attribute programmatic
  * stream serialization, so that the kernel may start before the kernels in front of it in the stream have ended. The
  * caller promises this contract, which docs/api.md has in the same words:
- *   - A kernel that may still be running must not write context_lengths, q_offsets, page_table, tree_mask,
- *     alibi_slopes, sink_logits, k_scale, v_scale, rope_table, or the rows of k and v of any token but each request's
- *     last q_len: this launch reads them before it executes griddepcontrol.wait.
+ *   - A kernel that may still be running must not write context_lengths, full_context_lengths, context_starts,
+ *     q_offsets, page_table, tree_mask, alibi_slopes, sink_logits, k_scale, v_scale, rope_table, or the rows of k and v
+ *     of any token but each request's last q_len: this launch reads them before it executes griddepcontrol.wait.
  *   - It may write q, k_new, v_new, o, lse, the workspace, and the rows of k and v of each request's last q_len tokens
  *     (of one query token: token index context_length - 1): this launch touches them only after the wait.
  *   - The kernel right before may still be running. If that one was launched with the attribute, too, and executes
