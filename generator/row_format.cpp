@@ -70,8 +70,8 @@ Result<void> validate_row_format(const Features& f, int head_dim, DType dtype) {
   if (f.kv_scale != KvScale::tensor)
     return refuse(fmt::format("with a scale per {}", to_string(f.kv_scale)),
                   "Its rows hold the scales: leave kv_scale out.");
-  if (in_group(f))
-    return refuse(fmt::format("with context_parallel {}", f.context_parallel),
+  if (has_part_of_context(f))
+    return refuse(fmt::format("with context_parallel {}", ranks_of_context(f)),
                   "Kernels of a group do not have it yet: leave it out, or give one GPU the context.");
   return {};
 }

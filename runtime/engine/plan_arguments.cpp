@@ -1,6 +1,7 @@
 // plan_arguments.cpp -- a launch's arguments: defaults filled in, every value checked before anything reaches the GPU.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -99,8 +100,12 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
   const bool paged = features.page_size > 0;
   const std::int64_t batch = args.batch;
   std::int64_t capacity = *tokens;
+  // A second cache has the same strides; bind_second_cache() refuses more pages.
+  const std::int64_t pages =
+      features.second_cache ? std::max(args.pool_pages, std::min<std::int64_t>(args.second_pool_pages, kMostTokens))
+                            : args.pool_pages;
   // What k_stride_batch and k_stride_token step along: requests and their tokens, or pages and theirs.
-  const std::int64_t entries = paged ? args.pool_pages : batch, entry_tokens = paged ? features.page_size : capacity;
+  const std::int64_t entries = paged ? pages : batch, entry_tokens = paged ? features.page_size : capacity;
   const int element_bytes = kv_element_bytes(features);
   const Row q_row{"head_dim", problem.head_dim, kQueryElementBytes};
   const Row o_row{features.v_head_dim != 0 ? "v_head_dim" : "head_dim", v_head_dim(problem), kQueryElementBytes};

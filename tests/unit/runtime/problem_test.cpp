@@ -108,6 +108,9 @@ TEST(Problem, RowsWithAFormatOfTheirOwnAreCountedWithTheirScalesAndGoWithALatent
   EXPECT_EQ(refused([](DecodeProblem& p) { p.features.context_parallel = 2, p.features.replicate_output = true; }),
             "a cache of fp8_ds_mla with context_parallel 2. Kernels of a group do not have it yet: leave it out, or "
             "give one GPU the context.");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.context_ranks = 4; }),
+            "a cache of fp8_ds_mla with context_parallel 4. Kernels of a group do not have it yet: leave it out, or "
+            "give one GPU the context.");
   for (const int page : {0, 1, 16, 64, 256, 48}) {
     for (const int q_len : {1, 4}) {
       DecodeProblem good = rows;

@@ -386,6 +386,12 @@ TEST_F(FeatureArguments, ASecondCacheHasPagesAndLengthsOfItsOwnAndTheStridesOfTh
   refuses("second_page_table_stride is 1, with rows of 2 entries", [&] { args.second_page_table_stride = 1; });
   args.second_page_table_stride = 5;
   EXPECT_EQ(bound().second_page_table_stride, 5);
+  // A first cache of one page steps along no pages, but the second does, by the same strides.
+  args.pool_pages = 1;
+  refuses("k_stride_batch is 8 elements", [&] { args.k_stride_batch = 8; });
+  refuses("v_stride_batch is 8 elements", [&] { args.v_stride_batch = 8; });
+  refuses(
+      "second_pool_pages is 9223372036854775807", [&] { args.second_pool_pages = INT64_MAX; }, ErrorCode::unsupported);
 }
 
 TEST_F(FeatureArguments, ASelectionBringsListsAndTheirCounts) {
