@@ -169,6 +169,7 @@ int run_paper_sweeps(const Console& console, const BenchFlags& flags) {
   };
   const Result<PaperReport> report = run_paper(*options, caches->directory, caches->cubins.get(), progress, stop);
   if (!report) return report_error(report.error());
+  for (const std::string& warning : report->warnings) warn(warning);
   if (!report->missing.empty())
     note(console, fmt::format("{} points of the sweeps were not measured.", report->missing.size()));
   if (console.json) {

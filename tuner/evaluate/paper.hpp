@@ -72,6 +72,7 @@ struct PaperReport {
   std::string revision;    ///< of the generator
   std::vector<PaperMeasurement> measurements;
   std::vector<PaperGap> missing;
+  std::vector<std::string> warnings = {};  ///< of winners that could not be read; not in the JSON
 };
 
 /// The speed-ups of lean over one of the other modes.
@@ -103,8 +104,8 @@ struct PaperOptions {
 using PaperProgress = std::function<void(std::size_t done, std::size_t total, const PaperPoint& next)>;
 
 /// Measures the points. Each is checked against the oracle before it is timed. When the budget is spent or `cancel` is
-/// set, the report has the points that were measured. A kernel that does not compile, or too little memory, costs its
-/// point only. Other errors are those of bench().
+/// set, the report has the points that were measured. A kernel that does not compile, too little memory, or a baseline
+/// that has no grid costs its point only. Other errors are those of bench().
 Result<PaperReport> run_paper(const PaperOptions& options, const std::optional<std::filesystem::path>& directory,
                               CubinCache* cubins, const PaperProgress& progress, const std::atomic<bool>* cancel);
 

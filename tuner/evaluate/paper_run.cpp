@@ -21,9 +21,9 @@ Result<BenchLine> line_of(const BenchReport& report, const char* mode) {
   return *found;
 }
 
-Result<PaperMeasurement> measure(const PaperPoint& point, const PaperOptions& options,
-                                 const std::optional<std::filesystem::path>& directory, CubinCache* cubins,
-                                 const std::atomic<bool>* cancel) {
+Result<BenchReport> measure(const PaperPoint& point, const PaperOptions& options,
+                            const std::optional<std::filesystem::path>& directory, CubinCache* cubins,
+                            const std::atomic<bool>* cancel) {
   const BenchOptions bench_options{.device = options.device,
                                    .rank_devices = {},
                                    .policy = L2Policy::cold,
@@ -32,14 +32,15 @@ Result<PaperMeasurement> measure(const PaperPoint& point, const PaperOptions& op
                                    .context_lengths = {},
                                    .kernels = kKernels,
                                    .lean_grids = kLeanGrids};
-  const Result<BenchReport> report =
-      bench(problem_of(point), shape_of(point), bench_options, directory, cubins, cancel);
-  if (!report) return tl::unexpected(report.error());
+  return bench(problem_of(point), shape_of(point), bench_options, directory, cubins, cancel);
+}
+
+Result<PaperMeasurement> measurement_of(const PaperPoint& point, const BenchReport& report) {
   PaperMeasurement measured;
   measured.point = point;
   for (const auto& [mode, line] : {std::pair("lean", &measured.lean), std::pair("fa2", &measured.flash_attention2),
                                    std::pair("fd", &measured.flash_decoding), std::pair("read", &measured.read)}) {
-    Result<BenchLine> found = line_of(*report, mode);
+    Result<BenchLine> found = line_of(report, mode);
     if (!found) return tl::unexpected(found.error());
     *line = std::move(*found);
   }
@@ -48,7 +49,8 @@ Result<PaperMeasurement> measure(const PaperPoint& point, const PaperOptions& op
 
 /// Whether an error concerns only the point at which it happened.
 bool costs_one_point(ErrorCode code) {
-  return code == ErrorCode::out_of_memory || code == ErrorCode::compile_failed || code == ErrorCode::kernel_rejected;
+  return code == ErrorCode::out_of_memory || code == ErrorCode::compile_failed || code == ErrorCode::kernel_rejected ||
+         code == ErrorCode::unsupported;
 }
 
 }  // namespace
@@ -74,7 +76,10 @@ Result<PaperReport> run_paper(const PaperOptions& options, const std::optional<s
       continue;
     }
     if (progress) progress(i, points.size(), points[i]);
-    Result<PaperMeasurement> measured = measure(points[i], options, directory, cubins, cancel);
+    const Result<BenchReport> benched = measure(points[i], options, directory, cubins, cancel);
+    if (benched) report.warnings = benched->warnings;
+    Result<PaperMeasurement> measured =
+        benched.and_then([&](const BenchReport& lines) { return measurement_of(points[i], lines); });
     if (measured) {
       report.measurements.push_back(std::move(*measured));
     } else if (measured.error().code == ErrorCode::interrupted) {
