@@ -239,6 +239,9 @@ void DecodeArguments::read_second_cache(const DecodeObjects& objects) {
   second_lengths_->require_contiguous();
   problem_.second_cache = 1;
   launch_.second_k = second_k_->data();
+  // What the stride from page to page is, a pool of one page does not say.
+  if (k_.extent(0) == 1) launch_.k_stride_batch = second_k_->stride(0);
+  if (has_v && v_->extent(0) == 1) launch_.v_stride_batch = second_v_->stride(0);
   if (has_v) {
     second_v_->require_extent(0, second_k_->extent(0), "of second_k_cache");
     launch_.second_v = second_v_->data();

@@ -251,6 +251,20 @@ def test_a_second_cache_beside_selected_blocks_has_values_of_its_own(engine):
     assert (arguments["second_k"], arguments["second_v"]) == (given["second_k_cache"].data, given["second_v_cache"].data)
 
 
+def test_pages_of_a_second_cache_beside_a_pool_of_one_page_are_found_by_its_own_stride(engine):
+    pages = {"second_k_cache": FakeTensor((9, 64, 656), "uint8", strides=(80 * 656, 656, 1))}
+    _, launch = decoded(engine, **second_cache(k_cache=FakeTensor((1, 64, 656), "uint8"), **pages))
+    assert launch["arguments"]["k_stride_batch"] == 80 * 656
+    given = inputs(page_table=FakeTensor((BATCH, 9), "int32"), k_cache=FakeTensor((1, KV_HEADS, 64, HEAD_DIM)), v_cache=FakeTensor((1, KV_HEADS, 64, HEAD_DIM)),
+                   selection=FakeTensor((BATCH, KV_HEADS, 20), "int32"), selected_counts=FakeTensor((BATCH,), "int32"), selection_block=64,
+                   second_page_table=FakeTensor((BATCH, 2), "int32"), second_lengths=FakeTensor((BATCH,), "int32"))
+    page = KV_HEADS * 64 * HEAD_DIM
+    pool = {"strides": (2 * page, 64 * HEAD_DIM, HEAD_DIM, 1)}
+    _, launch = decoded(engine, **given, second_k_cache=FakeTensor((9, KV_HEADS, 64, HEAD_DIM), **pool),
+                        second_v_cache=FakeTensor((9, KV_HEADS, 64, HEAD_DIM), **pool))
+    assert (launch["arguments"]["k_stride_batch"], launch["arguments"]["v_stride_batch"]) == (2 * page, 2 * page)
+
+
 @pytest.mark.parametrize("named, changed", [
     ("second_k_cache", {"second_k_cache": None}), ("second_k_cache", {"selection": None, "selected_counts": None, "context_lengths": FakeTensor((BATCH,), "int32"),
                                                               "page_table": FakeTensor((BATCH, 9), "int32")}),
