@@ -421,7 +421,7 @@ struct Layout {
 struct Rows {
   static constexpr int kRows = 900, kTokenBytes = 16;  // rows are that much apart beside their own bytes
   Layout layout;
-  std::vector<char> memory;
+  std::vector<char> memory, drawn;  // the rows, and as they were drawn: what stages are to hold of them
   std::vector<int> table, selection;
   LeanDecodeArgs args{};
 
@@ -434,15 +434,16 @@ struct Rows {
             std::ldexp(1.0f + static_cast<float>(random() % 8191) / 8192.0f, static_cast<int>(random() % 23) - 13);
         std::memcpy(memory.data() + row * stride() + of.scales + 4 * group, &scale, 4);
       }
+    drawn = memory;
     args.k = memory.data();
     args.k_stride_token = stride();
   }
   int stride() const { return layout.bytes + kTokenBytes; }
   const char* at(int row) const { return memory.data() + row * stride(); }
 
-  /// The bits of a column of a row as bf16.
+  /// The bits of a column of a row, as it was drawn, as bf16.
   u32 column(int row, int column) const {
-    const char* const from = at(row);
+    const char* const from = drawn.data() + row * stride();
     if (column < layout.latent_columns) {
       float scale = 0;
       std::memcpy(&scale, from + layout.scales + 4 * (column / layout.group), 4);
@@ -461,7 +462,7 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
   const KvRing ring{0, 210 << 10, 220 << 10};
   const Layout& layout = rows.layout;
   const int panels = (layout.latent_columns + layout.rope_columns) / 64, of_part = panels / layout.parts;
-  g_shared.fill(0xff);
+  g_shared.fill(0xfe);  // finite as a scale, so that not even zeros times it are the zeros that are expected
   for (int i = 0; i < kStages * layout.parts; ++i)
     init_barrier(ring.full + static_cast<u32>(8 * i), static_cast<int>(warps) * 33);
   for (int i = 0; i < kStages; ++i) init_barrier(ring.empty + static_cast<u32>(8 * i), 1);
@@ -559,14 +560,13 @@ void expect_panels_of_appended_rows(int warps,
     const int page = rows.table[static_cast<std::size_t>(s.request * 20 + read / 24)];
     return page < 0 || page >= 36 ? -1 : page * 24 + read % 24;
   };
-  const std::vector<char> appended = rows.memory;
   std::fill(rows.memory.begin(), rows.memory.end(), '\x7f');
   g_append_warps = warps;
   g_append = [&](const Segment& s, int warp) {
     for (int read = s.first; read < s.end; ++read) {
       const std::ptrdiff_t row = place(s, read), bytes = rows.stride();
       if ((read - s.first) % 64 / (64 / warps) == warp && row >= 0)
-        std::copy_n(appended.begin() + row * bytes, bytes, rows.memory.begin() + row * bytes);
+        std::copy_n(rows.drawn.begin() + row * bytes, bytes, rows.memory.begin() + row * bytes);
     }
   };
   expect_panels(
