@@ -7,6 +7,7 @@
 
 namespace leanattn {
 inline namespace v1 {
+
 Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeArgs& args, CUstream_st* stream) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());

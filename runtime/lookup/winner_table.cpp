@@ -71,7 +71,7 @@ double distance(const Features& a, const Features& b) {
          differ((a.page_size > 0) != (b.page_size > 0), 0.5) + differ(a.page_size != b.page_size, 0.1) +
          differ(a.kv_format != b.kv_format || a.kv_scale != b.kv_scale, 0.1) +
          differ(transforms_scores(a) != transforms_scores(b), 0.2) + differ(a.v_head_dim != b.v_head_dim, 0.2) +
-         differ(a.latent != b.latent, 2) + differ(has_selection(a) != has_selection(b), 0.5) +
+         differ(has_selection(a) != has_selection(b), 0.5) +
          differ(a.selection_block != b.selection_block || a.selection_in_pool != b.selection_in_pool ||
                     a.second_cache != b.second_cache,
                 0.1) +
@@ -197,13 +197,14 @@ struct WinnerTable::Impl {
     });
   }
 
-  /// The winners of all the problems that are `wanted`.
+  /// The winners of the `wanted` ones among the problems that can say something about this one.
   template <class Wanted>
-  std::vector<const ProblemWinners*> winners_of(Wanted wanted) const {
+  std::vector<const ProblemWinners*> winners_for(const DecodeProblem& problem, Wanted wanted) const {
     return problems.find_all([&](const DecodeProblem& candidate) {
       // The one kernel of a batch-invariant problem has LeanTiles that are too long for others, and the times of a
       // group have the exchange in them.
-      return !candidate.features.batch_invariant && !has_part_of_context(candidate.features) && wanted(candidate);
+      return !candidate.features.batch_invariant && !has_part_of_context(candidate.features) &&
+             read_alike(candidate, problem) && wanted(candidate);
     });
   }
 
@@ -426,14 +427,13 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
       return answer(found, Provenance::nearest, both);
     }
   }
-  const auto same_kernels = impl_->winners_of([&](const DecodeProblem& candidate) {
-    return share_kernels(candidate, problem) && read_alike(candidate, problem);
-  });
+  const auto same_kernels =
+      impl_->winners_for(problem, [&](const DecodeProblem& candidate) { return share_kernels(candidate, problem); });
   if (const auto found = Impl::find_closest(same_kernels, here, further))
     return answer(found, Provenance::nearest, same_kernels);
   // Of problems with other heads only tunables and costs are a guide, not the grid and the time.
   const auto further_by_heads = [&](const DecodeProblem& candidate) { return distance_of_any(candidate, problem); };
-  const auto all = impl_->winners_of([&](const DecodeProblem& candidate) { return read_alike(candidate, problem); });
+  const auto all = impl_->winners_for(problem, [](const DecodeProblem&) { return true; });
   const auto found = Impl::find_closest(all, here, further_by_heads);
   return impl_->estimate(found, found ? Provenance::model : Provenance::fallback, problem, shape, here,
                          Impl::witnesses_of(all, here, further_by_heads));
