@@ -124,6 +124,18 @@ Result<void> check_pool(const leanattn_decode_args& args) {
                  fmt::format("Give the pages that k and v hold, 1 to {}.", kMostPages));
 }
 
+/// Whether rows of `entries` page numbers, `stride` from one to the next, can be those of so many requests.
+Result<void> check_table_rows(const char* name, std::int64_t stride, std::int64_t entries, std::int64_t batch) {
+  if (stride == 0 || batch <= 1) [[likely]]
+    return {};
+  constexpr std::int64_t kEntryBytes = 4;
+  std::int64_t last = 0;
+  if (stride >= entries && !__builtin_mul_overflow(stride, batch * kEntryBytes, &last)) [[likely]]
+    return {};
+  return invalid(fmt::format("{} is {}, with rows of {} entries for {} requests", name, stride, entries, batch),
+                 "Leave it 0 for rows that follow each other.");
+}
+
 }  // namespace
 
 Result<void> check_feature_arguments(const Features& features, const leanattn_decode_args& args) {
@@ -159,15 +171,8 @@ Result<int> capacity_of(const Features& features, const leanattn_decode_args& ar
                                args.max_pages, features.page_size, tokens),
                    "Leave it 0 for a paged cache.");
   }
-  if (args.page_table_stride != 0 && args.batch > 1) {
-    std::int64_t last = 0;
-    if (args.page_table_stride < args.max_pages ||
-        __builtin_mul_overflow(args.page_table_stride, std::int64_t{args.batch} * 4, &last)) {
-      return invalid(fmt::format("page_table_stride is {}, with rows of {} entries for {} requests",
-                                 args.page_table_stride, args.max_pages, args.batch),
-                     "Leave it 0 for rows that follow each other.");
-    }
-  }
+  if (auto ok = check_table_rows("page_table_stride", args.page_table_stride, args.max_pages, args.batch); !ok)
+    return tl::unexpected(ok.error());
   return static_cast<int>(tokens);
 }
 
@@ -252,14 +257,10 @@ Result<int> bind_second_cache(const Features& features, const leanattn_decode_ar
                               name, pages, features.page_size),
                   "Split the pool, with a launch for the requests of each part.");
   }
-  if (args.second_page_table_stride != 0 && args.batch > 1) {
-    std::int64_t last = 0;
-    if (args.second_page_table_stride < args.second_max_pages ||
-        __builtin_mul_overflow(args.second_page_table_stride, std::int64_t{args.batch} * 4, &last))
-      return invalid(fmt::format("second_page_table_stride is {}, with rows of {} entries for {} requests",
-                                 args.second_page_table_stride, args.second_max_pages, args.batch),
-                     "Leave it 0 for rows that follow each other.");
-  }
+  if (auto ok = check_table_rows("second_page_table_stride", args.second_page_table_stride, args.second_max_pages,
+                                 args.batch);
+      !ok)
+    return tl::unexpected(ok.error());
   bound.second_k = args.second_k;
   bound.second_v = features.latent ? args.second_k : args.second_v;
   bound.second_page_table = args.second_page_table;
