@@ -195,7 +195,8 @@ std::string matrix_instructions(const KernelSpec& spec) {
       "// of its 16 inner elements.\n";
   if (warpgroups_have_roles(spec))
     return text + matrix_instruction("wgmma_shared", spec.dtype, step_tokens(spec), false) +
-           matrix_instruction("wgmma_values", spec.dtype, value_dim(spec) / 4, false);
+           matrix_instruction("wgmma_registers", spec.dtype, value_dim(spec) / 2, true) +
+           matrix_instruction("wgmma_values", spec.dtype, value_dim(spec) / 2, false);
   if (!query_rows_lead(spec))
     return text + matrix_instruction("wgmma_shared", spec.dtype, (rows_per_block(spec) + 7) / 8 * 8, false);
   return text + matrix_instruction("wgmma_shared", spec.dtype, step_tokens(spec), false) +

@@ -220,10 +220,7 @@ bool holds_results(const KernelSpec& spec) {
   return spec.warps == 4 || warpgroups_have_roles(spec) || splits_columns(spec) || rows_per_block(spec) > kMatrixRows;
 }
 
-int stage_parts(const KernelSpec& spec) {
-  constexpr int kParts = 3, kPanelDims = 64;
-  return warpgroups_have_roles(spec) && spec.head_dim % (kParts * kPanelDims) == 0 ? kParts : 1;
-}
+int stage_parts(const KernelSpec& spec) { return warpgroups_have_roles(spec) ? 2 : 1; }
 
 int shared_bytes(const KernelSpec& spec) {
   if (spec.load == LoadPath::tensor) return tensor_shared_bytes(spec);
@@ -240,7 +237,7 @@ int step_tokens(const KernelSpec& spec) { return spec.warp_tokens * (spec.load =
 
 int producer_warps(const KernelSpec& spec) {
   if (spec.load != LoadPath::tensor) return 0;
-  if (warpgroups_have_roles(spec)) return 8;
+  if (warpgroups_have_roles(spec)) return 4;
   if (gathers_rows(spec)) return gathering_warps(spec);
   return splits_columns(spec) || (query_rows_lead(spec) && spec.warps == 8) ? 4 : 1;
 }
@@ -353,8 +350,8 @@ Result<void> validate(const KernelSpec& spec) {
       return invalid(fmt::format("warps is {} with load path tensor", spec.warps), "choose 4, 8, 12 or 16");
     if (spec.features.latent && spec.warps > 8)
       return unsupported(fmt::format("{} warps over a latent cache", spec.warps), "choose 4 or 8");
-    // Each of two warpgroups has two matrix instructions, of a multiple of 64 columns each. The weights take the place
-    // of 64 columns behind them.
+    // Each half of V is a whole number of panels, and a matrix instruction takes no more than 256 columns. The weights
+    // take the place of 64 columns behind V.
     if (warpgroups_have_roles(spec) && (value_dim(spec) % 256 != 0 || spec.head_dim < value_dim(spec) + 64))
       return unsupported(
           fmt::format("8 warps over a latent cache of {} columns, {} of them V", spec.head_dim, value_dim(spec)),
@@ -365,7 +362,7 @@ Result<void> validate(const KernelSpec& spec) {
     if (warpgroups_have_roles(spec) && spec.features.append && row_format(spec.features) == nullptr)
       return unsupported("append into a latent cache with 8 warps and more than 16 query rows",
                          "the producer needs the registers that hold O; choose 4 warps");
-    // O fills the registers of the value warpgroups, and the addresses of other ranks' memory would be spilled.
+    // O fills the registers of both warpgroups, and the addresses of other ranks' memory would be spilled.
     if (warpgroups_have_roles(spec) && in_group(spec.features))
       return unsupported("context_parallel over a latent cache with 8 warps and more than 16 query rows",
                          "choose 4 warps");

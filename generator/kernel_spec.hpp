@@ -126,7 +126,7 @@ int row_buffer_bytes(const KernelSpec& spec);
 /// per block (templates/attend/wgmma_rows.cuh instead of wgmma_tokens.cuh), and where warpgroups have roles.
 bool query_rows_lead(const KernelSpec& spec);
 
-/// Whether one warpgroup makes the weights of a step and two others, with half of O's columns each, apply them
+/// Whether two warpgroups have half of O's columns each, and one of them makes the weights of a step for both
 /// (templates/attend/wgmma_roles.cuh): load path tensor, a latent cache, 8 warps, and more than 16 query rows.
 bool warpgroups_have_roles(const KernelSpec& spec);
 /// Whether two warpgroups have half of O's columns each and both compute all scores
@@ -156,8 +156,8 @@ bool has_large_partials(const KernelSpec& spec);
 /// memory.
 bool holds_results(const KernelSpec& spec);
 
-/// Parts of a stage of the ring that arrive one after the other, so that the first matrix instructions need not wait
-/// for all of it. Load path tensor: a part is that many of K's panels of 64 columns. 1 but where warpgroups have roles.
+/// Parts of a stage of the ring that become full and empty one by one. 1, or where warpgroups have roles 2: the columns
+/// of the first half of V, and all others (templates/kv/tensor.cuh).
 int stage_parts(const KernelSpec& spec);
 
 /// Dynamic shared memory of the kernel in bytes.
@@ -165,8 +165,7 @@ int shared_bytes(const KernelSpec& spec);
 
 /// Warps beside `warps`, which hold no part of O. Load path tensor has one that requests KV, or a whole warpgroup,
 /// which can hand over its registers, where two warpgroups hold 64 rows each or rows are gathered, or two warpgroups
-/// that convert rows. Where warpgroups have roles, the warpgroup that makes the weights is another four of them. The
-/// other load paths have none.
+/// that convert rows, or where warpgroups have roles. The other load paths have none.
 int producer_warps(const KernelSpec& spec);
 
 /// Threads of one CTA, producer warps included.

@@ -19,10 +19,8 @@ constexpr int kConsumerRegisters = kTwoProducers                                
               kProducerRegisters = kTwoProducers         ? kWarps == 8 ? 104 : 136
                                    : kAppend || kGathers ? 104
                                                          : 56;
-// What a launch gives the CTA, a multiple of 8 to each thread.
-constexpr int kLaunchRegisters = 65536 / (kThreads + 32 * kProducerWarps) / kCtasPerSm / 8 * 8;
-static_assert(kConsumerRegisters == 0 || kConsumerRegisters * kThreads + kProducerRegisters * 32 * kProducerWarps <=
-                                             kLaunchRegisters * (kThreads + 32 * kProducerWarps),
+static_assert(kConsumerRegisters == 0 ||
+                  kConsumerRegisters * kThreads + kProducerRegisters * 32 * kProducerWarps <= kCtaRegisters,
               "warps trade the registers that the CTA has");
 
 extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCtasPerSm)
@@ -99,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
         if constexpr (kGathers) fence_async_proxy();
         attend(args, here.segment, step_at(here.segment, read), ring.stages + at.stage * kStageBytes, operands,
                attention, warpgroup);
-        if (lane == 0) arrive(ring.empty + at.stage * 8);
+        if (lane == 0) arrive(empty_barriers(ring, at));
       }
       if (++turn == kWarpgroups) turn = 0;
       at.next();

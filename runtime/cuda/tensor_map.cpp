@@ -31,12 +31,12 @@ Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecode
 
   struct Operand {
     const void* base;
-    int dims;
+    int dims, dims_of_copy;
     long long token, head, outer;
   };
   const auto encode = [&](CUtensorMap& map, const Operand& operand) {
     const auto panels = static_cast<cuuint32_t>(operand.dims / kPanelDims);
-    const auto panels_of_copy = panels / static_cast<cuuint32_t>(stage_parts(spec));
+    const auto panels_of_copy = static_cast<cuuint32_t>(operand.dims_of_copy / kPanelDims);
     const cuuint64_t sizes[] = {kPanelDims, static_cast<cuuint64_t>(tokens), panels,
                                 static_cast<cuuint64_t>(args.kv_heads), static_cast<cuuint64_t>(outer)};
     const cuuint32_t box[] = {kPanelDims, static_cast<cuuint32_t>(run), run == step_tokens(spec) ? panels_of_copy : 1,
@@ -58,12 +58,15 @@ Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecode
         "cuTensorMapEncodeTiled", ErrorCode::launch_failed);
   };
   KvTensorMaps maps;
-  if (auto ok = encode(maps.k, {args.k, spec.head_dim, args.k_stride_token, args.k_stride_head, args.k_stride_batch});
-      !ok)
-    return tl::unexpected(ok.error());
-  if (auto ok = encode(maps.v, {args.v, value_dim(spec), args.v_stride_token, args.v_stride_head, args.v_stride_batch});
-      !ok)
-    return tl::unexpected(ok.error());
+  // A stage of two parts is K's columns only: those of the first half of V, and all others.
+  const bool in_parts = stage_parts(spec) > 1;
+  const int dims = spec.head_dim, first = in_parts ? value_dim(spec) / 2 : dims;
+  const Operand k = {args.k, dims, first, args.k_stride_token, args.k_stride_head, args.k_stride_batch};
+  const Operand others = {args.k, dims, dims - first, args.k_stride_token, args.k_stride_head, args.k_stride_batch};
+  const int v_dims = value_dim(spec);
+  const Operand v = {args.v, v_dims, v_dims, args.v_stride_token, args.v_stride_head, args.v_stride_batch};
+  if (auto ok = encode(maps.k, k); !ok) return tl::unexpected(ok.error());
+  if (auto ok = encode(maps.v, in_parts ? others : v); !ok) return tl::unexpected(ok.error());
   return maps;
 }
 

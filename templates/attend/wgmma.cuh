@@ -11,8 +11,12 @@ constexpr bool kRowsAreSplit = kRows > 64;
 // scores. With many, one warpgroup more makes the weights of each step for both.
 constexpr bool kColumnsAreSplit = kLatent && kWarps == 8 && kQueryRows <= kLeanFewRows,
                kHasRoles = kLatent && kWarps == 8 && kQueryRows > kLeanFewRows;
-constexpr bool kAllTakeSteps = kRowsAreSplit || kColumnsAreSplit || kHasRoles;
-constexpr int kStageReaders = kAllTakeSteps ? kWarps : 4;  // the warps that say when a stage is free
+constexpr bool kAllTakeSteps = kRowsAreSplit || kColumnsAreSplit;
+constexpr int kStageReaders = kAllTakeSteps ? kWarps : 4;  // the warps that say when a stage, or a part of it, is free
+
+// The registers that a launch gives a CTA: a multiple of 8 to each thread.
+constexpr int kCtaThreads = 32 * (kWarps + kProducerWarps),
+              kCtaRegisters = 65536 / kCtaThreads / kCtasPerSm / 8 * 8 * kCtaThreads;
 
 // What an operand's descriptor says beside its address (PTX ISA, "Matrix descriptor": leading and stride byte offset).
 // A swizzled operand is made of atoms of eight rows of 128 bytes, kStride bytes from one to the next, and is one atom
@@ -41,10 +45,15 @@ LEAN_DEVICE void pin(float (&accumulators)[kA][kB][4]) {
 // What was written before, to pinned registers and to shared memory, is visible to the wgmmas after this.
 LEAN_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 LEAN_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits until all but the last kPending groups are done.
+template <int kPending>
+LEAN_DEVICE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
 template <class Accumulators>
 LEAN_DEVICE void wgmma_end(Accumulators& accumulators) {
   wgmma_commit();
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  wgmma_wait<0>();
   pin(accumulators);
 }
 // Makes what this thread stored in shared memory visible to the matrix unit and the copy engine, after the next

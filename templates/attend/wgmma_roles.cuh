@@ -1,15 +1,15 @@
-// attend/wgmma_roles.cuh -- one step, where O has more columns than the registers of a warpgroup hold. One warpgroup,
-// the weigher, computes S = Q K^T and the online softmax, and leaves the weights P in shared memory. Two others, the
-// value warpgroups, hold one half of O's columns each and compute O += P V. Query rows sit on the 64 matrix rows. The
-// weigher is a step ahead of the others, so that the matrix unit multiplies while it takes exponentials.
+// attend/wgmma_roles.cuh -- the steps of a segment, where O has more columns than the registers of a warpgroup hold.
+// Two warpgroups hold one half of O's columns each. The first one, the leader, also computes S = Q K^T and the online
+// softmax. It multiplies its half of V with the weights P from its registers, and leaves P in shared memory for the
+// other one, the follower. Query rows sit on the 64 matrix rows.
 //
-// P takes the place of the step's last 64 columns of K, which are no part of V and which nobody reads once S is there.
-// So a stage has everything of its step, and its two barriers are enough: `weighed` says that P is there, `empty` that
-// nobody needs the stage.
+// The leader issues S of a step right behind O += P V of the step before, so that the matrix unit goes on while it
+// waits. P takes the place of the step's last 64 columns of K, which are no part of V and which nobody reads once S is
+// there. A stage has two parts, which become full and empty one by one: the columns of the leader's half of V, and all
+// others.
 
 constexpr int kHalfValueDim = kValueDim / 2;
-constexpr int kOutTiles = kHalfValueDim / 8;  // eight-dim tiles of a value warpgroup
-constexpr int kQuarterTiles = kOutTiles / 2;  // and of one of its matrix instructions
+constexpr int kOutTiles = kHalfValueDim / 8;  // eight-dim tiles of a warpgroup
 static_assert(kRows <= 64 && kWarpgroups == 2, "a warpgroup has 64 matrix rows, and there are two halves of O");
 static_assert(kStepTokens == 64 && kKPanels > kVPanels, "P has 64 columns, and a panel of K holds them");
 
@@ -30,15 +30,43 @@ struct alignas(kLeanAtomBytes) Operands {
 };
 static_assert(sizeof(Operands) == lean_role_operand_bytes(kHeadDim, kStages), "host and device must agree on them");
 
+// `weighed` of the stages: the weights of the step are there.
+LEAN_DEVICE u32 weighed_barriers() {
+  __shared__ __align__(8) u64 barriers[kStages];
+  return shared_address(barriers);
+}
+LEAN_DEVICE void init_weighed(u32 barriers) {
+#pragma unroll
+  for (int s = 0; s < kStages; s++) init_barrier(barriers + (u32)(s * 8), 4);  // the leader's warps
+}
+
 LEAN_DEVICE u32 weights_of(u32 stage) { return stage + (kKPanels - 1) * kPanelBytes; }
 
-// A barrier of the weigher's warps. 3 and 4 are the value warpgroups' own.
-LEAN_DEVICE void sync_weigher() { asm volatile("bar.sync 5, 128;" ::: "memory"); }
+// A warpgroup's half of O: (row g, dim 2c) (g, 2c + 1) (g + 8, 2c) (g + 8, 2c + 1) of each eight dims, and the
+// rows' state. Maxima are in raw score units and the true running ones.
+struct Attention {
+  float out[kOutTiles][4];
+  float max[2], sum[2];  // sum: of this lane's tokens until the segment ends
+};
 
-// Loads the rows of q to shared memory. To be called by the weigher.
+LEAN_DEVICE void clear(Attention& a) {
+#pragma unroll
+  for (int d = 0; d < kOutTiles; d++) a.out[d][0] = a.out[d][1] = a.out[d][2] = a.out[d][3] = 0.0f;
+  a.max[0] = a.max[1] = kNegInf, a.sum[0] = a.sum[1] = 0.0f;
+}
+
+LEAN_DEVICE void rescale(Attention& a, const float (&factor)[2]) {
+#pragma unroll
+  for (int d = 0; d < kOutTiles; d++) {
+    a.out[d][0] *= factor[0], a.out[d][1] *= factor[0];
+    a.out[d][2] *= factor[1], a.out[d][3] *= factor[1];
+  }
+}
+
+// Loads the rows of q to shared memory. To be called by the leader.
 LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Operands& shared) {
   constexpr int kColumnChunks = kHeadDim / 8, kChunksPerThread = 64 * kColumnChunks / 128;
-  sync_weigher();  // all have read the rows before
+  sync_warpgroup(0);  // all have read the rows before
 #pragma unroll(kChunksPerThread % 4 == 0 ? 4 : 1)
   for (int i = 0; i < kChunksPerThread; i++) {
     const int at = i * 128 + (int)threadIdx.x % 128, index = at / kColumnChunks, column = at % kColumnChunks;
@@ -55,49 +83,32 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Operan
   }
   if constexpr (!kRotates) asm volatile("cp.async.wait_all;" ::: "memory");
   fence_async_proxy();
-  sync_weigher();
+  sync_warpgroup(0);
 }
 
-// The weigher's state of rows g and g + 8 of the warp's 16. Maxima are in raw score units and the true running ones.
-struct Softmax {
-  float max[2] = {kNegInf, kNegInf};
-  float sum[2] = {0.0f, 0.0f};  // of this lane's tokens
-};
-
-// The weights of a step, whose KV arrives in `stage` as the barriers from `full` on say. last: whether it is the
-// segment's last one.
-LEAN_DEVICE void weigh_step(const LeanDecodeArgs& args, const Segment& s, const Step& step, bool last, u32 stage,
-                            u32 full, u32 parity, Operands& shared, StepRows& rows, Softmax& softmax) {
+// Issues S = Q K^T of the step whose KV arrives in stage `at`, as one group of instructions.
+LEAN_DEVICE void issue_scores(const LeanDecodeArgs& args, const KvRing& ring, const RingPosition& at,
+                              const Operands& shared, float (&score)[kStepTokens / 8][4]) {
+  const u32 stage = ring.stages + at.stage * kStageBytes;
   u32 q = shared_address(shared.q);
   asm volatile("" : "+r"(q));  // lest the descriptors of all of q be kept from step to step
-  float score[kStepTokens / 8][4];
 #pragma unroll
-  for (int k = 0; k < kHeadDim / 16; k++) {  // 16 dims are 32 bytes of a panel's rows
-    if (k % (kPartPanels * 4) == 0) {
-      if (k > 0) wgmma_commit();
-      wait_ring(args, full + (u32)(k / (kPartPanels * 4) * 8), parity);
-      if constexpr (kGathers) fence_async_proxy();
-      wgmma_begin();
-    }
-    wgmma_shared<0, 0>(score, matrix_descriptor<0, 1024, true>(q + (u32)(k / 4 * 64 * 128 + k % 4 * 32)),
-                       matrix_descriptor<0, 1024, true>(stage + (u32)(k / 4 * kPanelBytes + k % 4 * 32)), k > 0);
+  for (int part = 0; part < kStageParts; part++) {
+    wait_ring(args, full_barriers(ring, at) + part * 8, at.parity);
+    if constexpr (kGathers) fence_async_proxy();
+    wgmma_begin();
+#pragma unroll
+    for (int k = first_panel(part) * 4; k < first_panel(part + 1) * 4; k++)  // 16 dims are 32 bytes of a panel's rows
+      wgmma_shared<0, 0>(score, matrix_descriptor<0, 1024, true>(q + (u32)(k / 4 * 64 * 128 + k % 4 * 32)),
+                         matrix_descriptor<0, 1024, true>(stage + (u32)(k / 4 * kPanelBytes + k % 4 * 32)), k > 0);
   }
-  wgmma_end(score);
-  sync_weigher();  // nobody reads K any more
+  wgmma_commit();
+}
 
-  if (step.count < kStepTokens) zero_v_rows(stage + kVOffset, step.count);
-  const Holes holes = step_holes(args, s, step, stage);
-  if constexpr (kSelectionBlock > 0 && !kGathers) {
-    if (any_hole(holes)) zero_v_holes(stage + kVOffset, holes);
-  }
-  finish_scores(args, s, step, holes, 0, score);
-  float factor[2];
-  u32 weight[kStepTokens / 8][2];
-  weigh(softmax.max, softmax.sum, score, args.scale_log2, factor, weight);
-
+// Hands the weights of a step, and what the follower must know of its rows, to the follower.
+LEAN_DEVICE void store_weights(u32 stage, const u32 (&weight)[kStepTokens / 8][2], const float (&max)[2],
+                               const float (&sum)[2], const float (&factor)[2], StepRows& rows) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  float sum[2] = {softmax.sum[0], softmax.sum[1]};
-  if (last) add_lanes(sum);
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const int row = warp * 16 + half * 8 + g;
@@ -107,53 +118,115 @@ LEAN_DEVICE void weigh_step(const LeanDecodeArgs& args, const Segment& s, const 
           "st.shared.u32 [%0], %1;" ::"r"(weights_of(stage) + (u32)(row * 128 + (tile ^ row % 8) * 16 + c * 4)),
           "r"(weight[tile][half])
           : "memory");
-    if (c == 0) rows.max[row] = softmax.max[half], rows.sum[row] = sum[half], rows.factor[row] = factor[half];
+    if (c == 0) rows.max[row] = max[half], rows.sum[row] = sum[half], rows.factor[row] = factor[half];
   }
   fence_async_proxy();
   __syncwarp();
 }
 
-// A value warpgroup's half of O: (row g, dim 2c) (g, 2c + 1) (g + 8, 2c) (g + 8, 2c + 1) of each eight dims, and the
-// rows' state.
-struct Attention {
-  float out[kOutTiles][4];
-  float max[2], sum[2];
-};
-
-LEAN_DEVICE void clear(Attention& a) {
-#pragma unroll
-  for (int d = 0; d < kOutTiles; d++) a.out[d][0] = a.out[d][1] = a.out[d][2] = a.out[d][3] = 0.0f;
-  a.max[0] = a.max[1] = kNegInf, a.sum[0] = a.sum[1] = 0.0f;
-}
-
-// Adds a step to O. half: which of the value warpgroups this is.
-LEAN_DEVICE void add_values(u32 stage, const StepRows& rows, int half, Attention& a) {
-  const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
-  const float factor[2] = {rows.factor[row], rows.factor[row + 8]};
-  if (__any_sync(kFullMask, factor[0] != 1.0f || factor[1] != 1.0f)) {
-#pragma unroll
-    for (int d = 0; d < kOutTiles; d++) {
-      a.out[d][0] *= factor[0], a.out[d][1] *= factor[0];
-      a.out[d][2] *= factor[1], a.out[d][3] *= factor[1];
-    }
-  }
-  const u32 p = weights_of(stage), v = stage + kVOffset + (u32)(half * (kVPanels / 2) * kPanelBytes);
-  constexpr int kQuarterBytes = kVPanels / 4 * kPanelBytes;
+// Issues the leader's O += P V of a step, as one group of instructions.
+LEAN_DEVICE void issue_values(u32 stage, const u32 (&weight)[kStepTokens / 8][2], Attention& a) {
   pin(a.out);
   wgmma_begin();
 #pragma unroll
-  for (int k = 0; k < kStepTokens / 16; k++)  // 16 tokens are two atoms of eight rows of V
-#pragma unroll
-    for (int part = 0; part < 2; part++)
-      wgmma_values<0, 1>(*(float(*)[kQuarterTiles][4]) & a.out[part * kQuarterTiles],
-                         matrix_descriptor<0, 1024, true>(p + (u32)(k * 32)),
-                         matrix_descriptor<kPanelBytes, 1024, true>(v + (u32)(part * kQuarterBytes + k * 2048)), true);
-  wgmma_end(a.out);
+  for (int k = 0; k < kStepTokens / 16; k++) {  // 16 tokens are two atoms of eight rows of V
+    const u32 p[4] = {weight[2 * k][0], weight[2 * k][1], weight[2 * k + 1][0], weight[2 * k + 1][1]};
+    wgmma_registers<1>(a.out, p, matrix_descriptor<kPanelBytes, 1024, true>(stage + kVOffset + (u32)(k * 2048)), true);
+  }
+  wgmma_commit();
 }
 
-// Takes over the rows' state after a segment's last step, while the stage still belongs to its readers.
-LEAN_DEVICE void take_state(const StepRows& rows, Attention& a) {
-  const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+// The segment's steps, as the leader takes them. at: the stage of the first one, then that of the next segment's.
+LEAN_DEVICE void lead(const LeanDecodeArgs& args, const Segment& s, const KvRing& ring, u32 weighed, Operands& shared,
+                      RingPosition& at, Attention& a) {
+  const bool signals = threadIdx.x % 32 == 0;
+  const int end = end_read(s);
+  float score[kStepTokens / 8][4];
+  int read = first_read(s);
+  u32 stage, weight[kStepTokens / 8][2];
+  float factor[2];
+  if (!__any_sync(kFullMask, read < end)) return;
+  issue_scores(args, ring, at, shared, score);
+  wgmma_wait<0>();
+  pin(score);
+#pragma unroll 1
+  for (;;) {
+    stage = ring.stages + at.stage * kStageBytes;
+    sync_warpgroup(0);  // nobody reads K any more
+
+    const Step step = step_at(s, read);
+    const Holes holes = step_holes(args, s, step, stage);
+    bool zeroes = step.count < kStepTokens;
+    if (zeroes) zero_v_rows(stage + kVOffset, step.count);
+    if constexpr (kSelectionBlock > 0 && !kGathers) {
+      if (any_hole(holes)) zero_v_holes(stage + kVOffset, holes), zeroes = true;
+    }
+    finish_scores(args, s, step, holes, 0, score);
+    const bool rises = weigh(a.max, a.sum, score, args.scale_log2, factor, weight);
+    if (__any_sync(kFullMask, rises)) rescale(a, factor);
+    if (zeroes) {
+      fence_async_proxy();
+      sync_warpgroup(0);
+    }
+    if (!__any_sync(kFullMask, read + kStepTokens < end)) break;
+    issue_values(stage, weight, a);
+    store_weights(stage, weight, a.max, a.sum, factor, shared.rows[at.stage]);
+    if (signals) arrive(weighed + at.stage * 8);
+    const u32 empty = empty_barriers(ring, at);
+    at.next();
+    read += kStepTokens;
+    if constexpr (kStages == 1) {  // the next rows come where this step's are
+      wgmma_wait<0>();
+      if (signals) arrive(empty);
+      issue_scores(args, ring, at, shared, score);
+    } else {
+      issue_scores(args, ring, at, shared, score);
+      wgmma_wait<1>();
+      if (signals) arrive(empty);
+    }
+    wgmma_wait<0>();
+    pin(score);
+    pin(a.out);
+  }
+  issue_values(stage, weight, a);
+  add_lanes(a.sum);
+  store_weights(stage, weight, a.max, a.sum, factor, shared.rows[at.stage]);
+  if (signals) arrive(weighed + at.stage * 8);
+  wgmma_wait<0>();
+  pin(a.out);
+  if (signals) arrive(empty_barriers(ring, at));
+  at.next();
+}
+
+// The segment's steps, as the follower takes them.
+LEAN_DEVICE void follow(const LeanDecodeArgs& args, const Segment& s, const KvRing& ring, u32 weighed,
+                        const Operands& shared, RingPosition& at, Attention& a) {
+  const int end = end_read(s), row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll 1
+  for (int read = first_read(s); read < end; read += kStepTokens) {
+    const u32 stage = ring.stages + at.stage * kStageBytes, empty = empty_barriers(ring, at) + (kStageParts - 1) * 8;
+    const StepRows& rows = shared.rows[at.stage];
+    wait_ring(args, full_barriers(ring, at) + (kStageParts - 1) * 8, at.parity);
+    wait_ring(args, weighed + at.stage * 8, at.parity);
+    if constexpr (kGathers) fence_async_proxy();
+    const float factor[2] = {rows.factor[row], rows.factor[row + 8]};
+    if (__any_sync(kFullMask, factor[0] != 1.0f || factor[1] != 1.0f)) rescale(a, factor);
+    at.next();
+    const bool more = read + kStepTokens < end;
+    const u32 p = weights_of(stage), v = stage + kVOffset + (u32)(kVPanels / 2 * kPanelBytes);
+    pin(a.out);
+    wgmma_begin();
 #pragma unroll
-  for (int half = 0; half < 2; half++) a.max[half] = rows.max[row + half * 8], a.sum[half] = rows.sum[row + half * 8];
+    for (int k = 0; k < kStepTokens / 16; k++)
+      wgmma_values<0, 1>(a.out, matrix_descriptor<0, 1024, true>(p + (u32)(k * 32)),
+                         matrix_descriptor<kPanelBytes, 1024, true>(v + (u32)(k * 2048)), true);
+    wgmma_end(a.out);
+    if (!more) {
+#pragma unroll
+      for (int half = 0; half < 2; half++)
+        a.max[half] = rows.max[row + half * 8], a.sum[half] = rows.sum[row + half * 8];
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(empty);
+  }
 }

@@ -18,14 +18,14 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
     for (int read = first_read(s); read < end; read += kStepTokens) {
       const int token = step_at(s, read).token;
       const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
-      writer.claim(args, ring, s, token);
-      if (leader) {
+      wait_for_tokens(s, token);
 #pragma unroll
-        for (int part = 0; part < kStageParts; part++) {
-          expect_bytes(full + part * 8, kStageBytes / kStageParts);
-          copy_box(stage + part * kPartPanels * kPanelBytes, k_map, token, part * kPartPanels, s.kv_head, s.request,
-                   full + part * 8);
-        }
+      for (int part = 0; part < kStageParts; part++) {
+        writer.claim(args, ring, part);
+        if (!leader) continue;
+        expect_bytes(full + part * 8, part_bytes(part));
+        copy_box(stage + first_panel(part) * kPanelBytes, part == 0 ? k_map : v_map, token, first_panel(part),
+                 s.kv_head, s.request, full + part * 8);
         if constexpr (!kLatent) copy_box(stage + kKStageBytes, v_map, token, 0, s.kv_head, s.request, full);
       }
       writer.at.next();

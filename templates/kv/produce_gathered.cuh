@@ -42,7 +42,8 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       const Step step = step_at(s, read);
       const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
       const u32 holes = __ballot_sync(kFullMask, place < 0) >> page_step * kGatherRows & 0xffffu;
-      writer.claim(args, ring, s, step.token);
+      writer.claim(args, ring, 0);
+      wait_for_tokens(s, step.token);
       if (lane == 0) ((unsigned short*)&selected_holes().of_stage[writer.at.stage])[warp] = (unsigned short)holes;
       int at[kRowTurns];
 #pragma unroll
@@ -53,6 +54,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       }
 #pragma unroll
       for (int part = 0; part < kStageParts; part++) {
+        if (part > 0) writer.claim(args, ring, part);
 #pragma unroll
         for (int turn = 0; turn < kRowTurns; turn++) {
           const int row = warp * kGatherRows + turn * kRowsAtOnce + row_of_turn;
@@ -62,7 +64,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
           const char* const k = k_head + to_cache(at[turn], to_second_k(args)) + token / kPageSize * k_page_stride +
                                 token % kPageSize * k_stride;
 #pragma unroll
-          for (int panel = part * kPartPanels; panel < (part + 1) * kPartPanels; panel++)
+          for (int panel = first_panel(part); panel < first_panel(part + 1); panel++)
             copy_async_16(to + (u32)(panel * kPanelBytes), k + panel * 128, valid);
           if constexpr (!kLatent) {
             const char* const v_head = (const char*)args.v + 2 * (s.kv_head * args.v_stride_head) + column * 16;

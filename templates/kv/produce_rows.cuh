@@ -3,6 +3,16 @@
 // them to bf16 in the stages, once for K and V (kv/row_panels.cuh). Each of them goes on by itself: it asks for the
 // rows of the next step as soon as its stage is free, and converts a step once its rows are there, whichever is first.
 
+// Whether all of the stage at hand is free now.
+LEAN_DEVICE bool is_free(const RingWriter& writer, const KvRing& ring) {
+  if (writer.filled < kStages) return true;
+  bool free = true;
+#pragma unroll
+  for (int part = 0; part < kStageParts; part++)
+    free &= is_complete_now(empty_barriers(ring, writer.at) + part * 8, writer.at.parity ^ 1);
+  return free;
+}
+
 // Requests and converts every step of this CTA's range as stages become free. To be called by all warps that copy rows.
 LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const LeanTensorMap&, const KvRing& ring,
                          Walk& walk) {
@@ -30,8 +40,9 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       if (more) places.start(args, s);
       continue;
     }
-    const bool free = more && (writer.filled < kStages || requested == 0 ||
-                               is_complete_now(ring.empty + writer.at.stage * 8, writer.at.parity ^ 1));
+    // While there are rows to convert, nothing else may be waited for: readers free a part only once the next step is
+    // there.
+    const bool free = more && (requested == 0 || is_free(writer, ring));
     if (!free) {
       if (!is_complete_now(arrived_barrier(oldest.stage), oldest.parity)) continue;
       convert_rows(ring.stages + oldest.stage * kStageBytes, oldest.stage, full_barriers(ring, oldest));
@@ -46,7 +57,8 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       }
       row = places.take(s, read), known = true;
     }
-    writer.claim(args, ring, s, step_at(s, read).token);
+    writer.claim_all(args, ring);
+    wait_for_tokens(s, step_at(s, read).token);
     if constexpr (kPageSize > 0) {
       const u32 holes = __ballot_sync(kFullMask, row < 0) >> turn * kWarpRows;
       if (lane == 0) note_holes(writer.at.stage, holes);

@@ -113,7 +113,7 @@ LEAN_DEVICE void convert_rows(u32 stage, u32 at_stage, u32 full) {
     __syncwarp();  // all have read the second panel
     store_values(panel, first, bytes);
     panel += (u32)(2 * kPanelBytes);
-    while (part < kStageParts && (pair + 1 == kRowPairs || (part + 1) * kPartPanels <= 2 * (pair + 1)))
+    while (part < kStageParts && (pair + 1 == kRowPairs || first_panel(part + 1) <= 2 * (pair + 1)))
       arrive_for_warp(full + (u32)(part++ * 8));
   }
 }

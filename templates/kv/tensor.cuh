@@ -3,7 +3,7 @@
 // them. The producer walks the line by itself, so that the stream does not pause at the end of a segment.
 //
 // A stage holds K, then V, as panels of [kStepTokens][64 dims]. With kLatent V is the first panels of K. A stage may
-// arrive in parts of equally many panels of K, in their order, each with a barrier of its own. Both tensor
+// have two parts, the panels of the first half of V and all others, each with barriers of its own. Both tensor
 // maps have five dimensions: 64 dims, tokens, panels, KV heads and requests; of a paged cache the tokens of a page, and
 // pages in place of requests. Tokens past the capacity arrive as zeros, those between context and capacity as whatever
 // memory holds.
@@ -18,8 +18,12 @@ constexpr int kStageColumns = kLatent ? kHeadDim : kHeadDim + kValueDim;
 constexpr int kStageBytes = lean_warpgroup_stage_bytes(kStepTokens, kStageColumns);
 static_assert(kStageBytes == kKStageBytes + (kLatent ? 0 : kVPanels * kPanelBytes), "a stage is made of panels");
 
-constexpr int kPartPanels = kKPanels / kStageParts;
-static_assert(kKPanels % kStageParts == 0 && (kLatent || kStageParts == 1), "the parts of a stage are equal");
+// The panel of K with which a part of a stage begins.
+LEAN_DEVICE constexpr int first_panel(int part) { return part == 0 ? 0 : part < kStageParts ? kVPanels / 2 : kKPanels; }
+LEAN_DEVICE constexpr int part_bytes(int part) {
+  return kStageParts == 1 ? kStageBytes : (first_panel(part + 1) - first_panel(part)) * kPanelBytes;
+}
+static_assert(kStageParts == 1 || (kLatent && kStageParts == 2), "the first part is the first half of V");
 
 // Where rows are gathered, a part of a stage has arrived once the copies of all lanes have, and the word of each of
 // their warps about holes.
@@ -33,7 +37,7 @@ struct alignas(64) LeanTensorMap {
 struct KvRing {
   u32 stages;  // shared memory, 1024-byte aligned
   u32 full;    // mbarriers, one for each part of each stage: its bytes have arrived
-  u32 empty;   // one for each stage: its readers are done
+  u32 empty;   // and one for each: its readers are done
 };
 
 // A stage of the ring, and the parity that its barriers complete with.
@@ -45,7 +49,7 @@ struct RingPosition {
 };
 
 LEAN_DEVICE KvRing kv_ring(u32 stages) {
-  __shared__ __align__(8) u64 barriers[(kStageParts + 1) * kStages];
+  __shared__ __align__(8) u64 barriers[2 * kStageParts * kStages];
   return {stages, shared_address(barriers), shared_address(barriers + kStageParts * kStages)};
 }
 
@@ -75,9 +79,12 @@ LEAN_DEVICE Holes step_holes(const LeanDecodeArgs& args, const Segment& s, const
   return __any_sync(kFullMask, load_shared_4(hole_note()) != 0) ? holes_of(args, s, step) : Holes{};
 }
 
-// The barrier of a stage's first part. Those of the other parts follow it.
+// The barriers of a stage's first part. Those of the other part follow them.
 LEAN_DEVICE u32 full_barriers(const KvRing& ring, const RingPosition& at) {
   return ring.full + at.stage * (kStageParts * 8);
+}
+LEAN_DEVICE u32 empty_barriers(const KvRing& ring, const RingPosition& at) {
+  return ring.empty + at.stage * (kStageParts * 8);
 }
 
 // To be called by one thread.
@@ -86,9 +93,8 @@ LEAN_DEVICE void init_ring(const KvRing& ring) {
   for (int i = 0; i < kStageParts * kStages; i++)
     init_barrier(ring.full + (u32)(i * 8), kGathers ? kGatherArrivals : 1);
 #pragma unroll
-  for (int s = 0; s < kStages; s++) {
-    init_barrier(ring.empty + (u32)(s * 8), kStageReaders);  // the warps that read it
-  }
+  for (int i = 0; i < kStageParts * kStages; i++)
+    init_barrier(ring.empty + (u32)(i * 8), kStageReaders);  // the warps that read it
   if constexpr (kPageSize > 0 && (kSelectionBlock > 0 || kGathers)) selected_holes().stages = ring.stages;
   if constexpr (kPageSize > 0 && kSelectionBlock == 0 && !kGathers)
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole_note()), "r"(0) : "memory");
@@ -139,18 +145,18 @@ struct RingWriter {
   u32 filled = 0;
 
   LEAN_DEVICE u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }
-  // Waits until the stage is free.
-  LEAN_DEVICE void claim(const LeanDecodeArgs& args, const KvRing& ring) {
+  // Waits until a part of the stage is free. Parts are claimed in their order.
+  LEAN_DEVICE void claim(const LeanDecodeArgs& args, const KvRing& ring, int part) {
     if (filled == kStages) {
-      wait_ring(args, ring.empty + at.stage * 8, at.parity ^ 1);
-    } else {
+      wait_ring(args, empty_barriers(ring, at) + part * 8, at.parity ^ 1);
+    } else if (part + 1 == kStageParts) {
       filled++;
     }
   }
-  // And until the step that begins with `token` may be read.
-  LEAN_DEVICE void claim(const LeanDecodeArgs& args, const KvRing& ring, const Segment& s, int token) {
-    claim(args, ring);
-    wait_for_tokens(s, token);
+  // Waits until all of the stage is free.
+  LEAN_DEVICE void claim_all(const LeanDecodeArgs& args, const KvRing& ring) {
+#pragma unroll
+    for (int part = 0; part < kStageParts; part++) claim(args, ring, part);
   }
 };
 

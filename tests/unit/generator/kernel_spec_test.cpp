@@ -142,7 +142,7 @@ TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {
   EXPECT_TRUE(warpgroups_have_roles(spec));
   EXPECT_EQ(rows_per_block(spec), 64);
   EXPECT_EQ(row_blocks(spec), 2);
-  EXPECT_EQ(cta_threads(spec), 512) << "two warpgroups with O, one that weighs, one that requests KV";
+  EXPECT_EQ(cta_threads(spec), 384) << "two warpgroups with O, one that requests KV";
   KernelSpec tokens = spec;
   tokens.warps = 4, tokens.group = 16;
   ASSERT_TRUE(validate(tokens)) << validate(tokens).error().message;
@@ -162,7 +162,7 @@ TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {
   EXPECT_EQ(validate(halves).error().code, ErrorCode::unsupported) << "halves of 96 columns";
   for (const KernelSpec& held : {spec, tokens}) EXPECT_TRUE(holds_results(held));
   EXPECT_TRUE(row_blocks_in_step(spec));
-  EXPECT_EQ(stage_parts(spec), 3) << "nine panels of 64 columns";
+  EXPECT_EQ(stage_parts(spec), 2) << "each warpgroup has one to free";
   EXPECT_FALSE(row_blocks_in_step(tokens));
   EXPECT_EQ(stage_parts(tokens), 1);
   KernelSpec one_block = spec, invariant = spec, narrow = spec;
@@ -170,7 +170,7 @@ TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {
   narrow.features.v_head_dim = 256;
   EXPECT_FALSE(row_blocks_in_step(one_block));
   EXPECT_FALSE(row_blocks_in_step(invariant)) << "a slot of its workspace is a tile position";
-  EXPECT_EQ(stage_parts(narrow), 1) << "five panels";
+  EXPECT_EQ(stage_parts(narrow), 2) << "of two and three panels";
   EXPECT_TRUE(has_large_partials(spec));
   EXPECT_TRUE(has_large_partials(tokens));
   tokens.group = 8;
@@ -208,7 +208,7 @@ TEST(KernelSpec, RowsWithAFormatOfTheirOwnAreGatheredByTheProducerThatConvertsTh
   EXPECT_TRUE(gathers_rows(spec));
   EXPECT_EQ(page_run(spec), 1);
   EXPECT_EQ(cache_token_bytes(spec), 656);
-  EXPECT_EQ(cta_threads(spec), 512);
+  EXPECT_EQ(cta_threads(spec), 384);
   for (const int page : {0, 1, 7, 48, 256}) {
     spec.features.page_size = page;
     EXPECT_TRUE(validate(spec)) << page;

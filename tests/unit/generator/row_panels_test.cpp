@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -264,8 +265,7 @@ SelectedHoles& selected_holes() {
   constexpr int kRowLatentColumns = latent_columns, kRowGroup = group, kRowLatent = latent_at, kRowScales = scales_at, \
                 kRowRope = rope_at, kRowBytes = rope_at + rope_columns * 2, kValueDim = latent_columns,                \
                 kVPanels = latent_columns / 64, kKPanels = (latent_columns + rope_columns) / 64, kStageParts = parts,  \
-                kPartPanels = kKPanels / kStageParts, kStageBytes = kKPanels * kPanelBytes, kPageSize = page,          \
-                kGatherWarps = roles ? 4 : 8;                                                                          \
+                kStageBytes = kKPanels * kPanelBytes, kPageSize = page, kGatherWarps = roles ? 4 : 8;                  \
   struct RowBuffers {                                                                                                  \
     float scales[kStages][kStepTokens][kRowLatentColumns / kRowGroup];                                                 \
     u64 arrived[kGatherWarps][kStages];                                                                                \
@@ -280,22 +280,23 @@ SelectedHoles& selected_holes() {
   inline u32 full_barriers(const KvRing& ring, const RingPosition& at) {                                               \
     return ring.full + at.stage * (kStageParts * 8);                                                                   \
   }                                                                                                                    \
+  inline u32 empty_barriers(const KvRing& ring, const RingPosition& at) {                                              \
+    return ring.empty + at.stage * (kStageParts * 8);                                                                  \
+  }                                                                                                                    \
+  constexpr int first_panel(int part) { return part == 0 ? 0 : part < kStageParts ? kVPanels / 2 : kKPanels; }         \
   struct RingWriter {                                                                                                  \
     RingPosition at;                                                                                                   \
     u32 filled = 0;                                                                                                    \
     u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }                               \
-    void claim(const LeanDecodeArgs&, const KvRing& ring) {                                                            \
-      if (filled == kStages) {                                                                                         \
-        wait_for(ring.empty + at.stage * 8, at.parity ^ 1);                                                            \
-      } else {                                                                                                         \
-        filled++;                                                                                                      \
-      }                                                                                                                \
+    void claim_all(const LeanDecodeArgs&, const KvRing& ring) {                                                        \
+      for (int part = 0; part < kStageParts && filled == kStages; part++)                                              \
+        wait_for(empty_barriers(ring, at) + static_cast<u32>(part * 8), at.parity ^ 1);                                \
+      if (filled < kStages) filled++;                                                                                  \
     }                                                                                                                  \
-    void claim(const LeanDecodeArgs& args, const KvRing& ring, const Segment&, int) { claim(args, ring); }             \
   };
 
 namespace dense {
-ROWS(512, 64, 128, 0, 512, 528, 3, 0, true)
+ROWS(512, 64, 128, 0, 512, 528, 2, 0, true)
 inline bool is_hole(int, int) { return false; }
 #include "templates/kv/row_lanes.cuh"
 
@@ -319,7 +320,7 @@ ROWS(512, 64, 128, 0, 512, 528, 1, 24, true)
 #include "templates/kv/produce_rows.cuh"
 }  // namespace pages
 namespace selected {
-ROWS(512, 64, 128, 0, 512, 528, 3, 16, true)
+ROWS(512, 64, 128, 0, 512, 528, 2, 16, true)
 constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
 constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = false;
 #include "templates/kv/selection.cuh"
@@ -333,7 +334,7 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = 
 #include "templates/kv/produce_rows.cuh"
 }  // namespace selected
 namespace two_caches {
-ROWS(512, 64, 128, 0, 512, 528, 3, 16, true)
+ROWS(512, 64, 128, 0, 512, 528, 2, 16, true)
 constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
 constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = true;
 #include "templates/kv/selection.cuh"
@@ -455,17 +456,21 @@ struct Rows {
   }
 };
 
-/// Runs a producer of `warps` warps over the segments, and reads every step as its parts become full.
+/// Runs a producer of `warps` warps over the segments, and reads every step as its parts become full. As the readers of
+/// two parts do, it frees the first one only once the next step is there.
 void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool has_holes,
                    const std::function<void(const KvRing&, Walk&)>& produce,
                    const std::function<int(const Segment&, int)>& place, unsigned warps = 4) {
   const KvRing ring{0, 210 << 10, 220 << 10};
   const Layout& layout = rows.layout;
-  const int panels = (layout.latent_columns + layout.rope_columns) / 64, of_part = panels / layout.parts;
+  const int panels = (layout.latent_columns + layout.rope_columns) / 64;
+  const auto first_column = [&](int part) {
+    return part == 0 ? 0 : part < layout.parts ? layout.latent_columns / 2 : 64 * panels;
+  };
   g_shared.fill(0xfe);  // finite as a scale, so that not even zeros times it are the zeros that are expected
   for (int i = 0; i < kStages * layout.parts; ++i)
     init_barrier(ring.full + static_cast<u32>(8 * i), static_cast<int>(warps) * 33);
-  for (int i = 0; i < kStages; ++i) init_barrier(ring.empty + static_cast<u32>(8 * i), 1);
+  for (int i = 0; i < kStages * layout.parts; ++i) init_barrier(ring.empty + static_cast<u32>(8 * i), 1);
   std::vector<std::jthread> lanes;
   for (unsigned lane = 0; lane < 32 * warps; ++lane) {
     lanes.emplace_back([&, lane] {
@@ -476,6 +481,7 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
   }
   RingPosition at;
   int steps = 0, hidden = 0, wrong = 0;
+  std::optional<u32> kept;  // the barrier of the first part of the step before
   for (const Segment& s : segments) {
     for (int read = s.first; read < s.end; read += kStepTokens, at.next(), ++steps) {
       for (int part = 0; part < layout.parts; ++part) {
@@ -483,7 +489,7 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
         for (int token = 0; token < kStepTokens; ++token) {
           const int row = read + token < s.end ? place(s, read + token) : -1;
           hidden += row < 0 && part == 0;
-          for (int column = part * of_part * 64; column < (part + 1) * of_part * 64; ++column) {
+          for (int column = first_column(part); column < first_column(part + 1); ++column) {
             const u32 chunk = static_cast<u32>(column % 64 / 8 ^ token % 8);
             const std::size_t address = at.stage * static_cast<u32>(panels * kPanelBytes) +
                                         static_cast<std::size_t>(column / 64 * kPanelBytes + token * 128) + chunk * 16 +
@@ -499,7 +505,14 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
           }
         }
       }
-      arrive(ring.empty + at.stage * 8, 1);
+      const u32 empty = ring.empty + at.stage * static_cast<u32>(layout.parts * 8);
+      if (layout.parts > 1) {
+        if (kept) arrive(*kept, 1);
+        arrive(empty + 8, 1);
+        kept = empty;
+      } else {
+        arrive(empty, 1);
+      }
     }
   }
   lanes.clear();
@@ -508,7 +521,7 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
   EXPECT_EQ(wrong, 0);
 }
 
-constexpr Layout kDsMla{512, 64, 128, 0, 512, 528, 656, 3}, kInOnePart{512, 64, 128, 0, 512, 528, 656, 1};
+constexpr Layout kDsMla{512, 64, 128, 0, 512, 528, 656, 2}, kInOnePart{512, 64, 128, 0, 512, 528, 656, 1};
 
 TEST(RowPanels, TheTableSaysWhatTheLoaderIsTriedWith) {
   const leanattn::RowFormat* const row = leanattn::row_format(leanattn::KvFormat::fp8_ds_mla);
