@@ -139,7 +139,9 @@ TEST_F(FakeGpuKernel, RowBlocksInStepShareTheRangesOfAGrid) {
   ASSERT_TRUE(loaded->launch(args, 1, nullptr));
   EXPECT_EQ(fake_gpu().launches.back().grid, 2u) << "a CTA for each row block";
   EXPECT_EQ(reciprocal(fake_gpu().launches.back()), 0xffffffffu);
-  EXPECT_EQ(fake_gpu().tensor_maps.front().box, (std::vector<cuuint32_t>{64, 64, 3, 1, 1})) << "a third of the panels";
+  ASSERT_EQ(fake_gpu().tensor_maps.size(), 2u);
+  EXPECT_EQ(fake_gpu().tensor_maps[0].box, (std::vector<cuuint32_t>{64, 64, 4, 1, 1})) << "the first half of V";
+  EXPECT_EQ(fake_gpu().tensor_maps[1].box, (std::vector<cuuint32_t>{64, 64, 5, 1, 1})) << "all other panels of K";
 }
 
 TEST_F(FakeGpuKernel, ATensorKernelGetsMapsOfTheCallersStrides) {
