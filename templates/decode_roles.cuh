@@ -6,9 +6,15 @@ static_assert(sizeof(Operands) + kStages * kStageBytes + kLeanAtomBytes == kShar
               "host and device must agree on dynamic shared memory");
 
 // Registers of a thread once the producer has handed some of its own to the others (PTX ISA, "setmaxnreg"). A producer
-// of one warp needs fewest.
-constexpr bool kProducesMuch = kAppend || kSecondCache || kConvertsRows || kGathers;
-constexpr int kConsumerRegisters = kProducesMuch ? 208 : 232, kProducerRegisters = kProducesMuch ? 88 : 40;
+// of one warp needs fewest. One that converts the rows of one cache leaves more to the others than other gatherers do,
+// because with fewer they spill more.
+constexpr bool kConvertsOneCache = kConvertsRows && !kSecondCache;
+constexpr int kConsumerRegisters = kConvertsOneCache ? 216
+                                   : kGathers        ? 208
+                                                     : 232,
+              kProducerRegisters = kConvertsOneCache ? 72
+                                   : kGathers        ? 88
+                                                     : 40;
 static_assert(kConsumerRegisters * kThreads + kProducerRegisters * 32 * kProducerWarps <= kCtaRegisters,
               "warps trade the registers that the CTA has");
 
