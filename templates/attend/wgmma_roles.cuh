@@ -19,7 +19,7 @@ LEAN_DEVICE int first_dim(int position) { return position / 16 * 16 + position %
 
 // The softmax state of a step's rows.
 struct StepRows {
-  float max[64], sum[64];  // sum: of the segment up to this step, there only after its last one
+  float max[64], sum[64];  // of the segment, there after its last step
   float factor[64];        // what O of the steps before is worth
 };
 
@@ -29,6 +29,20 @@ struct alignas(kLeanAtomBytes) Operands {
   StepRows rows[kStages];
 };
 static_assert(sizeof(Operands) == lean_role_operand_bytes(kHeadDim, kStages), "host and device must agree on them");
+
+// The descriptor of an operand that lies `bytes` behind. Its low word counts addresses in units of 16 bytes, so one
+// addition makes it: what stands between two matrix instructions must take less time than the first of them.
+LEAN_DEVICE u64 operand_behind(u64 descriptor, int bytes) {
+  return descriptor >> 32 << 32 | (u32)descriptor + (u32)(bytes / 16);
+}
+
+// Stores four 8 x 8 matrices of 16-bit elements to shared memory, of which lane (g, c) has elements 2c and 2c + 1 of
+// row g. address: that of row lane % 8 of matrix lane / 8 (PTX ISA, "stmatrix"). To be called by a whole warp.
+LEAN_DEVICE void store_matrices(u32 address, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
+}
 
 // `weighed` of the stages: the weights of the step are there.
 LEAN_DEVICE u32 weighed_barriers() {
@@ -92,6 +106,7 @@ LEAN_DEVICE void issue_scores(const LeanDecodeArgs& args, const KvRing& ring, co
   const u32 stage = ring.stages + at.stage * kStageBytes;
   u32 q = shared_address(shared.q);
   asm volatile("" : "+r"(q));  // lest the descriptors of all of q be kept from step to step
+  const u64 rows = matrix_descriptor<0, 1024, true>(q), tokens = matrix_descriptor<0, 1024, true>(stage);
 #pragma unroll
   for (int part = 0; part < kStageParts; part++) {
     wait_ring(args, full_barriers(ring, at) + part * 8, at.parity);
@@ -99,26 +114,30 @@ LEAN_DEVICE void issue_scores(const LeanDecodeArgs& args, const KvRing& ring, co
     wgmma_begin();
 #pragma unroll
     for (int k = first_panel(part) * 4; k < first_panel(part + 1) * 4; k++)  // 16 dims are 32 bytes of a panel's rows
-      wgmma_shared<0, 0>(score, matrix_descriptor<0, 1024, true>(q + (u32)(k / 4 * 64 * 128 + k % 4 * 32)),
-                         matrix_descriptor<0, 1024, true>(stage + (u32)(k / 4 * kPanelBytes + k % 4 * 32)), k > 0);
+      wgmma_shared<0, 0>(score, operand_behind(rows, k / 4 * 64 * 128 + k % 4 * 32),
+                         operand_behind(tokens, k / 4 * kPanelBytes + k % 4 * 32), k > 0);
   }
   wgmma_commit();
 }
 
-// Hands the weights of a step, and what the follower must know of its rows, to the follower.
-LEAN_DEVICE void store_weights(u32 stage, const u32 (&weight)[kStepTokens / 8][2], const float (&max)[2],
-                               const float (&sum)[2], const float (&factor)[2], StepRows& rows) {
-  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+// Stores the weights of a step, and what O of the steps before is worth, for the follower. Nobody reads K of the step
+// any more once the leader's warps have met here.
+LEAN_DEVICE void store_weights(u32 stage, const u32 (&weight)[kStepTokens / 8][2], const float (&factor)[2],
+                               StepRows& rows) {
+  int thread = threadIdx.x % 128;
+  asm volatile("" : "+r"(thread));  // lest addresses be kept from step to step
+  const int warp = thread / 32, lane = thread % 32;
+  sync_warpgroup(0);
+  // A lane names 16 bytes of one row: of 16 rows by two pieces, the pieces of tokens 0 .. 7 and 8 .. 15.
+  const int row = warp * 16 + lane % 16;
+  const u32 first = weights_of(stage) + (u32)(row * 128 + (lane / 16 ^ row % 8) * 16);
 #pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const int row = warp * 16 + half * 8 + g;
+  for (int tile = 0; tile < kStepTokens / 8; tile += 2)
+    store_matrices(first ^ (u32)(tile * 16), weight[tile][0], weight[tile][1], weight[tile + 1][0],
+                   weight[tile + 1][1]);
+  if (lane % 4 == 0) {
 #pragma unroll
-    for (int tile = 0; tile < kStepTokens / 8; tile++)
-      asm volatile(
-          "st.shared.u32 [%0], %1;" ::"r"(weights_of(stage) + (u32)(row * 128 + (tile ^ row % 8) * 16 + c * 4)),
-          "r"(weight[tile][half])
-          : "memory");
-    if (c == 0) rows.max[row] = max[half], rows.sum[row] = sum[half], rows.factor[row] = factor[half];
+    for (int half = 0; half < 2; half++) rows.factor[warp * 16 + half * 8 + lane / 4] = factor[half];
   }
   fence_async_proxy();
   __syncwarp();
@@ -126,12 +145,13 @@ LEAN_DEVICE void store_weights(u32 stage, const u32 (&weight)[kStepTokens / 8][2
 
 // Issues the leader's O += P V of a step, as one group of instructions.
 LEAN_DEVICE void issue_values(u32 stage, const u32 (&weight)[kStepTokens / 8][2], Attention& a) {
+  const u64 values = matrix_descriptor<kPanelBytes, 1024, true>(stage + kVOffset);
   pin(a.out);
   wgmma_begin();
 #pragma unroll
   for (int k = 0; k < kStepTokens / 16; k++) {  // 16 tokens are two atoms of eight rows of V
     const u32 p[4] = {weight[2 * k][0], weight[2 * k][1], weight[2 * k + 1][0], weight[2 * k + 1][1]};
-    wgmma_registers<1>(a.out, p, matrix_descriptor<kPanelBytes, 1024, true>(stage + kVOffset + (u32)(k * 2048)), true);
+    wgmma_registers<1>(a.out, p, operand_behind(values, k * 2048), true);
   }
   wgmma_commit();
 }
@@ -152,14 +172,16 @@ LEAN_DEVICE void lead(const LeanDecodeArgs& args, const Segment& s, const KvRing
 #pragma unroll 1
   for (;;) {
     stage = ring.stages + at.stage * kStageBytes;
-    sync_warpgroup(0);  // nobody reads K any more
-
     const Step step = step_at(s, read);
     const Holes holes = step_holes(args, s, step, stage);
     bool zeroes = step.count < kStepTokens;
-    if (zeroes) zero_v_rows(stage + kVOffset, step.count);
-    if constexpr (kSelectionBlock > 0 && !kGathers) {
-      if (any_hole(holes)) zero_v_holes(stage + kVOffset, holes), zeroes = true;
+    if constexpr (kSelectionBlock > 0 && !kGathers) zeroes |= any_hole(holes);
+    if (zeroes) {
+      sync_warpgroup(0);  // nobody reads K any more, of which V is a part
+      if (step.count < kStepTokens) zero_v_rows(stage + kVOffset, step.count);
+      if constexpr (kSelectionBlock > 0 && !kGathers) {
+        if (any_hole(holes)) zero_v_holes(stage + kVOffset, holes);
+      }
     }
     finish_scores(args, s, step, holes, 0, score);
     const bool rises = weigh(a.max, a.sum, score, args.scale_log2, factor, weight);
@@ -170,7 +192,7 @@ LEAN_DEVICE void lead(const LeanDecodeArgs& args, const Segment& s, const KvRing
     }
     if (!__any_sync(kFullMask, read + kStepTokens < end)) break;
     issue_values(stage, weight, a);
-    store_weights(stage, weight, a.max, a.sum, factor, shared.rows[at.stage]);
+    store_weights(stage, weight, factor, shared.rows[at.stage]);
     if (signals) arrive(weighed + at.stage * 8);
     const u32 empty = empty_barriers(ring, at);
     at.next();
@@ -189,8 +211,16 @@ LEAN_DEVICE void lead(const LeanDecodeArgs& args, const Segment& s, const KvRing
     pin(a.out);
   }
   issue_values(stage, weight, a);
+  StepRows& rows = shared.rows[at.stage];
   add_lanes(a.sum);
-  store_weights(stage, weight, a.max, a.sum, factor, shared.rows[at.stage]);
+  if (threadIdx.x % 4 == 0) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const int row = threadIdx.x / 32 * 16 + half * 8 + threadIdx.x % 32 / 4;
+      rows.max[row] = a.max[half], rows.sum[row] = a.sum[half];
+    }
+  }
+  store_weights(stage, weight, factor, rows);
   if (signals) arrive(weighed + at.stage * 8);
   wgmma_wait<0>();
   pin(a.out);
@@ -213,13 +243,13 @@ LEAN_DEVICE void follow(const LeanDecodeArgs& args, const Segment& s, const KvRi
     if (__any_sync(kFullMask, factor[0] != 1.0f || factor[1] != 1.0f)) rescale(a, factor);
     at.next();
     const bool more = read + kStepTokens < end;
-    const u32 p = weights_of(stage), v = stage + kVOffset + (u32)(kVPanels / 2 * kPanelBytes);
+    const u64 weights = matrix_descriptor<0, 1024, true>(weights_of(stage)),
+              values = matrix_descriptor<kPanelBytes, 1024, true>(stage + kVOffset + kVPanels / 2 * kPanelBytes);
     pin(a.out);
     wgmma_begin();
 #pragma unroll
     for (int k = 0; k < kStepTokens / 16; k++)
-      wgmma_values<0, 1>(a.out, matrix_descriptor<0, 1024, true>(p + (u32)(k * 32)),
-                         matrix_descriptor<kPanelBytes, 1024, true>(v + (u32)(k * 2048)), true);
+      wgmma_values<0, 1>(a.out, operand_behind(weights, k * 32), operand_behind(values, k * 2048), true);
     wgmma_end(a.out);
     if (!more) {
 #pragma unroll

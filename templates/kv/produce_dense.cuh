@@ -28,6 +28,10 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
                  s.kv_head, s.request, full + part * 8);
         if constexpr (!kLatent) copy_box(stage + kKStageBytes, v_map, token, 0, s.kv_head, s.request, full);
       }
+      if constexpr (kPrefetches) {
+        if (leader && read + kStepTokens < end)
+          prefetch_part(s, k_map, v_map, step_at(s, read + kStepTokens).token, s.request);
+      }
       writer.at.next();
     }
   } while (next_segment(args, walk));

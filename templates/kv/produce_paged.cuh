@@ -66,6 +66,12 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
                      s.kv_head, id, full + part * 8);
         }
       }
+      if constexpr (kPrefetches && kWholeParts) {
+        const int id =
+            __shfl_sync(kFullMask, page_step + 1 < kPageSteps ? page : next_page, (page_step + 1) % kPageSteps);
+        if (lane == 0 && read + kStepTokens < end)
+          prefetch_part(s, k_map, v_map, step_at(s, read + kStepTokens).token % kPageSize, id);
+      }
       writer.at.next();
     }
   } while (next_segment(args, walk));

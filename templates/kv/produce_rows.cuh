@@ -17,6 +17,7 @@ LEAN_DEVICE bool is_free(const RingWriter& writer, const KvRing& ring) {
 LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const LeanTensorMap&, const KvRing& ring,
                          Walk& walk) {
   const int lane = threadIdx.x % 32;
+  const auto k_head = [&] { return first_cache(args) + walk.segment.kv_head * args.k_stride_head; };
   if (lane == 0) {
 #pragma unroll
     for (int s = 0; s < kStages; s++) init_barrier(arrived_barrier(s), 32);
@@ -56,6 +57,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
         append_tokens(args, s, gather_warp(), kGatherWarps);
       }
       row = places.take(s, read), known = true;
+      prefetch_row<kRowBytes>(k_head() + row, row >= 0);
     }
     writer.claim_all(args, ring);
     wait_for_tokens(s, step_at(s, read).token);
@@ -63,12 +65,14 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       const u32 holes = __ballot_sync(kFullMask, row < 0) >> turn * kWarpRows;
       if (lane == 0) note_holes(writer.at.stage, holes);
     }
-    const char* const k_head = first_cache(args) + s.kv_head * args.k_stride_head;
-    request_rows(k_head, row, turn, writer.stage(ring), writer.at.stage);
+    request_rows(k_head(), row, turn, writer.stage(ring), writer.at.stage);
     writer.at.next();
     requested++;
     turn = (turn + 1) % kStepsInHand;
     read += kStepTokens;
-    if (turn == 0) row = places.take(s, read);
+    if (turn == 0) {
+      row = places.take(s, read);
+      prefetch_row<kRowBytes>(k_head() + row, row >= 0);
+    }
   }
 }

@@ -132,6 +132,31 @@ LEAN_DEVICE void copy_box(u32 destination, const LeanTensorMap& map, int token, 
   }
 }
 
+// Where warpgroups have roles there is room for two stages, and a stage becomes free only half a step before its next
+// rows are needed. So the producer asks L2 for them a step earlier. Row blocks that walk in step share the asking.
+constexpr bool kPrefetches = kHasRoles && kRowBlocksInStep;
+
+// Asks L2 for what copy_box would copy (PTX ISA, "cp.async.bulk.prefetch.tensor").
+LEAN_DEVICE void prefetch_box(const LeanTensorMap& map, int token, int panel, int kv_head, int outer) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];" ::"l"(&map), "r"(0),
+               "r"(token), "r"(panel), "r"(kv_head), "r"(outer)
+               : "memory");
+}
+// Asks for the part of a step that is this row block's to ask for. Of more than two row blocks, two ask.
+LEAN_DEVICE void prefetch_part(const Segment& s, const LeanTensorMap& k_map, const LeanTensorMap& v_map, int token,
+                               int outer) {
+  if (s.row_block < kStageParts)
+    prefetch_box(s.row_block == 0 ? k_map : v_map, token, first_panel(s.row_block), s.kv_head, outer);
+}
+
+// Asks L2 for the row of this lane, if it has one and the row is this row block's to ask for (PTX ISA,
+// "cp.async.bulk.prefetch").
+template <int kBytes>
+LEAN_DEVICE void prefetch_row(const char* row, bool exists) {
+  if (exists && (threadIdx.x + blockIdx.x) % kRowBlocks == 0)
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row), "n"(kBytes) : "memory");
+}
+
 // Waits until the step that begins with `token` may be read: its newest tokens may come from the previous kernel.
 LEAN_DEVICE void wait_for_tokens(const Segment& s, int token) {
   if constexpr (kPdl) {

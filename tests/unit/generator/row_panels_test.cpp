@@ -186,6 +186,15 @@ void arrive_for_warp(u32 barrier) {
 }
 bool is_complete_now(u32 barrier, u32 parity) { return __all_sync(kFullMask, is_complete(barrier, parity)); }
 
+/// The rows that L2 was asked for.
+std::mutex g_prefetched_mutex;
+std::vector<const char*> g_prefetched;
+template <int kBytes>
+void prefetch_row(const char* row, bool exists) {
+  const std::scoped_lock lock(g_prefetched_mutex);
+  if (exists) g_prefetched.push_back(row);
+}
+
 float value_of_e4m3(u32 byte) {
   const int exponent = static_cast<int>(byte >> 3 & 15), fraction = static_cast<int>(byte & 7);
   const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
@@ -457,7 +466,8 @@ struct Rows {
 };
 
 /// Runs a producer of `warps` warps over the segments, and reads every step as its parts become full. As the readers of
-/// two parts do, it frees the first one only once the next step is there.
+/// two parts do, it frees the first one only once the next step is there. Producers of four warps ask L2 for each row
+/// once.
 void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool has_holes,
                    const std::function<void(const KvRing&, Walk&)>& produce,
                    const std::function<int(const Segment&, int)>& place, unsigned warps = 4) {
@@ -467,6 +477,8 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
   const auto first_column = [&](int part) {
     return part == 0 ? 0 : part < layout.parts ? layout.latent_columns / 2 : 64 * panels;
   };
+  g_prefetched.clear();
+  std::vector<const char*> existing;
   g_shared.fill(0xfe);  // finite as a scale, so that not even zeros times it are the zeros that are expected
   for (int i = 0; i < kStages * layout.parts; ++i)
     init_barrier(ring.full + static_cast<u32>(8 * i), static_cast<int>(warps) * 33);
@@ -489,6 +501,7 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
         for (int token = 0; token < kStepTokens; ++token) {
           const int row = read + token < s.end ? place(s, read + token) : -1;
           hidden += row < 0 && part == 0;
+          if (row >= 0 && part == 0) existing.push_back(rows.at(row));
           for (int column = first_column(part); column < first_column(part + 1); ++column) {
             const u32 chunk = static_cast<u32>(column % 64 / 8 ^ token % 8);
             const std::size_t address = at.stage * static_cast<u32>(panels * kPanelBytes) +
@@ -516,6 +529,9 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
     }
   }
   lanes.clear();
+  std::sort(existing.begin(), existing.end());
+  std::sort(g_prefetched.begin(), g_prefetched.end());
+  EXPECT_EQ(g_prefetched, warps == 4 ? existing : std::vector<const char*>());
   EXPECT_GT(steps, 2 * kStages);
   EXPECT_GT(hidden, 0);
   EXPECT_EQ(wrong, 0);
