@@ -24,9 +24,8 @@ constexpr int kCtaThreads = 32 * (kWarps + kProducerWarps),
 // next, and kLeading bytes along the 16 inner elements.
 template <int kLeading, int kStride, bool kSwizzled>
 LEAN_DEVICE u64 matrix_descriptor(u32 address) {
-  constexpr u64 kFixed =
-      (u64)(kLeading / 16) << 16 | (u64)(kStride / 16) << 32 | (kSwizzled ? 1ull << 62 : 0ull);  // 1: 128-byte swizzle
-  return kFixed | (address & 0x3ffff) >> 4;
+  return (address & 0x3ffff) >> 4 | (u64)(kLeading / 16) << 16 | (u64)(kStride / 16) << 32 |
+         (kSwizzled ? 1ull << 62 : 0ull);  // 1: 128-byte swizzle
 }
 
 // Keeps the compiler from moving writes of accumulators behind this point, or reads of them in front of it.

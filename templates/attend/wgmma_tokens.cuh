@@ -105,7 +105,6 @@ LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, con
 // One step, whose KV is in `stage`. warpgroup: which one this is.
 LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step& step, u32 stage, Operands& shared,
                         Attention& a, int warpgroup) {
-  const float scale_log2 = args.scale_log2;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   Weights& own = shared.weights[kColumnsAreSplit ? warpgroup : 0];
   const u32 q = shared_address(shared.q), weights = shared_address(own.p), v = stage + kVOffset,
@@ -155,7 +154,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       // Subtracting before scaling keeps differences near the maximum exact, however large the scores are.
-      const float reference = reference_of(m[i]), factor = exp2_approx((a.max[tile][i] - reference) * scale_log2);
+      const float reference = reference_of(m[i]), factor = exp2_approx((a.max[tile][i] - reference) * args.scale_log2);
       a.max[tile][i] = m[i];
       a.sum[tile][i] *= factor;
 #pragma unroll
@@ -165,7 +164,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 #pragma unroll
         for (int half = 0; half < 2; half++) {
           float& x = score[block][tile][2 * half + i];
-          x = exp2_approx((x - reference) * scale_log2);
+          x = exp2_approx((x - reference) * args.scale_log2);
           a.sum[tile][i] += x;
         }
     }

@@ -46,7 +46,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
     while (!is_complete(row_barrier(), parity)) continue;
     LaneRows rows;
     load_rows(buffer, exist, rows);
-    writer.claim_all(args, ring);
+    claim_all(args, ring, writer);
     if constexpr (kPageSize > 0) {
       if (leads) note_holes(writer.at.stage, ~exist);
     }

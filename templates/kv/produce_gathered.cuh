@@ -82,4 +82,5 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       writer.at.next();
     }
   } while (next_segment(args, walk));
+  writer.finish(args, ring);
 }

@@ -59,7 +59,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       row = places.take(s, read), known = true;
       prefetch_row<kRowBytes>(k_head() + row, row >= 0);
     }
-    writer.claim_all(args, ring);
+    claim_all(args, ring, writer);
     wait_for_tokens(s, step_at(s, read).token);
     if constexpr (kPageSize > 0) {
       const u32 holes = __ballot_sync(kFullMask, row < 0) >> turn * kWarpRows;

@@ -68,4 +68,5 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       writer.at.next();
     }
   } while (next_segment(args, walk));
+  writer.finish(args, ring);
 }

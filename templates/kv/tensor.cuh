@@ -90,11 +90,10 @@ LEAN_DEVICE u32 empty_barriers(const KvRing& ring, const RingPosition& at) {
 // To be called by one thread.
 LEAN_DEVICE void init_ring(const KvRing& ring) {
 #pragma unroll
-  for (int i = 0; i < kStageParts * kStages; i++)
+  for (int i = 0; i < kStageParts * kStages; i++) {
     init_barrier(ring.full + (u32)(i * 8), kGathers ? kGatherArrivals : 1);
-#pragma unroll
-  for (int i = 0; i < kStageParts * kStages; i++)
     init_barrier(ring.empty + (u32)(i * 8), kStageReaders);  // the warps that read it
+  }
   if constexpr (kPageSize > 0 && (kSelectionBlock > 0 || kGathers)) selected_holes().stages = ring.stages;
   if constexpr (kPageSize > 0 && kSelectionBlock == 0 && !kGathers)
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole_note()), "r"(0) : "memory");
@@ -172,18 +171,24 @@ struct RingWriter {
   LEAN_DEVICE u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }
   // Waits until a part of the stage is free. Parts are claimed in their order.
   LEAN_DEVICE void claim(const LeanDecodeArgs& args, const KvRing& ring, int part) {
-    if (filled == kStages) {
-      wait_ring(args, empty_barriers(ring, at) + part * 8, at.parity ^ 1);
-    } else if (part + 1 == kStageParts) {
-      filled++;
-    }
+    if (filled == kStages) return wait_ring(args, empty_barriers(ring, at) + part * 8, at.parity ^ 1);
+    if (part + 1 == kStageParts) filled++;
   }
-  // Waits until all of the stage is free.
-  LEAN_DEVICE void claim_all(const LeanDecodeArgs& args, const KvRing& ring) {
-#pragma unroll
-    for (int part = 0; part < kStageParts; part++) claim(args, ring, part);
+  // Waits until all that was requested has arrived. A CTA must not end before. Its readers wait for the same copies,
+  // unless lengths change under way; then they may be gone.
+  LEAN_DEVICE void finish(const LeanDecodeArgs& args, const KvRing& ring) {
+#pragma unroll 1
+    for (u32 left = kStages; left > 0; left--, at.next())  // from the oldest stage on
+      for (int part = 0; part < kStageParts && left <= filled; part++)
+        wait_ring(args, full_barriers(ring, at) + part * 8, at.parity ^ 1);
   }
 };
+
+// Waits until all of the stage at hand is free.
+LEAN_DEVICE void claim_all(const LeanDecodeArgs& args, const KvRing& ring, RingWriter& writer) {
+#pragma unroll
+  for (int part = 0; part < kStageParts; part++) writer.claim(args, ring, part);
+}
 
 // V rows past the context become zeros, because a masked token's weight of 0 does not silence a NaN in memory. To be
 // called by a whole warpgroup.

@@ -137,6 +137,7 @@ TEST_F(GroupOnGpu, WindowsOverWholeContextsAgreeWithTheOracle) {
   for (const LoadPath load : loads()) {
     for (const int unit : {0, 1, 16}) {
       for (const int q_len : {1, 3}) {
+        if (load == LoadPath::vector && q_len > 1) continue;  // which has one query row
         const Features features{.page_size = unit == 16 ? 16 : 0,
                                 .q_len = q_len,
                                 .window = q_len == 1 ? 64 : 700,

@@ -297,12 +297,12 @@ SelectedHoles& selected_holes() {
     RingPosition at;                                                                                                   \
     u32 filled = 0;                                                                                                    \
     u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }                               \
-    void claim_all(const LeanDecodeArgs&, const KvRing& ring) {                                                        \
-      for (int part = 0; part < kStageParts && filled == kStages; part++)                                              \
-        wait_for(empty_barriers(ring, at) + static_cast<u32>(part * 8), at.parity ^ 1);                                \
-      if (filled < kStages) filled++;                                                                                  \
-    }                                                                                                                  \
-  };
+  };                                                                                                                   \
+  inline void claim_all(const LeanDecodeArgs&, const KvRing& ring, RingWriter& writer) {                               \
+    for (int part = 0; part < kStageParts && writer.filled == kStages; part++)                                         \
+      wait_for(empty_barriers(ring, writer.at) + static_cast<u32>(part * 8), writer.at.parity ^ 1);                    \
+    if (writer.filled < kStages) writer.filled++;                                                                      \
+  }
 
 namespace dense {
 ROWS(512, 64, 128, 0, 512, 528, 2, 0, true)
