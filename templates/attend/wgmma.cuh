@@ -8,7 +8,7 @@ constexpr int kWarpgroups = kWarps / 4;
 // turn.
 constexpr bool kRowsAreSplit = kRows > 64;
 // Where two warpgroups attend to a latent cache, each has half of O's columns. With few query rows both compute all
-// scores. With many, one warpgroup more makes the weights of each step for both.
+// scores. With many, one of them makes the weights of each step for both.
 constexpr bool kColumnsAreSplit = kLatent && kWarps == 8 && kQueryRows <= kLeanFewRows,
                kHasRoles = kLatent && kWarps == 8 && kQueryRows > kLeanFewRows;
 constexpr bool kAllTakeSteps = kRowsAreSplit || kColumnsAreSplit;
