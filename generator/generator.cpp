@@ -61,6 +61,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
          : paged              ? "kv/produce_paged.cuh"
                               : "kv/produce_dense.cuh"});
     if (query_rows_lead(spec)) add({"attend/row_scores.cuh"});
+    if (warpgroups_have_roles(spec) || writes_rows(spec)) add({"attend/store_matrices.cuh"});
     add({warpgroups_have_roles(spec) ? "attend/wgmma_roles.cuh"
          : query_rows_lead(spec)     ? "attend/wgmma_rows.cuh"
                                      : "attend/wgmma_tokens.cuh"});
@@ -83,14 +84,21 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
     add({roles                   ? "merge/role_columns.cuh"
          : query_rows_lead(spec) ? "merge/row_columns.cuh"
                                  : "merge/token_columns.cuh",
-         "merge/held_results.cuh"});
+         "merge/held_results.cuh", writes_rows(spec) ? "merge/write_rows.cuh" : "merge/write_columns.cuh"});
   } else {
     add({"merge/buffer_results.cuh"});
   }
   if (spec.fixup == FixUp::ticket) {
     add({"merge/ticket.cuh"});
+    if (roles) add({"merge/no_pairs.cuh"});
   } else {
-    add({strip_loads(spec) > 1 ? "merge/share_strips.cuh" : "merge/slice.cuh", "merge/wait.cuh"});
+    if (strip_loads(spec) == 1) {
+      add({"merge/slice.cuh"});
+    } else {
+      add({counts_partials(spec) ? "merge/counted_partials.cuh" : "merge/announced_partials.cuh",
+           "merge/share_strips.cuh"});
+    }
+    add({counts_partials(spec) ? "merge/wait_counted.cuh" : "merge/wait.cuh"});
   }
   if (group) add({"merge/receive_columns.cuh"});
   add({"merge/finish_segment.cuh", roles                           ? "decode_roles.cuh"
@@ -259,8 +267,11 @@ std::string constants(const KernelSpec& spec) {
   add("bool", "kColumnsInBlocks", holds_results(spec) && rows_per_block(spec) % 8 == 0,
       "how columns of partials are numbered (merge/partial.cuh)");
   add("int", "kStateColumns", state_columns(spec), "columns of a partial that share a state");
-  if (spec.fixup == FixUp::wait && strip_loads(spec) > 1)
+  const bool strips = spec.fixup == FixUp::wait && strip_loads(spec) > 1;
+  if (strips) {
     add("int", "kStripLoads", strip_loads(spec), "columns of partials that a thread asks for at once");
+    add("bool", "kCountsPartials", counts_partials(spec), "partials are counted, instead of announcing themselves");
+  }
   add("int", "kSharedBytes", shared_bytes(spec), "dynamic shared memory the host launches with");
 
   text += "// what the problem asks for beside plain dense decode\n";

@@ -213,11 +213,22 @@ int strip_loads(const KernelSpec& spec) {
   return columns / threads < 8 || registers < 112 ? 4 : 8;
 }
 
-int state_columns(const KernelSpec& spec) { return std::max(strip_loads(spec) / 4, 1); }
+int state_columns(const KernelSpec& spec) { return counts_partials(spec) ? 4 : std::max(strip_loads(spec) / 4, 1); }
 
 bool holds_results(const KernelSpec& spec) {
   if (spec.load != LoadPath::tensor) return false;
   return spec.warps == 4 || warpgroups_have_roles(spec) || splits_columns(spec) || rows_per_block(spec) > kMatrixRows;
+}
+
+bool counts_partials(const KernelSpec& spec) {
+  return spec.fixup == FixUp::wait && warpgroups_have_roles(spec) && strip_loads(spec) > 1;
+}
+
+bool writes_rows(const KernelSpec& spec) {
+  const int warps_of_row = warpgroups_have_roles(spec) ? 2 : 1;  // warps that hold a part of a row each
+  // Where warpgroups share more than 64 rows, this spills.
+  return holds_results(spec) && query_rows_lead(spec) && rows_per_block(spec) <= kMatrixRows &&
+         !in_group(spec.features) && value_dim(spec) % (64 * warps_of_row) == 0 && value_dim(spec) <= spec.head_dim;
 }
 
 int stage_parts(const KernelSpec& spec) { return warpgroups_have_roles(spec) ? 2 : 1; }

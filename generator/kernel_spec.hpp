@@ -148,6 +148,9 @@ int registers_for_each(const KernelSpec& spec);
 int strip_loads(const KernelSpec& spec);
 /// Neighbouring columns of a partial that have one maximum and sum between them. A warp loads so many of them together.
 int state_columns(const KernelSpec& spec);
+/// Whether the contributors to an output tile count their partials (templates/merge/counted_partials.cuh). Elsewhere
+/// partials announce themselves.
+bool counts_partials(const KernelSpec& spec);
 /// Whether these are so many that one CTA alone takes long to merge them.
 bool has_large_partials(const KernelSpec& spec);
 
@@ -155,6 +158,8 @@ bool has_large_partials(const KernelSpec& spec);
 /// softmax state (templates/merge/held_results.cuh). Elsewhere the states of a CTA's warps or warpgroups meet in shared
 /// memory.
 bool holds_results(const KernelSpec& spec);
+/// Whether the warps write a whole output tile row by row, by way of shared memory (templates/merge/write_rows.cuh).
+bool writes_rows(const KernelSpec& spec);
 
 /// Parts of a stage of the ring that become full and empty one by one. 1, or where warpgroups have roles 2: the columns
 /// of the first half of V, and all others (templates/kv/tensor.cuh).

@@ -6,15 +6,8 @@ static_assert(sizeof(Operands) + kStages * kStageBytes + kLeanAtomBytes == kShar
               "host and device must agree on dynamic shared memory");
 
 // Registers of a thread once the producer has handed some of its own to the others (PTX ISA, "setmaxnreg"). A producer
-// of one warp needs fewest. One that converts the rows of one cache leaves more to the others than other gatherers do,
-// because with fewer they spill more.
-constexpr bool kConvertsOneCache = kConvertsRows && !kSecondCache;
-constexpr int kConsumerRegisters = kConvertsOneCache ? 216
-                                   : kGathers        ? 208
-                                                     : 232,
-              kProducerRegisters = kConvertsOneCache ? 72
-                                   : kGathers        ? 88
-                                                     : 40;
+// of one warp needs fewer than one that gathers.
+constexpr int kConsumerRegisters = kGathers ? 208 : 232, kProducerRegisters = kGathers ? 88 : 40;
 static_assert(kConsumerRegisters * kThreads + kProducerRegisters * 32 * kProducerWarps <= kCtaRegisters,
               "warps trade the registers that the CTA has");
 
@@ -78,7 +71,8 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     }
     if (!whole) begin_fix_up(args, walk, fix);
     sync_workers();  // all are done with the fix-up before
-    finish_segment(args, walk, whole, fix, attention);
+    const bool complete = whole || completes_pair(args, fix, attention);
+    finish_segment(args, walk, complete, fix, attention);
   } while (next_segment(args, walk));
   end_fix_up(args);
 }

@@ -25,6 +25,9 @@ constexpr double kWarpsApart = 8.0;
 // room to the power of 1.5, and Costs::wait counts 0.6 of it. Measured were 0.26 at 0.45, 0.17 at 0.39, 0.08 at 0.2 and
 // 0.02 at 0.1.
 constexpr double kLate = 1.25;
+// What ranges that cross output tiles cost where warpgroups have roles, in merged partials: store, merge and one more
+// segment. The first half of it does not depend on how they merge.
+constexpr double kPair = 200.0;
 
 /// Tokens that all warps of a CTA attend to in one step.
 std::int64_t step_of_cta(const KernelSpec& spec) {
@@ -74,10 +77,11 @@ bool copies_each_row(const KernelSpec& spec) { return spec.load == LoadPath::bul
 
 /// The most tokens in a microsecond that one SM attends to, whatever its memory does. Few query rows never reach it.
 double attended_rate(const KernelSpec& spec) {
-  // On an H200: 64 rows of a latent cache with roles for the warpgroups (128 x 8192 tokens of 128 heads in 600 us), 16
-  // rows of it without (1 x 8192 tokens of 128 heads), and 64 rows of 128 columns of K and V (134 MB in 55 us).
+  // 64 rows of a latent cache with roles for the warpgroups (64 x 16384 tokens of 128 heads in 463 to 515 us on an
+  // H100), 16 rows of it without (1 x 8192 tokens of 128 heads on an H200), and 64 rows of 128 columns of K and V (134
+  // MB in 55 us on an H200).
   const double columns = spec.head_dim + value_dim(spec);
-  if (warpgroups_have_roles(spec)) return 27.0 * 1088 / columns;
+  if (warpgroups_have_roles(spec)) return 33.0 * 1088 / columns;
   if (spec.load == LoadPath::tensor && spec.features.latent) return 45.0 * 1088 / columns;
   if (query_rows_lead(spec)) return 36.0 * 256 / columns;
   const int rows = rows_per_block(spec);
@@ -113,6 +117,9 @@ std::int64_t strip_trips(const KernelSpec& spec, std::int64_t contributors) {
 double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors) {
   const FixUp fixup = spec.fixup;
   const auto count = static_cast<double>(contributors);
+  // Where partials are counted, two contributors take 20 us more than whole output tiles do, and more of them 13 us (64
+  // rows of 512 columns on an H100, 64 x 16384 and 1 x 8192 tokens of 128 heads).
+  if (counts_partials(spec)) return (contributors == 2 ? kPair : 130.0) * partial_columns(spec) / 8192;
   // Contributors that wait for each other reduce a slice each, many partials at a time. This takes 0.76 us for 2 of
   // them, 0.98 us for 8, 1.17 us for 16 and 1.57 us for 132. Where they have many columns, a round trip takes 0.8 us.
   if (fixup == FixUp::wait)
@@ -121,7 +128,7 @@ double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors) {
   // takes it 6.4 us, one of 32 rows 2.5 to 3.2 us, one of 8 rows 0.8 us. Those of heads up to 256 columns are small: 8
   // rows of 128 columns take 0.1 us.
   const double turns = std::max(1.0, partial_columns(spec) / (spec.features.latent ? 128.0 : 256.0));
-  if (!has_groups(fixup, contributors)) return count * turns;
+  if (!has_groups(fixup, contributors)) return count * turns + (warpgroups_have_roles(spec) ? kPair / 2 : 0);
   const auto width = std::max(kMinWidth, static_cast<std::int64_t>(std::ceil(std::sqrt(count))));
   const std::int64_t groups = contributors / width, largest = contributors - (groups - 1) * width;
   return static_cast<double>(largest + groups) * turns;
@@ -313,7 +320,8 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
     features.tree = has_groups(spec_.fixup, line.contributors) ? 1 : 0;
     features.partials = merged_in_a_row(spec_, line.contributors);
     // At both ends of such a range a CTA waits for others.
-    if (spec_.fixup == FixUp::wait && line.segments > 1) features.partials *= 2;
+    const bool pair = counts_partials(spec_) && line.contributors == 2;
+    if (spec_.fixup == FixUp::wait && line.segments > 1 && !pair) features.partials *= 2;
   }
   return features;
 }

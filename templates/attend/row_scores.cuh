@@ -26,36 +26,30 @@ LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, con
   }
 }
 
-// Raises the rows' maxima to those of the step, and adds the step's weights to the lane's share of their sums. factor:
-// what was accumulated under the old maxima is worth. weight: P, two tokens of row g, then two of g + 8. Returns
-// whether a maximum rose.
-LEAN_DEVICE bool weigh(float (&max)[2], float (&sum)[2], const float (&score)[kStepTokens / 8][4], float scale_log2,
-                       float (&factor)[2], u32 (&weight)[kStepTokens / 8][2]) {
-  bool rises = false;
+// Raises the maximum of row g, or with half = 1 of row g + 8, to that of the step. reference: what the step's scores
+// are measured from. factor: what was accumulated under the old maximum is worth. Returns whether the maximum rose.
+LEAN_DEVICE bool raise_maximum(float& max, const float (&score)[kStepTokens / 8][4], int half, float scale_log2,
+                               float& reference, float& factor) {
+  float m = max;
 #pragma unroll
-  for (int half = 0; half < 2; half++) {
-    float m = max[half];
-#pragma unroll
-    for (int tile = 0; tile < kStepTokens / 8; tile++)
-      m = fmaxf(m, fmaxf(score[tile][2 * half], score[tile][2 * half + 1]));
-    m = fmaxf(m, __shfl_xor_sync(kFullMask, m, 1));
-    m = fmaxf(m, __shfl_xor_sync(kFullMask, m, 2));
-    // Subtracting before scaling keeps differences near the maximum exact, however large the scores are.
-    const float reference = reference_of(m);
-    factor[half] = exp2_approx((max[half] - reference) * scale_log2);
-    rises |= m != max[half];
-    max[half] = m;
-    float part[2] = {0.0f, 0.0f};  // two short dependency chains instead of one long one
-#pragma unroll
-    for (int tile = 0; tile < kStepTokens / 8; tile++) {
-      const float x = exp2_approx((score[tile][2 * half] - reference) * scale_log2),
-                  y = exp2_approx((score[tile][2 * half + 1] - reference) * scale_log2);
-      part[0] += x, part[1] += y;
-      weight[tile][half] = Element::pack(x, y);
-    }
-    sum[half] = fmaf(sum[half], factor[half], part[0] + part[1]);
-  }
+  for (int tile = 0; tile < kStepTokens / 8; tile++)
+    m = fmaxf(m, fmaxf(score[tile][2 * half], score[tile][2 * half + 1]));
+  m = fmaxf(m, __shfl_xor_sync(kFullMask, m, 1));
+  m = fmaxf(m, __shfl_xor_sync(kFullMask, m, 2));
+  reference = reference_of(m);
+  factor = exp2_approx((max - reference) * scale_log2);
+  const bool rises = m != max;
+  max = m;
   return rises;
+}
+
+// The weights of the row's two tokens among eight, which this lane has, in one word. Returns their sum.
+LEAN_DEVICE float weigh(const float (&score)[4], int half, float reference, float scale_log2, u32& weight) {
+  // Subtracting before scaling keeps differences near the maximum exact, however large the scores are.
+  const float x = exp2_approx((score[2 * half] - reference) * scale_log2),
+              y = exp2_approx((score[2 * half + 1] - reference) * scale_log2);
+  weight = Element::pack(x, y);
+  return x + y;
 }
 
 // Adds up the lanes' shares of the row sums.

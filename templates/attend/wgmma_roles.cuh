@@ -8,6 +8,10 @@
 // there. A stage has two parts, which become full and empty one by one: the columns of the leader's half of V, and all
 // others.
 
+// Whether the leader is done with a step before it asks for the next one. With one stage the next rows come where this
+// step's are. Gathered rows take longer to come than a stage is read, so the stage should be free early. Elsewhere
+// the matrix unit should have S of the next step to go on with.
+constexpr bool kReleasesFirst = kStages == 1 || kGathers;
 constexpr int kHalfValueDim = kValueDim / 2;
 constexpr int kOutTiles = kHalfValueDim / 8;  // eight-dim tiles of a warpgroup
 static_assert(kRows <= 64 && kWarpgroups == 2, "a warpgroup has 64 matrix rows, and there are two halves of O");
@@ -34,14 +38,6 @@ static_assert(sizeof(Operands) == lean_role_operand_bytes(kHeadDim, kStages), "h
 // addition makes it: what stands between two matrix instructions must take less time than the first of them.
 LEAN_DEVICE u64 operand_behind(u64 descriptor, int bytes) {
   return descriptor >> 32 << 32 | (u32)descriptor + (u32)(bytes / 16);
-}
-
-// Stores four 8 x 8 matrices of 16-bit elements to shared memory, of which lane (g, c) has elements 2c and 2c + 1 of
-// row g. address: that of row lane % 8 of matrix lane / 8 (PTX ISA, "stmatrix"). To be called by a whole warp.
-LEAN_DEVICE void store_matrices(u32 address, u32 a, u32 b, u32 c, u32 d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
-               "r"(c), "r"(d)
-               : "memory");
 }
 
 // `weighed` of the stages: the weights of the step are there.
@@ -100,23 +96,20 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Operan
   sync_warpgroup(0);
 }
 
-// Issues S = Q K^T of the step whose KV arrives in stage `at`, as one group of instructions.
-LEAN_DEVICE void issue_scores(const LeanDecodeArgs& args, const KvRing& ring, const RingPosition& at,
+// Issues what a part of the step in stage `at` adds to S = Q K^T, as one group of instructions, when the part is there.
+LEAN_DEVICE void issue_scores(const LeanDecodeArgs& args, const KvRing& ring, const RingPosition& at, int part,
                               const Operands& shared, float (&score)[kStepTokens / 8][4]) {
-  const u32 stage = ring.stages + at.stage * kStageBytes;
   u32 q = shared_address(shared.q);
   asm volatile("" : "+r"(q));  // lest the descriptors of all of q be kept from step to step
-  const u64 rows = matrix_descriptor<0, 1024, true>(q), tokens = matrix_descriptor<0, 1024, true>(stage);
+  const u64 rows = matrix_descriptor<0, 1024, true>(q),
+            tokens = matrix_descriptor<0, 1024, true>(ring.stages + at.stage * kStageBytes);
+  wait_ring(args, full_barriers(ring, at) + (u32)(part * 8), at.parity);
+  if constexpr (kGathers) fence_async_proxy();
+  wgmma_begin();
 #pragma unroll
-  for (int part = 0; part < kStageParts; part++) {
-    wait_ring(args, full_barriers(ring, at) + part * 8, at.parity);
-    if constexpr (kGathers) fence_async_proxy();
-    wgmma_begin();
-#pragma unroll
-    for (int k = first_panel(part) * 4; k < first_panel(part + 1) * 4; k++)  // 16 dims are 32 bytes of a panel's rows
-      wgmma_shared<0, 0>(score, operand_behind(rows, k / 4 * 64 * 128 + k % 4 * 32),
-                         operand_behind(tokens, k / 4 * kPanelBytes + k % 4 * 32), k > 0);
-  }
+  for (int k = first_panel(part) * 4; k < first_panel(part + 1) * 4; k++)  // 16 dims are 32 bytes of a panel's rows
+    wgmma_shared<0, 0>(score, operand_behind(rows, k / 4 * 64 * 128 + k % 4 * 32),
+                       operand_behind(tokens, k / 4 * kPanelBytes + k % 4 * 32), k > 0);
   wgmma_commit();
 }
 
@@ -143,74 +136,106 @@ LEAN_DEVICE void store_weights(u32 stage, const u32 (&weight)[kStepTokens / 8][2
   __syncwarp();
 }
 
-// Issues the leader's O += P V of a step, as one group of instructions.
-LEAN_DEVICE void issue_values(u32 stage, const u32 (&weight)[kStepTokens / 8][2], Attention& a) {
+// Makes the weights of a step, and issues the leader's O += P V as one group of instructions: those of 16 tokens as
+// soon as their weights are there, so that the matrix unit works while the next ones are made.
+LEAN_DEVICE void issue_values(const LeanDecodeArgs& args, u32 stage, const float (&score)[kStepTokens / 8][4],
+                              const float (&reference)[2], Attention& a, u32 (&weight)[kStepTokens / 8][2]) {
   const u64 values = matrix_descriptor<kPanelBytes, 1024, true>(stage + kVOffset);
   pin(a.out);
-  wgmma_begin();
 #pragma unroll
   for (int k = 0; k < kStepTokens / 16; k++) {  // 16 tokens are two atoms of eight rows of V
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int tile = 2 * k + i / 2, half = i % 2;
+      a.sum[half] += weigh(score[tile], half, reference[half], args.scale_log2, weight[tile][half]);
+    }
     const u32 p[4] = {weight[2 * k][0], weight[2 * k][1], weight[2 * k + 1][0], weight[2 * k + 1][1]};
+    wgmma_begin();
     wgmma_registers<1>(a.out, p, operand_behind(values, k * 2048), true);
   }
   wgmma_commit();
+}
+
+// What the leader knows of a step before its scores are there, so that little is left to do between these and P.
+struct StepOutlook {
+  Step step;
+  bool last;   // of the segment
+  bool plain;  // all tokens are there and seen by all rows, and no score changes
+};
+LEAN_DEVICE StepOutlook outlook(const Segment& s, int read, u32 stage) {
+  StepOutlook o = {step_at(s, read)};
+  o.last = !__any_sync(kFullMask, read + kStepTokens < end_read(s));
+  o.plain = !__any_sync(kFullMask, kChangesScores || has_masked(s, o.step) || may_have_holes(stage));
+  return o;
+}
+
+// Masks and changes the scores of a step that is not plain. Rows of V that are not there become zeros, because the
+// weights of 0 would not make 0 of a NaN.
+LEAN_DEVICE void finish_step(const LeanDecodeArgs& args, const Segment& s, const Step& step, u32 stage,
+                             float (&score)[kStepTokens / 8][4]) {
+  const Holes holes = step_holes(args, s, step, stage);
+  bool zeroes = step.count < kStepTokens;
+  if constexpr (kSelectionBlock > 0 && !kGathers) zeroes |= any_hole(holes);
+  if (zeroes) {
+    sync_warpgroup(0);  // nobody reads K any more, of which V is a part
+    if (step.count < kStepTokens) zero_v_rows(stage + kVOffset, step.count);
+    if constexpr (kSelectionBlock > 0 && !kGathers) {
+      if (any_hole(holes)) zero_v_holes(stage + kVOffset, holes);
+    }
+    fence_async_proxy();
+    sync_warpgroup(0);
+  }
+  finish_scores(args, s, step, holes, 0, score);
 }
 
 // The segment's steps, as the leader takes them. at: the stage of the first one, then that of the next segment's.
 LEAN_DEVICE void lead(const LeanDecodeArgs& args, const Segment& s, const KvRing& ring, u32 weighed, Operands& shared,
                       RingPosition& at, Attention& a) {
   const bool signals = threadIdx.x % 32 == 0;
-  const int end = end_read(s);
-  float score[kStepTokens / 8][4];
+  float score[kStepTokens / 8][4], factor[2], reference[2];
   int read = first_read(s);
-  u32 stage, weight[kStepTokens / 8][2];
-  float factor[2];
-  if (!__any_sync(kFullMask, read < end)) return;
-  issue_scores(args, ring, at, shared, score);
+  u32 stage = ring.stages + at.stage * kStageBytes, weight[kStepTokens / 8][2];
+  if (!__any_sync(kFullMask, read < end_read(s))) return;
+#pragma unroll
+  for (int part = 0; part < kStageParts; part++) issue_scores(args, ring, at, part, shared, score);
+  StepOutlook next = outlook(s, read, stage);
   wgmma_wait<0>();
   pin(score);
 #pragma unroll 1
   for (;;) {
-    stage = ring.stages + at.stage * kStageBytes;
-    const Step step = step_at(s, read);
-    const Holes holes = step_holes(args, s, step, stage);
-    bool zeroes = step.count < kStepTokens;
-    if constexpr (kSelectionBlock > 0 && !kGathers) zeroes |= any_hole(holes);
-    if (zeroes) {
-      sync_warpgroup(0);  // nobody reads K any more, of which V is a part
-      if (step.count < kStepTokens) zero_v_rows(stage + kVOffset, step.count);
-      if constexpr (kSelectionBlock > 0 && !kGathers) {
-        if (any_hole(holes)) zero_v_holes(stage + kVOffset, holes);
-      }
+    if (!next.plain) finish_step(args, s, next.step, stage, score);
+    bool rises = false;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      rises |= raise_maximum(a.max[half], score, half, args.scale_log2, reference[half], factor[half]);
+      a.sum[half] *= factor[half];
     }
-    finish_scores(args, s, step, holes, 0, score);
-    const bool rises = weigh(a.max, a.sum, score, args.scale_log2, factor, weight);
     if (__any_sync(kFullMask, rises)) rescale(a, factor);
-    if (zeroes) {
-      fence_async_proxy();
-      sync_warpgroup(0);
-    }
-    if (!__any_sync(kFullMask, read + kStepTokens < end)) break;
-    issue_values(stage, weight, a);
+    if (next.last) break;
+    issue_values(args, stage, score, reference, a, weight);
     store_weights(stage, weight, factor, shared.rows[at.stage]);
     if (signals) arrive(weighed + at.stage * 8);
     const u32 empty = empty_barriers(ring, at);
     at.next();
     read += kStepTokens;
-    if constexpr (kStages == 1) {  // the next rows come where this step's are
+    stage = ring.stages + at.stage * kStageBytes;
+    if constexpr (kReleasesFirst) {
       wgmma_wait<0>();
       if (signals) arrive(empty);
-      issue_scores(args, ring, at, shared, score);
-    } else {
-      issue_scores(args, ring, at, shared, score);
+    }
+#pragma unroll
+    for (int part = 0; part < kStageParts; part++) {
+      issue_scores(args, ring, at, part, shared, score);
+      if (kReleasesFirst || part > 0) continue;
       wgmma_wait<1>();
       if (signals) arrive(empty);
     }
+    next = outlook(s, read, stage);
     wgmma_wait<0>();
     pin(score);
     pin(a.out);
   }
-  issue_values(stage, weight, a);
+  issue_values(args, stage, score, reference, a, weight);
   StepRows& rows = shared.rows[at.stage];
   add_lanes(a.sum);
   if (threadIdx.x % 4 == 0) {

@@ -91,7 +91,16 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 
   float factor[2];
   u32 weight[kTokenTiles][2];
-  const bool rescales = weigh(a.max, a.sum, score, args.scale_log2, factor, weight);
+  bool rescales = false;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    float reference, sum = 0.0f;
+    rescales |= raise_maximum(a.max[half], score, half, args.scale_log2, reference, factor[half]);
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; tile++)
+      sum += weigh(score[tile], half, reference, args.scale_log2, weight[tile][half]);
+    a.sum[half] = fmaf(a.sum[half], factor[half], sum);
+  }
   if (__any_sync(kFullMask, rescales)) {
 #pragma unroll
     for (int d = 0; d < kValueDim / 8; d++) {

@@ -70,13 +70,21 @@ LEAN_DEVICE u32 hole_note() {
   __shared__ u32 note;
   return shared_address(&note);
 }
+LEAN_DEVICE bool has_note() { return load_shared_4(hole_note()) != 0; }
 LEAN_DEVICE void note_hole() { asm volatile("st.shared.u32 [%0], %1;" ::"r"(hole_note()), "r"(1) : "memory"); }
+// Whether the step in `stage` may have holes, as far as that is known without the page table.
+LEAN_DEVICE bool may_have_holes(u32 stage) {
+  if constexpr (kPageSize == 0) return false;
+  if constexpr (kSelectionBlock > 0 || kGathers)
+    return any_hole(selected_holes().of_stage[(stage - selected_holes().stages) / kStageBytes]);
+  return has_note();
+}
 LEAN_DEVICE Holes step_holes(const LeanDecodeArgs& args, const Segment& s, const Step& step, u32 stage) {
   if constexpr (kPageSize == 0) return Holes{};
   if constexpr (kSelectionBlock > 0 || kGathers)
     return selected_holes().of_stage[(stage - selected_holes().stages) / kStageBytes];
   // The vote is for lanes that read the word before and after a note for a later step.
-  return __any_sync(kFullMask, load_shared_4(hole_note()) != 0) ? holes_of(args, s, step) : Holes{};
+  return __any_sync(kFullMask, has_note()) ? holes_of(args, s, step) : Holes{};
 }
 
 // The barriers of a stage's first part. Those of the other part follow them.

@@ -10,14 +10,6 @@ LEAN_DEVICE const Results& results_of(MergeBuffer&, const Attention& a) {
   return a;
 }
 
-// Writes the rows of a whole output tile.
-LEAN_DEVICE void write_results(const LeanDecodeArgs& args, const Segment& segment, const Results& results) {
-  const int row = first_held_row(), first = first_held_column(row);
-  for_each_held(results, row, [&](int offset, const RowState& state, const float4& o) {
-    write_output(args, output_of(args, segment, first + offset), state, o);
-  });
-}
-
 // Stores this CTA's state as its partial.
 LEAN_DEVICE void store_own_partial(const LeanDecodeArgs& args, const Contributors& c, const Results& results) {
   const int row = first_held_row(), first = first_held_column(row);

@@ -4,11 +4,14 @@
 // than a warp, its lanes take several partials; where it leaves warps without columns, these take a part of the
 // partials too, and the warps meet in shared memory. Sums are taken in a fixed order, so results repeat bit for bit.
 
-constexpr u32 kPollNs = 64;  // between two polls of all that a thread waits for
+// Strips begin at multiples of this. Columns that share a state go together, because who takes them clears it, unless
+// partials are counted: then strips are whole rows of lanes.
+constexpr u32 kStripUnit = kCountsPartials ? 32 : kStateColumns;
+static_assert(kColumns % kStripUnit == 0, "strips are made of whole units");
 
 // The first column of contributor `mine`'s strip; behind the last one, kColumns.
 LEAN_DEVICE u32 strip_begin(const Contributors& c, u32 mine) {
-  return mine == c.count ? (u32)kColumns : lean_quotient(mine * (kColumns / kStateColumns), c.count) * kStateColumns;
+  return mine == c.count ? (u32)kColumns : lean_quotient(mine * (kColumns / kStripUnit), c.count) * kStripUnit;
 }
 
 // log2, rounded up.
@@ -16,60 +19,44 @@ LEAN_DEVICE u32 bits_of(u32 n) { return n <= 1 ? 0 : 32 - __clz((int)n - 1); }
 
 // A lane's part of a strip.
 struct StripPart {
-  u32 column, end;         // the lane's column, and the end of the strip
+  u32 column, end;         // the lane's first column, and the end of the strip
+  u32 further;             // how many columns further the lane's next one is
   u32 contributor, apart;  // its first contributor, and how many further the next one is
 };
 
-// What the partials of a part add up to, kBatch of them at a time.
-template <int kBatch>
-LEAN_DEVICE RowState add_partials(const LeanDecodeArgs& args, const Contributors& c, const StripPart& part, float4& o) {
-  RowState state = {kNegInf, 0.0f};
-  o = make_float4(0, 0, 0, 0);
+// What the partials of kTogether columns of a part add up to, kBatch partials of each at a time.
+template <int kTogether, int kBatch>
+LEAN_DEVICE void add_partials(const LeanDecodeArgs& args, const Contributors& c, const StripPart& part,
+                              RowState (&state)[kTogether], float4 (&o)[kTogether]) {
+#pragma unroll
+  for (int n = 0; n < kTogether; n++) state[n] = {kNegInf, 0.0f}, o[n] = make_float4(0, 0, 0, 0);
 #pragma unroll 1
   for (u32 begin = part.contributor; __any_sync(kFullMask, begin < c.count); begin += kBatch * part.apart) {
-    const auto contributor_of = [&](int i) { return begin + i * part.apart; };
-    const auto wanted = [&](int i) { return contributor_of(i) < c.count && part.column < part.end; };
+    const auto column_of = [&](int i) { return part.column + i / kBatch * part.further; };
+    const auto contributor_of = [&](int i) { return begin + i % kBatch * part.apart; };
+    const auto wanted = [&](int i) { return contributor_of(i) < c.count && column_of(i) < part.end; };
     const auto partial_of = [&](int i) {
       return partial_at(args, c.first_slot + contributor_of(i), contributor_of(i) == 0 ? 1 : 0);
     };
-    RowState stat[kBatch];
-    float4 out[kBatch];
-    u32 waited = 0;
-    while (true) {
-      // What is not wanted counts as nothing, and as having arrived.
+    RowState stat[kTogether * kBatch];
+    float4 out[kTogether * kBatch];
+    take_partials(args, partial_of, column_of, wanted, stat, out);
 #pragma unroll
-      for (int i = 0; i < kBatch; i++) {
-        stat[i] = {kNegInf, 0.0f}, out[i] = make_float4(-0.0f, 0, 0, 0);
-        load_partial(partial_of(i), (int)part.column, wanted(i), stat[i], out[i]);
+    for (int n = 0; n < kTogether; n++) {
+      const float before = state[n].max;
+#pragma unroll
+      for (int i = n * kBatch; i < (n + 1) * kBatch; i++) state[n].max = fmaxf(state[n].max, stat[i].max);
+      const float reference = reference_of(state[n].max), keep = exp2_approx((before - reference) * args.scale_log2);
+      state[n].sum *= keep;
+      o[n].x *= keep, o[n].y *= keep, o[n].z *= keep, o[n].w *= keep;
+#pragma unroll
+      for (int i = n * kBatch; i < (n + 1) * kBatch; i++) {
+        const float weight = exp2_approx((stat[i].max - reference) * args.scale_log2);
+        state[n].sum = fmaf(stat[i].sum, weight, state[n].sum);
+        add_scaled(o[n], out[i], weight);
       }
-      bool all = true;
-#pragma unroll
-      for (int i = 0; i < kBatch; i++) all &= arrived(stat[i], out[i]);
-      if (__all_sync(kFullMask, all)) break;  // the vote, so that nobody clears a state that others still wait for
-      if (!goes_on_waiting(args, waited)) {
-#pragma unroll
-        for (int i = 0; i < kBatch; i++) give_up(wanted(i), stat[i], out[i]);
-        break;
-      }
-      __nanosleep(kPollNs);
-    }
-    const float before = state.max;
-#pragma unroll
-    for (int i = 0; i < kBatch; i++) {
-      state.max = fmaxf(state.max, stat[i].max);
-      clear_partial(partial_of(i), (int)part.column, wanted(i));
-    }
-    const float reference = reference_of(state.max), keep = exp2_approx((before - reference) * args.scale_log2);
-    state.sum *= keep;
-    o.x *= keep, o.y *= keep, o.z *= keep, o.w *= keep;
-#pragma unroll
-    for (int i = 0; i < kBatch; i++) {
-      const float weight = exp2_approx((stat[i].max - reference) * args.scale_log2);
-      state.sum = fmaf(stat[i].sum, weight, state.sum);
-      add_scaled(o, out[i], weight);
     }
   }
-  return state;
 }
 
 // Rescales a state and its column to the maximum `max`.
@@ -100,6 +87,24 @@ struct WarpMeeting {
 };
 static_assert(sizeof(WarpMeeting) <= kSharedBytes, "it takes the place of what was there");
 
+// Takes a strip that is wide enough for every lane to have columns of its own, and writes what its partials add up to.
+template <int kTogether, int kBatch>
+LEAN_DEVICE void reduce_wide_strip(const LeanDecodeArgs& args, const Contributors& c, const Segment& segment, u32 first,
+                                   u32 end) {
+  StripPart part = {first + threadIdx.x, end, (u32)kThreads, 0, 1};
+#pragma unroll 1
+  for (; __any_sync(kFullMask, part.column < end); part.column += kTogether * kThreads) {
+    RowState state[kTogether];
+    float4 o[kTogether];
+    add_partials<kTogether, kBatch>(args, c, part, state, o);
+#pragma unroll
+    for (int n = 0; n < kTogether; n++) {
+      const u32 column = part.column + (u32)n * kThreads;
+      if (column < end) write_output(args, output_of(args, segment, (int)column), state[n], o[n]);
+    }
+  }
+}
+
 // To be called by all workers.
 LEAN_DEVICE void reduce_share(const LeanDecodeArgs& args, const Contributors& c, const Segment& segment, u32) {
   extern __shared__ __align__(16) unsigned char strip_shared[];
@@ -107,6 +112,10 @@ LEAN_DEVICE void reduce_share(const LeanDecodeArgs& args, const Contributors& c,
   const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const u32 first = strip_begin(c, c.mine), end = strip_begin(c, c.mine + 1);
   if (first == end) return;
+  if (kStripLoads > 4 && end - first >= 2 * kThreads) {
+    if (c.count <= 2) return reduce_wide_strip<kStripLoads / 2, 2>(args, c, segment, first, end);
+    return reduce_wide_strip<kStripLoads / 4, 4>(args, c, segment, first, end);
+  }
   // `width` lanes have neighbouring columns. The strip has so many pieces of this width. A piece has a team of warps.
   const u32 width_bits = min(bits_of(end - first), 5u), width = 1u << width_bits;
   const u32 pieces = (end - first + width - 1) >> width_bits;
@@ -114,18 +123,19 @@ LEAN_DEVICE void reduce_share(const LeanDecodeArgs& args, const Contributors& c,
   const u32 piece_bits = min(bits_of(pieces), kWarpBits), team = (u32)kWarps >> piece_bits, rank = warp >> piece_bits;
 #pragma unroll 1
   for (u32 piece = warp & ((1u << piece_bits) - 1); piece < pieces && rank < team; piece += 1u << piece_bits) {
-    StripPart part;
-    part.column = first + piece * width + lane % width, part.end = end;
-    part.contributor = (rank << (5 - width_bits)) + (lane >> width_bits), part.apart = team << (5 - width_bits);
-    float4 o;
-    RowState state;
+    const StripPart part = {first + piece * width + lane % width, end, 0,
+                            (rank << (5 - width_bits)) + (lane >> width_bits), team << (5 - width_bits)};
+    float4 sum[1];
+    RowState states[1];
     if (kStripLoads > 4 && c.count > 4 * part.apart) {
-      state = add_partials<kStripLoads>(args, c, part, o);
+      add_partials<1, kStripLoads>(args, c, part, states, sum);
     } else if (c.count > 2 * part.apart) {
-      state = add_partials<4>(args, c, part, o);
+      add_partials<1, 4>(args, c, part, states, sum);
     } else {
-      state = add_partials<2>(args, c, part, o);
+      add_partials<1, 2>(args, c, part, states, sum);
     }
+    float4 o = sum[0];
+    RowState state = states[0];
     add_members(width, args.scale_log2, state, o);
     if (team > 1) {
       meeting.o[warp][lane] = o, meeting.state[warp][lane] = state;

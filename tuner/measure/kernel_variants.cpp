@@ -42,6 +42,10 @@ Result<EmittedKernel> without_merging(EmittedKernel kernel) {
           : replace_once(kernel, "  if (!is_last(args, share_ticket<0>(f.ticket), f.members)) return;\n",
                          "  return;\n");
   if (!cut) return tl::unexpected(cut.error());
+  if (counts_partials(kernel.spec)) {  // a count that nobody waits for would stay
+    if (auto uncounted = replace_once(kernel, "  count_partial(args, f.c);\n", ""); !uncounted)
+      return tl::unexpected(uncounted.error());
+  }
   return kernel;
 }
 
@@ -66,17 +70,22 @@ Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
     std::string_view piece;
     std::string before, after;
   };
+  // Kernels whose warpgroups have roles have a main loop of their own (templates/decode_roles.cuh).
+  const bool roles = warpgroups_have_roles(kernel.spec), tensor = kernel.spec.load == LoadPath::tensor;
   std::vector<Edit> edits = {
       {"extern \"C\" __global__ void __launch_bounds__(kThreads", function, ""},
       {"const int length = first_length(args);", stamp_at(Moment::started), ""},
       {"if (!start_walk(args, length, part_sums, walk)) return;", "", fmt::format(" {}", stamp_at(Moment::placed))},
-      {"if (!whole) begin_fix_up(args, here, fix);", stamp_at(Moment::streamed), ""},
-      {kernel.spec.load == LoadPath::tensor ? "finish_segment(args, here, whole, fix, results_of(buffer, attention));"
-                                            : "finish_segment(args, here, whole, fix, buffer);",
+      {roles ? "if (!whole) begin_fix_up(args, walk, fix);" : "if (!whole) begin_fix_up(args, here, fix);",
+       stamp_at(Moment::streamed), ""},
+      {roles    ? "finish_segment(args, walk, complete, fix, attention);"
+       : tensor ? "finish_segment(args, here, whole, fix, results_of(buffer, attention));"
+                : "finish_segment(args, here, whole, fix, buffer);",
        stamp_at(Moment::gathered), fmt::format(" {}", stamp_at(Moment::finished))},
   };
-  if (kernel.spec.load == LoadPath::tensor) {
-    edits.push_back({"if (threadIdx.x / 32 == kWarps) produce(", stamp_at(Moment::requested, "kThreads"), ""});
+  if (tensor) {
+    edits.push_back({roles ? "if (warp == kWarps) produce(" : "if (threadIdx.x / 32 == kWarps) produce(",
+                     stamp_at(Moment::requested, "kThreads"), ""});
   } else {
     const bool ahead = !loads_to_registers(kernel.spec.load);
     edits.push_back(

@@ -124,9 +124,25 @@ TEST(Generator, EveryPollForPartialsIsBounded) {
                 leaves = count(emitted->source, "if (__all_sync(kFullMask, all)) break;");
       EXPECT_GT(loops + leaves, 0) << kernel_name(spec);
       EXPECT_EQ(count(emitted->source, "if (!all && !goes_on_waiting(args, waited)) {"), loops) << kernel_name(spec);
-      EXPECT_EQ(count(emitted->source, "      if (!goes_on_waiting(args, waited)) {"), leaves) << kernel_name(spec);
+      EXPECT_EQ(count(emitted->source, " if (!goes_on_waiting(args, waited)) {"), leaves) << kernel_name(spec);
     }
   }
+}
+
+TEST(Generator, WaitsForCountedPartialsAreBounded) {
+  KernelSpec spec{
+      .arch = {9, 0, true}, .head_dim = 576, .group = 128, .load = LoadPath::tensor, .warps = 8, .stages = 2};
+  spec.features.latent = true, spec.features.v_head_dim = 512, spec.fixup = FixUp::wait;
+  ASSERT_TRUE(counts_partials(spec));
+  const auto emitted = emit(spec);
+  ASSERT_TRUE(emitted) << emitted.error().message;
+  int waits = 0;
+  for (const std::string& line : code_lines(emitted->source)) {
+    if (line.find("while (stored % kLeft") == std::string::npos) continue;
+    ++waits;
+    EXPECT_NE(line.find("goes_on_waiting(args, waited)"), std::string::npos) << line;
+  }
+  EXPECT_EQ(waits, 1) << "all others call it";
 }
 
 TEST(Generator, EveryWaitForAStageOfTheRingIsBounded) {

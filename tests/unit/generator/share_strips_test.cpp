@@ -1,8 +1,8 @@
 // share_strips_test.cpp -- who takes what of an output tile with many columns: each column of each contributor's
 // partial is loaded and cleared once, each column of the result is written once, and a state that columns share is
-// cleared by the warp that loads it. merge/share_strips.cuh is compiled here as it is, once for each set of constants.
-// Lanes run one after the other: votes and shuffles give a lane its own value back, so that sums are not looked at
-// here. `leanattn verify` does that.
+// cleared by the warp that loads it, where partials announce themselves. merge/share_strips.cuh is compiled here as it
+// is, once for each set of constants. Lanes run one after the other: votes and shuffles give a lane its own value back,
+// so that sums are not looked at here. `leanattn verify` does that.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -112,34 +112,55 @@ inline void write_output(const LeanDecodeArgs&, const Output& output, const RowS
 }
 
 // ---- merge/share_strips.cuh, for several kernels ----
-#define SHARE_STRIPS_OF(name, columns, warps, loads)                                                    \
+#define SHARE_STRIPS_OF(name, columns, warps, loads, counts)                                            \
   namespace name {                                                                                      \
-  constexpr int kColumns = columns, kWarps = warps, kStripLoads = loads;                                \
-  constexpr int kStateColumns = loads / 4, kSharedBytes = 1 << 20;                                      \
+  constexpr int kColumns = columns, kWarps = warps, kThreads = 32 * warps, kStripLoads = loads;         \
+  constexpr bool kCountsPartials = counts;                                                              \
+  constexpr int kStateColumns = counts ? 4 : loads / 4, kSharedBytes = 1 << 20;                         \
   alignas(16) unsigned char strip_shared[kSharedBytes];                                                 \
   inline void load_partial(const Partial& p, int c, bool w, RowState& s, float4&) { load(p, c, w, s); } \
   inline void clear_partial(const Partial& p, int c, bool w) { clear(p, c, w, c % kStateColumns == 0); }
-SHARE_STRIPS_OF(latent_16, 2048, 4, 8)
+SHARE_STRIPS_OF(latent_16, 2048, 4, 8, false)
+#include "templates/merge/announced_partials.cuh"
 #include "templates/merge/share_strips.cuh"
 }  // namespace latent_16
-SHARE_STRIPS_OF(halves_16, 2048, 8, 8)
+SHARE_STRIPS_OF(halves_16, 2048, 8, 8, false)
+#include "templates/merge/announced_partials.cuh"
 #include "templates/merge/share_strips.cuh"
 }  // namespace halves_16
-SHARE_STRIPS_OF(roles_64, 8192, 8, 8)
+SHARE_STRIPS_OF(many_rows, 8192, 8, 8, false)
+#include "templates/merge/announced_partials.cuh"
 #include "templates/merge/share_strips.cuh"
-}  // namespace roles_64
-SHARE_STRIPS_OF(group_16, 512, 4, 4)
+}  // namespace many_rows
+SHARE_STRIPS_OF(group_16, 512, 4, 4, false)
+#include "templates/merge/announced_partials.cuh"
 #include "templates/merge/share_strips.cuh"
 }  // namespace group_16
-SHARE_STRIPS_OF(group_10, 1280, 4, 8)
+SHARE_STRIPS_OF(group_10, 1280, 4, 8, false)
+#include "templates/merge/announced_partials.cuh"
 #include "templates/merge/share_strips.cuh"
 }  // namespace group_10
-SHARE_STRIPS_OF(twelve_warps, 3072, 12, 8)
+SHARE_STRIPS_OF(twelve_warps, 3072, 12, 8, false)
+#include "templates/merge/announced_partials.cuh"
 #include "templates/merge/share_strips.cuh"
 }  // namespace twelve_warps
-SHARE_STRIPS_OF(one_warp, 128, 1, 4)
+SHARE_STRIPS_OF(one_warp, 128, 1, 4, false)
+#include "templates/merge/announced_partials.cuh"
 #include "templates/merge/share_strips.cuh"
 }  // namespace one_warp
+SHARE_STRIPS_OF(roles_64, 8192, 8, 8, true)
+/// As in merge/counted_partials.cuh, which has instructions that only a GPU has. States are cleared elsewhere.
+template <int kCount, class PartialOf, class ColumnOf, class Wanted>
+void take_partials(const LeanDecodeArgs&, PartialOf partial_of, ColumnOf column_of, Wanted wanted,
+                   RowState (&stat)[kCount], float4 (&)[kCount]) {
+  for (int i = 0; i < kCount; ++i) {
+    stat[i] = {kNegInf, 0.0f};
+    load(partial_of(i), static_cast<int>(column_of(i)), wanted(i), stat[i]);
+    clear(partial_of(i), static_cast<int>(column_of(i)), wanted(i), false);
+  }
+}
+#include "templates/merge/share_strips.cuh"
+}  // namespace roles_64
 #undef LEAN_DEVICE
 #undef __shared__
 #undef __align__
@@ -159,6 +180,7 @@ void expect_everything_once(int columns, int warps, int state_columns, u32 count
   EXPECT_TRUE(std::all_of(g_written.begin(), g_written.end(), [](int times) { return times == 1; }));
   EXPECT_TRUE(std::all_of(g_places.begin(), g_places.end(),
                           [](const Place& place) { return place.loads == 1 && place.clears == 1; }));
+  if (state_columns == 0) return;  // states are cleared elsewhere
   const auto shared = static_cast<std::size_t>(state_columns);
   // One assertion for all places, of which there are millions.
   std::size_t cleared_by_others = 0;
@@ -179,8 +201,10 @@ TEST(ShareStrips, EveryColumnOfEveryPartialIsTakenOnceWhateverTheNumberOfContrib
     expect_everything_once(3072, 12, twelve_warps::kStateColumns, count, twelve_warps::reduce_share);
     expect_everything_once(128, 1, one_warp::kStateColumns, count, one_warp::reduce_share);
   }
-  for (const u32 count : {2u, 5u, 17u, 66u, 132u})
-    expect_everything_once(8192, 8, roles_64::kStateColumns, count, roles_64::reduce_share);
+  for (const u32 count : {2u, 3u, 5u, 17u, 44u, 66u, 132u}) {
+    expect_everything_once(8192, 8, many_rows::kStateColumns, count, many_rows::reduce_share);
+    expect_everything_once(8192, 8, 0, count, roles_64::reduce_share);
+  }
 }
 
 }  // namespace share_strips

@@ -25,6 +25,17 @@ EmittedKernel emitted(LoadPath load, FixUp fixup, bool pdl = false) {
   return emit(spec).value();
 }
 
+/// A kernel whose warpgroups have roles, and whose contributors count their partials if they wait.
+EmittedKernel with_roles(FixUp fixup) {
+  DecodeProblem problem;
+  problem.q_heads = 128, problem.kv_heads = 1, problem.head_dim = 576;
+  problem.features.latent = true, problem.features.v_head_dim = 512;
+  KernelSpec spec = base_spec(kHopper, problem);
+  spec.load = LoadPath::tensor, spec.fixup = fixup, spec.tile = 64, spec.warps = 8, spec.warp_tokens = 16;
+  spec.ctas_per_sm = 1, spec.stages = 2;
+  return emit(spec).value();
+}
+
 constexpr LoadPath kFamilies[] = {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor,
                                   LoadPath::vector};
 constexpr FixUp kFixUps[] = {FixUp::ticket, FixUp::wait};
@@ -45,6 +56,20 @@ TEST(KernelVariants, StampEveryMomentOnce) {
             << to_string(load) << ", " << to_string(static_cast<Moment>(moment));
       }
     }
+  }
+}
+
+TEST(KernelVariants, KernelsWithRolesAreStampedAndLoseTheirMerge) {
+  for (const FixUp fixup : kFixUps) {
+    const EmittedKernel whole = with_roles(fixup);
+    ASSERT_TRUE(warpgroups_have_roles(whole.spec));
+    ASSERT_EQ(counts_partials(whole.spec), fixup == FixUp::wait);
+    const auto stamped = with_stamps(whole), shorter = without_merging(whole);
+    ASSERT_TRUE(stamped.has_value() && shorter.has_value());
+    for (int moment = 0; moment < kMoments; ++moment)
+      EXPECT_EQ(times(stamped->source, "stamp(args, " + std::to_string(moment) + ", "), 1u)
+          << to_string(static_cast<Moment>(moment));
+    EXPECT_EQ(times(shorter->source, "count_partial(args, f.c)"), 0u);
   }
 }
 
