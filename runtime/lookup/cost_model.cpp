@@ -114,12 +114,14 @@ std::int64_t strip_trips(const KernelSpec& spec, std::int64_t contributors) {
 
 /// The number of partials that would take as long to merge one after the other, which on an H200 takes 0.1 us for each
 /// of them and 0.35 us once (bench_phases).
-double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors) {
+/// share: CTAs of the grid for each SM, at most 1.
+double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors, double share) {
   const FixUp fixup = spec.fixup;
   const auto count = static_cast<double>(contributors);
-  // Where partials are counted, two contributors take 20 us more than whole output tiles do, and more of them 13 us (64
-  // rows of 512 columns on an H100, 64 x 16384 and 1 x 8192 tokens of 128 heads).
-  if (counts_partials(spec)) return (contributors == 2 ? kPair : 130.0) * partial_columns(spec) / 8192;
+  // Where partials are counted, two contributors take 20 us more than whole output tiles do, and more of them 13 us
+  // with a CTA on each SM (64 rows of 512 columns on an H100, 64 x 16384 and 1 x 8192 tokens of 128 heads). Most of the
+  // latter is the time that L2 takes for all partials, which is less where there are fewer.
+  if (counts_partials(spec)) return (contributors == 2 ? kPair : 40.0 + 90.0 * share) * partial_columns(spec) / 8192;
   // Contributors that wait for each other reduce a slice each, many partials at a time. This takes 0.76 us for 2 of
   // them, 0.98 us for 8, 1.17 us for 16 and 1.57 us for 132. Where they have many columns, a round trip takes 0.8 us.
   if (fixup == FixUp::wait)
@@ -318,7 +320,7 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   if (line.contributors > 1) {
     features.shared = 1;
     features.tree = has_groups(spec_.fixup, line.contributors) ? 1 : 0;
-    features.partials = merged_in_a_row(spec_, line.contributors);
+    features.partials = merged_in_a_row(spec_, line.contributors, sms_at_work / static_cast<double>(sms_));
     // At both ends of such a range a CTA waits for others.
     const bool pair = counts_partials(spec_) && line.contributors == 2;
     if (spec_.fixup == FixUp::wait && line.segments > 1 && !pair) features.partials *= 2;

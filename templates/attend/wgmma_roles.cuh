@@ -4,9 +4,9 @@
 // other one, the follower. Query rows sit on the 64 matrix rows.
 //
 // The leader issues S of a step right behind O += P V of the step before, so that the matrix unit goes on while it
-// waits. P takes the place of the step's last 64 columns of K, which are no part of V and which nobody reads once S is
-// there. A stage has two parts, which become full and empty one by one: the columns of the leader's half of V, and all
-// others.
+// waits (but see kReleasesFirst). P takes the place of the step's last 64 columns of K, which are no part of V and
+// which nobody reads once S is there. A stage has two parts, which become full and empty one by one: the columns of the
+// leader's half of V, and all others.
 
 // Whether the leader is done with a step before it asks for the next one. With one stage the next rows come where this
 // step's are. Gathered rows take longer to come than a stage is read, so the stage should be free early. Elsewhere

@@ -73,7 +73,7 @@ class Latent(unittest.TestCase):
         self.assertNotIn("+ PDL", text)
 
     def test_the_committed_page_is_what_its_record_makes(self):
-        committed = bench_paths.ROOT / "bench/results/h200/latent"
+        committed = bench_paths.ROOT / "bench/results/h100/latent"
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "latent.json.gz").write_bytes((committed / "latent.json.gz").read_bytes())
             subprocess.run([sys.executable, str(bench_paths.ROOT / "bench/latent"), "--report-only", "--out", folder], check=True)
