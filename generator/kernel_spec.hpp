@@ -147,11 +147,12 @@ int registers_for_each(const KernelSpec& spec);
 /// merges has fewer than four columns of a partial; contributors then take single columns (templates/merge/slice.cuh).
 int strip_loads(const KernelSpec& spec);
 /// Neighbouring columns of a partial that have one maximum and sum between them. A warp loads so many of them together.
+/// Of counted partials, how far apart the places for states are; only the first one of a row is used.
 int state_columns(const KernelSpec& spec);
 /// Whether the contributors to an output tile count their partials (templates/merge/counted_partials.cuh). Elsewhere
 /// partials announce themselves.
 bool counts_partials(const KernelSpec& spec);
-/// Whether these are so many that one CTA alone takes long to merge them.
+/// Whether a partial has so many columns that one CTA alone takes long to merge it.
 bool has_large_partials(const KernelSpec& spec);
 
 /// Whether the results of a segment stay in registers until they are written, because one warpgroup has a row's whole

@@ -19,7 +19,7 @@ struct WorkspaceLayout {
   std::int64_t total_bytes = 0;      ///< all of which the caller zeroes once
 };
 
-/// Floats of one partial: O [rows_per_block, value_dim], and the row's (max, sum) once for each four of them.
+/// Floats of one partial: O [rows_per_block, value_dim], and (max, sum) once for each state_columns() columns.
 int partial_floats(const KernelSpec& spec);
 
 /// How many slots a launch needs: one for each CTA of its grid, or, of a batch-invariant kernel, one for each LeanTile

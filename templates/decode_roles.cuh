@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
       follow(args, s, ring, weighed, operands, at, attention);
     }
     if (!whole) begin_fix_up(args, walk, fix);
-    sync_workers();  // all are done with the fix-up before
+    sync_workers();  // all are done with q, whose place write_results takes, and with the fix-up before
     const bool complete = whole || completes_pair(args, fix, attention);
     finish_segment(args, walk, complete, fix, attention);
   } while (next_segment(args, walk));

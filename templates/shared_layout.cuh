@@ -3,9 +3,8 @@
 // checked against it.
 //
 //   mma and vector families: | merge buffer | a ring of KV stages per warp | the queries of each warp, of wide heads |
-//   wgmma family:            | merge buffer | operands of each warpgroup   | one ring of KV stages | rows | room to
-//   align | with roles:              | operands of all warpgroups                  | one ring of KV stages | room to
-//   align |
+//   wgmma family:            | merge buffer | operands of each warpgroup | one ring of KV stages | rows | alignment |
+//   with roles:              | operands of all warpgroups | one ring of KV stages | alignment |
 //
 // There is no merge buffer where results stay in registers (merge/held_results.cuh), and rows wait beside the ring only
 // in kv/row_buffer.cuh.

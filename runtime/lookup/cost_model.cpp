@@ -26,8 +26,8 @@ constexpr double kWarpsApart = 8.0;
 // 0.02 at 0.1.
 constexpr double kLate = 1.25;
 // What ranges that cross output tiles cost where warpgroups have roles, in merged partials: store, merge and one more
-// segment. The first half of it does not depend on how they merge.
-constexpr double kPair = 200.0;
+// segment. Half of it is spent whichever way they merge.
+constexpr double kCrossing = 200.0;
 
 /// Tokens that all warps of a CTA attend to in one step.
 std::int64_t step_of_cta(const KernelSpec& spec) {
@@ -114,14 +114,18 @@ std::int64_t strip_trips(const KernelSpec& spec, std::int64_t contributors) {
 
 /// The number of partials that would take as long to merge one after the other, which on an H200 takes 0.1 us for each
 /// of them and 0.35 us once (bench_phases).
-/// share: CTAs of the grid for each SM, at most 1.
-double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors, double share) {
+/// share: CTAs of the grid for each SM, at most 1. crosses: whether ranges cross output tiles.
+double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors, double share, bool crosses) {
   const FixUp fixup = spec.fixup;
   const auto count = static_cast<double>(contributors);
-  // Where partials are counted, two contributors take 20 us more than whole output tiles do, and more of them 13 us
-  // with a CTA on each SM (64 rows of 512 columns on an H100, 64 x 16384 and 1 x 8192 tokens of 128 heads). Most of the
-  // latter is the time that L2 takes for all partials, which is less where there are fewer.
-  if (counts_partials(spec)) return (contributors == 2 ? kPair : 40.0 + 90.0 * share) * partial_columns(spec) / 8192;
+  // Where partials are counted, two contributors take 20 us more than whole output tiles do if ranges cross output
+  // tiles, and more contributors 13 us with a CTA on each SM (64 rows of 512 columns on an H100, 64 x 16384 and 1 x
+  // 8192 tokens of 128 heads). Most of the latter is the time that L2 takes for all partials, which is less where there
+  // are fewer.
+  if (counts_partials(spec)) {
+    const double pair = crosses ? kCrossing : 20.0 + 90.0 * share;  // half of the partials are stored
+    return (contributors == 2 ? pair : 40.0 + 90.0 * share) * partial_columns(spec) / 8192;
+  }
   // Contributors that wait for each other reduce a slice each, many partials at a time. This takes 0.76 us for 2 of
   // them, 0.98 us for 8, 1.17 us for 16 and 1.57 us for 132. Where they have many columns, a round trip takes 0.8 us.
   if (fixup == FixUp::wait)
@@ -130,7 +134,7 @@ double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors, double
   // takes it 6.4 us, one of 32 rows 2.5 to 3.2 us, one of 8 rows 0.8 us. Those of heads up to 256 columns are small: 8
   // rows of 128 columns take 0.1 us.
   const double turns = std::max(1.0, partial_columns(spec) / (spec.features.latent ? 128.0 : 256.0));
-  if (!has_groups(fixup, contributors)) return count * turns + (warpgroups_have_roles(spec) ? kPair / 2 : 0);
+  if (!has_groups(fixup, contributors)) return count * turns + (warpgroups_have_roles(spec) ? kCrossing / 2 : 0);
   const auto width = std::max(kMinWidth, static_cast<std::int64_t>(std::ceil(std::sqrt(count))));
   const std::int64_t groups = contributors / width, largest = contributors - (groups - 1) * width;
   return static_cast<double>(largest + groups) * turns;
@@ -320,7 +324,8 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   if (line.contributors > 1) {
     features.shared = 1;
     features.tree = has_groups(spec_.fixup, line.contributors) ? 1 : 0;
-    features.partials = merged_in_a_row(spec_, line.contributors, sms_at_work / static_cast<double>(sms_));
+    features.partials =
+        merged_in_a_row(spec_, line.contributors, sms_at_work / static_cast<double>(sms_), line.segments > 1);
     // At both ends of such a range a CTA waits for others.
     const bool pair = counts_partials(spec_) && line.contributors == 2;
     if (spec_.fixup == FixUp::wait && line.segments > 1 && !pair) features.partials *= 2;

@@ -43,7 +43,8 @@ LEAN_DEVICE bool raise_maximum(float& max, const float (&score)[kStepTokens / 8]
   return rises;
 }
 
-// The weights of the row's two tokens among eight, which this lane has, in one word. Returns their sum.
+// Makes the weights of the two tokens that this lane has of a row, of each eight, and packs them into `weight`. Returns
+// their sum.
 LEAN_DEVICE float weigh(const float (&score)[4], int half, float reference, float scale_log2, u32& weight) {
   // Subtracting before scaling keeps differences near the maximum exact, however large the scores are.
   const float x = exp2_approx((score[2 * half] - reference) * scale_log2),

@@ -1,5 +1,5 @@
-// merge/announced_partials.cuh -- what a thread needs of partials that announce themselves (merge/workspace.cuh), where
-// it takes a column of several of them.
+// merge/announced_partials.cuh -- a thread takes columns of several partials that announce themselves
+// (merge/workspace.cuh).
 
 constexpr u32 kPollNs = 64;  // between two polls of all that a thread waits for
 

@@ -1,16 +1,18 @@
 // merge/counted_partials.cuh -- contributors to an output tile count themselves. Large partials do so instead of
-// announcing themselves (merge/workspace.cuh): then a row needs its state but once, and nobody polls for each column.
-// Of a partial of 64 rows of 512 columns 131 kB travel instead of 164.
+// announcing themselves (merge/workspace.cuh). Then the state of a row is stored once, and nobody polls for each
+// column. Of a partial of 64 rows of 512 columns 131 kB travel instead of 164.
 //
 // An output tile has a word of its own, that of its first contributor's slot. The low half counts partials that are
-// stored, the high half contributors that have taken their share of all of them.
+// stored, the high half contributors that have taken their share of all of them. The zeros are put back as other
+// kernels need them: those of a column by the contributor that takes it, those of the states and of the word by the
+// last contributor that leaves. Of a pair (merge/wait_counted.cuh), the first contributor puts all of them back.
 
-constexpr u32 kLeft = 1u << 16;
+constexpr u32 kOneLeft = 1u << 16;  // a contributor that has taken its share, in such a word
 
 LEAN_DEVICE u32* tile_count(const LeanDecodeArgs& args, const Contributors& c) { return args.tickets + c.first_slot; }
 
-// Adds to an output tile's word and returns what it was before. What the CTA's threads have read and written before a
-// barrier in front of this is done before (PTX ISA, memory consistency model).
+// Adds to an output tile's word and returns what it was before. A barrier of the CTA must stand in front of the call.
+// What its threads read and wrote before that barrier happens before the addition (PTX ISA, memory consistency model).
 LEAN_DEVICE u32 add_to_count(const LeanDecodeArgs& args, const Contributors& c, u32 more) {
   u32 before;
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
@@ -41,11 +43,12 @@ LEAN_DEVICE void store_row_partial(const LeanDecodeArgs& args, const Contributor
   });
 }
 
-// To be called by all workers once they have stored their partial.
+// To be called by all workers once they have stored their partial. Of a pair, only the second contributor stores one.
 LEAN_DEVICE void count_partial(const LeanDecodeArgs& args, const Contributors& c) {
   sync_workers();
+  const u32 stored = c.count == 2 ? 1 : c.count;  // in all, before anyone leaves
   // A word that was not zero before the launch would have others begin too early.
-  if (threadIdx.x == 0 && add_to_count(args, c, 1) % kLeft >= c.count) report_fault(args, kLeanWrongTicket);
+  if (threadIdx.x == 0 && add_to_count(args, c, 1) >= stored) report_fault(args, kLeanWrongTicket);
 }
 
 // Waits until `count` partials of the output tile are stored, within the bound. To be called by all workers.
@@ -54,8 +57,8 @@ LEAN_DEVICE void await_partials(const LeanDecodeArgs& args, const Contributors& 
     u32 stored, waited = 0;
     do {
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(stored) : "l"(tile_count(args, c)) : "memory");
-    } while (stored % kLeft < count && goes_on_waiting(args, waited));
-    count_news().missing = stored % kLeft < count;
+    } while (stored % kOneLeft < count && goes_on_waiting(args, waited));
+    count_news().missing = stored % kOneLeft < count;
   }
   sync_workers();
 }
@@ -115,7 +118,7 @@ LEAN_DEVICE void take_partials(const LeanDecodeArgs&, PartialOf partial_of, Colu
 // has: those of the states and of the word.
 LEAN_DEVICE void leave_partials(const LeanDecodeArgs& args, const Contributors& c) {
   sync_workers();
-  if (threadIdx.x == 0) count_news().last = add_to_count(args, c, kLeft) / kLeft + 1 == c.count;
+  if (threadIdx.x == 0) count_news().last = add_to_count(args, c, kOneLeft) / kOneLeft + 1 == c.count;
   sync_workers();
   if (!count_news().last) return;
   if (threadIdx.x == 0) *tile_count(args, c) = 0;

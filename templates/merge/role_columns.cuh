@@ -1,13 +1,12 @@
 // merge/role_columns.cuh -- the columns that a thread holds where warpgroups have roles.
 
-// What a warp has of its 16 rows: so many tiles of eight dims, from which row and dim on.
-constexpr int kWarpsOfQuery = kWarps;  // that share one q
+// A warp holds kHeldTiles tiles of eight dims of 16 rows, from this row and dim on.
 constexpr int kHeldTiles = kOutTiles;
 LEAN_DEVICE int first_row_of_warp() { return (int)threadIdx.x / 32 % 4 * 16; }
 LEAN_DEVICE int first_dim_of_warp() { return (int)threadIdx.x / 128 * kHalfValueDim; }
 
-// The row of the first of them. The compiler must not know it, lest it keep the addresses of all columns from segment
-// to segment.
+// The row of the first column that this thread holds. The compiler must not know it, lest it keep the addresses of all
+// columns from segment to segment.
 LEAN_DEVICE int first_held_row() {
   int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
   asm volatile("" : "+r"(row));

@@ -1,14 +1,13 @@
 // merge/row_columns.cuh -- the columns that a thread holds where query rows sit on the matrix rows and one warpgroup
 // has a row's whole state.
 
-// What a warp has of its 16 rows: so many tiles of eight dims, from which row and dim on.
-constexpr int kWarpsOfQuery = 4;  // that share one q
+// A warp holds kHeldTiles tiles of eight dims of 16 rows, from this row and dim on.
 constexpr int kHeldTiles = kValueDim / 8;
 LEAN_DEVICE int first_row_of_warp() { return first_row() + (int)threadIdx.x / 32 % 4 * 16; }
 LEAN_DEVICE int first_dim_of_warp() { return 0; }
 
-// The row of the first of them. The compiler must not know it, lest it keep the addresses of all columns from segment
-// to segment.
+// The row of the first column that this thread holds. The compiler must not know it, lest it keep the addresses of all
+// columns from segment to segment.
 LEAN_DEVICE int first_held_row() {
   int row = first_row() + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
   asm volatile("" : "+r"(row));

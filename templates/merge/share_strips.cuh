@@ -4,8 +4,8 @@
 // than a warp, its lanes take several partials; where it leaves warps without columns, these take a part of the
 // partials too, and the warps meet in shared memory. Sums are taken in a fixed order, so results repeat bit for bit.
 
-// Strips begin at multiples of this. Columns that share a state go together, because who takes them clears it, unless
-// partials are counted: then strips are whole rows of lanes.
+// Strips are made of whole units of so many columns. Columns that share a state lie in one unit, because the warp that
+// takes a state clears it. Counted partials have no such states; there a unit has a column for each lane.
 constexpr u32 kStripUnit = kCountsPartials ? 32 : kStateColumns;
 static_assert(kColumns % kStripUnit == 0, "strips are made of whole units");
 
@@ -113,7 +113,7 @@ LEAN_DEVICE void reduce_share(const LeanDecodeArgs& args, const Contributors& c,
   const u32 first = strip_begin(c, c.mine), end = strip_begin(c, c.mine + 1);
   if (first == end) return;
   if (kStripLoads > 4 && end - first >= 2 * kThreads) {
-    if (c.count <= 2) return reduce_wide_strip<kStripLoads / 2, 2>(args, c, segment, first, end);
+    if (!kCountsPartials && c.count <= 2) return reduce_wide_strip<kStripLoads / 2, 2>(args, c, segment, first, end);
     return reduce_wide_strip<kStripLoads / 4, 4>(args, c, segment, first, end);
   }
   // `width` lanes have neighbouring columns. The strip has so many pieces of this width. A piece has a team of warps.

@@ -1,7 +1,8 @@
-// merge/wait_counted.cuh -- fix-up "wait" (merge/wait.cuh) of large partials, which are counted. Of an output tile with
-// two contributors the first one merges alone. It is at the end of its range then and has its own results in registers,
-// and the other one began with the output tile and has stored its partial long ago. So half as many bytes travel as
-// where both store partials.
+// merge/wait_counted.cuh -- fix-up "wait" (merge/wait.cuh) of large partials, which are counted. An output tile with
+// two contributors is a pair, which the first contributor merges alone. The output tile is the last of its range, so
+// its results are still in registers. It is the first of the second contributor's range, which has usually stored its
+// partial by then; with two CTAs for each output tile both end together. So half as many bytes travel as where both
+// store partials.
 
 struct FixUp {
   Contributors c;
@@ -58,7 +59,7 @@ LEAN_DEVICE void absorb_partial(const LeanDecodeArgs& args, float* partial, Atte
   }
 }
 
-// Whether this CTA is the first of two contributors. Then the other one's partial is added to its results, and the
+// Whether this CTA is the first of a pair. Then the other one's partial is added to its results, and the
 // output tile is whole. To be called by all workers.
 LEAN_DEVICE bool completes_pair(const LeanDecodeArgs& args, const FixUp& f, Attention& a) {
   if (f.c.count != 2 || f.c.mine != 0) return false;
@@ -75,7 +76,7 @@ LEAN_DEVICE bool completes_pair(const LeanDecodeArgs& args, const FixUp& f, Atte
 LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const Results& results) {
   store_row_partial(args, f.c, results);
   count_partial(args, f.c);
-  if (threadIdx.x == 0 && f.c.count > 2) shared_tiles()[f.c.mine == 0 ? 1 : 0] = {f.c, walk.segment};
+  if (threadIdx.x == 0 && f.c.count != 2) shared_tiles()[f.c.mine == 0 ? 1 : 0] = {f.c, walk.segment};
 }
 
 LEAN_DEVICE void end_fix_up(const LeanDecodeArgs& args) {

@@ -1,10 +1,11 @@
 // merge/workspace.cuh -- partials in the workspace: one CTA stores them and another reads them through L2, never by the
 // non-coherent path.
 //
-// Partials announce themselves. The workspace is all zero between launches. A stored column of O and its (max, sum)
-// both begin with a word that is not zero, since 0.0 is stored as -0.0, and each is written and read as a unit (PTX
-// ISA, memory consistency model: scalars of 64 and 128 bits are single-copy atomic). So a reader sees from the data
-// itself whether it has arrived, without a flag, and the writer needs no fence. The reader puts the zeros back.
+// Unless they are counted (merge/counted_partials.cuh), partials announce themselves. The workspace is all zero between
+// launches. A stored column of O and its (max, sum) both begin with a word that is not zero, since 0.0 is stored as
+// -0.0, and each is written and read as a unit (PTX ISA, memory consistency model: scalars of 64 and 128 bits are
+// single-copy atomic). So a reader sees from the data itself whether it has arrived, without a flag, and the writer
+// needs no fence. The reader puts the zeros back.
 
 // The contributors to an output tile, in context order, have neighbouring slots of the workspace. A slot is a CTA's. In
 // a batch-invariant kernel, where nothing may depend on where ranges end, every LeanTile is a contribution of its own

@@ -5,14 +5,12 @@
 
 constexpr int kHeldRowBytes = kHeldTiles * 16;  // of a row, what a warp holds
 static_assert(kHeldTiles % 8 == 0, "pieces are swizzled in groups of eight");
-static_assert(kWarpsOfQuery * 16 * kHeldRowBytes <= (int)sizeof(Operands::q), "the warps have the place of q");
+static_assert(kWarps * 16 * kHeldRowBytes <= (int)sizeof(Operands::q), "the warps have the place of q");
 
 // Where this warp's rows lie in shared memory. Of row r, piece p lies at p ^ r % 8, which keeps banks apart.
 LEAN_DEVICE u32 held_rows() {
   extern __shared__ unsigned char dynamic_shared[];
-  const u32 warp = threadIdx.x / 32;
-  return lean_round_up((int)shared_address(dynamic_shared), kLeanAtomBytes) +
-         warp / kWarpsOfQuery * (u32)sizeof(Operands) + warp % kWarpsOfQuery * 16 * kHeldRowBytes;
+  return lean_round_up((int)shared_address(dynamic_shared), kLeanAtomBytes) + threadIdx.x / 32 * 16 * kHeldRowBytes;
 }
 
 // To be called by all workers, when no matrix instruction is under way.

@@ -42,9 +42,11 @@ Result<EmittedKernel> without_merging(EmittedKernel kernel) {
           : replace_once(kernel, "  if (!is_last(args, share_ticket<0>(f.ticket), f.members)) return;\n",
                          "  return;\n");
   if (!cut) return tl::unexpected(cut.error());
-  if (counts_partials(kernel.spec)) {  // a count that nobody waits for would stay
+  if (counts_partials(kernel.spec)) {  // a count that nobody waits for would stay, and nobody may wait for one
     if (auto uncounted = replace_once(kernel, "  count_partial(args, f.c);\n", ""); !uncounted)
       return tl::unexpected(uncounted.error());
+    if (auto alone = replace_once(kernel, "whole || completes_pair(args, fix, attention)", "whole"); !alone)
+      return tl::unexpected(alone.error());
   }
   return kernel;
 }
@@ -81,8 +83,10 @@ Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
       {roles    ? "finish_segment(args, walk, complete, fix, attention);"
        : tensor ? "finish_segment(args, here, whole, fix, results_of(buffer, attention));"
                 : "finish_segment(args, here, whole, fix, buffer);",
-       stamp_at(Moment::gathered), fmt::format(" {}", stamp_at(Moment::finished))},
+       roles ? "" : stamp_at(Moment::gathered), fmt::format(" {}", stamp_at(Moment::finished))},
   };
+  if (roles)  // in front of waiting for another contributor
+    edits.push_back({"const bool complete = whole", stamp_at(Moment::gathered), ""});
   if (tensor) {
     edits.push_back({roles ? "if (warp == kWarps) produce(" : "if (threadIdx.x / 32 == kWarps) produce(",
                      stamp_at(Moment::requested, "kThreads"), ""});

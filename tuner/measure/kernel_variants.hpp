@@ -22,7 +22,7 @@ enum class Moment : int {
   placed,     ///< it knows the CTA's range of the line
   requested,  ///< it has asked for the KV that fits into the ring or registers; tensor: the producer is about to
   streamed,   ///< its warp has attended to its last KV
-  gathered,   ///< the states of all warps are in shared memory
+  gathered,   ///< the states of all warps are in shared memory; with roles: the results are complete in registers
   finished,   ///< the partial or result is stored; with tickets the last CTA has merged, too
   done,       ///< nothing is left to do
 };

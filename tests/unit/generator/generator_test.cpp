@@ -138,7 +138,7 @@ TEST(Generator, WaitsForCountedPartialsAreBounded) {
   ASSERT_TRUE(emitted) << emitted.error().message;
   int waits = 0;
   for (const std::string& line : code_lines(emitted->source)) {
-    if (line.find("while (stored % kLeft") == std::string::npos) continue;
+    if (line.find("while (stored % kOneLeft") == std::string::npos) continue;
     ++waits;
     EXPECT_NE(line.find("goes_on_waiting(args, waited)"), std::string::npos) << line;
   }

@@ -70,6 +70,9 @@ TEST(KernelVariants, KernelsWithRolesAreStampedAndLoseTheirMerge) {
       EXPECT_EQ(times(stamped->source, "stamp(args, " + std::to_string(moment) + ", "), 1u)
           << to_string(static_cast<Moment>(moment));
     EXPECT_EQ(times(shorter->source, "count_partial(args, f.c)"), 0u);
+    if (fixup == FixUp::wait) {
+      EXPECT_EQ(times(shorter->source, "completes_pair(args, fix, attention)"), 0u) << "it would wait for a count";
+    }
   }
 }
 
