@@ -98,7 +98,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
       add({counts_partials(spec) ? "merge/counted_partials.cuh" : "merge/announced_partials.cuh",
            "merge/share_strips.cuh"});
     }
-    add({counts_partials(spec) ? "merge/wait_counted.cuh" : "merge/wait.cuh"});
+    add({"merge/shared_tiles.cuh", counts_partials(spec) ? "merge/wait_counted.cuh" : "merge/wait.cuh"});
   }
   if (group) add({"merge/receive_columns.cuh"});
   add({"merge/finish_segment.cuh", roles                           ? "decode_roles.cuh"

@@ -123,7 +123,8 @@ double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors, double
   // 8192 tokens of 128 heads). Most of the latter is the time that L2 takes for all partials, which is less where there
   // are fewer.
   if (counts_partials(spec)) {
-    const double pair = crosses ? kCrossing : 20.0 + 90.0 * share;  // half of the partials are stored
+    // Even cuts into pairs were not timed by themselves: half of the partials are stored and merged.
+    const double pair = crosses ? kCrossing : 20.0 + 90.0 * share;
     return (contributors == 2 ? pair : 40.0 + 90.0 * share) * partial_columns(spec) / 8192;
   }
   // Contributors that wait for each other reduce a slice each, many partials at a time. This takes 0.76 us for 2 of

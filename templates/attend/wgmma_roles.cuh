@@ -198,12 +198,12 @@ LEAN_DEVICE void lead(const LeanDecodeArgs& args, const Segment& s, const KvRing
   if (!__any_sync(kFullMask, read < end_read(s))) return;
 #pragma unroll
   for (int part = 0; part < kStageParts; part++) issue_scores(args, ring, at, part, shared, score);
-  StepOutlook next = outlook(s, read, stage);
+  StepOutlook known = outlook(s, read, stage);
   wgmma_wait<0>();
   pin(score);
 #pragma unroll 1
   for (;;) {
-    if (!next.plain) finish_step(args, s, next.step, stage, score);
+    if (!known.plain) finish_step(args, s, known.step, stage, score);
     bool rises = false;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -211,7 +211,7 @@ LEAN_DEVICE void lead(const LeanDecodeArgs& args, const Segment& s, const KvRing
       a.sum[half] *= factor[half];
     }
     if (__any_sync(kFullMask, rises)) rescale(a, factor);
-    if (next.last) break;
+    if (known.last) break;
     issue_values(args, stage, score, reference, a, weight);
     store_weights(stage, weight, factor, shared.rows[at.stage]);
     if (signals) arrive(weighed + at.stage * 8);
@@ -230,7 +230,7 @@ LEAN_DEVICE void lead(const LeanDecodeArgs& args, const Segment& s, const KvRing
       wgmma_wait<1>();
       if (signals) arrive(empty);
     }
-    next = outlook(s, read, stage);
+    known = outlook(s, read, stage);
     wgmma_wait<0>();
     pin(score);
     pin(a.out);

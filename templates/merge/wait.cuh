@@ -6,29 +6,10 @@
 // A CTA shares at most two output tiles, the one that it begins inside of and the one that it ends inside of. It waits
 // for neither before all its own partials are stored.
 
-struct FixUp {
-  Contributors c;
-};
-
-struct SharedTile {
-  Contributors c;
-  Segment segment;
-};
-
-LEAN_DEVICE SharedTile* shared_tiles() {
-  __shared__ SharedTile tiles[2];  // [which partial of the slot]; one with a count of 0 is not shared
-  return tiles;
-}
-
-LEAN_DEVICE void init_fix_up() {
-  if (threadIdx.x < 2) shared_tiles()[threadIdx.x].c.count = 0;  // visible after the first barrier of the main loop
-}
-
 LEAN_DEVICE void plan_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f) {
   f.c = contributors_of(args, walk);
   keep_own_partial(args, f.c);
 }
-LEAN_DEVICE void begin_fix_up(const LeanDecodeArgs&, const Walk&, FixUp&) {}
 
 LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const Results& results) {
   store_own_partial(args, f.c, results);

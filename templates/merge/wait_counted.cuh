@@ -4,28 +4,9 @@
 // partial by then; with two CTAs for each output tile both end together. So half as many bytes travel as where both
 // store partials.
 
-struct FixUp {
-  Contributors c;
-};
-
-struct SharedTile {
-  Contributors c;
-  Segment segment;
-};
-
-LEAN_DEVICE SharedTile* shared_tiles() {
-  __shared__ SharedTile tiles[2];  // [which partial of the slot]; one with a count of 0 needs no more work
-  return tiles;
-}
-
-LEAN_DEVICE void init_fix_up() {
-  if (threadIdx.x < 2) shared_tiles()[threadIdx.x].c.count = 0;  // visible after the first barrier of the main loop
-}
-
 LEAN_DEVICE void plan_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f) {
   f.c = contributors_of(args, walk);
 }
-LEAN_DEVICE void begin_fix_up(const LeanDecodeArgs&, const Walk&, FixUp&) {}
 
 // Adds a partial to what this thread holds, and puts the zeros of its columns back. Whether a row exists is asked again
 // and again, as in for_each_held.

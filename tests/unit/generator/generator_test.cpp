@@ -129,38 +129,36 @@ TEST(Generator, EveryPollForPartialsIsBounded) {
   }
 }
 
-TEST(Generator, WaitsForCountedPartialsAreBounded) {
-  KernelSpec spec{
-      .arch = {9, 0, true}, .head_dim = 576, .group = 128, .load = LoadPath::tensor, .warps = 8, .stages = 2};
-  spec.features.latent = true, spec.features.v_head_dim = 512, spec.fixup = FixUp::wait;
-  ASSERT_TRUE(counts_partials(spec));
+/// The kernel has one loop that begins so, which all others call, and it is bounded.
+void expect_one_bounded_loop(const KernelSpec& spec, std::string_view loop) {
   const auto emitted = emit(spec);
   ASSERT_TRUE(emitted) << emitted.error().message;
-  int waits = 0;
+  int loops = 0;
   for (const std::string& line : code_lines(emitted->source)) {
-    if (line.find("while (stored % kOneLeft") == std::string::npos) continue;
-    ++waits;
-    EXPECT_NE(line.find("goes_on_waiting(args, waited)"), std::string::npos) << line;
+    if (line.find(loop) == std::string::npos) continue;
+    ++loops;
+    EXPECT_NE(line.find("goes_on_waiting(args, waited)"), std::string::npos) << kernel_name(spec) << ": " << line;
   }
-  EXPECT_EQ(waits, 1) << "all others call it";
+  EXPECT_EQ(loops, 1) << kernel_name(spec) << ": " << loop;
+}
+
+KernelSpec with_roles() {
+  KernelSpec spec{
+      .arch = {9, 0, true}, .head_dim = 576, .group = 128, .load = LoadPath::tensor, .warps = 8, .stages = 2};
+  spec.features.latent = true, spec.features.v_head_dim = 512, spec.features.page_size = 64;
+  return spec;
+}
+
+TEST(Generator, WaitsForCountedPartialsAreBounded) {
+  KernelSpec spec = with_roles();
+  spec.fixup = FixUp::wait;
+  ASSERT_TRUE(counts_partials(spec));
+  expect_one_bounded_loop(spec, "while (stored % kOneLeft");
 }
 
 TEST(Generator, EveryWaitForAStageOfTheRingIsBounded) {
-  KernelSpec tokens{.arch = {9, 0, true}, .load = LoadPath::tensor, .warps = 4, .stages = 2};
-  KernelSpec roles = tokens;
-  roles.head_dim = 576, roles.group = 128, roles.warps = 8;
-  roles.features.latent = true, roles.features.v_head_dim = 512, roles.features.page_size = 64;
-  for (const KernelSpec& spec : {tokens, roles}) {
-    const auto emitted = emit(spec);
-    ASSERT_TRUE(emitted) << emitted.error().message;
-    int waits = 0;
-    for (const std::string& line : code_lines(emitted->source)) {
-      if (line.find("while (!is_complete(") == std::string::npos) continue;
-      ++waits;
-      EXPECT_NE(line.find("goes_on_waiting(args, waited)"), std::string::npos) << kernel_name(spec) << ": " << line;
-    }
-    EXPECT_EQ(waits, 1) << kernel_name(spec) << ": all others call it";
-  }
+  const KernelSpec tokens{.arch = {9, 0, true}, .load = LoadPath::tensor, .warps = 4, .stages = 2};
+  for (const KernelSpec& spec : {tokens, with_roles()}) expect_one_bounded_loop(spec, "while (!is_complete(");
 }
 
 TEST(Generator, PlainDenseKernelsHaveFewerThan1200LinesOfCode) {
