@@ -49,7 +49,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   if (one_byte) add({"attend/value_unit.cuh"});
   add({"bounded_wait.cuh"});
   if (spec.load == LoadPath::tensor) {
-    add({"attend/wgmma.cuh", "kv/tensor.cuh"});
+    add({"line/shared_walk.cuh", "attend/wgmma.cuh", "kv/tensor.cuh"});
     if (rows)
       add({"kv/row_lanes.cuh", selects ? "kv/selected_places.cuh" : "kv/row_places.cuh", "kv/row_copies.cuh",
            buffers_rows(spec) ? "kv/row_buffer.cuh" : "kv/row_panels.cuh"});

@@ -39,25 +39,22 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   if (warp < kWarps) init_fix_up();
 
   Walk walk;
-  if (!start_walk(args, length, part_sums, walk)) return;  // there are more CTAs than tile positions
+  const bool any = start_walk(args, length, part_sums, walk);
   if (warp >= kWarps) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
-    if constexpr (kGathers) {
-      sync_gatherers();
-      produce(args, k_map, v_map, ring, walk);
-      return;
-    }
-    if (warp == kWarps) produce(args, k_map, v_map, ring, walk);
+    if constexpr (kGathers) sync_gatherers();
+    if (any && (kGathers || warp == kWarps)) produce(args, k_map, v_map, ring, walk);
     return;
   }
 
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
-  if constexpr (kPdl) wait_for_previous_kernel();                   // which may write q, and read what this one writes
+  if constexpr (kPdl) wait_for_previous_kernel();  // which may write q, and read what this one writes
+  if (threadIdx.x == 0) found_segment(0) = {walk, any};
   asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");  // the barriers are initialised
   RingPosition at;
   FixUp fix = {};
 #pragma unroll 1
-  do {
+  for (int number = 0; take_segment(number, walk); number++) {
     const Segment& s = walk.segment;
     const bool whole = is_whole(s);
     if (!whole) plan_fix_up(args, walk, fix);  // while the first KV is on its way
@@ -67,12 +64,17 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
       load_query(args, s, operands);
       lead(args, s, ring, weighed, operands, at, attention);
     } else {
+      if (warp == 4) {  // while the leader makes the first weights
+        Walk next = walk;
+        const bool more = next_segment(args, next);
+        if (lane == 0) found_segment(number + 1) = {next, more};
+      }
       follow(args, s, ring, weighed, operands, at, attention);
     }
     if (!whole) begin_fix_up(args, walk, fix);
     sync_workers();  // all are done with q, whose place write_results takes, and with the fix-up before
     const bool complete = whole || completes_pair(args, fix, attention);
     finish_segment(args, walk, complete, fix, attention);
-  } while (next_segment(args, walk));
+  }
   end_fix_up(args);
 }

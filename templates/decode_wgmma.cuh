@@ -47,32 +47,29 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");
   }
   if (!produces) init_fix_up();
-#if defined(LEAN_GROUP)
-  if (!start_walk(args, length, part_sums, walk)) return produces ? void() : take_part_without_range(args);
-#else
-  if (!start_walk(args, length, part_sums, walk)) return;  // there are more CTAs than tile positions
-#endif
+  const bool any = start_walk(args, length, part_sums, walk);
   if (produces) {
     if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
-    if constexpr (kGathers) {
-      sync_gatherers();
-      produce(args, k_map, v_map, ring, walk);
-      return;
-    }
-    if (threadIdx.x / 32 == kWarps) produce(args, k_map, v_map, ring, walk);
+    if constexpr (kGathers) sync_gatherers();
+    if (any && (kGathers || threadIdx.x / 32 == kWarps)) produce(args, k_map, v_map, ring, walk);
     return;
   }
 
   if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
   // The shuffle tells the compiler that `warp` is uniform.
-  const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0);
-  const int warpgroup = warp / 4;
+  const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0), warpgroup = warp / 4;
   Operands& operands = ((Operands*)(shared + kMergeBytes))[kColumnsAreSplit ? 0 : warpgroup];
   Query q;
   if constexpr (kPdl) wait_for_previous_kernel();  // which may write q
-  load_query(args, walk.segment, q);
-  if constexpr (kRanks > 1) join_group(args);
+  if (any) load_query(args, walk.segment, q);
+  if (threadIdx.x == 0) found_segment(0) = {walk, any};
   asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");  // the ring is initialised
+#if defined(LEAN_GROUP)
+  if (!take_segment(0, walk)) return take_part_without_range(args);
+  join_group(args);
+#else
+  if (!take_segment(0, walk)) return;  // there are more CTAs than tile positions
+#endif
   RingPosition at;
   FixUp fix = {};
   int turn = 0;  // the warpgroup that takes the next step

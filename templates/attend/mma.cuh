@@ -222,8 +222,8 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
         for (int j = 0; j < kPartPairs; j += 2) {
           if (part * kPartPairs + j >= kKPairs) break;
           const uint2 query = q.pair(tile, part * kPartPairs + j);
-          Operand::mma(sum[tile][j / 2 % 2], kv_pair(k.row[0], j), kv_pair(k.row[1], j), kv_pair(k.row[0], j + 1),
-                       kv_pair(k.row[1], j + 1), query.x, query.y);
+          mma(Operand(), sum[tile][j / 2 % 2], kv_pair(k.row[0], j), kv_pair(k.row[1], j), kv_pair(k.row[0], j + 1),
+              kv_pair(k.row[1], j + 1), query.x, query.y);
         }
     }
 #pragma unroll
@@ -292,8 +292,8 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
         const u32 a2 = low_halves(x[2], x[3]), a3 = high_halves(x[2], x[3]);
 #pragma unroll
         for (int tile = 0; tile < kRowTiles; tile++)
-          Operand::mma(a.out[group * kVWords + w][tile], a0, a1, a2, a3, weight[block][tile][0],
-                       weight[block][tile][1]);
+          mma(Operand(), a.out[group * kVWords + w][tile], a0, a1, a2, a3, weight[block][tile][0],
+              weight[block][tile][1]);
       }
     }
   kv.release();

@@ -108,11 +108,12 @@ LEAN_DEVICE void init_ring(const KvRing& ring) {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Waits for a phase of one of the ring's barriers, within the bound. The warps of a CTA read the context lengths for
-// themselves. If these change under way, some may wait for steps that others do not have.
+// Waits for a phase of one of the ring's barriers, within the bound. The producer reads the context lengths for itself.
+// If these change under way, it and its readers may wait for steps that the other side does not have.
 LEAN_DEVICE void wait_ring(const LeanDecodeArgs& args, u32 barrier, u32 parity) {
-  if (is_complete(barrier, parity)) return;
-  if constexpr (kPdl) wait_for_previous_kernel();  // as the readers do, for as long as it takes
+  if constexpr (kPdl) {
+    if (!is_complete(barrier, parity)) wait_for_previous_kernel();  // as the readers do, for as long as it takes
+  }
   u32 waited = 0;
   while (!is_complete(barrier, parity) && goes_on_waiting(args, waited)) continue;
 }
@@ -177,10 +178,13 @@ struct RingWriter {
   u32 filled = 0;
 
   LEAN_DEVICE u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }
-  // Waits until a part of the stage is free. Parts are claimed in their order.
+  // Waits until a part of the stage is free. Parts are claimed in their order. Its last copy has arrived by then,
+  // unless lengths change under way. It must have: a barrier that still expects bytes of one copy must not count
+  // another.
   LEAN_DEVICE void claim(const LeanDecodeArgs& args, const KvRing& ring, int part) {
-    if (filled == kStages) return wait_ring(args, empty_barriers(ring, at) + part * 8, at.parity ^ 1);
-    if (part + 1 == kStageParts) filled++;
+    if (filled < kStages) return void(filled += part + 1 == kStageParts);  // nobody has used it yet
+    wait_ring(args, full_barriers(ring, at) + part * 8, at.parity ^ 1);
+    wait_ring(args, empty_barriers(ring, at) + part * 8, at.parity ^ 1);
   }
   // Waits until all that was requested has arrived. A CTA must not end before. Its readers wait for the same copies,
   // unless lengths change under way; then they may be gone.

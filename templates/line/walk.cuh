@@ -1,5 +1,5 @@
 // line/walk.cuh -- a CTA's walk along its range of the line, segment by segment. Every warp walks for itself, from the
-// context lengths in device memory.
+// context lengths in device memory; the workers of the wgmma family then agree (line/shared_walk.cuh).
 
 // A run of LeanTiles of one output tile.
 struct Segment {
@@ -49,8 +49,7 @@ LEAN_DEVICE int query_index(const Segment& s, const Row& row) { return s.context
 #endif
 
 LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request, int context_length) {
-  s.request = request;
-  s.context_length = context_length;
+  s.request = request, s.context_length = context_length;
   s.query = query_tokens(args.q_offsets, request);
 #if defined(LEAN_WINDOW_OF_PART)
   s.sink_tokens = sinks_of_part(args, request, context_length);
@@ -131,9 +130,7 @@ LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* p
       const Start start = args.batch <= 64           ? find_start_alone<2>(batch)
                           : args.batch <= kMostAlone ? find_start_alone<kMostAlone / 32>(batch)
                                                      : find_start_together(batch, part_sums);
-      request = (int)start.request;
-      length = start.context_length;
-      line = start.line, origin = start.before * outputs;
+      request = (int)start.request, length = start.context_length, line = start.line, origin = start.before * outputs;
       if (!take_range(args, walk, line)) return false;
     } else {
       const u32 upto = warp_inclusive_sum(lane < args.batch ? positions : 0u, lane);

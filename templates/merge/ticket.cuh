@@ -4,8 +4,8 @@
 // context order whoever takes them, so results repeat bit for bit for a given (lengths, grid).
 //
 // A ticket orders nothing, because partials announce themselves (merge/workspace.cuh). So it is drawn before the warps
-// are merged, which hides its round trip. Tickets are atomic increments that wrap back to zero by themselves (PTX ISA,
-// "atom", .inc).
+// are merged, which hides its round trip. Tickets are atomic increments that wrap back to zero by themselves (CUDA C++,
+// "atomicInc").
 
 constexpr u32 kFlat = 16;     // most contributors merged in one phase
 constexpr u32 kMinWidth = 8;  // fewest contributors of a group
@@ -17,14 +17,7 @@ struct FixUp {
   u32 ticket;          // thread 0's
 };
 
-LEAN_DEVICE u32 draw_ticket(u32* counter, u32 count) {
-  u32 before;
-  asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;"
-               : "=r"(before)
-               : "l"(counter), "r"(count - 1)
-               : "memory");
-  return before;
-}
+LEAN_DEVICE u32 draw_ticket(u32* counter, u32 count) { return atomicInc(counter, count - 1); }
 
 // Whether this CTA has drawn the last of `count` tickets. A ticket beyond them comes from a counter that was not zero
 // before the launch; then nobody may get the last one.

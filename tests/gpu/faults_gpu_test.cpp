@@ -27,6 +27,16 @@ KernelSpec spec_of(Arch arch, LoadPath load, FixUp fixup) {
   return spec;
 }
 
+/// A kernel whose warpgroups have roles, of 64 query heads over a latent cache.
+KernelSpec spec_with_roles(Arch arch, FixUp fixup) {
+  DecodeProblem problem{.q_heads = 64, .kv_heads = 1, .head_dim = 576};
+  problem.features.v_head_dim = 512, problem.features.latent = true;
+  KernelSpec spec = base_spec(arch, problem);
+  spec.load = LoadPath::tensor, spec.fixup = fixup;
+  spec.warps = 8, spec.warp_tokens = 16, spec.stages = 2, spec.tile = 64, spec.ctas_per_sm = 1;
+  return spec;
+}
+
 class FaultsOnGpu : public GpuTest {
  protected:
   void SetUp() override {
@@ -100,63 +110,85 @@ class FaultsOnGpu : public GpuTest {
 };
 
 TEST_F(FaultsOnGpu, APartialThatNeverComesEndsTheLaunchWithNanAndAReport) {
-  for (const LoadPath load : {LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor}) {
-    if (runner->device().arch.major < 9 && load != LoadPath::cp_async) continue;
-    for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
-      const KernelSpec spec = spec_of(runner->device().arch, load, fixup);
-      const std::string what = kernel_name(spec);
-      const auto sound = kernel_of(spec), mute = kernel_of(spec, [](std::string&source) {
-                                            const std::string store = "store_own_partial(args, f.c, results);";
-                                            const auto at = source.find(store);
-                                            ASSERT_NE(at, std::string::npos);
-                                            source.replace(at, store.size(), "if (blockIdx.x != 3) " + store);
-                                          });
-      ASSERT_TRUE(sound && mute);
-      DecodeCase decode_case = make_case(spec, {4000});
-      DeviceBuffer workspace;
-      const LeanDecodeArgs args = bind(decode_case, spec, workspace);
-      ASSERT_TRUE(fill_bytes_async(decode_case.o_buffer().data(), 0, decode_case.o_bytes(), stream));
-      ASSERT_TRUE(mute->launch(args, kGrid, stream));
-      const auto ended = sync();
-      ASSERT_TRUE(ended) << what << ": " << ended.error().message;
-      expect_fault(status->check(), "in vain");
-      std::vector<std::uint16_t> o(static_cast<std::size_t>(decode_case.o_bytes()) / 2);
-      ASSERT_TRUE(
-          copy_to_host(o.data(), decode_case.o_buffer().data(), decode_case.o_bytes(), runner->stream_object()));
-      const std::size_t rows = std::size_t{4} * 128;  // of the one request; padding may lie around
-      std::size_t nan = 0;
-      for (const std::uint16_t bits : o) nan += (bits & 0x7fff) > 0x7f80 ? 1 : 0;
-      EXPECT_EQ(nan, rows) << what << ": a result that lacks a partial must not look like one";
-      // Launches that follow find the report and stop at their first nap.
-      for (int i = 0; i < 3; ++i) ASSERT_TRUE(mute->launch(args, kGrid, stream));
-      ASSERT_TRUE(sync());
-      mend(decode_case, *sound, args, workspace, what);
+  struct Setting {
+    KernelSpec spec;
+    std::vector<int> lengths;  ///< of requests, of which CTA 3 contributes to one
+  };
+  std::vector<Setting> settings;
+  const Arch arch = runner->device().arch;
+  for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+    for (const LoadPath load : {LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor}) {
+      if (arch.major >= 9 || load == LoadPath::cp_async) settings.push_back({spec_of(arch, load, fixup), {4000}});
     }
+    if (arch.major != 9) continue;
+    settings.push_back({spec_with_roles(arch, fixup), {4000}});
+    settings.push_back({spec_with_roles(arch, fixup), {2048, 2048, 2048, 2048}});  // two contributors each
+  }
+  for (const auto& [spec, lengths] : settings) {
+    const std::string what = kernel_name(spec) + ", requests: " + std::to_string(lengths.size());
+    const auto sound = kernel_of(spec), mute = kernel_of(spec, [&spec = spec](std::string&source) {
+                                          const std::string store = counts_partials(spec)
+                                                                        ? "count_partial(args, f.c);"
+                                                                        : "store_own_partial(args, f.c, results);";
+                                          const auto at = source.find(store);
+                                          ASSERT_NE(at, std::string::npos);
+                                          source.replace(at, store.size(), "if (blockIdx.x != 3) " + store);
+                                        });
+    ASSERT_TRUE(sound && mute);
+    DecodeCase decode_case = make_case(spec, lengths);
+    DeviceBuffer workspace;
+    const LeanDecodeArgs args = bind(decode_case, spec, workspace);
+    ASSERT_TRUE(fill_bytes_async(decode_case.o_buffer().data(), 0, decode_case.o_bytes(), stream));
+    ASSERT_TRUE(mute->launch(args, kGrid, stream));
+    const auto ended = sync();
+    ASSERT_TRUE(ended) << what << ": " << ended.error().message;
+    expect_fault(status->check(), "in vain");
+    std::vector<std::uint16_t> o(static_cast<std::size_t>(decode_case.o_bytes()) / 2);
+    ASSERT_TRUE(copy_to_host(o.data(), decode_case.o_buffer().data(), decode_case.o_bytes(), runner->stream_object()));
+    const auto values = static_cast<std::size_t>(spec.group * value_dim(spec));  // of a request; padding may lie around
+    std::size_t nan = 0;
+    for (const std::uint16_t bits : o) nan += (bits & 0x7fff) > 0x7f80 ? 1 : 0;
+    EXPECT_EQ(nan, values) << what << ": a result that lacks a partial must not look like one";
+    // Launches that follow find the report and stop at their first nap.
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(mute->launch(args, kGrid, stream));
+    ASSERT_TRUE(sync());
+    mend(decode_case, *sound, args, workspace, what);
   }
 }
 
 TEST_F(FaultsOnGpu, TicketsThatWereNotZeroAreReported) {
-  const KernelSpec spec = spec_of(runner->device().arch, LoadPath::cp_async, FixUp::ticket);
-  const auto kernel = kernel_of(spec);
-  ASSERT_TRUE(kernel);
-  DecodeCase decode_case = make_case(spec, {4000});
-  for (const std::uint32_t poison : {static_cast<std::uint32_t>(kGrid), 1u << 31, 0xffffffffu}) {
-    DeviceBuffer workspace;
-    const LeanDecodeArgs args = bind(decode_case, spec, workspace);
-    const WorkspaceLayout layout = decode_case.workspace(spec, kGrid);
-    ASSERT_TRUE(fill_u32_async(args.tickets, poison, (layout.partials_offset - layout.tickets_offset) / 4, stream));
-    ASSERT_TRUE(kernel->launch(args, kGrid, stream));
-    ASSERT_TRUE(sync());
-    expect_fault(status->check(), "a counter there had an impossible value");
-    mend(decode_case, *kernel, args, workspace, std::to_string(poison));
+  const Arch arch = runner->device().arch;
+  std::vector<KernelSpec> specs{spec_of(arch, LoadPath::cp_async, FixUp::ticket)};
+  if (arch.major == 9)
+    for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) specs.push_back(spec_with_roles(arch, fixup));
+  for (const KernelSpec& spec : specs) {
+    const auto kernel = kernel_of(spec);
+    ASSERT_TRUE(kernel);
+    for (const std::vector<int>& lengths : {std::vector{4000}, std::vector{2048, 2048, 2048, 2048}}) {
+      DecodeCase decode_case = make_case(spec, lengths);
+      for (const std::uint32_t poison : {static_cast<std::uint32_t>(kGrid), 1u << 31, 0xffffffffu}) {
+        DeviceBuffer workspace;
+        const LeanDecodeArgs args = bind(decode_case, spec, workspace);
+        const WorkspaceLayout layout = decode_case.workspace(spec, kGrid);
+        ASSERT_TRUE(fill_u32_async(args.tickets, poison, (layout.partials_offset - layout.tickets_offset) / 4, stream));
+        ASSERT_TRUE(kernel->launch(args, kGrid, stream));
+        ASSERT_TRUE(sync());
+        expect_fault(status->check(), "a counter there had an impossible value");
+        mend(decode_case, *kernel, args, workspace, kernel_name(spec) + ", " + std::to_string(poison));
+      }
+    }
   }
 }
 
 TEST_F(FaultsOnGpu, TwoStreamsOnOneWorkspaceEndAndItCanBeMended) {
   const auto other = Stream::create();
   ASSERT_TRUE(other);
+  std::vector<KernelSpec> specs;
   for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
-    const KernelSpec spec = spec_of(runner->device().arch, LoadPath::cp_async, fixup);
+    specs.push_back(spec_of(runner->device().arch, LoadPath::cp_async, fixup));
+    if (runner->device().arch.major == 9) specs.push_back(spec_with_roles(runner->device().arch, fixup));
+  }
+  for (const KernelSpec& spec : specs) {
     const auto kernel = kernel_of(spec);
     ASSERT_TRUE(kernel);
     DecodeCase mine = make_case(spec, {4000}), theirs = make_case(spec, {3000});
@@ -173,7 +205,7 @@ TEST_F(FaultsOnGpu, TwoStreamsOnOneWorkspaceEndAndItCanBeMended) {
     const auto ended = sync(), also = other->synchronize();
     ASSERT_TRUE(ended) << ended.error().message;
     ASSERT_TRUE(also) << also.error().message;
-    RecordProperty(std::string(to_string(fixup)), status->has_fault() ? "fault" : "none");
+    RecordProperty(kernel_name(spec), status->has_fault() ? "fault" : "none");
     mend(mine, *kernel, args, workspace, "after two streams");
   }
 }
@@ -204,40 +236,44 @@ TEST_F(FaultsOnGpu, LengthsThatChangeWhileALaunchRunsDoNotHangIt) {
   ASSERT_TRUE(source);
   CUfunc_st* const rewrite = source->function("rewrite", 0).value();
 
-  for (const LoadPath load : {LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor}) {
-    if (runner->device().arch.major < 9 && load != LoadPath::cp_async) continue;
-    for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+  std::vector<KernelSpec> specs;
+  const Arch arch = runner->device().arch;
+  for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+    for (const LoadPath load : {LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor}) {
+      if (arch.major < 9 && load != LoadPath::cp_async) continue;
       for (const int warps : {4, 8}) {
-        KernelSpec spec = spec_of(runner->device().arch, load, fixup);
-        spec.warps = warps;
-        const std::string what = kernel_name(spec);
-        const auto kernel = kernel_of(spec);
-        ASSERT_TRUE(kernel) << what;
-        DecodeCase decode_case = make_case(spec, sets[0]);
-        DeviceBuffer workspace;
-        const LeanDecodeArgs args = bind(decode_case, spec, workspace);
-        ASSERT_TRUE(sync());
-        __atomic_store_n(ended, 0, __ATOMIC_RELEASE);
-        ASSERT_TRUE(launch_with(rewrite, LaunchDims{.grid_x = 1, .threads = kBatch}, other->get(),
-                                decode_case.lengths_on_device(), pinned->as<int>(), static_cast<int>(sets.size()),
-                                ended));
-        int faults = 0;
-        for (int round = 0; round < 50; ++round) {
-          for (int i = 0; i < 20; ++i) ASSERT_TRUE(kernel->launch(args, kGrid, stream));
-          const auto finished = sync();
-          ASSERT_TRUE(finished) << what << ": " << finished.error().message;
-          faults += status->has_fault() ? 1 : 0;
-          ASSERT_TRUE(fill_bytes_async(workspace.data(), 0, workspace.bytes(), stream));
-          status->acknowledge();
-        }
-        __atomic_store_n(ended, 1, __ATOMIC_RELEASE);
-        const auto also = other->synchronize();
-        ASSERT_TRUE(also) << also.error().message;
-        RecordProperty("faults_in_50_rounds_" + what, faults);
-        ASSERT_TRUE(decode_case.set_context_lengths(sets[0], stream));
-        mend(decode_case, *kernel, args, workspace, what + " after changes");
+        specs.push_back(spec_of(arch, load, fixup));
+        specs.back().warps = warps;
       }
     }
+    if (arch.major == 9) specs.push_back(spec_with_roles(arch, fixup));
+  }
+  for (const KernelSpec& spec : specs) {
+    const std::string what = kernel_name(spec);
+    const auto kernel = kernel_of(spec);
+    ASSERT_TRUE(kernel) << what;
+    DecodeCase decode_case = make_case(spec, sets[0]);
+    DeviceBuffer workspace;
+    const LeanDecodeArgs args = bind(decode_case, spec, workspace);
+    ASSERT_TRUE(sync());
+    __atomic_store_n(ended, 0, __ATOMIC_RELEASE);
+    ASSERT_TRUE(launch_with(rewrite, LaunchDims{.grid_x = 1, .threads = kBatch}, other->get(),
+                            decode_case.lengths_on_device(), pinned->as<int>(), static_cast<int>(sets.size()), ended));
+    int faults = 0;
+    for (int round = 0; round < 50; ++round) {
+      for (int i = 0; i < 20; ++i) ASSERT_TRUE(kernel->launch(args, kGrid, stream));
+      const auto finished = sync();
+      ASSERT_TRUE(finished) << what << ": " << finished.error().message;
+      faults += status->has_fault() ? 1 : 0;
+      ASSERT_TRUE(fill_bytes_async(workspace.data(), 0, workspace.bytes(), stream));
+      status->acknowledge();
+    }
+    __atomic_store_n(ended, 1, __ATOMIC_RELEASE);
+    const auto also = other->synchronize();
+    ASSERT_TRUE(also) << also.error().message;
+    RecordProperty("faults_in_50_rounds_" + what, faults);
+    ASSERT_TRUE(decode_case.set_context_lengths(sets[0], stream));
+    mend(decode_case, *kernel, args, workspace, what + " after changes");
   }
 }
 
