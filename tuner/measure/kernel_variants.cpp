@@ -77,7 +77,9 @@ Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
   std::vector<Edit> edits = {
       {"extern \"C\" __global__ void __launch_bounds__(kThreads", function, ""},
       {"const int length = first_length(args);", stamp_at(Moment::started), ""},
-      {"if (!start_walk(args, length, part_sums, walk)) return;", "", fmt::format(" {}", stamp_at(Moment::placed))},
+      {tensor ? "const bool any = start_walk(args, length, part_sums, walk);"
+              : "if (!start_walk(args, length, part_sums, walk)) return;",
+       "", fmt::format(" {}{}", tensor ? "if (any) " : "", stamp_at(Moment::placed))},
       {roles ? "if (!whole) begin_fix_up(args, walk, fix);" : "if (!whole) begin_fix_up(args, here, fix);",
        stamp_at(Moment::streamed), ""},
       {roles    ? "finish_segment(args, walk, complete, fix, attention);"
@@ -88,8 +90,7 @@ Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
   if (roles)  // in front of waiting for another contributor
     edits.push_back({"const bool complete = whole", stamp_at(Moment::gathered), ""});
   if (tensor) {
-    edits.push_back({roles ? "if (warp == kWarps) produce(" : "if (threadIdx.x / 32 == kWarps) produce(",
-                     stamp_at(Moment::requested, "kThreads"), ""});
+    edits.push_back({"if (any && (kGathers ||", "if (any) " + stamp_at(Moment::requested, "kThreads"), ""});
   } else {
     const bool ahead = !loads_to_registers(kernel.spec.load);
     edits.push_back(
