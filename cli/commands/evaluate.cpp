@@ -7,6 +7,8 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <random>
 
 #include "cache/files.hpp"
 #include "cli/commands/commands.hpp"
@@ -35,15 +37,17 @@ struct EvaluateFlags {
   CLI::App* regret = nullptr;
   CLI::App* repeat = nullptr;
   ShapeFlags shape;
-  std::string policy = "cold", jobs, kernels, reach, count, seed, trials, out;
+  std::string policy = "cold", jobs, kernels, reach, problems, count, seed, tune, trials, out;
   bool ragged = false;
   int device = 0;
 };
 
 struct Counts {
   int jobs = 0;
-  std::size_t kernels = std::numeric_limits<std::size_t>::max(), shapes = 50;
+  std::size_t kernels = std::numeric_limits<std::size_t>::max();
+  std::size_t problems = 0, shapes = 50;  ///< shapes: of each problem
   std::uint64_t seed = 1;
+  std::optional<std::chrono::milliseconds> tune;
   double reach = std::numeric_limits<double>::infinity();
 };
 
@@ -58,9 +62,16 @@ Result<Counts> parse_counts(const EvaluateFlags& flags) {
   };
   if (auto ok = read("--jobs", flags.jobs, 1024, counts.jobs); !ok) return tl::unexpected(ok.error());
   if (auto ok = read("--kernels", flags.kernels, 1 << 20, counts.kernels); !ok) return tl::unexpected(ok.error());
+  if (auto ok = read("--problems", flags.problems, 1000, counts.problems); !ok) return tl::unexpected(ok.error());
+  if (counts.problems > 0) counts.shapes = 4;
   if (auto ok = read("--count", flags.count, 10000, counts.shapes); !ok) return tl::unexpected(ok.error());
   if (auto ok = read("--seed", flags.seed, std::numeric_limits<std::int64_t>::max(), counts.seed); !ok)
     return tl::unexpected(ok.error());
+  if (!flags.tune.empty()) {
+    const auto time = parse_duration("--tune", flags.tune);
+    if (!time) return tl::unexpected(time.error());
+    counts.tune = *time;
+  }
   if (!flags.reach.empty()) {
     const char* end = flags.reach.data() + flags.reach.size();
     const auto [at, error] = std::from_chars(flags.reach.data(), end, counts.reach);
@@ -91,18 +102,21 @@ void print_table(const SearchEvaluation& evaluation) {
 }
 
 void print_table(const RegretEvaluation& evaluation) {
-  Table table{.headings = {"batch", "longest", "total", "answer", "looked up us", "best us", "regret", "grid"},
-              .rows = {},
-              .right_aligned = "rrrlrrrr"};
+  Table table{
+      .headings = {"problem", "batch", "longest", "total", "answer", "looked up us", "best us", "regret", "grid"},
+      .rows = {},
+      .right_aligned = "lrrrlrrrr"};
   for (const RegretCase& one : evaluation.cases) {
-    table.rows.push_back({std::to_string(one.shape.batch), std::to_string(one.shape.longest_context),
-                          std::to_string(total_tokens(one.shape)), std::string(to_string(one.choice.provenance)),
-                          fmt::format("{:.2f}", one.duel.first_us), fmt::format("{:.2f}", one.duel.second_us),
-                          percent(one.regret()), std::to_string(one.choice.config.grid)});
+    table.rows.push_back({describe(one.problem), std::to_string(one.shape.batch),
+                          std::to_string(one.shape.longest_context), std::to_string(total_tokens(one.shape)),
+                          std::string(to_string(one.choice.provenance)), fmt::format("{:.2f}", one.duel.first_us),
+                          fmt::format("{:.2f}", one.duel.second_us), percent(one.regret()),
+                          std::to_string(one.choice.config.grid)});
   }
   print_table(table);
-  print_text(fmt::format("The regret of {} shapes is {} in the median and {} at most.\n", evaluation.cases.size(),
-                         percent(evaluation.median_regret()), percent(evaluation.largest_regret())));
+  print_text(fmt::format("The regret of {} shapes is {} in the median, {} at the 95th percentile and {} at most.\n",
+                         evaluation.cases.size(), percent(evaluation.median_regret()),
+                         percent(evaluation.high_regret()), percent(evaluation.largest_regret())));
 }
 
 void print_table(const RepeatEvaluation& evaluation) {
@@ -170,7 +184,8 @@ Result<void> refuse_useless(const EvaluateFlags& flags) {
     bool of_regret;
   };
   const bool regret = flags.regret->parsed();
-  for (const Use& use : {Use{"--count", !flags.count.empty(), true}, Use{"--seed", !flags.seed.empty(), true},
+  for (const Use& use : {Use{"--problems", !flags.problems.empty(), true}, Use{"--count", !flags.count.empty(), true},
+                         Use{"--seed", !flags.seed.empty(), true}, Use{"--tune", !flags.tune.empty(), true},
                          Use{"--ragged", flags.ragged, true}, Use{"--batch", !flags.shape.batch.empty(), false},
                          Use{"--max-batch", !flags.shape.max_batch.empty(), false},
                          Use{"--context", !flags.shape.context.empty(), false}}) {
@@ -186,66 +201,133 @@ Result<void> refuse_useless(const EvaluateFlags& flags) {
   return {};
 }
 
+/// What is evaluated: for a search and a repetition one problem and its shapes, for regrets one problem or random ones.
+struct Work {
+  std::vector<DecodeProblem> problems;
+  std::vector<Shape> shapes;
+};
+
+Result<Work> work_of(const Console& console, const EvaluateFlags& flags, const Counts& counts) {
+  if (counts.problems > 0) return Work{random_problems(counts.problems, counts.seed), {}};
+  Result<Workload> workload = resolve(console, flags.shape, kEvaluateBatch, kEvaluateContext);
+  if (!workload) return tl::unexpected(workload.error());
+  if (auto alone = one_gpu_only(workload->problem, "an evaluation"); !alone) return tl::unexpected(alone.error());
+  return Work{{std::move(workload->problem)}, std::move(workload->shapes)};
+}
+
+/// What all evaluations need beside their problem.
+struct Means {
+  const DeviceFacts& device;
+  const Counts& counts;
+  L2Policy policy;
+  const Caches& caches;
+  TuningDb* keep;  ///< that of --trials, or null
+  ProgressLine& line;
+};
+
+Result<std::unique_ptr<GpuBackend>> backend_of(const Means& means, const DecodeProblem& problem) {
+  return GpuBackend::create(means.device, problem, means.policy, means.caches.cubins.get());
+}
+
+EvaluationSetup setup_of(const Console& console, const EvaluateFlags& flags, const Means& means, TuneBackend& backend,
+                         const DecodeProblem& problem, std::vector<Shape> shapes) {
+  return {.device = means.device,
+          .environment = current_environment(means.device),
+          .backend = backend,
+          .request = {.problem = problem,
+                      .shapes = std::move(shapes),
+                      .device = flags.device,
+                      .policy = means.policy,
+                      .budget = {},
+                      .weights = {},
+                      .compile_threads = means.counts.jobs,
+                      .command = console.command_line},
+          .effort = effort_for(compile_thread_count(means.counts.jobs)),
+          .exhaustive = exhaustive_effort(means.counts.kernels, means.counts.reach),
+          .keep = means.keep,
+          .progress = [&line = means.line](const TuneProgress& progress) { line.show(progress); },
+          .cancel = stop_on_signals()};
+}
+
+/// Shapes of this problem that have no winner of their own.
+std::vector<Shape> untuned_shapes(const DecodeProblem& problem, const Counts& counts, bool ragged,
+                                  const LayeredWinners& winners) {
+  std::vector<Shape> known;
+  const std::string text = to_json(problem);
+  for (const auto& entry : winners.entries) {
+    const Result<Shape> shape = shape_from_json(entry.winner.shape);
+    if (shape && entry.winner.problem == text) known.push_back(*shape);
+  }
+  return random_shapes(problem, counts.shapes, counts.seed, ragged, known,
+                       counts.problems > 0 ? kAnyShape : ShapeRanges{});
+}
+
+int run_regret(const Console& console, const EvaluateFlags& flags, const Means& means,
+               const std::vector<DecodeProblem>& problems) {
+  const LayeredWinners winners = load_layered_winners(device_model(means.device), means.caches.directory);
+  for (const std::string& warning : winners.warnings) warn(warning);
+  const WinnerTable table = WinnerTable::build(means.device, winners);
+  RegretEvaluation all;
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    const DecodeProblem& problem = problems[i];
+    if (means.counts.problems > 0)
+      note(console, fmt::format("problem {} of {}: {}", i + 1, problems.size(), describe(problem)));
+    const auto backend = backend_of(means, problem);
+    if (!backend) return report_error(backend.error());
+    EvaluationSetup setup = setup_of(console, flags, means, **backend, problem,
+                                     untuned_shapes(problem, means.counts, flags.ragged, winners));
+    if (means.counts.tune) setup.exhaustive = setup.effort, setup.request.budget = means.counts.tune;
+    const bool last = i + 1 == problems.size();
+    const auto with_earlier = [&, earlier = all.cases](const RegretEvaluation& of_problem) {
+      RegretEvaluation so_far{.cases = earlier, .interrupted = of_problem.interrupted || !last};
+      so_far.cases.insert(so_far.cases.end(), of_problem.cases.begin(), of_problem.cases.end());
+      return so_far;
+    };
+    Result<RegretEvaluation> made = evaluate_regret(setup, table, [&](const RegretEvaluation& of_problem) {
+      (void)keep(flags, setup, with_earlier(of_problem), means.counts.seed);
+    });
+    const bool ends = !made || made->interrupted || last;
+    if (made) all = with_earlier(*made);
+    if (!ends) continue;
+    means.line.clear();
+    return finish(console, flags, setup, made ? Result<RegretEvaluation>(all) : made, means.counts.seed);
+  }
+  return kExitOk;
+}
+
 int run(const Console& console, const EvaluateFlags& flags) {
-  const Result<Workload> workload = resolve(console, flags.shape, kEvaluateBatch, kEvaluateContext);
-  if (!workload) return report_error(workload.error());
-  if (auto alone = one_gpu_only(workload->problem, "an evaluation"); !alone) return report_error(alone.error());
-  const Result<Counts> counts = parse_counts(flags);
+  Result<Counts> counts = parse_counts(flags);
   if (!counts) return report_error(counts.error());
   if (const Result<void> useful = refuse_useless(flags); !useful) return report_error(useful.error());
+  if (counts->problems > 0 && flags.seed.empty()) counts->seed = std::random_device()();
+  const Result<Work> work = work_of(console, flags, *counts);
+  if (!work) return report_error(work.error());
   const Result<L2Policy> policy = parse_l2_policy(flags.policy);
   if (!policy) return report_error(policy.error());
   const Result<DeviceFacts> device = device_facts(flags.device);
   if (!device) return report_error(device.error());
   const Result<Caches> caches = open_caches(console, CacheNeed::durable);
   if (!caches) return report_error(caches.error());
-  const Result<std::unique_ptr<TuningDb>> keep = trials_database(flags);
-  if (!keep) return report_error(keep.error());
-  Result<std::unique_ptr<GpuBackend>> backend =
-      GpuBackend::create(*device, workload->problem, *policy, caches->cubins.get());
-  if (!backend) return report_error(backend.error());
-
+  const Result<std::unique_ptr<TuningDb>> kept = trials_database(flags);
+  if (!kept) return report_error(kept.error());
   // A file that cannot be written is reported now, before minutes are spent.
   if (!flags.out.empty() && !std::ofstream(flags.out, std::ios::app)) return report_error(cannot_write(flags));
   ProgressLine line(console.quiet, is_terminal(stderr));
-  EvaluationSetup setup{.device = *device,
-                        .environment = current_environment(*device),
-                        .backend = **backend,
-                        .request = {.problem = workload->problem,
-                                    .shapes = workload->shapes,
-                                    .device = flags.device,
-                                    .policy = *policy,
-                                    .budget = {},
-                                    .weights = {},
-                                    .compile_threads = counts->jobs,
-                                    .command = console.command_line},
-                        .effort = effort_for(compile_thread_count(counts->jobs)),
-                        .exhaustive = exhaustive_effort(counts->kernels, counts->reach),
-                        .keep = keep->get(),
-                        .progress = [&line](const TuneProgress& progress) { line.show(progress); },
-                        .cancel = stop_on_signals()};
+  const Means means{*device, *counts, *policy, *caches, kept->get(), line};
+  if (flags.regret->parsed()) return run_regret(console, flags, means, work->problems);
+
+  const DecodeProblem& problem = work->problems.front();
+  const auto backend = backend_of(means, problem);
+  if (!backend) return report_error(backend.error());
+  const EvaluationSetup setup = setup_of(console, flags, means, **backend, problem, work->shapes);
   if (flags.search->parsed()) {
     const Result<SearchEvaluation> evaluation = evaluate_search(setup, keeper<SearchEvaluation>(flags, setup));
     line.clear();
     return finish(console, flags, setup, evaluation);
   }
-  if (flags.repeat->parsed()) {
-    const Result<RepeatEvaluation> evaluation = evaluate_repeat(setup, keeper<RepeatEvaluation>(flags, setup));
-    line.clear();
-    return finish(console, flags, setup, evaluation);
-  }
-  const LayeredWinners winners = load_layered_winners(device_model(*device), caches->directory);
-  for (const std::string& warning : winners.warnings) warn(warning);
-  std::vector<Shape> known;
-  for (const auto& entry : winners.entries) {
-    const Result<Shape> shape = shape_from_json(entry.winner.shape);
-    if (shape && entry.winner.problem == to_json(workload->problem)) known.push_back(*shape);
-  }
-  setup.request.shapes = random_shapes(workload->problem, counts->shapes, counts->seed, flags.ragged, known);
-  const Result<RegretEvaluation> evaluation = evaluate_regret(setup, WinnerTable::build(*device, winners),
-                                                              keeper<RegretEvaluation>(flags, setup, counts->seed));
+  const Result<RepeatEvaluation> evaluation = evaluate_repeat(setup, keeper<RepeatEvaluation>(flags, setup));
   line.clear();
-  return finish(console, flags, setup, evaluation, counts->seed);
+  return finish(console, flags, setup, evaluation);
 }
 
 }  // namespace
@@ -274,8 +356,21 @@ Command add_evaluate(CLI::App& program) {
   app->add_option("--reach", flags->reach,
                   "Leave out grids that are predicted to take X times as long as the kernel's best; default: none")
       ->type_name("X");
-  app->add_option("--count", flags->count, "For regret: the number of random shapes; default 50")->type_name("N");
-  app->add_option("--seed", flags->seed, "For regret: the seed of the random shapes; default 1")->type_name("N");
+  CLI::Option* problems = app->add_option("--problems", flags->problems,
+                                          "For regret: draw N problems, of any heads, head size, cache and type, and "
+                                          "look up shapes of all sizes; not with flags that describe one")
+                              ->type_name("N");
+  for (CLI::Option* option : shape_options(*app)) problems->excludes(option);
+  app->add_option("--count", flags->count,
+                  "For regret: the number of random shapes of a problem; default 50, with --problems 4")
+      ->type_name("N");
+  app->add_option("--seed", flags->seed,
+                  "For regret: the seed of the random shapes and problems; default 1, with --problems another one in "
+                  "each run")
+      ->type_name("N");
+  app->add_option("--tune", flags->tune,
+                  "For regret: compare with what a tuning of the shape finds in TIME, instead of a full sweep")
+      ->type_name("TIME");
   app->add_flag("--ragged", flags->ragged, "For regret: make every fifth shape a ragged one");
   app->add_option(
          "--trials", flags->trials,

@@ -415,8 +415,7 @@ Command add_tune(CLI::App& program) {
       ->type_name("TIME");
   app->add_flag("--in-process", flags->in_process,
                 "Launch candidates from this process, for debuggers; a bad one then ends the tuning session");
-  const std::vector<CLI::Option*> shape = app->get_options(
-      [](const CLI::Option* option) { return option->get_group() == "Shape" || option->get_group() == "Features"; });
+  const std::vector<CLI::Option*> shape = shape_options(*app);
   for (CLI::Option* option : shape) from_capture->excludes(option);
   set_examples(*app, {{"Tune the decode of Llama-3-8B for this GPU within a minute",
                        "leanattn tune --model llama-3-8b --batch 1,16 --budget 60s"},

@@ -134,6 +134,11 @@ void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& ba
   add_feature_flags(command, flags.features);
 }
 
+std::vector<CLI::Option*> shape_options(CLI::App& command) {
+  return command.get_options(
+      [](const CLI::Option* option) { return option->get_group() == "Shape" || option->get_group() == "Features"; });
+}
+
 Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_default,
                          const std::string& context_default) {
   Workload workload;

@@ -40,6 +40,9 @@ struct Workload {
 void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& batch_default,
                      const std::string& context_default);
 
+/// The options of a command that add_shape_flags() has registered.
+std::vector<CLI::Option*> shape_options(CLI::App& command);
+
 /// The workload that the flags describe. Errors: invalid_argument and unsupported, naming the flag and its value.
 Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_default, const std::string& context_default);
 /// The same for a command, which writes the notes to stderr.

@@ -37,6 +37,14 @@ double RegretEvaluation::median_regret() const {
   return regrets.empty() ? 0 : median(regrets);
 }
 
+double RegretEvaluation::high_regret() const {
+  std::vector<double> regrets;
+  for (const RegretCase& one : cases) regrets.push_back(one.regret());
+  if (regrets.empty()) return 0;
+  std::sort(regrets.begin(), regrets.end());
+  return regrets[static_cast<std::size_t>(std::ceil(0.95 * static_cast<double>(regrets.size()))) - 1];
+}
+
 double RegretEvaluation::largest_regret() const {
   return largest(cases, [](const RegretCase& one) { return one.regret(); });
 }

@@ -23,7 +23,7 @@ struct EvaluationSetup {
   const DeviceFacts& device;
   Environment environment;
   TuneBackend& backend;
-  TuneRequest request;       ///< problem, shapes, policy, compile threads, command; no budget
+  TuneRequest request;       ///< problem, shapes, policy, compile threads, command; a budget for regrets alone
   SearchEffort effort;       ///< of an ordinary tuning session
   SearchEffort exhaustive;   ///< of an exhaustive search or full sweep
   TuningDb* keep = nullptr;  ///< keeps the trials of exhaustive searches; null: they are not kept
@@ -57,8 +57,9 @@ struct SearchEvaluation {
 Result<SearchEvaluation> evaluate_search(const EvaluationSetup& setup,
                                          const EvaluationSink<SearchEvaluation>& case_done = nullptr);
 
-/// One shape that was looked up and then swept.
+/// One shape that was looked up and then swept, or tuned.
 struct RegretCase {
+  DecodeProblem problem;
   Shape shape;
   Choice choice;
   TunedShape swept;
@@ -72,9 +73,11 @@ struct RegretEvaluation {
   bool interrupted = false;
 
   double median_regret() const;
+  double high_regret() const;  ///< the 95th percentile: the least that 95 % of the cases do not exceed
   double largest_regret() const;
 };
-/// Looks up every shape of the request in `table` and sweeps it. Errors: those of the backend, the database and duel();
+/// Looks up every shape of the request in `table` and sweeps it with the exhaustive effort. With a budget in the
+/// request, each shape has it for itself. Errors: those of the backend, the database and duel();
 /// not_found (no candidate of a shape can be measured).
 Result<RegretEvaluation> evaluate_regret(const EvaluationSetup& setup, const WinnerTable& table,
                                          const EvaluationSink<RegretEvaluation>& case_done = nullptr);

@@ -1,4 +1,5 @@
 // evaluation_json.cpp -- writes evaluations as JSON, with the environment that they were measured in.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tuner/evaluate/evaluation.hpp"
@@ -69,10 +70,13 @@ std::string to_json(const EvaluationSetup& setup, const SearchEvaluation& evalua
 
 std::string to_json(const EvaluationSetup& setup, const RegretEvaluation& evaluation, std::uint64_t seed) {
   Json document = header(setup, "regret", evaluation.interrupted);
+  const bool one_problem = std::all_of(evaluation.cases.begin(), evaluation.cases.end(),
+                                       [&](const RegretCase& one) { return one.problem == setup.request.problem; });
+  if (!one_problem) document.erase("problem");
   document["seed"] = seed;
   document["cases"] = Json::array();
   for (const RegretCase& one : evaluation.cases) {
-    Json json{{"problem", parsed(to_json(setup.request.problem))},
+    Json json{{"problem", parsed(to_json(one.problem))},
               {"shape", parsed(to_json(one.shape))},
               {"answer", std::string(to_string(one.choice.provenance))},
               {"looked_up", parsed(to_json(one.choice.config))},
@@ -87,6 +91,7 @@ std::string to_json(const EvaluationSetup& setup, const RegretEvaluation& evalua
     document["cases"].push_back(std::move(json));
   }
   document["median"] = evaluation.median_regret();
+  document["p95"] = evaluation.high_regret();
   document["max"] = evaluation.largest_regret();
   return text(document);
 }

@@ -85,7 +85,7 @@ Result<RegretEvaluation> evaluate_regret(const EvaluationSetup& setup, const Win
     if (const auto compiled = backend.compile(choice.config.spec); !compiled) return tl::unexpected(compiled.error());
     Result<Duel> compared = duel(backend, choice.config, swept->winner);
     if (!compared) return tl::unexpected(compared.error());
-    evaluation.cases.push_back({shape, choice, *swept, std::move(*compared)});
+    evaluation.cases.push_back({setup.request.problem, shape, choice, *swept, std::move(*compared)});
     tell(setup, evaluation, case_done);
   }
   evaluation.interrupted = evaluation.cases.size() < setup.request.shapes.size();

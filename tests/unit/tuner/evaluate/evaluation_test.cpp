@@ -112,6 +112,7 @@ TEST_F(EvaluateThoroughly, LookUpsOfShapesThatNobodyTunedLoseLittle) {
   EXPECT_EQ(json["seed"], kSeed);
   EXPECT_EQ(json["cases"].size(), 12u);
   EXPECT_EQ(json["median"], evaluation->median_regret());
+  EXPECT_EQ(json["p95"], evaluation->high_regret());
   EXPECT_EQ(json["max"], evaluation->largest_regret());
   for (const auto& one : json["cases"]) {
     for (const char* key : {"problem", "shape", "answer", "looked_up_us", "best_us", "regret"})
@@ -180,6 +181,47 @@ TEST_F(Evaluate, EveryCaseIsHandedOutAtOnceAndOnlyTheLastOneCompletes) {
   told.clear();
   ASSERT_TRUE(evaluate_regret(setup, WinnerTable::build(device, {}), note));
   EXPECT_EQ(told, each);
+}
+
+TEST_F(Evaluate, ARegretBesideABudgetTunesEachShapeForSoLong) {
+  setup.exhaustive = setup.effort;
+  const auto whole = evaluate_regret(setup, WinnerTable::build(device, {}));
+  ASSERT_TRUE(whole) << whole.error().message;
+  setup.request.budget = std::chrono::milliseconds(500);
+  const auto brief = evaluate_regret(setup, WinnerTable::build(device, {}));
+  ASSERT_TRUE(brief) << brief.error().message;
+  ASSERT_EQ(brief->cases.size(), setup.request.shapes.size());
+  for (std::size_t i = 0; i < brief->cases.size(); ++i) {
+    EXPECT_GT(brief->cases[i].swept.candidates, 0);
+    EXPECT_LT(brief->cases[i].swept.gpu_seconds, whole->cases[i].swept.gpu_seconds);
+  }
+}
+
+TEST(RegretEvaluation, IsSummarisedByOrder) {
+  RegretEvaluation evaluation;
+  for (int i = 20; i > 0; --i) {
+    RegretCase one;
+    one.problem.head_dim = i > 10 ? 64 : 128;
+    one.duel.ratio.ratio = 1 + 0.01 * i;
+    evaluation.cases.push_back(one);
+  }
+  EXPECT_NEAR(evaluation.median_regret(), 0.105, 1e-9);
+  EXPECT_NEAR(evaluation.high_regret(), 0.19, 1e-9);
+  EXPECT_NEAR(evaluation.largest_regret(), 0.20, 1e-9);
+  evaluation.cases.resize(1);
+  EXPECT_NEAR(evaluation.high_regret(), 0.20, 1e-9);
+  EXPECT_EQ(RegretEvaluation().high_regret(), 0);
+}
+
+TEST_F(Evaluate, RegretsOfSeveralProblemsNameNoneForAll) {
+  RegretEvaluation evaluation;
+  evaluation.cases.resize(2);
+  evaluation.cases[0].problem = evaluation.cases[1].problem = setup.request.problem;
+  EXPECT_TRUE(nlohmann::json::parse(to_json(setup, evaluation, 1)).contains("problem"));
+  evaluation.cases[1].problem.head_dim *= 2;
+  const auto json = nlohmann::json::parse(to_json(setup, evaluation, 1));
+  EXPECT_FALSE(json.contains("problem"));
+  EXPECT_EQ(json["cases"][1]["problem"]["head_dim"], 2 * setup.request.problem.head_dim);
 }
 
 TEST_F(Evaluate, ACaseThatWasHandedOutOutlivesAnErrorOfTheNextOne) {
