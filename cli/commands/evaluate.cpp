@@ -249,8 +249,8 @@ EvaluationSetup setup_of(const Console& console, const EvaluateFlags& flags, con
           .cancel = stop_on_signals()};
 }
 
-/// Shapes of this problem that have no winner of their own.
-std::vector<Shape> untuned_shapes(const DecodeProblem& problem, const Counts& counts, bool ragged,
+/// Shapes of problem number `number` that have no winner of their own.
+std::vector<Shape> untuned_shapes(const DecodeProblem& problem, std::size_t number, const Counts& counts, bool ragged,
                                   const LayeredWinners& winners) {
   std::vector<Shape> known;
   const std::string text = to_json(problem);
@@ -258,7 +258,7 @@ std::vector<Shape> untuned_shapes(const DecodeProblem& problem, const Counts& co
     const Result<Shape> shape = shape_from_json(entry.winner.shape);
     if (shape && entry.winner.problem == text) known.push_back(*shape);
   }
-  return random_shapes(problem, counts.shapes, counts.seed, ragged, known,
+  return random_shapes(problem, counts.shapes, counts.seed + number, ragged, known,
                        counts.problems > 0 ? kAnyShape : ShapeRanges{});
 }
 
@@ -275,7 +275,7 @@ int run_regret(const Console& console, const EvaluateFlags& flags, const Means& 
     const auto backend = backend_of(means, problem);
     if (!backend) return report_error(backend.error());
     EvaluationSetup setup = setup_of(console, flags, means, **backend, problem,
-                                     untuned_shapes(problem, means.counts, flags.ragged, winners));
+                                     untuned_shapes(problem, i, means.counts, flags.ragged, winners));
     if (means.counts.tune) setup.exhaustive = setup.effort, setup.request.budget = means.counts.tune;
     const bool last = i + 1 == problems.size();
     const auto with_earlier = [&, earlier = all.cases](const RegretEvaluation& of_problem) {
