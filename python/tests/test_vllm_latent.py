@@ -90,6 +90,20 @@ def test_only_the_front_of_a_mixed_step_is_decoded(adapter):
     assert model.builder.build(0, step([40])).decode is None
 
 
+def test_contexts_of_prefill_count_wherever_they_stand(engines):
+    """vLLM 0.26 would merge the tokens of as many first requests as have a context, and its order of requests does not put these first."""
+    with stand_in.installed(next(version for version in stand_in.VERSIONS if version.startswith("0.26."))) as adapter:
+        model = Model(adapter)
+        lengths, common = [90, 17, 500], step([1, 17, 60])  # of the prompts, the second has a context
+        common.seq_lens_cpu_upper_bound = lengths
+        assert model.builder.build(0, common).prefill.chunked_context.prefill_tokens_with_context is None
+        common.seq_lens_cpu_upper_bound = [90, 17, 60]
+        assert model.builder.build(0, common).prefill.chunked_context is None
+        assert model.builder.build(0, step([1, 1])).prefill is None
+        # Selected tokens have the same prefill while contexts are short.
+        assert adapter.ContextsAnywhere in adapter.SelectedBackend.get_builder_cls().__mro__
+
+
 def test_speculation_is_ragged_and_padding_has_no_tokens(adapter):
     model, common = Model(adapter, speculative=2), step([3, 2, 3, 0])
     metadata = model.builder.build(0, common)
@@ -141,6 +155,16 @@ def test_over_ranks_only_single_tokens_are_decoded(adapter):
     assert model.builder.reorder_batch_threshold == 1
     metadata = model.builder.build(0, step([1, 1, 3], **local(3)))
     assert (metadata.num_decodes, metadata.num_prefills, metadata.decode.rows.offsets) == (2, 1, None)
+
+
+def test_drafts_have_graphs_only_where_they_are_decoded(adapter):
+    """vLLM's builder refuses to capture others, and an engine would not start."""
+    for given, support in (({}, "UNIFORM_BATCH"), ({"speculative": 2}, "UNIFORM_BATCH"), ({"speculative": 15}, "UNIFORM_BATCH"),
+                           ({"speculative": 16}, "UNIFORM_SINGLE_TOKEN_DECODE"), ({"ranks": 2}, "UNIFORM_BATCH"),
+                           ({"speculative": 2, "ranks": 2}, "UNIFORM_SINGLE_TOKEN_DECODE")):
+        model = Model(adapter, **given)
+        assert model.builder.get_cudagraph_support(model.builder.vllm_config, None).name == support, given
+        assert support != "UNIFORM_BATCH" or model.builder.reorder_batch_threshold == 1 + given.get("speculative", 0)
 
 
 def test_ranks_of_both_kinds_are_refused_by_name(adapter):

@@ -16,6 +16,11 @@ class Group(rank_threads.Ranks):
         return self.size
 
     @property
+    def device_group(self):
+        """What torch.distributed takes, whose place all_gather_into() has."""
+        return self
+
+    @property
     def rank_in_group(self):
         return self.mine.rank
 
@@ -32,6 +37,11 @@ class Group(rank_threads.Ranks):
 
     def reduce_scatter(self, tensor, dim=-1):
         return sum(part.float() for part in self._of_all(tensor)).to(tensor.dtype).chunk(self.size, dim)[self.mine.rank]
+
+
+def all_gather_into(gathered, tensor, group):
+    """torch.distributed.all_gather_into_tensor."""
+    gathered.copy_(group.all_gather(tensor, 0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +75,14 @@ def correct_attn_out(out, lses, cp_rank, ctx, is_lse_base_on_e=True):
     return out, total / to_e
 
 
-def merge_attn_states(output, prefix_output, prefix_lse, suffix_output, suffix_lse):
-    """vLLM's kernel that joins a prefill's context with its own tokens. Outputs: [tokens, heads, d]; log-sum-exps: [heads, tokens]."""
-    weights = torch.softmax(torch.stack((prefix_lse, suffix_lse)), 0).transpose(1, 2)[..., None]
-    output.copy_(prefix_output.float() * weights[0] + suffix_output.float() * weights[1])
+def merge_attn_states(output, prefix_output, prefix_lse, suffix_output, suffix_lse, output_lse=None, prefill_tokens_with_context=None):
+    """vLLM's kernel that joins a prefill's context with its own tokens. Outputs: [tokens, heads, d]; log-sum-exps: [heads, tokens]. Tokens behind the
+    first prefill_tokens_with_context are taken from the suffix alone."""
+    lses = torch.stack((prefix_lse, suffix_lse))
+    if prefill_tokens_with_context is not None:
+        lses[0, :, prefill_tokens_with_context:] = float("-inf")
+    weights = torch.softmax(lses, 0).nan_to_num(0.0).transpose(1, 2)[..., None]  # of tokens without any, zero
+    made = [torch.where(weight == 0, 0.0, part.float() * weight) for weight, part in zip(weights, (prefix_output, suffix_output))]
+    output.copy_(made[0] + made[1])
+    if output_lse is not None:
+        output_lse.copy_(torch.logsumexp(lses, 0))

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import importlib
+import itertools
 import logging
 import pathlib
 import sys
@@ -31,13 +32,14 @@ def _flash_impl(self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, s
     self.batch_invariant_enabled = sys.modules["vllm.envs"].VLLM_BATCH_INVARIANT
     self.supports_quant_query_input, self.seen = True, []
     self.dcp_combine = _combine
-    _of_a_rank(self)
 
 
-def _of_a_rank(impl):
-    """What AttentionImplBase.__new__ says of the ranks."""
-    impl.dcp_world_size, impl.pcp_world_size = group.world_size, group.prefill_ranks
-    impl.need_to_return_lse_for_decode = impl.dcp_world_size > 1 and impl.can_return_lse_for_decode
+def _impl_of_a_rank(cls, *args, **kwargs):
+    """AttentionImplBase.__new__, which says what there is of ranks."""
+    made = object.__new__(cls)
+    made.dcp_world_size, made.pcp_world_size = group.world_size, group.prefill_ranks
+    made.need_to_return_lse_for_decode = made.dcp_world_size > 1 and made.can_return_lse_for_decode
+    return made
 
 
 def _flash_forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None, output_block_scale=None):
@@ -75,7 +77,7 @@ def _latent_impl(self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, 
                  indexer=None, q_pad_num_heads=None):
     self.num_heads, self.scale, self.kv_cache_dtype = num_heads, scale, kv_cache_dtype
     self.kv_lora_rank, self.qk_rope_head_dim, self.supports_quant_query_input = kv_lora_rank, qk_rope_head_dim, True
-    _of_a_rank(self)
+    self.dcp_world_size = -1  # vLLM's own forgets what __new__ found, until the first step
 
 
 def _latent_builder(self, kv_cache_spec, layer_names, vllm_config, device, metadata_cls=None, supports_dcp_with_varlen=False):
@@ -97,7 +99,17 @@ def _latent_build(self, common_prefix_len, common_attn_metadata, fast_build=Fals
     cls = sys.modules["vllm.model_executor.layers.attention.mla_attention"].MLACommonMetadata
     return cls(num_reqs=common.num_reqs, max_query_len=common.max_query_len, max_seq_len=common.max_seq_len,
                num_actual_tokens=common.num_actual_tokens, query_start_loc=common.query_start_loc, slot_mapping=common.slot_mapping,
-               num_decodes=decodes, num_decode_tokens=tokens, num_prefills=prefills, decode=decode)
+               num_decodes=decodes, num_decode_tokens=tokens, num_prefills=prefills, decode=decode, prefill=_prefill_of_step(common, decodes))
+
+
+def _prefill_of_step(common, decodes):
+    """What vLLM 0.26 has of prefill: it takes the tokens of as many first requests as have a context for those that have one."""
+    starts, lengths = list(common.query_start_loc_cpu)[decodes:], (common.seq_lens_cpu_upper_bound or [])[decodes:]
+    if len(starts) < 2:
+        return None
+    with_context = sum(length > end - begin for length, (begin, end) in zip(lengths, itertools.pairwise(starts)))
+    chunked = types.SimpleNamespace(prefill_tokens_with_context=starts[with_context] - starts[0]) if with_context else None
+    return types.SimpleNamespace(chunked_context=chunked)
 
 
 def _selected_impl(self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap, attn_type,
@@ -243,6 +255,7 @@ def installed(version):
     modules, known = engine_stand_in.modules_of(recorded, BEHAVIOUR, _ROOTS)
     modules["vllm.envs"] = modules["vllm"].envs = types.ModuleType("vllm.envs")
     modules["vllm"].__version__, modules["vllm.envs"].VLLM_BATCH_INVARIANT = recorded["vllm"], False
+    known["AttentionImplBase"].__new__ = _impl_of_a_rank
     known["FlashAttentionMetadataBuilder"]._cudagraph_support = known["AttentionCGSupport"].ALWAYS
     _overridden.clear()
     group.__init__()

@@ -297,15 +297,19 @@ RANK_STEPS = {0: [([1, 1, 1], [33, 96, 1], 0), ([1, 1], [2, 1], 0), ([1, 1], [50
               2: [([3, 3], [33, 96], 0), ([1, 3, 20], [5, 80, 50], 0)]}
 
 
-def main():
-    given = [argument for argument in sys.argv[1:] if argument != "--gpu"]
+def load_given():
+    """Makes `vllm` what the command line names: the package in a folder, else the installed one, which with --gpu is imported as it is. Returns its
+    version."""
     if DEVICE.type == "cuda":
         import vllm
 
-        version = vllm.__version__
-    else:
-        installed = importlib.util.find_spec("vllm") if not given else None
-        version = load(pathlib.Path(given[0]) if given else pathlib.Path(installed.origin).parents[1])
+        return vllm.__version__
+    given = [argument for argument in sys.argv[1:] if argument != "--gpu"]
+    return load(pathlib.Path(given[0]) if given else pathlib.Path(importlib.util.find_spec("vllm").origin).parents[1])
+
+
+def main():
+    version = load_given()
     import leanattn.vllm
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 

@@ -24,7 +24,9 @@ class LatentImplementation(MLACommonImpl):
     supports_dcp = True
 
     def __init__(self, *args, **kwargs):
+        ranks = self.dcp_world_size  # known before this is called; vLLM's own __init__ puts -1 in its place, until the first step
         super().__init__(*args, **kwargs)
+        self.dcp_world_size = ranks
         if self.dcp_world_size > 1 and self.pcp_world_size > 1:
             raise ValueError("leanattn has no prefill context parallelism beside decode context parallelism. Choose another --attention-backend")
         if self._query_heads > plans.LARGEST_GROUP:
@@ -68,6 +70,18 @@ class LatentBuilderBase(MLACommonMetadataBuilder):
 
     _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH
     query_len_support = QueryLenSupport.VARLEN
+
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config, kv_cache_spec):
+        """Graphs of requests with all their drafts are refused by vLLM's builder where such requests are prefill: over ranks, and with more drafts than
+        the kernels take. It asks before it captures any."""
+        speculative = vllm_config.speculative_config
+        if speculative is None:
+            return cls._cudagraph_support
+        # As many as vLLM's threshold has, which __init__() compares with the same number.
+        tokens = 1 + speculative.num_speculative_tokens * (2 if getattr(speculative, "parallel_drafting", False) else 1)
+        decoded = tokens <= plans.MOST_QUERY_TOKENS and vllm_config.parallel_config.decode_context_parallel_size == 1
+        return cls._cudagraph_support if decoded else AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device, metadata_cls=None, supports_dcp_with_varlen=False):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device, metadata_cls, supports_dcp_with_varlen)

@@ -1,8 +1,8 @@
-"""v026.py -- what the interface of vLLM 0.26 has beyond the shared part: cascade attention, and its fields in the metadata; and a kernel for selected
-tokens that returns no log-sum-exp."""
+"""v026.py -- what the interface of vLLM 0.26 has beyond the shared part: cascade attention, and its fields in the metadata; prefill of latent attention
+that takes its contexts to stand in front; and a kernel for selected tokens that returns no log-sum-exp."""
 from .backend import BackendBase, BuilderBase
 from .latent import LatentBackendBase, LatentBuilderBase
-from .selected import SelectedBackendBase, SelectedImplementation
+from .selected import SelectedBackendBase, SelectedBuilderBase, SelectedImplementation
 
 
 class Builder(BuilderBase):
@@ -18,7 +18,20 @@ class Backend(BackendBase):
         return Builder
 
 
-class LatentBuilder(LatentBuilderBase):
+class ContextsAnywhere:
+    """vLLM 0.26 counts prefill's requests that have a context, and merges the tokens of so many first ones with what it found there. One of its runners
+    puts short prefill before long, whatever has a context: tokens behind a new prompt then lose theirs, with every backend of latent attention. Later
+    versions go by requests (vLLM's pull request 50613). Without the number all tokens are merged. What there is of a context that is empty has no
+    weight, so that the others stay as they are, bit for bit."""
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+        made = super().build(common_prefix_len, common_attn_metadata, fast_build)
+        if made.prefill is not None and made.prefill.chunked_context is not None:
+            made.prefill.chunked_context.prefill_tokens_with_context = None
+        return made
+
+
+class LatentBuilder(ContextsAnywhere, LatentBuilderBase):
     def _build_decode(self, block_table_tensor, seq_lens_device, max_seq_len, query_start_loc_cpu, query_start_loc_device, num_decode_tokens,
                       dcp_tot_seq_lens_device):
         return self._decode_metadata(block_table_tensor, seq_lens_device, query_start_loc_device, query_start_loc_cpu, num_decode_tokens,
@@ -37,7 +50,15 @@ class Selected(SelectedImplementation):
         return super()._bf16_flash_mla_kernel(q, kv_c_and_k_pe_cache, topk_indices, topk_length) if made is None else made
 
 
+class SelectedBuilder(ContextsAnywhere, SelectedBuilderBase):
+    pass
+
+
 class SelectedBackend(SelectedBackendBase):
     @staticmethod
     def get_impl_cls():
         return Selected
+
+    @staticmethod
+    def get_builder_cls():
+        return SelectedBuilder
