@@ -161,6 +161,20 @@ TEST(Generator, EveryWaitForAStageOfTheRingIsBounded) {
   for (const KernelSpec& spec : {tokens, with_roles()}) expect_one_bounded_loop(spec, "while (!is_complete(");
 }
 
+TEST(Generator, AProducerFillsAStageAgainWhenItsLastCopyHasArrived) {
+  const KernelSpec tokens{.arch = {9, 0, true}, .load = LoadPath::tensor, .warps = 4, .stages = 2};
+  for (const KernelSpec& spec : {tokens, with_roles()}) {
+    const auto emitted = emit(spec);
+    ASSERT_TRUE(emitted) << emitted.error().message;
+    const auto claim = emitted->source.find("void claim("), end = emitted->source.find("\n  }", claim),
+               arrived = emitted->source.find("wait_ring(args, full_barriers(ring, at)", claim),
+               free = emitted->source.find("wait_ring(args, empty_barriers(ring, at)", claim);
+    ASSERT_NE(claim, std::string::npos) << kernel_name(spec);
+    EXPECT_LT(arrived, free) << kernel_name(spec) << ": a reader that gave up says that a stage is free";
+    EXPECT_LT(free, end) << kernel_name(spec);
+  }
+}
+
 TEST(Generator, PlainDenseKernelsHaveFewerThan1200LinesOfCode) {
   for (KernelSpec spec : one_of_each_family()) {
     spec.lse = false;
