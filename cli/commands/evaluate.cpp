@@ -198,6 +198,11 @@ Result<void> refuse_useless(const EvaluateFlags& flags) {
                   regret ? "The shapes are random; --count, --seed and --ragged choose them." : "Leave it out.");
     }
   }
+  if (!flags.tune.empty() && (!flags.kernels.empty() || !flags.reach.empty())) {
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("{} has no meaning with --tune", flags.kernels.empty() ? "--reach" : "--kernels"),
+                "It is about sweeps. Leave one of them out.");
+  }
   return {};
 }
 
@@ -267,9 +272,10 @@ int run_regret(const Console& console, const EvaluateFlags& flags, const Means& 
   const LayeredWinners winners = load_layered_winners(device_model(means.device), means.caches.directory);
   for (const std::string& warning : winners.warnings) warn(warning);
   const WinnerTable table = WinnerTable::build(means.device, winners);
-  RegretEvaluation all;
+  RegretEvaluation all{.several_problems = means.counts.problems > 0};
   for (std::size_t i = 0; i < problems.size(); ++i) {
     const DecodeProblem& problem = problems[i];
+    means.line.clear();
     if (means.counts.problems > 0)
       note(console, fmt::format("problem {} of {}: {}", i + 1, problems.size(), describe(problem)));
     const auto backend = backend_of(means, problem);
@@ -279,18 +285,30 @@ int run_regret(const Console& console, const EvaluateFlags& flags, const Means& 
     if (means.counts.tune) setup.exhaustive = setup.effort, setup.request.budget = means.counts.tune;
     const bool last = i + 1 == problems.size();
     const auto with_earlier = [&, earlier = all.cases](const RegretEvaluation& of_problem) {
-      RegretEvaluation so_far{.cases = earlier, .interrupted = of_problem.interrupted || !last};
+      RegretEvaluation so_far{.cases = earlier,
+                              .interrupted = of_problem.interrupted || !last,
+                              .several_problems = means.counts.problems > 0};
       so_far.cases.insert(so_far.cases.end(), of_problem.cases.begin(), of_problem.cases.end());
       return so_far;
     };
+    RegretEvaluation before_an_error;
     Result<RegretEvaluation> made = evaluate_regret(setup, table, [&](const RegretEvaluation& of_problem) {
+      before_an_error.cases = of_problem.cases;
       (void)keep(flags, setup, with_earlier(of_problem), means.counts.seed);
     });
-    const bool ends = !made || made->interrupted || last;
-    if (made) all = with_earlier(*made);
-    if (!ends) continue;
     means.line.clear();
-    return finish(console, flags, setup, made ? Result<RegretEvaluation>(all) : made, means.counts.seed);
+    if (!made) {
+      if (means.counts.tune) made.error().hint = "Give a larger --tune, or leave it out.";
+      // Of many problems, one that cannot be judged leaves the cases before it. Without any, the error is the answer.
+      const bool hopeless =
+          made.error().code == ErrorCode::context_lost || (last && all.cases.empty() && before_an_error.cases.empty());
+      if (means.counts.problems == 0 || hopeless) return report_error(made.error());
+      warn(fmt::format("{}: {}", describe(problem), made.error().message));
+      made = std::move(before_an_error);
+    }
+    all = with_earlier(*made);
+    if (made->interrupted || last)
+      return finish(console, flags, setup, Result<RegretEvaluation>(all), means.counts.seed);
   }
   return kExitOk;
 }
@@ -365,8 +383,7 @@ Command add_evaluate(CLI::App& program) {
                   "For regret: the number of random shapes of a problem; default 50, with --problems 4")
       ->type_name("N");
   app->add_option("--seed", flags->seed,
-                  "For regret: the seed of the random shapes and problems; default 1, with --problems another one in "
-                  "each run")
+                  "For regret: the seed of the random shapes and problems; default 1, with --problems a random one")
       ->type_name("N");
   app->add_option("--tune", flags->tune,
                   "For regret: compare with what a tuning of the shape finds in TIME, instead of a full sweep")

@@ -248,7 +248,7 @@ class Model:
         return (output.double() - wanted).abs().max().item(), metadata, self.difference(output, q, cache, metadata) if ON_GPU else 0.0
 
     def difference(self, output, q, cache, metadata):
-        """How far the output is from that of FlashMLA, whose all rows are where the layer has no plans."""
+        """How far the output is from that of FlashMLA, which computes all rows if the layer has no plans."""
         output, own, self.impl.plans = output.clone(), self.impl.plans, None
         try:
             alone, _ = self.impl.forward_mqa((q[..., :LATENT], q[..., LATENT:]), cache, metadata, self.layer)

@@ -35,7 +35,7 @@ def _flash_impl(self, num_heads, head_size, scale, num_kv_heads, alibi_slopes, s
 
 
 def _impl_of_a_rank(cls, *args, **kwargs):
-    """AttentionImplBase.__new__, which says what there is of ranks."""
+    """AttentionImplBase.__new__, which sets the sizes of the groups of ranks."""
     made = object.__new__(cls)
     made.dcp_world_size, made.pcp_world_size = group.world_size, group.prefill_ranks
     made.need_to_return_lse_for_decode = made.dcp_world_size > 1 and made.can_return_lse_for_decode

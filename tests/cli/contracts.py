@@ -177,6 +177,7 @@ class BadInput(Contract):
         (["evaluate", "regret", *HEADS, "--problems", "3"], "--problems cannot be given together"),
         (["evaluate", "repeat", *HEADS, "--tune", "4s"], "--tune has no meaning for evaluate repeat"),
         (["evaluate", "regret", "--problems", "3", "--tune", "soon"], "--tune 'soon' is not a duration"),
+        (["evaluate", "regret", "--problems", "3", "--tune", "4s", "--reach", "2"], "--reach has no meaning with --tune"),
         (["verify", "--seed", "x"], "--seed 'x' is not a number"),
         (["bench", *HEADS, "--lengths", "0,0"], "no token to read"),
         (["report", "--format", "pdf"], "pdf"),

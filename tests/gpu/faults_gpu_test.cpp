@@ -37,6 +37,10 @@ KernelSpec spec_with_roles(Arch arch, FixUp fixup) {
   return spec;
 }
 
+/// Four requests of 32 LeanTiles each, which kGrid CTAs take in pairs.
+const std::vector<int> kPairs(4, 2048);
+static_assert(kGrid == 2 * 4, "an output tile has two contributors");
+
 class FaultsOnGpu : public GpuTest {
  protected:
   void SetUp() override {
@@ -122,7 +126,7 @@ TEST_F(FaultsOnGpu, APartialThatNeverComesEndsTheLaunchWithNanAndAReport) {
     }
     if (arch.major != 9) continue;
     settings.push_back({spec_with_roles(arch, fixup), {4000}});
-    settings.push_back({spec_with_roles(arch, fixup), {2048, 2048, 2048, 2048}});  // two contributors each
+    settings.push_back({spec_with_roles(arch, fixup), kPairs});
   }
   for (const auto& [spec, lengths] : settings) {
     const std::string what = kernel_name(spec) + ", requests: " + std::to_string(lengths.size());
@@ -164,7 +168,7 @@ TEST_F(FaultsOnGpu, TicketsThatWereNotZeroAreReported) {
   for (const KernelSpec& spec : specs) {
     const auto kernel = kernel_of(spec);
     ASSERT_TRUE(kernel);
-    for (const std::vector<int>& lengths : {std::vector{4000}, std::vector{2048, 2048, 2048, 2048}}) {
+    for (const std::vector<int>& lengths : {std::vector{4000}, kPairs}) {
       DecodeCase decode_case = make_case(spec, lengths);
       for (const std::uint32_t poison : {static_cast<std::uint32_t>(kGrid), 1u << 31, 0xffffffffu}) {
         DeviceBuffer workspace;
@@ -210,26 +214,34 @@ TEST_F(FaultsOnGpu, TwoStreamsOnOneWorkspaceEndAndItCanBeMended) {
   }
 }
 
-/// Writes one set of lengths after the other, until the host says otherwise.
+/// Writes one set of lengths after the other, until the host says otherwise, and counts them for the host.
 constexpr const char* kRewriter = R"(
-extern "C" __global__ void rewrite(volatile int* lengths, const int* sets, int count, volatile int* ended) {
+extern "C" __global__ void rewrite(volatile int* lengths, const int* sets, int count, volatile int* ended,
+                                   volatile int* written) {
   for (int set = 0; *ended == 0; set = (set + 1) % count) {
     lengths[threadIdx.x] = sets[set * blockDim.x + threadIdx.x];
+    if (threadIdx.x == 0) *written = *written + 1;
     __nanosleep(200 + 37 * set);
   }
 }
 )";
+
+/// Ends the rewriter, also where the test fails: it would keep the GPU for good.
+struct EndsRewriter {
+  int* ended;
+  ~EndsRewriter() { __atomic_store_n(ended, 1, __ATOMIC_RELEASE); }
+};
 
 TEST_F(FaultsOnGpu, LengthsThatChangeWhileALaunchRunsDoNotHangIt) {
   constexpr unsigned kBatch = 4;
   const std::vector<std::vector<int>> sets{{4000, 100, 2000, 1}, {1, 4000, 0, 3999}, {0, 0, 4000, 0}, {7, 7, 7, 7}};
   auto other = Stream::create();
   ASSERT_TRUE(other);
-  auto pinned = PinnedBuffer::allocate(static_cast<std::int64_t>((sets.size() * kBatch + 1) * sizeof(int)));
+  auto pinned = PinnedBuffer::allocate(static_cast<std::int64_t>((sets.size() * kBatch + 2) * sizeof(int)));
   ASSERT_TRUE(pinned);
   for (std::size_t set = 0; set < sets.size(); ++set)
     std::memcpy(pinned->as<int>() + set * kBatch, sets[set].data(), kBatch * sizeof(int));
-  int* const ended = pinned->as<int>() + sets.size() * kBatch;
+  int *const ended = pinned->as<int>() + sets.size() * kBatch, *const written = ended + 1;
   const auto compiled = compile_source(kRewriter, runner->device().arch, nullptr);
   ASSERT_TRUE(compiled) << compiled.error().message << compiled.error().log;
   auto source = LoadedSource::load(*compiled);
@@ -256,9 +268,11 @@ TEST_F(FaultsOnGpu, LengthsThatChangeWhileALaunchRunsDoNotHangIt) {
     DeviceBuffer workspace;
     const LeanDecodeArgs args = bind(decode_case, spec, workspace);
     ASSERT_TRUE(sync());
-    __atomic_store_n(ended, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(ended, 0, __ATOMIC_RELEASE), __atomic_store_n(written, 0, __ATOMIC_RELEASE);
     ASSERT_TRUE(launch_with(rewrite, LaunchDims{.grid_x = 1, .threads = kBatch}, other->get(),
-                            decode_case.lengths_on_device(), pinned->as<int>(), static_cast<int>(sets.size()), ended));
+                            decode_case.lengths_on_device(), pinned->as<int>(), static_cast<int>(sets.size()), ended,
+                            written));
+    const EndsRewriter ends{ended};
     int faults = 0;
     for (int round = 0; round < 50; ++round) {
       for (int i = 0; i < 20; ++i) ASSERT_TRUE(kernel->launch(args, kGrid, stream));
@@ -268,6 +282,7 @@ TEST_F(FaultsOnGpu, LengthsThatChangeWhileALaunchRunsDoNotHangIt) {
       ASSERT_TRUE(fill_bytes_async(workspace.data(), 0, workspace.bytes(), stream));
       status->acknowledge();
     }
+    EXPECT_GT(__atomic_load_n(written, __ATOMIC_ACQUIRE), 50) << what << ": the lengths hardly changed";
     __atomic_store_n(ended, 1, __ATOMIC_RELEASE);
     const auto also = other->synchronize();
     ASSERT_TRUE(also) << also.error().message;

@@ -71,13 +71,14 @@ struct RegretCase {
 struct RegretEvaluation {
   std::vector<RegretCase> cases;
   bool interrupted = false;
+  bool several_problems = false;  ///< the cases may be of different problems
 
   double median_regret() const;
-  double high_regret() const;  ///< the 95th percentile: the least that 95 % of the cases do not exceed
+  double high_regret() const;  ///< the 95th percentile: the least value that at least 95 % of the cases do not exceed
   double largest_regret() const;
 };
-/// Looks up every shape of the request in `table` and sweeps it with the exhaustive effort. With a budget in the
-/// request, each shape has it for itself. Errors: those of the backend, the database and duel();
+/// Looks up every shape of the request in `table` and sweeps it with the exhaustive effort. A budget in the request is
+/// that of each shape. Errors: those of the backend, the database and duel();
 /// not_found (no candidate of a shape can be measured).
 Result<RegretEvaluation> evaluate_regret(const EvaluationSetup& setup, const WinnerTable& table,
                                          const EvaluationSink<RegretEvaluation>& case_done = nullptr);

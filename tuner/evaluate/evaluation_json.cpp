@@ -1,5 +1,4 @@
 // evaluation_json.cpp -- writes evaluations as JSON, with the environment that they were measured in.
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tuner/evaluate/evaluation.hpp"
@@ -70,9 +69,7 @@ std::string to_json(const EvaluationSetup& setup, const SearchEvaluation& evalua
 
 std::string to_json(const EvaluationSetup& setup, const RegretEvaluation& evaluation, std::uint64_t seed) {
   Json document = header(setup, "regret", evaluation.interrupted);
-  const bool one_problem = std::all_of(evaluation.cases.begin(), evaluation.cases.end(),
-                                       [&](const RegretCase& one) { return one.problem == setup.request.problem; });
-  if (!one_problem) document.erase("problem");
+  if (evaluation.several_problems) document.erase("problem");
   document["seed"] = seed;
   document["cases"] = Json::array();
   for (const RegretCase& one : evaluation.cases) {

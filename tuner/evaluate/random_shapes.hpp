@@ -29,9 +29,9 @@ inline constexpr ShapeRanges kAnyShape{
 std::vector<Shape> random_shapes(const DecodeProblem& problem, std::size_t count, std::uint64_t seed, bool with_ragged,
                                  const std::vector<Shape>& known, const ShapeRanges& ranges = {});
 
-/// `count` different problems of one query token: 1 to 128 query heads a KV head and at most as many in all, head sizes
-/// of 64 to 512, dense caches and pages of 1 to 64 tokens, also as engines lay them out, some with fp8 caches, fp16 or
-/// dependent launches. The same arguments always give the same problems.
+/// `count` different problems of one query token: 1 to 128 query heads for each KV head and at most 128 in all, head
+/// sizes of 64 to 512, dense caches and pages of 1 to 64 tokens, also as engines lay them out, some with fp8 caches,
+/// fp16 or dependent launches. The same arguments always give the same problems.
 std::vector<DecodeProblem> random_problems(std::size_t count, std::uint64_t seed);
 
 }  // namespace v1

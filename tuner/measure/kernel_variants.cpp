@@ -102,7 +102,7 @@ Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
   }
   // The entry point is the last declaration.
   const std::size_t end = kernel.source.rfind("\n}");
-  kernel.source.insert(end, fmt::format("\n  {}", stamp_at(Moment::done)));
+  kernel.source.insert(end, fmt::format("\n  {}{}", roles ? "if (any) " : "", stamp_at(Moment::done)));
   return kernel;
 }
 

@@ -24,7 +24,7 @@ class LatentImplementation(MLACommonImpl):
     supports_dcp = True
 
     def __init__(self, *args, **kwargs):
-        ranks = self.dcp_world_size  # known before this is called; vLLM's own __init__ puts -1 in its place, until the first step
+        ranks = self.dcp_world_size  # __new__ has set it; vLLM's own __init__ replaces it by -1, until the first step
         super().__init__(*args, **kwargs)
         self.dcp_world_size = ranks
         if self.dcp_world_size > 1 and self.pcp_world_size > 1:
@@ -73,8 +73,8 @@ class LatentBuilderBase(MLACommonMetadataBuilder):
 
     @classmethod
     def get_cudagraph_support(cls, vllm_config, kv_cache_spec):
-        """Graphs of requests with all their drafts are refused by vLLM's builder where such requests are prefill: over ranks, and with more drafts than
-        the kernels take. It asks before it captures any."""
+        """vLLM refuses to capture graphs of requests with drafts where its builder computes them as prefill: over ranks, and where there are more
+        drafts than the kernels take. It calls this before it captures any."""
         speculative = vllm_config.speculative_config
         if speculative is None:
             return cls._cudagraph_support

@@ -19,10 +19,10 @@ class Backend(BackendBase):
 
 
 class ContextsAnywhere:
-    """vLLM 0.26 counts prefill's requests that have a context, and merges the tokens of so many first ones with what it found there. One of its runners
-    puts short prefill before long, whatever has a context: tokens behind a new prompt then lose theirs, with every backend of latent attention. Later
-    versions go by requests (vLLM's pull request 50613). Without the number all tokens are merged. What there is of a context that is empty has no
-    weight, so that the others stay as they are, bit for bit."""
+    """vLLM 0.26 counts the requests of prefill that have a context, and merges contexts only into the tokens of that many requests at the front. One of
+    its runners puts short prefill before long, whichever has a context, so that tokens behind a new prompt lose theirs, with every backend of latent
+    attention. Later versions go by requests. Without the number all tokens are merged. An empty context has no weight: the other tokens stay as they
+    are, bit for bit."""
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
         made = super().build(common_prefix_len, common_attn_metadata, fast_build)

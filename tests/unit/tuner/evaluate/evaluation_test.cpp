@@ -218,7 +218,7 @@ TEST_F(Evaluate, RegretsOfSeveralProblemsNameNoneForAll) {
   evaluation.cases.resize(2);
   evaluation.cases[0].problem = evaluation.cases[1].problem = setup.request.problem;
   EXPECT_TRUE(nlohmann::json::parse(to_json(setup, evaluation, 1)).contains("problem"));
-  evaluation.cases[1].problem.head_dim *= 2;
+  evaluation.cases[1].problem.head_dim *= 2, evaluation.several_problems = true;
   const auto json = nlohmann::json::parse(to_json(setup, evaluation, 1));
   EXPECT_FALSE(json.contains("problem"));
   EXPECT_EQ(json["cases"][1]["problem"]["head_dim"], 2 * setup.request.problem.head_dim);
