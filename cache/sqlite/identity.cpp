@@ -67,7 +67,9 @@ std::vector<std::string> confirm(SQLite::Database& database, std::vector<std::st
   const auto size = static_cast<sqlite3_int64>(bytes->size());
   const int result =
       sqlite3_deserialize(copy.getHandle(), "main", bytes->data(), size, size, SQLITE_DESERIALIZE_READONLY);
-  if (result != SQLITE_OK) throw SQLite::Exception("cannot copy the database", result);
+  // Only a lack of memory can fail it. SQLite calls that SQLITE_ERROR where its own statement for it found none.
+  if (result != SQLITE_OK)
+    throw SQLite::Exception("cannot copy the database", result == SQLITE_ERROR ? SQLITE_NOMEM : result);
   return ask_integrity(copy, limit);
 }
 

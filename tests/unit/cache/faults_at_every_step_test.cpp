@@ -28,7 +28,7 @@ void fill(const std::filesystem::path& directory, const std::string& name) {
 }
 
 /// The step after n: the next one, or a growing distance further.
-int next_step(int n) { return std::getenv("LEANATTN_ATTACK") != nullptr ? n + 1 : n + 1 + n / 12; }
+int next_step(int n) { return std::getenv("LEANATTN_ATTACK") != nullptr ? n + 1 : n + 1 + n / 8; }
 
 bool is_honest(const Error& error) {
   return error.code == ErrorCode::out_of_memory || error.code == ErrorCode::cache_unavailable ||
