@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   }
 
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
-  if constexpr (kPdl) wait_for_previous_kernel();  // which may write q, and read what this one writes
+  if constexpr (kPdl) wait_for_previous_kernel();  // which may still write q, and read o and the workspace
   if (threadIdx.x == 0) found_segment(0) = {walk, any};
   asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");  // the barriers are initialised
   RingPosition at;

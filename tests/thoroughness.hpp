@@ -30,7 +30,4 @@ inline std::size_t run_seed() {
 /// Whether number `i` of `count` is tried: each in a thorough run, else the one that the seed of the run says.
 inline bool in_turn(std::size_t i, std::size_t count) { return thorough() || i == run_seed() % count; }
 
-/// Likewise, but every other one, beginning with the first or the second.
-inline bool every_other(std::size_t i) { return thorough() || (i + run_seed()) % 2 == 0; }
-
 }  // namespace leanattn

@@ -284,10 +284,9 @@ int run_regret(const Console& console, const EvaluateFlags& flags, const Means& 
                                      untuned_shapes(problem, i, means.counts, flags.ragged, winners));
     if (means.counts.tune) setup.exhaustive = setup.effort, setup.request.budget = means.counts.tune;
     const bool last = i + 1 == problems.size();
-    const auto with_earlier = [&, earlier = all.cases](const RegretEvaluation& of_problem) {
-      RegretEvaluation so_far{.cases = earlier,
-                              .interrupted = of_problem.interrupted || !last,
-                              .several_problems = means.counts.problems > 0};
+    const auto with_earlier = [&](const RegretEvaluation& of_problem) {
+      RegretEvaluation so_far = all;
+      so_far.interrupted = of_problem.interrupted || !last;
       so_far.cases.insert(so_far.cases.end(), of_problem.cases.begin(), of_problem.cases.end());
       return so_far;
     };

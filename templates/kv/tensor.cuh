@@ -178,9 +178,9 @@ struct RingWriter {
   u32 filled = 0;
 
   LEAN_DEVICE u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }
-  // Waits until a part of the stage is free. Parts are claimed in their order. Its last copy has arrived by then,
-  // unless lengths change under way. It must have: a barrier that still expects bytes of one copy must not count
-  // another.
+  // Waits until a part of the stage is free. Parts are claimed in their order. The wait for the part's last copy comes
+  // first: readers that gave up may have freed the stage before that copy came, and a second arrival in one phase of
+  // `full` is an error.
   LEAN_DEVICE void claim(const LeanDecodeArgs& args, const KvRing& ring, int part) {
     if (filled < kStages) return void(filled += part + 1 == kStageParts);  // nobody has used it yet
     wait_ring(args, full_barriers(ring, at) + part * 8, at.parity ^ 1);

@@ -1,10 +1,10 @@
 // line/shared_walk.cuh -- one walk for all workers of a CTA. Matrix instructions need all warps of a warpgroup, and
-// barriers all workers. So these must take the same segments, even if what the walk reads from memory changes while
-// they run, which it must not. One thread says which segment it has found, and all take that.
+// barriers all workers. So these must take the same segments, even where a caller changes lengths while the kernel
+// runs, which is not allowed. One thread says which segment it has found, and all take that.
 //
-// Kernels with roles do so for every segment. The others do so for the first one, before which nobody has read the
-// lengths of the batch. Each of their warps finds the segments behind it for itself, because the registers that taking
-// them costs make many short requests 3 % slower.
+// Kernels with roles share every segment. The others share the first one alone. Their warps find it at different times,
+// from lengths that are not in L1 yet; later reads usually hit L1. Sharing later segments, too, costs registers, which
+// made many short requests 2 to 3 % slower.
 
 struct FoundSegment {
   Walk walk;

@@ -1,5 +1,5 @@
 // line/walk.cuh -- a CTA's walk along its range of the line, segment by segment. Every warp walks for itself, from the
-// context lengths in device memory; the workers of the wgmma family then agree (line/shared_walk.cuh).
+// context lengths in device memory. The workers of the wgmma family share what one has found (line/shared_walk.cuh).
 
 // A run of LeanTiles of one output tile.
 struct Segment {

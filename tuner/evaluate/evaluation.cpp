@@ -15,6 +15,14 @@ double largest(const Cases& cases, Value value) {
   return most;
 }
 
+std::vector<double> sorted_regrets(const std::vector<RegretCase>& cases) {
+  std::vector<double> regrets;
+  regrets.reserve(cases.size());
+  for (const RegretCase& one : cases) regrets.push_back(one.regret());
+  std::sort(regrets.begin(), regrets.end());
+  return regrets;
+}
+
 }  // namespace
 
 double SearchCase::share_of_gpu_time() const {
@@ -31,17 +39,11 @@ double SearchEvaluation::worst_ratio() const {
   return largest(cases, [](const SearchCase& one) { return one.duel.ratio.ratio; });
 }
 
-double RegretEvaluation::median_regret() const {
-  std::vector<double> regrets;
-  for (const RegretCase& one : cases) regrets.push_back(one.regret());
-  return regrets.empty() ? 0 : median(regrets);
-}
+double RegretEvaluation::median_regret() const { return cases.empty() ? 0 : median(sorted_regrets(cases)); }
 
 double RegretEvaluation::high_regret() const {
-  std::vector<double> regrets;
-  for (const RegretCase& one : cases) regrets.push_back(one.regret());
-  if (regrets.empty()) return 0;
-  std::sort(regrets.begin(), regrets.end());
+  if (cases.empty()) return 0;
+  const std::vector<double> regrets = sorted_regrets(cases);
   return regrets[static_cast<std::size_t>(std::ceil(0.95 * static_cast<double>(regrets.size()))) - 1];
 }
 

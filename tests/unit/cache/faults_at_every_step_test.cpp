@@ -9,6 +9,7 @@
 #include "cache_fixture.hpp"
 #include "failing_memory.hpp"
 #include "failing_vfs.hpp"
+#include "tests/thoroughness.hpp"
 
 namespace leanattn {
 namespace {
@@ -27,8 +28,11 @@ void fill(const std::filesystem::path& directory, const std::string& name) {
   ASSERT_TRUE(db->finish_session(session));
 }
 
-/// The step after n: the next one, or a growing distance further.
-int next_step(int n) { return std::getenv("LEANATTN_ATTACK") != nullptr ? n + 1 : n + 1 + n / 8; }
+/// The step after n: the next one, or a growing distance further. The seed of the run decides which steps these are.
+int next_step(int n) {
+  if (std::getenv("LEANATTN_ATTACK") != nullptr) return n + 1;
+  return n + 1 + (n + static_cast<int>(run_seed() % 12)) / 12;
+}
 
 bool is_honest(const Error& error) {
   return error.code == ErrorCode::out_of_memory || error.code == ErrorCode::cache_unavailable ||

@@ -69,6 +69,9 @@ TEST(KernelVariants, KernelsWithRolesAreStampedAndLoseTheirMerge) {
     for (int moment = 0; moment < kMoments; ++moment)
       EXPECT_EQ(times(stamped->source, "stamp(args, " + std::to_string(moment) + ", "), 1u)
           << to_string(static_cast<Moment>(moment));
+    // A CTA without a range gets to the end, too.
+    const std::string done = "if (any) stamp(args, " + std::to_string(static_cast<int>(Moment::done)) + ", ";
+    EXPECT_EQ(times(stamped->source, done), 1u);
     EXPECT_EQ(times(shorter->source, "count_partial(args, f.c)"), 0u);
     if (fixup == FixUp::wait) {
       EXPECT_EQ(times(shorter->source, "completes_pair(args, fix, attention)"), 0u) << "it would wait for a count";
