@@ -215,7 +215,7 @@ void encode_two_tensor_maps(benchmark::State& state) {
   args.k_stride_head = args.v_stride_head = 128 * 8192;
   args.k_stride_batch = args.v_stride_batch = 8 * 128 * 8192;
   for (auto _ : state) {
-    const auto maps = encode_tensor_maps(spec, args, 128);
+    auto maps = encode_tensor_maps(spec, args, 128);
     if (!maps) return state.SkipWithError(maps.error().message.c_str());
     benchmark::DoNotOptimize(*maps);
   }

@@ -39,19 +39,22 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   add({"line/rows.cuh"});
   if (needs_positions(spec.features)) add({"line/part_of_context.cuh"});
   add({"line/find_start.cuh", "line/walk.cuh", "line/steps.cuh",
-       selects ? "kv/selection.cuh"
-       : rows  ? "kv/row_pages.cuh"
-               : "kv/page_table.cuh",
+       selects              ? "kv/selection.cuh"
+       : gathers_rows(spec) ? "kv/row_pages.cuh"
+                            : "kv/page_table.cuh",
        "attend/score.cuh", one_byte ? "kv/elements_8bit.cuh" : "kv/elements_16bit.cuh",
        spec.features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
-  if (selects || rows) add({gathers_rows(spec) ? "kv/token_holes.cuh" : "kv/run_holes.cuh"});
+  if (gathers_rows(spec)) add({"kv/token_holes.cuh"});
+  if (selects && !gathers_rows(spec)) add({"kv/run_holes.cuh"});
   if (spec.features.append && !rows) add({"kv/append_elements.cuh", "kv/append.cuh"});
   if (one_byte) add({"attend/value_unit.cuh"});
   add({"bounded_wait.cuh"});
   if (spec.load == LoadPath::tensor) {
     add({"line/shared_walk.cuh", "attend/wgmma.cuh", "kv/tensor.cuh"});
+    if (gathers_rows(spec)) add({"kv/row_lanes.cuh", "kv/gatherers.cuh"});
+    if (gathers_rows(spec) && !rows) add({selects ? "kv/selected_tokens.cuh" : "kv/paged_tokens.cuh"});
     if (rows)
-      add({"kv/row_lanes.cuh", selects ? "kv/selected_places.cuh" : "kv/row_places.cuh", "kv/row_copies.cuh",
+      add({selects ? "kv/selected_places.cuh" : "kv/row_places.cuh", "kv/row_copies.cuh",
            buffers_rows(spec) ? "kv/row_buffer.cuh" : "kv/row_panels.cuh"});
     if (rows && spec.features.append) add({"kv/append_rows.cuh", "kv/append.cuh"});
     add({buffers_rows(spec)   ? "kv/produce_buffered_rows.cuh"

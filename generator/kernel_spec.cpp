@@ -38,6 +38,13 @@ int most_rows(const KernelSpec& spec) {
   return spec.warps == 8 ? 2 * kMatrixRows : kMatrixRows;
 }
 
+/// Whether the producer's warpgroups hand registers to the others. One that copies rows for a single warpgroup keeps
+/// its own.
+bool trades_registers(const KernelSpec& spec) {
+  const bool copies_for_one = spec.warps == 4 && gathering_warps(spec) == 4;
+  return producer_warps(spec) > 1 && !copies_for_one;
+}
+
 /// Dynamic shared memory of the tensor family.
 int tensor_shared_bytes(const KernelSpec& spec) {
   const int rows = rows_per_block(spec), warpgroups = spec.warps / 4;
@@ -143,9 +150,9 @@ int cache_token_bytes(const KernelSpec& spec) {
 int page_run(const KernelSpec& spec) {
   const int page = spec.features.page_size, block = spec.features.selection_block;
   if (page == 0 || row_format(spec.features) != nullptr) return 1;
-  const int run = std::min(page & -page, step_tokens(spec));
-  if (block == 0) return run;
-  return std::min(run, block) < kTensorRun && spec.load == LoadPath::tensor ? 1 : std::min(run, block);
+  const int in_page = std::min(page & -page, step_tokens(spec)), run = block > 0 ? std::min(in_page, block) : in_page;
+  const bool copies_runs = run >= kTensorRun && !spec.features.second_cache;  // a tensor map reaches one cache
+  return spec.load == LoadPath::tensor && !copies_runs ? 1 : run;
 }
 
 int row_blocks(const KernelSpec& spec) {
@@ -160,7 +167,7 @@ int rows_per_block(const KernelSpec& spec) {
 
 bool gathers_rows(const KernelSpec& spec) {
   if (spec.load != LoadPath::tensor) return false;
-  return row_format(spec.features) != nullptr || (has_selection(spec.features) && page_run(spec) == 1);
+  return row_format(spec.features) != nullptr || (spec.features.page_size > 0 && page_run(spec) == 1);
 }
 
 bool buffers_rows(const KernelSpec& spec) {
@@ -351,12 +358,6 @@ Result<void> validate(const KernelSpec& spec) {
     if (spec.head_dim % 64 != 0 || value_dim(spec) % 64 != 0)
       return unsupported(fmt::format("load path tensor with head sizes {} and {}", spec.head_dim, value_dim(spec)),
                          "it takes multiples of 64; use bulk, cp_async or ldg");
-    if (spec.features.page_size > 0 && page_run(spec) < kTensorRun && !gathers_rows(spec))
-      return unsupported(fmt::format("load path tensor with pages of {} tokens", spec.features.page_size),
-                         "it takes multiples of 8; use bulk, cp_async or ldg");
-    if (spec.features.second_cache && !gathers_rows(spec))
-      return unsupported("load path tensor with second_cache and runs of 8 tokens or more",
-                         "its copies reach one cache; use cp_async, bulk or ldg");
     if (spec.warps % 4 != 0)
       return invalid(fmt::format("warps is {} with load path tensor", spec.warps), "choose 4, 8, 12 or 16");
     if (spec.features.latent && spec.warps > 8)
@@ -382,7 +383,7 @@ Result<void> validate(const KernelSpec& spec) {
                          "choose warp_tokens 16");
     if (gathers_rows(spec) && step_tokens(spec) != 64)
       return unsupported(fmt::format("steps of {} tokens, whose rows are gathered", step_tokens(spec)),
-                         "choose warp_tokens 16, or pages and blocks of a selection of 8 tokens or more");
+                         "choose warp_tokens 16");
     // If two warpgroups took a stage in turn, one of them could wait for it a round too early.
     if (!warpgroups_have_roles(spec) && !splits_columns(spec) && rows_per_block(spec) <= kMatrixRows &&
         spec.stages % (spec.warps / 4) != 0)
@@ -397,7 +398,7 @@ Result<void> validate(const KernelSpec& spec) {
                    "choose 1 to 8, with at most 32 warps per SM");
   // The warpgroups trade registers (templates/decode_wgmma.cuh), and ask for most of those of an SM. If a CTA had only
   // a share of them, setmaxnreg would wait forever.
-  if (producer_warps(spec) > 1 && spec.ctas_per_sm > 1)
+  if (trades_registers(spec) && spec.ctas_per_sm > 1)
     return unsupported(fmt::format("{} CTAs per SM whose warpgroups trade registers", spec.ctas_per_sm),
                        "choose 1, or 4 warps");
   // Beside the dynamic part there are tickets, barriers and what the search in a large batch needs.

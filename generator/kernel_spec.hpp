@@ -101,7 +101,8 @@ int cache_columns(const KernelSpec& spec);
 int cache_token_bytes(const KernelSpec& spec);
 
 /// Tokens of a run of a paged cache: the largest power of two that divides the page size, and at most a step and a
-/// block of a selection. A run's tokens are adjacent in memory whatever the page table and the selection say. 1 for a
+/// block of a selection; 1 where load path tensor has no copies of such runs, because they have fewer than 8 tokens or
+/// lie in two caches. A run's tokens are adjacent in memory whatever the page table and the selection say. 1 for a
 /// dense cache.
 int page_run(const KernelSpec& spec);
 
@@ -109,9 +110,9 @@ int page_run(const KernelSpec& spec);
 int rows_per_block(const KernelSpec& spec);
 int row_blocks(const KernelSpec& spec);
 
-/// Whether a warpgroup gathers rows one by one: load path tensor, and selected tokens with runs that are shorter than a
-/// tensor copy (templates/kv/produce_gathered.cuh), or rows with a format of their own
-/// (templates/kv/produce_rows.cuh or produce_buffered_rows.cuh).
+/// Whether rows are gathered one by one: load path tensor where it has no copies of runs
+/// (templates/kv/produce_gathered.cuh), or rows with a format of their own (templates/kv/produce_rows.cuh or
+/// produce_buffered_rows.cuh).
 bool gathers_rows(const KernelSpec& spec);
 /// The warps that do: a warpgroup, or two where they convert rows and registers allow. 0 where rows are not gathered.
 int gathering_warps(const KernelSpec& spec);

@@ -272,7 +272,8 @@ int run_regret(const Console& console, const EvaluateFlags& flags, const Means& 
   const LayeredWinners winners = load_layered_winners(device_model(means.device), means.caches.directory);
   for (const std::string& warning : winners.warnings) warn(warning);
   const WinnerTable table = WinnerTable::build(means.device, winners);
-  RegretEvaluation all{.several_problems = means.counts.problems > 0};
+  RegretEvaluation all;
+  all.several_problems = means.counts.problems > 0;
   for (std::size_t i = 0; i < problems.size(); ++i) {
     const DecodeProblem& problem = problems[i];
     means.line.clear();

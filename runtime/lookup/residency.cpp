@@ -13,7 +13,7 @@ namespace {
 int typical_registers(const KernelSpec& spec) {
   if (spec.features.latent || query_rows_lead(spec)) return 168;
   switch (spec.load) {
-    case LoadPath::tensor: return spec.warps == 4 ? 104 : 130;
+    case LoadPath::tensor: return spec.warps != 4 ? 130 : gathers_rows(spec) ? 136 : 104;
     case LoadPath::bulk: return 150;
     case LoadPath::cp_async: return 174;
     case LoadPath::ldg: return 192;

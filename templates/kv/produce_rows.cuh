@@ -3,13 +3,15 @@
 // them to bf16 in the stages, once for K and V (kv/row_panels.cuh). Each of them goes on by itself: it asks for the
 // rows of the next step as soon as its stage is free, and converts a step once its rows are there, whichever is first.
 
-// Whether all of the stage at hand is free now.
+// Whether claim_all would not wait for the stage at hand.
 LEAN_DEVICE bool is_free(const RingWriter& writer, const KvRing& ring) {
   if (writer.filled < kStages) return true;
+  const u32 parity = writer.at.parity ^ 1;
   bool free = true;
 #pragma unroll
   for (int part = 0; part < kStageParts; part++)
-    free &= is_complete_now(empty_barriers(ring, writer.at) + part * 8, writer.at.parity ^ 1);
+    free &= is_complete_now(full_barriers(ring, writer.at) + part * 8, parity) &&
+            is_complete_now(empty_barriers(ring, writer.at) + part * 8, parity);
   return free;
 }
 

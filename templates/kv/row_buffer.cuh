@@ -17,7 +17,7 @@ static_assert(kStageParts == 1, "a stage arrives as one");
 // Requests this warp's rows of a step. row: where that of each lane lies, in bytes from k_head, or below 0
 // (RowPlaces::take). turn: which of the steps in `row` it is. Returns which of the rows exist, a bit for each.
 LEAN_DEVICE u32 request_rows(const char* k_head, i64 row, int turn, u32 buffer) {
-  const u32 exist = __ballot_sync(kFullMask, row >= 0) >> turn * kWarpRows & (1u << kWarpRows) - 1;
+  const u32 exist = __ballot_sync(kFullMask, row >= 0) >> turn * kWarpRows & ((1u << kWarpRows) - 1);
   if (threadIdx.x % 32 == 0) expect_bytes(row_barrier(), (u32)(__popc(exist) * kRowBytes));
   __syncwarp();
   if (step_of_lane() == turn && row >= 0)

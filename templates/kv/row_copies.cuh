@@ -1,9 +1,6 @@
 // kv/row_copies.cuh -- what copies and converts rows with a format of their own is written with: 16-byte copies, a
 // barrier for each warp's copies, and values of bytes.
 
-// A barrier of the warps that copy rows, behind which the ring is initialised.
-LEAN_DEVICE void sync_gatherers() { asm volatile("bar.sync 7, %0;" ::"n"(kGatherWarps * 32) : "memory"); }
-
 // Where rows wait in the stages, what the producer has beside the ring: the scales of each stage's rows, and a barrier
 // for each of its warps, which completes once the copies of its 32 lanes are there.
 struct RowBuffers {
@@ -32,11 +29,6 @@ LEAN_DEVICE void copy_row(u32 destination, const char* row, u32 barrier) {
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(destination),
       "l"(row), "n"(kRowBytes), "r"(barrier)
       : "memory");
-}
-
-// Arrives at the barrier once the copies that this thread has issued are there.
-LEAN_DEVICE void arrive_with_copies(u32 barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 // Whether the barrier has completed the phase of that parity by now, in the eyes of the whole warp (PTX ISA,

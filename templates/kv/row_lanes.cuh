@@ -12,6 +12,11 @@ LEAN_DEVICE int gather_warp() { return (int)threadIdx.x / 32 % kGatherWarps; }
 LEAN_DEVICE int row_of_lane() { return gather_warp() * kWarpRows + (int)threadIdx.x % kWarpRows; }
 LEAN_DEVICE int step_of_lane() { return (int)threadIdx.x % 32 / kWarpRows; }
 
+// A page of a pool, and a token of it.
+struct PoolRow {
+  i64 page, token;
+};
+
 // Notes which rows of a stage this warp has found to be holes, a bit for each.
 LEAN_DEVICE void note_holes(u32 stage, u32 holes) {
   Holes& of_stage = selected_holes().of_stage[stage];

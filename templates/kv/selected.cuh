@@ -29,10 +29,10 @@ struct KvCursor {
     k_apart = to_second_k(args), v_apart = to_second_v(args);
   }
 
-  // The row of token `inner` of the run at `place`.
-  LEAN_DEVICE const char* row_at(const char* head, i64 page_stride, i64 stride, i64 apart, int place, int inner) const {
-    const u32 at = token_of_pool(place);
-    return head + to_cache(place, apart) + (i64)(at / kPageSize) * page_stride + (i64)(at % kPageSize + inner) * stride;
+  // The row of token `inner` of the run at `run`, a place as above.
+  LEAN_DEVICE const char* row_at(const char* head, i64 page_stride, i64 stride, i64 apart, int run, int inner) const {
+    const u32 at = token_of_pool(run);
+    return head + to_cache(run, apart) + (i64)(at / kPageSize) * page_stride + (i64)(at % kPageSize + inner) * stride;
   }
 
   // The read index of this lane's run, of the steps from read index `from` on.

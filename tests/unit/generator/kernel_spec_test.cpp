@@ -122,7 +122,7 @@ TEST(KernelSpec, FeaturesThatAFamilyHasNotAreNamed) {
   EXPECT_TRUE(names(message_of(LoadPath::tensor, e4m3), "fp8_e4m3"));
   EXPECT_TRUE(names(message_of(LoadPath::vector, e4m3), "fp8_e4m3"));
   EXPECT_EQ(message_of(LoadPath::tensor, {.page_size = 24}), "ok");
-  EXPECT_TRUE(names(message_of(LoadPath::tensor, {.page_size = 12}), "pages of 12"));
+  EXPECT_EQ(message_of(LoadPath::tensor, {.page_size = 12}), "ok");
   EXPECT_EQ(message_of(LoadPath::bulk, {.page_size = 1}, 32), "ok");
   EXPECT_TRUE(names(message_of(LoadPath::bulk, {.page_size = 1}, 64), "pages of 1"));
   EXPECT_EQ(message_of(LoadPath::vector, {.q_len = 2}), "ok");
@@ -198,6 +198,46 @@ TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {
   EXPECT_NE(refusal([](KernelSpec& s) { s.features.latent = false; }).find("576"), std::string::npos);
   EXPECT_NE(refusal([](KernelSpec& s) { s.head_dim = 256; }, ErrorCode::invalid_argument).find("256 columns"),
             std::string::npos);
+}
+
+TEST(KernelSpec, TokensThatNoTensorCopyBringsAreGathered) {
+  KernelSpec spec{.load = LoadPath::tensor, .warp_tokens = 16, .warps = 4, .stages = 3};
+  for (const int page : {1, 2, 4, 7, 12, 100}) {
+    spec.features = {.page_size = page};
+    EXPECT_TRUE(validate(spec)) << page;
+    EXPECT_TRUE(gathers_rows(spec)) << page;
+    EXPECT_EQ(page_run(spec), 1) << page;
+    EXPECT_EQ(cta_threads(spec), 256) << page << ": a warpgroup of producers";
+  }
+  KernelSpec longer = spec;
+  longer.warp_tokens = 32, longer.tile = 128;
+  ASSERT_FALSE(validate(longer));
+  EXPECT_NE(validate(longer).error().message.find("gathered"), std::string::npos) << validate(longer).error().message;
+  for (const int page : {0, 8, 24, 64}) {
+    spec.features = {.page_size = page};
+    EXPECT_TRUE(validate(spec)) << page;
+    EXPECT_FALSE(gathers_rows(spec)) << page;
+    EXPECT_EQ(cta_threads(spec), 160) << page;
+  }
+  // A tensor map reaches one cache.
+  spec.features = {.page_size = 64, .selection_block = 64};
+  EXPECT_FALSE(gathers_rows(spec));
+  spec.features.second_cache = true;
+  EXPECT_TRUE(validate(spec)) << validate(spec).error().message;
+  EXPECT_TRUE(gathers_rows(spec));
+  EXPECT_EQ(page_run(spec), 1);
+  spec.load = LoadPath::cp_async;
+  EXPECT_EQ(page_run(spec), 16);
+  EXPECT_FALSE(gathers_rows(spec));
+}
+
+TEST(KernelSpec, WarpgroupsThatTradeRegistersHaveAnSmForThemselves) {
+  KernelSpec spec{.load = LoadPath::tensor, .warp_tokens = 16, .warps = 4, .stages = 2, .ctas_per_sm = 2};
+  spec.features.page_size = 1;
+  EXPECT_TRUE(validate(spec)) << validate(spec).error().message;
+  spec.warps = 8;
+  ASSERT_FALSE(validate(spec));
+  EXPECT_NE(validate(spec).error().message.find("trade registers"), std::string::npos);
 }
 
 TEST(KernelSpec, RowsWithAFormatOfTheirOwnAreGatheredByTheProducerThatConvertsThem) {

@@ -314,7 +314,9 @@ struct Parts {
         for (int token = 0; token < length; ++token) {                                                                 \
           const bool wanted = parts.is_seen(request, parts.position_of(request, token), kWindow, kSinkTokens);         \
           ASSERT_LE(read[static_cast<std::size_t>(token)], 1) << token;                                                \
-          if (wanted) ASSERT_EQ(read[static_cast<std::size_t>(token)], 1) << token;                                    \
+          if (wanted) {                                                                                                \
+            ASSERT_EQ(read[static_cast<std::size_t>(token)], 1) << token;                                              \
+          }                                                                                                            \
           shown += wanted, read_tiles += read[static_cast<std::size_t>(token)];                                        \
           skipped += read[static_cast<std::size_t>(token)] == 0;                                                       \
         }                                                                                                              \

@@ -36,7 +36,7 @@ struct {
   u32 x;
 } threadIdx;
 struct float4 {
-  float x, y, z, w;
+  float x = 0, y = 0, z = 0, w = 0;
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct RowState {

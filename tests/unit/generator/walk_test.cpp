@@ -125,7 +125,9 @@ void expect_all_tiles(LeanDecodeArgs args, unsigned grid, Start start, Next next
           const auto& s = at.segment;
           const auto request = static_cast<std::size_t>(s.request);
           EXPECT_EQ(s.context_length, lengths[request]);
-          if (s.tile_end == s.tiles) EXPECT_EQ(end_read(s), tokens[request]);
+          if (s.tile_end == s.tiles) {
+            EXPECT_EQ(end_read(s), tokens[request]);
+          }
           std::vector<int>& of = times[{s.request, s.kv_head}];
           ASSERT_EQ(s.tiles, of.size());
           for (u32 tile = s.tile_begin; tile < s.tile_end; ++tile) ++of[tile];

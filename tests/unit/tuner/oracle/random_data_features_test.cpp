@@ -248,7 +248,9 @@ TEST(FeatureData, NewRowsBecomeTheRowsOfTheCacheOnceTheyAreQuantised) {
       }
     }
     EXPECT_GE(largest_bytes, 60) << to_string(kind);
-    if (kind == DataKind::uniform || kind == DataKind::peaked) EXPECT_GT(rounded, 60 * 64) << to_string(kind);
+    if (kind == DataKind::uniform || kind == DataKind::peaked) {
+      EXPECT_GT(rounded, 60 * 64) << to_string(kind);
+    }
   }
 }
 
