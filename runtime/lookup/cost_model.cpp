@@ -86,6 +86,8 @@ double attended_rate(const KernelSpec& spec) {
   if (query_rows_lead(spec)) return 36.0 * 256 / columns;
   const int rows = rows_per_block(spec);
   if (spec.load == LoadPath::tensor || (rows <= 16 && columns <= 512)) return std::numeric_limits<double>::infinity();
+  // 24 rows of 64 columns of K and V (226 x 32596 tokens of 72/3 heads in 980 to 1070 us on an H100).
+  if (columns <= 256) return 90.0 * 256 / columns * 16 / std::max(rows, 16);
   return 68.0 * 256 / columns * 16 / std::max(rows, 16);
 }
 
@@ -107,9 +109,12 @@ double warp_step_us(const KernelSpec& spec) {
 /// (templates/merge/share_strips.cuh). 0 where it has few columns.
 std::int64_t strip_trips(const KernelSpec& spec, std::int64_t contributors) {
   const std::int64_t loads = strip_loads(spec);
-  if (loads == 1) return 0;
   const std::int64_t strip = divide_up(std::int64_t{partial_columns(spec)}, contributors);
-  return divide_up(strip * contributors, loads * 32 * spec.warps);
+  if (loads > 1) return divide_up(strip * contributors, loads * 32 * spec.warps);
+  // Of few columns, two turns of each warp are among the costs of fewer contributors (templates/merge/slice.cuh).
+  std::int64_t lanes = 2;
+  while (lanes < std::min<std::int64_t>(contributors, 32)) lanes *= 2;
+  return std::max<std::int64_t>(divide_up(strip * lanes, 32 * spec.warps) - 2, 0);
 }
 
 /// The number of partials that would take as long to merge one after the other, which on an H200 takes 0.1 us for each
@@ -133,8 +138,9 @@ double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors, double
     return 2.6 + 1.35 * std::log2(count) + 8.0 * static_cast<double>(strip_trips(spec, contributors));
   // The one that merges alone reads them with the bandwidth of one SM. On an H200, a partial of 64 rows of 512 columns
   // takes it 6.4 us, one of 32 rows 2.5 to 3.2 us, one of 8 rows 0.8 us. Those of heads up to 256 columns are small: 8
-  // rows of 128 columns take 0.1 us.
-  const double turns = std::max(1.0, partial_columns(spec) / (spec.features.latent ? 128.0 : 256.0));
+  // rows of 128 columns take 0.1 us, 32 rows some 1.1 us on an H100.
+  const double columns = partial_columns(spec);
+  const double turns = std::max(1.0, columns / (spec.features.latent ? 128.0 : columns > 256 ? 96.0 : 256.0));
   if (!has_groups(fixup, contributors)) return count * turns + (warpgroups_have_roles(spec) ? kCrossing / 2 : 0);
   const auto width = std::max(kMinWidth, static_cast<std::int64_t>(std::ceil(std::sqrt(count))));
   const std::int64_t groups = contributors / width, largest = contributors - (groups - 1) * width;
@@ -209,6 +215,9 @@ ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& 
   // A producer warp goes on into the next segment, while others fill their ring anew.
   costs.segment = spec.features.latent ? 0.5 : spec.load == LoadPath::tensor ? 1.1 : 1.6;
   if (!spec.features.latent) parameters.latency = 1.2;  // steps of warps count by themselves
+  // Of many query rows the mma family loads and writes many, one row after the other.
+  if (!spec.features.latent && spec.load != LoadPath::tensor)
+    costs.segment += 0.03 * std::max(rows_per_block(spec) - 8, 0);
   costs.fix_up = 0.2;
   costs.partial = has_large_partials(spec) ? 0.1 : 0.07;
   switch (spec.load) {
@@ -239,14 +248,44 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& d
   token_bytes_ = kv_token_bytes(spec);
   tokens_per_output_ = std::max(static_cast<double>(visible_tokens(problem, shape)) / shape.batch, 1.0);
   // Row blocks that go in step read KV from memory once.
-  bytes_ = static_cast<double>(kv_bytes(problem, shape)) * (row_blocks_in_step(spec) ? 1 : row_blocks(spec));
+  bytes_ = static_cast<double>(kv_bytes(problem, shape));
+  l2_bytes_ = static_cast<double>(device.l2_bytes);
+  // A tensor copy brings a whole run of a page, however few of its tokens count.
+  if (spec.load == LoadPath::tensor && problem.features.page_size > 0) {
+    const double run = page_run(spec), tokens = std::ceil(tokens_per_output_ / run) * run;
+    bytes_ *= tokens / tokens_per_output_;
+    tokens_per_output_ = tokens;
+  }
   step_tokens_ = step_of_cta(spec);
   attended_rate_ = attended_rate(spec);
   warp_step_us_ = warp_step_us(spec);
 }
 
+double LaunchModel::reads_of_kv(std::int64_t grid) const {
+  const int blocks = row_blocks(spec_);
+  if (blocks == 1 || row_blocks_in_step(spec_)) return 1;
+  if (spec_.features.latent) return blocks;  // the other costs of its kernels were fitted so
+  // What two row blocks read lies as far apart on the line as an output tile is long. All CTAs go on at the same rate
+  // from the beginnings of their ranges. So one of the two blocks is ahead of the other by the remainder of that
+  // distance and the length of a range, or, where a range ends in between, by what is missing of the length.
+  // CTAs of later waves begin at different times, and are less often together.
+  constexpr double kShareOfL2 = 0.5, kReadOfL2 = 0.35, kReadInLaterWaves = 0.5;
+  const double range = static_cast<double>(tiles_) / static_cast<double>(grid),
+               ahead = std::fmod(static_cast<double>(tiles_per_output_), range);
+  const double ctas = static_cast<double>(std::min(grid, held_ * sms_));
+  const double first_wave = ctas / static_cast<double>(grid);
+  const double near = first_wave * kReadOfL2 + (1 - first_wave) * kReadInLaterWaves;
+  const auto cost_of = [&](double tiles) {
+    const double between = std::min(tiles, range) * spec_.tile * token_bytes_ * ctas;
+    return between < kShareOfL2 * l2_bytes_ ? near : 1.0;
+  };
+  const double share = ahead / range;
+  return 1 + (blocks - 1) * ((1 - share) * cost_of(ahead) + share * cost_of(range - ahead));
+}
+
 ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   const std::int64_t grid = std::clamp<std::int64_t>(wanted_grid, 1, tiles_);
+  const double all_bytes = bytes_ * reads_of_kv(grid);
   const Line line = line_of(tiles_, tiles_per_output_, grid);
 
   // The CTAs that the busiest SM runs, one wave after the other.
@@ -284,7 +323,9 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
                                                   std::min(parameters_.memory_rate / sms_at_work, parameters_.sm_rate)
                                             : 0;
   const double refill_us = parameters_.latency + 0.5 * (stage_us + warp_step_us_);
-  const double rounds = overlapped ? fills : loads_to_registers(spec_.load) ? 1 : std::max(fills / 2, 1.0);
+  // All warpgroups of load path tensor use one ring, so that only other CTAs can overlap with one of one stage.
+  const double others = spec_.load == LoadPath::tensor ? static_cast<double>(std::min(ctas_on_sm, held_)) : 2;
+  const double rounds = overlapped ? fills : loads_to_registers(spec_.load) ? 1 : std::max(fills / others, 1.0);
   const double waiting = (rounds - 1) * refill_us;
   // Warpgroups take steps in turn; warps share a step. From about eight warps on, an SM's warps are in each other's
   // way.
@@ -294,16 +335,20 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   const auto wave_us = [&](std::int64_t ctas_on_busiest_sm, double wave_bytes, double start_us) {
     const auto ctas = static_cast<double>(ctas_on_busiest_sm);
     const double on_sm = std::min(ctas * cta_bytes, wave_bytes);
-    const double attending = std::max(ctas * rated_us, chain_us * std::max(1.0, ctas * spec_.warps / kWarpsApart));
+    // With matrix instructions of warps, fewer warps reach less of the rate.
+    const bool by_warps = spec_.load != LoadPath::tensor && spec_.head_dim + value_dim(spec_) <= 256;
+    const double least = by_warps ? kWarpsApart / spec_.warps : 1.0;
+    const double attending =
+        std::max(std::max(ctas, least) * rated_us, chain_us * std::max(1.0, ctas * spec_.warps / kWarpsApart));
     return soft_max(start_us + std::max({on_sm / parameters_.sm_rate, waiting, attending}),
                     wave_bytes / parameters_.memory_rate);
   };
   ModelFeatures features;
-  features.memory = bytes_ / parameters_.memory_rate;
+  features.memory = all_bytes / parameters_.memory_rate;
   // All waves but the last have as many CTAs as are resident at once. The start of the first one is among the costs. A
   // CTA that follows another one starts and ends while the others on its SM stream, if there are any.
   const std::int64_t wave = held_ * sms_, last = grid - (waves - 1) * wave;
-  const double average_bytes = bytes_ / static_cast<double>(grid);
+  const double average_bytes = all_bytes / static_cast<double>(grid);
   const double full_bytes = static_cast<double>(wave) * average_bytes;
   const double last_bytes = static_cast<double>(last) * average_bytes;
   features.excess = -features.memory;

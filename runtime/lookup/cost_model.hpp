@@ -92,11 +92,14 @@ class LaunchModel {
   ModelFeatures features(std::int64_t grid) const;
 
  private:
+  /// How many times a grid reads KV from memory: more than once where several row blocks do so at different times.
+  double reads_of_kv(std::int64_t grid) const;
+
   const ModelParameters& parameters_;
   const KernelSpec& spec_;
   std::int64_t sms_, held_;
   std::int64_t tiles_ = 1, tiles_per_output_ = 1, step_tokens_ = 1;
-  double token_bytes_ = 0, tokens_per_output_ = 1, bytes_ = 0, attended_rate_ = 1, warp_step_us_ = 0;
+  double token_bytes_ = 0, tokens_per_output_ = 1, bytes_ = 0, l2_bytes_ = 0, attended_rate_ = 1, warp_step_us_ = 0;
 };
 
 /// The same for one grid.

@@ -12,11 +12,15 @@ namespace {
 /// What NVRTC 13.0 gives most kernels of a load path if the launch bounds leave it enough.
 int typical_registers(const KernelSpec& spec) {
   if (spec.features.latent || query_rows_lead(spec)) return 168;
+  const int rows = rows_per_block(spec);
+  // Accumulators and queries of the mma family, of eight rows each.
+  const bool many = (2 * value_dim(spec) + spec.head_dim) / 8 * ((rows + 7) / 8) > 64;
+  const bool narrow = spec.head_dim <= 64 || has_one_byte_elements(spec.features);
   switch (spec.load) {
-    case LoadPath::tensor: return spec.warps != 4 ? 130 : gathers_rows(spec) ? 136 : 104;
-    case LoadPath::bulk: return 150;
-    case LoadPath::cp_async: return 174;
-    case LoadPath::ldg: return 192;
+    case LoadPath::tensor: return (rows <= 4 ? 120 : rows <= 8 ? 132 : 142) + std::max(value_dim(spec) / 64 - 1, 0) * 6;
+    case LoadPath::bulk: return many ? 204 : 150;
+    case LoadPath::cp_async: return many ? 222 : narrow ? 158 : 174;
+    case LoadPath::ldg: return many ? 202 : narrow ? 160 : 198;
     case LoadPath::vector: return spec.warp_tokens * spec.head_dim > 16 * 64 ? 205 : 128;
   }
   return 168;

@@ -27,9 +27,11 @@ constexpr Tunables kDense[] = {
     {LoadPath::tensor, FixUp::ticket, 64, 4, 16, 3, 1},  {LoadPath::tensor, FixUp::ticket, 64, 4, 16, 2, 3},
     {LoadPath::bulk, FixUp::wait, 64, 4, 32, 2, 1},      {LoadPath::bulk, FixUp::ticket, 64, 8, 16, 2, 1},
     {LoadPath::bulk, FixUp::ticket, 64, 4, 16, 2, 2},    {LoadPath::cp_async, FixUp::ticket, 64, 4, 16, 3, 2},
-    {LoadPath::ldg, FixUp::ticket, 32, 2, 16, 1, 3},
+    {LoadPath::ldg, FixUp::ticket, 32, 2, 16, 1, 3},     {LoadPath::bulk, FixUp::ticket, 16, 2, 16, 1, 4},
+    {LoadPath::bulk, FixUp::ticket, 32, 2, 16, 3, 4},    {LoadPath::cp_async, FixUp::ticket, 32, 2, 16, 3, 4},
 };
 constexpr Tunables kFewRows[] = {
+    {LoadPath::vector, FixUp::ticket, 16, 2, 16, 1, 4},
     {LoadPath::vector, FixUp::ticket, 32, 8, 32, 1, 1},
     {LoadPath::vector, FixUp::ticket, 64, 4, 16, 1, 2},
 };
@@ -38,6 +40,9 @@ constexpr Tunables kLatent[] = {
     {LoadPath::tensor, FixUp::wait, 128, 4, 16, 2, 1},   {LoadPath::tensor, FixUp::wait, 64, 4, 16, 1, 1},
     {LoadPath::tensor, FixUp::wait, 64, 8, 16, 2, 1},
 };
+
+/// Whether contributors that wait take a strip of the columns each.
+bool has_wide_partials(const KernelSpec& spec) { return has_large_partials(spec) || strip_loads(spec) > 1; }
 
 }  // namespace
 
@@ -49,11 +54,11 @@ std::vector<KernelSpec> usual_kernels(const DeviceFacts& device, const DecodePro
   };
   for (const Config& config : default_configs(device, problem, Shape{})) {
     // default_config() chooses the fix-up by the shape. Where nothing is shared, both are as fast, and the first one
-    // counts.
+    // counts. Where partials are wide, merging one takes so long that contributors which wait merge sooner.
     for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
       KernelSpec spec = config.spec;
       spec.fixup = fixup;
-      if (fixup == config.spec.fixup || (has_large_partials(spec) && validate(spec))) add(spec);
+      if (fixup == config.spec.fixup || (has_wide_partials(spec) && validate(spec))) add(spec);
     }
     if (problem.features.batch_invariant) return {config.spec};
   }

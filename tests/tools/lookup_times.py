@@ -3,9 +3,12 @@
 
     tests/tools/lookup_times.py bench/results/h200 > tests/unit/tuner/evaluate/h200_times.json
     tests/tools/lookup_times.py bench/results/h200 answers > tests/unit/tuner/evaluate/h200_answers.json
+    tests/tools/lookup_times.py random TRIALS... > tests/unit/tuner/evaluate/h100_random.json
 
 The second form collects what look-ups answered in the two runs beside peers: `peers-untuned`, for which the published
-shapes were tuned, and `peers`, with the winners that come with leanattn. The result has the lists `problems`, `specs` and `times`. An entry of `times` is [index of the problem, batch, longest
+shapes were tuned, and `peers`, with the winners that come with leanattn. The third form takes folders of `leanattn evaluate
+regret --problems N --tune TIME --trials FOLDER`, and keeps eight configurations of each shape: the three fastest, and
+five between the next and the slowest. The result has the lists `problems`, `specs` and `times`. An entry of `times` is [index of the problem, batch, longest
 context, total context or 0, index of the spec, grid, microseconds with a cold L2, kind]. Kinds: `winner` (of a tuning),
 `best` (of an exhaustive sweep) and `other`; of answers the run, and `winner` where the shape was tuned.
 """
@@ -13,6 +16,7 @@ import gzip
 import json
 import pathlib
 import re
+import sqlite3
 import statistics
 import sys
 
@@ -109,9 +113,32 @@ def collect_times(folder, times):
                 add_lines(times, case, lambda facts: None if facts["provenance"] == "exact" else "other")
 
 
+def collect_random(folders, times):
+    query = """SELECT problems.json, shapes.json, configs.json, median_us FROM trials
+               JOIN problems ON problems.id = problem_id JOIN shapes ON shapes.id = shape_id
+               JOIN configs ON configs.id = config_id
+               WHERE status IN ('ok', 'pruned') AND median_us > 0 AND policy = 'cold' ORDER BY trials.id"""
+    steps = {}
+    for folder in folders:
+        with sqlite3.connect(pathlib.Path(folder) / "tuning.db") as database:
+            for problem, shape, config, us in database.execute(query):
+                if not json.loads(config).get("segment_cost"):  # of equal contexts
+                    steps.setdefault((problem, shape), {}).setdefault(config, []).append(us)
+    for (problem, shape), configs in steps.items():
+        ordered = sorted(configs, key=lambda config: statistics.median(configs[config]))
+        rest = ordered[3:]
+        for config in ordered[:3] + [rest[i * (len(rest) - 1) // 4] for i in range(5) if rest]:
+            times.add(json.loads(problem), json.loads(shape), json.loads(config), statistics.median(configs[config]),
+                      "other")
+
+
 def main():
-    folder, times = pathlib.Path(sys.argv[1]), Times()
-    (collect_answers if sys.argv[2:] == ["answers"] else collect_times)(folder, times)
+    times = Times()
+    if sys.argv[1] == "random":
+        collect_random(sys.argv[2:], times)
+    else:
+        folder = pathlib.Path(sys.argv[1])
+        (collect_answers if sys.argv[2:] == ["answers"] else collect_times)(folder, times)
     rows = ["{"]
     for key in ("problems", "specs", "times"):
         values = ",\n".join(json.dumps(value, sort_keys=True, separators=(",", ":")) for value in getattr(times, key))

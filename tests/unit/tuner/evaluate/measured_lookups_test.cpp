@@ -1,5 +1,5 @@
-// measured_lookups_test.cpp -- the cost model and the look-ups, judged by what was measured on an H200 and committed
-// (tests/tools/lookup_times.py). No GPU. LEANATTN_TEST_THOROUGH=1 prints every case.
+// measured_lookups_test.cpp -- the cost model and the look-ups, judged by what was measured on an H200 and an H100 and
+// committed (tests/tools/lookup_times.py). No GPU. LEANATTN_TEST_THOROUGH=1 prints every case.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,6 +32,12 @@ DeviceFacts measured_device() {
   return device;
 }
 
+DeviceFacts h100() {
+  DeviceFacts device = facts_for_arch({9, 0, true}, 132).value();
+  device.name = "NVIDIA H100 80GB HBM3", device.memory_bytes = 85520809984, device.l2_bytes = 52428800;
+  return device;
+}
+
 std::vector<MeasuredConfig> read_times(const std::string& name) {
   std::ifstream file(LEANATTN_SOURCE_DIR "/tests/unit/tuner/evaluate/" + name);
   const auto json = nlohmann::json::parse(file);
@@ -59,8 +65,13 @@ const std::vector<MeasuredConfig>& answers() {
   return all;
 }
 
-double modelled_us(const MeasuredConfig& one) {
-  const DeviceFacts device = measured_device();
+/// Problems of any heads, head size, cache and type, and shapes of any size, on an H100.
+const std::vector<MeasuredConfig>& of_random_problems() {
+  static const std::vector<MeasuredConfig> all = read_times("h100_random.json");
+  return all;
+}
+
+double modelled_us(const MeasuredConfig& one, const DeviceFacts& device = measured_device()) {
   return predict_us(default_parameters(device, one.config.spec), device, one.problem, one.shape, one.config,
                     guess_resident(device, one.config.spec));
 }
@@ -146,6 +157,35 @@ TEST(MeasuredLookups, OfTheConfigurationsMeasuredAtAShapeTheModelPicksAGoodOne) 
   EXPECT_GT(regrets.size(), 80u);
   EXPECT_LT(quantile(regrets, 0.5), 0.01);
   EXPECT_LT(quantile(regrets, 0.95), 0.08);
+}
+
+TEST(MeasuredLookups, DefaultCostsAreCloseToTheTimesOfRandomProblemsOnAnH100) {
+  std::vector<double> errors;
+  for (const MeasuredConfig& one : of_random_problems()) errors.push_back(std::abs(modelled_us(one, h100()) / one.us - 1));
+  std::printf("error %.1f %% in the median, %.1f %% at the 95th percentile\n", 100 * quantile(errors, 0.5),
+              100 * quantile(errors, 0.95));
+  EXPECT_GT(errors.size(), 600u);
+  EXPECT_LT(quantile(errors, 0.5), 0.10);
+  EXPECT_LT(quantile(errors, 0.9), 0.30);
+}
+
+TEST(MeasuredLookups, OfTheConfigurationsOfRandomProblemsTheModelPicksGoodOnes) {
+  std::map<std::string, std::vector<const MeasuredConfig*>> steps;
+  for (const MeasuredConfig& one : of_random_problems()) steps[to_json(one.problem) + to_json(one.shape)].push_back(&one);
+  const DeviceFacts device = h100();
+  std::vector<double> regrets;
+  for (const auto& [step, configs] : steps) {
+    const auto by_model = [&](auto* a, auto* b) { return modelled_us(*a, device) < modelled_us(*b, device); };
+    const auto by_time = [](auto* a, auto* b) { return a->us < b->us; };
+    const MeasuredConfig& picked = **std::min_element(configs.begin(), configs.end(), by_model);
+    regrets.push_back(picked.us / (*std::min_element(configs.begin(), configs.end(), by_time))->us - 1);
+    if (thorough() && regrets.back() > 0.03) std::printf("%s %.1f %%\n", step.c_str(), 100 * regrets.back());
+  }
+  std::printf("regret %.1f %% in the median, %.1f %% at the 90th percentile\n", 100 * quantile(regrets, 0.5),
+              100 * quantile(regrets, 0.9));
+  EXPECT_GT(regrets.size(), 90u);
+  EXPECT_LT(quantile(regrets, 0.5), 0.02);
+  EXPECT_LT(quantile(regrets, 0.9), 0.08);
 }
 
 /// Asks for each tuned shape with a database of the winners that `keep(winner, asked)`, and returns the regret of those
