@@ -214,7 +214,7 @@ int registers_for_each(const KernelSpec& spec) { return 65536 / (cta_threads(spe
 
 int strip_loads(const KernelSpec& spec) {
   const int threads = 32 * spec.warps, columns = partial_columns(spec);
-  if (columns / threads < 4 || columns % 2 != 0) return 1;  // two columns may share a state
+  if (columns / threads < 4 || columns % 32 != 0) return 1;  // lanes that load a state together vote together
   // n of them take about 8 n registers.
   const int registers = registers_for_each(spec);
   return columns / threads < 8 || registers < 112 ? 4 : 8;

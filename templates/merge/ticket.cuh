@@ -72,6 +72,7 @@ LEAN_DEVICE void begin_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixU
 
 // The partials of one phase: the first lies at `first`, number i > 0 at `base` + i * kPieceStride.
 constexpr int kPieceStride = 2 * kPartialFloats;
+static_assert(kStateColumns == 1 || kColumns % 32 == 0, "lanes that load a state together vote together");
 struct Pieces {
   float* first;
   float* base;

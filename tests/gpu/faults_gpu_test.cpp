@@ -274,7 +274,7 @@ TEST_F(FaultsOnGpu, LengthsThatChangeWhileALaunchRunsDoNotHangIt) {
                             written));
     const EndsRewriter ends{ended};
     int faults = 0;
-    for (int round = 0; round < 50; ++round) {
+    for (int round = 0; round < 25; ++round) {
       for (int i = 0; i < 20; ++i) ASSERT_TRUE(kernel->launch(args, kGrid, stream));
       const auto finished = sync();
       ASSERT_TRUE(finished) << what << ": " << finished.error().message;
@@ -286,7 +286,7 @@ TEST_F(FaultsOnGpu, LengthsThatChangeWhileALaunchRunsDoNotHangIt) {
     __atomic_store_n(ended, 1, __ATOMIC_RELEASE);
     const auto also = other->synchronize();
     ASSERT_TRUE(also) << also.error().message;
-    RecordProperty("faults_in_50_rounds_" + what, faults);
+    RecordProperty("faults_in_25_rounds_" + what, faults);
     ASSERT_TRUE(decode_case.set_context_lengths(sets[0], stream));
     mend(decode_case, *kernel, args, workspace, what + " after changes");
   }

@@ -231,6 +231,23 @@ TEST(KernelSpec, TokensThatNoTensorCopyBringsAreGathered) {
   EXPECT_FALSE(gathers_rows(spec));
 }
 
+TEST(KernelSpec, LanesShareStatesOnlyWhereWholeWarpsHaveColumns) {
+  // A warp votes on the columns whose states its lanes load together. So none of its lanes may be without a column.
+  int strips = 0;
+  for (const LoadPath load : {LoadPath::tensor, LoadPath::bulk, LoadPath::ldg}) {
+    for (int group = 1; group <= 128; ++group) {
+      for (const int head_dim : {16, 64, 80, 96, 128, 192, 256, 512}) {
+        for (const int warps : {1, 2, 4, 8}) {
+          const KernelSpec spec{.head_dim = head_dim, .group = group, .load = load, .warps = warps};
+          EXPECT_TRUE(state_columns(spec) == 1 || partial_columns(spec) % 32 == 0) << kernel_name(spec);
+          strips += strip_loads(spec) > 1 ? 1 : 0;
+        }
+      }
+    }
+  }
+  EXPECT_GT(strips, 1000);
+}
+
 TEST(KernelSpec, WarpgroupsThatTradeRegistersHaveAnSmForThemselves) {
   KernelSpec spec{.load = LoadPath::tensor, .warp_tokens = 16, .warps = 4, .stages = 2, .ctas_per_sm = 2};
   spec.features.page_size = 1;

@@ -148,6 +148,15 @@ SHARE_STRIPS_OF(one_warp, 128, 1, 4, false)
 #include "templates/merge/announced_partials.cuh"
 #include "templates/merge/share_strips.cuh"
 }  // namespace one_warp
+// Numbers of columns that are no multiple of the threads.
+SHARE_STRIPS_OF(group_95, 3040, 8, 8, false)
+#include "templates/merge/announced_partials.cuh"
+#include "templates/merge/share_strips.cuh"
+}  // namespace group_95
+SHARE_STRIPS_OF(group_17, 544, 4, 4, false)
+#include "templates/merge/announced_partials.cuh"
+#include "templates/merge/share_strips.cuh"
+}  // namespace group_17
 SHARE_STRIPS_OF(roles_64, 8192, 8, 8, true)
 /// As in merge/counted_partials.cuh, which has instructions that only a GPU has. States are cleared elsewhere.
 template <int kCount, class PartialOf, class ColumnOf, class Wanted>
@@ -200,6 +209,8 @@ TEST(ShareStrips, EveryColumnOfEveryPartialIsTakenOnceWhateverTheNumberOfContrib
     expect_everything_once(1280, 4, group_10::kStateColumns, count, group_10::reduce_share);
     expect_everything_once(3072, 12, twelve_warps::kStateColumns, count, twelve_warps::reduce_share);
     expect_everything_once(128, 1, one_warp::kStateColumns, count, one_warp::reduce_share);
+    expect_everything_once(3040, 8, group_95::kStateColumns, count, group_95::reduce_share);
+    expect_everything_once(544, 4, group_17::kStateColumns, count, group_17::reduce_share);
   }
   for (const u32 count : {2u, 3u, 5u, 17u, 44u, 66u, 132u}) {
     expect_everything_once(8192, 8, many_rows::kStateColumns, count, many_rows::reduce_share);
