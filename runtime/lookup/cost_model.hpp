@@ -2,7 +2,8 @@
 // before anything runs, and look-ups rank the grids of untuned shapes. Pure functions of plain data; any thread.
 //
 //   time = start + stretch * memory + wait * excess + segment * segments + fix-up
-//   memory: all bytes over the memory's rate.
+//   memory: all bytes over the memory's rate. Tensor copies bring whole runs of pages. What several row blocks read
+//           comes from L2 where the schedule has them together, and else from memory.
 //   excess: how much longer than that the busiest SM takes for its own bytes, summed over the waves. By Little's law an
 //           SM pulls at most its bytes in flight (CTAs x warps x stages x KV of one step) over the time until a stage
 //           is filled again. A warp takes some time for each of its steps, and of many query rows an SM attends to so
