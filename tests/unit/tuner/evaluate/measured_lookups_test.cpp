@@ -161,7 +161,8 @@ TEST(MeasuredLookups, OfTheConfigurationsMeasuredAtAShapeTheModelPicksAGoodOne) 
 
 TEST(MeasuredLookups, DefaultCostsAreCloseToTheTimesOfRandomProblemsOnAnH100) {
   std::vector<double> errors;
-  for (const MeasuredConfig& one : of_random_problems()) errors.push_back(std::abs(modelled_us(one, h100()) / one.us - 1));
+  for (const MeasuredConfig& one : of_random_problems())
+    errors.push_back(std::abs(modelled_us(one, h100()) / one.us - 1));
   std::printf("error %.1f %% in the median, %.1f %% at the 95th percentile\n", 100 * quantile(errors, 0.5),
               100 * quantile(errors, 0.95));
   EXPECT_GT(errors.size(), 600u);
@@ -171,7 +172,8 @@ TEST(MeasuredLookups, DefaultCostsAreCloseToTheTimesOfRandomProblemsOnAnH100) {
 
 TEST(MeasuredLookups, OfTheConfigurationsOfRandomProblemsTheModelPicksGoodOnes) {
   std::map<std::string, std::vector<const MeasuredConfig*>> steps;
-  for (const MeasuredConfig& one : of_random_problems()) steps[to_json(one.problem) + to_json(one.shape)].push_back(&one);
+  for (const MeasuredConfig& one : of_random_problems())
+    steps[to_json(one.problem) + to_json(one.shape)].push_back(&one);
   const DeviceFacts device = h100();
   std::vector<double> regrets;
   for (const auto& [step, configs] : steps) {
