@@ -38,13 +38,6 @@ int most_rows(const KernelSpec& spec) {
   return spec.warps == 8 ? 2 * kMatrixRows : kMatrixRows;
 }
 
-/// Whether the producer's warpgroups hand registers to the others. One that copies rows for a single warpgroup keeps
-/// its own.
-bool trades_registers(const KernelSpec& spec) {
-  const bool copies_for_one = spec.warps == 4 && gathering_warps(spec) == 4;
-  return producer_warps(spec) > 1 && !copies_for_one;
-}
-
 /// Dynamic shared memory of the tensor family.
 int tensor_shared_bytes(const KernelSpec& spec) {
   const int rows = rows_per_block(spec), warpgroups = spec.warps / 4;
@@ -213,8 +206,10 @@ bool has_large_partials(const KernelSpec& spec) {
 int registers_for_each(const KernelSpec& spec) { return 65536 / (cta_threads(spec) * spec.ctas_per_sm); }
 
 int strip_loads(const KernelSpec& spec) {
+  // Both fix-ups have one layout of states. Where columns share one, a warp that merges by tickets votes on whether all
+  // of its columns have come, so none of its lanes may be without a column.
   const int threads = 32 * spec.warps, columns = partial_columns(spec);
-  if (columns / threads < 4 || columns % 32 != 0) return 1;  // lanes that load a state together vote together
+  if (columns / threads < 4 || columns % 32 != 0) return 1;
   // n of them take about 8 n registers.
   const int registers = registers_for_each(spec);
   return columns / threads < 8 || registers < 112 ? 4 : 8;
@@ -227,9 +222,7 @@ bool holds_results(const KernelSpec& spec) {
   return spec.warps == 4 || warpgroups_have_roles(spec) || splits_columns(spec) || rows_per_block(spec) > kMatrixRows;
 }
 
-bool counts_partials(const KernelSpec& spec) {
-  return spec.fixup == FixUp::wait && warpgroups_have_roles(spec) && strip_loads(spec) > 1;
-}
+bool counts_partials(const KernelSpec& spec) { return spec.fixup == FixUp::wait && warpgroups_have_roles(spec); }
 
 bool writes_rows(const KernelSpec& spec) {
   const int warps_of_row = warpgroups_have_roles(spec) ? 2 : 1;  // warps that hold a part of a row each
@@ -258,6 +251,11 @@ int producer_warps(const KernelSpec& spec) {
   if (warpgroups_have_roles(spec)) return 4;
   if (gathers_rows(spec)) return gathering_warps(spec);
   return splits_columns(spec) || (query_rows_lead(spec) && spec.warps == 8) ? 4 : 1;
+}
+
+bool trades_registers(const KernelSpec& spec) {
+  const bool keeps_its_own = gathering_warps(spec) == 4 && spec.warps != 8;  // templates/decode_wgmma.cuh
+  return producer_warps(spec) > 1 && !keeps_its_own;
 }
 
 int cta_threads(const KernelSpec& spec) { return 32 * (spec.warps + producer_warps(spec)); }

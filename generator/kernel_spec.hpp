@@ -101,9 +101,9 @@ int cache_columns(const KernelSpec& spec);
 int cache_token_bytes(const KernelSpec& spec);
 
 /// Tokens of a run of a paged cache: the largest power of two that divides the page size, and at most a step and a
-/// block of a selection; 1 where load path tensor has no copies of such runs, because they have fewer than 8 tokens or
-/// lie in two caches. A run's tokens are adjacent in memory whatever the page table and the selection say. 1 for a
-/// dense cache.
+/// block of a selection; 1 where load path tensor has no copies of such runs, because they have fewer than 8 tokens (as
+/// where the page size is no multiple of 8) or lie in two caches. A run's tokens are adjacent in memory whatever the
+/// page table and the selection say. 1 for a dense cache.
 int page_run(const KernelSpec& spec);
 
 /// The query rows that one CTA carries in a pass over the cache, and how many such row blocks a KV head needs.
@@ -144,8 +144,9 @@ int partial_columns(const KernelSpec& spec);
 /// Registers that a thread can have.
 int registers_for_each(const KernelSpec& spec);
 /// Columns of partials that a thread asks for at once where contributors wait and take strips of neighbouring columns
-/// (templates/merge/share_strips.cuh): 4 or 8, as it has columns and registers for. 1 where a thread that
-/// merges has fewer than four columns of a partial; contributors then take single columns (templates/merge/slice.cuh).
+/// (templates/merge/share_strips.cuh): 4 or 8, as it has columns and registers for. 1 where a thread that merges has
+/// fewer than four columns of a partial, or the columns are no multiple of 32; contributors then take single columns
+/// (templates/merge/slice.cuh).
 int strip_loads(const KernelSpec& spec);
 /// Neighbouring columns of a partial that have one maximum and sum between them. A warp loads so many of them together.
 /// Of counted partials, how far apart the places for states are; only the first one of a row is used.
@@ -174,6 +175,9 @@ int shared_bytes(const KernelSpec& spec);
 /// which can hand over its registers, where two warpgroups hold 64 rows each or rows are gathered, or two warpgroups
 /// that convert rows, or where warpgroups have roles. The other load paths have none.
 int producer_warps(const KernelSpec& spec);
+/// Whether the producer's warpgroups hand registers to the others (templates/decode_wgmma.cuh). Such a CTA needs an SM
+/// for itself.
+bool trades_registers(const KernelSpec& spec);
 
 /// Threads of one CTA, producer warps included.
 int cta_threads(const KernelSpec& spec);

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdint>
+#include <ctime>
 
 #include "cli/console/console.hpp"
 
@@ -11,10 +13,27 @@ inline namespace v1 {
 namespace {
 
 std::atomic<bool> stop_requested{false};
-static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may only touch lock-free atomics");
+std::atomic<std::int64_t> first_ns{0};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free,
+              "a signal handler may only touch lock-free atomics");
+
+/// `timeout` and terminals may send a signal twice, to the process and to its group. Nobody means the second one.
+constexpr std::int64_t kSameMomentNs = 300'000'000;
+
+std::int64_t now_ns() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);  // which a signal handler may call
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 void on_signal(int) {
-  if (stop_requested.exchange(true)) _exit(kExitInterrupted);
+  const std::int64_t now = now_ns();
+  std::int64_t first = 0;
+  if (first_ns.compare_exchange_strong(first, now)) {
+    stop_requested = true;
+  } else if (now - first >= kSameMomentNs) {
+    _exit(kExitInterrupted);
+  }
 }
 
 }  // namespace

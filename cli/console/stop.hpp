@@ -7,7 +7,7 @@ namespace leanattn {
 inline namespace v1 {
 
 /// From this call on, the first SIGINT or SIGTERM sets the returned flag. A second one ends the process at once with
-/// code 130.
+/// code 130, unless it comes within 0.3 seconds: `timeout` sends its signal to the process and to its group.
 const std::atomic<bool>* stop_on_signals();
 
 }  // namespace v1

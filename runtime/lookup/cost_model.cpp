@@ -105,16 +105,16 @@ double warp_step_us(const KernelSpec& spec) {
   return kChain + kPerTile * tiles * (1 + static_cast<double>(divide_up(rows, 8))) / 2 + copies_us;
 }
 
-/// Round trips to L2, one after the other, in which a contributor that waits reduces its strip of columns
-/// (templates/merge/share_strips.cuh). 0 where it has few columns.
+/// Round trips to L2, one after the other, in which a contributor that waits reduces its share: a strip of columns
+/// (templates/merge/share_strips.cuh), or single columns (templates/merge/slice.cuh). Of single columns the first two
+/// turns count as none, because the time for few columns has them.
 std::int64_t strip_trips(const KernelSpec& spec, std::int64_t contributors) {
   const std::int64_t loads = strip_loads(spec);
   const std::int64_t strip = divide_up(std::int64_t{partial_columns(spec)}, contributors);
   if (loads > 1) return divide_up(strip * contributors, loads * 32 * spec.warps);
-  // Of few columns, two turns of each warp are among the costs of fewer contributors (templates/merge/slice.cuh).
   std::int64_t lanes = 2;
   while (lanes < std::min<std::int64_t>(contributors, 32)) lanes *= 2;
-  return std::max<std::int64_t>(divide_up(strip * lanes, 32 * spec.warps) - 2, 0);
+  return std::max<std::int64_t>(divide_up(strip * lanes, std::int64_t{32} * spec.warps) - 2, 0);
 }
 
 /// The number of partials that would take as long to merge one after the other, which on an H200 takes 0.1 us for each
@@ -247,10 +247,10 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& d
   tiles_per_output_ = std::max<std::int64_t>(tiles_ / std::max<std::int64_t>(outputs, 1), 1);
   token_bytes_ = kv_token_bytes(spec);
   tokens_per_output_ = std::max(static_cast<double>(visible_tokens(problem, shape)) / shape.batch, 1.0);
-  // Row blocks that go in step read KV from memory once.
   bytes_ = static_cast<double>(kv_bytes(problem, shape));
   l2_bytes_ = static_cast<double>(device.l2_bytes);
-  // A tensor copy brings a whole run of a page, however few of its tokens count.
+  // A tensor copy brings a whole run of a page, however few of its tokens count. One of a dense cache brings a whole
+  // step, but not beyond the capacity, at which contexts end wherever this was measured.
   if (spec.load == LoadPath::tensor && problem.features.page_size > 0) {
     const double run = page_run(spec), tokens = std::ceil(tokens_per_output_ / run) * run;
     bytes_ *= tokens / tokens_per_output_;
@@ -265,10 +265,10 @@ double LaunchModel::reads_of_kv(std::int64_t grid) const {
   const int blocks = row_blocks(spec_);
   if (blocks == 1 || row_blocks_in_step(spec_)) return 1;
   if (spec_.features.latent) return blocks;  // the other costs of its kernels were fitted so
-  // What two row blocks read lies as far apart on the line as an output tile is long. All CTAs go on at the same rate
-  // from the beginnings of their ranges. So one of the two blocks is ahead of the other by the remainder of that
-  // distance and the length of a range, or, where a range ends in between, by what is missing of the length.
-  // CTAs of later waves begin at different times, and are less often together.
+  // Two row blocks of a KV head are one output tile apart on the line. A CTA that reads one of them is `ahead` tiles in
+  // front of the CTA that reads the other, or `range - ahead` tiles where a range ends between the two. If what all
+  // CTAs read in that time fits half of L2, the second read costs 0.35 of one from memory. In later waves, whose CTAs
+  // begin at different times, it costs 0.5. These are fitted to random problems on an H100.
   constexpr double kShareOfL2 = 0.5, kReadOfL2 = 0.35, kReadInLaterWaves = 0.5;
   const double range = static_cast<double>(tiles_) / static_cast<double>(grid),
                ahead = std::fmod(static_cast<double>(tiles_per_output_), range);

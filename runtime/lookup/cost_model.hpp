@@ -58,7 +58,7 @@ struct ModelParameters {
 /// Guesses for a device that was not measured, from its generation and number of SMs.
 ModelParameters default_parameters(const DeviceFacts& device);
 /// The same for one kernel, whose load path, cache and kind of launch have costs of their own. Where nothing was
-/// fitted, look-ups go by these. They are those of an H200, with the rates of `device`.
+/// fitted, look-ups go by these. They are those of an H200 and some of an H100, with the rates of `device`.
 ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& spec);
 
 /// What the model knows of one launch: the coefficients of the fitted costs.

@@ -17,7 +17,11 @@ int typical_registers(const KernelSpec& spec) {
   const bool many = (2 * value_dim(spec) + spec.head_dim) / 8 * ((rows + 7) / 8) > 64;
   const bool narrow = spec.head_dim <= 64 || has_one_byte_elements(spec.features);
   switch (spec.load) {
-    case LoadPath::tensor: return (rows <= 4 ? 120 : rows <= 8 ? 132 : 142) + std::max(value_dim(spec) / 64 - 1, 0) * 6;
+    case LoadPath::tensor:
+      return (rows <= 4   ? 120
+              : rows <= 8 ? 132
+                          : 142) +
+             std::max(value_dim(spec) / 64 - 1, 0) * 6 + (gathers_rows(spec) ? 6 : 0);
     case LoadPath::bulk: return many ? 204 : 150;
     case LoadPath::cp_async: return many ? 222 : narrow ? 158 : 174;
     case LoadPath::ldg: return many ? 202 : narrow ? 160 : 198;
@@ -37,9 +41,13 @@ int least_registers(const KernelSpec& spec) {
   if (query_rows_lead(spec)) return producer_warps(spec) > 1 ? 0 : 64 + value_dim(spec) / 2 + step_tokens(spec) * 3 / 4;
   // The scores of a step and the accumulators are in registers; operands stay in shared memory.
   if (spec.load == LoadPath::tensor)
-    return 40 + (rows_per_block(spec) + 7) / 8 * 4 * (step_tokens(spec) / 64 + value_dim(spec) / 64);
+    return 40 + (rows_per_block(spec) + 7) / 8 * 4 * (step_tokens(spec) / 64 + value_dim(spec) / 64) +
+           (gathers_rows(spec) ? 32 : 0);  // the addresses of rows
   // A step of K and V, accumulators, and the partial sums of the products are in registers.
-  if (spec.load == LoadPath::vector) return 64 + spec.warp_tokens * spec.head_dim / 32 + 16 * spec.group;
+  if (spec.load == LoadPath::vector) {
+    const bool many_runs = spec.features.page_size > 0 && page_run(spec) < spec.warp_tokens;  // each with an address
+    return 64 + spec.warp_tokens * spec.head_dim / 32 + 16 * spec.group + (many_runs ? 48 : 0);
+  }
   const int row_tiles = (rows_per_block(spec) + 7) / 8;
   const int accumulators = value_dim(spec) / 4 * row_tiles,
             query = spec.head_dim > 256 ? 0 : spec.head_dim / 8 * row_tiles;

@@ -52,7 +52,7 @@ Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& fr
   spec.pdl = base.pdl;
   spec.features = base.features;
   if (spec.features.batch_invariant) spec.fixup = FixUp::ticket;
-  if (producer_warps(spec) > 1) spec.ctas_per_sm = 1;  // validate() says why
+  if (trades_registers(spec)) spec.ctas_per_sm = 1;  // validate() says why
   for (;;) {
     const auto valid = validate(spec);
     if (valid) return spec;

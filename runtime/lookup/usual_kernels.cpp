@@ -18,7 +18,8 @@ struct Tunables {
   int tile, warps, warp_tokens, stages, ctas_per_sm;
 };
 
-// Kernels that won for several shapes on an H200 (bench/results/h200/tuning_report.json.gz). Deep rings of load path
+// Kernels that won for several shapes on an H200 (bench/results/h200/tuning_report.json.gz), and those of two warps for
+// random problems on an H100. Deep rings of load path
 // tensor stream long contexts. Kernels that wait merge sooner when many CTAs share an output tile. Several CTAs on an
 // SM, and registers instead of a ring, suit many short contexts, because one CTA streams while another one starts or
 // ends a segment.

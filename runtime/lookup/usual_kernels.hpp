@@ -9,9 +9,10 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// Kernels of the problem that proved fast for some shape of some problem: at most a dozen, all of them valid and
-/// without surely spilling registers. The first one is that of default_config(). A problem with large partials gets
-/// those that wait beside those with tickets. A batch-invariant problem has one kernel. Never empty.
+/// Kernels of the problem that proved fast for some shape of some problem: at most twenty, all of them valid and
+/// without surely spilling registers. The first one is that of default_config(). A problem with wide partials, which
+/// contributors that wait reduce in strips, gets those that wait beside those with tickets. A batch-invariant problem
+/// has one kernel. Never empty.
 std::vector<KernelSpec> usual_kernels(const DeviceFacts& device, const DecodeProblem& problem);
 
 }  // namespace v1

@@ -1,7 +1,8 @@
-// kv/produce_gathered.cuh -- the producer of load path "tensor" for tokens that lie one by one: in pages of fewer than
-// eight tokens, or selected so. A warpgroup copies their rows, 16 bytes a thread, to where a swizzled tensor copy would
-// put them (PTX ISA, "cp.async"). Each warp has 16 tokens of a step; where they lie, its lanes hold for two steps
-// (kv/paged_tokens.cuh or kv/selected_tokens.cuh). Rows of holes, and of tokens behind the last one, arrive as zeros.
+// kv/produce_gathered.cuh -- the producer of load path "tensor" for tokens that lie one by one: in pages whose size is
+// no multiple of eight, in two caches, or selected so. A warpgroup copies their rows, 16 bytes a thread, to where a
+// swizzled tensor copy would put them (PTX ISA, "cp.async"). Each warp has 16 tokens of a step; where they lie, its
+// lanes hold for two steps (kv/paged_tokens.cuh or kv/selected_tokens.cuh). Rows of holes, and of tokens behind the
+// last one, arrive as zeros.
 
 static_assert(kPageRun == 1, "runs are tensor copies");
 constexpr int kRowsAtOnce = 4;  // of a warp's copy: eight lanes a row

@@ -3,7 +3,7 @@
 // them to bf16 in the stages, once for K and V (kv/row_panels.cuh). Each of them goes on by itself: it asks for the
 // rows of the next step as soon as its stage is free, and converts a step once its rows are there, whichever is first.
 
-// Whether claim_all would not wait for the stage at hand.
+// Whether claim_all would return at once for the stage at hand.
 LEAN_DEVICE bool is_free(const RingWriter& writer, const KvRing& ring) {
   if (writer.filled < kStages) return true;
   const u32 parity = writer.at.parity ^ 1;

@@ -1,6 +1,7 @@
 // kv/tensor.cuh -- load path "tensor": one producer warp moves whole steps by tensor copies (PTX ISA,
 // "cp.async.bulk.tensor") into a ring that all warpgroups share. They are 128-byte swizzled, as the matrix unit reads
-// them. The producer walks the line by itself, so that the stream does not pause at the end of a segment.
+// them. Where rows are gathered, several warps copy them to the same places. The producer walks the line by itself, so
+// that the stream does not pause at the end of a segment.
 //
 // A stage holds K, then V, as panels of [kStepTokens][64 dims]. With kLatent V is the first panels of K. A stage may
 // have two parts, the panels of the first half of V and all others, each with barriers of its own. Both tensor
@@ -53,8 +54,8 @@ LEAN_DEVICE KvRing kv_ring(u32 stages) {
   return {stages, shared_address(barriers), shared_address(barriers + kStageParts * kStages)};
 }
 
-// With a selection: what of each stage nobody sees, which the producer leaves there before the stage is full, and the
-// address of the first stage.
+// With a selection, or where rows are gathered: what of each stage nobody sees, which the producer leaves there before
+// the stage is full, and the address of the first stage.
 struct SelectedHoles {
   Holes of_stage[kStages];
   u32 stages;

@@ -6,11 +6,12 @@
     tests/tools/lookup_times.py random TRIALS... > tests/unit/tuner/evaluate/h100_random.json
 
 The second form collects what look-ups answered in the two runs beside peers: `peers-untuned`, for which the published
-shapes were tuned, and `peers`, with the winners that come with leanattn. The third form takes folders of `leanattn evaluate
-regret --problems N --tune TIME --trials FOLDER`, and keeps eight configurations of each shape: the three fastest, and
-five between the next and the slowest. The result has the lists `problems`, `specs` and `times`. An entry of `times` is [index of the problem, batch, longest
-context, total context or 0, index of the spec, grid, microseconds with a cold L2, kind]. Kinds: `winner` (of a tuning),
-`best` (of an exhaustive sweep) and `other`; of answers the run, and `winner` where the shape was tuned.
+shapes were tuned, and `peers`, with the winners that come with leanattn. The third form takes folders of `leanattn
+evaluate regret --problems N --tune TIME --trials FOLDER`, and keeps eight configurations of each shape: the three
+fastest, and five between the next and the slowest. The result has the lists `problems`, `specs` and `times`. An entry
+of `times` is [index of the problem, batch, longest context, total context or 0, index of the spec, grid, microseconds
+with a cold L2, kind]. Kinds: `winner` (of a tuning), `best` (of an exhaustive sweep) and `other`; of answers the run,
+and `winner` where the shape was tuned.
 """
 import gzip
 import json

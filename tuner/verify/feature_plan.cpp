@@ -268,7 +268,8 @@ const std::vector<VerifyFeature>& verify_features() {
   using F = Features;
   static const std::vector<VerifyFeature> features{
       {"paged cache",
-       {with([](F& f) { f.page_size = 1; }), with([](F& f) { f.page_size = 16; }), with([](F& f) { f.page_size = 64; }),
+       {with([](F& f) { f.page_size = 1; }), with([](F& f) { f.page_size = 4; }), with([](F& f) { f.page_size = 16; }),
+        with([](F& f) { f.page_size = 64; }), with([](F& f) { f.page_size = 100; }),
         with([](F& f) { f.page_size = 256; })}},
       {"several query tokens",
        {with([](F& f) { f.q_len = 2; }), with([](F& f) { f.q_len = 5; }), with([](F& f) { f.q_len = 16; }),
@@ -295,6 +296,7 @@ const std::vector<VerifyFeature>& verify_features() {
       {"window and sink tokens",
        {with([](F& f) { f.window = 100, f.sink_tokens = 4; }),
         with([](F& f) { f.window = 64, f.sink_tokens = 70, f.page_size = 16; }),
+        with([](F& f) { f.window = 300, f.sink_tokens = 5, f.page_size = 2; }),
         with([](F& f) { f.window = 33, f.sink_tokens = 1, f.q_len = 3; })}},
       {"sink logits",
        {with([](F& f) { f.sink_logits = true; }), with([](F& f) { f.sink_logits = true, f.q_len = 4; })}},

@@ -58,6 +58,7 @@ std::vector<PositionTheme> position_themes() {
       {with(128, 4, 2, 0, [](F& f) { f.page_size = 16, f.window = 300, f.sink_tokens = 5; }),
        with(128, 1, 4, 0, [](F& f) { f.window = 1, f.replicate_output = true; }),
        with(128, 4, 3, 0, [](F& f) { f.q_len = 4, f.ragged_q = true, f.window = 200, f.sink_tokens = 4; }),
+       with(128, 4, 2, 0, [](F& f) { f.page_size = 4, f.window = 250, f.sink_tokens = 3; }),
        with(128, 2, 2, 0, [](F& f) { f.window = 5000, f.sink_tokens = 1, f.kv_format = KvFormat::fp8_e4m3; })},
       {with(64, 2, 2, 1, [](F& f) { f.q_len = 3, f.window = 100, f.sink_tokens = 70; }),
        with(128, 1, 2, 16, [](F& f) { f.window = 700, f.sink_tokens = 3; }),
@@ -91,6 +92,7 @@ std::vector<PositionTheme> position_themes() {
            [](F& f) { f.page_size = 16, f.v_head_dim = 256, f.latent = f.append = true, f.rope = Rope::interleaved; })},
       {with(64, 1, 2, 1, [](F& f) { f.q_len = 2, f.append = true; }),
        with(64, 1, 2, 64, [](F& f) { f.append = true, f.rope = Rope::interleaved; }),
+       with(64, 4, 2, 16, [](F& f) { f.page_size = 1, f.q_len = 2, f.append = true; }),
        with(64, 4, 4, 2,
             [](F& f) { f.q_len = 4, f.ragged_q = f.append = true, f.rope = Rope::half_split, f.rope_dim = 32; }),
        with(128, 8, 8, 16, [](F& f) { f.q_len = 3, f.mask = QueryMask::full, f.append = true; })}};

@@ -302,6 +302,27 @@ TEST(GatheredRows, OfPagesOfOneTokenLieInTheStageAsTensorCopiesPutThem) {
   for (const int times : appended) EXPECT_EQ(times, 4) << "each warp writes new tokens of each segment";
 }
 
+TEST(GatheredRows, AreCopiedAfterNewOnesAreWritten) {
+  std::mt19937 random(5);
+  Pool pool(64, 1, 256, 128, random);
+  std::vector<int> table(64);
+  for (int token = 0; token < 64; ++token) table[token] = 63 - token;
+  const LeanDecodeArgs args = args_of(pool, table, 64);
+  // Each warp writes the last of its 16 rows.
+  g_append = [&](int warp) {
+    const i64 row = 2 * ((63 - (warp * 16 + 15)) * pool.k_page + pool.k_head);
+    std::fill_n(pool.k.begin() + row, 256, static_cast<char>(0x50 + warp));
+  };
+  run(args, {{.request = 0, .kv_head = 1, .context_length = 64, .first = 0, .end = 64}}, pages_of_1::produce,
+      3 * kPanelBytes);
+  for (int warp = 0; warp < kGatherWarps; ++warp) {
+    for (int panel = 0; panel < 2; ++panel) {
+      const unsigned char* const row = g_shared.data() + panel * kPanelBytes + (warp * 16 + 15) * 128;
+      EXPECT_TRUE(std::all_of(row, row + 128, [&](unsigned char byte) { return byte == 0x50 + warp; })) << warp;
+    }
+  }
+}
+
 TEST(GatheredRows, OfALatentCacheAreCopiedPartByPart) { check_pages(12, 5, 4, true, 2, pages_of_12::produce); }
 
 TEST(GatheredRows, OfSelectedBlocksComeFromTwoCaches) {

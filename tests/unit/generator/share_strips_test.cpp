@@ -170,6 +170,15 @@ void take_partials(const LeanDecodeArgs&, PartialOf partial_of, ColumnOf column_
 }
 #include "templates/merge/share_strips.cuh"
 }  // namespace roles_64
+// Rows that are no multiple of eight.
+SHARE_STRIPS_OF(roles_33, 4224, 8, 8, true)
+template <int kCount, class PartialOf, class ColumnOf, class Wanted>
+void take_partials(const LeanDecodeArgs& args, PartialOf partial_of, ColumnOf column_of, Wanted wanted,
+                   RowState (&stat)[kCount], float4 (&out)[kCount]) {
+  roles_64::take_partials(args, partial_of, column_of, wanted, stat, out);
+}
+#include "templates/merge/share_strips.cuh"
+}  // namespace roles_33
 #undef LEAN_DEVICE
 #undef __shared__
 #undef __align__
@@ -213,6 +222,7 @@ TEST(ShareStrips, EveryColumnOfEveryPartialIsTakenOnceWhateverTheNumberOfContrib
   for (const u32 count : {2u, 3u, 5u, 17u, 44u, 66u, 132u}) {
     expect_everything_once(8192, 8, many_rows::kStateColumns, count, many_rows::reduce_share);
     expect_everything_once(8192, 8, 0, count, roles_64::reduce_share);
+    expect_everything_once(4224, 8, 0, count, roles_33::reduce_share);
     expect_everything_once(3040, 8, group_95::kStateColumns, count, group_95::reduce_share);
     expect_everything_once(544, 4, group_17::kStateColumns, count, group_17::reduce_share);
   }

@@ -215,6 +215,28 @@ RC_GTEST_PROP(UntunedShapes, AnAnswerIsAlwaysTheSame, ()) {
   RC_ASSERT(again.predicted_us == first.predicted_us);
 }
 
+RC_GTEST_PROP(UsualKernels, KeepTheirTunablesInALookUp, ()) {
+  const DecodeProblem problem = common_problem();
+  RC_PRE(validate(problem).has_value());
+  const DeviceFacts device = h200();
+  for (const KernelSpec& kernel : usual_kernels(device, problem)) {
+    const auto kept = with_tunables_of(base_spec(device.arch, problem), kernel);
+    RC_ASSERT(kept.has_value());
+    RC_ASSERT(*kept == kernel);
+  }
+}
+
+TEST(UsualKernels, ThatGatherRowsAreTakenForAsManyCtasAsAnSmHolds) {
+  DecodeProblem problem{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
+  problem.features.page_size = 1;
+  KernelSpec spec = base_spec(h200().arch, problem);
+  spec.load = LoadPath::tensor, spec.warps = 4, spec.warp_tokens = 16, spec.stages = 3, spec.tile = 64;
+  EXPECT_EQ(guess_resident(h200(), spec), 1);  // of 132 registers and 256 threads, as NVRTC 13.0 makes it
+  spec.ctas_per_sm = 2;
+  EXPECT_EQ(guess_resident(h200(), spec), 2);
+  EXPECT_EQ(with_tunables_of(base_spec(h200().arch, problem), spec).value(), spec);
+}
+
 RC_GTEST_PROP(UsualKernels, AreValidDistinctAndBeginWithTheDefault, ()) {
   const DeviceFacts device = h200();
   const DecodeProblem problem = common_problem();

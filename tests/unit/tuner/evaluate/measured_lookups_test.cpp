@@ -65,7 +65,8 @@ const std::vector<MeasuredConfig>& answers() {
   return all;
 }
 
-/// Problems of any heads, head size, cache and type, and shapes of any size, on an H100.
+/// Problems of any heads, head size, cache and type, and shapes of any size, on an H100. The default costs were fitted
+/// to these, so the tests guard against changes, and say nothing of other problems.
 const std::vector<MeasuredConfig>& of_random_problems() {
   static const std::vector<MeasuredConfig> all = read_times("h100_random.json");
   return all;
@@ -163,8 +164,8 @@ TEST(MeasuredLookups, DefaultCostsAreCloseToTheTimesOfRandomProblemsOnAnH100) {
   std::vector<double> errors;
   for (const MeasuredConfig& one : of_random_problems())
     errors.push_back(std::abs(modelled_us(one, h100()) / one.us - 1));
-  std::printf("error %.1f %% in the median, %.1f %% at the 95th percentile\n", 100 * quantile(errors, 0.5),
-              100 * quantile(errors, 0.95));
+  std::printf("error %.1f %% in the median, %.1f %% at the 90th percentile\n", 100 * quantile(errors, 0.5),
+              100 * quantile(errors, 0.9));
   EXPECT_GT(errors.size(), 600u);
   EXPECT_LT(quantile(errors, 0.5), 0.10);
   EXPECT_LT(quantile(errors, 0.9), 0.30);
