@@ -28,6 +28,7 @@ namespace gathered_rows {
 #pragma GCC diagnostic ignored "-Wunused-const-variable"
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#pragma GCC diagnostic ignored "-Wunknown-pragmas"
 
 // ---- what CUDA and the modules before give ----
 // Empty lines keep the modules in the order in which they build on each other.
@@ -48,7 +49,9 @@ std::array<std::array<int, 2>, kStages> g_copies, g_arrivals;
 std::mutex g_arriving;
 
 struct Segment {
-  int request, kv_head, context_length, first, end, shift, selected;  // first, end: read indices
+  int request = 0, kv_head = 0, context_length = 0;
+  int first = 0, end = 0;  // read indices
+  int shift = 0, selected = 0;
 };
 struct Step {
   int token, count;
@@ -166,15 +169,14 @@ SELECTION(16, 2, false, true)
 
 constexpr int kRequests = 4, kKvHeads = 3;
 
-/// A pool of K and V rows of random bytes. K has a row behind each row of V, or, with a latent cache, the rows alone.
-/// Strides count elements of two bytes.
+/// Pools of K and V rows of random bytes, whose strides differ. Strides count elements of two bytes.
 struct Pool {
   int pages, page_size, k_row, v_row;  // bytes of rows
   std::vector<char> k, v;
   i64 k_head, k_token, k_page, v_head, v_token, v_page;
 
-  Pool(int pages, int page_size, int k_row, int v_row, std::mt19937& random)
-      : pages(pages), page_size(page_size), k_row(k_row), v_row(v_row) {
+  Pool(int pool_pages, int tokens, int k_bytes, int v_bytes, std::mt19937& random)
+      : pages(pool_pages), page_size(tokens), k_row(k_bytes), v_row(v_bytes) {
     // Tokens first, then heads; V the other way round and with room behind each row.
     k_head = k_row / 2, k_token = kKvHeads * k_head, k_page = page_size * k_token;
     v_token = v_row / 2 + 8, v_head = page_size * v_token, v_page = kKvHeads * v_head;

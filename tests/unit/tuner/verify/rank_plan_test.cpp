@@ -56,7 +56,9 @@ TEST(RankPlan, EveryLoadPathAndFixUpMeetsWhatDependsOnPositionsOverBothWaysOfDea
     EXPECT_GE(windows.size(), quick ? 10u : 20u) << quick;
     EXPECT_GE(scores.size(), quick ? 10u : 20u) << quick;
     EXPECT_GE(appends.size(), quick ? 10u : 20u) << quick;
-    if (!quick) EXPECT_EQ(rotated.size(), 10u);
+    if (!quick) {
+      EXPECT_EQ(rotated.size(), 10u);
+    }
     windows.clear(), scores.clear(), appends.clear(), rotated.clear();
   }
 }
