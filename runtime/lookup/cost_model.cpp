@@ -248,6 +248,7 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& d
   token_bytes_ = kv_token_bytes(spec);
   tokens_per_output_ = std::max(static_cast<double>(visible_tokens(problem, shape)) / shape.batch, 1.0);
   bytes_ = static_cast<double>(kv_bytes(problem, shape));
+  readers_ = row_blocks_in_step(spec) ? 1 : row_blocks(spec);
   l2_bytes_ = static_cast<double>(device.l2_bytes);
   // A tensor copy brings a whole run of a page, however few of its tokens count. One of a dense cache brings a whole
   // step, but not beyond the capacity, at which contexts end wherever this was measured.
@@ -262,9 +263,7 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& d
 }
 
 double LaunchModel::reads_of_kv(std::int64_t grid) const {
-  const int blocks = row_blocks(spec_);
-  if (blocks == 1 || row_blocks_in_step(spec_)) return 1;
-  if (spec_.features.latent) return blocks;  // the other costs of its kernels were fitted so
+  if (readers_ == 1 || spec_.features.latent) return readers_;  // other costs of latent caches were fitted so
   // Two row blocks of a KV head are one output tile apart on the line. A CTA that reads one of them is `ahead` tiles in
   // front of the CTA that reads the other, or `range - ahead` tiles where a range ends between the two. If what all
   // CTAs read in that time fits half of L2, the second read costs 0.35 of one from memory. In later waves, whose CTAs
@@ -280,7 +279,7 @@ double LaunchModel::reads_of_kv(std::int64_t grid) const {
     return between < kShareOfL2 * l2_bytes_ ? near : 1.0;
   };
   const double share = ahead / range;
-  return 1 + (blocks - 1) * ((1 - share) * cost_of(ahead) + share * cost_of(range - ahead));
+  return 1 + (readers_ - 1) * ((1 - share) * cost_of(ahead) + share * cost_of(range - ahead));
 }
 
 ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {

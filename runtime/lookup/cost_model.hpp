@@ -98,6 +98,7 @@ class LaunchModel {
 
   const ModelParameters& parameters_;
   const KernelSpec& spec_;
+  int readers_ = 1;  // row blocks that read the KV of a head each at a time of their own
   std::int64_t sms_, held_;
   std::int64_t tiles_ = 1, tiles_per_output_ = 1, step_tokens_ = 1;
   double token_bytes_ = 0, tokens_per_output_ = 1, bytes_ = 0, l2_bytes_ = 0, attended_rate_ = 1, warp_step_us_ = 0;

@@ -175,6 +175,19 @@ TEST(Generator, AProducerFillsAStageAgainWhenItsLastCopyHasArrived) {
   }
 }
 
+TEST(Generator, ProducersThatConvertRowsTakeAStageForFreeOnlyOnceItsLastCopiesHaveCome) {
+  KernelSpec spec{
+      .arch = {9, 0, true}, .head_dim = 576, .group = 128, .load = LoadPath::tensor, .warps = 8, .stages = 2};
+  spec.features = {.page_size = 64, .kv_format = KvFormat::fp8_ds_mla, .v_head_dim = 512, .latent = true};
+  const auto emitted = emit(spec);
+  ASSERT_TRUE(emitted) << emitted.error().message;
+  const auto begin = emitted->source.find("bool is_free("), end = emitted->source.find("\n}", begin);
+  ASSERT_NE(begin, std::string::npos);
+  const std::string body = emitted->source.substr(begin, end - begin);
+  EXPECT_NE(body.find("is_complete_now(full_barriers("), std::string::npos) << body;
+  EXPECT_NE(body.find("is_complete_now(empty_barriers("), std::string::npos) << body;
+}
+
 TEST(Generator, WorkersTakeTheSegmentThatOneThreadHasFound) {
   const KernelSpec tokens{.arch = {9, 0, true}, .load = LoadPath::tensor, .warps = 4, .stages = 2};
   for (const auto& [spec, take] :

@@ -127,6 +127,51 @@ TEST(UntunedShapes, ThousandsOfShortRequestsHaveSeveralCtasOnAnSm) {
   EXPECT_EQ(table.find(problem, {.batch = 60, .longest_context = 4000}).config.spec, spec) << "near what was tuned";
 }
 
+// ---- What a launch reads ----
+
+/// Microseconds at the memory's rate, by default costs.
+double memory_us(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec, std::int64_t grid) {
+  const Config config{.spec = spec, .grid = grid};
+  return model_features(default_parameters(h200(), spec), h200(), problem, shape, config, guess_resident(h200(), spec))
+      .memory;
+}
+
+TEST(UntunedShapes, TensorCopiesReadWholeRunsOfPages) {
+  DecodeProblem problem{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
+  problem.features.page_size = 64;
+  const Shape short_contexts{.batch = 9, .longest_context = 26}, whole_pages{.batch = 9, .longest_context = 64};
+  KernelSpec spec = base_spec(h200().arch, problem);
+  spec.load = LoadPath::tensor, spec.warps = 4, spec.warp_tokens = 16, spec.stages = 2, spec.tile = 64;
+  EXPECT_DOUBLE_EQ(memory_us(problem, short_contexts, spec, 72), memory_us(problem, whole_pages, spec, 72));
+  KernelSpec by_rows = spec;
+  by_rows.load = LoadPath::cp_async;
+  EXPECT_LT(memory_us(problem, short_contexts, by_rows, 72), 0.5 * memory_us(problem, whole_pages, by_rows, 72));
+  problem.features.page_size = 1;  // rows are gathered one by one
+  spec.features.page_size = 1;
+  EXPECT_LT(memory_us(problem, short_contexts, spec, 72), 0.5 * memory_us(problem, whole_pages, spec, 72));
+}
+
+TEST(UntunedShapes, RowBlocksReadFromMemoryOnceWhereTheyAreTogether) {
+  // 19 query rows of a KV head are two row blocks of the mma family.
+  const DecodeProblem problem{.q_heads = 95, .kv_heads = 5, .head_dim = 128};
+  const Shape shape{.batch = 33, .longest_context = 86400};
+  KernelSpec spec = base_spec(h200().arch, problem);
+  spec.load = LoadPath::cp_async, spec.warps = 2, spec.warp_tokens = 16, spec.stages = 2, spec.tile = 32;
+  spec.ctas_per_sm = 4;
+  ASSERT_EQ(row_blocks(spec), 2);
+  const double once = static_cast<double>(kv_bytes(problem, shape)) / default_parameters(h200(), spec).memory_rate;
+  const std::int64_t outputs = output_tiles(problem, shape, spec);
+  // With a CTA for each output tile both blocks of a head go on at the same time. Ranges of other lengths take them
+  // apart, by more than L2 holds.
+  EXPECT_LT(memory_us(problem, shape, spec, outputs), 1.5 * once);
+  EXPECT_DOUBLE_EQ(memory_us(problem, shape, spec, 264), 2 * once);
+  // What all CTAs read of short contexts fits L2, however ranges are cut.
+  const Shape shorter{.batch = 33, .longest_context = 160};
+  const double shorter_once =
+      static_cast<double>(kv_bytes(problem, shorter)) / default_parameters(h200(), spec).memory_rate;
+  EXPECT_LT(memory_us(problem, shorter, spec, 264), 1.5 * shorter_once);
+}
+
 // ---- Drawn problems and shapes ----
 
 DecodeProblem common_problem() {
