@@ -232,6 +232,37 @@ void add_row_format_kernels(std::vector<VerifyKernel>& kernels, Arch arch, const
   rotation += quick ? 1 : 2;
 }
 
+/// Kernels of load path tensor that the rotation of heads and tunables does not reach: latent groups whose query rows
+/// fill no block, with roles for the warpgroups and each fix-up, and two CTAs on an SM that gather rows.
+void add_tensor_kernels(std::vector<VerifyKernel>& kernels, Arch arch) {
+  if (arch != Arch{9, 0, true}) return;
+  KernelSpec latent{.arch = arch, .head_dim = 576, .lse = true, .load = LoadPath::tensor};
+  latent.features.latent = true, latent.features.v_head_dim = 512;
+  for (const int group : {17, 33, 64, 95}) {
+    for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+      latent.group = group, latent.fixup = fixup;
+      latent.features.page_size = fixup == FixUp::wait ? 0 : 64;
+      kernels.push_back(
+          {.group = "feature: latent cache",
+           .specs = {with_tunables(
+               latent,
+               {.warps = 8, .warp_tokens = 16, .steps_per_tile = 1, .stages = 1, .ctas_per_sm = 1, .pdl = false})},
+           .required = false});
+    }
+  }
+  KernelSpec gathering{.arch = arch, .group = 4, .lse = true, .load = LoadPath::tensor};
+  for (const int page_size : {1, 4, 100}) {
+    gathering.features.page_size = page_size;
+    gathering.fixup = page_size == 4 ? FixUp::wait : FixUp::ticket;
+    kernels.push_back(
+        {.group = "feature: paged cache",
+         .specs = {with_tunables(
+             gathering,
+             {.warps = 4, .warp_tokens = 16, .steps_per_tile = 1, .stages = 2, .ctas_per_sm = 2, .pdl = true})},
+         .required = false});
+  }
+}
+
 }  // namespace
 
 const std::vector<VerifyScore>& verify_scores() {
@@ -372,6 +403,7 @@ std::vector<VerifyKernel> feature_kernels(Arch arch, bool quick) {
       }
     }
   }
+  if (!quick) add_tensor_kernels(kernels, arch);
   return kernels;
 }
 

@@ -141,6 +141,20 @@ TEST(VerifyFeatures, RowsOfAFormatOfTheirOwnAreReadWithAndWithoutRoles) {
   EXPECT_TRUE(batch_of_row_blocks);
 }
 
+TEST(VerifyFeatures, LatentGroupsOfAnySizeHaveRolesWithEachFixUp) {
+  std::set<std::pair<int, FixUp>> met;
+  bool two_ctas_gather = false;
+  for (const VerifyKernel& kernel : feature_kernels(kHopper, false)) {
+    const KernelSpec& spec = kernel.specs.front();
+    if (row_format(spec.features) == nullptr && warpgroups_have_roles(spec)) met.insert({spec.group, spec.fixup});
+    two_ctas_gather |= gathers_rows(spec) && spec.ctas_per_sm == 2;
+  }
+  for (const int group : {17, 33, 64, 95}) {
+    EXPECT_TRUE(met.contains({group, FixUp::ticket}) && met.contains({group, FixUp::wait})) << group;
+  }
+  EXPECT_TRUE(two_ctas_gather);
+}
+
 TEST(VerifyFeatures, PagedProblemsHaveCasesWithHoles) {
   const auto with_holes = [](const std::vector<PlannedCase>& cases) {
     return std::count_if(cases.begin(), cases.end(), [](const PlannedCase& c) { return c.shape.hole_every > 0; });
