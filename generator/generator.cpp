@@ -31,8 +31,9 @@ std::string_view template_text(std::string_view name) {
 std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   std::vector<std::string_view> modules{"kernel_args.cuh", "line/schedule.cuh", "shared_layout.cuh", "prelude.cuh"};
   const auto add = [&](std::initializer_list<std::string_view> names) { modules.insert(modules.end(), names); };
-  const bool one_byte = has_one_byte_elements(spec.features), rows = row_format(spec.features) != nullptr,
-             paged = spec.features.page_size > 0, selects = has_selection(spec.features);
+  const bool one_byte = has_one_byte_elements(spec.features), formatted = row_format(spec.features) != nullptr,
+             converts = converts_rows(spec), paged = spec.features.page_size > 0,
+             selects = has_selection(spec.features);
   if (spec.dtype == DType::bf16) add({"attend/bf16.cuh"});
   if (spec.dtype == DType::fp16 || one_byte) add({"attend/fp16.cuh"});
   const bool group = in_group(spec.features);
@@ -46,19 +47,19 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
        spec.features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
   if (gathers_rows(spec)) add({"kv/token_holes.cuh"});
   if (selects && !gathers_rows(spec)) add({"kv/run_holes.cuh"});
-  if (spec.features.append && !rows) add({"kv/append_elements.cuh", "kv/append.cuh"});
+  if (spec.features.append && !formatted) add({"kv/append_elements.cuh", "kv/append.cuh"});
   if (one_byte) add({"attend/value_unit.cuh"});
   add({"bounded_wait.cuh"});
   if (spec.load == LoadPath::tensor) {
     add({"line/shared_walk.cuh", "attend/wgmma.cuh", "kv/tensor.cuh"});
     if (gathers_rows(spec)) add({"kv/row_lanes.cuh", "kv/gatherers.cuh"});
-    if (gathers_rows(spec) && !rows) add({selects ? "kv/selected_tokens.cuh" : "kv/paged_tokens.cuh"});
-    if (rows)
+    if (gathers_rows(spec) && !converts) add({selects ? "kv/selected_tokens.cuh" : "kv/paged_tokens.cuh"});
+    if (converts)
       add({selects ? "kv/selected_places.cuh" : "kv/row_places.cuh", "kv/row_copies.cuh",
            buffers_rows(spec) ? "kv/row_buffer.cuh" : "kv/row_panels.cuh"});
-    if (rows && spec.features.append) add({"kv/append_rows.cuh", "kv/append.cuh"});
+    if (formatted && spec.features.append) add({"kv/append_rows.cuh", "kv/append.cuh"});
     add({buffers_rows(spec)   ? "kv/produce_buffered_rows.cuh"
-         : rows               ? "kv/produce_rows.cuh"
+         : converts           ? "kv/produce_rows.cuh"
          : gathers_rows(spec) ? "kv/produce_gathered.cuh"
          : selects            ? "kv/produce_selected.cuh"
          : paged              ? "kv/produce_paged.cuh"
@@ -281,6 +282,7 @@ std::string constants(const KernelSpec& spec) {
   if (in_group(features)) text += "#define LEAN_GROUP\n";
   if (needs_positions(features)) text += "#define LEAN_POSITIONS\n";
   if (features.second_cache) text += "#define LEAN_SECOND_CACHE\n";
+  if (one_byte && tensor) text += "#define LEAN_SCALES\n";
   if (needs_positions(features) && features.window > 0) text += "#define LEAN_WINDOW_OF_PART\n";
   if (needs_indices(features)) text += "#define LEAN_INDEX_OF_PART\n";
   if (features.context_ranks > 0) text += "#define LEAN_CONTEXT_RANKS\n";
@@ -328,18 +330,27 @@ std::string constants(const KernelSpec& spec) {
   }
   add("bool", "kGathers", gathers_rows(spec), "rows are copied one by one");
   add("int", "kGatherWarps", gathering_warps(spec), "producer warps that copy them");
-  add("bool", "kConvertsRows", row_format(features) != nullptr, "and make bf16 of them");
+  add("bool", "kConvertsRows", converts_rows(spec), "and make elements of q's type of them");
   if (tensor) add("int", "kRowBufferBytes", row_buffer_bytes(spec), "rows that wait beside the ring as they are");
-  add("int", "kKvBytes", row != nullptr ? 2 : kv_element_bytes(spec.features),
-      row != nullptr ? "bytes of an element of K and V in shared memory" : "bytes of an element of K and V");
+  const bool converts = converts_rows(spec);
+  add("int", "kKvBytes", converts ? 2 : kv_element_bytes(spec.features),
+      converts ? "bytes of an element of K and V in shared memory" : "bytes of an element of K and V");
   if (row != nullptr) {
-    add("int", "kRowLatentColumns", row->latent_columns, "of a row of the cache: fp8 e4m3, one byte each");
-    add("int", "kRowGroup", row->group_columns, "latent columns that share a scale");
-    add("int", "kRowLatent", row->latent_offset, "where they begin, in bytes");
+    add("int", "kRowByteColumns", row->latent_columns, "of a row of the cache: fp8 e4m3, one byte each");
+    add("int", "kRowGroup", row->group_columns, "of these that share a scale");
+    add("int", "kRowFirstByte", row->latent_offset, "where they begin, in bytes");
     add("int", "kRowScales", row->scales_offset, "where the groups' scales begin: fp32");
     add("int", "kRowRope", row->rope_offset, "where the other columns begin: bf16");
     add("int", "kRowBytes", row->bytes, "of a row");
+  } else if (converts) {
+    add("int", "kRowByteColumns", spec.head_dim, "of a row of the cache, one byte each: all of them");
+    add("int", "kRowGroup", 0, "no columns have scales of their own");
+    add("int", "kRowFirstByte", 0, "where they begin, in bytes");
+    add("int", "kRowScales", 0, "none");
+    add("int", "kRowRope", 0, "none");
+    add("int", "kRowBytes", spec.head_dim, "of a row");
   }
+  add("bool", "kHasScales", one_byte, "scales of K and V lie beside the cache");
   if (one_byte) {
     add("int", "kKvFormat", static_cast<int>(features.kv_format) - 1, "kE4m3, kE5m2, kInt8");
     add("int", "kKvScale", static_cast<int>(features.kv_scale), "kScalePerTensor, kScalePerHead, kScalePerToken");

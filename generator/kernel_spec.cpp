@@ -142,7 +142,7 @@ int cache_token_bytes(const KernelSpec& spec) {
 
 int page_run(const KernelSpec& spec) {
   const int page = spec.features.page_size, block = spec.features.selection_block;
-  if (page == 0 || row_format(spec.features) != nullptr) return 1;
+  if (page == 0 || converts_rows(spec)) return 1;
   const int in_page = std::min(page & -page, step_tokens(spec)), run = block > 0 ? std::min(in_page, block) : in_page;
   const bool copies_runs = run >= kTensorRun && !spec.features.second_cache;  // a tensor map reaches one cache
   return spec.load == LoadPath::tensor && !copies_runs ? 1 : run;
@@ -158,17 +158,19 @@ int rows_per_block(const KernelSpec& spec) {
   return (rows + blocks - 1) / blocks;
 }
 
-bool gathers_rows(const KernelSpec& spec) {
-  if (spec.load != LoadPath::tensor) return false;
-  return row_format(spec.features) != nullptr || (spec.features.page_size > 0 && page_run(spec) == 1);
+bool converts_rows(const KernelSpec& spec) {
+  return spec.load == LoadPath::tensor &&
+         (row_format(spec.features) != nullptr || has_one_byte_elements(spec.features));
 }
 
-bool buffers_rows(const KernelSpec& spec) {
-  return gathers_rows(spec) && row_format(spec.features) != nullptr && !warpgroups_have_roles(spec);
+bool gathers_rows(const KernelSpec& spec) {
+  return converts_rows(spec) || (spec.load == LoadPath::tensor && spec.features.page_size > 0 && page_run(spec) == 1);
 }
+
+bool buffers_rows(const KernelSpec& spec) { return converts_rows(spec) && !warpgroups_have_roles(spec); }
 
 int row_buffer_bytes(const KernelSpec& spec) {
-  return buffers_rows(spec) ? lean_row_buffer_bytes(step_tokens(spec), row_format(spec.features)->bytes) : 0;
+  return buffers_rows(spec) ? lean_row_buffer_bytes(step_tokens(spec), cache_token_bytes(spec)) : 0;
 }
 
 int gathering_warps(const KernelSpec& spec) {
@@ -312,10 +314,21 @@ Result<void> validate(const KernelSpec& spec) {
     return unsupported(
         fmt::format("load path {} with KV format {}", to_string(spec.load), to_string(spec.features.kv_format)),
         "use tensor, whose producer converts rows with a format of their own");
-  if (has_one_byte_elements(spec.features) && (spec.load == LoadPath::tensor || spec.load == LoadPath::vector))
-    return unsupported(
-        fmt::format("load path {} with KV format {}", to_string(spec.load), to_string(spec.features.kv_format)),
-        "use bulk, cp_async or ldg, which convert in registers");
+  if (has_one_byte_elements(spec.features)) {
+    const auto refuse = [&](std::string_view with) {
+      return unsupported(fmt::format("load path {} with KV format {}{}", to_string(spec.load),
+                                     to_string(spec.features.kv_format), with),
+                         "use bulk, cp_async or ldg, which convert in registers");
+    };
+    if (spec.load == LoadPath::vector) return refuse("");
+    if (spec.load == LoadPath::tensor) {
+      if (!spec.features.latent) return refuse(" and V apart from K");
+      if (spec.features.kv_scale == KvScale::token) return refuse(" and a scale per token");
+      if (has_part_of_context(spec.features)) return refuse(" and context_parallel");
+      // Rows are converted 128 columns at a time, and no such part holds both columns of V and others.
+      if (value_dim(spec) % 128 != 0) return refuse(fmt::format(" and {} columns of V", value_dim(spec)));
+    }
+  }
   if (spec.features.append && spec.arch < Arch{8, 9, false} &&
       (spec.features.kv_format == KvFormat::fp8_e4m3 || spec.features.kv_format == KvFormat::fp8_e5m2))
     return unsupported(
@@ -369,7 +382,7 @@ Result<void> validate(const KernelSpec& spec) {
     if (splits_columns(spec) && value_dim(spec) % 128 != 0)
       return unsupported(fmt::format("8 warps over a latent cache with {} columns of V", value_dim(spec)),
                          "each half has a multiple of 64; choose 4 warps");
-    if (warpgroups_have_roles(spec) && spec.features.append && row_format(spec.features) == nullptr)
+    if (warpgroups_have_roles(spec) && spec.features.append && !converts_rows(spec))
       return unsupported("append into a latent cache with 8 warps and more than 16 query rows",
                          "the producer needs the registers that hold O; choose 4 warps");
     // O fills the registers of both warpgroups, and the addresses of other ranks' memory would be spilled.

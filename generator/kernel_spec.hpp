@@ -110,16 +110,17 @@ int page_run(const KernelSpec& spec);
 int rows_per_block(const KernelSpec& spec);
 int row_blocks(const KernelSpec& spec);
 
-/// Whether rows are gathered one by one: load path tensor where it has no copies of runs
-/// (templates/kv/produce_gathered.cuh), or rows with a format of their own (templates/kv/produce_rows.cuh or
-/// produce_buffered_rows.cuh).
+/// Whether the producer of load path tensor makes elements of q's type of rows of bytes (templates/kv/produce_rows.cuh
+/// or produce_buffered_rows.cuh): of rows with a format of their own, or with elements of one byte.
+bool converts_rows(const KernelSpec& spec);
+/// Whether rows are gathered one by one: those that are converted, and all of load path tensor where it has no copies
+/// of runs (templates/kv/produce_gathered.cuh).
 bool gathers_rows(const KernelSpec& spec);
 /// The warps that do: a warpgroup, or two where they convert rows and registers allow. 0 where rows are not gathered.
 int gathering_warps(const KernelSpec& spec);
 
-/// Whether rows with a format of their own wait in a buffer beside the ring (templates/kv/row_buffer.cuh), and not in
-/// the stages (templates/kv/row_panels.cuh): where warpgroups have no roles, whose queries leave no room. And its
-/// bytes.
+/// Whether rows to convert wait in a buffer beside the ring (templates/kv/row_buffer.cuh), and not in the stages
+/// (templates/kv/row_panels.cuh): where warpgroups have no roles, whose queries leave no room. And its bytes.
 bool buffers_rows(const KernelSpec& spec);
 int row_buffer_bytes(const KernelSpec& spec);
 

@@ -71,6 +71,7 @@ MODELS = {
                  "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
                                   "original_max_position_embeddings": 4096}}, {}),
     "deepseek": (DEEPSEEK, {}),
+    "deepseek, fp8 cache": (DEEPSEEK, {"kv_cache_dtype": "fp8"}),
     "deepseek, speculation": (DEEPSEEK, SPECULATION),
     "deepseek selected": ({**SELECTED, "num_attention_heads": 64, "num_key_value_heads": 64}, {}),
     "deepseek selected, packed rows": (SELECTED, {"kv_cache_dtype": "fp8_ds_mla"}),

@@ -65,9 +65,9 @@ std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProbl
   // the registers of mma in one pass. With many query rows `bulk` comes next, because it needs no address registers in
   // each thread, without which the kernel would spill. With few rows `cp_async` comes next, because it copies the short
   // rows of a strided cache faster. `cp_async` is always tried, for it alone has every feature. Rows with a format of
-  // their own have load path `tensor` only. There, kernels whose warpgroups have roles spill with some features, and
-  // those without come next.
-  constexpr int kManyRows = 16, kMostWarps = 8, kWithoutRoles = 4;
+  // their own have load path `tensor` only. Where its producer converts rows, kernels of eight warps spill with some
+  // features, and those of four come next.
+  constexpr int kManyRows = 16, kMostWarps = 8, kFewWarps = 4;
   const KernelSpec base = base_spec(device.arch, problem);
   const bool many_rows = rows_per_block(base) > kManyRows;
   std::vector<Config> configs;
@@ -78,8 +78,9 @@ std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProbl
   std::vector<Attempt> attempts{{LoadPath::tensor, kMostWarps},
                                 {many_rows ? LoadPath::bulk : LoadPath::cp_async, kMostWarps},
                                 {many_rows ? LoadPath::cp_async : LoadPath::bulk, kMostWarps}};
-  if (row_format(base.features) != nullptr)
-    attempts = {{LoadPath::tensor, kMostWarps}, {LoadPath::tensor, kWithoutRoles}};
+  if (base.features.latent && has_one_byte_elements(base.features))
+    attempts.insert(attempts.begin() + 1, {LoadPath::tensor, kFewWarps});
+  if (row_format(base.features) != nullptr) attempts = {{LoadPath::tensor, kMostWarps}, {LoadPath::tensor, kFewWarps}};
   for (const Attempt& attempt : attempts) {
     const auto spec = safe_spec(base, attempt.load, attempt.most_warps);
     if (!spec ||

@@ -134,14 +134,14 @@ LEAN_DEVICE void change_units(Attention& a, const float (&top)[kLaneRows]) {
 LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step, const Holes& holes,
                                int lane, float (&score)[kTokenBlocks][kRowTiles][4]) {
   const int g = lane / 4, c = lane % 4;
-  if constexpr (kChangesScores || kKvBytes == 1) {
+  if constexpr (kChangesScores || kHasScales) {
 #pragma unroll
     for (int block = 0; block < kTokenBlocks; block++)
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         const int offset = k_token(block, half, g), token = step.token + offset;
         float scale = 1.0f;
-        if constexpr (kKvBytes == 1) scale = k_scale_of(args, s, token, offset < step.count);
+        if constexpr (kHasScales) scale = k_scale_of(args, s, token, offset < step.count);
 #pragma unroll
         for (int j = 0; j < kLaneRows; j++) {
           float& x = score[block][j / 2][2 * half + j % 2];

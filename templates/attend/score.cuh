@@ -66,6 +66,14 @@ LEAN_DEVICE float tanh_exact(float x) {
   return 1.0f - __fdividef(2.0f, exp2_approx(x * kTwoLog2E) + 1.0f);
 }
 
+// Multiplies scores, which may stand in an array of arrays, by the scale of a cache of bytes.
+LEAN_DEVICE void scale_scores(float& score, float scale) { score *= scale; }
+template <class T, int kCount>
+LEAN_DEVICE void scale_scores(T (&scores)[kCount], float scale) {
+#pragma unroll
+  for (int i = 0; i < kCount; i++) scale_scores(scores[i], scale);
+}
+
 // The score of a row and a token in natural units, from the product of q and k.
 LEAN_DEVICE float change_score(const LeanDecodeArgs& args, float product, const ScoreRow& row, int kv_index) {
 #if defined(LEAN_INDEX_OF_PART)

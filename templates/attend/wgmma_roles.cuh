@@ -193,6 +193,9 @@ LEAN_DEVICE void lead(const LeanDecodeArgs& args, const Segment& s, const KvRing
                       RingPosition& at, Attention& a) {
   const bool signals = threadIdx.x % 32 == 0;
   float score[kStepTokens / 8][4], factor[2], reference[2];
+#if defined(LEAN_SCALES)
+  const float k_scale = k_scale_of(args, s, 0, true);
+#endif
   int read = first_read(s);
   u32 stage = ring.stages + at.stage * kStageBytes, weight[kStepTokens / 8][2];
   if (!__any_sync(kFullMask, read < end_read(s))) return;
@@ -203,6 +206,9 @@ LEAN_DEVICE void lead(const LeanDecodeArgs& args, const Segment& s, const KvRing
   pin(score);
 #pragma unroll 1
   for (;;) {
+#if defined(LEAN_SCALES)
+    scale_scores(score, k_scale);
+#endif
     if (!known.plain) finish_step(args, s, known.step, stage, score);
     bool rises = false;
 #pragma unroll

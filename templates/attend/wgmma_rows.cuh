@@ -67,12 +67,18 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
   constexpr int kTokenTiles = kStepTokens / 8;
   const u32 q = shared_address(shared.q), v = stage + kVOffset;
   float score[kTokenTiles][4];
+#if defined(LEAN_SCALES)
+  const float k_scale = k_scale_of(args, s, 0, true);
+#endif
   wgmma_begin();
 #pragma unroll
   for (int k = 0; k < kHeadDim / 16; k++)  // 16 dims are 32 bytes of a panel's rows
     wgmma_shared<0, 0>(score, matrix_descriptor<0, 1024, true>(q + (u32)(k / 4 * 64 * 128 + k % 4 * 32)),
                        matrix_descriptor<0, 1024, true>(stage + (u32)(k / 4 * kPanelBytes + k % 4 * 32)), k > 0);
   wgmma_end(score);
+#if defined(LEAN_SCALES)
+  scale_scores(score, k_scale);
+#endif
 
   if (step.count < kStepTokens) {
     zero_v_rows(v, step.count);

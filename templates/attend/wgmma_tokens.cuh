@@ -110,6 +110,9 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
   const u32 q = shared_address(shared.q), weights = shared_address(own.p), v = stage + kVOffset,
             v_columns = v + (kColumnsAreSplit ? (u32)(warpgroup * kOutTiles * kPanelBytes) : 0);
   float score[kTokenBlocks][kRowTiles][4];
+#if defined(LEAN_SCALES)
+  const float k_scale = k_scale_of(args, s, 0, true);
+#endif
   wgmma_begin();
 #pragma unroll
   for (int block = 0; block < kTokenBlocks; block++)
@@ -120,6 +123,9 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
           matrix_descriptor<0, 1024, true>(stage + (u32)(k / 4 * kPanelBytes + block * 64 * 128 + k % 4 * 32)),
           matrix_descriptor<0, 1024, true>(q + (u32)(k / 4 * kRowTiles * 1024 + k % 4 * 32)), k > 0);
   wgmma_end(score);
+#if defined(LEAN_SCALES)
+  scale_scores(score, k_scale);
+#endif
 
   if (step.count < kStepTokens) zero_v_rows(v, step.count);
   const Holes holes = step_holes(args, s, step, stage);

@@ -7,7 +7,7 @@ LEAN_DEVICE void append_row(const LeanDecodeArgs& args, const Segment& s, int to
                             const char* v_new, char* k, char* v) {
   constexpr int kKRowChunks = kHeadDim / 8, kRowChunks = kKRowChunks + (kLatent ? 0 : kValueDim / 8);
   float k_scale = 1.0f, v_scale = 1.0f;
-  if constexpr (kKvBytes == 1) k_scale = k_scale_of(args, s, token, true), v_scale = output_scale(args, s.kv_head);
+  if constexpr (kHasScales) k_scale = k_scale_of(args, s, token, true), v_scale = output_scale(args, s.kv_head);
 #pragma unroll 1
   for (int chunk = threadIdx.x % 32; chunk < kRowChunks; chunk += 32) {
     if (chunk < kKRowChunks) {

@@ -36,15 +36,15 @@ LEAN_DEVICE void append_row(const LeanDecodeArgs& args, const Segment&, int, int
   constexpr int kAtOnce = 32 * 8;  // columns of a warp
   const int first = (int)threadIdx.x % 32 * 8;
 #pragma unroll 1
-  for (int column = first; column - first < kRowLatentColumns; column += kAtOnce) {
-    const bool exists = kRowLatentColumns % kAtOnce == 0 || column < kRowLatentColumns;
+  for (int column = first; column - first < kRowByteColumns; column += kAtOnce) {
+    const bool exists = kRowByteColumns % kAtOnce == 0 || column < kRowByteColumns;
     const uint4 x = exists ? load_cached<uint4>(k_new + column * 2) : make_uint4(0, 0, 0, 0);
     const float scale = scale_of_group(x);
     if (!exists) continue;
-    *(uint2*)(row + kRowLatent + column) = make_uint2(quantised_four(x.x, x.y, scale), quantised_four(x.z, x.w, scale));
+    *(uint2*)(row + kRowFirstByte + column) = make_uint2(quantised_four(x.x, x.y, scale), quantised_four(x.z, x.w, scale));
     if (column % kRowGroup == 0) *(float*)(row + kRowScales + column / kRowGroup * 4) = scale;
   }
 #pragma unroll 1
-  for (int column = first; column < kHeadDim - kRowLatentColumns; column += kAtOnce)
-    *(uint4*)(row + kRowRope + column * 2) = rotated_16(args, k_new, kRowLatentColumns + column, index);
+  for (int column = first; column < kHeadDim - kRowByteColumns; column += kAtOnce)
+    *(uint4*)(row + kRowRope + column * 2) = rotated_16(args, k_new, kRowByteColumns + column, index);
 }

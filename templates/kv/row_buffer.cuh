@@ -1,16 +1,19 @@
-// kv/row_buffer.cuh -- rows with a format of their own (generator/row_format.hpp) wait as they are in a buffer beside
-// the ring, and become in a stage what a swizzled tensor copy of a bf16 cache would bring: panels of [kStepTokens][64
-// columns]. Each warp that copies rows has its own rows of the buffer and its own tokens of a step, and needs none of
-// the others. Host and device compile this file.
+// kv/row_buffer.cuh -- rows of bytes, with a format of their own (generator/row_format.hpp) or with elements of one
+// byte, wait as they are in a buffer beside the ring, and become in a stage what a swizzled tensor copy of a 16-bit
+// cache would bring: panels of [kStepTokens][64 columns]. Each warp that copies rows has its own rows of the buffer and
+// its own tokens of a step, and needs none of the others. Host and device compile this file.
 //
 // Rows of holes, and of tokens behind the last one, are zeros.
 
-constexpr int kRowPairs = kRowLatentColumns / 128;  // of panels
-constexpr int kRopePanels = kKPanels - kVPanels;
-constexpr int kRowTurns = kWarpRows / 4;  // eight lanes take a row, and each fourth one after it
-static_assert(kLatent && kValueDim == kRowLatentColumns && kRowLatentColumns % 128 == 0, "V is the latent columns");
+constexpr int kBytePanels = kRowByteColumns / 64;    // of columns of one byte
+constexpr int kRowPairs = kBytePanels / 2;           // of these panels
+constexpr bool kOddPanel = kBytePanels % 2 != 0;     // whether one is left over
+constexpr int kRopePanels = kKPanels - kBytePanels;  // of columns of two bytes
+constexpr int kRowTurns = kWarpRows / 4;             // eight lanes take a row, and each fourth one after it
+static_assert(kLatent && kValueDim <= kRowByteColumns && kRowByteColumns % 64 == 0, "V is the first columns of K");
 static_assert(kRowGroup % 16 == 0 && kRowScales % 4 == 0, "sixteen columns have one scale");
-static_assert(kRowBytes % 16 == 0 && kRowLatent % 16 == 0 && kRowRope % 16 == 0,
+static_assert(kRowGroup == 0 || !kOddPanel, "the columns of a panel that is left over have no scales");
+static_assert(kRowBytes % 16 == 0 && kRowFirstByte % 16 == 0 && kRowRope % 16 == 0,
               "a row is copied and read by 16 bytes");
 static_assert(kStageParts == 1, "a stage arrives as one");
 
@@ -25,12 +28,14 @@ LEAN_DEVICE u32 request_rows(const char* k_head, i64 row, int turn, u32 buffer) 
   return exist;
 }
 
-// What a lane converts of a step: of each of its rows, sixteen columns of each pair of panels with their scale, and
-// eight of each panel of rotated columns. Lanes 4 to 7 of a row have the second panel of a pair.
+// What a lane converts of a step: of each of its rows, sixteen columns of each pair of panels with their scale, eight
+// of a panel that is left over, and eight of each panel of columns of two bytes. Lanes 4 to 7 of a row have the second
+// panel of a pair.
 struct LaneRows {
-  uint4 latent[kRowTurns][kRowPairs];
+  uint4 pair[kRowTurns][kRowPairs];
   float scale[kRowTurns][kRowPairs];
-  uint4 rope[kRowTurns][kRopePanels];
+  uint2 odd[kRowTurns];
+  uint4 rope[kRowTurns][kRopePanels > 0 ? kRopePanels : 1];
 };
 LEAN_DEVICE int row_of_turn(int turn) { return turn * 4 + (int)threadIdx.x % 32 / 8; }  // of the warp's
 
@@ -45,10 +50,15 @@ LEAN_DEVICE void load_rows(u32 buffer, u32 exist, LaneRows& rows) {
 #pragma unroll
     for (int pair = 0; pair < kRowPairs; pair++) {
       const int column = pair * 128 + lane * 16;
-      rows.latent[turn][pair] = exists ? load_shared_16(from + (u32)(kRowLatent + column)) : make_uint4(0, 0, 0, 0);
-      rows.scale[turn][pair] =
-          exists ? __uint_as_float(load_shared_4(from + (u32)(kRowScales + column / kRowGroup * 4))) : 0.0f;
+      rows.pair[turn][pair] = exists ? load_shared_16(from + (u32)(kRowFirstByte + column)) : make_uint4(0, 0, 0, 0);
+      rows.scale[turn][pair] = 1.0f;
+      if constexpr (kRowGroup > 0)
+        rows.scale[turn][pair] =
+            exists ? __uint_as_float(load_shared_4(from + (u32)(kRowScales + column / kScaleColumns * 4))) : 0.0f;
     }
+    if constexpr (kOddPanel)
+      rows.odd[turn] =
+          exists ? load_shared_8(from + (u32)(kRowFirstByte + kRowPairs * 128 + lane * 8)) : make_uint2(0, 0);
 #pragma unroll
     for (int panel = 0; panel < kRopePanels; panel++)
       rows.rope[turn][panel] =
@@ -57,9 +67,9 @@ LEAN_DEVICE void load_rows(u32 buffer, u32 exist, LaneRows& rows) {
 }
 
 // Eight neighbouring columns, the bytes of two words.
-LEAN_DEVICE uint4 scaled_eight(u32 low, u32 high, float scale) {
-  return make_uint4(scaled_pair(low, scale), scaled_pair(low >> 16, scale), scaled_pair(high, scale),
-                    scaled_pair(high >> 16, scale));
+LEAN_DEVICE uint4 elements_of_eight(u32 low, u32 high, float scale) {
+  return make_uint4(elements_of_two(low, scale), elements_of_two(low >> 16, scale), elements_of_two(high, scale),
+                    elements_of_two(high >> 16, scale));
 }
 
 // Lanes with the second panel begin with their last eight columns, so that the lanes of a row write to all banks.
@@ -71,17 +81,21 @@ LEAN_DEVICE void store_rows(u32 stage, const LaneRows& rows) {
     const u32 to = stage + (u32)(token * 128);
 #pragma unroll
     for (int pair = 0; pair < kRowPairs; pair++) {
-      const uint4 bytes = rows.latent[turn][pair];
+      const uint4 bytes = rows.pair[turn][pair];
       const float scale = rows.scale[turn][pair];
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         const int half = i ^ second, chunk = lane % 4 * 2 + half;
         store_shared_16(to + (u32)((2 * pair + second) * kPanelBytes + (chunk ^ token % 8) * 16),
-                        scaled_eight(half ? bytes.z : bytes.x, half ? bytes.w : bytes.y, scale));
+                        elements_of_eight(half ? bytes.z : bytes.x, half ? bytes.w : bytes.y, scale));
       }
     }
+    if constexpr (kOddPanel)
+      store_shared_16(to + (u32)(2 * kRowPairs * kPanelBytes + (lane ^ token % 8) * 16),
+                      elements_of_eight(rows.odd[turn].x, rows.odd[turn].y, 1.0f));
 #pragma unroll
     for (int panel = 0; panel < kRopePanels; panel++)
-      store_shared_16(to + (u32)((kVPanels + panel) * kPanelBytes + (lane ^ token % 8) * 16), rows.rope[turn][panel]);
+      store_shared_16(to + (u32)((kBytePanels + panel) * kPanelBytes + (lane ^ token % 8) * 16),
+                      rows.rope[turn][panel]);
   }
 }

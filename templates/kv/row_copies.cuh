@@ -1,10 +1,12 @@
-// kv/row_copies.cuh -- what copies and converts rows with a format of their own is written with: 16-byte copies, a
-// barrier for each warp's copies, and values of bytes.
+// kv/row_copies.cuh -- what copies rows of bytes and converts them is written with: 16-byte copies, a barrier for each
+// warp's copies, and values of bytes.
 
-// Where rows wait in the stages, what the producer has beside the ring: the scales of each stage's rows, and a barrier
-// for each of its warps, which completes once the copies of its 32 lanes are there.
+constexpr int kScaleColumns = kRowGroup > 0 ? kRowGroup : 1;  // that share a scale, if columns have scales at all
+
+// Where rows wait in the stages, what the producer has beside the ring: the scales of each stage's rows, if they have
+// some, and a barrier for each of its warps, which completes once the copies of its 32 lanes are there.
 struct RowBuffers {
-  float scales[kStages][kStepTokens][kRowLatentColumns / kRowGroup];
+  float scales[kStages][kRowGroup > 0 ? kStepTokens : 1][kRowGroup > 0 ? kRowByteColumns / kScaleColumns : 1];
   u64 arrived[kGatherWarps][kStages];
 };
 LEAN_DEVICE RowBuffers& row_buffers() {
@@ -60,6 +62,16 @@ LEAN_DEVICE u32 scaled_pair(u32 bytes, float scale) {
       : "=f"(x), "=f"(y)
       : "r"(halves));
   return Element::pack(x * scale, y * scale);
+}
+
+// Two bytes, the low ones of a word, as elements of q's type. Where their columns have no scale of their own this is
+// exact, because that of the cache multiplies scores and results.
+LEAN_DEVICE u32 elements_of_two(u32 bytes, float scale) {
+  if constexpr (kRowGroup > 0) {
+    return scaled_pair(bytes, scale);
+  } else {
+    return of_halves(Element(), expand_pair(bytes, 0));
+  }
 }
 
 // Two values as fp8 e4m3, rounded to nearest and limited to +-448; the low bytes of a word (PTX ISA, "cvt").

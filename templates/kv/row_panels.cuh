@@ -1,17 +1,21 @@
-// kv/row_panels.cuh -- rows with a format of their own (generator/row_format.hpp) become what a swizzled tensor copy of
-// a bf16 cache would bring: panels of [kStepTokens][64 columns]. Each warp that copies rows has its own tokens of a
-// step and needs none of the others. Host and device compile this file.
+// kv/row_panels.cuh -- rows of bytes, with a format of their own (generator/row_format.hpp) or with elements of one
+// byte, become what a swizzled tensor copy of a 16-bit cache would bring: panels of [kStepTokens][64 columns]. Each
+// warp that copies rows has its own tokens of a step and needs none of the others. Host and device compile this file.
 //
-// The bytes travel to where their values will be. The 128 latent columns of a pair of panels wait in the second panel
-// of the pair: its 128 bytes of a token are as many columns. A warp reads those of a token into registers before it
-// writes the token's columns of the pair, so that neither a second buffer nor a barrier is needed. The rotated columns
-// lie where they belong from the start. Scales have shared memory of their own. Rows of holes, and of tokens behind the
-// last one, are zeros.
+// The bytes travel to where their values will be. The 128 columns of a pair of panels wait in the second panel of the
+// pair: its 128 bytes of a token are as many columns. The 64 columns of a panel that is left over wait in that panel. A
+// warp reads those of a token into registers before it writes the token's columns of the pair, so that neither a second
+// buffer nor a barrier is needed. Columns that are 16-bit in memory lie where they belong from the start. Scales have
+// shared memory of their own. Rows of holes, and of tokens behind the last one, are zeros.
 
-constexpr int kRowPairs = kRowLatentColumns / 128;  // of panels
-constexpr int kRowGroups = kRowLatentColumns / kRowGroup;
-static_assert(kLatent && kValueDim == kRowLatentColumns && kRowLatentColumns % 128 == 0, "V is the latent columns");
-static_assert(128 % kRowGroup == 0 && kRowGroup % 8 == 0 && kRowGroups % 4 == 0, "eight columns have one scale");
+constexpr int kBytePanels = kRowByteColumns / 64;  // of columns of one byte
+constexpr int kRowPairs = kBytePanels / 2;         // of these panels
+constexpr bool kOddPanel = kBytePanels % 2 != 0;   // whether one is left over
+constexpr int kRowGroups = kRowGroup > 0 ? kRowByteColumns / kScaleColumns : 0;
+static_assert(kLatent && kValueDim <= kRowByteColumns && kValueDim % 128 == 0, "V is the first pairs of panels");
+static_assert(kRowByteColumns % 64 == 0 && (kRowGroup == 0 || !kOddPanel), "there are whole panels");
+static_assert(kRowGroup == 0 || (128 % kScaleColumns == 0 && kRowGroup % 8 == 0 && kRowGroups % 4 == 0),
+              "eight columns have one scale");
 static_assert(kRowBytes % 16 == 0, "a row is copied by 16 bytes");
 
 // Requests this warp's rows of the step that is to lie in `stage`, the at_stage-th of the ring. row: where that of each
@@ -23,45 +27,57 @@ LEAN_DEVICE void request_rows(const char* k_head, i64 row, int turn, u32 stage, 
     const i64 at = __shfl_sync(kFullMask, row, turn * kWarpRows + i);
     return k_head + (at < 0 ? 0 : at);
   };
-  // The latent columns of a row: 128 for eight lanes.
+  // Columns of one byte: 128 of a row for eight lanes.
 #pragma unroll 8
   for (int i = 0; i < kWarpRows; i++) {
-    const char* const latent = row_at(i) + kRowLatent + lane % 8 * 16;
+    const char* const bytes = row_at(i) + kRowFirstByte + lane % 8 * 16;
     const u32 to = stage + (u32)(kPanelBytes + (first + i) * 128 + lane % 8 * 16);
 #pragma unroll
     for (int pair = lane / 8; pair < kRowPairs; pair += 4)
-      copy_async_16(to + (u32)(2 * pair * kPanelBytes), latent + pair * 128, exists >> i & 1);
+      copy_async_16(to + (u32)(2 * pair * kPanelBytes), bytes + pair * 128, exists >> i & 1);
   }
-  // The rotated columns: 64 for eight lanes.
+  if constexpr (kOddPanel) {  // 64 for four lanes
 #pragma unroll
-  for (int i = 0; i < kWarpRows; i += 4) {
-    const int token = first + i + lane / 8, column = lane % 8;
-    const char* const rope = row_at(i + lane / 8) + kRowRope + column * 16;
-    const u32 to = stage + (u32)(kVPanels * kPanelBytes + token * 128 + (column ^ token % 8) * 16);
-#pragma unroll
-    for (int panel = 0; panel < kKPanels - kVPanels; panel++)
-      copy_async_16(to + (u32)(panel * kPanelBytes), rope + panel * 128, exists >> (i + lane / 8) & 1);
+    for (int i = 0; i < kWarpRows; i += 8) {
+      const char* const bytes = row_at(i + lane / 4) + kRowFirstByte + kRowPairs * 128 + lane % 4 * 16;
+      copy_async_16(stage + (u32)(2 * kRowPairs * kPanelBytes + (first + i + lane / 4) * 128 + lane % 4 * 16), bytes,
+                    exists >> (i + lane / 4) & 1);
+    }
   }
-  const char* const scales = row_at(lane % kWarpRows) + kRowScales;
-  if (lane < kWarpRows) {
+  if constexpr (kKPanels > kBytePanels) {  // columns of two bytes: 64 for eight lanes
 #pragma unroll
-    for (int i = 0; i < kRowGroups; i += 4)
-      copy_async_16(shared_address(&row_buffers().scales[at_stage][first + lane][i]), scales + i * 4,
-                    exists >> lane & 1);
+    for (int i = 0; i < kWarpRows; i += 4) {
+      const int token = first + i + lane / 8, column = lane % 8;
+      const char* const rope = row_at(i + lane / 8) + kRowRope + column * 16;
+      const u32 to = stage + (u32)(kBytePanels * kPanelBytes + token * 128 + (column ^ token % 8) * 16);
+#pragma unroll
+      for (int panel = 0; panel < kKPanels - kBytePanels; panel++)
+        copy_async_16(to + (u32)(panel * kPanelBytes), rope + panel * 128, exists >> (i + lane / 8) & 1);
+    }
+  }
+  if constexpr (kRowGroup > 0) {
+    const char* const scales = row_at(lane % kWarpRows) + kRowScales;
+    if (lane < kWarpRows) {
+#pragma unroll
+      for (int i = 0; i < kRowGroups; i += 4)
+        copy_async_16(shared_address(&row_buffers().scales[at_stage][first + lane][i]), scales + i * 4,
+                      exists >> lane & 1);
+    }
   }
   arrive_with_copies(arrived_barrier(at_stage));
 }
 
 // Eight neighbouring columns, the bytes of two words.
-LEAN_DEVICE uint4 scaled_eight(u32 low, u32 high, float scale) {
-  return make_uint4(scaled_pair(low, scale), scaled_pair(low >> 16, scale), scaled_pair(high, scale),
-                    scaled_pair(high >> 16, scale));
+LEAN_DEVICE uint4 elements_of_eight(u32 low, u32 high, float scale) {
+  return make_uint4(elements_of_two(low, scale), elements_of_two(low >> 16, scale), elements_of_two(high, scale),
+                    elements_of_two(high >> 16, scale));
 }
 
 // What a lane converts at a time: of each of several rows, eight columns of either panel of a pair and their scales.
 // Lanes of odd rows begin with the second panel, so that half a warp reads from all banks.
-constexpr int kAtOnce = 4;                            // rows, each the fourth from the one before
-constexpr int kPairScales = kRowGroup < 128 ? 2 : 1;  // that a row has for the lane's columns of a pair
+constexpr int kAtOnce = 4;  // rows, each the fourth from the one before
+constexpr int kPairScales =
+    kRowGroup > 0 && kRowGroup < 128 ? 2 : 1;  // that a row has for the lane's columns of a pair
 struct LaneBytes {
   uint2 eight[kAtOnce][2];
   float scale[kAtOnce][kPairScales];
@@ -80,7 +96,8 @@ LEAN_DEVICE void load_bytes(u32 panel, u32 at_stage, int pair, int row, LaneByte
 #pragma unroll
     for (int half = 0; half < kPairScales; half++) {
       const int column = pair * 128 + (kPairScales > 1 ? (half ^ begin) * 64 + c * 8 : 0);
-      bytes.scale[i][half] = row_buffers().scales[at_stage][token][column / kRowGroup];
+      bytes.scale[i][half] = 1.0f;
+      if constexpr (kRowGroup > 0) bytes.scale[i][half] = row_buffers().scales[at_stage][token][column / kScaleColumns];
     }
   }
 }
@@ -92,9 +109,23 @@ LEAN_DEVICE void store_values(u32 panel, int row, const LaneBytes& bytes) {
     const int token = row + i * 4;
 #pragma unroll
     for (int half = 0; half < 2; half++)
-      store_shared_16(
-          panel + (u32)((half ^ begin) * kPanelBytes + token * 128 + (c ^ token % 8) * 16),
-          scaled_eight(bytes.eight[i][half].x, bytes.eight[i][half].y, bytes.scale[i][half < kPairScales ? half : 0]));
+      store_shared_16(panel + (u32)((half ^ begin) * kPanelBytes + token * 128 + (c ^ token % 8) * 16),
+                      elements_of_eight(bytes.eight[i][half].x, bytes.eight[i][half].y,
+                                        bytes.scale[i][half < kPairScales ? half : 0]));
+  }
+}
+
+// The columns of a panel that is left over, without scales.
+LEAN_DEVICE void convert_odd_panel(u32 panel, int row) {
+  const int c = threadIdx.x % 8;
+  uint2 eight[kAtOnce];
+#pragma unroll
+  for (int i = 0; i < kAtOnce; i++) eight[i] = load_shared_8(panel + (u32)((row + i * 4) * 128 + c * 8));
+  __syncwarp();  // all have read it
+#pragma unroll
+  for (int i = 0; i < kAtOnce; i++) {
+    const int token = row + i * 4;
+    store_shared_16(panel + (u32)(token * 128 + (c ^ token % 8) * 16), elements_of_eight(eight[i].x, eight[i].y, 1.0f));
   }
 }
 
@@ -105,6 +136,9 @@ LEAN_DEVICE void convert_rows(u32 stage, u32 at_stage, u32 full) {
   const int first = gather_warp() * kWarpRows + (int)threadIdx.x % 32 / 8;
   u32 panel = stage;  // the first of the pair
   int part = 0;       // the next one to be complete
+  const auto complete_up_to = [&](int panels) {
+    while (part < kStageParts && first_panel(part + 1) <= panels) arrive_for_warp(full + (u32)(part++ * 8));
+  };
   LaneBytes bytes;
   static_assert(kWarpRows == 4 * kAtOnce, "these are all rows of a lane");
 #pragma unroll 1
@@ -113,7 +147,10 @@ LEAN_DEVICE void convert_rows(u32 stage, u32 at_stage, u32 full) {
     __syncwarp();  // all have read the second panel
     store_values(panel, first, bytes);
     panel += (u32)(2 * kPanelBytes);
-    while (part < kStageParts && (pair + 1 == kRowPairs || first_panel(part + 1) <= 2 * (pair + 1)))
-      arrive_for_warp(full + (u32)(part++ * 8));
+    complete_up_to(kOddPanel || pair + 1 < kRowPairs ? 2 * (pair + 1) : kKPanels);
+  }
+  if constexpr (kOddPanel) {
+    convert_odd_panel(panel, first);
+    complete_up_to(kKPanels);
   }
 }

@@ -34,7 +34,7 @@ LEAN_DEVICE float finish_row(const LeanDecodeArgs& args, const Output& output, R
   }
   if (kLse && output.lse) *output.lse = state.sum == 0.0f ? kNegInf : (log2_max + __log2f(state.sum)) * kLn2;
   float factor = state.sum == 0.0f ? 0.0f : __fdividef(keep, state.sum);
-  if constexpr (kKvBytes == 1) factor *= output_scale(args, output.kv_head);
+  if constexpr (kHasScales) factor *= output_scale(args, output.kv_head);
   return factor;
 }
 

@@ -68,11 +68,31 @@ std::vector<Setting> latent_settings() {
       latent(576, 512, [](Features& f) { f.kv_format = KvFormat::fp8_e4m3; }),
       latent(576, 512,
              [](Features& f) { f.kv_format = KvFormat::int8, f.kv_scale = KvScale::token, f.page_size = 16; }),
+      latent(576, 512,
+             [](Features& f) { f.kv_format = KvFormat::fp8_e4m3, f.page_size = 64, f.q_len = 4, f.ragged_q = true; }),
+      latent(576, 512,
+             [](Features& f) { f.kv_format = KvFormat::fp8_e5m2, f.page_size = 1, f.q_len = 3, f.soft_cap = 30; }),
+      latent(576, 512,
+             [](Features& f) {
+               f.kv_format = KvFormat::fp8_e4m3, f.kv_scale = KvScale::head, f.window = 100, f.sink_tokens = 5,
+               f.q_len = 8;
+             }),
+      latent(576, 512,
+             [](Features& f) {
+               f.kv_format = KvFormat::int8, f.append = true, f.rope = Rope::interleaved, f.page_size = 16, f.q_len = 2;
+             }),
+      latent(576, 512,
+             [](Features& f) {
+               f.kv_format = KvFormat::fp8_e4m3, f.append = true, f.page_size = 48, f.q_len = 16, f.ragged_q = true;
+             }),
+      latent(576, 512, [](Features& f) { f.kv_format = KvFormat::fp8_e4m3, f.batch_invariant = true, f.q_len = 12; }),
       latent(576, 512, [](Features& f) { f.window = 100, f.sink_tokens = 5, f.sink_logits = true, f.q_len = 8; }),
       latent(576, 512, [](Features& f) { f.batch_invariant = true, f.q_len = 12; }),
       latent(320, 256, [](Features& f) { f.q_len = 16; }),
       latent(320, 256, [](Features& f) { f.rope = Rope::half_split, f.rope_dim = 32, f.append = true; }),
+      latent(320, 256, [](Features& f) { f.kv_format = KvFormat::int8, f.q_len = 16, f.mask = QueryMask::full; }),
       latent(128, 128, [](Features& f) { f.q_len = 7; }),
+      latent(128, 128, [](Features& f) { f.kv_format = KvFormat::fp8_e5m2, f.q_len = 7; }),
       latent(208, 144, [](Features&) {}),
   };
 }
@@ -233,21 +253,26 @@ void add_row_format_kernels(std::vector<VerifyKernel>& kernels, Arch arch, const
 }
 
 /// Kernels of load path tensor that the rotation of heads and tunables does not reach: latent groups whose query rows
-/// fill no block, with roles for the warpgroups and each fix-up, and two CTAs on an SM that gather rows.
+/// fill no block, or several, with roles for the warpgroups and each fix-up, and two CTAs on an SM that gather rows.
 void add_tensor_kernels(std::vector<VerifyKernel>& kernels, Arch arch) {
   if (arch != Arch{9, 0, true}) return;
   KernelSpec latent{.arch = arch, .head_dim = 576, .lse = true, .load = LoadPath::tensor};
   latent.features.latent = true, latent.features.v_head_dim = 512;
-  for (const int group : {17, 33, 64, 95}) {
-    for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
-      latent.group = group, latent.fixup = fixup;
-      latent.features.page_size = fixup == FixUp::wait ? 0 : 64;
-      kernels.push_back(
-          {.group = "feature: latent cache",
-           .specs = {with_tunables(
-               latent,
-               {.warps = 8, .warp_tokens = 16, .steps_per_tile = 1, .stages = 1, .ctas_per_sm = 1, .pdl = false})},
-           .required = false});
+  for (const KvFormat format : {KvFormat::same, KvFormat::fp8_e4m3}) {
+    for (const int group : {17, 33, 64, 95}) {
+      for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+        latent.group = group, latent.fixup = fixup;
+        latent.features.page_size = (fixup == FixUp::wait) == (format == KvFormat::same) ? 0 : 64;
+        latent.features.kv_format = format;
+        kernels.push_back({.group = "feature: latent cache",
+                           .specs = {with_tunables(latent, {.warps = 8,
+                                                            .warp_tokens = 16,
+                                                            .steps_per_tile = 1,
+                                                            .stages = 1,
+                                                            .ctas_per_sm = 1,
+                                                            .pdl = group == 64})},
+                           .required = false});
+      }
     }
   }
   KernelSpec gathering{.arch = arch, .group = 4, .lse = true, .load = LoadPath::tensor};

@@ -113,7 +113,7 @@ constexpr int kGatherWarps = 4;
 
 #define LEAN_DEVICE inline
 #define FORMAT(latent_columns, rope_columns, group, latent_at, scales_at, rope_at, page)                               \
-  constexpr int kRowLatentColumns = latent_columns, kRowGroup = group, kRowLatent = latent_at, kRowScales = scales_at, \
+  constexpr int kRowByteColumns = latent_columns, kRowGroup = group, kRowFirstByte = latent_at, kRowScales = scales_at, \
                 kRowRope = rope_at, kHeadDim = latent_columns + rope_columns, kPageSize = page;
 namespace dense {
 FORMAT(512, 64, 128, 0, 512, 528, 0)

@@ -90,7 +90,8 @@ inline float output_scale(...) { return 1; }
 #define LEAN_SECOND_CACHE
 #define PART(ranks, unit, q_len, ragged, window, sinks, tile, step, run)                                         \
   constexpr bool kRowBlocksInStep = false, kRaggedQ = ragged, kBatchInvariant = false, kRowsSeeAlike = false,    \
-                 kAlibi = false, kAppend = true, kLatent = false, kGathers = false, kSecondCache = false;        \
+                 kAlibi = false, kAppend = true, kLatent = false, kGathers = false, kSecondCache = false,        \
+                 kHasScales = false;                                                                             \
   constexpr int kRowBlocks = 1, kQLen = q_len, kGroup = 2, kQueryRows = kGroup * kQLen, kRows = kQueryRows,      \
                 kQueryMask = 0, kSelectionBlock = 0, kSelectionQueries = 1, kTile = tile, kWindow = window,      \
                 kSinkTokens = sinks, kPageRun = run, kWarps = 1, kProducerWarps = 0, kStepTokens = step,         \

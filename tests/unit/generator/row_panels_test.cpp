@@ -1,4 +1,4 @@
-// row_panels_test.cpp -- the producers of rows that have a format of their own, run on threads as the lanes of their
+// row_panels_test.cpp -- the producers that convert rows of bytes, run on threads as the lanes of their
 // warps, with copies that arrive late and in any order: stages hold what a swizzled tensor copy of a bf16 cache would
 // bring, and say so when it is there. The modules of kernels are compiled here as they are, once for each set of
 // constants.
@@ -51,6 +51,7 @@ struct uint2 {
   u32 x, y;
 };
 uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
 
 /// Shared memory, whose addresses count from its beginning, and mbarriers in it.
 alignas(1024) std::array<unsigned char, 240 << 10> g_shared;
@@ -205,7 +206,7 @@ u32 bf16_of(float value) {
   const u32 bits = std::bit_cast<u32>(value);
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
-u32 scaled_pair(u32 bytes, float scale) {
+u32 elements_of_two(u32 bytes, float scale) {
   return bf16_of(value_of_e4m3(bytes & 0xff) * scale) | bf16_of(value_of_e4m3(bytes >> 8 & 0xff) * scale) << 16;
 }
 
@@ -269,43 +270,44 @@ SelectedHoles& selected_holes() {
 
 #define LEAN_DEVICE inline
 // Where there are no roles, eight warps copy rows.
-#define ROWS(latent_columns, rope_columns, group, latent_at, scales_at, rope_at, parts, page, roles)                   \
-  constexpr bool kHasRoles = roles;                                                                                    \
-  constexpr int kRowLatentColumns = latent_columns, kRowGroup = group, kRowLatent = latent_at, kRowScales = scales_at, \
-                kRowRope = rope_at, kRowBytes = rope_at + rope_columns * 2, kValueDim = latent_columns,                \
-                kVPanels = latent_columns / 64, kKPanels = (latent_columns + rope_columns) / 64, kStageParts = parts,  \
-                kStageBytes = kKPanels * kPanelBytes, kPageSize = page, kGatherWarps = roles ? 4 : 8;                  \
-  struct RowBuffers {                                                                                                  \
-    float scales[kStages][kStepTokens][kRowLatentColumns / kRowGroup];                                                 \
-    u64 arrived[kGatherWarps][kStages];                                                                                \
-  };                                                                                                                   \
-  inline RowBuffers& row_buffers() { return *reinterpret_cast<RowBuffers*>(g_shared.data() + (200 << 10)); }           \
-  inline u32 arrived_barrier(u32 stage) {                                                                              \
-    return shared_address(&row_buffers().arrived[threadIdx.x / 32 % kGatherWarps][stage]);                             \
-  }                                                                                                                    \
-  inline u32 row_barrier() { return shared_address(&row_buffers().arrived[threadIdx.x / 32 % kGatherWarps][0]); }      \
-  inline void init_row_barrier() { init_barrier(row_barrier(), 1); }                                                   \
-  inline void copy_row(u32 to, const char* row, u32 barrier) { copy_bulk(to, row, kRowBytes, barrier); }               \
-  inline u32 full_barriers(const KvRing& ring, const RingPosition& at) {                                               \
-    return ring.full + at.stage * (kStageParts * 8);                                                                   \
-  }                                                                                                                    \
-  inline u32 empty_barriers(const KvRing& ring, const RingPosition& at) {                                              \
-    return ring.empty + at.stage * (kStageParts * 8);                                                                  \
-  }                                                                                                                    \
-  constexpr int first_panel(int part) { return part == 0 ? 0 : part < kStageParts ? kVPanels / 2 : kKPanels; }         \
-  struct RingWriter {                                                                                                  \
-    RingPosition at;                                                                                                   \
-    u32 filled = 0;                                                                                                    \
-    u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }                               \
-  };                                                                                                                   \
-  inline void claim_all(const LeanDecodeArgs&, const KvRing& ring, RingWriter& writer) {                               \
-    for (int part = 0; part < kStageParts && writer.filled == kStages; part++)                                         \
-      wait_for(empty_barriers(ring, writer.at) + static_cast<u32>(part * 8), writer.at.parity ^ 1);                    \
-    if (writer.filled < kStages) writer.filled++;                                                                      \
+#define ROWS(values, byte_columns, rope_columns, group, bytes_at, scales_at, rope_at, parts, page, roles)            \
+  constexpr bool kHasRoles = roles;                                                                                  \
+  constexpr int kRowByteColumns = byte_columns, kRowGroup = group, kRowFirstByte = bytes_at, kRowScales = scales_at, \
+                kScaleColumns = group > 0 ? group : 1, kRowRope = rope_at, kRowBytes = rope_at + rope_columns * 2,   \
+                kValueDim = values, kVPanels = values / 64, kKPanels = (byte_columns + rope_columns) / 64,           \
+                kStageParts = parts, kStageBytes = kKPanels * kPanelBytes, kPageSize = page,                         \
+                kGatherWarps = roles ? 4 : 8;                                                                        \
+  struct RowBuffers {                                                                                                \
+    float scales[kStages][kStepTokens][group > 0 ? kRowByteColumns / kScaleColumns : 1];                             \
+    u64 arrived[kGatherWarps][kStages];                                                                              \
+  };                                                                                                                 \
+  inline RowBuffers& row_buffers() { return *reinterpret_cast<RowBuffers*>(g_shared.data() + (200 << 10)); }         \
+  inline u32 arrived_barrier(u32 stage) {                                                                            \
+    return shared_address(&row_buffers().arrived[threadIdx.x / 32 % kGatherWarps][stage]);                           \
+  }                                                                                                                  \
+  inline u32 row_barrier() { return shared_address(&row_buffers().arrived[threadIdx.x / 32 % kGatherWarps][0]); }    \
+  inline void init_row_barrier() { init_barrier(row_barrier(), 1); }                                                 \
+  inline void copy_row(u32 to, const char* row, u32 barrier) { copy_bulk(to, row, kRowBytes, barrier); }             \
+  inline u32 full_barriers(const KvRing& ring, const RingPosition& at) {                                             \
+    return ring.full + at.stage * (kStageParts * 8);                                                                 \
+  }                                                                                                                  \
+  inline u32 empty_barriers(const KvRing& ring, const RingPosition& at) {                                            \
+    return ring.empty + at.stage * (kStageParts * 8);                                                                \
+  }                                                                                                                  \
+  constexpr int first_panel(int part) { return part == 0 ? 0 : part < kStageParts ? kVPanels / 2 : kKPanels; }       \
+  struct RingWriter {                                                                                                \
+    RingPosition at;                                                                                                 \
+    u32 filled = 0;                                                                                                  \
+    u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }                             \
+  };                                                                                                                 \
+  inline void claim_all(const LeanDecodeArgs&, const KvRing& ring, RingWriter& writer) {                             \
+    for (int part = 0; part < kStageParts && writer.filled == kStages; part++)                                       \
+      wait_for(empty_barriers(ring, writer.at) + static_cast<u32>(part * 8), writer.at.parity ^ 1);                  \
+    if (writer.filled < kStages) writer.filled++;                                                                    \
   }
 
 namespace dense {
-ROWS(512, 64, 128, 0, 512, 528, 2, 0, true)
+ROWS(512, 512, 64, 128, 0, 512, 528, 2, 0, true)
 inline bool is_hole(int, int) { return false; }
 #include "templates/kv/row_lanes.cuh"
 
@@ -317,7 +319,7 @@ inline bool is_hole(int, int) { return false; }
 }  // namespace dense
 namespace pages {
 constexpr bool kAppend = true;
-ROWS(512, 64, 128, 0, 512, 528, 1, 24, true)
+ROWS(512, 512, 64, 128, 0, 512, 528, 1, 24, true)
 #include "templates/kv/row_pages.cuh"
 
 #include "templates/kv/row_lanes.cuh"
@@ -329,7 +331,7 @@ ROWS(512, 64, 128, 0, 512, 528, 1, 24, true)
 #include "templates/kv/produce_rows.cuh"
 }  // namespace pages
 namespace selected {
-ROWS(512, 64, 128, 0, 512, 528, 2, 16, true)
+ROWS(512, 512, 64, 128, 0, 512, 528, 2, 16, true)
 constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
 constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = false;
 #include "templates/kv/selection.cuh"
@@ -343,7 +345,7 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = 
 #include "templates/kv/produce_rows.cuh"
 }  // namespace selected
 namespace two_caches {
-ROWS(512, 64, 128, 0, 512, 528, 2, 16, true)
+ROWS(512, 512, 64, 128, 0, 512, 528, 2, 16, true)
 constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
 constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = true;
 #include "templates/kv/selection.cuh"
@@ -357,7 +359,7 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = 
 #include "templates/kv/produce_rows.cuh"
 }  // namespace two_caches
 namespace buffered {
-ROWS(512, 64, 128, 0, 512, 528, 1, 0, false)
+ROWS(512, 512, 64, 128, 0, 512, 528, 1, 0, false)
 inline bool is_hole(int, int) { return false; }
 #include "templates/kv/row_lanes.cuh"
 
@@ -369,7 +371,7 @@ inline bool is_hole(int, int) { return false; }
 }  // namespace buffered
 namespace buffered_pages {
 constexpr bool kAppend = true;
-ROWS(512, 64, 128, 0, 512, 528, 1, 24, false)
+ROWS(512, 512, 64, 128, 0, 512, 528, 1, 24, false)
 #include "templates/kv/row_pages.cuh"
 
 #include "templates/kv/row_lanes.cuh"
@@ -381,7 +383,7 @@ ROWS(512, 64, 128, 0, 512, 528, 1, 24, false)
 #include "templates/kv/produce_buffered_rows.cuh"
 }  // namespace buffered_pages
 namespace buffered_caches {
-ROWS(512, 64, 128, 0, 512, 528, 1, 16, false)
+ROWS(512, 512, 64, 128, 0, 512, 528, 1, 16, false)
 constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
 constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = true;
 #include "templates/kv/selection.cuh"
@@ -394,9 +396,43 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = 
 
 #include "templates/kv/produce_buffered_rows.cuh"
 }  // namespace buffered_caches
+/// Rows of elements of one byte, of which one panel is left over, and of which none is.
+namespace bytes {
+ROWS(512, 576, 0, 0, 0, 0, 576, 2, 0, true)
+inline bool is_hole(int, int) { return false; }
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/row_places.cuh"
+
+#include "templates/kv/row_panels.cuh"
+
+#include "templates/kv/produce_rows.cuh"
+}  // namespace bytes
+namespace even_bytes {
+ROWS(256, 384, 0, 0, 0, 0, 384, 2, 0, true)
+inline bool is_hole(int, int) { return false; }
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/row_places.cuh"
+
+#include "templates/kv/row_panels.cuh"
+
+#include "templates/kv/produce_rows.cuh"
+}  // namespace even_bytes
+namespace buffered_bytes {
+ROWS(512, 576, 0, 0, 0, 0, 576, 1, 0, false)
+inline bool is_hole(int, int) { return false; }
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/row_places.cuh"
+
+#include "templates/kv/row_buffer.cuh"
+
+#include "templates/kv/produce_buffered_rows.cuh"
+}  // namespace buffered_bytes
 /// A format that nobody has: other widths, small groups, everything in another order.
 namespace other {
-ROWS(256, 128, 64, 32, 16, 288, 1, 1, true)
+ROWS(256, 256, 128, 64, 32, 16, 288, 1, 1, true)
 #include "templates/kv/row_pages.cuh"
 
 #include "templates/kv/row_lanes.cuh"
@@ -408,7 +444,7 @@ ROWS(256, 128, 64, 32, 16, 288, 1, 1, true)
 #include "templates/kv/produce_rows.cuh"
 }  // namespace other
 namespace other_buffered {
-ROWS(256, 128, 64, 32, 16, 288, 1, 1, false)
+ROWS(256, 256, 128, 64, 32, 16, 288, 1, 1, false)
 #include "templates/kv/row_pages.cuh"
 
 #include "templates/kv/row_lanes.cuh"
@@ -423,7 +459,7 @@ ROWS(256, 128, 64, 32, 16, 288, 1, 1, false)
 
 /// Where the parts of a row lie, and how stages are divided.
 struct Layout {
-  int latent_columns, rope_columns, group, latent, scales, rope, bytes, parts;
+  int values, byte_columns, rope_columns, group, first_byte, scales, rope, bytes, parts;
 };
 
 /// A cache of random rows with random arguments; what `place` says of a token of a segment is where its row lies, in
@@ -439,7 +475,7 @@ struct Rows {
     std::mt19937 random(11);
     for (char& byte : memory) byte = static_cast<char>(random() % 0x7f | (random() % 2) << 7);  // no NaN
     for (int row = 0; row < kRows; ++row)
-      for (int group = 0; group < of.latent_columns / of.group; ++group) {
+      for (int group = 0; of.group > 0 && group < of.byte_columns / of.group; ++group) {
         const float scale =
             std::ldexp(1.0f + static_cast<float>(random() % 8191) / 8192.0f, static_cast<int>(random() % 23) - 13);
         std::memcpy(memory.data() + row * stride() + of.scales + 4 * group, &scale, 4);
@@ -454,13 +490,13 @@ struct Rows {
   /// The bits of a column of a row, as it was drawn, as bf16.
   u32 column(int row, int column) const {
     const char* const from = drawn.data() + row * stride();
-    if (column < layout.latent_columns) {
-      float scale = 0;
-      std::memcpy(&scale, from + layout.scales + 4 * (column / layout.group), 4);
-      return bf16_of(value_of_e4m3(static_cast<unsigned char>(from[layout.latent + column])) * scale);
+    if (column < layout.byte_columns) {
+      float scale = 1;
+      if (layout.group > 0) std::memcpy(&scale, from + layout.scales + 4 * (column / layout.group), 4);
+      return bf16_of(value_of_e4m3(static_cast<unsigned char>(from[layout.first_byte + column])) * scale);
     }
     std::uint16_t bits = 0;
-    std::memcpy(&bits, from + layout.rope + 2 * (column - layout.latent_columns), 2);
+    std::memcpy(&bits, from + layout.rope + 2 * (column - layout.byte_columns), 2);
     return bits;
   }
 };
@@ -473,9 +509,9 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
                    const std::function<int(const Segment&, int)>& place, unsigned warps = 4) {
   const KvRing ring{0, 210 << 10, 220 << 10};
   const Layout& layout = rows.layout;
-  const int panels = (layout.latent_columns + layout.rope_columns) / 64;
+  const int panels = (layout.byte_columns + layout.rope_columns) / 64;
   const auto first_column = [&](int part) {
-    return part == 0 ? 0 : part < layout.parts ? layout.latent_columns / 2 : 64 * panels;
+    return part == 0 ? 0 : part < layout.parts ? layout.values / 2 : 64 * panels;
   };
   g_prefetched.clear();
   std::vector<const char*> existing;
@@ -537,15 +573,15 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
   EXPECT_EQ(wrong, 0);
 }
 
-constexpr Layout kDsMla{512, 64, 128, 0, 512, 528, 656, 2}, kInOnePart{512, 64, 128, 0, 512, 528, 656, 1};
+constexpr Layout kDsMla{512, 512, 64, 128, 0, 512, 528, 656, 2}, kInOnePart{512, 512, 64, 128, 0, 512, 528, 656, 1};
 
 TEST(RowPanels, TheTableSaysWhatTheLoaderIsTriedWith) {
   const leanattn::RowFormat* const row = leanattn::row_format(leanattn::KvFormat::fp8_ds_mla);
   ASSERT_NE(row, nullptr);
-  EXPECT_EQ(row->latent_columns, kDsMla.latent_columns);
+  EXPECT_EQ(row->latent_columns, kDsMla.byte_columns);
   EXPECT_EQ(row->rope_columns, kDsMla.rope_columns);
   EXPECT_EQ(row->group_columns, kDsMla.group);
-  EXPECT_EQ(row->latent_offset, kDsMla.latent);
+  EXPECT_EQ(row->latent_offset, kDsMla.first_byte);
   EXPECT_EQ(row->scales_offset, kDsMla.scales);
   EXPECT_EQ(row->rope_offset, kDsMla.rope);
   EXPECT_EQ(row->bytes, kDsMla.bytes);
@@ -572,6 +608,20 @@ TEST(RowPanels, RowsThatWaitInABufferBecomePanels) {
   expect_panels_of_dense_rows(kInOnePart, 8, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
     buffered::produce(args, {}, {}, ring, walk);
   });
+}
+
+TEST(RowPanels, RowsOfElementsOfOneByteBecomePanels) {
+  expect_panels_of_dense_rows(
+      {512, 576, 0, 0, 0, 0, 0, 576, 2}, 4,
+      [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) { bytes::produce(args, {}, {}, ring, walk); });
+  expect_panels_of_dense_rows({256, 384, 0, 0, 0, 0, 0, 384, 2}, 4,
+                              [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
+                                even_bytes::produce(args, {}, {}, ring, walk);
+                              });
+  expect_panels_of_dense_rows({512, 576, 0, 0, 0, 0, 0, 576, 1}, 8,
+                              [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
+                                buffered_bytes::produce(args, {}, {}, ring, walk);
+                              });
 }
 
 /// A paged cache with holes. No row is there before the warp that reads it has appended it.
@@ -686,7 +736,7 @@ TEST(RowPanels, SelectedRowsAndThoseOfASecondCacheBecomePanels) {
 /// A format that no engine has, in pages of one token, of which some are holes.
 void expect_panels_of_another_format(unsigned warps,
                                      const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce) {
-  Rows rows({256, 128, 64, 32, 16, 288, 544, 1});
+  Rows rows({256, 256, 128, 64, 32, 16, 288, 544, 1});
   std::mt19937 random(8);
   for (int i = 0; i < 300; ++i) rows.table.push_back(static_cast<int>(random() % 900) - 5);
   rows.args.k_stride_batch = rows.stride();

@@ -142,15 +142,19 @@ TEST(VerifyFeatures, RowsOfAFormatOfTheirOwnAreReadWithAndWithoutRoles) {
 }
 
 TEST(VerifyFeatures, LatentGroupsOfAnySizeHaveRolesWithEachFixUp) {
-  std::set<std::pair<int, FixUp>> met;
+  std::set<std::tuple<int, FixUp, bool>> met;
   bool two_ctas_gather = false;
   for (const VerifyKernel& kernel : feature_kernels(kHopper, false)) {
     const KernelSpec& spec = kernel.specs.front();
-    if (row_format(spec.features) == nullptr && warpgroups_have_roles(spec)) met.insert({spec.group, spec.fixup});
+    if (row_format(spec.features) == nullptr && warpgroups_have_roles(spec))
+      met.insert({spec.group, spec.fixup, converts_rows(spec)});
     two_ctas_gather |= gathers_rows(spec) && spec.ctas_per_sm == 2;
   }
   for (const int group : {17, 33, 64, 95}) {
-    EXPECT_TRUE(met.contains({group, FixUp::ticket}) && met.contains({group, FixUp::wait})) << group;
+    for (const bool converts : {false, true}) {
+      EXPECT_TRUE(met.contains({group, FixUp::ticket, converts}) && met.contains({group, FixUp::wait, converts}))
+          << group << " " << converts;
+    }
   }
   EXPECT_TRUE(two_ctas_gather);
 }
