@@ -111,6 +111,10 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   return modules;
 }
 
+/// What q and K, the weights and V are when they are multiplied: q's type, but fp16 with elements of one byte, all of
+/// which it has.
+DType operand_type(const KernelSpec& spec) { return has_one_byte_elements(spec.features) ? DType::fp16 : spec.dtype; }
+
 std::string header_comment(const KernelSpec& spec) {
   return fmt::format(
       "// {}\n"
@@ -197,6 +201,7 @@ std::string matrix_instruction(std::string_view name, DType dtype, int columns, 
 
 /// The matrix instructions that templates/attend/wgmma_tokens.cuh, wgmma_rows.cuh or wgmma_roles.cuh uses.
 std::string matrix_instructions(const KernelSpec& spec) {
+  const DType operand = operand_type(spec);
   std::string text =
       "// ---- this kernel's matrix instructions ----\n"
       "// D[64 x N] = A[64 x 16] B[16 x N], added to D if `accumulate` (PTX ISA, \"wgmma.mma_async\"). d: a thread's "
@@ -206,13 +211,13 @@ std::string matrix_instructions(const KernelSpec& spec) {
       "instead\n"
       "// of its 16 inner elements.\n";
   if (warpgroups_have_roles(spec))
-    return text + matrix_instruction("wgmma_shared", spec.dtype, step_tokens(spec), false) +
-           matrix_instruction("wgmma_registers", spec.dtype, value_dim(spec) / 2, true) +
-           matrix_instruction("wgmma_values", spec.dtype, value_dim(spec) / 2, false);
+    return text + matrix_instruction("wgmma_shared", operand, step_tokens(spec), false) +
+           matrix_instruction("wgmma_registers", operand, value_dim(spec) / 2, true) +
+           matrix_instruction("wgmma_values", operand, value_dim(spec) / 2, false);
   if (!query_rows_lead(spec))
-    return text + matrix_instruction("wgmma_shared", spec.dtype, (rows_per_block(spec) + 7) / 8 * 8, false);
-  return text + matrix_instruction("wgmma_shared", spec.dtype, step_tokens(spec), false) +
-         matrix_instruction("wgmma_registers", spec.dtype, value_dim(spec), true);
+    return text + matrix_instruction("wgmma_shared", operand, (rows_per_block(spec) + 7) / 8 * 8, false);
+  return text + matrix_instruction("wgmma_shared", operand, step_tokens(spec), false) +
+         matrix_instruction("wgmma_registers", operand, value_dim(spec), true);
 }
 
 /// A hash of what the columns that ranks send to each other depend on: their number and order, the dims of each, and
@@ -330,7 +335,7 @@ std::string constants(const KernelSpec& spec) {
   }
   add("bool", "kGathers", gathers_rows(spec), "rows are copied one by one");
   add("int", "kGatherWarps", gathering_warps(spec), "producer warps that copy them");
-  add("bool", "kConvertsRows", converts_rows(spec), "and make elements of q's type of them");
+  add("bool", "kConvertsRows", converts_rows(spec), "and make operands of the matrix instructions of them");
   if (tensor) add("int", "kRowBufferBytes", row_buffer_bytes(spec), "rows that wait beside the ring as they are");
   const bool converts = converts_rows(spec);
   add("int", "kKvBytes", converts ? 2 : kv_element_bytes(spec.features),
@@ -359,7 +364,7 @@ std::string constants(const KernelSpec& spec) {
     text += fmt::format("typedef struct {} {};   // {}\n", bf16 ? "Bf16" : "Fp16", name, why);
   };
   type("Element", spec.dtype == DType::bf16, "of q and o");
-  type("Operand", spec.dtype == DType::bf16 && !one_byte, "of the matrix instructions");
+  type("Operand", operand_type(spec) == DType::bf16, "of the matrix instructions");
   text += fmt::format(
       "__device__ __forceinline__ float score_expression(float score, int q_index, int kv_index, int head) {{\n"
       "  return {};\n}}\n",

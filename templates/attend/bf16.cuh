@@ -12,16 +12,6 @@ struct Bf16 {
   }
 };
 
-// Two fp16 values that bf16 has, too, as bf16.
-LEAN_DEVICE u32 of_halves(Bf16, u32 x) {
-  u32 r;
-  asm("{ .reg .b16 l, h; .reg .f32 lo, hi; mov.b32 {l, h}, %1; cvt.f32.f16 lo, l; cvt.f32.f16 hi, h; "
-      "cvt.rn.bf16x2.f32 %0, hi, lo; }"
-      : "=r"(r)
-      : "r"(x));
-  return r;
-}
-
 // C[16 x 8] += A[16 x 16] B[16 x 8]. Lane (g = lane / 4, c = lane % 4) holds
 //   a0: (g, 2c..2c+1)  a1: (g+8, 2c..2c+1)  a2: (g, 2c+8..2c+9)  a3: (g+8, 2c+8..2c+9)
 //   b0: (2c..2c+1, g)  b1: (2c+8..2c+9, g)      C: (g, 2c) (g, 2c+1) (g+8, 2c) (g+8, 2c+1)

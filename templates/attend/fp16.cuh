@@ -14,8 +14,6 @@ struct Fp16 {
   }
 };
 
-LEAN_DEVICE u32 of_halves(Fp16, u32 x) { return x; }
-
 // C[16 x 8] += A[16 x 16] B[16 x 8]. Lane (g = lane / 4, c = lane % 4) holds
 //   a0: (g, 2c..2c+1)  a1: (g+8, 2c..2c+1)  a2: (g, 2c+8..2c+9)  a3: (g+8, 2c+8..2c+9)
 //   b0: (2c..2c+1, g)  b1: (2c+8..2c+9, g)      C: (g, 2c) (g, 2c+1) (g+8, 2c) (g+8, 2c+1)

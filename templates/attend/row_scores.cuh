@@ -49,7 +49,7 @@ LEAN_DEVICE float weigh(const float (&score)[4], int half, float reference, floa
   // Subtracting before scaling keeps differences near the maximum exact, however large the scores are.
   const float x = exp2_approx((score[2 * half] - reference) * scale_log2),
               y = exp2_approx((score[2 * half + 1] - reference) * scale_log2);
-  weight = Element::pack(x, y);
+  weight = Operand::pack(x, y);
   return x + y;
 }
 

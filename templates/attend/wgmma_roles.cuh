@@ -82,8 +82,8 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Operan
     const int at = i * 128 + (int)threadIdx.x % 128, index = at / kColumnChunks, column = at % kColumnChunks;
     const Row row = row_of(s.query, s.row_block, index);
     unsigned char* const to = &shared.q[column / 8][index * 128 + ((column ^ index) % 8) * 16];
-    if constexpr (kRotates) {
-      *(uint4*)to = row.valid ? rotated_16(args, query_row(args, s, row), column * 8, query_index(s, row))
+    if constexpr (kRotates || kHasScales) {
+      *(uint4*)to = row.valid ? query_16(rotated_16(args, query_row(args, s, row), column * 8, query_index(s, row)))
                               : make_uint4(0, 0, 0, 0);
     } else {
       // An address must be valid even if none of its bytes are copied.
@@ -91,7 +91,7 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Operan
       copy_async_16(shared_address(to), from, row.valid);
     }
   }
-  if constexpr (!kRotates) asm volatile("cp.async.wait_all;" ::: "memory");
+  if constexpr (!kRotates && !kHasScales) asm volatile("cp.async.wait_all;" ::: "memory");
   fence_async_proxy();
   sync_warpgroup(0);
 }

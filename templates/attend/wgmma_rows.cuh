@@ -42,7 +42,7 @@ LEAN_DEVICE void store_query(Operands& shared, const Query& q) {
 #pragma unroll
   for (int i = 0; i < kQChunksPerThread; i++) {
     const int chunk = i * 128 + (int)threadIdx.x % 128, row = chunk / kQColumns, column = chunk % kQColumns;
-    *(uint4*)&shared.q[column / 8][row * 128 + ((column ^ row) % 8) * 16] = q.chunk[i];
+    *(uint4*)&shared.q[column / 8][row * 128 + ((column ^ row) % 8) * 16] = query_16(q.chunk[i]);
   }
   fence_async_proxy();
 }

@@ -50,7 +50,7 @@ LEAN_DEVICE void store_query(Operands& shared, const Query& q) {
     const int chunk = i * kQThreads + (int)threadIdx.x % kQThreads, row = chunk / (kHeadDim / 8),
               column = chunk % (kHeadDim / 8);
     if (kQChunks % kQThreads == 0 || chunk < kQChunks)
-      *(uint4*)&shared.q[column / 8][row / 8][row % 8 * 128 + ((column ^ row) % 8) * 16] = q.chunk[i];
+      *(uint4*)&shared.q[column / 8][row / 8][row % 8 * 128 + ((column ^ row) % 8) * 16] = query_16(q.chunk[i]);
   }
   fence_async_proxy();
 }
@@ -179,7 +179,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 #pragma unroll
       for (int half = 0; half < 2; half++)
         *(u32*)&own.p[tile][(block * 64 + warp * 16 + half * 8 + g) * 16 + c * 4] =
-            Element::pack(score[block][tile][2 * half], score[block][tile][2 * half + 1]);
+            Operand::pack(score[block][tile][2 * half], score[block][tile][2 * half + 1]);
   }
   fence_async_proxy();
   sync_warpgroup(warpgroup);

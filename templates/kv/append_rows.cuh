@@ -41,7 +41,8 @@ LEAN_DEVICE void append_row(const LeanDecodeArgs& args, const Segment&, int, int
     const uint4 x = exists ? load_cached<uint4>(k_new + column * 2) : make_uint4(0, 0, 0, 0);
     const float scale = scale_of_group(x);
     if (!exists) continue;
-    *(uint2*)(row + kRowFirstByte + column) = make_uint2(quantised_four(x.x, x.y, scale), quantised_four(x.z, x.w, scale));
+    *(uint2*)(row + kRowFirstByte + column) =
+        make_uint2(quantised_four(x.x, x.y, scale), quantised_four(x.z, x.w, scale));
     if (column % kRowGroup == 0) *(float*)(row + kRowScales + column / kRowGroup * 4) = scale;
   }
 #pragma unroll 1

@@ -33,6 +33,9 @@ LEAN_DEVICE u32 query_pair(u32 x) {
   const float2 y = Element::unpack(x);
   return Operand::pack(y.x, y.y);
 }
+LEAN_DEVICE uint4 query_16(const uint4& x) {  // eight elements
+  return make_uint4(query_pair(x.x), query_pair(x.y), query_pair(x.z), query_pair(x.w));
+}
 
 // 1 in a hole of the page table.
 LEAN_DEVICE float token_scale(const LeanDecodeArgs& args, const float* scales, const Segment& s, int token) {

@@ -67,9 +67,9 @@ LEAN_DEVICE void load_rows(u32 buffer, u32 exist, LaneRows& rows) {
 }
 
 // Eight neighbouring columns, the bytes of two words.
-LEAN_DEVICE uint4 elements_of_eight(u32 low, u32 high, float scale) {
-  return make_uint4(elements_of_two(low, scale), elements_of_two(low >> 16, scale), elements_of_two(high, scale),
-                    elements_of_two(high >> 16, scale));
+LEAN_DEVICE uint4 operands_of_eight(u32 low, u32 high, float scale) {
+  return make_uint4(operands_of_two(low, scale), operands_of_two(low >> 16, scale), operands_of_two(high, scale),
+                    operands_of_two(high >> 16, scale));
 }
 
 // Lanes with the second panel begin with their last eight columns, so that the lanes of a row write to all banks.
@@ -87,12 +87,12 @@ LEAN_DEVICE void store_rows(u32 stage, const LaneRows& rows) {
       for (int i = 0; i < 2; i++) {
         const int half = i ^ second, chunk = lane % 4 * 2 + half;
         store_shared_16(to + (u32)((2 * pair + second) * kPanelBytes + (chunk ^ token % 8) * 16),
-                        elements_of_eight(half ? bytes.z : bytes.x, half ? bytes.w : bytes.y, scale));
+                        operands_of_eight(half ? bytes.z : bytes.x, half ? bytes.w : bytes.y, scale));
       }
     }
     if constexpr (kOddPanel)
       store_shared_16(to + (u32)(2 * kRowPairs * kPanelBytes + (lane ^ token % 8) * 16),
-                      elements_of_eight(rows.odd[turn].x, rows.odd[turn].y, 1.0f));
+                      operands_of_eight(rows.odd[turn].x, rows.odd[turn].y, 1.0f));
 #pragma unroll
     for (int panel = 0; panel < kRopePanels; panel++)
       store_shared_16(to + (u32)((kBytePanels + panel) * kPanelBytes + (lane ^ token % 8) * 16),

@@ -64,13 +64,13 @@ LEAN_DEVICE u32 scaled_pair(u32 bytes, float scale) {
   return Element::pack(x * scale, y * scale);
 }
 
-// Two bytes, the low ones of a word, as elements of q's type. Where their columns have no scale of their own this is
-// exact, because that of the cache multiplies scores and results.
-LEAN_DEVICE u32 elements_of_two(u32 bytes, float scale) {
+// Two bytes, the low ones of a word, as operands of the matrix instructions. Where their columns have no scale of their
+// own this is exact, because that of the cache multiplies scores and results.
+LEAN_DEVICE u32 operands_of_two(u32 bytes, float scale) {
   if constexpr (kRowGroup > 0) {
     return scaled_pair(bytes, scale);
   } else {
-    return of_halves(Element(), expand_pair(bytes, 0));
+    return expand_pair(bytes, 0);
   }
 }
 

@@ -68,14 +68,14 @@ LEAN_DEVICE void request_rows(const char* k_head, i64 row, int turn, u32 stage, 
 }
 
 // Eight neighbouring columns, the bytes of two words.
-LEAN_DEVICE uint4 elements_of_eight(u32 low, u32 high, float scale) {
-  return make_uint4(elements_of_two(low, scale), elements_of_two(low >> 16, scale), elements_of_two(high, scale),
-                    elements_of_two(high >> 16, scale));
+LEAN_DEVICE uint4 operands_of_eight(u32 low, u32 high, float scale) {
+  return make_uint4(operands_of_two(low, scale), operands_of_two(low >> 16, scale), operands_of_two(high, scale),
+                    operands_of_two(high >> 16, scale));
 }
 
 // What a lane converts at a time: of each of several rows, eight columns of either panel of a pair and their scales.
 // Lanes of odd rows begin with the second panel, so that half a warp reads from all banks.
-constexpr int kAtOnce = 4;  // rows, each the fourth from the one before
+constexpr int kAtOnce = kWarpRows / 8;  // rows, each the fourth from the one before: half of those of a lane
 constexpr int kPairScales =
     kRowGroup > 0 && kRowGroup < 128 ? 2 : 1;  // that a row has for the lane's columns of a pair
 struct LaneBytes {
@@ -110,7 +110,7 @@ LEAN_DEVICE void store_values(u32 panel, int row, const LaneBytes& bytes) {
 #pragma unroll
     for (int half = 0; half < 2; half++)
       store_shared_16(panel + (u32)((half ^ begin) * kPanelBytes + token * 128 + (c ^ token % 8) * 16),
-                      elements_of_eight(bytes.eight[i][half].x, bytes.eight[i][half].y,
+                      operands_of_eight(bytes.eight[i][half].x, bytes.eight[i][half].y,
                                         bytes.scale[i][half < kPairScales ? half : 0]));
   }
 }
@@ -118,14 +118,15 @@ LEAN_DEVICE void store_values(u32 panel, int row, const LaneBytes& bytes) {
 // The columns of a panel that is left over, without scales.
 LEAN_DEVICE void convert_odd_panel(u32 panel, int row) {
   const int c = threadIdx.x % 8;
-  uint2 eight[kAtOnce];
+  constexpr int kRowsOfLane = kWarpRows / 4;
+  uint2 eight[kRowsOfLane];
 #pragma unroll
-  for (int i = 0; i < kAtOnce; i++) eight[i] = load_shared_8(panel + (u32)((row + i * 4) * 128 + c * 8));
+  for (int i = 0; i < kRowsOfLane; i++) eight[i] = load_shared_8(panel + (u32)((row + i * 4) * 128 + c * 8));
   __syncwarp();  // all have read it
 #pragma unroll
-  for (int i = 0; i < kAtOnce; i++) {
+  for (int i = 0; i < kRowsOfLane; i++) {
     const int token = row + i * 4;
-    store_shared_16(panel + (u32)(token * 128 + (c ^ token % 8) * 16), elements_of_eight(eight[i].x, eight[i].y, 1.0f));
+    store_shared_16(panel + (u32)(token * 128 + (c ^ token % 8) * 16), operands_of_eight(eight[i].x, eight[i].y, 1.0f));
   }
 }
 
@@ -139,13 +140,17 @@ LEAN_DEVICE void convert_rows(u32 stage, u32 at_stage, u32 full) {
   const auto complete_up_to = [&](int panels) {
     while (part < kStageParts && first_panel(part + 1) <= panels) arrive_for_warp(full + (u32)(part++ * 8));
   };
-  LaneBytes bytes;
-  static_assert(kWarpRows == 4 * kAtOnce, "these are all rows of a lane");
+  // The bytes of one half of the rows are on their way to registers while those of the other half are converted.
+  const int other = first + 4 * kAtOnce;
+  LaneBytes bytes, next;
+  load_bytes(panel, at_stage, 0, first, bytes);
 #pragma unroll 1
   for (int pair = 0; pair < kRowPairs; pair++) {
-    load_bytes(panel, at_stage, pair, first, bytes);
+    load_bytes(panel, at_stage, pair, other, next);
     __syncwarp();  // all have read the second panel
     store_values(panel, first, bytes);
+    if (pair + 1 < kRowPairs) load_bytes(panel + (u32)(2 * kPanelBytes), at_stage, pair + 1, first, bytes);
+    store_values(panel, other, next);
     panel += (u32)(2 * kPanelBytes);
     complete_up_to(kOddPanel || pair + 1 < kRowPairs ? 2 * (pair + 1) : kKPanels);
   }

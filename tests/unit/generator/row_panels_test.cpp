@@ -206,7 +206,7 @@ u32 bf16_of(float value) {
   const u32 bits = std::bit_cast<u32>(value);
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
-u32 elements_of_two(u32 bytes, float scale) {
+u32 operands_of_two(u32 bytes, float scale) {
   return bf16_of(value_of_e4m3(bytes & 0xff) * scale) | bf16_of(value_of_e4m3(bytes >> 8 & 0xff) * scale) << 16;
 }
 
