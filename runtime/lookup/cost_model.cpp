@@ -81,6 +81,8 @@ double attended_rate(const KernelSpec& spec) {
   // H100), 16 rows of it without (1 x 8192 tokens of 128 heads on an H200), and 64 rows of 128 columns of K and V (134
   // MB in 55 us on an H200).
   const double columns = spec.head_dim + value_dim(spec);
+  // Where the producer converts rows, it is the limit (64 x 8192 tokens of 64 and 64 x 16384 of 16 heads on an H100).
+  if (converts_rows(spec)) return (warpgroups_have_roles(spec) ? 20.0 : 28.0) * 1088 / columns;
   if (warpgroups_have_roles(spec)) return 33.0 * 1088 / columns;
   if (spec.load == LoadPath::tensor && spec.features.latent) return 45.0 * 1088 / columns;
   if (query_rows_lead(spec)) return 36.0 * 256 / columns;

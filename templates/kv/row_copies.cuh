@@ -44,13 +44,17 @@ LEAN_DEVICE bool is_complete_now(u32 barrier, u32 parity) {
   return __all_sync(kFullMask, done != 0);
 }
 
-// Says of a part of a stage that this warp's rows are there. The barrier counts 33 arrivals of a warp, as where each of
-// its lanes arrives with its copies and one of them once more.
+// Says of all parts of a stage, whose first barrier is given, that this warp's rows are there. Each barrier counts 33
+// arrivals of a warp, as where each of its lanes arrives with its copies and one of them once more.
 static_assert(kGatherArrivals == kGatherWarps * 33, "so many arrivals make a part of a stage full");
-LEAN_DEVICE void arrive_for_warp(u32 barrier) {
+LEAN_DEVICE void arrive_for_warp(u32 barriers) {
   fence_async_proxy();
   __syncwarp();
-  if (threadIdx.x % 32 == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], 33;" ::"r"(barrier) : "memory");
+  if (threadIdx.x % 32 == 0) {
+#pragma unroll
+    for (int part = 0; part < kStageParts; part++)
+      asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], 33;" ::"r"(barriers + (u32)(part * 8)) : "memory");
+  }
 }
 
 // Two fp8 e4m3 values, the low bytes of a word, times their scale, as bf16 (PTX ISA, "cvt"). fp16 has every e4m3 value.

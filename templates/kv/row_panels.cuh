@@ -27,33 +27,23 @@ LEAN_DEVICE void request_rows(const char* k_head, i64 row, int turn, u32 stage, 
     const i64 at = __shfl_sync(kFullMask, row, turn * kWarpRows + i);
     return k_head + (at < 0 ? 0 : at);
   };
-  // Columns of one byte: 128 of a row for eight lanes.
-#pragma unroll 8
-  for (int i = 0; i < kWarpRows; i++) {
-    const char* const bytes = row_at(i) + kRowFirstByte + lane % 8 * 16;
-    const u32 to = stage + (u32)(kPanelBytes + (first + i) * 128 + lane % 8 * 16);
+  // Eight lanes take a row, and each fourth one after it: 128 columns of one byte at a time, or 64 of two.
+  const int piece = lane % 8;
 #pragma unroll
-    for (int pair = lane / 8; pair < kRowPairs; pair += 4)
-      copy_async_16(to + (u32)(2 * pair * kPanelBytes), bytes + pair * 128, exists >> i & 1);
-  }
-  if constexpr (kOddPanel) {  // 64 for four lanes
+  for (int i = lane / 8; i < kWarpRows; i += 4) {
+    const char* const bytes = row_at(i) + kRowFirstByte + piece * 16;
+    const bool there = (exists >> i & 1) != 0;
+    const u32 to = stage + (u32)((first + i) * 128 + piece * 16);
 #pragma unroll
-    for (int i = 0; i < kWarpRows; i += 8) {
-      const char* const bytes = row_at(i + lane / 4) + kRowFirstByte + kRowPairs * 128 + lane % 4 * 16;
-      copy_async_16(stage + (u32)(2 * kRowPairs * kPanelBytes + (first + i + lane / 4) * 128 + lane % 4 * 16), bytes,
-                    exists >> (i + lane / 4) & 1);
+    for (int pair = 0; pair < kRowPairs; pair++)
+      copy_async_16(to + (u32)((2 * pair + 1) * kPanelBytes), bytes + pair * 128, there);
+    if constexpr (kOddPanel) {
+      if (piece < 4) copy_async_16(to + (u32)(2 * kRowPairs * kPanelBytes), bytes + kRowPairs * 128, there);
     }
-  }
-  if constexpr (kKPanels > kBytePanels) {  // columns of two bytes: 64 for eight lanes
 #pragma unroll
-    for (int i = 0; i < kWarpRows; i += 4) {
-      const int token = first + i + lane / 8, column = lane % 8;
-      const char* const rope = row_at(i + lane / 8) + kRowRope + column * 16;
-      const u32 to = stage + (u32)(kBytePanels * kPanelBytes + token * 128 + (column ^ token % 8) * 16);
-#pragma unroll
-      for (int panel = 0; panel < kKPanels - kBytePanels; panel++)
-        copy_async_16(to + (u32)(panel * kPanelBytes), rope + panel * 128, exists >> (i + lane / 8) & 1);
-    }
+    for (int panel = kBytePanels; panel < kKPanels; panel++)
+      copy_async_16(stage + (u32)(panel * kPanelBytes + (first + i) * 128 + (piece ^ (first + i) % 8) * 16),
+                    bytes + (kRowRope - kRowFirstByte) + (panel - kBytePanels) * 128, there);
   }
   if constexpr (kRowGroup > 0) {
     const char* const scales = row_at(lane % kWarpRows) + kRowScales;
@@ -75,7 +65,7 @@ LEAN_DEVICE uint4 operands_of_eight(u32 low, u32 high, float scale) {
 
 // What a lane converts at a time: of each of several rows, eight columns of either panel of a pair and their scales.
 // Lanes of odd rows begin with the second panel, so that half a warp reads from all banks.
-constexpr int kAtOnce = kWarpRows / 8;  // rows, each the fourth from the one before: half of those of a lane
+constexpr int kAtOnce = kWarpRows / 4;  // rows, each the fourth from the one before
 constexpr int kPairScales =
     kRowGroup > 0 && kRowGroup < 128 ? 2 : 1;  // that a row has for the lane's columns of a pair
 struct LaneBytes {
@@ -118,44 +108,32 @@ LEAN_DEVICE void store_values(u32 panel, int row, const LaneBytes& bytes) {
 // The columns of a panel that is left over, without scales.
 LEAN_DEVICE void convert_odd_panel(u32 panel, int row) {
   const int c = threadIdx.x % 8;
-  constexpr int kRowsOfLane = kWarpRows / 4;
-  uint2 eight[kRowsOfLane];
+  uint2 eight[kAtOnce];
 #pragma unroll
-  for (int i = 0; i < kRowsOfLane; i++) eight[i] = load_shared_8(panel + (u32)((row + i * 4) * 128 + c * 8));
+  for (int i = 0; i < kAtOnce; i++) eight[i] = load_shared_8(panel + (u32)((row + i * 4) * 128 + c * 8));
   __syncwarp();  // all have read it
 #pragma unroll
-  for (int i = 0; i < kRowsOfLane; i++) {
+  for (int i = 0; i < kAtOnce; i++) {
     const int token = row + i * 4;
     store_shared_16(panel + (u32)(token * 128 + (c ^ token % 8) * 16), operands_of_eight(eight[i].x, eight[i].y, 1.0f));
   }
 }
 
-// Converts this warp's rows of the step in `stage`, whose bytes are there, and says so of each part of the stage at its
-// barrier. Of 128 columns, lane (r, c) takes eight of each panel, from 8 c on, of each fourth row from r on. The bytes
-// of rows are in registers before their columns are written.
+// Converts this warp's rows of the step in `stage`, whose bytes are there, and says so at the barriers of the stage's
+// parts, all together: a fence for each part would take longer than readers gain by an earlier first part. Of 128
+// columns, lane (r, c) takes eight of each panel, from 8 c on, of each fourth row from r on. The bytes of rows are in
+// registers before their columns are written.
 LEAN_DEVICE void convert_rows(u32 stage, u32 at_stage, u32 full) {
   const int first = gather_warp() * kWarpRows + (int)threadIdx.x % 32 / 8;
   u32 panel = stage;  // the first of the pair
-  int part = 0;       // the next one to be complete
-  const auto complete_up_to = [&](int panels) {
-    while (part < kStageParts && first_panel(part + 1) <= panels) arrive_for_warp(full + (u32)(part++ * 8));
-  };
-  // The bytes of one half of the rows are on their way to registers while those of the other half are converted.
-  const int other = first + 4 * kAtOnce;
-  LaneBytes bytes, next;
-  load_bytes(panel, at_stage, 0, first, bytes);
+  LaneBytes bytes;
 #pragma unroll 1
   for (int pair = 0; pair < kRowPairs; pair++) {
-    load_bytes(panel, at_stage, pair, other, next);
+    load_bytes(panel, at_stage, pair, first, bytes);
     __syncwarp();  // all have read the second panel
     store_values(panel, first, bytes);
-    if (pair + 1 < kRowPairs) load_bytes(panel + (u32)(2 * kPanelBytes), at_stage, pair + 1, first, bytes);
-    store_values(panel, other, next);
     panel += (u32)(2 * kPanelBytes);
-    complete_up_to(kOddPanel || pair + 1 < kRowPairs ? 2 * (pair + 1) : kKPanels);
   }
-  if constexpr (kOddPanel) {
-    convert_odd_panel(panel, first);
-    complete_up_to(kKPanels);
-  }
+  if constexpr (kOddPanel) convert_odd_panel(panel, first);
+  arrive_for_warp(full);
 }

@@ -158,12 +158,15 @@ LEAN_DEVICE void prefetch_part(const Segment& s, const LeanTensorMap& k_map, con
     prefetch_box(s.row_block == 0 ? k_map : v_map, token, first_panel(s.row_block), s.kv_head, outer);
 }
 
-// Asks L2 for the row of this lane, if it has one and the row is this row block's to ask for (PTX ISA,
-// "cp.async.bulk.prefetch").
+// Asks L2 for the row of this lane, line by line, if it has one and the row is this row block's to ask for (PTX ISA,
+// "prefetch"). A bulk prefetch would take its address from a uniform register, lane after lane.
 template <int kBytes>
 LEAN_DEVICE void prefetch_row(const char* row, bool exists) {
-  if (exists && (threadIdx.x + blockIdx.x) % kRowBlocks == 0)
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row), "n"(kBytes) : "memory");
+  if (exists && (threadIdx.x + blockIdx.x) % kRowBlocks == 0) {
+#pragma unroll
+    for (int byte = 0; byte < kBytes; byte += 128)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(row + byte) : "memory");
+  }
 }
 
 // Waits until the step that begins with `token` may be read: its newest tokens may come from the previous kernel.

@@ -181,10 +181,6 @@ void copy_bulk(u32 destination, const char* source, u32 bytes, u32 barrier) {
 }
 void copy_async_16(u32 destination, const char* source, bool valid) { t_asked.push_back({destination, source, valid}); }
 void arrive_with_copies(u32 barrier) { copy_engine().give(std::exchange(t_asked, {}), barrier); }
-void arrive_for_warp(u32 barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) arrive(barrier, 33);
-}
 bool is_complete_now(u32 barrier, u32 parity) { return __all_sync(kFullMask, is_complete(barrier, parity)); }
 
 /// The rows that L2 was asked for.
@@ -295,6 +291,11 @@ SelectedHoles& selected_holes() {
     return ring.empty + at.stage * (kStageParts * 8);                                                                \
   }                                                                                                                  \
   constexpr int first_panel(int part) { return part == 0 ? 0 : part < kStageParts ? kVPanels / 2 : kKPanels; }       \
+  inline void arrive_for_warp(u32 barriers) {                                                                        \
+    __syncwarp();                                                                                                    \
+    for (int part = 0; part < kStageParts && threadIdx.x % 32 == 0; part++)                                          \
+      arrive(barriers + static_cast<u32>(part * 8), 33);                                                             \
+  }                                                                                                                  \
   struct RingWriter {                                                                                                \
     RingPosition at;                                                                                                 \
     u32 filled = 0;                                                                                                  \
