@@ -14,6 +14,8 @@
 
 #include "generator/generator.hpp"
 #include "runtime/cuda/compiler.hpp"
+#include "runtime/cuda/device.hpp"
+#include "runtime/lookup/default_config.hpp"
 #include "tests/thoroughness.hpp"
 
 namespace leanattn {
@@ -131,6 +133,18 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
       spec.features.second_cache = true;
       specs.push_back(spec);
     }
+  }
+  // Latent caches of one-byte elements: eight warps that share columns, four, and warpgroups with roles.
+  for (const auto& [warps, group] : {std::pair{8, 16}, std::pair{4, 16}, std::pair{8, 64}}) {
+    const FixUp fixup = warps == 4 ? FixUp::ticket : FixUp::wait;
+    KernelSpec spec = matrix_spec({9, 0, true}, DType::bf16, 576, LoadPath::tensor, fixup, group);
+    spec.features = {.page_size = 64, .kv_format = KvFormat::fp8_e4m3, .v_head_dim = 512, .latent = true};
+    spec.warps = warps, spec.stages = 2;
+    specs.push_back(spec);
+    spec.features.q_len = 3, spec.features.ragged_q = warps == 4;
+    spec.features.kv_format = group == 64 ? KvFormat::int8 : KvFormat::fp8_e5m2;
+    spec.features.append = group == 64;
+    specs.push_back(spec);
   }
   // Wide heads of one-byte elements, whose queries stand in shared memory whatever the load path.
   KernelSpec wide = matrix_spec({9, 0, true}, DType::fp16, 480, LoadPath::ldg, FixUp::wait, 8);
@@ -269,6 +283,29 @@ TEST(CompileMatrix, EveryFeatureCompilesWithoutSpillsOnHopperAndOnAnotherArch) {
   ASSERT_EQ(specs.size(), matrix_arches().size() / 2 * (5 + 2) + 2 * std::size(kFeatures))
       << "every feature has a load path on both; of two arches one has a head_dim, and both have latent caches";
   expect_all_compile(specs);
+}
+
+/// Of latent caches of bytes many kernels spill, with matrix instructions of warps all. An engine takes the first of
+/// the default kernels that compiles.
+TEST(CompileMatrix, EveryLatentCacheOfBytesHasADefaultKernelThatCompiles) {
+  DecodeProblem problem{.q_heads = 16, .kv_heads = 1, .head_dim = 576};
+  problem.features = {.page_size = 64, .q_len = 4, .ragged_q = true, .v_head_dim = 512, .latent = true};
+  for (const Arch arch : {Arch{8, 0, false}, Arch{9, 0, true}, Arch{10, 0, true}}) {
+    for (const KvScale scale : {KvScale::tensor, KvScale::token}) {
+      if (arch.major == 8 && scale == KvScale::tensor) continue;  // needs less than with a scale per token
+      problem.features.kv_format = KvFormat::fp8_e4m3, problem.features.kv_scale = scale;
+      std::string failures;
+      bool compiles = false;
+      for (const Config& config :
+           default_configs(facts_for_arch(arch, 132).value(), problem, {.batch = 8, .longest_context = 4096})) {
+        const auto compiled = compile(emit(config.spec).value());
+        compiles |= compiled.has_value();
+        if (compiles) break;
+        failures += compiled.error().message + "\n";
+      }
+      EXPECT_TRUE(compiles) << to_string(arch) << ", scale per " << to_string(scale) << "\n" << failures;
+    }
+  }
 }
 
 /// For each NVRTC that is supported (scripts/test runs it with the oldest and the newest): every load path and fix-up,

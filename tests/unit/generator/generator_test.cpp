@@ -202,6 +202,27 @@ TEST(Generator, WorkersTakeTheSegmentThatOneThreadHasFound) {
   }
 }
 
+TEST(Generator, ScalesOfAConvertedCacheMultiplyScoresAndResults) {
+  KernelSpec spec{
+      .arch = {9, 0, true}, .head_dim = 576, .group = 16, .load = LoadPath::tensor, .warps = 4, .stages = 2};
+  spec.features = {.kv_format = KvFormat::fp8_e4m3, .v_head_dim = 512, .latent = true};
+  for (const auto& [warps, group] : {std::pair{4, 16}, std::pair{8, 16}, std::pair{8, 64}}) {
+    spec.warps = warps, spec.group = group;
+    const auto emitted = emit(spec);
+    ASSERT_TRUE(emitted) << emitted.error().message;
+    const std::string& source = emitted->source;
+    const auto scaled = source.find("scale_scores(score, k_scale);");
+    ASSERT_NE(scaled, std::string::npos) << kernel_name(spec);
+    EXPECT_EQ(source.find("scale_scores(score, k_scale);", scaled + 1), std::string::npos) << "once a step";
+    EXPECT_NE(source.find("factor *= output_scale(args, output.kv_head);"), std::string::npos);
+    EXPECT_NE(source.find("typedef struct Fp16 Operand;"), std::string::npos) << "fp16 has every byte's value";
+    EXPECT_NE(source.find(".f32.f16.f16"), std::string::npos);
+    EXPECT_EQ(source.find(".f32.bf16.bf16"), std::string::npos) << "one kind of operands";
+  }
+  spec.features.kv_format = KvFormat::same;
+  EXPECT_EQ(emit(spec)->source.find("scale_scores"), std::string::npos);
+}
+
 TEST(Generator, PlainDenseKernelsHaveFewerThan1200LinesOfCode) {
   for (KernelSpec spec : one_of_each_family()) {
     spec.lse = false;

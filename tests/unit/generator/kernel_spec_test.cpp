@@ -299,6 +299,45 @@ TEST(KernelSpec, RowsWithAFormatOfTheirOwnAreGatheredByTheProducerThatConvertsTh
   EXPECT_EQ(validate(other).error().message, "steps of 128 tokens, whose rows are gathered");
 }
 
+TEST(KernelSpec, RowsOfALatentCacheOfOneByteElementsAreConverted) {
+  KernelSpec roles{.arch = {9, 0, true}, .head_dim = 576, .group = 64, .load = LoadPath::tensor};
+  roles.features = {.page_size = 64, .kv_format = KvFormat::fp8_e4m3, .v_head_dim = 512, .latent = true};
+  roles.warps = 8, roles.warp_tokens = 16, roles.tile = 64, roles.stages = 2;
+  KernelSpec tokens = roles;
+  tokens.warps = 4, tokens.group = 16;
+  for (KernelSpec spec : {roles, tokens}) {
+    for (const KvFormat format : {KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8}) {
+      for (const int page : {0, 1, 48, 64}) {
+        spec.features.kv_format = format, spec.features.page_size = page;
+        ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
+        EXPECT_TRUE(converts_rows(spec) && gathers_rows(spec));
+        EXPECT_EQ(page_run(spec), 1);
+        EXPECT_EQ(cache_token_bytes(spec), 576);
+      }
+    }
+    spec.features.append = true;
+    EXPECT_TRUE(validate(spec)) << validate(spec).error().message;
+  }
+  EXPECT_EQ(row_buffer_bytes(roles), 0);
+  EXPECT_EQ(row_buffer_bytes(tokens), 64 * 576);
+  KernelSpec same = roles;
+  same.features.kv_format = KvFormat::same;
+  EXPECT_FALSE(converts_rows(same));
+
+  const auto why_not = [](KernelSpec spec, auto change) {
+    change(spec);
+    const auto valid = validate(spec);
+    return valid ? std::string() : valid.error().message;
+  };
+  const std::string begin = "load path tensor with KV format fp8_e4m3 and ";
+  EXPECT_EQ(why_not(tokens, [](KernelSpec& s) { s.features.kv_scale = KvScale::token; }), begin + "a scale per token");
+  EXPECT_EQ(why_not(tokens, [](KernelSpec& s) { s.features.context_parallel = 2; }), begin + "context_parallel");
+  EXPECT_EQ(why_not(tokens, [](KernelSpec& s) { s.features.v_head_dim = 448; }), begin + "448 columns of V");
+  EXPECT_EQ(
+      why_not(tokens, [](KernelSpec& s) { s.features.latent = false, s.features.v_head_dim = 0, s.head_dim = 128; }),
+      begin + "V apart from K");
+}
+
 TEST(KernelSpec, WarpgroupsHoldSixtyFourQueryRowsEach) {
   KernelSpec spec{.group = 32, .load = LoadPath::tensor, .warps = 4};
   EXPECT_FALSE(query_rows_lead(spec));

@@ -286,6 +286,24 @@ RC_GTEST_PROP(LookupFeatures, EveryValidProblemHasAValidDefaultOnEveryArch, ()) 
   RC_ASSERT(grids.back() <= lean_tiles(problem, shape, configs.front().spec));
 }
 
+TEST(LookupFeatures, LatentCachesOfBytesHaveConvertingKernelsOfFewerWarpsAndOthersBehindTheFirst) {
+  const auto gpu = fictional_gpu({9, 0, true}, 132);
+  DecodeProblem bytes{.q_heads = 16, .kv_heads = 1, .head_dim = 576};
+  bytes.features = {.page_size = 64, .kv_format = KvFormat::fp8_e4m3, .v_head_dim = 512, .latent = true};
+  for (const int q_len : {1, 4}) {
+    bytes.features.q_len = q_len;
+    const auto configs = default_configs(gpu, bytes, {.batch = 4, .longest_context = 4096});
+    ASSERT_EQ(configs.size(), 4u);
+    EXPECT_TRUE(converts_rows(configs[0].spec) && configs[0].spec.warps == 8);
+    EXPECT_EQ(warpgroups_have_roles(configs[0].spec), q_len == 4);
+    EXPECT_TRUE(converts_rows(configs[1].spec) && configs[1].spec.warps == 4);
+    for (std::size_t i = 2; i < 4; ++i) EXPECT_NE(configs[i].spec.load, LoadPath::tensor);
+  }
+  bytes.features.kv_scale = KvScale::token;
+  for (const Config& config : default_configs(gpu, bytes, {.batch = 4, .longest_context = 4096}))
+    EXPECT_NE(config.spec.load, LoadPath::tensor) << "it has no scales per token";
+}
+
 TEST(LookupFeatures, RowsWithAFormatOfTheirOwnHaveAKernelThatCannotSpillBehindOneWithRoles) {
   const auto gpu = fictional_gpu({9, 0, true}, 132);
   DecodeProblem rows{.q_heads = 128, .kv_heads = 1, .head_dim = 576};
