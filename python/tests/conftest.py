@@ -9,6 +9,12 @@ import pytest
 sys.path.append(str(pathlib.Path(__file__).resolve().parent))
 
 
+def pytest_collection_finish():
+    """Tests that collect garbage look through what they have made, and not through all modules of all tests."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="module")
 def cache_dir(tmp_path_factory):
     """An empty directory for the databases, as safe as the library wants it."""

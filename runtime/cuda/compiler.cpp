@@ -150,11 +150,11 @@ Result<CompiledKernel> compile_through(std::string_view source, const std::strin
 
 /// Bytes that a thread may spill. Where warpgroups have roles, each role has another number of registers, and the
 /// compiler may put some words of what lives across segments into local memory. So it may where the producer converts
-/// rows, of what lives across steps, and in the fix-up where eight warps leave registers to a producer of eight. With
-/// matrix instructions of warps, a latent cache's V fills half of a thread's registers, and where bytes have to become
-/// operands and tokens have scales, no kernel is without spills.
+/// rows, of what lives across steps, of new rows that it writes, and of the fix-up. With matrix instructions of warps,
+/// V of a latent cache fills half of a thread's registers, and where bytes have to become operands and tokens have
+/// scales, no kernel is without spills.
 int most_spilled_bytes(const KernelSpec& spec) {
-  if (converts_rows(spec)) return warpgroups_have_roles(spec) ? 256 : spec.warps == 8 ? 96 : 32;
+  if (converts_rows(spec)) return warpgroups_have_roles(spec) ? 256 : 128;
   if (spec.features.latent && has_one_byte_elements(spec.features)) return 128;
   return !warpgroups_have_roles(spec) ? 0 : gathers_rows(spec) ? 192 : 64;
 }

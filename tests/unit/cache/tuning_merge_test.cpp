@@ -187,7 +187,11 @@ TEST(TuningMergeProperty, IsCommutativeAssociativeAndIdempotent) {
       fill_at_random(*parts[i], common, (seed_directory / "tuning.db").string());
     }
     std::vector<std::string> results;
-    for (const auto& order : {std::vector<int>{0, 1, 2}, {2, 1, 0}, {1, 0, 2, 1, 0}}) {
+    // One order, and one of the other ways to the same union.
+    const int other = *rc::gen::inRange(0, 3);
+    const std::vector<int> orders[] = {{2, 1, 0}, {1, 0, 2, 1, 0}};
+    for (const auto& order : {std::vector<int>{0, 1, 2}, other < 2 ? orders[other] : std::vector<int>()}) {
+      if (order.empty()) continue;
       TemporaryDirectory merged;
       const auto db = open_quietly(merged.path());
       for (const int part : order) {
@@ -196,7 +200,7 @@ TEST(TuningMergeProperty, IsCommutativeAssociativeAndIdempotent) {
       RC_ASSERT(db->check()->empty());
       results.push_back(describe(merged.path()));
     }
-    {  // (1 + 2) merged into 0
+    if (other == 2) {  // (1 + 2) merged into 0
       TemporaryDirectory inner;
       const auto db = open_quietly(inner.path());
       RC_ASSERT(db->import_from(directories[1] / "tuning.db").has_value());
@@ -204,7 +208,8 @@ TEST(TuningMergeProperty, IsCommutativeAssociativeAndIdempotent) {
       RC_ASSERT(parts[0]->import_from(inner / "tuning.db").has_value());
       results.push_back(describe(directories[0].path()));
     }
-    for (const std::string& result : results) RC_ASSERT(result == results.front());
+    RC_ASSERT(results.size() == 2u);
+    RC_ASSERT(results[0] == results[1]);
   }));
 }
 

@@ -112,9 +112,10 @@ constexpr bool kGathers = true, kRaggedQ = false;
 constexpr int kGatherWarps = 4;
 
 #define LEAN_DEVICE inline
-#define FORMAT(latent_columns, rope_columns, group, latent_at, scales_at, rope_at, page)                               \
-  constexpr int kRowByteColumns = latent_columns, kRowGroup = group, kRowFirstByte = latent_at, kRowScales = scales_at, \
-                kRowRope = rope_at, kHeadDim = latent_columns + rope_columns, kPageSize = page;
+#define FORMAT(latent_columns, rope_columns, group, latent_at, scales_at, rope_at, page)              \
+  constexpr int kRowByteColumns = latent_columns, kRowGroup = group, kRowFirstByte = latent_at,       \
+                kRowScales = scales_at, kRowRope = rope_at, kHeadDim = latent_columns + rope_columns, \
+                kPageSize = page;
 namespace dense {
 FORMAT(512, 64, 128, 0, 512, 528, 0)
 inline int page_of(const LeanDecodeArgs&, const Segment&, int) { return 0; }

@@ -50,7 +50,8 @@ std::vector<KernelSpec> family(Arch arch, int head_dim, LoadPath load) {
 
 /// `covering` has every load path on every arch with one of the four head_dims, on Hopper with two of them, and of
 /// their dtypes and fix-ups one pair, in turn. The seed of the run decides which ones an arch has; the next arch has
-/// others. `all` has every head_dim with every pair.
+/// others. Of what only Hopper has, it has every second kernel. `all` has everything, and every head_dim with every
+/// pair.
 enum class Combinations { covering, all };
 
 std::vector<KernelSpec> matrix(Combinations combinations) {
@@ -78,6 +79,7 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
       }
     }
   }
+  const std::size_t ordinary = specs.size();
   // Query rows on the matrix rows: one warpgroup holds all, two take steps in turn, two share them.
   for (const auto& [q_len, warps] : {std::pair{12, 4}, std::pair{16, 8}, std::pair{32, 8}}) {
     KernelSpec spec = matrix_spec({9, 0, true}, DType::bf16, 128, LoadPath::tensor, FixUp::ticket, 4);
@@ -151,7 +153,13 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
   wide.features = {.kv_format = KvFormat::int8, .v_head_dim = 16};
   wide.stages = 1;
   specs.push_back(wide);
-  return specs;
+  if (combinations == Combinations::all) return specs;
+  // Of these kernels every second one has its turn.
+  std::vector<KernelSpec> in_their_turn(specs.begin(), specs.begin() + static_cast<std::ptrdiff_t>(ordinary));
+  for (std::size_t i = ordinary; i < specs.size(); ++i) {
+    if (i % 2 == run_seed() % 2) in_their_turn.push_back(specs[i]);
+  }
+  return in_their_turn;
 }
 
 const Features kFeatures[] = {
