@@ -72,8 +72,10 @@ Line equal_ranges(std::int64_t start, std::int64_t length, std::int64_t period) 
 /// Whether contributors merge as a tree, groups first.
 bool has_groups(FixUp fixup, std::int64_t contributors) { return fixup == FixUp::ticket && contributors > kFlat; }
 
-/// Whether every row of K and V is a bulk copy of its own.
-bool copies_each_row(const KernelSpec& spec) { return spec.load == LoadPath::bulk && spec.layout == KvLayout::strided; }
+/// Whether every row of K and V is a bulk copy of its own, as in a strided cache and in pages of one token.
+bool copies_each_row(const KernelSpec& spec) {
+  return spec.load == LoadPath::bulk && (spec.layout == KvLayout::strided || spec.features.page_size == 1);
+}
 
 /// The most tokens in a microsecond that one SM attends to, whatever its memory does. Few query rows never reach it.
 double attended_rate(const KernelSpec& spec) {
@@ -97,14 +99,15 @@ double attended_rate(const KernelSpec& spec) {
 /// for the barrier, two products and the softmax between them depend on each other. Measured with one CTA of four warps
 /// on an SM, where nothing else hides it. 0 where attended_rate() knows better.
 double warp_step_us(const KernelSpec& spec) {
-  constexpr double kChain = 0.47, kPerTile = 0.23;  // a tile is 16 tokens of 128 columns
+  constexpr double kChain = 0.47, kPerTile = 0.23, kConversion = 0.2;  // a tile is 16 tokens of 128 columns
   if (spec.features.latent || query_rows_lead(spec)) return 0;
   const double tiles = spec.warp_tokens * spec.head_dim / 2048.0;
   const int rows = rows_per_block(spec);
   if (spec.load == LoadPath::vector) return 0.5 * kChain + kPerTile * tiles * rows;
-  // In a strided cache each row of K and of V is a bulk copy of its own.
   const double copies_us = copies_each_row(spec) ? 0.03 * 2 * spec.warp_tokens : 0;
-  return kChain + kPerTile * tiles * (1 + static_cast<double>(divide_up(rows, 8))) / 2 + copies_us;
+  // Bytes become operands in registers.
+  const double conversion_us = has_one_byte_elements(spec.features) ? kConversion * tiles : 0;
+  return kChain + kPerTile * tiles * (1 + static_cast<double>(divide_up(rows, 8))) / 2 + copies_us + conversion_us;
 }
 
 /// Round trips to L2, one after the other, in which a contributor that waits reduces its share: a strip of columns
@@ -269,13 +272,18 @@ double LaunchModel::reads_of_kv(std::int64_t grid) const {
   // Two row blocks of a KV head are one output tile apart on the line. A CTA that reads one of them is `ahead` tiles in
   // front of the CTA that reads the other, or `range - ahead` tiles where a range ends between the two. If what all
   // CTAs read in that time fits half of L2, the second read costs 0.35 of one from memory. In later waves, whose CTAs
-  // begin at different times, it costs 0.5. These are fitted to random problems on an H100.
-  constexpr double kShareOfL2 = 0.5, kReadOfL2 = 0.35, kReadInLaterWaves = 0.5;
+  // begin at different times, it costs 0.5, and with about two CTAs or more on every SM, which drift apart, 0.6. These
+  // are fitted to random problems on an H100.
+  constexpr double kShareOfL2 = 0.5, kReadOfL2 = 0.35, kReadInLaterWaves = 0.5, kReadInACrowd = 0.6;
+  constexpr double kCrowdBegins = 1.6, kCrowdIsFull = 1.9;  // CTAs of a wave for each SM
   const double range = static_cast<double>(tiles_) / static_cast<double>(grid),
                ahead = std::fmod(static_cast<double>(tiles_per_output_), range);
   const double ctas = static_cast<double>(std::min(grid, held_ * sms_));
   const double first_wave = ctas / static_cast<double>(grid);
-  const double near = first_wave * kReadOfL2 + (1 - first_wave) * kReadInLaterWaves;
+  const double crowd =
+      std::clamp((ctas / static_cast<double>(sms_) - kCrowdBegins) / (kCrowdIsFull - kCrowdBegins), 0.0, 1.0);
+  const double apart = first_wave * kReadOfL2 + (1 - first_wave) * kReadInLaterWaves;
+  const double near = (1 - crowd) * apart + crowd * kReadInACrowd;
   const auto cost_of = [&](double tiles) {
     const double between = std::min(tiles, range) * spec_.tile * token_bytes_ * ctas;
     return between < kShareOfL2 * l2_bytes_ ? near : 1.0;
