@@ -17,7 +17,7 @@ inline namespace v1 {
 namespace {
 
 /// Counts changes of the text that this file writes itself. Changes of the templates show in their bytes.
-constexpr std::string_view kGeneratorVersion = "4";
+constexpr std::string_view kGeneratorVersion = "5";
 
 std::string_view template_text(std::string_view name) {
   for (const EmbeddedTemplate& t : embedded_templates()) {
@@ -111,8 +111,8 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   return modules;
 }
 
-/// What q and K, the weights and V are when they are multiplied: q's type, but fp16 with elements of one byte, all of
-/// which it has.
+/// The type of the matrix instructions' operands: that of q, or fp16 where elements have one byte, because fp16 has all
+/// their values.
 DType operand_type(const KernelSpec& spec) { return has_one_byte_elements(spec.features) ? DType::fp16 : spec.dtype; }
 
 std::string header_comment(const KernelSpec& spec) {
@@ -335,7 +335,7 @@ std::string constants(const KernelSpec& spec) {
   }
   add("bool", "kGathers", gathers_rows(spec), "rows are copied one by one");
   add("int", "kGatherWarps", gathering_warps(spec), "producer warps that copy them");
-  add("bool", "kConvertsRows", converts_rows(spec), "and make operands of the matrix instructions of them");
+  add("bool", "kConvertsRows", converts_rows(spec), "these warps turn rows into operands of the matrix instructions");
   if (tensor) add("int", "kRowBufferBytes", row_buffer_bytes(spec), "rows that wait beside the ring as they are");
   const bool converts = converts_rows(spec);
   add("int", "kKvBytes", converts ? 2 : kv_element_bytes(spec.features),
@@ -343,14 +343,14 @@ std::string constants(const KernelSpec& spec) {
   if (row != nullptr) {
     add("int", "kRowByteColumns", row->latent_columns, "of a row of the cache: fp8 e4m3, one byte each");
     add("int", "kRowGroup", row->group_columns, "of these that share a scale");
-    add("int", "kRowFirstByte", row->latent_offset, "where they begin, in bytes");
+    add("int", "kRowFirstByte", row->latent_offset, "where the columns of one byte begin, in bytes");
     add("int", "kRowScales", row->scales_offset, "where the groups' scales begin: fp32");
     add("int", "kRowRope", row->rope_offset, "where the other columns begin: bf16");
     add("int", "kRowBytes", row->bytes, "of a row");
   } else if (converts) {
     add("int", "kRowByteColumns", spec.head_dim, "of a row of the cache, one byte each: all of them");
     add("int", "kRowGroup", 0, "no columns have scales of their own");
-    add("int", "kRowFirstByte", 0, "where they begin, in bytes");
+    add("int", "kRowFirstByte", 0, "where the columns of one byte begin, in bytes");
     add("int", "kRowScales", 0, "none");
     add("int", "kRowRope", 0, "none");
     add("int", "kRowBytes", spec.head_dim, "of a row");

@@ -110,9 +110,9 @@ int page_run(const KernelSpec& spec);
 int rows_per_block(const KernelSpec& spec);
 int row_blocks(const KernelSpec& spec);
 
-/// Whether the producer of load path tensor makes operands of the matrix instructions of rows of bytes
-/// (templates/kv/produce_rows.cuh or produce_buffered_rows.cuh): of rows with a format of their own, or with elements
-/// of one byte.
+/// Whether the producer of load path tensor turns rows of bytes into operands of the matrix instructions
+/// (templates/kv/produce_rows.cuh or produce_buffered_rows.cuh): rows with a format of their own, or with elements of
+/// one byte.
 bool converts_rows(const KernelSpec& spec);
 /// Whether rows are gathered one by one: those that are converted, and all of load path tensor where it has no copies
 /// of runs (templates/kv/produce_gathered.cuh).

@@ -10,7 +10,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parent))
 
 
 def pytest_collection_finish():
-    """Tests that collect garbage look through what they have made, and not through all modules of all tests."""
+    """Freezes what imports have made, so that tests that collect garbage look through their own objects only."""
     gc.collect()
     gc.freeze()
 

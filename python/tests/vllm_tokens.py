@@ -55,7 +55,7 @@ SPECULATION = {"speculative_config": {"method": "ngram", "num_speculative_tokens
 LATENT = {"FLASH_ATTN": "FLASH_ATTN_MLA", "TRITON_ATTN": "TRITON_MLA"}
 OF_SELECTED = {"FLASH_ATTN": "FLASHMLA_SPARSE"}
 FOR_LATENT_ONLY = {"FLASHMLA"}  # backends that models without latent attention do not have
-ONLY_BY_NAME = {"deepseek, fp8 cache"}  # models that FLASH_ATTN_MLA does not have; beside FLASHMLA or TRITON_ATTN, prefill of vLLM 0.26 differs
+ONLY_BY_NAME = {"deepseek, fp8 cache"}  # FLASH_ATTN_MLA does not have these, and beside FLASHMLA or TRITON_ATTN prefill of vLLM 0.26 differs
 # Kinds of attention, each a configuration and what the engine is told beside it.
 MODELS = {
     "llama": (LLAMA, {}),

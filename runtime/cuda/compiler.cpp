@@ -149,10 +149,10 @@ Result<CompiledKernel> compile_through(std::string_view source, const std::strin
 }
 
 /// Bytes that a thread may spill. Where warpgroups have roles, each role has another number of registers, and the
-/// compiler may put some words of what lives across segments into local memory. So it may where the producer converts
-/// rows, of what lives across steps, of new rows that it writes, and of the fix-up. With matrix instructions of warps,
-/// V of a latent cache fills half of a thread's registers, and where bytes have to become operands and tokens have
-/// scales, no kernel is without spills.
+/// compiler may put some words of what lives across segments into local memory. Where the producer converts rows, the
+/// compiler may also spill what lives across steps, new rows on their way to the cache, and values of the fix-up. In
+/// the mma family, V of a latent cache fills half of a thread's registers. There, many kernels over elements of one
+/// byte spill, and with a scale per token all do.
 int most_spilled_bytes(const KernelSpec& spec) {
   if (converts_rows(spec)) return warpgroups_have_roles(spec) ? 256 : 128;
   if (spec.features.latent && has_one_byte_elements(spec.features)) return 128;

@@ -17,7 +17,7 @@ constexpr std::int64_t kElementBytes = 2;
 }  // namespace
 
 Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecodeArgs& args, int l2_promotion) {
-  if (converts_rows(spec)) return KvTensorMaps{};  // nobody reads them
+  if (gathers_rows(spec)) return KvTensorMaps{};  // nobody reads them
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
   const bool paged = spec.features.page_size > 0;

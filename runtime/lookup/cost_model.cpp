@@ -72,9 +72,10 @@ Line equal_ranges(std::int64_t start, std::int64_t length, std::int64_t period) 
 /// Whether contributors merge as a tree, groups first.
 bool has_groups(FixUp fixup, std::int64_t contributors) { return fixup == FixUp::ticket && contributors > kFlat; }
 
-/// Whether every row of K and V is a bulk copy of its own, as in a strided cache and in pages of one token.
+/// Whether every row of K and V is a bulk copy of its own (kAdjacent in templates/kv/bulk.cuh).
 bool copies_each_row(const KernelSpec& spec) {
-  return spec.load == LoadPath::bulk && (spec.layout == KvLayout::strided || spec.features.page_size == 1);
+  const bool in_runs = spec.features.page_size > 0 && page_run(spec) < step_tokens(spec);
+  return spec.load == LoadPath::bulk && (spec.layout == KvLayout::strided || spec.features.latent || in_runs);
 }
 
 /// The most tokens in a microsecond that one SM attends to, whatever its memory does. Few query rows never reach it.
@@ -272,8 +273,8 @@ double LaunchModel::reads_of_kv(std::int64_t grid) const {
   // Two row blocks of a KV head are one output tile apart on the line. A CTA that reads one of them is `ahead` tiles in
   // front of the CTA that reads the other, or `range - ahead` tiles where a range ends between the two. If what all
   // CTAs read in that time fits half of L2, the second read costs 0.35 of one from memory. In later waves, whose CTAs
-  // begin at different times, it costs 0.5, and with about two CTAs or more on every SM, which drift apart, 0.6. These
-  // are fitted to random problems on an H100.
+  // begin at different times, it costs 0.5. With about two CTAs or more on every SM, these drift apart, and it costs
+  // 0.6. These are fitted to random problems on an H100.
   constexpr double kShareOfL2 = 0.5, kReadOfL2 = 0.35, kReadInLaterWaves = 0.5, kReadInACrowd = 0.6;
   constexpr double kCrowdBegins = 1.6, kCrowdIsFull = 1.9;  // CTAs of a wave for each SM
   const double range = static_cast<double>(tiles_) / static_cast<double>(grid),

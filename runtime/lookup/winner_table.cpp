@@ -92,10 +92,12 @@ bool share_kernels(const DecodeProblem& a, const DecodeProblem& b) {
   return a.head_dim == b.head_dim && group_of(a) == group_of(b);
 }
 
-/// Whether kernels read both caches in the same way. V of a latent cache is a part of K, and rows with a format of
-/// their own are converted, so that neither kernels nor costs are a guide to the other kind.
+/// Whether kernels read both caches in the same way. V of a latent cache is a part of K, and its rows are converted if
+/// they have a format of their own or elements of one byte, so that neither kernels nor costs are a guide to the other
+/// kind.
 bool read_alike(const DecodeProblem& a, const DecodeProblem& b) {
-  return a.features.latent == b.features.latent && row_format(a.features) == row_format(b.features);
+  const auto kind = [](const Features& f) { return std::pair(row_format(f), f.latent && has_one_byte_elements(f)); };
+  return a.features.latent == b.features.latent && kind(a.features) == kind(b.features);
 }
 
 /// How far any two problems are from each other, in octaves.

@@ -9,9 +9,9 @@
 // leader's half of V, and all others.
 
 // Whether the leader is done with a step before it asks for the next one. With one stage the next rows come where this
-// step's are. Gathered rows take longer to come than a stage is read, so the stage should be free early; but where they
-// are converted, the warps that do this are the limit. There and elsewhere the matrix unit should have S of the next
-// step to go on with.
+// step's are. Gathered rows take longer to come than a stage is read, so the stage should be free early. Where rows are
+// converted, the warps that convert them are the limit instead. In these and all other kernels the matrix unit should
+// have S of the next step to go on with.
 constexpr bool kReleasesFirst = kStages == 1 || (kGathers && !kConvertsRows);
 constexpr int kHalfValueDim = kValueDim / 2;
 constexpr int kOutTiles = kHalfValueDim / 8;  // eight-dim tiles of a warpgroup

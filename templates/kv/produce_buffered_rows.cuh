@@ -1,7 +1,7 @@
-// kv/produce_buffered_rows.cuh -- the producer of load path "tensor" for a latent cache whose rows have a format of
-// their own, where shared memory has room for a step's rows beside the ring (kv/row_buffer.cuh). Each warp goes on by
-// itself: it takes its rows of a step into registers, converts them into a stage once one is free, and then requests
-// its rows of the next step.
+// kv/produce_buffered_rows.cuh -- the producer of load path "tensor" for a latent cache of bytes, whose rows have a
+// format of their own or elements of one byte, where shared memory has room for a step's rows beside the ring
+// (kv/row_buffer.cuh). Each warp goes on by itself: it takes its rows of a step into registers, converts them into a
+// stage once one is free, and then requests its rows of the next step.
 
 // Requests and converts every step of this CTA's range. To be called by all warps that copy rows.
 LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const LeanTensorMap&, const KvRing& ring,

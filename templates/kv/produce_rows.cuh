@@ -1,7 +1,8 @@
-// kv/produce_rows.cuh -- the producer of load path "tensor" for a latent cache whose rows have a format of their own,
-// where warpgroups have roles and leave no room for rows beside the ring. Its warps copy rows as they are and convert
-// them to bf16 in the stages, once for K and V (kv/row_panels.cuh). Each of them goes on by itself: it asks for the
-// rows of the next step as soon as its stage is free, and converts a step once its rows are there, whichever is first.
+// kv/produce_rows.cuh -- the producer of load path "tensor" for a latent cache of bytes, whose rows have a format of
+// their own or elements of one byte, where warpgroups have roles and leave no room for rows beside the ring. Its warps
+// copy rows as they are and convert them to operands in the stages, once for K and V (kv/row_panels.cuh). Each of them
+// goes on by itself: it asks for the rows of the next step as soon as its stage is free, and converts a step once its
+// rows are there, whichever is first.
 
 // Whether claim_all would return at once for the stage at hand.
 LEAN_DEVICE bool is_free(const RingWriter& writer, const KvRing& ring) {

@@ -1,5 +1,5 @@
-// kv/row_copies.cuh -- what copies rows of bytes and converts them is written with: 16-byte copies, a barrier for each
-// warp's copies, and values of bytes.
+// kv/row_copies.cuh -- tools for copying and converting rows of bytes: 16-byte copies, a barrier for each warp's
+// copies, and values of bytes.
 
 constexpr int kScaleColumns = kRowGroup > 0 ? kRowGroup : 1;  // that share a scale, if columns have scales at all
 
@@ -69,7 +69,7 @@ LEAN_DEVICE u32 scaled_pair(u32 bytes, float scale) {
 }
 
 // Two bytes, the low ones of a word, as operands of the matrix instructions. Where their columns have no scale of their
-// own this is exact, because that of the cache multiplies scores and results.
+// own the conversion is exact, and the scale of the cache multiplies scores and results later.
 LEAN_DEVICE u32 operands_of_two(u32 bytes, float scale) {
   if constexpr (kRowGroup > 0) {
     return scaled_pair(bytes, scale);

@@ -27,7 +27,7 @@ LEAN_DEVICE void request_rows(const char* k_head, i64 row, int turn, u32 stage, 
     const i64 at = __shfl_sync(kFullMask, row, turn * kWarpRows + i);
     return k_head + (at < 0 ? 0 : at);
   };
-  // Eight lanes take a row, and each fourth one after it: 128 columns of one byte at a time, or 64 of two.
+  // Eight lanes copy a row, and then the fourth row after it: together 128 columns of one byte, or 64 of two.
   const int piece = lane % 8;
 #pragma unroll
   for (int i = lane / 8; i < kWarpRows; i += 4) {

@@ -259,7 +259,7 @@ void add_tensor_kernels(std::vector<VerifyKernel>& kernels, Arch arch) {
   KernelSpec latent{.arch = arch, .head_dim = 576, .lse = true, .load = LoadPath::tensor};
   latent.features.latent = true, latent.features.v_head_dim = 512;
   for (const KvFormat format : {KvFormat::same, KvFormat::fp8_e4m3}) {
-    for (const int group : {17, 33, 64, 95}) {
+    for (const int group : {17, 33, 64, 95, 128}) {
       for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
         latent.group = group, latent.fixup = fixup;
         latent.features.page_size = (fixup == FixUp::wait) == (format == KvFormat::same) ? 0 : 64;
@@ -268,7 +268,7 @@ void add_tensor_kernels(std::vector<VerifyKernel>& kernels, Arch arch) {
                            .specs = {with_tunables(latent, {.warps = 8,
                                                             .warp_tokens = 16,
                                                             .steps_per_tile = 1,
-                                                            .stages = 1,
+                                                            .stages = 2,
                                                             .ctas_per_sm = 1,
                                                             .pdl = group == 64})},
                            .required = false});

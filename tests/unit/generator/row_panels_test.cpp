@@ -397,7 +397,7 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = 
 
 #include "templates/kv/produce_buffered_rows.cuh"
 }  // namespace buffered_caches
-/// Rows of elements of one byte, of which one panel is left over, and of which none is.
+/// Rows of one-byte elements: with an odd number of panels, and with an even one.
 namespace bytes {
 ROWS(512, 576, 0, 0, 0, 0, 576, 2, 0, true)
 inline bool is_hole(int, int) { return false; }

@@ -304,7 +304,7 @@ TEST(LookupFeatures, LatentCachesOfBytesHaveConvertingKernelsOfFewerWarpsAndOthe
     EXPECT_NE(config.spec.load, LoadPath::tensor) << "it has no scales per token";
 }
 
-TEST(LookupFeatures, RowsWithAFormatOfTheirOwnHaveAKernelThatCannotSpillBehindOneWithRoles) {
+TEST(LookupFeatures, RowsWithAFormatOfTheirOwnHaveAKernelWithoutRolesBehindOneWithRoles) {
   const auto gpu = fictional_gpu({9, 0, true}, 132);
   DecodeProblem rows{.q_heads = 128, .kv_heads = 1, .head_dim = 576};
   rows.features = {.kv_format = KvFormat::fp8_ds_mla, .v_head_dim = 512, .latent = true};

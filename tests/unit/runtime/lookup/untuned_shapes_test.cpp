@@ -69,6 +69,16 @@ WinnerTable latent_table() {
   return table;
 }
 
+TEST(UntunedShapes, WinnersOfLatentCachesSayNothingOfCachesOfBytes) {
+  const WinnerTable table = latent_table();
+  const Shape shape{.batch = 16, .longest_context = 4096};
+  DecodeProblem bytes = latent_problem(16);
+  EXPECT_NE(table.find(latent_problem(32), shape).provenance, Provenance::fallback) << "they do of other heads";
+  bytes.features.kv_format = KvFormat::fp8_e4m3;
+  EXPECT_EQ(table.find(bytes, shape).provenance, Provenance::fallback);
+  EXPECT_EQ(table.find(bytes, shape).config.spec.features, bytes.features);
+}
+
 struct LatentStep {
   int batch, heads, q_len;
   std::int64_t context;

@@ -143,20 +143,21 @@ TEST(VerifyFeatures, RowsOfAFormatOfTheirOwnAreReadWithAndWithoutRoles) {
 
 TEST(VerifyFeatures, LatentGroupsOfAnySizeHaveRolesWithEachFixUp) {
   std::set<std::tuple<int, FixUp, bool>> met;
-  bool two_ctas_gather = false;
+  std::set<std::pair<int, FixUp>> two_ctas_gather;  // page sizes
   for (const VerifyKernel& kernel : feature_kernels(kHopper, false)) {
     const KernelSpec& spec = kernel.specs.front();
     if (row_format(spec.features) == nullptr && warpgroups_have_roles(spec))
       met.insert({spec.group, spec.fixup, converts_rows(spec)});
-    two_ctas_gather |= gathers_rows(spec) && spec.ctas_per_sm == 2;
+    if (gathers_rows(spec) && spec.ctas_per_sm == 2) two_ctas_gather.insert({spec.features.page_size, spec.fixup});
   }
-  for (const int group : {17, 33, 64, 95}) {
+  for (const int group : {17, 33, 64, 95, 128}) {
     for (const bool converts : {false, true}) {
       EXPECT_TRUE(met.contains({group, FixUp::ticket, converts}) && met.contains({group, FixUp::wait, converts}))
           << group << " " << converts;
     }
   }
-  EXPECT_TRUE(two_ctas_gather);
+  for (const auto& each : {std::pair{1, FixUp::ticket}, {4, FixUp::wait}, {100, FixUp::ticket}})
+    EXPECT_TRUE(two_ctas_gather.contains(each)) << "pages of " << each.first;
 }
 
 TEST(VerifyFeatures, PagedProblemsHaveCasesWithHoles) {
