@@ -536,7 +536,7 @@ TEST_F(TuneSession, WhatWonForLikeHeadsIsTriedEarly) {
   EXPECT_TRUE(second.samples.contains(to_json(paged)));
   for (const auto& [config, samples] : second.samples)
     EXPECT_EQ(config_from_json(config).value().spec.features.page_size, 16) << config;
-  // What won for these heads is not tried for others.
+  // What won for these heads is not tried for others, beside what look-ups answer for them.
   request.problem.features.page_size = 32;
   request.problem.head_dim = 64;
   SimulatedGpu third(request.problem, kSeed + 2);
@@ -546,7 +546,7 @@ TEST_F(TuneSession, WhatWonForLikeHeadsIsTriedEarly) {
     for (const auto& [config, samples] : gpu.samples) names.insert(kernel_name(config_from_json(config).value().spec));
     return names.size();
   };
-  EXPECT_LT(kernels_of(third), kernels_of(second));
+  EXPECT_LE(kernels_of(third), kernels_of(second));
 }
 
 TEST_F(TuneSession, RaggedShapesAreTriedWithMoreAndLessCharged) {
