@@ -31,7 +31,7 @@ void fill(const std::filesystem::path& directory, const std::string& name) {
 /// The step after n: the next one, or a growing distance further. The seed of the run decides which steps these are.
 int next_step(int n) {
   if (std::getenv("LEANATTN_ATTACK") != nullptr) return n + 1;
-  return n + 1 + (n + static_cast<int>(run_seed() % 12)) / 12;
+  return n + 1 + (n + static_cast<int>(run_seed() % 8)) / 8;
 }
 
 bool is_honest(const Error& error) {
