@@ -335,9 +335,9 @@ std::string constants(const KernelSpec& spec) {
   }
   add("bool", "kGathers", gathers_rows(spec), "rows are copied one by one");
   add("int", "kGatherWarps", gathering_warps(spec), "producer warps that copy them");
-  add("bool", "kConvertsRows", converts_rows(spec), "these warps turn rows into operands of the matrix instructions");
-  if (tensor) add("int", "kRowBufferBytes", row_buffer_bytes(spec), "rows that wait beside the ring as they are");
   const bool converts = converts_rows(spec);
+  add("bool", "kConvertsRows", converts, "these warps turn rows into operands of the matrix instructions");
+  if (tensor) add("int", "kRowBufferBytes", row_buffer_bytes(spec), "rows that wait beside the ring as they are");
   add("int", "kKvBytes", converts ? 2 : kv_element_bytes(spec.features),
       converts ? "bytes of an element of K and V in shared memory" : "bytes of an element of K and V");
   if (row != nullptr) {

@@ -104,7 +104,8 @@ def main():
         pathlib.Path(out).write_text(json.dumps(decode(backend, model, options.steps, options.decode_context_parallel)))
         return 0
     known = [name for name in MODELS if options.decode_context_parallel == 1 or can_be_spread(name)]
-    models = [name.replace("+", ", ") for name in options.models.split(",")] if options.models else [name for name in known if name not in ONLY_BY_NAME]
+    usual = [name for name in known if name not in ONLY_BY_NAME]
+    models = [name.replace("+", ", ") for name in options.models.split(",")] if options.models else usual
     if not set(models) <= set(known):
         parser.error("--models takes " + ",".join(known).replace(", ", "+"))
     backends = options.backends.split(",")

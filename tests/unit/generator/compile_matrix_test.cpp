@@ -49,9 +49,8 @@ std::vector<KernelSpec> family(Arch arch, int head_dim, LoadPath load) {
 }
 
 /// `covering` has every load path on every arch with one of the four head_dims, and of their dtypes and fix-ups one
-/// pair, in turn. The seed of the run decides which ones an arch has; the next arch has
-/// others. Of what only Hopper has, it has every second kernel. `all` has everything, and every head_dim with every
-/// pair.
+/// pair, in turn. The seed of the run decides which ones an arch has; the next arch has others. Of what only Hopper
+/// has, it has every second kernel. `all` has everything, and every head_dim with every pair.
 enum class Combinations { covering, all };
 
 std::vector<KernelSpec> matrix(Combinations combinations) {
@@ -294,7 +293,9 @@ TEST(CompileMatrix, EveryFeatureCompilesWithoutSpillsOnHopperAndSomeOnAnotherArc
   std::size_t elsewhere = 0;
   for (std::size_t i = 0; i < std::size(kFeatures); ++i) elsewhere += in_turn(i % 2, 2) ? 1 : 0;
   ASSERT_EQ(specs.size(), matrix_arches().size() / 2 * (5 + 2) + std::size(kFeatures) + elsewhere)
-      << "every feature has a load path on both; of two arches one has a head_dim, and both have latent caches";
+      << "every feature has a load path on Hopper and every second one elsewhere; of two arches one has a head_dim, "
+         "and "
+         "both have latent caches";
   expect_all_compile(specs);
 }
 

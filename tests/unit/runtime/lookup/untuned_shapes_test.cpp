@@ -272,6 +272,26 @@ RC_GTEST_PROP(UntunedShapes, AnAnswerIsAlwaysTheSame, ()) {
   RC_ASSERT(again.predicted_us == first.predicted_us);
 }
 
+TEST(UntunedShapes, BytesThatBecomeOperandsAndRowsThatAreCopiedOneByOneTakeTime) {
+  // One CTA, whose steps depend on each other.
+  const Shape shape{.batch = 1, .longest_context = 65536};
+  const auto us = [&](LoadPath load, const Features& features) {
+    DecodeProblem problem{.q_heads = 4, .kv_heads = 1, .head_dim = 128};
+    problem.features = features;
+    KernelSpec spec = base_spec(h200().arch, problem);
+    spec.load = load, spec.warps = 4, spec.warp_tokens = 16, spec.stages = 2, spec.tile = 64;
+    EXPECT_TRUE(validate(spec)) << kernel_name(spec);
+    return predict_us(default_parameters(h200(), spec), h200(), problem, shape, {.spec = spec, .grid = 1},
+                      guess_resident(h200(), spec));
+  };
+  EXPECT_GT(us(LoadPath::cp_async, {.kv_format = KvFormat::fp8_e4m3}), us(LoadPath::cp_async, {}))
+      << "of half the bytes";
+  for (const int page_size : {1, 8}) {
+    EXPECT_GT(us(LoadPath::bulk, {.page_size = page_size}), 1.5 * us(LoadPath::bulk, {.page_size = 16})) << page_size;
+    EXPECT_DOUBLE_EQ(us(LoadPath::cp_async, {.page_size = page_size}), us(LoadPath::cp_async, {.page_size = 16}));
+  }
+}
+
 RC_GTEST_PROP(UsualKernels, KeepTheirTunablesInALookUp, ()) {
   const DecodeProblem problem = common_problem();
   RC_PRE(validate(problem).has_value());
