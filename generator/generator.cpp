@@ -337,6 +337,8 @@ std::string constants(const KernelSpec& spec) {
   add("int", "kGatherWarps", gathering_warps(spec), "producer warps that copy them");
   const bool converts = converts_rows(spec);
   add("bool", "kConvertsRows", converts, "these warps turn rows into operands of the matrix instructions");
+  if (tensor) add("int", "kConvertingCtas", converting_ctas(spec), "CTAs of a cluster that share this work");
+  if (converting_ctas(spec) > 1) text += "#define LEAN_CLUSTER\n";
   if (tensor) add("int", "kRowBufferBytes", row_buffer_bytes(spec), "rows that wait beside the ring as they are");
   add("int", "kKvBytes", converts ? 2 : kv_element_bytes(spec.features),
       converts ? "bytes of an element of K and V in shared memory" : "bytes of an element of K and V");

@@ -198,6 +198,13 @@ bool row_blocks_in_step(const KernelSpec& spec) {
          row_blocks(spec) <= kMostInStep;
 }
 
+int converting_ctas(const KernelSpec& spec) {
+  // One-byte elements of one scale take fewer instructions to convert than the exchange of their values saves.
+  const RowFormat* const row = row_format(spec.features);
+  const bool shares_v = row != nullptr && row->latent_columns == value_dim(spec) && value_dim(spec) % 256 == 0;
+  return shares_v && converts_rows(spec) && row_blocks_in_step(spec) && row_blocks(spec) % 2 == 0 ? 2 : 1;
+}
+
 int partial_columns(const KernelSpec& spec) { return rows_per_block(spec) * value_dim(spec) / 4; }
 
 bool has_large_partials(const KernelSpec& spec) {

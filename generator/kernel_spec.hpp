@@ -141,6 +141,10 @@ bool splits_columns(const KernelSpec& spec);
 /// a KV head one after the other.
 bool row_blocks_in_step(const KernelSpec& spec);
 
+/// CTAs that convert the rows of a step together: two, which are a cluster, where row blocks in step need the same rows
+/// of a format of their own (templates/kv/row_panels.cuh). Otherwise each CTA converts its rows alone.
+int converting_ctas(const KernelSpec& spec);
+
 /// Columns of four values in a partial, the unit in which partials are merged (templates/merge/partial.cuh).
 int partial_columns(const KernelSpec& spec);
 /// Registers that a thread can have.

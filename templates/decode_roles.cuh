@@ -11,9 +11,19 @@ constexpr int kConsumerRegisters = kGathers ? 208 : 232, kProducerRegisters = kG
 static_assert(kConsumerRegisters * kThreads + kProducerRegisters * 32 * kProducerWarps <= kCtaRegisters,
               "warps trade the registers that the CTA has");
 
-extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCtasPerSm)
-    KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap k_map,
-                const __grid_constant__ LeanTensorMap v_map) {
+// A CTA must not end while the other one of its cluster may still write to its shared memory.
+LEAN_DEVICE void leave_cluster() {
+  arrive_in_cluster();
+  wait_for_cluster();
+}
+
+extern "C" __global__ void
+#if defined(LEAN_CLUSTER)
+__cluster_dims__(kConvertingCtas)
+#endif
+    __launch_bounds__(kThreads + 32 * kProducerWarps, kCtasPerSm)
+        KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap k_map,
+                    const __grid_constant__ LeanTensorMap v_map) {
   if constexpr (kPdl && kSelectionBlock > 0) wait_for_previous_kernel();  // which may write the selection
   const int length = first_length(args);
   extern __shared__ unsigned char dynamic_shared[];
@@ -36,6 +46,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     __syncwarp();
     asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");
   }
+  if constexpr (kConvertingCtas > 1) arrive_in_cluster();  // with barriers that the other CTA may use
   if (warp < kWarps) init_fix_up();
 
   Walk walk;
@@ -43,7 +54,9 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   if (warp >= kWarps) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
     if constexpr (kGathers) sync_gatherers();
+    if constexpr (kConvertingCtas > 1) wait_for_cluster();
     if (any && (kGathers || warp == kWarps)) produce(args, k_map, v_map, ring, walk);
+    if constexpr (kConvertingCtas > 1) leave_cluster();
     return;
   }
 
@@ -51,6 +64,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   if constexpr (kPdl) wait_for_previous_kernel();  // which may still write q, and read o and the workspace
   if (threadIdx.x == 0) found_segment(0) = {walk, any};
   asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");  // the barriers are initialised
+  if constexpr (kConvertingCtas > 1) wait_for_cluster();
   RingPosition at;
   FixUp fix = {};
 #pragma unroll 1
@@ -77,4 +91,5 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     finish_segment(args, walk, complete, fix, attention);
   }
   end_fix_up(args);
+  if constexpr (kConvertingCtas > 1) leave_cluster();
 }

@@ -152,6 +152,27 @@ LEAN_DEVICE bool is_complete(u32 barrier, u32 parity) {
   return done != 0;
 }
 
+// A cluster of two CTAs, each of which reaches the other's shared memory (PTX ISA, "Cluster of Cooperative Thread
+// Arrays", "mapa"). Both have their data at the same addresses.
+LEAN_DEVICE u32 cta_of_cluster() {
+  u32 r;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+LEAN_DEVICE u32 at_peer(u32 address) {
+  u32 r;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(cta_of_cluster() ^ 1));
+  return r;
+}
+// The scope is not the cluster, because such a release would become a fence for the whole GPU. The arrival tells of
+// reads by the matrix unit only, which are over.
+LEAN_DEVICE void arrive_at_peer(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(at_peer(barrier)) : "memory");
+}
+// The barrier of all threads of a cluster. Those that have ended are not waited for.
+LEAN_DEVICE void arrive_in_cluster() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+LEAN_DEVICE void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
 // The low or high 16-bit halves of two words, a's below b's.
 LEAN_DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }
 LEAN_DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }

@@ -119,9 +119,10 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
     return fail(ErrorCode::launch_failed, fmt::format("a grid of {} CTAs cannot be launched", grid),
                 fmt::format("Choose 1 to {}.", kMostCtas));
   }
-  // A CTA for each row block at least, where these go in step. With so few, every output tile is whole and nothing is
-  // stored in the workspace.
-  grid = std::max(grid, ctas_of_range_);
+  // A CTA for each row block, where these go in step: at least one of each, in which case every output tile is whole
+  // and nothing is stored in the workspace. CTAs beyond the last whole range would have nothing to do, and a grid of
+  // clusters must have whole ones.
+  grid = std::max(grid - grid % ctas_of_range_, ctas_of_range_);
   const bool waits = leanattn::waits(spec_);
   if (waits && grid > resident_total_) [[unlikely]] {
     return fail(

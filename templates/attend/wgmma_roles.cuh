@@ -175,7 +175,7 @@ LEAN_DEVICE StepOutlook outlook(const Segment& s, int read, u32 stage) {
 LEAN_DEVICE void finish_step(const LeanDecodeArgs& args, const Segment& s, const Step& step, u32 stage,
                              float (&score)[kStepTokens / 8][4]) {
   const Holes holes = step_holes(args, s, step, stage);
-  bool zeroes = step.count < kStepTokens;
+  bool zeroes = !kGathers && step.count < kStepTokens;  // where rows are gathered they arrive as zeros
   if constexpr (kSelectionBlock > 0 && !kGathers) zeroes |= any_hole(holes);
   if (zeroes) {
     sync_warpgroup(0);  // nobody reads K any more, of which V is a part
@@ -228,14 +228,14 @@ LEAN_DEVICE void lead(const LeanDecodeArgs& args, const Segment& s, const KvRing
     stage = ring.stages + at.stage * kStageBytes;
     if constexpr (kReleasesFirst) {
       wgmma_wait<0>();
-      if (signals) arrive(empty);
+      if (signals) release(empty);
     }
 #pragma unroll
     for (int part = 0; part < kStageParts; part++) {
       issue_scores(args, ring, at, part, shared, score);
       if (kReleasesFirst || part > 0) continue;
       wgmma_wait<1>();
-      if (signals) arrive(empty);
+      if (signals) release(empty);
     }
     known = outlook(s, read, stage);
     wgmma_wait<0>();
@@ -256,7 +256,7 @@ LEAN_DEVICE void lead(const LeanDecodeArgs& args, const Segment& s, const KvRing
   if (signals) arrive(weighed + at.stage * 8);
   wgmma_wait<0>();
   pin(a.out);
-  if (signals) arrive(empty_barriers(ring, at));
+  if (signals) release(empty_barriers(ring, at));
   at.next();
 }
 
@@ -289,6 +289,6 @@ LEAN_DEVICE void follow(const LeanDecodeArgs& args, const Segment& s, const KvRi
         a.max[half] = rows.max[row + half * 8], a.sum[half] = rows.sum[row + half * 8];
     }
     __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(empty);
+    if (threadIdx.x % 32 == 0) release(empty);
   }
 }

@@ -51,7 +51,8 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       if (leads) note_holes(writer.at.stage, ~exist);
     }
     store_rows(writer.stage(ring), rows);
-    arrive_for_warp(full_barriers(ring, writer.at));  // and all have read the buffer, which may be overwritten
+    publish_rows();  // and all have read the buffer, which may be overwritten
+    arrive_for_warp(full_barriers(ring, writer.at));
     writer.at.next();
   }
 }

@@ -44,12 +44,18 @@ LEAN_DEVICE bool is_complete_now(u32 barrier, u32 parity) {
   return __all_sync(kFullMask, done != 0);
 }
 
-// Says of all parts of a stage, whose first barrier is given, that this warp's rows are there. Each barrier counts 33
-// arrivals of a warp, as where each of its lanes arrives with its copies and one of them once more.
-static_assert(kGatherArrivals == kGatherWarps * 33, "so many arrivals make a part of a stage full");
-LEAN_DEVICE void arrive_for_warp(u32 barriers) {
+// Makes what this warp's lanes have stored in shared memory visible to the copy engine, and to the matrix unit of those
+// that wait for arrive_for_warp.
+LEAN_DEVICE void publish_rows() {
   fence_async_proxy();
   __syncwarp();
+}
+
+// Says of all parts of a stage, whose first barrier is given, that this warp's rows are there, which are published.
+// Each barrier counts 33 arrivals of a warp, as where each of its lanes arrives with its copies and one of them once
+// more.
+static_assert(kGatherArrivals == kGatherWarps * 33, "so many arrivals make a part of a stage full");
+LEAN_DEVICE void arrive_for_warp(u32 barriers) {
   if (threadIdx.x % 32 == 0) {
 #pragma unroll
     for (int part = 0; part < kStageParts; part++)
@@ -83,6 +89,18 @@ LEAN_DEVICE u32 e4m3_pair(float low, float high) {
   unsigned short y;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(y) : "f"(high), "f"(low));
   return y;
+}
+
+// Stores 16 bytes where they are at this address in the other CTA, and says so at its barrier (PTX ISA, "st.async").
+LEAN_DEVICE void store_at_peer_16(u32 address, const uint4& x, u32 barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                   at_peer(address)),
+               "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(at_peer(barrier))
+               : "memory");
+}
+// Expects bytes of the other CTA in the phase at hand, which does not complete before this thread arrives.
+LEAN_DEVICE void expect_from_peer(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
 LEAN_DEVICE void store_shared_16(u32 address, const uint4& x) {

@@ -96,12 +96,19 @@ LEAN_DEVICE u32 empty_barriers(const KvRing& ring, const RingPosition& at) {
   return ring.empty + at.stage * (kStageParts * 8);
 }
 
+// Says that a warp has read a part of a stage, whose barrier `empty` is given: to the producer, and to that of the CTA
+// that converts rows with it, because both fill the stages of both.
+LEAN_DEVICE void release(u32 empty) {
+  arrive(empty);
+  if constexpr (kConvertingCtas > 1) arrive_at_peer(empty);
+}
+
 // To be called by one thread.
 LEAN_DEVICE void init_ring(const KvRing& ring) {
 #pragma unroll
   for (int i = 0; i < kStageParts * kStages; i++) {
     init_barrier(ring.full + (u32)(i * 8), kGathers ? kGatherArrivals : 1);
-    init_barrier(ring.empty + (u32)(i * 8), kStageReaders);  // the warps that read it
+    init_barrier(ring.empty + (u32)(i * 8), kStageReaders * kConvertingCtas);  // the warps that read it
   }
   if constexpr (kPageSize > 0 && (kSelectionBlock > 0 || kGathers)) selected_holes().stages = ring.stages;
   if constexpr (kPageSize > 0 && kSelectionBlock == 0 && !kGathers)

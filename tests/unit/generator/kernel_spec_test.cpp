@@ -299,6 +299,28 @@ TEST(KernelSpec, RowsWithAFormatOfTheirOwnAreGatheredByTheProducerThatConvertsTh
   EXPECT_EQ(validate(other).error().message, "steps of 128 tokens, whose rows are gathered");
 }
 
+TEST(KernelSpec, TwoRowBlocksConvertRowsTogether) {
+  KernelSpec spec{.arch = {9, 0, true}, .head_dim = 576, .group = 128, .load = LoadPath::tensor};
+  spec.features = {.page_size = 64, .kv_format = KvFormat::fp8_ds_mla, .v_head_dim = 512, .latent = true};
+  spec.warps = 8, spec.warp_tokens = 16, spec.tile = 64, spec.stages = 2;
+  const auto ctas = [&](auto change) {
+    KernelSpec changed = spec;
+    change(changed);
+    EXPECT_TRUE(validate(changed)) << validate(changed).error().message;
+    return converting_ctas(changed);
+  };
+  EXPECT_EQ(ctas([](KernelSpec&) {}), 2);
+  EXPECT_EQ(ctas([](KernelSpec& s) { s.features.q_len = 2; }), 2) << "two clusters read the same rows";
+  EXPECT_EQ(ctas([](KernelSpec& s) { s.group = 64; }), 1) << "there is one row block";
+  EXPECT_EQ(ctas([](KernelSpec& s) { s.group = 96, s.features.q_len = 2; }), 1) << "one of three would be alone";
+  EXPECT_EQ(ctas([](KernelSpec& s) { s.features.batch_invariant = true; }), 1) << "row blocks do not go in step";
+  EXPECT_EQ(ctas([](KernelSpec& s) { s.features.kv_format = KvFormat::fp8_e4m3; }), 1) << "not worth it";
+  EXPECT_EQ(ctas([](KernelSpec& s) { s.features.kv_format = KvFormat::same; }), 1) << "nothing is converted";
+  EXPECT_NE(emit(spec)->source.find("__cluster_dims__"), std::string::npos);
+  spec.group = 64;
+  EXPECT_EQ(emit(spec)->source.find("cluster_dims"), std::string::npos);
+}
+
 TEST(KernelSpec, RowsOfALatentCacheOfOneByteElementsAreConverted) {
   KernelSpec roles{.arch = {9, 0, true}, .head_dim = 576, .group = 64, .load = LoadPath::tensor};
   roles.features = {.page_size = 64, .kv_format = KvFormat::fp8_e4m3, .v_head_dim = 512, .latent = true};

@@ -53,8 +53,12 @@ struct uint2 {
 uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
 
-/// Shared memory, whose addresses count from its beginning, and mbarriers in it.
-alignas(1024) std::array<unsigned char, 240 << 10> g_shared;
+/// Shared memory of the two CTAs of a cluster, whose addresses count from the beginning of the first one's, and
+/// mbarriers in it.
+constexpr u32 kToOtherCta = 256 << 10;
+alignas(1024) std::array<unsigned char, 2 * kToOtherCta> g_shared;
+thread_local u32 t_cta = 0;
+u32 cta_of_cluster() { return t_cta; }
 struct Barrier {
   int count = 0, left = 0;
   i64 bytes = 0;  // that were expected and have not come
@@ -116,6 +120,14 @@ uint2 load_shared_8(u32 address) {
   return x;
 }
 void store_shared_16(u32 address, const uint4& x) { std::memcpy(g_shared.data() + address, &x, 16); }
+void store_at_peer_16(u32 address, const uint4& x, u32 barrier) {
+  store_shared_16(address ^ kToOtherCta, x);
+  bytes_came(barrier ^ kToOtherCta, 16);
+}
+void expect_from_peer(u32 barrier, u32 bytes) {
+  const std::lock_guard lock(g_barriers_mutex);
+  g_barriers.at(barrier).bytes += bytes;
+}
 
 /// Copies that were asked for. Those of a lane land, in falling order, some time after it has said that it waits for
 /// them; others overtake them. One of more than 16 bytes tells its barrier how many came.
@@ -260,14 +272,19 @@ struct SelectedHoles {
 using Holes = u64;
 void wait_for_tokens(const Segment&, int) {}
 SelectedHoles& selected_holes() {
-  static SelectedHoles holes;
-  return holes;
+  static std::array<SelectedHoles, 2> holes;
+  return holes[t_cta];
 }
+void publish_rows() { __syncwarp(); }
 
 #define LEAN_DEVICE inline
 // Where there are no roles, eight warps copy rows.
-#define ROWS(values, byte_columns, rope_columns, group, bytes_at, scales_at, rope_at, parts, page, roles)            \
+#define ROWS(values, byte_columns, rope_columns, group, bytes_at, scales_at, rope_at, parts, page, roles) \
+  ROWS_OF_CTAS(values, byte_columns, rope_columns, group, bytes_at, scales_at, rope_at, parts, page, roles, 1)
+#define ROWS_OF_CTAS(values, byte_columns, rope_columns, group, bytes_at, scales_at, rope_at, parts, page, roles,    \
+                     ctas)                                                                                           \
   constexpr bool kHasRoles = roles;                                                                                  \
+  constexpr int kConvertingCtas = ctas;                                                                              \
   constexpr int kRowByteColumns = byte_columns, kRowGroup = group, kRowFirstByte = bytes_at, kRowScales = scales_at, \
                 kScaleColumns = group > 0 ? group : 1, kRowRope = rope_at, kRowBytes = rope_at + rope_columns * 2,   \
                 kValueDim = values, kVPanels = values / 64, kKPanels = (byte_columns + rope_columns) / 64,           \
@@ -277,7 +294,9 @@ SelectedHoles& selected_holes() {
     float scales[kStages][kStepTokens][group > 0 ? kRowByteColumns / kScaleColumns : 1];                             \
     u64 arrived[kGatherWarps][kStages];                                                                              \
   };                                                                                                                 \
-  inline RowBuffers& row_buffers() { return *reinterpret_cast<RowBuffers*>(g_shared.data() + (200 << 10)); }         \
+  inline RowBuffers& row_buffers() {                                                                                 \
+    return *reinterpret_cast<RowBuffers*>(g_shared.data() + (200 << 10) + t_cta * kToOtherCta);                      \
+  }                                                                                                                  \
   inline u32 arrived_barrier(u32 stage) {                                                                            \
     return shared_address(&row_buffers().arrived[threadIdx.x / 32 % kGatherWarps][stage]);                           \
   }                                                                                                                  \
@@ -292,7 +311,6 @@ SelectedHoles& selected_holes() {
   }                                                                                                                  \
   constexpr int first_panel(int part) { return part == 0 ? 0 : part < kStageParts ? kVPanels / 2 : kKPanels; }       \
   inline void arrive_for_warp(u32 barriers) {                                                                        \
-    __syncwarp();                                                                                                    \
     for (int part = 0; part < kStageParts && threadIdx.x % 32 == 0; part++)                                          \
       arrive(barriers + static_cast<u32>(part * 8), 33);                                                             \
   }                                                                                                                  \
@@ -345,6 +363,32 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = 
 
 #include "templates/kv/produce_rows.cuh"
 }  // namespace selected
+/// Two CTAs that convert half of the rows each.
+namespace shared {
+ROWS_OF_CTAS(512, 512, 64, 128, 0, 512, 528, 2, 0, true, 2)
+inline bool is_hole(int, int) { return false; }
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/row_places.cuh"
+
+#include "templates/kv/row_panels.cuh"
+
+#include "templates/kv/produce_rows.cuh"
+}  // namespace shared
+namespace shared_selected {
+ROWS_OF_CTAS(512, 512, 64, 128, 0, 512, 528, 2, 16, true, 2)
+constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
+constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = false;
+#include "templates/kv/selection.cuh"
+
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/selected_places.cuh"
+
+#include "templates/kv/row_panels.cuh"
+
+#include "templates/kv/produce_rows.cuh"
+}  // namespace shared_selected
 namespace two_caches {
 ROWS(512, 512, 64, 128, 0, 512, 528, 2, 16, true)
 constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
@@ -502,13 +546,17 @@ struct Rows {
   }
 };
 
-/// Runs a producer of `warps` warps over the segments, and reads every step as its parts become full. As the readers of
-/// two parts do, it frees the first one only once the next step is there. Producers of four warps ask L2 for each row
-/// once.
+/// Runs a producer of `warps` warps over the segments, in one CTA or in the two of a cluster, and reads every step as
+/// its parts become full. As the readers of two parts do, it frees the first one only once the next step is there.
+/// Readers of a cluster free the stages of both CTAs. Producers of four warps ask L2 for each row once.
 void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool has_holes,
                    const std::function<void(const KvRing&, Walk&)>& produce,
-                   const std::function<int(const Segment&, int)>& place, unsigned warps = 4) {
-  const KvRing ring{0, 210 << 10, 220 << 10};
+                   const std::function<int(const Segment&, int)>& place, unsigned warps = 4, unsigned ctas = 1) {
+  constexpr KvRing kRing{0, 210 << 10, 220 << 10};
+  const auto ring_of = [&](unsigned cta) {
+    const u32 to = cta * kToOtherCta;
+    return KvRing{kRing.stages + to, kRing.full + to, kRing.empty + to};
+  };
   const Layout& layout = rows.layout;
   const int panels = (layout.byte_columns + layout.rope_columns) / 64;
   const auto first_column = [&](int part) {
@@ -517,15 +565,21 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
   g_prefetched.clear();
   std::vector<const char*> existing;
   g_shared.fill(0xfe);  // finite as a scale, so that not even zeros times it are the zeros that are expected
-  for (int i = 0; i < kStages * layout.parts; ++i)
-    init_barrier(ring.full + static_cast<u32>(8 * i), static_cast<int>(warps) * 33);
-  for (int i = 0; i < kStages * layout.parts; ++i) init_barrier(ring.empty + static_cast<u32>(8 * i), 1);
+  for (unsigned cta = 0; cta < ctas; ++cta) {
+    for (int i = 0; i < kStages * layout.parts; ++i) {
+      init_barrier(ring_of(cta).full + static_cast<u32>(8 * i), static_cast<int>(warps) * 33);
+      init_barrier(ring_of(cta).empty + static_cast<u32>(8 * i), static_cast<int>(ctas));
+    }
+  }
+  const auto release = [&](u32 empty) {  // by one reader, as each of a cluster does
+    for (unsigned cta = 0; cta < ctas; ++cta) arrive(empty + cta * kToOtherCta, 1);
+  };
   std::vector<std::jthread> lanes;
-  for (unsigned lane = 0; lane < 32 * warps; ++lane) {
+  for (unsigned lane = 0; lane < 32 * warps * ctas; ++lane) {
     lanes.emplace_back([&, lane] {
-      threadIdx.x = lane;
+      threadIdx.x = lane, t_cta = lane / (32 * warps);
       Walk walk{segments.front(), &segments, 0};
-      produce(ring, walk);
+      produce(ring_of(t_cta), walk);
     });
   }
   RingPosition at;
@@ -533,7 +587,10 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
   std::optional<u32> kept;  // the barrier of the first part of the step before
   for (const Segment& s : segments) {
     for (int read = s.first; read < s.end; read += kStepTokens, at.next(), ++steps) {
-      for (int part = 0; part < layout.parts; ++part) {
+      for (int of_both = 0; of_both < layout.parts * static_cast<int>(ctas); ++of_both) {
+        const int part = of_both % layout.parts;
+        t_cta = static_cast<u32>(of_both / layout.parts);
+        const KvRing ring = ring_of(t_cta);
         wait_for(ring.full + at.stage * static_cast<u32>(layout.parts * 8) + static_cast<u32>(part * 8), at.parity);
         for (int token = 0; token < kStepTokens; ++token) {
           const int row = read + token < s.end ? place(s, read + token) : -1;
@@ -541,7 +598,7 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
           if (row >= 0 && part == 0) existing.push_back(rows.at(row));
           for (int column = first_column(part); column < first_column(part + 1); ++column) {
             const u32 chunk = static_cast<u32>(column % 64 / 8 ^ token % 8);
-            const std::size_t address = at.stage * static_cast<u32>(panels * kPanelBytes) +
+            const std::size_t address = ring.stages + at.stage * static_cast<u32>(panels * kPanelBytes) +
                                         static_cast<std::size_t>(column / 64 * kPanelBytes + token * 128) + chunk * 16 +
                                         static_cast<std::size_t>(column % 8 * 2);
             std::uint16_t found = 0;
@@ -555,14 +612,17 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
           }
         }
       }
-      const u32 empty = ring.empty + at.stage * static_cast<u32>(layout.parts * 8);
-      if (layout.parts > 1) {
-        if (kept) arrive(*kept, 1);
-        arrive(empty + 8, 1);
-        kept = empty;
-      } else {
-        arrive(empty, 1);
+      t_cta = 0;
+      const u32 empty = kRing.empty + at.stage * static_cast<u32>(layout.parts * 8);
+      for (unsigned reader = 0; reader < ctas; ++reader) {
+        if (layout.parts > 1) {
+          if (kept) release(*kept);
+          release(empty + 8);
+        } else {
+          release(empty);
+        }
       }
+      kept = empty;
     }
   }
   lanes.clear();
@@ -590,13 +650,14 @@ TEST(RowPanels, TheTableSaysWhatTheLoaderIsTriedWith) {
 
 /// A dense cache. The second segment has no tokens, and others end inside a step.
 void expect_panels_of_dense_rows(const Layout& layout, unsigned warps,
-                                 const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce) {
+                                 const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce,
+                                 unsigned ctas = 1) {
   Rows rows(layout);
   rows.args.k_stride_batch = 300 * rows.stride();
   const std::vector<Segment> segments{{0, 0, 0, 290}, {1, 0, 0, 0}, {2, 0, 64, 130}, {1, 0, 0, 1}, {0, 0, 128, 192}};
   expect_panels(
       rows, segments, false, [&](const KvRing& ring, Walk& walk) { produce(rows.args, ring, walk); },
-      [](const Segment& s, int read) { return s.request * 300 + read; }, warps);
+      [](const Segment& s, int read) { return s.request * 300 + read; }, warps, ctas);
 }
 
 TEST(RowPanels, RowsOfADenseCacheBecomePanels) {
@@ -664,7 +725,8 @@ TEST(RowPanels, RowsOfPagesBecomePanelsOnceTheyAreAppendedAndHolesZeros) {
 
 /// A cache of which random tokens are selected, with holes and tokens that the pool does not have.
 void expect_panels_of_selected_rows(const Layout& layout, unsigned warps,
-                                    const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce) {
+                                    const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce,
+                                    unsigned ctas = 1) {
   Rows rows(layout);
   std::mt19937 random(6);
   for (int i = 0; i < 2 * 400; ++i)
@@ -682,13 +744,24 @@ void expect_panels_of_selected_rows(const Layout& layout, unsigned warps,
         const int token = rows.selection[static_cast<std::size_t>(s.request * 400 + read)];
         return token < 0 || token >= 800 ? -1 : token;
       },
-      warps);
+      warps, ctas);
 }
 
 TEST(RowPanels, SelectedRowsBecomePanels) {
   expect_panels_of_selected_rows(kDsMla, 4, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
     selected::produce(args, {}, {}, ring, walk);
   });
+}
+
+TEST(RowPanels, TwoCtasConvertHalfOfTheRowsEachForBoth) {
+  const auto dense = [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
+    shared::produce(args, {}, {}, ring, walk);
+  };
+  expect_panels_of_dense_rows(kDsMla, 4, dense, 2);
+  const auto selected = [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
+    shared_selected::produce(args, {}, {}, ring, walk);
+  };
+  expect_panels_of_selected_rows(kDsMla, 4, selected, 2);
 }
 
 /// Selected rows and those of a second cache, which lies before or behind the first one.

@@ -136,6 +136,8 @@ TEST_F(FakeGpuKernel, RowBlocksInStepShareTheRangesOfAGrid) {
   ASSERT_TRUE(loaded->launch(args, 100, nullptr));
   EXPECT_EQ(fake_gpu().launches.back().grid, 100u);
   EXPECT_EQ(reciprocal(fake_gpu().launches.back()), 0xffffffffu / 50) << "of two CTAs each";
+  ASSERT_TRUE(loaded->launch(args, 101, nullptr));
+  EXPECT_EQ(fake_gpu().launches.back().grid, 100u) << "whole ranges, of which a cluster may be a part";
   ASSERT_TRUE(loaded->launch(args, 1, nullptr));
   EXPECT_EQ(fake_gpu().launches.back().grid, 2u) << "a CTA for each row block";
   EXPECT_EQ(reciprocal(fake_gpu().launches.back()), 0xffffffffu);
