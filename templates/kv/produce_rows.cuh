@@ -63,6 +63,9 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       prefetch_row<kRowBytes>(k_head() + row, row >= 0);
     }
     claim_all(args, ring, writer);
+    // If that was in vain, the two CTAs of a cluster have other steps, because lengths have changed under way. A second
+    // arrival at a barrier that the other CTA does not complete would end the launch with an error.
+    if (kConvertingCtas > 1 && requested == 0 && !is_free(writer, ring)) return;
     wait_for_tokens(s, step_at(s, read).token);
     if constexpr (kPageSize > 0) {
       const u32 holes = __ballot_sync(kFullMask, row < 0) >> turn * kWarpRows;

@@ -37,6 +37,13 @@ KernelSpec spec_with_roles(Arch arch, FixUp fixup) {
   return spec;
 }
 
+/// The same over rows of 656 bytes, with two row blocks, whose CTAs convert rows together (converting_ctas).
+KernelSpec spec_with_clusters(Arch arch, FixUp fixup) {
+  KernelSpec spec = spec_with_roles(arch, fixup);
+  spec.group = 128, spec.features.kv_format = KvFormat::fp8_ds_mla, spec.features.kv_scale = KvScale::tensor;
+  return spec;
+}
+
 /// Four requests of 32 LeanTiles each, which kGrid CTAs take in pairs.
 const std::vector<int> kPairs(4, 2048);
 static_assert(kGrid == 2 * 4, "an output tile has two contributors");
@@ -258,7 +265,11 @@ TEST_F(FaultsOnGpu, LengthsThatChangeWhileALaunchRunsDoNotHangIt) {
         specs.back().warps = warps;
       }
     }
-    if (arch.major == 9) specs.push_back(spec_with_roles(arch, fixup));
+    if (arch.major == 9) {
+      specs.push_back(spec_with_roles(arch, fixup));
+      specs.push_back(spec_with_clusters(arch, fixup));
+      ASSERT_EQ(converting_ctas(specs.back()), 2);
+    }
   }
   for (const KernelSpec& spec : specs) {
     const std::string what = kernel_name(spec);
