@@ -75,7 +75,7 @@ Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
   // Kernels whose warpgroups have roles have a main loop of their own (templates/decode_roles.cuh).
   const bool roles = warpgroups_have_roles(kernel.spec), tensor = kernel.spec.load == LoadPath::tensor;
   std::vector<Edit> edits = {
-      {"extern \"C\" __global__ void __launch_bounds__(kThreads", function, ""},
+      {"extern \"C\" __global__ void", function, ""},
       {"const int length = first_length(args);", stamp_at(Moment::started), ""},
       {tensor ? "const bool any = start_walk(args, length, part_sums, walk);"
               : "if (!start_walk(args, length, part_sums, walk)) return;",
