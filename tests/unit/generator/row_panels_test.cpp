@@ -63,6 +63,7 @@ struct Barrier {
   int count = 0, left = 0;
   i64 bytes = 0;  // that were expected and have not come
   u32 phase = 0;
+  std::condition_variable completed;
 };
 std::mutex g_barriers_mutex;
 std::map<u32, Barrier> g_barriers;
@@ -70,10 +71,13 @@ std::map<u32, Barrier> g_barriers;
 u32 shared_address(const void* p) { return static_cast<u32>(static_cast<const unsigned char*>(p) - g_shared.data()); }
 void init_barrier(u32 barrier, int count) {
   const std::lock_guard lock(g_barriers_mutex);
-  g_barriers[barrier] = {count, count, 0, 0};
+  Barrier& b = g_barriers[barrier];
+  b.count = b.left = count, b.bytes = 0, b.phase = 0;
 }
 void complete(Barrier& b) {
-  if (b.left == 0 && b.bytes == 0) b.left = b.count, ++b.phase;
+  if (b.left != 0 || b.bytes != 0) return;
+  b.left = b.count, ++b.phase;
+  b.completed.notify_all();
 }
 void arrive(u32 barrier, int times) {
   const std::lock_guard lock(g_barriers_mutex);
@@ -98,8 +102,11 @@ bool is_complete(u32 barrier, u32 parity) {
   const std::lock_guard lock(g_barriers_mutex);
   return g_barriers.at(barrier).phase % 2 != parity;
 }
+/// Sleeps, since hundreds of lanes that asked again and again would have most of the cores.
 void wait_for(u32 barrier, u32 parity) {
-  while (!is_complete(barrier, parity)) std::this_thread::yield();
+  std::unique_lock lock(g_barriers_mutex);
+  Barrier& b = g_barriers.at(barrier);
+  b.completed.wait(lock, [&] { return b.phase % 2 != parity; });
 }
 
 uint4 load_shared_16(u32 address) {
