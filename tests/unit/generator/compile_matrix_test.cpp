@@ -50,7 +50,7 @@ std::vector<KernelSpec> family(Arch arch, int head_dim, LoadPath load) {
 
 /// `covering` has every load path on every arch with one of the four head_dims, and of their dtypes and fix-ups one
 /// pair, in turn. The seed of the run decides which ones an arch has; the next arch has others. Of what only Hopper
-/// has, it has every second kernel. `all` has everything, and every head_dim with every pair.
+/// has, it has every third kernel. `all` has everything, and every head_dim with every pair.
 enum class Combinations { covering, all };
 
 std::vector<KernelSpec> matrix(Combinations combinations) {
@@ -144,9 +144,8 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
     more.features.q_len = 3, more.features.ragged_q = warps == 4;
     more.features.kv_format = group == 64 ? KvFormat::int8 : KvFormat::fp8_e5m2;
     more.features.append = group == 64;
-    // Every second one has its turn, so the order alternates.
-    specs.push_back(warps == 4 ? more : spec);
-    specs.push_back(warps == 4 ? spec : more);
+    specs.push_back(spec);
+    specs.push_back(more);
   }
   // Wide heads of one-byte elements, whose queries stand in shared memory whatever the load path.
   KernelSpec wide = matrix_spec({9, 0, true}, DType::fp16, 480, LoadPath::ldg, FixUp::wait, 8);
@@ -154,10 +153,10 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
   wide.stages = 1;
   specs.push_back(wide);
   if (combinations == Combinations::all) return specs;
-  // Of these kernels every second one has its turn.
+  // Of these kernels every third one has its turn.
   std::vector<KernelSpec> in_their_turn(specs.begin(), specs.begin() + static_cast<std::ptrdiff_t>(ordinary));
   for (std::size_t i = ordinary; i < specs.size(); ++i) {
-    if (i % 2 == run_seed() % 2) in_their_turn.push_back(specs[i]);
+    if (in_turn(i % 3, 3)) in_their_turn.push_back(specs[i]);
   }
   return in_their_turn;
 }
@@ -252,25 +251,34 @@ std::vector<KernelSpec> features_matrix(Combinations combinations) {
   return specs;
 }
 
-/// compile() also rejects what spills, and a log that says nothing about it (runtime/cuda/compiler_test.cpp).
-void expect_all_compile(const std::vector<KernelSpec>& specs) {
+/// Calls `failure_of(i)` for each i below `count`, on all cores, and reports the texts that are not empty.
+template <class FailureOf>
+void expect_no_failure(std::size_t count, FailureOf failure_of) {
   std::atomic<std::size_t> next = 0;
   std::mutex mutex;
   std::vector<std::string> failures;
   const auto work = [&] {
-    for (std::size_t i = next++; i < specs.size(); i = next++) {
-      const auto kernel = emit(specs[i]);
-      const auto compiled = kernel ? compile(*kernel) : tl::unexpected(kernel.error());
-      if (!compiled) {
-        const std::lock_guard lock(mutex);
-        failures.push_back(kernel_name(specs[i]) + ": " + compiled.error().message + "\n" + compiled.error().log);
-      }
+    for (std::size_t i = next++; i < count; i = next++) {
+      std::string failure = failure_of(i);
+      if (failure.empty()) continue;
+      const std::lock_guard lock(mutex);
+      failures.push_back(std::move(failure));
     }
   };
   std::vector<std::jthread> workers(std::max(1u, std::thread::hardware_concurrency()));
   for (auto& worker : workers) worker = std::jthread(work);
   for (auto& worker : workers) worker.join();
   for (const std::string& failure : failures) ADD_FAILURE() << failure;
+}
+
+/// compile() also rejects what spills, and a log that says nothing about it (runtime/cuda/compiler_test.cpp).
+void expect_all_compile(const std::vector<KernelSpec>& specs) {
+  expect_no_failure(specs.size(), [&](std::size_t i) -> std::string {
+    const auto kernel = emit(specs[i]);
+    const auto compiled = kernel ? compile(*kernel) : tl::unexpected(kernel.error());
+    if (compiled) return "";
+    return kernel_name(specs[i]) + ": " + compiled.error().message + "\n" + compiled.error().log;
+  });
   ::testing::Test::RecordProperty("kernels", static_cast<int>(specs.size()));
 }
 
@@ -319,30 +327,34 @@ TEST(CompileMatrix, EveryLatentCacheOfBytesHasADefaultKernelThatCompiles) {
   const Cache kCaches[] = {{kAmpere, 16, by_token}, {kHopper, 16, bytes},      {kHopper, 128, bytes},
                            {kHopper, 16, by_token}, {kHopper, 16, appended},   {kHopper, 128, appended},
                            {kBlackwell, 16, bytes}, {kBlackwell, 16, by_token}};
-  std::size_t number = 0;
-  for (const Cache& cache : kCaches) {
-    if (!in_turn(number++ % 2, 2)) continue;
+  std::vector<Cache> caches;
+  for (std::size_t i = 0; i < std::size(kCaches); ++i) {
+    if (in_turn(i % 2, 2)) caches.push_back(kCaches[i]);
+  }
+  expect_no_failure(caches.size(), [&](std::size_t i) -> std::string {
+    const Cache& cache = caches[i];
     const DecodeProblem problem{.q_heads = cache.heads, .kv_heads = 1, .head_dim = 576, .features = cache.features};
     const DeviceFacts device = facts_for_arch(cache.arch, 132).value();
     std::string failures;
-    bool compiles = false;
     for (const Config& config : default_configs(device, problem, {.batch = 8, .longest_context = 4096})) {
-      const auto compiled = compile(emit(config.spec).value());
-      compiles = compiled.has_value();
-      if (compiles) break;
+      const auto kernel = emit(config.spec);
+      const auto compiled = kernel ? compile(*kernel) : tl::unexpected(kernel.error());
+      if (compiled) return "";
       failures += compiled.error().message + "\n";
     }
-    EXPECT_TRUE(compiles) << to_string(cache.arch) << " " << to_json(problem) << "\n" << failures;
-  }
+    return to_string(cache.arch) + " " + to_json(problem) + " has no kernel that compiles\n" + failures;
+  });
 }
 
 /// For each NVRTC that is supported (scripts/test runs it with the oldest and the newest): every load path and fix-up,
-/// and two kernels with many features.
+/// of which a change has every load path with one, in turn, and two kernels with many features.
 TEST(NvrtcVersions, KernelsOfEveryLoadPathCompileWithoutSpills) {
   std::vector<KernelSpec> specs;
   for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
-    for (const FixUp fixup : {FixUp::ticket, FixUp::wait})
+    for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+      if (!in_turn((static_cast<std::size_t>(load) + static_cast<std::size_t>(fixup)) % 2, 2)) continue;
       specs.push_back(matrix_spec({9, 0, true}, DType::bf16, 128, load, fixup, load == LoadPath::vector ? 1 : 4));
+    }
   }
   specs.push_back(matrix_spec({8, 0}, DType::fp16, 64, LoadPath::cp_async, FixUp::wait, 8));
   KernelSpec cached = matrix_spec({8, 9}, DType::fp16, 128, LoadPath::cp_async, FixUp::ticket, 4);
