@@ -347,7 +347,7 @@ TEST(CompileMatrix, EveryLatentCacheOfBytesHasADefaultKernelThatCompiles) {
 }
 
 /// For each NVRTC that is supported (scripts/test runs it with the oldest and the newest): every load path and fix-up,
-/// of which a change has every load path with one, in turn, and two kernels with many features.
+/// of which a change has every load path with one, in turn, two kernels with many features, and one of clusters.
 TEST(NvrtcVersions, KernelsOfEveryLoadPathCompileWithoutSpills) {
   std::vector<KernelSpec> specs;
   for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
@@ -363,6 +363,11 @@ TEST(NvrtcVersions, KernelsOfEveryLoadPathCompileWithoutSpills) {
   KernelSpec masked = matrix_spec({9, 0, true}, DType::bf16, 128, LoadPath::bulk, FixUp::ticket, 4);
   masked.features = {.page_size = 8, .q_len = 2, .window = 100, .soft_cap = 30, .alibi = true};
   specs.push_back(masked);
+  KernelSpec cluster = matrix_spec({9, 0, true}, DType::bf16, 576, LoadPath::tensor, FixUp::ticket, 128);
+  cluster.features = {.page_size = 64, .kv_format = KvFormat::fp8_ds_mla, .v_head_dim = 512, .latent = true};
+  cluster.warps = 8, cluster.stages = 2;
+  ASSERT_EQ(converting_ctas(cluster), 2);
+  specs.push_back(cluster);
   const auto version = nvrtc_version();
   ASSERT_TRUE(version) << version.error().message;
   std::printf("NVRTC %s\n", version->c_str());
