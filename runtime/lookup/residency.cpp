@@ -17,15 +17,20 @@ int typical_registers(const KernelSpec& spec) {
   const bool many = (2 * value_dim(spec) + spec.head_dim) / 8 * ((rows + 7) / 8) > 64;
   const bool narrow = spec.head_dim <= 64 || has_one_byte_elements(spec.features);
   switch (spec.load) {
-    case LoadPath::tensor:
+    case LoadPath::tensor: {
+      const int wide = value_dim(spec) > 128 ? rows > 24 ? 44 : rows > 16 ? 10 : 0 : 0;
       return (rows <= 4   ? 120
               : rows <= 8 ? 132
                           : 142) +
-             std::max(value_dim(spec) / 64 - 1, 0) * 6 + (gathers_rows(spec) ? 6 : 0);
+             std::max(value_dim(spec) / 64 - 1, 0) * 6 + wide + (gathers_rows(spec) ? 6 : 0);
+    }
     case LoadPath::bulk: return many ? 204 : 150;
     case LoadPath::cp_async: return many ? 222 : narrow ? 158 : 174;
     case LoadPath::ldg: return many ? 202 : narrow ? 160 : 198;
-    case LoadPath::vector: return spec.warp_tokens * spec.head_dim > 16 * 64 ? 205 : 128;
+    case LoadPath::vector: {
+      const int step = spec.warp_tokens * spec.head_dim;  // elements of K, which are in registers with those of V
+      return (step > 32 * 64 ? 255 : step > 16 * 64 ? 192 : 128) + (rows - 1) * 25;
+    }
   }
   return 168;
 }
