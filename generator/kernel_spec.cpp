@@ -199,10 +199,11 @@ bool row_blocks_in_step(const KernelSpec& spec) {
 }
 
 int converting_ctas(const KernelSpec& spec) {
-  // One-byte elements of one scale take fewer instructions to convert than the exchange of their values saves.
-  const RowFormat* const row = row_format(spec.features);
-  const bool shares_v = row != nullptr && row->latent_columns == value_dim(spec) && value_dim(spec) % 256 == 0;
-  return shares_v && converts_rows(spec) && row_blocks_in_step(spec) && row_blocks(spec) % 2 == 0 ? 2 : 1;
+  // With elements of one byte and one scale, the exchange takes as long as the conversion that it saves.
+  const bool worth_it = row_format(spec.features) != nullptr;
+  const bool whole_pairs = value_dim(spec) % 256 == 0;  // of panels in either part of a stage
+  const bool in_pairs = row_blocks_in_step(spec) && row_blocks(spec) % 2 == 0;
+  return converts_rows(spec) && worth_it && whole_pairs && in_pairs ? 2 : 1;
 }
 
 int partial_columns(const KernelSpec& spec) { return rows_per_block(spec) * value_dim(spec) / 4; }

@@ -119,10 +119,11 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
     return fail(ErrorCode::launch_failed, fmt::format("a grid of {} CTAs cannot be launched", grid),
                 fmt::format("Choose 1 to {}.", kMostCtas));
   }
-  // A CTA for each row block, where these go in step: at least one of each, in which case every output tile is whole
-  // and nothing is stored in the workspace. CTAs beyond the last whole range would have nothing to do, and a grid of
-  // clusters must have whole ones.
-  grid = std::max(grid - grid % ctas_of_range_, ctas_of_range_);
+  // Where row blocks go in step, a range has a CTA for each of them. There is one range at least, in which case every
+  // output tile is whole and nothing is stored in the workspace. CTAs beyond the last whole range would have nothing to
+  // do, and a grid of clusters must have whole ones.
+  const std::int64_t ranges = std::max<std::int64_t>(grid / ctas_of_range_, 1);
+  grid = ranges * ctas_of_range_;
   const bool waits = leanattn::waits(spec_);
   if (waits && grid > resident_total_) [[unlikely]] {
     return fail(
@@ -158,7 +159,7 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
     attributes[config.numAttrs++].value.programmaticStreamSerializationAllowed = 1;
   }
   LeanDecodeArgs filled = has_selection(spec_.features) ? lean_line_of_selection(args, spec_.features.q_len) : args;
-  filled.grid_reciprocal = lean_reciprocal(static_cast<unsigned>(grid / ctas_of_range_));
+  filled.grid_reciprocal = lean_reciprocal(static_cast<unsigned>(ranges));
   KvTensorMaps maps;
   if (spec_.load == LoadPath::tensor && !gathers_rows(spec_)) {
     const TensorMapKey key = tensor_map_key(args, l2_promotion);

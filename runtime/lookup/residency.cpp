@@ -18,11 +18,10 @@ int typical_registers(const KernelSpec& spec) {
   const bool narrow = spec.head_dim <= 64 || has_one_byte_elements(spec.features);
   switch (spec.load) {
     case LoadPath::tensor: {
-      const int wide = value_dim(spec) > 128 ? rows > 24 ? 44 : rows > 16 ? 10 : 0 : 0;
-      return (rows <= 4   ? 120
-              : rows <= 8 ? 132
-                          : 142) +
-             std::max(value_dim(spec) / 64 - 1, 0) * 6 + wide + (gathers_rows(spec) ? 6 : 0);
+      int registers = rows <= 4 ? 120 : rows <= 8 ? 132 : 142;
+      registers += std::max(value_dim(spec) / 64 - 1, 0) * 6 + (gathers_rows(spec) ? 6 : 0);
+      if (value_dim(spec) > 128 && rows > 16) registers += rows > 24 ? 44 : 10;
+      return registers;
     }
     case LoadPath::bulk: return many ? 204 : 150;
     case LoadPath::cp_async: return many ? 222 : narrow ? 158 : 174;

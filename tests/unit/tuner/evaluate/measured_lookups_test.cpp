@@ -110,7 +110,7 @@ TEST(MeasuredLookups, DefaultCostsAreCloseToTheTimesOfAnswers) {
                   static_cast<long long>(one.config.grid), us, one.us);
     }
   }
-  EXPECT_EQ(errors.size(), 224u);
+  EXPECT_EQ(errors.size(), 334u);
   std::printf("error %.1f %% in the median, %.1f %% at the 95th percentile\n", 100 * quantile(errors, 0.5),
               100 * quantile(errors, 0.95));
   EXPECT_LT(quantile(errors, 0.5), 0.028);
