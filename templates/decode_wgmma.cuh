@@ -19,9 +19,6 @@ constexpr int kConsumerRegisters = kTwoProducers                                
               kProducerRegisters = kTwoProducers         ? kWarps == 8 ? 104 : 136
                                    : kAppend || kGathers ? 104
                                                          : 56;
-static_assert(kConsumerRegisters == 0 ||
-                  kConsumerRegisters * kThreads + kProducerRegisters * 32 * kProducerWarps <= kCtaRegisters,
-              "warps trade the registers that the CTA has");
 
 extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCtasPerSm)
     KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap k_map,
@@ -55,7 +52,11 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     return;
   }
 
-  if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
+  if constexpr (kConsumerRegisters > 0) {
+    static_assert(kConsumerRegisters * kThreads + kProducerRegisters * 32 * kProducerWarps <= kCtaRegisters,
+                  "warps trade the registers that the CTA has");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
+  }
   // The shuffle tells the compiler that `warp` is uniform.
   const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0), warpgroup = warp / 4;
   Operands& operands = ((Operands*)(shared + kMergeBytes))[kColumnsAreSplit ? 0 : warpgroup];

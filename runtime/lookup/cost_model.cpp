@@ -56,19 +56,6 @@ struct Line {
   std::int64_t contributors = 1;  ///< CTAs that an output tile is spread over
 };
 
-/// Consecutive ranges of `length` LeanTiles, the first of them from tile position `start`, on a line of output tiles of
-/// `period` LeanTiles. Within an output tile, ranges start at tile positions that are apart by the greatest common
-/// divisor of the two. With enough ranges each of these occurs; with fewer, this is the worst case.
-Line equal_ranges(std::int64_t start, std::int64_t length, std::int64_t period) {
-  const std::int64_t step = std::gcd(length, period);
-  const std::int64_t latest_start = period - step + start % step;
-  const std::int64_t latest_cut = length - step + (step - start % step) % step;
-  return {.longest = length,
-          .segments = divide_up(latest_start + length, period),
-          .first_piece = std::min(period - latest_start, length),
-          .contributors = divide_up(latest_cut + period, length)};
-}
-
 /// Whether contributors merge as a tree, groups first.
 bool has_groups(FixUp fixup, std::int64_t contributors) { return fixup == FixUp::ticket && contributors > kFlat; }
 
@@ -153,14 +140,20 @@ double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors, double
   return static_cast<double>(largest + groups) * turns;
 }
 
-Line line_of(std::int64_t tiles, std::int64_t tiles_per_output, std::int64_t grid) {
-  // The first `extra` ranges are longer than the others by one LeanTile (lean_split in templates/line/schedule.cuh).
-  const std::int64_t base = tiles / grid, extra = tiles % grid;
-  const Line others = equal_ranges(extra * (base + 1), base, tiles_per_output);
-  if (extra == 0) return others;
-  Line line = equal_ranges(0, base + 1, tiles_per_output);
-  line.contributors = std::max(line.contributors, others.contributors);
-  if (others.segments > line.segments) line.segments = others.segments, line.first_piece = others.first_piece;
+/// A line of `outputs` equal output tiles, over `grid` CTAs. CTA c begins at c / grid of the line, rounded up to a
+/// LeanTile (lean_split in templates/line/schedule.cuh). So ranges begin at every multiple of 1 / ranges of an output
+/// tile, and output tiles at every multiple of 1 / outputs of a range, once both numbers have no common divisor.
+Line line_of(std::int64_t tiles_per_output, std::int64_t outputs, std::int64_t grid) {
+  const std::int64_t common = std::gcd(outputs, grid), ranges = grid / common, period = tiles_per_output;
+  outputs /= common;
+  // The latest start within an output tile that is not rounded up to the next output tile.
+  const std::int64_t latest = (period - 1) * ranges / period;
+  Line line;
+  line.longest = divide_up(outputs * period, ranges);
+  line.segments = divide_up(latest + outputs, ranges);
+  if (latest + 1 < ranges) line.segments = std::max(line.segments, divide_up(ranges - 1 + outputs, ranges) - 1);
+  line.first_piece = std::min(period - divide_up(latest * period, ranges), line.longest);
+  line.contributors = ((outputs - 1) * period + (period - 1) * ranges) / (outputs * period) + 1;
   return line;
 }
 
@@ -296,7 +289,7 @@ double LaunchModel::reads_of_kv(std::int64_t grid) const {
 ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   const std::int64_t grid = std::clamp<std::int64_t>(wanted_grid, 1, tiles_);
   const double all_bytes = bytes_ * reads_of_kv(grid);
-  const Line line = line_of(tiles_, tiles_per_output_, grid);
+  const Line line = line_of(tiles_per_output_, tiles_ / tiles_per_output_, grid);
 
   // The CTAs that the busiest SM runs, one wave after the other.
   const std::int64_t ctas_on_sm = divide_up(grid, sms_);

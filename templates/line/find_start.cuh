@@ -59,7 +59,7 @@ struct Batch {
   }
   // The first tile position of this CTA's range, on a line of `line` positions.
   LEAN_DEVICE u32 begin_of_range(u32 line) const {
-    return lean_first_tile(lean_split(line, ranges(), grid_reciprocal), own_range());
+    return lean_range_begin(lean_split(line, ranges(), grid_reciprocal), own_range(), line);
   }
 };
 

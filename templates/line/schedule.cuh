@@ -4,8 +4,9 @@
 // All LeanTiles lie on one line: by request, then KV head, then row block, then context (LeanAttention, section 4). A
 // tile position is an index on it. Before the first LeanTile of each output tile lie `segment_cost` empty positions:
 // starting and finishing an output tile takes time too, and ranges that cross many short requests should hold fewer
-// LeanTiles for it. CTA c takes the positions from c * base + min(c, extra) on, so that shares differ by one at most.
-// Where row blocks go in step (line/rows.cuh), a range is that of several CTAs, and the line has no row blocks.
+// LeanTiles for it. Of `total` positions CTA c takes those from c * total / grid on, rounded up. So shares differ by
+// one at most, and a grid that is a multiple of the number of equal output tiles cuts all of them alike. Where row
+// blocks go in step (line/rows.cuh), a range is that of several CTAs, and the line has no row blocks.
 //
 // Tile positions have 32 bits, because a 64-bit division would take most of a microsecond of a kernel's start. The host
 // refuses a launch whose line could have 2^30 positions (lean_line_fits).
@@ -17,8 +18,8 @@
 
 // A line's equal split over a grid.
 struct LeanSplit {
-  unsigned base;   // positions that each CTA takes
-  unsigned extra;  // the first `extra` CTAs take one more
+  unsigned base;  // positions that each CTA takes
+  unsigned pace;  // how many take one more, for each CTA, times 2^32
 };
 
 // The most LeanTiles that an output tile can have whose context has up to `context_capacity` tokens. Sink tokens that
@@ -82,32 +83,45 @@ LEAN_HD LeanVisible lean_visible_part(int part_length, int first, int sink_token
 LEAN_HD unsigned lean_reciprocal(unsigned grid) { return 0xffffffffu / grid; }
 
 LEAN_HD LeanSplit lean_split(unsigned total, unsigned grid, unsigned reciprocal) {
-  LeanSplit split;
-  split.base = (unsigned)((unsigned long long)total * reciprocal >> 32);  // the quotient or one less
-  split.extra = total - split.base * grid;
-  if (split.extra >= grid) split.base++, split.extra -= grid;
-  return split;
+  unsigned base = (unsigned)((unsigned long long)total * reciprocal >> 32);  // the quotient or one less
+  unsigned extra = total - base * grid;
+  if (extra >= grid) base++, extra -= grid;
+  if (total < grid) return {1, 0};  // no CTA without work may lie between two that share an output tile
+  return {base, extra * reciprocal};
 }
 
-// n / d for n, d < 2^30 and quotients below 2^20. The device corrects a float estimate, which is off by one at most.
-LEAN_HD unsigned lean_quotient(unsigned n, unsigned d) {
+// n / d rounded down, for quotients below 2^20: off by one at most.
 #if defined(__CUDA_ARCH__)
-  unsigned quotient = (unsigned)__fdividef((float)n, (float)d);
+LEAN_HD unsigned lean_estimate(float n, float d) { return (unsigned)__fdividef(n, d); }
+#else
+LEAN_HD unsigned lean_estimate(float n, float d) { return (unsigned)(n / d); }
+#endif
+
+// n / d for n, d < 2^30 and quotients below 2^20.
+LEAN_HD unsigned lean_quotient(unsigned n, unsigned d) {
+  const unsigned quotient = lean_estimate((float)n, (float)d);
   const int rest = (int)(n - quotient * d);
   return rest < 0 ? quotient - 1 : quotient + (rest >= (int)d ? 1 : 0);
-#else
-  return n / d;
-#endif
 }
 
-// The first tile position of a CTA's range; of CTA `grid`, the end of the line.
+// Where a CTA's range begins, if the line is long enough. With less than 2^16 CTAs the product is too small by less
+// than one. With more it may miss the end of the line, which the last range then has in addition.
 LEAN_HD unsigned lean_first_tile(const LeanSplit& split, unsigned cta) {
-  return cta * split.base + (cta < split.extra ? cta : split.extra);
+  return cta * split.base + (unsigned)(((unsigned long long)cta * split.pace + 0xffffffffu) >> 32);
 }
 
-// The CTA whose range holds tile position `tile`, which is on the line.
+// The first tile position of a CTA's range on a line of `total`, and the one behind its last. Equal: it is empty.
+LEAN_HD unsigned lean_range_begin(const LeanSplit& split, unsigned cta, unsigned total) {
+  const unsigned first = lean_first_tile(split, cta);
+  return first < total ? first : total;
+}
+LEAN_HD unsigned lean_range_end(const LeanSplit& split, unsigned cta, unsigned grid, unsigned total) {
+  return cta + 1 < grid ? lean_range_begin(split, cta + 1, total) : total;
+}
+
+// The CTA whose range holds tile position `tile`, which is on the line. Of the last range it may say `grid`.
 LEAN_HD unsigned lean_owner(const LeanSplit& split, unsigned tile) {
-  const bool longer = tile < split.extra * (split.base + 1);  // in one of the first `extra` ranges
-  const unsigned skipped = longer ? 0 : split.extra;
-  return skipped + lean_quotient(tile - skipped * (split.base + 1), split.base + (longer ? 1 : 0));
+  const unsigned cta = lean_estimate((float)tile, (float)split.base + (float)split.pace * 0x1p-32f);
+  if (cta > 0 && lean_first_tile(split, cta) > tile) return cta - 1;
+  return cta + (lean_first_tile(split, cta + 1) <= tile ? 1 : 0);
 }

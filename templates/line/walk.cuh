@@ -82,8 +82,8 @@ LEAN_DEVICE bool set_segment_tiles(const LeanDecodeArgs& args, Walk& walk) {
 // Takes this CTA's range of a line of `line` tile positions. False when it is empty.
 LEAN_DEVICE bool take_range(const LeanDecodeArgs& args, Walk& walk, u32 line) {
   walk.split = lean_split(line, ranges(), args.grid_reciprocal);
-  walk.position = lean_first_tile(walk.split, own_range());
-  walk.end = lean_first_tile(walk.split, own_range() + 1);
+  walk.position = lean_range_begin(walk.split, own_range(), line);
+  walk.end = lean_range_end(walk.split, own_range(), ranges(), line);
   if (kRowBlocksInStep && own_range() >= ranges()) return false;  // the grid is no multiple of the row blocks
   return walk.position != walk.end;
 }

@@ -26,10 +26,11 @@ LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk&
   const Segment& s = walk.segment;
   if constexpr (kBatchInvariant) return {walk.origin, s.tiles, s.tile_begin};
   const u32 first = walk.origin + args.segment_cost;  // tile position of the output tile's first LeanTile
-  const u32 begin = s.tile_begin == 0 ? own_range() : lean_owner(walk.split, first),
-            last = s.tile_end == s.tiles ? own_range()
-                                         // No CTA has what lies behind a line that has changed since it was split.
-                                         : min(lean_owner(walk.split, first + s.tiles - 1), ranges() - 1);
+  LeanSplit split = walk.split;
+  asm volatile("" : "+r"(split.base), "+r"(split.pace));  // lest what was made of them be kept in registers
+  // No CTA has what lies behind a line that has changed since it was split.
+  const u32 begin = s.tile_begin == 0 ? own_range() : min(lean_owner(split, first), own_range()),
+            last = s.tile_end == s.tiles ? own_range() : min(lean_owner(split, first + s.tiles - 1), ranges() - 1);
   return {slot_of_range(begin, s.row_block), last - begin + 1, own_range() - begin};
 }
 

@@ -100,8 +100,8 @@ Result<Schedule> make_schedule(const ScheduleInput& input) {
         fmt::format("a line of {} LeanTiles is too long, because it must have fewer than 2^30", schedule.lean_tiles),
         "Draw a larger tile or a smaller batch.");
   }
-  const LeanSplit split = lean_split(static_cast<unsigned>(schedule.lean_tiles), static_cast<unsigned>(input.grid),
-                                     lean_reciprocal(static_cast<unsigned>(input.grid)));
+  const auto total = static_cast<unsigned>(schedule.lean_tiles), grid = static_cast<unsigned>(input.grid);
+  const LeanSplit split = lean_split(total, grid, lean_reciprocal(grid));
 
   std::int64_t line = 0;  // the first LeanTile of the present output tile
   unsigned cta = 0;
@@ -109,9 +109,10 @@ Result<Schedule> make_schedule(const ScheduleInput& input) {
   std::int64_t tiles_here = 0;  // LeanTiles of the present output tile
   // Where the range of a CTA ends on the line.
   const auto range_end = [&](unsigned c) {
-    if (sharing == 0) return std::int64_t{lean_first_tile(split, c + 1)};
-    const LeanSplit own = lean_split(static_cast<unsigned>(tiles_here), sharing, lean_reciprocal(sharing));
-    return line + std::int64_t{lean_first_tile(own, c % sharing + 1)};
+    if (sharing == 0) return std::int64_t{lean_range_end(split, c, grid, total)};
+    const auto tiles = static_cast<unsigned>(tiles_here);
+    const LeanSplit own = lean_split(tiles, sharing, lean_reciprocal(sharing));
+    return line + std::int64_t{lean_range_end(own, c % sharing, sharing, tiles)};
   };
   for (int request = 0; request < static_cast<int>(input.context_lengths.size()); ++request) {
     const auto tiles =

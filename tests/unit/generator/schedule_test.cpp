@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -13,32 +15,43 @@ rc::Gen<unsigned> any_total() {
   return rc::gen::oneOf(rc::gen::inRange<unsigned>(1, 5000), rc::gen::inRange<unsigned>(1, 0x3fffffffu),
                         rc::gen::just(0x3fffffffu));
 }
-LeanSplit split_of(unsigned total, unsigned grid) { return lean_split(total, grid, lean_reciprocal(grid)); }
+
+/// A line that is split over a grid.
+struct Line {
+  unsigned total, grid;
+  LeanSplit split = lean_split(total, grid, lean_reciprocal(grid));
+
+  unsigned begin(unsigned cta) const { return lean_range_begin(split, cta, total); }
+  unsigned end(unsigned cta) const { return lean_range_end(split, cta, grid, total); }
+  unsigned size(unsigned cta) const { return end(cta) - begin(cta); }
+  /// As contributors_of (templates/merge/workspace.cuh) takes it.
+  unsigned owner(unsigned tile) const { return std::min(lean_owner(split, tile), grid - 1); }
+};
 
 rc::Gen<unsigned> any_grid() {
   return rc::gen::oneOf(rc::gen::inRange<unsigned>(1, 600), rc::gen::inRange<unsigned>(1, 100000));
 }
 
 RC_GTEST_PROP(Schedule, RangesCoverTheLineOnceAndDifferByAtMostOneTile, ()) {
-  const unsigned total = *any_total(), grid = *any_grid();
-  const LeanSplit split = split_of(total, grid);
-  RC_ASSERT(lean_first_tile(split, 0) == 0u);
-  RC_ASSERT(lean_first_tile(split, grid) == total);
-  for (unsigned cta = 0; cta < grid; ++cta) {
-    const unsigned size = lean_first_tile(split, cta + 1) - lean_first_tile(split, cta);
-    RC_ASSERT(size == split.base || size == split.base + 1);
+  const Line line{*any_total(), *any_grid()};
+  RC_ASSERT(line.begin(0) == 0u);
+  RC_ASSERT(line.end(line.grid - 1) == line.total);
+  const unsigned least = line.total / line.grid;
+  for (unsigned cta = 0; cta < line.grid; ++cta) {
+    RC_ASSERT(cta == 0 || line.begin(cta) == line.end(cta - 1));
+    // A split over 2^16 CTAs or more is rounded; what it misses is in the last range.
+    const bool rounded = line.grid >= 65536 && cta + 1 == line.grid;
+    RC_ASSERT(line.size(cta) >= least && line.size(cta) <= least + (rounded ? 16 : 1));
   }
 }
 
 RC_GTEST_PROP(Schedule, TheOwnerOfATileIsTheCtaWhoseRangeHoldsIt, ()) {
-  const unsigned total = *any_total(), grid = *any_grid();
-  const LeanSplit split = split_of(total, grid);
+  const Line line{*any_total(), *any_grid()};
   for (int i = 0; i < 50; ++i) {
-    const auto tile = static_cast<unsigned>(*rc::gen::inRange<std::uint64_t>(0, total));
-    const unsigned owner = lean_owner(split, tile);
-    RC_ASSERT(owner < grid);
-    RC_ASSERT(lean_first_tile(split, owner) <= tile);
-    RC_ASSERT(tile < lean_first_tile(split, owner + 1) || owner + 1 == grid);
+    const auto tile = static_cast<unsigned>(*rc::gen::inRange<std::uint64_t>(0, line.total));
+    const unsigned owner = line.owner(tile);
+    RC_ASSERT(line.begin(owner) <= tile);
+    RC_ASSERT(tile < line.end(owner));
   }
 }
 
@@ -46,19 +59,19 @@ RC_GTEST_PROP(Schedule, EveryOutputTileHasOneHostAndNeighbouringContributors, ()
   const auto lengths = *rc::gen::container<std::vector<int>>(rc::gen::inRange(0, 5000));
   RC_PRE(!lengths.empty());
   const int tile = *rc::gen::element(16, 64, 128);
-  const unsigned kv_heads = *rc::gen::inRange(1u, 9u), grid = *any_grid();
+  const unsigned kv_heads = *rc::gen::inRange(1u, 9u);
   unsigned total = 0;
   for (int length : lengths) total += lean_tiles_of(length, tile) * kv_heads;
-  const LeanSplit split = split_of(total, grid);
+  const Line line{total, *any_grid()};
   unsigned origin = 0;
   for (int length : lengths) {
     for (unsigned head = 0; head < kv_heads; ++head) {
       const unsigned tiles = lean_tiles_of(length, tile);
-      const unsigned first = lean_owner(split, origin), last = lean_owner(split, origin + tiles - 1);
+      const unsigned first = line.owner(origin), last = line.owner(origin + tiles - 1);
       RC_ASSERT(first <= last);
       for (unsigned cta = first; cta <= last; ++cta) {  // every CTA between them holds a piece of this tile
-        RC_ASSERT(lean_first_tile(split, cta) < origin + tiles);
-        RC_ASSERT(lean_first_tile(split, cta + 1) > origin);
+        RC_ASSERT(line.begin(cta) < origin + tiles);
+        RC_ASSERT(line.end(cta) > origin);
       }
       origin += tiles;
     }
@@ -121,15 +134,36 @@ TEST(Schedule, VisibleTilesHoldTheSinksAndTheWindowOfEveryQueryToken) {
 
 TEST(Schedule, FlashAttention2IsTheGridWithOneCtaPerOutputTile) {
   const unsigned outputs = 32, tiles = 128;
-  const LeanSplit split = split_of(outputs * tiles, outputs);
-  for (unsigned cta = 0; cta < outputs; ++cta) EXPECT_EQ(lean_first_tile(split, cta), cta * tiles);
+  const Line line{outputs * tiles, outputs};
+  for (unsigned cta = 0; cta < outputs; ++cta) EXPECT_EQ(line.begin(cta), cta * tiles);
+}
+
+RC_GTEST_PROP(Schedule, AGridThatIsAMultipleOfTheOutputTilesCutsThemAlike, ()) {
+  const auto outputs = *rc::gen::inRange(1u, 3000u), tiles = *rc::gen::inRange(1u, 5000u);
+  const auto splits = *rc::gen::inRange(1u, std::min(tiles, 65535 / outputs) + 1);
+  const Line line{outputs * tiles, outputs * splits};
+  for (unsigned cut = 0; cut < splits; ++cut) {
+    const unsigned first = line.begin(cut);
+    for (unsigned output = 0; output < outputs; ++output) {
+      const unsigned here = line.begin(output * splits + cut) - output * tiles;
+      if (cut == 0) RC_ASSERT(here == 0u);
+      RC_ASSERT(here <= first && here + 1 >= first);  // the product is rounded
+    }
+  }
+}
+
+RC_GTEST_PROP(Schedule, LongerRangesLieEvenlyAmongTheOthers, ()) {
+  const Line line{*any_total(), *rc::gen::inRange(1u, 65536u)};
+  RC_PRE(line.total >= line.grid);
+  const unsigned cta = *rc::gen::inRange(0u, line.grid);
+  const double even = static_cast<double>(cta) * line.total / line.grid;
+  RC_ASSERT(std::abs(line.begin(cta) - even) <= 1.0);
 }
 
 TEST(Schedule, MoreCtasThanTilesLeavesTheRestIdle) {
-  const LeanSplit split = split_of(3, 10);
-  EXPECT_EQ(lean_first_tile(split, 3), 3u);
-  EXPECT_EQ(lean_first_tile(split, 9), 3u);
-  EXPECT_EQ(lean_owner(split, 2), 2u);
+  const Line line{3, 10};
+  for (unsigned cta = 0; cta < 10; ++cta) EXPECT_EQ(line.size(cta), cta < 3 ? 1u : 0u);
+  EXPECT_EQ(line.owner(2), 2u);
 }
 
 TEST(Schedule, LinesOf30BitsAndMoreAreRefused) {
@@ -147,9 +181,10 @@ TEST(Schedule, LinesOf30BitsAndMoreAreRefused) {
 
 RC_GTEST_PROP(Schedule, TheReciprocalSplitsAsADivisionDoes, ()) {
   const unsigned total = *rc::gen::oneOf(any_total(), rc::gen::arbitrary<unsigned>()), grid = *any_grid();
-  const LeanSplit split = split_of(total, grid);
+  RC_PRE(total >= grid);
+  const LeanSplit split = lean_split(total, grid, lean_reciprocal(grid));
   RC_ASSERT(split.base == total / grid);
-  RC_ASSERT(split.extra == total % grid);
+  RC_ASSERT(split.pace == total % grid * lean_reciprocal(grid));
 }
 
 }  // namespace
