@@ -65,17 +65,27 @@ bool copies_each_row(const KernelSpec& spec) {
   return spec.load == LoadPath::bulk && (spec.layout == KvLayout::strided || spec.features.latent || in_runs);
 }
 
+/// The most tokens in a microsecond that one SM attends to with more than 32 query rows and 128 columns of K and of V.
+/// The best tenth of the kernels of random problems on an H100 and an H200 reaches these.
+double rate_of_many_rows(const KernelSpec& spec) {
+  if (rows_per_block(spec) > 64) return spec.stages == 1 ? 23 : spec.stages == 2 ? 45 : 50;
+  if (spec.stages == 1) return 36;
+  // Long steps, or another warpgroup's, hide the softmax.
+  const bool long_steps = spec.warp_tokens > 16;
+  if (spec.warps == 4) return long_steps ? 96 : spec.stages == 2 ? 50 : 62;
+  return long_steps || spec.stages > 2 ? 92 : 65;
+}
+
 /// The most tokens in a microsecond that one SM attends to, whatever its memory does. Few query rows never reach it.
 double attended_rate(const KernelSpec& spec) {
   // 64 rows of a latent cache with roles for the warpgroups (64 x 16384 tokens of 128 heads in 463 to 515 us on an
-  // H100), 16 rows of it without (1 x 8192 tokens of 128 heads on an H200), and 64 rows of 128 columns of K and V (134
-  // MB in 55 us on an H200).
+  // H100), and 16 rows of it without (1 x 8192 tokens of 128 heads on an H200).
   const double columns = spec.head_dim + value_dim(spec);
   // Where the producer converts rows, it is the limit (64 x 8192 tokens of 64 and 64 x 16384 of 16 heads on an H100).
   if (converts_rows(spec)) return (warpgroups_have_roles(spec) ? 20.0 : 28.0) * 1088 / columns;
   if (warpgroups_have_roles(spec)) return 33.0 * 1088 / columns;
   if (spec.load == LoadPath::tensor && spec.features.latent) return 45.0 * 1088 / columns;
-  if (query_rows_lead(spec)) return 36.0 * 256 / columns;
+  if (query_rows_lead(spec)) return rate_of_many_rows(spec) * 256 / columns;
   const int rows = rows_per_block(spec);
   if (spec.load == LoadPath::tensor || (rows <= 16 && columns <= 512)) return std::numeric_limits<double>::infinity();
   // 24 rows of 64 columns of K and V (226 x 32596 tokens of 72/3 heads in 980 to 1070 us on an H100).
@@ -87,15 +97,25 @@ double attended_rate(const KernelSpec& spec) {
 /// for the barrier, two products and the softmax between them depend on each other. Measured with one CTA of four warps
 /// on an SM, where nothing else hides it. 0 where attended_rate() knows better.
 double warp_step_us(const KernelSpec& spec) {
-  constexpr double kChain = 0.47, kPerTile = 0.23, kConversion = 0.2;  // a tile is 16 tokens of 128 columns
+  constexpr double kChain = 0.47, kPerTile = 0.23, kConversion = 0.3;  // a tile is 16 tokens of 128 columns
+  // A token whose page is looked up for itself, by threads that copy rows or load them to registers; and one of bytes,
+  // of a page of several. Fitted to random problems on an H200.
+  constexpr double kCopiedToken = 0.03, kLoadedToken = 0.05, kTokenOfBytes = 0.01;
   if (spec.features.latent || query_rows_lead(spec)) return 0;
   const double tiles = spec.warp_tokens * spec.head_dim / 2048.0;
   const int rows = rows_per_block(spec);
   if (spec.load == LoadPath::vector) return 0.5 * kChain + kPerTile * tiles * rows;
   const double copies_us = copies_each_row(spec) ? 0.03 * 2 * spec.warp_tokens : 0;
   // Bytes become operands in registers.
-  const double conversion_us = has_one_byte_elements(spec.features) ? kConversion * tiles : 0;
-  return kChain + kPerTile * tiles * (1 + static_cast<double>(divide_up(rows, 8))) / 2 + copies_us + conversion_us;
+  const bool bytes = has_one_byte_elements(spec.features);
+  const double conversion_us = bytes ? kConversion * tiles : 0;
+  double token_us = 0;
+  if (spec.features.page_size > 0 && spec.load != LoadPath::tensor) {
+    const bool apart = page_run(spec) == 1;
+    token_us = apart ? (spec.load == LoadPath::ldg ? kLoadedToken : kCopiedToken) : bytes ? kTokenOfBytes : 0;
+  }
+  return kChain + kPerTile * tiles * (1 + static_cast<double>(divide_up(rows, 8))) / 2 + copies_us + conversion_us +
+         token_us * spec.warp_tokens;
 }
 
 /// Round trips to L2, one after the other, in which a contributor that waits reduces its share: a strip of columns
@@ -155,6 +175,20 @@ Line line_of(std::int64_t tiles_per_output, std::int64_t outputs, std::int64_t g
   line.first_piece = std::min(period - divide_up(latest * period, ranges), line.longest);
   line.contributors = ((outputs - 1) * period + (period - 1) * ranges) / (outputs * period) + 1;
   return line;
+}
+
+/// What partials of many columns add to a fix-up, in microseconds, for each 256 columns beyond the first 256. Fitted to
+/// random problems on an H200.
+double fix_up_of_columns(const KernelSpec& spec) {
+  if (spec.features.latent) return 0;
+  const double beyond = std::max(partial_columns(spec) - 256, 0) / 256.0;
+  const bool ticket = spec.fixup == FixUp::ticket;
+  if (spec.load != LoadPath::tensor) return beyond * (ticket ? 2.0 : spec.warps > 2 ? 1.5 : 0.5);
+  const int rows = rows_per_block(spec);
+  if (rows > 64) return beyond * 1.2;
+  if (rows > 32) return ticket ? beyond * 0.4 : 0;
+  // Where warpgroups take steps in turn, their states meet in shared memory first.
+  return beyond * (ticket ? 0.7 : holds_results(spec) ? 0.35 : 1.4);
 }
 
 }  // namespace
@@ -217,7 +251,7 @@ ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& 
   // Of many query rows the mma family loads and writes many, one row after the other.
   if (!spec.features.latent && spec.load != LoadPath::tensor)
     costs.segment += 0.03 * std::max(rows_per_block(spec) - 8, 0);
-  costs.fix_up = 0.2;
+  costs.fix_up = 0.2 + fix_up_of_columns(spec);
   costs.partial = has_large_partials(spec) ? 0.1 : 0.07;
   switch (spec.load) {
     case LoadPath::ldg: costs.start = 4.2; break;

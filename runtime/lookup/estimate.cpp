@@ -2,7 +2,6 @@
 #include "runtime/lookup/estimate.hpp"
 
 #include <algorithm>
-#include <optional>
 
 #include "runtime/lookup/residency.hpp"
 #include "runtime/lookup/specs.hpp"
@@ -20,7 +19,8 @@ constexpr double kRelativeAway = 1.0, kRelativeSlower = 0.03;
 // Surcharges on the predictions of kernels that nobody timed: where others were, where a portfolio was fitted, and
 // where nothing was timed at all and the default kernel, which every shape can have, saves compiling. Ranks of a group
 // make their plans before the first launch, so that there is nothing to save.
-constexpr double kUntried = 0.03, kUntriedBesidePortfolio = 0.08, kNotTheDefault = 0.05;
+// With a portfolio, the default costs of a load path and fix-up that it does not have are worth less than fitted ones.
+constexpr double kUntried = 0.03, kUntriedBesidePortfolio = 0.08, kOfAnotherFamily = 0.15, kNotTheDefault = 0.05;
 
 /// Whether two kernels move and use KV in the same way, so that they differ in LeanTile and launch bounds only.
 bool streams_like(const KernelSpec& a, const KernelSpec& b) {
@@ -33,19 +33,14 @@ bool same_but_for_fix_up(KernelSpec a, const KernelSpec& b) {
   return a == b;
 }
 
-/// nullopt where the portfolio has no kernel of this load path and fix-up, which then are no match for the others.
-std::optional<ModelParameters> parameters_of(const DeviceFacts& device, const KernelSpec& spec, const Portfolio* fitted,
-                                             double start_us) {
-  if (fitted == nullptr) return default_parameters(device, spec);
-  for (const PortfolioKernel& kernel : fitted->kernels) {
-    if (kernel.spec.load != spec.load || kernel.spec.fixup != spec.fixup ||
-        warpgroups_have_roles(kernel.spec) != warpgroups_have_roles(spec))
-      continue;
-    ModelParameters parameters = kernel.parameters;
-    parameters.costs.start += start_us;
-    return parameters;
+/// Those that the portfolio has for the same load path and fix-up; nullptr if there are none.
+const ModelParameters* fitted_parameters(const Portfolio& fitted, const KernelSpec& spec) {
+  for (const PortfolioKernel& kernel : fitted.kernels) {
+    if (kernel.spec.load == spec.load && kernel.spec.fixup == spec.fixup &&
+        warpgroups_have_roles(kernel.spec) == warpgroups_have_roles(spec))
+      return &kernel.parameters;
   }
-  return std::nullopt;
+  return nullptr;
 }
 
 }  // namespace
@@ -58,10 +53,19 @@ std::vector<PortfolioKernel> estimated_kernels(const DeviceFacts& device, const 
   const auto add = [&](const KernelSpec& spec, double doubt) {
     const auto same = [&](const PortfolioKernel& kernel) { return kernel.spec == spec; };
     if (std::find_if(kernels.begin(), kernels.end(), same) != kernels.end()) return;
-    const auto parameters = parameters_of(device, spec, fitted, start_us);
-    if (!parameters) return;
-    PortfolioKernel kernel{
-        .spec = spec, .resident = guess_resident(device, spec), .parameters = *parameters, .seen = {}, .doubt = doubt};
+    PortfolioKernel kernel{.spec = spec,
+                           .resident = guess_resident(device, spec),
+                           .parameters = default_parameters(device, spec),
+                           .seen = {},
+                           .doubt = doubt};
+    if (fitted != nullptr) {
+      if (const ModelParameters* const parameters = fitted_parameters(*fitted, spec)) {
+        kernel.parameters = *parameters;
+        kernel.parameters.costs.start += start_us;
+      } else {
+        kernel.doubt = kOfAnotherFamily;
+      }
+    }
     // The parameters are fitted, or else the winners' errors are those of the default ones.
     if (fitted == nullptr) {
       for (const Witness& witness : witnesses) {

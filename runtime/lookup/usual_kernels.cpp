@@ -19,10 +19,9 @@ struct Tunables {
 };
 
 // Kernels that won for several shapes on an H200 (bench/results/h200/tuning_report.json.gz), and those of two warps for
-// random problems on an H100. Deep rings of load path
-// tensor stream long contexts. Kernels that wait merge sooner when many CTAs share an output tile. Several CTAs on an
-// SM, and registers instead of a ring, suit many short contexts, because one CTA streams while another one starts or
-// ends a segment.
+// random problems on an H100. Deep rings of load path tensor stream long contexts. Kernels that wait merge sooner when
+// many CTAs share an output tile. Several CTAs on an SM, and registers instead of a ring, suit many short contexts,
+// because one CTA streams while another one starts or ends a segment.
 constexpr Tunables kDense[] = {
     {LoadPath::tensor, FixUp::ticket, 128, 8, 16, 4, 1}, {LoadPath::tensor, FixUp::wait, 128, 8, 16, 4, 1},
     {LoadPath::tensor, FixUp::ticket, 64, 4, 16, 3, 1},  {LoadPath::tensor, FixUp::ticket, 64, 4, 16, 2, 3},
@@ -35,6 +34,11 @@ constexpr Tunables kFewRows[] = {
     {LoadPath::vector, FixUp::ticket, 16, 2, 16, 1, 4},
     {LoadPath::vector, FixUp::ticket, 32, 8, 32, 1, 1},
     {LoadPath::vector, FixUp::ticket, 64, 4, 16, 1, 2},
+};
+// Two row blocks of up to 64 rows each, in long steps, instead of one of more rows.
+constexpr Tunables kManyRows[] = {
+    {LoadPath::tensor, FixUp::wait, 128, 4, 32, 2, 1},
+    {LoadPath::tensor, FixUp::wait, 128, 4, 32, 3, 2},
 };
 constexpr Tunables kLatent[] = {
     {LoadPath::tensor, FixUp::ticket, 128, 4, 16, 2, 1}, {LoadPath::tensor, FixUp::ticket, 64, 8, 16, 2, 1},
@@ -78,7 +82,9 @@ std::vector<KernelSpec> usual_kernels(const DeviceFacts& device, const DecodePro
     add_all(kLatent);
   } else {
     add_all(kDense);
-    if (base.group * base.features.q_len <= 2) add_all(kFewRows);
+    const int rows = query_rows(base.features, base.group);
+    if (rows <= 2) add_all(kFewRows);
+    if (rows > 32) add_all(kManyRows);
   }
   return kernels;
 }

@@ -285,7 +285,8 @@ TEST_F(FaultsOnGpu, LengthsThatChangeWhileALaunchRunsDoNotHangIt) {
                             written));
     const EndsRewriter ends{ended};
     int faults = 0;
-    for (int round = 0; round < 25; ++round) {
+    // A round with a fault takes long, because each wait in vain takes a millisecond. Five of them say enough.
+    for (int round = 0; round < 25 && faults < 5; ++round) {
       for (int i = 0; i < 20; ++i) ASSERT_TRUE(kernel->launch(args, kGrid, stream));
       const auto finished = sync();
       ASSERT_TRUE(finished) << what << ": " << finished.error().message;
@@ -297,7 +298,7 @@ TEST_F(FaultsOnGpu, LengthsThatChangeWhileALaunchRunsDoNotHangIt) {
     __atomic_store_n(ended, 1, __ATOMIC_RELEASE);
     const auto also = other->synchronize();
     ASSERT_TRUE(also) << also.error().message;
-    RecordProperty("faults_in_25_rounds_" + what, faults);
+    RecordProperty("rounds_with_a_fault_" + what, faults);
     ASSERT_TRUE(decode_case.set_context_lengths(sets[0], stream));
     mend(decode_case, *kernel, args, workspace, what + " after changes");
   }

@@ -32,7 +32,8 @@ class PortfolioTest : public ::testing::Test {
       spec.load = LoadPath::bulk, spec.warps = 4, spec.warp_tokens = 16, spec.tile = 64, spec.ctas_per_sm = 1;
       spec.stages = stages;
       PortfolioKernel kernel{.spec = spec, .resident = 1, .parameters = default_parameters(device), .seen = {}};
-      kernel.parameters.costs.start = stages == 3 ? 3.0 : 5.0;  // so that the model prefers the deeper ring
+      // So that the model prefers the deeper ring, and either to a kernel of another family at its default costs.
+      kernel.parameters.costs.start = stages == 3 ? 2.0 : 2.6;
       portfolio.kernels.push_back(kernel);
     }
   }
@@ -193,6 +194,17 @@ TEST_F(PortfolioTest, WhatWasSeenNearbyOverrulesTheModel) {
   portfolio.kernels[1].seen = {
       {here, GridKind::whole, 0.5}, {here, GridKind::even, 0.5}, {here, GridKind::crossing, 0.5}};
   EXPECT_EQ(table().find(problem, unseen).config.spec, portfolio.kernels[0].spec);
+}
+
+TEST_F(PortfolioTest, AFamilyThatWasNotFittedIsTakenWhereItsDefaultCostsAreFarLower) {
+  const auto family_at = [&](double start) {
+    for (PortfolioKernel& kernel : portfolio.kernels) kernel.parameters.costs.start = start;
+    const KernelSpec spec = table().find(problem, unseen).config.spec;
+    return std::pair{spec.load, spec.fixup};
+  };
+  const std::pair fitted{portfolio.kernels[0].spec.load, portfolio.kernels[0].spec.fixup};
+  EXPECT_EQ(family_at(2.0), fitted);
+  EXPECT_NE(family_at(20.0), fitted);
 }
 
 TEST_F(PortfolioTest, AMeasuredShapeIsAnsweredByItsWinner) {

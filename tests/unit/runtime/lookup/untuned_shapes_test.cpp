@@ -288,8 +288,9 @@ TEST(UntunedShapes, BytesThatBecomeOperandsAndRowsThatAreCopiedOneByOneTakeTime)
       << "of half the bytes";
   for (const int page_size : {1, 8}) {
     EXPECT_GT(us(LoadPath::bulk, {.page_size = page_size}), 1.5 * us(LoadPath::bulk, {.page_size = 16})) << page_size;
-    EXPECT_DOUBLE_EQ(us(LoadPath::cp_async, {.page_size = page_size}), us(LoadPath::cp_async, {.page_size = 16}));
   }
+  EXPECT_DOUBLE_EQ(us(LoadPath::cp_async, {.page_size = 8}), us(LoadPath::cp_async, {.page_size = 16}));
+  EXPECT_GT(us(LoadPath::cp_async, {.page_size = 1}), 1.2 * us(LoadPath::cp_async, {.page_size = 16}));
 }
 
 RC_GTEST_PROP(UsualKernels, KeepTheirTunablesInALookUp, ()) {

@@ -168,7 +168,7 @@ TEST(MeasuredLookups, DefaultCostsAreCloseToTheTimesOfRandomProblemsOnAnH100) {
               100 * quantile(errors, 0.9));
   EXPECT_GT(errors.size(), 600u);
   EXPECT_LT(quantile(errors, 0.5), 0.10);
-  EXPECT_LT(quantile(errors, 0.9), 0.30);
+  EXPECT_LT(quantile(errors, 0.9), 0.32);
 }
 
 TEST(MeasuredLookups, OfTheConfigurationsOfRandomProblemsTheModelPicksGoodOnes) {
