@@ -156,7 +156,7 @@ Result<CompiledKernel> compile_through(std::string_view source, const std::strin
 int most_spilled_bytes(const KernelSpec& spec) {
   if (converts_rows(spec)) return warpgroups_have_roles(spec) ? 256 : 128;
   if (spec.features.latent && has_one_byte_elements(spec.features)) return 128;
-  return !warpgroups_have_roles(spec) ? 0 : gathers_rows(spec) ? 192 : 64;
+  return !warpgroups_have_roles(spec) ? 0 : gathers_rows(spec) ? 192 : 96;
 }
 
 /// Rejects an emitted kernel that spills or serialises wgmma, because both cost more time than tuning can save.

@@ -93,6 +93,8 @@ std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProbl
                         is_ragged(visible_shape(problem, shape)) ? segment_cost(device, *spec) : 0,
                         l2_promotion(problem, shape, *spec)};
     configs.push_back(with_fitting_fix_up(device, problem, shape, config));
+    // The next best, if the kernel that waits spills.
+    if (configs.back() != config) configs.push_back(config);
   }
   // Only an invalid problem gets here. Generating this kernel then fails with an error that says what is wrong.
   if (configs.empty()) configs.push_back({base, 1, 0});

@@ -18,8 +18,9 @@ Config default_config(const DeviceFacts& device, const DecodeProblem& problem, c
 /// Whether GPUs of this architecture have kernels for the problem, which must be valid. Errors: unsupported.
 Result<void> validate_on(const DeviceFacts& device, const DecodeProblem& problem);
 
-/// The default, followed by those to try when this NVRTC cannot compile it without spills. There is always one. All of
-/// them are valid if the problem is, and validate_on() the device.
+/// The default, followed by those to try when this NVRTC cannot compile it without spills: the same with tickets, where
+/// its CTAs wait for each other, and then other kernels. There is always one. All of them are valid if the problem is,
+/// and validate_on() the device.
 std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape);
 
 /// The exchange_order() that kernels of a group's ranks must have; nullopt without a group, where any will do. Ranks

@@ -346,6 +346,26 @@ TEST(CompileMatrix, EveryLatentCacheOfBytesHasADefaultKernelThatCompiles) {
   });
 }
 
+/// Several query tokens of many heads are row blocks, whose kernels of another load path take twenty times as long.
+TEST(CompileMatrix, TheFirstDefaultKernelOfManyHeadsOverALatentCacheCompiles) {
+  struct Step {
+    int heads, q_len;
+  };
+  constexpr Step kSteps[] = {{128, 1}, {128, 2}, {64, 4}};
+  expect_no_failure(std::size(kSteps), [&](std::size_t i) -> std::string {
+    const auto [heads, q_len] = kSteps[i];
+    DecodeProblem problem{.q_heads = heads, .kv_heads = 1, .head_dim = 576};
+    problem.features = {.page_size = 64, .q_len = q_len, .v_head_dim = 512, .latent = true};
+    const DeviceFacts device = facts_for_arch({9, 0, true}, 132).value();
+    const Config config = default_config(device, problem, {.batch = 3, .longest_context = 3406});
+    const auto kernel = emit(config.spec);
+    const auto compiled = kernel ? compile(*kernel) : tl::unexpected(kernel.error());
+    return compiled && warpgroups_have_roles(config.spec)
+               ? ""
+               : kernel_name(config.spec) + (compiled ? " has no roles" : ": " + compiled.error().message);
+  });
+}
+
 /// For each NVRTC that is supported (scripts/test runs it with the oldest and the newest): every load path and fix-up,
 /// of which a change has every load path with one, in turn, two kernels with many features, and one of clusters.
 TEST(NvrtcVersions, KernelsOfEveryLoadPathCompileWithoutSpills) {

@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/key.hpp"
@@ -286,13 +290,34 @@ RC_GTEST_PROP(LookupFeatures, EveryValidProblemHasAValidDefaultOnEveryArch, ()) 
   RC_ASSERT(grids.back() <= lean_tiles(problem, shape, configs.front().spec));
 }
 
+/// Without those that differ from the one before in their fix-up only.
+std::vector<Config> but_for_fix_up(std::vector<Config> configs) {
+  const auto last = std::unique(configs.begin(), configs.end(), [](const Config& a, Config b) {
+    b.spec.fixup = a.spec.fixup;
+    return a == b;
+  });
+  configs.erase(last, configs.end());
+  return configs;
+}
+
+TEST(LookupFeatures, BehindADefaultKernelThatWaitsComesTheSameWithTickets) {
+  const auto gpu = fictional_gpu({9, 0, true}, 132);
+  DecodeProblem problem{.q_heads = 128, .kv_heads = 1, .head_dim = 576};
+  problem.features = {.page_size = 64, .q_len = 2, .v_head_dim = 512, .latent = true};
+  const auto configs = default_configs(gpu, problem, {.batch = 3, .longest_context = 3406});
+  ASSERT_GE(configs.size(), 2u);
+  EXPECT_EQ(configs[0].spec.fixup, FixUp::wait);
+  EXPECT_EQ(configs[1].spec.fixup, FixUp::ticket);
+  EXPECT_EQ(but_for_fix_up({configs[0], configs[1]}).size(), 1u);
+}
+
 TEST(LookupFeatures, LatentCachesOfBytesHaveConvertingKernelsOfFewerWarpsAndOthersBehindTheFirst) {
   const auto gpu = fictional_gpu({9, 0, true}, 132);
   DecodeProblem bytes{.q_heads = 16, .kv_heads = 1, .head_dim = 576};
   bytes.features = {.page_size = 64, .kv_format = KvFormat::fp8_e4m3, .v_head_dim = 512, .latent = true};
   for (const int q_len : {1, 4}) {
     bytes.features.q_len = q_len;
-    const auto configs = default_configs(gpu, bytes, {.batch = 4, .longest_context = 4096});
+    const auto configs = but_for_fix_up(default_configs(gpu, bytes, {.batch = 4, .longest_context = 4096}));
     ASSERT_EQ(configs.size(), 4u);
     EXPECT_TRUE(converts_rows(configs[0].spec) && configs[0].spec.warps == 8);
     EXPECT_EQ(warpgroups_have_roles(configs[0].spec), q_len == 4);
@@ -312,7 +337,7 @@ TEST(LookupFeatures, RowsWithAFormatOfTheirOwnHaveAKernelWithoutRolesBehindOneWi
     for (const int block : {0, 1, 64}) {
       rows.features.page_size = page, rows.features.selection_block = page > 0 ? block : 0;
       rows.q_heads = 128;
-      auto configs = default_configs(gpu, rows, {.batch = 4, .longest_context = 4096});
+      auto configs = but_for_fix_up(default_configs(gpu, rows, {.batch = 4, .longest_context = 4096}));
       ASSERT_EQ(configs.size(), 2u);
       EXPECT_TRUE(warpgroups_have_roles(configs.front().spec));
       EXPECT_FALSE(warpgroups_have_roles(configs.back().spec));

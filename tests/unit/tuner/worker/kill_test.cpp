@@ -122,7 +122,9 @@ class Killed : public WorkerSession {
 TEST_F(Killed, AtRandomMomentsLosesNoCommittedTrialAndLeavesNoWorker) {
   std::set<std::string> ever;
   const int moments = tries(16, 200);
-  for (int moment = 0; moment < moments; ++moment) {
+  // Moments may come before anything is committed. Then there are more of them.
+  const auto too_few = [&] { return ever.size() <= static_cast<std::size_t>(moments); };
+  for (int moment = 0; moment < moments || (too_few() && moment < 4 * moments); ++moment) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed << ", moment " << moment);
     // Now and then there is a new shape; in between, the last one is resumed.
     TuneProcess process(directory.path(), {}, 1 + moment % 2, 1024 + 64 * (moment / 8), moment % 8 != 0);
@@ -141,8 +143,7 @@ TEST_F(Killed, AtRandomMomentsLosesNoCommittedTrialAndLeavesNoWorker) {
     const std::set<std::string> after = committed();
     ASSERT_TRUE(std::includes(after.begin(), after.end(), ever.begin(), ever.end()));
   }
-  EXPECT_GT(ever.size(), static_cast<std::size_t>(moments))
-      << "the moments came too early to prove anything; seed " << seed;
+  EXPECT_FALSE(too_few()) << "the moments came too early to prove anything; seed " << seed;
   // The database can still be tuned into.
   TuneProcess last(directory.path(), {}, 1, 1024, true);
   last.drain();
