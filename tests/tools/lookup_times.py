@@ -3,7 +3,7 @@
 
     tests/tools/lookup_times.py bench/results/h200 > tests/unit/tuner/evaluate/h200_times.json
     tests/tools/lookup_times.py bench/results/h200 answers > tests/unit/tuner/evaluate/h200_answers.json
-    tests/tools/lookup_times.py random TRIALS... > tests/unit/tuner/evaluate/h100_random.json
+    tests/tools/lookup_times.py random TRIALS... > tests/unit/tuner/evaluate/h100_random.json (and h200_random.json)
 
 The second form collects what look-ups answered in the two runs beside peers: `peers-untuned`, for which the published
 shapes were tuned, and `peers`, with the winners that come with leanattn. The third form takes folders of `leanattn
