@@ -177,15 +177,15 @@ Line line_of(std::int64_t tiles_per_output, std::int64_t outputs, std::int64_t g
   return line;
 }
 
-/// What partials of many columns add to a fix-up, in microseconds, for each 256 columns beyond the first 256. Fitted to
-/// random problems on an H200.
+/// What the fix-up takes longer, in microseconds, because a partial has more than 256 columns. Fitted to random
+/// problems on an H200.
 double fix_up_of_columns(const KernelSpec& spec) {
   if (spec.features.latent) return 0;
   const double beyond = std::max(partial_columns(spec) - 256, 0) / 256.0;
   const bool ticket = spec.fixup == FixUp::ticket;
   if (spec.load != LoadPath::tensor) return beyond * (ticket ? 2.0 : spec.warps > 2 ? 1.5 : 0.5);
   const int rows = rows_per_block(spec);
-  if (rows > 64) return beyond * 1.2;
+  if (rows > 64) return beyond * 0.6;
   if (rows > 32) return ticket ? beyond * 0.4 : 0;
   // Where warpgroups take steps in turn, their states meet in shared memory first.
   return beyond * (ticket ? 0.7 : holds_results(spec) ? 0.35 : 1.4);
@@ -243,7 +243,7 @@ ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& 
   ModelParameters parameters = default_parameters(device);
   Costs& costs = parameters.costs;
   const bool alone = spec.ctas_per_sm == 1;
-  costs.stretch = spec.load == LoadPath::vector ? 0.95 : spec.load == LoadPath::tensor && alone ? 0.99 : 1.01;
+  costs.stretch = spec.load == LoadPath::vector ? 0.935 : spec.load == LoadPath::tensor && alone ? 0.975 : 0.995;
   costs.wait = spec.features.latent ? 0.95 : 0.6;  // the matrix units of a latent cache's kernels overlap with nothing
   // A producer warp goes on into the next segment, while others fill their ring anew.
   costs.segment = spec.features.latent ? 0.5 : spec.load == LoadPath::tensor ? 1.1 : 1.6;
@@ -266,7 +266,7 @@ ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& 
   if (copies_each_row(spec)) costs.start += 2.0;  // of the first step
   // While a dependent launch waits, only a producer warp goes on. CTAs that wait for each other hold their SMs longer.
   if (spec.pdl) {
-    costs.start -= spec.load == LoadPath::tensor ? kDependentStart : kDependentStart - 0.2;
+    costs.start -= spec.load == LoadPath::tensor ? kDependentStart : kDependentStart - 0.4;
     if (spec.fixup == FixUp::wait) costs.start += 0.3;
   }
   return parameters;
