@@ -28,6 +28,12 @@ constexpr double kLate = 1.25;
 // What ranges that cross output tiles cost where warpgroups have roles, in merged partials: store, merge and one more
 // segment. Half of it is spent whichever way they merge.
 constexpr double kCrossing = 200.0;
+// How much longer CTAs attend to KV if they should read it in step but their ranges cross output tiles, so that one
+// partner merges while the other streams. 49 x 4685 tokens of 128 heads and 45 x 8410 tokens of 32 heads with four
+// query tokens take 50 us longer on an H200 than the same ranges would without ends between them.
+constexpr double kOutOfStep = 0.18;
+// The part of the time that KV takes from memory that a CTA with one stage over a latent cache does not attend to KV.
+constexpr double kStandsStill = 0.5;
 
 /// Tokens that all warps of a CTA attend to in one step.
 std::int64_t step_of_cta(const KernelSpec& spec) {
@@ -78,12 +84,12 @@ double rate_of_many_rows(const KernelSpec& spec) {
 
 /// The most tokens in a microsecond that one SM attends to, whatever its memory does. Few query rows never reach it.
 double attended_rate(const KernelSpec& spec) {
-  // 64 rows of a latent cache with roles for the warpgroups (64 x 16384 tokens of 128 heads in 463 to 515 us on an
-  // H100), and 16 rows of it without (1 x 8192 tokens of 128 heads on an H200).
+  // 64 rows of a latent cache with roles for the warpgroups (49 x 4685 tokens of 128 heads in 131 us on an H200; long
+  // launches reach 33, because power limits the clock), and 16 rows of it without (1 x 8192 tokens of 128 heads).
   const double columns = spec.head_dim + value_dim(spec);
   // Where the producer converts rows, it is the limit (64 x 8192 tokens of 64 and 64 x 16384 of 16 heads on an H100).
   if (converts_rows(spec)) return (warpgroups_have_roles(spec) ? 20.0 : 28.0) * 1088 / columns;
-  if (warpgroups_have_roles(spec)) return 33.0 * 1088 / columns;
+  if (warpgroups_have_roles(spec)) return 36.0 * 1088 / columns;
   if (spec.load == LoadPath::tensor && spec.features.latent) return 45.0 * 1088 / columns;
   if (query_rows_lead(spec)) return rate_of_many_rows(spec) * 256 / columns;
   const int rows = rows_per_block(spec);
@@ -296,7 +302,10 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& d
 }
 
 double LaunchModel::reads_of_kv(std::int64_t grid) const {
-  if (readers_ == 1 || spec_.features.latent) return readers_;  // other costs of latent caches were fitted so
+  if (readers_ == 1) return 1;
+  // Eight or more row blocks of 16 rows, each with CTAs of its own: 1 x 8192, 49 x 4685 and (with two query tokens) 3 x
+  // 3406 tokens of 128 heads on an H200.
+  if (spec_.features.latent) return 1 + 0.6 * (readers_ - 1);
   // Two row blocks of a KV head are one output tile apart on the line. A CTA that reads one of them is `ahead` tiles in
   // front of the CTA that reads the other, or `range - ahead` tiles where a range ends between the two. If what all
   // CTAs read in that time fits half of L2, the second read costs 0.35 of one from memory. In later waves, whose CTAs
@@ -368,7 +377,11 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   // way.
   const double turns = static_cast<double>(steps) / (spec_.load == LoadPath::tensor ? spec_.warps / 4 : 1);
   const double chain_us = std::max(turns - 1, 0.0) * warp_step_us_;
-  const double rated_us = static_cast<double>(line.longest * spec_.tile) / attended_rate_;
+  const bool out_of_step = row_blocks_in_step(spec_) && line.segments > 1;
+  const double rated_us =
+      static_cast<double>(line.longest * spec_.tile) / attended_rate_ * (out_of_step ? 1 + kOutOfStep : 1);
+  // The part of a CTA's KV that comes while nothing else of it is there to attend to.
+  const double still = overlapped || !spec_.features.latent ? 0 : kStandsStill * (fills - 1) / fills;
   const auto wave_us = [&](std::int64_t ctas_on_busiest_sm, double wave_bytes, double start_us) {
     const auto ctas = static_cast<double>(ctas_on_busiest_sm);
     const double on_sm = std::min(ctas * cta_bytes, wave_bytes);
@@ -376,7 +389,8 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
     const bool by_warps = spec_.load != LoadPath::tensor && spec_.head_dim + value_dim(spec_) <= 256;
     const double least = by_warps ? kWarpsApart / spec_.warps : 1.0;
     const double attending =
-        std::max(std::max(ctas, least) * rated_us, chain_us * std::max(1.0, ctas * spec_.warps / kWarpsApart));
+        std::max(std::max(ctas, least) * rated_us, chain_us * std::max(1.0, ctas * spec_.warps / kWarpsApart)) +
+        still * cta_bytes / std::min(parameters_.memory_rate / sms_at_work, parameters_.sm_rate);
     return soft_max(start_us + std::max({on_sm / parameters_.sm_rate, waiting, attending}),
                     wave_bytes / parameters_.memory_rate);
   };

@@ -16,6 +16,7 @@
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/parsed_texts.hpp"
 #include "runtime/lookup/portfolio.hpp"
+#include "runtime/lookup/residency.hpp"
 #include "runtime/lookup/shape_features.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "runtime/lookup/won_problems.hpp"
@@ -303,10 +304,45 @@ struct WinnerTable::Impl {
     return choice;
   }
 
+  /// `best`, or the configuration that answers for ordinary launches, where the model does not clearly prefer `best`. A
+  /// dependent launch of the same configuration is hardly ever slower than an ordinary one, whereas of two
+  /// configurations that the model takes for equally fast one may well be. `kernels` have default costs.
+  PredictedConfig not_worse_than(const Config& ordinary, const PredictedConfig& best, const DecodeProblem& problem,
+                                 const Shape& shape, const FittedPortfolio& fitted,
+                                 std::span<const PortfolioKernel> kernels) const {
+    constexpr double kClearly = 1.08, kClearlyByFit = 1.04;
+    const KernelSpec base = base_spec(device.arch, problem);
+    const auto spec = with_tunables_of(base, ordinary.spec);
+    if (!spec) return best;
+    const auto same_kernel_of = [&](std::span<const PortfolioKernel> all) {
+      const auto same = std::find_if(all.begin(), all.end(), [&](const PortfolioKernel& kernel) {
+        const auto made_to_fit = with_tunables_of(base, kernel.spec);
+        return made_to_fit && *made_to_fit == *spec;
+      });
+      return same != all.end() ? &*same : nullptr;
+    };
+    const PortfolioKernel unknown{.spec = *spec,
+                                  .resident = guess_resident(device, *spec),
+                                  .parameters = default_parameters(device, *spec),
+                                  .seen = {},
+                                  .doubt = 0};
+    const PortfolioKernel* kernel = fitted.portfolio != nullptr ? same_kernel_of(fitted.portfolio->kernels) : nullptr;
+    const double start_us = kernel != nullptr ? fitted.start_us : 0;
+    if (kernel == nullptr) kernel = same_kernel_of(kernels);
+    if (kernel == nullptr) kernel = &unknown;
+    Config config = ordinary;
+    config.spec = *spec;
+    const Prediction predicted = predict(*kernel, device, problem, shape, config);
+    const double us = predicted.us + start_us, most = fitted.portfolio != nullptr ? kClearlyByFit : kClearly;
+    if (!(us <= most * best.us)) return best;  // also where it has no finite prediction
+    return {.config = config, .us = us, .doubtful_us = predicted.doubtful_us + start_us};
+  }
+
   /// What answers for a shape without a winner of its own: the configuration that is predicted to be fastest. `found`
-  /// is the winner on which the answer rests, or nothing.
+  /// is the winner on which the answer rests, or nothing. Where launches are dependent, `ordinary` is the answer for
+  /// launches that are not.
   Choice estimate(const Found& found, Provenance provenance, const DecodeProblem& problem, const Shape& asked,
-                  const ShapeFeatures& here, std::span<const Witness> witnesses) const {
+                  const ShapeFeatures& here, std::span<const Witness> witnesses, const Config* ordinary) const {
     Choice choice;
     const Shape shape = rounded(asked);
     std::vector<std::int64_t> also;  // grids
@@ -331,6 +367,7 @@ struct WinnerTable::Impl {
         detail::estimated_kernels(device, problem, witnesses, best ? fitted.portfolio : nullptr, fitted.start_us);
     const auto other = best_predicted(kernels, device, problem, shape, also);
     if (other && (!best || other->doubtful_us < best->doubtful_us)) best = other;
+    if (best && ordinary != nullptr) best = not_worse_than(*ordinary, *best, problem, shape, fitted, kernels);
     // Where even the default kernel has no finite prediction.
     if (!best) best = PredictedConfig{.config = default_config(device, problem, shape), .us = 0, .doubtful_us = 0};
     if (found) {
@@ -397,17 +434,21 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
   }
   const ShapeFeatures here = shape_features_of(problem, rounded(shape), base_spec(impl_->device.arch, problem));
 
+  DecodeProblem ordinary = problem;
+  ordinary.pdl = false;
+  std::optional<Config> of_ordinary;
+  if (problem.pdl) of_ordinary = find(ordinary, shape).config;
+  const Config* const rival = of_ordinary ? &*of_ordinary : nullptr;
   const auto further = [&](const DecodeProblem& candidate) { return distance(candidate, problem); };
   const auto answer = [&](const Impl::Found& found, Provenance provenance,
                           std::span<const ProblemWinners* const> candidates) {
-    return impl_->estimate(found, provenance, problem, shape, here, Impl::witnesses_of(candidates, here, further));
+    return impl_->estimate(found, provenance, problem, shape, here, Impl::witnesses_of(candidates, here, further),
+                           rival);
   };
   if (const auto found = Impl::find_bucket(winners, shape, here))
     return answer(found, Provenance::bucket, {&winners, 1});
   // A kernel that streams well also does so when it may start earlier. So this is a better guess than another shape.
   if (problem.pdl) {
-    DecodeProblem ordinary = problem;
-    ordinary.pdl = false;
     const ProblemWinners* ordinary_winners = impl_->problems.find(ordinary);
     auto found = Impl::find_exact(ordinary_winners, shape);
     if (!found) found = Impl::find_bucket(ordinary_winners, shape, here);
@@ -438,7 +479,7 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
   const auto all = impl_->winners_for(problem, [](const DecodeProblem&) { return true; });
   const auto found = Impl::find_closest(all, here, further_by_heads);
   return impl_->estimate(found, found ? Provenance::model : Provenance::fallback, problem, shape, here,
-                         Impl::witnesses_of(all, here, further_by_heads));
+                         Impl::witnesses_of(all, here, further_by_heads), rival);
 }
 
 std::size_t WinnerTable::size() const { return impl_->problems.size(); }

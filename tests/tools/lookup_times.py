@@ -3,15 +3,15 @@
 
     tests/tools/lookup_times.py bench/results/h200 > tests/unit/tuner/evaluate/h200_times.json
     tests/tools/lookup_times.py bench/results/h200 answers > tests/unit/tuner/evaluate/h200_answers.json
-    tests/tools/lookup_times.py random TRIALS... > tests/unit/tuner/evaluate/h100_random.json (and h200_random.json)
+    tests/tools/lookup_times.py random TRIALS... > tests/unit/tuner/evaluate/h100_random.json (h200_random.json, h200_latent.json)
 
 The second form collects what look-ups answered in the two runs beside peers: `peers-untuned`, for which the published
 shapes were tuned, and `peers`, with the winners that come with leanattn. The third form takes folders of `leanattn
-evaluate regret --problems N --tune TIME --trials FOLDER`, and keeps eight configurations of each shape: the three
-fastest, and five between the next and the slowest. The result has the lists `problems`, `specs` and `times`. An entry
-of `times` is [index of the problem, batch, longest context, total context or 0, index of the spec, grid, microseconds
-with a cold L2, kind]. Kinds: `winner` (of a tuning), `best` (of an exhaustive sweep) and `other`; of answers the run,
-and `winner` where the shape was tuned.
+evaluate regret --problems N --tune TIME --trials FOLDER`, or cache folders of `leanattn tune`, and keeps eight
+configurations of each shape: the three fastest, and five between the next and the slowest. The result has the lists
+`problems`, `specs` and `times`. An entry of `times` is [index of the problem, batch, longest context, total context or
+0, index of the spec, grid, microseconds with a cold L2, kind]. Kinds: `winner` (of a tuning), `best` (of an exhaustive
+sweep) and `other`; of answers the run, and `winner` where the shape was tuned.
 """
 import gzip
 import json

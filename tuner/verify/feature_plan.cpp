@@ -253,25 +253,39 @@ void add_row_format_kernels(std::vector<VerifyKernel>& kernels, Arch arch, const
 }
 
 /// Kernels of load path tensor that the rotation of heads and tunables does not reach: latent groups whose query rows
-/// fill no block, or several, with roles for the warpgroups and each fix-up, and two CTAs on an SM that gather rows.
+/// fill no block, or several, with roles for the warpgroups and each fix-up, also with several query tokens in pages,
+/// and two CTAs on an SM that gather rows.
 void add_tensor_kernels(std::vector<VerifyKernel>& kernels, Arch arch) {
   if (arch != Arch{9, 0, true}) return;
   KernelSpec latent{.arch = arch, .head_dim = 576, .lse = true, .load = LoadPath::tensor};
   latent.features.latent = true, latent.features.v_head_dim = 512;
+  const auto add_with_roles = [&] {
+    kernels.push_back({.group = "feature: latent cache",
+                       .specs = {with_tunables(latent, {.warps = 8,
+                                                        .warp_tokens = 16,
+                                                        .steps_per_tile = 1,
+                                                        .stages = 2,
+                                                        .ctas_per_sm = 1,
+                                                        .pdl = latent.group == 64})},
+                       .required = false});
+  };
   for (const KvFormat format : {KvFormat::same, KvFormat::fp8_e4m3}) {
     for (const int group : {17, 33, 64, 95, 128}) {
       for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
         latent.group = group, latent.fixup = fixup;
         latent.features.page_size = (fixup == FixUp::wait) == (format == KvFormat::same) ? 0 : 64;
         latent.features.kv_format = format;
-        kernels.push_back({.group = "feature: latent cache",
-                           .specs = {with_tunables(latent, {.warps = 8,
-                                                            .warp_tokens = 16,
-                                                            .steps_per_tile = 1,
-                                                            .stages = 2,
-                                                            .ctas_per_sm = 1,
-                                                            .pdl = group == 64})},
-                           .required = false});
+        add_with_roles();
+      }
+    }
+  }
+  latent.features.kv_format = KvFormat::same;
+  for (const auto& [group, q_len] : {std::pair{128, 2}, std::pair{64, 4}, std::pair{24, 3}}) {
+    for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
+      for (const int page_size : {0, 16}) {
+        latent.group = group, latent.fixup = fixup;
+        latent.features.q_len = q_len, latent.features.page_size = page_size;
+        add_with_roles();
       }
     }
   }

@@ -7,10 +7,12 @@
 #include <algorithm>
 
 #include "generator/generator.hpp"
+#include "runtime/lookup/cost_model.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/key.hpp"
+#include "runtime/lookup/residency.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "runtime/lookup/usual_kernels.hpp"
 #include "tests/unit/runtime/engine_fixture.hpp"
@@ -326,6 +328,38 @@ TEST(LookupPdl, LinksOfAChainThatWaitDoNotLeaveSmsIdleWhereAnOrdinaryLaunchMay) 
   if (choice.config.spec.fixup == FixUp::wait) {
     EXPECT_GE(choice.config.grid, 120);
   }
+}
+
+TEST(LookupPdl, WithoutAnyWinnerTheConfigurationIsTheOrdinaryOneUnlessAnotherIsClearlyFasterByTheModel) {
+  const DeviceFacts device = fictional_gpu();
+  const WinnerTable table = WinnerTable::build(device, {});
+  int same = 0, asked = 0;
+  for (const int head_dim : {64, 96, 128, 256}) {
+    for (const int batch : {1, 4, 33, 120, 700}) {
+      for (const std::int64_t context : {96, 896, 7168, 61440}) {  // look-ups round none of these up
+        const DecodeProblem ordinary{.q_heads = 24, .kv_heads = 6, .head_dim = head_dim};
+        DecodeProblem dependent = ordinary;
+        dependent.pdl = true;
+        const Shape shape = canonical({.batch = batch, .longest_context = context});
+        const Config without = table.find(ordinary, shape).config, with = table.find(dependent, shape).config;
+        EXPECT_TRUE(with.spec.pdl);
+        Config as_dependent = without;
+        as_dependent.spec.pdl = true;
+        ++asked;
+        if (with == as_dependent) {
+          ++same;
+          continue;
+        }
+        const auto modelled_us = [&](const Config& config) {
+          return predict_us(default_parameters(device, config.spec), device, dependent, shape, config,
+                            guess_resident(device, config.spec));
+        };
+        EXPECT_GT(modelled_us(as_dependent), 1.08 * modelled_us(with)) << to_json(dependent) << to_json(shape);
+      }
+    }
+  }
+  EXPECT_GT(same, asked / 2);
+  EXPECT_LT(same, asked);  // otherwise this test would have compared nothing
 }
 
 TEST(LookupPdl, BeforeHopperAProblemWithPdlIsAnsweredAsOneWithout) {

@@ -65,8 +65,9 @@ const std::vector<MeasuredConfig>& answers() {
   return all;
 }
 
-/// Problems of any heads, head size, cache and type, and shapes of any size, with what tests ask of the model. The
-/// default costs were fitted to these, so the tests guard against changes, and say nothing of other problems.
+/// Problems of any heads, head size, cache and type, and shapes of any size, with what tests ask of the model; and
+/// latent caches of 8 to 128 heads. The default costs were fitted to these, so the tests guard against changes, and say
+/// nothing of other problems.
 struct RandomProblems {
   std::string gpu;
   DeviceFacts device;
@@ -77,7 +78,8 @@ struct RandomProblems {
 const std::vector<RandomProblems>& of_random_problems() {
   static const std::vector<RandomProblems> all{
       {"H100", h100(), read_times("h100_random.json"), 600, 90, 0.08},
-      {"H200", measured_device(), read_times("h200_random.json"), 450, 50, 0.12}};
+      {"H200", measured_device(), read_times("h200_random.json"), 450, 50, 0.12},
+      {"H200, latent caches", measured_device(), read_times("h200_latent.json"), 80, 10, 0.06}};
   return all;
 }
 
