@@ -176,7 +176,8 @@ Result<std::unique_ptr<TuningDb>> trials_database(const EvaluateFlags& flags) {
                         nullptr);
 }
 
-/// Refuses flags that the chosen command has no use for. Random shapes have batches and contexts of their own.
+/// Refuses flags that the chosen command has no use for. Random shapes have batches and contexts of their own, and a
+/// repetition may have a time limit as a regret has.
 Result<void> refuse_useless(const EvaluateFlags& flags) {
   struct Use {
     const char* flag;
@@ -184,11 +185,12 @@ Result<void> refuse_useless(const EvaluateFlags& flags) {
     bool of_regret;
   };
   const bool regret = flags.regret->parsed();
-  for (const Use& use : {Use{"--problems", !flags.problems.empty(), true}, Use{"--count", !flags.count.empty(), true},
-                         Use{"--seed", !flags.seed.empty(), true}, Use{"--tune", !flags.tune.empty(), true},
-                         Use{"--ragged", flags.ragged, true}, Use{"--batch", !flags.shape.batch.empty(), false},
-                         Use{"--max-batch", !flags.shape.max_batch.empty(), false},
-                         Use{"--context", !flags.shape.context.empty(), false}}) {
+  for (const Use& use :
+       {Use{"--problems", !flags.problems.empty(), true}, Use{"--count", !flags.count.empty(), true},
+        Use{"--seed", !flags.seed.empty(), true}, Use{"--tune", !flags.tune.empty() && !flags.repeat->parsed(), true},
+        Use{"--ragged", flags.ragged, true}, Use{"--batch", !flags.shape.batch.empty(), false},
+        Use{"--max-batch", !flags.shape.max_batch.empty(), false},
+        Use{"--context", !flags.shape.context.empty(), false}}) {
     if (use.given && use.of_regret != regret) {
       return fail(ErrorCode::invalid_argument,
                   fmt::format("{} has no meaning for evaluate {}", use.flag,
@@ -230,8 +232,8 @@ struct Means {
   ProgressLine& line;
 };
 
-Result<std::unique_ptr<GpuBackend>> backend_of(const Means& means, const DecodeProblem& problem) {
-  return GpuBackend::create(means.device, problem, means.policy, means.caches.cubins.get());
+Result<std::unique_ptr<GpuBackend>> backend_of(const Means& means, const DecodeProblem& problem, CubinCache* cubins) {
+  return GpuBackend::create(means.device, problem, means.policy, cubins);
 }
 
 EvaluationSetup setup_of(const Console& console, const EvaluateFlags& flags, const Means& means, TuneBackend& backend,
@@ -279,7 +281,7 @@ int run_regret(const Console& console, const EvaluateFlags& flags, const Means& 
     means.line.clear();
     if (means.counts.problems > 0)
       note(console, fmt::format("problem {} of {}: {}", i + 1, problems.size(), describe(problem)));
-    const auto backend = backend_of(means, problem);
+    const auto backend = backend_of(means, problem, means.caches.cubins.get());
     if (!backend) return report_error(backend.error());
     EvaluationSetup setup = setup_of(console, flags, means, **backend, problem,
                                      untuned_shapes(problem, i, means.counts, flags.ragged, winners));
@@ -335,9 +337,11 @@ int run(const Console& console, const EvaluateFlags& flags) {
   if (flags.regret->parsed()) return run_regret(console, flags, means, work->problems);
 
   const DecodeProblem& problem = work->problems.front();
-  const auto backend = backend_of(means, problem);
+  // Tunings with a time limit are not given kernels that were compiled before they began.
+  const auto backend = backend_of(means, problem, counts->tune ? nullptr : caches->cubins.get());
   if (!backend) return report_error(backend.error());
-  const EvaluationSetup setup = setup_of(console, flags, means, **backend, problem, work->shapes);
+  EvaluationSetup setup = setup_of(console, flags, means, **backend, problem, work->shapes);
+  if (counts->tune) setup.request.budget = *counts->tune * work->shapes.size();
   if (flags.search->parsed()) {
     const Result<SearchEvaluation> evaluation = evaluate_search(setup, keeper<SearchEvaluation>(flags, setup));
     line.clear();
@@ -386,7 +390,8 @@ Command add_evaluate(CLI::App& program) {
                   "For regret: the seed of the random shapes and problems; default 1, with --problems a random one")
       ->type_name("N");
   app->add_option("--tune", flags->tune,
-                  "For regret: compare with what a tuning of the shape finds in TIME, instead of a full sweep")
+                  "For regret: compare with what a tuning of the shape finds in TIME, instead of a full sweep; for "
+                  "repeat: the time limit of each tuning, TIME for every shape; default: none")
       ->type_name("TIME");
   app->add_flag("--ragged", flags->ragged, "For regret: make every fifth shape a ragged one");
   app->add_option(
@@ -399,7 +404,8 @@ Command add_evaluate(CLI::App& program) {
                           "leanattn evaluate search --model llama-3-8b --context 8k"};
   const Example regret = {"Say what look-ups of 20 random shapes lose",
                           "leanattn evaluate regret --model llama-3-8b --count 20"};
-  const Example repeat = {"Say whether two tunings agree", "leanattn evaluate repeat --model llama-3-8b"};
+  const Example repeat = {"Say whether two short tunings agree",
+                          "leanattn evaluate repeat --model llama-3-8b --tune 4s"};
   set_examples(*flags->search, {search});
   set_examples(*flags->regret, {regret});
   set_examples(*flags->repeat, {repeat});

@@ -273,7 +273,8 @@ typedef struct leanattn_choice {
   int32_t reserved;
   char layer[16];        /* database that has the winner: "user", "site", "shipped" or empty */
   char kernel_name[128]; /* stable name of the kernel */
-  int32_t pdl;           /* launches use programmatic dependent launch; always 0 before sm_90 */
+  int32_t pdl;           /* launches use programmatic dependent launch; 0 before sm_90, and where an ordinary launch is
+                            expected to be faster */
   int32_t tuned_pdl;     /* the winner was measured with programmatic dependent launch */
 } leanattn_choice;
 
@@ -350,7 +351,7 @@ typedef struct leanattn_plan_info {
   int32_t registers;       /* of a thread */
   int32_t ctas_per_sm;     /* that one SM holds at a time */
   int32_t reserved;
-  int32_t pdl;       /* launches use programmatic dependent launch; always 0 before sm_90 */
+  int32_t pdl;       /* launches use programmatic dependent launch; 0 as in leanattn_choice */
   int32_t tuned_pdl; /* the winner was measured with programmatic dependent launch */
   int32_t stand_in;  /* not 0: a better kernel is being built; ask again at a later step */
   int32_t reserved2;
@@ -494,9 +495,9 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  * memory, or if a length, query offset or page is out of its range. This takes a lock, two small kernels and a wait
  * for each.
  *
- * On sm_90 and newer, a plan of a problem with `pdl` makes dependent launches: they carry the attribute programmatic
- * stream serialization, so that the kernel may start before the kernels in front of it in the stream have ended. The
- * caller promises this contract, which docs/api.md has in the same words:
+ * On sm_90 and newer, a plan of a problem with `pdl` makes dependent launches, unless `pdl` of its info is 0: they
+ * carry the attribute programmatic stream serialization, so that the kernel may start before the kernels in front of it
+ * in the stream have ended. The caller promises this contract, which docs/api.md has in the same words:
  *   - A kernel that may still be running must not write context_lengths, full_context_lengths, context_starts,
  *     q_offsets, page_table, tree_mask, alibi_slopes, sink_logits, k_scale, v_scale, rope_table, or the rows of k and v
  *     of any token but each request's last q_len: this launch reads them before it executes griddepcontrol.wait.

@@ -19,9 +19,7 @@ constexpr double kRelativeAway = 1.0, kRelativeSlower = 0.03;
 // Surcharges on the predictions of kernels that nobody timed: where others were, where a portfolio was fitted, and
 // where nothing was timed at all and the default kernel, which every shape can have, saves compiling. Ranks of a group
 // make their plans before the first launch, so that there is nothing to save.
-// With a portfolio, the default costs of a load path and fix-up that it does not have are worth less than fitted ones,
-// and nothing where launches are dependent: 64 requests of 200 tokens with 64/8 heads were then expected to take 9.2 us
-// with `bulk` and took 10.9 on an H200, where the fitted kernel takes 8.7.
+// With a portfolio, the default costs of a load path and fix-up that it does not have are worth less than fitted ones.
 constexpr double kUntried = 0.03, kUntriedBesidePortfolio = 0.08, kOfAnotherFamily = 0.15, kNotTheDefault = 0.05;
 
 /// Whether two kernels move and use KV in the same way, so that they differ in LeanTile and launch bounds only.
@@ -57,7 +55,6 @@ std::vector<PortfolioKernel> estimated_kernels(const DeviceFacts& device, const 
     if (std::find_if(kernels.begin(), kernels.end(), same) != kernels.end()) return;
     const ModelParameters* const family = fitted != nullptr ? fitted_parameters(*fitted, spec) : nullptr;
     const bool of_another = fitted != nullptr && family == nullptr;
-    if (of_another && spec.pdl) return;
     PortfolioKernel kernel{.spec = spec,
                            .resident = guess_resident(device, spec),
                            .parameters = family != nullptr ? *family : default_parameters(device, spec),

@@ -42,8 +42,8 @@ constexpr Tunables kManyRows[] = {
 };
 constexpr Tunables kLatent[] = {
     {LoadPath::tensor, FixUp::ticket, 128, 4, 16, 2, 1}, {LoadPath::tensor, FixUp::ticket, 64, 8, 16, 2, 1},
-    {LoadPath::tensor, FixUp::wait, 128, 4, 16, 2, 1},   {LoadPath::tensor, FixUp::wait, 64, 4, 16, 1, 1},
-    {LoadPath::tensor, FixUp::wait, 64, 8, 16, 2, 1},
+    {LoadPath::tensor, FixUp::wait, 128, 4, 16, 2, 1},   {LoadPath::tensor, FixUp::wait, 64, 4, 16, 2, 1},
+    {LoadPath::tensor, FixUp::wait, 64, 4, 16, 1, 1},    {LoadPath::tensor, FixUp::wait, 64, 8, 16, 2, 1},
 };
 
 /// Whether contributors that wait take a strip of the columns each.

@@ -85,6 +85,11 @@ double distance(const DecodeProblem& a, const DecodeProblem& b) {
          (a.dtype != b.dtype ? 0.02 : 0.0) + distance(a.features, b.features);
 }
 
+DecodeProblem without_pdl(DecodeProblem problem) {
+  problem.pdl = false;
+  return problem;
+}
+
 int group_of(const DecodeProblem& problem) { return problem.q_heads / problem.kv_heads; }
 
 /// Kernels do not depend on the number of KV heads. It only multiplies output tiles, which are among the features of a
@@ -304,38 +309,49 @@ struct WinnerTable::Impl {
     return choice;
   }
 
-  /// `best`, or the configuration that answers for ordinary launches, where the model does not clearly prefer `best`. A
-  /// dependent launch of the same configuration is hardly ever slower than an ordinary one, whereas of two
-  /// configurations that the model takes for equally fast one may well be. `kernels` have default costs.
-  PredictedConfig not_worse_than(const Config& ordinary, const PredictedConfig& best, const DecodeProblem& problem,
-                                 const Shape& shape, const FittedPortfolio& fitted,
-                                 std::span<const PortfolioKernel> kernels) const {
-    constexpr double kClearly = 1.08, kClearlyByFit = 1.04;
+  /// For dependent launches: `best`, or the configuration `ordinary`, which answers for ordinary launches. As a
+  /// dependent launch it is preferred to one that is hardly faster by the model: of two configurations that the model
+  /// takes for equally fast, the one that is good without dependent launch is so more often. As an ordinary launch it
+  /// is preferred where it is expected to be at least as fast. `kernels` are those of estimated_kernels().
+  PredictedConfig or_ordinary(const PredictedConfig& best, const Config& ordinary, const DecodeProblem& problem,
+                              const Shape& shape, const FittedPortfolio& fitted,
+                              std::span<const PortfolioKernel> kernels) const {
+    constexpr double kHardly = 0.02, kClearly = 0.01;
     const KernelSpec base = base_spec(device.arch, problem);
-    const auto spec = with_tunables_of(base, ordinary.spec);
-    if (!spec) return best;
+    const auto dependent_spec = with_tunables_of(base, ordinary.spec);
+    if (!dependent_spec) return best;
     const auto same_kernel_of = [&](std::span<const PortfolioKernel> all) {
       const auto same = std::find_if(all.begin(), all.end(), [&](const PortfolioKernel& kernel) {
         const auto made_to_fit = with_tunables_of(base, kernel.spec);
-        return made_to_fit && *made_to_fit == *spec;
+        return made_to_fit && *made_to_fit == *dependent_spec;
       });
       return same != all.end() ? &*same : nullptr;
     };
-    const PortfolioKernel unknown{.spec = *spec,
-                                  .resident = guess_resident(device, *spec),
-                                  .parameters = default_parameters(device, *spec),
+    const PortfolioKernel unknown{.spec = *dependent_spec,
+                                  .resident = guess_resident(device, *dependent_spec),
+                                  .parameters = default_parameters(device, *dependent_spec),
                                   .seen = {},
                                   .doubt = 0};
-    const PortfolioKernel* kernel = fitted.portfolio != nullptr ? same_kernel_of(fitted.portfolio->kernels) : nullptr;
-    const double start_us = kernel != nullptr ? fitted.start_us : 0;
-    if (kernel == nullptr) kernel = same_kernel_of(kernels);
-    if (kernel == nullptr) kernel = &unknown;
-    Config config = ordinary;
-    config.spec = *spec;
-    const Prediction predicted = predict(*kernel, device, problem, shape, config);
-    const double us = predicted.us + start_us, most = fitted.portfolio != nullptr ? kClearlyByFit : kClearly;
-    if (!(us <= most * best.us)) return best;  // also where it has no finite prediction
-    return {.config = config, .us = us, .doubtful_us = predicted.doubtful_us + start_us};
+    const PortfolioKernel* known = fitted.portfolio != nullptr ? same_kernel_of(fitted.portfolio->kernels) : nullptr;
+    const double start_us = known != nullptr ? fitted.start_us : 0;
+    if (known == nullptr) known = same_kernel_of(kernels);
+    PortfolioKernel kernel = known != nullptr ? *known : unknown;
+    kernel.parameters.costs.start += start_us;
+    PredictedConfig chosen = best;
+    // A model may predict an infinite time, or none.
+    const auto consider = [&](const DecodeProblem& of, const Config& config, double most_us) {
+      const Prediction predicted = predict(kernel, device, of, shape, config);
+      if (std::isfinite(predicted.us) && predicted.us > 0 && predicted.us <= most_us)
+        chosen = {.config = config, .us = predicted.us, .doubtful_us = predicted.doubtful_us};
+    };
+    Config dependent = ordinary;
+    dependent.spec = *dependent_spec;
+    consider(problem, dependent, (1 + kHardly) * best.us);
+    // The same costs and corrections, so that the two differ in the kind of launch alone.
+    kernel.parameters.costs.start +=
+        default_parameters(device, ordinary.spec).costs.start - default_parameters(device, *dependent_spec).costs.start;
+    consider(without_pdl(problem), ordinary, (1 - kClearly) * chosen.us);
+    return chosen;
   }
 
   /// What answers for a shape without a winner of its own: the configuration that is predicted to be fastest. `found`
@@ -367,18 +383,65 @@ struct WinnerTable::Impl {
         detail::estimated_kernels(device, problem, witnesses, best ? fitted.portfolio : nullptr, fitted.start_us);
     const auto other = best_predicted(kernels, device, problem, shape, also);
     if (other && (!best || other->doubtful_us < best->doubtful_us)) best = other;
-    if (best && ordinary != nullptr) best = not_worse_than(*ordinary, *best, problem, shape, fitted, kernels);
     // Where even the default kernel has no finite prediction.
     if (!best) best = PredictedConfig{.config = default_config(device, problem, shape), .us = 0, .doubtful_us = 0};
     if (found) {
       best->config.l2_promotion =
           carry_l2_promotion_over(*found.problem, choice.tuned_shape, choice.config, problem, shape, best->config.spec);
-      choice.predicted_us = best->us;
     }
+    if (ordinary != nullptr && best->us > 0) best = or_ordinary(*best, *ordinary, problem, shape, fitted, kernels);
+    if (found) choice.predicted_us = best->us;
     choice.config = best->config;
     choice.config.grid = std::min(choice.config.grid, lean_tiles(problem, asked, choice.config.spec));
     if (choice.config.segment_cost > 0) choice.config = with_fitting_fix_up(device, problem, shape, choice.config);
     return choice;
+  }
+
+  /// The answer for a shape that this problem has no winner for. The problem is canonical and heeded, and is not
+  /// batch-invariant; `ordinary` is as in estimate().
+  Choice infer(const DecodeProblem& problem, const Shape& shape, const Config* ordinary) const {
+    const ProblemWinners* winners = problems.find(problem);
+    const ShapeFeatures here = shape_features_of(problem, rounded(shape), base_spec(device.arch, problem));
+    const auto further = [&](const DecodeProblem& candidate) { return distance(candidate, problem); };
+    const auto answer = [&](const Found& found, Provenance provenance,
+                            std::span<const ProblemWinners* const> candidates) {
+      return estimate(found, provenance, problem, shape, here, witnesses_of(candidates, here, further), ordinary);
+    };
+    if (const auto found = find_bucket(winners, shape, here)) return answer(found, Provenance::bucket, {&winners, 1});
+    // A kernel that streams well also does so when it may start earlier. So this is a better guess than another shape.
+    if (problem.pdl) {
+      const ProblemWinners* ordinary_winners = problems.find(without_pdl(problem));
+      auto found = find_exact(ordinary_winners, shape);
+      if (!found) found = find_bucket(ordinary_winners, shape, here);
+      if (found) {
+        std::vector<const ProblemWinners*> both{ordinary_winners};
+        if (winners != nullptr) both.push_back(winners);
+        return answer(found, Provenance::without_pdl, both);
+      }
+    }
+    // A rank streams its part as a launch without a group does. So this is a better guess than other heads and
+    // features.
+    if (has_part_of_context(problem.features)) {
+      const ProblemWinners* part = problems.find(without_group(problem));
+      auto found = find_exact(part, shape);
+      if (auto carried = carried_to_group(found, problem)) return *carried;
+      if (!found) found = find_bucket(part, shape, here);
+      if (found) {
+        std::vector<const ProblemWinners*> both{part};
+        if (winners != nullptr) both.push_back(winners);
+        return answer(found, Provenance::nearest, both);
+      }
+    }
+    const auto same_kernels =
+        winners_for(problem, [&](const DecodeProblem& candidate) { return share_kernels(candidate, problem); });
+    if (const auto found = find_closest(same_kernels, here, further))
+      return answer(found, Provenance::nearest, same_kernels);
+    // Of problems with other heads only tunables and costs are a guide, not the grid and the time.
+    const auto further_by_heads = [&](const DecodeProblem& candidate) { return distance_of_any(candidate, problem); };
+    const auto all = winners_for(problem, [](const DecodeProblem&) { return true; });
+    const auto found = find_closest(all, here, further_by_heads);
+    return estimate(found, found ? Provenance::model : Provenance::fallback, problem, shape, here,
+                    witnesses_of(all, here, further_by_heads), ordinary);
   }
 };
 
@@ -425,61 +488,15 @@ const Choice* WinnerTable::find_exact(const DecodeProblem& problem, const Shape&
 
 Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
   const DecodeProblem problem = impl_->with_tuned_link(impl_->heeded(canonical(asked)));
-  const ProblemWinners* winners = impl_->problems.find(problem);
-  if (const auto exact = Impl::find_exact(winners, shape)) return exact.measured->choice;
+  if (const auto exact = Impl::find_exact(impl_->problems.find(problem), shape)) return exact.measured->choice;
   if (problem.features.batch_invariant) {  // its one kernel may not be exchanged
     Choice choice;
     choice.config = default_config(impl_->device, problem, shape);
     return choice;
   }
-  const ShapeFeatures here = shape_features_of(problem, rounded(shape), base_spec(impl_->device.arch, problem));
-
-  DecodeProblem ordinary = problem;
-  ordinary.pdl = false;
-  std::optional<Config> of_ordinary;
-  if (problem.pdl) of_ordinary = find(ordinary, shape).config;
-  const Config* const rival = of_ordinary ? &*of_ordinary : nullptr;
-  const auto further = [&](const DecodeProblem& candidate) { return distance(candidate, problem); };
-  const auto answer = [&](const Impl::Found& found, Provenance provenance,
-                          std::span<const ProblemWinners* const> candidates) {
-    return impl_->estimate(found, provenance, problem, shape, here, Impl::witnesses_of(candidates, here, further),
-                           rival);
-  };
-  if (const auto found = Impl::find_bucket(winners, shape, here))
-    return answer(found, Provenance::bucket, {&winners, 1});
-  // A kernel that streams well also does so when it may start earlier. So this is a better guess than another shape.
-  if (problem.pdl) {
-    const ProblemWinners* ordinary_winners = impl_->problems.find(ordinary);
-    auto found = Impl::find_exact(ordinary_winners, shape);
-    if (!found) found = Impl::find_bucket(ordinary_winners, shape, here);
-    if (found) {
-      std::vector<const ProblemWinners*> both{ordinary_winners};
-      if (winners != nullptr) both.push_back(winners);
-      return answer(found, Provenance::without_pdl, both);
-    }
-  }
-  // A rank streams its part as a launch without a group does. So this is a better guess than other heads and features.
-  if (has_part_of_context(problem.features)) {
-    const ProblemWinners* part = impl_->problems.find(without_group(problem));
-    auto found = Impl::find_exact(part, shape);
-    if (auto carried = impl_->carried_to_group(found, problem)) return *carried;
-    if (!found) found = Impl::find_bucket(part, shape, here);
-    if (found) {
-      std::vector<const ProblemWinners*> both{part};
-      if (winners != nullptr) both.push_back(winners);
-      return answer(found, Provenance::nearest, both);
-    }
-  }
-  const auto same_kernels =
-      impl_->winners_for(problem, [&](const DecodeProblem& candidate) { return share_kernels(candidate, problem); });
-  if (const auto found = Impl::find_closest(same_kernels, here, further))
-    return answer(found, Provenance::nearest, same_kernels);
-  // Of problems with other heads only tunables and costs are a guide, not the grid and the time.
-  const auto further_by_heads = [&](const DecodeProblem& candidate) { return distance_of_any(candidate, problem); };
-  const auto all = impl_->winners_for(problem, [](const DecodeProblem&) { return true; });
-  const auto found = Impl::find_closest(all, here, further_by_heads);
-  return impl_->estimate(found, found ? Provenance::model : Provenance::fallback, problem, shape, here,
-                         Impl::witnesses_of(all, here, further_by_heads), rival);
+  if (!problem.pdl) return impl_->infer(problem, shape, nullptr);
+  const Config ordinary = find(without_pdl(problem), shape).config;
+  return impl_->infer(problem, shape, &ordinary);
 }
 
 std::size_t WinnerTable::size() const { return impl_->problems.size(); }

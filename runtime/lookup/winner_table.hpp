@@ -65,9 +65,9 @@ class WinnerTable {
   /// bucket, for a rank's part alone is the nearest one. A batch-invariant problem has one kernel for all shapes, so
   /// its answer is exact (measured with that kernel) or fallback, which then is default_config(). max_batch plays no
   /// part. Contexts count rounded up to 16 steps of an octave, so that shapes which differ less have one answer. The
-  /// config's spec has pdl exactly when the problem asks for it and the device has it. Once winners have been read, an
-  /// exact answer takes two hashes; others take some nanoseconds for each winner and some 100 ns for each kernel and
-  /// grid that is considered.
+  /// config's spec has pdl only when the problem asks for it and the device has it, and not where an ordinary launch is
+  /// expected to be faster. Once winners have been read, an exact answer takes two hashes; others take some
+  /// nanoseconds for each winner and some 100 ns for each kernel and grid that is considered.
   Choice find(const DecodeProblem& problem, const Shape& shape) const;
   /// The exact winner, which lives as long as this table; or null.
   const Choice* find_exact(const DecodeProblem& problem, const Shape& shape) const;

@@ -175,7 +175,7 @@ class BadInput(Contract):
         (["evaluate", "search", *SHAPE, "--count", "5"], "--count has no meaning for evaluate search"),
         (["evaluate", "regret", *SHAPE], "--context has no meaning for evaluate regret.*\n.*--count"),
         (["evaluate", "regret", *HEADS, "--problems", "3"], "--problems cannot be given together"),
-        (["evaluate", "repeat", *HEADS, "--tune", "4s"], "--tune has no meaning for evaluate repeat"),
+        (["evaluate", "search", *HEADS, "--tune", "4s"], "--tune has no meaning for evaluate search"),
         (["evaluate", "regret", "--problems", "3", "--tune", "soon"], "--tune 'soon' is not a duration"),
         (["evaluate", "regret", "--problems", "3", "--tune", "4s", "--reach", "2"], "--reach has no meaning with --tune"),
         (["verify", "--seed", "x"], "--seed 'x' is not a number"),

@@ -58,7 +58,7 @@ Result<CompiledSpec> GpuBackend::compile(const KernelSpec& spec) {
   Result<CompiledSpec> result = fit_on_device(device_, *emitted, *kernel);
   if (!result) return result;
   const std::lock_guard lock(compiled_mutex_);
-  compiled_.insert_or_assign(kernel_name(spec), Compiled{std::move(*emitted), std::move(*kernel)});
+  compiled_.try_emplace(kernel_name(spec), Compiled{std::move(*emitted), std::move(*kernel)});
   return result;
 }
 
@@ -66,7 +66,7 @@ Result<void> GpuBackend::adopt(const KernelSpec& spec, const CompiledKernel& ker
   Result<EmittedKernel> emitted = emit(spec);
   if (!emitted) return tl::unexpected(emitted.error());
   const std::lock_guard lock(compiled_mutex_);
-  compiled_.insert_or_assign(kernel_name(spec), Compiled{std::move(*emitted), kernel});
+  compiled_.try_emplace(kernel_name(spec), Compiled{std::move(*emitted), kernel});
   return {};
 }
 

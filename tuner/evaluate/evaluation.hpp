@@ -23,7 +23,7 @@ struct EvaluationSetup {
   const DeviceFacts& device;
   Environment environment;
   TuneBackend& backend;
-  TuneRequest request;       ///< problem, shapes, policy, compile threads, command; a budget for regrets alone
+  TuneRequest request;       ///< problem, shapes, policy, compile threads, command; a budget not for searches
   SearchEffort effort;       ///< of an ordinary tuning session
   SearchEffort exhaustive;   ///< of an exhaustive search or full sweep
   TuningDb* keep = nullptr;  ///< keeps the trials of exhaustive searches; null: they are not kept
@@ -99,8 +99,9 @@ struct RepeatEvaluation {
   std::size_t differing() const;
   double largest_difference() const;  ///< the largest |ratio - 1| of winners that differ
 };
-/// Tunes all shapes twice, each time with an empty database, and races winners that differ. Errors: those of the
-/// backend, the database and duel().
+/// Tunes all shapes twice, each time with an empty database, and races winners that differ. With a budget in the
+/// request, which is that of a session, the second session compiles its kernels anew, because a budget is spent on
+/// compiling as well. Errors: those of the backend, the database and duel().
 Result<RepeatEvaluation> evaluate_repeat(const EvaluationSetup& setup,
                                          const EvaluationSink<RepeatEvaluation>& case_done = nullptr);
 

@@ -102,7 +102,9 @@ Result<RepeatEvaluation> evaluate_repeat(const EvaluationSetup& setup,
     const auto own = scratch();
     if (!own) return tl::unexpected(own.error());
     TuningDb& db = time == 0 && setup.keep != nullptr ? *setup.keep : **own;
-    Result<TuneSummary> tuned = session(setup, backend, setup.effort, setup.request.shapes, db);
+    CompileOnce anew(setup.backend);
+    TuneBackend& of_session = setup.request.budget ? anew : backend;
+    Result<TuneSummary> tuned = session(setup, of_session, setup.effort, setup.request.shapes, db);
     if (!tuned) return tl::unexpected(tuned.error());
     const auto more = measured_samples(db, device_model(setup.device), setup.device, setup.request.problem,
                                        to_string(setup.request.policy));

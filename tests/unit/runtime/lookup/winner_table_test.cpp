@@ -330,10 +330,10 @@ TEST(LookupPdl, LinksOfAChainThatWaitDoNotLeaveSmsIdleWhereAnOrdinaryLaunchMay) 
   }
 }
 
-TEST(LookupPdl, WithoutAnyWinnerTheConfigurationIsTheOrdinaryOneUnlessAnotherIsClearlyFasterByTheModel) {
+TEST(LookupPdl, WithoutAnyWinnerNoAnswerIsExpectedToTakeLongerThanTheOrdinaryOne) {
   const DeviceFacts device = fictional_gpu();
   const WinnerTable table = WinnerTable::build(device, {});
-  int same = 0, asked = 0;
+  int dependent_launches = 0, same_configurations = 0, asked = 0;
   for (const int head_dim : {64, 96, 128, 256}) {
     for (const int batch : {1, 4, 33, 120, 700}) {
       for (const std::int64_t context : {96, 896, 7168, 61440}) {  // look-ups round none of these up
@@ -342,24 +342,46 @@ TEST(LookupPdl, WithoutAnyWinnerTheConfigurationIsTheOrdinaryOneUnlessAnotherIsC
         dependent.pdl = true;
         const Shape shape = canonical({.batch = batch, .longest_context = context});
         const Config without = table.find(ordinary, shape).config, with = table.find(dependent, shape).config;
-        EXPECT_TRUE(with.spec.pdl);
-        Config as_dependent = without;
-        as_dependent.spec.pdl = true;
-        ++asked;
-        if (with == as_dependent) {
-          ++same;
-          continue;
-        }
         const auto modelled_us = [&](const Config& config) {
           return predict_us(default_parameters(device, config.spec), device, dependent, shape, config,
                             guess_resident(device, config.spec));
         };
-        EXPECT_GT(modelled_us(as_dependent), 1.08 * modelled_us(with)) << to_json(dependent) << to_json(shape);
+        ++asked;
+        EXPECT_LE(modelled_us(with), 1.02 * modelled_us(without)) << to_json(dependent) << to_json(shape);
+        Config as_dependent = without;
+        as_dependent.spec.pdl = true;
+        if (!with.spec.pdl) {
+          EXPECT_EQ(with, without) << to_json(dependent) << to_json(shape);
+        } else if (++dependent_launches; with == as_dependent) {
+          ++same_configurations;
+        } else {
+          EXPECT_GT(modelled_us(as_dependent), 1.02 * modelled_us(with)) << to_json(dependent) << to_json(shape);
+        }
       }
     }
   }
-  EXPECT_GT(same, asked / 2);
-  EXPECT_LT(same, asked);  // otherwise this test would have compared nothing
+  // Each of the three kinds of answers occurs.
+  EXPECT_LT(dependent_launches, asked);
+  EXPECT_LT(same_configurations, dependent_launches);
+  EXPECT_GT(same_configurations, 0);
+}
+
+TEST(LookupPdl, AnOrdinaryLaunchAnswersWhereNoDependentOneIsExpectedToBeFaster) {
+  // On an H200, 64 x 200 tokens of 64/8 heads took 9.8 us by this kernel, and 11.0 us as links of a chain.
+  const DecodeProblem heads{.q_heads = 64, .kv_heads = 8, .head_dim = 64};
+  DecodeProblem dependent = heads;
+  dependent.pdl = true;
+  Config many = tuned_config(heads, 512);
+  many.spec.load = LoadPath::bulk, many.spec.tile = 32, many.spec.warps = 2, many.spec.warp_tokens = 16;
+  many.spec.stages = 3, many.spec.ctas_per_sm = 4;
+  ASSERT_TRUE(validate(many.spec));
+  const Shape shape{.batch = 64, .longest_context = 200};
+  const auto table = WinnerTable::build(fictional_gpu(), layered({winner(heads, shape, many, 5.0)}));
+  const Choice choice = table.find(dependent, shape);
+  EXPECT_EQ(choice.provenance, Provenance::without_pdl);
+  EXPECT_EQ(choice.config.spec, many.spec);
+  EXPECT_EQ(choice.config.grid, many.grid);
+  EXPECT_FALSE(choice.tuned_pdl);
 }
 
 TEST(LookupPdl, BeforeHopperAProblemWithPdlIsAnsweredAsOneWithout) {

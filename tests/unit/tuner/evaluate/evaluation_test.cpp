@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "runtime/lookup/default_config.hpp"
@@ -146,6 +148,24 @@ TEST_F(EvaluateThoroughly, TwoTuningsDifferOnlyInWinnersThatAreEquallyFast) {
   const auto json = nlohmann::json::parse(to_json(setup, *evaluation));
   EXPECT_EQ(json["differing"], evaluation->differing());
   EXPECT_EQ(json["cases"].size(), 3u);
+}
+
+TEST_F(Evaluate, TuningsThatArePressedForTimeCompileForThemselves) {
+  setup.effort = {.specs = 2, .sweep_specs = 2, .refine_specs = 1, .twin_specs = 2, .refine_generations = 0};
+  const auto compiles_of_a_repetition = [&](std::optional<std::chrono::milliseconds> budget) {
+    SimulatedGpu own(problem, kSeed);
+    EvaluationSetup with_own{.device = device,
+                             .environment = setup.environment,
+                             .backend = own,
+                             .request = setup.request,
+                             .effort = setup.effort,
+                             .exhaustive = setup.exhaustive};
+    with_own.request.budget = budget;
+    const auto evaluation = evaluate_repeat(with_own);
+    EXPECT_TRUE(evaluation) << evaluation.error().message;
+    return own.compiles.load();
+  };
+  EXPECT_GE(compiles_of_a_repetition(std::chrono::hours(1)), 2 * compiles_of_a_repetition(std::nullopt));
 }
 
 TEST_F(Evaluate, ADuelFindsTheSlowerAndSaysByHowMuch) {
