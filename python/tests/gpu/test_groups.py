@@ -217,7 +217,7 @@ def test_captured_graphs_follow_lengths_that_change_between_replays(transport):
                 for rank in order:
                     replay(rank, burst)
                 return
-            # A rank over NCCL has a thread of its own, as NCCL asks for: one that enqueues may wait for the other ranks.
+            # The launch of a graph with NCCL in it may block until the other rank's is launched (NCCL's guide, Using NCCL with CUDA Graphs).
             with concurrent.futures.ThreadPoolExecutor(2) as pool:
                 for future in [pool.submit(replay, rank, burst) for rank in order]:
                     future.result()
