@@ -348,6 +348,11 @@ DecodeProblem without_group(DecodeProblem problem) {
   return problem;
 }
 
+DecodeProblem without_pdl(DecodeProblem problem) {
+  problem.pdl = false;
+  return problem;
+}
+
 int v_head_dim(const DecodeProblem& problem) {
   return problem.features.v_head_dim != 0 ? problem.features.v_head_dim : problem.head_dim;
 }

@@ -82,6 +82,8 @@ DecodeProblem canonical(DecodeProblem problem);
 /// The problem of one rank's part alone: without context_parallel and what goes with it, as if the part were all of it.
 /// Without a group the same one.
 DecodeProblem without_group(DecodeProblem problem);
+/// The same problem with ordinary launches.
+DecodeProblem without_pdl(DecodeProblem problem);
 /// Columns of V and O.
 int v_head_dim(const DecodeProblem& problem);
 

@@ -12,11 +12,11 @@
 #include "generator/generator.hpp"
 #include "generator/row_format.hpp"
 #include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/dependent_launch.hpp"
 #include "runtime/lookup/estimate.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/parsed_texts.hpp"
 #include "runtime/lookup/portfolio.hpp"
-#include "runtime/lookup/residency.hpp"
 #include "runtime/lookup/shape_features.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "runtime/lookup/won_problems.hpp"
@@ -83,11 +83,6 @@ double distance(const Features& a, const Features& b) {
 double distance(const DecodeProblem& a, const DecodeProblem& b) {
   return (a.layout != b.layout ? 0.5 : 0.0) + (a.pdl != b.pdl ? 0.1 : 0.0) + (a.lse != b.lse ? 0.05 : 0.0) +
          (a.dtype != b.dtype ? 0.02 : 0.0) + distance(a.features, b.features);
-}
-
-DecodeProblem without_pdl(DecodeProblem problem) {
-  problem.pdl = false;
-  return problem;
 }
 
 int group_of(const DecodeProblem& problem) { return problem.q_heads / problem.kv_heads; }
@@ -309,51 +304,6 @@ struct WinnerTable::Impl {
     return choice;
   }
 
-  /// For dependent launches: `best`, or the configuration `ordinary`, which answers for ordinary launches. As a
-  /// dependent launch it is preferred to one that is hardly faster by the model: of two configurations that the model
-  /// takes for equally fast, the one that is good without dependent launch is so more often. As an ordinary launch it
-  /// is preferred where it is expected to be at least as fast. `kernels` are those of estimated_kernels().
-  PredictedConfig or_ordinary(const PredictedConfig& best, const Config& ordinary, const DecodeProblem& problem,
-                              const Shape& shape, const FittedPortfolio& fitted,
-                              std::span<const PortfolioKernel> kernels) const {
-    constexpr double kHardly = 0.02, kClearly = 0.01;
-    const KernelSpec base = base_spec(device.arch, problem);
-    const auto dependent_spec = with_tunables_of(base, ordinary.spec);
-    if (!dependent_spec) return best;
-    const auto same_kernel_of = [&](std::span<const PortfolioKernel> all) {
-      const auto same = std::find_if(all.begin(), all.end(), [&](const PortfolioKernel& kernel) {
-        const auto made_to_fit = with_tunables_of(base, kernel.spec);
-        return made_to_fit && *made_to_fit == *dependent_spec;
-      });
-      return same != all.end() ? &*same : nullptr;
-    };
-    const PortfolioKernel unknown{.spec = *dependent_spec,
-                                  .resident = guess_resident(device, *dependent_spec),
-                                  .parameters = default_parameters(device, *dependent_spec),
-                                  .seen = {},
-                                  .doubt = 0};
-    const PortfolioKernel* known = fitted.portfolio != nullptr ? same_kernel_of(fitted.portfolio->kernels) : nullptr;
-    const double start_us = known != nullptr ? fitted.start_us : 0;
-    if (known == nullptr) known = same_kernel_of(kernels);
-    PortfolioKernel kernel = known != nullptr ? *known : unknown;
-    kernel.parameters.costs.start += start_us;
-    PredictedConfig chosen = best;
-    // A model may predict an infinite time, or none.
-    const auto consider = [&](const DecodeProblem& of, const Config& config, double most_us) {
-      const Prediction predicted = predict(kernel, device, of, shape, config);
-      if (std::isfinite(predicted.us) && predicted.us > 0 && predicted.us <= most_us)
-        chosen = {.config = config, .us = predicted.us, .doubtful_us = predicted.doubtful_us};
-    };
-    Config dependent = ordinary;
-    dependent.spec = *dependent_spec;
-    consider(problem, dependent, (1 + kHardly) * best.us);
-    // The same costs and corrections, so that the two differ in the kind of launch alone.
-    kernel.parameters.costs.start +=
-        default_parameters(device, ordinary.spec).costs.start - default_parameters(device, *dependent_spec).costs.start;
-    consider(without_pdl(problem), ordinary, (1 - kClearly) * chosen.us);
-    return chosen;
-  }
-
   /// What answers for a shape without a winner of its own: the configuration that is predicted to be fastest. `found`
   /// is the winner on which the answer rests, or nothing. Where launches are dependent, `ordinary` is the answer for
   /// launches that are not.
@@ -389,7 +339,11 @@ struct WinnerTable::Impl {
       best->config.l2_promotion =
           carry_l2_promotion_over(*found.problem, choice.tuned_shape, choice.config, problem, shape, best->config.spec);
     }
-    if (ordinary != nullptr && best->us > 0) best = or_ordinary(*best, *ordinary, problem, shape, fitted, kernels);
+    if (ordinary != nullptr && best->us > 0) {
+      detail::DependentKernels known{.fitted = {}, .fitted_start_us = fitted.start_us, .estimated = kernels};
+      if (fitted.portfolio != nullptr) known.fitted = fitted.portfolio->kernels;
+      best = detail::or_ordinary(*best, *ordinary, device, problem, shape, known);
+    }
     if (found) choice.predicted_us = best->us;
     choice.config = best->config;
     choice.config.grid = std::min(choice.config.grid, lean_tiles(problem, asked, choice.config.spec));

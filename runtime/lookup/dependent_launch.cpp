@@ -1,0 +1,72 @@
+// dependent_launch.cpp -- compares a dependent launch with the ordinary answer's configuration, launched in either way.
+#include "runtime/lookup/dependent_launch.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/lookup/residency.hpp"
+#include "runtime/lookup/specs.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace detail {
+namespace {
+
+// So much longer a dependent launch of the ordinary answer's configuration may take by the model, and so much shorter
+// an ordinary launch has to be. Chosen by what dependent and ordinary launches of 118 shapes took on an H200.
+constexpr double kHardly = 0.02, kClearly = 0.01;
+
+/// The kernel with this spec, once made to fit the problem; nullptr if there is none.
+const PortfolioKernel* find_kernel(std::span<const PortfolioKernel> kernels, const KernelSpec& base,
+                                   const KernelSpec& spec) {
+  const auto same = std::find_if(kernels.begin(), kernels.end(), [&](const PortfolioKernel& kernel) {
+    const auto made_to_fit = with_tunables_of(base, kernel.spec);
+    return made_to_fit && *made_to_fit == spec;
+  });
+  return same != kernels.end() ? &*same : nullptr;
+}
+
+/// What is known of the kernel with this spec: fitted costs, or corrected ones, or else the defaults.
+PortfolioKernel kernel_for(const KernelSpec& spec, const KernelSpec& base, const DeviceFacts& device,
+                           const DependentKernels& kernels) {
+  if (const PortfolioKernel* fitted = find_kernel(kernels.fitted, base, spec)) {
+    PortfolioKernel kernel = *fitted;
+    kernel.parameters.costs.start += kernels.fitted_start_us;
+    return kernel;
+  }
+  if (const PortfolioKernel* estimated = find_kernel(kernels.estimated, base, spec)) return *estimated;
+  return {.spec = spec,
+          .resident = guess_resident(device, spec),
+          .parameters = default_parameters(device, spec),
+          .seen = {},
+          .doubt = 0};
+}
+
+}  // namespace
+
+PredictedConfig or_ordinary(const PredictedConfig& best, const Config& ordinary, const DeviceFacts& device,
+                            const DecodeProblem& problem, const Shape& shape, const DependentKernels& kernels) {
+  const KernelSpec base = base_spec(device.arch, problem);
+  const auto spec = with_tunables_of(base, ordinary.spec);
+  if (!spec) return best;
+  PortfolioKernel kernel = kernel_for(*spec, base, device, kernels);
+  PredictedConfig chosen = best;
+  const auto consider = [&](const DecodeProblem& of, const Config& config, double most_us) {
+    const Prediction predicted = predict(kernel, device, of, shape, config);
+    // A model may predict an infinite time, or none.
+    if (std::isfinite(predicted.us) && predicted.us > 0 && predicted.us <= most_us)
+      chosen = {.config = config, .us = predicted.us, .doubtful_us = predicted.doubtful_us};
+  };
+  Config dependent = ordinary;
+  dependent.spec = *spec;
+  consider(problem, dependent, (1 + kHardly) * best.us);
+  // With the same costs and corrections, so that the two differ in the kind of launch alone.
+  kernel.parameters.costs.start +=
+      default_parameters(device, ordinary.spec).costs.start - default_parameters(device, *spec).costs.start;
+  consider(without_pdl(problem), ordinary, (1 - kClearly) * chosen.us);
+  return chosen;
+}
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn

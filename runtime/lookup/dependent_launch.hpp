@@ -1,0 +1,30 @@
+// dependent_launch.hpp -- what answers for a dependent launch, given what answers for an ordinary one. Internal to this
+// folder. Pure functions; any thread.
+#pragma once
+
+#include <span>
+
+#include "runtime/lookup/portfolio.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace detail {
+
+/// What is known of kernels for dependent launches of a problem.
+struct DependentKernels {
+  std::span<const PortfolioKernel> fitted;     ///< of a portfolio, which may be of ordinary launches; or empty
+  double fitted_start_us = 0;                  ///< what a dependent launch takes longer to start than one of `fitted`
+  std::span<const PortfolioKernel> estimated;  ///< those of estimated_kernels() (estimate.hpp)
+};
+
+/// `best`, a dependent launch with a prediction, or the configuration `ordinary`, which answers for ordinary launches
+/// of the same shape. As a dependent launch, `ordinary` is preferred to one that is hardly faster by the model: of two
+/// configurations that the model takes for equally fast, the one that is good without dependent launch is so more
+/// often. As an ordinary launch, it is preferred where it is expected to be clearly faster; the spec's pdl is then
+/// false.
+PredictedConfig or_ordinary(const PredictedConfig& best, const Config& ordinary, const DeviceFacts& device,
+                            const DecodeProblem& problem, const Shape& shape, const DependentKernels& kernels);
+
+}  // namespace detail
+}  // namespace v1
+}  // namespace leanattn
