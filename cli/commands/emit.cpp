@@ -70,7 +70,8 @@ Result<KernelSpec> with_overrides(KernelSpec spec, const KernelSpec& usual, cons
     if (!fixup) return tl::unexpected(fixup.error());
     spec.fixup = *fixup;
   }
-  // For an architecture without dependent launch a look-up answers without it. Here the flag is refused instead.
+  // A look-up may answer an ordinary launch all the same. With the flag, the kernel of a dependent launch is written,
+  // or refused where the architecture has none.
   if (flags.shape.pdl) spec.pdl = true;
   // The number of CTAs per SM was chosen for the CTA of the look-up's answer, and need not hold for another.
   const bool other_cta = !flags.tile.empty() || !flags.warps.empty() || !flags.warp_tokens.empty() ||

@@ -70,8 +70,8 @@ std::string why(const Choice& choice) {
   switch (choice.provenance) {
     case Provenance::exact: return "this shape was measured";
     case Provenance::bucket:
-      return fmt::format("{}, a shape of the same bucket, was measured; the cost model chose kernel and grid",
-                         describe(choice.tuned_shape));
+      return fmt::format("{}, a shape of the same bucket, was measured; the cost model chose kernel and grid{}",
+                         describe(choice.tuned_shape), launch_caveat(choice));
     case Provenance::nearest:
       return fmt::format("{}, the nearest tuned shape, was measured; the cost model chose kernel and grid{}",
                          describe(choice.tuned_shape), launch_caveat(choice));
@@ -79,9 +79,10 @@ std::string why(const Choice& choice) {
     case Provenance::fallback:
       return "nothing is tuned for this GPU; of the usual kernels the cost model ranks this configuration first";
     case Provenance::without_pdl:
-      return fmt::format(
-          "{} was measured with ordinary launches; the cost model chose kernel and grid for dependent ones",
-          describe(choice.tuned_shape));
+      return fmt::format("{} was measured with ordinary launches; the cost model chose kernel and grid{}",
+                         describe(choice.tuned_shape),
+                         choice.config.spec.pdl ? " for dependent ones"
+                                                : ", and expects an ordinary launch to be faster than dependent ones");
   }
   return "";
 }

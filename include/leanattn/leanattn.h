@@ -273,8 +273,8 @@ typedef struct leanattn_choice {
   int32_t reserved;
   char layer[16];        /* database that has the winner: "user", "site", "shipped" or empty */
   char kernel_name[128]; /* stable name of the kernel */
-  int32_t pdl;           /* launches use programmatic dependent launch; 0 before sm_90, and where an ordinary launch is
-                            expected to be faster */
+  int32_t pdl;           /* launches use programmatic dependent launch; 0 before sm_90, and for an untuned shape where
+                            an ordinary launch is expected to be faster */
   int32_t tuned_pdl;     /* the winner was measured with programmatic dependent launch */
 } leanattn_choice;
 

@@ -25,9 +25,9 @@ constexpr double kWarpsApart = 8.0;
 // room to the power of 1.5, and Costs::wait counts 0.6 of it. Measured were 0.26 at 0.45, 0.17 at 0.39, 0.08 at 0.2 and
 // 0.02 at 0.1.
 constexpr double kLate = 1.25;
-// The same where four CTAs or more fit on an SM, whatever the free share is: those that begin early fill some SMs, so
-// that CTAs are spread unevenly. On an H200, dependent launches of 7 to 24 us took 4 to 14 % longer than ordinary ones,
-// at free shares of 0.2 to 0.46.
+// The same where four CTAs or more fit on an SM, in times at the memory's rate and half of kCtaUs. It does not depend
+// on the free share: CTAs that begin early fill some SMs, so that CTAs are spread unevenly. On an H200, dependent
+// launches of 7 to 24 us took 4 to 14 % longer than ordinary ones, at free shares of 0.2 to 0.46.
 constexpr int kManyCtas = 4;
 constexpr double kLateAmongMany = 0.35;
 // What ranges that cross output tiles cost where warpgroups have roles, in merged partials: store, merge and one more
@@ -37,7 +37,8 @@ constexpr double kCrossing = 200.0;
 // partner merges while the other streams. 49 x 4685 tokens of 128 heads and 45 x 8410 tokens of 32 heads with four
 // query tokens take 50 us longer on an H200 than the same ranges would without ends between them.
 constexpr double kOutOfStep = 0.18;
-// The part of the time that KV takes from memory that a CTA with one stage over a latent cache does not attend to KV.
+// With one stage, a CTA over a latent cache stands still for this part of the time that its KV takes from memory: it
+// attends to nothing meanwhile.
 constexpr double kStandsStill = 0.5;
 
 /// Tokens that all warps of a CTA attend to in one step.
@@ -250,6 +251,11 @@ ModelParameters default_parameters(const DeviceFacts& device) {
   return parameters;
 }
 
+double saved_at_start(const KernelSpec& spec) {
+  if (!spec.pdl) return 0;
+  return (spec.load == LoadPath::tensor ? 1.4 : 1.0) - (spec.fixup == FixUp::wait ? 0.3 : 0.0);
+}
+
 ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& spec) {
   ModelParameters parameters = default_parameters(device);
   Costs& costs = parameters.costs;
@@ -275,11 +281,7 @@ ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& 
   // Query rows are staged and partials of them stored.
   if (!spec.features.latent) costs.start += 0.03 * std::max(rows_per_block(spec) - 8, 0);
   if (copies_each_row(spec)) costs.start += 2.0;  // of the first step
-  // While a dependent launch waits, only a producer warp goes on. CTAs that wait for each other hold their SMs longer.
-  if (spec.pdl) {
-    costs.start -= spec.load == LoadPath::tensor ? kDependentStart : kDependentStart - 0.4;
-    if (spec.fixup == FixUp::wait) costs.start += 0.3;
-  }
+  costs.start -= saved_at_start(spec);
   return parameters;
 }
 
@@ -385,7 +387,8 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   const bool out_of_step = row_blocks_in_step(spec_) && line.segments > 1;
   const double rated_us =
       static_cast<double>(line.longest * spec_.tile) / attended_rate_ * (out_of_step ? 1 + kOutOfStep : 1);
-  // The part of a CTA's KV that comes while nothing else of it is there to attend to.
+  // The part of the time of its KV for which a CTA stands still. It does not count while the ring is filled for the
+  // first time, which is among the costs of the start.
   const double still = overlapped || !spec_.features.latent ? 0 : kStandsStill * (fills - 1) / fills;
   const auto wave_us = [&](std::int64_t ctas_on_busiest_sm, double wave_bytes, double start_us) {
     const auto ctas = static_cast<double>(ctas_on_busiest_sm);

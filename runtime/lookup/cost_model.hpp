@@ -39,8 +39,10 @@ struct Costs {
 
   bool operator==(const Costs&) const = default;
 };
-/// By how much less a dependent launch costs to start: launch and prologue overlap with the launch before it.
-inline constexpr double kDependentStart = 1.4;
+/// The microseconds by which this launch starts sooner than an ordinary one, because it overlaps with the one before
+/// it: while a dependent launch waits, only a producer warp goes on, and CTAs that wait for each other hold their SMs
+/// longer.
+double saved_at_start(const KernelSpec& spec);
 inline constexpr std::size_t kCosts = 7;
 std::array<double, kCosts> as_array(const Costs& costs);
 Costs costs_of(const std::array<double, kCosts>& values);

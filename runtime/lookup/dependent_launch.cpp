@@ -29,11 +29,7 @@ const PortfolioKernel* find_kernel(std::span<const PortfolioKernel> kernels, con
 /// What is known of the kernel with this spec: fitted costs, or corrected ones, or else the defaults.
 PortfolioKernel kernel_for(const KernelSpec& spec, const KernelSpec& base, const DeviceFacts& device,
                            const DependentKernels& kernels) {
-  if (const PortfolioKernel* fitted = find_kernel(kernels.fitted, base, spec)) {
-    PortfolioKernel kernel = *fitted;
-    kernel.parameters.costs.start += kernels.fitted_start_us;
-    return kernel;
-  }
+  if (const PortfolioKernel* fitted = find_kernel(kernels.fitted, base, spec)) return *fitted;
   if (const PortfolioKernel* estimated = find_kernel(kernels.estimated, base, spec)) return *estimated;
   return {.spec = spec,
           .resident = guess_resident(device, spec),
@@ -49,7 +45,8 @@ PredictedConfig or_ordinary(const PredictedConfig& best, const Config& ordinary,
   const KernelSpec base = base_spec(device.arch, problem);
   const auto spec = with_tunables_of(base, ordinary.spec);
   if (!spec) return best;
-  PortfolioKernel kernel = kernel_for(*spec, base, device, kernels);
+  // Both kinds of launches have its costs and corrections, so that they differ in nothing else.
+  const PortfolioKernel kernel = kernel_for(*spec, base, device, kernels);
   PredictedConfig chosen = best;
   const auto consider = [&](const DecodeProblem& of, const Config& config, double most_us) {
     const Prediction predicted = predict(kernel, device, of, shape, config);
@@ -60,10 +57,7 @@ PredictedConfig or_ordinary(const PredictedConfig& best, const Config& ordinary,
   Config dependent = ordinary;
   dependent.spec = *spec;
   consider(problem, dependent, (1 + kHardly) * best.us);
-  // With the same costs and corrections, so that the two differ in the kind of launch alone.
-  kernel.parameters.costs.start +=
-      default_parameters(device, ordinary.spec).costs.start - default_parameters(device, *spec).costs.start;
-  consider(without_pdl(problem), ordinary, (1 - kClearly) * chosen.us);
+  consider(without_pdl(problem), ordinary, (1 - kClearly) * std::min(best.us, chosen.us));
   return chosen;
 }
 

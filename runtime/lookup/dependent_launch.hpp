@@ -12,8 +12,7 @@ namespace detail {
 
 /// What is known of kernels for dependent launches of a problem.
 struct DependentKernels {
-  std::span<const PortfolioKernel> fitted;     ///< of a portfolio, which may be of ordinary launches; or empty
-  double fitted_start_us = 0;                  ///< what a dependent launch takes longer to start than one of `fitted`
+  std::span<const PortfolioKernel> fitted;     ///< of a portfolio; or empty
   std::span<const PortfolioKernel> estimated;  ///< those of estimated_kernels() (estimate.hpp)
 };
 

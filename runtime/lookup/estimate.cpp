@@ -16,10 +16,10 @@ constexpr std::size_t kMostOfWitnesses = 8;
 // What a winner says of other kernels of its load path and fix-up: so many octaves less, and that they are slower, or
 // else they would have won.
 constexpr double kRelativeAway = 1.0, kRelativeSlower = 0.03;
-// Surcharges on the predictions of kernels that nobody timed: where others were, where a portfolio was fitted, and
-// where nothing was timed at all and the default kernel, which every shape can have, saves compiling. Ranks of a group
-// make their plans before the first launch, so that there is nothing to save.
-// With a portfolio, the default costs of a load path and fix-up that it does not have are worth less than fitted ones.
+// Surcharges on the predictions of kernels that nobody timed. kUntried: others were timed. kUntriedBesidePortfolio: a
+// portfolio has fitted costs for their load path and fix-up. kOfAnotherFamily: it has none, and default costs are worth
+// less than fitted ones. kNotTheDefault: nothing was timed, and the default kernel, which every shape can have, saves
+// compiling. Ranks of a group make their plans before the first launch, so that there is nothing to save.
 constexpr double kUntried = 0.03, kUntriedBesidePortfolio = 0.08, kOfAnotherFamily = 0.15, kNotTheDefault = 0.05;
 
 /// Whether two kernels move and use KV in the same way, so that they differ in LeanTile and launch bounds only.
@@ -33,12 +33,12 @@ bool same_but_for_fix_up(KernelSpec a, const KernelSpec& b) {
   return a == b;
 }
 
-/// Those that the portfolio has for the same load path and fix-up; nullptr if there are none.
-const ModelParameters* fitted_parameters(const Portfolio& fitted, const KernelSpec& spec) {
+/// A kernel of the portfolio with the same load path and fix-up, whose costs are fitted; nullptr if there is none.
+const PortfolioKernel* find_family(const Portfolio& fitted, const KernelSpec& spec) {
   for (const PortfolioKernel& kernel : fitted.kernels) {
     if (kernel.spec.load == spec.load && kernel.spec.fixup == spec.fixup &&
         warpgroups_have_roles(kernel.spec) == warpgroups_have_roles(spec))
-      return &kernel.parameters;
+      return &kernel;
   }
   return nullptr;
 }
@@ -46,21 +46,21 @@ const ModelParameters* fitted_parameters(const Portfolio& fitted, const KernelSp
 }  // namespace
 
 std::vector<PortfolioKernel> estimated_kernels(const DeviceFacts& device, const DecodeProblem& problem,
-                                               std::span<const Witness> witnesses, const Portfolio* fitted,
-                                               double start_us) {
+                                               std::span<const Witness> witnesses, const Portfolio* fitted) {
   const KernelSpec base = base_spec(device.arch, problem);
   std::vector<PortfolioKernel> kernels;
   const auto add = [&](const KernelSpec& spec, double doubt) {
     const auto same = [&](const PortfolioKernel& kernel) { return kernel.spec == spec; };
     if (std::find_if(kernels.begin(), kernels.end(), same) != kernels.end()) return;
-    const ModelParameters* const family = fitted != nullptr ? fitted_parameters(*fitted, spec) : nullptr;
+    const PortfolioKernel* const family = fitted != nullptr ? find_family(*fitted, spec) : nullptr;
     const bool of_another = fitted != nullptr && family == nullptr;
     PortfolioKernel kernel{.spec = spec,
                            .resident = guess_resident(device, spec),
-                           .parameters = family != nullptr ? *family : default_parameters(device, spec),
+                           .parameters = family != nullptr ? family->parameters : default_parameters(device, spec),
                            .seen = {},
                            .doubt = of_another ? kOfAnotherFamily : doubt};
-    if (family != nullptr) kernel.parameters.costs.start += start_us;
+    // The portfolio may be of the other kind of launch.
+    if (family != nullptr) kernel.parameters.costs.start += saved_at_start(family->spec) - saved_at_start(spec);
     // The parameters are fitted, or else the winners' errors are those of the default ones.
     if (fitted == nullptr) {
       for (const Witness& witness : witnesses) {

@@ -22,11 +22,9 @@ struct Witness {
 /// The kernels of the nearest witnesses and the usual ones (usual_kernels.hpp), made to fit the problem. Costs are
 /// those that `fitted` has for the same load path and fix-up, if it is given and has any, else the defaults; without
 /// `fitted`, witnesses correct them. With a portfolio, whose kernels are considered by themselves, the witnesses add no
-/// kernels. Witnesses are sorted, nearest first. start_us is added to fitted costs, because the portfolio may be of the
-/// other kind of launch.
+/// kernels. Witnesses are sorted, nearest first.
 std::vector<PortfolioKernel> estimated_kernels(const DeviceFacts& device, const DecodeProblem& problem,
-                                               std::span<const Witness> witnesses, const Portfolio* fitted,
-                                               double start_us);
+                                               std::span<const Witness> witnesses, const Portfolio* fitted);
 
 }  // namespace detail
 }  // namespace v1

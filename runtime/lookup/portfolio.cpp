@@ -131,6 +131,13 @@ class Corrected {
   std::array<Factors, std::size(kGridKinds)> of_kind_;
 };
 
+/// The prediction for a launch of this kind: the kernel's parameters may be those of the other kind.
+Prediction launched_as(const KernelSpec& spec, const PortfolioKernel& kernel, Prediction prediction) {
+  const double later_us = saved_at_start(kernel.spec) - saved_at_start(spec);
+  prediction.us += later_us, prediction.doubtful_us += later_us;
+  return prediction;
+}
+
 }  // namespace
 
 std::string to_json(const Portfolio& portfolio) {
@@ -183,13 +190,15 @@ Correction correction_at(std::span<const SeenShape> seen, const ShapeFeatures& h
 
 Prediction predict(const PortfolioKernel& kernel, const DeviceFacts& device, const DecodeProblem& problem,
                    const Shape& shape, const Config& config) {
-  return Corrected(kernel, shape_features_of(problem, shape, base_spec(device.arch, problem)))
-      .predict(model_features(kernel.parameters, device, problem, shape, config, kernel.resident));
+  const Corrected corrected(kernel, shape_features_of(problem, shape, base_spec(device.arch, problem)));
+  return launched_as(
+      config.spec, kernel,
+      corrected.predict(model_features(kernel.parameters, device, problem, shape, config, kernel.resident)));
 }
 
 std::optional<PredictedConfig> best_predicted(std::span<const PortfolioKernel> kernels, const DeviceFacts& device,
                                               const DecodeProblem& problem, const Shape& shape,
-                                              std::span<const std::int64_t> also, double start_us) {
+                                              std::span<const std::int64_t> also) {
   const KernelSpec base = base_spec(device.arch, problem);
   const ShapeFeatures here = shape_features_of(problem, shape, base);
   const bool ragged = is_ragged(visible_shape(problem, shape));
@@ -205,8 +214,7 @@ std::optional<PredictedConfig> best_predicted(std::span<const PortfolioKernel> k
     const Corrected corrected(kernel, here);
     const LaunchModel launch(kernel.parameters, device, problem, shape, *spec, kernel.resident);
     const auto consider = [&](std::int64_t grid) {
-      Prediction predicted = corrected.predict(launch.features(grid));
-      predicted.us += start_us, predicted.doubtful_us += start_us;
+      const Prediction predicted = launched_as(*spec, kernel, corrected.predict(launch.features(grid)));
       // A model that predicts an infinite time, or none, is of no use for this shape.
       if (!std::isfinite(predicted.us) || predicted.us <= 0) return;
       if (predicted.doubtful_us >= least) return;

@@ -74,16 +74,17 @@ struct Prediction {
   double us = 0;
   double doubtful_us = 0;  ///< with the correction's doubt: configurations are compared by this
 };
+/// The configuration has the kernel's spec, but may be another kind of launch: one that starts sooner or later.
 Prediction predict(const PortfolioKernel& kernel, const DeviceFacts& device, const DecodeProblem& problem,
                    const Shape& shape, const Config& config);
 
 /// The configuration of least doubtful_us over the kernels and their useful grids, and over those of the grids
 /// `also` that a kernel can have. The kernels are made to fit `problem`, which may have other heads or features than
-/// the problem in which they were measured; of a group those count that have order_of_group(). start_us is added to
-/// every time. nullopt when no kernel fits. Takes some 100 ns for each kernel and grid.
+/// the problem in which they were measured, or another kind of launch; of a group those count that have
+/// order_of_group(). nullopt when no kernel fits. Takes some 100 ns for each kernel and grid.
 std::optional<PredictedConfig> best_predicted(std::span<const PortfolioKernel> kernels, const DeviceFacts& device,
                                               const DecodeProblem& problem, const Shape& shape,
-                                              std::span<const std::int64_t> also = {}, double start_us = 0);
+                                              std::span<const std::int64_t> also = {});
 
 }  // namespace v1
 }  // namespace leanattn

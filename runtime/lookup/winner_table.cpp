@@ -261,15 +261,10 @@ struct WinnerTable::Impl {
     return witnesses;
   }
 
-  struct FittedPortfolio {
-    const Portfolio* portfolio = nullptr;
-    double start_us = 0;  ///< what a launch of the problem in question takes more to start than one of the portfolio
-  };
-
   /// The portfolio of this problem, or of the closest one with the same kernels that is less than `octaves` away; or
   /// none.
-  FittedPortfolio portfolio_for(const DecodeProblem& problem, double octaves) const {
-    FittedPortfolio best;
+  const Portfolio* portfolio_for(const DecodeProblem& problem, double octaves) const {
+    const Portfolio* best = nullptr;
     double least = std::numeric_limits<double>::infinity();
     for (Model& model : models) {
       if (model.problem.head_dim != problem.head_dim || group_of(model.problem) != group_of(problem) ||
@@ -283,7 +278,7 @@ struct WinnerTable::Impl {
       const Portfolio* portfolio = model.get();
       if (portfolio == nullptr) continue;
       least = now;
-      best = {portfolio, (model.problem.pdl ? kDependentStart : 0) - (problem.pdl ? kDependentStart : 0)};
+      best = portfolio;
     }
     return best;
   }
@@ -312,7 +307,7 @@ struct WinnerTable::Impl {
     Choice choice;
     const Shape shape = rounded(asked);
     std::vector<std::int64_t> also;  // grids
-    FittedPortfolio fitted;
+    const Portfolio* fitted = nullptr;
     if (found) {
       choice = found.measured->choice;
       choice.provenance = provenance;
@@ -327,10 +322,9 @@ struct WinnerTable::Impl {
       }
     }
     std::optional<PredictedConfig> best;
-    if (fitted.portfolio != nullptr)
-      best = best_predicted(fitted.portfolio->kernels, device, problem, shape, also, fitted.start_us);
-    const std::vector<PortfolioKernel> kernels =
-        detail::estimated_kernels(device, problem, witnesses, best ? fitted.portfolio : nullptr, fitted.start_us);
+    if (fitted != nullptr) best = best_predicted(fitted->kernels, device, problem, shape, also);
+    if (!best) fitted = nullptr;
+    const std::vector<PortfolioKernel> kernels = detail::estimated_kernels(device, problem, witnesses, fitted);
     const auto other = best_predicted(kernels, device, problem, shape, also);
     if (other && (!best || other->doubtful_us < best->doubtful_us)) best = other;
     // Where even the default kernel has no finite prediction.
@@ -340,8 +334,8 @@ struct WinnerTable::Impl {
           carry_l2_promotion_over(*found.problem, choice.tuned_shape, choice.config, problem, shape, best->config.spec);
     }
     if (ordinary != nullptr && best->us > 0) {
-      detail::DependentKernels known{.fitted = {}, .fitted_start_us = fitted.start_us, .estimated = kernels};
-      if (fitted.portfolio != nullptr) known.fitted = fitted.portfolio->kernels;
+      detail::DependentKernels known{.fitted = {}, .estimated = kernels};
+      if (fitted != nullptr) known.fitted = fitted->kernels;
       best = detail::or_ordinary(*best, *ordinary, device, problem, shape, known);
     }
     if (found) choice.predicted_us = best->us;
@@ -364,7 +358,7 @@ struct WinnerTable::Impl {
     if (const auto found = find_bucket(winners, shape, here)) return answer(found, Provenance::bucket, {&winners, 1});
     // A kernel that streams well also does so when it may start earlier. So this is a better guess than another shape.
     if (problem.pdl) {
-      const ProblemWinners* ordinary_winners = problems.find(without_pdl(problem));
+      const ProblemWinners* ordinary_winners = problems.find(with_tuned_link(without_pdl(problem)));
       auto found = find_exact(ordinary_winners, shape);
       if (!found) found = find_bucket(ordinary_winners, shape, here);
       if (found) {

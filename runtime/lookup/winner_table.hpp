@@ -49,7 +49,8 @@ class WinnerTable {
  public:
   /// The winners of a problem are read when a look-up first needs them. A look-up needs those of its own problem; if
   /// they have no winner in the shape's bucket, those of all problems with the same kernels; and if these have none
-  /// either, all. Rows that cannot be parsed, or whose config is not valid for their problem on this device, are
+  /// either, all. Where a problem with pdl has no exact winner, the look-up also needs what one of the same problem
+  /// without pdl does. Rows that cannot be parsed, or whose config is not valid for their problem on this device, are
   /// skipped and counted. Of several rows for one problem and shape, cold ones go before warm ones, and earlier ones
   /// before later ones.
   WinnerTable(const DeviceFacts& device, WinnersByProblem winners);
@@ -65,9 +66,9 @@ class WinnerTable {
   /// bucket, for a rank's part alone is the nearest one. A batch-invariant problem has one kernel for all shapes, so
   /// its answer is exact (measured with that kernel) or fallback, which then is default_config(). max_batch plays no
   /// part. Contexts count rounded up to 16 steps of an octave, so that shapes which differ less have one answer. The
-  /// config's spec has pdl only when the problem asks for it and the device has it, and not where an ordinary launch is
-  /// expected to be faster. Once winners have been read, an exact answer takes two hashes; others take some
-  /// nanoseconds for each winner and some 100 ns for each kernel and grid that is considered.
+  /// config's spec has pdl only when the problem asks for it and the device has it, and not where the shape has no
+  /// winner and an ordinary launch is expected to be faster. Once winners have been read, an exact answer takes two
+  /// hashes; others take some nanoseconds for each winner and some 100 ns for each kernel and grid that is considered.
   Choice find(const DecodeProblem& problem, const Shape& shape) const;
   /// The exact winner, which lives as long as this table; or null.
   const Choice* find_exact(const DecodeProblem& problem, const Shape& shape) const;

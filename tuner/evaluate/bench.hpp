@@ -64,11 +64,11 @@ Choice look_up(const DeviceFacts& device, const DecodeProblem& problem, const Sh
 
 /// Look-ups have the winners of tuning.db in `directory` (nullopt: there is none), of the site and of the installation,
 /// as those of an engine. Every configuration is checked against the oracle before it is timed. If the problem has pdl,
-/// all modes launch with it back to back, but the read limit is still that of ordinary launches. A problem of a group
-/// is timed on all ranks, whose shape it is; the time is that of the slower rank, and the read limit that of the first
-/// rank's part. cubins and cancel may be null. Errors: no_driver, no_device, nvrtc_missing, wrong_result,
-/// invalid_argument, unsupported (pdl before sm_90; fa2, fd and lengths of their own in a group; fa2 or fd where no
-/// kernel has such a grid), interrupted, context_lost.
+/// launches follow each other back to back, dependent ones where the kernel has pdl, but the read limit is still that
+/// of ordinary launches. A problem of a group is timed on all ranks, whose shape it is; the time is that of the slower
+/// rank, and the read limit that of the first rank's part. cubins and cancel may be null. Errors: no_driver, no_device,
+/// nvrtc_missing, wrong_result, invalid_argument, unsupported (pdl before sm_90; fa2, fd and lengths of their own in a
+/// group; fa2 or fd where no kernel has such a grid), interrupted, context_lost.
 Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options,
                           const std::optional<std::filesystem::path>& directory, CubinCache* cubins,
                           const std::atomic<bool>* cancel);

@@ -32,7 +32,7 @@ std::string to_json(const std::vector<BenchReport>& reports) {
       "CUDA graphs are replayed. With the cold policy, launches take turns over copies of K and V that together exceed "
       "three times the L2. Every round times all modes, in rotated order. Times are microseconds per launch: the "
       "median, the median absolute deviation, and a 95 % bootstrap interval of the median. With pdl in the problem, "
-      "launches follow each other with programmatic dependent launch, except those of the read limit.";
+      "launches whose config has pdl follow each other with programmatic dependent launch.";
   document["reports"] = nlohmann::ordered_json::array();
   for (const BenchReport& report : reports) {
     nlohmann::ordered_json json{{"device", device_json(report.device)},

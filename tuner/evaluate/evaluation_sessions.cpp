@@ -102,8 +102,7 @@ Result<RepeatEvaluation> evaluate_repeat(const EvaluationSetup& setup,
     const auto own = scratch();
     if (!own) return tl::unexpected(own.error());
     TuningDb& db = time == 0 && setup.keep != nullptr ? *setup.keep : **own;
-    CompileOnce anew(setup.backend);
-    TuneBackend& of_session = setup.request.budget ? anew : backend;
+    TuneBackend& of_session = setup.request.budget ? setup.backend : backend;
     Result<TuneSummary> tuned = session(setup, of_session, setup.effort, setup.request.shapes, db);
     if (!tuned) return tl::unexpected(tuned.error());
     const auto more = measured_samples(db, device_model(setup.device), setup.device, setup.request.problem,

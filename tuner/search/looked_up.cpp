@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/specs.hpp"
 #include "runtime/lookup/winner_table.hpp"
 #include "tuner/search/group_screen.hpp"
 
@@ -45,7 +47,13 @@ Result<LookedUp> looked_up_configs(const TuneRequest& request, const DeviceFacts
     if (!winners) return tl::unexpected(winners.error());
     const WinnerTable table(device, *std::move(winners));
     LookedUp answers;
-    for (const Shape& shape : request.shapes) answers.configs.push_back(table.find(request.problem, shape).config);
+    for (const Shape& shape : request.shapes) {
+      Config answer = table.find(request.problem, shape).config;
+      // All candidates of a problem with pdl are dependent launches. Where an ordinary launch answers, the dependent
+      // one of its configuration takes part.
+      answer.spec.pdl = base_spec(device.arch, request.problem).pdl;
+      answers.configs.push_back(std::move(answer));
+    }
     answers.warnings = table.warnings();
     if (!table.locked()) return answers;
     if (again)

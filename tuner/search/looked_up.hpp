@@ -13,7 +13,7 @@ namespace leanattn {
 inline namespace v1 {
 
 struct LookedUp {
-  std::vector<Config> configs = {};        ///< for each shape of the request
+  std::vector<Config> configs = {};        ///< for each shape of the request, as launches of the problem's kind
   std::vector<std::string> warnings = {};  ///< of winners that could not be read
 };
 
