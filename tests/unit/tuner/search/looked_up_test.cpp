@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/winner_table.hpp"
 #include "tests/unit/tuner/search/session_fixture.hpp"
 #include "tuner/search/answer.hpp"
 #include "tuner/search/decision.hpp"
@@ -91,6 +92,47 @@ TEST_F(NeverSlower, TheWinnersOfOtherLayersAreComparedToo) {
   ASSERT_TRUE(summary) << summary.error().message;
   EXPECT_EQ(summary->shapes[0].winner, shipped);
   EXPECT_EQ(db->winners(device_model(device))->front().config, to_json(shipped));
+}
+
+TEST_F(NeverSlower, WhereAnOrdinaryLaunchAnswersForADependentOneItsConfigurationTakesPartAsADependentOne) {
+  effort = kNarrowSearch;
+  const DecodeProblem ordinary{.q_heads = 64, .kv_heads = 8, .head_dim = 64};
+  const Shape shape{.batch = 64, .longest_context = 200};
+  request.problem = ordinary;
+  request.problem.pdl = true;
+  request.shapes = {shape};
+  // Four CTAs or more fit on an SM, and the grid leaves a third of the room free, so that dependent launches come late.
+  Config known = default_config(device, ordinary, shape);
+  known.spec.load = LoadPath::bulk, known.spec.fixup = FixUp::ticket, known.spec.tile = 32;
+  known.spec.warps = 2, known.spec.warp_tokens = 16, known.spec.stages = 3, known.spec.ctas_per_sm = 4;
+  known.grid = 512;
+  ASSERT_TRUE(validate(known.spec));
+  const auto winners = [&] {
+    LayeredWinners layers;
+    layers.entries.push_back({Winner{.problem = to_json(ordinary),
+                                     .shape = to_json(shape),
+                                     .policy = "cold",
+                                     .config = to_json(known),
+                                     .median_us = 5,
+                                     .low_us = 5,
+                                     .high_us = 5},
+                              "shipped"});
+    return layers;
+  };
+  ASSERT_FALSE(WinnerTable::build(device, winners()).find(request.problem, shape).config.spec.pdl);
+  request.open_winners = [&](const DeviceModel&, const Environment&) { return by_problem(winners()); };
+  SimulatedGpu gpu(request.problem, kSeed);
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary) << summary.error().message;
+  EXPECT_GT(summary->shapes[0].looked_up_us, 0);
+  known.spec.pdl = true;
+  bool took_part = false;
+  for (const auto& [text, count] : gpu.samples) {
+    const Config config = config_from_json(text).value();
+    EXPECT_TRUE(config.spec.pdl) << text;
+    took_part = took_part || (config.spec == known.spec && config.grid == known.grid);
+  }
+  EXPECT_TRUE(took_part);
 }
 
 TEST_F(NeverSlower, NothingIsStoredThatWasNotComparedWithWhatLookUpsAnswerAndTheReasonIsTheRealOne) {
