@@ -75,11 +75,14 @@ void look_up_many_shapes(benchmark::State& state) {
 }
 BENCHMARK(look_up_many_shapes)->Arg(16)->Arg(256);
 
-/// Shapes that nobody tuned, each asked for the first time, with so many winners of the problem.
+/// Shapes that nobody tuned, each asked for the first time, with so many winners of the problem, and with dependent
+/// launches or without.
 void choose_for_untuned_shapes(benchmark::State& state) {
   const DeviceFacts device = facts_for_arch({9, 0, true}, kSms).value();
   const DecodeProblem problem;
   const std::vector<KernelSpec> kernels = usual_kernels(device, problem);
+  DecodeProblem asked = problem;
+  asked.pdl = state.range(1) != 0;
   LayeredWinners winners;
   for (int i = 0; i < state.range(0); ++i) {
     Winner row;
@@ -92,9 +95,9 @@ void choose_for_untuned_shapes(benchmark::State& state) {
   std::mt19937 random(1);
   std::uniform_int_distribution<int> batch(9, 4096), context(16, 1 << 17);
   for (auto _ : state)
-    benchmark::DoNotOptimize(table.find(problem, {.batch = batch(random), .longest_context = context(random)}));
+    benchmark::DoNotOptimize(table.find(asked, {.batch = batch(random), .longest_context = context(random)}));
 }
-BENCHMARK(choose_for_untuned_shapes)->Arg(0)->Arg(1)->Arg(64);
+BENCHMARK(choose_for_untuned_shapes)->ArgNames({"winners", "pdl"})->ArgsProduct({{0, 1, 64}, {0, 1}});
 
 void look_up_through_the_c_abi(benchmark::State& state) {
   leanattn_engine* const engine = &engine_without_gpu();

@@ -176,28 +176,29 @@ Result<std::unique_ptr<TuningDb>> trials_database(const EvaluateFlags& flags) {
                         nullptr);
 }
 
-/// Refuses flags that the chosen command has no use for. Random shapes have batches and contexts of their own, and a
-/// repetition may have a time limit as a regret has.
+/// Refuses flags that the chosen command has no use for. Random shapes have batches and contexts of their own.
 Result<void> refuse_useless(const EvaluateFlags& flags) {
+  enum : unsigned { kSearch = 1, kRegret = 2, kRepeat = 4 };
   struct Use {
     const char* flag;
     bool given;
-    bool of_regret;
+    unsigned commands;  ///< that the flag is for
   };
-  const bool regret = flags.regret->parsed();
+  const unsigned chosen = flags.search->parsed() ? kSearch : flags.regret->parsed() ? kRegret : kRepeat;
   for (const Use& use :
-       {Use{"--problems", !flags.problems.empty(), true}, Use{"--count", !flags.count.empty(), true},
-        Use{"--seed", !flags.seed.empty(), true}, Use{"--tune", !flags.tune.empty() && !flags.repeat->parsed(), true},
-        Use{"--ragged", flags.ragged, true}, Use{"--batch", !flags.shape.batch.empty(), false},
-        Use{"--max-batch", !flags.shape.max_batch.empty(), false},
-        Use{"--context", !flags.shape.context.empty(), false}}) {
-    if (use.given && use.of_regret != regret) {
-      return fail(ErrorCode::invalid_argument,
-                  fmt::format("{} has no meaning for evaluate {}", use.flag,
-                              regret                   ? "regret"
-                              : flags.search->parsed() ? "search"
-                                                       : "repeat"),
-                  regret ? "The shapes are random; --count, --seed and --ragged choose them." : "Leave it out.");
+       {Use{"--problems", !flags.problems.empty(), kRegret}, Use{"--count", !flags.count.empty(), kRegret},
+        Use{"--seed", !flags.seed.empty(), kRegret}, Use{"--tune", !flags.tune.empty(), kRegret | kRepeat},
+        Use{"--ragged", flags.ragged, kRegret}, Use{"--batch", !flags.shape.batch.empty(), kSearch | kRepeat},
+        Use{"--max-batch", !flags.shape.max_batch.empty(), kSearch | kRepeat},
+        Use{"--context", !flags.shape.context.empty(), kSearch | kRepeat}}) {
+    if (use.given && (use.commands & chosen) == 0) {
+      return fail(
+          ErrorCode::invalid_argument,
+          fmt::format("{} has no meaning for evaluate {}", use.flag,
+                      chosen == kRegret   ? "regret"
+                      : chosen == kSearch ? "search"
+                                          : "repeat"),
+          chosen == kRegret ? "The shapes are random; --count, --seed and --ragged choose them." : "Leave it out.");
     }
   }
   if (!flags.tune.empty() && (!flags.kernels.empty() || !flags.reach.empty())) {
@@ -231,10 +232,6 @@ struct Means {
   TuningDb* keep;  ///< that of --trials, or null
   ProgressLine& line;
 };
-
-Result<std::unique_ptr<GpuBackend>> backend_of(const Means& means, const DecodeProblem& problem, CubinCache* cubins) {
-  return GpuBackend::create(means.device, problem, means.policy, cubins);
-}
 
 EvaluationSetup setup_of(const Console& console, const EvaluateFlags& flags, const Means& means, TuneBackend& backend,
                          const DecodeProblem& problem, std::vector<Shape> shapes) {
@@ -281,7 +278,7 @@ int run_regret(const Console& console, const EvaluateFlags& flags, const Means& 
     means.line.clear();
     if (means.counts.problems > 0)
       note(console, fmt::format("problem {} of {}: {}", i + 1, problems.size(), describe(problem)));
-    const auto backend = backend_of(means, problem, means.caches.cubins.get());
+    const auto backend = GpuBackend::create(means.device, problem, means.policy, means.caches.cubins.get());
     if (!backend) return report_error(backend.error());
     EvaluationSetup setup = setup_of(console, flags, means, **backend, problem,
                                      untuned_shapes(problem, i, means.counts, flags.ragged, winners));
@@ -338,7 +335,8 @@ int run(const Console& console, const EvaluateFlags& flags) {
 
   const DecodeProblem& problem = work->problems.front();
   // Tunings with a time limit are not given kernels that were compiled before they began.
-  const auto backend = backend_of(means, problem, counts->tune ? nullptr : caches->cubins.get());
+  CubinCache* const cubins = counts->tune ? nullptr : caches->cubins.get();
+  const auto backend = GpuBackend::create(*device, problem, *policy, cubins);
   if (!backend) return report_error(backend.error());
   EvaluationSetup setup = setup_of(console, flags, means, **backend, problem, work->shapes);
   if (counts->tune) setup.request.budget = *counts->tune * work->shapes.size();

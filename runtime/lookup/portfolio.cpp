@@ -107,10 +107,12 @@ std::array<Correction, std::size(kGridKinds)> corrections_at(std::span<const See
   return corrections;
 }
 
-/// A kernel's model, corrected for one shape by what was measured nearby.
+/// A kernel's model, corrected for one shape by what was measured nearby. The launch may be of another kind than the
+/// one whose costs the kernel has, and start sooner or later.
 class Corrected {
  public:
-  Corrected(const PortfolioKernel& kernel, const ShapeFeatures& here) : parameters_(kernel.parameters) {
+  Corrected(const PortfolioKernel& kernel, const KernelSpec& launched, const ShapeFeatures& here)
+      : parameters_(kernel.parameters), later_us_(saved_at_start(kernel.spec) - saved_at_start(launched)) {
     const auto corrections = corrections_at(kernel.seen, here);
     std::transform(corrections.begin(), corrections.end(), of_kind_.begin(), [&](const Correction& correction) {
       return Factors{std::exp(correction.log_ratio), std::exp(correction.doubt + kernel.doubt)};
@@ -120,7 +122,7 @@ class Corrected {
   Prediction predict(const ModelFeatures& features) const {
     const auto& [ratio, doubt] = of_kind_[static_cast<std::size_t>(kind_of(features))];
     const double us = ratio * predict_us(parameters_, features);
-    return {.us = us, .doubtful_us = doubt * us};
+    return {.us = us + later_us_, .doubtful_us = doubt * us + later_us_};
   }
 
  private:
@@ -128,15 +130,9 @@ class Corrected {
     double ratio = 1, doubt = 1;
   };
   const ModelParameters& parameters_;
+  double later_us_ = 0;
   std::array<Factors, std::size(kGridKinds)> of_kind_;
 };
-
-/// The prediction for a launch of this kind: the kernel's parameters may be those of the other kind.
-Prediction launched_as(const KernelSpec& spec, const PortfolioKernel& kernel, Prediction prediction) {
-  const double later_us = saved_at_start(kernel.spec) - saved_at_start(spec);
-  prediction.us += later_us, prediction.doubtful_us += later_us;
-  return prediction;
-}
 
 }  // namespace
 
@@ -190,10 +186,8 @@ Correction correction_at(std::span<const SeenShape> seen, const ShapeFeatures& h
 
 Prediction predict(const PortfolioKernel& kernel, const DeviceFacts& device, const DecodeProblem& problem,
                    const Shape& shape, const Config& config) {
-  const Corrected corrected(kernel, shape_features_of(problem, shape, base_spec(device.arch, problem)));
-  return launched_as(
-      config.spec, kernel,
-      corrected.predict(model_features(kernel.parameters, device, problem, shape, config, kernel.resident)));
+  return Corrected(kernel, config.spec, shape_features_of(problem, shape, base_spec(device.arch, problem)))
+      .predict(model_features(kernel.parameters, device, problem, shape, config, kernel.resident));
 }
 
 std::optional<PredictedConfig> best_predicted(std::span<const PortfolioKernel> kernels, const DeviceFacts& device,
@@ -211,10 +205,10 @@ std::optional<PredictedConfig> best_predicted(std::span<const PortfolioKernel> k
     // A ragged batch gets segment costs and all the CTAs that are resident at once, and these wait for nobody.
     if (ragged && spec->fixup == FixUp::wait && !has_large_partials(*spec)) continue;
     const int resident = waits(*spec) ? std::min(kernel.resident, spec->ctas_per_sm) : kernel.resident;
-    const Corrected corrected(kernel, here);
+    const Corrected corrected(kernel, *spec, here);
     const LaunchModel launch(kernel.parameters, device, problem, shape, *spec, kernel.resident);
     const auto consider = [&](std::int64_t grid) {
-      const Prediction predicted = launched_as(*spec, kernel, corrected.predict(launch.features(grid)));
+      const Prediction predicted = corrected.predict(launch.features(grid));
       // A model that predicts an infinite time, or none, is of no use for this shape.
       if (!std::isfinite(predicted.us) || predicted.us <= 0) return;
       if (predicted.doubtful_us >= least) return;

@@ -73,13 +73,14 @@ struct RandomProblems {
   DeviceFacts device;
   std::vector<MeasuredConfig> measured;
   std::size_t least_configs, least_steps;
-  double regret_90;  ///< at the 90th percentile
+  double error_90, regret_90;  ///< at the 90th percentile
+  double regret_most;
 };
 const std::vector<RandomProblems>& of_random_problems() {
   static const std::vector<RandomProblems> all{
-      {"H100", h100(), read_times("h100_random.json"), 600, 90, 0.08},
-      {"H200", measured_device(), read_times("h200_random.json"), 450, 50, 0.12},
-      {"H200, latent caches", measured_device(), read_times("h200_latent.json"), 80, 10, 0.06}};
+      {"H100", h100(), read_times("h100_random.json"), 600, 90, 0.30, 0.08, 1.40},
+      {"H200", measured_device(), read_times("h200_random.json"), 450, 50, 0.30, 0.12, 0.40},
+      {"H200, latent caches", measured_device(), read_times("h200_latent.json"), 80, 10, 0.19, 0.06, 0.10}};
   return all;
 }
 
@@ -180,7 +181,7 @@ TEST(MeasuredLookups, DefaultCostsAreCloseToTheTimesOfRandomProblems) {
                 100 * quantile(errors, 0.5), 100 * quantile(errors, 0.9));
     EXPECT_GT(errors.size(), random.least_configs);
     EXPECT_LT(quantile(errors, 0.5), 0.10) << random.gpu;
-    EXPECT_LT(quantile(errors, 0.9), 0.30) << random.gpu;
+    EXPECT_LT(quantile(errors, 0.9), random.error_90) << random.gpu;
   }
 }
 
@@ -198,11 +199,13 @@ TEST(MeasuredLookups, OfTheConfigurationsOfRandomProblemsTheModelPicksGoodOnes) 
       regrets.push_back(picked.us / (*std::min_element(configs.begin(), configs.end(), by_time))->us - 1);
       if (thorough() && regrets.back() > 0.03) std::printf("%s %.1f %%\n", step.c_str(), 100 * regrets.back());
     }
-    std::printf("%s: regret %.1f %% in the median, %.1f %% at the 90th percentile\n", random.gpu.c_str(),
-                100 * quantile(regrets, 0.5), 100 * quantile(regrets, 0.9));
+    std::printf("%s: regret %.1f %% in the median, %.1f %% at the 90th percentile, %.1f %% at most\n",
+                random.gpu.c_str(), 100 * quantile(regrets, 0.5), 100 * quantile(regrets, 0.9),
+                100 * quantile(regrets, 1));
     EXPECT_GT(regrets.size(), random.least_steps);
     EXPECT_LT(quantile(regrets, 0.5), 0.02) << random.gpu;
     EXPECT_LT(quantile(regrets, 0.9), random.regret_90) << random.gpu;
+    EXPECT_LT(quantile(regrets, 1), random.regret_most) << random.gpu;
   }
 }
 

@@ -69,6 +69,20 @@ TEST_F(NeverSlower, WhatLookUpsAnswerSurvivesABadFirstSampleAndANarrowSearch) {
   }
 }
 
+/// A layer beside the session's database, with one winner.
+LayeredWinners shipped_layer(const DecodeProblem& problem, const Shape& shape, const Config& config, double us) {
+  LayeredWinners layers;
+  layers.entries.push_back({Winner{.problem = to_json(problem),
+                                   .shape = to_json(shape),
+                                   .policy = "cold",
+                                   .config = to_json(config),
+                                   .median_us = us,
+                                   .low_us = us,
+                                   .high_us = us},
+                            "shipped"});
+  return layers;
+}
+
 TEST_F(NeverSlower, TheWinnersOfOtherLayersAreComparedToo) {
   effort = kNarrowSearch;
   // The shipped winner is a kernel that neither the look-up nor the search would come upon.
@@ -77,16 +91,7 @@ TEST_F(NeverSlower, TheWinnersOfOtherLayersAreComparedToo) {
   shipped.grid = 77;
   gpu.factor = [&](const Config& config) { return config == shipped ? 0.5 : 1; };
   request.open_winners = [&](const DeviceModel&, const Environment&) {
-    LayeredWinners layers;
-    layers.entries.push_back({Winner{.problem = to_json(request.problem),
-                                     .shape = to_json(request.shapes[0]),
-                                     .policy = "cold",
-                                     .config = to_json(shipped),
-                                     .median_us = 1,
-                                     .low_us = 1,
-                                     .high_us = 1},
-                              "shipped"});
-    return by_problem(std::move(layers));
+    return by_problem(shipped_layer(request.problem, request.shapes[0], shipped, 1));
   };
   const auto summary = run(gpu);
   ASSERT_TRUE(summary) << summary.error().message;
@@ -107,18 +112,7 @@ TEST_F(NeverSlower, WhereAnOrdinaryLaunchAnswersForADependentOneItsConfiguration
   known.spec.warps = 2, known.spec.warp_tokens = 16, known.spec.stages = 3, known.spec.ctas_per_sm = 4;
   known.grid = 512;
   ASSERT_TRUE(validate(known.spec));
-  const auto winners = [&] {
-    LayeredWinners layers;
-    layers.entries.push_back({Winner{.problem = to_json(ordinary),
-                                     .shape = to_json(shape),
-                                     .policy = "cold",
-                                     .config = to_json(known),
-                                     .median_us = 5,
-                                     .low_us = 5,
-                                     .high_us = 5},
-                              "shipped"});
-    return layers;
-  };
+  const auto winners = [&] { return shipped_layer(ordinary, shape, known, 5); };
   ASSERT_FALSE(WinnerTable::build(device, winners()).find(request.problem, shape).config.spec.pdl);
   request.open_winners = [&](const DeviceModel&, const Environment&) { return by_problem(winners()); };
   SimulatedGpu gpu(request.problem, kSeed);

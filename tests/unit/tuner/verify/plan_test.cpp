@@ -5,6 +5,7 @@
 
 #include <set>
 #include <tuple>
+#include <utility>
 
 namespace leanattn {
 namespace {
@@ -143,6 +144,16 @@ TEST(VerifyPlan, RotationGivesEveryLoadPathEveryTunable) {
     }
   }
   EXPECT_TRUE(std::includes(met.begin(), met.end(), wanted.begin(), wanted.end()));
+}
+
+TEST(VerifyPlan, KernelsWithRolesHave256RowsOfSeveralQueryTokensWithEachFixUpInPagesAndWithout) {
+  std::set<std::pair<FixUp, bool>> met;  // with pages or without
+  for (const VerifyKernel& kernel : feature_kernels(kPlanHopper, false)) {
+    const KernelSpec& spec = kernel.specs.front();
+    if (warpgroups_have_roles(spec) && spec.features.q_len > 1 && query_rows(spec.features, spec.group) >= 256)
+      met.insert({spec.fixup, spec.features.page_size > 0});
+  }
+  EXPECT_EQ(met.size(), 4u);
 }
 
 TEST(VerifyPlan, NoBulkAndNoPdlBelowHopper) {
