@@ -104,22 +104,6 @@ void add_winners(std::vector<Winner> winners, const Layer& layer, const std::opt
   }
 }
 
-/// Likewise cost models.
-void add_models(TuningDb& db, const DeviceModel& device, std::vector<FittedModel>& result, Remarks remarks) {
-  auto models = db.cost_models(device);
-  if (!models) {  // only look-ups of shapes that nobody tuned suffer
-    remarks.locked = remarks.locked || models.error().code == ErrorCode::database_busy;
-    return;
-  }
-  if (auto warning = db.take_warning()) remarks.warnings.push_back(*std::move(warning));
-  for (FittedModel& model : *models) {
-    const bool taken = std::any_of(result.begin(), result.end(), [&](const FittedModel& known) {
-      return known.problem == model.problem && known.policy == model.policy;
-    });
-    if (!taken) result.push_back(std::move(model));
-  }
-}
-
 /// The winners of one problem, or of all, and what the database has to say about them; nullopt where it cannot be read.
 std::optional<std::vector<Winner>> winners_of(TuningDb& db, const Layer& layer, const DeviceModel& device,
                                               std::optional<std::string_view> problem, Remarks remarks) {
@@ -190,7 +174,6 @@ LayeredWinners load_layered_winners(const DeviceModel& device,
     auto winners = winners_of(*db, layer, device, std::nullopt, remarks);
     if (!winners) continue;
     add_winners(*std::move(winners), layer, now, result);
-    add_models(*db, device, result.models, remarks);
   }
   return result;
 }
@@ -213,7 +196,6 @@ WinnersByProblem open_layered_winners(const DeviceModel& device,
     for (std::string& problem : *problems) {
       if (known.insert(problem).second) result.problems.push_back(std::move(problem));
     }
-    add_models(*db, device, result.models, remarks);
     layer.asked_for = true;  // it was there: should it be gone later, that is worth a warning
     usable.push_back(std::move(layer));
   }
@@ -237,11 +219,8 @@ WinnersByProblem open_layered_winners(const DeviceModel& device,
 }
 
 WinnersByProblem by_problem(LayeredWinners winners) {
-  WinnersByProblem result{.problems = {},
-                          .models = std::move(winners.models),
-                          .warnings = std::move(winners.warnings),
-                          .locked = winners.locked,
-                          .read = {}};
+  WinnersByProblem result{
+      .problems = {}, .warnings = std::move(winners.warnings), .locked = winners.locked, .read = {}};
   std::map<std::string, std::vector<LayeredWinners::Entry>> entries;
   for (LayeredWinners::Entry& entry : winners.entries) {
     auto& of_problem = entries[entry.winner.problem];

@@ -28,7 +28,6 @@ struct LayeredWinners {
     std::string layer;
   };
   std::vector<Entry> entries;
-  std::vector<FittedModel> models;
   std::vector<std::string> warnings;
   bool locked = false;  ///< a layer is missing here because other processes kept it locked: worth another try
 };
@@ -40,10 +39,9 @@ LayeredWinners load_layered_winners(const DeviceModel& device,
 /// meets a few.
 struct WinnersByProblem {
   std::vector<std::string> problems;  ///< that have winners, each once: those of the first layer first
-  std::vector<FittedModel> models;
   std::vector<std::string> warnings;
   bool locked = false;  ///< as LayeredWinners::locked
-  /// Winners of these problems, and what to warn about; no models. No file stays open between two calls, so each says
+  /// Winners of these problems, and what to warn about. No file stays open between two calls, so each says
   /// what the files hold by then. One thread at a time. May be empty where there are no problems.
   std::function<LayeredWinners(std::span<const std::string> problems)> read;
 };

@@ -6,6 +6,7 @@ SETTINGS has the model's configuration, the contexts of every shape and how many
 end by themselves, so from the step in which the last one has its first token on, every step is a decode step of all of them.
 """
 import collections
+import importlib.util
 import json
 import os
 import pathlib
@@ -57,6 +58,8 @@ def main():
     backend, settings, out = engine_process.arguments(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1")
     if settings["tune"]:
         os.environ["LEANATTN_VLLM_TUNE"] = str(settings["tune"])
+    if importlib.util.find_spec("flashinfer") is None:
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # vLLM does not look whether it is installed
     import torch
     import vllm
 

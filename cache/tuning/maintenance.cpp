@@ -34,18 +34,16 @@ std::vector<std::string> find_tuning_damage(SQLite::Database& database) {
     }
   }
   SQLite::Statement devices(database, std::string("SELECT ") + kDeviceColumns + " FROM device_models d");
-  int winners = 0, limits = 0, models = 0;
+  int winners = 0, limits = 0;
   while (devices.executeStep()) {
     const DeviceModel device = read_device(devices, 0);
     for (const char* policy : {"cold", "warm"}) read_limits_of(database, device, policy, limits);
     read_winners(database, device, std::nullopt, winners);
-    read_cost_models(database, device, models);
   }
   for (const auto& [count, what] :
        {std::pair{winners,
                   "winners do not match their digests, or point at trials of something"
                   " else; leanattn db rebuild mends it"},
-        {models, "cost models do not match their digests; leanattn db rebuild mends it"},
         {limits, "read limits do not match their digests; leanattn tune measures them again"}}) {
     if (count > 0) findings.push_back(std::to_string(count) + " " + what);
   }
@@ -118,8 +116,6 @@ void drop_unreferenced(SQLite::Database& database, const std::string& cutoff) {
   sessions.bind(1, std::min(cutoff, yesterday));
   sessions.exec();
   database.exec(
-      "DELETE FROM cost_models WHERE NOT EXISTS(SELECT 1 FROM trials t JOIN sessions s ON s.id = t.session_id"
-      " WHERE t.problem_id = cost_models.problem_id AND s.device_model_id = cost_models.device_model_id);"
       "DELETE FROM problems WHERE id NOT IN (SELECT problem_id FROM trials);"
       "DELETE FROM shapes WHERE id NOT IN (SELECT shape_id FROM trials);"
       "DELETE FROM configs WHERE id NOT IN (SELECT config_id FROM trials);"

@@ -157,8 +157,6 @@ MergeCounts merge(SQLite::Database& source, SQLite::Database& destination, Unrea
     attempt(unreadable, [&] { merge_read_limits(source, destination, unreadable, counts); });
   }
   rebuild_all_winners(destination);
-  // Fitted to fewer trials than there are now; whoever knows kernels fits them anew.
-  if (counts.added > 0) destination.exec("DELETE FROM cost_models");
   return counts;
 }
 

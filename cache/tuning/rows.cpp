@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <tuple>
 
 #include "leanattn/leanattn.h"
 
@@ -110,12 +109,6 @@ Digest read_limit_digest(const DeviceModel& device, std::string_view policy, std
       .finish();
 }
 
-Digest cost_model_digest(const DeviceModel& device, const FittedModel& model, std::string_view fitted) {
-  Sha256 sha;
-  add_device(sha.text("leanattn cost model 1"), device);
-  return sha.text(model.problem).text(model.policy).text(model.json).text(fitted).finish();
-}
-
 std::string next_timestamp(SQLite::Database& database) {
   auto when = std::chrono::system_clock::now();
   SQLite::Statement newest(database,
@@ -170,15 +163,6 @@ Result<void> check_read_limit(std::string_view policy, std::int64_t bytes, doubl
   if (bytes > 0 && std::isfinite(us) && us > 0) return {};
   return fail(ErrorCode::invalid_argument,
               "a read limit of " + std::to_string(us) + " us for " + std::to_string(bytes) + " bytes makes no sense");
-}
-
-Result<void> check_cost_model(const FittedModel& model) {
-  if (auto valid = check_policy(model.policy); !valid) return valid;
-  if (model.problem.empty() || model.json.empty())
-    return fail(ErrorCode::invalid_argument, "a cost model needs a problem and a text");
-  if (model.problem.size() + model.json.size() > kLongestTexts)
-    return fail(ErrorCode::invalid_argument, "a cost model's text is too long");
-  return {};
 }
 
 std::optional<TrialStatus> parse_status(std::string_view text) {
@@ -321,57 +305,6 @@ void sign_read_limits(SQLite::Database& database) {
   read.tryReset();
   for (const Limit& limit : limits)
     write_read_limit(database, limit.device, limit.policy, limit.bytes, limit.us, limit.measured);
-}
-
-void write_cost_model(SQLite::Database& database, const DeviceModel& device, const FittedModel& model,
-                      const std::string& now) {
-  RowWriter writer(database);
-  SQLite::Statement insert(
-      database,
-      "INSERT OR REPLACE INTO cost_models(device_model_id, problem_id, policy, json, fitted, digest)"
-      " VALUES(?1, ?2, ?3, ?4, ?5, ?6)");
-  insert.bind(1, writer.device(device));
-  insert.bind(2, writer.problem(model.problem));
-  insert.bind(3, model.policy);
-  insert.bind(4, model.json);
-  insert.bind(5, now);
-  bind_digest(insert, 6, cost_model_digest(device, model, now));
-  insert.exec();
-}
-
-std::vector<FittedModel> read_cost_models(SQLite::Database& database, const DeviceModel& device, int& damaged) {
-  std::vector<FittedModel> models;
-  const auto device_id = find_device(database, device);
-  if (!device_id) return models;
-  SQLite::Statement statement(
-      database,
-      "SELECT p.json, m.policy, m.json, m.fitted, m.digest FROM cost_models m JOIN problems p ON p.id = m.problem_id"
-      " WHERE m.device_model_id = ?1 ORDER BY m.problem_id, m.policy");
-  statement.bind(1, *device_id);
-  while (statement.executeStep()) {
-    FittedModel model{.problem = text_at(statement, 0), .policy = text_at(statement, 1), .json = text_at(statement, 2)};
-    if (read_digest(statement, 4) == cost_model_digest(device, model, text_at(statement, 3))) {
-      models.push_back(std::move(model));
-    } else {
-      ++damaged;
-    }
-  }
-  return models;
-}
-
-void sign_cost_models(SQLite::Database& database) {
-  SQLite::Statement read(database, std::string("SELECT ") + kDeviceColumns +
-                                       ", p.json, m.policy, m.json, m.fitted FROM cost_models m"
-                                       " JOIN device_models d ON d.id = m.device_model_id"
-                                       " JOIN problems p ON p.id = m.problem_id");
-  std::vector<std::tuple<DeviceModel, FittedModel, std::string>> models;
-  while (read.executeStep()) {
-    models.emplace_back(read_device(read, 0),
-                        FittedModel{.problem = text_at(read, 6), .policy = text_at(read, 7), .json = text_at(read, 8)},
-                        text_at(read, 9));
-  }
-  read.tryReset();
-  for (const auto& [device, model, fitted] : models) write_cost_model(database, device, model, fitted);
 }
 
 std::optional<std::int64_t> find_device(SQLite::Database& database, const DeviceModel& device) {

@@ -34,7 +34,6 @@ extern const int kLibraryVersion;
 Result<void> check_policy(std::string_view policy);
 Result<void> check_trial(const Trial& trial);
 Result<void> check_read_limit(std::string_view policy, std::int64_t bytes, double us);
-Result<void> check_cost_model(const FittedModel& model);
 
 /// Over everything a trial says and everything it was measured under, so that damage to any row it refers to is noticed
 /// as well.
@@ -44,11 +43,9 @@ Digest winner_digest(const DeviceModel& device, std::string_view problem, std::s
                      std::string_view policy, const Digest& trial, const Digest& fastest_trial);
 Digest read_limit_digest(const DeviceModel& device, std::string_view policy, std::int64_t bytes, double us,
                          std::string_view measured);
-Digest cost_model_digest(const DeviceModel& device, const FittedModel& model, std::string_view fitted);
 
-/// Gives every read limit, or cost model, the digest of what it says.
+/// Gives every read limit the digest of what it says.
 void sign_read_limits(SQLite::Database& database);
-void sign_cost_models(SQLite::Database& database);
 
 /// Now, or the millisecond after the newest stamp in the database where the clock has not passed it: so what is begun
 /// later sorts later.
@@ -117,10 +114,6 @@ void write_read_limit(SQLite::Database& database, const DeviceModel& device, std
 /// `damaged`.
 std::vector<std::pair<std::int64_t, double>> read_limits_of(SQLite::Database& database, const DeviceModel& device,
                                                             std::string_view policy, int& damaged);
-void write_cost_model(SQLite::Database& database, const DeviceModel& device, const FittedModel& model,
-                      const std::string& now);
-/// Likewise.
-std::vector<FittedModel> read_cost_models(SQLite::Database& database, const DeviceModel& device, int& damaged);
 
 std::optional<std::int64_t> find_device(SQLite::Database& database, const DeviceModel& device);
 void bind_device(SQLite::Statement& statement, int first, const DeviceModel& device);

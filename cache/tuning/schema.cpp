@@ -125,14 +125,16 @@ ALTER TABLE read_limits ADD COLUMN digest BLOB NOT NULL DEFAULT x'';
 ALTER TABLE cost_models ADD COLUMN digest BLOB NOT NULL DEFAULT x'';
 )sql";
 
-constexpr const char* kMigrations[] = {kVersion1, kVersion2, kVersion3, kVersion4};
+// Look-ups take the default costs, corrected by winners, and need no fitted ones.
+constexpr const char* kVersion5 = "DROP TABLE cost_models;";
+
+constexpr const char* kMigrations[] = {kVersion1, kVersion2, kVersion3, kVersion4, kVersion5};
 
 void finish_migration(SQLite::Database& database, int from) {
   constexpr int kFirstWithDigests = 4;
   if (from >= kFirstWithDigests) return;
   sign_winners(database);
   sign_read_limits(database);
-  sign_cost_models(database);
 }
 
 constexpr Schema kSchema{.file_name = "tuning.db",

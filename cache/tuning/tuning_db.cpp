@@ -169,23 +169,6 @@ class SqliteTuningDb final : public TuningDb {
     });
   }
 
-  Result<void> set_cost_model(const DeviceModel& device, const FittedModel& model) override {
-    if (auto valid = detail::check_cost_model(model); !valid) return valid;
-    return write(Fallback::memory, [&](SQLite::Database& database) -> Result<void> {
-      detail::write_cost_model(database, device, model, detail::utc_timestamp());
-      return {};
-    });
-  }
-
-  Result<std::vector<FittedModel>> cost_models(const DeviceModel& device) override {
-    return read([&](SQLite::Database& database) -> Result<std::vector<FittedModel>> {
-      int damaged = 0;
-      std::vector<FittedModel> models = detail::read_cost_models(database, device, damaged);
-      if (damaged > 0) warn_of_damage(damaged, "cost models");
-      return models;
-    });
-  }
-
   Result<std::vector<DeviceModel>> device_models() override {
     return read([&](SQLite::Database& database) -> Result<std::vector<DeviceModel>> {
       SQLite::Statement statement(
@@ -319,7 +302,7 @@ class SqliteTuningDb final : public TuningDb {
 
   void warn_of_damage(int count, const char* what) {
     warning_ = name_ + ": " + std::to_string(count) + " damaged " + what +
-               " were left out; leanattn db check tells more, leanattn db rebuild derives winners and models anew";
+               " were left out; leanattn db check tells more, leanattn db rebuild derives winners anew";
   }
 
   /// A connection must not be used on the other side of a fork(): a child gets its own, and leaks the inherited one on

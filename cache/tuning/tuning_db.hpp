@@ -82,12 +82,6 @@ struct Winner {
   int library_version = 0;       ///< of the library that measured it (0.2.1 is 2001); 0: not known
 };
 
-/// A cost model fitted to the trials of one problem on a device model: derived, rebuilt from trials at any time
-/// (tuner/refit.hpp). Opaque here.
-struct FittedModel {
-  std::string problem, policy, json;
-};
-
 struct SessionInfo {
   std::string uuid, started, finished, command;
   std::int64_t trials = 0;
@@ -166,9 +160,6 @@ class TuningDb {
   /// Of one problem, or of all.
   virtual Result<std::vector<Winner>> winners(const DeviceModel& device,
                                               std::optional<std::string_view> problem = std::nullopt) = 0;
-  /// Keeps a model in the place of the one before. Errors: invalid_argument (an empty text, a policy that is none).
-  virtual Result<void> set_cost_model(const DeviceModel& device, const FittedModel& model) = 0;
-  virtual Result<std::vector<FittedModel>> cost_models(const DeviceModel& device) = 0;
   virtual Result<std::vector<DeviceModel>> device_models() = 0;
   /// What this device model's sessions were measured under, oldest first, each once.
   virtual Result<std::vector<Environment>> environments(const DeviceModel& device) = 0;
@@ -182,9 +173,8 @@ class TuningDb {
   virtual Result<std::vector<std::string>> check() = 0;
   /// A consistent copy (VACUUM INTO); refuses to overwrite. Errors: invalid_argument (exists), cache_unavailable.
   virtual Result<void> export_to(const std::filesystem::path& file) = 0;
-  /// Union of trials (by uuid) with everything they refer to, then winners recomputed. Where there were new trials, all
-  /// cost models go: they were fitted to fewer. Returns how many trials were new. Errors: not_found, database_newer,
-  /// database_corrupt.
+  /// Union of trials (by uuid) with everything they refer to, then winners recomputed. Returns how many trials were
+  /// new. Errors: not_found, database_newer, database_corrupt.
   virtual Result<std::int64_t> import_from(const std::filesystem::path& file) = 0;
   /// Drops trials beyond the limits, then shrinks the file; never those that made a winner what it is (every trial of
   /// the winning and of the fastest configuration). A configuration is as old as its youngest trial.

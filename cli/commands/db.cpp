@@ -10,7 +10,6 @@
 #include "cli/flags/caches.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
-#include "tuner/model/portfolio_fit.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -193,21 +192,15 @@ int run(const Console& console, const DbFlags& flags) {
   if (flags.import_from->parsed()) {
     const Result<std::int64_t> added = db.import_from(std::filesystem::absolute(flags.file));
     if (!added) return report_error(cannot_import(flags.file, added.error()));
-    if (*added > 0) {
-      if (const Result<int> fitted = refit_all(db); !fitted) return report_error(fitted.error());
-    }
     return done(console, {{"imported", flags.file}, {"new_trials", *added}},
                 fmt::format("{} new trials were imported from {}", *added, flags.file));
   }
   if (flags.rebuild->parsed()) {
     if (const Result<void> rebuilt = db.rebuild_winners(); !rebuilt) return report_error(rebuilt.error());
-    const Result<int> models = refit_all(db);
-    if (!models) return report_error(models.error());
     const Result<DbStats> stats = db.stats();
     if (!stats) return report_error(stats.error());
-    return done(console, {{"winners", stats->winners}, {"cost_models", *models}},
-                fmt::format("{} winners and {} cost models were derived from {} trials", stats->winners, *models,
-                            stats->trials));
+    return done(console, {{"winners", stats->winners}},
+                fmt::format("{} winners were derived from {} trials", stats->winners, stats->trials));
   }
   return collect_garbage(console, db, *limits);
 }
@@ -238,7 +231,7 @@ Command add_db(CLI::App& program) {
   flags->import_from->add_option("file", flags->file, "A tuning.db or an exported copy of one")
       ->required()
       ->type_name("FILE");
-  flags->rebuild = app->add_subcommand("rebuild", "Derive the winners and the cost models anew from the trials");
+  flags->rebuild = app->add_subcommand("rebuild", "Derive the winners anew from the trials");
   const Example check = {"Look for damage", "leanattn db check"};
   const Example exporting = {"Write a copy that other machines can import", "leanattn db export tuned.db"};
   const Example importing = {"Add what another machine has measured", "leanattn db import tuned.db"};

@@ -18,7 +18,11 @@ namespace {
 constexpr std::int64_t kFlat = 16, kMinWidth = 8;
 
 // What a CTA takes from its launch until its first KV is there, and from its last KV until the next CTA has its place.
-constexpr double kCtaUs = 6.0;
+// kCtaOfOneStageUs: where four CTAs or more with one stage fit on an SM. 32768 of them, of one output tile of 100
+// tokens each, took 510 us on an H200, where the bytes take 361.
+constexpr double kCtaUs = 6.0, kCtaOfOneStageUs = 7.0;
+// Costs::wait of caches that are not latent.
+constexpr double kWait = 0.6;
 // The warps that an SM steps with at once as fast as with one.
 constexpr double kWarpsApart = 8.0;
 // The loss of a dependent launch that leaves room free, in times at the memory's rate. It goes by the free share of the
@@ -30,6 +34,9 @@ constexpr double kLate = 1.25;
 // launches of 7 to 24 us took 4 to 14 % longer than ordinary ones, at free shares of 0.2 to 0.46.
 constexpr int kManyCtas = 4;
 constexpr double kLateAmongMany = 0.35;
+// The share of the bytes of q and O that takes as long as other bytes do. The rest is read and written beside KV.
+// Fitted to random problems on an H100 and an H200.
+constexpr double kShareOfRows = 0.6;
 // What ranges that cross output tiles cost where warpgroups have roles, in merged partials: store, merge and one more
 // segment. Half of it is spent whichever way they merge.
 constexpr double kCrossing = 200.0;
@@ -110,13 +117,17 @@ double attended_rate(const KernelSpec& spec) {
 /// on an SM, where nothing else hides it. 0 where attended_rate() knows better.
 double warp_step_us(const KernelSpec& spec) {
   constexpr double kChain = 0.47, kPerTile = 0.23, kConversion = 0.3;  // a tile is 16 tokens of 128 columns
-  // A token whose page is looked up for itself, by threads that copy rows or load them to registers; and one of bytes,
-  // of a page of several. Fitted to random problems on an H200.
-  constexpr double kCopiedToken = 0.03, kLoadedToken = 0.05, kTokenOfBytes = 0.01;
+  // A token whose page is looked up for itself, by threads that copy rows, load them to registers, or have a part of
+  // the columns each (load path vector); and one of bytes, of a page of several. Fitted to random problems on an H200,
+  // load path vector on an H100.
+  constexpr double kCopiedToken = 0.03, kLoadedToken = 0.05, kTokenOfLanes = 0.15, kTokenOfBytes = 0.01;
   if (spec.features.latent || query_rows_lead(spec)) return 0;
   const double tiles = spec.warp_tokens * spec.head_dim / 2048.0;
   const int rows = rows_per_block(spec);
-  if (spec.load == LoadPath::vector) return 0.5 * kChain + kPerTile * tiles * rows;
+  if (spec.load == LoadPath::vector) {
+    const bool apart = spec.features.page_size > 0 && page_run(spec) == 1;
+    return 0.5 * kChain + kPerTile * tiles * rows + (apart ? kTokenOfLanes * spec.warp_tokens : 0);
+  }
   const double copies_us = copies_each_row(spec) ? 0.03 * 2 * spec.warp_tokens : 0;
   // Bytes become operands in registers.
   const bool bytes = has_one_byte_elements(spec.features);
@@ -130,16 +141,23 @@ double warp_step_us(const KernelSpec& spec) {
          token_us * spec.warp_tokens;
 }
 
+/// Microseconds that a segment of load path tensor takes for its query rows beyond eight: reading q and writing O. 80
+/// rows of 128 columns took 2.6, 57 rows of 64 columns 0.7, 115 rows of 128 columns 2.6 on an H100.
+double rows_us(const KernelSpec& spec) {
+  if (spec.features.latent || spec.load != LoadPath::tensor) return 0;
+  return 0.03 * std::max(rows_per_block(spec) - 8, 0) * (spec.head_dim + value_dim(spec)) / 256.0;
+}
+
 /// Round trips to L2, one after the other, in which a contributor that waits reduces its share: a strip of columns
-/// (templates/merge/share_strips.cuh), or single columns (templates/merge/slice.cuh). Of single columns the first two
-/// turns count as none, because the time for few columns has them.
+/// (templates/merge/share_strips.cuh), or single columns (templates/merge/slice.cuh). Of single columns the first turn
+/// counts as none, because the time for few columns has it.
 std::int64_t strip_trips(const KernelSpec& spec, std::int64_t contributors) {
   const std::int64_t loads = strip_loads(spec);
   const std::int64_t strip = divide_up(std::int64_t{partial_columns(spec)}, contributors);
   if (loads > 1) return divide_up(strip * contributors, loads * 32 * spec.warps);
   std::int64_t lanes = 2;
   while (lanes < std::min<std::int64_t>(contributors, 32)) lanes *= 2;
-  return std::max<std::int64_t>(divide_up(strip * lanes, std::int64_t{32} * spec.warps) - 2, 0);
+  return divide_up(strip * lanes, std::int64_t{32} * spec.warps) - 1;
 }
 
 /// The number of partials that would take as long to merge one after the other, which on an H200 takes 0.1 us for each
@@ -166,10 +184,16 @@ double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors, double
   // rows of 128 columns take 0.1 us, 32 rows some 1.1 us on an H100.
   const double columns = partial_columns(spec);
   const double turns = std::max(1.0, columns / (spec.features.latent ? 128.0 : columns > 256 ? 96.0 : 256.0));
-  if (!has_groups(fixup, contributors)) return count * turns + (warpgroups_have_roles(spec) ? kCrossing / 2 : 0);
+  const auto level = [&](double partials) {
+    // Each thread merges a column, and goes through the partials again for another one. It begins with a round trip.
+    constexpr double kRoundTrip = 6.0;
+    const double again = spec.features.latent || columns > 256 ? 0 : std::ceil(columns / (32.0 * spec.warps)) - 1;
+    return partials * turns + again * (partials + kRoundTrip);
+  };
+  if (!has_groups(fixup, contributors)) return level(count) + (warpgroups_have_roles(spec) ? kCrossing / 2 : 0);
   const auto width = std::max(kMinWidth, static_cast<std::int64_t>(std::ceil(std::sqrt(count))));
   const std::int64_t groups = contributors / width, largest = contributors - (groups - 1) * width;
-  return static_cast<double>(largest + groups) * turns;
+  return level(static_cast<double>(largest)) + level(static_cast<double>(groups));
 }
 
 /// A line of `outputs` equal output tiles, over `grid` CTAs. CTA c begins at c / grid of the line, rounded up to a
@@ -221,7 +245,7 @@ Costs costs_of(const std::array<double, kCosts>& v) {
 
 std::array<double, kCosts> as_array(const ModelFeatures& f) {
   // A refill stalls one pipeline of several on an SM. It takes a tenth of what a new segment takes.
-  return {1, f.memory, f.excess, f.segments + 0.1 * f.refills, f.shared, f.partials, f.tree};
+  return {1, f.memory, f.excess, f.segments - f.hidden + 0.1 * f.refills, f.shared, f.partials, f.tree};
 }
 
 std::string_view to_string(GridKind kind) {
@@ -261,13 +285,15 @@ ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& 
   Costs& costs = parameters.costs;
   const bool alone = spec.ctas_per_sm == 1;
   costs.stretch = spec.load == LoadPath::vector ? 0.935 : spec.load == LoadPath::tensor && alone ? 0.975 : 0.995;
-  costs.wait = spec.features.latent ? 0.95 : 0.6;  // the matrix units of a latent cache's kernels overlap with nothing
+  costs.wait =
+      spec.features.latent ? 0.95 : kWait;  // the matrix units of a latent cache's kernels overlap with nothing
   // A producer warp goes on into the next segment, while others fill their ring anew.
   costs.segment = spec.features.latent ? 0.5 : spec.load == LoadPath::tensor ? 1.1 : 1.6;
   if (!spec.features.latent) parameters.latency = 1.2;  // steps of warps count by themselves
   // Of many query rows the mma family loads and writes many, one row after the other.
   if (!spec.features.latent && spec.load != LoadPath::tensor)
     costs.segment += 0.03 * std::max(rows_per_block(spec) - 8, 0);
+  costs.segment += rows_us(spec);
   costs.fix_up = 0.2 + fix_up_of_columns(spec);
   costs.partial = has_large_partials(spec) ? 0.1 : 0.07;
   switch (spec.load) {
@@ -294,12 +320,24 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& d
   token_bytes_ = kv_token_bytes(spec);
   tokens_per_output_ = std::max(static_cast<double>(visible_tokens(problem, shape)) / shape.batch, 1.0);
   bytes_ = static_cast<double>(kv_bytes(problem, shape));
+  // 16-bit elements of q and O. Those of a latent cache are few beside its KV.
+  const double rows = static_cast<double>(shape.batch) * problem.q_heads * problem.features.q_len;
+  if (!spec.features.latent) rows_bytes_ = kShareOfRows * rows * 2 * (spec.head_dim + value_dim(spec));
   readers_ = row_blocks_in_step(spec) ? 1 : row_blocks(spec);
   l2_bytes_ = static_cast<double>(device.l2_bytes);
-  // A tensor copy brings a whole run of a page, however few of its tokens count. One of a dense cache brings a whole
-  // step, but not beyond the capacity, at which contexts end wherever this was measured.
-  if (spec.load == LoadPath::tensor && problem.features.page_size > 0) {
-    const double run = page_run(spec), tokens = std::ceil(tokens_per_output_ / run) * run;
+  // A tensor copy brings a whole run of a page, or a whole step of a dense cache, however few of its tokens count. The
+  // contexts of a ragged batch end anywhere in one. Other contexts end at the capacity of a dense cache wherever this
+  // was measured, and no copy goes beyond that. On an H100, 3606 contexts of 14 to 620 tokens took 1.30 times the read
+  // limit in a dense cache, and 1.17 times in pages of 16.
+  if (spec.load == LoadPath::tensor) {
+    const bool paged = problem.features.page_size > 0;
+    const double run = paged ? page_run(spec) : step_tokens(spec);
+    double tokens = tokens_per_output_;
+    if (is_ragged(visible_shape(problem, shape))) {
+      tokens += (run - 1) / 2;
+    } else if (paged) {
+      tokens = std::ceil(tokens / run) * run;
+    }
     bytes_ *= tokens / tokens_per_output_;
     tokens_per_output_ = tokens;
   }
@@ -402,20 +440,23 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
     return soft_max(start_us + std::max({on_sm / parameters_.sm_rate, waiting, attending}),
                     wave_bytes / parameters_.memory_rate);
   };
+  // Costs::wait counts a part of what an SM takes longer.
+  const bool one_stage = !overlapped && !spec_.features.latent && held_ >= kManyCtas;
+  const double cta_us = (one_stage ? kCtaOfOneStageUs : kCtaUs) + rows_us(spec_) / kWait;
   ModelFeatures features;
-  features.memory = all_bytes / parameters_.memory_rate;
+  features.memory = (all_bytes + rows_bytes_) / parameters_.memory_rate;
   // All waves but the last have as many CTAs as are resident at once. The start of the first one is among the costs. A
   // CTA that follows another one starts and ends while the others on its SM stream, if there are any.
   const std::int64_t wave = held_ * sms_, last = grid - (waves - 1) * wave;
   const double average_bytes = all_bytes / static_cast<double>(grid);
   const double full_bytes = static_cast<double>(wave) * average_bytes;
   const double last_bytes = static_cast<double>(last) * average_bytes;
-  features.excess = -features.memory;
+  features.excess = -all_bytes / parameters_.memory_rate;
   if (waves == 1) {
     features.excess += wave_us(divide_up(last, sms_), last_bytes, 0);
   } else {
-    features.excess += wave_us(held_, full_bytes, 0) + wave_us(divide_up(last, sms_), last_bytes, kCtaUs);
-    if (waves > 2) features.excess += static_cast<double>(waves - 2) * wave_us(held_, full_bytes, kCtaUs);
+    features.excess += wave_us(held_, full_bytes, 0) + wave_us(divide_up(last, sms_), last_bytes, cta_us);
+    if (waves > 2) features.excess += static_cast<double>(waves - 2) * wave_us(held_, full_bytes, cta_us);
   }
   // Where a dependent launch leaves less than half of the room for CTAs free, the one after it begins there, and the
   // rest of it comes late: 84 MB by 80 CTAs, one an SM, take 28.4 us a link of a chain, and 23.1 us a launch without.
@@ -430,6 +471,9 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   features.refills = overlapped ? 0 : fills - 1;
   features.idle = grid < sms_ - sms_ / 8;
   features.segments = static_cast<double>((line.segments - 1) * waves);
+  // Where CTAs overlap on an SM, one streams while another one ends a segment.
+  constexpr double kFirst = 3.0, kHidden = 0.4;
+  if (!spec_.features.latent && held_ >= 3) features.hidden = kHidden * std::max(features.segments - kFirst, 0.0);
   if (line.contributors > 1) {
     features.shared = 1;
     features.tree = has_groups(spec_.fixup, line.contributors) ? 1 : 0;

@@ -2,14 +2,16 @@
 // before anything runs, and look-ups rank the grids of untuned shapes. Pure functions of plain data; any thread.
 //
 //   time = start + stretch * memory + wait * excess + segment * segments + fix-up
-//   memory: all bytes over the memory's rate. Tensor copies bring whole runs of pages. What several row blocks read
-//           comes from L2 where the schedule has them together, and else from memory.
+//   memory: all bytes of KV, and a share of those of q and O, over the memory's rate. Tensor copies bring whole runs of
+//           pages. What several row blocks read comes from L2 where the schedule has them together, and else from
+//           memory.
 //   excess: how much longer than that the busiest SM takes for its own bytes, summed over the waves. By Little's law an
 //           SM pulls at most its bytes in flight (CTAs x warps x stages x KV of one step) over the time until a stage
 //           is filled again. A warp takes some time for each of its steps, and of many query rows an SM attends to so
 //           many tokens in a microsecond and no more. CTAs of later waves have to start and to end. A dependent launch
 //           that leaves a part of the room for CTAs free delays the launch after it.
-//   segments: the segments of the busiest CTA after its first, and a tenth of the refills of a ring of one stage.
+//   segments: the segments of the busiest CTA after its first, and a tenth of the refills of a ring of one stage. From
+//           the fourth on they count by 0.6 where three CTAs or more fit on an SM.
 //   fix-up: a constant where output tiles have several contributors, a cost for each merged partial, and a constant for
 //           the second level of a ticket tree.
 // The part of the schedule is exact for batches of equal lengths (templates/line/schedule.cuh), and an average for
@@ -68,6 +70,7 @@ struct ModelFeatures {
   double memory = 0;    ///< microseconds of all bytes at the memory's rate
   double excess = 0;    ///< microseconds that the busiest SM takes beyond those
   double segments = 0;  ///< of the busiest CTA, after its first
+  double hidden = 0;    ///< of these: so many take no time, because other CTAs on the SM stream meanwhile
   double shared = 0;    ///< 1 when an output tile has several contributors
   double partials = 0;  ///< so many would take as long as the merge does, if they were merged one after the other
   double tree = 0;      ///< 1 when partials merge in two levels
@@ -103,7 +106,8 @@ class LaunchModel {
   int readers_ = 1;  // row blocks that read the KV of a head each at a time of their own
   std::int64_t sms_, held_;
   std::int64_t tiles_ = 1, tiles_per_output_ = 1, step_tokens_ = 1;
-  double token_bytes_ = 0, tokens_per_output_ = 1, bytes_ = 0, l2_bytes_ = 0, attended_rate_ = 1, warp_step_us_ = 0;
+  double token_bytes_ = 0, tokens_per_output_ = 1, bytes_ = 0, rows_bytes_ = 0, l2_bytes_ = 0, attended_rate_ = 1,
+         warp_step_us_ = 0;
 };
 
 /// The same for one grid.

@@ -16,21 +16,14 @@ namespace {
 // an ordinary launch has to be. Chosen by what dependent and ordinary launches of 118 shapes took on an H200.
 constexpr double kHardly = 0.02, kClearly = 0.01;
 
-/// The kernel with this spec, once made to fit the problem; nullptr if there is none.
-const PortfolioKernel* find_kernel(std::span<const PortfolioKernel> kernels, const KernelSpec& base,
-                                   const KernelSpec& spec) {
-  const auto same = std::find_if(kernels.begin(), kernels.end(), [&](const PortfolioKernel& kernel) {
+/// What is known of the kernel with this spec: corrected costs, or else the defaults.
+EstimatedKernel kernel_for(const KernelSpec& spec, const KernelSpec& base, const DeviceFacts& device,
+                           std::span<const EstimatedKernel> kernels) {
+  const auto same = std::find_if(kernels.begin(), kernels.end(), [&](const EstimatedKernel& kernel) {
     const auto made_to_fit = with_tunables_of(base, kernel.spec);
     return made_to_fit && *made_to_fit == spec;
   });
-  return same != kernels.end() ? &*same : nullptr;
-}
-
-/// What is known of the kernel with this spec: fitted costs, or corrected ones, or else the defaults.
-PortfolioKernel kernel_for(const KernelSpec& spec, const KernelSpec& base, const DeviceFacts& device,
-                           const DependentKernels& kernels) {
-  if (const PortfolioKernel* fitted = find_kernel(kernels.fitted, base, spec)) return *fitted;
-  if (const PortfolioKernel* estimated = find_kernel(kernels.estimated, base, spec)) return *estimated;
+  if (same != kernels.end()) return *same;
   return {.spec = spec,
           .resident = guess_resident(device, spec),
           .parameters = default_parameters(device, spec),
@@ -41,12 +34,13 @@ PortfolioKernel kernel_for(const KernelSpec& spec, const KernelSpec& base, const
 }  // namespace
 
 PredictedConfig or_ordinary(const PredictedConfig& best, const Config& ordinary, const DeviceFacts& device,
-                            const DecodeProblem& problem, const Shape& shape, const DependentKernels& kernels) {
+                            const DecodeProblem& problem, const Shape& shape,
+                            std::span<const EstimatedKernel> kernels) {
   const KernelSpec base = base_spec(device.arch, problem);
   const auto spec = with_tunables_of(base, ordinary.spec);
   if (!spec) return best;
   // Both kinds of launches have its costs and corrections, so that they differ in nothing else.
-  const PortfolioKernel kernel = kernel_for(*spec, base, device, kernels);
+  const EstimatedKernel kernel = kernel_for(*spec, base, device, kernels);
   PredictedConfig chosen = best;
   const auto consider = [&](const DecodeProblem& of, const Config& config, double most_us) {
     const Prediction predicted = predict(kernel, device, of, shape, config);

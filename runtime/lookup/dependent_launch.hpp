@@ -4,25 +4,19 @@
 
 #include <span>
 
-#include "runtime/lookup/portfolio.hpp"
+#include "runtime/lookup/prediction.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 namespace detail {
 
-/// What is known of kernels for dependent launches of a problem.
-struct DependentKernels {
-  std::span<const PortfolioKernel> fitted;     ///< of a portfolio; or empty
-  std::span<const PortfolioKernel> estimated;  ///< those of estimated_kernels() (estimate.hpp)
-};
-
 /// `best`, a dependent launch with a prediction, or the configuration `ordinary`, which answers for ordinary launches
 /// of the same shape. As a dependent launch, `ordinary` is preferred to one that is hardly faster by the model: of two
 /// configurations that the model takes for equally fast, the one that is good without dependent launch is so more
 /// often. As an ordinary launch, it is preferred where it is expected to be clearly faster; the spec's pdl is then
-/// false.
+/// false. `kernels` are those of estimated_kernels() (estimate.hpp) for dependent launches of the problem.
 PredictedConfig or_ordinary(const PredictedConfig& best, const Config& ordinary, const DeviceFacts& device,
-                            const DecodeProblem& problem, const Shape& shape, const DependentKernels& kernels);
+                            const DecodeProblem& problem, const Shape& shape, std::span<const EstimatedKernel> kernels);
 
 }  // namespace detail
 }  // namespace v1

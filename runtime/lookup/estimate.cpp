@@ -16,11 +16,10 @@ constexpr std::size_t kMostOfWitnesses = 8;
 // What a winner says of other kernels of its load path and fix-up: so many octaves less, and that they are slower, or
 // else they would have won.
 constexpr double kRelativeAway = 1.0, kRelativeSlower = 0.03;
-// Surcharges on the predictions of kernels that nobody timed. kUntried: others were timed. kUntriedBesidePortfolio: a
-// portfolio has fitted costs for their load path and fix-up. kOfAnotherFamily: it has none, and default costs are worth
-// less than fitted ones. kNotTheDefault: nothing was timed, and the default kernel, which every shape can have, saves
-// compiling. Ranks of a group make their plans before the first launch, so that there is nothing to save.
-constexpr double kUntried = 0.03, kUntriedBesidePortfolio = 0.08, kOfAnotherFamily = 0.15, kNotTheDefault = 0.05;
+// Surcharges on the predictions of kernels that nobody timed. kUntried: others were timed. kNotTheDefault: nothing was
+// timed, and the default kernel, which every shape can have, saves compiling. Ranks of a group make their plans before
+// the first launch, so that there is nothing to save.
+constexpr double kUntried = 0.03, kNotTheDefault = 0.05;
 
 /// Whether two kernels move and use KV in the same way, so that they differ in LeanTile and launch bounds only.
 bool streams_like(const KernelSpec& a, const KernelSpec& b) {
@@ -33,55 +32,36 @@ bool same_but_for_fix_up(KernelSpec a, const KernelSpec& b) {
   return a == b;
 }
 
-/// A kernel of the portfolio with the same load path and fix-up, whose costs are fitted; nullptr if there is none.
-const PortfolioKernel* find_family(const Portfolio& fitted, const KernelSpec& spec) {
-  for (const PortfolioKernel& kernel : fitted.kernels) {
-    if (kernel.spec.load == spec.load && kernel.spec.fixup == spec.fixup &&
-        warpgroups_have_roles(kernel.spec) == warpgroups_have_roles(spec))
-      return &kernel;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
-std::vector<PortfolioKernel> estimated_kernels(const DeviceFacts& device, const DecodeProblem& problem,
-                                               std::span<const Witness> witnesses, const Portfolio* fitted) {
+std::vector<EstimatedKernel> estimated_kernels(const DeviceFacts& device, const DecodeProblem& problem,
+                                               std::span<const Witness> witnesses) {
   const KernelSpec base = base_spec(device.arch, problem);
-  std::vector<PortfolioKernel> kernels;
+  std::vector<EstimatedKernel> kernels;
   const auto add = [&](const KernelSpec& spec, double doubt) {
-    const auto same = [&](const PortfolioKernel& kernel) { return kernel.spec == spec; };
+    const auto same = [&](const EstimatedKernel& kernel) { return kernel.spec == spec; };
     if (std::find_if(kernels.begin(), kernels.end(), same) != kernels.end()) return;
-    const PortfolioKernel* const family = fitted != nullptr ? find_family(*fitted, spec) : nullptr;
-    const bool of_another = fitted != nullptr && family == nullptr;
-    PortfolioKernel kernel{.spec = spec,
+    EstimatedKernel kernel{.spec = spec,
                            .resident = guess_resident(device, spec),
-                           .parameters = family != nullptr ? family->parameters : default_parameters(device, spec),
+                           .parameters = default_parameters(device, spec),
                            .seen = {},
-                           .doubt = of_another ? kOfAnotherFamily : doubt};
-    // The portfolio may be of the other kind of launch.
-    if (family != nullptr) kernel.parameters.costs.start += saved_at_start(family->spec) - saved_at_start(spec);
-    // The parameters are fitted, or else the winners' errors are those of the default ones.
-    if (fitted == nullptr) {
-      for (const Witness& witness : witnesses) {
-        const KernelSpec& measured = witness.measured->choice.config.spec;
-        if (measured.load != spec.load || measured.fixup != spec.fixup) continue;
-        SeenShape seen = witness.measured->seen;
-        seen.away = witness.problem_away;
-        if (!streams_like(measured, spec)) seen.away += kRelativeAway, seen.log_ratio += kRelativeSlower;
-        kernel.seen.push_back(seen);
-      }
+                           .doubt = doubt};
+    for (const Witness& witness : witnesses) {
+      const KernelSpec& measured = witness.measured->choice.config.spec;
+      if (measured.load != spec.load || measured.fixup != spec.fixup) continue;
+      SeenShape seen = witness.measured->seen;
+      seen.away = witness.problem_away;
+      if (!streams_like(measured, spec)) seen.away += kRelativeAway, seen.log_ratio += kRelativeSlower;
+      kernel.seen.push_back(seen);
     }
     kernels.push_back(std::move(kernel));
   };
-  if (fitted == nullptr) {
-    for (const Witness& witness : witnesses) {
-      if (kernels.size() >= kMostOfWitnesses) break;
-      if (const auto spec = with_tunables_of(base, witness.measured->choice.config.spec)) add(*spec, 0);
-    }
+  for (const Witness& witness : witnesses) {
+    if (kernels.size() >= kMostOfWitnesses) break;
+    if (const auto spec = with_tunables_of(base, witness.measured->choice.config.spec)) add(*spec, 0);
   }
   const double untimed = in_group(problem.features) ? 0 : kNotTheDefault;
-  const double doubt = fitted != nullptr ? kUntriedBesidePortfolio : kernels.empty() ? untimed : kUntried;
+  const double doubt = kernels.empty() ? untimed : kUntried;
   const std::vector<KernelSpec> usual = usual_kernels(device, problem);
   for (const KernelSpec& spec : usual)
     add(spec, witnesses.empty() && same_but_for_fix_up(spec, usual.front()) ? 0 : doubt);

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/lookup/portfolio.hpp"
+#include "runtime/lookup/prediction.hpp"
 #include "runtime/lookup/problem_winners.hpp"
 
 namespace leanattn {
@@ -19,12 +19,10 @@ struct Witness {
   double away = 0;          ///< the same, and its shape
 };
 
-/// The kernels of the nearest witnesses and the usual ones (usual_kernels.hpp), made to fit the problem. Costs are
-/// those that `fitted` has for the same load path and fix-up, if it is given and has any, else the defaults; without
-/// `fitted`, witnesses correct them. With a portfolio, whose kernels are considered by themselves, the witnesses add no
-/// kernels. Witnesses are sorted, nearest first.
-std::vector<PortfolioKernel> estimated_kernels(const DeviceFacts& device, const DecodeProblem& problem,
-                                               std::span<const Witness> witnesses, const Portfolio* fitted);
+/// The kernels of the nearest witnesses and the usual ones (usual_kernels.hpp), made to fit the problem, with the
+/// default costs as the witnesses correct them. Witnesses are sorted, nearest first.
+std::vector<EstimatedKernel> estimated_kernels(const DeviceFacts& device, const DecodeProblem& problem,
+                                               std::span<const Witness> witnesses);
 
 }  // namespace detail
 }  // namespace v1

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/lookup/key.hpp"
-#include "runtime/lookup/portfolio.hpp"
+#include "runtime/lookup/prediction.hpp"
 #include "runtime/lookup/shape_features.hpp"
 #include "runtime/lookup/winner_table.hpp"
 

@@ -5,9 +5,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <deque>
 #include <limits>
-#include <mutex>
 
 #include "generator/generator.hpp"
 #include "generator/row_format.hpp"
@@ -16,7 +14,7 @@
 #include "runtime/lookup/estimate.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/parsed_texts.hpp"
-#include "runtime/lookup/portfolio.hpp"
+#include "runtime/lookup/prediction.hpp"
 #include "runtime/lookup/shape_features.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "runtime/lookup/won_problems.hpp"
@@ -117,45 +115,10 @@ struct WinnerTable::Impl {
     const MeasuredShape* measured = nullptr;
     explicit operator bool() const { return measured != nullptr; }
   };
-  /// A portfolio, parsed when a look-up first considers it.
-  struct Model {
-    Model(const DecodeProblem& of, std::string text) : problem(of), json(std::move(text)) {}
-    /// Null for a portfolio that another version wrote, or that was fitted to too few shapes.
-    const Portfolio* get() {
-      std::call_once(once, [this] {
-        if (auto parsed = portfolio_from_json(json); parsed && parsed->shapes >= kFewestPortfolioShapes)
-          portfolio = *std::move(parsed);
-        json = {};
-      });
-      return portfolio ? &*portfolio : nullptr;
-    }
-
-    DecodeProblem problem;
-    std::string json;
-    std::once_flag once;
-    std::optional<Portfolio> portfolio;
-  };
-
-  Impl(const DeviceFacts& facts, WinnersByProblem source)
-      : device(facts), models(models_of(source)), problems(facts, std::move(source)) {}
+  Impl(const DeviceFacts& facts, WinnersByProblem source) : device(facts), problems(facts, std::move(source)) {}
 
   DeviceFacts device;
-  mutable std::deque<Model> models;  ///< cold ones first
   detail::WonProblems problems;
-
-  static std::deque<Model> models_of(const WinnersByProblem& source) {
-    std::deque<Model> models;
-    ParsedTexts<DecodeProblem> problems(problem_from_json);
-    for (const L2Policy policy : {L2Policy::cold, L2Policy::warm}) {
-      for (const FittedModel& row : source.models) {
-        if (row.policy != to_string(policy)) continue;
-        const auto& problem = problems(row.problem);
-        if (problem && !problem->features.batch_invariant && !has_part_of_context(problem->features))
-          models.emplace_back(*problem, row.json);
-      }
-    }
-    return models;
-  }
 
   /// The problem without pdl where the GPU has no dependent launches.
   DecodeProblem heeded(DecodeProblem problem) const {
@@ -261,28 +224,6 @@ struct WinnerTable::Impl {
     return witnesses;
   }
 
-  /// The portfolio of this problem, or of the closest one with the same kernels that is less than `octaves` away; or
-  /// none.
-  const Portfolio* portfolio_for(const DecodeProblem& problem, double octaves) const {
-    const Portfolio* best = nullptr;
-    double least = std::numeric_limits<double>::infinity();
-    for (Model& model : models) {
-      if (model.problem.head_dim != problem.head_dim || group_of(model.problem) != group_of(problem) ||
-          model.problem.features.q_len != problem.features.q_len || !read_alike(model.problem, problem))
-        continue;
-      const double away = distance(model.problem, problem);
-      if (away >= octaves) continue;
-      const double heads = std::abs(std::log2(static_cast<double>(model.problem.kv_heads) / problem.kv_heads));
-      const double now = away + 0.01 * heads;
-      if (now >= least) continue;
-      const Portfolio* portfolio = model.get();
-      if (portfolio == nullptr) continue;
-      least = now;
-      best = portfolio;
-    }
-    return best;
-  }
-
   /// A winner of this shape for a rank's part alone, as the configuration of a group's launch, if its tunables fit and
   /// its CTAs are surely resident at once. Only the end of such a launch differs from what was measured.
   std::optional<Choice> carried_to_group(const Found& found, const DecodeProblem& problem) const {
@@ -303,41 +244,30 @@ struct WinnerTable::Impl {
   /// is the winner on which the answer rests, or nothing. Where launches are dependent, `ordinary` is the answer for
   /// launches that are not.
   Choice estimate(const Found& found, Provenance provenance, const DecodeProblem& problem, const Shape& asked,
-                  const ShapeFeatures& here, std::span<const Witness> witnesses, const Config* ordinary) const {
+                  std::span<const Witness> witnesses, const Config* ordinary) const {
     Choice choice;
     const Shape shape = rounded(asked);
     std::vector<std::int64_t> also;  // grids
-    const Portfolio* fitted = nullptr;
     if (found) {
       choice = found.measured->choice;
       choice.provenance = provenance;
       if (provenance == Provenance::model) {
         choice.tuned_us = 0;
-      } else {
-        const double octaves = distance(found.measured->shape_features, here) + distance(*found.problem, problem);
-        fitted = portfolio_for(problem, octaves);
-        if (const auto spec = with_tunables_of(base_spec(device.arch, problem), choice.config.spec))
-          also.push_back(
-              carry_grid_over(device, *found.problem, choice.tuned_shape, choice.config, problem, shape, *spec));
+      } else if (const auto spec = with_tunables_of(base_spec(device.arch, problem), choice.config.spec)) {
+        also.push_back(
+            carry_grid_over(device, *found.problem, choice.tuned_shape, choice.config, problem, shape, *spec));
       }
     }
-    std::optional<PredictedConfig> best;
-    if (fitted != nullptr) best = best_predicted(fitted->kernels, device, problem, shape, also);
-    if (!best) fitted = nullptr;
-    const std::vector<PortfolioKernel> kernels = detail::estimated_kernels(device, problem, witnesses, fitted);
-    const auto other = best_predicted(kernels, device, problem, shape, also);
-    if (other && (!best || other->doubtful_us < best->doubtful_us)) best = other;
+    const std::vector<EstimatedKernel> kernels = detail::estimated_kernels(device, problem, witnesses);
+    std::optional<PredictedConfig> best = best_predicted(kernels, device, problem, shape, also);
     // Where even the default kernel has no finite prediction.
     if (!best) best = PredictedConfig{.config = default_config(device, problem, shape), .us = 0, .doubtful_us = 0};
     if (found) {
       best->config.l2_promotion =
           carry_l2_promotion_over(*found.problem, choice.tuned_shape, choice.config, problem, shape, best->config.spec);
     }
-    if (ordinary != nullptr && best->us > 0) {
-      detail::DependentKernels known{.fitted = {}, .estimated = kernels};
-      if (fitted != nullptr) known.fitted = fitted->kernels;
-      best = detail::or_ordinary(*best, *ordinary, device, problem, shape, known);
-    }
+    if (ordinary != nullptr && best->us > 0)
+      best = detail::or_ordinary(*best, *ordinary, device, problem, shape, kernels);
     if (found) choice.predicted_us = best->us;
     choice.config = best->config;
     choice.config.grid = std::min(choice.config.grid, lean_tiles(problem, asked, choice.config.spec));
@@ -353,7 +283,7 @@ struct WinnerTable::Impl {
     const auto further = [&](const DecodeProblem& candidate) { return distance(candidate, problem); };
     const auto answer = [&](const Found& found, Provenance provenance,
                             std::span<const ProblemWinners* const> candidates) {
-      return estimate(found, provenance, problem, shape, here, witnesses_of(candidates, here, further), ordinary);
+      return estimate(found, provenance, problem, shape, witnesses_of(candidates, here, further), ordinary);
     };
     if (const auto found = find_bucket(winners, shape, here)) return answer(found, Provenance::bucket, {&winners, 1});
     // A kernel that streams well also does so when it may start earlier. So this is a better guess than another shape.
@@ -388,7 +318,7 @@ struct WinnerTable::Impl {
     const auto further_by_heads = [&](const DecodeProblem& candidate) { return distance_of_any(candidate, problem); };
     const auto all = winners_for(problem, [](const DecodeProblem&) { return true; });
     const auto found = find_closest(all, here, further_by_heads);
-    return estimate(found, found ? Provenance::model : Provenance::fallback, problem, shape, here,
+    return estimate(found, found ? Provenance::model : Provenance::fallback, problem, shape,
                     witnesses_of(all, here, further_by_heads), ordinary);
   }
 };

@@ -16,8 +16,7 @@ namespace leanattn {
 inline namespace v1 {
 
 /// How good the answer of a look-up is: the closest measurement on which it rests. Unless that is exact, kernel and
-/// grid are those of the least predicted time for this shape, over the portfolio of a problem that is close enough
-/// (portfolio.hpp) and usual kernels, or where there is no portfolio over the nearest winners and usual kernels
+/// grid are those of the least predicted time for this shape, over the kernels of the nearest winners and usual ones
 /// (estimate.hpp). The C ABI's leanattn_provenance has the same values; rank() says which is better.
 enum class Provenance : std::uint8_t {
   exact,     ///< measured for this problem and shape

@@ -104,7 +104,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (auto reader = detail::open_tuning_file(file, policy)) {
     static_cast<void>((*reader)->check());
     static_cast<void>((*reader)->stats());
-    static_cast<void>((*reader)->cost_models(device()));
     static_cast<void>((*reader)->read_limits(device(), "cold"));
     static_cast<void>((*reader)->trials(device(), "", "", ""));
   } else {

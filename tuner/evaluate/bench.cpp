@@ -186,7 +186,6 @@ Choice look_up(const DeviceFacts& device, const DecodeProblem& problem, const Sh
                LayeredWinners winners) {
   const std::string_view wanted = to_string(policy);
   std::erase_if(winners.entries, [&](const LayeredWinners::Entry& entry) { return entry.winner.policy != wanted; });
-  std::erase_if(winners.models, [&](const FittedModel& model) { return model.policy != wanted; });
   return WinnerTable::build(device, std::move(winners)).find(problem, shape);
 }
 

@@ -1,4 +1,4 @@
-// model_sample.hpp -- ModelSample: a measured launch, to which cost models and portfolios are fitted. One thread, as
+// model_sample.hpp -- ModelSample: a measured launch, to which cost models are fitted. One thread, as
 // the database.
 #pragma once
 

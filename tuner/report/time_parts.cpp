@@ -55,7 +55,7 @@ TimeParts time_parts(const ModelParameters& parameters, const DeviceFacts& devic
   TimeParts parts;
   parts.start_us = parameters.costs.start;
   parts.stream_us = parameters.costs.stretch * features.memory + parameters.costs.wait * features.excess;
-  parts.segments_us = parameters.costs.segment * features.segments;
+  parts.segments_us = parameters.costs.segment * (features.segments - features.hidden);
   parts.unexplained_us = winner.median_us - predict_us(parameters, features);
   parts.fix_up_us = predict_us(parameters, features) - parts.start_us - parts.stream_us -
                     parts.segments_us;  // the rest of the prediction

@@ -18,9 +18,7 @@ namespace {
 Result<WinnersByProblem> winners_of(const DeviceModel& model, TuningDb& db) {
   Result<std::vector<Winner>> winners = db.winners(model);
   if (!winners) return tl::unexpected(winners.error());
-  Result<std::vector<FittedModel>> models = db.cost_models(model);
-  if (!models) return tl::unexpected(models.error());
-  LayeredWinners layered{.entries = {}, .models = *std::move(models), .warnings = {}};
+  LayeredWinners layered;
   for (Winner& winner : *winners) layered.entries.push_back({std::move(winner), "user"});
   return by_problem(std::move(layered));
 }

@@ -5,7 +5,6 @@
 
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
-#include "tuner/model/portfolio_fit.hpp"
 #include "tuner/model/search_space.hpp"
 #include "tuner/search/answer.hpp"
 #include "tuner/search/looked_up.hpp"
@@ -128,11 +127,8 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
     if (auto committed = trials.drain(); !committed && tuned) tuned = committed;
   }
   // A session that failed keeps its trials, and its end is recorded, too.
-  Result<void> fitted;
-  if (tuned) fitted = refit(db, device, request.problem, policy);
   const Result<void> finished = db.finish_session(*session);
   if (!tuned) return tl::unexpected(tuned.error());
-  if (!fitted) return tl::unexpected(fitted.error());
   if (!finished) return tl::unexpected(finished.error());
   summary.seconds = backend.now_s() - started;
   summary.interrupted = cancel != nullptr && cancel->load();

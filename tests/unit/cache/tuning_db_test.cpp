@@ -25,7 +25,7 @@ TEST_F(TuningDbTest, CreatesAPrivateFileThatIsMarkedAsOurs) {
   EXPECT_EQ(status.st_mode & 07777, 0600u);
   RawDatabase raw(directory_ / "tuning.db");
   EXPECT_EQ(raw.ask("PRAGMA application_id"), std::to_string(0x4C41746E));
-  EXPECT_EQ(raw.ask("PRAGMA user_version"), "4");
+  EXPECT_EQ(raw.ask("PRAGMA user_version"), "5");
   EXPECT_EQ(
       raw.ask(
           "SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite%' AND strict = 0"),
@@ -365,20 +365,15 @@ TEST_F(TuningDbTest, ServesNoTrialThatIsNotOkHoweverTheWinnerPointsAtIt) {
   }
 }
 
-TEST_F(TuningDbTest, UsesNoReadLimitAndNoCostModelThatWasChangedBehindItsBack) {
+TEST_F(TuningDbTest, UsesNoReadLimitThatWasChangedBehindItsBack) {
   ASSERT_TRUE(db_->set_read_limit(h200(), "cold", 1000, 5));
   ASSERT_TRUE(db_->set_read_limit(h200(), "cold", 2000, 9));
-  ASSERT_TRUE(db_->set_cost_model(h200(), {.problem = "p", .policy = "cold", .json = "{\"fit\":1}"}));
-  RawDatabase(directory_ / "tuning.db")
-      .exec("UPDATE read_limits SET us = 50 WHERE bytes = 1000; UPDATE cost_models SET json = '{\"fit\":9}'");
+  RawDatabase(directory_ / "tuning.db").exec("UPDATE read_limits SET us = 50 WHERE bytes = 1000");
   EXPECT_EQ(db_->read_limits(h200(), "cold")->size(), 1u);
   EXPECT_TRUE(db_->take_warning());
-  EXPECT_TRUE(db_->cost_models(h200())->empty());
-  EXPECT_TRUE(db_->take_warning());
-  EXPECT_EQ(db_->check()->size(), 2u);
+  EXPECT_EQ(db_->check()->size(), 1u);
   ASSERT_TRUE(db_->set_read_limit(h200(), "cold", 1000, 5));
-  ASSERT_TRUE(db_->set_cost_model(h200(), {.problem = "p", .policy = "cold", .json = "{\"fit\":1}"}));
-  EXPECT_TRUE(db_->check()->empty()) << "measuring and fitting again mends it";
+  EXPECT_TRUE(db_->check()->empty()) << "measuring again mends it";
 }
 
 /// Gives every trial the digest of what it says now, as a program that knows the format could.
@@ -507,7 +502,6 @@ TEST_P(TuningDbVersions, AreReadInPlaceAndBroughtForwardByTheFirstWriter) {
     const auto db = TuningDb::open(directory_.path(), OpenMode::read_only, nullptr);
     ASSERT_TRUE(db) << db.error().message;
     expect_everything(**db);
-    EXPECT_EQ((*db)->cost_models(h200())->size(), GetParam() < 3 ? 0u : 1u);
   }
   {
     TemporaryDirectory other;
@@ -520,9 +514,8 @@ TEST_P(TuningDbVersions, AreReadInPlaceAndBroughtForwardByTheFirstWriter) {
     const auto db = open_quietly(directory_.path());
     ASSERT_NE(db, nullptr);
     expect_everything(*db);
-    EXPECT_EQ(db->cost_models(h200())->size(), GetParam() < 3 ? 0u : 1u);
   }
-  EXPECT_EQ(RawDatabase(directory_ / "tuning.db").ask("PRAGMA user_version"), "4");
+  EXPECT_EQ(RawDatabase(directory_ / "tuning.db").ask("PRAGMA user_version"), "5");
   EXPECT_TRUE(files_with_prefix(directory_.path(), "tuning.db.corrupt").empty());
 }
 
@@ -544,50 +537,36 @@ TEST_P(TuningDbVersions, AreRepairedWithoutLosingTrials) {
 
 INSTANTIATE_TEST_SUITE_P(Older, TuningDbVersions, ::testing::Values(1, 2, 3), ::testing::PrintToStringParamName());
 
-TEST(TuningDbCostModels, TheLastOfAProblemAndPolicyStays) {
+TEST(TuningDbVersion4, LosesItsCostModelsAndNothingElse) {
   TemporaryDirectory directory;
-  const auto db = open_quietly(directory.path());
-  EXPECT_TRUE(db->cost_models(h200())->empty());
-  for (const char* json : {"{\"fit\":1}", "{\"fit\":2}"})
-    ASSERT_TRUE(db->set_cost_model(h200(), {.problem = "p", .policy = "cold", .json = json}));
-  ASSERT_TRUE(db->set_cost_model(h200(), {.problem = "p", .policy = "warm", .json = "{}"}));
-  const auto models = db->cost_models(h200()).value();
-  ASSERT_EQ(models.size(), 2u);
-  EXPECT_EQ(models[0].json, "{\"fit\":2}");
-  EXPECT_EQ(models[1].policy, "warm");
-  EXPECT_EQ(db->set_cost_model(h200(), {.problem = "p", .policy = "tepid", .json = "{}"}).error().code,
-            ErrorCode::invalid_argument);
-  EXPECT_EQ(db->set_cost_model(h200(), {.problem = "p", .policy = "cold", .json = ""}).error().code,
-            ErrorCode::invalid_argument);
-}
-
-TEST(TuningDbCostModels, NewTrialsFromAnotherDatabaseDropThemAndTrialsKnownAlreadyDoNot) {
-  TemporaryDirectory here, there;
-  const auto db = open_quietly(here.path());
   {
-    const auto other = open_quietly(there.path());
-    ASSERT_TRUE(other->add_trial(other->begin_session(h200(), environment(), "").value(), trial("{}", 10)));
+    const auto db = open_quietly(directory.path());
+    ASSERT_TRUE(db->add_trial(db->begin_session(h200(), environment(), "").value(), trial("{}", 10)));
+    ASSERT_TRUE(db->rebuild_winners());
   }
-  const FittedModel model{.problem = "p", .policy = "cold", .json = "{}"};
-  ASSERT_TRUE(db->set_cost_model(h200(), model));
-  ASSERT_TRUE(db->import_from(there / "tuning.db"));
-  EXPECT_TRUE(db->cost_models(h200())->empty());
-  ASSERT_TRUE(db->set_cost_model(h200(), model));
-  ASSERT_EQ(db->import_from(there / "tuning.db").value(), 0);
-  EXPECT_EQ(db->cost_models(h200())->size(), 1u);
-}
-
-TEST(TuningDbCostModels, GarbageTakesThoseOfProblemsWithoutTrials) {
-  TemporaryDirectory directory;
+  {
+    RawDatabase raw(directory / "tuning.db");
+    raw.exec(R"sql(
+CREATE TABLE cost_models(
+  device_model_id INTEGER NOT NULL REFERENCES device_models(id),
+  problem_id INTEGER NOT NULL REFERENCES problems(id),
+  policy TEXT NOT NULL CHECK(policy IN ('cold', 'warm')),
+  json TEXT NOT NULL CHECK(json <> ''),
+  fitted TEXT NOT NULL,
+  PRIMARY KEY(device_model_id, problem_id, policy)
+) STRICT, WITHOUT ROWID;
+ALTER TABLE cost_models ADD COLUMN digest BLOB NOT NULL DEFAULT x'';
+INSERT INTO cost_models VALUES(1, 1, 'cold', '{"fit":1}', '2026-11-22T23:36:09.007Z', x'');
+PRAGMA user_version = 4;)sql");
+  }
   const auto db = open_quietly(directory.path());
-  const Trial kept = trial("{}", 10);
-  ASSERT_TRUE(db->add_trial(db->begin_session(h200(), environment(), "").value(), kept));
-  ASSERT_TRUE(db->set_cost_model(h200(), {.problem = kept.problem, .policy = "cold", .json = "{}"}));
-  ASSERT_TRUE(db->set_cost_model(h200(), {.problem = "nobody tuned this", .policy = "cold", .json = "{}"}));
-  ASSERT_TRUE(db->collect_garbage({.keep_days = 0}));
-  const auto models = db->cost_models(h200()).value();
-  ASSERT_EQ(models.size(), 1u);
-  EXPECT_EQ(models[0].problem, kept.problem);
+  ASSERT_NE(db, nullptr);
+  EXPECT_EQ(db->winners(h200())->size(), 1u);
+  EXPECT_FALSE(db->take_warning());
+  EXPECT_TRUE(db->check()->empty());
+  RawDatabase raw(directory / "tuning.db");
+  EXPECT_EQ(raw.ask("PRAGMA user_version"), "5");
+  EXPECT_EQ(raw.ask("SELECT count(*) FROM sqlite_schema WHERE name = 'cost_models'"), "0");
 }
 
 TEST(TuningDbInMemory, WorksWithoutADirectoryAndLeavesNothing) {

@@ -15,7 +15,6 @@
 #include "tests/unit/tuner/simulated_gpu.hpp"
 #include "tuner/evaluate/bench.hpp"
 #include "tuner/evaluate/random_shapes.hpp"
-#include "tuner/model/portfolio_fit.hpp"
 
 namespace leanattn {
 namespace {
@@ -83,8 +82,6 @@ LayeredWinners tuned_winners(EvaluationSetup& setup, TuningDb& db) {
   LayeredWinners layers;
   const auto winners = db.winners(model).value();
   for (const Winner& winner : winners) layers.entries.push_back({winner, "user"});
-  layers.models = db.cost_models(model).value();
-  EXPECT_EQ(layers.models.size(), 1u);
   return layers;
 }
 
@@ -120,22 +117,6 @@ TEST_F(EvaluateThoroughly, LookUpsOfShapesThatNobodyTunedLoseLittle) {
     for (const char* key : {"problem", "shape", "answer", "looked_up_us", "best_us", "regret"})
       EXPECT_TRUE(one.contains(key)) << key;
   }
-}
-
-TEST_F(EvaluateThoroughly, TheFitSaysHowWellItDoesOnShapesLeftOut) {
-  const auto db = TuningDb::open(std::nullopt, OpenMode::read_write, nullptr).value();
-  tuned_winners(setup, *db);
-  const auto models = db->cost_models(device_model(device)).value();
-  const Portfolio portfolio = portfolio_from_json(models.at(0).json).value();
-  EXPECT_GE(portfolio.shapes, 10);
-  EXPECT_LE(portfolio.kernels.size(), kMostPortfolioKernels);
-  EXPECT_GT(portfolio.held_out_error, 0);
-  EXPECT_LT(portfolio.held_out_error, 0.08);
-  EXPECT_LE(portfolio.held_out_median_regret, 0.03);
-  // The model is the same when it is derived anew from the trials.
-  ASSERT_EQ(refit_all(*db).value(), 1);
-  EXPECT_EQ(portfolio_from_json(db->cost_models(device_model(device)).value().at(0).json).value().kernels.size(),
-            portfolio.kernels.size());
 }
 
 TEST_F(EvaluateThoroughly, TwoTuningsDifferOnlyInWinnersThatAreEquallyFast) {

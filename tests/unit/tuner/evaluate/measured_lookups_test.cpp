@@ -65,9 +65,9 @@ const std::vector<MeasuredConfig>& answers() {
   return all;
 }
 
-/// Problems of any heads, head size, cache and type, and shapes of any size, with what tests ask of the model; and
-/// latent caches of 8 to 128 heads. The default costs were fitted to these, so the tests guard against changes, and say
-/// nothing of other problems.
+/// Problems of any heads, head size, cache and type, and shapes of any size, with what tests ask of the model; latent
+/// caches of 8 to 128 heads; and four common problems at shapes of any size. The default costs were
+/// fitted to these, so the tests guard against changes, and say nothing of other problems.
 struct RandomProblems {
   std::string gpu;
   DeviceFacts device;
@@ -80,7 +80,9 @@ const std::vector<RandomProblems>& of_random_problems() {
   static const std::vector<RandomProblems> all{
       {"H100", h100(), read_times("h100_random.json"), 600, 90, 0.30, 0.08, 1.40},
       {"H200", measured_device(), read_times("h200_random.json"), 450, 50, 0.30, 0.12, 0.40},
-      {"H200, latent caches", measured_device(), read_times("h200_latent.json"), 80, 10, 0.19, 0.06, 0.10}};
+      {"H200, latent caches", measured_device(), read_times("h200_latent.json"), 80, 10, 0.19, 0.06, 0.10},
+      {"H100, another draw", h100(), read_times("h100_drawn.json"), 400, 50, 0.30, 0.10, 0.55},
+      {"H100, four common problems", h100(), read_times("h100_tuned.json"), 300, 40, 0.14, 0.05, 0.10}};
   return all;
 }
 

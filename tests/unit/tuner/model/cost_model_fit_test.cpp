@@ -85,6 +85,7 @@ TEST_F(Model, FixUpsAreChargedOnlyWhereOutputTilesAreShared) {
 TEST_F(Model, WaitingMergesManyPartialsTogetherAndTicketsMakeATree) {
   problem.q_heads = 8, problem.kv_heads = 1;
   spec = base_spec(device.arch, problem);
+  spec.warps = 8;  // a thread for each of the 256 columns
   const Shape shape{.batch = 1, .longest_context = 131072};
   const auto merge = [&](FixUp fixup, std::int64_t contributors) {
     spec.fixup = fixup;
@@ -108,6 +109,20 @@ TEST_F(Model, WaitingMergesManyPartialsTogetherAndTicketsMakeATree) {
   const std::string source = emit(spec).value().source;
   for (const char* constant : {"constexpr u32 kFlat = 16;", "constexpr u32 kMinWidth = 8;"})
     EXPECT_NE(source.find(constant), std::string::npos) << constant;
+}
+
+TEST_F(Model, FewWarpsMergeColumnsInTurns) {
+  problem.q_heads = 8, problem.kv_heads = 1;
+  spec = base_spec(device.arch, problem);
+  const auto merge = [&](FixUp fixup, int warps) {
+    spec.fixup = fixup, spec.warps = warps;
+    return model_features(parameters, device, problem, {.batch = 1, .longest_context = 8192}, {spec, 8}, 1).partials;
+  };
+  // Each turn of a ticket's merge goes through all partials again, after a round trip.
+  EXPECT_EQ(merge(FixUp::ticket, 8), 8);
+  EXPECT_EQ(merge(FixUp::ticket, 4), 2 * 8 + 6);
+  EXPECT_EQ(merge(FixUp::ticket, 2), 4 * 8 + 3 * 6);
+  EXPECT_LT(merge(FixUp::wait, 8), merge(FixUp::wait, 4));
 }
 
 TEST_F(Model, LargePartialsTakeLongWhereOneCtaMergesThem) {

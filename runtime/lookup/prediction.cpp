@@ -1,16 +1,14 @@
-// portfolio.cpp -- predictions from the model and the tuned shapes nearby, and the JSON of a portfolio.
-#include "runtime/lookup/portfolio.hpp"
+// prediction.cpp -- predictions from the model and the tuned shapes nearby.
+#include "runtime/lookup/prediction.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "generator/generator.hpp"
-#include "generator/parse_json.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/specs.hpp"
@@ -18,57 +16,6 @@
 namespace leanattn {
 inline namespace v1 {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-constexpr int kFormat = 5;         // of another one the costs are of another formula
-constexpr int kMostResident = 32;  // CTAs that an SM of any architecture holds
-
-double number(const nlohmann::json& json) {
-  const double value = json.get<double>();
-  if (!std::isfinite(value)) throw std::invalid_argument("a number that is not finite");
-  return value;
-}
-
-/// A number that divides.
-double positive(const nlohmann::json& json) {
-  const double value = number(json);
-  if (!(value > 0)) throw std::invalid_argument("a rate that is not positive");
-  return value;
-}
-
-GridKind kind_from(const nlohmann::json& json) {
-  const std::string name = json.get<std::string>();
-  for (const GridKind kind : kGridKinds) {
-    if (name == to_string(kind)) return kind;
-  }
-  throw std::invalid_argument("no kind of grid: " + name);
-}
-
-PortfolioKernel kernel_from(const nlohmann::json& json) {
-  const Result<KernelSpec> spec = kernel_spec_from_json(json.at("spec").dump());
-  if (!spec) throw std::invalid_argument(spec.error().message);
-  if (const auto valid = validate(*spec); !valid) throw std::invalid_argument(valid.error().message);
-  PortfolioKernel kernel{
-      .spec = *spec, .resident = require_integer<int>(json.at("resident")), .parameters = {}, .seen = {}, .doubt = 0};
-  if (kernel.resident < 1 || kernel.resident > kMostResident)
-    throw std::invalid_argument("a kernel of which an SM holds " + std::to_string(kernel.resident));
-  kernel.parameters.memory_rate = positive(json.at("memory_rate"));
-  kernel.parameters.sm_rate = positive(json.at("sm_rate"));
-  kernel.parameters.latency = positive(json.at("latency"));
-  std::array<double, kCosts> costs{};
-  for (std::size_t i = 0; i < kCosts; ++i) costs[i] = number(json.at("costs").at(i));
-  kernel.parameters.costs = costs_of(costs);
-  for (const auto& at : json.at("seen")) {
-    kernel.seen.push_back({.shape_features = {.outputs = number(at.at(0)),
-                                              .tokens_per_output = number(at.at(1)),
-                                              .raggedness = number(at.at(2))},
-                           .kind = kind_from(at.at(3)),
-                           .log_ratio = number(at.at(4)),
-                           .away = 0});
-  }
-  return kernel;
-}
 
 /// How much a time with one kind of grid says about another kind, as a share of what it says about its own.
 double affinity(GridKind a, GridKind b) {
@@ -111,7 +58,7 @@ std::array<Correction, std::size(kGridKinds)> corrections_at(std::span<const See
 /// one whose costs the kernel has, and start sooner or later.
 class Corrected {
  public:
-  Corrected(const PortfolioKernel& kernel, const KernelSpec& launched, const ShapeFeatures& here)
+  Corrected(const EstimatedKernel& kernel, const KernelSpec& launched, const ShapeFeatures& here)
       : parameters_(kernel.parameters), later_us_(saved_at_start(kernel.spec) - saved_at_start(launched)) {
     const auto corrections = corrections_at(kernel.seen, here);
     std::transform(corrections.begin(), corrections.end(), of_kind_.begin(), [&](const Correction& correction) {
@@ -136,61 +83,17 @@ class Corrected {
 
 }  // namespace
 
-std::string to_json(const Portfolio& portfolio) {
-  Json kernels = Json::array();
-  for (const PortfolioKernel& kernel : portfolio.kernels) {
-    Json seen = Json::array();
-    for (const SeenShape& at : kernel.seen)
-      seen.push_back({at.shape_features.outputs, at.shape_features.tokens_per_output, at.shape_features.raggedness,
-                      to_string(at.kind), at.log_ratio});
-    kernels.push_back({{"spec", Json::parse(to_json(kernel.spec))},
-                       {"resident", kernel.resident},
-                       {"memory_rate", kernel.parameters.memory_rate},
-                       {"sm_rate", kernel.parameters.sm_rate},
-                       {"latency", kernel.parameters.latency},
-                       {"costs", as_array(kernel.parameters.costs)},
-                       {"seen", std::move(seen)}});
-  }
-  return Json{{"format", kFormat},
-              {"samples", portfolio.samples},
-              {"shapes", portfolio.shapes},
-              {"held_out_error", portfolio.held_out_error},
-              {"held_out_median_regret", portfolio.held_out_median_regret},
-              {"held_out_largest_regret", portfolio.held_out_largest_regret},
-              {"kernels", std::move(kernels)}}
-      .dump();
-}
-
-Result<Portfolio> portfolio_from_json(std::string_view text) {
-  try {
-    const nlohmann::json json = parse_json(text);
-    if (!json.is_object()) throw std::invalid_argument("not a JSON object");
-    if (require_integer<int>(json.at("format")) != kFormat) throw std::invalid_argument("a format of another version");
-    Portfolio portfolio;
-    portfolio.samples = require_integer<int>(json.at("samples"));
-    portfolio.shapes = require_integer<int>(json.at("shapes"));
-    portfolio.held_out_error = number(json.at("held_out_error"));
-    portfolio.held_out_median_regret = number(json.at("held_out_median_regret"));
-    portfolio.held_out_largest_regret = number(json.at("held_out_largest_regret"));
-    for (const auto& kernel : json.at("kernels")) portfolio.kernels.push_back(kernel_from(kernel));
-    return portfolio;
-  } catch (const std::exception& error) {
-    return fail(ErrorCode::invalid_argument, std::string("not a cost model: ") + error.what(),
-                "leanattn db rebuild fits it anew.");
-  }
-}
-
 Correction correction_at(std::span<const SeenShape> seen, const ShapeFeatures& here, GridKind kind) {
   return corrections_at(seen, here)[static_cast<std::size_t>(kind)];
 }
 
-Prediction predict(const PortfolioKernel& kernel, const DeviceFacts& device, const DecodeProblem& problem,
+Prediction predict(const EstimatedKernel& kernel, const DeviceFacts& device, const DecodeProblem& problem,
                    const Shape& shape, const Config& config) {
   return Corrected(kernel, config.spec, shape_features_of(problem, shape, base_spec(device.arch, problem)))
       .predict(model_features(kernel.parameters, device, problem, shape, config, kernel.resident));
 }
 
-std::optional<PredictedConfig> best_predicted(std::span<const PortfolioKernel> kernels, const DeviceFacts& device,
+std::optional<PredictedConfig> best_predicted(std::span<const EstimatedKernel> kernels, const DeviceFacts& device,
                                               const DecodeProblem& problem, const Shape& shape,
                                               std::span<const std::int64_t> also) {
   const KernelSpec base = base_spec(device.arch, problem);
@@ -199,7 +102,7 @@ std::optional<PredictedConfig> best_predicted(std::span<const PortfolioKernel> k
   const std::optional<int> order = order_of_group(device, problem);
   std::optional<PredictedConfig> best;
   double least = std::numeric_limits<double>::infinity();  // of doubtful_us
-  for (const PortfolioKernel& kernel : kernels) {
+  for (const EstimatedKernel& kernel : kernels) {
     const Result<KernelSpec> spec = with_tunables_of(base, kernel.spec);
     if (!spec || (order && exchange_order(*spec) != *order)) continue;
     // A ragged batch gets segment costs and all the CTAs that are resident at once, and these wait for nobody.
