@@ -41,8 +41,8 @@ struct WinnersByProblem {
   std::vector<std::string> problems;  ///< that have winners, each once: those of the first layer first
   std::vector<std::string> warnings;
   bool locked = false;  ///< as LayeredWinners::locked
-  /// Winners of these problems, and what to warn about. No file stays open between two calls, so each says
-  /// what the files hold by then. One thread at a time. May be empty where there are no problems.
+  /// Winners of these problems, and what to warn about. No file stays open between two calls, so each says what the
+  /// files hold by then. One thread at a time. May be empty where there are no problems.
   std::function<LayeredWinners(std::span<const std::string> problems)> read;
 };
 WinnersByProblem open_layered_winners(const DeviceModel& device,

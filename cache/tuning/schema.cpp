@@ -103,7 +103,7 @@ CREATE TABLE read_limits(
 // read a file that may hold one.
 constexpr const char* kVersion2 = "";
 
-// Cost models fitted to a problem's trials: derived, like winners. They are opaque here.
+// Cost models fitted to a problem's trials: derived, like winners. Version 5 drops them.
 constexpr const char* kVersion3 = R"sql(
 CREATE TABLE cost_models(
   device_model_id INTEGER NOT NULL REFERENCES device_models(id),

@@ -132,7 +132,7 @@ class SqliteTuningDb final : public TuningDb {
     return read([&](SQLite::Database& database) -> Result<Limits> {
       int damaged = 0;
       Limits limits = detail::read_limits_of(database, device, policy, damaged);
-      if (damaged > 0) warn_of_damage(damaged, "read limits");
+      if (damaged > 0) warn_of_damage(damaged, "read limits", "leanattn tune measures them again");
       return limits;
     });
   }
@@ -164,7 +164,7 @@ class SqliteTuningDb final : public TuningDb {
     return read([&](SQLite::Database& database) -> Result<std::vector<Winner>> {
       int damaged = 0;
       std::vector<Winner> winners = detail::read_winners(database, device, problem, damaged);
-      if (damaged > 0) warn_of_damage(damaged, "winners");
+      if (damaged > 0) warn_of_damage(damaged, "winners", "leanattn db rebuild derives them anew");
       return winners;
     });
   }
@@ -220,7 +220,7 @@ class SqliteTuningDb final : public TuningDb {
           ++damaged;
         }
       }
-      if (damaged > 0) warn_of_damage(damaged, "trials");
+      if (damaged > 0) warn_of_damage(damaged, "trials", "leanattn db rebuild derives winners from the others");
       return trials;
     });
   }
@@ -300,9 +300,9 @@ class SqliteTuningDb final : public TuningDb {
     return std::nullopt;
   }
 
-  void warn_of_damage(int count, const char* what) {
+  void warn_of_damage(int count, const char* what, const char* remedy) {
     warning_ = name_ + ": " + std::to_string(count) + " damaged " + what +
-               " were left out; leanattn db check tells more, leanattn db rebuild derives winners anew";
+               " were left out; leanattn db check tells more, " + remedy;
   }
 
   /// A connection must not be used on the other side of a fork(): a child gets its own, and leaks the inherited one on

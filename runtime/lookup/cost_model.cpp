@@ -19,7 +19,8 @@ constexpr std::int64_t kFlat = 16, kMinWidth = 8;
 
 // What a CTA takes from its launch until its first KV is there, and from its last KV until the next CTA has its place.
 // kCtaOfOneStageUs: where four CTAs or more with one stage fit on an SM. 32768 of them, of one output tile of 100
-// tokens each, took 510 us on an H200, where the bytes take 361.
+// tokens each, took 510 us on an H200, where the bytes take 361, and 10 us would be right there. On an H100, where they
+// took 620 us and the best kernel of load path tensor 676, look-ups would then choose the latter.
 constexpr double kCtaUs = 6.0, kCtaOfOneStageUs = 7.0;
 // Costs::wait of caches that are not latent.
 constexpr double kWait = 0.6;
@@ -34,8 +35,8 @@ constexpr double kLate = 1.25;
 // launches of 7 to 24 us took 4 to 14 % longer than ordinary ones, at free shares of 0.2 to 0.46.
 constexpr int kManyCtas = 4;
 constexpr double kLateAmongMany = 0.35;
-// The share of the bytes of q and O that takes as long as other bytes do. The rest is read and written beside KV.
-// Fitted to random problems on an H100 and an H200.
+// So much of the bytes of q and O adds to the time of memory; the rest overlaps with KV. Fitted to random problems on
+// an H100 and an H200.
 constexpr double kShareOfRows = 0.6;
 // What ranges that cross output tiles cost where warpgroups have roles, in merged partials: store, merge and one more
 // segment. Half of it is spent whichever way they merge.
@@ -327,7 +328,7 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& d
   l2_bytes_ = static_cast<double>(device.l2_bytes);
   // A tensor copy brings a whole run of a page, or a whole step of a dense cache, however few of its tokens count. The
   // contexts of a ragged batch end anywhere in one. Other contexts end at the capacity of a dense cache wherever this
-  // was measured, and no copy goes beyond that. On an H100, 3606 contexts of 14 to 620 tokens took 1.30 times the read
+  // was measured, and no copy goes beyond that. On an H100, 3606 contexts of 20 to 620 tokens took 1.30 times the read
   // limit in a dense cache, and 1.17 times in pages of 16.
   if (spec.load == LoadPath::tensor) {
     const bool paged = problem.features.page_size > 0;
@@ -473,7 +474,8 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   features.segments = static_cast<double>((line.segments - 1) * waves);
   // Where CTAs overlap on an SM, one streams while another one ends a segment.
   constexpr double kFirst = 3.0, kHidden = 0.4;
-  if (!spec_.features.latent && held_ >= 3) features.hidden = kHidden * std::max(features.segments - kFirst, 0.0);
+  if (!spec_.features.latent && std::min(ctas_on_sm, held_) >= 3)
+    features.hidden = kHidden * std::max(features.segments - kFirst, 0.0);
   if (line.contributors > 1) {
     features.shared = 1;
     features.tree = has_groups(spec_.fixup, line.contributors) ? 1 : 0;

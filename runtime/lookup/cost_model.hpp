@@ -3,20 +3,21 @@
 //
 //   time = start + stretch * memory + wait * excess + segment * segments + fix-up
 //   memory: all bytes of KV, and a share of those of q and O, over the memory's rate. Tensor copies bring whole runs of
-//           pages. What several row blocks read comes from L2 where the schedule has them together, and else from
-//           memory.
-//   excess: how much longer than that the busiest SM takes for its own bytes, summed over the waves. By Little's law an
+//           pages and, of ragged batches, half a copy more for each context. What several row blocks read comes from L2
+//           where the schedule has them together, and else from memory.
+//   excess: how much longer than KV alone would take the busiest SM takes for its own bytes, summed over the waves. By
+//   Little's law an
 //           SM pulls at most its bytes in flight (CTAs x warps x stages x KV of one step) over the time until a stage
 //           is filled again. A warp takes some time for each of its steps, and of many query rows an SM attends to so
 //           many tokens in a microsecond and no more. CTAs of later waves have to start and to end. A dependent launch
 //           that leaves a part of the room for CTAs free delays the launch after it.
 //   segments: the segments of the busiest CTA after its first, and a tenth of the refills of a ring of one stage. From
-//           the fourth on they count by 0.6 where three CTAs or more fit on an SM.
+//           the fourth on they count by 0.6 where an SM has three CTAs or more at once.
 //   fix-up: a constant where output tiles have several contributors, a cost for each merged partial, and a constant for
 //           the second level of a ticket tree.
 // The part of the schedule is exact for batches of equal lengths (templates/line/schedule.cuh), and an average for
-// ragged ones. Rates and latency are facts of the device. The costs are fitted to measured trials, for each device,
-// load path and kernel (tuner/model/cost_model_fit.hpp).
+// ragged ones. Rates and latency are facts of the device. Look-ups take the default costs; a session of the tuner fits
+// those of load paths and kernels to its trials (tuner/model/cost_model_fit.hpp).
 #pragma once
 
 #include <array>
@@ -61,14 +62,14 @@ struct ModelParameters {
 
 /// Guesses for a device that was not measured, from its generation and number of SMs.
 ModelParameters default_parameters(const DeviceFacts& device);
-/// The same for one kernel, whose load path, cache and kind of launch have costs of their own. Where nothing was
-/// fitted, look-ups go by these. They are those of an H200 and some of an H100, with the rates of `device`.
+/// The same for one kernel, whose load path, cache and kind of launch have costs of their own. Look-ups go by these.
+/// They are those of an H200 and some of an H100, with the rates of `device`.
 ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& spec);
 
 /// What the model knows of one launch: the coefficients of the fitted costs.
 struct ModelFeatures {
-  double memory = 0;    ///< microseconds of all bytes at the memory's rate
-  double excess = 0;    ///< microseconds that the busiest SM takes beyond those
+  double memory = 0;    ///< microseconds of all KV and a share of q and O at the memory's rate
+  double excess = 0;    ///< microseconds that the busiest SM takes beyond those of KV
   double segments = 0;  ///< of the busiest CTA, after its first
   double hidden = 0;    ///< of these: so many take no time, because other CTAs on the SM stream meanwhile
   double shared = 0;    ///< 1 when an output tile has several contributors

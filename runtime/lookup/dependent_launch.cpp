@@ -17,12 +17,10 @@ namespace {
 constexpr double kHardly = 0.02, kClearly = 0.01;
 
 /// What is known of the kernel with this spec: corrected costs, or else the defaults.
-EstimatedKernel kernel_for(const KernelSpec& spec, const KernelSpec& base, const DeviceFacts& device,
+EstimatedKernel kernel_for(const KernelSpec& spec, const DeviceFacts& device,
                            std::span<const EstimatedKernel> kernels) {
-  const auto same = std::find_if(kernels.begin(), kernels.end(), [&](const EstimatedKernel& kernel) {
-    const auto made_to_fit = with_tunables_of(base, kernel.spec);
-    return made_to_fit && *made_to_fit == spec;
-  });
+  const auto same =
+      std::find_if(kernels.begin(), kernels.end(), [&](const EstimatedKernel& kernel) { return kernel.spec == spec; });
   if (same != kernels.end()) return *same;
   return {.spec = spec,
           .resident = guess_resident(device, spec),
@@ -36,11 +34,10 @@ EstimatedKernel kernel_for(const KernelSpec& spec, const KernelSpec& base, const
 PredictedConfig or_ordinary(const PredictedConfig& best, const Config& ordinary, const DeviceFacts& device,
                             const DecodeProblem& problem, const Shape& shape,
                             std::span<const EstimatedKernel> kernels) {
-  const KernelSpec base = base_spec(device.arch, problem);
-  const auto spec = with_tunables_of(base, ordinary.spec);
+  const auto spec = with_tunables_of(base_spec(device.arch, problem), ordinary.spec);
   if (!spec) return best;
   // Both kinds of launches have its costs and corrections, so that they differ in nothing else.
-  const EstimatedKernel kernel = kernel_for(*spec, base, device, kernels);
+  const EstimatedKernel kernel = kernel_for(*spec, device, kernels);
   PredictedConfig chosen = best;
   const auto consider = [&](const DecodeProblem& of, const Config& config, double most_us) {
     const Prediction predicted = predict(kernel, device, of, shape, config);

@@ -4,8 +4,6 @@
 
 #include <optional>
 #include <span>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/lookup/cost_model.hpp"

@@ -13,7 +13,6 @@
 #include "runtime/lookup/dependent_launch.hpp"
 #include "runtime/lookup/estimate.hpp"
 #include "runtime/lookup/grids.hpp"
-#include "runtime/lookup/parsed_texts.hpp"
 #include "runtime/lookup/prediction.hpp"
 #include "runtime/lookup/shape_features.hpp"
 #include "runtime/lookup/specs.hpp"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Collects what bench/results/h200 has measured of single configurations, for the tests of look-ups.
+"""Collects what was measured of single configurations, for the tests of look-ups.
 
     tests/tools/lookup_times.py bench/results/h200 > tests/unit/tuner/evaluate/h200_times.json
     tests/tools/lookup_times.py bench/results/h200 answers > tests/unit/tuner/evaluate/h200_answers.json
-    tests/tools/lookup_times.py random TRIALS... > tests/unit/tuner/evaluate/h100_random.json (h200_random.json, ...)
+    tests/tools/lookup_times.py random TRIALS... > tests/unit/tuner/evaluate/h100_random.json (h100_drawn, h100_tuned, h200_random, h200_latent)
 
 The second form collects what look-ups answered in the two runs beside peers: `peers-untuned`, for which the published
 shapes were tuned, and `peers`, with the winners that come with leanattn. The third form takes folders of `leanattn

@@ -1,5 +1,5 @@
-// model_sample.hpp -- ModelSample: a measured launch, to which cost models are fitted. One thread, as
-// the database.
+// model_sample.hpp -- ModelSample: a measured launch, to which cost models are fitted. One thread, as the
+// database.
 #pragma once
 
 #include <string_view>

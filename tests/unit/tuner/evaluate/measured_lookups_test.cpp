@@ -66,8 +66,8 @@ const std::vector<MeasuredConfig>& answers() {
 }
 
 /// Problems of any heads, head size, cache and type, and shapes of any size, with what tests ask of the model; latent
-/// caches of 8 to 128 heads; and four common problems at shapes of any size. The default costs were
-/// fitted to these, so the tests guard against changes, and say nothing of other problems.
+/// caches of 8 to 128 heads; and four common problems at shapes of any size. The default costs were fitted to these, so
+/// the tests guard against changes, and say nothing of other problems.
 struct RandomProblems {
   std::string gpu;
   DeviceFacts device;
