@@ -472,9 +472,11 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   features.refills = overlapped ? 0 : fills - 1;
   features.idle = grid < sms_ - sms_ / 8;
   features.segments = static_cast<double>((line.segments - 1) * waves);
-  // Where CTAs overlap on an SM, one streams while another one ends a segment.
+  // Where CTAs overlap on an SM, one streams while another one ends a segment. Load path tensor, whose producer goes on
+  // anyway, gains nothing.
   constexpr double kFirst = 3.0, kHidden = 0.4;
-  if (!spec_.features.latent && std::min(ctas_on_sm, held_) >= 3)
+  const bool producer = spec_.load == LoadPath::tensor;
+  if (!spec_.features.latent && !producer && std::min(ctas_on_sm, held_) >= 3)
     features.hidden = kHidden * std::max(features.segments - kFirst, 0.0);
   if (line.contributors > 1) {
     features.shared = 1;

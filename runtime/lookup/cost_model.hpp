@@ -12,7 +12,7 @@
 //           many tokens in a microsecond and no more. CTAs of later waves have to start and to end. A dependent launch
 //           that leaves a part of the room for CTAs free delays the launch after it.
 //   segments: the segments of the busiest CTA after its first, and a tenth of the refills of a ring of one stage. From
-//           the fourth on they count by 0.6 where an SM has three CTAs or more at once.
+//           the fourth on they count by 0.6 where an SM has three CTAs or more at once, without load path tensor.
 //   fix-up: a constant where output tiles have several contributors, a cost for each merged partial, and a constant for
 //           the second level of a ticket tree.
 // The part of the schedule is exact for batches of equal lengths (templates/line/schedule.cuh), and an average for

@@ -26,12 +26,12 @@ using detail::MeasuredShape;
 using detail::ProblemWinners;
 using detail::Witness;
 
-/// The shape with its contexts rounded up to the next of 16 steps of an octave, and to 16 tokens.
+/// The shape with its contexts rounded up to the next of 16 steps of an octave, and to 4 tokens.
 /// Neighbouring shapes then get the same answer, so that contexts may grow without another kernel for each length.
 Shape rounded(const Shape& shape) {
   const auto up = [](std::int64_t tokens) {
     const auto value = static_cast<std::uint64_t>(std::max<std::int64_t>(tokens, 1));
-    constexpr std::uint64_t kHuge = std::uint64_t{1} << 40, kLeastStep = 16;
+    constexpr std::uint64_t kHuge = std::uint64_t{1} << 40, kLeastStep = 4;
     if (value >= kHuge) return tokens;
     const std::uint64_t step = std::max(kLeastStep, std::bit_ceil(value) / 32);
     return static_cast<std::int64_t>((value + step - 1) / step * step);

@@ -186,6 +186,26 @@ TEST_F(Model, CtasThatFollowEachOtherStartAndEnd) {
   EXPECT_LT(us(396), 0.9 * us(32768)) << "of a CTA with many output tiles the producer goes on to the next one";
 }
 
+TEST_F(Model, SegmentsAreHiddenWhereCtasOverlapOnAnSm) {
+  // 4096 requests of 100 tokens: 1584 CTAs of two warps, six an SM, took 437 us on an H200, and a CTA for each output
+  // tile 517.
+  spec.load = LoadPath::bulk, spec.warps = 2, spec.warp_tokens = 16, spec.tile = 64, spec.stages = 1;
+  spec.ctas_per_sm = 4;
+  const Shape shape{.batch = 4096, .longest_context = 100};
+  const DeviceFacts h200 = facts_for_arch({9, 0, true}, 132).value();
+  ModelParameters costs = default_parameters(h200, spec);
+  costs.memory_rate = 4.6e6, costs.sm_rate = 76e3;
+  const auto features = [&](std::int64_t grid) { return model_features(costs, h200, problem, shape, {spec, grid}, 6); };
+  EXPECT_GT(features(1584).hidden, 0.3 * features(1584).segments);
+  EXPECT_EQ(features(132).hidden, 0) << "there is one CTA on an SM";
+  EXPECT_EQ(features(32768).hidden, 0) << "no CTA has a second segment";
+  const double streamed = predict_us(costs, features(1584)), one_each = predict_us(costs, features(32768));
+  EXPECT_NEAR(streamed, 437, 40);
+  EXPECT_LT(streamed, one_each);
+  spec.load = LoadPath::tensor, spec.warps = 4, spec.stages = 2;
+  EXPECT_EQ(features(1584).hidden, 0) << "the producer goes on anyway";
+}
+
 TEST_F(Model, FewWarpsCannotKeepUpWithMemory) {
   // 27 x 2711 tokens of 22/2 heads of 64: four warps an SM took 18.6 us on an H200, load path tensor took 12.0.
   problem = {.q_heads = 22, .kv_heads = 2, .head_dim = 64};
