@@ -6,11 +6,10 @@
 //           pages and, of ragged batches, half a copy more for each context. What several row blocks read comes from L2
 //           where the schedule has them together, and else from memory.
 //   excess: how much longer than KV alone would take the busiest SM takes for its own bytes, summed over the waves. By
-//   Little's law an
-//           SM pulls at most its bytes in flight (CTAs x warps x stages x KV of one step) over the time until a stage
-//           is filled again. A warp takes some time for each of its steps, and of many query rows an SM attends to so
-//           many tokens in a microsecond and no more. CTAs of later waves have to start and to end. A dependent launch
-//           that leaves a part of the room for CTAs free delays the launch after it.
+//           Little's law an SM pulls at most its bytes in flight (CTAs x warps x stages x KV of one step) over the time
+//           until a stage is filled again. A warp takes some time for each of its steps, and of many query rows an SM
+//           attends to so many tokens in a microsecond and no more. CTAs of later waves have to start and to end. A
+//           dependent launch that leaves a part of the room for CTAs free delays the launch after it.
 //   segments: the segments of the busiest CTA after its first, and a tenth of the refills of a ring of one stage. From
 //           the fourth on they count by 0.6 where an SM has three CTAs or more at once, without load path tensor.
 //   fix-up: a constant where output tiles have several contributors, a cost for each merged partial, and a constant for

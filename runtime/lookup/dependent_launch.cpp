@@ -26,6 +26,7 @@ EstimatedKernel kernel_for(const KernelSpec& spec, const DeviceFacts& device,
           .resident = guess_resident(device, spec),
           .parameters = default_parameters(device, spec),
           .seen = {},
+          .log_ratio = kernels.empty() ? 0 : kernels.front().log_ratio,  // the device's
           .doubt = 0};
 }
 

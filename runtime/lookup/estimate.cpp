@@ -27,6 +27,13 @@ bool streams_like(const KernelSpec& a, const KernelSpec& b) {
          a.stages == b.stages;
 }
 
+/// How far the default costs are off on this GPU, as a logarithm: the mean over the witnesses; 0 without any.
+double mean_log_ratio(std::span<const Witness> witnesses) {
+  double sum = 0;
+  for (const Witness& witness : witnesses) sum += witness.measured->seen.log_ratio;
+  return witnesses.empty() ? 0 : sum / static_cast<double>(witnesses.size());
+}
+
 bool same_but_for_fix_up(KernelSpec a, const KernelSpec& b) {
   a.fixup = b.fixup;
   return a == b;
@@ -37,6 +44,7 @@ bool same_but_for_fix_up(KernelSpec a, const KernelSpec& b) {
 std::vector<EstimatedKernel> estimated_kernels(const DeviceFacts& device, const DecodeProblem& problem,
                                                std::span<const Witness> witnesses) {
   const KernelSpec base = base_spec(device.arch, problem);
+  const double log_ratio = mean_log_ratio(witnesses);
   std::vector<EstimatedKernel> kernels;
   const auto add = [&](const KernelSpec& spec, double doubt) {
     const auto same = [&](const EstimatedKernel& kernel) { return kernel.spec == spec; };
@@ -45,6 +53,7 @@ std::vector<EstimatedKernel> estimated_kernels(const DeviceFacts& device, const 
                            .resident = guess_resident(device, spec),
                            .parameters = default_parameters(device, spec),
                            .seen = {},
+                           .log_ratio = log_ratio,
                            .doubt = doubt};
     for (const Witness& witness : witnesses) {
       const KernelSpec& measured = witness.measured->choice.config.spec;

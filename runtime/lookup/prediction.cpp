@@ -49,7 +49,8 @@ std::array<Correction, std::size(kGridKinds)> corrections_at(std::span<const See
   std::transform(sums.begin(), sums.end(), corrections.begin(), [](const Sums& of_kind) {
     const double mean = of_kind.ratios / of_kind.weights;
     const double deviation = std::sqrt(std::max(of_kind.squares / of_kind.weights - mean * mean, 0.0));
-    return Correction{.log_ratio = mean, .doubt = kDoubt * kModelWeight / of_kind.weights + kDiscord * deviation};
+    const double unseen = kModelWeight / of_kind.weights;
+    return Correction{.log_ratio = mean, .unseen = unseen, .doubt = kDoubt * unseen + kDiscord * deviation};
   });
   return corrections;
 }
@@ -62,19 +63,21 @@ class Corrected {
       : parameters_(kernel.parameters), later_us_(saved_at_start(kernel.spec) - saved_at_start(launched)) {
     const auto corrections = corrections_at(kernel.seen, here);
     std::transform(corrections.begin(), corrections.end(), of_kind_.begin(), [&](const Correction& correction) {
-      return Factors{std::exp(correction.log_ratio), std::exp(correction.doubt + kernel.doubt)};
+      return Factors{.ratio = std::exp(correction.log_ratio),
+                     .of_device = std::exp(correction.unseen * kernel.log_ratio),
+                     .doubt = std::exp(correction.doubt + kernel.doubt)};
     });
   }
 
   Prediction predict(const ModelFeatures& features) const {
-    const auto& [ratio, doubt] = of_kind_[static_cast<std::size_t>(kind_of(features))];
+    const auto& [ratio, of_device, doubt] = of_kind_[static_cast<std::size_t>(kind_of(features))];
     const double us = ratio * predict_us(parameters_, features);
-    return {.us = us + later_us_, .doubtful_us = doubt * us + later_us_};
+    return {.us = of_device * (us + later_us_), .doubtful_us = doubt * us + later_us_};
   }
 
  private:
   struct Factors {
-    double ratio = 1, doubt = 1;
+    double ratio = 1, of_device = 1, doubt = 1;
   };
   const ModelParameters& parameters_;
   double later_us_ = 0;
@@ -96,37 +99,36 @@ Prediction predict(const EstimatedKernel& kernel, const DeviceFacts& device, con
 std::optional<PredictedConfig> best_predicted(std::span<const EstimatedKernel> kernels, const DeviceFacts& device,
                                               const DecodeProblem& problem, const Shape& shape,
                                               std::span<const std::int64_t> also) {
-  const KernelSpec base = base_spec(device.arch, problem);
-  const ShapeFeatures here = shape_features_of(problem, shape, base);
+  const ShapeFeatures here = shape_features_of(problem, shape, base_spec(device.arch, problem));
   const bool ragged = is_ragged(visible_shape(problem, shape));
   const std::optional<int> order = order_of_group(device, problem);
   std::optional<PredictedConfig> best;
   double least = std::numeric_limits<double>::infinity();  // of doubtful_us
   for (const EstimatedKernel& kernel : kernels) {
-    const Result<KernelSpec> spec = with_tunables_of(base, kernel.spec);
-    if (!spec || (order && exchange_order(*spec) != *order)) continue;
+    const KernelSpec& spec = kernel.spec;
+    if (order && exchange_order(spec) != *order) continue;
     // A ragged batch gets segment costs and all the CTAs that are resident at once, and these wait for nobody.
-    if (ragged && spec->fixup == FixUp::wait && !has_large_partials(*spec)) continue;
-    const int resident = waits(*spec) ? std::min(kernel.resident, spec->ctas_per_sm) : kernel.resident;
-    const Corrected corrected(kernel, *spec, here);
-    const LaunchModel launch(kernel.parameters, device, problem, shape, *spec, kernel.resident);
+    if (ragged && spec.fixup == FixUp::wait && !has_large_partials(spec)) continue;
+    const int resident = waits(spec) ? std::min(kernel.resident, spec.ctas_per_sm) : kernel.resident;
+    const Corrected corrected(kernel, spec, here);
+    const LaunchModel launch(kernel.parameters, device, problem, shape, spec, kernel.resident);
     const auto consider = [&](std::int64_t grid) {
       const Prediction predicted = corrected.predict(launch.features(grid));
       // A model that predicts an infinite time, or none, is of no use for this shape.
       if (!std::isfinite(predicted.us) || predicted.us <= 0) return;
       if (predicted.doubtful_us >= least) return;
       least = predicted.doubtful_us;
-      const Config config{.spec = *spec,
+      const Config config{.spec = spec,
                           .grid = grid,
-                          .segment_cost = ragged ? segment_cost(device, *spec) : 0,
-                          .l2_promotion = l2_promotion(problem, shape, *spec)};
+                          .segment_cost = ragged ? segment_cost(device, spec) : 0,
+                          .l2_promotion = l2_promotion(problem, shape, spec)};
       best = PredictedConfig{config, predicted.us, predicted.doubtful_us};
     };
     if (ragged) {
-      consider(ragged_grid(device, problem, shape, *spec));
+      consider(ragged_grid(device, problem, shape, spec));
       continue;
     }
-    const std::vector<std::int64_t> grids = useful_grids(device, problem, shape, *spec, resident);
+    const std::vector<std::int64_t> grids = useful_grids(device, problem, shape, spec, resident);
     for (const std::int64_t grid : grids) consider(grid);
     for (const std::int64_t grid : also) {
       if (grid <= grids.back()) consider(grid);

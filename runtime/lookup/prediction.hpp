@@ -28,6 +28,9 @@ struct EstimatedKernel {
   int resident = 1;  ///< CTAs that one SM holds
   ModelParameters parameters;
   std::vector<SeenShape> seen;
+  /// log(measured / modelled) that is expected where none of these is near. It counts for the expected time and not for
+  /// the comparison of kernels, whose families are off by different amounts.
+  double log_ratio = 0;
   double doubt = 0;  ///< a surcharge on its predictions beside that of corrections; logarithm
 
   bool operator==(const EstimatedKernel&) const = default;
@@ -36,6 +39,7 @@ struct EstimatedKernel {
 /// What the tuned shapes say about the error of the model at an untuned shape. Logarithms.
 struct Correction {
   double log_ratio = 0;  ///< mean over the tuned shapes, weighted by closeness and kind of grid; 0 far from all of them
+  double unseen = 1;     ///< how much of it is open: 1 far from all of them, less near them
   /// A surcharge for comparing predictions, because the least of many predictions is more often too low than right. It
   /// grows with the distance of the tuned shapes and with their disagreement (a share of their standard deviation).
   double doubt = 0;
@@ -57,10 +61,9 @@ struct Prediction {
 Prediction predict(const EstimatedKernel& kernel, const DeviceFacts& device, const DecodeProblem& problem,
                    const Shape& shape, const Config& config);
 
-/// The configuration of least doubtful_us over the kernels and their useful grids, and over those of the grids
-/// `also` that a kernel can have. The kernels are made to fit `problem`, which may have other heads or features than
-/// the problem in which they were measured, or another kind of launch; of a group those count that have
-/// order_of_group(). nullopt when no kernel fits. Takes some 100 ns for each kernel and grid.
+/// The configuration of least doubtful_us over the kernels, which are of this problem, and their useful grids, and over
+/// those of the grids `also` that a kernel can have. Of a group those kernels count that have order_of_group(). nullopt
+/// when there is none. Takes some 100 ns for each kernel and grid.
 std::optional<PredictedConfig> best_predicted(std::span<const EstimatedKernel> kernels, const DeviceFacts& device,
                                               const DecodeProblem& problem, const Shape& shape,
                                               std::span<const std::int64_t> also = {});

@@ -23,8 +23,7 @@ struct EvaluationSetup {
   const DeviceFacts& device;
   Environment environment;
   TuneBackend& backend;
-  TuneRequest
-      request;  ///< problem, shapes, policy, compile threads, command; a budget for regrets and repetitions only
+  TuneRequest request;       ///< problem, shapes, policy, compile threads, command; a budget not for searches
   SearchEffort effort;       ///< of an ordinary tuning session
   SearchEffort exhaustive;   ///< of an exhaustive search or full sweep
   TuningDb* keep = nullptr;  ///< keeps the trials of exhaustive searches; null: they are not kept

@@ -546,15 +546,8 @@ TEST(TuningDbVersion4, LosesItsCostModelsAndNothingElse) {
   }
   {
     RawDatabase raw(directory / "tuning.db");
+    raw.exec(detail::tuning_schema().migrations[2]);  // of version 3, which has the table
     raw.exec(R"sql(
-CREATE TABLE cost_models(
-  device_model_id INTEGER NOT NULL REFERENCES device_models(id),
-  problem_id INTEGER NOT NULL REFERENCES problems(id),
-  policy TEXT NOT NULL CHECK(policy IN ('cold', 'warm')),
-  json TEXT NOT NULL CHECK(json <> ''),
-  fitted TEXT NOT NULL,
-  PRIMARY KEY(device_model_id, problem_id, policy)
-) STRICT, WITHOUT ROWID;
 ALTER TABLE cost_models ADD COLUMN digest BLOB NOT NULL DEFAULT x'';
 INSERT INTO cost_models VALUES(1, 1, 'cold', '{"fit":1}', '2026-11-22T23:36:09.007Z', x'');
 PRAGMA user_version = 4;)sql");

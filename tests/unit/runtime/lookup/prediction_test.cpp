@@ -147,21 +147,28 @@ TEST_F(PredictionTest, ASurchargeComparesKernelsAndIsNoTime) {
   EXPECT_EQ(best().config.spec, kernels[0].spec);
 }
 
-TEST_F(PredictionTest, KernelsAreMadeToFitOtherKvHeadsAndPages) {
-  DecodeProblem other = problem;
-  other.q_heads = 2 * problem.q_heads, other.kv_heads = 2 * problem.kv_heads;
-  other.features.page_size = 16;
-  const PredictedConfig chosen = best(other, unseen);
-  EXPECT_GT(chosen.us, 0);
-  EXPECT_EQ(chosen.config.spec.features.page_size, 16);
-  EXPECT_TRUE(validate(chosen.config.spec));
-}
-
 TEST_F(PredictionTest, DependentLaunchesAreExpectedToStartSooner) {
+  const EstimatedKernel& kernel = kernels[1];
   DecodeProblem dependent = problem;
   dependent.pdl = true;
-  EXPECT_TRUE(best(dependent, unseen).config.spec.pdl);
-  EXPECT_LT(best(dependent, unseen).us, best().us);
+  Config config = best().config;
+  config.spec.pdl = true;
+  EXPECT_LT(predict(kernel, device, dependent, unseen, config).us, best().us) << "the costs are of ordinary launches";
+}
+
+TEST_F(PredictionTest, WhatIsExpectedElsewhereChangesTimesFarFromTunedShapesAndNoChoice) {
+  const PredictedConfig before = best();
+  for (EstimatedKernel& kernel : kernels) kernel.log_ratio = std::log(2.0);
+  EXPECT_NEAR(best().us, 2 * before.us, 1e-9);
+  EXPECT_EQ(best().config, before.config);
+  EXPECT_EQ(best().doubtful_us, before.doubtful_us);
+  const ShapeFeatures here = shape_features_of(problem, unseen, base_spec(device.arch, problem));
+  for (EstimatedKernel& kernel : kernels) {
+    for (int i = 0; i < 5; ++i) {
+      for (const SeenShape& at : at_every_kind(here, 0)) kernel.seen.push_back(at);
+    }
+  }
+  EXPECT_LT(best().us, 1.1 * before.us) << "where shapes were seen, they say how far the model is off";
 }
 
 TEST_F(PredictionTest, RaggedBatchesGetKernelsThatWaitForNobodyAndASegmentCost) {

@@ -105,9 +105,7 @@ TEST_F(EvaluateThoroughly, LookUpsOfShapesThatNobodyTunedLoseLittle) {
     EXPECT_NEAR(one.duel.ratio.ratio, gpu.true_us(one.choice.config) / gpu.true_us(one.swept.winner), 0.01);
     errors.push_back(std::abs(one.choice.predicted_us / gpu.true_us(one.choice.config) - 1));
   }
-  // The simulated GPU has other costs than the default ones, which winners correct near their shapes only. Times are
-  // further off there than choices are.
-  EXPECT_LE(median(errors), 0.20) << "seed " << kSeed;
+  EXPECT_LE(median(errors), 0.05) << "seed " << kSeed;
   const auto json = nlohmann::json::parse(to_json(setup, *evaluation, kSeed));
   EXPECT_EQ(json["schema_version"], 1);
   EXPECT_EQ(json["seed"], kSeed);
