@@ -18,10 +18,7 @@ namespace {
 constexpr std::int64_t kFlat = 16, kMinWidth = 8;
 
 // What a CTA takes from its launch until its first KV is there, and from its last KV until the next CTA has its place.
-// kCtaOfOneStageUs: where four CTAs or more with one stage fit on an SM. 32768 of them, of one output tile of 100
-// tokens each, took 510 us on an H200, where the bytes take 361, and 10 us would be right there. On an H100, where they
-// took 620 us and the best kernel of load path tensor 676, look-ups would then choose the latter.
-constexpr double kCtaUs = 6.0, kCtaOfOneStageUs = 7.0;
+constexpr double kCtaUs = 6.0;
 // Costs::wait of caches that are not latent.
 constexpr double kWait = 0.6;
 // The warps that an SM steps with at once as fast as with one.
@@ -442,8 +439,7 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
                     wave_bytes / parameters_.memory_rate);
   };
   // Costs::wait counts a part of what an SM takes longer.
-  const bool one_stage = !overlapped && !spec_.features.latent && held_ >= kManyCtas;
-  const double cta_us = (one_stage ? kCtaOfOneStageUs : kCtaUs) + rows_us(spec_) / kWait;
+  const double cta_us = kCtaUs + rows_us(spec_) / kWait;
   ModelFeatures features;
   features.memory = (all_bytes + rows_bytes_) / parameters_.memory_rate;
   // All waves but the last have as many CTAs as are resident at once. The start of the first one is among the costs. A
