@@ -161,6 +161,36 @@ TEST(UntunedShapes, TensorCopiesReadWholeRunsOfPages) {
   EXPECT_LT(memory_us(problem, short_contexts, spec, 72), 0.5 * memory_us(problem, whole_pages, spec, 72));
 }
 
+/// Look-ups with one winner, 1 x 8192 tokens, which took `factor` times what the default costs expect.
+WinnerTable with_winner(double factor) {
+  const DecodeProblem problem{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
+  const Shape tuned{.batch = 1, .longest_context = 8192};
+  const Config config = default_config(h200(), problem, tuned);
+  const double us = predict_us(default_parameters(h200(), config.spec), h200(), problem, tuned, config,
+                               guess_resident(h200(), config.spec));
+  return WinnerTable::build(h200(), layered({winner(problem, tuned, config, factor * us)}));
+}
+
+TEST(UntunedShapes, ExpectedTimesKnowHowFarTheGpuIsOffAndChoicesDoNot) {
+  const DecodeProblem problem{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
+  const WinnerTable as_expected = with_winner(1.0), slower = with_winner(1.5);
+  const Shape far{.batch = 256, .longest_context = 600};
+  const Choice a = as_expected.find(problem, far), b = slower.find(problem, far);
+  EXPECT_EQ(a.config, b.config);
+  EXPECT_NEAR(b.predicted_us / a.predicted_us, 1.5, 0.01);
+}
+
+TEST(UntunedShapes, ShortContextsAreRoundedByAFewTokensOnly) {
+  const DecodeProblem problem{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
+  const WinnerTable table = with_winner(1.0);
+  const auto us = [&](std::int64_t context) {
+    return table.find(problem, {.batch = 2000, .longest_context = context}).predicted_us;
+  };
+  EXPECT_EQ(us(97), us(100)) << "one answer serves contexts that differ by a few percent";
+  EXPECT_LT(us(100), 0.95 * us(112));
+  EXPECT_LT(us(20), us(32));
+}
+
 TEST(UntunedShapes, ContextsOfARaggedBatchEndAnywhereInACopy) {
   // Load path tensor copies steps of 64 tokens of a dense cache, and runs of 16 tokens of pages of 16.
   const DecodeProblem dense{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
