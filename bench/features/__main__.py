@@ -156,6 +156,10 @@ class Step:
             v, v_scale, self.v_used = quantised(torch, v, variant.format)
             self.scales = k_scale, v_scale
             more = {"k_scale": k_scale.data_ptr(), "v_scale": v_scale.data_ptr()}
+        if variant.field("append"):
+            self.new = [x[:, :, -self.q_len:].transpose(1, 2).contiguous() for x in (k, v)]
+            k, v = (torch.cat([x[:, :, :-self.q_len], torch.zeros_like(x[:, :, -self.q_len:])], dim=2) for x in (k, v))
+            more |= {"k_new": self.new[0].data_ptr(), "v_new": self.new[1].data_ptr()}
         page = variant.field("page_size")
         capacity = context
         if page:
@@ -167,7 +171,12 @@ class Step:
             self.selection, self.counts = self.select(generator)
             more |= {"selection": self.selection.data_ptr(), "selected_counts": self.counts.data_ptr(), "selection_capacity": self.selection.shape[-1]}
         self.copies = max(1, math.ceil(COLD_BYTES / variants.kv_bytes(variant, source.shape)))
-        self.k, self.v = ([x] + [x.clone() for _ in range(self.copies - 1)] for x in (k, v))
+        if variant.packed:
+            self.pools = [torch.cat([k, v], dim=-1) for _ in range(self.copies)]
+            self.k, self.v = ([both[..., part] for both in self.pools] for part in (slice(k.shape[-1]), slice(k.shape[-1], None)))
+            more |= {f"{x}_stride_{name}": stride for x in "kv" for name, stride in zip(("batch", "token", "head"), self.k[0].stride())}
+        else:
+            self.k, self.v = ([x] + [x.clone() for _ in range(self.copies - 1)] for x in (k, v))
         self.arguments = [self.plan.arguments(self.q.data_ptr(), self.k[i].data_ptr(), self.v[i].data_ptr(), self.out.data_ptr(),
                                               source.lengths.data_ptr(), batch, capacity, **more) for i in range(self.copies)]
 

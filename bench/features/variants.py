@@ -16,6 +16,7 @@ class Variant:
     layout: str = "contiguous"
     format: str | None = None  # torch dtype of one-byte K and V
     selected: int = 1  # each query token and KV head sees one of so many blocks; 1: there is no selection
+    packed: bool = False  # K and V of a token and head lie side by side in one pool of token-major pages, as in vLLM
 
     def field(self, name, default=0):
         return dict(self.fields).get(name, default)
@@ -26,18 +27,27 @@ def paged(size, layout="contiguous"):
     return Variant(name, (("page_size", size),), ("--page-size", str(size)), layout)
 
 
+def with_append(variant):
+    """The same variant, whose kernel also writes the newest token's K and V into the cache."""
+    return dataclasses.replace(variant, name=f"{variant.name}, append", fields=(*variant.fields, ("append", 1)), flags=(*variant.flags, "--append"))
+
+
 def one_byte(name, number, torch_name):
     return Variant(name, (("kv_format", number),), ("--kv-dtype", name), format=torch_name)
 
 
 DENSE = Variant("dense")
+AS_IN_VLLM = dataclasses.replace(paged(16, "strided"), name="page 16, as in vLLM", packed=True)
 VARIANTS = [
     DENSE,
     paged(256),
     paged(64),
     paged(16),
     paged(16, "strided"),
+    AS_IN_VLLM,
+    with_append(AS_IN_VLLM),
     paged(1),
+    with_append(DENSE),
     one_byte("fp8_e4m3", 1, "float8_e4m3fn"),
     one_byte("fp8_e5m2", 2, "float8_e5m2"),
     one_byte("int8", 3, "int8"),
