@@ -35,6 +35,7 @@ void DescriptionLock::give_up() {
   all.l_type = F_UNLCK;
   all.l_whence = SEEK_SET;
   ::fcntl(file_.get(), F_OFD_SETLK, &all);
+  ::flock(file_.get(), LOCK_UN);
 }
 
 namespace {
@@ -125,7 +126,7 @@ std::string with_errno(const std::string& text, int error) {
   return text + " (" + std::generic_category().message(error) + ")";
 }
 
-Result<FileDescriptor> lock_directory(const std::filesystem::path& directory, int timeout_ms) {
+Result<DescriptionLock> lock_directory(const std::filesystem::path& directory, int timeout_ms) {
   FileDescriptor descriptor(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!descriptor) {
     return fail(ErrorCode::cache_unavailable,
@@ -145,7 +146,7 @@ Result<FileDescriptor> lock_directory(const std::filesystem::path& directory, in
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  return descriptor;
+  return DescriptionLock(std::move(descriptor));
 }
 
 Result<FileState> check_file(const std::filesystem::path& file) {

@@ -13,8 +13,9 @@ namespace leanattn {
 inline namespace v1 {
 namespace detail {
 
-/// Locks of an open file description (F_OFD_SETLK), given up on destruction. Closing the file would not do where the
-/// process has forked meanwhile: the child has the same description. A copy that a child inherited gives nothing up.
+/// Locks of an open file description (flock, F_OFD_SETLK), given up on destruction. Closing the file would not do where
+/// the process has forked meanwhile: the child has the same description. A copy that a child inherited gives nothing
+/// up.
 class DescriptionLock {
  public:
   DescriptionLock() = default;
@@ -33,7 +34,7 @@ class DescriptionLock {
 
 /// An advisory lock on a directory, for as long as the result lives: who holds it may create databases in it or put
 /// damaged ones aside. Errors: database_busy after `timeout_ms`, cache_unavailable.
-Result<FileDescriptor> lock_directory(const std::filesystem::path& directory, int timeout_ms);
+Result<DescriptionLock> lock_directory(const std::filesystem::path& directory, int timeout_ms);
 
 enum class FileState { missing, usable };
 

@@ -101,6 +101,8 @@ constexpr Variable kVariables[] = {
     {"LEANATTN_VLLM_CONTEXT", judge_number},  // The backend for vLLM reads these three.
     {"LEANATTN_VLLM_TUNE", accept},
     {"LEANATTN_VLLM_UNTRIED", accept},
+    {"LEANATTN_SGLANG_CONTEXT", judge_number},  // The backend for SGLang reads these two.
+    {"LEANATTN_SGLANG_UNTRIED", accept},
     {"LEANATTN_CUDA_WHEELS", accept},  // The project's scripts and tests read these.
     {"LEANATTN_FA3_LIBRARY", accept},
     {"LEANATTN_TEST_JOBS", accept},
@@ -109,6 +111,8 @@ constexpr Variable kVariables[] = {
     {"LEANATTN_TEST_SECONDS", accept},
     {"LEANATTN_TEST_THOROUGH", accept},
     {"LEANATTN_ATTACK", accept},
+    {"LEANATTN_GROUP_REPLAYS", accept},
+    {"LEANATTN_GROUP_KILLS", accept},
     {"CUDA_VISIBLE_DEVICES", judge_visible},
 };
 

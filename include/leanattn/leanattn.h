@@ -294,8 +294,9 @@ LEANATTN_API leanattn_status leanattn_engine_lookup(const leanattn_engine* engin
  * Calls from other threads for the same kernel wait for this. Later calls are one look-up without locks. Where the
  * tuned kernel cannot be built, the plan is that of the default configuration, and its provenance says fallback. The
  * plan belongs to the engine: it is valid until leanattn_engine_destroy, and the caller never frees it.
- * `stream` is the stream for which the plan is made, or null. It is only asked whether it is being captured, because
- * kernels cannot be loaded during a capture. Make plans before capturing.
+ * `stream` is the stream that will launch, or null. It is asked whether it is being captured, because kernels cannot be
+ * loaded during a capture, and, where CTAs wait for each other, for its SMs, because a green context has fewer. Make
+ * plans before capturing.
  * Errors: invalid_argument, unsupported, nvrtc_missing, compile_failed, kernel_rejected, load_failed, driver_too_old,
  * out_of_memory, not_prepared (stream is being captured and the kernel is not loaded yet), context_lost. */
 LEANATTN_API leanattn_status leanattn_engine_plan(leanattn_engine* engine, const leanattn_problem* problem,

@@ -573,9 +573,9 @@ class Engine {
     return made;
   }
 
-  /// See leanattn_engine_plan_with. `stream` may be null, and is only asked whether it is being captured. Errors:
-  /// invalid_argument, unsupported, nvrtc_missing, compile_failed, kernel_rejected, load_failed, driver_too_old,
-  /// out_of_memory, not_prepared, context_lost.
+  /// See leanattn_engine_plan_with. `stream` may be null; it is asked whether it is being captured and how many SMs it
+  /// has. Errors: invalid_argument, unsupported, nvrtc_missing, compile_failed, kernel_rejected, load_failed,
+  /// driver_too_old, out_of_memory, not_prepared, context_lost.
   Result<Plan> plan(const Problem& problem, const PlanShape& shape, leanattn_stream stream = nullptr,
                     WhenMissing when_missing = WhenMissing::compile) const {
     const leanattn_problem c_problem = detail::to_c(problem);

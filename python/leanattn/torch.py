@@ -3,8 +3,8 @@
     import leanattn.torch
     o = torch.ops.leanattn.decode(q, k_cache, v_cache, context_lengths)
 
-The arguments are those of leanattn.decode (help(leanattn.decode)), without outputs, stream and engine. decode and decode_with_lse change none
-of their arguments. decode_append takes k_new and v_new, and declares that it writes k_cache and v_cache. An operator takes some microseconds
+The arguments are those of leanattn.decode (help(leanattn.decode)), without outputs, stream, engine, workspace, v_head_dim and those of groups.
+v_cache, context_lengths and page_table are tensors. decode and decode_with_lse change none of their arguments. decode_append takes k_new and v_new, and declares that it writes k_cache and v_cache. An operator takes some microseconds
 more than leanattn.decode, so use these only in compiled models.
 """
 import torch

@@ -19,21 +19,44 @@ namespace leanattn::python {
 namespace nb = nanobind;
 namespace {
 
-/// The memory for a launch of the plan: the given workspace, or the engine's own for the stream.
+/// The memory for a launch of the plan: the given workspace, or the engine's own for the stream. That serves, too,
+/// where a plan that was looked up anew needs more than the given one has. A graph is for long, so its memory is what
+/// the caller chose, or an error.
 Result<void*> memory_of(EngineObject& object, const WorkspaceObject* given, const leanattn_plan* plan,
                         CUstream_st* stream) {
   if (given == nullptr) return object.workspaces.get(plan, stream);
   const std::int64_t needed = leanattn_plan_workspace_bytes(plan);
   if (given->bytes() >= needed) [[likely]]
     return given->data();
+  const auto capturing = object.workspaces.capturing(stream);
+  if (!capturing) return tl::unexpected(capturing.error());
+  if (!*capturing) return object.workspaces.get(plan, stream);
   return fail(ErrorCode::invalid_argument,
               fmt::format("workspace has {} bytes, but this launch needs {}", given->bytes(), needed),
               "Make it as large as the largest Plan.workspace_bytes of its launches.");
 }
 
-/// `rows` and `group` may be null. With rows, their conversion runs first.
-Result<void> launch(EngineObject& object, const DecodeArguments& arguments, const WorkspaceObject* given,
-                    const PageRows* rows, const Group* group, CUstream_st* stream, bool wait) {
+/// A page table in compressed rows, and the most pages of a request.
+struct Rows {
+  std::optional<PageRows> arrays;
+  std::int64_t max_pages = 0;
+};
+
+/// Enqueues the conversion of the rows into memory that stays as long as the launch behind it needs it: a tensor would
+/// belong to the framework's current stream, and be freed before either has run.
+Result<Workspaces::Scratch> make_page_table(EngineObject& object, DecodeArguments& arguments, Rows& rows,
+                                            CUstream_st* stream) {
+  auto memory = object.workspaces.scratch(rows.arrays->bytes_for(rows.max_pages), stream);
+  if (!memory) return memory;
+  rows.arrays->set_results(memory->data, rows.max_pages);
+  arguments.set_page_table(rows.arrays->page_table_data(), rows.arrays->context_lengths_data());
+  if (auto ok = rows.arrays->launch(object.page_rows); !ok) return tl::unexpected(ok.error());
+  return memory;
+}
+
+/// `group` may be null. Rows are made into a page table first.
+Result<void> enqueue(EngineObject& object, DecodeArguments& arguments, const WorkspaceObject* given, Rows& rows,
+                     const Group* group, CUstream_st* stream) {
   const auto problem = arguments.problem();
   const auto shape = arguments.shape();
   const leanattn_plan* handle = nullptr;
@@ -43,19 +66,28 @@ Result<void> launch(EngineObject& object, const DecodeArguments& arguments, cons
   if (status != LEANATTN_OK) return tl::unexpected(detail::last_error(status));
   const auto workspace = memory_of(object, given, handle, stream);
   if (!workspace) return tl::unexpected(workspace.error());
-  if (rows != nullptr) [[unlikely]] {
-    if (auto ok = rows->launch(object.page_rows); !ok) return ok;
+  Result<Workspaces::Scratch> page_table;  // until the launch that reads it is enqueued
+  if (rows.arrays) [[unlikely]] {
+    page_table = make_page_table(object, arguments, rows, stream);
+    if (!page_table) return tl::unexpected(page_table.error());
   }
   if (const auto launched = leanattn_plan_launch(handle, &arguments.launch(), *workspace, stream);
       launched != LEANATTN_OK)
     return tl::unexpected(detail::last_error(launched));
-  return wait ? synchronise(stream) : Result<void>{};
+  return {};
 }
 
-/// The arrays of page tables in compressed rows, which come as a tuple of three in place of the page table, with room
-/// for what they become. The page size is that of the cache. Returns the context for the look-up where the caller gave
-/// none: requests are taken to be equally long.
-std::int64_t read_rows(std::optional<PageRows>& rows, nb::handle page_table, nb::handle k_cache, nb::handle kv_layout,
+Result<void> launch(EngineObject& object, DecodeArguments& arguments, const WorkspaceObject* given, Rows& rows,
+                    const Group* group, const Stream& stream) {
+  auto done = enqueue(object, arguments, given, rows, group, stream.handle);
+  object.workspaces.enqueued(stream.handle);
+  return done && stream.synchronise ? object.workspaces.wait(stream.handle) : done;
+}
+
+/// The arrays of page tables in compressed rows, which come as a tuple of three in place of the page table. The page
+/// size is that of the cache. Returns the context for the look-up where the caller gave none: requests are taken to be
+/// equally long.
+std::int64_t read_rows(Rows& rows, nb::handle page_table, nb::handle k_cache, nb::handle kv_layout,
                        nb::handle context_lengths, nb::handle pdl, CUstream_st* stream) {
   const nb::tuple arrays = nb::borrow<nb::tuple>(page_table);
   if (arrays.size() != 3)
@@ -71,10 +103,10 @@ std::int64_t read_rows(std::optional<PageRows>& rows, nb::handle page_table, nb:
   const bool head_major = number_of(kCacheLayouts, kv_layout, "kv_layout") == LEANATTN_KV_CONTIGUOUS;
   k.require_rank(4, head_major ? "[pages, kv_heads, page_size, head_dim]" : "[pages, page_size, kv_heads, head_dim]");
   const std::int64_t page_size = k.extent32(head_major ? 2 : 1);
-  rows.emplace(arrays[0], arrays[1], arrays[2], page_size, stream);
+  const PageRows& read = rows.arrays.emplace(arrays[0], arrays[1], arrays[2], page_size, stream);
   // No request has more pages than the pool, or than all requests together.
-  rows->set_results(nb::none(), nb::none(), std::min<std::int64_t>(rows->pages(), k.extent32(0)));
-  return typical_context((rows->pages() * page_size - 1) / rows->batch() + 1);
+  rows.max_pages = std::min<std::int64_t>(read.pages(), k.extent32(0));
+  return typical_context((read.pages() * page_size - 1) / read.batch() + 1);
 }
 
 nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::handle context_lengths,
@@ -92,12 +124,11 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
   const Stream on = find_stream(stream, q);
   const GroupObject* const member = find_group(group);
   const std::shared_ptr<Group> of_rank = member != nullptr ? member->get() : nullptr;
-  std::optional<PageRows> rows;
+  Rows rows;
   nb::object typical;
   if (PyTuple_Check(page_table.ptr())) [[unlikely]] {
     typical = nb::int_(read_rows(rows, page_table, k_cache, kv_layout, context_lengths, pdl, on.handle));
-    page_table = rows->page_table();
-    context_lengths = rows->context_lengths();
+    page_table = nb::none();
     if (!given(longest_context)) longest_context = typical;
   }
   DecodeArguments arguments({q,
@@ -145,7 +176,9 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
                              context_starts,
                              context_interleave,
                              replicate_output,
-                             member != nullptr ? member->size() : 1},
+                             member != nullptr ? member->size() : 1,
+                             rows.arrays ? &*rows.arrays : nullptr,
+                             rows.max_pages},
                             on.handle);
   EngineObject& object = find_engine(member, engine, arguments.device());
   const WorkspaceObject* const memory = find_workspace(workspace, arguments.device());
@@ -158,7 +191,7 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
   }
   const auto launched = [&] {
     const nb::gil_scoped_release without_gil;  // because the first launch of a kernel compiles it
-    return launch(object, arguments, memory, rows ? &*rows : nullptr, of_rank.get(), on.handle, on.synchronise);
+    return launch(object, arguments, memory, rows, of_rank.get(), on);
   }();
   unwrap(launched);
   return arguments.wants_lse() ? nb::make_tuple(result, lse) : result;
@@ -217,7 +250,8 @@ alibi_slopes     [q_heads] fp32: slope * (key index - query index) is added to s
 score            an expression (docs/features.md) of score, q_index, kv_index and head that replaces scores
 k_new, v_new     shaped as q, with kv_heads: the kernel writes them into the cache as the query tokens' keys and values;
                  for latent attention k_new alone, in q's type; in rows of 656 bytes it is quantised
-rope_table       [positions, rope_dim] fp32, cosines and then sines, by which q and k_new are rotated
+rope_table       [positions, rope_dim] fp32, cosines and then sines, by which q and k_new are rotated; a row for every
+                 position that the cache, or with a group the caches of all ranks together, have room for
 rope             which dims are rotated together: "half_split" (the default) or "interleaved"
 selection        [batch, kv_heads or 1, entries] int32, or with several query tokens [batch, q_len, kv_heads or 1, entries]:
                  the blocks that each query token sees, in any order; -1 for a hole. With page_table they are blocks of
@@ -249,10 +283,12 @@ context_starts   [batch] int32: where in the whole context this rank's tokens be
 context_interleave
                  ranks hold units of so many tokens in turn, a power of two up to 256; 0: contiguous parts
 replicate_output every rank writes the result of all query heads
-stream           a CUDA stream, or its handle, to use instead of the framework's current one
+stream           a CUDA stream, or its handle, to use instead of the framework's current one. An `out` or `out_lse` that is
+                 made here still belongs to the current one: keep it until the work of `stream` has ended, or give it
 engine           an Engine to use instead of the one that is made for the GPU, or that of the group
 workspace        a Workspace to use instead of the one that the engine keeps for the stream or the captured graph; launches
-                 that share one must follow one another
+                 that share one must follow one another. A launch that needs more than it has uses the engine's, but in
+                 a capture is refused
 
 While a CUDA graph is captured, the same call records the launch. Make it once before the capture, with the same shapes,
 because a kernel that is not loaded yet raises leanattn.NotPrepared. The graph stays right when lengths and page tables

@@ -9,6 +9,7 @@
 #include "errors.hpp"
 #include "generator/row_format.hpp"
 #include "names.hpp"
+#include "page_rows.hpp"
 
 namespace leanattn::python {
 namespace nb = nanobind;
@@ -23,8 +24,9 @@ DecodeArguments::DecodeArguments(const DecodeObjects& objects, CUstream_st* stre
   leanattn_problem_init(&problem_);
   leanattn_shape_init(&shape_);
   leanattn_decode_args_init(&launch_);
-  in_pool_ = given(objects.selection) && !given(objects.page_table);
-  if (!in_pool_ || given(objects.context_lengths)) lengths_.emplace(objects.context_lengths, "context_lengths", stream);
+  in_pool_ = given(objects.selection) && !given(objects.page_table) && objects.rows == nullptr;
+  if (objects.rows == nullptr && (!in_pool_ || given(objects.context_lengths)))
+    lengths_.emplace(objects.context_lengths, "context_lengths", stream);
   read_queries(objects);
   read_cache(objects);
   read_cache_format(objects);
@@ -74,9 +76,11 @@ void DecodeArguments::read_queries(const DecodeObjects& objects) {
     lengths_->require_contiguous();
     launch_.context_lengths = lengths_->data<std::int32_t>();
   }
+  if (objects.rows != nullptr) objects.rows->indptr().require_device(q_.device());
   if (ragged_) {
-    if (!lengths_) bad_value("context_lengths", "is missing", "With q_offsets, give one length a request.");
-    batch_ = lengths_->extent32(0);
+    if (!lengths_ && objects.rows == nullptr)
+      bad_value("context_lengths", "is missing", "With q_offsets, give one length a request.");
+    batch_ = lengths_ ? lengths_->extent32(0) : objects.rows->batch();
     if (!given(objects.max_q_len))
       bad_value("max_q_len", "is missing", "With q_offsets, say how many query tokens a request has at most.");
     problem_.q_len = int_of(objects.max_q_len, "max_q_len");
@@ -91,6 +95,8 @@ void DecodeArguments::read_queries(const DecodeObjects& objects) {
   } else {
     batch_ = q_.extent32(0);
     if (lengths_) lengths_->require_extent(0, batch_, "batch");
+    if (objects.rows != nullptr && objects.rows->batch() != batch_)
+      bad_value("page_table", fmt::format("is of {} requests, but q has {}", objects.rows->batch(), batch_));
     problem_.q_len = several_ ? q_.extent32(1) : 1;
     if (given(objects.max_q_len) && int_of(objects.max_q_len, "max_q_len") != problem_.q_len)
       bad_value("max_q_len",
@@ -106,7 +112,7 @@ void DecodeArguments::read_queries(const DecodeObjects& objects) {
 
 void DecodeArguments::read_cache(const DecodeObjects& objects) {
   const bool head_major = number_of(kCacheLayouts, objects.kv_layout, "kv_layout") == LEANATTN_KV_CONTIGUOUS;
-  const bool paged = read(page_table_, objects.page_table, "page_table");
+  const bool paged = read(page_table_, objects.page_table, "page_table") || objects.rows != nullptr;
   const char* const shape =
       paged || in_pool_
           ? (head_major ? "[pages, kv_heads, page_size, head_dim]" : "[pages, page_size, kv_heads, head_dim]")
@@ -154,14 +160,19 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
   if (v_ && v_columns_ != problem_.head_dim) problem_.v_head_dim = v_->extent32(3);
   cache_tokens_ = k_.extent32(tokens);
   if (paged) {
-    page_table_->require_type(ElementType::int32);
-    page_table_->require_rank(2, "[batch, max_pages]");
-    page_table_->require_extent(0, batch_, "batch");
-    page_table_->require_rows();
+    if (page_table_) {
+      page_table_->require_type(ElementType::int32);
+      page_table_->require_rank(2, "[batch, max_pages]");
+      page_table_->require_extent(0, batch_, "batch");
+      page_table_->require_rows();
+      launch_.page_table = page_table_->data<std::int32_t>();
+      launch_.max_pages = page_table_->extent32(1);
+      launch_.page_table_stride = page_table_->stride(0);
+    } else {
+      launch_.max_pages = static_cast<std::int32_t>(objects.max_pages);
+      launch_.page_table_stride = objects.max_pages;
+    }
     problem_.page_size = static_cast<std::int32_t>(cache_tokens_);
-    launch_.page_table = page_table_->data<std::int32_t>();
-    launch_.max_pages = page_table_->extent32(1);
-    launch_.page_table_stride = page_table_->stride(0);
     launch_.pool_pages = k_.extent32(0);
     capacity_ = std::int64_t{launch_.max_pages} * problem_.page_size;
   } else if (in_pool_) {
@@ -223,6 +234,11 @@ void DecodeArguments::read_shape(const DecodeObjects& objects) {
   shape_.longest_context = given(objects.longest_context) ? int64_of(objects.longest_context, "longest_context")
                                                           : typical_context(capacity_);
   if (given(objects.total_context)) shape_.total_context = int64_of(objects.total_context, "total_context");
+}
+
+void DecodeArguments::set_page_table(const std::int32_t* page_table, const std::int32_t* context_lengths) {
+  launch_.page_table = page_table;
+  launch_.context_lengths = context_lengths;
 }
 
 nb::object DecodeArguments::out_shape() const {

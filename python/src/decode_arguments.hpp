@@ -13,6 +13,8 @@
 
 namespace leanattn::python {
 
+class PageRows;
+
 /// The arguments of decode() as they came; None where they were left out. docs/python.md explains them.
 struct DecodeObjects {
   nanobind::handle q, k_cache, v_cache, context_lengths, page_table, v_head_dim;
@@ -26,7 +28,9 @@ struct DecodeObjects {
   nanobind::handle batch_invariant, pdl;
   nanobind::handle typical_batch, max_batch, longest_context, total_context;
   nanobind::handle full_context_lengths, context_starts, context_interleave, replicate_output;
-  int ranks = 1;  ///< of the group; 1: there is none
+  int ranks = 1;                   ///< of the group; 1: there is none
+  const PageRows* rows = nullptr;  ///< what page_table and context_lengths are made of, which are None then
+  std::int64_t max_pages = 0;      ///< with rows: columns of that page table
 };
 
 /// A context length for the look-up. It is rounded up by at most an eighth, so that it does not change at every step of
@@ -53,6 +57,8 @@ class DecodeArguments {
   /// Checks the outputs as every other tensor.
   void set_out(nanobind::handle out, const char* name);
   void set_lse(nanobind::handle lse, const char* name);
+  /// Where the launch finds what was given as rows. The GIL need not be held.
+  void set_page_table(const std::int32_t* page_table, const std::int32_t* context_lengths);
 
  private:
   using Optional = std::optional<TensorView>;

@@ -148,11 +148,15 @@ void DecodeArguments::read_new_tokens(const DecodeObjects& objects) {
   rope_table_->require_type(ElementType::fp32);
   rope_table_->require_rank(2, "[positions, rope_dim]");
   rope_table_->require_contiguous();
-  // The kernel reads a row for every position that occurs, and the host does not know which these are.
-  if (rope_table_->extent(0) < capacity_)
+  // The kernel reads a row for every position that occurs, and the host does not know which these are. Those of a group
+  // are positions in the whole contexts.
+  const std::int64_t positions = capacity_ * objects.ranks;
+  if (rope_table_->extent(0) < positions)
     bad_value("rope_table",
-              fmt::format("has shape {}, but contexts may have {} tokens", rope_table_->shape_text(), capacity_),
-              "Give a row for every position that the cache has room for.");
+              fmt::format("has shape {}, but contexts may have {} tokens", rope_table_->shape_text(), positions),
+              objects.ranks == 1
+                  ? "Give a row for every position that the cache has room for."
+                  : "Give a row for every position that the caches of all ranks together have room for.");
   problem_.rope = given(objects.rope) ? number_of(kRopes, objects.rope, "rope") : LEANATTN_ROPE_HALF_SPLIT;
   if (problem_.rope == LEANATTN_ROPE_NONE) bad_value("rope", "is \"none\", but rope_table is given");
   problem_.rope_dim = rope_table_->extent32(1);

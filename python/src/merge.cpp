@@ -93,7 +93,7 @@ nb::object merge(nb::handle o_parts, nb::handle lse_parts, nb::handle out, nb::h
   const auto launched = [&]() -> Result<void> {
     const nb::gil_scoped_release without_gil;
     if (auto ok = object.engine.merge_partials(args, on.handle); !ok) return ok;
-    return on.synchronise ? synchronise(on.handle) : Result<void>{};
+    return on.synchronise ? object.workspaces.wait(on.handle) : Result<void>{};
   }();
   unwrap(launched);
   return wants_lse ? nb::make_tuple(result, result_lse) : result;
@@ -115,6 +115,8 @@ o_parts    1 to 8 tensors [..., head_dim], bf16 or fp16, contiguous
 lse_parts  as many tensors [...], fp32: the log-sum-exp of decode(); -inf: the part saw no token
 out        a tensor to write to; may be one of o_parts
 out_lse    a tensor for the log-sum-exp; may be one of lse_parts
+stream     a CUDA stream, or its handle, to use instead of the framework's current one. Results that are made here still
+           belong to the current one: keep them until the work of `stream` has ended, or give out and out_lse
 Returns the merged tensor; with return_lse or out_lse a pair of it and its log-sum-exp.
 Raises what decode() raises. The first call compiles the kernel, so make one before a graph is captured.)");
 }

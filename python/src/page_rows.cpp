@@ -23,6 +23,7 @@ namespace nb = nanobind;
 namespace {
 
 constexpr unsigned kThreads = 256;
+constexpr std::int64_t kAlignment = 256;      // of arrays that are together in one memory
 constexpr std::int64_t kMostCtasOfARow = 64;  // more would find nothing to do but in contexts of very many pages
 
 std::string_view page_rows_source() {
@@ -129,6 +130,24 @@ void PageRows::set_results(nb::handle page_table, nb::handle context_lengths, st
   lengths.require_rank(1, "[batch]");
   lengths.require_extent(0, batch_, "batch");
   lengths.require_contiguous();
+  table_ = table.data<std::int32_t>();
+  lengths_ = lengths.data<std::int32_t>();
+  table_stride_ = table.stride(0);
+  max_pages_ = max_pages;
+}
+
+std::int64_t PageRows::bytes_of_lengths() const {
+  return (batch_ * std::int64_t{sizeof(std::int32_t)} + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::int64_t PageRows::bytes_for(std::int64_t max_pages) const {
+  return bytes_of_lengths() + batch_ * max_pages * std::int64_t{sizeof(std::int32_t)};
+}
+
+void PageRows::set_results(void* memory, std::int64_t max_pages) {
+  lengths_ = static_cast<std::int32_t*>(memory);
+  table_ = lengths_ + bytes_of_lengths() / std::int64_t{sizeof(std::int32_t)};
+  table_stride_ = max_pages_ = max_pages;
 }
 
 Result<void> PageRows::launch(PageRowsKernel& kernel) const {
@@ -136,11 +155,11 @@ Result<void> PageRows::launch(PageRowsKernel& kernel) const {
   rows.indptr = indptr_.data<int>();
   rows.indices = indices_.data<int>();
   rows.last_page_len = last_page_len_.data<int>();
-  rows.page_table = results_[0].data<int>();
-  rows.context_lengths = results_[1].data<int>();
-  rows.page_table_stride = results_[0].stride(0);
+  rows.page_table = table_;
+  rows.context_lengths = lengths_;
+  rows.page_table_stride = table_stride_;
   rows.batch = static_cast<int>(batch_);
-  rows.max_pages = static_cast<int>(results_[0].extent(1));
+  rows.max_pages = static_cast<int>(max_pages_);
   rows.page_size = static_cast<int>(page_size_);
   rows.index_count = static_cast<int>(pages_);
   return kernel.launch(rows, stream_);
@@ -168,7 +187,7 @@ nb::object page_table(nb::handle indptr, nb::handle indices, nb::handle last_pag
   const auto launched = [&]() -> Result<void> {
     const nb::gil_scoped_release without_gil;
     if (auto ok = rows.launch(object.page_rows); !ok) return ok;
-    return on.synchronise ? synchronise(on.handle) : Result<void>{};
+    return on.synchronise ? object.workspaces.wait(on.handle) : Result<void>{};
   }();
   unwrap(launched);
   return nb::make_tuple(rows.page_table(), rows.context_lengths());
@@ -198,7 +217,8 @@ max_pages     the most pages that any request has; None: the columns of `out`, e
 out           [batch, max_pages] int32 to write to, also a slice of a larger one; entries behind a request's last page
               keep what they hold
 out_lengths   [batch] int32 to write to
-stream        a CUDA stream, or its handle, to use instead of the framework's current one
+stream        a CUDA stream, or its handle, to use instead of the framework's current one. Results that are made here still
+              belong to the current one: keep them until the work of `stream` has ended, or give out and out_lengths
 engine        an Engine to use instead of the one that is made for the GPU
 Returns the pair (page_table, context_lengths), of the framework of indices.
 Raises what decode() raises. The first call compiles the kernel, so make one before a graph is captured. A decode() with

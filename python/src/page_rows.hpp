@@ -56,6 +56,7 @@ class PageRows {
   PageRows(nanobind::handle indptr, nanobind::handle indices, nanobind::handle last_page_len, std::int64_t page_size,
            CUstream_st* stream);
 
+  const TensorView& indptr() const { return indptr_; }
   int device() const { return indptr_.device(); }
   std::int64_t batch() const { return batch_; }
   /// Pages of all requests together, or more: the length of indices.
@@ -66,16 +67,27 @@ class PageRows {
   const nanobind::object& page_table() const { return page_table_; }
   const nanobind::object& context_lengths() const { return context_lengths_; }
 
+  /// Instead of tensors, results may be in device memory of bytes_for(max_pages). The GIL need not be held.
+  std::int64_t bytes_for(std::int64_t max_pages) const;
+  void set_results(void* memory, std::int64_t max_pages);
+  /// Where the results are, once they are set.
+  const std::int32_t* page_table_data() const { return table_; }
+  const std::int32_t* context_lengths_data() const { return lengths_; }
+
   /// Enqueues the conversion. The GIL need not be held.
   Result<void> launch(PageRowsKernel& kernel) const;
 
  private:
+  std::int64_t bytes_of_lengths() const;
+
   nanobind::handle like_;
   CUstream_st* stream_;
   TensorView indptr_, indices_, last_page_len_;
   std::int64_t batch_ = 0, pages_ = 0, page_size_ = 0;
   nanobind::object page_table_, context_lengths_;
-  std::deque<TensorView> results_;
+  std::deque<TensorView> results_;  // the tensors, if they are
+  std::int32_t *table_ = nullptr, *lengths_ = nullptr;
+  std::int64_t table_stride_ = 0, max_pages_ = 0;
 };
 
 void bind_page_table(nanobind::module_& module);

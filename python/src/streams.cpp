@@ -1,10 +1,10 @@
 // streams.cpp -- asks frameworks for their streams and for new tensors.
 #include "streams.hpp"
 
+#include <cstdint>
 #include <string>
 
 #include "errors.hpp"
-#include "runtime/cuda/driver.hpp"
 #include "tensor.hpp"
 
 namespace leanattn::python {
@@ -50,12 +50,6 @@ nb::object empty(nb::handle like, nb::handle shape, bool fp32) {
     PyErr_Clear();
   }
   return frameworks().attr("empty")(like, shape, fp32);
-}
-
-Result<void> synchronise(CUstream_st* stream) {
-  const auto api = driver();
-  if (!api) return tl::unexpected(api.error());
-  return check((*api)->cuStreamSynchronize(stream), "cuStreamSynchronize");
 }
 
 }  // namespace leanattn::python

@@ -3,10 +3,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <cstdint>
-
-#include "leanattn/error.hpp"
-
 struct CUstream_st;
 
 namespace leanattn::python {
@@ -23,8 +19,5 @@ Stream find_stream(nanobind::handle given, nanobind::handle tensor);
 
 /// A new tensor of the framework of `like` on its GPU, with its element type or fp32.
 nanobind::object empty(nanobind::handle like, nanobind::handle shape, bool fp32);
-
-/// Waits for all work on a stream. Errors: context_lost.
-Result<void> synchronise(CUstream_st* stream);
 
 }  // namespace leanattn::python

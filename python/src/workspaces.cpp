@@ -1,10 +1,11 @@
-// workspaces.cpp -- allocates workspaces, and takes back those of graphs that are gone.
+// workspaces.cpp -- allocates memory for launches, and takes back that of graphs that are gone.
 #include "workspaces.hpp"
 
 #include <algorithm>
 
 #include "runtime/cuda/beside_captures.hpp"
 #include "runtime/cuda/current_context.hpp"
+#include "runtime/cuda/driver.hpp"
 
 namespace leanattn::python {
 namespace {
@@ -16,36 +17,105 @@ constexpr std::int64_t kGranule = 1 << 20;
 Workspaces::~Workspaces() {
   const CurrentContext scope(context_.get());
   streams_.clear();
+  threads_.clear();
   captures_.clear();
   spare_.clear();
   outgrown_.clear();
 }
 
+template <class Function>
+void Workspaces::for_each_in_use(Function function) const {
+  for (const auto& [stream, memory] : streams_) std::for_each(memory.begin(), memory.end(), function);
+  for (const OfThread& one : threads_) std::for_each(one.memory.begin(), one.memory.end(), function);
+  for (const auto& [key, lent] : captures_) {
+    for (const Lent& one : lent) function(one.buffer);
+  }
+}
+
 std::int64_t Workspaces::bytes() const {
   const std::lock_guard lock(mutex_);
   std::int64_t total = 0;
-  for (const auto& [stream, buffer] : streams_) total += buffer.bytes();
-  for (const auto& [key, lent] : captures_) {
-    for (const Lent& one : lent) total += one.buffer.bytes();
-  }
-  for (const auto* buffers : {&spare_, &outgrown_}) {
-    for (const DeviceBuffer& buffer : *buffers) total += buffer.bytes();
-  }
+  const auto add = [&](const DeviceBuffer& buffer) { total += buffer.bytes(); };
+  for_each_in_use(add);
+  for (const auto* buffers : {&spare_, &outgrown_}) std::for_each(buffers->begin(), buffers->end(), add);
   return total;
 }
 
 Result<void*> Workspaces::get(const leanattn_plan* plan, CUstream_st* stream) {
-  const std::int64_t bytes = leanattn_plan_workspace_bytes(plan);
+  return find(workspace_kind, plan, leanattn_plan_workspace_bytes(plan), stream);
+}
+
+Result<Workspaces::Scratch> Workspaces::scratch(std::int64_t bytes, CUstream_st* stream) {
+  std::unique_lock alone(scratch_mutex_);
+  const auto found = find(scratch_kind, nullptr, bytes, stream);
+  if (!found) return tl::unexpected(found.error());
+  return Scratch{std::move(alone), *found};
+}
+
+Result<void*> Workspaces::find(Kind kind, const leanattn_plan* plan, std::int64_t bytes, CUstream_st* stream) {
+  // The handles of default streams mean those of the current context.
+  const CurrentContext scope(context_.get());
+  if (!scope.entered()) [[unlikely]]
+    return tl::unexpected(scope.entered().error());
   const auto capture = stream_capture_of(stream);
   if (!capture) [[unlikely]]
     return tl::unexpected(capture.error());
   const std::lock_guard lock(mutex_);
   if (capture->id != 0) [[unlikely]]
-    return of_capture(bytes, stream, *capture);
-  const auto found = streams_.find(stream);
-  if (found != streams_.end() && found->second.bytes() >= bytes) [[likely]]
-    return found->second.data();
-  return of_stream(plan, bytes, stream);
+    return of_capture(kind, bytes, stream, *capture);
+  const auto memory = of_stream(stream);
+  if (!memory) [[unlikely]]
+    return tl::unexpected(memory.error());
+  DeviceBuffer& buffer = (**memory)[kind];
+  if (buffer.data() != nullptr && buffer.bytes() >= bytes) [[likely]]
+    return buffer.data();
+  return grow(buffer, plan, bytes, stream);
+}
+
+/// The memory of a stream that is not being captured.
+Result<Workspaces::Memory*> Workspaces::of_stream(CUstream_st* stream) {
+  const StreamIdentity identity = stream_identity(stream);
+  if (identity.thread == 0) [[likely]]
+    return &streams_[stream];
+  auto one =
+      std::find_if(threads_.begin(), threads_.end(), [&](const OfThread& mine) { return mine.stream == identity; });
+  if (one == threads_.end()) {
+    const BesideCaptures relaxed;
+    one = std::find_if(threads_.begin(), threads_.end(), [](const OfThread& other) {
+      if (other.enqueuing) return false;
+      const auto ended = other.end.query();
+      return ended && *ended;
+    });
+    if (one == threads_.end()) {
+      auto end = Event::create(false);
+      if (!end) return tl::unexpected(end.error());
+      one = threads_.insert(one, OfThread{.stream = {}, .enqueuing = false, .end = *std::move(end), .memory = {}});
+    }
+    one->stream = identity;
+  }
+  one->enqueuing = true;
+  return &one->memory;
+}
+
+void Workspaces::enqueued(CUstream_st* stream) {
+  const StreamIdentity identity = stream_identity(stream);
+  if (identity.thread == 0) [[likely]]
+    return;
+  const std::lock_guard lock(mutex_);
+  const auto mine =
+      std::find_if(threads_.begin(), threads_.end(), [&](const OfThread& one) { return one.stream == identity; });
+  if (mine == threads_.end() || !mine->enqueuing) return;  // a capture got memory of its own
+  // Without the record no other thread ever takes this memory.
+  const CurrentContext scope(context_.get());
+  if (scope.entered() && mine->end.record(stream)) mine->enqueuing = false;
+}
+
+Result<bool> Workspaces::capturing(CUstream_st* stream) const {
+  const CurrentContext scope(context_.get());
+  if (!scope.entered()) return tl::unexpected(scope.entered().error());
+  const auto capture = stream_capture_of(stream);
+  if (!capture) return tl::unexpected(capture.error());
+  return capture->id != 0;
 }
 
 /// Allocates at least `bytes`, rounded up so that plans which need a little more fit as well.
@@ -89,16 +159,21 @@ Result<void> Workspaces::wait() {
   return synchronize_context();
 }
 
+Result<void> Workspaces::wait(CUstream_st* stream) {
+  const CurrentContext scope(context_.get());
+  if (!scope.entered()) return scope.entered();
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  return check((*api)->cuStreamSynchronize(stream), "cuStreamSynchronize");
+}
+
 Result<void> Workspaces::reset() {
   const CurrentContext scope(context_.get());
   if (!scope.entered()) return scope.entered();
   const std::lock_guard lock(mutex_);
   if (auto ok = synchronize_context(); !ok) return ok;
   std::map<void*, std::int64_t> all = made_;
-  for (const auto& [stream, buffer] : streams_) all.emplace(buffer.data(), buffer.bytes());
-  for (const auto& [key, lent] : captures_) {
-    for (const Lent& one : lent) all.emplace(one.buffer.data(), one.buffer.bytes());
-  }
+  for_each_in_use([&](const DeviceBuffer& buffer) { all.emplace(buffer.data(), buffer.bytes()); });
   // Outgrown ones are not used again, and spare ones are zeroed before they are.
   for (const auto& [data, bytes] : all) {
     if (data == nullptr) continue;
@@ -107,28 +182,27 @@ Result<void> Workspaces::reset() {
   return {};
 }
 
-Result<void*> Workspaces::of_stream(const leanattn_plan* plan, std::int64_t bytes, CUstream_st* stream) {
-  const CurrentContext scope(context_.get());
-  if (!scope.entered()) return tl::unexpected(scope.entered().error());
-  auto buffer = allocate(std::max(bytes, streams_[stream].bytes() * 2));
-  if (!buffer) return tl::unexpected(buffer.error());
-  if (const auto status = leanattn_plan_init_workspace(plan, buffer->data(), buffer->bytes(), stream);
-      status != LEANATTN_OK) {
-    return tl::unexpected(detail::last_error(status));
+/// Replaces the memory of a stream by more. A workspace is zeroed on its stream.
+Result<void*> Workspaces::grow(DeviceBuffer& buffer, const leanattn_plan* plan, std::int64_t bytes,
+                               CUstream_st* stream) {
+  auto more = allocate(std::max(bytes, buffer.bytes() * 2));
+  if (!more) return tl::unexpected(more.error());
+  if (plan != nullptr) {
+    if (const auto status = leanattn_plan_init_workspace(plan, more->data(), more->bytes(), stream);
+        status != LEANATTN_OK) {
+      return tl::unexpected(detail::last_error(status));
+    }
   }
-  DeviceBuffer& mine = streams_[stream];
-  if (mine.bytes() > 0) outgrown_.push_back(std::move(mine));
-  mine = std::move(*buffer);
-  return mine.data();
+  if (buffer.bytes() > 0) outgrown_.push_back(std::move(buffer));
+  buffer = std::move(*more);
+  return buffer.data();
 }
 
-Result<void*> Workspaces::of_capture(std::int64_t bytes, CUstream_st* stream, const StreamCapture& capture) {
-  std::vector<Lent>& lent = captures_[{capture.id, stream}];
-  for (const Lent& one : lent) {
+Result<void*> Workspaces::of_capture(Kind kind, std::int64_t bytes, CUstream_st* stream, const StreamCapture& capture) {
+  const OfCapture key{capture.id, stream_identity(stream), kind};
+  for (const Lent& one : captures_[key]) {
     if (one.buffer.bytes() >= bytes) return one.buffer.data();
   }
-  const CurrentContext scope(context_.get());
-  if (!scope.entered()) return tl::unexpected(scope.entered().error());
   take_back_ended();
   DeviceBuffer buffer;
   const auto fits = std::find_if(spare_.begin(), spare_.end(), [&](const auto& one) { return one.bytes() >= bytes; });
@@ -141,14 +215,17 @@ Result<void*> Workspaces::of_capture(std::int64_t bytes, CUstream_st* stream, co
     buffer = std::move(*fresh);
   }
   // A spare one is zeroed, too: a launch of its graph may not have ended.
-  if (auto ok = zero(buffer.data(), buffer.bytes()); !ok) return tl::unexpected(ok.error());
+  if (kind == workspace_kind) {
+    if (auto ok = zero(buffer.data(), buffer.bytes()); !ok) return tl::unexpected(ok.error());
+  }
   Lent one{std::move(buffer), std::make_shared<std::atomic<bool>>(false)};
   if (auto ok = tell_end(capture, one.ended); !ok) {
     spare_.push_back(std::move(one.buffer));
     return tl::unexpected(ok.error());
   }
-  captures_[{capture.id, stream}].push_back(std::move(one));
-  return captures_[{capture.id, stream}].back().buffer.data();
+  std::vector<Lent>& lent = captures_[key];
+  lent.push_back(std::move(one));
+  return lent.back().buffer.data();
 }
 
 void Workspaces::take_back_ended() {

@@ -184,6 +184,8 @@ NB_MODULE(_fake_gpu, module) {
     fake_gpu().devices = count;
     fake_gpu().peers_reach = peers_reach;
   });
+  // Makes a stream one of a green context with so many SMs.
+  module.def("set_stream_sms", [](Handle stream, int sms) { fake_gpu().green_streams[stream_of(stream)] = sms; });
   // What a launch sees of its group: for each rank, where the memory is into which it sends.
   module.def("exchanges", [](Handle group, int ranks) {
     nb::list result;

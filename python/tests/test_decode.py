@@ -3,6 +3,7 @@ import ctypes
 import gc
 import itertools
 import math
+import threading
 
 import pytest
 
@@ -662,12 +663,33 @@ def test_what_cannot_be_is_refused_by_name(engine, argument, value, beside, erro
     assert all(tensor.borrowed == 0 for tensor in given.values() if isinstance(tensor, FakeTensor))
 
 
-def test_a_workspace_that_is_too_small_is_refused_with_both_sizes(engine):
-    small = leanattn.Workspace(engine, 1)
-    wide = {"q": FakeTensor((BATCH, 64, 512)), "k_cache": FakeTensor((BATCH, 1, CONTEXT, 512)), "v_cache": FakeTensor((BATCH, 1, CONTEXT, 512))}
+WIDE = {"q": FakeTensor((BATCH, 64, 512)), "k_cache": FakeTensor((BATCH, 1, CONTEXT, 512)), "v_cache": FakeTensor((BATCH, 1, CONTEXT, 512))}
+
+
+def test_the_engines_own_workspace_serves_where_that_of_the_users_is_too_small(engine):
+    """A plan may need more after a tuning than when the workspace was made."""
+    small, stream = leanattn.Workspace(engine, 1), fake.make_stream()
+    _, launch = decoded(engine, **inputs(**WIDE), workspace=small, longest_context=2**20, stream=stream)
+    held = engine.workspace_bytes
+    assert held > small.bytes
+    _, own = decoded(engine, **inputs(**WIDE), longest_context=2**20, stream=stream)
+    assert launch["arguments"]["partials"] == own["arguments"]["partials"] and engine.workspace_bytes == held
+
+
+def test_a_workspace_that_is_too_small_is_refused_in_a_capture_with_both_sizes(engine):
+    small, stream = leanattn.Workspace(engine, 1), fake.make_stream()
+    decoded(engine, **inputs(**WIDE), workspace=small, longest_context=2**20)
+    launched = len(fake.launches())
+    fake.begin_capture(stream)
     with pytest.raises(ValueError, match=f"workspace has {small.bytes} bytes, but this launch needs") as caught:
-        leanattn.decode(**inputs(**wide), engine=engine, workspace=small, longest_context=2**20)
-    assert "Plan.workspace_bytes" in caught.value.hint and fake.launches() == []
+        leanattn.decode(**inputs(**WIDE), engine=engine, workspace=small, longest_context=2**20, stream=stream)
+    graph = fake.end_capture(stream)
+    fake.replay(graph, stream)
+    fake.destroy_graph(graph)
+    assert "Plan.workspace_bytes" in caught.value.hint and len(fake.launches()) == launched
+
+
+def test_a_workspace_has_bytes_and_an_engine(engine):
     for bad in (0, -1):
         with pytest.raises(ValueError, match="bytes"):
             leanattn.Workspace(engine, bad)
@@ -701,3 +723,55 @@ def test_a_broken_producers_own_error_comes_through(engine):
 
     with pytest.raises(TypeError, match="k_cache"):
         leanattn.decode(**inputs(k_cache=Empty(KV)), engine=engine)
+
+
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
+PER_THREAD = 2  # CU_STREAM_PER_THREAD
+
+
+def in_another_thread(function):
+    result = []
+    thread = threading.Thread(target=lambda: result.append(function()))
+    thread.start()
+    thread.join()
+    return result[0]
+
+
+def test_the_per_thread_stream_is_another_one_in_each_thread(engine):
+    def place():
+        return decoded(engine, **inputs(), stream=PER_THREAD)[1]["arguments"]["partials"]
+
+    mine = place()
+    assert place() == mine and fake.live_buffers() == 1
+    fake.fail_once("cuEventQuery", NOT_READY)
+    others = in_another_thread(lambda: {place(), place()})
+    assert len(others) == 1 and mine not in others, "both launches may be running"
+    assert place() == mine
+    for _ in range(20):
+        assert in_another_thread(place) in {mine, *others}
+    assert fake.live_buffers() == 2, "threads that have come and gone leave no memory behind"
+
+
+def test_a_fault_of_a_per_thread_stream_is_reset(engine):
+    partials = decoded(engine, **inputs(), stream=PER_THREAD)[1]["arguments"]["partials"]
+    ctypes.memset(partials, 0x55, 64)
+    fake.report_fault()
+    engine.reset_workspaces()
+    assert ctypes.string_at(partials, 64) == bytes(64)
+
+
+def test_graphs_of_per_thread_streams_have_their_own_workspaces(engine):
+    eager = decoded(engine, **inputs(), stream=PER_THREAD)[1]["arguments"]["partials"]
+
+    def captured():
+        fake.begin_capture(PER_THREAD)
+        leanattn.decode(**inputs(), stream=PER_THREAD, engine=engine)
+        return fake.end_capture(PER_THREAD)
+
+    graphs = [captured(), in_another_thread(captured)]
+    for graph in graphs:
+        fake.replay(graph, 0)
+    assert len({eager, *(launch["arguments"]["partials"] for launch in fake.launches()[-2:])}) == 3
+    for graph in graphs:
+        fake.destroy_graph(graph)
+    assert decoded(engine, **inputs(), stream=PER_THREAD)[1]["arguments"]["partials"] == eager

@@ -91,6 +91,29 @@ def test_what_depends_on_positions_says_where_a_ranks_tokens_lie(groups, feature
     assert launch["arguments"]["k_new"] == (feature["k_new"].data if "k_new" in feature else 0)
 
 
+@pytest.mark.parametrize("unit", [0, 16])
+def test_a_rotation_needs_a_row_for_every_position_of_the_whole_contexts(groups, unit):
+    where = {"full_context_lengths": FakeTensor((BATCH,), "int32"), "context_interleave": unit,
+             **({} if unit else {"context_starts": FakeTensor((BATCH,), "int32")})}
+    for rows in (CONTEXT, RANKS * CONTEXT - 1):
+        with pytest.raises(leanattn.ArgumentError, match=f"rope_table has shape .{rows}, 64., but contexts may have {RANKS * CONTEXT} tokens") as caught:
+            leanattn.decode(**inputs(), group=groups[0], **where, rope_table=FakeTensor((rows, HEAD_DIM), "fp32"))
+        assert "all ranks" in caught.value.hint
+    assert fake.launches() == []
+    table = FakeTensor((RANKS * CONTEXT, HEAD_DIM), "fp32")
+    _, launch = decoded(**inputs(), group=groups[0], **where, rope_table=table)
+    assert launch["arguments"]["rope_table"] == table.data
+
+
+def test_the_sms_of_a_stream_are_asked_for_in_the_context_of_the_engine(groups):
+    """No context is current here, as in a thread that has not used CUDA."""
+    stream = fake.make_stream()
+    _, everywhere = decoded(**inputs(1), group=groups[1], longest_context=2**20)
+    fake.set_stream_sms(stream, 16)
+    _, narrow = decoded(**inputs(1), group=groups[1], longest_context=2**20, stream=stream)
+    assert everywhere["grid"] > 16 * 2 >= narrow["grid"]
+
+
 def test_each_rank_writes_its_share_of_the_heads(groups):
     assert [group.heads(Q_HEADS) for group in groups] == [slice(0, 4, 1), slice(4, 8, 1)]
     with pytest.raises(leanattn.ArgumentError, match="q_heads is 9, which 2 ranks do not divide"):

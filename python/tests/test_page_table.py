@@ -1,6 +1,8 @@
 """page_table(), and decode() with (indptr, indices, last_page_len): the kernel's own definition of a row runs on the host, on memory that is."""
 import ctypes
 import random
+import sys
+import threading
 
 import pytest
 
@@ -139,6 +141,117 @@ def test_a_graph_records_both_and_a_cold_kernel_says_so(engine):
     fake.destroy_graph(graph)
 
 
+class Lender:
+    """Its framework has memory for inputs only."""
+
+    def new_empty(self, *_, **__):
+        raise AssertionError("no memory of the framework is needed")
+
+
+class LenderIntegers(Lender, Integers):
+    pass
+
+
+class FastLenderIntegers(Lender, FastIntegers):
+    pass
+
+
+def place(launch):
+    return launch["arguments"]["page_table"], launch["arguments"]["context_lengths"]
+
+
+@pytest.mark.parametrize("kind", [LenderIntegers, FastLenderIntegers])
+def test_the_table_of_the_three_arrays_is_in_memory_of_the_stream_that_runs_the_launch(engine, kind):
+    """Memory of the framework would belong to its current stream, which may use it again before another stream has read it."""
+    three, q, kv = arrays([([7, 8], 2), ([1], 16)], kind), FakeTensor((2, 8, HEAD_DIM)), pools()
+    streams, places = [0, fake.make_stream(), fake.make_stream()], {}
+    for stream in streams * 2:
+        called(leanattn.decode, q, *kv, None, three, kv_layout="NHD", stream=stream, engine=engine)
+        places.setdefault(stream, set()).add(place(fake.launches()[-1]))
+    assert [len(each) for each in places.values()] == [1, 1, 1], "a stream's launches follow one another, and share it"
+    assert len(set.union(*places.values())) == 3
+    assert not set.union(*({*one} for each in places.values() for one in each)) & {tensor.data for tensor in three}
+    assert fake.live_buffers() == 2 * len(streams)  # with the workspaces
+    assert engine.workspace_bytes >= 6 << 20
+
+
+def test_the_table_of_the_three_arrays_grows_and_what_it_was_stays(engine):
+    """Launches that read the smaller one may not have run."""
+    q, few = FakeTensor((1, 8, HEAD_DIM)), arrays([([3], 1)])
+    called(leanattn.decode, q, *pools(), None, few, kv_layout="NHD", engine=engine)
+    small, buffers = place(fake.launches()[-1]), fake.live_buffers()
+    pages = 1 << 19
+    k = FakeTensor((pages, PAGE_SIZE, KV_HEADS, HEAD_DIM))
+    many = arrays([([1, 2], 3)], spare=pages - 2)
+    called(leanattn.decode, q, k, k, None, many, kv_layout="NHD", longest_context=16, engine=engine)
+    assert place(fake.launches()[-1]) != small and fake.live_buffers() == buffers + 1
+    called(leanattn.decode, q, *pools(), None, few, kv_layout="NHD", engine=engine)
+    assert place(fake.launches()[-1]) != small and fake.live_buffers() == buffers + 1
+
+
+def test_a_graph_has_a_table_of_its_own_until_it_is_gone(engine):
+    three, q, stream = arrays([([7, 8], 2), ([1], 16)], LenderIntegers), FakeTensor((2, 8, HEAD_DIM)), fake.make_stream()
+    out = FakeTensor((2, 8, HEAD_DIM))
+    step = lambda: called(leanattn.decode, q, *pools(), None, three, out=out, kv_layout="NHD", stream=stream, engine=engine)
+    step()
+    eager, graphs, places = place(fake.launches()[-1]), [], []
+    for _ in range(2):
+        fake.begin_capture(stream)
+        for _ in range(2):
+            step()
+        graphs.append(fake.end_capture(stream))
+        fake.replay(graphs[-1], stream)
+        first, second = [place(launch) for launch in fake.launches()[-4:] if launch["kernel"] != "page_rows"]
+        assert first == second
+        places.append(first)
+    assert len({eager, *places}) == 3
+    buffers = fake.live_buffers()
+    fake.destroy_graph(graphs.pop(0))
+    fake.begin_capture(stream)
+    step()
+    graphs.append(fake.end_capture(stream))
+    fake.replay(graphs[-1], stream)
+    assert place(fake.launches()[-1]) not in (eager, places[1]) and fake.live_buffers() == buffers, "memory of the graph that is gone serves again"
+    for graph in graphs:
+        fake.destroy_graph(graph)
+
+
+def test_no_other_launch_comes_between_the_table_and_the_launch_that_reads_it(engine):
+    """Threads that share a stream share its memory, too."""
+    def steps(requests):
+        three, q, out = arrays([([1], 16)] * requests), FakeTensor((requests, 8, HEAD_DIM)), FakeTensor((requests, 8, HEAD_DIM))
+        k, v = pools()
+        call = lambda: called(leanattn.decode, q, k, v, None, three, out=out, kv_layout="NHD", stream=stream, engine=engine)
+        call()
+        return lambda: [call() for _ in range(300)]
+
+    stream = fake.make_stream()
+    threads = [threading.Thread(target=steps(requests)) for requests in range(1, 7)]
+    before, interval = len(fake.launches()), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    launched = [launch["kernel"] == "page_rows" for launch in fake.launches()[before:]]
+    assert launched == [True, False] * (300 * len(threads))
+
+
+@pytest.mark.parametrize("options", [{"q_offsets": FakeTensor((3,), "int32"), "max_q_len": 4, "q": FakeTensor((5, 8, HEAD_DIM))},
+                                     {"selection": FakeTensor((2, KV_HEADS, 3), "int32"), "selected_counts": FakeTensor((2,), "int32"), "selection_block": 16}],
+                         ids=["ragged query tokens", "selected blocks"])
+def test_the_three_arrays_go_with_features(engine, options):
+    given = {"q": FakeTensor((2, 8, HEAD_DIM)), **options}
+    called(leanattn.decode, given.pop("q"), *pools(), None, arrays([([7, 8], 2), ([1], 16)]), kv_layout="NHD", engine=engine, **given)
+    rows, launch = fake.launches()
+    arguments = launch["arguments"]
+    lengths = arguments["request_lengths"] if "selection" in options else arguments["context_lengths"]
+    assert list((ctypes.c_int32 * 2).from_address(lengths)) == [18, 16] and arguments["page_table"] != 0
+
+
 THREE = arrays([([7, 8], 2), ([1], 16)])
 BAD = [
     ({"indptr": Integers((1,))}, "indptr"),
@@ -168,7 +281,8 @@ def test_a_bad_argument_is_named_and_nothing_is_launched(engine, changed, named)
 
 
 @pytest.mark.parametrize("changed, named", [({"context_lengths": Integers((2,))}, "context_lengths"), ({"page_table": THREE[:2]}, "page_table"),
-                                            ({"pdl": True}, "pdl"), ({"q": FakeTensor((3, 8, HEAD_DIM))}, "context_lengths|page_table"),
+                                            ({"pdl": True}, "pdl"), ({"q": FakeTensor((3, 8, HEAD_DIM))}, "page_table"),
+                                            ({"page_table": arrays([([7, 8], 2), ([1], 16)], lambda *a, **k: Integers(*a, device_id=1, **k))}, "indptr"),
                                             ({"k_cache": FakeTensor((PAGES, HEAD_DIM))}, "k_cache")], ids=lambda value: value if isinstance(value, str) else "")
 def test_decode_refuses_what_does_not_go_with_the_three_arrays(engine, changed, named):
     k, v = pools()

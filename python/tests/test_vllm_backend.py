@@ -605,6 +605,41 @@ def test_a_workspace_that_is_outgrown_stays_for_its_graphs(plans, cache_dir, mon
     assert shared.workspace.bytes > first.bytes and first in shared._outgrown
 
 
+def test_after_tuning_all_plans_are_looked_up_again_and_the_workspace_is_as_large_as_they_need(plans, monkeypatch):
+    looked_up, needs = [], {"a": 100, "b": 300}
+
+    class Engine:
+        def plan(self, problem, batch, *, max_batch, longest_context):
+            looked_up.append((problem, batch, max_batch, longest_context))
+            return types.SimpleNamespace(provenance="exact", workspace_bytes=needs[problem] * batch)
+
+    def tune(problem, shapes, *, budget, engine):
+        needs["a"] = 1000  # other winners were there, too
+        if problem == "fails":
+            raise leanattn.Error("no program", "not_found", "Install it.")
+        return [types.SimpleNamespace(measured=True) for _ in shapes]
+
+    engine = Engine()
+    monkeypatch.setattr(leanattn, "engine", lambda ordinal: engine)
+    monkeypatch.setattr(leanattn, "tune", tune)
+    monkeypatch.setattr(leanattn, "Workspace", lambda engine, size: types.SimpleNamespace(bytes=size))
+    shared = plans.Device(0)
+    assert shared.tune(["a"], plans.Sizes((1, 2), 8192), 0) == (0, "") and shared.workspace is None
+    assert shared.prepare(["a"], plans.Sizes((1, 2), 8192))[0] == {"exact": 2} and shared.workspace.bytes == 200
+    first = shared.workspace
+    del looked_up[:]
+    assert shared.tune(["b"], plans.Sizes((1,), 4096), 60) == (1, "")
+    assert looked_up == [("a", 1, 1, 8192), ("a", 2, 2, 8192)] and shared.workspace.bytes == 2000 and first in shared._outgrown
+    del looked_up[:]
+    assert shared.prepare(["b", "a"], plans.Sizes((1,), 4096))[0] == {"exact": 2}, "only new ones count"
+    assert looked_up == [("b", 1, 1, 4096), ("a", 1, 1, 4096)] and shared.workspace.bytes == 2000
+    needs["b"] = 5000
+    assert shared.tune(["fails"], plans.Sizes((1,), 4096), 60)[0] == 0, "also where it has failed in the end"
+    assert shared.workspace.bytes == 5000
+    del looked_up[:]
+    assert shared.tune(["b"], plans.Sizes((1,), 4096), 60) == (0, "") and looked_up == [], "nothing was tuned"
+
+
 def test_a_device_without_a_number_is_the_current_one(plans, monkeypatch):
     import sys
 

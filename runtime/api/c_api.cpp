@@ -120,7 +120,12 @@ void leanattn_engine_destroy(leanattn_engine* engine) noexcept {
 }
 
 const char* leanattn_engine_warnings(const leanattn_engine* engine) noexcept {
-  return engine == nullptr || !core_of(engine).in_its_process() ? "" : core_of(engine).warnings();
+  if (engine == nullptr || !core_of(engine).in_its_process()) return "";
+  try {
+    return core_of(engine).warnings();
+  } catch (const std::exception&) {  // out of memory
+    return "";
+  }
 }
 
 leanattn_status leanattn_engine_reload(leanattn_engine* engine) noexcept {

@@ -20,9 +20,11 @@ BackgroundBuilds::~BackgroundBuilds() {
 void BackgroundBuilds::request(const KernelSpec& spec) {
   const std::string identity = kernel_identity(spec);
   const std::lock_guard lock(mutex_);
-  if (failed_.contains(identity) || !known_.insert(identity).second) return;
+  if (failed_.contains(identity) || known_.contains(identity)) return;
+  // Without a thread the stand-in stays, and the next request tries again.
+  if (!ensure_own_thread(thread_, [this] { run(); })) return;
+  known_.insert(identity);
   queue_.push_back(spec);
-  if (!thread_.joinable()) thread_ = start_own_thread([this] { run(); });
   wake_.notify_one();
 }
 

@@ -242,7 +242,6 @@ Config EngineCore::safe_config(const DecodeProblem& problem, const Shape& shape)
 
 Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
                                               const LookupKey& key, WhenNotLoaded when_not_loaded) {
-  if (!mark_.here()) return tl::unexpected(ProcessMark::forked());  // here locks may be held by threads of the parent
   if (auto valid = validate(problem, shape); !valid) return tl::unexpected(std::move(valid.error()));
   // Read before anything else, so that a build that ends from now on outdates the stand-in below.
   const std::uint64_t builds = builds_.load(std::memory_order_acquire);
@@ -278,6 +277,16 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
   if (kernel && waits(choice) && !fits(choice.config.grid, **kernel, stream)) {
     if (choice.config.grid <= (*kernel)->resident_ctas) for_others = choice, kernel_for_others = *kernel;
     kernel = fit(choice, *kernel, stream);
+  }
+  if (!kernel && kernel.error().code == ErrorCode::not_prepared) {
+    // Winners have changed since the pair was planned, and a stream that is being captured cannot wait for the new
+    // kernel. The plan that the pair got then is as right as before.
+    const PlanCore* before = recent_.find_any(key);
+    if (before != nullptr && before->waits() && !fits(*before, stream)) before = narrow_.find_any(key);
+    if (before != nullptr && (!before->waits() || fits(*before, stream))) {
+      if (call_capture_ != nullptr) call_capture_->count(problem, shape, key, &before->choice());
+      return before;
+    }
   }
   if (stand_in) builder_->request(wanted);  // after any compile of the stand-in, so that the two do not compete
   if (!kernel) {

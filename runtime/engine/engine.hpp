@@ -76,11 +76,16 @@ class EngineCore : public ::leanattn_engine {
   /// long as the engine.
   Result<const PlanCore*> plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
                                WhenNotLoaded when_not_loaded = WhenNotLoaded::compile) {
+    if (!mark_.here()) [[unlikely]]
+      return tl::unexpected(ProcessMark::forked());  // in a child, threads of the parent may hold locks for ever
     const LookupKey key = make_lookup_key(problem, shape);
     const std::uint64_t generation = generation_.load(std::memory_order_acquire);
     const PlanCore* known = recent_.find(key, generation);
-    if (known != nullptr && known->waits() && !fits(*known, stream)) [[unlikely]]
+    if (known != nullptr && known->waits() && !fits(*known, stream)) [[unlikely]] {
       known = narrow_.find(key, generation);
+      // That one may have been made for a stream with more SMs than this one.
+      if (known != nullptr && known->waits() && !fits(*known, stream)) known = nullptr;
+    }
     if (known != nullptr) [[likely]] {
       if (call_capture_ != nullptr) [[unlikely]]
         call_capture_->count(problem, shape, key, &known->choice());

@@ -224,11 +224,12 @@ bool EngineTuning::first_use(const DecodeProblem& asked, const Shape& shape) {
     const std::lock_guard lock(mutex_);
     const Autotune mode = mode_;
     if (mode == Autotune::off) return false;
+    // In the background nothing is noted without a thread, so that the next use of the shape tries again.
+    if (mode == Autotune::background && !ensure_own_thread(thread_, [this] { run(); })) return false;
     fresh = seen_.insert(identity_of(problem, shape)).second;
     if (mode == Autotune::background) {
       if (!fresh) return false;
       waiting_.push_back({problem, shape});
-      if (!thread_.joinable()) thread_ = start_own_thread([this] { run(); });
       wake_.notify_all();
       return false;
     }

@@ -18,9 +18,8 @@ LateWinners::~LateWinners() {
 
 void LateWinners::request() {
   const std::lock_guard lock(mutex_);
-  if (requested_) return;
+  if (requested_ || !ensure_own_thread(thread_, [this] { run(); })) return;
   requested_ = true;
-  if (!thread_.joinable()) thread_ = start_own_thread([this] { run(); });
   wake_.notify_one();
 }
 

@@ -56,7 +56,7 @@ Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeAr
 Result<void> LaunchChecks::check_use(const LeanDecodeArgs& args, CUstream_st* stream) {
   const std::lock_guard lock(mutex_);
   const auto use = uses_.find(args.tickets);
-  if (use == uses_.end() || use->second.stream == stream) return {};
+  if (use == uses_.end() || use->second.stream == stream_identity(stream)) return {};
   const auto ended = use->second.end.query();
   if (!ended) return tl::unexpected(ended.error());
   if (*ended) return {};
@@ -87,9 +87,9 @@ Result<void> LaunchChecks::after(const LeanDecodeArgs& args, CUstream_st* stream
   if (use == uses_.end()) {
     auto event = Event::create(false);
     if (!event) return tl::unexpected(event.error());
-    use = uses_.emplace(args.tickets, Use{stream, *std::move(event)}).first;
+    use = uses_.emplace(args.tickets, Use{stream_identity(stream), *std::move(event)}).first;
   }
-  use->second.stream = stream;
+  use->second.stream = stream_identity(stream);
   return use->second.end.record(stream);
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "runtime/cuda/gpu.hpp"
+#include "runtime/cuda/stream_identity.hpp"
 #include "runtime/engine/array_check.hpp"
 #include "runtime/engine/plan.hpp"
 
@@ -30,7 +31,7 @@ class LaunchChecks {
 
  private:
   struct Use {
-    CUstream_st* stream = nullptr;
+    StreamIdentity stream;
     Event end;
   };
   Result<void> check_use(const LeanDecodeArgs& args, CUstream_st* stream);

@@ -20,13 +20,22 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-Result<bool> capturing_into_graph(CUstream_st* stream) {
+/// In `context`, because the handles of default streams mean those of the current one.
+Result<bool> capturing_into_graph(const Context& context, CUstream_st* stream) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
+  const CurrentContext scope(context.get());
+  if (!scope.entered()) return tl::unexpected(scope.entered().error());
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (auto ok = check((*api)->cuStreamIsCapturing(stream, &status), "cuStreamIsCapturing"); !ok)
     return tl::unexpected(std::move(ok.error()));
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/// The SMs that launches on a stream may use, also by the handle of a default stream.
+int sms_of(const Context& context, CUstream_st* stream, int sm_count) {
+  const CurrentContext scope(context.get());
+  return scope.entered() ? stream_sm_count(stream, sm_count) : sm_count;
 }
 
 /// Retains the primary context. The context that was current before stays so.
@@ -78,8 +87,10 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineCoreOptions& op
   EngineParts parts;
   parts.device = *facts;
   parts.context = *context;
-  parts.is_capturing = capturing_into_graph;
-  parts.stream_sms = [sms = facts->sm_count](CUstream_st* stream) { return stream_sm_count(stream, sms); };
+  parts.is_capturing = [held = *context](CUstream_st* stream) { return capturing_into_graph(*held, stream); };
+  parts.stream_sms = [held = *context, sms = facts->sm_count](CUstream_st* stream) {
+    return sms_of(*held, stream, sms);
+  };
   std::optional<std::filesystem::path> directory;
   if (options.disk_cache) {
     if (auto found = cache_directory(options.cache_dir)) {

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <system_error>
 #include <utility>
 
 namespace leanattn {
@@ -32,6 +33,16 @@ class SignalsBlocked {
 std::thread start_own_thread(std::function<void()> body) {
   const SignalsBlocked blocked;
   return std::thread(std::move(body));
+}
+
+bool ensure_own_thread(std::thread& thread, std::function<void()> body) {
+  if (thread.joinable()) return true;
+  try {
+    thread = start_own_thread(std::move(body));
+  } catch (const std::system_error&) {
+    return false;
+  }
+  return true;
 }
 
 }  // namespace v1

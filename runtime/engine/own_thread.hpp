@@ -12,6 +12,9 @@ inline namespace v1 {
 /// SIGSYS, SIGABRT) do reach it, so that crash handlers see them. The signal mask of the caller does not change. Throws
 /// what std::thread throws.
 std::thread start_own_thread(std::function<void()> body);
+/// Makes `thread` such a thread unless it is one already. False where the system has no thread to give; a later call
+/// may succeed.
+bool ensure_own_thread(std::thread& thread, std::function<void()> body);
 
 }  // namespace v1
 }  // namespace leanattn

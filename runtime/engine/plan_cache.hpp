@@ -27,19 +27,11 @@ class PlanCache {
   /// generations do not count.
   const PlanCore* find(const LookupKey& key, std::uint64_t winners) const noexcept {
     const auto generation = static_cast<std::uint32_t>(winners);
-    const Entry* set = &entries_[(hash(key) & set_mask_) * kWays];
-    for (std::size_t way = 0; way < kWays; ++way) {
-      const Entry& entry = set[way];
-      const std::uint32_t before = entry.sequence.load(std::memory_order_acquire);
-      if (before % 2 != 0) continue;
-      bool same = entry.generation.load(std::memory_order_acquire) == generation;
-      for (std::size_t i = 0; i < key.words.size(); ++i) {
-        same &= entry.words[i].load(std::memory_order_acquire) == key.words[i];
-      }
-      const PlanCore* plan = entry.plan.load(std::memory_order_acquire);
-      if (same && plan != nullptr && entry.sequence.load(std::memory_order_relaxed) == before) return plan;
-    }
-    return nullptr;
+    return find_where(key, [generation](std::uint32_t of_entry) { return of_entry == generation; });
+  }
+  /// The same of any generation: the plan that the pair got last.
+  const PlanCore* find_any(const LookupKey& key) const noexcept {
+    return find_where(key, [](std::uint32_t) { return true; });
   }
 
   void insert(const LookupKey& key, std::uint64_t winners, const PlanCore* plan) noexcept {
@@ -74,6 +66,23 @@ class PlanCache {
     std::atomic<const PlanCore*> plan{nullptr};
   };
   static_assert(sizeof(Entry) == 64);
+
+  template <class Counts>
+  const PlanCore* find_where(const LookupKey& key, Counts counts) const noexcept {
+    const Entry* set = &entries_[(hash(key) & set_mask_) * kWays];
+    for (std::size_t way = 0; way < kWays; ++way) {
+      const Entry& entry = set[way];
+      const std::uint32_t before = entry.sequence.load(std::memory_order_acquire);
+      if (before % 2 != 0) continue;
+      bool same = counts(entry.generation.load(std::memory_order_acquire));
+      for (std::size_t i = 0; i < key.words.size(); ++i) {
+        same &= entry.words[i].load(std::memory_order_acquire) == key.words[i];
+      }
+      const PlanCore* plan = entry.plan.load(std::memory_order_acquire);
+      if (same && plan != nullptr && entry.sequence.load(std::memory_order_relaxed) == before) return plan;
+    }
+    return nullptr;
+  }
 
   static bool holds(const Entry& entry, const LookupKey& key) noexcept {
     for (std::size_t i = 0; i < key.words.size(); ++i) {

@@ -27,11 +27,13 @@ constexpr double kWarpsApart = 8.0;
 // room to the power of 1.5, and Costs::wait counts 0.6 of it. Measured were 0.26 at 0.45, 0.17 at 0.39, 0.08 at 0.2 and
 // 0.02 at 0.1.
 constexpr double kLate = 1.25;
-// The same where four CTAs or more fit on an SM, in times at the memory's rate and half of kCtaUs. It does not depend
-// on the free share: CTAs that begin early fill some SMs, so that CTAs are spread unevenly. On an H200, dependent
-// launches of 7 to 24 us took 4 to 14 % longer than ordinary ones, at free shares of 0.2 to 0.46.
+// The same where four CTAs or more fit on an SM, in times at the memory's rate and half of kCtaUs: CTAs that begin
+// early fill some SMs, so that CTAs are spread unevenly. On an H200, dependent launches of 7 to 24 us took 4 to 14 %
+// longer than ordinary ones, at free shares of 0.2 to 0.46. It does not depend on the free share from kLeastFree on;
+// of seven kinds of launches with smaller ones, on an H100 and an H200, two took longer. Where two launches fit on the
+// GPU at once, launches with two or three CTAs on an SM lose half of this (28 of an H100 and an H200).
 constexpr int kManyCtas = 4;
-constexpr double kLateAmongMany = 0.35;
+constexpr double kLateAmongMany = 0.35, kLeastFree = 0.18;
 // So much of the bytes of q and O adds to the time of memory; the rest overlaps with KV. Fitted to random problems on
 // an H100 and an H200.
 constexpr double kShareOfRows = 0.6;
@@ -118,7 +120,7 @@ double warp_step_us(const KernelSpec& spec) {
   // A token whose page is looked up for itself, by threads that copy rows, load them to registers, or have a part of
   // the columns each (load path vector); and one of bytes, of a page of several. Fitted to random problems on an H200,
   // load path vector on an H100.
-  constexpr double kCopiedToken = 0.03, kLoadedToken = 0.05, kTokenOfLanes = 0.15, kTokenOfBytes = 0.01;
+  constexpr double kCopiedToken = 0.03, kLoadedToken = 0.05, kTokenOfLanes = 0.22, kTokenOfBytes = 0.01;
   if (spec.features.latent || query_rows_lead(spec)) return 0;
   const double tiles = spec.warp_tokens * spec.head_dim / 2048.0;
   const int rows = rows_per_block(spec);
@@ -126,7 +128,7 @@ double warp_step_us(const KernelSpec& spec) {
     const bool apart = spec.features.page_size > 0 && page_run(spec) == 1;
     return 0.5 * kChain + kPerTile * tiles * rows + (apart ? kTokenOfLanes * spec.warp_tokens : 0);
   }
-  const double copies_us = copies_each_row(spec) ? 0.03 * 2 * spec.warp_tokens : 0;
+  const double copies_us = copies_each_row(spec) ? 0.02 * 2 * spec.warp_tokens : 0;
   // Bytes become operands in registers.
   const bool bytes = has_one_byte_elements(spec.features);
   const double conversion_us = bytes ? kConversion * tiles : 0;
@@ -275,7 +277,9 @@ ModelParameters default_parameters(const DeviceFacts& device) {
 
 double saved_at_start(const KernelSpec& spec) {
   if (!spec.pdl) return 0;
-  return (spec.load == LoadPath::tensor ? 1.4 : 1.0) - (spec.fixup == FixUp::wait ? 0.3 : 0.0);
+  const bool waits = spec.fixup == FixUp::wait;
+  if (spec.load == LoadPath::tensor) return waits ? 1.1 : 1.4;
+  return waits ? 0.0 : 1.0;
 }
 
 ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& spec) {
@@ -304,7 +308,7 @@ ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& 
   if (spec.features.latent) costs.start += warpgroups_have_roles(spec) ? 3.5 : 1.2;
   // Query rows are staged and partials of them stored.
   if (!spec.features.latent) costs.start += 0.03 * std::max(rows_per_block(spec) - 8, 0);
-  if (copies_each_row(spec)) costs.start += 2.0;  // of the first step
+  if (copies_each_row(spec)) costs.start += 0.5;  // of the first step
   costs.start -= saved_at_start(spec);
   return parameters;
 }
@@ -455,24 +459,28 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
     features.excess += wave_us(held_, full_bytes, 0) + wave_us(divide_up(last, sms_), last_bytes, cta_us);
     if (waves > 2) features.excess += static_cast<double>(waves - 2) * wave_us(held_, full_bytes, cta_us);
   }
-  // Where a dependent launch leaves less than half of the room for CTAs free, the one after it begins there, and the
-  // rest of it comes late: 84 MB by 80 CTAs, one an SM, take 28.4 us a link of a chain, and 23.1 us a launch without.
-  if (spec_.pdl && grid < wave && 2 * grid > wave) {
+  // Where a dependent launch leaves a part of the room for CTAs free, the one after it begins there, and the rest of it
+  // comes late: 84 MB by 80 CTAs, one an SM, take 28.4 us a link of a chain, and 23.1 us a launch without. With one CTA
+  // an SM, nothing is late if there is room for all of the next launch.
+  if (spec_.pdl && grid < wave) {
     const double room = static_cast<double>(wave - grid) / static_cast<double>(wave);
-    if (held_ < kManyCtas) {
+    const double among_many = kLateAmongMany * (features.memory + kCtaUs / 2);
+    if (held_ >= kManyCtas) {
+      if (room > kLeastFree) features.excess += among_many;
+    } else if (2 * grid > wave) {
       features.excess += kLate * features.memory * room * std::sqrt(room);
-    } else {
-      features.excess += kLateAmongMany * (features.memory + kCtaUs / 2);
+    } else if (held_ > 1) {
+      features.excess += among_many / 2;
     }
   }
   features.refills = overlapped ? 0 : fills - 1;
   features.idle = grid < sms_ - sms_ / 8;
   features.segments = static_cast<double>((line.segments - 1) * waves);
   // Where CTAs overlap on an SM, one streams while another one ends a segment. Load path tensor, whose producer goes on
-  // anyway, gains nothing.
+  // anyway, gains nothing, and neither does ldg (thousands of short requests on an H100).
   constexpr double kFirst = 3.0, kHidden = 0.4;
-  const bool producer = spec_.load == LoadPath::tensor;
-  if (!spec_.features.latent && !producer && std::min(ctas_on_sm, held_) >= 3)
+  const bool gains = spec_.load != LoadPath::tensor && spec_.load != LoadPath::ldg;
+  if (!spec_.features.latent && gains && std::min(ctas_on_sm, held_) >= 3)
     features.hidden = kHidden * std::max(features.segments - kFirst, 0.0);
   if (line.contributors > 1) {
     features.shared = 1;

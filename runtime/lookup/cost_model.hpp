@@ -42,8 +42,8 @@ struct Costs {
   bool operator==(const Costs&) const = default;
 };
 /// The microseconds by which this launch starts sooner than an ordinary one, because it overlaps with the one before
-/// it: while a dependent launch waits, only a producer warp goes on, and CTAs that wait for each other hold their SMs
-/// longer.
+/// it: while a dependent launch waits, only a producer warp goes on. CTAs that wait for each other hold their SMs
+/// longer, and without a producer warp they save nothing.
 double saved_at_start(const KernelSpec& spec);
 inline constexpr std::size_t kCosts = 7;
 std::array<double, kCosts> as_array(const Costs& costs);

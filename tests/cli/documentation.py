@@ -45,6 +45,12 @@ def commands(text):
             yield words
 
 
+def variables_of_the_page():
+    """The environment variables of leanattn's own that docs/environment.md lists. A row may have several."""
+    rows = re.findall(r"(?m)^\|([^|]*)\|", (SOURCE / "docs/environment.md").read_text())
+    return {name for cell in rows for name in re.findall(r"`(LEANATTN_[A-Z_0-9]+)`", cell)}
+
+
 class Documentation(unittest.TestCase):
     def run_block(self, text, folder):
         bin_folder = pathlib.Path(folder) / "bin"
@@ -191,9 +197,16 @@ class Documentation(unittest.TestCase):
                 used |= set(re.findall(r'(?:getenv|environment_variable|env)\("(LEANATTN_[A-Z_]+)"\)', file.read_text()))
         for file in (SOURCE / "python/leanattn").rglob("*.py"):
             used |= set(re.findall(r'"(LEANATTN_[A-Z_]+)"', file.read_text()))
-        table = set(re.findall(r"^\| `(LEANATTN_[A-Z_]+)`", (SOURCE / "docs/environment.md").read_text(), re.MULTILINE))
+        for folder in ("python/tests", "bench", "tests"):
+            for file in [*(SOURCE / folder).rglob("*.py"), *(SOURCE / folder).rglob("*.cpp")]:
+                used |= set(re.findall(r'(?:environ\.get|getenv)\("(LEANATTN_[A-Z_0-9]+)"', file.read_text()))
+        used.remove("LEANATTN_TEST_LIBRARY")  # by which CTest says what it has built
         self.assertGreater(len(used), 5)
-        self.assertLessEqual(used, table)
+        self.assertLessEqual(used, variables_of_the_page())
+
+    def test_doctor_knows_every_environment_variable_of_the_page(self):
+        known = set(re.findall(r'\{"(LEANATTN_[A-Z_0-9]+)", \w+\}', (SOURCE / "cli/commands/doctor_environment.cpp").read_text()))
+        self.assertEqual(known, variables_of_the_page())
 
     def test_the_command_page_has_every_command_and_every_flag(self):
         page = (SOURCE / "docs/command-line.md").read_text()

@@ -114,18 +114,18 @@ class Device:
         self.engine = leanattn.engine(ordinal)
         self.workspace = None
         self._outgrown = []  # captured graphs use them
-        self._made = set()
+        self._made = {}  # (problem, batch, context) of all plans, in their order
         self._tuned_for = 0.0  # seconds
         self._cannot_tune = False
 
     def tune(self, problems, sizes, seconds):
         """Tunes what is not exact yet. All calls together take `seconds`. Returns how many shapes became exact, and what went wrong, in words."""
-        tuned, failure = 0, ""
+        tuned, failure, called = 0, "", False
         for index, problem in enumerate(problems):
             left = seconds - self._tuned_for
             if self._cannot_tune or left < LEAST_SECONDS:
                 break
-            start = time.monotonic()
+            start, called = time.monotonic(), True
             try:
                 results = leanattn.tune(problem, sizes.tuned(), budget=left / (len(problems) - index), engine=self.engine)
                 tuned += sum(result.measured for result in results)
@@ -133,26 +133,35 @@ class Device:
                 failure = str(error)
                 self._cannot_tune = True
             self._tuned_for += time.monotonic() - start
+        if called and self._made:
+            # Tuning reads all winners anew, also those of other layers and of other processes. So plans that were made before may have become
+            # others, whose kernels are to be loaded and whose workspaces may be larger.
+            made, self._made = self._made, {}
+            self._make(made)
         return tuned, failure
 
     def prepare(self, problems, sizes):
         """Makes the plans. Returns {provenance: count} of those that are new, and the seconds that it took."""
         start = time.monotonic()
+        found = self._make((problem, batch, sizes.context) for problem in problems for batch in sizes.batches)
+        return found, time.monotonic() - start
+
+    def _make(self, wanted):
+        """Makes the plans of (problem, batch, context) that are not there, and a workspace for all. Returns {provenance: count} of them."""
         found = collections.Counter()
         needed = 1
-        for problem in problems:
-            for batch in sizes.batches:
-                if (problem, batch, sizes.context) in self._made:
-                    continue
-                plan = self.engine.plan(problem, batch, max_batch=batch, longest_context=sizes.context)
-                self._made.add((problem, batch, sizes.context))
-                found[plan.provenance] += 1
-                needed = max(needed, plan.workspace_bytes)
+        for problem, batch, context in wanted:
+            if (problem, batch, context) in self._made:
+                continue
+            plan = self.engine.plan(problem, batch, max_batch=batch, longest_context=context)
+            self._made[problem, batch, context] = None
+            found[plan.provenance] += 1
+            needed = max(needed, plan.workspace_bytes)
         if self.workspace is None or needed > self.workspace.bytes:
             if self.workspace is not None:
                 self._outgrown.append(self.workspace)
             self.workspace = leanattn.Workspace(self.engine, needed)
-        return found, time.monotonic() - start
+        return found
 
 
 def ordinal_of(device):

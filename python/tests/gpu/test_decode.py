@@ -105,6 +105,26 @@ def test_pages_in_compressed_rows(page_size, layout):
     expect(leanattn.decode(q, k_pool, v_pool, made, table, kv_layout=layout), expected)
 
 
+def test_compressed_rows_on_another_stream_than_the_current_one():
+    """What the current stream allocates and writes meanwhile is no memory of the launches."""
+    q, k, v, lengths = tensors()
+    (k_pool, table), (v_pool, _) = paged(k, 16, 20), paged(v, 16, 20)
+    arrays, o, stream = compressed(table, lengths, 16), torch.empty_like(q), torch.cuda.Stream()
+    step = lambda: leanattn.decode(q, k_pool, v_pool, None, arrays, out=o, stream=stream)
+    step()  # compiles
+    torch.cuda.synchronize()
+    o.zero_()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+    step()
+    others = [torch.zeros(size, device="cuda", dtype=torch.int32) for size in (len(q), table.numel(), len(q) * len(arrays[1])) for _ in range(4)]
+    assert not stream.query(), "the launches have not run yet"
+    torch.cuda.synchronize()
+    del others
+    expect(o, reference.decode(q, k, v, lengths))
+
+
 def test_a_graph_follows_compressed_rows():
     q, k, v, lengths = tensors()
     (k_pool, table), (v_pool, _) = paged(k, 16, 20), paged(v, 16, 20)

@@ -2,6 +2,9 @@
 #include "cache/files.hpp"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <iterator>
@@ -44,6 +47,26 @@ TEST(ReplaceFile, SaysWhenItCannot) {
   const auto written = detail::replace_file(directory / "not" / "there", "text");
   ASSERT_FALSE(written);
   EXPECT_EQ(written.error().code, ErrorCode::invalid_argument);
+}
+
+TEST(LockDirectory, EndsWithItsHolderAlsoIfTheProcessHasForked) {
+  const TemporaryDirectory directory;
+  pid_t child = 0;
+  {
+    const auto lock = detail::lock_directory(directory.path(), 0);
+    ASSERT_TRUE(lock);
+    child = ::fork();
+    if (child == 0) {  // has the same description of the directory, and does nothing with it
+      ::pause();
+      ::_exit(0);
+    }
+    const auto second = detail::lock_directory(directory.path(), 0);
+    ASSERT_FALSE(second);
+    EXPECT_EQ(second.error().code, ErrorCode::database_busy);
+  }
+  EXPECT_TRUE(detail::lock_directory(directory.path(), 0));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
 }
 
 }  // namespace

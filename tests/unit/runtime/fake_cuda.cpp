@@ -52,6 +52,7 @@ CUctx_st primary_contexts[6] = {{0}, {1}, {2}, {3}, {4}, {5}};
 std::recursive_mutex mutex;
 thread_local CUcontext current_context = nullptr;
 thread_local std::vector<CUcontext> contexts_below;  // that were current when it was pushed
+thread_local CUstream_st per_thread_stream;          // CU_STREAM_PER_THREAD of this thread
 int capturing_streams = 0;
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 std::map<CUdeviceptr, std::size_t> buffer_sizes;
@@ -65,6 +66,12 @@ std::optional<CUresult> enter(const char* name) {
   gpu.fail_once.erase(it);
   if (status == CUDA_ERROR_ILLEGAL_ADDRESS && current_context != nullptr) current_context->lost = status;
   return status;
+}
+
+/// The stream that a handle means on this thread; null for the legacy default stream.
+CUstream meant(CUstream handle) {
+  if (handle == CU_STREAM_PER_THREAD) return &per_thread_stream;
+  return handle == CU_STREAM_LEGACY ? nullptr : handle;
 }
 
 bool valid_device(CUdevice device) {
@@ -375,12 +382,14 @@ CUresult cuStreamSynchronize(CUstream) {
   NOT_UNDER_CAPTURE();
   return CUDA_SUCCESS;
 }
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  const CUstream_st* const stream = meant(handle);
   *status = stream != nullptr && stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
+CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode) {
   ENTER(cuStreamBeginCapture);
+  CUstream const stream = meant(handle);
   if (stream->capturing) return CUDA_ERROR_ILLEGAL_STATE;
   static cuuint64_t captures = 0;
   stream->capturing = true;
@@ -389,7 +398,8 @@ CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
   ++capturing_streams;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
+  CUstream const stream = meant(handle);
   if (!stream->capturing) return CUDA_ERROR_ILLEGAL_STATE;
   stream->capturing = false;
   --capturing_streams;
@@ -400,8 +410,9 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   ++gpu.live_graphs;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                    const CUgraphNode**, std::size_t*) {
+  const CUstream_st* const stream = meant(handle);
   const bool capturing = stream != nullptr && stream->capturing;
   *status = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
   if (!capturing) return CUDA_SUCCESS;
@@ -570,9 +581,10 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     const auto* bytes = static_cast<const unsigned char*>(params[0]);
     launch.arguments.assign(bytes, bytes + gpu.argument_bytes);
   }
-  const bool captured = config->hStream != nullptr && config->hStream->capturing;
+  const CUstream_st* const stream = meant(config->hStream);
+  const bool captured = stream != nullptr && stream->capturing;
   if (!captured && gpu.run) gpu.run(launch.kernel, params);
-  (captured ? config->hStream->graph->launches : gpu.launches).push_back(std::move(launch));
+  (captured ? stream->graph->launches : gpu.launches).push_back(std::move(launch));
   return CUDA_SUCCESS;
 }
 

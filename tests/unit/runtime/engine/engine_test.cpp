@@ -146,6 +146,28 @@ TEST(Engine, APlanForACapturingStreamMustBePreparedBefore) {
   EXPECT_EQ(preparations, 1);
 }
 
+TEST(Engine, WinnersThatComeLaterDoNotTakeAPlanFromACapturingStream) {
+  bool capturing = false, tuned = false;
+  auto parts = fictional_parts();
+  parts.is_capturing = [&](CUstream_st*) -> Result<bool> { return capturing; };
+  parts.open_winners = [&] {
+    return by_problem(tuned ? layered({winner(kLlama, kShape, tuned_config(kLlama, 224))}) : LayeredWinners{});
+  };
+  EngineCore engine(std::move(parts));
+  const PlanCore* const before = engine.plan(kLlama, kShape, kStream).value();
+  tuned = true;
+  engine.reload();
+
+  capturing = true;
+  EXPECT_EQ(engine.plan(kLlama, kShape, kStream).value(), before);
+  EXPECT_EQ(engine.plan(kLlama, kShape, kStream).value(), before);
+  capturing = false;
+  const PlanCore* const after = engine.plan(kLlama, kShape, kStream).value();
+  EXPECT_EQ(after->choice().config, tuned_config(kLlama, 224));
+  capturing = true;
+  EXPECT_EQ(engine.plan(kLlama, kShape, kStream).value(), after);
+}
+
 TEST(Engine, ATunedKernelThatCannotBeBuiltGivesWayToTheDefault) {
   for (const ErrorCode code : {ErrorCode::compile_failed, ErrorCode::kernel_rejected, ErrorCode::load_failed}) {
     auto parts = fictional_parts(layered({winner(kLlama, kShape, tuned_config(kLlama, 224))}));
@@ -348,6 +370,24 @@ TEST(Engine, AStreamOfFewSmsGetsTicketsAndTheOthersKeepTheKernelThatWaits) {
       EXPECT_EQ(engine.plan(kLlama, kShape, narrow).value(), here);
     }
     EXPECT_EQ(engine.plan_count(), 2u);
+  }
+}
+
+TEST(Engine, StreamsOfEvenFewerSmsDoNotGetThePlanOfOthersWithFew) {
+  auto* const few = reinterpret_cast<CUstream_st*>(0x10);
+  auto* const fewer = reinterpret_cast<CUstream_st*>(0x20);
+  auto parts = waiting_parts();
+  parts.stream_sms = [&](CUstream_st* stream) { return stream == few ? 16 : stream == fewer ? 8 : 132; };
+  // Without tickets the kernel still waits there, with a grid that the stream's SMs hold at once.
+  parts.prepare = [](const KernelSpec& spec) -> Result<PreparedKernel> {
+    if (spec.fixup == FixUp::ticket) return fail(ErrorCode::kernel_rejected, "spills");
+    return pretended(spec);
+  };
+  EngineCore engine(std::move(parts));
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_LE(engine.plan(kLlama, kShape, few).value()->choice().config.grid, 16);
+    EXPECT_EQ(engine.plan(kLlama, kShape, fewer).value()->choice().config.grid, 8);
+    EXPECT_EQ(engine.plan(kLlama, kShape, nullptr).value()->choice().config.grid, 132);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <thread>
 
 #include "fake_gpu_fixture.hpp"
 #include "runtime/engine/call_capture_file.hpp"
@@ -254,6 +255,25 @@ TEST_F(FakeGpuEngine, DebugModeChecksArraysBeforeALaunchButNotUnderStreamCapture
     EXPECT_EQ(fake_gpu().launches.size(), 4u);
   }
   context.reset();
+}
+
+TEST_F(FakeGpuEngine, DebugModeTellsApartThePerThreadStreamsOfTwoThreads) {
+  setenv("LEANATTN_DEBUG", "1", 1);
+  Engine engine = open();
+  unsetenv("LEANATTN_DEBUG");
+  const auto plan = engine.plan(problem_, shape_);
+  ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+  Workspace workspace(plan->workspace_bytes());
+  fake_gpu().knows_pointers = true;
+  for (int i = 0; i < 2; ++i) {
+    fake_gpu().fail_once["cuEventQuery"] = CUDA_ERROR_NOT_READY;
+    ASSERT_TRUE(plan->launch(args(), workspace.data, CU_STREAM_PER_THREAD)) << "one stream, whose launches follow";
+  }
+  std::thread([&] {
+    expect_refused(plan->launch(args(), workspace.data, CU_STREAM_PER_THREAD), ErrorCode::invalid_argument,
+                   "is still in use by a launch on another stream");
+    EXPECT_TRUE(plan->launch(args(), workspace.data, CU_STREAM_PER_THREAD)) << "it has ended";
+  }).join();
 }
 
 /// Stores a winner with this grid for problem_ at shape_ on the fake GPU, as if it had been measured in `environment`.

@@ -90,9 +90,9 @@ TEST(LookupPdl, WithoutAnyWinnerNoAnswerIsExpectedToTakeLongerThanTheOrdinaryOne
   const WinnerTable table = WinnerTable::build(device, {});
   int dependent_launches = 0, same_configurations = 0, asked = 0;
   for (const int head_dim : {64, 96, 128, 256}) {
-    for (const int batch : {1, 4, 33, 120, 700}) {
-      for (const std::int64_t context : {96, 896, 7168, 61440}) {  // look-ups round none of these up
-        const DecodeProblem ordinary{.q_heads = 24, .kv_heads = 6, .head_dim = head_dim};
+    for (const int batch : {1, 4, 33, 64, 120, 700}) {
+      for (const std::int64_t context : {96, 200, 896, 7168, 61440}) {  // look-ups round none of these up
+        const DecodeProblem ordinary{.q_heads = 64, .kv_heads = 8, .head_dim = head_dim};
         DecodeProblem dependent = ordinary;
         dependent.pdl = true;
         const Shape shape = canonical({.batch = batch, .longest_context = context});
