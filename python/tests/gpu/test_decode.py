@@ -404,7 +404,8 @@ def test_a_second_cache_beside_selected_tokens_of_a_latent_cache(heads, rows):
 def ds_mla_rows(columns):
     """[..., 576] bf16 as rows of 656 bytes, as vLLM's concat_and_cache_mla writes them, and the values that they then have, [..., 576] fp32."""
     latent = columns[..., :512].float().unflatten(-1, (4, 128))
-    scales = latent.abs().amax(-1, keepdim=True) / 448
+    # Divided by a tensor, because on a GPU PyTorch multiplies by the reciprocal of a number, which may differ in the last bit.
+    scales = latent.abs().amax(-1, keepdim=True) / torch.full((), 448.0, device=columns.device)
     quantised = (latent / scales).to(torch.float8_e4m3fn)
     rows = torch.cat([quantised.flatten(-2).view(torch.uint8), scales.squeeze(-1).contiguous().view(torch.uint8),
                       columns[..., 512:].contiguous().view(torch.uint8)], -1)
