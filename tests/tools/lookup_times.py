@@ -4,11 +4,13 @@
     tests/tools/lookup_times.py bench/results/h200 > tests/unit/tuner/evaluate/h200_times.json
     tests/tools/lookup_times.py bench/results/h200 answers > tests/unit/tuner/evaluate/h200_answers.json
     tests/tools/lookup_times.py random TRIALS... > tests/unit/tuner/evaluate/h100_random.json (h100_drawn, h100_tuned, h200_random, h200_latent)
+    tests/tools/lookup_times.py regret bench/results/h100/evaluate/regret_random_[56].json.gz > tests/unit/tuner/evaluate/h100_fresh.json
 
 The second form collects what look-ups answered in the two runs beside peers: `peers-untuned`, for which the published
 shapes were tuned, and `peers`, with the winners that come with leanattn. The third form takes folders of `leanattn
 evaluate regret --tune TIME --trials FOLDER`, with and without `--problems`, or cache folders of `leanattn tune`, and keeps eight
-configurations of each shape: the three fastest, and five between the next and the slowest. The result has the lists
+configurations of each shape: the three fastest, and five between the next and the slowest. The fourth form takes records of `leanattn evaluate
+regret`, and has what look-ups answered and what was best. The result has the lists
 `problems`, `specs` and `times`. An entry of `times` is [index of the problem, batch, longest context, total context or
 0, index of the spec, grid, microseconds with a cold L2, kind]. Kinds: `winner` (of a tuning), `best` (of an exhaustive
 sweep) and `other`; of answers the run, and `winner` where the shape was tuned.
@@ -99,6 +101,12 @@ def collect_answers(folder, times):
             add_lines(times, case, lambda facts: "winner" if facts["provenance"] == "exact" else name)
 
 
+def add_regret(times, record):
+    for case in record["cases"]:
+        times.add(case["problem"], case["shape"], case["best"], case["best_us"], "best")
+        times.add(case["problem"], case["shape"], case["looked_up"], case["looked_up_us"], "other")
+
+
 def collect_times(folder, times):
     for winner in load(folder, "tuning_report")["devices"][0]["winners"]:
         times.add(winner["problem"], winner["shape"], winner["config"], winner["median_us"], "winner")
@@ -106,9 +114,7 @@ def collect_times(folder, times):
             if winner.get(rival) and winner[rival]["config"] != winner["config"]:
                 us = winner["median_us"] * winner[rival]["over_winner"]["ratio"]
                 times.add(winner["problem"], winner["shape"], winner[rival]["config"], us, "other")
-    for case in load(folder, "evaluate/regret")["cases"]:
-        times.add(case["problem"], case["shape"], case["best"], case["best_us"], "best")
-        times.add(case["problem"], case["shape"], case["looked_up"], case["looked_up_us"], "other")
+    add_regret(times, load(folder, "evaluate/regret"))
     for name in ("latent/latent", "peers/peers"):
         for case in load(folder, name)["cases"]:
             if name == "latent/latent":
@@ -140,6 +146,10 @@ def main():
     times = Times()
     if sys.argv[1] == "random":
         collect_random(sys.argv[2:], times)
+    elif sys.argv[1] == "regret":
+        for name in sys.argv[2:]:
+            with gzip.open(name) as file:
+                add_regret(times, json.load(file))
     else:
         folder = pathlib.Path(sys.argv[1])
         (collect_answers if sys.argv[2:] == ["answers"] else collect_times)(folder, times)

@@ -82,7 +82,8 @@ const std::vector<RandomProblems>& of_random_problems() {
       {"H200", measured_device(), read_times("h200_random.json"), 450, 50, 0.30, 0.12, 0.40},
       {"H200, latent caches", measured_device(), read_times("h200_latent.json"), 80, 10, 0.19, 0.06, 0.10},
       {"H100, another draw", h100(), read_times("h100_drawn.json"), 400, 50, 0.30, 0.10, 0.55},
-      {"H100, four common problems", h100(), read_times("h100_tuned.json"), 300, 40, 0.14, 0.05, 0.10}};
+      {"H100, four common problems", h100(), read_times("h100_tuned.json"), 300, 40, 0.14, 0.05, 0.10},
+      {"H100, answers of two draws", h100(), read_times("h100_fresh.json"), 250, 130, 0.28, 0.16, 0.38}};
   return all;
 }
 

@@ -204,6 +204,41 @@ TEST_F(Model, SegmentsAreHiddenWhereCtasOverlapOnAnSm) {
   EXPECT_LT(streamed, one_each);
   spec.load = LoadPath::tensor, spec.warps = 4, spec.stages = 2;
   EXPECT_EQ(features(1584).hidden, 0) << "the producer goes on anyway";
+  spec.load = LoadPath::ldg, spec.warps = 2, spec.stages = 1;
+  EXPECT_EQ(features(1584).hidden, 0) << "registers ask for nothing ahead";
+}
+
+TEST_F(Model, DependentLaunchesAmongManyCtasAreLateUnlessHardlyAnyRoomIsFree) {
+  spec.load = LoadPath::cp_async, spec.warps = 2, spec.warp_tokens = 16, spec.tile = 32, spec.stages = 2;
+  KernelSpec dependent = spec;
+  dependent.pdl = true;
+  const Shape shape{.batch = 8, .longest_context = 1024};
+  const auto late = [&](std::int64_t grid, int resident) {
+    const auto excess = [&](const KernelSpec& of) {
+      return model_features(parameters, device, problem, shape, {of, grid}, resident).excess;
+    };
+    return excess(dependent) - excess(spec);
+  };
+  EXPECT_GT(late(136, 4), 1) << "two launches fit on the GPU at once";
+  EXPECT_GT(late(400, 4), 1) << "a quarter of the room is free";
+  EXPECT_EQ(late(480, 4), 0) << "a tenth of the room is free";
+  EXPECT_EQ(late(528, 4), 0);
+  // With two CTAs an SM, half of it.
+  EXPECT_DOUBLE_EQ(late(128, 2), late(128, 4) / 2);
+}
+
+TEST_F(Model, AKernelThatWaitsSavesNothingAsADependentLaunchWithoutAProducer) {
+  KernelSpec dependent = spec;
+  dependent.pdl = true;
+  for (const LoadPath load : {LoadPath::bulk, LoadPath::cp_async, LoadPath::vector}) {
+    dependent.load = load;
+    dependent.fixup = FixUp::ticket;
+    EXPECT_GT(saved_at_start(dependent), 0);
+    dependent.fixup = FixUp::wait;
+    EXPECT_EQ(saved_at_start(dependent), 0);
+  }
+  dependent.load = LoadPath::tensor;
+  EXPECT_GT(saved_at_start(dependent), 0);
 }
 
 TEST_F(Model, FewWarpsCannotKeepUpWithMemory) {
