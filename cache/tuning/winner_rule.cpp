@@ -1,10 +1,12 @@
 #include "cache/tuning/winner_rule.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
+#include <set>
+#include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 namespace leanattn {
 inline namespace v1 {
@@ -12,8 +14,12 @@ namespace detail {
 
 std::optional<ChosenTrials> choose_winner(std::vector<MeasuredTrial> trials, std::string_view latest_credible) {
   std::vector<MeasuredTrial> losses;
-  std::copy_if(trials.begin(), trials.end(), std::back_inserter(losses), [](const auto& trial) { return trial.lost; });
-  std::erase_if(trials, [](const MeasuredTrial& trial) { return trial.lost; });
+  std::set<std::pair<std::string, std::string>> wrong;  // software and configuration
+  for (const MeasuredTrial& trial : trials) {
+    if (trial.lost) losses.push_back(trial);
+    if (trial.wrong) wrong.emplace(trial.software, trial.config);
+  }
+  std::erase_if(trials, [](const MeasuredTrial& trial) { return trial.lost || trial.wrong; });
   if (trials.empty()) return std::nullopt;
   const auto age = [&](const MeasuredTrial& trial) {
     const bool credible = trial.created <= latest_credible;
@@ -24,7 +30,10 @@ std::optional<ChosenTrials> choose_winner(std::vector<MeasuredTrial> trials, std
                                        [&](const MeasuredTrial& a, const MeasuredTrial& b) { return age(a) < age(b); });
   const std::string software = newest->software;
 
-  std::erase_if(trials, [&](const MeasuredTrial& trial) { return trial.software != software; });
+  std::erase_if(trials, [&](const MeasuredTrial& trial) {
+    return trial.software != software || wrong.contains({trial.software, trial.config});
+  });
+  if (trials.empty()) return std::nullopt;
   const auto overruled = [&](const MeasuredTrial& trial) {
     return std::any_of(losses.begin(), losses.end(), [&](const MeasuredTrial& loss) {
       return loss.config == trial.config && loss.software == software && loss.samples >= trial.samples &&

@@ -15,7 +15,8 @@ namespace detail {
 /// With fewer samples than this a trial that lost overrules nothing.
 inline constexpr int kFewestSamples = 3;
 
-/// One `ok` trial of one (device model, problem, shape, policy), or one that lost to another configuration.
+/// One `ok` trial of one (device model, problem, shape, policy), one that lost to another configuration, or one whose
+/// result was wrong.
 struct MeasuredTrial {
   std::int64_t id = 0;
   std::string uuid, config, created;
@@ -24,7 +25,8 @@ struct MeasuredTrial {
   std::string software;     ///< driver, NVRTC and library revision, as one text
   double median_us = 0, low_us = 0, high_us = 0;
   int samples = 0;
-  bool lost = false;  ///< it is `pruned`: it never wins, and may overrule others
+  bool lost = false;   ///< it is `pruned`: it never wins, and may overrule others
+  bool wrong = false;  ///< it is `incorrect`: its configuration never wins under its software
 };
 
 struct ChosenTrials {
@@ -35,12 +37,13 @@ struct ChosenTrials {
 /// 1. Only trials under the same software as the newest one count: driver, NVRTC, library revision. The newest is that
 ///    of the highest library version; among those, of the highest schema version; among those, the most recently
 ///    created one. A trial whose clock ran ahead (created after `latest_credible`) is older than all others. Those that
-///    lost are not asked.
-/// 2. A trial is overruled where its configuration lost later, under that software and in at least as many samples: the
+///    lost, or were wrong, are not asked.
+/// 2. A configuration that was ever wrong under that software does not count: a race may give right results in between.
+/// 3. A trial is overruled where its configuration lost later, under that software and in at least as many samples: the
 ///    lucky time of a short tuning must not outlast a longer one that compared it. Where all are overruled, none is.
-/// 3. A configuration tried several times is represented by its middle trial (the slower of two): neither its luckiest
+/// 4. A configuration tried several times is represented by its middle trial (the slower of two): neither its luckiest
 ///    run, as min(time) would have it, nor its unluckiest.
-/// 4. The lowest median is the fastest. Those whose intervals overlap its interval, and whose medians are within
+/// 5. The lowest median is the fastest. Those whose intervals overlap its interval, and whose medians are within
 ///    kTieShare of it, tie with it; the smallest config text among them wins. The bound keeps a merely noisy trial from
 ///    tying by its wide interval.
 /// nullopt without trials that may win.

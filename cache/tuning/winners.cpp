@@ -38,16 +38,16 @@ bool is_intact(SQLite::Database& database, std::int64_t trial_id) {
   return check_trial(trial) && read_digest(statement, 0) == trial_digest(read_session(statement, 1), trial);
 }
 
-/// A trial that fails its digest can neither win, nor set the mark, nor overrule another one.
+/// A trial that fails its digest can neither win, nor set the mark, nor speak against another one.
 std::optional<ChosenTrials> choose_intact(SQLite::Database& database, std::vector<MeasuredTrial> trials,
                                           std::string_view latest_credible) {
   std::set<std::string> may_win;
   for (const MeasuredTrial& trial : trials) {
-    if (!trial.lost) may_win.insert(trial.config);
+    if (!trial.lost && !trial.wrong) may_win.insert(trial.config);
   }
   // Most of what lost is of configurations that never won, which is quicker to see.
   std::erase_if(trials, [&](const MeasuredTrial& trial) {
-    return trial.lost && (!may_win.contains(trial.config) || !is_intact(database, trial.id));
+    return (trial.lost || trial.wrong) && (!may_win.contains(trial.config) || !is_intact(database, trial.id));
   });
   while (const auto chosen = choose_winner(trials, latest_credible)) {
     const std::size_t before = trials.size();
@@ -105,12 +105,13 @@ class WinnerWriter {
 constexpr const char* kMeasured =
     "SELECT s.device_model_id, t.problem_id, t.shape_id, t.policy, t.id, t.uuid, c.json, t.created, t.median_us,"
     " t.low_us, t.high_us, e.driver_version || ' ' || e.driver_release || ' ' || e.nvrtc_version || ' ' ||"
-    " e.library_revision, s.library_version, s.schema_version, t.samples, t.status = 'pruned' FROM trials t JOIN "
+    " e.library_revision, s.library_version, s.schema_version, t.samples, t.status = 'pruned', t.status = 'incorrect'"
+    " FROM trials t JOIN "
     "sessions s ON s.id = t.session_id "
     "JOIN environments e ON e.id = "
     "s.environment_id"
-    " JOIN configs c ON c.id = t.config_id WHERE t.median_us > 0"
-    " AND (t.status = 'ok' OR (t.status = 'pruned' AND t.samples >= 3)) ";
+    " JOIN configs c ON c.id = t.config_id WHERE (t.status = 'incorrect' OR (t.median_us > 0"
+    " AND (t.status = 'ok' OR (t.status = 'pruned' AND t.samples >= 3)))) ";
 static_assert(kFewestSamples == 3, "as kMeasured has it");
 
 Key read_key(SQLite::Statement& statement) {
@@ -130,7 +131,8 @@ MeasuredTrial read_measured(SQLite::Statement& statement) {
           .low_us = statement.getColumn(9).getDouble(),
           .high_us = statement.getColumn(10).getDouble(),
           .samples = statement.getColumn(14).getInt(),
-          .lost = statement.getColumn(15).getInt() == 1};
+          .lost = statement.getColumn(15).getInt() == 1,
+          .wrong = statement.getColumn(16).getInt() == 1};
 }
 
 std::optional<std::int64_t> find_text(SQLite::Database& database, const char* table, std::string_view json) {

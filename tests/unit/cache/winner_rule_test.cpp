@@ -60,6 +60,23 @@ TEST(WinnerRule, RepresentsAConfigurationByItsMiddleTrialAndNotByItsLuckiest) {
       << "of two trials the slower one counts";
 }
 
+TEST(WinnerRule, AConfigurationThatWasWrongNeverWinsUnderThatSoftware) {
+  const auto wrong = [](std::int64_t id, const std::string& config, const std::string& software,
+                        const std::string& day) {
+    MeasuredTrial made = measured(id, config, 0, 0, 0, software, day + "T00:00:00.000Z");
+    made.wrong = true;
+    return made;
+  };
+  const MeasuredTrial racy = measured(1, "racy", 8, 7.9, 8.1, "r1", "2026-01-05T00:00:00.000Z"),
+                      right = measured(2, "right", 10, 9.9, 10.1, "r1", "2026-01-05T00:00:00.000Z");
+  EXPECT_EQ(choose_winner({racy, right, wrong(3, "racy", "r1", "2026-01-06")})->winner, 2);
+  EXPECT_EQ(choose_winner({racy, right, wrong(3, "racy", "r1", "2026-01-04")})->winner, 2) << "also if it was before";
+  EXPECT_EQ(choose_winner({racy, right, wrong(3, "racy", "r0", "2026-01-06")})->winner, 1)
+      << "what other software computes says nothing of this one";
+  EXPECT_FALSE(choose_winner({racy, wrong(3, "racy", "r1", "2026-01-06")})) << "no winner rather than a wrong one";
+  EXPECT_FALSE(choose_winner({wrong(3, "racy", "r1", "2026-01-06")}));
+}
+
 TEST(WinnerRule, ALaterLossInAsManySamplesOverrulesALuckyTime) {
   const auto of = [](std::int64_t id, const std::string& config, double us, int samples, const std::string& day,
                      bool lost = false) {
