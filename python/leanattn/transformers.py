@@ -45,9 +45,13 @@ def decode_mask(batch_size, q_length=None, kv_length=0, q_offset=0, kv_offset=0,
         kwargs.update(q_length=q_length, q_offset=q_offset, device=device)
     first = isinstance(q_offset, int) and q_offset == 0
     window = _window_of(mask_function)
+    # With a dynamic cache, only models that go on computing with the causal mask ask for one in any case. Static caches always ask, but have
+    # offsets on the GPU, or windows.
+    computed_with = window == 0 and isinstance(q_offset, int) and kwargs.get("allow_is_causal_skip") is False
     padded = attention_mask is not None and attention_mask.ndim == 2 and _is_padded(attention_mask)
     # A window over a padded batch counts the padding between tokens, which only a mask can express.
-    if first or q_length > MOST_QUERY_TOKENS or not takes(device, dtype) or window is None or (padded and window):
+    if (first or computed_with or q_length > MOST_QUERY_TOKENS or not takes(device, dtype) or window is None or (padded and window)
+            or (padded and q_length > 1 and _new_tokens_end_early(attention_mask, q_offset, q_length))):
         return sdpa_mask(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=mask_function,
                          attention_mask=attention_mask, local_size=local_size, dtype=dtype, config=config, **kwargs)
     end = q_offset + q_length - kv_offset  # cache slots that hold tokens, the new ones included
@@ -64,14 +68,24 @@ def decode_mask(batch_size, q_length=None, kv_length=0, q_offset=0, kv_offset=0,
 
 def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, sliding_window=None, softcap=None,
               s_aux=None, **kwargs):
-    """The attention interface: query [batch, q_heads, tokens, head_dim], key and value [batch, kv_heads, slots, head_dim]."""
-    window, softcap = sliding_window or 0, softcap or 0.0
+    """The attention interface: query [batch, q_heads, tokens, head_dim], key and value [batch, kv_heads, slots, head_dim].
+
+    Raises NotImplementedError for models of which it would compute something else: those that select tokens, that add a bias to scores with a soft
+    cap or sink logits, or that change the mask of a decode step.
+    """
+    window, softcap, biased = sliding_window or 0, softcap or 0.0, kwargs.get("position_bias") is not None
+    if kwargs.get("indices") is not None or kwargs.get("block_indices") is not None:
+        raise NotImplementedError(f'this model selects the tokens that a query sees, which "{NAME}" does not do; choose attn_implementation="sdpa"')
+    if biased and (softcap or s_aux is not None):
+        raise NotImplementedError(f'"{NAME}" has no position bias together with a soft cap or sink logits; choose attn_implementation="eager"')
     if not _is_decode_mask(attention_mask):
         if not softcap and s_aux is None:
             return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs)
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         return _in_blocks(query, key, value, attention_mask, dropout, scaling, causal and query.shape[2] > 1, softcap, s_aux), None
-    if not _fits(query, key, value, dropout):
+    if attention_mask.shape[-1] not in (1, 1 + key.shape[2]):
+        raise NotImplementedError(f'this model changes the mask of a decode step, which "{NAME}" does not understand; choose attn_implementation="sdpa"')
+    if biased or not _fits(query, key, value, dropout):
         seen = _bool_mask(attention_mask, query.shape[2], key.shape[2], window)
         return attention(module, query, key, value, seen, dropout, scaling, False, None, softcap, s_aux, **kwargs)
     return _launch(query, key, value, attention_mask, scaling, window, softcap, s_aux), None
@@ -173,6 +187,15 @@ def _is_decode_mask(mask):
 def _is_padded(attention_mask):
     """Waits for the GPU once in each step, as SDPA's mask does. A compiled model cannot wait, so it takes every batch to be padded."""
     return torch.compiler.is_compiling() or not bool(attention_mask.all())
+
+
+def _new_tokens_end_early(attention_mask, q_offset, q_length):
+    """Whether padding may follow a new token of some request. The last of them is then not at the end of the context, where the kernel takes it to
+    be. Padding before all of them is in order. A compiled model cannot look."""
+    if torch.compiler.is_compiling():
+        return True
+    new = attention_mask[:, int(q_offset):int(q_offset) + q_length].bool()
+    return new.shape[1] < q_length or bool((new[:, :-1] & ~new[:, 1:]).any())
 
 
 def _window_of(mask_function):

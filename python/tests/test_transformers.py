@@ -102,12 +102,71 @@ def test_a_decode_mask_and_its_bool_mask_say_the_same(window, padding, monkeypat
     attention_mask = models.prompt(2, 9, "cpu", padding)["attention_mask"].bool()
     where = {"batch_size": 2, "kv_length": 12, "kv_offset": 0, "mask_function": function, "attention_mask": attention_mask, "allow_is_causal_skip": False}
     where |= {"q_length": 3, "q_offset": 6} if "q_length" in inspect.signature(sdpa_mask).parameters else {"cache_position": torch.arange(6, 9)}
-    mask = leanattn.transformers.decode_mask(**where, local_size=window or None)
+    mask = leanattn.transformers.decode_mask(**where | {"allow_is_causal_skip": True}, local_size=window or None)
     if window and any(padding):
         assert mask.dtype == torch.bool  # left to SDPA
     else:
         mask = leanattn.transformers._bool_mask(mask, 3, 12, window)
     assert torch.equal(mask.expand(2, 1, 3, 12), sdpa_mask(**where))
+
+
+def expect_sdpa_mask(monkeypatch, attention_mask, q_length=3, **more):
+    """decode_mask() leaves this step, over a cache of 6 tokens, to SDPA."""
+    monkeypatch.setattr(leanattn.transformers, "takes", lambda device, dtype: True)
+    from transformers.masking_utils import causal_mask_function, sdpa_mask
+
+    where = {"batch_size": 2, "kv_length": 6 + q_length, "kv_offset": 0, "mask_function": causal_mask_function, "attention_mask": attention_mask}
+    if "q_length" not in inspect.signature(sdpa_mask).parameters:
+        pytest.skip("older versions of Transformers give the positions of the queries")
+    where |= {"q_length": q_length, "q_offset": 6}
+    mask = leanattn.transformers.decode_mask(**where, **more)
+    assert mask.dtype == torch.bool
+    assert torch.equal(mask, sdpa_mask(**where, allow_is_causal_skip=False))
+
+
+def test_padding_behind_new_tokens_is_left_to_sdpa(monkeypatch):
+    attention_mask = torch.ones(2, 9, dtype=torch.bool)
+    attention_mask[0, 8:] = False
+    expect_sdpa_mask(monkeypatch, attention_mask)
+
+
+def test_padding_before_new_tokens_is_in_order(monkeypatch):
+    monkeypatch.setattr(leanattn.transformers, "takes", lambda device, dtype: True)
+    attention_mask = torch.ones(2, 9, dtype=torch.bool)
+    attention_mask[0, 6:8] = False
+    assert not leanattn.transformers._new_tokens_end_early(attention_mask, 6, 3)
+    attention_mask[0, 6], attention_mask[0, 7] = True, False
+    assert leanattn.transformers._new_tokens_end_early(attention_mask, 6, 3), "padding between new tokens"
+
+
+def test_models_that_compute_with_the_mask_get_sdpas(monkeypatch):
+    expect_sdpa_mask(monkeypatch, torch.ones(2, 7, dtype=torch.bool), q_length=1, allow_is_causal_skip=False)
+
+
+def decode_step(mask=None, **options):
+    """One decode step of attention() over a cache of 7 tokens, all of which are seen."""
+    torch.manual_seed(5)
+    q, k, v = torch.randn(2, 4, 1, 16), torch.randn(2, 2, 7, 16), torch.randn(2, 2, 7, 16)
+    module = torch.nn.Module()
+    module.num_key_value_groups = 2
+    mask = torch.full((2, 1, 1, 1), 7, dtype=torch.int32) if mask is None else mask
+    return leanattn.transformers.attention(module, q, k, v, mask, **options)[0], (module, q, k, v)
+
+
+def test_a_position_bias_is_added_to_the_scores(calls):
+    bias = torch.randn(1, 4, 1, 7)
+    o, (_, q, k, v) = decode_step(position_bias=bias)
+    scores = torch.einsum("bhtd,bhsd->bhts", q, k.repeat_interleave(2, 1)) / 4 + bias
+    expected = torch.einsum("bhts,bhsd->bthd", scores.softmax(-1), v.repeat_interleave(2, 1))
+    torch.testing.assert_close(o, expected)
+    assert calls == []
+
+
+@pytest.mark.parametrize("options", [{"indices": torch.zeros(2, 1, 3)}, {"block_indices": torch.zeros(2, 1, 3)},
+                                     {"position_bias": torch.zeros(1, 4, 1, 7), "softcap": 30.0}, {"mask": torch.zeros(2, 1, 1, 5, dtype=torch.int32)}])
+def test_what_it_would_compute_wrongly_is_refused(options):
+    with pytest.raises(NotImplementedError, match="choose attn_implementation"):
+        decode_step(**options)
 
 
 @pytest.mark.parametrize("sinks", [False, True])
