@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include "cli/commands/commands.hpp"
 #include "cli/console/stop.hpp"
@@ -16,7 +17,7 @@
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
-#include "tuner/evaluate/paper.hpp"
+#include "tuner/evaluate/paper_run.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -30,6 +31,7 @@ struct BenchFlags {
   std::string mode, policy = "cold", rounds, lengths, out, budget;
   DeviceFlags device;
   bool paper = false;
+  std::vector<const CLI::Option*> not_with_paper;  ///< the options that --paper has no use for
 };
 
 Result<std::vector<std::string>> parse_modes(const std::string& text) {
@@ -123,17 +125,15 @@ Result<void> write_paper(const PaperReport& report, const std::filesystem::path&
   return write_file(directory / "paper.md", to_markdown(report, names));
 }
 
-/// The options of --paper. Flags that choose shapes or modes are refused, because the sweeps have their own.
+/// The options of --paper. Flags that say what is measured are refused, because the sweeps say it themselves.
 Result<PaperOptions> parse_paper_options(const BenchFlags& flags) {
-  const ShapeFlags& shape = flags.shape;
-  for (const auto& [flag, text] : {std::pair("--model", &shape.model), std::pair("--model-config", &shape.model_config),
-                                   std::pair("--heads", &shape.heads), std::pair("--kv-heads", &shape.kv_heads),
-                                   std::pair("--head-dim", &shape.head_dim), std::pair("--batch", &shape.batch),
-                                   std::pair("--context", &shape.context), std::pair("--lengths", &flags.lengths),
-                                   std::pair("--mode", &flags.mode)}) {
-    if (!text->empty())
-      return fail(ErrorCode::invalid_argument, fmt::format("{} {} cannot be given with --paper", flag, *text),
-                  "The paper's sweeps have shapes and modes of their own. Leave out one of the two flags.");
+  for (const CLI::Option* option : flags.not_with_paper) {
+    if (option->count() == 0) continue;
+    const std::string value = option->get_items_expected_max() == 0 ? "" : " " + option->results().back();
+    return fail(
+        ErrorCode::invalid_argument, fmt::format("{}{} cannot be given with --paper", option->get_name(), value),
+        "The paper's sweeps have problems, shapes, modes and an L2 policy of their own. Leave out one of the two "
+        "flags.");
   }
   PaperOptions options;
   if (!flags.budget.empty()) {
@@ -143,6 +143,14 @@ Result<PaperOptions> parse_paper_options(const BenchFlags& flags) {
   }
   if (auto rounds = parse_rounds(flags, 3, options.rounds); !rounds) return tl::unexpected(rounds.error());
   return options;
+}
+
+/// Ends a command whose results were printed, although an error may have ended the measurements.
+int exit_code_after(const std::optional<Error>& failure, const Result<void>& written, bool interrupted) {
+  int code = interrupted ? kExitInterrupted : kExitOk;
+  if (!written) code = report_error(written.error());
+  if (failure) code = report_error(*failure);
+  return code;
 }
 
 /// The GPU that --device names. Errors: invalid_argument (several), those of chosen_devices().
@@ -167,20 +175,21 @@ int run_paper_sweeps(const Console& console, const BenchFlags& flags) {
     note(console, fmt::format("[{}/{}] {} heads x {}, {}", done + 1, total, next.heads, next.head_dim,
                               describe(shape_of(next))));
   };
-  const Result<PaperReport> report = run_paper(*options, caches->directory, caches->cubins.get(), progress, stop);
-  if (!report) return report_error(report.error());
-  for (const std::string& warning : report->warnings) warn(warning);
-  if (!report->missing.empty())
-    note(console, fmt::format("{} points of the sweeps were not measured.", report->missing.size()));
+  const Result<PaperRun> run = run_paper(*options, caches->directory, caches->cubins.get(), progress, stop);
+  if (!run) return report_error(run.error());
+  const PaperReport& report = run->report;
+  for (const std::string& warning : report.warnings) warn(warning);
+  // Nothing is lost by an error before the first measurement.
+  if (run->error && report.measurements.empty()) return report_error(*run->error);
+  if (!report.missing.empty())
+    note(console, fmt::format("{} points of the sweeps were not measured.", report.missing.size()));
   if (console.json) {
-    print_json_text(to_json(*report));
+    print_json_text(to_json(report));
   } else {
-    print(to_markdown(*report, {}));
+    print(to_markdown(report, {}));
   }
-  if (!flags.out.empty()) {
-    if (const Result<void> written = write_paper(*report, flags.out); !written) return report_error(written.error());
-  }
-  return stop->load() ? kExitInterrupted : kExitOk;
+  const Result<void> written = flags.out.empty() ? Result<void>() : write_paper(report, flags.out);
+  return exit_code_after(run->error, written, stop->load());
 }
 
 int run(const Console& console, const BenchFlags& flags) {
@@ -220,14 +229,15 @@ int run(const Console& console, const BenchFlags& flags) {
 
   const std::atomic<bool>* stop = stop_on_signals();
   std::vector<BenchReport> reports;
+  std::optional<Error> failure;
   for (const Shape& shape : workload->shapes) {
     if (stop->load()) break;
     note(console, fmt::format("[{}/{}] {}", reports.size() + 1, workload->shapes.size(), describe(shape)));
     Result<BenchReport> report =
         bench(workload->problem, shape, *options, caches->directory, caches->cubins.get(), stop);
     if (!report) {
-      if (report.error().code == ErrorCode::interrupted) break;
-      return report_error(report.error());
+      if (report.error().code != ErrorCode::interrupted) failure = report.error();
+      break;
     }
     if (reports.empty()) {
       for (const std::string& warning : report->warnings) warn(warning);
@@ -235,12 +245,12 @@ int run(const Console& console, const BenchFlags& flags) {
     if (!console.json) print_report(*report);
     reports.push_back(std::move(*report));
   }
-  if (console.json) print_json_text(to_json(reports) + "\n");
-  if (!flags.out.empty()) {
-    if (const Result<void> written = write_file(flags.out, to_json(reports) + "\n"); !written)
-      return report_error(written.error());
-  }
-  return stop->load() ? kExitInterrupted : kExitOk;
+  // The shapes before the one that has an error are results all the same.
+  if (failure && reports.empty()) return report_error(*failure);
+  const std::string document = to_json(reports) + "\n";
+  if (console.json) print_json_text(document);
+  const Result<void> written = flags.out.empty() ? Result<void>() : write_file(flags.out, document);
+  return exit_code_after(failure, written, stop->load());
 }
 
 }  // namespace
@@ -250,18 +260,21 @@ Command add_bench(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "bench", "Time the grids of LeanAttention, FlashAttention-2 and FlashDecoding, and the read limit");
   add_shape_flags(*app, flags->shape, kBenchBatch, kBenchContext);
-  app->add_option("--lengths", flags->lengths,
-                  "The context length of each request of a ragged batch, such as 128k,1k,1k,0")
-      ->type_name("LIST")
-      ->excludes(app->get_option("--batch"))
-      ->excludes(app->get_option("--context"))
-      ->excludes(app->get_option("--max-batch"));
-  app->add_option("--mode", flags->mode,
-                  "What to time: lean, fa2, fd or read, separated by commas, or all; default all")
-      ->type_name("LIST");
-  app->add_option("--l2", flags->policy,
-                  "The L2 policy. cold: KV comes from memory, as in a model; warm: KV is in L2; default cold")
-      ->type_name("cold|warm");
+  for (const CLI::Option* option : shape_options(*app)) flags->not_with_paper.push_back(option);
+  CLI::Option* lengths = app->add_option("--lengths", flags->lengths,
+                                         "The context length of each request of a ragged batch, such as 128k,1k,1k,0")
+                             ->type_name("LIST")
+                             ->excludes(app->get_option("--batch"))
+                             ->excludes(app->get_option("--context"))
+                             ->excludes(app->get_option("--max-batch"));
+  CLI::Option* mode = app->add_option("--mode", flags->mode,
+                                      "What to time: lean, fa2, fd or read, separated by commas, or all; default all")
+                          ->type_name("LIST");
+  CLI::Option* policy =
+      app->add_option("--l2", flags->policy,
+                      "The L2 policy. cold: KV comes from memory, as in a model; warm: KV is in L2; default cold")
+          ->type_name("cold|warm");
+  flags->not_with_paper.insert(flags->not_with_paper.end(), {lengths, mode, policy});
   app->add_option("--rounds", flags->rounds,
                   "The number of rounds; default: until the interval of every median is 1% wide")
       ->type_name("N");

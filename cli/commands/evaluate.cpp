@@ -188,7 +188,9 @@ Result<void> refuse_useless(const EvaluateFlags& flags) {
   for (const Use& use :
        {Use{"--problems", !flags.problems.empty(), kRegret}, Use{"--count", !flags.count.empty(), kRegret},
         Use{"--seed", !flags.seed.empty(), kRegret}, Use{"--tune", !flags.tune.empty(), kRegret | kRepeat},
-        Use{"--ragged", flags.ragged, kRegret}, Use{"--batch", !flags.shape.batch.empty(), kSearch | kRepeat},
+        Use{"--ragged", flags.ragged, kRegret}, Use{"--kernels", !flags.kernels.empty(), kSearch | kRegret},
+        Use{"--reach", !flags.reach.empty(), kSearch | kRegret},
+        Use{"--batch", !flags.shape.batch.empty(), kSearch | kRepeat},
         Use{"--max-batch", !flags.shape.max_batch.empty(), kSearch | kRepeat},
         Use{"--context", !flags.shape.context.empty(), kSearch | kRepeat}}) {
     if (use.given && (use.commands & chosen) == 0) {
@@ -371,10 +373,11 @@ Command add_evaluate(CLI::App& program) {
   app->add_option("--jobs", flags->jobs, "The number of threads that compile; default: one for each core")
       ->type_name("N");
   app->add_option("--kernels", flags->kernels,
-                  "The largest number of kernels of an exhaustive search or sweep; default: all")
+                  "For search and regret: the largest number of kernels of an exhaustive search or sweep; default: all")
       ->type_name("N");
   app->add_option("--reach", flags->reach,
-                  "Leave out grids that are predicted to take X times as long as the kernel's best; default: none")
+                  "For search and regret: leave out grids that are predicted to take X times as long as the kernel's "
+                  "best; default: none")
       ->type_name("X");
   CLI::Option* problems = app->add_option("--problems", flags->problems,
                                           "For regret: draw N problems, of any heads, head size, cache and type, and "

@@ -26,7 +26,7 @@ void ProgressLine::show_transient(const std::string& text) {
   if (quiet_ || !terminal_) return;
   const std::size_t columns = terminal_columns(stderr);
   // The last column is left free, because some terminals wrap when it is filled.
-  fmt::print(stderr, "\r\033[K{}", detail::clean_text(text).substr(0, (columns == 0 ? 80 : columns) - 1));
+  write_stderr("\r\033[K" + detail::clean_text(text).substr(0, (columns == 0 ? 80 : columns) - 1));
   std::fflush(stderr);
   drawn_ = true;
 }
@@ -43,12 +43,12 @@ void ProgressLine::show(const TuneProgress& progress) {
   last = std::move(key);
   TuneProgress line = progress;
   line.candidate.clear();
-  fmt::print(stderr, "{}\n", progress_text(line));
+  write_stderr(progress_text(line) + "\n");
 }
 
 void ProgressLine::clear() {
   if (!drawn_) return;
-  fmt::print(stderr, "\r\033[K");
+  write_stderr("\r\033[K");
   std::fflush(stderr);
   drawn_ = false;
 }

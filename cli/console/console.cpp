@@ -122,19 +122,21 @@ std::string flush_stdout() {
   return streams.write_error == 0 ? std::string() : std::strerror(streams.write_error);
 }
 
+void write_stderr(std::string_view text) { (void)std::fwrite(text.data(), 1, text.size(), stderr); }
+
 void note(const Console& console, std::string_view text) {
-  if (!console.quiet) fmt::print(stderr, "{}\n", detail::clean_text(text));
+  if (!console.quiet) write_stderr(detail::clean_text(text) + "\n");
 }
 
 void warn(std::string_view text) {
-  fmt::print(stderr, "leanattn: {}: {}\n", coloured(stderr, 33, "warning"), detail::clean_text(text));
+  write_stderr(fmt::format("leanattn: {}: {}\n", coloured(stderr, 33, "warning"), detail::clean_text(text)));
 }
 
 int report_error(const Error& error) {
   if (!streams.first_error) streams.first_error = error;
-  fmt::print(stderr, "leanattn: {}: {}\n", coloured(stderr, 31, "error"), detail::clean_text(error.message));
-  if (!error.hint.empty()) fmt::print(stderr, "  {}\n", detail::clean_text(error.hint));
-  if (!error.log.empty()) fmt::print(stderr, "{}\n", detail::clean_text(error.log));
+  write_stderr(fmt::format("leanattn: {}: {}\n", coloured(stderr, 31, "error"), detail::clean_text(error.message)));
+  if (!error.hint.empty()) write_stderr(fmt::format("  {}\n", detail::clean_text(error.hint)));
+  if (!error.log.empty()) write_stderr(detail::clean_text(error.log) + "\n");
   return exit_code(error.code);
 }
 

@@ -47,6 +47,9 @@ void print_json(const nlohmann::ordered_json& document);
 void print_json_text(std::string_view document);
 /// Flushes stdout. Returns why data could not be written, such as "No space left on device"; empty: everything was.
 std::string flush_stdout();
+/// Writes to stderr exactly as given. A write that fails changes nothing else, because there is nowhere to say so: a
+/// terminal that has gone or a full disk must not end a tuning.
+void write_stderr(std::string_view text);
 /// Writes a message and a newline to stderr. Does nothing under --quiet.
 void note(const Console& console, std::string_view text);
 /// Writes "leanattn: warning: text" to stderr, even under --quiet.

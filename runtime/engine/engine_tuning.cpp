@@ -130,7 +130,7 @@ TuneReport EngineTuning::tune_now(const std::filesystem::path& program, const De
       order.push_back(i);
     }
   }
-  // The smallest come first, because one that does not fit into memory ends a session.
+  // The smallest come first, so that a budget reaches those that fit into memory.
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return kv_bytes(problem, shapes[a]) < kv_bytes(problem, shapes[b]);
   });

@@ -12,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import termios
+import time
 import xml.etree.ElementTree
 
 import contract
@@ -176,12 +177,18 @@ class BadInput(Contract):
         (["evaluate", "regret", *SHAPE], "--context has no meaning for evaluate regret.*\n.*--count"),
         (["evaluate", "regret", *HEADS, "--problems", "3"], "--problems cannot be given together"),
         (["evaluate", "search", *HEADS, "--tune", "4s"], "--tune has no meaning for evaluate search"),
+        (["evaluate", "repeat", *SHAPE, "--kernels", "3"], "--kernels has no meaning for evaluate repeat"),
+        (["evaluate", "repeat", *SHAPE, "--reach", "2"], "--reach has no meaning for evaluate repeat"),
         (["evaluate", "regret", "--problems", "3", "--tune", "soon"], "--tune 'soon' is not a duration"),
         (["evaluate", "regret", "--problems", "3", "--tune", "4s", "--reach", "2"], "--reach has no meaning with --tune"),
         (["verify", "--seed", "x"], "--seed 'x' is not a number"),
         (["bench", *HEADS, "--lengths", "0,0"], "no token to read"),
         (["report", "--format", "pdf"], "pdf"),
         (["bench", "--paper", "--heads", "8"], "--heads 8"),
+        *((["bench", "--paper", *flag], f"{' '.join(flag)} cannot be given with --paper") for flag in (
+            ["--l2", "warm"], ["--kv-dtype", "fp8"], ["--window", "4k"], ["--page-size", "16"], ["--pdl"], ["--dtype", "fp16"],
+            ["--layout", "strided"], ["--lse"], ["--max-batch", "4"], ["--layers", "full"], ["--context-parallel", "2"],
+            ["--lengths", "1k"], ["--mode", "read"])),
         (["bench", "--paper", "--budget", "soon"], "soon"),
         (["bench", *SHAPE, "--budget", "60s"], "--budget 60s"),
         (["lookup", *SHAPE, *OFFLINE, "--batch", "8", "--max-batch", "4"], "--max-batch 4"),
@@ -381,6 +388,53 @@ class Output(Contract):
                 result = self.run_program(*arguments, stdout=full)
                 self.assertEqual(result.returncode, 1)
                 self.assertIn("cannot write to stdout: No space left on device", result.stderr)
+
+    MESSAGES = [(0, ["tune", *SHAPE, *OFFLINE, "--dry-run"]), (2, ["lookup", "--model", "nosuch"]), (2, ["lookup", "--no-such-flag"]),
+                (4, ["lookup", *SHAPE, *OFFLINE, "--require", "exact"]), (0, ["lookup", *SHAPE, *OFFLINE, "--context", "8k"]),
+                (0, ["emit", *SHAPE])]
+
+    def test_messages_that_cannot_be_written_change_no_exit_code(self):
+        reader, broken = os.pipe()
+        os.close(reader)
+        leader, hung_up = pty.openpty()
+        os.close(leader)
+        streams = {"a pipe without a reader": broken, "a terminal that has gone": hung_up}
+        if os.path.exists("/dev/full"):
+            streams["a full disk"] = os.open("/dev/full", os.O_WRONLY)
+        for code, arguments in self.MESSAGES:
+            for name, stream in streams.items():
+                with self.subTest(arguments=arguments, stderr=name):
+                    # SIGPIPE stays ignored, as it is in Python; otherwise it would end the program.
+                    result = subprocess.run([contract.PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=stream, stdin=subprocess.DEVNULL,
+                                            env=self.environment(TERM="xterm"), cwd=self.root, timeout=300, restore_signals=False)
+                    self.assertEqual(result.returncode, code, result.stdout)
+        for stream in streams.values():
+            os.close(stream)
+
+    CLOSED = ["sh", "-c", 'exec "$@" 2>&-', "sh"]
+
+    def test_messages_to_a_closed_stream_change_no_exit_code(self):
+        for code, arguments in self.MESSAGES:
+            with self.subTest(arguments=arguments):
+                result = subprocess.run([*self.CLOSED, contract.PROGRAM, *arguments], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
+                                        env=self.environment(), cwd=self.root, timeout=300)
+                self.assertEqual(result.returncode, code, result.stdout)
+
+    def test_no_file_takes_the_place_of_a_closed_stream(self):
+        if not os.path.exists("/proc/self/fd"):
+            self.skipTest("no /proc here")
+        # This command waits for what it is sent.
+        process = subprocess.Popen([*self.CLOSED, contract.PROGRAM, "tune-order"], stdout=subprocess.PIPE, stdin=subprocess.PIPE,
+                                   env=self.environment(), cwd=self.root)
+        stream = pathlib.Path(f"/proc/{process.pid}/fd/2")
+        end = time.monotonic() + 60
+        taken = ""
+        # The shell has its caller's stream until it closes it.
+        while taken != "/dev/null" and time.monotonic() < end and process.poll() is None:
+            taken = os.readlink(stream) if stream.is_symlink() else ""
+            time.sleep(0.01)
+        process.communicate(b"{}", timeout=300)
+        self.assertEqual(taken, "/dev/null")
 
     def test_arguments_without_effect_are_mentioned(self):
         self.expect(0, "lookup", *SHAPE, *OFFLINE, "--context", "8k", says="--context was given 2 times.*8k")

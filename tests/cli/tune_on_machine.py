@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `tune` and engines' tunings promise on a machine with a GPU: that of a fake driver, which executes nothing."""
+"""What `tune`, engines' tunings and `bench` promise on a machine with a GPU: that of a fake driver, which executes nothing."""
 
 import json
 import os
@@ -37,6 +37,25 @@ class Layers(contract.OnMachine):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         said = [json.loads(line) for line in result.stdout.splitlines()]
         self.assertEqual(len([one for one in said if one["is"] == "warning" and self.SKIPPED in one["text"]]), 1, result.stdout)
+
+
+class Bench(contract.OnMachine):
+    def test_an_error_keeps_the_shapes_before_it(self):
+        # The read limit can be timed here, because its kernel has no result to check.
+        bench = ["bench", "--heads", "1", "--head-dim", "64", "--mode", "read", "--l2", "warm", "--rounds", "3", "--json"]
+        # The GPU has too little memory for the larger batch.
+        file = self.root / "times.json"
+        result = self.on_machine(*bench, "--batch", "1,65536", "--context", "64k", "-o", str(file))
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stderr, "leanattn: error: cuMemAlloc: ")
+        document = json.loads(result.stdout)
+        self.assertEqual([report["shape"]["batch"] for report in document["reports"]], [1])
+        self.assertEqual(json.loads(file.read_text()), document)
+        # Without a result, the document is that of the error.
+        file.unlink()
+        result = self.on_machine(*bench, "--batch", "65536", "--context", "64k", "-o", str(file))
+        self.assertEqual((result.returncode, json.loads(result.stdout)["error"]["code"]), (1, "out_of_memory"), result.stderr)
+        self.assertFalse(file.exists())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 // paper_gpu_test.cpp -- in the paper's sweeps every mode keeps to its grids, and a budget or an interrupt ends them.
-#include "tuner/evaluate/paper.hpp"
+#include "tuner/evaluate/paper_run.hpp"
 
 #include "runtime/lookup/grids.hpp"
 #include "tests/gpu/gpu_fixture.hpp"
@@ -11,8 +11,10 @@ using PaperGpu = GpuTest;
 
 TEST_F(PaperGpu, EveryModeKeepsToItsGridAndABudgetLeavesTheRestListed) {
   const PaperOptions options{.device = 0, .budget = std::chrono::milliseconds(500), .rounds = 5};
-  const auto report = run_paper(options, std::nullopt, nullptr, {}, nullptr);
-  ASSERT_TRUE(report) << report.error().message;
+  const auto run = run_paper(options, std::nullopt, nullptr, {}, nullptr);
+  ASSERT_TRUE(run) << run.error().message;
+  ASSERT_FALSE(run->error) << run->error->message;
+  const PaperReport* const report = &run->report;
   const std::size_t all = paper_points(paper_lines(), device_facts(0)->memory_bytes).size();
   EXPECT_EQ(report->measurements.size() + report->missing.size(), all);
   ASSERT_FALSE(report->measurements.empty());
@@ -33,10 +35,10 @@ TEST_F(PaperGpu, EveryModeKeepsToItsGridAndABudgetLeavesTheRestListed) {
 
 TEST_F(PaperGpu, AnInterruptBeforeTheFirstPointMeasuresNothing) {
   const std::atomic<bool> cancel = true;
-  const auto report = run_paper({}, std::nullopt, nullptr, {}, &cancel);
-  ASSERT_TRUE(report) << report.error().message;
-  EXPECT_TRUE(report->measurements.empty());
-  EXPECT_FALSE(report->missing.empty());
+  const auto run = run_paper({}, std::nullopt, nullptr, {}, &cancel);
+  ASSERT_TRUE(run) << run.error().message;
+  EXPECT_TRUE(run->report.measurements.empty());
+  EXPECT_FALSE(run->report.missing.empty());
 }
 
 }  // namespace

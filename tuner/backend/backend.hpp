@@ -46,7 +46,8 @@ class TuneBackend {
   /// know which), context_lost, interrupted.
   virtual Result<RoundTimes> time(std::span<const Config> configs) = 0;
 
-  /// Why this candidate must not be launched again, if check() or time() has lost a process to it.
+  /// Why this candidate must not be launched again, if check() or time() has lost a process to it, or in a backend
+  /// without processes its context. An error of the device that came before its launch is not held against it.
   virtual std::optional<CheckOutcome> condemned(const Config& /*config*/) const { return std::nullopt; }
 
   /// Seconds on a steady clock.

@@ -22,6 +22,11 @@ constexpr double kMemoryShare = 0.8;      // the share of free memory that copie
 constexpr double kAssumedRate = 3e6;      // bytes a microsecond, until the read limit is known
 constexpr double kAssumedStart = 4;       // microseconds
 
+bool context_survives(const Error& error) {
+  return error.code == ErrorCode::launch_failed || error.code == ErrorCode::load_failed ||
+         error.code == ErrorCode::driver_too_old;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<GpuBackend>> GpuBackend::create(const DeviceFacts& device, const DecodeProblem& problem,
@@ -163,14 +168,22 @@ Result<void> GpuBackend::choose_read_variant() {
   return {};
 }
 
+Result<CheckOutcome> GpuBackend::failed_check(const Config& config, const Error& error) {
+  const CheckOutcome outcome{Verdict::launch_failed, error.message};
+  if (context_survives(error)) return outcome;
+  condemned_.insert_or_assign(to_json(config), outcome);
+  return tl::unexpected(error);
+}
+
+std::optional<CheckOutcome> GpuBackend::condemned(const Config& config) const {
+  const auto it = condemned_.find(to_json(config));
+  return it == condemned_.end() ? std::nullopt : std::optional(it->second);
+}
+
 Result<CheckOutcome> GpuBackend::check(const Config& config) {
-  const auto survivable = [](const Error& error) {
-    return error.code == ErrorCode::launch_failed || error.code == ErrorCode::load_failed ||
-           error.code == ErrorCode::driver_too_old;
-  };
   const Result<const LoadedKernel*> kernel = loaded(config.spec);
   if (!kernel) {
-    if (survivable(kernel.error())) return CheckOutcome{Verdict::launch_failed, kernel.error().message};
+    if (context_survives(kernel.error())) return CheckOutcome{Verdict::launch_failed, kernel.error().message};
     return tl::unexpected(kernel.error());
   }
   // It is launched twice: what the first launch leaves in the workspace, or a race, shows in the second.
@@ -180,10 +193,7 @@ Result<CheckOutcome> GpuBackend::check(const Config& config) {
     report = case_->check(**kernel, config, check_workspace_, stream_.get(), 2,
                           [&] { return chain_->produce(stream_.get()); });
   }
-  if (!report) {
-    if (survivable(report.error())) return CheckOutcome{Verdict::launch_failed, report.error().message};
-    return tl::unexpected(report.error());
-  }
+  if (!report) return failed_check(config, report.error());
   if (!report->passed()) return CheckOutcome{Verdict::incorrect, report->first_failure};
   return CheckOutcome{};
 }
@@ -249,6 +259,7 @@ Result<RoundTimes> GpuBackend::time_graphs(std::span<const TimedGraph* const> gr
   times.sentinel_us = (us->front() + us->back()) / 2;
   times.sentinel_drift = std::abs(us->back() / us->front() - 1);
   times.neighbours = neighbours_;
+  times.stays_in_l2 = rotation_.stays_in_l2;
   const GpuState state = gpu_state(device_.uuid);
   times.sm_clock_mhz = state.sm_clock_mhz;
   times.throttle = throttle_text(state.throttle_reasons);

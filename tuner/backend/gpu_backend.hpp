@@ -36,6 +36,7 @@ class GpuBackend final : public TuneBackend {
   Result<double> begin_shape(const Shape& shape) override;
   Result<CheckOutcome> check(const Config& config) override;
   Result<RoundTimes> time(std::span<const Config> configs) override;
+  std::optional<CheckOutcome> condemned(const Config& config) const override;
   double now_s() const override;
 
   /// As begin_shape(), for a batch of exactly these context lengths.
@@ -82,6 +83,8 @@ class GpuBackend final : public TuneBackend {
   Result<void> reserve_workspace(std::span<const Config> configs);
   Result<const TimedGraph*> graph_of(const Config& config);
   Result<void> choose_read_variant();
+  /// Of a candidate that was launched: an outcome where the context survived, or else the error, and it is condemned.
+  Result<CheckOutcome> failed_check(const Config& config, const Error& error);
 
   // The context comes first, so that it is destroyed last: everything below lives in it.
   Context context_;
@@ -99,8 +102,9 @@ class GpuBackend final : public TuneBackend {
   std::unique_ptr<DecodeCase> case_;
   std::optional<DependentChain> chain_;  ///< only for a problem with pdl
   CheckWorkspace check_workspace_;
-  DeviceBuffer workspace_;                    // for timed launches; every graph points into it
-  std::map<std::string, TimedGraph> graphs_;  // by config
+  std::map<std::string, CheckOutcome> condemned_;  // by config
+  DeviceBuffer workspace_;                         // for timed launches; every graph points into it
+  std::map<std::string, TimedGraph> graphs_;       // by config
   std::unique_ptr<TimedGraph> sentinel_;
   std::size_t read_variant_ = 0;
   double read_limit_us_ = 0;

@@ -117,11 +117,18 @@ Result<CheckOutcome> GroupBackend::check(const Config& config) {
                         fmt::format("{} CTAs, of which a rank's GPU holds {} at once", config.grid, most)};
   const Result<ComparisonReport> report = case_->check(**kernel, config, 2);
   if (!report) {
-    if (survivable(report.error())) return CheckOutcome{Verdict::launch_failed, report.error().message};
+    const CheckOutcome outcome{Verdict::launch_failed, report.error().message};
+    if (survivable(report.error())) return outcome;
+    condemned_.insert_or_assign(to_json(config), outcome);
     return tl::unexpected(report.error());
   }
   if (!report->passed()) return CheckOutcome{Verdict::incorrect, report->first_failure};
   return CheckOutcome{};
+}
+
+std::optional<CheckOutcome> GroupBackend::condemned(const Config& config) const {
+  const auto it = condemned_.find(to_json(config));
+  return it == condemned_.end() ? std::nullopt : std::optional(it->second);
 }
 
 Result<void> GroupBackend::wait() {

@@ -1,12 +1,8 @@
 // paper.hpp -- PaperReport: the LeanAttention paper's sweeps on this GPU, with speed-ups over FlashAttention-2 and
-// FlashDecoding and a summary beside the paper's numbers. Plain data and pure functions, except for run_paper(), of
-// which one call may run at a time.
+// FlashDecoding and a summary beside the paper's numbers. Plain data and pure functions; any thread.
 #pragma once
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -95,19 +91,6 @@ struct PublishedSpeedUp {
   double speed_up;
 };
 const std::vector<PublishedSpeedUp>& published_speed_ups();
-
-struct PaperOptions {
-  int device = 0;
-  std::chrono::milliseconds budget{240'000};  ///< the time after which no point is begun
-  int rounds = 15;
-};
-using PaperProgress = std::function<void(std::size_t done, std::size_t total, const PaperPoint& next)>;
-
-/// Measures the points. Each is checked against the oracle before it is timed. When the budget is spent or `cancel` is
-/// set, the report has the points that were measured. A kernel that does not compile, too little memory, or a baseline
-/// that has no grid costs its point only. Other errors are those of bench().
-Result<PaperReport> run_paper(const PaperOptions& options, const std::optional<std::filesystem::path>& directory,
-                              CubinCache* cubins, const PaperProgress& progress, const std::atomic<bool>* cancel);
 
 /// The report as JSON with device and all samples, and its reader. Errors of the reader: invalid_argument.
 std::string to_json(const PaperReport& report);

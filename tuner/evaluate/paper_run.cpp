@@ -1,10 +1,11 @@
 // paper_run.cpp -- measures the paper's sweeps on a GPU, point after point until the budget is spent.
+#include "tuner/evaluate/paper_run.hpp"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "generator/generator.hpp"
 #include "tuner/evaluate/device_json.hpp"
-#include "tuner/evaluate/paper.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -55,46 +56,61 @@ bool costs_one_point(ErrorCode code) {
 
 }  // namespace
 
-Result<PaperReport> run_paper(const PaperOptions& options, const std::optional<std::filesystem::path>& directory,
-                              CubinCache* cubins, const PaperProgress& progress, const std::atomic<bool>* cancel) {
-  const Result<DeviceFacts> device = device_facts(options.device);
-  if (!device) return tl::unexpected(device.error());
-  PaperReport report{
-      .device = device->name,
-      .arch = to_string(device->arch),
-      .provenance = device_json(*device).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
-      .revision = generator_revision(),
-      .measurements = {},
-      .missing = {}};
-  const std::vector<PaperPoint> points = paper_points(paper_lines(), device->memory_bytes);
+std::optional<Error> measure_points(PaperReport& report, const std::vector<PaperPoint>& points,
+                                    const PaperOptions& options, const PaperMeasure& bench_point,
+                                    const PaperProgress& progress, const std::atomic<bool>* cancel) {
   const auto ends = std::chrono::steady_clock::now() + options.budget;
-  bool interrupted = false;
+  std::optional<Error> failure;
+  std::string ended;  // why no further point is begun
   for (std::size_t i = 0; i < points.size(); ++i) {
-    interrupted = interrupted || (cancel != nullptr && cancel->load());
-    if (interrupted || std::chrono::steady_clock::now() >= ends) {
-      report.missing.push_back({points[i], interrupted ? "interrupted" : "budget"});
+    if (ended.empty() && cancel != nullptr && cancel->load()) ended = "interrupted";
+    if (ended.empty() && std::chrono::steady_clock::now() >= ends) ended = "budget";
+    if (!ended.empty()) {
+      report.missing.push_back({points[i], ended});
       continue;
     }
     if (progress) progress(i, points.size(), points[i]);
-    const Result<BenchReport> benched = measure(points[i], options, directory, cubins, cancel);
+    const Result<BenchReport> benched = bench_point(points[i]);
     if (benched) report.warnings = benched->warnings;
+    if (benched ? benched->interrupted : benched.error().code == ErrorCode::interrupted) {
+      // Rounds that were measured before it are too few to stand beside those of the other points.
+      ended = "interrupted";
+      report.missing.push_back({points[i], ended});
+      continue;
+    }
     Result<PaperMeasurement> measured =
         benched.and_then([&](const BenchReport& lines) { return measurement_of(points[i], lines); });
     if (measured) {
       report.measurements.push_back(std::move(*measured));
-    } else if (measured.error().code == ErrorCode::interrupted) {
-      interrupted = true;
-      report.missing.push_back({points[i], "interrupted"});
-    } else if (costs_one_point(measured.error().code)) {
-      report.missing.push_back({points[i], measured.error().message});
-    } else {
-      return tl::unexpected(measured.error());
+      continue;
     }
+    report.missing.push_back({points[i], measured.error().message});
+    if (costs_one_point(measured.error().code)) continue;
+    failure = measured.error();
+    ended = "an earlier point had an error";
   }
   // The report has the points in the order of the figures.
   std::sort(report.measurements.begin(), report.measurements.end(),
             [](const PaperMeasurement& a, const PaperMeasurement& b) { return a.point < b.point; });
-  return report;
+  return failure;
+}
+
+Result<PaperRun> run_paper(const PaperOptions& options, const std::optional<std::filesystem::path>& directory,
+                           CubinCache* cubins, const PaperProgress& progress, const std::atomic<bool>* cancel) {
+  const Result<DeviceFacts> device = device_facts(options.device);
+  if (!device) return tl::unexpected(device.error());
+  PaperRun run{.report = {.device = device->name,
+                          .arch = to_string(device->arch),
+                          .provenance = device_json(*device).dump(-1, ' ', false,
+                                                                  nlohmann::ordered_json::error_handler_t::replace),
+                          .revision = generator_revision(),
+                          .measurements = {},
+                          .missing = {}},
+               .error = {}};
+  const auto bench_point = [&](const PaperPoint& point) { return measure(point, options, directory, cubins, cancel); };
+  run.error = measure_points(run.report, paper_points(paper_lines(), device->memory_bytes), options, bench_point,
+                             progress, cancel);
+  return run;
 }
 
 }  // namespace v1

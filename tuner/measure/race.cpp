@@ -36,6 +36,7 @@ bool Race::add(std::span<const std::size_t> order, const RoundTimes& times) {
   }
   if (!noise.empty()) noise_ = noise;
   if (!times.neighbours.empty()) neighbours_ = times.neighbours;
+  stays_in_l2_ = stays_in_l2_ || times.stays_in_l2;
   if (times.sm_clock_mhz > 0) {
     lowest_clock_mhz_ = lowest_clock_mhz_ > 0 ? std::min(lowest_clock_mhz_, times.sm_clock_mhz) : times.sm_clock_mhz;
     highest_clock_mhz_ = std::max(highest_clock_mhz_, times.sm_clock_mhz);
@@ -52,6 +53,7 @@ std::string Race::noise() const {
   if (lowest_clock_mhz_ < kSteadyClock * highest_clock_mhz_)
     add("SM clock " + std::to_string(lowest_clock_mhz_) + " to " + std::to_string(highest_clock_mhz_) + " MHz");
   if (!neighbours_.empty()) add(neighbours_);
+  if (stays_in_l2_) add("K and V stay in L2");
   return text;
 }
 

@@ -9,9 +9,9 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr std::int64_t kColdFactor = 3;  // what the copies take together, over the L2
-constexpr std::int64_t kMostCopies = 512;
-constexpr double kMostLaunches = 2048;  // of one graph
+constexpr std::int64_t kColdFactor = 3;   // what the copies take together, over the L2
+constexpr std::int64_t kLeastFactor = 2;  // below this, copies are still in L2 when their turn comes again
+constexpr int kMostLaunches = 2048;       // of one graph, and so of copies
 
 }  // namespace
 
@@ -36,10 +36,11 @@ Rotation rotation_for(std::int64_t kv_bytes, std::int64_t l2_bytes, std::int64_t
   if (cold) {
     const std::int64_t wanted = (kColdFactor * l2_bytes + kv_bytes - 1) / kv_bytes;
     const std::int64_t fitting = std::max<std::int64_t>(memory_bytes / kv_bytes, 1);
-    rotation.copies = static_cast<int>(std::clamp<std::int64_t>(std::min(wanted, fitting), 1, kMostCopies));
+    rotation.copies = static_cast<int>(std::clamp<std::int64_t>(std::min(wanted, fitting), 1, kMostLaunches));
+    rotation.stays_in_l2 = rotation.copies * kv_bytes < kLeastFactor * l2_bytes;
   }
   // There are two launches at least: the second one runs behind a kernel of its own kind, as in a model.
-  const double wanted = std::clamp(kGraphMicroseconds / std::max(launch_us, 0.1), 2.0, kMostLaunches);
+  const double wanted = std::clamp(kGraphMicroseconds / std::max(launch_us, 0.1), 2.0, double{kMostLaunches});
   const int turns = std::max(1, static_cast<int>(std::ceil(wanted / rotation.copies)));
   rotation.launches = turns * rotation.copies;
   return rotation;

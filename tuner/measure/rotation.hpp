@@ -25,11 +25,13 @@ KvFootprint kv_footprint(const DecodeProblem& problem, std::span<const int> cont
 struct Rotation {
   int copies = 1;
   int launches = 1;
+  bool stays_in_l2 = false;  ///< cold times are asked for, but the copies are too few for them
 };
 
 /// Cold: copies x kv_bytes, those that a launch reads, is at least three times the L2. Twice would do if the L2 evicted
-/// the oldest line, which GPUs do not promise. The copies take at most memory_bytes. Warm: there is one copy. A graph
-/// lasts about kGraphMicroseconds if a launch takes launch_us, an estimate.
+/// the oldest line, which GPUs do not promise. There are at most 2048 copies, and they take at most memory_bytes; where
+/// that makes them less than twice the L2, they stay in it. Warm: there is one copy. A graph lasts about
+/// kGraphMicroseconds if a launch takes launch_us, an estimate.
 Rotation rotation_for(std::int64_t kv_bytes, std::int64_t l2_bytes, std::int64_t memory_bytes, double launch_us,
                       bool cold);
 

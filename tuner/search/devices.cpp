@@ -77,6 +77,9 @@ Result<ModelSummary> merged(const TuneRequest& request, const ModelGroup& group,
   ModelSummary model;
   model.summary.device = group.devices.front().facts;
   std::vector<std::optional<TunedShape>> shapes(request.shapes.size());
+  const bool any_searched = std::any_of(outcomes.begin(), outcomes.end(), [](const DeviceOutcome& outcome) {
+    return outcome.summary && outcome.summary->any_searched();
+  });
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     model.ordinals.push_back(group.devices[i].facts.ordinal);
     if (outcomes[i].warning) model.warnings.push_back(*outcomes[i].warning);
@@ -85,6 +88,9 @@ Result<ModelSummary> merged(const TuneRequest& request, const ModelGroup& group,
       continue;
     }
     TuneSummary& summary = *outcomes[i].summary;
+    if (summary.out_of_memory && !any_searched)
+      model.failures.emplace_back(model.ordinals.back(), *summary.out_of_memory);
+    if (!model.summary.out_of_memory) model.summary.out_of_memory = summary.out_of_memory;
     model.warn_once(summary.warnings);
     model.summary.seconds = std::max(model.summary.seconds, summary.seconds);
     model.summary.interrupted = model.summary.interrupted || summary.interrupted;

@@ -73,7 +73,7 @@ Result<bool> Measurer::passes_check(const Candidate& candidate) {
   counts_.gpu_seconds += session_.backend.now_s() - begun_s;
   if (!outcome && outcome.error().code == ErrorCode::interrupted) return false;
   if (!outcome) {
-    record(candidate, TrialStatus::launch_fail, outcome.error().message);
+    record_condemned(candidate);
     return tl::unexpected(outcome.error());
   }
   if (outcome->verdict == Verdict::passed) return true;
@@ -146,7 +146,7 @@ Result<void> Measurer::time_batch(const std::vector<Candidate>& batch, TimedCand
     return {};
   }
   if (!times) {
-    for (const Candidate& candidate : batch) record(candidate, TrialStatus::launch_fail, times.error().message);
+    for (const Candidate& candidate : batch) record_condemned(candidate);
     return tl::unexpected(times.error());
   }
   // What slows the sentinel, which only reads, slows the candidates beside it as well.

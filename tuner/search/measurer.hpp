@@ -47,7 +47,8 @@ class Measurer {
   /// Makes the shape the backend's subject, if it is not yet. try_configs() does so itself.
   Result<void> begin();
   /// Checks one candidate, and records it if it fails. False also when the check was interrupted, which says nothing
-  /// about the candidate.
+  /// about the candidate. Neither does an error that ends the session, unless the backend holds it against the
+  /// candidate.
   Result<bool> passes_check(const Candidate& candidate);
   /// One round of the backend's time(). Errors: those of the backend.
   Result<RoundTimes> time(std::span<const Config> configs);

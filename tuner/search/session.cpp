@@ -1,7 +1,12 @@
 #include "tuner/search/session.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
@@ -17,6 +22,7 @@ namespace {
 Result<void> tune_shapes(const SessionSetup& session, SessionKnowledge& knowledge, ShapeQueue& shapes,
                          TuneSummary& summary) {
   std::vector<std::optional<TunedShape>> tuned(session.request.shapes.size());
+  std::vector<std::string> no_room(tuned.size());  // why a shape does not fit
   bool first = true;
   for (; !session.cancelled(); first = false) {
     const double now = session.backend.now_s();
@@ -28,6 +34,12 @@ Result<void> tune_shapes(const SessionSetup& session, SessionKnowledge& knowledg
     Result<TunedShape> shape =
         tune_shape(session, knowledge, static_cast<int>(turn->index), now + (session.ends_s - now) * share);
     if (!shape && shape.error().code == ErrorCode::interrupted) break;
+    if (!shape && shape.error().code == ErrorCode::out_of_memory) {
+      // Equal GPUs have no more memory, so that the shape is no one else's turn either.
+      no_room[turn->index] = fmt::format("there is too little memory for it ({})", shape.error().message);
+      if (!summary.out_of_memory) summary.out_of_memory = shape.error();
+      continue;
+    }
     if (!shape) {
       shapes.give_back(turn->index);
       return tl::unexpected(shape.error());
@@ -36,10 +48,13 @@ Result<void> tune_shapes(const SessionSetup& session, SessionKnowledge& knowledg
     knowledge.model = knowledge.fitted(session.device);
   }
   if (auto committed = session.trials.drain(); !committed) return committed;
-  for (std::size_t i = 0; i < tuned.size(); ++i)
-    summary.shapes.push_back(
-        tuned[i] ? std::move(*tuned[i])
-                 : known_answer(session.request, session.device, session.request.shapes[i], session.db));
+  for (std::size_t i = 0; i < tuned.size(); ++i) {
+    if (!tuned[i]) {
+      tuned[i] = known_answer(session.request, session.device, session.request.shapes[i], session.db);
+      tuned[i]->no_winner = std::move(no_room[i]);
+    }
+    summary.shapes.push_back(std::move(*tuned[i]));
+  }
   return {};
 }
 
@@ -74,7 +89,13 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
   if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
   CompilePool compiles([&backend](const KernelSpec& spec) { return backend.compile(spec); }, request.compile_threads);
   ShapeQueue shapes(request.shapes.size(), 1, request.weights);
-  return run_session(request, device, environment, backend, db, effort, progress, cancel, {shapes, compiles});
+  return unless_nothing_fits(
+      run_session(request, device, environment, backend, db, effort, progress, cancel, {shapes, compiles}));
+}
+
+Result<TuneSummary> unless_nothing_fits(Result<TuneSummary> summary) {
+  if (summary && summary->out_of_memory && !summary->any_searched()) return tl::unexpected(*summary->out_of_memory);
+  return summary;
 }
 
 Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& device, const Environment& environment,

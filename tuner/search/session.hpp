@@ -24,13 +24,17 @@ struct SessionWork {
 };
 
 /// Tunes the shapes that it gets from `work`, which other threads may share. The summary has all shapes of the request,
-/// in its order; for those that this session did not tune it says what known_answer() says. A shape whose tuning fails
-/// goes back into the queue. Errors: as tune().
+/// in its order; for those that this session did not tune it says what known_answer() says. A shape that does not fit
+/// into the memory is left out, and the summary says so. One whose tuning fails otherwise goes back into the queue.
+/// Errors: as tune(), without out_of_memory.
 Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& device, const Environment& environment,
                                 TuneBackend& backend, TuningDb& db, const SearchEffort& effort,
                                 const ProgressSink& progress, const std::atomic<bool>* cancel, SessionWork work);
 
-/// Tunes all shapes of the request. Errors: as tune().
+/// The same summary; out_of_memory where no shape was searched and one does not fit into the memory.
+Result<TuneSummary> unless_nothing_fits(Result<TuneSummary> summary);
+
+/// Tunes all shapes of the request. Errors: as tune(); out_of_memory as unless_nothing_fits().
 Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& device, const Environment& environment,
                                 TuneBackend& backend, TuningDb& db, const SearchEffort& effort,
                                 const ProgressSink& progress, const std::atomic<bool>* cancel);

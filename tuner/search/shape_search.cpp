@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "tuner/measure/rotation.hpp"
 #include "tuner/search/answer.hpp"
 #include "tuner/search/confirm.hpp"
 #include "tuner/search/earlier_results.hpp"
@@ -122,11 +123,14 @@ void take_counts(const Measurer& measurer, TunedShape& tuned) {
   tuned.read_limit_us = measurer.read_limit_us();
 }
 
-/// Stores the read limit, if it was measured, and the winner.
+/// Stores the read limit, if it was measured of all bytes, and the winner.
 Result<TunedShape> answer(const ShapeContext& context, SessionKnowledge& knowledge, TunedShape tuned) {
   const SessionSetup& session = context.session;
   if (auto committed = session.trials.drain(); !committed) return tl::unexpected(committed.error());
-  if (tuned.read_limit_us > 0) {
+  // Lists that select the same tokens again and again read more in all than a copy of the cache has, and the reading
+  // kernels read at most one copy. That time must not be taken for the time of all bytes.
+  const KvFootprint kv = kv_footprint(session.request.problem, context_lengths_of(context.shape));
+  if (tuned.read_limit_us > 0 && kv.read <= kv.allocated) {
     const std::int64_t bytes = kv_bytes(session.request.problem, context.shape);
     knowledge.read_limits.emplace_back(bytes, tuned.read_limit_us);
     if (auto kept = session.db.set_read_limit(session.device_model, session.policy(), bytes, tuned.read_limit_us);

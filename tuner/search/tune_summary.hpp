@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,12 @@ struct TuneSummary {
   double seconds = 0;
   bool interrupted = false;
   std::vector<std::string> warnings = {};  ///< of the winners from which look-ups answer
+  /// Of the first shape that does not fit into the memory. Its no_winner says so, and the others were tuned.
+  std::optional<Error> out_of_memory = {};
+
+  bool any_searched() const {
+    return std::any_of(shapes.begin(), shapes.end(), [](const TunedShape& shape) { return shape.candidates > 0; });
+  }
 };
 
 /// What the devices of one model found together: they divide the shapes among themselves.

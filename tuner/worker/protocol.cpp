@@ -134,6 +134,7 @@ WorkerReply parse_reply(const Json& json, const Frame& frame) {
     times.throttle = json.at("throttle").get<std::string>();
     times.sm_clock_mhz = require_count<int>(json.at("sm_clock_mhz"));
     times.neighbours = json.at("neighbours").get<std::string>();
+    times.stays_in_l2 = json.at("stays_in_l2").get<bool>();
     return times;
   }
   throw BadMessage(fmt::format("reply '{}'", kind));
@@ -217,7 +218,8 @@ Frame to_frame(const WorkerReply& reply) {
                                     {"sentinel_drift", times.sentinel_drift},
                                     {"throttle", times.throttle},
                                     {"sm_clock_mhz", times.sm_clock_mhz},
-                                    {"neighbours", times.neighbours}});
+                                    {"neighbours", times.neighbours},
+                                    {"stays_in_l2", times.stays_in_l2}});
                  }},
       reply);
 }

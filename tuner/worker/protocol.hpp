@@ -16,7 +16,7 @@ namespace leanattn {
 inline namespace v1 {
 
 /// Both sides must have the same version.
-inline constexpr int kWorkerProtocolVersion = 3;
+inline constexpr int kWorkerProtocolVersion = 4;
 
 // The requests. Hello comes first, and once. OpenDevice comes before those that need a device, and AdoptKernel before
 // the first use of a kernel. An arrow names the reply.

@@ -60,9 +60,13 @@ class SimulatedGpu final : public TuneBackend {
   /// Loses its process in this round, which condemns it.
   std::function<bool(const Config&, int round)> dies = [](const Config&, int) { return false; };
   std::function<bool(const Config&)> kills_context = [](const Config&) { return false; };
+  std::function<bool(const Config&)> lost_before = [](const Config&) { return false; };  ///< the device, before a check
+  std::function<bool(int round)> lost_in = [](int) { return false; };                    ///< the device, in this round
+  std::function<bool(const Shape&)> fits = [](const Shape&) { return true; };            ///< into the memory
   std::function<bool(int round)> throttled = [](int) { return false; };  ///< everything takes three times as long
   std::function<void(int round)> before_round = [](int) {};
   std::function<void(const KernelSpec&)> before_compile = [](const KernelSpec&) {};  ///< on the compiling thread
+  bool stays_in_l2 = false;                                                          ///< what should come from memory
   double tick_s = 0;                                     ///< how far the clock moves whenever the session looks at it
   const std::atomic<bool>* interrupts = nullptr;         ///< once it is true, rounds and checks are cut off
   std::string failure = "too many resources requested";  ///< the driver's message when a check fails
@@ -94,6 +98,7 @@ class SimulatedGpu final : public TuneBackend {
   }
   Result<void> adopt(const KernelSpec&, const CompiledKernel&) override { return {}; }
   Result<double> begin_shape(const Shape& shape) override {
+    if (!fits(shape)) return fail(ErrorCode::out_of_memory, "cuMemAlloc: out of memory", "Free memory.");
     shape_ = shape;
     ++shapes_begun;
     clock_s_ += 0.05;
@@ -106,7 +111,11 @@ class SimulatedGpu final : public TuneBackend {
     // compile_cores. If the compiling threads moved it, it would depend on how the host schedules them.
     if (needed_.insert(kernel_name(config.spec)).second) clock_s_ += compile_s / compile_cores;
     ++checks[to_json(config)];
-    if (kills_context(config)) return fail(ErrorCode::context_lost, "an illegal address was touched");
+    if (lost_before(config)) return fail(ErrorCode::context_lost, "the GPU has fallen off the bus");
+    if (kills_context(config)) {
+      died_.insert(to_json(config));
+      return fail(ErrorCode::context_lost, "an illegal address was touched");
+    }
     if (fails_check(config)) return CheckOutcome{Verdict::launch_failed, failure};
     if (wrong(config)) return CheckOutcome{Verdict::incorrect, "O[0] is NaN"};
     return CheckOutcome{};
@@ -114,6 +123,7 @@ class SimulatedGpu final : public TuneBackend {
   Result<RoundTimes> time(std::span<const Config> configs) override {
     before_round(rounds);
     if (interrupts != nullptr && *interrupts) return fail(ErrorCode::interrupted, "the session was cancelled");
+    if (lost_in(rounds)) return fail(ErrorCode::context_lost, "the GPU has fallen off the bus");
     RoundTimes times;
     const double slow = throttled(rounds) ? 3.0 : 1.0;
     if (slow > 1) times.throttle = "hardware thermal";
@@ -130,6 +140,7 @@ class SimulatedGpu final : public TuneBackend {
       clock_s_ += times.us.back() * launches_per_sample * 1e-6;
     }
     times.sentinel_us = noisy(read_us()) * slow;
+    times.stays_in_l2 = stays_in_l2;
     return times;
   }
   std::optional<CheckOutcome> condemned(const Config& config) const override {

@@ -1,4 +1,5 @@
-// paper_test.cpp -- the points of the paper's sweeps and their order, and the summary, JSON and figures of a report.
+// paper_test.cpp -- the points of the paper's sweeps and their order, what an interrupt and an error leave of them, and
+// the summary, JSON and figures of a report.
 #include "tuner/evaluate/paper.hpp"
 
 #include <gtest/gtest.h>
@@ -9,6 +10,7 @@
 #include <set>
 
 #include "runtime/lookup/specs.hpp"
+#include "tuner/evaluate/paper_run.hpp"
 
 namespace leanattn {
 namespace {
@@ -78,6 +80,61 @@ TEST(PaperPlan, TwoFifthsOfThePointsStillSpanEveryLine) {
                                                 [&](std::int64_t value) { return first.contains(line.at(value)); });
     EXPECT_GE(measured_of_line, 3) << to_string(line.axis);
   }
+}
+
+constexpr PaperPoint kFirst{.heads = 8}, kSecond{.heads = 16}, kThird{.heads = 32}, kFourth{.heads = 56};
+
+/// Measures four points, of which one answers as `answer` says.
+std::optional<Error> measure_four(PaperReport& report, const PaperPoint& special,
+                                  const std::function<Result<BenchReport>()>& answer,
+                                  const std::atomic<bool>* cancel = nullptr) {
+  const auto bench_point = [&](const PaperPoint& point) -> Result<BenchReport> {
+    if (point == special) return answer();
+    BenchReport benched;
+    for (const char* mode : {"lean", "fa2", "fd", "read"}) benched.lines.push_back(line(mode, {10, 20, 10}));
+    return benched;
+  };
+  return measure_points(report, {kFourth, kFirst, kSecond, kThird}, {}, bench_point, {}, cancel);
+}
+
+std::vector<PaperPoint> measured_points(const PaperReport& report) {
+  std::vector<PaperPoint> points;
+  for (const PaperMeasurement& measurement : report.measurements) points.push_back(measurement.point);
+  return points;
+}
+
+TEST(PaperRun, AnErrorLeavesWhatWasMeasuredBeforeIt) {
+  for (const ErrorCode code : {ErrorCode::launch_failed, ErrorCode::context_lost, ErrorCode::wrong_result}) {
+    PaperReport report;
+    const auto failure = measure_four(report, kSecond, [&] { return fail(code, "it failed"); });
+    ASSERT_TRUE(failure);
+    EXPECT_EQ(failure->code, code);
+    EXPECT_EQ(measured_points(report), (std::vector<PaperPoint>{kFirst, kFourth}));
+    EXPECT_EQ(report.missing,
+              (std::vector<PaperGap>{{kSecond, "it failed"}, {kThird, "an earlier point had an error"}}));
+  }
+}
+
+TEST(PaperRun, AnErrorOfOnePointCostsThatPointOnly) {
+  PaperReport report;
+  EXPECT_FALSE(measure_four(report, kSecond, [] { return fail(ErrorCode::out_of_memory, "too large"); }));
+  EXPECT_EQ(measured_points(report), (std::vector<PaperPoint>{kFirst, kThird, kFourth}));
+  EXPECT_EQ(report.missing, (std::vector<PaperGap>{{kSecond, "too large"}}));
+}
+
+TEST(PaperRun, APointThatWasInterruptedBetweenItsRoundsIsMissing) {
+  std::atomic<bool> cancel = false;
+  PaperReport report;
+  const auto after_one_round = [&]() -> Result<BenchReport> {
+    cancel = true;
+    BenchReport benched;
+    for (const char* mode : {"lean", "fa2", "fd", "read"}) benched.lines.push_back(line(mode, {10}));
+    benched.interrupted = true;
+    return benched;
+  };
+  EXPECT_FALSE(measure_four(report, kSecond, after_one_round, &cancel));
+  EXPECT_EQ(measured_points(report), (std::vector<PaperPoint>{kFirst, kFourth}));
+  EXPECT_EQ(report.missing, (std::vector<PaperGap>{{kSecond, "interrupted"}, {kThird, "interrupted"}}));
 }
 
 TEST(PaperSummary, AveragesAndExtremesAreOfPairedRatios) {

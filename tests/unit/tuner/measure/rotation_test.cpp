@@ -21,6 +21,20 @@ TEST(Rotation, CoversThreeTimesTheL2AndWholeTurns) {
   EXPECT_LE(rotation_for(30 << 20, kL2, 70 << 20, 10, true).copies, 2);
 }
 
+TEST(Rotation, SaysWhereTooFewCopiesLeaveThemInL2) {
+  constexpr std::int64_t kL2 = 50 << 20, kMemory = 100ll << 30;
+  const auto stays = [&](std::int64_t bytes, std::int64_t memory) {
+    return rotation_for(bytes, kL2, memory, 10, true).stays_in_l2;
+  };
+  EXPECT_FALSE(stays(4 << 20, kMemory));
+  EXPECT_FALSE(stays(64 << 10, kMemory)) << "a graph has room for 2048 copies, which are 2.5 times the L2";
+  EXPECT_TRUE(stays(32 << 10, kMemory));
+  EXPECT_EQ(rotation_for(32 << 10, kL2, kMemory, 10, true).copies, 2048);
+  EXPECT_EQ(rotation_for(32 << 10, kL2, kMemory, 10, true).launches, 2048);
+  EXPECT_TRUE(stays(30 << 20, 70 << 20)) << "the memory has room for two";
+  EXPECT_FALSE(rotation_for(32 << 10, kL2, kMemory, 10, false).stays_in_l2) << "which is what a warm L2 is";
+}
+
 TEST(Rotation, CoversTheL2WithWhatIsReadOfOneByteCachesAndWindows) {
   constexpr std::int64_t kL2 = 60 << 20, kMemory = 100ll << 30;
   DecodeProblem problem;

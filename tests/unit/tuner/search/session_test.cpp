@@ -280,6 +280,75 @@ TEST_F(TuneSession, ALostContextIsAnErrorThatKeepsWhatWasStored) {
   EXPECT_GT(trials(TrialStatus::pruned).size(), 0u);
 }
 
+TEST_F(TuneSession, AnErrorOfTheDeviceIsHeldAgainstNoCandidate) {
+  for (const char* when : {"check", "round"}) {
+    SCOPED_TRACE(when);
+    SetUpDatabase();
+    SimulatedGpu gpu(request.problem, kSeed);
+    if (std::string(when) == "check") {
+      gpu.lost_before = [&gpu](const Config&) { return gpu.checks.size() > 90; };
+    } else {
+      gpu.lost_in = [](int round) { return round == 5; };  // of the screen, with several candidates
+    }
+    const auto summary = run(gpu);
+    ASSERT_FALSE(summary);
+    EXPECT_EQ(summary.error().code, ErrorCode::context_lost);
+    EXPECT_GT(gpu.rounds, 0);
+    EXPECT_TRUE(trials(TrialStatus::launch_fail).empty()) << "--resume would leave it out";
+  }
+}
+
+TEST_F(TuneSession, AShapeThatDoesNotFitIsLeftOutAndTheOthersAreTuned) {
+  request.shapes = {{.batch = 1, .longest_context = 4096},
+                    {.batch = 256, .longest_context = 131072},
+                    {.batch = 1, .longest_context = 8192}};
+  SimulatedGpu gpu(request.problem, kSeed);
+  gpu.fits = [](const Shape& shape) { return shape.batch < 256; };
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary) << summary.error().message;
+  ASSERT_EQ(summary->shapes.size(), 3u);
+  for (const std::size_t fitting : {0u, 2u}) {
+    EXPECT_TRUE(summary->shapes[fitting].finished);
+    EXPECT_GT(summary->shapes[fitting].median_us, 0);
+    EXPECT_EQ(summary->shapes[fitting].no_winner, "");
+  }
+  const TunedShape& large = summary->shapes[1];
+  EXPECT_FALSE(large.finished);
+  EXPECT_EQ(large.median_us, 0);
+  EXPECT_EQ(large.shape, request.shapes[1]);
+  EXPECT_EQ(large.no_winner, "there is too little memory for it (cuMemAlloc: out of memory)");
+  EXPECT_EQ(db->winners(device_model(device))->size(), 2u);
+  ASSERT_TRUE(summary->out_of_memory);
+  // Where nothing fits there is nothing to show.
+  request.shapes = {request.shapes[1], {.batch = 256, .longest_context = 65536}};
+  const auto none = run(gpu);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::out_of_memory);
+  EXPECT_EQ(none.error().hint, "Free memory.");
+}
+
+TEST_F(TuneSession, AReadLimitOfFewerBytesIsNotStoredForAll) {
+  // Each of the query tokens has a list of its own, and a cache has four times one list.
+  for (const int q_len : {4, 8}) {
+    SCOPED_TRACE(q_len);
+    SetUpDatabase();
+    request.problem = {.q_heads = 8, .kv_heads = 1};
+    request.problem.features = {.page_size = 64, .q_len = q_len, .selection_block = 64};
+    SimulatedGpu gpu(request.problem, kSeed);
+    const auto summary = run(gpu);
+    ASSERT_TRUE(summary) << summary.error().message;
+    EXPECT_EQ(db->read_limits(device_model(device), "cold")->size(), q_len == 4 ? 1u : 0u);
+  }
+}
+
+TEST_F(TuneSession, TimesThatShouldBeColdAndAreWarmSaySo) {
+  SimulatedGpu gpu(request.problem, kSeed);
+  gpu.stays_in_l2 = true;
+  ASSERT_TRUE(run(gpu));
+  EXPECT_FALSE(trials(TrialStatus::ok).empty());
+  for (const Trial& trial : trials(TrialStatus::ok)) EXPECT_EQ(trial.throttle, "K and V stay in L2");
+}
+
 TEST_F(TuneSession, RejectedKernelsAreStoredAndNeverRun) {
   SimulatedGpu gpu(request.problem, kSeed);
   gpu.spills = [](const KernelSpec& spec) { return spec.load == LoadPath::ldg; };

@@ -119,6 +119,23 @@ TEST_F(Devices, WhenAllAreLostItIsAnError) {
   EXPECT_EQ(models.error().code, ErrorCode::context_lost);
 }
 
+TEST_F(Devices, AShapeThatDoesNotFitCostsNoDevice) {
+  faults = {{.what = "out_of_memory", .when = "begin", .context = 1024}};
+  const auto models = tune({host(0), host(1)});
+  ASSERT_TRUE(models) << models.error().message;
+  EXPECT_TRUE(models->front().failures.empty());
+  const auto& shapes = models->front().summary.shapes;
+  EXPECT_EQ(shapes[0].no_winner, "there is too little memory for it (cuMemAlloc: out of memory)");
+  EXPECT_FALSE(shapes[0].finished);
+  for (std::size_t i = 1; i < shapes.size(); ++i) EXPECT_TRUE(shapes[i].finished) << i;
+  EXPECT_EQ(opened()->winners(device_model(device))->size(), shapes.size() - 1);
+  EXPECT_TRUE(models->front().summary.out_of_memory);
+  request.shapes.resize(1);
+  const auto none = tune({host(0)});
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::out_of_memory);
+}
+
 TEST_F(Devices, BadCandidatesCostThemselvesOnEveryDevice) {
   faults = {{.what = "abort", .when = "check", .load = "bulk", .stages = 2}};
   const auto models = tune({host(0), host(1)});

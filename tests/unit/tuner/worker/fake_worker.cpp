@@ -60,10 +60,9 @@ std::optional<Error> commit(const PlantedFault& fault) {
   return std::nullopt;
 }
 
-/// How often all workers that share the directory have timed this candidate before. Counts one more.
-int counted(const std::string& directory, const Config& config) {
-  const std::filesystem::path file =
-      std::filesystem::path(directory) / std::to_string(std::hash<std::string>()(to_json(config)));
+/// How often all workers that share the directory have met this candidate or shape before. Counts one more.
+int counted(const std::string& directory, const std::string& json) {
+  const std::filesystem::path file = std::filesystem::path(directory) / std::to_string(std::hash<std::string>()(json));
   std::ofstream(file, std::ios::app) << '.';
   return static_cast<int>(std::filesystem::file_size(file)) - 1;
 }
@@ -89,7 +88,8 @@ class FaultyGpu final : public TuneBackend {
   }
   Result<double> begin_shape(const Shape& shape) override {
     for (const PlantedFault& fault : faults_) {
-      if (fault.when != "begin") continue;
+      if (fault.when != "begin" || (fault.context > 0 && fault.context != shape.longest_context)) continue;
+      if (fault.after > 0 && counted(fault.memory, to_json(shape)) < fault.after) continue;
       if (const auto error = commit(fault)) return tl::unexpected(*error);
     }
     return gpu_.begin_shape(shape);
@@ -112,7 +112,7 @@ class FaultyGpu final : public TuneBackend {
               return to_string(other.spec.load) == fault.beside;
             });
         if (!accompanied) continue;
-        const int before = fault.memory.empty() ? fault.after : counted(fault.memory, config);
+        const int before = fault.memory.empty() ? fault.after : counted(fault.memory, to_json(config));
         if (before < fault.after || (fault.until > 0 && before >= fault.until)) continue;
         if (const auto error = commit(fault)) return tl::unexpected(*error);
       }

@@ -263,6 +263,24 @@ TEST_F(Isolation, AWorkerThatNeverGetsReadyEndsTheSession) {
   }
 }
 
+TEST_F(Isolation, ADeviceThatIsLostBetweenCandidatesCostsTheFirstOneOnly) {
+  for (const char* when : {"check", "time"}) {
+    SCOPED_TRACE(when);
+    const TemporaryDirectory counts;
+    db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, nullptr));
+    // One candidate ends its worker, and after that no worker can begin the shape.
+    faults = {{.what = "segv", .when = when, .load = "bulk"},
+              {.what = "context_lost", .when = "begin", .after = 1, .memory = counts.path().string()}};
+    const auto summary = run();
+    ASSERT_FALSE(summary);
+    EXPECT_EQ(summary.error().code, ErrorCode::context_lost);
+    EXPECT_NE(summary.error().message.find("workers in a row"), std::string::npos) << summary.error().message;
+    const std::vector<Trial> blamed = trials(TrialStatus::launch_fail);
+    EXPECT_LE(blamed.size(), 1u) << "the others were not launched";
+    for (const Trial& trial : blamed) EXPECT_EQ(spec_of(trial).load, LoadPath::bulk) << trial.config;
+  }
+}
+
 TEST_F(Isolation, AProgramThatIsNoWorkerIsAnErrorAndNotAHang) {
   for (const std::string program : {"/bin/true", "/bin/echo", "/nonexistent/worker"}) {
     WorkerOptions options{.command = {program}};

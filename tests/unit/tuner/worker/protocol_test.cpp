@@ -49,7 +49,11 @@ std::vector<WorkerReply> some_replies() {
           kernel,
           ReadTime{12.345678901234567},
           CheckOutcome{Verdict::incorrect, "O[3] is NaN"},
-          RoundTimes{.us = {1.5, 2.25, 1e-3}, .sentinel_us = 3, .sentinel_drift = 0.01, .throttle = "thermal"}};
+          RoundTimes{.us = {1.5, 2.25, 1e-3},
+                     .sentinel_us = 3,
+                     .sentinel_drift = 0.01,
+                     .throttle = "thermal",
+                     .stays_in_l2 = true}};
 }
 
 TEST(WorkerProtocol, FramesSurviveAnyPortionsOfTheStream) {
@@ -141,6 +145,7 @@ TEST(WorkerProtocol, RepliesAreReadAsTheyWereWritten) {
     }
     if (const auto* times = std::get_if<RoundTimes>(&reply)) {
       EXPECT_EQ(std::get<RoundTimes>(*read).us, times->us);
+      EXPECT_EQ(std::get<RoundTimes>(*read).stays_in_l2, times->stays_in_l2);
     }
   }
 }
