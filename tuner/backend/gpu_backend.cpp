@@ -102,7 +102,13 @@ Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths) {
   graphs_.clear();
   sentinel_.reset();
   case_.reset();
-  const KvFootprint kv = kv_footprint(problem_, context_lengths);
+  KvFootprint kv = kv_footprint(problem_, context_lengths);
+  if (has_selection(problem_.features)) {
+    for (int& length : context_lengths)
+      length = static_cast<int>(
+          std::min<std::int64_t>(std::int64_t{length} * kMeasuredSpread, std::numeric_limits<int>::max() / 2));
+  }
+  kv.allocated = DecodeCase::bytes_of_copy(problem_, context_lengths);
   const Result<DeviceMemory> memory = device_memory();
   if (!memory) return tl::unexpected(memory.error());
   if (memory_bytes_ > 0 && kv.allocated > memory_bytes_) {
@@ -118,11 +124,6 @@ Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths) {
   rotation_ = rotation_for(kv.read, device_.l2_bytes, room, kAssumedStart + static_cast<double>(kv.read) / kAssumedRate,
                            policy_ == L2Policy::cold);
 
-  if (has_selection(problem_.features)) {
-    for (int& length : context_lengths)
-      length = static_cast<int>(
-          std::min<std::int64_t>(std::int64_t{length} * kMeasuredSpread, std::numeric_limits<int>::max() / 2));
-  }
   auto made = DecodeCase::create(
       oracle_, problem_, std::move(context_lengths),
       {.kv_copies = rotation_.copies, .selection_spread = kMeasuredSpread, .selection_shuffled = true}, stream_.get());

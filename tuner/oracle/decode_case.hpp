@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "generator/workspace.hpp"
@@ -73,6 +74,10 @@ class DecodeCase {
   static Result<DecodeCase> create(std::shared_ptr<const OracleKernels> kernels, const DecodeProblem& problem,
                                    std::vector<int> context_lengths, const DecodeCaseOptions& options,
                                    CUstream_st* stream);
+
+  /// The bytes that K and V of each copy take in a case without options. The capacity of a paged cache is in whole
+  /// pages, and some pages are more than are needed.
+  static std::int64_t bytes_of_copy(const DecodeProblem& problem, std::span<const int> context_lengths);
 
   /// The arguments of a launch on KV copy 0, or on the given one. The workspace is null until it is bound.
   const LeanDecodeArgs& args() const { return args_; }

@@ -25,6 +25,28 @@ constexpr std::int64_t kUnitBytes = 16;  // bases and strides are multiples of t
 constexpr int kRoomPastContext = 72;     // tokens of NaN behind the longest context, more than one step of a warp
 constexpr std::int64_t kMostPages = std::numeric_limits<int>::max();
 
+/// Pages of a pool that holds `used` ones and some more, so that a kernel that confuses pages is found out.
+std::int64_t pool_for(std::int64_t used) { return used + used / 4 + 3; }
+
+/// The capacity of a request where the options name none.
+std::int64_t usual_capacity(std::span<const int> context_lengths) {
+  const int longest = context_lengths.empty() ? 0 : *std::max_element(context_lengths.begin(), context_lengths.end());
+  return std::min<std::int64_t>(std::int64_t{std::max(0, longest)} + kRoomPastContext, std::numeric_limits<int>::max());
+}
+
+/// From one copy of K, or of V, to the next. elements: of the wider of the two. scale_bytes: of scales of its tokens.
+std::int64_t copy_stride(std::int64_t elements, std::int64_t element_bytes, std::int64_t scale_bytes) {
+  return round_up(elements * element_bytes + scale_bytes + kUnitBytes, 256);
+}
+
+/// Bytes by which a copy of K, or of V, is larger where tokens have scales: what stands for a launch's reads takes them
+/// for more of K and V.
+std::int64_t scale_bytes_of(const DecodeProblem& problem, std::int64_t tokens) {
+  const Features& features = problem.features;
+  const bool scales_tokens = has_one_byte_elements(features) && features.kv_scale == KvScale::token;
+  return scales_tokens ? tokens * problem.kv_heads * 4 : 0;
+}
+
 Result<void> allocate_poisoned(DeviceBuffer& buffer, std::int64_t bytes, CUstream_st* stream) {
   auto made = DeviceBuffer::allocate(bytes);
   if (!made) return tl::unexpected(made.error());
@@ -44,6 +66,21 @@ Result<void> upload(DeviceBuffer& buffer, const std::vector<T>& values, std::int
 
 }  // namespace
 
+std::int64_t DecodeCase::bytes_of_copy(const DecodeProblem& problem, std::span<const int> context_lengths) {
+  const Features& features = problem.features;
+  const auto requests = static_cast<std::int64_t>(context_lengths.size());
+  std::int64_t tokens = requests * usual_capacity(context_lengths);
+  if (features.page_size > 0) {
+    const std::int64_t pages = (usual_capacity(context_lengths) + features.page_size - 1) / features.page_size;
+    tokens = pool_for(requests * pages) * features.page_size;
+  }
+  const std::int64_t columns = std::max<std::int64_t>(row_elements(features, problem.head_dim),
+                                                      features.latent ? 0 : leanattn::v_head_dim(problem));
+  const std::int64_t bytes =
+      copy_stride(tokens * problem.kv_heads * columns, kv_element_bytes(features), scale_bytes_of(problem, tokens));
+  return features.latent ? bytes : 2 * bytes;
+}
+
 std::int64_t DecodeCase::padding(std::int64_t units, std::int64_t element_bytes) const {
   return options_.padded ? units * kUnitBytes / element_bytes : 0;
 }
@@ -53,9 +90,7 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   const std::int64_t head_dim = problem_.head_dim, q_heads = problem_.q_heads;
   const auto pad = [&](std::int64_t units) { return padding(units, 2); };
   if (options_.context_capacity == 0) {
-    const std::int64_t longest = std::max(0, *std::max_element(lengths_.begin(), lengths_.end()));
-    options_.context_capacity =
-        static_cast<int>(std::min<std::int64_t>(longest + kRoomPastContext, std::numeric_limits<int>::max()));
+    options_.context_capacity = static_cast<int>(usual_capacity(lengths_));
   }
   if (features.page_size > 0) {
     const std::int64_t whole = round_up(options_.context_capacity, features.page_size);
@@ -126,7 +161,7 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   if (features.page_size > 0) {
     const std::int64_t max_pages = options_.context_capacity / features.page_size;
     const std::int64_t used = std::int64_t{batch()} * max_pages;
-    pools = options_.pool_pages > 0 ? options_.pool_pages : used + used / 4 + 3;
+    pools = options_.pool_pages > 0 ? options_.pool_pages : pool_for(used);
     if (pools < used || pools > kMostPages) {
       return fail(ErrorCode::invalid_argument,
                   fmt::format("a pool of {} pages cannot hold the {} pages that are in use", pools, used),
@@ -155,12 +190,8 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
     kv_strides(args_.v_stride_batch, args_.v_stride_head, args_.v_stride_token, check_.v_head_dim, 2);
   const std::int64_t offset = pad(1), v_in_pool = args_.k_stride_batch;
   if (one_pool) args_.k_stride_batch = args_.v_stride_batch = args_.k_stride_batch + args_.v_stride_batch;
-  // Where tokens have scales, what stands for a launch's reads takes them for more of K and V.
-  const bool scales_tokens = has_one_byte_elements(features) && features.kv_scale == KvScale::token;
-  const std::int64_t scale_bytes = scales_tokens ? pools * tokens * problem_.kv_heads * 4 : 0;
-  kv_copy_bytes_ = round_up((offset + pools * std::max(args_.k_stride_batch, args_.v_stride_batch)) * element_bytes +
-                                scale_bytes + kUnitBytes,
-                            256);
+  kv_copy_bytes_ = copy_stride(offset + pools * std::max(args_.k_stride_batch, args_.v_stride_batch), element_bytes,
+                               scale_bytes_of(problem_, pools * tokens));
   LEANATTN_TRY(allocate_poisoned(k_, kv_copy_bytes_ * options_.kv_copies, stream));
   args_.k = k_.at(offset * element_bytes);
   if (features.latent) {
@@ -175,7 +206,7 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
 
   if (features.page_size > 0) {
     const std::int64_t used = std::int64_t{batch()} * check_.max_pages;
-    const std::int64_t spare = std::min(pools - used, used / 4 + 3);
+    const std::int64_t spare = std::min(pools, pool_for(used)) - used;
     std::vector<int> pages(static_cast<std::size_t>(used + spare));
     std::iota(pages.begin(), pages.end(), static_cast<int>(pools - used - spare));
     std::shuffle(pages.begin(), pages.end(), std::mt19937_64(options_.seed));
