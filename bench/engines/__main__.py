@@ -126,6 +126,7 @@ def measure(options):
             told = settings_for(options.shapes, options.steps, model, config["vocab_size"], not options.no_compile, 0 if index else options.tune)
             settings.write_text(json.dumps(told))
             for backend in options.backends:
+                print(f"{options.engine}, {backend}: process {index + 1} of {options.rounds}", file=sys.stderr, flush=True)
                 rounds[backend].append(run(options.engine, backend, settings, pathlib.Path(folder, "out.json")))
         results["backends"] = {backend: median_round(made) for backend, made in rounds.items()}
     compare_answers(results)
