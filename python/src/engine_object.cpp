@@ -248,8 +248,7 @@ Raises leanattn.Error: no_driver, no_device, driver_too_old, unsupported, out_of
       .def_prop_ro(
           "workspace_bytes", [](const EngineObject& self) { return self.workspaces.bytes(); },
           "Bytes of device memory that the engine keeps for streams and captured graphs: workspaces, and what decode() "
-          "makes of "
-          "page tables in compressed rows.")
+          "makes of page tables in compressed rows.")
       .def(
           "reload", [](EngineObject& self) { unwrap(self.engine.reload()); },
           "Reads the winners again, after tuning or an import. Plans that were made before stay valid and do not "

@@ -242,6 +242,7 @@ Config EngineCore::safe_config(const DecodeProblem& problem, const Shape& shape)
 
 Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
                                               const LookupKey& key, WhenNotLoaded when_not_loaded) {
+  if (!mark_.here()) return tl::unexpected(ProcessMark::forked());  // here locks may be held by threads of the parent
   if (auto valid = validate(problem, shape); !valid) return tl::unexpected(std::move(valid.error()));
   // Read before anything else, so that a build that ends from now on outdates the stand-in below.
   const std::uint64_t builds = builds_.load(std::memory_order_acquire);
@@ -282,8 +283,8 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
     // Winners have changed since the pair was planned, and a stream that is being captured cannot wait for the new
     // kernel. The plan that the pair got then is as right as before.
     const PlanCore* before = recent_.find_any(key);
-    if (before != nullptr && before->waits() && !fits(*before, stream)) before = narrow_.find_any(key);
-    if (before != nullptr && (!before->waits() || fits(*before, stream))) {
+    if (before != nullptr && !serves(*before, stream)) before = narrow_.find_any(key);
+    if (before != nullptr && serves(*before, stream)) {
       if (call_capture_ != nullptr) call_capture_->count(problem, shape, key, &before->choice());
       return before;
     }
@@ -316,6 +317,7 @@ Result<std::unique_ptr<GroupMember>> EngineCore::create_group(const GroupMemberO
 
 Result<const PlanCore*> EngineCore::plan_group(const DecodeProblem& problem, const Shape& shape,
                                                const GroupMember& group, CUstream_st* stream) {
+  if (!mark_.here()) return tl::unexpected(ProcessMark::forked());  // as in make_plan()
   if (auto valid = validate(problem, shape); !valid) return tl::unexpected(std::move(valid.error()));
   if (auto fits = group.check(problem, plan_size(problem, shape).batch, parts_.context.get()); !fits)
     return tl::unexpected(std::move(fits.error()));

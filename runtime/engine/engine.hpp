@@ -76,15 +76,13 @@ class EngineCore : public ::leanattn_engine {
   /// long as the engine.
   Result<const PlanCore*> plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
                                WhenNotLoaded when_not_loaded = WhenNotLoaded::compile) {
-    if (!mark_.here()) [[unlikely]]
-      return tl::unexpected(ProcessMark::forked());  // in a child, threads of the parent may hold locks for ever
     const LookupKey key = make_lookup_key(problem, shape);
     const std::uint64_t generation = generation_.load(std::memory_order_acquire);
     const PlanCore* known = recent_.find(key, generation);
-    if (known != nullptr && known->waits() && !fits(*known, stream)) [[unlikely]] {
+    if (known != nullptr && !serves(*known, stream)) [[unlikely]] {
       known = narrow_.find(key, generation);
       // That one may have been made for a stream with more SMs than this one.
-      if (known != nullptr && known->waits() && !fits(*known, stream)) known = nullptr;
+      if (known != nullptr && !serves(*known, stream)) known = nullptr;
     }
     if (known != nullptr) [[likely]] {
       if (call_capture_ != nullptr) [[unlikely]]
@@ -93,7 +91,7 @@ class EngineCore : public ::leanattn_engine {
     }
     if (when_not_loaded == WhenNotLoaded::stand_in) {
       known = stand_ins_.find(key, builds_.load(std::memory_order_acquire));
-      if (known != nullptr && (!known->waits() || fits(*known, stream))) {
+      if (known != nullptr && serves(*known, stream)) {
         if (call_capture_ != nullptr) call_capture_->count(problem, shape, key, &known->choice());
         return known;
       }
@@ -155,8 +153,9 @@ class EngineCore : public ::leanattn_engine {
            (stream == nullptr || !parts_.stream_sms ||
             grid <= std::int64_t{parts_.stream_sms(stream)} * kernel.resident_ctas_per_sm);
   }
-  bool fits(const PlanCore& plan, CUstream_st* stream) const {
-    return fits(plan.choice().config.grid, plan.kernel(), stream);
+  /// Whether a launch of the plan ends on the stream: its CTAs do not wait for each other, or are resident at once.
+  bool serves(const PlanCore& plan, CUstream_st* stream) const {
+    return !plan.waits() || fits(plan.choice().config.grid, plan.kernel(), stream);
   }
   /// Replaces a kernel whose CTAs wait for each other, and do not fit the stream's SMs, by the one with tickets and the
   /// same tunables; where that cannot be built, cuts the grid. Errors: those of prepare().

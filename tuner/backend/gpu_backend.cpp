@@ -102,26 +102,26 @@ Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths) {
   graphs_.clear();
   sentinel_.reset();
   case_.reset();
-  KvFootprint kv = kv_footprint(problem_, context_lengths);
+  const std::int64_t kv_read = kv_footprint(problem_, context_lengths).read;
   if (has_selection(problem_.features)) {
     for (int& length : context_lengths)
       length = static_cast<int>(
           std::min<std::int64_t>(std::int64_t{length} * kMeasuredSpread, std::numeric_limits<int>::max() / 2));
   }
-  kv.allocated = DecodeCase::bytes_of_copy(problem_, context_lengths);
+  const std::int64_t copy_bytes = DecodeCase::bytes_of_copy(problem_, context_lengths);
   const Result<DeviceMemory> memory = device_memory();
   if (!memory) return tl::unexpected(memory.error());
-  if (memory_bytes_ > 0 && kv.allocated > memory_bytes_) {
+  if (memory_bytes_ > 0 && copy_bytes > memory_bytes_) {
     return fail(ErrorCode::out_of_memory,
-                fmt::format("K and V of this shape take {} bytes, and the limit is {}", kv.allocated, memory_bytes_),
+                fmt::format("K and V of this shape take {} bytes, and the limit is {}", copy_bytes, memory_bytes_),
                 "Raise the limit, or tune a smaller shape.");
   }
   auto most = static_cast<double>(memory->free_bytes) * kMemoryShare;
   if (memory_bytes_ > 0) most = std::min(most, static_cast<double>(memory_bytes_));
   // A copy takes more than a launch reads of it where lengths differ or a window hides tokens.
-  const double read_share = static_cast<double>(kv.read) / static_cast<double>(kv.allocated);
+  const double read_share = static_cast<double>(kv_read) / static_cast<double>(copy_bytes);
   const auto room = static_cast<std::int64_t>(most * read_share);
-  rotation_ = rotation_for(kv.read, device_.l2_bytes, room, kAssumedStart + static_cast<double>(kv.read) / kAssumedRate,
+  rotation_ = rotation_for(kv_read, device_.l2_bytes, room, kAssumedStart + static_cast<double>(kv_read) / kAssumedRate,
                            policy_ == L2Policy::cold);
 
   auto made = DecodeCase::create(

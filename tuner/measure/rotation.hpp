@@ -13,9 +13,9 @@ inline namespace v1 {
 /// Where query tokens select what they see, one of so many blocks of a context is selected in measurements.
 inline constexpr int kMeasuredSpread = 4;
 
-/// Bytes of K and V of requests of these lengths: what one launch reads, which a window makes less, and what one copy
-/// takes, in which every request has room for the longest. Both are at least 1. With a selection the lengths count what
-/// is selected, and a copy holds kMeasuredSpread times as much.
+/// Bytes of K and V of requests of these lengths: what one launch reads, which a window makes less, and what the tokens
+/// of one copy take, in which every request has room for the longest. Both are at least 1. With a selection the lengths
+/// count what is selected, and a copy holds kMeasuredSpread times as much.
 struct KvFootprint {
   std::int64_t read = 1, allocated = 1;
 };

@@ -167,8 +167,8 @@ Result<std::vector<ModelSummary>> tune_group_devices(const TuneRequest& request,
     ShapeQueue shapes(request.shapes.size(), 1, request.weights);
     WorkerBackend backend(facts.front(), group->problem, group->policy, workers, compiler, cancel, group->rank_devices);
     if (auto started = backend.start(); !started) return tl::unexpected(started.error());
-    summary = unless_nothing_fits(run_session(*group, facts.front(), devices.front().environment, backend, **db, effort,
-                                              progress, cancel, {shapes, compiles}));
+    summary = or_out_of_memory(run_session(*group, facts.front(), devices.front().environment, backend, **db, effort,
+                                           progress, cancel, {shapes, compiles}));
     compiles.abandon();
     compiler->stop();
   }

@@ -89,11 +89,11 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
   if (auto ok = validate(request); !ok) return tl::unexpected(ok.error());
   CompilePool compiles([&backend](const KernelSpec& spec) { return backend.compile(spec); }, request.compile_threads);
   ShapeQueue shapes(request.shapes.size(), 1, request.weights);
-  return unless_nothing_fits(
+  return or_out_of_memory(
       run_session(request, device, environment, backend, db, effort, progress, cancel, {shapes, compiles}));
 }
 
-Result<TuneSummary> unless_nothing_fits(Result<TuneSummary> summary) {
+Result<TuneSummary> or_out_of_memory(Result<TuneSummary> summary) {
   if (summary && summary->out_of_memory && !summary->any_searched()) return tl::unexpected(*summary->out_of_memory);
   return summary;
 }

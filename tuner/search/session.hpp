@@ -32,9 +32,9 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
                                 const ProgressSink& progress, const std::atomic<bool>* cancel, SessionWork work);
 
 /// The same summary; out_of_memory where no shape was searched and one does not fit into the memory.
-Result<TuneSummary> unless_nothing_fits(Result<TuneSummary> summary);
+Result<TuneSummary> or_out_of_memory(Result<TuneSummary> summary);
 
-/// Tunes all shapes of the request. Errors: as tune(); out_of_memory as unless_nothing_fits().
+/// Tunes all shapes of the request. Errors: as tune(); out_of_memory as or_out_of_memory().
 Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& device, const Environment& environment,
                                 TuneBackend& backend, TuningDb& db, const SearchEffort& effort,
                                 const ProgressSink& progress, const std::atomic<bool>* cancel);

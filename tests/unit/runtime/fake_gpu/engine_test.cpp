@@ -198,9 +198,7 @@ TEST_F(FakeGpuEngine, ALostContextIsReportedByTheLaunch) {
 }
 
 TEST_F(FakeGpuEngine, DebugModeRefusesPointersThatCudaDoesNotKnow) {
-  setenv("LEANATTN_DEBUG", "1", 1);
-  Engine engine = open();
-  unsetenv("LEANATTN_DEBUG");
+  Engine engine = open_debugging();
   const auto plan = engine.plan(problem_, shape_);
   ASSERT_TRUE(plan);
   Workspace workspace(plan->workspace_bytes());
@@ -211,9 +209,7 @@ TEST_F(FakeGpuEngine, DebugModeRefusesPointersThatCudaDoesNotKnow) {
 }
 
 TEST_F(FakeGpuEngine, DebugModeNamesTheFeaturesPointerThatCudaDoesNotKnow) {
-  setenv("LEANATTN_DEBUG", "1", 1);
-  Engine engine = open();
-  unsetenv("LEANATTN_DEBUG");
+  Engine engine = open_debugging();
   Problem problem;
   problem.sink_logits = true;
   const auto plan = engine.plan(problem, shape_);
@@ -230,9 +226,7 @@ TEST_F(FakeGpuEngine, DebugModeNamesTheFeaturesPointerThatCudaDoesNotKnow) {
 }
 
 TEST_F(FakeGpuEngine, DebugModeChecksArraysBeforeALaunchButNotUnderStreamCapture) {
-  setenv("LEANATTN_DEBUG", "1", 1);
-  Engine engine = open();
-  unsetenv("LEANATTN_DEBUG");
+  Engine engine = open_debugging();
   const auto plan = engine.plan(problem_, shape_);
   ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
   Workspace workspace(plan->workspace_bytes());
@@ -258,9 +252,7 @@ TEST_F(FakeGpuEngine, DebugModeChecksArraysBeforeALaunchButNotUnderStreamCapture
 }
 
 TEST_F(FakeGpuEngine, DebugModeTellsApartThePerThreadStreamsOfTwoThreads) {
-  setenv("LEANATTN_DEBUG", "1", 1);
-  Engine engine = open();
-  unsetenv("LEANATTN_DEBUG");
+  Engine engine = open_debugging();
   const auto plan = engine.plan(problem_, shape_);
   ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
   Workspace workspace(plan->workspace_bytes());

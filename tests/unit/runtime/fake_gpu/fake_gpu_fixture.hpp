@@ -50,6 +50,13 @@ class FakeGpuEngine : public ::testing::Test {
     EXPECT_TRUE(engine) << engine.error().message;
     return std::move(*engine);
   }
+  /// As with LEANATTN_DEBUG=1 in the environment.
+  Engine open_debugging() {
+    setenv("LEANATTN_DEBUG", "1", 1);
+    Engine engine = open();
+    unsetenv("LEANATTN_DEBUG");
+    return engine;
+  }
 
   static DecodeArgs args() {
     DecodeArgs args;
