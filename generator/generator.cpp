@@ -82,7 +82,7 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
   const bool roles = warpgroups_have_roles(spec);
   add({"merge/partial.cuh", "merge/output.cuh"});
   if (!holds_results(spec)) add({"merge/states.cuh"});
-  add({"merge/workspace.cuh"});
+  add({"merge/workspace.cuh", keeps_partials_by_hint(spec) ? "merge/l2_hint.cuh" : "merge/l2_prefetch.cuh"});
   if (group) add({"merge/exchange.cuh", "merge/send_columns.cuh"});
   if (holds_results(spec)) {
     add({roles                   ? "merge/role_columns.cuh"

@@ -234,6 +234,12 @@ bool holds_results(const KernelSpec& spec) {
 
 bool counts_partials(const KernelSpec& spec) { return spec.fixup == FixUp::wait && warpgroups_have_roles(spec); }
 
+bool keeps_partials_by_hint(const KernelSpec& spec) {
+  constexpr int kManyBytes = 32768;
+  const int bytes = 4 * lean_partial_floats(4 * partial_columns(spec), state_columns(spec));
+  return !spec.features.batch_invariant && (counts_partials(spec) || bytes > kManyBytes);
+}
+
 bool writes_rows(const KernelSpec& spec) {
   const int warps_of_row = warpgroups_have_roles(spec) ? 2 : 1;  // warps that hold a part of a row each
   // Where warpgroups share more than 64 rows, this spills.

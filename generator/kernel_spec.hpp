@@ -160,6 +160,10 @@ int state_columns(const KernelSpec& spec);
 /// Whether the contributors to an output tile count their partials (templates/merge/counted_partials.cuh). Elsewhere
 /// partials announce themselves.
 bool counts_partials(const KernelSpec& spec);
+/// Whether partials stay in L2 by a hint with all that is written to them (templates/merge/l2_hint.cuh), as counted
+/// ones and those of more than 32 KiB do. Other partials are prefetched (templates/merge/l2_prefetch.cuh), except those
+/// of batch-invariant kernels, of which a CTA stores many: nothing keeps these in L2.
+bool keeps_partials_by_hint(const KernelSpec& spec);
 /// Whether a partial has so many columns that one CTA alone takes long to merge it.
 bool has_large_partials(const KernelSpec& spec);
 

@@ -122,6 +122,13 @@ LEAN_DEVICE u64 evict_first() {
   return policy;
 }
 
+// The opposite, for what this launch writes to the workspace and the next one should still find in L2.
+LEAN_DEVICE u64 evict_last() {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 // Asks for a line of L2 that this launch writes and reads, and that should still be there in the next launch (PTX ISA,
 // "prefetch").
 LEAN_DEVICE void keep_in_l2(const void* p) { asm volatile("prefetch.global.L2::evict_last [%0];" ::"l"(p) : "memory"); }

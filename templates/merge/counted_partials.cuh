@@ -90,7 +90,6 @@ LEAN_DEVICE void load_if(bool wanted, const float* column, const float* from, Ro
       : "l"(column), "l"(from), "r"((u32)wanted)
       : "memory");
 }
-LEAN_DEVICE void clear_column(float* column) { *(float4*)column = make_float4(0, 0, 0, 0); }
 LEAN_DEVICE void clear_state(float* state) { *(float2*)state = make_float2(0, 0); }
 
 // Loads columns of partials, column_of(i) of partial_of(i) for i < kCount if wanted(i), and puts the zeros back. What

@@ -157,6 +157,39 @@ TEST(Generator, WaitsForCountedPartialsAreBounded) {
   expect_one_bounded_loop(spec, "while (stored % kOneLeft");
 }
 
+TEST(Generator, EveryStoreToALargePartialHasAHintAndSmallOnesArePrefetched) {
+  const auto lines_with = [](const EmittedKernel& kernel, const std::string& pattern) {
+    const std::vector<std::string> lines = code_lines(kernel.source);
+    const std::regex found(pattern);
+    return std::count_if(lines.begin(), lines.end(),
+                         [&](const std::string& line) { return std::regex_search(line, found); });
+  };
+  KernelSpec counted = with_roles();
+  counted.fixup = FixUp::wait;
+  KernelSpec tokens = with_roles();
+  tokens.group = 16, tokens.warps = 4;
+  const KernelSpec small{.group = 8, .load = LoadPath::tensor, .warps = 4, .stages = 2},
+      wide{.group = 64, .load = LoadPath::tensor, .warps = 4, .stages = 2};
+  for (const KernelSpec& spec : {counted, with_roles(), tokens, small, wide}) {
+    const auto emitted = emit(spec);
+    ASSERT_TRUE(emitted) << emitted.error().message;
+    const bool by_hint = keeps_partials_by_hint(spec);
+    EXPECT_EQ(by_hint, spec != small) << kernel_name(spec);
+    // Stores of four words are those of columns of partials and of zeros in their place.
+    const std::string hint = R"(\.L2::cache_hint)", columns = R"(\.(b128 \[%0\], x|v4\.u32 \[%0\]))",
+                      store = R"(st\.(relaxed\.gpu\.)?global)";
+    EXPECT_EQ(lines_with(*emitted, store + hint + columns) > 0, by_hint) << kernel_name(spec);
+    EXPECT_EQ(lines_with(*emitted, store + columns) > 0, !by_hint) << kernel_name(spec);
+    EXPECT_EQ(lines_with(*emitted, R"(keep_in_l2\(mine)") > 0, !by_hint) << kernel_name(spec);
+  }
+  KernelSpec invariant = with_roles();
+  invariant.features.batch_invariant = true;
+  const auto emitted = emit(invariant);
+  ASSERT_TRUE(emitted) << emitted.error().message;
+  EXPECT_FALSE(keeps_partials_by_hint(invariant));
+  EXPECT_EQ(lines_with(*emitted, "cache_hint.b128|keep_in_l2\\(mine"), 0);
+}
+
 TEST(Generator, EveryWaitForAStageOfTheRingIsBounded) {
   const KernelSpec tokens{.arch = {9, 0, true}, .load = LoadPath::tensor, .warps = 4, .stages = 2};
   for (const KernelSpec& spec : {tokens, with_roles()}) expect_one_bounded_loop(spec, "while (!is_complete(");
