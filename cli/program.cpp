@@ -49,10 +49,10 @@ int finished(int code, bool json) {
   return code == kExitOk ? kExitFailure : code;
 }
 
-/// Says which flags were given more than once, because only the last value of each counts.
+/// Says which flags with a value were given more than once, because only the last value of each counts.
 void warn_of_repeated_flags(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
-    if (option->count() < 2 || option->get_type_size_max() == 0) continue;
+    if (option->count() < 2 || option->get_items_expected_max() == 0) continue;
     warn(fmt::format("{} was given {} times; only the last value, {}, counts", option->get_name(), option->count(),
                      option->results().back()));
   }

@@ -440,6 +440,7 @@ class Output(Contract):
         self.expect(0, "lookup", *SHAPE, *OFFLINE, "--context", "8k", says="--context was given 2 times.*8k")
         self.expect(0, "lookup", *SHAPE, *OFFLINE, says="LEANATTN_CUBIN_CACHE_MB.*'many' is not a whole number", LEANATTN_CUBIN_CACHE_MB="many")
         self.assertEqual(self.expect(0, "lookup", *SHAPE, *OFFLINE, LEANATTN_CUBIN_CACHE_MB="64").stderr, "")
+        self.assertEqual(self.expect(0, "lookup", *SHAPE, *OFFLINE, "--lse", "--lse").stderr, "")  # flags without a value
 
     def test_failures_under_json_are_one_document_with_the_exit_code(self):
         for code, arguments in ((3, ["devices"]), (3, ["tune", *SHAPE]), (3, ["bench", *SHAPE]), (4, ["report", "--format", "md"]),

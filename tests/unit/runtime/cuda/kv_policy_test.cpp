@@ -35,7 +35,8 @@ TEST(KvPolicy, KvLeavesFirstOnlyWhereItIsReadOnce) {
       if (thorough() || (load == LoadPath::tensor && c.features.q_len == 1)) {
         ASSERT_TRUE(compile(*kernel)) << c.what << ", " << to_string(load);
       }
-      for (const std::string_view hint : {"L2::cache_hint", "createpolicy.fractional.L2::evict_first"})
+      for (const std::string_view hint :
+           {"complete_tx::bytes.L2::cache_hint", "createpolicy.fractional.L2::evict_first"})
         EXPECT_EQ(kernel->source.find(hint) != std::string::npos, c.read_once) << c.what << ", " << to_string(load);
     }
   }
