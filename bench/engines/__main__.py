@@ -3,12 +3,13 @@
     python3 bench/engines --out results [--engine vllm] [--model deepseek] [--backends FLASH_ATTN,CUSTOM] [--steps 128] [--tune 60]
 
 Engines are vLLM, with FLASH_ATTN, TRITON_ATTN, FLASHINFER and leanattn, which it calls CUSTOM; Transformers' continuous batching (generate_batch)
-with flash_attention_3, sdpa and leanattn; and SGLang's model runner with fa3, triton and leanattn. The model has random weights and the sizes of
-Llama-3-8B, or, with --model deepseek in vLLM, the attention of DeepSeek V2 Lite (16 heads on a latent cache) and a dense feed-forward part; vLLM's
-own backends are FLASH_ATTN_MLA, FLASHMLA and TRITON_MLA then. Shapes are 1 x 8k, 16 x 8k, 64 x 4k, 8 x 32k, and a ragged mix: the contexts of the
-first step of bench/trace's conversations in which 64 requests run. Each backend has a process of its own, and a round runs all of them; of the
-rounds the median counts. A backend that cannot start is named in the report. Transformers and SGLang also answer ten prompts with every backend, and
-the report compares tokens and log-probabilities.
+with flash_attention_3 and leanattn, and with sdpa where --backends names it, which takes long because its masks are of all requests' tokens
+together; and SGLang's model runner with fa3, triton and leanattn. The model has random weights and the sizes of Llama-3-8B, or, with --model
+deepseek in vLLM, the attention of DeepSeek V2 Lite (16 heads on a latent cache) and a dense feed-forward part; vLLM's own backends are
+FLASH_ATTN_MLA, FLASHMLA and TRITON_MLA then. Shapes are 1 x 8k, 16 x 8k, 64 x 4k, 8 x 32k, and a ragged mix: the contexts of the first step of
+bench/trace's conversations in which 64 requests run. Each backend has a process of its own, and a round runs all of them; of the rounds the median
+counts. A backend that cannot start, or does not end in time, is named in the report. Transformers and SGLang also answer ten prompts with every
+backend, and the report compares tokens and log-probabilities.
 
 This program needs a GPU, the engine, and the leanattn package where the engine finds it. It writes engines.json and engines.md.
 """
@@ -17,7 +18,9 @@ import datetime
 import gzip
 import io
 import json
+import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -70,6 +73,7 @@ def parse(given=None):
     parser.add_argument("--shapes", help="names of those shapes that are measured, such as '1 x 8192;64 x 4096'; all unless given")
     parser.add_argument("--steps", type=int, default=128, help="decode steps that are timed of a shape (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each backend (%(default)s)")
+    parser.add_argument("--limit", type=int, default=1200, metavar="SECONDS", help="end a process that takes longer (%(default)s)")
     parser.add_argument("--tune", type=int, default=0, metavar="SECONDS", help="at most so long, leanattn tunes in its first process (%(default)s)")
     parser.add_argument("--no-compile", action="store_true", help="without vLLM's own compilation of the model, which takes a minute a process")
     parser.add_argument("--report-only", action="store_true", help="write the Markdown again from engines.json; needs no GPU")
@@ -78,7 +82,7 @@ def parse(given=None):
     if options.model not in engine.backends:
         parser.error(f"--model takes {', '.join(engine.backends)} with {engine.title}")
     known = engine.backends[options.model]
-    options.backends = options.backends.split(",") if options.backends else list(known)
+    options.backends = options.backends.split(",") if options.backends else [name for name in known if name not in engine.slow]
     if not set(options.backends) <= set(known):
         parser.error("--backends takes " + ", ".join(known))
     named = {engine_report.shape_name(contexts): contexts for contexts in shapes()}
@@ -127,7 +131,7 @@ def measure(options):
             settings.write_text(json.dumps(told))
             for backend in options.backends:
                 print(f"{options.engine}, {backend}: process {index + 1} of {options.rounds}", file=sys.stderr, flush=True)
-                rounds[backend].append(run(options.engine, backend, settings, pathlib.Path(folder, "out.json")))
+                rounds[backend].append(run(options.engine, backend, settings, pathlib.Path(folder, "out.json"), options.limit))
         results["backends"] = {backend: median_round(made) for backend, made in rounds.items()}
     compare_answers(results)
     for backend in results["backends"].values():
@@ -146,13 +150,25 @@ def compare_answers(results):
             results["backends"][name]["agreement"] = engine_report.agreement(answers[peer], answers[name])
 
 
-def run(engine, backend, settings, out):
-    """The figures of one process, or why there are none."""
+def run(engine, backend, settings, out, limit):
+    """The figures of one process, or why there are none. After `limit` seconds the process is ended, and all that it has started."""
     out.unlink(missing_ok=True)
-    ran = subprocess.run([sys.executable, HERE / f"{engine}_decode.py", backend, settings, out], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, HERE / f"{engine}_decode.py", backend, settings, out], stderr=subprocess.PIPE, text=True,
+                               start_new_session=True)
+    late = False
+    try:
+        messages = process.communicate(timeout=limit)[1]
+    except (subprocess.TimeoutExpired, KeyboardInterrupt) as end:
+        os.killpg(process.pid, signal.SIGKILL)
+        messages = process.communicate()[1]
+        if isinstance(end, KeyboardInterrupt):
+            raise
+        late = True
     made = json.loads(out.read_text()) if out.exists() else {}
-    if ran.returncode != 0:
-        lines = ran.stderr.strip().splitlines() or ["no message"]
+    if late:
+        made["error"] = f"it had not ended after {limit} s"
+    elif process.returncode != 0:
+        lines = messages.strip().splitlines() or ["no message"]
         # What went wrong is the last line that names an error; threads that end later may add lines.
         made["error"] = next((line for line in reversed(lines) if "Error" in line), lines[-1])[:300]
     return made

@@ -15,13 +15,14 @@ class Engine:
     own: str  # the name of leanattn
     backends: dict  # by model; the first is the one that speed-ups are over
     steps: str  # how a decode step runs, for the report
+    slow: tuple = ()  # backends that only run where --backends names them
 
 
 ENGINES = {
     "vllm": Engine("vLLM", "CUSTOM", {"llama": ("FLASH_ATTN", "TRITON_ATTN", "FLASHINFER", "CUSTOM"),
                                       "deepseek": ("FLASH_ATTN_MLA", "FLASHMLA", "TRITON_MLA", "CUSTOM")}, "every step as one CUDA graph"),
     "transformers": Engine("Transformers' continuous batching", "leanattn", {"llama": ("flash_attention_3", "sdpa", "leanattn")},
-                           "with FlashAttention and leanattn every step as one CUDA graph"),
+                           "with FlashAttention and leanattn every step as one CUDA graph", ("sdpa",)),
     "sglang": Engine("SGLang", "leanattn", {"llama": ("fa3", "triton", "leanattn")},
                      "every step as one CUDA graph and by SGLang's own benchmark of one batch, without a scheduler"),
 }

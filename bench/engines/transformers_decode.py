@@ -25,7 +25,7 @@ DEVICE = "cuda"
 FLASH = "flash_attention_3"  # has block tables, and computes prefill beside leanattn
 BATCH_TOKENS = 8192  # that a step reads, prefill included
 CACHE_SHARE = 0.75  # of the memory that weights leave; a tuning needs some, too
-WAIT_S = 300.0  # for the next token
+WAIT_S = 60.0  # for the next token, or for the end of requests that were cancelled
 
 
 class Requests:
@@ -55,9 +55,13 @@ class Requests:
         return 0 if self.last is None else len(self.last.generated_tokens)
 
     def end(self):
+        """Cancels all requests, and waits until Transformers knows of none of them."""
         for name in self.names:
             self.manager.cancel_request(name)
+        stop = time.monotonic() + WAIT_S
         while self.manager.batch_processor.has_pending_requests():
+            if not self.manager.is_running() or time.monotonic() > stop:
+                raise RuntimeError("Transformers did not end requests that were cancelled")
             self.manager.get_result(timeout=0.1)
         while self.manager.get_result(timeout=0.1) is not None:
             pass

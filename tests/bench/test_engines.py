@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -129,7 +130,8 @@ class Engines(unittest.TestCase):
     def test_a_command_line_names_engine_backends_and_shapes(self):
         parse = bench_paths.program("engines").parse
         options = parse(["--out", "results", "--engine", "transformers", "--shapes", "64 x 4096;1 x 8192"])
-        self.assertEqual((options.backends, options.shapes), (["flash_attention_3", "sdpa", "leanattn"], [[4096] * 64, [8192]]))
+        self.assertEqual((options.backends, options.shapes), (["flash_attention_3", "leanattn"], [[4096] * 64, [8192]]))
+        self.assertEqual(parse(["--out", "results", "--engine", "transformers", "--backends", "sdpa"]).backends, ["sdpa"])
         self.assertEqual(len(parse(["--out", "results"]).shapes), 5)
         for given, message in ((["--engine", "transformers", "--model", "deepseek"], "--model takes llama"),
                                (["--engine", "transformers", "--backends", "CUSTOM"], "--backends takes flash_attention_3"),
@@ -137,6 +139,34 @@ class Engines(unittest.TestCase):
             with self.subTest(given), contextlib.redirect_stderr(io.StringIO()) as printed, self.assertRaises(SystemExit):
                 parse(["--out", "results", *given])
             self.assertIn(message, printed.getvalue())
+
+    def test_a_process_that_does_not_end_is_ended_with_what_it_started(self):
+        engines = bench_paths.program("engines")
+        with tempfile.TemporaryDirectory() as folder:
+            # The decode program writes a result, starts another process, and then waits for what never comes.
+            child = pathlib.Path(folder, "child")
+            pathlib.Path(folder, "stuck_decode.py").write_text(
+                "import json, pathlib, subprocess, sys\n"
+                "pathlib.Path(sys.argv[3]).write_text(json.dumps({'start_s': 1.0}))\n"
+                "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+                f"pathlib.Path({str(child)!r}).write_text(str(other.pid))\n"
+                "other.wait()\n")
+            for limit in (1, 4, 16, 64):  # a busy machine may need longer to come so far
+                with mock.patch.object(engines, "HERE", pathlib.Path(folder)):
+                    made = engines.run("stuck", "CUSTOM", "no settings", pathlib.Path(folder, "out.json"), limit)
+                if child.exists() and child.read_text():
+                    break
+            self.assertEqual(made, {"start_s": 1.0, "error": f"it had not ended after {limit} s"})
+            with self.assertRaises(ProcessLookupError):
+                for _ in range(600):  # until init has taken it
+                    os.kill(int(child.read_text()), 0)
+                    time.sleep(0.1)
+
+    def test_a_process_that_fails_leaves_the_line_that_names_its_error(self):
+        engines = bench_paths.program("engines")
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(engines, "HERE", pathlib.Path(folder)):
+            pathlib.Path(folder, "bad_decode.py").write_text("raise RuntimeError('no such kernel')")
+            self.assertEqual(engines.run("bad", "CUSTOM", "no settings", pathlib.Path(folder, "out.json"), 60), {"error": "RuntimeError: no such kernel"})
 
     def test_every_engine_has_a_program(self):
         for engine in engine_report.ENGINES:
