@@ -25,7 +25,7 @@ DEVICE = "cuda"
 FLASH = "flash_attention_3"  # has block tables, and computes prefill beside leanattn
 BATCH_TOKENS = 8192  # that a step reads, prefill included
 CACHE_SHARE = 0.75  # of the memory that weights leave; a tuning needs some, too
-WAIT_S = 60.0  # for the next token, or for the end of requests that were cancelled
+WAIT_S = 300.0  # for the next token, or for the end of requests that were cancelled
 
 
 class Requests:
