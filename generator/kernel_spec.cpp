@@ -8,6 +8,7 @@
 
 #include "generator/parse_enum.hpp"
 #include "generator/row_format.hpp"
+#include "generator/workspace.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -236,8 +237,7 @@ bool counts_partials(const KernelSpec& spec) { return spec.fixup == FixUp::wait 
 
 bool keeps_partials_by_hint(const KernelSpec& spec) {
   constexpr int kManyBytes = 32768;
-  const int bytes = 4 * lean_partial_floats(4 * partial_columns(spec), state_columns(spec));
-  return !spec.features.batch_invariant && (counts_partials(spec) || bytes > kManyBytes);
+  return !spec.features.batch_invariant && (counts_partials(spec) || 4 * partial_floats(spec) > kManyBytes);
 }
 
 bool writes_rows(const KernelSpec& spec) {

@@ -122,7 +122,8 @@ LEAN_DEVICE u64 evict_first() {
   return policy;
 }
 
-// The opposite, for what this launch writes to the workspace and the next one should still find in L2.
+// A policy for stores to the workspace. Their lines leave L2 last, so that the next launch still finds them (PTX ISA,
+// "createpolicy").
 LEAN_DEVICE u64 evict_last() {
   u64 policy;
   asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));

@@ -3,13 +3,13 @@
     python3 bench/engines --out results [--engine vllm] [--model deepseek] [--backends FLASH_ATTN,CUSTOM] [--steps 128] [--tune 60]
 
 Engines are vLLM, with FLASH_ATTN, TRITON_ATTN, FLASHINFER and leanattn, which it calls CUSTOM; Transformers' continuous batching (generate_batch)
-with flash_attention_3 and leanattn, and with sdpa where --backends names it, which takes long because its masks are of all requests' tokens
-together; and SGLang's model runner with fa3, triton and leanattn. The model has random weights and the sizes of Llama-3-8B, or, with --model
-deepseek in vLLM, the attention of DeepSeek V2 Lite (16 heads on a latent cache) and a dense feed-forward part; vLLM's own backends are
-FLASH_ATTN_MLA, FLASHMLA and TRITON_MLA then. Shapes are 1 x 8k, 16 x 8k, 64 x 4k, 8 x 32k, and a ragged mix: the contexts of the first step of
-bench/trace's conversations in which 64 requests run. Each backend has a process of its own, and a round runs all of them; of the rounds the median
-counts. A backend that cannot start, or does not end in time, is named in the report. Transformers and SGLang also answer ten prompts with every
-backend, and the report compares tokens and log-probabilities.
+with flash_attention_3 and leanattn, and with sdpa where --backends names it, because its masks are of all requests' tokens together; and SGLang's
+model runner with fa3, triton and leanattn. The model has random weights and the sizes of Llama-3-8B, or, with --model deepseek in vLLM, the attention
+of DeepSeek V2 Lite (16 heads on a latent cache) and a dense feed-forward part; vLLM's own backends are FLASH_ATTN_MLA, FLASHMLA and TRITON_MLA then.
+Shapes are 1 x 8k, 16 x 8k, 64 x 4k, 8 x 32k, and a ragged mix: the contexts of the first step of bench/trace's conversations in which 64 requests
+run. Each backend has a process of its own, and a round runs all of them; of the rounds the median counts. A backend that cannot start, or does not
+end in time, is named in the report. Transformers and SGLang also answer ten prompts with every backend, and the report compares tokens and
+log-probabilities.
 
 This program needs a GPU, the engine, and the leanattn package where the engine finds it. It writes engines.json and engines.md.
 """
@@ -82,7 +82,7 @@ def parse(given=None):
     if options.model not in engine.backends:
         parser.error(f"--model takes {', '.join(engine.backends)} with {engine.title}")
     known = engine.backends[options.model]
-    options.backends = options.backends.split(",") if options.backends else [name for name in known if name not in engine.slow]
+    options.backends = options.backends.split(",") if options.backends else [name for name in known if name not in engine.only_by_name]
     if not set(options.backends) <= set(known):
         parser.error("--backends takes " + ", ".join(known))
     named = {engine_report.shape_name(contexts): contexts for contexts in shapes()}

@@ -15,7 +15,7 @@ class Engine:
     own: str  # the name of leanattn
     backends: dict  # by model; the first is the one that speed-ups are over
     steps: str  # how a decode step runs, for the report
-    slow: tuple = ()  # backends that only run where --backends names them
+    only_by_name: tuple = ()  # backends that run where --backends names them, and not otherwise
 
 
 ENGINES = {

@@ -1,7 +1,7 @@
-// merge/l2_hint.cuh -- how large partials stay in L2: whatever is written to them is to leave L2 last. Without the hint
-// KV arrives later, most likely because it pushes partials out, so that each launch writes results and the zeros that
-// are put back to DRAM beside it. A grid of large partials takes 4 to 17 megabytes of L2. Prefetching all their lines,
-// as merge/l2_prefetch.cuh does, delays the KV of short launches.
+// merge/l2_hint.cuh -- how large partials stay in L2: columns that are written to them are to leave L2 last. Without
+// the hint KV arrives later, most likely because it pushes partials out, so that each launch writes results and the
+// zeros that are put back to DRAM beside it. A grid of large partials takes 4 to 17 megabytes of L2. Prefetching all
+// their lines, as merge/l2_prefetch.cuh does, delays the KV of short launches.
 
 // Stores a column at `to` and, if it `writes_state`, the state at `state_to`.
 LEAN_DEVICE void store_column(float* to, const float4& o, float* state_to, bool writes_state, const RowState& state) {
