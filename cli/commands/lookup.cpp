@@ -73,6 +73,9 @@ std::string why(const Choice& choice) {
       return fmt::format("{}, a shape of the same bucket, was measured; the cost model chose kernel and grid{}",
                          describe(choice.tuned_shape), launch_caveat(choice));
     case Provenance::nearest:
+      if (choice.taken_over)
+        return fmt::format("{} was measured for a problem that streams KV alike, whose kernel and grid it takes over",
+                           describe(choice.tuned_shape));
       return fmt::format("{}, the nearest tuned shape, was measured; the cost model chose kernel and grid{}",
                          describe(choice.tuned_shape), launch_caveat(choice));
     case Provenance::model: return "no tuned shape is near; the cost model ranks this configuration first";
@@ -117,7 +120,7 @@ void print_explanation(const DecodeProblem& problem, const Shape& shape, const C
   if (in_group(problem.features))
     print_text(fmt::format("  group       {} ranks: {}\n", problem.features.context_parallel, group_basis(choice)));
   print_text(fmt::format("  layer       {}\n", describe_layer(choice.layer)));
-  if (choice.predicted_us > 0)
+  if (choice.predicted_us > 0 && !choice.taken_over)
     print_text(fmt::format("  expected    {:.1f} us by the cost model\n", choice.predicted_us));
   if (!is_plain(problem.features)) print_text(fmt::format("  features    {}\n", to_json(problem.features)));
   if (const std::int64_t visible = visible_tokens(problem, shape); visible < total_tokens(shape)) {

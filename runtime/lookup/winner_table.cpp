@@ -90,6 +90,21 @@ bool share_kernels(const DecodeProblem& a, const DecodeProblem& b) {
   return a.head_dim == b.head_dim && group_of(a) == group_of(b);
 }
 
+/// Whether two problems differ at most in what kernels do beside their stream of KV: the LSE, which 16-bit type q has,
+/// appended and rotated rows, and sink logits. The fastest configuration for one is then nearly the fastest one for the
+/// other.
+bool stream_alike(const DecodeProblem& a, const DecodeProblem& b) {
+  if (a.q_heads != b.q_heads || a.kv_heads != b.kv_heads || a.head_dim != b.head_dim || a.layout != b.layout ||
+      a.pdl != b.pdl)
+    return false;
+  const auto streamed = [](Features features) {
+    features.append = features.sink_logits = false;
+    features.rope = Rope::none, features.rope_dim = 0;
+    return features;
+  };
+  return streamed(a.features) == streamed(b.features);
+}
+
 /// Whether kernels read both caches in the same way. V of a latent cache is a part of K, and its rows are converted if
 /// they have a format of their own or elements of one byte, so that neither kernels nor costs are a guide to the other
 /// kind.
@@ -223,9 +238,24 @@ struct WinnerTable::Impl {
     return witnesses;
   }
 
-  /// A winner of this shape for a rank's part alone, as the configuration of a group's launch, if its tunables fit and
-  /// its CTAs are surely resident at once. Only the end of such a launch differs from what was measured.
-  std::optional<Choice> carried_to_group(const Found& found, const DecodeProblem& problem) const {
+  /// The winner of this very shape for the problem that is closest to this one among those that stream KV alike, the
+  /// problem itself left out; or nothing.
+  Found find_alike(const DecodeProblem& problem, const Shape& shape) const {
+    Found best;
+    double least = std::numeric_limits<double>::infinity();
+    const auto wanted = [&](const DecodeProblem& candidate) { return stream_alike(candidate, problem); };
+    for (const ProblemWinners* winners : winners_for(problem, wanted)) {
+      const auto exact = find_exact(winners, shape);
+      const double away = distance(winners->problem(), problem);
+      if (exact && away < least) best = exact, least = away;
+    }
+    return best;
+  }
+
+  /// A winner of this shape for a problem that streams KV alike, or for a rank's part alone, as the configuration for
+  /// this problem, if its tunables fit and, in a group, its CTAs are surely resident at once. Only the start and the
+  /// end of such a launch differ from what was measured.
+  std::optional<Choice> carried_over(const Found& found, const DecodeProblem& problem) const {
     if (!found) return std::nullopt;
     Choice choice = found.measured->choice;
     const auto spec = with_tunables_of(base_spec(device.arch, problem), choice.config.spec);
@@ -236,6 +266,7 @@ struct WinnerTable::Impl {
     choice.config.spec = *spec;
     choice.provenance = Provenance::nearest;
     choice.predicted_us = choice.tuned_us;
+    choice.taken_over = true;
     return choice;
   }
 
@@ -278,6 +309,7 @@ struct WinnerTable::Impl {
   /// batch-invariant; `ordinary` is as in estimate().
   Choice infer(const DecodeProblem& problem, const Shape& shape, const Config* ordinary) const {
     const ProblemWinners* winners = problems.find(problem);
+    if (auto carried = carried_over(find_alike(problem, shape), problem)) return *carried;
     const ShapeFeatures here = shape_features_of(problem, rounded(shape), base_spec(device.arch, problem));
     const auto further = [&](const DecodeProblem& candidate) { return distance(candidate, problem); };
     const auto answer = [&](const Found& found, Provenance provenance,
@@ -301,7 +333,7 @@ struct WinnerTable::Impl {
     if (has_part_of_context(problem.features)) {
       const ProblemWinners* part = problems.find(without_group(problem));
       auto found = find_exact(part, shape);
-      if (auto carried = carried_to_group(found, problem)) return *carried;
+      if (auto carried = carried_over(found, problem)) return *carried;
       if (!found) found = find_bucket(part, shape, here);
       if (found) {
         std::vector<const ProblemWinners*> both{part};

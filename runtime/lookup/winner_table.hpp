@@ -15,9 +15,10 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// How good the answer of a look-up is: the closest measurement on which it rests. Unless that is exact, kernel and
-/// grid are those of the least predicted time for this shape, over the kernels of the nearest winners and usual ones
-/// (estimate.hpp). The C ABI's leanattn_provenance has the same values; rank() says which is better.
+/// How good the answer of a look-up is: the closest measurement on which it rests. Unless that is exact or taken over
+/// (Choice::taken_over), kernel and grid are those of the least predicted time for this shape, over the kernels of the
+/// nearest winners and usual ones (estimate.hpp). The C ABI's leanattn_provenance has the same values; rank() says
+/// which is better.
 enum class Provenance : std::uint8_t {
   exact,     ///< measured for this problem and shape
   bucket,    ///< measured for this problem and a shape with the same powers of two of batch, longest, average context
@@ -40,6 +41,8 @@ struct Choice {
   std::string layer;         ///< that has the winner: "user", "site", "shipped" or empty
   bool stale = false;        ///< the winner was measured with another driver, NVRTC or library than runs now
   bool tuned_pdl = false;    ///< the winner was measured with programmatic dependent launch
+  bool taken_over = false;   ///< kernel and grid are the winner's, of this shape for another problem that does the same
+                             ///< between the start and the end of a launch; provenance is nearest
   bool tuned_group = false;  ///< the winner was measured in a group, with the exchange in its time
   GroupLink tuned_link = GroupLink::unknown;  ///< of that group
 };
@@ -47,11 +50,11 @@ struct Choice {
 class WinnerTable {
  public:
   /// The winners of a problem are read when a look-up first needs them. A look-up needs those of its own problem; if
-  /// they have no winner in the shape's bucket, those of all problems with the same kernels; and if these have none
-  /// either, all. Where a problem with pdl has no exact winner, the look-up also needs what one of the same problem
-  /// without pdl does. Rows that cannot be parsed, or whose config is not valid for their problem on this device, are
-  /// skipped and counted. Of several rows for one problem and shape, cold ones go before warm ones, and earlier ones
-  /// before later ones.
+  /// they have not the shape, those of problems that stream KV alike; if they have no winner in the shape's bucket,
+  /// those of all problems with the same kernels; and if these have none either, all. Where a problem with pdl has no
+  /// exact winner, the look-up also needs what one of the same problem without pdl does. Rows that cannot be parsed, or
+  /// whose config is not valid for their problem on this device, are skipped and counted. Of several rows for one
+  /// problem and shape, cold ones go before warm ones, and earlier ones before later ones.
   WinnerTable(const DeviceFacts& device, WinnersByProblem winners);
   /// A table that has read all winners already.
   static WinnerTable build(const DeviceFacts& device, LayeredWinners winners);

@@ -51,6 +51,66 @@ TEST(LookupFeatures, TheProblemWithMoreSimilarFeaturesGoesFirst) {
   EXPECT_EQ(table.find(kPaged, kMeasured).tuned_us, 14);
 }
 
+std::vector<DecodeProblem> problems_that_stream_as_paged() {
+  std::vector<DecodeProblem> problems(6, kPaged);
+  problems[0].lse = true;
+  problems[1].dtype = DType::fp16;
+  problems[2].features.append = true;
+  problems[3].features.sink_logits = true;
+  problems[4].features.append = true, problems[4].features.rope = Rope::half_split;
+  problems[5].features.rope = Rope::interleaved, problems[5].features.rope_dim = 64, problems[5].lse = true;
+  return problems;
+}
+
+TEST(LookupFeatures, WhatWasMeasuredAtThisShapeForAProblemThatStreamsKvAlikeIsTakenOver) {
+  const Config tuned = tuned_config(kPaged, 61);
+  const auto table = table_of({winner(kPaged, kMeasured, tuned, 14, "cold", "site")});
+  for (const DecodeProblem& problem : problems_that_stream_as_paged()) {
+    const Choice choice = table.find(problem, kMeasured);
+    EXPECT_EQ(choice.provenance, Provenance::nearest) << to_json(problem);
+    EXPECT_TRUE(choice.taken_over) << to_json(problem);
+    EXPECT_EQ(choice.config, tuned_config(problem, 61)) << to_json(problem);
+    EXPECT_EQ(choice.tuned_us, 14);
+    EXPECT_EQ(choice.layer, "site");
+    EXPECT_FALSE(table.find(problem, {.batch = 4, .longest_context = 5000}).taken_over) << "another shape";
+  }
+}
+
+TEST(LookupFeatures, NothingIsTakenOverFromProblemsThatStreamOtherwise) {
+  std::vector<DecodeProblem> others(7, kPaged);
+  others[0].features.page_size = 32;
+  others[1].features.window = 1024;
+  others[2].features.q_len = 2;
+  others[3].features.soft_cap = 30;
+  others[4].features.kv_format = KvFormat::fp8_e4m3;
+  others[5].layout = KvLayout::strided;
+  others[6].q_heads = 64, others[6].kv_heads = 16;
+  const auto table = table_of({winner(kPaged, kMeasured, tuned_config(kPaged, 61), 14)});
+  for (const DecodeProblem& problem : others)
+    EXPECT_FALSE(table.find(problem, kMeasured).taken_over) << to_json(problem);
+  // Where the first CTAs of a dependent launch begin depends on the grid.
+  DecodeProblem dependent = kPaged;
+  dependent.pdl = true;
+  EXPECT_EQ(table.find(dependent, kMeasured).provenance, Provenance::without_pdl);
+  EXPECT_FALSE(table.find(dependent, kMeasured).taken_over);
+}
+
+TEST(LookupFeatures, OfProblemsThatStreamKvAlikeTheClosestOneGoesFirstAndTheProblemItselfBeforeAll) {
+  DecodeProblem with_lse = kPaged, appends = kPaged, other_type = kPaged;
+  with_lse.lse = true, other_type.lse = true, other_type.dtype = DType::fp16;
+  appends.lse = true, appends.features.append = true;
+  const auto entry = [](const DecodeProblem& problem, const Shape& shape, std::int64_t grid, double us) {
+    return winner(problem, shape, tuned_config(problem, grid), us);
+  };
+  const auto table = table_of({entry(appends, kMeasured, 40, 20), entry(other_type, kMeasured, 50, 21)});
+  EXPECT_EQ(table.find(with_lse, kMeasured).config.grid, 50) << "fp16 is closer than rows that are appended";
+  const Shape kOfBucket{.batch = kMeasured.batch, .longest_context = kMeasured.longest_context - 100};
+  const auto with_own = table_of({entry(other_type, kMeasured, 50, 21), entry(with_lse, kOfBucket, 60, 22)});
+  EXPECT_EQ(with_own.find(with_lse, kMeasured).config.grid, 50) << "the shape counts more than the problem";
+  EXPECT_EQ(with_own.find(with_lse, kOfBucket).config.grid, 60);
+  EXPECT_FALSE(with_own.find(with_lse, kOfBucket).taken_over);
+}
+
 TEST(LookupFeatures, L2PromotionFollowsWhatAShapeReads) {
   const Shape kShort{.batch = 1, .longest_context = 1024}, kLong{.batch = 16, .longest_context = 65536};
   const Config short_default = default_config(fictional_gpu(), kLlama, kShort);
