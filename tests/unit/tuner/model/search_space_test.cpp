@@ -183,6 +183,7 @@ TEST(SearchSpace, NeighboursAreValidDistinctAndNearby) {
       EXPECT_TRUE(validate(other));
       EXPECT_TRUE(names.insert(kernel_name(other)).second) << kernel_name(other);
       EXPECT_EQ(other.head_dim, spec.head_dim);
+      EXPECT_GE(other.warps, 2);
       EXPECT_EQ(other.group, spec.group);
     }
   }

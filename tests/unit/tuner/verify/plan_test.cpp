@@ -1,5 +1,6 @@
 // plan_test.cpp -- a verify run without features has every kernel that it promises.
 #include "tuner/verify/plan.hpp"
+#include "tuner/verify/feature_plan.hpp"
 
 #include <gtest/gtest.h>
 
