@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 
 #include "cli/commands/doctor.hpp"
+#include "runtime/engine/launch_status.hpp"
 
 extern char** environ;
 
@@ -24,6 +26,22 @@ Finding judge_number(const std::string& name, const std::string& value) {
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   if (error == std::errc() && end == value.data() + value.size() && number >= 0) return good(name, value);
   return doubtful(name, fmt::format("'{}' is not a whole number of 0 or more, so the default is used", value),
+                  fmt::format("Correct it or unset {}.", name));
+}
+
+Finding judge_bound(const std::string& name, const std::string& value) {
+  const auto bound = parse_bound(name, value);
+  return bound ? good(name, value)
+               : doubtful(name, bound.error().message, fmt::format("Correct it or unset {}.", name));
+}
+
+/// Seconds, as Python's float() reads them.
+Finding judge_seconds(const std::string& name, const std::string& value) {
+  double seconds = -1;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), seconds);
+  if (error == std::errc() && end == value.data() + value.size() && seconds >= 0 && std::isfinite(seconds))
+    return good(name, value);
+  return doubtful(name, fmt::format("'{}' is not a number of seconds, so vLLM does not start", value),
                   fmt::format("Correct it or unset {}.", name));
 }
 
@@ -90,8 +108,8 @@ constexpr Variable kVariables[] = {
     {"LEANATTN_SHIPPED_DB", accept},
     {"LEANATTN_CUBIN_CACHE_MB", judge_number},
     {"LEANATTN_BUSY_TIMEOUT_MS", judge_number},
-    {"LEANATTN_WAIT_BOUND_MS", judge_number},
-    {"LEANATTN_JOIN_BOUND_MS", judge_number},
+    {"LEANATTN_WAIT_BOUND_MS", judge_bound},
+    {"LEANATTN_JOIN_BOUND_MS", judge_bound},
     {"LEANATTN_NVRTC_LIB", judge_nvrtc_file},
     {"LEANATTN_NVRTC_DIR", judge_nvrtc_directory},
     {"LEANATTN_NCCL_LIB", judge_nccl_file},
@@ -99,7 +117,7 @@ constexpr Variable kVariables[] = {
     {"LEANATTN_DEBUG", judge_debug},
     {"LEANATTN_PROGRAM", judge_program},
     {"LEANATTN_VLLM_CONTEXT", judge_number},  // The backend for vLLM reads these three.
-    {"LEANATTN_VLLM_TUNE", accept},
+    {"LEANATTN_VLLM_TUNE", judge_seconds},
     {"LEANATTN_VLLM_UNTRIED", accept},
     {"LEANATTN_SGLANG_CONTEXT", judge_number},  // The backend for SGLang reads these two.
     {"LEANATTN_SGLANG_UNTRIED", accept},
@@ -155,7 +173,7 @@ Findings look_at_environment() {
 Findings look_at_numbers() {
   std::vector<std::string> names;
   for (const Variable& variable : kVariables) {
-    if (variable.judge == judge_number) names.emplace_back(variable.name);
+    if (variable.judge == judge_number || variable.judge == judge_bound) names.emplace_back(variable.name);
   }
   Findings findings = judge_environment(names, value_here);
   std::erase_if(findings, [](const Finding& finding) { return finding.level == Finding::Level::ok; });

@@ -82,7 +82,8 @@ std::string why(const Choice& choice) {
     case Provenance::fallback:
       if (choice.config.spec.features.batch_invariant)
         return "this shape was not measured, and batch-invariant problems take no other shape's grid";
-      return "nothing is tuned for this GPU; of the usual kernels the cost model ranks this configuration first";
+      return "nothing is tuned on this GPU over a cache of this kind; of the usual kernels the cost model ranks this "
+             "configuration first";
     case Provenance::without_pdl:
       return fmt::format("{} was measured with ordinary launches; the cost model chose kernel and grid{}",
                          describe(choice.tuned_shape),

@@ -28,7 +28,10 @@ bool lies_in(std::uint64_t address, const void* memory, std::int64_t bytes) {
 
 Result<std::int64_t> bound_from_environment(const char* variable, std::int64_t otherwise) {
   const std::string text = environment_variable(variable);
-  if (text.empty()) return otherwise;
+  return text.empty() ? Result<std::int64_t>(otherwise) : parse_bound(variable, text);
+}
+
+Result<std::int64_t> parse_bound(const std::string& variable, const std::string& text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc() && *end == '\0' && value >= 1 && value <= kLongestWaitBoundMs) return value;

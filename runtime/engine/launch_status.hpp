@@ -18,8 +18,9 @@ inline namespace v1 {
 /// How long a thread of a kernel waits for a partial, in milliseconds, where LEANATTN_WAIT_BOUND_MS says nothing.
 inline constexpr std::int64_t kDefaultWaitBoundMs = 10000;
 
-/// What an environment variable says of a bound in milliseconds: 1 to 3600000. `otherwise` where it is not set. Errors:
-/// invalid_argument.
+/// The bound in milliseconds that an environment variable gives as `text`: 1 to 3600000. Errors: invalid_argument.
+Result<std::int64_t> parse_bound(const std::string& variable, const std::string& text);
+/// What the variable says in this process. `otherwise` where it is not set. Errors: invalid_argument.
 Result<std::int64_t> bound_from_environment(const char* variable, std::int64_t otherwise);
 
 /// What LEANATTN_WAIT_BOUND_MS says. Of what is no bound `warning` becomes a sentence, and the default holds.

@@ -11,7 +11,8 @@
 //           attends to so many tokens in a microsecond and no more. CTAs of later waves have to start and to end. A
 //           dependent launch that leaves a part of the room for CTAs free delays the launch after it.
 //   segments: the segments of the busiest CTA after its first, and a tenth of the refills of a ring of one stage. From
-//           the fourth on they count by 0.6 where an SM has three CTAs or more at once, without load path tensor.
+//           the fourth on they count by 0.6 where an SM has three CTAs or more at once; not with load paths tensor and
+//           ldg, nor over latent caches.
 //   fix-up: a constant where output tiles have several contributors, a cost for each merged partial, and a constant for
 //           the second level of a ticket tree.
 // The part of the schedule is exact for batches of equal lengths (templates/line/schedule.cuh), and an average for
@@ -59,7 +60,7 @@ struct ModelParameters {
   bool operator==(const ModelParameters&) const = default;
 };
 
-/// Guesses for a device that was not measured, from its generation and number of SMs.
+/// Guesses for a device that was not measured, from its generation, the size of its memory and the number of SMs.
 ModelParameters default_parameters(const DeviceFacts& device);
 /// The same for one kernel, whose load path, cache and kind of launch have costs of their own. Look-ups go by these.
 /// They are those of an H200 and some of an H100, with the rates of `device`.
@@ -75,7 +76,7 @@ struct ModelFeatures {
   double partials = 0;  ///< so many would take as long as the merge does, if they were merged one after the other
   double tree = 0;      ///< 1 when partials merge in two levels
   double refills = 0;   ///< of registers or a ring of one stage, which drain and refill as at a new segment
-  bool idle = false;    ///< some SMs have no CTA
+  bool idle = false;    ///< more than an eighth of the SMs have no CTA
 };
 std::array<double, kCosts> as_array(const ModelFeatures& features);
 

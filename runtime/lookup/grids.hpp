@@ -17,8 +17,7 @@ std::int64_t output_tiles(const DecodeProblem& problem, const Shape& shape, cons
 /// LeanTiles on the line, of visible tokens only. Every request counts with the average length. Saturates at INT64_MAX.
 std::int64_t lean_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
 
-/// Octaves by which the longest context must exceed the average one for a batch to count as ragged. A winner's grid is
-/// no guide for a batch that is more ragged by as much.
+/// Octaves by which the longest context must exceed the average one for a batch to count as ragged.
 inline constexpr double kRaggedOctaves = 0.5;
 /// Whether one request of the batch is so much longer than the average that the schedule has to charge for segments
 /// (Config::segment_cost). For a problem with a window, ask about visible_shape().

@@ -12,7 +12,7 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// How far a kernel's measured time at a tuned shape was from its modelled time, for the best grids of one kind.
+/// How far a winner's measured time at its shape was from its modelled time, and of which kind its grid was.
 struct SeenShape {
   ShapeFeatures shape_features;
   GridKind kind = GridKind::whole;

@@ -24,7 +24,8 @@ enum class Provenance : std::uint8_t {
   bucket,    ///< measured for this problem and a shape with the same powers of two of batch, longest, average context
   nearest,   ///< measured for a problem with the same head_dim and group
   model,     ///< measured for another problem on this GPU
-  fallback,  ///< nothing was measured on this GPU: a usual kernel by default costs
+  fallback,  ///< no winner on this GPU says anything of the problem: a usual kernel by default costs, or the one kernel
+             ///< of a batch-invariant problem
   without_pdl,  ///< measured for this shape or its bucket with ordinary launches
 };
 std::string_view to_string(Provenance p);
@@ -62,15 +63,16 @@ class WinnerTable {
   WinnerTable& operator=(WinnerTable&&) noexcept;
   ~WinnerTable();
 
-  /// The first of exact, bucket, without_pdl, nearest, model and fallback that has an answer, so there is one for every
-  /// valid problem and shape. For a problem of a group, exact and bucket are measured in groups of its size and link
-  /// (where it does not say its link, those of the first link with winners), and a winner of the shape, or else in its
-  /// bucket, for a rank's part alone is the nearest one. A batch-invariant problem has one kernel for all shapes, so
-  /// its answer is exact (measured with that kernel) or fallback, which then is default_config(). max_batch plays no
-  /// part. Contexts count rounded up to 16 steps of an octave, so that shapes which differ less have one answer. The
-  /// config's spec has pdl only when the problem asks for it and the device has it, and not where the shape has no
-  /// winner and an ordinary launch is expected to be faster. Once winners have been read, an exact answer takes two
-  /// hashes; others take some nanoseconds for each winner and some 100 ns for each kernel and grid that is considered.
+  /// The first of exact, taken over (which is called nearest), bucket, without_pdl, nearest, model and fallback that
+  /// has an answer, so there is one for every valid problem and shape. For a problem of a group, exact and bucket are
+  /// measured in groups of its size and link (where it does not say its link, those of the first link with winners),
+  /// and a winner of the shape, or else in its bucket, for a rank's part alone is the nearest one. A batch-invariant
+  /// problem has one kernel for all shapes, so its answer is exact (measured with that kernel) or fallback, which then
+  /// is default_config(). max_batch plays no part. Contexts count rounded up to 16 steps of an octave, so that shapes
+  /// which differ less have one answer. The config's spec has pdl only when the problem asks for it and the device has
+  /// it, and not where the shape has no winner and an ordinary launch is expected to be faster. Once winners have been
+  /// read, an exact answer takes two hashes; others take some nanoseconds for each winner and some 100 ns for each
+  /// kernel and grid that is considered.
   Choice find(const DecodeProblem& problem, const Shape& shape) const;
   /// The exact winner, which lives as long as this table; or null.
   const Choice* find_exact(const DecodeProblem& problem, const Shape& shape) const;

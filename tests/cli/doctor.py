@@ -202,7 +202,11 @@ class Environment(Doctor):
             ("LEANATTN_CUBIN_CACHE_MB", "lots", "'lots' is not a whole number", "unset"),
             ("LEANATTN_CUBIN_CACHE_MB", "-1", "'-1' is not a whole number", "unset"),
             ("LEANATTN_BUSY_TIMEOUT_MS", "2s", "'2s' is not a whole number", "unset"),
-            ("LEANATTN_WAIT_BOUND_MS", "ten", "'ten' is not a whole number", "unset"),
+            ("LEANATTN_WAIT_BOUND_MS", "ten", "is \"ten\", which is no number from 1 to 3600000", "unset"),
+            ("LEANATTN_WAIT_BOUND_MS", "0", "is \"0\", which is no number from 1 to 3600000", "unset"),
+            ("LEANATTN_JOIN_BOUND_MS", "3600001", "no number from 1 to 3600000", "unset"),
+            ("LEANATTN_VLLM_TUNE", "a minute", "'a minute' is not a number of seconds", "unset"),
+            ("LEANATTN_VLLM_TUNE", "inf", "'inf' is not a number of seconds", "unset"),
             ("LEANATTN_NVRTC_DIR", "/nonexistent", "not a directory", "libnvrtc"),
             ("LEANATTN_CAPTURE", "/nonexistent/capture", "no calls are captured", "directory"),
             ("LEANATTN_CAPTURE", "/", "no calls are captured", "directory"),
@@ -215,7 +219,7 @@ class Environment(Doctor):
                 self.expect_finding("warning", name, text, hint, **{name: value})
 
     def test_values_that_are_fine(self):
-        fine = {"LEANATTN_CUBIN_CACHE_MB": "0", "LEANATTN_BUSY_TIMEOUT_MS": "100", "LEANATTN_WAIT_BOUND_MS": "20", "LEANATTN_CAPTURE": "capture-%p", "LEANATTN_DEBUG": "0"}
+        fine = {"LEANATTN_CUBIN_CACHE_MB": "0", "LEANATTN_BUSY_TIMEOUT_MS": "100", "LEANATTN_WAIT_BOUND_MS": "20", "LEANATTN_VLLM_TUNE": "2.5", "LEANATTN_CAPTURE": "capture-%p", "LEANATTN_DEBUG": "0"}
         self.assertEqual([f for f in self.findings(**fine) if f["level"] != "ok"], [])
         self.assertEqual(list(self.root.glob("capture-*")), [], "looking must not make the file")
 

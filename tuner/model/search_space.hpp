@@ -33,7 +33,7 @@ std::vector<KernelSpec> choose_specs(const CostModel& model, const DeviceFacts& 
                                      std::span<const Shape> shapes, std::size_t count);
 
 /// Valid specs one step from `spec` in one parameter (stages, warps, tokens a warp, tile, CTAs per SM, load path,
-/// fix-up).
+/// fix-up), or with twice the tokens a warp and half the warps, or the reverse.
 std::vector<KernelSpec> neighbours(const KernelSpec& spec);
 
 /// A configuration with the time that the model expects.

@@ -23,7 +23,6 @@ double kib_in_flight(const Config& config, int sms, int resident) {
   return ctas * ring * step_tokens(spec) * kv_token_bytes(spec) / 1024;
 }
 
-/// The quotient, rounded up. It adds nothing to `value`, so that the largest numbers of a database do not overflow.
 /// The LeanTiles of an average SM over those of the busiest SM, if CTAs go to the SMs in turn.
 double balance(std::int64_t tiles, std::int64_t grid, int sms) {
   const double busiest_cta = static_cast<double>(divide_up(tiles, grid));

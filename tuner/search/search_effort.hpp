@@ -16,7 +16,7 @@ struct SearchEffort {
   std::size_t twin_specs = 20;     ///< kernels that are compiled and timed with the other fix-up, too
   int refine_generations = 2;      ///< how often the neighbours of the best kernels are tried
   std::size_t race_size = 24;      ///< candidates that enter the race
-  std::size_t finalists = 4;       ///< candidates that are confirmed, besides the default
+  std::size_t finalists = 4;       ///< candidates that are confirmed, besides the default and what look-ups answer
   /// Rounds of the confirmation. The minimum is more rounds than a race has, so that it marks a finished search.
   int confirm_rounds_min = 12, confirm_rounds_max = 28;
   bool every_grid = false;  ///< time every grid of every kernel and neighbour, instead of those that the model likes

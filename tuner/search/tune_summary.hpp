@@ -19,7 +19,8 @@ struct TunedShape {
   Config winner;
   double median_us = 0, low_us = 0, high_us = 0;
   double read_limit_us = 0;  ///< measured on this device for the same bytes
-  double default_us = 0;     ///< the default configuration's time in the same race
+  double default_us = 0;     ///< the default configuration's time beside the winner; if it was not confirmed, in the
+                             ///< screen or an earlier session
   double looked_up_us = 0;   ///< likewise of what look-ups answered before the session
   double gpu_seconds = 0;    ///< spent on checking and timing candidates
   int candidates = 0, compiled = 0, rejected = 0, incorrect = 0, raced = 0;

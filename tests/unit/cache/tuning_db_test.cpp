@@ -5,6 +5,7 @@
 #include <map>
 
 #include "cache/tuning/rows.hpp"
+#include "cache/tuning/schema.hpp"
 #include "cache/tuning/winners.hpp"
 #include "cache_fixture.hpp"
 

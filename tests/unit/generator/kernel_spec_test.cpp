@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "generator/generator.hpp"
 #include "generator/workspace.hpp"
 
 namespace leanattn {
