@@ -41,7 +41,7 @@ struct Features {
 
   int q_len = 1;          ///< most query tokens of a request, 1 to 16 (mask full: 1024), the last tokens of its context
   bool ragged_q = false;  ///< each request has its own number of them, 0 to q_len
-  QueryMask mask = QueryMask::causal;  ///< of no consequence where q_len is 1
+  QueryMask mask = QueryMask::causal;  ///< of no consequence where q_len is 1, where tree is refused
 
   int window = 0;            ///< tokens a query sees, its own the last of them; 0: all
   int sink_tokens = 0;       ///< first tokens of a context that stay visible beside the window

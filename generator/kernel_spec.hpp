@@ -26,14 +26,14 @@ struct Arch {
 /// "sm_90a" <-> Arch. Errors: invalid_argument (not of the form sm_NN[a]), unsupported (below sm_80).
 Result<Arch> parse_arch(std::string_view text);
 std::string to_string(Arch arch);
-/// The arch to generate for on a device of this compute capability: sm_90a, sm_100a, sm_103a, sm_120a, else sm_NN.
+/// The arch to generate for on a device of this compute capability: sm_NNa from sm_90 on, else sm_NN.
 Arch arch_for_compute_capability(int major, int minor);
 /// The arches the compile matrix covers: sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a.
 std::span<const Arch> matrix_arches();
 /// Most dynamic shared memory one CTA may ask for on this arch, in bytes (CUDA programming guide, compute
 /// capabilities).
 int max_shared_bytes_per_cta(Arch arch);
-/// Shared memory of one SM in bytes, and what the driver reserves per CTA of it (1 KiB).
+/// Shared memory of one SM in bytes, of which the driver reserves 1 KiB for each CTA.
 int shared_bytes_per_sm(Arch arch);
 
 enum class DType : std::uint8_t { bf16, fp16 };
@@ -42,7 +42,7 @@ enum class DType : std::uint8_t { bf16, fp16 };
 ///   cp_async  16-byte cp.async through shared memory (sm_80+); mma.sync
 ///   bulk      bulk copies completing on an mbarrier (sm_90+; PTX ISA, "cp.async.bulk"); mma.sync
 ///   tensor    a producer warp's tensor copies, 128-byte swizzled (sm_90a; PTX ISA, "cp.async.bulk.tensor"); wgmma
-///   vector    straight to registers; fp32 FMAs, no matrix instructions (group 1 and 2)
+///   vector    straight to registers; fp32 FMAs, no matrix instructions (one or two query rows of a KV head)
 enum class LoadPath : std::uint8_t { ldg, cp_async, bulk, tensor, vector };
 /// Whether KV goes straight to registers. There is no ring then, and stages is 1.
 constexpr bool loads_to_registers(LoadPath load) { return load == LoadPath::ldg || load == LoadPath::vector; }
@@ -68,20 +68,20 @@ struct KernelSpec {
   Arch arch{9, 0, true};
   int head_dim = 128;  ///< of q and K, and of V unless features say otherwise; a multiple of 16, 16..512 (latent: 640)
   int group = 4;       ///< query heads per KV head, 1..128
-  DType dtype = DType::bf16;  ///< of q, k, v and o
+  DType dtype = DType::bf16;  ///< of q and o, and of k and v unless kv_format says otherwise
   KvLayout layout = KvLayout::contiguous;
   bool lse = false;        ///< also write LSE (natural log, fp32)
   Features features = {};  ///< what the problem asks for beside plain dense decode
 
   LoadPath load = LoadPath::cp_async;
   FixUp fixup = FixUp::ticket;
-  int tile = 64;         ///< LeanTile: tokens; a multiple of warp_tokens
+  int tile = 64;         ///< LeanTile: tokens; a multiple of a step (step_tokens), at most 4096
   int warp_tokens = 16;  ///< tokens one warp takes per step: 16, 32 or 64
   int warps = 4;         ///< 1..16; tensor: 4 per warpgroup, the producer warp not counted
   int stages = 2;        ///< ring depth per warp; 1 for ldg and vector; tensor: depth of the CTA's one ring
   int ctas_per_sm = 1;   ///< occupancy the register allocator must allow (__launch_bounds__)
-  bool pdl = false;  ///< programmatic dependent launch (sm_90+): only q and the last LeanTile of a request wait for the
-                     ///< previous kernel
+  bool pdl = false;  ///< programmatic dependent launch (sm_90+): q and what may hold the query tokens' own K and V wait
+                     ///< for the previous kernel; with a selection, everything does
 
   bool operator==(const KernelSpec&) const = default;
 };
@@ -102,8 +102,8 @@ int cache_token_bytes(const KernelSpec& spec);
 
 /// Tokens of a run of a paged cache: the largest power of two that divides the page size, and at most a step and a
 /// block of a selection; 1 where load path tensor has no copies of such runs, because they have fewer than 8 tokens (as
-/// where the page size is no multiple of 8) or lie in two caches. A run's tokens are adjacent in memory whatever the
-/// page table and the selection say. 1 for a dense cache.
+/// where the page size is no multiple of 8), lie in two caches, or are converted row by row. A run's tokens are
+/// adjacent in memory whatever the page table and the selection say. 1 for a dense cache.
 int page_run(const KernelSpec& spec);
 
 /// The query rows that one CTA carries in a pass over the cache, and how many such row blocks a KV head needs.
@@ -147,7 +147,7 @@ int converting_ctas(const KernelSpec& spec);
 
 /// Columns of four values in a partial, the unit in which partials are merged (templates/merge/partial.cuh).
 int partial_columns(const KernelSpec& spec);
-/// Registers that a thread can have.
+/// An even share of an SM's registers for each thread of a CTA; no thread has more than 255.
 int registers_for_each(const KernelSpec& spec);
 /// Columns of partials that a thread asks for at once where contributors wait and take strips of neighbouring columns
 /// (templates/merge/share_strips.cuh): 4 or 8, as it has columns and registers for. 1 where a thread that merges has
@@ -164,7 +164,7 @@ bool counts_partials(const KernelSpec& spec);
 /// ones and those of more than 32 KiB do. Other partials are prefetched (templates/merge/l2_prefetch.cuh), except those
 /// of batch-invariant kernels, of which a CTA stores many: nothing keeps these in L2.
 bool keeps_partials_by_hint(const KernelSpec& spec);
-/// Whether a partial has so many columns that one CTA alone takes long to merge it.
+/// Whether the cache is latent, and a partial has so many columns that one CTA alone takes long to merge it.
 bool has_large_partials(const KernelSpec& spec);
 
 /// Whether the results of a segment stay in registers until they are written, because one warpgroup has a row's whole
@@ -181,9 +181,10 @@ int stage_parts(const KernelSpec& spec);
 /// Dynamic shared memory of the kernel in bytes.
 int shared_bytes(const KernelSpec& spec);
 
-/// Warps beside `warps`, which hold no part of O. Load path tensor has one that requests KV, or a whole warpgroup,
-/// which can hand over its registers, where two warpgroups hold 64 rows each or rows are gathered, or two warpgroups
-/// that convert rows, or where warpgroups have roles. The other load paths have none.
+/// Warps beside `warps`, which hold no part of O. Load path tensor has one that requests KV. It has a warpgroup, which
+/// can hand over its registers, where warpgroups have roles or split O's columns, where 8 warps hold more than 32 rows,
+/// or where rows are gathered. It has two warpgroups where these convert rows beside a buffer. The other load paths
+/// have none.
 int producer_warps(const KernelSpec& spec);
 /// Whether the producer's warpgroups hand registers to the others (templates/decode_wgmma.cuh). Such a CTA needs an SM
 /// for itself.

@@ -17,7 +17,6 @@ constexpr std::array kRowFormats{
               .latent_columns = 512,
               .group_columns = 128,
               .latent_offset = 0,
-              .scale_type = RowScale::fp32,
               .scales_offset = 512,
               .rope_type = DType::bf16,
               .rope_columns = 64,

@@ -11,9 +11,6 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// What a group's scale is stored as.
-enum class RowScale : std::uint8_t { fp32 };
-
 /// A row: latent columns of one byte each, in groups that have a scale, then the rotated columns of q's type. Value =
 /// byte * scale of its group. V is the latent columns, and K all of them. Offsets count bytes from the row's start.
 struct RowFormat {
@@ -22,8 +19,7 @@ struct RowFormat {
   int latent_columns;    ///< a multiple of 128
   int group_columns;     ///< that share a scale; divides 128
   int latent_offset;
-  RowScale scale_type;
-  int scales_offset;  ///< of the groups' scales, which follow each other
+  int scales_offset;  ///< of the groups' scales in fp32, which follow each other
   DType rope_type;    ///< of the rotated columns, and so of q and o
   int rope_columns;   ///< a multiple of 64
   int rope_offset;

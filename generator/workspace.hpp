@@ -23,8 +23,8 @@ struct WorkspaceLayout {
 int partial_floats(const KernelSpec& spec);
 
 /// How many slots a launch needs: one for each CTA of its grid, or, of a batch-invariant kernel, one for each LeanTile
-/// that contexts of up to `context_capacity` tokens can have. output_tiles: max_batch * kv_heads * row_blocks(spec).
-/// Saturates at INT64_MAX.
+/// that contexts of up to `context_capacity` tokens can have. output_tiles: max_batch * kv_heads * row_blocks(spec),
+/// with a selection as many for each query token. Saturates at INT64_MAX.
 std::int64_t partial_slots(const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles,
                            std::int64_t context_capacity);
 

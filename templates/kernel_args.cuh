@@ -1,15 +1,15 @@
 // kernel_args.cuh -- LeanDecodeArgs: the by-value argument block of every decode kernel; and LeanStatus, through which
 // kernels tell the host what went wrong. Host and device compile this file.
 
-// What a kernel may find wrong with its workspace (LeanStatus::fault): a partial of another CTA did not come within the
-// bound, or a ticket counter held more than there are contributors.
+// What a kernel may find wrong (LeanStatus::fault): a partial of another CTA, or a stage of the ring, did not come
+// within the bound, or a ticket counter held more than there are contributors.
 constexpr unsigned kLeanWaitedInVain = 1, kLeanWrongTicket = 2;
 // And of a group (docs/groups.md): a rank did not send what it must within the bound, or launched something else. The
 // bits from kLeanRankShift on are the rank.
 constexpr unsigned kLeanRankMissing = 3, kLeanRankDiffers = 4, kLeanRankShift = 8;
 
 // The status block of a context, in page-locked host memory that the GPU reads and writes in place. The first two
-// fields are read together.
+// fields are read one after the other.
 struct alignas(8) LeanStatus {
   unsigned fault;                // kLean...; 0: none. Kernels set it, and the host clears it
   unsigned wait_bound_us;        // how long a thread waits for a partial, in microseconds; the host sets it

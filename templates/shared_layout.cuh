@@ -6,6 +6,7 @@
 //   wgmma family:            | merge buffer | operands of each warpgroup | one ring of KV stages | rows | alignment |
 //   with roles:              | operands of all warpgroups | one ring of KV stages | alignment |
 //
+// Two warpgroups of the wgmma family that split O's columns share one set of operands.
 // There is no merge buffer where results stay in registers (merge/held_results.cuh), and rows wait beside the ring only
 // in kv/row_buffer.cuh.
 #if !defined(LEAN_HD)

@@ -60,7 +60,7 @@ typedef enum leanattn_status {
                                       others: results since then are wrong, and all ranks must reset the group */
 } leanattn_status;
 
-/* Element type of q, k, v and o. */
+/* Element type of q and o, and of k and v unless kv_format says otherwise. */
 typedef enum leanattn_dtype { LEANATTN_BF16 = 0, LEANATTN_FP16 = 1 } leanattn_dtype;
 
 /* How the KV cache lies in memory. */
@@ -202,20 +202,20 @@ typedef struct leanattn_problem {
   int32_t pdl;       /* not 0: launches may overlap the kernel before them; see leanattn_plan_launch for the contract */
   int32_t reserved;
   /* Features, beside plain dense decode. docs/features.md has their limits. */
-  int32_t page_size;       /* tokens per page of a paged cache; 0: dense */
-  int32_t q_len;           /* most query tokens of a request, which end its context; 1 to 16 (mask full: 1024); 0: 1 */
-  int32_t ragged_q;        /* not 0: each request has its own number of query tokens, by q_offsets */
-  int32_t query_mask;      /* leanattn_query_mask; makes no difference for one query token */
-  int32_t window;          /* tokens that a query token sees, itself the last of them; 0: all */
-  int32_t sink_tokens;     /* first tokens of a context that stay visible beside the window */
-  int32_t sink_logits;     /* not 0: each query head has a logit that counts in the denominator of its softmax */
-  int32_t alibi;           /* not 0: alibi_slopes[head] * (kv index - q index) is added to scores */
-  double soft_cap;         /* scores become cap * tanh(score / cap); 0: unchanged */
-  const char* score;       /* an expression of score, q_index, kv_index and head that replaces scores; null: none.
-                              docs/features.md has its language. Copied. */
-  int32_t kv_format;       /* leanattn_kv_format */
-  int32_t kv_scale;        /* leanattn_kv_scale */
-  int32_t v_head_dim;      /* columns of v and o; 0: head_dim */
+  int32_t page_size;   /* tokens per page of a paged cache; 0: dense */
+  int32_t q_len;       /* most query tokens of a request, which end its context; 1 to 16 (mask full: 1024); 0: 1 */
+  int32_t ragged_q;    /* not 0: each request has its own number of query tokens, by q_offsets */
+  int32_t query_mask;  /* leanattn_query_mask; makes no difference for one query token, with which tree is refused */
+  int32_t window;      /* tokens that a query token sees, itself the last of them; 0: all */
+  int32_t sink_tokens; /* first tokens of a context that stay visible beside the window */
+  int32_t sink_logits; /* not 0: each query head has a logit that counts in the denominator of its softmax */
+  int32_t alibi;       /* not 0: alibi_slopes[head] * (kv index - q index) is added to scores */
+  double soft_cap;     /* scores become cap * tanh(score / cap); 0: unchanged */
+  const char* score;   /* an expression of score, q_index, kv_index and head that replaces scores; null: none.
+                          docs/features.md has its language. Copied. */
+  int32_t kv_format;   /* leanattn_kv_format */
+  int32_t kv_scale;    /* leanattn_kv_scale */
+  int32_t v_head_dim;  /* columns of v and o; 0: head_dim */
   int32_t batch_invariant; /* not 0: the bits of a request depend on neither the other requests nor the grid */
   int32_t append;          /* not 0: the kernel writes k_new and v_new into the cache before it reads it */
   int32_t rope;            /* leanattn_rope: how q and the appended keys are rotated */
@@ -371,7 +371,7 @@ LEANATTN_API leanattn_status leanattn_plan_get_info(const leanattn_plan* plan,
 /* ---- Workspace: device memory of the caller's, through which the CTAs of a launch exchange partial results ---- */
 
 /* The bytes that a workspace for this plan must have at least; -1 for a null plan. They hold up to two fp32 partials
- * for each CTA, and four bytes for each CTA and each output tile. */
+ * for each CTA (of batch-invariant plans for each LeanTile), and four bytes for each CTA and each output tile. */
 LEANATTN_API int64_t leanattn_plan_workspace_bytes(const leanattn_plan* plan) LEANATTN_NOEXCEPT;
 
 /* Turns device memory into a workspace by zeroing it, in stream order. This is needed once: every launch that ends
@@ -390,8 +390,9 @@ LEANATTN_API leanattn_status leanattn_plan_reset_workspace(const leanattn_plan* 
                                                            leanattn_stream stream) LEANATTN_NOEXCEPT;
 
 /* Whether a launch of the engine has ended with a fault since the engine was made, or since the last one was
- * acknowledged. Two faults are found: a CTA has waited for another one's partial result for longer than the bound
- * (LEANATTN_WAIT_BOUND_MS), or a counter of the workspace had an impossible value. The workspace was then not all zero
+ * acknowledged. These faults are found: a CTA has waited for another one's partial result, or for its own KV, for
+ * longer than the bound (LEANATTN_WAIT_BOUND_MS); a counter of the workspace had an impossible value; in a group, a
+ * rank did not send what it must, or launched something else. For the first two: the workspace was then not all zero
  * before the launch, as after a launch that was aborted; or two launches used it at a time; or context_lengths changed
  * while a launch ran; or something else held the SMs for longer than the bound. Such a launch ends, but its results
  * are wrong, and so may be those of later launches on the workspace.
@@ -399,7 +400,8 @@ LEANATTN_API leanattn_status leanattn_plan_reset_workspace(const leanattn_plan* 
  * This reads one word of host memory and does not wait, so it speaks of launches that have ended: synchronise first to
  * ask about a certain one. leanattn_plan_launch asks, too, and launches nothing after a fault. Replays of graphs do not
  * ask, so programs that only replay should call this now and then. Errors: workspace_corrupt (with the address of the
- * workspace), invalid_argument, context_lost (in a child process that was forked after the engine was made). */
+ * workspace), group_broken, invalid_argument, context_lost (in a child process that was forked after the engine was
+ * made). */
 LEANATTN_API leanattn_status leanattn_engine_check(const leanattn_engine* engine) LEANATTN_NOEXCEPT;
 
 /* Forgets the fault that leanattn_engine_check reports. leanattn_plan_init_workspace does so itself, for the workspace
@@ -493,8 +495,8 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  * length 0 gets zeros and an LSE of -inf. A workspace serves one launch at a time: keep one for each stream, and one
  * for each graph that may run beside others. With LEANATTN_DEBUG=1 in the environment of leanattn_engine_create, a
  * launch is refused if its workspace is still in use on another stream or not all zero, if a pointer is not device
- * memory, or if a length, query offset or page is out of its range. This takes a lock, two small kernels and a wait
- * for each.
+ * memory, or if a length, a query offset or, without a selection, a page is out of its range. This takes a lock, two
+ * small kernels and a wait for each.
  *
  * On sm_90 and newer, a plan of a problem with `pdl` makes dependent launches, unless `pdl` of its info is 0: they
  * carry the attribute programmatic stream serialization, so that the kernel may start before the kernels in front of it

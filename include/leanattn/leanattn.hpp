@@ -16,7 +16,7 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// Element type of q, k, v and o.
+/// Element type of q and o, and of k and v unless kv_format says otherwise.
 enum class DataType : std::int32_t { bf16 = LEANATTN_BF16, fp16 = LEANATTN_FP16 };
 
 /// How the KV cache lies in memory. contiguous: [batch, kv_heads, context, head_dim], so that the tokens of a KV head
@@ -69,13 +69,14 @@ struct Problem {
   int page_size = 0;      ///< tokens per page of a paged cache; 0: dense
   int q_len = 1;          ///< most query tokens of a request, which end its context; 1 to 16 (mask full: 1024)
   bool ragged_q = false;  ///< each request has its own number of query tokens, by q_offsets
-  AttentionMask query_mask = AttentionMask::causal;  ///< makes no difference for one query token
-  int window = 0;                                    ///< tokens that a query token sees, itself the last; 0: all
-  int sink_tokens = 0;                               ///< first tokens of a context that stay visible beside the window
-  bool sink_logits = false;  ///< each query head has a logit that counts in the denominator of its softmax
-  bool alibi = false;        ///< alibi_slopes[head] * (kv index - q index) is added to scores
-  double soft_cap = 0;       ///< scores become cap * tanh(score / cap); 0: unchanged
-  std::string score{};       ///< an expression of score, q_index, kv_index, head that replaces scores; empty: none
+  AttentionMask query_mask =
+      AttentionMask::causal;  ///< makes no difference for one query token, with which tree is refused
+  int window = 0;             ///< tokens that a query token sees, itself the last; 0: all
+  int sink_tokens = 0;        ///< first tokens of a context that stay visible beside the window
+  bool sink_logits = false;   ///< each query head has a logit that counts in the denominator of its softmax
+  bool alibi = false;         ///< alibi_slopes[head] * (kv index - q index) is added to scores
+  double soft_cap = 0;        ///< scores become cap * tanh(score / cap); 0: unchanged
+  std::string score{};        ///< an expression of score, q_index, kv_index, head that replaces scores; empty: none
   CacheFormat kv_format = CacheFormat::same;  ///< of the cache's elements; same: dtype
   CacheScale kv_scale = CacheScale::tensor;   ///< what has a scale of its own, where elements are one byte
   int v_head_dim = 0;                         ///< columns of v and o; 0: head_dim
@@ -378,8 +379,8 @@ class Plan {
   }
 
   /// Enqueues one decode step and returns; see leanattn_plan_launch. A workspace serves one launch at a time. Errors:
-  /// invalid_argument, workspace_corrupt (an earlier launch ended with a fault, see Engine::check), launch_failed,
-  /// context_lost.
+  /// invalid_argument, workspace_corrupt and group_broken (an earlier launch ended with a fault, see Engine::check),
+  /// not_prepared, launch_failed, context_lost.
   Result<void> launch(const DecodeArgs& args, void* workspace, leanattn_stream stream) const {
     const leanattn_decode_args c_args = detail::to_c(args);
     return detail::to_result(leanattn_plan_launch(plan_, &c_args, workspace, stream));
@@ -652,7 +653,7 @@ class Engine {
 
   /// Whether a launch has ended with a fault, because its workspace was not all zero, was used by two launches at a
   /// time or context lengths changed while it ran. Reads one word and does not wait. See leanattn_engine_check. Errors:
-  /// workspace_corrupt, context_lost.
+  /// workspace_corrupt, group_broken, context_lost.
   Result<void> check() const { return detail::to_result(leanattn_engine_check(engine_.get())); }
 
   /// Forgets the fault that check() reports, once all launches have ended and every workspace is zero again. See

@@ -267,7 +267,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
     for (long long chunk = (long long)blockIdx.x * kCheckThreads + threadIdx.x; chunk < chunks; chunk += step) {
       const long long token = chunk / chunks_per_token;
       const int column = (int)(chunk % chunks_per_token) * chunk_elements;
-      // A page is read as a whole or not at all. What a dense cache holds before the window is never read.
+      // A page is read as a whole or not at all. What a dense cache holds before the window's first run is never read.
       const long long page = check.page_size == 0 ? 1 : check.page_size, first = token / page * page;
       if (!check_live(args, check, request, first, first + page)) continue;
       if (check_in_hole(args, check, request, token)) continue;

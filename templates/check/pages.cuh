@@ -1,5 +1,6 @@
 // check/pages.cuh -- looks at a launch's arrays on the device, before the launch: context lengths, offsets of query
-// tokens and page numbers. LEANATTN_DEBUG=1 runs it. Host and device compile this file.
+// tokens, page numbers, numbers of selected blocks and lengths of a second cache. LEANATTN_DEBUG=1 runs it. Host and
+// device compile this file.
 #if defined(__CUDACC__)
 #define CHECK_PAGES_HD __host__ __device__ __forceinline__
 #else

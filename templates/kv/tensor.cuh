@@ -149,7 +149,7 @@ LEAN_DEVICE void copy_box(u32 destination, const LeanTensorMap& map, int token, 
 }
 
 // Where warpgroups have roles there is room for two stages, and a stage becomes free only half a step before its next
-// rows are needed. So the producer asks L2 for them a step earlier. Row blocks that walk in step share the asking.
+// rows are needed. Where row blocks walk in step, the producer asks L2 for them a step earlier. They share the asking.
 constexpr bool kPrefetches = kHasRoles && kRowBlocksInStep;
 
 // Asks L2 for what copy_box would copy (PTX ISA, "cp.async.bulk.prefetch.tensor").
@@ -166,7 +166,8 @@ LEAN_DEVICE void prefetch_part(const Segment& s, const LeanTensorMap& k_map, con
 }
 
 // Asks L2 for the row of this lane, line by line, if it has one and the row is this row block's to ask for (PTX ISA,
-// "prefetch"). A bulk prefetch would take its address from a uniform register, lane after lane.
+// "prefetch"). Where row blocks do not walk in step, each CTA asks for one in kRowBlocks of its rows. A bulk prefetch
+// would take its address from a uniform register, lane after lane.
 template <int kBytes>
 LEAN_DEVICE void prefetch_row(const char* row, bool exists) {
   if (exists && (threadIdx.x + blockIdx.x) % kRowBlocks == 0) {

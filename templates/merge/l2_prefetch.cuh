@@ -1,7 +1,7 @@
 // merge/l2_prefetch.cuh -- how small partials stay in L2. Between launches other kernels push the workspace out of it.
 // A contributor that looks for a partial would then wait for DRAM, behind KV. So each CTA asks for its partial's lines
 // while its first KV is on its way, unless it stores many partials, as in batch-invariant kernels. The lines stay ahead
-// of others in L2 after the launch, too: two megabytes for 132 CTAs with 16 query rows of 128 columns. A CTA that has
+// of others in L2 after the launch, too: 1.6 MB for 132 CTAs with 16 query rows of 128 columns. A CTA that has
 // stored its partial cannot let go of it, because the one that merges it may come much later.
 
 // Stores a column at `to` and, if it `writes_state`, the state at `state_to`.

@@ -15,8 +15,9 @@ struct RowState {
   float max, sum;
 };
 
-// Columns are numbered row by row. Where results stay in registers, the numbers go by blocks of eight rows and four
-// neighbouring columns of each, as the lanes of a warp hold them: then a warp stores 512 neighbouring bytes.
+// Columns are numbered row by row. Where results stay in registers and rows are a multiple of eight, the numbers go by
+// blocks of eight rows and four neighbouring columns of each, as the lanes of a warp hold them: then a warp stores 512
+// neighbouring bytes.
 LEAN_DEVICE int column_row(int column) {
   if constexpr (kColumnsInBlocks) return column / (8 * kRowColumns) * 8 + column % 32 / 4;
   return column / kRowColumns;

@@ -141,7 +141,7 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   args_.q = q_.at(offset * 2);
   args_.o = o_.at(offset * 2);
   args_.lse = lse_.as<float>();
-  // Kernels read long arrays of lengths 16 bytes at a time, so that the alignment of the first one matters.
+  // Arrays of lengths may begin at any multiple of four bytes.
   args_.context_lengths = lengths_device_.as<int>() + (options_.padded ? batch() % 3 + 1 : 0);
   LEANATTN_TRY(copy_to_device_async(const_cast<int*>(args_.context_lengths), lengths_.data(), std::int64_t{batch()} * 4,
                                     stream));
