@@ -248,18 +248,6 @@ std::array<double, kCosts> as_array(const ModelFeatures& f) {
   return {1, f.memory, f.excess, f.segments - f.hidden + 0.1 * f.refills, f.shared, f.partials, f.tree};
 }
 
-std::string_view to_string(GridKind kind) {
-  switch (kind) {
-    case GridKind::whole: return "whole";
-    case GridKind::even: return "even";
-    case GridKind::crossing: return "crossing";
-    case GridKind::idle_whole: return "idle_whole";
-    case GridKind::idle_even: return "idle_even";
-    case GridKind::idle_crossing: return "idle_crossing";
-  }
-  return "whole";
-}
-
 GridKind kind_of(const ModelFeatures& features) {
   if (features.segments > 0) return features.idle ? GridKind::idle_crossing : GridKind::crossing;
   if (features.shared > 0) return features.idle ? GridKind::idle_even : GridKind::even;

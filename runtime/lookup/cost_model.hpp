@@ -22,7 +22,6 @@
 
 #include <array>
 #include <cstdint>
-#include <string_view>
 
 #include "runtime/cuda/device.hpp"
 #include "runtime/problem.hpp"
@@ -86,7 +85,6 @@ enum class GridKind { whole, even, crossing, idle_whole, idle_even, idle_crossin
 inline constexpr std::array kGridKinds = {GridKind::whole,      GridKind::even,      GridKind::crossing,
                                           GridKind::idle_whole, GridKind::idle_even, GridKind::idle_crossing};
 constexpr bool leaves_idle(GridKind kind) { return kind >= GridKind::idle_whole; }
-std::string_view to_string(GridKind kind);
 GridKind kind_of(const ModelFeatures& features);
 
 /// The features of one kernel at one shape, for any grid. What grids have in common is worked out once.

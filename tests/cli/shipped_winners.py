@@ -305,6 +305,15 @@ class Layer(Simulated):
         answer = self.answer(*H200, "--batch", "1", "--context", "1000")
         self.assertEqual((answer["provenance"], answer["layer"]), ("bucket", "shipped"))
 
+    def test_a_problem_that_streams_alike_takes_over_what_was_measured(self):
+        exact, alike = self.answer(), self.answer(*H200, "--lse")
+        self.assertEqual((alike["provenance"], alike["layer"]), ("nearest", "shipped"))
+        self.assertIn("was measured for a problem that streams KV alike", alike["why"])
+        self.assertEqual((alike["config"]["grid"], alike["tuned_us"]), (exact["config"]["grid"], exact["tuned_us"]))
+        self.assertTrue(alike["config"]["spec"]["lse"])
+        explained = self.installed("lookup", *LLAMA, "--context", "1k", *H200, "--lse", "--explain").stdout
+        self.assertNotIn("by the cost model", explained)
+
     def test_a_winner_of_the_user_goes_first(self):
         shutil.copytree(self.shipped.parent, self.cache)
         self.cache.chmod(0o700)
