@@ -155,23 +155,21 @@ def run(engine, backend, settings, out, limit):
     out.unlink(missing_ok=True)
     process = subprocess.Popen([sys.executable, HERE / f"{engine}_decode.py", backend, settings, out], stderr=subprocess.PIPE, text=True,
                                start_new_session=True)
-    late = False
+    failure = None
     try:
         messages = process.communicate(timeout=limit)[1]
-    except (subprocess.TimeoutExpired, KeyboardInterrupt) as end:
+        if process.returncode != 0:
+            lines = messages.strip().splitlines() or ["no message"]
+            # What went wrong is the last line that names an error; threads that end later may add lines.
+            failure = next((line for line in reversed(lines) if "Error" in line), lines[-1])[:300]
+    except BaseException as end:  # an interruption from the keyboard, too
         os.killpg(process.pid, signal.SIGKILL)
-        messages = process.communicate()[1]
-        if isinstance(end, KeyboardInterrupt):
+        process.communicate()
+        if not isinstance(end, subprocess.TimeoutExpired):
             raise
-        late = True
+        failure = f"it had not ended after {limit} s"
     made = json.loads(out.read_text()) if out.exists() else {}
-    if late:
-        made["error"] = f"it had not ended after {limit} s"
-    elif process.returncode != 0:
-        lines = messages.strip().splitlines() or ["no message"]
-        # What went wrong is the last line that names an error; threads that end later may add lines.
-        made["error"] = next((line for line in reversed(lines) if "Error" in line), lines[-1])[:300]
-    return made
+    return made if failure is None else {**made, "error": failure}
 
 
 def median_round(rounds):

@@ -30,18 +30,18 @@ Finding judge_number(const std::string& name, const std::string& value) {
 }
 
 Finding judge_bound(const std::string& name, const std::string& value) {
-  const auto bound = parse_bound(name, value);
-  return bound ? good(name, value)
-               : doubtful(name, bound.error().message, fmt::format("Correct it or unset {}.", name));
+  if (parse_bound(value)) return good(name, value);
+  return doubtful(name, fmt::format("'{}' is not a number of milliseconds from 1 to {}", value, kLongestBoundMs),
+                  fmt::format("Correct it or unset {}.", name));
 }
 
-/// Seconds, as Python's float() reads them.
+/// The backend for vLLM refuses what is not finite or below 0. It takes a few texts more than this, such as "+60".
 Finding judge_seconds(const std::string& name, const std::string& value) {
   double seconds = -1;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), seconds);
   if (error == std::errc() && end == value.data() + value.size() && seconds >= 0 && std::isfinite(seconds))
     return good(name, value);
-  return doubtful(name, fmt::format("'{}' is not a number of seconds, so vLLM does not start", value),
+  return doubtful(name, fmt::format("'{}' is not a plain number of seconds, so vLLM may not start", value),
                   fmt::format("Correct it or unset {}.", name));
 }
 

@@ -74,7 +74,7 @@ std::string why(const Choice& choice) {
                          describe(choice.tuned_shape), launch_caveat(choice));
     case Provenance::nearest:
       if (choice.taken_over)
-        return fmt::format("{} was measured for a problem that streams KV alike, whose kernel and grid it takes over",
+        return fmt::format("{} was measured for a problem that streams KV alike; kernel and grid are taken from there",
                            describe(choice.tuned_shape));
       return fmt::format("{}, the nearest tuned shape, was measured; the cost model chose kernel and grid{}",
                          describe(choice.tuned_shape), launch_caveat(choice));

@@ -15,8 +15,7 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr std::int64_t kLongestWaitBoundMs = 3600000;  // fits 32 bits in microseconds
-constexpr unsigned kHostFault = 255;                   // no kernel reports it
+constexpr unsigned kHostFault = 255;  // no kernel reports it
 
 /// Whether an address lies in these bytes.
 bool lies_in(std::uint64_t address, const void* memory, std::int64_t bytes) {
@@ -28,16 +27,19 @@ bool lies_in(std::uint64_t address, const void* memory, std::int64_t bytes) {
 
 Result<std::int64_t> bound_from_environment(const char* variable, std::int64_t otherwise) {
   const std::string text = environment_variable(variable);
-  return text.empty() ? Result<std::int64_t>(otherwise) : parse_bound(variable, text);
+  if (text.empty()) return otherwise;
+  if (const auto bound = parse_bound(text)) return *bound;
+  return fail(ErrorCode::invalid_argument,
+              fmt::format("{} is \"{}\", which is no number from 1 to {}", variable, text, kLongestBoundMs),
+              "Give milliseconds, or unset it.");
 }
 
-Result<std::int64_t> parse_bound(const std::string& variable, const std::string& text) {
+std::optional<std::int64_t> parse_bound(std::string_view text) {
   std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && *end == '\0' && value >= 1 && value <= kLongestWaitBoundMs) return value;
-  return fail(ErrorCode::invalid_argument,
-              fmt::format("{} is \"{}\", which is no number from 1 to {}", variable, text, kLongestWaitBoundMs),
-              "Give milliseconds, or unset it.");
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  if (error != std::errc() || end != last || value < 1 || value > kLongestBoundMs) return std::nullopt;
+  return value;
 }
 
 std::int64_t wait_bound_from_environment(std::string* warning) {

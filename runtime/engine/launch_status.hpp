@@ -6,7 +6,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/cuda/gpu.hpp"
@@ -18,8 +20,11 @@ inline namespace v1 {
 /// How long a thread of a kernel waits for a partial, in milliseconds, where LEANATTN_WAIT_BOUND_MS says nothing.
 inline constexpr std::int64_t kDefaultWaitBoundMs = 10000;
 
-/// The bound in milliseconds that an environment variable gives as `text`: 1 to 3600000. Errors: invalid_argument.
-Result<std::int64_t> parse_bound(const std::string& variable, const std::string& text);
+/// The longest bound of an environment variable, in milliseconds. It fits 32 bits in microseconds.
+inline constexpr std::int64_t kLongestBoundMs = 3600000;
+
+/// A bound as an environment variable gives it: milliseconds, 1 to kLongestBoundMs. Nothing for other texts.
+std::optional<std::int64_t> parse_bound(std::string_view text);
 /// What the variable says in this process. `otherwise` where it is not set. Errors: invalid_argument.
 Result<std::int64_t> bound_from_environment(const char* variable, std::int64_t otherwise);
 

@@ -305,11 +305,10 @@ struct WinnerTable::Impl {
     return choice;
   }
 
-  /// The answer for a shape that this problem has no winner for. The problem is canonical and heeded, and is not
-  /// batch-invariant; `ordinary` is as in estimate().
+  /// The answer for a shape that neither this problem nor one that streams KV alike has a winner for. The problem is
+  /// canonical and heeded, and is not batch-invariant; `ordinary` is as in estimate().
   Choice infer(const DecodeProblem& problem, const Shape& shape, const Config* ordinary) const {
     const ProblemWinners* winners = problems.find(problem);
-    if (auto carried = carried_over(find_alike(problem, shape), problem)) return *carried;
     const ShapeFeatures here = shape_features_of(problem, rounded(shape), base_spec(device.arch, problem));
     const auto further = [&](const DecodeProblem& candidate) { return distance(candidate, problem); };
     const auto answer = [&](const Found& found, Provenance provenance,
@@ -403,6 +402,7 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
     choice.config = default_config(impl_->device, problem, shape);
     return choice;
   }
+  if (auto taken = impl_->carried_over(impl_->find_alike(problem, shape), problem)) return *std::move(taken);
   if (!problem.pdl) return impl_->infer(problem, shape, nullptr);
   const Config ordinary = find(without_pdl(problem), shape).config;
   return impl_->infer(problem, shape, &ordinary);

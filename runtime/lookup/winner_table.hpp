@@ -42,8 +42,8 @@ struct Choice {
   std::string layer;         ///< that has the winner: "user", "site", "shipped" or empty
   bool stale = false;        ///< the winner was measured with another driver, NVRTC or library than runs now
   bool tuned_pdl = false;    ///< the winner was measured with programmatic dependent launch
-  bool taken_over = false;   ///< kernel and grid are the winner's, of this shape for another problem that does the same
-                             ///< between the start and the end of a launch; provenance is nearest
+  bool taken_over = false;   ///< kernel and grid are those of a winner at this very shape, of a problem that streams
+                             ///< KV alike or of a rank's part alone; provenance is nearest
   bool tuned_group = false;  ///< the winner was measured in a group, with the exchange in its time
   GroupLink tuned_link = GroupLink::unknown;  ///< of that group
 };
@@ -51,7 +51,7 @@ struct Choice {
 class WinnerTable {
  public:
   /// The winners of a problem are read when a look-up first needs them. A look-up needs those of its own problem; if
-  /// they have not the shape, those of problems that stream KV alike; if they have no winner in the shape's bucket,
+  /// the shape is not among them, those of problems that stream KV alike; if they have no winner in the shape's bucket,
   /// those of all problems with the same kernels; and if these have none either, all. Where a problem with pdl has no
   /// exact winner, the look-up also needs what one of the same problem without pdl does. Rows that cannot be parsed, or
   /// whose config is not valid for their problem on this device, are skipped and counted. Of several rows for one
@@ -66,13 +66,13 @@ class WinnerTable {
   /// The first of exact, taken over (which is called nearest), bucket, without_pdl, nearest, model and fallback that
   /// has an answer, so there is one for every valid problem and shape. For a problem of a group, exact and bucket are
   /// measured in groups of its size and link (where it does not say its link, those of the first link with winners),
-  /// and a winner of the shape, or else in its bucket, for a rank's part alone is the nearest one. A batch-invariant
-  /// problem has one kernel for all shapes, so its answer is exact (measured with that kernel) or fallback, which then
-  /// is default_config(). max_batch plays no part. Contexts count rounded up to 16 steps of an octave, so that shapes
-  /// which differ less have one answer. The config's spec has pdl only when the problem asks for it and the device has
-  /// it, and not where the shape has no winner and an ordinary launch is expected to be faster. Once winners have been
-  /// read, an exact answer takes two hashes; others take some nanoseconds for each winner and some 100 ns for each
-  /// kernel and grid that is considered.
+  /// and the nearest one is a winner for a rank's part alone: of the shape, which is taken over, or in its bucket. A
+  /// batch-invariant problem has one kernel for all shapes, so its answer is exact (measured with that kernel) or
+  /// fallback, which then is default_config(). max_batch plays no part. Contexts count rounded up to 16 steps of an
+  /// octave, so that shapes which differ less have one answer. The config's spec has pdl only when the problem asks for
+  /// it and the device has it, and not where the shape has no winner and an ordinary launch is expected to be faster.
+  /// Once winners have been read, an exact answer takes two hashes; others take some nanoseconds for each winner and
+  /// some 100 ns for each kernel and grid that is considered.
   Choice find(const DecodeProblem& problem, const Shape& shape) const;
   /// The exact winner, which lives as long as this table; or null.
   const Choice* find_exact(const DecodeProblem& problem, const Shape& shape) const;

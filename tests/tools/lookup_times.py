@@ -10,10 +10,9 @@ The second form collects what look-ups answered in the two runs beside peers: `p
 shapes were tuned, and `peers`, with the winners that come with leanattn. The third form takes folders of `leanattn
 evaluate regret --tune TIME --trials FOLDER`, with and without `--problems`, or cache folders of `leanattn tune`, and
 keeps eight configurations of each shape: the three fastest, and five between the next and the slowest. The fourth form
-takes records of `leanattn evaluate regret`, and has what look-ups answered and what was best. h100_raced.json is of no record:
-it has what was raced by hand for "Beyond draws: dense races" of the lab notes, with the kinds `short` and `random`. The
-result has the lists
-`problems`, `specs` and `times`. An entry of `times` is [index of the problem, batch, longest context, total context or
+takes records of `leanattn evaluate regret`, and has what look-ups answered and what was best. No record has the times in
+h100_raced.json: they were raced by hand for "Beyond draws: dense races" of the lab notes, and their kinds are `short`
+and `random`. The result has the lists `problems`, `specs` and `times`. An entry of `times` is [index of the problem, batch, longest context, total context or
 0, index of the spec, grid, microseconds with a cold L2, kind]. Kinds: `winner` (of a tuning), `best` (of an exhaustive
 sweep) and `other`; of answers the run, and `winner` where the shape was tuned.
 """

@@ -71,9 +71,23 @@ TEST(LookupFeatures, WhatWasMeasuredAtThisShapeForAProblemThatStreamsKvAlikeIsTa
     EXPECT_TRUE(choice.taken_over) << to_json(problem);
     EXPECT_EQ(choice.config, tuned_config(problem, 61)) << to_json(problem);
     EXPECT_EQ(choice.tuned_us, 14);
+    EXPECT_EQ(choice.predicted_us, 14);
     EXPECT_EQ(choice.layer, "site");
     EXPECT_FALSE(table.find(problem, {.batch = 4, .longest_context = 5000}).taken_over) << "another shape";
   }
+}
+
+TEST(LookupFeatures, DependentLaunchesTakeOverWhatWasMeasuredWithDependentLaunches) {
+  DecodeProblem tuned = kPaged;
+  tuned.pdl = true;
+  DecodeProblem ordinary = kPaged;
+  ordinary.lse = true;
+  const auto table = table_of({winner(tuned, kMeasured, tuned_config(tuned, 61), 14),
+                               winner(ordinary, kMeasured, tuned_config(ordinary, 40), 15)});
+  DecodeProblem asked = tuned;
+  asked.lse = true;
+  EXPECT_TRUE(table.find(asked, kMeasured).taken_over);
+  EXPECT_EQ(table.find(asked, kMeasured).config, tuned_config(asked, 61));
 }
 
 TEST(LookupFeatures, NothingIsTakenOverFromProblemsThatStreamOtherwise) {
@@ -102,8 +116,9 @@ TEST(LookupFeatures, OfProblemsThatStreamKvAlikeTheClosestOneGoesFirstAndTheProb
   const auto entry = [](const DecodeProblem& problem, const Shape& shape, std::int64_t grid, double us) {
     return winner(problem, shape, tuned_config(problem, grid), us);
   };
-  const auto table = table_of({entry(appends, kMeasured, 40, 20), entry(other_type, kMeasured, 50, 21)});
-  EXPECT_EQ(table.find(with_lse, kMeasured).config.grid, 50) << "fp16 is closer than rows that are appended";
+  const auto far = entry(appends, kMeasured, 40, 20), close = entry(other_type, kMeasured, 50, 21);
+  for (const auto& table : {table_of({far, close}), table_of({close, far})})
+    EXPECT_EQ(table.find(with_lse, kMeasured).config.grid, 50) << "fp16 is closer than rows that are appended";
   const Shape kOfBucket{.batch = kMeasured.batch, .longest_context = kMeasured.longest_context - 100};
   const auto with_own = table_of({entry(other_type, kMeasured, 50, 21), entry(with_lse, kOfBucket, 60, 22)});
   EXPECT_EQ(with_own.find(with_lse, kMeasured).config.grid, 50) << "the shape counts more than the problem";
