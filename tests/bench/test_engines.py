@@ -148,7 +148,7 @@ class Engines(unittest.TestCase):
             pathlib.Path(folder, "stuck_decode.py").write_text(
                 "import json, pathlib, subprocess, sys\n"
                 "pathlib.Path(sys.argv[3]).write_text(json.dumps({'start_s': 1.0}))\n"
-                "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+                "other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], stderr=subprocess.DEVNULL)\n"
                 f"pathlib.Path({str(child)!r}).write_text(str(other.pid))\n"
                 "other.wait()\n")
             for limit in (1, 4, 16, 64):  # a busy machine may need longer to come so far
