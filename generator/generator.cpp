@@ -47,7 +47,9 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
        spec.features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
   if (gathers_rows(spec)) add({"kv/token_holes.cuh"});
   if (selects && !gathers_rows(spec)) add({"kv/run_holes.cuh"});
-  if (spec.features.append && !formatted) add({"kv/append_elements.cuh", "kv/append.cuh"});
+  const bool to_stage = appends_to_stage(spec);
+  if (spec.features.append) add({"kv/append.cuh"});
+  if (spec.features.append && !to_stage && !formatted) add({"kv/append_elements.cuh", "kv/append_to_cache.cuh"});
   if (one_byte) add({"attend/value_unit.cuh"});
   add({"bounded_wait.cuh"});
   if (spec.load == LoadPath::tensor) {
@@ -57,7 +59,8 @@ std::vector<std::string_view> modules_of(const KernelSpec& spec) {
     if (converts)
       add({selects ? "kv/selected_places.cuh" : "kv/row_places.cuh", "kv/row_copies.cuh",
            buffers_rows(spec) ? "kv/row_buffer.cuh" : "kv/row_panels.cuh"});
-    if (formatted && spec.features.append) add({"kv/append_rows.cuh", "kv/append.cuh"});
+    if (formatted && spec.features.append) add({"kv/append_rows.cuh", "kv/append_to_cache.cuh"});
+    if (to_stage) add({"kv/append_to_stage.cuh"});
     add({buffers_rows(spec)   ? "kv/produce_buffered_rows.cuh"
          : converts           ? "kv/produce_rows.cuh"
          : gathers_rows(spec) ? "kv/produce_gathered.cuh"
@@ -287,6 +290,7 @@ std::string constants(const KernelSpec& spec) {
   if (in_group(features)) text += "#define LEAN_GROUP\n";
   if (needs_positions(features)) text += "#define LEAN_POSITIONS\n";
   if (features.second_cache) text += "#define LEAN_SECOND_CACHE\n";
+  if (appends_to_stage(spec)) text += "#define LEAN_APPENDS_TO_STAGE\n";
   if (one_byte && tensor) text += "#define LEAN_SCALES\n";
   if (needs_positions(features) && features.window > 0) text += "#define LEAN_WINDOW_OF_PART\n";
   if (needs_indices(features)) text += "#define LEAN_INDEX_OF_PART\n";
@@ -304,8 +308,11 @@ std::string constants(const KernelSpec& spec) {
   add("bool", "kChangesScores", changes_scores, "scores change between scale and softmax");
   add("float", "kSoftCap", fmt::format("{:#}f", static_cast<float>(features.soft_cap)), "0: none");
   add("bool", "kAlibi", features.alibi, "slope * (kv index - q index) is added to scores");
-  add("bool", "kAppend", features.append, "the query tokens' own K and V are written into the cache first");
+  add("bool", "kAppend", features.append, "the query tokens' own K and V are written into the cache");
   if (features.append) add("int", "kStrideBytes", kv_element_bytes(features), "that strides of K and V count");
+  if (features.append && !appends_to_stage(spec))
+    add("bool", "kCopyEngineReads", spec.load == LoadPath::bulk || buffers_rows(spec),
+        "new rows, too (PTX ISA, \"Async proxy\")");
   if (features.rope != Rope::none) {
     add("int", "kRope", static_cast<int>(features.rope), "kHalfSplit, kInterleaved");
     add("int", "kRopeDim", features.rope_dim > 0 ? features.rope_dim : turning_dims(features, spec.head_dim),

@@ -168,6 +168,10 @@ bool gathers_rows(const KernelSpec& spec) {
   return converts_rows(spec) || (spec.load == LoadPath::tensor && spec.features.page_size > 0 && page_run(spec) == 1);
 }
 
+bool appends_to_stage(const KernelSpec& spec) {
+  return spec.features.append && spec.load == LoadPath::tensor && !converts_rows(spec);
+}
+
 bool buffers_rows(const KernelSpec& spec) { return converts_rows(spec) && !warpgroups_have_roles(spec); }
 
 int row_buffer_bytes(const KernelSpec& spec) {
@@ -396,9 +400,6 @@ Result<void> validate(const KernelSpec& spec) {
     if (splits_columns(spec) && value_dim(spec) % 128 != 0)
       return unsupported(fmt::format("8 warps over a latent cache with {} columns of V", value_dim(spec)),
                          "each half has a multiple of 64; choose 4 warps");
-    if (warpgroups_have_roles(spec) && spec.features.append && !converts_rows(spec))
-      return unsupported("append into a latent cache with 8 warps and more than 16 query rows",
-                         "the producer needs the registers that hold O; choose 4 warps");
     // O fills the registers of both warpgroups, and the addresses of other ranks' memory would be spilled.
     if (warpgroups_have_roles(spec) && in_group(spec.features))
       return unsupported("context_parallel over a latent cache with 8 warps and more than 16 query rows",

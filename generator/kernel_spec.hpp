@@ -120,6 +120,10 @@ bool gathers_rows(const KernelSpec& spec);
 /// The warps that do: a warpgroup, or two where they convert rows and registers allow. 0 where rows are not gathered.
 int gathering_warps(const KernelSpec& spec);
 
+/// With append, whether load path tensor takes new rows from where they are given (templates/kv/append_to_stage.cuh).
+/// Elsewhere they are written into the cache and read from there (templates/kv/append_to_cache.cuh).
+bool appends_to_stage(const KernelSpec& spec);
+
 /// Whether rows to convert wait in a buffer beside the ring (templates/kv/row_buffer.cuh), and not in the stages
 /// (templates/kv/row_panels.cuh): where warpgroups have no roles, whose queries leave no room. And its bytes.
 bool buffers_rows(const KernelSpec& spec);

@@ -62,6 +62,10 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   Operands& operands = ((Operands*)(shared + kMergeBytes))[kColumnsAreSplit ? 0 : warpgroup];
   Query q;
   if constexpr (kPdl) wait_for_previous_kernel();  // which may write q
+#if defined(LEAN_APPENDS_TO_STAGE)
+  NewChunk fresh = {};
+  if (any) fresh = load_new_chunk(args, walk.segment, threadIdx.x % 128);
+#endif
   if (any) load_query(args, walk.segment, q);
   if (threadIdx.x == 0) found_segment(0) = {walk, any};
   asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");  // the ring is initialised
@@ -91,10 +95,13 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
 #pragma unroll 1
     for (int read = first_read(here.segment); read < end; read += kStepTokens) {
       if (kAllTakeSteps || turn == warpgroup) {
+        const Step step = step_at(here.segment, read);
+#if defined(LEAN_APPENDS_TO_STAGE)
+        append_to_stage(args, here.segment, step, ring, at, fresh, warpgroup);
+#endif
         wait_ring(args, full_barriers(ring, at), at.parity);
         if constexpr (kGathers) fence_async_proxy();
-        attend(args, here.segment, step_at(here.segment, read), ring.stages + at.stage * kStageBytes, operands,
-               attention, warpgroup);
+        attend(args, here.segment, step, ring.stages + at.stage * kStageBytes, operands, attention, warpgroup);
         if (lane == 0) arrive(empty_barriers(ring, at));
       }
       if (++turn == kWarpgroups) turn = 0;
@@ -106,6 +113,9 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     share_state(buffer, attention);
     // The next query is loaded before the fix-up, which is all latency, and where the state leaves the registers, after
     // that.
+#if defined(LEAN_APPENDS_TO_STAGE)
+    if (more) fresh = load_new_chunk(args, walk.segment, threadIdx.x % 128);
+#endif
     if (more) load_query(args, walk.segment, q);
     finish_segment(args, here, whole, fix, results_of(buffer, attention));
   }

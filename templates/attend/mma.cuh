@@ -58,11 +58,15 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int la
     const char* from = query_row(args, s, row);
     const int index = query_index(s, row);
 #pragma unroll
-    for (int j = 0; j < kKChunks * kWords; j++) {
-      const int dim = (kWords * (64 * (j / kWords) + 16 * c) + 16 * (j % kWords)) / 2;
-      const uint4 x = row.valid ? rotated_16(args, from, dim, index) : make_uint4(0, 0, 0, 0);
+    for (int i = 0; i < kKChunks * kWords * 4; i++) q.at(tile, i) = 0;
+    if (row.valid) {  // one branch, within which all loads travel together
 #pragma unroll
-      for (int w = 0; w < 4; w++) q.at(tile, j * 4 + w) = query_pair(word(x, w));
+      for (int j = 0; j < kKChunks * kWords; j++) {
+        const int dim = (kWords * (64 * (j / kWords) + 16 * c) + 16 * (j % kWords)) / 2;
+        const uint4 x = rotated_16(args, from, dim, index);
+#pragma unroll
+        for (int w = 0; w < 4; w++) q.at(tile, j * 4 + w) = query_pair(word(x, w));
+      }
     }
     if constexpr (kKTail > 0) {
 #pragma unroll

@@ -28,11 +28,45 @@ LEAN_DEVICE u32 rotated_pair(const LeanDecodeArgs& args, const char* row, int di
   return Element::pack(x.x * c0 + sign * other.x * s0, x.y * c1 + sign * other.y * s1);
 }
 
-// Eight neighbouring dims of it.
+// Eight neighbouring dims of it; `dim` is a multiple of 8, so that all of them turn with eight neighbouring dims, or
+// none does. What they are made of travels together.
 LEAN_DEVICE uint4 rotated_16(const LeanDecodeArgs& args, const char* row, int dim, int position) {
+  const uint4 own = load_cached<uint4>(row + 2 * dim);
   if constexpr (kFirstRopeDim > 0) {
-    if (dim + 8 <= kFirstRopeDim) return load_cached<uint4>(row + 2 * dim);
+    if (dim < kFirstRopeDim) return own;
+    dim -= kFirstRopeDim, row += 2 * kFirstRopeDim;
   }
-  return make_uint4(rotated_pair(args, row, dim, position), rotated_pair(args, row, dim + 2, position),
-                    rotated_pair(args, row, dim + 4, position), rotated_pair(args, row, dim + 6, position));
+  if constexpr (kFirstRopeDim + kRopeDim < kHeadDim) {
+    if (dim >= kRopeDim) return own;
+  }
+  // A query token before the context's first one has no position, and does not turn. It is chosen at the end, because a
+  // branch would keep other loads behind it.
+  const float* table = args.rope_table + (i64)max(position, 0) * kRopeDim;
+  const bool turns = position >= 0;
+  constexpr int kHalf = kRopeDim / 2;
+  u32 turned[4];
+  if constexpr (kRope == kInterleaved) {
+    float c[4], s[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) c[i] = table[dim / 2 + i], s[i] = table[kHalf + dim / 2 + i];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const float2 x = Element::unpack(word(own, i));
+      turned[i] = Element::pack(x.x * c[i] - x.y * s[i], x.y * c[i] + x.x * s[i]);
+    }
+    return turns ? make_uint4(turned[0], turned[1], turned[2], turned[3]) : own;
+  }
+  const bool upper = dim >= kHalf;
+  const int turn = upper ? dim - kHalf : dim;
+  const uint4 other = load_cached<uint4>(row + 2 * (upper ? turn : dim + kHalf));
+  const float sign = upper ? 1.0f : -1.0f;
+  float c[8], s[8];
+#pragma unroll
+  for (int i = 0; i < 8; i++) c[i] = table[turn + i], s[i] = table[kHalf + turn + i];
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const float2 x = Element::unpack(word(own, i)), y = Element::unpack(word(other, i));
+    turned[i] = Element::pack(x.x * c[2 * i] + sign * y.x * s[2 * i], x.y * c[2 * i + 1] + sign * y.y * s[2 * i + 1]);
+  }
+  return turns ? make_uint4(turned[0], turned[1], turned[2], turned[3]) : own;
 }

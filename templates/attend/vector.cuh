@@ -129,9 +129,11 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int la
     const Row row = row_of(s.query, s.row_block, i);
     const char* from = query_row(args, s, row);
 #pragma unroll
+    for (int c = 0; c < kLaneChunks; c++) q.row[i][c] = make_uint4(0, 0, 0, 0);
+    if (!row.valid) continue;
+#pragma unroll
     for (int c = 0; c < kLaneChunks; c++)
-      q.row[i][c] = row.valid ? rotated_16(args, from, (c * kRowLanes + lane % kRowLanes) * 8, query_index(s, row))
-                              : make_uint4(0, 0, 0, 0);
+      q.row[i][c] = rotated_16(args, from, (c * kRowLanes + lane % kRowLanes) * 8, query_index(s, row));
   }
 }
 

@@ -200,6 +200,10 @@ LEAN_DEVICE void lead(const LeanDecodeArgs& args, const Segment& s, const KvRing
   int read = first_read(s);
   u32 stage = ring.stages + at.stage * kStageBytes, weight[kStepTokens / 8][2];
   if (!__any_sync(kFullMask, read < end_read(s))) return;
+#if defined(LEAN_APPENDS_TO_STAGE)
+  const NewChunk fresh = load_new_chunk(args, s, threadIdx.x);
+  append_to_stage(args, s, step_at(s, read), ring, at, fresh, 0);
+#endif
 #pragma unroll
   for (int part = 0; part < kStageParts; part++) issue_scores(args, ring, at, part, shared, score);
   StepOutlook known = outlook(s, read, stage);
@@ -230,6 +234,9 @@ LEAN_DEVICE void lead(const LeanDecodeArgs& args, const Segment& s, const KvRing
       wgmma_wait<0>();
       if (signals) release(empty);
     }
+#if defined(LEAN_APPENDS_TO_STAGE)
+    append_to_stage(args, s, step_at(s, read), ring, at, fresh, 0);
+#endif
 #pragma unroll
     for (int part = 0; part < kStageParts; part++) {
       issue_scores(args, ring, at, part, shared, score);

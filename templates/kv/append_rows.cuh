@@ -29,23 +29,25 @@ LEAN_DEVICE u32 quantised_four(u32 low, u32 high, float scale) {
   return e4m3_pair(x.x / scale, x.y / scale) | e4m3_pair(y.x / scale, y.y / scale) << 16;
 }
 
-// Writes a new token's row. index: its position, by which keys rotate. k_new: the row as it is given, kHeadDim columns
-// of q's type. To be called by all lanes of a warp.
-LEAN_DEVICE void append_row(const LeanDecodeArgs& args, const Segment&, int, int index, const char* k_new, const char*,
-                            char* row, char*) {
+// Writes a new token's row, as it is given: kHeadDim columns of q's type. outer: its page or request, which is not
+// waited for before the row is asked for. To be called by all lanes of a warp.
+LEAN_DEVICE void append_row(const LeanDecodeArgs& args, const Segment& s, int token, const NewRows& given, int outer) {
   constexpr int kAtOnce = 32 * 8;  // columns of a warp
   const int first = (int)threadIdx.x % 32 * 8;
 #pragma unroll 1
   for (int column = first; column - first < kRowByteColumns; column += kAtOnce) {
     const bool exists = kRowByteColumns % kAtOnce == 0 || column < kRowByteColumns;
-    const uint4 x = exists ? load_cached<uint4>(k_new + column * 2) : make_uint4(0, 0, 0, 0);
+    const uint4 x = exists ? load_cached<uint4>(given.k + column * 2) : make_uint4(0, 0, 0, 0);
     const float scale = scale_of_group(x);
-    if (!exists) continue;
+    if (!exists || is_nowhere(args, outer)) continue;
+    char* const row = k_cache_row(args, s, outer, token);
     *(uint2*)(row + kRowFirstByte + column) =
         make_uint2(quantised_four(x.x, x.y, scale), quantised_four(x.z, x.w, scale));
     if (column % kRowGroup == 0) *(float*)(row + kRowScales + column / kRowGroup * 4) = scale;
   }
+  if (is_nowhere(args, outer)) return;
 #pragma unroll 1
   for (int column = first; column < kHeadDim - kRowByteColumns; column += kAtOnce)
-    *(uint4*)(row + kRowRope + column * 2) = rotated_16(args, k_new, kRowByteColumns + column, index);
+    *(uint4*)(k_cache_row(args, s, outer, token) + kRowRope + column * 2) =
+        rotated_16(args, given.k, kRowByteColumns + column, index_of_new(s, token));
 }

@@ -5,15 +5,11 @@
 LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map, const LeanTensorMap& v_map,
                          const KvRing& ring, Walk& walk) {
   const bool leader = threadIdx.x % 32 == 0;
-  if (!kAppend && !leader) return;
+  if (!leader) return;
   RingWriter writer;
   do {
     const Segment& s = walk.segment;
     const int end = end_read(s);
-    if constexpr (kAppend) {
-      if (kPdl && holds_newest(s)) wait_for_previous_kernel();
-      append_tokens(args, s, 0, 1);
-    }
 #pragma unroll 1
     for (int read = first_read(s); read < end; read += kStepTokens) {
       const int token = step_at(s, read).token;

@@ -16,10 +16,6 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
   do {
     const Segment& s = walk.segment;
     const int end = end_read(s);
-    if constexpr (kAppend) {
-      if (kPdl && holds_newest(s)) wait_for_previous_kernel();
-      append_tokens(args, s, gather_warp(), kGatherWarps);
-    }
     const i64 k_head = 2 * (s.kv_head * args.k_stride_head) + column * 16;
     TokenPlaces places;
     places.start(args, s);

@@ -29,10 +29,6 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
   do {
     const Segment& s = walk.segment;
     const int end = end_read(s);
-    if constexpr (kAppend) {
-      if (kPdl && holds_newest(s)) wait_for_previous_kernel();
-      append_tokens(args, s, 0, 1);
-    }
     const int* table = args.page_table + s.request * args.page_table_stride;
     int page = 0, next_page = read_page(s, table, first_read(s)), page_step = kPageSteps - 1;
 #pragma unroll 1

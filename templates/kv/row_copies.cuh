@@ -102,8 +102,3 @@ LEAN_DEVICE void store_at_peer_16(u32 address, const uint4& x, u32 barrier) {
 LEAN_DEVICE void expect_from_peer(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-
-LEAN_DEVICE void store_shared_16(u32 address, const uint4& x) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
-               : "memory");
-}

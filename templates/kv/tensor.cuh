@@ -166,22 +166,25 @@ LEAN_DEVICE void prefetch_part(const Segment& s, const LeanTensorMap& k_map, con
 }
 
 // Asks L2 for the row of this lane, line by line, if it has one and the row is this row block's to ask for (PTX ISA,
-// "prefetch"). Where row blocks do not walk in step, each CTA asks for one in kRowBlocks of its rows. A bulk prefetch
+// "prefetch"). Row blocks in step share the asking: each CTA asks for one in kRowBlocks of its rows. A bulk prefetch
 // would take its address from a uniform register, lane after lane.
 template <int kBytes>
 LEAN_DEVICE void prefetch_row(const char* row, bool exists) {
-  if (exists && (threadIdx.x + blockIdx.x) % kRowBlocks == 0) {
+  if (exists && (!kRowBlocksInStep || (threadIdx.x + blockIdx.x) % kRowBlocks == 0)) {
 #pragma unroll
     for (int byte = 0; byte < kBytes; byte += 128)
       asm volatile("prefetch.global.L2 [%0];" ::"l"(row + byte) : "memory");
   }
 }
 
-// Waits until the step that begins with `token` may be read: its newest tokens may come from the previous kernel.
+// Waits until the step that begins with `token` may be read: its newest tokens may come from the previous kernel,
+// unless their rows are given.
 LEAN_DEVICE void wait_for_tokens(const Segment& s, int token) {
+#if !defined(LEAN_APPENDS_TO_STAGE)
   if constexpr (kPdl) {
     if (token + kStepTokens > s.context_length - kQLen) wait_for_previous_kernel();
   }
+#endif
 }
 
 // The producer's side of the ring.

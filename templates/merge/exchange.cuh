@@ -102,7 +102,7 @@ LEAN_DEVICE u32 agreement(const LeanDecodeArgs& args) {
   u32 all = kExchangeFormat;
   all = (all ^ (u32)args.batch) * kPrime;
   all = (all ^ all >> 15 ^ (u32)args.kv_heads) * kPrime;
-  all = (all ^ all >> 15 ^ __float_as_uint(args.scale_log2)) * kPrime;
+  all = (all ^ all >> 15 ^ __float_as_uint(kChangesScores ? args.score_scale : args.scale_log2)) * kPrime;
   return (all ^ all >> 15 ^ lengths) * kPrime;
 }
 

@@ -426,12 +426,15 @@ class Output(Contract):
         # This command waits for what it is sent.
         process = subprocess.Popen([*self.CLOSED, contract.PROGRAM, "tune-order"], stdout=subprocess.PIPE, stdin=subprocess.PIPE,
                                    env=self.environment(), cwd=self.root)
-        stream = pathlib.Path(f"/proc/{process.pid}/fd/2")
+        stream = f"/proc/{process.pid}/fd/2"
         end = time.monotonic() + 60
         taken = ""
         # The shell has its caller's stream until it closes it.
         while taken != "/dev/null" and time.monotonic() < end and process.poll() is None:
-            taken = os.readlink(stream) if stream.is_symlink() else ""
+            try:
+                taken = os.readlink(stream)
+            except FileNotFoundError:  # closed, and nothing has taken its place yet
+                taken = ""
             time.sleep(0.01)
         process.communicate(b"{}", timeout=300)
         self.assertEqual(taken, "/dev/null")

@@ -314,30 +314,33 @@ TEST_F(GroupOnGpu, ARankThatNeverComesIsNamedAndTheGroupWorksAfterAReset) {
   }
 }
 
-TEST_F(GroupOnGpu, ARankWithAnotherKernelBatchOrLengthsIsNamed) {
-  const auto kernel = kernel_of(spec_of(LoadPath::cp_async, FixUp::ticket, {.context_parallel = 2}));
-  ASSERT_TRUE(kernel);
-  auto group = case_of(kernel->spec(), kRagged, 4, kGroupBoundMs);
-  ASSERT_TRUE(group) << group.error().message;
-  constexpr std::int64_t kGrid = 20;
-  for (const int what : {0, 1, 2}) {
-    for (int rank = 0; rank < 2; ++rank) {
-      LeanDecodeArgs args = group->bind(rank, kernel->spec(), kGrid).value();
-      if (rank == 1 && what == 0) args.batch = 3;
-      if (rank == 1 && what == 1) args.scale_log2 *= 2;
-      if (rank == 1 && what == 2) args.full_lengths = args.context_lengths;  // its own instead of all
-      ASSERT_TRUE(group->launch(rank, *kernel, kGrid, args));
+TEST_F(GroupOnGpu, ARankWithAnotherKernelBatchScaleOrLengthsIsNamed) {
+  for (const double soft_cap : {0.0, 30.0}) {  // kernels that change scores take the scale from another argument
+    const auto kernel =
+        kernel_of(spec_of(LoadPath::cp_async, FixUp::ticket, {.soft_cap = soft_cap, .context_parallel = 2}));
+    ASSERT_TRUE(kernel);
+    auto group = case_of(kernel->spec(), kRagged, 4, kGroupBoundMs);
+    ASSERT_TRUE(group) << group.error().message;
+    constexpr std::int64_t kGrid = 20;
+    for (const int what : {0, 1, 2}) {
+      for (int rank = 0; rank < 2; ++rank) {
+        LeanDecodeArgs args = group->bind(rank, kernel->spec(), kGrid).value();
+        if (rank == 1 && what == 0) args.batch = 3;
+        if (rank == 1 && what == 1) (soft_cap > 0 ? args.score_scale : args.scale_log2) *= 2;
+        if (rank == 1 && what == 2) args.full_lengths = args.context_lengths;  // its own instead of all
+        ASSERT_TRUE(group->launch(rank, *kernel, kGrid, args));
+      }
+      ASSERT_TRUE(sync(*group));
+      const auto answer = group->status(0).check();
+      ASSERT_FALSE(answer) << what;
+      EXPECT_EQ(answer.error().code, ErrorCode::group_broken);
+      EXPECT_NE(answer.error().message.find("rank 1"), std::string::npos) << answer.error().message;
+      EXPECT_NE(answer.error().message.find("another kernel, batch or scale"), std::string::npos)
+          << answer.error().message;
+      ASSERT_TRUE(group->reset());
     }
-    ASSERT_TRUE(sync(*group));
-    const auto answer = group->status(0).check();
-    ASSERT_FALSE(answer) << what;
-    EXPECT_EQ(answer.error().code, ErrorCode::group_broken);
-    EXPECT_NE(answer.error().message.find("rank 1"), std::string::npos) << answer.error().message;
-    EXPECT_NE(answer.error().message.find("another kernel, batch or scale"), std::string::npos)
-        << answer.error().message;
-    ASSERT_TRUE(group->reset());
+    expect_right(*group, *kernel, kGrid);
   }
-  expect_right(*group, *kernel, kGrid);
 }
 
 /// Two ranks with an engine each, through the public interface.

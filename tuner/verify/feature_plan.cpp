@@ -252,9 +252,50 @@ void add_row_format_kernels(std::vector<VerifyKernel>& kernels, Arch arch, const
   rotation += quick ? 1 : 2;
 }
 
+/// Kernels that append to the stage: one warpgroup, two that take steps in turn, two that share rows or columns, and
+/// with roles; for each way in which a producer brings KV, with one new token and with several.
+void add_appending_kernels(std::vector<VerifyKernel>& kernels, Arch arch) {
+  struct Warpgroups {
+    int head_dim, v_head_dim, group, warps, warp_tokens, stages;
+  };
+  constexpr Warpgroups kKinds[] = {{128, 0, 4, 4, 16, 3},    {128, 0, 8, 8, 16, 4},     {64, 0, 128, 8, 16, 2},
+                                   {256, 0, 40, 4, 16, 2},   {576, 512, 16, 4, 16, 2},  {576, 512, 16, 8, 16, 2},
+                                   {576, 512, 64, 8, 16, 2}, {576, 512, 128, 8, 16, 2}, {576, 512, 24, 8, 16, 2}};
+  constexpr int kPages[] = {0, 1, 16, 64};
+  int turn = 0;
+  for (const Warpgroups& kind : kKinds) {
+    for (const int page_size : kPages) {
+      for (const int q_len : {1, 3}) {
+        const int number = turn++;
+        KernelSpec spec{.arch = arch,
+                        .head_dim = kind.head_dim,
+                        .group = kind.group,
+                        .dtype = number % 3 == 1 ? DType::fp16 : DType::bf16,
+                        .layout = number % 4 < 2 ? KvLayout::contiguous : KvLayout::strided,
+                        .lse = true,
+                        .load = LoadPath::tensor,
+                        .fixup = number % 4 == 1 || number % 4 == 2 ? FixUp::wait : FixUp::ticket};
+        Features& f = spec.features;
+        f.append = true, f.page_size = page_size, f.q_len = q_len, f.ragged_q = q_len > 1 && page_size == 16;
+        f.latent = kind.v_head_dim > 0, f.v_head_dim = kind.v_head_dim;
+        f.rope = number % 5 == 0 ? Rope::half_split : number % 5 == 3 ? Rope::interleaved : Rope::none;
+        if (number % 7 == 6) f.window = 90, f.sink_tokens = 3;
+        kernels.push_back({.group = "feature: append",
+                           .specs = {with_tunables(spec, {.warps = kind.warps,
+                                                          .warp_tokens = kind.warp_tokens,
+                                                          .steps_per_tile = number % 2 + 1,
+                                                          .stages = kind.stages,
+                                                          .ctas_per_sm = 1,
+                                                          .pdl = number % 3 == 2})},
+                           .required = false});
+      }
+    }
+  }
+}
+
 /// Kernels of load path tensor that the rotation of heads and tunables does not reach: latent groups whose query rows
 /// fill no block, or several, with roles for the warpgroups and each fix-up, also with several query tokens in pages,
-/// and two CTAs on an SM that gather rows.
+/// two CTAs on an SM that gather rows, and new rows for every kind of warpgroups.
 void add_tensor_kernels(std::vector<VerifyKernel>& kernels, Arch arch) {
   if (arch != Arch{9, 0, true}) return;
   KernelSpec latent{.arch = arch, .head_dim = 576, .lse = true, .load = LoadPath::tensor};
@@ -300,6 +341,7 @@ void add_tensor_kernels(std::vector<VerifyKernel>& kernels, Arch arch) {
              {.warps = 4, .warp_tokens = 16, .steps_per_tile = 1, .stages = 2, .ctas_per_sm = 2, .pdl = true})},
          .required = false});
   }
+  add_appending_kernels(kernels, arch);
 }
 
 }  // namespace

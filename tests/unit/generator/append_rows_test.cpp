@@ -120,17 +120,21 @@ namespace dense {
 FORMAT(512, 64, 128, 0, 512, 528, 0)
 inline int page_of(const LeanDecodeArgs&, const Segment&, int) { return 0; }
 inline bool is_hole(int, int) { return false; }
+#include "templates/kv/append.cuh"
+
 #include "templates/kv/append_rows.cuh"
 
-#include "templates/kv/append.cuh"
+#include "templates/kv/append_to_cache.cuh"
 }  // namespace dense
 namespace pages {
 FORMAT(512, 64, 128, 0, 512, 528, 24)
 #include "templates/kv/row_pages.cuh"
 
+#include "templates/kv/append.cuh"
+
 #include "templates/kv/append_rows.cuh"
 
-#include "templates/kv/append.cuh"
+#include "templates/kv/append_to_cache.cuh"
 }  // namespace pages
 /// A format that nobody has: other widths, of which a warp's second round has a part only, small groups, everything in
 /// another order.
@@ -138,9 +142,11 @@ namespace other {
 FORMAT(384, 128, 32, 64, 0, 448, 1)
 #include "templates/kv/row_pages.cuh"
 
+#include "templates/kv/append.cuh"
+
 #include "templates/kv/append_rows.cuh"
 
-#include "templates/kv/append.cuh"
+#include "templates/kv/append_to_cache.cuh"
 }  // namespace other
 #pragma GCC diagnostic pop
 

@@ -147,6 +147,18 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
     specs.push_back(spec);
     specs.push_back(more);
   }
+  // New rows that go to the stage: to one warpgroup, to both, and to the one that leads.
+  for (const auto& [warps, group] : {std::pair{4, 16}, std::pair{8, 16}, std::pair{8, 128}}) {
+    KernelSpec spec = matrix_spec({9, 0, true}, DType::bf16, 576, LoadPath::tensor, FixUp::wait, group);
+    spec.features = {.page_size = warps == 4 ? 1 : 64,
+                     .q_len = 2,
+                     .v_head_dim = 512,
+                     .latent = true,
+                     .append = true,
+                     .rope = Rope::interleaved};
+    spec.warps = warps, spec.stages = 2, spec.pdl = group == 128;
+    specs.push_back(spec);
+  }
   // Wide heads of one-byte elements, whose queries stand in shared memory whatever the load path.
   KernelSpec wide = matrix_spec({9, 0, true}, DType::fp16, 480, LoadPath::ldg, FixUp::wait, 8);
   wide.features = {.kv_format = KvFormat::int8, .v_head_dim = 16};

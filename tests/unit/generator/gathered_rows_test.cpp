@@ -7,7 +7,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -69,15 +68,7 @@ bool next_segment(const LeanDecodeArgs&, Walk& walk) {
   walk.others.erase(walk.others.begin());
   return true;
 }
-bool holds_newest(const Segment&) { return true; }
-void wait_for_previous_kernel() {}
 void wait_for_tokens(const Segment&, int) {}
-/// What a warp does before it asks for the rows of a segment.
-std::function<void(int warp)> g_append;
-void append_tokens(const LeanDecodeArgs&, const Segment&, int warp, int) {
-  if (threadIdx.x % 32 == 0) g_append(warp);
-  __syncwarp();
-}
 int second_tokens(int length, int capacity) { return min(max(length, 0), capacity); }
 
 struct LeanTensorMap {};
@@ -117,8 +108,8 @@ void copy_async_16(u32 to, const char* from, bool valid) {
 
 #define LEAN_DEVICE inline
 #define LEAN_SECOND_CACHE
-#define GATHERED(latent, k_panels, v_panels, parts, page, appends)                                             \
-  constexpr bool kLatent = latent, kAppend = appends;                                                          \
+#define GATHERED(latent, k_panels, v_panels, parts, page)                                                      \
+  constexpr bool kLatent = latent;                                                                             \
   constexpr int kKPanels = k_panels, kVPanels = v_panels, kStageParts = parts, kPageSize = page,               \
                 kKStageBytes = kKPanels * kPanelBytes,                                                         \
                 kStageBytes = kKStageBytes + (kLatent ? 0 : kVPanels * kPanelBytes);                           \
@@ -134,7 +125,7 @@ void copy_async_16(u32 to, const char* from, bool valid) {
   constexpr bool kSelectionInPool = in_pool, kSelectionCausal = true, kSecondCache = second;
 
 namespace pages_of_1 {
-GATHERED(false, 2, 1, 1, 1, true)
+GATHERED(false, 2, 1, 1, 1)
 #include "templates/kv/row_pages.cuh"
 
 #include "templates/kv/row_lanes.cuh"
@@ -144,7 +135,7 @@ GATHERED(false, 2, 1, 1, 1, true)
 #include "templates/kv/produce_gathered.cuh"
 }  // namespace pages_of_1
 namespace pages_of_12 {
-GATHERED(true, 5, 4, 2, 12, false)
+GATHERED(true, 5, 4, 2, 12)
 #include "templates/kv/row_pages.cuh"
 
 #include "templates/kv/row_lanes.cuh"
@@ -154,7 +145,7 @@ GATHERED(true, 5, 4, 2, 12, false)
 #include "templates/kv/produce_gathered.cuh"
 }  // namespace pages_of_12
 namespace two_caches {
-GATHERED(false, 1, 2, 1, 4, false)
+GATHERED(false, 1, 2, 1, 4)
 SELECTION(16, 2, false, true)
 #include "templates/kv/selection.cuh"
 
@@ -298,31 +289,7 @@ void check_pages(int page_size, int k_panels, int v_panels, bool latent, int par
 }
 
 TEST(GatheredRows, OfPagesOfOneTokenLieInTheStageAsTensorCopiesPutThem) {
-  std::array<int, kGatherWarps> appended{};
-  g_append = [&](int warp) { ++appended[warp]; };
   check_pages(1, 2, 1, false, 1, pages_of_1::produce);
-  for (const int times : appended) EXPECT_EQ(times, 4) << "each warp writes new tokens of each segment";
-}
-
-TEST(GatheredRows, AreCopiedAfterNewOnesAreWritten) {
-  std::mt19937 random(5);
-  Pool pool(64, 1, 256, 128, random);
-  std::vector<int> table(64);
-  for (int token = 0; token < 64; ++token) table[token] = 63 - token;
-  const LeanDecodeArgs args = args_of(pool, table, 64);
-  // Each warp writes the last of its 16 rows.
-  g_append = [&](int warp) {
-    const i64 row = 2 * ((63 - (warp * 16 + 15)) * pool.k_page + pool.k_head);
-    std::fill_n(pool.k.begin() + row, 256, static_cast<char>(0x50 + warp));
-  };
-  run(args, {{.request = 0, .kv_head = 1, .context_length = 64, .first = 0, .end = 64}}, pages_of_1::produce,
-      3 * kPanelBytes);
-  for (int warp = 0; warp < kGatherWarps; ++warp) {
-    for (int panel = 0; panel < 2; ++panel) {
-      const unsigned char* const row = g_shared.data() + panel * kPanelBytes + (warp * 16 + 15) * 128;
-      EXPECT_TRUE(std::all_of(row, row + 128, [&](unsigned char byte) { return byte == 0x50 + warp; })) << warp;
-    }
-  }
 }
 
 TEST(GatheredRows, OfALatentCacheAreCopiedPartByPart) { check_pages(12, 5, 4, true, 2, pages_of_12::produce); }

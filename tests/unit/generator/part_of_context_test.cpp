@@ -116,9 +116,11 @@ PART(3, 0, 1, false, 40, 5, 32, 16, 1)
 
 #include "templates/attend/score.cuh"
 
+#include "templates/kv/append.cuh"
+
 #include "templates/kv/append_elements.cuh"
 
-#include "templates/kv/append.cuh"
+#include "templates/kv/append_to_cache.cuh"
 
 #include "templates/kv/dense.cuh"
 }  // namespace contiguous
@@ -136,9 +138,11 @@ PART(2, 0, 4, true, 25, 40, 32, 16, 8)
 
 #include "templates/attend/score.cuh"
 
+#include "templates/kv/append.cuh"
+
 #include "templates/kv/append_elements.cuh"
 
-#include "templates/kv/append.cuh"
+#include "templates/kv/append_to_cache.cuh"
 
 #include "templates/kv/dense.cuh"
 }  // namespace contiguous_rows
@@ -156,9 +160,11 @@ PART(3, 1, 3, false, 50, 7, 16, 16, 1)
 
 #include "templates/attend/score.cuh"
 
+#include "templates/kv/append.cuh"
+
 #include "templates/kv/append_elements.cuh"
 
-#include "templates/kv/append.cuh"
+#include "templates/kv/append_to_cache.cuh"
 
 #include "templates/kv/dense.cuh"
 }  // namespace single_tokens
@@ -176,9 +182,11 @@ PART(4, 16, 2, true, 1, 0, 16, 16, 16)
 
 #include "templates/attend/score.cuh"
 
+#include "templates/kv/append.cuh"
+
 #include "templates/kv/append_elements.cuh"
 
-#include "templates/kv/append.cuh"
+#include "templates/kv/append_to_cache.cuh"
 
 #include "templates/kv/dense.cuh"
 }  // namespace units
@@ -196,9 +204,11 @@ PART(2, 64, 1, false, 100, 70, 48, 16, 16)
 
 #include "templates/attend/score.cuh"
 
+#include "templates/kv/append.cuh"
+
 #include "templates/kv/append_elements.cuh"
 
-#include "templates/kv/append.cuh"
+#include "templates/kv/append_to_cache.cuh"
 
 #include "templates/kv/dense.cuh"
 }  // namespace large_units
