@@ -505,7 +505,7 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  *     q_offsets, page_table, tree_mask, alibi_slopes, sink_logits, k_scale, v_scale, rope_table, or the rows of k and v
  *     of any token but each request's last q_len: this launch reads them before it executes griddepcontrol.wait.
  *   - It may write q, k_new, v_new, o, lse, the workspace, and the rows of k and v of each request's last q_len tokens
- *     (of one query token: token index context_length - 1): this launch touches them only after the wait.
+ *     (of one query token: token index context_length - 1): this launch uses and writes them only after the wait.
  *   - The kernel right before may still be running. If that one was launched with the attribute, too, and executes
  *     griddepcontrol.launch_dependents before its own wait, as the kernels of this library do, then so may the one
  *     before it, and so on.
