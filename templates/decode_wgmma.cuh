@@ -111,8 +111,8 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     reduce_sums(attention, operands, warpgroup);
     more = next_segment(args, walk);
     share_state(buffer, attention);
-    // The next query, and with it new rows, is loaded before the fix-up, which is all latency, and where the state leaves
-    // the registers, after that.
+    // The next query, and with it new rows, is loaded before the fix-up, which is all latency, and where the state
+    // leaves the registers, after that.
 #if defined(LEAN_APPENDS_TO_STAGE)
     if (more) fresh = load_new_chunk(args, walk.segment, threadIdx.x % 128);
 #endif
