@@ -312,7 +312,7 @@ std::string constants(const KernelSpec& spec) {
   if (features.append) add("int", "kStrideBytes", kv_element_bytes(features), "that strides of K and V count");
   if (features.append && !appends_to_stage(spec))
     add("bool", "kCopyEngineReads", spec.load == LoadPath::bulk || buffers_rows(spec),
-        "new rows, too (PTX ISA, \"Async proxy\")");
+        "the copy engine reads new rows from the cache (PTX ISA, \"Async proxy\")");
   if (features.rope != Rope::none) {
     add("int", "kRope", static_cast<int>(features.rope), "kHalfSplit, kInterleaved");
     add("int", "kRopeDim", features.rope_dim > 0 ? features.rope_dim : turning_dims(features, spec.head_dim),

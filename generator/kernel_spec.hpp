@@ -80,7 +80,7 @@ struct KernelSpec {
   int warps = 4;         ///< 1..16; tensor: 4 per warpgroup, the producer warp not counted
   int stages = 2;        ///< ring depth per warp; 1 for ldg and vector; tensor: depth of the CTA's one ring
   int ctas_per_sm = 1;   ///< occupancy the register allocator must allow (__launch_bounds__)
-  bool pdl = false;  ///< programmatic dependent launch (sm_90+): q and what may hold the query tokens' own K and V wait
+  bool pdl = false;  ///< programmatic dependent launch (sm_90+): reads of q and of the query tokens' own K and V wait
                      ///< for the previous kernel; with a selection, everything does
 
   bool operator==(const KernelSpec&) const = default;

@@ -42,7 +42,7 @@ def parse():
     parser.add_argument("--library", type=pathlib.Path, help="libleanattn.so")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the results")
     parser.add_argument("--db", type=pathlib.Path, help="cache directory with leanattn's tuning database; default: the user's")
-    parser.add_argument("--tune", metavar="TIME", help="first tune every variant and shape with --program, this long each, e.g. 4s")
+    parser.add_argument("--tune", metavar="TIME", help="first tune every variant and shape with --program, this long each, e.g. 4s; variants with append have the winners of those without")
     parser.add_argument("--program", type=pathlib.Path, help="the leanattn program, for --tune")
     parser.add_argument("--only", default="", help="time only variants whose name contains one of these, comma-separated, and dense")
     parser.add_argument("--seconds", type=float, default=1.0, help="time of a shape's race, which has 15 to 31 rounds whatever this is (%(default)s)")
@@ -58,7 +58,7 @@ def parse():
 def tune(options, chosen):
     database = ["--db", str(options.db.resolve())] if options.db else []
     for batch, *heads, context in variants.SHAPES:
-        for variant in chosen:
+        for variant in variants.tunings(chosen):
             shape_table.run(str(options.program), ["--quiet", *database, "tune", *shape_table.problem_flags(*heads), "--batch", str(batch),
                                                    "--context", str(context // variant.selected), "--layout", variant.layout, "--budget", options.tune, *variant.flags])
 

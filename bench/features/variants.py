@@ -32,6 +32,13 @@ def with_append(variant):
     return dataclasses.replace(variant, name=f"{variant.name}, append", fields=(*variant.fields, ("append", 1)), flags=(*variant.flags, "--append"))
 
 
+def tunings(chosen):
+    """What to tune for these variants: each of them without `append`. Look-ups take its winner over, so that a variant with `append` has the same
+    configuration as the one without, and their times differ by the append alone."""
+    return list(dict.fromkeys(dataclasses.replace(variant, name=variant.name.removesuffix(", append"), fields=tuple(field for field in variant.fields if field[0] != "append"),
+                                                  flags=tuple(flag for flag in variant.flags if flag != "--append")) for variant in chosen))
+
+
 def one_byte(name, number, torch_name):
     return Variant(name, (("kv_format", number),), ("--kv-dtype", name), format=torch_name)
 

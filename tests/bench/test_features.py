@@ -35,6 +35,13 @@ class Variants(unittest.TestCase):
             self.assertEqual(4 * variants.kv_bytes(variant, shape), variants.kv_bytes(variants.DENSE, shape))
             self.assertTrue(all(context % (4 * variant.field("selection_block")) == 0 for *_, context in variants.SHAPES))
 
+    def test_what_appends_is_tuned_as_the_variant_without(self):
+        appending = [variant for variant in variants.VARIANTS if variant.field("append")]
+        self.assertEqual(len(appending), 2)
+        self.assertEqual(variants.tunings(appending), [variants.AS_IN_VLLM, variants.DENSE])
+        self.assertEqual(variants.tunings([variants.DENSE, *appending]), [variants.DENSE, variants.AS_IN_VLLM])
+        self.assertEqual(variants.tunings(variants.VARIANTS), [variant for variant in variants.VARIANTS if variant not in appending])
+
     def test_the_report_has_a_row_a_line_and_names_failures(self):
         line = {"variant": "page 16", "us": 1.5, "ratio": 1.02, "low": 1.01, "high": 1.03, "provenance": "exact", "kernel": "lean_x"}
         text = variants.markdown({"environment": {}, "cases": [{"name": "1, 32/8, 128, 8k", "kv_megabytes": 33.6, "lines": [line], "failures": {"page 1": "wrong"}}]})

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "generator/row_format.hpp"
+#include "tests/unit/generator/new_rows.hpp"
 #include "tests/unit/generator/warp_lanes.hpp"
 
 namespace {
@@ -37,13 +38,11 @@ namespace append_rows {
 // ---- what CUDA and the modules before give ----
 // Empty lines keep the modules in the order in which they build on each other.
 
+using namespace leanattn::new_rows;
 using namespace leanattn::warp_lanes;
 using std::max;
 using std::min;
 
-struct uint4 {
-  u32 x, y, z, w;
-};
 struct uint2 {
   u32 x, y;
 };
@@ -53,12 +52,6 @@ struct float2 {
 uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
 u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
-template <class T>
-T load_cached(const void* p) {
-  T r;
-  std::memcpy(&r, p, sizeof(T));
-  return r;
-}
 struct Element {
   static float2 unpack(u32 x) { return {std::bit_cast<float>(x << 16), std::bit_cast<float>(x & 0xffff0000u)}; }
 };
@@ -91,21 +84,6 @@ uint4 rotated_16(const LeanDecodeArgs&, const char* row, int column, int token) 
   x.w = turned(x.w, column + 6, token);
   return x;
 }
-
-struct QueryTokens {
-  int first, count;
-};
-struct LeanVisibleShift {
-  int shift;
-};
-struct Segment {
-  int request, kv_head, context_length, first, end;  // first, end: read indices
-  QueryTokens query;
-  LeanVisibleShift visible;
-};
-int first_read(const Segment& s) { return s.first; }
-int end_read(const Segment& s) { return s.end; }
-bool holds_newest(const Segment& s) { return s.end + s.visible.shift > s.context_length - s.query.count; }
 
 constexpr int kStepTokens = 64, kStrideBytes = 1;
 constexpr bool kGathers = true, kRaggedQ = false;

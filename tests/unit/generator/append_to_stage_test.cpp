@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/unit/generator/new_rows.hpp"
 #include "tests/unit/generator/warp_lanes.hpp"
 
 namespace {
@@ -30,19 +31,11 @@ namespace append_to_stage {
 // ---- what CUDA and the modules before give ----
 // Empty lines keep the modules in the order in which they build on each other.
 
+using namespace leanattn::new_rows;
 using namespace leanattn::warp_lanes;
 using std::max;
 using std::min;
 
-struct uint4 {
-  u32 x, y, z, w;
-};
-template <class T>
-T load_cached(const void* p) {
-  T r;
-  std::memcpy(&r, p, sizeof(T));
-  return r;
-}
 /// Stands for the rotation: the first word changes with the chunk and the position.
 u32 turned(u32 word, int column, int position) { return word ^ static_cast<u32>(column * 7 + position * 64); }
 uint4 rotated_16(const LeanDecodeArgs&, const char* row, int column, int position) {
@@ -51,23 +44,10 @@ uint4 rotated_16(const LeanDecodeArgs&, const char* row, int column, int positio
   return x;
 }
 
-struct QueryTokens {
-  int first, count;
-};
-struct LeanVisibleShift {
-  int shift;
-};
-struct Segment {
-  int request, kv_head, context_length, first, end;  // first, end: read indices
-  QueryTokens query;
-  LeanVisibleShift visible;
-};
 struct Step {
   int token, count;
 };
 constexpr int kStepTokens = 64, kPanelBytes = kStepTokens * 128, kStrideBytes = 2;
-int first_read(const Segment& s) { return s.first; }
-int end_read(const Segment& s) { return s.end; }
 Step step_at(const Segment& s, int read) { return {read + s.visible.shift, min(kStepTokens, s.end - read)}; }
 
 /// The parts of a stage, one bit each.

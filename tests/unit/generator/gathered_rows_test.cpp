@@ -38,7 +38,6 @@ using std::min;
 
 // As many stages as a test has steps, so that each is filled once.
 constexpr int kStages = 24, kStepTokens = 64, kPanelBytes = kStepTokens * 128, kGatherWarps = 4, kPageRun = 1;
-constexpr bool kPdl = false;
 constexpr unsigned char kUntouched = 0xee;
 
 /// Shared memory, whose addresses count from its beginning.

@@ -87,6 +87,14 @@ TEST(Generator, OnlyTheModulesASpecUsesAreEmitted) {
   const KernelSpec step{.features = {.append = true, .rope = Rope::half_split}};
   EXPECT_TRUE(has(step, "kv/append.cuh ----") && has(step, "attend/rope.cuh ----") && has(step, "kRopeDim"));
   EXPECT_TRUE(!has(bulk, "kv/append.cuh ----") && !has(bulk, "attend/rope.cuh ----") && !has(bulk, "kRopeDim"));
+  // Where the copy engine reads new rows from the cache, it has to see them first.
+  constexpr std::string_view kFence = "fence.proxy.async.global";
+  KernelSpec copied = bulk, staged{.features = {.append = true}, .load = LoadPath::tensor};
+  copied.features.append = true;
+  EXPECT_TRUE(has(copied, kFence) && has(copied, "kv/append_to_cache.cuh ----"));
+  EXPECT_TRUE(!has(step, kFence) && has(step, "kv/append_to_cache.cuh ----"));
+  EXPECT_TRUE(!has(staged, kFence) && has(staged, "kv/append_to_stage.cuh ----"));
+  EXPECT_FALSE(has(staged, "kv/append_to_cache.cuh ----"));
   KernelSpec few{.group = 32, .load = LoadPath::tensor}, many{.group = 33, .load = LoadPath::tensor};
   EXPECT_TRUE(has(few, "attend/wgmma_tokens.cuh ----") && has(few, "m64n32k16.f32.bf16.bf16"));
   EXPECT_TRUE(has(many, "attend/wgmma_rows.cuh ----") && has(many, "m64n128k16") && has(many, "m64n64k16"));
