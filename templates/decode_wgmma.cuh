@@ -25,7 +25,6 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
                 const __grid_constant__ LeanTensorMap v_map) {
   if constexpr (kPdl && kSelectionBlock > 0) wait_for_previous_kernel();  // which may write the selection
   const int length = first_length(args);
-  extern __shared__ unsigned char dynamic_shared[];
   __shared__ u32 part_sums[kParts];
   unsigned char* const shared =
       dynamic_shared + (-shared_address(dynamic_shared) & 1023);  // swizzle atoms start at multiples of 1024

@@ -3,7 +3,8 @@
 
 // What a kernel may find wrong (LeanStatus::fault): a partial of another CTA, or a stage of the ring, did not come
 // within the bound, or a ticket counter held more than there are contributors.
-constexpr unsigned kLeanWaitedInVain = 1, kLeanWrongTicket = 2;
+constexpr unsigned kLeanWaitedInVain = 1;
+constexpr unsigned kLeanWrongTicket = 2;
 // And of a group (docs/groups.md): a rank did not send what it must within the bound, or launched something else. The
 // bits from kLeanRankShift on are the rank.
 constexpr unsigned kLeanRankMissing = 3, kLeanRankDiffers = 4, kLeanRankShift = 8;

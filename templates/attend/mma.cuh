@@ -137,7 +137,7 @@ LEAN_DEVICE void change_units(Attention& a, const float (&top)[kLaneRows]) {
 // Changes scores as the spec says. Those of tokens that a row does not see become -inf.
 LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step, const Holes& holes,
                                int lane, float (&score)[kTokenBlocks][kRowTiles][4]) {
-  const int g = lane / 4, c = lane % 4;
+  const int g = lane / 4;
   if constexpr (kChangesScores || kHasScales) {
 #pragma unroll
     for (int block = 0; block < kTokenBlocks; block++)
@@ -151,7 +151,7 @@ LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, con
           float& x = score[block][j / 2][2 * half + j % 2];
           x *= scale;
           if constexpr (kChangesScores)
-            x = change_score(args, x, score_row(args, s, row_of(s.query, s.row_block, row_at(j, c))), token);
+            x = change_score(args, x, score_row(args, s, row_of(s.query, s.row_block, row_at(j, lane % 4))), token);
         }
       }
   }
@@ -165,7 +165,7 @@ LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, con
       if (kRowsSeeAlike && offset < step.count && !hole) continue;
 #pragma unroll
       for (int j = 0; j < kLaneRows; j++)
-        if (kRowsSeeAlike || hole || !sees(args, s, step, offset, row_of(s.query, s.row_block, row_at(j, c))))
+        if (kRowsSeeAlike || hole || !sees(args, s, step, offset, row_of(s.query, s.row_block, row_at(j, lane % 4))))
           score[block][j / 2][2 * half + j % 2] = kNegInf;
     }
 }

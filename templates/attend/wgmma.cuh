@@ -3,6 +3,8 @@
 // rows 16 w + g and 16 w + g + 8, columns 2c and 2c + 1. The instructions themselves,
 // whose text names N / 2 results, stand behind this module.
 
+extern __shared__ unsigned char dynamic_shared[];
+
 constexpr int kWarpgroups = kWarps / 4;
 // Whether the warpgroups share the rows and all take every step. Otherwise each holds all rows, and they take steps in
 // turn.

@@ -77,7 +77,7 @@ LEAN_DEVICE void clear(Attention& a) {
 // Changes scores as the spec says. Those of tokens that a row does not see become -inf.
 LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step, const Holes& holes,
                                float (&score)[kTokenBlocks][kRowTiles][4]) {
-  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4;
   const bool masked = any_hole(holes) || has_masked(s, step);
   if (!kChangesScores && !masked) return;
 #pragma unroll
@@ -94,7 +94,7 @@ LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, con
           if constexpr (kRowsSeeAlike && !kChangesScores) {
             if (hole || token >= step.count) x = kNegInf;
           } else {
-            const Row row = row_of(s.query, s.row_block, tile * 8 + 2 * c + i);
+            const Row row = row_of(s.query, s.row_block, tile * 8 + 2 * (lane % 4) + i);
             if constexpr (kChangesScores) x = change_score(args, x, score_row(args, s, row), step.token + token);
             if (masked && (hole || !sees(args, s, step, token, row))) x = kNegInf;
           }

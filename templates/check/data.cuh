@@ -257,14 +257,16 @@ CHECK_HD int check_hole_number(check_u64 seed, int request, long long entry, int
   return which == 0u ? -1 : which == 1u ? pool_pages : which == 2u ? 0x7fffffff : -0x7fffffff - 1;
 }
 
-// The ALiBi slope and the sink logit of a query head.
+// The ALiBi slope and the sink logit of a query head. One of four heads has no sink, as on all ranks but one of an
+// engine whose ranks share a context.
 CHECK_HD float check_alibi_slope(check_u64 seed, int head) {
   const unsigned draw = (unsigned)(check_hash(check_mix(seed + 11u), (unsigned)head) >> 40);
   return 0.00390625f + (float)(draw & 0xffffu) * 7.62939453125e-6f;  // 2^-8 to a half
 }
 CHECK_HD float check_sink_logit(check_u64 seed, int head) {
   const unsigned draw = (unsigned)(check_hash(check_mix(seed + 13u), (unsigned)head) >> 40);
-  return (float)(int)(draw & 0xffffu) * 0.000152587890625f - 4.0f;  // -4 to 6
+  if ((draw >> 16 & 3u) == 0u) return check_bits_float(0xff800000u);  // minus infinity
+  return (float)(int)(draw & 0xffffu) * 0.000152587890625f - 4.0f;    // -4 to 6
 }
 
 // Which query tokens of its request a query token sees: itself, and half of all others. The bits above the request's

@@ -29,8 +29,8 @@ LEAN_DEVICE void clear_partial(float* partial, int column, bool wanted) {
 }
 
 LEAN_DEVICE void keep_own_partial(const LeanDecodeArgs& args, const Contributors& c) {
-  constexpr int kPartialBytes = kPartialFloats * 4, kLine = 128;
   if constexpr (!kBatchInvariant) {
+    constexpr int kPartialBytes = kPartialFloats * 4, kLine = 128;
     const char* mine = (const char*)own_partial(args, c);
     const int before = kPartialBytes % kLine == 0 ? 0 : (int)((u64)mine % kLine);  // of the first line
 #pragma unroll 1

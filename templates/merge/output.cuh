@@ -22,17 +22,20 @@ LEAN_DEVICE Output output_of(const LeanDecodeArgs& args, const Segment& s, int c
 }
 
 // What a row of O is to be multiplied by: the inverse of the row sum. Writes the row's LSE where that is asked for. For
-// a row that saw no token these are 0, and -inf or the row's sink logit.
+// a row that saw no token these are 0, and -inf or the row's sink logit, which may be -inf as well.
 LEAN_DEVICE float finish_row(const LeanDecodeArgs& args, const Output& output, RowState state) {
-  constexpr float kLog2E = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
   float keep = 1.0f, log2_max = state.max * args.scale_log2;
   if constexpr (kSinkLogits) {
-    const float sink = args.sink_logits[output.head] * kLog2E, larger = fmaxf(log2_max, sink);
-    keep = exp2_approx(log2_max - larger);
-    state.sum = fmaf(state.sum, keep, exp2_approx(sink - larger));
-    log2_max = larger;
+    constexpr float kLog2E = 1.44269504088896341f;
+    const float sink = args.sink_logits[output.head] * kLog2E, reference = reference_of(fmaxf(log2_max, sink));
+    keep = exp2_approx(log2_max - reference);
+    state.sum = fmaf(state.sum, keep, exp2_approx(sink - reference));
+    log2_max = reference;
   }
-  if (kLse && output.lse) *output.lse = state.sum == 0.0f ? kNegInf : (log2_max + __log2f(state.sum)) * kLn2;
+  if (kLse && output.lse) {
+    constexpr float kLn2 = 0.693147180559945309f;
+    *output.lse = state.sum == 0.0f ? kNegInf : (log2_max + __log2f(state.sum)) * kLn2;
+  }
   float factor = state.sum == 0.0f ? 0.0f : __fdividef(keep, state.sum);
   if constexpr (kHasScales) factor *= output_scale(args, output.kv_head);
   return factor;

@@ -9,7 +9,6 @@ static_assert(kWarps * 16 * kHeldRowBytes <= (int)sizeof(Operands::q), "the warp
 
 // Where this warp's rows lie in shared memory. Of row r, piece p lies at p ^ r % 8, which keeps banks apart.
 LEAN_DEVICE u32 held_rows() {
-  extern __shared__ unsigned char dynamic_shared[];
   return lean_round_up((int)shared_address(dynamic_shared), kLeanAtomBytes) + threadIdx.x / 32 * 16 * kHeldRowBytes;
 }
 
