@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""scripts/setup in a tree of its own, with a package manager that only notes what it is asked for, and of other tools only what the smallest
+container has."""
+
+import os
+import pathlib
+import pty
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
+NOTES = '#!/bin/sh\necho "${0##*/} $*" >>"$LOG"\n'
+FAKES = {
+    "apt-get": NOTES + '[ "$1" != "$FAILS" ]\n',
+    "sudo": NOTES + 'exec "$@"\n',
+    "dpkg-query": '#!/bin/sh\nfor name; do :; done\ncase " $INSTALLED " in *" all "* | *" $name "*) printf installed ;; *) exit 1 ;; esac\n',
+    "id": '#!/bin/sh\necho "$FAKE_USER"\n',
+    # An environment whose pip notes what it is asked for, and which has the packages once that was done.
+    "python3": NOTES + 'mkdir -p build/venv/bin && ln -sf "$(command -v pip)" "$(command -v python)" build/venv/bin/\n',
+    "pip": NOTES + ": >build/venv/packages\n",
+    "python": "#!/bin/sh\n[ -e build/venv/packages ]\n",
+}
+
+
+class SetupScript(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="leanattn-setup-")
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.log, self.tools = self.root / "log", self.root / "tools"
+        for made in ("tree/scripts", "cuda/include", "tools"):
+            (self.root / made).mkdir(parents=True)
+        (self.root / "cuda/include/cuda.h").touch()
+        shutil.copy(SOURCE / "scripts/setup", self.root / "tree/scripts/setup")
+        for name, text in FAKES.items():
+            (self.tools / name).write_text(text)
+            (self.tools / name).chmod(0o700)
+        for name in ("bash", "cat", "dirname", "env", "grep", "ln", "mkdir"):
+            (self.tools / name).symlink_to(shutil.which(name))
+
+    def run_setup(self, *arguments, stdin=subprocess.DEVNULL, user=0, installed="", fails="", **changes):
+        """The finished process, and what was asked of package managers."""
+        self.log.write_text("")
+        env = {"PATH": str(self.tools), "LOG": str(self.log), "FAKE_USER": str(user), "INSTALLED": installed, "FAILS": fails,
+               "CUDA_HOME": str(self.root / "cuda"), "LEANATTN_NVRTC_LIB": "libnvrtc.so", **changes}
+        done = subprocess.run([self.root / "tree/scripts/setup", *arguments], stdin=stdin, capture_output=True, text=True, env=env, timeout=60)
+        return done, self.log.read_text().splitlines()
+
+    def at_a_terminal(self, typed, *arguments, **changes):
+        keyboard, terminal = pty.openpty()
+        os.write(keyboard, typed)
+        try:
+            return self.run_setup(*arguments, stdin=terminal, **changes)
+        finally:
+            os.close(keyboard)
+            os.close(terminal)
+
+    def test_without_a_terminal_it_says_what_it_installs_and_goes_on(self):
+        for stdin in (subprocess.DEVNULL, subprocess.PIPE):
+            done, asked = self.run_setup(stdin=stdin)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stderr, r"this will be installed:\n  through apt-get: .*\bcmake\b.*\n")
+            self.assertEqual(asked[0], "apt-get update -qq")
+            self.assertRegex(asked[1], r"^apt-get install -y .* cmake ")
+            self.assertEqual(len(asked), 2)
+
+    def test_only_what_is_missing_is_installed(self):
+        done, asked = self.run_setup(installed="g++ cmake")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotRegex(asked[1], r" (g\+\+|cmake) ")
+        self.assertRegex(asked[1], " ninja-build ")
+        done, asked = self.run_setup(installed="all")
+        self.assertEqual((done.returncode, done.stderr, asked), (0, "", []))
+
+    def test_what_tests_need_is_installed_once(self):
+        done, asked = self.run_setup("--tests", installed="all")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([line.split(" --")[0] for line in asked], ["python3 -m venv", "pip install"])
+        done, asked = self.run_setup("--tests", installed="all")
+        self.assertEqual((done.returncode, done.stderr, asked), (0, "", []))
+
+    def test_at_a_terminal_it_asks(self):
+        for typed, code in ((b"y\n", 0), (b"n\n", 1), (b"\n", 1), (b"\x04", 1)):
+            done, asked = self.at_a_terminal(typed)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertEqual(len(asked), 0 if code else 2)
+            self.assertEqual("nothing was installed" in done.stderr, code == 1)
+
+    def test_at_a_terminal_it_can_be_told_not_to_ask(self):
+        for arguments, changes in ((["--yes"], {}), ([], {"CI": "true"})):
+            done, asked = self.at_a_terminal(b"", *arguments, **changes)
+            self.assertEqual((done.returncode, len(asked)), (0, 2), done.stderr)
+
+    def test_another_user_than_root_needs_sudo(self):
+        done, asked = self.run_setup(user=1000)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([line.split()[0] for line in asked], ["sudo", "apt-get", "sudo", "apt-get"])
+        (self.tools / "sudo").unlink()
+        done, asked = self.run_setup(user=1000)
+        self.assertEqual((done.returncode, asked), (1, []))
+        self.assertRegex(done.stderr, r"no sudo; as root: apt-get install --no-install-recommends .*\bcmake\b")
+
+    def test_an_index_that_cannot_be_updated_may_still_serve(self):
+        done, asked = self.run_setup(fails="update")
+        self.assertEqual((done.returncode, len(asked)), (0, 2), done.stderr)
+        self.assertIn("cannot be brought up to date", done.stderr)
+        done, _ = self.run_setup(fails="install")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("apt-get cannot install them", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
