@@ -2,7 +2,7 @@
 include(FetchContent)
 
 if(LEANATTN_STATIC_DEPENDENCIES)
-  set(CMAKE_FIND_LIBRARY_SUFFIXES .a ${CMAKE_FIND_LIBRARY_SUFFIXES})
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
   set(OPENSSL_USE_STATIC_LIBS TRUE)
 endif()
 
@@ -24,6 +24,13 @@ FetchContent_Declare(SQLiteCpp URL https://github.com/SRombauts/SQLiteCpp/archiv
                      URL_HASH SHA256=5aa8eda130d0689bd5ed9b2074714c2dbc610f710483c61ba6cf944cebfe03af
                      FIND_PACKAGE_ARGS)
 FetchContent_MakeAvailable(fmt tl-expected nlohmann_json)
+# Debian's package of fmt has a shared library and no static one. What must have it inside takes all of it from the headers then.
+get_target_property(fmt_type fmt::fmt TYPE)
+if(LEANATTN_STATIC_DEPENDENCIES AND fmt_type STREQUAL "SHARED_LIBRARY")
+  add_library(leanattn::dep_fmt ALIAS fmt::fmt-header-only)
+else()
+  add_library(leanattn::dep_fmt ALIAS fmt::fmt)
+endif()
 
 find_package(SQLite3 REQUIRED)
 FetchContent_MakeAvailable(SQLiteCpp)
@@ -43,6 +50,21 @@ foreach(name IN ITEMS ZSTD XXHASH)
       IMPORTED_LOCATION "${${name}_LIBRARY}" INTERFACE_INCLUDE_DIRECTORIES "${${name}_INCLUDE_DIR}")
   endif()
 endforeach()
+
+# A package decides by itself what it links, so that only what it has decided can be looked at.
+if(LEANATTN_STATIC_DEPENDENCIES)
+  foreach(dependency IN ITEMS leanattn::dep_fmt SQLiteCpp SQLite::SQLite3 leanattn::dep_zstd leanattn::dep_xxhash OpenSSL::Crypto)
+    get_target_property(type ${dependency} TYPE)
+    get_target_property(imported ${dependency} IMPORTED)
+    set(location "")
+    if(imported)
+      get_target_property(location ${dependency} LOCATION)
+    endif()
+    if(type STREQUAL "SHARED_LIBRARY" OR location MATCHES "\\.so")
+      message(FATAL_ERROR "LEANATTN_STATIC_DEPENDENCIES: ${dependency} is there as a shared library only (${location})")
+    endif()
+  endforeach()
+endif()
 
 # cuda.h and nvrtc.h are needed to build, the libraries only at run time (dlopen). LEANATTN_CUDA_INCLUDE_DIR may point at
 # the headers of NVIDIA's Python wheels (scripts/setup puts them into .cuda/).

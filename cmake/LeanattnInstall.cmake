@@ -11,12 +11,10 @@ target_include_directories(leanattn PUBLIC
   "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
 target_link_libraries(leanattn
   PUBLIC $<BUILD_INTERFACE:tl::expected>
-  PRIVATE fmt::fmt SQLiteCpp SQLite::SQLite3 leanattn::dep_zstd leanattn::dep_xxhash OpenSSL::Crypto Threads::Threads ${CMAKE_DL_LIBS})
+  PRIVATE leanattn::dep_fmt SQLiteCpp SQLite::SQLite3 leanattn::dep_zstd leanattn::dep_xxhash OpenSSL::Crypto Threads::Threads ${CMAKE_DL_LIBS})
 set_target_properties(leanattn PROPERTIES
   LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} EXPORT_NAME leanattn)
-if(LEANATTN_SANITIZE)
-  target_link_options(leanattn PUBLIC -fsanitize=${LEANATTN_SANITIZE})
-endif()
+leanattn_link_settings(leanattn)
 if(BUILD_SHARED_LIBS)
   # Hidden visibility covers our own symbols; the map also covers the C++ library's templates and static third-party archives.
   target_link_options(leanattn PRIVATE "-Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/leanattn.map")
@@ -50,7 +48,7 @@ leanattn_install_winners("" leanattn_library)
 set(LEANATTN_STATIC_PACKAGE FALSE)
 if(NOT BUILD_SHARED_LIBS)
   set(LEANATTN_STATIC_PACKAGE TRUE)
-  foreach(dependency IN ITEMS fmt::fmt SQLiteCpp SQLite::SQLite3 OpenSSL::Crypto)
+  foreach(dependency IN ITEMS leanattn::dep_fmt SQLiteCpp SQLite::SQLite3 OpenSSL::Crypto)
     get_target_property(imported ${dependency} IMPORTED)
     if(NOT imported)
       message(STATUS "leanattn: ${dependency} was fetched, so a static libleanattn cannot be installed; BUILD_SHARED_LIBS=ON can")

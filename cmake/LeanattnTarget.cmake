@@ -1,6 +1,7 @@
 # leanattn_component(name SOURCES ... PUBLIC ... PRIVATE ... [PRECOMPILED set]): one static component with the project's warnings and
 #   sanitizers.
 # leanattn_settings(target): the same settings for any other target of ours.
+# leanattn_link_settings(target): those of them that are the linker's.
 # leanattn_prefer_library_code(target): a test's inline functions are the library's, which are faster under sanitizers.
 # leanattn_precompile(target set): with LEANATTN_PCH, `target` takes the headers of `set` (library or tests) from a precompiled header, and
 #   those of its files that are in one folder are compiled as one. The set "computing" is that of the library for components in which
@@ -19,10 +20,16 @@ function(leanattn_settings target)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND LEANATTN_SANITIZE MATCHES "undefined")
       target_compile_options(${target} PRIVATE "-fsanitize-ignorelist=${PROJECT_SOURCE_DIR}/cmake/sanitizers.txt")
     endif()
+  endif()
+  leanattn_link_settings(${target})
+endfunction()
+
+function(leanattn_link_settings target)
+  if(LEANATTN_SANITIZE)
     target_link_options(${target} PUBLIC -fsanitize=${LEANATTN_SANITIZE})
   endif()
   if(LEANATTN_STATIC_DEPENDENCIES)
-    target_link_options(${target} PUBLIC -static-libstdc++ -static-libgcc)
+    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
   endif()
 endfunction()
 
@@ -43,7 +50,7 @@ endfunction()
 set(LEANATTN_PCH_LIBRARY <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <cstdio> <filesystem> <fstream> <functional> <limits> <map>
     <memory> <mutex> <optional> <random> <set> <span> <sstream> <string> <string_view> <thread> <tuple> <unordered_map> <utility> <variant>
     <vector> <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp> <tl/expected.hpp>)
-set(LEANATTN_PCH_LIBRARY_LINK fmt::fmt nlohmann_json::nlohmann_json tl::expected)
+set(LEANATTN_PCH_LIBRARY_LINK leanattn::dep_fmt nlohmann_json::nlohmann_json tl::expected)
 set(LEANATTN_PCH_COMPUTING ${LEANATTN_PCH_LIBRARY})
 set(LEANATTN_PCH_COMPUTING_LINK ${LEANATTN_PCH_LIBRARY_LINK})
 set(LEANATTN_PCH_TESTS ${LEANATTN_PCH_LIBRARY} <gtest/gtest.h> <rapidcheck.h> <rapidcheck/gtest.h>)

@@ -38,7 +38,7 @@ PlanObject plan(nb::object self, nb::handle problem, int batch, int max_batch, s
   return {std::move(self), std::move(group), unwrap(made)};
 }
 
-std::string describe(const PlanObject& object) {
+std::string describe_plan(const PlanObject& object) {
   const auto info = object.plan.info();
   return fmt::format("<leanattn.Plan {}, {} CTAs, {}>", info.kernel_name, info.grid,
                      name_of(kProvenances, info.provenance));
@@ -195,7 +195,7 @@ group            for a problem with context_parallel: the rank's Group, whose en
 Raises leanattn.Error.)";
   nb::class_<PlanObject>(module, "Plan",
                          "What is launched for a problem and a shape: the kernel, its grid, and how they were found.")
-      .def("__repr__", &describe)
+      .def("__repr__", &describe_plan)
       .def_prop_ro("kernel_name", &info<&leanattn_plan_info::kernel_name>, "The stable name of the kernel.")
       .def_prop_ro("grid", &info<&leanattn_plan_info::grid>, "The number of CTAs.")
       .def_prop_ro(

@@ -56,7 +56,7 @@ const char* transport_of(const GroupObject& self) {
   return self.peers() == self.size() ? "peers" : self.peers() == 1 ? "nccl" : "two_level";
 }
 
-std::string describe(const GroupObject& self) {
+std::string describe_group(const GroupObject& self) {
   return fmt::format("<leanattn.Group rank {} of {} on CUDA device {}{}, {}>", self.rank(), self.size(),
                      nb::cast<const EngineObject&>(self.engine()).device,
                      self.peers() == self.size() ? ""
@@ -290,7 +290,7 @@ another rank's kernel waits already.)")
           R"(A new unique id of NCCL, for connect_nccl(): made by one rank, and sent to all ranks of a communicator by any means.
 
 Raises leanattn.Error: unsupported where there is no NCCL 2.14 or newer.)")
-      .def("__repr__", &describe)
+      .def("__repr__", &describe_group)
       .def(
           "export", &GroupObject::export_blob, nb::sig("def export(self) -> bytes"),
           R"(What the other ranks need to know of this one: bytes, to be sent by any means. They hold no secret but a CUDA IPC

@@ -127,7 +127,7 @@ Result<DeviceBuffer> Workspaces::allocate(std::int64_t bytes) {
 /// Zeroes now, on a stream of its own: within a capture every replay would zero the buffer.
 Result<void> Workspaces::zero(void* data, std::int64_t bytes) {
   const BesideCaptures relaxed;
-  const auto side = Stream::create();
+  const auto side = leanattn::Stream::create();  // not this folder's
   if (!side) return tl::unexpected(side.error());
   if (auto ok = fill_bytes_async(data, 0, bytes, side->get()); !ok) return ok;
   return side->synchronize();
