@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/setup in a tree of its own, with a package manager that only notes what it is asked for, and of other tools only what the smallest
-container has."""
+"""scripts/setup and scripts/tune in a tree of their own, with a package manager and a CMake that only note what they are asked for, and of other
+tools only what the smallest container has."""
 
 import os
 import pathlib
@@ -20,33 +20,40 @@ FAKES = {
     # An environment whose pip notes what it is asked for, and which has the packages once that was done.
     "python3": NOTES + 'mkdir -p build/venv/bin && ln -sf "$(command -v pip)" "$(command -v python)" build/venv/bin/\n',
     "pip": NOTES + ": >build/venv/packages\n",
+    # What it builds is a program that finds no GPU unless told so.
+    "cmake": NOTES + '[ "$1" != --build ] || { mkdir -p "$2/cli" && ln -sf "$(command -v leanattn)" "$2/cli/leanattn"; }\n',
+    "leanattn": NOTES + '[ "$1" != devices ] || [ -n "$GPU" ]\n',
     "python": "#!/bin/sh\n[ -e build/venv/packages ]\n",
 }
 
 
-class SetupScript(unittest.TestCase):
+class FirstUse(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="leanattn-setup-")
+        folder = tempfile.TemporaryDirectory(prefix="leanattn-first-use-")
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
         self.log, self.tools = self.root / "log", self.root / "tools"
         for made in ("tree/scripts", "cuda/include", "tools"):
             (self.root / made).mkdir(parents=True)
         (self.root / "cuda/include/cuda.h").touch()
-        shutil.copy(SOURCE / "scripts/setup", self.root / "tree/scripts/setup")
+        for name in ("setup", "tune"):
+            shutil.copy(SOURCE / "scripts" / name, self.root / "tree/scripts" / name)
         for name, text in FAKES.items():
             (self.tools / name).write_text(text)
             (self.tools / name).chmod(0o700)
         for name in ("bash", "cat", "dirname", "env", "grep", "ln", "mkdir"):
             (self.tools / name).symlink_to(shutil.which(name))
 
-    def run_setup(self, *arguments, stdin=subprocess.DEVNULL, user=0, installed="", fails="", **changes):
+    def run_script(self, script, *arguments, stdin=subprocess.DEVNULL, user=0, installed="", fails="", **changes):
         """The finished process, and what was asked of package managers."""
         self.log.write_text("")
         env = {"PATH": str(self.tools), "LOG": str(self.log), "FAKE_USER": str(user), "INSTALLED": installed, "FAILS": fails,
                "CUDA_HOME": str(self.root / "cuda"), "LEANATTN_NVRTC_LIB": "libnvrtc.so", **changes}
-        done = subprocess.run([self.root / "tree/scripts/setup", *arguments], stdin=stdin, capture_output=True, text=True, env=env, timeout=60)
+        done = subprocess.run([self.root / "tree/scripts" / script, *arguments], stdin=stdin, capture_output=True, text=True, env=env, timeout=60)
         return done, self.log.read_text().splitlines()
+
+    def run_setup(self, *arguments, **changes):
+        return self.run_script("setup", *arguments, **changes)
 
     def at_a_terminal(self, typed, *arguments, **changes):
         keyboard, terminal = pty.openpty()
@@ -57,6 +64,8 @@ class SetupScript(unittest.TestCase):
             os.close(keyboard)
             os.close(terminal)
 
+
+class Setup(FirstUse):
     def test_without_a_terminal_it_says_what_it_installs_and_goes_on(self):
         for stdin in (subprocess.DEVNULL, subprocess.PIPE):
             done, asked = self.run_setup(stdin=stdin)
@@ -109,6 +118,25 @@ class SetupScript(unittest.TestCase):
         done, _ = self.run_setup(fails="install")
         self.assertEqual(done.returncode, 1)
         self.assertIn("apt-get cannot install them", done.stderr)
+
+
+class Tune(FirstUse):
+    """scripts/tune installs, builds and tunes. Its build is the short one."""
+
+    def test_it_installs_builds_and_tunes_for_the_gpu(self):
+        done, asked = self.run_script("tune", GPU="1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("this will be installed", done.stderr)
+        self.assertEqual([line.split()[:2] for line in asked], [["apt-get", "update"], ["apt-get", "install"], ["cmake", "-S"], ["cmake", "--build"],
+                                                                ["leanattn", "devices"], ["leanattn", "tune"]])
+        self.assertIn(" -DLEANATTN_PCH=ON ", asked[2])
+        self.assertIn(" --model llama-3-8b ", asked[-1])
+        self.assertNotIn("--arch", asked[-1])
+
+    def test_without_a_gpu_it_does_the_part_that_needs_none(self):
+        done, asked = self.run_script("tune", "--model", "mistral-7b", installed="all", GPU="")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(asked[-1], "leanattn tune --model mistral-7b --arch sm_90a --sms 132")
 
 
 if __name__ == "__main__":
