@@ -2,7 +2,7 @@
 #   sanitizers.
 # leanattn_settings(target): the same settings for any other target of ours.
 # leanattn_link_settings(target): those of them that are the linker's.
-# leanattn_prefer_library_code(target): a test's inline functions are the library's, which are faster under sanitizers.
+# leanattn_prefer_library_code(target): a program's inline functions are the library's, which may be optimised more.
 # leanattn_precompile(target set): with LEANATTN_PCH, `target` takes the headers of `set` (library or tests) from a precompiled header, and
 #   those of its files that are in one folder are compiled as one. The sets "computing" and "waiting" are that of the library for components
 #   with an optimisation of their own: where sanitized tests spend their time, it is more in sanitized builds, and where nothing does, it is
@@ -59,14 +59,12 @@ endforeach()
 set(LEANATTN_PCH_TESTS ${LEANATTN_PCH_LIBRARY} <gtest/gtest.h> <rapidcheck.h> <rapidcheck/gtest.h>)
 set(LEANATTN_PCH_TESTS_LINK ${LEANATTN_PCH_LIBRARY_LINK} GTest::gtest rapidcheck)
 
-# An inline function that both a test and the library use has code in both, and the linker keeps what it meets first. This lets it meet
-# first the components that are optimised under sanitizers (leanattn_precompile). For programs that link all of the tuner.
+# An inline function that both a program and the library use has code in both, and the linker keeps what it meets first. This lets it meet
+# first the components that are optimised most (leanattn_precompile). For programs that link all of the tuner.
 function(leanattn_prefer_library_code target)
-  if(LEANATTN_SANITIZE)
-    foreach(component IN ITEMS model generator lookup runtime cache tuner)
-      target_link_options(${target} PRIVATE "LINKER:--whole-archive,$<TARGET_FILE:leanattn_${component}>,--no-whole-archive")
-    endforeach()
-  endif()
+  foreach(component IN ITEMS model generator lookup runtime cache tuner)
+    target_link_options(${target} PRIVATE "LINKER:--whole-archive,$<TARGET_FILE:leanattn_${component}>,--no-whole-archive")
+  endforeach()
 endfunction()
 
 function(leanattn_precompile target set)
