@@ -57,6 +57,14 @@ FurtherDirectories& further_directories() {
   return further;
 }
 
+/// NVRTC 13.0 looks for its built-in functions only where the loader does, and not beside itself as all other versions
+/// do. What was loaded from there before is found by its name.
+void load_builtins(const NvrtcApi& api) {
+  const auto name = fmt::format("libnvrtc-builtins.so.{}.{}", api.major, api.minor);
+  const std::string file = std::filesystem::path(api.path).replace_filename(name).string();
+  DynamicLibrary::open_first({&file, 1}, nullptr);
+}
+
 /// The table of an opened library. Errors: nvrtc_missing, when it is no NVRTC that kernels can be compiled with.
 Result<NvrtcApi> describe(const DynamicLibrary& library) {
   NvrtcApi api;
@@ -88,6 +96,7 @@ Result<NvrtcApi> describe(const DynamicLibrary& library) {
     return fail(ErrorCode::nvrtc_missing,
                 fmt::format("{} does not answer: {}", library.name(), api.nvrtcGetErrorString(status)), failure_hint());
   std::sort(api.compute_capabilities.begin(), api.compute_capabilities.end());
+  load_builtins(api);
   return api;
 }
 

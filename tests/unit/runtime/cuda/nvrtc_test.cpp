@@ -1,6 +1,7 @@
 // nvrtc_test.cpp -- where NVRTC is searched, and its version and build.
 #include "runtime/cuda/nvrtc.hpp"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -195,6 +196,18 @@ TEST_F(NvrtcInAProcessOfItsOwn, WheelsInAPrivateDirectoryCompile) {
       {
         const auto compiled = compile_source("extern \"C\" __global__ void nothing() {}", Arch{8, 0, false}, nullptr);
         std::exit(compiled && !compiled->cubin.empty() ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(NvrtcInAProcessOfItsOwn, ItsBuiltInFunctionsComeFromBesideIt) {
+  EXPECT_EXIT(
+      {
+        const auto api = nvrtc();
+        if (!api) std::exit(0);  // NVRTC is not installed
+        const auto name = "libnvrtc-builtins.so." + std::to_string((*api)->major) + "." + std::to_string((*api)->minor);
+        const bool expected = fs::exists(fs::path((*api)->path).replace_filename(name));
+        std::exit(!expected || dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr ? 0 : 1);
       },
       ::testing::ExitedWithCode(0), "");
 }
