@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -42,6 +43,64 @@ inline std::size_t too_deep_at(std::string_view text) {
 inline nlohmann::json parse_json(std::string_view text) {
   if (too_deep_at(text) != std::string_view::npos) return nlohmann::json::value_t::discarded;
   return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+/// What reading JSON threw, as people may read it: without the JSON library's name and number of the error, which stand
+/// in brackets in front of its texts, and in other words where its own are about C++.
+inline std::string json_reason(const std::exception& error) {
+  std::string why = error.what();
+  const auto* of_library = dynamic_cast<const nlohmann::json::exception*>(&error);
+  if (of_library == nullptr) return why;
+  if (const std::size_t bracket = why.find("] "); why.starts_with('[') && bracket != std::string::npos)
+    why.erase(0, bracket + 2);
+  constexpr std::string_view kMust = "type must be ", kBut = ", but is ", kKey = "key '", kWith = " with ";
+  const auto behind = [&](std::string_view words) { return why.substr(why.rfind(words) + words.size()); };
+  if (why.starts_with(kMust) && why.find(kBut) != std::string::npos)  // "type must be string, but is number"
+    return "a " + why.substr(kMust.size(), why.find(kBut) - kMust.size()) + " is expected, and not a " + behind(kBut);
+  if (why.starts_with(kKey))  // "key 'calls' not found"
+    return why.substr(kKey.size() - 1, why.rfind('\'') + 2 - kKey.size()) + " is missing";
+  if (why.starts_with("cannot use ") && why.find(kWith) != std::string::npos)  // "cannot use at() with string"
+    return "an object or an array is expected, and not a " + behind(kWith);
+  return why;
+}
+
+/// What `read` makes of the value under a key. What it throws, and that the object has no such key, becomes a
+/// std::out_of_range whose text names the key, and with it those that the value lies under: "'device': 'name' is
+/// missing".
+template <class Json, class Read>
+auto read_key(const Json& object, const char* key, Read read) {
+  const std::string name = std::string("'") + key + "'";
+  if (!object.is_object()) throw std::out_of_range("an object with " + name + " is expected");
+  const auto found = object.find(key);
+  if (found == object.end()) throw std::out_of_range(name + " is missing");
+  try {
+    return read(*found);
+  } catch (const std::exception& error) {
+    throw std::out_of_range(name + ": " + json_reason(error));
+  }
+}
+
+/// The value under a key as a T.
+template <class T, class Json>
+T require(const Json& object, const char* key) {
+  return read_key(object, key, [](const Json& value) { return value.template get<T>(); });
+}
+
+/// Calls `read` with each element of the array under a key. What it throws names the key and the number of the element.
+template <class Json, class Read>
+void read_elements(const Json& object, const char* key, Read read) {
+  read_key(object, key, [&](const Json& array) {
+    if (!array.is_array()) throw std::out_of_range("an array is expected");
+    std::size_t number = 0;
+    for (const Json& element : array) {
+      try {
+        read(element);
+      } catch (const std::exception& error) {
+        throw std::out_of_range("element " + std::to_string(number) + ": " + json_reason(error));
+      }
+      ++number;
+    }
+  });
 }
 
 /// The whole number that a value is. nullopt if it is not a whole number, or outside the range of Integer: get() of the
@@ -107,12 +166,11 @@ inline std::string json_fault(std::string_view text) {
     } catch (const nlohmann::json::parse_error& error) {
       // The position is that behind the last byte that was read. The message begins with it, too.
       at = std::min(text.size(), error.byte > 0 ? error.byte - 1 : 0);
-      why = error.what();
+      why = json_reason(error);
       if (const std::size_t colon = why.find(": "); colon != std::string::npos) why.erase(0, colon + 2);
     } catch (const nlohmann::json::out_of_range& error) {
-      // A number that no double holds. The message has no position: "[json....] number overflow parsing '1e999'".
-      why = error.what();
-      if (const std::size_t bracket = why.find("] "); bracket != std::string::npos) why.erase(0, bracket + 2);
+      // A number that no double holds. The message has no position: "number overflow parsing '1e999'".
+      why = json_reason(error);
       const std::size_t quote = std::min(why.find('\''), why.size()), end = std::min(why.rfind('\''), why.size());
       const std::string number = quote < end ? why.substr(quote + 1, end - quote - 1) : std::string();
       at = std::min(text.find(number), text.size());

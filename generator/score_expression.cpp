@@ -22,15 +22,21 @@ struct Function {
   std::string_view name;
   int arguments;
 };
-/// Of CUDA's single-precision mathematics, those that NVRTC has without any header. They take and return float.
+/// Of CUDA's single-precision mathematics, those that NVRTC has without any header. They take and return float. Each
+/// may be called without the f at its end, too, as mathematics and most languages name it.
 constexpr std::array kFunctions = {
     Function{"fminf", 2},  Function{"fmaxf", 2},  Function{"fabsf", 1}, Function{"floorf", 1}, Function{"ceilf", 1},
     Function{"truncf", 1}, Function{"roundf", 1}, Function{"rintf", 1}, Function{"fmodf", 2},  Function{"expf", 1},
     Function{"exp2f", 1},  Function{"logf", 1},   Function{"log2f", 1}, Function{"log1pf", 1}, Function{"expm1f", 1},
     Function{"sqrtf", 1},  Function{"rsqrtf", 1}, Function{"powf", 2},  Function{"sinf", 1},   Function{"cosf", 1},
     Function{"tanhf", 1},  Function{"erff", 1},   Function{"fmaf", 3}};
+bool is_called(const Function& function, std::string_view word) {
+  return word == function.name || word == function.name.substr(0, function.name.size() - 1);
+}
 /// These two take two ints or two floats, and return what they take.
 constexpr std::array<std::string_view, 2> kSelections{"min", "max"};
+/// And this one takes an int or a float.
+constexpr std::string_view kMagnitude = "abs";
 constexpr std::array<std::pair<std::string_view, Type>, 4> kNames{
     {{"score", Type::real}, {"q_index", Type::integer}, {"kv_index", Type::integer}, {"head", Type::integer}}};
 
@@ -265,10 +271,15 @@ class Parser {
       if (word == name) return converted_to(type, std::move(arguments(word, 1).front()));
     }
     for (const Function& function : kFunctions) {
-      if (word != function.name) continue;
+      if (!is_called(function, word)) continue;
       std::vector<Node> values = arguments(word, function.arguments);
       for (Node& value : values) value = converted(std::move(value), Type::real);
       return call(function.name, values, Type::real);
+    }
+    if (word == kMagnitude) {
+      const std::vector<Node> values = arguments(word, 1);
+      const Type type = values.front().type;
+      return call(type == Type::integer ? kMagnitude : "fabsf", values, type);
     }
     for (const std::string_view name : kSelections) {
       if (word != name) continue;
@@ -329,7 +340,8 @@ Result<std::string> score_source(std::string_view text) {
                 fmt::format("the score expression is wrong at character {}: {}\n  {}\n  {}^", complaint.at + 1,
                             complaint.what, printable(text), std::string(complaint.at, ' ')),
                 fmt::format("An expression has numbers, score, q_index, kv_index, head, the operators + - * / %, "
-                            "comparisons, && || ! and ?:, parentheses, (float), (int), and the functions {}.",
+                            "comparisons, && || ! and ?:, parentheses, (float), (int), and the functions {}. The f at "
+                            "the end of a function's name may be left out.",
                             score_functions()));
   }
 }
@@ -337,7 +349,7 @@ Result<std::string> score_source(std::string_view text) {
 std::string score_functions() {
   std::string names;
   for (const Function& function : kFunctions) names += fmt::format("{}, ", function.name);
-  return names + fmt::format("{}, {}", kSelections[0], kSelections[1]);
+  return names + fmt::format("{}, {}, {}", kMagnitude, kSelections[0], kSelections[1]);
 }
 
 }  // namespace v1

@@ -20,7 +20,7 @@ inline constexpr std::size_t kMostScoreCharacters = 512;
 ///   names        score (float), q_index, kv_index, head (int)
 ///   operators    + - * / % (of ints), comparisons, && || !, ?: and parentheses
 ///   conversions  (float)x, (int)x, float(x), int(x)
-///   functions    those of score_functions()
+///   functions    those of score_functions(), of floats also without the f at the end: tanh(score)
 /// An int that meets a float becomes one. Equal trees print as equal texts, and what is printed is read as the same
 /// tree again. Errors: invalid_argument; the message says at which character, and shows the place with a caret.
 Result<std::string> score_source(std::string_view text);

@@ -18,6 +18,7 @@
 #include "cache/files.hpp"
 #include "cache/layers.hpp"
 #include "generator/generator.hpp"
+#include "generator/parse_json.hpp"
 #include "runtime/cuda/gpu.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "tuner/evaluate/device_json.hpp"
@@ -44,7 +45,7 @@ Result<void> write_report(const std::filesystem::path& folder, const Json& docum
     fmt::print("{}", text);
     return detail::replace_file(folder / "phases.md", text);
   } catch (const nlohmann::json::exception& e) {
-    return fail(ErrorCode::invalid_argument, fmt::format("{}: {}", (folder / "phases.json").string(), e.what()));
+    return fail(ErrorCode::invalid_argument, fmt::format("{}: {}", (folder / "phases.json").string(), json_reason(e)));
   }
 }
 

@@ -127,7 +127,8 @@ Result<TuningOrder> tuning_order_from_json(std::string_view text) {
   try {
     return read_order(json);
   } catch (const std::exception& error) {
-    return fail(ErrorCode::invalid_argument, fmt::format("the order of a tuning cannot be read: {}", error.what()));
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("the order of a tuning cannot be read: {}", json_reason(error)));
   }
 }
 
@@ -138,7 +139,7 @@ Result<TuningMessage> tuning_message_from_json(std::string_view line) {
   try {
     if (const Json json = parse_json(line); json.is_object()) return read_message(json);
   } catch (const std::exception& error) {
-    why = error.what();
+    why = json_reason(error);
   }
   return fail(ErrorCode::internal, fmt::format("'{:.80}' is no message: {}", line, why));
 }

@@ -41,25 +41,25 @@ Json json_of(const PaperMeasurement& measured) {
 }
 
 PaperPoint read_point(const Json& json) {
-  return {.head_dim = require_integer<int>(json.at("head_dim")),
-          .heads = require_integer<int>(json.at("heads")),
-          .batch = require_integer<int>(json.at("batch")),
-          .context = require_integer<std::int64_t>(json.at("context"))};
+  return {.head_dim = read_key(json, "head_dim", require_integer<int, Json>),
+          .heads = read_key(json, "heads", require_integer<int, Json>),
+          .batch = read_key(json, "batch", require_integer<int, Json>),
+          .context = read_key(json, "context", require_integer<std::int64_t, Json>)};
 }
 
 Result<BenchLine> read_line(const Json& json) {
   BenchLine line;
-  line.mode = json.at("mode").get<std::string>();
-  line.provenance = json.at("provenance").get<std::string>();
+  line.mode = require<std::string>(json, "mode");
+  line.provenance = require<std::string>(json, "provenance");
   if (line.mode != "read") {
     const Result<Config> config = config_from_json(json.at("config").dump());
     if (!config) return tl::unexpected(config.error());
     line.config = *config;
   }
-  line.median_us = json.at("median_us").get<double>(), line.mad_us = json.at("mad_us").get<double>();
-  line.low_us = json.at("low_us").get<double>(), line.high_us = json.at("high_us").get<double>();
-  line.gb_per_s = json.at("gb_per_s").get<double>(), line.ratio_to_read = json.at("ratio_to_read").get<double>();
-  line.samples_us = json.at("samples_us").get<std::vector<double>>();
+  line.median_us = require<double>(json, "median_us"), line.mad_us = require<double>(json, "mad_us");
+  line.low_us = require<double>(json, "low_us"), line.high_us = require<double>(json, "high_us");
+  line.gb_per_s = require<double>(json, "gb_per_s"), line.ratio_to_read = require<double>(json, "ratio_to_read");
+  line.samples_us = require<std::vector<double>>(json, "samples_us");
   for (const double sample : line.samples_us) {
     if (!std::isfinite(sample) || !(sample > 0))
       return fail(ErrorCode::invalid_argument, fmt::format("a sample is {} us", sample));
@@ -127,9 +127,9 @@ Result<PaperReport> paper_from_json(std::string_view json) {
   PaperReport report;
   try {
     const Json& device = document.at("device");
-    report.device = device.at("name").get<std::string>(), report.arch = device.at("arch").get<std::string>();
+    report.device = require<std::string>(device, "name"), report.arch = require<std::string>(device, "arch");
     report.provenance = device.dump();
-    report.revision = document.at("generator_revision").get<std::string>();
+    report.revision = require<std::string>(document, "generator_revision");
     for (const Json& one : document.at("measurements")) {
       Result<PaperMeasurement> measured = read_measurement(one);
       if (!measured)
@@ -138,9 +138,9 @@ Result<PaperReport> paper_from_json(std::string_view json) {
       report.measurements.push_back(std::move(*measured));
     }
     for (const Json& gap : document.at("missing"))
-      report.missing.push_back({read_point(gap), gap.at("reason").get<std::string>()});
+      report.missing.push_back({read_point(gap), require<std::string>(gap, "reason")});
   } catch (const std::exception& error) {
-    return fail(ErrorCode::invalid_argument, fmt::format("the result is not complete: {}", error.what()));
+    return fail(ErrorCode::invalid_argument, fmt::format("the result is not complete: {}", json_reason(error)));
   }
   return report;
 }

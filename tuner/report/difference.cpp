@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <tuple>
 
 #include "generator/parse_json.hpp"
@@ -52,32 +53,31 @@ Times times_of(const Report& report) {
   return times;
 }
 
-/// The times of a report's JSON. Throws a std::exception if a field is missing or has another type. Errors:
-/// invalid_argument, for an unknown L2 policy.
-Result<Times> times_in(const json& document) {
+/// The times of a report's JSON. Throws a std::exception if a field is missing or is not what it should be.
+Times times_in(const json& document) {
   Times times;
-  for (const json& device : document.at("devices")) {
-    const std::string name =
-        device_key(device.at("name").get<std::string>(), device.at("arch").get<std::string>(),
-                   require_integer<std::int64_t>(device.at("sms")), device.at("mig_profile").get<std::string>());
-    for (const json& winner : device.at("winners")) {
+  read_elements(document, "devices", [&](const json& device) {
+    const auto text = [&](const char* key) { return require<std::string>(device, key); };
+    const std::string name = device_key(
+        text("name"), text("arch"), read_key(device, "sms", require_integer<std::int64_t, json>), text("mig_profile"));
+    read_elements(device, "winners", [&](const json& winner) {
       // What was read is written again, so that equal problems are equal texts whichever version wrote them. A text
       // that this version cannot read stays as it is and has no counterpart.
       const auto problem = problem_from_json(winner.at("problem").dump());
       const auto shape = shape_from_json(winner.at("shape").dump());
       const auto config = config_from_json(winner.at("config").dump());
-      const auto policy = parse_l2_policy(winner.at("policy").get<std::string>());
-      if (!policy) return tl::unexpected(policy.error());
-      Time time{.median_us = winner.at("median_us").get<double>(),
-                .low_us = winner.at("low_us").get<double>(),
-                .high_us = winner.at("high_us").get<double>(),
-                .kernel = winner.at("kernel").get<std::string>(),
+      const auto policy = parse_l2_policy(require<std::string>(winner, "policy"));
+      if (!policy) throw std::out_of_range(policy.error().message);
+      Time time{.median_us = require<double>(winner, "median_us"),
+                .low_us = require<double>(winner, "low_us"),
+                .high_us = require<double>(winner, "high_us"),
+                .kernel = require<std::string>(winner, "kernel"),
                 .config = config ? to_json(*config) : winner.at("config").dump(),
                 .grid = config ? config->grid : 0};
       times[{name, problem ? to_json(*problem) : winner.at("problem").dump(),
              shape ? to_json(*shape) : winner.at("shape").dump(), *policy}] = std::move(time);
-    }
-  }
+    });
+  });
   return times;
 }
 
@@ -121,12 +121,10 @@ Result<ReportDifference> difference_from(std::string_view earlier_json, const Re
   ReportDifference difference;
   Times before;
   try {
-    difference.old_revision = document->at("library_revision").get<std::string>();
-    Result<Times> read = times_in(*document);
-    if (!read) return tl::unexpected(read.error());
-    before = *std::move(read);
+    difference.old_revision = require<std::string>(*document, "library_revision");
+    before = times_in(*document);
   } catch (const std::exception& error) {
-    return fail(ErrorCode::invalid_argument, fmt::format("the report is not complete: {}", error.what()));
+    return fail(ErrorCode::invalid_argument, fmt::format("the report is not complete: {}", json_reason(error)));
   }
   const Times after = times_of(report);
   double logs = 0;

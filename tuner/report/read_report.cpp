@@ -19,19 +19,19 @@ namespace {
 
 using nlohmann::json;
 
-// These throw json::exception for a field that is missing or has another type, and std::out_of_range for a number that
-// is none of the whole numbers a field can have.
+// These throw std::out_of_range for a field that is missing or has another type, and for a number that is none of the
+// whole numbers a field can have. Its text names the field.
 
-std::string text(const json& object, const char* key) { return object.at(key).get<std::string>(); }
+std::string text(const json& object, const char* key) { return require<std::string>(object, key); }
 
 /// A time or a ratio; 0, which means unknown, for null and for what is not positive.
 double number(const json& object, const char* key) {
-  const json& value = object.at(key);
-  return value.is_null() ? 0 : std::max(value.get<double>(), 0.0);
+  return read_key(object, key,
+                  [](const json& value) { return value.is_null() ? 0.0 : std::max(value.get<double>(), 0.0); });
 }
 
 std::int64_t count(const json& object, const char* key) {
-  return std::max<std::int64_t>(require_integer<std::int64_t>(object.at(key)), 0);
+  return std::max<std::int64_t>(read_key(object, key, require_integer<std::int64_t, json>), 0);
 }
 
 int small_count(const json& object, const char* key) {
@@ -58,20 +58,20 @@ std::optional<Rival> rival_of(const json& object) {
   return Rival{.config = *config,
                .median_us = median_us,
                .samples = small_count(object, "samples"),
-               .over_winner = ratio_of(object.at("over_winner"))};
+               .over_winner = read_key(object, "over_winner", [](const json& ratio) { return ratio_of(ratio); })};
 }
 
 std::optional<CandidateSpread> spread_of(const json& object) {
   if (object.is_null()) return std::nullopt;
   return CandidateSpread{.configurations = count(object, "configurations"),
                          .kernels = count(object, "kernels"),
-                         .quantiles = object.at("over_best").get<std::array<double, 7>>()};
+                         .quantiles = require<std::array<double, 7>>(object, "over_best")};
 }
 
 std::optional<TimeParts> parts_of(const json& object) {
   if (object.is_null()) return std::nullopt;
   // Any part may be below zero: what is not explained by much, the others by rounding.
-  const auto part = [&](const char* key) { return object.at(key).get<double>(); };
+  const auto part = [&](const char* key) { return require<double>(object, key); };
   return TimeParts{.start_us = part("start_us"),
                    .stream_us = part("stream_us"),
                    .segments_us = part("segments_us"),
@@ -87,10 +87,10 @@ std::optional<TimeParts> parts_of(const json& object) {
 std::vector<ProgressStep> progress_of(const json& winner) {
   std::vector<ProgressStep> steps;
   if (!winner.contains("progress")) return steps;
-  for (const json& step : winner.at("progress")) {
+  read_elements(winner, "progress", [&](const json& step) {
     steps.push_back(
         {.trials = count(step, "trials"), .seconds = number(step, "seconds"), .best_us = number(step, "best_us")});
-  }
+  });
   return steps;
 }
 
@@ -113,16 +113,16 @@ std::optional<ReportedWinner> winner_of(const json& object) {
                         .gb_per_s = number(object, "gb_per_s"),
                         .read_limit_us = number(object, "read_limit_us"),
                         .read_limit_share = number(object, "read_limit_share"),
-                        .stale = object.at("stale").get<bool>(),
+                        .stale = require<bool>(object, "stale"),
                         .samples = small_count(object, "samples"),
                         .measured = text(object, "measured"),
-                        .default_config = rival_of(object.at("default")),
-                        .runner_up = rival_of(object.at("runner_up")),
-                        .flash_attention2 = rival_of(object.at("fa2")),
-                        .flash_decoding = rival_of(object.at("fd")),
-                        .candidates = spread_of(object.at("candidates")),
+                        .default_config = read_key(object, "default", rival_of),
+                        .runner_up = read_key(object, "runner_up", rival_of),
+                        .flash_attention2 = read_key(object, "fa2", rival_of),
+                        .flash_decoding = read_key(object, "fd", rival_of),
+                        .candidates = read_key(object, "candidates", spread_of),
                         .progress = progress_of(object),
-                        .parts = parts_of(object.at("parts"))};
+                        .parts = read_key(object, "parts", parts_of)};
 }
 
 ParameterSensitivity sensitivity_of(const json& object) {
@@ -145,7 +145,7 @@ Environment environment_of(const json& object) {
           .clock_khz = small_count(object, "clock_khz"),
           .memory_clock_khz = small_count(object, "memory_clock_khz"),
           .power_limit_mw = small_count(object, "power_limit_mw"),
-          .ecc = object.at("ecc").get<bool>(),
+          .ecc = require<bool>(object, "ecc"),
           .library_revision = text(object, "library_revision")};
 }
 
@@ -157,7 +157,8 @@ FailureGroup failure_of(const json& object) {
                      .count = count(object, "count"),
                      .common = {}};
   if (!object.contains("common")) return group;
-  for (const json& one : object.at("common")) group.common.emplace_back(text(one, "parameter"), text(one, "value"));
+  read_elements(object, "common",
+                [&](const json& one) { group.common.emplace_back(text(one, "parameter"), text(one, "value")); });
   return group;
 }
 
@@ -169,12 +170,12 @@ DeviceReport device_of(const json& object) {
                    .l2_bytes = count(object, "l2_bytes"),
                    .memory_bytes = count(object, "memory_bytes"),
                    .mig_profile = text(object, "mig_profile")};
-  for (const json& one : object.at("environments")) device.environments.push_back(environment_of(one));
+  read_elements(object, "environments", [&](const json& one) { device.environments.push_back(environment_of(one)); });
   device.first_trial = text(object, "first_trial"), device.last_trial = text(object, "last_trial");
   device.unreadable = count(object, "unreadable_winners");
   std::map<std::size_t, std::size_t> places;  // of the winners that were read
   std::size_t number_in_file = 0;
-  for (const json& one : object.at("winners")) {
+  read_elements(object, "winners", [&](const json& one) {
     if (std::optional<ReportedWinner> winner = winner_of(one)) {
       places.emplace(number_in_file, device.winners.size());
       device.winners.push_back(std::move(*winner));
@@ -182,23 +183,26 @@ DeviceReport device_of(const json& object) {
       ++device.unreadable;
     }
     ++number_in_file;
-  }
-  for (const json& one : object.at("problems")) {
+  });
+  read_elements(object, "problems", [&](const json& one) {
     ProblemReport group;
-    for (const json& index : one.at("winners")) {
+    read_elements(one, "winners", [&](const json& index) {
       if (const auto place = places.find(require_integer<std::size_t>(index)); place != places.end())
         group.winners.push_back(place->second);
-    }
-    if (group.winners.empty()) continue;
+    });
+    if (group.winners.empty()) return;
     group.problem = device.winners[group.winners.front()].problem;
     group.policy = device.winners[group.winners.front()].policy;
     group.model_error = number(one, "model_error");
-    for (const json& parameter : one.at("sensitivity")) group.sensitivity.push_back(sensitivity_of(parameter));
+    read_elements(one, "sensitivity",
+                  [&](const json& parameter) { group.sensitivity.push_back(sensitivity_of(parameter)); });
     device.problems.push_back(std::move(group));
-  }
-  for (const auto& [status, of_status] : object.at("trials").items())
-    device.trials[status] = std::max<std::int64_t>(require_integer<std::int64_t>(of_status), 0);
-  for (const json& one : object.at("failures")) device.failures.push_back(failure_of(one));
+  });
+  read_key(object, "trials", [&](const json& trials) {
+    for (const auto& [status, of_status] : trials.items())
+      device.trials[status] = std::max<std::int64_t>(require_integer<std::int64_t>(of_status), 0);
+  });
+  read_elements(object, "failures", [&](const json& one) { device.failures.push_back(failure_of(one)); });
   return device;
 }
 
@@ -213,7 +217,7 @@ ReportDifference difference_of(const json& object) {
                         .new_us = number(one, "new_us"),
                         .old_kernel = kernel(one, "old_kernel"),
                         .new_kernel = kernel(one, "new_kernel"),
-                        .config_changed = one.at("config_changed").get<bool>()};
+                        .config_changed = require<bool>(one, "config_changed")};
     change.policy = parse_l2_policy(text(one, "policy")).value_or(L2Policy::cold);
     if (const json& ratio = one.at("ratio"); !ratio.is_null()) {
       change.ratio = number(ratio, "ratio");
@@ -229,7 +233,7 @@ ReportDifference difference_of(const json& object) {
 std::string regret_file(json regret) {
   regret["schema_version"] = 1;
   for (json& one : regret.at("cases")) {
-    if (!one.contains("ratio")) one["ratio"] = 1 + one.at("regret").get<double>();
+    if (!one.contains("ratio")) one["ratio"] = 1 + require<double>(one, "regret");
   }
   return regret.dump();
 }
@@ -237,8 +241,11 @@ std::string regret_file(json regret) {
 Result<Report> report_of(const json& document) {
   Report report;
   report.library_revision = text(document, "library_revision");
-  for (const json& device : document.at("devices")) report.devices.push_back(device_of(device));
-  if (document.contains("difference")) report.difference = difference_of(document.at("difference"));
+  read_elements(document, "devices", [&](const json& device) { report.devices.push_back(device_of(device)); });
+  if (report.devices.empty())
+    return fail(ErrorCode::invalid_argument, "the report has no winners: its 'devices' are empty",
+                "Give the report of a database in which something was tuned.");
+  if (document.contains("difference")) report.difference = read_key(document, "difference", difference_of);
   if (document.contains("regret")) {
     Result<RegretReport> regret = regret_from_json(regret_file(document.at("regret")));
     if (!regret) return tl::unexpected(regret.error());
@@ -256,8 +263,12 @@ Result<Report> report_of(const json& document) {
 
 Result<nlohmann::json> report_document(std::string_view object) {
   json document = parse_json(object);
-  if (!document.is_object() || !document.contains("devices"))
-    return fail(ErrorCode::invalid_argument, "this is not a report",
+  const char* const why = !document.is_object()             ? ""
+                          : !document.contains("devices")   ? ": it has no 'devices'"
+                          : !document["devices"].is_array() ? ": its 'devices' are no array"
+                                                            : nullptr;
+  if (why != nullptr)
+    return fail(ErrorCode::invalid_argument, fmt::format("this is not a report{}", why),
                 "Give the JSON that `leanattn report --format json` wrote.");
   if (const json version = document.value("schema_version", json()); version != 1)
     return fail(ErrorCode::invalid_argument, fmt::format("its schema_version is {}, not 1", version.dump()),
@@ -271,7 +282,7 @@ Result<Report> report_from_json(std::string_view object) {
   try {
     return report_of(*document);
   } catch (const std::exception& error) {
-    return fail(ErrorCode::invalid_argument, fmt::format("the report is not complete: {}", error.what()));
+    return fail(ErrorCode::invalid_argument, fmt::format("the report is not complete: {}", json_reason(error)));
   }
 }
 

@@ -146,7 +146,7 @@ Result<Message> parsed(const Frame& frame, Parse parse) {
   try {
     return parse(Json::parse(frame.text), frame);
   } catch (const std::exception& error) {
-    why = error.what();
+    why = json_reason(error);
   }
   return fail(ErrorCode::internal, fmt::format("not a message: {} in '{:.80}'", why, frame.text));
 }

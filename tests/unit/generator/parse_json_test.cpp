@@ -43,5 +43,43 @@ TEST(IntegerOf, RequiringOneSaysWhatStoodThere) {
   }
 }
 
+/// What reading throws, as people read it.
+template <class Read>
+std::string reason_of(Read read) {
+  try {
+    read();
+  } catch (const std::exception& error) {
+    return json_reason(error);
+  }
+  return "nothing was thrown";
+}
+
+TEST(JsonReason, SaysInOurWordsWhatTheLibraryThrows) {
+  const json object = json::parse(R"({"name": 3, "list": [1, 2]})");
+  EXPECT_EQ(reason_of([&] { object.at("calls").get<int>(); }), "'calls' is missing");
+  EXPECT_EQ(reason_of([&] { object.at("name").get<std::string>(); }), "a string is expected, and not a number");
+  EXPECT_EQ(reason_of([&] { object.at("name").at("x").get<int>(); }),
+            "an object or an array is expected, and not a number");
+  EXPECT_EQ(reason_of([&] { json::parse("{").get<int>(); }).find("json.exception"), std::string::npos);
+  EXPECT_EQ(reason_of([&] { object.at("list").at(7).get<int>(); }), "array index 7 is out of range");
+  EXPECT_EQ(reason_of([] { throw std::out_of_range("[1] is ours"); }), "[1] is ours");
+}
+
+TEST(JsonReason, NamesTheWayToTheValue) {
+  const json document = json::parse(R"({"devices": [{"sms": 132}, {"sms": "many"}, {}], "none": 7})");
+  const auto read = [&](const char* list, std::size_t from) {
+    return reason_of([&] {
+      std::size_t number = 0;
+      read_elements(document, list, [&](const json& device) {
+        if (number++ >= from) require<int>(device, "sms");
+      });
+    });
+  };
+  EXPECT_EQ(read("devices", 0), "'devices': element 1: 'sms': a number is expected, and not a string");
+  EXPECT_EQ(read("devices", 2), "'devices': element 2: 'sms' is missing");
+  EXPECT_EQ(read("none", 0), "'none': an array is expected");
+  EXPECT_EQ(reason_of([] { require<int>(json(7), "sms"); }), "an object with 'sms' is expected");
+}
+
 }  // namespace
 }  // namespace leanattn
