@@ -28,6 +28,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLookAt{100};            // how often the observer is asked while the program is silent
 constexpr std::size_t kLongestLine = 1u << 20;  // of the program's messages, in bytes
+constexpr std::size_t kMostWarnings = 32;       // of the program, each different and cut at
+constexpr std::size_t kLongestWarning = 2048;   // so many bytes
 constexpr std::size_t kLastWords = 2048;        // bytes of its standard error that are kept
 constexpr milliseconds kEndsWithin{2000};       // after it has closed its standard output
 
@@ -108,7 +110,7 @@ class Listener {
       }
       if (auto* progress = std::get_if<TuningProgress>(&*message)) last = std::move(*progress);
       if (auto* result = std::get_if<TuningResult>(&*message)) keep(*result);
-      if (auto* warning = std::get_if<TuningWarning>(&*message)) outcome_.warnings.push_back(std::move(warning->text));
+      if (auto* warning = std::get_if<TuningWarning>(&*message)) keep(std::move(warning->text));
       if (auto* error = std::get_if<Error>(&*message)) outcome_.error = std::move(*error);
       ended = ended || std::holds_alternative<TuningEnd>(*message) || outcome_.error.has_value();
     }
@@ -122,8 +124,21 @@ class Listener {
   bool ended = false;  ///< whether it has said that it ends
 
  private:
+  // Whatever the program says, and however often, this process keeps little of it.
   void keep(const TuningResult& result) {
-    if (static_cast<std::size_t>(result.shape) < order_.shapes.size()) outcome_.results.push_back(result);
+    if (static_cast<std::size_t>(result.shape) >= order_.shapes.size()) return;
+    std::erase_if(outcome_.results, [&](const TuningResult& earlier) { return earlier.shape == result.shape; });
+    outcome_.results.push_back(result);
+  }
+  void keep(std::string warning) {
+    std::vector<std::string>& kept = outcome_.warnings;
+    if (warning.size() > kLongestWarning) {
+      std::size_t end = kLongestWarning;
+      while (end > 0 && (static_cast<unsigned char>(warning[end]) & 0xc0) == 0x80) --end;  // no half of a character
+      warning = warning.substr(0, end) + "...";
+    }
+    if (kept.size() < kMostWarnings && std::find(kept.begin(), kept.end(), warning) == kept.end())
+      kept.push_back(std::move(warning));
   }
   const TuningOrder& order_;
   TuningOutcome& outcome_;

@@ -29,8 +29,8 @@ struct TuningPatience {
 
 /// What became of an order.
 struct TuningOutcome {
-  std::vector<TuningResult> results;  ///< of the shapes that the program got to
-  std::vector<std::string> warnings;
+  std::vector<TuningResult> results;  ///< of the shapes that the program got to, the last one of each
+  std::vector<std::string> warnings;  ///< the first 32 different ones, of which long ones are cut
   std::optional<Error> error;  ///< why the program did not end well; the winners that it stored until then remain
   bool stopped = false;        ///< whether the caller wished it
 };

@@ -78,6 +78,28 @@ echo '{"is":"warning","text":"mind the gap"}'; echo '{"is":"end"}')");
   EXPECT_EQ(outcome.warnings, std::vector<std::string>{"mind the gap"});
 }
 
+TEST_F(TuningChild, AFloodOfMessagesLeavesLittleBehind) {
+  const auto outcome = run(R"sh(seq -f '{"is":"warning","text":"warning %.0f"}' 5000
+seq -f '{"is":"result","shape":0,"median_us":%.0f,"read_limit_us":4,"default_us":6,"candidates":3,"rejected":1,"incorrect":0,"finished":true}' 5000
+echo '{"is":"end"}')sh");
+  EXPECT_FALSE(outcome.error) << outcome.error->message;
+  ASSERT_EQ(outcome.warnings.size(), 32u);
+  EXPECT_EQ(outcome.warnings.front(), "warning 1");
+  ASSERT_EQ(outcome.results.size(), 1u);
+  EXPECT_EQ(outcome.results[0].median_us, 5000);
+}
+
+TEST_F(TuningChild, LongWarningsAreCutBetweenCharactersAndRepeatedOnesKeptOnce) {
+  const auto outcome = run(R"sh(text=$(head -c 30001 /dev/zero | sed 's/\x00/\xc3\xa4/g')
+for i in 1 2 3; do printf '{"is":"warning","text":"x%s"}\n' "$text"; done
+echo '{"is":"end"}')sh");
+  EXPECT_FALSE(outcome.error) << outcome.error->message;
+  ASSERT_EQ(outcome.warnings.size(), 1u);
+  std::string cut = "x";
+  for (int i = 0; i < 1023; ++i) cut += "\xc3\xa4";
+  EXPECT_EQ(outcome.warnings[0], cut + "...");
+}
+
 TEST_F(TuningChild, ItsErrorIsHandedOn) {
   expect_error(run(R"(echo '{"is":"error","code":4,"message":"no GPU here","hint":"","log":""}'; exit 3)"),
                ErrorCode::no_device, "no GPU here");
