@@ -71,29 +71,23 @@ struct Plot {
 /// A chart whose series has no name has no legend.
 bool has_legend(const Chart& chart) { return !chart.series.empty() && !chart.series.front().name.empty(); }
 
-void append_legend(std::string& svg, const Chart& chart, double top) {
-  if (!has_legend(chart)) return;
-  double x = kLeft;
-  for (const ChartSeries& series : chart.series) {
-    const double width = 20 + kLetter * static_cast<double>(series.name.size()) + 14;
-    if (x + width > kWidth && x > kLeft) x = kLeft, top += kLegendRow;
-    svg += fmt::format(
-        "<circle class=\"dot c{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/><text class=\"tick\" x=\"{:.1f}\" "
-        "y=\"{:.1f}\">{}</text>\n",
-        series.colour % kSeriesColours, x + 5, top - 4, x + 14, top, escape_html(series.name));
-    x += width;
-  }
-}
+constexpr double kLegendGap = 15;  // between the title of the x axis and the legend
 
-double legend_height(const Chart& chart) {
+/// Draws the legend below everything else, from `top` on, where no marker of it can be taken for a point of the plot.
+/// Returns its height.
+double append_legend(std::string& svg, const Chart& chart, double top) {
   if (!has_legend(chart)) return 0;
-  double x = kLeft, height = kLegendRow;
+  double x = kLeft, y = top + kLegendGap;
   for (const ChartSeries& series : chart.series) {
     const double width = 20 + kLetter * static_cast<double>(series.name.size()) + 14;
-    if (x + width > kWidth && x > kLeft) x = kLeft, height += kLegendRow;
+    if (x + width > kWidth && x > kLeft) x = kLeft, y += kLegendRow;
+    svg += fmt::format(
+        "<rect class=\"dot c{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"9\" height=\"9\"/><text class=\"tick\" "
+        "x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
+        series.colour % kSeriesColours, x, y - 8, x + 14, y, escape_html(series.name));
     x += width;
   }
-  return height;
+  return y + kLegendRow - kLegendGap - top;
 }
 
 void append_grid(std::string& svg, const Chart& chart, const Plot& plot, double least, double most) {
@@ -159,7 +153,9 @@ std::string svg_with(const Chart& chart, const std::string& head) {
   }
   if (least_x > most_x) least_x = most_x = 1;
   for (const auto& [value, name] : chart.reference) least = std::min(least, value), most = std::max(most, value);
-  const double legend = legend_height(chart), top = kTop + legend, height = top + chart.height;
+  const double top = kTop, height = top + chart.height;
+  std::string legend;
+  const double legend_height = append_legend(legend, chart, height + kAxis);
   const double room = chart.y_log ? std::pow(most / least, 0.04) : 0;
   const double lowest = chart.y_log ? least / room : least, highest = chart.y_log ? most * room : most;
   const Plot plot{.x = Axis(least_x, most_x, kLeft + 12, kWidth - kRight - 12, chart.x_log),
@@ -168,14 +164,13 @@ std::string svg_with(const Chart& chart, const std::string& head) {
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 {} {}\" role=\"img\" "
       "aria-label=\"{}\">\n{}",
-      kWidth, height + kAxis, escape_html(chart.label), head);
+      kWidth, height + kAxis + legend_height, escape_html(chart.label), head);
   svg += fmt::format("<text class=\"tick\" x=\"4\" y=\"14\">{}</text>\n", escape_html(chart.y_title));
-  append_legend(svg, chart, kTop + kLegendRow - 6);
   append_grid(svg, chart, plot, lowest, highest);
   for (const ChartSeries& series : chart.series) append_series(svg, chart, series, plot);
-  svg += fmt::format("<text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n</svg>\n", kWidth - kRight,
+  svg += fmt::format("<text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n", kWidth - kRight,
                      height + 34, escape_html(chart.x_title));
-  return svg;
+  return svg + legend + "</svg>\n";
 }
 
 }  // namespace

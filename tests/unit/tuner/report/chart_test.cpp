@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 #include "tuner/report/html.hpp"
 
 namespace leanattn {
@@ -47,6 +50,27 @@ TEST(Chart, AStepStaysLevelUpToTheNextPoint) {
   const std::size_t path = svg.find("<path class=\"line c0\" d=\"M");
   ASSERT_NE(path, std::string::npos) << svg;
   EXPECT_EQ(svg.substr(path, svg.find('"', path + 28) - path).find('L'), std::string::npos);
+}
+
+TEST(Chart, NoMarkerOfTheLegendLiesWhereAPointCould) {
+  Chart named = chart(1, 2, true);
+  named.x_title = "batch";
+  named.series[0].name = "one kind of shape";
+  named.series.push_back(named.series[0]);
+  const std::string svg = detail::svg_of(named);
+  const auto number_behind = [&](const std::string& words, std::size_t from) {
+    const std::size_t at = svg.find(words, from);
+    return at == std::string::npos ? -1 : std::stod(svg.substr(at + words.size()));
+  };
+  double lowest = 0;  // of everything that the plot and the x axis have; y grows downwards
+  for (std::size_t at = 0; (at = svg.find(" y=\"", at + 1)) < svg.find("<rect");)
+    lowest = std::max(lowest, number_behind(" y=\"", at));
+  int markers = 0;
+  for (std::size_t at = 0; (at = svg.find("<rect", at + 1)) != std::string::npos; ++markers)
+    EXPECT_GT(number_behind(" y=\"", at), lowest);
+  EXPECT_EQ(markers, 2);
+  const double bottom = std::stod(svg.substr(svg.find("viewBox=\"0 0 460 ") + 17));
+  EXPECT_GT(bottom, number_behind(" y=\"", svg.rfind("<text")));
 }
 
 TEST(Chart, ShortLogarithmicAxesHaveMoreThanOneTick) {
