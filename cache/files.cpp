@@ -43,7 +43,10 @@ namespace {
 constexpr std::string_view kPartial = ".partial-";
 
 Result<void> not_written(const std::filesystem::path& file, int error) {
-  return fail(ErrorCode::invalid_argument, with_errno(file.string() + ": cannot be written", error));
+  // Whoever named the file cannot help these.
+  const bool of_disk = error == ENOSPC || error == EDQUOT || error == EFBIG || error == EIO;
+  return fail(of_disk ? ErrorCode::internal : ErrorCode::invalid_argument,
+              with_errno(file.string() + ": cannot be written", error));
 }
 
 bool write_all(const FileDescriptor& descriptor, std::string_view text) {
@@ -99,6 +102,33 @@ Partial create_partial(const std::filesystem::path& file) {
 }
 
 }  // namespace
+
+Result<std::string> read_file(const std::filesystem::path& file, std::size_t most) {
+  const auto refuse = [&](const std::string& why) {
+    return fail(ErrorCode::invalid_argument, file.string() + ": " + why);
+  };
+  const auto not_read = [&](int error) {
+    return fail(error == ENOENT ? ErrorCode::not_found : ErrorCode::invalid_argument,
+                with_errno(file.string() + ": cannot be read", error));
+  };
+  // Opening a FIFO would otherwise wait for a writer.
+  const FileDescriptor descriptor(::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+  struct stat status {};
+  if (!descriptor || ::fstat(descriptor.get(), &status) != 0) return not_read(errno);
+  if (S_ISDIR(status.st_mode)) return refuse("this is a directory, not a file");
+  if (!S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode)) return refuse("this is a device, not a file");
+  ::fcntl(descriptor.get(), F_SETFL, 0);
+  std::string text;
+  char part[1 << 16];
+  for (ssize_t got = 0; (got = ::read(descriptor.get(), part, sizeof part)) != 0;) {
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return not_read(errno);
+    if (text.size() + static_cast<std::size_t>(got) > most)
+      return refuse("this is larger than " + std::to_string(most >> 20) + " MiB");
+    text.append(part, static_cast<std::size_t>(got));
+  }
+  return text;
+}
 
 Result<void> replace_file(const std::filesystem::path& file, std::string_view text) {
   std::error_code unknown;

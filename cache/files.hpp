@@ -1,7 +1,8 @@
-// files.hpp -- the few file-system moves that must not race: a locked directory, a file trusted, a file put aside. Any
-// thread.
+// files.hpp -- the few file-system moves that must not race: a locked directory, a file trusted, a file put aside; and
+// whole files read and written. Any thread.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -52,11 +53,17 @@ Result<std::filesystem::path> keep_aside(const std::filesystem::path& file);
 /// Flushes a file or directory to the disk; best effort.
 void sync_path(const std::filesystem::path& path);
 
+/// The contents of a file that a user names: a regular file, or a pipe, whose end is waited for if it has a writer.
+/// Errors: not_found (no such file), invalid_argument (a directory or a device, more than `most` bytes, not readable);
+/// the message names the file and the reason.
+Result<std::string> read_file(const std::filesystem::path& file, std::size_t most);
+
 /// Makes `text` the contents of `file`. The text is written to a new file beside it, FILE.partial-<uuid>, and flushed
 /// to the disk; then one rename puts it in place, and the directory is flushed. So readers, and whoever comes after a
 /// kill or a power cut, find the old contents or the new, and never a part. An existing file keeps its permissions.
 /// What killed writers left under such names is removed. Links are followed; what is no regular file (a terminal, a
-/// pipe) is written to. Errors: invalid_argument (cannot be written, with the reason; what was there stays).
+/// pipe) is written to. Errors: invalid_argument (no such place, or it must not be written), internal (no room, a disk
+/// that fails); the message names the file and the reason, and what was there stays.
 Result<void> replace_file(const std::filesystem::path& file, std::string_view text);
 
 /// "text (errno's words)".

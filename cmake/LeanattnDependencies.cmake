@@ -79,6 +79,7 @@ if(LEANATTN_BUILD_CLI OR LEANATTN_BUILD_BENCH)
                      URL_HASH SHA256=f2d893a65c3b1324c50d4e682c0cdc021dd0477ae2c048544f39eed6654b699a
                      FIND_PACKAGE_ARGS)
   FetchContent_MakeAvailable(CLI11)
+  find_package(ZLIB REQUIRED)
 endif()
 if(LEANATTN_BUILD_TESTS)
   FetchContent_Declare(googletest URL https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz

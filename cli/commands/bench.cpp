@@ -4,7 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -14,6 +14,7 @@
 #include "cli/console/table.hpp"
 #include "cli/flags/caches.hpp"
 #include "cli/flags/device_flags.hpp"
+#include "cli/flags/files.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
@@ -105,13 +106,6 @@ void print_report(const BenchReport& report) {
   print("\n");
 }
 
-Result<void> write_file(const std::filesystem::path& path, std::string_view text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text << std::flush;
-  if (!file) return fail(ErrorCode::invalid_argument, fmt::format("--out {} cannot be written", path.string()));
-  return {};
-}
-
 /// Writes paper.json, paper.md and the figures into the directory, which is made when it does not exist.
 Result<void> write_paper(const PaperReport& report, const std::filesystem::path& directory) {
   std::error_code error;
@@ -119,10 +113,10 @@ Result<void> write_paper(const PaperReport& report, const std::filesystem::path&
   std::vector<std::string> names;
   for (const PaperFigure& figure : paper_figures(report)) {
     names.push_back(figure.name + ".svg");
-    if (auto ok = write_file(directory / names.back(), figure.svg); !ok) return ok;
+    if (auto ok = write_out(directory / names.back(), figure.svg); !ok) return ok;
   }
-  if (auto ok = write_file(directory / "paper.json", to_json(report)); !ok) return ok;
-  return write_file(directory / "paper.md", to_markdown(report, names));
+  if (auto ok = write_out(directory / "paper.json", to_json(report)); !ok) return ok;
+  return write_out(directory / "paper.md", to_markdown(report, names));
 }
 
 /// The options of --paper. Flags that say what is measured are refused, because the sweeps say it themselves.
@@ -249,7 +243,7 @@ int run(const Console& console, const BenchFlags& flags) {
   if (failure && reports.empty()) return report_error(*failure);
   const std::string document = to_json(reports) + "\n";
   if (console.json) print_json_text(document);
-  const Result<void> written = flags.out.empty() ? Result<void>() : write_file(flags.out, document);
+  const Result<void> written = flags.out.empty() ? Result<void>() : write_out(flags.out, document);
   return exit_code_after(failure, written, stop->load());
 }
 

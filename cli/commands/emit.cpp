@@ -1,15 +1,13 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.hpp"
 #include "cli/flags/caches.hpp"
 #include "cli/flags/device_flags.hpp"
+#include "cli/flags/files.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
@@ -121,14 +119,7 @@ int run(const Console& console, const EmitFlags& flags) {
     print(text);
     return kExitOk;
   }
-  std::ofstream file(flags.out, std::ios::binary);
-  file << text << std::flush;
-  if (!file) {
-    return report_error({ErrorCode::invalid_argument,
-                         fmt::format("--out {} cannot be written: {}", flags.out, std::strerror(errno)),
-                         {},
-                         {}});
-  }
+  if (const Result<void> written = write_out(flags.out, text); !written) return report_error(written.error());
   note(console, fmt::format("{} has the kernel {} ({} bytes).", flags.out, kernel_name(*spec), text.size()));
   return kExitOk;
 }

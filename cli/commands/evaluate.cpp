@@ -4,19 +4,18 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <random>
 
-#include "cache/files.hpp"
 #include "cli/commands/commands.hpp"
 #include "cli/commands/progress_line.hpp"
 #include "cli/console/stop.hpp"
 #include "cli/console/table.hpp"
 #include "cli/flags/caches.hpp"
 #include "cli/flags/device_flags.hpp"
+#include "cli/flags/files.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
@@ -135,18 +134,12 @@ void print_table(const RepeatEvaluation& evaluation) {
       evaluation.differing(), evaluation.cases.size(), percent(evaluation.largest_difference())));
 }
 
-Error cannot_write(const EvaluateFlags& flags) {
-  return {ErrorCode::invalid_argument, fmt::format("--out {} cannot be written", flags.out), {}, {}};
-}
-
 /// Writes the evaluation to the file of --out, if there is one.
 template <class Evaluation, class... Rest>
 Result<void> keep(const EvaluateFlags& flags, const EvaluationSetup& setup, const Evaluation& evaluation,
                   Rest... rest) {
   if (flags.out.empty()) return {};
-  if (!detail::replace_file(flags.out, to_json(setup, evaluation, rest...) + "\n"))
-    return tl::unexpected(cannot_write(flags));
-  return {};
+  return write_out(flags.out, to_json(setup, evaluation, rest...) + "\n");
 }
 
 /// Writes what there is after every case. An error is reported at the end, when everything is written again.
@@ -330,7 +323,8 @@ int run(const Console& console, const EvaluateFlags& flags) {
   const Result<std::unique_ptr<TuningDb>> kept = trials_database(flags);
   if (!kept) return report_error(kept.error());
   // A file that cannot be written is reported now, before minutes are spent.
-  if (!flags.out.empty() && !std::ofstream(flags.out, std::ios::app)) return report_error(cannot_write(flags));
+  if (const Result<void> writable = flags.out.empty() ? Result<void>() : check_out(flags.out); !writable)
+    return report_error(writable.error());
   ProgressLine line(console.quiet, is_terminal(stderr));
   const Means means{*device, *counts, *policy, *caches, kept->get(), line};
   if (flags.regret->parsed()) return run_regret(console, flags, means, work->problems);

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <limits>
 #include <memory>
 
 #include "cli/commands/commands.hpp"
 #include "cli/flags/device_flags.hpp"
+#include "cli/flags/files.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
@@ -132,10 +132,7 @@ int run(const Console& console, const ExplainFlags& flags) {
     print(*text);
     return kExitOk;
   }
-  std::ofstream file(flags.out, std::ios::binary);
-  file << *text << std::flush;
-  if (!file)
-    return report_error({ErrorCode::invalid_argument, fmt::format("--out {} cannot be written", flags.out), {}, {}});
+  if (const Result<void> written = write_out(flags.out, *text); !written) return report_error(written.error());
   return kExitOk;
 }
 

@@ -2,13 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 #include <memory>
 
-#include "cache/files.hpp"
 #include "cli/commands/commands.hpp"
 #include "cli/flags/caches.hpp"
+#include "cli/flags/files.hpp"
 #include "cli/help/command_page.hpp"
 #include "generator/parse_json.hpp"
 #include "tuner/report/read_report.hpp"
@@ -51,13 +50,6 @@ Result<std::string> chosen_format(const Console& console, const ReportFlags& fla
               "Let the name end in .html, .md, .json or .csv, or give --format.");
 }
 
-Result<std::string> contents(const char* flag, const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path))
-    return fail(ErrorCode::invalid_argument, fmt::format("{} {} cannot be read", flag, path));
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 /// The error with the flag and its file in front, and behind it where the file's text is no JSON.
 Error of_file(const char* flag, const std::string& path, const std::string& text, Error error) {
   error.message = fmt::format("{} {}: {}", flag, path, error.message);
@@ -69,7 +61,7 @@ Error of_file(const char* flag, const std::string& path, const std::string& text
 template <class T, class Read>
 Result<void> add_given(const char* flag, const std::string& path, std::optional<T>& section, const Read& read) {
   if (path.empty()) return {};
-  const Result<std::string> text = contents(flag, path);
+  const Result<std::string> text = read_given(flag, path);
   if (!text) return tl::unexpected(text.error());
   Result<T> parsed = read(*text);
   if (!parsed) return tl::unexpected(of_file(flag, path, *text, parsed.error()));
@@ -108,11 +100,8 @@ Result<Report> report_of_database(const Console& console) {
 Result<Report> report_of_file(const Console& console, const std::string& path) {
   if (console.db)
     return fail(ErrorCode::invalid_argument, "--from and --db are two sources of one report", "Give one of them.");
-  const Result<std::string> text = contents("--from", path);
+  const Result<std::string> text = read_given("--from", path);
   if (!text) return tl::unexpected(text.error());
-  if (text->starts_with("\x1f\x8b"))
-    return fail(ErrorCode::invalid_argument, fmt::format("--from {}: the file is compressed by gzip", path),
-                "Run `gunzip --keep` on it, and give the file that comes out.");
   Result<Report> report = report_from_json(*text);
   if (!report) return tl::unexpected(of_file("--from", path, *text, report.error()));
   return report;
@@ -133,10 +122,7 @@ int run(const Console& console, const ReportFlags& flags) {
     }
     return kExitOk;
   }
-  if (Result<void> written = detail::replace_file(flags.out, text); !written) {
-    written.error().message = "--out " + written.error().message;
-    return report_error(written.error());
-  }
+  if (const Result<void> written = write_out(flags.out, text); !written) return report_error(written.error());
   note(console, fmt::format("{} has the report ({} bytes).", flags.out, text.size()));
   return kExitOk;
 }

@@ -233,9 +233,9 @@ Result<CallCaptureSum> read_shapes(const Console& console, const std::string& fi
     const auto& [line, why] = capture->unreadable[i];
     warn(fmt::format("{}:{}: {}; this line is skipped", file, line, why));
   }
-  if (capture->unreadable.size() > kMostNamed) {
-    warn(
-        fmt::format("{}: {} more lines cannot be read and are skipped", file, capture->unreadable.size() - kMostNamed));
+  if (capture->unreadable_lines > static_cast<std::int64_t>(kMostNamed)) {
+    warn(fmt::format("{}: {} more lines cannot be read and are skipped", file,
+                     capture->unreadable_lines - static_cast<std::int64_t>(kMostNamed)));
   }
   if (capture->shapes.empty()) {
     return fail(ErrorCode::not_found, fmt::format("{} has no shapes", file),

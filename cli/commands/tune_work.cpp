@@ -126,7 +126,7 @@ nlohmann::ordered_json to_json(const CallCaptureSum& capture) {
                       {"answers", captured.answers}});
   }
   return {
-      {"calls", capture.calls},     {"lost_calls", capture.lost_calls}, {"unreadable_lines", capture.unreadable.size()},
+      {"calls", capture.calls},     {"lost_calls", capture.lost_calls}, {"unreadable_lines", capture.unreadable_lines},
       {"answers", capture.answers}, {"devices", capture.devices},       {"shapes", std::move(shapes)}};
 }
 

@@ -4,13 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <utility>
 
+#include "cache/files.hpp"
 #include "generator/parse_json.hpp"
 
 namespace leanattn {
@@ -22,6 +21,8 @@ using Json = nlohmann::json;
 constexpr const char* kVersionKey = "leanattn_capture";
 constexpr int kVersion = 1;
 constexpr std::size_t kLongestAnswer = 32;
+constexpr std::size_t kLargestFile = std::size_t{64} << 20;  // weeks of an engine's lines
+constexpr std::size_t kMostNamed = 20;                       // lines that cannot be read
 
 std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
   return a > std::numeric_limits<std::int64_t>::max() - b ? std::numeric_limits<std::int64_t>::max() : a + b;
@@ -112,7 +113,8 @@ CallCaptureSum sum_call_capture(std::istream& text) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     auto record = call_capture_record_from_json(line);
     if (!record) {
-      sum.unreadable.emplace_back(number, record.error().message);
+      ++sum.unreadable_lines;
+      if (sum.unreadable.size() < kMostNamed) sum.unreadable.emplace_back(number, record.error().message);
       continue;
     }
     sum.lost_calls = saturating_sum(sum.lost_calls, record->lost_calls);
@@ -143,20 +145,14 @@ CallCaptureSum sum_call_capture(std::istream& text) {
 }
 
 Result<CallCaptureSum> read_call_capture(const std::filesystem::path& file) {
-  std::error_code error;
-  if (std::filesystem::is_directory(file, error)) {
-    return fail(ErrorCode::invalid_argument, fmt::format("{} is a directory", file.string()),
-                "Name the file that LEANATTN_CAPTURE named.");
+  Result<std::string> text = detail::read_file(file, kLargestFile);
+  if (!text) {
+    text.error().message = "the capture " + text.error().message;
+    text.error().hint = "Run an engine with LEANATTN_CAPTURE set to a file, and name that.";
+    return tl::unexpected(text.error());
   }
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
-    return fail(errno == ENOENT ? ErrorCode::not_found : ErrorCode::invalid_argument,
-                fmt::format("cannot read the capture {}: {}", file.string(), std::strerror(errno)),
-                "Run an engine with LEANATTN_CAPTURE set to a file, and name that.");
-  }
-  CallCaptureSum sum = sum_call_capture(stream);
-  if (stream.bad()) return fail(ErrorCode::invalid_argument, fmt::format("cannot read all of {}", file.string()));
-  return sum;
+  std::istringstream lines(*std::move(text));
+  return sum_call_capture(lines);
 }
 
 }  // namespace v1

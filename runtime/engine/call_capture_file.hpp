@@ -52,12 +52,13 @@ struct CallCaptureSum {
   std::int64_t calls = 0, lost_calls = 0;
   std::map<std::string, std::int64_t> answers;  ///< calls by answer, over all shapes
   std::map<std::string, std::int64_t> devices;  ///< calls by device
-  /// (line number from 1, why) of lines that cannot be read, such as one that a full disk cut off.
+  /// How many lines cannot be read, such as one that a full disk cut off; and (line number from 1, why) of the first.
+  std::int64_t unreadable_lines = 0;
   std::vector<std::pair<std::int64_t, std::string>> unreadable;
 };
 
 CallCaptureSum sum_call_capture(std::istream& text);
-/// Errors: not_found, invalid_argument (a directory, or a file that cannot be read).
+/// Of a file or a pipe of at most 64 MiB. Errors: those of detail::read_file.
 Result<CallCaptureSum> read_call_capture(const std::filesystem::path& file);
 
 }  // namespace v1

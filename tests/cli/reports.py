@@ -227,21 +227,49 @@ class Reports(unittest.TestCase):
     def test_a_section_may_be_added_to_a_report_from_a_file(self):
         self.assertEqual(self.successful(*self.from_file(), "--format", "html", *self.given()), self.page()[0])
 
-    def test_a_report_of_0_1_0_is_shown_without_a_gpu_and_without_a_database(self):
+    def test_a_report_of_0_1_0_is_shown_as_it_was_committed_without_a_gpu_and_without_a_database(self):
         committed = SOURCE / "bench/results/h200/tuning_report.json.gz"
-        compressed = self.run_program("report", "--from", str(committed))
-        self.assertEqual(compressed.returncode, 2)
-        self.assertIn(f"--from {committed}: the file is compressed by gzip", compressed.stderr)
-        self.assertIn("gunzip", compressed.stderr)
-        plain = self.root / "committed.json"
-        plain.write_bytes(gzip.decompress(committed.read_bytes()))
-        page = Page(self.successful("report", "--from", str(plain), "--format", "html"))
+        text = gzip.decompress(committed.read_bytes())
+        page = Page(self.successful("report", "--from", str(committed), "--format", "html"))
         self.assertEqual(page.mistakes, [])
         words = " ".join(page.words)
-        document = json.loads(plain.read_text())["devices"][0]
+        document = json.loads(text)["devices"][0]
         self.assertIn(f"{len(document['winners'])} shapes of {len(document['problems'])} problems are tuned.", words)
         over_limit = statistics.median(winner["over_limit"] for winner in document["winners"])
         self.assertIn(f"The median winner takes {over_limit:.2f} times its read limit.", words)
+
+    def test_compressed_files_are_read_as_plain_ones(self):
+        plain = self.root / "plain.json"
+        plain.write_text(self.report("--format", "json"))
+        packed = self.root / "packed.json.gz"
+        middle = len(plain.read_bytes()) // 2
+        for data in (gzip.compress(plain.read_bytes()),
+                     gzip.compress(plain.read_bytes()[:middle]) + gzip.compress(plain.read_bytes()[middle:])):
+            packed.write_bytes(data)
+            for flags in (["--from"], ["--from", str(plain), "--against"]):
+                self.assertEqual(self.successful("report", *flags, str(packed)), self.successful("report", *flags, str(plain)))
+        with subprocess.Popen(["cat", str(packed)], stdout=subprocess.PIPE) as cat:
+            piped = subprocess.run([PROGRAM, "report", "--from", "/dev/stdin"], stdin=cat.stdout, capture_output=True, text=True)
+        self.assertEqual((piped.returncode, piped.stdout), (0, self.successful("report", "--from", str(plain))))
+
+    def test_files_that_are_too_large_or_damaged_or_no_files_are_refused_with_the_reason(self):
+        packed = gzip.compress(self.report("--format", "json").encode())
+        large = 16 * 1024 * 1024 + 1
+        cases = [(gzip.compress(b" " * large), "larger than 16 MiB when it is unpacked"), (b" " * large, "larger than 16 MiB"),
+                 (packed[:-9], "cut off"), (packed[:20] + b"\xff\xff\xff\xff" + packed[24:], "gzip cannot have made this"),
+                 (packed + b"more", "gzip cannot have made this"), (packed[:5], "cut off")]
+        file = self.root / "file"
+        for data, says in cases:
+            file.write_bytes(data)
+            with self.subTest(says=says):
+                result = self.run_program("report", "--from", str(file))
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+                self.assertRegex(result.stderr, f"--from {file}: .*{says}")
+        os.mkfifo(self.root / "pipe")  # to which nobody writes
+        for path, says in (("/dev/zero", "a device"), (str(self.root), "a directory"), (str(self.root / "pipe"), "not a report")):
+            result = self.run_program("report", "--from", path)
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertRegex(result.stderr, f"--from {path}: .*{says}")
 
     def test_a_report_comes_from_one_source(self):
         result = self.run_program("--db", str(self.root), *self.from_file())
@@ -330,7 +358,11 @@ class Reports(unittest.TestCase):
     def test_a_file_that_is_none_of_them_is_a_usage_error_that_names_it(self):
         other = self.root / "other.json"
         cases = [('{"schema_version": 7, "devices": []}', "its schema_version is 7"), ("[]", "this is not a report"), ("{", "this is not a report"),
-                 ('{"schema_version": 1, "library_revision": "r", "devices": [{"name": 3}]}', "the report is not complete")]
+                 ("", "this is not a report"), ("{}", "this is not a report: it has no 'devices'"),
+                 ('{"schema_version": 1, "library_revision": "r", "devices": {}}', "this is not a report: its 'devices' are no array"),
+                 ('{"schema_version": 1, "devices": [{}]}', "the report is not complete: 'library_revision' is missing"),
+                 ('{"schema_version": 1, "library_revision": "r", "devices": [{"name": 3}]}',
+                  "the report is not complete: 'devices': element 0: 'name': a string is expected, and not a number")]
         for text, says in cases:
             other.write_text(text)
             result = self.run_program("report", "--from", str(other))
@@ -339,6 +371,10 @@ class Reports(unittest.TestCase):
             result = self.run_program(*self.from_file(), "--against", str(other))
             self.assertEqual((result.returncode, result.stdout), (2, ""), text)
             self.assertIn(f"--against {other}: {says}", result.stderr)
+        other.write_text('{"schema_version": 1, "library_revision": "r", "devices": []}')
+        result = self.run_program("report", "--from", str(other))
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertIn("the report has no winners: its 'devices' are empty", result.stderr)
         for flag in ("--paper", "--regret"):
             for text in ("[]", '{"schema_version": 1}', '{"schema_version": 1, "cases": [{"looked_up_us": 1, "best_us": 0}]}', "\x00"):
                 other.write_text(text)

@@ -1,14 +1,16 @@
-// Files that are replaced whole.
+// Files that are read and replaced whole.
 #include "cache/files.hpp"
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "tests/temporary_directory.hpp"
 
@@ -47,6 +49,43 @@ TEST(ReplaceFile, SaysWhenItCannot) {
   const auto written = detail::replace_file(directory / "not" / "there", "text");
   ASSERT_FALSE(written);
   EXPECT_EQ(written.error().code, ErrorCode::invalid_argument);
+  const auto full = detail::replace_file("/dev/full", "text");
+  ASSERT_FALSE(full);
+  EXPECT_EQ(full.error().code, ErrorCode::internal) << "whoever named the file cannot help a full disk";
+}
+
+TEST(ReadFile, GivesWholeFilesUpToTheBound) {
+  const TemporaryDirectory directory;
+  const std::string text(std::size_t{1} << 20, 'x');
+  std::ofstream(directory / "file") << text;
+  EXPECT_EQ(detail::read_file(directory / "file", text.size()).value_or("none"), text);
+  const auto larger = detail::read_file(directory / "file", text.size() - 1);
+  ASSERT_FALSE(larger);
+  EXPECT_NE(larger.error().message.find("is larger than 0 MiB"), std::string::npos) << larger.error().message;
+}
+
+TEST(ReadFile, RefusesWhatIsNoFileAndNamesIt) {
+  const TemporaryDirectory directory;
+  EXPECT_EQ(detail::read_file(directory / "missing", 8).error().code, ErrorCode::not_found);
+  for (const auto& [path, why] : {std::pair(directory.path(), "a directory"), {"/dev/zero", "a device"}}) {
+    const auto read = detail::read_file(path, 8);
+    ASSERT_FALSE(read);
+    EXPECT_EQ(read.error().code, ErrorCode::invalid_argument);
+    EXPECT_EQ(read.error().message, path.string() + ": this is " + why + ", not a file");
+  }
+}
+
+TEST(ReadFile, APipeIsReadToItsEndAndOneThatNobodyWritesToIsEmpty) {
+  const TemporaryDirectory directory;
+  ASSERT_EQ(::mkfifo((directory / "pipe").c_str(), 0600), 0);
+  EXPECT_EQ(detail::read_file(directory / "pipe", 100).value_or("none"), "");
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ASSERT_EQ(::write(ends[1], "text", 4), 4);
+  ::close(ends[1]);
+  const std::string path = "/proc/self/fd/" + std::to_string(ends[0]);
+  EXPECT_EQ(detail::read_file(path, 100).value_or("none"), "text");
+  ::close(ends[0]);
 }
 
 TEST(LockDirectory, EndsWithItsHolderAlsoIfTheProcessHasForked) {

@@ -400,10 +400,19 @@ TEST(CallCaptureFile, SkipsUnreadableLinesAndNamesThem) {
   const CallCaptureSum sum = sum_call_capture(text);
   EXPECT_EQ(sum.calls, 1);
   ASSERT_EQ(sum.unreadable.size(), bad.size());
+  EXPECT_EQ(sum.unreadable_lines, static_cast<std::int64_t>(bad.size()));
   for (std::size_t i = 0; i < bad.size(); ++i) {
     EXPECT_EQ(sum.unreadable[i].first, static_cast<std::int64_t>(i + 1));
     EXPECT_NE(sum.unreadable[i].second, "") << bad[i];
   }
+}
+
+TEST(CallCaptureFile, CountsWhatItCannotReadAndKeepsTheFirstOfIt) {
+  std::stringstream text;
+  for (int i = 0; i < 1000; ++i) text << "nonsense\n";
+  const CallCaptureSum sum = sum_call_capture(text);
+  EXPECT_EQ(sum.unreadable_lines, 1000);
+  EXPECT_EQ(sum.unreadable.size(), 20u);
 }
 
 TEST(CallCaptureFile, SaturatesInsteadOfOverflowing) {
@@ -419,6 +428,7 @@ TEST(CallCaptureFile, SaturatesInsteadOfOverflowing) {
 TEST(CallCaptureFile, ThatIsNotThereOrADirectoryIsAnErrorThatNamesIt) {
   EXPECT_EQ(read_call_capture("/not/there").error().code, ErrorCode::not_found);
   EXPECT_EQ(read_call_capture("/tmp").error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(read_call_capture("/dev/zero").error().code, ErrorCode::invalid_argument);
   EXPECT_NE(read_call_capture("/not/there").error().message.find("/not/there"), std::string::npos);
 }
 
