@@ -59,6 +59,18 @@ void warn_of_repeated_flags(const CLI::App& app) {
   for (const CLI::App* below : app.get_subcommands()) warn_of_repeated_flags(*below);
 }
 
+/// The flag or argument whose value is empty, as where a script's variable was not set; nullptr: none. No value of any
+/// means something when it is empty, and commands would take it for one that was not given.
+const CLI::Option* with_empty_value(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() > 0 && option->get_items_expected_max() > 0 && option->results().back().empty()) return option;
+  }
+  for (const CLI::App* below : app.get_subcommands()) {
+    if (const CLI::Option* option = with_empty_value(*below)) return option;
+  }
+  return nullptr;
+}
+
 /// An error that is no Error: a mistake of this program.
 Error mistake(const std::exception& error) {
   return {ErrorCode::internal, error.what(), "This is a mistake in leanattn; please report it.", {}};
@@ -105,15 +117,16 @@ int run_program(int argc, const char* const* argv) {
     print(text.str());
     return finished(kExitOk, json);
   }
+  if (const CLI::Option* empty = with_empty_value(program)) {
+    const std::string name = empty->get_name();
+    return finished(report_error({ErrorCode::invalid_argument,
+                                  fmt::format("{} has an empty value", name),
+                                  fmt::format("Give {} a value, or leave it out.", name),
+                                  {}}),
+                    json);
+  }
   warn_of_repeated_flags(program);
   if (program.count("--db") > 0) {
-    if (db.empty()) {
-      return finished(report_error({ErrorCode::invalid_argument,
-                                    "--db '' does not name a directory",
-                                    "Give a directory, or leave --db out.",
-                                    {}}),
-                      json);
-    }
     // A path on the command line is relative to the current directory. The library itself refuses relative paths.
     std::error_code ignored;
     const std::filesystem::path absolute = std::filesystem::absolute(db, ignored);

@@ -1,6 +1,7 @@
 #include "cli/flags/device_flags.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -225,21 +226,28 @@ Result<Target> resolve_target(const DeviceFlags& flags, const Caches& caches) {
   }
   const std::string model_name = parse_gpu(flags.arch)->model;
   std::string taken;
+  std::vector<std::string> others;
+  const auto described = [](const DeviceModel& model) {
+    return fmt::format("{} ({} SMs, {} GiB)", model.name, model.sm_count, model.memory_bytes >> 30);
+  };
   for (const DeviceModel& model : models) {
     if (model.arch != to_string(facts->arch)) continue;
     if (!flags.sms.empty() && model.sm_count != facts->sm_count) continue;
     if (!model_name.empty() && !is_model(model.name, model_name)) continue;
     if (!taken.empty()) {
-      warn(fmt::format("the database also has winners of {} ({}, {} SMs), but those of {} are used", model.name,
-                       model.arch, model.sm_count, taken));
+      others.push_back(described(model));
       continue;
     }
-    taken = model.name;
+    taken = described(model);
     target.model = model;
     target.facts.name = model.name;
     target.facts.sm_count = model.sm_count;
     target.facts.l2_bytes = model.l2_bytes;
     target.facts.memory_bytes = model.memory_bytes;
+  }
+  if (!others.empty()) {
+    warn(fmt::format("the winners of {} are used, and not those of {}; --arch with the name of a GPU chooses", taken,
+                     fmt::join(others, ", ")));
   }
   return target;
 }

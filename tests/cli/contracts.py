@@ -71,6 +71,20 @@ class Help(Contract):
     def test_version_is_one_line(self):
         self.assertRegex(self.expect(0, "--version").stdout, r"^leanattn \d+\.\d+\.\d+\n$")
 
+    def test_an_empty_value_is_a_usage_error_that_names_its_flag(self):
+        seen = set()
+        for command in ([*([command] for command in COMMANDS if command != "evaluate"), *BELOW]):
+            for names in re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+(?:, --[a-z0-9-]+)*) \S", self.help_of(*command), re.MULTILINE):
+                flags = names.split(", ")
+                if flags[0] in seen:
+                    continue
+                seen.add(flags[0])
+                with self.subTest(command=command, flag=flags[0]):
+                    result = self.expect(2, *command, flags[0], "", says="|".join(flags))
+                    self.assertEqual(result.stdout, "")
+        self.assertGreater(len(seen), 60)
+        self.expect(2, "db", "export", "", says="FILE")
+
     def test_help_touches_no_cache(self):
         for command in COMMANDS:
             self.expect(0, command, "--help")
@@ -455,6 +469,17 @@ class Output(Contract):
                 self.assertIn(error["message"], result.stderr)
         # What has printed its data has printed its document.
         self.assertIn("answers", json.loads(self.expect(4, "lookup", "--json", *SHAPE, *OFFLINE, "--require", "exact").stdout))
+
+    def test_an_output_that_cannot_be_written_is_named_with_the_reason(self):
+        (self.root / "file").write_text("what was there")
+        reasons = {str(self.root): "Is a directory", str(self.root / "missing" / "x"): "No such file or directory",
+                   str(self.root / "file" / "x"): "Not a directory"}
+        for command in (["explain", *SHAPE], ["emit", *SHAPE, *OFFLINE]):
+            for out, reason in reasons.items():
+                with self.subTest(command=command, out=out):
+                    self.expect(2, *command, "--out", out, says=re.escape(f"--out {out}: cannot be written ({reason})"))
+            if os.path.exists("/dev/full"):
+                self.expect(1, *command, "--out", "/dev/full", says="--out /dev/full: cannot be written .No space left")
 
     def test_explain_draws_valid_svg_without_scripts(self):
         svg = self.expect(0, "explain", "--heads", "2", "--head-dim", "64", "--context", "1k", "--sms", "5", "--format", "svg").stdout
