@@ -34,6 +34,11 @@ void print_report(const VerifyReport& report) {
   print(report.interrupted ? "interrupted" : verdict);
   print_text(fmt::format(": {} of {} cases were wrong on {}, seed {}, {:.1f} s\n", failed, cases, report.device.name,
                          report.seed, report.seconds));
+  if (const auto& coverage = report.coverage) {
+    print(fmt::format(
+        "The cross-section has {} of {} kernels, with all of their {} traits and {} pairs of traits that occur.\n",
+        coverage->kernels, coverage->of_kernels, coverage->traits, coverage->pairs));
+  }
 }
 
 int run(const Console& console, const VerifyOptions& options) {
@@ -73,7 +78,9 @@ Command add_verify(CLI::App& program) {
   auto options = std::make_shared<VerifyOptions>();
   CLI::App* app =
       program.add_subcommand("verify", "Compare this GPU's results with the FP64 oracle; exits 5 when one is wrong");
-  CLI::Option* quick = app->add_flag("--quick", options->quick, "Check a cross-section in seconds");
+  CLI::Option* quick =
+      app->add_flag("--quick", options->quick,
+                    "Check a cross-section: few kernels with every feature and every pair of features that occurs");
   app->add_flag("--long", options->extended, "Check ten times as many random combinations of features")
       ->excludes(quick);
   app->add_option_function<std::string>(
@@ -87,7 +94,7 @@ Command add_verify(CLI::App& program) {
   app->add_option("--device", options->device, "The CUDA ordinal of the GPU; default 0")->type_name("N");
   app->add_option("--seed", options->seed, "The seed of the random data and combinations")->type_name("N");
   app->add_option("--filter", options->filter, "Check only kernels whose name contains this text")->type_name("TEXT");
-  set_examples(*app, {{"Check a cross-section within seconds", "leanattn verify --quick"},
+  set_examples(*app, {{"Check a cross-section within half a minute", "leanattn verify --quick"},
                       {"Check the kernels of one load path", "leanattn verify --filter tensor"}});
   return {app, [options](const Console& console) { return run(console, *options); }};
 }

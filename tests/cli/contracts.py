@@ -82,7 +82,7 @@ class Help(Contract):
                 with self.subTest(command=command, flag=flags[0]):
                     result = self.expect(2, *command, flags[0], "", says="|".join(flags))
                     self.assertEqual(result.stdout, "")
-        self.assertGreater(len(seen), 60)
+        self.assertGreater(len(seen), 50)
         self.expect(2, "db", "export", "", says="FILE")
 
     def test_help_touches_no_cache(self):

@@ -141,6 +141,17 @@ class Database(Contract):
                          [("Fictional GPU", 132, 1, 1), ("Fictional GPU MIG 3g.40gb", 60, 1, 1)])
         self.assertRegex(self.expect(0, "db", "stats").stdout, r"60 +1 +1 +1 +0 +Fictional GPU MIG 3g\.40gb")
 
+    def test_winners_of_several_gpus_that_match_are_one_warning(self):
+        file = self.make_database()
+        problem, (config, other) = self.winners()
+        for us, name in enumerate(("NVIDIA H100", "NVIDIA H200", "NVIDIA GH200"), start=11):
+            self.add_winner(file, problem, config, us + 0.5, name=name)
+        said = self.expect(0, "lookup", *SHAPE, "--arch", "sm_90a").stderr
+        self.assertEqual(said.count("warning"), 1, said)
+        for name in ("H100", "H200", "GH200"):
+            self.assertIn(f"NVIDIA {name} (132 SMs, 80 GiB)", said)
+        self.assertEqual(self.expect(0, "lookup", *SHAPE, "--arch", "h200").stderr, "")
+
     def test_a_winner_of_an_earlier_driver_is_stale_and_used(self):
         file = self.make_database()
         problem, (config, other) = self.winners()

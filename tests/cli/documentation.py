@@ -97,6 +97,7 @@ class Documentation(unittest.TestCase):
                     if words[0] == "leanattn":
                         for name in ("capture-4711", "today.json", "last.json", "paper.json", "regret.json"):
                             pathlib.Path(folder, name).touch()
+                        pathlib.Path(folder, "bench").symlink_to(SOURCE / "bench")
                         words = [word.replace("/tmp/", "").replace("$PWD", folder) for word in words]
                         env = {"CUDA_VISIBLE_DEVICES": "", "HOME": folder, "PATH": os.environ["PATH"], "LEANATTN_CACHE_DIR": f"{folder}/cache"}
                         result = subprocess.run([PROGRAM, *words[1:]], cwd=folder, env=env, capture_output=True, text=True, timeout=120)

@@ -89,7 +89,7 @@ TEST_F(SmallDecodeCase, FindsOutputsThatNobodyWrote) {
 }
 
 TEST_F(SmallDecodeCase, FindsAKernelThatMissesOneToken) {
-  const auto kernel = load(representative_kernels(runner->device().arch, true).front());
+  const auto kernel = load(representative_kernels(runner->device().arch).front());
   ASSERT_NE(kernel, nullptr);
   auto made = runner->make_case(
       kernel->spec(),
@@ -104,7 +104,7 @@ TEST_F(SmallDecodeCase, FindsAKernelThatMissesOneToken) {
 }
 
 TEST_F(SmallDecodeCase, ALaunchThatFailedIsNotBlamedOnTheNext) {
-  const auto kernel = load(representative_kernels(runner->device().arch, true).front());
+  const auto kernel = load(representative_kernels(runner->device().arch).front());
   ASSERT_NE(kernel, nullptr);
   auto made = runner->make_case(
       kernel->spec(),
@@ -125,7 +125,7 @@ TEST_F(SmallDecodeCase, ALaunchThatFailedIsNotBlamedOnTheNext) {
 }
 
 TEST_F(SmallDecodeCase, KvCopiesGiveTheSameBits) {
-  const auto kernel = load(representative_kernels(runner->device().arch, true).front());
+  const auto kernel = load(representative_kernels(runner->device().arch).front());
   ASSERT_NE(kernel, nullptr);
   const auto oracles = OracleKernels::load(runner->device().arch, nullptr);
   ASSERT_TRUE(oracles.has_value()) << oracles.error().message;

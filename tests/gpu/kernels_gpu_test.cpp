@@ -17,7 +17,7 @@ class RepresentativeKernel : public GpuTest, public testing::WithParamInterface<
   void SetUp() override {
     GpuTest::SetUp();
     if (IsSkipped()) return;
-    plan = representative_kernels(runner->device().arch, false).at(GetParam());
+    plan = representative_kernels(runner->device().arch).at(GetParam());
     kernel = load(plan);
     if (kernel == nullptr && !HasFailure())
       GTEST_SKIP() << "the compiler refuses " << kernel_name(plan.specs.front()) << ", so nobody can launch it";
@@ -38,13 +38,13 @@ class RepresentativeKernel : public GpuTest, public testing::WithParamInterface<
 };
 
 std::string test_name(const testing::TestParamInfo<std::size_t>& parameter) {
-  const auto kernels = representative_kernels(Arch{9, 0, true}, false);
+  const auto kernels = representative_kernels(Arch{9, 0, true});
   std::string name = kernel_name(kernels.at(parameter.param).specs.front());
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return name;
 }
 
-const auto kAll = testing::Range<std::size_t>(0, representative_kernels(Arch{9, 0, true}, false).size());
+const auto kAll = testing::Range<std::size_t>(0, representative_kernels(Arch{9, 0, true}).size());
 
 using SmallKernel = RepresentativeKernel;
 INSTANTIATE_TEST_SUITE_P(Kernels, SmallKernel, kAll, test_name);

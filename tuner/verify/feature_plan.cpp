@@ -222,12 +222,11 @@ constexpr Heads kFeatureHeads[] = {
 /// Kernels for rows of a format of their own, which one load path of one architecture has: up to 16 query rows in a
 /// block on one warpgroup, and up to 64 with roles for three of them.
 void add_row_format_kernels(std::vector<VerifyKernel>& kernels, Arch arch, const std::string& name,
-                            const Setting& setting, bool quick, std::size_t& rotation) {
+                            const Setting& setting, std::size_t& rotation) {
   if (arch != Arch{9, 0, true}) return;
   constexpr int kGroups[2][4] = {{16, 5, 1, 8}, {128, 64, 17, 40}};
   constexpr int kWarps[] = {4, 8};
   for (const int with_roles : {0, 1}) {
-    if (quick && with_roles != static_cast<int>(rotation % 2)) continue;
     const std::size_t turn = rotation / 2;
     KernelSpec spec{.arch = arch,
                     .head_dim = setting.head_dim,
@@ -249,7 +248,7 @@ void add_row_format_kernels(std::vector<VerifyKernel>& kernels, Arch arch, const
     std::erase_if(specs, [](const KernelSpec& each) { return !validate(each); });
     if (!specs.empty()) kernels.push_back({.group = name, .specs = std::move(specs), .required = false});
   }
-  rotation += quick ? 1 : 2;
+  rotation += 2;
 }
 
 /// Kernels that append to the stage: one warpgroup, two that take steps in turn, two that share rows or columns, and
@@ -443,18 +442,16 @@ const std::vector<VerifyFeature>& verify_features() {
   return features;
 }
 
-std::vector<VerifyKernel> feature_kernels(Arch arch, bool quick) {
+std::vector<VerifyKernel> feature_kernels(Arch arch) {
   std::vector<VerifyKernel> kernels;
   std::size_t rotation = 0;
   for (const VerifyFeature& feature : verify_features()) {
     for (const Setting& setting : feature.settings) {
       if (row_format(setting.features) != nullptr) {
-        add_row_format_kernels(kernels, arch, "feature: " + feature.name, setting, quick, rotation);
+        add_row_format_kernels(kernels, arch, "feature: " + feature.name, setting, rotation);
         continue;
       }
-      const auto loads = load_paths_of(arch);
-      for (std::size_t i = 0; i < loads.size(); ++i) {
-        const LoadPath load = loads[(i + (quick ? rotation : 0)) % loads.size()];
+      for (const LoadPath load : load_paths_of(arch)) {
         const Heads& heads = kFeatureHeads[rotation % std::size(kFeatureHeads)];
         KernelSpec base{.arch = arch,
                         .head_dim = setting.head_dim > 0 ? setting.head_dim : heads.head_dim,
@@ -481,11 +478,10 @@ std::vector<VerifyKernel> feature_kernels(Arch arch, bool quick) {
         ++rotation;
         if (specs.empty()) continue;
         kernels.push_back({.group = "feature: " + feature.name, .specs = std::move(specs), .required = false});
-        if (quick) break;
       }
     }
   }
-  if (!quick) add_tensor_kernels(kernels, arch);
+  add_tensor_kernels(kernels, arch);
   return kernels;
 }
 

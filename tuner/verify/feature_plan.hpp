@@ -33,8 +33,8 @@ struct VerifyFeature {
 const std::vector<VerifyFeature>& verify_features();
 
 /// A kernel for every setting of every feature on every load path that has it. Heads, dtype and tunables are taken in
-/// rotation. The groups are named "feature: " and the feature's name. quick: each setting on one load path.
-std::vector<VerifyKernel> feature_kernels(Arch arch, bool quick);
+/// rotation. The groups are named "feature: " and the feature's name.
+std::vector<VerifyKernel> feature_kernels(Arch arch);
 /// The shapes on which such a kernel runs.
 std::vector<PlannedCase> feature_cases(const KernelSpec& spec);
 

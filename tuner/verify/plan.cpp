@@ -37,74 +37,6 @@ void add(std::vector<VerifyKernel>& kernels, const KernelSpec& base, std::size_t
 /// step and the lengths of the loops. So every load path, fix-up and group meets every entry.
 constexpr std::size_t kRotation = 5;
 
-std::vector<VerifyKernel> every_combination(Arch arch) {
-  std::vector<VerifyKernel> kernels;
-  std::size_t rotation = 0;
-  for (DType dtype : kDTypes) {
-    for (int head_dim : kHeadDims) {
-      for (int group : verify_groups()) {
-        for (KvLayout layout : kLayouts) {
-          for (LoadPath load : load_paths_of(arch)) {
-            for (FixUp fixup : kFixUps) {
-              for (bool lse : {false, true}) {
-                add(kernels,
-                    {.arch = arch,
-                     .head_dim = head_dim,
-                     .group = group,
-                     .dtype = dtype,
-                     .layout = layout,
-                     .lse = lse,
-                     .load = load,
-                     .fixup = fixup},
-                    rotation += kRotation);
-              }
-            }
-          }
-        }
-      }
-    }
-  }
-  // For a few heads every entry of the table is a kernel of its own. Those that spill are only counted.
-  for (int head_dim : kHeadDims) {
-    for (int group : {1, 4, 8}) {
-      for (LoadPath load : load_paths_of(arch)) {
-        const KernelSpec base{.arch = arch,
-                              .head_dim = head_dim,
-                              .group = group,
-                              .dtype = group == 4 ? DType::fp16 : DType::bf16,
-                              .lse = true,
-                              .load = load};
-        for (const KernelSpec& spec : kernel_variants(base, 0)) {
-          kernels.push_back({.group = fmt::format("tunables d{}", head_dim), .specs = {spec}, .required = false});
-        }
-      }
-    }
-  }
-  return kernels;
-}
-
-/// Each parameter advances at its own pace, as in a Latin square, so that few kernels have every value of each.
-std::vector<VerifyKernel> cross_section(Arch arch, std::size_t count) {
-  std::vector<VerifyKernel> kernels;
-  const auto loads = load_paths_of(arch);
-  const auto& groups = verify_groups();
-  for (std::size_t i = 0; i < count; ++i) {
-    const LoadPath load = loads[(i + i / 12) % loads.size()];
-    const int group = load == LoadPath::vector ? 1 + static_cast<int>(i % 2) : groups[(i * 5) % groups.size()];
-    add(kernels,
-        {.arch = arch,
-         .head_dim = kHeadDims[i % 4],
-         .group = group,
-         .dtype = kDTypes[(i / 4) % 2],
-         .layout = kLayouts[(i / 2) % 2],
-         .lse = i % 3 != 2,
-         .load = load,
-         .fixup = kFixUps[(i / 3) % 2]},
-        i * kRotation);
-  }
-  return kernels;
-}
-
 }  // namespace
 
 const std::vector<int>& verify_groups() {
@@ -166,11 +98,53 @@ KernelSpec modest_variant(const KernelSpec& base) {
       base, {.warps = 2, .warp_tokens = 16, .steps_per_tile = 2, .stages = 1, .ctas_per_sm = 1, .pdl = false});
 }
 
-std::vector<VerifyKernel> verify_combinations(Arch arch, bool quick) {
-  return quick ? cross_section(arch, 48) : every_combination(arch);
+std::vector<VerifyKernel> verify_combinations(Arch arch) {
+  std::vector<VerifyKernel> kernels;
+  std::size_t rotation = 0;
+  for (DType dtype : kDTypes) {
+    for (int head_dim : kHeadDims) {
+      for (int group : verify_groups()) {
+        for (KvLayout layout : kLayouts) {
+          for (LoadPath load : load_paths_of(arch)) {
+            for (FixUp fixup : kFixUps) {
+              for (bool lse : {false, true}) {
+                add(kernels,
+                    {.arch = arch,
+                     .head_dim = head_dim,
+                     .group = group,
+                     .dtype = dtype,
+                     .layout = layout,
+                     .lse = lse,
+                     .load = load,
+                     .fixup = fixup},
+                    rotation += kRotation);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  // For a few heads every entry of the table is a kernel of its own. Those that spill are only counted.
+  for (int head_dim : kHeadDims) {
+    for (int group : {1, 4, 8}) {
+      for (LoadPath load : load_paths_of(arch)) {
+        const KernelSpec base{.arch = arch,
+                              .head_dim = head_dim,
+                              .group = group,
+                              .dtype = group == 4 ? DType::fp16 : DType::bf16,
+                              .lse = true,
+                              .load = load};
+        for (const KernelSpec& spec : kernel_variants(base, 0)) {
+          kernels.push_back({.group = fmt::format("tunables d{}", head_dim), .specs = {spec}, .required = false});
+        }
+      }
+    }
+  }
+  return kernels;
 }
 
-std::vector<VerifyKernel> representative_kernels(Arch arch, bool quick) {
+std::vector<VerifyKernel> representative_kernels(Arch arch) {
   struct Heads {
     int head_dim, group;
     DType dtype;
@@ -210,7 +184,6 @@ std::vector<VerifyKernel> representative_kernels(Arch arch, bool quick) {
   };
   std::vector<VerifyKernel> kernels;
   for (Heads heads : kHeads) {
-    if (quick && kernels.size() == 4) break;
     if (heads.load == tensor && arch != Arch{9, 0, true}) heads.load = bulk;
     if (heads.load == bulk && arch.major < 9) heads.load = cp_async;
     add(kernels,

@@ -57,17 +57,16 @@ std::vector<KernelSpec> kernel_variants(const KernelSpec& base, std::size_t firs
 KernelSpec modest_variant(const KernelSpec& base);
 
 /// Every combination of dtype, head size, group, load path, fix-up, layout and LSE that this architecture has, with
-/// tunables taken in rotation, and then every entry of verify_tunables() for a few heads. quick: few kernels, which
-/// still have every value of each of these. Neighbours share dtype, head size, group and layout, so that they share
-/// data.
-std::vector<VerifyKernel> verify_combinations(Arch arch, bool quick);
+/// tunables taken in rotation, and then every entry of verify_tunables() for a few heads. Neighbours share dtype, head
+/// size, group and layout, so that they share data.
+std::vector<VerifyKernel> verify_combinations(Arch arch);
 
 /// The shapes that every kernel of verify_combinations() runs on: an empty request among short ones, padded strides
 /// with a request of one token, and one long request that many CTAs share, so that the fix-up becomes a ticket tree.
 std::vector<PlannedCase> combination_cases(const KernelSpec& spec);
 
 /// The kernels that the themes run on. Together they have every dtype, head size, layout, load path and fix-up.
-std::vector<VerifyKernel> representative_kernels(Arch arch, bool quick);
+std::vector<VerifyKernel> representative_kernels(Arch arch);
 
 /// The groups (query heads per KV head) of the combinations: 1 to 16, and a few more up to 64.
 const std::vector<int>& verify_groups();

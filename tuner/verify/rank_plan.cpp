@@ -14,15 +14,12 @@ struct RankHeads {
   bool lse = true;
 };
 
-std::vector<RankHeads> rank_heads(bool quick) {
-  std::vector<RankHeads> heads{
+std::vector<RankHeads> rank_heads() {
+  return {
       {128, 4, {.context_parallel = 2}},
       {128, 8, {.page_size = 16, .q_len = 4, .context_parallel = 2, .context_interleave = 16}, DType::fp16},
       {64, 1, {.context_parallel = 2, .replicate_output = true}, DType::bf16, false},
       {128, 4, {.q_len = 4, .ragged_q = true, .context_parallel = 2}},
-  };
-  if (quick) return heads;
-  const std::vector<RankHeads> more{
       {128, 4, {.context_parallel = 3, .context_interleave = 1, .replicate_output = true}},
       {64, 8, {.page_size = 64, .context_parallel = 4, .context_interleave = 256}, DType::fp16},
       {128, 1, {.context_parallel = 4, .context_interleave = 64}, DType::bf16, false},
@@ -31,8 +28,6 @@ std::vector<RankHeads> rank_heads(bool quick) {
       {128, 4, {.sink_logits = true, .soft_cap = 30, .kv_format = KvFormat::int8, .context_parallel = 2}},
       {576, 16, {.v_head_dim = 512, .latent = true, .context_parallel = 2}},
   };
-  heads.insert(heads.end(), more.begin(), more.end());
-  return heads;
 }
 
 /// What depends on positions in the whole contexts, over contiguous parts and over units in turn.
@@ -115,19 +110,17 @@ std::vector<RankHeads> those_of(std::vector<RankHeads> some, Arch arch, LoadPath
 
 }  // namespace
 
-std::vector<VerifyKernel> rank_kernels(Arch arch, bool quick) {
+std::vector<VerifyKernel> rank_kernels(Arch arch) {
   std::vector<VerifyKernel> kernels;
   std::size_t turn = 0, family = 0;
   const std::vector<PositionTheme> themes = position_themes();
   for (const LoadPath load : load_paths_of(arch)) {
     for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
-      std::vector<RankHeads> all = rank_heads(quick);
-      // Of each theme, the next ones in turn that the load path has: over both ways of dealing, or if quick over one.
-      for (std::size_t theme = 0; theme < themes.size(); ++theme) {
-        for (const bool in_turn : {false, true}) {
-          if (quick && in_turn != ((family + theme) % 2 == 1)) continue;
-          const std::vector<RankHeads> some =
-              those_of(in_turn ? themes[theme].in_turn : themes[theme].contiguous, arch, load, fixup);
+      std::vector<RankHeads> all = rank_heads();
+      // Of each theme, the next ones in turn that the load path has, over both ways of dealing.
+      for (const PositionTheme& theme : themes) {
+        for (const std::vector<RankHeads>& dealt : {theme.contiguous, theme.in_turn}) {
+          const std::vector<RankHeads> some = those_of(dealt, arch, load, fixup);
           if (!some.empty()) all.push_back(some[family % some.size()]);
         }
       }

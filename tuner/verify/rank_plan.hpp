@@ -15,8 +15,8 @@ inline namespace v1 {
 /// Kernels of groups on every load path and with both fix-ups, which together have 1 to 8 query heads per KV head, one
 /// and several query tokens, dense and paged caches, one-byte elements, latent heads, 2 to 8 ranks, both placements of
 /// the output, contexts in contiguous parts and in units of several sizes; and windows, scores that depend on positions
-/// and new tokens. quick: some of these.
-std::vector<VerifyKernel> rank_kernels(Arch arch, bool quick);
+/// and new tokens.
+std::vector<VerifyKernel> rank_kernels(Arch arch);
 
 /// Kernels of parts whose results are merged over NCCL, on every load path and with both fix-ups: with causal masks,
 /// windows, scores that depend on positions, and new tokens, over both ways of dealing contexts.
@@ -37,9 +37,10 @@ int rank_kv_heads(const KernelSpec& spec);
 Features group_of(const Features& features);
 
 /// Checks every kernel against the oracle of the whole contexts, whose lengths `lengths_of` gives as rank_lengths()
-/// does: ragged lengths with ranks that hold nothing, repeated launches that must agree bit for bit, and one launch
-/// captured into a graph a rank whose lengths change. Errors: context_lost, out_of_memory, nvrtc_missing.
-Result<void> verify_ranks(VerifyRunner& runner, std::span<const VerifyKernel> kernels,
+/// does. `kernels` are the next ones that `queue` hands out. There are ragged lengths with ranks that hold nothing,
+/// repeated launches that must agree bit for bit, and one launch captured into a graph a rank whose lengths change.
+/// Errors: context_lost, out_of_memory, nvrtc_missing.
+Result<void> verify_ranks(VerifyRunner& runner, std::span<const VerifyKernel> kernels, CompileQueue& queue,
                           const std::function<std::vector<std::vector<int>>(const KernelSpec&)>& lengths_of);
 
 }  // namespace v1

@@ -30,7 +30,8 @@ Result<void> contexts_one_by_one(VerifyRunner& runner, VerifyGroup& group, const
                                                       .padded = false,
                                                       .data = DataKind::uniform});
   if (!decode_case) return tl::unexpected(decode_case.error());
-  for (int context = 1; context <= kLast && !runner.cancelled(); ++context) {
+  const int step = runner.options().quick ? 7 : 1;
+  for (int context = 1; context <= kLast && !runner.cancelled(); context += step) {
     if (auto ok = decode_case->set_context_lengths({context}, runner.stream()); !ok) return ok;
     const LaunchGrid grid = runner.usable_grid(kernel, kGrids[static_cast<std::size_t>(context) % std::size(kGrids)]);
     if (auto ok = runner.check(group, *decode_case, kernel, grid); !ok) return ok;
@@ -160,6 +161,7 @@ Result<void> one_workspace(VerifyRunner& runner, VerifyGroup& group, const Loade
 struct Theme {
   const char* name;
   Result<void> (*run)(VerifyRunner&, VerifyGroup&, const LoadedKernel&);
+  bool needs_pdl = false;  ///< whether it applies to kernels with programmatic dependent launch only
 };
 
 constexpr Theme kThemes[] = {
@@ -170,20 +172,35 @@ constexpr Theme kThemes[] = {
     {"logits of +-1e4", extreme_logits},
     {"20 launches with equal bits", repeated_launches},
     {"one workspace for many shapes and grids", one_workspace},
-    {"1000 replays of one graph with changing lengths", verify_graph_replays},
+    {"replays of one graph with changing lengths", verify_graph_replays},
     {"launches back to back in a graph", verify_back_to_back},
-    {"dependent launches whose q and newest tokens come late", verify_dependent_chain},
+    {"dependent launches whose q and newest tokens come late", verify_dependent_chain, true},
 };
+
+using LoadedKernels = std::vector<std::unique_ptr<LoadedKernel>>;
+
+/// The kernels on which a theme runs. If quick, one with each fix-up, which the themes take in turn.
+std::vector<const LoadedKernel*> kernels_of(std::size_t theme, const LoadedKernels& kernels, bool quick) {
+  std::vector<const LoadedKernel*> with[2];
+  for (const auto& kernel : kernels) {
+    const KernelSpec& spec = kernel->spec();
+    if (spec.pdl || !kThemes[theme].needs_pdl) with[quick && spec.fixup == FixUp::wait].push_back(kernel.get());
+  }
+  if (!quick) return with[0];
+  std::vector<const LoadedKernel*> chosen;
+  for (const auto& some : with) {
+    if (!some.empty()) chosen.push_back(some[theme % some.size()]);
+  }
+  return chosen;
+}
 
 }  // namespace
 
-Result<std::vector<std::unique_ptr<LoadedKernel>>> load_representatives(VerifyRunner& runner,
-                                                                        const std::vector<VerifyKernel>& kernels) {
+Result<LoadedKernels> load_representatives(VerifyRunner& runner, std::size_t count, CompileQueue& queue) {
   VerifyGroup group;
   group.name = "representative kernels compile and load";
-  std::vector<std::unique_ptr<LoadedKernel>> loaded;
-  CompileQueue queue(kernels, runner.cubins());
-  while (!runner.cancelled()) {
+  LoadedKernels loaded;
+  for (std::size_t i = 0; i < count && !runner.cancelled(); ++i) {
     const auto choice = queue.next();
     if (!choice) break;
     const std::int64_t failed_before = group.failed;
@@ -196,12 +213,13 @@ Result<std::vector<std::unique_ptr<LoadedKernel>>> load_representatives(VerifyRu
   return loaded;
 }
 
-Result<void> verify_themes(VerifyRunner& runner, const std::vector<std::unique_ptr<LoadedKernel>>& kernels) {
-  for (const Theme& theme : kThemes) {
+Result<void> verify_themes(VerifyRunner& runner, const LoadedKernels& kernels) {
+  for (std::size_t number = 0; number < std::size(kThemes); ++number) {
+    const Theme& theme = kThemes[number];
     VerifyGroup group;
     group.name = theme.name;
     Result<void> outcome;
-    for (const auto& kernel : kernels) {
+    for (const LoadedKernel* kernel : kernels_of(number, kernels, runner.options().quick)) {
       if (runner.cancelled() || !outcome) break;
       const std::int64_t cases_before = group.cases;
       outcome = theme.run(runner, group, *kernel);

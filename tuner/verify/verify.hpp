@@ -12,6 +12,7 @@
 
 #include "cache/cubin/cubin_db.hpp"
 #include "runtime/cuda/device.hpp"
+#include "tuner/verify/covering.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -30,7 +31,7 @@ Result<VerifyPart> parse_verify_part(std::string_view text);
 
 struct VerifyOptions {
   int device = 0;
-  bool quick = false;                   ///< whether a cross-section is checked, in seconds
+  bool quick = false;                   ///< whether a cross-section is checked (covering.hpp), in half a minute
   bool extended = false;                ///< whether ten times as many random combinations are checked
   std::optional<VerifyPart> only = {};  ///< nullopt: all parts
   std::uint64_t seed = 20261121;        ///< of random data and combinations
@@ -50,15 +51,17 @@ struct VerifyGroup {
 struct VerifyReport {
   DeviceFacts device;
   std::uint64_t seed = 0;
+  std::optional<Coverage> coverage = {};  ///< of a quick run: how much of a whole one it has, themes apart
   std::vector<VerifyGroup> groups;
   double seconds = 0;
   bool passed = false;
   bool interrupted = false;
 };
 
-/// How many random combinations of kernel and shape a run has: 2000; 200 if quick, 20000 if extended.
+/// How many random combinations of kernel and shape a run has, before a cross-section is taken: 2000; 20000 if
+/// extended.
 std::size_t random_combinations(const VerifyOptions& options);
-/// How many random kernels of groups: 60; 8 if quick, 600 if extended.
+/// How many random kernels of groups, likewise: 60; 600 if extended.
 std::size_t random_rank_combinations(const VerifyOptions& options);
 
 using VerifySink = std::function<void(const VerifyGroup&)>;

@@ -49,12 +49,10 @@ Result<ComparisonReport> replay(GroupCase& ranks, const LoadedKernel& kernel, La
 
 }  // namespace
 
-Result<void> verify_ranks(VerifyRunner& runner, std::span<const VerifyKernel> kernels,
+Result<void> verify_ranks(VerifyRunner& runner, std::span<const VerifyKernel> kernels, CompileQueue& queue,
                           const std::function<std::vector<std::vector<int>>(const KernelSpec&)>& lengths_of) {
-  const std::vector<VerifyKernel> list(kernels.begin(), kernels.end());
-  CompileQueue queue(list, nullptr);
   VerifyGroup group;
-  for (std::size_t i = 0; i < list.size() && !runner.cancelled(); ++i) {
+  for (std::size_t i = 0; i < kernels.size() && !runner.cancelled(); ++i) {
     const auto choice = queue.next();
     if (!choice) break;
     if (group.name != choice->kernel->group) {

@@ -100,26 +100,23 @@ TEST(VerifyFeatures, ScoresAreValidAndFoundByTheirText) {
 
 TEST(VerifyFeatures, EverySettingHasAKernelOnEveryArch) {
   for (const Arch arch : {kHopper, kAmpere}) {
-    for (const bool quick : {false, true}) {
-      const auto kernels = feature_kernels(arch, quick);
-      for (const VerifyFeature& feature : verify_features()) {
-        for (const auto& setting : feature.settings) {
-          const KvFormat format = setting.features.kv_format;
-          if (setting.features.append && format != KvFormat::same && format != KvFormat::int8 &&
-              arch < Arch{8, 9, false})
-            continue;  // Nothing converts the format on this architecture.
-          if (row_format(setting.features) != nullptr && arch != kHopper) continue;
-          const bool met = std::any_of(kernels.begin(), kernels.end(), [&](const VerifyKernel& kernel) {
-            const KernelSpec& spec = kernel.specs.front();
-            return kernel.group == "feature: " + feature.name && spec.features == setting.features &&
-                   (setting.head_dim == 0 || spec.head_dim == setting.head_dim);
-          });
-          EXPECT_TRUE(met) << to_string(arch) << " " << feature.name << " " << to_json(setting.features) << " d"
-                           << setting.head_dim;
-        }
+    const auto kernels = feature_kernels(arch);
+    for (const VerifyFeature& feature : verify_features()) {
+      for (const auto& setting : feature.settings) {
+        const KvFormat format = setting.features.kv_format;
+        if (setting.features.append && format != KvFormat::same && format != KvFormat::int8 && arch < Arch{8, 9, false})
+          continue;  // Nothing converts the format on this architecture.
+        if (row_format(setting.features) != nullptr && arch != kHopper) continue;
+        const bool met = std::any_of(kernels.begin(), kernels.end(), [&](const VerifyKernel& kernel) {
+          const KernelSpec& spec = kernel.specs.front();
+          return kernel.group == "feature: " + feature.name && spec.features == setting.features &&
+                 (setting.head_dim == 0 || spec.head_dim == setting.head_dim);
+        });
+        EXPECT_TRUE(met) << to_string(arch) << " " << feature.name << " " << to_json(setting.features) << " d"
+                         << setting.head_dim;
       }
-      EXPECT_EQ(met_by(kernels), all_features(arch));
     }
+    EXPECT_EQ(met_by(kernels), all_features(arch));
   }
 }
 
@@ -127,7 +124,7 @@ TEST(VerifyFeatures, RowsOfAFormatOfTheirOwnAreReadWithAndWithoutRoles) {
   std::set<std::pair<bool, FixUp>> met;
   std::set<int> groups;
   bool batch_of_row_blocks = false;
-  for (const VerifyKernel& kernel : feature_kernels(kHopper, false)) {
+  for (const VerifyKernel& kernel : feature_kernels(kHopper)) {
     const KernelSpec& spec = kernel.specs.front();
     if (row_format(spec.features) == nullptr) continue;
     EXPECT_EQ(kernel.group, "feature: latent rows of a format of their own");
@@ -144,7 +141,7 @@ TEST(VerifyFeatures, RowsOfAFormatOfTheirOwnAreReadWithAndWithoutRoles) {
 TEST(VerifyFeatures, LatentGroupsOfAnySizeHaveRolesWithEachFixUp) {
   std::set<std::tuple<int, FixUp, bool>> met;
   std::set<std::pair<int, FixUp>> two_ctas_gather;  // page sizes
-  for (const VerifyKernel& kernel : feature_kernels(kHopper, false)) {
+  for (const VerifyKernel& kernel : feature_kernels(kHopper)) {
     const KernelSpec& spec = kernel.specs.front();
     if (row_format(spec.features) == nullptr && warpgroups_have_roles(spec))
       met.insert({spec.group, spec.fixup, converts_rows(spec)});
@@ -175,7 +172,7 @@ TEST(VerifyFeatures, PagedProblemsHaveCasesWithHoles) {
 }
 
 TEST(VerifyFeatures, EveryLoadPathThatHasAFeatureIsCheckedWithIt) {
-  const auto kernels = feature_kernels(kHopper, false);
+  const auto kernels = feature_kernels(kHopper);
   for (const VerifyFeature& feature : verify_features()) {
     for (const LoadPath load : load_paths_of(kHopper)) {
       const bool known = std::any_of(feature.settings.begin(), feature.settings.end(), [&](const auto& setting) {
@@ -210,7 +207,7 @@ void expect_sound(const std::vector<VerifyKernel>& kernels, Arch arch) {
 }
 
 TEST(VerifyFeatures, KernelsAreValidAndDifferent) {
-  for (const Arch arch : {kHopper, kAmpere}) expect_sound(feature_kernels(arch, false), arch);
+  for (const Arch arch : {kHopper, kAmpere}) expect_sound(feature_kernels(arch), arch);
 }
 
 TEST(VerifyRandom, KernelsAreValidAndDifferentAndHaveEveryFeature) {
@@ -228,7 +225,6 @@ TEST(VerifyRandom, KernelsAreValidAndDifferentAndHaveEveryFeature) {
 
 TEST(VerifyRandom, ALongRunFindsAsManyKernelsAsItPromises) {
   EXPECT_EQ(random_combinations({}), 2000u);
-  EXPECT_EQ(random_combinations({.quick = true}), 200u);
   const std::size_t wanted = random_combinations({.extended = true}) / kRandomCasesPerKernel;
   EXPECT_EQ(random_kernels(kHopper, kSeed, wanted).size(), wanted);
 }

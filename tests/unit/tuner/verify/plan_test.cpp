@@ -36,7 +36,7 @@ bool exists(const KernelSpec& base) {
 TEST(VerifyPlan, AFullRunHasEveryCombinationThatExists) {
   for (const Arch arch : {kPlanHopper, kPlanAmpere}) {
     std::set<Features> met;
-    for (const VerifyKernel& kernel : verify_combinations(arch, false)) {
+    for (const VerifyKernel& kernel : verify_combinations(arch)) {
       for (const KernelSpec& spec : kernel.specs) met.insert(features(spec));
     }
     for (const DType dtype : {DType::bf16, DType::fp16}) {
@@ -68,17 +68,15 @@ TEST(VerifyPlan, AFullRunHasEveryCombinationThatExists) {
 }
 
 TEST(VerifyPlan, EverySpecIsValidAndDiffersOnlyInTunablesFromItsAlternatives) {
-  for (const bool quick : {false, true}) {
-    auto kernels = verify_combinations(kPlanHopper, quick);
-    const auto representative = representative_kernels(kPlanHopper, quick);
-    kernels.insert(kernels.end(), representative.begin(), representative.end());
-    for (const VerifyKernel& kernel : kernels) {
-      ASSERT_FALSE(kernel.specs.empty());
-      for (const KernelSpec& spec : kernel.specs) {
-        EXPECT_TRUE(validate(spec).has_value()) << kernel_name(spec);
-        EXPECT_EQ(features(spec), features(kernel.specs.front()));
-        EXPECT_EQ(spec.arch, kPlanHopper);
-      }
+  auto kernels = verify_combinations(kPlanHopper);
+  const auto representative = representative_kernels(kPlanHopper);
+  kernels.insert(kernels.end(), representative.begin(), representative.end());
+  for (const VerifyKernel& kernel : kernels) {
+    ASSERT_FALSE(kernel.specs.empty());
+    for (const KernelSpec& spec : kernel.specs) {
+      EXPECT_TRUE(validate(spec).has_value()) << kernel_name(spec);
+      EXPECT_EQ(features(spec), features(kernel.specs.front()));
+      EXPECT_EQ(spec.arch, kPlanHopper);
     }
   }
 }
@@ -104,22 +102,9 @@ Met parameters_met_by(const std::vector<VerifyKernel>& kernels) {
   return met;
 }
 
-TEST(VerifyPlan, AQuickRunStillHasEveryValueOfEveryParameter) {
-  const Met met = parameters_met_by(verify_combinations(kPlanHopper, true));
-  EXPECT_EQ(met.dtypes.size(), 2u);
-  EXPECT_EQ(met.head_dims.size(), 4u);
-  EXPECT_EQ(met.groups.size(), verify_groups().size());
-  EXPECT_EQ(met.loads.size(), 5u);
-  EXPECT_EQ(met.fixups.size(), 2u);
-  EXPECT_EQ(met.layouts.size(), 2u);
-  EXPECT_EQ(met.lse.size(), 2u);
-  EXPECT_EQ(met.pdl.size(), 2u);
-  EXPECT_LE(verify_combinations(kPlanHopper, true).size(), 64u);
-}
-
 TEST(VerifyPlan, RepresentativesHaveEveryValueOfEveryParameter) {
-  EXPECT_EQ(representative_kernels(kPlanHopper, false).size(), 22u) << "a row of the list that no kernel can meet";
-  const Met met = parameters_met_by(representative_kernels(kPlanHopper, false));
+  EXPECT_EQ(representative_kernels(kPlanHopper).size(), 22u) << "a row of the list that no kernel can meet";
+  const Met met = parameters_met_by(representative_kernels(kPlanHopper));
   EXPECT_EQ(met.dtypes.size(), 2u);
   EXPECT_EQ(met.head_dims.size(), 4u);
   EXPECT_EQ(met.loads.size(), 5u);
@@ -132,7 +117,7 @@ TEST(VerifyPlan, RepresentativesHaveEveryValueOfEveryParameter) {
 
 TEST(VerifyPlan, RotationGivesEveryLoadPathEveryTunable) {
   std::set<std::tuple<int, int, int>> met;
-  for (const VerifyKernel& kernel : verify_combinations(kPlanHopper, false)) {
+  for (const VerifyKernel& kernel : verify_combinations(kPlanHopper)) {
     if (kernel.group.rfind("tunables", 0) == 0) continue;
     const KernelSpec& spec = kernel.specs.front();
     met.insert({static_cast<int>(spec.load), spec.warps, spec.tile});
@@ -149,7 +134,7 @@ TEST(VerifyPlan, RotationGivesEveryLoadPathEveryTunable) {
 
 TEST(VerifyPlan, KernelsWithRolesHave256RowsOfSeveralQueryTokensWithEachFixUpInPagesAndWithout) {
   std::set<std::pair<FixUp, bool>> met;  // with pages or without
-  for (const VerifyKernel& kernel : feature_kernels(kPlanHopper, false)) {
+  for (const VerifyKernel& kernel : feature_kernels(kPlanHopper)) {
     const KernelSpec& spec = kernel.specs.front();
     if (warpgroups_have_roles(spec) && spec.features.q_len > 1 && query_rows(spec.features, spec.group) >= 256)
       met.insert({spec.fixup, spec.features.page_size > 0});
@@ -158,13 +143,13 @@ TEST(VerifyPlan, KernelsWithRolesHave256RowsOfSeveralQueryTokensWithEachFixUpInP
 }
 
 TEST(VerifyPlan, NoBulkAndNoPdlBelowHopper) {
-  for (const VerifyKernel& kernel : verify_combinations(kPlanAmpere, false)) {
+  for (const VerifyKernel& kernel : verify_combinations(kPlanAmpere)) {
     for (const KernelSpec& spec : kernel.specs) {
       EXPECT_NE(spec.load, LoadPath::bulk);
       EXPECT_FALSE(spec.pdl);
     }
   }
-  EXPECT_EQ(representative_kernels(kPlanAmpere, false).size(), representative_kernels(kPlanHopper, false).size());
+  EXPECT_EQ(representative_kernels(kPlanAmpere).size(), representative_kernels(kPlanHopper).size());
 }
 
 }  // namespace

@@ -17,24 +17,22 @@ constexpr Arch kRankHopper{9, 0, true};
 
 TEST(RankPlan, EveryKernelIsAGroupsAndItsHeadsCanBeDealt) {
   for (const Arch arch : matrix_arches()) {
-    for (const bool quick : {false, true}) {
-      const auto kernels = rank_kernels(arch, quick);
-      ASSERT_GT(kernels.size(), 10u);
-      for (const VerifyKernel& kernel : kernels) {
-        ASSERT_FALSE(kernel.specs.empty());
-        for (const KernelSpec& spec : kernel.specs) {
-          EXPECT_TRUE(validate(spec)) << kernel_name(spec);
-          EXPECT_TRUE(in_group(spec.features)) << kernel_name(spec);
-          DecodeProblem problem{.q_heads = rank_kv_heads(spec) * spec.group,
-                                .kv_heads = rank_kv_heads(spec),
-                                .head_dim = spec.head_dim,
-                                .dtype = spec.dtype,
-                                .features = spec.features};
-          EXPECT_TRUE(validate(problem)) << kernel_name(spec) << validate(problem).error().message;
-          const KernelSpec whole = whole_spec(spec);
-          EXPECT_FALSE(in_group(whole.features));
-          EXPECT_EQ(whole.features.page_size, 0);
-        }
+    const auto kernels = rank_kernels(arch);
+    ASSERT_GT(kernels.size(), 10u);
+    for (const VerifyKernel& kernel : kernels) {
+      ASSERT_FALSE(kernel.specs.empty());
+      for (const KernelSpec& spec : kernel.specs) {
+        EXPECT_TRUE(validate(spec)) << kernel_name(spec);
+        EXPECT_TRUE(in_group(spec.features)) << kernel_name(spec);
+        DecodeProblem problem{.q_heads = rank_kv_heads(spec) * spec.group,
+                              .kv_heads = rank_kv_heads(spec),
+                              .head_dim = spec.head_dim,
+                              .dtype = spec.dtype,
+                              .features = spec.features};
+        EXPECT_TRUE(validate(problem)) << kernel_name(spec) << validate(problem).error().message;
+        const KernelSpec whole = whole_spec(spec);
+        EXPECT_FALSE(in_group(whole.features));
+        EXPECT_EQ(whole.features.page_size, 0);
       }
     }
   }
@@ -43,24 +41,18 @@ TEST(RankPlan, EveryKernelIsAGroupsAndItsHeadsCanBeDealt) {
 TEST(RankPlan, EveryLoadPathAndFixUpMeetsWhatDependsOnPositionsOverBothWaysOfDealing) {
   std::set<std::tuple<LoadPath, FixUp, bool>> windows, scores, appends;
   std::set<std::tuple<LoadPath, bool>> rotated;
-  for (const bool quick : {true, false}) {
-    for (const VerifyKernel& kernel : rank_kernels(kRankHopper, quick)) {
-      const KernelSpec& spec = kernel.specs.front();
-      const auto& f = spec.features;
-      const std::tuple family{spec.load, spec.fixup, f.context_interleave > 0};
-      if (f.window > 0) windows.insert(family);
-      if (f.alibi || !f.score.empty()) scores.insert(family);
-      if (f.append) appends.insert(family), rotated.insert({spec.load, f.rope != Rope::none});
-    }
-    // A quick run has one way of dealing for each.
-    EXPECT_GE(windows.size(), quick ? 10u : 20u) << quick;
-    EXPECT_GE(scores.size(), quick ? 10u : 20u) << quick;
-    EXPECT_GE(appends.size(), quick ? 10u : 20u) << quick;
-    if (!quick) {
-      EXPECT_EQ(rotated.size(), 10u);
-    }
-    windows.clear(), scores.clear(), appends.clear(), rotated.clear();
+  for (const VerifyKernel& kernel : rank_kernels(kRankHopper)) {
+    const KernelSpec& spec = kernel.specs.front();
+    const auto& f = spec.features;
+    const std::tuple family{spec.load, spec.fixup, f.context_interleave > 0};
+    if (f.window > 0) windows.insert(family);
+    if (f.alibi || !f.score.empty()) scores.insert(family);
+    if (f.append) appends.insert(family), rotated.insert({spec.load, f.rope != Rope::none});
   }
+  EXPECT_GE(windows.size(), 20u);
+  EXPECT_GE(scores.size(), 20u);
+  EXPECT_GE(appends.size(), 20u);
+  EXPECT_EQ(rotated.size(), 10u);
 }
 
 TEST(RankPlan, KernelsOfPartsKnowPositionsAndHaveAGroupWhoseRanksTheyServe) {
@@ -121,7 +113,7 @@ TEST(RankPlan, EveryLoadPathAndFixUpMeetsEveryWayOfDealing) {
   std::set<std::tuple<LoadPath, FixUp>> families;
   std::set<int> ranks, groups, query_tokens, units, pages;
   std::set<bool> placements, lse;
-  for (const VerifyKernel& kernel : rank_kernels(kRankHopper, false)) {
+  for (const VerifyKernel& kernel : rank_kernels(kRankHopper)) {
     for (const KernelSpec& spec : kernel.specs) {
       families.insert({spec.load, spec.fixup});
       ranks.insert(spec.features.context_parallel);

@@ -1,0 +1,134 @@
+// run_plan_test.cpp -- what a quick run of verify has, and that it is small.
+#include "tuner/verify/run_plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace leanattn {
+namespace {
+
+constexpr Arch kRunHopper{9, 0, true};
+constexpr Arch kRunAmpere{8, 0, false};
+
+/// A plan, which is made once.
+const RunPlan& plan_of(Arch arch, bool quick) {
+  static std::map<std::pair<Arch, bool>, RunPlan> plans;
+  const auto [plan, made] = plans.try_emplace({arch, quick});
+  if (made) plan->second = plan_run(arch, {.quick = quick});
+  return plan->second;
+}
+
+/// What the kernels of the parts meet: every trait, and every pair of paired traits.
+std::set<std::string> met_by(const RunPlan& plan) {
+  std::set<std::string> met;
+  for (const VerifyKernel& kernel : std::span(plan.kernels).subspan(plan.representatives)) {
+    const KernelTraits traits = traits_of(kernel.specs.front());
+    met.insert(traits.single.begin(), traits.single.end());
+    met.insert(traits.paired.begin(), traits.paired.end());
+    for (const std::string& a : traits.paired) {
+      for (const std::string& b : traits.paired) {
+        if (a < b) met.insert(a + " and " + b);
+      }
+    }
+  }
+  return met;
+}
+
+TEST(RunPlan, AQuickRunMeetsEveryTraitAndEveryPairOfAWholeOne) {
+  for (const Arch arch : {kRunHopper, kRunAmpere}) {
+    const RunPlan &quick = plan_of(arch, true), &whole = plan_of(arch, false);
+    const std::set<std::string> wanted = met_by(whole);
+    EXPECT_EQ(met_by(quick), wanted) << to_string(arch);
+    ASSERT_TRUE(quick.coverage);
+    EXPECT_FALSE(whole.coverage);
+    EXPECT_EQ(quick.coverage->kernels, quick.kernels.size() - quick.representatives);
+    EXPECT_EQ(quick.coverage->of_kernels, whole.kernels.size() - whole.representatives);
+    EXPECT_EQ(quick.coverage->traits + quick.coverage->pairs, wanted.size());
+  }
+}
+
+TEST(RunPlan, PairsAreThoseOfLoadPathsTypesCachesAndFeatures) {
+  const std::set<std::string> met = met_by(plan_of(kRunHopper, true));
+  const auto expect_pair = [&](const std::string& a, const std::string& b) {
+    EXPECT_TRUE(met.contains(std::min(a, b) + " and " + std::max(a, b))) << a << ", " << b;
+  };
+  for (const LoadPath load : load_paths_of(kRunHopper)) {
+    for (const char* other : {"bf16", "fp16", "layout strided", "fix-up ticket", "fix-up wait", "LSE", "no LSE",
+                              "dependent launch", "cache of q's type", "dense cache", "pages", "window", "sink logits",
+                              "score expression", "ragged query tokens", "rank of a group"})
+      expect_pair("load path " + std::string(to_string(load)), other);
+  }
+  expect_pair("cache fp8_e4m3 with a scale per token", "pages");
+  expect_pair("append", "rotation of halves");
+  for (const char* one : {"head size 512", "group 64", "warps 16", "cache fp8_ds_mla", "second cache"})
+    EXPECT_TRUE(met.contains(one)) << one;
+}
+
+TEST(RunPlan, AQuickRunIsSmall) {
+  for (const Arch arch : {kRunHopper, kRunAmpere}) {
+    const RunPlan& plan = plan_of(arch, true);
+    std::set<std::string> compiled, scores;
+    std::size_t cases = 0;
+    for (const RunPart& part : plan.parts) {
+      for (const VerifyKernel& kernel : part.of(plan.kernels)) {
+        const KernelSpec& spec = kernel.specs.front();
+        compiled.insert(kernel_name(spec));
+        scores.insert(spec.features.score);
+        if (part.rank_lengths) cases += 3;  // two grids, and graphs
+        if (part.rank_lengths) continue;
+        for (const PlannedCase& planned : part.run.cases(spec)) cases += planned.grids.size();
+      }
+    }
+    for (std::size_t i = 0; i < plan.representatives; ++i) compiled.insert(kernel_name(plan.kernels[i].specs.front()));
+    EXPECT_LE(compiled.size(), 200u) << to_string(arch);
+    EXPECT_LE(cases, 1200u) << to_string(arch);
+    EXPECT_LE(scores.size(), 2u) << "the oracle is compiled for each";
+  }
+}
+
+TEST(RunPlan, PartsHaveAllKernelsInOrderAlsoIfFewWereChosen) {
+  for (const bool quick : {false, true}) {
+    const RunPlan& plan = plan_of(kRunHopper, quick);
+    ASSERT_EQ(plan.parts.size(), 6u);
+    std::size_t at = plan.representatives;
+    EXPECT_EQ(at, 22u);
+    for (const RunPart& part : plan.parts) {
+      EXPECT_EQ(part.begin, at);
+      EXPECT_LT(part.begin, part.end) << "a part that a cross-section leaves out";
+      for (const VerifyKernel& kernel : part.of(plan.kernels)) {
+        EXPECT_EQ(has_part_of_context(kernel.specs.front().features), static_cast<bool>(part.rank_lengths));
+        EXPECT_NE(static_cast<bool>(part.run.cases), static_cast<bool>(part.rank_lengths));
+      }
+      at = part.end;
+    }
+    EXPECT_EQ(at, plan.kernels.size());
+  }
+}
+
+TEST(RunPlan, TheSameOptionsGiveTheSameCrossSection) {
+  const RunPlan again = plan_run(kRunHopper, {.quick = true});
+  const RunPlan& plan = plan_of(kRunHopper, true);
+  ASSERT_EQ(again.kernels.size(), plan.kernels.size());
+  for (std::size_t i = 0; i < plan.kernels.size(); ++i) EXPECT_EQ(again.kernels[i].specs, plan.kernels[i].specs);
+}
+
+TEST(RunPlan, HasOnlyThePartAndTheNamesThatAreAskedFor) {
+  const RunPlan features = plan_run(kRunHopper, {.only = VerifyPart::features});
+  EXPECT_EQ(features.representatives, 0u);
+  for (const VerifyKernel& kernel : features.kernels) EXPECT_EQ(kernel.group.rfind("feature: ", 0), 0u);
+  const RunPlan named = plan_run(kRunHopper, {.quick = true, .only = VerifyPart::combinations, .filter = "_d96_"});
+  EXPECT_FALSE(named.kernels.empty());
+  for (const VerifyKernel& kernel : named.kernels)
+    EXPECT_NE(kernel_name(kernel.specs.front()).find("_d96_"), std::string::npos);
+  const RunPlan none = plan_run(kRunHopper, {.only = VerifyPart::features, .filter = "no kernel"});
+  EXPECT_TRUE(none.kernels.empty());
+}
+
+}  // namespace
+}  // namespace leanattn

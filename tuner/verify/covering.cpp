@@ -1,0 +1,174 @@
+// covering.cpp -- a greedy cover of traits and of pairs of traits.
+#include "tuner/verify/covering.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <utility>
+
+#include "generator/row_format.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+/// Numbers in place of texts, in the order in which they are first met.
+class Numbers {
+ public:
+  std::size_t of(const std::string& text) { return numbers_.try_emplace(text, numbers_.size()).first->second; }
+  std::size_t count() const { return numbers_.size(); }
+
+ private:
+  std::map<std::string, std::size_t> numbers_;
+};
+
+std::string cache_of(const Features& f) {
+  if (f.kv_format == KvFormat::same) return "cache of q's type";
+  const std::string format = fmt::format("cache {}", to_string(f.kv_format));
+  return row_format(f) != nullptr ? format : fmt::format("{} with a scale per {}", format, to_string(f.kv_scale));
+}
+
+std::string queries_of(const Features& f) {
+  return f.q_len > 1 ? fmt::format("query tokens, {}", to_string(f.mask)) : "one query token";
+}
+
+}  // namespace
+
+KernelTraits traits_of(const KernelSpec& spec) {
+  const Features& f = spec.features;
+  KernelTraits traits;
+  traits.paired = {fmt::format("load path {}", to_string(spec.load)),
+                   fmt::format("{}", to_string(spec.dtype)),
+                   fmt::format("layout {}", to_string(spec.layout)),
+                   fmt::format("fix-up {}", to_string(spec.fixup)),
+                   spec.lse ? "LSE" : "no LSE",
+                   spec.pdl ? "dependent launch" : "ordinary launch",
+                   cache_of(f),
+                   f.page_size > 0 ? "pages" : "dense cache",
+                   queries_of(f)};
+  const std::pair<bool, const char*> kFeatures[] = {
+      {f.ragged_q, "ragged query tokens"},
+      {f.window > 0, "window"},
+      {f.sink_tokens > 0, "sink tokens"},
+      {f.sink_logits, "sink logits"},
+      {f.soft_cap > 0, "soft cap"},
+      {f.alibi, "ALiBi"},
+      {!f.score.empty(), "score expression"},
+      {f.latent, "latent cache"},
+      {!f.latent && value_dim(spec) != spec.head_dim, "V of another size than K"},
+      {f.append, "append"},
+      {f.rope == Rope::half_split, "rotation of halves"},
+      {f.rope == Rope::interleaved, "interleaved rotation"},
+      {f.batch_invariant, "batch invariance"},
+      {f.selection_block > 0 && !f.selection_in_pool, "selection in the context"},
+      {f.selection_in_pool, "selection in the pool"},
+      {f.second_cache, "second cache"},
+      {in_group(f), "rank of a group"},
+      {has_part_of_context(f) && !in_group(f), "part over NCCL"},
+      {has_part_of_context(f) && f.context_interleave == 0, "contiguous parts"},
+      {f.context_interleave > 0, "units in turn"},
+      {f.replicate_output, "replicated output"},
+  };
+  for (const auto& [is, name] : kFeatures) {
+    if (is) traits.paired.emplace_back(name);
+  }
+
+  const std::pair<const char*, int> kNumbers[] = {
+      {"head size", spec.head_dim},
+      {"group", spec.group},
+      {"page size", f.page_size},
+      {"query tokens", f.q_len},
+      {"selection block", f.selection_block},
+      {"ranks", ranks_of_context(f)},
+      {"unit", f.context_interleave},
+      {"warps", spec.warps},
+      {"tokens of a warp", spec.warp_tokens},
+      {"stages", spec.stages},
+      {"CTAs per SM", spec.ctas_per_sm},
+      {"producer warps", producer_warps(spec)},
+  };
+  for (const auto& [name, value] : kNumbers) traits.single.push_back(fmt::format("{} {}", name, value));
+  const std::pair<bool, const char*> kModules[] = {
+      {warpgroups_have_roles(spec), "warpgroups have roles"},
+      {splits_columns(spec), "columns are split"},
+      {query_rows_lead(spec), "query rows lead"},
+      {gathers_rows(spec), "rows are gathered"},
+      {converts_rows(spec), "rows are converted"},
+      {buffers_rows(spec), "rows are buffered"},
+      {appends_to_stage(spec), "appends to the stage"},
+      {row_blocks_in_step(spec), "row blocks in step"},
+      {counts_partials(spec), "partials are counted"},
+      {keeps_partials_by_hint(spec), "partials with a hint"},
+      {strip_loads(spec) > 1, "strips of partials"},
+      {holds_results(spec), "results are held"},
+      {writes_rows(spec), "whole rows are written"},
+      {trades_registers(spec), "registers are traded"},
+  };
+  for (const auto& [is, name] : kModules) {
+    if (is) traits.single.push_back(fmt::format("{}, load path {}", name, to_string(spec.load)));
+  }
+  return traits;
+}
+
+CrossSection cross_section(const std::vector<VerifyKernel>& plan) {
+  Numbers numbers;
+  struct Met {
+    std::vector<std::size_t> single, paired;
+  };
+  std::vector<Met> traits(plan.size());
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    const KernelTraits named = traits_of(plan[i].specs.front());
+    for (const std::string& trait : named.single) traits[i].single.push_back(numbers.of(trait));
+    for (const std::string& trait : named.paired) traits[i].paired.push_back(numbers.of(trait));
+  }
+  // Everything that a kernel meets becomes a place: of a trait its number, of a pair one behind all of these.
+  const std::size_t count = numbers.count();
+  std::vector<bool> missing(count + count * count);
+  std::vector<std::vector<std::size_t>> met(plan.size());
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    const auto& [single, paired] = traits[i];
+    met[i] = single;
+    met[i].insert(met[i].end(), paired.begin(), paired.end());
+    for (const std::size_t a : paired) {
+      for (const std::size_t b : paired) {
+        if (a < b) met[i].push_back(count + a * count + b);
+      }
+    }
+    for (const std::size_t place : met[i]) missing[place] = true;
+  }
+  CrossSection section{.chosen = std::vector<bool>(plan.size()), .coverage = {}};
+  Coverage& coverage = section.coverage;
+  coverage.of_kernels = plan.size(), coverage.traits = count;
+  coverage.pairs = static_cast<std::size_t>(std::count(missing.begin(), missing.end(), true)) - count;
+
+  const auto brings = [&](std::size_t kernel) {
+    return static_cast<std::size_t>(
+        std::count_if(met[kernel].begin(), met[kernel].end(), [&](std::size_t place) { return missing[place]; }));
+  };
+  // What a kernel brings only becomes less, so an earlier count is looked at again when it comes to the top.
+  using Entry = std::pair<std::size_t, std::size_t>;  // what it brings, and its place in the plan
+  const auto worse = [](const Entry& a, const Entry& b) {
+    return a.first != b.first ? a.first < b.first : a.second > b.second;
+  };
+  std::priority_queue<Entry, std::vector<Entry>, decltype(worse)> best(worse);
+  for (std::size_t i = 0; i < plan.size(); ++i) best.emplace(met[i].size(), i);
+  while (!best.empty()) {
+    const auto [counted, kernel] = best.top();
+    best.pop();
+    const std::size_t now = brings(kernel);
+    if (now == 0) continue;
+    if (now < counted) {
+      best.emplace(now, kernel);
+      continue;
+    }
+    for (const std::size_t place : met[kernel]) missing[place] = false;
+    section.chosen[kernel] = true;
+    ++coverage.kernels;
+  }
+  return section;
+}
+
+}  // namespace v1
+}  // namespace leanattn
