@@ -83,7 +83,7 @@ class Help(Contract):
                     result = self.expect(2, *command, flags[0], "", says="|".join(flags))
                     self.assertEqual(result.stdout, "")
         self.assertGreater(len(seen), 50)
-        self.expect(2, "db", "export", "", says="FILE")
+        self.expect(2, "db", "export", "", says="file has an empty value")
 
     def test_help_touches_no_cache(self):
         for command in COMMANDS:

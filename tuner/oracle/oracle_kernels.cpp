@@ -91,12 +91,16 @@ CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::u
           .reserved = 0};
 }
 
-Result<std::shared_ptr<const OracleKernels>> OracleKernels::load(Arch arch, CubinCache* cubins,
-                                                                 std::string_view score) {
+Result<CompiledKernel> OracleKernels::compile(Arch arch, CubinCache* cubins, std::string_view score) {
   Result<std::string> expression = std::string();
   if (!score.empty()) expression = score_source(score);
   if (!expression) return tl::unexpected(expression.error());
-  const Result<CompiledKernel> compiled = compile_source(oracle_source(*expression), arch, cubins);
+  return compile_source(oracle_source(*expression), arch, cubins);
+}
+
+Result<std::shared_ptr<const OracleKernels>> OracleKernels::load(Arch arch, CubinCache* cubins,
+                                                                 std::string_view score) {
+  const Result<CompiledKernel> compiled = compile(arch, cubins, score);
   if (!compiled) return tl::unexpected(compiled.error());
   Result<LoadedSource> loaded = LoadedSource::load(*compiled);
   if (!loaded) return tl::unexpected(loaded.error());

@@ -42,6 +42,9 @@ enum class NewRowsStep : int {
 
 class OracleKernels {
  public:
+  /// Compiles the kernels, which takes seconds, so that load() finds them in `cubins`. Any thread. Errors:
+  /// nvrtc_missing, compile_failed, invalid_argument (the expression).
+  static Result<CompiledKernel> compile(Arch arch, CubinCache* cubins, std::string_view score = {});
   /// Compiles and loads the kernels. cubins may be null; otherwise it must outlive them. Errors: nvrtc_missing,
   /// compile_failed, load_failed, context_lost.
   static Result<std::shared_ptr<const OracleKernels>> load(Arch arch, CubinCache* cubins, std::string_view score = {});

@@ -61,10 +61,14 @@ RunPlan plan_run(Arch arch, const VerifyOptions& options) {
   };
   if (wanted(VerifyPart::themes)) plan.kernels = filtered(representative_kernels(arch), options.filter);
   plan.representatives = plan.kernels.size();
-  // A cross-section has few kernels of a group, all of which the compiler may refuse.
+  // Cross-checks of the oracles take long on the CPU. A cross-section also has few kernels of a group, all of which the
+  // compiler may refuse.
+  const std::size_t rare = options.quick ? 4 : 1;
   add(VerifyPart::features, [&] { return feature_kernels(arch); },
-      {.run = {
-           .name = "features", .cases = feature_cases, .cross_check_every = 5, .every_group_runs = !options.quick}});
+      {.run = {.name = "features",
+               .cases = feature_cases,
+               .cross_check_every = 5 * rare,
+               .every_group_runs = !options.quick}});
   // The compiler refuses about one in fifty, so some more are planned than are asked for.
   add(VerifyPart::random,
       [&] {
@@ -72,7 +76,7 @@ RunPlan plan_run(Arch arch, const VerifyOptions& options) {
       },
       {.run = {.name = "random",
                .cases = [seed = options.seed](const KernelSpec& spec) { return random_cases(spec, seed); },
-               .cross_check_every = 7}});
+               .cross_check_every = 7 * rare}});
   add(VerifyPart::combinations, [&] { return verify_combinations(arch); },
       {.run = {.name = "combinations", .cases = combination_cases}});
   add(VerifyPart::groups, [&] { return rank_kernels(arch); }, {.rank_lengths = rank_lengths});

@@ -3,7 +3,11 @@
 
 #include <array>
 #include <chrono>
+#include <future>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "generator/generator.hpp"
 #include "generator/parse_enum.hpp"
@@ -21,6 +25,20 @@ inline namespace v1 {
 namespace {
 
 constexpr std::size_t kCompiledAhead = 2000;  // that may wait for the GPU, about 50 KB each
+
+/// Compiles the oracle for each score expression of the plan into the cache, beside everything else. Where there is no
+/// thread for it, nothing happens, and the oracle is compiled when it is needed.
+std::future<void> compile_oracles(const RunPlan& plan, Arch arch, CubinCache& cubins, const std::atomic<bool>* cancel) {
+  std::set<std::string> scores;
+  for (const VerifyKernel& kernel : plan.kernels) scores.insert(kernel.specs.front().features.score);
+  scores.erase("");
+  return std::async(std::launch::async | std::launch::deferred, [arch, &cubins, cancel, scores = std::move(scores)] {
+    for (const std::string& score : scores) {
+      if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) return;
+      static_cast<void>(OracleKernels::compile(arch, &cubins, score));
+    }
+  });
+}
 
 }  // namespace
 
@@ -60,6 +78,7 @@ Result<VerifyReport> verify(const VerifyOptions& options, CubinCache* cubins, co
   // Compilation takes longest, so it goes on while the oracle is made and the GPU works. These cubins are not kept,
   // because they would fill the user's cache.
   CompileQueue queue(plan.kernels, nullptr, 0, kCompiledAhead);
+  const auto oracles = cubins == nullptr ? std::future<void>() : compile_oracles(plan, device->arch, *cubins, cancel);
   auto runner = VerifyRunner::create(options, *device, cubins, group_done, cancel);
   if (!runner) return tl::unexpected(runner.error());
   const auto loaded = load_representatives(*runner, plan.representatives, queue);

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "tuner/verify/feature_plan.hpp"
+
 namespace leanattn {
 namespace {
 
@@ -68,6 +70,25 @@ TEST(RunPlan, PairsAreThoseOfLoadPathsTypesCachesAndFeatures) {
   expect_pair("append", "rotation of halves");
   for (const char* one : {"head size 512", "group 64", "warps 16", "cache fp8_ds_mla", "second cache"})
     EXPECT_TRUE(met.contains(one)) << one;
+}
+
+TEST(RunPlan, EveryFeatureIsATrait) {
+  std::set<std::string> plain;
+  for (const VerifyKernel& kernel : verify_combinations(kRunHopper)) {
+    for (const auto& traits = traits_of(kernel.specs.front()); const auto& some : {traits.single, traits.paired})
+      plain.insert(some.begin(), some.end());
+  }
+  for (const VerifyKernel& kernel : feature_kernels(kRunHopper)) {
+    // The combinations have these heads, too.
+    if (kernel.group == "feature: head sizes" &&
+        plain.contains("head size " + std::to_string(kernel.specs.front().head_dim)))
+      continue;
+    const KernelTraits traits = traits_of(kernel.specs.front());
+    const auto is_new = [&](const std::string& trait) { return !plain.contains(trait); };
+    EXPECT_TRUE(std::any_of(traits.single.begin(), traits.single.end(), is_new) ||
+                std::any_of(traits.paired.begin(), traits.paired.end(), is_new))
+        << kernel.group << " " << kernel_name(kernel.specs.front());
+  }
 }
 
 TEST(RunPlan, AQuickRunIsSmall) {
