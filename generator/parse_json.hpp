@@ -54,13 +54,17 @@ inline std::string json_reason(const std::exception& error) {
   if (const std::size_t bracket = why.find("] "); why.starts_with('[') && bracket != std::string::npos)
     why.erase(0, bracket + 2);
   constexpr std::string_view kMust = "type must be ", kBut = ", but is ", kKey = "key '", kWith = " with ";
-  const auto behind = [&](std::string_view words) { return why.substr(why.rfind(words) + words.size()); };
+  const auto one = [](const std::string& type) {
+    if (type == "null") return type;
+    return (type.starts_with('a') || type.starts_with('o') ? "an " : "a ") + type;
+  };
+  const auto behind = [&](std::string_view words) { return one(why.substr(why.rfind(words) + words.size())); };
   if (why.starts_with(kMust) && why.find(kBut) != std::string::npos)  // "type must be string, but is number"
-    return "a " + why.substr(kMust.size(), why.find(kBut) - kMust.size()) + " is expected, and not a " + behind(kBut);
+    return one(why.substr(kMust.size(), why.find(kBut) - kMust.size())) + " is expected, and not " + behind(kBut);
   if (why.starts_with(kKey))  // "key 'calls' not found"
     return why.substr(kKey.size() - 1, why.rfind('\'') + 2 - kKey.size()) + " is missing";
   if (why.starts_with("cannot use ") && why.find(kWith) != std::string::npos)  // "cannot use at() with string"
-    return "an object or an array is expected, and not a " + behind(kWith);
+    return "an object or an array is expected, and not " + behind(kWith);
   return why;
 }
 

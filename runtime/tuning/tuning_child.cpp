@@ -28,8 +28,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLookAt{100};            // how often the observer is asked while the program is silent
 constexpr std::size_t kLongestLine = 1u << 20;  // of the program's messages, in bytes
-constexpr std::size_t kMostWarnings = 32;       // of the program, each different and cut at
-constexpr std::size_t kLongestWarning = 2048;   // so many bytes
+constexpr std::size_t kMostWarnings = 32;       // different ones of the program that are kept
+constexpr std::size_t kLongestWarning = 2048;   // bytes of each
 constexpr std::size_t kLastWords = 2048;        // bytes of its standard error that are kept
 constexpr milliseconds kEndsWithin{2000};       // after it has closed its standard output
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace leanattn {
 namespace {
@@ -58,6 +59,7 @@ TEST(JsonReason, SaysInOurWordsWhatTheLibraryThrows) {
   const json object = json::parse(R"({"name": 3, "list": [1, 2]})");
   EXPECT_EQ(reason_of([&] { object.at("calls").get<int>(); }), "'calls' is missing");
   EXPECT_EQ(reason_of([&] { object.at("name").get<std::string>(); }), "a string is expected, and not a number");
+  EXPECT_EQ(reason_of([&] { json().get<std::vector<int>>(); }), "an array is expected, and not null");
   EXPECT_EQ(reason_of([&] { object.at("name").at("x").get<int>(); }),
             "an object or an array is expected, and not a number");
   EXPECT_EQ(reason_of([&] { json::parse("{").get<int>(); }).find("json.exception"), std::string::npos);
