@@ -43,10 +43,11 @@ namespace {
 constexpr std::string_view kPartial = ".partial-";
 
 Result<void> not_written(const std::filesystem::path& file, int error) {
-  // Whoever named the file cannot help these.
+  // A disk that is full or broken says nothing against the file's name.
   const bool of_disk = error == ENOSPC || error == EDQUOT || error == EFBIG || error == EIO;
   return fail(of_disk ? ErrorCode::internal : ErrorCode::invalid_argument,
-              with_errno(file.string() + ": cannot be written", error));
+              with_errno(file.string() + ": cannot be written", error),
+              of_disk ? "Make room, or write somewhere else." : "");
 }
 
 bool write_all(const FileDescriptor& descriptor, std::string_view text) {
@@ -179,7 +180,17 @@ Result<DescriptionLock> lock_directory(const std::filesystem::path& directory, i
   return DescriptionLock(std::move(descriptor));
 }
 
-Result<FileState> check_file(const std::filesystem::path& file) {
+FileDescriptor open_private(const std::filesystem::path& file, int flags) {
+  constexpr mode_t kMode = S_IRUSR | S_IWUSR;
+  FileDescriptor opened(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, kMode));
+  struct stat status {};
+  // Without its owner's permissions, a file that was just made could be opened this once.
+  const bool whole = !opened || ::fstat(opened.get(), &status) != 0 || (status.st_mode & kMode) == kMode ||
+                     ::fchmod(opened.get(), kMode) == 0;
+  return whole ? std::move(opened) : FileDescriptor();
+}
+
+Result<FileState> check_file(const std::filesystem::path& file, Access access) {
   struct stat status {};
   if (::lstat(file.c_str(), &status) != 0) {
     if (errno == ENOENT) return FileState::missing;
@@ -189,7 +200,7 @@ Result<FileState> check_file(const std::filesystem::path& file) {
   if (S_ISLNK(status.st_mode)) return fail(ErrorCode::cache_unavailable, file.string() + " is a symbolic link", hint);
   if (!S_ISREG(status.st_mode))
     return fail(ErrorCode::cache_unavailable, file.string() + " is not a regular file", hint);
-  if (status.st_uid != ::geteuid() && status.st_uid != 0) {
+  if (status.st_uid != ::geteuid() && status.st_uid != 0 && !(access == Access::read && may_be_read(status.st_uid))) {
     return fail(ErrorCode::cache_unavailable,
                 file.string() + " belongs to another user (uid " + std::to_string(status.st_uid) + ")", hint);
   }

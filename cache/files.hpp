@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "cache/file_descriptor.hpp"
+#include "cache/paths.hpp"
 #include "leanattn/error.hpp"
 
 namespace leanattn {
@@ -40,9 +41,13 @@ Result<DescriptionLock> lock_directory(const std::filesystem::path& directory, i
 enum class FileState { missing, usable };
 
 /// Looks at a database file without opening it (closing a second descriptor of an open SQLite file would drop its
-/// locks). Errors: cache_unavailable for anything but a regular file that belongs to us or root and that nobody else
-/// may write.
-Result<FileState> check_file(const std::filesystem::path& file);
+/// locks). Errors: cache_unavailable for anything but a regular file that belongs to us or root (or, to be read, to one
+/// who may_be_read) and that nobody else may write.
+Result<FileState> check_file(const std::filesystem::path& file, Access access = Access::write);
+
+/// Opens a file for reading and writing that only we can use, making it (0600, whatever the umask) where it is missing.
+/// Links are not followed. No descriptor, and errno, where that fails.
+FileDescriptor open_private(const std::filesystem::path& file, int flags = 0);
 
 /// Gives a damaged database a second name, FILE.corrupt-<timestamp>, under which it stays when another file takes its
 /// own, and moves its -journal, -wal and -shm to that name, so that they are never played into the file that comes

@@ -8,8 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "cache/environment_variable.hpp"
-#include "cache/paths.hpp"
+#include "cache/layer_files.hpp"
 #include "cache/tuning/open.hpp"
 #include "cache/tuning/schema.hpp"
 
@@ -17,33 +16,10 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
+using detail::Layer;
+using detail::layers;
+
 constexpr int kBusyTimeoutMs = 2000;  ///< an engine that starts should not wait long for a tuner that writes
-
-struct Layer {
-  std::string name;
-  std::filesystem::path file;
-  bool asked_for;          ///< somebody named it: its absence is worth a warning
-  bool installed = false;  ///< with the library: nobody writes it where it lies
-};
-
-std::vector<Layer> layers(const std::optional<std::filesystem::path>& user_directory) {
-  const auto file_in = [](const std::filesystem::path& path) {
-    std::error_code error;
-    return std::filesystem::is_directory(path, error) ? path / detail::tuning_schema().file_name : path;
-  };
-  std::vector<Layer> layers;
-  if (user_directory) layers.push_back({"user", *user_directory / detail::tuning_schema().file_name, false});
-  if (const std::string site = environment_variable("LEANATTN_SITE_DB"); !site.empty())
-    layers.push_back({"site", file_in(site), true});
-  const std::string shipped = environment_variable("LEANATTN_SHIPPED_DB");
-  if (shipped == "none") return layers;
-  if (!shipped.empty()) {
-    layers.push_back({"shipped", file_in(shipped), true});
-  } else if (const std::filesystem::path self = own_directory(); !self.empty()) {
-    layers.push_back({"shipped", installed_database(self), false, true});
-  }
-  return layers;
-}
 
 /// What is said of the layers, and whether one of them was locked.
 struct Remarks {
@@ -66,7 +42,11 @@ Result<std::unique_ptr<TuningDb>> try_to_open(const Layer& layer) {
 std::unique_ptr<TuningDb> open_layer(const Layer& layer, Remarks remarks) {
   auto db = try_to_open(layer);
   if (db) return *std::move(db);
-  if (db.error().code != ErrorCode::not_found || layer.asked_for) skip(layer, db.error(), remarks);
+  // A layer may have compiled kernels alone.
+  std::error_code ignored;
+  const bool missing = db.error().code == ErrorCode::not_found;
+  if (!missing || (layer.asked_for && !std::filesystem::exists(layer.cubins(), ignored)))
+    skip(layer, db.error(), remarks);
   return nullptr;
 }
 

@@ -56,18 +56,28 @@ tl::unexpected<Error> refuse(std::string message, std::string hint = std::string
   return fail(ErrorCode::cache_unavailable, std::move(message), std::move(hint));
 }
 
-/// Enters `name` below `parent`, making it (0700) where it is missing. A symbolic link is followed only when nobody but
-/// us or root can have planted it; one that appears in place of the directory just made is not followed at all.
-Result<FileDescriptor> enter(const FileDescriptor& parent, const std::string& name, const std::string& so_far) {
+bool trusted(uid_t owner, Access access) {
+  return access == Access::read ? may_be_read(owner) : owner == ::geteuid() || owner == 0;
+}
+
+/// Enters `name` below `parent`. Who wants to write makes it (0700) where it is missing. A symbolic link is followed
+/// only when nobody but a trusted user can have planted it; one that appears in place of the directory just made is not
+/// followed at all.
+Result<FileDescriptor> enter(const FileDescriptor& parent, const std::string& name, const std::string& so_far,
+                             Access access) {
   struct stat status {};
   const bool exists = ::fstatat(parent.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
-  if (!exists && errno != ENOENT) return refuse(with_errno("cannot look at the cache directory " + so_far, errno));
-  if (exists && S_ISLNK(status.st_mode) && status.st_uid != ::geteuid() && status.st_uid != 0) {
+  if (!exists && (errno != ENOENT || access == Access::read))
+    return refuse(with_errno("cannot look at the cache directory " + so_far, errno));
+  if (exists && S_ISLNK(status.st_mode) && !trusted(status.st_uid, access)) {
     return refuse("the cache directory leads through " + so_far + ", a symbolic link of another user (uid " +
                   std::to_string(status.st_uid) + ")");
   }
-  if (!exists && ::mkdirat(parent.get(), name.c_str(), 0700) != 0 && errno != EEXIST) {
-    return refuse(with_errno("cannot create the cache directory " + so_far, errno));
+  if (!exists) {
+    const bool made = ::mkdirat(parent.get(), name.c_str(), 0700) == 0;
+    // Whatever the umask takes away, its owner needs.
+    if (!made ? errno != EEXIST : ::fchmodat(parent.get(), name.c_str(), 0700, AT_SYMLINK_NOFOLLOW) != 0)
+      return refuse(with_errno("cannot create the cache directory " + so_far, errno));
   }
   const int follow = exists ? 0 : O_NOFOLLOW;
   FileDescriptor entered(::openat(parent.get(), name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC | follow));
@@ -78,12 +88,12 @@ Result<FileDescriptor> enter(const FileDescriptor& parent, const std::string& na
   return entered;
 }
 
-Result<void> check_ours(const FileDescriptor& directory, const std::string& path) {
+Result<void> check_directory(const FileDescriptor& directory, const std::string& path, Access access) {
   struct stat status {};
   if (::fstat(directory.get(), &status) != 0) {
     return refuse(with_errno("cannot look at the cache directory " + path, errno));
   }
-  if (status.st_uid != ::geteuid()) {
+  if (access == Access::write ? status.st_uid != ::geteuid() : !may_be_read(status.st_uid)) {
     return refuse("the cache directory " + path + " belongs to another user (uid " + std::to_string(status.st_uid) +
                   ", and we are uid " + std::to_string(::geteuid()) + ")");
   }
@@ -92,8 +102,11 @@ Result<void> check_ours(const FileDescriptor& directory, const std::string& path
     std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(status.st_mode & 07777));
     return refuse("the cache directory " + path + " is writable by others (mode " + mode + ")", "chmod 700 " + path);
   }
-  if (::faccessat(directory.get(), ".", W_OK | X_OK, AT_EACCESS) != 0) {
+  if (access == Access::write && ::faccessat(directory.get(), ".", W_OK | X_OK, AT_EACCESS) != 0)
     return refuse(with_errno("the cache directory " + path + " is not writable", errno));
+  if (access == Access::read && ::faccessat(directory.get(), ".", R_OK | X_OK, AT_EACCESS) != 0) {
+    return refuse(with_errno("the cache directory " + path + " is not readable", errno),
+                  "its owner can let others read it with chmod -R a+rX " + path);
   }
   return {};
 }
@@ -108,29 +121,24 @@ std::filesystem::path resolved(const FileDescriptor& directory, const std::files
   return error ? fallback : path;
 }
 
-}  // namespace
-
-Result<std::filesystem::path> cache_directory(const std::optional<std::filesystem::path>& override) {
-  auto chosen = choose(override);
-  if (!chosen) return tl::unexpected(chosen.error());
-  if (chosen->path.native().find('\0') != std::string::npos) {
-    return refuse(chosen->source + " gives a path with a zero byte in it");
-  }
+/// Walks to an absolute path, and checks what is there.
+Result<std::filesystem::path> enter_all(const std::filesystem::path& path, Access access) {
   FileDescriptor here(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!here) return refuse(with_errno("cannot open /", errno));
   std::filesystem::path so_far = "/";
-  for (const auto& component : chosen->path.relative_path()) {
+  for (const auto& component : path.relative_path()) {
     if (component.empty() || component == ".") continue;
     so_far /= component;
-    auto entered = enter(here, component.string(), so_far.string());
+    auto entered = enter(here, component.string(), so_far.string(), access);
     if (!entered) return tl::unexpected(entered.error());
     here = std::move(*entered);
   }
-  if (auto ours = check_ours(here, so_far.string()); !ours) return tl::unexpected(ours.error());
+  if (auto safe = check_directory(here, so_far.string(), access); !safe) return tl::unexpected(safe.error());
   return resolved(here, so_far);
 }
 
-std::filesystem::path own_directory() {
+/// The file with this very code; empty where the system does not say.
+std::filesystem::path own_file() {
   Dl_info info{};
   static const char anchor = 0;
   std::error_code error;
@@ -140,8 +148,37 @@ std::filesystem::path own_directory() {
     self = std::filesystem::canonical(info.dli_fname, error);
   }
   if (self.empty() || error) self = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? std::filesystem::path() : self.parent_path();
+  return error ? std::filesystem::path() : self;
 }
+
+}  // namespace
+
+Result<std::filesystem::path> cache_directory(const std::optional<std::filesystem::path>& override, Access access) {
+  auto chosen = choose(override);
+  if (!chosen) return tl::unexpected(chosen.error());
+  if (chosen->path.native().find('\0') != std::string::npos) {
+    return refuse(chosen->source + " gives a path with a zero byte in it");
+  }
+  auto writable = enter_all(chosen->path, Access::write);
+  if (writable || access == Access::write) return writable;
+  auto readable = enter_all(chosen->path, Access::read);
+  std::error_code ignored;
+  return readable || std::filesystem::exists(chosen->path, ignored) ? readable : writable;
+}
+
+Result<std::filesystem::path> readable_directory(const std::filesystem::path& directory) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(directory, error);
+  if (error) return refuse("there is no directory " + directory.string() + " (" + error.message() + ")");
+  return enter_all(absolute, Access::read);
+}
+
+bool may_be_read(uid_t owner) {
+  struct stat status {};
+  return owner == ::geteuid() || owner == 0 || (::stat(own_file().c_str(), &status) == 0 && owner == status.st_uid);
+}
+
+std::filesystem::path own_directory() { return own_file().parent_path(); }
 
 bool is_network_filesystem(const std::filesystem::path& directory) {
   // statfs(2) f_type values of file systems whose locks or memory maps several hosts, or a user-space server, may not

@@ -58,7 +58,7 @@ int draw(const FileDescriptor& file, std::int64_t& ticket) {
 
 Result<QueueTurn> QueueTurn::wait(const std::filesystem::path& file, int timeout_ms) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-  FileDescriptor queue(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
+  FileDescriptor queue = open_private(file);
   if (!queue) return fail(ErrorCode::cache_unavailable, with_errno("cannot open " + file.string(), errno));
   std::int64_t ticket = 0;
   int error = ask_until(deadline, [&] { return try_lock(queue, kDrawing); });

@@ -83,8 +83,7 @@ bool holder_is_stopped(const FileDescriptor& file, std::uint64_t turn) {
 CompileTurn CompileTurn::wait(const std::filesystem::path& directory, std::string_view key,
                               std::chrono::milliseconds patience) {
   CompileTurn turn;
-  FileDescriptor file(
-      ::open((directory / "cubin.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
+  FileDescriptor file = detail::open_private(directory / "cubin.lock");
   if (!file) return turn;
   // Asked again and again, because a wait in the kernel has no end when the holder was stopped.
   const auto deadline = std::chrono::steady_clock::now() + patience;

@@ -10,10 +10,12 @@
 #include <mutex>
 #include <set>
 
+#include "cache/cubin/layer.hpp"
 #include "cache/cubin/memory.hpp"
 #include "cache/cubin/rows.hpp"
 #include "cache/digest.hpp"
 #include "cache/environment_variable.hpp"
+#include "cache/layer_files.hpp"
 #include "cache/paths.hpp"
 #include "cache/sqlite/database.hpp"
 
@@ -23,7 +25,6 @@ namespace {
 
 using detail::guarded;
 
-constexpr int kBusyTimeoutMs = 2000;  ///< waiting longer for a cubin than compiling it takes would be silly
 constexpr std::int64_t kDefaultLimitMb = 512;
 constexpr int kFormatVersion = 1;  ///< of what is stored under a key; another one makes other keys
 constexpr std::int64_t kTouchAfterUs =
@@ -58,15 +59,22 @@ void remove_older_asides(const std::filesystem::path& directory, const std::file
   for (const auto& path : old) std::filesystem::remove(path, error);
 }
 
+/// The cubin.db of a directory, opened for writing.
 struct Disk {
   std::unique_ptr<SQLite::Database> database;  ///< null: not usable
+  std::optional<Error> unusable;               ///< why it is not
   std::string warning;
 };
 
 Disk open_disk(const std::filesystem::path& directory, const detail::OpenPolicy& policy) {
+  Disk disk;
   auto opened = detail::open_read_write(detail::cubin_schema(), directory, policy);
-  if (!opened) return {nullptr, opened.error().message + "; compiled kernels are kept in memory only"};
-  Disk disk{std::move(opened->database), {}};
+  if (!opened) {
+    disk.unusable = std::move(opened.error());
+    disk.warning = disk.unusable->message + "; compiled kernels are kept in memory only";
+    return disk;
+  }
+  disk.database = std::move(opened->database);
   if (!opened->put_aside.empty()) {
     remove_older_asides(directory, opened->put_aside);
     disk.warning = opened->damage + "; it was moved to " + opened->put_aside.string() + " and made anew";
@@ -77,11 +85,13 @@ Disk open_disk(const std::filesystem::path& directory, const detail::OpenPolicy&
 /// Loads never write: what was used is noted and goes to the disk with the next store, or at the end.
 class SqliteCubinCache final : public CubinCache {
  public:
-  /// `database` is null for memory only.
-  SqliteCubinCache(std::unique_ptr<SQLite::Database> database, std::filesystem::path directory,
+  /// Without a database in `disk`, what is stored is kept in memory only.
+  SqliteCubinCache(Disk disk, std::vector<detail::CubinLayer> layers, std::filesystem::path directory,
                    const detail::OpenPolicy& policy)
       : memory_(detail::CubinMemory::shared(directory.string())),
-        database_(std::move(database)),
+        database_(std::move(disk.database)),
+        unusable_(std::move(disk.unusable)),
+        layers_(std::move(layers)),
         directory_(std::move(directory)),
         policy_(policy),
         limit_bytes_(limit_bytes()),
@@ -107,16 +117,18 @@ class SqliteCubinCache final : public CubinCache {
       const std::lock_guard lock(mutex_);
       on_disk([&](SQLite::Database& database) { stored = detail::find_cubin(database, key); });
     }
-    if (!stored) return std::nullopt;
-    auto entry = detail::unpack_cubin(key, stored->packed);
+    auto entry = stored ? detail::unpack_cubin(key, stored->packed) : std::nullopt;
     const std::lock_guard lock(mutex_);
-    if (!entry) {
+    if (entry) {
+      used_.insert(stored->id);
+      if (now_us() - stored->last_used_us > kTouchAfterUs) long_unused_ = true;
+    } else if (stored) {
       on_disk([&](SQLite::Database& database) { detail::erase_cubin(database, key); });
-      return std::nullopt;
     }
-    used_.insert(stored->id);
-    if (now_us() - stored->last_used_us > kTouchAfterUs) long_unused_ = true;
-    memory_->store(key, *entry);
+    if (erased_.count(key) == 0) {
+      for (auto layer = layers_.begin(); !entry && layer != layers_.end(); ++layer) entry = layer->load(key);
+    }
+    if (entry) memory_->store(key, *entry);
     return entry;
   }
 
@@ -124,9 +136,17 @@ class SqliteCubinCache final : public CubinCache {
     if (entry.cubin.empty()) return;
     memory_->store(key, entry);
     const auto packed = detail::pack_cubin(key, entry);
-    if (!packed || static_cast<std::int64_t>(packed->data.size() + packed->metadata.size()) > limit_bytes_) return;
+    const auto bytes = packed ? static_cast<std::int64_t>(packed->data.size() + packed->metadata.size()) : 0;
     const std::lock_guard lock(mutex_);
-    on_disk([&](SQLite::Database& database) {
+    if (!packed || bytes > limit_bytes_) {
+      drop({ErrorCode::cache_unavailable,
+            "a kernel of " + std::to_string(entry.cubin.size()) + " bytes is too large for " + file() +
+                ", which keeps " + std::to_string(limit_bytes_ >> 20) + " MiB",
+            "set LEANATTN_CUBIN_CACHE_MB to a larger number",
+            {}});
+      return;
+    }
+    const Result<void> stored = on_disk([&](SQLite::Database& database) {
       int evicted = 0;
       {
         SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
@@ -137,11 +157,13 @@ class SqliteCubinCache final : public CubinCache {
       }
       if (evicted > 0) database.tryExec("PRAGMA incremental_vacuum");
     });
+    if (!stored) drop(stored.error());
   }
 
   void erase(std::string_view key) override {
     memory_->erase(key);
     const std::lock_guard lock(mutex_);
+    if (!layers_.empty()) erased_.emplace(key);
     on_disk([&](SQLite::Database& database) { detail::erase_cubin(database, key); });
   }
 
@@ -153,10 +175,9 @@ class SqliteCubinCache final : public CubinCache {
     return CompileTurn::wait(directory_, key);
   }
 
-  std::optional<std::string> take_warning() override {
+  std::optional<Error> not_kept() override {
     const std::lock_guard lock(mutex_);
-    if (warning_.empty()) return std::nullopt;
-    return std::exchange(warning_, {});
+    return not_kept_;
   }
 
  private:
@@ -166,10 +187,15 @@ class SqliteCubinCache final : public CubinCache {
     long_unused_ = false;
   }
 
-  /// Runs `body` on the file, if there is one; what fails is a miss. A busy file is left alone this time. Otherwise it
-  /// is opened again, and replaced if it is damaged. Call with the mutex held.
+  void drop(Error why) {
+    if (!not_kept_) not_kept_ = std::move(why);
+  }
+
+  /// Runs `body` on the file. What fails is a miss. A busy file is left alone this time. Otherwise it is opened again,
+  /// and replaced if it is damaged; so is a file that another process has removed or replaced. Call with the mutex
+  /// held. Errors: why `body` did not succeed.
   template <class Body>
-  void on_disk(Body&& body) {
+  Result<void> on_disk(Body&& body) {
     if (process_ != ::getpid()) {
       process_ = ::getpid();
       if (database_) {
@@ -177,28 +203,34 @@ class SqliteCubinCache final : public CubinCache {
         reopen(policy_);
       }
     }
-    if (!database_) return;
-    const auto done = guarded(file(), [&]() -> Result<void> {
+    if (database_ && detail::has_moved(*database_)) {
+      database_.reset();
+      reopen(policy_);
+    }
+    if (!database_) return tl::unexpected(*unusable_);
+    auto done = guarded(file(), [&]() -> Result<void> {
       detail::end_transaction(*database_);
       body(*database_);
       return {};
     });
-    if (done || done.error().code == ErrorCode::database_busy || done.error().code == ErrorCode::out_of_memory) return;
+    if (done || done.error().code == ErrorCode::database_busy || done.error().code == ErrorCode::out_of_memory)
+      return done;
     database_.reset();
     if (++recoveries_ > kMostRecoveries) {
-      warning_ = done.error().message + "; compiled kernels are kept in memory only";
-      return;
+      unusable_ = done.error();
+      return done;
     }
     detail::OpenPolicy policy = policy_;
     policy.check_fully = done.error().code != ErrorCode::cache_unavailable;
     reopen(policy);
+    return done;
   }
 
   void reopen(const detail::OpenPolicy& policy) {
     used_.clear();
     Disk disk = open_disk(directory_, policy);
     database_ = std::move(disk.database);
-    if (!disk.warning.empty()) warning_ = std::move(disk.warning);
+    unusable_ = std::move(disk.unusable);
   }
 
   std::string file() const { return (directory_ / detail::cubin_schema().file_name).string(); }
@@ -206,6 +238,9 @@ class SqliteCubinCache final : public CubinCache {
   std::shared_ptr<detail::CubinMemory> memory_;
   std::mutex mutex_;
   std::unique_ptr<SQLite::Database> database_;  ///< null: memory only
+  std::optional<Error> unusable_;               ///< why there is no database
+  std::vector<detail::CubinLayer> layers_;
+  std::set<std::string, std::less<>> erased_;  ///< keys that are not looked for in the layers
   std::filesystem::path directory_;
   detail::OpenPolicy policy_;
   std::int64_t limit_bytes_;
@@ -213,12 +248,12 @@ class SqliteCubinCache final : public CubinCache {
   std::set<std::int64_t> used_;  ///< ids loaded since they were last marked as used
   bool long_unused_ = false;     ///< one of them had not been used for kTouchAfterUs
   int recoveries_ = 0;
-  std::string warning_;
+  std::optional<Error> not_kept_;
 };
 
 Result<std::unique_ptr<SQLite::Database>> open_to_look(const std::filesystem::path& directory) {
   return detail::open_read_only(detail::cubin_schema(), directory / detail::cubin_schema().file_name,
-                                detail::open_policy(directory, kBusyTimeoutMs));
+                                detail::open_policy(directory, detail::kCubinBusyTimeoutMs));
 }
 
 }  // namespace
@@ -232,17 +267,37 @@ std::string cubin_key(std::string_view source, const std::vector<std::string>& o
 }
 
 std::unique_ptr<CubinCache> open_cubin_db(const std::optional<std::filesystem::path>& directory, std::string* warning) {
-  if (warning != nullptr) warning->clear();
-  if (!directory) return std::make_unique<SqliteCubinCache>(nullptr, std::filesystem::path(), detail::OpenPolicy{});
-  const auto safe = cache_directory(*directory);
-  if (!safe) {
-    if (warning != nullptr) *warning = safe.error().message + "; compiled kernels are kept in memory only";
-    return std::make_unique<SqliteCubinCache>(nullptr, *directory, detail::OpenPolicy{});
+  std::string warnings;
+  const auto warn = [&](const std::string& text) { warnings += (warnings.empty() ? "" : "; ") + text; };
+  std::vector<detail::CubinLayer> layers;
+  const auto add_layer = [&](const std::string& name, const std::filesystem::path& file) {
+    auto layer = detail::CubinLayer::open(file);
+    if (layer) {
+      layers.push_back(*std::move(layer));
+    } else if (layer.error().code != ErrorCode::not_found) {
+      warn("the " + name + " kernels were skipped: " + layer.error().message);
+    }
+  };
+  Disk disk;
+  detail::OpenPolicy policy;
+  std::filesystem::path place;
+  if (!directory) {
+    disk.unusable = Error{ErrorCode::cache_unavailable, "there is no cache directory", "set LEANATTN_CACHE_DIR", {}};
+  } else if (const auto safe = cache_directory(*directory)) {
+    place = *safe;
+    policy = detail::open_policy(place, detail::kCubinBusyTimeoutMs);
+    disk = open_disk(place, policy);
+    if (!disk.warning.empty()) warn(disk.warning);
+  } else if (disk.unusable = safe.error(); const auto readable = cache_directory(*directory, Access::read)) {
+    place = *readable;
+    add_layer("user", place / detail::cubin_schema().file_name);
+  } else {
+    place = *directory;
+    warn(safe.error().message + "; compiled kernels are kept in memory only");
   }
-  const detail::OpenPolicy policy = detail::open_policy(*safe, kBusyTimeoutMs);
-  Disk disk = open_disk(*safe, policy);
-  if (warning != nullptr) *warning = disk.warning;
-  return std::make_unique<SqliteCubinCache>(std::move(disk.database), *safe, policy);
+  for (const detail::Layer& layer : detail::layers(std::nullopt)) add_layer(layer.name, layer.cubins());
+  if (warning != nullptr) *warning = std::move(warnings);
+  return std::make_unique<SqliteCubinCache>(std::move(disk), std::move(layers), place, policy);
 }
 
 Result<CubinDbStats> cubin_db_stats(const std::filesystem::path& directory) {

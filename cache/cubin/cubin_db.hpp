@@ -31,9 +31,8 @@ class CubinCache {
   /// After a miss: waits until no other process is compiling `key`. load() again before compiling, since it may have
   /// been stored meanwhile, and keep the turn until it is.
   virtual CompileTurn wait_for_turn(std::string_view) { return {}; }
-  /// A sentence about a degradation since the last call (the file became unusable: memory only from here on). At most
-  /// once each.
-  virtual std::optional<std::string> take_warning() { return std::nullopt; }
+  /// Why the first of the kernels that were stored and are not on the disk is not; nullopt where all are.
+  virtual std::optional<Error> not_kept() { return std::nullopt; }
 };
 
 /// What directory/cubin.db holds.
@@ -56,9 +55,11 @@ std::string cubin_key(std::string_view source, const std::vector<std::string>& o
                       std::string_view compiler_version, std::string_view arch);
 
 /// directory/cubin.db, zstd-compressed values with their own SHA-256, least recently used ones evicted above the limit;
-/// in front of it a memory layer of up to 16 MiB that all caches of the process on the same directory share. nullopt:
+/// in front of it a memory layer of up to 16 MiB that all caches of the process on the same directory share; behind it,
+/// and only read, the cubin.db of the site's and of the shipped layer (layers.hpp). nullopt: what is stored is kept in
 /// memory only. A database that cannot be opened or is damaged is moved aside and made anew; where that fails too,
-/// memory only. `warning`, when not null, receives at most one sentence about such a degradation.
+/// memory only. A directory that can only be read (cache_directory, Access::read) is read. `warning`, when not null,
+/// receives what cannot be used and why, or nothing.
 std::unique_ptr<CubinCache> open_cubin_db(const std::optional<std::filesystem::path>& directory, std::string* warning);
 
 }  // namespace v1

@@ -17,6 +17,7 @@ inline namespace v1 {
 namespace detail {
 
 inline constexpr std::uint32_t kCubinApplicationId = 0x4C416362;  // "LAcb"
+inline constexpr int kCubinBusyTimeoutMs = 2000;  ///< waiting longer for a cubin than compiling it takes would be silly
 
 const Schema& cubin_schema();
 

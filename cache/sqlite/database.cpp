@@ -111,11 +111,15 @@ Result<void> build_beside(const Schema& schema, const std::filesystem::path& fil
   remove_unfinished(file);
   const std::string built = name_while_built(file);
   {
-    const FileDescriptor made(::open(built.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    const FileDescriptor made = open_private(built, O_EXCL);
     if (!made) {
       return fail(ErrorCode::cache_unavailable, with_errno("cannot create " + file.string(), errno),
                   "set LEANATTN_CACHE_DIR to a writable directory on a local disk");
     }
+    // Who may read the directory may read what is in it. SQLite makes journals with the permissions of their database.
+    struct stat directory {};
+    if (::stat(file.parent_path().c_str(), &directory) == 0)
+      ::fchmod(made.get(), S_IRUSR | S_IWUSR | (directory.st_mode & (S_IRGRP | S_IROTH)));
   }
   auto done = guarded(file.string(), [&]() -> Result<void> {
     SQLite::Database database(built, SQLite::OPEN_READWRITE | SQLITE_OPEN_NOFOLLOW);
@@ -153,7 +157,22 @@ Result<std::int64_t> database_size(const std::filesystem::path& file) {
     return fail(code, with_errno("cannot read the database " + file.string(), errno));
   }
   if (!S_ISREG(status.st_mode)) return fail(ErrorCode::cache_unavailable, file.string() + " is not a regular file");
+  if (::faccessat(AT_FDCWD, file.c_str(), R_OK, AT_EACCESS) != 0) {
+    return fail(ErrorCode::cache_unavailable, with_errno(file.string() + " is not readable", errno),
+                "its owner can let others read it with chmod a+r " + file.string());
+  }
   return static_cast<std::int64_t>(status.st_size);
+}
+
+/// SQLite opens whatever lies where it keeps its journals, and a pipe there would never let it go on.
+Result<void> check_journals(const std::filesystem::path& file) {
+  for (const char* suffix : {"-journal", "-wal", "-shm"}) {
+    const std::string name = file.string() + suffix;
+    struct stat status {};
+    if (::stat(name.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
+      return fail(ErrorCode::cache_unavailable, name + " is not a regular file", "remove it");
+  }
+  return {};
 }
 
 /// Whether the header asks for a way of writing that SQLite does not know; such a file opens for reading only.
@@ -183,6 +202,7 @@ Result<std::unique_ptr<SQLite::Database>> open_existing(const Schema& schema, co
   return guarded(file.string(), [&]() -> Result<std::unique_ptr<SQLite::Database>> {
     const auto size = database_size(file);
     if (!size) return tl::unexpected(size.error());
+    if (auto regular = check_journals(file); !regular) return tl::unexpected(regular.error());
     if (auto whole = check_size(file, *size); !whole) return tl::unexpected(whole.error());
     auto database = std::make_unique<SQLite::Database>(
         file.string(), SQLite::OPEN_READWRITE | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_NOMUTEX);
@@ -380,12 +400,15 @@ bool has_moved(SQLite::Database& database) {
   return sqlite3_file_control(database.getHandle(), "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK && moved != 0;
 }
 
+int version_of(SQLite::Database& database) { return static_cast<int>(ask_number(database, "PRAGMA user_version")); }
+
 Result<std::unique_ptr<SQLite::Database>> open_read_only(const Schema& schema, const std::filesystem::path& file,
                                                          const OpenPolicy& policy) {
   if (auto usable = check_library(); !usable) return tl::unexpected(usable.error());
   return guarded(file.string(), [&]() -> Result<std::unique_ptr<SQLite::Database>> {
     const auto size = database_size(file);
     if (!size) return tl::unexpected(size.error());
+    if (auto regular = check_journals(file); !regular) return tl::unexpected(regular.error());
     if (auto whole = check_size(file, *size); !whole) return tl::unexpected(whole.error());
     auto opened = open_for_reading(schema, file, policy);
     if (!opened) return opened;

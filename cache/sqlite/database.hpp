@@ -92,6 +92,9 @@ void end_transaction(SQLite::Database& database);
 /// Whether another file has taken the name of the one that is open: it was replaced, and what is written to it is lost.
 bool has_moved(SQLite::Database& database);
 
+/// The user_version of what is open: 0 where a file has been emptied meanwhile. Throws SQLite::Exception.
+int version_of(SQLite::Database& database);
+
 /// An empty database in memory. Errors: out_of_memory, internal.
 Result<std::unique_ptr<SQLite::Database>> open_memory(const Schema& schema);
 

@@ -16,10 +16,15 @@ bool proves_damage(int sqlite_result) {
 }
 
 Error damaged(const std::string& file, const std::string& why) {
-  return Error{ErrorCode::database_corrupt,
-               file + " is damaged: " + why,
-               "leanattn db rebuild keeps what can still be read of it; leanattn db import takes a good copy",
-               {}};
+  return Error{ErrorCode::database_corrupt, file + " is damaged: " + why, how_to_mend(file), {}};
+}
+
+std::string how_to_mend(const std::filesystem::path& file) {
+  if (file.filename() == "cubin.db") return "remove it; kernels are compiled again";
+  if (file.filename() != "tuning.db") return "take a good copy of it";
+  const std::string here = " --db " + file.parent_path().string();
+  return "leanattn db check" + here + " tells more, leanattn db rebuild" + here +
+         " keeps what can still be read, leanattn db import" + here + " FILE takes a good copy";
 }
 
 Error to_error(const SQLite::Exception& exception, const std::string& file) {

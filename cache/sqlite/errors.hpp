@@ -2,6 +2,7 @@
 // Any thread; no shared state.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "leanattn/error.hpp"
@@ -28,6 +29,9 @@ Error current_exception_error(const std::string& file);
 
 /// database_corrupt: "FILE is damaged: WHY".
 Error damaged(const std::string& file, const std::string& why);
+
+/// What to do about damage in a database, which need not be the user's own: with commands that name its directory.
+std::string how_to_mend(const std::filesystem::path& file);
 
 /// Runs `body`, which returns a Result; exceptions of SQLite and of allocation become an Error about `file`.
 template <class Body>

@@ -26,9 +26,6 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-constexpr const char* kHint =
-    "its owner can mend it: any command of leanattn that opens it for writing, such as leanattn db rebuild";
-
 /// Removed with its contents on destruction.
 class PrivateDirectory {
  public:
@@ -36,7 +33,7 @@ class PrivateDirectory {
     std::error_code error;
     const std::string named = environment_variable("TMPDIR");
     std::string pattern = (named.starts_with('/') ? named : "/tmp") + "/leanattn-read-XXXXXX";
-    if (::mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+    if (::mkdtemp(pattern.data()) != nullptr && ::chmod(pattern.c_str(), 0700) == 0) path_ = pattern;
   }
   PrivateDirectory(const PrivateDirectory&) = delete;
   PrivateDirectory& operator=(const PrivateDirectory&) = delete;
@@ -60,6 +57,7 @@ Bytes read_plain(const std::filesystem::path& file) {
 }
 
 bool write_plain(const std::filesystem::path& file, const Bytes& bytes) {
+  if (!open_private(file, O_EXCL)) return false;
   std::ofstream stream(file, std::ios::binary | std::ios::trunc);
   stream.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   stream.close();
@@ -120,7 +118,8 @@ Result<std::unique_ptr<SQLite::Database>> read_past_journal(const std::filesyste
     return fail(
         ErrorCode::cache_unavailable,
         file.string() + " was left in the middle of a change by a process that ended, and cannot be read: " + why,
-        kHint);
+        "its owner can mend it: any command that opens it for writing, such as leanattn db rebuild --db " +
+            (file.has_parent_path() ? file.parent_path().string() : "."));
   };
   const auto snapshot = take_snapshot(file, timeout_ms);
   if (!snapshot) {

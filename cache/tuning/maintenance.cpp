@@ -1,5 +1,6 @@
 #include "cache/tuning/maintenance.hpp"
 
+#include <sqlite3.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -43,7 +44,7 @@ std::vector<std::string> find_tuning_damage(SQLite::Database& database) {
   for (const auto& [count, what] :
        {std::pair{winners,
                   "winners do not match their digests, or point at trials of something"
-                  " else; leanattn db rebuild mends it"},
+                  " else; leanattn db rebuild derives them anew"},
         {limits, "read limits do not match their digests; leanattn tune measures them again"}}) {
     if (count > 0) findings.push_back(std::to_string(count) + " " + what);
   }
@@ -60,10 +61,21 @@ Result<void> export_database(SQLite::Database& database, const std::string& name
   // meanwhile.
   const std::string partial = file.string() + ".partial-" + make_uuid();
   auto copied = guarded(name, [&]() -> Result<void> {
-    SQLite::Statement vacuum(database, "VACUUM INTO ?1");
-    vacuum.bind(1, partial);
-    vacuum.exec();
-    return {};
+    try {
+      SQLite::Statement vacuum(database, "VACUUM INTO ?1");
+      vacuum.bind(1, partial);
+      vacuum.exec();
+      return {};
+    } catch (const SQLite::Exception& exception) {
+      const Error error = to_error(exception, name);
+      // What is wrong with a file that is written is wrong with the copy.
+      if (error.code != ErrorCode::internal && error.code != ErrorCode::cache_unavailable) throw;
+      const bool full = (exception.getErrorCode() & 0xff) == SQLITE_FULL;
+      return fail(
+          ErrorCode::cache_unavailable,
+          "cannot write " + file.string() + ": " + (full ? "the disk is full" : exception.what()),
+          full ? "free some space, or name a file on another disk" : "name a file in a folder that you may write to");
+    }
   });
   if (copied) {
     sync_path(partial);
@@ -78,9 +90,6 @@ Result<void> export_database(SQLite::Database& database, const std::string& name
       }
     }
     sync_path(file.has_parent_path() ? file.parent_path() : std::filesystem::path("."));
-  } else if (copied.error().code == ErrorCode::internal || copied.error().code == ErrorCode::cache_unavailable) {
-    copied.error().code = ErrorCode::cache_unavailable;
-    copied.error().message = "cannot write " + file.string() + ": " + copied.error().message;
   }
   for (const char* suffix : {"", "-journal"}) ::unlink((partial + suffix).c_str());
   return copied;
@@ -90,21 +99,22 @@ namespace {
 
 // A group is what stays or goes together: the trials of one key, configuration and software, since which of them stands
 // for the configuration depends on all. Winners, the fastest trials beside them and the newest trial of each key, which
-// decides whose software counts, are crowned, and so is their whole group. ?3 is the latest credible time: what was
-// created after it counts as the oldest, as it does for winners.
+// decides whose software counts, are crowned, and so is their whole group. ?3 is now: where a trial of a key comes from
+// the future, one of two clocks is wrong, and nobody can tell which trials of that key are old or decide its winner. So
+// all of them stay.
 constexpr const char* kGroups =
-    "WITH placed AS (SELECT t.id AS id, CASE WHEN t.created > ?3 THEN '' ELSE t.created END AS created,"
-    "   s.device_model_id AS d, t.problem_id AS p,"
+    "WITH placed AS (SELECT t.id AS id, t.created AS created, s.device_model_id AS d, t.problem_id AS p,"
     "   t.shape_id AS h, t.policy AS y, t.config_id AS c, e.driver_version AS v, e.driver_release AS r,"
     "   e.nvrtc_version AS n, e.library_revision AS l, length(t.samples_json) + length(t.reason) AS bytes,"
     "   EXISTS(SELECT 1 FROM winners w WHERE w.trial_id = t.id OR w.fastest_trial_id = t.id)"
     "   OR (t.status = 'ok' AND 1 = row_number() OVER ("
     "     PARTITION BY s.device_model_id, t.problem_id, t.shape_id, t.policy"
-    "     ORDER BY t.status = 'ok' DESC, s.library_version DESC, s.schema_version DESC,"
-    "     CASE WHEN t.created > ?3 THEN '' ELSE t.created END DESC, t.uuid DESC)) AS crowned"
+    "     ORDER BY t.status = 'ok' DESC, s.library_version DESC, s.schema_version DESC, t.created DESC,"
+    "     t.uuid DESC)) AS crowned,"
+    "   max(t.created) OVER (PARTITION BY s.device_model_id, t.problem_id, t.shape_id, t.policy) > ?3 AS ahead"
     "   FROM trials t JOIN sessions s ON s.id = t.session_id JOIN environments e ON e.id = s.environment_id),"
     " judged AS (SELECT id, bytes, min(id) OVER same AS leader, max(created) OVER same AS newest,"
-    "   max(crowned) OVER same AS kept FROM placed WINDOW same AS (PARTITION BY d, p, h, y, c, v, r, n, l)) ";
+    "   max(crowned OR ahead) OVER same AS kept FROM placed WINDOW same AS (PARTITION BY d, p, h, y, c, v, r, n, l)) ";
 
 /// What no trial refers to any more. Sessions that began after `cutoff` stay even without trials, and so do those of
 /// the last day, one of which may be about to add its first.
@@ -137,7 +147,7 @@ std::int64_t drop_old_trials(SQLite::Database& database, const std::string& cuto
       database,
       std::string(kGroups) + "DELETE FROM trials WHERE id IN (SELECT id FROM judged WHERE newest < ?1 AND NOT kept)");
   trials.bind(1, cutoff);
-  trials.bind(3, latest_credible_timestamp());
+  trials.bind(3, utc_timestamp());
   const std::int64_t count = trials.exec();
   drop_unreferenced(database, cutoff);
   return count;
@@ -158,7 +168,7 @@ std::int64_t drop_trials_above(SQLite::Database& database, std::int64_t max_byte
                       " DELETE FROM trials WHERE id IN (SELECT id FROM queue WHERE coalesce(before, 0) < ?2)");
     trials.bind(1, kRowBytes);
     trials.bind(2, excess);
-    trials.bind(3, latest_credible_timestamp());
+    trials.bind(3, utc_timestamp());
     const std::int64_t count = trials.exec();
     if (count == 0) return dropped;
     dropped += count;

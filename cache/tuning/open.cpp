@@ -41,7 +41,8 @@ Result<OpenedTuning> open_for_writing(const std::filesystem::path& directory, Op
     return fail(ErrorCode::database_corrupt,
                 (*safe / tuning_schema().file_name).string() +
                     " is damaged, and not one of its trials can be read; it was left as it is",
-                "leanattn db import FILE puts it aside and starts anew with the trials of a good copy");
+                "leanattn db import --db " + safe->string() +
+                    " FILE puts it aside and starts anew with the trials of a good copy");
   };
   auto opened = open_read_write(tuning_schema(), *safe, policy, salvage);
   if (!opened) return tl::unexpected(opened.error());

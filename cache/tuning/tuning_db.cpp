@@ -47,6 +47,8 @@ class SqliteTuningDb final : public TuningDb {
     return std::exchange(warning_, {});
   }
 
+  std::optional<Error> not_kept() override { return in_memory_ ? failure_ : std::nullopt; }
+
   Result<std::string> begin_session(const DeviceModel& device, const Environment& environment,
                                     std::string_view command) override {
     detail::SessionRow session{.uuid = detail::make_uuid(),
@@ -70,11 +72,12 @@ class SqliteTuningDb final : public TuningDb {
   Result<void> finish_session(std::string_view session) override {
     const std::string now = detail::utc_timestamp();
     auto finished = write(Fallback::memory, [&](SQLite::Database& database) -> Result<void> {
+      if (auto known = ensure_session(database, session); !known) return known;
       SQLite::Statement update(database, "UPDATE sessions SET finished = ?2 WHERE uuid = ?1");
       update.bind(1, std::string(session));
       update.bind(2, now);
-      if (update.exec() == 1) return {};
-      return fail(ErrorCode::not_found, "there is no session " + std::string(session));
+      update.exec();
+      return {};
     });
     if (finished) {
       std::erase_if(begun_, [&](const detail::SessionRow& row) { return row.uuid == session; });
@@ -88,6 +91,7 @@ class SqliteTuningDb final : public TuningDb {
     Trial row = trial;
     if (row.uuid.empty()) row.uuid = detail::make_uuid();
     auto written = write(Fallback::memory, [&](SQLite::Database& database) -> Result<void> {
+      if (auto known = ensure_session(database, session); !known) return known;
       detail::RowWriter writer(database);
       std::int64_t session_id = 0;
       detail::SessionRow session_row;
@@ -96,7 +100,7 @@ class SqliteTuningDb final : public TuningDb {
                                              " FROM sessions s JOIN device_models d ON d.id = s.device_model_id"
                                              " JOIN environments e ON e.id = s.environment_id WHERE s.uuid = ?1");
         find.bind(1, std::string(session));
-        if (!find.executeStep()) return fail(ErrorCode::not_found, "there is no session " + std::string(session));
+        find.executeStep();
         session_id = find.getColumn(0).getInt64();
         session_row = detail::read_session(find, 1);
       }
@@ -132,7 +136,7 @@ class SqliteTuningDb final : public TuningDb {
     return read([&](SQLite::Database& database) -> Result<Limits> {
       int damaged = 0;
       Limits limits = detail::read_limits_of(database, device, policy, damaged);
-      if (damaged > 0) warn_of_damage(damaged, "read limits", "leanattn tune measures them again");
+      if (damaged > 0) warn_of_damage(damaged, "read limits");
       return limits;
     });
   }
@@ -164,7 +168,7 @@ class SqliteTuningDb final : public TuningDb {
     return read([&](SQLite::Database& database) -> Result<std::vector<Winner>> {
       int damaged = 0;
       std::vector<Winner> winners = detail::read_winners(database, device, problem, damaged);
-      if (damaged > 0) warn_of_damage(damaged, "winners", "leanattn db rebuild derives them anew");
+      if (damaged > 0) warn_of_damage(damaged, "winners");
       return winners;
     });
   }
@@ -220,7 +224,7 @@ class SqliteTuningDb final : public TuningDb {
           ++damaged;
         }
       }
-      if (damaged > 0) warn_of_damage(damaged, "trials", "leanattn db rebuild derives winners from the others");
+      if (damaged > 0) warn_of_damage(damaged, "trials");
       return trials;
     });
   }
@@ -300,10 +304,31 @@ class SqliteTuningDb final : public TuningDb {
     return std::nullopt;
   }
 
-  void warn_of_damage(int count, const char* what, const char* remedy) {
-    warning_ = name_ + ": " + std::to_string(count) + " damaged " + what +
-               " were left out; leanattn db check tells more, " + remedy;
+  void warn(const std::string& text) {
+    if (warning_.find(text) == std::string::npos) warning_ += (warning_.empty() ? "" : "; ") + text;
   }
+
+  void warn_of_damage(int count, const char* what) {
+    warn(name_ + ": " + std::to_string(count) + " damaged " + what + " were left out; " + detail::how_to_mend(name_));
+  }
+
+  /// Writes a session again that this object began and that is not there any more. Errors: not_found.
+  Result<void> ensure_session(SQLite::Database& database, std::string_view uuid) {
+    SQLite::Statement known(database, "SELECT 1 FROM sessions WHERE uuid = ?1");
+    known.bind(1, std::string(uuid));
+    if (known.executeStep()) return {};
+    const auto begun =
+        std::find_if(begun_.begin(), begun_.end(), [&](const detail::SessionRow& row) { return row.uuid == uuid; });
+    if (begun == begun_.end()) return fail(ErrorCode::not_found, "there is no session " + std::string(uuid));
+    detail::RowWriter(database).session(*begun);
+    warn(name_ +
+         " was removed, replaced or emptied by somebody else; what this session had stored there is lost, and "
+         "the session goes on in the file that has the name now");
+    return {};
+  }
+
+  /// Whether somebody has emptied the file that is open. Throws SQLite::Exception.
+  bool is_emptied() { return !in_memory_ && detail::version_of(*database_) == 0; }
 
   /// A connection must not be used on the other side of a fork(): a child gets its own, and leaks the inherited one on
   /// purpose.
@@ -326,18 +351,21 @@ class SqliteTuningDb final : public TuningDb {
     auto opened = detail::open_for_writing(directory_, mode_, policy_);
     if (!opened) return tl::unexpected(opened.error());
     database_ = std::move(opened->database);
-    if (!opened->warning.empty()) warning_ = std::move(opened->warning);
+    if (!opened->warning.empty()) warn(opened->warning);
     return {};
   }
 
   template <class Body>
   auto read(Body&& body) -> decltype(body(std::declval<SQLite::Database&>())) {
     if (auto ready = ensure_process(); !ready) return tl::unexpected(ready.error());
+    bool lost = false;
     const auto once = [&] {
-      return guarded(name_, [&] {
+      return guarded(name_, [&]() -> decltype(body(*database_)) {
         detail::end_transaction(*database_);
         // One snapshot, even where the body asks several times.
         const SQLite::Transaction snapshot(*database_, SQLite::TransactionBehavior::DEFERRED);
+        lost = is_emptied();
+        if (lost) return fail(ErrorCode::cache_unavailable, name_ + " is being replaced again and again");
         return body(*database_);
       });
     };
@@ -345,7 +373,8 @@ class SqliteTuningDb final : public TuningDb {
     // A connection that may only read cannot roll back what another process, killed since this was opened, left behind.
     const bool unfinished = !result && result.error().code == ErrorCode::cache_unavailable &&
                             mode_ == OpenMode::read_only && !in_memory_ && detail::has_journal(name_);
-    if (!unfinished || !open_again()) return result;
+    if (!lost && !unfinished) return result;
+    if (auto again = open_again(); !again) return lost ? tl::unexpected(again.error()) : std::move(result);
     return once();
   }
 
@@ -355,18 +384,22 @@ class SqliteTuningDb final : public TuningDb {
     if (auto ready = ensure_process(); !ready) return tl::unexpected(ready.error());
     constexpr int kMostReplacements = 5;  // of the file, by other processes that repair it
     for (int replacements = 0;;) {
-      bool moved = false;
+      bool lost = false;
       auto result = guarded(name_, [&]() -> decltype(body(*database_)) {
         detail::end_transaction(*database_);
         SQLite::Transaction transaction(*database_, SQLite::TransactionBehavior::IMMEDIATE);
         // Who repairs a file locks it until the repaired one has its name, so from here on the answer stays.
-        moved = !in_memory_ && detail::has_moved(*database_);
-        if (moved) return fail(ErrorCode::database_busy, name_ + " is being replaced again and again");
+        lost = !in_memory_ && (detail::has_moved(*database_) || is_emptied());
+        if (lost) return fail(ErrorCode::database_busy, name_ + " is being replaced again and again");
         auto inner = body(*database_);
         if (inner) transaction.commit();
         return inner;
       });
-      if (moved && ++replacements <= kMostReplacements && open_again()) continue;
+      if (lost && ++replacements <= kMostReplacements) {
+        auto again = open_again();
+        if (again) continue;
+        result = tl::unexpected(std::move(again.error()));
+      }
       if (result || in_memory_ || fallback == Fallback::none || !carry_on_in_memory(result.error())) return result;
     }
   }
@@ -382,6 +415,7 @@ class SqliteTuningDb final : public TuningDb {
   bool in_memory_;
   pid_t process_;
   std::vector<detail::SessionRow> begun_;  ///< unfinished sessions of this object, to be known in memory as well
+  std::optional<Error> failure_;           ///< why what was in a file is in memory
   std::string warning_;
 };
 
@@ -411,7 +445,8 @@ bool SqliteTuningDb::carry_on_in_memory(const Error& cause) {
   if (!known) return false;
   database_ = std::move(*memory);
   in_memory_ = true;
-  warning_ = cause.message + "; from here on, results are kept in memory only";
+  failure_ = cause;
+  warn(cause.message + "; from here on, results are kept in memory only");
   return true;
 }
 

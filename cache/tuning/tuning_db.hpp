@@ -135,6 +135,10 @@ class TuningDb {
   /// damaged rows were left out.
   virtual std::optional<std::string> take_warning() = 0;
 
+  /// Why what was written last is not in the file but in memory; nullopt where it is in the file, or there never was
+  /// one.
+  virtual std::optional<Error> not_kept() = 0;
+
   /// A tuning session: every trial inserted until finish belongs to it. Returns its uuid.
   virtual Result<std::string> begin_session(const DeviceModel& device, const Environment& environment,
                                             std::string_view command) = 0;

@@ -131,8 +131,9 @@ int show_check(const Console& console, TuningDb& db, const std::string& director
   return report_error(
       {ErrorCode::database_corrupt,
        fmt::format("the database in {} is damaged: {} findings", directory, findings->size()),
-       "`leanattn db rebuild` puts a damaged tuning.db aside, keeps every trial that can still be read, "
-       "and derives the winners anew. A damaged cubin.db can be deleted: kernels are compiled again.",
+       fmt::format("`leanattn db rebuild --db {}` puts a damaged tuning.db aside, keeps every trial that can still be "
+                   "read, and derives the winners anew. A damaged cubin.db can be deleted: kernels are compiled again.",
+                   directory),
        {}});
 }
 
@@ -146,7 +147,6 @@ Error cannot_export(const std::string& file, Error error) {
             "Make the folder, or name a file in another one.",
             {}};
   }
-  if (error.code == ErrorCode::cache_unavailable) error.hint = "Name a file in a folder that you may write to.";
   return error;
 }
 
@@ -160,7 +160,10 @@ Error cannot_import(const std::string& file, Error error) {
 int run(const Console& console, const DbFlags& flags) {
   const Result<GarbageLimits> limits = garbage_limits(flags);
   if (!limits) return report_error(limits.error());
-  const Result<Caches> caches = open_caches(console, CacheNeed::durable);
+  const bool reads =
+      flags.path->parsed() || flags.stats->parsed() || flags.check->parsed() || flags.export_to->parsed();
+  const CacheNeed need = reads ? CacheNeed::readable : CacheNeed::durable;
+  const Result<Caches> caches = open_caches(console, need);
   if (!caches) return report_error(caches.error());
   const std::string directory = caches->directory->string();
   if (flags.path->parsed()) return done(console, {{"path", directory}}, directory);
@@ -172,13 +175,12 @@ int run(const Console& console, const DbFlags& flags) {
                          "`leanattn tune` makes a database.",
                          {}});
   }
-  const bool reads = flags.stats->parsed() || flags.check->parsed() || flags.export_to->parsed();
   const bool works_on_trials = flags.rebuild->parsed() || flags.gc->parsed();
   Result<std::unique_ptr<TuningDb>> opened = open_tuning(*caches,
                                                          reads             ? OpenMode::read_only
                                                          : works_on_trials ? OpenMode::maintain
                                                                            : OpenMode::read_write,
-                                                         CacheNeed::durable);
+                                                         need);
   if (!opened) return report_error(opened.error());
   TuningDb& db = **opened;
 

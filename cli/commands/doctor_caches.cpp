@@ -84,9 +84,11 @@ Findings look_at_tuning_db(const std::filesystem::path& directory) {
   if (!problems) {
     findings.push_back(bad("tuning.db", problems.error()));
   } else if (!problems->empty()) {
-    findings.push_back(damaged("tuning.db", *problems,
-                               "`leanattn db check` lists all damage. `leanattn db rebuild` moves the file aside and "
-                               "keeps every trial that can still be read."));
+    findings.push_back(
+        damaged("tuning.db", *problems,
+                fmt::format("`leanattn db check --db {0}` lists all damage. `leanattn db rebuild --db {0}` "
+                            "moves the file aside and keeps every trial that can still be read.",
+                            directory.string())));
   } else if (const Result<DbStats> stats = (*db)->stats()) {
     findings.push_back(good("tuning.db", fmt::format("is sound and has {} trials and {} winners in {}", stats->trials,
                                                      stats->winners, format_bytes(stats->bytes))));
@@ -188,8 +190,11 @@ Findings look_at_caches(const Console& console, const std::vector<DeviceFacts>& 
   Findings findings;
   const auto add = [&](Findings more) { findings.insert(findings.end(), more.begin(), more.end()); };
   std::optional<std::filesystem::path> directory;
-  if (const Result<std::filesystem::path> found = cache_directory(console.db)) {
+  if (const Result<std::filesystem::path> found = cache_directory(console.db, Access::read)) {
     directory = *found;
+    if (const Result<std::filesystem::path> writable = cache_directory(console.db); !writable)
+      add({doubtful("cache", writable.error().message + "; what is in it is used, but nothing is added",
+                    writable.error().hint)});
     add(look_at_directory(*directory));
     for (const char* name : {"tuning.db", "cubin.db"}) {
       if (auto unsafe = look_at_file(*directory / name)) findings.push_back(*std::move(unsafe));

@@ -132,8 +132,8 @@ int run(const Console& console, const ExplainFlags& flags) {
     print(*text);
     return kExitOk;
   }
-  if (const Result<void> written = write_out(flags.out, *text); !written) return report_error(written.error());
-  return kExitOk;
+  const Result<void> written = write_out(flags.out, *text);
+  return written ? kExitOk : report_error(written.error());
 }
 
 }  // namespace

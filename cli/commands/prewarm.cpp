@@ -33,7 +33,7 @@ struct PrewarmFlags {
 int run(const Console& console, const PrewarmFlags& flags) {
   const Result<Workload> workload = resolve(console, flags.shape, kPrewarmBatch, kPrewarmContext);
   if (!workload) return report_error(workload.error());
-  const Result<Caches> caches = open_caches(console, CacheNeed::durable);
+  const Result<Caches> caches = open_caches(console, CacheNeed::optional);
   if (!caches) return report_error(caches.error());
   const Result<Target> target = resolve_target(flags.device, *caches);
   if (!target) return report_error(target.error());
@@ -62,6 +62,12 @@ int run(const Console& console, const PrewarmFlags& flags) {
       line.clear();
       return report_error(compiled.error());
     }
+    if (std::optional<Error> why = caches->cubins->not_kept()) {
+      if (caches->no_directory) why = caches->no_directory;
+      line.clear();
+      why->message = fmt::format("{} was compiled, but is not kept: {}", kernel_name(spec), why->message);
+      return report_error(*why);
+    }
     table.rows.push_back({kernel_name(spec), std::to_string(compiled->resources.registers),
                           std::to_string(compiled->cubin.size()), fmt::format("{:.0f}", compiled->compile_ms),
                           compiled->from_cache ? "cubin.db" : "NVRTC"});
@@ -73,10 +79,12 @@ int run(const Console& console, const PrewarmFlags& flags) {
   }
   line.clear();
   if (console.json) {
-    const nlohmann::ordered_json document{{"schema_version", 1},
-                                          {"arch", to_string(target->facts.arch)},
-                                          {"directory", caches->directory->string()},
-                                          {"kernels", std::move(kernels)}};
+    const nlohmann::ordered_json document{
+        {"schema_version", 1},
+        {"arch", to_string(target->facts.arch)},
+        {"directory",
+         caches->directory ? nlohmann::ordered_json(caches->directory->string()) : nlohmann::ordered_json(nullptr)},
+        {"kernels", std::move(kernels)}};
     print_json(document);
   } else {
     print_table(table);

@@ -84,7 +84,7 @@ std::string rendered(const Report& report, const std::string& format) {
 
 /// The report of the database. Errors: those of the database; not_found if it has no winners.
 Result<Report> report_of_database(const Console& console) {
-  const Result<Caches> caches = open_caches(console, CacheNeed::durable);
+  const Result<Caches> caches = open_caches(console, CacheNeed::readable);
   if (!caches) return tl::unexpected(caches.error());
   const Result<std::unique_ptr<TuningDb>> db = open_tuning(*caches, OpenMode::read_only, CacheNeed::durable);
   if (!db) return tl::unexpected(db.error());

@@ -62,8 +62,12 @@ int tune_without_gpu(const Console& console, const TuneFlags& flags, const Workl
   const Result<std::vector<OfflineShape>> offline = tune_offline(request, *facts, caches.cubins.get(), sink, stop);
   line.clear();
   if (!offline) return report_error(offline.error());
+  std::optional<Error> not_kept = request.dry_run ? std::nullopt : caches.cubins->not_kept();
   if (console.json) {
-    print_candidates_json(workload, *facts, *offline, {.dry_run = request.dry_run, .interrupted = stop->load()},
+    print_candidates_json(workload, *facts, *offline,
+                          {.dry_run = request.dry_run,
+                           .interrupted = stop->load(),
+                           .not_kept = not_kept ? not_kept->message : std::string()},
                           tunings);
   } else {
     print_candidates(workload, *facts, *offline, request.dry_run);
@@ -94,6 +98,10 @@ int tune_without_gpu(const Console& console, const TuneFlags& flags, const Workl
                          "every candidate was rejected, the first for this reason: " + rejected->reason,
                          {},
                          {}});
+  }
+  if (not_kept) {
+    not_kept->message = "not every kernel that was compiled is kept: " + not_kept->message;
+    return report_error(*not_kept);
   }
   if (!request.dry_run && caches.directory) {
     note(console, fmt::format("The cubins are in {}. On the GPU itself, `leanattn tune` measures the candidates.",
@@ -134,6 +142,8 @@ Result<std::vector<ModelSummary>> tune_in_process(TuneRequest request, std::span
     model.summary = std::move(*summary);
   }
   if (std::optional<std::string> warning = db.take_warning()) models.front().warnings.push_back(std::move(*warning));
+  if (std::optional<Error> why = db.not_kept())
+    models.front().failures.emplace_back(models.front().ordinals.front(), std::move(*why));
   return models;
 }
 
@@ -361,7 +371,7 @@ int run(const Console& console, const TuneFlags& flags) {
   }
   // A dry run writes nothing. Only with --resume or --missing does it read the databases.
   const bool in_memory = flags.dry_run && !flags.resume && !flags.missing;
-  Result<Caches> caches = in_memory ? Result<Caches>(Caches{std::nullopt, open_cubin_db(std::nullopt, nullptr)})
+  Result<Caches> caches = in_memory ? Result<Caches>(Caches{std::nullopt, open_cubin_db(std::nullopt, nullptr), {}})
                                     : open_caches(console, flags.dry_run ? CacheNeed::optional : CacheNeed::durable);
   if (!caches) return report_error(caches.error());
   request.open_winners = [directory = caches->directory](const DeviceModel& device, const Environment& now) {

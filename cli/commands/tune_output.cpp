@@ -145,7 +145,7 @@ void print_candidates(const Workload& workload, const DeviceFacts& facts, const 
 }
 
 void print_candidates_json(const Workload& workload, const DeviceFacts& facts, const std::vector<OfflineShape>& offline,
-                           OfflineRun run, Json* tunings) {
+                           const OfflineRun& run, Json* tunings) {
   Json shapes = Json::array();
   for (const OfflineShape& shape : offline) {
     Json candidates = Json::array();
@@ -181,6 +181,7 @@ void print_candidates_json(const Workload& workload, const DeviceFacts& facts, c
        {"dry_run", run.dry_run},
        {"model_resolution", kModelResolution},
        {"interrupted", run.interrupted},
+       {"not_kept", run.not_kept},
        {"shapes", std::move(shapes)}},
       tunings);
 }

@@ -29,10 +29,11 @@ void print_candidates(const Workload& workload, const DeviceFacts& facts, const 
 /// How a run without a GPU went.
 struct OfflineRun {
   bool dry_run = false, interrupted = false;
+  std::string not_kept = {};  ///< why kernels that were compiled are not in cubin.db; empty where all are
 };
 /// Puts all candidates as one document.
 void print_candidates_json(const Workload& workload, const DeviceFacts& facts, const std::vector<OfflineShape>& offline,
-                           OfflineRun run, nlohmann::ordered_json* tunings);
+                           const OfflineRun& run, nlohmann::ordered_json* tunings);
 
 }  // namespace v1
 }  // namespace leanattn

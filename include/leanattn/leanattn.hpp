@@ -226,6 +226,13 @@ inline Result<void> to_result(leanattn_status status) {
   return tl::unexpected<Error>(last_error(status));
 }
 
+/// The C interface would take what is in front of a zero byte. Errors: invalid_argument.
+inline Result<void> check_text(const char* name, const std::string& text) {
+  if (text.find('\0') == std::string::npos) return {};
+  return tl::unexpected<Error>(
+      Error{ErrorCode::invalid_argument, std::string(name) + " has a zero byte in it", {}, {}});
+}
+
 /// The result points to the score expression of `problem`, so it is valid as long as that.
 inline leanattn_problem to_c(const Problem& problem) {
   leanattn_problem out;
@@ -558,6 +565,7 @@ class Engine {
   /// See leanattn_engine_create. Errors: invalid_argument, no_driver, no_device, driver_too_old, unsupported,
   /// out_of_memory, context_lost.
   static Result<Engine> create(const EngineOptions& options = {}) {
+    if (auto ok = detail::check_text("cache_dir", options.cache_dir); !ok) return tl::unexpected<Error>(ok.error());
     leanattn_engine_options c_options;
     leanattn_engine_options_init(&c_options);
     c_options.device = options.device;
@@ -626,6 +634,7 @@ class Engine {
   /// child process and waits for it. See leanattn_engine_tune, which also has the errors. One result for each shape.
   Result<std::vector<leanattn_tuned_shape>> tune(const Problem& problem, const std::vector<PlanShape>& shapes,
                                                  const TuningOptions& options = {}) const {
+    if (auto ok = detail::check_text("program", options.program); !ok) return tl::unexpected<Error>(ok.error());
     const leanattn_problem c_problem = detail::to_c(problem);
     std::vector<leanattn_shape> c_shapes;
     for (const PlanShape& shape : shapes) c_shapes.push_back(detail::to_c(shape));
@@ -642,6 +651,7 @@ class Engine {
   /// Switches tuning on first use on or off. `options.budget_s` is needed, for all first uses together. See
   /// leanattn_engine_autotune, which also has the errors.
   Result<void> autotune(AutotuneMode mode, const TuningOptions& options = {}) {
+    if (auto ok = detail::check_text("program", options.program); !ok) return ok;
     const leanattn_tune_options c_options = detail::to_c(options);
     return detail::to_result(
         leanattn_engine_autotune(engine_.get(), static_cast<leanattn_autotune_mode>(mode), &c_options));

@@ -80,6 +80,11 @@ bool bool_of(nb::handle value, const char* argument) {
   return value.ptr() == Py_True;
 }
 
-std::string text_of(nb::handle value, const char* argument) { return std::string(view_of_text(value, argument)); }
+std::string text_of(nb::handle value, const char* argument) {
+  const std::string_view text = view_of_text(value, argument);
+  // The C interface, through which it goes, would take what is in front of it.
+  if (text.find('\0') != std::string_view::npos) bad_value(argument, "has a zero byte in it");
+  return std::string(text);
+}
 
 }  // namespace leanattn::python

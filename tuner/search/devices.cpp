@@ -49,6 +49,7 @@ std::vector<std::vector<DeviceToTune>> by_model(std::span<const DeviceToTune> de
 struct DeviceOutcome {
   Result<TuneSummary> summary = TuneSummary{};
   std::optional<std::string> warning;
+  std::optional<Error> not_kept;  ///< why the database does not have what was measured
 };
 
 DeviceOutcome tune_on_device(const TuneRequest& request, const DeviceToTune& device, ModelGroup& group,
@@ -68,6 +69,7 @@ DeviceOutcome tune_on_device(const TuneRequest& request, const DeviceToTune& dev
   outcome.summary = run_session(request, device.facts, device.environment, backend, **db, effort, progress, cancel,
                                 {group.shapes, group.compiles});
   outcome.warning = (*db)->take_warning();
+  outcome.not_kept = (*db)->not_kept();
   return outcome;
 }
 
@@ -83,6 +85,7 @@ Result<ModelSummary> merged(const TuneRequest& request, const ModelGroup& group,
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     model.ordinals.push_back(group.devices[i].facts.ordinal);
     if (outcomes[i].warning) model.warnings.push_back(*outcomes[i].warning);
+    if (outcomes[i].not_kept) model.failures.emplace_back(model.ordinals.back(), *outcomes[i].not_kept);
     if (!outcomes[i].summary) {
       model.failures.emplace_back(model.ordinals.back(), outcomes[i].summary.error());
       continue;

@@ -161,7 +161,7 @@ TEST_F(CubinDb, MissesAndForgetsAnEntryThatFailsItsChecksum) {
     const auto cache = open();
     EXPECT_FALSE(cache->load("key")) << damage;
     EXPECT_EQ(cubin_db_stats(directory_.path())->entries, 0) << "a bad entry is deleted";
-    EXPECT_FALSE(cache->take_warning());
+    EXPECT_FALSE(cache->not_kept());
   }
 }
 
@@ -203,7 +203,6 @@ TEST_F(CubinDb, NeverCrashesNorReturnsAWrongCubinWhateverTheDamage) {
     write_bytes(file(), bytes);
     std::string warning;
     const auto cache = open_cubin_db(directory_.path(), &warning);
-    std::string later;
     for (int i = 0; i < kEntries; ++i) {
       if (const auto entry = cache->load(key_of(i))) {
         ++hits;
@@ -214,15 +213,8 @@ TEST_F(CubinDb, NeverCrashesNorReturnsAWrongCubinWhateverTheDamage) {
     const auto another = cache->load("another");
     ASSERT_TRUE(another);
     ASSERT_TRUE(same(*another, entry_for("another")));
-    if (auto text = cache->take_warning()) later = *text;
-    const auto aside = files_with_prefix(directory_.path(), "cubin.db.corrupt-");
-    if (!aside.empty()) {
-      ++asides;
-      EXPECT_NE((warning + later).find("was moved to"), std::string::npos) << warning << later;
-    }
-    if (warning.empty() && later.empty()) {
-      EXPECT_EQ(aside.size(), 0u);
-    }
+    asides += !files_with_prefix(directory_.path(), "cubin.db.corrupt-").empty();
+    EXPECT_TRUE(warning.empty() || warning.find("was moved to") != std::string::npos) << warning;
   }
   EXPECT_GT(hits, tries(150, 1000)) << "most entries survive most damage";
   EXPECT_GT(asides, tries(20, 125));
@@ -238,9 +230,7 @@ TEST_F(CubinDb, ReplacesAFileThatTurnsOutDamagedWhileInUse) {
   write_bytes(file(), bytes);
   const auto cache = open();
   for (int i = 0; i < 20; ++i) EXPECT_FALSE(cache->load(key_of(i)));
-  const auto warning = cache->take_warning();
-  ASSERT_TRUE(warning);
-  EXPECT_NE(warning->find("was moved to"), std::string::npos) << *warning;
+  EXPECT_EQ(files_with_prefix(directory_.path(), "cubin.db.corrupt-").size(), 1u);
   cache->store(key_of(3), entry_for(key_of(3)));
   EXPECT_EQ(cubin_db_stats(directory_.path())->entries, 1);
   EXPECT_TRUE(check_cubin_db(directory_.path())->empty());
@@ -307,7 +297,7 @@ TEST_F(CubinDb, MissesWhileTheFileIsLockedAndGoesOnAfterwards) {
     EXPECT_TRUE(cache->load("dropped")) << "from memory";
   }
   EXPECT_TRUE(cache->load("key"));
-  EXPECT_FALSE(cache->take_warning());
+  EXPECT_EQ(cache->not_kept().value().code, ErrorCode::database_busy);
 }
 
 TEST_F(CubinDb, SurvivesAFullDisk) {
@@ -322,34 +312,162 @@ TEST_F(CubinDb, SurvivesAFullDisk) {
       const auto entry = cache->load(key_of(i));
       if (!entry || !same(*entry, entry_for(key_of(i), 100000))) return 3;
     }
-    const auto warning = cache->take_warning();
-    return warning && warning->find("in memory only") != std::string::npos ? 0 : 4;
+    const auto why = cache->not_kept();
+    return why && why->code == ErrorCode::cache_unavailable && why->message.find(file().string()) == 0 ? 0 : 4;
   });
   EXPECT_EQ(wait_for(child), 0);
   EXPECT_TRUE(open()->load(key_of(0)));
   EXPECT_TRUE(check_cubin_db(directory_.path())->empty());
 }
 
-TEST_F(CubinDb, LoadsNothingWrongAndStoresInMemoryWhereTheDirectoryIsReadOnly) {
+/// What a user without rights sees of a cache whose files they cannot change. 0: all is well.
+int reads_and_keeps_nothing(const std::optional<std::filesystem::path>& directory) {
+  std::string warning;
+  const auto cache = open_cubin_db(directory, &warning);
+  if (!warning.empty()) return 2;
+  const auto known = cache->load("key");
+  if (!known || !same(*known, entry_for("key"))) return 3;
+  if (cache->load("another") || cache->not_kept()) return 4;
+  cache->store("new", entry_for("new"));
+  const auto stored = cache->load("new");
+  if (!stored || !same(*stored, entry_for("new"))) return 5;
+  return cache->not_kept() ? 0 : 6;
+}
+
+TEST_F(CubinDb, IsReadWhereTheDirectoryIsReadOnly) {
   open()->store("key", entry_for("key"));
   give_to_unprivileged(directory_.path());
   give_to_unprivileged(file());
   const auto before = read_bytes(file());
   ::chmod(file().c_str(), 0400);
   ::chmod(directory_.path().c_str(), 0500);
-  EXPECT_EQ(run_unprivileged([&]() -> int {
-              std::string warning;
-              const auto cache = open_cubin_db(directory_.path(), &warning);
-              if (warning.find("in memory only") == std::string::npos) return 2;
-              const auto known = cache->load("key");  // a miss, or what was stored
-              if (known && !same(*known, entry_for("key"))) return 3;
-              cache->store("new", entry_for("new"));
-              const auto stored = cache->load("new");
-              return stored && same(*stored, entry_for("new")) ? 0 : 4;
-            }),
-            0);
+  EXPECT_EQ(run_unprivileged([&] { return reads_and_keeps_nothing(directory_.path()); }), 0);
   ::chmod(directory_.path().c_str(), 0700);
   EXPECT_EQ(read_bytes(file()), before);
+}
+
+TEST_F(CubinDb, OfRootIsReadByOthers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make one that belongs to root";
+  ::chmod(directory_.path().c_str(), 0755);
+  open()->store("key", entry_for("key"));
+  const auto before = read_bytes(file());
+  EXPECT_EQ(run_unprivileged([&] { return reads_and_keeps_nothing(directory_.path()); }), 0);
+  EXPECT_EQ(read_bytes(file()), before);
+}
+
+TEST_F(CubinDb, IsAsReadableAsItsDirectory) {
+  for (const auto& [directory, expected] : {std::pair{0755u, 0644u}, {0750u, 0640u}, {0700u, 0600u}}) {
+    TemporaryDirectory made;
+    ::chmod(made.path().c_str(), directory);
+    open_cubin_db(made.path(), nullptr);
+    struct stat status {};
+    ASSERT_EQ(::stat((made / "cubin.db").c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, expected);
+  }
+}
+
+TEST_F(CubinDb, IsMadeForItsOwnerWhateverTheUmask) {
+  give_to_unprivileged(directory_.path());
+  EXPECT_EQ(run_unprivileged([&]() -> int {
+              ::umask(0777);
+              {
+                const auto cache = open();
+                if (!cache->wait_for_turn(key_of(0)).held()) return 2;
+                cache->store("key", entry_for("key"));
+              }
+              const auto again = open_cubin_db(directory_.path(), nullptr);
+              return again->load("key") && again->wait_for_turn(key_of(0)).held() ? 0 : 3;
+            }),
+            0);
+}
+
+TEST_F(CubinDb, GoesOnInANewFileWhereSomebodyRemovedIt) {
+  const auto cache = open();
+  cache->store("key", entry_for("key"));
+  std::filesystem::remove(file());
+  cache->store("after", entry_for("after"));
+  EXPECT_FALSE(cache->not_kept());
+  EXPECT_EQ(cubin_db_stats(directory_.path())->entries, 1);
+}
+
+/// A site's cubins, behind those of the user.
+class CubinLayers : public CubinDb {
+ protected:
+  void SetUp() override { open_cubin_db(site_.path(), nullptr)->store("key", entry_for("key")); }
+  /// What is said when the layers are opened.
+  std::string said() {
+    std::string warning;
+    loaded_ = open_cubin_db(directory_.path(), &warning)->load("key");
+    return warning;
+  }
+  TemporaryDirectory site_;
+  std::optional<CubinEntry> loaded_;
+  ScopedVariable variable_{"LEANATTN_SITE_DB", site_.path().string()};
+  ScopedVariable shipped_{"LEANATTN_SHIPPED_DB", "none"};
+};
+
+TEST_F(CubinLayers, AreReadWhereTheUserHasNone) {
+  const auto before = read_bytes(site_ / "cubin.db");
+  const auto cache = open();
+  const auto known = cache->load("key");
+  ASSERT_TRUE(known);
+  EXPECT_TRUE(same(*known, entry_for("key")));
+  cache->store("own", entry_for("own"));
+  EXPECT_FALSE(cache->not_kept());
+  EXPECT_EQ(cubin_db_stats(directory_.path())->entries, 1) << "what a layer has is not copied";
+  EXPECT_TRUE(open_cubin_db(std::nullopt, nullptr)->load("key")) << "without a user's cache as well";
+  EXPECT_EQ(read_bytes(site_ / "cubin.db"), before);
+}
+
+TEST_F(CubinLayers, ThatComeWithAProgramAreReadLast) {
+  const ScopedVariable none("LEANATTN_SITE_DB", std::nullopt);
+  const ScopedVariable shipped("LEANATTN_SHIPPED_DB", site_ / "tuning.db");  // beside which the kernels are
+  EXPECT_EQ(said(), "");
+  EXPECT_TRUE(loaded_);
+}
+
+TEST_F(CubinLayers, ThatAreMissingAreNoMatter) {
+  const ScopedVariable nowhere("LEANATTN_SITE_DB", site_ / "gone/tuning.db");
+  EXPECT_EQ(said(), "");
+  EXPECT_FALSE(loaded_);
+}
+
+TEST_F(CubinLayers, ForgetWhatWasErased) {
+  const auto cache = open();
+  ASSERT_TRUE(cache->load("key"));
+  cache->erase("key");
+  EXPECT_FALSE(cache->load("key"));
+  EXPECT_TRUE(check_cubin_db(site_.path())->empty());
+  EXPECT_TRUE(open()->load("key")) << "the file has it still";
+}
+
+TEST_F(CubinLayers, GiveNothingThatFailsItsChecksum) {
+  RawDatabase(site_ / "cubin.db").exec("UPDATE cubins SET metadata = '{\"registers\":1}'");
+  const auto before = read_bytes(site_ / "cubin.db");
+  EXPECT_EQ(said(), "");
+  EXPECT_FALSE(loaded_);
+  EXPECT_EQ(read_bytes(site_ / "cubin.db"), before);
+}
+
+TEST_F(CubinLayers, AreMachineCodeSoNobodyElseMayHaveWrittenThem) {
+  const auto refused = [&](const std::string& words) {
+    const std::string warning = said();
+    EXPECT_NE(warning.find("the site kernels were skipped: "), std::string::npos) << warning;
+    EXPECT_NE(warning.find(words), std::string::npos) << warning;
+    EXPECT_FALSE(loaded_);
+  };
+  ::chmod((site_ / "cubin.db").c_str(), 0666);
+  refused("writable by others");
+  ::chmod((site_ / "cubin.db").c_str(), 0600);
+  ::chmod(site_.path().c_str(), 0777);
+  refused("writable by others");
+  ::chmod(site_.path().c_str(), 0700);
+  if (::geteuid() != 0) return;  // only root can give files away
+  ASSERT_EQ(::chown((site_ / "cubin.db").c_str(), 65534, 65534), 0);
+  refused("belongs to another user");
+  ASSERT_EQ(::chown((site_ / "cubin.db").c_str(), 0, 0), 0);
+  ASSERT_EQ(::chown(site_.path().c_str(), 65534, 65534), 0);
+  refused("belongs to another user");
 }
 
 TEST_F(CubinDb, ServesManyThreads) {
@@ -371,7 +489,7 @@ TEST_F(CubinDb, ServesManyThreads) {
   }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
-  EXPECT_FALSE(cache->take_warning());
+  EXPECT_FALSE(cache->not_kept());
   EXPECT_TRUE(check_cubin_db(directory_.path())->empty());
 }
 
@@ -391,7 +509,7 @@ TEST_F(CubinDb, ServesManyProcessesFromItsCreationOn) {
           cache->store(key, entry_for(key));
         }
       }
-      return cache->take_warning() ? 4 : 0;
+      return cache->not_kept() ? 4 : 0;
     }));
   }
   for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);

@@ -125,6 +125,9 @@ TEST_P(DiskFaults, OfMaintenanceAreErrorsThatChangeNothing) {
     if (!rebuilt) expect_honest(rebuilt.error());
     const auto exported = (*opened)->export_to(directory / "export.db");
     if (!exported) {
+      EXPECT_EQ(exported.error().message.find("cannot write " + (directory / "export.db").string()), 0u)
+          << exported.error().message;
+      EXPECT_EQ(exported.error().message.find("tuning.db"), std::string::npos) << exported.error().message;
       expect_honest(exported.error());
       EXPECT_FALSE(std::filesystem::exists(directory / "export.db"));
     }

@@ -44,6 +44,12 @@ TEST(ReplaceFile, FollowsALinkAndKeepsIt) {
 
 TEST(ReplaceFile, WritesToWhatIsNoRegularFile) { EXPECT_TRUE(detail::replace_file("/dev/null", "text")); }
 
+TEST(ReplaceFile, TellsAFullDiskFromAWrongName) {
+  EXPECT_EQ(detail::replace_file("/dev/full", "text").error().code, ErrorCode::internal);
+  const TemporaryDirectory folder;
+  EXPECT_EQ(detail::replace_file(folder.path(), "text").error().code, ErrorCode::invalid_argument);
+}
+
 TEST(ReplaceFile, SaysWhenItCannot) {
   const TemporaryDirectory directory;
   const auto written = detail::replace_file(directory / "not" / "there", "text");

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "cache/cubin/cubin_db.hpp"
 #include "cache/sqlite/database.hpp"
 #include "cache/tuning/open.hpp"
 #include "cache/tuning/rows.hpp"
@@ -128,6 +129,52 @@ TEST_F(LayeredWinnersTest, SkipUnusableLayersWithAWarningAndTouchNothing) {
   EXPECT_NE(winners.warnings[1].find("newer leanattn"), std::string::npos) << winners.warnings[1];
   EXPECT_EQ(read_bytes(user_ / "tuning.db"), std::vector<char>(4096, 'x'));
   EXPECT_EQ(files_with_prefix(user_.path(), "").size(), 1u);
+}
+
+TEST_F(LayeredWinnersTest, SkipOneWithAPipeInPlaceOfAJournal) {
+  make(site_.path(), "site", {"1"});
+  make(user_.path(), "user", {"1"});
+  const ScopedVariable site("LEANATTN_SITE_DB", site_.path().string());
+  for (const auto& directory : {site_.path(), user_.path()}) {
+    for (const char* suffix : {"-journal", "-wal", "-shm"}) {
+      const std::string pipe = (directory / "tuning.db").string() + suffix;
+      ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+      EXPECT_EQ(wait_for(start_process([&]() -> int {
+                  ::alarm(60);  // where it would wait for ever
+                  const auto winners = load_layered_winners(h200(), user_.path());
+                  if (winners.entries.size() != 1 || winners.warnings.size() != 1) return 2;
+                  if (winners.warnings[0].find(pipe + " is not a regular file") == std::string::npos) return 3;
+                  if (directory == site_.path()) return 0;
+                  const auto writer = TuningDb::open(directory, OpenMode::read_write, nullptr);
+                  return !writer && writer.error().code == ErrorCode::cache_unavailable ? 0 : 4;
+                })),
+                0)
+          << pipe;
+      ::unlink(pipe.c_str());
+    }
+  }
+}
+
+TEST_F(LayeredWinnersTest, AreNotMissedBesideCompiledKernels) {
+  open_cubin_db(site_.path(), nullptr);
+  const ScopedVariable site("LEANATTN_SITE_DB", site_.path().string());
+  EXPECT_TRUE(load_layered_winners(h200(), user_.path()).warnings.empty());
+}
+
+TEST_F(LayeredWinnersTest, NameTheDirectoryThatCommandsShallMend) {
+  make(site_.path(), "site", {"1"});
+  RawDatabase(site_ / "tuning.db").exec("UPDATE winners SET digest = zeroblob(32)");
+  const ScopedVariable site("LEANATTN_SITE_DB", site_.path().string());
+  const auto damaged = load_layered_winners(h200(), user_.path());
+  ASSERT_EQ(damaged.warnings.size(), 1u);
+  EXPECT_NE(damaged.warnings[0].find("leanattn db rebuild --db " + site_.path().string()), std::string::npos)
+      << damaged.warnings[0];
+  // No command works on a file of another name.
+  std::filesystem::rename(site_ / "tuning.db", site_ / "winners.db");
+  const ScopedVariable renamed("LEANATTN_SITE_DB", site_ / "winners.db");
+  const auto other = load_layered_winners(h200(), user_.path());
+  ASSERT_EQ(other.warnings.size(), 1u);
+  EXPECT_EQ(other.warnings[0].find("leanattn db"), std::string::npos) << other.warnings[0];
 }
 
 TEST_F(LayeredWinnersTest, WarnAboutANamedSiteDatabaseThatIsMissing) {

@@ -96,6 +96,48 @@ TEST_F(CacheDirectory, RefusesOneOfAnotherUser) {
   expect_refused(root_ / "theirs", "belongs to another user (uid 65534");
 }
 
+TEST_F(CacheDirectory, IsMadeForItsOwnerWhateverTheUmask) {
+  give_to_unprivileged(root_.path());
+  EXPECT_EQ(run_unprivileged([&] {
+              ::umask(0777);
+              const auto made = cache_directory(root_ / "a/b");
+              return made && mode_of(*made) == 0700 && mode_of(root_ / "a") == 0700 ? 0 : 1;
+            }),
+            0);
+}
+
+TEST_F(CacheDirectory, OfRootIsReadAndNotWritten) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make one that belongs to root";
+  std::filesystem::create_directory(root_ / "image");
+  ::chmod(root_.path().c_str(), 0755);
+  const auto refused = [&](Access access, const std::string& words) {
+    return run_unprivileged([&] {
+      const auto directory = cache_directory(root_ / "image", access);
+      return !directory && directory.error().message.find(words) != std::string::npos ? 0 : 1;
+    });
+  };
+  ::chmod((root_ / "image").c_str(), 0755);
+  EXPECT_EQ(refused(Access::write, "belongs to another user (uid 0"), 0);
+  EXPECT_EQ(run_unprivileged([&] {
+              const auto directory = cache_directory(root_ / "image", Access::read);
+              return directory && *directory == root_ / "image" ? 0 : 1;
+            }),
+            0);
+  ::chmod((root_ / "image").c_str(), 0700);
+  EXPECT_EQ(refused(Access::read, "is not readable"), 0);
+  ::chmod((root_ / "image").c_str(), 0777);
+  EXPECT_EQ(refused(Access::read, "writable by others"), 0);
+}
+
+TEST_F(CacheDirectory, OfAnotherUserIsNotEvenRead) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
+  std::filesystem::create_directory(root_ / "theirs");
+  ASSERT_EQ(::chown((root_ / "theirs").c_str(), 65534, 65534), 0);
+  const auto directory = cache_directory(root_ / "theirs", Access::read);
+  ASSERT_FALSE(directory);
+  EXPECT_NE(directory.error().message.find("belongs to another user (uid 65534"), std::string::npos);
+}
+
 TEST_F(CacheDirectory, RefusesAFileInItsPlaceOrOnTheWay) {
   write_bytes(root_ / "file", {'x'});
   expect_refused(root_ / "file", "is not a directory");

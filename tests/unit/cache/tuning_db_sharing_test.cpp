@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <functional>
 #include <random>
 #include <set>
 #include <thread>
@@ -190,6 +191,42 @@ TEST_F(TuningDbSharing, DoesNotPretendToHaveImportedOrCollectedWhileLocked) {
   EXPECT_EQ(db->import_from(elsewhere / "tuning.db").value(), 1);
 }
 
+TEST_F(TuningDbSharing, GoesOnWhereSomebodyTakesTheFileAway) {
+  using Harm = std::function<void(const std::filesystem::path&)>;
+  TemporaryDirectory other;
+  open_quietly(other.path());
+  const Harm harms[] = {
+      [](const auto& path) { std::filesystem::remove(path); },
+      [](const auto& path) { std::filesystem::remove_all(path.parent_path()); },
+      [](const auto& path) { std::filesystem::resize_file(path, 0); },
+      [&](const auto& path) {
+        std::filesystem::copy_file(other / "tuning.db", path.string() + ".copy");
+        std::filesystem::rename(path.string() + ".copy", path);
+      },
+  };
+  for (const Harm& harm : harms) {
+    TemporaryDirectory place;
+    const auto directory = place / "cache";
+    const auto db = open_quietly(directory);
+    const auto session = db->begin_session(h200(), environment(), "").value();
+    ASSERT_TRUE(db->add_trial(session, trial("{\"before\":1}", 12)));
+    harm(directory / "tuning.db");
+    ASSERT_TRUE(db->read_limits(h200(), "cold"));
+    const auto added = db->add_trial(session, trial("{\"after\":1}", 10));
+    ASSERT_TRUE(added) << added.error().message;
+    const auto warning = db->take_warning();
+    ASSERT_TRUE(warning);
+    EXPECT_NE(warning->find("was removed, replaced or emptied by somebody else"), std::string::npos) << *warning;
+    ASSERT_TRUE(db->rebuild_winners(h200(), trial("", 0).problem, trial("", 0).shape, "cold"));
+    ASSERT_TRUE(db->finish_session(session));
+    EXPECT_FALSE(db->not_kept());
+    const auto read = open_quietly(directory);
+    EXPECT_EQ(read->winners(h200())->at(0).trial_uuid, *added);
+    EXPECT_NE(read->sessions()->at(0).finished, "");
+    EXPECT_TRUE(read->check()->empty());
+  }
+}
+
 TEST_F(TuningDbSharing, CarriesOnInMemoryWhenTheDiskIsFull) {
   {
     const auto db = open_quietly(directory_.path());
@@ -211,6 +248,7 @@ TEST_F(TuningDbSharing, CarriesOnInMemoryWhenTheDiskIsFull) {
     const auto warning = (*db)->take_warning();
     if (!warning || warning->find("in memory only") == std::string::npos) return 6;
     if ((*db)->trials(h200(), "", "", "")->size() != 2) return 7;
+    if (const auto why = (*db)->not_kept(); !why || why->code != ErrorCode::cache_unavailable) return 10;
     if (!(*db)->finish_session(*session) || (*db)->take_warning()) return 8;
     return (*db)->trials(h200(), "", "", "")->size() == 2 ? 0 : 9;
   });

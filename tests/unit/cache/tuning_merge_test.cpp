@@ -261,6 +261,29 @@ TEST_F(TuningGarbage, DropsOldLosersAndKeepsWinnersAndYoungTrials) {
   EXPECT_EQ(db_->collect_garbage({.max_bytes = -1}).error().code, ErrorCode::invalid_argument);
 }
 
+TEST_F(TuningGarbage, KeepsAllOfAKeyWithTrialsFromTheFuture) {
+  // As a clock that is four days behind sees it. Under the right one, the winner is the one that was measured last, and
+  // the trials of its software decide.
+  const auto old_session = db_->begin_session(h200(), environment("r1"), "").value();
+  const auto session = db_->begin_session(h200(), environment("r2"), "").value();
+  const auto add = [&](const std::string& in, const std::string& shape, const std::string& config, double us,
+                       int days) {
+    Trial put = trial(config, us);
+    put.shape = shape;
+    put.created = days_ago(days);
+    return db_->add_trial(in, put).value();
+  };
+  std::set<std::string> of_the_key = {add(old_session, "1", "{\"old\":1}", 10, 1),
+                                      add(session, "1", "{\"a\":1}", 20, 200), add(session, "1", "{\"b\":1}", 30, -4)};
+  add(session, "2", "{\"loser\":1}", 40, 200);
+  add(session, "2", "{\"winner\":1}", 10, 150);
+  EXPECT_EQ(db_->collect_garbage({.keep_days = 90})->trials, 1) << "other keys are none of its business";
+  EXPECT_EQ(db_->collect_garbage({.keep_days = 0, .max_bytes = 1})->trials, 0);
+  const auto left = db_->trials(h200(), "", "1", "").value();
+  for (const Trial& got : left) of_the_key.erase(got.uuid);
+  EXPECT_TRUE(of_the_key.empty());
+}
+
 TEST_F(TuningGarbage, ShrinksTheFile) {
   const auto session = db_->begin_session(h200(), environment(), "").value();
   for (int i = 0; i < 50; ++i) {
