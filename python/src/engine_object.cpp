@@ -112,7 +112,8 @@ EngineObject EngineObject::open(int device, const std::string& cache_dir, bool d
     std::optional<std::filesystem::path> directory;
     if (disk_cache) {
       // Where it cannot be used, the engine has said so in its warnings.
-      auto found = cache_directory(cache_dir.empty() ? std::nullopt : std::optional<std::filesystem::path>(cache_dir));
+      auto found = cache_directory(cache_dir.empty() ? std::nullopt : std::optional<std::filesystem::path>(cache_dir),
+                                   Access::read);
       if (found) directory = *std::move(found);
     }
     return Opened{std::move(*made), std::move(*context), std::move(*another), std::move(directory)};

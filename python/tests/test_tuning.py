@@ -185,6 +185,13 @@ def test_what_is_wrong_is_named(engine):
     assert raised.value.code == "cache_unavailable"
 
 
+def test_a_path_with_a_zero_byte_is_refused(engine):
+    with pytest.raises(leanattn.ArgumentError, match="cache_dir has a zero byte in it"):
+        leanattn.Engine(cache_dir="/tmp/a\0b")
+    with pytest.raises(leanattn.ArgumentError, match="program has a zero byte in it"):
+        leanattn.tune(PROBLEM, [(1, 64)], engine=engine, program="/bin/true\0b")
+
+
 def test_a_program_that_fails_is_named_with_its_last_words(engine, tmp_path):
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\necho 'tune-order: unknown command' >&2; exit 2\n")

@@ -85,7 +85,8 @@ Result<void> EngineTuning::check(const TuneOptions& options) const {
                 "Give bytes, or 0 for most of what is free.");
   }
   if (parts_.cache_directory) return {};
-  return fail(ErrorCode::cache_unavailable, "this engine has no cache on disk, so what is tuned could not be stored",
+  return fail(ErrorCode::cache_unavailable,
+              "this engine has no cache on disk that it may write, so what is tuned could not be stored",
               "Make it with a cache directory that can be written; leanattn_engine_warnings says what is wrong.");
 }
 

@@ -93,17 +93,21 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineCoreOptions& op
   };
   std::optional<std::filesystem::path> directory;
   if (options.disk_cache) {
-    if (auto found = cache_directory(options.cache_dir)) {
-      directory = *std::move(found);
+    auto writable = cache_directory(options.cache_dir);
+    auto readable = writable ? writable : cache_directory(options.cache_dir, Access::read);
+    if (readable) directory = *std::move(readable);
+    if (writable) {
+      parts.cache_directory = *std::move(writable);
     } else {
-      parts.warnings.push_back(fmt::format("no cache on disk: {}", found.error().message));
+      parts.warnings.push_back(fmt::format("{}: {}",
+                                           directory ? "nothing is added to the cache on disk" : "no cache on disk",
+                                           writable.error().message));
     }
   }
   std::string warning;
   std::shared_ptr<CubinCache> cubins = open_cubin_db(directory, &warning);
   if (!warning.empty()) parts.warnings.push_back(std::move(warning));
   parts.cubins = cubins;
-  parts.cache_directory = directory;
   parts.prepare = [cubins, held = *context, sms = facts->sm_count](const KernelSpec& spec) {
     return prepare_kernel(spec, cubins.get(), *held, sms);
   };

@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import os
 import re
 import resource
 import sqlite3
@@ -48,6 +49,81 @@ class Database(Contract):
         self.expect(6, "db", "stats", says=re.escape(str(self.cache)))
         self.expect(0, "emit", *SHAPE, *OFFLINE)
         self.assertEqual(self.cache.read_text(), "precious")
+
+    KERNEL = ["--heads", "4", "--head-dim", "64", "--context", "4k", *OFFLINE]
+
+    def as_another(self, code, *args, says=None, **changes):
+        """Runs the program as a user who has no rights here, and whom others let read."""
+        def give_up_rights():
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+        result = subprocess.run([contract.PROGRAM, *args], capture_output=True, text=True, stdin=subprocess.DEVNULL, env=self.environment(**changes),
+                                cwd="/", timeout=300, preexec_fn=give_up_rights)
+        self.assertEqual(result.returncode, code, f"{args}\nstdout: {result.stdout[:2000]}\nstderr: {result.stderr[:2000]}")
+        if says is not None:
+            self.assertRegex(result.stderr, says)
+        return result
+
+    def test_a_cache_that_root_made_serves_other_users(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can become another user")
+        self.root.chmod(0o755)
+        self.cache.mkdir(mode=0o755)
+        self.make_database()
+        problem, configs = self.winners()
+        self.add_winner(self.cache / "tuning.db", problem, configs[0], 10.5)
+        self.expect(0, "prewarm", *self.KERNEL)
+        before = {file.name: file.read_bytes() for file in self.cache.iterdir()}
+        found = lambda result: [kernel["from_cache"] for kernel in json.loads(result.stdout)["kernels"]]
+        self.assertEqual(found(self.as_another(0, "prewarm", "--json", *self.KERNEL)), [True])
+        # As a site's, where the user has no cache at all.
+        site = {"LEANATTN_CACHE_DIR": None, "HOME": "/nonexistent", "LEANATTN_SITE_DB": str(self.cache)}
+        self.assertEqual(found(self.as_another(0, "prewarm", "--json", *self.KERNEL, **site)), [True])
+        self.assertEqual(self.as_another(0, "db", "path").stdout.strip(), str(self.cache))
+        self.assertEqual(json.loads(self.as_another(0, "db", "stats", "--json").stdout)["winners"], 1)
+        for arguments in (["db", "check"], ["report"], ["lookup", *SHAPE, *OFFLINE, "--require", "exact"]):
+            self.assertEqual(self.as_another(0, *arguments).stderr, "")
+        for arguments in (["db", "rebuild"], ["db", "gc"], ["db", "import", "x"], ["tune", *SHAPE, *OFFLINE]):
+            self.as_another(6, *arguments, says="belongs to another user")
+        # Nothing new can be kept.
+        self.as_another(6, "prewarm", *self.KERNEL, "--head-dim", "128", says="is not kept: .* belongs to another user")
+        self.assertEqual({file.name: file.read_bytes() for file in self.cache.iterdir()}, before)
+        self.cache.chmod(0o700)
+        self.as_another(6, "db", "stats", says="chmod -R a.rX")
+
+    def on_full_disk(self, code, *args, room=4096, **changes):
+        """Runs the program where no file may grow beyond `room`."""
+        def no_room():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+        # Python ignores the signal of the limit, and so does the program then.
+        result = subprocess.run([contract.PROGRAM, *args], capture_output=True, text=True, stdin=subprocess.DEVNULL, env=self.environment(**changes),
+                                cwd=self.root, timeout=300, preexec_fn=no_room, restore_signals=False)
+        self.assertEqual(result.returncode, code, f"{args}\nstdout: {result.stdout[:2000]}\nstderr: {result.stderr[:2000]}")
+        return result
+
+    def test_kernels_that_a_full_disk_does_not_keep_are_an_error(self):
+        self.expect(0, "prewarm", *self.KERNEL)
+        room = (self.cache / "cubin.db").stat().st_size
+        said = self.on_full_disk(6, "prewarm", "--json", *self.KERNEL, "--head-dim", "128", room=room)
+        self.assertRegex(json.loads(said.stdout)["error"]["message"], r"is not kept: .*cubin\.db")
+        # What was ranked is shown all the same.
+        said = self.on_full_disk(6, "tune", "--json", *self.KERNEL, "--budget", "10s", room=room)
+        self.assertRegex(json.loads(said.stdout)["not_kept"], r"cubin\.db")
+        self.assertRegex(said.stderr, r"error: not every kernel that was compiled is kept: .*cubin\.db")
+        self.assertNotIn("cubins are in", said.stderr)
+
+    def test_a_full_disk_is_no_usage_error(self):
+        for arguments in (["emit", *SHAPE, *OFFLINE], ["explain", *SHAPE]):
+            with self.subTest(arguments=arguments):
+                said = self.on_full_disk(1, *arguments, "--out", "out.txt", room=100)
+                self.assertRegex(said.stderr, "--out .*out.txt: cannot be written")
+                self.assertFalse((self.root / "out.txt").exists())
+        self.expect(2, "emit", *SHAPE, *OFFLINE, "--out", str(self.root), says="cannot be written")
+        self.make_database()
+        said = self.on_full_disk(6, "db", "export", "copy.db", room=8192)
+        self.assertRegex(said.stderr, r"error: cannot write .*/copy\.db: ")
+        self.assertNotIn("tuning.db", said.stderr)
 
     def test_an_empty_database_reports_nothing_with_4(self):
         self.expect(4, "report", says="leanattn tune")

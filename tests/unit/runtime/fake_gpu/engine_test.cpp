@@ -105,6 +105,29 @@ TEST_F(FakeGpuEngine, ASecondEngineTakesTheKernelFromCubinDb) {
   EXPECT_TRUE(std::filesystem::exists(directory_ / "cubin.db"));
 }
 
+TEST_F(FakeGpuEngine, TakesTheKernelFromASitesDirectory) {
+  use_fresh_directory();
+  { EXPECT_GT(open().plan(problem_, shape_)->info().compile_ms, 0); }
+  const std::unique_ptr<TemporaryDirectory> site = std::move(own_directory_);
+  use_fresh_directory();
+  ::setenv("LEANATTN_SITE_DB", site->path().c_str(), 1);
+  Engine engine = open();
+  ::unsetenv("LEANATTN_SITE_DB");
+  EXPECT_EQ(engine.plan(problem_, shape_)->info().compile_ms, 0);
+  EXPECT_EQ(engine.warnings(), "");
+}
+
+TEST_F(FakeGpuEngine, APathWithAZeroByteIsRefused) {
+  EngineOptions options;
+  options.cache_dir = directory_.string() + '\0' + "else";
+  EXPECT_EQ(Engine::create(options).error().code, ErrorCode::invalid_argument);
+  TuningOptions tuning;
+  tuning.program = std::string("/bin/true\0", 10);
+  Engine engine = open();
+  EXPECT_EQ(engine.tune(problem_, {shape_}, tuning).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(engine.autotune(AutotuneMode::wait, tuning).error().code, ErrorCode::invalid_argument);
+}
+
 TEST_F(FakeGpuEngine, WithoutADiskCacheNothingIsWritten) {
   use_fresh_directory();
   EngineOptions options;
