@@ -1,5 +1,6 @@
 // devices_test.cpp -- several devices tune at once into one database: equal ones share the shapes, different ones have
 // winners of their own, and those of a group are tuned together.
+#include <sqlite3.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -110,6 +111,23 @@ TEST_F(Devices, OneThatIsLostLeavesItsShapesToTheOthers) {
   for (const TunedShape& shape : models->front().summary.shapes) EXPECT_TRUE(shape.finished);
   faults.clear();  // no kernel is bad
   expect_right_winner(models->front().summary);
+}
+
+TEST_F(Devices, WhatCouldNotBeStoredIsAFailureBesideTheResults) {
+  request.shapes.resize(1);
+  opened();
+  ::setenv("LEANATTN_BUSY_TIMEOUT_MS", "10", 1);
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open((directory / "tuning.db").c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
+  const auto models = tune({host(0)});
+  sqlite3_close(other);
+  ::unsetenv("LEANATTN_BUSY_TIMEOUT_MS");
+  ASSERT_TRUE(models) << models.error().message;
+  ASSERT_EQ(models->front().failures.size(), 1u);
+  EXPECT_EQ(models->front().failures[0].second.code, ErrorCode::database_busy);
+  expect_right_winner(models->front().summary);
+  EXPECT_EQ(opened()->stats()->trials, 0);
 }
 
 TEST_F(Devices, WhenAllAreLostItIsAnError) {
