@@ -142,8 +142,7 @@ Result<std::vector<ModelSummary>> tune_in_process(TuneRequest request, std::span
     model.summary = std::move(*summary);
   }
   if (std::optional<std::string> warning = db.take_warning()) models.front().warnings.push_back(std::move(*warning));
-  if (std::optional<Error> why = db.not_kept())
-    models.front().failures.emplace_back(models.front().ordinals.front(), std::move(*why));
+  models.front().not_kept = db.not_kept();
   return models;
 }
 
@@ -197,6 +196,10 @@ int tune_on_gpu(const Console& console, const TuneFlags& flags, const Workload& 
     if (crowded != shapes.end())
       warn(fmt::format("the GPU was {} during the measurement, so times may be too long", crowded->neighbours));
     for (const auto& [ordinal, error] : model.failures) code = report_error(error);
+    if (std::optional<Error> why = model.not_kept) {
+      why->message = "not everything that was measured is kept: " + why->message;
+      code = report_error(*why);
+    }
     interrupted = interrupted || model.summary.interrupted;
   }
   if (!interrupted) return code;

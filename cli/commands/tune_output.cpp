@@ -82,6 +82,7 @@ Json winners_json(const Workload& workload, const ModelSummary& model) {
           {"arch", to_string(summary.device.arch)},
           {"ordinals", model.ordinals},
           {"failures", std::move(failures)},
+          {"not_kept", model.not_kept ? model.not_kept->message : std::string()},
           {"problem", Json::parse(to_json(workload.problem))},
           {"seconds", summary.seconds},
           {"interrupted", summary.interrupted},

@@ -85,7 +85,7 @@ Result<ModelSummary> merged(const TuneRequest& request, const ModelGroup& group,
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     model.ordinals.push_back(group.devices[i].facts.ordinal);
     if (outcomes[i].warning) model.warnings.push_back(*outcomes[i].warning);
-    if (outcomes[i].not_kept) model.failures.emplace_back(model.ordinals.back(), *outcomes[i].not_kept);
+    if (outcomes[i].not_kept) model.not_kept = outcomes[i].not_kept;
     if (!outcomes[i].summary) {
       model.failures.emplace_back(model.ordinals.back(), outcomes[i].summary.error());
       continue;

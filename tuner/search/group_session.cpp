@@ -174,7 +174,7 @@ Result<std::vector<ModelSummary>> tune_group_devices(const TuneRequest& request,
   }
   if (!summary) return tl::unexpected(summary.error());
   if (auto warning = (*db)->take_warning()) model.warnings.push_back(std::move(*warning));
-  if (auto why = (*db)->not_kept()) model.failures.emplace_back(facts.front().ordinal, std::move(*why));
+  model.not_kept = (*db)->not_kept();
   model.warn_once(summary->warnings);
   model.summary = std::move(*summary);
   model.summary.seconds = watch.seconds();

@@ -65,6 +65,7 @@ Result<void> answer(std::string_view text, MessageWriter& writer, const CarryOut
   }
   for (const std::string& warning : model->warnings) writer.write(TuningWarning{warning});
   if (!model->failures.empty()) return tl::unexpected(model->failures.front().second);
+  if (model->not_kept) return tl::unexpected(*model->not_kept);
   // An engine tells shapes without room from those that the budget did not reach by how the program ends.
   if (model->summary.out_of_memory) return tl::unexpected(*model->summary.out_of_memory);
   return {};

@@ -52,6 +52,7 @@ struct ModelSummary {
   std::vector<int> ordinals;
   std::vector<std::pair<int, Error>> failures;  ///< devices that gave up, by ordinal; the others did their shapes
   std::vector<std::string> warnings;            ///< from the databases, each once
+  std::optional<Error> not_kept = {};           ///< why not all that was measured is in the database
 
   void warn_once(const std::vector<std::string>& more) {
     for (const std::string& warning : more) {

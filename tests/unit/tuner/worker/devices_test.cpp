@@ -45,7 +45,10 @@ class Devices : public WorkerSession {
 
   Result<std::vector<ModelSummary>> tune(const std::vector<DeviceToTune>& devices) {
     const WorkerOptions workers{.command = worker_command(FAKE_WORKER, faults), .limit = short_for_hangs(faults)};
-    const auto connect = [this] { return TuningDb::open(directory.path(), OpenMode::read_write, nullptr); };
+    const auto connect = [this] {
+      if (on_connect) on_connect();
+      return TuningDb::open(directory.path(), OpenMode::read_write, nullptr);
+    };
     return tune_devices(request, devices, workers, connect, effort, progress, &cancel);
   }
 
@@ -58,6 +61,7 @@ class Devices : public WorkerSession {
   std::map<int, int> reports;                      // by device
   std::map<std::int64_t, std::set<int>> by_shape;  // devices, by context length
   std::function<void(const TuneProgress&)> on_report;
+  std::function<void()> on_connect;
 };
 
 TEST_F(Devices, EqualOnesSplitTheShapesAndShareWhatIsCompiled) {
@@ -113,19 +117,20 @@ TEST_F(Devices, OneThatIsLostLeavesItsShapesToTheOthers) {
   expect_right_winner(models->front().summary);
 }
 
-TEST_F(Devices, WhatCouldNotBeStoredIsAFailureBesideTheResults) {
+TEST_F(Devices, ResultsThatCouldNotBeStoredComeWithTheReason) {
   request.shapes.resize(1);
-  opened();
   ::setenv("LEANATTN_BUSY_TIMEOUT_MS", "10", 1);
-  sqlite3* other = nullptr;
-  ASSERT_EQ(sqlite3_open((directory / "tuning.db").c_str(), &other), SQLITE_OK);
-  ASSERT_EQ(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3* other = nullptr;  // keeps the file locked while the session runs
+  on_report = [&](const TuneProgress&) {
+    if (other != nullptr) return;
+    ASSERT_EQ(sqlite3_open((directory / "tuning.db").c_str(), &other), SQLITE_OK);
+    ASSERT_EQ(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
+  };
+  on_connect = [&] { sqlite3_close(std::exchange(other, nullptr)); };
   const auto models = tune({host(0)});
-  sqlite3_close(other);
   ::unsetenv("LEANATTN_BUSY_TIMEOUT_MS");
   ASSERT_TRUE(models) << models.error().message;
-  ASSERT_EQ(models->front().failures.size(), 1u);
-  EXPECT_EQ(models->front().failures[0].second.code, ErrorCode::database_busy);
+  EXPECT_EQ(models->front().not_kept.value().code, ErrorCode::database_busy);
   expect_right_winner(models->front().summary);
   EXPECT_EQ(opened()->stats()->trials, 0);
 }
