@@ -175,6 +175,26 @@ Findings look_at_layers(const std::vector<LayerContents>& layers) {
   return findings;
 }
 
+/// The compiled kernels of the site's and the shipped layer.
+Findings look_at_kernels(const std::vector<LayerContents>& layers) {
+  Findings findings;
+  std::string unusable;
+  open_cubin_db(std::nullopt, &unusable);
+  if (!unusable.empty()) {
+    findings.push_back(doubtful("layers", unusable,
+                                "Kernels are machine code. Let root own the file and its directory, and run `chmod "
+                                "a+rX,go-w` on both."));
+  }
+  for (const LayerContents& layer : layers) {
+    const std::filesystem::path directory = layer.file.parent_path();
+    if (layer.layer == "user" || unusable.find(directory.string()) != std::string::npos) continue;
+    if (const Result<CubinDbStats> stats = cubin_db_stats(directory)) {
+      findings.push_back(good(layer.layer + " kernels", fmt::format("{} in {}", stats->entries, directory.string())));
+    }
+  }
+  return findings;
+}
+
 /// How to mend what the layers warn of.
 std::string cure_of(const std::string& warning, const std::vector<LayerContents>& layers) {
   const bool installed = std::any_of(layers.begin(), layers.end(), [&](const LayerContents& layer) {
@@ -206,6 +226,7 @@ Findings look_at_caches(const Console& console, const std::vector<DeviceFacts>& 
   }
   const std::vector<LayerContents> layers = layer_contents(directory);
   add(look_at_layers(layers));
+  add(look_at_kernels(layers));
   // Without a GPU, the site's and the shipped database are opened for an empty device model, to see whether they can
   // be.
   std::vector<std::string> warnings;

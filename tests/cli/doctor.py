@@ -2,8 +2,10 @@
 """What `leanattn doctor` finds with a fake driver and NVML, broken NVRTCs, hostile caches and odd variables."""
 
 import json
+import os
 import re
 import sqlite3
+import subprocess
 
 import contract
 
@@ -170,6 +172,26 @@ class Caches(Doctor):
                 with self.subTest(layer=layer, gpu=gpu):
                     self.expect_finding("warning", "layers", f"the {layer} database was skipped", variable, code=0 if gpu else 3, gpu=gpu, nvml=gpu,
                                 **{variable: self.root / "nowhere.db"})
+
+    def test_kernels_of_a_site(self):
+        self.expect(0, "prewarm", "--heads", "4", "--head-dim", "64", "--context", "4k", *contract.OFFLINE)
+        self.cache.rename(self.root / "site")
+        site = {"LEANATTN_SITE_DB": self.root / "site"}
+        self.expect_finding("ok", "site kernels", "^1 in ", "^$", **site)
+        (self.root / "site").chmod(0o777)
+        self.expect_finding("warning", "layers", "the site kernels were skipped: .* writable by others", "chmod", **site)
+
+    def test_a_cache_that_is_only_read(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can have a file system that is read-only")
+        self.make_database()
+        mounted = f"mount --bind {self.cache} {self.cache} && mount -o remount,bind,ro {self.cache}"
+        if subprocess.run(["unshare", "-m", "sh", "-c", mounted], capture_output=True).returncode != 0:
+            self.skipTest("nothing can be mounted here")
+        result = subprocess.run(["unshare", "-m", "sh", "-c", f"{mounted} && exec {contract.PROGRAM} doctor --json"], capture_output=True, text=True,
+                                env=self.environment())
+        found, = [one for one in json.loads(result.stdout)["findings"] if (one["subject"], one["level"]) == ("cache", "warning")]
+        self.assertRegex(found["text"], "Read-only file system.*; what is in it is used, but nothing is added")
 
     def test_winners_of_this_gpu_and_stale_ones(self):
         file = self.make_database()
