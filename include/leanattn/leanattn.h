@@ -784,9 +784,9 @@ static inline void leanattn_tuned_shape_init(leanattn_tuned_shape* result) {
  * captured: what runs beside a tuning makes its times long and its winners doubtful.
  *
  * Errors: invalid_argument, unsupported (a program of another version; the child has other SMs than the engine),
- * cache_unavailable (the engine has no cache on disk), not_found (no program), interrupted (stopped by `progress`),
- * out_of_memory (no shape fitted), context_lost, internal (the program failed; the message says how), and those of
- * databases and devices. `results` are filled all the same once the child has run. */
+ * cache_unavailable (the engine has no cache on disk that it may write), not_found (no program), interrupted (stopped
+ * by `progress`), out_of_memory (no shape fitted), context_lost, internal (the program failed; the message says how),
+ * and those of databases and devices. `results` are filled all the same once the child has run. */
 LEANATTN_API leanattn_status leanattn_engine_tune(leanattn_engine* engine, const leanattn_problem* problem,
                                                   const leanattn_shape* shapes, int32_t shape_count,
                                                   const leanattn_tune_options* options,

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 
 import pytest
@@ -183,6 +184,21 @@ def test_what_is_wrong_is_named(engine):
     with pytest.raises(leanattn.Error) as raised:
         leanattn.tune(PROBLEM, [(1, 64)], engine=leanattn.Engine(disk_cache=False), program="/bin/true")
     assert raised.value.code == "cache_unavailable"
+
+
+def test_engines_of_other_users_read_a_cache_that_root_made():
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    program = ("import os, sys, _fake_gpu, leanattn\n"
+               "if sys.argv[2] == 'other': os.setgroups([]), os.setgid(65534), os.setuid(65534)\n"
+               "engine = leanattn.Engine(cache_dir=sys.argv[1])\n"
+               "plan = engine.plan(leanattn.Problem(q_heads=8, kv_heads=2, head_dim=64))\n"
+               "print(plan.compile_ms > 0, engine.warnings)")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        said = [subprocess.run([sys.executable, "-c", program, folder, who], capture_output=True, text=True, check=True).stdout for who in ("root", "other")]
+    assert said[0] == "True \n"
+    assert said[1].startswith("False nothing is added to the cache on disk: ") and "belongs to another user (uid 0" in said[1]
 
 
 def test_a_path_with_a_zero_byte_is_refused(engine):
