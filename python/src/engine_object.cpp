@@ -23,16 +23,17 @@ namespace leanattn::python {
 namespace nb = nanobind;
 namespace {
 
-PlanObject plan(nb::object self, nb::handle problem, int batch, int max_batch, std::int64_t longest_context,
-                std::int64_t total_context, nb::handle stream, nb::object group) {
+PlanObject plan(nb::object self, nb::handle problem, nb::handle batch, nb::handle max_batch, nb::handle longest_context,
+                nb::handle total_context, nb::handle stream, nb::object group) {
   const auto& object = nb::cast<EngineObject&>(self);
   const Problem read = read_problem(problem);
   const GroupObject* const member = find_group(group);
   const std::shared_ptr<Group> kept = member != nullptr ? member->get() : nullptr;
+  const PlanShape shape{int_of(batch, "batch"), int_of(max_batch, "max_batch"),
+                        int64_of(longest_context, "longest_context"), int64_of(total_context, "total_context")};
   CUstream_st* const handle = stream.is_none() ? nullptr : find_stream(stream, problem).handle;
   const auto made = [&] {
     const nb::gil_scoped_release without_gil;  // because it may compile
-    const PlanShape shape{batch, max_batch, longest_context, total_context};
     return kept ? object.engine.plan(read, shape, *kept, handle) : object.engine.plan(read, shape, handle);
   }();
   return {std::move(self), std::move(group), unwrap(made)};
@@ -77,6 +78,10 @@ struct DefaultEngines {
 DefaultEngines& default_engines() {
   static auto& engines = *new DefaultEngines;
   return engines;
+}
+
+nb::object default_engine(nb::handle device) {
+  return nb::cast(&find_engine(nb::none(), int_of(device, "device")), nb::rv_policy::reference);
 }
 
 }  // namespace
@@ -275,9 +280,9 @@ reads one word and does not wait: synchronise first to ask about launches that m
           R"(Makes the engine usable again after a fault: waits for the GPU, zeroes all workspaces of streams, of captured
 graphs and of leanattn.Workspace, and acknowledges the fault. After leanattn.GroupBroken call Group.reset() instead.
 Raises leanattn.Error.)")
-      .def("plan", &plan, nb::arg("problem"), nb::arg("batch") = 1, nb::kw_only(), nb::arg("max_batch") = 0,
-           nb::arg("longest_context") = 1024, nb::arg("total_context") = 0, nb::arg("stream") = nb::none(),
-           nb::arg("group") = nb::none(),
+      .def("plan", &plan, nb::arg("problem"), nb::arg("batch").none() = 1, nb::kw_only(),
+           nb::arg("max_batch").none() = 0, nb::arg("longest_context").none() = 1024,
+           nb::arg("total_context").none() = 0, nb::arg("stream") = nb::none(), nb::arg("group") = nb::none(),
            nb::sig("def plan(self, problem: leanattn.Problem, batch: int = 1, *, max_batch: int = 0, longest_context: "
                    "int = 1024, "
                    "total_context: int = 0, stream: typing.Any = None, group: Group | None = None) -> Plan"),
@@ -306,23 +311,20 @@ Raises leanattn.Error: out_of_memory.)")
            [](const WorkspaceObject& self) { return fmt::format("<leanattn.Workspace of {} bytes>", self.bytes()); })
       .def_prop_ro("bytes", &WorkspaceObject::bytes, "Bytes of device memory, rounded up.");
 
-  module.def(
-      "engine", [](int device) { return nb::cast(&find_engine(nb::none(), device), nb::rv_policy::reference); },
-      nb::arg("device") = 0, nb::sig("def engine(device: int = 0) -> Engine"),
-      "The engine that decode() uses for a GPU. It is opened when it is first needed, and never closed.");
+  module.def("engine", &default_engine, nb::arg("device").none() = 0, nb::sig("def engine(device: int = 0) -> Engine"),
+             "The engine that decode() uses for a GPU. It is opened when it is first needed, and never closed.");
   module.def(
       "plan",
-      [](nb::handle problem, int batch, int max_batch, std::int64_t longest_context, std::int64_t total_context,
-         nb::handle stream, int device, nb::object group) {
+      [](nb::handle problem, nb::handle batch, nb::handle max_batch, nb::handle longest_context,
+         nb::handle total_context, nb::handle stream, nb::handle device, nb::object group) {
         const GroupObject* const member = find_group(group);
-        nb::object engine =
-            member != nullptr ? member->engine() : nb::cast(&find_engine(nb::none(), device), nb::rv_policy::reference);
+        nb::object engine = member != nullptr ? member->engine() : default_engine(device);
         return plan(std::move(engine), problem, batch, max_batch, longest_context, total_context, stream,
                     std::move(group));
       },
-      nb::arg("problem"), nb::arg("batch") = 1, nb::kw_only(), nb::arg("max_batch") = 0,
-      nb::arg("longest_context") = 1024, nb::arg("total_context") = 0, nb::arg("stream") = nb::none(),
-      nb::arg("device") = 0, nb::arg("group") = nb::none(),
+      nb::arg("problem"), nb::arg("batch").none() = 1, nb::kw_only(), nb::arg("max_batch").none() = 0,
+      nb::arg("longest_context").none() = 1024, nb::arg("total_context").none() = 0, nb::arg("stream") = nb::none(),
+      nb::arg("device").none() = 0, nb::arg("group") = nb::none(),
       nb::sig("def plan(problem: leanattn.Problem, batch: int = 1, *, max_batch: int = 0, longest_context: int = 1024, "
               "total_context: int = 0, stream: typing.Any = None, device: int = 0, group: Group | None = None) -> "
               "Plan"),

@@ -48,7 +48,7 @@ std::vector<void*> read_addresses(nb::handle memory) {
     bad_type("memory", "is not a sequence of addresses", "Give where this GPU reaches the memory of each peer.");
   std::vector<void*> read;
   for (const nb::handle address : nb::iter(memory))
-    read.push_back(reinterpret_cast<void*>(int64_of(address, "memory")));
+    read.push_back(reinterpret_cast<void*>(address_of(address, "memory")));
   return read;
 }
 
@@ -158,7 +158,7 @@ void GroupObject::connect_nccl(nb::handle unique_id, nb::handle comm) {
                 fmt::format("Give all {} bytes that Group.nccl_id() returned.", id.size()));
     std::memcpy(id.data(), bytes.data(), id.size());
   }
-  const std::int64_t handle = given(comm) ? int64_of(comm, "comm") : 0;
+  const std::uintptr_t handle = given(comm) ? address_of(comm, "comm") : 0;
   if (given(comm) && handle == 0) bad_value("comm", "is 0", "Give the address of an ncclComm_t.");
   unwrap([&] {
     const nb::gil_scoped_release without_gil;
@@ -220,7 +220,7 @@ void bind_group(nb::module_& module) {
              nb::handle peers, nb::handle memory) {
             EngineObject* object = nullptr;
             if (!nb::try_cast(engine, object) || object == nullptr) bad_type("engine", "is not a leanattn.Engine");
-            const std::int64_t address = given(memory) ? int64_of(memory, "memory") : 0;
+            const std::uintptr_t address = given(memory) ? address_of(memory, "memory") : 0;
             if (given(memory) && address == 0) bad_value("memory", "is 0", "Give the address of device memory.");
             new (self) GroupObject(std::move(engine), int_of(rank, "rank"), int_of(size, "size"),
                                    int64_of(memory_bytes, "memory_bytes"), int_of(peers, "peers"),
@@ -326,9 +326,10 @@ All ranks do so, between two barriers: none while a launch of any rank runs, and
 stream  a CUDA stream or its handle, on which the part is zeroed; None: the legacy default stream
 Raises leanattn.Error, also where NCCL is broken: then connect_nccl() comes first, and where no ranks are peers it is
 enough.)")
-      .def("close", &GroupObject::close, nb::kw_only(), nb::arg("barrier") = true,
-           nb::sig("def close(self, *, barrier: bool = True) -> None"),
-           R"(Waits for this rank's GPU, then for all ranks of the process group, and frees this rank's part.
+      .def(
+          "close", [](GroupObject& self, nb::handle barrier) { self.close(bool_of(barrier, "barrier")); },
+          nb::kw_only(), nb::arg("barrier").none() = true, nb::sig("def close(self, *, barrier: bool = True) -> None"),
+          R"(Waits for this rank's GPU, then for all ranks of the process group, and frees this rank's part.
 
 No launch and no replay of a graph with the group may follow, on any rank. A group that was not made from a process group
 has no barrier in here: put one of your own before it. A second call does nothing.

@@ -18,6 +18,15 @@ namespace {
            fmt::format("is of type {}, not {}", nb::cast<std::string>(nb::str(nb::type_name(value.type()))), wanted));
 }
 
+/// Anything that stands for an integer will do, such as scalars of numpy and symbolic sizes of torch, but no truth
+/// value.
+nb::object index_of(nb::handle value, const char* argument) {
+  if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr())) wrong_type(value, argument, "an integer");
+  nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+  if (!index.is_valid()) nb::raise_python_error();
+  return index;
+}
+
 std::string_view view_of_text(nb::handle value, const char* argument) {
   Py_ssize_t length = 0;
   const char* text = PyUnicode_Check(value.ptr()) ? PyUnicode_AsUTF8AndSize(value.ptr(), &length) : nullptr;
@@ -48,13 +57,8 @@ std::int32_t number_of(std::span<const Name> names, nb::handle text, const char*
 }
 
 std::int64_t int64_of(nb::handle value, const char* argument) {
-  // Anything that stands for an integer will do, such as scalars of numpy and symbolic sizes of torch, but no truth
-  // value.
-  if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr())) wrong_type(value, argument, "an integer");
-  const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
-  if (!index.is_valid()) nb::raise_python_error();
   int overflow = 0;
-  const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  const long long number = PyLong_AsLongLongAndOverflow(index_of(value, argument).ptr(), &overflow);
   if (overflow != 0) bad_value(argument, "does not fit in 64 bits");
   return number;
 }
@@ -66,10 +70,23 @@ int int_of(nb::handle value, const char* argument) {
   return static_cast<int>(number);
 }
 
+std::uintptr_t address_of(nb::handle value, const char* argument) {
+  const nb::object index = index_of(value, argument);
+  const unsigned long long number = PyLong_AsUnsignedLongLong(index.ptr());
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    bad_value(argument, fmt::format("is {}, which is no address", nb::cast<std::string>(nb::str(index))),
+              "Addresses and handles are 0 to 2^64 - 1.");
+  }
+  return number;
+}
+
 double float_of(nb::handle value, const char* argument) {
   const double number = PyFloat_AsDouble(value.ptr());
   if (number == -1.0 && PyErr_Occurred() != nullptr) {
+    const bool overflow = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
     PyErr_Clear();
+    if (overflow) bad_value(argument, "does not fit in 64 bits of floating point");
     wrong_type(value, argument, "a number");
   }
   return number;

@@ -45,6 +45,8 @@ inline bool given(nanobind::handle value) { return !value.is_none(); }
 std::int32_t number_of(std::span<const Name> names, nanobind::handle text, const char* argument);
 std::int64_t int64_of(nanobind::handle value, const char* argument);
 int int_of(nanobind::handle value, const char* argument);
+/// A pointer or a handle as an integer, 0 to 2^64 - 1.
+std::uintptr_t address_of(nanobind::handle value, const char* argument);
 double float_of(nanobind::handle value, const char* argument);
 bool bool_of(nanobind::handle value, const char* argument);
 std::string text_of(nanobind::handle value, const char* argument);

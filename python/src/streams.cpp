@@ -5,6 +5,7 @@
 #include <string>
 
 #include "errors.hpp"
+#include "names.hpp"
 #include "tensor.hpp"
 
 namespace leanattn::python {
@@ -14,7 +15,7 @@ namespace {
 nb::object frameworks() { return nb::module_::import_("leanattn._frameworks"); }
 
 CUstream_st* as_stream(nb::handle value) {
-  const auto number = nb::cast<std::uintptr_t>(value);
+  const std::uintptr_t number = address_of(value, "stream");
   // The CUDA runtime and DLPack use 1 for the legacy default stream, which is null here.
   return number == 1 ? nullptr : reinterpret_cast<CUstream_st*>(number);
 }

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "errors.hpp"
+#include "names.hpp"
 
 namespace leanattn::python {
 namespace nb = nanobind;
@@ -63,7 +64,7 @@ nb::object ask_for_capsule(nb::handle object, const char* name, CUstream_st* str
              "Give a tensor of PyTorch, CuPy, JAX or another library with __dlpack__.");
   }
   const nb::object device = where();
-  const int type = nb::cast<int>(nb::int_(device[0]));
+  const int type = int_of(nb::int_(device[0]), fmt::format("{}.__dlpack_device__()", name).c_str());
   if (type != dlpack::kCuda && type != dlpack::kCudaManaged) {
     bad_value(name, fmt::format("is in {} memory", type == dlpack::kCpu ? "CPU" : "another device's"),
               "Move it to the GPU.");
@@ -123,7 +124,10 @@ TensorView::TensorView(nb::handle object, const char* name, CUstream_st* stream)
       auto* made =
           static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
       if (made->version.major != dlpack::kMajorVersion)
-        bad_type(name, fmt::format("speaks DLPack {}, which is newer than 1", made->version.major));
+        bad_type(
+            name,
+            fmt::format("speaks DLPack {}.{}, not {}", made->version.major, made->version.minor, dlpack::kMajorVersion),
+            "Another version of its framework, or of leanattn, may have the same DLPack.");
       versioned_.reset(made);
       view_ = made->tensor;
       PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");

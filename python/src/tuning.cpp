@@ -73,10 +73,10 @@ class Watcher {
 };
 
 nb::list tune(nb::handle problem, nb::list shapes, nb::handle budget, nb::handle shape_budget, nb::handle memory,
-              bool retune, nb::object progress, nb::handle program, int device, nb::handle engine) {
+              nb::handle retune, nb::object progress, nb::handle program, nb::handle device, nb::handle engine) {
   const Problem read = read_problem(problem);
   TuningOptions options = limits_of(budget, shape_budget, memory, program);
-  options.retune = retune;
+  options.retune = bool_of(retune, "retune");
   Watcher watcher(std::move(progress));
   options.progress = [&watcher](const leanattn_tune_progress& said) { return watcher(said); };
   std::vector<PlanShape> asked;
@@ -86,7 +86,7 @@ nb::list tune(nb::handle problem, nb::list shapes, nb::handle budget, nb::handle
                      .longest_context = int64_of(shape.attr("longest_context"), "longest_context"),
                      .total_context = int64_of(shape.attr("total_context"), "total_context")});
   }
-  EngineObject& object = find_engine(engine, device);
+  EngineObject& object = find_engine(engine, int_of(device, "device"));
   const auto tuned = [&] {
     const nb::gil_scoped_release without_gil;
     return object.engine.tune(read, asked, options);
@@ -120,8 +120,8 @@ void set_autotune(nb::handle mode, nb::handle budget, nb::handle shape_budget, n
 
 void bind_tuning(nb::module_& module) {
   module.def("_tune", &tune, nb::arg("problem"), nb::arg("shapes"), nb::arg("budget").none(),
-             nb::arg("shape_budget").none(), nb::arg("memory").none(), nb::arg("retune"), nb::arg("progress").none(),
-             nb::arg("program").none(), nb::arg("device"), nb::arg("engine").none());
+             nb::arg("shape_budget").none(), nb::arg("memory").none(), nb::arg("retune").none(),
+             nb::arg("progress").none(), nb::arg("program").none(), nb::arg("device").none(), nb::arg("engine").none());
   module.def("_set_autotune", &set_autotune, nb::arg("mode"), nb::arg("budget").none(), nb::arg("shape_budget").none(),
              nb::arg("memory").none(), nb::arg("program").none(), nb::arg("engine").none());
 }

@@ -1,7 +1,10 @@
 // workspaces.cpp -- allocates memory for launches, and takes back that of graphs that are gone.
 #include "workspaces.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <limits>
 
 #include "runtime/cuda/beside_captures.hpp"
 #include "runtime/cuda/current_context.hpp"
@@ -120,6 +123,8 @@ Result<bool> Workspaces::capturing(CUstream_st* stream) const {
 
 /// Allocates at least `bytes`, rounded up so that plans which need a little more fit as well.
 Result<DeviceBuffer> Workspaces::allocate(std::int64_t bytes) {
+  if (bytes > std::numeric_limits<std::int64_t>::max() - kGranule)
+    return fail(ErrorCode::out_of_memory, fmt::format("a workspace of {} bytes, more than any GPU has", bytes));
   const BesideCaptures relaxed;
   return DeviceBuffer::allocate((std::max<std::int64_t>(bytes, 1) + kGranule - 1) / kGranule * kGranule);
 }

@@ -18,6 +18,19 @@ import types
 from fake_tensors import FastTensor
 
 
+def without(*packages):
+    """The beginning of a program for which these packages are not installed."""
+    return f"""
+import sys
+class Absent:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in {packages!r}:
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
+sys.meta_path.insert(0, Absent)
+"""
+
+
 def contract(folder, version):
     return json.loads((folder / f"{version}.json").read_text())
 

@@ -645,6 +645,12 @@ REFUSED = [
     ("longest_context", -5, {}, ValueError),
     ("longest_context", 1.5, {}, TypeError),
     ("stream", object(), {}, TypeError),
+    ("stream", True, {}, TypeError),
+    ("stream", -1, {}, ValueError),
+    ("stream", 2**64, {}, ValueError),
+    ("stream", type("S", (), {"cuda_stream": -1})(), {}, ValueError),
+    ("longest_context", 2**64, {}, ValueError),
+    ("scale", 10**400, {}, ValueError),
     ("engine", "mine", {}, TypeError),
     ("workspace", "mine", {}, TypeError),
     ("typical_batch", 0, {}, ValueError),
@@ -701,6 +707,48 @@ def test_q_may_not_be_the_output(engine):
     given = inputs()
     with pytest.raises(ValueError, match="out is q"):
         leanattn.decode(**given, out=given["q"], engine=engine)
+
+
+SEVERAL = 2**64
+
+
+@pytest.mark.parametrize("named, call", [
+    ("batch", lambda engine: engine.plan(leanattn.Problem(), SEVERAL)),
+    ("batch", lambda engine: engine.plan(leanattn.Problem(), -(2**31) - 1)),
+    ("max_batch", lambda engine: engine.plan(leanattn.Problem(), max_batch=2**31)),
+    ("longest_context", lambda engine: engine.plan(leanattn.Problem(), longest_context=SEVERAL)),
+    ("total_context", lambda engine: engine.plan(leanattn.Problem(), total_context=SEVERAL)),
+    ("stream", lambda engine: engine.plan(leanattn.Problem(), stream=SEVERAL)),
+    ("batch", lambda engine: leanattn.plan(leanattn.Problem(), SEVERAL)),
+    ("device", lambda engine: leanattn.plan(leanattn.Problem(), device=SEVERAL)),
+    ("device", lambda engine: leanattn.engine(SEVERAL)),
+    ("device", lambda engine: leanattn.Engine(SEVERAL)),
+    ("device", lambda engine: leanattn.tune(leanattn.Problem(), [(1, 64)], device=SEVERAL)),
+    ("batch", lambda engine: leanattn.tune(leanattn.Problem(), [(SEVERAL, 64)], engine=engine)),
+    ("memory", lambda engine: leanattn.tune(leanattn.Problem(), [(1, 64)], memory=SEVERAL, engine=engine)),
+    ("bytes", lambda engine: leanattn.Workspace(engine, SEVERAL)),
+    ("window", lambda engine: leanattn.Problem(window=SEVERAL)),
+    ("memory", lambda engine: leanattn.Group(engine, 0, 2, 1 << 20, memory=-256)),
+    ("memory_bytes", lambda engine: leanattn.Group(engine, 0, 2, SEVERAL)),
+    ("max_batch", lambda engine: leanattn.Group.bytes_for(leanattn.Problem(context_parallel=2), SEVERAL)),
+    ("page_size", lambda engine: leanattn.page_table(*[FakeTensor((2,), "int32")] * 3, SEVERAL, engine=engine)),
+    ("q.__dlpack_device__", lambda engine: leanattn.decode(**inputs(q=FakeTensor(Q, device=SEVERAL)), engine=engine)),
+])
+def test_an_integer_out_of_range_is_an_argument_error_that_names_it(engine, named, call):
+    with pytest.raises(leanattn.ArgumentError) as caught:
+        call(engine)
+    assert str(caught.value).startswith(named), str(caught.value)
+
+
+@pytest.mark.parametrize("version", [(0, 8), (2, 1)])
+def test_another_dlpack_is_refused_with_both_versions(engine, version):
+    with pytest.raises(leanattn.ArgumentTypeError, match=rf"q speaks DLPack {version[0]}\.{version[1]}, not 1\."):
+        leanattn.decode(**inputs(q=FakeTensor(Q, version=version)), engine=engine)
+
+
+def test_a_workspace_larger_than_any_gpu_is_no_argument_of_the_driver(engine):
+    with pytest.raises(leanattn.OutOfMemory, match=str(2**63 - 1)):
+        leanattn.Workspace(engine, 2**63 - 1)
 
 
 def test_an_engine_of_another_gpu_is_refused(engine):

@@ -208,7 +208,7 @@ def test_a_vllm_without_such_a_registry_still_starts(adapter, caplog):
 
     del sys.modules["vllm.v1.attention.backends.registry"].register_backend
     leanattn.vllm.register()
-    assert "not registered" in caplog.text and "0.26.*" in caplog.text
+    assert "not registered: this vLLM has another interface" in caplog.text and "0.26.*" in caplog.text
 
 
 @pytest.mark.parametrize("number, module", [("0.26.0", "v026"), ("0.26.1", "v026"), ("0.33.0", "v033"), ("0.33.0+cu130", "v033"), ("0.33.1rc1", "v033")])
@@ -245,12 +245,25 @@ def test_the_entry_point_is_vllms_and_leads_to_register():
 
 def test_registering_imports_neither_torch_nor_kernels():
     """vLLM loads plugins in every process, also where another backend is used."""
-    code = ("import sys\n"
-            "sys.modules['vllm.v1'] = None\n"  # as where vLLM is not installed
+    code = (engine_stand_in.without("vllm") +
             "import leanattn.vllm\n"
             "leanattn.vllm.register()\n"
             "assert not {'torch', 'leanattn.vllm.backend'} & set(sys.modules)\n")
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert "not registered: vLLM is not installed" in ran.stderr
+
+
+def test_what_an_engine_lacks_is_not_blamed_on_its_interface(adapter, caplog, monkeypatch):
+    import leanattn.vllm
+
+    class Broken:
+        @staticmethod
+        def __getattr__(name):
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setitem(sys.modules, "vllm.v1.attention.backends.registry", Broken())
+    leanattn.vllm.register()
+    assert "not registered: vLLM cannot be imported (No module named 'torch')" in caplog.text
 
 
 def test_a_record_is_made_from_a_wheel(tmp_path):

@@ -6,7 +6,7 @@ import re
 class Versions:
     """The tried versions of an engine.
 
-    engine   its name, as messages have it
+    engine   its name, as messages have it; the package is called so in small letters
     modules  {version: module that is written for it}; all versions have the same number of parts, and further parts do not matter
     anyway   the environment variable that goes on with any version, where it is 1
     flag     what chooses another backend
@@ -29,6 +29,18 @@ class Versions:
         # Not an ImportError, of which engines may show the name only.
         raise RuntimeError(f"leanattn was never tried with {self.engine} {version}. {self.tried()} Use one of these, or choose another {self.flag}; "
                            f"{self.anyway}=1 tries it all the same")
+
+    def warn_not_registered(self, error):
+        """Says why an engine has no backend of leanattn, by what importing the engine's interface for backends raised."""
+        package = self.engine.lower()
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing == package:
+            why = f"{self.engine} is not installed"
+        elif missing is not None and missing.partition(".")[0] != package:
+            why = f"{self.engine} cannot be imported ({error})"
+        else:
+            why = f"this {self.engine} has another interface for backends ({error})"
+        self.logger.warning("leanattn is not registered: %s. %s", why, self.tried())
 
     def tried(self):
         """The versions in a sentence."""

@@ -27,7 +27,7 @@ def register():
         from sglang.srt.server_args import (ATTENTION_BACKEND_CHOICES, DETERMINISTIC_ATTENTION_BACKEND_CHOICES, add_attention_backend_choices,
                                             add_deterministic_attention_backend_choices)
     except ImportError as error:
-        _logger.warning("leanattn is not registered: this SGLang has another interface for backends (%s). %s", error, _versions.tried())
+        _versions.warn_not_registered(error)
         return
     if NAME in ATTENTION_BACKENDS and ATTENTION_BACKENDS[NAME] is not create:
         _logger.warning("leanattn is not registered, because the backend %r is %s already; SGLANG_PLUGINS says which plugins are loaded", NAME,

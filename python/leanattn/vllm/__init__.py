@@ -32,7 +32,7 @@ def register():
             return
         register_backend(custom, _PATH)
     except (ImportError, AttributeError, TypeError) as error:
-        _logger.warning("leanattn is not registered: this vLLM has another interface for backends (%s). %s", error, _versions.tried())
+        _versions.warn_not_registered(error)
 
 
 def module_for(version):
