@@ -157,11 +157,24 @@ std::string with_errno(const std::string& text, int error) {
   return text + " (" + std::generic_category().message(error) + ")";
 }
 
+Error cannot_open(Error error) {
+  if (const FileDescriptor root(::open("/", O_PATH | O_CLOEXEC)); root) return error;
+  if (errno != EMFILE && errno != ENFILE) return error;
+  const bool of_process = errno == EMFILE;
+  const std::string reason = std::generic_category().message(errno);
+  if (error.message.find(reason) == std::string::npos) error.message += " (" + reason + ")";
+  error.hint = of_process ? "Raise the limit of open files (ulimit -n), or close some."
+                          : "The system has no file to open left: see /proc/sys/fs/file-max.";
+  return error;
+}
+
 Result<DescriptionLock> lock_directory(const std::filesystem::path& directory, int timeout_ms) {
   FileDescriptor descriptor(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!descriptor) {
-    return fail(ErrorCode::cache_unavailable,
-                with_errno("cannot open the cache directory " + directory.string(), errno));
+    return tl::unexpected(cannot_open({ErrorCode::cache_unavailable,
+                                       with_errno("cannot open the cache directory " + directory.string(), errno),
+                                       {},
+                                       {}}));
   }
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   while (::flock(descriptor.get(), LOCK_EX | LOCK_NB) != 0) {

@@ -22,8 +22,6 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-using detail::with_errno;
-
 constexpr std::string_view kHint = "set LEANATTN_CACHE_DIR to an absolute path of a directory of your own";
 
 struct Chosen {
@@ -56,6 +54,12 @@ tl::unexpected<Error> refuse(std::string message, std::string hint = std::string
   return fail(ErrorCode::cache_unavailable, std::move(message), std::move(hint));
 }
 
+/// Of a system call that has just failed.
+tl::unexpected<Error> refuse_call(const std::string& what) {
+  return tl::unexpected(
+      detail::cannot_open({ErrorCode::cache_unavailable, detail::with_errno(what, errno), std::string(kHint), {}}));
+}
+
 bool trusted(uid_t owner, Access access) {
   return access == Access::read ? may_be_read(owner) : owner == ::geteuid() || owner == 0;
 }
@@ -68,7 +72,7 @@ Result<FileDescriptor> enter(const FileDescriptor& parent, const std::string& na
   struct stat status {};
   const bool exists = ::fstatat(parent.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
   if (!exists && (errno != ENOENT || access == Access::read))
-    return refuse(with_errno("cannot look at the cache directory " + so_far, errno));
+    return refuse_call("cannot look at the cache directory " + so_far);
   if (exists && S_ISLNK(status.st_mode) && !trusted(status.st_uid, access)) {
     return refuse("the cache directory leads through " + so_far + ", a symbolic link of another user (uid " +
                   std::to_string(status.st_uid) + ")");
@@ -77,13 +81,13 @@ Result<FileDescriptor> enter(const FileDescriptor& parent, const std::string& na
     const bool made = ::mkdirat(parent.get(), name.c_str(), 0700) == 0;
     // Whatever the umask takes away, its owner needs.
     if (!made ? errno != EEXIST : ::fchmodat(parent.get(), name.c_str(), 0700, AT_SYMLINK_NOFOLLOW) != 0)
-      return refuse(with_errno("cannot create the cache directory " + so_far, errno));
+      return refuse_call("cannot create the cache directory " + so_far);
   }
   const int follow = exists ? 0 : O_NOFOLLOW;
   FileDescriptor entered(::openat(parent.get(), name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC | follow));
   if (!entered) {
     if (errno == ENOTDIR) return refuse(so_far + " is in the way of the cache directory: it is not a directory");
-    return refuse(with_errno("cannot enter the cache directory " + so_far, errno));
+    return refuse_call("cannot enter the cache directory " + so_far);
   }
   return entered;
 }
@@ -91,7 +95,7 @@ Result<FileDescriptor> enter(const FileDescriptor& parent, const std::string& na
 Result<void> check_directory(const FileDescriptor& directory, const std::string& path, Access access) {
   struct stat status {};
   if (::fstat(directory.get(), &status) != 0) {
-    return refuse(with_errno("cannot look at the cache directory " + path, errno));
+    return refuse_call("cannot look at the cache directory " + path);
   }
   if (access == Access::write ? status.st_uid != ::geteuid() : !may_be_read(status.st_uid)) {
     return refuse("the cache directory " + path + " belongs to another user (uid " + std::to_string(status.st_uid) +
@@ -103,7 +107,7 @@ Result<void> check_directory(const FileDescriptor& directory, const std::string&
     return refuse("the cache directory " + path + " is writable by others (mode " + mode + ")", "chmod 700 " + path);
   }
   if (access == Access::write && ::faccessat(directory.get(), ".", W_OK | X_OK, AT_EACCESS) != 0)
-    return refuse(with_errno("the cache directory " + path + " is not writable", errno));
+    return refuse_call("the cache directory " + path + " is not writable");
   if (access == Access::read && ::faccessat(directory.get(), ".", R_OK | X_OK, AT_EACCESS) != 0) {
     return refuse(with_errno("the cache directory " + path + " is not readable", errno),
                   "its owner can let others read it with chmod -R a+rX " + path);
@@ -124,7 +128,7 @@ std::filesystem::path resolved(const FileDescriptor& directory, const std::files
 /// Walks to an absolute path, and checks what is there.
 Result<std::filesystem::path> enter_all(const std::filesystem::path& path, Access access) {
   FileDescriptor here(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!here) return refuse(with_errno("cannot open /", errno));
+  if (!here) return refuse_call("cannot open /");
   std::filesystem::path so_far = "/";
   for (const auto& component : path.relative_path()) {
     if (component.empty() || component == ".") continue;

@@ -113,8 +113,10 @@ Result<void> build_beside(const Schema& schema, const std::filesystem::path& fil
   {
     const FileDescriptor made = open_private(built, O_EXCL);
     if (!made) {
-      return fail(ErrorCode::cache_unavailable, with_errno("cannot create " + file.string(), errno),
-                  "set LEANATTN_CACHE_DIR to a writable directory on a local disk");
+      return tl::unexpected(cannot_open({ErrorCode::cache_unavailable,
+                                         with_errno("cannot create " + file.string(), errno),
+                                         "set LEANATTN_CACHE_DIR to a writable directory on a local disk",
+                                         {}}));
     }
     // Who may read the directory may read what is in it. SQLite makes journals with the permissions of their database.
     struct stat directory {};

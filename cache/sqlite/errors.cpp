@@ -6,6 +6,8 @@
 #include <new>
 #include <string_view>
 
+#include "cache/files.hpp"
+
 namespace leanattn {
 inline namespace v1 {
 namespace detail {
@@ -51,8 +53,8 @@ Error to_error(const SQLite::Exception& exception, const std::string& file) {
     case SQLITE_IOERR:
       if (exception.getExtendedErrorCode() == SQLITE_IOERR_NOMEM)
         return Error{ErrorCode::out_of_memory, file + ": out of memory", {}, {}};
-      return Error{
-          ErrorCode::cache_unavailable, detail, "set LEANATTN_CACHE_DIR to a writable directory on a local disk", {}};
+      return cannot_open(
+          {ErrorCode::cache_unavailable, detail, "set LEANATTN_CACHE_DIR to a writable directory on a local disk", {}});
     case SQLITE_NOMEM: return Error{ErrorCode::out_of_memory, file + ": out of memory", {}, {}};
     default:
       // The one thing that SQLite says with its general error code, and only of a file's header.

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "cache/cubin/cubin_db.hpp"
+#include "cache/files.hpp"
 #include "generator/parse_json.hpp"
 #include "runtime/cuda/nvrtc.hpp"
 #include "runtime/cuda/ptxas_log.hpp"
@@ -42,8 +43,9 @@ tl::unexpected<Error> nvrtc_failure(const NvrtcApi& api, nvrtcResult status, con
     return fail(ErrorCode::compile_failed, std::move(message), {}, std::move(log));
   }
   if (status == NVRTC_ERROR_BUILTIN_OPERATION_FAILURE) {
-    return fail(ErrorCode::nvrtc_missing, fmt::format("{} cannot load its built-in functions", api.path),
-                "libnvrtc-builtins of the same version must lie next to libnvrtc.", std::move(log));
+    return tl::unexpected(
+        detail::cannot_open({ErrorCode::nvrtc_missing, fmt::format("{} cannot load its built-in functions", api.path),
+                             "libnvrtc-builtins of the same version must lie next to libnvrtc.", std::move(log)}));
   }
   const auto code = status == NVRTC_ERROR_OUT_OF_MEMORY ? ErrorCode::out_of_memory : ErrorCode::compile_failed;
   return fail(code, fmt::format("{}: {}", call, api.nvrtcGetErrorString(status)), {}, std::move(log));

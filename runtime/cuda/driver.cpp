@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/files.hpp"
 #include "runtime/cuda/dynamic_library.hpp"
 #include "runtime/cuda/process_mark.hpp"
 
@@ -69,8 +70,9 @@ Result<const DriverApi*> open_driver() {
   std::string failures;
   const auto library = DynamicLibrary::open_first(candidates, &failures);
   if (!library) {
-    return fail(ErrorCode::no_driver, "the NVIDIA driver library libcuda.so.1 cannot be loaded",
-                "Install the NVIDIA driver, or run where a GPU is.", failures);
+    return tl::unexpected(
+        detail::cannot_open({ErrorCode::no_driver, "the NVIDIA driver library libcuda.so.1 cannot be loaded",
+                             "Install the NVIDIA driver, or run where a GPU is.", failures}));
   }
   using Init = CUresult (*)(unsigned);
   const auto init = reinterpret_cast<Init>(library.symbol("cuInit"));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cache/environment_variable.hpp"
+#include "cache/files.hpp"
 #include "runtime/cuda/dynamic_library.hpp"
 
 namespace leanattn {
@@ -88,10 +89,11 @@ Result<NcclApi> open_nccl(std::span<const std::string> candidates) {
     return tl::unexpected(*std::move(refused));
   }
   const std::string named = environment_variable("LEANATTN_NCCL_LIB");
-  return fail(ErrorCode::unsupported,
-              named.empty() ? "NCCL's library libnccl.so.2 cannot be loaded"
-                            : fmt::format("LEANATTN_NCCL_LIB names {}, which cannot be loaded", named),
-              kNcclCure, failures);
+  return tl::unexpected(
+      detail::cannot_open({ErrorCode::unsupported,
+                           named.empty() ? "NCCL's library libnccl.so.2 cannot be loaded"
+                                         : fmt::format("LEANATTN_NCCL_LIB names {}, which cannot be loaded", named),
+                           kNcclCure, failures}));
 }
 
 Result<const NcclApi*> nccl() {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "cache/environment_variable.hpp"
+#include "cache/files.hpp"
 #include "runtime/cuda/dynamic_library.hpp"
 
 namespace leanattn {
@@ -122,10 +123,11 @@ Result<const NvrtcApi*> open_nvrtc() {
     return tl::unexpected(*std::move(refused));
   }
   const std::string named = environment_variable("LEANATTN_NVRTC_LIB");
-  return fail(ErrorCode::nvrtc_missing,
-              named.empty() ? "the CUDA run-time compiler libnvrtc cannot be loaded"
-                            : fmt::format("LEANATTN_NVRTC_LIB names {}, which cannot be loaded", named),
-              failure_hint(), failures);
+  return tl::unexpected(
+      detail::cannot_open({ErrorCode::nvrtc_missing,
+                           named.empty() ? "the CUDA run-time compiler libnvrtc cannot be loaded"
+                                         : fmt::format("LEANATTN_NVRTC_LIB names {}, which cannot be loaded", named),
+                           failure_hint(), failures}));
 }
 
 }  // namespace

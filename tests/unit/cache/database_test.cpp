@@ -6,7 +6,9 @@
 #include <set>
 
 #include "cache/files.hpp"
+#include "cache/sqlite/errors.hpp"
 #include "cache_fixture.hpp"
+#include "tests/no_descriptors.hpp"
 
 namespace leanattn {
 namespace {
@@ -48,6 +50,23 @@ class DatabaseTest : public ::testing::Test {
   TemporaryDirectory directory_;
   OpenPolicy policy_{.busy_timeout_ms = 10, .network_filesystem = false, .sqlite_version = sqlite3_libversion_number()};
 };
+
+TEST_F(DatabaseTest, BlamesTheLimitWhereDescriptorsHaveRunOut) {
+  {
+    const NoDescriptors none;
+    const auto made = open_read_write(version(1), directory_.path(), policy_);
+    ASSERT_FALSE(made.has_value());
+    EXPECT_NE(made.error().hint.find("ulimit -n"), std::string::npos) << made.error().message;
+    const auto by_sqlite = detail::guarded(file().string(), [&]() -> Result<void> {
+      const SQLite::Database database(file().string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
+      return {};
+    });
+    ASSERT_FALSE(by_sqlite.has_value());
+    EXPECT_NE(by_sqlite.error().message.find("(Too many open files)"), std::string::npos) << by_sqlite.error().message;
+    EXPECT_NE(by_sqlite.error().hint.find("ulimit -n"), std::string::npos) << by_sqlite.error().hint;
+  }
+  EXPECT_TRUE(open_read_write(version(1), directory_.path(), policy_));
+}
 
 TEST_F(DatabaseTest, MigratesFromEveryOlderVersionAndKeepsTheRows) {
   for (const std::size_t old : {1u, 2u}) {

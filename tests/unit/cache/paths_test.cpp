@@ -1,6 +1,7 @@
 #include "cache/paths.hpp"
 
 #include "cache_fixture.hpp"
+#include "tests/no_descriptors.hpp"
 
 namespace leanattn {
 namespace {
@@ -49,6 +50,15 @@ TEST_F(CacheDirectory, TreatsEmptyVariablesAsUnset) {
   const ScopedVariable xdg("XDG_CACHE_HOME", "");
   const ScopedVariable home("HOME", root_.path().string());
   EXPECT_EQ(cache_directory().value(), root_ / ".cache/leanattn");
+}
+
+TEST_F(CacheDirectory, IsNotToBlameWhereDescriptorsHaveRunOut) {
+  const NoDescriptors none;
+  const auto found = cache_directory(root_ / "given");
+  ASSERT_FALSE(found.has_value());
+  EXPECT_EQ(found.error().code, ErrorCode::cache_unavailable);
+  EXPECT_NE(found.error().message.find("(Too many open files)"), std::string::npos) << found.error().message;
+  EXPECT_NE(found.error().hint.find("ulimit -n"), std::string::npos) << found.error().hint;
 }
 
 TEST_F(CacheDirectory, NeedsAHome) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/no_descriptors.hpp"
 #include "tests/temporary_directory.hpp"
 
 namespace leanattn {
@@ -49,6 +50,15 @@ TEST(NcclSearch, NoLibraryIsAnErrorWithTheCure) {
   EXPECT_NE(opened.error().log.find("/nowhere/libnccl.so.2"), std::string::npos) << opened.error().log;
   const NamedNccl named(none[0]);
   EXPECT_EQ(open_nccl(none).error().message, "LEANATTN_NCCL_LIB names /nowhere/libnccl.so.2, which cannot be loaded");
+}
+
+TEST(NcclSearch, ALibraryIsNotToBlameWhereDescriptorsHaveRunOut) {
+  const std::vector<std::string> candidates{"libm.so.6.none"};
+  const NoDescriptors none;
+  const auto opened = open_nccl(candidates);
+  ASSERT_FALSE(opened);
+  EXPECT_NE(opened.error().message.find("(Too many open files)"), std::string::npos) << opened.error().message;
+  EXPECT_NE(opened.error().hint.find("ulimit -n"), std::string::npos) << opened.error().hint;
 }
 
 TEST(NcclSearch, AnOldLibraryIsRefusedByItsVersion) {
