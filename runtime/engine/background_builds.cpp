@@ -2,7 +2,7 @@
 #include "runtime/engine/background_builds.hpp"
 
 #include "runtime/cuda/beside_captures.hpp"
-#include "runtime/engine/own_thread.hpp"
+#include "runtime/threads.hpp"
 
 namespace leanattn {
 inline namespace v1 {

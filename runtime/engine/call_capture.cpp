@@ -22,7 +22,7 @@
 #include "cache/environment_variable.hpp"
 #include "cache/files.hpp"
 #include "runtime/engine/call_capture_file.hpp"
-#include "runtime/engine/own_thread.hpp"
+#include "runtime/threads.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -186,8 +186,7 @@ void CallCapture::count(const DecodeProblem& problem, const Shape& shape, const 
       state.changed.notify_all();
     }
     state.counts.emplace(counted_by, Counted{problem, shape, 1});
-    if (state.writer.joinable()) return;
-    state.writer = start_own_thread([this, &state] {
+    ensure_own_thread(state.writer, [this, &state] {
       std::unique_lock writer_lock(state.mutex);
       while (!state.ending) {
         state.changed.wait_for(writer_lock, options_.period,
@@ -200,7 +199,7 @@ void CallCapture::count(const DecodeProblem& problem, const Shape& shape, const 
         if (!written) state.changed.wait_for(writer_lock, options_.period, [&state] { return state.ending; });
       }
     });
-  } catch (...) {  // out of memory or threads: this call is not counted, but its plan is not affected
+  } catch (...) {  // out of memory: this call is not counted, but its plan is not affected
   }
 }
 

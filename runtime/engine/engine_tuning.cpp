@@ -9,8 +9,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "runtime/engine/own_thread.hpp"
 #include "runtime/lookup/specs.hpp"
+#include "runtime/threads.hpp"
 #include "runtime/tuning/program.hpp"
 
 namespace leanattn {

@@ -5,14 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "runtime/cuda/beside_captures.hpp"
 #include "runtime/cuda/current_context.hpp"
 #include "runtime/cuda/gpu.hpp"
-#include "runtime/engine/own_thread.hpp"
+#include "runtime/threads.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -141,7 +140,7 @@ Result<std::unique_ptr<GroupCommunicator>> GroupCommunicator::join(const NcclApi
   state->owned = true;
   state->id = id;
   std::unique_ptr<GroupCommunicator> made(new GroupCommunicator(state));
-  made->thread_ = start_own_thread([state] {
+  auto thread = start_own_thread([state] {
     const OnTheSide scope(state->context());
     Result<void> ok = scope.entered();
     ncclComm* comm = nullptr;
@@ -166,6 +165,8 @@ Result<std::unique_ptr<GroupCommunicator>> GroupCommunicator::join(const NcclApi
     state->changed.notify_all();
     watch(state);
   });
+  if (!thread) return tl::unexpected(std::move(thread.error()));
+  made->thread_ = *std::move(thread);
   return made;
 }
 
@@ -199,10 +200,12 @@ Result<std::unique_ptr<GroupCommunicator>> GroupCommunicator::borrow(const NcclA
   }
   state->phase = State::Phase::ready;
   std::unique_ptr<GroupCommunicator> made(new GroupCommunicator(state));
-  made->thread_ = start_own_thread([state] {
+  auto thread = start_own_thread([state] {
     const OnTheSide scope(state->context());
     watch(state);
   });
+  if (!thread) return tl::unexpected(std::move(thread.error()));
+  made->thread_ = *std::move(thread);
   return made;
 }
 
@@ -352,10 +355,10 @@ void GroupCommunicator::abort_in_background(const std::shared_ptr<State>& state)
     state->aborted = true;
     state->changed.notify_all();
   };
-  try {
-    start_own_thread(abort).detach();
-  } catch (const std::system_error&) {
-    abort();  // the process has no thread left
+  if (auto thread = start_own_thread(abort)) {
+    thread->detach();
+  } else {
+    abort();
   }
 }
 

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "runtime/engine/own_thread.hpp"
+#include "runtime/threads.hpp"
 
 namespace leanattn {
 inline namespace v1 {

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/threads.hpp"
 extern char** environ;
 
 namespace leanattn {
@@ -98,6 +99,7 @@ Result<pid_t> spawn_child(std::span<const std::string> command, std::span<const 
   pid_t pid = -1;
   const int status = ::posix_spawn(&pid, command.front().c_str(), &plan.actions, &plan.attributes, arguments.data(),
                                    environment.empty() ? environ : variables.data());
+  if (status == EAGAIN) return tl::unexpected(out_of_threads("cannot start " + command.front(), status));
   if (status != 0)
     return fail(ErrorCode::internal, fmt::format("cannot start {}: {}", command.front(), std::strerror(status)));
   return pid;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 namespace leanattn {
 inline namespace v1 {
@@ -19,8 +20,7 @@ int compile_thread_count(int wanted) {
 }
 
 CompilePool::CompilePool(Compile compile, int threads) : compile_(std::move(compile)) {
-  const int count = compile_thread_count(threads);
-  for (int i = 0; i < count; ++i) threads_.emplace_back([this] { work(); });
+  threads_.start(static_cast<std::size_t>(compile_thread_count(threads)), [this] { work(); });
 }
 
 CompilePool::~CompilePool() {
@@ -29,7 +29,7 @@ CompilePool::~CompilePool() {
     stopping_ = true;
   }
   work_there_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  threads_.join();
 }
 
 void CompilePool::enqueue(std::span<const KernelSpec> specs, bool urgent) {
@@ -77,6 +77,11 @@ const Result<CompiledSpec>* CompilePool::wait(const KernelSpec& spec, const std:
     lock.lock();
     if (entry.result || !entry.queued) break;
     if (enough) return nullptr;
+    if (const auto own = std::find(waiting_.begin(), waiting_.end(), spec); threads_.empty() && own != waiting_.end()) {
+      waiting_.erase(own);
+      compile(spec, lock);
+      continue;
+    }
     result_there_.wait_for(lock, kAskAgain);
   }
   return entry.result ? &*entry.result : nullptr;
@@ -89,12 +94,16 @@ void CompilePool::work() {
     if (stopping_) return;
     const KernelSpec spec = waiting_.front();
     waiting_.pop_front();
-    lock.unlock();
-    Result<CompiledSpec> result = compile_(spec);
-    lock.lock();
-    entries_[kernel_name(spec)].result = std::move(result);
-    result_there_.notify_all();
+    compile(spec, lock);
   }
+}
+
+void CompilePool::compile(const KernelSpec& spec, std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  Result<CompiledSpec> result = compile_(spec);
+  lock.lock();
+  entries_[kernel_name(spec)].result = std::move(result);
+  result_there_.notify_all();
 }
 
 }  // namespace v1

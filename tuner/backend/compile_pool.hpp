@@ -10,9 +10,9 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "runtime/threads.hpp"
 #include "tuner/backend/backend.hpp"
 
 namespace leanattn {
@@ -22,7 +22,7 @@ class CompilePool {
  public:
   using Compile = std::function<Result<CompiledSpec>(const KernelSpec&)>;
 
-  /// `compile` is called from `threads` threads at once. threads 0: one per core.
+  /// `compile` is called from `threads` threads at once, or from as many as there are. threads 0: one per core.
   CompilePool(Compile compile, int threads);
   /// Waits for the compilations that have begun. The rest is abandoned.
   ~CompilePool();
@@ -37,8 +37,8 @@ class CompilePool {
 
   /// The result, or null when it is not there yet or was never asked for. It stays valid as long as the pool.
   const Result<CompiledSpec>* find(const KernelSpec& spec) const;
-  /// Waits for the result. Null when `give_up`, which is asked now and then, said true first, or when the spec will not
-  /// be compiled.
+  /// Waits for the result; a pool without threads compiles it on that of the caller. Null when `give_up`, which is
+  /// asked now and then, said true first, or when the spec will not be compiled.
   const Result<CompiledSpec>* wait(const KernelSpec& spec, const std::function<bool()>& give_up);
 
  private:
@@ -47,6 +47,8 @@ class CompilePool {
     std::optional<Result<CompiledSpec>> result;
   };
   void work();
+  /// Compiles on this thread. Called with the lock, which it gives up meanwhile.
+  void compile(const KernelSpec& spec, std::unique_lock<std::mutex>& lock);
 
   Compile compile_;
   mutable std::mutex mutex_;
@@ -54,7 +56,7 @@ class CompilePool {
   std::map<std::string, Entry> entries_;  // by kernel_name; its nodes never move
   std::deque<KernelSpec> waiting_;
   bool stopping_ = false;
-  std::vector<std::thread> threads_;
+  ThreadGroup threads_;
 };
 
 /// How many threads to compile with: `wanted`, or one per core, leaving one core to the measurements where there are

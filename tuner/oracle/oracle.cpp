@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "generator/row_format.hpp"
+#include "runtime/threads.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -189,10 +190,10 @@ OracleOutput oracle_of_batch(const DecodeProblem& problem, DataKind kind, std::u
   };
   const unsigned cores =
       threads > 0 ? static_cast<unsigned>(threads) : std::max(1u, std::thread::hardware_concurrency());
-  std::vector<std::thread> helpers;
-  for (unsigned i = 1; i < std::min<std::size_t>(cores, tasks); ++i) helpers.emplace_back(work);
+  ThreadGroup helpers;
+  helpers.start(std::min<std::size_t>(cores, std::max<std::size_t>(tasks, 1)) - 1, work);
   work();
-  for (std::thread& helper : helpers) helper.join();
+  helpers.join();
   return output;
 }
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
-#include <thread>
 
 #include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/one_gpu.hpp"
+#include "runtime/threads.hpp"
 #include "tuner/search/answer.hpp"
 #include "tuner/search/session.hpp"
 #include "tuner/worker/backend.hpp"
@@ -134,11 +134,11 @@ Result<std::vector<ModelSummary>> tune_devices(const TuneRequest& request, std::
 
   std::mutex progress_mutex;
   std::vector<std::vector<DeviceOutcome>> outcomes(groups.size());
-  std::vector<std::thread> running;
+  ThreadGroup running;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     outcomes[g].resize(groups[g]->devices.size());
     for (std::size_t i = 0; i < groups[g]->devices.size(); ++i) {
-      running.emplace_back([&, g, i] {
+      const auto tune_one = [&, g, i] {
         const DeviceToTune& device = groups[g]->devices[i];
         const ProgressSink sink = [&](const TuneProgress& said) {
           TuneProgress of_device = said;
@@ -148,10 +148,11 @@ Result<std::vector<ModelSummary>> tune_devices(const TuneRequest& request, std::
         };
         outcomes[g][i] = tune_on_device(request, device, *groups[g], workers, open_db, effort,
                                         progress ? sink : ProgressSink(), cancel);
-      });
+      };
+      if (!running.start(tune_one)) tune_one();
     }
   }
-  for (std::thread& thread : running) thread.join();
+  running.join();
   for (const auto& group : groups) {
     // Nothing waits for what is being compiled now.
     group->compiles.abandon();

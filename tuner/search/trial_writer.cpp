@@ -5,8 +5,9 @@
 namespace leanattn {
 inline namespace v1 {
 
-TrialWriter::TrialWriter(TuningDb& db, std::string session)
-    : db_(db), session_(std::move(session)), thread_([this] { work(); }) {}
+TrialWriter::TrialWriter(TuningDb& db, std::string session) : db_(db), session_(std::move(session)) {
+  thread_.start([this] { work(); });
+}
 
 TrialWriter::~TrialWriter() {
   {
@@ -21,6 +22,7 @@ void TrialWriter::add(Trial trial) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return waiting_.size() < kMostWaiting || !outcome_; });
   if (!outcome_) return;
+  if (thread_.empty()) return commit(trial, lock);
   waiting_.push_back(std::move(trial));
   changed_.notify_all();
 }
@@ -42,14 +44,18 @@ void TrialWriter::work() {
     }
     const Trial trial = std::move(waiting_.front());
     waiting_.pop_front();
-    committing_ = true;
-    lock.unlock();
-    const Result<std::string> committed = db_.add_trial(session_, trial);
-    lock.lock();
-    committing_ = false;
-    if (!committed) outcome_ = tl::unexpected(committed.error());
-    changed_.notify_all();
+    commit(trial, lock);
   }
+}
+
+void TrialWriter::commit(const Trial& trial, std::unique_lock<std::mutex>& lock) {
+  committing_ = true;
+  lock.unlock();
+  const Result<std::string> committed = db_.add_trial(session_, trial);
+  lock.lock();
+  committing_ = false;
+  if (!committed) outcome_ = tl::unexpected(committed.error());
+  changed_.notify_all();
 }
 
 }  // namespace v1

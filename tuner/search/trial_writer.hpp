@@ -1,15 +1,15 @@
 // trial_writer.hpp -- TrialWriter: commits each trial in its own transaction on a thread of its own, so that the disk
-// and the GPU work at the same time. One thread makes and calls it. Between construction and drain(), and between add()
-// and drain(), only the writer may use the database.
+// and the GPU work at the same time; or on that of the caller, where the system has none to give. One thread makes and
+// calls it. Between construction and drain(), and between add() and drain(), only the writer may use the database.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <string>
-#include <thread>
 
 #include "cache/tuning/tuning_db.hpp"
+#include "runtime/threads.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -33,6 +33,8 @@ class TrialWriter {
 
  private:
   void work();
+  /// Commits on this thread. Called with the lock, which it gives up meanwhile.
+  void commit(const Trial& trial, std::unique_lock<std::mutex>& lock);
 
   TuningDb& db_;
   std::string session_;
@@ -41,7 +43,7 @@ class TrialWriter {
   std::deque<Trial> waiting_;
   bool committing_ = false, stopping_ = false;
   Result<void> outcome_;
-  std::thread thread_;
+  ThreadGroup thread_;  ///< of one thread, or none
 };
 
 }  // namespace v1

@@ -2,6 +2,7 @@
 #include "tuner/verify/compile_queue.hpp"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace leanattn {
@@ -28,7 +29,7 @@ CompileQueue::CompileQueue(const std::vector<VerifyKernel>& kernels, CubinCache*
     : kernels_(kernels), cubins_(cubins), ahead_(std::max<std::size_t>(ahead, 1)) {
   const std::size_t wanted =
       threads > 0 ? static_cast<std::size_t>(threads) : std::max(1u, std::thread::hardware_concurrency());
-  for (std::size_t i = 0; i < std::min(wanted, kernels.size()); ++i) threads_.emplace_back([this] { work(); });
+  threads_.start(std::min(wanted, kernels.size()), [this] { work(); });
 }
 
 CompileQueue::~CompileQueue() {
@@ -37,12 +38,13 @@ CompileQueue::~CompileQueue() {
     stopping_ = true;
   }
   changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  threads_.join();
 }
 
 std::optional<CompiledChoice> CompileQueue::next() {
   std::unique_lock lock(mutex_);
   if (consumed_ == kernels_.size()) return std::nullopt;
+  if (threads_.empty()) return compile_choice(kernels_[consumed_++], cubins_);
   changed_.wait(lock, [&] { return ready_.contains(consumed_); });
   auto node = ready_.extract(consumed_++);
   lock.unlock();

@@ -7,11 +7,11 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "cache/cubin/cubin_db.hpp"
 #include "runtime/cuda/compiler.hpp"
+#include "runtime/threads.hpp"
 #include "tuner/verify/plan.hpp"
 
 namespace leanattn {
@@ -28,7 +28,7 @@ struct CompiledChoice {
 class CompileQueue {
  public:
   /// `kernels` must outlive the queue. `cubins` may be null. 0 threads means one for each core. At most `ahead` results
-  /// wait to be consumed.
+  /// wait to be consumed. Where the system has no thread to give, next() compiles on that of the caller.
   CompileQueue(const std::vector<VerifyKernel>& kernels, CubinCache* cubins, int threads = 0, std::size_t ahead = 256);
   ~CompileQueue();
   CompileQueue(const CompileQueue&) = delete;
@@ -48,7 +48,7 @@ class CompileQueue {
   std::map<std::size_t, CompiledChoice> ready_;
   std::size_t started_ = 0, consumed_ = 0;
   bool stopping_ = false;
-  std::vector<std::thread> threads_;
+  ThreadGroup threads_;
 };
 
 /// Compiles one kernel of a plan on this thread.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "groups_over_nccl.hpp"
+#include "tests/no_threads.hpp"
 
 namespace leanattn {
 namespace {
@@ -37,6 +38,18 @@ TEST_F(GroupsOverNcclFaults, OfTwoLevelsAFaultNamesTheRankAndBothLevelsAreMended
   contexts.make(8);
   step(contexts, problem);
   expect_right(contexts, problem, "mended");
+}
+
+TEST_F(GroupsOverNcclFaults, WithoutAThreadToJoinByTheLimitIsNamed) {
+  open_engines(1);
+  groups_.push_back(Group::create(engines_[0], 0, 2, Group::bytes(problem_of({}), 8).value(), 1).value());
+  const auto id = Group::nccl_id().value();
+  {
+    const NoThreads none;
+    expect_refused(groups_[0].connect_nccl(id), ErrorCode::out_of_memory, "no thread left");
+  }
+  EXPECT_TRUE(groups_[0].connect_nccl(id)) << "a later call may succeed";
+  groups_.clear();
 }
 
 TEST_F(GroupsOverNcclFaults, ARankThatNeverJoinsIsAnErrorWithinTheBound) {

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <latch>
+#include <optional>
 #include <vector>
+
+#include "tests/no_threads.hpp"
 
 namespace leanattn {
 namespace {
@@ -37,6 +40,29 @@ TEST(CompilePool, UrgentKernelsComeFirstAlsoWhenTheyWaitAlready) {
   const std::vector<int> began{1, 5, 4, 2, 3}, waited{5, 4, 1, 2, 3};
   EXPECT_TRUE(order == began || order == waited);
   for (const int stages : {1, 2, 3, 4, 5}) EXPECT_NE(pool.find(with_stages(stages)), nullptr);
+}
+
+TEST(CompilePool, CompilesOnTheCallersThreadWhereThereIsNoOther) {
+  std::vector<int> order;
+  std::optional<CompilePool> pool;
+  {
+    const NoThreads none;
+    pool.emplace(
+        [&](const KernelSpec& spec) -> Result<CompiledSpec> {
+          order.push_back(spec.stages);
+          return CompiledSpec{};
+        },
+        3);
+  }
+  const std::vector<KernelSpec> specs{with_stages(1), with_stages(2), with_stages(3)};
+  pool->enqueue(specs);
+  EXPECT_EQ(pool->find(with_stages(2)), nullptr);
+  EXPECT_EQ(pool->wait(with_stages(2), [] { return true; }), nullptr);
+  ASSERT_NE(pool->wait(with_stages(2), [] { return false; }), nullptr);
+  ASSERT_NE(pool->wait(with_stages(1), [] { return false; }), nullptr);
+  EXPECT_EQ(order, (std::vector{2, 1}));
+  pool->abandon();
+  EXPECT_EQ(pool->wait(with_stages(3), [] { return false; }), nullptr);
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <numbers>
 #include <random>
 
+#include "tests/no_threads.hpp"
+
 namespace leanattn {
 namespace {
 
@@ -101,6 +103,8 @@ TEST(Oracle, BatchIsTheSameOnAnyNumberOfThreadsAndHoldsEveryHead) {
   const OracleOutput four = oracle_of_batch(problem, DataKind::uniform, 5, 0.125, lengths, 4);
   EXPECT_EQ(one.o, four.o);
   EXPECT_EQ(one.lse, four.lse);
+  const NoThreads none;
+  EXPECT_EQ(oracle_of_batch(problem, DataKind::uniform, 5, 0.125, lengths, 4).o, one.o);
   ASSERT_EQ(one.lse.size(), 4u * 6u);
   const OracleOutput part = oracle_of_data(problem, DataKind::uniform, 5, 0.125, 2, 1, 40);
   for (std::size_t head = 0; head < 3; ++head) EXPECT_EQ(one.lse[2 * 6 + 3 + head], part.lse[head]);

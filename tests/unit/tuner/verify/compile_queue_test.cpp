@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/no_threads.hpp"
+
 namespace leanattn {
 namespace {
 
@@ -21,6 +23,19 @@ TEST(CompileQueue, HandsOutEveryKernelInOrder) {
         << kernel_name(kernel.specs.front()) << ": " << choice->compiled.error().message;
   }
   EXPECT_FALSE(queue.next().has_value());
+}
+
+TEST(CompileQueue, CompilesOnTheCallersThreadWhereThereIsNoOther) {
+  if (const auto version = nvrtc_version(); !version) GTEST_SKIP() << "there is no NVRTC: " << version.error().message;
+  const auto kernels = representative_kernels(kQueueArch, true);
+  const NoThreads none;
+  CompileQueue queue(kernels, nullptr, 2, 2);
+  for (const VerifyKernel* kernel : {&kernels[0], &kernels[1]}) {
+    const auto choice = queue.next();
+    ASSERT_TRUE(choice.has_value());
+    EXPECT_EQ(choice->kernel, kernel);
+    EXPECT_TRUE(choice->compiled.has_value()) << choice->compiled.error().message;
+  }
 }
 
 TEST(CompileQueue, MayBeDestroyedWhileKernelsAreLeft) {

@@ -11,6 +11,7 @@
 
 #include "runtime/lookup/device_identity.hpp"
 #include "runtime/tuning/tuning_order.hpp"
+#include "tests/no_threads.hpp"
 #include "tuner/search/group_session.hpp"
 #include "tuner/search/serve_order.hpp"
 #include "worker_fixture.hpp"
@@ -84,6 +85,17 @@ TEST_F(Devices, EqualOnesSplitTheShapesAndShareWhatIsCompiled) {
   EXPECT_EQ(database->device_models()->size(), 1u);
   EXPECT_EQ(database->winners(device_model(device))->size(), request.shapes.size());
   EXPECT_EQ(database->sessions()->size(), 3u);
+}
+
+TEST_F(Devices, AreTunedOneByOneWhereThereIsNoThread) {
+  request.shapes.resize(2);
+  const NoThreads none;
+  const auto models = tune({host(0), host(1)});
+  ASSERT_TRUE(models) << models.error().message;
+  EXPECT_TRUE(models->front().failures.empty());
+  for (const TunedShape& shape : models->front().summary.shapes) EXPECT_TRUE(shape.finished);
+  expect_right_winner(models->front().summary);
+  EXPECT_EQ(opened()->winners(device_model(device))->size(), request.shapes.size());
 }
 
 TEST_F(Devices, DifferentOnesTuneEveryShapeForThemselves) {

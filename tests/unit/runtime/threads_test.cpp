@@ -1,11 +1,15 @@
-// own_thread_test.cpp -- threads of the library do not receive the signals of the process.
-#include "runtime/engine/own_thread.hpp"
+// threads_test.cpp -- threads of the library do not receive the signals of the process, and may be missing.
+#include "runtime/threads.hpp"
 
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
 
+#include <atomic>
+#include <stdexcept>
 #include <thread>
+
+#include "tests/no_threads.hpp"
 
 namespace leanattn {
 namespace {
@@ -49,19 +53,44 @@ TEST(OwnThread, IsStartedOnce) {
 }
 
 TEST(OwnThread, IsMissedWithoutAnError) {
-  // Nothing has room for such a stack.
-  pthread_attr_t before, large;
-  ASSERT_EQ(pthread_getattr_default_np(&before), 0);
-  pthread_attr_init(&large);
-  ASSERT_EQ(pthread_attr_setstacksize(&large, std::size_t{1} << 46), 0);
   std::thread thread;
-  ASSERT_EQ(pthread_setattr_default_np(&large), 0);
-  const bool started = ensure_own_thread(thread, [] {});
-  ASSERT_EQ(pthread_setattr_default_np(&before), 0);
-  if (started) thread.join();
-  EXPECT_FALSE(started);
+  {
+    const NoThreads none;
+    EXPECT_FALSE(ensure_own_thread(thread, [] {}));
+    const auto started = start_own_thread([] {});
+    ASSERT_FALSE(started.has_value());
+    EXPECT_EQ(started.error().code, ErrorCode::out_of_memory);
+    EXPECT_NE(started.error().hint.find("ulimit -u"), std::string::npos) << started.error().hint;
+  }
   ASSERT_TRUE(ensure_own_thread(thread, [] {}));
   thread.join();
+}
+
+TEST(ThreadGroup, GoesOnWithTheThreadsThatThereAre) {
+  std::atomic<int> ran = 0;
+  ThreadGroup threads;
+  EXPECT_TRUE(threads.start([&] { ++ran; }));
+  {
+    const NoThreads none;
+    EXPECT_FALSE(threads.start([&] { ++ran; }));
+    threads.start(3, [&] { ++ran; });
+  }
+  threads.start(2, [&] { ++ran; });
+  EXPECT_FALSE(threads.empty());
+  threads.join();
+  EXPECT_EQ(ran, 3);
+  EXPECT_TRUE(threads.empty());
+}
+
+TEST(ThreadGroup, JoinsWhereItIsLeft) {
+  std::atomic<bool> ran = false;
+  try {
+    ThreadGroup threads;
+    threads.start([&] { ran = true; });
+    throw std::runtime_error("left");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_TRUE(ran);
 }
 
 }  // namespace
