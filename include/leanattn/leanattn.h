@@ -412,10 +412,15 @@ LEANATTN_API leanattn_status leanattn_engine_acknowledge(leanattn_engine* engine
 
 /* ---- Launch ---- */
 
+/* The stride of a dimension whose entries are all the same memory, as frameworks expand tensors: 0, which as a stride
+ * below stands for the dense one. For what is only read. */
+#define LEANATTN_STRIDE_EXPANDED INT64_MIN
+
 /* The arguments of one decode step: O = softmax(scale * Q K^T) V for each query token and query head. All pointers are
  * device pointers, and the memory stays the caller's. Strides count elements. 0 stands for the dense stride: of k and v
- * in the problem's layout with context_capacity tokens, of the others in the order below. Bases and strides of q, k, v
- * and o are multiples of 16 bytes. With ragged_q, [batch, q_len, ...] below becomes [query tokens, ...]. */
+ * in the problem's layout with context_capacity tokens, of the others in the order below. LEANATTN_STRIDE_EXPANDED is
+ * taken everywhere but for o and, with append, k and v. Bases and strides of q, k, v and o are multiples of 16 bytes.
+ * With ragged_q, [batch, q_len, ...] below becomes [query tokens, ...]. */
 typedef struct leanattn_decode_args {
   size_t struct_size;
   const void* q;                  /* [batch, q_len, q_heads, head_dim] */
@@ -430,7 +435,7 @@ typedef struct leanattn_decode_args {
   int64_t k_stride_batch, k_stride_head, k_stride_token;
   int64_t v_stride_batch, v_stride_head, v_stride_token;
   int64_t o_stride_batch, o_stride_head;
-  int32_t batch;            /* 1 to the plan's max_batch */
+  int32_t batch;            /* 0 to the plan's max_batch; 0: nothing is enqueued, and pointers may be null */
   int32_t context_capacity; /* tokens for which k and v have room in each request; paged: 0 */
   float scale;              /* softmax scale, positive; 0: 1 / sqrt(head_dim), but not if latent */
   int32_t reserved;
@@ -684,7 +689,7 @@ typedef struct leanattn_merge_args {
   void* out_o;                            /* [rows, dim] by out_stride_row; may be one of the parts */
   float* out_lse;                         /* [rows]; may be one of the parts, or null */
   int64_t o_stride_row, out_stride_row;   /* 0: dim */
-  int64_t rows;                           /* such as batch * q_heads */
+  int64_t rows;                           /* such as batch * q_heads; 0: nothing is enqueued, pointers may be null */
   int32_t parts;                          /* 1 to LEANATTN_MERGE_PARTS */
   int32_t dim;                            /* even */
   int32_t dtype;                          /* leanattn_dtype */

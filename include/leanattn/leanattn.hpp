@@ -110,9 +110,12 @@ enum class WhenMissing : std::int32_t {
   fallback = LEANATTN_WHEN_MISSING_FALLBACK
 };
 
+/// The stride of a dimension whose entries are all the same memory; see LEANATTN_STRIDE_EXPANDED.
+inline constexpr std::int64_t kStrideExpanded = LEANATTN_STRIDE_EXPANDED;
+
 /// The arguments of one decode step; see leanattn_decode_args. Pointers are device pointers, and the memory stays the
-/// caller's. Strides count elements, and 0 is the dense stride. With ragged_q, [batch, q_len, ...] becomes
-/// [query tokens, ...].
+/// caller's. Strides count elements, 0 is the dense stride, and kStrideExpanded a stride of 0 of what is only read.
+/// With ragged_q, [batch, q_len, ...] becomes [query tokens, ...].
 struct DecodeArgs {
   const void* q = nullptr;  ///< [batch, q_len, q_heads, head_dim]
   const void* k = nullptr;  ///< [batch, kv_heads, context_capacity, head_dim] by its strides;
@@ -121,7 +124,8 @@ struct DecodeArgs {
   void* o = nullptr;        ///< [batch, q_len, q_heads, v_head_dim]
   float* lse = nullptr;     ///< [batch, q_len, q_heads], natural logarithm; null unless the problem has lse
   const std::int32_t* context_lengths = nullptr;  ///< [batch], in tokens, clamped to [0, context_capacity]
-  int batch = 1;                                  ///< requests of this step, at most the plan's max_batch
+  int batch = 1;                                  ///< requests of this step, at most the plan's max_batch; 0: nothing
+                                                  ///< is enqueued, and pointers may be null
   int context_capacity = 0;                       ///< tokens for which k and v have room in each request; paged: 0
   float scale = 0;  ///< of the softmax, positive; 0: 1 / sqrt(head_dim), but not if latent
   /// Elements from one entry to the next; 0: dense.

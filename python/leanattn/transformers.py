@@ -146,7 +146,7 @@ def paged_attention(flash, module, query, key, value, attention_mask, **kwargs):
 def _launch(query, key, value, mask, scaling, window, softcap, s_aux):
     batch, _, tokens, _ = query.shape
     lengths, table = mask[:, 0, 0, 0].contiguous(), None
-    if mask.shape[-1] > 1:
+    if mask.shape[-1] > 1 and batch:
         # Every cache slot becomes a page of one token, [pages, kv_heads, 1, head_dim] over the same memory: slot j of request b is
         # page b * kv_heads * slots + j, and its next head lies `slots` rows further on.
         _, kv_heads, slots, _ = key.shape

@@ -106,7 +106,7 @@ std::int64_t read_rows(Rows& rows, nb::handle page_table, nb::handle k_cache, nb
   const PageRows& read = rows.arrays.emplace(arrays[0], arrays[1], arrays[2], page_size, stream);
   // No request has more pages than the pool, or than all requests together.
   rows.max_pages = std::min<std::int64_t>(read.pages(), k.extent32(0));
-  return typical_context((read.pages() * page_size - 1) / read.batch() + 1);
+  return typical_context((read.pages() * page_size - 1) / std::max<std::int64_t>(read.batch(), 1) + 1);
 }
 
 nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::handle context_lengths,
@@ -180,7 +180,10 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
                              rows.arrays ? &*rows.arrays : nullptr,
                              rows.max_pages},
                             on.handle);
-  EngineObject& object = find_engine(member, engine, arguments.device());
+  // Without query tokens no engine is needed, so none is opened; one that is given is checked.
+  const bool opens_engine = member == nullptr && !given(engine);
+  EngineObject* const object =
+      arguments.is_empty() && opens_engine ? nullptr : &find_engine(member, engine, arguments.device());
   const WorkspaceObject* const memory = find_workspace(workspace, arguments.device());
   const nb::object result = out.is_none() ? empty(q, arguments.out_shape(), false) : nb::borrow(out);
   arguments.set_out(result, "out");
@@ -189,11 +192,13 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
     lse = out_lse.is_none() ? empty(q, arguments.lse_shape(), true) : nb::borrow(out_lse);
     arguments.set_lse(lse, "out_lse");
   }
-  const auto launched = [&] {
-    const nb::gil_scoped_release without_gil;  // because the first launch of a kernel compiles it
-    return launch(object, arguments, memory, rows, of_rank.get(), on);
-  }();
-  unwrap(launched);
+  if (!arguments.is_empty()) {
+    const auto launched = [&] {
+      const nb::gil_scoped_release without_gil;  // because the first launch of a kernel compiles it
+      return launch(*object, arguments, memory, rows, of_rank.get(), on);
+    }();
+    unwrap(launched);
+  }
   return arguments.wants_lse() ? nb::make_tuple(result, lse) : result;
 }
 
@@ -221,7 +226,7 @@ constexpr const char* kDocumentation =
 Tensors are CUDA tensors of any framework that speaks DLPack (PyTorch, CuPy, JAX). None of them is copied. The call
 enqueues one launch on the framework's current stream and returns at once. The first call for a kernel compiles it, or
 takes it from the cache. The result is `out`, or a new tensor of q's framework; with return_lse it is a pair of this and
-the log-sum-exp.
+the log-sum-exp. Of a batch of 0 requests it is empty, and nothing is launched.
 
 q                [batch, q_heads, head_dim], or with several query tokens [batch, q_len, q_heads, head_dim]; bf16 or fp16
 k_cache, v_cache [batch, kv_heads, context, head_dim]; kv_layout "NHD": [batch, context, kv_heads, head_dim]. With

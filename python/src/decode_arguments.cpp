@@ -67,7 +67,7 @@ void DecodeArguments::read_queries(const DecodeObjects& objects) {
   problem_.q_heads = q_.extent32(heads);
   problem_.head_dim = q_.extent32(heads + 1);
   launch_.q = q_.data();
-  launch_.q_stride_head = q_.stride(heads);
+  launch_.q_stride_head = q_.launch_stride(heads);
 
   if (lengths_) {
     lengths_->require_device(q_.device());
@@ -80,20 +80,20 @@ void DecodeArguments::read_queries(const DecodeObjects& objects) {
   if (ragged_) {
     if (!lengths_ && objects.rows == nullptr)
       bad_value("context_lengths", "is missing", "With q_offsets, give one length a request.");
-    batch_ = lengths_ ? lengths_->extent32(0) : objects.rows->batch();
+    batch_ = lengths_ ? lengths_->extent32(0, 0) : objects.rows->batch();
     if (!given(objects.max_q_len))
       bad_value("max_q_len", "is missing", "With q_offsets, say how many query tokens a request has at most.");
     problem_.q_len = int_of(objects.max_q_len, "max_q_len");
     problem_.ragged_q = 1;
-    query_tokens_ = q_.extent32(0);
-    launch_.q_stride_token = q_.stride(0);
+    query_tokens_ = q_.extent32(0, 0);
+    launch_.q_stride_token = q_.launch_stride(0);
     q_offsets_->require_type(ElementType::int32);
     q_offsets_->require_rank(1, "[batch + 1]");
     q_offsets_->require_extent(0, batch_ + 1, "batch + 1");
     q_offsets_->require_contiguous();
     launch_.q_offsets = q_offsets_->data<std::int32_t>();
   } else {
-    batch_ = q_.extent32(0);
+    batch_ = q_.extent32(0, 0);
     if (lengths_) lengths_->require_extent(0, batch_, "batch");
     if (objects.rows != nullptr && objects.rows->batch() != batch_)
       bad_value("page_table", fmt::format("is of {} requests, but q has {}", objects.rows->batch(), batch_));
@@ -104,8 +104,8 @@ void DecodeArguments::read_queries(const DecodeObjects& objects) {
                             problem_.q_len),
                 "It is for q_offsets; leave it out.");
     query_tokens_ = batch_ * problem_.q_len;
-    launch_.q_stride_batch = q_.stride(0);
-    if (several_) launch_.q_stride_token = q_.stride(1);
+    launch_.q_stride_batch = q_.launch_stride(0);
+    if (several_) launch_.q_stride_token = q_.launch_stride(1);
   }
   launch_.batch = static_cast<std::int32_t>(batch_);
 }
@@ -124,7 +124,7 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
   for (const TensorView* cache : {&k_, latent ? &k_ : &*v_}) {
     cache->require_device(q_.device());
     if (!flat) cache->require_rank(4, shape);
-    cache->require_aligned_rows();
+    cache->require_aligned_rows(given(objects.k_new));
   }
   if (latent) {
     if (!given(objects.v_head_dim))
@@ -166,8 +166,8 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
       page_table_->require_extent(0, batch_, "batch");
       page_table_->require_rows();
       launch_.page_table = page_table_->data<std::int32_t>();
-      launch_.max_pages = page_table_->extent32(1);
-      launch_.page_table_stride = page_table_->stride(0);
+      launch_.max_pages = page_table_->extent32(1, is_empty() ? 0 : 1);
+      launch_.page_table_stride = page_table_->launch_stride(0);
     } else {
       launch_.max_pages = static_cast<std::int32_t>(objects.max_pages);
       launch_.page_table_stride = objects.max_pages;
@@ -184,14 +184,14 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
     launch_.context_capacity = static_cast<std::int32_t>(capacity_);
   }
   launch_.k = k_.data();
-  launch_.k_stride_batch = k_.stride(0);
-  if (!flat) launch_.k_stride_head = k_.stride(heads);
-  launch_.k_stride_token = k_.stride(tokens);
+  launch_.k_stride_batch = k_.launch_stride(0);
+  if (!flat) launch_.k_stride_head = k_.launch_stride(heads);
+  launch_.k_stride_token = k_.launch_stride(tokens);
   if (v_) {
     launch_.v = v_->data();
-    launch_.v_stride_batch = v_->stride(0);
-    launch_.v_stride_head = v_->stride(heads);
-    launch_.v_stride_token = v_->stride(tokens);
+    launch_.v_stride_batch = v_->launch_stride(0);
+    launch_.v_stride_head = v_->launch_stride(heads);
+    launch_.v_stride_token = v_->launch_stride(tokens);
   }
   // The strides decide and not the names of the dimensions, because a transposed view of one layout is the other one.
   const bool adjacent =
@@ -256,16 +256,16 @@ void DecodeArguments::set_out(nb::handle out, const char* name) {
   read(out_, out, name);
   out_->require_type(q_.type());
   out_->require_rank(q_.rank(), "that of q");
-  out_->require_aligned_rows();
+  out_->require_aligned_rows(/*written=*/true);
   const int heads = q_.rank() - 2;
   for (int i = 0; i <= heads; ++i) out_->require_extent(i, q_.extent(i), "of q");
   out_->require_extent(heads + 1, v_columns_, "columns of the values");
-  if (out_->data() == q_.data())
+  if (out_->data() == q_.data() && !is_empty())
     bad_value(name, "is q", "The kernel reads q after it has written parts of the result.");
   launch_.o = out_->data();
-  launch_.o_stride_head = out_->stride(heads);
-  (ragged_ ? launch_.o_stride_token : launch_.o_stride_batch) = out_->stride(0);
-  if (several_) launch_.o_stride_token = out_->stride(1);
+  launch_.o_stride_head = out_->launch_stride(heads);
+  (ragged_ ? launch_.o_stride_token : launch_.o_stride_batch) = out_->launch_stride(0);
+  if (several_) launch_.o_stride_token = out_->launch_stride(1);
 }
 
 void DecodeArguments::set_lse(nb::handle lse, const char* name) {

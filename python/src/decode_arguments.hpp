@@ -50,6 +50,8 @@ class DecodeArguments {
   const leanattn_decode_args& launch() const { return launch_; }
   int device() const { return q_.device(); }
   bool wants_lse() const { return problem_.lse != 0; }
+  /// Whether there is no query token, and so nothing to launch.
+  bool is_empty() const { return batch_ == 0 || query_tokens_ == 0; }
 
   /// The shapes of the outputs, for those that were not given.
   nanobind::object out_shape() const;

@@ -33,7 +33,7 @@ void DecodeArguments::read_scales(const DecodeObjects& objects) {
       scale->require_extent(0, k_.extent(0), "of k_cache");
       scale->require_extent(1, problem_.kv_heads, "kv_heads");
       scale->require_extent(2, cache_tokens_, "tokens of k_cache");
-      scale->require_rows();
+      scale->require_strides();
       return LEANATTN_SCALE_TOKEN;
     }
     if (scale->rank() > 1) scale->require_rank(1, "[1], [kv_heads] or [batch or pages, kv_heads, tokens]");
@@ -56,9 +56,9 @@ void DecodeArguments::read_scales(const DecodeObjects& objects) {
                                            k_scale_->stride(i)));
       }
     }
-    launch_.kv_scale_stride_batch = scale.stride(0);
-    launch_.kv_scale_stride_head = scale.stride(1);
-    launch_.kv_scale_stride_token = scale.stride(2);
+    launch_.kv_scale_stride_batch = scale.launch_stride(0);
+    launch_.kv_scale_stride_head = scale.launch_stride(1);
+    launch_.kv_scale_stride_token = scale.launch_stride(2);
   }
   if (has_k) launch_.k_scale = k_scale_->data<float>();
   if (has_v) launch_.v_scale = v_scale_->data<float>();
@@ -129,17 +129,17 @@ void DecodeArguments::read_new_tokens(const DecodeObjects& objects) {
     const int heads = q_.rank() - 2;
     k_new_->require_extent(heads + 1, problem_.head_dim, "head_dim");
     launch_.k_new = k_new_->data();
-    launch_.k_new_stride_head = k_new_->stride(heads);
-    (ragged_ ? launch_.k_new_stride_token : launch_.k_new_stride_batch) = k_new_->stride(0);
-    if (several_) launch_.k_new_stride_token = k_new_->stride(1);
+    launch_.k_new_stride_head = k_new_->launch_stride(heads);
+    (ragged_ ? launch_.k_new_stride_token : launch_.k_new_stride_batch) = k_new_->launch_stride(0);
+    if (several_) launch_.k_new_stride_token = k_new_->launch_stride(1);
   }
   if (has_v) {
     const int heads = q_.rank() - 2;
     v_new_->require_extent(heads + 1, v_columns_, "head_dim of v_cache");
     launch_.v_new = v_new_->data();
-    launch_.v_new_stride_head = v_new_->stride(heads);
-    (ragged_ ? launch_.v_new_stride_token : launch_.v_new_stride_batch) = v_new_->stride(0);
-    if (several_) launch_.v_new_stride_token = v_new_->stride(1);
+    launch_.v_new_stride_head = v_new_->launch_stride(heads);
+    (ragged_ ? launch_.v_new_stride_token : launch_.v_new_stride_batch) = v_new_->launch_stride(0);
+    if (several_) launch_.v_new_stride_token = v_new_->launch_stride(1);
   }
   if (!read(rope_table_, objects.rope_table, "rope_table")) {
     if (given(objects.rope)) bad_value("rope_table", "is missing", "Give the cosines and sines of the rotation.");
@@ -191,9 +191,9 @@ void DecodeArguments::read_selection(const DecodeObjects& objects) {
   launch_.selected_counts = selected_counts_->data<std::int32_t>();
   launch_.selection_capacity = selection_->extent32(entries);
   launch_.selection_heads = selection_->extent32(heads);
-  launch_.selection_stride_batch = selection_->stride(0);
-  launch_.selection_stride_head = selection_->stride(heads);
-  if (several_) launch_.selection_stride_token = selection_->stride(1);
+  launch_.selection_stride_batch = selection_->launch_stride(0);
+  launch_.selection_stride_head = selection_->launch_stride(heads);
+  if (several_) launch_.selection_stride_token = selection_->launch_stride(1);
   capacity_ = std::int64_t{launch_.selection_capacity} * problem_.selection_block;
 }
 
@@ -244,17 +244,17 @@ void DecodeArguments::read_second_cache(const DecodeObjects& objects) {
   problem_.second_cache = 1;
   launch_.second_k = second_k_->data();
   // What the stride from page to page is, a pool of one page does not say.
-  if (k_.extent(0) == 1) launch_.k_stride_batch = second_k_->stride(0);
-  if (has_v && v_->extent(0) == 1) launch_.v_stride_batch = second_v_->stride(0);
+  if (k_.extent(0) == 1) launch_.k_stride_batch = second_k_->launch_stride(0);
+  if (has_v && v_->extent(0) == 1) launch_.v_stride_batch = second_v_->launch_stride(0);
   if (has_v) {
     second_v_->require_extent(0, second_k_->extent(0), "of second_k_cache");
     launch_.second_v = second_v_->data();
   }
   launch_.second_page_table = second_page_table_->data<std::int32_t>();
   launch_.second_lengths = second_lengths_->data<std::int32_t>();
-  launch_.second_page_table_stride = second_page_table_->stride(0);
+  launch_.second_page_table_stride = second_page_table_->launch_stride(0);
   launch_.second_pool_pages = second_k_->extent32(0);
-  launch_.second_max_pages = second_page_table_->extent32(1);
+  launch_.second_max_pages = second_page_table_->extent32(1, is_empty() ? 0 : 1);
   capacity_ += std::int64_t{launch_.second_max_pages} * problem_.page_size;
 }
 

@@ -88,7 +88,7 @@ nb::object merge(nb::handle o_parts, nb::handle lse_parts, nb::handle out, nb::h
   args.out_o = merged.data();
   args.parts = static_cast<std::int32_t>(parts.size());
   args.rows = lse.elements();
-  args.dim = static_cast<std::int32_t>(o.extent(o.rank() - 1));
+  args.dim = o.extent32(o.rank() - 1);
   args.dtype = o.type() == ElementType::bf16 ? LEANATTN_BF16 : LEANATTN_FP16;
   const auto launched = [&]() -> Result<void> {
     const nb::gil_scoped_release without_gil;

@@ -93,11 +93,12 @@ PageRows::PageRows(nb::handle indptr, nb::handle indices, nb::handle last_page_l
       last_page_len_(last_page_len, "last_page_len", stream),
       page_size_(page_size) {
   require_integers(indptr_, "[batch + 1]");
-  if (indptr_.extent(0) < 2)
-    bad_value("indptr", fmt::format("has shape {}, not [batch + 1]", indptr_.shape_text()), "A batch has a request.");
+  if (indptr_.extent(0) < 1)
+    bad_value("indptr", fmt::format("has shape {}, not [batch + 1]", indptr_.shape_text()),
+              "Of an empty batch it has one entry.");
   batch_ = indptr_.extent32(0) - 1;
   require_integers(indices_, "[pages]");
-  pages_ = indices_.extent32(0);
+  pages_ = indices_.extent32(0, least_extent());
   require_integers(last_page_len_, "[batch]");
   last_page_len_.require_extent(0, batch_, "batch, one less than indptr has");
   for (const TensorView* array : {&indices_, &last_page_len_}) {
@@ -126,7 +127,7 @@ void PageRows::set_results(nb::handle page_table, nb::handle context_lengths, st
   table.require_rank(2, "[batch, max_pages]");
   table.require_extent(0, batch_, "batch");
   table.require_extent(1, max_pages, "max_pages");
-  table.require_rows();
+  table.require_rows(/*written=*/true);
   lengths.require_rank(1, "[batch]");
   lengths.require_extent(0, batch_, "batch");
   lengths.require_contiguous();
@@ -151,6 +152,7 @@ void PageRows::set_results(void* memory, std::int64_t max_pages) {
 }
 
 Result<void> PageRows::launch(PageRowsKernel& kernel) const {
+  if (batch_ == 0) return {};
   LeanPageRows rows{};
   rows.indptr = indptr_.data<int>();
   rows.indices = indices_.data<int>();
@@ -180,7 +182,7 @@ nb::object page_table(nb::handle indptr, nb::handle indices, nb::handle last_pag
   } else if (given(out)) {
     const TensorView table(out, "out", on.handle);
     table.require_rank(2, "[batch, max_pages]");
-    wide = table.extent32(1);
+    wide = table.extent32(1, rows.least_extent());
   }
   EngineObject& object = find_engine(engine, rows.device());
   rows.set_results(out, out_lengths, wide);

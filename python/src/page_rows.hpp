@@ -59,6 +59,8 @@ class PageRows {
   const TensorView& indptr() const { return indptr_; }
   int device() const { return indptr_.device(); }
   std::int64_t batch() const { return batch_; }
+  /// Of an array that an empty batch may leave empty.
+  std::int64_t least_extent() const { return batch_ == 0 ? 0 : 1; }
   /// Pages of all requests together, or more: the length of indices.
   std::int64_t pages() const { return pages_; }
 

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "errors.hpp"
+#include "leanattn/leanattn.h"
 #include "names.hpp"
 
 namespace leanattn::python {
@@ -146,9 +147,9 @@ TensorView::TensorView(nb::handle object, const char* name, CUstream_st* stream)
   }
 }
 
-std::int32_t TensorView::extent32(int dimension) const {
+std::int32_t TensorView::extent32(int dimension, std::int64_t least) const {
   const std::int64_t found = extent(dimension);
-  if (found < 1) [[unlikely]]
+  if (found < least) [[unlikely]]
     bad_value(name_, fmt::format("has shape {}, which is empty", shape_text()));
   if (found > std::numeric_limits<std::int32_t>::max()) [[unlikely]]
     bad_value(name_, fmt::format("has shape {}, with more than 2^31 in a dimension", shape_text()));
@@ -161,6 +162,11 @@ std::int64_t TensorView::stride(int dimension) const {
   std::int64_t stride = 1;
   for (int i = dimension + 1; i < view_.ndim; ++i) stride *= view_.shape[i];
   return stride;
+}
+
+std::int64_t TensorView::launch_stride(int dimension) const {
+  const std::int64_t found = stride(dimension);
+  return found == 0 && view_.shape[dimension] > 1 ? LEANATTN_STRIDE_EXPANDED : found;
 }
 
 std::int64_t TensorView::elements() const {
@@ -201,26 +207,36 @@ void TensorView::require_device(int device) const {
             "All tensors of a call are on one GPU.");
 }
 
-void TensorView::require_rows() const {
+// Of a tensor without elements no stride is used, and frameworks give it any address.
+
+void TensorView::require_strides(bool written) const {
+  if (view_.strides == nullptr) return;
+  for (int i = 0; i < view_.ndim; ++i) {
+    const std::int64_t found = view_.strides[i];
+    if (view_.shape[i] <= 1 || found > 0 || (found == 0 && !written)) [[likely]]
+      continue;
+    if (is_empty()) return;
+    bad_value(name_, fmt::format("has stride {} in dimension {}", found, i),
+              found == 0 ? "What is written cannot be expanded: make it contiguous."
+                         : "Reversed tensors are not taken: make it contiguous.");
+  }
+}
+
+void TensorView::require_rows(bool written) const {
   const int last = view_.ndim - 1;
   if (view_.strides == nullptr || last < 0) return;
-  if (view_.shape[last] > 1 && view_.strides[last] != 1) [[unlikely]] {
-    bad_value(name_, fmt::format("has stride {} in its last dimension, not 1", view_.strides[last]),
-              "The elements of a head must be adjacent: make it contiguous.");
+  if (view_.shape[last] > 1 && view_.strides[last] != 1 && !is_empty()) [[unlikely]] {
+    bad_value(name_, fmt::format("has stride {} in dimension {}, its last, not 1", view_.strides[last], last),
+              "The entries of its last dimension must be adjacent: make it contiguous.");
   }
-  for (int i = 0; i < last; ++i) {
-    if (view_.shape[i] > 1 && view_.strides[i] <= 0) [[unlikely]] {
-      bad_value(name_, fmt::format("has stride {} in dimension {}", view_.strides[i], i),
-                "Expanded and reversed tensors are not taken: make it contiguous.");
-    }
-  }
+  require_strides(written);
 }
 
 void TensorView::require_contiguous() const {
   if (view_.strides == nullptr) return;
   std::int64_t expected = 1;
   for (int i = view_.ndim - 1; i >= 0; --i) {
-    if (view_.shape[i] > 1 && view_.strides[i] != expected) [[unlikely]] {
+    if (view_.shape[i] > 1 && view_.strides[i] != expected && !is_empty()) [[unlikely]] {
       bad_value(name_,
                 fmt::format("is not contiguous: dimension {} has stride {}, not {}", i, view_.strides[i], expected),
                 "Make it contiguous.");
@@ -229,18 +245,20 @@ void TensorView::require_contiguous() const {
   }
 }
 
-void TensorView::require_aligned_rows() const {
-  require_rows();
+void TensorView::require_aligned_rows(bool written) const {
+  require_rows(written);
   const auto address = reinterpret_cast<std::uintptr_t>(data());
-  if (address == 0) [[unlikely]]
+  if (address == 0) [[unlikely]] {
+    if (is_empty()) return;
     bad_value(name_, fmt::format("has shape {} and no memory", shape_text()));
-  if (address % unsigned{kVectorBytes} != 0) [[unlikely]] {
+  }
+  if (address % unsigned{kVectorBytes} != 0 && !is_empty()) [[unlikely]]
     bad_value(name_, fmt::format("begins at {:#x}, which is not a multiple of {} bytes", address, kVectorBytes),
               "Whole tensors are aligned; an offset into one may not be.");
-  }
   for (int i = 0; i + 1 < view_.ndim; ++i) {
     if (stride(i) * bytes_of(type_) % kVectorBytes == 0) [[likely]]
       continue;
+    if (is_empty()) return;
     bad_value(
         name_,
         fmt::format("has stride {} in dimension {}, which is not a multiple of {} bytes", stride(i), i, kVectorBytes),

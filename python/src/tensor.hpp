@@ -37,12 +37,15 @@ class TensorView {
   int device() const { return view_.device.id; }
   int rank() const { return view_.ndim; }
   std::int64_t extent(int dimension) const { return view_.shape[dimension]; }
-  /// The same for an extent that must be at least 1 and fit in 32 bits. Raises an error that names the tensor.
-  std::int32_t extent32(int dimension) const;
+  /// The same for an extent that must be at least `least` and fit in 32 bits. Raises an error that names the tensor.
+  std::int32_t extent32(int dimension, std::int64_t least = 1) const;
   /// Elements from one entry of a dimension to the next; 0 where it has at most one entry, because the stride is not
   /// used then.
   std::int64_t stride(int dimension) const;
+  /// The same as launches take it, to which a stride of 0 that is used is LEANATTN_STRIDE_EXPANDED.
+  std::int64_t launch_stride(int dimension) const;
   std::int64_t elements() const;
+  bool is_empty() const { return elements() == 0; }
   std::string shape_text() const;
 
   /// Each raises an error that names the tensor where it is otherwise.
@@ -50,12 +53,14 @@ class TensorView {
   void require_rank(int rank, const char* shape) const;
   void require_extent(int dimension, std::int64_t extent, const char* what) const;
   void require_device(int device) const;
-  /// The elements of the last dimension are adjacent, and all other strides are positive.
-  void require_rows() const;
+  /// No dimension is reversed, and none is expanded (as every entry of it is the same memory) of what is `written`.
+  void require_strides(bool written = false) const;
+  /// As require_strides(), and the elements of the last dimension are adjacent.
+  void require_rows(bool written = false) const;
   /// All elements are adjacent, row after row.
   void require_contiguous() const;
   /// As require_rows(), and every row begins at a multiple of 16 bytes, the size of one load.
-  void require_aligned_rows() const;
+  void require_aligned_rows(bool written = false) const;
 
  private:
   dlpack::Tensor view_{};

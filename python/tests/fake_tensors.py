@@ -44,14 +44,15 @@ _capsule.restype, _capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes
 
 
 class FakeTensor:
-    """`strides` in elements; None: row-major. `offset` elements into memory that is 256-byte aligned. `borrowed` counts capsules not given back."""
+    """`strides` in elements; None: row-major. `offset` elements into memory that is 256-byte aligned; a tensor without elements has none.
+    `borrowed` counts capsules not given back."""
 
     def __init__(self, shape, dtype="bf16", strides=None, device=CUDA, device_id=0, offset=0, version=(1, 0)):
         self.shape, self.dtype, self.device_type, self.device_id, self.version = tuple(shape), dtype, device, device_id, version
         self.dense = [math.prod(self.shape[i + 1:]) for i in range(len(self.shape))]
         self.strides = tuple(strides or self.dense)
         self.memory = ctypes.create_string_buffer(256 + 16)  # never read: launches do not run
-        self.data = (ctypes.addressof(self.memory) + 255) // 256 * 256 + offset * TYPES[dtype][1] // 8
+        self.data = 0 if 0 in self.shape else (ctypes.addressof(self.memory) + 255) // 256 * 256 + offset * TYPES[dtype][1] // 8
         self.no_strides = strides is None
         self.borrowed, self.streams, self._kept = 0, [], []
 

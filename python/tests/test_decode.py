@@ -131,6 +131,93 @@ def test_pages(engine):
     assert (arguments["context_capacity"], arguments["k_stride_batch"]) == (9 * 16, 2 * KV_HEADS * 16 * HEAD_DIM)
 
 
+def test_views_that_frameworks_expand_are_read_as_they_are(engine):
+    arguments = decoded(engine, **inputs(q=FakeTensor((BATCH, Q_HEADS, HEAD_DIM), strides=(0, HEAD_DIM, 1)),
+                                         k_cache=FakeTensor((BATCH, KV_HEADS, CONTEXT, HEAD_DIM), strides=(CONTEXT * HEAD_DIM, 0, HEAD_DIM, 1)),
+                                         v_cache=FakeTensor((BATCH, KV_HEADS, CONTEXT, HEAD_DIM), strides=(0, CONTEXT * HEAD_DIM, HEAD_DIM, 1))))[1]["arguments"]
+    assert (arguments["q_stride_batch"], arguments["q_stride_head"]) == (0, HEAD_DIM)
+    assert (arguments["k_stride_batch"], arguments["k_stride_head"]) == (CONTEXT * HEAD_DIM, 0)
+    assert (arguments["v_stride_batch"], arguments["v_stride_head"]) == (0, CONTEXT * HEAD_DIM)
+    pools = {name: FakeTensor((40, KV_HEADS, 16, HEAD_DIM)) for name in ("k_cache", "v_cache")}
+    assert decoded(engine, **inputs(**pools), page_table=FakeTensor((BATCH, 9), "int32", strides=(0, 1)))[1]["arguments"]["page_table_stride"] == 0
+    new = {name: FakeTensor((BATCH, KV_HEADS, HEAD_DIM), strides=(HEAD_DIM, 0, 1)) for name in ("k_new", "v_new")}
+    assert decoded(engine, **inputs(), **new)[1]["arguments"]["k_new_stride_head"] == 0
+
+
+def test_scales_of_tokens_may_be_any_view(engine):
+    caches = {name: FakeTensor((BATCH, KV_HEADS, CONTEXT, HEAD_DIM), "int8") for name in ("k_cache", "v_cache")}
+    for strides in ((KV_HEADS, 1, 0), (CONTEXT * KV_HEADS, 1, KV_HEADS)):  # a scale a head, expanded; and [batch, context, kv_heads], transposed
+        scale = FakeTensor((BATCH, KV_HEADS, CONTEXT), "fp32", strides=strides)
+        arguments = decoded(engine, **inputs(**caches), k_scale=scale, v_scale=scale)[1]["arguments"]
+        assert tuple(arguments[f"kv_scale_stride_{name}"] for name in ("batch", "head", "token")) == strides
+
+
+@pytest.mark.parametrize("argument, value, beside", [
+    ("page_table", FakeTensor((BATCH, 4), "int32", strides=(1, BATCH)), {}),
+    ("selection", FakeTensor((BATCH, KV_HEADS, 20), "int32", strides=(1, BATCH, BATCH * KV_HEADS)), {"selected_counts": FakeTensor((BATCH,), "int32")}),
+])
+def test_what_is_said_of_a_stride_names_its_dimension_and_speaks_of_no_heads(engine, argument, value, beside):
+    pools = {name: FakeTensor((40, KV_HEADS, 16, HEAD_DIM)) for name in ("k_cache", "v_cache")}
+    given = {**inputs(**pools), "page_table": FakeTensor((BATCH, 4), "int32"), **beside, argument: value}
+    last = len(value.shape) - 1
+    with pytest.raises(leanattn.ArgumentError, match=f"^{argument} has stride {value.strides[last]} in dimension {last}, its last, not 1") as caught:
+        leanattn.decode(**given, engine=engine)
+    assert "head" not in str(caught.value)
+
+
+def empty_batch(**changed):
+    """Of an idle rank: no request, but the tensors that do not depend on them are there."""
+    made = {"q": FakeTensor((0, Q_HEADS, HEAD_DIM)), "k_cache": FakeTensor((40, KV_HEADS, 16, HEAD_DIM)), "v_cache": FakeTensor((40, KV_HEADS, 16, HEAD_DIM)),
+            "context_lengths": FakeTensor((0,), "int32"), "page_table": FakeTensor((0, 9), "int32")}
+    return {**made, **changed}
+
+
+LATENT_EMPTY = {"k_cache": FakeTensor((40, 1, 64, 576)), "v_cache": None, "v_head_dim": 512, "scale": 0.13}
+
+
+@pytest.mark.parametrize("changed, shape", [
+    ({}, (0, Q_HEADS, HEAD_DIM)),
+    ({"page_table": FakeTensor((0, 0), "int32")}, (0, Q_HEADS, HEAD_DIM)),
+    ({"q": FakeTensor((0, 3, Q_HEADS, HEAD_DIM))}, (0, 3, Q_HEADS, HEAD_DIM)),
+    ({"page_table": None, "k_cache": FakeTensor((0, *(KV_HEADS, CONTEXT, HEAD_DIM))), "v_cache": FakeTensor((0, KV_HEADS, CONTEXT, 32))}, (0, Q_HEADS, 32)),
+    ({"k_new": FakeTensor((0, KV_HEADS, HEAD_DIM)), "v_new": FakeTensor((0, KV_HEADS, HEAD_DIM))}, (0, Q_HEADS, HEAD_DIM)),
+    ({"q": FakeTensor((0, 16, 576)), **LATENT_EMPTY}, (0, 16, 512)),
+    ({"q": FakeTensor((0, 16, 576)), **LATENT_EMPTY, "page_table": None, "context_lengths": None, "selection": FakeTensor((0, 1, 2048), "int32"),
+      "selected_counts": FakeTensor((0,), "int32")}, (0, 16, 512)),
+    ({"selection": FakeTensor((0, KV_HEADS, 20), "int32"), "selected_counts": FakeTensor((0,), "int32"), "selection_block": 16}, (0, Q_HEADS, HEAD_DIM)),
+    ({"q_offsets": FakeTensor((1,), "int32"), "max_q_len": 4}, (0, Q_HEADS, HEAD_DIM)),
+    ({"q_offsets": FakeTensor((BATCH + 1,), "int32"), "max_q_len": 4, "context_lengths": FakeTensor((BATCH,), "int32"),
+      "page_table": FakeTensor((BATCH, 9), "int32")}, (0, Q_HEADS, HEAD_DIM)),  # requests without query tokens
+    ({"context_lengths": None, "page_table": (FakeTensor((1,), "int32"), FakeTensor((0,), "int32"), FakeTensor((0,), "int32"))}, (0, Q_HEADS, HEAD_DIM)),
+], ids=["pages", "a table without columns", "query tokens", "dense", "append", "latent", "places", "blocks", "ragged", "no query tokens", "rows"])
+@pytest.mark.parametrize("opened", [True, False], ids=["an engine", "no engine"])
+def test_an_empty_batch_has_an_empty_result_and_launches_nothing(engine, changed, shape, opened):
+    calls = fake.calls("cuDevicePrimaryCtxRetain")
+    given = {"engine": engine} if opened else {}
+    o, lse = leanattn.decode(**empty_batch(**changed), return_lse=True, **given)
+    assert (o.shape, o.dtype, lse.shape, lse.dtype) == (shape, "bf16", shape[:-1], "fp32")
+    assert fake.launches() == [] and fake.calls("cuDevicePrimaryCtxRetain") == calls
+
+
+def test_outputs_of_an_empty_batch_are_checked_and_returned(engine):
+    out, out_lse = FakeTensor((0, Q_HEADS, HEAD_DIM)), FakeTensor((0, Q_HEADS), "fp32")
+    assert leanattn.decode(**empty_batch(), out=out, out_lse=out_lse, engine=engine) == (out, out_lse)
+    for wrong in ({"out": FakeTensor((0, Q_HEADS, 32))}, {"window": "all"}, {"k_cache": FakeTensor((40, KV_HEADS, 16, 32))}, {"typical_batch": 0}):
+        (name,) = wrong
+        with pytest.raises((ValueError, TypeError), match=name):
+            leanattn.decode(**{**empty_batch(), **wrong}, engine=engine)
+
+
+def test_a_graph_of_an_empty_batch_has_no_launch_and_needs_no_kernel(engine):
+    stream = fake.make_stream()
+    fake.begin_capture(stream)
+    o = leanattn.decode(**empty_batch(), stream=stream, engine=engine)
+    graph = fake.end_capture(stream)
+    fake.replay(graph, stream)
+    fake.destroy_graph(graph)
+    assert o.shape == (0, Q_HEADS, HEAD_DIM) and fake.launches() == [] and fake.live_buffers() == 0
+
+
 SCALES = {"tensor": (1,), "head": (KV_HEADS,), "token": (BATCH, KV_HEADS, CONTEXT)}
 
 
@@ -553,6 +640,12 @@ def test_merge_takes_parts_of_one_shape(engine):
     assert len(fake.launches()) == 2
 
 
+def test_merging_no_rows_launches_nothing(engine):
+    parts, lses = [FakeTensor((0, Q_HEADS, HEAD_DIM)) for _ in range(2)], [FakeTensor((0, Q_HEADS), "fp32") for _ in range(2)]
+    o, lse = leanattn.merge_partials(parts, lses, return_lse=True, engine=engine)
+    assert (o.shape, lse.shape, fake.launches()) == ((0, Q_HEADS, HEAD_DIM), (0, Q_HEADS), [])
+
+
 Q, KV = (BATCH, Q_HEADS, HEAD_DIM), (BATCH, KV_HEADS, CONTEXT, HEAD_DIM)
 REFUSED = [
     # argument, what it becomes, beside what, error
@@ -568,10 +661,11 @@ REFUSED = [
     ("q", FakeTensor(Q, device=7), {}, ValueError),
     ("q", FakeTensor(Q, strides=(Q_HEADS * HEAD_DIM * 2, HEAD_DIM * 2, 2)), {}, ValueError),
     ("q", FakeTensor(Q, strides=(Q_HEADS * 70, 70, 1)), {}, ValueError),
-    ("q", FakeTensor(Q, strides=(0, HEAD_DIM, 1)), {}, ValueError),
     ("q", FakeTensor(Q, strides=(Q_HEADS * HEAD_DIM, -HEAD_DIM, 1)), {}, ValueError),
     ("q", FakeTensor(Q, offset=1), {}, ValueError),
-    ("q", FakeTensor((0, Q_HEADS, HEAD_DIM)), {}, ValueError),
+    ("q", FakeTensor((0, 0, HEAD_DIM)), {}, ValueError),
+    ("q", FakeTensor((BATCH, 0, Q_HEADS, HEAD_DIM)), {}, ValueError),
+    ("context_lengths", FakeTensor((BATCH,), "int32"), {"q": FakeTensor((0, Q_HEADS, HEAD_DIM))}, ValueError),
     ("q", FakeTensor((BATCH, 7, HEAD_DIM)), {}, ValueError),  # no multiple of the KV heads
     ("k_cache", np.zeros(KV, np.float16), {}, ValueError),
     ("k_cache", "cache", {}, TypeError),
@@ -580,7 +674,9 @@ REFUSED = [
     ("k_cache", FakeTensor(KV, device_id=1), {}, ValueError),
     ("k_cache", FakeTensor((BATCH + 1, *KV[1:])), {"v_cache": FakeTensor((BATCH + 1, *KV[1:]))}, ValueError),
     ("k_cache", FakeTensor(KV[:3]), {}, ValueError),
-    ("k_cache", FakeTensor(KV, strides=(CONTEXT * KV_HEADS * HEAD_DIM, 0, HEAD_DIM, 1)), {}, ValueError),
+    ("k_cache", FakeTensor(KV, strides=(CONTEXT * KV_HEADS * HEAD_DIM, 0, HEAD_DIM, 1)),
+     {"k_new": FakeTensor((BATCH, KV_HEADS, HEAD_DIM)), "v_new": FakeTensor((BATCH, KV_HEADS, HEAD_DIM))}, ValueError),
+    ("k_cache", FakeTensor(KV, strides=(CONTEXT * KV_HEADS * HEAD_DIM, -CONTEXT * HEAD_DIM, HEAD_DIM, 1)), {}, ValueError),
     ("k_cache", FakeTensor(KV, strides=(CONTEXT * KV_HEADS * HEAD_DIM, CONTEXT * HEAD_DIM, 1, CONTEXT)), {}, ValueError),
     ("k_cache", FakeTensor((*KV[:3], 32)), {}, ValueError),
     ("v_cache", FakeTensor(KV, "fp16"), {}, TypeError),
@@ -601,6 +697,9 @@ REFUSED = [
     ("page_table", FakeTensor((BATCH, 4), "int32", strides=(1, BATCH)), {}, ValueError),
     ("out", FakeTensor((BATCH, Q_HEADS, 32)), {}, ValueError),
     ("out", FakeTensor(Q, "fp16"), {}, TypeError),
+    ("out", FakeTensor(Q, strides=(0, HEAD_DIM, 1)), {}, ValueError),
+    ("out", FakeTensor(Q, strides=(Q_HEADS * HEAD_DIM, 0, 1)), {}, ValueError),
+    ("out_lse", FakeTensor((BATCH, Q_HEADS), "fp32", strides=(0, 1)), {}, ValueError),
     ("out", np.zeros(Q, np.float16), {}, ValueError),
     ("out_lse", FakeTensor((BATCH, Q_HEADS)), {}, TypeError),
     ("out_lse", FakeTensor((BATCH, KV_HEADS), "fp32"), {}, ValueError),

@@ -73,6 +73,13 @@ def test_ranks_of_one_process_launch_on_their_gpus_and_reach_each_other(groups):
     assert reached[0] == reached[1] and len(set(reached[0])) == RANKS and all(reached[0])
 
 
+def test_an_empty_batch_launches_nothing_on_any_rank(groups):
+    for rank, group in enumerate(groups):
+        none = {name: FakeTensor((0, *tensor.shape[1:]), tensor.dtype, device_id=rank) for name, tensor in inputs(rank).items()}
+        assert leanattn.decode(**none, group=group).shape == (0, Q_HEADS, HEAD_DIM)
+    assert fake.launches() == []
+
+
 def test_the_revision_of_the_kernels_is_there_for_records():
     revision = leanattn._leanattn._revision
     assert isinstance(revision, str) and len(revision) >= 16

@@ -77,6 +77,19 @@ def test_without_max_pages_every_request_has_room_for_all_pages(engine):
     assert table.shape == (2, 4)
 
 
+def test_an_empty_batch_has_an_empty_table(engine):
+    three = [FakeTensor((1,), "int32"), FakeTensor((0,), "int32"), FakeTensor((0,), "int32")]
+    for pages, given in ((0, {}), (5, {"max_pages": 5}), (5, {"out": FakeTensor((0, 5), "int32")})):
+        table, lengths = leanattn.page_table(*three, PAGE_SIZE, **given, engine=engine)
+        assert (table.shape, lengths.shape, fake.launches()) == ((0, pages), (0,), [])
+
+
+@pytest.mark.parametrize("strides", [(0, 1), (3, 0)])
+def test_what_is_written_may_not_be_expanded(engine, strides):
+    with pytest.raises(leanattn.ArgumentError, match="^out has stride 0 in dimension"):
+        leanattn.page_table(*arrays([([1, 2, 3], 5), ([4], 16)]), PAGE_SIZE, out=FakeTensor((2, 3), "int32", strides=strides), engine=engine)
+
+
 def test_it_writes_where_it_is_told_also_into_a_slice(engine):
     out, lengths = Integers((2, 3), strides=(8, 1)), Integers((2,))
     result = called(leanattn.page_table, *arrays([([1, 2, 3], 5), ([4], 16)]), PAGE_SIZE, out=out, out_lengths=lengths, engine=engine)
@@ -254,7 +267,8 @@ def test_the_three_arrays_go_with_features(engine, options):
 
 THREE = arrays([([7, 8], 2), ([1], 16)])
 BAD = [
-    ({"indptr": Integers((1,))}, "indptr"),
+    ({"indptr": Integers((0,))}, "indptr"),
+    ({"indptr": Integers((1,))}, "last_page_len"),
     ({"indptr": Integers((3,), "int64")}, "indptr"),
     ({"indptr": Integers((3,), device=CPU)}, "indptr"),
     ({"indptr": [0, 2, 3]}, "indptr"),

@@ -25,7 +25,14 @@ Result<void> check_strides(const Row& row, std::initializer_list<Dimension> dime
   std::int64_t widest_span = -1;
   const char* widest = row.name;
   for (const Dimension& dimension : dimensions) {
-    if (dimension.extent == 1) continue;
+    if (dimension.extent <= 1) continue;
+    if (dimension.stride == 0) [[unlikely]] {
+      if (!row.written) continue;
+      return invalid(
+          fmt::format("{} is LEANATTN_STRIDE_EXPANDED, but what is written has memory for each of {} entries",
+                      dimension.name, dimension.extent),
+          "Give memory that is not expanded.");
+    }
     if (dimension.stride < row.columns) [[unlikely]] {
       return invalid(
           fmt::format("{} is {} elements, less than {}, {}", dimension.name, dimension.stride, row.name, row.columns),

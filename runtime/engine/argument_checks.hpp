@@ -7,6 +7,7 @@
 #include <string>
 
 #include "leanattn/error.hpp"
+#include "leanattn/leanattn.h"
 
 namespace leanattn {
 inline namespace v1 {
@@ -39,21 +40,28 @@ struct Row {
   const char* name;      ///< the name of its width
   std::int64_t columns;  ///< a multiple of 16 bytes, as head_dim is
   int element_bytes;
+  bool written = false;  ///< then entries of a dimension must not be the same memory
 };
 
 /// Checks that kernels can follow the strides and that 64 bits hold the byte offset of the last element. The stride of
-/// a dimension of one entry may be anything, because it is never used. Errors: invalid_argument, with the name of the
-/// dimension.
+/// a dimension of one entry, or none, may be anything, because it is never used. Errors: invalid_argument, with the
+/// name of the dimension.
 Result<void> check_strides(const Row& row, std::initializer_list<Dimension> dimensions);
 
-/// a * b for positive sizes; -1 where 64 bits overflow. check_strides() refuses -1.
+/// a * b for positive sizes; -1 where 64 bits overflow, or b is a stride of 0, which has no dense stride around it.
+/// check_strides() refuses -1.
 inline std::int64_t stride_product(std::int64_t a, std::int64_t b) {
   std::int64_t result = 0;
-  return __builtin_mul_overflow(a, b, &result) ? std::int64_t{-1} : result;
+  return b == 0 || __builtin_mul_overflow(a, b, &result) ? std::int64_t{-1} : result;
 }
 
-/// The stride that the caller gave, or the dense one where it gave 0.
-inline std::int64_t or_dense(std::int64_t stride, std::int64_t dense) { return stride != 0 ? stride : dense; }
+/// The stride as kernels take it: the one that the caller gave, the dense one where it gave 0, or 0 where it said that
+/// the dimension is expanded.
+inline std::int64_t or_dense(std::int64_t stride, std::int64_t dense) {
+  if (stride == LEANATTN_STRIDE_EXPANDED) [[unlikely]]
+    return 0;
+  return stride != 0 ? stride : dense;
+}
 
 }  // namespace detail
 }  // namespace v1

@@ -60,7 +60,7 @@ Result<void> check_feature_pointers(const Features& features, const leanattn_dec
       return invalid(fmt::format("{} is given, but this plan's problem has not {}", pointer.name, pointer.feature),
                      "Set that in the problem, or leave the pointer null.");
     }
-    if (pointer.optional && pointer.value == nullptr) continue;
+    if ((pointer.optional || args.batch == 0) && pointer.value == nullptr) continue;
     if (auto ok = check_pointer(pointer.name, pointer.value, pointer.alignment); !ok) [[unlikely]]
       return ok;
   }
@@ -126,7 +126,7 @@ Result<void> check_pool(const leanattn_decode_args& args) {
 
 /// Whether rows of `entries` page numbers, `stride` from one to the next, can be those of so many requests.
 Result<void> check_table_rows(const char* name, std::int64_t stride, std::int64_t entries, std::int64_t batch) {
-  if (stride == 0 || batch <= 1) [[likely]]
+  if (stride == 0 || stride == LEANATTN_STRIDE_EXPANDED || batch <= 1) [[likely]]
     return {};
   constexpr std::int64_t kEntryBytes = 4;
   std::int64_t last = 0;
@@ -224,7 +224,8 @@ Result<int> bind_selection(const DecodeProblem& problem, const leanattn_decode_a
                                Stride{"selection_stride_token", bound.selection_stride_token, features.q_len},
                                Stride{"selection_stride_head", bound.selection_stride_head, heads}}) {
     std::int64_t reach = 0;
-    if (stride.steps > 1 && (stride.stride < list || __builtin_mul_overflow(stride.stride, stride.steps * 4, &reach)))
+    if (stride.steps > 1 && stride.stride != 0 &&
+        (stride.stride < list || __builtin_mul_overflow(stride.stride, stride.steps * 4, &reach)))
       return invalid(fmt::format("{} is {}, with lists of {} entries", stride.name, stride.stride, list),
                      "Leave it 0 for lists that follow each other.");
   }
@@ -278,9 +279,8 @@ Result<void> bind_new_tokens(const DecodeProblem& problem, const leanattn_decode
   const Row v_row{problem.features.v_head_dim != 0 ? "v_head_dim" : "head_dim", v_head_dim(problem), kElementBytes};
   // Of one query token the token stride is never followed, so it says nothing about the batch's.
   const auto batch_stride = [&](std::int64_t given, std::int64_t token_stride, const Row& row) {
-    if (given != 0) return given;
-    return problem.features.q_len > 1 ? stride_product(problem.features.q_len, token_stride)
-                                      : problem.kv_heads * row.columns;
+    return or_dense(given, problem.features.q_len > 1 ? stride_product(problem.features.q_len, token_stride)
+                                                      : problem.kv_heads * row.columns);
   };
   bound.k_new_stride_head = or_dense(args.k_new_stride_head, k_row.columns);
   bound.k_new_stride_token = or_dense(args.k_new_stride_token, problem.kv_heads * k_row.columns);

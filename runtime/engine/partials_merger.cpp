@@ -48,8 +48,8 @@ std::string merge_source() {
 Result<void> check_merge(const leanattn_merge_args& args) {
   if (args.parts < 1 || args.parts > LEANATTN_MERGE_PARTS)
     return invalid(fmt::format("parts is {}", args.parts), fmt::format("Give 1 to {}.", LEANATTN_MERGE_PARTS));
-  if (args.rows < 1 || args.rows > std::numeric_limits<std::int32_t>::max())
-    return invalid(fmt::format("rows is {}", args.rows), "Give 1 to 2^31 - 1.");
+  if (args.rows < 0 || args.rows > std::numeric_limits<std::int32_t>::max())
+    return invalid(fmt::format("rows is {}", args.rows), "Give 0 to 2^31 - 1.");
   if (args.dim < 2 || args.dim % 2 != 0) return invalid(fmt::format("dim is {}", args.dim), "Give an even number.");
   if (args.dtype != LEANATTN_BF16 && args.dtype != LEANATTN_FP16)
     return invalid(fmt::format("dtype is {}", args.dtype), "Give LEANATTN_BF16 (0) or LEANATTN_FP16 (1).");
@@ -59,13 +59,14 @@ Result<void> check_merge(const leanattn_merge_args& args) {
       return invalid(fmt::format("{} is {} elements, with dim {}", name, stride, args.dim),
                      "Strides count elements, and are even; 0 is dim.");
   }
+  if (args.reserved != 0)
+    return invalid(fmt::format("merge_args.reserved is {}", args.reserved),
+                   "Leave it 0; leanattn_merge_args_init does.");
+  if (args.rows == 0) return {};  // frameworks have no memory for what is empty
   for (int part = 0; part < args.parts; ++part) {
     if (auto ok = check_aligned("o", part, args.o[part], 4); !ok) return ok;
     if (auto ok = check_aligned("lse", part, args.lse[part], 4); !ok) return ok;
   }
-  if (args.reserved != 0)
-    return invalid(fmt::format("merge_args.reserved is {}", args.reserved),
-                   "Leave it 0; leanattn_merge_args_init does.");
   if (args.out_lse != nullptr) {
     if (auto ok = check_aligned("out_lse", -1, args.out_lse, 4); !ok) return ok;
   }
@@ -118,7 +119,7 @@ Result<void> PartialsMerger::begin(const LeanBeginArgs& args, CUstream_st* strea
 }
 
 Result<void> PartialsMerger::launch(const leanattn_merge_args& args, bool capturing, CUstream_st* stream) {
-  if (auto ok = check_merge(args); !ok) return ok;
+  if (auto ok = check_merge(args); !ok || args.rows == 0) return ok;
   if (auto ok = prepare(capturing); !ok) return ok;
   const CurrentContext scope(context_);
   if (!scope.entered()) return scope.entered();

@@ -54,11 +54,14 @@ Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace,
     }
     bound->status = status_->block();
   }
+  const bool grouped = in_group(limits_.problem.features);
+  if (grouped && group_ == nullptr)
+    return fail(ErrorCode::invalid_argument, "this plan's problem has context_parallel, and the plan has no group",
+                "Make it with leanattn_engine_plan_group.");
+  if (args.batch == 0) [[unlikely]]
+    return {};  // of a group, on all ranks
   GroupExchange* over_nccl = nullptr;
-  if (in_group(limits_.problem.features)) {
-    if (group_ == nullptr)
-      return fail(ErrorCode::invalid_argument, "this plan's problem has context_parallel, and the plan has no group",
-                  "Make it with leanattn_engine_plan_group.");
+  if (grouped) {
     group_->bind(*bound);
     bound->group_checks = checks_ != nullptr && bound->full_lengths != nullptr;
     over_nccl = group_->over_nccl();

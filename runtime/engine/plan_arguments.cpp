@@ -48,8 +48,8 @@ Result<void> check_workspace(const WorkspaceLayout& layout, const void* workspac
 Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn_decode_args& args, void* workspace) {
   const DecodeProblem& problem = limits.problem;
   const Features& features = problem.features;
-  if (args.batch < 1 || args.batch > limits.size.batch) [[unlikely]] {
-    return invalid(fmt::format("batch is {}, this plan takes 1 to {}", args.batch, limits.size.batch),
+  if (args.batch < 0 || args.batch > limits.size.batch) [[unlikely]] {
+    return invalid(fmt::format("batch is {}, this plan takes 0 to {}", args.batch, limits.size.batch),
                    "A plan takes up to the max_batch of the shape it was made for.");
   }
   const Result<int> tokens = capacity_of(features, args);
@@ -79,15 +79,16 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
         features.selection_in_pool ? Pointer{"selected_counts", args.selected_counts, alignof(std::int32_t)}
                                    : Pointer{"context_lengths", args.context_lengths, alignof(std::int32_t)},
         Pointer{"workspace", workspace, kWorkspaceBytes}}) {
+    if (args.batch == 0 && pointer.value == nullptr) continue;  // frameworks have no memory for what is empty
     if (auto ok = check_pointer(pointer.name, pointer.value, pointer.alignment); !ok) [[unlikely]] {
       return tl::unexpected(std::move(ok.error()));
     }
   }
-  if (problem.lse) {
+  if (problem.lse && (args.batch > 0 || args.lse != nullptr)) {
     if (auto ok = check_pointer("lse", args.lse, alignof(float)); !ok) [[unlikely]] {
       return tl::unexpected(std::move(ok.error()));
     }
-  } else if (args.lse != nullptr) [[unlikely]] {
+  } else if (!problem.lse && args.lse != nullptr) [[unlikely]] {
     return invalid("lse is given, but this plan's problem has no LSE output", "Set lse in the problem to get it.");
   }
 
@@ -108,11 +109,14 @@ Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn
   const std::int64_t entries = paged ? pages : batch, entry_tokens = paged ? features.page_size : capacity;
   const int element_bytes = kv_element_bytes(features);
   const Row q_row{"head_dim", problem.head_dim, kQueryElementBytes};
-  const Row o_row{features.v_head_dim != 0 ? "v_head_dim" : "head_dim", v_head_dim(problem), kQueryElementBytes};
+  const Row o_row{.name = features.v_head_dim != 0 ? "v_head_dim" : "head_dim",
+                  .columns = v_head_dim(problem),
+                  .element_bytes = kQueryElementBytes,
+                  .written = true};
   const RowFormat* const format = row_format(features);
-  const Row k_row = format != nullptr ? Row{"a row of the kv_format", format->bytes, element_bytes}
-                                      : Row{q_row.name, q_row.columns, element_bytes};
-  const Row v_row{o_row.name, o_row.columns, element_bytes};
+  const Row k_row = format != nullptr ? Row{"a row of the kv_format", format->bytes, element_bytes, features.append}
+                                      : Row{q_row.name, q_row.columns, element_bytes, features.append};
+  const Row v_row{o_row.name, o_row.columns, element_bytes, features.append};
   const DenseCache dense_k = dense_cache(problem, entry_tokens, k_row.columns);
   LeanDecodeArgs bound{};
   bound.q_stride_head = or_dense(args.q_stride_head, q_row.columns);

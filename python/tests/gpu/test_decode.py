@@ -149,6 +149,27 @@ def test_token_major_caches_by_name_and_as_a_view():
     expect(leanattn.decode(q, *(cache.transpose(1, 2) for cache in token_major), lengths), expected)
 
 
+@pytest.mark.parametrize("q_heads", [8, 32, 64])  # kernels of other load paths
+def test_expanded_views_are_read_as_copies(q_heads):
+    q, _, _, lengths = tensors(q_heads=q_heads)
+    k = torch.randn(1, 1, 300, 128, device="cuda", dtype=torch.bfloat16).expand(3, 2, -1, -1)
+    v = torch.randn(3, 1, 300, 128, device="cuda", dtype=torch.bfloat16).expand(-1, 2, -1, -1)
+    copies = [tensor.contiguous() for tensor in (k, v)]
+    expect(leanattn.decode(q, k, v, lengths), reference.decode(q, *copies, lengths))
+    alike = q[:, :1].expand(-1, q_heads, -1)
+    assert torch.equal(leanattn.decode(alike, k, v, lengths), leanattn.decode(alike.contiguous(), *copies, lengths))
+
+
+def test_an_empty_batch_has_an_empty_result_also_in_a_graph():
+    none = [tensor[:0] for tensor in tensors()]
+    assert leanattn.decode(*none).shape == (0, 8, 128)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o, lse = leanattn.decode(*none, return_lse=True)
+    graph.replay()
+    assert (o.shape, lse.shape) == ((0, 8, 128), (0, 8))
+
+
 def test_ragged_query_tokens():
     q, k, v, lengths = tensors(tokens=4)
     lengths = lengths.clamp(min=4)

@@ -53,6 +53,16 @@ def test_compiled_with_a_growing_cache():
         expect(compiled(*inputs), reference.decode(*inputs))
 
 
+def test_compiled_with_batches_that_may_be_empty():
+    compiled = torch.compile(lambda q, k, v, lengths: torch.ops.leanattn.decode_with_lse(q, k, v, lengths), dynamic=True, fullgraph=True)
+    for batch in (2, 0, 1):
+        inputs = [tensor[:batch] for tensor in data()]
+        o, lse = compiled(*inputs)
+        assert (o.shape, lse.shape) == ((batch, 8, 64), (batch, 8))
+        if batch:
+            expect(o, reference.decode(*inputs))
+
+
 def test_append_writes_under_compile():
     def write_and_read(q, k, v, k_new, v_new, lengths):
         o = torch.ops.leanattn.decode_append(q, k, v, k_new, v_new, lengths)

@@ -151,7 +151,7 @@ TEST_F(CApi, NullsAreRefusedByName) {
   expect_error(leanattn_plan_reset_workspace(plan, somewhere, 1, nullptr), invalid, "workspace has 1 bytes");
   expect_error(leanattn_plan_launch(nullptr, &args, somewhere, nullptr), invalid, "plan is null");
   expect_error(leanattn_plan_launch(plan, nullptr, somewhere, nullptr), invalid, "decode_args is null");
-  expect_error(leanattn_plan_launch(plan, &args, somewhere, nullptr), invalid, "batch is 0");
+  expect_error(leanattn_plan_launch(plan, &args, somewhere, nullptr), invalid, "context_capacity is 0");
   EXPECT_EQ(leanattn_plan_workspace_bytes(nullptr), -1);
   EXPECT_STREQ(leanattn_engine_warnings(nullptr), "");
   leanattn_engine_destroy(nullptr);

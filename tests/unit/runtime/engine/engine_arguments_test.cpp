@@ -139,12 +139,28 @@ TEST_F(Arguments, AnLseThatThePlanDoesNotWriteIsRefused) {
 }
 
 TEST_F(Arguments, SizesOutOfRangeAreRefusedWithTheirValue) {
-  refuses("batch is 0", [&] { args.batch = 0; });
   refuses("batch is -3", [&] { args.batch = -3; });
-  refuses("batch is 5, this plan takes 1 to 4", [&] { args.batch = 5; });
+  refuses("batch is 5, this plan takes 0 to 4", [&] { args.batch = 5; });
   refuses("context_capacity is 0", [&] { args.context_capacity = 0; });
   refuses("context_capacity is -1", [&] { args.context_capacity = -1; });
   refuses("reserved is 1", [&] { args.reserved = 1; });
+}
+
+TEST_F(Arguments, AnEmptyBatchNeedsNoMemoryButIsCheckedAllTheSame) {
+  args.batch = 0;
+  args.q = args.k = args.v = args.o = nullptr;
+  args.context_lengths = nullptr;
+  const auto bound = bind();
+  ASSERT_TRUE(bound) << bound.error().message;
+  EXPECT_EQ(bound->batch, 0);
+  limits.problem.lse = true;
+  EXPECT_TRUE(bind());
+  limits.problem.lse = false;
+  refuses("context_capacity is 0", [&] { args.context_capacity = 0; });
+  refuses("scale is -0.5", [&] { args.scale = -0.5f; });
+  refuses("q is 0x1008", [&] { args.q = at(0x1008); });
+  refuses("lse is given", [&] { args.lse = at<float>(0x6000); });
+  refuses("k_stride_head is 132", [&] { args.k_stride_head = 132; });
 }
 
 TEST_F(Arguments, AScaleThatIsNoPositiveNumberIsRefused) {
@@ -159,6 +175,25 @@ TEST_F(Arguments, StridesThatLoadsCannotFollowAreRefused) {
   refuses("o_stride_batch is -4096", [&] { args.o_stride_batch = -4096; });
   refuses("k_stride_head is 1000001", [&] { args.k_stride_head = 1000001; });
   refuses("v_stride_batch is 8388612", [&] { args.v_stride_batch = 8388612; });
+}
+
+TEST_F(Arguments, WhatIsReadMayBeExpandedAndWhatIsWrittenMayNot) {
+  args.q_stride_batch = args.q_stride_head = LEANATTN_STRIDE_EXPANDED;
+  args.k_stride_head = args.v_stride_batch = LEANATTN_STRIDE_EXPANDED;
+  const auto bound = bind();
+  ASSERT_TRUE(bound) << bound.error().message;
+  EXPECT_EQ(bound->q_stride_batch, 0);
+  EXPECT_EQ(bound->q_stride_head, 0);
+  EXPECT_EQ(bound->k_stride_head, 0);
+  EXPECT_EQ(bound->k_stride_batch, 8 * 8192 * 128);
+  EXPECT_EQ(bound->v_stride_batch, 0);
+  refuses("o_stride_batch is LEANATTN_STRIDE_EXPANDED", [&] { args.o_stride_batch = LEANATTN_STRIDE_EXPANDED; });
+  refuses("o_stride_head is LEANATTN_STRIDE_EXPANDED", [&] { args.o_stride_head = LEANATTN_STRIDE_EXPANDED; });
+  refuses("k_stride_token is 0, but the problem's KV layout is contiguous",
+          [&] { args.k_stride_token = LEANATTN_STRIDE_EXPANDED; });
+  limits.problem.layout = KvLayout::strided;
+  args.k_stride_token = LEANATTN_STRIDE_EXPANDED;
+  EXPECT_TRUE(bind());
 }
 
 TEST_F(Arguments, AContiguousCacheHasAdjacentTokens) {

@@ -169,6 +169,8 @@ TEST_F(FeatureArguments, RowsOfThePageTableMustNotOverlapOrOverflow) {
   make_paged();
   args.page_table_stride = 128;
   EXPECT_EQ(bound().page_table_stride, 128);
+  args.page_table_stride = LEANATTN_STRIDE_EXPANDED;
+  EXPECT_EQ(bound().page_table_stride, 0) << "requests may share a row";
   refuses("page_table_stride is 99", [&] { args.page_table_stride = 99; });
   refuses("page_table_stride is -100", [&] { args.page_table_stride = -100; });
   refuses("page_table_stride is 4611686018427387904", [&] { args.page_table_stride = std::int64_t{1} << 62; });
@@ -250,6 +252,10 @@ TEST_F(FeatureArguments, NewTokensAreDenseUnlessStridesSayOtherwise) {
   refuses("v_new_stride_token is 32 elements, less than v_head_dim",
           [&] { args.v_new_stride_token = 32, args.v_new_stride_batch = 4096; });
   refuses("v_new_stride_batch is -64", [&] { args.v_new_stride_batch = -64; });
+  args.k_new_stride_head = args.k_new_stride_batch = LEANATTN_STRIDE_EXPANDED;
+  EXPECT_EQ(bound().k_new_stride_head, 0) << "new rows are only read";
+  refuses("k_stride_head is LEANATTN_STRIDE_EXPANDED", [&] { args.k_stride_head = LEANATTN_STRIDE_EXPANDED; });
+  refuses("v_stride_batch is LEANATTN_STRIDE_EXPANDED", [&] { args.v_stride_batch = LEANATTN_STRIDE_EXPANDED; });
 }
 
 TEST_F(FeatureArguments, NewTokensAndRotationsThatTheProblemHasNotAreRefused) {
@@ -414,6 +420,12 @@ TEST_F(FeatureArguments, ASelectionBringsListsAndTheirCounts) {
   EXPECT_EQ(block.selection_stride_head, 0) << "all KV heads share a list";
   EXPECT_EQ(block.selection_stride_token, 60);
   EXPECT_EQ(block.selection_stride_batch, 3 * 60);
+
+  args.selection_stride_batch = LEANATTN_STRIDE_EXPANDED;
+  EXPECT_EQ(bound().selection_stride_batch, 0) << "requests may share lists";
+  refuses("selection_stride_batch is -1",
+          [&] { args.selection_stride_token = LEANATTN_STRIDE_EXPANDED, args.selection_stride_batch = 0; });
+  args.selection_stride_batch = 0;
 
   refuses("selection is null", [&] { args.selection = nullptr; });
   refuses("selected_counts is 0x7202", [&] { args.selected_counts = at<std::int32_t>(0x7202); });

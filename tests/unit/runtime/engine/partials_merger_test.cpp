@@ -31,6 +31,15 @@ TEST(MergePartials, TakesPartsInPlaceAndWithoutAnLseOfTheirOwn) {
   EXPECT_TRUE(check_merge(strided).has_value());
 }
 
+TEST(MergePartials, NoRowsNeedNoMemory) {
+  leanattn_merge_args none = two_parts();
+  none.rows = 0, none.out_o = nullptr;
+  for (int part = 0; part < 2; ++part) none.o[part] = nullptr, none.lse[part] = nullptr;
+  EXPECT_TRUE(check_merge(none).has_value());
+  none.dim = 127;
+  EXPECT_EQ(check_merge(none).error().message, "dim is 127");
+}
+
 TEST(MergePartials, EveryBadArgumentIsNamed) {
   const auto message_of = [](auto change) {
     leanattn_merge_args args = two_parts();
@@ -43,7 +52,7 @@ TEST(MergePartials, EveryBadArgumentIsNamed) {
   using Args = leanattn_merge_args;
   EXPECT_EQ(message_of([](Args& a) { a.parts = 0; }), "parts is 0");
   EXPECT_EQ(message_of([](Args& a) { a.parts = 9; }), "parts is 9");
-  EXPECT_EQ(message_of([](Args& a) { a.rows = 0; }), "rows is 0");
+  EXPECT_EQ(message_of([](Args& a) { a.rows = -1; }), "rows is -1");
   EXPECT_EQ(message_of([](Args& a) { a.dim = 127; }), "dim is 127");
   EXPECT_EQ(message_of([](Args& a) { a.dtype = 7; }), "dtype is 7");
   EXPECT_EQ(message_of([](Args& a) { a.reserved = 1; }), "merge_args.reserved is 1");

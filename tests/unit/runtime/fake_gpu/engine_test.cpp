@@ -81,6 +81,25 @@ TEST_F(FakeGpuEngine, LaunchesThePlannedGridWithTheCallersArguments) {
   EXPECT_EQ(last_launch_args().tickets, workspace.data);
 }
 
+TEST_F(FakeGpuEngine, AnEmptyBatchEnqueuesNothing) {
+  Engine engine = open();
+  const auto plan = engine.plan(problem_, shape_);
+  ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+  Workspace workspace(plan->workspace_bytes());
+  DecodeArgs none = args();
+  none.batch = 0;
+  none.q = none.k = none.v = none.o = nullptr;
+  none.context_lengths = nullptr;
+  ASSERT_TRUE(plan->launch(none, workspace.data, nullptr));
+  leanattn_merge_args merge;
+  leanattn_merge_args_init(&merge);
+  merge.parts = 2, merge.dim = 128;
+  ASSERT_TRUE(engine.merge_partials(merge, nullptr));
+  EXPECT_TRUE(fake_gpu().launches.empty());
+  none.context_capacity = -1;
+  EXPECT_EQ(plan->launch(none, workspace.data, nullptr).error().code, ErrorCode::invalid_argument);
+}
+
 TEST_F(FakeGpuEngine, LeavesTheCallersContextCurrent) {
   Engine engine = open();
   CUcontext current = reinterpret_cast<CUcontext>(0x1);

@@ -272,6 +272,19 @@ TEST_F(GroupsOfRanks, APlanWithoutItsGroupLaunchesNothing) {
   EXPECT_TRUE(fake_gpu().launches.empty());
 }
 
+TEST_F(GroupsOfRanks, AnEmptyBatchEnqueuesNothingOnAnyRank) {
+  make(0, 1);
+  DecodeArgs none = args();
+  none.batch = 0;
+  for (const int rank : {0, 1}) {
+    const auto made = plan(rank);
+    ASSERT_TRUE(made) << made.error().message << made.error().log;
+    Workspace workspace(made->workspace_bytes());
+    ASSERT_TRUE(made->launch(none, workspace.data, nullptr));
+  }
+  EXPECT_TRUE(fake_gpu().launches.empty());
+}
+
 TEST_F(GroupsOfRanks, TwoGroupsOfAnEngineHavePlansOfTheirOwn) {
   make(0, 0);
   std::vector<Group> more = Group::of_engines({&engines_[0], &engines_[1]}, bytes()).value();
