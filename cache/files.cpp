@@ -157,14 +157,13 @@ std::string with_errno(const std::string& text, int error) {
   return text + " (" + std::generic_category().message(error) + ")";
 }
 
-Error cannot_open(Error error) {
-  if (const FileDescriptor root(::open("/", O_PATH | O_CLOEXEC)); root) return error;
-  if (errno != EMFILE && errno != ENFILE) return error;
-  const bool of_process = errno == EMFILE;
-  const std::string reason = std::generic_category().message(errno);
-  if (error.message.find(reason) == std::string::npos) error.message += " (" + reason + ")";
-  error.hint = of_process ? "Raise the limit of open files (ulimit -n), or close some."
-                          : "The system has no file to open left: see /proc/sys/fs/file-max.";
+Error cannot_open(Error error, int reason) {
+  if (reason == 0 && !FileDescriptor(::open("/", O_PATH | O_CLOEXEC))) reason = errno;
+  if (reason != EMFILE && reason != ENFILE) return error;
+  const std::string words = std::generic_category().message(reason);
+  if (error.message.find(words) == std::string::npos) error.message += " (" + words + ")";
+  error.hint = reason == EMFILE ? "Raise the limit of open files (ulimit -n), or close some."
+                                : "The system has no file to open left: see /proc/sys/fs/file-max.";
   return error;
 }
 

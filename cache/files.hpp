@@ -74,9 +74,10 @@ Result<void> replace_file(const std::filesystem::path& file, std::string_view te
 /// "text (errno's words)".
 std::string with_errno(const std::string& text, int error);
 
-/// The error for what could not be opened. Where no file can be opened now, because descriptors have run out, the
-/// message says so, and the hint what to do about that: the file itself is not at fault.
-Error cannot_open(Error error);
+/// The error for what could not be opened. Where that is because descriptors have run out, the message says so, and the
+/// hint what to do about it: the file itself is not at fault. `reason` is errno; 0 where it is not known, as of
+/// libraries: then a file that can be opened now says that there are descriptors.
+Error cannot_open(Error error, int reason = 0);
 
 }  // namespace detail
 }  // namespace v1

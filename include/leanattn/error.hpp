@@ -21,7 +21,7 @@ enum class ErrorCode : int {
   kernel_rejected = 8,     ///< the kernel compiled, but spills registers or serialises wgmma
   load_failed = 9,         ///< the driver refused the cubin
   launch_failed = 10,      ///< the driver refused the launch
-  out_of_memory = 11,      ///< no more device or host memory
+  out_of_memory = 11,      ///< no more device or host memory, or no thread or process left
   cache_unavailable = 12,  ///< the cache directory cannot be used; work goes on in memory
   database_corrupt = 13,   ///< the file is damaged, or is no database of this library
   database_newer = 14,     ///< a newer library wrote the database, which is left alone

@@ -43,7 +43,7 @@ typedef enum leanattn_status {
   LEANATTN_KERNEL_REJECTED = 8,    /* the kernel compiled, but spills registers or serialises wgmma */
   LEANATTN_LOAD_FAILED = 9,        /* the driver refused the cubin */
   LEANATTN_LAUNCH_FAILED = 10,     /* the driver refused the launch */
-  LEANATTN_OUT_OF_MEMORY = 11,     /* no more device or host memory */
+  LEANATTN_OUT_OF_MEMORY = 11,     /* no more device or host memory, or no thread or process left */
   LEANATTN_CACHE_UNAVAILABLE = 12, /* the cache directory cannot be used */
   LEANATTN_DATABASE_CORRUPT = 13,  /* the file is damaged, or is no database of this library */
   LEANATTN_DATABASE_NEWER = 14,    /* a newer library wrote the database, which is left alone */

@@ -149,6 +149,11 @@ def test_a_decode_step_arrives_as_sglang_has_it(adapter, page_size):
     assert model.backend.seen == []
 
 
+def test_a_decode_step_without_requests_has_an_empty_output_and_no_launch(adapter):
+    _, output, launches = Model(adapter).step(0)
+    assert (output.shape, launches) == ((0, Q_HEADS * HEAD_DIM), [])
+
+
 def test_the_output_goes_where_sglang_wants_it(adapter):
     model, wanted = Model(adapter), Tensor((3, Q_HEADS, HEAD_DIM), BF16)
     _, output, (launch,) = model.step(3, _attn_output=wanted)

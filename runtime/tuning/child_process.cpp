@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "cache/files.hpp"
 #include "runtime/threads.hpp"
 extern char** environ;
 
@@ -67,10 +68,14 @@ bool move_up(FileDescriptor& descriptor) {
 
 Result<Pipe> open_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return fail(ErrorCode::internal, fmt::format("no pipe: {}", std::strerror(errno)));
+  const auto no_pipe = [] {
+    return tl::unexpected(
+        detail::cannot_open({ErrorCode::internal, fmt::format("no pipe: {}", std::strerror(errno)), {}, {}}, errno));
+  };
+  if (::pipe2(ends, O_CLOEXEC) != 0) return no_pipe();
   Pipe pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
   if (!move_up(pipe.read) || !move_up(pipe.write) || ::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK) != 0)
-    return fail(ErrorCode::internal, fmt::format("no pipe: {}", std::strerror(errno)));
+    return no_pipe();
   return pipe;
 }
 

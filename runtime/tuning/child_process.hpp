@@ -37,7 +37,8 @@ struct ChildDescriptor {
 /// `descriptors` says otherwise. It has a process group of its own, so that Ctrl-C at a terminal does not reach it; no
 /// signal is blocked in it, and those that end a program do so. Other descriptors are closed, where glibc can do that
 /// (2.34). `environment` has texts NAME=VALUE; empty: that of the caller. posix_spawn is used instead of fork, because
-/// neither threads nor a CUDA context survive a fork. Errors: internal (no such program, no processes left).
+/// neither threads nor a CUDA context survive a fork. Errors: internal (no such program),
+/// out_of_memory (no processes left).
 Result<pid_t> spawn_child(std::span<const std::string> command, std::span<const ChildDescriptor> descriptors,
                           std::span<const std::string> environment = {});
 

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "cache/files.hpp"
 #include "runtime/tuning/child_process.hpp"
 
 namespace leanattn {
@@ -32,11 +33,13 @@ void close_if_open(int& descriptor) {
 
 Result<std::unique_ptr<WorkerProcess>> WorkerProcess::start(const std::vector<std::string>& command) {
   int pair[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-    return fail(ErrorCode::internal, fmt::format("no channel to a worker process: {}", std::strerror(errno)));
+  const auto no_channel = [] {
+    return tl::unexpected(detail::cannot_open(
+        {ErrorCode::internal, fmt::format("no channel to a worker process: {}", std::strerror(errno)), {}, {}}, errno));
+  };
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return no_channel();
   FileDescriptor ours(pair[0]), theirs(pair[1]);
-  if (!move_up(ours) || !move_up(theirs) || ::fcntl(ours.get(), F_SETFL, O_NONBLOCK) != 0)
-    return fail(ErrorCode::internal, fmt::format("no channel to a worker process: {}", std::strerror(errno)));
+  if (!move_up(ours) || !move_up(theirs) || ::fcntl(ours.get(), F_SETFL, O_NONBLOCK) != 0) return no_channel();
   Result<Pipe> words = open_pipe();
   if (!words) return tl::unexpected(words.error());
   const ChildDescriptor descriptors[] = {
