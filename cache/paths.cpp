@@ -109,7 +109,7 @@ Result<void> check_directory(const FileDescriptor& directory, const std::string&
   if (access == Access::write && ::faccessat(directory.get(), ".", W_OK | X_OK, AT_EACCESS) != 0)
     return refuse_call("the cache directory " + path + " is not writable");
   if (access == Access::read && ::faccessat(directory.get(), ".", R_OK | X_OK, AT_EACCESS) != 0) {
-    return refuse(with_errno("the cache directory " + path + " is not readable", errno),
+    return refuse(detail::with_errno("the cache directory " + path + " is not readable", errno),
                   "its owner can let others read it with chmod -R a+rX " + path);
   }
   return {};

@@ -27,7 +27,7 @@ TEST(CompileQueue, HandsOutEveryKernelInOrder) {
 
 TEST(CompileQueue, CompilesOnTheCallersThreadWhereThereIsNoOther) {
   if (const auto version = nvrtc_version(); !version) GTEST_SKIP() << "there is no NVRTC: " << version.error().message;
-  const auto kernels = representative_kernels(kQueueArch, true);
+  const auto kernels = representative_kernels(kQueueArch);
   const NoThreads none;
   CompileQueue queue(kernels, nullptr, 2, 2);
   for (const VerifyKernel* kernel : {&kernels[0], &kernels[1]}) {
