@@ -78,10 +78,12 @@ Result<FileDescriptor> enter(const FileDescriptor& parent, const std::string& na
                   std::to_string(status.st_uid) + ")");
   }
   if (!exists) {
-    const bool made = ::mkdirat(parent.get(), name.c_str(), 0700) == 0;
-    // Whatever the umask takes away, its owner needs.
-    if (!made ? errno != EEXIST : ::fchmodat(parent.get(), name.c_str(), 0700, AT_SYMLINK_NOFOLLOW) != 0)
+    if (::mkdirat(parent.get(), name.c_str(), 0700) == 0) {
+      // Its owner needs what the umask has taken away. Where that fails, so does what comes next.
+      static_cast<void>(::fchmodat(parent.get(), name.c_str(), 0700, AT_SYMLINK_NOFOLLOW));
+    } else if (errno != EEXIST) {
       return refuse_call("cannot create the cache directory " + so_far);
+    }
   }
   const int follow = exists ? 0 : O_NOFOLLOW;
   FileDescriptor entered(::openat(parent.get(), name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC | follow));

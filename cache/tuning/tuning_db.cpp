@@ -100,7 +100,7 @@ class SqliteTuningDb final : public TuningDb {
                                              " FROM sessions s JOIN device_models d ON d.id = s.device_model_id"
                                              " JOIN environments e ON e.id = s.environment_id WHERE s.uuid = ?1");
         find.bind(1, std::string(session));
-        find.executeStep();
+        if (!find.executeStep()) return fail(ErrorCode::not_found, "there is no session " + std::string(session));
         session_id = find.getColumn(0).getInt64();
         session_row = detail::read_session(find, 1);
       }
