@@ -75,6 +75,10 @@ struct Winner {
   std::string problem, shape, policy, config;
   std::string trial_uuid = {};
   double median_us = 0, low_us = 0, high_us = 0;
+  /// The fastest other configuration that was measured for the same key, whatever the software, and never incorrect;
+  /// empty: there is none. It is what runs where the winner does not.
+  std::string next_config = {};
+  double next_us = 0;        ///< its median
   double read_limit_us = 0;  ///< measured pure-read time of the trial's bytes, interpolated; 0: unknown
   /// Measured under other software than the device model's newest session, or than runs now (load_layered_winners).
   bool stale = false;

@@ -264,12 +264,35 @@ std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& 
   if (problem && !problem_id) return winners;
   Sessions sessions(database, newest_environment(database, *device_id));
   std::map<std::string, std::vector<std::pair<std::int64_t, double>>> limits;
+  SQLite::Statement next(
+      database, std::string("SELECT t.session_id, t.digest, ") + kTrialColumns +
+                    " FROM trials t JOIN sessions s ON s.id = t.session_id JOIN problems p ON p.id = t.problem_id"
+                    " JOIN shapes h ON h.id = t.shape_id JOIN configs c ON c.id = t.config_id"
+                    " WHERE t.problem_id = ?1 AND t.shape_id = ?2 AND t.policy = ?3 AND t.status = 'ok' AND"
+                    " s.device_model_id = ?4 AND t.config_id <> ?5 AND NOT EXISTS (SELECT 1 FROM trials x"
+                    " JOIN sessions y ON y.id = x.session_id WHERE x.problem_id = t.problem_id AND"
+                    " x.shape_id = t.shape_id AND x.policy = t.policy AND x.config_id = t.config_id AND"
+                    " x.status = 'incorrect' AND y.device_model_id = s.device_model_id)"
+                    " ORDER BY t.median_us, c.json");
+  const auto next_of = [&](const SQLite::Statement& winner, const std::string& policy) -> std::optional<Trial> {
+    next.tryReset();
+    for (int i = 0; i < 2; ++i) next.bind(i + 1, winner.getColumn(i + 5).getInt64());
+    next.bind(3, policy);
+    next.bind(4, *device_id);
+    next.bind(5, winner.getColumn(7).getInt64());
+    while (next.executeStep()) {
+      const Sessions::Known& session = sessions.of(next.getColumn(0).getInt64());
+      Trial trial = read_trial(next, 2);
+      if (session.row && check_trial(trial) && read_digest(next, 1) == trial_digest(*session.row, trial)) return trial;
+    }
+    return std::nullopt;
+  };
   // LEFT JOINs, so that a winner that points nowhere is counted.
-  constexpr int kTrialAt = 5;
+  constexpr int kTrialAt = 8;
   SQLite::Statement statement(
       database,
       std::string("SELECT t.session_id, t.digest, f.digest, w.digest, t.problem_id = w.problem_id AND"
-                  " t.shape_id = w.shape_id AND t.policy = w.policy, ") +
+                  " t.shape_id = w.shape_id AND t.policy = w.policy, t.problem_id, t.shape_id, t.config_id, ") +
           kTrialColumns +
           " FROM winners w LEFT JOIN trials t ON t.id = w.trial_id LEFT JOIN trials f ON f.id = w.fastest_trial_id"
           " LEFT JOIN problems p ON p.id = w.problem_id LEFT JOIN shapes h ON h.id = w.shape_id"
@@ -295,6 +318,7 @@ std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& 
       int unknown = 0;  // a read limit that is damaged is one that was not measured
       known->second = read_limits_of(database, device, trial.policy, unknown);
     }
+    std::optional<Trial> runner_up = next_of(statement, trial.policy);
     winners.push_back({.problem = std::move(trial.problem),
                        .shape = std::move(trial.shape),
                        .policy = std::move(trial.policy),
@@ -303,6 +327,8 @@ std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& 
                        .median_us = trial.median_us,
                        .low_us = trial.low_us,
                        .high_us = trial.high_us,
+                       .next_config = runner_up ? std::move(runner_up->config) : std::string(),
+                       .next_us = runner_up ? runner_up->median_us : 0,
                        .read_limit_us = interpolate_read_limit(known->second, trial.bytes),
                        .stale = session.stale,
                        .environment = session.row->environment,

@@ -22,14 +22,13 @@ std::string subject_of(const DeviceFacts& device) { return fmt::format("device {
 /// NVRTC has to compile a kernel, because a library without its built-in functions loads and fails only then. The
 /// driver has to load that kernel, and the GPU has to give a context.
 Findings prove(const std::vector<DeviceFacts>& devices) {
-  const Result<const NvrtcApi*> nvrtc_library = nvrtc();
-  if (!nvrtc_library) return {bad("NVRTC", nvrtc_library.error())};
-  const auto known = std::find_if(devices.begin(), devices.end(), [&](const DeviceFacts& device) {
-    return check_arch(**nvrtc_library, device.arch).has_value();
-  });
+  const auto known = std::find_if(devices.begin(), devices.end(),
+                                  [](const DeviceFacts& device) { return nvrtc(device.arch).has_value(); });
   const Arch arch = known == devices.end() ? Arch{9, 0, true} : known->arch;
   const Result<CompiledKernel> first = compile_source(kProbe, arch, nullptr);
   if (!first) return {bad("NVRTC", first.error())};
+  const Result<const NvrtcApi*> nvrtc_library = nvrtc(arch);  // the one that compiled
+  if (!nvrtc_library) return {bad("NVRTC", nvrtc_library.error())};
   Findings findings{good("NVRTC", fmt::format("{}.{} at {} compiles for {}", (*nvrtc_library)->major,
                                               (*nvrtc_library)->minor, (*nvrtc_library)->path, to_string(arch)))};
   for (const DeviceFacts& device : devices) {

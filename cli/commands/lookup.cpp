@@ -115,7 +115,8 @@ void print_explanation(const DecodeProblem& problem, const Shape& shape, const C
   print_text(fmt::format("{}\n", describe(shape)));
   print_text(fmt::format("  why         {}: {}\n", to_string(choice.provenance), why(choice)));
   if (choice.tuned_us > 0) {
-    print_text(fmt::format("  measured    {:.1f} us for {}{}\n", choice.tuned_us, describe(choice.tuned_shape),
+    print_text(fmt::format("  measured    {:.1f} us for {}{}{}\n", choice.tuned_us, describe(choice.tuned_shape),
+                           choice.tuned_nvrtc.empty() ? "" : ", compiled by NVRTC " + choice.tuned_nvrtc,
                            choice.stale ? ", stale because driver, NVRTC or library have changed since" : ""));
   }
   if (in_group(problem.features))
@@ -168,6 +169,7 @@ Json json_of(const DecodeProblem& problem, const Shape& shape, const Choice& cho
           {"predicted_us", choice.predicted_us > 0 ? Json(choice.predicted_us) : Json(nullptr)},
           {"layer", choice.layer},
           {"stale", choice.stale},
+          {"tuned_nvrtc", measured && !choice.tuned_nvrtc.empty() ? Json(choice.tuned_nvrtc) : Json(nullptr)},
           {"pdl", choice.config.spec.pdl},
           {"tuned_pdl", measured ? Json(choice.tuned_pdl) : Json(nullptr)},
           {"tuned_link", measured && choice.tuned_group ? Json(to_string(choice.tuned_link)) : Json(nullptr)}};

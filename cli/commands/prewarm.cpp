@@ -41,32 +41,31 @@ int run(const Console& console, const PrewarmFlags& flags) {
   for (const std::string& warning : layers.warnings) warn(warning);
   const WinnerTable winners = WinnerTable::build(target->facts, layers);
 
-  // Several shapes often share a kernel and differ only in their grids.
-  std::vector<KernelSpec> specs;
-  for (const Shape& shape : workload->shapes) {
-    const KernelSpec spec = winners.find(workload->problem, shape).config.spec;
-    if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
-  }
-
   const std::atomic<bool>* stop = stop_on_signals();
   ProgressLine line(console.quiet, is_terminal(stderr));
   nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
   Table table{.headings = {"kernel", "regs", "cubin bytes", "compile ms", "from"}, .rows = {}, .right_aligned = "lrrr"};
-  for (const KernelSpec& spec : specs) {
-    if (stop->load()) break;
-    line.show_transient(fmt::format("[{}/{}] {}", table.rows.size() + 1, specs.size(), kernel_name(spec)));
+  nlohmann::ordered_json rejected = nlohmann::ordered_json::array();
+  // Several shapes often share a kernel and differ only in their grids. What has become of each kernel:
+  std::vector<std::pair<KernelSpec, Result<void>>> tried;
+  const auto compile_once = [&](const KernelSpec& spec) -> Result<void> {
+    const auto known =
+        std::find_if(tried.begin(), tried.end(), [&](const auto& before) { return before.first == spec; });
+    if (known != tried.end()) return known->second;
+    line.show_transient(fmt::format("[{}] {}", tried.size() + 1, kernel_name(spec)));
     const Result<EmittedKernel> kernel = emit(spec);
-    if (!kernel) return report_error(kernel.error());
-    const Result<CompiledKernel> compiled = compile(*kernel, caches->cubins.get());
+    const Result<CompiledKernel> compiled =
+        kernel ? compile(*kernel, caches->cubins.get()) : tl::unexpected(kernel.error());
+    tried.emplace_back(spec, compiled ? Result<void>{} : tl::unexpected(compiled.error()));
     if (!compiled) {
-      line.clear();
-      return report_error(compiled.error());
+      if (is_about_the_kernel(compiled.error().code))
+        rejected.push_back({{"kernel", kernel_name(spec)}, {"reason", compiled.error().message}});
+      return tl::unexpected(compiled.error());
     }
     if (std::optional<Error> why = caches->cubins->not_kept()) {
       if (caches->no_directory) why = caches->no_directory;
-      line.clear();
       why->message = fmt::format("{} was compiled, but is not kept: {}", kernel_name(spec), why->message);
-      return report_error(*why);
+      return tl::unexpected(*std::move(why));
     }
     table.rows.push_back({kernel_name(spec), std::to_string(compiled->resources.registers),
                           std::to_string(compiled->cubin.size()), fmt::format("{:.0f}", compiled->compile_ms),
@@ -76,6 +75,20 @@ int run(const Console& console, const PrewarmFlags& flags) {
                        {"cubin_bytes", compiled->cubin.size()},
                        {"compile_ms", compiled->compile_ms},
                        {"from_cache", compiled->from_cache}});
+    return {};
+  };
+  for (const Shape& shape : workload->shapes) {
+    Result<void> ready;
+    for (const Choice& choice : winners.launch_order(workload->problem, shape)) {
+      if (stop->load()) break;
+      ready = compile_once(choice.config.spec);
+      if (ready || !is_about_the_kernel(ready.error().code)) break;
+    }
+    if (stop->load()) break;
+    if (!ready) {
+      line.clear();
+      return report_error(ready.error());
+    }
   }
   line.clear();
   if (console.json) {
@@ -84,10 +97,15 @@ int run(const Console& console, const PrewarmFlags& flags) {
         {"arch", to_string(target->facts.arch)},
         {"directory",
          caches->directory ? nlohmann::ordered_json(caches->directory->string()) : nlohmann::ordered_json(nullptr)},
-        {"kernels", std::move(kernels)}};
+        {"kernels", std::move(kernels)},
+        {"rejected", std::move(rejected)}};
     print_json(document);
   } else {
     print_table(table);
+    for (const auto& kernel : rejected) {
+      print_text(fmt::format("An engine here passes {} over: {}\n", kernel["kernel"].get<std::string>(),
+                             kernel["reason"].get<std::string>()));
+    }
   }
   return stop->load() ? kExitInterrupted : kExitOk;
 }

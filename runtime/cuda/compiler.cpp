@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "cache/cubin/cubin_db.hpp"
 #include "cache/files.hpp"
@@ -20,7 +21,7 @@ inline namespace v1 {
 namespace {
 
 /// Raised when the meaning of the metadata of cached entries changes. Older entries are then not found.
-constexpr int kMetadataFormat = 1;
+constexpr int kMetadataFormat = 2;
 
 struct DestroyProgram {
   const NvrtcApi* api = nullptr;
@@ -32,7 +33,7 @@ std::string program_log(const NvrtcApi& api, nvrtcProgram program) {
   if (api.nvrtcGetProgramLogSize(program, &size) != NVRTC_SUCCESS || size <= 1) return {};
   std::string log(size, '\0');
   if (api.nvrtcGetProgramLog(program, log.data()) != NVRTC_SUCCESS) return {};
-  log.resize(size - 1);  // the size counts the terminator
+  std::erase(log, '\0');  // the terminator, and one more where ptxas has written the end of the log
   return log;
 }
 
@@ -52,14 +53,13 @@ tl::unexpected<Error> nvrtc_failure(const NvrtcApi& api, nvrtcResult status, con
 }
 
 Result<CompiledKernel> run_nvrtc(const NvrtcApi& api, const std::string& source, const std::string& name, Arch arch) {
-  if (const auto known = check_arch(api, arch); !known) return tl::unexpected(known.error());
   const auto started = std::chrono::steady_clock::now();
   nvrtcProgram handle = nullptr;
   nvrtcResult status = api.nvrtcCreateProgram(&handle, source.c_str(), name.c_str(), 0, nullptr, nullptr);
   if (status != NVRTC_SUCCESS) return nvrtc_failure(api, status, "nvrtcCreateProgram", arch, {});
   const std::unique_ptr<_nvrtcProgram, DestroyProgram> program(handle, DestroyProgram{&api});
 
-  const auto options = compile_options(arch);
+  const auto options = compile_options(api, arch);
   std::vector<const char*> arguments;
   arguments.reserve(options.size());
   for (const auto& option : options) arguments.push_back(option.c_str());
@@ -80,16 +80,9 @@ Result<CompiledKernel> run_nvrtc(const NvrtcApi& api, const std::string& source,
   return compiled;
 }
 
+/// The log says all that there is to know about a cubin.
 std::string metadata_json(const CompiledKernel& compiled) {
-  const auto& resources = compiled.resources;
-  const nlohmann::json object{{"format", kMetadataFormat},
-                              {"registers", resources.registers},
-                              {"spill_store_bytes", resources.spill_store_bytes},
-                              {"spill_load_bytes", resources.spill_load_bytes},
-                              {"stack_bytes", resources.stack_bytes},
-                              {"static_shared_bytes", resources.static_shared_bytes},
-                              {"wgmma_serialized", resources.wgmma_serialized},
-                              {"log", compiled.log}};
+  const nlohmann::json object{{"format", kMetadataFormat}, {"log", compiled.log}};
   // A log may quote source bytes that are not UTF-8.
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -98,25 +91,11 @@ std::string metadata_json(const CompiledKernel& compiled) {
 bool read_metadata(std::string_view metadata, CompiledKernel& compiled) {
   const auto object = parse_json(metadata);
   if (!object.is_object()) return false;
-  const auto integer = [&](const char* key, int& out) {
-    const auto it = object.find(key);
-    const std::optional<int> number = it == object.end() ? std::nullopt : integer_of<int>(*it);
-    out = number.value_or(0);
-    return number.has_value();
-  };
-  int format = 0;
-  auto& resources = compiled.resources;
-  const auto serialized = object.find("wgmma_serialized");
-  const auto log = object.find("log");
-  if (!integer("format", format) || format != kMetadataFormat || !integer("registers", resources.registers) ||
-      !integer("spill_store_bytes", resources.spill_store_bytes) ||
-      !integer("spill_load_bytes", resources.spill_load_bytes) || !integer("stack_bytes", resources.stack_bytes) ||
-      !integer("static_shared_bytes", resources.static_shared_bytes) || serialized == object.end() ||
-      !serialized->is_boolean() || log == object.end() || !log->is_string()) {
+  const auto format = object.find("format"), log = object.find("log");
+  if (format == object.end() || integer_of<int>(*format) != kMetadataFormat || log == object.end() || !log->is_string())
     return false;
-  }
-  resources.wgmma_serialized = serialized->get<bool>();
   compiled.log = log->get<std::string>();
+  compiled.resources = parse_ptxas_log(compiled.log);
   return true;
 }
 
@@ -134,41 +113,45 @@ std::optional<CompiledKernel> load_compiled(CubinCache& cache, const std::string
   return std::nullopt;
 }
 
-Result<CompiledKernel> compile_through(std::string_view source, const std::string& name, Arch arch, CubinCache* cache) {
-  const auto api = nvrtc();
-  if (!api) return tl::unexpected(api.error());
-  if (cache == nullptr) return run_nvrtc(**api, std::string(source), name, arch);
-  const auto key = cubin_key(source, compile_options(arch), full_version(**api), to_string(arch));
+Result<CompiledKernel> compile_with(const NvrtcApi& api, const std::string& source, const std::string& name, Arch arch,
+                                    CubinCache* cache) {
+  if (cache == nullptr) return run_nvrtc(api, source, name, arch);
+  const auto key = cubin_key(source, compile_options(api, arch), full_version(api), to_string(arch));
   if (auto hit = load_compiled(*cache, key)) return *std::move(hit);
   // When many processes start at the same time, one of them compiles. It holds its turn until the cubin is stored.
   const CompileTurn turn = cache->wait_for_turn(key);
   if (turn.held()) {
     if (auto hit = load_compiled(*cache, key)) return *std::move(hit);
   }
-  auto compiled = run_nvrtc(**api, std::string(source), name, arch);
+  auto compiled = run_nvrtc(api, source, name, arch);
   if (compiled) cache->store(key, CubinEntry{compiled->cubin, metadata_json(*compiled)});
   return compiled;
 }
 
-/// Bytes that a thread may spill. Where warpgroups have roles, each role has another number of registers, and the
-/// compiler may put some words of what lives across segments into local memory. Where the producer converts rows, the
-/// compiler may also spill what lives across steps, new rows on their way to the cache, and values of the fix-up. Where
-/// new rows go to the stage, each thread holds a chunk of them from the start of a segment to their step; where rows
-/// are gathered as well, a kernel that spills 36 bytes takes 3 % longer than one without new rows. In the mma family, V
-/// of a latent cache fills half of a thread's registers. There, many kernels over elements of one byte spill, and with
-/// a scale per token all do.
-int most_spilled_bytes(const KernelSpec& spec) {
-  if (converts_rows(spec)) return warpgroups_have_roles(spec) ? 256 : 128;
-  if (spec.features.latent && has_one_byte_elements(spec.features)) return 128;
-  if (warpgroups_have_roles(spec)) return gathers_rows(spec) ? 192 : 96;
-  return !appends_to_stage(spec) ? 0 : gathers_rows(spec) ? 16 : 64;
+Result<CompiledKernel> compile_through(std::string_view source, const std::string& name, Arch arch, CubinCache* cache) {
+  const auto api = nvrtc(arch);
+  if (!api) return tl::unexpected(api.error());
+  const std::string text(source);
+  auto compiled = compile_with(**api, text, name, arch, cache);
+  for (const NvrtcApi* used = *api; !compiled && compiled.error().code == ErrorCode::nvrtc_missing;) {
+    used = nvrtc_instead_of(*used, arch);
+    if (used == nullptr) break;
+    compiled = compile_with(*used, text, name, arch, cache);
+  }
+  return compiled;
 }
 
-/// Rejects an emitted kernel that spills or serialises wgmma, because both cost more time than tuning can save.
+/// Bytes that a thread may spill. Words that live across segments cost nothing that can be measured, and which words
+/// the compiler spills changes with its version; what spills where it matters loses by its time. Kernels that spill
+/// more are many times as slow, and not worth loading.
+constexpr int kMostSpilledBytes = 256;
+
+/// Rejects an emitted kernel that spills much, serialises wgmma or lacks the registers that its warpgroups hand to each
+/// other, because all of these cost more time than tuning can save.
 Result<CompiledKernel> reject_unfit(Result<CompiledKernel> compiled, const EmittedKernel& kernel) {
   if (!compiled) return compiled;
   const auto& resources = compiled->resources;
-  if (std::max(resources.spill_store_bytes, resources.spill_load_bytes) > most_spilled_bytes(kernel.spec)) {
+  if (std::max(resources.spill_store_bytes, resources.spill_load_bytes) > kMostSpilledBytes) {
     return fail(ErrorCode::kernel_rejected,
                 fmt::format("{} spills registers: {} bytes stored, {} bytes loaded per thread", kernel.entry,
                             resources.spill_store_bytes, resources.spill_load_bytes),
@@ -182,34 +165,45 @@ Result<CompiledKernel> reject_unfit(Result<CompiledKernel> compiled, const Emitt
   }
   if (resources.wgmma_serialized) {
     return fail(ErrorCode::kernel_rejected, fmt::format("ptxas serialises the wgmma instructions of {}", kernel.entry),
-                "The log names the instruction that forces it.", std::move(compiled->log));
+                "The log names a reason, which may be another one: with \"insufficient register resources\" (C7511) "
+                "an accumulator may also be changed before its wait.",
+                std::move(compiled->log));
+  }
+  if (resources.setmaxnreg_ignored) {
+    return fail(ErrorCode::kernel_rejected, fmt::format("ptxas ignores setmaxnreg in {}", kernel.entry),
+                "A warpgroup does not get the registers that another one hands over; the log says why.",
+                std::move(compiled->log));
   }
   return compiled;
 }
 
 }  // namespace
 
-Result<std::string> nvrtc_version() {
-  const auto api = nvrtc();
+bool is_about_the_kernel(ErrorCode code) {
+  return code == ErrorCode::compile_failed || code == ErrorCode::kernel_rejected || code == ErrorCode::load_failed ||
+         code == ErrorCode::unsupported;
+}
+
+Result<std::string> nvrtc_version(std::optional<Arch> arch) {
+  const auto api = nvrtc(arch);
   if (!api) return tl::unexpected(api.error());
   return fmt::format("{}.{}", (*api)->major, (*api)->minor);
 }
 
-std::vector<std::string> compile_options(Arch arch) {
+std::vector<std::string> compile_options(const NvrtcApi& api, Arch arch) {
   // A real architecture makes NVRTC run ptxas, and -v makes ptxas report registers and spills in the log.
   std::vector<std::string> options{"--gpu-architecture=" + to_string(arch), "--std=c++17", "--ptxas-options=-v"};
   // From 12.9 on NVRTC keeps results in the driver's compute cache (NVRTC manual, "Caching"). That would start the
   // driver within a compilation, give results without a ptxas log, and make compile times meaningless. cubin.db is our
   // cache.
-  if (const auto api = nvrtc(); api && ((*api)->major > 12 || ((*api)->major == 12 && (*api)->minor >= 9)))
-    options.push_back("--no-cache");
+  if (std::pair(api.major, api.minor) >= std::pair(12, 9)) options.push_back("--no-cache");
   return options;
 }
 
 Result<std::string> compile_key(std::string_view source, Arch arch) {
-  const auto api = nvrtc();
+  const auto api = nvrtc(arch);
   if (!api) return tl::unexpected(api.error());
-  return cubin_key(source, compile_options(arch), full_version(**api), to_string(arch));
+  return cubin_key(source, compile_options(**api, arch), full_version(**api), to_string(arch));
 }
 
 Result<CompiledKernel> compile(const EmittedKernel& kernel) { return compile(kernel, nullptr); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,15 +23,20 @@ struct CompiledKernel {
   std::string log;
 };
 
-/// The version of NVRTC, such as "13.0". Errors: nvrtc_missing.
-Result<std::string> nvrtc_version();
+/// The version of the NVRTC that compiles for `arch`, or of nvrtc(), such as "13.0". Errors: those of nvrtc().
+Result<std::string> nvrtc_version(std::optional<Arch> arch = std::nullopt);
 
-/// The options with which this library calls the NVRTC that is loaded. They are part of the keys of cubin.db.
-std::vector<std::string> compile_options(Arch arch);
+struct NvrtcApi;  // runtime/cuda/nvrtc.hpp
 
-/// Compiles a kernel without a cache. Errors: nvrtc_missing, unsupported (this NVRTC does not know the arch),
-/// compile_failed, kernel_rejected (the kernel spills or serialises wgmma, or the log says nothing about spills); the
-/// last two have the log.
+/// The options with which this library calls an NVRTC. They are part of the keys of cubin.db.
+std::vector<std::string> compile_options(const NvrtcApi& api, Arch arch);
+
+/// Whether an error is about one kernel alone, so that another kernel may succeed.
+bool is_about_the_kernel(ErrorCode code);
+
+/// Compiles a kernel without a cache, with the first NVRTC that can. Errors: nvrtc_missing, unsupported (no NVRTC knows
+/// the arch), compile_failed, kernel_rejected (the kernel spills more than 256 bytes a thread, serialises wgmma or
+/// lacks registers that setmaxnreg hands over, or the log says nothing about registers); the last two have the log.
 Result<CompiledKernel> compile(const EmittedKernel& kernel);
 
 class CubinCache;  // cache/cubin/cubin_db.hpp; a null pointer means that there is no cache

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <mutex>
 #include <optional>
@@ -101,33 +102,97 @@ Result<NvrtcApi> describe(const DynamicLibrary& library) {
   return api;
 }
 
-/// The first candidate that is a usable NVRTC. A library that loads and is none is passed over, and is what the error
-/// speaks of when there is no better one.
-Result<const NvrtcApi*> open_nvrtc() {
-  static NvrtcApi opened;
-  std::string failures;
-  std::optional<Error> refused;
-  for (const std::string& candidate : nvrtc_candidates()) {
-    const auto library = DynamicLibrary::open_first({&candidate, 1}, &failures);
-    if (!library) continue;
-    Result<NvrtcApi> api = describe(library);
-    if (api) {
-      opened = *std::move(api);
-      return &opened;
+/// The search, as far as it has come. Libraries stay where they are, because callers keep pointers to them.
+class Search {
+ public:
+  Result<const NvrtcApi*> find(std::optional<Arch> arch) {
+    const std::lock_guard lock(mutex_);
+    if (!arch && last_ != nullptr) return last_;
+    for (std::size_t i = 0; i < opened_.size() || open_next(); ++i) {
+      if (opened_[i].broken || (arch && !check_arch(opened_[i].api, *arch))) continue;
+      if (arch) last_ = &opened_[i].api;
+      return &opened_[i].api;
     }
-    failures += api.error().message + '\n';
-    if (!refused) refused = std::move(api.error());
+    return tl::unexpected(nothing_for(arch));
   }
-  if (refused) {
-    refused->log = failures;
-    return tl::unexpected(*std::move(refused));
+
+  const NvrtcApi* find_instead(const NvrtcApi& broken, Arch arch) {
+    const auto self = [&](const Opened& library) { return &library.api == &broken; };
+    {
+      const std::lock_guard lock(mutex_);
+      const auto at = std::find_if(opened_.begin(), opened_.end(), self);
+      if (at == opened_.end()) return nullptr;
+      at->broken = true;
+    }
+    const auto other = find(arch);
+    const std::lock_guard lock(mutex_);
+    // What is missing may come back, such as descriptors, so without another library this one is tried again.
+    if (!other) std::find_if(opened_.begin(), opened_.end(), self)->broken = false;
+    return other ? *other : nullptr;
   }
-  const std::string named = environment_variable("LEANATTN_NVRTC_LIB");
-  return tl::unexpected(
-      detail::cannot_open({ErrorCode::nvrtc_missing,
-                           named.empty() ? "the CUDA run-time compiler libnvrtc cannot be loaded"
-                                         : fmt::format("LEANATTN_NVRTC_LIB names {}, which cannot be loaded", named),
-                           failure_hint(), failures}));
+
+ private:
+  struct Opened {
+    NvrtcApi api;
+    bool broken = false;
+  };
+
+  /// Opens candidates until one is an NVRTC of a version that is used, and not open already. False: none is left.
+  bool open_next() {
+    while (next_ < candidates_.size()) {
+      const std::string& candidate = candidates_[next_++];
+      const auto library = DynamicLibrary::open_first({&candidate, 1}, &failures_);
+      if (!library) continue;
+      Result<NvrtcApi> api = describe(library);
+      if (!api) {
+        failures_ += api.error().message + '\n';
+        if (!refused_) refused_ = std::move(api.error());
+        continue;
+      }
+      const bool known = std::any_of(opened_.begin(), opened_.end(),
+                                     [&](const Opened& library) { return library.api.path == api->path; });
+      if (known) continue;
+      opened_.push_back({*std::move(api)});
+      return true;
+    }
+    return false;
+  }
+
+  /// Why there is no library, or none for `arch`: what the first one that was found is, with all that was tried.
+  Error nothing_for(std::optional<Arch> arch) const {
+    std::string log = failures_;
+    std::optional<Error> unable;
+    for (const Opened& library : opened_) {
+      const auto known = arch ? check_arch(library.api, *arch) : Result<void>{};
+      if (known) continue;  // broken, as its caller says
+      log += known.error().message + '\n';
+      if (!unable) unable = known.error();
+    }
+    if (!unable) unable = refused_;
+    if (unable) {
+      unable->log = std::move(log);
+      return *std::move(unable);
+    }
+    const std::string named = environment_variable("LEANATTN_NVRTC_LIB");
+    return detail::cannot_open({ErrorCode::nvrtc_missing,
+                                named.empty()
+                                    ? "the CUDA run-time compiler libnvrtc cannot be loaded"
+                                    : fmt::format("LEANATTN_NVRTC_LIB names {}, which cannot be loaded", named),
+                                failure_hint(), std::move(log)});
+  }
+
+  std::mutex mutex_;  // of all below
+  const std::vector<std::string> candidates_ = nvrtc_candidates();
+  std::size_t next_ = 0;
+  std::deque<Opened> opened_;
+  const NvrtcApi* last_ = nullptr;
+  std::string failures_;          // a line for each candidate that is no use
+  std::optional<Error> refused_;  // of the first one that loads and is no NVRTC that kernels can be compiled with
+};
+
+Search& search() {
+  static Search only;
+  return only;
 }
 
 }  // namespace
@@ -170,10 +235,9 @@ std::vector<std::string> nvrtc_candidates(const std::filesystem::path& site_pack
   return candidates;
 }
 
-Result<const NvrtcApi*> nvrtc() {
-  static const Result<const NvrtcApi*> opened = open_nvrtc();
-  return opened;
-}
+Result<const NvrtcApi*> nvrtc(std::optional<Arch> arch) { return search().find(arch); }
+
+const NvrtcApi* nvrtc_instead_of(const NvrtcApi& broken, Arch arch) { return search().find_instead(broken, arch); }
 
 Result<void> check_arch(const NvrtcApi& api, Arch arch) {
   const int capability = arch.major * 10 + arch.minor;
@@ -181,7 +245,7 @@ Result<void> check_arch(const NvrtcApi& api, Arch arch) {
   if (std::binary_search(known.begin(), known.end(), capability)) return {};
   const bool newer = !known.empty() && capability > known.back();
   return fail(ErrorCode::unsupported,
-              fmt::format("NVRTC {}.{} does not compile for {}", api.major, api.minor, to_string(arch)),
+              fmt::format("NVRTC {}.{} ({}) does not compile for {}", api.major, api.minor, api.path, to_string(arch)),
               newer ? fmt::format("Its newest compute capability is {}: install a newer NVRTC.", known.back())
                     : fmt::format("It compiles for compute capabilities {}.", fmt::join(known, ", ")));
 }

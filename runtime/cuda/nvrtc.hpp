@@ -5,6 +5,7 @@
 #include <nvrtc.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,13 +35,19 @@ struct NvrtcApi {
   std::vector<int> compute_capabilities;  ///< for which it can compile, in ascending order: 80, 86, ...
 };
 
-/// The table. The first call opens the library and decides for the life of the process. It looks for LEANATTN_NVRTC_LIB
-/// (a file, after which nothing else is tried), in LEANATTN_NVRTC_DIR (a directory of libraries, or the site-packages
-/// that have NVIDIA's wheels), in the site-packages in which the library itself lies as part of a wheel, in the
-/// directories of look_for_nvrtc_in(), for libnvrtc.so[.13|.12] as the loader finds them, in $CUDA_HOME, $CUDA_PATH and
-/// /usr/local/cuda, and in the directory with which the build was configured. A library older than NVRTC 12.3 is passed
-/// over. A set-user-id program ignores the environment. Errors: nvrtc_missing, which names what was tried.
-Result<const NvrtcApi*> nvrtc();
+/// The first library of the search that compiles for `arch`; without an arch the one that was last asked for with one,
+/// else the first. The search looks for LEANATTN_NVRTC_LIB (a file, after which nothing else is tried), in
+/// LEANATTN_NVRTC_DIR (a directory of libraries, or the site-packages that have NVIDIA's wheels), in the site-packages
+/// in which the library itself lies as part of a wheel, in the directories of look_for_nvrtc_in(), for
+/// libnvrtc.so[.13|.12] as the loader finds them, in $CUDA_HOME, $CUDA_PATH and /usr/local/cuda, and in the directory
+/// with which the build was configured. A library older than NVRTC 12.3 is passed over. The first call decides where to
+/// look for the life of the process, and libraries are opened as far as they are needed. A set-user-id program ignores
+/// the environment. Errors: nvrtc_missing, which names what was tried; unsupported, where none compiles for `arch`.
+Result<const NvrtcApi*> nvrtc(std::optional<Arch> arch = std::nullopt);
+
+/// The next library of the search that compiles for `arch`, where `broken` turned out not to compile anything, as one
+/// without its built-in functions does; or null. Where there is one, `broken` is not used again.
+const NvrtcApi* nvrtc_instead_of(const NvrtcApi& broken, Arch arch);
 
 /// Directories of libraries in which that search looks, too, in place of those that an earlier call named. Without
 /// effect once nvrtc() has been called.
@@ -55,7 +62,7 @@ std::filesystem::path site_packages_of(const std::filesystem::path& own_director
 std::vector<std::string> nvrtc_candidates(
     const std::filesystem::path& site_packages = site_packages_of(own_directory()));
 
-/// Checks that this NVRTC can make cubins for `arch`. Errors: unsupported.
+/// Checks that this NVRTC can make cubins for `arch`. Errors: unsupported, naming its file.
 Result<void> check_arch(const NvrtcApi& api, Arch arch);
 
 /// "13.0+<build id>", which is part of the keys of cubin.db.

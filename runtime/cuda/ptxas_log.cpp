@@ -55,6 +55,8 @@ KernelResources parse_ptxas_log(std::string_view log) {
       total.static_shared_bytes = std::max(total.static_shared_bytes, number_before(line, "bytes smem"));
     } else if (contains(line, "wgmma.mma_async instructions are serialized")) {
       total.wgmma_serialized = true;
+    } else if (contains(line, "'setmaxnreg' ignored")) {
+      total.setmaxnreg_ignored = true;
     }
   });
   return total;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "runtime/cuda/compiler.hpp"
 #include "runtime/cuda/current_context.hpp"
 #include "runtime/cuda/gpu.hpp"
 #include "runtime/engine/group.hpp"
@@ -18,12 +19,6 @@
 namespace leanattn {
 inline namespace v1 {
 namespace {
-
-/// Whether an error is about this kernel alone, so that another kernel may succeed.
-bool is_about_the_kernel(ErrorCode code) {
-  return code == ErrorCode::compile_failed || code == ErrorCode::kernel_rejected || code == ErrorCode::load_failed ||
-         code == ErrorCode::unsupported;
-}
 
 /// Whether a kernel computes the same as those of `base`, so that only their speed differs.
 bool differ_in_tunables_only(const KernelSpec& spec, const KernelSpec& base) {
@@ -253,22 +248,33 @@ Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, cons
     choice = now.table->find(problem, shape);
   }
   if (now.table->locked()) late_winners_->request();
+  const auto has_failed = [&](const Choice& one) {
+    return when_not_loaded == WhenNotLoaded::stand_in && !kernels_.ready(one.config.spec) &&
+           builder_->has_failed(one.config.spec);
+  };
+  bool hopeless = has_failed(choice);
+  if (hopeless) {
+    const std::vector<Choice> order = now.table->launch_order(problem, shape);
+    const auto next = std::find_if_not(order.begin(), order.end(), has_failed);
+    if (next != order.end()) choice = *next, hopeless = false;
+  }
   const KernelSpec wanted = choice.config.spec;
   const bool missing = when_not_loaded == WhenNotLoaded::stand_in && !kernels_.ready(wanted);
-  const bool hopeless = missing && builder_->has_failed(wanted);
   bool stand_in = false;
   if (missing && !hopeless) {
     Config safe = safe_config(problem, shape);
     stand_in = safe.spec != wanted;
-    if (stand_in) choice = Choice{.config = std::move(safe), .tuned_shape = {}, .layer = {}};
+    if (stand_in) choice = Choice{.config = std::move(safe), .tuned_shape = {}, .layer = {}, .tuned_nvrtc = {}};
   }
   auto kernel =
       hopeless ? tl::unexpected(Error{ErrorCode::kernel_rejected, {}, {}, {}}) : prepare(choice.config.spec, stream);
   if (!kernel && is_about_the_kernel(kernel.error().code)) {
-    for (const Config& config : default_configs(parts_.device, problem, shape)) {
-      if (config == choice.config) continue;  // tried already
-      choice = Choice{.config = config, .tuned_shape = {}, .layer = {}};
-      kernel = prepare(config.spec, stream);
+    std::vector<KernelSpec> tried{choice.config.spec};
+    for (const Choice& next : now.table->launch_order(problem, shape)) {
+      if (std::find(tried.begin(), tried.end(), next.config.spec) != tried.end()) continue;
+      tried.push_back(next.config.spec);
+      choice = next;
+      kernel = prepare(choice.config.spec, stream);
       if (kernel || !is_about_the_kernel(kernel.error().code)) break;
     }
   }

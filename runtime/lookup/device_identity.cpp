@@ -20,7 +20,7 @@ Environment software_here(const DeviceFacts& device) {
   Environment environment;
   environment.driver_version = device.driver_version;
   environment.driver_release = device.driver_release;
-  environment.nvrtc_version = nvrtc_version().value_or("");
+  environment.nvrtc_version = nvrtc_version(device.arch).value_or("");
   environment.library_revision = generator_revision();
   return environment;
 }

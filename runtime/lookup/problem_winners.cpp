@@ -74,7 +74,8 @@ ProblemWinners::ProblemWinners(const DeviceFacts& device, const DecodeProblem& p
       const auto shape = shape_from_json(row->winner.shape);
       const auto& config = config_of(row->winner.config);
       if (shape && config && fits(device, problem, *shape, *config)) {
-        add(device, *row, *shape, *config);
+        const auto& next = config_of(row->winner.next_config);
+        add(device, *row, *shape, *config, next && fits(device, problem, *shape, *next) ? &*next : nullptr);
       } else {
         ++skipped_;
       }
@@ -84,7 +85,7 @@ ProblemWinners::ProblemWinners(const DeviceFacts& device, const DecodeProblem& p
 }
 
 void ProblemWinners::add(const DeviceFacts& device, const LayeredWinners::Entry& row, const Shape& shape,
-                         const Config& config) {
+                         const Config& config, const Config* next) {
   const LookupKey key = key_of(problem_, shape);
   Slot& slot = slots_[slot_of(key)];
   if (slot.shape != kEmpty) return;  // an earlier layer or policy has a winner for it
@@ -94,15 +95,20 @@ void ProblemWinners::add(const DeviceFacts& device, const LayeredWinners::Entry&
   const ModelFeatures modelled =
       model_features(parameters, device, problem_, shape, config, guess_resident(device, config.spec));
   const double ratio = row.winner.median_us / predict_us(parameters, modelled);
-  shapes_.push_back({{.config = config,
-                      .provenance = Provenance::exact,
-                      .tuned_us = row.winner.median_us,
-                      .tuned_shape = shape,
-                      .layer = row.layer,
-                      .stale = row.winner.stale,
-                      .tuned_pdl = problem_.pdl,
-                      .tuned_group = in_group(problem_.features),
-                      .tuned_link = problem_.group_link},
+  const auto measured = [&](const Config& one, double us) {
+    return Choice{.config = one,
+                  .provenance = Provenance::exact,
+                  .tuned_us = us,
+                  .tuned_shape = shape,
+                  .layer = row.layer,
+                  .stale = row.winner.stale,
+                  .tuned_nvrtc = row.winner.environment.nvrtc_version,
+                  .tuned_pdl = problem_.pdl,
+                  .tuned_group = in_group(problem_.features),
+                  .tuned_link = problem_.group_link};
+  };
+  shapes_.push_back({measured(config, row.winner.median_us),
+                     next != nullptr ? std::optional(measured(*next, row.winner.next_us)) : std::nullopt,
                      features,
                      {.shape_features = features,
                       .kind = kind_of(modelled),

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,7 +19,8 @@ namespace detail {
 
 /// A winner of a known problem.
 struct MeasuredShape {
-  Choice choice;  ///< as an exact hit returns it
+  Choice choice;               ///< as an exact hit returns it
+  std::optional<Choice> next;  ///< what runs where that does not: the next best that was measured
   ShapeFeatures shape_features;
   SeenShape seen;  ///< how far its time is from that of default_parameters()
 };
@@ -48,7 +50,8 @@ class ProblemWinners {
 
   /// The index of the slot that has the key, or where it belongs.
   std::size_t slot_of(const LookupKey& key) const noexcept;
-  void add(const DeviceFacts& device, const LayeredWinners::Entry& row, const Shape& shape, const Config& config);
+  void add(const DeviceFacts& device, const LayeredWinners::Entry& row, const Shape& shape, const Config& config,
+           const Config* next);
 
   DecodeProblem problem_;
   std::vector<MeasuredShape> shapes_;  ///< cold ones first

@@ -272,9 +272,10 @@ struct WinnerTable::Impl {
 
   /// What answers for a shape without a winner of its own: the configuration that is predicted to be fastest. `found`
   /// is the winner on which the answer rests, or nothing. Where launches are dependent, `ordinary` is the answer for
-  /// launches that are not.
+  /// launches that are not. Kernels `without` are not considered.
   Choice estimate(const Found& found, Provenance provenance, const DecodeProblem& problem, const Shape& asked,
-                  std::span<const Witness> witnesses, const Config* ordinary) const {
+                  std::span<const Witness> witnesses, const Config* ordinary,
+                  std::span<const KernelSpec> without) const {
     Choice choice;
     const Shape shape = rounded(asked);
     std::vector<std::int64_t> also;  // grids
@@ -288,7 +289,10 @@ struct WinnerTable::Impl {
             carry_grid_over(device, *found.problem, choice.tuned_shape, choice.config, problem, shape, *spec));
       }
     }
-    const std::vector<EstimatedKernel> kernels = detail::estimated_kernels(device, problem, witnesses);
+    std::vector<EstimatedKernel> kernels = detail::estimated_kernels(device, problem, witnesses);
+    std::erase_if(kernels, [&](const EstimatedKernel& kernel) {
+      return std::find(without.begin(), without.end(), kernel.spec) != without.end();
+    });
     std::optional<PredictedConfig> best = best_predicted(kernels, device, problem, shape, also);
     // Where even the default kernel has no finite prediction.
     if (!best) best = PredictedConfig{.config = default_config(device, problem, shape), .us = 0, .doubtful_us = 0};
@@ -306,14 +310,15 @@ struct WinnerTable::Impl {
   }
 
   /// The answer for a shape that neither this problem nor one that streams KV alike has a winner for. The problem is
-  /// canonical and heeded, and is not batch-invariant; `ordinary` is as in estimate().
-  Choice infer(const DecodeProblem& problem, const Shape& shape, const Config* ordinary) const {
+  /// canonical and heeded, and is not batch-invariant; `ordinary` and `without` are as in estimate().
+  Choice infer(const DecodeProblem& problem, const Shape& shape, const Config* ordinary,
+               std::span<const KernelSpec> without = {}) const {
     const ProblemWinners* winners = problems.find(problem);
     const ShapeFeatures here = shape_features_of(problem, rounded(shape), base_spec(device.arch, problem));
     const auto further = [&](const DecodeProblem& candidate) { return distance(candidate, problem); };
     const auto answer = [&](const Found& found, Provenance provenance,
                             std::span<const ProblemWinners* const> candidates) {
-      return estimate(found, provenance, problem, shape, witnesses_of(candidates, here, further), ordinary);
+      return estimate(found, provenance, problem, shape, witnesses_of(candidates, here, further), ordinary, without);
     };
     if (const auto found = find_bucket(winners, shape, here)) return answer(found, Provenance::bucket, {&winners, 1});
     // A kernel that streams well also does so when it may start earlier. So this is a better guess than another shape.
@@ -332,7 +337,7 @@ struct WinnerTable::Impl {
     if (has_part_of_context(problem.features)) {
       const ProblemWinners* part = problems.find(without_group(problem));
       auto found = find_exact(part, shape);
-      if (auto carried = carried_over(found, problem)) return *carried;
+      if (auto carried = carried_over(found, problem); carried && without.empty()) return *carried;
       if (!found) found = find_bucket(part, shape, here);
       if (found) {
         std::vector<const ProblemWinners*> both{part};
@@ -349,7 +354,7 @@ struct WinnerTable::Impl {
     const auto all = winners_for(problem, [](const DecodeProblem&) { return true; });
     const auto found = find_closest(all, here, further_by_heads);
     return estimate(found, found ? Provenance::model : Provenance::fallback, problem, shape,
-                    witnesses_of(all, here, further_by_heads), ordinary);
+                    witnesses_of(all, here, further_by_heads), ordinary, without);
   }
 };
 
@@ -406,6 +411,25 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
   if (!problem.pdl) return impl_->infer(problem, shape, nullptr);
   const Config ordinary = find(without_pdl(problem), shape).config;
   return impl_->infer(problem, shape, &ordinary);
+}
+
+std::vector<Choice> WinnerTable::launch_order(const DecodeProblem& asked, const Shape& shape) const {
+  const DecodeProblem problem = impl_->with_tuned_link(impl_->heeded(canonical(asked)));
+  std::vector<Choice> order{find(asked, shape)};
+  const auto add = [&](Choice choice) {
+    const auto same = [&](const Choice& before) { return before.config == choice.config; };
+    if (std::none_of(order.begin(), order.end(), same)) order.push_back(std::move(choice));
+  };
+  if (const auto exact = Impl::find_exact(impl_->problems.find(problem), shape); exact && exact.measured->next)
+    add(*exact.measured->next);
+  if (!problem.features.batch_invariant) {
+    std::vector<KernelSpec> without;
+    for (const Choice& choice : order) without.push_back(choice.config.spec);
+    add(impl_->infer(problem, shape, nullptr, without));
+  }
+  for (const Config& config : default_configs(impl_->device, problem, shape))
+    add({.config = config, .tuned_shape = {}, .layer = {}, .tuned_nvrtc = {}});
+  return order;
 }
 
 std::size_t WinnerTable::size() const { return impl_->problems.size(); }

@@ -41,6 +41,7 @@ struct Choice {
   Shape tuned_shape;         ///< the shape for which the winner was tuned
   std::string layer;         ///< that has the winner: "user", "site", "shipped" or empty
   bool stale = false;        ///< the winner was measured with another driver, NVRTC or library than runs now
+  std::string tuned_nvrtc;   ///< the NVRTC that compiled the winner, such as "13.0"; empty: not known
   bool tuned_pdl = false;    ///< the winner was measured with programmatic dependent launch
   bool taken_over = false;   ///< kernel and grid are those of a winner at this very shape, of a problem that streams
                              ///< KV alike or of a rank's part alone; provenance is nearest
@@ -74,6 +75,9 @@ class WinnerTable {
   /// Once winners have been read, an exact answer takes two hashes; others take some nanoseconds for each winner and
   /// some 100 ns for each kernel and grid that is considered.
   Choice find(const DecodeProblem& problem, const Shape& shape) const;
+  /// What to launch, in order, where kernels do not compile or load: the answer of find(), the next best that was
+  /// measured for this shape, what would be predicted without these two kernels, and default_configs(). None twice.
+  std::vector<Choice> launch_order(const DecodeProblem& problem, const Shape& shape) const;
   /// The exact winner, which lives as long as this table; or null.
   const Choice* find_exact(const DecodeProblem& problem, const Shape& shape) const;
   /// How many winners have been read, and how many rows were skipped meanwhile.

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "runtime/lookup/winner_table.hpp"
 #include "tuner/search/group_screen.hpp"
@@ -23,18 +22,6 @@ Result<WinnersByProblem> winners_of(const DeviceModel& model, TuningDb& db) {
   return by_problem(std::move(layered));
 }
 
-/// What an engine tries to launch for the shape, in its order.
-std::vector<Config> launch_order(const ShapeContext& context) {
-  const SessionSetup& session = context.session;
-  std::vector<Config> order;
-  if (const Config& answer = session.looked_up[static_cast<std::size_t>(context.index)]; context.fits(answer))
-    order.push_back(answer);
-  for (const Config& config : default_configs(session.device, session.request.problem, context.shape)) {
-    if (std::find(order.begin(), order.end(), config) == order.end()) order.push_back(config);
-  }
-  return order;
-}
-
 }  // namespace
 
 Result<LookedUp> looked_up_configs(const TuneRequest& request, const DeviceFacts& device, const DeviceModel& model,
@@ -46,11 +33,13 @@ Result<LookedUp> looked_up_configs(const TuneRequest& request, const DeviceFacts
     const WinnerTable table(device, *std::move(winners));
     LookedUp answers;
     for (const Shape& shape : request.shapes) {
-      Config answer = table.find(request.problem, shape).config;
-      // All candidates of a problem with pdl are dependent launches. Where an ordinary launch answers, the dependent
-      // one of its configuration takes part.
-      answer.spec.pdl = base_spec(device.arch, request.problem).pdl;
-      answers.configs.push_back(std::move(answer));
+      std::vector<Config>& order = answers.configs.emplace_back();
+      for (Choice& choice : table.launch_order(request.problem, shape)) {
+        // All candidates of a problem with pdl are dependent launches. Where an ordinary launch answers, the dependent
+        // one of its configuration takes part.
+        choice.config.spec.pdl = base_spec(device.arch, request.problem).pdl;
+        if (std::find(order.begin(), order.end(), choice.config) == order.end()) order.push_back(choice.config);
+      }
     }
     answers.warnings = table.warnings();
     if (!table.locked()) return answers;
@@ -64,7 +53,8 @@ Result<LookedUp> looked_up_configs(const TuneRequest& request, const DeviceFacts
 
 Result<bool> try_looked_up(ShapeContext& context, const CostModel& model, Measurer& measurer, TimedCandidates& timed) {
   const bool group = in_group(context.session.request.problem.features);
-  for (Config config : launch_order(context)) {
+  for (Config config : context.session.looked_up[static_cast<std::size_t>(context.index)]) {
+    if (!context.fits(config)) continue;
     context.session.compiles.enqueue({&config.spec, 1}, /*urgent=*/true);
     context.report("screen", kernel_name(config.spec), 0, 0, 0);
     const auto ready = measurer.compiled(config.spec, model, context.deadline_s);

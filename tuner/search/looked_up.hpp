@@ -13,7 +13,8 @@ namespace leanattn {
 inline namespace v1 {
 
 struct LookedUp {
-  std::vector<Config> configs = {};        ///< for each shape of the request, as launches of the problem's kind
+  /// For each shape of the request what an engine tries to launch, in its order, as launches of the problem's kind.
+  std::vector<std::vector<Config>> configs = {};
   std::vector<std::string> warnings = {};  ///< of winners that could not be read
 };
 
@@ -24,7 +25,7 @@ Result<LookedUp> looked_up_configs(const TuneRequest& request, const DeviceFacts
 
 /// Asks the compiler first of all for what the shape's look-up answers, waits for it until the shape's time is over,
 /// and times it: adds it to `timed`, and sets context.looked_up and the moment when the search starts. Where it cannot
-/// run here, the defaults follow in an engine's order. False when time or the caller ended this before one of them was
+/// run here, what an engine launches next follows. False when time or the caller ended this before one of them was
 /// timed; true without one when none of them can run. Errors: those of the backend that end a session.
 Result<bool> try_looked_up(ShapeContext& context, const CostModel& model, Measurer& measurer, TimedCandidates& timed);
 

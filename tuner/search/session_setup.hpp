@@ -30,8 +30,9 @@ struct SessionSetup {
   const Environment& environment;  ///< a resumed session counts trials of the same software only
   const ProgressSink& progress;
   const std::atomic<bool>* cancel = nullptr;
-  std::vector<Config> looked_up = {};  ///< of each shape of the request, what a look-up answered before the session
-  double started_s = 0;                ///< on the backend's clock
+  /// Of each shape of the request, what an engine tried to launch before the session, in its order.
+  std::vector<std::vector<Config>> looked_up = {};
+  double started_s = 0;                                     ///< on the backend's clock
   double ends_s = std::numeric_limits<double>::infinity();  ///< when the budget is spent
 
   bool cancelled() const { return cancel != nullptr && cancel->load(); }

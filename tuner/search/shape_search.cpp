@@ -28,7 +28,7 @@ constexpr double kScreenEnds = 0.45, kSweepEnds = 0.6, kRefineEnds = 0.75;
 /// others itself.
 void enqueue_kernels(const ShapeContext& context, const EarlierResults& earlier, std::span<const KernelSpec> specs) {
   const bool group = in_group(context.session.request.problem.features);
-  std::vector<KernelSpec> first{context.session.looked_up[static_cast<std::size_t>(context.index)].spec,
+  std::vector<KernelSpec> first{context.session.looked_up[static_cast<std::size_t>(context.index)].front().spec,
                                 context.default_config.spec};
   for (const Config& incumbent : earlier.incumbents) first.push_back(incumbent.spec);
   if (!group) {

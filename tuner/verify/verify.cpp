@@ -114,7 +114,7 @@ std::string to_json(const VerifyReport& report) {
                     {"sm_count", report.device.sm_count},
                     {"driver_version", report.device.driver_version},
                     {"driver_release", report.device.driver_release}};
-  json["nvrtc_version"] = nvrtc_version().value_or("");
+  json["nvrtc_version"] = nvrtc_version(report.device.arch).value_or("");
   json["generator_revision"] = generator_revision();
   json["seed"] = report.seed;
   json["seconds"] = report.seconds;

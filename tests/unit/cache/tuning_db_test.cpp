@@ -154,6 +154,26 @@ TEST_F(TuningDbTest, DerivesWinnersFromOkTrialsOnly) {
   EXPECT_EQ(db_->stats()->winners, 1);
 }
 
+TEST_F(TuningDbTest, NamesTheNextBestOfAWinnersKeyButNoneThatWasEverWrong) {
+  const auto next = [&] {
+    EXPECT_TRUE(db_->rebuild_winners());
+    const auto winners = db_->winners(h200()).value();
+    return winners.size() == 1 ? std::pair(winners[0].next_config, winners[0].next_us)
+                               : std::pair(std::string("?"), 0.0);
+  };
+  const auto session = db_->begin_session(h200(), environment(), "").value();
+  ASSERT_TRUE(db_->add_trial(session, trial("{\"tile\":128}", 14)));
+  ASSERT_TRUE(db_->add_trial(session, trial("{\"tile\":128}", 15)));
+  EXPECT_EQ(next(), std::pair(std::string(), 0.0));
+  ASSERT_TRUE(db_->add_trial(session, trial("{\"tile\":32}", 17)));
+  ASSERT_TRUE(db_->add_trial(session, trial("{\"tile\":64}", 16)));
+  EXPECT_EQ(next(), std::pair(std::string("{\"tile\":64}"), 16.0));
+  Trial wrong = trial("{\"tile\":64}", 0);
+  wrong.status = TrialStatus::incorrect;
+  ASSERT_TRUE(db_->add_trial(session, wrong));
+  EXPECT_EQ(next(), std::pair(std::string("{\"tile\":32}"), 17.0));
+}
+
 TEST_F(TuningDbTest, KeepsWinnersOfPoliciesShapesAndDevicesApart) {
   DeviceModel slice = h200();
   slice.mig_profile = "1g.18gb";

@@ -46,6 +46,14 @@ TEST(PtxasLog, SerialisedWgmmaIsSeenWhateverItsCause) {
           .wgmma_serialized);
 }
 
+TEST(PtxasLog, AnIgnoredSetmaxnregIsSeen) {
+  const auto resources = parse_ptxas_log(
+      "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine register count at "
+      "entry.\n"
+      "ptxas info    : Used 10 registers\n");
+  EXPECT_EQ(resources, (KernelResources{.registers = 10, .setmaxnreg_ignored = true}));
+}
+
 TEST(PtxasLog, InjectedWarpgroupWaitsAndKernelNamesAreNotSerialisation) {
   EXPECT_FALSE(parse_ptxas_log(
                    "ptxas info    : (C7519) warpgroup.arrive is injected in around line 61 by compiler to allow use of "

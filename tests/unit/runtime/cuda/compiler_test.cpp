@@ -56,6 +56,15 @@ extern "C" __global__ void __launch_bounds__(128) tangled(unsigned long long a, 
 }
 )";
 
+// Without launch bounds ptxas does not know how many registers a thread has at first (C7508).
+constexpr const char* kWithoutBounds = R"(
+extern "C" __global__ void unbound(float* out) {
+  if (threadIdx.x < 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+  else asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+  out[threadIdx.x] = 1;
+}
+)";
+
 EmittedKernel emitted(const char* source, const char* entry, Arch arch = kHopper) {
   EmittedKernel kernel;
   kernel.spec.arch = arch;
@@ -167,16 +176,45 @@ TEST_F(Compiler, ASpillingSourceIsReportedNotRejected) {
   EXPECT_GT(compiled->resources.stack_bytes, 0);
 }
 
-TEST_F(Compiler, ACachedEntryThatDoesNotKnowItsRegistersIsRejected) {
+/// What becomes of a clean kernel where `text` of its compiler's log is `replaced`.
+Result<CompiledKernel> compile_with_log(std::string_view text, std::string_view replaced) {
   TestCache cache;
-  ASSERT_TRUE(compile(emitted(kClean, "clean"), &cache));
+  if (auto compiled = compile(emitted(kClean, "clean"), &cache); !compiled) return compiled;
   auto& metadata = cache.entries.begin()->second.metadata;
-  const auto at = metadata.find("\"registers\":");
-  ASSERT_NE(at, std::string::npos);
-  metadata.replace(at, metadata.find(',', at) - at, "\"registers\":0");
-  const auto compiled = compile(emitted(kClean, "clean"), &cache);
+  const auto at = metadata.find(text);
+  if (at == std::string::npos) return fail(ErrorCode::not_found, metadata);
+  metadata.replace(at, text.size(), replaced);
+  return compile(emitted(kClean, "clean"), &cache);
+}
+
+TEST_F(Compiler, AKernelWhoseLogDoesNotKnowItsRegistersIsRejected) {
+  const auto compiled = compile_with_log("Used ", "Took ");
   ASSERT_FALSE(compiled);
   EXPECT_EQ(compiled.error().code, ErrorCode::kernel_rejected);
+}
+
+// Which words are spilled changes with the compiler. Those that matter lose by their time.
+TEST_F(Compiler, SmallSpillsAreNoReasonToReject) {
+  const auto compiled = compile_with_log("0 bytes spill stores", "256 bytes spill stores");
+  ASSERT_TRUE(compiled) << compiled.error().message;
+  EXPECT_EQ(compiled->resources.spill_store_bytes, 256);
+  const auto more = compile_with_log("0 bytes spill loads", "260 bytes spill loads");
+  ASSERT_FALSE(more);
+  EXPECT_EQ(more.error().code, ErrorCode::kernel_rejected);
+}
+
+TEST_F(Compiler, TheLogIsTextWithoutTerminators) {
+  const auto compiled = compile_source(kClean, kHopper, nullptr);
+  ASSERT_TRUE(compiled);
+  EXPECT_EQ(compiled->log.find('\0'), std::string::npos);
+  EXPECT_TRUE(compiled->log.ends_with('\n')) << compiled->log;
+}
+
+TEST_F(Compiler, AKernelWhoseWarpgroupsCannotHandRegistersOverIsRejected) {
+  const auto compiled = compile(emitted(kWithoutBounds, "unbound"));
+  ASSERT_FALSE(compiled);
+  EXPECT_EQ(compiled.error().code, ErrorCode::kernel_rejected);
+  EXPECT_NE(compiled.error().message.find("setmaxnreg"), std::string::npos) << compiled.error().message;
 }
 
 TEST_F(Compiler, SerialisedWgmmaIsRejectedThoughNvrtcSucceeds) {
@@ -184,6 +222,7 @@ TEST_F(Compiler, SerialisedWgmmaIsRejectedThoughNvrtcSucceeds) {
   ASSERT_FALSE(compiled);
   EXPECT_EQ(compiled.error().code, ErrorCode::kernel_rejected);
   EXPECT_NE(compiled.error().message.find("wgmma"), std::string::npos);
+  EXPECT_NE(compiled.error().hint.find("another one"), std::string::npos) << "the log's reason may be wrong";
   EXPECT_NE(compiled.error().log.find("are serialized"), std::string::npos);
 }
 
@@ -297,13 +336,13 @@ TEST_F(Compiler, WithoutADriverNothingIsCompiledForLoading) {
 
 TEST_F(Compiler, NvrtcsOwnCacheIsOffWhereItHasOne) {
   const auto& api = **nvrtc();
-  const auto options = compile_options(kHopper);
+  const auto options = compile_options(**nvrtc(), kHopper);
   const bool off = std::find(options.begin(), options.end(), "--no-cache") != options.end();
   EXPECT_EQ(off, api.major * 100 + api.minor >= 1209) << full_version(api);
 }
 
 TEST(CompileOptions, NameTheRealArchAndAskForTheLog) {
-  const auto options = compile_options(kHopper);
+  const auto options = compile_options(**nvrtc(), kHopper);
   EXPECT_EQ(options.front(), "--gpu-architecture=sm_90a");
   EXPECT_NE(std::find(options.begin(), options.end(), "--ptxas-options=-v"), options.end());
 }

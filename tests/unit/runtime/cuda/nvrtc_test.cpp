@@ -178,6 +178,40 @@ TEST_F(NvrtcInAProcessOfItsOwn, AVersionThatIsTooOldIsPassedOverWhereABetterOneI
       ::testing::ExitedWithCode(0), "");
 }
 
+TEST_F(NvrtcInAProcessOfItsOwn, ALibraryThatCannotCompileIsPassedOverWhereABetterOneIs) {
+  fs::copy_file(OLD_NVRTC, root_ / "libnvrtc.so", fs::copy_options::overwrite_existing);  // also in the child
+  const ScopedEnvironment directory("LEANATTN_NVRTC_DIR", root_.c_str());
+  if (!fs::exists("/usr/local/cuda/lib64/libnvrtc.so")) GTEST_SKIP() << "no NVRTC in a known directory";
+  for (const char* fault : {"builtins", "archs"}) {
+    const ScopedEnvironment told("NVRTC_STAND_IN", fault);
+    EXPECT_EXIT(
+        {
+          const bool first = nvrtc() && (*nvrtc())->path == root_ / "libnvrtc.so";
+          const auto compiled = compile_source("extern \"C\" __global__ void nothing() {}", Arch{9, 0, true}, nullptr);
+          const bool other = nvrtc() && (*nvrtc())->path != root_ / "libnvrtc.so";
+          std::exit(first && compiled && other ? 0 : 1);
+        },
+        ::testing::ExitedWithCode(0), "")
+        << fault;
+  }
+}
+
+TEST_F(NvrtcInAProcessOfItsOwn, ALibraryThatCannotCompileIsNamedWhereThereIsNoOther) {
+  const ScopedEnvironment variable("LEANATTN_NVRTC_LIB", OLD_NVRTC);
+  for (const auto& [fault, code] :
+       {std::pair{"builtins", ErrorCode::nvrtc_missing}, {"archs", ErrorCode::unsupported}}) {
+    const ScopedEnvironment told("NVRTC_STAND_IN", fault);
+    EXPECT_EXIT(
+        {
+          const auto compiled = compile_source("extern \"C\" __global__ void nothing() {}", Arch{9, 0, true}, nullptr);
+          const bool named = !compiled && compiled.error().message.find(OLD_NVRTC) != std::string::npos;
+          std::exit(named && compiled.error().code == code ? 0 : 1);
+        },
+        ::testing::ExitedWithCode(0), "")
+        << fault;
+  }
+}
+
 TEST_F(NvrtcInAProcessOfItsOwn, WheelsInAPrivateDirectoryCompile) {
   const auto candidates = nvrtc_candidates();
   const auto installed =

@@ -183,6 +183,25 @@ TEST(Engine, ATunedKernelThatCannotBeBuiltGivesWayToTheDefault) {
   }
 }
 
+TEST(Engine, ATunedKernelThatCannotBeBuiltGivesWayToTheNextThatWasMeasured) {
+  const Config rejected = tuned_config(kLlama, 224);
+  Config next = rejected;
+  next.spec.warps = 4, next.grid = 112;
+  auto entry = winner(kLlama, kShape, rejected);
+  entry.winner.next_config = to_json(next), entry.winner.next_us = 11;
+  auto parts = fictional_parts(layered({entry}));
+  parts.prepare = [&](const KernelSpec& spec) -> Result<PreparedKernel> {
+    if (spec == rejected.spec) return fail(ErrorCode::kernel_rejected, "spills");
+    return pretended(spec);
+  };
+  EngineCore engine(std::move(parts));
+  const auto plan = engine.plan(kLlama, kShape, nullptr);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ((*plan)->choice().config, next);
+  EXPECT_EQ((*plan)->choice().provenance, Provenance::exact);
+  EXPECT_EQ((*plan)->choice().tuned_us, 11);
+}
+
 TEST(Engine, ADefaultThatCannotBeBuiltGivesWayToTheNext) {
   const auto configs = default_configs(fictional_gpu(), kLlama, kShape);
   ASSERT_GE(configs.size(), 2u);

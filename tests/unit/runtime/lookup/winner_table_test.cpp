@@ -30,6 +30,31 @@ TEST(Lookup, AMeasuredShapeGetsItsWinnerUnchanged) {
   EXPECT_EQ(choice.layer, "site");
 }
 
+TEST(Lookup, WhereAWinnerCannotRunTheNextMeasuredComesAndThenAPredictionAndTheDefaults) {
+  const Config first = tuned_config(kLlama, 224);
+  Config second = first, elsewhere = first;
+  second.spec.warps = 4, elsewhere.spec.stages = 4;
+  auto entry = winner(kLlama, kMeasured, first, 12.5, "cold", "shipped");
+  entry.winner.next_config = to_json(second), entry.winner.next_us = 13;
+  entry.winner.environment.nvrtc_version = "13.0";
+  const auto table = table_of({entry, winner(kLlama, {.batch = 4, .longest_context = 9000}, elsewhere, 13)});
+  const std::vector<Choice> order = table.launch_order(kLlama, kMeasured);
+  ASSERT_GE(order.size(), 4u);
+  EXPECT_EQ(order[0].config, first);
+  EXPECT_EQ(order[0].tuned_nvrtc, "13.0");
+  EXPECT_EQ(order[1].config, second);
+  EXPECT_EQ(order[1].tuned_us, 13);
+  EXPECT_EQ(order[1].layer, "shipped");
+  EXPECT_NE(order[2].config.spec, first.spec);
+  EXPECT_NE(order[2].config.spec, second.spec);
+  EXPECT_NE(order[2].provenance, Provenance::exact);
+  for (const Config& config : default_configs(fictional_gpu(), kLlama, kMeasured)) {
+    EXPECT_EQ(std::count_if(order.begin(), order.end(), [&](const Choice& one) { return one.config == config; }), 1);
+  }
+  EXPECT_EQ(table.launch_order(kLlama, {.batch = 1, .longest_context = 64}).front().config,
+            table.find(kLlama, {.batch = 1, .longest_context = 64}).config);
+}
+
 TEST(Lookup, HowManyRequestsAPlanMustHoldDoesNotChangeItsWinner) {
   const auto table = table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 224))});
   EXPECT_EQ(table.find(kLlama, {.batch = 4, .max_batch = 64, .longest_context = 8192}).provenance, Provenance::exact);
