@@ -48,11 +48,11 @@ int run(const Console& console, const PrewarmFlags& flags) {
   nlohmann::ordered_json rejected = nlohmann::ordered_json::array();
   // Several shapes often share a kernel and differ only in their grids. What has become of each kernel:
   std::vector<std::pair<KernelSpec, Result<void>>> tried;
-  const auto compile_once = [&](const KernelSpec& spec) -> Result<void> {
+  const auto compile_once = [&](const KernelSpec& spec, std::size_t shape_number) -> Result<void> {
     const auto known =
         std::find_if(tried.begin(), tried.end(), [&](const auto& before) { return before.first == spec; });
     if (known != tried.end()) return known->second;
-    line.show_transient(fmt::format("[{}] {}", tried.size() + 1, kernel_name(spec)));
+    line.show_transient(fmt::format("[{}/{}] {}", shape_number, workload->shapes.size(), kernel_name(spec)));
     const Result<EmittedKernel> kernel = emit(spec);
     const Result<CompiledKernel> compiled =
         kernel ? compile(*kernel, caches->cubins.get()) : tl::unexpected(kernel.error());
@@ -77,11 +77,11 @@ int run(const Console& console, const PrewarmFlags& flags) {
                        {"from_cache", compiled->from_cache}});
     return {};
   };
-  for (const Shape& shape : workload->shapes) {
+  for (std::size_t i = 0; i < workload->shapes.size(); ++i) {
     Result<void> ready;
-    for (const Choice& choice : winners.launch_order(workload->problem, shape)) {
+    for (const Choice& choice : winners.launch_order(workload->problem, workload->shapes[i])) {
       if (stop->load()) break;
-      ready = compile_once(choice.config.spec);
+      ready = compile_once(choice.config.spec, i + 1);
       if (ready || !is_about_the_kernel(ready.error().code)) break;
     }
     if (stop->load()) break;

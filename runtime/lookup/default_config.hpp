@@ -18,7 +18,7 @@ Config default_config(const DeviceFacts& device, const DecodeProblem& problem, c
 /// Whether GPUs of this architecture have kernels for the problem, which must be valid. Errors: unsupported.
 Result<void> validate_on(const DeviceFacts& device, const DecodeProblem& problem);
 
-/// The default, followed by those to try when this NVRTC cannot compile it without spills: the same with tickets, where
+/// The default, followed by those to try when this NVRTC cannot compile it well: the same with tickets, where
 /// its CTAs wait for each other, and then other kernels. There is always one. All of them are valid if the problem is,
 /// and validate_on() the device.
 std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape);

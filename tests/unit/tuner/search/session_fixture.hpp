@@ -39,13 +39,19 @@ class SessionTest : public ::testing::Test {
     return run_session(request, device, environment, gpu, *db, effort, progress, cancel);
   }
 
-  /// What a look-up answers from the database as it is.
-  Config look_up(const Shape& shape) {
+  /// What an engine tries to launch, in its order, by the database as it is.
+  std::vector<Config> launch_order(const Shape& shape) {
     LayeredWinners layers;
     auto winners = db->winners(device_model(device)).value();
     for (Winner& winner : winners) layers.entries.push_back({std::move(winner), "user"});
-    return WinnerTable::build(device, std::move(layers)).find(request.problem, shape).config;
+    std::vector<Config> order;
+    for (const Choice& choice : WinnerTable::build(device, std::move(layers)).launch_order(request.problem, shape))
+      order.push_back(choice.config);
+    return order;
   }
+
+  /// What a look-up answers from the database as it is.
+  Config look_up(const Shape& shape) { return launch_order(shape).front(); }
 
   std::vector<Trial> all_trials() { return db->trials(device_model(device), "", "", "").value(); }
 
