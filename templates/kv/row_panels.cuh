@@ -98,9 +98,11 @@ LEAN_DEVICE void load_bytes(u32 panel, u32 at_stage, int pair, int row, LaneByte
       bytes.eight[i][half] = load_shared_8(panel + (u32)(kPanelBytes + token * 128 + (half ^ begin) * 64 + c * 8));
 #pragma unroll
     for (int half = 0; half < kPairScales; half++) {
-      const int column = pair * 128 + (kPairScales > 1 ? (half ^ begin) * 64 + c * 8 : 0);
       bytes.scale[i][half] = 1.0f;
-      if constexpr (kRowGroup > 0) bytes.scale[i][half] = row_buffers().scales[at_stage][token][column / kScaleColumns];
+      if constexpr (kRowGroup > 0) {
+        const int column = pair * 128 + (kPairScales > 1 ? (half ^ begin) * 64 + c * 8 : 0);
+        bytes.scale[i][half] = row_buffers().scales[at_stage][token][column / kScaleColumns];
+      }
     }
   }
 }
