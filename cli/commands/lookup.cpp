@@ -12,6 +12,7 @@
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
+#include "cli/models/models_json.hpp"
 #include "generator/generator.hpp"
 #include "runtime/engine/plan.hpp"
 #include "runtime/lookup/default_config.hpp"
@@ -184,19 +185,50 @@ Result<Provenance> parse_provenance(const std::string& text) {
               "Give exact, bucket, without_pdl, nearest, model or fallback.");
 }
 
-int run(const Console& console, const LookupFlags& flags) {
-  Result<Workload> workload = resolve(console, flags.shape, kLookupBatch, kLookupContext);
-  if (!workload) return report_error(workload.error());
-  if (!flags.link.empty()) {
-    if (!in_group(workload->problem.features))
-      return report_error({ErrorCode::invalid_argument,
-                           fmt::format("--link {} is about a group, and --context-parallel is not given", flags.link),
-                           "Give --context-parallel, the number of ranks, or leave --link out.",
-                           {}});
-    const Result<GroupLink> link = parse_group_link(flags.link);
-    if (!link) return report_error(link.error());
-    workload->problem.group_link = *link;
+/// Gives every problem the link that --link names.
+Result<void> set_link(const std::string& text, std::vector<Workload>& workloads) {
+  if (text.empty()) return {};
+  if (!in_group(workloads.front().problem.features))
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("--link {} is about a group, and --context-parallel is not given", text),
+                "Give --context-parallel, the number of ranks, or leave --link out.");
+  const Result<GroupLink> link = parse_group_link(text);
+  if (!link) return tl::unexpected(link.error());
+  for (Workload& workload : workloads) workload.problem.group_link = *link;
+  return {};
+}
+
+/// Prints the answers for one problem, or gives them as JSON. `missing` counts those that are worse than allowed.
+Json answer(const Console& console, const LookupFlags& flags, const WinnerTable& winners, const Workload& workload,
+            Provenance worst_allowed, int& missing) {
+  Json answers = Json::array();
+  Table table{.headings = {"batch", "context", "from", "layer", "measured us", "grid", "workspace", "kernel"},
+              .rows = {},
+              .right_aligned = "rrllrrrl"};
+  for (const Shape& shape : workload.shapes) {
+    const Choice choice = winners.find(workload.problem, shape);
+    if (rank(choice.provenance) > rank(worst_allowed)) ++missing;
+    if (console.json) {
+      answers.push_back(json_of(workload.problem, shape, choice));
+    } else if (flags.explain) {
+      print_explanation(workload.problem, shape, choice);
+    } else {
+      table.rows.push_back({std::to_string(shape.batch), format_size(shape.longest_context),
+                            std::string(to_string(choice.provenance)) + (choice.stale ? " (stale)" : ""),
+                            choice.layer.empty() ? "-" : choice.layer, measured_us(shape, choice),
+                            std::to_string(choice.config.grid),
+                            format_bytes(launch_of(workload.problem, shape, choice.config).workspace_bytes),
+                            kernel_name(choice.config.spec)});
+    }
   }
+  if (!console.json && !flags.explain) print_table(table);
+  return answers;
+}
+
+int run(const Console& console, const LookupFlags& flags) {
+  Result<ModelWorkloads> model = resolve_all(console, flags.shape, kLookupBatch, kLookupContext);
+  if (!model) return report_error(model.error());
+  if (const auto linked = set_link(flags.link, model->workloads); !linked) return report_error(linked.error());
   Provenance worst_allowed = Provenance::fallback;
   if (!flags.require.empty()) {
     const Result<Provenance> required = parse_provenance(flags.require);
@@ -207,49 +239,44 @@ int run(const Console& console, const LookupFlags& flags) {
   if (!caches) return report_error(caches.error());
   const Result<Target> target = resolve_target(flags.device, *caches);
   if (!target) return report_error(target.error());
-  if (const auto valid = validate_on(target->facts, workload->problem); !valid) return report_error(valid.error());
+  for (const Workload& workload : model->workloads) {
+    if (const auto valid = validate_on(target->facts, workload.problem); !valid) return report_error(valid.error());
+  }
   const LayeredWinners layers = load_layered_winners(target->model, caches->directory, current_software(target->facts));
   for (const std::string& warning : layers.warnings) warn(warning);
   const WinnerTable winners = WinnerTable::build(target->facts, layers);
   if (winners.skipped() > 0)
     warn(fmt::format("{} winners were written by another version and are left out", winners.skipped()));
 
-  Json answers = Json::array();
-  Table table{.headings = {"batch", "context", "from", "layer", "measured us", "grid", "workspace", "kernel"},
-              .rows = {},
-              .right_aligned = "rrllrrrl"};
+  Json document{{"schema_version", 1},
+                {"device", target->facts.name},
+                {"arch", to_string(target->facts.arch)},
+                {"sms", target->facts.sm_count}};
+  if (model->model) document["model"] = to_json(*model->model);
+  const bool several = model->workloads.size() > 1;
+  if (several) document["problems"] = Json::array();
   int missing = 0;
-  for (const Shape& shape : workload->shapes) {
-    const Choice choice = winners.find(workload->problem, shape);
-    if (rank(choice.provenance) > rank(worst_allowed)) ++missing;
-    if (console.json) {
-      answers.push_back(json_of(workload->problem, shape, choice));
-    } else if (flags.explain) {
-      print_explanation(workload->problem, shape, choice);
+  std::size_t shapes = 0;
+  for (const Workload& workload : model->workloads) {
+    shapes += workload.shapes.size();
+    if (several && !console.json)
+      print_text(fmt::format("{}{}{}\n", shapes > workload.shapes.size() ? "\n" : "", describe(workload.problem),
+                             workload.layers.empty() ? "" : fmt::format(" ({})", workload.layers)));
+    Json answers = answer(console, flags, winners, workload, worst_allowed, missing);
+    Json problem = Json::parse(to_json(workload.problem));
+    if (several) {
+      document["problems"].push_back(
+          {{"layers", workload.layers}, {"problem", std::move(problem)}, {"answers", std::move(answers)}});
     } else {
-      table.rows.push_back({std::to_string(shape.batch), format_size(shape.longest_context),
-                            std::string(to_string(choice.provenance)) + (choice.stale ? " (stale)" : ""),
-                            choice.layer.empty() ? "-" : choice.layer, measured_us(shape, choice),
-                            std::to_string(choice.config.grid),
-                            format_bytes(launch_of(workload->problem, shape, choice.config).workspace_bytes),
-                            kernel_name(choice.config.spec)});
+      document["problem"] = std::move(problem);
+      document["answers"] = std::move(answers);
     }
   }
-  if (console.json) {
-    const Json document{{"schema_version", 1},
-                        {"device", target->facts.name},
-                        {"arch", to_string(target->facts.arch)},
-                        {"sms", target->facts.sm_count},
-                        {"problem", Json::parse(to_json(workload->problem))},
-                        {"answers", std::move(answers)}};
-    print_json(document);
-  } else if (!flags.explain) {
-    print_table(table);
-  }
+  if (console.json) print_json(document);
   if (missing == 0) return kExitOk;
   return report_error(
       {ErrorCode::not_found,
-       fmt::format("{} of {} shapes have no answer as good as '{}'", missing, workload->shapes.size(), flags.require),
+       fmt::format("{} of {} shapes have no answer as good as '{}'", missing, shapes, flags.require),
        "Run `leanattn tune` with these shapes, or import a database that has them.",
        {}});
 }

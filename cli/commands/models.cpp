@@ -1,12 +1,15 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.hpp"
 #include "cli/console/table.hpp"
-#include "cli/flags/model_catalogue.hpp"
 #include "cli/help/command_page.hpp"
+#include "cli/models/model_catalogue.hpp"
+#include "cli/models/model_config.hpp"
+#include "cli/models/models_json.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -17,7 +20,41 @@ std::string others(const Features& features) {
   const auto add = [&](const std::string& word) { text += (text.empty() ? "" : ", ") + word; };
   if (features.soft_cap != 0) add(fmt::format("soft cap {}", features.soft_cap));
   if (features.sink_logits) add("sink logits");
+  if (features.alibi) add("ALiBi");
+  if (features.latent) add("latent");
+  if (features.v_head_dim > 0) add(fmt::format("V of {}", features.v_head_dim));
   return text.empty() ? "-" : text;
+}
+
+/// The layers of the model that a config.json describes.
+int run_config(const Console& console, const std::string& file) {
+  const Result<ModelShapes> model = model_from_config_file(file);
+  if (!model) return report_error(model.error());
+  if (console.json) {
+    nlohmann::ordered_json document{{"schema_version", 1}};
+    document.update(to_json(*model));
+    print_json(document);
+    return kExitOk;
+  }
+  Table table{.headings = {"layers", "heads", "KV heads", "head size", "window", "also"},
+              .rows = {},
+              .right_aligned = "rrrrrl"};
+  for (const LayerShape& shape : model->shapes) {
+    table.rows.push_back({fmt::format("{} of {}", shape.layers.size(), model->layers), std::to_string(shape.q_heads),
+                          std::to_string(shape.kv_heads), std::to_string(shape.head_dim),
+                          shape.features.window == 0 ? "-" : std::to_string(shape.features.window),
+                          others(shape.features)});
+  }
+  print_table(table);
+  for (const std::string& text : notes_of(*model)) note(console, text);
+  for (const LayerShape& shape : model->shapes) {
+    const std::string which =
+        model->shapes.size() == 1 ? "" : fmt::format("{} of {} layers: ", shape.layers.size(), model->layers);
+    for (const std::string& remark : shape.remarks) note(console, which + remark);
+    if (const auto problem = problem_of(*model, shape); !problem)
+      note(console, fmt::format("{}There is no kernel: {}.", which, problem.error().message));
+  }
+  return kExitOk;
 }
 
 int run_models(const Console& console) {
@@ -51,9 +88,16 @@ int run_models(const Console& console) {
 }  // namespace
 
 Command add_models(CLI::App& program) {
-  CLI::App* app = program.add_subcommand("models", "List the models that --model names");
-  set_examples(*app, {{"List them as JSON", "leanattn models --json"}});
-  return {app, run_models};
+  auto file = std::make_shared<std::string>();
+  CLI::App* app =
+      program.add_subcommand("models", "List the models that --model names, or the layers that a config.json describes");
+  app->add_option("--model-config", *file, "The Hugging Face config.json of a model, whose layers are listed instead")
+      ->type_name("FILE");
+  set_examples(*app, {{"List them as JSON", "leanattn models --json"},
+                      {"Say what the layers of a model are", "leanattn models --model-config config.json"}});
+  return {app, [file](const Console& console) {
+            return file->empty() ? run_models(console) : run_config(console, *file);
+          }};
 }
 
 }  // namespace v1

@@ -31,8 +31,8 @@ struct PrewarmFlags {
 };
 
 int run(const Console& console, const PrewarmFlags& flags) {
-  const Result<Workload> workload = resolve(console, flags.shape, kPrewarmBatch, kPrewarmContext);
-  if (!workload) return report_error(workload.error());
+  const Result<ModelWorkloads> model = resolve_all(console, flags.shape, kPrewarmBatch, kPrewarmContext);
+  if (!model) return report_error(model.error());
   const Result<Caches> caches = open_caches(console, CacheNeed::optional);
   if (!caches) return report_error(caches.error());
   const Result<Target> target = resolve_target(flags.device, *caches);

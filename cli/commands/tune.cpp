@@ -17,6 +17,7 @@
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
+#include "cli/models/models_json.hpp"
 #include "runtime/engine/group.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "tuner/search/tune.hpp"
@@ -343,15 +344,18 @@ int run(const Console& console, const TuneFlags& flags) {
   std::vector<TuneWork> works;
   Json document{{"schema_version", 1}};
   if (by_shape) {
-    const Result<Workload> workload = resolve(console, flags.shape, kTuneBatch, kTuneContext);
-    if (!workload) return report_error(workload.error());
-    works.push_back({.workload = *workload, .weights = {}, .policy = request.policy});
+    Result<ModelWorkloads> model = resolve_all(console, flags.shape, kTuneBatch, kTuneContext);
+    if (!model) return report_error(model.error());
+    for (Workload& workload : model->workloads)
+      works.push_back({.workload = std::move(workload), .weights = {}, .policy = request.policy});
+    if (model->model && works.size() > 1) document["model"] = to_json(*model->model);
   } else if (!flags.from_capture.empty()) {
     const Result<CallCaptureSum> capture = read_shapes(console, flags.from_capture);
     if (!capture) return report_error(capture.error());
     document["capture"] = to_json(*capture);
     works = captured_work(*capture, request.policy);
   }
+  const bool one_problem = by_shape && works.size() == 1;
   if (!flags.budget.empty()) {
     const auto budget = parse_duration("--budget", flags.budget);
     if (!budget) return report_error(budget.error());
@@ -390,7 +394,7 @@ int run(const Console& console, const TuneFlags& flags) {
                         : "No winner is stale. Driver, NVRTC and library are those of all measurements.");
     }
   }
-  if (by_shape && !works.empty()) return tune_work(console, flags, works.front(), request, *caches, nullptr);
+  if (one_problem && !works.empty()) return tune_work(console, flags, works.front(), request, *caches, nullptr);
   return tune_all(console, flags, works, request, *caches, std::move(document));
 }
 

@@ -78,6 +78,7 @@ Json winners_json(const Workload& workload, const ModelSummary& model) {
   return {{"schema_version", 1},
           {"mode", "measured"},
           {"model", workload.model},
+          {"layers", workload.layers},
           {"device", summary.device.name},
           {"arch", to_string(summary.device.arch)},
           {"ordinals", model.ordinals},
@@ -113,8 +114,9 @@ void print_winners_json(const Workload& workload, const std::vector<ModelSummary
 void print_candidates(const Workload& workload, const DeviceFacts& facts, const std::vector<OfflineShape>& shapes,
                       bool dry_run) {
   constexpr std::size_t kShown = 5;
-  print_text(fmt::format("{} with {} SMs (assumed), {}: predictions of the cost model\n", to_string(facts.arch),
-                         facts.sm_count, describe(workload.problem)));
+  print_text(fmt::format("{} with {} SMs (assumed), {}{}: predictions of the cost model\n", to_string(facts.arch),
+                         facts.sm_count, describe(workload.problem),
+                         workload.layers.empty() ? "" : fmt::format(" ({} of {})", workload.layers, workload.model)));
   for (const OfflineShape& offline : shapes) {
     Table table{.headings = {"predicted us", "candidates", "regs", "smem", "CTAs/SM", "grid", "kernel of the first"},
                 .rows = {},
@@ -175,6 +177,7 @@ void print_candidates_json(const Workload& workload, const DeviceFacts& facts, c
   put({{"schema_version", 1},
        {"mode", "offline"},
        {"model", workload.model},
+       {"layers", workload.layers},
        {"arch", to_string(facts.arch)},
        {"sms", facts.sm_count},
        {"l2_bytes", facts.l2_bytes},
@@ -191,7 +194,9 @@ void print_model(const Workload& workload, const TuneRequest& request, const Mod
   const TuneSummary& summary = model.summary;
   print_text(fmt::format("{}{}, {}{}: {}\n", summary.device.name,
                          model.ordinals.size() > 1 ? fmt::format(" (devices {})", fmt::join(model.ordinals, ", ")) : "",
-                         describe(workload.problem), workload.model.empty() ? "" : " (" + workload.model + ")",
+                         describe(workload.problem), workload.model.empty()    ? ""
+                         : workload.layers.empty() ? " (" + workload.model + ")"
+                                                   : " (" + workload.layers + " of " + workload.model + ")",
                          request.dry_run
                              ? "what would be tried"
                              : fmt::format("{} in {:.1f} s, {} L2", request.revalidate ? "measured again" : "tuned",

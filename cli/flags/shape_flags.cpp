@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "cli/flags/aliases.hpp"
-#include "cli/flags/model_catalogue.hpp"
-#include "cli/flags/model_config.hpp"
+#include "cli/models/model_catalogue.hpp"
+#include "cli/models/model_config.hpp"
 #include "cli/flags/sizes.hpp"
 
 namespace leanattn {
@@ -17,71 +19,80 @@ namespace {
 
 constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
 
-/// Leaves the problem of the layers that --layers names. Without the flag those without a window are meant.
-Result<void> choose_layers(const ShapeFlags& flags, ModelShape& model, std::vector<std::string>& notes) {
-  const bool some = model.layer_window > 0;
-  if (flags.layers.empty()) {
-    if (some && flags.features.window.empty()) {
-      notes.push_back(fmt::format(
-          "Some layers of {} have a window of {} tokens. This is about the others; --layers window is about those.",
-          model.name, model.layer_window));
+/// Leaves the shapes of the layers that --layers names.
+Result<void> choose_layers(const std::string& layers, ModelShapes& model) {
+  if (layers.empty()) return {};
+  const auto wrong = [&](const std::string& message, const char* hint) {
+    return fail(ErrorCode::invalid_argument, fmt::format("--layers {}: {}", layers, message), hint);
+  };
+  std::vector<LayerShape> chosen;
+  if (layers == "full" || layers == "window") {
+    for (const LayerShape& shape : model.shapes) {
+      if ((layers == "window") == (shape.features.window > 0)) chosen.push_back(shape);
     }
-    return {};
+    if (chosen.empty())
+      return wrong(model.name.empty()   ? "no model was named"
+                   : layers == "window" ? "no layer of " + model.name + " has a window"
+                                        : "every layer of " + model.name + " has a window",
+                   "Leave --layers out, or give --window.");
+  } else {
+    const Result<std::int64_t> layer = parse_size("--layers", layers, 0, kMaxInt);
+    if (!layer)
+      return fail(ErrorCode::invalid_argument, fmt::format("--layers '{}' is not a kind of layers", layers),
+                  "Give full, window, or the number of a layer of --model-config.");
+    for (const LayerShape& shape : model.shapes) {
+      if (std::find(shape.layers.begin(), shape.layers.end(), *layer) != shape.layers.end()) chosen.push_back(shape);
+    }
+    if (chosen.empty() && *layer < model.layers)
+      return wrong(fmt::format("layer {} of {} is no attention", *layer, model.name),
+                   "Leave --layers out, or name another layer.");
+    if (chosen.empty())
+      return wrong(model.layers == 0 ? "only layers of --model-config have numbers"
+                                     : fmt::format("{} has {} layers, counted from 0", model.name, model.layers),
+                   "Leave --layers out, or give full or window.");
   }
-  if (flags.layers != "full" && flags.layers != "window") {
-    return fail(ErrorCode::invalid_argument, fmt::format("--layers '{}' is not a kind of layers", flags.layers),
-                "Give full or window.");
-  }
-  const bool window = flags.layers == "window";
-  if (!some && window != (model.features.window > 0)) {
-    return fail(ErrorCode::invalid_argument,
-                fmt::format("--layers {}: {}", flags.layers,
-                            model.name.empty() ? "no model was named"
-                            : window           ? "no layer of " + model.name + " has a window"
-                                               : "every layer of " + model.name + " has a window"),
-                "Leave --layers out, or give --window.");
-  }
-  if (some && window) model.features.window = model.layer_window;
+  model.shapes = std::move(chosen);
   return {};
 }
 
-/// Heads, head size and features of a model, a config.json or the three flags. The flags override a model's numbers.
-Result<ModelShape> resolve_model(const ShapeFlags& flags) {
+/// The layers of a model, a config.json or the three flags. The flags override a model's numbers.
+Result<ModelShapes> resolve_model(const ShapeFlags& flags) {
   if (!flags.model.empty() && !flags.model_config.empty()) {
     return fail(ErrorCode::invalid_argument, "--model and --model-config cannot be given together");
   }
-  ModelShape model;
+  ModelShapes model{.name = {}, .shapes = {LayerShape{}}};
   if (!flags.model.empty()) {
-    Result<ModelShape> found = find_model(flags.model);
-    if (!found) return found;
-    model = *found;
+    const Result<ModelShape> found = find_model(flags.model);
+    if (!found) return tl::unexpected(found.error());
+    model = shapes_of(*found);
   } else if (!flags.model_config.empty()) {
-    Result<ModelShape> found = model_from_config_file(flags.model_config);
+    Result<ModelShapes> found = model_from_config_file(flags.model_config);
     if (!found) return found;
-    model = *found;
+    model = *std::move(found);
   }
   struct Field {
     const char* flag;
     const std::string& text;
-    int& value;
+    int LayerShape::* value;
   };
   for (const Field& field :
-       {Field{"--heads", flags.heads, model.q_heads}, Field{"--kv-heads", flags.kv_heads, model.kv_heads},
-        Field{"--head-dim", flags.head_dim, model.head_dim}}) {
+       {Field{"--heads", flags.heads, &LayerShape::q_heads}, Field{"--kv-heads", flags.kv_heads, &LayerShape::kv_heads},
+        Field{"--head-dim", flags.head_dim, &LayerShape::head_dim}}) {
     if (field.text.empty()) continue;
     const Result<std::int64_t> value = parse_size(field.flag, field.text, 1, kMaxInt);
     if (!value) return tl::unexpected(value.error());
-    field.value = static_cast<int>(*value);
+    for (LayerShape& shape : model.shapes) shape.*field.value = static_cast<int>(*value);
   }
   // Without --kv-heads, every query head has a KV head of its own.
-  if (model.q_heads > 0 && model.kv_heads == 0) model.kv_heads = model.q_heads;
+  LayerShape& first = model.shapes.front();
+  if (first.q_heads > 0 && first.kv_heads == 0) first.kv_heads = first.q_heads;
   std::vector<std::string> given, missing;
   for (const auto& [flag, text] : {std::pair("--heads", &flags.heads), std::pair("--kv-heads", &flags.kv_heads),
                                    std::pair("--head-dim", &flags.head_dim)}) {
     if (!text->empty()) given.push_back(fmt::format("{} {}", flag, *text));
   }
-  if (model.q_heads == 0) missing.emplace_back("--heads");
-  if (model.head_dim == 0) missing.emplace_back("--head-dim");
+  if (first.q_heads == 0) missing.emplace_back("--heads");
+  if (first.head_dim == 0) missing.emplace_back("--head-dim");
   if (!missing.empty() && !given.empty()) {
     return fail(
         ErrorCode::invalid_argument,
@@ -96,68 +107,24 @@ Result<ModelShape> resolve_model(const ShapeFlags& flags) {
   return model;
 }
 
-}  // namespace
-
-void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& batch_default,
-                     const std::string& context_default) {
-  constexpr const char* kGroup = "Shape";
-  const auto option = [&](const char* names, std::string& value, const std::string& help) {
-    return command.add_option(names, value, help)->group(kGroup);
-  };
-  option("--model", flags.model, "One of the built-in models, such as llama-3-8b; `leanattn models` lists them")
-      ->type_name("MODEL");
-  option("--model-config", flags.model_config, "The Hugging Face config.json of a model")->type_name("FILE");
-  option("--layers", flags.layers,
-         "Of a model in which only some layers have a window: those without it or those with it; default full")
-      ->type_name("full|window");
-  option("--heads", flags.heads, "The number of query heads")->type_name("N");
-  option("--kv-heads", flags.kv_heads, "The number of KV heads, which divides the number of query heads")
-      ->type_name("N");
-  option("--head-dim", flags.head_dim, "The head size: a multiple of 16 up to 512 (--latent: 640)")->type_name("N");
-  option("--dtype", flags.dtype, "The type of Q and O; default: the model's, else bf16")->type_name("bf16|fp16");
-  option(
-      "--layout", flags.layout,
-      "How K and V lie in memory. contiguous: the tokens of a KV head are adjacent; strided: any token stride; default "
-      "contiguous")
-      ->type_name("contiguous|strided");
-  command.add_flag("--lse", flags.lse, "The kernel also writes the log-sum-exp of every query row")->group(kGroup);
-  command
-      .add_flag("--pdl", flags.pdl,
-                "Launches may overlap the kernel in front of them (programmatic dependent launch, sm_90 and later)")
-      ->group(kGroup);
-  option("--batch", flags.batch, "Batch sizes, separated by commas; default " + batch_default)->type_name("LIST");
-  option("--max-batch", flags.max_batch,
-         "The largest batch that the workspace has room for; default: each batch itself")
-      ->type_name("N");
-  option("--context", flags.context, "Context lengths in tokens, such as 1k,64k; default " + context_default)
-      ->type_name("LIST");
-  add_feature_flags(command, flags.features);
+/// "25 of 30 layers of FILE", "the layers with a window of 512 tokens of gemma-3-1b".
+std::string layers_in_words(const ModelShapes& model, const LayerShape& shape) {
+  const std::string counted = describe_layers(model, shape);
+  if (!counted.empty()) return fmt::format("{} of {}", counted, model.name);
+  if (shape.features.window > 0)
+    return fmt::format("The layers with a window of {} tokens of {}", shape.features.window, model.name);
+  return fmt::format("The layers of {}", model.name);
 }
 
-std::vector<CLI::Option*> shape_options(CLI::App& command) {
-  return command.get_options(
-      [](const CLI::Option* option) { return option->get_group() == "Shape" || option->get_group() == "Features"; });
-}
-
-Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_default,
-                         const std::string& context_default) {
-  Workload workload;
-  Result<ModelShape> model = resolve_model(flags);
-  if (!model) return tl::unexpected(model.error());
-  if (const Result<void> chosen = choose_layers(flags, *model, workload.notes); !chosen)
-    return tl::unexpected(chosen.error());
-  if (!model->other_dtype.empty() && flags.dtype.empty()) {
-    workload.notes.push_back(
-        fmt::format("{} has {} weights, for which there is no kernel. This is about a cache of bf16; "
-                    "--dtype fp16 is about one of fp16.",
-                    model->name, model->other_dtype));
-  }
-  workload.model = model->name;
+/// The workload of one of a model's shapes.
+Result<Workload> workload_of(const ShapeFlags& flags, const ModelShapes& model, const LayerShape& layer_shape,
+                             const std::string& batch_default, const std::string& context_default) {
+  Workload workload{.model = model.name, .problem = {}, .shapes = {}, .layers = describe_layers(model, layer_shape)};
   DecodeProblem& problem = workload.problem;
-  problem.q_heads = model->q_heads;
-  problem.kv_heads = model->kv_heads;
-  problem.head_dim = model->head_dim;
-  problem.dtype = model->dtype.value_or(DType::bf16);
+  problem.q_heads = layer_shape.q_heads;
+  problem.kv_heads = layer_shape.kv_heads;
+  problem.head_dim = layer_shape.head_dim;
+  problem.dtype = model.dtype.value_or(DType::bf16);
   problem.lse = flags.lse;
   problem.pdl = flags.pdl;
   if (!flags.dtype.empty()) {
@@ -170,7 +137,7 @@ Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_defau
     if (!layout) return tl::unexpected(layout.error());
     problem.layout = *layout;
   }
-  Result<Features> features = with_flags(model->features, flags.features, problem.dtype);
+  Result<Features> features = with_flags(layer_shape.features, flags.features, problem.dtype);
   if (!features) return tl::unexpected(features.error());
   problem.features = *std::move(features);
   if (const Result<void> valid = validate(problem); !valid) return tl::unexpected(valid.error());
@@ -201,6 +168,113 @@ Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_defau
       if (const Result<void> valid = validate(problem, shape); !valid) return tl::unexpected(valid.error());
       workload.shapes.push_back(shape);
     }
+  }
+  return workload;
+}
+
+}  // namespace
+
+void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& batch_default,
+                     const std::string& context_default) {
+  constexpr const char* kGroup = "Shape";
+  const auto option = [&](const char* names, std::string& value, const std::string& help) {
+    return command.add_option(names, value, help)->group(kGroup);
+  };
+  option("--model", flags.model, "One of the built-in models, such as llama-3-8b; `leanattn models` lists them")
+      ->type_name("MODEL");
+  option("--model-config", flags.model_config, "The Hugging Face config.json of a model")->type_name("FILE");
+  option("--layers", flags.layers,
+         "Of a model whose layers differ: those without a window, those with one, or those that are as layer N, counted "
+         "from 0; default: all, for commands about one problem full")
+      ->type_name("full|window|N");
+  option("--heads", flags.heads, "The number of query heads")->type_name("N");
+  option("--kv-heads", flags.kv_heads, "The number of KV heads, which divides the number of query heads")
+      ->type_name("N");
+  option("--head-dim", flags.head_dim, "The head size: a multiple of 16 up to 512 (--latent: 640)")->type_name("N");
+  option("--dtype", flags.dtype, "The type of Q and O; default: the model's, else bf16")->type_name("bf16|fp16");
+  option(
+      "--layout", flags.layout,
+      "How K and V lie in memory. contiguous: the tokens of a KV head are adjacent; strided: any token stride; default "
+      "contiguous")
+      ->type_name("contiguous|strided");
+  command.add_flag("--lse", flags.lse, "The kernel also writes the log-sum-exp of every query row")->group(kGroup);
+  command
+      .add_flag("--pdl", flags.pdl,
+                "Launches may overlap the kernel in front of them (programmatic dependent launch, sm_90 and later)")
+      ->group(kGroup);
+  option("--batch", flags.batch, "Batch sizes, separated by commas; default " + batch_default)->type_name("LIST");
+  option("--max-batch", flags.max_batch,
+         "The largest batch that the workspace has room for; default: each batch itself")
+      ->type_name("N");
+  option("--context", flags.context, "Context lengths in tokens, such as 1k,64k; default " + context_default)
+      ->type_name("LIST");
+  add_feature_flags(command, flags.features);
+}
+
+std::vector<CLI::Option*> shape_options(CLI::App& command) {
+  return command.get_options(
+      [](const CLI::Option* option) { return option->get_group() == "Shape" || option->get_group() == "Features"; });
+}
+
+Result<ModelWorkloads> resolve_all(const ShapeFlags& flags, const std::string& batch_default,
+                                   const std::string& context_default) {
+  Result<ModelShapes> model = resolve_model(flags);
+  if (!model) return tl::unexpected(model.error());
+  ModelWorkloads all{.model = {}, .workloads = {}, .notes = notes_of(*model)};
+  if (!model->name.empty()) all.model = *model;
+  if (const Result<void> chosen = choose_layers(flags.layers, *model); !chosen) return tl::unexpected(chosen.error());
+  if (!model->other_dtype.empty() && flags.dtype.empty()) {
+    all.notes.push_back(fmt::format("{} has {} weights, for which there is no kernel. This is about a cache of bf16; "
+                                    "--dtype fp16 is about one of fp16.",
+                                    model->name, model->other_dtype));
+  }
+  std::optional<Error> first_fault;
+  for (const LayerShape& layer_shape : model->shapes) {
+    Result<Workload> workload = workload_of(flags, *model, layer_shape, batch_default, context_default);
+    if (!workload) {
+      // A wrong flag is wrong for every shape.
+      if (model->shapes.size() > 1)
+        all.notes.push_back(fmt::format("{} are left out: {}.", layers_in_words(*model, layer_shape), workload.error().message));
+      if (!first_fault) first_fault = workload.error();
+      continue;
+    }
+    for (const std::string& remark : layer_shape.remarks) {
+      const std::string note = model->shapes.size() == 1 ? remark : layers_in_words(*model, layer_shape) + ": " + remark;
+      if (std::find(all.notes.begin(), all.notes.end(), note) == all.notes.end()) all.notes.push_back(note);
+    }
+    const auto same = [&](const Workload& other) { return other.problem == workload->problem; };
+    if (std::none_of(all.workloads.begin(), all.workloads.end(), same)) all.workloads.push_back(*std::move(workload));
+  }
+  if (all.workloads.empty()) return tl::unexpected(*first_fault);
+  return all;
+}
+
+Result<ModelWorkloads> resolve_all(const Console& console, const ShapeFlags& flags, const std::string& batch_default,
+                                   const std::string& context_default) {
+  Result<ModelWorkloads> all = resolve_all(flags, batch_default, context_default);
+  if (all) {
+    for (const std::string& text : all->notes) note(console, text);
+  }
+  return all;
+}
+
+Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_default, const std::string& context_default) {
+  Result<ModelWorkloads> all = resolve_all(flags, batch_default, context_default);
+  if (!all) return tl::unexpected(all.error());
+  Workload workload = std::move(all->workloads.front());
+  workload.notes = std::move(all->notes);
+  if (all->workloads.size() > 1) {
+    std::string others;
+    for (std::size_t i = 1; i < all->workloads.size(); ++i)
+      others += (i == 1 ? "" : "; ") + describe(all->workloads[i].problem);
+    const int window = all->workloads[1].problem.features.window;
+    workload.notes.push_back(
+        all->workloads.size() == 2 && window > 0 && workload.problem.features.window == 0
+            ? fmt::format("Some layers of {} have a window of {} tokens. This is about the others; --layers window is "
+                          "about those.",
+                          workload.model, window)
+            : fmt::format("The layers of {} differ. This is about {}; --layers N is about layer N. Others: {}.",
+                          workload.model, describe(workload.problem), others));
   }
   return workload;
 }

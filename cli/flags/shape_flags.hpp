@@ -2,11 +2,13 @@
 // that they describe. Main thread.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/console/console.hpp"
 #include "cli/flags/feature_flags.hpp"
+#include "cli/models/model_shapes.hpp"
 #include "runtime/problem.hpp"
 
 namespace CLI {
@@ -33,6 +35,7 @@ struct Workload {
   std::string model;  ///< as named on the command line; empty: only numbers of heads were given
   DecodeProblem problem;
   std::vector<Shape> shapes;
+  std::string layers = {};  ///< which layers of the model these are, such as "25 of 30 layers"; empty: all, or not known
   std::vector<std::string> notes = {};  ///< what the flags leave open and how it was decided, for the user to read
 };
 
@@ -44,7 +47,23 @@ void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& ba
 /// The options of a command that add_shape_flags() has registered.
 std::vector<CLI::Option*> shape_options(CLI::App& command);
 
-/// The workload that the flags describe. Errors: invalid_argument and unsupported, naming the flag and its value.
+/// What the flags describe: a model, and a workload for each of its attention shapes that --layers does not leave out.
+struct ModelWorkloads {
+  std::optional<ModelShapes> model;  ///< nullopt: only numbers of heads were given
+  std::vector<Workload> workloads;   ///< at least one; their problems differ
+  std::vector<std::string> notes;    ///< as those of a workload, about all of them
+};
+
+/// The workloads that the flags describe. A shape for which there is no kernel is left out, with a note. Errors:
+/// invalid_argument and unsupported, naming the flag and its value, or a field of the model's config.json.
+Result<ModelWorkloads> resolve_all(const ShapeFlags& flags, const std::string& batch_default,
+                                   const std::string& context_default);
+/// The same for a command, which writes the notes to stderr.
+Result<ModelWorkloads> resolve_all(const Console& console, const ShapeFlags& flags, const std::string& batch_default,
+                                   const std::string& context_default);
+
+/// For commands that are about one problem: the first of these workloads, and a note that tells of the others. Errors: those of
+/// resolve_all().
 Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_default, const std::string& context_default);
 /// The same for a command, which writes the notes to stderr.
 Result<Workload> resolve(const Console& console, const ShapeFlags& flags, const std::string& batch_default,

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "cli/flags/device_flags.hpp"
-#include "cli/flags/model_catalogue.hpp"
+#include "cli/models/model_catalogue.hpp"
 
 namespace leanattn {
 inline namespace v1 {

@@ -1,5 +1,5 @@
 // fuzz_model_config.cpp -- any config.json gives heads that fit each other, or an error that names the file.
-#include "cli/flags/model_config.hpp"
+#include "cli/models/model_config.hpp"
 #include "fuzz.hpp"
 
 using namespace leanattn;
@@ -10,7 +10,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::expect(model.error().message.find("config.json") != std::string::npos, "an error names the file");
     return 0;
   }
-  fuzz::expect(model->q_heads >= 1 && model->kv_heads >= 1 && model->head_dim >= 1, "a model has heads");
-  fuzz::expect(model->q_heads % model->kv_heads == 0, "KV heads divide query heads");
+  fuzz::expect(!model->shapes.empty(), "a model has attention layers");
+  for (const LayerShape& shape : model->shapes) {
+    fuzz::expect(shape.q_heads >= 1 && shape.kv_heads >= 1 && shape.head_dim >= 1, "a layer has heads");
+    fuzz::expect(shape.q_heads % shape.kv_heads == 0, "KV heads divide query heads");
+    fuzz::expect(!shape.layers.empty() && shape.layers.back() < model->layers, "a shape is that of layers of the model");
+  }
   return 0;
 }

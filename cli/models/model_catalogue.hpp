@@ -6,12 +6,12 @@
 #include <string>
 #include <string_view>
 
-#include "generator/kernel_spec.hpp"
+#include "cli/models/model_shapes.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 
-/// What a model fixes of its attention layers.
+/// What a well-known model fixes of its attention layers.
 struct ModelShape {
   std::string name;
   int q_heads = 0;
@@ -20,13 +20,15 @@ struct ModelShape {
   std::optional<DType> dtype;  ///< of the published weights; nullopt: neither bf16 nor fp16
   Features features{};         ///< those that all of its attention layers have
   int layer_window = 0;        ///< the window of those layers that have one, where others have none; 0: all are alike
-  std::string other_dtype{};   ///< the weights' type where `dtype` cannot say it, such as "float32"
 
   bool operator==(const ModelShape&) const = default;
 };
 
 /// The built-in models, in the order that --help lists them.
 std::span<const ModelShape> model_catalogue();
+
+/// The shapes of its layers: that of those without a window, and that of those with one.
+ModelShapes shapes_of(const ModelShape& model);
 
 /// The built-in model of this name. Upper and lower case are the same. Errors: invalid_argument, with the closest name.
 Result<ModelShape> find_model(std::string_view name);

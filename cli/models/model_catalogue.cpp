@@ -1,4 +1,4 @@
-#include "cli/flags/model_catalogue.hpp"
+#include "cli/models/model_catalogue.hpp"
 
 #include <fmt/format.h>
 
@@ -55,6 +55,19 @@ std::span<const ModelShape> model_catalogue() {
       ModelShape{"opt-6.7b", 32, 32, 128, DType::fp16},
   };
   return kModels;
+}
+
+ModelShapes shapes_of(const ModelShape& model) {
+  ModelShapes shapes{.name = model.name, .dtype = model.dtype};
+  shapes.shapes.push_back({.q_heads = model.q_heads,
+                           .kv_heads = model.kv_heads,
+                           .head_dim = model.head_dim,
+                           .features = model.features});
+  if (model.layer_window > 0) {
+    shapes.shapes.push_back(shapes.shapes.front());
+    shapes.shapes.back().features.window = model.layer_window;
+  }
+  return shapes;
 }
 
 Result<ModelShape> find_model(std::string_view name) {

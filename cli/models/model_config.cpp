@@ -1,0 +1,195 @@
+// model_config.cpp -- from a file to the part that decodes, and from its layers to shapes.
+#include "cli/models/model_config.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/models/layer_kinds.hpp"
+#include "cli/models/layer_shape.hpp"
+#include "cli/models/read_json.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kLargestFile = std::size_t{16} << 20;
+
+const Json* object_in(const Json& object, std::string_view key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_object() ? &*it : nullptr;
+}
+
+std::string text_in(const Json& object, std::string_view key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
+}
+
+/// The part of a file that decodes, and its type.
+struct Decoder {
+  const Json* object;
+  const ModelType* type;
+};
+
+/// Models of several parts describe their decoder one level further down, or two.
+Decoder decoder_of(const Json& document) {
+  static const Json kNothing = Json::object();
+  Decoder decoder{&document, &model_type(text_in(document, "model_type"))};
+  for (int level = 0; level < 8; ++level) {
+    const Json* inner = nullptr;
+    std::string default_type;
+    if (const std::string field = decoder.type->decoder(); !field.empty()) {
+      default_type = decoder.type->entry.value("decoder_type", std::string());
+      inner = object_in(*decoder.object, field);
+      // Files of older versions have the fields of the decoder at the top.
+      if (inner == nullptr) {
+        if (!decoder.object->contains("num_attention_heads") && !decoder.object->contains("hidden_size")) inner = &kNothing;
+        if (inner == nullptr) return {decoder.object, &model_type(default_type)};
+      }
+    } else if (decoder.type->is_general()) {
+      for (const Json& field : decoder.type->entry.at("decoders")) {
+        if (inner == nullptr) inner = object_in(*decoder.object, field.get_ref<const std::string&>());
+      }
+      // A file that has heads at the top as well is about these.
+      if (inner != nullptr && std::any_of(decoder.type->entry.at("heads").begin(), decoder.type->entry.at("heads").end(),
+                                          [&](const Json& key) { return decoder.object->contains(key.get_ref<const std::string&>()); }))
+        inner = nullptr;
+    }
+    if (inner == nullptr) break;
+    const std::string own = text_in(*inner, "model_type");
+    const ModelType& own_type = model_type(own);
+    decoder = {inner, own_type.is_general() && own.empty() ? &model_type(default_type) : &own_type};
+  }
+  return decoder;
+}
+
+/// A field that may matter and that nothing is known of, in a file of an unknown type; empty: none.
+std::string unknown_field(const Decoder& decoder) {
+  if (!decoder.type->is_general()) return "";
+  const Json& entry = decoder.type->entry;
+  for (const auto& [key, value] : decoder.object->items()) {
+    if (value.is_null() || value == false || value == 0 || value.empty()) continue;
+    const auto is_part = [&name = key](const Json& part) { return name.find(part.get_ref<const std::string&>()) != std::string::npos; };
+    const auto is_name = [&name = key](const Json& known) { return known == name; };
+    if (std::any_of(entry.at("suspicious").begin(), entry.at("suspicious").end(), is_part) &&
+        std::none_of(entry.at("known").begin(), entry.at("known").end(), is_name))
+      return key;
+  }
+  return "";
+}
+
+std::string in_words(std::string kind) {
+  std::replace(kind.begin(), kind.end(), '_', ' ');
+  return kind;
+}
+
+/// Puts a layer to those that are like it.
+void add(ModelShapes& model, LayerShape shape, int layer) {
+  const auto alike = std::find_if(model.shapes.begin(), model.shapes.end(), [&](const LayerShape& other) {
+    LayerShape same = other;
+    same.layers = {};
+    same.kind = shape.kind;
+    return same == shape;
+  });
+  if (alike != model.shapes.end()) {
+    alike->layers.push_back(layer);
+  } else {
+    shape.layers = {layer};
+    model.shapes.push_back(std::move(shape));
+  }
+}
+
+void add_other(ModelShapes& model, const std::string& what) {
+  const auto alike = std::find_if(model.others.begin(), model.others.end(),
+                                  [&](const OtherLayers& other) { return other.what == what; });
+  if (alike != model.others.end()) {
+    ++alike->layers;
+  } else {
+    model.others.push_back({.layers = 1, .what = what});
+  }
+}
+
+void read_dtype(const Json& document, const Json& decoder, ModelShapes& model) {
+  std::string name;
+  for (const Json* object : {&decoder, &document}) {
+    for (const char* key : {"torch_dtype", "dtype"}) {
+      if (name.empty()) name = text_in(*object, key);
+    }
+  }
+  if (name == "bfloat16") model.dtype = DType::bf16;
+  if (name == "float16") model.dtype = DType::fp16;
+  if (!model.dtype) model.other_dtype = name;
+}
+
+tl::unexpected<Error> no_decoder(std::string_view name, std::string message) {
+  return fail(ErrorCode::unsupported, fmt::format("{}: {}", name, message),
+              "This is about attention to a KV cache while text is generated. If the model has a part that does so, give "
+              "--heads, --kv-heads and --head-dim of that part.");
+}
+
+}  // namespace
+
+Result<ModelShapes> model_from_config(std::string_view json_text, std::string_view name) {
+  const Result<Json> document = read_python_json(json_text, name);
+  if (!document) return tl::unexpected(document.error());
+  const Decoder decoder = decoder_of(*document);
+  if (decoder.type->encodes())
+    return no_decoder(name, fmt::format("a model of model_type \"{}\" does not decode", decoder.type->name));
+  if (const std::string field = unknown_field(decoder); !field.empty()) {
+    const std::string type = text_in(*decoder.object, "model_type");
+    return bad_config(name, fmt::format("\"{}\" is not known, and {}", field.substr(0, 80),
+                                        type.empty() ? "there is no \"model_type\" to say what it means"
+                                                     : fmt::format("neither is the model_type \"{}\"", type.substr(0, 80))));
+  }
+  const Result<ConfigFields> fields = ConfigFields::of(*decoder.object, *decoder.type, name);
+  if (!fields) return tl::unexpected(fields.error());
+  const auto kinds = layer_kinds(*fields);
+  if (!kinds) return tl::unexpected(kinds.error());
+
+  ModelShapes model{.name = std::string(name), .model_type = decoder.type->name};
+  model.layers = static_cast<int>(kinds->size());
+  for (int layer = 0; layer < model.layers; ++layer) {
+    const std::string& kind = (*kinds)[static_cast<std::size_t>(layer)];
+    auto shape = layer_shape(*fields, kind, layer);
+    if (!shape) return tl::unexpected(shape.error());
+    if (*shape) {
+      add(model, **std::move(shape), layer);
+    } else {
+      const Json& what = decoder.type->entry.at("kinds").at(kind);
+      add_other(model, what.is_string() ? what.get<std::string>() : in_words(kind));
+    }
+  }
+  if (model.shapes.empty()) {
+    std::vector<std::string> others;
+    for (const OtherLayers& other : model.others) others.push_back(other.what);
+    return no_decoder(name, fmt::format("no layer is attention to a KV cache; its {} layers are {}", model.layers,
+                                        fmt::join(others, " and ")));
+  }
+  std::stable_partition(model.shapes.begin(), model.shapes.end(),
+                        [](const LayerShape& shape) { return shape.features.window == 0; });
+  read_dtype(*document, *decoder.object, model);
+  return model;
+}
+
+Result<ModelShapes> model_from_config_file(const std::filesystem::path& file) {
+  std::error_code status;
+  if (std::filesystem::is_directory(file, status)) {
+    return bad_config(file.string(), "this is a directory, not a config.json");
+  }
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) return bad_config(file.string(), "the file cannot be read");
+  std::string text(kLargestFile + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(stream.gcount()));
+  if (text.size() > kLargestFile) return bad_config(file.string(), "the file is larger than 16 MiB");
+  return model_from_config(text, file.string());
+}
+
+}  // namespace v1
+}  // namespace leanattn
