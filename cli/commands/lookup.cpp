@@ -274,11 +274,10 @@ int run(const Console& console, const LookupFlags& flags) {
   }
   if (console.json) print_json(document);
   if (missing == 0) return kExitOk;
-  return report_error(
-      {ErrorCode::not_found,
-       fmt::format("{} of {} shapes have no answer as good as '{}'", missing, shapes, flags.require),
-       "Run `leanattn tune` with these shapes, or import a database that has them.",
-       {}});
+  return report_error({ErrorCode::not_found,
+                       fmt::format("{} of {} shapes have no answer as good as '{}'", missing, shapes, flags.require),
+                       "Run `leanattn tune` with these shapes, or import a database that has them.",
+                       {}});
 }
 
 }  // namespace

@@ -26,6 +26,16 @@ std::string others(const Features& features) {
   return text.empty() ? "-" : text;
 }
 
+/// The same of a shape, and what no kernel has.
+std::string others(const LayerShape& shape) {
+  std::string text = others(shape.features);
+  const auto add = [&](const std::string& word) { text = text == "-" ? word : text + ", " + word; };
+  if (shape.chunk > 0) add(fmt::format("chunks of {}", shape.chunk));
+  if (shape.selected > 0) add("selections");
+  if (shape.position_bias) add("bias by distance");
+  return text;
+}
+
 /// The layers of the model that a config.json describes.
 int run_config(const Console& console, const std::string& file) {
   const Result<ModelShapes> model = model_from_config_file(file);
@@ -42,8 +52,7 @@ int run_config(const Console& console, const std::string& file) {
   for (const LayerShape& shape : model->shapes) {
     table.rows.push_back({fmt::format("{} of {}", shape.layers.size(), model->layers), std::to_string(shape.q_heads),
                           std::to_string(shape.kv_heads), std::to_string(shape.head_dim),
-                          shape.features.window == 0 ? "-" : std::to_string(shape.features.window),
-                          others(shape.features)});
+                          shape.features.window == 0 ? "-" : std::to_string(shape.features.window), others(shape)});
   }
   print_table(table);
   for (const std::string& text : notes_of(*model)) note(console, text);
@@ -80,8 +89,7 @@ int run_models(const Console& console) {
     return kExitOk;
   }
   print_table(table);
-  note(console,
-       "A window is that of some layers. --layers window is about these, and without it the others are meant.");
+  note(console, "A window is that of some layers. --layers window is about these, and --layers full about the others.");
   return kExitOk;
 }
 
@@ -89,15 +97,14 @@ int run_models(const Console& console) {
 
 Command add_models(CLI::App& program) {
   auto file = std::make_shared<std::string>();
-  CLI::App* app =
-      program.add_subcommand("models", "List the models that --model names, or the layers that a config.json describes");
+  CLI::App* app = program.add_subcommand(
+      "models", "List the models that --model names, or the layers that a config.json describes");
   app->add_option("--model-config", *file, "The Hugging Face config.json of a model, whose layers are listed instead")
       ->type_name("FILE");
   set_examples(*app, {{"List them as JSON", "leanattn models --json"},
                       {"Say what the layers of a model are", "leanattn models --model-config config.json"}});
-  return {app, [file](const Console& console) {
-            return file->empty() ? run_models(console) : run_config(console, *file);
-          }};
+  return {app,
+          [file](const Console& console) { return file->empty() ? run_models(console) : run_config(console, *file); }};
 }
 
 }  // namespace v1

@@ -194,7 +194,8 @@ void print_model(const Workload& workload, const TuneRequest& request, const Mod
   const TuneSummary& summary = model.summary;
   print_text(fmt::format("{}{}, {}{}: {}\n", summary.device.name,
                          model.ordinals.size() > 1 ? fmt::format(" (devices {})", fmt::join(model.ordinals, ", ")) : "",
-                         describe(workload.problem), workload.model.empty()    ? ""
+                         describe(workload.problem),
+                         workload.model.empty()    ? ""
                          : workload.layers.empty() ? " (" + workload.model + ")"
                                                    : " (" + workload.layers + " of " + workload.model + ")",
                          request.dry_run

@@ -9,9 +9,9 @@
 #include <optional>
 
 #include "cli/flags/aliases.hpp"
+#include "cli/flags/sizes.hpp"
 #include "cli/models/model_catalogue.hpp"
 #include "cli/models/model_config.hpp"
-#include "cli/flags/sizes.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -73,7 +73,7 @@ Result<ModelShapes> resolve_model(const ShapeFlags& flags) {
   struct Field {
     const char* flag;
     const std::string& text;
-    int LayerShape::* value;
+    int LayerShape::*value;
   };
   for (const Field& field :
        {Field{"--heads", flags.heads, &LayerShape::q_heads}, Field{"--kv-heads", flags.kv_heads, &LayerShape::kv_heads},
@@ -183,9 +183,10 @@ void add_shape_flags(CLI::App& command, ShapeFlags& flags, const std::string& ba
   option("--model", flags.model, "One of the built-in models, such as llama-3-8b; `leanattn models` lists them")
       ->type_name("MODEL");
   option("--model-config", flags.model_config, "The Hugging Face config.json of a model")->type_name("FILE");
-  option("--layers", flags.layers,
-         "Of a model whose layers differ: those without a window, those with one, or those that are as layer N, counted "
-         "from 0; default: all, for commands about one problem full")
+  option(
+      "--layers", flags.layers,
+      "Of a model whose layers differ: those without a window, those with one, or those that are as layer N, counted "
+      "from 0; default: all, for commands about one problem full")
       ->type_name("full|window|N");
   option("--heads", flags.heads, "The number of query heads")->type_name("N");
   option("--kv-heads", flags.kv_heads, "The number of KV heads, which divides the number of query heads")
@@ -224,9 +225,10 @@ Result<ModelWorkloads> resolve_all(const ShapeFlags& flags, const std::string& b
   if (!model->name.empty()) all.model = *model;
   if (const Result<void> chosen = choose_layers(flags.layers, *model); !chosen) return tl::unexpected(chosen.error());
   if (!model->other_dtype.empty() && flags.dtype.empty()) {
-    all.notes.push_back(fmt::format("{} has {} weights, for which there is no kernel. This is about a cache of bf16; "
-                                    "--dtype fp16 is about one of fp16.",
-                                    model->name, model->other_dtype));
+    all.notes.push_back(
+        fmt::format("{} has {} weights, for which there is no kernel. This is about a cache of bf16; "
+                    "--dtype fp16 is about one of fp16.",
+                    model->name, model->other_dtype));
   }
   std::optional<Error> first_fault;
   for (const LayerShape& layer_shape : model->shapes) {
@@ -234,12 +236,14 @@ Result<ModelWorkloads> resolve_all(const ShapeFlags& flags, const std::string& b
     if (!workload) {
       // A wrong flag is wrong for every shape.
       if (model->shapes.size() > 1)
-        all.notes.push_back(fmt::format("{} are left out: {}.", layers_in_words(*model, layer_shape), workload.error().message));
+        all.notes.push_back(
+            fmt::format("{} are left out: {}.", layers_in_words(*model, layer_shape), workload.error().message));
       if (!first_fault) first_fault = workload.error();
       continue;
     }
     for (const std::string& remark : layer_shape.remarks) {
-      const std::string note = model->shapes.size() == 1 ? remark : layers_in_words(*model, layer_shape) + ": " + remark;
+      const std::string note =
+          model->shapes.size() == 1 ? remark : layers_in_words(*model, layer_shape) + ": " + remark;
       if (std::find(all.notes.begin(), all.notes.end(), note) == all.notes.end()) all.notes.push_back(note);
     }
     const auto same = [&](const Workload& other) { return other.problem == workload->problem; };
@@ -258,7 +262,8 @@ Result<ModelWorkloads> resolve_all(const Console& console, const ShapeFlags& fla
   return all;
 }
 
-Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_default, const std::string& context_default) {
+Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_default,
+                         const std::string& context_default) {
   Result<ModelWorkloads> all = resolve_all(flags, batch_default, context_default);
   if (!all) return tl::unexpected(all.error());
   Workload workload = std::move(all->workloads.front());

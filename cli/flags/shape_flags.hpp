@@ -35,7 +35,8 @@ struct Workload {
   std::string model;  ///< as named on the command line; empty: only numbers of heads were given
   DecodeProblem problem;
   std::vector<Shape> shapes;
-  std::string layers = {};  ///< which layers of the model these are, such as "25 of 30 layers"; empty: all, or not known
+  std::string layers =
+      {};  ///< which layers of the model these are, such as "25 of 30 layers"; empty: all, or not known
   std::vector<std::string> notes = {};  ///< what the flags leave open and how it was decided, for the user to read
 };
 
@@ -62,8 +63,8 @@ Result<ModelWorkloads> resolve_all(const ShapeFlags& flags, const std::string& b
 Result<ModelWorkloads> resolve_all(const Console& console, const ShapeFlags& flags, const std::string& batch_default,
                                    const std::string& context_default);
 
-/// For commands that are about one problem: the first of these workloads, and a note that tells of the others. Errors: those of
-/// resolve_all().
+/// For commands that are about one problem: the first of these workloads, and a note that tells of the others. Errors:
+/// those of resolve_all().
 Result<Workload> resolve(const ShapeFlags& flags, const std::string& batch_default, const std::string& context_default);
 /// The same for a command, which writes the notes to stderr.
 Result<Workload> resolve(const Console& console, const ShapeFlags& flags, const std::string& batch_default,

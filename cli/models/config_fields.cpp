@@ -15,7 +15,9 @@ namespace {
 using Json = nlohmann::json;
 
 /// Transformers writes Infinity as {"__float__": "Infinity"}.
-bool is_special_float(const Json& value) { return value.is_object() && value.size() == 1 && value.contains("__float__"); }
+bool is_special_float(const Json& value) {
+  return value.is_object() && value.size() == 1 && value.contains("__float__");
+}
 
 std::optional<double> number_of(std::string_view word) {
   double value = 0;

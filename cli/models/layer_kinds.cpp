@@ -70,10 +70,10 @@ Result<std::vector<std::string>> listed_kinds(const ConfigFields& fields, const 
   const auto add = [&](const std::string& word) -> Result<void> {
     const std::string kind = present_name(entry, word);
     if (!entry.at("kinds").contains(kind))
-      return bad_config(fields.file(),
-                        fmt::format("\"{}\" has \"{}\", which is not a kind of layers that this version knows{}", field,
-                                    word.substr(0, 80),
-                                    fields.type().is_general() ? "" : " of model_type " + fields.type().name));
+      return bad_config(
+          fields.file(),
+          fmt::format("\"{}\" has \"{}\", which is not a kind of layers that this version knows{}", field,
+                      word.substr(0, 80), fields.type().is_general() ? "" : " of model_type " + fields.type().name));
     kinds.push_back(kind);
     return {};
   };
@@ -125,7 +125,8 @@ Result<std::vector<std::string>> layer_kinds(const ConfigFields& fields) {
       Result<std::vector<std::string>> kinds = listed_kinds(fields, field, *value);
       if (!kinds) return kinds;
       if (kinds->size() > kMostLayers)
-        return bad_config(fields.file(), fmt::format("\"{}\" has {} layers, which is out of range", field, kinds->size()));
+        return bad_config(fields.file(),
+                          fmt::format("\"{}\" has {} layers, which is out of range", field, kinds->size()));
       // A list that is shorter repeats, as in RecurrentGemma; one that is longer tells of the layers that are there.
       const bool repeats = entry.value("repeats", std::string()) == field;
       if (repeats && *layers > 0) {

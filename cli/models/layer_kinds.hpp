@@ -9,8 +9,9 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// Of every layer the name of its kind, as the type's "kinds" have it. The file lists them (layer_types), or they follow
-/// from a pattern of the type. Errors: invalid_argument, naming the field that is missing or says what is not known.
+/// Of every layer the name of its kind, as the type's "kinds" have it. The file lists them (layer_types), or they
+/// follow from a pattern of the type. Errors: invalid_argument, naming the field that is missing or says what is not
+/// known.
 Result<std::vector<std::string>> layer_kinds(const ConfigFields& fields);
 
 }  // namespace v1

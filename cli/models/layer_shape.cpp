@@ -60,6 +60,7 @@ class Roles {
   std::string field_of(const char* role) const {
     std::string text = kind_.at(role).at(0);
     if (const auto question = text.find(" ? "); question != std::string::npos) text.erase(0, question + 3);
+    if (const auto colon = text.find(':'); colon != std::string::npos) text.erase(0, colon + 1);
     return text.substr(0, text.find(' '));
   }
   std::string all_fields_of(const char* role) const {
@@ -83,14 +84,16 @@ void add_remarks(LayerShape& shape, Roles& roles) {
     shape.remarks.push_back(fmt::format(
         "Tokens see those of their own chunk of {} tokens only, so a context has at most so many.", shape.chunk));
   if (shape.selected > 1)
-    shape.remarks.push_back(fmt::format("Each query token sees the {} tokens or blocks that an indexer selects, if its context is "
-                                        "longer; --selection-block with --page-size is about lists of them.",
-                                        shape.selected));
+    shape.remarks.push_back(
+        fmt::format("Each query token sees the {} tokens or blocks that an indexer selects, if its context is "
+                    "longer; --selection-block with --page-size is about lists of them.",
+                    shape.selected));
   if (shape.selected == 1)
     shape.remarks.push_back(
         "Each query token sees what an indexer selects; --selection-block with --page-size is about lists of it.");
   if (shape.position_bias)
-    shape.remarks.emplace_back("Scores get a learned bias by distance, for which there is no kernel; it is left out here.");
+    shape.remarks.emplace_back(
+        "Scores get a learned bias by distance, for which there is no kernel; it is left out here.");
   if (roles.has("compressed"))
     shape.remarks.emplace_back(
         "Query tokens also see compressed tokens beside the window: a second cache, which is left out here.");
@@ -109,7 +112,9 @@ Result<std::optional<LayerShape>> layer_shape(const ConfigFields& fields, const 
     return fail(ErrorCode::unsupported,
                 fmt::format("{}: \"{}\" is not {}, so the layers of this {} see tokens in both directions: it encodes "
                             "and does not decode",
-                            fields.file(), condition.substr(condition.starts_with('!') ? 1 : 0, condition.find(' ') - (condition.starts_with('!') ? 1 : 0)),
+                            fields.file(),
+                            condition.substr(condition.starts_with('!') ? 1 : 0,
+                                             condition.find(' ') - (condition.starts_with('!') ? 1 : 0)),
                             condition.starts_with('!') ? "false" : "true", fields.type().name));
   }
   LayerShape shape{.q_heads = roles.required("q_heads"), .kind = kind_name};
@@ -135,8 +140,8 @@ Result<std::optional<LayerShape>> layer_shape(const ConfigFields& fields, const 
   add_remarks(shape, roles);
   if (roles.error) return tl::unexpected(*roles.error);
   if (shape.q_heads % shape.kv_heads != 0)
-    return bad_config(fields.file(), fmt::format("{} query heads are not a multiple of {} KV heads", shape.q_heads,
-                                                 shape.kv_heads));
+    return bad_config(fields.file(),
+                      fmt::format("{} query heads are not a multiple of {} KV heads", shape.q_heads, shape.kv_heads));
   return shape;
 }
 

@@ -59,10 +59,8 @@ std::span<const ModelShape> model_catalogue() {
 
 ModelShapes shapes_of(const ModelShape& model) {
   ModelShapes shapes{.name = model.name, .dtype = model.dtype};
-  shapes.shapes.push_back({.q_heads = model.q_heads,
-                           .kv_heads = model.kv_heads,
-                           .head_dim = model.head_dim,
-                           .features = model.features});
+  shapes.shapes.push_back(
+      {.q_heads = model.q_heads, .kv_heads = model.kv_heads, .head_dim = model.head_dim, .features = model.features});
   if (model.layer_window > 0) {
     shapes.shapes.push_back(shapes.shapes.front());
     shapes.shapes.back().features.window = model.layer_window;

@@ -49,7 +49,8 @@ Decoder decoder_of(const Json& document) {
       inner = object_in(*decoder.object, field);
       // Files of older versions have the fields of the decoder at the top.
       if (inner == nullptr) {
-        if (!decoder.object->contains("num_attention_heads") && !decoder.object->contains("hidden_size")) inner = &kNothing;
+        if (!decoder.object->contains("num_attention_heads") && !decoder.object->contains("hidden_size"))
+          inner = &kNothing;
         if (inner == nullptr) return {decoder.object, &model_type(default_type)};
       }
     } else if (decoder.type->is_general()) {
@@ -57,8 +58,9 @@ Decoder decoder_of(const Json& document) {
         if (inner == nullptr) inner = object_in(*decoder.object, field.get_ref<const std::string&>());
       }
       // A file that has heads at the top as well is about these.
-      if (inner != nullptr && std::any_of(decoder.type->entry.at("heads").begin(), decoder.type->entry.at("heads").end(),
-                                          [&](const Json& key) { return decoder.object->contains(key.get_ref<const std::string&>()); }))
+      if (inner != nullptr &&
+          std::any_of(decoder.type->entry.at("heads").begin(), decoder.type->entry.at("heads").end(),
+                      [&](const Json& key) { return decoder.object->contains(key.get_ref<const std::string&>()); }))
         inner = nullptr;
     }
     if (inner == nullptr) break;
@@ -75,7 +77,9 @@ std::string unknown_field(const Decoder& decoder) {
   const Json& entry = decoder.type->entry;
   for (const auto& [key, value] : decoder.object->items()) {
     if (value.is_null() || value == false || value == 0 || value.empty()) continue;
-    const auto is_part = [&name = key](const Json& part) { return name.find(part.get_ref<const std::string&>()) != std::string::npos; };
+    const auto is_part = [&name = key](const Json& part) {
+      return name.find(part.get_ref<const std::string&>()) != std::string::npos;
+    };
     const auto is_name = [&name = key](const Json& known) { return known == name; };
     if (std::any_of(entry.at("suspicious").begin(), entry.at("suspicious").end(), is_part) &&
         std::none_of(entry.at("known").begin(), entry.at("known").end(), is_name))
@@ -128,9 +132,10 @@ void read_dtype(const Json& document, const Json& decoder, ModelShapes& model) {
 }
 
 tl::unexpected<Error> no_decoder(std::string_view name, std::string message) {
-  return fail(ErrorCode::unsupported, fmt::format("{}: {}", name, message),
-              "This is about attention to a KV cache while text is generated. If the model has a part that does so, give "
-              "--heads, --kv-heads and --head-dim of that part.");
+  return fail(
+      ErrorCode::unsupported, fmt::format("{}: {}", name, message),
+      "This is about attention to a KV cache while text is generated. If the model has a part that does so, give "
+      "--heads, --kv-heads and --head-dim of that part.");
 }
 
 }  // namespace
@@ -143,9 +148,10 @@ Result<ModelShapes> model_from_config(std::string_view json_text, std::string_vi
     return no_decoder(name, fmt::format("a model of model_type \"{}\" does not decode", decoder.type->name));
   if (const std::string field = unknown_field(decoder); !field.empty()) {
     const std::string type = text_in(*decoder.object, "model_type");
-    return bad_config(name, fmt::format("\"{}\" is not known, and {}", field.substr(0, 80),
-                                        type.empty() ? "there is no \"model_type\" to say what it means"
-                                                     : fmt::format("neither is the model_type \"{}\"", type.substr(0, 80))));
+    return bad_config(name,
+                      fmt::format("\"{}\" is not known, and {}", field.substr(0, 80),
+                                  type.empty() ? "there is no \"model_type\" to say what it means"
+                                               : fmt::format("neither is the model_type \"{}\"", type.substr(0, 80))));
   }
   const Result<ConfigFields> fields = ConfigFields::of(*decoder.object, *decoder.type, name);
   if (!fields) return tl::unexpected(fields.error());

@@ -14,8 +14,8 @@ inline namespace v1 {
 /// where the file leaves them out, and which layers are what follows from its model_type (data/model_types.json). A
 /// model of several parts is read for the part that decodes text. Other files are read by the names that most families
 /// use. `name` becomes the model's name and stands in messages.
-/// Errors: invalid_argument (the text is no JSON, or a field, which the message names, is missing, is no number, fits no
-/// other or is not known), unsupported (the model does not decode, or none of its layers is attention).
+/// Errors: invalid_argument (the text is no JSON, or a field, which the message names, is missing, is no number, fits
+/// no other or is not known), unsupported (the model does not decode, or none of its layers is attention).
 Result<ModelShapes> model_from_config(std::string_view json_text, std::string_view name);
 
 /// Reads the file and does the same. Errors: also invalid_argument, when the file cannot be read.

@@ -2,7 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-
 namespace leanattn {
 inline namespace v1 {
 

@@ -39,12 +39,7 @@ def entry_of(name, cached):
     """The entry of a type that was probed, and what of it could not be explained."""
     t = Type(name)
     t.list_name = cached["list"]
-    def layer_of(one):  # TEMPORARY for caches without declared
-        one.pop("two_values", None)
-        one.setdefault("declared", isinstance(one["soft_cap"], int))
-        return Layer(**one)
-    base_declared = any(isinstance(one["soft_cap"], int) for layers in cached["samples"][0][2].values() for one in layers)
-    samples = [(given, kinds, {k: [layer_of(one) for one in layers] for k, layers in values.items()})
+    samples = [(given, kinds, {k: [Layer(**one) for one in layers] for k, layers in values.items()})
                for given, kinds, values in cached["samples"]]
     samples = [s for s in samples if not any(s[0].get(n) is None for n in s[0] if n.endswith(("layers", "attention_heads")) and samples[0][0].get(n) is not None)]
     kinds, unexplained = t.explain(samples)
@@ -76,7 +71,9 @@ def entry_of(name, cached):
     if t.base.is_encoder_decoder is False and "decoder_layers" == count and "num_hidden_layers" in t.raw:
         count = "num_hidden_layers"
     if count:
-        entry["layers"] = [count]
+        counts = [c for c in COUNTS[COUNTS.index(count):] if c in t.raw]
+        given = next((i for i, c in enumerate(counts) if t.raw[c] is not None), 0)
+        entry["layers"] = counts[:given + 1]
     if len(entry["kinds"]) > 1 or cached["list"]:
         if cached["list"]:
             entry["lists"] = [cached["list"]]
@@ -131,7 +128,8 @@ def decoder_within(base):
     return None
 
 
-def main(cache, target):
+def assemble(cache, target):
+    """Writes the file `target` from what `cache` has. Prints what could not be explained, which by_hand.json may settle."""
     by_hand = json.loads((Path(__file__).parent / "by_hand.json").read_text())
     decode = set(text_types())
     types, encoders, open_questions = {}, [], {}
@@ -199,13 +197,3 @@ def main(cache, target):
     for name, question in open_questions.items():
         print(" ", name, str(question)[:200])
 
-
-if __name__ == "__main__":
-    import logging
-    import sys
-    import warnings
-
-    warnings.filterwarnings("ignore")
-    transformers.logging.set_verbosity_error()
-    logging.disable(logging.ERROR)
-    main(*sys.argv[1:])

@@ -81,6 +81,7 @@ def ask(program, config):
 
 
 def main(program, cache, *names):
+    """Prints the counts, and every type that is not right."""
     transformers.logging.set_verbosity_error()
     logging.disable(logging.ERROR)
     warnings.filterwarnings("ignore")

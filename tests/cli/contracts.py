@@ -263,15 +263,53 @@ class ModelConfig(Contract):
         self.expect(0, "lookup", "--model-config", file, *OFFLINE, says="float32 weights.*bf16")
         self.assertEqual(self.expect(0, "lookup", "--model-config", file, *OFFLINE, "--dtype", "fp16").stderr, "")
 
-    def test_windows_of_some_layers_are_mentioned_and_can_be_chosen(self):
-        file = self.write('{"num_attention_heads": 32, "hidden_size": 4096, "sliding_window": 512, "layer_types": ["full_attention", "sliding_attention"]}')
+    TWO_KINDS = {"num_attention_heads": 32, "hidden_size": 4096, "sliding_window": 512, "num_hidden_layers": 3,
+                 "layer_types": ["full_attention", "sliding_attention", "linear_attention"]}
+
+    def test_commands_about_one_problem_take_the_layers_without_a_window_and_say_so(self):
+        file = self.write(json.dumps(self.TWO_KINDS))
         for model in (["--model-config", file], ["--model", "gemma-3-1b"]):
-            lookup = ["lookup", "--json", *model, *OFFLINE]
-            result = self.expect(0, *lookup, says="window of 512 tokens.*--layers window")
-            self.assertNotIn("features", json.loads(result.stdout)["problem"])
-            result = self.expect(0, *lookup, "--layers", "window")
-            self.assertEqual((json.loads(result.stdout)["problem"]["features"], result.stderr), ({"window": 512}, ""))
-            self.assertEqual(self.expect(0, *lookup, "--layers", "full").stderr, "")
+            self.expect(0, "explain", "--sms", "132", *model, says="window of 512 tokens.*--layers window")
+            self.assertNotIn("window of", self.expect(0, "explain", "--sms", "132", *model, "--layers", "window").stderr)
+
+    def test_lookup_takes_all_shapes_of_a_model_or_those_that_layers_names(self):
+        file = self.write(json.dumps(self.TWO_KINDS))
+        for model in (["--model-config", file], ["--model", "gemma-3-1b"]):
+            document = json.loads(self.expect(0, "lookup", "--json", *model, *OFFLINE).stdout)
+            self.assertEqual([entry["problem"].get("features", {}) for entry in document["problems"]], [{}, {"window": 512}])
+            self.assertTrue(all(entry["answers"] for entry in document["problems"]))
+            for layers, features in (("full", {}), ("window", {"window": 512})):
+                chosen = json.loads(self.expect(0, "lookup", "--json", *model, *OFFLINE, "--layers", layers).stdout)
+                self.assertEqual(chosen["problem"].get("features", {}), features)
+        lookup = ["lookup", "--model-config", file, *OFFLINE]
+        self.assertRegex(self.expect(0, *lookup, says="1 of 3 layers of .*config.json are linear attention").stdout,
+                         r"win512 \(1 of 3 layers\)")
+        self.assertEqual(json.loads(self.expect(0, *lookup, "--json", "--layers", "1").stdout)["problem"]["features"], {"window": 512})
+        self.expect(2, *lookup, "--layers", "2", says="layer 2 of .* is no attention")
+        self.expect(2, *lookup, "--layers", "3", says="has 3 layers")
+        # A flag that makes the shapes equal leaves one.
+        self.assertEqual(json.loads(self.expect(0, *lookup, "--json", "--window", "1k").stdout)["problem"]["features"], {"window": 1024})
+
+    def test_tune_and_prewarm_take_all_shapes_of_a_model(self):
+        file = self.write(json.dumps({**self.TWO_KINDS, "per_layer_config": {"1": {"num_key_value_heads": 4}}}))
+        tuned = json.loads(self.expect(0, "tune", "--json", "--dry-run", "--model-config", file, *OFFLINE[:2], "--batch", "1", "--context", "1k").stdout)
+        self.assertEqual([(t["layers"], t["problem"]["kv_heads"]) for t in tuned["tunings"]], [("1 of 3 layers", 32), ("1 of 3 layers", 4)])
+        self.assertEqual(tuned["model"]["others"], [{"layers": 1, "what": "linear attention"}])
+        one = json.loads(self.expect(0, "tune", "--json", "--dry-run", "--model-config", file, *OFFLINE[:2], "--batch", "1", "--context", "1k",
+                                     "--layers", "window").stdout)
+        self.assertEqual(one["problem"]["kv_heads"], 4)
+
+    def test_models_says_what_the_layers_of_a_file_are(self):
+        file = self.write(json.dumps(self.TWO_KINDS))
+        said = self.expect(0, "models", "--model-config", file, says="1 of 3 layers of .* are linear attention")
+        self.assertRegex(said.stdout, r"1 of 3 +32 +32 +128 +512 ")
+        document = json.loads(self.expect(0, "models", "--json", "--model-config", file).stdout)
+        self.assertEqual([(s["layers"], s["which"], s["q_heads"], s["kv_heads"], s["head_dim"]) for s in document["shapes"]],
+                         [(1, [0], 32, 32, 128), (1, [1], 32, 32, 128)])
+        self.assertEqual((document["layers"], document["others"]), (3, [{"layers": 1, "what": "linear attention"}]))
+        file = self.write('{"num_attention_heads": 96, "model_type": "glm4_moe", "num_hidden_layers": 1}')
+        self.assertIn("42", json.loads(self.expect(0, "models", "--json", "--model-config", file).stdout)["shapes"][0]["unsupported"])
+        self.expect(2, "models", "--model-config", self.write('{"model_type": "vit"}'), says="does not decode")
 
 
 class Features(Contract):
@@ -314,7 +352,7 @@ class Features(Contract):
         file = self.root / "config.json"
         file.write_text(json.dumps({"model_type": "gemma2", "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
                                     "sliding_window": 4096, "attn_logit_softcapping": 50.0}))
-        lookup = ["lookup", "--json", "--model-config", str(file), *OFFLINE]
+        lookup = ["lookup", "--json", "--model-config", str(file), *OFFLINE, "--layers", "full"]
         self.assertEqual(json.loads(self.expect(0, *lookup).stdout)["problem"]["features"], {"soft_cap": 50.0})
         self.assertNotIn("features", json.loads(self.expect(0, *lookup, "--soft-cap", "0").stdout)["problem"])
 

@@ -14,7 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const LayerShape& shape : model->shapes) {
     fuzz::expect(shape.q_heads >= 1 && shape.kv_heads >= 1 && shape.head_dim >= 1, "a layer has heads");
     fuzz::expect(shape.q_heads % shape.kv_heads == 0, "KV heads divide query heads");
-    fuzz::expect(!shape.layers.empty() && shape.layers.back() < model->layers, "a shape is that of layers of the model");
+    fuzz::expect(!shape.layers.empty() && shape.layers.back() < model->layers,
+                 "a shape is that of layers of the model");
   }
   return 0;
 }
