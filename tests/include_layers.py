@@ -33,6 +33,7 @@ LAYERS = [
     "tuner/evaluate",
     "tuner/report",
     "cli/console",
+    "cli/models",
     "cli/flags",
     "cli/help",
     "cli/commands",

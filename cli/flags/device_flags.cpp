@@ -11,7 +11,7 @@
 
 #include "cache/layers.hpp"
 #include "cli/flags/sizes.hpp"
-#include "cli/flags/suggestions.hpp"
+#include "cli/console/suggestions.hpp"
 #include "runtime/lookup/device_identity.hpp"
 
 namespace leanattn {

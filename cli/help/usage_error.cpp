@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "cli/flags/suggestions.hpp"
+#include "cli/console/suggestions.hpp"
 #include "cli/help/command_page.hpp"
 
 namespace leanattn {

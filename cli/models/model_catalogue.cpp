@@ -7,7 +7,7 @@
 #include <cctype>
 #include <vector>
 
-#include "cli/flags/suggestions.hpp"
+#include "cli/console/suggestions.hpp"
 
 namespace leanattn {
 inline namespace v1 {

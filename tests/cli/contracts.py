@@ -57,6 +57,7 @@ class Help(Contract):
         accepted = set()
         for name in ("last.json", "tuned.db", "capture.jsonl"):
             (self.root / name).touch()
+        (self.root / "config.json").write_text('{"num_attention_heads": 32, "hidden_size": 4096}')
         for text in self.every_help():
             lines = re.findall(r"^  # .*\n  (.*)$", text.split("\nExamples:\n")[1], re.MULTILINE)
             self.assertGreater(len(lines), 0)

@@ -1,5 +1,5 @@
 // suggestions_test.cpp -- a misspelt word leads to the one that was meant, and a strange one to none.
-#include "cli/flags/suggestions.hpp"
+#include "cli/console/suggestions.hpp"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>

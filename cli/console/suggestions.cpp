@@ -1,4 +1,4 @@
-#include "cli/flags/suggestions.hpp"
+#include "cli/console/suggestions.hpp"
 
 #include <fmt/format.h>
 
