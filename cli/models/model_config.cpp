@@ -47,11 +47,12 @@ Decoder decoder_of(const Json& document) {
     if (const std::string field = decoder.type->decoder(); !field.empty()) {
       default_type = decoder.type->entry.value("decoder_type", std::string());
       inner = object_in(*decoder.object, field);
-      // Files of older versions have the fields of the decoder at the top.
       if (inner == nullptr) {
-        if (!decoder.object->contains("num_attention_heads") && !decoder.object->contains("hidden_size"))
-          inner = &kNothing;
-        if (inner == nullptr) return {decoder.object, &model_type(default_type)};
+        // Files of older versions have the fields of the decoder at the top.
+        if (decoder.object->contains("num_attention_heads") || decoder.object->contains("hidden_size"))
+          return {decoder.object, &model_type(default_type)};
+        inner = object_in(decoder.type->entry, "decoder_fields");
+        if (inner == nullptr) inner = &kNothing;
       }
     } else if (decoder.type->is_general()) {
       for (const Json& field : decoder.type->entry.at("decoders")) {
@@ -66,7 +67,8 @@ Decoder decoder_of(const Json& document) {
     if (inner == nullptr) break;
     const std::string own = text_in(*inner, "model_type");
     const ModelType& own_type = model_type(own);
-    decoder = {inner, own_type.is_general() && own.empty() ? &model_type(default_type) : &own_type};
+    // Published files have types within others that Transformers does not know, and passes over.
+    decoder = {inner, own_type.is_general() ? &model_type(default_type) : &own_type};
   }
   return decoder;
 }

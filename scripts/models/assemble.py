@@ -15,6 +15,8 @@ NAMES = {"q": "q_heads", "kv": "kv_heads", "dim": "head_dim", "v": "v_head_dim",
 COUNTS = ("decoder_layers", "num_decoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers")
 
 
+# Kinds of layers that any type may list, and that are no attention.
+WORDS = {"linear_attention": "linear attention", "conv": "convolutions", "moe": "experts", "mlp": "MLPs"}
 NO_ATTENTION = re.compile("linear_attention|conv|mamba|recurrent|moe|mlp")
 
 
@@ -145,6 +147,10 @@ def assemble(cache, target):
         inner = decoder_within(base) if base is not None and (name in decode) else None
         if inner:
             types[name] = {"decoder": inner[0], "decoder_type": inner[1]}
+            specification = (type(base).sub_configs_defaults or {}).get(inner[0])
+            given = {k: v for k, v in getattr(specification, "init_kwargs", {}).items() if isinstance(v, (int, float, str))}
+            if given:
+                types[name]["decoder_fields"] = given
         elif "error" not in cached:
             entry, unexplained = entry_of(name, cached)
             if entry is None:
@@ -185,6 +191,13 @@ def assemble(cache, target):
         if "same_as" in entry:
             types[name] = types[entry["same_as"]]
     for entry in types.values():
+        if entry.get("kinds", {}).get("other", "") is None:
+            entry["kinds"]["other"] = "something other than attention"
+        if "layer_types" in entry.get("lists", ()):
+            entry.setdefault("pattern", [{"kind": next(iter(entry["kinds"]))}])
+            for kind, words in WORDS.items():
+                if entry["kinds"].get(kind) is None:
+                    entry["kinds"][kind] = words
         if "lists" in entry:
             renamed = {old: new for old, new in _LEGACY_LAYER_TYPE_REMAP.items() if new in entry["kinds"] and old not in entry["kinds"]}
             entry["renamed"] = {**renamed, **entry.get("renamed", {})}
