@@ -148,7 +148,7 @@ def assemble(cache, target):
         if inner:
             types[name] = {"decoder": inner[0], "decoder_type": inner[1]}
             specification = (type(base).sub_configs_defaults or {}).get(inner[0])
-            given = {k: v for k, v in getattr(specification, "init_kwargs", {}).items() if isinstance(v, (int, float, str))}
+            given = {k: v for k, v in getattr(specification, "init_kwargs", {}).items() if isinstance(v, (int, float, str, type(None)))}
             if given:
                 types[name]["decoder_fields"] = given
         elif "error" not in cached:
