@@ -97,6 +97,9 @@ void add_remarks(LayerShape& shape, Roles& roles) {
   if (roles.has("compressed"))
     shape.remarks.emplace_back(
         "Query tokens also see compressed tokens beside the window: a second cache, which is left out here.");
+  if (roles.has("prompt_window"))
+    shape.remarks.emplace_back(
+        "Query tokens see the prompt and a window of the tokens behind it; the window is left out here.");
   if (roles.has("blocksparse"))
     shape.remarks.emplace_back("Query tokens see a fixed pattern of blocks only, which is left out here.");
 }

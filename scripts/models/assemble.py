@@ -7,7 +7,7 @@ from pathlib import Path
 import transformers
 from transformers.configuration_utils import _LEGACY_LAYER_TYPE_REMAP
 
-from derive import ALIBI, CONFIG_MAPPING, Layer, Type, dataclasses, text_types
+from derive import ALIBI, CONFIG_MAPPING, RELEVANT, Layer, Type, text_types
 from fit import fit
 from patterns import pattern_of
 
@@ -148,7 +148,7 @@ def assemble(cache, target):
         if inner:
             types[name] = {"decoder": inner[0], "decoder_type": inner[1]}
             specification = (type(base).sub_configs_defaults or {}).get(inner[0])
-            given = {k: v for k, v in getattr(specification, "init_kwargs", {}).items() if isinstance(v, (int, float, str, type(None)))}
+            given = {k: v for k, v in getattr(specification, "init_kwargs", {}).items() if isinstance(v, (int, float, str, type(None))) and (k == "model_type" or RELEVANT.search(k))}
             if given:
                 types[name]["decoder_fields"] = given
         elif "error" not in cached:
