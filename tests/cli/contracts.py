@@ -299,6 +299,11 @@ class ModelConfig(Contract):
         one = json.loads(self.expect(0, "tune", "--json", "--dry-run", "--model-config", file, *OFFLINE[:2], "--batch", "1", "--context", "1k",
                                      "--layers", "window").stdout)
         self.assertEqual(one["problem"]["kv_heads"], 4)
+        kernels = {layers: {k["kernel"] for k in json.loads(self.expect(
+            0, "prewarm", "--json", "--model-config", file, *OFFLINE[:2], "--context", "1k", *layers).stdout)["kernels"]}
+            for layers in ((), ("--layers", "full"), ("--layers", "window"))}
+        self.assertEqual(kernels[()], kernels["--layers", "full"] | kernels["--layers", "window"])
+        self.assertEqual(len(kernels[()]), 2)
 
     def test_models_says_what_the_layers_of_a_file_are(self):
         file = self.write(json.dumps(self.TWO_KINDS))
