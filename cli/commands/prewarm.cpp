@@ -41,6 +41,11 @@ int run(const Console& console, const PrewarmFlags& flags) {
   for (const std::string& warning : layers.warnings) warn(warning);
   const WinnerTable winners = WinnerTable::build(target->facts, layers);
 
+  std::vector<std::pair<const Workload*, Shape>> steps;
+  for (const Workload& workload : model->workloads) {
+    for (const Shape& shape : workload.shapes) steps.emplace_back(&workload, shape);
+  }
+
   const std::atomic<bool>* stop = stop_on_signals();
   ProgressLine line(console.quiet, is_terminal(stderr));
   nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
@@ -48,11 +53,11 @@ int run(const Console& console, const PrewarmFlags& flags) {
   nlohmann::ordered_json rejected = nlohmann::ordered_json::array();
   // Several shapes often share a kernel and differ only in their grids. What has become of each kernel:
   std::vector<std::pair<KernelSpec, Result<void>>> tried;
-  const auto compile_once = [&](const KernelSpec& spec, std::size_t shape_number) -> Result<void> {
+  const auto compile_once = [&](const KernelSpec& spec, std::size_t step) -> Result<void> {
     const auto known =
         std::find_if(tried.begin(), tried.end(), [&](const auto& before) { return before.first == spec; });
     if (known != tried.end()) return known->second;
-    line.show_transient(fmt::format("[{}/{}] {}", shape_number, workload->shapes.size(), kernel_name(spec)));
+    line.show_transient(fmt::format("[{}/{}] {}", step, steps.size(), kernel_name(spec)));
     const Result<EmittedKernel> kernel = emit(spec);
     const Result<CompiledKernel> compiled =
         kernel ? compile(*kernel, caches->cubins.get()) : tl::unexpected(kernel.error());
@@ -77,9 +82,9 @@ int run(const Console& console, const PrewarmFlags& flags) {
                        {"from_cache", compiled->from_cache}});
     return {};
   };
-  for (std::size_t i = 0; i < workload->shapes.size(); ++i) {
+  for (std::size_t i = 0; i < steps.size(); ++i) {
     Result<void> ready;
-    for (const Choice& choice : winners.launch_order(workload->problem, workload->shapes[i])) {
+    for (const Choice& choice : winners.launch_order(steps[i].first->problem, steps[i].second)) {
       if (stop->load()) break;
       ready = compile_once(choice.config.spec, i + 1);
       if (ready || !is_about_the_kernel(ready.error().code)) break;
