@@ -22,10 +22,6 @@ struct EmittedKernel {
 /// Errors: those of validate(spec).
 Result<EmittedKernel> emit(const KernelSpec& spec);
 
-/// The order of the dims in the columns that ranks of a group send to each other, as a number: kernels of one problem
-/// can be launched by the ranks of one group if theirs are equal.
-int exchange_order(const KernelSpec& spec);
-
 /// Content hash (XXH3-128, hex) over all templates and the generator's own version: provenance of results, and what
 /// makes winners stale. Lines that are empty or hold nothing but a comment do not count: no kernel depends on them.
 /// Computed once a process.

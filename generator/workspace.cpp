@@ -3,18 +3,15 @@
 #include <algorithm>
 #include <limits>
 
+#include "generator/kernel_layout.hpp"
+
 namespace leanattn {
 inline namespace v1 {
 namespace {
 
 #include "templates/line/schedule.cuh"
-#include "templates/shared_layout.cuh"
 
 }  // namespace
-
-int partial_floats(const KernelSpec& spec) {
-  return lean_partial_floats(4 * partial_columns(spec), state_columns(spec));
-}
 
 std::int64_t partial_slots(const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles,
                            std::int64_t context_capacity) {
@@ -32,7 +29,7 @@ WorkspaceLayout workspace_layout(const KernelSpec& spec, std::int64_t slots, std
   layout.slots = slots;
   layout.tickets_offset = 0;
   layout.partials_offset = round_up((slots + output_tiles) * 4);
-  layout.total_bytes = layout.partials_offset + round_up(slots * 2 * partial_floats(spec) * 4);
+  layout.total_bytes = layout.partials_offset + round_up(slots * 2 * layout_of(spec).partial_floats * 4);
   return layout;
 }
 

@@ -33,6 +33,7 @@ Command add_explain(CLI::App& program);
 Command add_report(CLI::App& program);
 Command add_db(CLI::App& program);
 Command add_models(CLI::App& program);
+Command add_families(CLI::App& program);
 Command add_devices(CLI::App& program);
 Command add_doctor(CLI::App& program);
 /// Prints a completion script. `program` must have all of its commands when the command runs.

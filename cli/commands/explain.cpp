@@ -12,6 +12,7 @@
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
+#include "generator/kernel_layout.hpp"
 #include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
@@ -68,7 +69,7 @@ Result<std::vector<Schedule>> draw(const ExplainFlags& flags, const Workload& wo
   ScheduleInput input{.title = {},
                       .context_lengths = *lengths,
                       .kv_heads = workload.problem.kv_heads,
-                      .row_blocks = row_blocks(spec),
+                      .row_blocks = layout_of(spec).row_blocks,
                       .tile = static_cast<int>(*tile),
                       .grid = 1,
                       .sm_count = static_cast<int>(*sms)};

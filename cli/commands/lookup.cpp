@@ -14,6 +14,7 @@
 #include "cli/help/command_page.hpp"
 #include "cli/models/models_json.hpp"
 #include "generator/generator.hpp"
+#include "generator/kernel_layout.hpp"
 #include "runtime/engine/plan.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
@@ -131,7 +132,7 @@ void print_explanation(const DecodeProblem& problem, const Shape& shape, const C
   }
   print_text(fmt::format("  kernel      {}\n", kernel_name(spec)));
   print_text(fmt::format("  CTA         {} warps, {} LeanTile tokens, {} stages by {}, {} B shared memory\n",
-                         spec.warps, spec.tile, spec.stages, to_string(spec.load), shared_bytes(spec)));
+                         spec.warps, spec.tile, spec.stages, to_string(spec.load), layout_of(spec).shared_bytes));
   print_text(fmt::format("  fix-up      {}\n", to_string(spec.fixup)));
   print_text(fmt::format("  launch      {}\n",
                          spec.pdl ? "may overlap the kernel in front of it (programmatic dependent launch)"

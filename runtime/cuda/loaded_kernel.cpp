@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cache/cubin/cubin_db.hpp"
+#include "generator/kernel_layout.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "runtime/cuda/load_cubin.hpp"
@@ -68,8 +69,9 @@ Result<LoadedKernel> LoadedKernel::in_current_context() const {
 Result<void> LoadedKernel::bind_to_current_context() {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
-  if (row_blocks_in_step(spec_)) ctas_of_range_ = row_blocks(spec_);
-  if (spec_.load == LoadPath::tensor) maps_ = std::make_unique<TensorMapCache>();
+  const KernelLayout layout = layout_of(spec_);
+  if (layout.row_blocks_in_step) ctas_of_range_ = layout.row_blocks;
+  if (spec_.load == LoadPath::tensor && !layout.gathers_rows) maps_ = std::make_unique<TensorMapCache>();
   // Rings in shared memory want all of it; loads straight to registers stage their lines in L1, so there the driver
   // decides.
   const auto carve_out = loads_to_registers(spec_.load) ? CarveOut::automatic : CarveOut::largest_shared;
@@ -161,7 +163,7 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
   LeanDecodeArgs filled = has_selection(spec_.features) ? lean_line_of_selection(args, spec_.features.q_len) : args;
   filled.grid_reciprocal = lean_reciprocal(static_cast<unsigned>(ranges));
   KvTensorMaps maps;
-  if (spec_.load == LoadPath::tensor && !gathers_rows(spec_)) {
+  if (maps_) {
     const TensorMapKey key = tensor_map_key(args, l2_promotion);
     if (!maps_->find(key, maps)) {
       auto encoded = encode_tensor_maps(spec_, args, l2_promotion);

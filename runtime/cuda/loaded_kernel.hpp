@@ -80,7 +80,7 @@ class LoadedKernel {
   int resident_ = 0;
   std::int64_t resident_total_ = 0;
   std::int64_t ctas_of_range_ = 1;        ///< that carry a row block each (row_blocks_in_step)
-  std::unique_ptr<TensorMapCache> maps_;  ///< of load path tensor only
+  std::unique_ptr<TensorMapCache> maps_;  ///< null where no tensor copies read KV
 };
 
 }  // namespace v1

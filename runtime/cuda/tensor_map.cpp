@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "generator/kernel_layout.hpp"
 #include "runtime/cuda/driver.hpp"
 
 namespace leanattn {
@@ -17,7 +18,8 @@ constexpr std::int64_t kElementBytes = 2;
 }  // namespace
 
 Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecodeArgs& args, int l2_promotion) {
-  if (gathers_rows(spec)) return KvTensorMaps{};  // nobody reads them
+  const KernelLayout layout = layout_of(spec);
+  if (layout.gathers_rows) return KvTensorMaps{};  // nobody reads them
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
   const bool paged = spec.features.page_size > 0;
@@ -25,7 +27,7 @@ Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecode
   const std::int64_t outer = paged ? args.pool_pages : args.batch;
   const auto promotion = l2_promotion == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   const auto type = spec.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const int run = paged ? page_run(spec) : step_tokens(spec);
+  const int run = paged ? layout.page_run : layout.step_tokens;
   const cuuint32_t every_element[] = {1, 1, 1, 1, 1};
 
   struct Operand {
@@ -38,7 +40,7 @@ Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecode
     const auto panels_of_copy = static_cast<cuuint32_t>(operand.dims_of_copy / kPanelDims);
     const cuuint64_t sizes[] = {kPanelDims, static_cast<cuuint64_t>(tokens), panels,
                                 static_cast<cuuint64_t>(args.kv_heads), static_cast<cuuint64_t>(outer)};
-    const cuuint32_t box[] = {kPanelDims, static_cast<cuuint32_t>(run), run == step_tokens(spec) ? panels_of_copy : 1,
+    const cuuint32_t box[] = {kPanelDims, static_cast<cuuint32_t>(run), run == layout.step_tokens ? panels_of_copy : 1,
                               1, 1};
     // The stride of a dimension of one element is never used, but it must be valid.
     const auto bytes = [](long long stride, long long extent) {
@@ -58,7 +60,7 @@ Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecode
   };
   KvTensorMaps maps;
   // A stage of two parts is K's columns only: those of the first half of V, and all others.
-  const bool in_parts = stage_parts(spec) > 1;
+  const bool in_parts = layout.stage_parts > 1;
   const int dims = spec.head_dim, first = in_parts ? value_dim(spec) / 2 : dims;
   const Operand k = {args.k, dims, first, args.k_stride_token, args.k_stride_head, args.k_stride_batch};
   const Operand others = {args.k, dims, dims - first, args.k_stride_token, args.k_stride_head, args.k_stride_batch};

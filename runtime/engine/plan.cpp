@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "generator/kernel_layout.hpp"
 #include "runtime/cuda/current_context.hpp"
 #include "runtime/cuda/gpu.hpp"
 #include "runtime/engine/group.hpp"
@@ -39,7 +40,7 @@ PlanCore::PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice ch
   Config& config = choice_.config;
   if (waits()) config.grid = std::min(config.grid, resident_share(group, *kernel_));
   limits_.tile = config.spec.tile;
-  limits_.row_blocks = row_blocks(config.spec);
+  limits_.row_blocks = layout_of(config.spec).row_blocks;
   limits_.segment_cost = config.segment_cost;
   limits_.workspace = workspace_for(problem, size, config);
 }

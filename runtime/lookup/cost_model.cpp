@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "generator/families/family.hpp"
 #include "generator/integers.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/specs.hpp"
@@ -49,8 +50,8 @@ constexpr double kOutOfStep = 0.18;
 constexpr double kStandsStill = 0.5;
 
 /// Tokens that all warps of a CTA attend to in one step.
-std::int64_t step_of_cta(const KernelSpec& spec) {
-  return spec.load == LoadPath::tensor ? step_tokens(spec) : std::int64_t{step_tokens(spec)} * spec.warps;
+std::int64_t step_of_cta(const KernelSpec& spec, const KernelLayout& layout) {
+  return spec.load == LoadPath::tensor ? layout.step_tokens : std::int64_t{layout.step_tokens} * spec.warps;
 }
 
 /// The number of such steps whose bytes are in flight at once.
@@ -79,15 +80,15 @@ struct Line {
 bool has_groups(FixUp fixup, std::int64_t contributors) { return fixup == FixUp::ticket && contributors > kFlat; }
 
 /// Whether every row of K and V is a bulk copy of its own (kAdjacent in templates/kv/bulk.cuh).
-bool copies_each_row(const KernelSpec& spec) {
-  const bool in_runs = spec.features.page_size > 0 && page_run(spec) < step_tokens(spec);
+bool copies_each_row(const KernelSpec& spec, const KernelLayout& layout) {
+  const bool in_runs = spec.features.page_size > 0 && layout.page_run < layout.step_tokens;
   return spec.load == LoadPath::bulk && (spec.layout == KvLayout::strided || spec.features.latent || in_runs);
 }
 
 /// The most tokens in a microsecond that one SM attends to with more than 32 query rows and 128 columns of K and of V.
 /// The best tenth of the kernels of random problems on an H100 and an H200 reaches these.
-double rate_of_many_rows(const KernelSpec& spec) {
-  if (rows_per_block(spec) > 64) return spec.stages == 1 ? 23 : spec.stages == 2 ? 45 : 50;
+double rate_of_many_rows(const KernelSpec& spec, const KernelLayout& layout) {
+  if (layout.rows > 64) return spec.stages == 1 ? 23 : spec.stages == 2 ? 45 : 50;
   if (spec.stages == 1) return 36;
   // Long steps, or another warpgroup's, hide the softmax.
   const bool long_steps = spec.warp_tokens > 16;
@@ -96,16 +97,16 @@ double rate_of_many_rows(const KernelSpec& spec) {
 }
 
 /// The most tokens in a microsecond that one SM attends to, whatever its memory does. Few query rows never reach it.
-double attended_rate(const KernelSpec& spec) {
+double attended_rate(const KernelSpec& spec, const KernelLayout& layout) {
   // 64 rows of a latent cache with roles for the warpgroups (49 x 4685 tokens of 128 heads in 131 us on an H200; long
   // launches reach 33, because power limits the clock), and 16 rows of it without (1 x 8192 tokens of 128 heads).
   const double columns = spec.head_dim + value_dim(spec);
   // Where the producer converts rows, it is the limit (64 x 8192 tokens of 64 and 64 x 16384 of 16 heads on an H100).
-  if (converts_rows(spec)) return (warpgroups_have_roles(spec) ? 20.0 : 28.0) * 1088 / columns;
-  if (warpgroups_have_roles(spec)) return 36.0 * 1088 / columns;
+  if (layout.converts_rows) return (layout.family == &kWgmmaRoles ? 20.0 : 28.0) * 1088 / columns;
+  if (layout.family == &kWgmmaRoles) return 36.0 * 1088 / columns;
   if (spec.load == LoadPath::tensor && spec.features.latent) return 45.0 * 1088 / columns;
-  if (query_rows_lead(spec)) return rate_of_many_rows(spec) * 256 / columns;
-  const int rows = rows_per_block(spec);
+  if (layout.family->query_rows_lead) return rate_of_many_rows(spec, layout) * 256 / columns;
+  const int rows = layout.rows;
   if (spec.load == LoadPath::tensor || (rows <= 16 && columns <= 512)) return std::numeric_limits<double>::infinity();
   // 24 rows of 64 columns of K and V (226 x 32596 tokens of 72/3 heads in 980 to 1070 us on an H100).
   if (columns <= 256) return 90.0 * 256 / columns * 16 / std::max(rows, 16);
@@ -115,26 +116,26 @@ double attended_rate(const KernelSpec& spec) {
 /// Microseconds from one step of a warp, or of a warpgroup of load path tensor, to the next if its KV is there: waiting
 /// for the barrier, two products and the softmax between them depend on each other. Measured with one CTA of four warps
 /// on an SM, where nothing else hides it. 0 where attended_rate() knows better.
-double warp_step_us(const KernelSpec& spec) {
+double warp_step_us(const KernelSpec& spec, const KernelLayout& layout) {
   constexpr double kChain = 0.47, kPerTile = 0.23, kConversion = 0.3;  // a tile is 16 tokens of 128 columns
   // A token whose page is looked up for itself, by threads that copy rows, load them to registers, or have a part of
   // the columns each (load path vector); and one of bytes, of a page of several. Fitted to random problems on an H200,
   // load path vector on an H100.
   constexpr double kCopiedToken = 0.03, kLoadedToken = 0.05, kTokenOfLanes = 0.22, kTokenOfBytes = 0.01;
-  if (spec.features.latent || query_rows_lead(spec)) return 0;
+  if (spec.features.latent || layout.family->query_rows_lead) return 0;
   const double tiles = spec.warp_tokens * spec.head_dim / 2048.0;
-  const int rows = rows_per_block(spec);
+  const int rows = layout.rows;
   if (spec.load == LoadPath::vector) {
-    const bool apart = spec.features.page_size > 0 && page_run(spec) == 1;
+    const bool apart = spec.features.page_size > 0 && layout.page_run == 1;
     return 0.5 * kChain + kPerTile * tiles * rows + (apart ? kTokenOfLanes * spec.warp_tokens : 0);
   }
-  const double copies_us = copies_each_row(spec) ? 0.02 * 2 * spec.warp_tokens : 0;
+  const double copies_us = copies_each_row(spec, layout) ? 0.02 * 2 * spec.warp_tokens : 0;
   // Bytes become operands in registers.
   const bool bytes = has_one_byte_elements(spec.features);
   const double conversion_us = bytes ? kConversion * tiles : 0;
   double token_us = 0;
   if (spec.features.page_size > 0 && spec.load != LoadPath::tensor) {
-    const bool apart = page_run(spec) == 1;
+    const bool apart = layout.page_run == 1;
     token_us = apart ? (spec.load == LoadPath::ldg ? kLoadedToken : kCopiedToken) : bytes ? kTokenOfBytes : 0;
   }
   return kChain + kPerTile * tiles * (1 + static_cast<double>(divide_up(rows, 8))) / 2 + copies_us + conversion_us +
@@ -143,17 +144,17 @@ double warp_step_us(const KernelSpec& spec) {
 
 /// Microseconds that a segment of load path tensor takes for its query rows beyond eight: reading q and writing O. 80
 /// rows of 128 columns took 2.6, 57 rows of 64 columns 0.7, 115 rows of 128 columns 2.6 on an H100.
-double rows_us(const KernelSpec& spec) {
+double rows_us(const KernelSpec& spec, const KernelLayout& layout) {
   if (spec.features.latent || spec.load != LoadPath::tensor) return 0;
-  return 0.03 * std::max(rows_per_block(spec) - 8, 0) * (spec.head_dim + value_dim(spec)) / 256.0;
+  return 0.03 * std::max(layout.rows - 8, 0) * (spec.head_dim + value_dim(spec)) / 256.0;
 }
 
 /// Round trips to L2, one after the other, in which a contributor that waits reduces its share: a strip of columns
 /// (templates/merge/share_strips.cuh), or single columns (templates/merge/slice.cuh). Of single columns the first turn
 /// counts as none, because the time for few columns has it.
-std::int64_t strip_trips(const KernelSpec& spec, std::int64_t contributors) {
-  const std::int64_t loads = strip_loads(spec);
-  const std::int64_t strip = divide_up(std::int64_t{partial_columns(spec)}, contributors);
+std::int64_t strip_trips(const KernelSpec& spec, const KernelLayout& layout, std::int64_t contributors) {
+  const std::int64_t loads = layout.strip_loads;
+  const std::int64_t strip = divide_up(std::int64_t{layout.partial_columns}, contributors);
   if (loads > 1) return divide_up(strip * contributors, loads * 32 * spec.warps);
   std::int64_t lanes = 2;
   while (lanes < std::min<std::int64_t>(contributors, 32)) lanes *= 2;
@@ -163,26 +164,27 @@ std::int64_t strip_trips(const KernelSpec& spec, std::int64_t contributors) {
 /// The number of partials that would take as long to merge one after the other, which on an H200 takes 0.1 us for each
 /// of them and 0.35 us once (bench_phases).
 /// share: CTAs of the grid for each SM, at most 1. crosses: whether ranges cross output tiles.
-double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors, double share, bool crosses) {
+double merged_in_a_row(const KernelSpec& spec, const KernelLayout& layout, std::int64_t contributors, double share,
+                       bool crosses) {
   const FixUp fixup = spec.fixup;
   const auto count = static_cast<double>(contributors);
   // Where partials are counted, two contributors take 20 us more than whole output tiles do if ranges cross output
   // tiles, and more contributors 13 us with a CTA on each SM (64 rows of 512 columns on an H100, 64 x 16384 and 1 x
   // 8192 tokens of 128 heads). Most of the latter is the time that L2 takes for all partials, which is less where there
   // are fewer.
-  if (counts_partials(spec)) {
+  if (layout.counts_partials) {
     // Even cuts into pairs were not timed by themselves: half of the partials are stored and merged.
     const double pair = crosses ? kCrossing : 20.0 + 90.0 * share;
-    return (contributors == 2 ? pair : 40.0 + 90.0 * share) * partial_columns(spec) / 8192;
+    return (contributors == 2 ? pair : 40.0 + 90.0 * share) * layout.partial_columns / 8192;
   }
   // Contributors that wait for each other reduce a slice each, many partials at a time. This takes 0.76 us for 2 of
   // them, 0.98 us for 8, 1.17 us for 16 and 1.57 us for 132. Where they have many columns, a round trip takes 0.8 us.
   if (fixup == FixUp::wait)
-    return 2.6 + 1.35 * std::log2(count) + 8.0 * static_cast<double>(strip_trips(spec, contributors));
+    return 2.6 + 1.35 * std::log2(count) + 8.0 * static_cast<double>(strip_trips(spec, layout, contributors));
   // The one that merges alone reads them with the bandwidth of one SM. On an H200, a partial of 64 rows of 512 columns
   // takes it 6.4 us, one of 32 rows 2.5 to 3.2 us, one of 8 rows 0.8 us. Those of heads up to 256 columns are small: 8
   // rows of 128 columns take 0.1 us, 32 rows some 1.1 us on an H100.
-  const double columns = partial_columns(spec);
+  const double columns = layout.partial_columns;
   const double turns = std::max(1.0, columns / (spec.features.latent ? 128.0 : columns > 256 ? 96.0 : 256.0));
   const auto level = [&](double partials) {
     // Each thread merges a column, and goes through the partials again for another one. It begins with a round trip.
@@ -190,7 +192,7 @@ double merged_in_a_row(const KernelSpec& spec, std::int64_t contributors, double
     const double again = spec.features.latent || columns > 256 ? 0 : std::ceil(columns / (32.0 * spec.warps)) - 1;
     return partials * turns + again * (partials + kRoundTrip);
   };
-  if (!has_groups(fixup, contributors)) return level(count) + (warpgroups_have_roles(spec) ? kCrossing / 2 : 0);
+  if (!has_groups(fixup, contributors)) return level(count) + (layout.family == &kWgmmaRoles ? kCrossing / 2 : 0);
   const auto width = std::max(kMinWidth, static_cast<std::int64_t>(std::ceil(std::sqrt(count))));
   const std::int64_t groups = contributors / width, largest = contributors - (groups - 1) * width;
   return level(static_cast<double>(largest)) + level(static_cast<double>(groups));
@@ -215,16 +217,16 @@ Line line_of(std::int64_t tiles_per_output, std::int64_t outputs, std::int64_t g
 
 /// What the fix-up takes longer, in microseconds, because a partial has more than 256 columns. Fitted to random
 /// problems on an H200.
-double fix_up_of_columns(const KernelSpec& spec) {
+double fix_up_of_columns(const KernelSpec& spec, const KernelLayout& layout) {
   if (spec.features.latent) return 0;
-  const double beyond = std::max(partial_columns(spec) - 256, 0) / 256.0;
+  const double beyond = std::max(layout.partial_columns - 256, 0) / 256.0;
   const bool ticket = spec.fixup == FixUp::ticket;
   if (spec.load != LoadPath::tensor) return beyond * (ticket ? 2.0 : spec.warps > 2 ? 1.5 : 0.5);
-  const int rows = rows_per_block(spec);
+  const int rows = layout.rows;
   if (rows > 64) return beyond * 0.6;
   if (rows > 32) return ticket ? beyond * 0.4 : 0;
   // Where warpgroups take steps in turn, their states meet in shared memory first.
-  return beyond * (ticket ? 0.7 : holds_results(spec) ? 0.35 : 1.4);
+  return beyond * (ticket ? 0.7 : layout.holds_results ? 0.35 : 1.4);
 }
 
 }  // namespace
@@ -271,6 +273,7 @@ double saved_at_start(const KernelSpec& spec) {
 }
 
 ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& spec) {
+  const KernelLayout layout = layout_of(spec);
   ModelParameters parameters = default_parameters(device);
   Costs& costs = parameters.costs;
   const bool alone = spec.ctas_per_sm == 1;
@@ -281,11 +284,10 @@ ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& 
   costs.segment = spec.features.latent ? 0.5 : spec.load == LoadPath::tensor ? 1.1 : 1.6;
   if (!spec.features.latent) parameters.latency = 1.2;  // steps of warps count by themselves
   // Of many query rows the mma family loads and writes many, one row after the other.
-  if (!spec.features.latent && spec.load != LoadPath::tensor)
-    costs.segment += 0.03 * std::max(rows_per_block(spec) - 8, 0);
-  costs.segment += rows_us(spec);
-  costs.fix_up = 0.2 + fix_up_of_columns(spec);
-  costs.partial = has_large_partials(spec) ? 0.1 : 0.07;
+  if (!spec.features.latent && spec.load != LoadPath::tensor) costs.segment += 0.03 * std::max(layout.rows - 8, 0);
+  costs.segment += rows_us(spec, layout);
+  costs.fix_up = 0.2 + fix_up_of_columns(spec, layout);
+  costs.partial = layout.has_large_partials ? 0.1 : 0.07;
   switch (spec.load) {
     case LoadPath::ldg: costs.start = 4.2; break;
     case LoadPath::cp_async:
@@ -293,17 +295,21 @@ ModelParameters default_parameters(const DeviceFacts& device, const KernelSpec& 
     case LoadPath::bulk: costs.start = 3.6; break;
     case LoadPath::tensor: costs.start = 4.0; break;
   }
-  if (spec.features.latent) costs.start += warpgroups_have_roles(spec) ? 3.5 : 1.2;
+  if (spec.features.latent) costs.start += layout.family == &kWgmmaRoles ? 3.5 : 1.2;
   // Query rows are staged and partials of them stored.
-  if (!spec.features.latent) costs.start += 0.03 * std::max(rows_per_block(spec) - 8, 0);
-  if (copies_each_row(spec)) costs.start += 0.5;  // of the first step
+  if (!spec.features.latent) costs.start += 0.03 * std::max(layout.rows - 8, 0);
+  if (copies_each_row(spec, layout)) costs.start += 0.5;  // of the first step
   costs.start -= saved_at_start(spec);
   return parameters;
 }
 
 LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
                          const Shape& shape, const KernelSpec& spec, int resident)
-    : parameters_(parameters), spec_(spec), sms_(std::max(device.sm_count, 1)), held_(std::max(resident, 1)) {
+    : parameters_(parameters),
+      spec_(spec),
+      layout_(layout_of(spec)),
+      sms_(std::max(device.sm_count, 1)),
+      held_(std::max(resident, 1)) {
   const std::int64_t outputs = output_tiles(problem, shape, spec);
   tiles_ = std::max<std::int64_t>(lean_tiles(problem, shape, spec), 1);
   tiles_per_output_ = std::max<std::int64_t>(tiles_ / std::max<std::int64_t>(outputs, 1), 1);
@@ -313,7 +319,7 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& d
   // 16-bit elements of q and O. Those of a latent cache are few beside its KV.
   const double rows = static_cast<double>(shape.batch) * problem.q_heads * problem.features.q_len;
   if (!spec.features.latent) rows_bytes_ = kShareOfRows * rows * 2 * (spec.head_dim + value_dim(spec));
-  readers_ = row_blocks_in_step(spec) ? 1 : row_blocks(spec);
+  readers_ = layout_.row_blocks_in_step ? 1 : layout_.row_blocks;
   l2_bytes_ = static_cast<double>(device.l2_bytes);
   // A tensor copy brings a whole run of a page, or a whole step of a dense cache, however few of its tokens count. The
   // contexts of a ragged batch end anywhere in one. Other contexts end at the capacity of a dense cache wherever this
@@ -321,7 +327,7 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& d
   // limit in a dense cache, and 1.17 times in pages of 16.
   if (spec.load == LoadPath::tensor) {
     const bool paged = problem.features.page_size > 0;
-    const double run = paged ? page_run(spec) : step_tokens(spec);
+    const double run = paged ? layout_.page_run : layout_.step_tokens;
     double tokens = tokens_per_output_;
     if (is_ragged(visible_shape(problem, shape))) {
       tokens += (run - 1) / 2;
@@ -331,9 +337,9 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& d
     bytes_ *= tokens / tokens_per_output_;
     tokens_per_output_ = tokens;
   }
-  step_tokens_ = step_of_cta(spec);
-  attended_rate_ = attended_rate(spec);
-  warp_step_us_ = warp_step_us(spec);
+  step_tokens_ = step_of_cta(spec, layout_);
+  attended_rate_ = attended_rate(spec, layout_);
+  warp_step_us_ = warp_step_us(spec, layout_);
 }
 
 double LaunchModel::reads_of_kv(std::int64_t grid) const {
@@ -412,7 +418,7 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
   // way.
   const double turns = static_cast<double>(steps) / (spec_.load == LoadPath::tensor ? spec_.warps / 4 : 1);
   const double chain_us = std::max(turns - 1, 0.0) * warp_step_us_;
-  const bool out_of_step = row_blocks_in_step(spec_) && line.segments > 1;
+  const bool out_of_step = layout_.row_blocks_in_step && line.segments > 1;
   const double rated_us =
       static_cast<double>(line.longest * spec_.tile) / attended_rate_ * (out_of_step ? 1 + kOutOfStep : 1);
   // The part of the time of its KV for which a CTA stands still. It does not count while the ring is filled for the
@@ -431,7 +437,7 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
                     wave_bytes / parameters_.memory_rate);
   };
   // Costs::wait counts a part of what an SM takes longer.
-  const double cta_us = kCtaUs + rows_us(spec_) / kWait;
+  const double cta_us = kCtaUs + rows_us(spec_, layout_) / kWait;
   ModelFeatures features;
   features.memory = (all_bytes + rows_bytes_) / parameters_.memory_rate;
   // All waves but the last have as many CTAs as are resident at once. The start of the first one is among the costs. A
@@ -474,9 +480,9 @@ ModelFeatures LaunchModel::features(std::int64_t wanted_grid) const {
     features.shared = 1;
     features.tree = has_groups(spec_.fixup, line.contributors) ? 1 : 0;
     features.partials =
-        merged_in_a_row(spec_, line.contributors, sms_at_work / static_cast<double>(sms_), line.segments > 1);
+        merged_in_a_row(spec_, layout_, line.contributors, sms_at_work / static_cast<double>(sms_), line.segments > 1);
     // At both ends of such a range a CTA waits for others.
-    const bool pair = counts_partials(spec_) && line.contributors == 2;
+    const bool pair = layout_.counts_partials && line.contributors == 2;
     if (spec_.fixup == FixUp::wait && line.segments > 1 && !pair) features.partials *= 2;
   }
   return features;

@@ -23,6 +23,7 @@
 #include <array>
 #include <cstdint>
 
+#include "generator/kernel_layout.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/problem.hpp"
 
@@ -102,6 +103,7 @@ class LaunchModel {
 
   const ModelParameters& parameters_;
   const KernelSpec& spec_;
+  KernelLayout layout_;
   int readers_ = 1;  // row blocks that read the KV of a head each at a time of their own
   std::int64_t sms_, held_;
   std::int64_t tiles_ = 1, tiles_per_output_ = 1, step_tokens_ = 1;

@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "generator/generator.hpp"
-#include "generator/row_format.hpp"
+#include "generator/families/family.hpp"
 #include "runtime/cuda/loaded_kernel.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/specs.hpp"
@@ -27,32 +26,23 @@ std::int64_t even_grid(std::int64_t most, std::int64_t outputs) {
   return static_cast<double>(even) >= kWorthwhileShare * static_cast<double>(most) ? even : most;
 }
 
-/// The spec of this load path with the deepest ring that fits, of up to `most_warps` warps. Its fix-up is by tickets,
-/// because they never wait for a CTA that has not started. nullopt where the load path has no kernel for what `base`
-/// asks.
+/// The first spec of this load path, of up to `most_warps` warps, that is valid with a depth that its family names. Its
+/// fix-up is by tickets, because they never wait for a CTA that has not started. nullopt where the load path has no
+/// kernel for what `base` asks.
 std::optional<KernelSpec> safe_spec(const KernelSpec& base, LoadPath load, int most_warps) {
-  // With sixteen tokens a warp there are registers left for the accumulators. With two CTAs an SM, one streams while
-  // the other fixes up. Where query rows lead, two warpgroups share a CTA, so that one computes while the other one
-  // waits.
-  struct Depth {
-    int warps, ctas_per_sm, stages;
-  };
-  constexpr Depth kDepths[] = {{8, 1, 4}, {8, 1, 3}, {8, 1, 2}, {4, 2, 3}, {4, 2, 2}, {4, 1, 3},
-                               {4, 1, 2}, {4, 1, 1}, {2, 1, 2}, {2, 1, 1}, {1, 1, 1}};
   KernelSpec spec = base;
   spec.load = load;
   spec.fixup = FixUp::ticket;
-  spec.warp_tokens = 16;
-  for (const Depth& depth : kDepths) {
-    spec.warps = depth.warps;
-    if (depth.warps > most_warps || (depth.warps == 8 && !query_rows_lead(spec) && !splits_columns(spec))) continue;
-    // A producer warp serves a whole warpgroup, and with one stage the two would only wait for each other.
-    if (load == LoadPath::tensor && (depth.warps < 4 || depth.stages < 2)) continue;
-    spec.ctas_per_sm = depth.ctas_per_sm;
-    spec.stages = depth.stages;
-    for (const int tile : {64, 32, 16}) {
-      spec.tile = base.features.batch_invariant ? kInvariantTile : tile;
-      if (validate(spec)) return spec;
+  spec.warp_tokens = 16;  // which leaves registers for the accumulators
+  for (const KernelFamily* const family : families()) {
+    if (!has_load(*family, load)) continue;
+    for (const DefaultDepth& depth : family->default_depths(base)) {
+      spec.warps = depth.warps, spec.ctas_per_sm = depth.ctas_per_sm, spec.stages = depth.stages;
+      if (depth.warps > most_warps || &family_of(spec) != family) continue;
+      for (const int tile : {64, 32, 16}) {
+        spec.tile = base.features.batch_invariant ? kInvariantTile : tile;
+        if (validate(spec)) return spec;
+      }
     }
   }
   return std::nullopt;
@@ -62,25 +52,23 @@ std::optional<KernelSpec> safe_spec(const KernelSpec& base, LoadPath load, int m
 
 std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape) {
   // `tensor` comes first: it streams fastest, and it reads the cache once even for a large group, whose rows do not fit
-  // the registers of mma in one pass. With many query rows `bulk` comes next, because it needs no address registers in
-  // each thread, without which the kernel would spill. With few rows `cp_async` comes next, because it copies the short
-  // rows of a strided cache faster. `cp_async` is always tried, for it alone has every feature. Rows with a format of
-  // their own have load path `tensor` only. Where its producer converts rows, kernels of eight warps spill with some
-  // features, and those of four come next.
+  // the registers of mma in one pass. Where its producer converts rows of bytes, kernels of eight warps spill with some
+  // features, and those of four come next. With many query rows `bulk` comes next, because it needs no address
+  // registers in each thread, without which the kernel would spill. With few rows `cp_async` comes next, because it
+  // copies the short rows of a strided cache faster. `cp_async` is always tried, for it alone has every feature but
+  // rows with a format of their own.
   constexpr int kManyRows = 16, kMostWarps = 8, kFewWarps = 4;
   const KernelSpec base = base_spec(device.arch, problem);
-  const bool many_rows = rows_per_block(base) > kManyRows;
+  const bool many_rows = layout_of(base).rows > kManyRows, bytes = kv_element_bytes(base.features) == 1;
   std::vector<Config> configs;
   struct Attempt {
     LoadPath load;
     int most_warps;
   };
-  std::vector<Attempt> attempts{{LoadPath::tensor, kMostWarps},
-                                {many_rows ? LoadPath::bulk : LoadPath::cp_async, kMostWarps},
-                                {many_rows ? LoadPath::cp_async : LoadPath::bulk, kMostWarps}};
-  if (base.features.latent && has_one_byte_elements(base.features))
-    attempts.insert(attempts.begin() + 1, {LoadPath::tensor, kFewWarps});
-  if (row_format(base.features) != nullptr) attempts = {{LoadPath::tensor, kMostWarps}, {LoadPath::tensor, kFewWarps}};
+  const Attempt attempts[] = {{LoadPath::tensor, kMostWarps},
+                              {LoadPath::tensor, bytes ? kFewWarps : kMostWarps},
+                              {many_rows ? LoadPath::bulk : LoadPath::cp_async, kMostWarps},
+                              {many_rows ? LoadPath::cp_async : LoadPath::bulk, kMostWarps}};
   for (const Attempt& attempt : attempts) {
     const auto spec = safe_spec(base, attempt.load, attempt.most_warps);
     if (!spec ||
@@ -106,7 +94,7 @@ Result<void> validate_on(const DeviceFacts& device, const DecodeProblem& problem
 }
 
 Config with_fitting_fix_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, Config config) {
-  if (config.spec.features.batch_invariant || !has_large_partials(config.spec)) return config;
+  if (config.spec.features.batch_invariant || !layout_of(config.spec).has_large_partials) return config;
   KernelSpec waiting = config.spec;
   waiting.fixup = FixUp::wait;
   // A range that ends at the end of an output tile, as all do of equally long ones if the grid divides their number,
@@ -119,7 +107,7 @@ Config with_fitting_fix_up(const DeviceFacts& device, const DecodeProblem& probl
 
 std::optional<int> order_of_group(const DeviceFacts& device, const DecodeProblem& problem) {
   if (!in_group(problem.features)) return std::nullopt;
-  return exchange_order(default_config(device, problem, Shape{}).spec);
+  return family_of(default_config(device, problem, Shape{}).spec).exchange_order;
 }
 
 Config default_config(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape) {

@@ -23,7 +23,7 @@ Result<void> validate_on(const DeviceFacts& device, const DecodeProblem& problem
 /// and validate_on() the device.
 std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape);
 
-/// The exchange_order() that kernels of a group's ranks must have; nullopt without a group, where any will do. Ranks
+/// The exchange_order that kernels of a group's ranks must have; nullopt without a group, where any will do. Ranks
 /// have parts of different sizes, whose look-ups need not agree, but their columns must have one order: that of the
 /// default kernel, which does not depend on the shape.
 std::optional<int> order_of_group(const DeviceFacts& device, const DecodeProblem& problem);

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "generator/families/family.hpp"
 #include "generator/integers.hpp"
+#include "generator/kernel_layout.hpp"
 #include "runtime/cuda/loaded_kernel.hpp"
 #include "runtime/lookup/specs.hpp"
 
@@ -53,7 +55,8 @@ bool is_ragged(const Shape& shape) {
 
 std::int64_t output_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
   const int lists = has_selection(problem.features) ? problem.features.q_len : 1;
-  return saturating_product(saturating_product(shape.batch, std::int64_t{problem.kv_heads} * lists), row_blocks(spec));
+  return saturating_product(saturating_product(shape.batch, std::int64_t{problem.kv_heads} * lists),
+                            layout_of(spec).row_blocks);
 }
 
 std::int64_t lean_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
@@ -100,7 +103,7 @@ std::int64_t ragged_grid(const DeviceFacts& device, const DecodeProblem& problem
 
 int segment_cost(const DeviceFacts& device, const KernelSpec& spec) {
   if (spec.features.batch_invariant) return 0;  // all of its segments are equally long
-  if (warpgroups_have_roles(spec)) {
+  if (layout_of(spec).family == &kWgmmaRoles) {
     // Attending takes longer than memory does. On an H100, 64 tokens take 1.9 us, and a segment more takes 5.8 us.
     constexpr double kTokenUs = 1.9 / 64, kRolesSegmentUs = 5.8;
     return static_cast<int>(std::lround(kRolesSegmentUs / (kTokenUs * spec.tile)));

@@ -8,7 +8,9 @@
 #include <limits>
 #include <optional>
 
+#include "generator/families/family.hpp"
 #include "generator/generator.hpp"
+#include "generator/kernel_layout.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/specs.hpp"
@@ -106,9 +108,9 @@ std::optional<PredictedConfig> best_predicted(std::span<const EstimatedKernel> k
   double least = std::numeric_limits<double>::infinity();  // of doubtful_us
   for (const EstimatedKernel& kernel : kernels) {
     const KernelSpec& spec = kernel.spec;
-    if (order && exchange_order(spec) != *order) continue;
+    if (order && family_of(spec).exchange_order != *order) continue;
     // A ragged batch gets segment costs and all the CTAs that are resident at once, and these wait for nobody.
-    if (ragged && spec.fixup == FixUp::wait && !has_large_partials(spec)) continue;
+    if (ragged && spec.fixup == FixUp::wait && !layout_of(spec).has_large_partials) continue;
     const int resident = waits(spec) ? std::min(kernel.resident, spec.ctas_per_sm) : kernel.resident;
     const Corrected corrected(kernel, spec, here);
     const LaunchModel launch(kernel.parameters, device, problem, shape, spec, kernel.resident);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "generator/families/family.hpp"
 #include "generator/generator.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
@@ -29,7 +30,7 @@ bool belongs(const DeviceFacts& device, const DecodeProblem& problem, const Conf
          problem.pdl == base.pdl && spec.features == base.features &&
          (!waits(spec) || config.grid <= most_resident(device, spec)) &&
          // Ranks may launch different kernels, which send columns in one order.
-         (!in_group(problem.features) || exchange_order(spec) == order_of_group(device, problem)) &&
+         (!in_group(problem.features) || family_of(spec).exchange_order == order_of_group(device, problem)) &&
          // A batch-invariant problem has one kernel for all shapes, because bits depend on the kernel. For the same
          // reason its line has no segment costs.
          (!problem.features.batch_invariant ||

@@ -11,9 +11,11 @@ inline namespace v1 {
 
 /// The registers that the launch bounds leave to a thread.
 int register_limit(const KernelSpec& spec);
-/// The registers below which a kernel surely spills: for accumulators, query, one block of K and V (ldg keeps a whole
-/// step) and addresses.
+/// The registers below which a kernel surely spills, as its family says.
 int least_registers(const KernelSpec& spec);
+
+/// Whether the launch bounds leave fewer than those.
+bool surely_spills(const KernelSpec& spec);
 
 /// A guess of how many CTAs one SM will hold. At least 1.
 int guess_resident(const DeviceFacts& device, const KernelSpec& spec);

@@ -1,5 +1,6 @@
 // specs.cpp -- what the problem fixes of a spec, and tunables that are made to fit it.
 #include "runtime/lookup/specs.hpp"
+#include "generator/kernel_layout.hpp"
 
 #include <fmt/format.h>
 
@@ -52,7 +53,7 @@ Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& fr
   spec.pdl = base.pdl;
   spec.features = base.features;
   if (spec.features.batch_invariant) spec.fixup = FixUp::ticket;
-  if (trades_registers(spec)) spec.ctas_per_sm = 1;  // validate() says why
+  if (layout_of(spec).trades_registers) spec.ctas_per_sm = 1;  // validate() says why
   for (;;) {
     const auto valid = validate(spec);
     if (valid) return spec;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <span>
 
+#include "generator/kernel_layout.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/residency.hpp"
 #include "runtime/lookup/specs.hpp"
@@ -47,7 +48,10 @@ constexpr Tunables kLatent[] = {
 };
 
 /// Whether contributors that wait take a strip of the columns each.
-bool has_wide_partials(const KernelSpec& spec) { return has_large_partials(spec) || strip_loads(spec) > 1; }
+bool has_wide_partials(const KernelSpec& spec) {
+  const KernelLayout layout = layout_of(spec);
+  return layout.has_large_partials || layout.strip_loads > 1;
+}
 
 }  // namespace
 
@@ -75,7 +79,7 @@ std::vector<KernelSpec> usual_kernels(const DeviceFacts& device, const DecodePro
       from.warps = tunables.warps, from.warp_tokens = tunables.warp_tokens, from.stages = tunables.stages;
       from.ctas_per_sm = tunables.ctas_per_sm;
       const auto spec = with_tunables_of(base, from);
-      if (spec && register_limit(*spec) >= least_registers(*spec)) add(*spec);
+      if (spec && !surely_spills(*spec)) add(*spec);
     }
   };
   if (base.features.latent) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "generator/families/family.hpp"
 #include "generator/generator.hpp"
 #include "generator/row_format.hpp"
 #include "runtime/lookup/default_config.hpp"
@@ -260,8 +261,8 @@ struct WinnerTable::Impl {
     Choice choice = found.measured->choice;
     const auto spec = with_tunables_of(base_spec(device.arch, problem), choice.config.spec);
     if (!spec) return std::nullopt;
-    if (in_group(problem.features) &&
-        (exchange_order(*spec) != order_of_group(device, problem) || choice.config.grid > resident_grid(device, *spec)))
+    if (in_group(problem.features) && (family_of(*spec).exchange_order != order_of_group(device, problem) ||
+                                       choice.config.grid > resident_grid(device, *spec)))
       return std::nullopt;
     choice.config.spec = *spec;
     choice.provenance = Provenance::nearest;

@@ -112,7 +112,7 @@ class Documentation(unittest.TestCase):
                         self.assertIn("--attention-backend CUSTOM", " ".join(words))
                     elif words[0] == "sglang":
                         self.assertRegex(" ".join(words), "attention-backend leanattn$")
-                    elif not re.fullmatch(r"build/\w+/tests/(unit_\w+|simulated_tuning)", words[0]):
+                    elif not re.fullmatch(r"build/\w+/tests/(unit_\w+|simulated_tuning|source_hashes)", words[0]):
                         self.assertIn(words[0], ["cmake", "ninja", "ctest", "pip"])
         self.assertGreater(asked, 5)
 
@@ -208,6 +208,11 @@ class Documentation(unittest.TestCase):
     def test_doctor_knows_every_environment_variable_of_the_page(self):
         known = set(re.findall(r'\{"(LEANATTN_[A-Z_0-9]+)", \w+\}', (SOURCE / "cli/commands/doctor_environment.cpp").read_text()))
         self.assertEqual(known, variables_of_the_page())
+
+    def test_the_tables_of_families_are_what_the_program_prints(self):
+        printed = subprocess.run([PROGRAM, "families"], capture_output=True, text=True, check=True).stdout
+        page = (SOURCE / "docs/kernel.md").read_text()
+        self.assertIn("<!-- leanattn families -->\n" + printed + "<!-- end -->\n", page, "run: leanattn families")
 
     def test_the_command_page_has_every_command_and_every_flag(self):
         page = (SOURCE / "docs/command-line.md").read_text()

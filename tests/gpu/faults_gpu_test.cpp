@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "generator/generator.hpp"
+#include "generator/kernel_layout.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/engine/launch_status.hpp"
 #include "runtime/lookup/specs.hpp"
@@ -138,7 +139,7 @@ TEST_F(FaultsOnGpu, APartialThatNeverComesEndsTheLaunchWithNanAndAReport) {
   for (const auto& [spec, lengths] : settings) {
     const std::string what = kernel_name(spec) + ", requests: " + std::to_string(lengths.size());
     const auto sound = kernel_of(spec), mute = kernel_of(spec, [&spec = spec](std::string&source) {
-                                          const std::string store = counts_partials(spec)
+                                          const std::string store = layout_of(spec).counts_partials
                                                                         ? "count_partial(args, f.c);"
                                                                         : "store_own_partial(args, f.c, results);";
                                           const auto at = source.find(store);
@@ -268,7 +269,7 @@ TEST_F(FaultsOnGpu, LengthsThatChangeWhileALaunchRunsDoNotHangIt) {
     if (arch.major == 9) {
       specs.push_back(spec_with_roles(arch, fixup));
       specs.push_back(spec_with_clusters(arch, fixup));
-      ASSERT_EQ(converting_ctas(specs.back()), 2);
+      ASSERT_EQ(layout_of(specs.back()).converting_ctas, 2);
     }
   }
   for (const KernelSpec& spec : specs) {

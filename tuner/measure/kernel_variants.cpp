@@ -1,4 +1,6 @@
 #include "tuner/measure/kernel_variants.hpp"
+#include "generator/families/family.hpp"
+#include "generator/kernel_layout.hpp"
 
 #include <fmt/format.h>
 
@@ -42,7 +44,8 @@ Result<EmittedKernel> without_merging(EmittedKernel kernel) {
           : replace_once(kernel, "  if (!is_last(args, share_ticket<0>(f.ticket), f.members)) return;\n",
                          "  return;\n");
   if (!cut) return tl::unexpected(cut.error());
-  if (counts_partials(kernel.spec)) {  // a count that nobody waits for would stay, and nobody may wait for one
+  if (layout_of(kernel.spec)
+          .counts_partials) {  // a count that nobody waits for would stay, and nobody may wait for one
     if (auto uncounted = replace_once(kernel, "  count_partial(args, f.c);\n", ""); !uncounted)
       return tl::unexpected(uncounted.error());
     if (auto alone = replace_once(kernel, "whole || completes_pair(args, fix, attention)", "whole"); !alone)
@@ -73,7 +76,7 @@ Result<EmittedKernel> with_stamps(EmittedKernel kernel) {
     std::string before, after;
   };
   // Kernels whose warpgroups have roles have a main loop of their own (templates/decode_roles.cuh).
-  const bool roles = warpgroups_have_roles(kernel.spec), tensor = kernel.spec.load == LoadPath::tensor;
+  const bool roles = family_of(kernel.spec).entry == "decode_roles.cuh", tensor = kernel.spec.load == LoadPath::tensor;
   std::vector<Edit> edits = {
       {"extern \"C\" __global__ void", function, ""},
       {"const int length = first_length(args);", stamp_at(Moment::started), ""},

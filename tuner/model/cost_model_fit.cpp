@@ -161,7 +161,7 @@ ModelParameters with_rates(ModelParameters parameters, const DeviceFacts& device
 }  // namespace
 
 ModelParameters CostModel::of(const KernelSpec& spec) const {
-  const auto family = families.find(family_of(spec));
+  const auto family = families.find(measured_family_of(spec));
   ModelParameters parameters = family != families.end() ? family->second : device;
   if (const auto kernel = kernels.find(kernel_name(spec)); kernel != kernels.end()) parameters.costs = kernel->second;
   return parameters;
@@ -171,7 +171,7 @@ CostModel fit_model(const ModelParameters& prior, const DeviceFacts& device, std
                     std::span<const std::pair<std::int64_t, double>> read_limits) {
   CostModel model{.device = with_rates(prior, device, read_limits), .families = {}, .kernels = {}};
   std::vector<RatedSample> all;
-  std::map<Family, std::vector<RatedSample>> by_family;
+  std::map<MeasuredFamily, std::vector<RatedSample>> by_family;
   std::map<std::string, std::vector<RatedSample>> by_kernel;
   std::map<std::string, double> best;  // by problem and shape
   std::vector<double*> best_of;
@@ -186,7 +186,7 @@ CostModel fit_model(const ModelParameters& prior, const DeviceFacts& device, std
     const RatedSample rated{&sample, *best_of[i]};
     if (sample.us > kNoInterest * rated.best_us) continue;
     all.push_back(rated);
-    by_family[family_of(sample.config.spec)].push_back(rated);
+    by_family[measured_family_of(sample.config.spec)].push_back(rated);
     by_kernel[kernel_name(sample.config.spec)].push_back(rated);
   }
   if (all.size() < kFewestSamples) return model;
@@ -194,7 +194,7 @@ CostModel fit_model(const ModelParameters& prior, const DeviceFacts& device, std
   for (const auto& [family, of_family] : by_family)
     model.families[family] = fit_rates(model.device, device, kFamilySpread, of_family);
   for (const auto& [name, of_kernel] : by_kernel) {
-    const ModelParameters& family = model.families.at(family_of(of_kernel.front().sample->config.spec));
+    const ModelParameters& family = model.families.at(measured_family_of(of_kernel.front().sample->config.spec));
     model.kernels[name] =
         costs_of(fit_level(as_array(family.costs), kKernelSpread, rows_of(family, device, of_kernel)));
   }

@@ -16,19 +16,19 @@ namespace leanattn {
 inline namespace v1 {
 
 /// Kernels that load and merge in the same way.
-struct Family {
+struct MeasuredFamily {
   LoadPath load = LoadPath::ldg;
   FixUp fixup = FixUp::ticket;
 
-  auto operator<=>(const Family&) const = default;
+  auto operator<=>(const MeasuredFamily&) const = default;
 };
-inline Family family_of(const KernelSpec& spec) { return {spec.load, spec.fixup}; }
+inline MeasuredFamily measured_family_of(const KernelSpec& spec) { return {spec.load, spec.fixup}; }
 
 /// The costs that were fitted to one problem's trials on one device.
 struct CostModel {
   ModelParameters device;
-  std::map<Family, ModelParameters> families;  ///< those that were measured
-  std::map<std::string, Costs> kernels;        ///< those that were measured, by kernel_name
+  std::map<MeasuredFamily, ModelParameters> families;  ///< those that were measured
+  std::map<std::string, Costs> kernels;                ///< those that were measured, by kernel_name
 
   /// The parameters for this kernel: with its own costs, else with those of its family, else with the device's.
   ModelParameters of(const KernelSpec& spec) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "generator/kernel_layout.hpp"
 #include "runtime/lookup/parsed_texts.hpp"
 
 namespace leanattn {
@@ -26,8 +27,8 @@ Result<std::vector<ModelSample>> measured_samples(TuningDb& db, const DeviceMode
     const auto& shape = shapes(trial.shape);
     const auto& config = configs(trial.config);
     if (!shape || !config) continue;
-    const int resident =
-        resident_ctas_per_sm(device, trial.registers, cta_threads(config->spec), shared_bytes(config->spec));
+    const int resident = resident_ctas_per_sm(device, trial.registers, layout_of(config->spec).threads,
+                                              layout_of(config->spec).shared_bytes);
     samples.push_back({.problem = problem,
                        .shape = *shape,
                        .config = *config,

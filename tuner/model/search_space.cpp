@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "generator/families/family.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/residency.hpp"
@@ -21,7 +22,7 @@ namespace {
 bool roomier_twin_exists(KernelSpec spec) {
   constexpr int kMoreThanAnyTakes = 224;
   spec.ctas_per_sm += 1;
-  spec.tile = step_tokens(spec);
+  spec.tile = layout_of(spec).step_tokens;
   return register_limit(spec) >= kMoreThanAnyTakes && validate(spec).has_value();
 }
 
@@ -34,7 +35,8 @@ std::vector<std::size_t> add_waiting_twins(std::vector<KernelSpec>& specs) {
     twins[i] = i;
     KernelSpec twin = specs[i];
     twin.fixup = FixUp::wait;
-    if (twin.features.batch_invariant || has_large_partials(twin) || twin == specs[i] || !validate(twin)) continue;
+    if (twin.features.batch_invariant || layout_of(twin).has_large_partials || twin == specs[i] || !validate(twin))
+      continue;
     twins[i] = specs.size();
     specs.push_back(twin);
   }
@@ -50,29 +52,34 @@ std::uint64_t shuffle_key(const std::string& text) {
   return hash ^ (hash >> 33);
 }
 
-struct LoadChoices {
-  LoadPath load;
-  std::vector<int> warps, warp_tokens, stages, ctas_per_sm;
-};
-
-std::vector<LoadChoices> load_choices(Arch arch) {
-  std::vector<LoadChoices> choices = {
-      {LoadPath::ldg, {2, 4, 8, 16}, {16, 32}, {1}, {1, 2, 3, 4}},
-      {LoadPath::cp_async, {2, 4, 8}, {16, 32}, {2, 3, 4, 6}, {1, 2, 3, 4}},
-      {LoadPath::vector, {2, 4, 8, 16}, {16, 32}, {1}, {1, 2, 3, 4}},
-  };
-  if (arch.major >= 9) choices.push_back({LoadPath::bulk, {2, 4, 8, 16}, {16, 32, 64}, {1, 2, 3, 4, 6}, {1, 2, 3, 4}});
-  if (arch == Arch{9, 0, true}) choices.push_back({LoadPath::tensor, {4, 8}, {16, 32}, {1, 2, 3, 4, 6, 8}, {1, 2, 3}});
-  return choices;
-}
-
 /// LeanTiles from one warp's step up to one step of the whole CTA, or to 64 tokens if that is more. Smaller ones do not
 /// balance better, and larger ones only make the split coarser.
 std::vector<int> tiles_for(const KernelSpec& spec) {
   std::vector<int> tiles;
-  for (int tile = step_tokens(spec); tile <= std::clamp(spec.warps * spec.warp_tokens, 64, 256); tile *= 2)
+  for (int tile = layout_of(spec).step_tokens; tile <= std::clamp(spec.warps * spec.warp_tokens, 64, 256); tile *= 2)
     tiles.push_back(tile);
   return tiles;
+}
+
+/// Adds all specs of a load path with the warps of `spec`.
+void add_combinations(std::vector<KernelSpec>& specs, KernelSpec spec, const SearchedLoad& searched) {
+  for (const int warp_tokens : searched.warp_tokens) {
+    for (const int stages : searched.stages) {
+      for (const int ctas_per_sm : searched.ctas_per_sm) {
+        spec.warp_tokens = warp_tokens, spec.stages = stages, spec.ctas_per_sm = ctas_per_sm;
+        if (surely_spills(spec) || roomier_twin_exists(spec)) continue;
+        for (const int tile : tiles_for(spec)) {
+          spec.tile = tile;
+          if (!validate(spec)) continue;
+          specs.push_back(spec);
+          // Where one contributor takes long to merge large partials alone, most grids want the others' help.
+          KernelSpec waiting = spec;
+          waiting.fixup = FixUp::wait;
+          if (layout_of(spec).has_large_partials && validate(waiting)) specs.push_back(waiting);
+        }
+      }
+    }
+  }
 }
 
 /// Times that the model cannot tell apart have the same bin, but for those at its borders.
@@ -157,25 +164,12 @@ std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem
   std::vector<KernelSpec> specs;
   KernelSpec spec = base_spec(device.arch, problem);
   spec.fixup = FixUp::ticket;
-  for (const LoadChoices& choices : load_choices(device.arch)) {
-    spec.load = choices.load;
-    for (const int warps : choices.warps) {
-      for (const int warp_tokens : choices.warp_tokens) {
-        for (const int stages : choices.stages) {
-          for (const int ctas_per_sm : choices.ctas_per_sm) {
-            spec.warps = warps, spec.warp_tokens = warp_tokens, spec.stages = stages, spec.ctas_per_sm = ctas_per_sm;
-            if (register_limit(spec) < least_registers(spec) || roomier_twin_exists(spec)) continue;
-            for (const int tile : tiles_for(spec)) {
-              spec.tile = tile;
-              if (!validate(spec)) continue;
-              specs.push_back(spec);
-              // Where one contributor takes long to merge large partials alone, most grids want the others' help.
-              KernelSpec waiting = spec;
-              waiting.fixup = FixUp::wait;
-              if (has_large_partials(spec) && validate(waiting)) specs.push_back(waiting);
-            }
-          }
-        }
+  for (const KernelFamily* const family : families()) {
+    for (const SearchedLoad& searched : family->loads) {
+      spec.load = searched.load;
+      for (const int warps : searched.warps) {
+        spec.warps = warps;
+        if (&family_of(spec) == family && family->supports(spec)) add_combinations(specs, spec, searched);
       }
     }
   }
@@ -218,8 +212,8 @@ std::vector<KernelSpec> neighbours(const KernelSpec& spec) {
     change(near);
     if (loads_to_registers(near.load)) near.stages = 1;
     // A tile must hold a whole step of a warp.
-    near.tile = std::max(near.tile, step_tokens(near));
-    if (near == spec || !validate(near) || register_limit(near) < least_registers(near)) return;
+    near.tile = std::max(near.tile, layout_of(near).step_tokens);
+    if (near == spec || !validate(near) || surely_spills(near)) return;
     if (std::find(found.begin(), found.end(), near) == found.end()) found.push_back(near);
   };
   add([](KernelSpec& s) { s.stages += 1; });

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "generator/integers.hpp"
+#include "generator/kernel_layout.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "tuner/model/search_space.hpp"
@@ -20,7 +21,7 @@ double kib_in_flight(const Config& config, int sms, int resident) {
   const KernelSpec& spec = config.spec;
   const double ctas = std::min<double>(resident, std::max<double>(1, static_cast<double>(config.grid) / sms));
   const double ring = spec.load == LoadPath::tensor ? spec.stages : spec.warps * spec.stages;
-  return ctas * ring * step_tokens(spec) * kv_token_bytes(spec) / 1024;
+  return ctas * ring * layout_of(spec).step_tokens * kv_token_bytes(spec) / 1024;
 }
 
 /// The LeanTiles of an average SM over those of the busiest SM, if CTAs go to the SMs in turn.
@@ -44,7 +45,7 @@ Result<DeviceFacts> facts_of(const DeviceModel& model) {
 
 int resident_ctas(const DeviceFacts& device, const KernelSpec& spec, int registers) {
   if (registers <= 0) return guess_resident(device, spec);
-  return std::max(resident_ctas_per_sm(device, registers, cta_threads(spec), shared_bytes(spec)), 1);
+  return std::max(resident_ctas_per_sm(device, registers, layout_of(spec).threads, layout_of(spec).shared_bytes), 1);
 }
 
 TimeParts time_parts(const ModelParameters& parameters, const DeviceFacts& device, const ReportedWinner& winner,

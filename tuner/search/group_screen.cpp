@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "generator/families/family.hpp"
 #include "generator/generator.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/parsed_texts.hpp"
@@ -32,7 +33,7 @@ class GroupKernels {
   /// The tunables of a kernel for the part, or of another fix-up, as a kernel of the group; or nothing.
   std::optional<KernelSpec> of(const KernelSpec& spec) const {
     const auto fitted = with_tunables_of(base_, spec);
-    if (!fitted || exchange_order(*fitted) != order_) return std::nullopt;
+    if (!fitted || family_of(*fitted).exchange_order != order_) return std::nullopt;
     return *fitted;
   }
   /// The most CTAs of a launch that are resident beside the other ranks on the GPU.

@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 
+#include "generator/kernel_layout.hpp"
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/one_gpu.hpp"
@@ -39,7 +40,7 @@ Result<CompiledSpec> compile_offline(const KernelSpec& spec, const DeviceFacts& 
 OfflineCandidate describe(const Config& config, const Result<CompiledSpec>& compiled, double predicted_us) {
   OfflineCandidate candidate;
   candidate.config = config;
-  candidate.shared_bytes = shared_bytes(config.spec);
+  candidate.shared_bytes = layout_of(config.spec).shared_bytes;
   if (compiled) {
     candidate.accepted = true;
     candidate.registers = compiled->registers;

@@ -8,6 +8,7 @@
 #include <queue>
 #include <utility>
 
+#include "generator/families/family.hpp"
 #include "generator/row_format.hpp"
 
 namespace leanattn {
@@ -75,6 +76,8 @@ KernelTraits traits_of(const KernelSpec& spec) {
     if (is) traits.paired.emplace_back(name);
   }
 
+  const KernelLayout layout = layout_of(spec);
+  traits.single.push_back(fmt::format("family {}", layout.family->name));
   const std::pair<const char*, int> kNumbers[] = {
       {"head size", spec.head_dim},
       {"group", spec.group},
@@ -87,24 +90,22 @@ KernelTraits traits_of(const KernelSpec& spec) {
       {"tokens of a warp", spec.warp_tokens},
       {"stages", spec.stages},
       {"CTAs per SM", spec.ctas_per_sm},
-      {"producer warps", producer_warps(spec)},
+      {"producer warps", layout.producer_warps},
   };
   for (const auto& [name, value] : kNumbers) traits.single.push_back(fmt::format("{} {}", name, value));
   const std::pair<bool, const char*> kModules[] = {
-      {warpgroups_have_roles(spec), "warpgroups have roles"},
-      {splits_columns(spec), "columns are split"},
-      {query_rows_lead(spec), "query rows lead"},
-      {gathers_rows(spec), "rows are gathered"},
-      {converts_rows(spec), "rows are converted"},
-      {buffers_rows(spec), "rows are buffered"},
-      {appends_to_stage(spec), "appends to the stage"},
-      {row_blocks_in_step(spec), "row blocks in step"},
-      {counts_partials(spec), "partials are counted"},
-      {keeps_partials_by_hint(spec), "partials with a hint"},
-      {strip_loads(spec) > 1, "strips of partials"},
-      {holds_results(spec), "results are held"},
-      {writes_rows(spec), "whole rows are written"},
-      {trades_registers(spec), "registers are traded"},
+      {!layout.family->query_rows_lead && layout.holds_results && spec.warps == 8, "columns are split"},
+      {layout.gathers_rows, "rows are gathered"},
+      {layout.converts_rows, "rows are converted"},
+      {layout.row_buffer_bytes > 0, "rows are buffered"},
+      {layout.appends_to_stage, "appends to the stage"},
+      {layout.row_blocks_in_step, "row blocks in step"},
+      {layout.counts_partials, "partials are counted"},
+      {layout.keeps_partials_by_hint, "partials with a hint"},
+      {layout.strip_loads > 1, "strips of partials"},
+      {layout.holds_results, "results are held"},
+      {layout.writes_rows, "whole rows are written"},
+      {layout.trades_registers, "registers are traded"},
   };
   for (const auto& [is, name] : kModules) {
     if (is) traits.single.push_back(fmt::format("{}, load path {}", name, to_string(spec.load)));

@@ -1,5 +1,6 @@
 // plan.cpp -- makes the list of kernels to verify.
 #include "tuner/verify/plan.hpp"
+#include "generator/kernel_layout.hpp"
 
 #include <fmt/format.h>
 
@@ -68,7 +69,7 @@ KernelSpec with_tunables(KernelSpec base, const Tunables& tunables) {
   const auto up_to = [](int value, int multiple) { return (value + multiple - 1) / multiple * multiple; };
   base.warps = tensor ? up_to(tunables.warps, 4) : tunables.warps;  // A tensor kernel has whole warpgroups.
   base.warp_tokens = tunables.warp_tokens;
-  base.tile = step_tokens(base) * tunables.steps_per_tile;
+  base.tile = layout_of(base).step_tokens * tunables.steps_per_tile;
   base.stages = loads_to_registers(base.load) ? 1 : tensor ? up_to(tunables.stages, base.warps / 4) : tunables.stages;
   base.ctas_per_sm = tunables.ctas_per_sm;
   base.pdl = tunables.pdl && base.arch.major >= 9;

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "generator/families/family.hpp"
+#include "generator/kernel_layout.hpp"
 #include "generator/templates.hpp"
 
 namespace leanattn {
@@ -161,7 +163,7 @@ KernelSpec with_roles() {
 TEST(Generator, WaitsForCountedPartialsAreBounded) {
   KernelSpec spec = with_roles();
   spec.fixup = FixUp::wait;
-  ASSERT_TRUE(counts_partials(spec));
+  ASSERT_TRUE(layout_of(spec).counts_partials);
   expect_one_bounded_loop(spec, "while (stored % kOneLeft");
 }
 
@@ -181,7 +183,7 @@ TEST(Generator, EveryStoreToALargePartialHasAHintAndSmallOnesArePrefetched) {
   for (const KernelSpec& spec : {counted, with_roles(), tokens, small, wide}) {
     const auto emitted = emit(spec);
     ASSERT_TRUE(emitted) << emitted.error().message;
-    const bool by_hint = keeps_partials_by_hint(spec);
+    const bool by_hint = layout_of(spec).keeps_partials_by_hint;
     EXPECT_EQ(by_hint, spec != small) << kernel_name(spec);
     // Stores of four words are those of columns of partials and of zeros in their place.
     const std::string hint = R"(\.L2::cache_hint)", columns = R"(\.(b128 \[%0\], x|v4\.u32 \[%0\]))",
@@ -194,7 +196,7 @@ TEST(Generator, EveryStoreToALargePartialHasAHintAndSmallOnesArePrefetched) {
   invariant.features.batch_invariant = true;
   const auto emitted = emit(invariant);
   ASSERT_TRUE(emitted) << emitted.error().message;
-  EXPECT_FALSE(keeps_partials_by_hint(invariant));
+  EXPECT_FALSE(layout_of(invariant).keeps_partials_by_hint);
   EXPECT_EQ(lines_with(*emitted, "cache_hint.b128|keep_in_l2\\(mine"), 0);
 }
 
@@ -352,10 +354,11 @@ TEST(Generator, EveryKernelChecksTheSharedMemoryThatItsHostLaunchesWith) {
     const std::string shared = "constexpr int kSharedBytes = " + std::to_string(kernel.shared_bytes) + ";";
     EXPECT_NE(kernel.source.find(shared), std::string::npos) << kernel.entry;
     EXPECT_NE(kernel.source.find(" == kSharedBytes,"), std::string::npos) << kernel.entry;
-    const std::string_view type = warpgroups_have_roles(kernel.spec) ? "Operands) == lean_role_operand_bytes("
-                                  : !holds_results(kernel.spec)      ? "MergeBuffer) == lean_merge_bytes("
-                                  : query_rows_lead(kernel.spec)     ? "Operands) == lean_row_operand_bytes("
-                                                                     : "Operands) == lean_token_operand_bytes(";
+    const std::string_view type =
+        (layout_of(kernel.spec).family == &kWgmmaRoles)  ? "Operands) == lean_role_operand_bytes("
+        : !layout_of(kernel.spec).holds_results          ? "MergeBuffer) == lean_merge_bytes("
+        : layout_of(kernel.spec).family->query_rows_lead ? "Operands) == lean_row_operand_bytes("
+                                                         : "Operands) == lean_token_operand_bytes(";
     EXPECT_NE(kernel.source.find(fmt::format("static_assert(sizeof({}", type)), std::string::npos) << kernel.entry;
   }
 }
@@ -373,7 +376,7 @@ TEST(Generator, KernelsThatRanksMayMixHaveTheirDimsInOneOrder) {
     EXPECT_NE(emitted->source.find("int first_dim(int position) { return position / 16 * 16 + position % 16 / 2; }"),
               std::string::npos)
         << kernel_name(spec);
-    orders.insert(exchange_order(spec));
+    orders.insert(family_of(spec).exchange_order);
   }
   EXPECT_EQ(orders.size(), 1u);
 }

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "generator/families/family.hpp"
 #include "generator/generator.hpp"
+#include "generator/kernel_layout.hpp"
 #include "generator/workspace.hpp"
 
 namespace leanattn {
@@ -39,7 +41,7 @@ TEST(KernelSpec, StaticSharedMemoryCountsToo) {
   // 232,448 bytes of dynamic shared memory: all that one CTA may have, without room for barriers.
   const KernelSpec full{
       .head_dim = 256, .group = 5, .load = LoadPath::tensor, .fixup = FixUp::wait, .warps = 12, .stages = 3};
-  ASSERT_EQ(shared_bytes(full), max_shared_bytes_per_cta(full.arch));
+  ASSERT_EQ(layout_of(full).shared_bytes, max_shared_bytes_per_cta(full.arch));
   EXPECT_EQ(validate(full).error().code, ErrorCode::unsupported);
 }
 
@@ -51,14 +53,14 @@ RC_GTEST_PROP(KernelSpec, EqualNamesMeanEqualSpecs, ()) {
 RC_GTEST_PROP(KernelSpec, ValidSpecsFitTheSharedMemoryOfTheirArch, ()) {
   const KernelSpec spec = any_spec();
   if (!validate(spec)) return;
-  RC_ASSERT(shared_bytes(spec) <= max_shared_bytes_per_cta(spec.arch));
-  RC_ASSERT(spec.ctas_per_sm * (shared_bytes(spec) + 1024) <= shared_bytes_per_sm(spec.arch));
+  RC_ASSERT(layout_of(spec).shared_bytes <= max_shared_bytes_per_cta(spec.arch));
+  RC_ASSERT(spec.ctas_per_sm * (layout_of(spec).shared_bytes + 1024) <= shared_bytes_per_sm(spec.arch));
 }
 
 RC_GTEST_PROP(KernelSpec, RowBlocksCoverTheGroup, ()) {
   const KernelSpec spec = any_spec();
-  RC_ASSERT(rows_per_block(spec) * row_blocks(spec) >= spec.group);
-  RC_ASSERT(rows_per_block(spec) * (row_blocks(spec) - 1) < spec.group);
+  RC_ASSERT(layout_of(spec).rows * layout_of(spec).row_blocks >= spec.group);
+  RC_ASSERT(layout_of(spec).rows * (layout_of(spec).row_blocks - 1) < spec.group);
 }
 
 TEST(KernelSpec, WrongJsonIsNamedNotGuessed) {
@@ -140,42 +142,42 @@ TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {
   spec.load = LoadPath::tensor, spec.warps = 8, spec.warp_tokens = 16, spec.stages = 2;
   ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
   EXPECT_EQ(cache_columns(spec), 576);
-  EXPECT_TRUE(warpgroups_have_roles(spec));
-  EXPECT_EQ(rows_per_block(spec), 64);
-  EXPECT_EQ(row_blocks(spec), 2);
-  EXPECT_EQ(cta_threads(spec), 384) << "two warpgroups with O, one that requests KV";
+  EXPECT_EQ(layout_of(spec).family, &kWgmmaRoles);
+  EXPECT_EQ(layout_of(spec).rows, 64);
+  EXPECT_EQ(layout_of(spec).row_blocks, 2);
+  EXPECT_EQ(layout_of(spec).threads, 384) << "two warpgroups with O, one that requests KV";
   KernelSpec tokens = spec;
   tokens.warps = 4, tokens.group = 16;
   ASSERT_TRUE(validate(tokens)) << validate(tokens).error().message;
-  EXPECT_FALSE(warpgroups_have_roles(tokens));
-  EXPECT_EQ(rows_per_block(tokens), 16);
-  EXPECT_EQ(cta_threads(tokens), 160);
+  EXPECT_NE(layout_of(tokens).family, &kWgmmaRoles);
+  EXPECT_EQ(layout_of(tokens).rows, 16);
+  EXPECT_EQ(layout_of(tokens).threads, 160);
   KernelSpec halves = tokens;
   halves.warps = 8;
   ASSERT_TRUE(validate(halves)) << validate(halves).error().message;
-  EXPECT_TRUE(splits_columns(halves));
-  EXPECT_FALSE(warpgroups_have_roles(halves)) << "so few rows are not worth padding";
-  EXPECT_EQ(rows_per_block(halves), 16);
-  EXPECT_EQ(cta_threads(halves), 384);
+  EXPECT_EQ(layout_of(halves).producer_warps, 4) << "two warpgroups hold half of O each";
+  EXPECT_NE(layout_of(halves).family, &kWgmmaRoles) << "so few rows are not worth padding";
+  EXPECT_EQ(layout_of(halves).rows, 16);
+  EXPECT_EQ(layout_of(halves).threads, 384);
   halves.group = 17;
-  EXPECT_TRUE(warpgroups_have_roles(halves));
+  EXPECT_EQ(layout_of(halves).family, &kWgmmaRoles);
   halves.group = 16, halves.head_dim = 256, halves.features.v_head_dim = 192;
   EXPECT_EQ(validate(halves).error().code, ErrorCode::unsupported) << "halves of 96 columns";
-  for (const KernelSpec& held : {spec, tokens}) EXPECT_TRUE(holds_results(held));
-  EXPECT_TRUE(row_blocks_in_step(spec));
-  EXPECT_EQ(stage_parts(spec), 2) << "each warpgroup has one to free";
-  EXPECT_FALSE(row_blocks_in_step(tokens));
-  EXPECT_EQ(stage_parts(tokens), 1);
+  for (const KernelSpec& held : {spec, tokens}) EXPECT_TRUE(layout_of(held).holds_results);
+  EXPECT_TRUE(layout_of(spec).row_blocks_in_step);
+  EXPECT_EQ(layout_of(spec).stage_parts, 2) << "each warpgroup has one to free";
+  EXPECT_FALSE(layout_of(tokens).row_blocks_in_step);
+  EXPECT_EQ(layout_of(tokens).stage_parts, 1);
   KernelSpec one_block = spec, invariant = spec, narrow = spec;
   one_block.group = 64, invariant.features.batch_invariant = true, narrow.head_dim = 320,
   narrow.features.v_head_dim = 256;
-  EXPECT_FALSE(row_blocks_in_step(one_block));
-  EXPECT_FALSE(row_blocks_in_step(invariant)) << "a slot of its workspace is a tile position";
-  EXPECT_EQ(stage_parts(narrow), 2) << "of two and three panels";
-  EXPECT_TRUE(has_large_partials(spec));
-  EXPECT_TRUE(has_large_partials(tokens));
+  EXPECT_FALSE(layout_of(one_block).row_blocks_in_step);
+  EXPECT_FALSE(layout_of(invariant).row_blocks_in_step) << "a slot of its workspace is a tile position";
+  EXPECT_EQ(layout_of(narrow).stage_parts, 2) << "of two and three panels";
+  EXPECT_TRUE(layout_of(spec).has_large_partials);
+  EXPECT_TRUE(layout_of(tokens).has_large_partials);
   tokens.group = 8;
-  EXPECT_FALSE(has_large_partials(tokens));
+  EXPECT_FALSE(layout_of(tokens).has_large_partials);
   KernelSpec apart = tokens;
   apart.features.latent = false, apart.head_dim = 512, apart.stages = 1;
   EXPECT_EQ(cache_columns(apart), 1024);
@@ -205,9 +207,9 @@ TEST(KernelSpec, TokensThatNoTensorCopyBringsAreGathered) {
   for (const int page : {1, 2, 4, 7, 12, 100}) {
     spec.features = {.page_size = page};
     EXPECT_TRUE(validate(spec)) << page;
-    EXPECT_TRUE(gathers_rows(spec)) << page;
-    EXPECT_EQ(page_run(spec), 1) << page;
-    EXPECT_EQ(cta_threads(spec), 256) << page << ": a warpgroup of producers";
+    EXPECT_TRUE(layout_of(spec).gathers_rows) << page;
+    EXPECT_EQ(layout_of(spec).page_run, 1) << page;
+    EXPECT_EQ(layout_of(spec).threads, 256) << page << ": a warpgroup of producers";
   }
   KernelSpec longer = spec;
   longer.warp_tokens = 32, longer.tile = 128;
@@ -216,19 +218,19 @@ TEST(KernelSpec, TokensThatNoTensorCopyBringsAreGathered) {
   for (const int page : {0, 8, 24, 64}) {
     spec.features = {.page_size = page};
     EXPECT_TRUE(validate(spec)) << page;
-    EXPECT_FALSE(gathers_rows(spec)) << page;
-    EXPECT_EQ(cta_threads(spec), 160) << page;
+    EXPECT_FALSE(layout_of(spec).gathers_rows) << page;
+    EXPECT_EQ(layout_of(spec).threads, 160) << page;
   }
   // A tensor map reaches one cache.
   spec.features = {.page_size = 64, .selection_block = 64};
-  EXPECT_FALSE(gathers_rows(spec));
+  EXPECT_FALSE(layout_of(spec).gathers_rows);
   spec.features.second_cache = true;
   EXPECT_TRUE(validate(spec)) << validate(spec).error().message;
-  EXPECT_TRUE(gathers_rows(spec));
-  EXPECT_EQ(page_run(spec), 1);
+  EXPECT_TRUE(layout_of(spec).gathers_rows);
+  EXPECT_EQ(layout_of(spec).page_run, 1);
   spec.load = LoadPath::cp_async;
-  EXPECT_EQ(page_run(spec), 16);
-  EXPECT_FALSE(gathers_rows(spec));
+  EXPECT_EQ(layout_of(spec).page_run, 16);
+  EXPECT_FALSE(layout_of(spec).gathers_rows);
 }
 
 TEST(KernelSpec, LanesShareStatesOnlyWhereWholeWarpsHaveColumns) {
@@ -239,8 +241,9 @@ TEST(KernelSpec, LanesShareStatesOnlyWhereWholeWarpsHaveColumns) {
       for (const int head_dim : {16, 64, 80, 96, 128, 192, 256, 512}) {
         for (const int warps : {1, 2, 4, 8}) {
           const KernelSpec spec{.head_dim = head_dim, .group = group, .load = load, .warps = warps};
-          EXPECT_TRUE(state_columns(spec) == 1 || partial_columns(spec) % 32 == 0) << kernel_name(spec);
-          strips += strip_loads(spec) > 1 ? 1 : 0;
+          EXPECT_TRUE(layout_of(spec).state_columns == 1 || layout_of(spec).partial_columns % 32 == 0)
+              << kernel_name(spec);
+          strips += layout_of(spec).strip_loads > 1 ? 1 : 0;
         }
       }
     }
@@ -262,10 +265,10 @@ TEST(KernelSpec, RowsWithAFormatOfTheirOwnAreGatheredByTheProducerThatConvertsTh
   spec.features = {.page_size = 64, .kv_format = KvFormat::fp8_ds_mla, .v_head_dim = 512, .latent = true};
   spec.load = LoadPath::tensor, spec.warps = 8, spec.warp_tokens = 16, spec.stages = 2;
   ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
-  EXPECT_TRUE(gathers_rows(spec));
-  EXPECT_EQ(page_run(spec), 1);
+  EXPECT_TRUE(layout_of(spec).gathers_rows);
+  EXPECT_EQ(layout_of(spec).page_run, 1);
   EXPECT_EQ(cache_token_bytes(spec), 656);
-  EXPECT_EQ(cta_threads(spec), 384);
+  EXPECT_EQ(layout_of(spec).threads, 384);
   for (const int page : {0, 1, 7, 48, 256}) {
     spec.features.page_size = page;
     EXPECT_TRUE(validate(spec)) << page;
@@ -273,19 +276,19 @@ TEST(KernelSpec, RowsWithAFormatOfTheirOwnAreGatheredByTheProducerThatConvertsTh
   KernelSpec tokens = spec;
   tokens.warps = 4, tokens.group = 16;
   ASSERT_TRUE(validate(tokens)) << validate(tokens).error().message;
-  EXPECT_EQ(cta_threads(tokens), 384) << "two warpgroups copy and convert";
-  EXPECT_EQ(row_buffer_bytes(spec), 0) << "64 rows of q leave no room";
-  EXPECT_EQ(row_buffer_bytes(tokens), 64 * 656);
+  EXPECT_EQ(layout_of(tokens).threads, 384) << "two warpgroups copy and convert";
+  EXPECT_EQ(layout_of(spec).row_buffer_bytes, 0) << "64 rows of q leave no room";
+  EXPECT_EQ(layout_of(tokens).row_buffer_bytes, 64 * 656);
 
   // The producer quantises new rows; those of other latent caches go to the stage as they are.
   for (KernelSpec appends : {spec, tokens}) {
-    EXPECT_FALSE(appends_to_stage(appends));
+    EXPECT_FALSE(layout_of(appends).appends_to_stage);
     appends.features.append = true;
     EXPECT_TRUE(validate(appends)) << validate(appends).error().message;
-    EXPECT_FALSE(appends_to_stage(appends));
+    EXPECT_FALSE(layout_of(appends).appends_to_stage);
     appends.features.kv_format = KvFormat::same;
     EXPECT_TRUE(validate(appends)) << validate(appends).error().message;
-    EXPECT_TRUE(appends_to_stage(appends));
+    EXPECT_TRUE(layout_of(appends).appends_to_stage);
   }
 
   KernelSpec other = spec;
@@ -307,7 +310,7 @@ TEST(KernelSpec, TwoRowBlocksConvertRowsTogether) {
     KernelSpec changed = spec;
     change(changed);
     EXPECT_TRUE(validate(changed)) << validate(changed).error().message;
-    return converting_ctas(changed);
+    return layout_of(changed).converting_ctas;
   };
   EXPECT_EQ(ctas([](KernelSpec&) {}), 2);
   EXPECT_EQ(ctas([](KernelSpec& s) { s.features.q_len = 2; }), 2) << "two clusters read the same rows";
@@ -332,19 +335,19 @@ TEST(KernelSpec, RowsOfALatentCacheOfOneByteElementsAreConverted) {
       for (const int page : {0, 1, 48, 64}) {
         spec.features.kv_format = format, spec.features.page_size = page;
         ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
-        EXPECT_TRUE(converts_rows(spec) && gathers_rows(spec));
-        EXPECT_EQ(page_run(spec), 1);
+        EXPECT_TRUE(layout_of(spec).converts_rows && layout_of(spec).gathers_rows);
+        EXPECT_EQ(layout_of(spec).page_run, 1);
         EXPECT_EQ(cache_token_bytes(spec), 576);
       }
     }
     spec.features.append = true;
     EXPECT_TRUE(validate(spec)) << validate(spec).error().message;
   }
-  EXPECT_EQ(row_buffer_bytes(roles), 0);
-  EXPECT_EQ(row_buffer_bytes(tokens), 64 * 576);
+  EXPECT_EQ(layout_of(roles).row_buffer_bytes, 0);
+  EXPECT_EQ(layout_of(tokens).row_buffer_bytes, 64 * 576);
   KernelSpec same = roles;
   same.features.kv_format = KvFormat::same;
-  EXPECT_FALSE(converts_rows(same));
+  EXPECT_FALSE(layout_of(same).converts_rows);
 
   const auto why_not = [](KernelSpec spec, auto change) {
     change(spec);
@@ -362,17 +365,17 @@ TEST(KernelSpec, RowsOfALatentCacheOfOneByteElementsAreConverted) {
 
 TEST(KernelSpec, WarpgroupsHoldSixtyFourQueryRowsEach) {
   KernelSpec spec{.group = 32, .load = LoadPath::tensor, .warps = 4};
-  EXPECT_FALSE(query_rows_lead(spec));
+  EXPECT_FALSE(layout_of(spec).family->query_rows_lead);
   spec.group = 33;
-  EXPECT_TRUE(query_rows_lead(spec));
+  EXPECT_TRUE(layout_of(spec).family->query_rows_lead);
   spec.group = 128;
-  EXPECT_EQ(row_blocks(spec), 2);
-  EXPECT_EQ(producer_warps(spec), 1);
+  EXPECT_EQ(layout_of(spec).row_blocks, 2);
+  EXPECT_EQ(layout_of(spec).producer_warps, 1);
   spec.warps = 8;
-  EXPECT_EQ(row_blocks(spec), 1);
-  EXPECT_EQ(rows_per_block(spec), 128);
-  EXPECT_EQ(producer_warps(spec), 4);  // a warpgroup, which can hand registers over
-  EXPECT_EQ(cta_threads(spec), 384);
+  EXPECT_EQ(layout_of(spec).row_blocks, 1);
+  EXPECT_EQ(layout_of(spec).rows, 128);
+  EXPECT_EQ(layout_of(spec).producer_warps, 4);  // a warpgroup, which can hand registers over
+  EXPECT_EQ(layout_of(spec).threads, 384);
   // Warpgroups that share the rows take every step: any number of stages will do.
   spec.stages = 3;
   EXPECT_TRUE(validate(spec)) << validate(spec).error().message;
@@ -380,13 +383,13 @@ TEST(KernelSpec, WarpgroupsHoldSixtyFourQueryRowsEach) {
   EXPECT_NE(validate(spec).error().message.find("stages is 3 with 2 warpgroups"), std::string::npos);
   // Wide heads leave the accumulators fewer rows.
   spec.head_dim = 256;
-  EXPECT_EQ(rows_per_block(spec), 32);
+  EXPECT_EQ(layout_of(spec).rows, 32);
 }
 
 TEST(KernelSpec, WarpgroupsThatTradeRegistersHaveAnSmToThemselves) {
   // Small enough for two CTAs by shared memory: the second one's warpgroups would wait for registers for ever.
   KernelSpec spec{.head_dim = 64, .group = 64, .load = LoadPath::tensor, .warps = 8, .stages = 2, .ctas_per_sm = 2};
-  ASSERT_EQ(producer_warps(spec), 4);
+  ASSERT_EQ(layout_of(spec).producer_warps, 4);
   EXPECT_EQ(validate(spec).error().code, ErrorCode::unsupported);
   EXPECT_NE(validate(spec).error().message.find("trade registers"), std::string::npos);
   spec.ctas_per_sm = 1;
@@ -404,7 +407,7 @@ TEST(KernelSpec, Fp8IsWrittenWhereItCanBe) {
 }
 
 TEST(KernelSpec, PageRunsAreThePowersOfTwoThatDivideAPage) {
-  const auto run_of = [](int page) { return page_run({.features = {.page_size = page}, .warp_tokens = 32}); };
+  const auto run_of = [](int page) { return layout_of({.features = {.page_size = page}, .warp_tokens = 32}).page_run; };
   EXPECT_EQ(run_of(0), 1);
   EXPECT_EQ(run_of(1), 1);
   EXPECT_EQ(run_of(7), 1);
@@ -438,26 +441,26 @@ TEST(Names, EveryEnumeratorIsReadBack) {
 TEST(Workspace, HoldsTwoPartialsPerCtaAndOneCounterPerOutputTile) {
   const KernelSpec spec;  // d 128, group 4
   const WorkspaceLayout layout = workspace_layout(spec, 132, 8);
-  EXPECT_EQ(partial_floats(spec), 4 * 128 + 4 * 128 / 4 * 2);
+  EXPECT_EQ(layout_of(spec).partial_floats, 4 * 128 + 4 * 128 / 4 * 2);
   EXPECT_GE(layout.partials_offset, layout.tickets_offset + (132 + 8) * 4);
   EXPECT_EQ(layout.partials_offset % 256, 0);
-  EXPECT_GE(layout.total_bytes, layout.partials_offset + 132 * 2 * partial_floats(spec) * 4);
-  EXPECT_LT(layout.total_bytes, layout.partials_offset + 132 * 2 * partial_floats(spec) * 4 + 256);
+  EXPECT_GE(layout.total_bytes, layout.partials_offset + 132 * 2 * layout_of(spec).partial_floats * 4);
+  EXPECT_LT(layout.total_bytes, layout.partials_offset + 132 * 2 * layout_of(spec).partial_floats * 4 + 256);
 }
 
 TEST(Workspace, ManyColumnsHaveAStateForSomeNeighboursEach) {
   KernelSpec spec{.head_dim = 576, .group = 16, .features = {.v_head_dim = 512, .latent = true}};
   spec.load = LoadPath::tensor, spec.warps = 4, spec.warp_tokens = 16, spec.stages = 2;
   ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
-  EXPECT_EQ(strip_loads(spec), 8);
-  EXPECT_EQ(partial_floats(spec), 16 * 512 + 16 * 512 / 4 / 2 * 2) << "two columns share a maximum and a sum";
+  EXPECT_EQ(layout_of(spec).strip_loads, 8);
+  EXPECT_EQ(layout_of(spec).partial_floats, 16 * 512 + 16 * 512 / 4 / 2 * 2) << "two columns share a maximum and a sum";
   spec.features.v_head_dim = 256, spec.head_dim = 320;
-  EXPECT_EQ(strip_loads(spec), 8);
+  EXPECT_EQ(layout_of(spec).strip_loads, 8);
   spec.group = 8;
-  EXPECT_EQ(strip_loads(spec), 4) << "four columns a thread";
-  EXPECT_EQ(partial_floats(spec), 8 * 256 + 8 * 256 / 4 * 2);
+  EXPECT_EQ(layout_of(spec).strip_loads, 4) << "four columns a thread";
+  EXPECT_EQ(layout_of(spec).partial_floats, 8 * 256 + 8 * 256 / 4 * 2);
   spec.group = 4;
-  EXPECT_EQ(strip_loads(spec), 1) << "two columns a thread";
+  EXPECT_EQ(layout_of(spec).strip_loads, 1) << "two columns a thread";
 }
 
 TEST(Workspace, BatchInvariantKernelsHaveASlotPerLeanTile) {
@@ -474,7 +477,7 @@ TEST(Workspace, BatchInvariantKernelsHaveASlotPerLeanTile) {
 TEST(Workspace, SizesBeyond32BitsAreExact) {
   const KernelSpec spec{.head_dim = 256, .group = 8};
   const std::int64_t grid = 1 << 22;
-  EXPECT_GT(workspace_layout(spec, grid, 1).total_bytes, grid * 2 * partial_floats(spec) * 4);
+  EXPECT_GT(workspace_layout(spec, grid, 1).total_bytes, grid * 2 * layout_of(spec).partial_floats * 4);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "generator/kernel_layout.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/lookup/specs.hpp"
 
@@ -58,7 +59,7 @@ inline WinnerTable table_of(std::vector<LayeredWinners::Entry> entries) {
 inline PreparedKernel pretended(const KernelSpec& spec, int sm_count = 132) {
   PreparedKernel kernel;
   kernel.threads = spec.warps * 32;
-  kernel.shared_bytes = shared_bytes(spec);
+  kernel.shared_bytes = layout_of(spec).shared_bytes;
   kernel.registers = 128;
   kernel.resident_ctas_per_sm = spec.ctas_per_sm;
   kernel.resident_ctas = std::int64_t{sm_count} * spec.ctas_per_sm;

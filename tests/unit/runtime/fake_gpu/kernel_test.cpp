@@ -1,5 +1,6 @@
 // kernel_test.cpp -- LoadedKernel on a fictional GPU: what reaches the driver, what is refused before, and what is
 // freed afterwards.
+#include "generator/kernel_layout.hpp"
 #include "runtime/cuda/loaded_kernel.hpp"
 
 #include <gtest/gtest.h>
@@ -107,7 +108,7 @@ TEST_F(FakeGpuKernel, AKernelThatGathersRowsHasNoTensorMaps) {
   auto kernel = emitted();
   kernel.spec.load = LoadPath::tensor, kernel.spec.warp_tokens = 16, kernel.spec.head_dim = 128;
   kernel.spec.features.page_size = 16, kernel.spec.features.selection_block = 1;
-  ASSERT_TRUE(gathers_rows(kernel.spec));
+  ASSERT_TRUE(layout_of(kernel.spec).gathers_rows);
   auto loaded = LoadedKernel::prepare(kernel, nullptr);
   ASSERT_TRUE(loaded);
   LeanDecodeArgs args{};
@@ -121,7 +122,7 @@ TEST_F(FakeGpuKernel, RowBlocksInStepShareTheRangesOfAGrid) {
   kernel.spec.load = LoadPath::tensor, kernel.spec.warps = 8, kernel.spec.warp_tokens = 16;
   kernel.spec.head_dim = 576, kernel.spec.group = 128;
   kernel.spec.features.latent = true, kernel.spec.features.v_head_dim = 512;
-  ASSERT_TRUE(row_blocks_in_step(kernel.spec));
+  ASSERT_TRUE(layout_of(kernel.spec).row_blocks_in_step);
   auto loaded = LoadedKernel::prepare(kernel, nullptr);
   ASSERT_TRUE(loaded);
   LeanDecodeArgs args{};

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "generator/families/family.hpp"
+#include "generator/kernel_layout.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/key.hpp"
@@ -239,7 +241,7 @@ TEST(LookupFeatures, KernelsThatTradeRegistersHaveAnSmToThemselves) {
   many.features.q_len = 8;
   KernelSpec crowded = config.spec;
   crowded.features = many.features;
-  ASSERT_GT(producer_warps(crowded), 1);
+  ASSERT_GT(layout_of(crowded).producer_warps, 1);
   EXPECT_FALSE(validate(crowded));
   const auto carried = with_tunables_of(base_spec(fictional_gpu().arch, many), config.spec);
   ASSERT_TRUE(carried) << carried.error().message;
@@ -274,8 +276,8 @@ TEST(LookupFeatures, QueryTokensMultiplyRowsNotTiles) {
   DecodeProblem several = kLlama;
   several.features.q_len = 16;  // 64 rows of a KV head
   const Config config = default_config(fictional_gpu(), several, kMeasured);
-  EXPECT_EQ(rows_per_block(config.spec) * row_blocks(config.spec), 64);
-  EXPECT_EQ(output_tiles(several, kMeasured, config.spec), 4 * 8 * row_blocks(config.spec));
+  EXPECT_EQ(layout_of(config.spec).rows * layout_of(config.spec).row_blocks, 64);
+  EXPECT_EQ(output_tiles(several, kMeasured, config.spec), 4 * 8 * layout_of(config.spec).row_blocks);
   DecodeProblem selecting = several;
   selecting.features = {.page_size = 64, .q_len = 5, .selection_block = 64};
   const Config own = default_config(fictional_gpu({9, 0, true}, 132), selecting, kMeasured);
@@ -354,7 +356,7 @@ RC_GTEST_PROP(LookupFeatures, EveryValidProblemHasAValidDefaultOnEveryArch, ()) 
   RC_ASSERT(!configs.empty());
   for (const Config& config : configs) {
     if (const auto valid = validate(config.spec); !valid) RC_FAIL(to_json(problem) + ": " + valid.error().message);
-    RC_ASSERT(config.spec.fixup == FixUp::ticket || has_large_partials(config.spec));
+    RC_ASSERT(config.spec.fixup == FixUp::ticket || layout_of(config.spec).has_large_partials);
     RC_ASSERT(config.spec.features == problem.features);
     RC_ASSERT(config.grid >= 1);
     RC_ASSERT(config.grid <= resident_grid(gpu, config.spec));
@@ -394,9 +396,9 @@ TEST(LookupFeatures, LatentCachesOfBytesHaveConvertingKernelsOfFewerWarpsAndOthe
     bytes.features.q_len = q_len;
     const auto configs = but_for_fix_up(default_configs(gpu, bytes, {.batch = 4, .longest_context = 4096}));
     ASSERT_EQ(configs.size(), 4u);
-    EXPECT_TRUE(converts_rows(configs[0].spec) && configs[0].spec.warps == 8);
-    EXPECT_EQ(warpgroups_have_roles(configs[0].spec), q_len == 4);
-    EXPECT_TRUE(converts_rows(configs[1].spec) && configs[1].spec.warps == 4);
+    EXPECT_TRUE(layout_of(configs[0].spec).converts_rows && configs[0].spec.warps == 8);
+    EXPECT_EQ(layout_of(configs[0].spec).family == &kWgmmaRoles, q_len == 4);
+    EXPECT_TRUE(layout_of(configs[1].spec).converts_rows && configs[1].spec.warps == 4);
     for (std::size_t i = 2; i < 4; ++i) EXPECT_NE(configs[i].spec.load, LoadPath::tensor);
   }
   bytes.features.kv_scale = KvScale::token;
@@ -414,14 +416,14 @@ TEST(LookupFeatures, RowsWithAFormatOfTheirOwnHaveAKernelWithoutRolesBehindOneWi
       rows.q_heads = 128;
       auto configs = but_for_fix_up(default_configs(gpu, rows, {.batch = 4, .longest_context = 4096}));
       ASSERT_EQ(configs.size(), 2u);
-      EXPECT_TRUE(warpgroups_have_roles(configs.front().spec));
-      EXPECT_FALSE(warpgroups_have_roles(configs.back().spec));
+      EXPECT_EQ(layout_of(configs.front().spec).family, &kWgmmaRoles);
+      EXPECT_NE(layout_of(configs.back().spec).family, &kWgmmaRoles);
       for (const Config& config : configs) EXPECT_TRUE(validate(config.spec)) << validate(config.spec).error().message;
       rows.q_heads = 16;
       configs = default_configs(gpu, rows, {.batch = 4, .longest_context = 4096});
       ASSERT_FALSE(configs.empty());
       for (const Config& config : configs) {
-        EXPECT_FALSE(warpgroups_have_roles(config.spec)) << "up to 16 query rows need no roles";
+        EXPECT_NE(layout_of(config.spec).family, &kWgmmaRoles) << "up to 16 query rows need no roles";
         EXPECT_TRUE(validate(config.spec)) << validate(config.spec).error().message;
       }
     }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "generator/kernel_layout.hpp"
 #include "runtime/lookup/cost_model.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
@@ -106,7 +107,7 @@ TEST(UntunedShapes, StepsOfLatentCachesFillTheGpuAndShareTheirMerges) {
     EXPECT_GE(choice.config.grid, step.least_ctas);
     // A partial of 64 rows takes one CTA 6 us to merge, so many of them are merged by all who made them.
     const std::int64_t outputs = output_tiles(problem, shape, spec);
-    if (has_large_partials(spec) && choice.config.grid > 4 * outputs) {
+    if (layout_of(spec).has_large_partials && choice.config.grid > 4 * outputs) {
       EXPECT_EQ(spec.fixup, FixUp::wait);
     }
     EXPECT_GT(choice.predicted_us, 0);
@@ -215,7 +216,7 @@ TEST(UntunedShapes, RowBlocksReadFromMemoryOnceWhereTheyAreTogether) {
   KernelSpec spec = base_spec(h200().arch, problem);
   spec.load = LoadPath::cp_async, spec.warps = 2, spec.warp_tokens = 16, spec.stages = 2, spec.tile = 32;
   spec.ctas_per_sm = 4;
-  ASSERT_EQ(row_blocks(spec), 2);
+  ASSERT_EQ(layout_of(spec).row_blocks, 2);
   const double rate = default_parameters(h200(), spec).memory_rate;
   const double once = static_cast<double>(kv_bytes(problem, shape)) / rate;
   // q and O, of which a share counts.

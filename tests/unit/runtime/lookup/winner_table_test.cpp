@@ -6,7 +6,9 @@
 
 #include <algorithm>
 
+#include "generator/families/family.hpp"
 #include "generator/generator.hpp"
+#include "generator/kernel_layout.hpp"
 #include "runtime/lookup/cost_model.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
@@ -116,7 +118,7 @@ TEST(Lookup, ALargeGroupIsNotAnsweredWithAKernelThatReadsTheCacheTwice) {
   const Choice hopper = table.find(wide, kMeasured);
   ASSERT_EQ(fictional_gpu().arch, (Arch{9, 0, true}));
   EXPECT_EQ(hopper.config.spec.load, LoadPath::tensor);
-  EXPECT_EQ(row_blocks(hopper.config.spec), 1);
+  EXPECT_EQ(layout_of(hopper.config.spec).row_blocks, 1);
 }
 
 TEST(Lookup, ARingOfSeveralWarpgroupsShrinksByWholeRounds) {
@@ -368,7 +370,7 @@ TEST(LookupOfGroups, AWinnerThatOtherRanksCouldNotLaunchBesideIsSkipped) {
   const DecodeProblem nvlink = group_over(GroupLink::nvlink);
   const KernelSpec base = base_spec({9, 0, true}, nvlink);
   const Config other_order{with_tunables_of(base, tuned_config(kLlama, 64).spec).value(), 64};
-  ASSERT_NE(exchange_order(other_order.spec), order_of_group(fictional_gpu(), nvlink));
+  ASSERT_NE(family_of(other_order.spec).exchange_order, order_of_group(fictional_gpu(), nvlink));
   const auto table =
       table_of({winner(nvlink, kMeasured, other_order, 14),
                 winner(nvlink, {.batch = 1, .longest_context = 9000}, tensor_config(nvlink, 100000), 14)});
@@ -395,19 +397,19 @@ TEST(LookupOfGroups, RanksAgreeOnTheOrderOfDimsWhateverWasTunedForTheirShapes) {
           winner(kLlama, shapes.back(), shapes.size() % 2 == 0 ? tuned_config(kLlama, 64) : tensor_config(kLlama, 64)));
     }
   }
-  const int order = exchange_order(default_config(fictional_gpu(), kOfGroup, {}).spec);
+  const int order = family_of(default_config(fictional_gpu(), kOfGroup, {}).spec).exchange_order;
   for (const bool tuned : {false, true}) {
     const auto table = table_of(tuned ? rows : std::vector<LayeredWinners::Entry>{});
     for (const Shape& shape : shapes) {
       for (const std::int64_t more : {0, 3, 700}) {
         const Choice choice =
             table.find(kOfGroup, {.batch = shape.batch, .longest_context = shape.longest_context + more});
-        EXPECT_EQ(exchange_order(choice.config.spec), order) << to_json(shape) << ", " << more;
+        EXPECT_EQ(family_of(choice.config.spec).exchange_order, order) << to_json(shape) << ", " << more;
         EXPECT_LE(choice.config.grid, resident_grid(fictional_gpu(), choice.config.spec));
       }
     }
   }
-  EXPECT_NE(exchange_order(tuned_config(kOfGroup, 64).spec), order) << "or this test says nothing";
+  EXPECT_NE(family_of(tuned_config(kOfGroup, 64).spec).exchange_order, order) << "or this test says nothing";
 }
 
 TEST(LookupOfGroups, WithoutWinnersTheModelChoosesAndNoCompileIsSaved) {

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "generator/families/family.hpp"
+#include "generator/kernel_layout.hpp"
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "tests/thoroughness.hpp"
@@ -62,8 +64,8 @@ TEST(KernelVariants, StampEveryMomentOnce) {
 TEST(KernelVariants, KernelsWithRolesAreStampedAndLoseTheirMerge) {
   for (const FixUp fixup : kFixUps) {
     const EmittedKernel whole = with_roles(fixup);
-    ASSERT_TRUE(warpgroups_have_roles(whole.spec));
-    ASSERT_EQ(counts_partials(whole.spec), fixup == FixUp::wait);
+    ASSERT_EQ(layout_of(whole.spec).family, &kWgmmaRoles);
+    ASSERT_EQ(layout_of(whole.spec).counts_partials, fixup == FixUp::wait);
     const auto stamped = with_stamps(whole), shorter = without_merging(whole);
     ASSERT_TRUE(stamped.has_value() && shorter.has_value());
     for (int moment = 0; moment < kMoments; ++moment)

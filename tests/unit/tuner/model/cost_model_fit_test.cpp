@@ -7,7 +7,9 @@
 #include <functional>
 #include <random>
 
+#include "generator/families/family.hpp"
 #include "generator/generator.hpp"
+#include "generator/kernel_layout.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "templates/line/schedule.cuh"
@@ -130,7 +132,7 @@ TEST_F(Model, LargePartialsTakeLongWhereOneCtaMergesThem) {
   problem.features.latent = true, problem.features.v_head_dim = 512;
   spec = base_spec(device.arch, problem);
   spec.load = LoadPath::tensor, spec.warps = 8, spec.warp_tokens = 16, spec.stages = 2;
-  ASSERT_TRUE(has_large_partials(spec));
+  ASSERT_TRUE(layout_of(spec).has_large_partials);
   const auto partials = [&](FixUp fixup) {
     spec.fixup = fixup;
     return model_features(parameters, device, problem, {.batch = 1, .longest_context = 65536}, {spec, 128}, 1).partials;
@@ -394,7 +396,7 @@ TEST_F(Model, KernelsHaveCostsOfTheirOwnAndThoseWithFewSamplesTheirFamilys) {
   const CostModel fitted = fit_model(parameters, device, samples, {});
   EXPECT_NEAR(fitted.of(slow).costs.start, 7, 0.8) << "seed " << kSeed;
   EXPECT_NEAR(fitted.of(spec).costs.start, 4, 0.8) << "seed " << kSeed;
-  const Costs family = fitted.families.at(family_of(seldom)).costs;
+  const Costs family = fitted.families.at(measured_family_of(seldom)).costs;
   EXPECT_NEAR(fitted.of(seldom).costs.start, family.start, 0.35 * family.start);
   // A kernel that was not measured has its family's costs, and a family that was not measured has the device's.
   KernelSpec unseen = spec;

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "generator/kernel_layout.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "runtime/lookup/usual_kernels.hpp"
@@ -31,7 +32,7 @@ TEST(SearchSpace, KernelsWithLargePartialsAreListedWithBothFixUps) {
   std::size_t large = 0;
   for (KernelSpec spec : specs) {
     EXPECT_TRUE(validate(spec)) << kernel_name(spec);
-    if (!has_large_partials(spec)) {
+    if (!layout_of(spec).has_large_partials) {
       EXPECT_EQ(spec.fixup, FixUp::ticket) << kernel_name(spec);
       continue;
     }

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "cache/layers.hpp"
+#include "generator/families/family.hpp"
 #include "generator/generator.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
@@ -112,7 +113,7 @@ TEST_F(GroupSession, OnlyKernelsWithTheGroupsOrderOfColumnsAndResidentGridsAreTr
   ASSERT_FALSE(tried.empty());
   const auto order = order_of_group(device, request.problem);
   for (const Config& config : candidates()) {
-    EXPECT_EQ(exchange_order(config.spec), order) << kernel_name(config.spec);
+    EXPECT_EQ(family_of(config.spec).exchange_order, order) << kernel_name(config.spec);
     const std::int64_t resident = std::int64_t{guess_resident(device, config.spec)} * device.sm_count;
     EXPECT_LE(config.grid, resident / 2) << "two ranks share the GPU";
   }
@@ -197,7 +198,7 @@ TEST_F(GroupSession, AShapeInTheBucketOfAGroupsWinnerIsAnsweredByIt) {
   const Choice choice = table().find(problem, {.batch = 4, .longest_context = 12000});
   EXPECT_EQ(choice.provenance, Provenance::bucket);
   EXPECT_TRUE(choice.tuned_group);
-  EXPECT_EQ(exchange_order(choice.config.spec), order_of_group(device, problem));
+  EXPECT_EQ(family_of(choice.config.spec).exchange_order, order_of_group(device, problem));
 }
 
 TEST_F(GroupSession, LookUpsWithoutAGroupAreNotTouchedByTheTimesOfGroups) {

@@ -1,5 +1,7 @@
 // feature_plan_test.cpp -- the plans of a verify run have every feature, one by one and in random combinations.
 #include "tuner/verify/feature_plan.hpp"
+#include "generator/families/family.hpp"
+#include "generator/kernel_layout.hpp"
 #include "generator/row_format.hpp"
 #include "generator/score_expression.hpp"
 
@@ -128,10 +130,10 @@ TEST(VerifyFeatures, RowsOfAFormatOfTheirOwnAreReadWithAndWithoutRoles) {
     const KernelSpec& spec = kernel.specs.front();
     if (row_format(spec.features) == nullptr) continue;
     EXPECT_EQ(kernel.group, "feature: latent rows of a format of their own");
-    EXPECT_FALSE(warpgroups_have_roles(kernel.specs.back())) << "one that cannot spill stands by";
-    met.insert({warpgroups_have_roles(spec), spec.fixup});
+    EXPECT_NE(layout_of(kernel.specs.back()).family, &kWgmmaRoles) << "one that cannot spill stands by";
+    met.insert({(layout_of(spec).family == &kWgmmaRoles), spec.fixup});
     groups.insert(spec.group);
-    batch_of_row_blocks |= row_blocks_in_step(spec);
+    batch_of_row_blocks |= layout_of(spec).row_blocks_in_step;
   }
   EXPECT_EQ(met.size(), 4u) << "both families with both fix-ups";
   EXPECT_TRUE(groups.contains(128) && groups.contains(16) && groups.contains(1));
@@ -143,9 +145,10 @@ TEST(VerifyFeatures, LatentGroupsOfAnySizeHaveRolesWithEachFixUp) {
   std::set<std::pair<int, FixUp>> two_ctas_gather;  // page sizes
   for (const VerifyKernel& kernel : feature_kernels(kHopper)) {
     const KernelSpec& spec = kernel.specs.front();
-    if (row_format(spec.features) == nullptr && warpgroups_have_roles(spec))
-      met.insert({spec.group, spec.fixup, converts_rows(spec)});
-    if (gathers_rows(spec) && spec.ctas_per_sm == 2) two_ctas_gather.insert({spec.features.page_size, spec.fixup});
+    if (row_format(spec.features) == nullptr && (layout_of(spec).family == &kWgmmaRoles))
+      met.insert({spec.group, spec.fixup, layout_of(spec).converts_rows});
+    if (layout_of(spec).gathers_rows && spec.ctas_per_sm == 2)
+      two_ctas_gather.insert({spec.features.page_size, spec.fixup});
   }
   for (const int group : {17, 33, 64, 95, 128}) {
     for (const bool converts : {false, true}) {

@@ -1,5 +1,7 @@
 // plan_test.cpp -- a verify run without features has every kernel that it promises.
 #include "tuner/verify/plan.hpp"
+#include "generator/families/family.hpp"
+#include "generator/kernel_layout.hpp"
 #include "tuner/verify/feature_plan.hpp"
 
 #include <gtest/gtest.h>
@@ -136,7 +138,8 @@ TEST(VerifyPlan, KernelsWithRolesHave256RowsOfSeveralQueryTokensWithEachFixUpInP
   std::set<std::pair<FixUp, bool>> met;  // with pages or without
   for (const VerifyKernel& kernel : feature_kernels(kPlanHopper)) {
     const KernelSpec& spec = kernel.specs.front();
-    if (warpgroups_have_roles(spec) && spec.features.q_len > 1 && query_rows(spec.features, spec.group) >= 256)
+    if (layout_of(spec).family == &kWgmmaRoles && spec.features.q_len > 1 &&
+        query_rows(spec.features, spec.group) >= 256)
       met.insert({spec.fixup, spec.features.page_size > 0});
   }
   EXPECT_EQ(met.size(), 4u);

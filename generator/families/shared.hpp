@@ -1,0 +1,30 @@
+// shared.hpp -- what checks and layouts of all families use. Pure functions; any thread. Internal to generator/.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "generator/kernel_spec.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+inline tl::unexpected<Error> invalid_spec(std::string message, std::string hint) {
+  return fail(ErrorCode::invalid_argument, std::move(message), std::move(hint));
+}
+inline tl::unexpected<Error> unsupported_spec(std::string message, std::string hint) {
+  return fail(ErrorCode::unsupported, std::move(message), std::move(hint));
+}
+
+/// Tokens that are adjacent in a paged cache whatever the page table and the selection say, and at most a step: the
+/// largest power of two that divides the page size, and at most a block. 1 for a dense cache.
+inline int adjacent_tokens(const Features& features, int step_tokens) {
+  const int page = features.page_size, block = features.selection_block;
+  if (page == 0) return 1;
+  const int in_page = std::min(page & -page, step_tokens);
+  return block > 0 ? std::min(in_page, block) : in_page;
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,46 @@
+#include "generator/kernel_source.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+
+#include "generator/templates.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+void KernelSource::add(std::initializer_list<std::string_view> modules) {
+  for (const std::string_view module : modules) add(module, template_text(module));
+}
+
+void KernelSource::add(std::string_view module, std::string_view changed_text) {
+  text += fmt::format("// ---- templates/{} ----\n{}\n", module, changed_text);
+}
+
+void KernelSource::number(std::string_view name, int value, std::string_view why) {
+  constant("int", name, fmt::to_string(value), why);
+}
+
+void KernelSource::flag(std::string_view name, bool value, std::string_view why) {
+  constant("bool", name, value ? "true" : "false", why);
+}
+
+void KernelSource::constant(std::string_view type, std::string_view name, std::string_view value,
+                            std::string_view why) {
+  text += fmt::format("constexpr {} {} = {};   // {}\n", type, name, value, why);
+}
+
+void KernelSource::define(std::string_view name) { text += fmt::format("#define {}\n", name); }
+
+std::string_view template_text(std::string_view module) {
+  const auto all = embedded_templates();
+  const auto found = std::find_if(all.begin(), all.end(), [module](const auto& t) { return t.name == module; });
+  assert(found != all.end() && "a module named here must exist in templates/");
+  return found != all.end() ? found->text : std::string_view();
+}
+
+DType operand_type(const KernelSpec& spec) { return has_one_byte_elements(spec.features) ? DType::fp16 : spec.dtype; }
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,59 @@
+// kernel_source.hpp -- KernelSource: the text of a kernel while its parts write into it. One thread. Internal to
+// generator/.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "generator/kernel_layout.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// Counts changes of the text that generator/ writes itself. Changes of the templates show in their bytes.
+inline constexpr std::string_view kGeneratorVersion = "5";
+
+/// Where in the list of constants a family adds its own: behind those of the query rows, the warps, the steps, and the
+/// way in which rows are copied.
+enum class ConstantGroup : std::uint8_t { rows, warps, steps, copies };
+
+struct KernelSource {
+  const KernelSpec& spec;
+  const KernelLayout& layout;
+  std::string text = {};
+
+  /// Modules of templates/, each below a line with its name.
+  void add(std::initializer_list<std::string_view> modules);
+  /// A module that went through a change of its text.
+  void add(std::string_view module, std::string_view changed_text);
+
+  /// Constants, with what they are for.
+  void number(std::string_view name, int value, std::string_view why);
+  void flag(std::string_view name, bool value, std::string_view why);
+  void constant(std::string_view type, std::string_view name, std::string_view value, std::string_view why);
+  /// A macro without a value.
+  void define(std::string_view name);
+};
+
+/// The text of a module, which must be there.
+std::string_view template_text(std::string_view module);
+
+/// The type of the matrix instructions' operands: that of q, or fp16 where elements have one byte, because fp16 has all
+/// their values.
+DType operand_type(const KernelSpec& spec);
+
+/// The parts of a kernel beside its family's (families/family.hpp). Each adds its modules.
+void add_line(KernelSource& source);
+void add_merge(KernelSource& source);
+/// And its constants.
+void add_constants(KernelSource& source);
+void add_merge_constants(KernelSource& source);
+
+/// Partials that a thread loads together. n of them take about 6 n registers, beside what the main loop keeps across a
+/// fix-up.
+int merge_batch(const KernelLayout& layout);
+
+}  // namespace v1
+}  // namespace leanattn

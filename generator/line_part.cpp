@@ -1,0 +1,35 @@
+// line_part.cpp -- the modules with which a CTA walks its range of the line, and those that features put in front of
+// the family's.
+#include "generator/kernel_source.hpp"
+#include "generator/row_format.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+void add_line(KernelSource& source) {
+  const KernelSpec& spec = source.spec;
+  const KernelLayout& layout = source.layout;
+  const Features& features = spec.features;
+  const bool one_byte = has_one_byte_elements(features), selects = has_selection(features);
+  source.add({"kernel_args.cuh", "line/schedule.cuh", "shared_layout.cuh", "prelude.cuh"});
+  if (spec.dtype == DType::bf16) source.add({"attend/bf16.cuh"});
+  if (spec.dtype == DType::fp16 || one_byte) source.add({"attend/fp16.cuh"});
+  source.add({"line/rows.cuh"});
+  if (needs_positions(features)) source.add({"line/part_of_context.cuh"});
+  source.add({"line/find_start.cuh", "line/walk.cuh", "line/steps.cuh",
+              selects               ? "kv/selection.cuh"
+              : layout.gathers_rows ? "kv/row_pages.cuh"
+                                    : "kv/page_table.cuh",
+              "attend/score.cuh", one_byte ? "kv/elements_8bit.cuh" : "kv/elements_16bit.cuh",
+              features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
+  if (layout.gathers_rows) source.add({"kv/token_holes.cuh"});
+  if (selects && !layout.gathers_rows) source.add({"kv/run_holes.cuh"});
+  if (features.append) source.add({"kv/append.cuh"});
+  if (features.append && !layout.appends_to_stage && row_format(features) == nullptr)
+    source.add({"kv/append_elements.cuh", "kv/append_to_cache.cuh"});
+  if (one_byte) source.add({"attend/value_unit.cuh"});
+  source.add({"bounded_wait.cuh"});
+}
+
+}  // namespace v1
+}  // namespace leanattn
