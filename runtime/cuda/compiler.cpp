@@ -12,7 +12,6 @@
 
 #include "cache/cubin/cubin_db.hpp"
 #include "cache/files.hpp"
-#include "generator/families/family.hpp"
 #include "generator/parse_json.hpp"
 #include "runtime/cuda/nvrtc.hpp"
 #include "runtime/cuda/ptxas_log.hpp"
