@@ -12,8 +12,8 @@
 #include "runtime/engine/group.hpp"
 #include "runtime/engine/launch_checks.hpp"
 #include "runtime/engine/launch_status.hpp"
+#include "runtime/lookup/cost_model.hpp"
 #include "runtime/lookup/default_config.hpp"
-#include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
@@ -232,7 +232,7 @@ Config EngineCore::safe_config(const DecodeProblem& problem, const Shape& shape)
   const KernelSpec& spec = *std::min_element(ready.begin(), ready.end(), [](const KernelSpec& a, const KernelSpec& b) {
     return kernel_name(a) < kernel_name(b);
   });
-  return {spec, cheapest_grid(parts_.device, problem, shape, spec)};
+  return {spec, fastest_grid(parts_.device, problem, shape, spec)};
 }
 
 Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,

@@ -16,7 +16,7 @@ namespace {
 // an ordinary launch has to be. Chosen by what dependent and ordinary launches of 118 shapes took on an H200.
 constexpr double kHardly = 0.02, kClearly = 0.01;
 
-/// What is known of the kernel with this spec: corrected costs, or else the defaults.
+/// What is known of the kernel with this spec, if only the model.
 EstimatedKernel kernel_for(const KernelSpec& spec, const DeviceFacts& device,
                            std::span<const EstimatedKernel> kernels) {
   const auto same =
@@ -24,7 +24,7 @@ EstimatedKernel kernel_for(const KernelSpec& spec, const DeviceFacts& device,
   if (same != kernels.end()) return *same;
   return {.spec = spec,
           .resident = guess_resident(device, spec),
-          .parameters = default_parameters(device, spec),
+          .parameters = default_parameters(device),
           .seen = {},
           .log_ratio = kernels.empty() ? 0 : kernels.front().log_ratio,  // the device's
           .doubt = 0};

@@ -27,7 +27,7 @@ bool streams_like(const KernelSpec& a, const KernelSpec& b) {
          a.stages == b.stages;
 }
 
-/// How far the default costs are off on this GPU, as a logarithm: the mean over the witnesses; 0 without any.
+/// How far the cost model is off on this GPU, as a logarithm: the mean over the witnesses; 0 without any.
 double mean_log_ratio(std::span<const Witness> witnesses) {
   double sum = 0;
   for (const Witness& witness : witnesses) sum += witness.measured->seen.log_ratio;
@@ -45,13 +45,14 @@ std::vector<EstimatedKernel> estimated_kernels(const DeviceFacts& device, const 
                                                std::span<const Witness> witnesses) {
   const KernelSpec base = base_spec(device.arch, problem);
   const double log_ratio = mean_log_ratio(witnesses);
+  const ModelParameters parameters = default_parameters(device);
   std::vector<EstimatedKernel> kernels;
   const auto add = [&](const KernelSpec& spec, double doubt) {
     const auto same = [&](const EstimatedKernel& kernel) { return kernel.spec == spec; };
     if (std::find_if(kernels.begin(), kernels.end(), same) != kernels.end()) return;
     EstimatedKernel kernel{.spec = spec,
                            .resident = guess_resident(device, spec),
-                           .parameters = default_parameters(device, spec),
+                           .parameters = parameters,
                            .seen = {},
                            .log_ratio = log_ratio,
                            .doubt = doubt};

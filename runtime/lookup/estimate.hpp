@@ -20,7 +20,7 @@ struct Witness {
 };
 
 /// The kernels of the nearest witnesses and the usual ones (usual_kernels.hpp), made to fit the problem, with the
-/// default costs as the witnesses correct them. Witnesses are sorted, nearest first.
+/// cost model as the witnesses correct it. Witnesses are sorted, nearest first.
 std::vector<EstimatedKernel> estimated_kernels(const DeviceFacts& device, const DecodeProblem& problem,
                                                std::span<const Witness> witnesses);
 

@@ -165,44 +165,5 @@ std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tun
   return nearest_of(useful_grids(device, problem, shape, spec, spec.ctas_per_sm), wanted);
 }
 
-double schedule_cost(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
-                     const Config& config) {
-  // The unit is the time of one 64-token tile on one SM. Published cost models of split decode kernels put the start
-  // and end of a segment at five to ten of these, and a merged partial at 0.22. They need only be good enough for
-  // ranking.
-  constexpr double kSegment = 6.0, kMergedPartial = 0.22, kTileTokens = 64.0;
-  const double tiles = static_cast<double>(lean_tiles(problem, shape, config.spec));
-  const double outputs = static_cast<double>(output_tiles(problem, shape, config.spec));
-  const double grid = static_cast<double>(config.grid);
-  const double sms = std::max(1, device.sm_count);
-  const double resident = static_cast<double>(resident_grid(device, config.spec));
-  const double cta_tiles = std::ceil(tiles / grid) * config.spec.tile / kTileTokens;
-  const double waves = std::ceil(grid / resident);
-  // The CTAs of an SM share its bandwidth.
-  const double streamed = std::ceil(grid / sms) * cta_tiles;
-  const bool even = config.grid % std::max<std::int64_t>(1, static_cast<std::int64_t>(outputs)) == 0;
-  const double segments = std::ceil(outputs / grid) + (even || outputs > grid ? 0.0 : 1.0);
-  const double contributors = std::ceil(grid / outputs);
-  // More than sixteen contributors merge as a tree, in groups of about the square root of their number.
-  const double merged = contributors <= 1    ? (even ? 0.0 : 2.0)
-                        : contributors <= 16 ? contributors
-                                             : 2.0 * std::sqrt(contributors) + 8.0;
-  return streamed + waves * segments * kSegment + merged * kMergedPartial;
-}
-
-std::int64_t cheapest_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
-                           const KernelSpec& spec) {
-  const auto grids = useful_grids(device, problem, shape, spec, spec.ctas_per_sm);
-  std::int64_t best = grids.front();
-  double best_cost = std::numeric_limits<double>::infinity();
-  for (const std::int64_t grid : grids) {
-    const double cost = schedule_cost(device, problem, shape, {.spec = spec, .grid = grid});
-    if (cost >= best_cost) continue;
-    best_cost = cost;
-    best = grid;
-  }
-  return best;
-}
-
 }  // namespace v1
 }  // namespace leanattn

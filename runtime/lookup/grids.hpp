@@ -54,12 +54,5 @@ std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tun
                              const Config& tuned, const DecodeProblem& problem, const Shape& shape,
                              const KernelSpec& spec);
 
-/// A rough time of one launch, good for nothing but comparing grids of one kernel without any measurement: what an SM
-/// streams, the segments it starts and the partials it merges, in times of a 64-token tile.
-double schedule_cost(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, const Config& config);
-/// The useful grid of least schedule_cost.
-std::int64_t cheapest_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
-                           const KernelSpec& spec);
-
 }  // namespace v1
 }  // namespace leanattn

@@ -57,12 +57,10 @@ std::array<Correction, std::size(kGridKinds)> corrections_at(std::span<const See
   return corrections;
 }
 
-/// A kernel's model, corrected for one shape by what was measured nearby. The launch may be of another kind than the
-/// one whose costs the kernel has, and start sooner or later.
+/// What the model says of a kernel, corrected for one shape by what was measured nearby.
 class Corrected {
  public:
-  Corrected(const EstimatedKernel& kernel, const KernelSpec& launched, const ShapeFeatures& here)
-      : parameters_(kernel.parameters), later_us_(saved_at_start(kernel.spec) - saved_at_start(launched)) {
+  Corrected(const EstimatedKernel& kernel, const ShapeFeatures& here) {
     const auto corrections = corrections_at(kernel.seen, here);
     std::transform(corrections.begin(), corrections.end(), of_kind_.begin(), [&](const Correction& correction) {
       return Factors{.ratio = std::exp(correction.log_ratio),
@@ -71,18 +69,16 @@ class Corrected {
     });
   }
 
-  Prediction predict(const ModelFeatures& features) const {
-    const auto& [ratio, of_device, doubt] = of_kind_[static_cast<std::size_t>(kind_of(features))];
-    const double us = ratio * predict_us(parameters_, features);
-    return {.us = of_device * (us + later_us_), .doubtful_us = doubt * us + later_us_};
+  Prediction predict(const ModelledTime& modelled) const {
+    const auto& [ratio, of_device, doubt] = of_kind_[static_cast<std::size_t>(modelled.kind)];
+    const double us = ratio * modelled.us();
+    return {.us = of_device * us, .doubtful_us = doubt * us};
   }
 
  private:
   struct Factors {
     double ratio = 1, of_device = 1, doubt = 1;
   };
-  const ModelParameters& parameters_;
-  double later_us_ = 0;
   std::array<Factors, std::size(kGridKinds)> of_kind_;
 };
 
@@ -94,8 +90,8 @@ Correction correction_at(std::span<const SeenShape> seen, const ShapeFeatures& h
 
 Prediction predict(const EstimatedKernel& kernel, const DeviceFacts& device, const DecodeProblem& problem,
                    const Shape& shape, const Config& config) {
-  return Corrected(kernel, config.spec, shape_features_of(problem, shape, base_spec(device.arch, problem)))
-      .predict(model_features(kernel.parameters, device, problem, shape, config, kernel.resident));
+  return Corrected(kernel, shape_features_of(problem, shape, base_spec(device.arch, problem)))
+      .predict(modelled_time(kernel.parameters, device, problem, shape, config, kernel.resident));
 }
 
 std::optional<PredictedConfig> best_predicted(std::span<const EstimatedKernel> kernels, const DeviceFacts& device,
@@ -112,10 +108,10 @@ std::optional<PredictedConfig> best_predicted(std::span<const EstimatedKernel> k
     // A ragged batch gets segment costs and all the CTAs that are resident at once, and these wait for nobody.
     if (ragged && spec.fixup == FixUp::wait && !layout_of(spec).has_large_partials) continue;
     const int resident = waits(spec) ? std::min(kernel.resident, spec.ctas_per_sm) : kernel.resident;
-    const Corrected corrected(kernel, spec, here);
+    const Corrected corrected(kernel, here);
     const LaunchModel launch(kernel.parameters, device, problem, shape, spec, kernel.resident);
     const auto consider = [&](std::int64_t grid) {
-      const Prediction predicted = corrected.predict(launch.features(grid));
+      const Prediction predicted = corrected.predict(launch.with_grid(grid));
       // A model that predicts an infinite time, or none, is of no use for this shape.
       if (!std::isfinite(predicted.us) || predicted.us <= 0) return;
       if (predicted.doubtful_us >= least) return;

@@ -92,10 +92,9 @@ void ProblemWinners::add(const DeviceFacts& device, const LayeredWinners::Entry&
   if (slot.shape != kEmpty) return;  // an earlier layer or policy has a winner for it
   slot = {key, static_cast<std::uint32_t>(shapes_.size())};
   const ShapeFeatures features = shape_features_of(problem_, shape, base_spec(device.arch, problem_));
-  const ModelParameters parameters = default_parameters(device, config.spec);
-  const ModelFeatures modelled =
-      model_features(parameters, device, problem_, shape, config, guess_resident(device, config.spec));
-  const double ratio = row.winner.median_us / predict_us(parameters, modelled);
+  const ModelledTime modelled =
+      modelled_time(default_parameters(device), device, problem_, shape, config, guess_resident(device, config.spec));
+  const double ratio = row.winner.median_us / modelled.us();
   const auto measured = [&](const Config& one, double us) {
     return Choice{.config = one,
                   .provenance = Provenance::exact,
@@ -112,7 +111,7 @@ void ProblemWinners::add(const DeviceFacts& device, const LayeredWinners::Entry&
                      next != nullptr ? std::optional(measured(*next, row.winner.next_us)) : std::nullopt,
                      features,
                      {.shape_features = features,
-                      .kind = kind_of(modelled),
+                      .kind = modelled.kind,
                       // A row that was edited by hand may have any time.
                       .log_ratio = std::log(ratio > 0 ? std::clamp(ratio, 0.25, 4.0) : 1.0)}});
 }

@@ -22,7 +22,7 @@ struct MeasuredShape {
   Choice choice;               ///< as an exact hit returns it
   std::optional<Choice> next;  ///< what runs where that does not: the next best that was measured
   ShapeFeatures shape_features;
-  SeenShape seen;  ///< how far its time is from that of default_parameters()
+  SeenShape seen;  ///< how far its time is from the model's
 };
 
 class ProblemWinners {

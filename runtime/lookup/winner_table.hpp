@@ -24,8 +24,8 @@ enum class Provenance : std::uint8_t {
   bucket,    ///< measured for this problem and a shape with the same powers of two of batch, longest, average context
   nearest,   ///< measured for a problem with the same head_dim and group
   model,     ///< measured for another problem on this GPU
-  fallback,  ///< no winner on this GPU says anything of the problem: a usual kernel by default costs, or the one kernel
-             ///< of a batch-invariant problem
+  fallback,  ///< no winner on this GPU says anything of the problem: a usual kernel by the cost model, or the one
+             ///< kernel of a batch-invariant problem
   without_pdl,  ///< measured for this shape or its bucket with ordinary launches
 };
 std::string_view to_string(Provenance p);

@@ -112,7 +112,7 @@ class Documentation(unittest.TestCase):
                         self.assertIn("--attention-backend CUSTOM", " ".join(words))
                     elif words[0] == "sglang":
                         self.assertRegex(" ".join(words), "attention-backend leanattn$")
-                    elif not re.fullmatch(r"build/\w+/tests/(unit_\w+|simulated_tuning|source_hashes)", words[0]):
+                    elif not re.fullmatch(r"build/\w+/tests/(unit_\w+|simulated_tuning|source_hashes|fit_costs)", words[0]):
                         self.assertIn(words[0], ["cmake", "ninja", "ctest", "pip"])
         self.assertGreater(asked, 5)
 

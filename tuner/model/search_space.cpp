@@ -142,7 +142,7 @@ std::vector<KernelSpec> usual_kernels_first(const DeviceFacts& device, const Dec
   for (const Shape& shape : shapes) {
     std::vector<double> predicted;
     for (const Usual& kernel : usual) {
-      const auto grids = rank_grids(default_parameters(device, kernel.spec), device, problem, shape, kernel.spec,
+      const auto grids = rank_grids(default_parameters(device), device, problem, shape, kernel.spec,
                                     guess_resident(device, kernel.spec));
       predicted.push_back(grids.empty() ? std::numeric_limits<double>::infinity() : grids.front().predicted_us);
     }

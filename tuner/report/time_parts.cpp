@@ -50,15 +50,14 @@ int resident_ctas(const DeviceFacts& device, const KernelSpec& spec, int registe
 
 TimeParts time_parts(const ModelParameters& parameters, const DeviceFacts& device, const ReportedWinner& winner,
                      int resident) {
-  const ModelFeatures features =
-      model_features(parameters, device, winner.problem, winner.shape, winner.config, resident);
+  const ModelledTime modelled =
+      modelled_time(parameters, device, winner.problem, winner.shape, winner.config, resident);
   TimeParts parts;
-  parts.start_us = parameters.costs.start;
-  parts.stream_us = parameters.costs.stretch * features.memory + parameters.costs.wait * features.excess;
-  parts.segments_us = parameters.costs.segment * (features.segments - features.hidden);
-  parts.unexplained_us = winner.median_us - predict_us(parameters, features);
-  parts.fix_up_us = predict_us(parameters, features) - parts.start_us - parts.stream_us -
-                    parts.segments_us;  // the rest of the prediction
+  parts.start_us = modelled.start;
+  parts.stream_us = modelled.stream;
+  parts.segments_us = modelled.segments;
+  parts.fix_up_us = modelled.merge;
+  parts.unexplained_us = winner.median_us - modelled.us();
 
   const std::int64_t outputs = output_tiles(winner.problem, winner.shape, winner.config.spec);
   const std::int64_t tiles = std::max<std::int64_t>(lean_tiles(winner.problem, winner.shape, winner.config.spec), 1);

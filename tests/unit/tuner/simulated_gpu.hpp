@@ -35,9 +35,12 @@ inline SearchEffort brief_effort() {
 
 class SimulatedGpu final : public TuneBackend {
  public:
+  static constexpr double kMemoryRate = 4.6e6;  // bytes a microsecond
+
   SimulatedGpu(const DecodeProblem& problem, std::uint64_t seed, const DeviceFacts& device = simulated_device())
       : problem_(problem), device_(device), random_(seed) {
-    truth.costs = {.start = 3.0, .stretch = 1.1, .segment = 1.1, .fix_up = 2.0, .partial = 0.09};
+    truth = default_parameters(device_);
+    truth.memory_rate = kMemoryRate, truth.factors = {0.8, 1.1, 1.3, 1.5};
   }
 
   // Tests set these.
@@ -85,7 +88,7 @@ class SimulatedGpu final : public TuneBackend {
     return us * (config.l2_promotion == 256 ? promoted : 1) * factor(config) *
            (1 + personality * (static_cast<double>(hash % 2001) / 1000.0 - 1));
   }
-  double read_us() const { return 2.0 + static_cast<double>(kv_bytes(problem_, shape_)) / 4.6e6; }
+  double read_us() const { return 2.0 + static_cast<double>(kv_bytes(problem_, shape_)) / kMemoryRate; }
   void set_shape(const Shape& shape) { shape_ = shape; }
   void pass(double seconds) { clock_s_ += seconds; }
 

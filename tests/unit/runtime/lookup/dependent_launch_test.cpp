@@ -80,15 +80,13 @@ TEST(LookupPdl, LinksOfAChainThatWaitDoNotLeaveSmsIdleWhereAnOrdinaryLaunchMay) 
   h200.memory_bytes = 140ll << 30;
   const Choice choice = WinnerTable::build(h200, layered({winner(heads, shape, idle, 22.8)})).find(dependent, shape);
   EXPECT_EQ(choice.provenance, Provenance::without_pdl);
-  if (choice.config.spec.fixup == FixUp::wait) {
-    EXPECT_GE(choice.config.grid, 120);
-  }
+  EXPECT_GE(choice.config.grid, 106) << "with a fifth of the room free, links took 7 % longer";
 }
 
 TEST(LookupPdl, WithoutAnyWinnerNoAnswerIsExpectedToTakeLongerThanTheOrdinaryOne) {
   const DeviceFacts device = fictional_gpu();
   const WinnerTable table = WinnerTable::build(device, {});
-  int dependent_launches = 0, same_configurations = 0, asked = 0;
+  int same_configurations = 0, asked = 0;
   for (const int head_dim : {64, 96, 128, 256}) {
     for (const int batch : {1, 4, 33, 64, 120, 700}) {
       for (const std::int64_t context : {96, 200, 896, 7168, 61440}) {  // look-ups round none of these up
@@ -98,7 +96,7 @@ TEST(LookupPdl, WithoutAnyWinnerNoAnswerIsExpectedToTakeLongerThanTheOrdinaryOne
         const Shape shape = canonical({.batch = batch, .longest_context = context});
         const Config without = table.find(ordinary, shape).config, with = table.find(dependent, shape).config;
         const auto modelled_us = [&](const Config& config) {
-          return predict_us(default_parameters(device, config.spec), device, dependent, shape, config,
+          return predict_us(default_parameters(device), device, dependent, shape, config,
                             guess_resident(device, config.spec));
         };
         ++asked;
@@ -107,7 +105,7 @@ TEST(LookupPdl, WithoutAnyWinnerNoAnswerIsExpectedToTakeLongerThanTheOrdinaryOne
         as_dependent.spec.pdl = true;
         if (!with.spec.pdl) {
           EXPECT_EQ(with, without) << to_json(dependent) << to_json(shape);
-        } else if (++dependent_launches; with == as_dependent) {
+        } else if (with == as_dependent) {
           ++same_configurations;
         } else {
           EXPECT_GT(modelled_us(as_dependent), 1.02 * modelled_us(with)) << to_json(dependent) << to_json(shape);
@@ -115,27 +113,26 @@ TEST(LookupPdl, WithoutAnyWinnerNoAnswerIsExpectedToTakeLongerThanTheOrdinaryOne
       }
     }
   }
-  // Each of the three kinds of answers occurs.
-  EXPECT_LT(dependent_launches, asked);
-  EXPECT_LT(same_configurations, dependent_launches);
+  EXPECT_LT(same_configurations, asked);
   EXPECT_GT(same_configurations, 0);
 }
 
 TEST(LookupPdl, AnOrdinaryLaunchAnswersWhereNoDependentOneIsExpectedToBeFaster) {
-  // On an H200, 64 x 200 tokens of 64/8 heads took 9.8 us by this kernel, and 11.0 us as links of a chain.
-  const DecodeProblem heads{.q_heads = 64, .kv_heads = 8, .head_dim = 64};
+  // A third of the SMs have no CTA, so that the next launch begins there and the rest of it comes late. By the measured
+  // time no other grid comes near.
+  const DecodeProblem heads{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
   DecodeProblem dependent = heads;
   dependent.pdl = true;
-  Config many = tuned_config(heads, 512);
-  many.spec.load = LoadPath::bulk, many.spec.tile = 32, many.spec.warps = 2, many.spec.warp_tokens = 16;
-  many.spec.stages = 3, many.spec.ctas_per_sm = 4;
-  ASSERT_TRUE(validate(many.spec));
-  const Shape shape{.batch = 64, .longest_context = 200};
-  const auto table = WinnerTable::build(fictional_gpu(), layered({winner(heads, shape, many, 5.0)}));
+  Config idle = tuned_config(heads, 80);
+  idle.spec.load = LoadPath::tensor, idle.spec.warps = 8, idle.spec.warp_tokens = 16, idle.spec.stages = 4;
+  idle.spec.tile = 128;
+  ASSERT_TRUE(validate(idle.spec));
+  const Shape shape{.batch = 10, .longest_context = 16384};
+  const auto table = WinnerTable::build(fictional_gpu(), layered({winner(heads, shape, idle, 100.0)}));
   const Choice choice = table.find(dependent, shape);
   EXPECT_EQ(choice.provenance, Provenance::without_pdl);
-  EXPECT_EQ(choice.config.spec, many.spec);
-  EXPECT_EQ(choice.config.grid, many.grid);
+  EXPECT_EQ(choice.config.spec, idle.spec);
+  EXPECT_EQ(choice.config.grid, idle.grid);
   EXPECT_FALSE(choice.tuned_pdl);
 }
 

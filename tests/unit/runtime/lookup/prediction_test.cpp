@@ -29,7 +29,7 @@ class PredictionTest : public ::testing::Test {
       spec.load = LoadPath::bulk, spec.warps = 4, spec.warp_tokens = 16, spec.tile = 64, spec.ctas_per_sm = 1;
       spec.stages = stages;
       EstimatedKernel kernel{.spec = spec, .resident = 1, .parameters = default_parameters(device), .seen = {}};
-      kernel.parameters.costs.start = stages == 3 ? 2.0 : 2.6;  // so that the model prefers the deeper ring
+      kernel.parameters.costs.start.fill(stages == 3 ? 2.0 : 2.6);  // so that the model prefers the deeper ring
       kernels.push_back(kernel);
     }
   }
@@ -64,7 +64,7 @@ TEST_F(PredictionTest, KernelsWithoutAPredictionAreNoAnswer) {
     EXPECT_GT(best().us, 0) << log_ratio;
   }
   kernels[0].seen.clear();
-  kernels[0].parameters.costs.start = -1e9;
+  kernels[0].parameters.costs.start.fill(-1e9);
   EXPECT_EQ(best().config.spec, kernels[1].spec);
   kernels.pop_back();
   EXPECT_FALSE(best_predicted(kernels, device, problem, unseen));
@@ -119,7 +119,8 @@ TEST_F(PredictionTest, OfTwoLikeKernelsTheOneThatWasSeenNearbyIsTaken) {
   // By its model alone the other one is better by 1 %. The predicted time contains no doubt.
   EstimatedKernel& stranger = kernels[0];
   EstimatedKernel& known = kernels[1];
-  known.parameters.costs.start += 1.01 * least_us(stranger) - least_us(known);
+  const double later_us = 1.01 * least_us(stranger) - least_us(known);
+  for (double& us : known.parameters.costs.start) us += later_us;
   const ShapeFeatures here = shape_features_of(problem, unseen, base_spec(device.arch, problem));
   known.seen = at_every_kind(here, 0);
   const PredictedConfig chosen = best();

@@ -181,9 +181,9 @@ TEST(ReportParts, SayHowTheGridUsesTheGpu) {
   EXPECT_DOUBLE_EQ(parts.contributors, 8);
   EXPECT_NEAR(parts.balance, 64.0 / 132, 1e-9);
   EXPECT_NEAR(parts.start_us + parts.stream_us + parts.segments_us + parts.fix_up_us + parts.unexplained_us, 30, 1e-9);
-  parameters.costs.fix_up = 25;
+  parameters.factors.back() = 100;
   EXPECT_EQ(detail::time_parts(parameters, device, winner, 1).limited_by, "fix-up");
-  parameters.costs.start = 100;
+  parameters.factors.front() = 100;
   EXPECT_EQ(detail::time_parts(parameters, device, winner, 1).limited_by, "start-up");
   winner.read_limit_share = 0.97;
   EXPECT_EQ(detail::time_parts(parameters, device, winner, 1).limited_by, "read limit");

@@ -101,16 +101,16 @@ TEST_F(NeverSlower, TheWinnersOfOtherLayersAreComparedToo) {
 
 TEST_F(NeverSlower, WhereAnOrdinaryLaunchAnswersForADependentOneItsConfigurationTakesPartAsADependentOne) {
   effort = kNarrowSearch;
-  const DecodeProblem ordinary{.q_heads = 64, .kv_heads = 8, .head_dim = 64};
-  const Shape shape{.batch = 64, .longest_context = 200};
+  const DecodeProblem ordinary{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
+  const Shape shape{.batch = 10, .longest_context = 16384};
   request.problem = ordinary;
   request.problem.pdl = true;
   request.shapes = {shape};
-  // Four CTAs or more fit on an SM, and the grid leaves a third of the room free, so that dependent launches come late.
+  // The grid leaves a third of the room free, so that long dependent launches come late.
   Config known = default_config(device, ordinary, shape);
-  known.spec.load = LoadPath::bulk, known.spec.fixup = FixUp::ticket, known.spec.tile = 32;
-  known.spec.warps = 2, known.spec.warp_tokens = 16, known.spec.stages = 3, known.spec.ctas_per_sm = 4;
-  known.grid = 512;
+  known.spec.load = LoadPath::tensor, known.spec.fixup = FixUp::ticket, known.spec.tile = 128;
+  known.spec.warps = 8, known.spec.warp_tokens = 16, known.spec.stages = 4, known.spec.ctas_per_sm = 1;
+  known.grid = 80;
   ASSERT_TRUE(validate(known.spec));
   const auto winners = [&] { return shipped_layer(ordinary, shape, known, 5); };
   ASSERT_FALSE(WinnerTable::build(device, winners()).find(request.problem, shape).config.spec.pdl);
@@ -303,6 +303,7 @@ TEST_F(NeverSlower, TooFewSamplesOfItDecideNothing) {
 TEST_F(NeverSlower, WhereWhatLookUpsAnswerCannotRunAnEnginesNextChoiceHasToBeBeaten) {
   effort = kNarrowSearch;
   effort.specs = 8;
+  request.shapes = {{.batch = 64, .longest_context = 200}};
   const std::vector<Config> order = launch_order(request.shapes[0]);
   const Config before = order[0], next = order[1];
   const auto planted = [&](SimulatedGpu& gpu, int how) {

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Collects what was measured of single configurations, for the tests of look-ups.
+"""Collects what was measured of single configurations and committed, for the fit of the cost model and the tests of
+look-ups.
 
-    tests/tools/lookup_times.py bench/results/h200 > tests/unit/tuner/evaluate/h200_times.json
-    tests/tools/lookup_times.py bench/results/h200 answers > tests/unit/tuner/evaluate/h200_answers.json
-    tests/tools/lookup_times.py random TRIALS... > tests/unit/tuner/evaluate/h100_random.json (h100_drawn, h100_tuned, h200_random, h200_latent)
-    tests/tools/lookup_times.py regret bench/results/h100/evaluate/regret_random_[56].json.gz > tests/unit/tuner/evaluate/h100_fresh.json
+    tests/tools/timings.py bench/results > timings.json
+    tests/tools/timings.py trials FOLDERS... | gzip -n -9 > bench/results/h100/timings/drawn.json.gz
 
-The second form collects what look-ups answered in the two runs beside peers: `peers-untuned`, for which the published
-shapes were tuned, and `peers`, with the winners that come with leanattn. The third form takes folders of `leanattn
-evaluate regret --tune TIME --trials FOLDER`, with and without `--problems`, or cache folders of `leanattn tune`, and
-keeps eight configurations of each shape: the three fastest, and five between the next and the slowest. The fourth form
-takes records of `leanattn evaluate regret`, and has what look-ups answered and what was best. No record has the times in
-h100_raced.json: they were raced by hand for "Beyond draws: dense races" of the lab notes, and their kinds are `short`
-and `random`. The result has the lists `problems`, `specs` and `times`. An entry of `times` is [index of the problem, batch, longest context, total context or
-0, index of the spec, grid, microseconds with a cold L2, kind]. Kinds: `winner` (of a tuning), `best` (of an exhaustive
-sweep) and `other`; of answers the run, and `winner` where the shape was tuned.
+The first form reads the records under bench/results, as the build does. The second form makes a record from the trials
+of folders of `leanattn evaluate regret --tune TIME --trials FOLDER`, with and without `--problems`, or of cache folders
+of `leanattn tune`. It keeps eight configurations of each shape: the three fastest, and five between the next and the
+slowest.
+
+The result has the lists `problems`, `specs`, `sources` and `times`. An entry of `times` is [index of the problem, batch,
+longest context, total context or 0, index of the spec, grid, microseconds with a cold L2, kind, index of the source].
+Kinds: `winner` (of a tuning), `best` (of a sweep or a tuning that came after a look-up) and `other`; of answers beside
+peers the run, and `winner` where the shape was tuned. Times of one source and step were measured in one run, or in runs
+that are compared.
 """
 import gzip
 import json
@@ -55,18 +55,22 @@ def spec_of(name):
 
 class Times:
     def __init__(self):
-        self.problems, self.specs, self.times = [], [], []
+        self.problems, self.specs, self.sources, self.times = [], [], [], []
+        self.indices, self.seen, self.source = {}, set(), ""
 
-    @staticmethod
-    def index(values, value):
-        if value not in values:
+    def index(self, values, value):
+        key = (id(values), json.dumps(value, sort_keys=True))
+        if key not in self.indices:
+            self.indices[key] = len(values)
             values.append(value)
-        return values.index(value)
+        return self.indices[key]
 
     def add(self, problem, shape, config, us, kind):
-        entry = [self.index(self.problems, problem), shape["batch"], shape["longest_context"], shape["total_context"],
-                 self.index(self.specs, config["spec"]), config["grid"], round(us, 3), kind]
-        if entry not in self.times:
+        entry = (self.index(self.problems, problem), shape["batch"], shape["longest_context"], shape["total_context"],
+                 self.index(self.specs, config["spec"]), config["grid"], round(us, 3), kind,
+                 self.index(self.sources, self.source))
+        if entry not in self.seen:
+            self.seen.add(entry)
             self.times.append(entry)
 
 
@@ -97,9 +101,12 @@ def add_lines(times, case, kind):
 
 
 def collect_answers(folder, times):
-    for name in ("peers-untuned", "peers"):
-        for case in load(folder, f"{name}/peers")["cases"]:
-            add_lines(times, case, lambda facts: "winner" if facts["provenance"] == "exact" else name)
+    for name in ("peers-untuned/peers", "peers/peers"):
+        if not (folder / f"{name}.json.gz").exists():
+            continue
+        for case in load(folder, name)["cases"]:
+            run = name.split("/")[0]
+            add_lines(times, case, lambda facts: "winner" if facts["provenance"] == "exact" else run)
 
 
 def add_regret(times, record):
@@ -108,23 +115,69 @@ def add_regret(times, record):
         times.add(case["problem"], case["shape"], case["looked_up"], case["looked_up_us"], "other")
 
 
-def collect_times(folder, times):
-    for winner in load(folder, "tuning_report")["devices"][0]["winners"]:
+def add_pairs(times, record):
+    """The two winners of each case of `evaluate search` and `evaluate repeat`."""
+    for case in record["cases"]:
+        for side in case.values():
+            if isinstance(side, dict) and "config" in side:
+                times.add(record["problem"], case["shape"], side["config"], side["median_us"], "winner")
+
+
+def add_report(times, report):
+    for winner in report["devices"][0]["winners"]:
         times.add(winner["problem"], winner["shape"], winner["config"], winner["median_us"], "winner")
         for rival in ("default", "runner_up", "fa2", "fd"):
             if winner.get(rival) and winner[rival]["config"] != winner["config"]:
                 us = winner["median_us"] * winner[rival]["over_winner"]["ratio"]
                 times.add(winner["problem"], winner["shape"], winner[rival]["config"], us, "other")
-    add_regret(times, load(folder, "evaluate/regret"))
-    for name in ("latent/latent", "peers/peers"):
-        for case in load(folder, name)["cases"]:
-            if name == "latent/latent":
-                add_lines(times, case, lambda facts: "winner" if facts["provenance"] == "exact" else "other")
-            else:  # the report has the winners
-                add_lines(times, case, lambda facts: None if facts["provenance"] == "exact" else "other")
 
 
-def collect_random(folders, times):
+def collect_tuned(folder, times):
+    """The report of a tuning, with what else was measured at its steps."""
+    if (folder / "tuning_report.json.gz").exists():
+        add_report(times, load(folder, "tuning_report"))
+        add_regret(times, load(folder, "evaluate/regret"))
+        for case in load(folder, "peers/peers")["cases"]:
+            add_lines(times, case, lambda facts: None if facts["provenance"] == "exact" else "other")
+    for case in load(folder, "latent/latent")["cases"]:
+        add_lines(times, case, lambda facts: "winner" if facts["provenance"] == "exact" else "other")
+
+
+def collect_evaluations(folder, times):
+    for path in sorted((folder / "evaluate").glob("*.json.gz")):
+        name = path.name.removesuffix(".json.gz")
+        if name == "regret":  # collect_tuned has it
+            continue
+        times.source = f"{folder.name} {name}"
+        records = load(folder, f"evaluate/{name}")
+        for record in records if isinstance(records, list) else [records]:
+            (add_regret if record["evaluation"] == "regret" else add_pairs)(times, record)
+
+
+def collect_timings(folder, times):
+    for path in sorted((folder / "timings").glob("*.json.gz")):
+        name = path.name.removesuffix(".json.gz")
+        times.source = f"{folder.name} {name}"
+        record = load(folder, f"timings/{name}")
+        for problem, batch, longest, total, spec, grid, us, *_ in record["times"]:
+            shape = {"batch": batch, "longest_context": longest, "total_context": total}
+            times.add(record["problems"][problem], shape, {"spec": record["specs"][spec], "grid": grid}, us, "other")
+
+
+def collect_records(results, times):
+    for gpu in ("h100", "h200"):
+        folder = results / gpu
+        times.source = f"{gpu} tuned and beside peers"
+        collect_tuned(folder, times)
+        times.source = f"{gpu} answers beside peers"
+        collect_answers(folder, times)
+        times.source = f"{gpu} shipped winners"
+        add_report(times, load(folder, "shipped_winners"))
+        collect_evaluations(folder, times)
+        collect_timings(folder, times)
+
+
+def collect_trials(folders, times):
     query = """SELECT problems.json, shapes.json, configs.json, median_us FROM trials
                JOIN problems ON problems.id = problem_id JOIN shapes ON shapes.id = shape_id
                JOIN configs ON configs.id = config_id
@@ -145,17 +198,13 @@ def collect_random(folders, times):
 
 def main():
     times = Times()
-    if sys.argv[1] == "random":
-        collect_random(sys.argv[2:], times)
-    elif sys.argv[1] == "regret":
-        for name in sys.argv[2:]:
-            with gzip.open(name) as file:
-                add_regret(times, json.load(file))
+    if sys.argv[1] == "trials":
+        times.source = "trials"
+        collect_trials(sys.argv[2:], times)
     else:
-        folder = pathlib.Path(sys.argv[1])
-        (collect_answers if sys.argv[2:] == ["answers"] else collect_times)(folder, times)
+        collect_records(pathlib.Path(sys.argv[1]), times)
     rows = ["{"]
-    for key in ("problems", "specs", "times"):
+    for key in ("problems", "specs", "sources", "times"):
         values = ",\n".join(json.dumps(value, sort_keys=True, separators=(",", ":")) for value in getattr(times, key))
         rows.append(f'"{key}": [\n{values}\n]' + ("," if key != "times" else ""))
     print("\n".join(rows + ["}"]))
