@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cache/files.hpp"
 #include "cli/models/layer_kinds.hpp"
 #include "cli/models/layer_shape.hpp"
 #include "cli/models/read_json.hpp"
@@ -186,17 +186,9 @@ Result<ModelShapes> model_from_config(std::string_view json_text, std::string_vi
 }
 
 Result<ModelShapes> model_from_config_file(const std::filesystem::path& file) {
-  std::error_code status;
-  if (std::filesystem::is_directory(file, status)) {
-    return bad_config(file.string(), "this is a directory, not a config.json");
-  }
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) return bad_config(file.string(), "the file cannot be read");
-  std::string text(kLargestFile + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(stream.gcount()));
-  if (text.size() > kLargestFile) return bad_config(file.string(), "the file is larger than 16 MiB");
-  return model_from_config(text, file.string());
+  const Result<std::string> text = detail::read_file(file, kLargestFile);
+  if (!text) return fail(ErrorCode::invalid_argument, text.error().message, text.error().hint);
+  return model_from_config(*text, file.string());
 }
 
 }  // namespace v1
