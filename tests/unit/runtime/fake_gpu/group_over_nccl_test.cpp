@@ -281,7 +281,7 @@ TEST_F(GroupsOverNccl, KernelsOfPartsAskForPositionsWhereTheProblemDependsOnThem
       const std::string kernel = made->info().kernel_name;
       EXPECT_NE(kernel.find(feature.name), std::string::npos) << kernel;
       EXPECT_NE(kernel.find(unit == 0 ? "_of2_" : "_of2i16_"), std::string::npos) << kernel;
-      EXPECT_EQ(kernel.find("_cp"), std::string::npos) << kernel;
+      EXPECT_EQ(kernel.find("_cp2"), std::string::npos) << kernel;
     }
   }
   Problem plain = problem_of({});
