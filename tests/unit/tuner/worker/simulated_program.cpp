@@ -91,7 +91,7 @@ Result<ModelSummary> carry_out_simulated(const TuningOrder& order, const Progres
     // The test compiles what wins, so it must be what compiles without spilling. Kernels that wait are for GPUs of
     // which a look-up knows how many CTAs are resident.
     gpu.spills = [](const KernelSpec& spec) {
-      return spec.fixup == FixUp::wait || loads_to_registers(spec.load) || spec.warps > 8;
+      return spec.fixup == FixUp::wait || loads_to_registers(spec.load) || spec.warps * spec.ctas_per_sm > 8;
     };
   }
   if (fault == "wrong") gpu.wrong = [](const Config&) { return true; };
