@@ -10,8 +10,8 @@
 #include <limits>
 
 #include "cache/layers.hpp"
-#include "cli/flags/sizes.hpp"
 #include "cli/console/suggestions.hpp"
+#include "cli/flags/sizes.hpp"
 #include "runtime/lookup/device_identity.hpp"
 
 namespace leanattn {

@@ -97,7 +97,8 @@ Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const
   for (const Shape& shape : request.shapes) result.push_back({shape, {}});
   if (!request.dry_run) {
     // This comes first, because without NVRTC every single candidate would be rejected for the same reason.
-    if (const Result<std::string> version = nvrtc_version(device.arch); !version) return tl::unexpected(version.error());
+    if (const Result<std::string> version = nvrtc_version(device.arch); !version)
+      return tl::unexpected(version.error());
   }
   std::optional<CompilePool> pool;
   if (!request.dry_run) {
