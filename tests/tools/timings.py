@@ -172,7 +172,7 @@ def collect_records(results, times):
         times.source = f"{gpu} answers beside peers"
         collect_answers(folder, times)
         times.source = f"{gpu} shipped winners"
-        add_report(times, load(folder, "shipped_winners"))
+        add_report(times, load(folder, "fitted_winners"))
         collect_evaluations(folder, times)
         collect_timings(folder, times)
 

@@ -53,8 +53,9 @@ TEST_F(CacheDirectory, TreatsEmptyVariablesAsUnset) {
 }
 
 TEST_F(CacheDirectory, IsNotToBlameWhereDescriptorsHaveRunOut) {
+  const std::filesystem::path given = root_ / "given";
   const NoDescriptors none;
-  const auto found = cache_directory(root_ / "given");
+  const auto found = cache_directory(given);
   ASSERT_FALSE(found.has_value());
   EXPECT_EQ(found.error().code, ErrorCode::cache_unavailable);
   EXPECT_NE(found.error().message.find("(Too many open files)"), std::string::npos) << found.error().message;

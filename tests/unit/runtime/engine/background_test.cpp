@@ -124,7 +124,8 @@ TEST_F(BackgroundBuild, ABuildThatFailsIsNotTriedAgainBeforeAReload) {
   open_gate();
   const PlanCore* const plan = ask_until_final();
   ASSERT_NE(plan, nullptr);
-  EXPECT_EQ(plan->choice().config, default_config(fictional_gpu(), kLlama, kTuned));
+  const WinnerTable table = WinnerTable::build(fictional_gpu(), layered({winner(kLlama, kTuned, config_)}));
+  EXPECT_EQ(plan->choice().config, table.launch_order(kLlama, kTuned)[1].config);
   for (int batch = 1; batch <= 4; ++batch) {
     ASSERT_NE(ask({.batch = 4, .max_batch = 4 + batch, .longest_context = 8192}), nullptr);
   }
