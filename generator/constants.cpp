@@ -29,15 +29,15 @@ void add_constants_of_rows(KernelSource& source) {
   const KernelSpec& spec = source.spec;
   const KernelLayout& layout = source.layout;
   const Features& features = spec.features;
-  source.number("kHeadDim", spec.head_dim, "elements of one q or K row");
-  source.number("kValueDim", value_dim(spec), "elements of one V or o row");
+  source.constant("int", "kHeadDim", fmt::format("{}, kValueDim = {}", spec.head_dim, value_dim(spec)),
+                  "elements of one row of q and K, and of one of V and o");
   source.flag("kLatent", features.latent, "V is the first columns of K");
   source.number("kGroup", spec.group, "query heads per KV head");
   source.number("kQLen", has_selection(features) ? 1 : features.q_len, "most query tokens of a request");
   source.number("kQueryRows", query_rows(features, spec.group), "query rows per KV head: group * query tokens");
-  source.number("kRowBlocks", layout.row_blocks, "output tiles per KV head");
+  source.constant("int", "kRowBlocks", fmt::format("{}, kRows = {}", layout.row_blocks, layout.rows),
+                  "output tiles per KV head, and query rows of each");
   source.flag("kRowBlocksInStep", layout.row_blocks_in_step, "CTAs of one range carry a row block each");
-  source.number("kRows", layout.rows, "query rows of one output tile");
 }
 
 void add_constants_of_steps(KernelSource& source) {
@@ -146,11 +146,13 @@ void add_constants_of_encoding(KernelSource& source) {
     source.number("kKvScale", static_cast<int>(spec.features.kv_scale),
                   "kScalePerTensor, kScalePerHead, kScalePerToken");
   }
-  const auto type = [&](std::string_view name, DType dtype, std::string_view why) {
-    source.text += fmt::format("typedef struct {} {};   // {}\n", dtype == DType::bf16 ? "Bf16" : "Fp16", name, why);
-  };
-  type("Element", spec.dtype, "of q and o");
-  type("Operand", operand_type(spec), "of the matrix instructions");
+  const auto type = [](DType dtype) { return dtype == DType::bf16 ? "Bf16" : "Fp16"; };
+  if (operand_type(spec) != spec.dtype)
+    source.text +=
+        fmt::format("typedef struct {} Operand;   // of the matrix instructions\n", type(operand_type(spec)));
+  // The last name of a list is the one that a kernel reaches whatever it does (prune/remove_unreached.cpp).
+  source.text += fmt::format("typedef struct {} {}Element;   // of q and o\n", type(spec.dtype),
+                             operand_type(spec) == spec.dtype ? "Operand, " : "");
 }
 
 }  // namespace

@@ -102,9 +102,6 @@ class Expression {
     }
     at_ = name_end(text_, at_);
     const std::string_view name = text_.substr(begin, at_ - begin);
-    const std::size_t of_name = at_;
-    while (at_ + 1 < text_.size() && text_[at_] == '.' && begins_name(text_[at_ + 1])) at_ = name_end(text_, at_ + 1);
-    if (at_ != of_name) return {};  // a member of something
     skip();
     if (at_ < text_.size() && text_[at_] == '(') {
       at_ = closing(text_, at_);
