@@ -63,7 +63,7 @@ set(LEANATTN_PCH_TESTS_LINK ${LEANATTN_PCH_LIBRARY_LINK} GTest::gtest rapidcheck
 # first the components that are optimised most (leanattn_precompile). For programs that link all of the tuner.
 function(leanattn_prefer_library_code target)
   foreach(component IN ITEMS model generator lookup runtime cache tuner)
-    target_link_options(${target} PRIVATE "LINKER:--whole-archive,$<TARGET_FILE:leanattn_${component}>,--no-whole-archive")
+    target_link_options(${target} PRIVATE "SHELL:-Wl,--whole-archive $<TARGET_FILE:leanattn_${component}> -Wl,--no-whole-archive")
   endforeach()
 endfunction()
 
