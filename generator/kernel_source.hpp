@@ -12,7 +12,8 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// Counts changes of the text that generator/ writes itself. Changes of the templates show in their bytes.
+/// Counts changes of the text that generator/ writes itself, where they change instructions. Changes of the templates
+/// show in their bytes.
 inline constexpr std::string_view kGeneratorVersion = "5";
 
 /// Where in the list of constants a family adds its own: behind those of the query rows, the warps, the steps, and the

@@ -141,7 +141,7 @@ Result<CompiledKernel> compile_through(std::string_view source, const std::strin
   return compiled;
 }
 
-/// Bytes that a thread may spill. Words that live across segments cost nothing that can be measured, and which words
+/// Bytes that a thread may spill. Words that live across segments cost little, and which words
 /// the compiler spills changes with its version; what spills where it matters loses by its time. Kernels that spill
 /// more are many times as slow, and not worth loading.
 constexpr int kMostSpilledBytes = 256;
